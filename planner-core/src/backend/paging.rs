@@ -1,0 +1,49 @@
+use super::ErrorType;
+
+/// A virtual address on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceAddress(pub u64);
+
+/// Consecutive physical chunks, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Chunks {
+    /// The first.
+    pub first: u64,
+    /// How many, not zero.
+    pub count: u64,
+}
+
+/// Virtual address ranges, and physical chunks mapped into them.
+///
+/// Calls act at once, on the calling thread. One chunk may be mapped at several addresses;
+/// whoever writes it through one and reads it through another orders the two by a point.
+pub trait Paging: ErrorType {
+    /// Size of a chunk, the unit of mapping.
+    fn chunk_bytes(&self) -> u64;
+
+    /// Creates the physical chunks `0..count`; called once.
+    ///
+    /// # Errors
+    /// [`OutOfDeviceMemory`](super::ErrorKind::OutOfDeviceMemory) when the device has less.
+    fn create(&mut self, count: u64) -> Result<(), Self::Error>;
+
+    /// Reserves virtual addresses for `chunks` chunks, none of them mapped yet.
+    ///
+    /// # Errors
+    /// When address space runs out.
+    fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, Self::Error>;
+
+    /// Maps chunks at an address inside a reservation, a whole number of chunks from its
+    /// start. What they hold is what was last written to them.
+    ///
+    /// # Errors
+    /// An address that is not reserved or is mapped already, or a chunk that does not exist.
+    fn map(&mut self, at: DeviceAddress, chunks: Chunks) -> Result<(), Self::Error>;
+
+    /// Unmaps `chunks` chunks, starting at an address where a mapping starts. No enqueued
+    /// work may still use the range.
+    ///
+    /// # Errors
+    /// An address that is not mapped.
+    fn unmap(&mut self, at: DeviceAddress, chunks: u64) -> Result<(), Self::Error>;
+}

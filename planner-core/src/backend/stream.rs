@@ -1,0 +1,45 @@
+use super::ErrorType;
+use crate::schedule::Stream;
+
+/// A point on a stream: the `value`-th signal enqueued there, counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Point {
+    /// The stream.
+    pub stream: Stream,
+    /// Which of its signals.
+    pub value: u64,
+}
+
+/// Three streams of work. Work on one stream runs in the order in which it was enqueued;
+/// work on different streams runs at the same time, unless a wait orders it.
+///
+/// This is a timeline semaphore for each stream (Vulkan) or a sequence of events (CUDA).
+pub trait Streams: ErrorType {
+    /// Makes all work enqueued on `stream` from now on start only once `point` is reached.
+    ///
+    /// # Errors
+    /// A point that has not been signalled yet is an error: on a device with a single queue
+    /// it would never be reached.
+    fn wait(&mut self, stream: Stream, point: Point) -> Result<(), Self::Error>;
+
+    /// Enqueues a signal: the returned point is reached when all work enqueued on `stream`
+    /// before it has ended and its effects are visible to whoever waits for the point. The
+    /// values of a stream are 1, 2, 3, ….
+    ///
+    /// # Errors
+    /// Those of the driver.
+    fn signal(&mut self, stream: Stream) -> Result<Point, Self::Error>;
+
+    /// Whether a point has been reached. Does not block.
+    ///
+    /// # Errors
+    /// A point that has not been signalled yet, and those of the driver.
+    fn reached(&mut self, point: Point) -> Result<bool, Self::Error>;
+
+    /// Blocks the calling thread until a point is reached.
+    ///
+    /// # Errors
+    /// A point that has not been signalled yet, and those of the driver: work that failed
+    /// on the device is reported here at the latest.
+    fn block_until(&mut self, point: Point) -> Result<(), Self::Error>;
+}

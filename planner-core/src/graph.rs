@@ -1,0 +1,371 @@
+//! The work: tensors, and the operations of one iteration that is repeated for ever.
+
+use crate::scratch::{OutOfScratch, Scratch, words};
+use core::fmt;
+
+/// A position in [`Graph::tensors`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TensorId(pub u32);
+
+/// A position in [`Graph::ops`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub u32);
+
+impl TensorId {
+    /// The id as an index.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl OpId {
+    /// The id as an index.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for TensorId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tensor {}", self.0)
+    }
+}
+
+impl fmt::Display for OpId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "op {}", self.0)
+    }
+}
+
+/// Where a tensor's value comes from, and how long it lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Kept from iteration to iteration; its value after the last one is a result.
+    State,
+    /// A fresh value lies on the host before each iteration and is forgotten after it.
+    Input,
+    /// Written before it is read, in each iteration, and forgotten after it.
+    Temporary,
+}
+
+/// One tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// Size, not zero.
+    pub bytes: u64,
+    /// Where its value comes from.
+    pub kind: Kind,
+}
+
+/// One operation. Its operands are a run of the graph's operand array: first what it
+/// reads, then what it writes; a tensor in both is updated in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// Time on the compute stream.
+    pub time_ns: u64,
+    /// Device memory held only while the operation runs.
+    pub workspace_bytes: u64,
+    /// Position of its first operand.
+    pub first_operand: u32,
+    /// Number of tensors read.
+    pub reads: u32,
+    /// Number of tensors written.
+    pub writes: u32,
+}
+
+/// A checked graph: every id is in range and every value that is read exists.
+#[derive(Clone, Copy, Debug)]
+pub struct Graph<'a> {
+    tensors: &'a [Tensor],
+    ops: &'a [Op],
+    operands: &'a [TensorId],
+}
+
+/// Why a graph is rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GraphError {
+    /// There is nothing to run.
+    NoOps,
+    /// More tensors, ops or operands than ids can name.
+    TooManyIds,
+    /// The tensor has no bytes.
+    EmptyTensor(TensorId),
+    /// The op's run of operands reaches past the end of the array.
+    OperandsOutOfRange(OpId),
+    /// The op names a tensor that does not exist.
+    UnknownTensor {
+        /// The op.
+        op: OpId,
+        /// The id it names.
+        tensor: TensorId,
+    },
+    /// The op reads the tensor twice, or writes it twice.
+    RepeatedOperand {
+        /// The op.
+        op: OpId,
+        /// The tensor that it repeats.
+        tensor: TensorId,
+    },
+    /// The op reads a temporary that no earlier op writes.
+    ReadBeforeWrite {
+        /// The op.
+        op: OpId,
+        /// The temporary without a value.
+        tensor: TensorId,
+    },
+    /// The sizes of all tensors, the workspaces, or the times add up to more than 64 bits.
+    Overflow,
+    /// The working memory is too small.
+    Scratch(OutOfScratch),
+}
+
+impl From<OutOfScratch> for GraphError {
+    fn from(error: OutOfScratch) -> Self {
+        Self::Scratch(error)
+    }
+}
+
+impl fmt::Display for GraphError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoOps => write!(f, "the graph has no ops"),
+            Self::TooManyIds => write!(f, "the graph has more than 2^32 - 2 tensors or operands"),
+            Self::EmptyTensor(tensor) => write!(f, "{tensor} has zero bytes"),
+            Self::OperandsOutOfRange(op) => write!(f, "{op} lists operands that do not exist"),
+            Self::UnknownTensor { op, tensor } => {
+                write!(f, "{op} names {tensor}, which does not exist")
+            }
+            Self::RepeatedOperand { op, tensor } => {
+                write!(f, "{op} lists {tensor} twice in its reads or twice in its writes")
+            }
+            Self::ReadBeforeWrite { op, tensor } => {
+                write!(f, "{op} reads {tensor}, a temporary that no op has written before it")
+            }
+            Self::Overflow => write!(f, "sizes or times add up to more than 64 bits"),
+            Self::Scratch(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for GraphError {}
+
+impl<'a> Graph<'a> {
+    /// Words of scratch that [`Graph::new`] asks for.
+    #[must_use]
+    pub const fn scratch_words(tensors: usize) -> usize {
+        words::<u32>(tensors).saturating_mul(2)
+    }
+
+    /// Checks a graph. O(tensors + operands).
+    ///
+    /// # Errors
+    /// The first defect found, in the order of the ops.
+    pub fn new(
+        tensors: &'a [Tensor],
+        ops: &'a [Op],
+        operands: &'a [TensorId],
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Self, GraphError> {
+        let graph = Self { tensors, ops, operands };
+        graph.check_sizes()?;
+        graph.check_operands(&mut scratch.reborrow())?;
+        Ok(graph)
+    }
+
+    fn check_sizes(&self) -> Result<(), GraphError> {
+        if self.ops.is_empty() {
+            return Err(GraphError::NoOps);
+        }
+        let most = u32::MAX as usize - 1;
+        if self.tensors.len() > most || self.ops.len() > most || self.operands.len() > most {
+            return Err(GraphError::TooManyIds);
+        }
+        let mut bytes = 0u64;
+        for (id, tensor) in self.tensor_ids().zip(self.tensors) {
+            if tensor.bytes == 0 {
+                return Err(GraphError::EmptyTensor(id));
+            }
+            bytes = bytes.checked_add(tensor.bytes).ok_or(GraphError::Overflow)?;
+        }
+        let mut time_ns = 0u64;
+        for op in self.ops {
+            bytes = bytes.checked_add(op.workspace_bytes).ok_or(GraphError::Overflow)?;
+            time_ns = time_ns.checked_add(op.time_ns).ok_or(GraphError::Overflow)?;
+        }
+        Ok(())
+    }
+
+    fn check_operands(&self, scratch: &mut Scratch<'_>) -> Result<(), GraphError> {
+        const NEVER: u32 = u32::MAX;
+        let read_by = scratch.take(self.tensors.len(), NEVER)?;
+        let written_by = scratch.take(self.tensors.len(), NEVER)?;
+        for (id, op) in self.op_ids().zip(self.ops) {
+            let first = op.first_operand as usize;
+            let end = first
+                .checked_add(op.reads as usize)
+                .and_then(|end| end.checked_add(op.writes as usize))
+                .ok_or(GraphError::OperandsOutOfRange(id))?;
+            let operands =
+                self.operands.get(first..end).ok_or(GraphError::OperandsOutOfRange(id))?;
+            let (reads, writes) = operands.split_at(op.reads as usize);
+            for &tensor in reads {
+                let data = self
+                    .tensors
+                    .get(tensor.index())
+                    .ok_or(GraphError::UnknownTensor { op: id, tensor })?;
+                if core::mem::replace(&mut read_by[tensor.index()], id.0) == id.0 {
+                    return Err(GraphError::RepeatedOperand { op: id, tensor });
+                }
+                if data.kind == Kind::Temporary && written_by[tensor.index()] == NEVER {
+                    return Err(GraphError::ReadBeforeWrite { op: id, tensor });
+                }
+            }
+            for &tensor in writes {
+                let last = written_by
+                    .get_mut(tensor.index())
+                    .ok_or(GraphError::UnknownTensor { op: id, tensor })?;
+                if core::mem::replace(last, id.0) == id.0 {
+                    return Err(GraphError::RepeatedOperand { op: id, tensor });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All tensors.
+    #[must_use]
+    pub const fn tensors(&self) -> &'a [Tensor] {
+        self.tensors
+    }
+
+    /// All ops, in one legal order.
+    #[must_use]
+    pub const fn ops(&self) -> &'a [Op] {
+        self.ops
+    }
+
+    /// The operands of all ops.
+    #[must_use]
+    pub const fn operands(&self) -> &'a [TensorId] {
+        self.operands
+    }
+
+    /// The ids of all tensors, in order.
+    pub fn tensor_ids(&self) -> impl ExactSizeIterator<Item = TensorId> + use<> {
+        (0..self.tensors.len() as u32).map(TensorId)
+    }
+
+    /// The ids of all ops, in order.
+    pub fn op_ids(&self) -> impl ExactSizeIterator<Item = OpId> + use<> {
+        (0..self.ops.len() as u32).map(OpId)
+    }
+
+    /// One tensor.
+    #[must_use]
+    pub fn tensor(&self, id: TensorId) -> Tensor {
+        self.tensors[id.index()]
+    }
+
+    /// One op.
+    #[must_use]
+    pub fn op(&self, id: OpId) -> Op {
+        self.ops[id.index()]
+    }
+
+    /// What an op reads.
+    #[must_use]
+    pub fn reads(&self, id: OpId) -> &'a [TensorId] {
+        let op = self.op(id);
+        let first = op.first_operand as usize;
+        &self.operands[first..first + op.reads as usize]
+    }
+
+    /// What an op writes.
+    #[must_use]
+    pub fn writes(&self, id: OpId) -> &'a [TensorId] {
+        let op = self.op(id);
+        let first = op.first_operand as usize + op.reads as usize;
+        &self.operands[first..first + op.writes as usize]
+    }
+
+    /// Every tensor an op touches: its reads, then what it writes without reading.
+    pub fn touches(&self, id: OpId) -> impl Iterator<Item = TensorId> + use<'a> {
+        let reads = self.reads(id);
+        let only_written = self.writes(id).iter().filter(|tensor| !reads.contains(tensor));
+        reads.iter().chain(only_written).copied()
+    }
+
+    /// The sum of all op times. It fits: the constructor checked it.
+    #[must_use]
+    pub fn compute_ns(&self) -> u64 {
+        self.ops.iter().fold(0, |sum, op| sum.saturating_add(op.time_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEMPORARY: Tensor = Tensor { bytes: 8, kind: Kind::Temporary };
+    const STATE: Tensor = Tensor { bytes: 8, kind: Kind::State };
+
+    fn op(first_operand: u32, reads: u32, writes: u32) -> Op {
+        Op { time_ns: 1, workspace_bytes: 0, first_operand, reads, writes }
+    }
+
+    fn check(tensors: &[Tensor], ops: &[Op], operands: &[u32]) -> Result<(), GraphError> {
+        let operands: [TensorId; 4] = core::array::from_fn(|i| TensorId(operands[i]));
+        let mut memory = [0; 16];
+        Graph::new(tensors, ops, &operands, &mut Scratch::new(&mut memory)).map(|_| ())
+    }
+
+    #[test]
+    fn defects_are_named() {
+        let (first, second) = (OpId(0), OpId(1));
+        let tensors = [STATE, TEMPORARY];
+        let none = [0; 4];
+        assert_eq!(check(&tensors, &[], &none), Err(GraphError::NoOps));
+        assert_eq!(
+            check(&[Tensor { bytes: 0, ..STATE }], &[op(0, 0, 0)], &none),
+            Err(GraphError::EmptyTensor(TensorId(0)))
+        );
+        assert_eq!(
+            check(&tensors, &[op(3, 1, 1)], &none),
+            Err(GraphError::OperandsOutOfRange(first))
+        );
+        assert_eq!(
+            check(&tensors, &[op(u32::MAX, u32::MAX, u32::MAX)], &none),
+            Err(GraphError::OperandsOutOfRange(first))
+        );
+        assert_eq!(
+            check(&tensors, &[op(0, 1, 0)], &[9, 0, 0, 0]),
+            Err(GraphError::UnknownTensor { op: first, tensor: TensorId(9) })
+        );
+        for (reads, writes) in [(2, 0), (0, 2)] {
+            assert_eq!(
+                check(&tensors, &[op(0, reads, writes)], &none),
+                Err(GraphError::RepeatedOperand { op: first, tensor: TensorId(0) })
+            );
+        }
+        assert_eq!(
+            check(&tensors, &[op(0, 1, 0), op(1, 1, 1)], &[0, 1, 1, 0]),
+            Err(GraphError::ReadBeforeWrite { op: second, tensor: TensorId(1) })
+        );
+        let huge = Tensor { bytes: u64::MAX, kind: Kind::State };
+        assert_eq!(check(&[huge, STATE], &[op(0, 0, 0)], &none), Err(GraphError::Overflow));
+        assert_eq!(check(&tensors, &[op(0, 1, 1), op(2, 1, 1)], &[0, 1, 1, 0]), Ok(()));
+    }
+
+    #[test]
+    fn touches_lists_each_tensor_once() {
+        let operands = [TensorId(0), TensorId(1), TensorId(0), TensorId(2)];
+        let tensors = [STATE; 3];
+        let ops = [op(0, 2, 2)];
+        let mut memory = [0; 16];
+        let graph = Graph::new(&tensors, &ops, &operands, &mut Scratch::new(&mut memory)).unwrap();
+        assert!(graph.touches(OpId(0)).eq([TensorId(0), TensorId(1), TensorId(2)]));
+    }
+}

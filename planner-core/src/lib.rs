@@ -1,0 +1,18 @@
+//! Plans every memory transfer of a computation that is larger than its device.
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod backend;
+pub mod graph;
+pub mod machine;
+pub mod plan;
+pub mod schedule;
+pub mod scratch;
+pub mod verify;
+
+pub use graph::{Graph, GraphError, Kind, Op, OpId, Tensor, TensorId};
+pub use machine::Machine;
+pub use plan::{Part, Plan, PlanError, Step};
+pub use schedule::{Schedule, Scheduled, Stream, Wait};
+pub use scratch::{Limits, OutOfScratch, Scratch};
+pub use verify::Verified;

@@ -1,0 +1,112 @@
+//! The machine: sizes, link speeds, and the cost of mapping calls.
+
+use core::fmt;
+
+/// A device, its host, and the links between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Device memory.
+    pub device_bytes: u64,
+    /// Host memory that may be pinned.
+    pub host_bytes: u64,
+    /// The unit in which device memory is mapped.
+    pub chunk_bytes: u64,
+    /// Speed of the link from host to device.
+    pub h2d_bytes_per_s: u64,
+    /// Speed of the link from device to host.
+    pub d2h_bytes_per_s: u64,
+    /// Fixed cost of one transfer.
+    pub transfer_latency_ns: u64,
+    /// Host time to map one chunk, for executors that map as they go.
+    pub map_ns_per_chunk: u64,
+    /// Host time to unmap one chunk, for executors that map as they go.
+    pub unmap_ns_per_chunk: u64,
+}
+
+/// Why a machine is rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MachineError {
+    /// A chunk has no bytes.
+    NoChunk,
+    /// A link has no speed.
+    NoBandwidth,
+}
+
+impl fmt::Display for MachineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoChunk => "chunk_bytes is zero",
+            Self::NoBandwidth => "the bandwidth of a link is zero",
+        })
+    }
+}
+
+impl core::error::Error for MachineError {}
+
+/// One of the two directions of transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Host to device.
+    HostToDevice,
+    /// Device to host.
+    DeviceToHost,
+}
+
+impl Machine {
+    /// Checks that sizes and speeds can be divided by.
+    ///
+    /// # Errors
+    /// The first quantity that is zero and must not be.
+    pub const fn check(&self) -> Result<(), MachineError> {
+        if self.chunk_bytes == 0 {
+            return Err(MachineError::NoChunk);
+        }
+        if self.h2d_bytes_per_s == 0 || self.d2h_bytes_per_s == 0 {
+            return Err(MachineError::NoBandwidth);
+        }
+        Ok(())
+    }
+
+    /// Time of one transfer: the latency, and the bytes over the bandwidth, rounded up.
+    /// `None` where that exceeds 64 bits.
+    #[must_use]
+    pub fn transfer_ns(&self, direction: Direction, bytes: u64) -> Option<u64> {
+        let bytes_per_s = match direction {
+            Direction::HostToDevice => self.h2d_bytes_per_s,
+            Direction::DeviceToHost => self.d2h_bytes_per_s,
+        };
+        let copy_ns = transmission_ns(bytes, bytes_per_s)?;
+        copy_ns.checked_add(self.transfer_latency_ns)
+    }
+
+    /// Bytes rounded up to whole chunks, `None` where that exceeds 64 bits.
+    #[must_use]
+    pub const fn round_up_to_chunks(&self, bytes: u64) -> Option<u64> {
+        bytes.div_ceil(self.chunk_bytes).checked_mul(self.chunk_bytes)
+    }
+}
+
+/// `ceil(bytes * 10^9 / bytes_per_s)`, `None` where that exceeds 64 bits or the speed is 0.
+#[must_use]
+pub fn transmission_ns(bytes: u64, bytes_per_s: u64) -> Option<u64> {
+    let product = u128::from(bytes) * 1_000_000_000;
+    let ns =
+        product.checked_add(u128::from(bytes_per_s.checked_sub(1)?))? / u128::from(bytes_per_s);
+    u64::try_from(ns).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transfers_round_up_and_do_not_overflow() {
+        assert_eq!(transmission_ns(0, 3), Some(0));
+        assert_eq!(transmission_ns(1, 3), Some(333_333_334));
+        assert_eq!(transmission_ns(12_000_000_000, 12_000_000_000), Some(1_000_000_000));
+        assert_eq!(transmission_ns(u64::MAX, u64::MAX), Some(1_000_000_000));
+        assert_eq!(transmission_ns(u64::MAX, 1), None);
+        assert_eq!(transmission_ns(1, 0), None);
+    }
+}

@@ -1,0 +1,352 @@
+//! What a plan says. A plan is untrusted: planners, files and embedders make it, and only
+//! [`verify`](crate::verify()) turns it into something that may run.
+
+use crate::graph::{OpId, TensorId};
+use crate::scratch::OutOfScratch;
+use core::fmt;
+
+/// A tensor, or a range of its objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Part {
+    /// The tensor.
+    pub tensor: TensorId,
+    /// The first object of the range.
+    pub first: u64,
+    /// Objects in the range, or [`Part::ALL`].
+    pub count: u64,
+}
+
+impl Part {
+    /// The count that stands for every object of the tensor.
+    pub const ALL: u64 = u64::MAX;
+
+    /// The whole tensor.
+    #[must_use]
+    pub const fn whole(tensor: TensorId) -> Self {
+        Self { tensor, first: 0, count: Self::ALL }
+    }
+
+    /// Whether the whole tensor is meant, however many objects it has.
+    #[must_use]
+    pub const fn is_whole(&self) -> bool {
+        self.count == Self::ALL
+    }
+}
+
+/// One step of the list that repeats for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Allocate device memory, then copy the host value in.
+    Prefetch(Part),
+    /// Run an op; allocates what is not resident of what it writes, and its workspace.
+    Launch(OpId),
+    /// Copy to the host; the device copy stays.
+    Offload(Part),
+    /// Give back the device memory.
+    Evict(Part),
+}
+
+/// What is on the device when an iteration starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resident {
+    /// The tensor, or the part of it.
+    pub part: Part,
+    /// Whether the host holds the same value.
+    pub host_copy: bool,
+}
+
+/// Device memory in objects of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Size of an object, not zero.
+    pub object_bytes: u64,
+    /// Number of objects.
+    pub count: u64,
+}
+
+/// A small tensor's fixed place in the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArenaPlacement {
+    /// The tensor.
+    pub tensor: TensorId,
+    /// Its place, from the start of the arena.
+    pub offset_bytes: u64,
+}
+
+/// What a plan promises of itself; see [`predict`](crate::timeline::predict).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Prediction {
+    /// Time from one iteration to the next, once under way.
+    pub period_ns: u64,
+    /// The sum of all op times.
+    pub compute_ns: u64,
+    /// The arena, and the most bytes of objects held after any step.
+    pub peak_bytes: u64,
+    /// Bytes copied to the device in one iteration.
+    pub h2d_bytes: u64,
+    /// Bytes copied to the host in one iteration.
+    pub d2h_bytes: u64,
+    /// Pinned host memory that the plan needs.
+    pub host_bytes: u64,
+}
+
+/// One iteration of a schedule that repeats for ever.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan<'a> {
+    /// Device memory that arena and pools may take together.
+    pub budget_bytes: u64,
+    /// Size of the arena.
+    pub arena_bytes: u64,
+    /// What lies in the arena.
+    pub arena: &'a [ArenaPlacement],
+    /// The pools.
+    pub pools: &'a [Pool],
+    /// The pool of each tensor; empty when all are in pool 0.
+    pub tensor_pool: &'a [u32],
+    /// The pool of each op's workspace; empty when all are in pool 0.
+    pub workspace_pool: &'a [u32],
+    /// What is on the device when an iteration starts.
+    pub resident_at_start: &'a [Resident],
+    /// The steps, in list order.
+    pub steps: &'a [Step],
+    /// What the plan promises.
+    pub predicted: Prediction,
+}
+
+/// A place in a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A position in [`Plan::steps`].
+    Step(u32),
+    /// A position in [`Plan::resident_at_start`].
+    Start(u32),
+    /// A position in [`Plan::arena`].
+    Arena(u32),
+    /// A position in [`Plan::pools`].
+    Pool(u32),
+    /// After the last step, where the next iteration begins.
+    End,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Step(at) => write!(f, "step {at}"),
+            Self::Start(at) => write!(f, "resident_at_start[{at}]"),
+            Self::Arena(at) => write!(f, "arena.placements[{at}]"),
+            Self::Pool(at) => write!(f, "pools[{at}]"),
+            Self::End => write!(f, "the end of the list"),
+        }
+    }
+}
+
+/// Which of the format's rules a plan breaks, where, and with what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// Working memory or output is too small for a plan of this size.
+    Scratch(OutOfScratch),
+    /// The plan has more than 2^32 - 2 steps.
+    TooManySteps,
+    /// A size or a time exceeds 64 bits.
+    Overflow(Place),
+    /// The budget is more than the device has.
+    BudgetAboveDevice {
+        /// The plan's budget.
+        budget_bytes: u64,
+        /// The machine's memory.
+        device_bytes: u64,
+    },
+    /// Arena and pools are more than the budget.
+    PoolsAboveBudget {
+        /// Arena and pools, each rounded up to chunks.
+        needed_bytes: u64,
+        /// The plan's budget.
+        budget_bytes: u64,
+    },
+    /// Pinned host memory is more than the machine allows.
+    HostMemory {
+        /// What the plan needs.
+        needed_bytes: u64,
+        /// What the machine has.
+        host_bytes: u64,
+    },
+    /// The tensor does not exist.
+    UnknownTensor(Place, TensorId),
+    /// The op does not exist.
+    UnknownOp(Place, OpId),
+    /// `tensor_pool` or `workspace_pool` has the wrong length.
+    PoolTable {
+        /// Its length.
+        length: usize,
+        /// The number of tensors or ops.
+        expected: usize,
+    },
+    /// A tensor is put into a pool that does not exist.
+    TensorWithoutPool(TensorId),
+    /// A workspace is put into a pool that does not exist.
+    WorkspaceWithoutPool(OpId),
+    /// A pool's objects have no bytes, or are no multiple of a chunk though something takes
+    /// more than one.
+    ObjectSize(Place),
+    /// The range is empty, or reaches past the tensor's last object.
+    Range {
+        /// Where it stands.
+        place: Place,
+        /// The tensor.
+        tensor: TensorId,
+        /// How many objects the tensor has.
+        objects: u64,
+    },
+    /// The tensor is placed in the arena twice.
+    PlacedTwice(Place, TensorId),
+    /// The offset is no multiple of 256 (or of a smaller chunk).
+    Misaligned(Place),
+    /// The tensor reaches past the end of the arena.
+    OutsideArena(Place),
+    /// Two tensors whose values live at the same time share bytes of the arena.
+    ArenaOverlap(TensorId, TensorId),
+    /// An input that is never read, or written after its last read, lies in the arena.
+    ArenaInput(TensorId),
+    /// A state in the arena is not listed in `resident_at_start`.
+    ArenaStateNotResident(TensorId),
+    /// The step does something that arena tensors do not allow.
+    ArenaStep(Place, TensorId),
+    /// A temporary is listed in `resident_at_start`.
+    TemporaryAtStart(Place, TensorId),
+    /// The op runs twice.
+    LaunchedTwice(Place, OpId),
+    /// The op never runs.
+    NeverLaunched(OpId),
+    /// The op runs before another one that it depends on through this tensor.
+    Dependency {
+        /// Where it stands.
+        place: Place,
+        /// The op that is too early or too late.
+        op: OpId,
+        /// The tensor of which it would see or leave the wrong value.
+        tensor: TensorId,
+    },
+    /// Something is resident that must not be.
+    AlreadyResident(Place, TensorId),
+    /// Something must be resident and is not.
+    NotResident(Place, TensorId),
+    /// The device copy does not hold the current value.
+    NoValue(Place, TensorId),
+    /// The host copy does not hold the current value.
+    NoHostCopy(Place, TensorId),
+    /// The only copy of a value that is still needed would be lost.
+    ValueLost(Place, TensorId),
+    /// The pool has too few objects for what the list holds at this step.
+    PoolFull {
+        /// The step.
+        place: Place,
+        /// The pool.
+        pool: u32,
+        /// Objects held with the step's allocation.
+        held: u64,
+        /// Objects of the pool.
+        count: u64,
+    },
+}
+
+impl From<OutOfScratch> for PlanError {
+    fn from(error: OutOfScratch) -> Self {
+        Self::Scratch(error)
+    }
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Scratch(error) => error.fmt(f),
+            Self::TooManySteps => write!(f, "the plan has more than 2^32 - 2 steps"),
+            Self::Overflow(place) => write!(f, "{place}: a size or a time exceeds 64 bits"),
+            Self::BudgetAboveDevice { budget_bytes, device_bytes } => write!(
+                f,
+                "the budget of {budget_bytes} bytes is more than the device's {device_bytes}"
+            ),
+            Self::PoolsAboveBudget { needed_bytes, budget_bytes } => write!(
+                f,
+                "arena and pools take {needed_bytes} bytes, more than the budget of {budget_bytes}"
+            ),
+            Self::HostMemory { needed_bytes, host_bytes } => write!(
+                f,
+                "the plan needs {needed_bytes} bytes of pinned host memory, the machine has \
+                 {host_bytes}"
+            ),
+            Self::UnknownTensor(place, tensor) => write!(f, "{place}: there is no {tensor}"),
+            Self::UnknownOp(place, op) => write!(f, "{place}: there is no {op}"),
+            Self::PoolTable { length, expected } => {
+                write!(f, "a pool table has {length} entries; it must be empty or have {expected}")
+            }
+            Self::TensorWithoutPool(tensor) => {
+                write!(f, "{tensor} is put into a pool that does not exist")
+            }
+            Self::WorkspaceWithoutPool(op) => {
+                write!(f, "the workspace of {op} is put into a pool that does not exist")
+            }
+            Self::ObjectSize(place) => write!(
+                f,
+                "{place}: object_bytes must not be zero, and must be a multiple of the chunk \
+                 where something takes more than one object"
+            ),
+            Self::Range { place, tensor, objects } => {
+                write!(f, "{place}: the range must be a part of the {objects} objects of {tensor}")
+            }
+            Self::PlacedTwice(place, tensor) => {
+                write!(f, "{place}: {tensor} has a place in the arena already")
+            }
+            Self::Misaligned(place) => {
+                write!(f, "{place}: the offset must be a multiple of 256, or of a smaller chunk")
+            }
+            Self::OutsideArena(place) => {
+                write!(f, "{place}: the tensor reaches past the end of the arena")
+            }
+            Self::ArenaOverlap(one, other) => {
+                write!(f, "{one} and {other} share bytes of the arena while both are in use")
+            }
+            Self::ArenaInput(tensor) => write!(
+                f,
+                "{tensor} is an input that is never read or written after its last read, and \
+                 may not lie in the arena"
+            ),
+            Self::ArenaStateNotResident(tensor) => write!(
+                f,
+                "{tensor} is a state in the arena and must be listed in resident_at_start"
+            ),
+            Self::ArenaStep(place, tensor) => {
+                write!(f, "{place}: {tensor} lies in the arena, where this step is not allowed")
+            }
+            Self::TemporaryAtStart(place, tensor) => {
+                write!(f, "{place}: {tensor} is a temporary and has no value at the start")
+            }
+            Self::LaunchedTwice(place, op) => write!(f, "{place}: {op} has run already"),
+            Self::NeverLaunched(op) => write!(f, "{op} never runs"),
+            Self::Dependency { place, op, tensor } => {
+                write!(f, "{place}: {op} runs out of order with another op that touches {tensor}")
+            }
+            Self::AlreadyResident(place, tensor) => {
+                write!(f, "{place}: {tensor} is resident already, at least in part")
+            }
+            Self::NotResident(place, tensor) => {
+                write!(f, "{place}: {tensor} is not resident, at least in part")
+            }
+            Self::NoValue(place, tensor) => {
+                write!(f, "{place}: the device does not hold the current value of {tensor}")
+            }
+            Self::NoHostCopy(place, tensor) => {
+                write!(f, "{place}: the host does not hold the current value of {tensor}")
+            }
+            Self::ValueLost(place, tensor) => write!(
+                f,
+                "{place}: {tensor} is needed later, and the host has no copy of its value"
+            ),
+            Self::PoolFull { place, pool, held, count } => {
+                write!(f, "{place}: pool {pool} would hold {held} objects and has {count}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for PlanError {}

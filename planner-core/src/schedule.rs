@@ -1,0 +1,61 @@
+//! A plan lowered to three streams and the waits between them.
+
+use crate::plan::Step;
+
+/// The three streams. Each takes its steps in list order; all three run at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stream {
+    /// Launches.
+    Compute = 0,
+    /// Prefetches, host to device.
+    Upload = 1,
+    /// Offloads, device to host.
+    Download = 2,
+}
+
+impl Stream {
+    /// All streams, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Compute, Self::Upload, Self::Download];
+
+    /// The stream that takes a step; none for an evict.
+    #[must_use]
+    pub const fn of(step: &Step) -> Option<Self> {
+        match step {
+            Step::Launch(_) => Some(Self::Compute),
+            Step::Prefetch(_) => Some(Self::Upload),
+            Step::Offload(_) => Some(Self::Download),
+            Step::Evict(_) => None,
+        }
+    }
+}
+
+/// "Start after step `index` of that stream, `laps` iterations back." Where that iteration
+/// lies before the first, there is nothing to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Wait {
+    /// Position among the steps of the awaited stream, within an iteration.
+    pub index: u32,
+    /// How many iterations back.
+    pub laps: u32,
+}
+
+/// One step of a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scheduled {
+    /// What it does.
+    pub step: Step,
+    /// Its position within its stream and iteration (for an evict, without meaning).
+    pub index: u32,
+    /// What must have ended before it starts, by stream. For an evict, which is on no
+    /// stream: what must have ended before its memory is free.
+    pub waits: [Option<Wait>; 3],
+}
+
+/// The steps of one iteration, in list order, which is the order of submission.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule<'a> {
+    /// The steps; entry `i` is step `i` of the plan.
+    pub steps: &'a [Scheduled],
+    /// Number of steps of each stream.
+    pub stream_steps: [u32; 3],
+}

@@ -1,0 +1,106 @@
+//! Working memory that the caller owns.
+//!
+//! Nothing in this crate allocates: a function that needs working memory takes a
+//! [`Scratch`], and a `const fn` beside it says how many 64-bit words it will ask for.
+
+use bytemuck::Pod;
+use core::fmt;
+
+/// A region of 64-bit words from which typed slices are taken, front to back.
+#[derive(Debug)]
+pub struct Scratch<'a> {
+    free: &'a mut [u64],
+}
+
+/// The caller's working memory is too small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfScratch {
+    /// Words asked for by the request that failed.
+    pub needed_words: usize,
+    /// Words that were left.
+    pub free_words: usize,
+}
+
+impl fmt::Display for OutOfScratch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { needed_words, free_words } = self;
+        write!(f, "working memory is too small: {needed_words} words wanted, {free_words} free")
+    }
+}
+
+impl core::error::Error for OutOfScratch {}
+
+/// Words that `count` values of type `T` take in a [`Scratch`].
+#[must_use]
+pub const fn words<T>(count: usize) -> usize {
+    count.saturating_mul(size_of::<T>()).div_ceil(size_of::<u64>())
+}
+
+impl<'a> Scratch<'a> {
+    /// Hands out slices of `memory`; what it holds is overwritten.
+    pub const fn new(memory: &'a mut [u64]) -> Self {
+        Self { free: memory }
+    }
+
+    /// Takes `count` values, each set to `fill`.
+    ///
+    /// # Errors
+    /// [`OutOfScratch`] when fewer than [`words::<T>(count)`](words) words are left.
+    pub fn take<T: Pod>(&mut self, count: usize, fill: T) -> Result<&'a mut [T], OutOfScratch> {
+        let needed_words = words::<T>(count);
+        let error = OutOfScratch { needed_words, free_words: self.free.len() };
+        let free = core::mem::take(&mut self.free);
+        let Some((taken, rest)) = free.split_at_mut_checked(needed_words) else {
+            return Err(error);
+        };
+        self.free = rest;
+        let Ok(typed) = bytemuck::try_cast_slice_mut::<u64, T>(taken) else { return Err(error) };
+        let slice = typed.get_mut(..count).ok_or(error)?;
+        slice.fill(fill);
+        Ok(slice)
+    }
+
+    /// The words still free, to be used and given back when the result is dropped.
+    pub const fn reborrow(&mut self) -> Scratch<'_> {
+        Scratch { free: self.free }
+    }
+}
+
+/// The sizes that working memory depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Operations of the graph.
+    pub ops: usize,
+    /// Reads and writes of all operations together.
+    pub operands: usize,
+    /// Tensors of the graph.
+    pub tensors: usize,
+    /// Steps of a plan.
+    pub steps: usize,
+    /// Pieces that the ranges of a plan cut the tensors into; at least `tensors`, and at
+    /// most two more for each range.
+    pub pieces: usize,
+    /// Pools of a plan.
+    pub pools: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_are_typed_filled_and_bounded() {
+        let mut memory = [u64::MAX; 4];
+        let mut scratch = Scratch::new(&mut memory);
+        assert_eq!(scratch.take::<u32>(3, 7).unwrap(), &[7, 7, 7]);
+        {
+            let mut inner = scratch.reborrow();
+            assert_eq!(inner.take::<[i64; 2]>(1, [1, 2]).unwrap(), &[[1, 2]]);
+            assert_eq!(
+                inner.take::<u64>(1, 0),
+                Err(OutOfScratch { needed_words: 1, free_words: 0 })
+            );
+        }
+        assert_eq!(scratch.take::<u64>(2, 0).unwrap(), &[0, 0]);
+    }
+}

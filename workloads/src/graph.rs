@@ -1,0 +1,68 @@
+//! A graph that owns its data and knows the names of its tensors and ops.
+
+use planner_core::scratch::Scratch;
+use planner_core::{Graph, GraphError, Kind, Op, OpId, Tensor, TensorId};
+
+/// A graph with its names, as importers and generators make it and files hold it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnedGraph {
+    /// Name of the graph; plans refer to it.
+    pub name: String,
+    /// All tensors.
+    pub tensors: Vec<Tensor>,
+    /// Their names, one each.
+    pub tensor_names: Vec<String>,
+    /// All ops, in one legal order.
+    pub ops: Vec<Op>,
+    /// Their names, one each.
+    pub op_names: Vec<String>,
+    /// The operands of all ops, as [`Op`] describes.
+    pub operands: Vec<TensorId>,
+}
+
+impl OwnedGraph {
+    /// An empty graph.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+
+    /// Adds a tensor.
+    pub fn push_tensor(&mut self, name: impl Into<String>, bytes: u64, kind: Kind) -> TensorId {
+        let id = TensorId(self.tensors.len() as u32);
+        self.tensors.push(Tensor { bytes, kind });
+        self.tensor_names.push(name.into());
+        id
+    }
+
+    /// Adds an op behind all others.
+    pub fn push_op(
+        &mut self,
+        name: impl Into<String>,
+        time_ns: u64,
+        workspace_bytes: u64,
+        reads: &[TensorId],
+        writes: &[TensorId],
+    ) -> OpId {
+        let id = OpId(self.ops.len() as u32);
+        self.ops.push(Op {
+            time_ns,
+            workspace_bytes,
+            first_operand: self.operands.len() as u32,
+            reads: reads.len() as u32,
+            writes: writes.len() as u32,
+        });
+        self.operands.extend(reads);
+        self.operands.extend(writes);
+        self.op_names.push(name.into());
+        id
+    }
+
+    /// The graph as planners take it, checked.
+    ///
+    /// # Errors
+    /// The first defect found.
+    pub fn graph(&self) -> Result<Graph<'_>, GraphError> {
+        let mut memory = vec![0; Graph::scratch_words(self.tensors.len())];
+        Graph::new(&self.tensors, &self.ops, &self.operands, &mut Scratch::new(&mut memory))
+    }
+}
