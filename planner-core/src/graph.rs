@@ -291,6 +291,14 @@ impl<'a> Graph<'a> {
         &self.operands[first..first + op.writes as usize]
     }
 
+    /// What an op reads, then what it writes; a tensor updated in place comes twice.
+    #[must_use]
+    pub fn operands_of(&self, id: OpId) -> &'a [TensorId] {
+        let op = self.op(id);
+        let first = op.first_operand as usize;
+        &self.operands[first..first + op.reads as usize + op.writes as usize]
+    }
+
     /// Every tensor an op touches: its reads, then what it writes without reading.
     pub fn touches(&self, id: OpId) -> impl Iterator<Item = TensorId> + use<'a> {
         let reads = self.reads(id);

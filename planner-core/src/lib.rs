@@ -3,16 +3,22 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+pub mod footprint;
 pub mod graph;
+pub mod lower;
 pub mod machine;
+pub mod pieces;
 pub mod plan;
+mod residency;
 pub mod schedule;
 pub mod scratch;
+pub mod timeline;
 pub mod verify;
 
 pub use graph::{Graph, GraphError, Kind, Op, OpId, Tensor, TensorId};
+pub use lower::lower;
 pub use machine::Machine;
 pub use plan::{Part, Plan, PlanError, Step};
 pub use schedule::{Schedule, Scheduled, Stream, Wait};
 pub use scratch::{Limits, OutOfScratch, Scratch};
-pub use verify::Verified;
+pub use verify::{Verified, VerifyError, verify};

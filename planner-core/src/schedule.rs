@@ -1,6 +1,7 @@
 //! A plan lowered to three streams and the waits between them.
 
 use crate::plan::Step;
+use core::fmt;
 
 /// The three streams. Each takes its steps in list order; all three run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,6 +27,16 @@ impl Stream {
             Step::Offload(_) => Some(Self::Download),
             Step::Evict(_) => None,
         }
+    }
+}
+
+impl fmt::Display for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Compute => "compute",
+            Self::Upload => "upload",
+            Self::Download => "download",
+        })
     }
 }
 

@@ -1,0 +1,279 @@
+//! Requested, mapped and wasted bytes: three numbers kept apart everywhere.
+
+use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::pieces::Pieces;
+use crate::plan::{Part, Place, Plan, PlanError, Step};
+use crate::residency::Residency;
+use crate::scratch::{Limits, Scratch, words};
+
+/// Internal fragmentation of one allocation: what `requested_bytes` waste when they are
+/// mapped in whole objects. Always less than one object (Hayakawa & Narihira, section 4,
+/// equation 1).
+#[must_use]
+pub const fn internal_waste_bytes(requested_bytes: u64, object_bytes: u64) -> u64 {
+    match requested_bytes.checked_rem(object_bytes) {
+        None | Some(0) => 0,
+        Some(filled) => object_bytes - filled,
+    }
+}
+
+/// The bound on the waste of `allocations` that live at the same time (section 4,
+/// equation 2): strictly less than this, where there are any.
+#[must_use]
+pub const fn internal_waste_bound_bytes(allocations: u64, object_bytes: u64) -> u64 {
+    allocations.saturating_mul(object_bytes)
+}
+
+/// Device memory of a plan, in list order, and what it moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// The arena, and the most bytes of objects held after any step (a launch counts its
+    /// workspace).
+    pub peak_bytes: u64,
+    /// The first step after which the peak is reached.
+    pub peak_step: u32,
+    /// Bytes of the tensors that are live there.
+    pub requested_bytes: u64,
+    /// Tensors (or workspaces) that hold objects there, at least in part.
+    pub allocations: u64,
+    /// Bytes copied to the device in one iteration.
+    pub h2d_bytes: u64,
+    /// Bytes copied to the host in one iteration.
+    pub d2h_bytes: u64,
+    /// Host room for every state and input that moves, and every temporary that is offloaded.
+    pub host_bytes: u64,
+}
+
+impl Footprint {
+    /// The peak less the requested bytes: idle arena, and half-filled objects.
+    #[must_use]
+    pub const fn waste_bytes(&self) -> u64 {
+        self.peak_bytes.saturating_sub(self.requested_bytes)
+    }
+}
+
+/// Words of scratch that [`measure`] asks for, the table of pieces apart.
+#[must_use]
+pub const fn scratch_words(limits: &Limits) -> usize {
+    Residency::scratch_words(limits)
+        + words::<u8>(limits.tensors)
+        + 2 * words::<u32>(limits.tensors)
+        + words::<u64>(limits.pools)
+}
+
+/// Walks the list once. O(steps + operands).
+///
+/// # Errors
+/// A list whose residency is broken.
+pub fn measure(
+    graph: &Graph<'_>,
+    plan: &Plan<'_>,
+    pieces: &Pieces<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Footprint, PlanError> {
+    let mut walk = Walk::new(graph, plan, pieces, &mut scratch.reborrow())?;
+    for (at, step) in (0..).zip(plan.steps) {
+        walk.step(at, step)?;
+        walk.look(at);
+        walk.end_step(at, step);
+    }
+    Ok(walk.footprint)
+}
+
+const MOVED: u8 = 1;
+const LIVE: u8 = 2;
+
+struct Walk<'w, 'a> {
+    graph: &'w Graph<'w>,
+    plan: &'w Plan<'w>,
+    pieces: &'w Pieces<'w>,
+    residency: Residency<'a>,
+    flags: &'a mut [u8],
+    /// For arena tensors: the step of their last touch (an input's: of its last read).
+    last_use: &'a mut [u32],
+    /// Objects held, by pool.
+    held: &'a mut [u64],
+    /// Pieces that are resident, by tensor.
+    resident_pieces: &'a mut [u32],
+    requested_bytes: u64,
+    allocations: u64,
+    footprint: Footprint,
+}
+
+impl<'w, 'a> Walk<'w, 'a> {
+    fn new(
+        graph: &'w Graph<'w>,
+        plan: &'w Plan<'w>,
+        pieces: &'w Pieces<'w>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, PlanError> {
+        let residency = Residency::at_start(plan, pieces, scratch)?;
+        let mut walk = Self {
+            graph,
+            plan,
+            pieces,
+            residency,
+            flags: scratch.take(graph.tensors().len(), 0u8)?,
+            last_use: scratch.take(graph.tensors().len(), 0u32)?,
+            held: scratch.take(plan.pools.len(), 0u64)?,
+            resident_pieces: scratch.take(graph.tensors().len(), 0u32)?,
+            requested_bytes: 0,
+            allocations: 0,
+            footprint: Footprint::default(),
+        };
+        walk.find_last_uses();
+        walk.start();
+        Ok(walk)
+    }
+
+    fn find_last_uses(&mut self) {
+        for (at, step) in (0..).zip(self.plan.steps) {
+            let Step::Launch(op) = *step else { continue };
+            for &tensor in self.graph.reads(op) {
+                self.last_use[tensor.index()] = at;
+            }
+            for &tensor in self.graph.writes(op) {
+                if self.graph.tensor(tensor).kind != Kind::Input {
+                    self.last_use[tensor.index()] = at;
+                }
+            }
+        }
+    }
+
+    fn start(&mut self) {
+        for entry in self.plan.resident_at_start {
+            let tensor = entry.part.tensor;
+            if self.pieces.in_arena(tensor) {
+                self.live(tensor);
+                continue;
+            }
+            for piece in self.pieces.of_part(entry.part) {
+                let (_, count) = self.pieces.range(tensor, piece);
+                self.held[self.pieces.pool(tensor)] += count;
+            }
+            self.grow(entry.part);
+        }
+    }
+
+    /// An arena tensor comes to life, if it has not already.
+    fn live(&mut self, tensor: TensorId) {
+        let flags = &mut self.flags[tensor.index()];
+        if *flags & LIVE == 0 {
+            *flags |= LIVE;
+            self.requested_bytes += self.graph.tensor(tensor).bytes;
+        }
+    }
+
+    /// Part of a tensor becomes resident.
+    fn grow(&mut self, part: Part) {
+        self.requested_bytes += self.pieces.part_bytes(self.graph, part);
+        let resident = &mut self.resident_pieces[part.tensor.index()];
+        self.allocations += u64::from(*resident == 0);
+        *resident += self.pieces.of_part(part).len() as u32;
+    }
+
+    fn shrink(&mut self, part: Part) {
+        self.requested_bytes -= self.pieces.part_bytes(self.graph, part);
+        let resident = &mut self.resident_pieces[part.tensor.index()];
+        *resident -= self.pieces.of_part(part).len() as u32;
+        self.allocations -= u64::from(*resident == 0);
+    }
+
+    fn step(&mut self, at: u32, step: &Step) -> Result<(), PlanError> {
+        let place = Place::Step(at);
+        match *step {
+            Step::Prefetch(part) => {
+                self.footprint.h2d_bytes = self.moved(part, self.footprint.h2d_bytes, place)?;
+                if self.pieces.in_arena(part.tensor) {
+                    self.live(part.tensor);
+                    return Ok(());
+                }
+                let objects = self.residency.allocate(self.pieces, part, place)?;
+                self.held[self.pieces.pool(part.tensor)] += objects;
+                self.grow(part);
+            }
+            Step::Offload(part) => {
+                self.footprint.d2h_bytes = self.moved(part, self.footprint.d2h_bytes, place)?;
+            }
+            Step::Evict(part) => {
+                let objects = self.residency.release(self.pieces, part, place)?;
+                self.held[self.pieces.pool(part.tensor)] -= objects;
+                self.shrink(part);
+            }
+            Step::Launch(op) => self.launch(op),
+        }
+        Ok(())
+    }
+
+    fn moved(&mut self, part: Part, sum_bytes: u64, place: Place) -> Result<u64, PlanError> {
+        let flags = &mut self.flags[part.tensor.index()];
+        if *flags & MOVED == 0 {
+            *flags |= MOVED;
+            // Cannot overflow: each tensor is counted once.
+            self.footprint.host_bytes += self.graph.tensor(part.tensor).bytes;
+        }
+        let bytes = self.pieces.part_bytes(self.graph, part);
+        sum_bytes.checked_add(bytes).ok_or(PlanError::Overflow(place))
+    }
+
+    fn launch(&mut self, op: OpId) {
+        for &tensor in self.graph.operands_of(op) {
+            if self.pieces.in_arena(tensor) {
+                self.live(tensor);
+            }
+        }
+        for &tensor in self.graph.writes(op) {
+            if self.pieces.in_arena(tensor) {
+                continue;
+            }
+            let pieces = self.pieces;
+            for piece in pieces.of(tensor) {
+                if self.residency.holds(piece) {
+                    continue;
+                }
+                let (first, count) = pieces.range(tensor, piece);
+                self.grow(Part { tensor, first, count });
+            }
+            self.held[pieces.pool(tensor)] += self.residency.write(pieces, tensor);
+        }
+        if let Some((pool, objects)) = self.pieces.workspace(self.graph, op) {
+            self.held[pool] += objects;
+            self.requested_bytes += self.graph.op(op).workspace_bytes;
+            self.allocations += 1;
+        }
+    }
+
+    fn look(&mut self, at: u32) {
+        let pools = self.held.iter().zip(self.plan.pools);
+        let objects_bytes = pools.fold(0u64, |sum, (&held, pool)| {
+            sum.saturating_add(held.saturating_mul(pool.object_bytes))
+        });
+        let bytes = self.plan.arena_bytes.saturating_add(objects_bytes);
+        if at == 0 || bytes > self.footprint.peak_bytes {
+            self.footprint.peak_bytes = bytes;
+            self.footprint.peak_step = at;
+            self.footprint.requested_bytes = self.requested_bytes;
+            self.footprint.allocations = self.allocations;
+        }
+    }
+
+    /// Takes back what a launch holds only while it runs.
+    fn end_step(&mut self, at: u32, step: &Step) {
+        let Step::Launch(op) = *step else { return };
+        if let Some((pool, objects)) = self.pieces.workspace(self.graph, op) {
+            self.held[pool] -= objects;
+            self.requested_bytes -= self.graph.op(op).workspace_bytes;
+            self.allocations -= 1;
+        }
+        for &tensor in self.graph.operands_of(op) {
+            let dies = self.pieces.in_arena(tensor)
+                && self.graph.tensor(tensor).kind != Kind::State
+                && self.last_use[tensor.index()] == at
+                && self.flags[tensor.index()] & LIVE != 0;
+            if dies {
+                self.flags[tensor.index()] &= !LIVE;
+                self.requested_bytes -= self.graph.tensor(tensor).bytes;
+            }
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! The table of pieces: where each tensor lies, and into which pieces a plan cuts it.
+//!
+//! A tensor is cut where a range of the plan begins or ends, and all state is kept per
+//! piece: a plan that moves whole tensors has one piece a tensor, however many objects
+//! that has. Building the table checks the plan's structure (ids, ranges, pools, budget,
+//! places in the arena), so that whoever walks the list afterwards can rely on it.
+
+use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::machine::Machine;
+use crate::plan::{Part, Place, Plan, PlanError, Step};
+use crate::scratch::{Limits, Scratch, words};
+use core::ops::Range;
+
+/// No place in the arena.
+const NOT_IN_ARENA: u32 = u32::MAX;
+
+/// The pieces of all tensors under one plan.
+#[derive(Debug)]
+pub struct Pieces<'a> {
+    plan: Plan<'a>,
+    /// Position in the plan's arena, by tensor.
+    arena_place: &'a [u32],
+    /// The first piece of each tensor, and the number of all pieces.
+    first_piece: &'a [u32],
+    /// The first object of each piece.
+    first_object: &'a [u64],
+    /// The objects of each tensor; an arena tensor counts as one.
+    objects: &'a [u64],
+}
+
+impl<'a> Pieces<'a> {
+    /// Words of scratch that [`Pieces::new`] asks for.
+    #[must_use]
+    pub const fn scratch_words(limits: &Limits) -> usize {
+        words::<u32>(limits.tensors)
+            + words::<u32>(limits.tensors + 1)
+            + words::<u64>(limits.pieces)
+            + words::<u64>(limits.tensors)
+    }
+
+    /// Checks the plan's structure and cuts the tensors. O(steps log steps).
+    ///
+    /// # Errors
+    /// The first defect found.
+    pub fn new(
+        graph: &Graph<'_>,
+        machine: &Machine,
+        plan: &Plan<'a>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, PlanError> {
+        if plan.steps.len() >= u32::MAX as usize {
+            return Err(PlanError::TooManySteps);
+        }
+        check_budget(machine, plan)?;
+        let tensors = graph.tensors().len();
+        let arena_place = scratch.take(tensors, NOT_IN_ARENA)?;
+        place_arena(graph, machine, plan, arena_place)?;
+        let objects = scratch.take(tensors, 1u64)?;
+        count_objects(graph, machine, plan, arena_place, objects)?;
+        let first_piece = scratch.take(tensors + 1, 0u32)?;
+        let first_object = cut(graph, plan, arena_place, objects, first_piece, scratch)?;
+        Ok(Self { plan: *plan, arena_place, first_piece, first_object, objects })
+    }
+
+    /// Number of pieces of all tensors together.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.first_object.len()
+    }
+
+    /// Whether there are no tensors.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.first_object.is_empty()
+    }
+
+    /// Offset in the arena, for a tensor that lies there.
+    #[must_use]
+    pub fn arena_offset_bytes(&self, tensor: TensorId) -> Option<u64> {
+        let place = self.arena_place[tensor.index()];
+        self.plan.arena.get(place as usize).map(|placement| placement.offset_bytes)
+    }
+
+    /// Whether a tensor lies in the arena.
+    #[must_use]
+    pub fn in_arena(&self, tensor: TensorId) -> bool {
+        self.arena_place[tensor.index()] != NOT_IN_ARENA
+    }
+
+    /// Objects of a tensor; an arena tensor counts as one, though it takes none of a pool.
+    #[must_use]
+    pub fn objects(&self, tensor: TensorId) -> u64 {
+        self.objects[tensor.index()]
+    }
+
+    /// The pool of a tensor, where it is not in the arena.
+    #[must_use]
+    pub fn pool(&self, tensor: TensorId) -> usize {
+        self.plan.tensor_pool.get(tensor.index()).map_or(0, |&pool| pool as usize)
+    }
+
+    /// The pool of a workspace, and how many objects it takes there; none where the op has
+    /// no workspace.
+    #[must_use]
+    pub fn workspace(&self, graph: &Graph<'_>, op: OpId) -> Option<(usize, u64)> {
+        let bytes = graph.op(op).workspace_bytes;
+        let pool = self.plan.workspace_pool.get(op.index()).map_or(0, |&pool| pool as usize);
+        let objects = bytes.div_ceil(self.plan.pools.get(pool)?.object_bytes);
+        (bytes > 0).then_some((pool, objects))
+    }
+
+    /// The pieces of a tensor.
+    #[must_use]
+    pub fn of(&self, tensor: TensorId) -> Range<usize> {
+        let index = tensor.index();
+        self.first_piece[index] as usize..self.first_piece[index + 1] as usize
+    }
+
+    /// The pieces of a part that the plan names.
+    #[must_use]
+    pub fn of_part(&self, part: Part) -> Range<usize> {
+        let all = self.of(part.tensor);
+        if part.is_whole() {
+            return all;
+        }
+        let starts = &self.first_object[all.clone()];
+        let end = part.first.saturating_add(part.count);
+        let from = starts.partition_point(|&start| start < part.first);
+        let to = starts.partition_point(|&start| start < end);
+        all.start + from..all.start + to
+    }
+
+    /// The objects of one piece of a tensor: the first, and how many.
+    #[must_use]
+    pub fn range(&self, tensor: TensorId, piece: usize) -> (u64, u64) {
+        let first = self.first_object[piece];
+        let end = if piece + 1 == self.of(tensor).end {
+            self.objects(tensor)
+        } else {
+            self.first_object[piece + 1]
+        };
+        (first, end - first)
+    }
+
+    /// How many objects of its pool one piece of a tensor takes; none in the arena.
+    #[must_use]
+    pub fn pool_objects(&self, tensor: TensorId, piece: usize) -> u64 {
+        if self.in_arena(tensor) { 0 } else { self.range(tensor, piece).1 }
+    }
+
+    /// Whether a part is every object of its tensor.
+    #[must_use]
+    pub fn covers_tensor(&self, part: Part) -> bool {
+        part.is_whole() || (part.first == 0 && part.count == self.objects(part.tensor))
+    }
+
+    /// Whether a prefetch may arrive while the last value is still read: a whole input
+    /// outside the arena, which has two address ranges.
+    #[must_use]
+    pub fn arrives_beside(&self, graph: &Graph<'_>, part: Part) -> bool {
+        graph.tensor(part.tensor).kind == Kind::Input
+            && !self.in_arena(part.tensor)
+            && self.covers_tensor(part)
+    }
+
+    /// The bytes of a tensor that a part really fills.
+    #[must_use]
+    pub fn part_bytes(&self, graph: &Graph<'_>, part: Part) -> u64 {
+        let bytes = graph.tensor(part.tensor).bytes;
+        if self.covers_tensor(part) {
+            return bytes;
+        }
+        let object_bytes = self.plan.pools[self.pool(part.tensor)].object_bytes;
+        let from = part.first.saturating_mul(object_bytes).min(bytes);
+        let to = part.first.saturating_add(part.count).saturating_mul(object_bytes).min(bytes);
+        to - from
+    }
+}
+
+fn place_of(position: usize, make: impl Fn(u32) -> Place) -> Place {
+    make(u32::try_from(position).unwrap_or(u32::MAX))
+}
+
+/// Arena and pools, each rounded up to chunks, inside the budget, inside the device.
+fn check_budget(machine: &Machine, plan: &Plan<'_>) -> Result<(), PlanError> {
+    let Plan { budget_bytes, arena_bytes, .. } = *plan;
+    if budget_bytes > machine.device_bytes {
+        let device_bytes = machine.device_bytes;
+        return Err(PlanError::BudgetAboveDevice { budget_bytes, device_bytes });
+    }
+    let too_much = |needed_bytes| PlanError::PoolsAboveBudget { needed_bytes, budget_bytes };
+    let mut needed_bytes = machine.round_up_to_chunks(arena_bytes).ok_or(too_much(u64::MAX))?;
+    for (at, pool) in plan.pools.iter().enumerate() {
+        if pool.object_bytes == 0 {
+            return Err(PlanError::ObjectSize(place_of(at, Place::Pool)));
+        }
+        needed_bytes = pool
+            .object_bytes
+            .checked_mul(pool.count)
+            .and_then(|bytes| machine.round_up_to_chunks(bytes))
+            .and_then(|bytes| needed_bytes.checked_add(bytes))
+            .ok_or(too_much(u64::MAX))?;
+    }
+    if needed_bytes > budget_bytes { Err(too_much(needed_bytes)) } else { Ok(()) }
+}
+
+fn place_arena(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+    arena_place: &mut [u32],
+) -> Result<(), PlanError> {
+    let alignment_bytes = machine.chunk_bytes.clamp(1, 256);
+    for (at, placement) in plan.arena.iter().enumerate() {
+        let place = place_of(at, Place::Arena);
+        let tensor = placement.tensor;
+        let slot =
+            arena_place.get_mut(tensor.index()).ok_or(PlanError::UnknownTensor(place, tensor))?;
+        if *slot != NOT_IN_ARENA {
+            return Err(PlanError::PlacedTwice(place, tensor));
+        }
+        *slot = at as u32;
+        if !placement.offset_bytes.is_multiple_of(alignment_bytes) {
+            return Err(PlanError::Misaligned(place));
+        }
+        let end = placement.offset_bytes.checked_add(graph.tensor(tensor).bytes);
+        if end.is_none_or(|end| end > plan.arena_bytes) {
+            return Err(PlanError::OutsideArena(place));
+        }
+    }
+    Ok(())
+}
+
+fn count_objects(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+    arena_place: &[u32],
+    objects: &mut [u64],
+) -> Result<(), PlanError> {
+    for (length, expected) in [
+        (plan.tensor_pool.len(), graph.tensors().len()),
+        (plan.workspace_pool.len(), graph.ops().len()),
+    ] {
+        if length != 0 && length != expected {
+            return Err(PlanError::PoolTable { length, expected });
+        }
+    }
+    let pool_of = |table: &[u32], index: usize| table.get(index).map_or(0, |&p| p as usize);
+    let count = |pool: usize, bytes: u64| {
+        let object_bytes = plan.pools.get(pool)?.object_bytes;
+        let count = bytes.div_ceil(object_bytes);
+        let fits = count <= 1 || object_bytes.is_multiple_of(machine.chunk_bytes);
+        Some(if fits { Ok(count) } else { Err(PlanError::ObjectSize(place_of(pool, Place::Pool))) })
+    };
+    for (id, tensor) in graph.tensor_ids().zip(graph.tensors()) {
+        if arena_place[id.index()] == NOT_IN_ARENA {
+            let pool = pool_of(plan.tensor_pool, id.index());
+            objects[id.index()] =
+                count(pool, tensor.bytes).ok_or(PlanError::TensorWithoutPool(id))??;
+        }
+    }
+    for (id, op) in graph.op_ids().zip(graph.ops()) {
+        if op.workspace_bytes > 0 {
+            let pool = pool_of(plan.workspace_pool, id.index());
+            count(pool, op.workspace_bytes).ok_or(PlanError::WorkspaceWithoutPool(id))??;
+        }
+    }
+    Ok(())
+}
+
+/// All parts that the plan names, with their places.
+fn parts<'p>(plan: &Plan<'p>) -> impl Iterator<Item = (Place, Part)> + use<'p> {
+    let starts = plan.resident_at_start.iter().enumerate();
+    let steps = plan.steps.iter().enumerate();
+    starts.map(|(at, entry)| (place_of(at, Place::Start), entry.part)).chain(steps.filter_map(
+        |(at, step)| match *step {
+            Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
+                Some((place_of(at, Place::Step), part))
+            }
+            Step::Launch(_) => None,
+        },
+    ))
+}
+
+/// Checks every range, then sorts and counts the cuts, and returns the first object of
+/// each piece.
+fn cut<'a>(
+    graph: &Graph<'_>,
+    plan: &Plan<'a>,
+    arena_place: &[u32],
+    objects: &[u64],
+    first_piece: &mut [u32],
+    scratch: &mut Scratch<'a>,
+) -> Result<&'a [u64], PlanError> {
+    for (at, step) in plan.steps.iter().enumerate() {
+        if let Step::Launch(op) = *step
+            && op.index() >= graph.ops().len()
+        {
+            return Err(PlanError::UnknownOp(place_of(at, Place::Step), op));
+        }
+    }
+    let mut pieces = graph.tensors().len();
+    for (place, part) in parts(plan) {
+        let Part { tensor, first, count } = part;
+        let &objects =
+            objects.get(tensor.index()).ok_or(PlanError::UnknownTensor(place, tensor))?;
+        if part.is_whole() {
+            continue;
+        }
+        if arena_place[tensor.index()] != NOT_IN_ARENA {
+            return Err(PlanError::ArenaStep(place, tensor));
+        }
+        let inside = first.checked_add(count).is_some_and(|end| end <= objects);
+        if count == 0 || !inside {
+            return Err(PlanError::Range { place, tensor, objects });
+        }
+        let cuts = u32::from(first > 0) + u32::from(first + count < objects);
+        first_piece[tensor.index() + 1] += cuts;
+        pieces += cuts as usize;
+    }
+    if pieces >= u32::MAX as usize {
+        return Err(PlanError::TooManySteps);
+    }
+    let starts = scratch.take(pieces, 0u64)?;
+    fill_cuts(plan, objects, first_piece, starts);
+    let used = sort_cuts(first_piece, starts);
+    Ok(&starts[..used])
+}
+
+/// Writes each tensor's cuts, unsorted, behind its first piece, which starts at object 0.
+/// On return `first_piece[t + 1]` is where tensor `t` ends in `starts`.
+fn fill_cuts(plan: &Plan<'_>, objects: &[u64], first_piece: &mut [u32], starts: &mut [u64]) {
+    let mut next = 0;
+    for slot in &mut first_piece[1..] {
+        let cuts = *slot;
+        // The next free place of the tensor: behind its piece at object 0.
+        *slot = next + 1;
+        next += 1 + cuts;
+    }
+    for (_, part) in parts(plan).filter(|(_, part)| !part.is_whole()) {
+        let slot = &mut first_piece[part.tensor.index() + 1];
+        let end = part.first + part.count;
+        for cut in [part.first, end] {
+            if cut > 0 && cut < objects[part.tensor.index()] {
+                starts[*slot as usize] = cut;
+                *slot += 1;
+            }
+        }
+    }
+}
+
+/// Sorts each tensor's cuts, drops the repeated ones and closes the holes. Returns how
+/// many pieces are left.
+fn sort_cuts(first_piece: &mut [u32], starts: &mut [u64]) -> usize {
+    let (mut from, mut used) = (0, 0);
+    for slot in &mut first_piece[1..] {
+        let end = *slot as usize;
+        if end - from > 1 {
+            starts[from..end].sort_unstable();
+        }
+        let first = used;
+        for at in from..end {
+            if used == first || starts[used - 1] != starts[at] {
+                starts[used] = starts[at];
+                used += 1;
+            }
+        }
+        from = end;
+        *slot = used as u32;
+    }
+    used
+}

@@ -1,0 +1,160 @@
+//! When each step runs: `start = max(end of the previous step of this stream, end of the
+//! awaited steps)`, over eight iterations.
+
+use crate::footprint::{self, Footprint};
+use crate::graph::Graph;
+use crate::machine::{Direction, Machine};
+use crate::pieces::Pieces;
+use crate::plan::{Place, Plan, PlanError, Prediction, Step};
+use crate::schedule::{Schedule, Stream};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+/// Iterations that a prediction looks at.
+pub const LAPS: u64 = 8;
+
+/// Words of scratch that [`predict`] asks for: per step 9, and what pieces and footprint
+/// take.
+#[must_use]
+pub const fn scratch_words(limits: &Limits) -> usize {
+    Pieces::scratch_words(limits)
+        + footprint::scratch_words(limits)
+        + words::<u64>(limits.steps)
+        + Timeline::scratch_words(limits)
+}
+
+/// Everything a plan promises of itself, and its footprint. O(steps + operands).
+///
+/// # Errors
+/// A plan whose structure or residency is broken, or whose times over eight iterations
+/// exceed 64 bits.
+pub fn predict(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+    schedule: &Schedule<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<(Prediction, Footprint), PlanError> {
+    let mut scratch = scratch.reborrow();
+    let pieces = Pieces::new(graph, machine, plan, &mut scratch)?;
+    let footprint = footprint::measure(graph, plan, &pieces, &mut scratch)?;
+    let durations_ns = scratch.take(plan.steps.len(), 0u64)?;
+    durations(graph, machine, plan, &pieces, durations_ns)?;
+    let timeline = Timeline::new(schedule, durations_ns, &mut scratch)?;
+    let prediction = Prediction {
+        period_ns: timeline.period_ns(),
+        compute_ns: graph.compute_ns(),
+        peak_bytes: footprint.peak_bytes,
+        h2d_bytes: footprint.h2d_bytes,
+        d2h_bytes: footprint.d2h_bytes,
+        host_bytes: footprint.host_bytes,
+    };
+    Ok((prediction, footprint))
+}
+
+/// How long each step of a plan takes; an evict takes no time.
+///
+/// # Errors
+/// Times that, over eight iterations, exceed 64 bits.
+pub fn durations(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+    pieces: &Pieces<'_>,
+    out_ns: &mut [u64],
+) -> Result<(), PlanError> {
+    let mut sum_ns = 0u64;
+    for (at, (step, out_ns)) in (0..).zip(plan.steps.iter().zip(out_ns)) {
+        let duration_ns = match *step {
+            Step::Launch(op) => Some(graph.op(op).time_ns),
+            Step::Prefetch(part) => {
+                machine.transfer_ns(Direction::HostToDevice, pieces.part_bytes(graph, part))
+            }
+            Step::Offload(part) => {
+                machine.transfer_ns(Direction::DeviceToHost, pieces.part_bytes(graph, part))
+            }
+            Step::Evict(_) => Some(0),
+        };
+        let fits = |sum: &u64| sum.checked_mul(LAPS).is_some();
+        let sum = duration_ns.and_then(|ns| sum_ns.checked_add(ns)).filter(fits);
+        sum_ns = sum.ok_or(PlanError::Overflow(Place::Step(at)))?;
+        *out_ns = duration_ns.unwrap_or(0);
+    }
+    Ok(())
+}
+
+/// The ends of all steps over eight iterations.
+#[derive(Debug)]
+pub struct Timeline<'a> {
+    /// Ends, iteration by iteration, in each stream by stream.
+    ends_ns: &'a [u64],
+    stream_steps: [u32; 3],
+    /// The sum of the durations of each stream's steps in one iteration.
+    busy_ns: [u64; 3],
+}
+
+impl<'a> Timeline<'a> {
+    const fn scratch_words(limits: &Limits) -> usize {
+        words::<u64>(limits.steps).saturating_mul(LAPS as usize)
+    }
+
+    /// Runs a schedule for eight iterations. O(steps).
+    ///
+    /// # Errors
+    /// Scratch that is too small. The durations must have passed [`durations`].
+    pub fn new(
+        schedule: &Schedule<'_>,
+        durations_ns: &[u64],
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let [launches, prefetches, offloads] = schedule.stream_steps.map(|n| n as usize);
+        let per_lap = launches + prefetches + offloads;
+        let first = [0, launches, launches + prefetches];
+        let ends_ns = scratch.take(per_lap.saturating_mul(LAPS as usize), 0u64)?;
+        let mut busy_ns = [0u64; 3];
+        let mut free_ns = [0u64; 3];
+        for lap in 0..LAPS as usize {
+            for (entry, &duration_ns) in schedule.steps.iter().zip(durations_ns) {
+                let Some(stream) = Stream::of(&entry.step) else { continue };
+                let mut start_ns = free_ns[stream as usize];
+                for (wait, first) in entry.waits.iter().zip(first) {
+                    if let Some(wait) = wait
+                        && let Some(awaited) = lap.checked_sub(wait.laps as usize)
+                    {
+                        let slot = awaited * per_lap + first + wait.index as usize;
+                        start_ns = start_ns.max(ends_ns.get(slot).copied().unwrap_or(0));
+                    }
+                }
+                let end_ns = start_ns.saturating_add(duration_ns);
+                let slot = lap * per_lap + first[stream as usize] + entry.index as usize;
+                if let Some(slot) = ends_ns.get_mut(slot) {
+                    *slot = end_ns;
+                }
+                free_ns[stream as usize] = end_ns;
+                if lap == 0 {
+                    let busy = &mut busy_ns[stream as usize];
+                    *busy = busy.saturating_add(duration_ns);
+                }
+            }
+        }
+        Ok(Self { ends_ns, stream_steps: schedule.stream_steps, busy_ns })
+    }
+
+    /// When a step ends, 0 for one that does not exist; iterations are counted from 0.
+    #[must_use]
+    pub fn end_ns(&self, lap: usize, stream: Stream, index: u32) -> u64 {
+        let [launches, prefetches, offloads] = self.stream_steps.map(|n| n as usize);
+        let first = [0, launches, launches + prefetches][stream as usize];
+        let slot = lap * (launches + prefetches + offloads) + first + index as usize;
+        self.ends_ns.get(slot).copied().unwrap_or(0)
+    }
+
+    /// The largest of the time from iteration 4 to iteration 8, by four, and of what each
+    /// link is busy in one iteration.
+    #[must_use]
+    pub fn period_ns(&self) -> u64 {
+        let last = self.stream_steps[Stream::Compute as usize].saturating_sub(1);
+        let end_ns = |lap| self.end_ns(lap, Stream::Compute, last);
+        let [_, upload_ns, download_ns] = self.busy_ns;
+        (end_ns(7).saturating_sub(end_ns(3)) / 4).max(upload_ns).max(download_ns)
+    }
+}

@@ -1,0 +1,138 @@
+//! Vector clocks: what is known to have ended, from the waits alone.
+
+use super::{NEVER, Points, VerifyError, later, seen_later};
+use crate::plan::Plan;
+use crate::schedule::{Schedule, Scheduled, Stream, Wait};
+use crate::scratch::{Limits, Scratch, words};
+
+/// The clocks of one schedule.
+pub(super) struct Clocks<'a> {
+    schedule: Schedule<'a>,
+    /// For each step on a stream, the last step of every stream that has ended when it has.
+    ended: &'a mut [Points],
+    /// List positions of each stream's steps, one stream behind the other.
+    position: &'a mut [u32],
+}
+
+impl<'a> Clocks<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        words::<Points>(limits.steps) + words::<u32>(limits.steps)
+    }
+
+    /// Checks that the schedule is one of this plan and that its waits can be met, then
+    /// lets iterations pass until the clocks, relative to the iteration, no longer change.
+    pub(super) fn new(
+        plan: &Plan<'_>,
+        schedule: &Schedule<'a>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, VerifyError> {
+        let steps = schedule.steps.len();
+        let ended = scratch.take(steps, [NEVER; 3])?;
+        let position = scratch.take(steps, 0u32)?;
+        let mut clocks = Self { schedule: *schedule, ended, position };
+        clocks.check_steps(plan)?;
+        for (at, entry) in (0..).zip(schedule.steps) {
+            clocks.check_waits(at, entry)?;
+        }
+        let mut reached = [[NEVER; 3]; 3];
+        while clocks.lap(&mut reached) {}
+        Ok(clocks)
+    }
+
+    fn check_steps(&mut self, plan: &Plan<'_>) -> Result<(), VerifyError> {
+        let mut counts = [0u32; 3];
+        for (at, entry) in (0..).zip(self.schedule.steps) {
+            if plan.steps.get(at as usize) != Some(&entry.step) {
+                return Err(VerifyError::NotThisPlan { step: at });
+            }
+            let Some(stream) = Stream::of(&entry.step) else { continue };
+            let count = &mut counts[stream as usize];
+            if entry.index != *count || *count >= self.schedule.stream_steps[stream as usize] {
+                return Err(VerifyError::NotThisPlan { step: at });
+            }
+            *count += 1;
+            let slot = self.slot(stream as usize, entry.index);
+            let position =
+                self.position.get_mut(slot).ok_or(VerifyError::NotThisPlan { step: at })?;
+            *position = at;
+        }
+        let step = self.schedule.steps.len();
+        if step != plan.steps.len() || counts != self.schedule.stream_steps {
+            return Err(VerifyError::NotThisPlan { step: step as u32 });
+        }
+        Ok(())
+    }
+
+    fn check_waits(&self, at: u32, entry: &Scheduled) -> Result<(), VerifyError> {
+        for (stream, wait) in Stream::ALL.into_iter().zip(entry.waits) {
+            let Some(wait) = wait else { continue };
+            let exists = wait.index < self.schedule.stream_steps[stream as usize];
+            let own = Stream::of(&entry.step) == Some(stream);
+            let listed_before = |wait: Wait| {
+                wait.laps > 0 || self.position[self.slot(stream as usize, wait.index)] < at
+            };
+            if own || !exists || !listed_before(wait) {
+                return Err(VerifyError::BadWait { step: at, stream });
+            }
+        }
+        Ok(())
+    }
+
+    fn slot(&self, stream: usize, index: u32) -> usize {
+        let before = self.schedule.stream_steps[..stream].iter().map(|&steps| steps as usize);
+        before.sum::<usize>() + index as usize
+    }
+
+    /// One iteration; `reached` holds the clock of each stream's last step. Whether any
+    /// clock changed.
+    fn lap(&mut self, reached: &mut [Points; 3]) -> bool {
+        let stream_steps = self.schedule.stream_steps;
+        *reached = reached.map(|points| seen_later(points, 1, stream_steps));
+        let mut changed = false;
+        for (at, entry) in self.schedule.steps.iter().enumerate() {
+            let Some(stream) = Stream::of(&entry.step) else { continue };
+            let mut clock = later(reached[stream as usize], self.waited_for(entry));
+            clock[stream as usize] = i64::from(entry.index);
+            changed |= clock != self.ended[at];
+            self.ended[at] = clock;
+            reached[stream as usize] = clock;
+        }
+        changed
+    }
+
+    /// What has ended when all waits of a step are met.
+    fn waited_for(&self, entry: &Scheduled) -> Points {
+        let mut clock = [NEVER; 3];
+        for (s, wait) in entry.waits.iter().enumerate() {
+            if let Some(wait) = wait {
+                let awaited = self.position[self.slot(s, wait.index)] as usize;
+                let mut points = self.ended[awaited];
+                points[s] = i64::from(wait.index);
+                let laps = i64::from(wait.laps);
+                clock = later(clock, seen_later(points, laps, self.schedule.stream_steps));
+            }
+        }
+        clock
+    }
+
+    /// The steps of an iteration, in list order.
+    pub(super) fn steps(&self) -> impl Iterator<Item = (u32, &'a Scheduled)> + use<'a> {
+        (0..).zip(self.schedule.steps)
+    }
+
+    pub(super) fn stream_steps(&self) -> [u32; 3] {
+        self.schedule.stream_steps
+    }
+
+    /// The first stream on which something that must have ended before a step starts (an
+    /// evict: counts as free) is not known to have ended.
+    pub(super) fn missing(&self, at: u32, must: Points) -> Option<Stream> {
+        let entry = &self.schedule.steps[at as usize];
+        let own = Stream::of(&entry.step);
+        let known = match own {
+            Some(_) => self.ended[at as usize],
+            None => self.waited_for(entry),
+        };
+        Stream::ALL.into_iter().find(|&s| Some(s) != own && known[s as usize] < must[s as usize])
+    }
+}

@@ -1,0 +1,246 @@
+//! No object has two owners: memory that a step takes is free by the time it starts, in the
+//! list order of the releases, and no pool ever gives out more than it has.
+
+use super::clocks::Clocks;
+use super::{NEVER, Points, VerifyError, later, seen_later};
+use crate::graph::Graph;
+use crate::pieces::Pieces;
+use crate::plan::{Part, Place, Plan, PlanError, Step};
+use crate::scratch::{Limits, Scratch, words};
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    words::<u8>(limits.pieces)
+        + words::<u32>(limits.pools + 1)
+        + words::<u32>(limits.pools)
+        + words::<u64>(limits.pools)
+        + 2 * words::<u64>(limits.steps)
+        + words::<Points>(limits.steps)
+        + words::<u32>(limits.steps)
+}
+
+/// The releases of one iteration, pool by pool, in list order.
+struct Releases<'a> {
+    /// The first release of each pool, and the number of all.
+    first: &'a mut [u32],
+    step: &'a mut [u32],
+    /// Objects released in this iteration up to and including this release.
+    sum: &'a mut [u64],
+    /// What must have ended for this release and all before it in this iteration.
+    done: &'a mut [Points],
+}
+
+/// Objects, by pool.
+struct Held<'a> {
+    resident: &'a mut [u8],
+    allocated: &'a mut [u64],
+    /// The step that asked last, by pool; 0 for none, else the step and one.
+    asked_by: &'a mut [u32],
+}
+
+pub(super) fn check(
+    graph: &Graph<'_>,
+    plan: &Plan<'_>,
+    pieces: &Pieces<'_>,
+    clocks: &Clocks<'_>,
+    freed: &[Points],
+    scratch: &mut Scratch<'_>,
+) -> Result<(), VerifyError> {
+    let pools = plan.pools.len();
+    let releases = Releases::new(graph, plan, pieces, clocks, freed, scratch)?;
+    let mut held = Held {
+        resident: scratch.take(pieces.len(), 0u8)?,
+        allocated: scratch.take(pools, 0u64)?,
+        asked_by: scratch.take(pools, 0u32)?,
+    };
+    for (at, entry) in (0..).zip(plan.resident_at_start) {
+        held.allocate(pieces, entry.part, u32::MAX, Place::Start(at))?;
+        if !pieces.in_arena(entry.part.tensor) {
+            let pool = pieces.pool(entry.part.tensor);
+            let (held, count) = (held.allocated[pool], plan.pools[pool].count);
+            if held > count {
+                let (place, pool) = (Place::Start(at), pool as u32);
+                return Err(PlanError::PoolFull { place, pool, held, count }.into());
+            }
+        }
+    }
+    for (at, step) in (0..).zip(plan.steps) {
+        match *step {
+            Step::Prefetch(part) => {
+                held.allocate(pieces, part, at + 1, Place::Step(at))?;
+                if !pieces.in_arena(part.tensor) {
+                    held.ask(plan, pieces.pool(part.tensor), at, &releases, clocks)?;
+                }
+            }
+            Step::Launch(op) => {
+                for &tensor in graph.writes(op) {
+                    held.allocate(pieces, Part::whole(tensor), at + 1, Place::Step(at))?;
+                }
+                let workspace = pieces.workspace(graph, op);
+                if let Some((pool, objects)) = workspace {
+                    held.add(pool, objects, at + 1, Place::Step(at))?;
+                }
+                for &tensor in graph.writes(op) {
+                    if !pieces.in_arena(tensor) {
+                        held.ask(plan, pieces.pool(tensor), at, &releases, clocks)?;
+                    }
+                }
+                if let Some((pool, _)) = workspace {
+                    held.ask(plan, pool, at, &releases, clocks)?;
+                }
+            }
+            Step::Evict(part) => held.resident[pieces.of_part(part)].fill(0),
+            Step::Offload(_) => {}
+        }
+    }
+    Ok(())
+}
+
+impl<'a> Releases<'a> {
+    fn new(
+        graph: &Graph<'_>,
+        plan: &Plan<'_>,
+        pieces: &Pieces<'_>,
+        clocks: &Clocks<'_>,
+        freed: &[Points],
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, VerifyError> {
+        let release = |step: &Step| match *step {
+            Step::Evict(part) => {
+                let range = pieces.of_part(part);
+                let objects = range.map(|piece| pieces.pool_objects(part.tensor, piece)).sum();
+                Some((pieces.pool(part.tensor), objects))
+            }
+            Step::Launch(op) => pieces.workspace(graph, op),
+            Step::Prefetch(_) | Step::Offload(_) => None,
+        };
+        let first = scratch.take(plan.pools.len() + 1, 0u32)?;
+        for (pool, _) in plan.steps.iter().filter_map(release) {
+            first[pool + 1] += 1;
+        }
+        for pool in 0..plan.pools.len() {
+            first[pool + 1] += first[pool];
+        }
+        let count = plan.steps.len();
+        let step = scratch.take(count, 0u32)?;
+        let sum = scratch.take(count, 0u64)?;
+        let done = scratch.take(count, [NEVER; 3])?;
+        let next = scratch.take(plan.pools.len(), 0u32)?;
+        for (at, entry) in clocks.steps() {
+            let Some((pool, objects)) = release(&entry.step) else { continue };
+            let slot = (first[pool] + next[pool]) as usize;
+            let (mut before, mut points) = (0u64, [NEVER; 3]);
+            if next[pool] > 0 {
+                (before, points) = (sum[slot - 1], done[slot - 1]);
+            }
+            let free = match entry.step {
+                Step::Launch(_) => [i64::from(entry.index), NEVER, NEVER],
+                _ => freed[at as usize],
+            };
+            step[slot] = at;
+            let overflow = PlanError::Overflow(Place::Step(at));
+            sum[slot] = before.checked_add(objects).ok_or(overflow)?;
+            done[slot] = later(points, free);
+            next[pool] += 1;
+        }
+        Ok(Self { first, step, sum, done })
+    }
+
+    /// What must have ended before `allocated` objects, counted from the first iteration's
+    /// start, have been granted from `count`, where the releases listed before step `at`
+    /// suffice for that.
+    fn granted_after(
+        &self,
+        pool: usize,
+        allocated: u64,
+        count: u64,
+        at: u32,
+        stream_steps: [u32; 3],
+    ) -> Option<Points> {
+        let range = self.first[pool] as usize..self.first[pool + 1] as usize;
+        let per_lap = *self.sum[range.clone()].last()?;
+        // The object released as number `wanted`, from 0 in this iteration; before that
+        // iteration numbers are negative.
+        let wanted = i128::from(allocated) - i128::from(count) - 1;
+        let lap = wanted.div_euclid(i128::from(per_lap));
+        if lap > 0 {
+            return None;
+        }
+        let within = wanted.rem_euclid(i128::from(per_lap));
+        let sums = &self.sum[range.clone()];
+        let slot = range.start + sums.partition_point(|&sum| i128::from(sum) <= within);
+        if lap == 0 && self.step[slot] >= at {
+            return None;
+        }
+        // Further back than 2^31 iterations, asking for a later one is as good.
+        let laps_back = i64::try_from(-lap).unwrap_or(i64::MAX).min(i64::from(u32::MAX));
+        let earlier = seen_later(self.done[range.end - 1], laps_back + 1, stream_steps);
+        Some(later(earlier, seen_later(self.done[slot], laps_back, stream_steps)))
+    }
+
+    /// Objects released before a step.
+    fn released_before(&self, pool: usize, at: u32) -> u64 {
+        let range = self.first[pool] as usize..self.first[pool + 1] as usize;
+        let before = self.step[range.clone()].partition_point(|&step| step < at);
+        if before == 0 { 0 } else { self.sum[range.start + before - 1] }
+    }
+}
+
+impl Held<'_> {
+    /// Allocates what is missing of a part.
+    fn allocate(
+        &mut self,
+        pieces: &Pieces<'_>,
+        part: Part,
+        asked_by: u32,
+        place: Place,
+    ) -> Result<(), PlanError> {
+        if pieces.in_arena(part.tensor) {
+            return Ok(());
+        }
+        for piece in pieces.of_part(part) {
+            if core::mem::replace(&mut self.resident[piece], 1) == 0 {
+                let objects = pieces.pool_objects(part.tensor, piece);
+                self.add(pieces.pool(part.tensor), objects, asked_by, place)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add(
+        &mut self,
+        pool: usize,
+        objects: u64,
+        asked_by: u32,
+        place: Place,
+    ) -> Result<(), PlanError> {
+        let allocated = &mut self.allocated[pool];
+        *allocated = allocated.checked_add(objects).ok_or(PlanError::Overflow(place))?;
+        self.asked_by[pool] = asked_by;
+        Ok(())
+    }
+
+    /// Checks the grant of what a step allocated in a pool, if it allocated there.
+    fn ask(
+        &mut self,
+        plan: &Plan<'_>,
+        pool: usize,
+        at: u32,
+        releases: &Releases<'_>,
+        clocks: &Clocks<'_>,
+    ) -> Result<(), VerifyError> {
+        if core::mem::replace(&mut self.asked_by[pool], 0) != at + 1 {
+            return Ok(());
+        }
+        let (allocated, count) = (self.allocated[pool], plan.pools[pool].count);
+        let Some(must) = releases.granted_after(pool, allocated, count, at, clocks.stream_steps())
+        else {
+            let held = allocated - releases.released_before(pool, at);
+            let (place, pool) = (Place::Step(at), pool as u32);
+            return Err(PlanError::PoolFull { place, pool, held, count }.into());
+        };
+        match clocks.missing(at, must) {
+            Some(stream) => Err(VerifyError::Memory { step: at, stream, pool: pool as u32 }),
+            None => Ok(()),
+        }
+    }
+}

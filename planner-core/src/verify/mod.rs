@@ -1,0 +1,191 @@
+//! The proof that a schedule is safe.
+//!
+//! `verify` believes neither the plan nor the schedule, and shares only the table of pieces
+//! with [`lower`](crate::lower()). It proves, from the waits alone, that in no execution
+//! that respects them
+//!
+//! - an op reads anything but the current value of a tensor ([`order`], [`values`]),
+//! - memory is overwritten, on the device or the host, while it is still used ([`races`]),
+//! - an object has two owners, or a pool gives out more than it has ([`grants`]),
+//! - a value is lost, or an iteration ends otherwise than it began ([`values`]).
+
+mod arena;
+mod clocks;
+mod grants;
+mod order;
+mod races;
+mod values;
+
+use crate::graph::{Graph, TensorId};
+use crate::machine::Machine;
+use crate::pieces::Pieces;
+use crate::plan::{Plan, PlanError};
+use crate::schedule::{Schedule, Stream};
+use crate::scratch::{Limits, OutOfScratch, Scratch};
+use clocks::Clocks;
+use core::fmt;
+
+/// A plan with its schedule, proved safe: the only thing an executor runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Verified<'a> {
+    graph: Graph<'a>,
+    machine: Machine,
+    plan: Plan<'a>,
+    schedule: Schedule<'a>,
+}
+
+impl<'a> Verified<'a> {
+    /// The graph.
+    #[must_use]
+    pub const fn graph(&self) -> &Graph<'a> {
+        &self.graph
+    }
+
+    /// The machine.
+    #[must_use]
+    pub const fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The plan.
+    #[must_use]
+    pub const fn plan(&self) -> &Plan<'a> {
+        &self.plan
+    }
+
+    /// The schedule.
+    #[must_use]
+    pub const fn schedule(&self) -> &Schedule<'a> {
+        &self.schedule
+    }
+}
+
+/// Why a schedule is rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum VerifyError {
+    /// The plan itself breaks a rule.
+    Plan(PlanError),
+    /// The schedule is not one of this plan from this step on.
+    NotThisPlan {
+        /// The step.
+        step: u32,
+    },
+    /// A wait for a step that does not exist, is on the same stream, or is listed later.
+    BadWait {
+        /// The step that waits.
+        step: u32,
+        /// The stream that it waits for.
+        stream: Stream,
+    },
+    /// The waits let a step start while another one still uses the same memory, or before
+    /// what it needs is there.
+    Race {
+        /// The step that may start too early (an evict: that may count as free too early).
+        step: u32,
+        /// The stream whose step it must wait for.
+        stream: Stream,
+        /// The tensor that both use.
+        tensor: TensorId,
+    },
+    /// The waits let a step take objects whose last owner may still use them.
+    Memory {
+        /// The step that allocates.
+        step: u32,
+        /// The stream whose step it must wait for.
+        stream: Stream,
+        /// The pool.
+        pool: u32,
+    },
+}
+
+impl From<PlanError> for VerifyError {
+    fn from(error: PlanError) -> Self {
+        Self::Plan(error)
+    }
+}
+
+impl From<OutOfScratch> for VerifyError {
+    fn from(error: OutOfScratch) -> Self {
+        Self::Plan(PlanError::Scratch(error))
+    }
+}
+
+impl fmt::Display for VerifyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plan(error) => error.fmt(f),
+            Self::NotThisPlan { step } => {
+                write!(f, "step {step}: the schedule was not made from this plan")
+            }
+            Self::BadWait { step, stream } => {
+                write!(f, "step {step}: it cannot wait for this step of the {stream} stream")
+            }
+            Self::Race { step, stream, tensor } => write!(
+                f,
+                "step {step}: nothing makes it wait for the {stream} stream, which may still \
+                 use {tensor}"
+            ),
+            Self::Memory { step, stream, pool } => write!(
+                f,
+                "step {step}: nothing makes it wait for the {stream} stream, which may still \
+                 use the objects that it takes from pool {pool}"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for VerifyError {}
+
+/// A step of each stream, relative to the current iteration: step `i` of the iteration `l`
+/// laps back, on a stream of `n` steps, is `i - l * n`.
+type Points = [i64; 3];
+
+/// Before everything.
+const NEVER: i64 = i64::MIN;
+
+fn later(one: Points, other: Points) -> Points {
+    core::array::from_fn(|s| one[s].max(other[s]))
+}
+
+/// The same points, seen from `laps` iterations later.
+fn seen_later(points: Points, laps: i64, stream_steps: [u32; 3]) -> Points {
+    core::array::from_fn(|s| {
+        points[s].saturating_sub(laps.saturating_mul(i64::from(stream_steps[s])))
+    })
+}
+
+/// Words of scratch that [`verify`] asks for: per step 16, per tensor 7, per operand 1, per
+/// piece 3, per op 1, per pool 9, rounded up.
+#[must_use]
+pub const fn scratch_words(limits: &Limits) -> usize {
+    Pieces::scratch_words(limits)
+        + order::scratch_words(limits)
+        + arena::scratch_words(limits)
+        + values::scratch_words(limits)
+        + Clocks::scratch_words(limits)
+        + races::scratch_words(limits)
+        + grants::scratch_words(limits)
+}
+
+/// Proves a schedule safe. O((steps + operands) log steps).
+///
+/// # Errors
+/// The first rule that is broken or wait that is missing, with the step.
+pub fn verify<'a>(
+    graph: &Graph<'a>,
+    machine: &Machine,
+    plan: &Plan<'a>,
+    schedule: &Schedule<'a>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Verified<'a>, VerifyError> {
+    let mut scratch = scratch.reborrow();
+    let pieces = Pieces::new(graph, machine, plan, &mut scratch)?;
+    order::check(graph, plan, &mut scratch.reborrow())?;
+    arena::check(graph, plan, &mut scratch.reborrow())?;
+    values::check(graph, plan, &pieces, &mut scratch.reborrow())?;
+    let clocks = Clocks::new(plan, schedule, &mut scratch)?;
+    let freed = races::check(graph, &pieces, &clocks, &mut scratch)?;
+    grants::check(graph, plan, &pieces, &clocks, freed, &mut scratch)?;
+    Ok(Verified { graph: *graph, machine: *machine, plan: *plan, schedule: *schedule })
+}

@@ -1,0 +1,80 @@
+//! Every op runs once, in an order that keeps the dependencies of the given one.
+
+use crate::graph::{Graph, OpId, TensorId};
+use crate::plan::{Place, Plan, PlanError, Step};
+use crate::scratch::{Limits, Scratch, words};
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    words::<u8>(limits.ops) + words::<u64>(limits.operands) + words::<u64>(limits.tensors)
+}
+
+/// How often a tensor has been written so far, and how often its current value was read:
+/// two orders keep the same dependencies exactly when every op finds the same history.
+struct Histories<'a> {
+    of: &'a mut [u64],
+}
+
+impl Histories<'_> {
+    const WRITE: u64 = 1 << 32;
+
+    fn read(&mut self, tensor: TensorId) -> u64 {
+        let history = &mut self.of[tensor.index()];
+        // What matters to a reader is the value, not who else has read it.
+        let seen = *history & !(Self::WRITE - 1);
+        *history += 1;
+        seen
+    }
+
+    fn write(&mut self, tensor: TensorId) -> u64 {
+        let history = &mut self.of[tensor.index()];
+        let seen = *history;
+        *history = (seen & !(Self::WRITE - 1)).wrapping_add(Self::WRITE);
+        seen
+    }
+
+    /// Visits what each operand of an op finds.
+    fn visit(&mut self, graph: &Graph<'_>, op: OpId, mut look: impl FnMut(usize, TensorId, u64)) {
+        let first = graph.op(op).first_operand as usize;
+        let reads = graph.reads(op);
+        for (at, &tensor) in (first..).zip(reads) {
+            look(at, tensor, self.read(tensor));
+        }
+        for (at, &tensor) in (first + reads.len()..).zip(graph.writes(op)) {
+            look(at, tensor, self.write(tensor));
+        }
+    }
+}
+
+pub(super) fn check(
+    graph: &Graph<'_>,
+    plan: &Plan<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<(), PlanError> {
+    let launched = scratch.take(graph.ops().len(), 0u8)?;
+    let expected = scratch.take(graph.operands().len(), 0u64)?;
+    let mut histories = Histories { of: scratch.take(graph.tensors().len(), 0u64)? };
+    for op in graph.op_ids() {
+        histories.visit(graph, op, |at, _, seen| expected[at] = seen);
+    }
+    histories.of.fill(0);
+    for (at, step) in (0..).zip(plan.steps) {
+        let Step::Launch(op) = *step else { continue };
+        let place = Place::Step(at);
+        if core::mem::replace(&mut launched[op.index()], 1) == 1 {
+            return Err(PlanError::LaunchedTwice(place, op));
+        }
+        let mut wrong = None;
+        histories.visit(graph, op, |at, tensor, seen| {
+            if expected[at] != seen && wrong.is_none() {
+                wrong = Some(tensor);
+            }
+        });
+        if let Some(tensor) = wrong {
+            return Err(PlanError::Dependency { place, op, tensor });
+        }
+    }
+    match launched.iter().position(|&launched| launched == 0) {
+        Some(missing) => Err(PlanError::NeverLaunched(OpId(missing as u32))),
+        None => Ok(()),
+    }
+}

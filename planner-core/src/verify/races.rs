@@ -1,0 +1,159 @@
+//! Who uses which memory when: every use is ordered against the uses it conflicts with.
+
+use super::clocks::Clocks;
+use super::{NEVER, Points, VerifyError};
+use crate::graph::{Graph, OpId, TensorId};
+use crate::pieces::Pieces;
+use crate::plan::{Part, Step};
+use crate::schedule::Scheduled;
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use core::ops::Range;
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    3 * words::<i64>(limits.tensors)
+        + 2 * words::<i64>(limits.pieces)
+        + words::<Points>(limits.steps)
+}
+
+/// The last use of each sort, on the device and on the host.
+struct Uses<'a> {
+    /// The last launch that used a tensor's memory.
+    launched: &'a mut [i64],
+    /// The last launch that wrote it.
+    written: &'a mut [i64],
+    /// The last launch that used the copy before the one that arrived last. An input has
+    /// two address ranges, so the next arrival takes the place of that copy.
+    launched_before_arrival: &'a mut [i64],
+    /// The last prefetch: it writes the device copy and reads the host copy.
+    uploaded: &'a mut [i64],
+    /// The last offload: it reads the device copy and writes the host copy.
+    downloaded: &'a mut [i64],
+}
+
+/// Checks every step of an iteration that follows another one. Returns, for each evict,
+/// what must have ended before its memory is free.
+pub(super) fn check<'a>(
+    graph: &Graph<'_>,
+    pieces: &Pieces<'_>,
+    clocks: &Clocks<'_>,
+    scratch: &mut Scratch<'a>,
+) -> Result<&'a [Points], VerifyError> {
+    let steps = clocks.steps().count();
+    let freed = scratch.take(steps, [NEVER; 3])?;
+    let mut uses = Uses::new(graph, pieces, scratch)?;
+    for (_, entry) in clocks.steps() {
+        uses.step(graph, pieces, entry);
+    }
+    uses.next_iteration(clocks.stream_steps());
+    for (at, entry) in clocks.steps() {
+        let (must, tensor) = uses.step(graph, pieces, entry);
+        if let Some(stream) = clocks.missing(at, must) {
+            return Err(VerifyError::Race { step: at, stream, tensor });
+        }
+        freed[at as usize] = must;
+    }
+    Ok(freed)
+}
+
+fn last(points: &[i64], pieces: Range<usize>) -> i64 {
+    points[pieces].iter().copied().max().unwrap_or(NEVER)
+}
+
+impl<'a> Uses<'a> {
+    fn new(
+        graph: &Graph<'_>,
+        pieces: &Pieces<'_>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let tensors = graph.tensors().len();
+        Ok(Self {
+            launched: scratch.take(tensors, NEVER)?,
+            written: scratch.take(tensors, NEVER)?,
+            launched_before_arrival: scratch.take(tensors, NEVER)?,
+            uploaded: scratch.take(pieces.len(), NEVER)?,
+            downloaded: scratch.take(pieces.len(), NEVER)?,
+        })
+    }
+
+    fn next_iteration(&mut self, stream_steps: [u32; 3]) {
+        let [launches, uploads, downloads] = stream_steps.map(i64::from);
+        let age = |points: &mut [i64], steps: i64| {
+            for point in points {
+                *point = point.saturating_sub(steps);
+            }
+        };
+        age(self.launched, launches);
+        age(self.written, launches);
+        age(self.launched_before_arrival, launches);
+        age(self.uploaded, uploads);
+        age(self.downloaded, downloads);
+    }
+
+    /// What must have ended before a step may start, and the tensor that makes it so. Then
+    /// the step is the last use.
+    fn step(
+        &mut self,
+        graph: &Graph<'_>,
+        pieces: &Pieces<'_>,
+        entry: &Scheduled,
+    ) -> (Points, TensorId) {
+        let now = i64::from(entry.index);
+        match entry.step {
+            Step::Launch(op) => self.launch(graph, pieces, op, now),
+            Step::Prefetch(part) => (self.prefetch(graph, pieces, part, now), part.tensor),
+            Step::Offload(part) => {
+                let range = pieces.of_part(part);
+                let must =
+                    [self.written[part.tensor.index()], last(self.uploaded, range.clone()), NEVER];
+                self.downloaded[range].fill(now);
+                (must, part.tensor)
+            }
+            Step::Evict(part) => {
+                let range = pieces.of_part(part);
+                let launched = self.launched[part.tensor.index()];
+                let uploaded = last(self.uploaded, range.clone());
+                ([launched, uploaded, last(self.downloaded, range)], part.tensor)
+            }
+        }
+    }
+
+    fn launch(
+        &mut self,
+        graph: &Graph<'_>,
+        pieces: &Pieces<'_>,
+        op: OpId,
+        now: i64,
+    ) -> (Points, TensorId) {
+        let mut must = [NEVER; 3];
+        let mut cause = TensorId(0);
+        let mut raise = |s: usize, point: i64, tensor: TensorId| {
+            if point > must[s] {
+                must[s] = point;
+                cause = tensor;
+            }
+        };
+        for &tensor in graph.writes(op) {
+            raise(2, last(self.downloaded, pieces.of(tensor)), tensor);
+            self.written[tensor.index()] = now;
+        }
+        for &tensor in graph.operands_of(op) {
+            raise(1, last(self.uploaded, pieces.of(tensor)), tensor);
+            self.launched[tensor.index()] = now;
+        }
+        (must, cause)
+    }
+
+    fn prefetch(&mut self, graph: &Graph<'_>, pieces: &Pieces<'_>, part: Part, now: i64) -> Points {
+        let tensor = part.tensor.index();
+        let range = pieces.of_part(part);
+        let launched = if pieces.arrives_beside(graph, part) {
+            self.launched_before_arrival[tensor]
+        } else {
+            self.launched[tensor]
+        };
+        self.launched_before_arrival[tensor] = self.launched[tensor];
+        let downloaded = last(self.downloaded, range.clone());
+        self.uploaded[range].fill(now);
+        [launched, NEVER, downloaded]
+    }
+}
