@@ -254,12 +254,14 @@ impl<'a> Graph<'a> {
     }
 
     /// The ids of all tensors, in order.
-    pub fn tensor_ids(&self) -> impl ExactSizeIterator<Item = TensorId> + use<> {
+    pub fn tensor_ids(
+        &self,
+    ) -> impl ExactSizeIterator<Item = TensorId> + DoubleEndedIterator + use<> {
         (0..self.tensors.len() as u32).map(TensorId)
     }
 
     /// The ids of all ops, in order.
-    pub fn op_ids(&self) -> impl ExactSizeIterator<Item = OpId> + use<> {
+    pub fn op_ids(&self) -> impl ExactSizeIterator<Item = OpId> + DoubleEndedIterator + use<> {
         (0..self.ops.len() as u32).map(OpId)
     }
 

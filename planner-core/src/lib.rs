@@ -2,13 +2,16 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod arena;
 pub mod backend;
+pub mod bounds;
 pub mod footprint;
 pub mod graph;
 pub mod lower;
 pub mod machine;
 pub mod pieces;
 pub mod plan;
+pub mod planner;
 mod residency;
 pub mod schedule;
 pub mod scratch;

@@ -108,11 +108,6 @@ impl<'a> Residency<'a> {
         Ok(())
     }
 
-    /// Whether any of a tensor is resident.
-    pub(crate) fn holds_any(&self, pieces: &Pieces<'_>, tensor: TensorId) -> bool {
-        pieces.of(tensor).any(|piece| self.state[piece] & NOW != 0)
-    }
-
     /// Whether one piece is resident.
     pub(crate) fn holds(&self, piece: usize) -> bool {
         self.state[piece] & NOW != 0

@@ -1,0 +1,42 @@
+//! Everything stays on the device. Only inputs move, a whole iteration ahead where there is
+//! room for that.
+
+use super::builder::{Builder, Lengths, Stuck};
+use crate::graph::{Kind, OpId};
+
+/// With `early_inputs`, the next value of an input takes the place of the last one as soon
+/// as that is done with.
+pub(super) fn write(mut builder: Builder<'_>, early_inputs: bool) -> Result<Lengths, Stuck> {
+    let graph = builder.request.graph;
+    for lap in 0..2 {
+        if lap == 1 {
+            builder.restart();
+        }
+        for op in graph.op_ids() {
+            for &tensor in graph.reads(op) {
+                if !builder.is_resident(tensor) {
+                    builder.prefetch(tensor)?;
+                }
+            }
+            builder.launch(op)?;
+            if early_inputs {
+                renew_inputs(&mut builder, op)?;
+            }
+        }
+    }
+    builder.finish()
+}
+
+/// Brings in the next iteration's value of each input that an op was the last to use.
+fn renew_inputs(builder: &mut Builder<'_>, op: OpId) -> Result<(), Stuck> {
+    let graph = builder.request.graph;
+    for &tensor in graph.reads(op) {
+        let done = graph.tensor(tensor).kind == Kind::Input
+            && !builder.is_resident(tensor)
+            && builder.upcoming(tensor).is_none();
+        if done && builder.reads_first(tensor) {
+            builder.prefetch(tensor)?;
+        }
+    }
+    Ok(())
+}

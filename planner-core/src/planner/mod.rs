@@ -1,0 +1,361 @@
+//! Planners: each turns a graph into a plan and knows no backend.
+//!
+//! A strategy only chooses what moves when. They share the memory layout ([`memory`]) and
+//! the [`builder`], which keeps residency, host copies and occupancy, decides whether an
+//! evict needs an offload, and closes the cycle.
+
+mod builder;
+mod in_core;
+mod memory;
+mod on_demand;
+mod queue;
+mod uses;
+mod window;
+
+use crate::graph::{Graph, OpId};
+use crate::lower::{self, lower};
+use crate::machine::Machine;
+use crate::plan::{ArenaPlacement, Plan, PlanError, Pool, Prediction, Resident, Step};
+use crate::schedule::Scheduled;
+use crate::scratch::{Limits, OutOfScratch, Scratch};
+use crate::timeline::{self, predict};
+use builder::{Builder, Lengths, Stuck};
+use core::fmt;
+use memory::Memory;
+use uses::Uses;
+
+/// How to plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Strategy {
+    /// Everything stays on the device; only inputs move.
+    InCore,
+    /// Least recently used: evict what was not used for longest when memory is needed, and
+    /// prefetch one op ahead.
+    OnDemand,
+    /// The locally adaptive window of Hayakawa & Narihira, section 3.
+    Window(Window),
+    /// The best of the others by the timeline.
+    Auto,
+}
+
+/// Parameters of [`Strategy::Window`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    /// Bytes of the sequence of variables that the window covers; when not given, several
+    /// sizes are tried in the timeline.
+    pub bytes: Option<u64>,
+    /// Exactly as published: also copy values that the host holds already.
+    pub published: bool,
+}
+
+/// What to plan for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The work.
+    pub graph: &'a Graph<'a>,
+    /// Where it runs.
+    pub machine: &'a Machine,
+    /// Device memory for the plan.
+    pub budget_bytes: u64,
+}
+
+/// Room for a plan, owned by the caller.
+#[derive(Debug)]
+pub struct Output<'o> {
+    /// At least [`min_steps`]; more is never needed than [`max_steps`].
+    pub steps: &'o mut [Step],
+    /// As many as steps; working memory only.
+    pub schedule: &'o mut [Scheduled],
+    /// One for each tensor.
+    pub resident: &'o mut [Resident],
+    /// One for each tensor.
+    pub arena: &'o mut [ArenaPlacement],
+    /// One.
+    pub pools: &'o mut [Pool],
+}
+
+/// Steps that are enough for every strategy here: of each operand, at most a prefetch, an
+/// offload and two evicts; and as many a tensor to close the cycle.
+#[must_use]
+pub const fn max_steps(limits: &Limits) -> usize {
+    limits.ops + 4 * limits.operands + 4 * limits.tensors
+}
+
+/// Words of scratch that [`plan`] asks for; of the limits, `steps` is the length of the
+/// output's steps. Per op 1, per operand 2, per tensor 10 words, beside what lowering and
+/// predicting take.
+#[must_use]
+pub const fn scratch_words(limits: &Limits) -> usize {
+    let lower = lower::scratch_words(limits);
+    let predict = timeline::scratch_words(limits);
+    let judge = if lower > predict { lower } else { predict };
+    let write = Builder::scratch_words(limits)
+        + window::scratch_words(limits)
+        + on_demand::scratch_words(limits);
+    memory::scratch_words(limits)
+        + Uses::scratch_words(limits)
+        + if write > judge { write } else { judge }
+}
+
+/// Why there is no plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PlanningError {
+    /// The budget is too small for this strategy.
+    Infeasible {
+        /// The smallest budget that is not.
+        min_feasible_bytes: u64,
+        /// The op that needs it.
+        op: OpId,
+    },
+    /// The budget is more than the device has.
+    BudgetAboveDevice {
+        /// The budget asked for.
+        budget_bytes: u64,
+        /// The machine's memory.
+        device_bytes: u64,
+    },
+    /// The output has room for too few steps (or other entries).
+    OutputFull,
+    /// The working memory is too small.
+    Scratch(OutOfScratch),
+    /// The plan needs more than the machine has, or its sizes or times exceed 64 bits.
+    Plan(PlanError),
+}
+
+impl From<OutOfScratch> for PlanningError {
+    fn from(error: OutOfScratch) -> Self {
+        Self::Scratch(error)
+    }
+}
+
+impl From<PlanError> for PlanningError {
+    fn from(error: PlanError) -> Self {
+        match error {
+            PlanError::Scratch(error) => Self::Scratch(error),
+            other => Self::Plan(other),
+        }
+    }
+}
+
+impl fmt::Display for PlanningError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Infeasible { min_feasible_bytes, op } => {
+                write!(f, "the budget is too small: {op} needs at least {min_feasible_bytes} bytes")
+            }
+            Self::BudgetAboveDevice { budget_bytes, device_bytes } => write!(
+                f,
+                "the budget of {budget_bytes} bytes is more than the device's {device_bytes}"
+            ),
+            Self::OutputFull => write!(f, "the output has room for too few steps"),
+            Self::Scratch(error) => error.fmt(f),
+            Self::Plan(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for PlanningError {}
+
+/// The smallest budget with which a strategy can plan at all, and the op that needs it:
+/// the least, over the arenas that are tried, of the arena and what the largest op needs
+/// beside it (in-core: what the peak needs).
+///
+/// # Errors
+/// Scratch that is too small.
+pub fn min_feasible(
+    request: &Request<'_>,
+    strategy: Strategy,
+    arena: &mut [ArenaPlacement],
+    scratch: &mut Scratch<'_>,
+) -> Result<(u64, OpId), PlanningError> {
+    let need = Need::of(strategy);
+    memory::smallest(request, need, arena, &mut scratch.reborrow())
+}
+
+/// What must be on the device at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// What one op touches.
+    LargestOp,
+    /// Everything that is alive.
+    Everything,
+}
+
+impl Need {
+    const fn of(strategy: Strategy) -> Self {
+        match strategy {
+            Strategy::InCore => Self::Everything,
+            _ => Self::LargestOp,
+        }
+    }
+}
+
+/// One list of steps that a strategy considers.
+#[derive(Clone, Copy, Debug)]
+enum Recipe {
+    InCore { early_inputs: bool },
+    OnDemand,
+    Window { window: Window, bytes: u64 },
+}
+
+/// Window sizes that are tried when none is given, as fractions of four times the budget:
+/// the largest is bounded by memory alone.
+const WINDOW_FRACTIONS: [u64; 6] = [1, 4, 8, 16, 32, 64];
+
+impl Strategy {
+    /// The recipes of which the best is kept, best guesses first.
+    fn recipes(self, budget_bytes: u64) -> impl Iterator<Item = Recipe> {
+        let in_core = matches!(self, Self::InCore | Self::Auto);
+        let in_core = [true, false]
+            .into_iter()
+            .filter(move |_| in_core)
+            .map(|early_inputs| Recipe::InCore { early_inputs });
+        let on_demand = matches!(self, Self::OnDemand | Self::Auto);
+        let on_demand = on_demand.then_some(Recipe::OnDemand);
+        let window = match self {
+            Self::Window(window) => Some(window),
+            Self::Auto => Some(Window::default()),
+            Self::InCore | Self::OnDemand => None,
+        };
+        let given = window.and_then(|window| Some(Recipe::Window { window, bytes: window.bytes? }));
+        let tried = window.filter(|window| window.bytes.is_none()).into_iter();
+        let tried = tried.flat_map(move |window| {
+            WINDOW_FRACTIONS.into_iter().map(move |fraction| {
+                let bytes = budget_bytes.saturating_mul(4) / fraction;
+                Recipe::Window { window, bytes }
+            })
+        });
+        in_core.chain(on_demand).chain(given).chain(tried)
+    }
+}
+
+/// Plans. The same input gives the same plan.
+///
+/// # Errors
+/// An infeasible budget, with the smallest feasible one; room that is too small.
+pub fn plan<'o>(
+    request: &Request<'_>,
+    strategy: Strategy,
+    output: Output<'o>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Plan<'o>, PlanningError> {
+    let (budget_bytes, device_bytes) = (request.budget_bytes, request.machine.device_bytes);
+    if budget_bytes > device_bytes {
+        return Err(PlanningError::BudgetAboveDevice { budget_bytes, device_bytes });
+    }
+    let mut scratch = scratch.reborrow();
+    let Output { steps, schedule, resident, arena, pools } = output;
+    let mut desk = Desk { request, steps, schedule, resident, pools };
+    let memory = Memory::new(request, Need::of(strategy), arena, &mut scratch)?;
+    let uses = Uses::new(request.graph, &mut scratch)?;
+    let ground = Ground { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
+    let Some(best) = desk.best(strategy, &ground, &mut scratch)? else {
+        let (min_feasible_bytes, op) = min_feasible(request, strategy, arena, &mut scratch)?;
+        return Err(PlanningError::Infeasible { min_feasible_bytes, op });
+    };
+    let Desk { steps, resident, pools, .. } = desk;
+    let (lengths, predicted) = (best.lengths, best.predicted);
+    let lists = (&steps[..lengths.steps], &resident[..lengths.resident]);
+    let plan = memory.plan(request, &arena[..memory.placed], lists, pools)?;
+    Ok(Plan { predicted, ..plan })
+}
+
+/// What all lists of one request stand on.
+#[derive(Clone, Copy)]
+struct Ground<'g> {
+    memory: &'g Memory<'g>,
+    uses: &'g Uses<'g>,
+    arena: &'g [ArenaPlacement],
+}
+
+/// A list that has been written and judged.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    recipe: Recipe,
+    lengths: Lengths,
+    predicted: Prediction,
+}
+
+/// Where lists are written and judged, one at a time.
+struct Desk<'d, 'r> {
+    request: &'r Request<'r>,
+    steps: &'d mut [Step],
+    schedule: &'d mut [Scheduled],
+    resident: &'d mut [Resident],
+    pools: &'d mut [Pool],
+}
+
+impl Desk<'_, '_> {
+    /// The best list of a strategy, written; none where no recipe fits the budget.
+    fn best(
+        &mut self,
+        strategy: Strategy,
+        ground: &Ground<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Candidate>, PlanningError> {
+        let cost = |candidate: &Candidate| {
+            let Prediction { period_ns, h2d_bytes, d2h_bytes, .. } = candidate.predicted;
+            (period_ns, h2d_bytes.saturating_add(d2h_bytes))
+        };
+        let mut best: Option<Candidate> = None;
+        let mut written = None;
+        for recipe in strategy.recipes(self.request.budget_bytes) {
+            let Some(candidate) = self.try_out(recipe, ground, scratch)? else { continue };
+            written = Some(cost(&candidate));
+            if best.as_ref().is_none_or(|best| cost(&candidate) < cost(best)) {
+                best = Some(candidate);
+            }
+            if candidate.predicted.period_ns == candidate.predicted.compute_ns {
+                break;
+            }
+        }
+        let Some(candidate) = best else { return Ok(None) };
+        if written == Some(cost(&candidate)) {
+            return Ok(Some(candidate));
+        }
+        self.try_out(candidate.recipe, ground, scratch)
+    }
+
+    /// Writes a list and judges it; none where it does not fit the budget.
+    fn try_out(
+        &mut self,
+        recipe: Recipe,
+        ground: &Ground<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Candidate>, PlanningError> {
+        let lengths = match self.write(recipe, ground, &mut scratch.reborrow())? {
+            Ok(lengths) => lengths,
+            Err(Stuck::NoRoom) => return Ok(None),
+            Err(Stuck::OutputFull) => return Err(PlanningError::OutputFull),
+        };
+        let Request { graph, machine, .. } = *self.request;
+        let lists = (&self.steps[..lengths.steps], &self.resident[..lengths.resident]);
+        let plan = ground.memory.plan(self.request, ground.arena, lists, self.pools)?;
+        let schedule = lower(graph, machine, &plan, self.schedule, scratch)?;
+        let (predicted, _) = predict(graph, machine, &plan, &schedule, scratch)?;
+        let (needed_bytes, host_bytes) = (predicted.host_bytes, machine.host_bytes);
+        if needed_bytes > host_bytes {
+            return Err(PlanError::HostMemory { needed_bytes, host_bytes }.into());
+        }
+        Ok(Some(Candidate { recipe, lengths, predicted }))
+    }
+
+    fn write(
+        &mut self,
+        recipe: Recipe,
+        ground: &Ground<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+        let output = (&mut *self.steps, &mut *self.resident);
+        let mut scratch = scratch.reborrow();
+        let Ground { memory, uses, arena } = *ground;
+        let builder = Builder::new(self.request, memory, uses, arena, output, &mut scratch)?;
+        match recipe {
+            Recipe::InCore { early_inputs } => Ok(in_core::write(builder, early_inputs)),
+            Recipe::OnDemand => on_demand::write(builder, &mut scratch),
+            Recipe::Window { window, bytes } => window::write(builder, window, bytes, &mut scratch),
+        }
+    }
+}

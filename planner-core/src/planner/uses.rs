@@ -1,0 +1,98 @@
+//! When each tensor is used next, in the cyclic sequence of ops.
+
+use crate::graph::{Graph, OpId, TensorId};
+use crate::plan::PlanError;
+use crate::scratch::{Limits, Scratch, words};
+
+/// The next op that touches a tensor within the iteration, and whether it reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Use(pub(super) u32);
+
+impl Use {
+    /// No op touches the tensor before the iteration ends.
+    pub(super) const NONE: Self = Self(u32::MAX);
+
+    const fn new(op: OpId, reads: bool) -> Self {
+        Self(op.0 << 1 | reads as u32)
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_none(self) -> bool {
+        self == Self::NONE
+    }
+
+    /// Whether the tensor's value is read there.
+    pub(super) fn reads(self) -> bool {
+        !self.is_none() && self.0 & 1 == 1
+    }
+}
+
+/// The uses of all tensors.
+#[derive(Debug)]
+pub(super) struct Uses<'a> {
+    /// The use that follows each operand's.
+    next: &'a mut [u32],
+    /// The first use of each tensor.
+    first: &'a mut [u32],
+    /// The last op that reads each tensor.
+    last_read: &'a mut [u32],
+    /// Whether any op writes the tensor.
+    written: &'a mut [u8],
+}
+
+impl<'a> Uses<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        words::<u32>(limits.operands)
+            + 2 * words::<u32>(limits.tensors)
+            + words::<u8>(limits.tensors)
+    }
+
+    /// Walks the ops backwards. O(operands).
+    pub(super) fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, PlanError> {
+        if graph.ops().len() > (u32::MAX >> 1) as usize {
+            return Err(PlanError::TooManySteps);
+        }
+        let tensors = graph.tensors().len();
+        let none = Use::NONE.0;
+        let next = scratch.take(graph.operands().len(), none)?;
+        let first = scratch.take(tensors, none)?;
+        let last_read = scratch.take(tensors, none)?;
+        let written = scratch.take(tensors, 0u8)?;
+        for op in graph.op_ids().rev() {
+            let operands = graph.op(op).first_operand as usize;
+            for (slot, &tensor) in (operands..).zip(graph.operands_of(op)) {
+                next[slot] = first[tensor.index()];
+            }
+            for &tensor in graph.writes(op) {
+                first[tensor.index()] = Use::new(op, false).0;
+                written[tensor.index()] = 1;
+            }
+            for &tensor in graph.reads(op) {
+                first[tensor.index()] = Use::new(op, true).0;
+                let last = &mut last_read[tensor.index()];
+                *last = if *last == none { op.0 } else { *last };
+            }
+        }
+        Ok(Self { next, first, last_read, written })
+    }
+
+    /// The first use of a tensor in an iteration.
+    pub(super) fn first(&self, tensor: TensorId) -> Use {
+        Use(self.first[tensor.index()])
+    }
+
+    /// The use that follows that of an operand, given by its position in the graph.
+    pub(super) fn next(&self, operand: usize) -> Use {
+        Use(self.next[operand])
+    }
+
+    /// Whether an op is the last one to read a tensor.
+    pub(super) fn is_last_read(&self, tensor: TensorId, op: OpId) -> bool {
+        self.last_read[tensor.index()] == op.0
+    }
+
+    /// Whether any op writes a tensor.
+    pub(super) fn is_written(&self, tensor: TensorId) -> bool {
+        self.written[tensor.index()] == 1
+    }
+}

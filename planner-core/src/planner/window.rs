@@ -1,0 +1,254 @@
+//! The locally adaptive window (Hayakawa & Narihira, section 3, figure 2).
+//!
+//! The ops in order, each with the variables it uses, make a cyclic sequence of variables.
+//! A window of so many bytes begins with the variables of the op that runs next.
+//!
+//! - What enters the window and is not on the device is swapped in (figure 2a). A variable
+//!   that its op will write, and the op's workspace, take their memory when they enter, so
+//!   that the ops in the window can run.
+//! - Before that, the oldest swap-outs are completed until it fits (2b). Where it does not
+//!   fit, the window ends there for now; but it always covers the op that runs next, which
+//!   is possible because all else on the device is then waiting to be swapped out.
+//! - After an op, its variables are swapped out (2c), unless they are in the window again
+//!   or never used again (2d). The copy starts at once; the memory is given back when 2b
+//!   asks for it, and a variable that enters the window before that simply stays.
+//!
+//! A value that the host holds already is not copied, except in the published variant. The
+//! second of two iterations is kept, so that what the window reaches beyond the end of one
+//! is there at the start of the next.
+
+use super::Window;
+use super::builder::{Builder, Lengths, Stuck};
+use super::queue::Queue;
+use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    Queue::scratch_words(limits) + 3 * words::<u32>(limits.tensors) + words::<u8>(limits.tensors)
+}
+
+/// A position in the cyclic sequence of variables: an operand of an op, or, behind the
+/// last, its workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Position {
+    lap: u32,
+    op: OpId,
+    operand: u32,
+}
+
+struct Slide<'b, 's> {
+    builder: Builder<'b>,
+    window: Window,
+    window_bytes: u64,
+    /// Variables waiting to be swapped out, the oldest in front.
+    leaving: Queue<'s>,
+    leaving_objects: u64,
+    /// How many ops in the window use each tensor.
+    entries: &'s mut [u32],
+    /// The last op that brought each tensor into the window, with the parity of the lap: an
+    /// op that reads and writes a tensor brings it in once.
+    entered_by: &'s mut [u32],
+    /// The launch after which each tensor was last considered for a swap-out.
+    left_after: &'s mut [u32],
+    launches: u32,
+    /// Tensors whose memory is set aside for an op in the window that will write them.
+    reserved: &'s mut [u8],
+    /// Objects set aside, those of workspaces included.
+    reserved_objects: u64,
+    /// Bytes of the variables in the window.
+    covered_bytes: u64,
+    /// The first variable behind the window.
+    next: Position,
+}
+
+/// Slides a window of this size over two iterations.
+pub(super) fn write(
+    builder: Builder<'_>,
+    window: Window,
+    window_bytes: u64,
+    scratch: &mut Scratch<'_>,
+) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+    let tensors = builder.request.graph.tensors().len();
+    let mut scratch = scratch.reborrow();
+    let slide = Slide {
+        builder,
+        window,
+        window_bytes,
+        leaving: Queue::new(tensors, &mut scratch)?,
+        leaving_objects: 0,
+        entries: scratch.take(tensors, 0u32)?,
+        entered_by: scratch.take(tensors, u32::MAX)?,
+        left_after: scratch.take(tensors, u32::MAX)?,
+        launches: 0,
+        reserved: scratch.take(tensors, 0u8)?,
+        reserved_objects: 0,
+        covered_bytes: 0,
+        next: Position { lap: 0, op: OpId(0), operand: 0 },
+    };
+    Ok(slide.two_laps())
+}
+
+impl Slide<'_, '_> {
+    fn graph(&self) -> &Graph<'_> {
+        self.builder.request.graph
+    }
+
+    fn two_laps(mut self) -> Result<Lengths, Stuck> {
+        for lap in 0..2 {
+            if lap == 1 {
+                self.builder.restart();
+            }
+            let ops = self.graph().ops().len() as u32;
+            for op in (0..ops).map(OpId) {
+                self.grow(lap, op)?;
+                self.builder.launch(op)?;
+                self.leave(op)?;
+            }
+        }
+        self.builder.finish()
+    }
+
+    /// Lets variables in: those of the running op in any case, others as long as the window
+    /// has bytes and the device has memory for them, and at most one iteration ahead.
+    fn grow(&mut self, lap: u32, running: OpId) -> Result<(), Stuck> {
+        loop {
+            let must = self.next.lap == lap && self.next.op == running;
+            let full_circle = self.next.lap > lap && self.next.op >= running;
+            if full_circle {
+                return Ok(());
+            }
+            match self.enter(must) {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(Stuck::NoRoom) if !must => return Ok(()),
+                Err(stuck) => return Err(stuck),
+            }
+        }
+    }
+
+    /// Lets the next variable in; `false` where it would exceed the window.
+    fn enter(&mut self, must: bool) -> Result<bool, Stuck> {
+        let Position { lap, op, operand } = self.next;
+        let graph = self.builder.request.graph;
+        let operands = graph.operands_of(op);
+        let Some(&tensor) = operands.get(operand as usize) else {
+            let bytes = graph.op(op).workspace_bytes;
+            if !must && self.covered_bytes.saturating_add(bytes) > self.window_bytes {
+                return Ok(false);
+            }
+            let objects = self.builder.memory.workspace(self.builder.request, op);
+            self.make_room(objects)?;
+            self.reserved_objects += objects;
+            self.covered_bytes = self.covered_bytes.saturating_add(bytes);
+            let last = op.index() + 1 == graph.ops().len();
+            self.next = Position {
+                lap: lap + u32::from(last),
+                op: if last { OpId(0) } else { OpId(op.0 + 1) },
+                operand: 0,
+            };
+            return Ok(true);
+        };
+        let entrance = op.0 << 1 | (lap & 1);
+        let first_time = self.entered_by[tensor.index()] != entrance;
+        if first_time && !self.builder.memory.in_arena(tensor) {
+            let bytes = graph.tensor(tensor).bytes;
+            if !must && self.covered_bytes.saturating_add(bytes) > self.window_bytes {
+                return Ok(false);
+            }
+            let reads = operand < graph.op(op).reads;
+            self.bring(tensor, reads)?;
+            self.covered_bytes = self.covered_bytes.saturating_add(bytes);
+            self.entries[tensor.index()] += 1;
+            self.entered_by[tensor.index()] = entrance;
+        }
+        self.next.operand += 1;
+        Ok(true)
+    }
+
+    /// Swaps a variable in, or sets memory aside for the op that writes it.
+    fn bring(&mut self, tensor: TensorId, reads: bool) -> Result<(), Stuck> {
+        if self.builder.is_resident(tensor) {
+            if self.entries[tensor.index()] == 0 {
+                self.stay(tensor);
+            }
+            return Ok(());
+        }
+        if self.reserved[tensor.index()] == 1 {
+            return Ok(());
+        }
+        let objects = self.builder.memory.objects(tensor);
+        self.make_room(objects)?;
+        if reads && self.builder.has_host_copy(tensor) {
+            return self.builder.prefetch(tensor);
+        }
+        self.reserved[tensor.index()] = 1;
+        self.reserved_objects += objects;
+        Ok(())
+    }
+
+    /// Completes the oldest swap-outs until this much is free beside what is set aside.
+    fn make_room(&mut self, objects: u64) -> Result<(), Stuck> {
+        let wanted = self.reserved_objects.saturating_add(objects);
+        if self.builder.free_objects().saturating_add(self.leaving_objects) < wanted {
+            return Err(Stuck::NoRoom);
+        }
+        while self.builder.free_objects() < wanted {
+            let oldest = self.leaving.front().ok_or(Stuck::NoRoom)?;
+            self.stay(oldest);
+            self.builder.evict(oldest)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a variable from those that are waiting to be swapped out.
+    fn stay(&mut self, tensor: TensorId) {
+        self.leaving.remove(tensor);
+        self.leaving_objects -= self.builder.memory.objects(tensor);
+    }
+
+    /// What becomes of the variables of an op that has been launched.
+    fn leave(&mut self, op: OpId) -> Result<(), Stuck> {
+        let graph = self.builder.request.graph;
+        let workspace = self.builder.memory.workspace(self.builder.request, op);
+        self.reserved_objects -= workspace;
+        self.covered_bytes = self.covered_bytes.saturating_sub(graph.op(op).workspace_bytes);
+        for &tensor in graph.writes(op) {
+            if core::mem::take(&mut self.reserved[tensor.index()]) == 1 {
+                self.reserved_objects -= self.builder.memory.objects(tensor);
+            }
+        }
+        self.launches += 1;
+        for &tensor in graph.operands_of(op) {
+            let left_after = &mut self.left_after[tensor.index()];
+            let again = core::mem::replace(left_after, self.launches) == self.launches;
+            if again || self.builder.memory.in_arena(tensor) {
+                continue;
+            }
+            self.entries[tensor.index()] -= 1;
+            self.covered_bytes = self.covered_bytes.saturating_sub(graph.tensor(tensor).bytes);
+            match (self.builder.is_resident(tensor), self.entries[tensor.index()] > 0) {
+                (true, true) | (false, false) => {}
+                (true, false) => self.swap_out(tensor)?,
+                // Its value died, and an op in the window needs the next one.
+                (false, true) => self.bring_again(tensor)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn swap_out(&mut self, tensor: TensorId) -> Result<(), Stuck> {
+        self.leaving.push(tensor);
+        self.leaving_objects += self.builder.memory.objects(tensor);
+        let copied = self.builder.has_host_copy(tensor) && !self.window.published;
+        if copied { Ok(()) } else { self.builder.offload(tensor) }
+    }
+
+    /// The memory that a dead value has just left is set aside for the next one, or takes
+    /// the next iteration's input at once.
+    fn bring_again(&mut self, tensor: TensorId) -> Result<(), Stuck> {
+        let is_input = self.graph().tensor(tensor).kind == Kind::Input;
+        let next_iteration = self.builder.upcoming(tensor).is_none();
+        let reads = is_input && next_iteration && self.builder.reads_first(tensor);
+        self.bring(tensor, reads)
+    }
+}
