@@ -1,5 +1,9 @@
 //! Where work comes from: file formats, importers, and generators of model graphs.
 
 pub mod graph;
+pub mod machines;
+pub mod plan;
 
 pub use graph::OwnedGraph;
+pub use machines::OwnedMachine;
+pub use plan::OwnedPlan;
