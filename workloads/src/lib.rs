@@ -1,5 +1,6 @@
 //! Where work comes from: file formats, importers, and generators of model graphs.
 
+pub mod format;
 pub mod graph;
 pub mod machines;
 pub mod plan;
