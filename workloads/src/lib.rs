@@ -3,6 +3,7 @@
 pub mod format;
 pub mod graph;
 pub mod machines;
+pub mod models;
 pub mod plan;
 
 pub use graph::OwnedGraph;
