@@ -1,5 +1,11 @@
 //! Where work comes from: file formats, importers, and generators of model graphs.
 
+pub mod format;
 pub mod graph;
+pub mod machines;
+pub mod models;
+pub mod plan;
 
 pub use graph::OwnedGraph;
+pub use machines::OwnedMachine;
+pub use plan::OwnedPlan;

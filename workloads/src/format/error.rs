@@ -1,0 +1,96 @@
+//! What is wrong with a file, and where, in one line.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Longest message; names and values quoted from a file can have any length.
+const MAX_CHARS: usize = 400;
+
+/// What kind of failure a [`FormatError`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The file cannot be read or written.
+    Io,
+    /// The content breaks the format.
+    Malformed,
+    /// The content is legal, and this version cannot use it.
+    Unsupported,
+}
+
+/// Why a file cannot be read or written. Displays as one line: the file where it is known,
+/// the place in it, and the reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormatError {
+    kind: ErrorKind,
+    file: Option<PathBuf>,
+    message: String,
+}
+
+impl FormatError {
+    pub(super) fn new(kind: ErrorKind, message: impl AsRef<str>) -> Self {
+        Self { kind, file: None, message: one_line(message.as_ref()) }
+    }
+
+    pub(super) fn malformed(message: impl AsRef<str>) -> Self {
+        Self::new(ErrorKind::Malformed, message)
+    }
+
+    /// The same error with the name of the file that it is about.
+    #[must_use]
+    pub fn in_file(self, path: impl AsRef<Path>) -> Self {
+        Self { file: Some(path.as_ref().to_owned()), ..self }
+    }
+
+    /// What kind of failure it is.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for FormatError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            let name = if file == Path::new("-") {
+                "standard input".into()
+            } else {
+                file.to_string_lossy()
+            };
+            write!(f, "{}: ", one_line(&name))?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for FormatError {}
+
+/// Control characters and line breaks, which a file can put into any name, are escaped.
+fn one_line(text: &str) -> String {
+    let mut line = String::new();
+    for (at, c) in text.chars().enumerate() {
+        if at == MAX_CHARS {
+            line.push('…');
+            break;
+        }
+        if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_short_line() {
+        let error = FormatError::malformed(format!("a\nb\r\u{2028}{}", "x".repeat(1000)));
+        let shown = error.in_file("dir\n/file").to_string();
+        assert!(shown.starts_with("dir\\n/file: a\\nb\\r\\u{2028}xxx"), "{shown}");
+        assert!(shown.chars().count() < 450 && !shown.chars().any(char::is_control), "{shown}");
+    }
+}

@@ -1,0 +1,223 @@
+//! Files and gzip: bounded reading, and writing that never leaves part of a file.
+
+use super::error::{ErrorKind, FormatError};
+use flate2::Compression;
+use flate2::read::MultiGzDecoder;
+use flate2::write::GzEncoder;
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Most bytes of a file, and of what it inflates to.
+pub const MAX_BYTES: u64 = 1 << 30;
+
+/// Bytes that any compressed file may inflate to.
+pub const FREE_INFLATION_BYTES: u64 = 64 << 20;
+
+/// How many times its compressed size a file may inflate to where that is more than
+/// [`FREE_INFLATION_BYTES`]. Large graphs and plans compress 5 to 30 times.
+pub const MAX_INFLATION: u64 = 200;
+
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// Reads a file, or standard input for `-`, and decompresses it where it is compressed.
+///
+/// # Errors
+/// The file cannot be read, exceeds a limit, or is damaged; the error names the file.
+pub fn load(path: impl AsRef<Path>) -> Result<Vec<u8>, FormatError> {
+    let path = path.as_ref();
+    let read = || -> Result<Vec<u8>, FormatError> {
+        let bytes = if path == Path::new("-") {
+            read_bounded(io::stdin().lock())
+        } else {
+            File::open(path).and_then(read_bounded)
+        };
+        let bytes = bytes.map_err(|error| io_error("cannot be read", &error))?;
+        Ok(match decompress(&bytes)? {
+            Cow::Owned(inflated) => inflated,
+            Cow::Borrowed(_) => bytes,
+        })
+    };
+    read().map_err(|error| error.in_file(path))
+}
+
+fn read_bounded(source: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(io::Error::other(format!("it has more than {MAX_BYTES} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// Inflates what starts as gzip files do; anything else is returned as it is.
+///
+/// # Errors
+/// The compressed data is damaged, or inflates beyond the limits of this module.
+pub fn decompress(bytes: &[u8]) -> Result<Cow<'_, [u8]>, FormatError> {
+    if !bytes.starts_with(&GZIP_MAGIC) {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    let by_ratio = (bytes.len() as u64).saturating_mul(MAX_INFLATION).max(FREE_INFLATION_BYTES);
+    let limit_bytes = by_ratio.min(MAX_BYTES);
+    let mut inflated = Vec::new();
+    MultiGzDecoder::new(bytes)
+        .take(limit_bytes + 1)
+        .read_to_end(&mut inflated)
+        .map_err(|error| FormatError::malformed(format!("the gzip data is damaged: {error}")))?;
+    if inflated.len() as u64 > limit_bytes {
+        return Err(FormatError::malformed(format!(
+            "{} compressed bytes inflate to more than {limit_bytes}",
+            bytes.len()
+        )));
+    }
+    Ok(Cow::Owned(inflated))
+}
+
+/// Compresses to gzip. The same bytes give the same file: no name and no time is stored.
+#[must_use]
+pub fn compress(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder
+        .write_all(bytes)
+        .and_then(|()| encoder.finish())
+        .expect("a vector takes every byte written to it")
+}
+
+/// Writes a file whole or not at all, compressed where its name ends in `.gz`; `-` is
+/// standard output. An existing file is replaced, a device or pipe is written to.
+///
+/// # Errors
+/// The file cannot be written; the error names it, and nothing is left behind.
+pub fn save(path: impl AsRef<Path>, bytes: &[u8]) -> Result<(), FormatError> {
+    let path = path.as_ref();
+    let bytes = match path.extension() {
+        Some(ending) if ending == "gz" => Cow::Owned(compress(bytes)),
+        _ => Cow::Borrowed(bytes),
+    };
+    let (name, written) = if path == Path::new("-") {
+        let mut output = io::stdout().lock();
+        let written = output.write_all(&bytes).and_then(|()| output.flush());
+        (Path::new("standard output"), written)
+    } else {
+        (path, replace(path, &bytes))
+    };
+    written.map_err(|error| io_error("cannot be written", &error).in_file(name))
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // Renaming onto a link would replace the link and not the file that it names.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let existing = fs::metadata(&target).ok();
+    if existing.as_ref().is_some_and(|metadata| !metadata.is_file()) {
+        return OpenOptions::new().write(true).open(&target)?.write_all(bytes);
+    }
+    let temporary = beside(&target)?;
+    let write = || -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create_new(true).open(&temporary)?;
+        file.write_all(bytes)?;
+        if let Some(metadata) = &existing {
+            file.set_permissions(metadata.permissions())?;
+        }
+        file.sync_all()?;
+        fs::rename(&temporary, &target)
+    };
+    let written = write();
+    if written.is_err() {
+        // The first error is the one to report.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// A new name in the folder of `target`, since a rename cannot cross file systems.
+fn beside(target: &Path) -> io::Result<PathBuf> {
+    static COUNTER: AtomicU32 = AtomicU32::new(0);
+    let name = target.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
+    let mut temporary = OsStr::new(".").to_owned();
+    temporary.push(name);
+    let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+    temporary.push(format!(".{}-{number}.tmp", std::process::id()));
+    Ok(target.with_file_name(temporary))
+}
+
+fn io_error(what: &str, error: &io::Error) -> FormatError {
+    FormatError::new(ErrorKind::Io, format!("{what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("spillway-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_bomb_is_refused_early() {
+        let mut bomb = GzEncoder::new(Vec::new(), Compression::best());
+        for _ in 0..65 {
+            bomb.write_all(&vec![b' '; 1 << 20]).unwrap();
+        }
+        let error = decompress(&bomb.finish().unwrap()).unwrap_err().to_string();
+        assert!(error.contains("inflate to more than 67108864"), "{error}");
+    }
+
+    #[test]
+    fn damaged_gzip_is_an_error() {
+        let whole = compress(b"some text");
+        assert_eq!(decompress(&whole).unwrap().as_ref(), b"some text");
+        let mut garbage = whole.clone();
+        garbage.extend(b"garbage");
+        for damaged in [&whole[..whole.len() - 1], &whole[..2], &garbage] {
+            assert_eq!(decompress(damaged).unwrap_err().kind(), ErrorKind::Malformed);
+        }
+    }
+
+    #[test]
+    fn saving_replaces_files_and_leaves_nothing_else() {
+        let folder = folder("save");
+        let file = folder.join("plan.json.gz");
+        save(&file, b"first").unwrap();
+        save(&file, b"second").unwrap();
+        assert_eq!(load(&file).unwrap(), b"second");
+        assert!(fs::read(&file).unwrap().starts_with(&GZIP_MAGIC));
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+
+        let error = save(folder.join("absent/plan.json"), b"x").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.to_string().contains("absent"), "{error}");
+        assert_eq!(save(&folder, b"x").unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_keeps_its_target_and_a_device_stays_a_device() {
+        let folder = folder("link");
+        fs::write(folder.join("real"), "old").unwrap();
+        std::os::unix::fs::symlink(folder.join("real"), folder.join("link")).unwrap();
+        save(folder.join("link"), b"new").unwrap();
+        assert_eq!(fs::read(folder.join("real")).unwrap(), b"new");
+        assert!(fs::symlink_metadata(folder.join("link")).unwrap().is_symlink());
+        fs::remove_dir_all(&folder).unwrap();
+        // As root, a rename would succeed here.
+        if Path::new("/dev/full").exists() {
+            assert_eq!(save("/dev/full", b"x").unwrap_err().kind(), ErrorKind::Io);
+            assert!(!fs::metadata("/dev/full").unwrap().is_file());
+        }
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let error = load("no/such/file.json").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.to_string().starts_with("no/such/file.json: cannot be read"), "{error}");
+    }
+}

@@ -1,0 +1,149 @@
+//! `spillway.graph.v1`.
+
+use super::error::FormatError;
+use super::json::{Document, Object, parse, render};
+use crate::graph::OwnedGraph;
+use planner_core::{GraphError, Kind, OpId, TensorId};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+
+#[derive(Serialize, Deserialize)]
+struct GraphRecord<'a> {
+    format: Cow<'a, str>,
+    name: Cow<'a, str>,
+    tensors: Vec<Object<TensorRecord<'a>>>,
+    ops: Vec<Object<OpRecord<'a>>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct TensorRecord<'a> {
+    name: Cow<'a, str>,
+    bytes: u64,
+    #[serde(with = "kind")]
+    kind: Kind,
+}
+
+#[derive(Serialize, Deserialize)]
+struct OpRecord<'a> {
+    name: Cow<'a, str>,
+    time_ns: u64,
+    reads: Vec<u32>,
+    writes: Vec<u32>,
+    #[serde(default)]
+    workspace_bytes: u64,
+}
+
+/// Reads a graph, gzip or plain, and checks it.
+///
+/// # Errors
+/// The bytes are no graph file, or [`OwnedGraph::graph`] rejects what they hold.
+pub fn read_graph(bytes: &[u8]) -> Result<OwnedGraph, FormatError> {
+    let record: GraphRecord<'static> = parse(bytes, Document::Graph)?;
+    let mut graph = OwnedGraph::new(record.name);
+    for Object(tensor) in record.tensors {
+        graph.push_tensor(tensor.name, tensor.bytes, tensor.kind);
+    }
+    for Object(op) in record.ops {
+        let (reads, writes) = (ids(op.reads), ids(op.writes));
+        graph.push_op(op.name, op.time_ns, op.workspace_bytes, &reads, &writes);
+    }
+    if let Err(error) = graph.graph() {
+        return Err(FormatError::malformed(with_names(&graph, error)));
+    }
+    Ok(graph)
+}
+
+/// Writes a graph as JSON.
+///
+/// # Panics
+/// The graph has fewer names than tensors or ops, or an op's operands are out of range.
+#[must_use]
+pub fn write_graph(graph: &OwnedGraph) -> Vec<u8> {
+    let tensors = graph.tensors.iter().zip(&graph.tensor_names).map(|(tensor, name)| {
+        Object(TensorRecord { name: name.into(), bytes: tensor.bytes, kind: tensor.kind })
+    });
+    let ops = graph.ops.iter().zip(&graph.op_names).map(|(op, name)| {
+        let operands = &graph.operands[op.first_operand as usize..];
+        let (reads, rest) = operands.split_at(op.reads as usize);
+        Object(OpRecord {
+            name: name.into(),
+            time_ns: op.time_ns,
+            reads: reads.iter().map(|tensor| tensor.0).collect(),
+            writes: rest[..op.writes as usize].iter().map(|tensor| tensor.0).collect(),
+            workspace_bytes: op.workspace_bytes,
+        })
+    });
+    render(&GraphRecord {
+        format: Document::Graph.format().into(),
+        name: graph.name.as_str().into(),
+        tensors: tensors.collect(),
+        ops: ops.collect(),
+    })
+}
+
+fn ids(numbers: Vec<u32>) -> Vec<TensorId> {
+    numbers.into_iter().map(TensorId).collect()
+}
+
+/// The core knows numbers only; a person looks for names.
+fn with_names(graph: &OwnedGraph, error: GraphError) -> String {
+    let op = |id: OpId| format!("op {} ({:?})", id.0, graph.op_names[id.index()]);
+    let tensor = |id: TensorId| match graph.tensor_names.get(id.index()) {
+        Some(name) => format!("tensor {} ({name:?})", id.0),
+        None => format!("tensor {}", id.0),
+    };
+    match error {
+        GraphError::EmptyTensor(id) => format!("{} has zero bytes", tensor(id)),
+        GraphError::UnknownTensor { op: at, tensor: id } => {
+            format!("{} names {}, and there are {}", op(at), tensor(id), graph.tensors.len())
+        }
+        GraphError::RepeatedOperand { op: at, tensor: id } => {
+            format!("{} lists {} twice in its reads or twice in its writes", op(at), tensor(id))
+        }
+        GraphError::ReadBeforeWrite { op: at, tensor: id } => {
+            format!("{} reads {}, a temporary that no op has written before it", op(at), tensor(id))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// A kind is a bare word; serde's derived enums would take `{"state": null}` too.
+mod kind {
+    use planner_core::Kind;
+    use serde::de::{Deserializer, Error, Unexpected, Visitor};
+    use serde::ser::Serializer;
+    use std::fmt;
+
+    pub(super) fn serialize<S: Serializer>(kind: &Kind, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(match kind {
+            Kind::State => "state",
+            Kind::Input => "input",
+            Kind::Temporary => "temporary",
+        })
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Kind, D::Error> {
+        deserializer.deserialize_str(Word)
+    }
+
+    struct Word;
+
+    impl Visitor<'_> for Word {
+        type Value = Kind;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(r#""state", "input" or "temporary""#)
+        }
+
+        fn visit_str<E: Error>(self, word: &str) -> Result<Kind, E> {
+            match word {
+                "state" => Ok(Kind::State),
+                "input" => Ok(Kind::Input),
+                "temporary" => Ok(Kind::Temporary),
+                _ => Err(E::invalid_value(Unexpected::Str(word), &self)),
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! JSON text to records and back. What serde leaves lenient is refused here.
+
+use super::error::FormatError;
+use super::file::decompress;
+use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Serialize, forward_to_deserialize_any};
+use serde_json::error::Category;
+use serde_path_to_error::{Path, Track};
+use std::fmt;
+
+/// Most arrays and objects that may lie within each other.
+pub const MAX_DEPTH: usize = 100;
+
+/// The four formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Document {
+    /// `spillway.graph.v1`
+    Graph,
+    /// `spillway.machine.v1`
+    Machine,
+    /// `spillway.plan.v1`
+    Plan,
+    /// `spillway.chain.v1`
+    Chain,
+}
+
+impl Document {
+    const ALL: [Self; 4] = [Self::Graph, Self::Machine, Self::Plan, Self::Chain];
+
+    /// The value of the field `format`.
+    #[must_use]
+    pub const fn format(self) -> &'static str {
+        match self {
+            Self::Graph => "spillway.graph.v1",
+            Self::Machine => "spillway.machine.v1",
+            Self::Plan => "spillway.plan.v1",
+            Self::Chain => "spillway.chain.v1",
+        }
+    }
+}
+
+/// Which format a file has; only as much is read as that takes.
+///
+/// # Errors
+/// The file is no JSON object up to its field `format`, or that is missing or unknown.
+pub fn document(bytes: &[u8]) -> Result<Document, FormatError> {
+    document_of(checked_text(&decompress(bytes)?)?)
+}
+
+/// Reads a file of the given format into its record.
+pub(super) fn parse<T: DeserializeOwned>(
+    bytes: &[u8],
+    expected: Document,
+) -> Result<T, FormatError> {
+    let bytes = decompress(bytes)?;
+    let text = checked_text(&bytes)?;
+    let found = document_of(text)?;
+    if found != expected {
+        return Err(FormatError::malformed(format!(
+            "format is {}, and {} is expected here",
+            found.format(),
+            expected.format()
+        )));
+    }
+    let mut json = serde_json::Deserializer::from_str(text);
+    let mut track = Track::new();
+    let record = Object::deserialize(serde_path_to_error::Deserializer::new(&mut json, &mut track));
+    let Object(record) = record.map_err(|error| locate(&error, &track.path()))?;
+    json.end().map_err(|error| locate(&error, &Track::new().path()))?;
+    Ok(record)
+}
+
+/// Writes a record as one line.
+pub(super) fn render(record: &impl Serialize) -> Vec<u8> {
+    let mut bytes =
+        serde_json::to_vec(record).expect("records have string keys and no failing field");
+    bytes.push(b'\n');
+    bytes
+}
+
+fn document_of(text: &str) -> Result<Document, FormatError> {
+    let mut found = None;
+    let mut json = serde_json::Deserializer::from_str(text);
+    let mut track = Track::new();
+    let looked = serde_path_to_error::Deserializer::new(&mut json, &mut track)
+        .deserialize_map(FindFormat(&mut found));
+    // The search stops at the field, which serde_json takes for an unfinished object.
+    let Some(name) = found else {
+        return Err(match looked {
+            Err(error) => locate(&error, &track.path()),
+            Ok(()) => FormatError::malformed("the field `format` is missing"),
+        });
+    };
+    Document::ALL.into_iter().find(|document| document.format() == name).ok_or_else(|| {
+        let known = Document::ALL.map(Document::format).join(", ");
+        FormatError::malformed(format!("format {name:?} is unknown; known are {known}"))
+    })
+}
+
+struct FindFormat<'a>(&'a mut Option<String>);
+
+impl<'de> Visitor<'de> for FindFormat<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<String>()? {
+            if key == "format" {
+                *self.0 = Some(map.next_value()?);
+                return Ok(());
+            }
+            map.next_value::<IgnoredAny>()?;
+        }
+        Ok(())
+    }
+}
+
+/// UTF-8 that is nested within bounds: serde_json checks neither in what it ignores.
+fn checked_text(bytes: &[u8]) -> Result<&str, FormatError> {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Err(FormatError::malformed("the file is empty"));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let place = place_of(bytes, error.valid_up_to());
+        FormatError::malformed(format!("{place}: invalid UTF-8"))
+    })?;
+    let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = quoted,
+            b'"' => quoted = !quoted,
+            b'[' | b'{' if !quoted => depth += 1,
+            b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            let place = place_of(bytes, at);
+            return Err(FormatError::malformed(format!("{place}: nested deeper than {MAX_DEPTH}")));
+        }
+    }
+    Ok(text)
+}
+
+fn place_of(bytes: &[u8], at: usize) -> String {
+    let before = &bytes[..at];
+    let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+    let column = before.iter().rev().take_while(|&&byte| byte != b'\n').count() + 1;
+    format!("line {line} column {column}")
+}
+
+/// A wrong value is named by its path, wrong syntax by its position alone.
+fn locate(error: &serde_json::Error, path: &Path) -> FormatError {
+    let position = format!("line {} column {}", error.line(), error.column());
+    let shown = error.to_string();
+    let reason = shown.strip_suffix(&format!(" at {position}")).unwrap_or(&shown);
+    let path = path.to_string();
+    FormatError::malformed(if error.classify() == Category::Data && path != "." {
+        format!("{path}: {reason} ({position})")
+    } else {
+        format!("{position}: {reason}")
+    })
+}
+
+/// A record that must be written as an object: serde would take an array of its fields too.
+#[derive(Default, Serialize)]
+#[serde(transparent)]
+pub(super) struct Object<T>(pub(super) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        T::deserialize(OnlyObjects(deserializer)).map(Self)
+    }
+}
+
+struct OnlyObjects<D>(D);
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for OnlyObjects<D> {
+    type Error = D::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.0.deserialize_map(OnlyMaps(visitor))
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf
+        option unit unit_struct newtype_struct seq tuple tuple_struct map struct enum
+        identifier ignored_any
+    }
+}
+
+struct OnlyMaps<V>(V);
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for OnlyMaps<V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<V::Value, A::Error> {
+        self.0.visit_map(map)
+    }
+}

@@ -1,0 +1,60 @@
+//! `spillway.machine.v1`.
+
+use super::error::FormatError;
+use super::json::{Document, parse, render};
+use crate::machines::OwnedMachine;
+use planner_core::Machine;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+
+#[derive(Serialize, Deserialize)]
+struct MachineRecord<'a> {
+    format: Cow<'a, str>,
+    name: Cow<'a, str>,
+    device_bytes: u64,
+    host_bytes: u64,
+    chunk_bytes: u64,
+    h2d_bytes_per_s: u64,
+    d2h_bytes_per_s: u64,
+    transfer_latency_ns: u64,
+    map_ns_per_chunk: u64,
+    unmap_ns_per_chunk: u64,
+}
+
+/// Reads a machine, gzip or plain, and checks it.
+///
+/// # Errors
+/// The bytes are no machine file, or [`Machine::check`] rejects what they hold.
+pub fn read_machine(bytes: &[u8]) -> Result<OwnedMachine, FormatError> {
+    let record: MachineRecord<'static> = parse(bytes, Document::Machine)?;
+    let machine = Machine {
+        device_bytes: record.device_bytes,
+        host_bytes: record.host_bytes,
+        chunk_bytes: record.chunk_bytes,
+        h2d_bytes_per_s: record.h2d_bytes_per_s,
+        d2h_bytes_per_s: record.d2h_bytes_per_s,
+        transfer_latency_ns: record.transfer_latency_ns,
+        map_ns_per_chunk: record.map_ns_per_chunk,
+        unmap_ns_per_chunk: record.unmap_ns_per_chunk,
+    };
+    machine.check().map_err(|error| FormatError::malformed(error.to_string()))?;
+    Ok(OwnedMachine { name: record.name.into_owned(), machine })
+}
+
+/// Writes a machine as JSON.
+#[must_use]
+pub fn write_machine(machine: &OwnedMachine) -> Vec<u8> {
+    let OwnedMachine { name, machine } = machine;
+    render(&MachineRecord {
+        format: Document::Machine.format().into(),
+        name: name.into(),
+        device_bytes: machine.device_bytes,
+        host_bytes: machine.host_bytes,
+        chunk_bytes: machine.chunk_bytes,
+        h2d_bytes_per_s: machine.h2d_bytes_per_s,
+        d2h_bytes_per_s: machine.d2h_bytes_per_s,
+        transfer_latency_ns: machine.transfer_latency_ns,
+        map_ns_per_chunk: machine.map_ns_per_chunk,
+        unmap_ns_per_chunk: machine.unmap_ns_per_chunk,
+    })
+}

@@ -1,0 +1,28 @@
+//! Reading and writing the interchange formats.
+//!
+//! Files are untrusted: whatever they hold, reading ends in a value or in a [`FormatError`]
+//! that names the place, and never in a panic, in unbounded memory or in a deep stack.
+//!
+//! | refused | limit |
+//! |---|---|
+//! | large files | [`MAX_BYTES`], compressed or not |
+//! | gzip bombs | beyond [`FREE_INFLATION_BYTES`], [`MAX_INFLATION`] times the compressed size |
+//! | deep nesting | [`MAX_DEPTH`] arrays and objects, in unknown fields too |
+//!
+//! Unknown fields are ignored. Repeated fields, numbers that are not integers of 64 bits,
+//! arrays in place of objects, and anything behind the closing brace are errors.
+
+mod error;
+mod file;
+mod graph;
+mod json;
+mod machine;
+mod plan;
+mod step;
+
+pub use error::{ErrorKind, FormatError};
+pub use file::{FREE_INFLATION_BYTES, MAX_BYTES, MAX_INFLATION, compress, decompress, load, save};
+pub use graph::{read_graph, write_graph};
+pub use json::{Document, MAX_DEPTH, document};
+pub use machine::{read_machine, write_machine};
+pub use plan::{read_plan, write_plan};

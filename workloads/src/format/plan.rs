@@ -1,0 +1,143 @@
+//! `spillway.plan.v1`.
+
+use super::error::{ErrorKind, FormatError};
+use super::json::{Document, Object, parse, render};
+use super::step::{ResidentRecord, StepRecord};
+use crate::plan::OwnedPlan;
+use planner_core::TensorId;
+use planner_core::plan::{ArenaPlacement, Pool, Prediction};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+
+#[derive(Serialize, Deserialize)]
+struct PlanRecord<'a> {
+    format: Cow<'a, str>,
+    graph: Cow<'a, str>,
+    machine: Cow<'a, str>,
+    strategy: Cow<'a, str>,
+    budget_bytes: u64,
+    #[serde(default)]
+    arena: Object<ArenaRecord>,
+    pools: Vec<Object<PoolRecord>>,
+    #[serde(default)]
+    tensor_pool: Cow<'a, [u32]>,
+    #[serde(default)]
+    workspace_pool: Cow<'a, [u32]>,
+    resident_at_start: Vec<ResidentRecord>,
+    steps: Vec<StepRecord>,
+    predicted: Object<PredictionRecord>,
+    #[serde(default, skip_serializing)]
+    placements: Option<IgnoredAny>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct ArenaRecord {
+    bytes: u64,
+    placements: Vec<Object<PlacementRecord>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PlacementRecord {
+    tensor: u32,
+    offset: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PoolRecord {
+    object_bytes: u64,
+    count: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PredictionRecord {
+    period_ns: u64,
+    compute_ns: u64,
+    peak_bytes: u64,
+    h2d_bytes: u64,
+    d2h_bytes: u64,
+    host_bytes: u64,
+}
+
+/// Reads a plan, gzip or plain. Only its form is checked: whether it fits a graph and a
+/// machine is for the verifier to say.
+///
+/// # Errors
+/// The bytes are no plan file; or, of kind [`ErrorKind::Unsupported`], the plan has
+/// `placements`.
+pub fn read_plan(bytes: &[u8]) -> Result<OwnedPlan, FormatError> {
+    let record: PlanRecord<'static> = parse(bytes, Document::Plan)?;
+    if record.placements.is_some() {
+        return Err(FormatError::new(
+            ErrorKind::Unsupported,
+            "placements: plans with fixed physical objects are not supported yet",
+        ));
+    }
+    let Object(arena) = record.arena;
+    let Object(predicted) = record.predicted;
+    let placements = arena.placements.into_iter().map(|Object(record)| ArenaPlacement {
+        tensor: TensorId(record.tensor),
+        offset_bytes: record.offset,
+    });
+    let pools = record
+        .pools
+        .into_iter()
+        .map(|Object(record)| Pool { object_bytes: record.object_bytes, count: record.count });
+    Ok(OwnedPlan {
+        graph: record.graph.into_owned(),
+        machine: record.machine.into_owned(),
+        strategy: record.strategy.into_owned(),
+        budget_bytes: record.budget_bytes,
+        arena_bytes: arena.bytes,
+        arena: placements.collect(),
+        pools: pools.collect(),
+        tensor_pool: record.tensor_pool.into_owned(),
+        workspace_pool: record.workspace_pool.into_owned(),
+        resident_at_start: record.resident_at_start.into_iter().map(|record| record.0).collect(),
+        steps: record.steps.into_iter().map(|record| record.0).collect(),
+        predicted: Prediction {
+            period_ns: predicted.period_ns,
+            compute_ns: predicted.compute_ns,
+            peak_bytes: predicted.peak_bytes,
+            h2d_bytes: predicted.h2d_bytes,
+            d2h_bytes: predicted.d2h_bytes,
+            host_bytes: predicted.host_bytes,
+        },
+    })
+}
+
+/// Writes a plan as JSON.
+#[must_use]
+pub fn write_plan(plan: &OwnedPlan) -> Vec<u8> {
+    let placements = plan.arena.iter().map(|placement| {
+        Object(PlacementRecord { tensor: placement.tensor.0, offset: placement.offset_bytes })
+    });
+    let pools = plan
+        .pools
+        .iter()
+        .map(|pool| Object(PoolRecord { object_bytes: pool.object_bytes, count: pool.count }));
+    let Prediction { period_ns, compute_ns, peak_bytes, h2d_bytes, d2h_bytes, host_bytes } =
+        plan.predicted;
+    render(&PlanRecord {
+        format: Document::Plan.format().into(),
+        graph: plan.graph.as_str().into(),
+        machine: plan.machine.as_str().into(),
+        strategy: plan.strategy.as_str().into(),
+        budget_bytes: plan.budget_bytes,
+        arena: Object(ArenaRecord { bytes: plan.arena_bytes, placements: placements.collect() }),
+        pools: pools.collect(),
+        tensor_pool: plan.tensor_pool.as_slice().into(),
+        workspace_pool: plan.workspace_pool.as_slice().into(),
+        resident_at_start: plan.resident_at_start.iter().copied().map(ResidentRecord).collect(),
+        steps: plan.steps.iter().copied().map(StepRecord).collect(),
+        predicted: Object(PredictionRecord {
+            period_ns,
+            compute_ns,
+            peak_bytes,
+            h2d_bytes,
+            d2h_bytes,
+            host_bytes,
+        }),
+        placements: None,
+    })
+}

@@ -1,0 +1,98 @@
+//! Machines by name.
+//!
+//! Memory and link speeds are the vendors' figures and those of published experiments, with
+//! 10 µs a transfer. Chunks are the 2 MiB that CUDA maps at the least. To map one and set
+//! its access rights takes some 40 µs by published measurements of CUDA's virtual memory
+//! calls, and to unmap it about as long: an order of magnitude, the same for all machines.
+
+use planner_core::Machine;
+
+/// A machine with its name, as files hold it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedMachine {
+    /// Name of the machine; plans refer to it.
+    pub name: String,
+    /// The machine.
+    pub machine: Machine,
+}
+
+const V100_PCIE3: Machine = Machine {
+    device_bytes: 16 << 30,
+    host_bytes: 61_000_000_000,
+    chunk_bytes: 2 << 20,
+    h2d_bytes_per_s: 12_000_000_000,
+    d2h_bytes_per_s: 12_000_000_000,
+    transfer_latency_ns: 10_000,
+    map_ns_per_chunk: 40_000,
+    unmap_ns_per_chunk: 40_000,
+};
+
+const V100_NVLINK: Machine = Machine {
+    host_bytes: 594_000_000_000,
+    h2d_bytes_per_s: 50_000_000_000,
+    d2h_bytes_per_s: 50_000_000_000,
+    ..V100_PCIE3
+};
+
+const A100_PCIE4: Machine = Machine {
+    device_bytes: 40 << 30,
+    host_bytes: 256_000_000_000,
+    h2d_bytes_per_s: 25_000_000_000,
+    d2h_bytes_per_s: 25_000_000_000,
+    ..V100_PCIE3
+};
+
+const H200_PCIE5: Machine = Machine {
+    device_bytes: 141_000_000_000,
+    host_bytes: 1_000_000_000_000,
+    h2d_bytes_per_s: 55_000_000_000,
+    d2h_bytes_per_s: 55_000_000_000,
+    ..V100_PCIE3
+};
+
+const BUILTIN: [(&str, Machine, &str); 4] = [
+    ("v100-pcie3", V100_PCIE3, "V100, 16 GiB; PCIe 3.0 x16 at 12 GB/s; a cloud host of 61 GB"),
+    (
+        "v100-nvlink",
+        V100_NVLINK,
+        "V100, 16 GiB; NVLink to a POWER9 of 594 GB, 50 GB/s each way in total",
+    ),
+    ("a100-pcie4", A100_PCIE4, "A100, 40 GiB; PCIe 4.0 x16, 25 GB/s and 256 GB of host assumed"),
+    ("h200-pcie5", H200_PCIE5, "H200, 141 GB; PCIe 5.0 x16, 55 GB/s and 1 TB of host assumed"),
+];
+
+/// The machine of that name.
+#[must_use]
+pub fn builtin(name: &str) -> Option<OwnedMachine> {
+    all().map(|(machine, _)| machine).find(|machine| machine.name == name)
+}
+
+/// Every built-in machine, with a line that says what it is and what was assumed.
+pub fn all() -> impl Iterator<Item = (OwnedMachine, &'static str)> {
+    BUILTIN
+        .into_iter()
+        .map(|(name, machine, about)| (OwnedMachine { name: name.to_owned(), machine }, about))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_machines_pass_their_check() {
+        for (machine, _) in all() {
+            machine.machine.check().unwrap();
+            assert_eq!(builtin(&machine.name), Some(machine));
+        }
+        assert_eq!(builtin("v100"), None);
+    }
+
+    #[test]
+    fn the_documented_figures_hold() {
+        let pcie = builtin("v100-pcie3").unwrap().machine;
+        assert_eq!((pcie.device_bytes, pcie.h2d_bytes_per_s), (17_179_869_184, 12_000_000_000));
+        assert_eq!(pcie.host_bytes, 61_000_000_000);
+        let nvlink = builtin("v100-nvlink").unwrap().machine;
+        assert_eq!((nvlink.device_bytes, nvlink.d2h_bytes_per_s), (17_179_869_184, 50_000_000_000));
+    }
+}

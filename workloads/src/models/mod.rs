@@ -1,0 +1,64 @@
+//! Graphs of well-known models, from a line of text.
+//!
+//! A spec such as `resnet50:batch=512,mode=training` names a model and sets some of its
+//! parameters; the rest have defaults. It alone fixes the graph, down to the time of each
+//! op, and the graph is named after it with all parameters written out. All arithmetic is
+//! on integers, so every machine generates the same graph.
+//!
+//! Ops follow what PyTorch runs in single precision: what it updates in place is updated in
+//! place, and what its autograd saves is read by the backward pass. Convolutions are given
+//! no workspace, since what cuDNN asks for depends on its version and the device.
+
+mod layers;
+mod resnet;
+mod roofline;
+mod spec;
+mod tape;
+
+pub use spec::{Domain, Parameter, SpecError};
+
+use crate::graph::OwnedGraph;
+use spec::Arguments;
+use tape::Tape;
+
+/// A model that [`generate`] knows.
+#[derive(Debug)]
+pub struct Model {
+    /// Its name in a spec.
+    pub name: &'static str,
+    /// What it is, in a line.
+    pub about: &'static str,
+    /// Its parameters, in the order of the graph's name.
+    pub parameters: &'static [Parameter],
+    build: fn(&Arguments, &mut Tape),
+}
+
+/// All models.
+#[must_use]
+pub const fn list() -> &'static [Model] {
+    &MODELS
+}
+
+static MODELS: [Model; 2] = [resnet::RESNET50, resnet::RESNET152];
+
+/// Makes the graph of one iteration.
+///
+/// # Errors
+/// The model or a parameter is unknown, a value is not one that the parameter takes, or
+/// the work is so large that its sizes exceed 64 bits.
+pub fn generate(spec: &str) -> Result<OwnedGraph, SpecError> {
+    let (name, parameters) = match spec.split_once(':') {
+        Some((name, parameters)) => (name, Some(parameters)),
+        None => (spec, None),
+    };
+    let model = list()
+        .iter()
+        .find(|model| model.name == name)
+        .ok_or_else(|| SpecError::UnknownModel(name.to_owned()))?;
+    let arguments = Arguments::parse(model, parameters)?;
+    let mut tape = Tape::new(arguments.to_string(), arguments.training(), arguments.roofline());
+    (model.build)(&arguments, &mut tape);
+    let graph = tape.finish();
+    graph.graph().map_err(SpecError::Graph)?;
+    Ok(graph)
+}

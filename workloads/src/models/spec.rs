@@ -1,0 +1,276 @@
+//! Parameters of models: what they are, and what a spec sets them to.
+
+use super::roofline::Roofline;
+use super::{Model, list};
+use planner_core::GraphError;
+use std::fmt;
+
+/// A parameter of a model.
+#[derive(Debug)]
+pub struct Parameter {
+    /// Its name in a spec.
+    pub name: &'static str,
+    /// Its value where a spec does not set it.
+    pub default: &'static str,
+    /// What values it takes.
+    pub domain: Domain,
+    /// What it means, with the unit.
+    pub about: &'static str,
+}
+
+/// What values a parameter takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Domain {
+    /// An integer from 1 to this one.
+    Count(u64),
+    /// A number above zero and up to 1,000,000, with at most three decimals.
+    Decimal,
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+}
+
+/// Training or inference.
+pub(super) const MODE: Parameter = Parameter {
+    name: "mode",
+    default: "training",
+    domain: Domain::OneOf(&["training", "inference"]),
+    about: "a step with SGD and momentum, or a request",
+};
+
+/// The arithmetic side of the roofline.
+pub(super) const TFLOPS: Parameter = Parameter {
+    name: "tflops",
+    default: "14",
+    domain: Domain::Decimal,
+    about: "arithmetic speed in TFLOP/s",
+};
+
+/// The memory side of the roofline.
+pub(super) const MEMORY_GB_S: Parameter = Parameter {
+    name: "memory_gb_s",
+    default: "800",
+    domain: Domain::Decimal,
+    about: "memory speed in GB/s",
+};
+
+const MOST_MILLI: u64 = 1_000_000_000;
+
+/// Why a spec gives no graph.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// There is no such model.
+    UnknownModel(String),
+    /// A part between two commas is not `name=value`.
+    NotAnAssignment(String),
+    /// The model has no such parameter.
+    UnknownParameter {
+        /// The model.
+        model: &'static str,
+        /// The parameter.
+        parameter: String,
+    },
+    /// The parameter is set twice.
+    Repeated(&'static str),
+    /// The parameter does not take this value.
+    Value {
+        /// The parameter.
+        parameter: &'static str,
+        /// What it takes.
+        domain: Domain,
+        /// What it was given.
+        value: String,
+    },
+    /// The work is too large to be described.
+    Graph(GraphError),
+}
+
+impl fmt::Display for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(most) => write!(f, "an integer from 1 to {most}"),
+            Self::Decimal => {
+                write!(
+                    f,
+                    "a number above 0 and up to {}, with at most 3 decimals",
+                    MOST_MILLI / 1_000
+                )
+            }
+            Self::OneOf(words) => f.write_str(&words.join(" or ")),
+        }
+    }
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownModel(name) => {
+                let known: Vec<_> = list().iter().map(|model| model.name).collect();
+                write!(f, "there is no model {name:?}; known are {}", known.join(", "))
+            }
+            Self::NotAnAssignment(part) => write!(f, "{part:?} is not of the form name=value"),
+            Self::UnknownParameter { model, parameter } => {
+                let parameters = list().iter().find(|known| known.name == *model);
+                let known: Vec<_> = parameters
+                    .into_iter()
+                    .flat_map(|model| model.parameters)
+                    .map(|parameter| parameter.name)
+                    .collect();
+                write!(f, "{model} has no parameter {parameter:?}; it has {}", known.join(", "))
+            }
+            Self::Repeated(parameter) => write!(f, "{parameter} is set twice"),
+            Self::Value { parameter, domain, value } => {
+                write!(f, "{parameter} must be {domain}, not {value:?}")
+            }
+            Self::Graph(error) => write!(f, "the work is too large: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+impl Domain {
+    /// A value as a number: the count, thousandths, or the position of the word.
+    fn read(self, text: &str) -> Option<u64> {
+        match self {
+            Self::Count(most) => digits(text).filter(|count| (1..=most).contains(count)),
+            Self::Decimal => thousandths(text).filter(|milli| (1..=MOST_MILLI).contains(milli)),
+            Self::OneOf(words) => {
+                words.iter().position(|word| *word == text).map(|position| position as u64)
+            }
+        }
+    }
+
+    /// The shortest text that [`Domain::read`] takes for the number.
+    fn show(self, value: u64) -> String {
+        match self {
+            Self::Count(_) => value.to_string(),
+            Self::Decimal => {
+                let text = format!("{}.{:03}", value / 1_000, value % 1_000);
+                text.trim_end_matches('0').trim_end_matches('.').to_owned()
+            }
+            Self::OneOf(words) => words[value as usize].to_owned(),
+        }
+    }
+}
+
+/// Unlike `str::parse`, no sign.
+fn digits(text: &str) -> Option<u64> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+fn thousandths(text: &str) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let scale = [100, 10, 1].get(fraction.len().checked_sub(1)?)?;
+    digits(whole)?.checked_mul(1_000)?.checked_add(digits(fraction)? * scale)
+}
+
+/// The value of each parameter of a model. Displays as the canonical spec.
+pub(super) struct Arguments {
+    model: &'static Model,
+    values: Vec<u64>,
+}
+
+impl Arguments {
+    /// Reads what stands behind the colon of a spec, if it has one.
+    pub(super) fn parse(model: &'static Model, text: Option<&str>) -> Result<Self, SpecError> {
+        let mut set = vec![None; model.parameters.len()];
+        for part in text.into_iter().flat_map(|text| text.split(',')) {
+            let (name, value) =
+                part.split_once('=').ok_or_else(|| SpecError::NotAnAssignment(part.to_owned()))?;
+            let position = model.parameters.iter().position(|parameter| parameter.name == name);
+            let position = position.ok_or_else(|| SpecError::UnknownParameter {
+                model: model.name,
+                parameter: name.to_owned(),
+            })?;
+            if set[position].replace(value).is_some() {
+                return Err(SpecError::Repeated(model.parameters[position].name));
+            }
+        }
+        let values = model.parameters.iter().zip(set).map(|(parameter, value)| {
+            let value = value.unwrap_or(parameter.default);
+            parameter.domain.read(value).ok_or_else(|| SpecError::Value {
+                parameter: parameter.name,
+                domain: parameter.domain,
+                value: value.to_owned(),
+            })
+        });
+        Ok(Self { model, values: values.collect::<Result<_, _>>()? })
+    }
+
+    /// The number that stands for the value of a parameter which the model lists.
+    pub(super) fn get(&self, parameter: &Parameter) -> u64 {
+        let known = self.model.parameters.iter().position(|known| known.name == parameter.name);
+        self.values[known.expect("a model asks only for the parameters that it lists")]
+    }
+
+    /// Whether the graph is of a training step.
+    pub(super) fn training(&self) -> bool {
+        self.get(&MODE) == 0
+    }
+
+    /// The speeds of the device.
+    pub(super) fn roofline(&self) -> Roofline {
+        Roofline { milli_tflops: self.get(&TFLOPS), milli_gb_s: self.get(&MEMORY_GB_S) }
+    }
+}
+
+impl fmt::Display for Arguments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.model.name)?;
+        for (at, (parameter, &value)) in self.model.parameters.iter().zip(&self.values).enumerate()
+        {
+            let separator = if at == 0 { ':' } else { ',' };
+            write!(f, "{separator}{}={}", parameter.name, parameter.domain.show(value))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decimals_are_exact() {
+        for (text, milli) in [
+            ("14", Some(14_000)),
+            ("14.5", Some(14_500)),
+            ("0.125", Some(125)),
+            ("007.010", Some(7_010)),
+            ("1000000", Some(MOST_MILLI)),
+            ("1000000.001", None),
+            ("0", None),
+            ("0.000", None),
+            ("1.2345", None),
+            ("1.", None),
+            (".5", None),
+            ("-1", None),
+            ("+1", None),
+            ("1e3", None),
+            ("", None),
+            ("99999999999999999999", None),
+        ] {
+            assert_eq!(Domain::Decimal.read(text), milli, "{text}");
+        }
+        assert_eq!(Domain::Decimal.show(14_000), "14");
+        assert_eq!(Domain::Decimal.show(7_010), "7.01");
+        assert_eq!(Domain::Decimal.show(125), "0.125");
+    }
+
+    #[test]
+    fn counts_are_bounded_and_unsigned() {
+        let domain = Domain::Count(512);
+        for (text, count) in [
+            ("1", Some(1)),
+            ("512", Some(512)),
+            ("513", None),
+            ("0", None),
+            ("+1", None),
+            ("", None),
+        ] {
+            assert_eq!(domain.read(text), count, "{text}");
+        }
+    }
+}

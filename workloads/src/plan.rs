@@ -1,0 +1,51 @@
+//! A plan that owns its data and knows what it is for.
+
+use planner_core::Plan;
+use planner_core::plan::{ArenaPlacement, Pool, Prediction, Resident, Step};
+
+/// A plan with the names of its graph and machine, as files hold it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnedPlan {
+    /// Name of the graph that it runs.
+    pub graph: String,
+    /// Name of the machine that it is for.
+    pub machine: String,
+    /// Name of the strategy that made it.
+    pub strategy: String,
+    /// Device memory that arena and pools may take together.
+    pub budget_bytes: u64,
+    /// Size of the arena.
+    pub arena_bytes: u64,
+    /// What lies in the arena.
+    pub arena: Vec<ArenaPlacement>,
+    /// The pools.
+    pub pools: Vec<Pool>,
+    /// The pool of each tensor; empty when all are in pool 0.
+    pub tensor_pool: Vec<u32>,
+    /// The pool of each op's workspace; empty when all are in pool 0.
+    pub workspace_pool: Vec<u32>,
+    /// What is on the device when an iteration starts.
+    pub resident_at_start: Vec<Resident>,
+    /// The steps, in list order.
+    pub steps: Vec<Step>,
+    /// What the plan promises.
+    pub predicted: Prediction,
+}
+
+impl OwnedPlan {
+    /// The plan as the core takes it. Nothing in it has been checked.
+    #[must_use]
+    pub fn plan(&self) -> Plan<'_> {
+        Plan {
+            budget_bytes: self.budget_bytes,
+            arena_bytes: self.arena_bytes,
+            arena: &self.arena,
+            pools: &self.pools,
+            tensor_pool: &self.tensor_pool,
+            workspace_pool: &self.workspace_pool,
+            resident_at_start: &self.resident_at_start,
+            steps: &self.steps,
+            predicted: self.predicted,
+        }
+    }
+}

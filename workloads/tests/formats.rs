@@ -1,0 +1,247 @@
+//! What is written is read back as it was, and nothing that is read can do harm.
+
+use planner_core::plan::{ArenaPlacement, Part, Pool, Prediction, Resident, Step};
+use planner_core::{Kind, Machine, OpId, TensorId};
+use proptest::prelude::*;
+use std::path::Path;
+use workloads::format::{
+    FormatError, compress, document, load, read_graph, read_machine, read_plan, write_graph,
+    write_machine, write_plan,
+};
+use workloads::{OwnedGraph, OwnedMachine, OwnedPlan};
+
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof![
+        proptest::collection::vec(any::<char>(), 0..6).prop_map(String::from_iter),
+        Just("layer1.0.conv1.weight".to_owned())
+    ]
+}
+
+/// Ops that read states and inputs and write anything are legal in every order.
+fn graphs() -> impl Strategy<Value = OwnedGraph> {
+    let bytes = 1..1u64 << 50;
+    let tensor = (name(), bytes, 0..3u8);
+    let op = (name(), 0..1u64 << 50, 0..1u64 << 50, any::<u64>(), any::<u64>());
+    let tensors = proptest::collection::vec(tensor, 0..20);
+    (name(), tensors, proptest::collection::vec(op, 1..20)).prop_map(|(name, tensors, ops)| {
+        let mut graph = OwnedGraph::new(name);
+        for (name, bytes, kind) in tensors {
+            let kind = [Kind::State, Kind::Input, Kind::Temporary][usize::from(kind)];
+            graph.push_tensor(name, bytes, kind);
+        }
+        for (name, time_ns, workspace_bytes, reads, writes) in ops {
+            let ids = |mask: u64| {
+                (0..graph.tensors.len() as u32).filter(move |id| mask >> id & 1 == 1).map(TensorId)
+            };
+            let reads: Vec<_> =
+                ids(reads).filter(|id| graph.tensors[id.index()].kind != Kind::Temporary).collect();
+            let writes: Vec<_> = ids(writes).collect();
+            graph.push_op(name, time_ns, workspace_bytes, &reads, &writes);
+        }
+        graph
+    })
+}
+
+fn machines() -> impl Strategy<Value = OwnedMachine> {
+    (name(), any::<[u64; 5]>(), 1..u64::MAX, 1..u64::MAX, 1..u64::MAX).prop_map(
+        |(name, n, chunk_bytes, h2d_bytes_per_s, d2h_bytes_per_s)| OwnedMachine {
+            name,
+            machine: Machine {
+                device_bytes: n[0],
+                host_bytes: n[1],
+                chunk_bytes,
+                h2d_bytes_per_s,
+                d2h_bytes_per_s,
+                transfer_latency_ns: n[2],
+                map_ns_per_chunk: n[3],
+                unmap_ns_per_chunk: n[4],
+            },
+        },
+    )
+}
+
+fn parts() -> impl Strategy<Value = Part> {
+    let tensor = || any::<u32>().prop_map(TensorId);
+    prop_oneof![
+        tensor().prop_map(Part::whole),
+        (tensor(), any::<u64>(), 0..Part::ALL).prop_map(|(tensor, first, count)| Part {
+            tensor,
+            first,
+            count
+        })
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        parts().prop_map(Step::Prefetch),
+        parts().prop_map(Step::Offload),
+        parts().prop_map(Step::Evict),
+        any::<u32>().prop_map(|op| Step::Launch(OpId(op))),
+    ]
+}
+
+prop_compose! {
+    fn plans()(
+        names in [name(), name(), name()],
+        numbers in any::<[u64; 8]>(),
+        arena in proptest::collection::vec(any::<(u32, u64)>(), 0..5),
+        pools in proptest::collection::vec(any::<(u64, u64)>(), 0..5),
+        tensor_pool in proptest::collection::vec(any::<u32>(), 0..5),
+        workspace_pool in proptest::collection::vec(any::<u32>(), 0..5),
+        resident in proptest::collection::vec((parts(), any::<bool>()), 0..5),
+        steps in proptest::collection::vec(steps(), 0..30),
+    ) -> OwnedPlan {
+        let [graph, machine, strategy] = names;
+        let [budget_bytes, arena_bytes, period_ns, compute_ns, peak_bytes, h2d_bytes, d2h_bytes,
+            host_bytes] = numbers;
+        OwnedPlan {
+            graph,
+            machine,
+            strategy,
+            budget_bytes,
+            arena_bytes,
+            arena: arena
+                .into_iter()
+                .map(|(id, offset_bytes)| ArenaPlacement { tensor: TensorId(id), offset_bytes })
+                .collect(),
+            pools: pools
+                .into_iter()
+                .map(|(object_bytes, count)| Pool { object_bytes, count })
+                .collect(),
+            tensor_pool,
+            workspace_pool,
+            resident_at_start: resident
+                .into_iter()
+                .map(|(part, host_copy)| Resident { part, host_copy })
+                .collect(),
+            steps,
+            predicted: Prediction {
+                period_ns,
+                compute_ns,
+                peak_bytes,
+                h2d_bytes,
+                d2h_bytes,
+                host_bytes,
+            },
+        }
+    }
+}
+
+/// One of the three formats, valid.
+fn files() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        graphs().prop_map(|graph| write_graph(&graph)),
+        machines().prop_map(|machine| write_machine(&machine)),
+        plans().prop_map(|plan| write_plan(&plan)),
+    ]
+}
+
+/// Reads in every way; each error must be a single line.
+fn read_all(bytes: &[u8]) {
+    let errors: [Option<FormatError>; 4] = [
+        document(bytes).err(),
+        read_graph(bytes).err(),
+        read_machine(bytes).err(),
+        read_plan(bytes).err(),
+    ];
+    for error in errors.into_iter().flatten() {
+        let shown = error.in_file("file").to_string();
+        assert!(!shown.chars().any(char::is_control), "{shown:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_graph_survives(graph in graphs()) {
+        let bytes = write_graph(&graph);
+        prop_assert_eq!(read_graph(&compress(&bytes)).unwrap(), graph.clone());
+        prop_assert_eq!(read_graph(&bytes).unwrap(), graph);
+    }
+
+    #[test]
+    fn a_machine_survives(machine in machines()) {
+        let bytes = write_machine(&machine);
+        prop_assert_eq!(read_machine(&compress(&bytes)).unwrap(), machine.clone());
+        prop_assert_eq!(read_machine(&bytes).unwrap(), machine);
+    }
+
+    #[test]
+    fn a_plan_survives(plan in plans()) {
+        let bytes = write_plan(&plan);
+        prop_assert_eq!(read_plan(&compress(&bytes)).unwrap(), plan.clone());
+        prop_assert_eq!(read_plan(&bytes).unwrap(), plan);
+    }
+
+    #[test]
+    fn any_bytes_are_survived(bytes: Vec<u8>, gzip: bool) {
+        read_all(&bytes);
+        let behind_magic = [&[0x1f, 0x8b, 8, 0][..], &bytes].concat();
+        read_all(&if gzip { compress(&bytes) } else { behind_magic });
+    }
+
+    #[test]
+    fn any_prefix_is_refused(file in files(), at: prop::sample::Index) {
+        let end = at.index(file.len() - 1);
+        read_all(&file[..end]);
+        prop_assert!(read_graph(&file[..end]).is_err());
+        prop_assert!(read_machine(&file[..end]).is_err());
+        prop_assert!(read_plan(&file[..end]).is_err());
+        let packed = compress(&file);
+        let end = at.index(packed.len());
+        prop_assert!(end == 0 || document(&packed[..end]).is_err());
+    }
+
+    #[test]
+    fn any_mutation_is_survived(
+        file in files(),
+        edits in proptest::collection::vec((any::<prop::sample::Index>(), 0..4u8, any::<u8>()), 1..6),
+        gzip: bool,
+    ) {
+        let mut file = if gzip { compress(&file) } else { file };
+        for (at, edit, byte) in edits {
+            let at = at.index(file.len());
+            // Mostly bytes that mean something in JSON, so that some edits go deep.
+            let meaningful = b"[]{},:\"\\0-.e1 nu\n";
+            match edit {
+                0 => file[at] = byte,
+                1 => file[at] = meaningful[usize::from(byte) % meaningful.len()],
+                2 => file.insert(at, meaningful[usize::from(byte) % meaningful.len()]),
+                _ => { file.remove(at); }
+            }
+            if file.is_empty() {
+                break;
+            }
+        }
+        read_all(&file);
+    }
+}
+
+/// Ops, tensors and tenths of megabytes of state of each graph, as the folder's own table has them.
+const SHARED: [(&str, usize, usize, u64); 7] = [
+    ("densenet121-b64", 3228, 2750, 642),
+    ("inception-v3-b64", 2246, 1930, 1_907),
+    ("linear_et", 260, 220, 882),
+    ("lstm-2x64-h2048-b128", 2580, 1822, 5_370),
+    ("resnet152-b32", 4415, 3893, 4_828),
+    ("resnet152-infer-b16", 315, 1248, 2_417),
+    ("resnet50_et", 1387, 1034, 2_047),
+];
+
+#[test]
+fn graphs_of_others_are_read() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/graphs");
+    if !folder.exists() {
+        println!("skipped: {} is absent", folder.display());
+        return;
+    }
+    for (name, ops, tensors, state_tenth_mb) in SHARED {
+        let bytes = load(folder.join(format!("{name}.graph.json.gz"))).unwrap();
+        let graph = read_graph(&bytes).unwrap();
+        assert_eq!((graph.ops.len(), graph.tensors.len()), (ops, tensors), "{name}");
+        let states = graph.tensors.iter().filter(|tensor| tensor.kind == Kind::State);
+        let state_bytes: u64 = states.map(|tensor| tensor.bytes).sum();
+        assert_eq!((state_bytes + 50_000) / 100_000, state_tenth_mb, "{name}");
+        assert_eq!(read_graph(&write_graph(&graph)).unwrap(), graph);
+    }
+}
