@@ -5,6 +5,7 @@ pub mod graph;
 pub mod machines;
 pub mod models;
 pub mod plan;
+pub mod planning;
 
 pub use graph::OwnedGraph;
 pub use machines::OwnedMachine;

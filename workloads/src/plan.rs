@@ -49,3 +49,22 @@ impl OwnedPlan {
         }
     }
 }
+
+impl From<&Plan<'_>> for OwnedPlan {
+    fn from(plan: &Plan<'_>) -> Self {
+        Self {
+            graph: String::new(),
+            machine: String::new(),
+            strategy: String::new(),
+            budget_bytes: plan.budget_bytes,
+            arena_bytes: plan.arena_bytes,
+            arena: plan.arena.to_vec(),
+            pools: plan.pools.to_vec(),
+            tensor_pool: plan.tensor_pool.to_vec(),
+            workspace_pool: plan.workspace_pool.to_vec(),
+            resident_at_start: plan.resident_at_start.to_vec(),
+            steps: plan.steps.to_vec(),
+            predicted: plan.predicted,
+        }
+    }
+}

@@ -46,7 +46,7 @@ impl LeastRecent<'_> {
             // Stamps of tensors that the current op keeps are at least `now`.
             self.now = self.now.saturating_add(2);
             self.keep(builder, op, self.now);
-            self.fetch(builder, op, builder.launch_objects(op))?;
+            self.fetch(builder, op)?;
             if ahead && op.0 + 1 < ops {
                 let next = OpId(op.0 + 1);
                 self.keep(builder, next, self.now + 1);
@@ -72,12 +72,7 @@ impl LeastRecent<'_> {
     }
 
     /// Brings in what an op misses, and leaves room for what it allocates.
-    fn fetch(
-        &mut self,
-        builder: &mut Builder<'_>,
-        op: OpId,
-        launch_objects: u64,
-    ) -> Result<(), Stuck> {
+    fn fetch(&mut self, builder: &mut Builder<'_>, op: OpId) -> Result<(), Stuck> {
         for &tensor in builder.request.graph.reads(op) {
             if !builder.is_resident(tensor) {
                 self.make_room(builder, builder.memory.objects(tensor))?;
@@ -85,7 +80,7 @@ impl LeastRecent<'_> {
                 self.order.push(tensor);
             }
         }
-        self.make_room(builder, launch_objects)
+        self.make_room(builder, builder.launch_objects(op))
     }
 
     /// Brings in what the next op misses, if that fits beside what the current one needs.

@@ -1,0 +1,173 @@
+//! The core's verbs with memory of their own: what borrows there owns here, and buffers
+//! grow until the work fits.
+
+use crate::OwnedPlan;
+use planner_core::footprint::Footprint;
+use planner_core::graph::{OpId, TensorId};
+use planner_core::plan::{ArenaPlacement, Part, Plan, PlanError, Pool, Prediction, Resident, Step};
+use planner_core::planner::{self, Output, PlanningError, Request, Strategy};
+use planner_core::schedule::{Schedule, Scheduled};
+use planner_core::scratch::{Limits, OutOfScratch, Scratch};
+use planner_core::verify::VerifyError;
+use planner_core::{Graph, Machine, Verified, bounds, lower, timeline, verify};
+
+const STEP: Step = Step::Launch(OpId(0));
+const SCHEDULED: Scheduled = Scheduled { step: STEP, index: 0, waits: [None; 3] };
+const RESIDENT: Resident = Resident { part: Part::whole(TensorId(0)), host_copy: false };
+const PLACEMENT: ArenaPlacement = ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 };
+
+/// A schedule that owns its steps.
+#[derive(Clone, Debug)]
+pub struct OwnedSchedule {
+    /// The steps.
+    pub steps: Vec<Scheduled>,
+    /// Number of steps of each stream.
+    pub stream_steps: [u32; 3],
+}
+
+impl OwnedSchedule {
+    /// The schedule as the core takes it.
+    #[must_use]
+    pub fn schedule(&self) -> Schedule<'_> {
+        Schedule { steps: &self.steps, stream_steps: self.stream_steps }
+    }
+}
+
+fn graph_limits(graph: &Graph<'_>) -> Limits {
+    Limits {
+        ops: graph.ops().len(),
+        operands: graph.operands().len(),
+        tensors: graph.tensors().len(),
+        steps: 0,
+        pieces: graph.tensors().len(),
+        pools: 1,
+    }
+}
+
+/// The sizes of a plan, by which working memory is measured.
+#[must_use]
+pub fn limits(graph: &Graph<'_>, plan: &Plan<'_>) -> Limits {
+    let steps = plan.steps.len();
+    let ranges = plan.resident_at_start.len() + steps;
+    Limits {
+        steps,
+        pieces: graph.tensors().len().saturating_add(2 * ranges),
+        pools: plan.pools.len(),
+        ..graph_limits(graph)
+    }
+}
+
+/// Plans, with as many steps as it takes. Names and strategy of the result are empty.
+///
+/// # Errors
+/// Those of [`planner::plan`], but for room.
+pub fn plan(request: &Request<'_>, strategy: Strategy) -> Result<OwnedPlan, PlanningError> {
+    let limits = graph_limits(request.graph);
+    let mut arena = vec![PLACEMENT; limits.tensors];
+    let mut resident = vec![RESIDENT; limits.tensors];
+    let mut pools = [Pool { object_bytes: 1, count: 0 }];
+    let mut steps = limits.ops + limits.operands + limits.tensors;
+    loop {
+        let limits = Limits { steps, ..limits };
+        let mut list = vec![STEP; steps];
+        let mut schedule = vec![SCHEDULED; steps];
+        let mut memory = vec![0; planner::scratch_words(&limits)];
+        let output = Output {
+            steps: &mut list,
+            schedule: &mut schedule,
+            resident: &mut resident,
+            arena: &mut arena,
+            pools: &mut pools,
+        };
+        match planner::plan(request, strategy, output, &mut Scratch::new(&mut memory)) {
+            Err(PlanningError::OutputFull) if steps < planner::max_steps(&limits) => steps *= 2,
+            other => return other.map(|plan| OwnedPlan::from(&plan)),
+        }
+    }
+}
+
+/// The smallest budget with which a strategy can plan, and the op that needs it.
+///
+/// # Errors
+/// Those of [`planner::min_feasible`], but for room.
+pub fn min_feasible(
+    request: &Request<'_>,
+    strategy: Strategy,
+) -> Result<(u64, OpId), PlanningError> {
+    let limits = graph_limits(request.graph);
+    let mut arena = vec![PLACEMENT; limits.tensors];
+    let mut memory = vec![0; planner::scratch_words(&limits)];
+    planner::min_feasible(request, strategy, &mut arena, &mut Scratch::new(&mut memory))
+}
+
+/// Lowers a plan.
+///
+/// # Errors
+/// Those of [`lower`](planner_core::lower()), but for room.
+pub fn schedule(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+) -> Result<OwnedSchedule, PlanError> {
+    let mut steps = vec![SCHEDULED; plan.steps.len()];
+    let mut memory = vec![0; lower::scratch_words(&limits(graph, plan))];
+    let scratch = &mut Scratch::new(&mut memory);
+    let stream_steps = lower(graph, machine, plan, &mut steps, scratch)?.stream_steps;
+    Ok(OwnedSchedule { steps, stream_steps })
+}
+
+/// Predicts a plan's times and memory.
+///
+/// # Errors
+/// Those of [`timeline::predict`], but for room.
+pub fn predict(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+    schedule: &Schedule<'_>,
+) -> Result<(Prediction, Footprint), PlanError> {
+    let mut memory = vec![0; timeline::scratch_words(&limits(graph, plan))];
+    timeline::predict(graph, machine, plan, schedule, &mut Scratch::new(&mut memory))
+}
+
+/// Proves a schedule safe.
+///
+/// # Errors
+/// Those of [`verify`](planner_core::verify()), but for room.
+pub fn prove<'a>(
+    graph: &Graph<'a>,
+    machine: &Machine,
+    plan: &Plan<'a>,
+    schedule: &Schedule<'a>,
+) -> Result<Verified<'a>, VerifyError> {
+    let mut memory = vec![0; verify::scratch_words(&limits(graph, plan))];
+    verify(graph, machine, plan, schedule, &mut Scratch::new(&mut memory))
+}
+
+fn with_bounds_scratch<T>(
+    graph: &Graph<'_>,
+    measure: impl FnOnce(&mut Scratch<'_>) -> Result<T, OutOfScratch>,
+) -> Result<T, OutOfScratch> {
+    let mut memory = vec![0; bounds::scratch_words(&graph_limits(graph))];
+    measure(&mut Scratch::new(&mut memory))
+}
+
+/// Device memory with everything resident; see [`bounds::in_core_peak_bytes`].
+///
+/// # Errors
+/// None in practice: the scratch has the size asked for.
+pub fn in_core_peak_bytes(graph: &Graph<'_>, machine: &Machine) -> Result<u64, OutOfScratch> {
+    with_bounds_scratch(graph, |scratch| bounds::in_core_peak_bytes(graph, machine, scratch))
+}
+
+/// A period that no plan can beat; see [`bounds::period_ns`].
+///
+/// # Errors
+/// None in practice: the scratch has the size asked for.
+pub fn lower_bound_ns(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    budget_bytes: u64,
+) -> Result<u64, OutOfScratch> {
+    with_bounds_scratch(graph, |scratch| bounds::period_ns(graph, machine, budget_bytes, scratch))
+}
