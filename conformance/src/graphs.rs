@@ -1,0 +1,247 @@
+//! Small graphs and machines at random, and orders to run them in.
+
+use planner_core::{Graph, Kind, Machine, Op, OpId, Scratch, Tensor, TensorId};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use std::ops::RangeInclusive;
+
+/// A graph that owns its data.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RandomGraph {
+    /// All tensors.
+    pub tensors: Vec<Tensor>,
+    /// All ops, in one legal order.
+    pub ops: Vec<Op>,
+    /// The operands of all ops, as [`Op`] describes.
+    pub operands: Vec<TensorId>,
+}
+
+impl RandomGraph {
+    /// Adds a tensor.
+    pub fn add_tensor(&mut self, bytes: u64, kind: Kind) -> TensorId {
+        let id = TensorId(self.tensors.len() as u32);
+        self.tensors.push(Tensor { bytes, kind });
+        id
+    }
+
+    /// Adds an op behind all others.
+    pub fn add_op(
+        &mut self,
+        time_ns: u64,
+        workspace_bytes: u64,
+        reads: &[TensorId],
+        writes: &[TensorId],
+    ) -> OpId {
+        let id = OpId(self.ops.len() as u32);
+        self.ops.push(Op {
+            time_ns,
+            workspace_bytes,
+            first_operand: self.operands.len() as u32,
+            reads: reads.len() as u32,
+            writes: writes.len() as u32,
+        });
+        self.operands.extend(reads);
+        self.operands.extend(writes);
+        id
+    }
+
+    /// The graph as planners take it.
+    ///
+    /// # Panics
+    /// Where what was added is not a graph; the strategies of this module never do that.
+    #[must_use]
+    pub fn graph(&self) -> Graph<'_> {
+        let mut memory = vec![0; Graph::scratch_words(self.tensors.len())];
+        let mut scratch = Scratch::new(&mut memory);
+        match Graph::new(&self.tensors, &self.ops, &self.operands, &mut scratch) {
+            Ok(graph) => graph,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// What an op does with a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Read,
+    Overwrite,
+    Update,
+}
+
+/// One op of a random graph: its time, its workspace, and what it does with which tensor.
+type OpSeed = (u64, u64, Vec<(usize, Access)>);
+
+/// Random graphs of every shape: those of [`small_graphs`], and training steps.
+pub fn graphs() -> impl Strategy<Value = RandomGraph> {
+    prop_oneof![3 => small_graphs().boxed(), 1 => training_graphs(1..=4).boxed()]
+}
+
+/// Graphs of 1 to 12 ops and 1 to 10 tensors of all kinds and of bytes to several chunks:
+/// with updates in place, overwrites, tensors that no op touches, inputs that are never read
+/// or written after their last read, and ops that take no time.
+pub fn small_graphs() -> impl Strategy<Value = RandomGraph> {
+    let kind = select(vec![Kind::State, Kind::Input, Kind::Temporary]);
+    let access = select(vec![Access::Read, Access::Overwrite, Access::Update]);
+    let workspace_bytes = prop_oneof![3 => Just(0), 1 => 1..=1500u64];
+    let op = (op_ns(), workspace_bytes, vec((any::<u8>().prop_map(usize::from), access), 0..=4));
+    (vec((tensor_bytes(), kind), 1..=10), vec(op, 1..=12))
+        .prop_map(|(tensors, ops)| build(&tensors, &ops))
+}
+
+fn op_ns() -> impl Strategy<Value = u64> {
+    prop_oneof![1 => Just(0), 5 => 1..=3000u64]
+}
+
+fn tensor_bytes() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        2 => 1..=64u64,
+        2 => 65..=1024u64,
+        2 => 1025..=4096u64,
+        1 => (1..=16u64).prop_map(|chunks| chunks * 256),
+    ]
+}
+
+/// Makes a graph of whatever numbers: ids wrap around, an op names no tensor twice, and it
+/// overwrites a temporary that it would read before any op has written it.
+fn build(tensors: &[(u64, Kind)], ops: &[OpSeed]) -> RandomGraph {
+    let mut graph = RandomGraph::default();
+    for &(bytes, kind) in tensors {
+        graph.add_tensor(bytes, kind);
+    }
+    let mut has_value: Vec<bool> =
+        tensors.iter().map(|&(_, kind)| kind != Kind::Temporary).collect();
+    for (time_ns, workspace_bytes, accesses) in ops {
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        for &(pick, access) in accesses {
+            let index = pick % tensors.len();
+            let tensor = TensorId(index as u32);
+            if reads.contains(&tensor) || writes.contains(&tensor) {
+                continue;
+            }
+            if has_value[index] && access != Access::Overwrite {
+                reads.push(tensor);
+            }
+            if !has_value[index] || access != Access::Read {
+                writes.push(tensor);
+            }
+        }
+        for tensor in &writes {
+            has_value[tensor.index()] = true;
+        }
+        graph.add_op(*time_ns, *workspace_bytes, &reads, &writes);
+    }
+    graph
+}
+
+/// One layer of a network that is trained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// Bytes of its weight, of the weight's gradient and of its momentum.
+    pub weight_bytes: u64,
+    /// Bytes of what it puts out, and of the gradient of that.
+    pub activation_bytes: u64,
+    /// Time forward; backward takes twice as long, the update a quarter.
+    pub forward_ns: u64,
+    /// Workspace of the backward op.
+    pub workspace_bytes: u64,
+    /// Whether its update keeps a momentum.
+    pub has_momentum: bool,
+}
+
+/// Training steps of so many layers, with sizes that differ widely from layer to layer.
+pub fn training_graphs(layers: RangeInclusive<usize>) -> impl Strategy<Value = RandomGraph> {
+    let skewed_bytes = || (0..=5u32, 1..=64u64).prop_map(|(doublings, bytes)| bytes << doublings);
+    let workspace_bytes = prop_oneof![1 => Just(0), 1 => skewed_bytes()];
+    let layer = (skewed_bytes(), skewed_bytes(), op_ns(), workspace_bytes, any::<bool>()).prop_map(
+        |(weight_bytes, activation_bytes, forward_ns, workspace_bytes, has_momentum)| Layer {
+            weight_bytes,
+            activation_bytes,
+            forward_ns,
+            workspace_bytes,
+            has_momentum,
+        },
+    );
+    (1..=2048u64, vec(layer, layers))
+        .prop_map(|(input_bytes, layers)| training_graph(input_bytes, &layers))
+}
+
+/// A training step: all layers forward, then from the last to the first each backward and,
+/// at once, its update.
+#[must_use]
+pub fn training_graph(input_bytes: u64, layers: &[Layer]) -> RandomGraph {
+    let mut graph = RandomGraph::default();
+    let input = graph.add_tensor(input_bytes, Kind::Input);
+    let mut activations = vec![input];
+    let mut weights = Vec::new();
+    for layer in layers {
+        let weight = graph.add_tensor(layer.weight_bytes, Kind::State);
+        let from = activations[activations.len() - 1];
+        let to = graph.add_tensor(layer.activation_bytes, Kind::Temporary);
+        graph.add_op(layer.forward_ns, 0, &[from, weight], &[to]);
+        activations.push(to);
+        weights.push(weight);
+    }
+    let mut gradient = activations[layers.len()];
+    for (at, layer) in layers.iter().enumerate().rev() {
+        let weight_gradient = graph.add_tensor(layer.weight_bytes, Kind::Temporary);
+        let reads = [activations[at], weights[at], gradient];
+        let mut writes = vec![weight_gradient];
+        if at > 0 {
+            gradient = graph.add_tensor(layers[at - 1].activation_bytes, Kind::Temporary);
+            writes.push(gradient);
+        }
+        graph.add_op(2 * layer.forward_ns, layer.workspace_bytes, &reads, &writes);
+        let mut updated = vec![weights[at]];
+        if layer.has_momentum {
+            updated.push(graph.add_tensor(layer.weight_bytes, Kind::State));
+        }
+        let reads: Vec<TensorId> = updated.iter().copied().chain([weight_gradient]).collect();
+        graph.add_op(layer.forward_ns / 4, 0, &reads, &updated);
+    }
+    graph
+}
+
+/// Machines with small chunks and more memory than random graphs ask for, whose links are
+/// about as fast as random ops, in each direction for itself.
+pub fn machines() -> impl Strategy<Value = Machine> {
+    let bytes_per_s = || 200_000_000..=5_000_000_000u64;
+    let latency_ns = prop_oneof![1 => Just(0), 2 => 1..=400u64];
+    (select(vec![256, 512, 1024, 64]), bytes_per_s(), bytes_per_s(), latency_ns).prop_map(
+        |(chunk_bytes, h2d_bytes_per_s, d2h_bytes_per_s, transfer_latency_ns)| Machine {
+            device_bytes: 1 << 30,
+            host_bytes: 1 << 30,
+            chunk_bytes,
+            h2d_bytes_per_s,
+            d2h_bytes_per_s,
+            transfer_latency_ns,
+            map_ns_per_chunk: 0,
+            unmap_ns_per_chunk: 0,
+        },
+    )
+}
+
+/// An order of all ops that keeps the dependencies: of the ops that may run next, always the
+/// one with the least key, and the first of those. Missing keys are 0, so that without any
+/// the order is the graph's own.
+#[must_use]
+pub fn legal_order(graph: &Graph<'_>, keys: &[u16]) -> Vec<OpId> {
+    let key = |op: OpId| keys.get(op.index()).map_or(0, |&key| key);
+    let mut waiting: Vec<OpId> = graph.op_ids().collect();
+    let mut order = Vec::new();
+    while !waiting.is_empty() {
+        let ready = (0..waiting.len())
+            .filter(|&at| waiting[..at].iter().all(|&op| !conflict(graph, op, waiting[at])));
+        let next = ready.min_by_key(|&at| key(waiting[at])).unwrap_or(0);
+        order.push(waiting.remove(next));
+    }
+    order
+}
+
+/// Whether one op writes what the other touches.
+fn conflict(graph: &Graph<'_>, one: OpId, other: OpId) -> bool {
+    let writes_into = |writer, toucher| {
+        graph.touches(toucher).any(|tensor| graph.writes(writer).contains(&tensor))
+    };
+    writes_into(one, other) || writes_into(other, one)
+}

@@ -1,0 +1,262 @@
+//! A judge of plans that follows the format's text sentence by sentence.
+//!
+//! It keeps its books for every object of every tensor and writes out eight iterations one
+//! after the other. That is slow and plainly right, which is its whole purpose: it is meant
+//! for graphs of a few tensors with a few objects each.
+
+mod arena;
+mod layout;
+mod order;
+mod times;
+mod values;
+
+use layout::Layout;
+use order::Order;
+use planner_core::plan::Place;
+use planner_core::{Graph, Kind, Machine, Part, Plan, Step, TensorId};
+use std::collections::BTreeSet;
+use std::fmt;
+
+pub use planner_core::plan::Prediction;
+
+/// Iterations that are written out; the format times eight.
+pub const LAPS: u32 = 8;
+
+/// What a valid plan does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    /// The exact figures. Its `host_bytes` gives every tensor that is moved a room of its
+    /// own, which is one of several figures that the format accepts.
+    pub prediction: Prediction,
+    /// The least and the most that a plan may state as `host_bytes`: the states and inputs
+    /// that are moved, and all states and inputs with the temporaries that are moved.
+    pub accepted_host_bytes: (u64, u64),
+    /// The first step after which the most bytes of objects are held.
+    pub first_peak_step: usize,
+    /// Bytes that tensors and workspaces really fill of the objects held there.
+    pub requested_bytes_at_peak: u64,
+    /// When each step runs: all steps of the first iteration, then of the second, and so on.
+    pub timeline: Vec<Event>,
+}
+
+/// One step of one iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// The iteration, counted from 1.
+    pub lap: u32,
+    /// The position in the list.
+    pub step: usize,
+    /// When it starts; for an evict, when it completes.
+    pub start_ns: u64,
+    /// When it ends; for an evict, when it completes.
+    pub end_ns: u64,
+    /// Where memory is granted by releases: how many iterations back the last of them is
+    /// listed.
+    pub memory_lag: Option<u32>,
+}
+
+/// A rule that a plan breaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Where; nowhere in particular for sums over the whole plan.
+    pub place: Option<Place>,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl Violation {
+    fn at(place: Place, message: impl Into<String>) -> Self {
+        Self { place: Some(place), message: message.into() }
+    }
+
+    fn of_plan(message: impl Into<String>) -> Self {
+        Self { place: None, message: message.into() }
+    }
+
+    fn overflow() -> Self {
+        Self::of_plan("a size or a time exceeds 64 bits")
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place {
+            Some(place) => write!(f, "{place}: {}", self.message),
+            None => f.write_str(&self.message),
+        }
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// Judges a plan: every rule of the format, and that its predictions are exact.
+///
+/// # Errors
+/// The first rule found broken.
+pub fn judge(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+) -> Result<Judgement, Violation> {
+    let judgement = measure(graph, machine, plan)?;
+    check_prediction(machine, &plan.predicted, &judgement)?;
+    Ok(judgement)
+}
+
+/// Judges a plan by every rule but its predictions, which are ignored.
+///
+/// # Errors
+/// The first rule found broken.
+pub fn measure(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+) -> Result<Judgement, Violation> {
+    machine.check().map_err(|error| Violation::of_plan(error.to_string()))?;
+    check_ids(graph, plan)?;
+    let order = Order::check(graph, plan)?;
+    let layout = Layout::check(graph, machine, plan)?;
+    arena::check(graph, machine, plan, &order)?;
+    let deeds = values::walk(&layout, &order)?;
+    let timeline = times::run(&layout, machine, &deeds)?;
+    let (prediction, first_peak_step) = predict(&layout, machine, &deeds, &timeline)?;
+    Ok(Judgement {
+        prediction,
+        accepted_host_bytes: accepted_host_bytes(graph, plan),
+        first_peak_step,
+        requested_bytes_at_peak: deeds[first_peak_step].requested_bytes,
+        timeline,
+    })
+}
+
+fn check_ids(graph: &Graph<'_>, plan: &Plan<'_>) -> Result<(), Violation> {
+    let known = |place, tensor: TensorId| match graph.tensors().get(tensor.index()) {
+        Some(_) => Ok(()),
+        None => Err(Violation::at(place, format!("there is no {tensor}"))),
+    };
+    for (place, placement) in (0..).map(Place::Arena).zip(plan.arena) {
+        known(place, placement.tensor)?;
+    }
+    for (place, resident) in (0..).map(Place::Start).zip(plan.resident_at_start) {
+        known(place, resident.part.tensor)?;
+    }
+    for (place, step) in (0..).map(Place::Step).zip(plan.steps) {
+        match *step {
+            Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
+                known(place, part.tensor)?;
+            }
+            Step::Launch(op) if op.index() >= graph.ops().len() => {
+                return Err(Violation::at(place, format!("there is no {op}")));
+            }
+            Step::Launch(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// The exact figures, and the step at which the peak is first reached.
+fn predict(
+    layout: &Layout<'_>,
+    machine: &Machine,
+    deeds: &[values::Deed],
+    timeline: &[Event],
+) -> Result<(Prediction, usize), Violation> {
+    let (graph, plan) = (layout.graph, layout.plan);
+    let mut transferred_bytes = [0u64; 2];
+    let mut transfers_ns = [0u64; 2];
+    let (mut peak_bytes, mut first_peak_step) = (0, 0);
+    for (deed, event) in deeds.iter().zip(timeline).take(plan.steps.len()) {
+        if let Some(way) = deed.way() {
+            add(&mut transferred_bytes[way], deed.bytes)?;
+            add(&mut transfers_ns[way], event.end_ns - event.start_ns)?;
+        }
+        if deed.held_bytes > peak_bytes {
+            (peak_bytes, first_peak_step) = (deed.held_bytes, deed.step);
+        }
+    }
+    peak_bytes += u128::from(plan.arena_bytes);
+    let [h2d_bytes, d2h_bytes] = transferred_bytes;
+    let host_bytes = moved_bytes(graph, plan, |_| true);
+    if host_bytes_needed(graph, plan) > machine.host_bytes {
+        return Err(Violation::of_plan("the machine has too little pinned host memory"));
+    }
+    let prediction = Prediction {
+        period_ns: transfers_ns.into_iter().fold(lap_ns(plan, timeline), u64::max),
+        compute_ns: graph.compute_ns(),
+        peak_bytes: u64::try_from(peak_bytes).map_err(|_| Violation::overflow())?,
+        h2d_bytes,
+        d2h_bytes,
+        host_bytes,
+    };
+    Ok((prediction, first_peak_step))
+}
+
+fn add(sum: &mut u64, term: u64) -> Result<(), Violation> {
+    *sum = sum.checked_add(term).ok_or_else(Violation::overflow)?;
+    Ok(())
+}
+
+/// A quarter of the time from the end of the last launch of the fourth iteration to that of
+/// the eighth, rounded down.
+fn lap_ns(plan: &Plan<'_>, timeline: &[Event]) -> u64 {
+    let last_launch_ends_ns = |lap: u32| {
+        let mut launches = timeline.iter().rev().filter(|event| event.lap == lap);
+        launches
+            .find(|event| matches!(plan.steps[event.step], Step::Launch(_)))
+            .map_or(0, |event| event.end_ns)
+    };
+    (last_launch_ends_ns(8) - last_launch_ends_ns(4)) / 4
+}
+
+/// Bytes of the tensors of certain kinds of which the list moves something, each once.
+fn moved_bytes(graph: &Graph<'_>, plan: &Plan<'_>, counts: impl Fn(Kind) -> bool) -> u64 {
+    let moved: BTreeSet<TensorId> = plan
+        .steps
+        .iter()
+        .filter_map(|step| match *step {
+            Step::Prefetch(Part { tensor, .. }) | Step::Offload(Part { tensor, .. }) => {
+                Some(tensor)
+            }
+            Step::Launch(_) | Step::Evict(_) => None,
+        })
+        .collect();
+    let moved = moved.into_iter().map(|tensor| graph.tensor(tensor));
+    moved.filter(|tensor| counts(tensor.kind)).map(|tensor| tensor.bytes).sum()
+}
+
+/// The host memory that no plan with these steps can do without.
+fn host_bytes_needed(graph: &Graph<'_>, plan: &Plan<'_>) -> u64 {
+    moved_bytes(graph, plan, |kind| kind != Kind::Temporary)
+}
+
+/// What a plan may state as `host_bytes`.
+fn accepted_host_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> (u64, u64) {
+    let lasting = graph.tensors().iter().filter(|tensor| tensor.kind != Kind::Temporary);
+    let temporaries_bytes = moved_bytes(graph, plan, |kind| kind == Kind::Temporary);
+    let most_bytes = lasting.map(|tensor| tensor.bytes).sum::<u64>() + temporaries_bytes;
+    (host_bytes_needed(graph, plan), most_bytes)
+}
+
+/// `predicted` is exact, but for `host_bytes`, which lies in its interval and within the
+/// machine's host memory.
+fn check_prediction(
+    machine: &Machine,
+    predicted: &Prediction,
+    judgement: &Judgement,
+) -> Result<(), Violation> {
+    let exact = Prediction { host_bytes: predicted.host_bytes, ..judgement.prediction };
+    if *predicted != exact {
+        return Err(Violation::of_plan(format!("predicted is {predicted:?}, exact is {exact:?}")));
+    }
+    let (least_bytes, most_bytes) = judgement.accepted_host_bytes;
+    if !(least_bytes..=most_bytes).contains(&predicted.host_bytes) {
+        return Err(Violation::of_plan(format!(
+            "predicted host_bytes is {}, not from {least_bytes} to {most_bytes}",
+            predicted.host_bytes
+        )));
+    }
+    if predicted.host_bytes > machine.host_bytes {
+        return Err(Violation::of_plan("the plan states more host memory than the machine has"));
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! What may lie in the arena, and where.
+
+use super::Violation;
+use super::order::Order;
+use planner_core::plan::{ArenaPlacement, Place};
+use planner_core::{Graph, Kind, Machine, Plan, Step, TensorId};
+
+/// Checks places and kinds of all that lies in the arena.
+pub(super) fn check(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+    order: &Order<'_>,
+) -> Result<(), Violation> {
+    for (at, placement) in plan.arena.iter().enumerate() {
+        let place = Place::Arena(at as u32);
+        check_offset(graph, machine, plan, placement)
+            .map_err(|message| Violation::at(place, message))?;
+        for earlier in &plan.arena[..at] {
+            if earlier.tensor == placement.tensor {
+                return Err(Violation::at(place, format!("{} has two places", earlier.tensor)));
+            }
+            if overlap(graph, earlier, placement)
+                && !may_share(graph, order, earlier.tensor, placement.tensor)
+            {
+                let message = format!("shares bytes with {} while both live", earlier.tensor);
+                return Err(Violation::at(place, message));
+            }
+        }
+        match graph.tensor(placement.tensor).kind {
+            Kind::State => check_state(plan, placement.tensor),
+            Kind::Input => check_input(plan, order, placement.tensor),
+            Kind::Temporary => Ok(()),
+        }
+        .map_err(|message| Violation::at(place, message))?;
+    }
+    Ok(())
+}
+
+/// Offsets are multiples of 256, or of a chunk where that is smaller, and what lies there
+/// ends inside the arena.
+fn check_offset(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+    placement: &ArenaPlacement,
+) -> Result<(), &'static str> {
+    if !placement.offset_bytes.is_multiple_of(machine.chunk_bytes.min(256)) {
+        return Err("the offset is not aligned");
+    }
+    let end_bytes = placement.offset_bytes.checked_add(graph.tensor(placement.tensor).bytes);
+    if end_bytes.is_none_or(|end_bytes| end_bytes > plan.arena_bytes) {
+        return Err("it reaches past the end of the arena");
+    }
+    Ok(())
+}
+
+fn overlap(graph: &Graph<'_>, one: &ArenaPlacement, other: &ArenaPlacement) -> bool {
+    let ends_before = |one: &ArenaPlacement, other: &ArenaPlacement| {
+        one.offset_bytes + graph.tensor(one.tensor).bytes <= other.offset_bytes
+    };
+    !ends_before(one, other) && !ends_before(other, one)
+}
+
+/// States and inputs own their bytes. Two temporaries may share theirs when the spans from
+/// the first to the last launch that touches each do not overlap.
+fn may_share(graph: &Graph<'_>, order: &Order<'_>, one: TensorId, other: TensorId) -> bool {
+    let temporary = |tensor: TensorId| graph.tensor(tensor).kind == Kind::Temporary;
+    let apart = match (order.span(one), order.span(other)) {
+        (Some((first, last)), Some((other_first, other_last))) => {
+            last < other_first || other_last < first
+        }
+        _ => true,
+    };
+    temporary(one) && temporary(other) && apart
+}
+
+/// States in the arena are always resident at start.
+fn check_state(plan: &Plan<'_>, tensor: TensorId) -> Result<(), &'static str> {
+    let listed = plan.resident_at_start.iter().any(|resident| resident.part.tensor == tensor);
+    if listed { Ok(()) } else { Err("a state in the arena is resident at start") }
+}
+
+/// An input in the arena is read, is not written after that, and needs one prefetch. That
+/// this comes after the last read where the input is resident at start, and before where it
+/// is not, follows from what is resident when.
+fn check_input(plan: &Plan<'_>, order: &Order<'_>, tensor: TensorId) -> Result<(), &'static str> {
+    let Some(last_read) = order.last_read(tensor) else {
+        return Err("an input that is never read may not lie in the arena");
+    };
+    if order.last_write(tensor).is_some_and(|last_write| last_write > last_read) {
+        return Err("an input written after its last read may not lie in the arena");
+    }
+    let prefetches = plan
+        .steps
+        .iter()
+        .filter(|step| matches!(step, Step::Prefetch(part) if part.tensor == tensor))
+        .count();
+    if prefetches == 1 { Ok(()) } else { Err("an input in the arena needs one prefetch") }
+}

@@ -1,0 +1,253 @@
+//! When each step runs: three streams, the waits between them, and memory in list order.
+
+use super::layout::Layout;
+use super::values::Deed;
+use super::{Event, Violation};
+use planner_core::plan::Place;
+use planner_core::{Kind, Machine, OpId, Step, TensorId};
+
+/// Memory given back: one evict, or one workspace.
+struct Release {
+    lap: u32,
+    objects: u64,
+    completes_ns: u64,
+}
+
+/// What happens in one pool, in list order over all iterations.
+struct PoolBook {
+    count: u128,
+    allocated: u128,
+    releases: Vec<Release>,
+}
+
+/// When memory is granted, and by a release of which iteration.
+#[derive(Clone, Copy, Default)]
+struct Grant {
+    ns: u64,
+    lap: Option<u32>,
+}
+
+struct Clock<'a> {
+    layout: &'a Layout<'a>,
+    machine: &'a Machine,
+    deeds: &'a [Deed],
+    events: Vec<Event>,
+    pools: Vec<PoolBook>,
+}
+
+/// Times all steps. Every wait is for something listed earlier, so list order will do.
+pub(super) fn run(
+    layout: &Layout<'_>,
+    machine: &Machine,
+    deeds: &[Deed],
+) -> Result<Vec<Event>, Violation> {
+    let pools = start_pools(layout)?;
+    let mut clock = Clock { layout, machine, deeds, events: Vec::new(), pools };
+    for deed in deeds {
+        let event = clock.time(deed)?;
+        clock.release(deed, &event);
+        clock.events.push(event);
+    }
+    Ok(clock.events)
+}
+
+/// What is resident at start has been allocated and must fit.
+fn start_pools(layout: &Layout<'_>) -> Result<Vec<PoolBook>, Violation> {
+    let mut books: Vec<PoolBook> = layout
+        .plan
+        .pools
+        .iter()
+        .map(|pool| PoolBook { count: pool.count.into(), allocated: 0, releases: Vec::new() })
+        .collect();
+    for (place, resident) in (0..).map(Place::Start).zip(layout.plan.resident_at_start) {
+        let Some(pool) = layout.pool_of(resident.part.tensor) else { continue };
+        let objects = layout.named(place, resident.part)?;
+        books[pool]
+            .grant(objects.end - objects.start)
+            .ok_or_else(|| Violation::at(place, format!("pool {pool} is full")))?;
+    }
+    Ok(books)
+}
+
+impl PoolBook {
+    /// The allocation is granted when the shortest prefix of the releases that covers the
+    /// shortage has completed, and at once where there is no shortage. `None` where the
+    /// releases listed so far do not cover it.
+    fn grant(&mut self, objects: u64) -> Option<Grant> {
+        self.allocated += u128::from(objects);
+        let shortage = self.allocated.saturating_sub(self.count);
+        let mut grant = Grant::default();
+        let mut released = 0;
+        let mut releases = self.releases.iter();
+        while released < shortage {
+            let release = releases.next()?;
+            released += u128::from(release.objects);
+            grant.ns = grant.ns.max(release.completes_ns);
+            grant.lap = Some(release.lap);
+        }
+        Some(grant)
+    }
+}
+
+impl Clock<'_> {
+    fn time(&mut self, deed: &Deed) -> Result<Event, Violation> {
+        let (ready_ns, duration_ns) = match deed.action {
+            Step::Evict(_) => (self.evict_completes_ns(deed), Some(0)),
+            Step::Prefetch(_) => {
+                let duration_ns = self.transfer_ns(deed.bytes, self.machine.h2d_bytes_per_s);
+                (self.prefetch_ready_ns(deed), duration_ns)
+            }
+            Step::Offload(_) => {
+                let duration_ns = self.transfer_ns(deed.bytes, self.machine.d2h_bytes_per_s);
+                (self.offload_ready_ns(deed), duration_ns)
+            }
+            Step::Launch(op) => (self.launch_ready_ns(op), Some(self.layout.graph.op(op).time_ns)),
+        };
+        let grant = self.grant(deed)?;
+        let start_ns = ready_ns.max(grant.ns).max(self.stream_free_ns(deed.action));
+        let end_ns = duration_ns.and_then(|duration_ns| start_ns.checked_add(duration_ns));
+        Ok(Event {
+            lap: deed.lap,
+            step: deed.step,
+            start_ns,
+            end_ns: end_ns.ok_or_else(Violation::overflow)?,
+            memory_lag: grant.lap.map(|lap| deed.lap - lap),
+        })
+    }
+
+    /// `transfer_latency_ns + ceil(bytes * 10^9 / bandwidth)`.
+    fn transfer_ns(&self, bytes: u64, bytes_per_s: u64) -> Option<u64> {
+        let copy_ns = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(bytes_per_s));
+        u64::try_from(copy_ns).ok()?.checked_add(self.machine.transfer_latency_ns)
+    }
+
+    /// A launch's allocations in one pool are one grant.
+    fn grant(&mut self, deed: &Deed) -> Result<Grant, Violation> {
+        let mut latest = Grant::default();
+        for (&pool, &objects) in &deed.allocated {
+            let grant = self.pools[pool].grant(objects).ok_or_else(|| {
+                let place = Place::Step(deed.step as u32);
+                Violation::at(place, format!("pool {pool} never has enough free objects"))
+            })?;
+            latest.ns = latest.ns.max(grant.ns);
+            latest.lap = latest.lap.max(grant.lap);
+        }
+        Ok(latest)
+    }
+
+    /// A workspace is released at its launch's own position and complete when the op ends.
+    fn release(&mut self, deed: &Deed, event: &Event) {
+        let released = match deed.action {
+            Step::Evict(part) => self
+                .layout
+                .pool_of(part.tensor)
+                .map(|pool| (pool, deed.objects.end - deed.objects.start)),
+            Step::Launch(op) => self.layout.workspace(op),
+            Step::Prefetch(_) | Step::Offload(_) => None,
+        };
+        if let Some((pool, objects)) = released {
+            let release = Release { lap: deed.lap, objects, completes_ns: event.end_ns };
+            self.pools[pool].releases.push(release);
+        }
+    }
+
+    /// The end of the last of certain steps listed so far. Each stream ends its steps in list
+    /// order, so of one stream's steps the last one ends last.
+    fn last_end_ns(&self, matches: impl Fn(&Deed) -> bool) -> u64 {
+        let done = self.deeds.iter().zip(&self.events).filter(|(deed, _)| matches(deed));
+        done.map(|(_, event)| event.end_ns).max().unwrap_or(0)
+    }
+
+    fn last_launch_ends_ns(&self, matches: impl Fn(OpId) -> bool) -> u64 {
+        self.last_end_ns(|deed| matches!(deed.action, Step::Launch(op) if matches(op)))
+    }
+
+    fn touches(&self, op: OpId, tensor: TensorId) -> bool {
+        self.layout.graph.touches(op).any(|touched| touched == tensor)
+    }
+
+    /// Each stream takes its steps in list order, one after the other.
+    fn stream_free_ns(&self, action: Step) -> u64 {
+        self.last_end_ns(|deed| match action {
+            Step::Launch(_) => matches!(deed.action, Step::Launch(_)),
+            Step::Prefetch(_) => matches!(deed.action, Step::Prefetch(_)),
+            Step::Offload(_) => matches!(deed.action, Step::Offload(_)),
+            Step::Evict(_) => false,
+        })
+    }
+
+    /// A prefetch waits for the last offload of the same objects and the last launch that
+    /// touches the tensor.
+    fn prefetch_ready_ns(&self, deed: &Deed) -> u64 {
+        let Step::Prefetch(part) = deed.action else { return 0 };
+        let offloaded_ns = self
+            .last_end_ns(|other| matches!(other.action, Step::Offload(_)) && share(deed, other));
+        let kind = self.layout.graph.tensor(part.tensor).kind;
+        let whole = deed.objects == (0..self.layout.objects(part.tensor));
+        let unused_ns = if kind == Kind::Input && whole && !self.layout.in_arena(part.tensor) {
+            self.second_copy_free_ns(part.tensor)
+        } else {
+            self.last_launch_ends_ns(|op| self.touches(op, part.tensor))
+        };
+        offloaded_ns.max(unused_ns)
+    }
+
+    /// THE RULE OF TWO COPIES. A whole input may arrive beside the copy that is still in use,
+    /// but two copies are the most: the one before must be out of use. It is when the last
+    /// launch that touches the input and is listed before the previous prefetch of the input
+    /// has ended.
+    fn second_copy_free_ns(&self, tensor: TensorId) -> u64 {
+        let listed = &self.deeds[..self.events.len()];
+        let previous = listed
+            .iter()
+            .rposition(|deed| matches!(deed.action, Step::Prefetch(part) if part.tensor == tensor));
+        let before = self.deeds[..previous.unwrap_or(0)].iter().zip(&self.events);
+        let touching = before.filter(
+            |(deed, _)| matches!(deed.action, Step::Launch(op) if self.touches(op, tensor)),
+        );
+        touching.map(|(_, event)| event.end_ns).max().unwrap_or(0)
+    }
+
+    /// A launch waits until every tensor it touches has arrived and no tensor it writes is
+    /// still being offloaded.
+    fn launch_ready_ns(&self, op: OpId) -> u64 {
+        let writes = self.layout.graph.writes(op);
+        self.last_end_ns(|deed| match deed.action {
+            Step::Prefetch(part) => self.touches(op, part.tensor),
+            Step::Offload(part) => writes.contains(&part.tensor),
+            Step::Launch(_) | Step::Evict(_) => false,
+        })
+    }
+
+    /// An offload waits for the last write of the tensor and the last prefetch of the same
+    /// objects.
+    fn offload_ready_ns(&self, deed: &Deed) -> u64 {
+        let Step::Offload(part) = deed.action else { return 0 };
+        let written_ns =
+            self.last_launch_ends_ns(|op| self.layout.graph.writes(op).contains(&part.tensor));
+        let arrived_ns = self
+            .last_end_ns(|other| matches!(other.action, Step::Prefetch(_)) && share(deed, other));
+        written_ns.max(arrived_ns)
+    }
+
+    /// An evict completes when the last launch that touches the tensor, and the last offload
+    /// and prefetch of each of its objects, have ended.
+    fn evict_completes_ns(&self, deed: &Deed) -> u64 {
+        let Step::Evict(part) = deed.action else { return 0 };
+        let used_ns = self.last_launch_ends_ns(|op| self.touches(op, part.tensor));
+        let copied_ns = self.last_end_ns(|other| other.way().is_some() && share(deed, other));
+        used_ns.max(copied_ns)
+    }
+}
+
+/// Whether two steps name some object in common.
+fn share(one: &Deed, other: &Deed) -> bool {
+    let tensor = |deed: &Deed| match deed.action {
+        Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => Some(part.tensor),
+        Step::Launch(_) => None,
+    };
+    tensor(one).is_some()
+        && tensor(one) == tensor(other)
+        && one.objects.start < other.objects.end
+        && other.objects.start < one.objects.end
+}

@@ -1,0 +1,148 @@
+//! Random pools and a random arena.
+
+use crate::choices::Choices;
+use planner_core::plan::ArenaPlacement;
+use planner_core::{Graph, Kind, Machine, OpId, TensorId};
+
+/// Where everything lies. How many objects each pool has comes out later.
+pub(super) struct Homes {
+    pub(super) arena_bytes: u64,
+    pub(super) arena: Vec<ArenaPlacement>,
+    pub(super) pools_object_bytes: Vec<u64>,
+    pub(super) tensor_pool: Vec<u32>,
+    pub(super) workspace_pool: Vec<u32>,
+}
+
+impl Homes {
+    /// One to three pools, of chunks and of slabs, and an arena in one of two cases.
+    pub(super) fn choose(
+        graph: &Graph<'_>,
+        machine: &Machine,
+        order: &[OpId],
+        choices: &mut Choices,
+    ) -> Self {
+        let chunk_bytes = machine.chunk_bytes;
+        let mut pools_object_bytes = vec![chunk_bytes * (1 + choices.below(2) as u64)];
+        if choices.one_in(2) {
+            pools_object_bytes.push(1 + choices.below(700) as u64);
+        }
+        if choices.one_in(3) {
+            pools_object_bytes.push(chunk_bytes * (1 + choices.below(3) as u64));
+        }
+        let mut homes = Self {
+            arena_bytes: 0,
+            arena: Vec::new(),
+            tensor_pool: Vec::new(),
+            workspace_pool: Vec::new(),
+            pools_object_bytes,
+        };
+        let mut pool_for = |bytes| homes.pool_for(machine, bytes, choices);
+        let tensor_pool: Vec<u32> =
+            graph.tensors().iter().map(|tensor| pool_for(tensor.bytes)).collect();
+        let workspace_pool: Vec<u32> =
+            graph.ops().iter().map(|op| pool_for(op.workspace_bytes)).collect();
+        homes.tensor_pool = unless_all_zero(tensor_pool);
+        homes.workspace_pool = unless_all_zero(workspace_pool);
+        if choices.one_in(2) {
+            homes.fill_arena(graph, machine, order, choices);
+            homes.arena_bytes += choices.below(3) as u64 * 100;
+        }
+        homes
+    }
+
+    /// A pool of chunks, or one of slabs that are large enough.
+    fn pool_for(&self, machine: &Machine, bytes: u64, choices: &mut Choices) -> u32 {
+        let suits = |&pool: &u32| {
+            let object_bytes = self.pools_object_bytes[pool as usize];
+            bytes <= object_bytes || object_bytes.is_multiple_of(machine.chunk_bytes)
+        };
+        let suitable: Vec<u32> = (0..self.pools_object_bytes.len() as u32).filter(suits).collect();
+        choices.pick(&suitable).unwrap_or(0)
+    }
+
+    pub(super) fn in_arena(&self, tensor: TensorId) -> bool {
+        self.arena.iter().any(|placement| placement.tensor == tensor)
+    }
+
+    /// The pool of a tensor, none in the arena.
+    pub(super) fn pool_of(&self, tensor: TensorId) -> Option<usize> {
+        let pool = self.tensor_pool.get(tensor.index()).map_or(0, |&pool| pool as usize);
+        (!self.in_arena(tensor)).then_some(pool)
+    }
+
+    /// Objects of a tensor; one in the arena.
+    pub(super) fn objects(&self, graph: &Graph<'_>, tensor: TensorId) -> usize {
+        let bytes = graph.tensor(tensor).bytes;
+        self.pool_of(tensor)
+            .map_or(1, |pool| bytes.div_ceil(self.pools_object_bytes[pool]) as usize)
+    }
+
+    /// The pool of an op's workspace, and its objects there.
+    pub(super) fn workspace(&self, graph: &Graph<'_>, op: OpId) -> (usize, u64) {
+        let pool = self.workspace_pool.get(op.index()).map_or(0, |&pool| pool as usize);
+        (pool, graph.op(op).workspace_bytes.div_ceil(self.pools_object_bytes[pool]))
+    }
+
+    /// Puts some of the tensors that may lie there at the first offset that is free for them.
+    fn fill_arena(
+        &mut self,
+        graph: &Graph<'_>,
+        machine: &Machine,
+        order: &[OpId],
+        choices: &mut Choices,
+    ) {
+        for tensor in graph.tensor_ids() {
+            let bytes = graph.tensor(tensor).bytes;
+            if bytes > 2048 || choices.one_in(2) || !may_lie_in_arena(graph, order, tensor) {
+                continue;
+            }
+            let step_bytes = machine.chunk_bytes.min(256);
+            let mut offset_bytes = 0;
+            while !self.is_free(graph, order, tensor, offset_bytes) {
+                offset_bytes += step_bytes;
+            }
+            self.arena.push(ArenaPlacement { tensor, offset_bytes });
+            self.arena_bytes = self.arena_bytes.max(offset_bytes + bytes);
+        }
+    }
+
+    fn is_free(
+        &self,
+        graph: &Graph<'_>,
+        order: &[OpId],
+        tensor: TensorId,
+        offset_bytes: u64,
+    ) -> bool {
+        let end_bytes = offset_bytes + graph.tensor(tensor).bytes;
+        self.arena.iter().all(|other| {
+            let other_end_bytes = other.offset_bytes + graph.tensor(other.tensor).bytes;
+            end_bytes <= other.offset_bytes
+                || other_end_bytes <= offset_bytes
+                || live_apart(graph, order, tensor, other.tensor)
+        })
+    }
+}
+
+fn unless_all_zero(table: Vec<u32>) -> Vec<u32> {
+    if table.iter().all(|&pool| pool == 0) { Vec::new() } else { table }
+}
+
+/// Whether both are temporaries and one is done with before the other is first touched.
+fn live_apart(graph: &Graph<'_>, order: &[OpId], one: TensorId, other: TensorId) -> bool {
+    let touches = |op: &OpId, tensor| graph.touches(*op).any(|touched| touched == tensor);
+    let span = |tensor| {
+        let first = order.iter().position(|op| touches(op, tensor));
+        first.zip(order.iter().rposition(|op| touches(op, tensor)))
+    };
+    let temporary = |tensor| graph.tensor(tensor).kind == Kind::Temporary;
+    let (Some(one_span), Some(other_span)) = (span(one), span(other)) else { return false };
+    let apart = one_span.1 < other_span.0 || other_span.1 < one_span.0;
+    temporary(one) && temporary(other) && apart
+}
+
+/// Inputs that are never read, or written after their last read, may not.
+fn may_lie_in_arena(graph: &Graph<'_>, order: &[OpId], tensor: TensorId) -> bool {
+    let last_read = order.iter().rposition(|&op| graph.reads(op).contains(&tensor));
+    let last_write = order.iter().rposition(|&op| graph.writes(op).contains(&tensor));
+    graph.tensor(tensor).kind != Kind::Input || (last_read.is_some() && last_write <= last_read)
+}

@@ -1,0 +1,189 @@
+//! Corruptions of plans.
+
+use super::RandomPlan;
+use crate::choices::Choices;
+use planner_core::{Graph, Machine, OpId, Part, Step, TensorId};
+
+/// The plan with one random corruption. Where it is valid all the same, its predictions are
+/// exact again, unless they are what was corrupted.
+#[must_use]
+pub fn mutate(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &RandomPlan,
+    choices: &mut Choices,
+) -> RandomPlan {
+    let mut mutated = plan.clone();
+    match choices.below(8) {
+        0..=3 => corrupt_steps(graph, &mut mutated, choices),
+        4 => corrupt_start(graph, &mut mutated, choices),
+        5 => corrupt_pools(graph, &mut mutated, choices),
+        6 => corrupt_arena(graph, machine, &mut mutated, choices),
+        _ => {
+            corrupt_figures(machine, &mut mutated, choices);
+            return mutated;
+        }
+    }
+    mutated.predicted_by_ledger(graph, machine)
+}
+
+fn corrupt_steps(graph: &Graph<'_>, plan: &mut RandomPlan, choices: &mut Choices) {
+    let at = choices.below(plan.steps.len());
+    let other = choices.below(plan.steps.len());
+    match choices.below(8) {
+        0 => {
+            plan.steps.remove(at);
+        }
+        1 => plan.steps.swap(at, other),
+        2 => {
+            let step = plan.steps.remove(at);
+            plan.steps.insert(other, step);
+        }
+        3 => plan.steps.insert(other, plan.steps[at]),
+        4 => plan.steps.insert(at, random_step(graph, choices)),
+        5 => plan.steps[at] = random_step(graph, choices),
+        6 => {
+            let tensor = random_tensor(graph, choices);
+            plan.steps.retain(|step| !moves(step, tensor));
+        }
+        _ => plan.steps[at] = renamed(graph, plan.steps[at], choices),
+    }
+}
+
+/// Whether a step copies or evicts some of the tensor.
+fn moves(step: &Step, tensor: TensorId) -> bool {
+    match step {
+        Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => part.tensor == tensor,
+        Step::Launch(_) => false,
+    }
+}
+
+/// The step with another tensor, range or op.
+fn renamed(graph: &Graph<'_>, step: Step, choices: &mut Choices) -> Step {
+    match step {
+        Step::Launch(_) => Step::Launch(random_op(graph, choices)),
+        Step::Prefetch(part) => Step::Prefetch(altered(graph, part, choices)),
+        Step::Offload(part) => Step::Offload(altered(graph, part, choices)),
+        Step::Evict(part) => Step::Evict(altered(graph, part, choices)),
+    }
+}
+
+/// One of a graph's ops, or the first id that it does not have.
+fn random_op(graph: &Graph<'_>, choices: &mut Choices) -> OpId {
+    OpId(choices.below(graph.ops().len() + 1) as u32)
+}
+
+fn random_tensor(graph: &Graph<'_>, choices: &mut Choices) -> TensorId {
+    TensorId(choices.below(graph.tensors().len() + 1) as u32)
+}
+
+fn random_step(graph: &Graph<'_>, choices: &mut Choices) -> Step {
+    let part = random_part(graph, choices);
+    match choices.below(4) {
+        0 => Step::Prefetch(part),
+        1 => Step::Offload(part),
+        2 => Step::Evict(part),
+        _ => Step::Launch(random_op(graph, choices)),
+    }
+}
+
+fn random_part(graph: &Graph<'_>, choices: &mut Choices) -> Part {
+    let tensor = random_tensor(graph, choices);
+    match choices.below(2) {
+        0 => Part::whole(tensor),
+        _ => Part { tensor, first: choices.below(4) as u64, count: choices.below(4) as u64 },
+    }
+}
+
+fn altered(graph: &Graph<'_>, part: Part, choices: &mut Choices) -> Part {
+    match choices.below(6) {
+        0 => random_part(graph, choices),
+        1 => Part { tensor: random_tensor(graph, choices), ..part },
+        2 => Part { first: part.first + 1, count: part.count.saturating_sub(1), ..part },
+        3 => Part { count: part.count.saturating_sub(1), ..part },
+        4 => Part { first: 0, count: part.count.saturating_add(1), ..part },
+        _ => Part { first: u64::MAX, count: 2, ..part },
+    }
+}
+
+fn corrupt_start(graph: &Graph<'_>, plan: &mut RandomPlan, choices: &mut Choices) {
+    let residents = &mut plan.resident_at_start;
+    let at = choices.below(residents.len());
+    match (choices.below(4), residents.get_mut(at)) {
+        (0, Some(_)) => {
+            residents.remove(at);
+        }
+        (1, Some(resident)) => resident.host_copy = !resident.host_copy,
+        (2, Some(resident)) => resident.part = altered(graph, resident.part, choices),
+        _ => {
+            let part = random_part(graph, choices);
+            let host_copy = choices.one_in(2);
+            residents.push(planner_core::plan::Resident { part, host_copy });
+        }
+    }
+}
+
+fn corrupt_pools(graph: &Graph<'_>, plan: &mut RandomPlan, choices: &mut Choices) {
+    let pools = plan.pools.len();
+    let Some(pool) = plan.pools.get_mut(choices.below(pools)) else { return };
+    match choices.below(7) {
+        0 => pool.count = pool.count.saturating_sub(1),
+        1 => pool.object_bytes += 1,
+        2 => pool.object_bytes = pool.object_bytes.div_ceil(2),
+        3 => pool.object_bytes = 0,
+        4 => pool.count = u64::MAX,
+        5 => {
+            plan.tensor_pool.resize(graph.tensors().len(), 0);
+            let tensor = choices.below(graph.tensors().len());
+            plan.tensor_pool[tensor] = choices.below(pools + 1) as u32;
+        }
+        _ => {
+            plan.workspace_pool.resize(graph.ops().len(), 0);
+            plan.workspace_pool.truncate(graph.ops().len() - choices.below(2));
+            if let Some(pool) = plan.workspace_pool.last_mut() {
+                *pool = choices.below(pools + 1) as u32;
+            }
+        }
+    }
+}
+
+/// Moves or adds something in the arena; what an addition needs of the budget is granted.
+fn corrupt_arena(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &mut RandomPlan,
+    choices: &mut Choices,
+) {
+    let at = choices.below(plan.arena.len());
+    match (choices.below(5), plan.arena.get_mut(at)) {
+        (0, Some(placement)) => placement.offset_bytes += 1,
+        (1, Some(placement)) => placement.offset_bytes = 0,
+        (2, Some(placement)) => placement.tensor = random_tensor(graph, choices),
+        (3, Some(_)) => {
+            plan.arena.remove(at);
+        }
+        _ => {
+            let tensor = random_tensor(graph, choices);
+            let offset_bytes = plan.arena_bytes.next_multiple_of(machine.chunk_bytes.max(256));
+            let bytes = graph.tensors().get(tensor.index()).map_or(0, |tensor| tensor.bytes);
+            plan.budget_bytes += offset_bytes + bytes + machine.chunk_bytes;
+            plan.arena_bytes = offset_bytes + bytes;
+            plan.arena.push(planner_core::plan::ArenaPlacement { tensor, offset_bytes });
+        }
+    }
+}
+
+fn corrupt_figures(machine: &Machine, plan: &mut RandomPlan, choices: &mut Choices) {
+    let predicted = &mut plan.predicted;
+    match choices.below(9) {
+        0 => predicted.period_ns += 1,
+        1 => predicted.compute_ns = predicted.compute_ns.saturating_sub(1),
+        2 => predicted.peak_bytes += machine.chunk_bytes,
+        3 => predicted.h2d_bytes = predicted.h2d_bytes.saturating_sub(1),
+        4 => predicted.d2h_bytes += 1,
+        5 => predicted.host_bytes += 1,
+        6 => predicted.host_bytes = predicted.host_bytes.saturating_sub(1),
+        7 => plan.budget_bytes = machine.device_bytes + 1,
+        _ => plan.budget_bytes = plan.budget_bytes.saturating_sub(machine.chunk_bytes),
+    }
+}

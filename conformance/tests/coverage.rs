@@ -1,0 +1,265 @@
+//! The generated plans show everything that a plan can do, and the corrupt ones break every
+//! rule.
+
+use conformance::ledger::{Judgement, judge};
+use conformance::plans::{Case, cases, mutated_cases};
+use planner_core::{Kind, OpId, Part, Step, TensorId};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use std::collections::BTreeMap;
+
+const PLANS: usize = 500;
+
+/// The same cases in every run.
+fn samples(strategy: impl Strategy<Value = Case>, count: usize) -> Vec<Case> {
+    let mut runner = TestRunner::deterministic();
+    let mut sample = || strategy.new_tree(&mut runner).expect("no case is rejected").current();
+    (0..count).map(|_| sample()).collect()
+}
+
+fn launches(case: &Case) -> Vec<(usize, OpId)> {
+    let steps = case.plan.steps.iter().enumerate();
+    steps
+        .filter_map(|(at, step)| match *step {
+            Step::Launch(op) => Some((at, op)),
+            _ => None,
+        })
+        .collect()
+}
+
+fn last_launch(case: &Case, matches: impl Fn(OpId) -> bool) -> Option<usize> {
+    launches(case).into_iter().rfind(|&(_, op)| matches(op)).map(|(at, _)| at)
+}
+
+fn last_read(case: &Case, tensor: TensorId) -> Option<usize> {
+    last_launch(case, |op| case.graph.graph().reads(op).contains(&tensor))
+}
+
+fn last_write(case: &Case, tensor: TensorId) -> Option<usize> {
+    last_launch(case, |op| case.graph.graph().writes(op).contains(&tensor))
+}
+
+fn inputs(case: &Case) -> impl Iterator<Item = TensorId> {
+    case.graph.graph().tensor_ids().filter(|&tensor| kind(case, tensor) == Kind::Input)
+}
+
+fn kind(case: &Case, tensor: TensorId) -> Kind {
+    case.graph.tensors[tensor.index()].kind
+}
+
+fn in_arena(case: &Case, kind: Kind) -> Vec<TensorId> {
+    let tensors = case.plan.arena.iter().map(|placement| placement.tensor);
+    tensors.filter(|tensor| case.graph.tensors[tensor.index()].kind == kind).collect()
+}
+
+fn at_start(case: &Case, tensor: TensorId) -> bool {
+    case.plan.resident_at_start.iter().any(|resident| resident.part.tensor == tensor)
+}
+
+fn parts(case: &Case) -> impl Iterator<Item = Part> {
+    case.plan.steps.iter().filter_map(|step| match *step {
+        Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => Some(part),
+        Step::Launch(_) => None,
+    })
+}
+
+fn prefetches(case: &Case, tensor: TensorId) -> Vec<usize> {
+    let steps = case.plan.steps.iter().enumerate();
+    steps
+        .filter(|(_, step)| matches!(step, Step::Prefetch(part) if part.tensor == tensor))
+        .map(|(at, _)| at)
+        .collect()
+}
+
+/// A part that is not all of its tensor.
+fn is_partial(case: &Case, part: Part) -> bool {
+    let pool = case.plan.tensor_pool.get(part.tensor.index()).map_or(0, |&pool| pool as usize);
+    let bytes = case.graph.tensors[part.tensor.index()].bytes;
+    !part.is_whole() && part.count < bytes.div_ceil(case.plan.pools[pool].object_bytes)
+}
+
+fn shares_bytes(case: &Case) -> bool {
+    let end = |at: usize| {
+        let placement = case.plan.arena[at];
+        placement.offset_bytes + case.graph.tensors[placement.tensor.index()].bytes
+    };
+    (0..case.plan.arena.len()).any(|one| {
+        (0..one).any(|other| {
+            case.plan.arena[one].offset_bytes < end(other)
+                && case.plan.arena[other].offset_bytes < end(one)
+        })
+    })
+}
+
+fn evicts_without_host_copy(case: &Case) -> bool {
+    case.plan.steps.iter().enumerate().any(|(at, step)| match *step {
+        Step::Evict(part) => {
+            let offloaded = case.plan.steps[..at].iter().any(
+                |earlier| matches!(earlier, Step::Offload(other) if other.tensor == part.tensor),
+            );
+            kind(case, part.tensor) == Kind::State
+                && !offloaded
+                && last_write(case, part.tensor).is_some_and(|write| write > at)
+        }
+        _ => false,
+    })
+}
+
+fn longest_lag(judgement: &Judgement) -> u32 {
+    judgement.timeline.iter().filter_map(|event| event.memory_lag).max().unwrap_or(0)
+}
+
+type Class = (&'static str, fn(&Case, &Judgement) -> bool);
+
+const CLASSES: &[Class] = &[
+    ("update in place", |case, _| {
+        let graph = case.graph.graph();
+        graph.op_ids().any(|op| graph.reads(op).iter().any(|t| graph.writes(op).contains(t)))
+    }),
+    ("tensor that no op touches", |case, _| {
+        let graph = case.graph.graph();
+        let untouched = |tensor| !graph.op_ids().any(|op| graph.touches(op).any(|t| t == tensor));
+        graph.tensor_ids().any(untouched)
+    }),
+    ("input that is never read", |case, _| inputs(case).any(|t| last_read(case, t).is_none())),
+    ("input written after its last read", |case, _| {
+        inputs(case).any(|t| last_read(case, t).is_some_and(|r| last_write(case, t) > Some(r)))
+    }),
+    ("workspace", |case, _| case.graph.ops.iter().any(|op| op.workspace_bytes > 0)),
+    ("op that takes no time", |case, _| case.graph.ops.iter().any(|op| op.time_ns == 0)),
+    ("another order of the ops", |case, _| !launches(case).iter().map(|l| l.1).is_sorted()),
+    ("range", |case, _| parts(case).any(|part| is_partial(case, part))),
+    ("all objects as a range", |case, _| {
+        parts(case).any(|part| !part.is_whole() && !is_partial(case, part))
+    }),
+    ("range resident at start", |case, _| {
+        case.plan.resident_at_start.iter().any(|resident| is_partial(case, resident.part))
+    }),
+    ("nothing resident at start", |case, _| case.plan.resident_at_start.is_empty()),
+    ("stale host copy at start", |case, _| {
+        case.plan
+            .resident_at_start
+            .iter()
+            .any(|resident| !resident.host_copy && kind(case, resident.part.tensor) == Kind::State)
+    }),
+    ("offloaded state", |case, judgement| {
+        judgement.prediction.d2h_bytes > 0
+            && parts(case).any(|part| kind(case, part.tensor) == Kind::State)
+    }),
+    ("offloaded temporary that comes back", |case, _| {
+        let temporaries = case.graph.graph().tensor_ids();
+        temporaries
+            .filter(|&tensor| kind(case, tensor) == Kind::Temporary)
+            .any(|tensor| !prefetches(case, tensor).is_empty())
+    }),
+    ("evict of a value that is overwritten", |case, _| evicts_without_host_copy(case)),
+    ("several pools in use", |case, _| {
+        case.plan.tensor_pool.iter().any(|&pool| pool != case.plan.tensor_pool[0])
+    }),
+    ("objects that are no multiple of a chunk", |case, _| {
+        let pools = case.plan.pools.iter();
+        pools.clone().any(|pool| pool.count > 0 && pool.object_bytes % case.machine.chunk_bytes > 0)
+    }),
+    ("state in the arena", |case, _| !in_arena(case, Kind::State).is_empty()),
+    ("temporary in the arena", |case, _| !in_arena(case, Kind::Temporary).is_empty()),
+    ("bytes of the arena that are shared", |case, _| shares_bytes(case)),
+    ("input in the arena, there at start", |case, _| {
+        in_arena(case, Kind::Input).into_iter().any(|tensor| at_start(case, tensor))
+    }),
+    ("input in the arena, not there at start", |case, _| {
+        in_arena(case, Kind::Input).into_iter().any(|tensor| !at_start(case, tensor))
+    }),
+    ("input prefetched for the next iteration", |case, _| {
+        inputs(case).any(|tensor| {
+            let read = last_read(case, tensor);
+            at_start(case, tensor)
+                && read.is_some()
+                && prefetches(case, tensor).last().copied() > read
+        })
+    }),
+    ("input prefetched twice", |case, _| inputs(case).any(|t| prefetches(case, t).len() > 1)),
+    ("memory granted by the iteration before", |_, judgement| longest_lag(judgement) == 1),
+    ("memory granted by an iteration long before", |_, judgement| longest_lag(judgement) >= 2),
+    ("memory granted at once", |_, judgement| {
+        judgement.timeline.iter().all(|event| event.memory_lag.is_none())
+    }),
+    ("stall", |_, judgement| judgement.prediction.period_ns > judgement.prediction.compute_ns),
+    ("no stall", |case, judgement| {
+        judgement.prediction.h2d_bytes > 0
+            && judgement.prediction.period_ns == judgement.prediction.compute_ns
+            && case.plan.steps.len() > case.graph.ops.len()
+    }),
+    ("many steps", |case, _| case.plan.steps.len() > 50),
+];
+
+#[test]
+fn generated_plans_show_everything() {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for case in samples(cases(), PLANS) {
+        let judgement = judge(&case.graph.graph(), &case.machine, &case.plan.plan()).unwrap();
+        for (name, shows) in CLASSES {
+            *counts.entry(name).or_default() += usize::from(shows(&case, &judgement));
+        }
+    }
+    println!("{counts:#?}");
+    for (name, count) in counts {
+        assert!(count >= PLANS / 100, "only {count} of {PLANS} plans show: {name}");
+    }
+}
+
+/// What the ledger says of corrupt plans, one for each of its rules that a single corruption
+/// can break.
+const REFUSALS: &[&str] = &[
+    "a pool table has the wrong length",
+    "exceeds 64 bits",
+    "a state in the arena is resident at start",
+    "an input in the arena needs one prefetch",
+    "an object has no bytes",
+    "take more than the budget",
+    "past the end of the arena",
+    "no multiple of a chunk",
+    "no range of",
+    "depends on",
+    "is launched twice",
+    "is never launched",
+    "is full",
+    "never has enough free objects",
+    "predicted host_bytes",
+    "predicted is",
+    "shares bytes",
+    "has no host copy and claims one",
+    "has two places",
+    "is a temporary",
+    "is listed twice",
+    "is not resident",
+    "is resident already",
+    "is still resident",
+    "has no ranges",
+    "where this step is not allowed",
+    "more than the device has",
+    "does not hold the current value",
+    "the host has no valid copy",
+    "is not aligned",
+    "the only copy of",
+    "there is no op",
+    "there is no such pool",
+    "there is no tensor",
+];
+
+#[test]
+fn mutated_plans_break_every_rule() {
+    let mut messages = Vec::new();
+    let mut valid = 0;
+    for case in samples(mutated_cases(), 6 * PLANS) {
+        match judge(&case.graph.graph(), &case.machine, &case.plan.plan()) {
+            Ok(_) => valid += 1,
+            Err(violation) => messages.push(violation.to_string()),
+        }
+    }
+    assert!(valid > PLANS / 10, "a corruption that changes nothing that matters is valid");
+    for refusal in REFUSALS {
+        let count = messages.iter().filter(|message| message.contains(refusal)).count();
+        println!("{count} {refusal}");
+        assert!(count > 1, "no corrupt plan is refused with: {refusal}");
+    }
+}

@@ -1,0 +1,33 @@
+//! The generators make what they say, and all of it.
+
+use conformance::ledger::{judge, measure};
+use conformance::plans::{cases, mutated_cases};
+use proptest::prelude::*;
+
+proptest! {
+    #[test]
+    fn every_generated_plan_is_valid(case in cases()) {
+        let judged = judge(&case.graph.graph(), &case.machine, &case.plan.plan());
+        prop_assert!(judged.is_ok(), "{}", judged.unwrap_err());
+    }
+
+    #[test]
+    fn mutated_plans_do_not_break_the_ledger(case in mutated_cases()) {
+        let _ = judge(&case.graph.graph(), &case.machine, &case.plan.plan());
+    }
+
+    #[test]
+    fn one_more_object_delays_nothing(case in cases(), pool in 0..3usize) {
+        let graph = case.graph.graph();
+        let before = measure(&graph, &case.machine, &case.plan.plan()).unwrap().timeline;
+        let mut richer = case.plan.clone();
+        let pools = richer.pools.len();
+        let pool = &mut richer.pools[pool % pools];
+        pool.count += 1;
+        richer.budget_bytes += pool.object_bytes + case.machine.chunk_bytes;
+        let after = measure(&graph, &case.machine, &richer.plan()).unwrap().timeline;
+        for (event, sooner) in before.iter().zip(&after) {
+            prop_assert!(sooner.start_ns <= event.start_ns, "{:?} {:?}", event, sooner);
+        }
+    }
+}
