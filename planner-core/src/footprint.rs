@@ -40,11 +40,20 @@ pub struct Footprint {
     pub h2d_bytes: u64,
     /// Bytes copied to the host in one iteration.
     pub d2h_bytes: u64,
-    /// Host room for every state and input that moves, and every temporary that is offloaded.
-    pub host_bytes: u64,
+    /// Host room for every state and input that moves.
+    pub host_lasting_bytes: u64,
+    /// Host room for every temporary that moves, each with a room of its own.
+    pub host_temporary_bytes: u64,
 }
 
 impl Footprint {
+    /// Pinned host memory with a room of its own for every tensor that moves.
+    #[must_use]
+    pub const fn host_bytes(&self) -> u64 {
+        // Cannot overflow: all tensors together fit into 64 bits.
+        self.host_lasting_bytes.saturating_add(self.host_temporary_bytes)
+    }
+
     /// The peak less the requested bytes: idle arena, and half-filled objects.
     #[must_use]
     pub const fn waste_bytes(&self) -> u64 {
@@ -210,7 +219,11 @@ impl<'w, 'a> Walk<'w, 'a> {
         if *flags & MOVED == 0 {
             *flags |= MOVED;
             // Cannot overflow: each tensor is counted once.
-            self.footprint.host_bytes += self.graph.tensor(part.tensor).bytes;
+            let tensor = self.graph.tensor(part.tensor);
+            match tensor.kind {
+                Kind::Temporary => self.footprint.host_temporary_bytes += tensor.bytes,
+                _ => self.footprint.host_lasting_bytes += tensor.bytes,
+            }
         }
         let bytes = self.pieces.part_bytes(self.graph, part);
         sum_bytes.checked_add(bytes).ok_or(PlanError::Overflow(place))

@@ -171,6 +171,24 @@ pub enum PlanError {
         /// What the machine has.
         host_bytes: u64,
     },
+    /// The plan promises something else than it does.
+    Prediction {
+        /// Which figure.
+        figure: &'static str,
+        /// What the plan says.
+        claimed: u64,
+        /// What is so.
+        exact: u64,
+    },
+    /// The plan promises an impossible amount of pinned host memory.
+    HostPrediction {
+        /// What the plan says.
+        claimed_bytes: u64,
+        /// What it cannot do without.
+        least_bytes: u64,
+        /// The most that it can have use for.
+        most_bytes: u64,
+    },
     /// The tensor does not exist.
     UnknownTensor(Place, TensorId),
     /// The op does not exist.
@@ -274,6 +292,14 @@ impl fmt::Display for PlanError {
                 f,
                 "the plan needs {needed_bytes} bytes of pinned host memory, the machine has \
                  {host_bytes}"
+            ),
+            Self::Prediction { figure, claimed, exact } => {
+                write!(f, "predicted.{figure} is {claimed}, but the plan's is {exact}")
+            }
+            Self::HostPrediction { claimed_bytes, least_bytes, most_bytes } => write!(
+                f,
+                "predicted.host_bytes is {claimed_bytes}, not between {least_bytes} and \
+                 {most_bytes}"
             ),
             Self::UnknownTensor(place, tensor) => write!(f, "{place}: there is no {tensor}"),
             Self::UnknownOp(place, op) => write!(f, "{place}: there is no {op}"),

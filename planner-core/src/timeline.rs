@@ -2,7 +2,7 @@
 //! awaited steps)`, over eight iterations.
 
 use crate::footprint::{self, Footprint};
-use crate::graph::Graph;
+use crate::graph::{Graph, Kind};
 use crate::machine::{Direction, Machine};
 use crate::pieces::Pieces;
 use crate::plan::{Place, Plan, PlanError, Prediction, Step};
@@ -46,9 +46,49 @@ pub fn predict(
         peak_bytes: footprint.peak_bytes,
         h2d_bytes: footprint.h2d_bytes,
         d2h_bytes: footprint.d2h_bytes,
-        host_bytes: footprint.host_bytes,
+        host_bytes: footprint.host_bytes(),
     };
     Ok((prediction, footprint))
+}
+
+/// Predicts, and checks that the plan promises just that: every figure is exact, but for the
+/// host memory, which need not share room between temporaries, or may; it must hold what
+/// lasts, and the machine must have it.
+///
+/// # Errors
+/// Those of [`predict`]; the first figure that is wrong.
+pub fn check(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+    schedule: &Schedule<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<(Prediction, Footprint), PlanError> {
+    let (exact, footprint) = predict(graph, machine, plan, schedule, scratch)?;
+    let claimed = plan.predicted;
+    for (figure, claimed, exact) in [
+        ("period_ns", claimed.period_ns, exact.period_ns),
+        ("compute_ns", claimed.compute_ns, exact.compute_ns),
+        ("peak_bytes", claimed.peak_bytes, exact.peak_bytes),
+        ("h2d_bytes", claimed.h2d_bytes, exact.h2d_bytes),
+        ("d2h_bytes", claimed.d2h_bytes, exact.d2h_bytes),
+    ] {
+        if claimed != exact {
+            return Err(PlanError::Prediction { figure, claimed, exact });
+        }
+    }
+    let lasting = graph.tensors().iter().filter(|tensor| tensor.kind != Kind::Temporary);
+    let least_bytes = footprint.host_lasting_bytes;
+    let most_bytes = lasting.fold(footprint.host_temporary_bytes, |sum, t| sum + t.bytes);
+    if !(least_bytes..=most_bytes).contains(&claimed.host_bytes) {
+        let claimed_bytes = claimed.host_bytes;
+        return Err(PlanError::HostPrediction { claimed_bytes, least_bytes, most_bytes });
+    }
+    let (needed_bytes, host_bytes) = (claimed.host_bytes, machine.host_bytes);
+    if needed_bytes > host_bytes {
+        return Err(PlanError::HostMemory { needed_bytes, host_bytes });
+    }
+    Ok((exact, footprint))
 }
 
 /// How long each step of a plan takes; an evict takes no time.

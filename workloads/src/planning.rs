@@ -130,6 +130,20 @@ pub fn predict(
     timeline::predict(graph, machine, plan, schedule, &mut Scratch::new(&mut memory))
 }
 
+/// Predicts, and checks that the plan promises just that.
+///
+/// # Errors
+/// Those of [`timeline::check`], but for room.
+pub fn check_prediction(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+    schedule: &Schedule<'_>,
+) -> Result<(Prediction, Footprint), PlanError> {
+    let mut memory = vec![0; timeline::scratch_words(&limits(graph, plan))];
+    timeline::check(graph, machine, plan, schedule, &mut Scratch::new(&mut memory))
+}
+
 /// Proves a schedule safe.
 ///
 /// # Errors

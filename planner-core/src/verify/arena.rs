@@ -8,6 +8,8 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     2 * words::<u32>(limits.tensors) + 2 * words::<u32>(limits.tensors)
 }
 
+/// Comes last, when all temporaries are over: what nobody touches may share their bytes,
+/// but not those that a state or an input owns.
 const UNTOUCHED: u32 = u32::MAX;
 
 /// Sweeps over the list with the set of places in use, sorted by offset.
@@ -40,10 +42,7 @@ pub(super) fn check(
     let in_use = scratch.take(plan.arena.len(), 0u32)?;
     let mut places = Places { graph, arena: plan.arena, last, in_use, len: 0, after_purge: 0 };
     for &at in &*by_start {
-        match first[plan.arena[at as usize].tensor.index()] {
-            UNTOUCHED => {}
-            now => places.enter(at, now)?,
-        }
+        places.enter(at, first[plan.arena[at as usize].tensor.index()])?;
     }
     Ok(())
 }

@@ -44,16 +44,21 @@ pub(super) fn check(
     walk.find_last_reads();
     walk.start()?;
     walk.check_arena()?;
-    for ((at, step), &needed) in (0..).zip(plan.steps).zip(&*needed) {
-        let place = Place::Step(at);
-        match *step {
-            Step::Prefetch(part) => walk.prefetch(place, part)?,
-            Step::Launch(op) => walk.launch(place, at, op)?,
-            Step::Offload(part) => walk.offload(place, part)?,
-            Step::Evict(part) => walk.evict(place, part, needed == 1)?,
+    // The second iteration finds what the first one left: an input that nobody brought in
+    // again is on the device without a value.
+    for _lap in 0..2 {
+        for ((at, step), &needed) in (0..).zip(plan.steps).zip(&*needed) {
+            let place = Place::Step(at);
+            match *step {
+                Step::Prefetch(part) => walk.prefetch(place, part)?,
+                Step::Launch(op) => walk.launch(place, at, op)?,
+                Step::Offload(part) => walk.offload(place, part)?,
+                Step::Evict(part) => walk.evict(place, part, needed == 1)?,
+            }
         }
+        walk.end()?;
     }
-    walk.end()
+    Ok(())
 }
 
 /// Marks the evicts after which the value of the tensor is still read: by a later op, or,
@@ -247,13 +252,13 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn end(&self) -> Result<(), PlanError> {
+    /// The end of the list is its start; then fresh inputs lie on the host.
+    fn end(&mut self) -> Result<(), PlanError> {
         for tensor in self.graph.tensor_ids() {
             let kind = self.kind(tensor);
             if kind == Kind::Temporary && self.pieces.in_arena(tensor) {
                 continue;
             }
-            let unread = kind == Kind::Input && self.last_read[tensor.index()] == UNREAD;
             for piece in self.pieces.of(tensor) {
                 let state = self.state[piece];
                 let has = |flag| state & flag != 0;
@@ -263,11 +268,11 @@ impl Walk<'_> {
                 if has(AT_START) && !has(RESIDENT) {
                     return Err(PlanError::NotResident(Place::End, tensor));
                 }
-                if has(AT_START) && !has(CURRENT) && !unread {
-                    return Err(PlanError::NoValue(Place::End, tensor));
-                }
                 if has(CLAIMED) && !has(HOST) {
                     return Err(PlanError::NoHostCopy(Place::End, tensor));
+                }
+                if kind == Kind::Input {
+                    self.state[piece] |= HOST;
                 }
             }
         }

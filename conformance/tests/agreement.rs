@@ -1,0 +1,60 @@
+//! The fast code against the ledger: same verdict, same figures, on the same plans.
+
+use conformance::ledger::judge;
+use conformance::plans::{Case, cases, mutated_cases};
+use planner_core::{Plan, VerifyError};
+use proptest::prelude::*;
+use workloads::planning;
+
+/// What lowering, predicting and verifying say of a plan together.
+fn fast_verdict(case: &Case, plan: &Plan<'_>) -> Result<(), String> {
+    let graph = case.graph.graph();
+    let machine = &case.machine;
+    let schedule = planning::schedule(&graph, machine, plan).map_err(|e| e.to_string())?;
+    let schedule = schedule.schedule();
+    planning::prove(&graph, machine, plan, &schedule).map_err(|e| e.to_string())?;
+    planning::check_prediction(&graph, machine, plan, &schedule)
+        .map(|_| ())
+        .map_err(|e| e.to_string())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn valid_plans_are_verified_and_predicted_exactly(case in cases()) {
+        let verdict = fast_verdict(&case, &case.plan.plan());
+        prop_assert_eq!(verdict, Ok(()));
+    }
+
+    #[test]
+    fn corrupted_plans_get_the_same_verdict(case in mutated_cases()) {
+        let slow = judge(&case.graph.graph(), &case.machine, &case.plan.plan());
+        let fast = fast_verdict(&case, &case.plan.plan());
+        prop_assert_eq!(slow.is_ok(), fast.is_ok(), "{:?} {:?}", slow, fast);
+    }
+
+    #[test]
+    fn every_dropped_wait_is_found(case in cases()) {
+        let graph = case.graph.graph();
+        let plan = case.plan.plan();
+        let mut schedule = planning::schedule(&graph, &case.machine, &plan).unwrap();
+        for step in 0..schedule.steps.len() {
+            for stream in 0..3 {
+                let Some(wait) = schedule.steps[step].waits[stream].take() else { continue };
+                let verdict =
+                    planning::prove(&graph, &case.machine, &plan, &schedule.schedule());
+                prop_assert!(
+                    matches!(
+                        verdict,
+                        Err(VerifyError::Race { .. } | VerifyError::Memory { .. })
+                    ),
+                    "without its wait for stream {} step {} passes",
+                    stream,
+                    step
+                );
+                schedule.steps[step].waits[stream] = Some(wait);
+            }
+        }
+    }
+}
