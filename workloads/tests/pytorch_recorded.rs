@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use workloads::OwnedGraph;
-use workloads::pytorch::{Device, Report, import_with_report};
+use workloads::pytorch::{Device, KinetoReport, Report, import_with_report};
 
 /// A file of the folder of recorded data, inflated; nothing where there is no such folder.
 fn shared(path: &str) -> Option<Vec<u8>> {
@@ -24,8 +24,8 @@ fn shared(path: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn import(trace: &[u8]) -> (OwnedGraph, Report) {
-    import_with_report(trace, Device::Cuda, "recorded").unwrap()
+fn import(trace: &[u8], kineto: Option<&[u8]>) -> (OwnedGraph, Report) {
+    import_with_report(trace, kineto, Device::Cuda, "recorded").unwrap()
 }
 
 /// Number and bytes of the tensors of a kind.
@@ -93,8 +93,8 @@ fn assert_equals_file(graph: &OwnedGraph, file: &[u8]) {
 #[test]
 fn resnet50() {
     let Some(trace) = shared("data/resnet50_1gpu_et.json.gz") else { return };
-    let (graph, report) = import(&trace);
-    assert_eq!(report, Report { step: Some("ProfilerStep#7".to_owned()) });
+    let (graph, report) = import(&trace, None);
+    assert_eq!(report, Report { step: Some("ProfilerStep#7".to_owned()), kineto: None });
     assert_eq!(graph.ops.len(), 1387);
     assert_eq!(of_kind(&graph, Kind::State), (481, 204_669_160));
     assert_eq!(of_kind(&graph, Kind::Input), (2, 19_395_584));
@@ -145,11 +145,11 @@ fn with_steps(trace: &[u8], keep: impl Fn(&str) -> bool) -> Vec<u8> {
 #[test]
 fn steps_of_resnet50_are_the_same_graph() {
     let Some(trace) = shared("data/resnet50_1gpu_et.json.gz") else { return };
-    let (middle, _) = import(&trace);
+    let (middle, _) = import(&trace, None);
     for (last, other) in
         [("ProfilerStep#7", "ProfilerStep#6"), ("ProfilerStep#9", "ProfilerStep#8")]
     {
-        let (graph, report) = import(&with_steps(&trace, |name| name <= last));
+        let (graph, report) = import(&with_steps(&trace, |name| name <= last), None);
         assert_eq!(report.step.as_deref(), Some(other));
         assert_eq!(graph.tensors, middle.tensors);
         assert_eq!(graph.ops, middle.ops);
@@ -160,12 +160,19 @@ fn steps_of_resnet50_are_the_same_graph() {
 #[test]
 fn linear_layers() {
     let Some(trace) = shared("data/linear_et.json.gz") else { return };
-    let (graph, report) = import(&trace);
-    assert_eq!(report, Report { step: None });
+    let Some(kineto) = shared("data/linear_kineto.json.gz") else { return };
+    let (graph, report) = import(&trace, Some(&kineto));
+    let fit = KinetoReport { kernels: 261, kernels_with_op: 261, ops_with_kernel: 260 };
+    assert_eq!(report, Report { step: None, kineto: Some(fit) });
     assert_eq!(graph.ops.len(), 260);
     assert_eq!(of_kind(&graph, Kind::State), (42, 88_166_400));
     assert_eq!(of_kind(&graph, Kind::Input), (2, 2_101_248));
     assert_eq!(of_kind(&graph, Kind::Temporary), (176, 364_023_820));
     assert_eq!(peak_and_largest_op(&graph), (230_858_752, 9_441_280));
-    assert_eq!(graph.graph().unwrap().compute_ns(), 6_996_468);
+    assert_eq!(graph.graph().unwrap().compute_ns(), 8_848_977);
+    let (estimated, _) = import(&trace, None);
+    assert_eq!(estimated.graph().unwrap().compute_ns(), 6_996_468);
+    if let Some(file) = shared("graphs/linear_et.graph.json.gz") {
+        assert_equals_file(&graph, &file);
+    }
 }

@@ -123,7 +123,7 @@ fn what_was_there_before_is_as_large_as_its_farthest_view() {
     trace.call(MUL, inputs, args![t(3, [3, 2]).strides(&[2, 1])]);
     let nested = trace.json(recording::Layout::Nested);
     let device = workloads::pytorch::Device::Cuda;
-    let graph = workloads::pytorch::import(&nested, device, "strides").unwrap();
+    let graph = workloads::pytorch::import(&nested, None, device, "strides").unwrap();
     assert_eq!(tensors(&graph), ["s1 state 88", "s2 state 8", "s3 temporary 24"]);
 
     // A copy into every other element leaves the rest.
@@ -131,7 +131,7 @@ fn what_was_there_before_is_as_large_as_its_farthest_view() {
     let every_other = || t(1, [10]).strides(&[2]);
     trace.call(COPY_, args![every_other(), t(2, [10])], args![every_other()]);
     let nested = trace.json(recording::Layout::Nested);
-    let graph = workloads::pytorch::import(&nested, device, "gaps").unwrap();
+    let graph = workloads::pytorch::import(&nested, None, device, "gaps").unwrap();
     assert_eq!(ops(&graph), ["copy_: s1 s2 -> s1"]);
 }
 
@@ -447,6 +447,7 @@ fn the_last_step_that_another_follows() {
     assert_eq!(ops(&trace.import()), ["relu: s1 -> s5", "add_: s1 s5 -> s1"]);
     let (_, report) = workloads::pytorch::import_with_report(
         &trace.json(recording::Layout::Flat),
+        None,
         workloads::pytorch::Device::Cuda,
         "steps",
     )
@@ -468,7 +469,7 @@ fn only_tensors_of_the_device_exist() {
     assert_eq!(ops(&trace.import()), ["mul: s1 -> s3", "mul: s1 -> s7"]);
     let device = workloads::pytorch::Device::Cpu;
     let json = trace.json(recording::Layout::Nested);
-    let graph = workloads::pytorch::import(&json, device, "cpu").unwrap();
+    let graph = workloads::pytorch::import(&json, None, device, "cpu").unwrap();
     assert_eq!(ops(&graph), ["mul: s2 s4 -> s5"]);
 }
 

@@ -1,7 +1,7 @@
 //! Reading an execution trace: both layouts give the same nodes.
 
 use super::value::{Json, Value};
-use super::{Device, ImportError};
+use super::{Device, ImportError, Source};
 use core::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
@@ -112,7 +112,8 @@ impl<'de> Deserialize<'de> for RawValues {
 /// # Errors
 /// The place in the file, or the node, that cannot be understood.
 pub(super) fn read(trace: &[u8], device: Device) -> Result<Vec<Node>, ImportError> {
-    let raw: RawTrace = serde_json::from_slice(trace).map_err(ImportError::Malformed)?;
+    let raw: RawTrace = serde_json::from_slice(trace)
+        .map_err(|error| ImportError::Malformed { source: Source::Trace, error })?;
     raw.nodes.into_iter().map(|node| node.read(device)).collect()
 }
 

@@ -209,7 +209,7 @@ impl Trace {
 
     /// The graph, which must be the same from both layouts.
     pub(crate) fn import(&self) -> OwnedGraph {
-        let of = |layout| import(&self.json(layout), Device::Cuda, "by hand").unwrap();
+        let of = |layout| import(&self.json(layout), None, Device::Cuda, "by hand").unwrap();
         let (flat, nested) = (of(Layout::Flat), of(Layout::Nested));
         assert_eq!(flat, nested);
         nested
