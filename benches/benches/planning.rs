@@ -28,8 +28,9 @@ fn planning_by_ops(criterion: &mut Criterion) {
             ("on-demand", Strategy::OnDemand),
             ("auto", Strategy::Auto),
         ] {
+            let mut room = planning::Room::default();
             group.bench_function(id(name), |bencher| {
-                bencher.iter(|| black_box(planning::plan(&request, strategy).expect("a plan")));
+                bencher.iter(|| black_box(room.plan(&request, strategy).expect("a plan")));
             });
         }
         let plan = planning::plan(&request, Strategy::Window(given)).expect("a plan");
