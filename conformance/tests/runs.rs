@@ -20,15 +20,16 @@ fn digest<'g>(verified: &Verified<'g>, mut device: SimDevice<'g>) -> Result<(u64
     Ok((device.digest().map_err(|error| error.to_string())?, period_ns))
 }
 
-/// Whether the host never waits for a range or a room: only whole tensors move, none comes
-/// and goes twice, and no input goes back to its room.
+/// Whether the host never waits for a range or a room: only whole tensors move, all of them
+/// for some op, none comes and goes twice, and no input goes back to its room.
 fn host_never_waits(graph: &Graph<'_>, plan: &OwnedPlan) -> bool {
+    let used = |of: TensorId| graph.op_ids().any(|op| graph.operands_of(op).contains(&of));
     let evicts = |of: TensorId| {
         let is_evict = move |step: &&Step| matches!(step, Step::Evict(part) if part.tensor == of);
         plan.steps.iter().filter(is_evict).count()
     };
     plan.steps.iter().all(|step| match step {
-        Step::Prefetch(part) => part.is_whole(),
+        Step::Prefetch(part) => part.is_whole() && used(part.tensor),
         Step::Offload(part) => part.is_whole() && graph.tensor(part.tensor).kind != Kind::Input,
         Step::Evict(part) => part.is_whole() && evicts(part.tensor) == 1,
         Step::Launch(_) => true,
