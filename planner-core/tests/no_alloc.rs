@@ -1,0 +1,112 @@
+//! Planning, lowering, predicting and verifying allocate nothing.
+#![allow(unsafe_code, reason = "counting allocations takes a global allocator")]
+
+use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
+use planner_core::planner::{self, Output, Request, Strategy};
+use planner_core::schedule::Scheduled;
+use planner_core::{
+    Graph, Kind, Limits, Machine, Op, OpId, Scratch, Step, Tensor, TensorId, bounds, lower,
+    timeline, verify,
+};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is passed on unchanged to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// A chain: each op reads the value before it and a weight, which it updates.
+fn chain(length: u32) -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
+    let mut tensors = vec![Tensor { bytes: 5000, kind: Kind::Input }];
+    let (mut ops, mut operands) = (Vec::new(), Vec::new());
+    for at in 0..length {
+        let (weight, value) = (2 * at + 1, 2 * at + 2);
+        tensors.push(Tensor { bytes: 3000 + u64::from(at), kind: Kind::State });
+        tensors.push(Tensor { bytes: 5000, kind: Kind::Temporary });
+        let first_operand = operands.len() as u32;
+        ops.push(Op { time_ns: 700, workspace_bytes: 100, first_operand, reads: 2, writes: 2 });
+        let before = if at == 0 { 0 } else { value - 2 };
+        operands.extend([before, weight, weight, value].map(TensorId));
+    }
+    (tensors, ops, operands)
+}
+
+#[test]
+fn nothing_is_allocated() {
+    let (tensors, ops, operands) = chain(200);
+    let steps = 4000;
+    let pieces = tensors.len() + 2 * (steps + tensors.len());
+    let limits = Limits {
+        ops: ops.len(),
+        operands: operands.len(),
+        tensors: tensors.len(),
+        steps,
+        pieces,
+        pools: 1,
+    };
+    let words = [
+        planner::scratch_words(&limits),
+        lower::scratch_words(&limits),
+        timeline::scratch_words(&limits),
+        verify::scratch_words(&limits),
+        bounds::scratch_words(&limits),
+    ];
+    let mut memory = vec![0; words.into_iter().max().unwrap()];
+    let launch = Step::Launch(OpId(0));
+    let empty = Scheduled { step: launch, index: 0, waits: [None; 3] };
+    let mut list = vec![launch; steps];
+    let mut schedule = vec![empty; steps];
+    let mut lowered = vec![empty; steps];
+    let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
+    let mut resident = vec![nothing; tensors.len()];
+    let mut arena = vec![ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; tensors.len()];
+    let mut pools = [Pool { object_bytes: 1, count: 0 }];
+    let machine = Machine {
+        device_bytes: 200_000,
+        host_bytes: 1 << 30,
+        chunk_bytes: 4096,
+        h2d_bytes_per_s: 10_000_000_000,
+        d2h_bytes_per_s: 10_000_000_000,
+        transfer_latency_ns: 10,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    };
+
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let mut scratch = Scratch::new(&mut memory);
+    let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
+    let output = Output {
+        steps: &mut list,
+        schedule: &mut schedule,
+        resident: &mut resident,
+        arena: &mut arena,
+        pools: &mut pools,
+    };
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: 200_000 };
+    let plan = planner::plan(&request, Strategy::Auto, output, &mut scratch).unwrap();
+    let schedule = lower(&graph, &machine, &plan, &mut lowered, &mut scratch).unwrap();
+    timeline::check(&graph, &machine, &plan, &schedule, &mut scratch).unwrap();
+    verify(&graph, &machine, &plan, &schedule, &mut scratch).unwrap();
+    bounds::period_ns(&graph, &machine, 200_000, &mut scratch).unwrap();
+    let after = ALLOCATIONS.load(Ordering::Relaxed);
+
+    assert!(plan.predicted.h2d_bytes > 0, "the plan should move something");
+    assert_eq!(after - before, 0);
+}
