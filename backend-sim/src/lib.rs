@@ -1,1 +1,143 @@
-//! Placeholder.
+//! A device that exists only on paper: virtual time, and memory that knows what every byte
+//! should hold.
+//!
+//! [`SimDevice`] implements the traits of [`planner_core::backend`]. It keeps the time of
+//! a machine of given speeds, and it finds the mistakes that a real device hides: a byte
+//! read before it arrived, a chunk with two owners, a range unmapped too early. With a
+//! seed, its streams run in an adversarial order; the same seed gives the same order.
+
+mod clock;
+mod error;
+mod extents;
+mod kernel;
+mod paging;
+mod shadow;
+mod stream;
+mod transfer;
+mod value;
+mod work;
+
+pub use error::SimError;
+pub use kernel::SimKernels;
+pub use value::reference_digest;
+
+use clock::Clock;
+use paging::AddressSpace;
+use planner_core::backend::ErrorType;
+use planner_core::{Graph, Machine, Stream};
+use shadow::Shadow;
+use stream::{Chance, Queue};
+
+/// What a device has done so far, set-up included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Calls of `map`.
+    pub map_calls: u64,
+    /// Calls of `unmap`.
+    pub unmap_calls: u64,
+    /// Chunks mapped by all of those calls together.
+    pub chunks_mapped: u64,
+    /// The most chunks that had a mapping at the same time.
+    pub peak_chunks: u64,
+    /// Bytes copied to the device.
+    pub h2d_bytes: u64,
+    /// Bytes copied to the host.
+    pub d2h_bytes: u64,
+}
+
+/// A simulated device, with the host memory that it copies from and to.
+#[derive(Debug)]
+pub struct SimDevice<'g> {
+    graph: Graph<'g>,
+    machine: Machine,
+    clock: Clock,
+    /// The three streams.
+    queues: [Queue; 3],
+    /// Where the order of effects is drawn from; none for the order of submission.
+    chance: Option<Chance>,
+    space: AddressSpace,
+    shadow: Shadow,
+    counters: Counters,
+    failure: Option<SimError>,
+}
+
+impl<'g> SimDevice<'g> {
+    /// A device on which work takes effect in the order in which it is enqueued.
+    #[must_use]
+    pub fn new(graph: Graph<'g>, machine: Machine) -> Self {
+        Self {
+            graph,
+            machine,
+            clock: Clock::new(machine),
+            queues: Default::default(),
+            chance: None,
+            space: AddressSpace::new(machine.chunk_bytes),
+            shadow: Shadow::new(&graph),
+            counters: Counters::default(),
+            failure: None,
+        }
+    }
+
+    /// A device on which work takes effect in an order drawn from `seed` among those that
+    /// the waits allow.
+    #[must_use]
+    pub fn adversarial(graph: Graph<'g>, machine: Machine, seed: u64) -> Self {
+        let chance = Some(Chance(value::scramble(seed)));
+        Self { chance, ..Self::new(graph, machine) }
+    }
+
+    /// One number for the values of all states, from their host copies. Two runs that
+    /// computed the same have the same digest.
+    ///
+    /// # Errors
+    /// [`SimError::HostCopy`] when a host copy is not one whole version of its state, and
+    /// failures of earlier work.
+    pub fn digest(&self) -> Result<u64, SimError> {
+        self.check_failure()?;
+        self.shadow.digest(&self.graph)
+    }
+
+    /// When the last launch of each iteration ends.
+    #[must_use]
+    pub fn iteration_ends_ns(&self) -> &[u64] {
+        &self.clock.iteration_ends_ns
+    }
+
+    /// Time from one iteration to the next, on average over those after iteration `from`
+    /// up to iteration `to`, rounded down. None unless both have run and `from` is earlier.
+    #[must_use]
+    pub fn period_ns(&self, from: u64, to: u64) -> Option<u64> {
+        let end_ns = |iteration: u64| {
+            let index = usize::try_from(iteration.checked_sub(1)?).ok()?;
+            self.iteration_ends_ns().get(index).copied()
+        };
+        let iterations = to.checked_sub(from).filter(|&count| count > 0)?;
+        Some(end_ns(to)?.saturating_sub(end_ns(from)?) / iterations)
+    }
+
+    /// Time that a stream has spent working.
+    #[must_use]
+    pub fn busy_ns(&self, stream: Stream) -> u64 {
+        self.clock.busy_ns(stream)
+    }
+
+    /// The host's time.
+    #[must_use]
+    pub fn host_ns(&self) -> u64 {
+        self.clock.host_ns()
+    }
+
+    /// What has been done so far.
+    #[must_use]
+    pub const fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    fn check_failure(&self) -> Result<(), SimError> {
+        self.failure.map_or(Ok(()), Err)
+    }
+}
+
+impl ErrorType for SimDevice<'_> {
+    type Error = SimError;
+}

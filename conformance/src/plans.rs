@@ -78,7 +78,7 @@ pub struct Case {
 /// Valid plans for random graphs, half of them with the ops in an order of their own.
 pub fn cases() -> impl Strategy<Value = Case> {
     let keys = prop_oneof![Just(Vec::new()), proptest::collection::vec(any::<u16>(), 12)];
-    (graphs(), machines(), keys, choices(400)).prop_map(|(graph, machine, keys, mut choices)| {
+    (graphs(), machines(), keys, choices(800)).prop_map(|(graph, machine, keys, mut choices)| {
         let order = legal_order(&graph.graph(), &keys);
         let plan = random_plan(&graph.graph(), &machine, &order, &mut choices);
         Case { graph, machine, plan }
@@ -103,7 +103,8 @@ pub fn random_plan(
     order: &[OpId],
     choices: &mut Choices,
 ) -> RandomPlan {
-    let homes = homes::Homes::choose(graph, machine, order, choices);
+    let mut spares = choices.fork(10);
+    let homes = homes::Homes::choose(graph, machine, order, &mut choices.fork(80));
     let walked = walk::walk(graph, order, &homes, choices);
     let pools: Vec<Pool> = homes
         .pools_object_bytes
@@ -111,12 +112,12 @@ pub fn random_plan(
         .zip(&walked.use_of_pools)
         .map(|(&object_bytes, used)| Pool {
             object_bytes,
-            count: used.peak + spare(used.allocated, choices),
+            count: used.peak + spare(used.allocated, &mut spares),
         })
         .collect();
     let rounded = |bytes: u64| bytes.next_multiple_of(machine.chunk_bytes);
     let pools_bytes: u64 = pools.iter().map(|pool| rounded(pool.object_bytes * pool.count)).sum();
-    let slack_bytes = choices.below(3) as u64 * machine.chunk_bytes / 2;
+    let slack_bytes = spares.below(3) as u64 * machine.chunk_bytes / 2;
     let plan = RandomPlan {
         budget_bytes: rounded(homes.arena_bytes) + pools_bytes + slack_bytes,
         arena_bytes: homes.arena_bytes,

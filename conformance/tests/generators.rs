@@ -30,4 +30,17 @@ proptest! {
             prop_assert!(sooner.start_ns <= event.start_ns, "{:?} {:?}", event, sooner);
         }
     }
+
+    #[test]
+    fn a_plan_is_invalid_exactly_when_the_occupancy_exceeds_the_count(case in cases()) {
+        prop_assume!(case.plan.pools.len() == 1);
+        let graph = case.graph.graph();
+        let peak_bytes = case.plan.predicted.peak_bytes - case.plan.arena_bytes;
+        let mut tight = case.plan.clone();
+        tight.pools[0].count = peak_bytes / tight.pools[0].object_bytes;
+        prop_assert!(measure(&graph, &case.machine, &tight.plan()).is_ok());
+        prop_assume!(tight.pools[0].count > 0);
+        tight.pools[0].count -= 1;
+        prop_assert!(measure(&graph, &case.machine, &tight.plan()).is_err());
+    }
 }

@@ -6,12 +6,15 @@ use crate::machine::Machine;
 use crate::plan::{ArenaPlacement, PlanError};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
-/// Where a tensor's life begins and ends, in ops of the given order.
+/// Where each tensor's life begins and ends, in ops of the given order.
 #[derive(Debug)]
 pub struct Lifetimes<'a> {
     first: &'a mut [u32],
     last: &'a mut [u32],
     last_read: &'a mut [u32],
+    /// The touched tensors in the order of their first touch, and of their last.
+    by_first: &'a [u32],
+    by_last: &'a [u32],
 }
 
 const NEVER: u32 = u32::MAX;
@@ -20,7 +23,7 @@ impl<'a> Lifetimes<'a> {
     /// Words of scratch that [`Lifetimes::new`] asks for.
     #[must_use]
     pub const fn scratch_words(limits: &Limits) -> usize {
-        3 * words::<u32>(limits.tensors)
+        5 * words::<u32>(limits.tensors)
     }
 
     /// Finds the first and last touch of every tensor. O(operands).
@@ -30,18 +33,35 @@ impl<'a> Lifetimes<'a> {
     pub fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
         let tensors = graph.tensors().len();
         let first = scratch.take(tensors, NEVER)?;
-        let last = scratch.take(tensors, 0u32)?;
+        let last = scratch.take(tensors, NEVER)?;
         let last_read = scratch.take(tensors, NEVER)?;
+        let by_first = scratch.take(tensors, 0u32)?;
+        let by_last = scratch.take(tensors, 0u32)?;
+        let mut touched = 0;
         for op in graph.op_ids() {
             for &tensor in graph.operands_of(op) {
-                first[tensor.index()] = first[tensor.index()].min(op.0);
-                last[tensor.index()] = op.0;
+                if first[tensor.index()] == NEVER {
+                    first[tensor.index()] = op.0;
+                    by_first[touched] = tensor.0;
+                    touched += 1;
+                }
             }
             for &tensor in graph.reads(op) {
                 last_read[tensor.index()] = op.0;
             }
         }
-        Ok(Self { first, last, last_read })
+        let mut left = touched;
+        for op in graph.op_ids().rev() {
+            for &tensor in graph.operands_of(op) {
+                if last[tensor.index()] == NEVER {
+                    last[tensor.index()] = op.0;
+                    left -= 1;
+                    by_last[left] = tensor.0;
+                }
+            }
+        }
+        let (by_first, by_last) = (&by_first[..touched], &by_last[..touched]);
+        Ok(Self { first, last, last_read, by_first, by_last })
     }
 
     /// The first and the last op that touch a tensor, if any does.
@@ -59,12 +79,6 @@ impl<'a> Lifetimes<'a> {
     }
 }
 
-/// Words of scratch that [`pack`] asks for.
-#[must_use]
-pub const fn scratch_words(limits: &Limits) -> usize {
-    2 * words::<u32>(limits.tensors)
-}
-
 /// Whether a tensor may lie in the arena, and deserves it: it is touched, smaller than
 /// `below_bytes`, and no input that is unread or written after its last read.
 #[must_use]
@@ -80,12 +94,18 @@ pub fn admits(
         && (data.kind != Kind::Input || lifetimes.last_read(tensor) == Some(last))
 }
 
+/// Words of scratch that [`pack`] asks for.
+#[must_use]
+pub const fn scratch_words(limits: &Limits) -> usize {
+    words::<u32>(limits.tensors) + 2 * words::<u64>(limits.tensors + 1)
+}
+
 /// Places every admitted tensor: states and inputs side by side, then temporaries by first
 /// fit in the order of their first touch. Returns how many were placed, and the arena's
-/// bytes. O(n × tensors alive at the same time).
+/// bytes. O(operands + tensors × gaps).
 ///
 /// # Errors
-/// Scratch or output that is too small, or sizes beyond 64 bits.
+/// Scratch or output that is too small.
 pub fn pack(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -94,97 +114,111 @@ pub fn pack(
     out: &mut [ArenaPlacement],
     scratch: &mut Scratch<'_>,
 ) -> Result<(usize, u64), PlanError> {
+    let mut scratch = scratch.reborrow();
     let alignment_bytes = machine.chunk_bytes.clamp(1, 256);
-    let aligned = |bytes: u64| bytes.next_multiple_of(alignment_bytes);
-    let too_small = OutOfScratch {
-        needed_words: words::<ArenaPlacement>(graph.tensors().len()),
-        free_words: words::<ArenaPlacement>(out.len()),
-    };
-    let mut used = 0;
-    let mut owned_bytes = 0u64;
-    for temporary in [false, true] {
-        for tensor in graph.tensor_ids() {
-            let data = graph.tensor(tensor);
-            if (data.kind == Kind::Temporary) != temporary
-                || !admits(graph, lifetimes, below_bytes, tensor)
-            {
-                continue;
-            }
-            let slot = out.get_mut(used).ok_or(too_small)?;
-            *slot = ArenaPlacement { tensor, offset_bytes: owned_bytes };
-            used += 1;
-            if !temporary {
-                // Below the sum of all tensors and one alignment each: admitted ones are small.
-                owned_bytes = owned_bytes.saturating_add(aligned(data.bytes));
-            }
+    let size_bytes = |tensor| graph.tensor(tensor).bytes.next_multiple_of(alignment_bytes);
+    let is_temporary = |tensor| graph.tensor(tensor).kind == Kind::Temporary;
+    let admitted = |&&id: &&u32| admits(graph, lifetimes, below_bytes, TensorId(id));
+    let mut placed = Placed { out, len: 0 };
+    let mut end_bytes = 0u64;
+    for tensor in lifetimes.by_first.iter().filter(admitted).map(|&id| TensorId(id)) {
+        if !is_temporary(tensor) {
+            placed.push(tensor, end_bytes)?;
+            // Admitted tensors are small: all of them stay far below 2^64.
+            end_bytes = end_bytes.saturating_add(size_bytes(tensor));
         }
     }
-    let owners = out[..used]
-        .partition_point(|placement| graph.tensor(placement.tensor).kind != Kind::Temporary);
-    let first_touch = |tensor| lifetimes.touches(tensor).map_or(NEVER, |(first, _)| first);
-    out[owners..used]
-        .sort_unstable_by_key(|placement| (first_touch(placement.tensor), placement.tensor));
-    let mut alive = FirstFit {
-        slots: scratch.reborrow().take(used - owners, 0u32)?,
-        len: 0,
-        floor_bytes: owned_bytes,
-    };
-    let mut end_bytes = owned_bytes;
-    let (_, temporaries) = out.split_at_mut(owners);
-    for at in 0..used - owners {
-        let tensor = temporaries[at].tensor;
-        let now = first_touch(tensor);
-        alive.drop_dead(temporaries, |other| {
-            lifetimes.touches(other).is_none_or(|(_, last)| last < now)
-        });
-        let bytes = aligned(graph.tensor(tensor).bytes);
-        let size = |placement: &ArenaPlacement| aligned(graph.tensor(placement.tensor).bytes);
-        temporaries[at].offset_bytes = alive.place(temporaries, at, bytes, size);
-        end_bytes = end_bytes.max(temporaries[at].offset_bytes.saturating_add(bytes));
+    let place = scratch.take(graph.tensors().len(), 0u32)?;
+    let mut gaps = Gaps::new(end_bytes, lifetimes.by_first.len() + 1, &mut scratch)?;
+    let mut dying = lifetimes.by_last.iter().filter(admitted).map(|&id| TensorId(id)).peekable();
+    for tensor in lifetimes.by_first.iter().filter(admitted).map(|&id| TensorId(id)) {
+        if !is_temporary(tensor) {
+            continue;
+        }
+        let now = lifetimes.first[tensor.index()];
+        while let Some(dead) = dying.next_if(|dead| lifetimes.last[dead.index()] < now) {
+            if is_temporary(dead) {
+                let at = placed.out[place[dead.index()] as usize].offset_bytes;
+                gaps.give(at, size_bytes(dead));
+            }
+        }
+        let offset_bytes = gaps.take(size_bytes(tensor));
+        end_bytes = end_bytes.max(offset_bytes.saturating_add(size_bytes(tensor)));
+        place[tensor.index()] = placed.len as u32;
+        placed.push(tensor, offset_bytes)?;
     }
-    Ok((used, end_bytes))
+    Ok((placed.len, end_bytes))
 }
 
-/// The temporaries that are alive, by offset.
-struct FirstFit<'a> {
-    slots: &'a mut [u32],
+/// The output so far.
+struct Placed<'a> {
+    out: &'a mut [ArenaPlacement],
     len: usize,
-    floor_bytes: u64,
 }
 
-impl FirstFit<'_> {
-    fn drop_dead(&mut self, places: &[ArenaPlacement], is_dead: impl Fn(TensorId) -> bool) {
-        let mut kept = 0;
-        for slot in 0..self.len {
-            if !is_dead(places[self.slots[slot] as usize].tensor) {
-                self.slots[kept] = self.slots[slot];
-                kept += 1;
-            }
-        }
-        self.len = kept;
+impl Placed<'_> {
+    fn push(&mut self, tensor: TensorId, offset_bytes: u64) -> Result<(), OutOfScratch> {
+        let too_small = OutOfScratch {
+            needed_words: words::<ArenaPlacement>(self.len + 1),
+            free_words: words::<ArenaPlacement>(self.out.len()),
+        };
+        *self.out.get_mut(self.len).ok_or(too_small)? = ArenaPlacement { tensor, offset_bytes };
+        self.len += 1;
+        Ok(())
+    }
+}
+
+/// The free ranges of the arena, by offset; the last one is endless.
+struct Gaps<'a> {
+    start: &'a mut [u64],
+    end: &'a mut [u64],
+    len: usize,
+}
+
+impl<'a> Gaps<'a> {
+    fn new(from_bytes: u64, most: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+        let start = scratch.take(most, from_bytes)?;
+        let end = scratch.take(most, u64::MAX)?;
+        Ok(Self { start, end, len: 1 })
     }
 
-    /// The lowest offset at which `bytes` fit; the tensor counts as alive from now on.
-    fn place(
-        &mut self,
-        places: &[ArenaPlacement],
-        at: usize,
-        bytes: u64,
-        size: impl Fn(&ArenaPlacement) -> u64,
-    ) -> u64 {
-        let mut offset_bytes = self.floor_bytes;
-        let mut slot = 0;
-        while slot < self.len {
-            let other = &places[self.slots[slot] as usize];
-            if other.offset_bytes.saturating_sub(offset_bytes) >= bytes {
-                break;
-            }
-            offset_bytes = other.offset_bytes.saturating_add(size(other));
-            slot += 1;
+    /// The lowest offset at which `bytes` are free; they no longer are.
+    fn take(&mut self, bytes: u64) -> u64 {
+        let fits = |at: &usize| self.end[*at] - self.start[*at] >= bytes;
+        let at = (0..self.len).find(fits).unwrap_or(self.len - 1);
+        let offset_bytes = self.start[at];
+        self.start[at] = offset_bytes.saturating_add(bytes);
+        if self.start[at] == self.end[at] && at + 1 < self.len {
+            self.remove(at);
         }
-        self.slots.copy_within(slot..self.len, slot + 1);
-        self.slots[slot] = at as u32;
-        self.len += 1;
         offset_bytes
+    }
+
+    /// Makes a range free again.
+    fn give(&mut self, start: u64, bytes: u64) {
+        let end = start.saturating_add(bytes);
+        let at = self.start[..self.len].partition_point(|&other| other < start);
+        let joins_before = at > 0 && self.end[at - 1] == start;
+        let joins_after = at < self.len && self.start[at] == end;
+        match (joins_before, joins_after) {
+            (true, true) => {
+                self.end[at - 1] = self.end[at];
+                self.remove(at);
+            }
+            (true, false) => self.end[at - 1] = end,
+            (false, true) => self.start[at] = start,
+            (false, false) => {
+                self.start.copy_within(at..self.len, at + 1);
+                self.end.copy_within(at..self.len, at + 1);
+                (self.start[at], self.end[at]) = (start, end);
+                self.len += 1;
+            }
+        }
+    }
+
+    fn remove(&mut self, at: usize) {
+        self.start.copy_within(at + 1..self.len, at);
+        self.end.copy_within(at + 1..self.len, at);
+        self.len -= 1;
     }
 }

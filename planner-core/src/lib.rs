@@ -5,6 +5,7 @@
 pub mod arena;
 pub mod backend;
 pub mod bounds;
+pub mod executor;
 pub mod footprint;
 pub mod graph;
 pub mod lower;
@@ -18,6 +19,7 @@ pub mod scratch;
 pub mod timeline;
 pub mod verify;
 
+pub use executor::{ExecuteError, Executor};
 pub use graph::{Graph, GraphError, Kind, Op, OpId, Tensor, TensorId};
 pub use lower::lower;
 pub use machine::Machine;

@@ -553,8 +553,9 @@ impl<'a> Clocks<'a> {
     }
 
     fn slot(&self, stream: usize, index: u32) -> usize {
-        self.stream_steps[..stream].iter().map(|&steps| steps as usize).sum::<usize>()
-            + index as usize
+        let [launches, prefetches, _] = self.stream_steps;
+        let first = [0, launches, launches + prefetches][stream];
+        first as usize + index as usize
     }
 
     fn sweep(&mut self, out: &[Scheduled], needs: &[Points]) -> bool {
@@ -586,13 +587,22 @@ impl<'a> Clocks<'a> {
         }
         let wait = self.wait(stream, point);
         let ended = self.ended[self.position[self.slot(stream, wait.index)] as usize];
-        let mut clock = seen_later(ended, i64::from(wait.laps), self.stream_steps);
+        let mut clock = match wait.laps {
+            0 => ended,
+            laps => seen_later(ended, i64::from(laps), self.stream_steps),
+        };
         clock[stream] = clock[stream].max(point);
         clock
     }
 
+    #[inline]
     fn wait(&self, stream: usize, point: i64) -> Wait {
         let steps = i64::from(self.stream_steps[stream]);
+        // Nearly all points lie in this iteration or the last, and division is slow.
+        if point >= -steps {
+            let laps = u32::from(point < 0);
+            return Wait { index: (point + i64::from(laps) * steps) as u32, laps };
+        }
         match u32::try_from(-point.div_euclid(steps)) {
             Ok(laps) => Wait { index: point.rem_euclid(steps) as u32, laps },
             // Later than asked for, so safe, and still further back than anyone can see.

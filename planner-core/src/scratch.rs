@@ -60,6 +60,12 @@ impl<'a> Scratch<'a> {
         Ok(slice)
     }
 
+    /// How many words are left.
+    #[must_use]
+    pub const fn free_words(&self) -> usize {
+        self.free.len()
+    }
+
     /// The words still free, to be used and given back when the result is dropped.
     pub const fn reborrow(&mut self) -> Scratch<'_> {
         Scratch { free: self.free }

@@ -6,6 +6,7 @@ pub mod machines;
 pub mod models;
 pub mod plan;
 pub mod planning;
+pub mod pytorch;
 
 pub use graph::OwnedGraph;
 pub use machines::OwnedMachine;

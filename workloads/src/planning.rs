@@ -57,33 +57,69 @@ pub fn limits(graph: &Graph<'_>, plan: &Plan<'_>) -> Limits {
     }
 }
 
-/// Plans, with as many steps as it takes. Names and strategy of the result are empty.
+/// Room for plans, kept from one planning to the next: planning again costs no allocation.
+#[derive(Debug, Default)]
+pub struct Room {
+    steps: Vec<Step>,
+    schedule: Vec<Scheduled>,
+    resident: Vec<Resident>,
+    arena: Vec<ArenaPlacement>,
+    pools: Vec<Pool>,
+    memory: Vec<u64>,
+}
+
+impl Room {
+    /// Plans, with as many steps as it takes. Names and strategy of the result are empty.
+    ///
+    /// # Errors
+    /// Those of [`planner::plan`], but for room.
+    pub fn plan(
+        &mut self,
+        request: &Request<'_>,
+        strategy: Strategy,
+    ) -> Result<OwnedPlan, PlanningError> {
+        let limits = graph_limits(request.graph);
+        let mut steps = self.steps.len().max(limits.ops + limits.operands / 2 + limits.tensors);
+        loop {
+            let limits = Limits { steps, ..limits };
+            self.grow(&limits);
+            let output = Output {
+                steps: &mut self.steps,
+                schedule: &mut self.schedule,
+                resident: &mut self.resident,
+                arena: &mut self.arena,
+                pools: &mut self.pools,
+            };
+            match planner::plan(request, strategy, output, &mut Scratch::new(&mut self.memory)) {
+                Err(PlanningError::OutputFull) if steps < planner::max_steps(&limits) => {
+                    steps *= 2;
+                }
+                other => return other.map(|plan| OwnedPlan::from(&plan)),
+            }
+        }
+    }
+
+    fn grow(&mut self, limits: &Limits) {
+        fn at_least<T: Clone>(room: &mut Vec<T>, len: usize, fill: T) {
+            if room.len() < len {
+                room.resize(len, fill);
+            }
+        }
+        at_least(&mut self.steps, limits.steps, STEP);
+        at_least(&mut self.schedule, limits.steps, SCHEDULED);
+        at_least(&mut self.resident, limits.tensors, RESIDENT);
+        at_least(&mut self.arena, limits.tensors, PLACEMENT);
+        at_least(&mut self.pools, limits.pools, Pool { object_bytes: 1, count: 0 });
+        at_least(&mut self.memory, planner::scratch_words(limits), 0);
+    }
+}
+
+/// Plans once; see [`Room::plan`].
 ///
 /// # Errors
 /// Those of [`planner::plan`], but for room.
 pub fn plan(request: &Request<'_>, strategy: Strategy) -> Result<OwnedPlan, PlanningError> {
-    let limits = graph_limits(request.graph);
-    let mut arena = vec![PLACEMENT; limits.tensors];
-    let mut resident = vec![RESIDENT; limits.tensors];
-    let mut pools = [Pool { object_bytes: 1, count: 0 }];
-    let mut steps = limits.ops + limits.operands + limits.tensors;
-    loop {
-        let limits = Limits { steps, ..limits };
-        let mut list = vec![STEP; steps];
-        let mut schedule = vec![SCHEDULED; steps];
-        let mut memory = vec![0; planner::scratch_words(&limits)];
-        let output = Output {
-            steps: &mut list,
-            schedule: &mut schedule,
-            resident: &mut resident,
-            arena: &mut arena,
-            pools: &mut pools,
-        };
-        match planner::plan(request, strategy, output, &mut Scratch::new(&mut memory)) {
-            Err(PlanningError::OutputFull) if steps < planner::max_steps(&limits) => steps *= 2,
-            other => return other.map(|plan| OwnedPlan::from(&plan)),
-        }
-    }
+    Room::default().plan(request, strategy)
 }
 
 /// The smallest budget with which a strategy can plan, and the op that needs it.

@@ -36,18 +36,27 @@ impl Homes {
             workspace_pool: Vec::new(),
             pools_object_bytes,
         };
-        let mut pool_for = |bytes| homes.pool_for(machine, bytes, choices);
-        let tensor_pool: Vec<u32> =
-            graph.tensors().iter().map(|tensor| pool_for(tensor.bytes)).collect();
-        let workspace_pool: Vec<u32> =
-            graph.ops().iter().map(|op| pool_for(op.workspace_bytes)).collect();
-        homes.tensor_pool = unless_all_zero(tensor_pool);
-        homes.workspace_pool = unless_all_zero(workspace_pool);
+        let tensors_bytes = graph.tensors().iter().map(|tensor| tensor.bytes);
+        homes.tensor_pool = homes.pools_for(machine, tensors_bytes, &mut choices.fork(25));
+        let workspaces_bytes = graph.ops().iter().map(|op| op.workspace_bytes);
+        homes.workspace_pool = homes.pools_for(machine, workspaces_bytes, &mut choices.fork(15));
         if choices.one_in(2) {
             homes.fill_arena(graph, machine, order, choices);
             homes.arena_bytes += choices.below(3) as u64 * 100;
         }
         homes
+    }
+
+    /// A pool for each; no table where all are in pool 0.
+    fn pools_for(
+        &self,
+        machine: &Machine,
+        sizes_bytes: impl Iterator<Item = u64>,
+        choices: &mut Choices,
+    ) -> Vec<u32> {
+        let table: Vec<u32> =
+            sizes_bytes.map(|bytes| self.pool_for(machine, bytes, choices)).collect();
+        if table.iter().all(|&pool| pool == 0) { Vec::new() } else { table }
     }
 
     /// A pool of chunks, or one of slabs that are large enough.
@@ -121,10 +130,6 @@ impl Homes {
                 || live_apart(graph, order, tensor, other.tensor)
         })
     }
-}
-
-fn unless_all_zero(table: Vec<u32>) -> Vec<u32> {
-    if table.iter().all(|&pool| pool == 0) { Vec::new() } else { table }
 }
 
 /// Whether both are temporaries and one is done with before the other is first touched.

@@ -57,7 +57,8 @@ struct Walk<'a> {
     graph: &'a Graph<'a>,
     order: &'a [OpId],
     homes: &'a Homes,
-    choices: &'a mut Choices,
+    /// Decisions about the tensor or the launch at hand.
+    choices: Choices,
     /// Launches so far.
     launched: usize,
     cells: Vec<Vec<Cell>>,
@@ -72,68 +73,70 @@ pub(super) fn walk(
     homes: &Homes,
     choices: &mut Choices,
 ) -> Walked {
-    let cells = graph.tensor_ids().map(|tensor| homes.objects(graph, tensor));
+    let cells =
+        graph.tensor_ids().map(|tensor| vec![Cell::default(); homes.objects(graph, tensor)]);
     let walked = Walked {
         resident_at_start: Vec::new(),
         steps: Vec::new(),
         use_of_pools: vec![Use::default(); homes.pools_object_bytes.len()],
     };
-    let cells = cells.map(|objects| vec![Cell::default(); objects]).collect();
-    let mut walk = Walk { graph, order, homes, choices, launched: 0, cells, walked };
-    walk.start();
-    let moves_per_op = 1 + walk.choices.below(4);
-    let clears_out = walk.choices.one_in(3);
+    let moves_per_op = 1 + choices.below(4);
+    let clears_out = choices.one_in(3);
+    let cells = cells.collect();
+    let mut walk =
+        Walk { graph, order, homes, choices: choices.fork(0), launched: 0, cells, walked };
+    let mut starts = choices.fork(150);
+    for tensor in graph.tensor_ids() {
+        walk.choices = starts.fork(6);
+        walk.start(tensor);
+    }
+    for used in &mut walk.walked.use_of_pools {
+        used.allocated = 0;
+    }
     for &op in order {
-        for _ in 0..walk.choices.below(moves_per_op) {
-            walk.move_at_random();
-        }
+        walk.choices = choices.fork(40);
+        walk.move_at_random(moves_per_op);
         walk.repeat_until_done(|walk| walk.needed_by(op));
         walk.launch(op);
         if clears_out && walk.choices.one_in(2) {
             walk.repeat_until_done(Walk::clearing_out);
         }
     }
-    for _ in 0..walk.choices.below(moves_per_op) {
-        walk.move_at_random();
-    }
+    walk.choices = choices.fork(40);
+    walk.move_at_random(moves_per_op);
     walk.repeat_until_done(Walk::closing);
     walk.walked
 }
 
 impl Walk<'_> {
-    /// Decides what is resident at start. States in the arena always are; inputs without a
-    /// value at the end of the list never are.
-    fn start(&mut self) {
-        for tensor in self.graph.tensor_ids() {
-            let kind = self.graph.tensor(tensor).kind;
-            let objects = self.cells[tensor.index()].len();
-            let runs = if kind == Kind::Temporary || self.is_spoiled(tensor) {
-                [0..0, 0..0]
-            } else if self.homes.in_arena(tensor) && kind == Kind::State {
-                [0..objects, 0..0]
-            } else {
-                self.runs_at_start(objects)
-            };
-            for cell in &mut self.cells[tensor.index()] {
-                cell.on_host = kind != Kind::Temporary;
-            }
-            for run in runs.into_iter().filter(|run| !run.is_empty()) {
-                let host_copy = !self.choices.one_in(2);
-                let part = self.part(tensor, &run);
-                self.walked.resident_at_start.push(Resident { part, host_copy });
-                if let Some(pool) = self.homes.pool_of(tensor) {
-                    self.walked.use_of_pools[pool].take(run.len() as u64);
-                }
-                self.cells[tensor.index()][run].fill(Cell {
-                    resident: true,
-                    on_device: true,
-                    on_host: host_copy,
-                    promise: Some(host_copy),
-                });
-            }
+    /// Decides what of a tensor is resident at start. States in the arena always are; inputs
+    /// without a value at the end of the list never are.
+    fn start(&mut self, tensor: TensorId) {
+        let kind = self.graph.tensor(tensor).kind;
+        let objects = self.cells[tensor.index()].len();
+        let runs = if kind == Kind::Temporary || self.is_spoiled(tensor) {
+            [0..0, 0..0]
+        } else if self.homes.in_arena(tensor) && kind == Kind::State {
+            [0..objects, 0..0]
+        } else {
+            self.runs_at_start(objects)
+        };
+        for cell in &mut self.cells[tensor.index()] {
+            cell.on_host = kind != Kind::Temporary;
         }
-        for used in &mut self.walked.use_of_pools {
-            used.allocated = 0;
+        for run in runs.into_iter().filter(|run| !run.is_empty()) {
+            let host_copy = !self.choices.one_in(2);
+            let part = self.part(tensor, &run);
+            self.walked.resident_at_start.push(Resident { part, host_copy });
+            if let Some(pool) = self.homes.pool_of(tensor) {
+                self.walked.use_of_pools[pool].take(run.len() as u64);
+            }
+            self.cells[tensor.index()][run].fill(Cell {
+                resident: true,
+                on_device: true,
+                on_host: host_copy,
+                promise: Some(host_copy),
+            });
         }
     }
 
@@ -215,11 +218,15 @@ impl Walk<'_> {
         runs
     }
 
-    fn move_at_random(&mut self) {
+    /// Fewer than so many moves that are legal, whether they serve a purpose or not.
+    fn move_at_random(&mut self, bound: usize) {
         let moves = [Move::Prefetch, Move::Evict, Move::Offload];
-        let Some(action) = self.choices.pick(&moves) else { return };
-        let runs = self.runs(|tensor, object| self.can(action, tensor, object).then_some(action));
-        self.take_one_of(&runs);
+        for _ in 0..self.choices.below(bound) {
+            let action = moves[self.choices.below(3)];
+            let runs =
+                self.runs(|tensor, object| self.can(action, tensor, object).then_some(action));
+            self.take_one_of(&runs);
+        }
     }
 
     /// Makes one of the moves, or a part of it.

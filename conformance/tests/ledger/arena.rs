@@ -25,15 +25,31 @@ fn accepted(case: &Case) -> bool {
 }
 
 #[test]
-fn temporaries_that_live_apart_may_share_bytes_states_and_inputs_may_not() {
+fn states_and_inputs_own_their_bytes() {
     let start = [stale(0), copied(1)];
-    assert!(accepted(&furnished(300, [0, 100, 200, 200], &start)));
-    for shared in [[0, 0, 200, 200], [0, 100, 100, 200], [0, 100, 200, 0]] {
-        assert_refused(&furnished(300, shared, &start), "shares bytes");
+    assert!(accepted(&furnished(400, [0, 100, 200, 300], &start)));
+    for shared in [[0, 0, 200, 300], [0, 100, 100, 300], [0, 100, 200, 100], [200, 100, 200, 0]] {
+        assert_refused(&furnished(400, shared, &start), "shares bytes");
     }
-    let mut together = furnished(300, [0, 100, 200, 200], &start);
-    together.plan.steps.swap(1, 2);
-    assert_refused(&together, "shares bytes with tensor 2 while both live");
+}
+
+#[test]
+fn two_temporaries_may_share_bytes_when_their_spans_do_not_overlap() {
+    let start = [stale(0), copied(1)];
+    let mut shared = furnished(300, [0, 100, 200, 200], &start);
+    assert!(accepted(&shared));
+    shared.plan.arena.reverse();
+    assert!(accepted(&shared));
+    shared.plan.steps.swap(1, 2);
+    assert_refused(&shared, "shares bytes with tensor 3 while both live");
+    let ops: [OpData<'_>; 3] = [(1, &[], &[0]), (1, &[0], &[1]), (1, &[1], &[])];
+    let steps = [launch(0), launch(1), launch(2)];
+    let at_one_op = case(&[temporary(9); 3], &ops, 1, &[], &steps);
+    assert_refused(&with_arena(at_one_op.clone(), 9, &[(0, 0), (1, 0)]), "shares bytes");
+    assert!(
+        accepted(&with_arena(at_one_op, 109, &[(0, 0), (2, 0), (1, 100)])),
+        "no op touches tensor 2"
+    );
 }
 
 #[test]

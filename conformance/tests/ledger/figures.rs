@@ -73,6 +73,17 @@ fn the_first_of_several_peaks_counts() {
 }
 
 #[test]
+fn a_launch_counts_its_workspace() {
+    let mut case = busy();
+    case.graph.ops[1].workspace_bytes = 401;
+    let judgement = measured(&case);
+    // At launch 1: one object each of tensors 0, 1 and 3, and five of the workspace.
+    assert_eq!(judgement.prediction.peak_bytes, 800);
+    assert_eq!(judgement.first_peak_step, 8);
+    assert_eq!(judgement.requested_bytes_at_peak, 100 + 30 + 70 + 401);
+}
+
+#[test]
 fn predictions_are_exact() {
     let exact = with_exact_figures(&busy());
     for corrupt in [
@@ -106,6 +117,8 @@ fn host_bytes_is_at_most_the_machines() {
     assert!(judged(&case).is_ok());
     case.machine.host_bytes -= 1;
     assert!(judged(&case).unwrap_err().message.contains("more host memory"));
+    case.machine.host_bytes = 200;
+    assert!(try_measure(&case).is_ok());
     case.machine.host_bytes = 199;
     assert_refused(&case, "too little pinned host memory");
 }

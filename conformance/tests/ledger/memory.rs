@@ -140,6 +140,18 @@ fn pools_wait_for_themselves_only() {
     assert_eq!(first_start_ns(&case, 3), 0);
 }
 
+#[test]
+fn a_launch_waits_for_each_of_its_pools() {
+    for slow_pool in [0, 1] {
+        let mut case = slow_release(1, &[launch(1)], temporary(100), (50, &[], &[1]));
+        case.graph.ops[1].workspace_bytes = 1;
+        case.plan.pools.push(Pool { object_bytes: 100, count: 1 });
+        case.plan.tensor_pool = vec![slow_pool, 1];
+        case.plan.workspace_pool = vec![0, 0];
+        assert_eq!(first_start_ns(&case, 3), 150);
+    }
+}
+
 /// Each iteration a tensor comes in, goes back out and leaves (120 ns); then a launch takes
 /// an object for a moment. Every such launch but the first few waits for memory.
 fn lagging(count: u64) -> Case {

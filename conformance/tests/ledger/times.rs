@@ -19,20 +19,21 @@ fn a_prefetch_starts_when_the_last_offload_of_the_same_objects_has_ended() {
 
 #[test]
 fn a_prefetch_does_not_wait_for_the_offload_of_other_objects() {
-    let (front, back) = (part(0, 0, 1), part(0, 1, 1));
-    let steps = [
-        launch(0),
-        Step::Offload(front),
-        Step::Offload(back),
-        Step::Evict(front),
-        Step::Prefetch(front),
-        launch(1),
-        evict(0),
-    ];
-    let ops: [OpData<'_>; 2] = [(50, &[], &[0]), (1, &[0], &[])];
-    let case = case(&[temporary(200)], &ops, PLENTY, &[], &steps);
-    assert_eq!(first_start_ns(&case, 2), 150);
-    assert_eq!(first_start_ns(&case, 4), 150);
+    for (early, late) in [(0, 1), (1, 0)] {
+        let steps = [
+            launch(0),
+            Step::Offload(part(0, early, 1)),
+            Step::Offload(part(0, late, 1)),
+            Step::Evict(part(0, early, 1)),
+            Step::Prefetch(part(0, early, 1)),
+            launch(1),
+            evict(0),
+        ];
+        let ops: [OpData<'_>; 2] = [(50, &[], &[0]), (1, &[0], &[])];
+        let case = case(&[temporary(200)], &ops, PLENTY, &[], &steps);
+        assert_eq!(first_start_ns(&case, 2), 150);
+        assert_eq!(first_start_ns(&case, 4), 150);
+    }
 }
 
 #[test]
@@ -182,9 +183,8 @@ fn what_is_resident_at_start_is_present_at_time_0() {
 
 #[test]
 fn iterations_follow_each_other_with_no_barrier() {
-    let ops: [OpData<'_>; 2] = [(100, &[], &[]), (100, &[0], &[])];
+    let ops: [OpData<'_>; 3] = [(100, &[], &[]), (100, &[0], &[]), (100, &[], &[])];
     let steps = [launch(0), prefetch(0), launch(1), evict(0), launch(2)];
-    let ops = [ops[0], ops[1], (100, &[], &[])];
     let case = case(&[state(250)], &ops, PLENTY, &[], &steps);
     // The second prefetch begins at 350, while launch 2 of the first iteration runs.
     assert_eq!(starts_ns(&case, 1), [0, 350, 700]);

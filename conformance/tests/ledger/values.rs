@@ -69,6 +69,21 @@ fn rule_2_an_input_has_a_host_copy_until_an_op_writes_it() {
 }
 
 #[test]
+fn rule_2_an_input_has_that_host_copy_whatever_the_plan_claims() {
+    let steps = [evict(0), prefetch(0), launch(0), evict(0), prefetch(0)];
+    assert!(accepted(&case(&[input(9)], &[(1, &[0], &[])], 9, &[stale(0)], &steps)));
+}
+
+#[test]
+fn rule_2_an_input_that_no_op_reads_has_a_host_copy_again_in_the_next_iteration() {
+    let steps = [prefetch(0), launch(0), evict(0)];
+    assert!(accepted(&case(&[input(9)], &[(1, &[], &[0])], 9, &[], &steps)));
+    let steps = [prefetch(0), launch(0), evict(0), prefetch(0), evict(0)];
+    let too_soon = case(&[input(9)], &[(1, &[], &[0])], 9, &[], &steps);
+    assert_refused(&too_soon, "step 3: the host has no valid copy of tensor 0");
+}
+
+#[test]
 fn rule_2_after_its_last_read_an_inputs_host_copy_is_the_next_iterations() {
     let ops: [OpData<'_>; 2] = [(1, &[0], &[0]), (1, &[], &[])];
     let steps = [launch(0), evict(0), prefetch(0), launch(1)];

@@ -1,4 +1,4 @@
-use super::{DeviceAddress, ErrorType};
+use super::{Addresses, DeviceAddress, ErrorType};
 use crate::graph::OpId;
 
 /// One launch of an op.
@@ -9,9 +9,9 @@ pub struct Launch<'a> {
     /// The iteration, counted from 1.
     pub iteration: u64,
     /// Addresses of what it reads, in the op's order, each a whole tensor.
-    pub reads: &'a [DeviceAddress],
+    pub reads: Addresses<'a>,
     /// Addresses of what it writes, in the op's order, each a whole tensor.
-    pub writes: &'a [DeviceAddress],
+    pub writes: Addresses<'a>,
     /// Address of its workspace, where it has one.
     pub workspace: Option<DeviceAddress>,
 }

@@ -9,7 +9,7 @@ mod stream;
 mod transfer;
 
 pub use kernel::{Kernels, Launch};
-pub use paging::{Chunks, DeviceAddress, Paging};
+pub use paging::{Addresses, Chunks, DeviceAddress, Paging};
 pub use stream::{Point, Streams};
 pub use transfer::{HostRange, Transfers};
 

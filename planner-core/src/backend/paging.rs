@@ -4,6 +4,41 @@ use super::ErrorType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceAddress(pub u64);
 
+/// Device addresses, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses<'a>(&'a [u64]);
+
+impl<'a> Addresses<'a> {
+    /// Takes plain numbers, as they lie in working memory, for addresses.
+    #[must_use]
+    pub const fn new(addresses: &'a [u64]) -> Self {
+        Self(addresses)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn get(&self, position: usize) -> Option<DeviceAddress> {
+        self.0.get(position).copied().map(DeviceAddress)
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = DeviceAddress> + use<'a> {
+        self.0.iter().copied().map(DeviceAddress)
+    }
+}
+
 /// Consecutive physical chunks, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Chunks {
@@ -40,10 +75,10 @@ pub trait Paging: ErrorType {
     /// An address that is not reserved or is mapped already, or a chunk that does not exist.
     fn map(&mut self, at: DeviceAddress, chunks: Chunks) -> Result<(), Self::Error>;
 
-    /// Unmaps `chunks` chunks, starting at an address where a mapping starts. No enqueued
-    /// work may still use the range.
+    /// Unmaps `chunks` chunks: one mapping, or several that follow each other, each of them
+    /// whole. No enqueued work may still use the range.
     ///
     /// # Errors
-    /// An address that is not mapped.
+    /// A range that is not mapped, or holds only a part of a mapping.
     fn unmap(&mut self, at: DeviceAddress, chunks: u64) -> Result<(), Self::Error>;
 }

@@ -79,8 +79,9 @@ impl<'a> Clocks<'a> {
     }
 
     fn slot(&self, stream: usize, index: u32) -> usize {
-        let before = self.schedule.stream_steps[..stream].iter().map(|&steps| steps as usize);
-        before.sum::<usize>() + index as usize
+        let [launches, prefetches, _] = self.schedule.stream_steps;
+        let first = [0, launches, launches.saturating_add(prefetches)][stream];
+        first as usize + index as usize
     }
 
     /// One iteration; `reached` holds the clock of each stream's last step. Whether any

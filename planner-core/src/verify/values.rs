@@ -194,10 +194,12 @@ impl Walk<'_> {
             }
             for piece in self.pieces.of(tensor) {
                 let state = &mut self.state[piece];
-                *state = (*state | RESIDENT) & !(CURRENT | HOST);
-                if !after_last_read {
-                    *state |= CURRENT;
-                }
+                // What the host holds after the last read is the next value, which this
+                // write does not touch; on the device it leaves no value.
+                *state = match after_last_read {
+                    true => (*state | RESIDENT) & !CURRENT,
+                    false => (*state | RESIDENT | CURRENT) & !HOST,
+                };
             }
         }
         for &tensor in self.graph.reads(op) {

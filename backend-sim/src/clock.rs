@@ -1,0 +1,137 @@
+//! Virtual time: when each piece of work ends on a machine of given speeds.
+
+use planner_core::machine::Direction;
+use planner_core::{Machine, Stream};
+
+/// One stream's time.
+#[derive(Clone, Debug, Default)]
+struct Lane {
+    /// When the next work may start.
+    free_ns: u64,
+    /// Bytes submitted since the last signal: one step, however many copies it takes.
+    step_bytes: u64,
+    /// Time spent in work so far.
+    busy_ns: u64,
+    /// When each signal is reached.
+    signals_ns: Vec<u64>,
+}
+
+/// The time of the host and of the three streams. All sums saturate.
+#[derive(Clone, Debug)]
+pub(crate) struct Clock {
+    machine: Machine,
+    host_ns: u64,
+    lanes: [Lane; 3],
+    /// The end of the last launch of each iteration.
+    pub(crate) iteration_ends_ns: Vec<u64>,
+}
+
+impl Clock {
+    pub(crate) fn new(machine: Machine) -> Self {
+        let lanes = Default::default();
+        Self { machine, host_ns: 0, lanes, iteration_ends_ns: Vec::new() }
+    }
+
+    pub(crate) fn host_ns(&self) -> u64 {
+        self.host_ns
+    }
+
+    pub(crate) fn busy_ns(&self, stream: Stream) -> u64 {
+        self.lanes[stream as usize].busy_ns
+    }
+
+    /// The host is busy for a while.
+    pub(crate) fn spend_ns(&mut self, ns: u64) {
+        self.host_ns = self.host_ns.saturating_add(ns);
+    }
+
+    /// The host blocks.
+    pub(crate) fn block_until_ns(&mut self, ns: u64) {
+        self.host_ns = self.host_ns.max(ns);
+    }
+
+    /// When a signal is reached, counted from 1.
+    pub(crate) fn signal_ns(&self, stream: Stream, value: u64) -> Option<u64> {
+        self.lanes[stream as usize].signals_ns.get(value.checked_sub(1)? as usize).copied()
+    }
+
+    /// What is submitted next starts no earlier.
+    pub(crate) fn wait_until_ns(&mut self, stream: Stream, ns: u64) {
+        let lane = &mut self.lanes[stream as usize];
+        lane.free_ns = lane.free_ns.max(ns);
+    }
+
+    /// Submits a copy; its time passes at the signal.
+    pub(crate) fn copy(&mut self, stream: Stream, bytes: u64) {
+        self.wait_until_ns(stream, self.host_ns);
+        let lane = &mut self.lanes[stream as usize];
+        lane.step_bytes = lane.step_bytes.saturating_add(bytes);
+    }
+
+    /// Submits a launch of an iteration, counted from 1.
+    pub(crate) fn launch(&mut self, time_ns: u64, iteration: u64) {
+        self.wait_until_ns(Stream::Compute, self.host_ns);
+        self.work(Stream::Compute, time_ns);
+        let ends_ns = &mut self.iteration_ends_ns;
+        let index = iteration.saturating_sub(1) as usize;
+        if ends_ns.len() <= index {
+            ends_ns.resize(index + 1, 0);
+        }
+        ends_ns[index] = self.lanes[Stream::Compute as usize].free_ns;
+    }
+
+    /// Submits a signal.
+    pub(crate) fn signal(&mut self, stream: Stream) {
+        self.wait_until_ns(stream, self.host_ns);
+        let bytes = core::mem::take(&mut self.lanes[stream as usize].step_bytes);
+        if bytes > 0 {
+            let direction = match stream {
+                Stream::Download => Direction::DeviceToHost,
+                _ => Direction::HostToDevice,
+            };
+            self.work(stream, self.machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX));
+        }
+        let lane = &mut self.lanes[stream as usize];
+        lane.signals_ns.push(lane.free_ns);
+    }
+
+    fn work(&mut self, stream: Stream, ns: u64) {
+        let lane = &mut self.lanes[stream as usize];
+        lane.free_ns = lane.free_ns.saturating_add(ns);
+        lane.busy_ns = lane.busy_ns.saturating_add(ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_pays_the_latency_once_and_starts_when_all_is_ready() {
+        let machine = Machine {
+            device_bytes: 100,
+            host_bytes: 100,
+            chunk_bytes: 1,
+            h2d_bytes_per_s: 1_000_000_000,
+            d2h_bytes_per_s: 500_000_000,
+            transfer_latency_ns: 3,
+            map_ns_per_chunk: 0,
+            unmap_ns_per_chunk: 0,
+        };
+        let mut clock = Clock::new(machine);
+        clock.copy(Stream::Upload, 4);
+        clock.copy(Stream::Upload, 6);
+        clock.signal(Stream::Upload);
+        assert_eq!(clock.signal_ns(Stream::Upload, 1), Some(13));
+        clock.wait_until_ns(Stream::Compute, 13);
+        clock.launch(100, 1);
+        clock.spend_ns(200);
+        clock.launch(10, 2);
+        assert_eq!(clock.iteration_ends_ns, [113, 210]);
+        clock.copy(Stream::Download, 10);
+        clock.signal(Stream::Download);
+        assert_eq!(clock.signal_ns(Stream::Download, 1), Some(223));
+        assert_eq!(clock.signal_ns(Stream::Download, 2), None);
+        assert_eq!(clock.busy_ns(Stream::Compute), 110);
+    }
+}

@@ -1,0 +1,222 @@
+//! The streams: queues whose heads take effect in some order that the waits allow.
+//!
+//! Without a seed everything takes effect when it is enqueued, which is one legal order.
+//! With a seed, effects are held back and applied in an order drawn at random: a stream is
+//! picked, and runs for a burst of random length, so that one stream may get far ahead of
+//! the others. Work takes effect in two events, its begin and its end, between which
+//! other streams may run.
+
+use crate::SimDevice;
+use crate::error::SimError;
+use crate::value::scramble;
+use crate::work::{Running, Work};
+use planner_core::Stream;
+use planner_core::backend::{Point, Streams};
+use std::collections::VecDeque;
+
+/// What a stream does next.
+#[derive(Debug)]
+pub(crate) enum Item {
+    Wait(Point),
+    Work(Point, Work),
+    Signal,
+}
+
+/// One stream.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) items: VecDeque<Item>,
+    pub(crate) running: Option<Running>,
+    /// Signals enqueued.
+    signalled: u64,
+    /// Signals reached.
+    reached: u64,
+}
+
+impl Queue {
+    /// All work enqueued that has not ended.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = (Point, &Work)> {
+        let running = self.running.iter().map(|running| (running.point, &running.work));
+        running.chain(self.items.iter().filter_map(|item| match item {
+            Item::Work(point, work) => Some((*point, work)),
+            Item::Wait(_) | Item::Signal => None,
+        }))
+    }
+}
+
+/// A source of random numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chance(pub(crate) u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        scramble(self.0)
+    }
+
+    /// A number below `bound`.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+impl SimDevice<'_> {
+    /// Enqueues work and, without a seed, lets it take effect.
+    pub(crate) fn submit(&mut self, stream: Stream, work: Work) -> Result<(), SimError> {
+        let queue = &mut self.queues[stream as usize];
+        let point = Point { stream, value: queue.signalled + 1 };
+        for span in work.spans(&self.graph) {
+            if !self.space.is_mapped(span.at, span.bytes) {
+                return Err(SimError::Unmapped { work: point, at: span.at });
+            }
+        }
+        queue.items.push_back(Item::Work(point, work));
+        self.settle(stream)
+    }
+
+    /// Lets a stream run to its end, where no seed holds it back.
+    fn settle(&mut self, stream: Stream) -> Result<(), SimError> {
+        if self.chance.is_none() {
+            while self.step(stream)? {}
+        }
+        Ok(())
+    }
+
+    /// Whether a point has been signalled, and so may be awaited.
+    fn check_signalled(&self, point: Point) -> Result<(), SimError> {
+        match self.failure {
+            Some(failure) => Err(failure),
+            None if point.value > self.queues[point.stream as usize].signalled => {
+                Err(SimError::Unsignalled(point))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn is_reached(&self, point: Point) -> bool {
+        self.queues[point.stream as usize].reached >= point.value
+    }
+
+    /// One event of a stream. False where it has nothing to do, or waits.
+    fn step(&mut self, stream: Stream) -> Result<bool, SimError> {
+        let stepped = self.try_step(stream);
+        if let Err(failure) = stepped {
+            self.failure = Some(failure);
+        }
+        stepped
+    }
+
+    fn try_step(&mut self, stream: Stream) -> Result<bool, SimError> {
+        if let Some(running) = self.queues[stream as usize].running.take() {
+            self.end(&running);
+            return Ok(true);
+        }
+        if let Some(Item::Wait(point)) = self.queues[stream as usize].items.front()
+            && !self.is_reached(*point)
+        {
+            return Ok(false);
+        }
+        match self.queues[stream as usize].items.pop_front() {
+            None => return Ok(false),
+            Some(Item::Wait(_)) => {}
+            Some(Item::Signal) => self.queues[stream as usize].reached += 1,
+            Some(Item::Work(point, work)) => {
+                let running = self.begin(point, work)?;
+                self.queues[stream as usize].running = Some(running);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lets a stream run for a while.
+    fn burst(&mut self, stream: Stream, chance: &mut Chance) -> Result<bool, SimError> {
+        let most = 1 << chance.below(8);
+        let mut stepped = false;
+        for _ in 0..most {
+            if !self.step(stream)? {
+                break;
+            }
+            stepped = true;
+        }
+        Ok(stepped)
+    }
+
+    /// The stream at whose head the way to a point is blocked.
+    fn blocker(&self, point: Point) -> Stream {
+        let mut stream = point.stream;
+        while let Queue { items, running: None, .. } = &self.queues[stream as usize]
+            && let Some(Item::Wait(point)) = items.front()
+            && !self.is_reached(*point)
+        {
+            stream = point.stream;
+        }
+        stream
+    }
+
+    /// Lets the streams run until a point is reached: sometimes little more than what it
+    /// needs, sometimes whatever comes.
+    fn run_until(&mut self, point: Point, chance: &mut Chance) -> Result<(), SimError> {
+        while !self.is_reached(point) {
+            let stream = match chance.below(6) {
+                any @ 0..3 => Stream::ALL[any as usize],
+                _ => self.blocker(point),
+            };
+            self.burst(stream, chance)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the device get ahead of the host, with a seed and now and then.
+    fn drift(&mut self) -> Result<(), SimError> {
+        let Some(mut chance) = self.chance else { return Ok(()) };
+        if chance.below(4) == 0 {
+            let stream = Stream::ALL[chance.below(3) as usize];
+            self.burst(stream, &mut chance)?;
+        }
+        self.chance = Some(chance);
+        Ok(())
+    }
+}
+
+impl Streams for SimDevice<'_> {
+    fn wait(&mut self, stream: Stream, point: Point) -> Result<(), SimError> {
+        self.check_signalled(point)?;
+        if let Some(ns) = self.clock.signal_ns(point.stream, point.value) {
+            self.clock.wait_until_ns(stream, ns);
+        }
+        self.queues[stream as usize].items.push_back(Item::Wait(point));
+        self.settle(stream)
+    }
+
+    fn signal(&mut self, stream: Stream) -> Result<Point, SimError> {
+        self.check_failure()?;
+        self.clock.signal(stream);
+        let queue = &mut self.queues[stream as usize];
+        queue.signalled += 1;
+        let point = Point { stream, value: queue.signalled };
+        queue.items.push_back(Item::Signal);
+        self.settle(stream)?;
+        self.drift()?;
+        Ok(point)
+    }
+
+    fn reached(&mut self, point: Point) -> Result<bool, SimError> {
+        self.check_signalled(point)?;
+        self.drift()?;
+        let ns = self.clock.signal_ns(point.stream, point.value);
+        let in_time = self.chance.is_some() || ns.is_none_or(|ns| ns <= self.clock.host_ns());
+        Ok(in_time && self.is_reached(point))
+    }
+
+    fn block_until(&mut self, point: Point) -> Result<(), SimError> {
+        self.check_signalled(point)?;
+        if let Some(mut chance) = self.chance {
+            self.run_until(point, &mut chance)?;
+            self.chance = Some(chance);
+        }
+        if let Some(ns) = self.clock.signal_ns(point.stream, point.value) {
+            self.clock.block_until_ns(ns);
+        }
+        Ok(())
+    }
+}

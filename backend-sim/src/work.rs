@@ -1,0 +1,214 @@
+//! Work: what it touches, what it reads when it begins, and what it changes when it ends.
+
+use crate::SimDevice;
+use crate::error::SimError;
+use crate::extents::{Extent, Extents};
+use crate::shadow::{Content, Effect, Memory, Segment};
+use crate::value;
+use planner_core::backend::{DeviceAddress, HostRange, Point};
+use planner_core::{Graph, OpId};
+use std::collections::BTreeMap;
+
+/// The number that stands for the workspace where others name a tensor.
+const WORKSPACE: u32 = u32::MAX;
+
+/// One piece of enqueued work.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Upload {
+        host: HostRange,
+        device: DeviceAddress,
+    },
+    Download {
+        host: HostRange,
+        device: DeviceAddress,
+    },
+    Launch {
+        op: OpId,
+        reads: Vec<DeviceAddress>,
+        writes: Vec<DeviceAddress>,
+        workspace: Option<DeviceAddress>,
+    },
+}
+
+/// A device range that work touches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    /// The tensor, or [`WORKSPACE`].
+    operand: u32,
+    pub(crate) at: DeviceAddress,
+    pub(crate) bytes: u64,
+    writes: bool,
+}
+
+/// How work that is under way uses some bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Use {
+    operand: u32,
+    writes: bool,
+}
+
+impl Extent for Use {
+    fn after(self, _: u64) -> Self {
+        self
+    }
+
+    fn continues(self, _: u64, next: Self) -> bool {
+        self == next
+    }
+}
+
+/// Work that has begun and not ended.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) point: Point,
+    pub(crate) work: Work,
+    uses: BTreeMap<Memory, Extents<Use>>,
+    effects: Vec<Effect>,
+}
+
+impl Work {
+    /// The device ranges it touches: of a launch, first all reads, then all writes, then
+    /// the workspace.
+    pub(crate) fn spans(&self, graph: &Graph<'_>) -> Vec<Span> {
+        match *self {
+            Self::Upload { host, device } => vec![copy_span(host, device, true)],
+            Self::Download { host, device } => vec![copy_span(host, device, false)],
+            Self::Launch { op, ref reads, ref writes, workspace } => {
+                let span = |writes| {
+                    move |(tensor, &at): (&planner_core::TensorId, &DeviceAddress)| {
+                        let bytes = graph.tensor(*tensor).bytes;
+                        Span { operand: tensor.0, at, bytes, writes }
+                    }
+                };
+                let reads = graph.reads(op).iter().zip(reads).map(span(false));
+                let writes = graph.writes(op).iter().zip(writes).map(span(true));
+                let bytes = graph.op(op).workspace_bytes;
+                let workspace = workspace.filter(|_| bytes > 0);
+                let workspace =
+                    workspace.map(|at| Span { operand: WORKSPACE, at, bytes, writes: true });
+                reads.chain(writes).chain(workspace).collect()
+            }
+        }
+    }
+
+    /// The host range it touches, and whether it writes there.
+    pub(crate) fn host(&self) -> Option<(HostRange, bool)> {
+        match *self {
+            Self::Upload { host, .. } => Some((host, false)),
+            Self::Download { host, .. } => Some((host, true)),
+            Self::Launch { .. } => None,
+        }
+    }
+}
+
+fn copy_span(host: HostRange, at: DeviceAddress, writes: bool) -> Span {
+    Span { operand: host.tensor.0, at, bytes: host.bytes, writes }
+}
+
+fn host_segment(host: HostRange) -> Segment {
+    let memory = Memory::Host(host.tensor, host.room);
+    Segment { memory, start: host.offset_bytes, bytes: host.bytes }
+}
+
+impl Running {
+    /// Notes a use. False where another operand of the same work uses the bytes and one of
+    /// the two writes.
+    fn note(&mut self, segment: Segment, used: Use) -> bool {
+        let Segment { memory, start, bytes } = segment;
+        let extents = self.uses.entry(memory).or_default();
+        let alone = extents.over(start, bytes).all(|(_, _, earlier)| {
+            earlier.operand == used.operand || !(earlier.writes || used.writes)
+        });
+        extents.insert(start, bytes, used);
+        alone
+    }
+
+    /// Whether both use some byte and one of them writes it.
+    fn races(&self, other: &Self) -> bool {
+        self.uses.iter().any(|(memory, uses)| {
+            let Some(others) = other.uses.get(memory) else { return false };
+            uses.over(0, u64::MAX).any(|(start, bytes, mine)| {
+                others.over(start, bytes).any(|(_, _, theirs)| mine.writes || theirs.writes)
+            })
+        })
+    }
+}
+
+impl SimDevice<'_> {
+    /// Starts work: from now on, until it ends, nobody else may write what it touches or
+    /// touch what it writes.
+    pub(crate) fn begin(&self, point: Point, work: Work) -> Result<Running, SimError> {
+        let spans = work.spans(&self.graph);
+        let mut running = Running { point, work, uses: BTreeMap::new(), effects: Vec::new() };
+        let mut segments = Vec::new();
+        for &span in &spans {
+            let unmapped = SimError::Unmapped { work: point, at: span.at };
+            let found = self.space.physical(span.at, span.bytes).ok_or(unmapped)?;
+            for &segment in &found {
+                let Span { operand, writes, .. } = span;
+                if !running.note(segment, Use { operand, writes }) {
+                    return Err(SimError::Race { work: point, other: point });
+                }
+            }
+            segments.push(found);
+        }
+        if let Some((host, writes)) = running.work.host() {
+            running.note(host_segment(host), Use { operand: host.tensor.0, writes });
+        }
+        let mut others = self.queues.iter().filter_map(|queue| queue.running.as_ref());
+        if let Some(other) = others.find(|other| running.races(other)) {
+            return Err(SimError::Race { work: point, other: other.point });
+        }
+        running.effects = self.effects(&running, &segments)?;
+        Ok(running)
+    }
+
+    /// Ends work: its writes become visible.
+    pub(crate) fn end(&mut self, running: &Running) {
+        for effect in &running.effects {
+            self.shadow.apply(effect);
+        }
+    }
+
+    /// What work will change, from what it reads now. `segments` are those of its spans.
+    fn effects(
+        &self,
+        running: &Running,
+        segments: &[Vec<Segment>],
+    ) -> Result<Vec<Effect>, SimError> {
+        let device = segments.first().map_or(&[][..], Vec::as_slice);
+        match running.work {
+            Work::Upload { host, .. } => Ok(self.shadow.copy(&[host_segment(host)], device)),
+            Work::Download { host, .. } => Ok(self.shadow.copy(device, &[host_segment(host)])),
+            Work::Launch { op, .. } => self.launch_effects(op, running.point, segments),
+        }
+    }
+
+    fn launch_effects(
+        &self,
+        op: OpId,
+        point: Point,
+        segments: &[Vec<Segment>],
+    ) -> Result<Vec<Effect>, SimError> {
+        let mut segments = segments.iter();
+        let mut values = Vec::new();
+        for (&tensor, from) in self.graph.reads(op).iter().zip(segments.by_ref()) {
+            values.push(self.shadow.read(from, tensor, op, point)?);
+        }
+        let result = value::op_result(op, values.into_iter());
+        let mut effects = Vec::new();
+        let writes = self.graph.writes(op);
+        for ((position, &tensor), to) in writes.iter().enumerate().zip(segments.by_ref()) {
+            let mut content =
+                Content { tensor, offset_bytes: 0, value: value::written(result, position) };
+            for &to in to {
+                effects.push(Effect { to, content: Some(content) });
+                content = content.after(to.bytes);
+            }
+        }
+        let workspace = segments.flatten().map(|&to| Effect { to, content: None });
+        effects.extend(workspace);
+        Ok(effects)
+    }
+}

@@ -1,0 +1,174 @@
+//! Graphs and plans that own their data, and the way from a plan to a digest.
+#![allow(dead_code, reason = "each test program uses its own part")]
+
+pub(crate) mod random;
+
+use backend_sim::{SimDevice, SimError, SimKernels};
+use planner_core::plan::{ArenaPlacement, Pool, Prediction, Resident};
+use planner_core::{
+    ExecuteError, Executor, Graph, Kind, Limits, Machine, Op, OpId, Part, Plan, Schedule,
+    Scheduled, Scratch, Step, Tensor, TensorId, Verified, executor, lower, timeline, verify,
+};
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Work {
+    pub(crate) tensors: Vec<Tensor>,
+    pub(crate) ops: Vec<Op>,
+    pub(crate) operands: Vec<TensorId>,
+}
+
+impl Work {
+    pub(crate) fn tensor(&mut self, kind: Kind, bytes: u64) -> u32 {
+        self.tensors.push(Tensor { bytes, kind });
+        self.tensors.len() as u32 - 1
+    }
+
+    pub(crate) fn op(&mut self, time_ns: u64, workspace_bytes: u64, reads: &[u32], writes: &[u32]) {
+        self.ops.push(Op {
+            time_ns,
+            workspace_bytes,
+            first_operand: self.operands.len() as u32,
+            reads: reads.len() as u32,
+            writes: writes.len() as u32,
+        });
+        self.operands.extend(reads.iter().chain(writes).map(|&id| TensorId(id)));
+    }
+
+    pub(crate) fn graph(&self) -> Graph<'_> {
+        let mut memory = vec![0; Graph::scratch_words(self.tensors.len())];
+        Graph::new(&self.tensors, &self.ops, &self.operands, &mut Scratch::new(&mut memory))
+            .unwrap()
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OwnedPlan {
+    pub(crate) arena_bytes: u64,
+    pub(crate) arena: Vec<ArenaPlacement>,
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) tensor_pool: Vec<u32>,
+    pub(crate) workspace_pool: Vec<u32>,
+    pub(crate) resident_at_start: Vec<Resident>,
+    pub(crate) steps: Vec<Step>,
+}
+
+impl OwnedPlan {
+    pub(crate) fn plan(&self, machine: &Machine) -> Plan<'_> {
+        Plan {
+            budget_bytes: machine.device_bytes,
+            arena_bytes: self.arena_bytes,
+            arena: &self.arena,
+            pools: &self.pools,
+            tensor_pool: &self.tensor_pool,
+            workspace_pool: &self.workspace_pool,
+            resident_at_start: &self.resident_at_start,
+            steps: &self.steps,
+            predicted: Prediction::default(),
+        }
+    }
+
+    /// Everything resident for ever, temporaries evicted at the end of each iteration.
+    pub(crate) fn in_core(work: &Work, object_bytes: u64) -> Self {
+        let graph = work.graph();
+        let objects = |bytes: u64| bytes.div_ceil(object_bytes);
+        // Two copies of each input, since the next value arrives beside the last.
+        let tensors = work.tensors.iter().map(|tensor| 2 * objects(tensor.bytes));
+        let workspaces = work.ops.iter().map(|op| objects(op.workspace_bytes));
+        let count = tensors.chain(workspaces).sum();
+        let whole = |id: TensorId| Part::whole(id);
+        let of_kind = |kind| graph.tensor_ids().filter(move |&id| graph.tensor(id).kind == kind);
+        let states = of_kind(Kind::State);
+        let written = |id: &TensorId| graph.op_ids().any(|op| graph.writes(op).contains(id));
+        let touched = |id: &TensorId| graph.op_ids().any(|op| graph.touches(op).any(|t| t == *id));
+        let mut steps: Vec<_> = of_kind(Kind::Input).map(|id| Step::Prefetch(whole(id))).collect();
+        steps.extend(graph.op_ids().map(Step::Launch));
+        let leaving = of_kind(Kind::Input).chain(of_kind(Kind::Temporary).filter(touched));
+        steps.extend(leaving.map(|id| Step::Evict(whole(id))));
+        Self {
+            pools: vec![Pool { object_bytes, count }],
+            resident_at_start: states
+                .map(|id| Resident { part: whole(id), host_copy: !written(&id) })
+                .collect(),
+            steps,
+            ..Self::default()
+        }
+    }
+}
+
+pub(crate) fn limits(graph: &Graph<'_>, plan: &Plan<'_>) -> Limits {
+    Limits {
+        ops: graph.ops().len(),
+        operands: graph.operands().len(),
+        tensors: graph.tensors().len(),
+        steps: plan.steps.len(),
+        pieces: graph.tensors().len() + 2 * (plan.steps.len() + plan.resident_at_start.len()),
+        pools: plan.pools.len(),
+    }
+}
+
+pub(crate) const NO_STEP: Scheduled =
+    Scheduled { step: Step::Launch(OpId(0)), index: 0, waits: [None; 3] };
+
+pub(crate) fn lowered<'o>(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+    out: &'o mut Vec<Scheduled>,
+) -> Schedule<'o> {
+    let mut memory = vec![0; lower::scratch_words(&limits(graph, plan))];
+    out.resize(plan.steps.len(), NO_STEP);
+    lower(graph, machine, plan, out, &mut Scratch::new(&mut memory)).unwrap()
+}
+
+pub(crate) fn verified<'a>(
+    graph: &Graph<'a>,
+    machine: &Machine,
+    plan: &Plan<'a>,
+    schedule: &Schedule<'a>,
+) -> Verified<'a> {
+    let mut memory = vec![0; verify::scratch_words(&limits(graph, plan))];
+    verify(graph, machine, plan, schedule, &mut Scratch::new(&mut memory)).unwrap()
+}
+
+pub(crate) fn predicted_period_ns(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+    schedule: &Schedule<'_>,
+) -> u64 {
+    let mut memory = vec![0; timeline::scratch_words(&limits(graph, plan))];
+    let mut scratch = Scratch::new(&mut memory);
+    timeline::predict(graph, machine, plan, schedule, &mut scratch).unwrap().0.period_ns
+}
+
+/// Runs iterations on a device, in two calls.
+pub(crate) fn execute<'g>(
+    verified: &Verified<'_>,
+    device: &mut SimDevice<'g>,
+    graph: Graph<'g>,
+    iterations: u64,
+    runs: usize,
+) -> Result<u64, ExecuteError<SimError>> {
+    let limits = limits(verified.graph(), verified.plan());
+    let mut memory = vec![0; executor::scratch_words(&limits, runs)];
+    let mut scratch = Scratch::new(&mut memory);
+    let mut kernels = SimKernels::new(graph);
+    let mut executor = Executor::start(verified, device, &mut kernels, &mut scratch)?;
+    executor.run(device, &mut kernels, iterations / 2)?;
+    executor.run(device, &mut kernels, iterations - iterations / 2)?;
+    executor.finish(device)?;
+    Ok(device.digest().unwrap())
+}
+
+pub(crate) fn machine(chunk_bytes: u64) -> Machine {
+    Machine {
+        device_bytes: 1 << 30,
+        host_bytes: 1 << 40,
+        chunk_bytes,
+        h2d_bytes_per_s: 1_000_000_000,
+        d2h_bytes_per_s: 700_000_000,
+        transfer_latency_ns: 5,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    }
+}

@@ -1,0 +1,304 @@
+//! The simulated device alone: it refuses what a real device must not be asked, and it sees
+//! what a real device would hide.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod common;
+
+use backend_sim::{SimDevice, SimError, reference_digest};
+use common::{Work, machine};
+use planner_core::backend::{
+    Addresses, BackendError, Chunks, DeviceAddress, ErrorKind, HostRange, Launch, Paging, Point,
+    Streams, Transfers,
+};
+use planner_core::{Kind, Machine, OpId, Stream, TensorId};
+
+const STATE: TensorId = TensorId(0);
+const INPUT: TensorId = TensorId(1);
+const OP: OpId = OpId(0);
+const CHUNK_BYTES: u64 = 4;
+
+/// One op that updates a state of two chunks from an input of two chunks.
+fn work() -> Work {
+    let mut work = Work::default();
+    let state = work.tensor(Kind::State, 7);
+    let input = work.tensor(Kind::Input, 8);
+    work.op(100, 0, &[state, input], &[state]);
+    work
+}
+
+fn range(tensor: TensorId, room: u32, offset_bytes: u64, bytes: u64) -> HostRange {
+    HostRange { tensor, room, offset_bytes, bytes }
+}
+
+/// Eight chunks; two ranges of two chunks each, mapped to the first four chunks.
+fn set_up(device: &mut SimDevice<'_>) -> [DeviceAddress; 2] {
+    device.create(8).unwrap();
+    [0, 2].map(|first| {
+        let at = device.reserve(2).unwrap();
+        device.map(at, Chunks { first, count: 2 }).unwrap();
+        at
+    })
+}
+
+fn launch(device: &mut SimDevice<'_>, [state, input]: [DeviceAddress; 2]) -> Result<(), SimError> {
+    let (reads, writes) = ([state.0, input.0], [state.0]);
+    let (reads, writes) = (Addresses::new(&reads), Addresses::new(&writes));
+    device.launch(&Launch { op: OP, iteration: 1, reads, writes, workspace: None })
+}
+
+/// The one iteration; `waits` says whether the launch and the download wait.
+fn iterate(device: &mut SimDevice<'_>, waits: [bool; 2]) -> Result<u64, SimError> {
+    let [state, input] = set_up(device);
+    device.fill_input(INPUT, 1)?;
+    device.upload(range(STATE, 0, 0, 7), state)?;
+    device.upload(range(INPUT, 1, 0, 8), input)?;
+    let arrived = device.signal(Stream::Upload)?;
+    if waits[0] {
+        device.wait(Stream::Compute, arrived)?;
+    }
+    launch(device, [state, input])?;
+    let ended = device.signal(Stream::Compute)?;
+    if waits[1] {
+        device.wait(Stream::Download, ended)?;
+    }
+    device.download(state, range(STATE, 0, 0, 7))?;
+    let saved = device.signal(Stream::Download)?;
+    for point in [arrived, ended, saved] {
+        device.block_until(point)?;
+    }
+    device.digest()
+}
+
+#[test]
+fn an_iteration_by_hand_gives_the_reference() {
+    let work = work();
+    let reference = reference_digest(&work.graph(), 1);
+    assert_ne!(reference, reference_digest(&work.graph(), 0));
+    let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+    assert_eq!(iterate(&mut device, [true; 2]), Ok(reference));
+    assert_eq!(device.iteration_ends_ns(), [5 + 15 + 100]);
+    for seed in 0..100 {
+        let mut device = SimDevice::adversarial(work.graph(), machine(CHUNK_BYTES), seed);
+        assert_eq!(iterate(&mut device, [true; 2]), Ok(reference));
+    }
+}
+
+#[test]
+fn a_missing_wait_is_seen_within_ten_seeds() {
+    let work = work();
+    let reference = reference_digest(&work.graph(), 1);
+    for waits in [[false, true], [true, false]] {
+        let caught = (0..10).any(|seed| {
+            let mut device = SimDevice::adversarial(work.graph(), machine(CHUNK_BYTES), seed);
+            iterate(&mut device, waits) != Ok(reference)
+        });
+        assert!(caught, "{waits:?}");
+    }
+}
+
+#[test]
+fn copies_that_overlap_in_time_and_place_race() {
+    let work = work();
+    let races = (0..100).any(|seed| {
+        let mut device = SimDevice::adversarial(work.graph(), machine(CHUNK_BYTES), seed);
+        let [state, _] = set_up(&mut device);
+        device.upload(range(STATE, 0, 0, 7), state).unwrap();
+        device.signal(Stream::Upload).unwrap();
+        device.download(state, range(STATE, 0, 0, 7)).unwrap();
+        let saved = device.signal(Stream::Download).unwrap();
+        matches!(device.block_until(saved), Err(SimError::Race { .. }))
+    });
+    assert!(races);
+}
+
+#[test]
+fn reads_must_find_the_right_bytes_of_one_version() {
+    let work = work();
+    let point = Point { stream: Stream::Compute, value: 1 };
+    let at_byte =
+        |tensor, offset_bytes| SimError::WrongContent { work: point, op: OP, tensor, offset_bytes };
+    let mixed =
+        SimError::MixedVersions { work: point, op: OP, tensor: INPUT, offset_bytes: CHUNK_BYTES };
+    // What is uploaded to the two chunks of each range, and what the launch says to that.
+    let whole = [range(STATE, 0, 0, 4), range(STATE, 0, 4, 3)];
+    let cases = [
+        (whole, [range(INPUT, 1, 0, 4), range(INPUT, 1, 4, 4)], Ok(())),
+        (whole, [range(INPUT, 1, 0, 4), range(INPUT, 1, 4, 3)], Err(at_byte(INPUT, 7))),
+        (whole, [range(INPUT, 1, 0, 4), range(INPUT, 1, 0, 4)], Err(at_byte(INPUT, 4))),
+        (whole, [range(INPUT, 1, 0, 4), range(STATE, 0, 4, 3)], Err(at_byte(INPUT, 4))),
+        (whole, [range(INPUT, 1, 1, 4), range(INPUT, 1, 4, 4)], Err(at_byte(INPUT, 0))),
+        (whole, [range(INPUT, 1, 0, 4), range(INPUT, 0, 4, 4)], Err(mixed)),
+    ];
+    for (state, input, expected) in cases {
+        let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+        let addresses = set_up(&mut device);
+        device.fill_input(INPUT, 1).unwrap();
+        device.fill_input(INPUT, 2).unwrap();
+        for (from, to) in [state, input].into_iter().zip(addresses) {
+            device.upload(from[0], to).unwrap();
+            device.upload(from[1], DeviceAddress(to.0 + CHUNK_BYTES)).unwrap();
+        }
+        assert_eq!(launch(&mut device, addresses), expected);
+        // Once work has failed, so does everything else.
+        assert_eq!(device.signal(Stream::Upload).err(), expected.err());
+    }
+}
+
+#[test]
+fn a_chunk_under_two_addresses_is_one_chunk() {
+    let work = work();
+    let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+    let [state, input] = set_up(&mut device);
+    let alias = device.reserve(2).unwrap();
+    device.map(alias, Chunks { first: 0, count: 2 }).unwrap();
+    device.fill_input(INPUT, 1).unwrap();
+    device.upload(range(STATE, 0, 0, 7), alias).unwrap();
+    device.upload(range(INPUT, 1, 0, 8), input).unwrap();
+    assert_eq!(launch(&mut device, [state, input]), Ok(()));
+    assert_eq!(device.counters().chunks_mapped, 6);
+    // Reads of shared bytes may overlap, writes may not.
+    let work = Point { stream: Stream::Compute, value: 1 };
+    assert_eq!(
+        launch(&mut device, [state, alias]),
+        Err(SimError::Race { work, other: work }),
+        "the op writes its state, which lies under its input"
+    );
+}
+
+#[test]
+fn a_chunk_counts_once_however_often_it_is_mapped() {
+    let work = work();
+    let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+    set_up(&mut device);
+    let alias = device.reserve(2).unwrap();
+    device.map(alias, Chunks { first: 0, count: 2 }).unwrap();
+    assert_eq!(device.counters().peak_chunks, 4);
+    device.unmap(alias, 2).unwrap();
+    device.map(alias, Chunks { first: 6, count: 2 }).unwrap();
+    assert_eq!(device.counters().peak_chunks, 6);
+}
+
+#[test]
+fn a_copy_of_garbage_leaves_garbage() {
+    let work = work();
+    let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+    let addresses = set_up(&mut device);
+    device.fill_input(INPUT, 1).unwrap();
+    device.upload(range(STATE, 0, 0, 7), addresses[0]).unwrap();
+    device.upload(range(INPUT, 1, 0, 8), addresses[1]).unwrap();
+    device.upload(range(INPUT, 0, 0, 8), addresses[1]).unwrap();
+    let work = Point { stream: Stream::Compute, value: 1 };
+    let error = SimError::WrongContent { work, op: OP, tensor: INPUT, offset_bytes: 0 };
+    assert_eq!(launch(&mut device, addresses), Err(error));
+}
+
+#[test]
+fn mapping_mistakes_are_errors() {
+    let work = work();
+    let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+    let too_many = device.create(1 << 40).unwrap_err();
+    assert_eq!(too_many.kind(), ErrorKind::OutOfDeviceMemory);
+    let [state, input] = set_up(&mut device);
+    let chunks = |first, count| Chunks { first, count };
+    let at = |offset| DeviceAddress(state.0 + offset);
+    assert_eq!(device.create(1), Err(SimError::CreatedTwice));
+    assert_eq!(device.map(state, chunks(4, 2)), Err(SimError::AlreadyMapped(state)));
+    assert_eq!(device.unmap(state, 1), Err(SimError::PartOfMapping(state)));
+    assert_eq!(device.unmap(at(4), 1), Err(SimError::PartOfMapping(at(4))));
+    assert_eq!(device.unmap(at(1), 1), Err(SimError::NotReserved(at(1))));
+    assert_eq!(device.unmap(state, 3), Err(SimError::NotReserved(state)));
+    assert_eq!(device.unmap(state, 2), Ok(()));
+    assert_eq!(device.unmap(state, 2), Err(SimError::NotMapped(state)));
+    assert_eq!(device.map(state, chunks(7, 2)), Err(SimError::UnknownChunk(8)));
+    assert_eq!(device.map(at(8), chunks(4, 1)), Err(SimError::NotReserved(at(8))));
+    assert_eq!(device.map(state, chunks(4, 1)), Ok(()));
+    assert_eq!(device.map(at(4), chunks(6, 1)), Ok(()));
+    assert_eq!(device.unmap(state, 2), Ok(()), "two whole mappings that follow each other");
+    let unmapped =
+        SimError::Unmapped { work: Point { stream: Stream::Compute, value: 1 }, at: state };
+    assert_eq!(launch(&mut device, [state, input]), Err(unmapped));
+    assert_eq!(device.reserve(u64::MAX), Err(SimError::AddressSpace { chunks: u64::MAX }));
+}
+
+#[test]
+fn what_enqueued_work_uses_stays() {
+    let work = work();
+    let mut device = SimDevice::adversarial(work.graph(), machine(CHUNK_BYTES), 0);
+    let [_, input] = set_up(&mut device);
+    device.fill_input(INPUT, 1).unwrap();
+    device.upload(range(INPUT, 1, 0, 8), input).unwrap();
+    let work = Point { stream: Stream::Upload, value: 1 };
+    assert_eq!(device.unmap(input, 2), Err(SimError::UnmappedInUse { at: input, work }));
+    assert_eq!(device.fill_input(INPUT, 2), Ok(()), "the other room");
+    assert_eq!(
+        device.fill_input(INPUT, 3),
+        Err(SimError::RoomInUse { tensor: INPUT, room: 1, work })
+    );
+    let arrived = device.signal(Stream::Upload).unwrap();
+    device.block_until(arrived).unwrap();
+    assert_eq!(device.unmap(input, 2), Ok(()));
+    assert_eq!(device.fill_input(INPUT, 3), Ok(()));
+}
+
+#[test]
+fn the_device_may_be_ahead_of_the_host() {
+    let work = work();
+    let mut device = SimDevice::adversarial(work.graph(), machine(CHUNK_BYTES), 0);
+    let [state, _] = set_up(&mut device);
+    device.upload(range(STATE, 0, 0, 7), state).unwrap();
+    let arrived = device.signal(Stream::Upload).unwrap();
+    assert!((0..100).any(|_| device.reached(arrived).unwrap()));
+}
+
+#[test]
+fn a_point_must_be_signalled_before_it_is_awaited() {
+    let work = work();
+    let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+    let point = Point { stream: Stream::Upload, value: 1 };
+    assert_eq!(device.wait(Stream::Compute, point), Err(SimError::Unsignalled(point)));
+    assert_eq!(device.reached(point), Err(SimError::Unsignalled(point)));
+    assert_eq!(device.block_until(point), Err(SimError::Unsignalled(point)));
+    assert_eq!(device.signal(Stream::Upload), Ok(point));
+    assert_eq!(device.reached(point), Ok(true));
+}
+
+#[test]
+fn the_host_has_only_the_rooms_that_a_tensor_needs() {
+    let work = work();
+    let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+    let [state, _] = set_up(&mut device);
+    for bad in [range(STATE, 1, 0, 1), range(STATE, 0, 4, 4), range(TensorId(2), 0, 0, 1)] {
+        assert_eq!(device.upload(bad, state), Err(SimError::NoHostRange(bad)));
+        assert_eq!(device.download(state, bad), Err(SimError::NoHostRange(bad)));
+    }
+}
+
+#[test]
+fn a_torn_host_copy_has_no_digest() {
+    let work = work();
+    let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+    let [state, input] = set_up(&mut device);
+    device.fill_input(INPUT, 1).unwrap();
+    device.upload(range(STATE, 0, 0, 7), state).unwrap();
+    device.upload(range(INPUT, 1, 0, 8), input).unwrap();
+    launch(&mut device, [state, input]).unwrap();
+    device.download(state, range(STATE, 0, 0, 4)).unwrap();
+    assert_eq!(device.digest(), Err(SimError::HostCopy { tensor: STATE, offset_bytes: 4 }));
+}
+
+#[test]
+fn mapping_costs_host_time_and_blocking_waits_for_the_device() {
+    let work = work();
+    let machine = Machine { map_ns_per_chunk: 7, unmap_ns_per_chunk: 3, ..machine(CHUNK_BYTES) };
+    let mut device = SimDevice::new(work.graph(), machine);
+    let [state, input] = set_up(&mut device);
+    assert_eq!(device.host_ns(), 4 * 7);
+    device.upload(range(STATE, 0, 0, 7), state).unwrap();
+    let arrived = device.signal(Stream::Upload).unwrap();
+    device.unmap(input, 2).unwrap();
+    assert_eq!(device.host_ns(), 4 * 7 + 2 * 3);
+    assert_eq!(device.reached(arrived), Ok(false));
+    device.block_until(arrived).unwrap();
+    assert_eq!(device.host_ns(), 4 * 7 + 5 + 7, "it started before the unmapping");
+    assert_eq!(device.reached(arrived), Ok(true));
+}

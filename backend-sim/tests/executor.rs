@@ -1,0 +1,313 @@
+//! What the executor promises beside the digest: mapping calls, and what happens when
+//! something goes wrong.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod common;
+
+use backend_sim::{Counters, SimDevice, SimError, SimKernels, reference_digest};
+use common::{OwnedPlan, Work, execute, limits, lowered, machine, predicted_period_ns, verified};
+use planner_core::backend::{Kernels, Launch, Point, Streams};
+use planner_core::executor::{self, Moment};
+use planner_core::plan::{Pool, Resident};
+use planner_core::{
+    ExecuteError, Executor, Kind, Machine, OpId, Part, Scratch, Step, Stream, TensorId, Verified,
+};
+
+const CHUNK_BYTES: u64 = 4;
+
+/// A state that is half resident, the other half of which comes and goes; a state that is
+/// updated; an input; and a temporary.
+fn work() -> (Work, OwnedPlan) {
+    let mut work = Work::default();
+    let weight = work.tensor(Kind::State, 16);
+    let sum = work.tensor(Kind::State, 3);
+    let input = work.tensor(Kind::Input, 8);
+    let product = work.tensor(Kind::Temporary, 8);
+    work.op(30, 5, &[weight, input], &[product]);
+    work.op(30, 0, &[product, sum], &[sum]);
+    let half = Part { tensor: TensorId(weight), first: 2, count: 2 };
+    let rest = Part { first: 0, ..half };
+    let whole = |id| Part::whole(TensorId(id));
+    let resident = |part, host_copy| Resident { part, host_copy };
+    let plan = OwnedPlan {
+        pools: vec![Pool { object_bytes: CHUNK_BYTES, count: 11 }],
+        resident_at_start: vec![resident(half, true), resident(whole(sum), false)],
+        steps: vec![
+            Step::Prefetch(whole(input)),
+            Step::Prefetch(rest),
+            Step::Launch(OpId(0)),
+            Step::Evict(rest),
+            Step::Evict(whole(input)),
+            Step::Launch(OpId(1)),
+            Step::Evict(whole(product)),
+        ],
+        ..OwnedPlan::default()
+    };
+    (work, plan)
+}
+
+/// Lowers and verifies a plan, and hands it on.
+fn with_verified(
+    work: &Work,
+    owned: &OwnedPlan,
+    machine: &Machine,
+    then: impl FnOnce(&Verified<'_>),
+) {
+    let graph = work.graph();
+    let plan = owned.plan(machine);
+    let mut steps = Vec::new();
+    let schedule = lowered(&graph, machine, &plan, &mut steps);
+    then(&verified(&graph, machine, &plan, &schedule));
+}
+
+fn memory(verified: &Verified<'_>, runs: usize) -> Vec<u64> {
+    vec![0; executor::scratch_words(&limits(verified.graph(), verified.plan()), runs)]
+}
+
+#[test]
+fn an_in_core_plan_computes_without_a_stall() {
+    let (work, _) = work();
+    let owned = OwnedPlan::in_core(&work, CHUNK_BYTES);
+    let machine = machine(CHUNK_BYTES);
+    with_verified(&work, &owned, &machine, |verified| {
+        let graph = *verified.graph();
+        let mut device = SimDevice::new(graph, machine);
+        assert_eq!(execute(verified, &mut device, graph, 8, 64), Ok(reference_digest(&graph, 8)));
+        assert_eq!(device.period_ns(4, 8), Some(graph.compute_ns()));
+        let (plan, schedule) = (verified.plan(), verified.schedule());
+        let predicted_ns = predicted_period_ns(&graph, &machine, plan, schedule);
+        assert_eq!(device.period_ns(4, 8), Some(predicted_ns));
+    });
+}
+
+/// Counters after `iterations`.
+fn count(work: &Work, owned: &OwnedPlan, machine: Machine, iterations: u64) -> Counters {
+    let mut counters = None;
+    with_verified(work, owned, &machine, |verified| {
+        let mut device = SimDevice::new(*verified.graph(), machine);
+        let digest = execute(verified, &mut device, *verified.graph(), iterations, 64);
+        assert_eq!(digest, Ok(reference_digest(verified.graph(), iterations)));
+        counters = Some(device.counters());
+    });
+    counters.unwrap()
+}
+
+#[test]
+fn what_comes_and_goes_is_mapped_and_unmapped_once_an_iteration() {
+    let (work, owned) = work();
+    let [few, many] = [2, 12].map(|n| count(&work, &owned, machine(CHUNK_BYTES), n));
+    // Half a weight, the input, the temporary, and the workspace.
+    assert_eq!(many.unmap_calls, 12 * 4);
+    assert_eq!(many.chunks_mapped - few.chunks_mapped, 10 * (2 + 2 + 2 + 2));
+    assert!(many.map_calls - few.map_calls >= 10 * 4);
+    assert_eq!(many.h2d_bytes - few.h2d_bytes, 10 * (8 + 8));
+    assert_eq!(many.d2h_bytes, 3, "the sum, once, at the end");
+    assert!(many.peak_chunks <= 11);
+}
+
+#[test]
+fn what_the_device_has_left_is_unmapped_without_blocking() {
+    let (work, owned) = work();
+    with_verified(&work, &owned, &machine(CHUNK_BYTES), |verified| {
+        let graph = *verified.graph();
+        let mut memory = memory(verified, 64);
+        let mut device = SimDevice::new(graph, machine(CHUNK_BYTES));
+        let mut kernels = SimKernels::new(graph);
+        let scratch = &mut Scratch::new(&mut memory);
+        let mut executor = Executor::start(verified, &mut device, &mut kernels, scratch).unwrap();
+        executor.run(&mut device, &mut kernels, 1).unwrap();
+        assert_eq!(device.counters().unmap_calls, 0, "nothing has ended");
+        // The prologue signals once.
+        device.block_until(Point { stream: Stream::Compute, value: 1 + 2 }).unwrap();
+        executor.run(&mut device, &mut kernels, 1).unwrap();
+        assert_eq!(device.counters().unmap_calls, 4);
+    });
+}
+
+#[test]
+fn an_input_that_is_written_goes_back_to_its_own_room() {
+    let mut work = Work::default();
+    let sum = work.tensor(Kind::State, 4);
+    let input = work.tensor(Kind::Input, 8);
+    work.op(10, 0, &[sum], &[input]);
+    work.op(10, 0, &[sum, input], &[sum]);
+    let whole = |id| Part::whole(TensorId(id));
+    let owned = OwnedPlan {
+        pools: vec![Pool { object_bytes: CHUNK_BYTES, count: 5 }],
+        resident_at_start: vec![Resident { part: whole(sum), host_copy: false }],
+        steps: vec![
+            Step::Launch(OpId(0)),
+            Step::Offload(whole(input)),
+            Step::Evict(whole(input)),
+            Step::Prefetch(whole(input)),
+            Step::Launch(OpId(1)),
+            Step::Evict(whole(input)),
+        ],
+        ..OwnedPlan::default()
+    };
+    count(&work, &owned, machine(CHUNK_BYTES), 5);
+}
+
+#[test]
+fn a_pool_of_single_objects_is_mapped_once() {
+    let (work, owned) = work();
+    let pools = vec![Pool { object_bytes: 16, count: 5 }];
+    let whole = |id| Part::whole(TensorId(id));
+    let resident_at_start = [0, 1].map(|id| Resident { part: whole(id), host_copy: id == 0 });
+    let is_half = |part: &Part| !part.is_whole();
+    let mut steps = owned.steps;
+    steps.retain(|step| !matches!(step, Step::Prefetch(part) | Step::Evict(part) if is_half(part)));
+    let resident_at_start = resident_at_start.to_vec();
+    let owned = OwnedPlan { pools, resident_at_start, steps, ..OwnedPlan::default() };
+    let counters = count(&work, &owned, machine(CHUNK_BYTES), 10);
+    assert_eq!((counters.map_calls, counters.unmap_calls), (1, 0));
+    assert_eq!((counters.chunks_mapped, counters.peak_chunks), (20, 20));
+}
+
+#[test]
+fn mapping_costs_show_in_the_period() {
+    let (work, owned) = work();
+    let slow = Machine { map_ns_per_chunk: 100, ..machine(CHUNK_BYTES) };
+    with_verified(&work, &owned, &slow, |verified| {
+        let mut device = SimDevice::new(*verified.graph(), slow);
+        execute(verified, &mut device, *verified.graph(), 8, 64).unwrap();
+        assert!(device.period_ns(4, 8).unwrap() >= 8 * 100);
+    });
+}
+
+#[test]
+fn without_an_iteration_the_host_copies_stay() {
+    let (work, owned) = work();
+    let counters = count(&work, &owned, machine(CHUNK_BYTES), 0);
+    assert_eq!(counters.d2h_bytes, 0);
+}
+
+#[test]
+fn a_device_of_other_chunks_or_too_little_memory_is_refused() {
+    let (work, owned) = work();
+    with_verified(&work, &owned, &machine(CHUNK_BYTES), |verified| {
+        let run = |machine| {
+            let mut device = SimDevice::new(*verified.graph(), machine);
+            execute(verified, &mut device, *verified.graph(), 1, 64).unwrap_err()
+        };
+        let (planned_bytes, device_bytes) = (CHUNK_BYTES, 2 * CHUNK_BYTES);
+        assert_eq!(
+            run(machine(2 * CHUNK_BYTES)),
+            ExecuteError::ChunkBytes { planned_bytes, device_bytes }
+        );
+        let error = SimError::OutOfDeviceMemory { chunks: 11, device_bytes: 43 };
+        assert_eq!(
+            run(Machine { device_bytes: 43, ..machine(CHUNK_BYTES) }),
+            ExecuteError::Device { at: Moment::SetUp, error }
+        );
+    });
+}
+
+#[test]
+fn too_few_runs_are_an_error_and_enough_are_enough() {
+    let (work, owned) = work();
+    with_verified(&work, &owned, &machine(CHUNK_BYTES), |verified| {
+        let graph = *verified.graph();
+        let run = |runs: usize| {
+            let mut memory = vec![0; exact_words(verified) + 3 * runs];
+            let mut device = SimDevice::new(graph, machine(CHUNK_BYTES));
+            let mut kernels = SimKernels::new(graph);
+            let scratch = &mut Scratch::new(&mut memory);
+            let started = Executor::start(verified, &mut device, &mut kernels, scratch);
+            let result = started.and_then(|mut executor| {
+                executor.run(&mut device, &mut kernels, 100)?;
+                executor.finish(&mut device)
+            });
+            (result, device.digest())
+        };
+        assert!(matches!(run(0).0, Err(ExecuteError::Scratch(_))));
+        let (result, digest) = run(4);
+        assert!(matches!(result, Err(ExecuteError::Fragmented(Moment::Step { .. }))), "{result:?}");
+        assert_eq!(digest, Ok(reference_digest(&graph, 0)), "the host's copies are as they were");
+        assert_eq!(run(11), (Ok(()), Ok(reference_digest(&graph, 100))), "one an object");
+    });
+}
+
+/// The least scratch that an executor of this plan takes, without runs.
+fn exact_words(verified: &Verified<'_>) -> usize {
+    (0..)
+        .find(|&words| {
+            let graph = *verified.graph();
+            let mut device = SimDevice::new(graph, machine(CHUNK_BYTES));
+            let mut memory = vec![0; words + 3];
+            let scratch = &mut Scratch::new(&mut memory);
+            let mut kernels = SimKernels::new(graph);
+            let started = Executor::start(verified, &mut device, &mut kernels, scratch);
+            !matches!(started, Err(ExecuteError::Scratch(_)))
+        })
+        .unwrap()
+}
+
+/// Kernels that fail in one iteration.
+struct Failing<'g> {
+    kernels: SimKernels<'g>,
+    iteration: u64,
+}
+
+impl<'g> Kernels<SimDevice<'g>> for Failing<'g> {
+    fn launch(&mut self, device: &mut SimDevice<'g>, launch: &Launch<'_>) -> Result<(), SimError> {
+        if launch.iteration == self.iteration {
+            return Err(SimError::Operands(launch.op));
+        }
+        self.kernels.launch(device, launch)
+    }
+
+    fn fill_inputs(&mut self, device: &mut SimDevice<'g>, iteration: u64) -> Result<(), SimError> {
+        self.kernels.fill_inputs(device, iteration)
+    }
+}
+
+#[test]
+fn after_an_error_nothing_runs_and_the_host_copies_stay() {
+    let (work, owned) = work();
+    with_verified(&work, &owned, &machine(CHUNK_BYTES), |verified| {
+        let graph = *verified.graph();
+        let mut memory = memory(verified, 64);
+        let mut device = SimDevice::new(graph, machine(CHUNK_BYTES));
+        let mut kernels = Failing { kernels: SimKernels::new(graph), iteration: 3 };
+        let scratch = &mut Scratch::new(&mut memory);
+        let mut executor = Executor::start(verified, &mut device, &mut kernels, scratch).unwrap();
+        let at = Moment::Step { iteration: 3, step: 2 };
+        let error = ExecuteError::Device { at, error: SimError::Operands(OpId(0)) };
+        assert_eq!(executor.run(&mut device, &mut kernels, 5), Err(error));
+        assert_eq!(
+            error.to_string(),
+            "step 2 of iteration 3: the launch of op 0 does not fit the operands that the graph \
+             gives it"
+        );
+        assert_eq!(executor.run(&mut device, &mut kernels, 5), Err(ExecuteError::Failed));
+        assert_eq!(executor.finish(&mut device), Err(ExecuteError::Failed));
+        assert_eq!(device.digest(), Ok(reference_digest(&graph, 0)));
+    });
+}
+
+#[test]
+fn a_signal_by_others_is_noticed() {
+    let (work, owned) = work();
+    with_verified(&work, &owned, &machine(CHUNK_BYTES), |verified| {
+        let graph = *verified.graph();
+        let mut memory = memory(verified, 64);
+        let mut device = SimDevice::new(graph, machine(CHUNK_BYTES));
+        device.signal(Stream::Upload).unwrap();
+        let mut kernels = SimKernels::new(graph);
+        let scratch = &mut Scratch::new(&mut memory);
+        let mut executor = Executor::start(verified, &mut device, &mut kernels, scratch).unwrap();
+        assert_eq!(
+            executor.run(&mut device, &mut kernels, 1),
+            Ok(()),
+            "signals before it are fine"
+        );
+        device.signal(Stream::Compute).unwrap();
+        let at = Moment::Step { iteration: 2, step: 2 };
+        let stream = Stream::Compute;
+        assert_eq!(
+            executor.run(&mut device, &mut kernels, 1),
+            Err(ExecuteError::ForeignSignal { at, stream })
+        );
+    });
+}

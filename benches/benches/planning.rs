@@ -1,0 +1,57 @@
+//! How long planning and its parts take, over the number of ops.
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use planner_core::planner::{Request, Strategy, Window};
+use spillway_benches::training_step;
+use std::hint::black_box;
+use std::time::Duration;
+use workloads::{machines, planning};
+
+fn planning_by_ops(criterion: &mut Criterion) {
+    let mut machine = machines::builtin("v100-nvlink").expect("a built-in machine").machine;
+    machine.host_bytes = u64::MAX;
+    for ops in [1_000, 10_000, 100_000] {
+        let owned = training_step(ops);
+        let graph = owned.graph().expect("a valid graph");
+        let peak_bytes = planning::in_core_peak_bytes(&graph, &machine).expect("scratch");
+        machine.device_bytes = machine.device_bytes.max(peak_bytes);
+        let request = Request { graph: &graph, machine: &machine, budget_bytes: peak_bytes / 4 };
+        let given = Window { bytes: Some(1 << 30), published: false };
+
+        let mut group = criterion.benchmark_group("ops");
+        group.sample_size(10).measurement_time(Duration::from_secs(3));
+        group.throughput(Throughput::Elements(graph.ops().len() as u64));
+        let id = |name: &str| BenchmarkId::new(name.to_owned(), ops);
+        for (name, strategy) in [
+            ("window, given size", Strategy::Window(given)),
+            ("window, size chosen", Strategy::Window(Window::default())),
+            ("on-demand", Strategy::OnDemand),
+            ("auto", Strategy::Auto),
+        ] {
+            let mut room = planning::Room::default();
+            group.bench_function(id(name), |bencher| {
+                bencher.iter(|| black_box(room.plan(&request, strategy).expect("a plan")));
+            });
+        }
+        let plan = planning::plan(&request, Strategy::Window(given)).expect("a plan");
+        let plan = plan.plan();
+        let schedule = planning::schedule(&graph, &machine, &plan).expect("a schedule");
+        group.bench_function(id("lower"), |bencher| {
+            bencher.iter(|| planning::schedule(&graph, &machine, &plan).expect("a schedule"));
+        });
+        group.bench_function(id("predict"), |bencher| {
+            let schedule = schedule.schedule();
+            bencher.iter(|| planning::predict(&graph, &machine, &plan, &schedule).expect("times"));
+        });
+        group.bench_function(id("verify"), |bencher| {
+            let schedule = schedule.schedule();
+            bencher.iter(|| {
+                black_box(planning::prove(&graph, &machine, &plan, &schedule).expect("a proof"));
+            });
+        });
+        group.finish();
+    }
+}
+
+criterion_group!(benches, planning_by_ops);
+criterion_main!(benches);

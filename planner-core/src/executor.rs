@@ -1,0 +1,305 @@
+//! Carries a verified plan out, on any backend.
+//!
+//! One loop that knows steps and no strategies. [`Executor::start`] sets memory up and
+//! brings in what is resident at start (the prologue), [`Executor::run`] enqueues
+//! iterations, and [`Executor::finish`] waits for them and brings home every state whose
+//! host copy is stale (the epilogue).
+//!
+//! Each step signals its stream once, so that step `i` of an iteration is a known value of
+//! that stream and a wait of the schedule is a wait for that value. Nothing else orders
+//! the work: the host runs ahead, and blocks only before it fills a room whose last value
+//! is still being copied, and before it maps a range whose last mapping is still in use.
+
+mod error;
+mod inputs;
+mod memory;
+mod objects;
+mod points;
+mod unmaps;
+
+use crate::backend::{Addresses, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers};
+use crate::graph::{Graph, Kind, OpId};
+use crate::plan::{Part, Step};
+use crate::schedule::{Scheduled, Stream};
+use crate::scratch::{Limits, Scratch, words};
+use crate::verify::Verified;
+use error::Fault;
+pub use error::{ExecuteError, Moment};
+use inputs::Inputs;
+use memory::Memory;
+use points::Points;
+
+/// Words of scratch that an executor asks for. `runs` bounds into how many runs of
+/// consecutive objects memory may be broken; at most one an object is ever used, and what
+/// the scratch holds beyond this is used for more.
+#[must_use]
+pub const fn scratch_words(limits: &Limits, runs: usize) -> usize {
+    Inputs::scratch_words(limits)
+        + words::<u64>(limits.operands)
+        + Memory::scratch_words(limits, runs)
+}
+
+/// A plan under way on a device.
+#[derive(Debug)]
+pub struct Executor<'a> {
+    verified: Verified<'a>,
+    memory: Memory<'a>,
+    inputs: Inputs<'a>,
+    points: Points,
+    /// The addresses of one launch.
+    operands: &'a mut [u64],
+    /// Iterations enqueued.
+    iterations: u64,
+    failed: bool,
+}
+
+impl<'a> Executor<'a> {
+    /// Sets the device's memory up, fills the first inputs, and brings in what is resident
+    /// at start.
+    ///
+    /// # Errors
+    /// Too little scratch, a device of other chunks, and errors of the device.
+    pub fn start<B: Transfers + Paging, K: Kernels<B>>(
+        verified: &Verified<'a>,
+        device: &mut B,
+        kernels: &mut K,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, ExecuteError<B::Error>> {
+        let planned_bytes = verified.machine().chunk_bytes;
+        let device_bytes = device.chunk_bytes();
+        if planned_bytes != device_bytes {
+            return Err(ExecuteError::ChunkBytes { planned_bytes, device_bytes });
+        }
+        let graph = verified.graph();
+        let most_operands = graph.ops().iter().map(|op| op.reads as usize + op.writes as usize);
+        let mut executor = Self {
+            inputs: Inputs::new(verified, scratch)?,
+            operands: scratch.take(most_operands.max().unwrap_or(0), 0)?,
+            memory: Memory::new(verified, scratch)?,
+            points: Points { base: [0; 3], stream_steps: verified.schedule().stream_steps },
+            verified: *verified,
+            iterations: 0,
+            failed: false,
+        };
+        executor.memory.set_up(device).map_err(|fault| fault.at(Moment::SetUp))?;
+        kernels
+            .fill_inputs(device, 1)
+            .map_err(|error| Fault::Device(error).at(Moment::Inputs(1)))?;
+        executor.bring_in(device)?;
+        Ok(executor)
+    }
+
+    /// The prologue.
+    fn bring_in<B: Transfers + Paging>(
+        &mut self,
+        device: &mut B,
+    ) -> Result<(), ExecuteError<B::Error>> {
+        for (entry, resident) in (0..).zip(self.verified.plan().resident_at_start) {
+            let part = resident.part;
+            self.inputs.value[part.tensor.index()] = 1;
+            self.upload(device, part, 1).map_err(|fault| fault.at(Moment::Start(entry)))?;
+        }
+        self.points.start(device).map_err(|error| Fault::Device(error).at(Moment::SetUp))
+    }
+
+    /// Enqueues iterations. Returns when the last is enqueued, not when it has ended.
+    ///
+    /// # Errors
+    /// Those of the device, and [`ExecuteError::Fragmented`]; afterwards nothing more can
+    /// be run or finished.
+    pub fn run<B: Transfers + Paging, K: Kernels<B>>(
+        &mut self,
+        device: &mut B,
+        kernels: &mut K,
+        iterations: u64,
+    ) -> Result<(), ExecuteError<B::Error>> {
+        if core::mem::replace(&mut self.failed, true) {
+            return Err(ExecuteError::Failed);
+        }
+        for _ in 0..iterations {
+            self.iterate(device, kernels)?;
+        }
+        self.failed = false;
+        Ok(())
+    }
+
+    fn iterate<B: Transfers + Paging, K: Kernels<B>>(
+        &mut self,
+        device: &mut B,
+        kernels: &mut K,
+    ) -> Result<(), ExecuteError<B::Error>> {
+        self.iterations += 1;
+        let iteration = self.iterations;
+        self.inputs
+            .free_rooms(&self.points, iteration)
+            .try_for_each(|point| device.block_until(point))
+            .and_then(|()| kernels.fill_inputs(device, iteration + 1))
+            .map_err(|error| Fault::Device(error).at(Moment::Inputs(iteration + 1)))?;
+        for (step, entry) in (0..).zip(self.verified.schedule().steps) {
+            self.enqueue(device, kernels, step, entry)
+                .map_err(|fault| fault.at(Moment::Step { iteration, step }))?;
+        }
+        Ok(())
+    }
+
+    /// One step.
+    fn enqueue<B: Transfers + Paging, K: Kernels<B>>(
+        &mut self,
+        device: &mut B,
+        kernels: &mut K,
+        step: u32,
+        entry: &Scheduled,
+    ) -> Result<(), Fault<B::Error>> {
+        self.memory.reclaim(device)?;
+        let waits = self.points.awaited(&entry.waits, self.iterations);
+        match entry.step {
+            Step::Prefetch(part) => {
+                self.wait(device, Stream::Upload, waits)?;
+                let value = self.inputs.arrives(part.tensor, step, self.iterations);
+                self.upload(device, part, value)?;
+                self.signal(device, Stream::Upload, entry)?;
+            }
+            Step::Offload(part) => {
+                self.wait(device, Stream::Download, waits)?;
+                self.download(device, part)?;
+                self.signal(device, Stream::Download, entry)?;
+            }
+            Step::Launch(op) => self.launch(device, kernels, op, entry, waits)?,
+            Step::Evict(part) => self.memory.evict(part, waits),
+        }
+        Ok(())
+    }
+
+    fn wait<B: Streams>(
+        &self,
+        device: &mut B,
+        stream: Stream,
+        points: [u64; 3],
+    ) -> Result<(), Fault<B::Error>> {
+        for (of, value) in Stream::ALL.into_iter().zip(points).filter(|&(_, value)| value > 0) {
+            device.wait(stream, Point { stream: of, value })?;
+        }
+        Ok(())
+    }
+
+    /// Signals the end of a step; returns its value.
+    fn signal<B: Streams>(
+        &self,
+        device: &mut B,
+        stream: Stream,
+        entry: &Scheduled,
+    ) -> Result<u64, Fault<B::Error>> {
+        let point = device.signal(stream)?;
+        if point.value != self.points.value(stream, entry.index, self.iterations) {
+            return Err(Fault::ForeignSignal(stream));
+        }
+        Ok(point.value)
+    }
+
+    fn launch<B: Transfers + Paging, K: Kernels<B>>(
+        &mut self,
+        device: &mut B,
+        kernels: &mut K,
+        op: OpId,
+        entry: &Scheduled,
+        waits: [u64; 3],
+    ) -> Result<(), Fault<B::Error>> {
+        let graph = *self.verified.graph();
+        for &tensor in graph.writes(op) {
+            self.memory.allocate(device, tensor, self.memory.pieces.of(tensor))?;
+            self.inputs.value[tensor.index()] = self.iterations;
+        }
+        let workspace = self.memory.allocate_workspace(device, op)?;
+        self.wait(device, Stream::Compute, waits)?;
+        let (reads, writes) = operands(self.operands, &self.memory, &graph, op);
+        let iteration = self.iterations;
+        let at = workspace.map(|workspace| workspace.at);
+        kernels.launch(device, &Launch { op, iteration, reads, writes, workspace: at })?;
+        let end = self.signal(device, Stream::Compute, entry)?;
+        if let Some(workspace) = workspace {
+            self.memory.release_workspace(op, workspace, end);
+        }
+        Ok(())
+    }
+
+    /// Allocates a part and copies it in; of an input, the value of iteration `value`.
+    fn upload<B: Transfers + Paging>(
+        &mut self,
+        device: &mut B,
+        part: Part,
+        value: u64,
+    ) -> Result<(), Fault<B::Error>> {
+        self.memory.allocate(device, part.tensor, self.memory.pieces.of_part(part))?;
+        let from = self.host_range(part, value);
+        let to = self.memory.address(part.tensor, from.offset_bytes);
+        Ok(device.upload(from, to)?)
+    }
+
+    fn download<B: Transfers>(&self, device: &mut B, part: Part) -> Result<(), Fault<B::Error>> {
+        let to = self.host_range(part, self.inputs.value[part.tensor.index()]);
+        let from = self.memory.address(part.tensor, to.offset_bytes);
+        Ok(device.download(from, to)?)
+    }
+
+    /// The host copy of a part; of an input, in the room of iteration `value`.
+    fn host_range(&self, part: Part, value: u64) -> HostRange {
+        let graph = self.verified.graph();
+        let is_input = graph.tensor(part.tensor).kind == Kind::Input;
+        HostRange {
+            tensor: part.tensor,
+            room: if is_input { (value % 2) as u32 } else { 0 },
+            offset_bytes: self.memory.offset_bytes(part),
+            bytes: self.memory.pieces.part_bytes(graph, part),
+        }
+    }
+
+    /// Waits for everything that is enqueued, and copies to the host every state of which
+    /// only the device has the last value. Where no iteration has run, the host has them all.
+    ///
+    /// # Errors
+    /// Those of the device; and [`ExecuteError::Failed`], without a copy, after an error
+    /// of [`Executor::run`].
+    pub fn finish<B: Transfers + Paging>(
+        mut self,
+        device: &mut B,
+    ) -> Result<(), ExecuteError<B::Error>> {
+        if self.failed {
+            return Err(ExecuteError::Failed);
+        }
+        if self.iterations == 0 {
+            return Ok(());
+        }
+        self.bring_home(device).map_err(|fault| fault.at(Moment::End))
+    }
+
+    /// The epilogue.
+    fn bring_home<B: Transfers + Paging>(&mut self, device: &mut B) -> Result<(), Fault<B::Error>> {
+        for stream in Stream::ALL {
+            device.block_until(self.points.end(stream, self.iterations))?;
+        }
+        self.memory.reclaim(device)?;
+        for resident in self.verified.plan().resident_at_start {
+            let kind = self.verified.graph().tensor(resident.part.tensor).kind;
+            if kind == Kind::State && !resident.host_copy {
+                self.download(device, resident.part)?;
+            }
+        }
+        let point = device.signal(Stream::Download)?;
+        Ok(device.block_until(point)?)
+    }
+}
+
+/// Writes the addresses of an op's operands into `out`: reads, and writes.
+fn operands<'o>(
+    out: &'o mut [u64],
+    memory: &Memory<'_>,
+    graph: &Graph<'_>,
+    op: OpId,
+) -> (Addresses<'o>, Addresses<'o>) {
+    let (reads, writes) = (graph.reads(op), graph.writes(op));
+    for (out, &tensor) in out.iter_mut().zip(reads.iter().chain(writes)) {
+        *out = memory.address(tensor, 0).0;
+    }
+    let (out_reads, rest) = out.split_at(reads.len());
+    (Addresses::new(out_reads), Addresses::new(&rest[..writes.len()]))
+}

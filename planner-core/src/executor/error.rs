@@ -1,0 +1,152 @@
+//! What can go wrong while a plan is carried out.
+
+use crate::plan::PlanError;
+use crate::schedule::Stream;
+use crate::scratch::OutOfScratch;
+use core::fmt;
+
+/// When something went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Moment {
+    /// While memory was set up.
+    SetUp,
+    /// While this entry of `resident_at_start` was brought in.
+    Start(u32),
+    /// While the inputs of this iteration were put into their rooms.
+    Inputs(u64),
+    /// While this step was enqueued.
+    Step {
+        /// The iteration, counted from 1.
+        iteration: u64,
+        /// The position in the plan's list.
+        step: u32,
+    },
+    /// After the last iteration.
+    End,
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SetUp => write!(f, "setting up memory"),
+            Self::Start(entry) => write!(f, "bringing in resident_at_start[{entry}]"),
+            Self::Inputs(iteration) => write!(f, "filling the inputs of iteration {iteration}"),
+            Self::Step { iteration, step } => write!(f, "step {step} of iteration {iteration}"),
+            Self::End => write!(f, "after the last iteration"),
+        }
+    }
+}
+
+/// Why a plan could not be carried out. The host copies are as the last step that has ended
+/// left them: none that was valid has been overwritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ExecuteError<E> {
+    /// Working memory is too small for a plan of this size.
+    Scratch(OutOfScratch),
+    /// The plan's pieces cannot be laid out.
+    Plan(PlanError),
+    /// The device maps memory in another unit than the machine of the plan.
+    ChunkBytes {
+        /// The plan's machine.
+        planned_bytes: u64,
+        /// The device.
+        device_bytes: u64,
+    },
+    /// The device reports an error. It may belong to work that was enqueued earlier.
+    Device {
+        /// When it was reported.
+        at: Moment,
+        /// The device's error.
+        error: E,
+    },
+    /// Free memory is in more runs than working memory has room for.
+    Fragmented(Moment),
+    /// A pool has fewer free objects than the plan promised.
+    PoolEmpty {
+        /// When.
+        at: Moment,
+        /// The pool.
+        pool: u32,
+    },
+    /// The stream was signalled by someone else, so its values no longer name steps.
+    ForeignSignal {
+        /// When it was noticed.
+        at: Moment,
+        /// The stream.
+        stream: Stream,
+    },
+    /// An earlier call failed.
+    Failed,
+}
+
+impl<E> From<OutOfScratch> for ExecuteError<E> {
+    fn from(error: OutOfScratch) -> Self {
+        Self::Scratch(error)
+    }
+}
+
+impl<E> From<PlanError> for ExecuteError<E> {
+    fn from(error: PlanError) -> Self {
+        match error {
+            PlanError::Scratch(error) => Self::Scratch(error),
+            error => Self::Plan(error),
+        }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Scratch(error) => error.fmt(f),
+            Self::Plan(error) => error.fmt(f),
+            Self::ChunkBytes { planned_bytes, device_bytes } => write!(
+                f,
+                "the plan is for chunks of {planned_bytes} bytes and the device has chunks of \
+                 {device_bytes}: plan for a machine with chunk_bytes {device_bytes}"
+            ),
+            Self::Device { at, error } => write!(f, "{at}: {error}"),
+            Self::Fragmented(at) => write!(
+                f,
+                "{at}: free memory is in too many pieces: give the executor scratch for more runs"
+            ),
+            Self::PoolEmpty { at, pool } => {
+                write!(f, "{at}: pool {pool} has too few free objects; verify the plan again")
+            }
+            Self::ForeignSignal { at, stream } => write!(
+                f,
+                "{at}: the {stream:?} stream was signalled by others: signal it nowhere else"
+            ),
+            Self::Failed => write!(f, "an earlier call failed: start again from the host copies"),
+        }
+    }
+}
+
+impl<E: core::error::Error> core::error::Error for ExecuteError<E> {}
+
+/// An error that does not know yet when it happened.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fault<E> {
+    Device(E),
+    Fragmented,
+    PoolEmpty(u32),
+    ForeignSignal(Stream),
+}
+
+impl<E> From<E> for Fault<E> {
+    fn from(error: E) -> Self {
+        Self::Device(error)
+    }
+}
+
+impl<E> Fault<E> {
+    pub(super) fn at(self, at: Moment) -> ExecuteError<E> {
+        match self {
+            Self::Device(error) => ExecuteError::Device { at, error },
+            Self::Fragmented => ExecuteError::Fragmented(at),
+            Self::PoolEmpty(pool) => ExecuteError::PoolEmpty { at, pool },
+            Self::ForeignSignal(stream) => ExecuteError::ForeignSignal { at, stream },
+        }
+    }
+}

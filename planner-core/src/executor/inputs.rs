@@ -1,0 +1,90 @@
+//! The inputs: a fresh value each iteration, in two rooms on the host used in turn.
+
+use super::points::Points;
+use crate::backend::Point;
+use crate::graph::{Kind, TensorId};
+use crate::plan::{Part, Step};
+use crate::schedule::Stream;
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::verify::Verified;
+
+/// Which iteration's value each input has, on the device and in its rooms on the host.
+#[derive(Debug)]
+pub(super) struct Inputs<'a> {
+    /// One more than the position of the last launch that reads each tensor, 0 for none.
+    last_read: &'a mut [u32],
+    /// The iteration to which the device's value of each tensor belongs.
+    pub(super) value: &'a mut [u64],
+    /// The last prefetch of an input's value in its own iteration, and in the one before.
+    last_prefetch: [Option<u32>; 2],
+    /// The last offload of an input.
+    last_offload: Option<u32>,
+}
+
+impl<'a> Inputs<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        words::<u32>(limits.tensors) + words::<u64>(limits.tensors)
+    }
+
+    pub(super) fn new(
+        verified: &Verified<'_>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let graph = verified.graph();
+        let steps = verified.schedule().steps;
+        let tensors = graph.tensors().len();
+        let mut inputs = Self {
+            last_read: scratch.take(tensors, 0)?,
+            value: scratch.take(tensors, 0)?,
+            last_prefetch: [None; 2],
+            last_offload: None,
+        };
+        for (position, entry) in (1..).zip(steps) {
+            if let Step::Launch(op) = entry.step {
+                for tensor in graph.reads(op) {
+                    inputs.last_read[tensor.index()] = position;
+                }
+            }
+        }
+        let is_input = |part: Part| graph.tensor(part.tensor).kind == Kind::Input;
+        for (step, entry) in (0..).zip(steps) {
+            match entry.step {
+                Step::Prefetch(part) if is_input(part) => {
+                    let next = inputs.is_next(part.tensor, step);
+                    inputs.last_prefetch[usize::from(next)] = Some(entry.index);
+                }
+                Step::Offload(part) if is_input(part) => inputs.last_offload = Some(entry.index),
+                _ => {}
+            }
+        }
+        Ok(inputs)
+    }
+
+    /// Whether a prefetch at a position of the list brings the next iteration's value.
+    pub(super) fn is_next(&self, tensor: TensorId, step: u32) -> bool {
+        step >= self.last_read[tensor.index()]
+    }
+
+    /// Notes a prefetch; returns the iteration whose value it brings.
+    pub(super) fn arrives(&mut self, tensor: TensorId, step: u32, iteration: u64) -> u64 {
+        let value = iteration + u64::from(self.is_next(tensor, step));
+        self.value[tensor.index()] = value;
+        value
+    }
+
+    /// What must be reached before the values of iteration `iteration + 1` are put into
+    /// their rooms: the last copies from and to them.
+    pub(super) fn free_rooms(
+        &self,
+        points: &Points,
+        iteration: u64,
+    ) -> impl Iterator<Item = Point> + use<> {
+        let point = |stream, index: Option<u32>, laps: u64| {
+            let iteration = iteration.checked_sub(laps).filter(|&iteration| iteration > 0)?;
+            Some(Point { stream, value: points.value(stream, index?, iteration) })
+        };
+        let [own, next] = self.last_prefetch;
+        let upload = point(Stream::Upload, own, 1).or(point(Stream::Upload, next, 2));
+        upload.into_iter().chain(point(Stream::Download, self.last_offload, 1))
+    }
+}

@@ -1,0 +1,195 @@
+//! The objects of each pool: free ones in a queue, held ones in lists.
+//!
+//! Consecutive objects are kept as one run, so that a tensor of a million chunks costs no
+//! more than one of a single chunk where its chunks lie together.
+
+use crate::scratch::{OutOfScratch, Scratch, words};
+
+/// No run.
+const NONE: u32 = u32::MAX;
+
+/// First object, number of objects, and the next run of the list or [`NONE`].
+type Run = [u64; 3];
+
+/// A list of runs: its first and its last.
+pub(super) type List = [u32; 2];
+
+/// The list of nothing.
+pub(super) const EMPTY: List = [NONE, NONE];
+
+/// Why objects cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shortage {
+    /// The pool has not enough free objects.
+    Objects,
+    /// All runs are in use.
+    Runs,
+}
+
+/// All runs of all pools.
+#[derive(Debug)]
+pub(super) struct Objects<'a> {
+    runs: &'a mut [Run],
+    /// Runs that stand for nothing.
+    spare: List,
+    /// The free objects of each pool: allocations take from the front, releases append.
+    free: &'a mut [List],
+}
+
+impl<'a> Objects<'a> {
+    pub(super) const fn scratch_words(pools: usize, runs: usize) -> usize {
+        words::<List>(pools) + words::<Run>(runs)
+    }
+
+    /// Pools of `counts` objects, all of them free. Takes as many runs as the scratch has
+    /// room for; one an object is as many as can ever be used.
+    pub(super) fn new(
+        counts: impl ExactSizeIterator<Item = u64>,
+        most_runs: u64,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let free = scratch.take(counts.len(), EMPTY)?;
+        let room = scratch.free_words() / words::<Run>(1);
+        let most_runs = most_runs.min(u64::from(NONE));
+        let runs = usize::try_from(most_runs).unwrap_or(usize::MAX).min(room);
+        let runs = scratch.take::<Run>(runs, [0, 0, u64::from(NONE)])?;
+        for (run, next) in runs.iter_mut().zip(1..) {
+            run[2] = next;
+        }
+        if let Some(last) = runs.last_mut() {
+            last[2] = u64::from(NONE);
+        }
+        let spare = if runs.is_empty() { EMPTY } else { [0, runs.len() as u32 - 1] };
+        let mut objects = Self { runs, spare, free };
+        for (pool, count) in counts.enumerate().filter(|&(_, count)| count > 0) {
+            let needed_words = words::<Run>(1);
+            let run = objects.new_run(0, count);
+            let run = run.map_err(|_| OutOfScratch { needed_words, free_words: 0 })?;
+            objects.free[pool] = [run, run];
+        }
+        Ok(objects)
+    }
+
+    fn next(&self, run: u32) -> u32 {
+        self.runs[run as usize][2] as u32
+    }
+
+    fn new_run(&mut self, first: u64, count: u64) -> Result<u32, Shortage> {
+        let run = self.spare[0];
+        if run == NONE {
+            return Err(Shortage::Runs);
+        }
+        self.spare[0] = self.next(run);
+        self.runs[run as usize] = [first, count, u64::from(NONE)];
+        Ok(run)
+    }
+
+    /// Takes objects from the front of a pool's queue, in its order.
+    pub(super) fn take(&mut self, pool: usize, count: u64) -> Result<List, Shortage> {
+        let first = self.free[pool][0];
+        let (mut last, mut missing) = (NONE, count);
+        let mut next = first;
+        while missing > 0 {
+            if next == NONE {
+                return Err(Shortage::Objects);
+            }
+            let [start, length, _] = self.runs[next as usize];
+            if length > missing {
+                let rest = self.new_run(start + missing, length - missing)?;
+                let behind = self.runs[next as usize][2];
+                self.runs[rest as usize][2] = behind;
+                self.runs[next as usize] = [start, missing, u64::from(rest)];
+                if self.free[pool][1] == next {
+                    self.free[pool][1] = rest;
+                }
+            }
+            missing -= length.min(missing);
+            (last, next) = (next, self.next(next));
+        }
+        if last == NONE {
+            return Ok(EMPTY);
+        }
+        self.runs[last as usize][2] = u64::from(NONE);
+        self.free[pool] = if next == NONE { EMPTY } else { [next, self.free[pool][1]] };
+        Ok([first, last])
+    }
+
+    /// Appends a list to a pool's queue.
+    pub(super) fn give(&mut self, pool: usize, list: List) {
+        let [mut first, last] = list;
+        let [front, back] = self.free[pool];
+        if first == NONE {
+            return;
+        }
+        if front == NONE {
+            self.free[pool] = list;
+            return;
+        }
+        let [start, count, next] = self.runs[first as usize];
+        let end = self.runs[back as usize];
+        if end[0] + end[1] == start {
+            self.runs[back as usize][1] += count;
+            self.runs[first as usize][2] = u64::from(self.spare[0]);
+            self.spare[0] = first;
+            first = next as u32;
+        }
+        self.runs[back as usize][2] = u64::from(first);
+        self.free[pool][1] = if first == NONE { back } else { last };
+    }
+
+    /// The runs of a list, as first object and number of objects.
+    pub(super) fn runs(&self, list: List) -> impl Iterator<Item = (u64, u64)> + use<'_, 'a> {
+        let mut next = list[0];
+        core::iter::from_fn(move || {
+            let [first, count, _] = *self.runs.get(next as usize)?;
+            next = self.next(next);
+            Some((first, count))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(objects: &Objects<'_>, list: List, expected: &[(u64, u64)]) {
+        assert!(objects.runs(list).eq(expected.iter().copied()));
+    }
+
+    #[test]
+    fn free_objects_form_a_queue_of_runs() {
+        let mut memory = [0; 32];
+        let mut objects =
+            Objects::new([10].into_iter(), 10, &mut Scratch::new(&mut memory)).unwrap();
+        let a = objects.take(0, 3).unwrap();
+        let b = objects.take(0, 2).unwrap();
+        check(&objects, a, &[(0, 3)]);
+        check(&objects, b, &[(3, 2)]);
+        objects.give(0, b);
+        objects.give(0, a);
+        check(&objects, objects.free[0], &[(5, 5), (3, 2), (0, 3)]);
+        let c = objects.take(0, 6).unwrap();
+        check(&objects, c, &[(5, 5), (3, 1)]);
+        objects.give(0, c);
+        check(&objects, objects.free[0], &[(4, 1), (0, 3), (5, 5), (3, 1)]);
+        assert_eq!(objects.take(0, 11), Err(Shortage::Objects));
+    }
+
+    #[test]
+    fn neighbours_are_joined_and_their_runs_used_again() {
+        let mut memory = [0; 8];
+        let mut objects = Objects::new([4].into_iter(), 4, &mut Scratch::new(&mut memory)).unwrap();
+        assert_eq!(objects.runs.len(), 2);
+        for _ in 0..5 {
+            let all = objects.take(0, 4).unwrap();
+            objects.give(0, all);
+            let half = objects.take(0, 2).unwrap();
+            assert_eq!(objects.take(0, 1), Err(Shortage::Runs));
+            let other = objects.take(0, 2).unwrap();
+            check(&objects, objects.free[0], &[]);
+            objects.give(0, half);
+            objects.give(0, other);
+            check(&objects, objects.free[0], &[(0, 4)]);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Which value of its stream each step signals.
+
+use crate::backend::{Point, Streams};
+use crate::schedule::{Stream, Wait};
+
+/// From steps to values of their streams.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Points {
+    /// Signals of each stream before the first iteration.
+    pub(super) base: [u64; 3],
+    /// Steps of each stream in an iteration.
+    pub(super) stream_steps: [u32; 3],
+}
+
+impl Points {
+    /// Learns how often each stream has been signalled, and blocks for the prologue.
+    pub(super) fn start<B: Streams>(&mut self, device: &mut B) -> Result<(), B::Error> {
+        for stream in Stream::ALL {
+            let point = device.signal(stream)?;
+            self.base[stream as usize] = point.value;
+            device.block_until(point)?;
+        }
+        Ok(())
+    }
+
+    /// The value of a step of an iteration, counted from 1.
+    pub(super) fn value(&self, stream: Stream, index: u32, iteration: u64) -> u64 {
+        let steps = u64::from(self.stream_steps[stream as usize]);
+        self.base[stream as usize] + (iteration - 1) * steps + u64::from(index) + 1
+    }
+
+    /// The end of a stream's last step after some iterations.
+    pub(super) fn end(&self, stream: Stream, iterations: u64) -> Point {
+        let steps = u64::from(self.stream_steps[stream as usize]);
+        Point { stream, value: self.base[stream as usize] + iterations * steps }
+    }
+
+    /// The values that a step of an iteration waits for, by stream; 0 where there is none,
+    /// or where it lies before the first iteration.
+    pub(super) fn awaited(&self, waits: &[Option<Wait>; 3], iteration: u64) -> [u64; 3] {
+        Stream::ALL.map(|stream| match waits[stream as usize] {
+            Some(Wait { index, laps }) if u64::from(laps) < iteration => {
+                self.value(stream, index, iteration - u64::from(laps))
+            }
+            _ => 0,
+        })
+    }
+}

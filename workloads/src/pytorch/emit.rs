@@ -1,0 +1,121 @@
+//! From traced ops to a graph.
+
+use super::ImportError;
+use super::ops::{Access, Touch, TracedOp};
+use super::storage::{Origin, Tensor, TensorIndex};
+use super::window::Window;
+use crate::OwnedGraph;
+use hashbrown::{HashMap, HashSet};
+use planner_core::{Kind, TensorId};
+
+/// Builds the graph; tensors stand in the order in which ops first name them.
+///
+/// # Errors
+/// What the format's rules say against the graph.
+pub(super) fn emit(
+    name: &str,
+    window: &Window,
+    ops: &[TracedOp],
+    op_ns: &[u64],
+    tensors: &[Tensor],
+    kinds: &[Kind],
+) -> Result<OwnedGraph, ImportError> {
+    let workspaces = workspaces(window, ops, tensors);
+    let mut emitted = Emitted {
+        graph: OwnedGraph::new(name),
+        tensors,
+        kinds,
+        ids: vec![None; tensors.len()],
+        uses_of_storage: HashMap::new(),
+        has_value: kinds.iter().map(|kind| *kind != Kind::Temporary).collect(),
+    };
+    for (at, op) in ops.iter().enumerate() {
+        let node = &window.nodes[op.node];
+        let name = match op.position {
+            None => format!("{}@{}", node.base_name(), node.id),
+            Some(position) => format!("{}.{position}@{}", node.base_name(), node.id),
+        };
+        let first = at == 0 || ops[at - 1].node != op.node;
+        let workspace_bytes =
+            workspaces.get(&op.node).copied().filter(|_| first).unwrap_or_default();
+        let (reads, writes) = emitted.operands(&op.touches);
+        if !reads.is_empty() || !writes.is_empty() {
+            emitted.graph.push_op(name, op_ns[at], workspace_bytes, &reads, &writes);
+        }
+    }
+    emitted.graph.graph().map_err(ImportError::Graph)?;
+    Ok(emitted.graph)
+}
+
+/// Memory that is allocated inside an op and that no op touches, by the op's node.
+fn workspaces(window: &Window, ops: &[TracedOp], tensors: &[Tensor]) -> HashMap<usize, u64> {
+    let is_op: HashSet<usize> = ops.iter().map(|op| op.node).collect();
+    let touched: HashSet<TensorIndex> =
+        ops.iter().flat_map(|op| &op.touches).map(|touch| touch.tensor).collect();
+    let mut bytes: HashMap<usize, u64> = HashMap::new();
+    for (at, tensor) in tensors.iter().enumerate() {
+        let unused = tensor.origin == Origin::Allocated && !touched.contains(&at);
+        let mut outwards = window.ancestors(tensor.node).filter(|_| unused);
+        if let Some(op) = outwards.find(|node| is_op.contains(node)) {
+            let sum = bytes.entry(op).or_default();
+            *sum = sum.saturating_add(tensor.bytes);
+        }
+    }
+    bytes
+}
+
+struct Emitted<'a> {
+    graph: OwnedGraph,
+    tensors: &'a [Tensor],
+    kinds: &'a [Kind],
+    ids: Vec<Option<TensorId>>,
+    uses_of_storage: HashMap<i64, u32>,
+    /// Whether reading the tensor gives a value rather than what happened to be there.
+    has_value: Vec<bool>,
+}
+
+impl Emitted<'_> {
+    /// Reads and writes of an op. Writing a part keeps the rest, which is reading it, except
+    /// where there is no rest yet: the first touch never reads.
+    fn operands(&mut self, touches: &[Touch]) -> (Vec<TensorId>, Vec<TensorId>) {
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        for touch in touches {
+            let whole = touch
+                .bytes
+                .is_some_and(|(first, end)| first == 0 && self.tensors[touch.tensor].bytes <= end);
+            let reading = touch.access != Access::Overwrite || !whole;
+            if reading && self.has_value[touch.tensor] {
+                reads.push(touch.tensor);
+            }
+            if touch.access != Access::Read {
+                writes.push(touch.tensor);
+            }
+        }
+        writes.iter().for_each(|&tensor| self.has_value[tensor] = true);
+        (self.ids(&reads), self.ids(&writes))
+    }
+
+    fn ids(&mut self, tensors: &[TensorIndex]) -> Vec<TensorId> {
+        let mut ids = Vec::with_capacity(tensors.len());
+        let mut seen = HashSet::new();
+        for &tensor in tensors {
+            if seen.insert(tensor) {
+                ids.push(self.id(tensor));
+            }
+        }
+        ids
+    }
+
+    fn id(&mut self, tensor: TensorIndex) -> TensorId {
+        if let Some(id) = self.ids[tensor] {
+            return id;
+        }
+        let Tensor { storage, bytes, .. } = self.tensors[tensor];
+        let uses = self.uses_of_storage.entry(storage).or_default();
+        *uses += 1;
+        let name = if *uses == 1 { format!("s{storage}") } else { format!("s{storage}#{uses}") };
+        let id = self.graph.push_tensor(name, bytes, self.kinds[tensor]);
+        self.ids[tensor] = Some(id);
+        id
+    }
+}

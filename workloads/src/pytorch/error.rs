@@ -1,0 +1,78 @@
+//! Why a trace is refused.
+
+use core::fmt;
+use planner_core::GraphError;
+
+/// Which of the two files is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The execution trace.
+    Trace,
+    /// The Kineto trace.
+    Kineto,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Trace => "execution trace",
+            Self::Kineto => "Kineto trace",
+        })
+    }
+}
+
+/// Why a trace is refused, in one sentence.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// The file is not the JSON that is expected; the message says where.
+    Malformed {
+        /// The file.
+        source: Source,
+        /// What is wrong, with line and column.
+        error: serde_json::Error,
+    },
+    /// One node of the execution trace makes no sense.
+    Node {
+        /// Its id.
+        id: u64,
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// The two files do not belong together.
+    NoStepMatches,
+    /// No kernel of the Kineto trace was launched by an op of the execution trace.
+    NoKernelMatches,
+    /// The trace was read, but what it holds is no graph: most often there is no op at all.
+    Graph(GraphError),
+}
+
+impl fmt::Display for ImportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed { source, error } => write!(f, "the {source} is malformed: {error}"),
+            Self::Node { id, name, problem } => write!(f, "node {id} ({name}) {problem}"),
+            Self::NoStepMatches => write!(
+                f,
+                "no step of the Kineto trace runs the same operators as the execution trace"
+            ),
+            Self::NoKernelMatches => write!(
+                f,
+                "no kernel of the Kineto trace was launched by an op of the execution trace"
+            ),
+            Self::Graph(error) => write!(f, "the trace gives no valid graph: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for ImportError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Malformed { error, .. } => Some(error),
+            Self::Graph(error) => Some(error),
+            _ => None,
+        }
+    }
+}

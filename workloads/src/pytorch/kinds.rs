@@ -1,0 +1,90 @@
+//! Which tensors outlive an iteration, and which come from outside.
+
+use super::ops::{Access, Touch, TracedOp};
+use super::storage::{Origin, Tensor};
+use planner_core::Kind;
+
+/// Byte ranges that have been overwritten, sorted and apart from each other.
+#[derive(Default)]
+struct Covered(Vec<(u64, u64)>);
+
+impl Covered {
+    fn add(&mut self, (mut first, mut end): (u64, u64)) {
+        self.0.retain(|&(other_first, other_end)| {
+            let apart = other_end < first || end < other_first;
+            if !apart {
+                (first, end) = (first.min(other_first), end.max(other_end));
+            }
+            apart
+        });
+        self.0.push((first, end));
+    }
+
+    fn holds(&self, bytes: u64) -> bool {
+        self.0.iter().any(|&(first, end)| first == 0 && bytes <= end)
+    }
+}
+
+/// What an iteration does to a tensor that was there before it.
+#[derive(Default)]
+struct History {
+    covered: Covered,
+    written: bool,
+    /// Read while some of its bytes were those of the iteration before.
+    inherited: bool,
+}
+
+impl History {
+    fn note(&mut self, touch: &Touch, bytes: u64) {
+        self.written |= touch.access != Access::Read;
+        match (touch.access, touch.bytes) {
+            (Access::Overwrite, Some(range)) => self.covered.add(range),
+            (Access::Overwrite, None) => {}
+            _ => self.inherited |= !self.covered.holds(bytes),
+        }
+    }
+}
+
+/// The kind of every tensor.
+pub(super) fn kinds(tensors: &[Tensor], ops: &[TracedOp]) -> Vec<Kind> {
+    let mut histories: Vec<History> = tensors.iter().map(|_| History::default()).collect();
+    for touch in ops.iter().flat_map(|op| &op.touches) {
+        histories[touch.tensor].note(touch, tensors[touch.tensor].bytes);
+    }
+    let before = |tensor: &Tensor| tensor.origin == Origin::Before;
+    // Where nothing that was there before is written, parameters look like inputs.
+    let trains = tensors.iter().zip(&histories).any(|(t, history)| before(t) && history.written);
+    let kind = |(tensor, history): (&Tensor, &History)| match tensor.origin {
+        Origin::Allocated | Origin::Returned => Kind::Temporary,
+        Origin::Born => Kind::State,
+        Origin::Before => {
+            if !history.inherited && history.covered.holds(tensor.bytes) {
+                Kind::Temporary
+            } else if history.written || !trains || tensor.element_bytes == 1 {
+                Kind::State
+            } else {
+                Kind::Input
+            }
+        }
+    };
+    tensors.iter().zip(&histories).map(kind).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_grow_together() {
+        let mut covered = Covered::default();
+        assert!(!covered.holds(1));
+        covered.add((4, 8));
+        covered.add((12, 16));
+        assert!(!covered.holds(4));
+        covered.add((0, 4));
+        assert!(covered.holds(8) && !covered.holds(9));
+        covered.add((7, 13));
+        assert!(covered.holds(16) && !covered.holds(17));
+        assert_eq!(covered.0, [(0, 16)]);
+    }
+}

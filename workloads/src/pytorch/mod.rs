@@ -1,0 +1,119 @@
+//! Execution traces of PyTorch, with measured times where a Kineto trace is at hand.
+//!
+//! An execution trace (PyTorch's `ExecutionTraceObserver`, the format that MLCommons Chakra
+//! builds on) is the tree of operators that ran, with the tensors each was given and returned;
+//! it knows neither times nor which tensors outlive a step. A Kineto trace (the profiler's)
+//! knows times only. [`import`] makes one iteration of the two into a graph:
+//!
+//! ```text
+//! trace ──► window ──► ops + storage ──► kinds ──┐
+//!                          └──► durations, or ───┴──► emit ──► OwnedGraph
+//!              kineto (steps) ──► measured
+//! ```
+//!
+//! Sources: <https://github.com/pytorch/pytorch>, `torch/csrc/profiler/standalone/`;
+//! <https://github.com/mlcommons/chakra>; <https://github.com/pytorch/kineto>.
+
+mod durations;
+mod emit;
+mod error;
+mod kinds;
+mod kineto;
+mod measured;
+mod operands;
+mod ops;
+mod role;
+mod schema;
+mod steps;
+mod storage;
+mod trace;
+mod value;
+mod window;
+
+use crate::OwnedGraph;
+pub use error::{ImportError, Source};
+
+/// The device whose memory is planned. Tensors elsewhere do not exist for an import.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// `cuda`, whatever its number.
+    Cuda,
+    /// `cpu`: for traces of machines without an accelerator.
+    Cpu,
+}
+
+impl Device {
+    /// Whether PyTorch's name of a device (`cuda:0`, `cpu`) means this one.
+    fn holds(self, place: &str) -> bool {
+        let name = match self {
+            Self::Cuda => "cuda",
+            Self::Cpu => "cpu",
+        };
+        place.split(':').next() == Some(name)
+    }
+}
+
+/// What an import found beside the graph.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The `ProfilerStep#` annotation of the iteration; nothing when it is the whole trace.
+    pub step: Option<String>,
+    /// How the Kineto trace fits; nothing without one.
+    pub kineto: Option<KinetoReport>,
+}
+
+/// How well a Kineto trace fits the execution trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KinetoReport {
+    /// Kernels, fills and copies that the iteration launched.
+    pub kernels: usize,
+    /// Those that an op launched.
+    pub kernels_with_op: usize,
+    /// Ops that launched something. The others take no time.
+    pub ops_with_kernel: usize,
+}
+
+/// Makes a graph of one iteration of an execution trace (JSON, not compressed): of the last
+/// step that another follows, or of everything where no steps are marked. Times are those of
+/// the Kineto trace, or a roofline's without one.
+///
+/// # Errors
+/// The place in a file or the node that makes no sense, in one sentence.
+pub fn import(
+    trace: &[u8],
+    kineto: Option<&[u8]>,
+    device: Device,
+    name: &str,
+) -> Result<OwnedGraph, ImportError> {
+    import_with_report(trace, kineto, device, name).map(|(graph, _)| graph)
+}
+
+/// [`import`], and what it found out on the way.
+///
+/// # Errors
+/// As [`import`].
+pub fn import_with_report(
+    trace: &[u8],
+    kineto: Option<&[u8]>,
+    device: Device,
+    name: &str,
+) -> Result<(OwnedGraph, Report), ImportError> {
+    let window = window::Window::cut(trace::read(trace, device)?)?;
+    let (ops, storages) = ops::find(&window);
+    let mut report = Report { step: window.step.clone(), kineto: None };
+    let op_ns = match kineto {
+        None => durations::estimate_ns(&window, &ops),
+        Some(kineto) => {
+            let measured = measured::measure(&window, &ops, &kineto::read(kineto)?)?;
+            report.kineto = Some(KinetoReport {
+                kernels: measured.kernels,
+                kernels_with_op: measured.kernels_with_op,
+                ops_with_kernel: measured.ops_with_kernel,
+            });
+            measured.op_ns
+        }
+    };
+    let kinds = kinds::kinds(&storages.tensors, &ops);
+    let graph = emit::emit(name, &window, &ops, &op_ns, &storages.tensors, &kinds)?;
+    Ok((graph, report))
+}

@@ -1,0 +1,180 @@
+//! What an op reads and writes.
+
+use super::ops::{Access, Progress, Touch, TracedOp};
+use super::role::{only_fills, overwrites};
+use super::schema::{self, Argument};
+use super::storage::{Origin, Storages, TensorIndex};
+use super::trace::Node;
+use super::value::{Value, View, views};
+use super::window::Window;
+
+/// An op in the making.
+pub(super) struct Draft<'a> {
+    window: &'a Window,
+    storages: &'a Storages,
+    progress: &'a Progress,
+    op: TracedOp,
+}
+
+impl<'a> Draft<'a> {
+    /// Begins the op of a node, or of one position in its lists.
+    pub(super) fn new(
+        window: &'a Window,
+        storages: &'a Storages,
+        progress: &'a Progress,
+        node: usize,
+        position: Option<usize>,
+    ) -> Self {
+        let op = TracedOp { node, position, touches: Vec::new(), traffic_bytes: 0 };
+        Self { window, storages, progress, op }
+    }
+
+    fn node(&self) -> &'a Node {
+        &self.window.nodes[self.op.node]
+    }
+
+    /// An operator, by its schema; nothing if ops inside it have written all it must write.
+    pub(super) fn operator(mut self) -> Option<TracedOp> {
+        let node = self.node();
+        let arguments = schema::arguments(&node.schema);
+        let training = arguments
+            .iter()
+            .zip(&node.inputs)
+            .any(|(argument, value)| argument.name == "training" && *value == Value::Bool(true));
+        for (at, value) in node.inputs.iter().enumerate() {
+            let access =
+                arguments.get(at).map_or(Access::Read, |argument| access(node, argument, training));
+            self.each_view(value, |draft, view| draft.input(view, access));
+        }
+        if self.op.position.is_none_or(|position| position == 0) {
+            self.private_temporaries();
+        }
+        for value in &node.outputs {
+            self.each_view(value, Self::output);
+        }
+        if self.is_embedding() {
+            // An embedding reads the rows that it looks up, not the whole table.
+            let outputs = views(&node.outputs);
+            let returned = outputs.iter().fold(0, |sum: u64, view| sum.saturating_add(view.bytes));
+            self.op.traffic_bytes = returned.saturating_mul(2);
+        }
+        let writes = self.op.touches.iter().any(|touch| touch.access != Access::Read);
+        writes.then_some(self.op)
+    }
+
+    /// A collective: lists in place; the `_base_` form writes its first argument.
+    pub(super) fn collective(mut self) -> Option<TracedOp> {
+        let node = self.node();
+        let base = node.name.contains("_base_");
+        for (at, value) in node.inputs.iter().enumerate() {
+            let access = match value {
+                Value::List(_) if !base => Access::Update,
+                _ if base && at == 0 => Access::Overwrite,
+                _ => Access::Read,
+            };
+            self.each_view(value, |draft, view| draft.input(view, access));
+        }
+        for value in &node.outputs {
+            self.each_view(value, Self::output);
+        }
+        (!self.op.touches.is_empty()).then_some(self.op)
+    }
+
+    /// Calls `touch` with the tensors of a value, or with the one at this op's position.
+    fn each_view(&mut self, value: &Value, mut touch: impl FnMut(&mut Self, &View)) {
+        let value = match (value, self.op.position) {
+            (Value::List(values), Some(position)) => values.get(position),
+            _ => Some(value),
+        };
+        if let Some(value) = value {
+            views(core::slice::from_ref(value)).iter().for_each(|view| touch(self, view));
+        }
+    }
+
+    fn input(&mut self, view: &View, access: Access) {
+        let Some(&tensor) = self.progress.given.get(&view.storage) else {
+            return;
+        };
+        let copies = if access == Access::Update && self.has_value(tensor) { 2 } else { 1 };
+        self.add_traffic(view.bytes.saturating_mul(copies));
+        let bytes = view.dense.then_some((view.first_byte, view.end_byte));
+        let access = match access {
+            Access::Read => Access::Read,
+            Access::Update if self.is_done(tensor) => Access::Read,
+            Access::Overwrite if self.is_done(tensor) => return,
+            Access::Overwrite if self.is_filled(tensor) => Access::Update,
+            _ => access,
+        };
+        self.op.touches.push(Touch { tensor, access, bytes });
+    }
+
+    /// A result; what the operator was given is accounted for as an input.
+    fn output(&mut self, view: &View) {
+        if self.progress.given.contains_key(&view.storage) {
+            return;
+        }
+        self.add_traffic(view.bytes);
+        let Some(tensor) = self.storages.current(view.storage) else { return };
+        if !self.is_done(tensor) {
+            let filled = self.is_filled(tensor);
+            let access = if filled { Access::Update } else { Access::Overwrite };
+            self.op.touches.push(Touch { tensor, access, bytes: Some((0, u64::MAX)) });
+        }
+    }
+
+    /// What an op inside left, which is not returned and which nobody inside read, is there
+    /// for the node itself (`_softmax_backward_data` multiplies first).
+    fn private_temporaries(&mut self) {
+        let returned: Vec<_> = views(&self.node().outputs)
+            .iter()
+            .filter_map(|view| self.storages.current(view.storage))
+            .collect();
+        for (&tensor, inside) in &self.progress.inside {
+            let began = self.storages.tensors[tensor].node;
+            let born_inside = self.storages.tensors[tensor].origin != Origin::Before
+                && self.window.ancestors(began).any(|outer| outer == self.op.node);
+            if inside.unread && born_inside && !returned.contains(&tensor) {
+                self.op.touches.push(Touch { tensor, access: Access::Read, bytes: None });
+            }
+        }
+    }
+
+    fn add_traffic(&mut self, bytes: u64) {
+        self.op.traffic_bytes = self.op.traffic_bytes.saturating_add(bytes);
+    }
+
+    /// Whether an op inside has written the tensor for good.
+    fn is_done(&self, tensor: TensorIndex) -> bool {
+        let wrapper = only_fills(self.node().base_name());
+        let inside = self.progress.inside.get(&tensor);
+        inside.is_some_and(|inside| inside.written || (inside.filled && wrapper))
+    }
+
+    fn is_filled(&self, tensor: TensorIndex) -> bool {
+        let inside = self.progress.inside.get(&tensor);
+        inside.is_some_and(|inside| inside.filled)
+    }
+
+    fn has_value(&self, tensor: TensorIndex) -> bool {
+        self.storages.tensors[tensor].written
+    }
+
+    fn is_embedding(&self) -> bool {
+        let window = self.window;
+        core::iter::once(self.op.node)
+            .chain(window.ancestors(self.op.node))
+            .any(|node| window.nodes[node].name == "aten::embedding")
+    }
+}
+
+/// What the schema says of an argument. It is silent about running statistics.
+fn access(node: &Node, argument: &Argument<'_>, training: bool) -> Access {
+    let statistics = matches!(argument.name, "running_mean" | "running_var");
+    if argument.written && (argument.keyword || overwrites(node.base_name())) {
+        Access::Overwrite
+    } else if argument.written || (training && statistics) {
+        Access::Update
+    } else {
+        Access::Read
+    }
+}

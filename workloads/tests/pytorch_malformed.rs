@@ -1,0 +1,227 @@
+//! Files that make no sense are refused, with a reason, and never with a panic.
+
+// The lint knows test functions, not what they call.
+#![allow(clippy::unwrap_used)]
+
+mod recording;
+
+use proptest::prelude::*;
+use recording::{Layout, Trace, t};
+use serde_json::{Value, json};
+use workloads::pytorch::{Device, ImportError, import};
+
+const LAYOUTS: [Layout; 2] = [Layout::Flat, Layout::Nested];
+
+/// A trace with something of everything.
+fn sample() -> Trace {
+    let mut trace = Trace::new();
+    for step in 1..4 {
+        trace.note(&format!("ProfilerStep#{step}"), |trace| {
+            let mm = "aten::mm(Tensor self, Tensor mat2) -> Tensor";
+            let inputs = args![t(1, [4, 5]).strides(&[5, 1]), t(2, [5, 6])];
+            trace.calling(mm, inputs, args![t(3, [4, 6])], |trace| {
+                let empty = "aten::empty(SymInt[] size) -> Tensor";
+                trace.call(empty, args![json!([8])], args![t(4, [8])]);
+            });
+            let copy = "aten::copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)";
+            trace.call(copy, args![t(5, [6]).at(2), t(3, [6])], args![t(5, [6]).at(2)]);
+            let back = "aten::convolution_backward(Tensor grad_output, Tensor weight, \
+                bool[3] output_mask) -> (Tensor, Tensor)";
+            let inputs = args![t(5, [1, 8]), t(2, [5, 6]), json!([true, true, false])];
+            trace.call(back, inputs, args![t(6, [10]), t(7, [30])]);
+            let add = "aten::_foreach_add_.List(Tensor(a!)[] self, Tensor[] other) -> ()";
+            trace.call(add, args![[t(2, [30]), t(1, [20])], [t(7, [30]), t(6, [20])]], args![]);
+            let reduce = "c10d::allreduce_(Tensor[] tensors) -> Tensor[]";
+            trace.call(reduce, args![[t(7, [30])]], args![[t(7, [30])]]);
+        });
+    }
+    trace
+}
+
+fn kineto(names: bool) -> Vec<u8> {
+    let record = |id: u64| if names { 0 } else { id + 500 };
+    let operators =
+        [("aten::mm", 10), ("aten::empty", 11), ("aten::copy_", 12)].map(|(name, id)| {
+            json!({ "ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": 10 * id,
+                    "dur": 9, "args": { "Record function id": record(id) } })
+        });
+    let device = json!({ "cat": "kernel", "ts": 99.5, "dur": 1.25, "args": { "correlation": 5 } });
+    let launch = json!({ "cat": "cuda_runtime", "pid": 1, "tid": 1, "ts": 101, "dur": 1,
+                         "args": { "correlation": 5 } });
+    let mut events = operators.to_vec();
+    events.extend([device, launch]);
+    serde_json::to_vec(&json!({ "traceEvents": events })).unwrap()
+}
+
+fn error_of(trace: &Value) -> String {
+    let trace = serde_json::to_vec(trace).unwrap();
+    import(&trace, None, Device::Cuda, "malformed").unwrap_err().to_string()
+}
+
+/// The sample with one of its nodes changed.
+fn changed(layout: Layout, node: usize, change: impl FnOnce(&mut Value)) -> Value {
+    let mut trace: Value = serde_json::from_slice(&sample().json(layout)).unwrap();
+    change(&mut trace["nodes"][node]);
+    trace
+}
+
+#[test]
+fn the_sample_is_sound() {
+    for layout in LAYOUTS {
+        let trace = sample().json(layout);
+        for kineto in [None, Some(kineto(false)), Some(kineto(true))] {
+            let graph = import(&trace, kineto.as_deref(), Device::Cuda, "sample").unwrap();
+            assert_eq!(graph.ops.len(), 6);
+            assert_eq!(graph.ops[0].time_ns == 1250, kineto.is_some());
+        }
+    }
+}
+
+#[test]
+fn errors_name_the_place() {
+    let none: &[u8] = b"{ \"nodes\": [\n  { \"id\": -3 } ] }";
+    let error = import(none, None, Device::Cuda, "malformed").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the execution trace is malformed: invalid value: integer `-3`, expected u64 \
+         at line 2 column 12"
+    );
+    let trace = sample().json(Layout::Flat);
+    let error = import(&trace, Some(b"{}"), Device::Cuda, "malformed").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the Kineto trace is malformed: missing field `traceEvents` at line 1 column 2"
+    );
+}
+
+#[test]
+fn errors_name_the_node() {
+    for (layout, parent) in [(Layout::Flat, "parent"), (Layout::Nested, "ctrl_deps")] {
+        let orphan = changed(layout, 1, |node| {
+            node.as_object_mut().unwrap().remove(parent);
+        });
+        let expected = "node 4 (aten::empty) has neither `ctrl_deps` nor `parent`";
+        assert_eq!(error_of(&orphan), expected);
+        let twin = changed(layout, 1, |node| node["id"] = json!(3));
+        assert_eq!(error_of(&twin), "node 3 (aten::mm) has the id of another node");
+    }
+    let outputs = |value| changed(Layout::Flat, 1, |node| node["outputs"][0][3] = value);
+    let expected = "node 4 (aten::empty) has a tensor with a negative size";
+    assert_eq!(error_of(&outputs(json!(-8))), expected);
+    let expected = "node 4 (aten::empty) has a tensor of more than 2^64 bytes";
+    assert_eq!(error_of(&outputs(json!(i64::MAX))), expected);
+}
+
+#[test]
+fn a_trace_without_ops_is_no_graph() {
+    let error = import(b"{ \"nodes\": [] }", None, Device::Cuda, "empty").unwrap_err();
+    assert_eq!(error.to_string(), "the trace gives no valid graph: the graph has no ops");
+    let trace = sample().json(Layout::Nested);
+    assert!(matches!(
+        import(&trace, None, Device::Cpu, "elsewhere"),
+        Err(ImportError::Graph(planner_core::GraphError::NoOps))
+    ));
+}
+
+#[test]
+fn parents_that_come_later_are_none() {
+    let trace = changed(Layout::Flat, 2, |node| node["parent"] = json!(1_000));
+    let trace = serde_json::to_vec(&trace).unwrap();
+    assert!(import(&trace, None, Device::Cuda, "loop").is_ok());
+}
+
+/// What a careless or a hostile hand does to a file.
+#[derive(Clone, Debug)]
+enum Damage {
+    Cut(usize),
+    Replace(usize, u8),
+    Repeat(usize, usize),
+    Remove(usize, usize),
+    /// Puts something else in the place of the number behind a position.
+    Number(usize, &'static str),
+}
+
+const NUMBERS: [&str; 10] = [
+    "-1",
+    "0",
+    "1",
+    "9223372036854775807",
+    "18446744073709551615",
+    "1e300",
+    "null",
+    "[]",
+    "\"x\"",
+    "{\"a\":[0]}",
+];
+
+fn damage() -> impl Strategy<Value = Damage> {
+    let at = 0usize..100_000;
+    prop_oneof![
+        at.clone().prop_map(Damage::Cut),
+        (at.clone(), any::<u8>()).prop_map(|(at, byte)| Damage::Replace(at, byte)),
+        (at.clone(), 1usize..300).prop_map(|(at, length)| Damage::Repeat(at, length)),
+        (at.clone(), 1usize..300).prop_map(|(at, length)| Damage::Remove(at, length)),
+        (at.clone(), 0..NUMBERS.len()).prop_map(|(at, n)| Damage::Number(at, NUMBERS[n])),
+        (at, 0..NUMBERS.len()).prop_map(|(at, n)| Damage::Number(at, NUMBERS[n])),
+    ]
+}
+
+fn apply(bytes: &mut Vec<u8>, damage: &Damage) {
+    let length = bytes.len().max(1);
+    let end = bytes.len();
+    match *damage {
+        Damage::Cut(at) => bytes.truncate(at % length),
+        Damage::Replace(at, byte) => {
+            bytes.iter_mut().skip(at % length).take(1).for_each(|place| *place = byte);
+        }
+        Damage::Repeat(at, count) => {
+            let at = at % length;
+            bytes.extend_from_within(at.min(end)..(at + count).min(end));
+            let added = bytes.split_off(end);
+            bytes.splice(at.min(end)..at.min(end), added);
+        }
+        Damage::Remove(at, count) => {
+            bytes.drain((at % length).min(end)..(at % length + count).min(end));
+        }
+        Damage::Number(at, number) => {
+            let digit = |byte: &u8| byte.is_ascii_digit();
+            let at = at % length;
+            let Some(from) = bytes.iter().skip(at).position(digit).map(|skip| at + skip) else {
+                return;
+            };
+            let digits = bytes[from..].iter().take_while(|byte| digit(byte)).count();
+            bytes.splice(from..from + digits, number.bytes());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2000, ..Default::default() })]
+
+    #[test]
+    fn damaged_traces_never_panic(
+        flat: bool,
+        device: bool,
+        damages in prop::collection::vec(damage(), 1..4),
+    ) {
+        let mut trace = sample().json(if flat { Layout::Flat } else { Layout::Nested });
+        damages.iter().for_each(|damage| apply(&mut trace, damage));
+        let device = if device { Device::Cuda } else { Device::Cpu };
+        if let Ok(graph) = import(&trace, None, device, "damaged") {
+            prop_assert!(graph.graph().is_ok());
+        }
+    }
+
+    #[test]
+    fn damaged_timings_never_panic(
+        names: bool,
+        damages in prop::collection::vec(damage(), 1..4),
+    ) {
+        let trace = sample().json(Layout::Flat);
+        let mut kineto = kineto(names);
+        damages.iter().for_each(|damage| apply(&mut kineto, damage));
+        if let Ok(graph) = import(&trace, Some(&kineto), Device::Cuda, "damaged") {
+            prop_assert!(graph.graph().is_ok());
+        }
+    }
+}
