@@ -6,6 +6,7 @@ mod course;
 mod failure;
 mod figures;
 mod graph_file;
+mod import;
 mod machine;
 mod model;
 mod names;
@@ -14,6 +15,8 @@ mod plan;
 mod plan_file;
 mod proof;
 mod report;
+mod run;
+mod simulate;
 mod strategy;
 mod summary;
 mod trace;
@@ -28,6 +31,7 @@ const EXAMPLES: &str = "\
 Examples:
   spillway plan resnet50:batch=512 --budget 50% -o plan.json
   spillway check resnet50:batch=512 plan.json
+  spillway run resnet50:batch=512 --plan plan.json
   spillway plan step.graph.json.gz --machine v100-nvlink --budget min --report report.html
   spillway model list
   spillway plan --machine list
@@ -47,8 +51,10 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Plan(plan::Arguments),
+    Run(run::Arguments),
     Check(check::Arguments),
     Model(model::Arguments),
+    Import(import::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -69,7 +75,9 @@ fn main() -> ExitCode {
 fn obey(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Plan(arguments) => plan::run(arguments),
+        Command::Run(arguments) => run::run(arguments),
         Command::Check(arguments) => check::run(arguments),
         Command::Model(arguments) => model::run(arguments),
+        Command::Import(arguments) => import::run(arguments),
     }
 }

@@ -1,9 +1,11 @@
 //! What the core calls `op 17`, a person knows as `op 17 ("conv1")`.
 
 use crate::units;
+use backend_sim::SimError;
+use planner_core::executor::Moment;
 use planner_core::plan::{Part, Place, PlanError, Step};
 use planner_core::planner::PlanningError;
-use planner_core::{OpId, TensorId, VerifyError};
+use planner_core::{ExecuteError, OpId, TensorId, VerifyError};
 use workloads::OwnedGraph;
 
 /// Longest name shown; files can hold names of any length.
@@ -30,6 +32,18 @@ impl<'n> Names<'n> {
     /// A tensor with its name, if there is such a tensor.
     pub(crate) fn tensor(&self, tensor: TensorId) -> String {
         named(tensor.to_string(), self.graph.tensor_names.get(tensor.index()))
+    }
+
+    /// A step in a few words, by name alone.
+    pub(crate) fn brief(&self, step: &Step) -> String {
+        let tensor = |part: &Part| self.graph.tensor_names[part.tensor.index()].as_str();
+        let (what, name) = match step {
+            Step::Launch(op) => ("", self.graph.op_names[op.index()].as_str()),
+            Step::Prefetch(part) => ("upload of ", tensor(part)),
+            Step::Offload(part) => ("download of ", tensor(part)),
+            Step::Evict(part) => ("evict of ", tensor(part)),
+        };
+        format!("{what}{name}")
     }
 
     /// What a step does, and to what.
@@ -101,6 +115,28 @@ impl<'n> Names<'n> {
             PlanningError::Plan(error) => self.plan_error(&error),
             _ => error.to_string(),
         }
+    }
+
+    /// Why the simulated device refuses.
+    pub(crate) fn sim_error(&self, error: &SimError) -> String {
+        self.translate(&error.to_string(), &sim_mentions(error))
+    }
+
+    /// Why a plan could not be carried out.
+    pub(crate) fn execute_error(&self, error: &ExecuteError<SimError>) -> String {
+        let (at, mut mentions) = match error {
+            ExecuteError::Plan(error) => return self.plan_error(error),
+            ExecuteError::Device { at, error } => (at, sim_mentions(error)),
+            ExecuteError::Fragmented(at)
+            | ExecuteError::PoolEmpty { at, .. }
+            | ExecuteError::ForeignSignal { at, .. } => (at, Mentions::default()),
+            _ => return error.to_string(),
+        };
+        mentions.place = match *at {
+            Moment::Step { step, .. } => Some(Place::Step(step)),
+            _ => None,
+        };
+        self.translate(&error.to_string(), &mentions)
     }
 
     /// Puts names where the core's message has ids.
@@ -193,6 +229,22 @@ fn mentions(error: &PlanError) -> Mentions {
         // The rest speak of sizes alone.
         _ => Mentions::default(),
     }
+}
+
+fn sim_mentions(error: &SimError) -> Mentions {
+    let (op, tensor) = match *error {
+        SimError::Operands(op) => (Some(op), None),
+        SimError::WrongContent { op, tensor, .. } | SimError::MixedVersions { op, tensor, .. } => {
+            (Some(op), Some(tensor))
+        }
+        SimError::NoHostRange(range) => (None, Some(range.tensor)),
+        SimError::RoomInUse { tensor, .. } | SimError::HostCopy { tensor, .. } => {
+            (None, Some(tensor))
+        }
+        // The rest speak of addresses and chunks alone.
+        _ => (None, None),
+    };
+    Mentions { place: None, op, tensors: [tensor, None] }
 }
 
 #[cfg(test)]

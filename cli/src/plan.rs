@@ -51,8 +51,9 @@ pub(crate) struct Arguments {
 #[derive(Args, Debug)]
 pub(crate) struct Choices {
     /// A machine file or the name of a built-in machine (`--machine list` shows them)
-    #[arg(short, long, value_name = "M", default_value = machine::DEFAULT)]
-    pub(crate) machine: String,
+    /// [default: v100-pcie3]
+    #[arg(short, long, value_name = "M")]
+    pub(crate) machine: Option<String>,
     /// Device memory for the plan: a size (4GiB, 512MiB, 1000000), a percentage of what the
     /// work needs in-core (35%), or min for the least that will do [default: all of it]
     #[arg(short, long, value_name = "B")]
@@ -63,6 +64,13 @@ pub(crate) struct Choices {
     /// Set a parameter of the strategy; may be repeated
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub(crate) settings: Vec<String>,
+}
+
+impl Choices {
+    /// The machine that is given, or the default.
+    pub(crate) fn machine(&self) -> &str {
+        self.machine.as_deref().unwrap_or(machine::DEFAULT)
+    }
 }
 
 /// What planning came to.
@@ -98,7 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let files = [&arguments.output, &arguments.report, &arguments.trace];
     let stdout_is_taken = output::takes_stdout(&files, arguments.json)?;
     let work = work::load(&arguments.work)?;
-    let machine = machine::find(&arguments.choices.machine)?;
+    let machine = machine::find(arguments.choices.machine())?;
     let setting = Setting { work: &work, machine: &machine };
     let (figures, plan, schedule) = draft(setting, &arguments.choices)?.plan(arguments.json)?;
     let proved = proof::prove(setting, &plan, &schedule).map_err(Failure::cannot)?;

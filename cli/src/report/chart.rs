@@ -17,7 +17,7 @@ const RIGHT: f64 = WIDTH - 10.0;
 const LANE_TOP: f64 = 8.0;
 const LANE_HEIGHT: f64 = 30.0;
 const LANE_STEP: f64 = 40.0;
-const MEMORY_TOP: f64 = 150.0;
+const MEMORY_TOP: f64 = 152.0;
 const MEMORY_BOTTOM: f64 = 330.0;
 const HEIGHT: f64 = 356.0;
 /// Steps narrower than this are drawn together with their neighbours.
@@ -59,7 +59,7 @@ pub(super) fn render(setting: Setting<'_>, proved: &Proved<'_>, course: &Course)
         "<div class=\"scroll\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
          aria-label=\"Timeline of one iteration\">\n{}</svg></div>\n\
          <p class=\"note\">Compute runs the ops; red is where it stalls. Below, the device memory \
-         held, against the budget. Hold the pointer over a bar to see what it is.</p>\n",
+         held, against the budget (dashed). Hold the pointer over a bar to see what it is.</p>\n",
         canvas.svg
     )
 }
@@ -190,22 +190,21 @@ impl Canvas<'_> {
     fn memory(&mut self, course: &Course) {
         let budget_bytes = self.proved.verified.plan().budget_bytes;
         let y = |held_bytes: u64| {
-            let share = held_bytes as f64 / (budget_bytes.max(1) as f64 * 1.1);
+            let share = held_bytes as f64 / (budget_bytes.max(1) as f64 * 1.06);
             MEMORY_BOTTOM - (MEMORY_BOTTOM - MEMORY_TOP) * share
         };
-        let middle = f64::midpoint(MEMORY_TOP, MEMORY_BOTTOM);
-        self.draw(format_args!("<text class=\"label\" x=\"0\" y=\"{middle}\">memory</text>"));
+        let top = MEMORY_TOP - 6.0;
+        self.draw(format_args!("<text class=\"label\" x=\"0\" y=\"{top}\">memory</text>"));
         for quarter in 0..=4 {
             let tick_bytes = budget_bytes / 4 * quarter;
-            let (at, text_at) = (y(tick_bytes), y(tick_bytes) - 3.0);
+            let (at, text_at, text_x) = (y(tick_bytes), y(tick_bytes) + 4.0, LEFT - 6.0);
             let class = if quarter == 4 { "budget" } else { "grid" };
             self.draw(format_args!(
                 "<line class=\"{class}\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>"
             ));
-            let label = if quarter == 4 { "budget " } else { "" };
             let value = bytes(tick_bytes);
             self.draw(format_args!(
-                "<text class=\"right\" x=\"{RIGHT}\" y=\"{text_at:.1}\">{label}{value}</text>"
+                "<text class=\"right\" x=\"{text_x}\" y=\"{text_at:.1}\">{value}</text>"
             ));
         }
         let edge = self.curve(course, y);

@@ -90,16 +90,12 @@ pub(super) fn stalls(setting: Setting<'_>, proved: &Proved<'_>, course: &Course)
     let steps = proved.verified.plan().steps;
     let names = Names::new(setting.work, steps);
     let row = |span: &&Span| {
-        let op = match &steps[span.step] {
-            Step::Launch(op) => names.op(*op),
-            other => names.step(other),
-        };
-        let reason = span.awaited.map_or_else(String::new, |awaited| names.step(&steps[awaited]));
+        let awaited = span.awaited.map(|awaited| names.brief(&steps[awaited]));
         format!(
             "<tr><td class=\"name\">{}</td><td class=\"n\">{}</td><td class=\"name\">{}</td></tr>\n",
-            escape(&op),
+            escape(&names.brief(&steps[span.step])),
             time(span.idle_ns),
-            escape(&reason)
+            escape(&awaited.unwrap_or_default())
         )
     };
     let rows: String = stalled.iter().take(ROWS).map(row).collect();
