@@ -50,20 +50,32 @@ pub fn lower<'o>(
 ) -> Result<Schedule<'o>, PlanError> {
     let mut scratch = scratch.reborrow();
     let pieces = Pieces::new(graph, machine, plan, &mut scratch)?;
+    lower_pieces(graph, plan, &pieces, out, &mut scratch)
+}
+
+/// [`lower`] with the table of pieces at hand.
+pub(crate) fn lower_pieces<'o>(
+    graph: &Graph<'_>,
+    plan: &Plan<'_>,
+    pieces: &Pieces<'_>,
+    out: &'o mut [Scheduled],
+    scratch: &mut Scratch<'_>,
+) -> Result<Schedule<'o>, PlanError> {
+    let mut scratch = scratch.reborrow();
     let steps = plan.steps.len();
     let needed_words = words::<Scheduled>(steps);
     let out = out.get_mut(..steps).ok_or(OutOfScratch { needed_words, free_words: 0 })?;
     let stream_steps = number_steps(plan, out);
 
     let needs = scratch.take(steps, [NEVER; 3])?;
-    let mut hazards = Hazards::new(graph, &pieces, &mut scratch)?;
+    let mut hazards = Hazards::new(graph, pieces, &mut scratch)?;
     for _lap in 0..2 {
         hazards.start_lap(stream_steps);
         for (entry, needs) in out.iter().zip(&mut *needs) {
-            *needs = hazards.walk(graph, &pieces, entry);
+            *needs = hazards.walk(graph, pieces, entry);
         }
     }
-    memory_needs(graph, plan, &pieces, out, stream_steps, needs, &mut scratch)?;
+    memory_needs(graph, plan, pieces, out, stream_steps, needs, &mut scratch)?;
     Clocks::new(out, stream_steps, needs, &mut scratch)?.reduce(out, needs);
     Ok(Schedule { steps: out, stream_steps })
 }
@@ -520,19 +532,22 @@ impl MemoryWalk<'_, '_> {
 
 /// For each step, the last step of every stream that is known to have ended when it has.
 struct Clocks<'a> {
+    ///
+    /// One stream behind the other.
     ended: &'a mut [Points],
-    /// List positions of the steps of each stream, one stream behind the other.
-    position: &'a mut [u32],
+    /// Whether a later iteration looks at a step's clock.
+    outlives: &'a mut [u8],
     stream_steps: [u32; 3],
 }
 
 impl<'a> Clocks<'a> {
     const fn scratch_words(limits: &Limits) -> usize {
-        words::<Points>(limits.steps) + words::<u32>(limits.steps)
+        words::<Points>(limits.steps) + words::<u8>(limits.steps)
     }
 
-    /// The least fixed point over the cyclic list: sweeps until nothing changes, one more
-    /// than the iteration borders that the longest chain of waits crosses.
+    /// The least fixed point over the cyclic list: sweeps until nothing changes that a later
+    /// iteration looks at, one more than the iteration borders that the longest chain of
+    /// waits crosses.
     fn new(
         out: &[Scheduled],
         stream_steps: [u32; 3],
@@ -540,14 +555,9 @@ impl<'a> Clocks<'a> {
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
         let ended = scratch.take(out.len(), [NEVER; 3])?;
-        let position = scratch.take(out.len(), 0u32)?;
-        let mut clocks = Self { ended, position, stream_steps };
-        for (at, entry) in (0..).zip(out) {
-            if let Some(stream) = Stream::of(&entry.step) {
-                let slot = clocks.slot(stream as usize, entry.index);
-                clocks.position[slot] = at;
-            }
-        }
+        let outlives = scratch.take(out.len(), 0u8)?;
+        let mut clocks = Self { ended, outlives, stream_steps };
+        clocks.sweep(out, needs);
         while clocks.sweep(out, needs) {}
         Ok(clocks)
     }
@@ -560,19 +570,30 @@ impl<'a> Clocks<'a> {
 
     fn sweep(&mut self, out: &[Scheduled], needs: &[Points]) -> bool {
         let mut changed = false;
-        for (at, (entry, needs)) in out.iter().zip(needs).enumerate() {
+        for (entry, needs) in out.iter().zip(needs) {
             let Some(stream) = Stream::of(&entry.step) else { continue };
             let mut clock = self.before(stream, entry.index);
+            self.mark(stream as usize, i64::from(entry.index) - 1);
             for (s, &need) in needs.iter().enumerate() {
                 if s != stream as usize && clock[s] < need {
                     clock = later(clock, self.at_point(s, need));
+                    self.mark(s, need);
                 }
             }
             clock[stream as usize] = i64::from(entry.index);
-            changed |= self.ended[at] != clock;
-            self.ended[at] = clock;
+            let slot = self.slot(stream as usize, entry.index);
+            changed |= self.outlives[slot] == 1 && self.ended[slot] != clock;
+            self.ended[slot] = clock;
         }
         changed
+    }
+
+    /// Notes that this iteration looks at a point of an earlier one.
+    fn mark(&mut self, stream: usize, point: i64) {
+        if point < 0 {
+            let slot = self.slot(stream, self.wait(stream, point).index);
+            self.outlives[slot] = 1;
+        }
     }
 
     /// What has ended when the previous step of a stream has.
@@ -586,7 +607,7 @@ impl<'a> Clocks<'a> {
             return [NEVER; 3];
         }
         let wait = self.wait(stream, point);
-        let ended = self.ended[self.position[self.slot(stream, wait.index)] as usize];
+        let ended = self.ended[self.slot(stream, wait.index)];
         let mut clock = match wait.laps {
             0 => ended,
             laps => seen_later(ended, i64::from(laps), self.stream_steps),

@@ -36,9 +36,22 @@ pub fn predict(
 ) -> Result<(Prediction, Footprint), PlanError> {
     let mut scratch = scratch.reborrow();
     let pieces = Pieces::new(graph, machine, plan, &mut scratch)?;
-    let footprint = footprint::measure(graph, plan, &pieces, &mut scratch)?;
+    predict_pieces(graph, machine, plan, &pieces, schedule, &mut scratch)
+}
+
+/// [`predict`] with the table of pieces at hand.
+pub(crate) fn predict_pieces(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+    pieces: &Pieces<'_>,
+    schedule: &Schedule<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<(Prediction, Footprint), PlanError> {
+    let mut scratch = scratch.reborrow();
+    let footprint = footprint::measure(graph, plan, pieces, &mut scratch)?;
     let durations_ns = scratch.take(plan.steps.len(), 0u64)?;
-    durations(graph, machine, plan, &pieces, durations_ns)?;
+    durations(graph, machine, plan, pieces, durations_ns)?;
     let timeline = Timeline::new(schedule, durations_ns, &mut scratch)?;
     let prediction = Prediction {
         period_ns: timeline.period_ns(),

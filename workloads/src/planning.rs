@@ -69,7 +69,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// Plans, with as many steps as it takes. Names and strategy of the result are empty.
+    /// Plans, with as many steps as it takes.
     ///
     /// # Errors
     /// Those of [`planner::plan`], but for room.
@@ -77,10 +77,10 @@ impl Room {
         &mut self,
         request: &Request<'_>,
         strategy: Strategy,
-    ) -> Result<OwnedPlan, PlanningError> {
+    ) -> Result<Plan<'_>, PlanningError> {
         let limits = graph_limits(request.graph);
         let mut steps = self.steps.len().max(limits.ops + limits.operands / 2 + limits.tensors);
-        loop {
+        let (bare, lengths) = loop {
             let limits = Limits { steps, ..limits };
             self.grow(&limits);
             let output = Output {
@@ -94,9 +94,31 @@ impl Room {
                 Err(PlanningError::OutputFull) if steps < planner::max_steps(&limits) => {
                     steps *= 2;
                 }
-                other => return other.map(|plan| OwnedPlan::from(&plan)),
+                Err(error) => return Err(error),
+                Ok(plan) => {
+                    let lengths =
+                        (plan.steps.len(), plan.resident_at_start.len(), plan.arena.len());
+                    let bare = Plan {
+                        arena: &[],
+                        pools: &[],
+                        tensor_pool: &[],
+                        workspace_pool: &[],
+                        resident_at_start: &[],
+                        steps: &[],
+                        ..plan
+                    };
+                    break (bare, lengths);
+                }
             }
-        }
+        };
+        let (steps, resident, arena) = lengths;
+        Ok(Plan {
+            arena: &self.arena[..arena],
+            pools: &self.pools,
+            resident_at_start: &self.resident[..resident],
+            steps: &self.steps[..steps],
+            ..bare
+        })
     }
 
     fn grow(&mut self, limits: &Limits) {
@@ -114,12 +136,12 @@ impl Room {
     }
 }
 
-/// Plans once; see [`Room::plan`].
+/// Plans once; see [`Room::plan`]. Names and strategy of the result are empty.
 ///
 /// # Errors
 /// Those of [`planner::plan`], but for room.
 pub fn plan(request: &Request<'_>, strategy: Strategy) -> Result<OwnedPlan, PlanningError> {
-    Room::default().plan(request, strategy)
+    Room::default().plan(request, strategy).map(|plan| OwnedPlan::from(&plan))
 }
 
 /// The smallest budget with which a strategy can plan, and the op that needs it.

@@ -13,12 +13,13 @@ mod uses;
 mod window;
 
 use crate::graph::{Graph, OpId};
-use crate::lower::{self, lower};
+use crate::lower::{self, lower_pieces};
 use crate::machine::Machine;
+use crate::pieces::Pieces;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Pool, Prediction, Resident, Step};
 use crate::schedule::Scheduled;
 use crate::scratch::{Limits, OutOfScratch, Scratch};
-use crate::timeline::{self, predict};
+use crate::timeline::{self, predict_pieces};
 use builder::{Builder, Lengths, Stuck};
 use core::fmt;
 use memory::Memory;
@@ -333,8 +334,11 @@ impl Desk<'_, '_> {
         let Request { graph, machine, .. } = *self.request;
         let lists = (&self.steps[..lengths.steps], &self.resident[..lengths.resident]);
         let plan = ground.memory.plan(self.request, ground.arena, lists, self.pools)?;
-        let schedule = lower(graph, machine, &plan, self.schedule, scratch)?;
-        let (predicted, _) = predict(graph, machine, &plan, &schedule, scratch)?;
+        let mut scratch = scratch.reborrow();
+        let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
+        let schedule = lower_pieces(graph, &plan, &pieces, self.schedule, &mut scratch)?;
+        let (predicted, _) =
+            predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;
         let (needed_bytes, host_bytes) = (predicted.host_bytes, machine.host_bytes);
         if needed_bytes > host_bytes {
             return Err(PlanError::HostMemory { needed_bytes, host_bytes }.into());

@@ -8,7 +8,8 @@ use crate::scratch::{Limits, Scratch, words};
 /// The clocks of one schedule.
 pub(super) struct Clocks<'a> {
     schedule: Schedule<'a>,
-    /// For each step on a stream, the last step of every stream that has ended when it has.
+    /// For each step on a stream, the last step of every stream that has ended when it has;
+    /// one stream behind the other.
     ended: &'a mut [Points],
     /// List positions of each stream's steps, one stream behind the other.
     position: &'a mut [u32],
@@ -90,12 +91,13 @@ impl<'a> Clocks<'a> {
         let stream_steps = self.schedule.stream_steps;
         *reached = reached.map(|points| seen_later(points, 1, stream_steps));
         let mut changed = false;
-        for (at, entry) in self.schedule.steps.iter().enumerate() {
+        for entry in self.schedule.steps {
             let Some(stream) = Stream::of(&entry.step) else { continue };
             let mut clock = later(reached[stream as usize], self.waited_for(entry));
             clock[stream as usize] = i64::from(entry.index);
-            changed |= clock != self.ended[at];
-            self.ended[at] = clock;
+            let slot = self.slot(stream as usize, entry.index);
+            changed |= clock != self.ended[slot];
+            self.ended[slot] = clock;
             reached[stream as usize] = clock;
         }
         changed
@@ -106,8 +108,7 @@ impl<'a> Clocks<'a> {
         let mut clock = [NEVER; 3];
         for (s, wait) in entry.waits.iter().enumerate() {
             if let Some(wait) = wait {
-                let awaited = self.position[self.slot(s, wait.index)] as usize;
-                let mut points = self.ended[awaited];
+                let mut points = self.ended[self.slot(s, wait.index)];
                 points[s] = i64::from(wait.index);
                 let laps = i64::from(wait.laps);
                 clock = later(clock, seen_later(points, laps, self.schedule.stream_steps));
@@ -131,7 +132,7 @@ impl<'a> Clocks<'a> {
         let entry = &self.schedule.steps[at as usize];
         let own = Stream::of(&entry.step);
         let known = match own {
-            Some(_) => self.ended[at as usize],
+            Some(stream) => self.ended[self.slot(stream as usize, entry.index)],
             None => self.waited_for(entry),
         };
         Stream::ALL.into_iter().find(|&s| Some(s) != own && known[s as usize] < must[s as usize])
