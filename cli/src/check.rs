@@ -45,9 +45,7 @@ struct Verdict {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    if arguments.work == "-" && output::is_stdout(&arguments.plan) {
-        return Err(Failure::bad_input("only one of WORK and PLAN can be standard input"));
-    }
+    plan_file::check_inputs(&arguments.work, &arguments.plan)?;
     let work = work::load(&arguments.work)?;
     let plan = plan_file::load(&arguments.plan)?;
     let machine = plan_file::machine_for(&plan, arguments.machine.as_deref())?;

@@ -56,7 +56,7 @@ pub(crate) struct Choices {
     pub(crate) machine: Option<String>,
     /// Device memory for the plan: a size (4GiB, 512MiB, 1000000), a percentage of what the
     /// work needs in-core (35%), or min for the least that will do [default: all of it]
-    #[arg(short, long, value_name = "B")]
+    #[arg(short, long, value_name = "B", allow_hyphen_values = true)]
     pub(crate) budget: Option<Budget>,
     /// How to plan
     #[arg(short, long, value_name = "S", value_enum, default_value = "auto")]
@@ -109,7 +109,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let machine = machine::find(arguments.choices.machine())?;
     let setting = Setting { work: &work, machine: &machine };
     let (figures, plan, schedule) = draft(setting, &arguments.choices)?.plan(arguments.json)?;
-    let proved = proof::prove(setting, &plan, &schedule).map_err(Failure::cannot)?;
+    let proved = proof::prove(setting, &plan, &schedule);
+    let proved = proved.map_err(|reason| defect(&plan.strategy, &reason))?;
     let figures = figures.with_plan(&proved);
     if let Some(path) = &arguments.output {
         output::save(path, &format::write_plan(&plan))?;
@@ -127,6 +128,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return output::print_json(&figures);
     }
     output::summarize(&summary::of(&figures, &machine.machine), stdout_is_taken)
+}
+
+/// A plan of our own that does not pass is never written or run.
+pub(crate) fn defect(strategy: &str, reason: &str) -> Failure {
+    Failure::cannot(format!(
+        "{strategy}: the plan is invalid, which is a defect of this program: {reason}"
+    ))
 }
 
 /// Plans.
@@ -152,7 +160,8 @@ pub(crate) fn draft(setting: Setting<'_>, choices: &Choices) -> Result<Draft, Fa
     });
     let plan = match plan {
         Ok(plan) => {
-            let schedule = proof::lower(setting, &plan).map_err(Failure::cannot)?;
+            let schedule = proof::lower(setting, &plan);
+            let schedule = schedule.map_err(|reason| defect(chosen.name, &reason))?;
             Ok((plan, schedule))
         }
         Err(error) => Err(Names::new(setting.work, &[]).planning_error(&error, budget_bytes)),

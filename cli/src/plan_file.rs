@@ -5,6 +5,14 @@ use crate::machine;
 use std::path::Path;
 use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, format, machines};
 
+/// Refuses to read work and plan from the same stream.
+pub(crate) fn check_inputs(work: &str, plan: &Path) -> Result<(), Failure> {
+    if work == "-" && plan == Path::new("-") {
+        return Err(Failure::bad_input("only one of WORK and PLAN can be standard input"));
+    }
+    Ok(())
+}
+
 /// Reads a plan. Only its form is checked.
 pub(crate) fn load(path: &Path) -> Result<OwnedPlan, Failure> {
     let bytes = format::load(path).map_err(|error| Failure::reading(&error))?;

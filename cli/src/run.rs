@@ -77,11 +77,11 @@ struct Report {
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     check_backend(&arguments.backend)?;
+    if let Some(path) = &arguments.plan {
+        plan_file::check_inputs(&arguments.work, path)?;
+    }
     let work = work::load(&arguments.work)?;
     let (machine, planned) = match &arguments.plan {
-        Some(path) if arguments.work == "-" && output::is_stdout(path) => {
-            return Err(Failure::bad_input("only one of WORK and PLAN can be standard input"));
-        }
         Some(path) => read(&work, path, arguments.choices.machine.as_deref())?,
         None => {
             let machine = machine::find(arguments.choices.machine())?;
@@ -93,7 +93,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (figures, plan, schedule) = planned;
     let setting = Setting { work: &work, machine: &machine };
     let proved = proof::prove(setting, &plan, &schedule);
-    let proved = proved.map_err(|reason| invalid(arguments.plan.as_deref(), &reason))?;
+    let proved = proved.map_err(|reason| match &arguments.plan {
+        Some(path) => invalid(path, &reason),
+        None => plan::defect(&plan.strategy, &reason),
+    })?;
     let report = carry_out(setting, figures.with_plan(&proved), &proved, arguments)?;
     if arguments.json {
         output::print_json(&report)?;
@@ -121,11 +124,9 @@ fn check_backend(backend: &str) -> Result<(), Failure> {
     }
 }
 
-/// A plan that is not what it should be; where it was read, with the file.
-fn invalid(path: Option<&Path>, reason: &str) -> Failure {
-    Failure::cannot(
-        path.map_or_else(|| reason.to_owned(), |path| format!("{}: {reason}", path.display())),
-    )
+/// A plan file whose plan is not valid.
+fn invalid(path: &Path, reason: &str) -> Failure {
+    Failure::cannot(format!("{}: {reason}", path.display()))
 }
 
 type Planned = (Figures, OwnedPlan, OwnedSchedule);
@@ -138,7 +139,7 @@ fn read(
 ) -> Result<(OwnedMachine, Planned), Failure> {
     let plan = plan_file::load(path)?;
     let machine = plan_file::machine_for(&plan, machine)?;
-    let invalid = |reason: String| invalid(Some(path), &reason);
+    let invalid = |reason: String| invalid(path, &reason);
     plan_file::check_names(&plan, work, &machine).map_err(invalid)?;
     let setting = Setting { work, machine: &machine };
     let schedule = proof::lower(setting, &plan).map_err(invalid)?;
