@@ -112,6 +112,11 @@ impl<'n> Names<'n> {
             PlanningError::Infeasible { .. } => {
                 "no plan was found, although the budget is enough for every single op".to_owned()
             }
+            PlanningError::BudgetAboveDevice { budget_bytes, device_bytes } => format!(
+                "the budget of {} is more than the device's {}",
+                exactly(budget_bytes),
+                exactly(device_bytes)
+            ),
             PlanningError::Plan(error) => self.plan_error(&error),
             _ => error.to_string(),
         }

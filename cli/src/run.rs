@@ -173,7 +173,7 @@ fn carry_out(
         digest: hex(digest),
         in_core_digest: in_core.map(hex),
         reference_digest: hex(reference),
-        digests_match: digest == reference && in_core.is_none_or(|in_core| in_core == digest),
+        digests_match: agree(digest, in_core, reference),
     })
 }
 
@@ -213,6 +213,11 @@ fn progress(iterations: u64) -> ProgressBar {
     style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
 }
 
+/// Whether the results are what they should be; in-core only where there is such a run.
+fn agree(digest: u64, in_core: Option<u64>, reference: u64) -> bool {
+    digest == reference && in_core.is_none_or(|in_core| in_core == digest)
+}
+
 fn hex(digest: u64) -> String {
     format!("{digest:016x}")
 }
@@ -235,8 +240,9 @@ fn shown(report: &Report) -> String {
         (None, true) => "the same as by the graph alone; in-core it does not fit",
         (_, false) => "WRONG",
     };
+    let plural = if report.iterations == 1 { "" } else { "s" };
     format!(
-        "\n  {:<10}{} iterations on the {} with {}\n  {:<10}{} an iteration, {compared}; {:.1} map \
+        "\n  {:<10}{} iteration{plural} on the {} with {}\n  {:<10}{} an iteration, {compared}; {:.1} map \
          calls\n  {:<10}{}, {verdict}\n",
         "run",
         report.iterations,
@@ -248,4 +254,15 @@ fn shown(report: &Report) -> String {
         "digest",
         report.digest
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::agree;
+
+    #[test]
+    fn all_results_must_agree() {
+        assert!(agree(1, Some(1), 1) && agree(1, None, 1));
+        assert!(!agree(1, Some(1), 2) && !agree(1, Some(2), 1) && !agree(2, None, 1));
+    }
 }

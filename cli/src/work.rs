@@ -15,9 +15,11 @@ pub(crate) fn is_file(argument: &str) -> bool {
         || Path::new(argument).exists()
 }
 
-/// The graph that a WORK argument names.
+/// The graph that a WORK argument names. A model is one even beside a file of its name.
 pub(crate) fn load(work: &str) -> Result<OwnedGraph, Failure> {
-    if is_file(work) { from_file(work) } else { generate(work) }
+    let name = work.split(':').next().unwrap_or(work);
+    let is_model = models::list().iter().any(|model| model.name == name);
+    if !is_model && is_file(work) { from_file(work) } else { generate(work) }
 }
 
 /// The graph of a model spec.

@@ -137,6 +137,14 @@ fn graphs_and_plans_come_through_pipes() {
 }
 
 #[test]
+fn a_model_is_one_even_beside_a_file_of_its_name() {
+    let folder = Folder::new();
+    folder.write("resnet50", "no graph");
+    folder.run(&["plan", "resnet50"]).done();
+    folder.run(&["plan", "./resnet50"]).fails(2, &["error: ./resnet50: "]);
+}
+
+#[test]
 fn an_infeasible_budget_names_the_op_and_the_least_that_will_do() {
     let folder = Folder::new();
     let least = folder.run(&["plan", SMALL, "--json"]).done().json()["min_feasible_bytes"].clone();
