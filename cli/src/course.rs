@@ -247,3 +247,73 @@ fn held(verified: &Verified<'_>, pieces: &Pieces<'_>, clock: &Clock<'_>) -> Vec<
 fn level(bytes: i128) -> u64 {
     u64::try_from(bytes).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof;
+    use crate::work::Setting;
+    use planner_core::Kind;
+    use planner_core::planner::{Request, Strategy};
+    use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, machines, models};
+
+    /// A plan within twice the least budget, and its course.
+    fn course(work: &OwnedGraph, machine: &OwnedMachine) -> (OwnedPlan, Course) {
+        let (graph, machine_only) = (work.graph().unwrap(), &machine.machine);
+        let budget_bytes = machine_only.device_bytes;
+        let request = Request { graph: &graph, machine: machine_only, budget_bytes };
+        let (least_bytes, _) = planning::min_feasible(&request, Strategy::OnDemand).unwrap();
+        let request = Request { budget_bytes: 2 * least_bytes, ..request };
+        let plan = planning::plan(&request, Strategy::OnDemand).unwrap();
+        let setting = Setting { work, machine };
+        let schedule = proof::lower(setting, &plan).unwrap();
+        let proved = proof::prove(setting, &plan, &schedule).unwrap();
+        let course = Course::of(&proved.verified).unwrap();
+        let pools = plan.pools.iter().map(|pool| pool.object_bytes * pool.count);
+        let most_bytes = plan.arena_bytes + pools.sum::<u64>();
+        assert!(course.held_bytes.iter().all(|&(_, bytes)| bytes <= most_bytes));
+        (plan, course)
+    }
+
+    /// Each op's workspace is as large as the tensor that it writes.
+    fn with_workspaces() -> OwnedGraph {
+        let mut graph = OwnedGraph::new("g");
+        let mut last = graph.push_tensor("x", 8 << 20, Kind::Input);
+        for name in ["a", "b", "c", "d"] {
+            let next = graph.push_tensor(name, 8 << 20, Kind::Temporary);
+            graph.push_op(name, 1_000_000, 8 << 20, &[last], &[next]);
+            last = next;
+        }
+        graph
+    }
+
+    #[test]
+    fn what_is_taken_is_given_back() {
+        let machine = machines::builtin("v100-pcie3").unwrap();
+        let resnet = models::generate("resnet50:batch=2,image=64").unwrap();
+        for work in [with_workspaces(), resnet] {
+            let (plan, course) = course(&work, &machine);
+            let starts = plan.resident_at_start.iter().map(|entry| entry.part.tensor);
+            let pooled = starts.filter(|id| plan.arena.iter().all(|place| place.tensor != *id));
+            let object_bytes = plan.pools[0].object_bytes;
+            let start_bytes = pooled
+                .map(|id| work.tensors[id.index()].bytes.div_ceil(object_bytes) * object_bytes)
+                .sum::<u64>();
+            let last = course.held_bytes.last().map(|&(_, bytes)| bytes);
+            assert_eq!(last, Some(plan.arena_bytes + start_bytes));
+        }
+    }
+
+    #[test]
+    fn idle_times_add_up_to_the_stall() {
+        let machine = machines::builtin("v100-pcie3").unwrap();
+        let work = models::generate("resnet50:batch=2,image=64").unwrap();
+        let (plan, course) = course(&work, &machine);
+        let stall_ns = plan.predicted.period_ns - plan.predicted.compute_ns;
+        let window = course.steady_iteration();
+        let launches = course.within(&window).filter(|span| span.stream == Stream::Compute);
+        let stalled: Vec<_> = launches.filter(|span| span.idle_ns > 0).collect();
+        assert_eq!(stalled.iter().map(|span| span.idle_ns).sum::<u64>(), stall_ns);
+        assert!(stalled.len() > 10 && stalled.iter().all(|span| span.awaited.is_some()));
+    }
+}

@@ -61,6 +61,33 @@ fn the_report_needs_nothing_from_elsewhere() {
     }
 }
 
+/// The times in the report's table, in nanoseconds.
+fn stalls_ns(page: &str) -> Vec<f64> {
+    let table = page.split("<h2>Stalls</h2>").nth(1).unwrap();
+    let cells = table.split("<td class=\"n\">").skip(1).map(|cell| cell.split('<').next().unwrap());
+    cells
+        .map(|cell| {
+            let (number, unit) = cell.split_once(' ').unwrap();
+            let units = [("ns", 1.0), ("µs", 1e3), ("ms", 1e6)];
+            let (_, ns) = units.into_iter().find(|&(name, _)| name == unit).unwrap();
+            number.parse::<f64>().unwrap() * ns
+        })
+        .collect()
+}
+
+#[test]
+fn the_longest_stalls_come_first() {
+    let folder = Folder::new();
+    folder.run(&["plan", SMALL, "-b", "30%", "-s", "on-demand", "--report", "r.html"]).done();
+    let page = fs::read_to_string(folder.path("r.html")).unwrap();
+    let stalls_ns = stalls_ns(&page);
+    assert!(
+        stalls_ns.len() > 4 && stalls_ns.is_sorted_by(|one, other| one >= other),
+        "{stalls_ns:?}"
+    );
+    assert!(stalls_ns[0] > 1.5 * stalls_ns[stalls_ns.len() - 1], "{stalls_ns:?}");
+}
+
 /// Names come from files, and files from anywhere.
 #[test]
 fn names_are_escaped() {

@@ -93,6 +93,21 @@ fn run_prints_the_figures_of_the_contract() {
     assert_ne!(run(&["--iterations", "1"])["digest"], ran["digest"]);
 }
 
+/// What is measured is the steady state, however long that lasts.
+#[test]
+fn more_iterations_measure_the_same() {
+    let folder = Folder::new();
+    let measured = |iterations: &str| {
+        let arguments = ["run", SMALL, "-b", "70%", "-s", "on-demand", "--json", "--iterations"];
+        folder.run(&[&arguments[..], &[iterations]].concat()).done().json()
+    };
+    let (few, many) = (measured("8"), measured("20"));
+    assert_eq!(few["measured_period_ns"], many["measured_period_ns"]);
+    assert_ne!(few["measured_period_ns"], measured("2")["measured_period_ns"]);
+    let calls = |ran: &Value| ran["map_calls_per_iteration"].as_f64().unwrap();
+    assert!((calls(&few) / calls(&many) - 1.0).abs() < 0.02, "{few} {many}");
+}
+
 /// Free mapping calls leave nothing that a prediction does not know.
 #[test]
 fn a_run_measures_what_was_predicted() {
@@ -189,6 +204,16 @@ fn a_plan_for_something_else_names_both() {
     }
     edit(&folder, |plan| plan["machine"] = json!("abacus"));
     check(&folder).fails(1, &["\"abacus\"", "\"v100-pcie3\""]);
+}
+
+#[test]
+fn the_machine_of_a_plan_is_found() {
+    let folder = Folder::new();
+    folder.run(&["plan", SMALL, "-m", "v100-nvlink", "-o", "plan.json"]).done();
+    let checked = folder.run(&["check", SMALL, "plan.json", "--json"]).done().json();
+    assert_eq!(checked["machine"], "v100-nvlink");
+    let run = ["run", SMALL, "--plan", "plan.json", "--iterations", "1", "--json"];
+    assert_eq!(folder.run(&run).done().json()["machine"], "v100-nvlink");
 }
 
 #[test]
