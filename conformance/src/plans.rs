@@ -6,61 +6,21 @@ mod walk;
 
 use crate::choices::{Choices, choices};
 use crate::graphs::{RandomGraph, graphs, legal_order, machines};
-use crate::ledger::{Prediction, measure};
-use planner_core::plan::{ArenaPlacement, Pool, Resident};
-use planner_core::{Graph, Machine, OpId, Plan, Step};
+use crate::ledger::measure;
+use planner_core::plan::Pool;
+use planner_core::{Graph, Machine, OpId};
 use proptest::prelude::*;
+use workloads::OwnedPlan;
 
 pub use mutate::mutate;
 
-/// A plan that owns its data.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RandomPlan {
-    /// Device memory that arena and pools may take together.
-    pub budget_bytes: u64,
-    /// Size of the arena.
-    pub arena_bytes: u64,
-    /// What lies in the arena.
-    pub arena: Vec<ArenaPlacement>,
-    /// The pools.
-    pub pools: Vec<Pool>,
-    /// The pool of each tensor; empty when all are in pool 0.
-    pub tensor_pool: Vec<u32>,
-    /// The pool of each op's workspace; empty when all are in pool 0.
-    pub workspace_pool: Vec<u32>,
-    /// What is on the device when an iteration starts.
-    pub resident_at_start: Vec<Resident>,
-    /// The steps, in list order.
-    pub steps: Vec<Step>,
-    /// What the plan promises.
-    pub predicted: Prediction,
-}
-
-impl RandomPlan {
-    /// The plan as its users take it.
-    #[must_use]
-    pub fn plan(&self) -> Plan<'_> {
-        Plan {
-            budget_bytes: self.budget_bytes,
-            arena_bytes: self.arena_bytes,
-            arena: &self.arena,
-            pools: &self.pools,
-            tensor_pool: &self.tensor_pool,
-            workspace_pool: &self.workspace_pool,
-            resident_at_start: &self.resident_at_start,
-            steps: &self.steps,
-            predicted: self.predicted,
-        }
-    }
-
-    /// The same plan with the predictions that the ledger finds exact; unchanged where the
-    /// ledger refuses it.
-    #[must_use]
-    pub fn predicted_by_ledger(self, graph: &Graph<'_>, machine: &Machine) -> Self {
-        match measure(graph, machine, &self.plan()) {
-            Ok(judgement) => Self { predicted: judgement.prediction, ..self },
-            Err(_) => self,
-        }
+/// The same plan with the predictions that the ledger finds exact; unchanged where the
+/// ledger refuses it.
+#[must_use]
+pub fn predicted_by_ledger(plan: OwnedPlan, graph: &Graph<'_>, machine: &Machine) -> OwnedPlan {
+    match measure(graph, machine, &plan.plan()) {
+        Ok(judgement) => OwnedPlan { predicted: judgement.prediction, ..plan },
+        Err(_) => plan,
     }
 }
 
@@ -72,7 +32,7 @@ pub struct Case {
     /// Where it runs.
     pub machine: Machine,
     /// What moves when.
-    pub plan: RandomPlan,
+    pub plan: OwnedPlan,
 }
 
 /// Valid plans for random graphs, half of them with the ops in an order of their own.
@@ -102,7 +62,7 @@ pub fn random_plan(
     machine: &Machine,
     order: &[OpId],
     choices: &mut Choices,
-) -> RandomPlan {
+) -> OwnedPlan {
     let mut spares = choices.fork(10);
     let homes = homes::Homes::choose(graph, machine, order, &mut choices.fork(80));
     let walked = walk::walk(graph, order, &homes, choices);
@@ -118,7 +78,7 @@ pub fn random_plan(
     let rounded = |bytes: u64| bytes.next_multiple_of(machine.chunk_bytes);
     let pools_bytes: u64 = pools.iter().map(|pool| rounded(pool.object_bytes * pool.count)).sum();
     let slack_bytes = spares.below(3) as u64 * machine.chunk_bytes / 2;
-    let plan = RandomPlan {
+    let plan = OwnedPlan {
         budget_bytes: rounded(homes.arena_bytes) + pools_bytes + slack_bytes,
         arena_bytes: homes.arena_bytes,
         arena: homes.arena,
@@ -127,11 +87,11 @@ pub fn random_plan(
         workspace_pool: homes.workspace_pool,
         resident_at_start: walked.resident_at_start,
         steps: walked.steps,
-        predicted: Prediction::default(),
+        ..OwnedPlan::default()
     };
     // A plan that the ledger refuses is handed out with predictions of zero, so that a
     // property test sees it refused and shrinks it.
-    plan.predicted_by_ledger(graph, machine)
+    predicted_by_ledger(plan, graph, machine)
 }
 
 /// Objects beyond the peak: none, a few, or what several iterations allocate.

@@ -33,13 +33,17 @@ proptest! {
 
     #[test]
     fn a_plan_is_invalid_exactly_when_the_occupancy_exceeds_the_count(case in cases()) {
-        prop_assume!(case.plan.pools.len() == 1);
+        if case.plan.pools.len() != 1 {
+            return Ok(());
+        }
         let graph = case.graph.graph();
         let peak_bytes = case.plan.predicted.peak_bytes - case.plan.arena_bytes;
         let mut tight = case.plan.clone();
         tight.pools[0].count = peak_bytes / tight.pools[0].object_bytes;
         prop_assert!(measure(&graph, &case.machine, &tight.plan()).is_ok());
-        prop_assume!(tight.pools[0].count > 0);
+        if tight.pools[0].count == 0 {
+            return Ok(());
+        }
         tight.pools[0].count -= 1;
         prop_assert!(measure(&graph, &case.machine, &tight.plan()).is_err());
     }

@@ -2,6 +2,7 @@
 //! grow until the work fits.
 
 use crate::OwnedPlan;
+use planner_core::backend::{Kernels, Paging, Transfers};
 use planner_core::footprint::Footprint;
 use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{ArenaPlacement, Part, Plan, PlanError, Pool, Prediction, Resident, Step};
@@ -9,7 +10,9 @@ use planner_core::planner::{self, Output, PlanningError, Request, Strategy};
 use planner_core::schedule::{Schedule, Scheduled};
 use planner_core::scratch::{Limits, OutOfScratch, Scratch};
 use planner_core::verify::VerifyError;
-use planner_core::{Graph, Machine, Verified, bounds, lower, timeline, verify};
+use planner_core::{
+    ExecuteError, Executor, Graph, Machine, Verified, bounds, executor, lower, timeline, verify,
+};
 
 const STEP: Step = Step::Launch(OpId(0));
 const SCHEDULED: Scheduled = Scheduled { step: STEP, index: 0, waits: [None; 3] };
@@ -214,6 +217,34 @@ pub fn prove<'a>(
 ) -> Result<Verified<'a>, VerifyError> {
     let mut memory = vec![0; verify::scratch_words(&limits(graph, plan))];
     verify(graph, machine, plan, schedule, &mut Scratch::new(&mut memory))
+}
+
+/// Runs a verified plan from start to finish.
+///
+/// # Errors
+/// Those of the [`Executor`], but for room.
+pub fn execute<B: Transfers + Paging, K: Kernels<B>>(
+    verified: &Verified<'_>,
+    device: &mut B,
+    kernels: &mut K,
+    iterations: u64,
+) -> Result<(), ExecuteError<B::Error>> {
+    let mut memory = vec![0; executor_words(verified)];
+    let mut scratch = Scratch::new(&mut memory);
+    let mut executor = Executor::start(verified, device, kernels, &mut scratch)?;
+    executor.run(device, kernels, iterations)?;
+    executor.finish(device)
+}
+
+/// Words of scratch with which an [`Executor`] never runs out, for pages of a usual size:
+/// one run an object, up to some millions.
+#[must_use]
+pub fn executor_words(verified: &Verified<'_>) -> usize {
+    const MOST_RUNS: u64 = 1 << 21;
+    let plan = verified.plan();
+    let objects = plan.pools.iter().fold(0u64, |sum, pool| sum.saturating_add(pool.count));
+    let runs = objects.min(MOST_RUNS) as usize;
+    executor::scratch_words(&limits(verified.graph(), plan), runs)
 }
 
 fn with_bounds_scratch<T>(

@@ -1,8 +1,6 @@
 //! Graphs and plans that own their data, and the way from a plan to a digest.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
-pub(crate) mod random;
-
 use backend_sim::{SimDevice, SimError, SimKernels};
 use planner_core::plan::{ArenaPlacement, Pool, Prediction, Resident};
 use planner_core::{

@@ -1,8 +1,9 @@
 //! Corruptions of plans.
 
-use super::RandomPlan;
+use super::predicted_by_ledger;
 use crate::choices::Choices;
 use planner_core::{Graph, Machine, OpId, Part, Step, TensorId};
+use workloads::OwnedPlan;
 
 /// The plan with one random corruption. Where it is valid all the same, its predictions are
 /// exact again, unless they are what was corrupted.
@@ -10,9 +11,9 @@ use planner_core::{Graph, Machine, OpId, Part, Step, TensorId};
 pub fn mutate(
     graph: &Graph<'_>,
     machine: &Machine,
-    plan: &RandomPlan,
+    plan: &OwnedPlan,
     choices: &mut Choices,
-) -> RandomPlan {
+) -> OwnedPlan {
     let mut mutated = plan.clone();
     match choices.below(8) {
         0..=3 => corrupt_steps(graph, &mut mutated, choices),
@@ -24,10 +25,10 @@ pub fn mutate(
             return mutated;
         }
     }
-    mutated.predicted_by_ledger(graph, machine)
+    predicted_by_ledger(mutated, graph, machine)
 }
 
-fn corrupt_steps(graph: &Graph<'_>, plan: &mut RandomPlan, choices: &mut Choices) {
+fn corrupt_steps(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices) {
     let at = choices.below(plan.steps.len());
     let other = choices.below(plan.steps.len());
     match choices.below(8) {
@@ -106,7 +107,7 @@ fn altered(graph: &Graph<'_>, part: Part, choices: &mut Choices) -> Part {
     }
 }
 
-fn corrupt_start(graph: &Graph<'_>, plan: &mut RandomPlan, choices: &mut Choices) {
+fn corrupt_start(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices) {
     let residents = &mut plan.resident_at_start;
     let at = choices.below(residents.len());
     match (choices.below(4), residents.get_mut(at)) {
@@ -123,7 +124,7 @@ fn corrupt_start(graph: &Graph<'_>, plan: &mut RandomPlan, choices: &mut Choices
     }
 }
 
-fn corrupt_pools(graph: &Graph<'_>, plan: &mut RandomPlan, choices: &mut Choices) {
+fn corrupt_pools(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices) {
     let pools = plan.pools.len();
     let Some(pool) = plan.pools.get_mut(choices.below(pools)) else { return };
     match choices.below(7) {
@@ -151,7 +152,7 @@ fn corrupt_pools(graph: &Graph<'_>, plan: &mut RandomPlan, choices: &mut Choices
 fn corrupt_arena(
     graph: &Graph<'_>,
     machine: &Machine,
-    plan: &mut RandomPlan,
+    plan: &mut OwnedPlan,
     choices: &mut Choices,
 ) {
     let at = choices.below(plan.arena.len());
@@ -173,7 +174,7 @@ fn corrupt_arena(
     }
 }
 
-fn corrupt_figures(machine: &Machine, plan: &mut RandomPlan, choices: &mut Choices) {
+fn corrupt_figures(machine: &Machine, plan: &mut OwnedPlan, choices: &mut Choices) {
     let predicted = &mut plan.predicted;
     match choices.below(9) {
         0 => predicted.period_ns += 1,

@@ -9,9 +9,10 @@ mod values;
 
 use conformance::graphs::RandomGraph;
 use conformance::ledger::{Event, Judgement, Violation, judge, measure};
-use conformance::plans::{Case, RandomPlan};
+use conformance::plans::Case;
 use planner_core::plan::{ArenaPlacement, Pool, Resident};
 use planner_core::{Kind, Machine, OpId, Part, Step, Tensor, TensorId};
+use workloads::OwnedPlan;
 
 /// Chunks of 100 bytes, and links that take 1 ns a byte.
 const MACHINE: Machine = Machine {
@@ -96,12 +97,12 @@ fn case(
     for (time_ns, reads, writes) in ops {
         graph.add_op(*time_ns, 0, &ids(reads), &ids(writes));
     }
-    let plan = RandomPlan {
+    let plan = OwnedPlan {
         budget_bytes: MACHINE.device_bytes,
         pools: vec![Pool { object_bytes: 100, count }],
         resident_at_start: resident_at_start.to_vec(),
         steps: steps.to_vec(),
-        ..RandomPlan::default()
+        ..OwnedPlan::default()
     };
     Case { graph, machine: MACHINE, plan }
 }

@@ -187,7 +187,11 @@ impl<'b> Builder<'b> {
             if !self.is_resident(tensor) {
                 self.take(tensor)?;
             }
-            self.state[tensor.index()] &= !HOST;
+            // After an input's last read the host holds its next value, which stays.
+            let is_input = graph.tensor(tensor).kind == Kind::Input;
+            if !(is_input && self.uses.is_done_with(tensor, op)) {
+                self.state[tensor.index()] &= !HOST;
+            }
         }
         let operands = graph.operands_of(op);
         let first = graph.op(op).first_operand as usize;

@@ -301,22 +301,24 @@ impl Desk<'_, '_> {
             (period_ns, h2d_bytes.saturating_add(d2h_bytes))
         };
         let mut best: Option<Candidate> = None;
-        let mut written = None;
+        let mut written_last = false;
         for recipe in strategy.recipes(self.request.budget_bytes) {
-            let Some(candidate) = self.try_out(recipe, ground, scratch)? else { continue };
-            written = Some(cost(&candidate));
-            if best.as_ref().is_none_or(|best| cost(&candidate) < cost(best)) {
+            let Some(candidate) = self.try_out(recipe, ground, scratch)? else {
+                written_last = false;
+                continue;
+            };
+            written_last = best.as_ref().is_none_or(|best| cost(&candidate) < cost(best));
+            if written_last {
                 best = Some(candidate);
             }
             if candidate.predicted.period_ns == candidate.predicted.compute_ns {
                 break;
             }
         }
-        let Some(candidate) = best else { return Ok(None) };
-        if written == Some(cost(&candidate)) {
-            return Ok(Some(candidate));
+        match best {
+            Some(best) if !written_last => self.try_out(best.recipe, ground, scratch),
+            best => Ok(best),
         }
-        self.try_out(candidate.recipe, ground, scratch)
     }
 
     /// Writes a list and judges it; none where it does not fit the budget.

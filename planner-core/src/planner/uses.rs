@@ -91,6 +91,11 @@ impl<'a> Uses<'a> {
         self.last_read[tensor.index()] == op.0
     }
 
+    /// Whether the last read of a tensor lies before an op.
+    pub(super) fn is_done_with(&self, tensor: TensorId, op: OpId) -> bool {
+        self.last_read[tensor.index()] < op.0
+    }
+
     /// Whether any op writes a tensor.
     pub(super) fn is_written(&self, tensor: TensorId) -> bool {
         self.written[tensor.index()] == 1

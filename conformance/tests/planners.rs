@@ -1,0 +1,73 @@
+//! The planner suite, for every strategy there is.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use backend_sim::{SimDevice, SimKernels, reference_digest};
+use conformance::graphs::{RandomGraph, graphs, machines};
+use conformance::planners;
+use planner_core::Machine;
+use planner_core::planner::{Request, Strategy as Planner, Window};
+use proptest::prelude::*;
+use workloads::{OwnedPlan, planning};
+
+const STRATEGIES: [(&str, Planner); 6] = [
+    ("in-core", Planner::InCore),
+    ("on-demand", Planner::OnDemand),
+    ("window", Planner::Window(Window { bytes: None, published: false })),
+    ("window, published", Planner::Window(Window { bytes: None, published: true })),
+    ("window of 700 bytes", Planner::Window(Window { bytes: Some(700), published: false })),
+    ("auto", Planner::Auto),
+];
+const ITERATIONS: u64 = 8;
+
+/// Runs a plan in adversarial order; the digest must be that of the graph.
+fn run(graph: &RandomGraph, machine: Machine, plan: &OwnedPlan, seed: u64) -> Result<(), String> {
+    let graph = graph.graph();
+    let plan = plan.plan();
+    let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
+    let schedule = schedule.schedule();
+    let verified = planning::prove(&graph, &machine, &plan, &schedule).unwrap();
+    let mut device = SimDevice::adversarial(graph, machine, seed);
+    planning::execute(&verified, &mut device, &mut SimKernels::new(graph), ITERATIONS)
+        .map_err(|error| error.to_string())?;
+    match device.digest().map_err(|error| error.to_string())? {
+        digest if digest == reference_digest(&graph, ITERATIONS) => Ok(()),
+        _ => Err("the digest is not that of the graph".into()),
+    }
+}
+
+fn hold(
+    graph: &RandomGraph,
+    machine: Machine,
+    spare_bytes: u64,
+    seed: u64,
+) -> Result<(), TestCaseError> {
+    let valid = graph.graph();
+    let request = |budget_bytes| Request { graph: &valid, machine: &machine, budget_bytes };
+    for (name, strategy) in STRATEGIES {
+        let (min_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();
+        for budget_bytes in [min_bytes.saturating_sub(1), min_bytes, min_bytes + spare_bytes] {
+            let plan = planners::check(&request(budget_bytes), min_bytes, |request| {
+                planning::plan(request, strategy)
+            });
+            let context = format!("{name} at {budget_bytes} of at least {min_bytes} bytes");
+            let plan = plan.map_err(|error| TestCaseError::fail(format!("{context}: {error}")))?;
+            if let Some(plan) = plan {
+                run(graph, machine, &plan, seed)
+                    .map_err(|error| TestCaseError::fail(format!("{context}: {error}")))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn every_strategy_keeps_every_rule(
+        graph in graphs(),
+        machine in machines(),
+        spare_bytes in 0..4096u64,
+        seed in any::<u64>(),
+    ) {
+        hold(&graph, machine, spare_bytes, seed)?;
+    }
+}
