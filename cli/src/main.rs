@@ -1,1 +1,83 @@
-fn main() {}
+//! Plans, checks and runs computations that need more memory than the device has.
+
+mod budget;
+mod check;
+mod course;
+mod failure;
+mod figures;
+mod graph_file;
+mod import;
+mod machine;
+mod model;
+mod names;
+mod output;
+mod plan;
+mod plan_file;
+mod proof;
+mod report;
+mod run;
+mod simulate;
+mod strategy;
+mod summary;
+mod trace;
+mod units;
+mod work;
+
+use clap::{Parser, Subcommand};
+use failure::Failure;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  spillway plan resnet50:batch=512 --budget 50% -o plan.json
+  spillway check resnet50:batch=512 plan.json
+  spillway run resnet50:batch=512 --plan plan.json
+  spillway plan step.graph.json.gz --machine v100-nvlink --budget min --report report.html
+  spillway model list
+  spillway plan --machine list
+
+Exit status: 0 done; 1 understood, but it cannot be done (the budget is too small, the
+plan is invalid, results differ); 2 bad usage or a malformed file.";
+
+/// Runs computations that need more memory than the device has: every transfer is planned
+/// before the first one starts, and proved safe.
+#[derive(Parser)]
+#[command(name = "spillway", version, after_help = EXAMPLES, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Plan(plan::Arguments),
+    Run(run::Arguments),
+    Check(check::Arguments),
+    Model(model::Arguments),
+    Import(import::Arguments),
+}
+
+fn main() -> ExitCode {
+    let done = if machine::list_is_asked_for(std::env::args_os().skip(1)) {
+        machine::print_list()
+    } else {
+        obey(&Cli::parse().command)
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::note(&format!("error: {}", failure.message));
+            ExitCode::from(failure.status)
+        }
+    }
+}
+
+fn obey(command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Plan(arguments) => plan::run(arguments),
+        Command::Run(arguments) => run::run(arguments),
+        Command::Check(arguments) => check::run(arguments),
+        Command::Model(arguments) => model::run(arguments),
+        Command::Import(arguments) => import::run(arguments),
+    }
+}

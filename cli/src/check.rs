@@ -1,0 +1,80 @@
+//! `spillway check`.
+
+use crate::failure::Failure;
+use crate::figures::{Figures, Needs};
+use crate::work::{self, Setting};
+use crate::{output, plan_file, proof, strategy, summary};
+use clap::Args;
+use serde::Serialize;
+use std::path::PathBuf;
+use workloads::OwnedPlan;
+
+const EXAMPLES: &str = "\
+Examples:
+  spillway check resnet50:batch=512 plan.json
+  spillway check step.graph.json.gz plan.json.gz --machine my-machine.json
+
+Nothing in the plan is believed: its structure, the waits between its steps, the proof that
+no step can go wrong, and its prediction are all worked out again.";
+
+/// Prove that a plan is safe for some work, and that it promises what it does.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// A graph file (.json, .json.gz), - for standard input, or a model spec
+    work: String,
+    /// The plan file (- for standard input)
+    plan: PathBuf,
+    /// A machine file or the name of a built-in machine [default: the one that the plan
+    /// names]
+    #[arg(short, long, value_name = "M")]
+    machine: Option<String>,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+/// The verdict, and the figures as worked out again.
+#[derive(Serialize)]
+struct Verdict {
+    valid: bool,
+    reason: Option<String>,
+    #[serde(flatten)]
+    figures: Figures,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    plan_file::check_inputs(&arguments.work, &arguments.plan)?;
+    let work = work::load(&arguments.work)?;
+    let plan = plan_file::load(&arguments.plan)?;
+    let machine = plan_file::machine_for(&plan, arguments.machine.as_deref())?;
+    let setting = Setting { work: &work, machine: &machine };
+    let strategy = strategy::of_plan(&plan.strategy);
+    let needs = Needs::of(setting, strategy)?;
+    let figures = Figures::without_plan(setting, &plan.strategy, plan.budget_bytes, needs)?;
+    let verdict = match figures_of(setting, &plan, &figures) {
+        Ok(figures) => Verdict { valid: true, reason: None, figures },
+        Err(reason) => Verdict { valid: false, reason: Some(reason), figures },
+    };
+    if arguments.json {
+        output::print_json(&verdict)?;
+    }
+    if let Some(reason) = verdict.reason {
+        return Err(Failure::cannot(format!("{}: {reason}", arguments.plan.display())));
+    }
+    if !arguments.json {
+        output::print(
+            "valid: safe in every order that its waits allow; its prediction is exact\n",
+        )?;
+        output::print(summary::of(&verdict.figures, &machine.machine))?;
+    }
+    Ok(())
+}
+
+fn figures_of(setting: Setting<'_>, plan: &OwnedPlan, known: &Figures) -> Result<Figures, String> {
+    plan_file::check_names(plan, setting.work, setting.machine)?;
+    let schedule = proof::lower(setting, plan)?;
+    let proved = proof::prove(setting, plan, &schedule)?;
+    Ok(known.clone().with_plan(&proved))
+}

@@ -1,0 +1,111 @@
+//! `spillway import`.
+
+use crate::failure::Failure;
+use crate::graph_file;
+use crate::units::{count, percent};
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::{Path, PathBuf};
+use workloads::format;
+use workloads::pytorch::{self, ImportError, Report, Source};
+
+const EXAMPLES: &str = "\
+Examples:
+  spillway import pytorch trace.json.gz -o step.graph.json.gz
+  spillway import pytorch trace.json --kineto kineto.json | spillway plan - --budget 50%
+
+The trace is what PyTorch's ExecutionTraceObserver writes. Times are those of the Kineto
+trace (torch.profiler's export) where one is given, else a roofline's estimates.";
+
+/// Make a graph of what another program recorded.
+#[derive(Args, Debug)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    from: From,
+}
+
+#[derive(Subcommand, Debug)]
+enum From {
+    Pytorch(Pytorch),
+}
+
+/// One iteration of a PyTorch execution trace.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+struct Pytorch {
+    /// The execution trace (.json, .json.gz), or - for standard input
+    trace: PathBuf,
+    /// The Kineto trace of the same run, for measured times
+    #[arg(long, value_name = "FILE")]
+    kineto: Option<PathBuf>,
+    /// The device whose memory is planned
+    #[arg(long, value_enum, default_value = "cuda")]
+    device: Device,
+    /// The graph's name [default: the trace's file name]
+    #[arg(long)]
+    name: Option<String>,
+    /// Write the graph to this file [default: standard output]
+    #[arg(short, long, value_name = "GRAPH")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Device {
+    /// Tensors on CUDA devices
+    Cuda,
+    /// Tensors in main memory, for traces of machines without an accelerator
+    Cpu,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let From::Pytorch(arguments) = &arguments.from;
+    let load = |path: &Path| format::load(path).map_err(|error| Failure::reading(&error));
+    let trace = load(&arguments.trace)?;
+    let kineto = arguments.kineto.as_deref().map(load).transpose()?;
+    let name = arguments.name.clone().unwrap_or_else(|| stem(&arguments.trace));
+    let device = match arguments.device {
+        Device::Cuda => pytorch::Device::Cuda,
+        Device::Cpu => pytorch::Device::Cpu,
+    };
+    let (graph, report) = pytorch::import_with_report(&trace, kineto.as_deref(), device, &name)
+        .map_err(|error| failure(&error, arguments))?;
+    graph_file::deliver(&graph, &found(&report), arguments.output.as_deref())
+}
+
+/// A file's name without its endings.
+fn stem(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    let name = name.strip_suffix(".json").unwrap_or(name);
+    if name == "-" { "pytorch".to_owned() } else { name.to_owned() }
+}
+
+fn failure(error: &ImportError, arguments: &Pytorch) -> Failure {
+    let kineto = arguments.kineto.as_deref().unwrap_or(Path::new("-"));
+    let trace = arguments.trace.display();
+    match error {
+        ImportError::Malformed { source: Source::Kineto, .. } => {
+            Failure::bad_input(format!("{}: {error}", kineto.display()))
+        }
+        ImportError::NoStepMatches | ImportError::NoKernelMatches => {
+            Failure::cannot(format!("{trace} and {}: {error}", kineto.display()))
+        }
+        _ => Failure::bad_input(format!("{trace}: {error}")),
+    }
+}
+
+/// What the import found beside the graph.
+fn found(report: &Report) -> Vec<(&'static str, String)> {
+    let step = report.step.clone().unwrap_or_else(|| "the whole trace".to_owned());
+    let mut rows = vec![("iteration", step)];
+    rows.push(match report.kineto {
+        None => ("times", "a roofline's estimates".to_owned()),
+        Some(kineto) => {
+            let (kernels, with_op) = (kineto.kernels as u64, kineto.kernels_with_op as u64);
+            let (share, with_op) = (percent(with_op, kernels), count(with_op));
+            let (kernels, ops) = (count(kernels), count(kineto.ops_with_kernel as u64));
+            ("times", format!("{with_op} of {kernels} kernels ({share}) belong to {ops} ops"))
+        }
+    });
+    rows
+}

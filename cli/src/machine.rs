@@ -1,0 +1,58 @@
+//! Machines: built in, or from a file.
+
+use crate::failure::Failure;
+use crate::output;
+use crate::units;
+use crate::work::is_file;
+use std::ffi::OsString;
+use workloads::{OwnedMachine, format, machines};
+
+/// The machine when none is named.
+pub(crate) const DEFAULT: &str = "v100-pcie3";
+
+/// The machine of that name or in that file.
+pub(crate) fn find(machine: &str) -> Result<OwnedMachine, Failure> {
+    if let Some(builtin) = machines::builtin(machine) {
+        return Ok(builtin);
+    }
+    if !is_file(machine) {
+        let names: Vec<_> = machines::all().map(|(machine, _)| machine.name).collect();
+        return Err(Failure::bad_input(format!(
+            "there is no machine {machine:?}, and no such file; built in are {}",
+            names.join(", ")
+        )));
+    }
+    let bytes = format::load(machine).map_err(|error| Failure::reading(&error))?;
+    format::read_machine(&bytes).map_err(|error| Failure::reading(&error.in_file(machine)))
+}
+
+/// Whether the command line asks for the list of machines, whatever else it says: nobody
+/// should have to name some work to see it.
+pub(crate) fn list_is_asked_for(mut arguments: impl Iterator<Item = OsString>) -> bool {
+    while let Some(argument) = arguments.next() {
+        match argument.to_str() {
+            Some("--") => return false,
+            Some("--machine=list") => return true,
+            Some("--machine" | "-m") => return arguments.next().is_some_and(|name| name == "list"),
+            _ => {}
+        }
+    }
+    false
+}
+
+/// Prints the built-in machines.
+pub(crate) fn print_list() -> Result<(), Failure> {
+    let mut text = String::new();
+    for (OwnedMachine { name, machine }, about) in machines::all() {
+        let (device, host) = (units::bytes(machine.device_bytes), units::bytes(machine.host_bytes));
+        let default = if name == DEFAULT { " (default)" } else { "" };
+        text += &format!(
+            "{name}{default}\n    {about}\n    device {device}, host {host}, chunks of {}, \
+             {} GB/s up, {} GB/s down\n",
+            units::bytes(machine.chunk_bytes),
+            machine.h2d_bytes_per_s as f64 / 1e9,
+            machine.d2h_bytes_per_s as f64 / 1e9,
+        );
+    }
+    output::print(text)
+}

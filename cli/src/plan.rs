@@ -1,0 +1,170 @@
+//! `spillway plan`.
+
+use crate::budget::Budget;
+use crate::course::Course;
+use crate::failure::Failure;
+use crate::figures::{Figures, Needs};
+use crate::names::Names;
+use crate::work::{self, Setting};
+use crate::{machine, output, proof, report, strategy, summary, trace};
+use clap::Args;
+use planner_core::planner::Request;
+use std::path::PathBuf;
+use std::time::Instant;
+use workloads::planning::{self, OwnedSchedule};
+use workloads::{OwnedPlan, format};
+
+const EXAMPLES: &str = "\
+Examples:
+  spillway plan resnet50:batch=512 --machine v100-nvlink
+  spillway plan step.graph.json.gz --budget 35% --strategy window -o plan.json
+  spillway plan step.graph.json.gz --strategy window --set bytes=512MiB
+  spillway plan resnet50:batch=256 --budget min --report report.html --trace trace.json
+  spillway model resnet50 | spillway plan - --json
+
+The trace opens in https://ui.perfetto.dev or chrome://tracing.";
+
+/// Plan every transfer of some work under a memory budget.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// A graph file (.json, .json.gz), - for standard input, or a model spec such as
+    /// resnet50:batch=512 (see `spillway model list`)
+    work: String,
+    #[command(flatten)]
+    choices: Choices,
+    /// Write the plan to this file (- for standard output)
+    #[arg(short, long, value_name = "PLAN")]
+    output: Option<PathBuf>,
+    /// Write a report of the plan to this file: one self-contained page of HTML
+    #[arg(long, value_name = "F.html")]
+    report: Option<PathBuf>,
+    /// Write the predicted timeline to this file, for Perfetto or Chrome's tracing page
+    #[arg(long, value_name = "F.json")]
+    trace: Option<PathBuf>,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+/// What to plan for, and how.
+#[derive(Args, Debug)]
+pub(crate) struct Choices {
+    /// A machine file or the name of a built-in machine (`--machine list` shows them)
+    /// [default: v100-pcie3]
+    #[arg(short, long, value_name = "M")]
+    pub(crate) machine: Option<String>,
+    /// Device memory for the plan: a size (4GiB, 512MiB, 1000000), a percentage of what the
+    /// work needs in-core (35%), or min for the least that will do [default: all of it]
+    #[arg(short, long, value_name = "B", allow_hyphen_values = true)]
+    pub(crate) budget: Option<Budget>,
+    /// How to plan
+    #[arg(short, long, value_name = "S", value_enum, default_value = "auto")]
+    pub(crate) strategy: strategy::Name,
+    /// Set a parameter of the strategy; may be repeated
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    pub(crate) settings: Vec<String>,
+}
+
+impl Choices {
+    /// The machine that is given, or the default.
+    pub(crate) fn machine(&self) -> &str {
+        self.machine.as_deref().unwrap_or(machine::DEFAULT)
+    }
+}
+
+/// What planning came to.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    /// What is known so far.
+    pub(crate) figures: Figures,
+    /// A plan with its schedule, not proved yet; or why there is none.
+    pub(crate) plan: Result<(OwnedPlan, OwnedSchedule), String>,
+}
+
+impl Draft {
+    /// The figures, plan and schedule.
+    ///
+    /// # Errors
+    /// The reason why there is no plan, when the figures have been printed as JSON where
+    /// that is wanted.
+    pub(crate) fn plan(self, json: bool) -> Result<(Figures, OwnedPlan, OwnedSchedule), Failure> {
+        match self.plan {
+            Ok((plan, schedule)) => Ok((self.figures, plan, schedule)),
+            Err(reason) => {
+                if json {
+                    output::print_json(&self.figures)?;
+                }
+                Err(Failure::cannot(format!("{}: {reason}", self.figures.strategy)))
+            }
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let files = [&arguments.output, &arguments.report, &arguments.trace];
+    let stdout_is_taken = output::takes_stdout(&files, arguments.json)?;
+    let work = work::load(&arguments.work)?;
+    let machine = machine::find(arguments.choices.machine())?;
+    let setting = Setting { work: &work, machine: &machine };
+    let (figures, plan, schedule) = draft(setting, &arguments.choices)?.plan(arguments.json)?;
+    let proved = proof::prove(setting, &plan, &schedule);
+    let proved = proved.map_err(|reason| defect(&plan.strategy, &reason))?;
+    let figures = figures.with_plan(&proved);
+    if let Some(path) = &arguments.output {
+        output::save(path, &format::write_plan(&plan))?;
+    }
+    if arguments.trace.is_some() || arguments.report.is_some() {
+        let course = Course::of(&proved.verified).map_err(|e| Failure::cannot(e.to_string()))?;
+        if let Some(path) = &arguments.trace {
+            output::save(path, &trace::render(setting, &proved, &course)?)?;
+        }
+        if let Some(path) = &arguments.report {
+            output::save(path, report::render(setting, &proved, &course, &figures).as_bytes())?;
+        }
+    }
+    if arguments.json {
+        return output::print_json(&figures);
+    }
+    output::summarize(&summary::of(&figures, &machine.machine), stdout_is_taken)
+}
+
+/// A plan of our own that does not pass is never written or run.
+pub(crate) fn defect(strategy: &str, reason: &str) -> Failure {
+    Failure::cannot(format!(
+        "{strategy}: the plan is invalid, which is a defect of this program: {reason}"
+    ))
+}
+
+/// Plans.
+pub(crate) fn draft(setting: Setting<'_>, choices: &Choices) -> Result<Draft, Failure> {
+    let chosen = choices.strategy.with(&choices.settings)?;
+    let needs = Needs::of(setting, Some(chosen.strategy))?;
+    let machine = &setting.machine.machine;
+    let least_bytes = needs.min_feasible.map_or(0, |(bytes, _)| bytes);
+    let budget_bytes = choices
+        .budget
+        .map_or(machine.device_bytes, |budget| budget.bytes(needs.in_core_peak_bytes, least_bytes));
+    let mut figures = Figures::without_plan(setting, chosen.name, budget_bytes, needs)?;
+    let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
+    let request = Request { graph: &graph, machine, budget_bytes };
+    let started = Instant::now();
+    let planned = planning::plan(&request, chosen.strategy);
+    figures.planning_ns = u64::try_from(started.elapsed().as_nanos()).ok();
+    let plan = planned.map(|plan| OwnedPlan {
+        graph: setting.work.name.clone(),
+        machine: setting.machine.name.clone(),
+        strategy: chosen.name.to_owned(),
+        ..plan
+    });
+    let plan = match plan {
+        Ok(plan) => {
+            let schedule = proof::lower(setting, &plan);
+            let schedule = schedule.map_err(|reason| defect(chosen.name, &reason))?;
+            Ok((plan, schedule))
+        }
+        Err(error) => Err(Names::new(setting.work, &[]).planning_error(&error, budget_bytes)),
+    };
+    Ok(Draft { figures, plan })
+}

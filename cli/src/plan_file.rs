@@ -1,0 +1,47 @@
+//! Plan files, and whether they are for the work and the machine at hand.
+
+use crate::failure::Failure;
+use crate::machine;
+use std::path::Path;
+use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, format, machines};
+
+/// Refuses to read work and plan from the same stream.
+pub(crate) fn check_inputs(work: &str, plan: &Path) -> Result<(), Failure> {
+    if work == "-" && plan == Path::new("-") {
+        return Err(Failure::bad_input("only one of WORK and PLAN can be standard input"));
+    }
+    Ok(())
+}
+
+/// Reads a plan. Only its form is checked.
+pub(crate) fn load(path: &Path) -> Result<OwnedPlan, Failure> {
+    let bytes = format::load(path).map_err(|error| Failure::reading(&error))?;
+    format::read_plan(&bytes).map_err(|error| Failure::reading(&error.in_file(path)))
+}
+
+/// The machine that is given, else the built-in one that the plan names, else the default.
+pub(crate) fn machine_for(plan: &OwnedPlan, given: Option<&str>) -> Result<OwnedMachine, Failure> {
+    match (given, machines::builtin(&plan.machine)) {
+        (Some(given), _) => machine::find(given),
+        (None, Some(builtin)) => Ok(builtin),
+        (None, None) => machine::find(machine::DEFAULT),
+    }
+}
+
+/// Whether a plan names this work and this machine; why not.
+pub(crate) fn check_names(
+    plan: &OwnedPlan,
+    work: &OwnedGraph,
+    machine: &OwnedMachine,
+) -> Result<(), String> {
+    if plan.graph != work.name {
+        return Err(format!("it is for the graph {:?}, and this is {:?}", plan.graph, work.name));
+    }
+    if plan.machine != machine.name {
+        return Err(format!(
+            "it is for the machine {:?}, and this is {:?}; name its machine with --machine",
+            plan.machine, machine.name
+        ));
+    }
+    Ok(())
+}

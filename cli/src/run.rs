@@ -1,0 +1,268 @@
+//! `spillway run`.
+
+use crate::failure::Failure;
+use crate::figures::{Figures, Needs};
+use crate::names::Names;
+use crate::plan::{self, Choices};
+use crate::proof::Proved;
+use crate::simulate::{self, Outcome};
+use crate::units::{bytes, time};
+use crate::work::{self, Setting};
+use crate::{machine, output, plan_file, proof, strategy, summary};
+use backend_sim::reference_digest;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use planner_core::Machine;
+use planner_core::planner::{Request, Strategy};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use workloads::planning::{self, OwnedSchedule};
+use workloads::{OwnedGraph, OwnedMachine, OwnedPlan};
+
+const EXAMPLES: &str = "\
+Examples:
+  spillway run resnet50:batch=2,image=64 --budget 50%
+  spillway run step.graph.json.gz --plan plan.json --iterations 100
+  spillway run step.graph.json.gz --budget min --strategy window --seed 7 --json
+
+The measured period is the prediction's where there are at least 8 iterations (from the
+fourth to the eighth, by four), else the mean over those after the first. It includes what
+mapping memory costs, which a prediction leaves out. The simulated device has just the
+memory of the budget.";
+
+/// Carry a plan out, and compare its results with those of running in-core.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// A graph file (.json, .json.gz), - for standard input, or a model spec
+    work: String,
+    /// Carry out this plan, instead of planning [its machine is the default then]
+    #[arg(long, value_name = "PLAN", conflicts_with_all = ["budget", "strategy", "settings"])]
+    plan: Option<PathBuf>,
+    #[command(flatten)]
+    choices: Choices,
+    /// What runs it; sim, a simulated device
+    #[arg(long, value_name = "BACKEND", default_value = "sim")]
+    backend: String,
+    /// How many iterations to run
+    #[arg(long, value_name = "N", default_value_t = 10,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    iterations: u64,
+    /// Let work take effect in an order drawn from this number, among those that the plan's
+    /// waits allow [default: the order in which it is submitted]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+/// The figures of the plan, and what running it showed.
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    figures: Figures,
+    backend: &'static str,
+    device: String,
+    iterations: u64,
+    measured_period_ns: u64,
+    map_calls_per_iteration: f64,
+    digest: String,
+    /// None where the work cannot be planned in-core at all.
+    in_core_digest: Option<String>,
+    reference_digest: String,
+    digests_match: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    check_backend(&arguments.backend)?;
+    if let Some(path) = &arguments.plan {
+        plan_file::check_inputs(&arguments.work, path)?;
+    }
+    let work = work::load(&arguments.work)?;
+    let (machine, planned) = match &arguments.plan {
+        Some(path) => read(&work, path, arguments.choices.machine.as_deref())?,
+        None => {
+            let machine = machine::find(arguments.choices.machine())?;
+            let setting = Setting { work: &work, machine: &machine };
+            let planned = plan::draft(setting, &arguments.choices)?.plan(arguments.json)?;
+            (machine, planned)
+        }
+    };
+    let (figures, plan, schedule) = planned;
+    let setting = Setting { work: &work, machine: &machine };
+    let proved = proof::prove(setting, &plan, &schedule);
+    let proved = proved.map_err(|reason| match &arguments.plan {
+        Some(path) => invalid(path, &reason),
+        None => plan::defect(&plan.strategy, &reason),
+    })?;
+    let report = carry_out(setting, figures.with_plan(&proved), &proved, arguments)?;
+    if arguments.json {
+        output::print_json(&report)?;
+    } else {
+        output::print(summary::of(&report.figures, &machine.machine) + &shown(&report))?;
+    }
+    if report.digests_match {
+        return Ok(());
+    }
+    Err(Failure::cannot(format!(
+        "the results differ: digest {}, in-core {}, by the graph alone {}",
+        report.digest,
+        report.in_core_digest.as_deref().unwrap_or("none"),
+        report.reference_digest
+    )))
+}
+
+fn check_backend(backend: &str) -> Result<(), Failure> {
+    match backend {
+        "sim" => Ok(()),
+        "vulkan" | "cuda" => {
+            Err(Failure::cannot(format!("the backend {backend} is not built yet; sim is")))
+        }
+        _ => Err(Failure::bad_input(format!("there is no backend {backend:?}; there is sim"))),
+    }
+}
+
+/// A plan file whose plan is not valid.
+fn invalid(path: &Path, reason: &str) -> Failure {
+    Failure::cannot(format!("{}: {reason}", path.display()))
+}
+
+type Planned = (Figures, OwnedPlan, OwnedSchedule);
+
+/// A plan from a file, with its machine.
+fn read(
+    work: &OwnedGraph,
+    path: &Path,
+    machine: Option<&str>,
+) -> Result<(OwnedMachine, Planned), Failure> {
+    let plan = plan_file::load(path)?;
+    let machine = plan_file::machine_for(&plan, machine)?;
+    let invalid = |reason: String| invalid(path, &reason);
+    plan_file::check_names(&plan, work, &machine).map_err(invalid)?;
+    let setting = Setting { work, machine: &machine };
+    let schedule = proof::lower(setting, &plan).map_err(invalid)?;
+    let needs = Needs::of(setting, strategy::of_plan(&plan.strategy))?;
+    let figures = Figures::without_plan(setting, &plan.strategy, plan.budget_bytes, needs)?;
+    Ok((machine, (figures, plan, schedule)))
+}
+
+fn carry_out(
+    setting: Setting<'_>,
+    figures: Figures,
+    proved: &Proved<'_>,
+    arguments: &Arguments,
+) -> Result<Report, Failure> {
+    let names = Names::new(setting.work, proved.verified.plan().steps);
+    let Arguments { iterations, seed, .. } = *arguments;
+    let progress = progress(iterations);
+    let outcome = simulate::run(&proved.verified, &names, iterations, seed, &progress);
+    let outcome = outcome.map_err(Failure::cannot)?;
+    let in_core = in_core_digest(setting, iterations, &progress)?;
+    progress.finish_and_clear();
+    let reference = reference_digest(proved.verified.graph(), iterations);
+    let Outcome { period_ns, map_calls, digest } = outcome;
+    Ok(Report {
+        figures,
+        backend: "sim",
+        device: format!("simulated {}", setting.machine.name),
+        iterations,
+        measured_period_ns: period_ns,
+        map_calls_per_iteration: map_calls,
+        digest: hex(digest),
+        in_core_digest: in_core.map(hex),
+        reference_digest: hex(reference),
+        digests_match: agree(digest, in_core, reference),
+    })
+}
+
+/// The digest of the same work with everything resident, on a device that is large enough.
+/// None where its sizes exceed what can be planned at all.
+fn in_core_digest(
+    setting: Setting<'_>,
+    iterations: u64,
+    progress: &ProgressBar,
+) -> Result<Option<u64>, Failure> {
+    let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
+    let unlimited = Machine { host_bytes: u64::MAX, ..setting.machine.machine };
+    let request = Request { graph: &graph, machine: &unlimited, budget_bytes: 0 };
+    let Ok((budget_bytes, _)) = planning::min_feasible(&request, Strategy::InCore) else {
+        return Ok(None);
+    };
+    let machine = Machine { device_bytes: budget_bytes, ..unlimited };
+    let request = Request { graph: &graph, machine: &machine, budget_bytes };
+    let Ok(plan) = planning::plan(&request, Strategy::InCore) else { return Ok(None) };
+    let machine = OwnedMachine { name: setting.machine.name.clone(), machine };
+    let setting = Setting { machine: &machine, ..setting };
+    let run = || {
+        let schedule = proof::lower(setting, &plan)?;
+        let proved = proof::prove(setting, &plan, &schedule)?;
+        let names = Names::new(setting.work, &plan.steps);
+        simulate::run(&proved.verified, &names, iterations, None, progress)
+    };
+    let outcome = run().map_err(|reason| Failure::cannot(format!("in-core: {reason}")))?;
+    Ok(Some(outcome.digest))
+}
+
+/// Every iteration runs twice. Nothing is shown unless standard error is a terminal.
+fn progress(iterations: u64) -> ProgressBar {
+    let bar = ProgressBar::new(iterations.saturating_mul(2));
+    let style = ProgressStyle::with_template("simulating {bar:40} {pos}/{len}, {eta} left");
+    // The template is a constant; without it the bar looks different and works as well.
+    style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
+}
+
+/// Whether the results are what they should be; in-core only where there is such a run.
+fn agree(digest: u64, in_core: Option<u64>, reference: u64) -> bool {
+    digest == reference && in_core.is_none_or(|in_core| in_core == digest)
+}
+
+fn hex(digest: u64) -> String {
+    format!("{digest:016x}")
+}
+
+/// The lines about the run.
+fn shown(report: &Report) -> String {
+    let predicted_ns = report.figures.planned.period_ns.unwrap_or(0);
+    let measured_ns = report.measured_period_ns;
+    let compared = match measured_ns.cmp(&predicted_ns) {
+        std::cmp::Ordering::Equal => "as predicted".to_owned(),
+        std::cmp::Ordering::Less => {
+            format!("{} less than predicted", time(predicted_ns - measured_ns))
+        }
+        std::cmp::Ordering::Greater => {
+            format!("{} more than predicted", time(measured_ns - predicted_ns))
+        }
+    };
+    let verdict = match (&report.in_core_digest, report.digests_match) {
+        (Some(_), true) => "the same as in-core and by the graph alone",
+        (None, true) => "the same as by the graph alone; in-core it does not fit",
+        (_, false) => "WRONG",
+    };
+    let plural = if report.iterations == 1 { "" } else { "s" };
+    format!(
+        "\n  {:<10}{} iteration{plural} on the {} with {}\n  {:<10}{} an iteration, {compared}; {:.1} map \
+         calls\n  {:<10}{}, {verdict}\n",
+        "run",
+        report.iterations,
+        report.device,
+        bytes(report.figures.budget_bytes),
+        "measured",
+        time(measured_ns),
+        report.map_calls_per_iteration,
+        "digest",
+        report.digest
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::agree;
+
+    #[test]
+    fn all_results_must_agree() {
+        assert!(agree(1, Some(1), 1) && agree(1, None, 1));
+        assert!(!agree(1, Some(1), 2) && !agree(1, Some(2), 1) && !agree(2, None, 1));
+    }
+}

@@ -1,0 +1,88 @@
+//! A proved plan on the simulated device.
+
+use crate::names::Names;
+use backend_sim::{SimDevice, SimError, SimKernels};
+use indicatif::ProgressBar;
+use planner_core::timeline::LAPS;
+use planner_core::{ExecuteError, Executor, Machine, Scratch, Stream, Verified, executor};
+use workloads::planning;
+
+/// Most runs of consecutive objects that room is made for.
+const MOST_RUNS: u64 = 1 << 20;
+
+/// What a run showed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    /// Time from one iteration to the next.
+    pub(crate) period_ns: u64,
+    /// Calls of `map` in one iteration, on average over all but the first.
+    pub(crate) map_calls: f64,
+    /// One number for all states after the last iteration.
+    pub(crate) digest: u64,
+}
+
+/// Runs a plan on a device that has just its budget.
+pub(crate) fn run(
+    verified: &Verified<'_>,
+    names: &Names<'_>,
+    iterations: u64,
+    seed: Option<u64>,
+    progress: &ProgressBar,
+) -> Result<Outcome, String> {
+    let (graph, budget_bytes) = (*verified.graph(), verified.plan().budget_bytes);
+    let machine = Machine { device_bytes: budget_bytes, ..*verified.machine() };
+    let mut device = match seed {
+        Some(seed) => SimDevice::adversarial(graph, machine, seed),
+        None => SimDevice::new(graph, machine),
+    };
+    let period = iterate(verified, &mut device, iterations, progress);
+    let (period_ns, map_calls) = period.map_err(|error| names.execute_error(&error))?;
+    let digest = device.digest().map_err(|error| names.sim_error(&error))?;
+    Ok(Outcome { period_ns, map_calls, digest })
+}
+
+/// Runs all iterations; the period, and the map calls in one iteration.
+fn iterate<'a>(
+    verified: &Verified<'a>,
+    device: &mut SimDevice<'a>,
+    iterations: u64,
+    progress: &ProgressBar,
+) -> Result<(u64, f64), ExecuteError<SimError>> {
+    let limits = planning::limits(verified.graph(), verified.plan());
+    let objects = verified.plan().pools.iter().fold(0u64, |sum, p| sum.saturating_add(p.count));
+    // At most 2^20, which every usize holds.
+    let runs = objects.min(MOST_RUNS) as usize;
+    let mut memory = vec![0; executor::scratch_words(&limits, runs)];
+    let mut kernels = SimKernels::new(*verified.graph());
+    let scratch = &mut Scratch::new(&mut memory);
+    let mut executor = Executor::start(verified, device, &mut kernels, scratch)?;
+    let mut first_maps = device.counters().map_calls;
+    let mut busy_ns = 0;
+    for iteration in 1..=iterations {
+        let before_ns = transfers_ns(device);
+        executor.run(device, &mut kernels, 1)?;
+        let after_ns = transfers_ns(device);
+        busy_ns = (after_ns[0] - before_ns[0]).max(after_ns[1] - before_ns[1]);
+        if iteration == 1 && iterations > 1 {
+            first_maps = device.counters().map_calls;
+        }
+        progress.inc(1);
+    }
+    let maps = device.counters().map_calls - first_maps;
+    let map_calls = maps as f64 / iterations.saturating_sub(1).max(1) as f64;
+    executor.finish(device)?;
+    Ok((period_ns(device, iterations).max(busy_ns), map_calls))
+}
+
+/// What the two links have been busy for.
+fn transfers_ns(device: &SimDevice<'_>) -> [u64; 2] {
+    [Stream::Upload, Stream::Download].map(|stream| device.busy_ns(stream))
+}
+
+/// From the fourth iteration to the eighth, as predictions have it; over all but the first
+/// where there are fewer; the first where it is alone.
+fn period_ns(device: &SimDevice<'_>, iterations: u64) -> u64 {
+    let steady = device.period_ns(LAPS / 2, LAPS).filter(|_| iterations >= LAPS);
+    let period_ns = steady.or_else(|| device.period_ns(1, iterations));
+    period_ns.unwrap_or_else(|| device.iteration_ends_ns().last().copied().unwrap_or(0))
+}

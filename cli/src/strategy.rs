@@ -1,0 +1,121 @@
+//! Strategies by name, and their parameters.
+
+use crate::failure::Failure;
+use crate::units::parse_bytes;
+use clap::ValueEnum;
+use planner_core::planner::{Strategy, Window};
+
+/// The strategies that can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Name {
+    /// Everything stays on the device; only inputs move
+    InCore,
+    /// Evict what was used least recently when memory is needed, prefetch one op ahead
+    OnDemand,
+    /// The locally adaptive window (parameters: bytes=SIZE, variant=published)
+    Window,
+    /// The best of the others
+    Auto,
+}
+
+/// A strategy with its parameters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chosen {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// What the planner is asked for.
+    pub(crate) strategy: Strategy,
+}
+
+impl Name {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::InCore => "in-core",
+            Self::OnDemand => "on-demand",
+            Self::Window => "window",
+            Self::Auto => "auto",
+        }
+    }
+
+    /// The strategy with parameters set by `name=value`.
+    pub(crate) fn with(self, settings: &[String]) -> Result<Chosen, Failure> {
+        let mut window = Window::default();
+        for (at, setting) in settings.iter().enumerate() {
+            let parts = setting.split_once('=');
+            let (name, value) = parts.ok_or_else(|| {
+                Failure::bad_input(format!("--set {setting}: it is not of the form name=value"))
+            })?;
+            if settings[..at].iter().any(|s| s.split_once('=').is_some_and(|(n, _)| n == name)) {
+                return Err(Failure::bad_input(format!("--set {setting}: {name} is set twice")));
+            }
+            self.set(&mut window, name, value)
+                .map_err(|reason| Failure::bad_input(format!("--set {setting}: {reason}")))?;
+        }
+        let strategy = match self {
+            Self::InCore => Strategy::InCore,
+            Self::OnDemand => Strategy::OnDemand,
+            Self::Window => Strategy::Window(window),
+            Self::Auto => Strategy::Auto,
+        };
+        Ok(Chosen { name: self.as_str(), strategy })
+    }
+
+    fn set(self, window: &mut Window, name: &str, value: &str) -> Result<(), String> {
+        match (self, name) {
+            (Self::Window, "bytes") => {
+                let size = parse_bytes(value).filter(|&bytes| bytes > 0);
+                window.bytes = Some(size.ok_or("bytes must be a size such as 512MiB")?);
+            }
+            (Self::Window, "variant") if value == "published" => window.published = true,
+            (Self::Window, "variant") => return Err("variant can only be published".to_owned()),
+            (Self::Window, _) => {
+                return Err(format!("window has no parameter {name:?}; it has bytes, variant"));
+            }
+            _ => return Err(format!("{} has no parameters", self.as_str())),
+        }
+        Ok(())
+    }
+}
+
+/// The strategy that a plan says made it, with default parameters; none where that is not
+/// one of ours.
+pub(crate) fn of_plan(name: &str) -> Option<Strategy> {
+    let known = Name::value_variants().iter().find(|known| known.as_str() == name)?;
+    Some(known.with(&[]).ok()?.strategy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(name: Name, settings: &[&str]) -> String {
+        let settings: Vec<_> = settings.iter().map(|&s| s.to_owned()).collect();
+        name.with(&settings).unwrap_err().message
+    }
+
+    #[test]
+    fn the_window_takes_its_parameters() {
+        let settings = ["bytes=512MiB".to_owned(), "variant=published".to_owned()];
+        let chosen = Name::Window.with(&settings).unwrap();
+        let window = Window { bytes: Some(512 << 20), published: true };
+        assert_eq!(chosen.strategy, Strategy::Window(window));
+    }
+
+    #[test]
+    fn unknown_parameters_are_refused_with_the_known_ones() {
+        assert!(refused(Name::Window, &["size=1"]).ends_with("it has bytes, variant"));
+        assert!(refused(Name::Auto, &["bytes=1"]).ends_with("auto has no parameters"));
+        assert!(refused(Name::Window, &["bytes"]).contains("name=value"));
+        assert!(refused(Name::Window, &["bytes=0"]).contains("a size"));
+        assert!(refused(Name::Window, &["variant=x"]).contains("published"));
+        assert!(refused(Name::Window, &["bytes=1", "bytes=2"]).contains("twice"));
+    }
+
+    #[test]
+    fn names_match_those_that_are_typed() {
+        for name in Name::value_variants() {
+            let typed = name.to_possible_value().unwrap();
+            assert_eq!(typed.get_name(), name.as_str());
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! From work to a plan, its proof and its results; and what is refused on the way.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod common;
+
+use common::{Folder, Ran, SMALL};
+use serde_json::{Value, json};
+use std::fs;
+
+/// Plans some small work at half of what it needs.
+fn planned(folder: &Folder, strategy: &str) -> Value {
+    let arguments = ["plan", SMALL, "-b", "50%", "-s", strategy, "-o", "plan.json", "--json"];
+    folder.run(&arguments).done().json()
+}
+
+/// Changes the plan file.
+fn edit(folder: &Folder, change: impl Fn(&mut Value)) {
+    let mut plan: Value =
+        serde_json::from_slice(&fs::read(folder.path("plan.json")).unwrap()).unwrap();
+    change(&mut plan);
+    folder.write("plan.json", serde_json::to_vec(&plan).unwrap());
+}
+
+fn check(folder: &Folder) -> Ran {
+    folder.run(&["check", SMALL, "plan.json"])
+}
+
+#[test]
+fn a_plan_is_checked_and_run() {
+    for strategy in ["on-demand", "window", "auto"] {
+        let folder = Folder::new();
+        let figures = planned(&folder, strategy);
+        assert!(check(&folder).done().stdout.starts_with("valid: "));
+        let checked = folder.run(&["check", SMALL, "plan.json", "--json"]).done().json();
+        assert_eq!(checked["valid"], true);
+        let arguments = ["run", SMALL, "--plan", "plan.json", "--iterations", "8", "--json"];
+        let ran = folder.run(&arguments).done().json();
+        for field in ["period_ns", "peak_bytes", "waste_bytes", "h2d_bytes", "min_feasible_bytes"] {
+            assert!(figures[field].is_u64(), "{field}");
+            assert_eq!(figures[field], checked[field], "{field}");
+            assert_eq!(figures[field], ran[field], "{field}");
+        }
+        assert_eq!(ran["digests_match"], true);
+        assert_eq!(ran["digest"], ran["in_core_digest"]);
+    }
+}
+
+#[test]
+fn plan_prints_the_figures_of_the_contract() {
+    let folder = Folder::new();
+    let figures = planned(&folder, "window");
+    let number = |field: &str| figures[field].as_u64().unwrap_or_else(|| panic!("{field}"));
+    assert_eq!(figures["graph"], format!("{SMALL},mode=training,tflops=14,memory_gb_s=800"));
+    assert_eq!(
+        (&figures["strategy"], &figures["machine"]),
+        (&json!("window"), &json!("v100-pcie3"))
+    );
+    assert_eq!(figures["feasible"], true);
+    assert_eq!(number("budget_bytes"), number("in_core_peak_bytes") / 2);
+    assert!(number("min_feasible_bytes") < number("budget_bytes"));
+    assert!(number("lower_bound_ns") <= number("period_ns"));
+    assert_eq!(number("stall_ns"), number("period_ns") - number("compute_ns"));
+    assert_eq!(number("waste_bytes"), number("peak_bytes") - number("requested_peak_bytes"));
+    assert!(number("peak_bytes") <= number("budget_bytes"));
+    for sum in ["h2d_bytes", "d2h_bytes"] {
+        let kinds = figures[format!("{sum}_by_kind")].as_object().unwrap();
+        assert_eq!(kinds.values().map(|bytes| bytes.as_u64().unwrap()).sum::<u64>(), number(sum));
+    }
+    assert!(number("host_bytes") > 0 && number("planning_ns") > 0);
+    let plan: Value = serde_json::from_slice(&fs::read(folder.path("plan.json")).unwrap()).unwrap();
+    assert_eq!(plan["steps"].as_array().unwrap().len() as u64, number("steps"));
+    for field in ["period_ns", "compute_ns", "peak_bytes", "h2d_bytes", "d2h_bytes", "host_bytes"] {
+        assert_eq!(plan["predicted"][field], figures[field], "{field}");
+    }
+}
+
+#[test]
+fn run_prints_the_figures_of_the_contract() {
+    let folder = Folder::new();
+    let run = |more: &[&str]| {
+        let arguments = [&["run", SMALL, "-b", "min", "--json"], more].concat();
+        folder.run(&arguments).done().json()
+    };
+    let ran = run(&[]);
+    assert_eq!((&ran["backend"], &ran["iterations"]), (&json!("sim"), &json!(10)));
+    assert_eq!(ran["device"], "simulated v100-pcie3");
+    assert!(ran["measured_period_ns"].as_u64() >= ran["period_ns"].as_u64());
+    assert!(ran["map_calls_per_iteration"].as_f64().unwrap() > 1.0);
+    assert_eq!(ran["digest"].as_str().unwrap().len(), 16);
+    assert_eq!(ran["digest"], ran["reference_digest"]);
+    assert_eq!(ran["planning_ns"].as_u64().map(|ns| ns > 0), Some(true));
+    assert_eq!(run(&["--seed", "7"])["digest"], ran["digest"]);
+    assert_ne!(run(&["--iterations", "1"])["digest"], ran["digest"]);
+}
+
+/// What is measured is the steady state, however long that lasts.
+#[test]
+fn more_iterations_measure_the_same() {
+    let folder = Folder::new();
+    let measured = |iterations: &str| {
+        let arguments = ["run", SMALL, "-b", "70%", "-s", "on-demand", "--json", "--iterations"];
+        folder.run(&[&arguments[..], &[iterations]].concat()).done().json()
+    };
+    let (few, many) = (measured("8"), measured("20"));
+    assert_eq!(few["measured_period_ns"], many["measured_period_ns"]);
+    assert_ne!(few["measured_period_ns"], measured("2")["measured_period_ns"]);
+    let calls = |ran: &Value| ran["map_calls_per_iteration"].as_f64().unwrap();
+    assert!((calls(&few) / calls(&many) - 1.0).abs() < 0.02, "{few} {many}");
+}
+
+/// Free mapping calls leave nothing that a prediction does not know.
+#[test]
+fn a_run_measures_what_was_predicted() {
+    let folder = Folder::new();
+    let machine = r#"{"format":"spillway.machine.v1","name":"m","device_bytes":1073741824,"host_bytes":9000000000,"chunk_bytes":65536,"h2d_bytes_per_s":9000000000,"d2h_bytes_per_s":9000000000,"transfer_latency_ns":10,"map_ns_per_chunk":0,"unmap_ns_per_chunk":0}"#;
+    folder.write("m.json", machine);
+    for strategy in ["in-core", "on-demand"] {
+        let budget = if strategy == "in-core" { "1GiB" } else { "40%" };
+        let arguments = ["run", SMALL, "-m", "m.json", "-b", budget, "-s", strategy, "--json"];
+        let ran = folder.run(&arguments).done().json();
+        assert_eq!(ran["measured_period_ns"], ran["period_ns"], "{strategy}");
+    }
+}
+
+#[test]
+fn the_same_input_gives_the_same_file() {
+    let folder = Folder::new();
+    for strategy in ["in-core", "on-demand", "window", "auto"] {
+        let budget = if strategy == "in-core" { "16GiB" } else { "60%" };
+        for file in ["one.json", "other.json", "one.json.gz", "other.json.gz"] {
+            folder.run(&["plan", SMALL, "-b", budget, "-s", strategy, "-o", file]).done();
+        }
+        let read = |file: &str| fs::read(folder.path(file)).unwrap();
+        assert_eq!(read("one.json"), read("other.json"));
+        assert_eq!(read("one.json.gz"), read("other.json.gz"));
+        assert!(read("one.json.gz").len() < read("one.json").len());
+    }
+}
+
+#[test]
+fn graphs_and_plans_come_through_pipes() {
+    let folder = Folder::new();
+    let graph = folder.run(&["model", SMALL]).done();
+    assert!(graph.stderr.contains("temporaries"), "{}", graph.stderr);
+    let plan = folder.run_with(&["plan", "-", "-b", "50%", "-o", "-"], graph.stdout.as_bytes());
+    let plan = plan.done();
+    assert!(plan.stderr.contains("proved safe"), "{}", plan.stderr);
+    folder.run_with(&["check", SMALL, "-"], plan.stdout.as_bytes()).done();
+    folder.run(&["model", SMALL, "-o", "g.json.gz"]).done();
+    folder.run_with(&["run", "g.json.gz", "--plan", "-"], plan.stdout.as_bytes()).done();
+    folder.run_with(&["plan", "-"], b"").fails(2, &["standard input: the file is empty"]);
+}
+
+#[test]
+fn a_model_is_one_even_beside_a_file_of_its_name() {
+    let folder = Folder::new();
+    folder.write("resnet50", "no graph");
+    folder.run(&["plan", "resnet50"]).done();
+    folder.run(&["plan", "./resnet50"]).fails(2, &["error: ./resnet50: "]);
+}
+
+#[test]
+fn an_infeasible_budget_names_the_op_and_the_least_that_will_do() {
+    let folder = Folder::new();
+    let least = folder.run(&["plan", SMALL, "--json"]).done().json()["min_feasible_bytes"].clone();
+    let below = (least.as_u64().unwrap() - 1).to_string();
+    for command in ["plan", "run"] {
+        let ran = folder.run(&[command, SMALL, "-b", &below]);
+        ran.fails(1, &["is too small: op ", "(\"", &format!("({least} bytes)")]);
+    }
+    let arguments = ["plan", SMALL, "-b", &below, "-o", "p.json", "--json", "--report", "r.html"];
+    let ran = folder.run(&arguments).fails_with_output(1, &["too small"]);
+    let figures = ran.json();
+    assert_eq!((&figures["feasible"], &figures["min_feasible_bytes"]), (&json!(false), &least));
+    for unknown in ["period_ns", "stall_ns", "peak_bytes", "h2d_bytes", "host_bytes", "steps"] {
+        assert_eq!(figures.get(unknown), Some(&Value::Null), "{unknown}");
+    }
+    assert!(folder.files().is_empty());
+    for strategy in ["in-core", "on-demand", "window", "auto"] {
+        folder.run(&["plan", SMALL, "-b", "min", "-s", strategy]).done();
+    }
+}
+
+#[test]
+fn a_budget_above_the_device_is_refused() {
+    let folder = Folder::new();
+    let ran = folder.run(&["plan", SMALL, "-b", "17GiB", "--json"]);
+    let ran = ran.fails_with_output(1, &["18253611008", "17179869184"]);
+    assert_eq!(ran.json()["feasible"], false);
+}
+
+#[test]
+fn a_plan_for_something_else_names_both() {
+    let folder = Folder::new();
+    planned(&folder, "auto");
+    let other = "resnet50:batch=3,image=64";
+    for arguments in [&["check", other, "plan.json"][..], &["run", other, "--plan", "plan.json"]] {
+        folder.run(arguments).fails(1, &["plan.json: ", "batch=2", "batch=3"]);
+    }
+    let nvlink = ["-m", "v100-nvlink"];
+    for arguments in [&["check", SMALL, "plan.json"][..], &["run", SMALL, "--plan", "plan.json"]] {
+        let ran = folder.run(&[arguments, &nvlink].concat());
+        ran.fails(1, &["plan.json: ", "\"v100-pcie3\"", "\"v100-nvlink\""]);
+    }
+    edit(&folder, |plan| plan["machine"] = json!("abacus"));
+    check(&folder).fails(1, &["\"abacus\"", "\"v100-pcie3\""]);
+}
+
+#[test]
+fn the_machine_of_a_plan_is_found() {
+    let folder = Folder::new();
+    folder.run(&["plan", SMALL, "-m", "v100-nvlink", "-o", "plan.json"]).done();
+    let checked = folder.run(&["check", SMALL, "plan.json", "--json"]).done().json();
+    assert_eq!(checked["machine"], "v100-nvlink");
+    let run = ["run", SMALL, "--plan", "plan.json", "--iterations", "1", "--json"];
+    assert_eq!(folder.run(&run).done().json()["machine"], "v100-nvlink");
+}
+
+#[test]
+fn a_plan_without_a_step_is_refused_with_the_step() {
+    let folder = Folder::new();
+    planned(&folder, "on-demand");
+    let position = |plan: &Value, what: &str| {
+        let steps = plan["steps"].as_array().unwrap();
+        steps.iter().position(|step| step[0] == what).unwrap()
+    };
+    edit(&folder, |plan| {
+        let offload = position(plan, "offload");
+        plan["steps"].as_array_mut().unwrap().remove(offload);
+    });
+    check(&folder).fails(1, &["plan.json: step ", "evict of tensor ", "(\""]);
+    folder.run(&["run", SMALL, "--plan", "plan.json"]).fails(1, &["plan.json: step "]);
+    let ran = folder.run(&["check", SMALL, "plan.json", "--json"]).fails_with_output(1, &["step"]);
+    assert_eq!(ran.json()["valid"], false);
+    assert!(ran.json()["reason"].as_str().unwrap().starts_with("step "));
+}
+
+#[test]
+fn ids_out_of_range_are_refused_with_the_step() {
+    let folder = Folder::new();
+    planned(&folder, "on-demand");
+    edit(&folder, |plan| plan["steps"][3] = json!(["prefetch", 99999]));
+    check(&folder).fails(1, &["step 3", "there is no tensor 99999"]);
+    edit(&folder, |plan| plan["steps"][3] = json!(["launch", 99999]));
+    check(&folder).fails(1, &["step 3", "there is no op 99999"]);
+    edit(&folder, |plan| plan["steps"] = json!([]));
+    check(&folder).fails(1, &["never runs", "op 0 (\""]);
+}
+
+#[test]
+fn promises_must_be_exact() {
+    for field in ["period_ns", "compute_ns", "peak_bytes", "h2d_bytes", "d2h_bytes"] {
+        let folder = Folder::new();
+        planned(&folder, "window");
+        edit(&folder, |plan| {
+            let figure = &mut plan["predicted"][field];
+            *figure = json!(figure.as_u64().unwrap() + 1);
+        });
+        check(&folder).fails(1, &[&format!("predicted.{field} is ")]);
+    }
+    let folder = Folder::new();
+    planned(&folder, "window");
+    edit(&folder, |plan| plan["predicted"]["host_bytes"] = json!(0));
+    check(&folder).fails(1, &["predicted.host_bytes"]);
+}
+
+#[test]
+fn parameters_reach_the_strategy() {
+    let folder = Folder::new();
+    let moved = |settings: &[&str]| {
+        let arguments = ["plan", SMALL, "-b", "40%", "-s", "window", "--json"];
+        folder.run(&[&arguments[..], settings].concat()).done().json()["d2h_bytes"].as_u64()
+    };
+    let sized = ["--set", "bytes=32MiB"];
+    assert!(moved(&sized) < moved(&[&sized[..], &["--set", "variant=published"]].concat()));
+    assert_ne!(moved(&sized), moved(&["--set", "bytes=1"]));
+}
+
+#[test]
+fn files_that_cannot_be_written_leave_nothing() {
+    let folder = Folder::new();
+    folder
+        .run(&["plan", SMALL, "-o", "no/plan.json"])
+        .fails(1, &["no/plan.json: cannot be written"]);
+    folder.run(&["model", SMALL, "-o", "no/g.json"]).fails(1, &["no/g.json: cannot be written"]);
+    folder.run(&["plan", SMALL, "--trace", "no/t"]).fails(1, &["no/t: cannot be written"]);
+    assert!(folder.files().is_empty());
+}

@@ -1,0 +1,160 @@
+//! Bad usage and malformed files: exit status 2, and a sentence that names the place.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod common;
+
+use common::{Folder, SMALL};
+use workloads::format::compress;
+
+const GRAPH: &str = r#"{"format":"spillway.graph.v1","name":"g","tensors":[{"name":"w","bytes":4,"kind":"state"}],"ops":[{"name":"o","time_ns":1,"reads":[0],"writes":[]}]}"#;
+
+#[test]
+fn bad_usage_has_status_2() {
+    let folder = Folder::new();
+    for (arguments, words) in [
+        (&[][..], "Usage"),
+        (&["fly"], "unrecognized subcommand"),
+        (&["plan"], "<WORK>"),
+        (&["plan", SMALL, "--budget", "lots"], "a budget is a size"),
+        (&["plan", SMALL, "--budget", "-5%"], "--budget"),
+        (&["plan", SMALL, "--strategy", "magic"], "in-core, on-demand, window, auto"),
+        (&["plan", SMALL, "--set", "bytes=1"], "auto has no parameters"),
+        (&["plan", SMALL, "-s", "window", "--set", "size=1"], "it has bytes, variant"),
+        (&["plan", SMALL, "-m", "cray"], "built in are v100-pcie3"),
+        (&["plan", SMALL, "-m", "cray.json"], "cray.json: cannot be read"),
+        (&["plan", SMALL, "-o", "-", "--json"], "standard output"),
+        (&["run", SMALL, "--iterations", "0"], "--iterations"),
+        (&["run", SMALL, "--backend", "abacus"], "there is sim"),
+        (&["run", SMALL, "--plan", "p.json", "--budget", "min"], "cannot be used with"),
+        (&["run", "-", "--plan", "-"], "only one of WORK and PLAN"),
+        (&["check", "-", "-"], "only one of WORK and PLAN"),
+        (&["check", SMALL], "<PLAN>"),
+        (&["model", "resnet51"], "known are resnet50"),
+        (&["model", "resnet50:batch=0"], "batch must be an integer"),
+        (&["plan", "resnet50:size=3"], "it has batch"),
+        (&["import", "chain", "c.json"], "unrecognized subcommand"),
+        (&["import", "pytorch", "t.json", "--device", "tpu"], "cuda, cpu"),
+    ] {
+        folder.run(arguments).fails(2, &[words]);
+    }
+    assert!(folder.files().is_empty());
+}
+
+#[test]
+fn what_comes_later_is_not_promised() {
+    let folder = Folder::new();
+    let help = folder.run(&["--help"]).done().stdout;
+    assert!(help.contains("\n  import "), "{help}");
+    for command in ["compare", "devices", "conformance"] {
+        assert!(!help.contains(&format!("\n  {command} ")), "{command}");
+    }
+    for backend in ["vulkan", "cuda"] {
+        folder.run(&["run", SMALL, "--backend", backend]).fails(1, &[backend, "not built yet"]);
+    }
+}
+
+#[test]
+fn malformed_work_is_named_with_the_place() {
+    let folder = Folder::new();
+    let whole = compress(GRAPH.as_bytes());
+    folder.write("empty.json", "");
+    folder.write("text.json", "hello");
+    folder.write("cut.json", &GRAPH[..GRAPH.len() / 2]);
+    folder.write("cut.json.gz", &whole[..whole.len() - 9]);
+    folder.write("other.json", GRAPH.replace("graph.v1", "graph.v2"));
+    folder.write("kind.json", GRAPH.replace(r#""kind":"state""#, r#""kind":"weight""#));
+    folder.write("range.json", GRAPH.replace("[0]", "[7]"));
+    folder.write("bytes.json", GRAPH.replace(r#""bytes":4"#, r#""bytes":0"#));
+    folder.write("machine.json", r#"{"format":"spillway.machine.v1"}"#);
+    for (file, words) in [
+        ("missing.json", &["cannot be read"][..]),
+        ("empty.json", &["the file is empty"]),
+        ("text.json", &["line 1 column 1"]),
+        ("cut.json", &["line 1 column"]),
+        ("cut.json.gz", &["gzip data is damaged"]),
+        ("other.json", &["spillway.graph.v2", "unknown"]),
+        ("kind.json", &["tensors[0].kind", "weight"]),
+        ("range.json", &["op 0 (\"o\")", "tensor 7"]),
+        ("bytes.json", &["tensor 0 (\"w\")", "zero bytes"]),
+        ("machine.json", &["spillway.machine.v1", "spillway.graph.v1 is expected"]),
+        (".", &["cannot be read"]),
+    ] {
+        for arguments in
+            [&["plan", file, "-o", "plan.json"][..], &["check", file, "p"], &["run", file]]
+        {
+            let ran = folder.run(arguments).fails(2, words);
+            assert!(ran.stderr.starts_with(&format!("error: {file}: ")), "{ran:?}");
+            assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
+        }
+    }
+    assert!(!folder.path("plan.json").exists());
+}
+
+#[test]
+fn malformed_plans_and_machines_are_named_with_the_place() {
+    let folder = Folder::new();
+    folder.run(&["plan", SMALL, "-o", "plan.json"]).done();
+    let plan = std::fs::read_to_string(folder.path("plan.json")).unwrap();
+    folder.write("empty.json", "");
+    folder.write("step.json", plan.replacen("\"launch\"", "\"lunch\"", 1));
+    folder.write("graph.json", GRAPH);
+    let machine = r#"{"format":"spillway.machine.v1","name":"m","device_bytes":1,"host_bytes":1,"chunk_bytes":0,"h2d_bytes_per_s":1,"d2h_bytes_per_s":1,"transfer_latency_ns":0,"map_ns_per_chunk":0,"unmap_ns_per_chunk":0}"#;
+    folder.write("chunk.json", machine);
+    for (file, words) in [
+        ("missing.json", &["cannot be read"][..]),
+        ("empty.json", &["the file is empty"]),
+        ("step.json", &["steps[", "lunch"]),
+        ("graph.json", &["spillway.plan.v1 is expected"]),
+    ] {
+        folder.run(&["check", SMALL, file]).fails(2, words).fails(2, &[file]);
+        folder.run(&["run", SMALL, "--plan", file]).fails(2, words).fails(2, &[file]);
+    }
+    folder.run(&["plan", SMALL, "-m", "chunk.json"]).fails(2, &["chunk.json", "chunk_bytes"]);
+}
+
+#[test]
+fn chains_and_placements_are_not_supported_yet() {
+    let folder = Folder::new();
+    folder.write("chain.json", r#"{"format":"spillway.chain.v1","name":"c"}"#);
+    folder.run(&["plan", "chain.json"]).fails(1, &["chain.json: ", "not supported yet"]);
+    folder.run(&["plan", SMALL, "-o", "plan.json"]).done();
+    let plan = std::fs::read_to_string(folder.path("plan.json")).unwrap();
+    folder.write("placed.json", plan.replacen("\"steps\"", "\"placements\":[],\"steps\"", 1));
+    folder.run(&["check", SMALL, "placed.json"]).fails(1, &["placed.json: placements"]);
+}
+
+#[test]
+fn lists_need_nothing_else() {
+    let folder = Folder::new();
+    for arguments in [
+        &["plan", "--machine", "list"][..],
+        &["run", "-m", "list"],
+        &["check", "--machine=list"],
+        &["plan", SMALL, "--machine", "list", "--json"],
+    ] {
+        let list = folder.run(arguments).done().stdout;
+        assert!(list.contains("v100-pcie3 (default)") && list.contains("h200-pcie5"), "{list}");
+    }
+    let models = folder.run(&["model", "list"]).done().stdout;
+    assert!(models.contains("resnet152") && models.contains("batch=32"), "{models}");
+    folder.run(&["--version"]).done();
+}
+
+/// A reader that goes away early is not an error, and certainly no panic.
+#[cfg(unix)]
+#[test]
+fn a_closed_pipe_is_quiet() {
+    use std::process::{Command, Stdio};
+    for arguments in [&["model", "resnet152"][..], &["plan", SMALL, "--json"], &["model", "list"]] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_spillway"))
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && !stderr.contains("panicked"), "{arguments:?}: {stderr}");
+    }
+}
