@@ -248,11 +248,15 @@ pub fn plan<'o>(
     }
     let mut scratch = scratch.reborrow();
     let Output { steps, schedule, resident, arena, pools } = output;
-    let mut desk = Desk { request, steps, schedule, resident, pools };
+    let mut desk = Desk { request, steps, schedule, resident, pools, host_shortage_bytes: None };
     let memory = Memory::new(request, Need::of(strategy), arena, &mut scratch)?;
     let uses = Uses::new(request.graph, &mut scratch)?;
     let ground = Ground { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
     let Some(best) = desk.best(strategy, &ground, &mut scratch)? else {
+        if let Some(needed_bytes) = desk.host_shortage_bytes {
+            let host_bytes = request.machine.host_bytes;
+            return Err(PlanError::HostMemory { needed_bytes, host_bytes }.into());
+        }
         let (min_feasible_bytes, op) = min_feasible(request, strategy, arena, &mut scratch)?;
         return Err(PlanningError::Infeasible { min_feasible_bytes, op });
     };
@@ -286,6 +290,8 @@ struct Desk<'d, 'r> {
     schedule: &'d mut [Scheduled],
     resident: &'d mut [Resident],
     pools: &'d mut [Pool],
+    /// The least host memory of the lists that need more than there is.
+    host_shortage_bytes: Option<u64>,
 }
 
 impl Desk<'_, '_> {
@@ -321,7 +327,7 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// Writes a list and judges it; none where it does not fit the budget.
+    /// Writes a list and judges it; none where it does not fit the budget or the host.
     fn try_out(
         &mut self,
         recipe: Recipe,
@@ -343,7 +349,9 @@ impl Desk<'_, '_> {
             predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;
         let (needed_bytes, host_bytes) = (predicted.host_bytes, machine.host_bytes);
         if needed_bytes > host_bytes {
-            return Err(PlanError::HostMemory { needed_bytes, host_bytes }.into());
+            let least = self.host_shortage_bytes.get_or_insert(needed_bytes);
+            *least = needed_bytes.min(*least);
+            return Ok(None);
         }
         Ok(Some(Candidate { recipe, lengths, predicted }))
     }
