@@ -1,8 +1,8 @@
 //! Planners: each turns a graph into a plan and knows no backend.
 //!
-//! A strategy only chooses what moves when. They share the memory layout ([`memory`]) and
-//! the [`builder`], which keeps residency, host copies and occupancy, decides whether an
-//! evict needs an offload, and closes the cycle.
+//! A strategy only chooses what moves when. All share the division of memory (`memory`) and
+//! the `builder`, which keeps residency, host copies and occupancy, decides whether an evict
+//! needs an offload, and closes the cycle.
 
 mod builder;
 mod in_core;
@@ -64,7 +64,7 @@ pub struct Request<'a> {
 /// Room for a plan, owned by the caller.
 #[derive(Debug)]
 pub struct Output<'o> {
-    /// At least [`min_steps`]; more is never needed than [`max_steps`].
+    /// The list; [`max_steps`] are always enough, and a fraction of that mostly is.
     pub steps: &'o mut [Step],
     /// As many as steps; working memory only.
     pub schedule: &'o mut [Scheduled],

@@ -4,10 +4,10 @@
 //! with [`lower`](crate::lower()). It proves, from the waits alone, that in no execution
 //! that respects them
 //!
-//! - an op reads anything but the current value of a tensor ([`order`], [`values`]),
-//! - memory is overwritten, on the device or the host, while it is still used ([`races`]),
-//! - an object has two owners, or a pool gives out more than it has ([`grants`]),
-//! - a value is lost, or an iteration ends otherwise than it began ([`values`]).
+//! - an op reads anything but the current value of a tensor (`order`, `values`),
+//! - memory is overwritten, on the device or the host, while it is still used (`races`),
+//! - an object has two owners, or a pool gives out more than it has (`grants`),
+//! - a value is lost, or an iteration ends otherwise than it began (`values`).
 
 mod arena;
 mod clocks;
