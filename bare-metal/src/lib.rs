@@ -132,7 +132,7 @@ pub fn digest(memory: &mut [u64; WORDS]) -> Result<u64, Failure> {
     };
     let launch = Step::Launch(OpId(0));
     let mut steps = [launch; STEPS];
-    let mut schedule = [Scheduled { step: launch, index: 0, waits: [None; 3] }; STEPS];
+    let mut schedule = [Scheduled::EMPTY; STEPS];
     let part = Part::whole(TensorId(0));
     let mut resident = [Resident { part, host_copy: false }; TENSORS];
     let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; TENSORS];
@@ -147,7 +147,7 @@ pub fn digest(memory: &mut [u64; WORDS]) -> Result<u64, Failure> {
     let request = Request { graph: &graph, machine: &machine, budget_bytes: machine.device_bytes };
     let plan =
         planner::plan(&request, Strategy::Auto, output, &mut scratch).map_err(Failure::Planning)?;
-    let mut lowered = [Scheduled { step: launch, index: 0, waits: [None; 3] }; STEPS];
+    let mut lowered = [Scheduled::EMPTY; STEPS];
     let schedule = lower(&graph, &machine, &plan, &mut lowered, &mut scratch)
         .map_err(|error| Failure::Verify(error.into()))?;
     verify(&graph, &machine, &plan, &schedule, &mut scratch).map_err(Failure::Verify)?;

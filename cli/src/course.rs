@@ -117,7 +117,7 @@ impl<'c> Clock<'c> {
     fn spans(&self, lap: usize) -> impl Iterator<Item = Span> {
         let steps = self.verified.schedule().steps.iter().enumerate();
         steps.filter_map(move |(step, entry)| {
-            let stream = Stream::of(&entry.step)?;
+            let stream = entry.stream?;
             let end_ns = self.timeline.end_ns(lap, stream, entry.index);
             let start_ns = end_ns.saturating_sub(self.durations_ns[step]);
             let previous_end_ns = match (entry.index.checked_sub(1), lap.checked_sub(1)) {

@@ -135,9 +135,10 @@ impl<'a> Executor<'a> {
             .try_for_each(|point| device.block_until(point))
             .and_then(|()| kernels.fill_inputs(device, iteration + 1))
             .map_err(|error| Fault::Device(error).at(Moment::Inputs(iteration + 1)))?;
-        for (step, entry) in (0..).zip(self.verified.schedule().steps) {
-            self.enqueue(device, kernels, step, entry)
-                .map_err(|fault| fault.at(Moment::Step { iteration, step }))?;
+        let steps = self.verified.plan().steps.iter().zip(self.verified.schedule().steps);
+        for (at, (step, entry)) in (0..).zip(steps) {
+            self.enqueue(device, kernels, (at, step), entry)
+                .map_err(|fault| fault.at(Moment::Step { iteration, step: at }))?;
         }
         Ok(())
     }
@@ -147,15 +148,15 @@ impl<'a> Executor<'a> {
         &mut self,
         device: &mut B,
         kernels: &mut K,
-        step: u32,
+        (at, step): (u32, &Step),
         entry: &Scheduled,
     ) -> Result<(), Fault<B::Error>> {
         self.memory.reclaim(device)?;
         let waits = self.points.awaited(&entry.waits, self.iterations);
-        match entry.step {
+        match *step {
             Step::Prefetch(part) => {
                 self.wait(device, Stream::Upload, waits)?;
-                let value = self.inputs.arrives(part.tensor, step, self.iterations);
+                let value = self.inputs.arrives(part.tensor, at, self.iterations);
                 self.upload(device, part, value)?;
                 self.signal(device, Stream::Upload, entry)?;
             }

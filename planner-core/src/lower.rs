@@ -71,8 +71,8 @@ pub(crate) fn lower_pieces<'o>(
     let mut hazards = Hazards::new(graph, pieces, &mut scratch)?;
     for _lap in 0..2 {
         hazards.start_lap(stream_steps);
-        for (entry, needs) in out.iter().zip(&mut *needs) {
-            *needs = hazards.walk(graph, pieces, entry);
+        for ((step, entry), needs) in plan.steps.iter().zip(&*out).zip(&mut *needs) {
+            *needs = hazards.walk(graph, pieces, step, i64::from(entry.index));
         }
     }
     memory_needs(graph, plan, pieces, out, stream_steps, needs, &mut scratch)?;
@@ -83,9 +83,9 @@ pub(crate) fn lower_pieces<'o>(
 /// Fills in each step's place on its stream; returns how many steps each stream has.
 fn number_steps(plan: &Plan<'_>, out: &mut [Scheduled]) -> [u32; 3] {
     let mut counts = [0; 3];
-    for (entry, &step) in out.iter_mut().zip(plan.steps) {
-        *entry = Scheduled { step, index: 0, waits: [None; 3] };
-        if let Some(stream) = Stream::of(&step) {
+    for (entry, step) in out.iter_mut().zip(plan.steps) {
+        *entry = Scheduled { stream: Stream::of(step), ..Scheduled::EMPTY };
+        if let Some(stream) = entry.stream {
             entry.index = counts[stream as usize];
             counts[stream as usize] += 1;
         }
@@ -147,9 +147,8 @@ impl<'a> Hazards<'a> {
 
     /// What a step must wait for (for an evict: what must have ended before its memory is
     /// free), memory apart. Then the step counts as done.
-    fn walk(&mut self, graph: &Graph<'_>, pieces: &Pieces<'_>, entry: &Scheduled) -> Points {
-        let now = i64::from(entry.index);
-        match entry.step {
+    fn walk(&mut self, graph: &Graph<'_>, pieces: &Pieces<'_>, step: &Step, now: i64) -> Points {
+        match *step {
             Step::Launch(op) => {
                 let (mut upload, mut download) = (NEVER, NEVER);
                 for &tensor in graph.operands_of(op) {
@@ -361,11 +360,11 @@ fn memory_needs(
 ) -> Result<(), PlanError> {
     let mut residency = Residency::at_start(plan, pieces, scratch)?;
     let mut queues = Queues::new(out.len(), plan.pools.len(), scratch)?;
-    let mut walk = MemoryWalk { graph, plan, pieces, out, stream_steps };
-    walk.releases(&mut residency, &mut queues, needs)?;
-    residency.check_end(pieces, graph.tensor_ids())?;
+    let walk = MemoryWalk { graph, plan, pieces, out, stream_steps };
+    walk.releases(&mut queues, needs)?;
     walk.allocate_start(&mut queues)?;
-    walk.grants(&mut residency, &mut queues, needs)
+    walk.grants(&mut residency, &mut queues, needs)?;
+    residency.check_end(pieces, graph.tensor_ids())
 }
 
 struct MemoryWalk<'w, 'a> {
@@ -382,33 +381,22 @@ impl MemoryWalk<'_, '_> {
     }
 
     /// Lists every release of an iteration in its pool's queue.
-    fn releases(
-        &mut self,
-        residency: &mut Residency<'_>,
-        queues: &mut Queues<'_>,
-        needs: &[Points],
-    ) -> Result<(), PlanError> {
-        for (at, entry) in self.out.iter().enumerate() {
+    fn releases(&self, queues: &mut Queues<'_>, needs: &[Points]) -> Result<(), PlanError> {
+        for (at, (step, entry)) in self.plan.steps.iter().zip(self.out).enumerate() {
             let overflow = PlanError::Overflow(Self::place(at));
-            match entry.step {
-                Step::Prefetch(part) => {
-                    residency.allocate(self.pieces, part, Self::place(at))?;
-                }
+            match *step {
                 Step::Launch(op) => {
-                    for &tensor in self.graph.writes(op) {
-                        residency.write(self.pieces, tensor);
-                    }
                     if let Some((pool, objects)) = self.pieces.workspace(self.graph, op) {
                         let done = [i64::from(entry.index), NEVER, NEVER];
                         queues.release(at as u32, pool, objects, done).ok_or(overflow)?;
                     }
                 }
-                Step::Evict(part) => {
-                    let objects = residency.release(self.pieces, part, Self::place(at))?;
+                Step::Evict(part) if !self.pieces.in_arena(part.tensor) => {
+                    let objects = self.pieces.part_objects(part);
                     let pool = self.pieces.pool(part.tensor);
                     queues.release(at as u32, pool, objects, needs[at]).ok_or(overflow)?;
                 }
-                Step::Offload(_) => {}
+                _ => {}
             }
         }
         Ok(())
@@ -442,8 +430,8 @@ impl MemoryWalk<'_, '_> {
         queues: &mut Queues<'_>,
         needs: &mut [Points],
     ) -> Result<(), PlanError> {
-        for (at, entry) in self.out.iter().enumerate() {
-            match entry.step {
+        for (at, step) in self.plan.steps.iter().enumerate() {
+            match *step {
                 Step::Prefetch(part) => {
                     let objects = residency.allocate(self.pieces, part, Self::place(at))?;
                     if objects == 0 {
@@ -517,7 +505,7 @@ impl MemoryWalk<'_, '_> {
         }
         let count = self.plan.pools[pool].count;
         let release_done = |step: u32| match self.out[step as usize] {
-            Scheduled { step: Step::Launch(_), index, .. } => [i64::from(index), NEVER, NEVER],
+            Scheduled { stream: Some(_), index, .. } => [i64::from(index), NEVER, NEVER],
             _ => needs[step as usize],
         };
         let granted = queues.grant(at as u32, pool, count, self.stream_steps, release_done);
@@ -571,7 +559,7 @@ impl<'a> Clocks<'a> {
     fn sweep(&mut self, out: &[Scheduled], needs: &[Points]) -> bool {
         let mut changed = false;
         for (entry, needs) in out.iter().zip(needs) {
-            let Some(stream) = Stream::of(&entry.step) else { continue };
+            let Some(stream) = entry.stream else { continue };
             let mut clock = self.before(stream, entry.index);
             self.mark(stream as usize, i64::from(entry.index) - 1);
             for (s, &need) in needs.iter().enumerate() {
@@ -634,7 +622,7 @@ impl<'a> Clocks<'a> {
     /// Writes down the waits that no other wait implies.
     fn reduce(&self, out: &mut [Scheduled], needs: &[Points]) {
         for (entry, needs) in out.iter_mut().zip(needs) {
-            let stream = Stream::of(&entry.step);
+            let stream = entry.stream;
             let own = stream.map(|stream| stream as usize);
             let before = stream.map_or([NEVER; 3], |stream| self.before(stream, entry.index));
             for (s, &need) in needs.iter().enumerate() {

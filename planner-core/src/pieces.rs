@@ -148,6 +148,12 @@ impl<'a> Pieces<'a> {
         if self.in_arena(tensor) { 0 } else { self.range(tensor, piece).1 }
     }
 
+    /// The objects of a part.
+    #[must_use]
+    pub fn part_objects(&self, part: Part) -> u64 {
+        if part.is_whole() { self.objects(part.tensor) } else { part.count }
+    }
+
     /// Whether a part is every object of its tensor.
     #[must_use]
     pub fn covers_tensor(&self, part: Part) -> bool {

@@ -50,11 +50,11 @@ pub struct Wait {
     pub laps: u32,
 }
 
-/// One step of a schedule.
+/// When one step of a plan runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheduled {
-    /// What it does.
-    pub step: Step,
+    /// The stream that takes it; none for an evict.
+    pub stream: Option<Stream>,
     /// Its position within its stream and iteration (for an evict, without meaning).
     pub index: u32,
     /// What must have ended before it starts, by stream. For an evict, which is on no
@@ -62,10 +62,15 @@ pub struct Scheduled {
     pub waits: [Option<Wait>; 3],
 }
 
-/// The steps of one iteration, in list order, which is the order of submission.
+impl Scheduled {
+    /// What room for a schedule is filled with.
+    pub const EMPTY: Self = Self { stream: None, index: 0, waits: [None; 3] };
+}
+
+/// When the steps of one iteration run, in list order, which is the order of submission.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule<'a> {
-    /// The steps; entry `i` is step `i` of the plan.
+    /// Entry `i` says when step `i` of the plan runs.
     pub steps: &'a [Scheduled],
     /// Number of steps of each stream.
     pub stream_steps: [u32; 3],

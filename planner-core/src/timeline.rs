@@ -167,7 +167,7 @@ impl<'a> Timeline<'a> {
         let mut free_ns = [0u64; 3];
         for lap in 0..LAPS as usize {
             for (entry, &duration_ns) in schedule.steps.iter().zip(durations_ns) {
-                let Some(stream) = Stream::of(&entry.step) else { continue };
+                let Some(stream) = entry.stream else { continue };
                 let mut start_ns = free_ns[stream as usize];
                 for (wait, first) in entry.waits.iter().zip(first) {
                     if let Some(wait) = wait

@@ -70,7 +70,7 @@ fn nothing_is_allocated() {
     ];
     let mut memory = vec![0; words.into_iter().max().unwrap()];
     let launch = Step::Launch(OpId(0));
-    let empty = Scheduled { step: launch, index: 0, waits: [None; 3] };
+    let empty = Scheduled::EMPTY;
     let mut list = vec![launch; steps];
     let mut schedule = vec![empty; steps];
     let mut lowered = vec![empty; steps];

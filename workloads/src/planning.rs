@@ -15,7 +15,6 @@ use planner_core::{
 };
 
 const STEP: Step = Step::Launch(OpId(0));
-const SCHEDULED: Scheduled = Scheduled { step: STEP, index: 0, waits: [None; 3] };
 const RESIDENT: Resident = Resident { part: Part::whole(TensorId(0)), host_copy: false };
 const PLACEMENT: ArenaPlacement = ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 };
 
@@ -131,7 +130,7 @@ impl Room {
             }
         }
         at_least(&mut self.steps, limits.steps, STEP);
-        at_least(&mut self.schedule, limits.steps, SCHEDULED);
+        at_least(&mut self.schedule, limits.steps, Scheduled::EMPTY);
         at_least(&mut self.resident, limits.tensors, RESIDENT);
         at_least(&mut self.arena, limits.tensors, PLACEMENT);
         at_least(&mut self.pools, limits.pools, Pool { object_bytes: 1, count: 0 });
@@ -170,7 +169,7 @@ pub fn schedule(
     machine: &Machine,
     plan: &Plan<'_>,
 ) -> Result<OwnedSchedule, PlanError> {
-    let mut steps = vec![SCHEDULED; plan.steps.len()];
+    let mut steps = vec![Scheduled::EMPTY; plan.steps.len()];
     let mut memory = vec![0; lower::scratch_words(&limits(graph, plan))];
     let scratch = &mut Scratch::new(&mut memory);
     let stream_steps = lower(graph, machine, plan, &mut steps, scratch)?.stream_steps;

@@ -4,8 +4,8 @@
 use backend_sim::{SimDevice, SimError, SimKernels};
 use planner_core::plan::{ArenaPlacement, Pool, Prediction, Resident};
 use planner_core::{
-    ExecuteError, Executor, Graph, Kind, Limits, Machine, Op, OpId, Part, Plan, Schedule,
-    Scheduled, Scratch, Step, Tensor, TensorId, Verified, executor, lower, timeline, verify,
+    ExecuteError, Executor, Graph, Kind, Limits, Machine, Op, Part, Plan, Schedule, Scheduled,
+    Scratch, Step, Tensor, TensorId, Verified, executor, lower, timeline, verify,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -104,9 +104,6 @@ pub(crate) fn limits(graph: &Graph<'_>, plan: &Plan<'_>) -> Limits {
     }
 }
 
-pub(crate) const NO_STEP: Scheduled =
-    Scheduled { step: Step::Launch(OpId(0)), index: 0, waits: [None; 3] };
-
 pub(crate) fn lowered<'o>(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -114,7 +111,7 @@ pub(crate) fn lowered<'o>(
     out: &'o mut Vec<Scheduled>,
 ) -> Schedule<'o> {
     let mut memory = vec![0; lower::scratch_words(&limits(graph, plan))];
-    out.resize(plan.steps.len(), NO_STEP);
+    out.resize(plan.steps.len(), Scheduled::EMPTY);
     lower(graph, machine, plan, out, &mut Scratch::new(&mut memory)).unwrap()
 }
 

@@ -31,7 +31,7 @@ impl<'a> Inputs<'a> {
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
         let graph = verified.graph();
-        let steps = verified.schedule().steps;
+        let (steps, schedule) = (verified.plan().steps, verified.schedule().steps);
         let tensors = graph.tensors().len();
         let mut inputs = Self {
             last_read: scratch.take(tensors, 0)?,
@@ -39,18 +39,18 @@ impl<'a> Inputs<'a> {
             last_prefetch: [None; 2],
             last_offload: None,
         };
-        for (position, entry) in (1..).zip(steps) {
-            if let Step::Launch(op) = entry.step {
+        for (position, step) in (1..).zip(steps) {
+            if let Step::Launch(op) = *step {
                 for tensor in graph.reads(op) {
                     inputs.last_read[tensor.index()] = position;
                 }
             }
         }
         let is_input = |part: Part| graph.tensor(part.tensor).kind == Kind::Input;
-        for (step, entry) in (0..).zip(steps) {
-            match entry.step {
+        for (at, (step, entry)) in (0..).zip(steps.iter().zip(schedule)) {
+            match *step {
                 Step::Prefetch(part) if is_input(part) => {
-                    let next = inputs.is_next(part.tensor, step);
+                    let next = inputs.is_next(part.tensor, at);
                     inputs.last_prefetch[usize::from(next)] = Some(entry.index);
                 }
                 Step::Offload(part) if is_input(part) => inputs.last_offload = Some(entry.index),

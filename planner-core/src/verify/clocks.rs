@@ -1,12 +1,13 @@
 //! Vector clocks: what is known to have ended, from the waits alone.
 
 use super::{NEVER, Points, VerifyError, later, seen_later};
-use crate::plan::Plan;
+use crate::plan::{Plan, Step};
 use crate::schedule::{Schedule, Scheduled, Stream, Wait};
 use crate::scratch::{Limits, Scratch, words};
 
 /// The clocks of one schedule.
 pub(super) struct Clocks<'a> {
+    plan: Plan<'a>,
     schedule: Schedule<'a>,
     /// For each step on a stream, the last step of every stream that has ended when it has;
     /// one stream behind the other.
@@ -23,14 +24,14 @@ impl<'a> Clocks<'a> {
     /// Checks that the schedule is one of this plan and that its waits can be met, then
     /// lets iterations pass until the clocks, relative to the iteration, no longer change.
     pub(super) fn new(
-        plan: &Plan<'_>,
+        plan: &Plan<'a>,
         schedule: &Schedule<'a>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, VerifyError> {
         let steps = schedule.steps.len();
         let ended = scratch.take(steps, [NEVER; 3])?;
         let position = scratch.take(steps, 0u32)?;
-        let mut clocks = Self { schedule: *schedule, ended, position };
+        let mut clocks = Self { plan: *plan, schedule: *schedule, ended, position };
         clocks.check_steps(plan)?;
         for (at, entry) in (0..).zip(schedule.steps) {
             clocks.check_waits(at, entry)?;
@@ -43,10 +44,10 @@ impl<'a> Clocks<'a> {
     fn check_steps(&mut self, plan: &Plan<'_>) -> Result<(), VerifyError> {
         let mut counts = [0u32; 3];
         for (at, entry) in (0..).zip(self.schedule.steps) {
-            if plan.steps.get(at as usize) != Some(&entry.step) {
+            if plan.steps.get(at as usize).map(Stream::of) != Some(entry.stream) {
                 return Err(VerifyError::NotThisPlan { step: at });
             }
-            let Some(stream) = Stream::of(&entry.step) else { continue };
+            let Some(stream) = entry.stream else { continue };
             let count = &mut counts[stream as usize];
             if entry.index != *count || *count >= self.schedule.stream_steps[stream as usize] {
                 return Err(VerifyError::NotThisPlan { step: at });
@@ -68,7 +69,7 @@ impl<'a> Clocks<'a> {
         for (stream, wait) in Stream::ALL.into_iter().zip(entry.waits) {
             let Some(wait) = wait else { continue };
             let exists = wait.index < self.schedule.stream_steps[stream as usize];
-            let own = Stream::of(&entry.step) == Some(stream);
+            let own = entry.stream == Some(stream);
             let listed_before = |wait: Wait| {
                 wait.laps > 0 || self.position[self.slot(stream as usize, wait.index)] < at
             };
@@ -92,7 +93,7 @@ impl<'a> Clocks<'a> {
         *reached = reached.map(|points| seen_later(points, 1, stream_steps));
         let mut changed = false;
         for entry in self.schedule.steps {
-            let Some(stream) = Stream::of(&entry.step) else { continue };
+            let Some(stream) = entry.stream else { continue };
             let mut clock = later(reached[stream as usize], self.waited_for(entry));
             clock[stream as usize] = i64::from(entry.index);
             let slot = self.slot(stream as usize, entry.index);
@@ -117,9 +118,10 @@ impl<'a> Clocks<'a> {
         clock
     }
 
-    /// The steps of an iteration, in list order.
-    pub(super) fn steps(&self) -> impl Iterator<Item = (u32, &'a Scheduled)> + use<'a> {
-        (0..).zip(self.schedule.steps)
+    /// The steps of an iteration, in list order, each with its position on its stream.
+    pub(super) fn steps(&self) -> impl Iterator<Item = (u32, &'a Step, i64)> + use<'a> {
+        let indices = self.schedule.steps.iter().map(|entry| i64::from(entry.index));
+        (0..).zip(self.plan.steps).zip(indices).map(|((at, step), index)| (at, step, index))
     }
 
     pub(super) fn stream_steps(&self) -> [u32; 3] {
@@ -130,7 +132,7 @@ impl<'a> Clocks<'a> {
     /// evict: counts as free) is not known to have ended.
     pub(super) fn missing(&self, at: u32, must: Points) -> Option<Stream> {
         let entry = &self.schedule.steps[at as usize];
-        let own = Stream::of(&entry.step);
+        let own = entry.stream;
         let known = match own {
             Some(stream) => self.ended[self.slot(stream as usize, entry.index)],
             None => self.waited_for(entry),

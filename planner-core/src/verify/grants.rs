@@ -125,15 +125,15 @@ impl<'a> Releases<'a> {
         let sum = scratch.take(count, 0u64)?;
         let done = scratch.take(count, [NEVER; 3])?;
         let next = scratch.take(plan.pools.len(), 0u32)?;
-        for (at, entry) in clocks.steps() {
-            let Some((pool, objects)) = release(&entry.step) else { continue };
+        for (at, entry, now) in clocks.steps() {
+            let Some((pool, objects)) = release(entry) else { continue };
             let slot = (first[pool] + next[pool]) as usize;
             let (mut before, mut points) = (0u64, [NEVER; 3]);
             if next[pool] > 0 {
                 (before, points) = (sum[slot - 1], done[slot - 1]);
             }
-            let free = match entry.step {
-                Step::Launch(_) => [i64::from(entry.index), NEVER, NEVER],
+            let free = match entry {
+                Step::Launch(_) => [now, NEVER, NEVER],
                 _ => freed[at as usize],
             };
             step[slot] = at;

@@ -5,7 +5,6 @@ use super::{NEVER, Points, VerifyError};
 use crate::graph::{Graph, OpId, TensorId};
 use crate::pieces::Pieces;
 use crate::plan::{Part, Step};
-use crate::schedule::Scheduled;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use core::ops::Range;
 
@@ -41,12 +40,12 @@ pub(super) fn check<'a>(
     let steps = clocks.steps().count();
     let freed = scratch.take(steps, [NEVER; 3])?;
     let mut uses = Uses::new(graph, pieces, scratch)?;
-    for (_, entry) in clocks.steps() {
-        uses.step(graph, pieces, entry);
+    for (_, step, now) in clocks.steps() {
+        uses.step(graph, pieces, step, now);
     }
     uses.next_iteration(clocks.stream_steps());
-    for (at, entry) in clocks.steps() {
-        let (must, tensor) = uses.step(graph, pieces, entry);
+    for (at, step, now) in clocks.steps() {
+        let (must, tensor) = uses.step(graph, pieces, step, now);
         if let Some(stream) = clocks.missing(at, must) {
             return Err(VerifyError::Race { step: at, stream, tensor });
         }
@@ -95,10 +94,10 @@ impl<'a> Uses<'a> {
         &mut self,
         graph: &Graph<'_>,
         pieces: &Pieces<'_>,
-        entry: &Scheduled,
+        step: &Step,
+        now: i64,
     ) -> (Points, TensorId) {
-        let now = i64::from(entry.index);
-        match entry.step {
+        match *step {
             Step::Launch(op) => self.launch(graph, pieces, op, now),
             Step::Prefetch(part) => (self.prefetch(graph, pieces, part, now), part.tensor),
             Step::Offload(part) => {
