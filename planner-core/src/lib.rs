@@ -1,4 +1,74 @@
 //! Plans every memory transfer of a computation that is larger than its device.
+//!
+//! ```text
+//! Graph ──► planner ──► Plan ──► lower ──► Schedule ──► verify ──► Verified ──► Executor ──► backend
+//! checked                steps in           the waits               no race,     one loop
+//! once                   list order         between steps           in budget
+//! ```
+//!
+//! Data moves from left to right and never back. A [`Graph`] is checked by its constructor.
+//! A [`Plan`] is untrusted, wherever it comes from. [`lower()`] turns it into three streams
+//! and the waits between them; [`verify()`] believes neither, and makes the only thing that an
+//! [`Executor`] runs. What a backend must provide is in [`mod@backend`].
+//!
+//! Nothing here allocates or panics: inputs are slices, outputs are the caller's slices,
+//! and working memory is a [`Scratch`] over words of the caller's. Beside each function
+//! that needs some stands a `const fn` that says how much.
+//!
+//! # A complete example
+//!
+//! Three layers of which the device holds two: plan, lower, and prove.
+//!
+//! ```
+//! use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
+//! use planner_core::planner::{self, Output, Request, Strategy};
+//! use planner_core::{
+//!     Graph, Kind, Limits, Machine, Op, OpId, Scheduled, Scratch, Step, Tensor, TensorId,
+//!     lower, verify,
+//! };
+//!
+//! // The input, three weights, and what each layer computes: 4 MiB each.
+//! let mib = 1 << 20;
+//! let tensor = |kind| Tensor { bytes: 4 * mib, kind };
+//! let (state, temporary) = (tensor(Kind::State), tensor(Kind::Temporary));
+//! let tensors = [tensor(Kind::Input), state, state, state, temporary, temporary, temporary];
+//! // Each layer reads a value and its weight, and writes the next value.
+//! let operands = [0, 1, 4, 4, 2, 5, 5, 3, 6].map(TensorId);
+//! let layer = |first_operand| Op {
+//!     time_ns: 1_000_000, workspace_bytes: 0, first_operand, reads: 2, writes: 1,
+//! };
+//! let ops = [layer(0), layer(3), layer(6)];
+//!
+//! let mut memory = [0; 4096];
+//! let mut scratch = Scratch::new(&mut memory);
+//! let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow())?;
+//! let machine = Machine {
+//!     device_bytes: 16 * mib, host_bytes: 1 << 30, chunk_bytes: 2 * mib,
+//!     h2d_bytes_per_s: 12_000_000_000, d2h_bytes_per_s: 12_000_000_000,
+//!     transfer_latency_ns: 10_000, map_ns_per_chunk: 0, unmap_ns_per_chunk: 0,
+//! };
+//!
+//! // Room for the answer.
+//! let mut steps = [Step::Launch(OpId(0)); 64];
+//! let mut schedule = [Scheduled::EMPTY; 64];
+//! let mut resident = [Resident { part: Part::whole(TensorId(0)), host_copy: false }; 7];
+//! let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; 7];
+//! let mut pools = [Pool { object_bytes: 1, count: 0 }];
+//! let output = Output {
+//!     steps: &mut steps, schedule: &mut schedule, resident: &mut resident,
+//!     arena: &mut arena, pools: &mut pools,
+//! };
+//! let request = Request { graph: &graph, machine: &machine, budget_bytes: 16 * mib };
+//! let plan = planner::plan(&request, Strategy::Auto, output, &mut scratch)?;
+//! assert!(plan.predicted.peak_bytes <= 16 * mib);
+//!
+//! let mut steps = [Scheduled::EMPTY; 64];
+//! let schedule = lower(&graph, &machine, &plan, &mut steps, &mut scratch)?;
+//! let verified = verify(&graph, &machine, &plan, &schedule, &mut scratch)?;
+//! // `Executor::start(&verified, …)` runs it on any backend.
+//! # let _ = verified;
+//! # Ok::<(), Box<dyn core::error::Error>>(())
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -22,8 +22,8 @@ type Points = [i64; 3];
 /// Before everything.
 const NEVER: i64 = i64::MIN;
 
-/// Words of scratch that [`lower`] asks for: per step 8, per tensor 6, per piece 4, per
-/// pool 13, rounded up.
+/// Words of scratch that [`lower`] asks for: per step 7.7, per tensor 5, per piece 3.2, per
+/// pool 12.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     Pieces::scratch_words(limits)

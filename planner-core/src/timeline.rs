@@ -12,8 +12,8 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 /// Iterations that a prediction looks at.
 pub const LAPS: u64 = 8;
 
-/// Words of scratch that [`predict`] asks for: per step 9, and what pieces and footprint
-/// take.
+/// Words of scratch that [`predict`] asks for: per step 9, per tensor 3.2, per piece 1.2, per
+/// pool 1.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     Pieces::scratch_words(limits)

@@ -155,8 +155,8 @@ fn seen_later(points: Points, laps: i64, stream_steps: [u32; 3]) -> Points {
     })
 }
 
-/// Words of scratch that [`verify`] asks for: per step 16, per tensor 7, per operand 1, per
-/// piece 3, per op 1, per pool 9, rounded up.
+/// Words of scratch that [`verify`] asks for: per step 12.3, per tensor 8.7, per operand 1,
+/// per piece 3.3, per op 0.2, per pool 2.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     Pieces::scratch_words(limits)
