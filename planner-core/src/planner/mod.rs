@@ -84,8 +84,8 @@ pub const fn max_steps(limits: &Limits) -> usize {
 }
 
 /// Words of scratch that [`plan`] asks for; of the limits, `steps` is the length of the
-/// output's steps. Per op 1, per operand 2, per tensor 10 words, beside what lowering and
-/// predicting take.
+/// output's steps. Per op 1, per operand 0.5, per tensor 7.7 words, beside what lowering or
+/// predicting takes, whichever is more.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let lower = lower::scratch_words(limits);
