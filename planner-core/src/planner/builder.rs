@@ -124,9 +124,14 @@ impl<'b> Builder<'b> {
         Use(self.upcoming[tensor.index()])
     }
 
+    /// The first use of a tensor in an iteration.
+    pub(super) fn first_use(&self, tensor: TensorId) -> Use {
+        self.uses.first(tensor)
+    }
+
     /// Whether an iteration reads the value that a tensor has at its start.
     pub(super) fn reads_first(&self, tensor: TensorId) -> bool {
-        self.uses.first(tensor).reads()
+        self.first_use(tensor).reads()
     }
 
     pub(super) fn free_objects(&self) -> u64 {

@@ -5,11 +5,16 @@
 //! needs an offload, and closes the cycle.
 
 mod builder;
+mod cache;
+mod fit;
 mod in_core;
+mod lms;
 mod memory;
 mod on_demand;
 mod queue;
+mod residents;
 mod uses;
+mod vdnn;
 mod window;
 
 use crate::graph::{Graph, OpId};
@@ -34,6 +39,14 @@ pub enum Strategy {
     /// Least recently used: evict what was not used for longest when memory is needed, and
     /// prefetch one op ahead.
     OnDemand,
+    /// As many states on the device as fit, the rest streamed one op ahead: the rule of thumb
+    /// of inference servers.
+    Fit,
+    /// Every temporary is swapped out in the longest gap between two of its uses, from
+    /// forward to backward, and fetched one op ahead (vDNN; Rhu et al., 2016).
+    Vdnn,
+    /// What is next used far ahead is swapped out (Large Model Support; Le et al., 2019).
+    Lms(Lms),
     /// The locally adaptive window of Hayakawa & Narihira, section 3.
     Window(Window),
     /// The best of the others by the timeline.
@@ -48,6 +61,16 @@ pub struct Window {
     pub bytes: Option<u64>,
     /// Exactly as published: also copy values that the host holds already.
     pub published: bool,
+}
+
+/// Parameters of [`Strategy::Lms`]; of each that is not given, several are tried in the
+/// timeline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lms {
+    /// The most ops to a tensor's next use over which it stays; at least 1.
+    pub threshold: Option<u32>,
+    /// Ops ahead of that use at which it is swapped in; at most the threshold counts.
+    pub ahead: Option<u32>,
 }
 
 /// What to plan for.
@@ -90,13 +113,15 @@ pub const fn max_steps(limits: &Limits) -> usize {
 pub const fn scratch_words(limits: &Limits) -> usize {
     let lower = lower::scratch_words(limits);
     let predict = timeline::scratch_words(limits);
-    let judge = if lower > predict { lower } else { predict };
-    let write = Builder::scratch_words(limits)
-        + window::scratch_words(limits)
-        + on_demand::scratch_words(limits);
-    memory::scratch_words(limits)
-        + Uses::scratch_words(limits)
-        + if write > judge { write } else { judge }
+    let judge = larger(lower, predict);
+    let strategies = larger(window::scratch_words(limits), vdnn::scratch_words(limits));
+    let strategies = larger(strategies, fit::scratch_words(limits));
+    let write = Builder::scratch_words(limits) + larger(strategies, cache::scratch_words(limits));
+    memory::scratch_words(limits) + Uses::scratch_words(limits) + larger(write, judge)
+}
+
+const fn larger(one: usize, other: usize) -> usize {
+    if one > other { one } else { other }
 }
 
 /// Why there is no plan.
@@ -198,6 +223,9 @@ impl Need {
 enum Recipe {
     InCore { early_inputs: bool },
     OnDemand,
+    Fit,
+    Vdnn,
+    Lms { threshold: u32, ahead: u32 },
     Window { window: Window, bytes: u64 },
 }
 
@@ -207,7 +235,8 @@ const WINDOW_FRACTIONS: [u64; 6] = [1, 4, 8, 16, 32, 64];
 
 impl Strategy {
     /// The recipes of which the best is kept, best guesses first.
-    fn recipes(self, budget_bytes: u64) -> impl Iterator<Item = Recipe> {
+    fn recipes(self, request: &Request<'_>) -> impl Iterator<Item = Recipe> {
+        let (budget_bytes, ops) = (request.budget_bytes, request.graph.ops().len());
         let in_core = matches!(self, Self::InCore | Self::Auto);
         let in_core = [true, false]
             .into_iter()
@@ -215,10 +244,15 @@ impl Strategy {
             .map(|early_inputs| Recipe::InCore { early_inputs });
         let on_demand = matches!(self, Self::OnDemand | Self::Auto);
         let on_demand = on_demand.then_some(Recipe::OnDemand);
+        let fit = (self == Self::Fit).then_some(Recipe::Fit);
+        let vdnn = (self == Self::Vdnn).then_some(Recipe::Vdnn);
+        let lms = if let Self::Lms(lms) = self { Some(lms) } else { None };
+        let lms = lms.into_iter().flat_map(move |lms| lms::grid(lms, ops));
+        let lms = lms.map(|(threshold, ahead)| Recipe::Lms { threshold, ahead });
         let window = match self {
             Self::Window(window) => Some(window),
             Self::Auto => Some(Window::default()),
-            Self::InCore | Self::OnDemand => None,
+            _ => None,
         };
         let given = window.and_then(|window| Some(Recipe::Window { window, bytes: window.bytes? }));
         let tried = window.filter(|window| window.bytes.is_none()).into_iter();
@@ -228,7 +262,7 @@ impl Strategy {
                 Recipe::Window { window, bytes }
             })
         });
-        in_core.chain(on_demand).chain(given).chain(tried)
+        in_core.chain(on_demand).chain(fit).chain(vdnn).chain(lms).chain(given).chain(tried)
     }
 }
 
@@ -308,7 +342,7 @@ impl Desk<'_, '_> {
         };
         let mut best: Option<Candidate> = None;
         let mut written_last = false;
-        for recipe in strategy.recipes(self.request.budget_bytes) {
+        for recipe in strategy.recipes(self.request) {
             let Some(candidate) = self.try_out(recipe, ground, scratch)? else {
                 written_last = false;
                 continue;
@@ -369,6 +403,9 @@ impl Desk<'_, '_> {
         match recipe {
             Recipe::InCore { early_inputs } => Ok(in_core::write(builder, early_inputs)),
             Recipe::OnDemand => on_demand::write(builder, &mut scratch),
+            Recipe::Fit => fit::write(builder, &mut scratch),
+            Recipe::Vdnn => vdnn::write(builder, &mut scratch),
+            Recipe::Lms { threshold, ahead } => lms::write(builder, threshold, ahead, &mut scratch),
             Recipe::Window { window, bytes } => window::write(builder, window, bytes, &mut scratch),
         }
     }

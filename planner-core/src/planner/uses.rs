@@ -16,6 +16,11 @@ impl Use {
         Self(op.0 << 1 | reads as u32)
     }
 
+    /// The op that uses the tensor, where there is one.
+    pub(super) fn op(self) -> OpId {
+        OpId(self.0 >> 1)
+    }
+
     /// Whether there is none.
     pub(super) fn is_none(self) -> bool {
         self == Self::NONE
