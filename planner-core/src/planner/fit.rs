@@ -5,8 +5,9 @@
 //!
 //! - The states that are used first stay on the device for good, as many as fit beside what
 //!   the ops need: see [`Residents`].
-//! - Every other state is fetched one op ahead and leaves after the op, unless the next one
-//!   uses it too. A state that no op has written leaves without a copy.
+//! - Every other state is fetched one op ahead and leaves after the op, unless it would have
+//!   to come back at once, for one of the next two ops. Where the host has its value, it
+//!   leaves without a copy.
 //! - Temporaries and inputs stay while they are needed. Where they do not fit even without
 //!   states that stay, what was used least recently leaves.
 
@@ -49,7 +50,7 @@ pub(super) fn fate_of_state(
     tensor: TensorId,
 ) -> Option<Fate> {
     (builder.request.graph.tensor(tensor).kind == Kind::State).then(|| {
-        match distance(builder, op, tensor) > 1 {
+        match distance(builder, op, tensor) > 2 {
             _ if residents.stays(tensor) => Fate::Pinned,
             true => Fate::Leaves,
             false => Fate::Cached,

@@ -5,8 +5,8 @@
 //!
 //! A list of ops does not say where the forward pass ends, but each temporary does: the
 //! longest gap between two of its uses is the one from forward to backward. So a temporary
-//! leaves after the use before its longest gap (the first of the longest), where that is more
-//! than one op long, and comes back one op ahead.
+//! leaves after the use before its longest gap (the first of the longest) and comes back one
+//! op ahead of the use behind it; a gap of one op is none, since it would come back at once.
 //!
 //! vDNN has weights on the device, and inputs are ordinary feature maps of the first layer.
 //! Here states are treated like those of `fit`, so that models with more of them than memory
@@ -31,8 +31,8 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         + if most > caching { most } else { caching }
 }
 
-/// The longest gap of each temporary: the op after which it leaves, and the ops until the
-/// next use.
+/// The longest gap of each temporary: the op after which it leaves, and how many ops later
+/// the next use is.
 struct Gaps<'a> {
     from: &'a mut [u32],
     length: &'a mut [u32],
@@ -46,7 +46,7 @@ impl<'a> Gaps<'a> {
     fn new(builder: &Builder<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
         let graph = builder.request.graph;
         let tensors = graph.tensors().len();
-        let gaps = Self { from: scratch.take(tensors, NONE)?, length: scratch.take(tensors, 1)? };
+        let gaps = Self { from: scratch.take(tensors, NONE)?, length: scratch.take(tensors, 2)? };
         let mut scratch = scratch.reborrow();
         let last_touch = scratch.take(tensors, NONE)?;
         for op in graph.op_ids() {
