@@ -184,9 +184,36 @@ impl fmt::Display for PlanningError {
 
 impl core::error::Error for PlanningError {}
 
+/// The least memory with which a strategy can plan, and what takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeastMemory {
+    /// The smallest feasible budget.
+    pub bytes: u64,
+    /// The op that needs it.
+    pub op: OpId,
+    /// What of it is the arena, before rounding up to chunks.
+    pub arena_bytes: u64,
+    /// How many tensors lie in the arena.
+    pub placed: usize,
+}
+
 /// The smallest budget with which a strategy can plan at all, and the op that needs it:
 /// the least, over the arenas that are tried, of the arena and what the largest op needs
-/// beside it (in-core: what the peak needs).
+/// beside it (in-core: what the peak needs). That arena is left in `arena`.
+///
+/// # Errors
+/// Scratch that is too small.
+pub fn least_memory(
+    request: &Request<'_>,
+    strategy: Strategy,
+    arena: &mut [ArenaPlacement],
+    scratch: &mut Scratch<'_>,
+) -> Result<LeastMemory, PlanningError> {
+    let need = Need::of(strategy);
+    memory::smallest(request, need, arena, &mut scratch.reborrow())
+}
+
+/// The figures of [`least_memory`] that an error names.
 ///
 /// # Errors
 /// Scratch that is too small.
@@ -196,8 +223,8 @@ pub fn min_feasible(
     arena: &mut [ArenaPlacement],
     scratch: &mut Scratch<'_>,
 ) -> Result<(u64, OpId), PlanningError> {
-    let need = Need::of(strategy);
-    memory::smallest(request, need, arena, &mut scratch.reborrow())
+    let LeastMemory { bytes, op, .. } = least_memory(request, strategy, arena, scratch)?;
+    Ok((bytes, op))
 }
 
 /// What must be on the device at once.
