@@ -3,10 +3,12 @@
 //! swapped out after its last use in the forward pass, and swapped in one function before the
 //! backward pass uses it. It does so whether memory is short or not.
 //!
-//! A list of ops does not say where the forward pass ends, but each temporary does: the
-//! longest gap between two of its uses is the one from forward to backward. So a temporary
-//! leaves after the use before its longest gap (the first of the longest) and comes back one
-//! op ahead of the use behind it; a gap of one op is none, since it would come back at once.
+//! A list of ops does not say where the forward pass ends, but its temporaries do: the longest
+//! gap between two uses of a feature map is the one from forward to backward. So the turn is
+//! the place between two ops that lies within the longest gaps of most bytes; a temporary
+//! leaves after its last use before the turn and comes back one op ahead of its first use
+//! behind it, where it does not come back at once. Work without a backward pass has a turn,
+//! too, and hardly any gap across it.
 //!
 //! vDNN has weights on the device, and inputs are ordinary feature maps of the first layer.
 //! Here states are treated like those of `fit`, so that models with more of them than memory
@@ -15,24 +17,24 @@
 
 use super::builder::{Builder, Lengths, Stuck};
 use super::cache::{self, Fate};
-use super::fit::fate_of_state;
+use super::fit::{self, fate_of_state};
 use super::residents::{Residents, Spans};
 use crate::graph::{Kind, OpId, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use core::ops::Range;
 
 const NONE: u32 = u32::MAX;
 
+/// What is used again this many ops later would come back at once.
+const SHORTEST: u32 = 2;
+
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    let (finding, choosing) = (words::<u32>(limits.tensors), Spans::scratch_words(limits));
-    let caching = cache::scratch_words(limits);
-    let most = if finding > choosing { finding } else { choosing };
-    Gaps::scratch_words(limits)
-        + Residents::scratch_words(limits)
-        + if most > caching { most } else { caching }
+    // Finding gaps takes the same as choosing residents, or less.
+    Gaps::scratch_words(limits) + fit::scratch_words(limits)
 }
 
-/// The longest gap of each temporary: the op after which it leaves, and how many ops later
-/// the next use is.
+/// The gap of each temporary across the turn: the op after which it leaves, and how many ops
+/// later the next use is.
 struct Gaps<'a> {
     from: &'a mut [u32],
     length: &'a mut [u32],
@@ -44,26 +46,67 @@ impl<'a> Gaps<'a> {
     }
 
     fn new(builder: &Builder<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+        let tensors = builder.request.graph.tensors().len();
+        let mut gaps =
+            Self { from: scratch.take(tensors, NONE)?, length: scratch.take(tensors, 0)? };
+        gaps.find_longest(builder, scratch, 0..u32::MAX)?;
+        let turn = gaps.turn(builder, scratch)?;
+        gaps.from.fill(NONE);
+        gaps.length.fill(SHORTEST);
+        gaps.find_longest(builder, scratch, turn..turn + 1)?;
+        Ok(gaps)
+    }
+
+    /// Of each temporary, the longest gap that begins at or before the last of these ops and
+    /// ends behind the first of them, and is longer than what is known.
+    fn find_longest(
+        &mut self,
+        builder: &Builder<'_>,
+        scratch: &mut Scratch<'_>,
+        places: Range<u32>,
+    ) -> Result<(), OutOfScratch> {
         let graph = builder.request.graph;
-        let tensors = graph.tensors().len();
-        let gaps = Self { from: scratch.take(tensors, NONE)?, length: scratch.take(tensors, 2)? };
         let mut scratch = scratch.reborrow();
-        let last_touch = scratch.take(tensors, NONE)?;
+        let last_touch = scratch.take(graph.tensors().len(), NONE)?;
         for op in graph.op_ids() {
             for &tensor in graph.reads(op) {
-                let last = last_touch[tensor.index()];
+                let from = last_touch[tensor.index()];
                 let is_temporary = graph.tensor(tensor).kind == Kind::Temporary;
-                let longest = &mut gaps.length[tensor.index()];
-                if is_temporary && last != NONE && op.0 - last > *longest {
-                    *longest = op.0 - last;
-                    gaps.from[tensor.index()] = last;
+                let crosses = from < places.end && op.0 > places.start;
+                let longest = &mut self.length[tensor.index()];
+                if is_temporary && from != NONE && crosses && op.0 - from > *longest {
+                    *longest = op.0 - from;
+                    self.from[tensor.index()] = from;
                 }
             }
             for &tensor in graph.operands_of(op) {
                 last_touch[tensor.index()] = op.0;
             }
         }
-        Ok(gaps)
+        Ok(())
+    }
+
+    /// The op behind which the gaps of most chunks lie.
+    fn turn(&self, builder: &Builder<'_>, scratch: &mut Scratch<'_>) -> Result<u32, OutOfScratch> {
+        let graph = builder.request.graph;
+        let mut scratch = scratch.reborrow();
+        let change = scratch.take(graph.ops().len() + 1, 0u64)?;
+        for tensor in graph.tensor_ids() {
+            if let Some(from) = self.leaves_after(tensor) {
+                let objects = builder.memory.objects(tensor);
+                let to = from.index() + self.length[tensor.index()] as usize;
+                change[from.index()] = change[from.index()].wrapping_add(objects);
+                change[to] = change[to].wrapping_sub(objects);
+            }
+        }
+        let (mut gone, mut most) = (0u64, (0u64, 0u32));
+        for (op, &change) in (0..).zip(&*change) {
+            gone = gone.wrapping_add(change);
+            if gone > most.0 {
+                most = (gone, op);
+            }
+        }
+        Ok(most.1)
     }
 
     fn leaves_after(&self, tensor: TensorId) -> Option<OpId> {
