@@ -131,7 +131,7 @@ impl Room {
         }
         at_least(&mut self.steps, limits.steps, STEP);
         at_least(&mut self.schedule, limits.steps, Scheduled::EMPTY);
-        at_least(&mut self.resident, limits.tensors, RESIDENT);
+        at_least(&mut self.resident, 2 * limits.tensors, RESIDENT);
         at_least(&mut self.arena, limits.tensors, PLACEMENT);
         at_least(&mut self.pools, limits.pools, Pool { object_bytes: 1, count: 0 });
         at_least(&mut self.memory, planner::scratch_words(limits), 0);

@@ -68,7 +68,7 @@ pub struct Output<'o> {
     pub steps: &'o mut [Step],
     /// As many as steps; working memory only.
     pub schedule: &'o mut [Scheduled],
-    /// One for each tensor.
+    /// Two for each tensor.
     pub resident: &'o mut [Resident],
     /// One for each tensor.
     pub arena: &'o mut [ArenaPlacement],
@@ -364,8 +364,8 @@ impl Desk<'_, '_> {
     ) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
         let output = (&mut *self.steps, &mut *self.resident);
         let mut scratch = scratch.reborrow();
-        let Ground { memory, uses, arena } = *ground;
-        let builder = Builder::new(self.request, memory, uses, arena, output, &mut scratch)?;
+        let Ground { memory, uses, .. } = *ground;
+        let builder = Builder::new(self.request, memory, uses, output, &mut scratch)?;
         match recipe {
             Recipe::InCore { early_inputs } => Ok(in_core::write(builder, early_inputs)),
             Recipe::OnDemand => on_demand::write(builder, &mut scratch),
