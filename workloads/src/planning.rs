@@ -81,9 +81,10 @@ impl Room {
         strategy: Strategy,
     ) -> Result<Plan<'_>, PlanningError> {
         let limits = graph_limits(request.graph);
-        let mut steps = self.steps.len().max(limits.ops + limits.operands / 2 + limits.tensors);
+        let mut steps = self.steps.len().max(limits.ops + limits.operands + limits.tensors);
         let (bare, lengths) = loop {
-            let limits = Limits { steps, ..limits };
+            let pieces = limits.tensors + 2 * steps;
+            let limits = Limits { steps, pieces, ..limits };
             self.grow(&limits);
             let output = Output {
                 steps: &mut self.steps,

@@ -132,6 +132,15 @@ impl<'b> Builder<'b> {
         Use(self.upcoming[tensor.index()])
     }
 
+    /// The op that uses a tensor next, behind whether that is in the next iteration.
+    pub(super) fn next_position(&self, tensor: TensorId) -> (bool, OpId) {
+        let upcoming = self.upcoming(tensor);
+        match upcoming.op() {
+            Some(op) => (false, op),
+            None => (true, self.uses.first(tensor).op().unwrap_or(OpId(0))),
+        }
+    }
+
     /// Whether an iteration reads the value that a tensor has at its start.
     pub(super) fn reads_first(&self, tensor: TensorId) -> bool {
         self.uses.first(tensor).reads()

@@ -21,6 +21,11 @@ impl Use {
         self == Self::NONE
     }
 
+    /// The op, if there is one.
+    pub(super) fn op(self) -> Option<OpId> {
+        (!self.is_none()).then_some(OpId(self.0 >> 1))
+    }
+
     /// Whether the tensor's value is read there.
     pub(super) fn reads(self) -> bool {
         !self.is_none() && self.0 & 1 == 1
