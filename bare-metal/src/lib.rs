@@ -134,7 +134,7 @@ pub fn digest(memory: &mut [u64; WORDS]) -> Result<u64, Failure> {
     let mut steps = [launch; STEPS];
     let mut schedule = [Scheduled::EMPTY; STEPS];
     let part = Part::whole(TensorId(0));
-    let mut resident = [Resident { part, host_copy: false }; TENSORS];
+    let mut resident = [Resident { part, host_copy: false }; 2 * TENSORS];
     let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; TENSORS];
     let mut pools = [Pool { object_bytes: 1, count: 0 }];
     let output = Output {

@@ -51,7 +51,7 @@
 //! // Room for the answer.
 //! let mut steps = [Step::Launch(OpId(0)); 64];
 //! let mut schedule = [Scheduled::EMPTY; 64];
-//! let mut resident = [Resident { part: Part::whole(TensorId(0)), host_copy: false }; 7];
+//! let mut resident = [Resident { part: Part::whole(TensorId(0)), host_copy: false }; 14];
 //! let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; 7];
 //! let mut pools = [Pool { object_bytes: 1, count: 0 }];
 //! let output = Output {

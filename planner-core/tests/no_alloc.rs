@@ -75,7 +75,7 @@ fn nothing_is_allocated() {
     let mut schedule = vec![empty; steps];
     let mut lowered = vec![empty; steps];
     let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
-    let mut resident = vec![nothing; tensors.len()];
+    let mut resident = vec![nothing; 2 * tensors.len()];
     let mut arena = vec![ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; tensors.len()];
     let mut pools = [Pool { object_bytes: 1, count: 0 }];
     let machine = Machine {

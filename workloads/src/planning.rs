@@ -81,9 +81,10 @@ impl Room {
         strategy: Strategy,
     ) -> Result<Plan<'_>, PlanningError> {
         let limits = graph_limits(request.graph);
-        let mut steps = self.steps.len().max(limits.ops + limits.operands / 2 + limits.tensors);
+        let mut steps = self.steps.len().max(limits.ops + limits.operands + limits.tensors);
         let (bare, lengths) = loop {
-            let limits = Limits { steps, ..limits };
+            let pieces = limits.tensors + 2 * steps;
+            let limits = Limits { steps, pieces, ..limits };
             self.grow(&limits);
             let output = Output {
                 steps: &mut self.steps,
@@ -131,7 +132,7 @@ impl Room {
         }
         at_least(&mut self.steps, limits.steps, STEP);
         at_least(&mut self.schedule, limits.steps, Scheduled::EMPTY);
-        at_least(&mut self.resident, limits.tensors, RESIDENT);
+        at_least(&mut self.resident, 2 * limits.tensors, RESIDENT);
         at_least(&mut self.arena, limits.tensors, PLACEMENT);
         at_least(&mut self.pools, limits.pools, Pool { object_bytes: 1, count: 0 });
         at_least(&mut self.memory, planner::scratch_words(limits), 0);

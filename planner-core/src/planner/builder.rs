@@ -5,18 +5,15 @@ use super::Request;
 use super::memory::Memory;
 use super::uses::{Use, Uses};
 use crate::graph::{Kind, OpId, TensorId};
-use crate::plan::{ArenaPlacement, Part, Resident, Step};
+use crate::plan::{Part, Resident, Step};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
-
-const RESIDENT: u8 = 1;
-/// The host copy is valid.
-const HOST: u8 = 2;
-const AT_START: u8 = 4;
-/// The host copy was valid when the iteration began.
-const HOST_AT_START: u8 = 8;
 
 /// A list of steps in the making. It follows the rules of a valid plan as long as tensors
 /// are prefetched before they are read and memory is freed before it is taken.
+///
+/// Parts leave a tensor from its end, since the last object is the one that may be half
+/// empty: what is resident is always the first so many objects, what the host holds the last
+/// so many, and one copy serves every later evict of the same value.
 #[derive(Debug)]
 pub(super) struct Builder<'b> {
     pub(super) request: &'b Request<'b>,
@@ -25,7 +22,12 @@ pub(super) struct Builder<'b> {
     steps: &'b mut [Step],
     len: usize,
     resident: &'b mut [Resident],
-    state: &'b mut [u8],
+    /// Objects on the device, from the first on; none for arena tensors.
+    held: &'b mut [u64],
+    /// Objects of which the host holds the value, from the last on.
+    copied: &'b mut [u64],
+    held_at_start: &'b mut [u64],
+    copied_at_start: &'b mut [u64],
     /// The next [`Use`] of each tensor.
     upcoming: &'b mut [u32],
     free_objects: u64,
@@ -49,7 +51,7 @@ pub(super) enum Stuck {
 
 impl<'b> Builder<'b> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<u8>(limits.tensors) + words::<u32>(limits.tensors)
+        4 * words::<u64>(limits.tensors) + words::<u32>(limits.tensors)
     }
 
     /// Starts with an empty device, but for the arena.
@@ -57,7 +59,6 @@ impl<'b> Builder<'b> {
         request: &'b Request<'b>,
         memory: &'b Memory<'b>,
         uses: &'b Uses<'b>,
-        arena: &[ArenaPlacement],
         (steps, resident): (&'b mut [Step], &'b mut [Resident]),
         scratch: &mut Scratch<'b>,
     ) -> Result<Self, OutOfScratch> {
@@ -69,15 +70,15 @@ impl<'b> Builder<'b> {
             steps,
             len: 0,
             resident,
-            state: scratch.take(tensors, HOST)?,
+            held: scratch.take(tensors, 0)?,
+            copied: scratch.take(tensors, 0)?,
+            held_at_start: scratch.take(tensors, 0)?,
+            copied_at_start: scratch.take(tensors, 0)?,
             upcoming: scratch.take(tensors, Use::NONE.0)?,
             free_objects: memory.pool_objects,
         };
-        for placement in arena {
-            let kind = request.graph.tensor(placement.tensor).kind;
-            if kind != Kind::Temporary {
-                builder.state[placement.tensor.index()] |= RESIDENT;
-            }
+        for tensor in request.graph.tensor_ids() {
+            builder.copied[tensor.index()] = memory.objects(tensor);
         }
         builder.restart();
         Ok(builder)
@@ -87,28 +88,35 @@ impl<'b> Builder<'b> {
     pub(super) fn restart(&mut self) {
         self.len = 0;
         for (id, tensor) in self.request.graph.tensor_ids().zip(self.request.graph.tensors()) {
-            let state = &mut self.state[id.index()];
             match tensor.kind {
-                Kind::Input => *state |= HOST,
-                Kind::Temporary => *state = 0,
+                Kind::Input => self.copied[id.index()] = self.memory.objects(id),
+                Kind::Temporary => self.copied[id.index()] = 0,
                 Kind::State => {}
             }
-            *state &= RESIDENT | HOST;
-            // An arena tensor stays, and its host copy counts only if nothing writes it.
-            if self.memory.in_arena(id) && self.uses.is_written(id) && tensor.kind == Kind::State {
-                *state &= !HOST;
-            }
-            *state |= (*state & (RESIDENT | HOST)) << 2;
             self.upcoming[id.index()] = self.uses.first(id).0;
         }
+        self.held_at_start.copy_from_slice(self.held);
+        self.copied_at_start.copy_from_slice(self.copied);
     }
 
+    /// Whether all of a tensor is on the device.
     pub(super) fn is_resident(&self, tensor: TensorId) -> bool {
-        self.memory.in_arena(tensor) || self.state[tensor.index()] & RESIDENT != 0
+        self.held[tensor.index()] == self.memory.objects(tensor)
     }
 
+    /// Whether the host holds the value of all of a tensor.
     pub(super) fn has_host_copy(&self, tensor: TensorId) -> bool {
-        self.state[tensor.index()] & HOST != 0
+        self.copied[tensor.index()] == self.memory.objects(tensor)
+    }
+
+    /// Objects of a tensor on the device, from the first on.
+    pub(super) fn held(&self, tensor: TensorId) -> u64 {
+        self.held[tensor.index()]
+    }
+
+    /// Objects of a tensor of which the host holds the value, from the last on.
+    pub(super) fn copied(&self, tensor: TensorId) -> u64 {
+        self.copied[tensor.index()]
     }
 
     /// Whether the value that a tensor holds now is read again, by a later op or, for a
@@ -124,14 +132,23 @@ impl<'b> Builder<'b> {
         Use(self.upcoming[tensor.index()])
     }
 
-    /// The first use of a tensor in an iteration.
-    pub(super) fn first_use(&self, tensor: TensorId) -> Use {
-        self.uses.first(tensor)
+    /// The op that uses a tensor first in an iteration; the first op where none does.
+    pub(super) fn first_op(&self, tensor: TensorId) -> OpId {
+        self.uses.first(tensor).op().unwrap_or(OpId(0))
+    }
+
+    /// The op that uses a tensor next, behind whether that is in the next iteration.
+    pub(super) fn next_position(&self, tensor: TensorId) -> (bool, OpId) {
+        let upcoming = self.upcoming(tensor);
+        match upcoming.op() {
+            Some(op) => (false, op),
+            None => (true, self.first_op(tensor)),
+        }
     }
 
     /// Whether an iteration reads the value that a tensor has at its start.
     pub(super) fn reads_first(&self, tensor: TensorId) -> bool {
-        self.first_use(tensor).reads()
+        self.uses.first(tensor).reads()
     }
 
     pub(super) fn free_objects(&self) -> u64 {
@@ -140,9 +157,9 @@ impl<'b> Builder<'b> {
 
     /// Objects that a launch would still have to allocate, its workspace included.
     pub(super) fn launch_objects(&self, op: OpId) -> u64 {
-        let missing = self.request.graph.writes(op).iter().filter(|&&t| !self.is_resident(t));
-        missing.fold(self.memory.workspace(self.request, op), |sum, &tensor| {
-            sum.saturating_add(self.memory.objects(tensor))
+        let workspace = self.memory.workspace(self.request, op);
+        self.request.graph.writes(op).iter().fold(workspace, |sum, &tensor| {
+            sum.saturating_add(self.memory.objects(tensor) - self.held(tensor))
         })
     }
 
@@ -152,33 +169,76 @@ impl<'b> Builder<'b> {
         Ok(())
     }
 
-    fn take(&mut self, tensor: TensorId) -> Result<(), Stuck> {
-        let objects = self.memory.objects(tensor);
+    /// The objects `from..to` of a tensor.
+    fn part(&self, tensor: TensorId, from: u64, to: u64) -> Part {
+        if from == 0 && to == self.memory.objects(tensor) {
+            Part::whole(tensor)
+        } else {
+            Part { tensor, first: from, count: to - from }
+        }
+    }
+
+    /// Allocates up to the object `to`.
+    fn take(&mut self, tensor: TensorId, to: u64) -> Result<(), Stuck> {
+        let objects = to - self.held(tensor);
         self.free_objects = self.free_objects.checked_sub(objects).ok_or(Stuck::NoRoom)?;
-        self.state[tensor.index()] |= RESIDENT;
+        self.held[tensor.index()] = to;
         Ok(())
     }
 
-    /// Brings a tensor in from the host.
+    /// Brings in what is missing of a tensor.
     pub(super) fn prefetch(&mut self, tensor: TensorId) -> Result<(), Stuck> {
-        self.take(tensor)?;
-        self.push(Step::Prefetch(Part::whole(tensor)))
+        self.prefetch_to(tensor, self.memory.objects(tensor))
+    }
+
+    /// Brings in what is missing of the first `to` objects of a tensor.
+    pub(super) fn prefetch_to(&mut self, tensor: TensorId, to: u64) -> Result<(), Stuck> {
+        let from = self.held(tensor);
+        if from < to {
+            self.take(tensor, to)?;
+            self.push(Step::Prefetch(self.part(tensor, from, to)))?;
+        }
+        Ok(())
     }
 
     /// Copies a tensor to the host.
     pub(super) fn offload(&mut self, tensor: TensorId) -> Result<(), Stuck> {
-        self.state[tensor.index()] |= HOST;
-        self.push(Step::Offload(Part::whole(tensor)))
+        self.offload_from(tensor, 0)
+    }
+
+    /// Copies a tensor to the host from object `from` on, except for what the host holds.
+    pub(super) fn offload_from(&mut self, tensor: TensorId, from: u64) -> Result<(), Stuck> {
+        let to = self.memory.objects(tensor) - self.copied(tensor);
+        if from < to {
+            self.copied[tensor.index()] = self.memory.objects(tensor) - from;
+            self.push(Step::Offload(self.part(tensor, from, to)))?;
+        }
+        Ok(())
+    }
+
+    /// Copies a tensor to the host whether the host holds it or not.
+    pub(super) fn offload_again(&mut self, tensor: TensorId) -> Result<(), Stuck> {
+        self.copied[tensor.index()] = 0;
+        self.offload(tensor)
     }
 
     /// Gives a tensor's memory back, after copying a value that would be lost.
     pub(super) fn evict(&mut self, tensor: TensorId) -> Result<(), Stuck> {
-        if self.is_needed(tensor) && !self.has_host_copy(tensor) {
-            self.offload(tensor)?;
+        self.evict_from(tensor, 0)
+    }
+
+    /// Gives back a tensor's memory from object `from` on, after copying what would be lost.
+    pub(super) fn evict_from(&mut self, tensor: TensorId, from: u64) -> Result<(), Stuck> {
+        let to = self.held(tensor);
+        if from >= to {
+            return Ok(());
         }
-        self.free_objects += self.memory.objects(tensor);
-        self.state[tensor.index()] &= !RESIDENT;
-        self.push(Step::Evict(Part::whole(tensor)))
+        if self.is_needed(tensor) {
+            self.offload_from(tensor, from)?;
+        }
+        self.free_objects += to - from;
+        self.held[tensor.index()] = from;
+        self.push(Step::Evict(self.part(tensor, from, to)))
     }
 
     /// Runs an op, and gives back what nobody needs after it.
@@ -189,13 +249,11 @@ impl<'b> Builder<'b> {
         }
         self.push(Step::Launch(op))?;
         for &tensor in graph.writes(op) {
-            if !self.is_resident(tensor) {
-                self.take(tensor)?;
-            }
+            self.take(tensor, self.memory.objects(tensor))?;
             // After an input's last read the host holds its next value, which stays.
             let is_input = graph.tensor(tensor).kind == Kind::Input;
             if !(is_input && self.uses.is_done_with(tensor, op)) {
-                self.state[tensor.index()] &= !HOST;
+                self.copied[tensor.index()] = 0;
             }
         }
         let operands = graph.operands_of(op);
@@ -205,14 +263,11 @@ impl<'b> Builder<'b> {
             // The next iteration's value is on the host now.
             let is_input = graph.tensor(tensor).kind == Kind::Input;
             if is_input && self.uses.is_last_read(tensor, op) {
-                self.state[tensor.index()] |= HOST;
+                self.copied[tensor.index()] = self.memory.objects(tensor);
             }
         }
         for &tensor in operands {
-            let dead = !self.memory.in_arena(tensor)
-                && self.is_resident(tensor)
-                && !self.is_needed(tensor);
-            if dead {
+            if !self.is_needed(tensor) {
                 self.evict(tensor)?;
             }
         }
@@ -223,31 +278,59 @@ impl<'b> Builder<'b> {
     pub(super) fn finish(mut self) -> Result<Lengths, Stuck> {
         let graph = self.request.graph;
         for tensor in graph.tensor_ids() {
-            let state = self.state[tensor.index()];
-            if state & RESIDENT != 0 && state & AT_START == 0 {
-                self.evict(tensor)?;
-            }
+            self.evict_from(tensor, self.held_at_start[tensor.index()])?;
         }
-        let mut resident = 0;
+        let mut lengths = Lengths { steps: 0, resident: 0 };
         for tensor in graph.tensor_ids() {
-            let state = self.state[tensor.index()];
-            if state & AT_START == 0 {
+            if self.memory.in_arena(tensor) {
+                self.finish_arena(tensor, &mut lengths)?;
                 continue;
             }
-            let arena_input =
-                self.memory.in_arena(tensor) && graph.tensor(tensor).kind == Kind::Input;
-            let host_copy = state & HOST_AT_START != 0;
-            if arena_input {
-                self.push(Step::Prefetch(Part::whole(tensor)))?;
-            } else if state & RESIDENT == 0 {
-                self.prefetch(tensor)?;
-            } else if host_copy && state & HOST == 0 {
-                self.offload(tensor)?;
+            let (held, copied) =
+                (self.held_at_start[tensor.index()], self.copied_at_start[tensor.index()]);
+            self.prefetch_to(tensor, held)?;
+            let only_here = self.memory.objects(tensor) - copied;
+            if only_here < held {
+                self.offload_from(tensor, only_here)?;
             }
-            let slot = self.resident.get_mut(resident).ok_or(Stuck::OutputFull)?;
-            *slot = Resident { part: Part::whole(tensor), host_copy };
-            resident += 1;
+            self.list(tensor, 0, held.min(only_here), false, &mut lengths)?;
+            self.list(tensor, held.min(only_here), held, true, &mut lengths)?;
         }
-        Ok(Lengths { steps: self.len, resident })
+        lengths.steps = self.len;
+        Ok(lengths)
+    }
+
+    /// Arena states stay, and arena inputs come anew at the end of each iteration.
+    fn finish_arena(&mut self, tensor: TensorId, lengths: &mut Lengths) -> Result<(), Stuck> {
+        let host_copy = match self.request.graph.tensor(tensor).kind {
+            Kind::Temporary => return Ok(()),
+            Kind::State => !self.uses.is_written(tensor),
+            Kind::Input => {
+                self.push(Step::Prefetch(Part::whole(tensor)))?;
+                true
+            }
+        };
+        let slot = self.resident.get_mut(lengths.resident).ok_or(Stuck::OutputFull)?;
+        *slot = Resident { part: Part::whole(tensor), host_copy };
+        lengths.resident += 1;
+        Ok(())
+    }
+
+    /// Lists the objects `from..to` of a tensor as resident at start, if there are any.
+    fn list(
+        &mut self,
+        tensor: TensorId,
+        from: u64,
+        to: u64,
+        host_copy: bool,
+        lengths: &mut Lengths,
+    ) -> Result<(), Stuck> {
+        if from < to {
+            let part = self.part(tensor, from, to);
+            let slot = self.resident.get_mut(lengths.resident).ok_or(Stuck::OutputFull)?;
+            *slot = Resident { part, host_copy };
+            lengths.resident += 1;
+        }
+        Ok(())
     }
 }

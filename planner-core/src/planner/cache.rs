@@ -63,12 +63,9 @@ pub(super) fn write(
 /// Ops from one that touches a tensor to the next that does, in the cyclic sequence; asked
 /// when the first of them has been launched.
 pub(super) fn distance(builder: &Builder<'_>, op: OpId, tensor: TensorId) -> u32 {
-    let upcoming = builder.upcoming(tensor);
-    if upcoming.is_none() {
-        let ops = builder.request.graph.ops().len() as u32;
-        return ops - op.0 + builder.first_use(tensor).op().0;
-    }
-    upcoming.op().0 - op.0
+    let (next_lap, next) = builder.next_position(tensor);
+    let laps_ops = if next_lap { builder.request.graph.ops().len() as u32 } else { 0 };
+    laps_ops + next.0 - op.0
 }
 
 impl Cache<'_, '_> {

@@ -7,12 +7,16 @@
 mod builder;
 mod cache;
 mod fit;
+mod gaps;
+mod heap;
 mod in_core;
 mod lms;
 mod memory;
 mod on_demand;
+mod paced;
 mod queue;
 mod residents;
+mod tree;
 mod uses;
 mod vdnn;
 mod window;
@@ -27,6 +31,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch};
 use crate::timeline::{self, predict_pieces};
 use builder::{Builder, Lengths, Stuck};
 use core::fmt;
+use gaps::{Gaps, Weight};
 use memory::Memory;
 use uses::Uses;
 
@@ -91,7 +96,7 @@ pub struct Output<'o> {
     pub steps: &'o mut [Step],
     /// As many as steps; working memory only.
     pub schedule: &'o mut [Scheduled],
-    /// One for each tensor.
+    /// Two for each tensor.
     pub resident: &'o mut [Resident],
     /// One for each tensor.
     pub arena: &'o mut [ArenaPlacement],
@@ -116,7 +121,9 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let judge = larger(lower, predict);
     let strategies = larger(window::scratch_words(limits), vdnn::scratch_words(limits));
     let strategies = larger(strategies, fit::scratch_words(limits));
-    let write = Builder::scratch_words(limits) + larger(strategies, cache::scratch_words(limits));
+    let strategies = larger(strategies, cache::scratch_words(limits));
+    let paced = Gaps::scratch_words(limits) + paced::scratch_words(limits);
+    let write = Builder::scratch_words(limits) + larger(strategies, paced);
     memory::scratch_words(limits) + Uses::scratch_words(limits) + larger(write, judge)
 }
 
@@ -254,7 +261,11 @@ enum Recipe {
     Vdnn,
     Lms { threshold: u32, ahead: u32 },
     Window { window: Window, bytes: u64 },
+    Paced { spare_permille: u64, weight: Weight },
 }
+
+/// Shares of the pool, per mille, that are kept free for transfers under way.
+const SPARE_PERMILLE: [u64; 5] = [0, 20, 50, 100, 200];
 
 /// Window sizes that are tried when none is given, as fractions of four times the budget:
 /// the largest is bounded by memory alone.
@@ -289,7 +300,18 @@ impl Strategy {
                 Recipe::Window { window, bytes }
             })
         });
-        in_core.chain(on_demand).chain(fit).chain(vdnn).chain(lms).chain(given).chain(tried)
+        let paced = matches!(self, Self::Auto).then_some(SPARE_PERMILLE).into_iter().flatten();
+        let paced = paced.flat_map(|spare_permille| {
+            [Weight::Density, Weight::Length].map(|weight| Recipe::Paced { spare_permille, weight })
+        });
+        in_core
+            .chain(paced)
+            .chain(on_demand)
+            .chain(fit)
+            .chain(vdnn)
+            .chain(lms)
+            .chain(given)
+            .chain(tried)
     }
 }
 
@@ -309,11 +331,22 @@ pub fn plan<'o>(
     }
     let mut scratch = scratch.reborrow();
     let Output { steps, schedule, resident, arena, pools } = output;
-    let mut desk = Desk { request, steps, schedule, resident, pools, host_shortage_bytes: None };
+    let mut desk = Desk {
+        request,
+        steps,
+        schedule,
+        resident,
+        pools,
+        host_shortage_bytes: None,
+        output_full: false,
+    };
     let memory = Memory::new(request, Need::of(strategy), arena, &mut scratch)?;
     let uses = Uses::new(request.graph, &mut scratch)?;
     let ground = Ground { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
     let Some(best) = desk.best(strategy, &ground, &mut scratch)? else {
+        if desk.output_full {
+            return Err(PlanningError::OutputFull);
+        }
         if let Some(needed_bytes) = desk.host_shortage_bytes {
             let host_bytes = request.machine.host_bytes;
             return Err(PlanError::HostMemory { needed_bytes, host_bytes }.into());
@@ -353,6 +386,8 @@ struct Desk<'d, 'r> {
     pools: &'d mut [Pool],
     /// The least host memory of the lists that need more than there is.
     host_shortage_bytes: Option<u64>,
+    /// Whether some list needs more steps than there is room for.
+    output_full: bool,
 }
 
 impl Desk<'_, '_> {
@@ -388,7 +423,8 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// Writes a list and judges it; none where it does not fit the budget or the host.
+    /// Writes a list and judges it; none where it does not fit the budget, the
+    /// host, or the output.
     fn try_out(
         &mut self,
         recipe: Recipe,
@@ -398,7 +434,10 @@ impl Desk<'_, '_> {
         let lengths = match self.write(recipe, ground, &mut scratch.reborrow())? {
             Ok(lengths) => lengths,
             Err(Stuck::NoRoom) => return Ok(None),
-            Err(Stuck::OutputFull) => return Err(PlanningError::OutputFull),
+            Err(Stuck::OutputFull) => {
+                self.output_full = true;
+                return Ok(None);
+            }
         };
         let Request { graph, machine, .. } = *self.request;
         let lists = (&self.steps[..lengths.steps], &self.resident[..lengths.resident]);
@@ -425,8 +464,8 @@ impl Desk<'_, '_> {
     ) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
         let output = (&mut *self.steps, &mut *self.resident);
         let mut scratch = scratch.reborrow();
-        let Ground { memory, uses, arena } = *ground;
-        let builder = Builder::new(self.request, memory, uses, arena, output, &mut scratch)?;
+        let Ground { memory, uses, .. } = *ground;
+        let builder = Builder::new(self.request, memory, uses, output, &mut scratch)?;
         match recipe {
             Recipe::InCore { early_inputs } => Ok(in_core::write(builder, early_inputs)),
             Recipe::OnDemand => on_demand::write(builder, &mut scratch),
@@ -434,6 +473,15 @@ impl Desk<'_, '_> {
             Recipe::Vdnn => vdnn::write(builder, &mut scratch),
             Recipe::Lms { threshold, ahead } => lms::write(builder, threshold, ahead, &mut scratch),
             Recipe::Window { window, bytes } => window::write(builder, window, bytes, &mut scratch),
+            Recipe::Paced { spare_permille, weight } => {
+                let (whole, part) = (memory.pool_objects / 1000, memory.pool_objects % 1000);
+                let spare = whole * spare_permille + part * spare_permille / 1000;
+                let mut gaps = Gaps::new(self.request.graph, &mut scratch)?;
+                match gaps.choose(self.request, memory, spare, weight, &mut scratch)? {
+                    Ok(()) => paced::write(builder, &gaps, &mut scratch),
+                    Err(stuck) => Ok(Err(stuck)),
+                }
+            }
         }
     }
 }

@@ -55,7 +55,7 @@ impl<'a> Spans<'a> {
             return;
         }
         if let Some(last) = self.last(tensor) {
-            self.add(builder, tensor, builder.first_use(tensor).op(), last);
+            self.add(builder, tensor, builder.first_op(tensor), last);
         }
     }
 }

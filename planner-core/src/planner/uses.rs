@@ -16,14 +16,14 @@ impl Use {
         Self(op.0 << 1 | reads as u32)
     }
 
-    /// The op that uses the tensor, where there is one.
-    pub(super) fn op(self) -> OpId {
-        OpId(self.0 >> 1)
-    }
-
     /// Whether there is none.
     pub(super) fn is_none(self) -> bool {
         self == Self::NONE
+    }
+
+    /// The op, if there is one.
+    pub(super) fn op(self) -> Option<OpId> {
+        (!self.is_none()).then_some(OpId(self.0 >> 1))
     }
 
     /// Whether the tensor's value is read there.

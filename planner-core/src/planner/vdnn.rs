@@ -119,7 +119,7 @@ impl<'a> Gaps<'a> {
         match (self.leaves_after(tensor), spans.last(tensor)) {
             (Some(from), Some(last)) => {
                 let back = OpId(from.0 + self.length[tensor.index()] - 1);
-                spans.add(builder, tensor, builder.first_use(tensor).op(), from);
+                spans.add(builder, tensor, builder.first_op(tensor), from);
                 spans.add(builder, tensor, back, last);
             }
             _ => spans.add_lifetime(builder, tensor),

@@ -239,8 +239,10 @@ impl Slide<'_, '_> {
     fn swap_out(&mut self, tensor: TensorId) -> Result<(), Stuck> {
         self.leaving.push(tensor);
         self.leaving_objects += self.builder.memory.objects(tensor);
-        let copied = self.builder.has_host_copy(tensor) && !self.window.published;
-        if copied { Ok(()) } else { self.builder.offload(tensor) }
+        match self.window.published {
+            true => self.builder.offload_again(tensor),
+            false => self.builder.offload(tensor),
+        }
     }
 
     /// The memory that a dead value has just left is set aside for the next one, or takes

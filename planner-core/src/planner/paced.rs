@@ -1,0 +1,382 @@
+//! A list paced by the clock: the chosen gaps, carried out in simulated time.
+//!
+//! Op by op, the three streams are followed in time. Values whose gap has begun leave as
+//! soon as the host holds them; copies to the host start when their link is idle, those of
+//! gaps that have begun first; prefetches start when their link is idle and memory allows,
+//! in the order in which their ops come. How early a prefetch may come is decided by the
+//! slack of all ops up to the one that needs it. The last of a few iterations is kept.
+
+use super::builder::{Builder, Lengths, Stuck};
+use super::gaps::Gaps;
+use super::heap::Heap;
+use super::tree::MinTree;
+use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::machine::{Direction, Machine};
+use crate::schedule::Stream;
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+/// Iterations that are followed.
+const LAPS: u64 = 4;
+
+/// A transfer of so many latencies loses little to the latency.
+const LATENCIES_PER_SEGMENT: u64 = 100;
+
+/// Copies to the host that may be under way at the same time.
+const UNDER_WAY: usize = 32;
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    MinTree::scratch_words(limits)
+        + 2 * words::<i64>(limits.ops)
+        + 2 * Heap::scratch_words(3 * limits.tensors)
+        + 5 * words::<u64>(limits.tensors)
+}
+
+/// A copy to the host under way.
+#[derive(Clone, Copy, Debug)]
+struct Copying {
+    end_ns: u64,
+    tensor: TensorId,
+    /// The host holds the value from this object on when it ends.
+    from: u64,
+}
+
+struct Paced<'b, 's> {
+    builder: Builder<'b>,
+    gaps: &'s Gaps<'s>,
+    /// Objects free at each op, prefetches that came early taken off.
+    slack: MinTree<'s>,
+    planned_slack: &'s mut [i64],
+    /// What must come back, by the op that needs it.
+    uploads: Heap<'s>,
+    /// What must go to the host, by when its gap began or will begin.
+    downloads: Heap<'s>,
+    copying: heapless::Deque<Copying, UNDER_WAY>,
+    /// When each stream has done all that is listed.
+    free_ns: [u64; 3],
+    arrived_ns: &'s mut [u64],
+    copied_ns: &'s mut [u64],
+    /// Objects that stay in the gap that has begun; all where none has.
+    kept: &'s mut [u64],
+    /// The op that ends the gap, counted over all iterations.
+    gap_end: &'s mut [u64],
+    /// Objects that the host will need of the current value.
+    wanted: &'s mut [u64],
+    /// Memory that had to be freed by force comes at this time.
+    forced_ns: u64,
+    lap: u64,
+}
+
+/// Carries the gaps out.
+pub(super) fn write(
+    builder: Builder<'_>,
+    gaps: &Gaps<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let (graph, tensors) = (builder.request.graph, builder.request.graph.tensors().len());
+    let planned = scratch.take(graph.ops().len(), 0i64)?;
+    let slack = gaps.planned_slack(builder.request, builder.memory, &mut scratch)?;
+    for (at, planned) in planned.iter_mut().enumerate() {
+        *planned = slack.min(at, at + 1);
+    }
+    let mut paced = Paced {
+        builder,
+        gaps,
+        slack,
+        planned_slack: planned,
+        uploads: Heap::new(3 * tensors, &mut scratch)?,
+        downloads: Heap::new(3 * tensors, &mut scratch)?,
+        copying: heapless::Deque::new(),
+        free_ns: [0; 3],
+        arrived_ns: scratch.take(tensors, 0)?,
+        copied_ns: scratch.take(tensors, 0)?,
+        kept: scratch.take(tensors, u64::MAX)?,
+        gap_end: scratch.take(tensors, u64::MAX)?,
+        wanted: scratch.take(tensors, 0)?,
+        forced_ns: 0,
+        lap: 0,
+    };
+    Ok(paced.laps().and_then(|()| paced.builder.finish()))
+}
+
+impl<'b> Paced<'b, '_> {
+    fn graph(&self) -> &'b Graph<'b> {
+        self.builder.request.graph
+    }
+
+    fn machine(&self) -> &'b Machine {
+        self.builder.request.machine
+    }
+
+    fn objects(&self, tensor: TensorId) -> u64 {
+        self.builder.memory.objects(tensor)
+    }
+
+    /// The position of an op over all iterations.
+    fn position(&self, op: OpId, later: bool) -> u64 {
+        (self.lap + u64::from(later)) * self.graph().ops().len() as u64 + u64::from(op.0)
+    }
+
+    fn laps(&mut self) -> Result<(), Stuck> {
+        for lap in 0..LAPS {
+            self.lap = lap;
+            self.builder.restart();
+            for op in self.graph().op_ids() {
+                self.op(op)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn op(&mut self, op: OpId) -> Result<(), Stuck> {
+        let time_ns = self.graph().op(op).time_ns;
+        let now_ns = self.free_ns[Stream::Compute as usize];
+        let until_ns = now_ns.saturating_add(time_ns.max(1));
+        self.forced_ns = now_ns;
+        self.settle(now_ns)?;
+        self.download(now_ns, until_ns)?;
+        self.upload(op, now_ns, until_ns)?;
+        self.fetch(op, now_ns)?;
+        self.make_room(op, self.builder.launch_objects(op))?;
+        let mut start_ns = self.forced_ns;
+        for &tensor in self.graph().operands_of(op) {
+            start_ns = start_ns.max(self.arrived_ns[tensor.index()]);
+        }
+        for &tensor in self.graph().writes(op) {
+            start_ns = start_ns.max(self.copied_ns[tensor.index()]);
+        }
+        self.builder.launch(op)?;
+        self.free_ns[Stream::Compute as usize] = start_ns.saturating_add(time_ns);
+        // The next time around, nothing has come early yet.
+        let at = op.index();
+        let planned = self.planned_slack[at];
+        self.slack.add(at, at + 1, planned - self.slack.min(at, at + 1));
+        self.begin_gaps(op)
+    }
+
+    /// Evicts what has been copied by now.
+    fn settle(&mut self, now_ns: u64) -> Result<(), Stuck> {
+        while let Some(&Copying { tensor, from, .. }) =
+            self.copying.front().filter(|copying| copying.end_ns <= now_ns)
+        {
+            self.copying.pop_front();
+            self.evict(tensor, from)?;
+        }
+        Ok(())
+    }
+
+    /// Evicts from an object on what the gap does not keep.
+    fn evict(&mut self, tensor: TensorId, from: u64) -> Result<(), Stuck> {
+        let kept = self.kept[tensor.index()];
+        if kept < self.builder.held(tensor) {
+            self.builder.evict_from(tensor, from.max(kept))?;
+            if self.builder.held(tensor) <= kept {
+                self.uploads.push(self.gap_end[tensor.index()], tensor.0);
+            }
+        }
+        Ok(())
+    }
+
+    fn transfer_ns(&self, direction: Direction, tensor: TensorId, objects: u64) -> u64 {
+        let bytes = objects.saturating_mul(self.machine().chunk_bytes);
+        let bytes = bytes.min(self.graph().tensor(tensor).bytes);
+        self.machine().transfer_ns(direction, bytes).unwrap_or(u64::MAX / 16)
+    }
+
+    /// Objects of a segment: a few in flight hide the latency.
+    fn segment(&self, bytes_per_s: u64) -> u64 {
+        let Machine { transfer_latency_ns, chunk_bytes, .. } = *self.machine();
+        let span_ns = u128::from(transfer_latency_ns) * u128::from(LATENCIES_PER_SEGMENT);
+        let bytes = span_ns * u128::from(bytes_per_s) / 1_000_000_000;
+        u64::try_from(bytes / u128::from(chunk_bytes.max(1))).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// Copies to the host while that link would be idle.
+    fn download(&mut self, now_ns: u64, until_ns: u64) -> Result<(), Stuck> {
+        let segment = self.segment(self.machine().d2h_bytes_per_s);
+        while self.free_ns[Stream::Download as usize] < until_ns && !self.copying.is_full() {
+            let Some((key, id)) = self.downloads.pop() else { return Ok(()) };
+            let tensor = TensorId(id);
+            let from = self.objects(tensor) - self.wanted(tensor);
+            let to = self.objects(tensor) - self.builder.copied(tensor);
+            if from >= to || !self.builder.is_needed(tensor) {
+                continue;
+            }
+            let some = if to - from > 2 * segment { segment } else { to - from };
+            self.copy(tensor, to - some, now_ns)?;
+            if from < to - some {
+                self.downloads.push(key, id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Objects of a tensor that the host needs by the end of its gap, or ever.
+    fn wanted(&self, tensor: TensorId) -> u64 {
+        let objects = self.objects(tensor);
+        let kept = self.kept[tensor.index()].min(objects);
+        self.wanted[tensor.index()].max(objects - kept)
+    }
+
+    /// Copies a tensor to the host from an object on; returns when that ends.
+    fn copy(&mut self, tensor: TensorId, from: u64, now_ns: u64) -> Result<u64, Stuck> {
+        let to = self.objects(tensor) - self.builder.copied(tensor);
+        let duration_ns =
+            self.transfer_ns(Direction::DeviceToHost, tensor, to.saturating_sub(from));
+        self.builder.offload_from(tensor, from)?;
+        let free_ns = &mut self.free_ns[Stream::Download as usize];
+        *free_ns = now_ns.max(*free_ns).saturating_add(duration_ns);
+        self.copied_ns[tensor.index()] = *free_ns;
+        let end_ns = *free_ns;
+        // A full queue is seen by the caller, or what does not enter it is evicted at once.
+        let _ = self.copying.push_back(Copying { end_ns, tensor, from });
+        Ok(end_ns)
+    }
+
+    /// Prefetches ahead of need while that link would be idle and memory allows.
+    fn upload(&mut self, op: OpId, now_ns: u64, until_ns: u64) -> Result<(), Stuck> {
+        let segment = self.segment(self.machine().h2d_bytes_per_s);
+        while self.free_ns[Stream::Upload as usize] < until_ns {
+            let Some((end, id)) = self.uploads.top() else { return Ok(()) };
+            let tensor = TensorId(id);
+            let missing = self.objects(tensor) - self.builder.held(tensor);
+            if missing == 0 || end != self.gap_end[tensor.index()] {
+                self.uploads.pop();
+                continue;
+            }
+            let room = self.room(op, end);
+            let is_input = self.graph().tensor(tensor).kind == Kind::Input;
+            let least = if is_input { missing } else { missing.min(segment) };
+            if room < least {
+                return Ok(());
+            }
+            let some = missing.min(room);
+            self.prefetch(tensor, some, now_ns)?;
+            for (from, to) in self.ahead(op, end) {
+                self.slack.add(from, to, -(some as i64));
+            }
+        }
+        Ok(())
+    }
+
+    /// The ops from one on, up to the one that ends a gap.
+    fn ahead(&self, op: OpId, end: u64) -> [(usize, usize); 2] {
+        let ops = self.graph().ops().len();
+        let end = (end % ops as u64) as usize;
+        if end > op.index() { [(op.index(), end), (0, 0)] } else { [(op.index(), ops), (0, end)] }
+    }
+
+    /// Objects that may be taken from here to the end of a gap.
+    fn room(&self, op: OpId, end: u64) -> u64 {
+        let now = self.builder.free_objects().saturating_sub(self.builder.launch_objects(op));
+        let ahead = self.ahead(op, end).map(|(from, to)| self.slack.min(from, to));
+        now.min(u64::try_from(ahead[0].min(ahead[1])).unwrap_or(0))
+    }
+
+    fn prefetch(&mut self, tensor: TensorId, objects: u64, now_ns: u64) -> Result<(), Stuck> {
+        let duration_ns = self.transfer_ns(Direction::HostToDevice, tensor, objects);
+        self.builder.prefetch_to(tensor, self.builder.held(tensor) + objects)?;
+        let free_ns = &mut self.free_ns[Stream::Upload as usize];
+        *free_ns = now_ns.max(*free_ns).saturating_add(duration_ns);
+        self.arrived_ns[tensor.index()] = *free_ns;
+        Ok(())
+    }
+
+    /// Brings in what an op still misses.
+    fn fetch(&mut self, op: OpId, now_ns: u64) -> Result<(), Stuck> {
+        for &tensor in self.graph().operands_of(op) {
+            self.kept[tensor.index()] = u64::MAX;
+        }
+        for &tensor in self.graph().reads(op) {
+            let missing = self.objects(tensor) - self.builder.held(tensor);
+            if missing > 0 {
+                self.make_room(op, missing)?;
+                self.prefetch(tensor, missing, now_ns.max(self.forced_ns))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees memory by force: what is being copied, what waits to be, and at last whatever
+    /// the op does not touch.
+    fn make_room(&mut self, op: OpId, objects: u64) -> Result<(), Stuck> {
+        while self.builder.free_objects() < objects {
+            if let Some(Copying { end_ns, tensor, from }) = self.copying.pop_front() {
+                let before = self.builder.free_objects();
+                self.evict(tensor, from)?;
+                if self.builder.free_objects() > before {
+                    self.forced_ns = self.forced_ns.max(end_ns);
+                }
+            } else if let Some((_, id)) = self.downloads.pop() {
+                let tensor = TensorId(id);
+                let kept = self.kept[tensor.index()];
+                if kept < self.builder.held(tensor) && self.builder.is_needed(tensor) {
+                    self.copy(tensor, kept, self.forced_ns)?;
+                }
+            } else {
+                self.evict_any(op)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Evicts the tensor that is used again last of those that an op does not touch.
+    fn evict_any(&mut self, op: OpId) -> Result<(), Stuck> {
+        let graph = self.graph();
+        let next = |tensor: TensorId| self.builder.next_position(tensor);
+        let victim = graph
+            .tensor_ids()
+            .filter(|&tensor| self.builder.held(tensor) > 0)
+            .filter(|tensor| !graph.operands_of(op).contains(tensor))
+            .max_by_key(|&tensor| next(tensor))
+            .ok_or(Stuck::NoRoom)?;
+        let (later, next) = next(victim);
+        self.gap_end[victim.index()] = self.position(next, later);
+        self.kept[victim.index()] = 0;
+        let end_ns = self.copy(victim, 0, self.forced_ns)?;
+        self.forced_ns = self.forced_ns.max(end_ns);
+        self.evict(victim, 0)
+    }
+
+    /// After an op: what leaves now, what must be copied first, what must come back.
+    fn begin_gaps(&mut self, op: OpId) -> Result<(), Stuck> {
+        let graph = self.graph();
+        let first = graph.op(op).first_operand as usize;
+        let reads = graph.op(op).reads as usize;
+        let now = self.position(op, false);
+        for (at, &tensor) in graph.operands_of(op).iter().enumerate() {
+            let slot = first + at;
+            let index = tensor.index();
+            let (next, later) = self.gaps.next_use(slot);
+            if self.builder.memory.in_arena(tensor) || (next == op && !later) {
+                continue;
+            }
+            self.gap_end[index] = self.position(next, later);
+            if !self.builder.is_needed(tensor) {
+                let comes_anew = graph.tensor(tensor).kind == Kind::Input && later;
+                if comes_anew && self.builder.reads_first(tensor) {
+                    self.uploads.push(self.gap_end[index], tensor.0);
+                }
+                continue;
+            }
+            if at >= reads {
+                self.wanted[index] = self.gaps.offloaded(slot);
+            }
+            let moved = self.gaps.moved(slot);
+            if moved > 0 {
+                self.kept[index] = self.objects(tensor) - moved;
+            }
+            if moved > 0 && self.builder.copied(tensor) >= moved {
+                // The host may hold it as far as copies go that are still under way.
+                if self.copied_ns[index] <= self.free_ns[Stream::Compute as usize] {
+                    self.evict(tensor, self.kept[index])?;
+                }
+            } else if moved > 0 {
+                self.downloads.push(now, tensor.0);
+            } else if at >= reads && self.wanted[index] > 0 {
+                self.downloads.push(now + graph.ops().len() as u64, tensor.0);
+            }
+        }
+        Ok(())
+    }
+}

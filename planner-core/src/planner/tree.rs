@@ -1,0 +1,121 @@
+//! A tree over positions: add to a range, ask for the minimum of a range.
+
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+/// Values by position; both operations are O(log n).
+#[derive(Debug)]
+pub(super) struct MinTree<'a> {
+    /// The least value below each node, what is added above it apart.
+    least: &'a mut [i64],
+    /// What is added to everything below each node.
+    added: &'a mut [i64],
+    leaves: usize,
+}
+
+impl<'a> MinTree<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        2 * words::<i64>(2 * limits.ops.next_power_of_two())
+    }
+
+    /// A tree over these values.
+    pub(super) fn new(
+        values: impl ExactSizeIterator<Item = i64>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let leaves = values.len().next_power_of_two();
+        let least = scratch.take(2 * leaves, i64::MAX / 2)?;
+        let added = scratch.take(2 * leaves, 0i64)?;
+        for (leaf, value) in least[leaves..].iter_mut().zip(values) {
+            *leaf = value;
+        }
+        for node in (1..leaves).rev() {
+            least[node] = least[2 * node].min(least[2 * node + 1]);
+        }
+        Ok(Self { least, added, leaves })
+    }
+
+    /// Adds to the values at `from..to`.
+    pub(super) fn add(&mut self, from: usize, to: usize, value: i64) {
+        if from >= to {
+            return;
+        }
+        let (mut left, mut right) = (from + self.leaves, to + self.leaves);
+        let (first, last) = (left, right - 1);
+        while left < right {
+            if left & 1 == 1 {
+                self.add_node(left, value);
+                left += 1;
+            }
+            if right & 1 == 1 {
+                right -= 1;
+                self.add_node(right, value);
+            }
+            left >>= 1;
+            right >>= 1;
+        }
+        self.rebuild(first);
+        self.rebuild(last);
+    }
+
+    fn add_node(&mut self, node: usize, value: i64) {
+        self.least[node] = self.least[node].saturating_add(value);
+        if node < self.leaves {
+            self.added[node] = self.added[node].saturating_add(value);
+        }
+    }
+
+    fn rebuild(&mut self, mut node: usize) {
+        while node > 1 {
+            node >>= 1;
+            let below = self.least[2 * node].min(self.least[2 * node + 1]);
+            self.least[node] = below.saturating_add(self.added[node]);
+        }
+    }
+
+    /// The least value at `from..to`; a very large one where that is empty.
+    pub(super) fn min(&self, from: usize, to: usize) -> i64 {
+        self.min_below(1, 0, self.leaves, from, to)
+    }
+
+    fn min_below(&self, node: usize, start: usize, end: usize, from: usize, to: usize) -> i64 {
+        if to <= start || end <= from {
+            return i64::MAX / 2;
+        }
+        if from <= start && end <= to {
+            return self.least[node];
+        }
+        let middle = usize::midpoint(start, end);
+        let left = self.min_below(2 * node, start, middle, from, to);
+        let right = self.min_below(2 * node + 1, middle, end, from, to);
+        left.min(right).saturating_add(self.added[node])
+    }
+
+    /// The least value of all.
+    pub(super) fn least(&self) -> i64 {
+        self.least[1]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agrees_with_an_array() {
+        let mut memory = [0; 64];
+        let mut plain = [5i64, -3, 8, 0, 2, 7, -9, 4, 1];
+        let mut tree = MinTree::new(plain.iter().copied(), &mut Scratch::new(&mut memory)).unwrap();
+        let mut seed = 1u64;
+        for _ in 0..500 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let (from, to) = ((seed >> 33) as usize % 10, (seed >> 40) as usize % 10);
+            let value = (seed >> 50) as i64 % 11 - 5;
+            if from < to {
+                tree.add(from, to, value);
+                plain[from..to].iter_mut().for_each(|slot| *slot += value);
+                assert_eq!(tree.min(from, to), *plain[from..to].iter().min().unwrap());
+            }
+            assert_eq!(tree.least(), *plain.iter().min().unwrap());
+        }
+    }
+}
