@@ -17,7 +17,10 @@ fn bad_usage_has_status_2() {
         (&["plan"], "<WORK>"),
         (&["plan", SMALL, "--budget", "lots"], "a budget is a size"),
         (&["plan", SMALL, "--budget", "-5%"], "--budget"),
-        (&["plan", SMALL, "--strategy", "magic"], "in-core, on-demand, window, auto"),
+        (
+            &["plan", SMALL, "--strategy", "magic"],
+            "in-core, on-demand, fit, vdnn, lms, window, auto",
+        ),
         (&["plan", SMALL, "--set", "bytes=1"], "auto has no parameters"),
         (&["plan", SMALL, "-s", "window", "--set", "size=1"], "it has bytes, variant"),
         (&["plan", SMALL, "-m", "cray"], "built in are v100-pcie3"),
