@@ -48,7 +48,7 @@ fn what_comes_later_is_not_promised() {
     let folder = Folder::new();
     let help = folder.run(&["--help"]).done().stdout;
     assert!(help.contains("\n  import "), "{help}");
-    for command in ["compare", "devices", "conformance"] {
+    for command in ["devices", "conformance"] {
         assert!(!help.contains(&format!("\n  {command} ")), "{command}");
     }
     for backend in ["vulkan", "cuda"] {
