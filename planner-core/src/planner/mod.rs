@@ -11,6 +11,7 @@ mod in_core;
 mod memory;
 mod on_demand;
 mod paced;
+mod pressure;
 mod queue;
 mod tree;
 mod uses;
@@ -28,6 +29,7 @@ use builder::{Builder, Lengths, Stuck};
 use core::fmt;
 use gaps::{Gaps, Weight};
 use memory::Memory;
+use pressure::Pressures;
 use uses::Uses;
 
 /// How to plan.
@@ -103,6 +105,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
         + paced::scratch_words(limits);
     memory::scratch_words(limits)
         + Uses::scratch_words(limits)
+        + Pressures::scratch_words(limits)
         + if write > judge { write } else { judge }
 }
 
@@ -208,6 +211,9 @@ enum Recipe {
     Window { window: Window, bytes: u64 },
     Paced { spare_permille: u64, weight: Weight },
 }
+
+/// Times that the gaps are chosen anew by the pressure that the best list shows.
+const ROUNDS: usize = 12;
 
 /// Shares of the pool, per mille, that are kept free for transfers under way.
 const SPARE_PERMILLE: [u64; 5] = [0, 20, 50, 100, 200];
@@ -334,23 +340,44 @@ impl Desk<'_, '_> {
             let Prediction { period_ns, h2d_bytes, d2h_bytes, .. } = candidate.predicted;
             (period_ns, h2d_bytes.saturating_add(d2h_bytes))
         };
+        let mut scratch = scratch.reborrow();
+        let ops = self.request.graph.ops().len();
+        let mut pressures = Pressures::new(ops, &mut scratch)?;
         let mut best: Option<Candidate> = None;
         let mut written_last = false;
-        for recipe in strategy.recipes(self.request.budget_bytes) {
-            let Some(candidate) = self.try_out(recipe, ground, scratch)? else {
-                written_last = false;
-                continue;
+        let done = |best: &Option<Candidate>| {
+            best.is_some_and(|best| best.predicted.period_ns == best.predicted.compute_ns)
+        };
+        let mut recipes = strategy.recipes(self.request.budget_bytes);
+        let mut rounds = 0..ROUNDS;
+        while !done(&best) {
+            let recipe = match (recipes.next(), best) {
+                (Some(recipe), _) => recipe,
+                // The best list so far shows where transfers hurt.
+                (None, Some(Candidate { recipe: Recipe::Paced { spare_permille, .. }, .. }))
+                    if rounds.next().is_some() =>
+                {
+                    pressures.turn();
+                    Recipe::Paced { spare_permille, weight: Weight::Density }
+                }
+                _ => break,
             };
-            written_last = best.as_ref().is_none_or(|best| cost(&candidate) < cost(best));
+            let candidate = self.try_out(recipe, ground, &mut pressures, &mut scratch)?;
+            let is_better = |candidate: &Candidate| {
+                best.as_ref().is_none_or(|best| cost(candidate) < cost(best))
+            };
+            let better = candidate.filter(is_better);
+            written_last = better.is_some();
             if written_last {
-                best = Some(candidate);
-            }
-            if candidate.predicted.period_ns == candidate.predicted.compute_ns {
-                break;
+                best = better;
+                pressures.keep();
             }
         }
         match best {
-            Some(best) if !written_last => self.try_out(best.recipe, ground, scratch),
+            Some(best) if !written_last => {
+                pressures.recall();
+                self.try_out(best.recipe, ground, &mut pressures, &mut scratch)
+            }
             best => Ok(best),
         }
     }
@@ -361,9 +388,10 @@ impl Desk<'_, '_> {
         &mut self,
         recipe: Recipe,
         ground: &Ground<'_>,
+        pressures: &mut Pressures<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
-        let lengths = match self.write(recipe, ground, &mut scratch.reborrow())? {
+        let lengths = match self.write(recipe, ground, pressures, &mut scratch.reborrow())? {
             Ok(lengths) => lengths,
             Err(Stuck::NoRoom) => return Ok(None),
             Err(Stuck::OutputFull) => {
@@ -392,6 +420,7 @@ impl Desk<'_, '_> {
         &mut self,
         recipe: Recipe,
         ground: &Ground<'_>,
+        pressures: &mut Pressures<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
         let output = (&mut *self.steps, &mut *self.resident);
@@ -406,8 +435,9 @@ impl Desk<'_, '_> {
                 let (whole, part) = (memory.pool_objects / 1000, memory.pool_objects % 1000);
                 let spare = whole * spare_permille + part * spare_permille / 1000;
                 let mut gaps = Gaps::new(self.request.graph, &mut scratch)?;
-                match gaps.choose(self.request, memory, spare, weight, &mut scratch)? {
-                    Ok(()) => paced::write(builder, &gaps, &mut scratch),
+                let used = &pressures.used;
+                match gaps.choose(self.request, memory, spare, weight, used, &mut scratch)? {
+                    Ok(()) => paced::write(builder, &gaps, &mut pressures.seen, &mut scratch),
                     Err(stuck) => Ok(Err(stuck)),
                 }
             }
