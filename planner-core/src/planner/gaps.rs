@@ -10,9 +10,10 @@ use super::Request;
 use super::builder::Stuck;
 use super::heap::Heap;
 use super::memory::Memory;
+use super::pressure::{FULL, Pressure};
 use super::tree::MinTree;
-use crate::graph::{Graph, Kind, OpId, TensorId};
-use crate::machine::{Direction, Machine};
+use crate::graph::{Graph, Kind, OpId};
+use crate::machine::Direction;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
 /// No operand.
@@ -72,7 +73,7 @@ impl<'a> Gaps<'a> {
             + words::<u32>(limits.tensors)
             + MinTree::scratch_words(limits)
             + Heap::scratch_words(limits.operands)
-            + 2 * words::<u64>(limits.ops + 1)
+            + 4 * words::<u64>(limits.ops + 1)
             + words::<u64>(limits.ops)
     }
 
@@ -164,6 +165,7 @@ impl<'a> Gaps<'a> {
         memory: &Memory<'_>,
         spare: u64,
         weight: Weight,
+        pressure: &Pressure<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Result<(), Stuck>, OutOfScratch> {
         self.moved.fill(0);
@@ -182,7 +184,9 @@ impl<'a> Gaps<'a> {
             all_ns[at + 1] = all_ns[at] + op.time_ns;
         }
         let mut heap = Heap::new(self.next.len(), &mut scratch)?;
-        let scale = Scale { request, memory, weight, tight_ns, all_ns };
+        let up = sums(pressure.up, &mut scratch)?;
+        let down = sums(pressure.down, &mut scratch)?;
+        let scale = Scale { request, memory, weight, tight_ns, all_ns, up, down };
         for slot in 0..self.next.len() {
             if let Some((key, _)) = self.weigh(&scale, &slack, slot) {
                 heap.push(key, slot as u32);
@@ -197,6 +201,9 @@ impl<'a> Gaps<'a> {
                 continue;
             }
             self.take(graph, &mut slack, slot, objects);
+            if let Some((key, _)) = self.weigh(&scale, &slack, slot) {
+                heap.push(key, slot as u32);
+            }
         }
         Ok(Ok(()))
     }
@@ -271,7 +278,7 @@ impl<'a> Gaps<'a> {
     /// A gap's key (the least is taken first) and how many objects it should still move;
     /// none where it is of no use.
     fn weigh(&self, scale: &Scale<'_>, slack: &MinTree<'_>, slot: usize) -> Option<(u64, u64)> {
-        let Scale { request, memory, weight, tight_ns, all_ns } = *scale;
+        let Scale { request, memory, weight, tight_ns, all_ns, .. } = *scale;
         let graph = request.graph;
         let span = self.span(graph, slot)?;
         let tensor = graph.operands()[slot];
@@ -283,40 +290,50 @@ impl<'a> Gaps<'a> {
         if objects == 0 || covered_ns == 0 {
             return None;
         }
-        let gain = match weight {
-            Weight::Density => {
-                let cost_ns = self.cost_ns(request.machine, slot, tensor, graph, objects);
-                covered_ns as f64 * objects as f64 / cost_ns.max(1) as f64
-            }
+        let density = |objects: u64| {
+            let cost_ns = self.cost_ns(scale, slot, span, objects);
+            covered_ns as f64 * objects as f64 / cost_ns.max(1) as f64
+        };
+        let (gain, objects) = match weight {
+            // The last object may be half empty, and so the best to move on its own.
+            Weight::Density => match (density(objects), density(1)) {
+                (all, one) if one > all => (one, 1),
+                (all, _) => (all, objects),
+            },
             Weight::Length => {
-                ranges.iter().map(|&(from, to)| all_ns[to] - all_ns[from]).sum::<u64>() as f64
+                let length_ns = ranges.iter().map(|&(from, to)| all_ns[to] - all_ns[from]);
+                (length_ns.sum::<u64>() as f64, objects)
             }
         };
         // Positive numbers compare as their bits do.
         Some((!gain.to_bits(), objects))
     }
 
-    /// Link time of moving so many more objects.
-    fn cost_ns(
-        &self,
-        machine: &Machine,
-        slot: usize,
-        tensor: TensorId,
-        graph: &Graph<'_>,
-        objects: u64,
-    ) -> u64 {
-        let bytes = |objects: u64| {
-            objects.saturating_mul(machine.chunk_bytes).min(graph.tensor(tensor).bytes)
+    /// Link time of moving so many more objects, weighed by the pressure on the link where
+    /// the gap ends (uploads) and begins (downloads).
+    fn cost_ns(&self, scale: &Scale<'_>, slot: usize, span: Span, objects: u64) -> u64 {
+        let Request { graph, machine, .. } = *scale.request;
+        let tensor = graph.operands()[slot];
+        let (moved, all) = (self.moved[slot], scale.memory.objects(tensor));
+        // Objects leave from the end.
+        let time_ns = |direction, already: u64, then: u64| {
+            let bytes = scale.memory.bytes(scale.request, tensor, all - then, all - already);
+            match bytes {
+                0 => 0,
+                bytes => machine.transfer_ns(direction, bytes).unwrap_or(0),
+            }
         };
-        let up_ns = machine.transfer_ns(Direction::HostToDevice, bytes(objects)).unwrap_or(0);
+        let up_ns = time_ns(Direction::HostToDevice, moved, moved + objects);
         let version = self.version[slot];
-        let on_host = if version == NONE { u64::MAX } else { self.offloaded[version as usize] };
-        let missing = (self.moved[slot] + objects).saturating_sub(on_host).min(objects);
-        let down_ns = match missing {
-            0 => 0,
-            missing => machine.transfer_ns(Direction::DeviceToHost, bytes(missing)).unwrap_or(0),
-        };
-        up_ns.saturating_add(down_ns)
+        let on_host = if version == NONE { all } else { self.offloaded[version as usize] };
+        let on_host = on_host.clamp(moved, moved + objects);
+        let down_ns = time_ns(Direction::DeviceToHost, on_host, moved + objects);
+        let ops = graph.ops().len();
+        let near = ops / NEAR + 1;
+        let up = mean(scale.up, span.to.saturating_sub(near), span.to.min(ops));
+        let down = mean(scale.down, span.from.min(ops - 1), (span.from + near).min(ops));
+        // Even where a link is idle, less to move is better.
+        up_ns.saturating_mul(up + 8).saturating_add(down_ns.saturating_mul(down + 8))
     }
 }
 
@@ -330,4 +347,25 @@ struct Scale<'s> {
     tight_ns: &'s [u64],
     /// Time of all ops so far.
     all_ns: &'s [u64],
+    /// Pressure on each link, summed over the ops so far.
+    up: &'s [u64],
+    down: &'s [u64],
+}
+
+/// The part of an iteration, as a fraction, over which the pressure at a gap's ends is taken.
+const NEAR: usize = 32;
+
+/// Sums up to each op.
+fn sums<'s>(values: &[u8], scratch: &mut Scratch<'s>) -> Result<&'s [u64], OutOfScratch> {
+    let sums = scratch.take(values.len() + 1, 0u64)?;
+    for (at, &value) in values.iter().enumerate() {
+        sums[at + 1] = sums[at] + u64::from(value);
+    }
+    Ok(sums)
+}
+
+/// The mean over a range, from sums; over an empty one, the highest pressure.
+fn mean(sums: &[u64], from: usize, to: usize) -> u64 {
+    let len = to.saturating_sub(from) as u64;
+    (sums[to.max(from)] - sums[from]).checked_div(len).unwrap_or(u64::from(FULL))
 }

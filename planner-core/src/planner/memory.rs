@@ -214,6 +214,13 @@ impl<'m> Memory<'m> {
         self.objects[tensor.index()]
     }
 
+    /// Bytes of a tensor that its chunks `from..to` really hold.
+    pub(super) fn bytes(&self, request: &Request<'_>, tensor: TensorId, from: u64, to: u64) -> u64 {
+        let bytes = request.graph.tensor(tensor).bytes;
+        let up_to = |chunks: u64| chunks.saturating_mul(request.machine.chunk_bytes).min(bytes);
+        up_to(to).saturating_sub(up_to(from))
+    }
+
     /// Chunks of an op's workspace.
     pub(super) fn workspace(&self, request: &Request<'_>, op: OpId) -> u64 {
         objects_of(request, request.graph.op(op).workspace_bytes)

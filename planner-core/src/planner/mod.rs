@@ -14,6 +14,7 @@ mod lms;
 mod memory;
 mod on_demand;
 mod paced;
+mod pressure;
 mod queue;
 mod residents;
 mod tree;
@@ -33,6 +34,7 @@ use builder::{Builder, Lengths, Stuck};
 use core::fmt;
 use gaps::{Gaps, Weight};
 use memory::Memory;
+use pressure::Pressures;
 use uses::Uses;
 
 /// How to plan.
@@ -124,7 +126,10 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let strategies = larger(strategies, cache::scratch_words(limits));
     let paced = Gaps::scratch_words(limits) + paced::scratch_words(limits);
     let write = Builder::scratch_words(limits) + larger(strategies, paced);
-    memory::scratch_words(limits) + Uses::scratch_words(limits) + larger(write, judge)
+    memory::scratch_words(limits)
+        + Uses::scratch_words(limits)
+        + Pressures::scratch_words(limits)
+        + larger(write, judge)
 }
 
 const fn larger(one: usize, other: usize) -> usize {
@@ -264,6 +269,9 @@ enum Recipe {
     Paced { spare_permille: u64, weight: Weight },
 }
 
+/// Times that the gaps are chosen anew by the pressure that the best list shows.
+const ROUNDS: usize = 12;
+
 /// Shares of the pool, per mille, that are kept free for transfers under way.
 const SPARE_PERMILLE: [u64; 5] = [0, 20, 50, 100, 200];
 
@@ -402,23 +410,44 @@ impl Desk<'_, '_> {
             let Prediction { period_ns, h2d_bytes, d2h_bytes, .. } = candidate.predicted;
             (period_ns, h2d_bytes.saturating_add(d2h_bytes))
         };
+        let mut scratch = scratch.reborrow();
+        let ops = self.request.graph.ops().len();
+        let mut pressures = Pressures::new(ops, &mut scratch)?;
         let mut best: Option<Candidate> = None;
         let mut written_last = false;
-        for recipe in strategy.recipes(self.request) {
-            let Some(candidate) = self.try_out(recipe, ground, scratch)? else {
-                written_last = false;
-                continue;
+        let done = |best: &Option<Candidate>| {
+            best.is_some_and(|best| best.predicted.period_ns == best.predicted.compute_ns)
+        };
+        let mut recipes = strategy.recipes(self.request);
+        let mut rounds = 0..ROUNDS;
+        while !done(&best) {
+            let recipe = match (recipes.next(), best) {
+                (Some(recipe), _) => recipe,
+                // The best list so far shows where transfers hurt.
+                (None, Some(Candidate { recipe: Recipe::Paced { spare_permille, .. }, .. }))
+                    if rounds.next().is_some() =>
+                {
+                    pressures.turn();
+                    Recipe::Paced { spare_permille, weight: Weight::Density }
+                }
+                _ => break,
             };
-            written_last = best.as_ref().is_none_or(|best| cost(&candidate) < cost(best));
+            let candidate = self.try_out(recipe, ground, &mut pressures, &mut scratch)?;
+            let is_better = |candidate: &Candidate| {
+                best.as_ref().is_none_or(|best| cost(candidate) < cost(best))
+            };
+            let better = candidate.filter(is_better);
+            written_last = better.is_some();
             if written_last {
-                best = Some(candidate);
-            }
-            if candidate.predicted.period_ns == candidate.predicted.compute_ns {
-                break;
+                best = better;
+                pressures.keep();
             }
         }
         match best {
-            Some(best) if !written_last => self.try_out(best.recipe, ground, scratch),
+            Some(best) if !written_last => {
+                pressures.recall();
+                self.try_out(best.recipe, ground, &mut pressures, &mut scratch)
+            }
             best => Ok(best),
         }
     }
@@ -429,9 +458,10 @@ impl Desk<'_, '_> {
         &mut self,
         recipe: Recipe,
         ground: &Ground<'_>,
+        pressures: &mut Pressures<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
-        let lengths = match self.write(recipe, ground, &mut scratch.reborrow())? {
+        let lengths = match self.write(recipe, ground, pressures, &mut scratch.reborrow())? {
             Ok(lengths) => lengths,
             Err(Stuck::NoRoom) => return Ok(None),
             Err(Stuck::OutputFull) => {
@@ -460,6 +490,7 @@ impl Desk<'_, '_> {
         &mut self,
         recipe: Recipe,
         ground: &Ground<'_>,
+        pressures: &mut Pressures<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
         let output = (&mut *self.steps, &mut *self.resident);
@@ -477,8 +508,9 @@ impl Desk<'_, '_> {
                 let (whole, part) = (memory.pool_objects / 1000, memory.pool_objects % 1000);
                 let spare = whole * spare_permille + part * spare_permille / 1000;
                 let mut gaps = Gaps::new(self.request.graph, &mut scratch)?;
-                match gaps.choose(self.request, memory, spare, weight, &mut scratch)? {
-                    Ok(()) => paced::write(builder, &gaps, &mut scratch),
+                let used = &pressures.used;
+                match gaps.choose(self.request, memory, spare, weight, used, &mut scratch)? {
+                    Ok(()) => paced::write(builder, &gaps, &mut pressures.seen, &mut scratch),
                     Err(stuck) => Ok(Err(stuck)),
                 }
             }

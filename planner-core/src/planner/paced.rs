@@ -9,6 +9,7 @@
 use super::builder::{Builder, Lengths, Stuck};
 use super::gaps::Gaps;
 use super::heap::Heap;
+use super::pressure::{FULL, Pressure};
 use super::tree::MinTree;
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::{Direction, Machine};
@@ -40,7 +41,7 @@ struct Copying {
     from: u64,
 }
 
-struct Paced<'b, 's> {
+struct Paced<'b, 's, 'p> {
     builder: Builder<'b>,
     gaps: &'s Gaps<'s>,
     /// Objects free at each op, prefetches that came early taken off.
@@ -64,12 +65,15 @@ struct Paced<'b, 's> {
     /// Memory that had to be freed by force comes at this time.
     forced_ns: u64,
     lap: u64,
+    /// How hard pressed the links were in the last iteration.
+    seen: &'s mut Pressure<'p>,
 }
 
 /// Carries the gaps out.
 pub(super) fn write(
     builder: Builder<'_>,
     gaps: &Gaps<'_>,
+    seen: &mut Pressure<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
     let mut scratch = scratch.reborrow();
@@ -95,11 +99,12 @@ pub(super) fn write(
         wanted: scratch.take(tensors, 0)?,
         forced_ns: 0,
         lap: 0,
+        seen,
     };
     Ok(paced.laps().and_then(|()| paced.builder.finish()))
 }
 
-impl<'b> Paced<'b, '_> {
+impl<'b> Paced<'b, '_, '_> {
     fn graph(&self) -> &'b Graph<'b> {
         self.builder.request.graph
     }
@@ -145,6 +150,7 @@ impl<'b> Paced<'b, '_> {
         for &tensor in self.graph().writes(op) {
             start_ns = start_ns.max(self.copied_ns[tensor.index()]);
         }
+        self.look(op, now_ns, start_ns);
         self.builder.launch(op)?;
         self.free_ns[Stream::Compute as usize] = start_ns.saturating_add(time_ns);
         // The next time around, nothing has come early yet.
@@ -152,6 +158,19 @@ impl<'b> Paced<'b, '_> {
         let planned = self.planned_slack[at];
         self.slack.add(at, at + 1, planned - self.slack.min(at, at + 1));
         self.begin_gaps(op)
+    }
+
+    /// Notes which link is behind at an op: fully pressed where the op waits, half where it
+    /// only has work left.
+    fn look(&mut self, op: OpId, now_ns: u64, start_ns: u64) {
+        let waits = start_ns > now_ns;
+        let pressure = |free_ns: u64| match (free_ns > now_ns, waits) {
+            (true, true) => FULL,
+            (true, false) => FULL / 2,
+            (false, _) => 0,
+        };
+        self.seen.up[op.index()] = pressure(self.free_ns[Stream::Upload as usize]);
+        self.seen.down[op.index()] = pressure(self.free_ns[Stream::Download as usize]);
     }
 
     /// Evicts what has been copied by now.
@@ -177,9 +196,9 @@ impl<'b> Paced<'b, '_> {
         Ok(())
     }
 
-    fn transfer_ns(&self, direction: Direction, tensor: TensorId, objects: u64) -> u64 {
-        let bytes = objects.saturating_mul(self.machine().chunk_bytes);
-        let bytes = bytes.min(self.graph().tensor(tensor).bytes);
+    /// Time to move the objects `from..to` of a tensor.
+    fn transfer_ns(&self, direction: Direction, tensor: TensorId, from: u64, to: u64) -> u64 {
+        let bytes = self.builder.memory.bytes(self.builder.request, tensor, from, to);
         self.machine().transfer_ns(direction, bytes).unwrap_or(u64::MAX / 16)
     }
 
@@ -221,8 +240,7 @@ impl<'b> Paced<'b, '_> {
     /// Copies a tensor to the host from an object on; returns when that ends.
     fn copy(&mut self, tensor: TensorId, from: u64, now_ns: u64) -> Result<u64, Stuck> {
         let to = self.objects(tensor) - self.builder.copied(tensor);
-        let duration_ns =
-            self.transfer_ns(Direction::DeviceToHost, tensor, to.saturating_sub(from));
+        let duration_ns = self.transfer_ns(Direction::DeviceToHost, tensor, from, to);
         self.builder.offload_from(tensor, from)?;
         let free_ns = &mut self.free_ns[Stream::Download as usize];
         *free_ns = now_ns.max(*free_ns).saturating_add(duration_ns);
@@ -274,8 +292,9 @@ impl<'b> Paced<'b, '_> {
     }
 
     fn prefetch(&mut self, tensor: TensorId, objects: u64, now_ns: u64) -> Result<(), Stuck> {
-        let duration_ns = self.transfer_ns(Direction::HostToDevice, tensor, objects);
-        self.builder.prefetch_to(tensor, self.builder.held(tensor) + objects)?;
+        let held = self.builder.held(tensor);
+        let duration_ns = self.transfer_ns(Direction::HostToDevice, tensor, held, held + objects);
+        self.builder.prefetch_to(tensor, held + objects)?;
         let free_ns = &mut self.free_ns[Stream::Upload as usize];
         *free_ns = now_ns.max(*free_ns).saturating_add(duration_ns);
         self.arrived_ns[tensor.index()] = *free_ns;

@@ -1,0 +1,84 @@
+//! How hard pressed each link is around each op, as a list turned out in time.
+//!
+//! What a transfer costs depends on when its link must carry it: where the link is idle it
+//! costs nothing, where the ops wait for the link it costs all of its time. One list shows
+//! where that is, and the gaps of the next are weighed by it.
+
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+/// A link that is busy whenever it could be, and makes ops wait.
+pub(super) const FULL: u8 = 255;
+
+/// The pressure on each link at each op.
+#[derive(Debug)]
+pub(super) struct Pressure<'a> {
+    pub(super) up: &'a mut [u8],
+    pub(super) down: &'a mut [u8],
+}
+
+impl<'a> Pressure<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        2 * words::<u8>(limits.ops)
+    }
+
+    /// Every transfer costs its time.
+    pub(super) fn new(ops: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+        Ok(Self { up: scratch.take(ops, FULL)?, down: scratch.take(ops, FULL)? })
+    }
+
+    pub(super) fn copy_from(&mut self, other: &Pressure<'_>) {
+        self.up.copy_from_slice(other.up);
+        self.down.copy_from_slice(other.down);
+    }
+
+    /// Goes half of the way to another.
+    pub(super) fn approach(&mut self, other: &Pressure<'_>) {
+        let halfway = |ours: &mut [u8], theirs: &[u8]| {
+            for (ours, &theirs) in ours.iter_mut().zip(theirs) {
+                *ours = u8::midpoint(*ours, theirs);
+            }
+        };
+        halfway(self.up, other.up);
+        halfway(self.down, other.down);
+    }
+}
+
+/// The pressure that lists are made by, and that they turn out to have.
+#[derive(Debug)]
+pub(super) struct Pressures<'a> {
+    /// What the next list is made by.
+    pub(super) used: Pressure<'a>,
+    /// What the last list showed.
+    pub(super) seen: Pressure<'a>,
+    /// What the best list was made by.
+    kept: Pressure<'a>,
+}
+
+impl<'a> Pressures<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        3 * Pressure::scratch_words(limits)
+    }
+
+    pub(super) fn new(ops: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+        Ok(Self {
+            used: Pressure::new(ops, scratch)?,
+            seen: Pressure::new(ops, scratch)?,
+            kept: Pressure::new(ops, scratch)?,
+        })
+    }
+
+    /// The last list is the best so far.
+    pub(super) fn keep(&mut self) {
+        self.kept.copy_from(&self.used);
+    }
+
+    /// The next list is to be the best once more.
+    pub(super) fn recall(&mut self) {
+        self.used.copy_from(&self.kept);
+    }
+
+    /// The next list is made by what the last one showed, and half by what it was made by.
+    pub(super) fn turn(&mut self) {
+        self.used.approach(&self.seen);
+    }
+}
