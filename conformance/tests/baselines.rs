@@ -4,14 +4,29 @@
 
 mod chain;
 
+use planner_core::Kind;
 use planner_core::planner::{Lms, Strategy};
+use workloads::OwnedGraph;
 
 fn plan(budget_chunks: u64, strategy: Strategy) -> String {
-    chain::plan(budget_chunks, strategy)
+    chain::plan(&chain::chain(), budget_chunks, strategy)
 }
 
 fn lms(threshold: u32, ahead: u32) -> Strategy {
     Strategy::Lms(Lms { threshold: Some(threshold), ahead: Some(ahead) })
+}
+
+/// Weights of one chunk each, `a` to `d`, and the ops that read them, numbered from 0.
+fn readers(weights: &[&str]) -> OwnedGraph {
+    let mut graph = OwnedGraph::new("readers");
+    let ids = ["a", "b", "c", "d"]
+        .map(|name| (name, graph.push_tensor(name, chain::CHUNK_BYTES, Kind::State)));
+    for (at, reads) in weights.iter().enumerate() {
+        let reads: Vec<_> =
+            ids.iter().filter(|(name, _)| reads.contains(name)).map(|&(_, id)| id).collect();
+        graph.push_op(at.to_string(), 100, 0, &reads, &[]);
+    }
+    graph
 }
 
 #[test]
@@ -94,4 +109,19 @@ fn lms_swaps_out_beyond_the_threshold_and_in_ahead() {
 #[test]
 fn lms_looks_ahead_no_farther_than_the_threshold() {
     assert_eq!(plan(7, lms(2, 5)), plan(7, lms(2, 2)));
+}
+
+/// `a` would have to come back at once after op 0, but not after op 2.
+#[test]
+fn fit_keeps_what_would_come_back_at_once() {
+    assert_eq!(
+        chain::plan(&readers(&["a", "b", "a", "c", "d"]), 2, Strategy::Fit),
+        "a +b [0] [1] -b +c [2] -a +d [3] -c +a [4] -d"
+    );
+}
+
+/// Of two weights for the next op, one fits beside the running op's.
+#[test]
+fn the_next_op_is_fetched_as_far_as_there_is_room() {
+    assert_eq!(chain::plan(&readers(&["a", "bc"]), 2, lms(1, 1)), "+a +b [0] -a +c [1] -b -c");
 }

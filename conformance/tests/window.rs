@@ -8,7 +8,7 @@ use chain::CHUNK_BYTES;
 use planner_core::planner::{Strategy, Window};
 
 fn plan(budget_chunks: u64, window: Window) -> String {
-    chain::plan(budget_chunks, Strategy::Window(window))
+    chain::plan(&chain::chain(), budget_chunks, Strategy::Window(window))
 }
 
 fn window(chunks: u64, published: bool) -> Window {

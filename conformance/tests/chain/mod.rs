@@ -1,4 +1,4 @@
-//! A chain of three layers and the steps of plans for it, to be followed by hand.
+//! A chain of three layers, and the steps of plans, to be followed by hand.
 
 use planner_core::planner::{Request, Strategy};
 use planner_core::{Kind, Machine, Step};
@@ -8,7 +8,7 @@ pub(crate) const CHUNK_BYTES: u64 = 256;
 
 /// Forward `F0` to `F2`, then backward: each `B` reads the activation and updates the
 /// weight in place; `d` is the gradient that runs through.
-fn chain() -> OwnedGraph {
+pub(crate) fn chain() -> OwnedGraph {
     let mut graph = OwnedGraph::new("chain");
     let mut add = |name: &str, kind| graph.push_tensor(name, CHUNK_BYTES, kind);
     let w = ["w0", "w1", "w2"].map(|name| add(name, Kind::State));
@@ -24,8 +24,7 @@ fn chain() -> OwnedGraph {
 }
 
 /// Steps as `+in`, `>copy out`, `-evict` and `[op]`; first what is resident at start.
-pub(crate) fn plan(budget_chunks: u64, strategy: Strategy) -> String {
-    let owned = chain();
+pub(crate) fn plan(owned: &OwnedGraph, budget_chunks: u64, strategy: Strategy) -> String {
     let graph = owned.graph().unwrap();
     let machine = Machine {
         device_bytes: 1 << 30,
