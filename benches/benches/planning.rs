@@ -1,7 +1,7 @@
 //! How long planning and its parts take, over the number of ops.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use planner_core::planner::{Request, Strategy, Window};
+use planner_core::planner::{Lms, Request, Strategy, Window};
 use spillway_benches::training_step;
 use std::hint::black_box;
 use std::time::Duration;
@@ -26,6 +26,9 @@ fn planning_by_ops(criterion: &mut Criterion) {
             ("window, given size", Strategy::Window(given)),
             ("window, size chosen", Strategy::Window(Window::default())),
             ("on-demand", Strategy::OnDemand),
+            ("fit", Strategy::Fit),
+            ("vdnn", Strategy::Vdnn),
+            ("lms, tuned", Strategy::Lms(Lms::default())),
             ("auto", Strategy::Auto),
         ] {
             let mut room = planning::Room::default();

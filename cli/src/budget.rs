@@ -1,6 +1,7 @@
 //! How much device memory a plan may take.
 
-use crate::units::{parse_bytes, thousandths};
+use crate::units::{self, parse_bytes, thousandths};
+use std::fmt;
 use std::str::FromStr;
 
 /// A budget as the user writes it.
@@ -31,6 +32,16 @@ impl FromStr for Budget {
     }
 }
 
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Bytes(bytes) => f.write_str(&units::bytes(bytes)),
+            Self::MilliPercent(milli) => write!(f, "{} %", milli as f64 / 1000.0),
+            Self::Min => f.write_str("min"),
+        }
+    }
+}
+
 impl Budget {
     /// The budget in bytes, rounded down.
     pub(crate) fn bytes(self, in_core_peak_bytes: u64, min_feasible_bytes: u64) -> u64 {
@@ -58,6 +69,15 @@ mod tests {
         assert_eq!(bytes("min"), 7);
         assert_eq!(bytes("1KiB"), 1024);
         assert_eq!("99999999%".parse::<Budget>().unwrap().bytes(u64::MAX, 0), u64::MAX);
+    }
+
+    #[test]
+    fn budgets_are_shown_as_people_write_them() {
+        for (text, shown) in
+            [("35%", "35 %"), ("12.5 %", "12.5 %"), ("4GiB", "4.00 GiB"), ("min", "min")]
+        {
+            assert_eq!(text.parse::<Budget>().unwrap().to_string(), shown);
+        }
     }
 
     #[test]

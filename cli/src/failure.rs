@@ -7,7 +7,7 @@ use workloads::format::{ErrorKind, FormatError};
 pub(crate) struct Failure {
     /// The exit status.
     pub(crate) status: u8,
-    /// One line that says what is wrong, and where.
+    /// What is wrong, and where, on one line; details may follow on more.
     pub(crate) message: String,
 }
 

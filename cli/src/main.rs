@@ -2,6 +2,7 @@
 
 mod budget;
 mod check;
+mod compare;
 mod course;
 mod failure;
 mod figures;
@@ -16,6 +17,7 @@ mod plan_file;
 mod proof;
 mod report;
 mod run;
+mod shortage;
 mod simulate;
 mod strategy;
 mod summary;
@@ -33,6 +35,7 @@ Examples:
   spillway check resnet50:batch=512 plan.json
   spillway run resnet50:batch=512 --plan plan.json
   spillway plan step.graph.json.gz --machine v100-nvlink --budget min --report report.html
+  spillway compare resnet50:batch=512 --plot compare.svg
   spillway model list
   spillway plan --machine list
 
@@ -53,6 +56,7 @@ enum Command {
     Plan(plan::Arguments),
     Run(run::Arguments),
     Check(check::Arguments),
+    Compare(compare::Arguments),
     Model(model::Arguments),
     Import(import::Arguments),
 }
@@ -77,6 +81,7 @@ fn obey(command: &Command) -> Result<(), Failure> {
         Command::Plan(arguments) => plan::run(arguments),
         Command::Run(arguments) => run::run(arguments),
         Command::Check(arguments) => check::run(arguments),
+        Command::Compare(arguments) => compare::run(arguments),
         Command::Model(arguments) => model::run(arguments),
         Command::Import(arguments) => import::run(arguments),
     }

@@ -5,10 +5,11 @@ use crate::course::Course;
 use crate::failure::Failure;
 use crate::figures::{Figures, Needs};
 use crate::names::Names;
+use crate::strategy::{self, Chosen};
 use crate::work::{self, Setting};
-use crate::{machine, output, proof, report, strategy, summary, trace};
+use crate::{machine, output, proof, report, shortage, summary, trace};
 use clap::Args;
-use planner_core::planner::Request;
+use planner_core::planner::{PlanningError, Request};
 use std::path::PathBuf;
 use std::time::Instant;
 use workloads::planning::{self, OwnedSchedule};
@@ -79,26 +80,7 @@ pub(crate) struct Draft {
     /// What is known so far.
     pub(crate) figures: Figures,
     /// A plan with its schedule, not proved yet; or why there is none.
-    pub(crate) plan: Result<(OwnedPlan, OwnedSchedule), String>,
-}
-
-impl Draft {
-    /// The figures, plan and schedule.
-    ///
-    /// # Errors
-    /// The reason why there is no plan, when the figures have been printed as JSON where
-    /// that is wanted.
-    pub(crate) fn plan(self, json: bool) -> Result<(Figures, OwnedPlan, OwnedSchedule), Failure> {
-        match self.plan {
-            Ok((plan, schedule)) => Ok((self.figures, plan, schedule)),
-            Err(reason) => {
-                if json {
-                    output::print_json(&self.figures)?;
-                }
-                Err(Failure::cannot(format!("{}: {reason}", self.figures.strategy)))
-            }
-        }
-    }
+    pub(crate) plan: Result<(OwnedPlan, OwnedSchedule), PlanningError>,
 }
 
 /// Runs the command.
@@ -108,7 +90,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let work = work::load(&arguments.work)?;
     let machine = machine::find(arguments.choices.machine())?;
     let setting = Setting { work: &work, machine: &machine };
-    let (figures, plan, schedule) = draft(setting, &arguments.choices)?.plan(arguments.json)?;
+    let (figures, plan, schedule) = plan_for(setting, &arguments.choices, arguments.json)?;
     let proved = proof::prove(setting, &plan, &schedule);
     let proved = proved.map_err(|reason| defect(&plan.strategy, &reason))?;
     let figures = figures.with_plan(&proved);
@@ -137,18 +119,51 @@ pub(crate) fn defect(strategy: &str, reason: &str) -> Failure {
     ))
 }
 
-/// Plans.
-pub(crate) fn draft(setting: Setting<'_>, choices: &Choices) -> Result<Draft, Failure> {
+/// Plans as chosen.
+///
+/// # Errors
+/// The reason why there is no plan, when the figures have been printed as JSON where that is
+/// wanted.
+pub(crate) fn plan_for(
+    setting: Setting<'_>,
+    choices: &Choices,
+    json: bool,
+) -> Result<(Figures, OwnedPlan, OwnedSchedule), Failure> {
     let chosen = choices.strategy.with(&choices.settings)?;
     let needs = Needs::of(setting, Some(chosen.strategy))?;
-    let machine = &setting.machine.machine;
     let least_bytes = needs.min_feasible.map_or(0, |(bytes, _)| bytes);
-    let budget_bytes = choices
-        .budget
-        .map_or(machine.device_bytes, |budget| budget.bytes(needs.in_core_peak_bytes, least_bytes));
+    let budget_bytes = choices.budget.map_or(setting.machine.machine.device_bytes, |budget| {
+        budget.bytes(needs.in_core_peak_bytes, least_bytes)
+    });
+    let Draft { figures, plan } = draft(setting, chosen, needs, budget_bytes)?;
+    match plan {
+        Ok((plan, schedule)) => Ok((figures, plan, schedule)),
+        Err(error) => {
+            if json {
+                output::print_json(&figures)?;
+            }
+            let mut reason = Names::new(setting.work, &[]).planning_error(&error, budget_bytes);
+            if matches!(error, PlanningError::Infeasible { min_feasible_bytes, .. }
+                if min_feasible_bytes > budget_bytes)
+            {
+                let parts = shortage::list(setting, chosen.strategy).map_err(Failure::cannot)?;
+                reason = format!("{reason}:{parts}");
+            }
+            Err(Failure::cannot(format!("{}: {reason}", chosen.name)))
+        }
+    }
+}
+
+/// Plans within so many bytes.
+pub(crate) fn draft(
+    setting: Setting<'_>,
+    chosen: Chosen,
+    needs: Needs,
+    budget_bytes: u64,
+) -> Result<Draft, Failure> {
     let mut figures = Figures::without_plan(setting, chosen.name, budget_bytes, needs)?;
     let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
-    let request = Request { graph: &graph, machine, budget_bytes };
+    let request = Request { graph: &graph, machine: &setting.machine.machine, budget_bytes };
     let started = Instant::now();
     let planned = planning::plan(&request, chosen.strategy);
     figures.planning_ns = u64::try_from(started.elapsed().as_nanos()).ok();
@@ -164,7 +179,7 @@ pub(crate) fn draft(setting: Setting<'_>, choices: &Choices) -> Result<Draft, Fa
             let schedule = schedule.map_err(|reason| defect(chosen.name, &reason))?;
             Ok((plan, schedule))
         }
-        Err(error) => Err(Names::new(setting.work, &[]).planning_error(&error, budget_bytes)),
+        Err(error) => Err(error),
     };
     Ok(Draft { figures, plan })
 }

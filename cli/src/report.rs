@@ -74,8 +74,8 @@ fn tiles(figures: &Figures) -> String {
     format!("<section class=\"tiles\">\n{}</section>\n", tiles.iter().map(tile).collect::<String>())
 }
 
-/// Text as HTML shows it.
-fn escape(text: &str) -> String {
+/// Text as HTML and SVG show it.
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

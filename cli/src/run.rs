@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => {
             let machine = machine::find(arguments.choices.machine())?;
             let setting = Setting { work: &work, machine: &machine };
-            let planned = plan::draft(setting, &arguments.choices)?.plan(arguments.json)?;
+            let planned = plan::plan_for(setting, &arguments.choices, arguments.json)?;
             (machine, planned)
         }
     };

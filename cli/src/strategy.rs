@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::units::parse_bytes;
 use clap::ValueEnum;
-use planner_core::planner::{Strategy, Window};
+use planner_core::planner::{Lms, Strategy, Window};
 
 /// The strategies that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -12,6 +12,13 @@ pub(crate) enum Name {
     InCore,
     /// Evict what was used least recently when memory is needed, prefetch one op ahead
     OnDemand,
+    /// As many states on the device as fit, the rest streamed one op ahead
+    Fit,
+    /// Swap each temporary out between forward and backward, prefetch one op ahead (vDNN)
+    Vdnn,
+    /// Swap out what is next used far ahead (Large Model Support; parameters: threshold=OPS,
+    /// ahead=OPS)
+    Lms,
     /// The locally adaptive window (parameters: bytes=SIZE, variant=published)
     Window,
     /// The best of the others
@@ -27,11 +34,27 @@ pub(crate) struct Chosen {
     pub(crate) strategy: Strategy,
 }
 
+/// What `--set` has set.
+#[derive(Clone, Copy, Debug, Default)]
+struct Parameters {
+    window: Window,
+    lms: Lms,
+}
+
+/// A number of ops.
+fn ops(name: &str, value: &str) -> Result<u32, String> {
+    let number = value.parse().ok().filter(|&ops| ops > 0);
+    number.ok_or_else(|| format!("{name} must be a number of ops, 1 or more"))
+}
+
 impl Name {
-    const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::InCore => "in-core",
             Self::OnDemand => "on-demand",
+            Self::Fit => "fit",
+            Self::Vdnn => "vdnn",
+            Self::Lms => "lms",
             Self::Window => "window",
             Self::Auto => "auto",
         }
@@ -39,7 +62,7 @@ impl Name {
 
     /// The strategy with parameters set by `name=value`.
     pub(crate) fn with(self, settings: &[String]) -> Result<Chosen, Failure> {
-        let mut window = Window::default();
+        let mut parameters = Parameters::default();
         for (at, setting) in settings.iter().enumerate() {
             let parts = setting.split_once('=');
             let (name, value) = parts.ok_or_else(|| {
@@ -48,19 +71,23 @@ impl Name {
             if settings[..at].iter().any(|s| s.split_once('=').is_some_and(|(n, _)| n == name)) {
                 return Err(Failure::bad_input(format!("--set {setting}: {name} is set twice")));
             }
-            self.set(&mut window, name, value)
+            self.set(&mut parameters, name, value)
                 .map_err(|reason| Failure::bad_input(format!("--set {setting}: {reason}")))?;
         }
         let strategy = match self {
             Self::InCore => Strategy::InCore,
             Self::OnDemand => Strategy::OnDemand,
-            Self::Window => Strategy::Window(window),
+            Self::Fit => Strategy::Fit,
+            Self::Vdnn => Strategy::Vdnn,
+            Self::Lms => Strategy::Lms(parameters.lms),
+            Self::Window => Strategy::Window(parameters.window),
             Self::Auto => Strategy::Auto,
         };
         Ok(Chosen { name: self.as_str(), strategy })
     }
 
-    fn set(self, window: &mut Window, name: &str, value: &str) -> Result<(), String> {
+    fn set(self, parameters: &mut Parameters, name: &str, value: &str) -> Result<(), String> {
+        let Parameters { window, lms } = parameters;
         match (self, name) {
             (Self::Window, "bytes") => {
                 let size = parse_bytes(value).filter(|&bytes| bytes > 0);
@@ -70,6 +97,11 @@ impl Name {
             (Self::Window, "variant") => return Err("variant can only be published".to_owned()),
             (Self::Window, _) => {
                 return Err(format!("window has no parameter {name:?}; it has bytes, variant"));
+            }
+            (Self::Lms, "threshold") => lms.threshold = Some(ops(name, value)?),
+            (Self::Lms, "ahead") => lms.ahead = Some(ops(name, value)?),
+            (Self::Lms, _) => {
+                return Err(format!("lms has no parameter {name:?}; it has threshold, ahead"));
             }
             _ => return Err(format!("{} has no parameters", self.as_str())),
         }
@@ -99,6 +131,15 @@ mod tests {
         let chosen = Name::Window.with(&settings).unwrap();
         let window = Window { bytes: Some(512 << 20), published: true };
         assert_eq!(chosen.strategy, Strategy::Window(window));
+    }
+
+    #[test]
+    fn lms_takes_its_parameters() {
+        let settings = ["threshold=40".to_owned(), "ahead=3".to_owned()];
+        let lms = Lms { threshold: Some(40), ahead: Some(3) };
+        assert_eq!(Name::Lms.with(&settings).unwrap().strategy, Strategy::Lms(lms));
+        assert!(refused(Name::Lms, &["bytes=1"]).ends_with("it has threshold, ahead"));
+        assert!(refused(Name::Lms, &["ahead=0"]).contains("1 or more"));
     }
 
     #[test]

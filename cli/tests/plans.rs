@@ -27,7 +27,7 @@ fn check(folder: &Folder) -> Ran {
 
 #[test]
 fn a_plan_is_checked_and_run() {
-    for strategy in ["on-demand", "window", "auto"] {
+    for strategy in ["on-demand", "fit", "vdnn", "lms", "window", "auto"] {
         let folder = Folder::new();
         let figures = planned(&folder, strategy);
         assert!(check(&folder).done().stdout.starts_with("valid: "));
@@ -125,7 +125,7 @@ fn a_run_measures_what_was_predicted() {
 #[test]
 fn the_same_input_gives_the_same_file() {
     let folder = Folder::new();
-    for strategy in ["in-core", "on-demand", "window", "auto"] {
+    for strategy in ["in-core", "on-demand", "fit", "vdnn", "lms", "window", "auto"] {
         let budget = if strategy == "in-core" { "16GiB" } else { "60%" };
         for file in ["one.json", "other.json", "one.json.gz", "other.json.gz"] {
             folder.run(&["plan", SMALL, "-b", budget, "-s", strategy, "-o", file]).done();
@@ -176,7 +176,7 @@ fn an_infeasible_budget_names_the_op_and_the_least_that_will_do() {
         assert_eq!(figures.get(unknown), Some(&Value::Null), "{unknown}");
     }
     assert!(folder.files().is_empty());
-    for strategy in ["in-core", "on-demand", "window", "auto"] {
+    for strategy in ["in-core", "on-demand", "fit", "vdnn", "lms", "window", "auto"] {
         folder.run(&["plan", SMALL, "-b", "min", "-s", strategy]).done();
     }
 }

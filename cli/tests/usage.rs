@@ -17,7 +17,10 @@ fn bad_usage_has_status_2() {
         (&["plan"], "<WORK>"),
         (&["plan", SMALL, "--budget", "lots"], "a budget is a size"),
         (&["plan", SMALL, "--budget", "-5%"], "--budget"),
-        (&["plan", SMALL, "--strategy", "magic"], "in-core, on-demand, window, auto"),
+        (
+            &["plan", SMALL, "--strategy", "magic"],
+            "in-core, on-demand, fit, vdnn, lms, window, auto",
+        ),
         (&["plan", SMALL, "--set", "bytes=1"], "auto has no parameters"),
         (&["plan", SMALL, "-s", "window", "--set", "size=1"], "it has bytes, variant"),
         (&["plan", SMALL, "-m", "cray"], "built in are v100-pcie3"),
@@ -45,7 +48,7 @@ fn what_comes_later_is_not_promised() {
     let folder = Folder::new();
     let help = folder.run(&["--help"]).done().stdout;
     assert!(help.contains("\n  import "), "{help}");
-    for command in ["compare", "devices", "conformance"] {
+    for command in ["devices", "conformance"] {
         assert!(!help.contains(&format!("\n  {command} ")), "{command}");
     }
     for backend in ["vulkan", "cuda"] {

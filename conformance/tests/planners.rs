@@ -5,13 +5,19 @@ use backend_sim::{SimDevice, SimKernels, reference_digest};
 use conformance::graphs::{RandomGraph, graphs, machines};
 use conformance::planners;
 use planner_core::Machine;
-use planner_core::planner::{Request, Strategy as Planner, Window};
+use planner_core::planner::{Lms, Request, Strategy as Planner, Window};
 use proptest::prelude::*;
 use workloads::{OwnedPlan, planning};
 
-const STRATEGIES: [(&str, Planner); 6] = [
+const STRATEGIES: [(&str, Planner); 12] = [
     ("in-core", Planner::InCore),
     ("on-demand", Planner::OnDemand),
+    ("fit", Planner::Fit),
+    ("vdnn", Planner::Vdnn),
+    ("lms", Planner::Lms(Lms { threshold: None, ahead: None })),
+    ("lms, nothing stays", Planner::Lms(Lms { threshold: Some(0), ahead: Some(0) })),
+    ("lms, 2 ops ahead", Planner::Lms(Lms { threshold: Some(3), ahead: Some(2) })),
+    ("lms, far ahead", Planner::Lms(Lms { threshold: Some(u32::MAX), ahead: Some(u32::MAX) })),
     ("window", Planner::Window(Window { bytes: None, published: false })),
     ("window, published", Planner::Window(Window { bytes: None, published: true })),
     ("window of 700 bytes", Planner::Window(Window { bytes: Some(700), published: false })),

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};
-use planner_core::planner::{PlanningError, Request, Strategy, Window};
+use planner_core::planner::{Lms, PlanningError, Request, Strategy, Window};
 use planner_core::{Graph, Machine};
 use std::path::Path;
 use workloads::{OwnedGraph, format, machines, planning};
@@ -49,7 +49,14 @@ fn recorded_graphs_are_planned_proved_and_run() {
     for owned in graphs() {
         let graph = owned.graph().unwrap();
         let peak_bytes = planning::in_core_peak_bytes(&graph, &machine).unwrap();
-        for strategy in [Strategy::Window(Window::default()), Strategy::OnDemand, Strategy::Auto] {
+        for strategy in [
+            Strategy::Window(Window::default()),
+            Strategy::OnDemand,
+            Strategy::Fit,
+            Strategy::Vdnn,
+            Strategy::Lms(Lms::default()),
+            Strategy::Auto,
+        ] {
             let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
             let (min_bytes, _) = planning::min_feasible(&request, strategy).unwrap();
             let budgets = [75, 50, 35, 25].map(|percent| peak_bytes / 100 * percent);

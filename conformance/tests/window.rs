@@ -2,55 +2,13 @@
 //! paper: four chunks of memory, each variable one chunk.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use planner_core::planner::{Request, Strategy, Window};
-use planner_core::{Kind, Machine, Step};
-use workloads::{OwnedGraph, planning};
+mod chain;
 
-const CHUNK_BYTES: u64 = 256;
+use chain::CHUNK_BYTES;
+use planner_core::planner::{Strategy, Window};
 
-/// Forward `F0` to `F2`, then backward: each `B` reads the activation and updates the
-/// weight in place; `d` is the gradient that runs through.
-fn chain() -> OwnedGraph {
-    let mut graph = OwnedGraph::new("chain");
-    let mut add = |name: &str, kind| graph.push_tensor(name, CHUNK_BYTES, kind);
-    let w = ["w0", "w1", "w2"].map(|name| add(name, Kind::State));
-    let a = ["a0", "a1", "a2"].map(|name| add(name, Kind::Temporary));
-    let d = add("d", Kind::Temporary);
-    graph.push_op("F0", 100, 0, &[w[0]], &[a[0]]);
-    graph.push_op("F1", 100, 0, &[a[0], w[1]], &[a[1]]);
-    graph.push_op("F2", 100, 0, &[a[1], w[2]], &[a[2]]);
-    graph.push_op("B2", 100, 0, &[a[2], w[2]], &[w[2], d]);
-    graph.push_op("B1", 100, 0, &[d, a[1], w[1]], &[w[1], d]);
-    graph.push_op("B0", 100, 0, &[d, a[0], w[0]], &[w[0]]);
-    graph
-}
-
-/// Steps as `+in`, `>copy out`, `-evict` and `[op]`; first what is resident at start.
 fn plan(budget_chunks: u64, window: Window) -> String {
-    let owned = chain();
-    let graph = owned.graph().unwrap();
-    let machine = Machine {
-        device_bytes: 1 << 30,
-        host_bytes: 1 << 30,
-        chunk_bytes: CHUNK_BYTES,
-        h2d_bytes_per_s: 2_560_000_000,
-        d2h_bytes_per_s: 2_560_000_000,
-        transfer_latency_ns: 0,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    };
-    let budget_bytes = budget_chunks * CHUNK_BYTES;
-    let request = Request { graph: &graph, machine: &machine, budget_bytes };
-    let plan = planning::plan(&request, Strategy::Window(window)).unwrap();
-    let name = |tensor: planner_core::TensorId| &owned.tensor_names[tensor.index()];
-    let start = plan.resident_at_start.iter().map(|entry| name(entry.part.tensor).clone());
-    let steps = plan.steps.iter().map(|step| match *step {
-        Step::Launch(op) => format!("[{}]", owned.op_names[op.index()]),
-        Step::Prefetch(part) => format!("+{}", name(part.tensor)),
-        Step::Offload(part) => format!(">{}", name(part.tensor)),
-        Step::Evict(part) => format!("-{}", name(part.tensor)),
-    });
-    start.chain(steps).collect::<Vec<_>>().join(" ")
+    chain::plan(budget_chunks, Strategy::Window(window))
 }
 
 fn window(chunks: u64, published: bool) -> Window {

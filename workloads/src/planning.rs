@@ -6,7 +6,7 @@ use planner_core::backend::{Kernels, Paging, Transfers};
 use planner_core::footprint::Footprint;
 use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{ArenaPlacement, Part, Plan, PlanError, Pool, Prediction, Resident, Step};
-use planner_core::planner::{self, Output, PlanningError, Request, Strategy};
+use planner_core::planner::{self, LeastMemory, Output, PlanningError, Request, Strategy};
 use planner_core::schedule::{Schedule, Scheduled};
 use planner_core::scratch::{Limits, OutOfScratch, Scratch};
 use planner_core::verify::VerifyError;
@@ -147,6 +147,22 @@ pub fn plan(request: &Request<'_>, strategy: Strategy) -> Result<OwnedPlan, Plan
     Room::default().plan(request, strategy).map(|plan| OwnedPlan::from(&plan))
 }
 
+/// The least memory with which a strategy can plan, and the tensors in its arena.
+///
+/// # Errors
+/// Those of [`planner::least_memory`], but for room.
+pub fn least_memory(
+    request: &Request<'_>,
+    strategy: Strategy,
+) -> Result<(LeastMemory, Vec<TensorId>), PlanningError> {
+    let limits = graph_limits(request.graph);
+    let mut arena = vec![PLACEMENT; limits.tensors];
+    let mut memory = vec![0; planner::scratch_words(&limits)];
+    let scratch = &mut Scratch::new(&mut memory);
+    let least = planner::least_memory(request, strategy, &mut arena, scratch)?;
+    Ok((least, arena[..least.placed].iter().map(|placement| placement.tensor).collect()))
+}
+
 /// The smallest budget with which a strategy can plan, and the op that needs it.
 ///
 /// # Errors
@@ -155,10 +171,8 @@ pub fn min_feasible(
     request: &Request<'_>,
     strategy: Strategy,
 ) -> Result<(u64, OpId), PlanningError> {
-    let limits = graph_limits(request.graph);
-    let mut arena = vec![PLACEMENT; limits.tensors];
-    let mut memory = vec![0; planner::scratch_words(&limits)];
-    planner::min_feasible(request, strategy, &mut arena, &mut Scratch::new(&mut memory))
+    let (least, _) = least_memory(request, strategy)?;
+    Ok((least.bytes, least.op))
 }
 
 /// Lowers a plan.

@@ -132,12 +132,17 @@ impl<'b> Builder<'b> {
         Use(self.upcoming[tensor.index()])
     }
 
+    /// The op that uses a tensor first in an iteration; the first op where none does.
+    pub(super) fn first_op(&self, tensor: TensorId) -> OpId {
+        self.uses.first(tensor).op().unwrap_or(OpId(0))
+    }
+
     /// The op that uses a tensor next, behind whether that is in the next iteration.
     pub(super) fn next_position(&self, tensor: TensorId) -> (bool, OpId) {
         let upcoming = self.upcoming(tensor);
         match upcoming.op() {
             Some(op) => (false, op),
-            None => (true, self.uses.first(tensor).op().unwrap_or(OpId(0))),
+            None => (true, self.first_op(tensor)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! How a plan's memory is divided: an arena for small tensors, and one pool of chunks.
 
-use super::{Need, PlanningError, Request};
+use super::{LeastMemory, Need, PlanningError, Request};
 use crate::arena::{self, Lifetimes, admits};
 use crate::graph::{Kind, OpId, TensorId};
 use crate::plan::{ArenaPlacement, Plan, Pool, Prediction, Resident, Step};
@@ -157,16 +157,19 @@ fn largest_need(
     Ok(most)
 }
 
-/// The smallest budget that any of the arenas allows, and the op that needs it.
+/// The smallest budget that any of the arenas allows; its tensors are left in the arena.
 pub(super) fn smallest(
     request: &Request<'_>,
     need: Need,
     arena: &mut [ArenaPlacement],
     scratch: &mut Scratch<'_>,
-) -> Result<(u64, OpId), PlanningError> {
+) -> Result<LeastMemory, PlanningError> {
     let lifetimes = Lifetimes::new(request.graph, scratch)?;
     let least = divide(request, need, &lifetimes, arena, scratch, |_| false)?;
-    Ok((least.needed_bytes, least.op))
+    // Later tries have overwritten the arena.
+    pack(request, &lifetimes, least.below_bytes, arena, scratch)?;
+    let Division { needed_bytes: bytes, op, arena_bytes, placed, .. } = least;
+    Ok(LeastMemory { bytes, op, arena_bytes, placed })
 }
 
 impl<'m> Memory<'m> {

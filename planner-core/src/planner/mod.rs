@@ -5,16 +5,21 @@
 //! needs an offload, and closes the cycle.
 
 mod builder;
+mod cache;
+mod fit;
 mod gaps;
 mod heap;
 mod in_core;
+mod lms;
 mod memory;
 mod on_demand;
 mod paced;
 mod pressure;
 mod queue;
+mod residents;
 mod tree;
 mod uses;
+mod vdnn;
 mod window;
 
 use crate::graph::{Graph, OpId};
@@ -41,6 +46,14 @@ pub enum Strategy {
     /// Least recently used: evict what was not used for longest when memory is needed, and
     /// prefetch one op ahead.
     OnDemand,
+    /// As many states on the device as fit, the rest streamed one op ahead: the rule of thumb
+    /// of inference servers.
+    Fit,
+    /// Every temporary is swapped out in the longest gap between two of its uses, from
+    /// forward to backward, and fetched one op ahead (vDNN; Rhu et al., 2016).
+    Vdnn,
+    /// What is next used far ahead is swapped out (Large Model Support; Le et al., 2019).
+    Lms(Lms),
     /// The locally adaptive window of Hayakawa & Narihira, section 3.
     Window(Window),
     /// The best of the others by the timeline.
@@ -55,6 +68,16 @@ pub struct Window {
     pub bytes: Option<u64>,
     /// Exactly as published: also copy values that the host holds already.
     pub published: bool,
+}
+
+/// Parameters of [`Strategy::Lms`]; of each that is not given, several are tried in the
+/// timeline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lms {
+    /// The most ops to a tensor's next use over which it stays; at least 1.
+    pub threshold: Option<u32>,
+    /// Ops ahead of that use at which it is swapped in; at most the threshold counts.
+    pub ahead: Option<u32>,
 }
 
 /// What to plan for.
@@ -97,16 +120,20 @@ pub const fn max_steps(limits: &Limits) -> usize {
 pub const fn scratch_words(limits: &Limits) -> usize {
     let lower = lower::scratch_words(limits);
     let predict = timeline::scratch_words(limits);
-    let judge = if lower > predict { lower } else { predict };
-    let write = Builder::scratch_words(limits)
-        + window::scratch_words(limits)
-        + on_demand::scratch_words(limits)
-        + Gaps::scratch_words(limits)
-        + paced::scratch_words(limits);
+    let judge = larger(lower, predict);
+    let strategies = larger(window::scratch_words(limits), vdnn::scratch_words(limits));
+    let strategies = larger(strategies, fit::scratch_words(limits));
+    let strategies = larger(strategies, cache::scratch_words(limits));
+    let paced = Gaps::scratch_words(limits) + paced::scratch_words(limits);
+    let write = Builder::scratch_words(limits) + larger(strategies, paced);
     memory::scratch_words(limits)
         + Uses::scratch_words(limits)
         + Pressures::scratch_words(limits)
-        + if write > judge { write } else { judge }
+        + larger(write, judge)
+}
+
+const fn larger(one: usize, other: usize) -> usize {
+    if one > other { one } else { other }
 }
 
 /// Why there is no plan.
@@ -169,9 +196,36 @@ impl fmt::Display for PlanningError {
 
 impl core::error::Error for PlanningError {}
 
+/// The least memory with which a strategy can plan, and what takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeastMemory {
+    /// The smallest feasible budget.
+    pub bytes: u64,
+    /// The op that needs it.
+    pub op: OpId,
+    /// What of it is the arena, before rounding up to chunks.
+    pub arena_bytes: u64,
+    /// How many tensors lie in the arena.
+    pub placed: usize,
+}
+
 /// The smallest budget with which a strategy can plan at all, and the op that needs it:
 /// the least, over the arenas that are tried, of the arena and what the largest op needs
-/// beside it (in-core: what the peak needs).
+/// beside it (in-core: what the peak needs). That arena is left in `arena`.
+///
+/// # Errors
+/// Scratch that is too small.
+pub fn least_memory(
+    request: &Request<'_>,
+    strategy: Strategy,
+    arena: &mut [ArenaPlacement],
+    scratch: &mut Scratch<'_>,
+) -> Result<LeastMemory, PlanningError> {
+    let need = Need::of(strategy);
+    memory::smallest(request, need, arena, &mut scratch.reborrow())
+}
+
+/// The figures of [`least_memory`] that an error names.
 ///
 /// # Errors
 /// Scratch that is too small.
@@ -181,8 +235,8 @@ pub fn min_feasible(
     arena: &mut [ArenaPlacement],
     scratch: &mut Scratch<'_>,
 ) -> Result<(u64, OpId), PlanningError> {
-    let need = Need::of(strategy);
-    memory::smallest(request, need, arena, &mut scratch.reborrow())
+    let LeastMemory { bytes, op, .. } = least_memory(request, strategy, arena, scratch)?;
+    Ok((bytes, op))
 }
 
 /// What must be on the device at once.
@@ -208,6 +262,9 @@ impl Need {
 enum Recipe {
     InCore { early_inputs: bool },
     OnDemand,
+    Fit,
+    Vdnn,
+    Lms { threshold: u32, ahead: u32 },
     Window { window: Window, bytes: u64 },
     Paced { spare_permille: u64, weight: Weight },
 }
@@ -224,7 +281,8 @@ const WINDOW_FRACTIONS: [u64; 6] = [1, 4, 8, 16, 32, 64];
 
 impl Strategy {
     /// The recipes of which the best is kept, best guesses first.
-    fn recipes(self, budget_bytes: u64) -> impl Iterator<Item = Recipe> {
+    fn recipes(self, request: &Request<'_>) -> impl Iterator<Item = Recipe> {
+        let (budget_bytes, ops) = (request.budget_bytes, request.graph.ops().len());
         let in_core = matches!(self, Self::InCore | Self::Auto);
         let in_core = [true, false]
             .into_iter()
@@ -232,10 +290,15 @@ impl Strategy {
             .map(|early_inputs| Recipe::InCore { early_inputs });
         let on_demand = matches!(self, Self::OnDemand | Self::Auto);
         let on_demand = on_demand.then_some(Recipe::OnDemand);
+        let fit = (self == Self::Fit).then_some(Recipe::Fit);
+        let vdnn = (self == Self::Vdnn).then_some(Recipe::Vdnn);
+        let lms = if let Self::Lms(lms) = self { Some(lms) } else { None };
+        let lms = lms.into_iter().flat_map(move |lms| lms::grid(lms, ops));
+        let lms = lms.map(|(threshold, ahead)| Recipe::Lms { threshold, ahead });
         let window = match self {
             Self::Window(window) => Some(window),
             Self::Auto => Some(Window::default()),
-            Self::InCore | Self::OnDemand => None,
+            _ => None,
         };
         let given = window.and_then(|window| Some(Recipe::Window { window, bytes: window.bytes? }));
         let tried = window.filter(|window| window.bytes.is_none()).into_iter();
@@ -249,7 +312,14 @@ impl Strategy {
         let paced = paced.flat_map(|spare_permille| {
             [Weight::Density, Weight::Length].map(|weight| Recipe::Paced { spare_permille, weight })
         });
-        in_core.chain(paced).chain(on_demand).chain(given).chain(tried)
+        in_core
+            .chain(paced)
+            .chain(on_demand)
+            .chain(fit)
+            .chain(vdnn)
+            .chain(lms)
+            .chain(given)
+            .chain(tried)
     }
 }
 
@@ -348,7 +418,7 @@ impl Desk<'_, '_> {
         let done = |best: &Option<Candidate>| {
             best.is_some_and(|best| best.predicted.period_ns == best.predicted.compute_ns)
         };
-        let mut recipes = strategy.recipes(self.request.budget_bytes);
+        let mut recipes = strategy.recipes(self.request);
         let mut rounds = 0..ROUNDS;
         while !done(&best) {
             let recipe = match (recipes.next(), best) {
@@ -430,6 +500,9 @@ impl Desk<'_, '_> {
         match recipe {
             Recipe::InCore { early_inputs } => Ok(in_core::write(builder, early_inputs)),
             Recipe::OnDemand => on_demand::write(builder, &mut scratch),
+            Recipe::Fit => fit::write(builder, &mut scratch),
+            Recipe::Vdnn => vdnn::write(builder, &mut scratch),
+            Recipe::Lms { threshold, ahead } => lms::write(builder, threshold, ahead, &mut scratch),
             Recipe::Window { window, bytes } => window::write(builder, window, bytes, &mut scratch),
             Recipe::Paced { spare_permille, weight } => {
                 let (whole, part) = (memory.pool_objects / 1000, memory.pool_objects % 1000);

@@ -1,0 +1,102 @@
+//! `spillway compare`.
+
+mod grid;
+mod plot;
+mod table;
+
+use crate::budget::Budget;
+use crate::failure::Failure;
+use crate::strategy::Name;
+use crate::work::{self, Setting};
+use crate::{machine, output};
+use clap::{Args, ValueEnum};
+use grid::Grid;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+const EXAMPLES: &str = "\
+Examples:
+  spillway compare resnet50:batch=512 --machine v100-nvlink
+  spillway compare step.graph.json.gz --budgets 60%,40%,min --strategies window,auto
+  spillway compare step.graph.json.gz --plot compare.svg --json";
+
+/// Plan the same work with several strategies under several budgets.
+///
+/// The table shows each plan's period, relative to compute alone. Every plan is proved safe.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// A graph file (.json, .json.gz), - for standard input, or a model spec such as
+    /// resnet50:batch=512 (see `spillway model list`)
+    work: String,
+    /// A machine file or the name of a built-in machine (`--machine list` shows them)
+    #[arg(short, long, value_name = "M", default_value = machine::DEFAULT)]
+    machine: String,
+    /// Budgets, as `plan` takes them; min is the least that any of the strategies can do with
+    #[arg(short, long, value_name = "B,B,…", value_delimiter = ',', allow_hyphen_values = true)]
+    #[arg(default_value = "100%,75%,50%,35%,25%,min")]
+    budgets: Vec<Budget>,
+    /// Strategies, or all of them
+    #[arg(short, long, value_name = "S,S,…", value_delimiter = ',', default_value = "all")]
+    strategies: Vec<Choice>,
+    /// Draw the comparison to this file: an SVG image that needs nothing from elsewhere
+    #[arg(long, value_name = "F.svg")]
+    plot: Option<PathBuf>,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which strategies to compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Choice {
+    All,
+    One(Name),
+}
+
+impl FromStr for Choice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "all" {
+            return Ok(Self::All);
+        }
+        Name::from_str(text, false).map(Self::One).map_err(|_| {
+            let names: Vec<_> = Name::value_variants().iter().map(|name| name.as_str()).collect();
+            format!("a strategy is one of {}, or all", names.join(", "))
+        })
+    }
+}
+
+/// Each strategy once, in the order asked for.
+fn chosen(choices: &[Choice]) -> Vec<Name> {
+    let mut names: Vec<Name> = Vec::new();
+    for choice in choices {
+        let one = match choice {
+            Choice::All => Name::value_variants(),
+            Choice::One(name) => std::slice::from_ref(name),
+        };
+        for &name in one {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    names
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let stdout_is_taken = output::takes_stdout(&[&arguments.plot], arguments.json)?;
+    let work = work::load(&arguments.work)?;
+    let machine = machine::find(&arguments.machine)?;
+    let setting = Setting { work: &work, machine: &machine };
+    let grid = Grid::plan(setting, &chosen(&arguments.strategies), &arguments.budgets)?;
+    if let Some(path) = &arguments.plot {
+        output::save(path, plot::render(&grid).as_bytes())?;
+    }
+    if arguments.json {
+        return output::print_json(&grid);
+    }
+    output::summarize(&table::render(&grid), stdout_is_taken)
+}

@@ -1,0 +1,163 @@
+//! What every strategy makes of every budget.
+
+use crate::budget::Budget;
+use crate::failure::Failure;
+use crate::figures::{Figures, Needs};
+use crate::names::Names;
+use crate::plan::{self, Draft};
+use crate::proof;
+use crate::strategy::{Chosen, Name};
+use crate::work::Setting;
+use indicatif::{ProgressBar, ProgressStyle};
+use planner_core::Machine;
+use planner_core::planner::{Request, Strategy};
+use serde::Serialize;
+use workloads::planning;
+
+/// All plans of a comparison.
+#[derive(Debug, Serialize)]
+pub(super) struct Grid {
+    pub(super) graph: String,
+    pub(super) machine: String,
+    pub(super) in_core_peak_bytes: u64,
+    pub(super) compute_ns: u64,
+    /// With memory enough for everything; not known where times exceed 64 bits.
+    pub(super) in_core_period_ns: Option<u64>,
+    pub(super) budgets: Vec<Column>,
+    pub(super) bounds: Vec<Bound>,
+    /// Budget by budget of one strategy after the other.
+    pub(super) rows: Vec<Cell>,
+}
+
+/// One of the budgets.
+#[derive(Debug, Serialize)]
+pub(super) struct Column {
+    pub(super) budget: String,
+    pub(super) budget_bytes: u64,
+}
+
+/// Periods that no plan can beat.
+#[derive(Debug, Serialize)]
+pub(super) struct Bound {
+    pub(super) name: &'static str,
+    /// One for each budget.
+    pub(super) period_ns: Vec<u64>,
+}
+
+/// One strategy under one budget.
+#[derive(Debug, Serialize)]
+pub(super) struct Cell {
+    #[serde(flatten)]
+    pub(super) figures: Figures,
+    /// Why there is no plan.
+    pub(super) reason: Option<String>,
+}
+
+impl Grid {
+    /// Plans and proves them all.
+    pub(super) fn plan(
+        setting: Setting<'_>,
+        names: &[Name],
+        budgets: &[Budget],
+    ) -> Result<Self, Failure> {
+        let mut strategies = Vec::new();
+        for name in names {
+            let chosen = name.with(&[])?;
+            strategies.push((chosen, Needs::of(setting, Some(chosen.strategy))?));
+        }
+        let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
+        let in_core_peak_bytes = Needs::of(setting, None)?.in_core_peak_bytes;
+        let least = strategies.iter().filter_map(|(_, needs)| needs.min_feasible);
+        let least_bytes = least.map(|(bytes, _)| bytes).min().unwrap_or(0);
+        let column = |budget: &Budget| Column {
+            budget: budget.to_string(),
+            budget_bytes: budget.bytes(in_core_peak_bytes, least_bytes),
+        };
+        let budgets: Vec<_> = budgets.iter().map(column).collect();
+        Ok(Self {
+            graph: setting.work.name.clone(),
+            machine: setting.machine.name.clone(),
+            in_core_peak_bytes,
+            compute_ns: graph.compute_ns(),
+            in_core_period_ns: in_core_period_ns(setting),
+            bounds: vec![cheap_bound(setting, &budgets)?],
+            rows: cells(setting, &strategies, &budgets)?,
+            budgets,
+        })
+    }
+
+    /// The strategies, each with its cells.
+    pub(super) fn strategies(&self) -> impl Iterator<Item = (&str, &[Cell])> {
+        let lines = self.rows.chunks(self.budgets.len().max(1));
+        lines.filter_map(|cells| Some((cells.first()?.figures.strategy.as_str(), cells)))
+    }
+}
+
+/// The period with all the memory that in-core can use.
+fn in_core_period_ns(setting: Setting<'_>) -> Option<u64> {
+    let graph = proof::graph(setting.work).ok()?;
+    let (device_bytes, host_bytes) = (u64::MAX, u64::MAX);
+    let machine = Machine { device_bytes, host_bytes, ..setting.machine.machine };
+    let mut request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
+    let (least_bytes, _) = planning::min_feasible(&request, Strategy::InCore).ok()?;
+    // The next iteration's inputs find room beside everything else.
+    request.budget_bytes = least_bytes.saturating_mul(2);
+    let plan = planning::plan(&request, Strategy::InCore).ok()?;
+    Some(plan.predicted.period_ns)
+}
+
+fn cheap_bound(setting: Setting<'_>, budgets: &[Column]) -> Result<Bound, Failure> {
+    let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
+    let machine = &setting.machine.machine;
+    let bound_ns = |column: &Column| {
+        planning::lower_bound_ns(&graph, machine, column.budget_bytes)
+            .map_err(|error| Failure::cannot(error.to_string()))
+    };
+    let period_ns = budgets.iter().map(bound_ns).collect::<Result<_, _>>()?;
+    Ok(Bound { name: "bound", period_ns })
+}
+
+fn cells(
+    setting: Setting<'_>,
+    strategies: &[(Chosen, Needs)],
+    budgets: &[Column],
+) -> Result<Vec<Cell>, Failure> {
+    let bar = progress(strategies.len() * budgets.len());
+    let mut cells = Vec::new();
+    for &(chosen, needs) in strategies {
+        for column in budgets {
+            bar.set_message(format!("{} at {}", chosen.name, column.budget));
+            cells.push(cell(setting, chosen, needs, column.budget_bytes)?);
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(cells)
+}
+
+fn cell(
+    setting: Setting<'_>,
+    chosen: Chosen,
+    needs: Needs,
+    budget_bytes: u64,
+) -> Result<Cell, Failure> {
+    let Draft { figures, plan } = plan::draft(setting, chosen, needs, budget_bytes)?;
+    match plan {
+        Ok((plan, schedule)) => {
+            let proved = proof::prove(setting, &plan, &schedule);
+            let proved = proved.map_err(|reason| plan::defect(chosen.name, &reason))?;
+            Ok(Cell { figures: figures.with_plan(&proved), reason: None })
+        }
+        Err(error) => {
+            let reason = Names::new(setting.work, &[]).planning_error(&error, budget_bytes);
+            Ok(Cell { figures, reason: Some(reason) })
+        }
+    }
+}
+
+fn progress(plans: usize) -> ProgressBar {
+    let bar = ProgressBar::new(plans as u64);
+    let style = ProgressStyle::with_template("planning {bar:40} {pos}/{len} {msg}");
+    // The template is a constant; without it the bar looks different and works as well.
+    style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
+}

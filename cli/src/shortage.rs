@@ -1,0 +1,121 @@
+//! What the smallest feasible budget is made up of.
+
+use crate::names::Names;
+use crate::proof;
+use crate::units::{bytes, count};
+use crate::work::Setting;
+use planner_core::planner::{LeastMemory, Request, Strategy};
+use planner_core::{Graph, Kind, OpId, TensorId};
+use std::collections::HashSet;
+use std::fmt::Write;
+use workloads::planning;
+
+/// Parts that are listed by name.
+const LISTED: usize = 6;
+
+/// Something that takes memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    bytes: u64,
+    what: String,
+}
+
+/// The parts of the least memory for a strategy, the largest first, on lines of their own.
+pub(crate) fn list(setting: Setting<'_>, strategy: Strategy) -> Result<String, String> {
+    let parts = parts(setting, strategy)?;
+    let mut text = String::new();
+    for Part { bytes: part_bytes, what } in parts.iter().take(LISTED) {
+        // A string takes every write.
+        let _ = write!(text, "\n  {:>10}  {what}", bytes(*part_bytes));
+    }
+    let rest = parts.get(LISTED..).unwrap_or_default();
+    if !rest.is_empty() {
+        let rest_bytes = bytes(rest.iter().map(|part| part.bytes).sum());
+        let _ = write!(text, "\n  {rest_bytes:>10}  and {} more", count(rest.len() as u64));
+    }
+    Ok(text)
+}
+
+/// All parts, the largest first; together, they are the least memory.
+fn parts(setting: Setting<'_>, strategy: Strategy) -> Result<Vec<Part>, String> {
+    let graph = proof::graph(setting.work)?;
+    let machine = &setting.machine.machine;
+    let names = Names::new(setting.work, &[]);
+    let request = Request { graph: &graph, machine, budget_bytes: machine.device_bytes };
+    let least = planning::least_memory(&request, strategy);
+    let (least, in_arena) = least.map_err(|error| names.planning_error(&error, 0))?;
+    let in_arena: HashSet<TensorId> = in_arena.into_iter().collect();
+    let in_chunks = |bytes| machine.round_up_to_chunks(bytes).unwrap_or(u64::MAX);
+    let LeastMemory { op, arena_bytes, placed, .. } = least;
+    let tensors = match strategy {
+        Strategy::InCore => alive(&graph, op),
+        _ => operands(&graph, op),
+    };
+    let tensors = tensors.into_iter().filter(|tensor| !in_arena.contains(tensor));
+    let mut parts: Vec<_> = tensors
+        .map(|tensor| Part {
+            bytes: in_chunks(graph.tensor(tensor).bytes),
+            what: names.tensor(tensor),
+        })
+        .collect();
+    let workspace = Part {
+        bytes: in_chunks(graph.op(op).workspace_bytes),
+        what: "the workspace of the op".to_owned(),
+    };
+    let arena = Part {
+        bytes: in_chunks(arena_bytes),
+        what: format!("the arena of the {} small tensors", count(placed as u64)),
+    };
+    parts.extend([workspace, arena].into_iter().filter(|part| part.bytes > 0));
+    // Stable: what is equally large stays in the order of the op's operands.
+    parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
+    Ok(parts)
+}
+
+/// What an op touches, each tensor once.
+fn operands(graph: &Graph<'_>, op: OpId) -> Vec<TensorId> {
+    let mut seen = HashSet::new();
+    graph.operands_of(op).iter().copied().filter(|&tensor| seen.insert(tensor)).collect()
+}
+
+/// All states that any op touches, and what is between its first and last touch at an op.
+fn alive(graph: &Graph<'_>, op: OpId) -> Vec<TensorId> {
+    let mut touches = vec![None; graph.tensors().len()];
+    for op in graph.op_ids() {
+        for tensor in graph.operands_of(op) {
+            let (first, _) = touches[tensor.index()].unwrap_or((op, op));
+            touches[tensor.index()] = Some((first, op));
+        }
+    }
+    let alive = |tensor: &TensorId| {
+        let is_state = graph.tensor(*tensor).kind == Kind::State;
+        touches[tensor.index()].is_some_and(|(first, last)| is_state || first <= op && op <= last)
+    };
+    graph.tensor_ids().filter(alive).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use workloads::{machines, models};
+
+    #[test]
+    fn the_parts_make_up_the_least_memory() {
+        for spec in ["resnet50:batch=2,image=64", "resnet50:batch=16"] {
+            let work = models::generate(spec).unwrap();
+            let machine = machines::builtin("v100-pcie3").unwrap();
+            let setting = Setting { work: &work, machine: &machine };
+            let graph = work.graph().unwrap();
+            let request = Request { graph: &graph, machine: &machine.machine, budget_bytes: 0 };
+            for strategy in [Strategy::InCore, Strategy::Fit] {
+                let (least_bytes, _) = planning::min_feasible(&request, strategy).unwrap();
+                let parts = parts(setting, strategy).unwrap();
+                assert_eq!(parts.iter().map(|part| part.bytes).sum::<u64>(), least_bytes);
+                assert!(parts.is_sorted_by(|one, next| one.bytes >= next.bytes));
+                let lines = list(setting, strategy).unwrap().lines().count();
+                let more = usize::from(parts.len() > LISTED);
+                assert_eq!(lines, 1 + parts.len().min(LISTED) + more, "the first line is empty");
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Strategies and budgets side by side; and budgets that are too small, explained.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod common;
+
+use common::{Folder, SMALL};
+use serde_json::{Value, json};
+use std::fs;
+
+const STRATEGIES: [&str; 7] = ["in-core", "on-demand", "fit", "vdnn", "lms", "window", "auto"];
+
+fn compare(folder: &Folder, more: &[&str]) -> Value {
+    folder.run(&[&["compare", SMALL, "--json"], more].concat()).done().json()
+}
+
+fn rows(compared: &Value) -> Vec<&Value> {
+    compared["rows"].as_array().unwrap().iter().collect()
+}
+
+/// The row of a strategy and a budget is what `plan` says, but for its wall time.
+#[test]
+fn rows_are_those_of_plan() {
+    let folder = Folder::new();
+    let compared = compare(&folder, &["-b", "60%,30%", "-s", "fit,window"]);
+    assert_eq!(rows(&compared).len(), 4);
+    for (row, (strategy, budget)) in rows(&compared).into_iter().zip([
+        ("fit", "60%"),
+        ("fit", "30%"),
+        ("window", "60%"),
+        ("window", "30%"),
+    ]) {
+        let arguments = ["plan", SMALL, "-s", strategy, "-b", budget, "--json"];
+        let planned = folder.run(&arguments).done().json();
+        for (field, value) in planned.as_object().unwrap() {
+            assert!(!row[field].is_null(), "{field}");
+            assert!(field == "planning_ns" || &row[field] == value, "{strategy} {budget} {field}");
+        }
+        assert_eq!(row["reason"], json!(null));
+    }
+}
+
+#[test]
+fn all_strategies_and_the_usual_budgets_are_the_default() {
+    let compared = compare(&Folder::new(), &[]);
+    let budgets = compared["budgets"].as_array().unwrap();
+    let shown: Vec<_> = budgets.iter().map(|budget| budget["budget"].as_str().unwrap()).collect();
+    assert_eq!(shown, ["100 %", "75 %", "50 %", "35 %", "25 %", "min"]);
+    let rows = rows(&compared);
+    assert_eq!(rows.len(), STRATEGIES.len() * budgets.len());
+    for (at, row) in rows.iter().enumerate() {
+        assert_eq!(row["strategy"], STRATEGIES[at / budgets.len()]);
+        let column = at % budgets.len();
+        assert_eq!(row["budget_bytes"], budgets[column]["budget_bytes"]);
+        let bound_ns = &compared["bounds"][0]["period_ns"][column];
+        assert_eq!(&row["lower_bound_ns"], bound_ns);
+        let needs_more = row["min_feasible_bytes"].as_u64() > row["budget_bytes"].as_u64();
+        assert_eq!(row["feasible"], !needs_more, "{row}");
+        assert_eq!(row["reason"].is_string(), needs_more, "{row}");
+        assert!(needs_more || row["period_ns"].as_u64() >= bound_ns.as_u64());
+    }
+    // `min` is the least that any of them can do with.
+    assert_eq!(rows[5]["feasible"], false, "in-core");
+    assert_eq!(rows[11]["feasible"], true, "on-demand");
+    assert_eq!(rows[11]["budget_bytes"], rows[11]["min_feasible_bytes"]);
+    assert_eq!(compared["in_core_period_ns"], compared["compute_ns"]);
+}
+
+#[test]
+fn the_table_has_a_line_a_strategy_and_one_for_the_bound() {
+    let folder = Folder::new();
+    let arguments = ["compare", SMALL, "-s", "in-core,auto,in-core", "-b", "200%,50%"];
+    let table = folder.run(&arguments).done().stdout;
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let lines: Vec<_> = table.lines().map(words).filter(|line| !line.is_empty()).collect();
+    let line = |head: &str| lines.iter().find(|line| line[0] == head).unwrap();
+    assert_eq!(lines.iter().filter(|line| line[0] == "in-core").count(), 1, "asked for twice");
+    assert_eq!(line("budget")[1..], ["200", "%", "50", "%"]);
+    assert_eq!(line("in-core")[1..3], ["1.000", "needs"]);
+    assert_eq!(line("auto")[1], "1.000");
+    let slower: f64 = line("auto")[2].parse().unwrap();
+    let bound: f64 = line("bound")[2].parse().unwrap();
+    assert!(1.0 < slower && bound <= slower, "{table}");
+}
+
+#[test]
+fn the_plot_is_one_well_formed_image() {
+    let folder = Folder::new();
+    let arguments = ["compare", SMALL, "-s", "all", "--budgets", "100%,40%", "--plot", "f.svg"];
+    folder.run(&arguments).done();
+    assert_eq!(folder.files(), ["f.svg"]);
+    let svg = fs::read_to_string(folder.path("f.svg")).unwrap();
+    assert_balanced(&svg);
+    assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));
+    assert_eq!(svg.matches("http").count(), 1, "nothing is fetched");
+    for strategy in STRATEGIES {
+        assert_eq!(svg.matches(&format!("\">{strategy}")).count(), 1, "{strategy} in the legend");
+    }
+    // Two plans a strategy, but none in-core; and a mark in the legend for each.
+    assert_eq!(svg.matches("<title>").count(), 1 + 12);
+    assert_eq!(svg.matches("class=\"marker\"").count(), 12 + 7);
+    assert!(svg.contains("in-core (from "));
+    assert!(!svg.contains("NaN") && !svg.contains("inf"));
+}
+
+/// Every element is closed, in order, and no text holds what a name may have brought in.
+fn assert_balanced(svg: &str) {
+    let mut open = Vec::new();
+    for tag in svg.split('<').skip(1) {
+        let (tag, text) = tag.split_once('>').unwrap();
+        assert!(!text.contains('>'), "{text}");
+        let name = tag.split_whitespace().next().unwrap();
+        match name.strip_prefix('/') {
+            Some(closed) => assert_eq!(open.pop(), Some(closed)),
+            None if tag.ends_with('/') => {}
+            None => open.push(name),
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+}
+
+#[test]
+fn names_cannot_break_the_plot() {
+    let folder = Folder::new();
+    let graph = json!({
+        "format": "spillway.graph.v1",
+        "name": "<g> & \"co\"",
+        "tensors": [{ "name": "w", "bytes": 4_194_304, "kind": "state" }],
+        "ops": [{ "name": "f", "time_ns": 0, "reads": [0], "writes": [0] }],
+    });
+    folder.write("g.json", serde_json::to_vec(&graph).unwrap());
+    let ran = folder.run(&["compare", "g.json", "--plot", "f.svg"]).done();
+    assert!(ran.stdout.contains("<g> & \"co\""), "a table shows names as they are");
+    assert_balanced(&fs::read_to_string(folder.path("f.svg")).unwrap());
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let folder = Folder::new();
+    for (more, words) in [
+        (["-s", "magic"], "in-core, on-demand, fit, vdnn, lms, window, auto, or all"),
+        (["-b", "50%,x"], "a percentage"),
+        (["-m", "nowhere"], "built in are"),
+    ] {
+        let arguments = [&["compare", SMALL][..], &more].concat();
+        folder.run(&arguments).fails(2, &[words]);
+    }
+    let both = ["compare", SMALL, "--json", "--plot", "-"];
+    folder.run(&both).fails(2, &["standard output"]);
+}
+
+/// The op that needs the smallest budget, and what of it is there: largest first.
+#[test]
+fn a_budget_that_is_too_small_is_explained() {
+    let folder = Folder::new();
+    let plan = |strategy: &str, budget: &str| {
+        folder.run(&["plan", "resnet50:batch=16", "-s", strategy, "-b", budget])
+    };
+    let failed = plan("fit", "1MiB").fails(1, &["fit: the budget", "is too small: op "]);
+    let parts: Vec<_> = failed.stderr.lines().skip(1).collect();
+    assert!(!parts.is_empty() && parts.iter().all(|part| part.contains("iB  ")), "{failed:?}");
+    assert!(parts[0].contains("tensor "), "{failed:?}");
+    let failed = plan("in-core", "1MiB").fails(1, &["in-core: the budget", " more"]);
+    assert_eq!(failed.stderr.lines().count(), 1 + 6 + 1);
+    let least = plan("fit", "min").done();
+    assert_eq!(least.stderr, "");
+}

@@ -1,0 +1,97 @@
+//! The plans of the baselines on a chain of three layers, followed by hand. In-core, it takes
+//! seven chunks; its largest op takes four.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod chain;
+
+use planner_core::planner::{Lms, Strategy};
+
+fn plan(budget_chunks: u64, strategy: Strategy) -> String {
+    chain::plan(budget_chunks, strategy)
+}
+
+fn lms(threshold: u32, ahead: u32) -> Strategy {
+    Strategy::Lms(Lms { threshold: Some(threshold), ahead: Some(ahead) })
+}
+
+#[test]
+fn with_memory_enough_nothing_moves() {
+    for strategy in [Strategy::Fit, Strategy::OnDemand, lms(6, 1)] {
+        let plan = plan(7, strategy);
+        assert_eq!(plan, "w0 w1 w2 [F0] [F1] [F2] [B2] -a2 [B1] -a1 [B0] -d -a0");
+    }
+}
+
+/// `d` and `w1` need room at `B2`, where neither it nor `B1` uses `w0` and `a0`; `w0` is the
+/// one that was used first.
+#[test]
+fn on_demand_evicts_the_least_recently_used() {
+    assert_eq!(
+        plan(5, Strategy::OnDemand),
+        "w0 w1 [F0] +w2 [F1] >w0 -w0 [F2] >a0 -a0 [B2] -a2 +a0 >w2 -w2 +w0 [B1] -a1 [B0] -d -a0"
+    );
+}
+
+/// At `B2`, four temporaries and the weights of two layers leave no room for a third, so all
+/// are streamed; `w2` and `w0` turn around on the device.
+#[test]
+fn fit_streams_the_weights_that_do_not_fit() {
+    assert_eq!(
+        plan(6, Strategy::Fit),
+        "w0 +w1 [F0] >w0 -w0 +w2 [F1] -w1 [F2] +w1 [B2] -a2 >w2 -w2 +w0 [B1] -a1 >w1 -w1 \
+         [B0] -d -a0"
+    );
+}
+
+/// With less, temporaries make room too: `a0` for `w1`, from after `F2` to before `B1`.
+#[test]
+fn fit_falls_back_to_the_least_recently_used() {
+    assert_eq!(
+        plan(5, Strategy::Fit),
+        "w0 +w1 [F0] >w0 -w0 +w2 [F1] -w1 [F2] >a0 -a0 +w1 [B2] -a2 >w2 -w2 +a0 +w0 \
+         [B1] -a1 >w1 -w1 [B0] -d -a0"
+    );
+}
+
+/// Forward turns to backward behind `F2`. `a0` leaves after `F1`, its last use forward, and comes back one op before `B0`, even
+/// where it could stay. The gap of `a1`, from `F2` to `B1`, is but one op. Without `a0`, all
+/// weights fit into six chunks.
+#[test]
+fn vdnn_swaps_from_forward_to_backward() {
+    for budget_chunks in [6, 7] {
+        assert_eq!(
+            plan(budget_chunks, Strategy::Vdnn),
+            "w0 w1 w2 [F0] [F1] >a0 -a0 [F2] [B2] -a2 +a0 [B1] -a1 [B0] -d -a0"
+        );
+    }
+}
+
+#[test]
+fn vdnn_streams_the_weights_that_do_not_fit() {
+    assert_eq!(
+        plan(5, Strategy::Vdnn),
+        "w0 +w1 [F0] >w0 -w0 +w2 [F1] >a0 -a0 -w1 [F2] +w1 [B2] -a2 >w2 -w2 +a0 +w0 \
+         [B1] -a1 >w1 -w1 [B0] -d -a0"
+    );
+}
+
+/// Next uses: `w0` is five ops ahead after `F0`, `a0` four and `w1` three after `F1`; after
+/// the backward ops, `w2` five, `w1` three and `w0` one, in the next iteration.
+#[test]
+fn lms_swaps_out_beyond_the_threshold_and_in_ahead() {
+    assert_eq!(
+        plan(7, lms(2, 1)),
+        "w0 +w1 [F0] >w0 -w0 +w2 [F1] >a0 -a0 -w1 [F2] +w1 [B2] -a2 >w2 -w2 +a0 +w0 \
+         [B1] -a1 >w1 -w1 [B0] -d -a0"
+    );
+    assert_eq!(
+        plan(7, lms(4, 2)),
+        "w0 w1 +w2 [F0] >w0 -w0 [F1] [F2] [B2] -a2 >w2 -w2 +w0 [B1] -a1 [B0] -d -a0"
+    );
+}
+
+/// What is swapped out cannot have been swapped in already.
+#[test]
+fn lms_looks_ahead_no_farther_than_the_threshold() {
+    assert_eq!(plan(7, lms(2, 5)), plan(7, lms(2, 2)));
+}

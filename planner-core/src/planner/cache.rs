@@ -1,0 +1,247 @@
+//! The device as a cache: what an op misses is fetched some ops ahead, and when memory is
+//! needed, what was used least recently leaves. A strategy says how far ahead, and the
+//! [`Fate`] of each tensor after an op.
+//!
+//! An op is looked ahead to only where all that it misses fits beside what the ops before it
+//! touch and will allocate. So an op finds, within reach, all it needs; and one that was not
+//! looked ahead to may evict all but its own operands: what one op touches is memory enough.
+//!
+//! The sequence of ops is cyclic, and of two iterations the second is kept: it starts with
+//! what the first one left, the look ahead across its end included.
+
+use super::builder::{Builder, Lengths, Stuck};
+use super::queue::Queue;
+use crate::graph::{Kind, OpId, TensorId};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    Queue::scratch_words(limits) + words::<u32>(limits.tensors)
+}
+
+/// What becomes of a tensor with a value that is needed again, after an op that touches it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It stays, and never makes room.
+    Pinned,
+    /// It stays until memory is needed and nothing was used less recently.
+    Cached,
+    /// It leaves at once.
+    Leaves,
+}
+
+struct Cache<'b, 's> {
+    builder: Builder<'b>,
+    ahead: u32,
+    /// Tensors that may make room; the least recently used in front.
+    order: Queue<'s>,
+    /// The last launch that must find each tensor, of those looked ahead to.
+    kept_for: &'s mut [u32],
+    /// The current launch, counted from 1 over all laps.
+    now: u32,
+}
+
+/// Fetches this many ops ahead, at most to the end of the op before the same one again.
+pub(super) fn write(
+    builder: Builder<'_>,
+    ahead: u32,
+    scratch: &mut Scratch<'_>,
+    fate: impl Fn(&Builder<'_>, OpId, TensorId) -> Fate,
+) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+    let graph = builder.request.graph;
+    let (tensors, ops) = (graph.tensors().len(), graph.ops().len() as u32);
+    let mut scratch = scratch.reborrow();
+    let cache = Cache {
+        builder,
+        ahead: ahead.min(ops - 1),
+        order: Queue::new(tensors, &mut scratch)?,
+        kept_for: scratch.take(tensors, 0u32)?,
+        now: 0,
+    };
+    Ok(cache.two_laps(fate))
+}
+
+/// Ops from one that touches a tensor to the next that does, in the cyclic sequence; asked
+/// when the first of them has been launched.
+pub(super) fn distance(builder: &Builder<'_>, op: OpId, tensor: TensorId) -> u32 {
+    let (next_lap, next) = builder.next_position(tensor);
+    let laps_ops = if next_lap { builder.request.graph.ops().len() as u32 } else { 0 };
+    laps_ops + next.0 - op.0
+}
+
+impl Cache<'_, '_> {
+    fn two_laps(
+        mut self,
+        fate: impl Fn(&Builder<'_>, OpId, TensorId) -> Fate,
+    ) -> Result<Lengths, Stuck> {
+        let graph = self.builder.request.graph;
+        for lap in 0..2 {
+            if lap == 1 {
+                self.builder.restart();
+            }
+            for op in graph.op_ids() {
+                self.now = self.now.saturating_add(1);
+                self.fetch(op)?;
+                self.look_ahead(op)?;
+                self.builder.launch(op)?;
+                for &tensor in graph.operands_of(op) {
+                    self.settle(tensor, fate(&self.builder, op, tensor))?;
+                }
+            }
+        }
+        self.builder.finish()
+    }
+
+    fn keep(&mut self, op: OpId, launch: u32) {
+        for &tensor in self.builder.request.graph.operands_of(op) {
+            self.kept_for[tensor.index()] = launch;
+        }
+    }
+
+    /// Brings in what an op misses, and leaves room for what it allocates.
+    fn fetch(&mut self, op: OpId) -> Result<(), Stuck> {
+        self.keep(op, self.now);
+        for &tensor in self.builder.request.graph.reads(op) {
+            if !self.builder.is_resident(tensor) {
+                self.bring(tensor, 0)?;
+            }
+        }
+        self.make_room(self.builder.launch_objects(op))
+    }
+
+    /// Brings in what the next ops miss, in order, as long as all that one misses fits beside
+    /// what those before it allocate. Of what the very next one misses, a part will do.
+    fn look_ahead(&mut self, op: OpId) -> Result<(), Stuck> {
+        let launch_objects = self.builder.launch_objects(op);
+        let ops = self.builder.request.graph.ops().len() as u32;
+        let (mut written_objects, mut workspace_objects) = (0u64, 0u64);
+        for ahead in 1..=self.ahead {
+            // Both are below 2^31, as `Uses` demands.
+            let [before, next] = [ahead - 1, ahead].map(|ahead| OpId((op.0 + ahead) % ops));
+            let workspace = self.builder.memory.workspace(self.builder.request, before);
+            let written = self.builder.launch_objects(before) - workspace;
+            written_objects = written_objects.saturating_add(written);
+            workspace_objects = workspace_objects.max(workspace);
+            let launch = self.now.saturating_add(ahead);
+            self.claim(next, launch);
+            let taken = written_objects.saturating_add(workspace_objects);
+            let fits = self.is_within_reach(taken.saturating_add(self.missing_objects(next)));
+            if fits {
+                self.keep(next, launch);
+            }
+            if fits || ahead == 1 {
+                self.bring_missing(next, launch_objects)?;
+            }
+            if !fits {
+                self.disclaim(next, launch);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what an op touches and none before it keeps.
+    fn claim(&mut self, op: OpId, launch: u32) {
+        for &tensor in self.builder.request.graph.operands_of(op) {
+            let kept_for = &mut self.kept_for[tensor.index()];
+            *kept_for = if *kept_for < self.now { launch } else { *kept_for };
+        }
+    }
+
+    fn disclaim(&mut self, op: OpId, launch: u32) {
+        for &tensor in self.builder.request.graph.operands_of(op) {
+            let kept_for = &mut self.kept_for[tensor.index()];
+            *kept_for = if *kept_for == launch { 0 } else { *kept_for };
+        }
+    }
+
+    fn missing_objects(&self, op: OpId) -> u64 {
+        let reads = self.builder.request.graph.reads(op).iter();
+        let missing = reads.filter(|&&tensor| self.is_missing(tensor));
+        missing.fold(0, |sum, &tensor| sum.saturating_add(self.builder.memory.objects(tensor)))
+    }
+
+    /// Brings in what an op misses, as far as there is room beside the current launch.
+    fn bring_missing(&mut self, op: OpId, launch_objects: u64) -> Result<(), Stuck> {
+        for &tensor in self.builder.request.graph.reads(op) {
+            if self.is_missing(tensor) {
+                match self.bring(tensor, launch_objects) {
+                    Err(Stuck::NoRoom) => return Ok(()),
+                    other => other?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the value that the next op to touch a tensor reads is on the host alone.
+    fn is_missing(&self, tensor: TensorId) -> bool {
+        let upcoming = self.builder.upcoming(tensor);
+        let is_temporary = self.builder.request.graph.tensor(tensor).kind == Kind::Temporary;
+        let reads = match upcoming.is_none() {
+            true => !is_temporary && self.builder.reads_first(tensor),
+            false => upcoming.reads(),
+        };
+        reads && !self.builder.is_resident(tensor) && self.builder.has_host_copy(tensor)
+    }
+
+    /// Fetches a tensor where that leaves so much room.
+    fn bring(&mut self, tensor: TensorId, beside_objects: u64) -> Result<(), Stuck> {
+        let objects = self.builder.memory.objects(tensor);
+        self.make_room(beside_objects.saturating_add(objects))?;
+        self.builder.prefetch(tensor)?;
+        self.order.push(tensor);
+        Ok(())
+    }
+
+    /// Evicts the least recently used that no op in sight touches until this many objects
+    /// are free; none where that is not enough.
+    fn make_room(&mut self, objects: u64) -> Result<(), Stuck> {
+        if !self.is_within_reach(objects) {
+            return Err(Stuck::NoRoom);
+        }
+        let mut evictable = self.oldest_evictable(self.order.front());
+        while self.builder.free_objects() < objects {
+            let tensor = evictable.ok_or(Stuck::NoRoom)?;
+            evictable = self.oldest_evictable(self.order.behind(tensor));
+            self.order.remove(tensor);
+            self.builder.evict(tensor)?;
+        }
+        Ok(())
+    }
+
+    /// Whether this many objects are free or may become so.
+    fn is_within_reach(&self, objects: u64) -> bool {
+        let mut within_reach = self.builder.free_objects();
+        let mut from = self.order.front();
+        while within_reach < objects {
+            let Some(tensor) = self.oldest_evictable(from) else { return false };
+            within_reach += self.builder.memory.objects(tensor);
+            from = self.order.behind(tensor);
+        }
+        true
+    }
+
+    /// The first that may leave, from a place in the order on.
+    fn oldest_evictable(&self, mut from: Option<TensorId>) -> Option<TensorId> {
+        while let Some(tensor) = from {
+            if self.kept_for[tensor.index()] < self.now {
+                return Some(tensor);
+            }
+            from = self.order.behind(tensor);
+        }
+        None
+    }
+
+    fn settle(&mut self, tensor: TensorId, fate: Fate) -> Result<(), Stuck> {
+        self.order.remove(tensor);
+        if !self.builder.is_resident(tensor) || self.builder.memory.in_arena(tensor) {
+            return Ok(());
+        }
+        match fate {
+            Fate::Pinned => {}
+            Fate::Cached => self.order.push(tensor),
+            Fate::Leaves => self.builder.evict(tensor)?,
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! The rule of thumb of inference servers: as many layers on the device as fit, the rest
+//! streamed. (Hugging Face Accelerate's `infer_auto_device_map` with CPU offload fills the
+//! device with layers in their order, keeps room for the largest of the others, and brings
+//! each of those in for its turn.)
+//!
+//! - The states that are used first stay on the device for good, as many as fit beside what
+//!   the ops need: see [`Residents`].
+//! - Every other state is fetched one op ahead and leaves after the op, unless it would have
+//!   to come back at once, for one of the next two ops. Where the host has its value, it
+//!   leaves without a copy.
+//! - Temporaries and inputs stay while they are needed. Where they do not fit even without
+//!   states that stay, what was used least recently leaves.
+
+use super::builder::{Builder, Lengths, Stuck};
+use super::cache::{self, Fate, distance};
+use super::residents::{Residents, Spans};
+use crate::graph::{Kind, OpId, TensorId};
+use crate::scratch::{Limits, OutOfScratch, Scratch};
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    let choosing = Spans::scratch_words(limits);
+    let caching = cache::scratch_words(limits);
+    Residents::scratch_words(limits) + if choosing > caching { choosing } else { caching }
+}
+
+pub(super) fn write(
+    builder: Builder<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let mut residents = Residents::new(&builder, &mut scratch)?;
+    {
+        let mut scratch = scratch.reborrow();
+        let mut spans = Spans::new(&builder, &mut scratch)?;
+        for tensor in builder.request.graph.tensor_ids() {
+            spans.add_lifetime(&builder, tensor);
+        }
+        residents.choose(&builder, &spans);
+    }
+    cache::write(builder, 1, &mut scratch, |builder, op, tensor| {
+        fate_of_state(builder, &residents, op, tensor).unwrap_or(Fate::Cached)
+    })
+}
+
+/// What becomes of a state; none for other tensors.
+pub(super) fn fate_of_state(
+    builder: &Builder<'_>,
+    residents: &Residents<'_>,
+    op: OpId,
+    tensor: TensorId,
+) -> Option<Fate> {
+    (builder.request.graph.tensor(tensor).kind == Kind::State).then(|| {
+        match distance(builder, op, tensor) > 2 {
+            _ if residents.stays(tensor) => Fate::Pinned,
+            true => Fate::Leaves,
+            false => Fate::Cached,
+        }
+    })
+}

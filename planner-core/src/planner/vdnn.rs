@@ -1,0 +1,152 @@
+//! vDNN (Rhu et al., vDNN: Virtualized Deep Neural Networks, MICRO 2016), in its memory-saving
+//! variant `vDNN_all`, as section 2 of the window paper describes it: every feature map is
+//! swapped out after its last use in the forward pass, and swapped in one function before the
+//! backward pass uses it. It does so whether memory is short or not.
+//!
+//! A list of ops does not say where the forward pass ends, but its temporaries do: the longest
+//! gap between two uses of a feature map is the one from forward to backward. So the turn is
+//! the place between two ops that lies within the longest gaps of most bytes; a temporary
+//! leaves after its last use before the turn and comes back one op ahead of its first use
+//! behind it, where it does not come back at once. Work without a backward pass has a turn,
+//! too, and hardly any gap across it.
+//!
+//! vDNN has weights on the device, and inputs are ordinary feature maps of the first layer.
+//! Here states are treated like those of `fit`, so that models with more of them than memory
+//! can be planned; inputs, and temporaries outside their gap, stay while they are needed, and
+//! where that is too much, what was used least recently leaves.
+
+use super::builder::{Builder, Lengths, Stuck};
+use super::cache::{self, Fate};
+use super::fit::{self, fate_of_state};
+use super::residents::{Residents, Spans};
+use crate::graph::{Kind, OpId, TensorId};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use core::ops::Range;
+
+const NONE: u32 = u32::MAX;
+
+/// What is used again this many ops later would come back at once.
+const SHORTEST: u32 = 2;
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    // Finding gaps takes the same as choosing residents, or less.
+    Gaps::scratch_words(limits) + fit::scratch_words(limits)
+}
+
+/// The gap of each temporary across the turn: the op after which it leaves, and how many ops
+/// later the next use is.
+struct Gaps<'a> {
+    from: &'a mut [u32],
+    length: &'a mut [u32],
+}
+
+impl<'a> Gaps<'a> {
+    const fn scratch_words(limits: &Limits) -> usize {
+        2 * words::<u32>(limits.tensors)
+    }
+
+    fn new(builder: &Builder<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+        let tensors = builder.request.graph.tensors().len();
+        let mut gaps =
+            Self { from: scratch.take(tensors, NONE)?, length: scratch.take(tensors, 0)? };
+        gaps.find_longest(builder, scratch, 0..u32::MAX)?;
+        let turn = gaps.turn(builder, scratch)?;
+        gaps.from.fill(NONE);
+        gaps.length.fill(SHORTEST);
+        gaps.find_longest(builder, scratch, turn..turn + 1)?;
+        Ok(gaps)
+    }
+
+    /// Of each temporary, the longest gap that begins at or before the last of these ops and
+    /// ends behind the first of them, and is longer than what is known.
+    fn find_longest(
+        &mut self,
+        builder: &Builder<'_>,
+        scratch: &mut Scratch<'_>,
+        places: Range<u32>,
+    ) -> Result<(), OutOfScratch> {
+        let graph = builder.request.graph;
+        let mut scratch = scratch.reborrow();
+        let last_touch = scratch.take(graph.tensors().len(), NONE)?;
+        for op in graph.op_ids() {
+            for &tensor in graph.reads(op) {
+                let from = last_touch[tensor.index()];
+                let is_temporary = graph.tensor(tensor).kind == Kind::Temporary;
+                let crosses = from < places.end && op.0 > places.start;
+                let longest = &mut self.length[tensor.index()];
+                if is_temporary && from != NONE && crosses && op.0 - from > *longest {
+                    *longest = op.0 - from;
+                    self.from[tensor.index()] = from;
+                }
+            }
+            for &tensor in graph.operands_of(op) {
+                last_touch[tensor.index()] = op.0;
+            }
+        }
+        Ok(())
+    }
+
+    /// The op behind which the gaps of most chunks lie.
+    fn turn(&self, builder: &Builder<'_>, scratch: &mut Scratch<'_>) -> Result<u32, OutOfScratch> {
+        let graph = builder.request.graph;
+        let mut scratch = scratch.reborrow();
+        let change = scratch.take(graph.ops().len() + 1, 0u64)?;
+        for tensor in graph.tensor_ids() {
+            if let Some(from) = self.leaves_after(tensor) {
+                let objects = builder.memory.objects(tensor);
+                let to = from.index() + self.length[tensor.index()] as usize;
+                change[from.index()] = change[from.index()].wrapping_add(objects);
+                change[to] = change[to].wrapping_sub(objects);
+            }
+        }
+        let (mut gone, mut most) = (0u64, (0u64, 0u32));
+        for (op, &change) in (0..).zip(&*change) {
+            gone = gone.wrapping_add(change);
+            if gone > most.0 {
+                most = (gone, op);
+            }
+        }
+        Ok(most.1)
+    }
+
+    fn leaves_after(&self, tensor: TensorId) -> Option<OpId> {
+        let from = self.from[tensor.index()];
+        (from != NONE).then_some(OpId(from))
+    }
+
+    /// A temporary is on the device before its gap, and from one op before its end.
+    fn add_spans(&self, builder: &Builder<'_>, spans: &mut Spans<'_>, tensor: TensorId) {
+        match (self.leaves_after(tensor), spans.last(tensor)) {
+            (Some(from), Some(last)) => {
+                let back = OpId(from.0 + self.length[tensor.index()] - 1);
+                spans.add(builder, tensor, builder.first_op(tensor), from);
+                spans.add(builder, tensor, back, last);
+            }
+            _ => spans.add_lifetime(builder, tensor),
+        }
+    }
+}
+
+pub(super) fn write(
+    builder: Builder<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let gaps = Gaps::new(&builder, &mut scratch)?;
+    let mut residents = Residents::new(&builder, &mut scratch)?;
+    {
+        let mut scratch = scratch.reborrow();
+        let mut spans = Spans::new(&builder, &mut scratch)?;
+        for tensor in builder.request.graph.tensor_ids() {
+            gaps.add_spans(&builder, &mut spans, tensor);
+        }
+        residents.choose(&builder, &spans);
+    }
+    cache::write(builder, 1, &mut scratch, |builder, op, tensor| {
+        match fate_of_state(builder, &residents, op, tensor) {
+            Some(fate) => fate,
+            None if gaps.leaves_after(tensor) == Some(op) => Fate::Leaves,
+            None => Fate::Cached,
+        }
+    })
+}
