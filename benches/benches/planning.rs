@@ -1,7 +1,7 @@
 //! How long planning and its parts take, over the number of ops.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use planner_core::planner::{Lms, Request, Strategy, Window};
+use planner_core::planner::{Auto, Lms, Request, Strategy, Window};
 use spillway_benches::training_step;
 use std::hint::black_box;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn planning_by_ops(criterion: &mut Criterion) {
             ("fit", Strategy::Fit),
             ("vdnn", Strategy::Vdnn),
             ("lms, tuned", Strategy::Lms(Lms::default())),
-            ("auto", Strategy::Auto),
+            ("auto", Strategy::Auto(Auto { effort: None })),
         ] {
             let mut room = planning::Room::default();
             group.bench_function(id(name), |bencher| {

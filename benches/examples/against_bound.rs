@@ -3,7 +3,7 @@
 //! `against_bound MACHINE LINK BOUNDS.json GRAPH…`, where LINK is the machine's speed as it stands
 //! in the bounds' keys (`graph/percent/link`).
 
-use planner_core::planner::{PlanningError, Request, Strategy, Window};
+use planner_core::planner::{Auto, PlanningError, Request, Strategy, Window};
 use std::path::Path;
 use std::time::Instant;
 use workloads::{format, machines, planning};
@@ -20,7 +20,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let graph = owned.graph()?;
         let peak_bytes = planning::in_core_peak_bytes(&graph, &machine)?;
         let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
-        let (min_bytes, _) = planning::min_feasible(&request(0), Strategy::Auto)?;
+        let (min_bytes, _) =
+            planning::min_feasible(&request(0), Strategy::Auto(Auto { effort: None }))?;
         for percent in [75, 50, 35, 25, 0] {
             let (name, budget_bytes) = match percent {
                 0 => ("min".to_owned(), min_bytes),
@@ -29,16 +30,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let key = format!("{}/{name}/{link}", owned.name);
             let bound = bounds[&key]["period_over_compute"].as_f64().unwrap_or(f64::NAN);
             print!("{key:36} bound {bound:7.4}");
-            for strategy in
-                [Strategy::OnDemand, Strategy::Window(Window::default()), Strategy::Auto]
-            {
+            for strategy in [
+                Strategy::OnDemand,
+                Strategy::Window(Window::default()),
+                Strategy::Auto(Auto { effort: None }),
+            ] {
                 let start = Instant::now();
                 match planning::plan(&request(budget_bytes), strategy) {
                     Ok(plan) => {
                         let ratio =
                             plan.predicted.period_ns as f64 / plan.predicted.compute_ns as f64;
                         print!("  {ratio:7.4} ({:3} ms)", start.elapsed().as_millis());
-                        if strategy == Strategy::Auto {
+                        if strategy == Strategy::Auto(Auto { effort: None }) {
                             print!("  +{:.1} %", (ratio / bound - 1.0) * 100.0);
                         }
                     }

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::units::parse_bytes;
 use clap::ValueEnum;
-use planner_core::planner::{Lms, Strategy, Window};
+use planner_core::planner::{Auto, Lms, Strategy, Window};
 
 /// The strategies that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -21,7 +21,8 @@ pub(crate) enum Name {
     Lms,
     /// The locally adaptive window (parameters: bytes=SIZE, variant=published)
     Window,
-    /// The best of the others
+    /// Move parts of tensors, paced by the clock; the best of many plans, those of all other
+    /// strategies included (parameter: effort=PLANS)
     Auto,
 }
 
@@ -39,6 +40,7 @@ pub(crate) struct Chosen {
 struct Parameters {
     window: Window,
     lms: Lms,
+    auto: Auto,
 }
 
 /// A number of ops.
@@ -81,13 +83,13 @@ impl Name {
             Self::Vdnn => Strategy::Vdnn,
             Self::Lms => Strategy::Lms(parameters.lms),
             Self::Window => Strategy::Window(parameters.window),
-            Self::Auto => Strategy::Auto,
+            Self::Auto => Strategy::Auto(parameters.auto),
         };
         Ok(Chosen { name: self.as_str(), strategy })
     }
 
     fn set(self, parameters: &mut Parameters, name: &str, value: &str) -> Result<(), String> {
-        let Parameters { window, lms } = parameters;
+        let Parameters { window, lms, auto } = parameters;
         match (self, name) {
             (Self::Window, "bytes") => {
                 let size = parse_bytes(value).filter(|&bytes| bytes > 0);
@@ -102,6 +104,14 @@ impl Name {
             (Self::Lms, "ahead") => lms.ahead = Some(ops(name, value)?),
             (Self::Lms, _) => {
                 return Err(format!("lms has no parameter {name:?}; it has threshold, ahead"));
+            }
+            (Self::Auto, "effort") => {
+                let effort = value.parse().ok().filter(|&plans| (1..=10_000).contains(&plans));
+                let reason = "effort must be a number of plans to try, from 1 to 10000";
+                auto.effort = Some(effort.ok_or(reason)?);
+            }
+            (Self::Auto, _) => {
+                return Err(format!("auto has no parameter {name:?}; it has effort"));
             }
             _ => return Err(format!("{} has no parameters", self.as_str())),
         }

@@ -5,7 +5,7 @@ use backend_sim::{SimDevice, SimKernels, reference_digest};
 use conformance::graphs::{RandomGraph, graphs, machines};
 use conformance::planners;
 use planner_core::Machine;
-use planner_core::planner::{Lms, Request, Strategy as Planner, Window};
+use planner_core::planner::{Auto, Lms, Request, Strategy as Planner, Window};
 use proptest::prelude::*;
 use workloads::{OwnedPlan, planning};
 
@@ -21,7 +21,7 @@ const STRATEGIES: [(&str, Planner); 12] = [
     ("window", Planner::Window(Window { bytes: None, published: false })),
     ("window, published", Planner::Window(Window { bytes: None, published: true })),
     ("window of 700 bytes", Planner::Window(Window { bytes: Some(700), published: false })),
-    ("auto", Planner::Auto),
+    ("auto", Planner::Auto(Auto { effort: Some(9) })),
 ];
 const ITERATIONS: u64 = 8;
 

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};
-use planner_core::planner::{Lms, PlanningError, Request, Strategy, Window};
+use planner_core::planner::{Auto, Lms, PlanningError, Request, Strategy, Window};
 use planner_core::{Graph, Machine};
 use std::path::Path;
 use workloads::{OwnedGraph, format, machines, planning};
@@ -55,7 +55,7 @@ fn recorded_graphs_are_planned_proved_and_run() {
             Strategy::Fit,
             Strategy::Vdnn,
             Strategy::Lms(Lms::default()),
-            Strategy::Auto,
+            Strategy::Auto(Auto { effort: None }),
         ] {
             let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
             let (min_bytes, _) = planning::min_feasible(&request, strategy).unwrap();

@@ -21,7 +21,7 @@
 //!
 //! ```
 //! use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
-//! use planner_core::planner::{self, Output, Request, Strategy};
+//! use planner_core::planner::{self, Auto, Output, Request, Strategy};
 //! use planner_core::{
 //!     Graph, Kind, Limits, Machine, Op, OpId, Scheduled, Scratch, Step, Tensor, TensorId,
 //!     lower, verify,
@@ -59,7 +59,7 @@
 //!     arena: &mut arena, pools: &mut pools,
 //! };
 //! let request = Request { graph: &graph, machine: &machine, budget_bytes: 16 * mib };
-//! let plan = planner::plan(&request, Strategy::Auto, output, &mut scratch)?;
+//! let plan = planner::plan(&request, Strategy::Auto(Auto { effort: None }), output, &mut scratch)?;
 //! assert!(plan.predicted.peak_bytes <= 16 * mib);
 //!
 //! let mut steps = [Scheduled::EMPTY; 64];

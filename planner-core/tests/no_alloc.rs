@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "counting allocations takes a global allocator")]
 
 use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
-use planner_core::planner::{self, Output, Request, Strategy};
+use planner_core::planner::{self, Auto, Output, Request, Strategy};
 use planner_core::schedule::Scheduled;
 use planner_core::{
     Graph, Kind, Limits, Machine, Op, OpId, Scratch, Step, Tensor, TensorId, bounds, lower,
@@ -100,7 +100,8 @@ fn nothing_is_allocated() {
         pools: &mut pools,
     };
     let request = Request { graph: &graph, machine: &machine, budget_bytes: 200_000 };
-    let plan = planner::plan(&request, Strategy::Auto, output, &mut scratch).unwrap();
+    let plan = planner::plan(&request, Strategy::Auto(Auto { effort: None }), output, &mut scratch)
+        .unwrap();
     let schedule = lower(&graph, &machine, &plan, &mut lowered, &mut scratch).unwrap();
     timeline::check(&graph, &machine, &plan, &schedule, &mut scratch).unwrap();
     verify(&graph, &machine, &plan, &schedule, &mut scratch).unwrap();

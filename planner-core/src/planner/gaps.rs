@@ -330,7 +330,8 @@ impl<'a> Gaps<'a> {
         let down_ns = time_ns(Direction::DeviceToHost, on_host, moved + objects);
         let ops = graph.ops().len();
         let near = ops / NEAR + 1;
-        let up = mean(scale.up, span.to.saturating_sub(near), span.to.min(ops));
+        let at_end = mean(scale.up, span.to, (span.to + 1).min(ops));
+        let up = at_end.max(mean(scale.up, span.to.saturating_sub(near), span.to.min(ops)));
         let down = mean(scale.down, span.from.min(ops - 1), (span.from + near).min(ops));
         // Even where a link is idle, less to move is better.
         up_ns.saturating_mul(up + 8).saturating_add(down_ns.saturating_mul(down + 8))

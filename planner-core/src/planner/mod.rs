@@ -6,6 +6,7 @@
 
 mod builder;
 mod cache;
+mod desk;
 mod fit;
 mod gaps;
 mod heap;
@@ -16,6 +17,7 @@ mod on_demand;
 mod paced;
 mod pressure;
 mod queue;
+mod recipe;
 mod residents;
 mod tree;
 mod uses;
@@ -23,16 +25,16 @@ mod vdnn;
 mod window;
 
 use crate::graph::{Graph, OpId};
-use crate::lower::{self, lower_pieces};
+use crate::lower;
 use crate::machine::Machine;
-use crate::pieces::Pieces;
-use crate::plan::{ArenaPlacement, Plan, PlanError, Pool, Prediction, Resident, Step};
+use crate::plan::{ArenaPlacement, Plan, PlanError, Pool, Resident, Step};
 use crate::schedule::Scheduled;
 use crate::scratch::{Limits, OutOfScratch, Scratch};
-use crate::timeline::{self, predict_pieces};
-use builder::{Builder, Lengths, Stuck};
+use crate::timeline;
+use builder::Builder;
 use core::fmt;
-use gaps::{Gaps, Weight};
+use desk::{Desk, Ground};
+use gaps::Gaps;
 use memory::Memory;
 use pressure::Pressures;
 use uses::Uses;
@@ -56,8 +58,17 @@ pub enum Strategy {
     Lms(Lms),
     /// The locally adaptive window of Hayakawa & Narihira, section 3.
     Window(Window),
-    /// The best of the others by the timeline.
-    Auto,
+    /// Gaps chosen by density and paced by the clock, in several variants and rounds, and all
+    /// other strategies: the best of them by the timeline.
+    Auto(Auto),
+}
+
+/// Parameters of [`Strategy::Auto`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Auto {
+    /// How many paced lists are tried; when not given, as many as take about a second, and
+    /// from 2 to 24.
+    pub effort: Option<u32>,
 }
 
 /// Parameters of [`Strategy::Window`].
@@ -257,72 +268,6 @@ impl Need {
     }
 }
 
-/// One list of steps that a strategy considers.
-#[derive(Clone, Copy, Debug)]
-enum Recipe {
-    InCore { early_inputs: bool },
-    OnDemand,
-    Fit,
-    Vdnn,
-    Lms { threshold: u32, ahead: u32 },
-    Window { window: Window, bytes: u64 },
-    Paced { spare_permille: u64, weight: Weight },
-}
-
-/// Times that the gaps are chosen anew by the pressure that the best list shows.
-const ROUNDS: usize = 12;
-
-/// Shares of the pool, per mille, that are kept free for transfers under way.
-const SPARE_PERMILLE: [u64; 5] = [0, 20, 50, 100, 200];
-
-/// Window sizes that are tried when none is given, as fractions of four times the budget:
-/// the largest is bounded by memory alone.
-const WINDOW_FRACTIONS: [u64; 6] = [1, 4, 8, 16, 32, 64];
-
-impl Strategy {
-    /// The recipes of which the best is kept, best guesses first.
-    fn recipes(self, request: &Request<'_>) -> impl Iterator<Item = Recipe> {
-        let (budget_bytes, ops) = (request.budget_bytes, request.graph.ops().len());
-        let in_core = matches!(self, Self::InCore | Self::Auto);
-        let in_core = [true, false]
-            .into_iter()
-            .filter(move |_| in_core)
-            .map(|early_inputs| Recipe::InCore { early_inputs });
-        let on_demand = matches!(self, Self::OnDemand | Self::Auto);
-        let on_demand = on_demand.then_some(Recipe::OnDemand);
-        let fit = (self == Self::Fit).then_some(Recipe::Fit);
-        let vdnn = (self == Self::Vdnn).then_some(Recipe::Vdnn);
-        let lms = if let Self::Lms(lms) = self { Some(lms) } else { None };
-        let lms = lms.into_iter().flat_map(move |lms| lms::grid(lms, ops));
-        let lms = lms.map(|(threshold, ahead)| Recipe::Lms { threshold, ahead });
-        let window = match self {
-            Self::Window(window) => Some(window),
-            Self::Auto => Some(Window::default()),
-            _ => None,
-        };
-        let given = window.and_then(|window| Some(Recipe::Window { window, bytes: window.bytes? }));
-        let tried = window.filter(|window| window.bytes.is_none()).into_iter();
-        let tried = tried.flat_map(move |window| {
-            WINDOW_FRACTIONS.into_iter().map(move |fraction| {
-                let bytes = budget_bytes.saturating_mul(4) / fraction;
-                Recipe::Window { window, bytes }
-            })
-        });
-        let paced = matches!(self, Self::Auto).then_some(SPARE_PERMILLE).into_iter().flatten();
-        let paced = paced.flat_map(|spare_permille| {
-            [Weight::Density, Weight::Length].map(|weight| Recipe::Paced { spare_permille, weight })
-        });
-        in_core
-            .chain(paced)
-            .chain(on_demand)
-            .chain(fit)
-            .chain(vdnn)
-            .chain(lms)
-            .chain(given)
-            .chain(tried)
-    }
-}
-
 /// Plans. The same input gives the same plan.
 ///
 /// # Errors
@@ -367,153 +312,4 @@ pub fn plan<'o>(
     let lists = (&steps[..lengths.steps], &resident[..lengths.resident]);
     let plan = memory.plan(request, &arena[..memory.placed], lists, pools)?;
     Ok(Plan { predicted, ..plan })
-}
-
-/// What all lists of one request stand on.
-#[derive(Clone, Copy)]
-struct Ground<'g> {
-    memory: &'g Memory<'g>,
-    uses: &'g Uses<'g>,
-    arena: &'g [ArenaPlacement],
-}
-
-/// A list that has been written and judged.
-#[derive(Clone, Copy, Debug)]
-struct Candidate {
-    recipe: Recipe,
-    lengths: Lengths,
-    predicted: Prediction,
-}
-
-/// Where lists are written and judged, one at a time.
-struct Desk<'d, 'r> {
-    request: &'r Request<'r>,
-    steps: &'d mut [Step],
-    schedule: &'d mut [Scheduled],
-    resident: &'d mut [Resident],
-    pools: &'d mut [Pool],
-    /// The least host memory of the lists that need more than there is.
-    host_shortage_bytes: Option<u64>,
-    /// Whether some list needs more steps than there is room for.
-    output_full: bool,
-}
-
-impl Desk<'_, '_> {
-    /// The best list of a strategy, written; none where no recipe fits the budget.
-    fn best(
-        &mut self,
-        strategy: Strategy,
-        ground: &Ground<'_>,
-        scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Candidate>, PlanningError> {
-        let cost = |candidate: &Candidate| {
-            let Prediction { period_ns, h2d_bytes, d2h_bytes, .. } = candidate.predicted;
-            (period_ns, h2d_bytes.saturating_add(d2h_bytes))
-        };
-        let mut scratch = scratch.reborrow();
-        let ops = self.request.graph.ops().len();
-        let mut pressures = Pressures::new(ops, &mut scratch)?;
-        let mut best: Option<Candidate> = None;
-        let mut written_last = false;
-        let done = |best: &Option<Candidate>| {
-            best.is_some_and(|best| best.predicted.period_ns == best.predicted.compute_ns)
-        };
-        let mut recipes = strategy.recipes(self.request);
-        let mut rounds = 0..ROUNDS;
-        while !done(&best) {
-            let recipe = match (recipes.next(), best) {
-                (Some(recipe), _) => recipe,
-                // The best list so far shows where transfers hurt.
-                (None, Some(Candidate { recipe: Recipe::Paced { spare_permille, .. }, .. }))
-                    if rounds.next().is_some() =>
-                {
-                    pressures.turn();
-                    Recipe::Paced { spare_permille, weight: Weight::Density }
-                }
-                _ => break,
-            };
-            let candidate = self.try_out(recipe, ground, &mut pressures, &mut scratch)?;
-            let is_better = |candidate: &Candidate| {
-                best.as_ref().is_none_or(|best| cost(candidate) < cost(best))
-            };
-            let better = candidate.filter(is_better);
-            written_last = better.is_some();
-            if written_last {
-                best = better;
-                pressures.keep();
-            }
-        }
-        match best {
-            Some(best) if !written_last => {
-                pressures.recall();
-                self.try_out(best.recipe, ground, &mut pressures, &mut scratch)
-            }
-            best => Ok(best),
-        }
-    }
-
-    /// Writes a list and judges it; none where it does not fit the budget, the
-    /// host, or the output.
-    fn try_out(
-        &mut self,
-        recipe: Recipe,
-        ground: &Ground<'_>,
-        pressures: &mut Pressures<'_>,
-        scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Candidate>, PlanningError> {
-        let lengths = match self.write(recipe, ground, pressures, &mut scratch.reborrow())? {
-            Ok(lengths) => lengths,
-            Err(Stuck::NoRoom) => return Ok(None),
-            Err(Stuck::OutputFull) => {
-                self.output_full = true;
-                return Ok(None);
-            }
-        };
-        let Request { graph, machine, .. } = *self.request;
-        let lists = (&self.steps[..lengths.steps], &self.resident[..lengths.resident]);
-        let plan = ground.memory.plan(self.request, ground.arena, lists, self.pools)?;
-        let mut scratch = scratch.reborrow();
-        let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
-        let schedule = lower_pieces(graph, &plan, &pieces, self.schedule, &mut scratch)?;
-        let (predicted, _) =
-            predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;
-        let (needed_bytes, host_bytes) = (predicted.host_bytes, machine.host_bytes);
-        if needed_bytes > host_bytes {
-            let least = self.host_shortage_bytes.get_or_insert(needed_bytes);
-            *least = needed_bytes.min(*least);
-            return Ok(None);
-        }
-        Ok(Some(Candidate { recipe, lengths, predicted }))
-    }
-
-    fn write(
-        &mut self,
-        recipe: Recipe,
-        ground: &Ground<'_>,
-        pressures: &mut Pressures<'_>,
-        scratch: &mut Scratch<'_>,
-    ) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
-        let output = (&mut *self.steps, &mut *self.resident);
-        let mut scratch = scratch.reborrow();
-        let Ground { memory, uses, .. } = *ground;
-        let builder = Builder::new(self.request, memory, uses, output, &mut scratch)?;
-        match recipe {
-            Recipe::InCore { early_inputs } => Ok(in_core::write(builder, early_inputs)),
-            Recipe::OnDemand => on_demand::write(builder, &mut scratch),
-            Recipe::Fit => fit::write(builder, &mut scratch),
-            Recipe::Vdnn => vdnn::write(builder, &mut scratch),
-            Recipe::Lms { threshold, ahead } => lms::write(builder, threshold, ahead, &mut scratch),
-            Recipe::Window { window, bytes } => window::write(builder, window, bytes, &mut scratch),
-            Recipe::Paced { spare_permille, weight } => {
-                let (whole, part) = (memory.pool_objects / 1000, memory.pool_objects % 1000);
-                let spare = whole * spare_permille + part * spare_permille / 1000;
-                let mut gaps = Gaps::new(self.request.graph, &mut scratch)?;
-                let used = &pressures.used;
-                match gaps.choose(self.request, memory, spare, weight, used, &mut scratch)? {
-                    Ok(()) => paced::write(builder, &gaps, &mut pressures.seen, &mut scratch),
-                    Err(stuck) => Ok(Err(stuck)),
-                }
-            }
-        }
-    }
 }

@@ -1,0 +1,164 @@
+//! Where lists are written and judged by the timeline, one at a time.
+
+use super::builder::{Builder, Lengths, Stuck};
+use super::gaps::{Gaps, Weight};
+use super::memory::Memory;
+use super::pressure::Pressures;
+use super::recipe::Recipe;
+use super::uses::Uses;
+use super::{PlanningError, Request, Strategy, fit, in_core, lms, on_demand, paced, vdnn, window};
+use crate::lower::lower_pieces;
+use crate::pieces::Pieces;
+use crate::plan::{ArenaPlacement, Pool, Prediction, Resident, Step};
+use crate::schedule::Scheduled;
+use crate::scratch::{OutOfScratch, Scratch};
+use crate::timeline::predict_pieces;
+
+/// What all lists of one request stand on.
+#[derive(Clone, Copy)]
+pub(super) struct Ground<'g> {
+    pub(super) memory: &'g Memory<'g>,
+    pub(super) uses: &'g Uses<'g>,
+    pub(super) arena: &'g [ArenaPlacement],
+}
+
+/// A list that has been written and judged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    recipe: Recipe,
+    pub(super) lengths: Lengths,
+    pub(super) predicted: Prediction,
+}
+
+/// Where lists are written and judged, one at a time.
+pub(super) struct Desk<'d, 'r> {
+    pub(super) request: &'r Request<'r>,
+    pub(super) steps: &'d mut [Step],
+    pub(super) schedule: &'d mut [Scheduled],
+    pub(super) resident: &'d mut [Resident],
+    pub(super) pools: &'d mut [Pool],
+    /// The least host memory of the lists that need more than there is.
+    pub(super) host_shortage_bytes: Option<u64>,
+    /// Whether some list needs more steps than there is room for.
+    pub(super) output_full: bool,
+}
+
+impl Desk<'_, '_> {
+    /// The best list of a strategy, written; none where no recipe fits the budget.
+    pub(super) fn best(
+        &mut self,
+        strategy: Strategy,
+        ground: &Ground<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Candidate>, PlanningError> {
+        let cost = |candidate: &Candidate| {
+            let Prediction { period_ns, h2d_bytes, d2h_bytes, .. } = candidate.predicted;
+            (period_ns, h2d_bytes.saturating_add(d2h_bytes))
+        };
+        let mut scratch = scratch.reborrow();
+        let ops = self.request.graph.ops().len();
+        let mut pressures = Pressures::new(ops, &mut scratch)?;
+        let mut best: Option<Candidate> = None;
+        let mut written_last = false;
+        let done = |best: &Option<Candidate>| {
+            best.is_some_and(|best| best.predicted.period_ns == best.predicted.compute_ns)
+        };
+        let mut recipes = strategy.recipes(self.request);
+        let mut rounds = 0..strategy.rounds(ops);
+        while !done(&best) {
+            let recipe = match (recipes.next(), best) {
+                (Some(recipe), _) => recipe,
+                // The best list so far shows where transfers hurt.
+                (None, Some(Candidate { recipe: Recipe::Paced { spare_permille, .. }, .. }))
+                    if rounds.next().is_some() =>
+                {
+                    pressures.turn();
+                    Recipe::Paced { spare_permille, weight: Weight::Density }
+                }
+                _ => break,
+            };
+            let candidate = self.try_out(recipe, ground, &mut pressures, &mut scratch)?;
+            let is_better = |candidate: &Candidate| {
+                best.as_ref().is_none_or(|best| cost(candidate) < cost(best))
+            };
+            let better = candidate.filter(is_better);
+            written_last = better.is_some();
+            if written_last {
+                best = better;
+                pressures.keep();
+            }
+        }
+        match best {
+            Some(best) if !written_last => {
+                pressures.recall();
+                self.try_out(best.recipe, ground, &mut pressures, &mut scratch)
+            }
+            best => Ok(best),
+        }
+    }
+
+    /// Writes a list and judges it; none where it does not fit the budget, the
+    /// host, or the output.
+    fn try_out(
+        &mut self,
+        recipe: Recipe,
+        ground: &Ground<'_>,
+        pressures: &mut Pressures<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Candidate>, PlanningError> {
+        let lengths = match self.write(recipe, ground, pressures, &mut scratch.reborrow())? {
+            Ok(lengths) => lengths,
+            Err(Stuck::NoRoom) => return Ok(None),
+            Err(Stuck::OutputFull) => {
+                self.output_full = true;
+                return Ok(None);
+            }
+        };
+        let Request { graph, machine, .. } = *self.request;
+        let lists = (&self.steps[..lengths.steps], &self.resident[..lengths.resident]);
+        let plan = ground.memory.plan(self.request, ground.arena, lists, self.pools)?;
+        let mut scratch = scratch.reborrow();
+        let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
+        let schedule = lower_pieces(graph, &plan, &pieces, self.schedule, &mut scratch)?;
+        let (predicted, _) =
+            predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;
+        let (needed_bytes, host_bytes) = (predicted.host_bytes, machine.host_bytes);
+        if needed_bytes > host_bytes {
+            let least = self.host_shortage_bytes.get_or_insert(needed_bytes);
+            *least = needed_bytes.min(*least);
+            return Ok(None);
+        }
+        Ok(Some(Candidate { recipe, lengths, predicted }))
+    }
+
+    fn write(
+        &mut self,
+        recipe: Recipe,
+        ground: &Ground<'_>,
+        pressures: &mut Pressures<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+        let output = (&mut *self.steps, &mut *self.resident);
+        let mut scratch = scratch.reborrow();
+        let Ground { memory, uses, .. } = *ground;
+        let builder = Builder::new(self.request, memory, uses, output, &mut scratch)?;
+        match recipe {
+            Recipe::InCore { early_inputs } => Ok(in_core::write(builder, early_inputs)),
+            Recipe::OnDemand => on_demand::write(builder, &mut scratch),
+            Recipe::Fit => fit::write(builder, &mut scratch),
+            Recipe::Vdnn => vdnn::write(builder, &mut scratch),
+            Recipe::Lms { threshold, ahead } => lms::write(builder, threshold, ahead, &mut scratch),
+            Recipe::Window { window, bytes } => window::write(builder, window, bytes, &mut scratch),
+            Recipe::Paced { spare_permille, weight } => {
+                let (whole, part) = (memory.pool_objects / 1000, memory.pool_objects % 1000);
+                let spare = whole * spare_permille + part * spare_permille / 1000;
+                let mut gaps = Gaps::new(self.request.graph, &mut scratch)?;
+                let used = &pressures.used;
+                match gaps.choose(self.request, memory, spare, weight, used, &mut scratch)? {
+                    Ok(()) => paced::write(builder, &gaps, &mut pressures.seen, &mut scratch),
+                    Err(stuck) => Ok(Err(stuck)),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The lists that each strategy considers.
+
+use super::gaps::Weight;
+use super::{Auto, Lms, Request, Strategy, Window, lms};
+
+/// One list of steps that a strategy considers.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Recipe {
+    InCore { early_inputs: bool },
+    OnDemand,
+    Fit,
+    Vdnn,
+    Lms { threshold: u32, ahead: u32 },
+    Window { window: Window, bytes: u64 },
+    Paced { spare_permille: u64, weight: Weight },
+}
+
+/// The first paced lists: shares of the pool, per mille, that are kept free for transfers
+/// under way, and how gaps are weighed; best guesses first.
+const PACED: [(u64, Weight); 7] = [
+    (50, Weight::Density),
+    (0, Weight::Density),
+    (100, Weight::Density),
+    (20, Weight::Density),
+    (200, Weight::Density),
+    (50, Weight::Length),
+    (0, Weight::Length),
+];
+
+/// Window sizes that are tried when none is given, as fractions of four times the budget:
+/// the largest is bounded by memory alone.
+const WINDOW_FRACTIONS: [u64; 6] = [1, 4, 8, 16, 32, 64];
+
+/// Ops that paced lists may have together, when no effort is given: about a second's worth.
+const OPS_PER_PLAN: usize = 200_000;
+
+impl Auto {
+    /// How many paced lists are tried.
+    fn lists(self, ops: usize) -> usize {
+        let by_default = (OPS_PER_PLAN / ops.max(1)).clamp(2, 24);
+        self.effort.map_or(by_default, |effort| effort as usize)
+    }
+}
+
+impl Strategy {
+    /// How many lists are chosen anew by what the best one shows, once all recipes are done.
+    pub(super) fn rounds(self, ops: usize) -> usize {
+        match self {
+            Self::Auto(auto) => auto.lists(ops).saturating_sub(PACED.len()),
+            _ => 0,
+        }
+    }
+
+    /// The recipes of which the best is kept, best guesses first.
+    pub(super) fn recipes(self, request: &Request<'_>) -> impl Iterator<Item = Recipe> {
+        let (budget_bytes, ops) = (request.budget_bytes, request.graph.ops().len());
+        let auto = if let Self::Auto(auto) = self { Some(auto) } else { None };
+        let is = move |strategy: Self| (self == strategy || auto.is_some()).then_some(());
+        let in_core = is(Self::InCore)
+            .into_iter()
+            .flat_map(|()| [true, false].map(|early_inputs| Recipe::InCore { early_inputs }));
+        let paced = auto.into_iter().flat_map(move |auto| {
+            let paced = PACED.into_iter().take(auto.lists(ops));
+            paced.map(|(spare_permille, weight)| Recipe::Paced { spare_permille, weight })
+        });
+        let lms = match self {
+            Self::Lms(lms) => Some(lms),
+            _ => auto.map(|_| Lms::default()),
+        };
+        let lms = lms.into_iter().flat_map(move |lms| lms::grid(lms, ops));
+        let window = match self {
+            Self::Window(window) => Some(window),
+            _ => auto.map(|_| Window::default()),
+        };
+        let given = window.and_then(|window| Some(Recipe::Window { window, bytes: window.bytes? }));
+        let tried = window.filter(|window| window.bytes.is_none()).into_iter();
+        let tried = tried.flat_map(move |window| {
+            WINDOW_FRACTIONS.into_iter().map(move |fraction| {
+                let bytes = budget_bytes.saturating_mul(4) / fraction;
+                Recipe::Window { window, bytes }
+            })
+        });
+        in_core
+            .chain(paced)
+            .chain(is(Self::OnDemand).map(|()| Recipe::OnDemand))
+            .chain(is(Self::Fit).map(|()| Recipe::Fit))
+            .chain(is(Self::Vdnn).map(|()| Recipe::Vdnn))
+            .chain(lms.map(|(threshold, ahead)| Recipe::Lms { threshold, ahead }))
+            .chain(given)
+            .chain(tried)
+    }
+}
