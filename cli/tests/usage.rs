@@ -21,7 +21,7 @@ fn bad_usage_has_status_2() {
             &["plan", SMALL, "--strategy", "magic"],
             "in-core, on-demand, fit, vdnn, lms, window, auto",
         ),
-        (&["plan", SMALL, "--set", "bytes=1"], "auto has no parameters"),
+        (&["plan", SMALL, "--set", "bytes=1"], "auto has no parameter"),
         (&["plan", SMALL, "-s", "window", "--set", "size=1"], "it has bytes, variant"),
         (&["plan", SMALL, "-m", "cray"], "built in are v100-pcie3"),
         (&["plan", SMALL, "-m", "cray.json"], "cray.json: cannot be read"),
