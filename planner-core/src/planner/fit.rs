@@ -8,8 +8,8 @@
 //! - Every other state is fetched one op ahead and leaves after the op, unless it would have
 //!   to come back at once, for one of the next two ops. Where the host has its value, it
 //!   leaves without a copy.
-//! - Temporaries and inputs stay while they are needed. Where they do not fit even without
-//!   states that stay, what was used least recently leaves.
+//! - Temporaries and inputs stay while they are needed; where they do not fit, what was used
+//!   least recently leaves.
 
 use super::builder::{Builder, Lengths, Stuck};
 use super::cache::{self, Fate, distance};
@@ -35,7 +35,7 @@ pub(super) fn write(
         for tensor in builder.request.graph.tensor_ids() {
             spans.add_lifetime(&builder, tensor);
         }
-        residents.choose(&builder, &spans);
+        residents.choose(&builder, &mut spans);
     }
     cache::write(builder, 1, &mut scratch, |builder, op, tensor| {
         fate_of_state(builder, &residents, op, tensor).unwrap_or(Fate::Cached)

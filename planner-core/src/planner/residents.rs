@@ -49,6 +49,21 @@ impl<'a> Spans<'a> {
         self.change[after] = self.change[after].wrapping_sub(objects);
     }
 
+    /// Each temporary and input is on the device only for the ops that touch it.
+    fn set_touches(&mut self, builder: &Builder<'_>) {
+        self.change.fill(0);
+        self.last.fill(NONE);
+        let graph = builder.request.graph;
+        for op in graph.op_ids() {
+            for &tensor in graph.operands_of(op) {
+                let again = core::mem::replace(&mut self.last[tensor.index()], op.0) == op.0;
+                if !again && graph.tensor(tensor).kind != Kind::State {
+                    self.add(builder, tensor, op, op);
+                }
+            }
+        }
+    }
+
     /// A temporary or an input is on the device from its first touch to its last.
     pub(super) fn add_lifetime(&mut self, builder: &Builder<'_>, tensor: TensorId) {
         if builder.request.graph.tensor(tensor).kind == Kind::State {
@@ -62,7 +77,9 @@ impl<'a> Spans<'a> {
 
 /// The states that stay: of those that the ops touch, in the order of their first use, as
 /// many as fit beside the temporaries and inputs, the workspace, and the other states of
-/// each op and of the one after it.
+/// each op and of the one after it. Where temporaries and inputs do not fit even without any
+/// that stays, some must leave between their uses in any case; then, only those count that an
+/// op touches.
 #[derive(Debug)]
 pub(super) struct Residents<'a> {
     /// The place of each state in the order of first use.
@@ -106,7 +123,11 @@ impl<'a> Residents<'a> {
 
     /// As many as fit. One more never needs less memory at any op, so a binary search finds
     /// them. O((operands + tensors) log tensors).
-    pub(super) fn choose(&mut self, builder: &Builder<'_>, spans: &Spans<'_>) {
+    pub(super) fn choose(&mut self, builder: &Builder<'_>, spans: &mut Spans<'_>) {
+        self.staying = 0;
+        if !self.fit(builder, spans) {
+            spans.set_touches(builder);
+        }
         let (mut fitting, mut too_many) = (0, self.ranked + 1);
         while too_many - fitting > 1 {
             self.staying = fitting + (too_many - fitting) / 2;

@@ -140,7 +140,7 @@ pub(super) fn write(
         for tensor in builder.request.graph.tensor_ids() {
             gaps.add_spans(&builder, &mut spans, tensor);
         }
-        residents.choose(&builder, &spans);
+        residents.choose(&builder, &mut spans);
     }
     cache::write(builder, 1, &mut scratch, |builder, op, tensor| {
         match fate_of_state(builder, &residents, op, tensor) {
