@@ -155,7 +155,9 @@ mod tests {
     #[test]
     fn unknown_parameters_are_refused_with_the_known_ones() {
         assert!(refused(Name::Window, &["size=1"]).ends_with("it has bytes, variant"));
-        assert!(refused(Name::Auto, &["bytes=1"]).ends_with("auto has no parameters"));
+        assert!(refused(Name::Auto, &["bytes=1"]).ends_with("it has effort"));
+        assert!(refused(Name::Auto, &["effort=0"]).contains("from 1 to 10000"));
+        assert!(refused(Name::Fit, &["bytes=1"]).ends_with("fit has no parameters"));
         assert!(refused(Name::Window, &["bytes"]).contains("name=value"));
         assert!(refused(Name::Window, &["bytes=0"]).contains("a size"));
         assert!(refused(Name::Window, &["variant=x"]).contains("published"));
