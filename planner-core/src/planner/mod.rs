@@ -125,8 +125,8 @@ pub const fn max_steps(limits: &Limits) -> usize {
 }
 
 /// Words of scratch that [`plan`] asks for; of the limits, `steps` is the length of the
-/// output's steps. Per op 1, per operand 0.5, per tensor 7.7 words, beside what lowering or
-/// predicting takes, whichever is more.
+/// output's steps. Per op 17, per operand 6, per tensor 30 words while a list is written, or
+/// what lowering or predicting it takes, whichever is most.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let lower = lower::scratch_words(limits);
