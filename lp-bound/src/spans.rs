@@ -63,7 +63,7 @@ impl Spans {
         let op_bytes: Vec<u64> =
             graph.ops().iter().map(|op| workspace(op.workspace_bytes).into_iter().sum()).collect();
         let alive_bytes = vec![0; 2 * op_bytes.len()];
-        let mut spans = Self { op_bytes, alive_bytes, ..Self::default() };
+        let mut spans = Self { alive_bytes, op_bytes, ..Self::default() };
         for (tensor, touches) in graph.tensor_ids().zip(touches(graph)) {
             spans.add(graph, tensor, &touches, options);
         }

@@ -99,7 +99,7 @@ fn recorded_bounds_are_reproduced() {
     };
     let recorded: serde_json::Value = serde_json::from_str(&recorded).unwrap();
     let name = "resnet50_et";
-    let file = format::load(&folder.join(format!("{name}.graph.json.gz"))).unwrap();
+    let file = format::load(folder.join(format!("{name}.graph.json.gz"))).unwrap();
     let owned = format::read_graph(&file).unwrap();
     let graph = owned.graph().unwrap();
     for (percent, gigabytes) in [(75, 12), (35, 12), (25, 12), (50, 50), (35, 50), (25, 50)] {
