@@ -1,0 +1,157 @@
+//! The least period in the given order.
+
+use crate::model::{Model, UNIT};
+use crate::solver::{Method, solve};
+use crate::spans::Spans;
+use core::fmt;
+use planner_core::bounds;
+use planner_core::machine::MachineError;
+use planner_core::scratch::{Limits, OutOfScratch, Scratch};
+use planner_core::{Graph, Machine, OpId};
+
+/// Which plans the bound is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Count pages, not bytes. The bound is higher and holds only for plans that keep large
+    /// tensors and workspaces on pages; without, it holds for every plan.
+    pub pages: Option<Pages>,
+}
+
+/// What lies on pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pages {
+    /// Size of a page.
+    pub page_bytes: u64,
+    /// The smallest tensor that lies on pages of its own.
+    pub least_bytes: u64,
+}
+
+impl Pages {
+    /// As the planners here divide memory: chunks for all that takes at least half of one.
+    #[must_use]
+    pub const fn of(machine: &Machine) -> Self {
+        Self { page_bytes: machine.chunk_bytes, least_bytes: machine.chunk_bytes.div_ceil(2) }
+    }
+}
+
+/// A least period, and what it took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// No plan in the given order has a shorter period.
+    pub period_ns: u64,
+    /// The solver's own figure, rounded down: not proved, and more by what the proof lost.
+    pub solver_ns: u64,
+    /// Variables of the linear program.
+    pub columns: usize,
+    /// Constraints of the linear program.
+    pub rows: usize,
+}
+
+/// Why there is no bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The machine or the size of a page cannot be divided by.
+    Machine(MachineError),
+    /// No plan fits: the op alone needs more than the budget.
+    Infeasible {
+        /// The op.
+        op: OpId,
+        /// Its operands and its workspace.
+        needed_bytes: u64,
+    },
+    /// HiGHS refused the program or found no solution.
+    Solver,
+    /// The working memory is too small.
+    Scratch(OutOfScratch),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Machine(error) => error.fmt(f),
+            Self::Infeasible { op, needed_bytes } => {
+                write!(f, "no plan fits: {op} alone needs {needed_bytes} bytes")
+            }
+            Self::Solver => write!(f, "HiGHS found no solution of the linear program"),
+            Self::Scratch(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+/// Loss of the proof against the solver's figure beyond which another method is tried,
+/// relative to the period.
+const LOSS: f64 = 1e-6;
+
+/// A period that no plan can beat that runs the ops in the given order: the best of the
+/// linear program and [`bounds::period_ns`].
+///
+/// # Errors
+/// A budget that is too small for one op, a machine that is none, or a solver that fails.
+pub fn period_ns(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    budget_bytes: u64,
+    options: Options,
+) -> Result<Bound, Error> {
+    machine.check().map_err(Error::Machine)?;
+    // Arena and pools end on chunks, so that a plan has only the whole ones of its budget.
+    let budget_bytes = match options.pages {
+        Some(Pages { page_bytes: 0, .. }) => return Err(Error::Machine(MachineError::NoChunk)),
+        Some(_) => budget_bytes - budget_bytes % machine.chunk_bytes,
+        None => budget_bytes,
+    };
+    let spans = Spans::new(graph, options);
+    if let Some((op, needed_bytes)) = spans.does_not_fit(budget_bytes) {
+        return Err(Error::Infeasible { op, needed_bytes });
+    }
+    let model = Model::new(graph, machine, budget_bytes, &spans);
+    let stalls = stalls(&model, graph.compute_ns() as f64 / UNIT).ok_or(Error::Solver)?;
+    let cheap_ns = cheap_ns(graph, machine, budget_bytes)?;
+    let period_ns = |stall: f64| graph.compute_ns().saturating_add((stall * UNIT) as u64);
+    Ok(Bound {
+        period_ns: period_ns(stalls.proved - 1.0 / UNIT).max(cheap_ns),
+        solver_ns: period_ns(stalls.solver),
+        columns: model.program.columns.len(),
+        rows: model.program.rows.len(),
+    })
+}
+
+/// Stalls of an iteration, in units of the model.
+#[derive(Clone, Copy, Debug)]
+struct Stalls {
+    proved: f64,
+    solver: f64,
+}
+
+/// The interior point is fastest by far. Where it ends too early, simplex goes on to the end.
+fn stalls(model: &Model, compute: f64) -> Option<Stalls> {
+    let mut best: Option<Stalls> = None;
+    for method in [Method::InteriorPoint, Method::Simplex] {
+        let Some((solver, duals)) = solve(&model.program, method) else { continue };
+        let proved = model.program.proved_cost(&duals).min(model.most_stall);
+        if best.is_none_or(|best| proved > best.proved) {
+            best = Some(Stalls { proved, solver });
+        }
+        if proved > solver - LOSS * (compute + solver) {
+            break;
+        }
+    }
+    best
+}
+
+fn cheap_ns(graph: &Graph<'_>, machine: &Machine, budget_bytes: u64) -> Result<u64, Error> {
+    let limits = Limits {
+        ops: graph.ops().len(),
+        operands: graph.operands().len(),
+        tensors: graph.tensors().len(),
+        steps: 0,
+        pieces: graph.tensors().len(),
+        pools: 1,
+    };
+    let mut memory = vec![0; bounds::scratch_words(&limits)];
+    bounds::period_ns(graph, machine, budget_bytes, &mut Scratch::new(&mut memory))
+        .map_err(Error::Scratch)
+}

@@ -1,0 +1,234 @@
+//! The linear program for a given order; `docs/bounds.md` has the proof.
+//!
+//! Sizes are in units of 2^20 bytes and times in units of 2^20 ns, so that conversions are
+//! exact and the solver sees numbers near 1.
+
+use crate::program::{Column, Program};
+use crate::spans::{Gap, Spans};
+use planner_core::{Graph, Machine};
+
+pub(crate) const UNIT: f64 = (1u64 << 20) as f64;
+
+fn scaled(quantity: u64) -> f64 {
+    quantity as f64 / UNIT
+}
+
+/// The program of one graph, machine and budget.
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub(crate) program: Program,
+    /// No plan with a longer stall was modelled.
+    pub(crate) most_stall: f64,
+}
+
+/// The variables of one gap.
+struct Away {
+    gap: Gap,
+    /// Memory of the tensor that is absent at some point of the gap.
+    absent: Column,
+    /// Memory whose first absence since it was written is in this gap.
+    new: Option<Column>,
+    traffic: f64,
+}
+
+/// A quantity at each point that is the sum of what lies around it.
+struct RunningSum {
+    at: Vec<Column>,
+    changes: Vec<Vec<(Column, f64)>>,
+}
+
+impl RunningSum {
+    fn new(program: &mut Program, points: usize, most: f64) -> Self {
+        let at = (0..points).map(|_| program.column(0.0, 0.0, most)).collect();
+        Self { at, changes: vec![Vec::new(); points] }
+    }
+
+    fn add(&mut self, column: Column, factor: f64, from: usize, to: usize) {
+        if from == to {
+            return;
+        }
+        // Point 0 is the anchor: what covers it enters there.
+        if from > to && to > 0 {
+            self.changes[0].push((column, -factor));
+        }
+        self.changes[from].push((column, -factor));
+        if to != 0 {
+            self.changes[to].push((column, factor));
+        }
+    }
+
+    fn finish(self, program: &mut Program) -> Vec<Column> {
+        for (point, mut terms) in self.changes.into_iter().enumerate() {
+            terms.push((self.at[point], 1.0));
+            if point > 0 {
+                terms.push((self.at[point - 1], -1.0));
+            }
+            program.exactly(0.0, terms);
+        }
+        self.at
+    }
+}
+
+impl Model {
+    pub(crate) fn new(
+        graph: &Graph<'_>,
+        machine: &Machine,
+        budget_bytes: u64,
+        spans: &Spans,
+    ) -> Self {
+        let mut program = Program::default();
+        let aways = aways(&mut program, &spans.gaps);
+        let points = spans.alive_bytes.len();
+        let total = aways.iter().map(|away| scaled(away.gap.memory_bytes)).sum::<f64>();
+        let arrivals = spans.arrivals.iter().map(|arrival| scaled(arrival.bytes)).sum::<f64>();
+        let most = total + 3.0 * arrivals;
+        let per_time = [machine.h2d_bytes_per_s, machine.d2h_bytes_per_s]
+            .map(|bytes_per_s| bytes_per_s as f64 / 1e9 * (1.0 + 4.0 * f64::EPSILON));
+        let most_stall = most / per_time[0] + most / per_time[1];
+        let [up, down] = segments(&mut program, graph, per_time, most, most_stall);
+        let memory = Memory { points, most, needed: spans, budget_bytes };
+        memory.write(&mut program, &aways, &up, &down);
+        Self { program, most_stall }
+    }
+}
+
+fn before(point: usize, points: usize) -> usize {
+    (point + points - 1) % points
+}
+
+/// A value leaves only with a copy on the host, which is made once: of what is absent in a
+/// gap, all has been downloaded in this gap or for an earlier one.
+fn aways(program: &mut Program, gaps: &[Gap]) -> Vec<Away> {
+    let mut aways = Vec::with_capacity(gaps.len());
+    let mut copied = None;
+    for &gap in gaps {
+        let most = scaled(gap.memory_bytes);
+        let absent = program.column(0.0, 0.0, most);
+        let mut new = None;
+        copied = match (gap.written, copied) {
+            (None, _) => None,
+            (Some(_), Some(earlier)) if gap.continues => {
+                let fresh = program.column(0.0, 0.0, most);
+                let sum = program.column(0.0, 0.0, most);
+                program.exactly(0.0, vec![(sum, 1.0), (earlier, -1.0), (fresh, -1.0)]);
+                program.at_least(0.0, vec![(sum, 1.0), (absent, -1.0)]);
+                new = Some(fresh);
+                Some(sum)
+            }
+            (Some(_), _) => {
+                new = Some(absent);
+                new
+            }
+        };
+        let traffic = gap.link_bytes as f64 / gap.memory_bytes as f64;
+        aways.push(Away { gap, absent, new, traffic });
+    }
+    aways
+}
+
+/// The traffic of each segment fits into its time: an op's, or a stall's.
+fn segments(
+    program: &mut Program,
+    graph: &Graph<'_>,
+    per_time: [f64; 2],
+    most: f64,
+    most_stall: f64,
+) -> [Vec<Column>; 2] {
+    let mut flows = [Vec::new(), Vec::new()];
+    for op in graph.ops() {
+        let stall = program.column(1.0, 0.0, most_stall);
+        for (flow, per_time) in flows.iter_mut().zip(per_time) {
+            flow.push(program.column(0.0, 0.0, most.min(scaled(op.time_ns) * per_time)));
+            let waiting = program.column(0.0, 0.0, most);
+            program.at_least(0.0, vec![(stall, per_time), (waiting, -1.0)]);
+            flow.push(waiting);
+        }
+    }
+    flows
+}
+
+/// Writes what links traffic and memory.
+struct Memory<'s> {
+    points: usize,
+    most: f64,
+    needed: &'s Spans,
+    budget_bytes: u64,
+}
+
+impl Memory<'_> {
+    fn write(&self, program: &mut Program, aways: &[Away], up: &[Column], down: &[Column]) {
+        let mut sum = || RunningSum::new(program, self.points, self.most);
+        let (mut open, mut early, mut late) = (sum(), sum(), sum());
+        let mut due = vec![Vec::new(); self.points];
+        let mut released = vec![Vec::new(); self.points];
+        for away in aways {
+            let Gap { opens, closes, written, .. } = away.gap;
+            open.add(away.absent, 1.0, opens, closes);
+            due[closes].push((away.absent, away.traffic));
+            if let (Some(new), Some(written)) = (away.new, written) {
+                released[written].push((new, -away.traffic));
+                early.add(new, away.traffic, written, opens);
+                late.add(new, away.traffic, opens, before(closes, self.points));
+            }
+        }
+        let (open, early, late) =
+            (open.finish(program), early.finish(program), late.finish(program));
+        let ahead = self.ahead(program, due, up);
+        let waiting = self.waiting(program, released, down);
+        for point in 0..self.points {
+            let alive = self.needed.alive_bytes[point];
+            let needed = match alive.checked_sub(self.budget_bytes) {
+                Some(bytes) => scaled(bytes),
+                None => -scaled(self.budget_bytes - alive),
+            };
+            let (open, ahead, waiting) = (open[point], ahead[point], waiting[point]);
+            let (early, late) = (early[point], late[point]);
+            program.at_least(needed, vec![(open, 1.0), (ahead, -1.0)]);
+            program
+                .at_least(needed, vec![(open, 1.0), (ahead, -1.0), (waiting, -1.0), (early, 1.0)]);
+            program.at_least(0.0, vec![(early, 1.0), (late, 1.0), (waiting, -1.0)]);
+        }
+    }
+
+    /// Bytes that were uploaded before they are due.
+    fn ahead(
+        &self,
+        program: &mut Program,
+        due: Vec<Vec<(Column, f64)>>,
+        up: &[Column],
+    ) -> Vec<Column> {
+        let ahead: Vec<Column> =
+            (0..self.points).map(|_| program.column(0.0, 0.0, self.most)).collect();
+        let mut arriving = vec![0.0; self.points];
+        for arrival in &self.needed.arrivals {
+            arriving[arrival.due] += scaled(arrival.bytes);
+        }
+        for (point, mut terms) in due.into_iter().enumerate() {
+            let last = before(point, self.points);
+            terms.extend([(ahead[point], 1.0), (ahead[last], -1.0), (up[last], -1.0)]);
+            program.exactly(-arriving[point], terms);
+        }
+        ahead
+    }
+
+    /// Bytes that are to be downloaded, have been written, and are not yet on the host.
+    fn waiting(
+        &self,
+        program: &mut Program,
+        released: Vec<Vec<(Column, f64)>>,
+        down: &[Column],
+    ) -> Vec<Column> {
+        let waiting: Vec<Column> =
+            (0..self.points).map(|_| program.column(0.0, 0.0, self.most)).collect();
+        for (point, mut terms) in released.into_iter().enumerate() {
+            let last = before(point, self.points);
+            if !terms.is_empty() {
+                // What is written only here cannot have been downloaded on the way.
+                program.at_least(0.0, vec![(waiting[last], 1.0), (down[last], -1.0)]);
+            }
+            terms.extend([(waiting[point], 1.0), (waiting[last], -1.0), (down[last], 1.0)]);
+            program.exactly(0.0, terms);
+        }
+        waiting
+    }
+}

@@ -1,0 +1,166 @@
+//! What may be absent when, over the points of one iteration.
+//!
+//! An iteration of `n` ops has `2 n` points in time: `2 i` is the start of op `i`, `2 i + 1`
+//! its end. Spans are half open and go around: from 5 to 2 is 5, ..., `2 n - 1`, 0, 1.
+
+use crate::Options;
+use planner_core::{Graph, Kind, OpId, TensorId};
+
+/// A stretch between two touches of a tensor, of the points at which it may be absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gap {
+    /// Bytes of memory free while the tensor is away.
+    pub(crate) memory_bytes: u64,
+    /// Bytes that cross a link each way.
+    pub(crate) link_bytes: u64,
+    /// The first point at which it may be absent.
+    pub(crate) opens: usize,
+    /// The point by which it is back.
+    pub(crate) closes: usize,
+    /// The end of the op that wrote the value; none where the host has it already.
+    pub(crate) written: Option<usize>,
+    /// Whether the gap before this one holds the same written value.
+    pub(crate) continues: bool,
+}
+
+/// Bytes that arrive once an iteration whatever happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub(crate) bytes: u64,
+    /// The point by which they are there.
+    pub(crate) due: usize,
+}
+
+/// The memory and the traffic of one iteration in the given order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Spans {
+    /// Gaps of one value stand together, in the order in which they come.
+    pub(crate) gaps: Vec<Gap>,
+    pub(crate) arrivals: Vec<Arrival>,
+    /// Memory at each point with every living value on the device.
+    pub(crate) alive_bytes: Vec<u64>,
+    /// Memory that each op needs for itself.
+    op_bytes: Vec<u64>,
+}
+
+/// Of a tensor, what counts alike: all of it, its full pages, or its last page.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    memory_bytes: u64,
+    link_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Touch {
+    op: usize,
+    reads: bool,
+    writes: bool,
+}
+
+impl Spans {
+    pub(crate) fn new(graph: &Graph<'_>, options: Options) -> Self {
+        let workspace = |bytes| shares(bytes, options).map(|share| share.memory_bytes);
+        let op_bytes: Vec<u64> =
+            graph.ops().iter().map(|op| workspace(op.workspace_bytes).into_iter().sum()).collect();
+        let alive_bytes = vec![0; 2 * op_bytes.len()];
+        let mut spans = Self { alive_bytes, op_bytes, ..Self::default() };
+        for (tensor, touches) in graph.tensor_ids().zip(touches(graph)) {
+            spans.add(graph, tensor, &touches, options);
+        }
+        for (point, alive_bytes) in spans.alive_bytes.iter_mut().enumerate() {
+            *alive_bytes += spans.op_bytes[point / 2];
+        }
+        spans
+    }
+
+    /// An op that alone needs more than there is, and how much.
+    pub(crate) fn does_not_fit(&self, budget_bytes: u64) -> Option<(OpId, u64)> {
+        let at = self.op_bytes.iter().position(|&bytes| bytes > budget_bytes)?;
+        Some((OpId(at as u32), self.op_bytes[at]))
+    }
+
+    fn add(&mut self, graph: &Graph<'_>, tensor: TensorId, touches: &[Touch], options: Options) {
+        let Some(&first) = touches.first() else { return };
+        let data = graph.tensor(tensor);
+        for share in shares(data.bytes, options) {
+            if share.memory_bytes == 0 {
+                continue;
+            }
+            for touch in touches {
+                self.op_bytes[touch.op] += share.memory_bytes;
+            }
+            if data.kind == Kind::Input && first.reads {
+                self.arrivals.push(Arrival { bytes: share.link_bytes, due: 2 * first.op });
+            }
+            self.add_gaps(share, data.kind, touches);
+        }
+    }
+
+    /// The gaps from the first write on, so that those of one value stand together.
+    fn add_gaps(&mut self, share: Share, kind: Kind, touches: &[Touch]) {
+        let count = touches.len();
+        let around = kind == Kind::State;
+        let first = match around {
+            true => touches.iter().position(|touch| touch.writes).unwrap_or(0),
+            false => 0,
+        };
+        let mut written = None;
+        let mut continues = false;
+        for step in 0..count - usize::from(!around) {
+            let (from, to) = (touches[(first + step) % count], touches[(first + step + 1) % count]);
+            if from.writes {
+                written = Some(2 * from.op + 1);
+                continues = false;
+            }
+            let points = self.alive_bytes.len();
+            let (opens, closes) = ((2 * from.op + 2) % points, 2 * to.op);
+            // A value that is overwritten unread is dead: its memory is nobody's.
+            if opens == closes || !to.reads {
+                continue;
+            }
+            for point in around_from(opens, closes, points) {
+                self.alive_bytes[point] += share.memory_bytes;
+            }
+            let Share { memory_bytes, link_bytes } = share;
+            self.gaps.push(Gap { memory_bytes, link_bytes, opens, closes, written, continues });
+            continues = written.is_some();
+        }
+    }
+}
+
+/// The points of a span.
+fn around_from(from: usize, to: usize, points: usize) -> impl Iterator<Item = usize> {
+    let length = (to + points - from) % points;
+    (from..from + length).map(move |point| point % points)
+}
+
+/// The shares of so many bytes; the second may have none.
+fn shares(bytes: u64, options: Options) -> [Share; 2] {
+    let exact = |bytes| Share { memory_bytes: bytes, link_bytes: bytes };
+    match options.pages {
+        Some(pages) if bytes >= pages.least_bytes => {
+            let last_bytes = bytes % pages.page_bytes;
+            let memory_bytes = if last_bytes == 0 { 0 } else { pages.page_bytes };
+            [exact(bytes - last_bytes), Share { memory_bytes, link_bytes: last_bytes }]
+        }
+        _ => [exact(bytes), exact(0)],
+    }
+}
+
+/// The touches of each tensor, in the order of the ops.
+fn touches(graph: &Graph<'_>) -> Vec<Vec<Touch>> {
+    let mut touches = vec![Vec::<Touch>::new(); graph.tensors().len()];
+    for id in graph.op_ids() {
+        let op = id.index();
+        for &tensor in graph.reads(id) {
+            touches[tensor.index()].push(Touch { op, reads: true, writes: false });
+        }
+        for &tensor in graph.writes(id) {
+            match touches[tensor.index()].last_mut() {
+                Some(touch) if touch.op == op => touch.writes = true,
+                _ => touches[tensor.index()].push(Touch { op, reads: false, writes: true }),
+            }
+        }
+    }
+    touches
+}

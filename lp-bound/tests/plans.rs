@@ -1,0 +1,75 @@
+//! No valid plan beats a bound, on random graphs and plans.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use conformance::graphs::{graphs, machines};
+use conformance::plans::{Case, cases};
+use lp_bound::any_order_ns;
+use planner_core::Machine;
+use planner_core::plan::Step;
+use planner_core::planner::{Request, Strategy as Planner, Window};
+use proptest::prelude::*;
+use workloads::planning;
+
+const STRATEGIES: [Planner; 3] =
+    [Planner::OnDemand, Planner::Window(Window { bytes: None, published: false }), Planner::Auto];
+
+#[cfg(feature = "highs")]
+fn given_order_ns(
+    graph: &planner_core::Graph<'_>,
+    machine: &Machine,
+    budget_bytes: u64,
+    on_pages: bool,
+) -> u64 {
+    let pages = on_pages.then(|| lp_bound::Pages::of(machine));
+    let options = lp_bound::Options { pages };
+    lp_bound::period_ns(graph, machine, budget_bytes, options).unwrap().period_ns
+}
+
+#[cfg(not(feature = "highs"))]
+fn given_order_ns(_: &planner_core::Graph<'_>, _: &Machine, _: u64, _: bool) -> u64 {
+    0
+}
+
+fn runs_in_order(case: &Case) -> bool {
+    let launched = case.plan.steps.iter().filter_map(|step| match step {
+        Step::Launch(op) => Some(op.0),
+        _ => None,
+    });
+    launched.eq(0..case.graph.ops.len() as u32)
+}
+
+proptest! {
+    #[test]
+    fn no_random_plan_beats_a_bound(case in cases()) {
+        let graph = case.graph.graph();
+        let (period_ns, budget_bytes) = (case.plan.predicted.period_ns, case.plan.budget_bytes);
+        let bound_ns = any_order_ns(&graph, &case.machine, budget_bytes);
+        prop_assert!(bound_ns <= period_ns, "any order: {bound_ns} > {period_ns}");
+        if runs_in_order(&case) {
+            let bound_ns = given_order_ns(&graph, &case.machine, budget_bytes, false);
+            prop_assert!(bound_ns <= period_ns, "given order: {bound_ns} > {period_ns}");
+        }
+    }
+
+    #[test]
+    fn no_planner_beats_a_bound(
+        graph in graphs(),
+        machine in machines(),
+        spare_bytes in 0..4096u64,
+    ) {
+        let graph = graph.graph();
+        for strategy in STRATEGIES {
+            let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
+            let (least_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();
+            let budget_bytes = least_bytes + spare_bytes;
+            let plan = planning::plan(&request(budget_bytes), strategy).unwrap();
+            let period_ns = plan.predicted.period_ns;
+            let any_order_ns = any_order_ns(&graph, &machine, budget_bytes);
+            prop_assert!(any_order_ns <= period_ns, "any order: {any_order_ns} > {period_ns}");
+            for on_pages in [false, true] {
+                let bound_ns = given_order_ns(&graph, &machine, budget_bytes, on_pages);
+                prop_assert!(bound_ns <= period_ns, "{on_pages}: {bound_ns} > {period_ns}");
+            }
+        }
+    }
+}
