@@ -6,12 +6,15 @@ use conformance::plans::{Case, cases};
 use lp_bound::any_order_ns;
 use planner_core::Machine;
 use planner_core::plan::Step;
-use planner_core::planner::{Request, Strategy as Planner, Window};
+use planner_core::planner::{Auto, Request, Strategy as Planner, Window};
 use proptest::prelude::*;
 use workloads::planning;
 
-const STRATEGIES: [Planner; 3] =
-    [Planner::OnDemand, Planner::Window(Window { bytes: None, published: false }), Planner::Auto];
+const STRATEGIES: [Planner; 3] = [
+    Planner::OnDemand,
+    Planner::Window(Window { bytes: None, published: false }),
+    Planner::Auto(Auto { effort: Some(9) }),
+];
 
 #[cfg(feature = "highs")]
 fn given_order_ns(
