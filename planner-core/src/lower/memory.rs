@@ -1,0 +1,181 @@
+//! What each allocation waits for.
+
+use super::queues::{END, Queues};
+use super::{NEVER, Points, later};
+use crate::graph::{Graph, OpId};
+use crate::pieces::Pieces;
+use crate::plan::{Place, Plan, PlanError, Step};
+use crate::residency::Residency;
+use crate::schedule::Scheduled;
+use crate::scratch::Scratch;
+
+/// Adds to `needs` what each allocation waits for: the shortest list-order prefix of its
+/// pool's releases that covers the shortage (format, "Memory returns in list order").
+pub(super) fn memory_needs(
+    graph: &Graph<'_>,
+    plan: &Plan<'_>,
+    pieces: &Pieces<'_>,
+    out: &[Scheduled],
+    stream_steps: [u32; 3],
+    needs: &mut [Points],
+    scratch: &mut Scratch<'_>,
+) -> Result<(), PlanError> {
+    let mut residency = Residency::at_start(plan, pieces, scratch)?;
+    let mut queues = Queues::new(out.len(), plan.pools.len(), scratch)?;
+    let walk = MemoryWalk { graph, plan, pieces, out, stream_steps };
+    walk.releases(&mut queues, needs)?;
+    walk.allocate_start(&mut queues)?;
+    walk.grants(&mut residency, &mut queues, needs)?;
+    residency.check_end(pieces, graph.tensor_ids())
+}
+
+struct MemoryWalk<'w, 'a> {
+    graph: &'w Graph<'a>,
+    plan: &'w Plan<'a>,
+    pieces: &'w Pieces<'a>,
+    out: &'w [Scheduled],
+    stream_steps: [u32; 3],
+}
+
+impl MemoryWalk<'_, '_> {
+    fn place(at: usize) -> Place {
+        Place::Step(at as u32)
+    }
+
+    /// Lists every release of an iteration in its pool's queue.
+    fn releases(&self, queues: &mut Queues<'_>, needs: &[Points]) -> Result<(), PlanError> {
+        for (at, (step, entry)) in self.plan.steps.iter().zip(self.out).enumerate() {
+            let overflow = PlanError::Overflow(Self::place(at));
+            match *step {
+                Step::Launch(op) => {
+                    if let Some((pool, objects)) = self.pieces.workspace(self.graph, op) {
+                        let done = [i64::from(entry.index), NEVER, NEVER];
+                        queues.release(at as u32, pool, objects, done).ok_or(overflow)?;
+                    }
+                }
+                Step::Evict(part) if !self.pieces.in_arena(part.tensor) => {
+                    let objects = self.pieces.part_objects(part);
+                    let pool = self.pieces.pool(part.tensor);
+                    queues.release(at as u32, pool, objects, needs[at]).ok_or(overflow)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts what is resident at start as allocated.
+    fn allocate_start(&self, queues: &mut Queues<'_>) -> Result<(), PlanError> {
+        for (at, entry) in self.plan.resident_at_start.iter().enumerate() {
+            let tensor = entry.part.tensor;
+            if self.pieces.in_arena(tensor) {
+                continue;
+            }
+            let pool = self.pieces.pool(tensor);
+            for piece in self.pieces.of_part(entry.part) {
+                // Cannot overflow: no object of a tensor is resident twice.
+                queues.allocated[pool] += self.pieces.range(tensor, piece).1;
+            }
+            let (held, count) = (queues.allocated[pool], self.plan.pools[pool].count);
+            if held > count {
+                let (place, pool) = (Place::Start(at as u32), pool as u32);
+                return Err(PlanError::PoolFull { place, pool, held, count });
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds to `needs` what each allocation waits for.
+    fn grants(
+        &self,
+        residency: &mut Residency<'_>,
+        queues: &mut Queues<'_>,
+        needs: &mut [Points],
+    ) -> Result<(), PlanError> {
+        for (at, step) in self.plan.steps.iter().enumerate() {
+            match *step {
+                Step::Prefetch(part) => {
+                    let objects = residency.allocate(self.pieces, part, Self::place(at))?;
+                    if objects == 0 {
+                        continue;
+                    }
+                    let pool = self.pieces.pool(part.tensor);
+                    self.allocate(queues, at, pool, objects)?;
+                    self.grant(queues, at, pool, needs)?;
+                }
+                Step::Launch(op) => self.launch(residency, queues, at, op, needs)?,
+                Step::Evict(part) => {
+                    residency.release(self.pieces, part, Self::place(at))?;
+                }
+                Step::Offload(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A launch's allocations in one pool are one grant, at the last of them.
+    fn launch(
+        &self,
+        residency: &mut Residency<'_>,
+        queues: &mut Queues<'_>,
+        at: usize,
+        op: OpId,
+        needs: &mut [Points],
+    ) -> Result<(), PlanError> {
+        for &tensor in self.graph.writes(op) {
+            let objects = residency.write(self.pieces, tensor);
+            self.allocate(queues, at, self.pieces.pool(tensor), objects)?;
+        }
+        let workspace = self.pieces.workspace(self.graph, op);
+        if let Some((pool, objects)) = workspace {
+            self.allocate(queues, at, pool, objects)?;
+        }
+        for &tensor in self.graph.writes(op) {
+            if !self.pieces.in_arena(tensor) {
+                self.grant(queues, at, self.pieces.pool(tensor), needs)?;
+            }
+        }
+        workspace.map_or(Ok(()), |(pool, _)| self.grant(queues, at, pool, needs))
+    }
+
+    fn allocate(
+        &self,
+        queues: &mut Queues<'_>,
+        at: usize,
+        pool: usize,
+        objects: u64,
+    ) -> Result<(), PlanError> {
+        if objects > 0 {
+            let allocated = &mut queues.allocated[pool];
+            *allocated =
+                allocated.checked_add(objects).ok_or(PlanError::Overflow(Self::place(at)))?;
+            queues.asked_by[pool] = at as u32;
+        }
+        Ok(())
+    }
+
+    /// Adds the grant of a pool to what a step needs, if the step allocated there.
+    fn grant(
+        &self,
+        queues: &mut Queues<'_>,
+        at: usize,
+        pool: usize,
+        needs: &mut [Points],
+    ) -> Result<(), PlanError> {
+        if core::mem::replace(&mut queues.asked_by[pool], END) != at as u32 {
+            return Ok(());
+        }
+        let count = self.plan.pools[pool].count;
+        let release_done = |step: u32| match self.out[step as usize] {
+            Scheduled { stream: Some(_), index, .. } => [i64::from(index), NEVER, NEVER],
+            _ => needs[step as usize],
+        };
+        let granted = queues.grant(at as u32, pool, count, self.stream_steps, release_done);
+        let full = || {
+            let held = queues.held(pool, at as u32);
+            PlanError::PoolFull { place: Self::place(at), pool: pool as u32, held, count }
+        };
+        needs[at] = later(needs[at], granted.ok_or_else(full)?);
+        Ok(())
+    }
+}

@@ -1,0 +1,114 @@
+//! From a plan to its schedule: which step waits for which.
+//!
+//! Three passes over the list. The first two follow the hazards of every piece, once to
+//! learn how an iteration ends and once to see the next one begin. The third follows the
+//! queues of free objects. What remains is a transitive reduction by vector clocks, since
+//! a wait that other waits imply costs the device a semaphore and the reader a thought.
+//!
+//! A point in time is a step of a stream relative to the current iteration: step `i` of
+//! the iteration `l` laps back, on a stream of `n` steps, is the number `i - l * n`.
+
+mod clocks;
+mod hazards;
+mod memory;
+mod queues;
+
+use crate::graph::Graph;
+use crate::machine::Machine;
+use crate::pieces::Pieces;
+use crate::plan::{Plan, PlanError};
+use crate::residency::Residency;
+use crate::schedule::{Schedule, Scheduled, Stream};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use clocks::Clocks;
+use hazards::Hazards;
+use memory::memory_needs;
+use queues::Queues;
+
+/// A point on each stream, relative to the current iteration.
+type Points = [i64; 3];
+
+/// Before everything.
+const NEVER: i64 = i64::MIN;
+
+/// Words of scratch that [`lower`] asks for: per step 7.7, per tensor 5, per piece 3.2, per
+/// pool 12.
+#[must_use]
+pub const fn scratch_words(limits: &Limits) -> usize {
+    Pieces::scratch_words(limits)
+        + Residency::scratch_words(limits)
+        + 3 * words::<i64>(limits.tensors)
+        + 2 * words::<i64>(limits.pieces)
+        + words::<Points>(limits.steps)
+        + Queues::scratch_words(limits)
+        + Clocks::scratch_words(limits)
+}
+
+/// Lowers a plan into `out`, which needs room for one entry a step. O(steps + operands),
+/// times the few sweeps that the vector clocks take.
+///
+/// # Errors
+/// A plan whose structure or residency is broken: what cannot be lowered. Whether the plan
+/// is safe is for [`verify`](crate::verify()) to say.
+pub fn lower<'o>(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+    out: &'o mut [Scheduled],
+    scratch: &mut Scratch<'_>,
+) -> Result<Schedule<'o>, PlanError> {
+    let mut scratch = scratch.reborrow();
+    let pieces = Pieces::new(graph, machine, plan, &mut scratch)?;
+    lower_pieces(graph, plan, &pieces, out, &mut scratch)
+}
+
+/// [`lower`] with the table of pieces at hand.
+pub(crate) fn lower_pieces<'o>(
+    graph: &Graph<'_>,
+    plan: &Plan<'_>,
+    pieces: &Pieces<'_>,
+    out: &'o mut [Scheduled],
+    scratch: &mut Scratch<'_>,
+) -> Result<Schedule<'o>, PlanError> {
+    let mut scratch = scratch.reborrow();
+    let steps = plan.steps.len();
+    let needed_words = words::<Scheduled>(steps);
+    let out = out.get_mut(..steps).ok_or(OutOfScratch { needed_words, free_words: 0 })?;
+    let stream_steps = number_steps(plan, out);
+
+    let needs = scratch.take(steps, [NEVER; 3])?;
+    let mut hazards = Hazards::new(graph, pieces, &mut scratch)?;
+    for _lap in 0..2 {
+        hazards.start_lap(stream_steps);
+        for ((step, entry), needs) in plan.steps.iter().zip(&*out).zip(&mut *needs) {
+            *needs = hazards.walk(graph, pieces, step, i64::from(entry.index));
+        }
+    }
+    memory_needs(graph, plan, pieces, out, stream_steps, needs, &mut scratch)?;
+    Clocks::new(out, stream_steps, needs, &mut scratch)?.reduce(out, needs);
+    Ok(Schedule { steps: out, stream_steps })
+}
+
+/// Fills in each step's place on its stream; returns how many steps each stream has.
+fn number_steps(plan: &Plan<'_>, out: &mut [Scheduled]) -> [u32; 3] {
+    let mut counts = [0; 3];
+    for (entry, step) in out.iter_mut().zip(plan.steps) {
+        *entry = Scheduled { stream: Stream::of(step), ..Scheduled::EMPTY };
+        if let Some(stream) = entry.stream {
+            entry.index = counts[stream as usize];
+            counts[stream as usize] += 1;
+        }
+    }
+    counts
+}
+
+fn later(one: Points, other: Points) -> Points {
+    core::array::from_fn(|s| one[s].max(other[s]))
+}
+
+/// The same points, seen from `laps` iterations later.
+fn seen_later(points: Points, laps: i64, stream_steps: [u32; 3]) -> Points {
+    core::array::from_fn(|s| {
+        points[s].saturating_sub(laps.saturating_mul(i64::from(stream_steps[s])))
+    })
+}
