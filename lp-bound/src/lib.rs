@@ -1,6 +1,6 @@
 //! Least periods that no plan can beat, stronger than those of `planner_core::bounds`.
 //!
-//! [`period_ns`] holds for plans that run the ops in the given order: a linear program in
+//! `period_ns` holds for plans that run the ops in the given order: a linear program in
 //! which every tensor may move in part. [`any_order_ns`] holds for every order. What they
 //! assume, and why they hold, is in `docs/bounds.md`.
 //!
