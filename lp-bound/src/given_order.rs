@@ -126,7 +126,7 @@ struct Stalls {
     solver: f64,
 }
 
-/// The interior point is fastest by far. Where it ends too early, simplex goes on to the end.
+/// The interior point is fastest by far; where it ends too early, simplex goes on.
 fn stalls(model: &Model, compute: f64) -> Option<Stalls> {
     let mut best: Option<Stalls> = None;
     for method in [Method::InteriorPoint, Method::Simplex] {

@@ -6,7 +6,7 @@ use highs::{RowProblem, Sense};
 /// How to solve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
-    /// Without crossover to a vertex: only the dual values are wanted.
+    /// With crossover to a vertex, whose dual values prove nearly all of its cost.
     InteriorPoint,
     Simplex,
 }
@@ -28,12 +28,11 @@ pub(crate) fn solve(program: &Program, method: Method) -> Option<(f64, Vec<f64>)
         }
     }
     let mut model = problem.try_optimise(Sense::Minimise).ok()?;
-    let (solver, crossover) = match method {
-        Method::InteriorPoint => ("ipm", "off"),
-        Method::Simplex => ("simplex", "on"),
+    let solver = match method {
+        Method::InteriorPoint => "ipm",
+        Method::Simplex => "simplex",
     };
     model.try_set_option("solver", solver).ok()?;
-    model.try_set_option("run_crossover", crossover).ok()?;
     let solved = model.try_solve().ok()?;
     let duals = solved.get_solution().dual_rows().to_vec();
     let cost = solved.objective_value();
