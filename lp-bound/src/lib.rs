@@ -1,10 +1,6 @@
 //! Least periods that no plan can beat, stronger than those of `planner_core::bounds`.
 //!
-<<<<<<< HEAD
-//! `period_ns` (behind the feature `highs`) holds for plans that run the ops in the given order: a linear program in
-=======
 //! `period_ns` holds for plans that run the ops in the given order: a linear program in
->>>>>>> lp
 //! which every tensor may move in part. [`any_order_ns`] holds for every order. What they
 //! assume, and why they hold, is in `docs/bounds.md`.
 //!
