@@ -3,7 +3,9 @@
 
 use conformance::ledger::judge;
 use conformance::plans::{Case, cases, mutated_cases};
-use planner_core::{Plan, VerifyError};
+use planner_core::pieces::Pieces;
+use planner_core::timeline::{self, Timeline};
+use planner_core::{Plan, Scheduled, Scratch, VerifyError};
 use proptest::prelude::*;
 use workloads::planning;
 
@@ -26,6 +28,27 @@ proptest! {
     fn valid_plans_are_verified_and_predicted_exactly(case in cases()) {
         let verdict = fast_verdict(&case, &case.plan.plan());
         prop_assert_eq!(verdict, Ok(()));
+    }
+
+    #[test]
+    fn every_step_ends_when_the_ledger_says(case in cases()) {
+        let (graph, plan) = (case.graph.graph(), case.plan.plan());
+        let judgement = judge(&graph, &case.machine, &plan).unwrap();
+        let owned = planning::schedule(&graph, &case.machine, &plan).unwrap();
+        let schedule = owned.schedule();
+        let limits = planning::limits(&graph, &plan);
+        let mut memory = vec![0; timeline::scratch_words(&limits)];
+        let scratch = &mut Scratch::new(&mut memory);
+        let pieces = Pieces::new(&graph, &case.machine, &plan, scratch).unwrap();
+        let mut durations_ns = vec![0; plan.steps.len()];
+        timeline::durations(&graph, &case.machine, &plan, &pieces, &mut durations_ns).unwrap();
+        let timeline = Timeline::new(&schedule, &durations_ns, scratch).unwrap();
+        for event in &judgement.timeline {
+            let Scheduled { stream, index, .. } = schedule.steps[event.step];
+            let Some(stream) = stream else { continue };
+            let end_ns = timeline.end_ns(event.lap as usize - 1, stream, index);
+            prop_assert_eq!(end_ns, event.end_ns, "{:?}", event);
+        }
     }
 
     #[test]

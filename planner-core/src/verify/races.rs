@@ -86,6 +86,12 @@ impl<'a> Uses<'a> {
         age(self.launched_before_arrival, launches);
         age(self.uploaded, uploads);
         age(self.downloaded, downloads);
+        // Where no launch came before the last arrival, the one that did is another iteration
+        // back.
+        let launched = self.launched.iter().map(|point| point.saturating_sub(launches));
+        for (before, launched) in self.launched_before_arrival.iter_mut().zip(launched) {
+            *before = launched.max(*before);
+        }
     }
 
     /// What must have ended before a step may start, and the tensor that makes it so. Then
