@@ -2,6 +2,7 @@
 
 mod homes;
 mod mutate;
+mod places;
 mod walk;
 
 use crate::choices::{Choices, choices};
@@ -35,14 +36,23 @@ pub struct Case {
     pub plan: OwnedPlan,
 }
 
-/// Valid plans for random graphs, half of them with the ops in an order of their own.
+/// Valid plans for random graphs, half of them with the ops in an order of their own, and one
+/// in three with fixed physical objects for one to three iterations.
 pub fn cases() -> impl Strategy<Value = Case> {
     let keys = prop_oneof![Just(Vec::new()), proptest::collection::vec(any::<u16>(), 12)];
-    (graphs(), machines(), keys, choices(800)).prop_map(|(graph, machine, keys, mut choices)| {
-        let order = legal_order(&graph.graph(), &keys);
-        let plan = random_plan(&graph.graph(), &machine, &order, &mut choices);
-        Case { graph, machine, plan }
-    })
+    let placements = prop_oneof![2 => Just(None), 1 => (1..=3u32, choices(500)).prop_map(Some)];
+    (graphs(), machines(), keys, choices(800), placements).prop_map(
+        |(graph, machine, keys, mut choices, placements)| {
+            let order = legal_order(&graph.graph(), &keys);
+            let mut plan = random_plan(&graph.graph(), &machine, &order, &mut choices);
+            if let Some((iterations, mut choices)) = placements {
+                let graph = graph.graph();
+                let placed = places::place(&graph, &machine, plan, iterations, &mut choices);
+                plan = predicted_by_ledger(placed, &graph, &machine);
+            }
+            Case { graph, machine, plan }
+        },
+    )
 }
 
 /// Plans with one corruption each. Some are valid all the same.

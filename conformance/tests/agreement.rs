@@ -44,10 +44,10 @@ proptest! {
         timeline::durations(&graph, &case.machine, &plan, &pieces, &mut durations_ns).unwrap();
         let timeline = Timeline::new(&schedule, &durations_ns, scratch).unwrap();
         for event in &judgement.timeline {
-            let Scheduled { stream, index, .. } = schedule.steps[event.step];
+            let lap = event.lap as usize - 1;
+            let Scheduled { stream, index, .. } = schedule.of_iteration(lap as u64)[event.step];
             let Some(stream) = stream else { continue };
-            let end_ns = timeline.end_ns(event.lap as usize - 1, stream, index);
-            prop_assert_eq!(end_ns, event.end_ns, "{:?}", event);
+            prop_assert_eq!(timeline.end_ns(lap, stream, index), event.end_ns, "{:?}", event);
         }
     }
 

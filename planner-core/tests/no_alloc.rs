@@ -60,6 +60,7 @@ fn nothing_is_allocated() {
         steps,
         pieces,
         pools: 1,
+        ..Limits::default()
     };
     let words = [
         planner::scratch_words(&limits),

@@ -10,4 +10,4 @@ pub mod pytorch;
 
 pub use graph::OwnedGraph;
 pub use machines::OwnedMachine;
-pub use plan::OwnedPlan;
+pub use plan::{OwnedPlacements, OwnedPlan};

@@ -8,7 +8,7 @@ use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{ArenaPlacement, Part, Plan, PlanError, Pool, Prediction, Resident, Step};
 use planner_core::planner::{self, LeastMemory, Output, PlanningError, Request, Strategy};
 use planner_core::schedule::{Schedule, Scheduled};
-use planner_core::scratch::{Limits, OutOfScratch, Scratch};
+use planner_core::scratch::{Limits, OutOfScratch, Scratch, words};
 use planner_core::verify::VerifyError;
 use planner_core::{
     ExecuteError, Executor, Graph, Machine, Verified, bounds, executor, lower, timeline, verify,
@@ -23,16 +23,27 @@ const PLACEMENT: ArenaPlacement = ArenaPlacement { tensor: TensorId(0), offset_b
 pub struct OwnedSchedule {
     /// The steps.
     pub steps: Vec<Scheduled>,
-    /// Number of steps of each stream.
+    /// Number of steps of each stream in an iteration.
     pub stream_steps: [u32; 3],
+    /// Iterations after which the steps repeat.
+    pub iterations: u32,
 }
 
 impl OwnedSchedule {
     /// The schedule as the core takes it.
     #[must_use]
     pub fn schedule(&self) -> Schedule<'_> {
-        Schedule { steps: &self.steps, stream_steps: self.stream_steps }
+        let Self { steps, stream_steps, iterations } = self;
+        Schedule { steps, stream_steps: *stream_steps, iterations: *iterations }
     }
+}
+
+/// A buffer of the size that an untrusted plan asks for, if there is memory for it.
+fn buffer<T: Clone>(len: usize, fill: T) -> Result<Vec<T>, OutOfScratch> {
+    let needed_words = words::<T>(len);
+    let room = Vec::<T>::new().try_reserve_exact(len);
+    room.map_err(|_| OutOfScratch { needed_words, free_words: 0 })?;
+    Ok(vec![fill; len])
 }
 
 fn graph_limits(graph: &Graph<'_>) -> Limits {
@@ -43,6 +54,7 @@ fn graph_limits(graph: &Graph<'_>) -> Limits {
         steps: 0,
         pieces: graph.tensors().len(),
         pools: 1,
+        ..Limits::default()
     }
 }
 
@@ -55,6 +67,8 @@ pub fn limits(graph: &Graph<'_>, plan: &Plan<'_>) -> Limits {
         steps,
         pieces: graph.tensors().len().saturating_add(2 * ranges),
         pools: plan.pools.len(),
+        iterations: plan.iterations() as usize,
+        objects: plan.placements.map_or(0, |placements| placements.objects.len()),
         ..graph_limits(graph)
     }
 }
@@ -108,6 +122,7 @@ impl Room {
                         workspace_pool: &[],
                         resident_at_start: &[],
                         steps: &[],
+                        placements: None,
                         ..plan
                     };
                     break (bare, lengths);
@@ -184,11 +199,13 @@ pub fn schedule(
     machine: &Machine,
     plan: &Plan<'_>,
 ) -> Result<OwnedSchedule, PlanError> {
-    let mut steps = vec![Scheduled::EMPTY; plan.steps.len()];
-    let mut memory = vec![0; lower::scratch_words(&limits(graph, plan))];
+    let limits = limits(graph, plan);
+    let mut steps = buffer(limits.entries(), Scheduled::EMPTY)?;
+    let mut memory = buffer(lower::scratch_words(&limits), 0)?;
     let scratch = &mut Scratch::new(&mut memory);
-    let stream_steps = lower(graph, machine, plan, &mut steps, scratch)?.stream_steps;
-    Ok(OwnedSchedule { steps, stream_steps })
+    let Schedule { stream_steps, iterations, .. } =
+        lower(graph, machine, plan, &mut steps, scratch)?;
+    Ok(OwnedSchedule { steps, stream_steps, iterations })
 }
 
 /// Predicts a plan's times and memory.
@@ -229,7 +246,7 @@ pub fn prove<'a>(
     plan: &Plan<'a>,
     schedule: &Schedule<'a>,
 ) -> Result<Verified<'a>, VerifyError> {
-    let mut memory = vec![0; verify::scratch_words(&limits(graph, plan))];
+    let mut memory = buffer(verify::scratch_words(&limits(graph, plan)), 0)?;
     verify(graph, machine, plan, schedule, &mut Scratch::new(&mut memory))
 }
 

@@ -61,6 +61,7 @@ impl OwnedPlan {
             workspace_pool: &self.workspace_pool,
             resident_at_start: &self.resident_at_start,
             steps: &self.steps,
+            placements: None,
             predicted: Prediction::default(),
         }
     }
@@ -101,6 +102,7 @@ pub(crate) fn limits(graph: &Graph<'_>, plan: &Plan<'_>) -> Limits {
         steps: plan.steps.len(),
         pieces: graph.tensors().len() + 2 * (plan.steps.len() + plan.resident_at_start.len()),
         pools: plan.pools.len(),
+        ..Limits::default()
     }
 }
 

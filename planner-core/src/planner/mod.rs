@@ -29,7 +29,7 @@ use crate::lower;
 use crate::machine::Machine;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Pool, Resident, Step};
 use crate::schedule::Scheduled;
-use crate::scratch::{Limits, OutOfScratch, Scratch};
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
 use crate::timeline;
 use builder::Builder;
 use core::fmt;
@@ -141,10 +141,6 @@ pub const fn scratch_words(limits: &Limits) -> usize {
         + Uses::scratch_words(limits)
         + Pressures::scratch_words(limits)
         + larger(write, judge)
-}
-
-const fn larger(one: usize, other: usize) -> usize {
-    if one > other { one } else { other }
 }
 
 /// Why there is no plan.

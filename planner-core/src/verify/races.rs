@@ -29,7 +29,7 @@ struct Uses<'a> {
     downloaded: &'a mut [i64],
 }
 
-/// Checks every step of an iteration that follows another one. Returns, for each evict,
+/// Checks every step of iterations that follow another one. Returns, for each evict,
 /// what must have ended before its memory is free.
 pub(super) fn check<'a>(
     graph: &Graph<'_>,
@@ -43,13 +43,15 @@ pub(super) fn check<'a>(
     for (_, step, now) in clocks.steps() {
         uses.step(graph, pieces, step, now);
     }
-    uses.next_iteration(clocks.stream_steps());
-    for (at, step, now) in clocks.steps() {
-        let (must, tensor) = uses.step(graph, pieces, step, now);
-        if let Some(stream) = clocks.missing(at, must) {
-            return Err(VerifyError::Race { step: at, stream, tensor });
+    for iteration in 0..clocks.iterations() {
+        uses.next_iteration(clocks.stream_steps());
+        for (at, step, now) in clocks.steps() {
+            let (must, tensor) = uses.step(graph, pieces, step, now);
+            if let Some(stream) = clocks.missing(iteration, at, must) {
+                return Err(VerifyError::Race { step: at, stream, tensor });
+            }
+            freed[at as usize] = must;
         }
-        freed[at as usize] = must;
     }
     Ok(freed)
 }
