@@ -3,7 +3,7 @@
 
 mod walk;
 
-pub(crate) use walk::{Event, scratch_words as walk_scratch_words, walk};
+pub(crate) use walk::{Event, NO_SLOT, Taker, scratch_words as walk_scratch_words, walk};
 
 /// The objects of every allocation of a plan, over one or more iterations. Allocations are
 /// numbered in list order: first one for each entry of `resident_at_start`, then, iteration

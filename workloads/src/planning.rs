@@ -260,22 +260,43 @@ pub fn execute<B: Transfers + Paging, K: Kernels<B>>(
     kernels: &mut K,
     iterations: u64,
 ) -> Result<(), ExecuteError<B::Error>> {
-    let mut memory = vec![0; executor_words(verified)];
-    let mut scratch = Scratch::new(&mut memory);
-    let mut executor = Executor::start(verified, device, kernels, &mut scratch)?;
-    executor.run(device, kernels, iterations)?;
-    executor.finish(device)
+    with_executor(verified, device, kernels, |mut executor, device, kernels| {
+        executor.run(device, kernels, iterations)?;
+        executor.finish(device)
+    })
 }
 
-/// Words of scratch with which an [`Executor`] never runs out, for pages of a usual size:
-/// one run an object, up to some millions.
-#[must_use]
-pub fn executor_words(verified: &Verified<'_>) -> usize {
+/// Starts a verified plan, and hands the executor on.
+///
+/// # Errors
+/// Those of [`Executor::start`], but for room; those of `then`.
+pub fn with_executor<B: Transfers + Paging, K: Kernels<B>, T>(
+    verified: &Verified<'_>,
+    device: &mut B,
+    kernels: &mut K,
+    then: impl FnOnce(Executor<'_>, &mut B, &mut K) -> Result<T, ExecuteError<B::Error>>,
+) -> Result<T, ExecuteError<B::Error>> {
+    let mut words = executor_words(verified);
+    loop {
+        let mut memory = buffer(words, 0)?;
+        let scratch = &mut Scratch::new(&mut memory);
+        match Executor::start(verified, device, kernels, scratch) {
+            // Then the device has not been called.
+            Err(ExecuteError::Scratch(_)) => words = words.saturating_mul(2),
+            started => return then(started?, device, kernels),
+        }
+    }
+}
+
+/// Words of scratch with which an [`Executor`] seldom runs out: for a plan that is mapped as
+/// it goes one run an object, up to some millions; else one an object number.
+fn executor_words(verified: &Verified<'_>) -> usize {
     const MOST_RUNS: u64 = 1 << 21;
     let plan = verified.plan();
+    let limits = limits(verified.graph(), plan);
     let objects = plan.pools.iter().fold(0u64, |sum, pool| sum.saturating_add(pool.count));
     let runs = objects.min(MOST_RUNS) as usize;
-    executor::scratch_words(&limits(verified.graph(), plan), runs)
+    executor::scratch_words(&limits, runs.max(limits.objects))
 }
 
 fn with_bounds_scratch<T>(

@@ -104,9 +104,9 @@ impl<'a> Holders<'a> {
         })
     }
 
-    fn see(&mut self, event: Event) -> Result<(), PlanError> {
+    fn see(&mut self, event: Event<'_>) -> Result<(), PlanError> {
         match event {
-            Event::Take { place, at, allocation, pool, slots } => {
+            Event::Take { place, at, allocation, pool, slots, .. } => {
                 let objects = self.placements.of(allocation);
                 let (named, taken) = (objects.len() as u64, slots.len() as u64);
                 if named != taken {

@@ -10,12 +10,19 @@ use crate::scratch::{Limits, Scratch, words};
 use core::ops::Range;
 
 /// No slot.
-const NONE: u32 = u32::MAX;
+pub(crate) const NO_SLOT: u32 = u32::MAX;
+
+/// What takes objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taker {
+    Tensor(TensorId),
+    Workspace(OpId),
+}
 
 /// What happens to the objects of some slots. Positions count the steps of all iterations
 /// from 1; 0 is the start.
 #[derive(Clone, Debug)]
-pub(crate) enum Event {
+pub(crate) enum Event<'e> {
     /// An allocation takes them.
     Take {
         /// Where it is listed.
@@ -24,9 +31,12 @@ pub(crate) enum Event {
         at: u32,
         /// Its number.
         allocation: u32,
-        /// The pool.
+        taker: Taker,
         pool: usize,
         slots: Range<u32>,
+        /// The first slot of each piece of the tensor after this, or [`NO_SLOT`]; that of the
+        /// workspace.
+        first: &'e [u32],
     },
     /// They are free again from this position on.
     Give { at: u32, slots: Range<u32> },
@@ -40,6 +50,16 @@ pub(crate) enum Event {
 pub(crate) struct Totals {
     pub(crate) allocations: u32,
     pub(crate) slots: u32,
+}
+
+impl Totals {
+    /// One more allocation, of so many objects: its number, and its slots.
+    fn add(&mut self, count: u64) -> Option<(u32, Range<u32>)> {
+        let first = self.slots;
+        self.slots = u64::from(first).checked_add(count).and_then(slot)?;
+        self.allocations += 1;
+        Some((self.allocations - 1, first..self.slots))
+    }
 }
 
 /// Words of scratch that [`walk`] asks for.
@@ -58,11 +78,11 @@ pub(crate) fn walk(
     pieces: &Pieces<'_>,
     iterations: u32,
     scratch: &mut Scratch<'_>,
-    see: impl FnMut(Event) -> Result<(), PlanError>,
+    see: impl FnMut(Event<'_>) -> Result<(), PlanError>,
 ) -> Result<Totals, PlanError> {
     let mut scratch = scratch.reborrow();
-    let first = scratch.take(pieces.len(), NONE)?;
-    let first_at_start = scratch.take(pieces.len(), NONE)?;
+    let first = scratch.take(pieces.len(), NO_SLOT)?;
+    let first_at_start = scratch.take(pieces.len(), NO_SLOT)?;
     let mut walk = Walk { graph, pieces, first, totals: Totals::default(), see };
     for (entry, resident) in (0..).zip(plan.resident_at_start) {
         walk.bring(resident.part, Place::Start(entry), 0)?;
@@ -88,7 +108,7 @@ struct Walk<'w, S> {
     see: S,
 }
 
-impl<S: FnMut(Event) -> Result<(), PlanError>> Walk<'_, S> {
+impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
     fn step(&mut self, step: &Step, place: Place, at: u32) -> Result<(), PlanError> {
         match *step {
             Step::Prefetch(part) => self.bring(part, place, at),
@@ -105,7 +125,7 @@ impl<S: FnMut(Event) -> Result<(), PlanError>> Walk<'_, S> {
             return Ok(());
         }
         let pieces = self.pieces.of_part(part);
-        if self.first[pieces.clone()].iter().any(|&first| first != NONE) {
+        if self.first[pieces.clone()].iter().any(|&first| first != NO_SLOT) {
             return Err(PlanError::AlreadyResident(place, tensor));
         }
         self.take_pieces(tensor, pieces, place, at)
@@ -121,32 +141,19 @@ impl<S: FnMut(Event) -> Result<(), PlanError>> Walk<'_, S> {
     ) -> Result<(), PlanError> {
         let mut count = 0u64;
         for piece in pieces {
-            if self.first[piece] == NONE {
+            if self.first[piece] == NO_SLOT {
                 let first = u64::from(self.totals.slots) + count;
                 self.first[piece] = slot(first).ok_or(PlanError::Overflow(place))?;
                 count += self.pieces.range(tensor, piece).1;
             }
         }
-        self.take(count, self.pieces.pool(tensor), place, at).map(|_| ())
-    }
-
-    fn take(
-        &mut self,
-        count: u64,
-        pool: usize,
-        place: Place,
-        at: u32,
-    ) -> Result<Range<u32>, PlanError> {
-        let first = self.totals.slots;
         if count > 0 {
-            let end = u64::from(first).checked_add(count).and_then(slot);
-            self.totals.slots = end.ok_or(PlanError::Overflow(place))?;
-            let allocation = self.totals.allocations;
-            self.totals.allocations += 1;
-            let slots = first..self.totals.slots;
-            (self.see)(Event::Take { place, at, allocation, pool, slots })?;
+            let (allocation, slots) = self.totals.add(count).ok_or(PlanError::Overflow(place))?;
+            let (taker, pool) = (Taker::Tensor(tensor), self.pieces.pool(tensor));
+            let first = &self.first[self.pieces.of(tensor)];
+            (self.see)(Event::Take { place, at, allocation, taker, pool, slots, first })?;
         }
-        Ok(first..self.totals.slots)
+        Ok(())
     }
 
     fn launch(&mut self, op: OpId, place: Place, at: u32) -> Result<(), PlanError> {
@@ -154,13 +161,13 @@ impl<S: FnMut(Event) -> Result<(), PlanError>> Walk<'_, S> {
         for &tensor in graph.writes(op).iter().filter(|&&tensor| !pieces.in_arena(tensor)) {
             self.take_pieces(tensor, pieces.of(tensor), place, at)?;
         }
-        match pieces.workspace(graph, op) {
-            None => Ok(()),
-            Some((pool, objects)) => {
-                let slots = self.take(objects, pool, place, at)?;
-                (self.see)(Event::Give { at, slots })
-            }
+        if let Some((pool, count)) = pieces.workspace(graph, op) {
+            let (allocation, given) = self.totals.add(count).ok_or(PlanError::Overflow(place))?;
+            let (taker, slots, first) = (Taker::Workspace(op), given.clone(), &[given.start]);
+            (self.see)(Event::Take { place, at, allocation, taker, pool, slots, first })?;
+            (self.see)(Event::Give { at, slots: given })?;
         }
+        Ok(())
     }
 
     fn evict(&mut self, part: Part, place: Place, at: u32) -> Result<(), PlanError> {
@@ -169,8 +176,8 @@ impl<S: FnMut(Event) -> Result<(), PlanError>> Walk<'_, S> {
             return Err(PlanError::ArenaStep(place, tensor));
         }
         for piece in self.pieces.of_part(part) {
-            let first = core::mem::replace(&mut self.first[piece], NONE);
-            if first == NONE {
+            let first = core::mem::replace(&mut self.first[piece], NO_SLOT);
+            if first == NO_SLOT {
                 return Err(PlanError::NotResident(place, tensor));
             }
             let slots = self.slots(tensor, piece, first);
@@ -190,9 +197,9 @@ impl<S: FnMut(Event) -> Result<(), PlanError>> Walk<'_, S> {
             for piece in self.pieces.of(tensor) {
                 let (start, end) = (first_at_start[piece], self.first[piece]);
                 match (start, end) {
-                    (NONE, NONE) => {}
-                    (NONE, _) => return Err(PlanError::AlreadyResident(Place::End, tensor)),
-                    (_, NONE) => return Err(PlanError::NotResident(Place::End, tensor)),
+                    (NO_SLOT, NO_SLOT) => {}
+                    (NO_SLOT, _) => return Err(PlanError::AlreadyResident(Place::End, tensor)),
+                    (_, NO_SLOT) => return Err(PlanError::NotResident(Place::End, tensor)),
                     _ => {
                         let start = self.slots(tensor, piece, start);
                         let end = self.slots(tensor, piece, end);
@@ -205,7 +212,7 @@ impl<S: FnMut(Event) -> Result<(), PlanError>> Walk<'_, S> {
     }
 }
 
-/// A slot's number, which is never [`NONE`].
+/// A slot's number, which is never [`NO_SLOT`].
 fn slot(number: u64) -> Option<u32> {
-    u32::try_from(number).ok().filter(|&number| number != NONE)
+    u32::try_from(number).ok().filter(|&number| number != NO_SLOT)
 }
