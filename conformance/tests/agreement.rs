@@ -1,8 +1,8 @@
 //! The fast code against the ledger: same verdict, same figures, on the same plans.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use conformance::ledger::judge;
-use conformance::plans::{Case, cases, mutated_cases};
+use conformance::ledger::{judge, measure};
+use conformance::plans::{Case, cases, misplaced_cases, mutated_cases};
 use planner_core::pieces::Pieces;
 use planner_core::timeline::{self, Timeline};
 use planner_core::{Plan, Scheduled, Scratch, VerifyError};
@@ -56,6 +56,25 @@ proptest! {
         let slow = judge(&case.graph.graph(), &case.machine, &case.plan.plan());
         let fast = fast_verdict(&case, &case.plan.plan());
         prop_assert_eq!(slow.is_ok(), fast.is_ok(), "{:?} {:?}", slow, fast);
+    }
+
+    /// Lowering refuses bad placements, too, but the verifier does not count on that.
+    #[test]
+    fn bad_placements_are_found_under_a_schedule_for_good_ones(
+        (case, misplaced) in misplaced_cases(),
+    ) {
+        let graph = case.graph.graph();
+        let schedule = planning::schedule(&graph, &case.machine, &case.plan.plan()).unwrap();
+        let misplaced = misplaced.plan();
+        let slow = measure(&graph, &case.machine, &misplaced);
+        let fast = planning::prove(&graph, &case.machine, &misplaced, &schedule.schedule());
+        match slow {
+            Ok(_) => prop_assert!(
+                matches!(fast, Ok(_) | Err(VerifyError::Memory { .. } | VerifyError::NotThisPlan { .. })),
+                "{:?}", fast
+            ),
+            Err(violation) => prop_assert!(fast.is_err(), "{}", violation),
+        }
     }
 
     #[test]

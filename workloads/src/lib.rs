@@ -4,6 +4,7 @@ pub mod format;
 pub mod graph;
 pub mod machines;
 pub mod models;
+pub mod placing;
 pub mod plan;
 pub mod planning;
 pub mod pytorch;

@@ -151,7 +151,7 @@ fn corrupt_pools(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices)
 }
 
 /// Changes an object number or an array of them; false where there are none.
-fn corrupt_placements(plan: &mut OwnedPlan, choices: &mut Choices) -> bool {
+pub(super) fn corrupt_placements(plan: &mut OwnedPlan, choices: &mut Choices) -> bool {
     let most = plan.pools.iter().map(|pool| pool.count).max().unwrap_or(0) as usize;
     let Some(OwnedPlacements { iterations, objects, ends }) = &mut plan.placements else {
         return false;
