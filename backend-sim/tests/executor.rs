@@ -137,6 +137,7 @@ fn what_has_its_place_is_mapped_before_it_runs() {
     // 6, 5; the product's: 0, 1 and 8, 9; the workspace's: 7, 10 in both.
     assert_eq!(many.map_calls, (2 + 1) + 1 + (1 + 2) + (1 + 1) + 2);
     assert_eq!(many.chunks_mapped, (4 + 4) + 1 + (2 + 2) + (2 + 2) + 2);
+    assert_eq!(many.ranges, 2 + 1 + 2 + 2 + 1);
     assert_eq!(many.peak_chunks, 11);
 }
 
@@ -215,6 +216,16 @@ fn mapping_costs_show_in_the_period() {
         let mut device = SimDevice::new(*verified.graph(), slow);
         execute(verified, &mut device, *verified.graph(), 8, 64).unwrap();
         assert!(device.period_ns(4, 8).unwrap() >= 8 * 100);
+        assert_eq!(device.counters().mapping_ns, device.counters().chunks_mapped * 100);
+    });
+    let (work, owned) = placed();
+    with_verified(&work, &owned, &slow, |verified| {
+        let mut device = SimDevice::new(*verified.graph(), slow);
+        execute(verified, &mut device, *verified.graph(), 8, 64).unwrap();
+        let (plan, schedule) = (verified.plan(), verified.schedule());
+        let predicted_ns = predicted_period_ns(verified.graph(), &slow, plan, schedule);
+        assert_eq!(device.period_ns(4, 8), Some(predicted_ns));
+        assert_eq!(device.counters().mapping_ns, device.counters().chunks_mapped * 100);
     });
 }
 

@@ -39,6 +39,9 @@ pub(crate) struct Arguments {
     /// Strategies, or all of them
     #[arg(short, long, value_name = "S,S,…", value_delimiter = ',', default_value = "all")]
     strategies: Vec<Choice>,
+    /// Plan without fixing the physical objects of everything, as `plan --no-placements` does
+    #[arg(long)]
+    no_placements: bool,
     /// Draw the comparison to this file: an SVG image that needs nothing from elsewhere
     #[arg(long, value_name = "F.svg")]
     plot: Option<PathBuf>,
@@ -91,7 +94,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let work = work::load(&arguments.work)?;
     let machine = machine::find(&arguments.machine)?;
     let setting = Setting { work: &work, machine: &machine };
-    let grid = Grid::plan(setting, &chosen(&arguments.strategies), &arguments.budgets)?;
+    let (names, placed) = (chosen(&arguments.strategies), !arguments.no_placements);
+    let grid = Grid::plan(setting, &names, &arguments.budgets, placed)?;
     if let Some(path) = &arguments.plot {
         output::save(path, plot::render(&grid).as_bytes())?;
     }

@@ -13,7 +13,7 @@ use planner_core::planner::{PlanningError, Request};
 use std::path::PathBuf;
 use std::time::Instant;
 use workloads::planning::{self, OwnedSchedule};
-use workloads::{OwnedPlan, format};
+use workloads::{OwnedPlan, format, placing};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,6 +65,10 @@ pub(crate) struct Choices {
     /// Set a parameter of the strategy; may be repeated
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub(crate) settings: Vec<String>,
+    /// Do not fix the physical objects of everything: memory is then mapped as the plan runs
+    /// [default: they are fixed where that costs at most 1 % of the period]
+    #[arg(long)]
+    pub(crate) no_placements: bool,
 }
 
 impl Choices {
@@ -135,7 +139,8 @@ pub(crate) fn plan_for(
     let budget_bytes = choices.budget.map_or(setting.machine.machine.device_bytes, |budget| {
         budget.bytes(needs.in_core_peak_bytes, least_bytes)
     });
-    let Draft { figures, plan } = draft(setting, chosen, needs, budget_bytes)?;
+    let placed = !choices.no_placements;
+    let Draft { figures, plan } = draft(setting, chosen, needs, budget_bytes, placed)?;
     match plan {
         Ok((plan, schedule)) => Ok((figures, plan, schedule)),
         Err(error) => {
@@ -154,20 +159,29 @@ pub(crate) fn plan_for(
     }
 }
 
-/// Plans within so many bytes.
+/// Plans within so many bytes, with fixed physical objects where that is wanted and can be.
 pub(crate) fn draft(
     setting: Setting<'_>,
     chosen: Chosen,
     needs: Needs,
     budget_bytes: u64,
+    placed: bool,
 ) -> Result<Draft, Failure> {
     let mut figures = Figures::without_plan(setting, chosen.name, budget_bytes, needs)?;
     let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
     let request = Request { graph: &graph, machine: &setting.machine.machine, budget_bytes };
     let started = Instant::now();
-    let planned = planning::plan(&request, chosen.strategy);
+    let planned = if placed {
+        placing::plan(&request, chosen.strategy)
+    } else {
+        planning::plan(&request, chosen.strategy).map(|plan| (plan, None))
+    };
     figures.planning_ns = u64::try_from(started.elapsed().as_nanos()).ok();
-    let plan = planned.map(|plan| OwnedPlan {
+    let plan = planned.map(|(plan, unplaced)| {
+        figures.unplaced = unplaced.map(|unplaced| unplaced.to_string());
+        plan
+    });
+    let plan = plan.map(|plan| OwnedPlan {
         graph: setting.work.name.clone(),
         machine: setting.machine.name.clone(),
         strategy: chosen.name.to_owned(),

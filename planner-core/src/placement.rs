@@ -6,7 +6,7 @@ mod place;
 mod sweep;
 mod walk;
 
-pub use place::{PlacementError, Room, place, scratch_words, slots};
+pub use place::{Over, PlacementError, Room, place, scratch_words, slots};
 pub(crate) use walk::{Event, NO_SLOT, Taker, scratch_words as walk_scratch_words, walk};
 
 /// The objects of every allocation of a plan, over one or more iterations. Allocations are

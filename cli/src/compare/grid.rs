@@ -59,6 +59,7 @@ impl Grid {
         setting: Setting<'_>,
         names: &[Name],
         budgets: &[Budget],
+        placed: bool,
     ) -> Result<Self, Failure> {
         let mut strategies = Vec::new();
         for name in names {
@@ -81,7 +82,7 @@ impl Grid {
             compute_ns: graph.compute_ns(),
             in_core_period_ns: in_core_period_ns(setting),
             bounds: vec![cheap_bound(setting, &budgets)?],
-            rows: cells(setting, &strategies, &budgets)?,
+            rows: cells(setting, &strategies, &budgets, placed)?,
             budgets,
         })
     }
@@ -121,13 +122,15 @@ fn cells(
     setting: Setting<'_>,
     strategies: &[(Chosen, Needs)],
     budgets: &[Column],
+    placed: bool,
 ) -> Result<Vec<Cell>, Failure> {
     let bar = progress(strategies.len() * budgets.len());
     let mut cells = Vec::new();
     for &(chosen, needs) in strategies {
         for column in budgets {
             bar.set_message(format!("{} at {}", chosen.name, column.budget));
-            cells.push(cell(setting, chosen, needs, column.budget_bytes)?);
+            let draft = plan::draft(setting, chosen, needs, column.budget_bytes, placed)?;
+            cells.push(cell(setting, draft)?);
             bar.inc(1);
         }
     }
@@ -135,20 +138,15 @@ fn cells(
     Ok(cells)
 }
 
-fn cell(
-    setting: Setting<'_>,
-    chosen: Chosen,
-    needs: Needs,
-    budget_bytes: u64,
-) -> Result<Cell, Failure> {
-    let Draft { figures, plan } = plan::draft(setting, chosen, needs, budget_bytes)?;
+fn cell(setting: Setting<'_>, Draft { figures, plan }: Draft) -> Result<Cell, Failure> {
     match plan {
         Ok((plan, schedule)) => {
             let proved = proof::prove(setting, &plan, &schedule);
-            let proved = proved.map_err(|reason| plan::defect(chosen.name, &reason))?;
+            let proved = proved.map_err(|reason| plan::defect(&figures.strategy, &reason))?;
             Ok(Cell { figures: figures.with_plan(&proved), reason: None })
         }
         Err(error) => {
+            let budget_bytes = figures.budget_bytes;
             let reason = Names::new(setting.work, &[]).planning_error(&error, budget_bytes);
             Ok(Cell { figures, reason: Some(reason) })
         }

@@ -13,6 +13,17 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
 use crate::timeline::{self, predict_pieces};
 use core::fmt;
 
+/// What placements to look for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Over {
+    /// Iterations that they cover before they repeat, at least 1. Over more of them fewer
+    /// objects do, but there is more to map before the plan runs.
+    pub iterations: u32,
+    /// What an allocation took an iteration before it takes again where it can: there is less
+    /// to map, but the objects suffice less often, and more may have to wait.
+    pub settled: bool,
+}
+
 /// Room for placements, owned by the caller. Over so many iterations they take what
 /// [`slots`] says.
 #[derive(Debug)]
@@ -97,13 +108,11 @@ pub fn slots(
     Ok((allocations as usize, slots as usize))
 }
 
-/// The plan with fixed objects for everything that it allocates in so many iterations, before
-/// that repeats, and with the period that follows from waiting for just these objects. The
-/// same plan gives the same placements.
+/// The plan with fixed objects for everything that it allocates, and with the period that
+/// follows from waiting for just these objects. The same plan gives the same placements.
 ///
-/// Over more iterations fewer objects do, but there is more to map before the plan runs. O(k
-/// (steps + operands + n)) for n object numbers, beside lowering and predicting; where objects
-/// are short, as much again for each exchange that is tried.
+/// O(steps + operands + object numbers) for each iteration, beside lowering and predicting;
+/// for each number that takes exchanges, the free objects times those of the pool.
 ///
 /// # Errors
 /// [`PlacementError::Short`] where the objects of some pool do not suffice; a plan that is
@@ -112,12 +121,13 @@ pub fn place<'o>(
     graph: &Graph<'_>,
     machine: &Machine,
     plan: &Plan<'o>,
-    iterations: u32,
+    over: Over,
     room: Room<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Plan<'o>, PlacementError> {
     let mut scratch = scratch.reborrow();
     let Room { objects, ends, schedule } = room;
+    let iterations = over.iterations;
     let plan = Plan { placements: None, ..*plan };
     let totals = {
         let mut scratch = scratch.reborrow();
@@ -134,13 +144,7 @@ pub fn place<'o>(
         })?;
         let objects = objects.get_mut(..totals.slots as usize).filter(|_| fits);
         let objects = objects.ok_or(PlacementError::RoomFull)?;
-        let mut sweep =
-            |settled| sweep(graph, &plan, &pieces, iterations, settled, objects, &mut scratch);
-        // In one iteration there is none before it to be settled by.
-        let mut lacking = sweep(iterations > 1)?;
-        if lacking > 0 && iterations > 1 {
-            lacking = sweep(false)?.min(lacking);
-        }
+        let lacking = sweep(graph, &plan, &pieces, over, objects, &mut scratch)?;
         if lacking > 0 {
             return Err(PlacementError::Short { objects: lacking });
         }

@@ -12,6 +12,7 @@
 //! if it is due too early as well, though later, the same goes on from there: a path of
 //! exchanges to an object that is due late enough.
 
+use super::Over;
 use super::free::Free;
 use super::walk::{self, Event, walk};
 use crate::graph::Graph;
@@ -37,15 +38,11 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 
 /// Finds an object for each slot, and fills `objects` with their numbers. Returns how many
 /// objects the pools lack; if any, some numbers are beyond the last object.
-///
-/// With `settled`, what an allocation took an iteration before it takes again where it can:
-/// fewer virtual ranges, and somewhat less room for the rest.
 pub(super) fn sweep(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
     pieces: &Pieces<'_>,
-    iterations: u32,
-    settled: bool,
+    Over { iterations, settled }: Over,
     objects: &mut [u64],
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, PlanError> {
