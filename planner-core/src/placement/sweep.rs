@@ -31,7 +31,7 @@ const TRIES: [u64; 2] = [256, 1 << 22];
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     walk::scratch_words(limits)
-        + 7 * words::<u32>(limits.objects)
+        + 8 * words::<u32>(limits.objects)
         + Free::scratch_words(limits)
         + 3 * words::<u32>(limits.pools)
 }
@@ -112,8 +112,9 @@ struct Colours<'w> {
     object: &'w mut [u32],
     /// The slot that the same object served before, by slot.
     before: &'w mut [u32],
-    /// The last slot that each object serves.
+    /// The last slot that each object serves, and the position at which that is released.
     last: &'w mut [u32],
+    until: &'w mut [u32],
     /// The position at which it must be free.
     due: &'w mut [u32],
     free: Free<'w>,
@@ -140,6 +141,7 @@ impl<'w> Colours<'w> {
             object: scratch.take(slots, NONE)?,
             before: scratch.take(slots, NONE)?,
             last: scratch.take(slots, NONE)?,
+            until: scratch.take(slots, 0)?,
             due: scratch.take(slots, NEVER)?,
             free: Free::new(slots as u32, pools, scratch)?,
             first: scratch.take(pools, 0)?,
@@ -187,8 +189,13 @@ impl<'w> Colours<'w> {
             }
             self.object[slot as usize] = object;
             self.before[slot as usize] = self.last[object as usize];
-            self.last[object as usize] = slot;
+            self.serve_last(object, slot);
         }
+    }
+
+    fn serve_last(&mut self, object: u32, slot: u32) {
+        self.last[object as usize] = slot;
+        self.until[object as usize] = self.arcs.given.get(slot as usize).map_or(0, |&given| given);
     }
 
     fn give(&mut self, slots: Range<u32>) {
@@ -217,10 +224,9 @@ impl<'w> Colours<'w> {
     fn settled(&self, slot: u32, at: u32) -> Option<u32> {
         let earlier = slot.checked_sub(self.lap).filter(|&earlier| earlier != slot)?;
         let object = self.object[earlier as usize];
-        let last = self.last[object as usize];
         let is_lap = self.arcs.taken[earlier as usize] > 0;
         let will_do = is_lap
-            && self.arcs.given[last as usize] < at
+            && self.until[object as usize] < at
             && self.may_serve(object, self.arcs.given[slot as usize]);
         will_do.then_some(object)
     }
@@ -249,11 +255,10 @@ impl<'w> Colours<'w> {
         let mut best_due = self.due[free as usize];
         for held in self.first[pool]..self.first[pool] + self.used[pool] {
             self.tries = self.tries.checked_sub(1)?;
-            let due = self.due[held as usize];
-            let until = self.arcs.given.get(self.last[held as usize] as usize);
-            let in_use = until.is_some_and(|&until| until >= at && self.may_serve(free, until));
-            if in_use
-                && due > best_due
+            let (due, until) = (self.due[held as usize], self.until[held as usize]);
+            if due > best_due
+                && until >= at
+                && self.may_serve(free, until)
                 && let Some(ends) = self.both_free([free, held])
             {
                 (best, best_due) = (Some((held, ends)), due);
@@ -289,8 +294,10 @@ impl<'w> Colours<'w> {
     /// Two objects exchange what they have served behind some slots.
     fn swap(&mut self, [one, other]: [u32; 2], [one_end, other_end]: [u32; 2]) {
         let (of_one, of_other) = (self.last[one as usize], self.last[other as usize]);
-        self.last[one as usize] = self.hand_over(other_end, of_other, one, one_end);
-        self.last[other as usize] = self.hand_over(one_end, of_one, other, other_end);
+        let last_of_one = self.hand_over(other_end, of_other, one, one_end);
+        let last_of_other = self.hand_over(one_end, of_one, other, other_end);
+        self.serve_last(one, last_of_one);
+        self.serve_last(other, last_of_other);
     }
 
     /// Gives the slots behind `end` up to `last` to an object, behind a slot of its own.
