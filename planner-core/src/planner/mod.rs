@@ -6,6 +6,7 @@
 
 mod builder;
 mod cache;
+mod choice;
 mod desk;
 mod fit;
 mod gaps;
@@ -33,10 +34,9 @@ use crate::scratch::{Limits, OutOfScratch, Scratch};
 use crate::timeline;
 use builder::Builder;
 use core::fmt;
-use desk::{Desk, Ground};
+use desk::{Desk, Ground, Search};
 use gaps::Gaps;
 use memory::Memory;
-use pressure::Pressures;
 use uses::Uses;
 
 /// How to plan.
@@ -135,11 +135,12 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let strategies = larger(window::scratch_words(limits), vdnn::scratch_words(limits));
     let strategies = larger(strategies, fit::scratch_words(limits));
     let strategies = larger(strategies, cache::scratch_words(limits));
-    let paced = Gaps::scratch_words(limits) + paced::scratch_words(limits);
+    let paced = larger(choice::scratch_words(limits), paced::scratch_words(limits));
     let write = Builder::scratch_words(limits) + larger(strategies, paced);
+    let write = larger(write, Gaps::working_words(limits));
     memory::scratch_words(limits)
         + Uses::scratch_words(limits)
-        + Pressures::scratch_words(limits)
+        + Search::scratch_words(limits)
         + larger(write, judge)
 }
 

@@ -1,6 +1,7 @@
 //! The lists that each strategy considers.
 
-use super::gaps::Weight;
+use super::choice::Weight;
+use super::paced::Pace;
 use super::{Auto, Lms, Request, Strategy, Window, lms};
 
 /// One list of steps that a strategy considers.
@@ -12,7 +13,7 @@ pub(super) enum Recipe {
     Vdnn,
     Lms { threshold: u32, ahead: u32 },
     Window { window: Window, bytes: u64 },
-    Paced { spare_permille: u64, weight: Weight },
+    Paced { spare_permille: u64, weight: Weight, pace: Pace },
 }
 
 /// The first paced lists: shares of the pool, per mille, that are kept free for transfers
@@ -27,6 +28,14 @@ const PACED: [(u64, Weight); 7] = [
     (0, Weight::Length),
 ];
 
+/// The paces that are tried in turn while gaps are chosen anew.
+pub(super) const PACES: [Pace; 4] = [
+    Pace { segment_latencies: 100, tails_in_time: true },
+    Pace { segment_latencies: 100, tails_in_time: false },
+    Pace { segment_latencies: 300, tails_in_time: false },
+    Pace { segment_latencies: 300, tails_in_time: true },
+];
+
 /// Window sizes that are tried when none is given, as fractions of four times the budget:
 /// the largest is bounded by memory alone.
 const WINDOW_FRACTIONS: [u64; 6] = [1, 4, 8, 16, 32, 64];
@@ -37,7 +46,7 @@ const OPS_PER_PLAN: usize = 200_000;
 impl Auto {
     /// How many paced lists are tried.
     fn lists(self, ops: usize) -> usize {
-        let by_default = (OPS_PER_PLAN / ops.max(1)).clamp(2, 24);
+        let by_default = (OPS_PER_PLAN / ops.max(1)).clamp(2, 48);
         self.effort.map_or(by_default, |effort| effort as usize)
     }
 }
@@ -61,7 +70,11 @@ impl Strategy {
             .flat_map(|()| [true, false].map(|early_inputs| Recipe::InCore { early_inputs }));
         let paced = auto.into_iter().flat_map(move |auto| {
             let paced = PACED.into_iter().take(auto.lists(ops));
-            paced.map(|(spare_permille, weight)| Recipe::Paced { spare_permille, weight })
+            paced.map(|(spare_permille, weight)| Recipe::Paced {
+                spare_permille,
+                weight,
+                pace: PACES[0],
+            })
         });
         let lms = match self {
             Self::Lms(lms) => Some(lms),
