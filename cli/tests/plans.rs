@@ -59,6 +59,9 @@ fn plan_prints_the_figures_of_the_contract() {
     assert_eq!(number("budget_bytes"), number("in_core_peak_bytes") / 2);
     assert!(number("min_feasible_bytes") < number("budget_bytes"));
     assert!(number("lower_bound_ns") <= number("period_ns"));
+    assert_eq!(figures["lower_bound_order"], "given");
+    let gap = number("period_ns") as f64 / number("lower_bound_ns") as f64 - 1.0;
+    assert_eq!(figures["gap"], gap);
     assert_eq!(number("stall_ns"), number("period_ns") - number("compute_ns"));
     assert_eq!(number("waste_bytes"), number("peak_bytes") - number("requested_peak_bytes"));
     assert!(number("peak_bytes") <= number("budget_bytes"));
