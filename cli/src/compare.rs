@@ -58,8 +58,8 @@ pub(crate) struct Arguments {
 enum Bound {
     /// Compute, and the bytes that must cross each link in any order of the ops
     Cheap,
-    /// Also a linear program for the given order: near the best there is, but a minute or more
-    /// a budget for thousands of ops (not in every build)
+    /// Also a linear program for the given order: much nearer to what can be had, but it takes
+    /// seconds to minutes a budget for thousands of ops (not in every build)
     Lp,
 }
 

@@ -140,8 +140,11 @@ fn the_linear_program_is_a_better_bound_for_the_given_order() {
     }
     let cheap_ns = compared["bounds"][0]["period_ns"][2].as_f64();
     assert!(lp["period_ns"][2].as_f64() > cheap_ns, "{compared}");
-    let table = folder.run(&[&["compare", SMALL][..], &more].concat()).done().stdout;
+    let arguments = [&["compare", SMALL, "--plot", "f.svg"][..], &more].concat();
+    let table = folder.run(&arguments).done().stdout;
     assert!(table.lines().any(|line| line.contains("lp bound, given order")), "{table}");
+    let svg = fs::read_to_string(folder.path("f.svg")).unwrap();
+    assert!(svg.contains("lp bound, given order"), "{svg}");
 }
 
 #[test]

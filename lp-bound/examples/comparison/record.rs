@@ -121,5 +121,5 @@ fn solve(
 
 #[cfg(not(feature = "highs"))]
 fn solve(_: &Graph<'_>, _: &Machine, _: u64) -> Result<Solved, Box<dyn Error>> {
-    Err("a bound is not on record; with the feature `highs` it is solved".into())
+    Err("the bound is not on record; with `--features highs` it is solved".into())
 }
