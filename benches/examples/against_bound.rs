@@ -20,8 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let graph = owned.graph()?;
         let peak_bytes = planning::in_core_peak_bytes(&graph, &machine)?;
         let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
-        let (min_bytes, _) =
-            planning::min_feasible(&request(0), Strategy::Auto(Auto { effort: None }))?;
+        let (min_bytes, _) = planning::min_feasible(&request(0), Strategy::Auto(Auto::default()))?;
         for percent in [75, 50, 35, 25, 0] {
             let (name, budget_bytes) = match percent {
                 0 => ("min".to_owned(), min_bytes),
@@ -33,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             for strategy in [
                 Strategy::OnDemand,
                 Strategy::Window(Window::default()),
-                Strategy::Auto(Auto { effort: None }),
+                Strategy::Auto(Auto::default()),
             ] {
                 let start = Instant::now();
                 match planning::plan(&request(budget_bytes), strategy) {
@@ -41,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                         let ratio =
                             plan.predicted.period_ns as f64 / plan.predicted.compute_ns as f64;
                         print!("  {ratio:7.4} ({:3} ms)", start.elapsed().as_millis());
-                        if strategy == Strategy::Auto(Auto { effort: None }) {
+                        if strategy == Strategy::Auto(Auto::default()) {
                             print!("  +{:.1} %", (ratio / bound - 1.0) * 100.0);
                         }
                     }

@@ -27,6 +27,14 @@ const PACED: [(u64, Weight); 7] = [
     (0, Weight::Length),
 ];
 
+/// Lists that tell one order of the ops from another: what is best as a rule, and what
+/// always fits.
+pub(super) const SAMPLE: [Recipe; 3] = [
+    Recipe::InCore { early_inputs: true },
+    Recipe::Paced { spare_permille: PACED[0].0, weight: PACED[0].1 },
+    Recipe::OnDemand,
+];
+
 /// Window sizes that are tried when none is given, as fractions of four times the budget:
 /// the largest is bounded by memory alone.
 const WINDOW_FRACTIONS: [u64; 6] = [1, 4, 8, 16, 32, 64];
