@@ -6,7 +6,7 @@ use crate::names::Names;
 use crate::proof::{self, Proved};
 use crate::work::Setting;
 use planner_core::planner::{Request, Strategy};
-use planner_core::{Kind, OpId, Part, Step};
+use planner_core::{Kind, OpId, Part, Plan, Step};
 use serde::Serialize;
 use workloads::planning;
 
@@ -67,6 +67,8 @@ pub(crate) struct Planned {
     pub(crate) d2h_bytes_by_kind: Option<ByKind>,
     pub(crate) host_bytes: Option<u64>,
     pub(crate) steps: Option<u64>,
+    /// Whether ops run in another order than the given one, for which the lower bound holds.
+    pub(crate) reordered: Option<bool>,
 }
 
 /// What can be said before planning.
@@ -155,6 +157,15 @@ impl Planned {
             d2h_bytes_by_kind: Some(down),
             host_bytes: Some(predicted.host_bytes),
             steps: Some(plan.steps.len() as u64),
+            reordered: Some(is_reordered(&plan)),
         }
     }
+}
+
+fn is_reordered(plan: &Plan<'_>) -> bool {
+    let launched = plan.steps.iter().filter_map(|step| match step {
+        Step::Launch(op) => Some(op.0),
+        _ => None,
+    });
+    !launched.is_sorted()
 }

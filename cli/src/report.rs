@@ -61,7 +61,10 @@ fn tiles(figures: &Figures) -> String {
     let tiles = [
         (slower, format!("compute alone, {}", time(figures.compute_ns))),
         (time(period_ns), format!("an iteration, {} stalled", time(planned.stall_ns.unwrap_or(0)))),
-        (percent(above_ns, figures.lower_bound_ns), "above the lower bound".to_owned()),
+        (
+            percent(above_ns, figures.lower_bound_ns),
+            "above the bound for the given order".to_owned(),
+        ),
         (
             percent(figures.budget_bytes, figures.in_core_peak_bytes),
             format!("of the {} needed in-core", bytes(figures.in_core_peak_bytes)),

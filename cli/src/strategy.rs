@@ -156,6 +156,15 @@ mod tests {
     }
 
     #[test]
+    fn auto_takes_its_parameters() {
+        let settings = ["effort=9".to_owned(), "order=given".to_owned()];
+        let auto = Auto { effort: Some(9), order: Order::Given };
+        assert_eq!(Name::Auto.with(&settings).unwrap().strategy, Strategy::Auto(auto));
+        assert_eq!(Auto::default().order, Order::Free);
+        assert!(refused(Name::Auto, &["order=random"]).contains("can only be given"));
+    }
+
+    #[test]
     fn unknown_parameters_are_refused_with_the_known_ones() {
         assert!(refused(Name::Window, &["size=1"]).ends_with("it has bytes, variant"));
         assert!(refused(Name::Auto, &["bytes=1"]).ends_with("it has effort, order"));

@@ -284,7 +284,7 @@ pub fn in_core_peak_bytes(graph: &Graph<'_>, machine: &Machine) -> Result<u64, O
     with_bounds_scratch(graph, |scratch| bounds::in_core_peak_bytes(graph, machine, scratch))
 }
 
-/// A period that no plan can beat; see [`bounds::period_ns`].
+/// A period that no plan in the given order can beat; see [`bounds::period_ns`].
 ///
 /// # Errors
 /// None in practice: the scratch has the size asked for.

@@ -36,7 +36,7 @@ pub(super) struct Column {
     pub(super) budget_bytes: u64,
 }
 
-/// Periods that no plan can beat.
+/// Periods that no plan can beat that keeps the given order of ops.
 #[derive(Debug, Serialize)]
 pub(super) struct Bound {
     pub(super) name: &'static str,
@@ -114,7 +114,7 @@ fn cheap_bound(setting: Setting<'_>, budgets: &[Column]) -> Result<Bound, Failur
             .map_err(|error| Failure::cannot(error.to_string()))
     };
     let period_ns = budgets.iter().map(bound_ns).collect::<Result<_, _>>()?;
-    Ok(Bound { name: "bound", period_ns })
+    Ok(Bound { name: "bound, given order", period_ns })
 }
 
 fn cells(
