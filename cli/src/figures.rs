@@ -157,7 +157,7 @@ impl Planned {
             d2h_bytes_by_kind: Some(down),
             host_bytes: Some(predicted.host_bytes),
             steps: Some(plan.steps.len() as u64),
-            reordered: Some(is_reordered(&plan)),
+            reordered: Some(is_reordered(plan)),
         }
     }
 }
