@@ -29,7 +29,7 @@ fn planning_by_ops(criterion: &mut Criterion) {
             ("fit", Strategy::Fit),
             ("vdnn", Strategy::Vdnn),
             ("lms, tuned", Strategy::Lms(Lms::default())),
-            ("auto", Strategy::Auto(Auto { effort: None })),
+            ("auto", Strategy::Auto(Auto::default())),
         ] {
             let mut room = planning::Room::default();
             group.bench_function(id(name), |bencher| {

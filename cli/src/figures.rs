@@ -8,7 +8,7 @@ use crate::units::ratio;
 use crate::work::Setting;
 use planner_core::bounds::Order;
 use planner_core::planner::{Request, Strategy};
-use planner_core::{Kind, OpId, Part, Step};
+use planner_core::{Kind, OpId, Part, Plan, Step};
 use serde::{Serialize, Serializer};
 use workloads::planning;
 
@@ -80,6 +80,8 @@ pub(crate) struct Planned {
     pub(crate) d2h_bytes_by_kind: Option<ByKind>,
     pub(crate) host_bytes: Option<u64>,
     pub(crate) steps: Option<u64>,
+    /// Whether ops run in another order than the given one, for which the lower bound holds.
+    pub(crate) reordered: Option<bool>,
 }
 
 /// What can be said before planning.
@@ -146,7 +148,7 @@ impl Figures {
     /// The same with a plan.
     pub(crate) fn with_plan(self, proved: &Proved<'_>) -> Self {
         let mut figures = Self { feasible: true, planned: Planned::of(proved), ..self };
-        if keeps_order(proved) {
+        if figures.planned.reordered == Some(false) {
             figures.lower_bound_ns = figures.given_order_bound_ns;
             figures.lower_bound_order = Order::Given;
         }
@@ -166,14 +168,6 @@ impl Figures {
     fn above(&self, bound_ns: u64) -> Option<f64> {
         Some(ratio(self.planned.period_ns?, bound_ns)? - 1.0)
     }
-}
-
-fn keeps_order(proved: &Proved<'_>) -> bool {
-    let launched = proved.verified.plan().steps.iter().filter_map(|step| match step {
-        Step::Launch(op) => Some(*op),
-        _ => None,
-    });
-    launched.eq(proved.verified.graph().op_ids())
 }
 
 fn order_name<S: Serializer>(order: &Order, serializer: S) -> Result<S::Ok, S::Error> {
@@ -209,6 +203,15 @@ impl Planned {
             d2h_bytes_by_kind: Some(down),
             host_bytes: Some(predicted.host_bytes),
             steps: Some(plan.steps.len() as u64),
+            reordered: Some(is_reordered(plan)),
         }
     }
+}
+
+fn is_reordered(plan: &Plan<'_>) -> bool {
+    let launched = plan.steps.iter().filter_map(|step| match step {
+        Step::Launch(op) => Some(op.0),
+        _ => None,
+    });
+    !launched.is_sorted()
 }

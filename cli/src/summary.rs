@@ -30,7 +30,11 @@ pub(crate) fn rows(figures: &Figures, machine: &Machine) -> Vec<(&'static str, S
     if let Some(steps) = figures.planned.steps {
         let planning =
             figures.planning_ns.map_or_else(String::new, |ns| format!(", planned in {}", time(ns)));
-        rows.push(("plan", format!("{} steps{planning}; proved safe", count(steps))));
+        let order = match figures.planned.reordered {
+            Some(true) => ", ops in another order than given",
+            _ => "",
+        };
+        rows.push(("plan", format!("{} steps{order}{planning}; proved safe", count(steps))));
     }
     rows
 }
@@ -61,7 +65,7 @@ fn times(figures: &Figures) -> Vec<(&'static str, String)> {
         Order::Any => "no plan in any order",
     };
     let gap = match period_ns.saturating_sub(lower_bound_ns) {
-        0 => "this plan attains it".to_owned(),
+        0 => "this plan takes no longer".to_owned(),
         gap_ns => format!("this plan is {} above it", percent(gap_ns, lower_bound_ns)),
     };
     vec![

@@ -72,7 +72,7 @@ fn all_strategies_and_the_usual_budgets_are_the_default() {
 #[test]
 fn the_table_has_a_line_a_strategy_and_one_for_the_bound() {
     let folder = Folder::new();
-    let arguments = ["compare", SMALL, "-s", "in-core,auto,in-core", "-b", "200%,50%"];
+    let arguments = ["compare", SMALL, "-s", "in-core,lms,in-core", "-b", "200%,50%"];
     let table = folder.run(&arguments).done().stdout;
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let lines: Vec<_> = table.lines().map(words).filter(|line| !line.is_empty()).collect();

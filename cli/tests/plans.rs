@@ -46,6 +46,23 @@ fn a_plan_is_checked_and_run() {
 }
 
 #[test]
+fn auto_says_whether_it_reorders_ops() {
+    let folder = Folder::new();
+    let plan = |more: &[&str]| {
+        let arguments = ["plan", SMALL, "-b", "50%", "-o", "plan.json"];
+        folder.run(&[&arguments[..], more].concat()).done()
+    };
+    assert!(plan(&[]).stdout.contains("another order"));
+    let free = plan(&["--json"]).json();
+    assert_eq!(free["reordered"], true);
+    check(&folder).done();
+    assert!(!plan(&["--set", "order=given"]).stdout.contains("another order"));
+    let given = plan(&["--set", "order=given", "--json"]).json();
+    assert_eq!(given["reordered"], false);
+    assert!(free["period_ns"].as_u64() < given["period_ns"].as_u64());
+}
+
+#[test]
 fn plan_prints_the_figures_of_the_contract() {
     let folder = Folder::new();
     let figures = planned(&folder, "window");

@@ -4,11 +4,11 @@
 use conformance::graphs::{RandomGraph, graphs, machines};
 use conformance::planners;
 use planner_core::Machine;
-use planner_core::planner::{Auto, Request, Strategy as Planner};
+use planner_core::planner::{Auto, Order, Request, Strategy as Planner};
 use proptest::prelude::*;
 use workloads::{OwnedPlan, planning};
 
-const AUTO: Planner = Planner::Auto(Auto { effort: Some(1) });
+const AUTO: Planner = Planner::Auto(Auto { effort: Some(1), order: Order::Free });
 
 /// Plans from the least memory upwards, each budget so much above the one before.
 fn climb(graph: &RandomGraph, machine: Machine, step_bytes: u64) -> Result<(), TestCaseError> {

@@ -4,7 +4,7 @@
 use backend_sim::contiguous::{CachingAllocator, ReplayError, replay};
 use conformance::graphs::{graphs, machines};
 use planner_core::Machine;
-use planner_core::planner::{Auto, Lms, Request, Strategy as Planner, Window};
+use planner_core::planner::{Auto, Lms, Order, Request, Strategy as Planner, Window};
 use proptest::prelude::*;
 use workloads::planning;
 
@@ -16,7 +16,7 @@ const WHOLE: [Planner; 6] = [
     Planner::Lms(Lms { threshold: None, ahead: None }),
     Planner::Window(Window { bytes: None, published: true }),
 ];
-const PARTS: Planner = Planner::Auto(Auto { effort: Some(3) });
+const PARTS: Planner = Planner::Auto(Auto { effort: Some(3), order: Order::Given });
 
 proptest! {
     #[test]

@@ -79,6 +79,7 @@ fn nothing_is_allocated() {
     let mut resident = vec![nothing; 2 * tensors.len()];
     let mut arena = vec![ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; tensors.len()];
     let mut pools = [Pool { object_bytes: 1, count: 0 }];
+    let (mut other_ops, mut other_operands) = (ops.clone(), operands.clone());
     let machine = Machine {
         device_bytes: 200_000,
         host_bytes: 1 << 30,
@@ -99,10 +100,12 @@ fn nothing_is_allocated() {
         resident: &mut resident,
         arena: &mut arena,
         pools: &mut pools,
+        ops: &mut other_ops,
+        operands: &mut other_operands,
     };
     let request = Request { graph: &graph, machine: &machine, budget_bytes: 200_000 };
-    let plan = planner::plan(&request, Strategy::Auto(Auto { effort: None }), output, &mut scratch)
-        .unwrap();
+    let plan =
+        planner::plan(&request, Strategy::Auto(Auto::default()), output, &mut scratch).unwrap();
     let schedule = lower(&graph, &machine, &plan, &mut lowered, &mut scratch).unwrap();
     timeline::check(&graph, &machine, &plan, &schedule, &mut scratch).unwrap();
     verify(&graph, &machine, &plan, &schedule, &mut scratch).unwrap();

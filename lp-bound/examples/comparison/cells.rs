@@ -2,7 +2,7 @@
 
 use crate::Budget;
 use crate::record::Record;
-use planner_core::planner::{Auto, Lms, PlanningError, Request, Strategy, Window};
+use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy, Window};
 use planner_core::{Graph, Machine};
 use serde::Serialize;
 use std::error::Error;
@@ -17,17 +17,19 @@ pub(crate) struct Column {
     pub(crate) gap: bool,
 }
 
-pub(crate) const COLUMNS: [Column; 6] = [
+pub(crate) const COLUMNS: [Column; 7] = [
     Column { title: "on-demand", strategy: Strategy::OnDemand, gap: false },
     Column { title: "fit", strategy: Strategy::Fit, gap: false },
     Column { title: "vdnn", strategy: Strategy::Vdnn, gap: false },
     Column { title: "lms", strategy: Strategy::Lms(LMS), gap: false },
     Column { title: "window", strategy: Strategy::Window(WINDOW), gap: false },
-    Column { title: "auto", strategy: Strategy::Auto(AUTO), gap: true },
+    Column { title: "auto, given order", strategy: Strategy::Auto(IN_ORDER), gap: true },
+    Column { title: "auto", strategy: Strategy::Auto(AUTO), gap: false },
 ];
 const LMS: Lms = Lms { threshold: None, ahead: None };
 const WINDOW: Window = Window { bytes: None, published: false };
-const AUTO: Auto = Auto { effort: None };
+const IN_ORDER: Auto = Auto { effort: None, order: Order::Given };
+const AUTO: Auto = Auto { effort: None, order: Order::Free };
 
 /// One work under one budget.
 #[derive(Clone, Debug, Serialize)]

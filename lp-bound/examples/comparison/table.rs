@@ -23,6 +23,7 @@ which plans everything below, proves each plan safe, and takes the bounds from
   pages: no plan that keeps the order is below. Not every bound can be attained: the program
   knows no latency and moves bytes one by one.
 - *Gap* is how far the period left of it is above the bound.
+- `auto` may run the ops in another order, and then be below that bound.
 - `auto` with more memory is never slower: where it would be, its plan for less is handed on.
 ";
 

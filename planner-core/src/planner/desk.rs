@@ -5,7 +5,7 @@ use super::choice::{self, Weight};
 use super::gaps::Gaps;
 use super::memory::Memory;
 use super::pressure::Pressures;
-use super::recipe::{PACES, Recipe};
+use super::recipe::{PACES, Recipe, SAMPLE};
 use super::uses::Uses;
 use super::{PlanningError, Request, Strategy, fit, in_core, lms, on_demand, paced, vdnn, window};
 use crate::graph::Graph;
@@ -63,7 +63,38 @@ pub(super) struct Desk<'d, 'r> {
     pub(super) output_full: bool,
 }
 
-impl Desk<'_, '_> {
+impl<'d, 'r> Desk<'d, 'r> {
+    pub(super) const fn new(
+        request: &'r Request<'r>,
+        steps: &'d mut [Step],
+        schedule: &'d mut [Scheduled],
+        resident: &'d mut [Resident],
+        pools: &'d mut [Pool],
+    ) -> Self {
+        let (host_shortage_bytes, output_full) = (None, false);
+        Self { request, steps, schedule, resident, pools, host_shortage_bytes, output_full }
+    }
+
+    /// What the best of a sample of lists comes to; none where none of them fits.
+    pub(super) fn sample(
+        &mut self,
+        ground: &Ground<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Prediction>, PlanningError> {
+        let mut scratch = scratch.reborrow();
+        let mut search = Some(Search::new(self.request.graph, &mut scratch)?);
+        let mut best: Option<Prediction> = None;
+        for recipe in SAMPLE {
+            let candidate = self.try_out(recipe, ground, &mut search, &mut scratch)?;
+            if let Some(Candidate { predicted, .. }) = candidate
+                && best.is_none_or(|best| predicted.period_ns < best.period_ns)
+            {
+                best = Some(predicted);
+            }
+        }
+        Ok(best)
+    }
+
     /// The best list of a strategy, written; none where no recipe fits the budget.
     pub(super) fn best(
         &mut self,

@@ -19,8 +19,8 @@ pub(super) enum Recipe {
 /// The first paced lists: shares of the pool, per mille, that are kept free for transfers
 /// under way, and how gaps are weighed; best guesses first.
 const PACED: [(u64, Weight); 7] = [
-    (50, Weight::Density),
     (0, Weight::Density),
+    (50, Weight::Density),
     (100, Weight::Density),
     (20, Weight::Density),
     (200, Weight::Density),
@@ -34,6 +34,14 @@ pub(super) const PACES: [Pace; 4] = [
     Pace { segment_latencies: 100, tails_in_time: false },
     Pace { segment_latencies: 300, tails_in_time: false },
     Pace { segment_latencies: 300, tails_in_time: true },
+];
+
+/// Lists that tell one order of the ops from another: what is best as a rule, and what
+/// always fits.
+pub(super) const SAMPLE: [Recipe; 3] = [
+    Recipe::InCore { early_inputs: true },
+    Recipe::Paced { spare_permille: PACED[0].0, weight: PACED[0].1, pace: PACES[0] },
+    Recipe::OnDemand,
 ];
 
 /// Window sizes that are tried when none is given, as fractions of four times the budget:
