@@ -61,15 +61,15 @@ pub enum Strategy {
     /// The locally adaptive window of Hayakawa & Narihira, section 3.
     Window(Window),
     /// Gaps chosen by density and paced by the clock, in several variants and rounds, and all
-    /// other strategies: the best of them by the timeline.
+    /// other strategies: the best of them by the timeline. Ops may run in another order.
     Auto(Auto),
 }
 
 /// Parameters of [`Strategy::Auto`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Auto {
-    /// How many paced lists are tried; when not given, as many as take about a second, and
-    /// from 2 to 24.
+    /// How many paced lists are tried in the order that is chosen; when not given, as many as
+    /// take about a second, and from 2 to 24.
     pub effort: Option<u32>,
     /// Whether ops may run in another order.
     pub order: Order,
@@ -80,7 +80,8 @@ pub struct Auto {
 pub enum Order {
     /// The one that is given.
     Given,
-    /// Also others that keep the dependencies; the one in which a sample of lists is best.
+    /// Also up to two others that keep the dependencies: the one in which a sample of lists
+    /// is best.
     #[default]
     Free,
 }
