@@ -69,7 +69,7 @@ pub enum Strategy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Auto {
     /// How many paced lists are tried in the order that is chosen; when not given, as many as
-    /// take about a second, and from 2 to 24.
+    /// take about a second, and from 2 to 32.
     pub effort: Option<u32>,
     /// Whether ops may run in another order.
     pub order: Order,
@@ -321,6 +321,7 @@ pub fn plan<'o>(
     let mut scratch = scratch.reborrow();
     let mut output = output;
     let (ops, operands) = (mem::take(&mut output.ops), mem::take(&mut output.operands));
+    let given = Arranged::as_given(*request.graph);
     let sheet = match strategy {
         Strategy::Auto(Auto { order: Order::Free, .. }) => {
             Sheet::new(request.graph, ops, operands, &mut scratch)?
@@ -328,13 +329,35 @@ pub fn plan<'o>(
         _ => None,
     };
     let Some(mut sheet) = sheet else {
-        let arranged = Arranged::as_given(*request.graph);
-        return plan_arranged(request, &arranged, strategy, output, &mut scratch);
+        return plan_arranged(request, &given, strategy, output, &mut scratch);
     };
-    let arranged = sheet.best(request, &mut scratch, |request, scratch| {
+    let other = sheet.best(request, &mut scratch, |request, scratch| {
         sample(request, output.reborrow(), scratch)
     })?;
-    plan_arranged(request, &arranged, strategy, output, &mut scratch)
+    match strategy.shared(request.graph.ops().len()) {
+        Some(half) if other.is_reordered() => {
+            plan_either(request, [&given, &other], half, output, &mut scratch)
+        }
+        _ => plan_arranged(request, &other, strategy, output, &mut scratch),
+    }
+}
+
+/// Plans in the better of two orders; of equals, in the second.
+fn plan_either<'o>(
+    request: &Request<'_>,
+    [one, other]: [&Arranged<'_>; 2],
+    strategy: Strategy,
+    mut output: Output<'o>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Plan<'o>, PlanningError> {
+    let mut period_ns =
+        |arranged| match plan_arranged(request, arranged, strategy, output.reborrow(), scratch) {
+            Ok(plan) => Ok(plan.predicted.period_ns),
+            Err(PlanningError::Infeasible { .. }) => Ok(u64::MAX),
+            Err(error) => Err(error),
+        };
+    let better = if period_ns(one)? < period_ns(other)? { one } else { other };
+    plan_arranged(request, better, strategy, output, scratch)
 }
 
 /// What the best of a sample of lists comes to; none where none of them fits.

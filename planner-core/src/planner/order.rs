@@ -42,6 +42,11 @@ impl<'a> Arranged<'a> {
         Self { graph, given: &[] }
     }
 
+    /// Whether the order is another one.
+    pub(super) const fn is_reordered(&self) -> bool {
+        !self.given.is_empty()
+    }
+
     /// Names the ops of a list as the given graph does.
     pub(super) fn name_as_given(&self, steps: &mut [Step]) {
         for step in steps {

@@ -50,17 +50,25 @@ pub(super) const SAMPLE: [Recipe; 4] = [
 const WINDOW_FRACTIONS: [u64; 6] = [1, 4, 8, 16, 32, 64];
 
 /// Ops that paced lists may have together, when no effort is given: about a second's worth.
-const OPS_PER_PLAN: usize = 200_000;
+const OPS_PER_PLAN: usize = 100_000;
 
 impl Auto {
     /// How many paced lists are tried.
     fn lists(self, ops: usize) -> usize {
-        let by_default = (OPS_PER_PLAN / ops.max(1)).clamp(2, 48);
+        let by_default = (OPS_PER_PLAN / ops.max(1)).clamp(2, 32);
         self.effort.map_or(by_default, |effort| effort as usize)
     }
 }
 
 impl Strategy {
+    /// The same with its lists shared between two orders; none where there are too few.
+    pub(super) fn shared(self, ops: usize) -> Option<Self> {
+        let Self::Auto(auto) = self else { return None };
+        let half = auto.lists(ops) / 2;
+        let effort = (half > PACED.len()).then_some(u32::try_from(half).ok()?)?;
+        Some(Self::Auto(Auto { effort: Some(effort), ..auto }))
+    }
+
     /// How many lists are chosen anew by what the best one shows, once all recipes are done.
     pub(super) fn rounds(self, ops: usize) -> usize {
         match self {
