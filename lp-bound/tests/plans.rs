@@ -3,8 +3,8 @@
 
 use conformance::graphs::{graphs, machines};
 use conformance::plans::cases;
-use lp_bound::any_order_ns;
 use planner_core::Machine;
+use planner_core::bounds::Order as Bounded;
 use planner_core::plan::Step;
 use planner_core::planner::{Auto, Order, Request, Strategy as Planner, Window};
 use proptest::prelude::*;
@@ -47,9 +47,13 @@ proptest! {
     fn no_random_plan_beats_a_bound(case in cases()) {
         let graph = case.graph.graph();
         let (period_ns, budget_bytes) = (case.plan.predicted.period_ns, case.plan.budget_bytes);
-        let bound_ns = any_order_ns(&graph, &case.machine, budget_bytes);
+        let cheap_ns =
+            |order| planning::lower_bound_ns(&graph, &case.machine, budget_bytes, order).unwrap();
+        let bound_ns = cheap_ns(Bounded::Any);
         prop_assert!(bound_ns <= period_ns, "any order: {bound_ns} > {period_ns}");
         if runs_in_order(&case.plan) {
+            let bound_ns = cheap_ns(Bounded::Given);
+            prop_assert!(bound_ns <= period_ns, "links, given order: {bound_ns} > {period_ns}");
             let bound_ns = given_order_ns(&graph, &case.machine, budget_bytes, false);
             prop_assert!(bound_ns <= period_ns, "given order: {bound_ns} > {period_ns}");
         }
@@ -68,9 +72,14 @@ proptest! {
             let budget_bytes = least_bytes + spare_bytes;
             let plan = planning::plan(&request(budget_bytes), strategy).unwrap();
             let period_ns = plan.predicted.period_ns;
-            let any_order_ns = any_order_ns(&graph, &machine, budget_bytes);
-            prop_assert!(any_order_ns <= period_ns, "any order: {any_order_ns} > {period_ns}");
-            for on_pages in [false, true].into_iter().filter(|_| runs_in_order(&plan)) {
+            let in_order = runs_in_order(&plan);
+            for order in [Bounded::Any, Bounded::Given] {
+                let bound_ns =
+                    planning::lower_bound_ns(&graph, &machine, budget_bytes, order).unwrap();
+                let holds = bound_ns <= period_ns || (order == Bounded::Given && !in_order);
+                prop_assert!(holds, "{order:?}: {bound_ns} > {period_ns}");
+            }
+            for on_pages in [false, true].into_iter().filter(|_| in_order) {
                 let bound_ns = given_order_ns(&graph, &machine, budget_bytes, on_pages);
                 prop_assert!(bound_ns <= period_ns, "{on_pages}: {bound_ns} > {period_ns}");
             }

@@ -1,6 +1,7 @@
 //! Planning, lowering, predicting and verifying allocate nothing.
 #![allow(unsafe_code, reason = "counting allocations takes a global allocator")]
 
+use planner_core::bounds::Order;
 use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
 use planner_core::planner::{self, Auto, Output, Request, Strategy};
 use planner_core::schedule::Scheduled;
@@ -108,7 +109,7 @@ fn nothing_is_allocated() {
     let schedule = lower(&graph, &machine, &plan, &mut lowered, &mut scratch).unwrap();
     timeline::check(&graph, &machine, &plan, &schedule, &mut scratch).unwrap();
     verify(&graph, &machine, &plan, &schedule, &mut scratch).unwrap();
-    bounds::period_ns(&graph, &machine, 200_000, &mut scratch).unwrap();
+    bounds::period_ns(&graph, &machine, 200_000, Order::Given, &mut scratch).unwrap();
     let after = ALLOCATIONS.load(Ordering::Relaxed);
 
     assert!(plan.predicted.h2d_bytes > 0, "the plan should move something");

@@ -3,6 +3,7 @@
 
 use crate::OwnedPlan;
 use planner_core::backend::{Kernels, Paging, Transfers};
+use planner_core::bounds::Order;
 use planner_core::footprint::Footprint;
 use planner_core::graph::{Op, OpId, TensorId};
 use planner_core::plan::{ArenaPlacement, Part, Plan, PlanError, Pool, Prediction, Resident, Step};
@@ -154,6 +155,32 @@ pub fn plan(request: &Request<'_>, strategy: Strategy) -> Result<OwnedPlan, Plan
     Room::default().plan(request, strategy).map(|plan| OwnedPlan::from(&plan))
 }
 
+/// Plans under a larger budget than `less` was planned for by the same strategy: more memory
+/// never makes `auto` slower, since where it would, `less` is handed on.
+///
+/// # Errors
+/// Those of [`plan`] where that is none for less memory either, or the device is too small.
+pub fn plan_with_more(
+    request: &Request<'_>,
+    strategy: Strategy,
+    less: Option<&OwnedPlan>,
+) -> Result<OwnedPlan, PlanningError> {
+    let planned = plan(request, strategy);
+    let budget_bytes = request.budget_bytes;
+    let fits = |less: &&OwnedPlan| {
+        matches!(strategy, Strategy::Auto(_))
+            && (less.budget_bytes..=request.machine.device_bytes).contains(&budget_bytes)
+    };
+    let faster = |less: &&OwnedPlan| match &planned {
+        Ok(plan) => less.predicted.period_ns < plan.predicted.period_ns,
+        Err(_) => true,
+    };
+    match less.filter(fits).filter(faster) {
+        Some(less) => Ok(OwnedPlan { budget_bytes, ..less.clone() }),
+        None => planned,
+    }
+}
+
 /// The least memory with which a strategy can plan, and the tensors in its arena.
 ///
 /// # Errors
@@ -284,7 +311,7 @@ pub fn in_core_peak_bytes(graph: &Graph<'_>, machine: &Machine) -> Result<u64, O
     with_bounds_scratch(graph, |scratch| bounds::in_core_peak_bytes(graph, machine, scratch))
 }
 
-/// A period that no plan in the given order can beat; see [`bounds::period_ns`].
+/// A period that no plan in such an order can beat; see [`bounds::period_ns`].
 ///
 /// # Errors
 /// None in practice: the scratch has the size asked for.
@@ -292,6 +319,9 @@ pub fn lower_bound_ns(
     graph: &Graph<'_>,
     machine: &Machine,
     budget_bytes: u64,
+    order: Order,
 ) -> Result<u64, OutOfScratch> {
-    with_bounds_scratch(graph, |scratch| bounds::period_ns(graph, machine, budget_bytes, scratch))
+    with_bounds_scratch(graph, |scratch| {
+        bounds::period_ns(graph, machine, budget_bytes, order, scratch)
+    })
 }

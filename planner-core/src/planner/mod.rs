@@ -6,6 +6,7 @@
 
 mod builder;
 mod cache;
+mod choice;
 mod desk;
 mod fit;
 mod gaps;
@@ -34,11 +35,10 @@ use crate::scratch::{Limits, OutOfScratch, Scratch};
 use crate::timeline;
 use builder::Builder;
 use core::{fmt, mem};
-use desk::{Desk, Ground};
+use desk::{Desk, Ground, Search};
 use gaps::Gaps;
 use memory::Memory;
 use order::{Arranged, Sheet};
-use pressure::Pressures;
 use uses::Uses;
 
 /// How to plan.
@@ -169,11 +169,12 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let strategies = larger(window::scratch_words(limits), vdnn::scratch_words(limits));
     let strategies = larger(strategies, fit::scratch_words(limits));
     let strategies = larger(strategies, cache::scratch_words(limits));
-    let paced = Gaps::scratch_words(limits) + paced::scratch_words(limits);
+    let paced = larger(choice::scratch_words(limits), paced::scratch_words(limits));
     let write = Builder::scratch_words(limits) + larger(strategies, paced);
+    let write = larger(write, Gaps::working_words(limits));
     let list = memory::scratch_words(limits)
         + Uses::scratch_words(limits)
-        + Pressures::scratch_words(limits)
+        + Search::scratch_words(limits)
         + larger(write, judge);
     order::sheet_words(limits) + larger(order::scratch_words(limits), list)
 }
