@@ -38,9 +38,10 @@ pub(super) const PACES: [Pace; 4] = [
 
 /// Lists that tell one order of the ops from another: what is best as a rule, and what
 /// always fits.
-pub(super) const SAMPLE: [Recipe; 3] = [
+pub(super) const SAMPLE: [Recipe; 4] = [
     Recipe::InCore { early_inputs: true },
     Recipe::Paced { spare_permille: PACED[0].0, weight: PACED[0].1, pace: PACES[0] },
+    Recipe::Paced { spare_permille: PACED[1].0, weight: PACED[1].1, pace: PACES[0] },
     Recipe::OnDemand,
 ];
 
