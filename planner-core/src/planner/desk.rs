@@ -5,7 +5,7 @@ use super::choice::{self, Weight};
 use super::gaps::Gaps;
 use super::memory::Memory;
 use super::pressure::Pressures;
-use super::recipe::{PACES, Recipe, SAMPLE};
+use super::recipe::{LARGE_OPS, PACES, Recipe, SAMPLE};
 use super::uses::Uses;
 use super::{PlanningError, Request, Strategy, fit, in_core, lms, on_demand, paced, vdnn, window};
 use crate::graph::Graph;
@@ -90,6 +90,9 @@ impl<'d, 'r> Desk<'d, 'r> {
                 && best.is_none_or(|best| predicted.period_ns < best.period_ns)
             {
                 best = Some(predicted);
+            }
+            if best.is_some() && self.request.graph.ops().len() >= LARGE_OPS {
+                break;
             }
         }
         Ok(best)

@@ -41,9 +41,12 @@ pub(super) const PACES: [Pace; 4] = [
 pub(super) const SAMPLE: [Recipe; 4] = [
     Recipe::InCore { early_inputs: true },
     Recipe::Paced { spare_permille: PACED[0].0, weight: PACED[0].1, pace: PACES[0] },
-    Recipe::Paced { spare_permille: PACED[1].0, weight: PACED[1].1, pace: PACES[0] },
     Recipe::OnDemand,
+    Recipe::Paced { spare_permille: PACED[1].0, weight: PACED[1].1, pace: PACES[0] },
 ];
+
+/// Of graphs with so many ops, the first list of the sample that fits is enough.
+pub(super) const LARGE_OPS: usize = 10_000;
 
 /// Window sizes that are tried when none is given, as fractions of four times the budget:
 /// the largest is bounded by memory alone.
