@@ -107,8 +107,8 @@ impl Name {
                 return Err(format!("lms has no parameter {name:?}; it has threshold, ahead"));
             }
             (Self::Auto, "effort") => {
-                let effort = value.parse().ok().filter(|&plans| (1..=10_000).contains(&plans));
-                let reason = "effort must be a number of plans to try, from 1 to 10000";
+                let effort = value.parse().ok().filter(|&plans| plans <= 10_000);
+                let reason = "effort must be a number of plans to try, up to 10000; 0 takes the first that fits";
                 auto.effort = Some(effort.ok_or(reason)?);
             }
             (Self::Auto, "order") if value == "given" => auto.order = Order::Given,
@@ -168,7 +168,7 @@ mod tests {
     fn unknown_parameters_are_refused_with_the_known_ones() {
         assert!(refused(Name::Window, &["size=1"]).ends_with("it has bytes, variant"));
         assert!(refused(Name::Auto, &["bytes=1"]).ends_with("it has effort, order"));
-        assert!(refused(Name::Auto, &["effort=0"]).contains("from 1 to 10000"));
+        assert!(refused(Name::Auto, &["effort=10001"]).contains("up to 10000"));
         assert!(refused(Name::Fit, &["bytes=1"]).ends_with("fit has no parameters"));
         assert!(refused(Name::Window, &["bytes"]).contains("name=value"));
         assert!(refused(Name::Window, &["bytes=0"]).contains("a size"));

@@ -9,7 +9,7 @@ use planner_core::planner::{Auto, Lms, Order, Request, Strategy as Planner, Wind
 use proptest::prelude::*;
 use workloads::{OwnedPlan, planning};
 
-const STRATEGIES: [(&str, Planner); 13] = [
+const STRATEGIES: [(&str, Planner); 14] = [
     ("in-core", Planner::InCore),
     ("on-demand", Planner::OnDemand),
     ("fit", Planner::Fit),
@@ -23,6 +23,7 @@ const STRATEGIES: [(&str, Planner); 13] = [
     ("window of 700 bytes", Planner::Window(Window { bytes: Some(700), published: false })),
     ("auto", Planner::Auto(Auto { effort: Some(9), order: Order::Free })),
     ("auto, in the given order", Planner::Auto(Auto { effort: Some(9), order: Order::Given })),
+    ("auto, first list", Planner::Auto(Auto { effort: Some(0), order: Order::Free })),
 ];
 const ITERATIONS: u64 = 8;
 

@@ -118,7 +118,9 @@ impl<'d, 'r> Desk<'d, 'r> {
         let mut best: Option<Candidate> = None;
         let mut written_last = false;
         let done = |best: &Option<Candidate>| {
-            best.is_some_and(|best| best.predicted.period_ns == best.predicted.compute_ns)
+            best.is_some_and(|best| {
+                strategy.takes_first() || best.predicted.period_ns == best.predicted.compute_ns
+            })
         };
         let mut recipes = strategy.recipes(self.request);
         let mut rounds = 0..strategy.rounds(ops);

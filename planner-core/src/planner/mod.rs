@@ -69,7 +69,8 @@ pub enum Strategy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Auto {
     /// How many paced lists are tried in the order that is chosen; when not given, as many as
-    /// take about a second, and from 2 to 32.
+    /// take about a second, and from 2 to 32. With 0, the first list that fits is the plan, in
+    /// the given order and compared with no other.
     pub effort: Option<u32>,
     /// Whether ops may run in another order.
     pub order: Order,
@@ -323,7 +324,7 @@ pub fn plan<'o>(
     let (ops, operands) = (mem::take(&mut output.ops), mem::take(&mut output.operands));
     let given = Arranged::as_given(*request.graph);
     let sheet = match strategy {
-        Strategy::Auto(Auto { order: Order::Free, .. }) => {
+        Strategy::Auto(Auto { order: Order::Free, .. }) if !strategy.takes_first() => {
             Sheet::new(request.graph, ops, operands, &mut scratch)?
         }
         _ => None,

@@ -59,7 +59,7 @@ impl Auto {
     /// How many paced lists are tried.
     fn lists(self, ops: usize) -> usize {
         let by_default = (OPS_PER_PLAN / ops.max(1)).clamp(2, 32);
-        self.effort.map_or(by_default, |effort| effort as usize)
+        self.effort.map_or(by_default, |effort| (effort as usize).max(1))
     }
 }
 
@@ -70,6 +70,11 @@ impl Strategy {
         let half = auto.lists(ops) / 2;
         let effort = (half > PACED.len()).then_some(u32::try_from(half).ok()?)?;
         Some(Self::Auto(Auto { effort: Some(effort), ..auto }))
+    }
+
+    /// Whether the first list that fits will do.
+    pub(super) const fn takes_first(self) -> bool {
+        matches!(self, Self::Auto(Auto { effort: Some(0), .. }))
     }
 
     /// How many lists are chosen anew by what the best one shows, once all recipes are done.
