@@ -6,12 +6,12 @@
 //! takes to find the placements.
 
 use backend_sim::{SimDevice, SimKernels};
-use planner_core::planner::{Auto, PlanningError, Request, Strategy};
+use planner_core::planner::{Auto, Order, PlanningError, Request, Strategy};
 use std::path::Path;
 use std::time::Instant;
 use workloads::{format, machines, placing, planning};
 
-const STRATEGY: Strategy = Strategy::Auto(Auto { effort: None });
+const STRATEGY: Strategy = Strategy::Auto(Auto { effort: None, order: Order::Free });
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().collect();

@@ -87,6 +87,16 @@ pub(crate) struct Draft {
     pub(crate) plan: Result<(OwnedPlan, OwnedSchedule), PlanningError>,
 }
 
+/// How much memory a plan gets, and how it uses it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room<'d> {
+    pub(crate) budget_bytes: u64,
+    /// Whether physical objects are to be fixed.
+    pub(crate) placed: bool,
+    /// What the same strategy made of less memory: the new plan is no worse.
+    pub(crate) less: Option<&'d Draft>,
+}
+
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let files = [&arguments.output, &arguments.report, &arguments.trace];
@@ -139,8 +149,8 @@ pub(crate) fn plan_for(
     let budget_bytes = choices.budget.map_or(setting.machine.machine.device_bytes, |budget| {
         budget.bytes(needs.in_core_peak_bytes, least_bytes)
     });
-    let placed = !choices.no_placements;
-    let Draft { figures, plan } = draft(setting, chosen, needs, budget_bytes, placed)?;
+    let room = Room { budget_bytes, placed: !choices.no_placements, less: None };
+    let Draft { figures, plan } = draft(setting, chosen, needs, room)?;
     match plan {
         Ok((plan, schedule)) => Ok((figures, plan, schedule)),
         Err(error) => {
@@ -164,31 +174,31 @@ pub(crate) fn draft(
     setting: Setting<'_>,
     chosen: Chosen,
     needs: Needs,
-    budget_bytes: u64,
-    placed: bool,
+    Room { budget_bytes, placed, less }: Room<'_>,
 ) -> Result<Draft, Failure> {
     let mut figures = Figures::without_plan(setting, chosen.name, budget_bytes, needs)?;
     let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
     let request = Request { graph: &graph, machine: &setting.machine.machine, budget_bytes };
     let started = Instant::now();
+    let less_plan = less.and_then(|less| less.plan.as_ref().ok()).map(|(plan, _)| plan);
     let planned = if placed {
-        placing::plan(&request, chosen.strategy)
+        placing::plan_with_more(&request, chosen.strategy, less_plan)
     } else {
-        planning::plan(&request, chosen.strategy).map(|plan| (plan, None))
+        planning::plan_with_more(&request, chosen.strategy, less_plan).map(|plan| (plan, None))
     };
     figures.planning_ns = u64::try_from(started.elapsed().as_nanos()).ok();
-    let plan = planned.map(|(plan, unplaced)| {
-        figures.unplaced = unplaced.map(|unplaced| unplaced.to_string());
-        plan
-    });
-    let plan = plan.map(|plan| OwnedPlan {
-        graph: setting.work.name.clone(),
-        machine: setting.machine.name.clone(),
-        strategy: chosen.name.to_owned(),
-        ..plan
-    });
-    let plan = match plan {
-        Ok(plan) => {
+    let plan = match planned {
+        Ok((plan, unplaced)) => {
+            if placed && plan.placements.is_none() {
+                let of_less = less.and_then(|less| less.figures.unplaced.clone());
+                figures.unplaced = unplaced.map(|unplaced| unplaced.to_string()).or(of_less);
+            }
+            let plan = OwnedPlan {
+                graph: setting.work.name.clone(),
+                machine: setting.machine.name.clone(),
+                strategy: chosen.name.to_owned(),
+                ..plan
+            };
             let schedule = proof::lower(setting, &plan);
             let schedule = schedule.map_err(|reason| defect(chosen.name, &reason))?;
             Ok((plan, schedule))

@@ -87,6 +87,7 @@ fn recorded_graphs_are_planned_proved_and_run() {
             Strategy::Fit,
             Strategy::Vdnn,
             Strategy::Lms(Lms::default()),
+            Strategy::Auto(Auto::default()),
         ] {
             let (budgets, min_bytes) = budgets(&graph, &machine, strategy);
             for budget_bytes in budgets {
@@ -101,7 +102,7 @@ fn recorded_graphs_are_planned_proved_and_run() {
 /// their peak and at a cost of at most a hundredth of the period.
 #[test]
 fn autos_plans_are_placed() {
-    let strategy = Strategy::Auto(Auto { effort: None });
+    let strategy = Strategy::Auto(Auto::default());
     let (mut planned, mut placed) = (0, 0);
     for name in ["v100-pcie3", "v100-nvlink"] {
         let machine = machines::builtin(name).unwrap().machine;

@@ -77,6 +77,23 @@ pub fn plan(
     })
 }
 
+/// As [`plan`], and no worse than `less`, which `auto` planned so for less memory.
+///
+/// # Errors
+/// Those of [`plan`], if there is no such plan.
+pub fn plan_with_more(
+    request: &Request<'_>,
+    strategy: Strategy,
+    less: Option<&OwnedPlan>,
+) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
+    let planned = plan(request, strategy);
+    let plan = planned.as_ref().ok().map(|(plan, _)| plan);
+    match planning::faster_with_less(request, strategy, less, plan) {
+        Some(less) => Ok((less, None)),
+        None => planned,
+    }
+}
+
 /// A plan that never holds so many of its objects.
 fn leaving(spare: u64, request: &Request<'_>, strategy: Strategy) -> Option<OwnedPlan> {
     let Request { budget_bytes, machine, .. } = *request;

@@ -1,15 +1,17 @@
 //! What every strategy makes of every budget.
 
+use super::{Bound as Bounds, lp};
 use crate::budget::Budget;
 use crate::failure::Failure;
 use crate::figures::{Figures, Needs};
 use crate::names::Names;
-use crate::plan::{self, Draft};
+use crate::plan::{self, Draft, Room};
 use crate::proof;
 use crate::strategy::{Chosen, Name};
 use crate::work::Setting;
 use indicatif::{ProgressBar, ProgressStyle};
 use planner_core::Machine;
+use planner_core::bounds::Order;
 use planner_core::planner::{Request, Strategy};
 use serde::Serialize;
 use workloads::planning;
@@ -29,6 +31,14 @@ pub(super) struct Grid {
     pub(super) rows: Vec<Cell>,
 }
 
+/// What is asked of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) bound: Bounds,
+    /// Whether physical objects are to be fixed.
+    pub(super) placed: bool,
+}
+
 /// One of the budgets.
 #[derive(Debug, Serialize)]
 pub(super) struct Column {
@@ -36,16 +46,16 @@ pub(super) struct Column {
     pub(super) budget_bytes: u64,
 }
 
-/// Periods that no plan can beat.
+/// Periods that no plan can beat that keeps to an order.
 #[derive(Debug, Serialize)]
 pub(super) struct Bound {
     pub(super) name: &'static str,
-    /// One for each budget.
-    pub(super) period_ns: Vec<u64>,
+    /// One for each budget; none where there is no plan.
+    pub(super) period_ns: Vec<Option<u64>>,
 }
 
 /// One strategy under one budget.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Cell {
     #[serde(flatten)]
     pub(super) figures: Figures,
@@ -59,7 +69,7 @@ impl Grid {
         setting: Setting<'_>,
         names: &[Name],
         budgets: &[Budget],
-        placed: bool,
+        wanted: Wanted,
     ) -> Result<Self, Failure> {
         let mut strategies = Vec::new();
         for name in names {
@@ -75,14 +85,21 @@ impl Grid {
             budget_bytes: budget.bytes(in_core_peak_bytes, least_bytes),
         };
         let budgets: Vec<_> = budgets.iter().map(column).collect();
+        let mut bounds = vec![cheap_bound(setting, &budgets)?];
+        let mut lp_bounds_ns = vec![None; budgets.len()];
+        if wanted.bound == Bounds::Lp {
+            lp_bounds_ns = lp::period_ns(setting, &budgets)?;
+            let period_ns = lp_bounds_ns.clone();
+            bounds.push(Bound { name: "lp bound, given order", period_ns });
+        }
         Ok(Self {
             graph: setting.work.name.clone(),
             machine: setting.machine.name.clone(),
             in_core_peak_bytes,
             compute_ns: graph.compute_ns(),
             in_core_period_ns: in_core_period_ns(setting),
-            bounds: vec![cheap_bound(setting, &budgets)?],
-            rows: cells(setting, &strategies, &budgets, placed)?,
+            bounds,
+            rows: cells(setting, &strategies, &budgets, &lp_bounds_ns, wanted.placed)?,
             budgets,
         })
     }
@@ -111,51 +128,69 @@ fn cheap_bound(setting: Setting<'_>, budgets: &[Column]) -> Result<Bound, Failur
     let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
     let machine = &setting.machine.machine;
     let bound_ns = |column: &Column| {
-        planning::lower_bound_ns(&graph, machine, column.budget_bytes)
+        planning::lower_bound_ns(&graph, machine, column.budget_bytes, Order::Any)
+            .map(Some)
             .map_err(|error| Failure::cannot(error.to_string()))
     };
     let period_ns = budgets.iter().map(bound_ns).collect::<Result<_, _>>()?;
-    Ok(Bound { name: "bound", period_ns })
+    Ok(Bound { name: "bound, any order", period_ns })
 }
 
 fn cells(
     setting: Setting<'_>,
     strategies: &[(Chosen, Needs)],
     budgets: &[Column],
+    lp_bounds_ns: &[Option<u64>],
     placed: bool,
 ) -> Result<Vec<Cell>, Failure> {
-    let bar = progress(strategies.len() * budgets.len());
-    let mut cells = Vec::new();
+    let bar = progress("planning", strategies.len() * budgets.len());
+    let mut ascending: Vec<_> = (0..budgets.len()).collect();
+    ascending.sort_by_key(|&at| budgets[at].budget_bytes);
+    let mut all = Vec::new();
     for &(chosen, needs) in strategies {
-        for column in budgets {
+        let mut cells = vec![None; budgets.len()];
+        let mut less = None;
+        for &at in &ascending {
+            let column = &budgets[at];
             bar.set_message(format!("{} at {}", chosen.name, column.budget));
-            let draft = plan::draft(setting, chosen, needs, column.budget_bytes, placed)?;
-            cells.push(cell(setting, draft)?);
+            let room = Room { budget_bytes: column.budget_bytes, placed, less: less.as_ref() };
+            let draft = plan::draft(setting, chosen, needs, room)?;
+            cells[at] = Some(cell(setting, chosen, &draft, lp_bounds_ns[at])?);
+            less = Some(draft).filter(|draft| draft.plan.is_ok()).or(less);
             bar.inc(1);
         }
+        all.extend(cells.into_iter().flatten());
     }
     bar.finish_and_clear();
-    Ok(cells)
+    Ok(all)
 }
 
-fn cell(setting: Setting<'_>, Draft { figures, plan }: Draft) -> Result<Cell, Failure> {
-    match plan {
+fn cell(
+    setting: Setting<'_>,
+    chosen: Chosen,
+    draft: &Draft,
+    lp_bound_ns: Option<u64>,
+) -> Result<Cell, Failure> {
+    let figures = draft.figures.clone();
+    match &draft.plan {
         Ok((plan, schedule)) => {
-            let proved = proof::prove(setting, &plan, &schedule);
-            let proved = proved.map_err(|reason| plan::defect(&figures.strategy, &reason))?;
-            Ok(Cell { figures: figures.with_plan(&proved), reason: None })
+            let proved = proof::prove(setting, plan, schedule);
+            let proved = proved.map_err(|reason| plan::defect(chosen.name, &reason))?;
+            let figures = figures.with_plan(&proved).with_lp_bound(lp_bound_ns);
+            Ok(Cell { figures, reason: None })
         }
         Err(error) => {
             let budget_bytes = figures.budget_bytes;
-            let reason = Names::new(setting.work, &[]).planning_error(&error, budget_bytes);
+            let reason = Names::new(setting.work, &[]).planning_error(error, budget_bytes);
             Ok(Cell { figures, reason: Some(reason) })
         }
     }
 }
 
-fn progress(plans: usize) -> ProgressBar {
-    let bar = ProgressBar::new(plans as u64);
-    let style = ProgressStyle::with_template("planning {bar:40} {pos}/{len} {msg}");
-    // The template is a constant; without it the bar looks different and works as well.
-    style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
+/// A bar for so many pieces of work.
+pub(super) fn progress(verb: &str, pieces: usize) -> ProgressBar {
+    let bar = ProgressBar::new(pieces as u64);
+    let style = format!("{verb} {{bar:40}} {{pos}}/{{len}} {{elapsed}} {{msg}}");
+    // The template is sound; without it the bar looks different and works as well.
+    ProgressStyle::with_template(&style).map_or_else(|_| bar.clone(), |s| bar.clone().with_style(s))
 }
