@@ -250,6 +250,7 @@ impl<'m> Memory<'m> {
             workspace_pool: &[],
             resident_at_start,
             steps,
+            placements: None,
             predicted: Prediction::default(),
         })
     }
