@@ -1,0 +1,15 @@
+//! Searches for a better order of the ops, and for the published planner also for a better
+//! division of memory: what `planner-core` leaves to those who have threads and seconds.
+//!
+//! [`genetic`] is the search of SwapAdvisor (C. Huang, G. Jin, J. Li: SwapAdvisor: push deep
+//! learning beyond the GPU memory limit via smart swapping, ASPLOS 2020), with its swap planner
+//! as the judge.
+
+pub mod genetic;
+mod judge;
+mod limit;
+pub mod order;
+pub mod pool;
+mod team;
+
+pub use limit::{Limit, Progress, Watch};
