@@ -74,6 +74,10 @@ pub struct Generation {
 pub struct Found {
     /// The best plan seen.
     pub plan: OwnedPlan,
+    /// Its order: the given op at each position.
+    pub order: Vec<u32>,
+    /// Its division of memory.
+    pub division: Division,
     /// Individuals that were judged.
     pub evaluations: u64,
     /// How long it took.
@@ -146,7 +150,23 @@ pub fn search(
     let (order, division) = (&best.order, &best.division);
     let plan = judge.swap_plan(request, order, &search.sizes, division, settings.threshold)?;
     let seconds = search.started.elapsed().as_secs_f64();
-    Ok(Found { plan, evaluations: search.evaluations, seconds, generations })
+    let (order, division) = (order.clone(), division.clone());
+    Ok(Found { plan, order, division, evaluations: search.evaluations, seconds, generations })
+}
+
+/// Plans once more what was found, in classes that fit the budget at hand.
+///
+/// # Errors
+/// Those of the swap planner.
+pub fn plan_again(
+    request: &Request<'_>,
+    settings: &Settings,
+    found: &Found,
+) -> Result<OwnedPlan, PlanningError> {
+    let sizes = Sizes::new(request, settings.mapping);
+    let division = sizes.repaired(found.division.clone());
+    let (order, threshold) = (&found.order, settings.threshold);
+    Judge::default().swap_plan(request, order, &sizes, &division, threshold)
 }
 
 impl Search<'_, '_> {

@@ -3,13 +3,15 @@
 //!
 //! [`genetic`] is the search of SwapAdvisor (C. Huang, G. Jin, J. Li: SwapAdvisor: push deep
 //! learning beyond the GPU memory limit via smart swapping, ASPLOS 2020), with its swap planner
-//! as the judge.
+//! as the judge. [`joint`] searches orders alone, with `auto` as the judge.
 
 pub mod genetic;
+pub mod joint;
 mod judge;
 mod limit;
 pub mod order;
 pub mod pool;
+mod starts;
 mod team;
 
 pub use limit::{Limit, Progress, Watch};

@@ -42,6 +42,8 @@ use memory::Memory;
 use order::{Arranged, Sheet};
 use uses::Uses;
 
+pub use order::{Join, list_schedule, list_schedule_words};
+
 /// How to plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
