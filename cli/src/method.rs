@@ -71,7 +71,7 @@ impl Method {
             Self::Joint(settings) => {
                 let mut found: Option<joint::Found> = None;
                 placed_by(&mut |request| match &found {
-                    Some(found) => joint::plan_in(request, &found.order),
+                    Some(found) => joint::plan_again(request, found),
                     None => {
                         let mut settings = *settings;
                         settings.limit.bound_ns = bound_ns(request);

@@ -6,7 +6,7 @@
 //! when it is no worse, or, as in simulated annealing, little worse while the search is young.
 //! In the end `auto` plans in earnest in the best orders, and without any; the best plan wins.
 
-use crate::judge::{Cost, IMPOSSIBLE, Judge};
+use crate::judge::{Cost, IMPOSSIBLE};
 use crate::limit::{Limit, Progress, Watch};
 use crate::order::Dependencies;
 use crate::starts::starts;
@@ -51,12 +51,12 @@ const QUICK: Strategy = Strategy::Auto(Auto { effort: Some(0), order: Order::Giv
 /// In earnest, in the order at hand.
 const EARNEST: Strategy = Strategy::Auto(Auto { effort: None, order: Order::Given });
 
-/// Plans in an order that was found before.
+/// Plans in earnest in an order that was found before.
 ///
 /// # Errors
 /// Those of `auto`.
-pub fn plan_in(request: &Request<'_>, order: &[u32]) -> Result<OwnedPlan, PlanningError> {
-    Judge::default().order_plan(request, order, EARNEST)
+pub fn plan_again(request: &Request<'_>, found: &Found) -> Result<OwnedPlan, PlanningError> {
+    crate::plan_in(request, &found.order, EARNEST)
 }
 
 /// Searches, on all threads of the current pool.
@@ -82,7 +82,7 @@ pub fn search(
     let mut found = search.earnest(&ranked, given.clone())?;
     if found.plan.predicted.period_ns > search.limit.bound_ns && !ranked.is_empty() {
         let improved = search.improve(&dependencies, ranked.swap_remove(0), found.cost(), watch);
-        if let Ok(plan) = plan_in(request, &improved)
+        if let Ok(plan) = crate::plan_in(request, &improved, EARNEST)
             && cost(&plan) < found.cost()
         {
             found = Found { plan, order: improved, ..found }

@@ -15,3 +15,18 @@ mod starts;
 mod team;
 
 pub use limit::{Limit, Progress, Watch};
+
+use planner_core::planner::{PlanningError, Request, Strategy};
+use workloads::OwnedPlan;
+
+/// Plans with the ops in another order, the given op at each position, and names them as given.
+///
+/// # Errors
+/// Those of the strategy; [`PlanningError::OutputFull`] for an order that breaks a dependency.
+pub fn plan_in(
+    request: &Request<'_>,
+    order: &[u32],
+    strategy: Strategy,
+) -> Result<OwnedPlan, PlanningError> {
+    judge::Judge::default().order_plan(request, order, strategy)
+}

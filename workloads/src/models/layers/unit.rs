@@ -1,9 +1,11 @@
 //! A convolution with the normalization behind it, as frameworks of static graphs fuse them:
-//! two ops forward, two backward, and one update of all its parameters.
+//! two ops forward, two backward, and one update of all its parameters. In training, the
+//! normalization keeps what it normalized beside what it puts out, and a separable convolution
+//! what lies between its halves: then memory is about what is published for such models.
 
 use super::product_flops;
 use crate::models::tape::{FLOAT_BYTES, Tape, Value, elements};
-use planner_core::Kind;
+use planner_core::{Kind, TensorId};
 
 /// What a convolution looks at.
 #[derive(Clone, Copy, Debug)]
@@ -81,22 +83,27 @@ impl Tape {
         let running = self.tensor(format!("{name}.running"), running_bytes, Kind::State);
         let y = self.output(format!("{name}.conv"), shape, &[x, weight]);
         let flops = product_flops(elements(&[batch, height, width]), weights, 1);
-        self.op(name.to_owned(), flops, &[self.at(x), self.at(weight)], &[self.at(y)]);
+        let between = (kernel.separable && self.undoes(y))
+            .then(|| self.floats(format!("{name}.between"), [batch, inputs, height, width]));
+        let writes: Vec<_> = between.into_iter().chain([self.at(y)]).collect();
+        self.op(name.to_owned(), flops, &[self.at(x), self.at(weight)], &writes);
         let z = self.output(format!("{name}.out"), shape, &[y]);
-        let saved = self
-            .undoes(z)
-            .then(|| self.tensor(format!("{name}.statistics"), running_bytes, Kind::Temporary));
+        let saved = self.undoes(z).then(|| {
+            let normal = self.floats(format!("{name}.normal"), shape);
+            let name = format!("{name}.statistics");
+            [normal, self.tensor(name, running_bytes, Kind::Temporary)]
+        });
         let reads = [self.at(y), self.at(norm), running];
         let mut writes = vec![self.at(z)];
         // Inference uses the running statistics, and training updates them.
-        writes.extend(saved.into_iter().flat_map(|saved| [running, saved]));
+        writes.extend(saved.into_iter().flat_map(|[normal, saved]| [running, normal, saved]));
         self.op(format!("{name}.norm"), 0, &reads, &writes);
-        self.on_backward(y, self.unit_backward(name, flops, x, weight));
+        self.on_backward(y, self.unit_backward(name, flops, (x, weight), between));
         let name = name.to_owned();
         self.on_backward(z, move |tape, gradient| {
             let mut reads = vec![gradient, tape.at(y), tape.at(norm)];
             reads.extend(kernel.relu.then(|| tape.at(z)));
-            reads.extend(saved);
+            reads.extend(saved.into_iter().flatten());
             let gradients = [(y, format!("{name}.conv.grad")), (norm, format!("{name}.norm.grad"))];
             tape.undo(format!("{name}.norm.backward"), 0, &reads, gradients);
         });
@@ -107,12 +114,13 @@ impl Tape {
         &self,
         name: &str,
         flops: u128,
-        x: Value,
-        weight: Value,
-    ) -> impl FnOnce(&mut Self, planner_core::TensorId) + use<> {
+        (x, weight): (Value, Value),
+        between: Option<TensorId>,
+    ) -> impl FnOnce(&mut Self, TensorId) + use<> {
         let name = name.to_owned();
         move |tape, gradient| {
-            let reads = [gradient, tape.at(x), tape.at(weight)];
+            let mut reads = vec![gradient, tape.at(x), tape.at(weight)];
+            reads.extend(between);
             let products = 1 + u128::from(x.differentiable);
             let gradients =
                 [(weight, format!("{name}.weight.grad")), (x, format!("{name}.grad_input"))];
