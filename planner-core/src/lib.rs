@@ -80,6 +80,7 @@ pub mod footprint;
 pub mod graph;
 pub mod lower;
 pub mod machine;
+pub mod packing;
 pub mod pieces;
 pub mod plan;
 pub mod planner;

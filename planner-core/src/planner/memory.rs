@@ -10,7 +10,8 @@ use crate::scratch::{Limits, Scratch, words};
 /// leave more to the pool where the budget is tight.
 const ARENA_FRACTIONS: [u64; 5] = [2, 8, 32, 128, u64::MAX];
 
-/// An arena of at most this fraction of the budget is taken without trying others.
+/// An arena of at most this fraction of the budget, and no larger than what the neediest op
+/// leaves, is taken without trying smaller ones.
 const GENEROUS: u64 = 16;
 
 /// The memory of a plan.
@@ -186,7 +187,9 @@ impl<'m> Memory<'m> {
         let mut scratch = scratch.reborrow();
         let lifetimes = Lifetimes::new(graph, &mut scratch)?;
         let generous = |division: &Division| {
-            division.needed_bytes <= budget_bytes && division.arena_bytes <= budget_bytes / GENEROUS
+            let left_bytes = budget_bytes.checked_sub(division.needed_bytes);
+            let most_bytes = left_bytes.map(|left_bytes| left_bytes.min(budget_bytes / GENEROUS));
+            division.below_bytes > 0 && most_bytes.is_some_and(|most| division.arena_bytes <= most)
         };
         let mut division = divide(request, need, &lifetimes, arena, &mut scratch, generous)?;
         if division.needed_bytes > budget_bytes {
