@@ -1,5 +1,7 @@
 //! Work of any size for the benches, and the experiments.
 
+pub mod problems;
+
 use planner_core::{Kind, TensorId};
 use workloads::OwnedGraph;
 

@@ -115,8 +115,8 @@ fn items(most: usize, most_bytes: u64) -> impl Strategy<Value = Vec<Item>> {
 
 /// Items of which most are alive together, so that they are hard to pack.
 fn few_items() -> impl Strategy<Value = Vec<Item>> {
-    let item = (0..7u32, 0..7u32, 1..=6u64)
-        .prop_map(|(first, last, bytes)| Item { first, last, bytes });
+    let item =
+        (0..7u32, 0..7u32, 1..=6u64).prop_map(|(first, last, bytes)| Item { first, last, bytes });
     vec(item, 7..=8)
 }
 
