@@ -7,6 +7,7 @@
 //! seed, its streams run in an adversarial order; the same seed gives the same order.
 
 mod clock;
+pub mod contiguous;
 mod error;
 mod extents;
 mod kernel;

@@ -29,7 +29,8 @@ fn planning_by_ops(criterion: &mut Criterion) {
             ("fit", Strategy::Fit),
             ("vdnn", Strategy::Vdnn),
             ("lms, tuned", Strategy::Lms(Lms::default())),
-            ("auto", Strategy::Auto(Auto { effort: None })),
+            ("auto, first plan", Strategy::Auto(Auto { effort: Some(0), ..Auto::default() })),
+            ("auto", Strategy::Auto(Auto::default())),
         ] {
             let mut room = planning::Room::default();
             group.bench_function(id(name), |bencher| {

@@ -1,5 +1,6 @@
 //! Work of any size for the benches, and the experiments.
 
+pub mod fragmentation;
 pub mod problems;
 
 use planner_core::{Kind, TensorId};

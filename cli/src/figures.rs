@@ -4,10 +4,12 @@
 use crate::failure::Failure;
 use crate::names::Names;
 use crate::proof::{self, Proved};
+use crate::units::ratio;
 use crate::work::Setting;
+use planner_core::bounds::Order;
 use planner_core::planner::{Request, Strategy};
-use planner_core::{Kind, OpId, Part, Step};
-use serde::Serialize;
+use planner_core::{Kind, OpId, Part, Plan, Step};
+use serde::{Serialize, Serializer};
 use workloads::planning;
 
 /// Bytes by kind of tensor.
@@ -45,7 +47,18 @@ pub(crate) struct Figures {
     pub(crate) min_feasible_bytes: Option<u64>,
     pub(crate) in_core_peak_bytes: u64,
     pub(crate) compute_ns: u64,
+    /// The best that costs next to nothing.
     pub(crate) lower_bound_ns: u64,
+    /// Which plans that holds for; this one is among them.
+    #[serde(serialize_with = "order_name")]
+    pub(crate) lower_bound_order: Order,
+    /// Of the linear program in the given order, where it was solved and this plan keeps that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lp_bound_ns: Option<u64>,
+    /// How far the period is above the best of these bounds, relative to that.
+    pub(crate) gap: Option<f64>,
+    #[serde(skip)]
+    given_order_bound_ns: u64,
     /// Everything that only a plan can say.
     #[serde(flatten)]
     pub(crate) planned: Planned,
@@ -67,6 +80,8 @@ pub(crate) struct Planned {
     pub(crate) d2h_bytes_by_kind: Option<ByKind>,
     pub(crate) host_bytes: Option<u64>,
     pub(crate) steps: Option<u64>,
+    /// Whether ops run in another order than the given one, for which the lower bound holds.
+    pub(crate) reordered: Option<bool>,
 }
 
 /// What can be said before planning.
@@ -107,6 +122,10 @@ impl Figures {
     ) -> Result<Self, Failure> {
         let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
         let machine = &setting.machine.machine;
+        let lower_bound_ns = |order| {
+            planning::lower_bound_ns(&graph, machine, budget_bytes, order)
+                .map_err(|error| Failure::cannot(error.to_string()))
+        };
         Ok(Self {
             graph: setting.work.name.clone(),
             strategy: strategy.to_owned(),
@@ -116,8 +135,11 @@ impl Figures {
             min_feasible_bytes: needs.min_feasible.map(|(bytes, _)| bytes),
             in_core_peak_bytes: needs.in_core_peak_bytes,
             compute_ns: graph.compute_ns(),
-            lower_bound_ns: planning::lower_bound_ns(&graph, machine, budget_bytes)
-                .map_err(|error| Failure::cannot(error.to_string()))?,
+            lower_bound_ns: lower_bound_ns(Order::Any)?,
+            lower_bound_order: Order::Any,
+            lp_bound_ns: None,
+            gap: None,
+            given_order_bound_ns: lower_bound_ns(Order::Given)?,
             planned: Planned::default(),
             planning_ns: None,
         })
@@ -125,8 +147,34 @@ impl Figures {
 
     /// The same with a plan.
     pub(crate) fn with_plan(self, proved: &Proved<'_>) -> Self {
-        Self { feasible: true, planned: Planned::of(proved), ..self }
+        let mut figures = Self { feasible: true, planned: Planned::of(proved), ..self };
+        if figures.planned.reordered == Some(false) {
+            figures.lower_bound_ns = figures.given_order_bound_ns;
+            figures.lower_bound_order = Order::Given;
+        }
+        figures.gap = figures.above(figures.lower_bound_ns);
+        figures
     }
+
+    /// The same with the bound of the linear program, if that holds for this plan.
+    pub(crate) fn with_lp_bound(mut self, lp_bound_ns: Option<u64>) -> Self {
+        if self.lower_bound_order == Order::Given {
+            self.lp_bound_ns = lp_bound_ns;
+            self.gap = self.above(lp_bound_ns.unwrap_or(0).max(self.lower_bound_ns));
+        }
+        self
+    }
+
+    fn above(&self, bound_ns: u64) -> Option<f64> {
+        Some(ratio(self.planned.period_ns?, bound_ns)? - 1.0)
+    }
+}
+
+fn order_name<S: Serializer>(order: &Order, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(match order {
+        Order::Given => "given",
+        Order::Any => "any",
+    })
 }
 
 impl Planned {
@@ -155,6 +203,15 @@ impl Planned {
             d2h_bytes_by_kind: Some(down),
             host_bytes: Some(predicted.host_bytes),
             steps: Some(plan.steps.len() as u64),
+            reordered: Some(is_reordered(plan)),
         }
     }
+}
+
+fn is_reordered(plan: &Plan<'_>) -> bool {
+    let launched = plan.steps.iter().filter_map(|step| match step {
+        Step::Launch(op) => Some(op.0),
+        _ => None,
+    });
+    !launched.is_sorted()
 }

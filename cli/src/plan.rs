@@ -135,7 +135,7 @@ pub(crate) fn plan_for(
     let budget_bytes = choices.budget.map_or(setting.machine.machine.device_bytes, |budget| {
         budget.bytes(needs.in_core_peak_bytes, least_bytes)
     });
-    let Draft { figures, plan } = draft(setting, chosen, needs, budget_bytes)?;
+    let Draft { figures, plan } = draft(setting, chosen, needs, budget_bytes, None)?;
     match plan {
         Ok((plan, schedule)) => Ok((figures, plan, schedule)),
         Err(error) => {
@@ -154,18 +154,20 @@ pub(crate) fn plan_for(
     }
 }
 
-/// Plans within so many bytes.
+/// Plans within so many bytes, and no worse than `less`, a plan of the same strategy for less
+/// memory.
 pub(crate) fn draft(
     setting: Setting<'_>,
     chosen: Chosen,
     needs: Needs,
     budget_bytes: u64,
+    less: Option<&OwnedPlan>,
 ) -> Result<Draft, Failure> {
     let mut figures = Figures::without_plan(setting, chosen.name, budget_bytes, needs)?;
     let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
     let request = Request { graph: &graph, machine: &setting.machine.machine, budget_bytes };
     let started = Instant::now();
-    let planned = planning::plan(&request, chosen.strategy);
+    let planned = planning::plan_with_more(&request, chosen.strategy, less);
     figures.planning_ns = u64::try_from(started.elapsed().as_nanos()).ok();
     let plan = planned.map(|plan| OwnedPlan {
         graph: setting.work.name.clone(),

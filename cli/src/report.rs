@@ -9,6 +9,7 @@ use crate::proof::Proved;
 use crate::summary;
 use crate::units::{bytes, percent, ratio, time};
 use crate::work::Setting;
+use planner_core::bounds::Order;
 
 const STYLE: &str = include_str!("report/style.css");
 
@@ -56,12 +57,16 @@ fn tiles(figures: &Figures) -> String {
     let period_ns = planned.period_ns.unwrap_or(0);
     let slower = ratio(period_ns, figures.compute_ns);
     let slower = slower.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2} ×"));
+    let above = match figures.lower_bound_order {
+        Order::Given => "above the lower bound for this order",
+        Order::Any => "above the lower bound for any order",
+    };
     let above_ns = period_ns.saturating_sub(figures.lower_bound_ns);
     let moved_bytes = planned.h2d_bytes.unwrap_or(0).saturating_add(planned.d2h_bytes.unwrap_or(0));
     let tiles = [
         (slower, format!("compute alone, {}", time(figures.compute_ns))),
         (time(period_ns), format!("an iteration, {} stalled", time(planned.stall_ns.unwrap_or(0)))),
-        (percent(above_ns, figures.lower_bound_ns), "above the lower bound".to_owned()),
+        (percent(above_ns, figures.lower_bound_ns), above.to_owned()),
         (
             percent(figures.budget_bytes, figures.in_core_peak_bytes),
             format!("of the {} needed in-core", bytes(figures.in_core_peak_bytes)),

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::units::parse_bytes;
 use clap::ValueEnum;
-use planner_core::planner::{Auto, Lms, Strategy, Window};
+use planner_core::planner::{Auto, Lms, Order, Strategy, Window};
 
 /// The strategies that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -21,8 +21,9 @@ pub(crate) enum Name {
     Lms,
     /// The locally adaptive window (parameters: bytes=SIZE, variant=published)
     Window,
-    /// Move parts of tensors, paced by the clock; the best of many plans, those of all other
-    /// strategies included (parameter: effort=PLANS)
+    /// Move parts of tensors, paced by the clock, with the ops in the given or a better order;
+    /// the best of many plans, those of all other strategies included (parameters:
+    /// effort=PLANS, order=given)
     Auto,
 }
 
@@ -106,12 +107,14 @@ impl Name {
                 return Err(format!("lms has no parameter {name:?}; it has threshold, ahead"));
             }
             (Self::Auto, "effort") => {
-                let effort = value.parse().ok().filter(|&plans| (1..=10_000).contains(&plans));
-                let reason = "effort must be a number of plans to try, from 1 to 10000";
+                let effort = value.parse().ok().filter(|&plans| plans <= 10_000);
+                let reason = "effort must be a number of plans to try, up to 10000; 0 takes the first that fits";
                 auto.effort = Some(effort.ok_or(reason)?);
             }
+            (Self::Auto, "order") if value == "given" => auto.order = Order::Given,
+            (Self::Auto, "order") => return Err("order can only be given".to_owned()),
             (Self::Auto, _) => {
-                return Err(format!("auto has no parameter {name:?}; it has effort"));
+                return Err(format!("auto has no parameter {name:?}; it has effort, order"));
             }
             _ => return Err(format!("{} has no parameters", self.as_str())),
         }
@@ -153,10 +156,19 @@ mod tests {
     }
 
     #[test]
+    fn auto_takes_its_parameters() {
+        let settings = ["effort=9".to_owned(), "order=given".to_owned()];
+        let auto = Auto { effort: Some(9), order: Order::Given };
+        assert_eq!(Name::Auto.with(&settings).unwrap().strategy, Strategy::Auto(auto));
+        assert_eq!(Auto::default().order, Order::Free);
+        assert!(refused(Name::Auto, &["order=random"]).contains("can only be given"));
+    }
+
+    #[test]
     fn unknown_parameters_are_refused_with_the_known_ones() {
         assert!(refused(Name::Window, &["size=1"]).ends_with("it has bytes, variant"));
-        assert!(refused(Name::Auto, &["bytes=1"]).ends_with("it has effort"));
-        assert!(refused(Name::Auto, &["effort=0"]).contains("from 1 to 10000"));
+        assert!(refused(Name::Auto, &["bytes=1"]).ends_with("it has effort, order"));
+        assert!(refused(Name::Auto, &["effort=10001"]).contains("up to 10000"));
         assert!(refused(Name::Fit, &["bytes=1"]).ends_with("fit has no parameters"));
         assert!(refused(Name::Window, &["bytes"]).contains("name=value"));
         assert!(refused(Name::Window, &["bytes=0"]).contains("a size"));

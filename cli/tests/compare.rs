@@ -51,12 +51,16 @@ fn all_strategies_and_the_usual_budgets_are_the_default() {
         assert_eq!(row["strategy"], STRATEGIES[at / budgets.len()]);
         let column = at % budgets.len();
         assert_eq!(row["budget_bytes"], budgets[column]["budget_bytes"]);
-        let bound_ns = &compared["bounds"][0]["period_ns"][column];
-        assert_eq!(&row["lower_bound_ns"], bound_ns);
+        let any_order_ns = &compared["bounds"][0]["period_ns"][column];
+        let bound_ns = &row["lower_bound_ns"];
+        assert!(bound_ns.as_u64() >= any_order_ns.as_u64(), "{row}");
+        let order = if row["reordered"] == false { "given" } else { "any" };
+        assert_eq!(row["lower_bound_order"], order, "{row}");
         let needs_more = row["min_feasible_bytes"].as_u64() > row["budget_bytes"].as_u64();
         assert_eq!(row["feasible"], !needs_more, "{row}");
         assert_eq!(row["reason"].is_string(), needs_more, "{row}");
         assert!(needs_more || row["period_ns"].as_u64() >= bound_ns.as_u64());
+        assert!(row.get("lp_bound_ns").is_none(), "nobody asked");
     }
     // `min` is the least that any of them can do with.
     assert_eq!(rows[5]["feasible"], false, "in-core");
@@ -68,7 +72,7 @@ fn all_strategies_and_the_usual_budgets_are_the_default() {
 #[test]
 fn the_table_has_a_line_a_strategy_and_one_for_the_bound() {
     let folder = Folder::new();
-    let arguments = ["compare", SMALL, "-s", "in-core,auto,in-core", "-b", "200%,50%"];
+    let arguments = ["compare", SMALL, "-s", "in-core,lms,in-core", "-b", "200%,50%"];
     let table = folder.run(&arguments).done().stdout;
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let lines: Vec<_> = table.lines().map(words).filter(|line| !line.is_empty()).collect();
@@ -76,10 +80,71 @@ fn the_table_has_a_line_a_strategy_and_one_for_the_bound() {
     assert_eq!(lines.iter().filter(|line| line[0] == "in-core").count(), 1, "asked for twice");
     assert_eq!(line("budget")[1..], ["200", "%", "50", "%"]);
     assert_eq!(line("in-core")[1..3], ["1.000", "needs"]);
-    assert_eq!(line("auto")[1], "1.000");
-    let slower: f64 = line("auto")[2].parse().unwrap();
-    let bound: f64 = line("bound")[2].parse().unwrap();
+    assert_eq!(line("lms")[1], "1.000");
+    let slower: f64 = line("lms")[2].parse().unwrap();
+    assert_eq!(line("bound,")[..3], ["bound,", "any", "order"]);
+    let bound: f64 = line("bound,")[4].parse().unwrap();
     assert!(1.0 < slower && bound <= slower, "{table}");
+}
+
+/// Whatever the order of the budgets.
+#[test]
+fn more_memory_never_makes_auto_slower() {
+    let folder = Folder::new();
+    let number = |row: &Value, field: &str| row[field].as_u64().unwrap();
+    for work in [SMALL, "resnet50:batch=3,image=64", "resnet50:batch=2,image=64,mode=inference"] {
+        let budgets = "98%,90%,88%,74%,72%,44%,42%,30%,32%,46%,48%";
+        let arguments = ["compare", work, "-s", "auto", "-b", budgets, "--json"];
+        let compared = folder.run(&arguments).done().json();
+        let columns = compared["budgets"].as_array().unwrap();
+        let mut rows = rows(&compared);
+        for (row, column) in rows.iter().zip(columns) {
+            assert_eq!(row["budget_bytes"], column["budget_bytes"]);
+        }
+        rows.retain(|row| row["feasible"] == true);
+        rows.sort_by_key(|row| number(row, "budget_bytes"));
+        for pair in rows.windows(2) {
+            let (less_ns, more_ns) = (number(pair[0], "period_ns"), number(pair[1], "period_ns"));
+            assert!(more_ns <= less_ns, "{} and {}", pair[0], pair[1]);
+        }
+    }
+}
+
+#[cfg(not(feature = "lp"))]
+#[test]
+fn the_linear_program_is_not_in_every_build() {
+    let arguments = ["compare", SMALL, "--bound", "lp"];
+    Folder::new().run(&arguments).fails(2, &["--bound lp", "built without", "--features lp"]);
+}
+
+#[cfg(feature = "lp")]
+#[test]
+fn the_linear_program_is_a_better_bound_for_the_given_order() {
+    let folder = Folder::new();
+    let more = ["-s", "on-demand,auto", "-b", "70%,1%,30%", "--bound", "lp"];
+    let compared = compare(&folder, &more);
+    let lp = &compared["bounds"][1];
+    assert_eq!(lp["name"], "lp bound, given order");
+    assert_eq!(lp["period_ns"][1], json!(null), "no plan");
+    for (at, row) in rows(&compared).into_iter().enumerate() {
+        if at % 3 == 1 {
+            assert_eq!((&row["feasible"], &row["gap"]), (&json!(false), &json!(null)));
+            continue;
+        }
+        assert_eq!(row["lp_bound_ns"], lp["period_ns"][at % 3]);
+        let number = |field: &str| row[field].as_f64().unwrap();
+        assert!(number("lower_bound_ns") <= number("lp_bound_ns"), "{row}");
+        assert!(number("lp_bound_ns") <= number("period_ns"), "{row}");
+        let gap = number("period_ns") / number("lp_bound_ns") - 1.0;
+        assert!((number("gap") - gap).abs() < 1e-9, "{row}");
+    }
+    let cheap_ns = compared["bounds"][0]["period_ns"][2].as_f64();
+    assert!(lp["period_ns"][2].as_f64() > cheap_ns, "{compared}");
+    let arguments = [&["compare", SMALL, "--plot", "f.svg"][..], &more].concat();
+    let table = folder.run(&arguments).done().stdout;
+    assert!(table.lines().any(|line| line.contains("lp bound, given order")), "{table}");
+    let svg = fs::read_to_string(folder.path("f.svg")).unwrap();
+    assert!(svg.contains("lp bound, given order"), "{svg}");
 }
 
 #[test]

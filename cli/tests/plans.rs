@@ -46,6 +46,23 @@ fn a_plan_is_checked_and_run() {
 }
 
 #[test]
+fn auto_says_whether_it_reorders_ops() {
+    let folder = Folder::new();
+    let plan = |more: &[&str]| {
+        let arguments = ["plan", SMALL, "-b", "50%", "-o", "plan.json"];
+        folder.run(&[&arguments[..], more].concat()).done()
+    };
+    assert!(plan(&[]).stdout.contains("another order"));
+    let free = plan(&["--json"]).json();
+    assert_eq!(free["reordered"], true);
+    check(&folder).done();
+    assert!(!plan(&["--set", "order=given"]).stdout.contains("another order"));
+    let given = plan(&["--set", "order=given", "--json"]).json();
+    assert_eq!(given["reordered"], false);
+    assert!(free["period_ns"].as_u64() < given["period_ns"].as_u64());
+}
+
+#[test]
 fn plan_prints_the_figures_of_the_contract() {
     let folder = Folder::new();
     let figures = planned(&folder, "window");
@@ -59,6 +76,9 @@ fn plan_prints_the_figures_of_the_contract() {
     assert_eq!(number("budget_bytes"), number("in_core_peak_bytes") / 2);
     assert!(number("min_feasible_bytes") < number("budget_bytes"));
     assert!(number("lower_bound_ns") <= number("period_ns"));
+    assert_eq!(figures["lower_bound_order"], "given");
+    let gap = number("period_ns") as f64 / number("lower_bound_ns") as f64 - 1.0;
+    assert_eq!(figures["gap"], gap);
     assert_eq!(number("stall_ns"), number("period_ns") - number("compute_ns"));
     assert_eq!(number("waste_bytes"), number("peak_bytes") - number("requested_peak_bytes"));
     assert!(number("peak_bytes") <= number("budget_bytes"));
@@ -285,4 +305,31 @@ fn files_that_cannot_be_written_leave_nothing() {
     folder.run(&["model", SMALL, "-o", "no/g.json"]).fails(1, &["no/g.json: cannot be written"]);
     folder.run(&["plan", SMALL, "--trace", "no/t"]).fails(1, &["no/t: cannot be written"]);
     assert!(folder.files().is_empty());
+}
+
+/// What no plan in the given order can beat, one in another order may.
+#[test]
+fn a_bound_is_for_the_order_of_its_plan() {
+    let folder = Folder::new();
+    let op = |id: usize| json!({ "name": "f", "time_ns": 1000, "reads": [], "writes": [id] });
+    let tensor = json!({ "name": "t", "bytes": 4096, "kind": "temporary" });
+    let graph = json!({
+        "format": "spillway.graph.v1",
+        "name": "twins",
+        "tensors": [tensor, tensor],
+        "ops": [op(0), op(1)],
+    });
+    folder.write("g.json", serde_json::to_vec(&graph).unwrap());
+    folder.run(&["plan", "g.json", "-o", "plan.json"]).done();
+    let order = || {
+        let checked = folder.run(&["check", "g.json", "plan.json", "--json"]).done().json();
+        checked["lower_bound_order"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(order(), "given");
+    edit(&folder, |plan| {
+        for step in plan["steps"].as_array_mut().unwrap() {
+            step[1] = json!(1 - step[1].as_u64().unwrap());
+        }
+    });
+    assert_eq!(order(), "any");
 }

@@ -46,6 +46,20 @@ impl RandomGraph {
         id
     }
 
+    /// The same ops in another order, which must keep the dependencies.
+    #[must_use]
+    pub fn in_order(&self, order: &[OpId]) -> Self {
+        let mut graph = Self { tensors: self.tensors.clone(), ..Self::default() };
+        for op in order {
+            let Op { time_ns, workspace_bytes, first_operand, reads, writes } =
+                self.ops[op.index()];
+            let operands = &self.operands[first_operand as usize..];
+            let (reads, rest) = operands.split_at(reads as usize);
+            graph.add_op(time_ns, workspace_bytes, reads, &rest[..writes as usize]);
+        }
+        graph
+    }
+
     /// The graph as planners take it.
     ///
     /// # Panics
@@ -72,9 +86,13 @@ enum Access {
 /// One op of a random graph: its time, its workspace, and what it does with which tensor.
 type OpSeed = (u64, u64, Vec<(usize, Access)>);
 
-/// Random graphs of every shape: those of [`small_graphs`], and training steps.
+/// Random graphs of every shape: those of [`small_graphs`], and training steps, tidy or not.
 pub fn graphs() -> impl Strategy<Value = RandomGraph> {
-    prop_oneof![3 => small_graphs().boxed(), 1 => training_graphs(1..=4).boxed()]
+    prop_oneof![
+        6 => small_graphs().boxed(),
+        1 => training_graphs(1..=4).boxed(),
+        1 => untidy_graphs(1..=4).boxed(),
+    ]
 }
 
 /// Graphs of 1 to 12 ops and 1 to 10 tensors of all kinds and of bytes to several chunks:
@@ -164,6 +182,13 @@ pub fn training_graphs(layers: RangeInclusive<usize>) -> impl Strategy<Value = R
     );
     (1..=2048u64, vec(layer, layers))
         .prop_map(|(input_bytes, layers)| training_graph(input_bytes, &layers))
+}
+
+/// Training steps in any order that keeps the dependencies.
+pub fn untidy_graphs(layers: RangeInclusive<usize>) -> impl Strategy<Value = RandomGraph> {
+    let keys = vec(any::<u16>(), 3 * layers.end());
+    (training_graphs(layers), keys)
+        .prop_map(|(graph, keys)| graph.in_order(&legal_order(&graph.graph(), &keys)))
 }
 
 /// A training step: all layers forward, then from the last to the first each backward and,

@@ -5,11 +5,11 @@ use backend_sim::{SimDevice, SimKernels, reference_digest};
 use conformance::graphs::{RandomGraph, graphs, machines};
 use conformance::planners;
 use planner_core::Machine;
-use planner_core::planner::{Auto, Lms, Request, Strategy as Planner, Window};
+use planner_core::planner::{Auto, Lms, Order, Request, Strategy as Planner, Window};
 use proptest::prelude::*;
 use workloads::{OwnedPlan, planning};
 
-const STRATEGIES: [(&str, Planner); 12] = [
+const STRATEGIES: [(&str, Planner); 14] = [
     ("in-core", Planner::InCore),
     ("on-demand", Planner::OnDemand),
     ("fit", Planner::Fit),
@@ -21,7 +21,9 @@ const STRATEGIES: [(&str, Planner); 12] = [
     ("window", Planner::Window(Window { bytes: None, published: false })),
     ("window, published", Planner::Window(Window { bytes: None, published: true })),
     ("window of 700 bytes", Planner::Window(Window { bytes: Some(700), published: false })),
-    ("auto", Planner::Auto(Auto { effort: Some(9) })),
+    ("auto", Planner::Auto(Auto { effort: Some(9), order: Order::Free })),
+    ("auto, in the given order", Planner::Auto(Auto { effort: Some(9), order: Order::Given })),
+    ("auto, first list", Planner::Auto(Auto { effort: Some(0), order: Order::Free })),
 ];
 const ITERATIONS: u64 = 8;
 

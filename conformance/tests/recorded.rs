@@ -55,7 +55,7 @@ fn recorded_graphs_are_planned_proved_and_run() {
             Strategy::Fit,
             Strategy::Vdnn,
             Strategy::Lms(Lms::default()),
-            Strategy::Auto(Auto { effort: None }),
+            Strategy::Auto(Auto::default()),
         ] {
             let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
             let (min_bytes, _) = planning::min_feasible(&request, strategy).unwrap();

@@ -4,7 +4,7 @@ use crate::model::{Model, UNIT};
 use crate::solver::{Method, solve};
 use crate::spans::Spans;
 use core::fmt;
-use planner_core::bounds;
+use planner_core::bounds::{self, Order};
 use planner_core::machine::MachineError;
 use planner_core::scratch::{Limits, OutOfScratch, Scratch};
 use planner_core::{Graph, Machine, OpId};
@@ -152,6 +152,6 @@ fn cheap_ns(graph: &Graph<'_>, machine: &Machine, budget_bytes: u64) -> Result<u
         pools: 1,
     };
     let mut memory = vec![0; bounds::scratch_words(&limits)];
-    bounds::period_ns(graph, machine, budget_bytes, &mut Scratch::new(&mut memory))
-        .map_err(Error::Scratch)
+    let scratch = &mut Scratch::new(&mut memory);
+    bounds::period_ns(graph, machine, budget_bytes, Order::Given, scratch).map_err(Error::Scratch)
 }

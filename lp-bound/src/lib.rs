@@ -1,15 +1,11 @@
-//! Least periods that no plan can beat, stronger than those of `planner_core::bounds`.
+//! The least period in a given order of the ops, stronger than `planner_core::bounds`: a
+//! linear program in which every tensor may move in part. What it assumes, and why it holds,
+//! is in `docs/bounds.md`.
 //!
-//! `period_ns` holds for plans that run the ops in the given order: a linear program in
-//! which every tensor may move in part. [`any_order_ns`] holds for every order. What they
-//! assume, and why they hold, is in `docs/bounds.md`.
-//!
-//! The linear program is solved by HiGHS, behind the feature `highs`, since that is built
-//! from C++. Nothing depends on the solver being right: the bound is computed anew from its
-//! dual values.
+//! It is solved by HiGHS, behind the feature `highs`, since that is built from C++. Nothing
+//! depends on the solver being right: the bound is computed anew from its dual values.
 #![forbid(unsafe_code)]
 
-mod any_order;
 #[cfg(feature = "highs")]
 mod given_order;
 #[cfg(feature = "highs")]
@@ -21,6 +17,5 @@ mod solver;
 #[cfg(feature = "highs")]
 mod spans;
 
-pub use any_order::any_order_ns;
 #[cfg(feature = "highs")]
 pub use given_order::{Bound, Error, Options, Pages, period_ns};

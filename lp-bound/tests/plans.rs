@@ -2,18 +2,19 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use conformance::graphs::{graphs, machines};
-use conformance::plans::{Case, cases};
-use lp_bound::any_order_ns;
+use conformance::plans::cases;
 use planner_core::Machine;
+use planner_core::bounds::Order as Bounded;
 use planner_core::plan::Step;
-use planner_core::planner::{Auto, Request, Strategy as Planner, Window};
+use planner_core::planner::{Auto, Order, Request, Strategy as Planner, Window};
 use proptest::prelude::*;
-use workloads::planning;
+use workloads::{OwnedPlan, planning};
 
-const STRATEGIES: [Planner; 3] = [
+const STRATEGIES: [Planner; 4] = [
     Planner::OnDemand,
     Planner::Window(Window { bytes: None, published: false }),
-    Planner::Auto(Auto { effort: Some(9) }),
+    Planner::Auto(Auto { effort: Some(9), order: Order::Given }),
+    Planner::Auto(Auto { effort: Some(9), order: Order::Free }),
 ];
 
 #[cfg(feature = "highs")]
@@ -33,12 +34,12 @@ fn given_order_ns(_: &planner_core::Graph<'_>, _: &Machine, _: u64, _: bool) -> 
     0
 }
 
-fn runs_in_order(case: &Case) -> bool {
-    let launched = case.plan.steps.iter().filter_map(|step| match step {
+fn runs_in_order(plan: &OwnedPlan) -> bool {
+    let launched = plan.steps.iter().filter_map(|step| match step {
         Step::Launch(op) => Some(op.0),
         _ => None,
     });
-    launched.eq(0..case.graph.ops.len() as u32)
+    launched.is_sorted()
 }
 
 proptest! {
@@ -46,9 +47,13 @@ proptest! {
     fn no_random_plan_beats_a_bound(case in cases()) {
         let graph = case.graph.graph();
         let (period_ns, budget_bytes) = (case.plan.predicted.period_ns, case.plan.budget_bytes);
-        let bound_ns = any_order_ns(&graph, &case.machine, budget_bytes);
+        let cheap_ns =
+            |order| planning::lower_bound_ns(&graph, &case.machine, budget_bytes, order).unwrap();
+        let bound_ns = cheap_ns(Bounded::Any);
         prop_assert!(bound_ns <= period_ns, "any order: {bound_ns} > {period_ns}");
-        if runs_in_order(&case) {
+        if runs_in_order(&case.plan) {
+            let bound_ns = cheap_ns(Bounded::Given);
+            prop_assert!(bound_ns <= period_ns, "links, given order: {bound_ns} > {period_ns}");
             let bound_ns = given_order_ns(&graph, &case.machine, budget_bytes, false);
             prop_assert!(bound_ns <= period_ns, "given order: {bound_ns} > {period_ns}");
         }
@@ -67,9 +72,14 @@ proptest! {
             let budget_bytes = least_bytes + spare_bytes;
             let plan = planning::plan(&request(budget_bytes), strategy).unwrap();
             let period_ns = plan.predicted.period_ns;
-            let any_order_ns = any_order_ns(&graph, &machine, budget_bytes);
-            prop_assert!(any_order_ns <= period_ns, "any order: {any_order_ns} > {period_ns}");
-            for on_pages in [false, true] {
+            let in_order = runs_in_order(&plan);
+            for order in [Bounded::Any, Bounded::Given] {
+                let bound_ns =
+                    planning::lower_bound_ns(&graph, &machine, budget_bytes, order).unwrap();
+                let holds = bound_ns <= period_ns || (order == Bounded::Given && !in_order);
+                prop_assert!(holds, "{order:?}: {bound_ns} > {period_ns}");
+            }
+            for on_pages in [false, true].into_iter().filter(|_| in_order) {
                 let bound_ns = given_order_ns(&graph, &machine, budget_bytes, on_pages);
                 prop_assert!(bound_ns <= period_ns, "{on_pages}: {bound_ns} > {period_ns}");
             }

@@ -54,12 +54,14 @@
 //! let mut resident = [Resident { part: Part::whole(TensorId(0)), host_copy: false }; 14];
 //! let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; 7];
 //! let mut pools = [Pool { object_bytes: 1, count: 0 }];
+//! let (mut other_ops, mut other_operands) = (ops, operands);
 //! let output = Output {
 //!     steps: &mut steps, schedule: &mut schedule, resident: &mut resident,
 //!     arena: &mut arena, pools: &mut pools,
+//!     ops: &mut other_ops, operands: &mut other_operands,
 //! };
 //! let request = Request { graph: &graph, machine: &machine, budget_bytes: 16 * mib };
-//! let plan = planner::plan(&request, Strategy::Auto(Auto { effort: None }), output, &mut scratch)?;
+//! let plan = planner::plan(&request, Strategy::Auto(Auto::default()), output, &mut scratch)?;
 //! assert!(plan.predicted.peak_bytes <= 16 * mib);
 //!
 //! let mut steps = [Scheduled::EMPTY; 64];

@@ -339,9 +339,8 @@ fn cut<'a>(
 fn fill_cuts(plan: &Plan<'_>, objects: &[u64], first_piece: &mut [u32], starts: &mut [u64]) {
     let mut next = 0;
     for slot in &mut first_piece[1..] {
-        let cuts = *slot;
         // The next free place of the tensor: behind its piece at object 0.
-        *slot = next + 1;
+        let cuts = core::mem::replace(slot, next + 1);
         next += 1 + cuts;
     }
     for (_, part) in parts(plan).filter(|(_, part)| !part.is_whole()) {

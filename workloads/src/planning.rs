@@ -3,8 +3,9 @@
 
 use crate::OwnedPlan;
 use planner_core::backend::{Kernels, Paging, Transfers};
+use planner_core::bounds::Order;
 use planner_core::footprint::Footprint;
-use planner_core::graph::{OpId, TensorId};
+use planner_core::graph::{Op, OpId, TensorId};
 use planner_core::plan::{ArenaPlacement, Part, Plan, PlanError, Pool, Prediction, Resident, Step};
 use planner_core::planner::{self, LeastMemory, Output, PlanningError, Request, Strategy};
 use planner_core::schedule::{Schedule, Scheduled};
@@ -15,6 +16,7 @@ use planner_core::{
 };
 
 const STEP: Step = Step::Launch(OpId(0));
+const OP: Op = Op { time_ns: 0, workspace_bytes: 0, first_operand: 0, reads: 0, writes: 0 };
 const RESIDENT: Resident = Resident { part: Part::whole(TensorId(0)), host_copy: false };
 const PLACEMENT: ArenaPlacement = ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 };
 
@@ -67,6 +69,8 @@ pub struct Room {
     resident: Vec<Resident>,
     arena: Vec<ArenaPlacement>,
     pools: Vec<Pool>,
+    ops: Vec<Op>,
+    operands: Vec<TensorId>,
     memory: Vec<u64>,
 }
 
@@ -92,6 +96,8 @@ impl Room {
                 resident: &mut self.resident,
                 arena: &mut self.arena,
                 pools: &mut self.pools,
+                ops: &mut self.ops,
+                operands: &mut self.operands,
             };
             match planner::plan(request, strategy, output, &mut Scratch::new(&mut self.memory)) {
                 Err(PlanningError::OutputFull) if steps < planner::max_steps(&limits) => {
@@ -135,6 +141,8 @@ impl Room {
         at_least(&mut self.resident, 2 * limits.tensors, RESIDENT);
         at_least(&mut self.arena, limits.tensors, PLACEMENT);
         at_least(&mut self.pools, limits.pools, Pool { object_bytes: 1, count: 0 });
+        at_least(&mut self.ops, limits.ops, OP);
+        at_least(&mut self.operands, limits.operands, TensorId(0));
         at_least(&mut self.memory, planner::scratch_words(limits), 0);
     }
 }
@@ -145,6 +153,32 @@ impl Room {
 /// Those of [`planner::plan`], but for room.
 pub fn plan(request: &Request<'_>, strategy: Strategy) -> Result<OwnedPlan, PlanningError> {
     Room::default().plan(request, strategy).map(|plan| OwnedPlan::from(&plan))
+}
+
+/// Plans under a larger budget than `less` was planned for by the same strategy: more memory
+/// never makes `auto` slower, since where it would, `less` is handed on.
+///
+/// # Errors
+/// Those of [`plan`] where that is none for less memory either, or the device is too small.
+pub fn plan_with_more(
+    request: &Request<'_>,
+    strategy: Strategy,
+    less: Option<&OwnedPlan>,
+) -> Result<OwnedPlan, PlanningError> {
+    let planned = plan(request, strategy);
+    let budget_bytes = request.budget_bytes;
+    let fits = |less: &&OwnedPlan| {
+        matches!(strategy, Strategy::Auto(_))
+            && (less.budget_bytes..=request.machine.device_bytes).contains(&budget_bytes)
+    };
+    let faster = |less: &&OwnedPlan| match &planned {
+        Ok(plan) => less.predicted.period_ns < plan.predicted.period_ns,
+        Err(_) => true,
+    };
+    match less.filter(fits).filter(faster) {
+        Some(less) => Ok(OwnedPlan { budget_bytes, ..less.clone() }),
+        None => planned,
+    }
 }
 
 /// The least memory with which a strategy can plan, and the tensors in its arena.
@@ -277,7 +311,7 @@ pub fn in_core_peak_bytes(graph: &Graph<'_>, machine: &Machine) -> Result<u64, O
     with_bounds_scratch(graph, |scratch| bounds::in_core_peak_bytes(graph, machine, scratch))
 }
 
-/// A period that no plan can beat; see [`bounds::period_ns`].
+/// A period that no plan in such an order can beat; see [`bounds::period_ns`].
 ///
 /// # Errors
 /// None in practice: the scratch has the size asked for.
@@ -285,6 +319,9 @@ pub fn lower_bound_ns(
     graph: &Graph<'_>,
     machine: &Machine,
     budget_bytes: u64,
+    order: Order,
 ) -> Result<u64, OutOfScratch> {
-    with_bounds_scratch(graph, |scratch| bounds::period_ns(graph, machine, budget_bytes, scratch))
+    with_bounds_scratch(graph, |scratch| {
+        bounds::period_ns(graph, machine, budget_bytes, order, scratch)
+    })
 }

@@ -1,5 +1,6 @@
 //! What every strategy makes of every budget.
 
+use super::{Bound as Wanted, lp};
 use crate::budget::Budget;
 use crate::failure::Failure;
 use crate::figures::{Figures, Needs};
@@ -10,6 +11,7 @@ use crate::strategy::{Chosen, Name};
 use crate::work::Setting;
 use indicatif::{ProgressBar, ProgressStyle};
 use planner_core::Machine;
+use planner_core::bounds::Order;
 use planner_core::planner::{Request, Strategy};
 use serde::Serialize;
 use workloads::planning;
@@ -36,16 +38,16 @@ pub(super) struct Column {
     pub(super) budget_bytes: u64,
 }
 
-/// Periods that no plan can beat.
+/// Periods that no plan can beat that keeps to an order.
 #[derive(Debug, Serialize)]
 pub(super) struct Bound {
     pub(super) name: &'static str,
-    /// One for each budget.
-    pub(super) period_ns: Vec<u64>,
+    /// One for each budget; none where there is no plan.
+    pub(super) period_ns: Vec<Option<u64>>,
 }
 
 /// One strategy under one budget.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Cell {
     #[serde(flatten)]
     pub(super) figures: Figures,
@@ -59,6 +61,7 @@ impl Grid {
         setting: Setting<'_>,
         names: &[Name],
         budgets: &[Budget],
+        bound: Wanted,
     ) -> Result<Self, Failure> {
         let mut strategies = Vec::new();
         for name in names {
@@ -74,14 +77,21 @@ impl Grid {
             budget_bytes: budget.bytes(in_core_peak_bytes, least_bytes),
         };
         let budgets: Vec<_> = budgets.iter().map(column).collect();
+        let mut bounds = vec![cheap_bound(setting, &budgets)?];
+        let mut lp_bounds_ns = vec![None; budgets.len()];
+        if bound == Wanted::Lp {
+            lp_bounds_ns = lp::period_ns(setting, &budgets)?;
+            let period_ns = lp_bounds_ns.clone();
+            bounds.push(Bound { name: "lp bound, given order", period_ns });
+        }
         Ok(Self {
             graph: setting.work.name.clone(),
             machine: setting.machine.name.clone(),
             in_core_peak_bytes,
             compute_ns: graph.compute_ns(),
             in_core_period_ns: in_core_period_ns(setting),
-            bounds: vec![cheap_bound(setting, &budgets)?],
-            rows: cells(setting, &strategies, &budgets)?,
+            bounds,
+            rows: cells(setting, &strategies, &budgets, &lp_bounds_ns)?,
             budgets,
         })
     }
@@ -110,54 +120,67 @@ fn cheap_bound(setting: Setting<'_>, budgets: &[Column]) -> Result<Bound, Failur
     let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
     let machine = &setting.machine.machine;
     let bound_ns = |column: &Column| {
-        planning::lower_bound_ns(&graph, machine, column.budget_bytes)
+        planning::lower_bound_ns(&graph, machine, column.budget_bytes, Order::Any)
+            .map(Some)
             .map_err(|error| Failure::cannot(error.to_string()))
     };
     let period_ns = budgets.iter().map(bound_ns).collect::<Result<_, _>>()?;
-    Ok(Bound { name: "bound", period_ns })
+    Ok(Bound { name: "bound, any order", period_ns })
 }
 
 fn cells(
     setting: Setting<'_>,
     strategies: &[(Chosen, Needs)],
     budgets: &[Column],
+    lp_bounds_ns: &[Option<u64>],
 ) -> Result<Vec<Cell>, Failure> {
-    let bar = progress(strategies.len() * budgets.len());
-    let mut cells = Vec::new();
+    let bar = progress("planning", strategies.len() * budgets.len());
+    let mut ascending: Vec<_> = (0..budgets.len()).collect();
+    ascending.sort_by_key(|&at| budgets[at].budget_bytes);
+    let mut all = Vec::new();
     for &(chosen, needs) in strategies {
-        for column in budgets {
+        let mut cells = vec![None; budgets.len()];
+        let mut less = None;
+        for &at in &ascending {
+            let column = &budgets[at];
             bar.set_message(format!("{} at {}", chosen.name, column.budget));
-            cells.push(cell(setting, chosen, needs, column.budget_bytes)?);
+            let draft = plan::draft(setting, chosen, needs, column.budget_bytes, less.as_ref())?;
+            cells[at] = Some(cell(setting, chosen, &draft, lp_bounds_ns[at])?);
+            less = draft.plan.ok().map(|(plan, _)| plan).or(less);
             bar.inc(1);
         }
+        all.extend(cells.into_iter().flatten());
     }
     bar.finish_and_clear();
-    Ok(cells)
+    Ok(all)
 }
 
 fn cell(
     setting: Setting<'_>,
     chosen: Chosen,
-    needs: Needs,
-    budget_bytes: u64,
+    draft: &Draft,
+    lp_bound_ns: Option<u64>,
 ) -> Result<Cell, Failure> {
-    let Draft { figures, plan } = plan::draft(setting, chosen, needs, budget_bytes)?;
-    match plan {
+    let figures = draft.figures.clone();
+    match &draft.plan {
         Ok((plan, schedule)) => {
-            let proved = proof::prove(setting, &plan, &schedule);
+            let proved = proof::prove(setting, plan, schedule);
             let proved = proved.map_err(|reason| plan::defect(chosen.name, &reason))?;
-            Ok(Cell { figures: figures.with_plan(&proved), reason: None })
+            let figures = figures.with_plan(&proved).with_lp_bound(lp_bound_ns);
+            Ok(Cell { figures, reason: None })
         }
         Err(error) => {
-            let reason = Names::new(setting.work, &[]).planning_error(&error, budget_bytes);
+            let budget_bytes = figures.budget_bytes;
+            let reason = Names::new(setting.work, &[]).planning_error(error, budget_bytes);
             Ok(Cell { figures, reason: Some(reason) })
         }
     }
 }
 
-fn progress(plans: usize) -> ProgressBar {
-    let bar = ProgressBar::new(plans as u64);
-    let style = ProgressStyle::with_template("planning {bar:40} {pos}/{len} {msg}");
-    // The template is a constant; without it the bar looks different and works as well.
-    style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
+/// A bar for so many pieces of work.
+pub(super) fn progress(verb: &str, pieces: usize) -> ProgressBar {
+    let bar = ProgressBar::new(pieces as u64);
+    let style = format!("{verb} {{bar:40}} {{pos}}/{{len}} {{elapsed}} {{msg}}");
+    // The template is sound; without it the bar looks different and works as well.
+    ProgressStyle::with_template(&style).map_or_else(|_| bar.clone(), |s| bar.clone().with_style(s))
 }

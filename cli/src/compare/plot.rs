@@ -1,6 +1,6 @@
 //! A comparison as an SVG image: the period over the budget, both relative to in-core.
 
-use super::grid::{Bound, Cell, Grid};
+use super::grid::{Bound, Cell, Column, Grid};
 use crate::report::escape;
 use crate::units::{bytes, percent, ratio, time};
 use std::fmt::Write;
@@ -67,7 +67,8 @@ pub(super) fn render(grid: &Grid) -> String {
     let scale = Scale::of(grid);
     let mut body = scale.axes();
     let mut legend = TOP + 8.0;
-    for bound in &grid.bounds {
+    // The best of them.
+    if let Some(bound) = grid.bounds.last() {
         body += &scale.bound(grid, bound, legend);
         legend += LEGEND_STEP;
     }
@@ -106,12 +107,11 @@ fn points(cells: &[Cell]) -> Vec<Point> {
 }
 
 fn bound_points(grid: &Grid, bound: &Bound) -> Vec<Point> {
-    let points = grid.budgets.iter().zip(&bound.period_ns);
-    let point = |(column, &period_ns): (&super::grid::Column, &u64)| Point {
-        budget_bytes: column.budget_bytes,
-        period_ns,
+    let columns = grid.budgets.iter().zip(&bound.period_ns);
+    let point = |(column, &period_ns): (&Column, &Option<u64>)| {
+        Some(Point { budget_bytes: column.budget_bytes, period_ns: period_ns? })
     };
-    sorted(points.map(point).collect())
+    sorted(columns.filter_map(point).collect())
 }
 
 fn sorted(mut points: Vec<Point>) -> Vec<Point> {
@@ -229,7 +229,7 @@ impl Scale {
         format!(
             "<path class=\"bound\" d=\"{path}\"/>\
              <path class=\"bound\" d=\"M{LEGEND} {legend}H{to}\"/>\
-             <text class=\"name\" x=\"{text}\" y=\"{baseline}\">{}: none is below</text>\n",
+             <text class=\"name\" x=\"{text}\" y=\"{baseline}\">{}</text>\n",
             escape(bound.name)
         )
     }

@@ -46,7 +46,10 @@ fn lines(grid: &Grid) -> Vec<Vec<String>> {
         lines.push(line(name, cells.iter().map(shown).collect()));
     }
     for bound in &grid.bounds {
-        let cells = bound.period_ns.iter().map(|&ns| relative(ns, grid.compute_ns));
+        let cells = bound
+            .period_ns
+            .iter()
+            .map(|&ns| ns.map_or_else(|| "no plan".to_owned(), |ns| relative(ns, grid.compute_ns)));
         lines.push(line(bound.name, cells.collect()));
     }
     lines

@@ -1,17 +1,19 @@
 //! Where lists are written and judged by the timeline, one at a time.
 
 use super::builder::{Builder, Lengths, Stuck};
-use super::gaps::{Gaps, Weight};
+use super::choice::{self, Weight};
+use super::gaps::Gaps;
 use super::memory::Memory;
 use super::pressure::Pressures;
-use super::recipe::Recipe;
+use super::recipe::{LARGE_OPS, PACES, Recipe, SAMPLE};
 use super::uses::Uses;
 use super::{PlanningError, Request, Strategy, fit, in_core, lms, on_demand, paced, vdnn, window};
+use crate::graph::Graph;
 use crate::lower::lower_pieces;
 use crate::pieces::Pieces;
 use crate::plan::{ArenaPlacement, Pool, Prediction, Resident, Step};
 use crate::schedule::Scheduled;
-use crate::scratch::{OutOfScratch, Scratch};
+use crate::scratch::{Limits, OutOfScratch, Scratch};
 use crate::timeline::predict_pieces;
 
 /// What all lists of one request stand on.
@@ -30,6 +32,24 @@ pub(super) struct Candidate {
     pub(super) predicted: Prediction,
 }
 
+/// What paced lists are made of, and what one teaches the next.
+#[derive(Debug)]
+pub(super) struct Search<'s> {
+    gaps: Gaps<'s>,
+    pressures: Pressures<'s>,
+}
+
+impl<'s> Search<'s> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        Gaps::scratch_words(limits) + Pressures::scratch_words(limits)
+    }
+
+    fn new(graph: &Graph<'_>, scratch: &mut Scratch<'s>) -> Result<Self, OutOfScratch> {
+        let gaps = Gaps::new(graph, scratch)?;
+        Ok(Self { gaps, pressures: Pressures::new(graph.ops().len(), scratch)? })
+    }
+}
+
 /// Where lists are written and judged, one at a time.
 pub(super) struct Desk<'d, 'r> {
     pub(super) request: &'r Request<'r>,
@@ -43,7 +63,41 @@ pub(super) struct Desk<'d, 'r> {
     pub(super) output_full: bool,
 }
 
-impl Desk<'_, '_> {
+impl<'d, 'r> Desk<'d, 'r> {
+    pub(super) const fn new(
+        request: &'r Request<'r>,
+        steps: &'d mut [Step],
+        schedule: &'d mut [Scheduled],
+        resident: &'d mut [Resident],
+        pools: &'d mut [Pool],
+    ) -> Self {
+        let (host_shortage_bytes, output_full) = (None, false);
+        Self { request, steps, schedule, resident, pools, host_shortage_bytes, output_full }
+    }
+
+    /// What the best of a sample of lists comes to; none where none of them fits.
+    pub(super) fn sample(
+        &mut self,
+        ground: &Ground<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Prediction>, PlanningError> {
+        let mut scratch = scratch.reborrow();
+        let mut search = Some(Search::new(self.request.graph, &mut scratch)?);
+        let mut best: Option<Prediction> = None;
+        for recipe in SAMPLE {
+            let candidate = self.try_out(recipe, ground, &mut search, &mut scratch)?;
+            if let Some(Candidate { predicted, .. }) = candidate
+                && best.is_none_or(|best| predicted.period_ns < best.period_ns)
+            {
+                best = Some(predicted);
+            }
+            if best.is_some() && self.request.graph.ops().len() >= LARGE_OPS {
+                break;
+            }
+        }
+        Ok(best)
+    }
+
     /// The best list of a strategy, written; none where no recipe fits the budget.
     pub(super) fn best(
         &mut self,
@@ -57,11 +111,16 @@ impl Desk<'_, '_> {
         };
         let mut scratch = scratch.reborrow();
         let ops = self.request.graph.ops().len();
-        let mut pressures = Pressures::new(ops, &mut scratch)?;
+        let mut search = match strategy {
+            Strategy::Auto(_) => Some(Search::new(self.request.graph, &mut scratch)?),
+            _ => None,
+        };
         let mut best: Option<Candidate> = None;
         let mut written_last = false;
         let done = |best: &Option<Candidate>| {
-            best.is_some_and(|best| best.predicted.period_ns == best.predicted.compute_ns)
+            best.is_some_and(|best| {
+                strategy.takes_first() || best.predicted.period_ns == best.predicted.compute_ns
+            })
         };
         let mut recipes = strategy.recipes(self.request);
         let mut rounds = 0..strategy.rounds(ops);
@@ -72,12 +131,13 @@ impl Desk<'_, '_> {
                 (None, Some(Candidate { recipe: Recipe::Paced { spare_permille, .. }, .. }))
                     if rounds.next().is_some() =>
                 {
-                    pressures.turn();
-                    Recipe::Paced { spare_permille, weight: Weight::Density }
+                    search.iter_mut().for_each(|search| search.pressures.turn());
+                    let pace = PACES[rounds.len() % PACES.len()];
+                    Recipe::Paced { spare_permille, weight: Weight::Density, pace }
                 }
                 _ => break,
             };
-            let candidate = self.try_out(recipe, ground, &mut pressures, &mut scratch)?;
+            let candidate = self.try_out(recipe, ground, &mut search, &mut scratch)?;
             let is_better = |candidate: &Candidate| {
                 best.as_ref().is_none_or(|best| cost(candidate) < cost(best))
             };
@@ -85,13 +145,13 @@ impl Desk<'_, '_> {
             written_last = better.is_some();
             if written_last {
                 best = better;
-                pressures.keep();
+                search.iter_mut().for_each(|search| search.pressures.keep());
             }
         }
         match best {
             Some(best) if !written_last => {
-                pressures.recall();
-                self.try_out(best.recipe, ground, &mut pressures, &mut scratch)
+                search.iter_mut().for_each(|search| search.pressures.recall());
+                self.try_out(best.recipe, ground, &mut search, &mut scratch)
             }
             best => Ok(best),
         }
@@ -103,10 +163,10 @@ impl Desk<'_, '_> {
         &mut self,
         recipe: Recipe,
         ground: &Ground<'_>,
-        pressures: &mut Pressures<'_>,
+        search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
-        let lengths = match self.write(recipe, ground, pressures, &mut scratch.reborrow())? {
+        let lengths = match self.write(recipe, ground, search, &mut scratch.reborrow())? {
             Ok(lengths) => lengths,
             Err(Stuck::NoRoom) => return Ok(None),
             Err(Stuck::OutputFull) => {
@@ -135,7 +195,7 @@ impl Desk<'_, '_> {
         &mut self,
         recipe: Recipe,
         ground: &Ground<'_>,
-        pressures: &mut Pressures<'_>,
+        search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
         let output = (&mut *self.steps, &mut *self.resident);
@@ -149,13 +209,22 @@ impl Desk<'_, '_> {
             Recipe::Vdnn => vdnn::write(builder, &mut scratch),
             Recipe::Lms { threshold, ahead } => lms::write(builder, threshold, ahead, &mut scratch),
             Recipe::Window { window, bytes } => window::write(builder, window, bytes, &mut scratch),
-            Recipe::Paced { spare_permille, weight } => {
+            Recipe::Paced { spare_permille, weight, pace } => {
+                let Some(Search { gaps, pressures }) = search else {
+                    return Ok(Err(Stuck::NoRoom));
+                };
                 let (whole, part) = (memory.pool_objects / 1000, memory.pool_objects % 1000);
                 let spare = whole * spare_permille + part * spare_permille / 1000;
-                let mut gaps = Gaps::new(self.request.graph, &mut scratch)?;
-                let used = &pressures.used;
-                match gaps.choose(self.request, memory, spare, weight, used, &mut scratch)? {
-                    Ok(()) => paced::write(builder, &gaps, &mut pressures.seen, &mut scratch),
+                let chosen = choice::choose(
+                    self.request,
+                    memory,
+                    gaps,
+                    (spare, weight),
+                    pressures,
+                    &mut scratch,
+                )?;
+                match chosen {
+                    Ok(()) => paced::write(builder, gaps, pace, &mut pressures.seen, &mut scratch),
                     Err(stuck) => Ok(Err(stuck)),
                 }
             }

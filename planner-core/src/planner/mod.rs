@@ -6,6 +6,7 @@
 
 mod builder;
 mod cache;
+mod choice;
 mod desk;
 mod fit;
 mod gaps;
@@ -14,6 +15,7 @@ mod in_core;
 mod lms;
 mod memory;
 mod on_demand;
+mod order;
 mod paced;
 mod pressure;
 mod queue;
@@ -24,19 +26,19 @@ mod uses;
 mod vdnn;
 mod window;
 
-use crate::graph::{Graph, OpId};
+use crate::graph::{Graph, Op, OpId, TensorId};
 use crate::lower;
 use crate::machine::Machine;
-use crate::plan::{ArenaPlacement, Plan, PlanError, Pool, Resident, Step};
+use crate::plan::{ArenaPlacement, Plan, PlanError, Pool, Prediction, Resident, Step};
 use crate::schedule::Scheduled;
 use crate::scratch::{Limits, OutOfScratch, Scratch};
 use crate::timeline;
 use builder::Builder;
-use core::fmt;
-use desk::{Desk, Ground};
+use core::{fmt, mem};
+use desk::{Desk, Ground, Search};
 use gaps::Gaps;
 use memory::Memory;
-use pressure::Pressures;
+use order::{Arranged, Sheet};
 use uses::Uses;
 
 /// How to plan.
@@ -59,16 +61,30 @@ pub enum Strategy {
     /// The locally adaptive window of Hayakawa & Narihira, section 3.
     Window(Window),
     /// Gaps chosen by density and paced by the clock, in several variants and rounds, and all
-    /// other strategies: the best of them by the timeline.
+    /// other strategies: the best of them by the timeline. Ops may run in another order.
     Auto(Auto),
 }
 
 /// Parameters of [`Strategy::Auto`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Auto {
-    /// How many paced lists are tried; when not given, as many as take about a second, and
-    /// from 2 to 24.
+    /// How many paced lists are tried in the order that is chosen; when not given, as many as
+    /// take about a second, and from 2 to 32. With 0, the first list that fits is the plan, in
+    /// the given order and compared with no other.
     pub effort: Option<u32>,
+    /// Whether ops may run in another order.
+    pub order: Order,
+}
+
+/// Which orders of the ops are considered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// The one that is given.
+    Given,
+    /// Also up to two others that keep the dependencies: the one in which a sample of lists
+    /// is best.
+    #[default]
+    Free,
 }
 
 /// Parameters of [`Strategy::Window`].
@@ -115,6 +131,25 @@ pub struct Output<'o> {
     pub arena: &'o mut [ArenaPlacement],
     /// One.
     pub pools: &'o mut [Pool],
+    /// One for each op; working memory only. With fewer, ops keep the given order.
+    pub ops: &'o mut [Op],
+    /// One for each read and write of all ops; as `ops`.
+    pub operands: &'o mut [TensorId],
+}
+
+impl Output<'_> {
+    /// The same room, for a while.
+    const fn reborrow(&mut self) -> Output<'_> {
+        Output {
+            steps: self.steps,
+            schedule: self.schedule,
+            resident: self.resident,
+            arena: self.arena,
+            pools: self.pools,
+            ops: self.ops,
+            operands: self.operands,
+        }
+    }
 }
 
 /// Steps that are enough for every strategy here: of each operand, at most a prefetch, an
@@ -126,7 +161,7 @@ pub const fn max_steps(limits: &Limits) -> usize {
 
 /// Words of scratch that [`plan`] asks for; of the limits, `steps` is the length of the
 /// output's steps. Per op 17, per operand 6, per tensor 30 words while a list is written, or
-/// what lowering or predicting it takes, whichever is most.
+/// what lowering or predicting it takes, whichever is most; and half a word per op.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let lower = lower::scratch_words(limits);
@@ -135,12 +170,14 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let strategies = larger(window::scratch_words(limits), vdnn::scratch_words(limits));
     let strategies = larger(strategies, fit::scratch_words(limits));
     let strategies = larger(strategies, cache::scratch_words(limits));
-    let paced = Gaps::scratch_words(limits) + paced::scratch_words(limits);
+    let paced = larger(choice::scratch_words(limits), paced::scratch_words(limits));
     let write = Builder::scratch_words(limits) + larger(strategies, paced);
-    memory::scratch_words(limits)
+    let write = larger(write, Gaps::working_words(limits));
+    let list = memory::scratch_words(limits)
         + Uses::scratch_words(limits)
-        + Pressures::scratch_words(limits)
-        + larger(write, judge)
+        + Search::scratch_words(limits)
+        + larger(write, judge);
+    order::sheet_words(limits) + larger(order::scratch_words(limits), list)
 }
 
 const fn larger(one: usize, other: usize) -> usize {
@@ -283,18 +320,76 @@ pub fn plan<'o>(
         return Err(PlanningError::BudgetAboveDevice { budget_bytes, device_bytes });
     }
     let mut scratch = scratch.reborrow();
-    let Output { steps, schedule, resident, arena, pools } = output;
-    let mut desk = Desk {
-        request,
-        steps,
-        schedule,
-        resident,
-        pools,
-        host_shortage_bytes: None,
-        output_full: false,
+    let mut output = output;
+    let (ops, operands) = (mem::take(&mut output.ops), mem::take(&mut output.operands));
+    let given = Arranged::as_given(*request.graph);
+    let sheet = match strategy {
+        Strategy::Auto(Auto { order: Order::Free, .. }) if !strategy.takes_first() => {
+            Sheet::new(request.graph, ops, operands, &mut scratch)?
+        }
+        _ => None,
     };
-    let memory = Memory::new(request, Need::of(strategy), arena, &mut scratch)?;
+    let Some(mut sheet) = sheet else {
+        return plan_arranged(request, &given, strategy, output, &mut scratch);
+    };
+    let other = sheet.best(request, &mut scratch, |request, scratch| {
+        sample(request, output.reborrow(), scratch)
+    })?;
+    match strategy.shared(request.graph.ops().len()) {
+        Some(half) if other.is_reordered() => {
+            plan_either(request, [&given, &other], half, output, &mut scratch)
+        }
+        _ => plan_arranged(request, &other, strategy, output, &mut scratch),
+    }
+}
+
+/// Plans in the better of two orders; of equals, in the second.
+fn plan_either<'o>(
+    request: &Request<'_>,
+    [one, other]: [&Arranged<'_>; 2],
+    strategy: Strategy,
+    mut output: Output<'o>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Plan<'o>, PlanningError> {
+    let mut period_ns =
+        |arranged| match plan_arranged(request, arranged, strategy, output.reborrow(), scratch) {
+            Ok(plan) => Ok(plan.predicted.period_ns),
+            Err(PlanningError::Infeasible { .. }) => Ok(u64::MAX),
+            Err(error) => Err(error),
+        };
+    let better = if period_ns(one)? < period_ns(other)? { one } else { other };
+    plan_arranged(request, better, strategy, output, scratch)
+}
+
+/// What the best of a sample of lists comes to; none where none of them fits.
+fn sample(
+    request: &Request<'_>,
+    output: Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Option<Prediction>, PlanningError> {
+    let mut scratch = scratch.reborrow();
+    let Output { steps, schedule, resident, arena, pools, .. } = output;
+    let mut desk = Desk::new(request, steps, schedule, resident, pools);
+    let memory = Memory::new(request, Need::LargestOp, arena, &mut scratch)?;
     let uses = Uses::new(request.graph, &mut scratch)?;
+    let ground = Ground { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
+    desk.sample(&ground, &mut scratch)
+}
+
+/// Plans with the ops in some order of the requested graph.
+fn plan_arranged<'o>(
+    request: &Request<'_>,
+    arranged: &Arranged<'_>,
+    strategy: Strategy,
+    output: Output<'o>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Plan<'o>, PlanningError> {
+    let mut scratch = scratch.reborrow();
+    let request_in_order = Request { graph: &arranged.graph, ..*request };
+    let Output { steps, schedule, resident, arena, pools, .. } = output;
+    let mut desk = Desk::new(&request_in_order, steps, schedule, resident, pools);
+    let memory = Memory::new(&request_in_order, Need::of(strategy), arena, &mut scratch)?;
+    let uses = Uses::new(&arranged.graph, &mut scratch)?;
     let ground = Ground { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
     let Some(best) = desk.best(strategy, &ground, &mut scratch)? else {
         if desk.output_full {
@@ -309,6 +404,7 @@ pub fn plan<'o>(
     };
     let Desk { steps, resident, pools, .. } = desk;
     let (lengths, predicted) = (best.lengths, best.predicted);
+    arranged.name_as_given(&mut steps[..lengths.steps]);
     let lists = (&steps[..lengths.steps], &resident[..lengths.resident]);
     let plan = memory.plan(request, &arena[..memory.placed], lists, pools)?;
     Ok(Plan { predicted, ..plan })

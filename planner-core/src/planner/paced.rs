@@ -19,16 +19,28 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 /// Iterations that are followed.
 const LAPS: u64 = 4;
 
-/// A transfer of so many latencies loses little to the latency.
-const LATENCIES_PER_SEGMENT: u64 = 100;
+/// An op that comes within so many latencies is near: a segment or two may be in its way.
+const NEAR_LATENCIES: u64 = 300;
+
+/// How transfers are cut and ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pace {
+    /// The least that a transfer takes where there is more to move, in latencies: long
+    /// segments lose less to the latency, short ones give memory back sooner.
+    pub(super) segment_latencies: u64,
+    /// Whether half-empty last pages come back just in time, and not with their tensor:
+    /// they are memory for few bytes.
+    pub(super) tails_in_time: bool,
+}
 
 /// Copies to the host that may be under way at the same time.
-const UNDER_WAY: usize = 32;
+const UNDER_WAY: usize = 256;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     MinTree::scratch_words(limits)
         + 2 * words::<i64>(limits.ops)
-        + 2 * Heap::scratch_words(3 * limits.tensors)
+        + words::<u64>(limits.ops)
+        + 3 * Heap::scratch_words(3 * limits.tensors)
         + 5 * words::<u64>(limits.tensors)
 }
 
@@ -49,6 +61,10 @@ struct Paced<'b, 's, 'p> {
     planned_slack: &'s mut [i64],
     /// What must come back, by the op that needs it.
     uploads: Heap<'s>,
+    /// Half-empty last pages that must come back: memory for few bytes, so just in time.
+    tails: Heap<'s>,
+    /// When each op started in the last iteration.
+    started_ns: &'s mut [u64],
     /// What must go to the host, by when its gap began or will begin.
     downloads: Heap<'s>,
     copying: heapless::Deque<Copying, UNDER_WAY>,
@@ -67,12 +83,14 @@ struct Paced<'b, 's, 'p> {
     lap: u64,
     /// How hard pressed the links were in the last iteration.
     seen: &'s mut Pressure<'p>,
+    pace: Pace,
 }
 
 /// Carries the gaps out.
 pub(super) fn write(
     builder: Builder<'_>,
     gaps: &Gaps<'_>,
+    pace: Pace,
     seen: &mut Pressure<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
@@ -89,6 +107,8 @@ pub(super) fn write(
         slack,
         planned_slack: planned,
         uploads: Heap::new(3 * tensors, &mut scratch)?,
+        tails: Heap::new(3 * tensors, &mut scratch)?,
+        started_ns: scratch.take(graph.ops().len(), 0)?,
         downloads: Heap::new(3 * tensors, &mut scratch)?,
         copying: heapless::Deque::new(),
         free_ns: [0; 3],
@@ -100,6 +120,7 @@ pub(super) fn write(
         forced_ns: 0,
         lap: 0,
         seen,
+        pace,
     };
     Ok(paced.laps().and_then(|()| paced.builder.finish()))
 }
@@ -143,14 +164,15 @@ impl<'b> Paced<'b, '_, '_> {
         self.upload(op, now_ns, until_ns)?;
         self.fetch(op, now_ns)?;
         self.make_room(op, self.builder.launch_objects(op))?;
-        let mut start_ns = self.forced_ns;
-        for &tensor in self.graph().operands_of(op) {
-            start_ns = start_ns.max(self.arrived_ns[tensor.index()]);
-        }
-        for &tensor in self.graph().writes(op) {
-            start_ns = start_ns.max(self.copied_ns[tensor.index()]);
+        let start_ns = self.start_ns(op);
+        if start_ns > now_ns {
+            // While the op waits, the links need not.
+            self.settle(start_ns)?;
+            self.download(now_ns, start_ns.saturating_add(time_ns.max(1)))?;
+            self.upload(op, start_ns, start_ns.saturating_add(time_ns.max(1)))?;
         }
         self.look(op, now_ns, start_ns);
+        self.started_ns[op.index()] = start_ns;
         self.builder.launch(op)?;
         self.free_ns[Stream::Compute as usize] = start_ns.saturating_add(time_ns);
         // The next time around, nothing has come early yet.
@@ -158,6 +180,14 @@ impl<'b> Paced<'b, '_, '_> {
         let planned = self.planned_slack[at];
         self.slack.add(at, at + 1, planned - self.slack.min(at, at + 1));
         self.begin_gaps(op)
+    }
+
+    /// When an op can start.
+    fn start_ns(&self, op: OpId) -> u64 {
+        let graph = self.graph();
+        let arrived = graph.operands_of(op).iter().map(|tensor| self.arrived_ns[tensor.index()]);
+        let copied = graph.writes(op).iter().map(|tensor| self.copied_ns[tensor.index()]);
+        arrived.chain(copied).fold(self.forced_ns, u64::max)
     }
 
     /// Notes which link is behind at an op: fully pressed where the op waits, half where it
@@ -205,7 +235,7 @@ impl<'b> Paced<'b, '_, '_> {
     /// Objects of a segment: a few in flight hide the latency.
     fn segment(&self, bytes_per_s: u64) -> u64 {
         let Machine { transfer_latency_ns, chunk_bytes, .. } = *self.machine();
-        let span_ns = u128::from(transfer_latency_ns) * u128::from(LATENCIES_PER_SEGMENT);
+        let span_ns = u128::from(transfer_latency_ns) * u128::from(self.pace.segment_latencies);
         let bytes = span_ns * u128::from(bytes_per_s) / 1_000_000_000;
         u64::try_from(bytes / u128::from(chunk_bytes.max(1))).unwrap_or(u64::MAX).max(1)
     }
@@ -253,28 +283,94 @@ impl<'b> Paced<'b, '_, '_> {
 
     /// Prefetches ahead of need while that link would be idle and memory allows.
     fn upload(&mut self, op: OpId, now_ns: u64, until_ns: u64) -> Result<(), Stuck> {
-        let segment = self.segment(self.machine().h2d_bytes_per_s);
         while self.free_ns[Stream::Upload as usize] < until_ns {
-            let Some((end, id)) = self.uploads.top() else { return Ok(()) };
-            let tensor = TensorId(id);
-            let missing = self.objects(tensor) - self.builder.held(tensor);
-            if missing == 0 || end != self.gap_end[tensor.index()] {
-                self.uploads.pop();
-                continue;
-            }
-            let room = self.room(op, end);
-            let is_input = self.graph().tensor(tensor).kind == Kind::Input;
-            let least = if is_input { missing } else { missing.min(segment) };
-            if room < least {
+            let tail = Self::next(&mut self.tails, &self.builder, self.gap_end);
+            let tail_is_due = tail.is_some_and(|(end, _)| self.is_near(op, end));
+            let found = match Self::next(&mut self.uploads, &self.builder, self.gap_end) {
+                Some(body) if !tail_is_due => self.upload_body(op, now_ns, body, tail.is_some())?,
+                _ => match tail {
+                    Some(tail) => self.upload_some(op, now_ns, tail, 1, 1)?,
+                    None => return Ok(()),
+                },
+            };
+            if !found {
                 return Ok(());
-            }
-            let some = missing.min(room);
-            self.prefetch(tensor, some, now_ns)?;
-            for (from, to) in self.ahead(op, end) {
-                self.slack.add(from, to, -(some as i64));
             }
         }
         Ok(())
+    }
+
+    /// The first in a queue that still has to come back.
+    fn next(
+        queue: &mut Heap<'_>,
+        builder: &Builder<'_>,
+        gap_end: &[u64],
+    ) -> Option<(u64, TensorId)> {
+        loop {
+            let (end, id) = queue.top()?;
+            let tensor = TensorId(id);
+            let is_back = builder.held(tensor) == builder.memory.objects(tensor);
+            if !is_back && end == gap_end[tensor.index()] {
+                return Some((end, tensor));
+            }
+            queue.pop();
+        }
+    }
+
+    /// Whether an op ahead comes so soon that its transfers must not wait.
+    fn is_near(&self, op: OpId, end: u64) -> bool {
+        let end = (end % self.graph().ops().len() as u64) as usize;
+        // As far from here as it was an iteration ago.
+        let ahead_ns = self.started_ns[end].saturating_sub(self.started_ns[op.index()]);
+        ahead_ns <= NEAR_LATENCIES.saturating_mul(self.machine().transfer_latency_ns)
+    }
+
+    /// Prefetches a tensor, but for its half-empty page where that is to come just in time;
+    /// then in segments, so that such pages need not wait long.
+    fn upload_body(
+        &mut self,
+        op: OpId,
+        now_ns: u64,
+        (end, tensor): (u64, TensorId),
+        in_segments: bool,
+    ) -> Result<bool, Stuck> {
+        let data = self.graph().tensor(tensor);
+        let missing = self.objects(tensor) - self.builder.held(tensor);
+        if data.kind == Kind::Input {
+            return self.upload_some(op, now_ns, (end, tensor), missing, missing);
+        }
+        let segment = self.segment(self.machine().h2d_bytes_per_s);
+        let is_half_empty = !data.bytes.is_multiple_of(self.machine().chunk_bytes);
+        let has_tail = is_half_empty && self.pace.tails_in_time;
+        if has_tail && missing == 1 {
+            self.uploads.pop();
+            self.tails.push(end, tensor.0);
+            return Ok(true);
+        }
+        let body = missing - u64::from(has_tail);
+        let most = if in_segments { body.min(segment) } else { body };
+        self.upload_some(op, now_ns, (end, tensor), body.min(segment), most)
+    }
+
+    /// Prefetches as many objects as there is room for, within limits.
+    fn upload_some(
+        &mut self,
+        op: OpId,
+        now_ns: u64,
+        (end, tensor): (u64, TensorId),
+        least: u64,
+        most: u64,
+    ) -> Result<bool, Stuck> {
+        let room = self.room(op, end);
+        if room < least {
+            return Ok(false);
+        }
+        let some = most.min(room);
+        self.prefetch(tensor, some, now_ns)?;
+        for (from, to) in self.ahead(op, end) {
+            self.slack.add(from, to, -(some as i64));
+        }
+        Ok(true)
     }
 
     /// The ops from one on, up to the one that ends a gap.

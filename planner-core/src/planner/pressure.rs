@@ -1,37 +1,45 @@
-//! How hard pressed each link is around each op, as a list turned out in time.
+//! How hard pressed each link and the memory are at each op, as a list turned out.
 //!
 //! What a transfer costs depends on when its link must carry it: where the link is idle it
-//! costs nothing, where the ops wait for the link it costs all of its time. One list shows
-//! where that is, and the gaps of the next are weighed by it.
+//! costs nothing, where the ops wait for the link it costs all of its time. Likewise memory
+//! is worth nothing at an op at which some is left over. One list shows where that is, and
+//! the gaps of the next are weighed by it.
 
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
 /// A link that is busy whenever it could be, and makes ops wait.
 pub(super) const FULL: u8 = 255;
 
-/// The pressure on each link at each op.
+/// The pressure on each link and on memory at each op.
 #[derive(Debug)]
 pub(super) struct Pressure<'a> {
     pub(super) up: &'a mut [u8],
     pub(super) down: &'a mut [u8],
+    /// From 0 to 1.
+    pub(super) memory: &'a mut [f32],
 }
 
 impl<'a> Pressure<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        2 * words::<u8>(limits.ops)
+        2 * words::<u8>(limits.ops) + words::<f32>(limits.ops)
     }
 
-    /// Every transfer costs its time.
+    /// Every transfer costs its time, and every op needs its memory.
     pub(super) fn new(ops: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
-        Ok(Self { up: scratch.take(ops, FULL)?, down: scratch.take(ops, FULL)? })
+        Ok(Self {
+            up: scratch.take(ops, FULL)?,
+            down: scratch.take(ops, FULL)?,
+            memory: scratch.take(ops, 1.0)?,
+        })
     }
 
     pub(super) fn copy_from(&mut self, other: &Pressure<'_>) {
         self.up.copy_from_slice(other.up);
         self.down.copy_from_slice(other.down);
+        self.memory.copy_from_slice(other.memory);
     }
 
-    /// Goes half of the way to another.
+    /// Goes half of the way to another for the links, and all of it for memory.
     pub(super) fn approach(&mut self, other: &Pressure<'_>) {
         let halfway = |ours: &mut [u8], theirs: &[u8]| {
             for (ours, &theirs) in ours.iter_mut().zip(theirs) {
@@ -40,6 +48,7 @@ impl<'a> Pressure<'a> {
         };
         halfway(self.up, other.up);
         halfway(self.down, other.down);
+        self.memory.copy_from_slice(other.memory);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The lists that each strategy considers.
 
-use super::gaps::Weight;
+use super::choice::Weight;
+use super::paced::Pace;
 use super::{Auto, Lms, Request, Strategy, Window, lms};
 
 /// One list of steps that a strategy considers.
@@ -12,14 +13,14 @@ pub(super) enum Recipe {
     Vdnn,
     Lms { threshold: u32, ahead: u32 },
     Window { window: Window, bytes: u64 },
-    Paced { spare_permille: u64, weight: Weight },
+    Paced { spare_permille: u64, weight: Weight, pace: Pace },
 }
 
 /// The first paced lists: shares of the pool, per mille, that are kept free for transfers
 /// under way, and how gaps are weighed; best guesses first.
 const PACED: [(u64, Weight); 7] = [
-    (50, Weight::Density),
     (0, Weight::Density),
+    (50, Weight::Density),
     (100, Weight::Density),
     (20, Weight::Density),
     (200, Weight::Density),
@@ -27,22 +28,55 @@ const PACED: [(u64, Weight); 7] = [
     (0, Weight::Length),
 ];
 
+/// The paces that are tried in turn while gaps are chosen anew.
+pub(super) const PACES: [Pace; 4] = [
+    Pace { segment_latencies: 100, tails_in_time: true },
+    Pace { segment_latencies: 100, tails_in_time: false },
+    Pace { segment_latencies: 300, tails_in_time: false },
+    Pace { segment_latencies: 300, tails_in_time: true },
+];
+
+/// Lists that tell one order of the ops from another: what is best as a rule, and what
+/// always fits.
+pub(super) const SAMPLE: [Recipe; 4] = [
+    Recipe::InCore { early_inputs: true },
+    Recipe::Paced { spare_permille: PACED[0].0, weight: PACED[0].1, pace: PACES[0] },
+    Recipe::OnDemand,
+    Recipe::Paced { spare_permille: PACED[1].0, weight: PACED[1].1, pace: PACES[0] },
+];
+
+/// Of graphs with so many ops, the first list of the sample that fits is enough.
+pub(super) const LARGE_OPS: usize = 10_000;
+
 /// Window sizes that are tried when none is given, as fractions of four times the budget:
 /// the largest is bounded by memory alone.
 const WINDOW_FRACTIONS: [u64; 6] = [1, 4, 8, 16, 32, 64];
 
 /// Ops that paced lists may have together, when no effort is given: about a second's worth.
-const OPS_PER_PLAN: usize = 200_000;
+const OPS_PER_PLAN: usize = 100_000;
 
 impl Auto {
     /// How many paced lists are tried.
     fn lists(self, ops: usize) -> usize {
-        let by_default = (OPS_PER_PLAN / ops.max(1)).clamp(2, 24);
-        self.effort.map_or(by_default, |effort| effort as usize)
+        let by_default = (OPS_PER_PLAN / ops.max(1)).clamp(2, 32);
+        self.effort.map_or(by_default, |effort| (effort as usize).max(1))
     }
 }
 
 impl Strategy {
+    /// The same with its lists shared between two orders; none where there are too few.
+    pub(super) fn shared(self, ops: usize) -> Option<Self> {
+        let Self::Auto(auto) = self else { return None };
+        let half = auto.lists(ops) / 2;
+        let effort = (half > PACED.len()).then_some(u32::try_from(half).ok()?)?;
+        Some(Self::Auto(Auto { effort: Some(effort), ..auto }))
+    }
+
+    /// Whether the first list that fits will do.
+    pub(super) const fn takes_first(self) -> bool {
+        matches!(self, Self::Auto(Auto { effort: Some(0), .. }))
+    }
+
     /// How many lists are chosen anew by what the best one shows, once all recipes are done.
     pub(super) fn rounds(self, ops: usize) -> usize {
         match self {
@@ -61,7 +95,11 @@ impl Strategy {
             .flat_map(|()| [true, false].map(|early_inputs| Recipe::InCore { early_inputs }));
         let paced = auto.into_iter().flat_map(move |auto| {
             let paced = PACED.into_iter().take(auto.lists(ops));
-            paced.map(|(spare_permille, weight)| Recipe::Paced { spare_permille, weight })
+            paced.map(|(spare_permille, weight)| Recipe::Paced {
+                spare_permille,
+                weight,
+                pace: PACES[0],
+            })
         });
         let lms = match self {
             Self::Lms(lms) => Some(lms),

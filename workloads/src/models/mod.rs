@@ -9,7 +9,13 @@
 //! place, and what its autograd saves is read by the backward pass. Convolutions are given
 //! no workspace, since what cuDNN asks for depends on its version and the device.
 
+mod deeplab;
+mod densenet;
+mod gpt;
 mod layers;
+mod lstm;
+mod optimizer;
+mod pix2pixhd;
 mod resnet;
 mod roofline;
 mod spec;
@@ -18,6 +24,7 @@ mod tape;
 pub use spec::{Domain, Parameter, SpecError};
 
 use crate::graph::OwnedGraph;
+use optimizer::Optimizer;
 use spec::Arguments;
 use tape::Tape;
 
@@ -30,6 +37,7 @@ pub struct Model {
     pub about: &'static str,
     /// Its parameters, in the order of the graph's name.
     pub parameters: &'static [Parameter],
+    optimizer: Optimizer,
     build: fn(&Arguments, &mut Tape),
 }
 
@@ -39,7 +47,17 @@ pub const fn list() -> &'static [Model] {
     &MODELS
 }
 
-static MODELS: [Model; 2] = [resnet::RESNET50, resnet::RESNET152];
+static MODELS: [Model; 9] = [
+    resnet::RESNET50,
+    resnet::RESNET152,
+    densenet::DENSENET121,
+    densenet::DENSENET169,
+    densenet::DENSENET201,
+    deeplab::DEEPLABV3PLUS,
+    pix2pixhd::PIX2PIXHD,
+    gpt::GPT,
+    lstm::LSTM,
+];
 
 /// Makes the graph of one iteration.
 ///
@@ -56,7 +74,8 @@ pub fn generate(spec: &str) -> Result<OwnedGraph, SpecError> {
         .find(|model| model.name == name)
         .ok_or_else(|| SpecError::UnknownModel(name.to_owned()))?;
     let arguments = Arguments::parse(model, parameters)?;
-    let mut tape = Tape::new(arguments.to_string(), arguments.training(), arguments.roofline());
+    let (training, roofline) = (arguments.training(), arguments.roofline());
+    let mut tape = Tape::new(arguments.to_string(), training, roofline, model.optimizer);
     (model.build)(&arguments, &mut tape);
     let graph = tape.finish();
     graph.graph().map_err(SpecError::Graph)?;

@@ -5,31 +5,23 @@
 
 use super::Model;
 use super::layers::Window;
-use super::spec::{Arguments, Domain, MEMORY_GB_S, MODE, Parameter, TFLOPS};
-use super::tape::{FLOAT_BYTES, INDEX_BYTES, Tape, Value};
-
-const BATCH: Parameter =
-    Parameter { name: "batch", default: "32", domain: Domain::Count(1 << 20), about: "images" };
-
-const IMAGE: Parameter = Parameter {
-    name: "image",
-    default: "224",
-    domain: Domain::Count(1 << 16),
-    about: "height and width of an image in pixels",
-};
+use super::optimizer::Optimizer;
+use super::spec::{Arguments, BATCH, IMAGE, MEMORY_GB_S, MODE, TFLOPS};
+use super::tape::{FLOAT_BYTES, Tape, Value};
 
 /// 50 layers.
 pub(super) const RESNET50: Model = Model {
     name: "resnet50",
-    about: "ResNet-50 (v1.5), 25,557,032 parameters",
+    about: "ResNet-50 (v1.5), 25,557,032 parameters, SGD with momentum",
     parameters: &[BATCH, IMAGE, MODE, TFLOPS, MEMORY_GB_S],
+    optimizer: Optimizer::Momentum,
     build: |arguments, tape| resnet(arguments, tape, [3, 4, 6, 3]),
 };
 
 /// 152 layers.
 pub(super) const RESNET152: Model = Model {
     name: "resnet152",
-    about: "ResNet-152 (v1.5), 60,192,808 parameters",
+    about: "ResNet-152 (v1.5), 60,192,808 parameters, SGD with momentum",
     build: |arguments, tape| resnet(arguments, tape, [3, 8, 36, 3]),
     ..RESNET50
 };
@@ -47,12 +39,9 @@ fn resnet(arguments: &Arguments, tape: &mut Tape, depths: [u64; 4]) {
             x = bottleneck(tape, &format!("layer{stage}.{block}"), x, 32 << stage, stride);
         }
     }
-    let x = tape.average_pool("avgpool", x);
+    let x = tape.global_average_pool("avgpool", x);
     let scores = tape.linear("fc", x, 1000);
-    if tape.training() {
-        let labels = tape.input("labels", [batch, 1, 1, 1], INDEX_BYTES);
-        tape.cross_entropy(scores, labels);
-    }
+    tape.learn_labels(scores);
 }
 
 /// Narrows to `width` channels, convolves, widens to four times that, and adds its input.

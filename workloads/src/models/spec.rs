@@ -30,12 +30,24 @@ pub enum Domain {
     OneOf(&'static [&'static str]),
 }
 
+/// How many images there are.
+pub(super) const BATCH: Parameter =
+    Parameter { name: "batch", default: "32", domain: Domain::Count(1 << 20), about: "images" };
+
+/// How large a square image is.
+pub(super) const IMAGE: Parameter = Parameter {
+    name: "image",
+    default: "224",
+    domain: Domain::Count(1 << 16),
+    about: "height and width of an image in pixels",
+};
+
 /// Training or inference.
 pub(super) const MODE: Parameter = Parameter {
     name: "mode",
     default: "training",
     domain: Domain::OneOf(&["training", "inference"]),
-    about: "a step with SGD and momentum, or a request",
+    about: "a training step, or a request",
 };
 
 /// The arithmetic side of the roofline.

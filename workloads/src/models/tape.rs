@@ -1,6 +1,7 @@
 //! Records a model's forward pass, and how each layer is undone; then emits the backward
 //! pass in reverse and the optimizer, in the order in which PyTorch runs them.
 
+use super::optimizer::Optimizer;
 use super::roofline::Roofline;
 use crate::graph::OwnedGraph;
 use hashbrown::HashMap;
@@ -14,6 +15,9 @@ pub(super) const INDEX_BYTES: u64 = 8;
 
 /// Batch, channels, height, width; layers without an image leave the last ones 1.
 pub(super) type Shape = [u64; 4];
+
+/// The shape of a single number.
+pub(super) const SCALAR: Shape = [1; 4];
 
 /// The number of elements; sizes too large for a graph saturate, and the graph is rejected.
 pub(super) fn elements(shape: &[u64]) -> u64 {
@@ -31,36 +35,55 @@ pub(super) struct Value {
     pub(super) differentiable: bool,
 }
 
+impl Value {
+    /// The same value, as something that no gradient flows through.
+    pub(super) const fn detached(self) -> Self {
+        Self { differentiable: false, ..self }
+    }
+}
+
 type Backward = Box<dyn FnOnce(&mut Tape)>;
+
+/// What has been recorded and is not undone yet.
+#[derive(Default)]
+pub(super) struct Pass {
+    backward: Vec<Backward>,
+    /// Trained parameters with their names.
+    parameters: Vec<(String, Value)>,
+}
 
 /// A graph under construction.
 pub(super) struct Tape {
     graph: OwnedGraph,
     roofline: Roofline,
     training: bool,
+    optimizer: Optimizer,
     /// Number of values so far.
     values: u32,
     /// The value that each tensor holds; used to catch a layer that reads what another has
     /// overwritten.
     held: HashMap<TensorId, u32>,
-    backward: Vec<Backward>,
+    pass: Pass,
     /// The gradient of each value that has one.
     gradients: HashMap<u32, TensorId>,
-    /// Trained parameters with their names.
-    parameters: Vec<(String, Value)>,
 }
 
 impl Tape {
-    pub(super) fn new(name: String, training: bool, roofline: Roofline) -> Self {
+    pub(super) fn new(
+        name: String,
+        training: bool,
+        roofline: Roofline,
+        optimizer: Optimizer,
+    ) -> Self {
         Self {
             graph: OwnedGraph::new(name),
             roofline,
             training,
+            optimizer,
             values: 0,
             held: HashMap::new(),
-            backward: Vec::new(),
+            pass: Pass::default(),
             gradients: HashMap::new(),
-            parameters: Vec::new(),
         }
     }
 
@@ -83,17 +106,23 @@ impl Tape {
 
     /// A trained parameter of single precision.
     pub(super) fn parameter(&mut self, name: String, shape: Shape) -> Value {
-        let bytes = elements(&shape).saturating_mul(FLOAT_BYTES);
-        let tensor = self.tensor(name.clone(), bytes, Kind::State);
-        let value = self.value(tensor, shape, true);
-        self.parameters.push((name, value));
+        let value = Value { differentiable: true, ..self.frozen(name.clone(), shape) };
+        self.pass.parameters.push((name, value));
         value
     }
 
-    /// A new value of single precision in a tensor of its own, for the next op to write.
-    pub(super) fn output(&mut self, name: String, shape: Shape) -> Value {
+    /// A parameter of single precision that is not trained.
+    pub(super) fn frozen(&mut self, name: String, shape: Shape) -> Value {
+        let bytes = elements(&shape).saturating_mul(FLOAT_BYTES);
+        let tensor = self.tensor(name, bytes, Kind::State);
+        self.value(tensor, shape, false)
+    }
+
+    /// A new value of single precision in a tensor of its own, for the next op to write. It
+    /// is differentiable where one of those that it is computed from is.
+    pub(super) fn output(&mut self, name: String, shape: Shape, from: &[Value]) -> Value {
         let tensor = self.floats(name, shape);
-        self.value(tensor, shape, true)
+        self.value(tensor, shape, from.iter().any(|value| value.differentiable))
     }
 
     /// The value that an op leaves in the tensor of `value`.
@@ -136,10 +165,51 @@ impl Tape {
         self.graph.push_op(name, time_ns, 0, reads, writes);
     }
 
-    /// Says how the layer just recorded is undone. Inference forgets it.
-    pub(super) fn on_backward(&mut self, undo: impl FnOnce(&mut Self) + 'static) {
-        if self.training {
-            self.backward.push(Box::new(undo));
+    /// Whether the layer that made `y` will be undone.
+    pub(super) const fn undoes(&self, y: Value) -> bool {
+        self.training && y.differentiable
+    }
+
+    /// Says how the layer that made `y` is undone, given the gradient of `y`, if it is.
+    pub(super) fn on_backward(
+        &mut self,
+        y: Value,
+        undo: impl FnOnce(&mut Self, TensorId) + 'static,
+    ) {
+        if self.undoes(y) {
+            self.pass.backward.push(Box::new(move |tape| {
+                let gradient = tape.take_gradient(y);
+                undo(tape, gradient);
+            }));
+        }
+    }
+
+    /// Says that the backward pass begins with this loss.
+    pub(super) fn minimize(&mut self, name: &str, loss: Value) {
+        let name = name.to_owned();
+        self.pass.backward.push(Box::new(move |tape| {
+            let one = tape.floats(format!("{name}.grad"), loss.shape);
+            tape.op(format!("{name}.ones_like"), 0, &[], &[one]);
+            tape.give_gradient(loss, one);
+        }));
+    }
+
+    /// Records an op of the backward pass, which writes a new gradient of each of these
+    /// values that is differentiable; the names are those of the gradients.
+    pub(super) fn undo(
+        &mut self,
+        name: String,
+        flops: u128,
+        reads: &[TensorId],
+        values: impl IntoIterator<Item = (Value, String)>,
+    ) {
+        let values = values.into_iter().filter(|(value, _)| value.differentiable);
+        let gradients: Vec<_> =
+            values.map(|(value, name)| (value, self.floats(name, value.shape))).collect();
+        let writes: Vec<_> = gradients.iter().map(|&(_, gradient)| gradient).collect();
+        self.op(name, flops, reads, &writes);
+        for (value, gradient) in gradients {
+            self.give_gradient(value, gradient);
         }
     }
 
@@ -147,43 +217,65 @@ impl Tape {
     /// are added to it in place: it must not be the gradient of another value that is still
     /// to be used.
     pub(super) fn give_gradient(&mut self, value: Value, gradient: TensorId) {
-        let Some(&sum) = self.gradients.get(&value.id) else {
+        let Some(sum) = self.gradient_to_add_to(value) else {
             self.gradients.insert(value.id, gradient);
             return;
         };
-        let users = self.gradients.values().filter(|&&held| held == sum).count();
-        assert_eq!(users, 1, "a gradient that two values share is added to");
         let name = format!("{}.add_", self.graph.tensor_names[gradient.index()]);
         self.op(name, 0, &[sum, gradient], &[sum]);
     }
 
-    /// Takes the gradient of a value, which is complete once all its users are undone.
+    /// The gradient of a value so far, for an op that adds to it in place.
     ///
     /// # Panics
-    /// The value has none: what was computed from it does not reach the loss.
-    pub(super) fn take_gradient(&mut self, value: Value) -> TensorId {
-        self.gradients.remove(&value.id).expect("every value on the tape leads to the loss")
+    /// Another value has the same gradient, and it is still to be used.
+    pub(super) fn gradient_to_add_to(&self, value: Value) -> Option<TensorId> {
+        let &sum = self.gradients.get(&value.id)?;
+        let users = self.gradients.values().filter(|&&held| held == sum).count();
+        assert_eq!(users, 1, "a gradient that two values share is added to");
+        Some(sum)
     }
 
-    /// The whole iteration: undoes the layers, last first, then updates the parameters by
-    /// stochastic gradient descent with momentum.
-    pub(super) fn finish(mut self) -> OwnedGraph {
-        for undo in std::mem::take(&mut self.backward).into_iter().rev() {
-            undo(&mut self);
+    /// Takes the gradient of a value, which is complete once all its users are undone; none
+    /// where nothing that was computed from it leads to the loss.
+    pub(super) fn find_gradient(&mut self, value: Value) -> Option<TensorId> {
+        self.gradients.remove(&value.id)
+    }
+
+    /// Takes the gradient of a value that leads to the loss.
+    ///
+    /// # Panics
+    /// It has none.
+    pub(super) fn take_gradient(&mut self, value: Value) -> TensorId {
+        self.find_gradient(value).expect("every value on the tape leads to the loss")
+    }
+
+    /// Begins a pass of its own, and returns what has been recorded so far.
+    pub(super) fn set_aside(&mut self) -> Pass {
+        std::mem::take(&mut self.pass)
+    }
+
+    /// Goes on with a pass that was set aside.
+    pub(super) fn resume(&mut self, pass: Pass) {
+        assert!(self.pass.backward.is_empty(), "the pass before is undone");
+        self.pass = pass;
+    }
+
+    /// Undoes the layers of the pass, last first, then updates its parameters.
+    pub(super) fn step(&mut self) {
+        let Pass { backward, parameters } = self.set_aside();
+        for undo in backward.into_iter().rev() {
+            undo(self);
         }
+        for (name, parameter) in parameters {
+            self.optimizer.update(self, &name, parameter);
+        }
+    }
+
+    /// The whole iteration.
+    pub(super) fn finish(mut self) -> OwnedGraph {
         if self.training {
-            for (name, weight) in std::mem::take(&mut self.parameters) {
-                let gradient = self.take_gradient(weight);
-                let bytes = elements(&weight.shape).saturating_mul(FLOAT_BYTES);
-                let momentum = self.tensor(format!("{name}.momentum"), bytes, Kind::State);
-                let weight = self.at(weight);
-                self.op(
-                    format!("{name}.sgd"),
-                    0,
-                    &[gradient, weight, momentum],
-                    &[weight, momentum],
-                );
-            }
+            self.step();
         }
         self.graph
     }
@@ -195,14 +287,14 @@ mod tests {
 
     fn tape() -> Tape {
         let roofline = Roofline { milli_tflops: 14_000, milli_gb_s: 800_000 };
-        Tape::new("test".to_owned(), true, roofline)
+        Tape::new("test".to_owned(), true, roofline, Optimizer::Momentum)
     }
 
     #[test]
     #[should_panic(expected = "a value is read after it is overwritten")]
     fn an_overwritten_value_cannot_be_read() {
         let mut tape = tape();
-        let x = tape.output("x".to_owned(), [2; 4]);
+        let x = tape.output("x".to_owned(), [2; 4], &[]);
         tape.relu("relu", x);
         tape.at(x);
     }
@@ -210,7 +302,7 @@ mod tests {
     #[test]
     fn the_second_gradient_is_added_to_the_first() {
         let mut tape = tape();
-        let x = tape.output("x".to_owned(), [2; 4]);
+        let x = tape.output("x".to_owned(), [2; 4], &[]);
         let [first, second] = ["g", "h"].map(|name| tape.floats(name.to_owned(), [2; 4]));
         tape.give_gradient(x, first);
         tape.give_gradient(x, second);
@@ -222,7 +314,7 @@ mod tests {
     #[should_panic(expected = "a gradient that two values share is added to")]
     fn a_shared_gradient_is_not_added_to() {
         let mut tape = tape();
-        let [x, y] = ["x", "y"].map(|name| tape.output(name.to_owned(), [2; 4]));
+        let [x, y] = ["x", "y"].map(|name| tape.output(name.to_owned(), [2; 4], &[]));
         let [both, one] = ["g", "h"].map(|name| tape.floats(name.to_owned(), [2; 4]));
         tape.give_gradient(x, both);
         tape.give_gradient(y, both);

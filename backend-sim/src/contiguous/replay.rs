@@ -1,0 +1,222 @@
+//! A plan's allocations and releases, in list order, in contiguous memory.
+
+use super::{Allocator, Block};
+use planner_core::plan::Place;
+use planner_core::{Graph, OpId, Part, Plan, PlanError, Step, TensorId};
+use std::fmt;
+
+/// Memory that a plan takes; bytes are each at their own peak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// The most bytes that the allocator had taken from the device.
+    pub reserved_bytes: u64,
+    /// The most bytes in blocks that were in use.
+    pub used_bytes: u64,
+    /// The most bytes that were asked for.
+    pub requested_bytes: u64,
+    /// Segments taken from the driver in the last iteration; none where the cache has
+    /// settled. Where there are some, others were given back for them, and on a real device
+    /// that waits for all work under way.
+    pub segments_per_iteration: u64,
+}
+
+impl Usage {
+    /// External fragmentation: taken from the device, though no more was ever in use at a
+    /// time.
+    #[must_use]
+    pub const fn external_bytes(&self) -> u64 {
+        self.reserved_bytes - self.used_bytes
+    }
+}
+
+/// Why a plan cannot be followed in contiguous memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// The plan moves a part of a tensor, which contiguous memory holds as a whole.
+    Part {
+        /// Where.
+        place: Place,
+        /// The tensor.
+        tensor: TensorId,
+    },
+    /// The device is full.
+    OutOfMemory {
+        /// Iterations that were completed.
+        iterations: u64,
+        /// Where in the next one.
+        place: Place,
+        /// The size of the block that was asked for.
+        bytes: u64,
+    },
+    /// The plan is not valid.
+    Plan(PlanError),
+}
+
+impl fmt::Display for ReplayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Part { place, tensor } => write!(
+                f,
+                "{place}: {tensor} is moved in parts; contiguous memory needs a strategy that \
+                 moves whole tensors: in-core, on-demand, fit, vdnn, lms or window"
+            ),
+            Self::OutOfMemory { iterations, place, bytes } => write!(
+                f,
+                "{place}, after {iterations} iterations: no room for {bytes} contiguous bytes"
+            ),
+            Self::Plan(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ReplayError {}
+
+impl From<PlanError> for ReplayError {
+    fn from(error: PlanError) -> Self {
+        Self::Plan(error)
+    }
+}
+
+/// Follows a plan for so many iterations: what it holds at the start, prefetches, what
+/// launches write, workspaces and evicts, each of which takes effect at once. The plan's
+/// arena is one block. O((steps + operands) log tensors) an iteration.
+///
+/// # Errors
+/// A plan that moves parts of tensors, that is not valid, or that does not fit.
+pub fn replay(
+    graph: &Graph<'_>,
+    plan: &Plan<'_>,
+    iterations: u64,
+    allocator: &mut impl Allocator,
+) -> Result<Usage, ReplayError> {
+    let mut walk = Walk {
+        graph,
+        plan,
+        allocator,
+        held: graph.tensors().iter().map(|_| None).collect(),
+        in_arena: vec![false; graph.tensors().len()],
+        iterations: 0,
+        requested_bytes: 0,
+        usage: Usage::default(),
+    };
+    walk.start()?;
+    for _ in 0..iterations {
+        let before = walk.allocator.segments_taken();
+        for (at, step) in (0..).zip(plan.steps) {
+            walk.step(Place::Step(at), step)?;
+        }
+        walk.iterations += 1;
+        walk.usage.segments_per_iteration = walk.allocator.segments_taken() - before;
+    }
+    Ok(walk.usage)
+}
+
+struct Walk<'w, A> {
+    graph: &'w Graph<'w>,
+    plan: &'w Plan<'w>,
+    allocator: &'w mut A,
+    /// The block of each tensor that is on the device.
+    held: Vec<Option<Block>>,
+    in_arena: Vec<bool>,
+    iterations: u64,
+    requested_bytes: u64,
+    usage: Usage,
+}
+
+impl<A: Allocator> Walk<'_, A> {
+    fn start(&mut self) -> Result<(), ReplayError> {
+        for (at, placement) in (0..).zip(self.plan.arena) {
+            let place = Place::Arena(at);
+            self.check(place, placement.tensor)?;
+            self.in_arena[placement.tensor.index()] = true;
+        }
+        if self.plan.arena_bytes > 0 {
+            self.take(Place::Arena(0), self.plan.arena_bytes)?;
+        }
+        for (at, entry) in (0..).zip(self.plan.resident_at_start) {
+            self.bring(Place::Start(at), entry.part)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, place: Place, step: &Step) -> Result<(), ReplayError> {
+        match *step {
+            Step::Prefetch(part) => self.bring(place, part),
+            Step::Launch(op) => self.launch(place, op),
+            Step::Offload(part) => self.whole(place, part).map(drop),
+            Step::Evict(part) => {
+                let tensor = self.whole(place, part)?;
+                let block = self.held[tensor.index()].take();
+                let block = block.ok_or(PlanError::NotResident(place, tensor))?;
+                self.give(block, self.graph.tensor(tensor).bytes);
+                Ok(())
+            }
+        }
+    }
+
+    fn launch(&mut self, place: Place, op: OpId) -> Result<(), ReplayError> {
+        if op.index() >= self.graph.ops().len() {
+            return Err(PlanError::UnknownOp(place, op).into());
+        }
+        for &tensor in self.graph.writes(op) {
+            if !self.in_arena[tensor.index()] && self.held[tensor.index()].is_none() {
+                let block = self.take(place, self.graph.tensor(tensor).bytes)?;
+                self.held[tensor.index()] = Some(block);
+            }
+        }
+        let workspace_bytes = self.graph.op(op).workspace_bytes;
+        if workspace_bytes > 0 {
+            let block = self.take(place, workspace_bytes)?;
+            self.give(block, workspace_bytes);
+        }
+        Ok(())
+    }
+
+    /// A tensor comes to the device, unless it lies in the arena.
+    fn bring(&mut self, place: Place, part: Part) -> Result<(), ReplayError> {
+        let tensor = self.whole(place, part)?;
+        if self.in_arena[tensor.index()] {
+            return Ok(());
+        }
+        if self.held[tensor.index()].is_some() {
+            return Err(PlanError::AlreadyResident(place, tensor).into());
+        }
+        let block = self.take(place, self.graph.tensor(tensor).bytes)?;
+        self.held[tensor.index()] = Some(block);
+        Ok(())
+    }
+
+    fn check(&self, place: Place, tensor: TensorId) -> Result<(), ReplayError> {
+        let known = tensor.index() < self.graph.tensors().len();
+        if known { Ok(()) } else { Err(PlanError::UnknownTensor(place, tensor).into()) }
+    }
+
+    /// The tensor of a part that is all of it.
+    fn whole(&self, place: Place, part: Part) -> Result<TensorId, ReplayError> {
+        let Part { tensor, first, count } = part;
+        self.check(place, tensor)?;
+        let pool = self.plan.tensor_pool.get(tensor.index()).map_or(0, |&pool| pool as usize);
+        let object_bytes = self.plan.pools.get(pool).map_or(1, |pool| pool.object_bytes.max(1));
+        let objects = self.graph.tensor(tensor).bytes.div_ceil(object_bytes);
+        let whole = part.is_whole() || (first == 0 && count == objects);
+        if whole { Ok(tensor) } else { Err(ReplayError::Part { place, tensor }) }
+    }
+
+    fn take(&mut self, place: Place, bytes: u64) -> Result<Block, ReplayError> {
+        let iterations = self.iterations;
+        let full = ReplayError::OutOfMemory { iterations, place, bytes };
+        let block = self.allocator.allocate(bytes).ok_or(full)?;
+        self.requested_bytes += bytes;
+        let peak = |most: &mut u64, now: u64| *most = now.max(*most);
+        peak(&mut self.usage.reserved_bytes, self.allocator.reserved_bytes());
+        peak(&mut self.usage.used_bytes, self.allocator.used_bytes());
+        peak(&mut self.usage.requested_bytes, self.requested_bytes);
+        Ok(block)
+    }
+
+    fn give(&mut self, block: Block, bytes: u64) {
+        self.allocator.release(block);
+        self.requested_bytes -= bytes;
+    }
+}

@@ -1,0 +1,45 @@
+//! The least period by linear programming, where that is built in.
+
+use super::grid::Column;
+use crate::failure::Failure;
+use crate::work::Setting;
+
+/// For each budget the least period of plans on pages that keep the order of the ops; none
+/// where one op alone needs more.
+#[cfg(feature = "lp")]
+pub(super) fn period_ns(
+    setting: Setting<'_>,
+    budgets: &[Column],
+) -> Result<Vec<Option<u64>>, Failure> {
+    use lp_bound::{Error, Options, Pages};
+    use std::time::Duration;
+
+    let graph = crate::proof::graph(setting.work).map_err(Failure::cannot)?;
+    let machine = &setting.machine.machine;
+    let options = Options { pages: Some(Pages::of(machine)) };
+    let bar = super::grid::progress("solving", budgets.len());
+    bar.enable_steady_tick(Duration::from_secs(1));
+    let bound_ns = |column: &Column| {
+        bar.set_message(format!("for {}", column.budget));
+        let bound = lp_bound::period_ns(&graph, machine, column.budget_bytes, options);
+        bar.inc(1);
+        match bound {
+            Ok(bound) => Ok(Some(bound.period_ns)),
+            Err(Error::Infeasible { .. }) => Ok(None),
+            Err(error) => Err(Failure::cannot(format!("--bound lp: {error}"))),
+        }
+    };
+    let bounds_ns = budgets.iter().map(bound_ns).collect();
+    bar.finish_and_clear();
+    bounds_ns
+}
+
+/// Refuses.
+#[cfg(not(feature = "lp"))]
+pub(super) fn period_ns(_: Setting<'_>, _: &[Column]) -> Result<Vec<Option<u64>>, Failure> {
+    Err(Failure::bad_input(
+        "--bound lp: this program was built without the linear program; build it with \
+         `lp-bound/with-highs cargo build --release --features lp` (cmake and libclang, which \
+         that takes, are fetched where they are missing)",
+    ))
+}

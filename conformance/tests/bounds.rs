@@ -1,0 +1,132 @@
+//! The bounds that cost next to nothing, against figures worked out by hand.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use planner_core::bounds::Order;
+use planner_core::{Kind, Machine};
+use workloads::{OwnedGraph, planning};
+
+/// One byte a nanosecond each way.
+const MACHINE: Machine = Machine {
+    device_bytes: 1 << 40,
+    host_bytes: 1 << 40,
+    chunk_bytes: 1 << 10,
+    h2d_bytes_per_s: 1_000_000_000,
+    d2h_bytes_per_s: 1_000_000_000,
+    transfer_latency_ns: 0,
+    map_ns_per_chunk: 0,
+    unmap_ns_per_chunk: 0,
+};
+
+fn bound_ns(graph: &OwnedGraph, budget_bytes: u64, order: Order) -> u64 {
+    planning::lower_bound_ns(&graph.graph().unwrap(), &MACHINE, budget_bytes, order).unwrap()
+}
+
+/// The same with a link to the host that is so slow that it alone counts, in units of its.
+fn down_ns(graph: &OwnedGraph, budget_bytes: u64, order: Order) -> u64 {
+    let machine = Machine { d2h_bytes_per_s: 1_000_000, ..MACHINE };
+    let graph = graph.graph().unwrap();
+    planning::lower_bound_ns(&graph, &machine, budget_bytes, order).unwrap() / 1000
+}
+
+const LAYERS: u64 = 100;
+
+/// Forward and backward through a chain, with other work around every op but the first one
+/// backward.
+fn chain(other: impl Fn(&mut OwnedGraph, &mut dyn FnMut(&mut OwnedGraph))) -> OwnedGraph {
+    let mut graph = OwnedGraph::new("chain");
+    let mut values = vec![graph.push_tensor("input", 7, Kind::Input)];
+    for _ in 0..LAYERS {
+        let value = graph.push_tensor("value", 1000, Kind::Temporary);
+        other(&mut graph, &mut |graph| {
+            graph.push_op("forward", 1, 0, &[*values.last().unwrap()], &[value]);
+        });
+        values.push(value);
+    }
+    let mut gradient = graph.push_tensor("gradient", 10, Kind::Temporary);
+    other(&mut graph, &mut |graph| {
+        graph.push_op("loss", 1, 0, &[*values.last().unwrap()], &[gradient]);
+    });
+    for (at, pair) in values.windows(2).rev().enumerate() {
+        let next = graph.push_tensor("gradient", 10, Kind::Temporary);
+        let mut backward = |graph: &mut OwnedGraph| {
+            graph.push_op("backward", 1, 3, &[pair[0], pair[1], gradient], &[next]);
+        };
+        match at {
+            0 => backward(&mut graph),
+            _ => other(&mut graph, &mut backward),
+        }
+        gradient = next;
+    }
+    graph
+}
+
+/// What is held while the first op backward runs, with its workspace: all values and two
+/// gradients. The input is there as well, and comes once more for what of it is not.
+const HELD_BYTES: u64 = 3 + 1000 * LAYERS + 2 * 10;
+
+#[test]
+fn activations_that_outlive_the_forward_pass_cross_both_ways() {
+    let graph = chain(|graph, op| op(graph));
+    for order in [Order::Any, Order::Given] {
+        assert_eq!(bound_ns(&graph, 5000, order), 7 + HELD_BYTES + 7 - 5000);
+        assert_eq!(bound_ns(&graph, 1 << 20, order), 2 * LAYERS + 1);
+        assert_eq!(down_ns(&graph, 5000, order), HELD_BYTES - 5000, "the input has a copy");
+    }
+}
+
+/// More ops than are looked at together, and the worst of them is not where most is alive in
+/// the given order.
+#[test]
+fn the_worst_op_is_found_among_many() {
+    let graph = chain(|graph, op| {
+        let elsewhere = graph.push_tensor("elsewhere", 5000, Kind::Temporary);
+        graph.push_op("make", 1, 0, &[], &[elsewhere]);
+        op(graph);
+        graph.push_op("use", 1, 0, &[elsewhere], &[]);
+    });
+    assert_eq!(bound_ns(&graph, 5000, Order::Any), 7 + HELD_BYTES + 7 - 5000);
+}
+
+#[test]
+fn what_another_order_avoids_binds_the_given_one_alone() {
+    let mut graph = OwnedGraph::new("pairs");
+    let values: Vec<_> =
+        (0..80).map(|_| graph.push_tensor("value", 1000, Kind::Temporary)).collect();
+    for &value in &values {
+        graph.push_op("make", 1, 0, &[], &[value]);
+    }
+    for &value in &values {
+        graph.push_op("use", 1, 0, &[value], &[]);
+    }
+    assert_eq!(bound_ns(&graph, 3000, Order::Given), 80_000 - 3000);
+    assert_eq!(bound_ns(&graph, 3000, Order::Any), 160);
+}
+
+/// Overwritten unread, a state's old value is dead, so that it need not be anywhere.
+#[test]
+fn states_are_somewhere_unless_they_are_dead() {
+    let mut graph = OwnedGraph::new("states");
+    let read = graph.push_tensor("read", 5000, Kind::State);
+    let updated = graph.push_tensor("updated", 3000, Kind::State);
+    graph.push_op("read", 1, 0, &[read], &[]);
+    graph.push_op("update", 1, 0, &[updated], &[updated]);
+    for bytes in [900, 800] {
+        let overwritten = graph.push_tensor("overwritten", bytes, Kind::State);
+        graph.push_op("overwrite", 1, 0, &[], &[overwritten]);
+        graph.push_op("read", 1, 0, &[overwritten], &[]);
+    }
+    assert_eq!(bound_ns(&graph, 6000, Order::Given), 5000 + 3000 + 900 - 6000);
+    assert_eq!(bound_ns(&graph, 6000, Order::Any), 5000 + 3000 + 900 - 6000);
+}
+
+#[test]
+fn what_overwrites_an_input_has_no_copy() {
+    let mut graph = OwnedGraph::new("input");
+    let input = graph.push_tensor("input", 4000, Kind::Input);
+    let [first, second] = [(); 2].map(|()| graph.push_tensor("value", 10, Kind::Temporary));
+    graph.push_op("read", 1, 0, &[input], &[]);
+    graph.push_op("overwrite", 1, 0, &[], &[input, first]);
+    graph.push_op("between", 1, 3000, &[first], &[second]);
+    graph.push_op("use", 1, 0, &[input, second], &[]);
+    assert_eq!(down_ns(&graph, 5000, Order::Any), 4000 + 3000 + 2 * 10 - 5000);
+}

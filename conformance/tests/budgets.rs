@@ -1,0 +1,44 @@
+//! More memory never makes `auto` slower.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use conformance::graphs::{RandomGraph, graphs, machines};
+use conformance::planners;
+use planner_core::Machine;
+use planner_core::planner::{Auto, Order, Request, Strategy as Planner};
+use proptest::prelude::*;
+use workloads::{OwnedPlan, planning};
+
+const AUTO: Planner = Planner::Auto(Auto { effort: Some(1), order: Order::Free });
+
+/// Plans from the least memory upwards, each budget so much above the one before.
+fn climb(graph: &RandomGraph, machine: Machine, step_bytes: u64) -> Result<(), TestCaseError> {
+    let graph = graph.graph();
+    let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
+    let (min_bytes, _) = planning::min_feasible(&request(0), AUTO).unwrap();
+    let mut less: Option<OwnedPlan> = None;
+    for step in 0..6 {
+        let request = request(min_bytes + step * step_bytes);
+        let plan = planners::check(&request, min_bytes, |request| {
+            planning::plan_with_more(request, AUTO, less.as_ref())
+        });
+        let plan = plan.map_err(TestCaseError::fail)?.unwrap();
+        prop_assert_eq!(plan.budget_bytes, request.budget_bytes);
+        if let Some(less) = less {
+            let (period_ns, before_ns) = (plan.predicted.period_ns, less.predicted.period_ns);
+            prop_assert!(period_ns <= before_ns, "{} after {}", period_ns, before_ns);
+        }
+        less = Some(plan);
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn more_memory_is_never_slower(
+        graph in graphs(),
+        machine in machines(),
+        step_bytes in 1..1024u64,
+    ) {
+        climb(&graph, machine, step_bytes)?;
+    }
+}

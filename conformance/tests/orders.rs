@@ -1,0 +1,83 @@
+//! Plans that run ops in a better order than the given one.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use conformance::graphs::{Layer, legal_order, training_graph, untidy_graphs};
+use planner_core::planner::{Auto, Order, Request, Strategy as Planner};
+use planner_core::{Graph, Machine, Step};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use workloads::{OwnedPlan, planning};
+
+const MACHINE: Machine = Machine {
+    device_bytes: 1 << 30,
+    host_bytes: 1 << 30,
+    chunk_bytes: 256,
+    h2d_bytes_per_s: 2_000_000_000,
+    d2h_bytes_per_s: 2_000_000_000,
+    transfer_latency_ns: 100,
+    map_ns_per_chunk: 0,
+    unmap_ns_per_chunk: 0,
+};
+
+fn plan(graph: &Graph<'_>, budget_bytes: u64, order: Order) -> OwnedPlan {
+    let request = Request { graph, machine: &MACHINE, budget_bytes };
+    planning::plan(&request, Planner::Auto(Auto { effort: None, order })).unwrap()
+}
+
+fn is_reordered(plan: &OwnedPlan) -> bool {
+    let launched = plan.steps.iter().filter_map(|step| match step {
+        Step::Launch(op) => Some(*op),
+        _ => None,
+    });
+    !launched.is_sorted()
+}
+
+/// A step of eight layers with all updates at its end needs its gradients until then.
+#[test]
+fn updates_at_the_end_are_run_earlier() {
+    let layer = Layer {
+        weight_bytes: 8192,
+        activation_bytes: 2048,
+        forward_ns: 4000,
+        workspace_bytes: 0,
+        has_momentum: true,
+    };
+    let tidy = training_graph(2048, &[layer; 8]);
+    let updates_an_input = |op: usize| op >= 8 && op % 2 == 1;
+    let keys: Vec<_> = (0..tidy.ops.len()).map(|op| u16::from(updates_an_input(op))).collect();
+    let late = tidy.in_order(&legal_order(&tidy.graph(), &keys));
+    let graph = late.graph();
+    let peak_bytes = planning::in_core_peak_bytes(&graph, &MACHINE).unwrap();
+    let given = plan(&graph, peak_bytes / 2, Order::Given);
+    let free = plan(&graph, peak_bytes / 2, Order::Free);
+    assert!(!is_reordered(&given) && is_reordered(&free));
+    assert_eq!(free.predicted.period_ns, free.predicted.compute_ns);
+    assert!(5 * given.predicted.period_ns > 7 * given.predicted.compute_ns);
+}
+
+/// The same graphs in every run. What a sample of lists comes to picks the order, so now and
+/// then the given one would have been a little better.
+#[test]
+fn untidy_graphs_gain() {
+    const GRAPHS: usize = 200;
+    let mut runner = TestRunner::deterministic();
+    let mut sample = || untidy_graphs(4..=8).new_tree(&mut runner).unwrap().current();
+    let (mut reordered, mut better, mut worse) = (0, 0, 0);
+    for _ in 0..GRAPHS {
+        let untidy = sample();
+        let graph = untidy.graph();
+        let request = Request { graph: &graph, machine: &MACHINE, budget_bytes: 0 };
+        let (least_bytes, _) =
+            planning::min_feasible(&request, Planner::Auto(Auto::default())).unwrap();
+        let peak_bytes = planning::in_core_peak_bytes(&graph, &MACHINE).unwrap();
+        let budget_bytes = least_bytes.max(peak_bytes / 2);
+        let given_ns = plan(&graph, budget_bytes, Order::Given).predicted.period_ns;
+        let free = plan(&graph, budget_bytes, Order::Free);
+        let free_ns = free.predicted.period_ns;
+        reordered += usize::from(is_reordered(&free));
+        better += usize::from(free_ns < given_ns);
+        worse += usize::from(free_ns > given_ns);
+        assert!(100 * free_ns <= 105 * given_ns, "{free_ns} {given_ns}");
+    }
+    assert!(2 * reordered > GRAPHS && better > 5 * worse, "{reordered} {better} {worse}");
+}

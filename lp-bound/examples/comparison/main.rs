@@ -1,0 +1,115 @@
+//! Every strategy beside the least possible period, on all works, links and budgets: one
+//! table in Markdown, with the works and budgets chosen by filters.
+
+mod cells;
+mod record;
+mod table;
+
+use cells::Cell;
+use clap::Parser;
+use record::Record;
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use workloads::{OwnedGraph, format, machines, models};
+
+/// Built-in models beside the graph files.
+const MODELS: [&str; 3] =
+    ["resnet50:batch=64", "resnet152:batch=64", "resnet50:batch=64,mode=inference"];
+
+/// Compares every strategy with the bound of the linear program.
+#[derive(Parser, Debug)]
+struct Arguments {
+    /// Folder of graph files (.graph.json.gz); there may be none
+    #[arg(long, default_value = "../shared/graphs")]
+    folder: PathBuf,
+    /// Only works whose names begin with one of these
+    #[arg(long, value_delimiter = ',')]
+    graphs: Vec<String>,
+    /// Built-in machines, of which only links and chunks matter here
+    #[arg(long, value_delimiter = ',', default_value = "v100-pcie3,v100-nvlink")]
+    machines: Vec<String>,
+    /// Shares of the in-core need in percent, or min
+    #[arg(long, value_delimiter = ',', default_value = "75%,50%,35%,25%,min")]
+    budgets: Vec<Budget>,
+    /// Bounds on record; what is solved is added
+    #[arg(long, default_value = "docs/bounds.json")]
+    bounds: PathBuf,
+    /// Write the table to this file [default: standard output]
+    #[arg(short, long)]
+    output: Option<PathBuf>,
+    /// Write all figures to this file as JSON
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+/// Device memory for a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Budget {
+    Percent(u64),
+    Min,
+}
+
+impl FromStr for Budget {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.strip_suffix('%').map(str::parse) {
+            Some(Ok(percent)) => Ok(Self::Percent(percent)),
+            None if text == "min" => Ok(Self::Min),
+            _ => Err("a budget is a whole percentage (35%) or min"),
+        }
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments = Arguments::parse();
+    let mut record = Record::open(&arguments.bounds)?;
+    let mut cells: Vec<Cell> = Vec::new();
+    let works = works(&arguments)?;
+    for name in &arguments.machines {
+        let machine = machines::builtin(name).ok_or_else(|| format!("no machine {name}"))?;
+        for work in &works {
+            cells.extend(cells::of(work, &machine, &arguments.budgets, &mut record)?);
+        }
+    }
+    if let Some(path) = &arguments.json {
+        fs::write(path, serde_json::to_vec_pretty(&cells)?)?;
+    }
+    let text = table::render(&cells);
+    match &arguments.output {
+        Some(path) => fs::write(path, text)?,
+        None => print!("{text}"),
+    }
+    Ok(())
+}
+
+/// The works that pass the filter.
+fn works(arguments: &Arguments) -> Result<Vec<OwnedGraph>, Box<dyn Error>> {
+    let mut works = from_folder(&arguments.folder)?;
+    for spec in MODELS {
+        works.push(OwnedGraph { name: spec.to_owned(), ..models::generate(spec)? });
+    }
+    let wanted = &arguments.graphs;
+    works.retain(|work| {
+        wanted.is_empty() || wanted.iter().any(|start| work.name.starts_with(start))
+    });
+    Ok(works)
+}
+
+fn from_folder(folder: &Path) -> Result<Vec<OwnedGraph>, Box<dyn Error>> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        eprintln!("skipped: there is no folder {}", folder.display());
+        return Ok(Vec::new());
+    };
+    let mut works = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.to_string_lossy().ends_with(".graph.json.gz") {
+            works.push(format::read_graph(&format::load(&path)?)?);
+        }
+    }
+    works.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(works)
+}

@@ -1,0 +1,172 @@
+//! The comparison in Markdown.
+
+use crate::cells::{COLUMNS, Cell, Planned};
+use std::fmt::Write;
+
+const HEAD: &str = "\
+# How near `auto` is to the best
+
+Written by
+
+    cargo run --release -p lp-bound --example comparison -- -o docs/comparison.md
+
+which plans everything below, proves each plan safe, and takes the bounds from
+[bounds.json](bounds.json). Bounds that are not there are solved and added with HiGHS:
+`lp-bound/with-highs cargo run --release -p lp-bound --features highs --example comparison`.
+`--graphs`, `--machines` and `--budgets` choose a part; graph files come from `--folder`.
+
+- *Budgets* are relative to the in-core need; `min` is the least that `auto` can do with.
+  Under † the budget is less than twice what the largest op needs. What no plan can meet is
+  left out. `in-core` has no column, since it fits none of these budgets.
+- All other figures are periods over compute.
+- *Bound* is the linear program of [bounds.md](bounds.md) for the given order of the ops, with
+  pages: no plan that keeps the order is below. Not every bound can be attained: the program
+  knows no latency and moves bytes one by one.
+- *Gap* is how far the period left of it is above the bound.
+- `auto` may run the ops in another order, and then be below that bound.
+- `auto` with more memory is never slower: where it would be, its plan for less is handed on.
+";
+
+const TAIL: &str = "
+## What holds `auto` back in the given order
+
+From the timelines of `plan --trace`, and from the program with the choice of a plan fixed:
+
+- *Latency.* The program knows none; a plan pays 10 µs a transfer. At 75 % and 12 GB/s the 360
+  transfers of `resnet50_et` take 3.3 % of the period in latencies, the 518 of
+  `densenet121-b64` 1.6 %.
+- *The turn from forward to backward.* Downloads are done, and uploads wait for memory: for
+  about 3 % of the period both links idle (`resnet50_et`, 50 %). The program leaves room there
+  by moving what comes back only at the end of the iteration, beside the last downloads.
+- *The choice of gaps.* With the choice fixed, the program needs 1.195 instead of 1.192
+  (`resnet50_et`, 75 %), 2.784 instead of 2.731 (50 %), 4.353 instead of 4.319 (25 %), and
+  1.518 instead of 1.489 (`densenet121-b64`, 75 %).
+- *Few pages.* The tensors of `linear_et` have one or two pages; at 75 % 29 of them are too many:
+  what moves is rounded up, and the last page of an op in need is waited for in full. The
+  same goes for `resnet50:batch=64` at 75 %, whose parts are too few to fill the links evenly.
+- *At the minimum* one op takes the whole pool, so that nothing is there ahead of it.
+";
+
+/// Everything, from the works to the gaps.
+pub(crate) fn render(cells: &[Cell]) -> String {
+    let mut text = HEAD.to_owned() + "\n" + &works(cells);
+    for cells in cells.chunk_by(|one, other| one.machine == other.machine) {
+        let gigabytes = cells[0].link_bytes_per_s as f64 / 1e9;
+        // A string takes every write.
+        let _ = writeln!(text, "\n## {gigabytes} GB/s each way (`{}`)\n", cells[0].machine);
+        text += &periods(cells);
+    }
+    text + "\n## Gaps\n\n" + &gaps(cells) + TAIL
+}
+
+fn row(cells: impl IntoIterator<Item = String>) -> String {
+    cells.into_iter().fold(String::new(), |row, cell| row + "| " + &cell + " ") + "|\n"
+}
+
+/// A table whose first columns hold words and all others numbers.
+fn table(words: usize, head: &[&str], rows: impl IntoIterator<Item = String>) -> String {
+    let rule = (0..head.len()).map(|at| if at < words { "|---" } else { "|--:" });
+    let head = row(head.iter().map(|&title| title.to_owned()));
+    head + &rule.collect::<String>() + "|\n" + &rows.into_iter().collect::<String>()
+}
+
+fn works(cells: &[Cell]) -> String {
+    let mut shown: Vec<&str> = Vec::new();
+    let mut rows = Vec::new();
+    for cell in cells {
+        if shown.contains(&cell.graph.as_str()) {
+            continue;
+        }
+        shown.push(&cell.graph);
+        let megabytes = |bytes: u64| format!("{:.0}", bytes as f64 / 1e6);
+        rows.push(row([
+            format!("`{}`", cell.graph),
+            cell.ops.to_string(),
+            format!("{:.1}", cell.compute_ns as f64 / 1e6),
+            megabytes(cell.in_core_peak_bytes),
+            megabytes(cell.largest_op_bytes),
+        ]));
+    }
+    table(1, &["work", "ops", "compute, ms", "in-core, MB", "largest op, MB"], rows)
+}
+
+/// The cells of one machine.
+fn periods(cells: &[Cell]) -> String {
+    let mut head = vec!["work", "budget", "bound"];
+    for column in &COLUMNS {
+        head.push(column.title);
+        head.extend(column.gap.then_some("gap"));
+    }
+    let mut rows = Vec::new();
+    for cells in cells.chunk_by(|one, other| one.graph == other.graph) {
+        for (at, cell) in cells.iter().enumerate() {
+            let graph = if at == 0 { format!("`{}`", cell.graph) } else { String::new() };
+            let mut line = vec![graph, budget(cell), relative(cell, cell.lp_bound_ns)];
+            for (column, plan) in COLUMNS.iter().zip(&cell.plans) {
+                let none = || "–".to_owned();
+                line.push(plan.map_or_else(none, |plan| relative(cell, plan.period_ns)));
+                if column.gap {
+                    line.push(plan.map_or_else(none, |plan| percent(gap(cell, plan))));
+                }
+            }
+            rows.push(row(line));
+        }
+    }
+    table(1, &head, rows)
+}
+
+fn budget(cell: &Cell) -> String {
+    let label = cell.percent.map_or_else(|| "min".to_owned(), |percent| format!("{percent} %"));
+    if is_tight(cell) { label + " †" } else { label }
+}
+
+fn is_tight(cell: &Cell) -> bool {
+    cell.budget_bytes < cell.largest_op_bytes.saturating_mul(2)
+}
+
+fn relative(cell: &Cell, ns: u64) -> String {
+    format!("{:.3}", ns as f64 / cell.compute_ns as f64)
+}
+
+fn gap(cell: &Cell, plan: Planned) -> f64 {
+    plan.period_ns as f64 / cell.lp_bound_ns as f64 - 1.0
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+/// Median and worst gaps, by machine and by how tight the budget is.
+fn gaps(cells: &[Cell]) -> String {
+    let mut rows = Vec::new();
+    for (at, column) in COLUMNS.iter().enumerate().filter(|(_, column)| column.gap) {
+        for cells in cells.chunk_by(|one, other| one.machine == other.machine) {
+            for (name, is_in) in GROUPS {
+                let mut gaps: Vec<_> = cells
+                    .iter()
+                    .filter(|cell| is_in(cell))
+                    .filter_map(|cell| Some((gap(cell, cell.plans[at]?), cell)))
+                    .collect();
+                gaps.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+                let Some(&(worst, cell)) = gaps.last() else { continue };
+                rows.push(row([
+                    format!("{} on `{}`", column.title, cells[0].machine),
+                    name.to_owned(),
+                    format!("`{}`, {}", cell.graph, budget(cell)),
+                    gaps.len().to_string(),
+                    percent((gaps[(gaps.len() - 1) / 2].0 + gaps[gaps.len() / 2].0) / 2.0),
+                    percent(worst),
+                ]));
+            }
+        }
+    }
+    table(3, &["strategy", "budgets", "worst at", "cells", "median", "worst"], rows)
+}
+
+type Group = (&'static str, fn(&Cell) -> bool);
+
+const GROUPS: [Group; 3] = [
+    ("at least twice the largest op", |cell| cell.percent.is_some() && !is_tight(cell)),
+    ("less", |cell| cell.percent.is_some() && is_tight(cell)),
+    ("min", |cell| cell.percent.is_none()),
+];

@@ -1,0 +1,246 @@
+//! What must cross each link in whatever order the ops run; `docs/bounds.md` has the proof.
+//!
+//! Any op gives such a bound. Up to 64 are looked at together, so that a word holds one bit
+//! for each.
+
+use super::Alive;
+use crate::graph::{Graph, Kind, OpId, Tensor, TensorId};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+const OPS: usize = u64::BITS as usize;
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    let choice = Alive::touched_scratch_words(limits);
+    let lives = words::<u8>(limits.tensors)
+        + words::<u64>(limits.ops)
+        + 2 * words::<u64>(limits.tensors)
+        + words::<[u64; 3]>(limits.tensors);
+    if choice > lives { choice } else { lives }
+}
+
+/// The least bytes that cross each link in one iteration: the worst of some ops, one of each
+/// stretch of the given order; then of the stretch around the worst, down to single ops.
+pub(super) fn link_bytes(
+    graph: &Graph<'_>,
+    budget_bytes: u64,
+    scratch: &mut Scratch<'_>,
+) -> Result<(u64, u64), OutOfScratch> {
+    let (mut up_bytes, mut down_bytes) = (0, 0);
+    let (mut first, mut length) = (0, graph.ops().len());
+    loop {
+        let chosen = Chosen::new(graph, first, length.div_ceil(OPS), scratch)?;
+        let held = Held::new(graph, &chosen, scratch)?;
+        let mut worst = (0, 0);
+        for (at, (up, down)) in held.up_bytes.into_iter().zip(held.down_bytes).enumerate() {
+            (up_bytes, down_bytes) = (up_bytes.max(up), down_bytes.max(down));
+            worst = worst.max((up.saturating_add(down), at));
+        }
+        if chosen.stretch <= 1 {
+            let up_bytes = up_bytes.saturating_sub(budget_bytes);
+            let down_bytes = down_bytes.saturating_sub(budget_bytes);
+            return Ok((up_bytes.saturating_add(held.arriving_bytes), down_bytes));
+        }
+        first += worst.1 * chosen.stretch;
+        length = chosen.stretch;
+    }
+}
+
+/// Of each of up to 64 stretches of the given order, the op around which most is alive.
+struct Chosen {
+    first: usize,
+    stretch: usize,
+    ops: [Option<OpId>; OPS],
+}
+
+impl Chosen {
+    fn new(
+        graph: &Graph<'_>,
+        first: usize,
+        stretch: usize,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Self, OutOfScratch> {
+        let size_bytes = |tensor| graph.tensor(tensor).bytes;
+        let mut scratch = scratch.reborrow();
+        let alive = Alive::touched(graph, size_bytes, &mut scratch)?;
+        let mut chosen = Self { first, stretch, ops: [None; OPS] };
+        let mut most_bytes = [0; OPS];
+        for (op, live_bytes) in graph.op_ids().zip(alive.bytes(graph)) {
+            let Some(at) = chosen.at(op) else { continue };
+            if chosen.ops[at].is_none() || live_bytes > most_bytes[at] {
+                (chosen.ops[at], most_bytes[at]) = (Some(op), live_bytes);
+            }
+        }
+        Ok(chosen)
+    }
+
+    /// The stretch that an op is in.
+    fn at(&self, op: OpId) -> Option<usize> {
+        let at = op.index().checked_sub(self.first)? / self.stretch.max(1);
+        (at < OPS).then_some(at)
+    }
+
+    /// The bit of an op, if it is chosen.
+    fn bit(&self, op: OpId) -> u64 {
+        self.at(op).filter(|&at| self.ops[at] == Some(op)).map_or(0, |at| 1 << at)
+    }
+}
+
+const READ: u8 = 1;
+const WRITTEN: u8 = 2;
+/// Some op overwrites the tensor without reading it: until then its value may be dead.
+const OVERWRITTEN: u8 = 4;
+/// The value comes from the host, if it is an input's: the first to touch it reads it.
+const ARRIVES: u8 = 8;
+
+/// For each chosen op, the bytes that are on the device or on the host while it runs, and that
+/// have to cross a link once an iteration for every byte that is on the host.
+struct Held {
+    up_bytes: [u64; OPS],
+    down_bytes: [u64; OPS],
+    /// What crosses in any case.
+    arriving_bytes: u64,
+}
+
+impl Held {
+    fn new(
+        graph: &Graph<'_>,
+        chosen: &Chosen,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Self, OutOfScratch> {
+        let mut scratch = scratch.reborrow();
+        let flags = flags(graph, &mut scratch)?;
+        let arrives = |tensor: &TensorId| {
+            graph.tensor(*tensor).kind == Kind::Input && flags[tensor.index()] & ARRIVES != 0
+        };
+        let arriving_bytes = sum_bytes(graph, graph.tensor_ids().filter(arrives));
+        let mut held = Self { up_bytes: [0; OPS], down_bytes: [0; OPS], arriving_bytes };
+        held.add_states(graph, flags, chosen);
+        held.add_lives(graph, flags, chosen, &mut scratch)?;
+        Ok(held)
+    }
+
+    /// Workspaces and states. A state that some op overwrites unread may be dead wherever it
+    /// is not touched.
+    fn add_states(&mut self, graph: &Graph<'_>, flags: &[u8], chosen: &Chosen) {
+        for (held_bytes, moves) in [(&mut self.up_bytes, READ), (&mut self.down_bytes, WRITTEN)] {
+            let is_state = |tensor: &TensorId| graph.tensor(*tensor).kind == Kind::State;
+            let lives = |tensor: &TensorId| flags[tensor.index()] & (moves | OVERWRITTEN) == moves;
+            let living = graph.tensor_ids().filter(is_state).filter(lives);
+            let living_bytes = sum_bytes(graph, living);
+            for (held_bytes, &op) in held_bytes.iter_mut().zip(&chosen.ops) {
+                let Some(op) = op else { continue };
+                let others = graph.touches(op).filter(is_state).filter(|tensor| !lives(tensor));
+                let own_bytes = graph.op(op).workspace_bytes;
+                *held_bytes =
+                    living_bytes.saturating_add(own_bytes).saturating_add(sum_bytes(graph, others));
+            }
+        }
+    }
+
+    /// Inputs and temporaries.
+    fn add_lives(
+        &mut self,
+        graph: &Graph<'_>,
+        flags: &mut [u8],
+        chosen: &Chosen,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), OutOfScratch> {
+        let tensors = graph.tensors().len();
+        let (writer, readers) = (scratch.take(tensors, 0u64)?, scratch.take(tensors, 0u64)?);
+        let mut reached = Reached { writer, readers };
+        let after = scratch.take(graph.ops().len(), 0u64)?;
+        for op in graph.op_ids().rev() {
+            after[op.index()] = reached.step(graph, op, chosen.bit(op));
+        }
+        reached.writer.fill(0);
+        reached.readers.fill(0);
+        let lives = scratch.take(tensors, [0u64; 3])?;
+        for op in graph.op_ids() {
+            let bit = chosen.bit(op);
+            let touch = [after[op.index()], reached.step(graph, op, bit), bit];
+            for &tensor in graph.writes(op) {
+                if !graph.reads(op).contains(&tensor) {
+                    let life = core::mem::take(&mut lives[tensor.index()]);
+                    self.add_life(graph, tensor, life, flags[tensor.index()]);
+                    flags[tensor.index()] &= !ARRIVES;
+                }
+            }
+            for tensor in graph.touches(op) {
+                for (bits, touch) in lives[tensor.index()].iter_mut().zip(touch) {
+                    *bits |= touch;
+                }
+            }
+        }
+        for (tensor, &life) in graph.tensor_ids().zip(&*lives) {
+            self.add_life(graph, tensor, life, flags[tensor.index()]);
+        }
+        Ok(())
+    }
+
+    /// A value from where it begins until it is overwritten unread: the chosen ops that come
+    /// after one of its touches in every order, before one, and that are one.
+    fn add_life(&mut self, graph: &Graph<'_>, tensor: TensorId, life: [u64; 3], flags: u8) {
+        let Tensor { bytes, kind } = graph.tensor(tensor);
+        if kind == Kind::State {
+            return;
+        }
+        let [after, before, touched] = life;
+        let alive = after & before;
+        // What arrived leaves for nothing.
+        let dirty = if flags & ARRIVES == 0 { alive } else { touched };
+        for (held_bytes, mut bits) in [(&mut self.up_bytes, alive), (&mut self.down_bytes, dirty)] {
+            while bits != 0 {
+                let held_bytes = &mut held_bytes[bits.trailing_zeros() as usize];
+                *held_bytes = held_bytes.saturating_add(bytes);
+                bits &= bits - 1;
+            }
+        }
+    }
+}
+
+fn flags<'a>(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<&'a mut [u8], OutOfScratch> {
+    let flags = scratch.take(graph.tensors().len(), 0u8)?;
+    for op in graph.op_ids() {
+        for tensor in graph.reads(op) {
+            let flags = &mut flags[tensor.index()];
+            *flags |= if *flags == 0 { READ | ARRIVES } else { READ };
+        }
+        for tensor in graph.writes(op) {
+            let overwrites = !graph.reads(op).contains(tensor);
+            flags[tensor.index()] |= if overwrites { WRITTEN | OVERWRITTEN } else { WRITTEN };
+        }
+    }
+    Ok(flags)
+}
+
+fn sum_bytes(graph: &Graph<'_>, tensors: impl Iterator<Item = TensorId>) -> u64 {
+    tensors.fold(0, |sum, tensor| sum.saturating_add(graph.tensor(tensor).bytes))
+}
+
+/// Ops walked in one direction: the chosen ops that the nearest writer of each tensor has
+/// behind it, and those that the tensor's readers have.
+struct Reached<'a> {
+    writer: &'a mut [u64],
+    readers: &'a mut [u64],
+}
+
+impl Reached<'_> {
+    /// The chosen ops that every order keeps behind the next op, itself included: an op stays
+    /// on its side of each write of what it touches, and a write of each touch.
+    fn step(&mut self, graph: &Graph<'_>, op: OpId, bit: u64) -> u64 {
+        let mut reached = bit;
+        for tensor in graph.operands_of(op) {
+            reached |= self.writer[tensor.index()];
+        }
+        for tensor in graph.writes(op) {
+            reached |= self.readers[tensor.index()];
+        }
+        for tensor in graph.writes(op) {
+            self.writer[tensor.index()] = reached;
+        }
+        for tensor in graph.reads(op) {
+            self.readers[tensor.index()] |= reached;
+        }
+        reached
+    }
+}

@@ -1,0 +1,104 @@
+//! What must cross each link when the ops run in the given order.
+
+use super::Alive;
+use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    3 * words::<u32>(limits.tensors)
+        + words::<u8>(limits.tensors)
+        + 2 * Alive::scratch_words(limits)
+}
+
+/// The least bytes that cross each link in one iteration.
+///
+/// At any op, the values that are alive and the states fit into the budget or lie, for the
+/// excess, on the host. A temporary that is alive there has crossed the link to the host
+/// and comes back; so does a state that is read, and one that is written has crossed to the
+/// host (states that some op overwrites unread are left out: they may be dead there); an
+/// input comes back if it was read before. Besides, each input that is read crosses once.
+pub(super) fn link_bytes(
+    graph: &Graph<'_>,
+    budget_bytes: u64,
+    scratch: &mut Scratch<'_>,
+) -> Result<(u64, u64), OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let mut walk = Backwards::new(graph, &mut scratch)?;
+    let mut down = Alive::new(graph, &mut scratch)?;
+    let mut up = Alive::new(graph, &mut scratch)?;
+    for op in graph.op_ids().rev() {
+        walk.op(graph, op, |tensor, first, last| {
+            let data = graph.tensor(tensor);
+            if data.kind == Kind::Temporary {
+                down.add(data.bytes, first, last);
+                up.add(data.bytes, first, last);
+            }
+        });
+    }
+    let (mut input_bytes, mut up_states, mut down_states) = (0u64, 0u64, 0u64);
+    for tensor in graph.tensor_ids() {
+        let data = graph.tensor(tensor);
+        let (first, last) = (walk.first_read[tensor.index()], walk.last_read[tensor.index()]);
+        let flags = walk.flags[tensor.index()];
+        if data.kind == Kind::Input && last != NONE {
+            input_bytes += data.bytes;
+            up.add(data.bytes, first, last);
+        }
+        if data.kind == Kind::State && flags & OVERWRITTEN == 0 {
+            up_states += if last == NONE { 0 } else { data.bytes };
+            down_states += if flags & WRITTEN == 0 { 0 } else { data.bytes };
+        }
+    }
+    let excess_bytes = |alive: &Alive<'_>, states_bytes: u64| {
+        alive.peak_bytes(graph).saturating_add(states_bytes).saturating_sub(budget_bytes)
+    };
+    let up_bytes = input_bytes.saturating_add(excess_bytes(&up, up_states));
+    Ok((up_bytes, excess_bytes(&down, down_states)))
+}
+
+/// Marks what each tensor's value is needed for, from the last op to the first.
+struct Backwards<'a> {
+    /// The last read of the value that a tensor holds here.
+    last_read: &'a mut [u32],
+    first_read: &'a mut [u32],
+    read_by: &'a mut [u32],
+    flags: &'a mut [u8],
+}
+
+const NONE: u32 = u32::MAX;
+const WRITTEN: u8 = 1;
+/// Some op overwrites the tensor without reading it: until then its value may be dead.
+const OVERWRITTEN: u8 = 2;
+
+impl<'a> Backwards<'a> {
+    fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+        let tensors = graph.tensors().len();
+        Ok(Self {
+            last_read: scratch.take(tensors, NONE)?,
+            first_read: scratch.take(tensors, NONE)?,
+            read_by: scratch.take(tensors, NONE)?,
+            flags: scratch.take(tensors, 0u8)?,
+        })
+    }
+
+    fn op(&mut self, graph: &Graph<'_>, op: OpId, mut alive: impl FnMut(TensorId, u32, u32)) {
+        for &tensor in graph.reads(op) {
+            self.read_by[tensor.index()] = op.0;
+        }
+        for &tensor in graph.writes(op) {
+            self.flags[tensor.index()] |= WRITTEN;
+            if self.read_by[tensor.index()] != op.0 {
+                self.flags[tensor.index()] |= OVERWRITTEN;
+                let last = core::mem::replace(&mut self.last_read[tensor.index()], NONE);
+                if last != NONE {
+                    alive(tensor, op.0, last);
+                }
+            }
+        }
+        for &tensor in graph.reads(op) {
+            let last = &mut self.last_read[tensor.index()];
+            *last = if *last == NONE { op.0 } else { *last };
+            self.first_read[tensor.index()] = op.0;
+        }
+    }
+}

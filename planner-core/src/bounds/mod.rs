@@ -1,0 +1,140 @@
+//! What no plan can do without: the memory of running in-core, and a least period.
+
+mod any_order;
+mod given_order;
+
+use crate::graph::{Graph, Kind, TensorId};
+use crate::machine::{Machine, transmission_ns};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+/// Words of scratch that the functions here ask for, each.
+#[must_use]
+pub const fn scratch_words(limits: &Limits) -> usize {
+    let (given, any) = (given_order::scratch_words(limits), any_order::scratch_words(limits));
+    // Each more than `in_core_peak_bytes` takes.
+    if given > any { given } else { any }
+}
+
+/// The device memory that the work takes with everything resident: the most, over the ops
+/// in the given order, of all states, the inputs and temporaries between their first and
+/// last touch, and the workspace. Tensors of at least half a chunk count in whole chunks.
+/// O(operands).
+///
+/// # Errors
+/// Scratch that is too small.
+pub fn in_core_peak_bytes(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    scratch: &mut Scratch<'_>,
+) -> Result<u64, OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let size_bytes = |tensor: TensorId| {
+        let bytes = graph.tensor(tensor).bytes;
+        match bytes >= machine.chunk_bytes.div_ceil(2) {
+            true => machine.round_up_to_chunks(bytes).unwrap_or(bytes),
+            false => bytes,
+        }
+    };
+    let states = graph.tensor_ids().filter(|&tensor| graph.tensor(tensor).kind == Kind::State);
+    let state_bytes = states.fold(0u64, |sum, state| sum.saturating_add(size_bytes(state)));
+    let peak_bytes = Alive::touched(graph, size_bytes, &mut scratch)?.peak_bytes(graph);
+    Ok(state_bytes.saturating_add(peak_bytes))
+}
+
+/// Which plans a bound is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Those that run the ops in the given order.
+    Given,
+    /// All.
+    Any,
+}
+
+/// A period that no plan in such an order can beat: the larger of compute and what must
+/// cross each link within a budget. Sizes count exactly, so pages and parts of tensors are
+/// no way around it. O(operands + 64 tensors); `docs/bounds.md` has the proof.
+///
+/// # Errors
+/// Scratch that is too small.
+pub fn period_ns(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    budget_bytes: u64,
+    order: Order,
+    scratch: &mut Scratch<'_>,
+) -> Result<u64, OutOfScratch> {
+    let (mut up_bytes, mut down_bytes) = any_order::link_bytes(graph, budget_bytes, scratch)?;
+    if order == Order::Given {
+        let (up, down) = given_order::link_bytes(graph, budget_bytes, scratch)?;
+        (up_bytes, down_bytes) = (up_bytes.max(up), down_bytes.max(down));
+    }
+    let link_ns = |bytes, bytes_per_s| transmission_ns(bytes, bytes_per_s).unwrap_or(u64::MAX);
+    Ok(graph
+        .compute_ns()
+        .max(link_ns(up_bytes, machine.h2d_bytes_per_s))
+        .max(link_ns(down_bytes, machine.d2h_bytes_per_s)))
+}
+
+/// For each op, the bytes that come alive with it less those that died before it, modulo
+/// 2^64: the running sum is exact, since all sizes together fit into 64 bits.
+struct Alive<'a> {
+    change: &'a mut [u64],
+}
+
+impl<'a> Alive<'a> {
+    fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+        Ok(Self { change: scratch.take(graph.ops().len() + 1, 0u64)? })
+    }
+
+    /// Inputs and temporaries, each from its first touch to its last.
+    fn touched(
+        graph: &Graph<'_>,
+        size_bytes: impl Fn(TensorId) -> u64,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let mut alive = Self::new(graph, scratch)?;
+        let mut scratch = scratch.reborrow();
+        let first = scratch.take(graph.tensors().len(), u32::MAX)?;
+        let last = scratch.take(graph.tensors().len(), 0u32)?;
+        for op in graph.op_ids() {
+            for tensor in graph.operands_of(op) {
+                first[tensor.index()] = first[tensor.index()].min(op.0);
+                last[tensor.index()] = op.0;
+            }
+        }
+        for tensor in graph.tensor_ids() {
+            let (first, last) = (first[tensor.index()], last[tensor.index()]);
+            if graph.tensor(tensor).kind != Kind::State && first <= last {
+                alive.add(size_bytes(tensor), first, last);
+            }
+        }
+        Ok(alive)
+    }
+
+    const fn scratch_words(limits: &Limits) -> usize {
+        words::<u64>(limits.ops + 1)
+    }
+
+    const fn touched_scratch_words(limits: &Limits) -> usize {
+        Self::scratch_words(limits) + 2 * words::<u32>(limits.tensors)
+    }
+
+    fn add(&mut self, bytes: u64, first: u32, last: u32) {
+        let (first, after) = (first as usize, last as usize + 1);
+        self.change[first] = self.change[first].wrapping_add(bytes);
+        self.change[after] = self.change[after].wrapping_sub(bytes);
+    }
+
+    /// The bytes alive during each op, its workspace included.
+    fn bytes(&self, graph: &Graph<'_>) -> impl Iterator<Item = u64> {
+        let live = self.change.iter().scan(0u64, |live, &change| {
+            *live = live.wrapping_add(change);
+            Some(*live)
+        });
+        live.zip(graph.ops()).map(|(live, op)| live.saturating_add(op.workspace_bytes))
+    }
+
+    fn peak_bytes(&self, graph: &Graph<'_>) -> u64 {
+        self.bytes(graph).max().unwrap_or(0)
+    }
+}

@@ -1,0 +1,270 @@
+//! How much of each tensor moves in each gap, so that every op fits.
+//!
+//! A covering problem: at each op, what is away must make up for what exceeds the pool.
+//! Gaps are taken by density (weight of the ops that they relieve, per time of transfer)
+//! until no op exceeds the pool, the last one only in part; then what later gaps have made
+//! needless is given back, the least dense first. The weights start as the times of the ops
+//! and are lowered where memory turned out to be left over, so that from one choice to the
+//! next they approach the prices of memory in the linear program (multiplicative weights:
+//! Plotkin, Shmoys and Tardos, "Fast approximation algorithms for fractional packing and
+//! covering problems", 1995).
+
+use super::Request;
+use super::builder::Stuck;
+use super::gaps::{Gaps, Span};
+use super::heap::Heap;
+use super::memory::Memory;
+use super::pressure::{FULL, Pressures};
+use super::tree::MinTree;
+use crate::graph::Op;
+use crate::machine::Direction;
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+/// How gaps are weighed against each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Weight {
+    /// Weight of the ops relieved, per time of transfer.
+    Density,
+    /// The longest first: what is used again last leaves first.
+    Length,
+}
+
+/// Left over memory, as a fraction of the pool, that halves the weight of an op.
+const HALVES: u64 = 50;
+
+/// The part of an iteration, as a fraction, over which the pressure at a gap's ends is taken.
+const NEAR: usize = 32;
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    Gaps::working_words(limits)
+        + Heap::scratch_words(limits.operands)
+        + 4 * words::<u64>(limits.ops + 1)
+}
+
+/// Chooses what moves so that every op fits, with `spare` objects left free where the op
+/// itself allows that, by the pressures in use; notes how much memory is left over.
+/// O(gaps × log) for each time a gap is weighed.
+pub(super) fn choose(
+    request: &Request<'_>,
+    memory: &Memory<'_>,
+    gaps: &mut Gaps<'_>,
+    (spare, weight): (u64, Weight),
+    pressures: &mut Pressures<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Result<(), Stuck>, OutOfScratch> {
+    let ops = request.graph.ops();
+    let mut scratch = scratch.reborrow();
+    gaps.clear();
+    let slack = gaps.slack(request, memory, spare, &mut scratch)?;
+    let used = &pressures.used;
+    // An op without a time still counts.
+    let tight = |(at, op): (usize, &Op)| match slack.min(at, at + 1) {
+        ..0 => (op.time_ns.max(1) as f64 * f64::from(used.memory[at])).max(1.0) as u64,
+        0.. => 0,
+    };
+    let relief = sums(ops.iter().enumerate().map(tight), &mut scratch)?;
+    let length_ns = sums(ops.iter().map(|op| op.time_ns), &mut scratch)?;
+    let up = sums(used.up.iter().copied().map(u64::from), &mut scratch)?;
+    let down = sums(used.down.iter().copied().map(u64::from), &mut scratch)?;
+    let heap = Heap::new(gaps.len(), &mut scratch)?;
+    let scale = Scale { request, memory, weight, relief, length_ns, up, down };
+    let mut choice = Choice { scale, gaps, slack, heap };
+    if let Err(stuck) = choice.cover() {
+        return Ok(Err(stuck));
+    }
+    choice.give_back();
+    let halves = (memory.pool_objects / HALVES).max(1);
+    for (at, (seen, used)) in pressures.seen.memory.iter_mut().zip(&*used.memory).enumerate() {
+        let left = choice.slack.min(at, at + 1).max(0);
+        *seen = used / (1.0 + left as f32 / halves as f32);
+    }
+    Ok(Ok(()))
+}
+
+/// What gaps are weighed with.
+#[derive(Clone, Copy)]
+struct Scale<'s> {
+    request: &'s Request<'s>,
+    memory: &'s Memory<'s>,
+    weight: Weight,
+    /// Weight of the ops so far that exceed the pool if nothing moves.
+    relief: &'s [u64],
+    /// Time of all ops so far.
+    length_ns: &'s [u64],
+    /// Pressure on each link, summed over the ops so far.
+    up: &'s [u64],
+    down: &'s [u64],
+}
+
+/// A choice in the making.
+struct Choice<'c, 'g> {
+    scale: Scale<'c>,
+    gaps: &'c mut Gaps<'g>,
+    /// Objects left at each op.
+    slack: MinTree<'c>,
+    heap: Heap<'c>,
+}
+
+impl Choice<'_, '_> {
+    /// Takes gaps, the densest first, until every op fits.
+    fn cover(&mut self) -> Result<(), Stuck> {
+        for slot in 0..self.gaps.len() {
+            self.queue(slot);
+        }
+        while self.slack.least() < 0 {
+            let Some((_, slot)) = self.heap.pop() else { return Err(Stuck::NoRoom) };
+            let slot = slot as usize;
+            let Some((key, objects)) = self.weigh(slot) else { continue };
+            if self.heap.top().is_some_and(|(top, _)| top < key) {
+                self.heap.push(key, slot as u32);
+                continue;
+            }
+            self.set_moved(slot, self.gaps.moved(slot) + objects);
+            self.queue(slot);
+        }
+        Ok(())
+    }
+
+    fn queue(&mut self, slot: usize) {
+        if let Some((key, _)) = self.weigh(slot) {
+            self.heap.push(key, slot as u32);
+        }
+    }
+
+    /// Gives back what need not move, the least dense first.
+    fn give_back(&mut self) {
+        while self.heap.pop().is_some() {}
+        for slot in 0..self.gaps.len() {
+            self.queue_needless(slot);
+        }
+        while let Some((_, slot)) = self.heap.pop() {
+            let slot = slot as usize;
+            let Some((_, objects)) = self.needless(slot) else { continue };
+            self.set_moved(slot, self.gaps.moved(slot) - objects);
+            self.queue_needless(slot);
+        }
+    }
+
+    fn queue_needless(&mut self, slot: usize) {
+        if let Some((key, _)) = self.needless(slot) {
+            self.heap.push(key, slot as u32);
+        }
+    }
+
+    fn set_moved(&mut self, slot: usize, objects: u64) {
+        let change = objects as i64 - self.gaps.moved(slot) as i64;
+        self.gaps.set_moved(slot, objects);
+        let graph = self.scale.request.graph;
+        if let Some(span) = self.gaps.span(graph, slot) {
+            for (from, to) in span.ranges(graph.ops().len()) {
+                self.slack.add(from, to, change);
+            }
+        }
+    }
+
+    /// A gap's key (the least is taken first) and how many objects it should still move;
+    /// none where it is of no use.
+    fn weigh(&self, slot: usize) -> Option<(u64, u64)> {
+        let graph = self.scale.request.graph;
+        let span = self.gaps.span(graph, slot)?;
+        let moved = self.gaps.moved(slot);
+        let left = self.scale.memory.objects(graph.operands()[slot]) - moved;
+        let objects = left.min(u64::try_from(-self.least_slack(span)).ok()?);
+        let relief = self.sum(self.scale.relief, span);
+        if objects == 0 || relief == 0 {
+            return None;
+        }
+        let density = |objects| self.density(slot, span, relief, (moved, moved + objects));
+        let (gain, objects) = match self.scale.weight {
+            // The last object may be half empty, and so the best to move on its own.
+            Weight::Density => match (density(objects), density(1)) {
+                (all, one) if one > all => (one, 1),
+                (all, _) => (all, objects),
+            },
+            Weight::Length => (self.sum(self.scale.length_ns, span) as f64, objects),
+        };
+        // Positive numbers compare as their bits do.
+        Some((!gain.to_bits(), objects))
+    }
+
+    /// How many objects of a gap need not move, and its key (the least is given back first).
+    fn needless(&self, slot: usize) -> Option<(u64, u64)> {
+        let moved = self.gaps.moved(slot);
+        if moved == 0 {
+            return None;
+        }
+        let span = self.gaps.span(self.scale.request.graph, slot)?;
+        let objects = match moved.min(u64::try_from(self.least_slack(span)).ok()?) {
+            0 => return None,
+            // The first to move is half empty, and goes on its own.
+            objects if objects == moved && moved > 1 => objects - 1,
+            objects => objects,
+        };
+        let relief = self.sum(self.scale.relief, span);
+        let density = self.density(slot, span, relief, (moved - objects, moved));
+        Some((density.to_bits(), objects))
+    }
+
+    fn least_slack(&self, span: Span) -> i64 {
+        let ops = self.scale.request.graph.ops().len();
+        let [one, other] = span.ranges(ops).map(|(from, to)| self.slack.min(from, to));
+        one.min(other)
+    }
+
+    fn sum(&self, sums: &[u64], span: Span) -> u64 {
+        let ops = self.scale.request.graph.ops().len();
+        span.ranges(ops).iter().map(|&(from, to)| sums[to] - sums[from]).sum()
+    }
+
+    /// Relief per cost, when the objects `from..to` that leave last are moved.
+    fn density(&self, slot: usize, span: Span, relief: u64, (from, to): (u64, u64)) -> f64 {
+        let cost_ns = self.cost_ns(slot, span, (from, to));
+        relief as f64 * (to - from) as f64 / cost_ns.max(1) as f64
+    }
+
+    /// Link time of moving so many objects instead of so many, weighed by the pressure on the
+    /// link where the gap ends (uploads) and begins (downloads).
+    fn cost_ns(&self, slot: usize, span: Span, (from, to): (u64, u64)) -> u64 {
+        let Scale { request, memory, up, down, .. } = self.scale;
+        let tensor = request.graph.operands()[slot];
+        let all = memory.objects(tensor);
+        // Objects leave from the end.
+        let time_ns = |direction, from: u64, to: u64| match memory.bytes(
+            request,
+            tensor,
+            all - to,
+            all - from,
+        ) {
+            0 => 0,
+            bytes => request.machine.transfer_ns(direction, bytes).unwrap_or(0),
+        };
+        let up_ns = time_ns(Direction::HostToDevice, from, to);
+        let on_host = self.gaps.on_host(slot, all, from).clamp(from, to);
+        let down_ns = time_ns(Direction::DeviceToHost, on_host, to);
+        let ops = request.graph.ops().len();
+        let near = ops / NEAR + 1;
+        let at_end = mean(up, span.to, (span.to + 1).min(ops));
+        let up = at_end.max(mean(up, span.to.saturating_sub(near), span.to.min(ops)));
+        let down = mean(down, span.from.min(ops - 1), (span.from + near).min(ops));
+        // Even where a link is idle, less to move is better.
+        up_ns.saturating_mul(up + 8).saturating_add(down_ns.saturating_mul(down + 8))
+    }
+}
+
+/// Sums up to each op.
+fn sums<'s>(
+    values: impl ExactSizeIterator<Item = u64>,
+    scratch: &mut Scratch<'s>,
+) -> Result<&'s [u64], OutOfScratch> {
+    let sums = scratch.take(values.len() + 1, 0u64)?;
+    for (at, value) in values.enumerate() {
+        sums[at + 1] = sums[at].saturating_add(value);
+    }
+    Ok(sums)
+}
+
+/// The mean over a range, from sums; over an empty one, the highest pressure.
+fn mean(sums: &[u64], from: usize, to: usize) -> u64 {
+    let len = to.saturating_sub(from) as u64;
+    (sums[to.max(from)] - sums[from]).checked_div(len).unwrap_or(u64::from(FULL))
+}
