@@ -83,6 +83,13 @@ pub fn admits(
         && (data.kind != Kind::Input || lifetimes.last_read(tensor) == Some(last))
 }
 
+/// What a tensor takes of the arena: offsets are multiples of 256, or of a chunk where that is
+/// smaller.
+pub(crate) fn size_bytes(graph: &Graph<'_>, machine: &Machine, tensor: TensorId) -> u64 {
+    let bytes = graph.tensor(tensor).bytes;
+    bytes.checked_next_multiple_of(machine.chunk_bytes.clamp(1, 256)).unwrap_or(u64::MAX)
+}
+
 /// Words of scratch that [`pack`] asks for.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
@@ -104,8 +111,6 @@ pub fn pack(
     scratch: &mut Scratch<'_>,
 ) -> Result<(usize, u64), PlanError> {
     let mut scratch = scratch.reborrow();
-    let alignment_bytes = machine.chunk_bytes.clamp(1, 256);
-    let size_bytes = |tensor| graph.tensor(tensor).bytes.next_multiple_of(alignment_bytes);
     let admitted = lifetimes
         .by_first
         .iter()
@@ -120,12 +125,12 @@ pub fn pack(
     for tensor in of_kind(false) {
         placed.push(tensor, own_bytes)?;
         // Admitted tensors are small: all of them stay far below 2^64.
-        own_bytes = own_bytes.saturating_add(size_bytes(tensor));
+        own_bytes = own_bytes.saturating_add(size_bytes(graph, machine, tensor));
     }
     let items = of_kind(true).map(|tensor| Item {
         first: lifetimes.first[tensor.index()],
         last: lifetimes.last[tensor.index()],
-        bytes: size_bytes(tensor),
+        bytes: size_bytes(graph, machine, tensor),
     });
     let offsets = scratch.take(items.clone().count(), 0u64)?;
     let mut packing = packing::pack(items.clone(), 0, offsets, &mut scratch)?;

@@ -21,6 +21,7 @@ mod pressure;
 mod queue;
 mod recipe;
 mod residents;
+mod threshold;
 mod tree;
 mod uses;
 mod vdnn;

@@ -1,0 +1,221 @@
+//! Below which size tensors go to the arena.
+//!
+//! There a tensor takes no more than its bytes, but takes them all the time; in the pool it
+//! takes whole chunks, and gives them back whenever others need them more.
+
+use super::{Need, Request};
+use crate::arena::{Lifetimes, admits, size_bytes};
+use crate::graph::{Kind, OpId, TensorId};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+/// The sizes that are considered, as fractions of a chunk; the last one is no arena at all.
+const FRACTIONS: [u64; COUNT] = [1, 2, 4, 8, 16, 32, 128, u64::MAX];
+pub(super) const COUNT: usize = 8;
+
+/// A chunk of the pool serves as many in turn as are alive for each chunk of the budget; one
+/// of the arena has to save so many times that number.
+const WEIGHT: u64 = 2;
+
+/// A size below which tensors go to the arena, and the memory that it leads to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Threshold {
+    pub(super) below_bytes: u64,
+    /// Chunks of the arena, if it is packed without a gap.
+    arena: u64,
+    /// The most chunks of the pool that are alive at once, and the op at which.
+    everything: (u64, OpId),
+    /// The most chunks of the pool that an op touches, and the op.
+    largest_op: (u64, OpId),
+}
+
+impl Threshold {
+    /// The most chunks of the pool that must be on the device at once, and the op at which.
+    pub(super) const fn pool(&self, need: Need) -> (u64, OpId) {
+        match need {
+            Need::LargestOp => self.largest_op,
+            Need::Everything => self.everything,
+        }
+    }
+
+    /// Chunks that arena and pool take, if the arena is packed without a gap.
+    pub(super) const fn least(&self, need: Need) -> u64 {
+        self.arena.saturating_add(self.pool(need).0)
+    }
+}
+
+/// The threshold that saves most.
+///
+/// Where the budget holds everything that is alive, that is where this takes least. Else it
+/// is where the pool's part of this takes least together with the arena, whose chunks weigh
+/// the more, the less of everything the budget holds; of those that leave as much again as
+/// the arena beside the neediest op. Where none does, it is where that op leaves most.
+pub(super) fn choose(thresholds: &[Threshold; COUNT], need: Need, budget_chunks: u64) -> Threshold {
+    let everything = |threshold: &Threshold| threshold.least(Need::Everything);
+    let whole = thresholds.iter().map(everything).min().unwrap_or(0);
+    let cost = |threshold: &Threshold| {
+        let (pool, arena) = (threshold.everything.0, threshold.arena);
+        let needed = threshold.least(need);
+        if whole <= budget_chunks {
+            (false, u128::from(everything(threshold)))
+        } else if needed.saturating_add(arena) <= budget_chunks {
+            let weight = u128::from(WEIGHT) * u128::from(whole);
+            let pool = u128::from(pool) * u128::from(budget_chunks);
+            (false, u128::from(arena).saturating_mul(weight).saturating_add(pool))
+        } else {
+            (true, u128::from(needed))
+        }
+    };
+    let [first, rest @ ..] = thresholds;
+    *rest.iter().fold(first, |best, other| if cost(other) < cost(best) { other } else { best })
+}
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    words::<u32>(limits.tensors)
+}
+
+/// All thresholds, from the largest. O(operands).
+pub(super) fn thresholds(
+    request: &Request<'_>,
+    lifetimes: &Lifetimes<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<[Threshold; COUNT], OutOfScratch> {
+    let graph = request.graph;
+    let chunk_bytes = request.machine.chunk_bytes;
+    let below_bytes = FRACTIONS.map(|fraction| chunk_bytes / fraction);
+    let size = |tensor| Size::new(request, lifetimes, &below_bytes, tensor);
+    let mut scratch = scratch.reborrow();
+    let seen_by = scratch.take(graph.tensors().len(), u32::MAX)?;
+    let mut alive = Tally::default();
+    for tensor in graph.tensor_ids().filter(|&tensor| lifetimes.touches(tensor).is_some()) {
+        alive.add(size(tensor).when_idle(graph.tensor(tensor).kind));
+    }
+    let none = (0, OpId(0));
+    let mut thresholds = below_bytes.map(|below_bytes| Threshold {
+        below_bytes,
+        arena: 0,
+        everything: none,
+        largest_op: none,
+    });
+    for op in graph.op_ids() {
+        let (mut touched, mut over) = (Tally::default(), Tally::default());
+        for &tensor in graph.operands_of(op) {
+            if seen_by[tensor.index()] == op.0 {
+                continue;
+            }
+            seen_by[tensor.index()] = op.0;
+            let size = size(tensor);
+            touched.add(size);
+            let passing = size.less(size.when_idle(graph.tensor(tensor).kind));
+            let (first, last) = lifetimes.touches(tensor).unwrap_or_default();
+            if first == op.0 {
+                alive.add(passing);
+            }
+            if last == op.0 {
+                over.add(passing);
+            }
+        }
+        let workspace = graph.op(op).workspace_bytes.div_ceil(chunk_bytes);
+        let loads = alive.pool().into_iter().zip(alive.arena()).zip(touched.pool());
+        for (threshold, ((alive, arena_bytes), touched)) in thresholds.iter_mut().zip(loads) {
+            threshold.arena = threshold.arena.max(arena_bytes.div_ceil(chunk_bytes));
+            raise(&mut threshold.everything, alive.saturating_add(workspace), op);
+            raise(&mut threshold.largest_op, touched.saturating_add(workspace), op);
+        }
+        alive.remove(&over);
+    }
+    Ok(thresholds)
+}
+
+fn raise(most: &mut (u64, OpId), chunks: u64, op: OpId) {
+    if chunks > most.0 {
+        *most = (chunks, op);
+    }
+}
+
+/// What a tensor takes.
+#[derive(Clone, Copy)]
+struct Size {
+    /// How many of the thresholds let it into the arena.
+    admitting: usize,
+    /// In the pool.
+    chunks: u64,
+    /// In the arena.
+    bytes: u64,
+}
+
+impl Size {
+    fn new(
+        request: &Request<'_>,
+        lifetimes: &Lifetimes<'_>,
+        below_bytes: &[u64; COUNT],
+        tensor: TensorId,
+    ) -> Self {
+        let Request { graph, machine, .. } = *request;
+        let bytes = graph.tensor(tensor).bytes;
+        let chunks = bytes.div_ceil(machine.chunk_bytes);
+        let admitting = below_bytes.partition_point(|&below_bytes| bytes < below_bytes);
+        if admitting > 0 && admits(graph, lifetimes, u64::MAX, tensor) {
+            Self { admitting, chunks, bytes: size_bytes(graph, machine, tensor) }
+        } else {
+            Self { admitting: 0, chunks, bytes: 0 }
+        }
+    }
+
+    /// What of it is taken even while the tensor is not alive: inputs own their bytes of the
+    /// arena, and states are always alive.
+    const fn when_idle(self, kind: Kind) -> Self {
+        match kind {
+            Kind::State => self,
+            Kind::Input => Self { chunks: 0, ..self },
+            Kind::Temporary => Self { chunks: 0, bytes: 0, ..self },
+        }
+    }
+
+    const fn less(self, other: Self) -> Self {
+        Self { chunks: self.chunks - other.chunks, bytes: self.bytes - other.bytes, ..self }
+    }
+}
+
+/// Sums by the number of thresholds that let a tensor into the arena.
+#[derive(Default)]
+struct Tally {
+    chunks: [u64; COUNT + 1],
+    bytes: [u64; COUNT + 1],
+}
+
+impl Tally {
+    const fn add(&mut self, size: Size) {
+        let (chunks, bytes) = (&mut self.chunks[size.admitting], &mut self.bytes[size.admitting]);
+        *chunks = chunks.wrapping_add(size.chunks);
+        *bytes = bytes.wrapping_add(size.bytes);
+    }
+
+    fn remove(&mut self, other: &Self) {
+        for (sum, by) in self.chunks.iter_mut().zip(other.chunks) {
+            *sum = sum.wrapping_sub(by);
+        }
+        for (sum, by) in self.bytes.iter_mut().zip(other.bytes) {
+            *sum = sum.wrapping_sub(by);
+        }
+    }
+
+    /// The chunks in the pool with each threshold.
+    fn pool(&self) -> [u64; COUNT] {
+        let mut sum = 0u64;
+        core::array::from_fn(|at| {
+            sum = sum.saturating_add(self.chunks[at]);
+            sum
+        })
+    }
+
+    /// The bytes in the arena with each threshold.
+    fn arena(&self) -> [u64; COUNT] {
+        let mut bytes = [0; COUNT];
+        let mut sum = 0u64;
+        for at in (0..COUNT).rev() {
+            sum = sum.saturating_add(self.bytes[at + 1]);
+            bytes[at] = sum;
+        }
+        bytes
+    }
+}
