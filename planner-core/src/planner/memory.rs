@@ -2,10 +2,10 @@
 
 use super::threshold::{self, Threshold, choose, thresholds};
 use super::{LeastMemory, Need, PlanningError, Request};
-use crate::arena::{self, Lifetimes, admits};
-use crate::graph::{OpId, TensorId};
+use crate::arena::{self, Lifetimes, admits, size_bytes};
+use crate::graph::{Kind, OpId, TensorId};
 use crate::plan::{ArenaPlacement, Plan, Pool, Prediction, Resident, Step};
-use crate::scratch::{Limits, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
 /// The memory of a plan.
 #[derive(Debug)]
@@ -20,7 +20,8 @@ pub(super) struct Memory<'m> {
 }
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    words::<u64>(limits.tensors)
+    // Twice: once more where states settle.
+    2 * words::<u64>(limits.tensors)
         + Lifetimes::scratch_words(limits)
         + arena::scratch_words(limits)
         + threshold::scratch_words(limits)
@@ -142,6 +143,50 @@ impl<'m> Memory<'m> {
             objects,
             pool_objects: (budget_bytes / machine.chunk_bytes).saturating_sub(arena_chunks),
         })
+    }
+
+    /// The memory in which states that a list never moves lie in the arena too, where they
+    /// take their bytes and not whole chunks; none where that saves no chunk. They follow what
+    /// lies there already. O(steps + tensors).
+    pub(super) fn settle<'s>(
+        &self,
+        request: &Request<'_>,
+        (steps, resident): (&[Step], &[Resident]),
+        arena: &mut [ArenaPlacement],
+        scratch: &mut Scratch<'s>,
+    ) -> Result<Option<Memory<'s>>, OutOfScratch> {
+        let Request { graph, machine, .. } = *request;
+        let objects = scratch.take(self.objects.len(), 0u64)?;
+        objects.copy_from_slice(self.objects);
+        let mut scratch = scratch.reborrow();
+        let staying = scratch.take(self.objects.len(), 0u64)?;
+        for &Resident { part, .. } in resident {
+            // Of a list of our own, whose parts do not overlap.
+            staying[part.tensor.index()] += part.count.min(self.objects(part.tensor));
+        }
+        for step in steps {
+            if let Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) = step {
+                staying[part.tensor.index()] = 0;
+            }
+        }
+        let (mut arena_bytes, mut placed) = (self.arena_bytes, self.placed);
+        let mut chunks = 0u64;
+        for tensor in graph.tensor_ids() {
+            let its_chunks = objects[tensor.index()];
+            let is_state = graph.tensor(tensor).kind == Kind::State;
+            if !is_state || its_chunks == 0 || staying[tensor.index()] != its_chunks {
+                continue;
+            }
+            let Some(slot) = arena.get_mut(placed) else { return Ok(None) };
+            *slot = ArenaPlacement { tensor, offset_bytes: arena_bytes };
+            arena_bytes = arena_bytes.saturating_add(size_bytes(graph, machine, tensor));
+            (placed, chunks) = (placed + 1, chunks.saturating_add(its_chunks));
+            objects[tensor.index()] = 0;
+        }
+        let more = objects_of(request, arena_bytes) - objects_of(request, self.arena_bytes);
+        let pool_objects = self.pool_objects.saturating_sub(more);
+        let memory = Memory { placed, arena_bytes, objects, pool_objects };
+        Ok((more < chunks).then_some(memory))
     }
 
     /// Chunks of a tensor; none in the arena.
