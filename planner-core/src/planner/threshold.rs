@@ -45,19 +45,21 @@ impl Threshold {
 
 /// The threshold that saves most.
 ///
-/// Where the budget holds everything that is alive, that is where this takes least. Else it
-/// is where the pool's part of this takes least together with the arena, whose chunks weigh
-/// the more, the less of everything the budget holds; of those that leave as much again as
-/// the arena beside the neediest op. Where none does, it is where that op leaves most.
+/// Where the budget can hold everything that is alive, it is the one with which everything
+/// takes least. Else a chunk of the arena weighs more than one of the pool, the more so the
+/// less of everything the budget holds, and it is the one with the least sum; of those whose
+/// arena takes at most half of what the largest op leaves. Where no arena is as small, it is
+/// the one that leaves most beside the largest op.
 pub(super) fn choose(thresholds: &[Threshold; COUNT], need: Need, budget_chunks: u64) -> Threshold {
     let everything = |threshold: &Threshold| threshold.least(Need::Everything);
     let whole = thresholds.iter().map(everything).min().unwrap_or(0);
     let cost = |threshold: &Threshold| {
         let (pool, arena) = (threshold.everything.0, threshold.arena);
         let needed = threshold.least(need);
+        let is_small = needed.saturating_add(arena) <= budget_chunks;
         if whole <= budget_chunks {
             (false, u128::from(everything(threshold)))
-        } else if needed.saturating_add(arena) <= budget_chunks {
+        } else if is_small && threshold.below_bytes > 0 {
             let weight = u128::from(WEIGHT) * u128::from(whole);
             let pool = u128::from(pool) * u128::from(budget_chunks);
             (false, u128::from(arena).saturating_mul(weight).saturating_add(pool))
