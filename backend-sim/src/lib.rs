@@ -32,12 +32,16 @@ use stream::{Chance, Queue};
 /// What a device has done so far, set-up included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
+    /// Virtual ranges reserved.
+    pub ranges: u64,
     /// Calls of `map`.
     pub map_calls: u64,
     /// Calls of `unmap`.
     pub unmap_calls: u64,
     /// Chunks mapped by all of those calls together.
     pub chunks_mapped: u64,
+    /// Time that the host has spent mapping and unmapping.
+    pub mapping_ns: u64,
     /// The most chunks that had a mapping at the same time.
     pub peak_chunks: u64,
     /// Bytes copied to the device.

@@ -169,13 +169,15 @@ impl Paging for SimDevice<'_> {
 
     fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, SimError> {
         self.check_failure()?;
-        self.space.reserve(chunks).ok_or(SimError::AddressSpace { chunks })
+        let at = self.space.reserve(chunks).ok_or(SimError::AddressSpace { chunks })?;
+        self.counters.ranges += 1;
+        Ok(at)
     }
 
     fn map(&mut self, at: DeviceAddress, chunks: Chunks) -> Result<(), SimError> {
         self.check_failure()?;
         self.space.map(at, chunks)?;
-        self.clock.spend_ns(self.machine.map_ns_per_chunk.saturating_mul(chunks.count));
+        self.spend_mapping_ns(self.machine.map_ns_per_chunk, chunks.count);
         self.counters.map_calls += 1;
         self.counters.chunks_mapped += chunks.count;
         let peak = &mut self.counters.peak_chunks;
@@ -193,8 +195,17 @@ impl Paging for SimDevice<'_> {
             }
         }
         self.space.unmap(at, chunks)?;
-        self.clock.spend_ns(self.machine.unmap_ns_per_chunk.saturating_mul(chunks));
+        self.spend_mapping_ns(self.machine.unmap_ns_per_chunk, chunks);
         self.counters.unmap_calls += 1;
         Ok(())
+    }
+}
+
+impl SimDevice<'_> {
+    /// The host is busy with some chunks; what it submits next waits for it.
+    fn spend_mapping_ns(&mut self, ns_per_chunk: u64, chunks: u64) {
+        let ns = ns_per_chunk.saturating_mul(chunks);
+        self.clock.spend_ns(ns);
+        self.counters.mapping_ns = self.counters.mapping_ns.saturating_add(ns);
     }
 }

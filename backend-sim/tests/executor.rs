@@ -105,6 +105,50 @@ fn what_comes_and_goes_is_mapped_and_unmapped_once_an_iteration() {
     assert!(many.peak_chunks <= 11);
 }
 
+/// The plan of [`work`] with places for two iterations: the weight in 0 to 3, whose first half
+/// comes back as 8, 9 in the first, the sum in 4, the input in 5, 6, the product in 7, 8 and
+/// then in 5, 6, and the workspace beside them.
+fn placed() -> (Work, OwnedPlan) {
+    let (work, plan) = work();
+    let arrays: [&[u64]; 10] = [
+        &[2, 3], // the second half of the weight
+        &[4],
+        &[5, 6],
+        &[8, 9],
+        &[0, 1],
+        &[7, 10],
+        &[6, 5],
+        &[0, 1],
+        &[8, 9],
+        &[7, 10],
+    ];
+    let ends = (1..=arrays.len()).map(|at| arrays[..at].concat().len() as u32).collect();
+    (work, OwnedPlan { placements: Some((2, arrays.concat(), ends)), ..plan })
+}
+
+#[test]
+fn what_has_its_place_is_mapped_before_it_runs() {
+    let (work, owned) = placed();
+    let [none, many] = [0, 12].map(|n| count(&work, &owned, machine(CHUNK_BYTES), n));
+    assert_eq!((many.map_calls, many.chunks_mapped), (none.map_calls, none.chunks_mapped));
+    assert_eq!(many.unmap_calls, 0);
+    // At the start, where half of it is there, the weight lies in a range of its second
+    // iteration. Its ranges: 8, 9, 2, 3 and 0, 1, 2, 3; the sum's: 4; the input's: 5, 6 and
+    // 6, 5; the product's: 0, 1 and 8, 9; the workspace's: 7, 10 in both.
+    assert_eq!(many.map_calls, (2 + 1) + 1 + (1 + 2) + (1 + 1) + 2);
+    assert_eq!(many.chunks_mapped, (4 + 4) + 1 + (2 + 2) + (2 + 2) + 2);
+    assert_eq!(many.ranges, 2 + 1 + 2 + 2 + 1);
+    assert_eq!(many.peak_chunks, 11);
+}
+
+#[test]
+fn the_host_copy_of_what_lies_elsewhere_is_brought_home() {
+    let (work, owned) = placed();
+    for iterations in 1..4 {
+        assert_eq!(count(&work, &owned, machine(CHUNK_BYTES), iterations).d2h_bytes, 3);
+    }
+}
+
 #[test]
 fn what_the_device_has_left_is_unmapped_without_blocking() {
     let (work, owned) = work();
@@ -172,6 +216,16 @@ fn mapping_costs_show_in_the_period() {
         let mut device = SimDevice::new(*verified.graph(), slow);
         execute(verified, &mut device, *verified.graph(), 8, 64).unwrap();
         assert!(device.period_ns(4, 8).unwrap() >= 8 * 100);
+        assert_eq!(device.counters().mapping_ns, device.counters().chunks_mapped * 100);
+    });
+    let (work, owned) = placed();
+    with_verified(&work, &owned, &slow, |verified| {
+        let mut device = SimDevice::new(*verified.graph(), slow);
+        execute(verified, &mut device, *verified.graph(), 8, 64).unwrap();
+        let (plan, schedule) = (verified.plan(), verified.schedule());
+        let predicted_ns = predicted_period_ns(verified.graph(), &slow, plan, schedule);
+        assert_eq!(device.period_ns(4, 8), Some(predicted_ns));
+        assert_eq!(device.counters().mapping_ns, device.counters().chunks_mapped * 100);
     });
 }
 

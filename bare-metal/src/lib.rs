@@ -22,6 +22,8 @@ const LIMITS: Limits = Limits {
     steps: STEPS,
     pieces: TENSORS + 2 * (STEPS + TENSORS),
     pools: 1,
+    iterations: 1,
+    objects: 0,
 };
 
 const fn max(one: usize, other: usize) -> usize {

@@ -1,11 +1,12 @@
 //! How long planning and its parts take, over the number of ops.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use planner_core::placement::Over;
 use planner_core::planner::{Auto, Lms, Request, Strategy, Window};
 use spillway_benches::training_step;
 use std::hint::black_box;
 use std::time::Duration;
-use workloads::{machines, planning};
+use workloads::{machines, placing, planning};
 
 fn planning_by_ops(criterion: &mut Criterion) {
     let mut machine = machines::builtin("v100-nvlink").expect("a built-in machine").machine;
@@ -54,6 +55,14 @@ fn planning_by_ops(criterion: &mut Criterion) {
                 black_box(planning::prove(&graph, &machine, &plan, &schedule).expect("a proof"));
             });
         });
+        for iterations in [1, 2] {
+            let over = Over { iterations, settled: true };
+            let name = if iterations == 1 { "place" } else { "place, two iterations" };
+            let owned = planning::plan(&request, Strategy::Window(given)).expect("a plan");
+            group.bench_function(id(name), |bencher| {
+                bencher.iter(|| black_box(placing::place_over(&graph, &machine, &owned, over)));
+            });
+        }
         group.finish();
     }
 }

@@ -11,7 +11,7 @@ use crate::strategy::Name;
 use crate::work::{self, Setting};
 use crate::{machine, output};
 use clap::{Args, ValueEnum};
-use grid::Grid;
+use grid::{Grid, Wanted};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -45,6 +45,9 @@ pub(crate) struct Arguments {
     /// The bound that plans are compared with
     #[arg(long, value_name = "BOUND", value_enum, default_value = "cheap")]
     bound: Bound,
+    /// Plan without fixing the physical objects of everything, as `plan --no-placements` does
+    #[arg(long)]
+    no_placements: bool,
     /// Draw the comparison to this file: an SVG image that needs nothing from elsewhere
     #[arg(long, value_name = "F.svg")]
     plot: Option<PathBuf>,
@@ -107,8 +110,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let work = work::load(&arguments.work)?;
     let machine = machine::find(&arguments.machine)?;
     let setting = Setting { work: &work, machine: &machine };
-    let Arguments { strategies, budgets, bound, .. } = arguments;
-    let grid = Grid::plan(setting, &chosen(strategies), budgets, *bound)?;
+    let Arguments { strategies, budgets, bound, no_placements, .. } = arguments;
+    let wanted = Wanted { bound: *bound, placed: !no_placements };
+    let grid = Grid::plan(setting, &chosen(strategies), budgets, wanted)?;
     if let Some(path) = &arguments.plot {
         output::save(path, plot::render(&grid).as_bytes())?;
     }

@@ -115,7 +115,7 @@ impl<'c> Clock<'c> {
     }
 
     fn spans(&self, lap: usize) -> impl Iterator<Item = Span> {
-        let steps = self.verified.schedule().steps.iter().enumerate();
+        let steps = self.verified.schedule().of_iteration(lap as u64).iter().enumerate();
         steps.filter_map(move |(step, entry)| {
             let stream = entry.stream?;
             let end_ns = self.timeline.end_ns(lap, stream, entry.index);
@@ -219,7 +219,8 @@ fn held(verified: &Verified<'_>, pieces: &Pieces<'_>, clock: &Clock<'_>) -> Vec<
     let demands: Vec<_> = plan.steps.iter().map(|step| walk.step(step)).collect();
     let mut changes: Vec<(u64, i128)> = Vec::new();
     for lap in 0..LAPS as usize {
-        for (entry, demand) in verified.schedule().steps.iter().zip(&demands) {
+        let entries = verified.schedule().of_iteration(lap as u64);
+        for (entry, demand) in entries.iter().zip(&demands) {
             let ends = clock.awaited(lap, entry.waits).map(|(_, end_ns)| end_ns);
             let freed_ns = ends.max().unwrap_or(0);
             changes.push((freed_ns, -i128::from(demand.frees_bytes)));

@@ -64,6 +64,8 @@ pub(crate) struct Figures {
     pub(crate) planned: Planned,
     /// Wall time; not known of a plan that was read.
     pub(crate) planning_ns: Option<u64>,
+    /// Why the plan's objects are not fixed, though that was wanted.
+    pub(crate) unplaced: Option<String>,
 }
 
 /// The figures of a plan; all are `None` where there is none.
@@ -80,6 +82,8 @@ pub(crate) struct Planned {
     pub(crate) d2h_bytes_by_kind: Option<ByKind>,
     pub(crate) host_bytes: Option<u64>,
     pub(crate) steps: Option<u64>,
+    /// Iterations for which objects are fixed; none where they are not.
+    pub(crate) placement_iterations: Option<u32>,
     /// Whether ops run in another order than the given one, for which the lower bound holds.
     pub(crate) reordered: Option<bool>,
 }
@@ -142,6 +146,7 @@ impl Figures {
             given_order_bound_ns: lower_bound_ns(Order::Given)?,
             planned: Planned::default(),
             planning_ns: None,
+            unplaced: None,
         })
     }
 
@@ -203,6 +208,7 @@ impl Planned {
             d2h_bytes_by_kind: Some(down),
             host_bytes: Some(predicted.host_bytes),
             steps: Some(plan.steps.len() as u64),
+            placement_iterations: plan.placements.map(|placements| placements.iterations),
             reordered: Some(is_reordered(plan)),
         }
     }

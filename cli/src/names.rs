@@ -221,10 +221,14 @@ fn mentions(error: &PlanError) -> Mentions {
         | E::ObjectSize(place)
         | E::Misaligned(place)
         | E::OutsideArena(place)
-        | E::PoolFull { place, .. } => at(place),
-        E::TensorWithoutPool(tensor) | E::ArenaInput(tensor) | E::ArenaStateNotResident(tensor) => {
-            of(tensor)
-        }
+        | E::PoolFull { place, .. }
+        | E::PlacementSize { place, .. }
+        | E::UnknownObject { place, .. }
+        | E::TwoHolders { place, .. } => at(place),
+        E::TensorWithoutPool(tensor)
+        | E::ArenaInput(tensor)
+        | E::ArenaStateNotResident(tensor)
+        | E::PlacementEnd(tensor) => of(tensor),
         E::ArenaOverlap(one, other) => {
             Mentions { tensors: [Some(one), Some(other)], ..Mentions::default() }
         }

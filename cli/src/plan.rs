@@ -13,7 +13,7 @@ use planner_core::planner::{PlanningError, Request};
 use std::path::PathBuf;
 use std::time::Instant;
 use workloads::planning::{self, OwnedSchedule};
-use workloads::{OwnedPlan, format};
+use workloads::{OwnedPlan, format, placing};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,6 +65,10 @@ pub(crate) struct Choices {
     /// Set a parameter of the strategy; may be repeated
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub(crate) settings: Vec<String>,
+    /// Do not fix the physical objects of everything: memory is then mapped as the plan runs
+    /// [default: they are fixed where that costs at most 1 % of the period]
+    #[arg(long)]
+    pub(crate) no_placements: bool,
 }
 
 impl Choices {
@@ -81,6 +85,16 @@ pub(crate) struct Draft {
     pub(crate) figures: Figures,
     /// A plan with its schedule, not proved yet; or why there is none.
     pub(crate) plan: Result<(OwnedPlan, OwnedSchedule), PlanningError>,
+}
+
+/// How much memory a plan gets, and how it uses it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room<'d> {
+    pub(crate) budget_bytes: u64,
+    /// Whether physical objects are to be fixed.
+    pub(crate) placed: bool,
+    /// What the same strategy made of less memory: the new plan is no worse.
+    pub(crate) less: Option<&'d Draft>,
 }
 
 /// Runs the command.
@@ -135,7 +149,8 @@ pub(crate) fn plan_for(
     let budget_bytes = choices.budget.map_or(setting.machine.machine.device_bytes, |budget| {
         budget.bytes(needs.in_core_peak_bytes, least_bytes)
     });
-    let Draft { figures, plan } = draft(setting, chosen, needs, budget_bytes, None)?;
+    let room = Room { budget_bytes, placed: !choices.no_placements, less: None };
+    let Draft { figures, plan } = draft(setting, chosen, needs, room)?;
     match plan {
         Ok((plan, schedule)) => Ok((figures, plan, schedule)),
         Err(error) => {
@@ -154,29 +169,36 @@ pub(crate) fn plan_for(
     }
 }
 
-/// Plans within so many bytes, and no worse than `less`, a plan of the same strategy for less
-/// memory.
+/// Plans within so many bytes, with fixed physical objects where that is wanted and can be.
 pub(crate) fn draft(
     setting: Setting<'_>,
     chosen: Chosen,
     needs: Needs,
-    budget_bytes: u64,
-    less: Option<&OwnedPlan>,
+    Room { budget_bytes, placed, less }: Room<'_>,
 ) -> Result<Draft, Failure> {
     let mut figures = Figures::without_plan(setting, chosen.name, budget_bytes, needs)?;
     let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
     let request = Request { graph: &graph, machine: &setting.machine.machine, budget_bytes };
     let started = Instant::now();
-    let planned = planning::plan_with_more(&request, chosen.strategy, less);
+    let less_plan = less.and_then(|less| less.plan.as_ref().ok()).map(|(plan, _)| plan);
+    let planned = if placed {
+        placing::plan_with_more(&request, chosen.strategy, less_plan)
+    } else {
+        planning::plan_with_more(&request, chosen.strategy, less_plan).map(|plan| (plan, None))
+    };
     figures.planning_ns = u64::try_from(started.elapsed().as_nanos()).ok();
-    let plan = planned.map(|plan| OwnedPlan {
-        graph: setting.work.name.clone(),
-        machine: setting.machine.name.clone(),
-        strategy: chosen.name.to_owned(),
-        ..plan
-    });
-    let plan = match plan {
-        Ok(plan) => {
+    let plan = match planned {
+        Ok((plan, unplaced)) => {
+            if placed && plan.placements.is_none() {
+                let of_less = less.and_then(|less| less.figures.unplaced.clone());
+                figures.unplaced = unplaced.map(|unplaced| unplaced.to_string()).or(of_less);
+            }
+            let plan = OwnedPlan {
+                graph: setting.work.name.clone(),
+                machine: setting.machine.name.clone(),
+                strategy: chosen.name.to_owned(),
+                ..plan
+            };
             let schedule = proof::lower(setting, &plan);
             let schedule = schedule.map_err(|reason| defect(chosen.name, &reason))?;
             Ok((plan, schedule))

@@ -6,7 +6,7 @@ use crate::names::Names;
 use crate::plan::{self, Choices};
 use crate::proof::Proved;
 use crate::simulate::{self, Outcome};
-use crate::units::{bytes, time};
+use crate::units::{bytes, count, time};
 use crate::work::{self, Setting};
 use crate::{machine, output, plan_file, proof, strategy, summary};
 use backend_sim::reference_digest;
@@ -27,7 +27,8 @@ Examples:
 
 The measured period is the prediction's where there are at least 8 iterations (from the
 fourth to the eighth, by four), else the mean over those after the first. It includes what
-mapping memory costs, which a prediction leaves out. The simulated device has just the
+mapping memory costs, which a prediction leaves out; a plan with placements maps everything
+before the first iteration. The simulated device has just the
 memory of the budget.";
 
 /// Carry a plan out, and compare its results with those of running in-core.
@@ -37,7 +38,7 @@ pub(crate) struct Arguments {
     /// A graph file (.json, .json.gz), - for standard input, or a model spec
     work: String,
     /// Carry out this plan, instead of planning [its machine is the default then]
-    #[arg(long, value_name = "PLAN", conflicts_with_all = ["budget", "strategy", "settings"])]
+    #[arg(long, value_name = "PLAN", conflicts_with_all = ["budget", "strategy", "settings", "no_placements"])]
     plan: Option<PathBuf>,
     #[command(flatten)]
     choices: Choices,
@@ -67,6 +68,10 @@ struct Report {
     iterations: u64,
     measured_period_ns: u64,
     map_calls_per_iteration: f64,
+    setup_virtual_ranges: u64,
+    setup_map_calls: u64,
+    /// Time that the host is busy with them.
+    setup_mapping_ns: u64,
     digest: String,
     /// None where the work cannot be planned in-core at all.
     in_core_digest: Option<String>,
@@ -162,7 +167,7 @@ fn carry_out(
     let in_core = in_core_digest(setting, iterations, &progress)?;
     progress.finish_and_clear();
     let reference = reference_digest(proved.verified.graph(), iterations);
-    let Outcome { period_ns, map_calls, digest } = outcome;
+    let Outcome { set_up, period_ns, map_calls, digest } = outcome;
     Ok(Report {
         figures,
         backend: "sim",
@@ -170,6 +175,9 @@ fn carry_out(
         iterations,
         measured_period_ns: period_ns,
         map_calls_per_iteration: map_calls,
+        setup_virtual_ranges: set_up.ranges,
+        setup_map_calls: set_up.map_calls,
+        setup_mapping_ns: set_up.mapping_ns,
         digest: hex(digest),
         in_core_digest: in_core.map(hex),
         reference_digest: hex(reference),
@@ -242,12 +250,16 @@ fn shown(report: &Report) -> String {
     };
     let plural = if report.iterations == 1 { "" } else { "s" };
     format!(
-        "\n  {:<10}{} iteration{plural} on the {} with {}\n  {:<10}{} an iteration, {compared}; {:.1} map \
-         calls\n  {:<10}{}, {verdict}\n",
+        "\n  {:<10}{} iteration{plural} on the {} with {}\n  {:<10}{} map calls for {} ranges, {}\n  \
+         {:<10}{} an iteration, {compared}; {:.1} map calls\n  {:<10}{}, {verdict}\n",
         "run",
         report.iterations,
         report.device,
         bytes(report.figures.budget_bytes),
+        "set-up",
+        count(report.setup_map_calls),
+        count(report.setup_virtual_ranges),
+        time(report.setup_mapping_ns),
         "measured",
         time(measured_ns),
         report.map_calls_per_iteration,

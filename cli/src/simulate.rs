@@ -1,18 +1,17 @@
 //! A proved plan on the simulated device.
 
 use crate::names::Names;
-use backend_sim::{SimDevice, SimError, SimKernels};
+use backend_sim::{Counters, SimDevice, SimError, SimKernels};
 use indicatif::ProgressBar;
 use planner_core::timeline::LAPS;
-use planner_core::{ExecuteError, Executor, Machine, Scratch, Stream, Verified, executor};
+use planner_core::{ExecuteError, Machine, Stream, Verified};
 use workloads::planning;
-
-/// Most runs of consecutive objects that room is made for.
-const MOST_RUNS: u64 = 1 << 20;
 
 /// What a run showed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
+    /// What was done before the first iteration.
+    pub(crate) set_up: Counters,
     /// Time from one iteration to the next.
     pub(crate) period_ns: u64,
     /// Calls of `map` in one iteration, on average over all but the first.
@@ -35,43 +34,40 @@ pub(crate) fn run(
         Some(seed) => SimDevice::adversarial(graph, machine, seed),
         None => SimDevice::new(graph, machine),
     };
-    let period = iterate(verified, &mut device, iterations, progress);
-    let (period_ns, map_calls) = period.map_err(|error| names.execute_error(&error))?;
+    let ran = iterate(verified, &mut device, iterations, progress);
+    let (set_up, period_ns, map_calls) = ran.map_err(|error| names.execute_error(&error))?;
     let digest = device.digest().map_err(|error| names.sim_error(&error))?;
-    Ok(Outcome { period_ns, map_calls, digest })
+    Ok(Outcome { set_up, period_ns, map_calls, digest })
 }
 
-/// Runs all iterations; the period, and the map calls in one iteration.
+/// Runs all iterations; what it took before them, the period, and the map calls in one
+/// iteration.
 fn iterate<'a>(
     verified: &Verified<'a>,
     device: &mut SimDevice<'a>,
     iterations: u64,
     progress: &ProgressBar,
-) -> Result<(u64, f64), ExecuteError<SimError>> {
-    let limits = planning::limits(verified.graph(), verified.plan());
-    let objects = verified.plan().pools.iter().fold(0u64, |sum, p| sum.saturating_add(p.count));
-    // At most 2^20, which every usize holds.
-    let runs = objects.min(MOST_RUNS) as usize;
-    let mut memory = vec![0; executor::scratch_words(&limits, runs)];
+) -> Result<(Counters, u64, f64), ExecuteError<SimError>> {
     let mut kernels = SimKernels::new(*verified.graph());
-    let scratch = &mut Scratch::new(&mut memory);
-    let mut executor = Executor::start(verified, device, &mut kernels, scratch)?;
-    let mut first_maps = device.counters().map_calls;
-    let mut busy_ns = 0;
-    for iteration in 1..=iterations {
-        let before_ns = transfers_ns(device);
-        executor.run(device, &mut kernels, 1)?;
-        let after_ns = transfers_ns(device);
-        busy_ns = (after_ns[0] - before_ns[0]).max(after_ns[1] - before_ns[1]);
-        if iteration == 1 && iterations > 1 {
-            first_maps = device.counters().map_calls;
+    planning::with_executor(verified, device, &mut kernels, |mut executor, device, kernels| {
+        let set_up = device.counters();
+        let mut first_maps = set_up.map_calls;
+        let mut busy_ns = 0;
+        for iteration in 1..=iterations {
+            let before_ns = transfers_ns(device);
+            executor.run(device, kernels, 1)?;
+            let after_ns = transfers_ns(device);
+            busy_ns = (after_ns[0] - before_ns[0]).max(after_ns[1] - before_ns[1]);
+            if iteration == 1 && iterations > 1 {
+                first_maps = device.counters().map_calls;
+            }
+            progress.inc(1);
         }
-        progress.inc(1);
-    }
-    let maps = device.counters().map_calls - first_maps;
-    let map_calls = maps as f64 / iterations.saturating_sub(1).max(1) as f64;
-    executor.finish(device)?;
-    Ok((period_ns(device, iterations).max(busy_ns), map_calls))
+        let maps = device.counters().map_calls - first_maps;
+        let map_calls = maps as f64 / iterations.saturating_sub(1).max(1) as f64;
+        executor.finish(device)?;
+        Ok((set_up, period_ns(device, iterations).max(busy_ns), map_calls))
+    })
 }
 
 /// What the two links have been busy for.

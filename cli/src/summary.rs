@@ -28,6 +28,7 @@ pub(crate) fn rows(figures: &Figures, machine: &Machine) -> Vec<(&'static str, S
     rows.extend(times(figures));
     rows.extend(traffic(&figures.planned, machine));
     if let Some(steps) = figures.planned.steps {
+        rows.push(("objects", objects(figures)));
         let planning =
             figures.planning_ns.map_or_else(String::new, |ns| format!(", planned in {}", time(ns)));
         let order = match figures.planned.reordered {
@@ -97,6 +98,16 @@ fn traffic(planned: &Planned, machine: &Machine) -> Vec<(&'static str, String)> 
         rows.push(("host", format!("{pinned} of {all} pinned")));
     }
     rows
+}
+
+/// Whether physical objects are fixed, and why not.
+fn objects(figures: &Figures) -> String {
+    match (figures.planned.placement_iterations, &figures.unplaced) {
+        (Some(1), _) => "fixed, so that all is mapped before it runs".to_owned(),
+        (Some(n), _) => format!("fixed for {n} iterations, so that all is mapped before it runs"),
+        (None, Some(reason)) => format!("mapped as it goes: {reason}"),
+        (None, None) => "mapped as it goes".to_owned(),
+    }
 }
 
 fn by_kind(kinds: &ByKind) -> String {

@@ -105,7 +105,9 @@ fn run_prints_the_figures_of_the_contract() {
     assert_eq!((&ran["backend"], &ran["iterations"]), (&json!("sim"), &json!(10)));
     assert_eq!(ran["device"], "simulated v100-pcie3");
     assert!(ran["measured_period_ns"].as_u64() >= ran["period_ns"].as_u64());
-    assert!(ran["map_calls_per_iteration"].as_f64().unwrap() > 1.0);
+    let mapped = run(&["--no-placements"]);
+    assert!(mapped["map_calls_per_iteration"].as_f64().unwrap() > 1.0);
+    assert_eq!(mapped["digest"], ran["digest"]);
     assert_eq!(ran["digest"].as_str().unwrap().len(), 16);
     assert_eq!(ran["digest"], ran["reference_digest"]);
     assert_eq!(ran["planning_ns"].as_u64().map(|ns| ns > 0), Some(true));
@@ -113,13 +115,59 @@ fn run_prints_the_figures_of_the_contract() {
     assert_ne!(run(&["--iterations", "1"])["digest"], ran["digest"]);
 }
 
+/// With everything in its place, nothing is mapped on the way, and nothing else costs time.
+#[test]
+fn fixed_objects_are_mapped_before_the_first_iteration() {
+    for strategy in ["on-demand", "fit", "vdnn", "lms", "window", "auto"] {
+        let folder = Folder::new();
+        let figures = planned(&folder, strategy);
+        assert!(figures["placement_iterations"].as_u64() > Some(0), "{figures}");
+        assert_eq!(figures["unplaced"], Value::Null);
+        let run = ["run", SMALL, "--plan", "plan.json", "--json"];
+        let ran = folder.run(&run).done().json();
+        assert_eq!(ran["map_calls_per_iteration"], 0.0);
+        assert_eq!(ran["measured_period_ns"], figures["period_ns"], "{strategy}");
+        assert!(ran["setup_map_calls"].as_u64() >= ran["setup_virtual_ranges"].as_u64());
+        assert!(ran["setup_mapping_ns"].as_u64() > Some(0));
+        let run = ["run", SMALL, "-b", "50%", "-s", strategy, "--no-placements", "--json"];
+        let mapped = folder.run(&run).done().json();
+        assert_eq!(mapped["placement_iterations"], Value::Null);
+        assert!(mapped["map_calls_per_iteration"].as_f64() > Some(1.0));
+        let (placed_ns, plain_ns) = (figures["period_ns"].as_u64(), mapped["period_ns"].as_u64());
+        assert!(placed_ns.unwrap() <= plain_ns.unwrap() + plain_ns.unwrap() / 100);
+    }
+}
+
+#[test]
+fn wrong_placements_are_refused_with_the_step() {
+    let folder = Folder::new();
+    planned(&folder, "window");
+    let whole = fs::read(folder.path("plan.json")).unwrap();
+    edit(&folder, |plan| plan["placements"][40][0] = json!(1_000_000));
+    check(&folder).fails(1, &["plan.json: ", "placements[40] names object 1000000 of a pool of "]);
+    folder.write("plan.json", &whole);
+    edit(&folder, |plan| plan["placements"][40] = json!([]));
+    check(&folder).fails(1, &["placements[40] names 0 objects, and "]);
+    folder.write("plan.json", &whole);
+    edit(&folder, |plan| {
+        plan["placements"].as_array_mut().unwrap().pop();
+    });
+    check(&folder).fails(1, &["plan.json: step ", "names 0 objects"]);
+    folder.write("plan.json", &whole);
+    edit(&folder, |plan| plan["placements"][1] = plan["placements"][0].clone());
+    check(&folder).fails(1, &["plan.json: ", "lies in other objects than at the start"]);
+    folder.write("plan.json", &whole);
+    edit(&folder, |plan| plan["placement_iterations"] = json!(1_000_000_000));
+    check(&folder).fails(1, &["plan.json: "]);
+}
+
 /// What is measured is the steady state, however long that lasts.
 #[test]
 fn more_iterations_measure_the_same() {
     let folder = Folder::new();
     let measured = |iterations: &str| {
-        let arguments = ["run", SMALL, "-b", "70%", "-s", "on-demand", "--json", "--iterations"];
-        folder.run(&[&arguments[..], &[iterations]].concat()).done().json()
+        let run = ["run", SMALL, "-b", "70%", "-s", "on-demand", "--no-placements", "--json"];
+        folder.run(&[&run[..], &["--iterations", iterations]].concat()).done().json()
     };
     let (few, many) = (measured("8"), measured("20"));
     assert_eq!(few["measured_period_ns"], many["measured_period_ns"]);

@@ -7,6 +7,7 @@
 mod arena;
 mod layout;
 mod order;
+mod places;
 mod times;
 mod values;
 
@@ -17,6 +18,7 @@ use planner_core::{Graph, Kind, Machine, Part, Plan, Step, TensorId};
 use std::collections::BTreeSet;
 use std::fmt;
 
+pub(crate) use places::Allocation;
 pub use planner_core::plan::Prediction;
 
 /// Iterations that are written out; the format times eight.
@@ -118,7 +120,8 @@ pub fn measure(
     let layout = Layout::check(graph, machine, plan)?;
     arena::check(graph, machine, plan, &order)?;
     let deeds = values::walk(&layout, &order)?;
-    let timeline = times::run(&layout, machine, &deeds)?;
+    let changes = places::follow(&layout, &deeds)?;
+    let timeline = times::run(&layout, machine, &deeds, changes.as_ref())?;
     let (prediction, first_peak_step) = predict(&layout, machine, &deeds, &timeline)?;
     Ok(Judgement {
         prediction,
@@ -127,6 +130,21 @@ pub fn measure(
         requested_bytes_at_peak: deeds[first_peak_step].requested_bytes,
         timeline,
     })
+}
+
+/// All allocations of so many iterations of a plan that keeps the rules, in the order of
+/// placements; its own are ignored.
+pub(crate) fn allocations(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+    iterations: u32,
+) -> Result<Vec<Allocation>, Violation> {
+    let plan = Plan { placements: None, ..*plan };
+    measure(graph, machine, &plan)?;
+    let layout = Layout::check(graph, machine, &plan)?;
+    let deeds = values::walk(&layout, &Order::check(graph, &plan)?)?;
+    places::allocations(&layout, &deeds, iterations)
 }
 
 fn check_ids(graph: &Graph<'_>, plan: &Plan<'_>) -> Result<(), Violation> {

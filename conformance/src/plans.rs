@@ -2,6 +2,7 @@
 
 mod homes;
 mod mutate;
+mod places;
 mod walk;
 
 use crate::choices::{Choices, choices};
@@ -35,13 +36,38 @@ pub struct Case {
     pub plan: OwnedPlan,
 }
 
-/// Valid plans for random graphs, half of them with the ops in an order of their own.
+/// Valid plans for random graphs, one in three with fixed physical objects.
 pub fn cases() -> impl Strategy<Value = Case> {
+    prop_oneof![2 => unplaced_cases().boxed(), 1 => placed_cases().boxed()]
+}
+
+/// Valid plans without placements, half of them with the ops in an order of their own.
+pub fn unplaced_cases() -> impl Strategy<Value = Case> {
     let keys = prop_oneof![Just(Vec::new()), proptest::collection::vec(any::<u16>(), 12)];
     (graphs(), machines(), keys, choices(800)).prop_map(|(graph, machine, keys, mut choices)| {
         let order = legal_order(&graph.graph(), &keys);
         let plan = random_plan(&graph.graph(), &machine, &order, &mut choices);
         Case { graph, machine, plan }
+    })
+}
+
+/// Valid plans with fixed physical objects for one to three iterations.
+pub fn placed_cases() -> impl Strategy<Value = Case> {
+    (unplaced_cases(), 1..=3u32, choices(500)).prop_map(|(case, iterations, mut choices)| {
+        let (graph, machine) = (case.graph.graph(), case.machine);
+        let placed = places::place(&graph, &machine, case.plan, iterations, &mut choices);
+        let plan = predicted_by_ledger(placed, &graph, &machine);
+        Case { graph: case.graph, machine, plan }
+    })
+}
+
+/// Plans with fixed physical objects, and the same with other objects, or more or fewer, which
+/// seldom will do.
+pub fn misplaced_cases() -> impl Strategy<Value = (Case, OwnedPlan)> {
+    (placed_cases(), choices(8)).prop_map(|(case, mut choices)| {
+        let mut misplaced = case.plan.clone();
+        mutate::corrupt_placements(&mut misplaced, &mut choices);
+        (case, misplaced)
     })
 }
 

@@ -1,9 +1,11 @@
 //! The fast code against the ledger: same verdict, same figures, on the same plans.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use conformance::ledger::judge;
-use conformance::plans::{Case, cases, mutated_cases};
-use planner_core::{Plan, VerifyError};
+use conformance::ledger::{judge, measure};
+use conformance::plans::{Case, cases, misplaced_cases, mutated_cases};
+use planner_core::pieces::Pieces;
+use planner_core::timeline::{self, Timeline};
+use planner_core::{Plan, Scheduled, Scratch, VerifyError};
 use proptest::prelude::*;
 use workloads::planning;
 
@@ -29,10 +31,50 @@ proptest! {
     }
 
     #[test]
+    fn every_step_ends_when_the_ledger_says(case in cases()) {
+        let (graph, plan) = (case.graph.graph(), case.plan.plan());
+        let judgement = judge(&graph, &case.machine, &plan).unwrap();
+        let owned = planning::schedule(&graph, &case.machine, &plan).unwrap();
+        let schedule = owned.schedule();
+        let limits = planning::limits(&graph, &plan);
+        let mut memory = vec![0; timeline::scratch_words(&limits)];
+        let scratch = &mut Scratch::new(&mut memory);
+        let pieces = Pieces::new(&graph, &case.machine, &plan, scratch).unwrap();
+        let mut durations_ns = vec![0; plan.steps.len()];
+        timeline::durations(&graph, &case.machine, &plan, &pieces, &mut durations_ns).unwrap();
+        let timeline = Timeline::new(&schedule, &durations_ns, scratch).unwrap();
+        for event in &judgement.timeline {
+            let lap = event.lap as usize - 1;
+            let Scheduled { stream, index, .. } = schedule.of_iteration(lap as u64)[event.step];
+            let Some(stream) = stream else { continue };
+            prop_assert_eq!(timeline.end_ns(lap, stream, index), event.end_ns, "{:?}", event);
+        }
+    }
+
+    #[test]
     fn corrupted_plans_get_the_same_verdict(case in mutated_cases()) {
         let slow = judge(&case.graph.graph(), &case.machine, &case.plan.plan());
         let fast = fast_verdict(&case, &case.plan.plan());
         prop_assert_eq!(slow.is_ok(), fast.is_ok(), "{:?} {:?}", slow, fast);
+    }
+
+    /// Lowering refuses bad placements, too, but the verifier does not count on that.
+    #[test]
+    fn bad_placements_are_found_under_a_schedule_for_good_ones(
+        (case, misplaced) in misplaced_cases(),
+    ) {
+        let graph = case.graph.graph();
+        let schedule = planning::schedule(&graph, &case.machine, &case.plan.plan()).unwrap();
+        let misplaced = misplaced.plan();
+        let slow = measure(&graph, &case.machine, &misplaced);
+        let fast = planning::prove(&graph, &case.machine, &misplaced, &schedule.schedule());
+        match slow {
+            Ok(_) => prop_assert!(
+                matches!(fast, Ok(_) | Err(VerifyError::Memory { .. } | VerifyError::NotThisPlan { .. })),
+                "{:?}", fast
+            ),
+            Err(violation) => prop_assert!(fast.is_err(), "{}", violation),
+        }
     }
 
     #[test]

@@ -105,6 +105,10 @@ fn evicts_without_host_copy(case: &Case) -> bool {
     })
 }
 
+fn iterations(case: &Case) -> Option<u32> {
+    case.plan.placements.as_ref().map(|placements| placements.iterations)
+}
+
 fn longest_lag(judgement: &Judgement) -> u32 {
     judgement.timeline.iter().filter_map(|event| event.memory_lag).max().unwrap_or(0)
 }
@@ -189,6 +193,19 @@ const CLASSES: &[Class] = &[
             && judgement.prediction.period_ns == judgement.prediction.compute_ns
             && case.plan.steps.len() > case.graph.ops.len()
     }),
+    ("placements for one iteration", |case, _| iterations(case) == Some(1)),
+    ("placements for several iterations", |case, _| iterations(case) > Some(1)),
+    ("placements that change from one iteration to the next", |case, _| {
+        let Some(placements) = &case.plan.placements else { return false };
+        let starts = case.plan.resident_at_start.iter().map(|entry| entry.part.tensor);
+        let in_arena = |tensor| case.plan.arena.iter().any(|placement| placement.tensor == tensor);
+        let starts = starts.filter(|&tensor| !in_arena(tensor)).count();
+        let table = placements.placements();
+        let later = starts as u32..placements.ends.len() as u32;
+        let arrays: Vec<_> = later.map(|allocation| table.of(allocation)).collect();
+        let lap = arrays.len() / placements.iterations as usize;
+        arrays.len() > lap && arrays[..lap] != arrays[lap..2 * lap]
+    }),
     ("many steps", |case, _| case.plan.steps.len() > 50),
 ];
 
@@ -241,6 +258,12 @@ const REFUSALS: &[&str] = &[
     "the host has no valid copy",
     "is not aligned",
     "the only copy of",
+    "placements[",
+    "more placements than allocations",
+    "has no object",
+    "has two holders",
+    "in other objects than at the start",
+    "cover no iteration",
     "there is no op",
     "there is no such pool",
     "there is no tensor",

@@ -6,7 +6,7 @@ use backend_sim::{SimDevice, SimKernels, reference_digest};
 use planner_core::planner::{Auto, Lms, PlanningError, Request, Strategy, Window};
 use planner_core::{Graph, Machine};
 use std::path::Path;
-use workloads::{OwnedGraph, format, machines, planning};
+use workloads::{OwnedGraph, OwnedPlan, format, machines, placing, planning};
 
 const ITERATIONS: u64 = 2;
 
@@ -22,25 +22,58 @@ fn graphs() -> Vec<OwnedGraph> {
     paths.iter().map(|path| format::read_graph(&format::load(path).unwrap()).unwrap()).collect()
 }
 
-/// Plans, proves, runs and compares; false where the budget is too small.
-fn holds(graph: Graph<'_>, machine: Machine, budget_bytes: u64, strategy: Strategy) -> bool {
+/// Plans, proves, runs and compares; none where the budget is too small.
+fn holds(
+    graph: Graph<'_>,
+    machine: Machine,
+    budget_bytes: u64,
+    strategy: Strategy,
+) -> Option<OwnedPlan> {
     let request = Request { graph: &graph, machine: &machine, budget_bytes };
-    let owned = match planning::plan(&request, strategy) {
+    match planning::plan(&request, strategy) {
         Err(PlanningError::Infeasible { min_feasible_bytes, .. }) => {
             assert!(min_feasible_bytes > budget_bytes);
-            return false;
+            None
         }
-        other => other.unwrap(),
-    };
+        plan => {
+            let plan = plan.unwrap();
+            run(graph, machine, &plan);
+            Some(plan)
+        }
+    }
+}
+
+/// Proves a plan and runs it, in an adversarial order; a plan with placements maps nothing
+/// on the way.
+fn run(graph: Graph<'_>, machine: Machine, owned: &OwnedPlan) {
     let plan = owned.plan();
     let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
     let schedule = schedule.schedule();
     planning::check_prediction(&graph, &machine, &plan, &schedule).unwrap();
     let verified = planning::prove(&graph, &machine, &plan, &schedule).unwrap();
-    let mut device = SimDevice::adversarial(graph, machine, budget_bytes);
-    planning::execute(&verified, &mut device, &mut SimKernels::new(graph), ITERATIONS).unwrap();
+    let mut device = SimDevice::adversarial(graph, machine, plan.budget_bytes);
+    let mut set_up = 0;
+    let (device, kernels) = (&mut device, &mut SimKernels::new(graph));
+    planning::with_executor(&verified, device, kernels, |mut executor, device, kernels| {
+        set_up = device.counters().map_calls;
+        executor.run(device, kernels, ITERATIONS)?;
+        executor.finish(device)
+    })
+    .unwrap();
     assert_eq!(device.digest().unwrap(), reference_digest(&graph, ITERATIONS));
-    true
+    if plan.placements.is_some() {
+        let counters = device.counters();
+        assert_eq!((counters.map_calls, counters.unmap_calls), (set_up, 0));
+    }
+}
+
+/// The budgets of a graph: shares of what it needs in-core, and the least for a strategy.
+fn budgets(graph: &Graph<'_>, machine: &Machine, strategy: Strategy) -> (Vec<u64>, u64) {
+    let peak_bytes = planning::in_core_peak_bytes(graph, machine).unwrap();
+    let request = Request { graph, machine, budget_bytes: 0 };
+    let (min_bytes, _) = planning::min_feasible(&request, strategy).unwrap();
+    let shares = [75, 50, 35, 25].map(|percent| peak_bytes / 100 * percent);
+    (shares.into_iter().chain([min_bytes]).collect(), min_bytes)
 }
 
 #[test]
@@ -48,7 +81,6 @@ fn recorded_graphs_are_planned_proved_and_run() {
     let machine = machines::builtin("v100-pcie3").unwrap().machine;
     for owned in graphs() {
         let graph = owned.graph().unwrap();
-        let peak_bytes = planning::in_core_peak_bytes(&graph, &machine).unwrap();
         for strategy in [
             Strategy::Window(Window::default()),
             Strategy::OnDemand,
@@ -57,13 +89,41 @@ fn recorded_graphs_are_planned_proved_and_run() {
             Strategy::Lms(Lms::default()),
             Strategy::Auto(Auto::default()),
         ] {
-            let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
-            let (min_bytes, _) = planning::min_feasible(&request, strategy).unwrap();
-            let budgets = [75, 50, 35, 25].map(|percent| peak_bytes / 100 * percent);
-            for budget_bytes in budgets.into_iter().chain([min_bytes]) {
-                let planned = holds(graph, machine, budget_bytes, strategy);
+            let (budgets, min_bytes) = budgets(&graph, &machine, strategy);
+            for budget_bytes in budgets {
+                let planned = holds(graph, machine, budget_bytes, strategy).is_some();
                 assert_eq!(planned, budget_bytes >= min_bytes, "{} {strategy:?}", owned.name);
             }
         }
     }
+}
+
+/// And nearly all of auto's find a place for everything, with as many objects as they hold at
+/// their peak and at a cost of at most a hundredth of the period.
+#[test]
+fn autos_plans_are_placed() {
+    let strategy = Strategy::Auto(Auto::default());
+    let (mut planned, mut placed) = (0, 0);
+    for name in ["v100-pcie3", "v100-nvlink"] {
+        let machine = machines::builtin(name).unwrap().machine;
+        for owned in graphs() {
+            let graph = owned.graph().unwrap();
+            let (budgets, min_bytes) = budgets(&graph, &machine, strategy);
+            for budget_bytes in budgets {
+                let plan = holds(graph, machine, budget_bytes, strategy);
+                assert_eq!(plan.is_some(), budget_bytes >= min_bytes, "{}", owned.name);
+                let Some(plan) = plan else { continue };
+                planned += 1;
+                let most_ns = plan.predicted.period_ns / 100 * 101;
+                match placing::place(&graph, &machine, &plan, most_ns) {
+                    Ok(plan) => {
+                        run(graph, machine, &plan);
+                        placed += u32::from(plan.predicted.period_ns <= most_ns);
+                    }
+                    Err(error) => println!("{} at {budget_bytes}: {error}", owned.name),
+                }
+            }
+        }
+    }
+    assert!(placed * 100 >= planned * 95, "only {placed} of {planned} plans are placed");
 }

@@ -14,8 +14,23 @@ const ORDERS: u64 = 8;
 
 fn digest<'g>(verified: &Verified<'g>, mut device: SimDevice<'g>) -> Result<(u64, u64), String> {
     let mut kernels = SimKernels::new(*verified.graph());
-    planning::execute(verified, &mut device, &mut kernels, ITERATIONS)
-        .map_err(|error| error.to_string())?;
+    let calls =
+        |device: &SimDevice<'_>| (device.counters().map_calls, device.counters().unmap_calls);
+    let mut before = (0, 0);
+    planning::with_executor(
+        verified,
+        &mut device,
+        &mut kernels,
+        |mut executor, device, kernels| {
+            before = calls(device);
+            executor.run(device, kernels, ITERATIONS)?;
+            executor.finish(device)
+        },
+    )
+    .map_err(|error| error.to_string())?;
+    if verified.plan().placements.is_some() && calls(&device) != before {
+        return Err("a plan with placements makes mapping calls while it runs".into());
+    }
     let period_ns = device.period_ns(ITERATIONS / 2, ITERATIONS).unwrap_or(0);
     Ok((device.digest().map_err(|error| error.to_string())?, period_ns))
 }

@@ -150,6 +150,7 @@ fn cheap_ns(graph: &Graph<'_>, machine: &Machine, budget_bytes: u64) -> Result<u
         steps: 0,
         pieces: graph.tensors().len(),
         pools: 1,
+        ..Limits::default()
     };
     let mut memory = vec![0; bounds::scratch_words(&limits)];
     let scratch = &mut Scratch::new(&mut memory);

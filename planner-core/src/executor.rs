@@ -9,12 +9,18 @@
 //! that stream and a wait of the schedule is a wait for that value. Nothing else orders
 //! the work: the host runs ahead, and blocks only before it fills a room whose last value
 //! is still being copied, and before it maps a range whose last mapping is still in use.
+//!
+//! A plan with placements is mapped once, before it runs: it makes no call of `map` or
+//! `unmap` after [`Executor::start`]. Any other is mapped as it goes.
 
 mod error;
 mod inputs;
+mod layout;
 mod memory;
 mod objects;
+mod placed;
 mod points;
+mod queued;
 mod unmaps;
 
 use crate::backend::{Addresses, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers};
@@ -31,7 +37,9 @@ use points::Points;
 
 /// Words of scratch that an executor asks for. `runs` bounds into how many runs of
 /// consecutive objects memory may be broken; at most one an object is ever used, and what
-/// the scratch holds beyond this is used for more.
+/// the scratch holds beyond this is used for more. With placements, it bounds of how many
+/// pieces all virtual ranges together consist; [`Executor::start`] calls no device where it
+/// is too small.
 #[must_use]
 pub const fn scratch_words(limits: &Limits, runs: usize) -> usize {
     Inputs::scratch_words(limits)
@@ -135,7 +143,8 @@ impl<'a> Executor<'a> {
             .try_for_each(|point| device.block_until(point))
             .and_then(|()| kernels.fill_inputs(device, iteration + 1))
             .map_err(|error| Fault::Device(error).at(Moment::Inputs(iteration + 1)))?;
-        let steps = self.verified.plan().steps.iter().zip(self.verified.schedule().steps);
+        let entries = self.verified.schedule().of_iteration(iteration - 1);
+        let steps = self.verified.plan().steps.iter().zip(entries);
         for (at, (step, entry)) in (0..).zip(steps) {
             self.enqueue(device, kernels, (at, step), entry)
                 .map_err(|fault| fault.at(Moment::Step { iteration, step: at }))?;
@@ -207,19 +216,16 @@ impl<'a> Executor<'a> {
     ) -> Result<(), Fault<B::Error>> {
         let graph = *self.verified.graph();
         for &tensor in graph.writes(op) {
-            self.memory.allocate(device, tensor, self.memory.pieces.of(tensor))?;
+            self.memory.allocate(device, tensor, self.memory.pieces().of(tensor))?;
             self.inputs.value[tensor.index()] = self.iterations;
         }
         let workspace = self.memory.allocate_workspace(device, op)?;
         self.wait(device, Stream::Compute, waits)?;
         let (reads, writes) = operands(self.operands, &self.memory, &graph, op);
         let iteration = self.iterations;
-        let at = workspace.map(|workspace| workspace.at);
-        kernels.launch(device, &Launch { op, iteration, reads, writes, workspace: at })?;
+        kernels.launch(device, &Launch { op, iteration, reads, writes, workspace })?;
         let end = self.signal(device, Stream::Compute, entry)?;
-        if let Some(workspace) = workspace {
-            self.memory.release_workspace(op, workspace, end);
-        }
+        self.memory.release_workspace(op, end);
         Ok(())
     }
 
@@ -230,7 +236,7 @@ impl<'a> Executor<'a> {
         part: Part,
         value: u64,
     ) -> Result<(), Fault<B::Error>> {
-        self.memory.allocate(device, part.tensor, self.memory.pieces.of_part(part))?;
+        self.memory.allocate(device, part.tensor, self.memory.pieces().of_part(part))?;
         let from = self.host_range(part, value);
         let to = self.memory.address(part.tensor, from.offset_bytes);
         Ok(device.upload(from, to)?)
@@ -249,8 +255,8 @@ impl<'a> Executor<'a> {
         HostRange {
             tensor: part.tensor,
             room: if is_input { (value % 2) as u32 } else { 0 },
-            offset_bytes: self.memory.offset_bytes(part),
-            bytes: self.memory.pieces.part_bytes(graph, part),
+            offset_bytes: self.memory.layout.offset_bytes(part),
+            bytes: self.memory.pieces().part_bytes(graph, part),
         }
     }
 

@@ -48,8 +48,16 @@ impl<'a> Pieces<'a> {
         plan: &Plan<'a>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, PlanError> {
-        if plan.steps.len() >= u32::MAX as usize {
+        let entries = plan.steps.len().checked_mul(plan.iterations() as usize);
+        if entries.is_none_or(|entries| entries >= u32::MAX as usize) {
             return Err(PlanError::TooManySteps);
+        }
+        if plan.placements.is_some_and(|table| table.iterations == 0 || !table.is_table()) {
+            return Err(PlanError::PlacementTable);
+        }
+        if plan.steps.is_empty() {
+            // A graph has ops. Below, every iteration takes its time.
+            return Err(PlanError::NeverLaunched(OpId(0)));
         }
         check_budget(machine, plan)?;
         let tensors = graph.tensors().len();

@@ -2,6 +2,7 @@
 //! [`verify`](crate::verify()) turns it into something that may run.
 
 use crate::graph::{OpId, TensorId};
+use crate::placement::Placements;
 use crate::scratch::OutOfScratch;
 use core::fmt;
 
@@ -109,8 +110,19 @@ pub struct Plan<'a> {
     pub resident_at_start: &'a [Resident],
     /// The steps, in list order.
     pub steps: &'a [Step],
+    /// Fixed physical objects for every allocation; without them, memory is handed out in
+    /// list order.
+    pub placements: Option<Placements<'a>>,
     /// What the plan promises.
     pub predicted: Prediction,
+}
+
+impl Plan<'_> {
+    /// Iterations after which everything repeats, its placements included.
+    #[must_use]
+    pub fn iterations(&self) -> u32 {
+        self.placements.map_or(1, |placements| placements.iterations)
+    }
 }
 
 /// A place in a plan.
@@ -266,6 +278,49 @@ pub enum PlanError {
         /// Objects of the pool.
         count: u64,
     },
+    /// The placements cover no iteration, or their ends are not those of the numbers.
+    PlacementTable,
+    /// There are more or fewer placements than allocations.
+    PlacementCount {
+        /// Placements.
+        placements: u64,
+        /// Allocations in all iterations that they cover.
+        allocations: u64,
+    },
+    /// A placement names more or fewer objects than its allocation takes.
+    PlacementSize {
+        /// The step that allocates.
+        place: Place,
+        /// The number of the allocation.
+        allocation: u32,
+        /// Objects it names.
+        named: u64,
+        /// Objects the allocation takes.
+        taken: u64,
+    },
+    /// A placement names an object that the pool does not have.
+    UnknownObject {
+        /// The step that allocates.
+        place: Place,
+        /// The number of the allocation.
+        allocation: u32,
+        /// The object.
+        object: u64,
+        /// Objects of the pool.
+        count: u64,
+    },
+    /// A placement names an object that has a holder already.
+    TwoHolders {
+        /// The step that allocates.
+        place: Place,
+        /// The number of the allocation.
+        allocation: u32,
+        /// The object.
+        object: u64,
+    },
+    /// After the iterations that the placements cover, the tensor lies in other objects than
+    /// at the start.
+    PlacementEnd(TensorId),
 }
 
 impl From<OutOfScratch> for PlanError {
@@ -371,6 +426,30 @@ impl fmt::Display for PlanError {
             Self::PoolFull { place, pool, held, count } => {
                 write!(f, "{place}: pool {pool} would hold {held} objects and has {count}")
             }
+            Self::PlacementTable => {
+                write!(f, "the placements must cover at least one iteration, each array in turn")
+            }
+            Self::PlacementCount { placements, allocations } => {
+                write!(f, "there are {placements} placements for {allocations} allocations")
+            }
+            Self::PlacementSize { place, allocation, named, taken } => write!(
+                f,
+                "{place}: placements[{allocation}] names {named} objects, and {taken} are taken"
+            ),
+            Self::UnknownObject { place, allocation, object, count } => write!(
+                f,
+                "{place}: placements[{allocation}] names object {object} of a pool of {count}"
+            ),
+            Self::TwoHolders { place, allocation, object } => write!(
+                f,
+                "{place}: placements[{allocation}] names object {object}, which has a holder \
+                 already"
+            ),
+            Self::PlacementEnd(tensor) => write!(
+                f,
+                "at the end of the iterations that placements cover, {tensor} lies in other \
+                 objects than at the start"
+            ),
         }
     }
 }

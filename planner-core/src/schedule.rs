@@ -67,11 +67,28 @@ impl Scheduled {
     pub const EMPTY: Self = Self { stream: None, index: 0, waits: [None; 3] };
 }
 
-/// When the steps of one iteration run, in list order, which is the order of submission.
+/// When the steps run, in list order, which is the order of submission: those of one
+/// iteration, or of as many as the plan's placements cover, since what waits for an object
+/// differs from one to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule<'a> {
-    /// Entry `i` says when step `i` of the plan runs.
+    /// Entry `i` of an iteration says when step `i` of the plan runs; one iteration behind
+    /// the other.
     pub steps: &'a [Scheduled],
-    /// Number of steps of each stream.
+    /// Number of steps of each stream in an iteration.
     pub stream_steps: [u32; 3],
+    /// Iterations after which the entries repeat, at least 1.
+    pub iterations: u32,
+}
+
+impl<'a> Schedule<'a> {
+    /// The entries of an iteration, counted from 0.
+    #[must_use]
+    pub fn of_iteration(&self, iteration: u64) -> &'a [Scheduled] {
+        let iterations = u64::from(self.iterations.max(1));
+        let steps = self.steps.len() / iterations as usize;
+        // Below the number of iterations, of which each has so many entries.
+        let first = (iteration % iterations) as usize * steps;
+        &self.steps[first..first + steps]
+    }
 }

@@ -36,6 +36,10 @@ pub const fn words<T>(count: usize) -> usize {
     count.saturating_mul(size_of::<T>()).div_ceil(size_of::<u64>())
 }
 
+pub(crate) const fn larger(one: usize, other: usize) -> usize {
+    if one > other { one } else { other }
+}
+
 impl<'a> Scratch<'a> {
     /// Hands out slices of `memory`; what it holds is overwritten.
     pub const fn new(memory: &'a mut [u64]) -> Self {
@@ -88,6 +92,21 @@ pub struct Limits {
     pub pieces: usize,
     /// Pools of a plan.
     pub pools: usize,
+    /// Iterations that the placements of a plan cover; 0 or 1 where it has none.
+    pub iterations: usize,
+    /// Object numbers in the placements of a plan; 0 where it has none.
+    pub objects: usize,
+}
+
+impl Limits {
+    /// Entries of a schedule.
+    #[must_use]
+    pub const fn entries(&self) -> usize {
+        match self.iterations {
+            0 => self.steps,
+            iterations => self.steps.saturating_mul(iterations),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -166,7 +166,8 @@ impl<'a> Timeline<'a> {
         let mut busy_ns = [0u64; 3];
         let mut free_ns = [0u64; 3];
         for lap in 0..LAPS as usize {
-            for (entry, &duration_ns) in schedule.steps.iter().zip(durations_ns) {
+            let entries = schedule.of_iteration(lap as u64);
+            for (entry, &duration_ns) in entries.iter().zip(durations_ns) {
                 let Some(stream) = entry.stream else { continue };
                 let mut start_ns = free_ns[stream as usize];
                 for (wait, first) in entry.waits.iter().zip(first) {

@@ -1,16 +1,20 @@
-//! Planning, lowering, predicting and verifying allocate nothing.
+//! Planning, placing, lowering, predicting and verifying allocate nothing.
 #![allow(unsafe_code, reason = "counting allocations takes a global allocator")]
 
 use planner_core::bounds::Order;
+use planner_core::placement::{Over, Room};
 use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
 use planner_core::planner::{self, Auto, Output, Request, Strategy};
 use planner_core::schedule::Scheduled;
 use planner_core::{
     Graph, Kind, Limits, Machine, Op, OpId, Scratch, Step, Tensor, TensorId, bounds, lower,
-    timeline, verify,
+    placement, timeline, verify,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+
+/// Iterations that placements cover.
+const ITERATIONS: usize = 2;
 
 struct Counting;
 
@@ -65,6 +69,8 @@ fn nothing_is_allocated() {
         steps,
         pieces,
         pools: 1,
+        iterations: ITERATIONS,
+        objects: 20_000,
     };
     let words = [
         planner::scratch_words(&limits),
@@ -72,13 +78,15 @@ fn nothing_is_allocated() {
         timeline::scratch_words(&limits),
         verify::scratch_words(&limits),
         bounds::scratch_words(&limits),
+        placement::scratch_words(&limits),
     ];
     let mut memory = vec![0; words.into_iter().max().unwrap()];
     let launch = Step::Launch(OpId(0));
     let empty = Scheduled::EMPTY;
     let mut list = vec![launch; steps];
     let mut schedule = vec![empty; steps];
-    let mut lowered = vec![empty; steps];
+    let mut lowered = vec![empty; ITERATIONS * steps];
+    let (mut objects, mut ends) = (vec![0; limits.objects], vec![0; 4 * steps]);
     let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
     let mut resident = vec![nothing; 2 * tensors.len()];
     let mut arena = vec![ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; tensors.len()];
@@ -110,6 +118,10 @@ fn nothing_is_allocated() {
     let request = Request { graph: &graph, machine: &machine, budget_bytes: 200_000 };
     let plan =
         planner::plan(&request, Strategy::Auto(Auto::default()), output, &mut scratch).unwrap();
+    let over = Over { iterations: ITERATIONS as u32, settled: true };
+    let room = Room { objects: &mut objects, ends: &mut ends, schedule: &mut lowered };
+    let plan = placement::place(&graph, &machine, &plan, over, room, &mut scratch).unwrap();
+    let mut lowered = [empty; 4096];
     let schedule = lower(&graph, &machine, &plan, &mut lowered, &mut scratch).unwrap();
     timeline::check(&graph, &machine, &plan, &schedule, &mut scratch).unwrap();
     verify(&graph, &machine, &plan, &schedule, &mut scratch).unwrap();
@@ -117,5 +129,6 @@ fn nothing_is_allocated() {
     let after = ALLOCATIONS.with(Cell::get);
 
     assert!(plan.predicted.h2d_bytes > 0, "the plan should move something");
+    assert!(plan.placements.is_some_and(|placements| placements.objects.len() > 1000));
     assert_eq!(after - before, 0);
 }

@@ -4,10 +4,11 @@ pub mod format;
 pub mod graph;
 pub mod machines;
 pub mod models;
+pub mod placing;
 pub mod plan;
 pub mod planning;
 pub mod pytorch;
 
 pub use graph::OwnedGraph;
 pub use machines::OwnedMachine;
-pub use plan::OwnedPlan;
+pub use plan::{OwnedPlacements, OwnedPlan};

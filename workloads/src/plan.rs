@@ -1,7 +1,7 @@
 //! A plan that owns its data and knows what it is for.
 
-use planner_core::Plan;
 use planner_core::plan::{ArenaPlacement, Pool, Prediction, Resident, Step};
+use planner_core::{Placements, Plan};
 
 /// A plan with the names of its graph and machine, as files hold it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,8 +28,37 @@ pub struct OwnedPlan {
     pub resident_at_start: Vec<Resident>,
     /// The steps, in list order.
     pub steps: Vec<Step>,
+    /// Fixed physical objects for every allocation.
+    pub placements: Option<OwnedPlacements>,
     /// What the plan promises.
     pub predicted: Prediction,
+}
+
+/// The objects of every allocation; see [`Placements`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedPlacements {
+    /// Iterations that they are given for before they repeat.
+    pub iterations: u32,
+    /// Object numbers, one allocation after the other.
+    pub objects: Vec<u64>,
+    /// For each allocation, where its numbers end in `objects`.
+    pub ends: Vec<u32>,
+}
+
+impl OwnedPlacements {
+    /// The placements as the core takes them.
+    #[must_use]
+    pub fn placements(&self) -> Placements<'_> {
+        let Self { iterations, objects, ends } = self;
+        Placements { iterations: *iterations, objects, ends }
+    }
+}
+
+impl From<Placements<'_>> for OwnedPlacements {
+    fn from(placements: Placements<'_>) -> Self {
+        let Placements { iterations, objects, ends } = placements;
+        Self { iterations, objects: objects.to_vec(), ends: ends.to_vec() }
+    }
 }
 
 impl OwnedPlan {
@@ -45,6 +74,7 @@ impl OwnedPlan {
             workspace_pool: &self.workspace_pool,
             resident_at_start: &self.resident_at_start,
             steps: &self.steps,
+            placements: self.placements.as_ref().map(OwnedPlacements::placements),
             predicted: self.predicted,
         }
     }
@@ -64,6 +94,7 @@ impl From<&Plan<'_>> for OwnedPlan {
             workspace_pool: plan.workspace_pool.to_vec(),
             resident_at_start: plan.resident_at_start.to_vec(),
             steps: plan.steps.to_vec(),
+            placements: plan.placements.map(OwnedPlacements::from),
             predicted: plan.predicted,
         }
     }

@@ -9,7 +9,7 @@ use planner_core::graph::{Op, OpId, TensorId};
 use planner_core::plan::{ArenaPlacement, Part, Plan, PlanError, Pool, Prediction, Resident, Step};
 use planner_core::planner::{self, LeastMemory, Output, PlanningError, Request, Strategy};
 use planner_core::schedule::{Schedule, Scheduled};
-use planner_core::scratch::{Limits, OutOfScratch, Scratch};
+use planner_core::scratch::{Limits, OutOfScratch, Scratch, words};
 use planner_core::verify::VerifyError;
 use planner_core::{
     ExecuteError, Executor, Graph, Machine, Verified, bounds, executor, lower, timeline, verify,
@@ -25,16 +25,27 @@ const PLACEMENT: ArenaPlacement = ArenaPlacement { tensor: TensorId(0), offset_b
 pub struct OwnedSchedule {
     /// The steps.
     pub steps: Vec<Scheduled>,
-    /// Number of steps of each stream.
+    /// Number of steps of each stream in an iteration.
     pub stream_steps: [u32; 3],
+    /// Iterations after which the steps repeat.
+    pub iterations: u32,
 }
 
 impl OwnedSchedule {
     /// The schedule as the core takes it.
     #[must_use]
     pub fn schedule(&self) -> Schedule<'_> {
-        Schedule { steps: &self.steps, stream_steps: self.stream_steps }
+        let Self { steps, stream_steps, iterations } = self;
+        Schedule { steps, stream_steps: *stream_steps, iterations: *iterations }
     }
+}
+
+/// A buffer of the size that an untrusted plan asks for, if there is memory for it.
+fn buffer<T: Clone>(len: usize, fill: T) -> Result<Vec<T>, OutOfScratch> {
+    let needed_words = words::<T>(len);
+    let room = Vec::<T>::new().try_reserve_exact(len);
+    room.map_err(|_| OutOfScratch { needed_words, free_words: 0 })?;
+    Ok(vec![fill; len])
 }
 
 fn graph_limits(graph: &Graph<'_>) -> Limits {
@@ -45,6 +56,7 @@ fn graph_limits(graph: &Graph<'_>) -> Limits {
         steps: 0,
         pieces: graph.tensors().len(),
         pools: 1,
+        ..Limits::default()
     }
 }
 
@@ -57,6 +69,8 @@ pub fn limits(graph: &Graph<'_>, plan: &Plan<'_>) -> Limits {
         steps,
         pieces: graph.tensors().len().saturating_add(2 * ranges),
         pools: plan.pools.len(),
+        iterations: plan.iterations() as usize,
+        objects: plan.placements.map_or(0, |placements| placements.objects.len()),
         ..graph_limits(graph)
     }
 }
@@ -114,6 +128,7 @@ impl Room {
                         workspace_pool: &[],
                         resident_at_start: &[],
                         steps: &[],
+                        placements: None,
                         ..plan
                     };
                     break (bare, lengths);
@@ -166,19 +181,27 @@ pub fn plan_with_more(
     less: Option<&OwnedPlan>,
 ) -> Result<OwnedPlan, PlanningError> {
     let planned = plan(request, strategy);
-    let budget_bytes = request.budget_bytes;
-    let fits = |less: &&OwnedPlan| {
-        matches!(strategy, Strategy::Auto(_))
-            && (less.budget_bytes..=request.machine.device_bytes).contains(&budget_bytes)
-    };
-    let faster = |less: &&OwnedPlan| match &planned {
-        Ok(plan) => less.predicted.period_ns < plan.predicted.period_ns,
-        Err(_) => true,
-    };
-    match less.filter(fits).filter(faster) {
-        Some(less) => Ok(OwnedPlan { budget_bytes, ..less.clone() }),
+    match faster_with_less(request, strategy, less, planned.as_ref().ok()) {
+        Some(less) => Ok(less),
         None => planned,
     }
+}
+
+/// A plan of `auto` for less memory, as one for this budget, where it is faster than `planned`
+/// or there is none.
+pub(crate) fn faster_with_less(
+    request: &Request<'_>,
+    strategy: Strategy,
+    less: Option<&OwnedPlan>,
+    planned: Option<&OwnedPlan>,
+) -> Option<OwnedPlan> {
+    let budget_bytes = request.budget_bytes;
+    let less = less.filter(|less| {
+        matches!(strategy, Strategy::Auto(_))
+            && (less.budget_bytes..=request.machine.device_bytes).contains(&budget_bytes)
+            && planned.is_none_or(|plan| less.predicted.period_ns < plan.predicted.period_ns)
+    })?;
+    Some(OwnedPlan { budget_bytes, ..less.clone() })
 }
 
 /// The least memory with which a strategy can plan, and the tensors in its arena.
@@ -218,11 +241,13 @@ pub fn schedule(
     machine: &Machine,
     plan: &Plan<'_>,
 ) -> Result<OwnedSchedule, PlanError> {
-    let mut steps = vec![Scheduled::EMPTY; plan.steps.len()];
-    let mut memory = vec![0; lower::scratch_words(&limits(graph, plan))];
+    let limits = limits(graph, plan);
+    let mut steps = buffer(limits.entries(), Scheduled::EMPTY)?;
+    let mut memory = buffer(lower::scratch_words(&limits), 0)?;
     let scratch = &mut Scratch::new(&mut memory);
-    let stream_steps = lower(graph, machine, plan, &mut steps, scratch)?.stream_steps;
-    Ok(OwnedSchedule { steps, stream_steps })
+    let Schedule { stream_steps, iterations, .. } =
+        lower(graph, machine, plan, &mut steps, scratch)?;
+    Ok(OwnedSchedule { steps, stream_steps, iterations })
 }
 
 /// Predicts a plan's times and memory.
@@ -263,7 +288,7 @@ pub fn prove<'a>(
     plan: &Plan<'a>,
     schedule: &Schedule<'a>,
 ) -> Result<Verified<'a>, VerifyError> {
-    let mut memory = vec![0; verify::scratch_words(&limits(graph, plan))];
+    let mut memory = buffer(verify::scratch_words(&limits(graph, plan)), 0)?;
     verify(graph, machine, plan, schedule, &mut Scratch::new(&mut memory))
 }
 
@@ -277,22 +302,43 @@ pub fn execute<B: Transfers + Paging, K: Kernels<B>>(
     kernels: &mut K,
     iterations: u64,
 ) -> Result<(), ExecuteError<B::Error>> {
-    let mut memory = vec![0; executor_words(verified)];
-    let mut scratch = Scratch::new(&mut memory);
-    let mut executor = Executor::start(verified, device, kernels, &mut scratch)?;
-    executor.run(device, kernels, iterations)?;
-    executor.finish(device)
+    with_executor(verified, device, kernels, |mut executor, device, kernels| {
+        executor.run(device, kernels, iterations)?;
+        executor.finish(device)
+    })
 }
 
-/// Words of scratch with which an [`Executor`] never runs out, for pages of a usual size:
-/// one run an object, up to some millions.
-#[must_use]
-pub fn executor_words(verified: &Verified<'_>) -> usize {
+/// Starts a verified plan, and hands the executor on.
+///
+/// # Errors
+/// Those of [`Executor::start`], but for room; those of `then`.
+pub fn with_executor<B: Transfers + Paging, K: Kernels<B>, T>(
+    verified: &Verified<'_>,
+    device: &mut B,
+    kernels: &mut K,
+    then: impl FnOnce(Executor<'_>, &mut B, &mut K) -> Result<T, ExecuteError<B::Error>>,
+) -> Result<T, ExecuteError<B::Error>> {
+    let mut words = executor_words(verified);
+    loop {
+        let mut memory = buffer(words, 0)?;
+        let scratch = &mut Scratch::new(&mut memory);
+        match Executor::start(verified, device, kernels, scratch) {
+            // Then the device has not been called.
+            Err(ExecuteError::Scratch(_)) => words = words.saturating_mul(2),
+            started => return then(started?, device, kernels),
+        }
+    }
+}
+
+/// Words of scratch with which an [`Executor`] seldom runs out: for a plan that is mapped as
+/// it goes one run an object, up to some millions; else one an object number.
+fn executor_words(verified: &Verified<'_>) -> usize {
     const MOST_RUNS: u64 = 1 << 21;
     let plan = verified.plan();
+    let limits = limits(verified.graph(), plan);
     let objects = plan.pools.iter().fold(0u64, |sum, pool| sum.saturating_add(pool.count));
     let runs = objects.min(MOST_RUNS) as usize;
-    executor::scratch_words(&limits(verified.graph(), plan), runs)
+    executor::scratch_words(&limits, runs.max(limits.objects))
 }
 
 fn with_bounds_scratch<T>(

@@ -8,7 +8,7 @@ use workloads::format::{
     FormatError, compress, document, load, read_graph, read_machine, read_plan, write_graph,
     write_machine, write_plan,
 };
-use workloads::{OwnedGraph, OwnedMachine, OwnedPlan};
+use workloads::{OwnedGraph, OwnedMachine, OwnedPlacements, OwnedPlan};
 
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![
@@ -72,6 +72,18 @@ fn parts() -> impl Strategy<Value = Part> {
     ]
 }
 
+fn placements() -> impl Strategy<Value = OwnedPlacements> {
+    let objects = proptest::collection::vec(any::<u64>(), 0..4);
+    (any::<u32>(), proptest::collection::vec(objects, 0..5)).prop_map(|(iterations, arrays)| {
+        let end = |end: &mut u32, array: &Vec<u64>| {
+            *end += array.len() as u32;
+            Some(*end)
+        };
+        let ends = arrays.iter().scan(0, end).collect();
+        OwnedPlacements { iterations, objects: arrays.concat(), ends }
+    })
+}
+
 fn steps() -> impl Strategy<Value = Step> {
     prop_oneof![
         parts().prop_map(Step::Prefetch),
@@ -91,6 +103,7 @@ prop_compose! {
         workspace_pool in proptest::collection::vec(any::<u32>(), 0..5),
         resident in proptest::collection::vec((parts(), any::<bool>()), 0..5),
         steps in proptest::collection::vec(steps(), 0..30),
+        placements in proptest::option::of(placements()),
     ) -> OwnedPlan {
         let [graph, machine, strategy] = names;
         let [budget_bytes, arena_bytes, period_ns, compute_ns, peak_bytes, h2d_bytes, d2h_bytes,
@@ -116,6 +129,7 @@ prop_compose! {
                 .map(|(part, host_copy)| Resident { part, host_copy })
                 .collect(),
             steps,
+            placements,
             predicted: Prediction {
                 period_ns,
                 compute_ns,

@@ -167,13 +167,26 @@ fn steps_have_their_form() {
 }
 
 #[test]
-fn placements_are_not_supported_rather_than_malformed() {
-    let with = |value: &str| {
-        let field = format!(r#""placements": {value}, "strategy""#);
-        read_plan(PLAN.replace(r#""strategy""#, &field).as_bytes())
+fn placements_are_arrays_of_numbers() {
+    let with = |fields: &str| {
+        read_plan(PLAN.replace(r#""strategy""#, &format!("{fields}, \"strategy\"")).as_bytes())
     };
-    assert_eq!(with("[[0], [1, 2]]").unwrap_err().kind(), ErrorKind::Unsupported);
-    assert_eq!(with("null"), read_plan(PLAN.as_bytes()));
+    let placed = |fields: &str| with(fields).unwrap().placements.unwrap();
+    let placements = placed(r#""placements": [[0], [], [1, 2]]"#);
+    assert_eq!((placements.iterations, &placements.ends[..]), (1, &[1, 1, 3][..]));
+    let table = placements.placements();
+    assert_eq!([0, 1, 2, 3].map(|at| table.of(at)), [&[0][..], &[], &[1, 2], &[]]);
+    assert_eq!(placed(r#""placement_iterations": 3, "placements": []"#).iterations, 3);
+    assert_eq!(with(r#""placements": null"#), read_plan(PLAN.as_bytes()));
+    for (fields, expected) in [
+        (r#""placements": [0]"#, "placements[0]: invalid type: integer `0`"),
+        (r#""placements": [[1], [-1]]"#, "placements[1][0]: invalid value: integer `-1`"),
+        (r#""placements": {}"#, "placements: invalid type: map"),
+        (r#""placement_iterations": 4294967296"#, "placement_iterations: invalid value"),
+    ] {
+        let shown = with(fields).unwrap_err().to_string();
+        assert!(shown.starts_with(expected), "{shown}");
+    }
 }
 
 #[test]

@@ -4,8 +4,8 @@
 use backend_sim::{SimDevice, SimError, SimKernels};
 use planner_core::plan::{ArenaPlacement, Pool, Prediction, Resident};
 use planner_core::{
-    ExecuteError, Executor, Graph, Kind, Limits, Machine, Op, Part, Plan, Schedule, Scheduled,
-    Scratch, Step, Tensor, TensorId, Verified, executor, lower, timeline, verify,
+    ExecuteError, Executor, Graph, Kind, Limits, Machine, Op, Part, Placements, Plan, Schedule,
+    Scheduled, Scratch, Step, Tensor, TensorId, Verified, executor, lower, timeline, verify,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -48,6 +48,8 @@ pub(crate) struct OwnedPlan {
     pub(crate) workspace_pool: Vec<u32>,
     pub(crate) resident_at_start: Vec<Resident>,
     pub(crate) steps: Vec<Step>,
+    /// The iterations that placements cover, all object numbers, and the ends of each array.
+    pub(crate) placements: Option<(u32, Vec<u64>, Vec<u32>)>,
 }
 
 impl OwnedPlan {
@@ -61,6 +63,11 @@ impl OwnedPlan {
             workspace_pool: &self.workspace_pool,
             resident_at_start: &self.resident_at_start,
             steps: &self.steps,
+            placements: self.placements.as_ref().map(|(iterations, objects, ends)| Placements {
+                iterations: *iterations,
+                objects,
+                ends,
+            }),
             predicted: Prediction::default(),
         }
     }
@@ -101,6 +108,8 @@ pub(crate) fn limits(graph: &Graph<'_>, plan: &Plan<'_>) -> Limits {
         steps: plan.steps.len(),
         pieces: graph.tensors().len() + 2 * (plan.steps.len() + plan.resident_at_start.len()),
         pools: plan.pools.len(),
+        iterations: plan.iterations() as usize,
+        objects: plan.placements.map_or(0, |placements| placements.objects.len()),
     }
 }
 
@@ -111,7 +120,7 @@ pub(crate) fn lowered<'o>(
     out: &'o mut Vec<Scheduled>,
 ) -> Schedule<'o> {
     let mut memory = vec![0; lower::scratch_words(&limits(graph, plan))];
-    out.resize(plan.steps.len(), Scheduled::EMPTY);
+    out.resize(plan.steps.len() * plan.iterations() as usize, Scheduled::EMPTY);
     lower(graph, machine, plan, out, &mut Scratch::new(&mut memory)).unwrap()
 }
 

@@ -1,11 +1,11 @@
 //! What every strategy makes of every budget.
 
-use super::{Bound as Wanted, lp};
+use super::{Bound as Bounds, lp};
 use crate::budget::Budget;
 use crate::failure::Failure;
 use crate::figures::{Figures, Needs};
 use crate::names::Names;
-use crate::plan::{self, Draft};
+use crate::plan::{self, Draft, Room};
 use crate::proof;
 use crate::strategy::{Chosen, Name};
 use crate::work::Setting;
@@ -29,6 +29,14 @@ pub(super) struct Grid {
     pub(super) bounds: Vec<Bound>,
     /// Budget by budget of one strategy after the other.
     pub(super) rows: Vec<Cell>,
+}
+
+/// What is asked of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) bound: Bounds,
+    /// Whether physical objects are to be fixed.
+    pub(super) placed: bool,
 }
 
 /// One of the budgets.
@@ -61,7 +69,7 @@ impl Grid {
         setting: Setting<'_>,
         names: &[Name],
         budgets: &[Budget],
-        bound: Wanted,
+        wanted: Wanted,
     ) -> Result<Self, Failure> {
         let mut strategies = Vec::new();
         for name in names {
@@ -79,7 +87,7 @@ impl Grid {
         let budgets: Vec<_> = budgets.iter().map(column).collect();
         let mut bounds = vec![cheap_bound(setting, &budgets)?];
         let mut lp_bounds_ns = vec![None; budgets.len()];
-        if bound == Wanted::Lp {
+        if wanted.bound == Bounds::Lp {
             lp_bounds_ns = lp::period_ns(setting, &budgets)?;
             let period_ns = lp_bounds_ns.clone();
             bounds.push(Bound { name: "lp bound, given order", period_ns });
@@ -91,7 +99,7 @@ impl Grid {
             compute_ns: graph.compute_ns(),
             in_core_period_ns: in_core_period_ns(setting),
             bounds,
-            rows: cells(setting, &strategies, &budgets, &lp_bounds_ns)?,
+            rows: cells(setting, &strategies, &budgets, &lp_bounds_ns, wanted.placed)?,
             budgets,
         })
     }
@@ -133,6 +141,7 @@ fn cells(
     strategies: &[(Chosen, Needs)],
     budgets: &[Column],
     lp_bounds_ns: &[Option<u64>],
+    placed: bool,
 ) -> Result<Vec<Cell>, Failure> {
     let bar = progress("planning", strategies.len() * budgets.len());
     let mut ascending: Vec<_> = (0..budgets.len()).collect();
@@ -144,9 +153,10 @@ fn cells(
         for &at in &ascending {
             let column = &budgets[at];
             bar.set_message(format!("{} at {}", chosen.name, column.budget));
-            let draft = plan::draft(setting, chosen, needs, column.budget_bytes, less.as_ref())?;
+            let room = Room { budget_bytes: column.budget_bytes, placed, less: less.as_ref() };
+            let draft = plan::draft(setting, chosen, needs, room)?;
             cells[at] = Some(cell(setting, chosen, &draft, lp_bounds_ns[at])?);
-            less = draft.plan.ok().map(|(plan, _)| plan).or(less);
+            less = Some(draft).filter(|draft| draft.plan.is_ok()).or(less);
             bar.inc(1);
         }
         all.extend(cells.into_iter().flatten());

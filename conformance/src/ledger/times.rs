@@ -1,10 +1,12 @@
 //! When each step runs: three streams, the waits between them, and memory in list order.
 
 use super::layout::Layout;
+use super::places::{Changes, Physical};
 use super::values::Deed;
 use super::{Event, Violation};
 use planner_core::plan::Place;
 use planner_core::{Kind, Machine, OpId, Step, TensorId};
+use std::collections::BTreeMap;
 
 /// Memory given back: one evict, or one workspace.
 struct Release {
@@ -32,7 +34,16 @@ struct Clock<'a> {
     machine: &'a Machine,
     deeds: &'a [Deed],
     events: Vec<Event>,
-    pools: Vec<PoolBook>,
+    memory: Memory<'a>,
+}
+
+/// Memory that is handed out.
+enum Memory<'a> {
+    /// In list order.
+    Queued(Vec<PoolBook>),
+    /// As the plan fixes it; with each object, when it was last given back, and in which
+    /// iteration.
+    Placed(&'a Changes, BTreeMap<Physical, (u64, u32)>),
 }
 
 /// Times all steps. Every wait is for something listed earlier, so list order will do.
@@ -40,9 +51,13 @@ pub(super) fn run(
     layout: &Layout<'_>,
     machine: &Machine,
     deeds: &[Deed],
+    changes: Option<&Changes>,
 ) -> Result<Vec<Event>, Violation> {
-    let pools = start_pools(layout)?;
-    let mut clock = Clock { layout, machine, deeds, events: Vec::new(), pools };
+    let memory = match changes {
+        None => Memory::Queued(start_pools(layout)?),
+        Some(changes) => Memory::Placed(changes, BTreeMap::new()),
+    };
+    let mut clock = Clock { layout, machine, deeds, events: Vec::new(), memory };
     for deed in deeds {
         let event = clock.time(deed)?;
         clock.release(deed, &event);
@@ -121,18 +136,27 @@ impl Clock<'_> {
         u64::try_from(copy_ns).ok()?.checked_add(self.machine.transfer_latency_ns)
     }
 
-    /// A launch's allocations in one pool are one grant.
+    /// A launch's allocations in one pool are one grant. Fixed objects are granted when their
+    /// previous holders have released them.
     fn grant(&mut self, deed: &Deed) -> Result<Grant, Violation> {
-        let mut latest = Grant::default();
-        for (&pool, &objects) in &deed.allocated {
-            let grant = self.pools[pool].grant(objects).ok_or_else(|| {
-                let place = Place::Step(deed.step as u32);
-                Violation::at(place, format!("pool {pool} never has enough free objects"))
-            })?;
-            latest.ns = latest.ns.max(grant.ns);
-            latest.lap = latest.lap.max(grant.lap);
+        let mut grants = Vec::new();
+        match &mut self.memory {
+            Memory::Queued(pools) => {
+                for (pool, objects) in deed.allocated() {
+                    grants.push(pools[pool].grant(objects).ok_or_else(|| {
+                        let place = Place::Step(deed.step as u32);
+                        Violation::at(place, format!("pool {pool} never has enough free objects"))
+                    })?);
+                }
+            }
+            Memory::Placed(changes, released) => {
+                let taken = &changes.of(deed, self.layout.plan.steps.len()).taken;
+                let released = taken.iter().filter_map(|object| released.get(object));
+                grants.extend(released.map(|&(ns, lap)| Grant { ns, lap: Some(lap) }));
+            }
         }
-        Ok(latest)
+        let ns = grants.iter().map(|grant| grant.ns).max().unwrap_or(0);
+        Ok(Grant { ns, lap: grants.iter().filter_map(|grant| grant.lap).max() })
     }
 
     /// A workspace is released at its launch's own position and complete when the op ends.
@@ -145,9 +169,16 @@ impl Clock<'_> {
             Step::Launch(op) => self.layout.workspace(op),
             Step::Prefetch(_) | Step::Offload(_) => None,
         };
-        if let Some((pool, objects)) = released {
-            let release = Release { lap: deed.lap, objects, completes_ns: event.end_ns };
-            self.pools[pool].releases.push(release);
+        let Some((pool, objects)) = released else { return };
+        match &mut self.memory {
+            Memory::Queued(pools) => {
+                let release = Release { lap: deed.lap, objects, completes_ns: event.end_ns };
+                pools[pool].releases.push(release);
+            }
+            Memory::Placed(changes, released) => {
+                let given = &changes.of(deed, self.layout.plan.steps.len()).given;
+                released.extend(given.iter().map(|&object| (object, (event.end_ns, deed.lap))));
+            }
         }
     }
 

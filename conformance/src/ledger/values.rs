@@ -17,15 +17,41 @@ pub(super) struct Deed {
     pub(super) objects: Range<u64>,
     /// Bytes it copies.
     pub(super) bytes: u64,
-    /// Objects it allocates, by pool.
-    pub(super) allocated: BTreeMap<usize, u64>,
+    /// What it allocates, in the order of its allocations.
+    pub(super) taken: Vec<Taken>,
     /// Bytes of objects held after it, and during it for a launch.
     pub(super) held_bytes: u128,
     /// What is really filled of them.
     pub(super) requested_bytes: u64,
 }
 
+/// One allocation.
+pub(super) struct Taken {
+    pub(super) pool: usize,
+    pub(super) objects: Objects,
+}
+
+/// What is allocated.
+pub(super) enum Objects {
+    /// These objects of a tensor.
+    Of(TensorId, Vec<u64>),
+    /// A workspace of so many objects.
+    Workspace(u64),
+}
+
 impl Deed {
+    /// Objects it allocates, by pool.
+    pub(super) fn allocated(&self) -> BTreeMap<usize, u64> {
+        let mut allocated = BTreeMap::new();
+        for Taken { pool, objects } in &self.taken {
+            *allocated.entry(*pool).or_insert(0) += match objects {
+                Objects::Of(_, objects) => objects.len() as u64,
+                Objects::Workspace(count) => *count,
+            };
+        }
+        allocated
+    }
+
     /// 0 for a copy to the device, 1 for one to the host.
     pub(super) const fn way(&self) -> Option<usize> {
         match self.action {
@@ -138,17 +164,17 @@ impl<'a> Walk<'a> {
 
     fn take(&mut self, lap: u32, step: usize, action: Step) -> Result<Deed, Violation> {
         let place = Place::Step(step as u32);
-        let (objects, allocated, workspace_bytes) = match action {
+        let (objects, taken, workspace_bytes) = match action {
             Step::Launch(op) => {
-                let allocated = self.launch(step, op).map_err(|m| Violation::at(place, m))?;
-                (0..0, allocated, self.layout.graph.op(op).workspace_bytes)
+                let taken = self.launch(step, op).map_err(|m| Violation::at(place, m))?;
+                (0..0, taken, self.layout.graph.op(op).workspace_bytes)
             }
             Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
                 let objects = self.layout.named(place, part)?;
-                let allocated = self
+                let taken = self
                     .transfer(step, action, part, &objects)
                     .map_err(|message| Violation::at(place, message))?;
-                (objects, allocated, 0)
+                (objects, taken, 0)
             }
         };
         let bytes = match action {
@@ -163,7 +189,7 @@ impl<'a> Walk<'a> {
             action,
             objects,
             bytes,
-            allocated,
+            taken,
             held_bytes: self.held_bytes() + self.workspace_held_bytes(action),
             requested_bytes: self.requested_bytes() + workspace_bytes,
         })
@@ -189,7 +215,7 @@ impl<'a> Walk<'a> {
         action: Step,
         part: Part,
         objects: &Range<u64>,
-    ) -> Result<BTreeMap<usize, u64>, String> {
+    ) -> Result<Vec<Taken>, String> {
         let tensor = part.tensor;
         let in_arena = self.layout.in_arena(tensor);
         if in_arena && (self.kind(tensor) == Kind::Temporary || matches!(action, Step::Evict(_))) {
@@ -205,7 +231,8 @@ impl<'a> Walk<'a> {
         }
         let allocating = matches!(action, Step::Prefetch(_));
         let pool = self.layout.pool_of(tensor).filter(|_| allocating);
-        Ok(pool.map(|pool| (pool, objects.end - objects.start)).into_iter().collect())
+        let taken = |pool| Taken { pool, objects: Objects::Of(tensor, objects.clone().collect()) };
+        Ok(pool.map(taken).into_iter().collect())
     }
 
     /// Rule 2: only what is not resident and has a valid host copy is prefetched.
@@ -253,31 +280,34 @@ impl<'a> Walk<'a> {
 
     /// Rule 3: what an op reads is resident with its current value. What is not resident of
     /// what it writes is allocated, and the host copies of that become stale.
-    fn launch(&mut self, step: usize, op: OpId) -> Result<BTreeMap<usize, u64>, String> {
+    fn launch(&mut self, step: usize, op: OpId) -> Result<Vec<Taken>, String> {
         let graph = self.layout.graph;
         for &tensor in graph.reads(op) {
             self.objects(tensor).try_for_each(|object| self.check_value(tensor, object))?;
         }
-        let mut allocated = BTreeMap::new();
+        let mut taken = Vec::new();
         for &tensor in graph.writes(op) {
             let written = self.new_value();
+            let mut absent = Vec::new();
             for object in self.objects(tensor) {
-                let absent = self.device.insert((tensor, object), written).is_none();
-                if let Some(pool) = self.layout.pool_of(tensor).filter(|_| absent) {
-                    *allocated.entry(pool).or_insert(0) += 1;
+                if self.device.insert((tensor, object), written).is_none() {
+                    absent.push(object);
                 }
+            }
+            if let Some(pool) = self.layout.pool_of(tensor).filter(|_| !absent.is_empty()) {
+                taken.push(Taken { pool, objects: Objects::Of(tensor, absent) });
             }
             if !self.belongs_to_next(step, tensor) {
                 self.current[tensor.index()] = written;
             }
         }
         if let Some((pool, objects)) = self.layout.workspace(op) {
-            *allocated.entry(pool).or_insert(0) += objects;
+            taken.push(Taken { pool, objects: Objects::Workspace(objects) });
         }
         for tensor in graph.touches(op) {
             self.forget(step, tensor);
         }
-        Ok(allocated)
+        Ok(taken)
     }
 
     /// After an input's last read its value is the next iteration's: a write there is seen

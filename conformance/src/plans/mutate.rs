@@ -3,7 +3,7 @@
 use super::predicted_by_ledger;
 use crate::choices::Choices;
 use planner_core::{Graph, Machine, OpId, Part, Step, TensorId};
-use workloads::OwnedPlan;
+use workloads::{OwnedPlacements, OwnedPlan};
 
 /// The plan with one random corruption. Where it is valid all the same, its predictions are
 /// exact again, unless they are what was corrupted.
@@ -16,6 +16,8 @@ pub fn mutate(
 ) -> OwnedPlan {
     let mut mutated = plan.clone();
     match choices.below(8) {
+        // Where there are no placements, the steps are corrupted instead.
+        0..=1 if corrupt_placements(&mut mutated, choices) => {}
         0..=3 => corrupt_steps(graph, &mut mutated, choices),
         4 => corrupt_start(graph, &mut mutated, choices),
         5 => corrupt_pools(graph, &mut mutated, choices),
@@ -146,6 +148,37 @@ fn corrupt_pools(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices)
             }
         }
     }
+}
+
+/// Changes an object number or an array of them; false where there are none.
+pub(super) fn corrupt_placements(plan: &mut OwnedPlan, choices: &mut Choices) -> bool {
+    let most = plan.pools.iter().map(|pool| pool.count).max().unwrap_or(0) as usize;
+    let Some(OwnedPlacements { iterations, objects, ends }) = &mut plan.placements else {
+        return false;
+    };
+    if objects.is_empty() {
+        return false;
+    }
+    let (one, other) = (choices.below(objects.len()), choices.below(objects.len()));
+    let array = choices.below(ends.len());
+    match choices.below(8) {
+        0 | 1 => objects[one] = choices.below(most + 1) as u64,
+        2 => objects.swap(one, other),
+        3 => objects[one] = objects[other],
+        4 => *iterations = choices.below(4) as u32,
+        5 => {
+            ends.remove(array);
+            objects.truncate(ends.last().map_or(0, |&end| end as usize));
+        }
+        6 => ends.push(objects.len() as u32),
+        _ => {
+            objects.insert(ends[array] as usize, choices.below(most) as u64);
+            for end in &mut ends[array..] {
+                *end += 1;
+            }
+        }
+    }
+    true
 }
 
 /// Moves or adds something in the arena; what an addition needs of the budget is granted.

@@ -4,6 +4,7 @@
 mod arena;
 mod figures;
 mod memory;
+mod places;
 mod times;
 mod values;
 

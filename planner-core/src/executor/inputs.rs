@@ -31,7 +31,7 @@ impl<'a> Inputs<'a> {
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
         let graph = verified.graph();
-        let (steps, schedule) = (verified.plan().steps, verified.schedule().steps);
+        let (steps, schedule) = (verified.plan().steps, verified.schedule().of_iteration(0));
         let tensors = graph.tensors().len();
         let mut inputs = Self {
             last_read: scratch.take(tensors, 0)?,

@@ -6,17 +6,18 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
 /// For each step, the last step of every stream that is known to have ended when it has.
 pub(super) struct Clocks<'a> {
-    ///
-    /// One stream behind the other.
+    /// Iteration by iteration, in each one stream behind the other.
     ended: &'a mut [Points],
     /// Whether a later iteration looks at a step's clock.
     outlives: &'a mut [u8],
     stream_steps: [u32; 3],
+    /// Iterations after which the needs repeat.
+    iterations: u32,
 }
 
 impl<'a> Clocks<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<Points>(limits.steps) + words::<u8>(limits.steps)
+        words::<Points>(limits.entries()) + words::<u8>(limits.entries())
     }
 
     /// The least fixed point over the cyclic list: sweeps until nothing changes that a later
@@ -25,64 +26,92 @@ impl<'a> Clocks<'a> {
     pub(super) fn new(
         out: &[Scheduled],
         stream_steps: [u32; 3],
+        iterations: u32,
         needs: &[Points],
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
         let ended = scratch.take(out.len(), [NEVER; 3])?;
         let outlives = scratch.take(out.len(), 0u8)?;
-        let mut clocks = Self { ended, outlives, stream_steps };
+        let mut clocks = Self { ended, outlives, stream_steps, iterations };
         clocks.sweep(out, needs);
         while clocks.sweep(out, needs) {}
         Ok(clocks)
     }
 
-    fn slot(&self, stream: usize, index: u32) -> usize {
-        let [launches, prefetches, _] = self.stream_steps;
-        let first = [0, launches, launches + prefetches][stream];
-        first as usize + index as usize
+    fn slot(&self, iteration: u32, stream: usize, index: u32) -> usize {
+        let [launches, prefetches, offloads] = self.stream_steps;
+        let first = [0, launches, launches + prefetches][stream] as usize;
+        let steps = launches as usize + prefetches as usize + offloads as usize;
+        iteration as usize * steps + first + index as usize
+    }
+
+    /// The iteration that lies so many before another.
+    fn earlier(&self, iteration: u32, laps: u32) -> u32 {
+        match self.iterations {
+            1 => 0,
+            n => iteration.checked_sub(laps % n).unwrap_or_else(|| iteration + (n - laps % n)),
+        }
+    }
+
+    /// Entries of an iteration; there are as many needs.
+    fn entries(&self, out: &[Scheduled]) -> usize {
+        (out.len() / self.iterations as usize).max(1)
     }
 
     fn sweep(&mut self, out: &[Scheduled], needs: &[Points]) -> bool {
+        let entries = self.entries(out);
         let mut changed = false;
-        for (entry, needs) in out.iter().zip(needs) {
-            let Some(stream) = entry.stream else { continue };
-            let mut clock = self.before(stream, entry.index);
-            self.mark(stream as usize, i64::from(entry.index) - 1);
-            for (s, &need) in needs.iter().enumerate() {
-                if s != stream as usize && clock[s] < need {
-                    clock = later(clock, self.at_point(s, need));
-                    self.mark(s, need);
+        for (iteration, (out, needs)) in (0..).zip(out.chunks(entries).zip(needs.chunks(entries))) {
+            for (entry, needs) in out.iter().zip(needs) {
+                if let Some(stream) = entry.stream {
+                    changed |= self.step(iteration, stream, entry.index, needs);
                 }
             }
-            clock[stream as usize] = i64::from(entry.index);
-            let slot = self.slot(stream as usize, entry.index);
-            changed |= self.outlives[slot] == 1 && self.ended[slot] != clock;
-            self.ended[slot] = clock;
         }
         changed
     }
 
-    /// Notes that this iteration looks at a point of an earlier one.
-    fn mark(&mut self, stream: usize, point: i64) {
+    /// The clock of one step. Whether it changed, and a later iteration looks at it.
+    #[inline]
+    fn step(&mut self, iteration: u32, stream: Stream, index: u32, needs: &Points) -> bool {
+        let own = stream as usize;
+        let mut clock = self.before(iteration, stream, index);
+        self.mark(iteration, own, i64::from(index) - 1);
+        for (s, &need) in needs.iter().enumerate() {
+            if s != own && clock[s] < need {
+                clock = later(clock, self.at_point(iteration, s, need));
+                self.mark(iteration, s, need);
+            }
+        }
+        clock[own] = i64::from(index);
+        let slot = self.slot(iteration, own, index);
+        let changed = self.outlives[slot] == 1 && self.ended[slot] != clock;
+        self.ended[slot] = clock;
+        changed
+    }
+
+    /// Notes that an iteration looks at a point of an earlier one.
+    fn mark(&mut self, iteration: u32, stream: usize, point: i64) {
         if point < 0 {
-            let slot = self.slot(stream, self.wait(stream, point).index);
+            let Wait { index, laps } = self.wait(stream, point);
+            let slot = self.slot(self.earlier(iteration, laps), stream, index);
             self.outlives[slot] = 1;
         }
     }
 
     /// What has ended when the previous step of a stream has.
-    fn before(&self, stream: Stream, index: u32) -> Points {
-        self.at_point(stream as usize, i64::from(index) - 1)
+    fn before(&self, iteration: u32, stream: Stream, index: u32) -> Points {
+        self.at_point(iteration, stream as usize, i64::from(index) - 1)
     }
 
     /// What has ended when a point is reached.
-    fn at_point(&self, stream: usize, point: i64) -> Points {
+    fn at_point(&self, iteration: u32, stream: usize, point: i64) -> Points {
         if point == NEVER {
             return [NEVER; 3];
         }
-        let wait = self.wait(stream, point);
-        let ended = self.ended[self.slot(stream, wait.index)];
-        let mut clock = match wait.laps {
+        let Wait { index, laps } = self.wait(stream, point);
+        let ended = self.ended[self.slot(self.earlier(iteration, laps), stream, index)];
+        let mut clock = match laps {
             0 => ended,
             laps => seen_later(ended, i64::from(laps), self.stream_steps),
         };
@@ -107,18 +136,30 @@ impl<'a> Clocks<'a> {
 
     /// Writes down the waits that no other wait implies.
     pub(super) fn reduce(&self, out: &mut [Scheduled], needs: &[Points]) {
-        for (entry, needs) in out.iter_mut().zip(needs) {
-            let stream = entry.stream;
-            let own = stream.map(|stream| stream as usize);
-            let before = stream.map_or([NEVER; 3], |stream| self.before(stream, entry.index));
-            for (s, &need) in needs.iter().enumerate() {
-                let implied = Some(s) == own
-                    || need <= before[s]
-                    || needs.iter().enumerate().any(|(other, &point)| {
-                        other != s && Some(other) != own && self.at_point(other, point)[s] >= need
-                    });
-                entry.waits[s] = (!implied).then(|| self.wait(s, need));
+        let entries = self.entries(out);
+        for (iteration, (out, needs)) in
+            (0..).zip(out.chunks_mut(entries).zip(needs.chunks(entries)))
+        {
+            for (entry, needs) in out.iter_mut().zip(needs) {
+                self.reduce_step(iteration, entry, needs);
             }
+        }
+    }
+
+    #[inline]
+    fn reduce_step(&self, iteration: u32, entry: &mut Scheduled, needs: &Points) {
+        let own = entry.stream.map(|stream| stream as usize);
+        let before =
+            entry.stream.map_or([NEVER; 3], |stream| self.before(iteration, stream, entry.index));
+        for (s, &need) in needs.iter().enumerate() {
+            let implied = Some(s) == own
+                || need <= before[s]
+                || needs.iter().enumerate().any(|(other, &point)| {
+                    other != s
+                        && Some(other) != own
+                        && self.at_point(iteration, other, point)[s] >= need
+                });
+            entry.waits[s] = (!implied).then(|| self.wait(s, need));
         }
     }
 }

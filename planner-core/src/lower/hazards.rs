@@ -46,6 +46,12 @@ impl<'a> Hazards<'a> {
                 *point = point.saturating_sub(steps);
             }
         }
+        // What no launch touched before its last prefetch was touched two laps back.
+        for (before, &touched) in self.touched_before_prefetch.iter_mut().zip(&*self.touched) {
+            if *before == NEVER {
+                *before = touched.saturating_sub(launches);
+            }
+        }
     }
 
     /// What a step must wait for (for an evict: what must have ended before its memory is

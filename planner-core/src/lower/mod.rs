@@ -11,6 +11,7 @@
 mod clocks;
 mod hazards;
 mod memory;
+mod places;
 mod queues;
 
 use crate::graph::Graph;
@@ -19,10 +20,11 @@ use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError};
 use crate::residency::Residency;
 use crate::schedule::{Schedule, Scheduled, Stream};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger, words};
 use clocks::Clocks;
 use hazards::Hazards;
 use memory::memory_needs;
+use places::placed_needs;
 use queues::Queues;
 
 /// A point on each stream, relative to the current iteration.
@@ -32,20 +34,22 @@ type Points = [i64; 3];
 const NEVER: i64 = i64::MIN;
 
 /// Words of scratch that [`lower`] asks for: per step 7.7, per tensor 5, per piece 3.2, per
-/// pool 12.
+/// pool 12. With placements: per step 6.2 for each iteration that they cover, per object
+/// number 2.5, per piece 4.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
+    let queued = Residency::scratch_words(limits) + Queues::scratch_words(limits);
     Pieces::scratch_words(limits)
-        + Residency::scratch_words(limits)
         + 3 * words::<i64>(limits.tensors)
         + 2 * words::<i64>(limits.pieces)
-        + words::<Points>(limits.steps)
-        + Queues::scratch_words(limits)
+        + words::<Points>(limits.entries())
+        + larger(queued, places::scratch_words(limits))
         + Clocks::scratch_words(limits)
 }
 
-/// Lowers a plan into `out`, which needs room for one entry a step. O(steps + operands),
-/// times the few sweeps that the vector clocks take.
+/// Lowers a plan into `out`, which needs room for one entry a step, for each iteration that
+/// its placements cover. O(steps + operands), times the few sweeps that the vector clocks
+/// take; placements are sorted by object.
 ///
 /// # Errors
 /// A plan whose structure or residency is broken: what cannot be lowered. Whether the plan
@@ -71,12 +75,13 @@ pub(crate) fn lower_pieces<'o>(
     scratch: &mut Scratch<'_>,
 ) -> Result<Schedule<'o>, PlanError> {
     let mut scratch = scratch.reborrow();
-    let steps = plan.steps.len();
-    let needed_words = words::<Scheduled>(steps);
-    let out = out.get_mut(..steps).ok_or(OutOfScratch { needed_words, free_words: 0 })?;
+    let iterations = plan.iterations();
+    let entries = plan.steps.len() * iterations as usize;
+    let needed_words = words::<Scheduled>(entries);
+    let out = out.get_mut(..entries).ok_or(OutOfScratch { needed_words, free_words: 0 })?;
     let stream_steps = number_steps(plan, out);
 
-    let needs = scratch.take(steps, [NEVER; 3])?;
+    let needs = scratch.take(entries, [NEVER; 3])?;
     let mut hazards = Hazards::new(graph, pieces, &mut scratch)?;
     for _lap in 0..2 {
         hazards.start_lap(stream_steps);
@@ -84,12 +89,25 @@ pub(crate) fn lower_pieces<'o>(
             *needs = hazards.walk(graph, pieces, step, i64::from(entry.index));
         }
     }
-    memory_needs(graph, plan, pieces, out, stream_steps, needs, &mut scratch)?;
-    Clocks::new(out, stream_steps, needs, &mut scratch)?.reduce(out, needs);
-    Ok(Schedule { steps: out, stream_steps })
+    if plan.placements.is_none() {
+        memory_needs(graph, plan, pieces, out, stream_steps, needs, &mut scratch)?;
+    } else {
+        repeat(needs, plan.steps.len());
+        placed_needs(graph, plan, pieces, out, stream_steps, needs, &mut scratch)?;
+    }
+    Clocks::new(out, stream_steps, iterations, needs, &mut scratch)?.reduce(out, needs);
+    Ok(Schedule { steps: out, stream_steps, iterations })
 }
 
-/// Fills in each step's place on its stream; returns how many steps each stream has.
+/// Copies the first `count` values behind themselves as often as there is room.
+fn repeat<T: Copy>(values: &mut [T], count: usize) {
+    for first in (count..values.len()).step_by(count.max(1)) {
+        values.copy_within(..count, first);
+    }
+}
+
+/// Fills in each step's place on its stream, in all iterations; returns how many steps each
+/// stream has in one.
 fn number_steps(plan: &Plan<'_>, out: &mut [Scheduled]) -> [u32; 3] {
     let mut counts = [0; 3];
     for (entry, step) in out.iter_mut().zip(plan.steps) {
@@ -99,6 +117,7 @@ fn number_steps(plan: &Plan<'_>, out: &mut [Scheduled]) -> [u32; 3] {
             counts[stream as usize] += 1;
         }
     }
+    repeat(out, plan.steps.len());
     counts
 }
 

@@ -185,6 +185,7 @@ impl<'m> Memory<'m> {
             workspace_pool: &[],
             resident_at_start,
             steps,
+            placements: None,
             predicted: Prediction::default(),
         })
     }

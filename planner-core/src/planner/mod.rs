@@ -32,7 +32,7 @@ use crate::lower;
 use crate::machine::Machine;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Pool, Prediction, Resident, Step};
 use crate::schedule::Scheduled;
-use crate::scratch::{Limits, OutOfScratch, Scratch};
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
 use crate::timeline;
 use builder::Builder;
 use core::{fmt, mem};
@@ -179,10 +179,6 @@ pub const fn scratch_words(limits: &Limits) -> usize {
         + Search::scratch_words(limits)
         + larger(write, judge);
     order::sheet_words(limits) + larger(order::scratch_words(limits), list)
-}
-
-const fn larger(one: usize, other: usize) -> usize {
-    if one > other { one } else { other }
 }
 
 /// Why there is no plan.

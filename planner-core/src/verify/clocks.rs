@@ -10,7 +10,7 @@ pub(super) struct Clocks<'a> {
     plan: Plan<'a>,
     schedule: Schedule<'a>,
     /// For each step on a stream, the last step of every stream that has ended when it has;
-    /// one stream behind the other.
+    /// iteration by iteration, in each one stream behind the other.
     ended: &'a mut [Points],
     /// List positions of each stream's steps, one stream behind the other.
     position: &'a mut [u32],
@@ -18,7 +18,7 @@ pub(super) struct Clocks<'a> {
 
 impl<'a> Clocks<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<Points>(limits.steps) + words::<u32>(limits.steps)
+        words::<Points>(limits.entries()) + words::<u32>(limits.steps)
     }
 
     /// Checks that the schedule is one of this plan and that its waits can be met, then
@@ -28,22 +28,29 @@ impl<'a> Clocks<'a> {
         schedule: &Schedule<'a>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, VerifyError> {
-        let steps = schedule.steps.len();
-        let ended = scratch.take(steps, [NEVER; 3])?;
-        let position = scratch.take(steps, 0u32)?;
+        let ended = scratch.take(schedule.steps.len(), [NEVER; 3])?;
+        let position = scratch.take(plan.steps.len(), 0u32)?;
         let mut clocks = Self { plan: *plan, schedule: *schedule, ended, position };
-        clocks.check_steps(plan)?;
-        for (at, entry) in (0..).zip(schedule.steps) {
-            clocks.check_waits(at, entry)?;
+        let entries = plan.steps.len().checked_mul(plan.iterations() as usize);
+        if schedule.iterations != plan.iterations() || Some(schedule.steps.len()) != entries {
+            return Err(VerifyError::NotThisPlan { step: plan.steps.len() as u32 });
+        }
+        for iteration in 0..schedule.iterations {
+            clocks.check_steps(plan, iteration)?;
+        }
+        for iteration in 0..schedule.iterations {
+            for (at, entry) in (0..).zip(schedule.of_iteration(iteration.into())) {
+                clocks.check_waits(at, entry)?;
+            }
         }
         let mut reached = [[NEVER; 3]; 3];
-        while clocks.lap(&mut reached) {}
+        while clocks.pass(&mut reached) {}
         Ok(clocks)
     }
 
-    fn check_steps(&mut self, plan: &Plan<'_>) -> Result<(), VerifyError> {
+    fn check_steps(&mut self, plan: &Plan<'_>, iteration: u32) -> Result<(), VerifyError> {
         let mut counts = [0u32; 3];
-        for (at, entry) in (0..).zip(self.schedule.steps) {
+        for (at, entry) in (0..).zip(self.schedule.of_iteration(iteration.into())) {
             if plan.steps.get(at as usize).map(Stream::of) != Some(entry.stream) {
                 return Err(VerifyError::NotThisPlan { step: at });
             }
@@ -58,9 +65,8 @@ impl<'a> Clocks<'a> {
                 self.position.get_mut(slot).ok_or(VerifyError::NotThisPlan { step: at })?;
             *position = at;
         }
-        let step = self.schedule.steps.len();
-        if step != plan.steps.len() || counts != self.schedule.stream_steps {
-            return Err(VerifyError::NotThisPlan { step: step as u32 });
+        if counts != self.schedule.stream_steps {
+            return Err(VerifyError::NotThisPlan { step: plan.steps.len() as u32 });
         }
         Ok(())
     }
@@ -86,30 +92,46 @@ impl<'a> Clocks<'a> {
         first as usize + index as usize
     }
 
-    /// One iteration; `reached` holds the clock of each stream's last step. Whether any
+    /// Where the clock of a step is kept, `laps` iterations before another one.
+    fn clock_slot(&self, iteration: u32, laps: u32, stream: usize, index: u32) -> usize {
+        let slot = self.slot(stream, index);
+        let iterations = self.schedule.iterations;
+        if iterations == 1 {
+            return slot;
+        }
+        let laps = laps % iterations;
+        let iteration = (u64::from(iteration) + u64::from(iterations - laps)) as usize;
+        let steps = self.ended.len() / iterations as usize;
+        iteration % iterations as usize * steps + slot
+    }
+
+    /// All iterations; `reached` holds the clock of each stream's last step. Whether any
     /// clock changed.
-    fn lap(&mut self, reached: &mut [Points; 3]) -> bool {
+    fn pass(&mut self, reached: &mut [Points; 3]) -> bool {
         let stream_steps = self.schedule.stream_steps;
-        *reached = reached.map(|points| seen_later(points, 1, stream_steps));
         let mut changed = false;
-        for entry in self.schedule.steps {
-            let Some(stream) = entry.stream else { continue };
-            let mut clock = later(reached[stream as usize], self.waited_for(entry));
-            clock[stream as usize] = i64::from(entry.index);
-            let slot = self.slot(stream as usize, entry.index);
-            changed |= clock != self.ended[slot];
-            self.ended[slot] = clock;
-            reached[stream as usize] = clock;
+        for iteration in 0..self.schedule.iterations {
+            *reached = reached.map(|points| seen_later(points, 1, stream_steps));
+            for entry in self.schedule.of_iteration(iteration.into()) {
+                let Some(stream) = entry.stream else { continue };
+                let waited_for = self.waited_for(iteration, entry);
+                let mut clock = later(reached[stream as usize], waited_for);
+                clock[stream as usize] = i64::from(entry.index);
+                let slot = self.clock_slot(iteration, 0, stream as usize, entry.index);
+                changed |= clock != self.ended[slot];
+                self.ended[slot] = clock;
+                reached[stream as usize] = clock;
+            }
         }
         changed
     }
 
     /// What has ended when all waits of a step are met.
-    fn waited_for(&self, entry: &Scheduled) -> Points {
+    fn waited_for(&self, iteration: u32, entry: &Scheduled) -> Points {
         let mut clock = [NEVER; 3];
         for (s, wait) in entry.waits.iter().enumerate() {
             if let Some(wait) = wait {
-                let mut points = self.ended[self.slot(s, wait.index)];
+                let mut points = self.ended[self.clock_slot(iteration, wait.laps, s, wait.index)];
                 points[s] = i64::from(wait.index);
                 let laps = i64::from(wait.laps);
                 clock = later(clock, seen_later(points, laps, self.schedule.stream_steps));
@@ -120,7 +142,8 @@ impl<'a> Clocks<'a> {
 
     /// The steps of an iteration, in list order, each with its position on its stream.
     pub(super) fn steps(&self) -> impl Iterator<Item = (u32, &'a Step, i64)> + use<'a> {
-        let indices = self.schedule.steps.iter().map(|entry| i64::from(entry.index));
+        let entries = self.schedule.of_iteration(0);
+        let indices = entries.iter().map(|entry| i64::from(entry.index));
         (0..).zip(self.plan.steps).zip(indices).map(|((at, step), index)| (at, step, index))
     }
 
@@ -128,14 +151,24 @@ impl<'a> Clocks<'a> {
         self.schedule.stream_steps
     }
 
-    /// The first stream on which something that must have ended before a step starts (an
-    /// evict: counts as free) is not known to have ended.
-    pub(super) fn missing(&self, at: u32, must: Points) -> Option<Stream> {
-        let entry = &self.schedule.steps[at as usize];
+    /// The position of a step on its stream.
+    pub(super) fn index(&self, step: u32) -> i64 {
+        i64::from(self.schedule.steps[step as usize].index)
+    }
+
+    /// Iterations after which the waits repeat.
+    pub(super) fn iterations(&self) -> u32 {
+        self.schedule.iterations
+    }
+
+    /// The first stream on which something that must have ended before a step of an
+    /// iteration starts (an evict: counts as free) is not known to have ended.
+    pub(super) fn missing(&self, iteration: u32, at: u32, must: Points) -> Option<Stream> {
+        let entry = &self.schedule.of_iteration(iteration.into())[at as usize];
         let own = entry.stream;
         let known = match own {
-            Some(stream) => self.ended[self.slot(stream as usize, entry.index)],
-            None => self.waited_for(entry),
+            Some(stream) => self.ended[self.clock_slot(iteration, 0, stream as usize, entry.index)],
+            None => self.waited_for(iteration, entry),
         };
         Stream::ALL.into_iter().find(|&s| Some(s) != own && known[s as usize] < must[s as usize])
     }

@@ -238,7 +238,7 @@ impl Held<'_> {
             let (place, pool) = (Place::Step(at), pool as u32);
             return Err(PlanError::PoolFull { place, pool, held, count }.into());
         };
-        match clocks.missing(at, must) {
+        match clocks.missing(0, at, must) {
             Some(stream) => Err(VerifyError::Memory { step: at, stream, pool: pool as u32 }),
             None => Ok(()),
         }

@@ -6,13 +6,15 @@
 //!
 //! - an op reads anything but the current value of a tensor (`order`, `values`),
 //! - memory is overwritten, on the device or the host, while it is still used (`races`),
-//! - an object has two owners, or a pool gives out more than it has (`grants`),
+//! - an object has two owners, or a pool gives out more than it has (`grants`, and `places`
+//!   where the plan fixes who has which),
 //! - a value is lost, or an iteration ends otherwise than it began (`values`).
 
 mod arena;
 mod clocks;
 mod grants;
 mod order;
+mod places;
 mod races;
 mod values;
 
@@ -21,7 +23,7 @@ use crate::machine::Machine;
 use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError};
 use crate::schedule::{Schedule, Stream};
-use crate::scratch::{Limits, OutOfScratch, Scratch};
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
 use clocks::Clocks;
 use core::fmt;
 
@@ -156,7 +158,8 @@ fn seen_later(points: Points, laps: i64, stream_steps: [u32; 3]) -> Points {
 }
 
 /// Words of scratch that [`verify`] asks for: per step 12.3, per tensor 8.7, per operand 1,
-/// per piece 3.3, per op 0.2, per pool 2.
+/// per piece 3.3, per op 0.2, per pool 2. With placements: per step 6.5, and 3 for each
+/// iteration that they cover, per object number 2.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     Pieces::scratch_words(limits)
@@ -165,7 +168,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
         + values::scratch_words(limits)
         + Clocks::scratch_words(limits)
         + races::scratch_words(limits)
-        + grants::scratch_words(limits)
+        + larger(grants::scratch_words(limits), places::scratch_words(limits))
 }
 
 /// Proves a schedule safe. O((steps + operands) log steps).
@@ -186,6 +189,9 @@ pub fn verify<'a>(
     values::check(graph, plan, &pieces, &mut scratch.reborrow())?;
     let clocks = Clocks::new(plan, schedule, &mut scratch)?;
     let freed = races::check(graph, &pieces, &clocks, &mut scratch)?;
-    grants::check(graph, plan, &pieces, &clocks, freed, &mut scratch)?;
+    match plan.placements {
+        None => grants::check(graph, plan, &pieces, &clocks, freed, &mut scratch)?,
+        Some(table) => places::check(graph, plan, table, &pieces, &clocks, freed, &mut scratch)?,
+    }
     Ok(Verified { graph: *graph, machine: *machine, plan: *plan, schedule: *schedule })
 }

@@ -29,7 +29,7 @@ struct Uses<'a> {
     downloaded: &'a mut [i64],
 }
 
-/// Checks every step of an iteration that follows another one. Returns, for each evict,
+/// Checks every step of iterations that follow another one. Returns, for each evict,
 /// what must have ended before its memory is free.
 pub(super) fn check<'a>(
     graph: &Graph<'_>,
@@ -43,13 +43,15 @@ pub(super) fn check<'a>(
     for (_, step, now) in clocks.steps() {
         uses.step(graph, pieces, step, now);
     }
-    uses.next_iteration(clocks.stream_steps());
-    for (at, step, now) in clocks.steps() {
-        let (must, tensor) = uses.step(graph, pieces, step, now);
-        if let Some(stream) = clocks.missing(at, must) {
-            return Err(VerifyError::Race { step: at, stream, tensor });
+    for iteration in 0..clocks.iterations() {
+        uses.next_iteration(clocks.stream_steps());
+        for (at, step, now) in clocks.steps() {
+            let (must, tensor) = uses.step(graph, pieces, step, now);
+            if let Some(stream) = clocks.missing(iteration, at, must) {
+                return Err(VerifyError::Race { step: at, stream, tensor });
+            }
+            freed[at as usize] = must;
         }
-        freed[at as usize] = must;
     }
     Ok(freed)
 }
@@ -86,6 +88,12 @@ impl<'a> Uses<'a> {
         age(self.launched_before_arrival, launches);
         age(self.uploaded, uploads);
         age(self.downloaded, downloads);
+        // Where no launch came before the last arrival, the one that did is another iteration
+        // back.
+        let launched = self.launched.iter().map(|point| point.saturating_sub(launches));
+        for (before, launched) in self.launched_before_arrival.iter_mut().zip(launched) {
+            *before = launched.max(*before);
+        }
     }
 
     /// What must have ended before a step may start, and the tensor that makes it so. Then

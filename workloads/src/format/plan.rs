@@ -1,12 +1,11 @@
 //! `spillway.plan.v1`.
 
-use super::error::{ErrorKind, FormatError};
+use super::error::FormatError;
 use super::json::{Document, Object, parse, render};
 use super::step::{ResidentRecord, StepRecord};
-use crate::plan::OwnedPlan;
+use crate::plan::{OwnedPlacements, OwnedPlan};
 use planner_core::TensorId;
 use planner_core::plan::{ArenaPlacement, Pool, Prediction};
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -27,8 +26,10 @@ struct PlanRecord<'a> {
     resident_at_start: Vec<ResidentRecord>,
     steps: Vec<StepRecord>,
     predicted: Object<PredictionRecord>,
-    #[serde(default, skip_serializing)]
-    placements: Option<IgnoredAny>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    placements: Option<Vec<Cow<'a, [u64]>>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    placement_iterations: Option<u32>,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -63,19 +64,14 @@ struct PredictionRecord {
 /// machine is for the verifier to say.
 ///
 /// # Errors
-/// The bytes are no plan file; or, of kind [`ErrorKind::Unsupported`], the plan has
-/// `placements`.
+/// The bytes are no plan file.
 pub fn read_plan(bytes: &[u8]) -> Result<OwnedPlan, FormatError> {
     let record: PlanRecord<'static> = parse(bytes, Document::Plan)?;
-    if record.placements.is_some() {
-        return Err(FormatError::new(
-            ErrorKind::Unsupported,
-            "placements: plans with fixed physical objects are not supported yet",
-        ));
-    }
+    let iterations = record.placement_iterations.unwrap_or(1);
+    let placements = record.placements.map(|arrays| joined(&arrays, iterations)).transpose()?;
     let Object(arena) = record.arena;
     let Object(predicted) = record.predicted;
-    let placements = arena.placements.into_iter().map(|Object(record)| ArenaPlacement {
+    let in_arena = arena.placements.into_iter().map(|Object(record)| ArenaPlacement {
         tensor: TensorId(record.tensor),
         offset_bytes: record.offset,
     });
@@ -89,12 +85,13 @@ pub fn read_plan(bytes: &[u8]) -> Result<OwnedPlan, FormatError> {
         strategy: record.strategy.into_owned(),
         budget_bytes: record.budget_bytes,
         arena_bytes: arena.bytes,
-        arena: placements.collect(),
+        arena: in_arena.collect(),
         pools: pools.collect(),
         tensor_pool: record.tensor_pool.into_owned(),
         workspace_pool: record.workspace_pool.into_owned(),
         resident_at_start: record.resident_at_start.into_iter().map(|record| record.0).collect(),
         steps: record.steps.into_iter().map(|record| record.0).collect(),
+        placements,
         predicted: Prediction {
             period_ns: predicted.period_ns,
             compute_ns: predicted.compute_ns,
@@ -106,10 +103,28 @@ pub fn read_plan(bytes: &[u8]) -> Result<OwnedPlan, FormatError> {
     })
 }
 
+/// All arrays in one, with their ends.
+fn joined(arrays: &[Cow<'_, [u64]>], iterations: u32) -> Result<OwnedPlacements, FormatError> {
+    let mut end = 0usize;
+    let ends = arrays.iter().map(|array| {
+        end += array.len();
+        u32::try_from(end).map_err(|_| FormatError::malformed("placements: more than 2^32 numbers"))
+    });
+    let ends = ends.collect::<Result<_, _>>()?;
+    Ok(OwnedPlacements { iterations, objects: arrays.concat(), ends })
+}
+
+/// The array of each allocation.
+fn arrays(placements: &OwnedPlacements) -> Vec<Cow<'_, [u64]>> {
+    let allocations = 0..placements.ends.len() as u32;
+    let table = placements.placements();
+    allocations.map(|allocation| table.of(allocation).into()).collect()
+}
+
 /// Writes a plan as JSON.
 #[must_use]
 pub fn write_plan(plan: &OwnedPlan) -> Vec<u8> {
-    let placements = plan.arena.iter().map(|placement| {
+    let in_arena = plan.arena.iter().map(|placement| {
         Object(PlacementRecord { tensor: placement.tensor.0, offset: placement.offset_bytes })
     });
     let pools = plan
@@ -124,7 +139,7 @@ pub fn write_plan(plan: &OwnedPlan) -> Vec<u8> {
         machine: plan.machine.as_str().into(),
         strategy: plan.strategy.as_str().into(),
         budget_bytes: plan.budget_bytes,
-        arena: Object(ArenaRecord { bytes: plan.arena_bytes, placements: placements.collect() }),
+        arena: Object(ArenaRecord { bytes: plan.arena_bytes, placements: in_arena.collect() }),
         pools: pools.collect(),
         tensor_pool: plan.tensor_pool.as_slice().into(),
         workspace_pool: plan.workspace_pool.as_slice().into(),
@@ -138,6 +153,11 @@ pub fn write_plan(plan: &OwnedPlan) -> Vec<u8> {
             d2h_bytes,
             host_bytes,
         }),
-        placements: None,
+        placements: plan.placements.as_ref().map(arrays),
+        placement_iterations: plan
+            .placements
+            .as_ref()
+            .map(|placements| placements.iterations)
+            .filter(|&iterations| iterations != 1),
     })
 }

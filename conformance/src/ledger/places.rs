@@ -1,0 +1,149 @@
+//! Fixed physical objects: who holds which, and from when to when.
+
+use super::Violation;
+use super::layout::Layout;
+use super::values::{Deed, Objects, Taken};
+use planner_core::plan::Place;
+use planner_core::{Step, TensorId};
+use std::collections::BTreeMap;
+
+/// A physical object: its pool, and its number there.
+pub(super) type Physical = (usize, u64);
+
+/// One allocation. Positions count the steps of all iterations from 1; 0 is the start.
+pub(crate) struct Allocation {
+    pub(crate) place: Place,
+    pub(crate) at: usize,
+    pub(crate) pool: usize,
+    pub(crate) stays: Vec<Stay>,
+}
+
+/// One object of an allocation.
+#[derive(Clone, Copy)]
+pub(crate) struct Stay {
+    /// The object of a tensor that is held; none in a workspace.
+    pub(crate) held: Option<(TensorId, u64)>,
+    /// The position of its release; none where it is resident at the end.
+    pub(crate) until: Option<usize>,
+}
+
+/// All allocations of so many iterations, in the order of placements: first one for each entry
+/// of `resident_at_start`, then one for each prefetch and, at a launch, for each written tensor
+/// of which something is not resident, and for a workspace. Arena tensors have none.
+pub(super) fn allocations(
+    layout: &Layout<'_>,
+    deeds: &[Deed],
+    iterations: u32,
+) -> Result<Vec<Allocation>, Violation> {
+    let mut allocations: Vec<Allocation> = Vec::new();
+    let of_tensor = |tensor, object| Stay { held: Some((tensor, object)), until: None };
+    for (place, resident) in (0..).map(Place::Start).zip(layout.plan.resident_at_start) {
+        let tensor = resident.part.tensor;
+        if let Some(pool) = layout.pool_of(tensor) {
+            let objects = layout.named(place, resident.part)?;
+            let stays = objects.map(|object| of_tensor(tensor, object)).collect();
+            allocations.push(Allocation { place, at: 0, pool, stays });
+        }
+    }
+    // What a step allocates is the same in every iteration.
+    let lap = &deeds[..layout.plan.steps.len()];
+    for (at, deed) in (1..).zip((0..iterations).flat_map(|_| lap)) {
+        let place = Place::Step(deed.step as u32);
+        for Taken { pool, objects } in &deed.taken {
+            let stays = match objects {
+                Objects::Of(tensor, objects) => {
+                    objects.iter().map(|&object| of_tensor(*tensor, object)).collect()
+                }
+                // Released at its launch's own position.
+                Objects::Workspace(count) => {
+                    vec![Stay { held: None, until: Some(at) }; *count as usize]
+                }
+            };
+            allocations.push(Allocation { place, at, pool: *pool, stays });
+        }
+        if let Step::Evict(part) = deed.action {
+            for stay in allocations.iter_mut().flat_map(|allocation| &mut allocation.stays) {
+                let named = stay.held.is_some_and(|(tensor, object)| {
+                    tensor == part.tensor && deed.objects.contains(&object)
+                });
+                if named && stay.until.is_none() {
+                    stay.until = Some(at);
+                }
+            }
+        }
+    }
+    Ok(allocations)
+}
+
+/// What one step of one iteration takes and gives back.
+#[derive(Default)]
+pub(super) struct Change {
+    pub(super) taken: Vec<Physical>,
+    pub(super) given: Vec<Physical>,
+}
+
+/// All changes of the iterations that the placements cover, in list order.
+pub(super) struct Changes(Vec<Change>);
+
+impl Changes {
+    /// What a step changes.
+    pub(super) fn of(&self, deed: &Deed, steps: usize) -> &Change {
+        &self.0[((deed.lap as usize - 1) * steps + deed.step) % self.0.len()]
+    }
+}
+
+/// Follows the placements, where the plan has some: no object has two holders, and what is
+/// resident at the end of all iterations lies in the same objects as at the start.
+pub(super) fn follow(layout: &Layout<'_>, deeds: &[Deed]) -> Result<Option<Changes>, Violation> {
+    let Some(placements) = layout.plan.placements else { return Ok(None) };
+    if placements.iterations == 0 {
+        return Err(Violation::of_plan("the placements cover no iteration"));
+    }
+    let allocations = allocations(layout, deeds, placements.iterations)?;
+    if placements.ends.len() > allocations.len() {
+        return Err(Violation::of_plan("there are more placements than allocations"));
+    }
+    let mut holders: BTreeMap<Physical, Vec<(usize, Stay)>> = BTreeMap::new();
+    for (number, Allocation { place, at, pool, stays }) in (0..).zip(&allocations) {
+        let objects = placements.of(number);
+        if objects.len() != stays.len() {
+            let message = format!("placements[{number}] has {} numbers", objects.len());
+            return Err(Violation::at(*place, message));
+        }
+        for (&object, stay) in objects.iter().zip(stays) {
+            if object >= layout.plan.pools[*pool].count {
+                return Err(Violation::at(*place, format!("pool {pool} has no object {object}")));
+            }
+            let earlier = holders.entry((*pool, object)).or_default();
+            if earlier.iter().any(|(_, other)| other.until.is_none_or(|until| until >= *at)) {
+                return Err(Violation::at(*place, format!("object {object} has two holders")));
+            }
+            earlier.push((*at, *stay));
+        }
+    }
+    let resident = |counts: fn(&(usize, Stay)) -> bool| -> BTreeMap<_, _> {
+        let stays =
+            holders.iter().flat_map(|(object, stays)| stays.iter().map(move |s| (object, s)));
+        stays
+            .filter(|(_, stay)| counts(stay))
+            .map(|(object, (_, stay))| (stay.held, *object))
+            .collect()
+    };
+    if resident(|(at, _)| *at == 0) != resident(|(_, stay)| stay.until.is_none()) {
+        let message = "what is resident lies in other objects than at the start";
+        return Err(Violation::at(Place::End, message));
+    }
+    let steps = layout.plan.steps.len() * placements.iterations as usize;
+    let mut changes: Vec<Change> = (0..steps).map(|_| Change::default()).collect();
+    for (&object, (at, stay)) in
+        holders.iter().flat_map(|(object, stays)| stays.iter().map(move |s| (object, s)))
+    {
+        if let Some(step) = at.checked_sub(1) {
+            changes[step].taken.push(object);
+        }
+        if let Some(until) = stay.until {
+            changes[until - 1].given.push(object);
+        }
+    }
+    Ok(Some(Changes(changes)))
+}

@@ -1,0 +1,207 @@
+//! Placements that are found are valid, exact, and run without a mapping call.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use backend_sim::{SimDevice, SimKernels, reference_digest};
+use conformance::graphs::{RandomGraph, graphs, machines};
+use conformance::ledger::judge;
+use conformance::plans::{Case, predicted_by_ledger, unplaced_cases};
+use planner_core::placement::{Over, PlacementError};
+use planner_core::plan::{Pool, Resident};
+use planner_core::planner::{Auto, Request, Strategy as Planner};
+use planner_core::{Graph, Kind, Machine, OpId, Part, Step, TensorId};
+use proptest::prelude::*;
+use proptest::sample::select;
+use workloads::{OwnedPlan, placing, planning};
+
+const ITERATIONS: u64 = 5;
+
+/// More objects than an iteration of these plans allocates.
+const PLENTY: u64 = 20_000;
+
+const ONCE: Over = Over { iterations: 1, settled: false };
+
+/// Judged by the ledger, proved, and run in an adversarial order; with placements, without
+/// mapping anything on the way.
+fn hold(graph: Graph<'_>, machine: Machine, owned: &OwnedPlan) -> Result<(), TestCaseError> {
+    let plan = owned.plan();
+    let judged = judge(&graph, &machine, &plan);
+    prop_assert!(judged.is_ok(), "{}", judged.unwrap_err());
+    let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
+    let schedule = schedule.schedule();
+    let verified = planning::prove(&graph, &machine, &plan, &schedule).unwrap();
+    let mut device = SimDevice::adversarial(graph, machine, plan.predicted.period_ns);
+    let mut set_up = 0;
+    let (device, kernels) = (&mut device, &mut SimKernels::new(graph));
+    planning::with_executor(&verified, device, kernels, |mut executor, device, kernels| {
+        set_up = device.counters().map_calls;
+        executor.run(device, kernels, ITERATIONS)?;
+        executor.finish(device)
+    })
+    .unwrap();
+    if plan.placements.is_some() {
+        let counters = device.counters();
+        prop_assert_eq!((counters.map_calls, counters.unmap_calls), (set_up, 0));
+    }
+    prop_assert_eq!(device.digest().unwrap(), reference_digest(&graph, ITERATIONS));
+    Ok(())
+}
+
+/// The plan with so many objects in its only pool.
+fn with_objects(case: &Case, count: u64) -> OwnedPlan {
+    let mut plan = case.plan.clone();
+    plan.pools[0].count = count;
+    plan.budget_bytes += count * plan.pools[0].object_bytes + case.machine.chunk_bytes;
+    plan
+}
+
+fn peak_objects(case: &Case) -> u64 {
+    let plan = &case.plan;
+    (plan.predicted.peak_bytes - plan.arena_bytes) / plan.pools[0].object_bytes
+}
+
+/// Ops that write and read tensors of one chunk; `w` is a state and there at the start. A step
+/// is `+x`, `-x` or the number of an op. Returns the object of each allocation.
+fn places(ops: &[[&str; 2]], count: u64, iterations: u32, steps: &str) -> String {
+    const NAMES: &str = "wabcdxy";
+    let machine = Machine {
+        device_bytes: 1 << 20,
+        host_bytes: 1 << 20,
+        chunk_bytes: 256,
+        h2d_bytes_per_s: 1_000_000_000,
+        d2h_bytes_per_s: 1_000_000_000,
+        transfer_latency_ns: 0,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    };
+    let id = |name| TensorId(NAMES.find(name).unwrap() as u32);
+    let ids = |names: &str| names.chars().map(id).collect::<Vec<_>>();
+    let mut graph = RandomGraph::default();
+    for name in NAMES.chars() {
+        graph.add_tensor(256, if name == 'w' { Kind::State } else { Kind::Temporary });
+    }
+    for [writes, reads] in ops {
+        graph.add_op(100, 0, &ids(reads), &ids(writes));
+    }
+    let step = |step: &str| match step.split_at(1) {
+        ("+", name) => Step::Prefetch(Part::whole(ids(name)[0])),
+        ("-", name) => Step::Evict(Part::whole(ids(name)[0])),
+        _ => Step::Launch(OpId(step.parse().unwrap())),
+    };
+    let plan = OwnedPlan {
+        budget_bytes: count * 256,
+        pools: vec![Pool { object_bytes: 256, count }],
+        resident_at_start: vec![Resident { part: Part::whole(id('w')), host_copy: true }],
+        steps: steps.split(' ').map(step).collect(),
+        ..OwnedPlan::default()
+    };
+    let graph = graph.graph();
+    let plan = predicted_by_ledger(plan, &graph, &machine);
+    match placing::place_over(&graph, &machine, &plan, Over { iterations, settled: true }) {
+        Err(error) => error.to_string(),
+        Ok(placed) => {
+            hold(graph, machine, &placed).unwrap();
+            let objects = placed.placements.unwrap().objects;
+            objects.iter().map(u64::to_string).collect::<Vec<_>>().join(" ")
+        }
+    }
+}
+
+const CHAIN: [[&str; 2]; 4] = [["a", ""], ["b", "a"], ["c", "b"], ["", "cw"]];
+
+#[test]
+fn an_allocation_takes_what_was_released_first() {
+    // `w`, then `a`, `b` and `c`, for which 3 is the last that was never used.
+    assert_eq!(places(&CHAIN, 4, 1, "0 1 -a 2 -b 3 -c"), "0 1 2 3");
+    assert_eq!(places(&CHAIN, 3, 1, "0 1 -a 2 -b 3 -c"), "0 1 2 1");
+    // In the next iteration, `c` has left its object last.
+    assert_eq!(places(&CHAIN, 3, 2, "0 1 -a 2 -b 3 -c"), "0 1 2 1 1 2 1");
+}
+
+#[test]
+fn what_comes_back_finds_its_object_free() {
+    // `b` is there when `w` comes back to object 0, so it may not lie there.
+    assert_eq!(places(&CHAIN, 3, 1, "-w 0 1 -a 2 +w -b 3 -c"), "0 1 2 1 0");
+}
+
+#[test]
+fn objects_exchange_what_they_serve() {
+    let ops = [["a", ""], ["b", "a"], ["", "b"], ["", "w"]];
+    // `a` would take object 1, which has been free for longer; but `b` needs that, since
+    // object 0 is due when `w` comes back.
+    assert_eq!(places(&ops, 2, 1, "-w 0 1 -a +w 2 -b 3"), "0 0 1 0");
+}
+
+/// Three arcs around the circle, of which any two overlap.
+#[test]
+fn an_odd_ring_closes_after_two_iterations() {
+    let ops = [["a", "w"], ["b", "a"], ["", "bw"]];
+    let steps = "0 -w 1 -a +w 2 -b";
+    assert_eq!(places(&ops, 2, 1, steps), "the pools are short of 1 objects");
+    assert_eq!(places(&ops, 2, 2, steps), "0 1 0 1 0 1 0");
+    assert_eq!(places(&ops, 3, 1, steps), "0 1 2 0");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn placements_are_valid_and_exact(
+        case in unplaced_cases(),
+        iterations in 1..=4u32,
+        settled: bool,
+    ) {
+        let graph = case.graph.graph();
+        let over = Over { iterations, settled };
+        match placing::place_over(&graph, &case.machine, &case.plan, over) {
+            Ok(placed) => hold(graph, case.machine, &placed)?,
+            Err(error) => prop_assert!(matches!(error, PlacementError::Short { .. }), "{}", error),
+        }
+    }
+
+    #[test]
+    fn with_objects_enough_there_is_a_place_for_all(case in unplaced_cases()) {
+        if case.plan.pools.len() == 1 {
+            let graph = case.graph.graph();
+            let plan = with_objects(&case, PLENTY);
+            let placed = placing::place_over(&graph, &case.machine, &plan, ONCE).unwrap();
+            hold(graph, case.machine, &placed)?;
+        }
+    }
+
+    /// Without arcs across the start, the colours that are in use at the peak suffice.
+    #[test]
+    fn what_starts_empty_takes_no_more_than_its_peak(case in unplaced_cases()) {
+        let in_pool = |entry: &Resident| {
+            !case.plan.arena.iter().any(|placement| placement.tensor == entry.part.tensor)
+        };
+        let crosses = case.plan.resident_at_start.iter().any(in_pool);
+        if case.plan.pools.len() == 1 && !crosses {
+            let graph = case.graph.graph();
+            let plan = with_objects(&case, peak_objects(&case));
+            let placed = placing::place_over(&graph, &case.machine, &plan, ONCE).unwrap();
+            hold(graph, case.machine, &placed)?;
+        }
+    }
+}
+
+proptest! {
+    /// Where its objects do not suffice, a plan is made anew for fewer and placed in all.
+    #[test]
+    fn planners_leave_what_their_placements_take(
+        graph in graphs(),
+        machine in machines(),
+        spare_bytes in 0..8192u64,
+        strategy in select(vec![Planner::OnDemand, Planner::Auto(Auto { effort: Some(3), ..Auto::default() })]),
+    ) {
+        let graph = graph.graph();
+        let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
+        let (min_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();
+        let request = request(min_bytes + spare_bytes);
+        let plain_ns = planning::plan(&request, strategy).unwrap().predicted.period_ns;
+        let (plan, unplaced) = placing::plan(&request, strategy).unwrap();
+        prop_assert_eq!(plan.placements.is_none(), unplaced.is_some());
+        prop_assert_eq!(plan.budget_bytes, request.budget_bytes);
+        prop_assert!(plan.predicted.period_ns <= plain_ns + plain_ns / 100);
+        hold(graph, machine, &plan)?;
+    }
+}

@@ -1,0 +1,243 @@
+//! Objects as the plan places them, mapped once before it runs.
+
+use super::Fault;
+use super::layout::Layout;
+use crate::backend::{DeviceAddress, Paging};
+use crate::graph::TensorId;
+use crate::placement::{Event, NO_SLOT, Placements, Taker, walk, walk_scratch_words};
+use crate::plan::{Part, PlanError};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use core::iter;
+use core::ops::Range;
+
+/// No range.
+const NONE: u32 = u32::MAX;
+
+/// The first slot, or [`NO_SLOT`] where nothing is mapped, and the number of objects.
+type Run = [u32; 2];
+
+/// What is mapped once.
+///
+/// Each tensor has a virtual range for each set of objects that it has at some launch or
+/// copy, and each workspace one for each set of its own. A chunk appears in many ranges; the
+/// verifier has proved that no two of them are ever in use at the same time. The address of a
+/// tensor changes where it gets objects, and nowhere else.
+#[derive(Debug)]
+pub(super) struct Placed<'a> {
+    placements: Placements<'a>,
+    /// The next allocation.
+    next: u32,
+    /// Allocations before the first iteration.
+    at_start: u32,
+    /// The range of each allocation.
+    range_of: &'a mut [u32],
+    ranges: Ranges<'a>,
+}
+
+/// A virtual range: its first run, the one behind its last, its pool, and another range of
+/// the same tensor or workspace or [`NONE`].
+type Mapped = [u32; 4];
+
+/// All ranges.
+#[derive(Debug)]
+struct Ranges<'a> {
+    /// Their addresses, once they are mapped.
+    address: &'a mut [u64],
+    mapped: &'a mut [Mapped],
+    len: usize,
+    runs: &'a mut [Run],
+    runs_len: usize,
+    /// The last range of each tensor, and behind those of each workspace.
+    last: &'a mut [u32],
+}
+
+impl<'a> Placed<'a> {
+    /// `runs` bounds of how many pieces all ranges together consist.
+    pub(super) const fn scratch_words(limits: &Limits, runs: usize) -> usize {
+        words::<u32>(limits.objects)
+            + words::<Mapped>(limits.objects)
+            + words::<u64>(limits.objects)
+            + words::<Run>(runs)
+            + words::<u32>(limits.tensors + limits.ops)
+            + walk_scratch_words(limits)
+    }
+
+    /// Finds all ranges, without calling the device. Takes as much of the scratch as can be
+    /// of use.
+    pub(super) fn new(
+        layout: &Layout<'_>,
+        placements: Placements<'a>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, PlanError> {
+        let allocations = placements.ends.len();
+        let (graph, pieces) = (layout.verified.graph(), &layout.pieces);
+        let (mut at_start, mut most_runs) = (0, 0usize);
+        walk(graph, layout.plan(), pieces, placements.iterations, scratch, |event| {
+            if let Event::Take { at, first, .. } = event {
+                at_start += u32::from(at == 0);
+                most_runs = most_runs.saturating_add(first.len());
+            }
+            Ok(())
+        })?;
+        let range_of = scratch.take(allocations, NONE)?;
+        let address = scratch.take(allocations, 0)?;
+        let mapped = scratch.take(allocations, [0; 4])?;
+        let last = scratch.take(graph.tensors().len() + graph.ops().len(), NONE)?;
+        let limits = Limits { pieces: pieces.len(), ..Limits::default() };
+        let room = scratch.free_words().saturating_sub(walk_scratch_words(&limits));
+        let most_runs = most_runs.min(room / words::<Run>(1)).min(u32::MAX as usize);
+        let runs = scratch.take(most_runs, [NO_SLOT, 0])?;
+        let mut ranges = Ranges { address, mapped, len: 0, runs, runs_len: 0, last };
+        // Ranges of all of a tensor come first: where only a part of it has objects, one of
+        // them will do, since the rest is not touched.
+        for whole in [true, false] {
+            walk(graph, layout.plan(), pieces, placements.iterations, scratch, |event| {
+                if let Event::Take { allocation, taker, pool, slots, first, .. } = event
+                    && layout.has_ranges(pool)
+                    && first.contains(&NO_SLOT) != whole
+                {
+                    let counts = first.iter().zip(0..).map(|(&first, piece)| match taker {
+                        Taker::Tensor(tensor) => {
+                            let piece = pieces.of(tensor).start + piece;
+                            // Placements have been counted in 32 bits.
+                            [first, pieces.range(tensor, piece).1 as u32]
+                        }
+                        Taker::Workspace(_) => [first, slots.len() as u32],
+                    });
+                    let owner = match taker {
+                        Taker::Tensor(tensor) => tensor.index(),
+                        Taker::Workspace(op) => graph.tensors().len() + op.index(),
+                    };
+                    let range = ranges.find_or_add(placements, owner, pool, counts)?;
+                    range_of[allocation as usize] = range;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(Self { placements, next: 0, at_start, range_of, ranges })
+    }
+
+    /// Reserves and maps all ranges.
+    pub(super) fn set_up<B: Paging>(
+        &mut self,
+        layout: &Layout<'_>,
+        device: &mut B,
+    ) -> Result<(), Fault<B::Error>> {
+        let Ranges { address, mapped, len, runs, .. } = &mut self.ranges;
+        for (address, mapped) in address.iter_mut().zip(&mapped[..*len]) {
+            let [first, end, pool, _] = mapped.map(|number| number as usize);
+            let runs = runs[first..end].iter().copied();
+            let count: u64 = runs.clone().map(|[_, count]| u64::from(count)).sum();
+            let mut at = device.reserve(count * layout.chunks_per_object(pool))?;
+            *address = at.0;
+            for (first, count) in in_a_row(objects(self.placements, runs)) {
+                if let Some(first) = first {
+                    layout.map(device, pool, iter::once((first, count)), at)?;
+                }
+                at.0 += count * layout.object_bytes(pool);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives objects to those of some pieces of a tensor that have none.
+    pub(super) fn allocate(
+        &mut self,
+        layout: &mut Layout<'_>,
+        tensor: TensorId,
+        pieces: Range<usize>,
+    ) {
+        let all = layout.pieces.of(tensor).len();
+        let resident = layout.resident[tensor.index()] as usize;
+        let resident = if pieces.len() == all { all } else { resident + pieces.len() };
+        layout.resident[tensor.index()] = resident as u32;
+        layout.address[tensor.index()] = self.take(layout, layout.pieces.pool(tensor)).0;
+    }
+
+    /// The address that the next allocation has in the plan.
+    pub(super) fn take(&mut self, layout: &Layout<'_>, pool: usize) -> DeviceAddress {
+        if self.next as usize == self.range_of.len() {
+            self.next = self.at_start;
+        }
+        let allocation = self.next;
+        self.next += 1;
+        let range = self.range_of[allocation as usize];
+        DeviceAddress(match self.ranges.address.get(range as usize) {
+            Some(&address) => address,
+            None => {
+                let objects = self.placements.of(allocation);
+                layout.object_address(pool, objects.first().copied().unwrap_or(0))
+            }
+        })
+    }
+
+    /// Takes the objects of a part away.
+    pub(super) fn evict(layout: &mut Layout<'_>, part: Part) {
+        let pieces = layout.pieces.of_part(part).len();
+        layout.resident[part.tensor.index()] -= pieces as u32;
+    }
+}
+
+impl Ranges<'_> {
+    /// The range of an owner in which all of `runs` lie in their places, or a new one.
+    fn find_or_add(
+        &mut self,
+        placements: Placements<'_>,
+        owner: usize,
+        pool: usize,
+        runs: impl Iterator<Item = Run> + Clone,
+    ) -> Result<u32, OutOfScratch> {
+        let mut range = self.last[owner];
+        while let Some(&[first, end, _, next]) = self.mapped.get(range as usize) {
+            let known = self.runs[first as usize..end as usize].iter().copied();
+            let wanted = objects(placements, runs.clone());
+            if wanted.zip(objects(placements, known)).all(|(wanted, known)| match wanted {
+                None => true,
+                wanted => wanted == known,
+            }) {
+                return Ok(range);
+            }
+            range = next;
+        }
+        let first = self.runs_len;
+        for run in runs {
+            let slot = self.runs.get_mut(self.runs_len);
+            *slot.ok_or(OutOfScratch { needed_words: words::<Run>(1), free_words: 0 })? = run;
+            self.runs_len += 1;
+        }
+        let (first, end) = (first as u32, self.runs_len as u32);
+        self.mapped[self.len] = [first, end, pool as u32, self.last[owner]];
+        self.last[owner] = self.len as u32;
+        self.len += 1;
+        Ok(self.last[owner])
+    }
+}
+
+/// Joins objects that follow each other: the first, or none where nothing is mapped, and how
+/// many.
+fn in_a_row(
+    objects: impl Iterator<Item = Option<u64>>,
+) -> impl Iterator<Item = (Option<u64>, u64)> {
+    let mut objects = objects.peekable();
+    iter::from_fn(move || {
+        let first = objects.next()?;
+        let mut count = 1;
+        while objects.next_if_eq(&first.map(|first| first + count)).is_some() {
+            count += 1;
+        }
+        Some((first, count))
+    })
+}
+
+/// The objects of runs, one by one.
+fn objects(
+    placements: Placements<'_>,
+    runs: impl Iterator<Item = Run>,
+) -> impl Iterator<Item = Option<u64>> {
+    runs.flat_map(move |[first, count]| {
+        (0..count).map(move |at| {
+            let slot = first.checked_add(at).filter(|_| first != NO_SLOT)?;
+            placements.objects.get(slot as usize).copied()
+        })
+    })
+}

@@ -1,0 +1,92 @@
+//! The free objects of each pool, in the order of their releases.
+
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+/// One ring of objects a pool, through a place of the pool's own behind all objects.
+pub(super) struct Free<'a> {
+    next: &'a mut [u32],
+    previous: &'a mut [u32],
+    objects: u32,
+}
+
+impl<'a> Free<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        2 * words::<u32>(limits.objects + limits.pools)
+    }
+
+    /// No object is free.
+    pub(super) fn new(
+        objects: u32,
+        pools: usize,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let places = objects as usize + pools;
+        let next = scratch.take(places, 0)?;
+        let previous = scratch.take(places, 0)?;
+        for place in objects..places as u32 {
+            next[place as usize] = place;
+            previous[place as usize] = place;
+        }
+        Ok(Self { next, previous, objects })
+    }
+
+    /// Makes an object the last of the free ones.
+    pub(super) fn append(&mut self, pool: usize, object: u32) {
+        let place = self.objects + pool as u32;
+        self.link(self.previous[place as usize], object);
+        self.link(object, place);
+    }
+
+    fn link(&mut self, one: u32, other: u32) {
+        self.next[one as usize] = other;
+        self.previous[other as usize] = one;
+    }
+
+    /// Takes an object out.
+    pub(super) fn remove(&mut self, object: u32) {
+        self.link(self.previous[object as usize], self.next[object as usize]);
+    }
+
+    /// Puts an object in the place of another one, which is free no more.
+    pub(super) fn replace(&mut self, object: u32, by: u32) {
+        self.link(self.previous[object as usize], by);
+        self.link(by, self.next[object as usize]);
+    }
+
+    /// The object released first.
+    pub(super) fn first(&self, pool: usize) -> Option<u32> {
+        self.behind(self.objects + pool as u32)
+    }
+
+    /// The one released after another one.
+    pub(super) fn behind(&self, object: u32) -> Option<u32> {
+        Some(self.next[object as usize]).filter(|&next| next < self.objects)
+    }
+
+    /// All of a pool.
+    pub(super) fn all(&self, pool: usize) -> impl Iterator<Item = u32> + use<'_, 'a> {
+        core::iter::successors(self.first(pool), |&object| self.behind(object))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_come_out_in_the_order_in_which_they_went_in() {
+        let mut memory = [0; 16];
+        let mut free = Free::new(5, 2, &mut Scratch::new(&mut memory)).unwrap();
+        for object in [3, 0, 4] {
+            free.append(1, object);
+        }
+        free.append(0, 1);
+        assert!(free.all(1).eq([3, 0, 4]) && free.all(0).eq([1]));
+        free.replace(0, 2);
+        free.remove(3);
+        assert!(free.all(1).eq([2, 4]));
+        free.remove(4);
+        free.remove(2);
+        assert_eq!((free.first(1), free.first(0)), (None, Some(1)));
+    }
+}

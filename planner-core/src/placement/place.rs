@@ -1,0 +1,162 @@
+//! From a plan to the same plan with its objects fixed.
+
+use super::Placements;
+use super::sweep::{self, sweep};
+use super::walk::{Event, Totals, walk};
+use crate::graph::Graph;
+use crate::lower::{self, lower_pieces};
+use crate::machine::Machine;
+use crate::pieces::Pieces;
+use crate::plan::{Plan, PlanError, Prediction};
+use crate::schedule::Scheduled;
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
+use crate::timeline::{self, predict_pieces};
+use core::fmt;
+
+/// What placements to look for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Over {
+    /// Iterations that they cover before they repeat, at least 1. Over more of them fewer
+    /// objects do, but there is more to map before the plan runs.
+    pub iterations: u32,
+    /// What an allocation took an iteration before it takes again where it can: there is less
+    /// to map, but the objects suffice less often, and more may have to wait.
+    pub settled: bool,
+}
+
+/// Room for placements, owned by the caller. Over so many iterations they take what
+/// [`slots`] says.
+#[derive(Debug)]
+pub struct Room<'o> {
+    /// The object numbers.
+    pub objects: &'o mut [u64],
+    /// The ends of all allocations.
+    pub ends: &'o mut [u32],
+    /// One entry a step, for each iteration; working memory only.
+    pub schedule: &'o mut [Scheduled],
+}
+
+/// Why a plan has no placements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PlacementError {
+    /// The pools have too few objects.
+    Short {
+        /// How many more would do.
+        objects: u64,
+    },
+    /// There is too little room.
+    RoomFull,
+    /// The working memory is too small.
+    Scratch(OutOfScratch),
+    /// The plan breaks a rule, or its numbers exceed 32 bits.
+    Plan(PlanError),
+}
+
+impl From<OutOfScratch> for PlacementError {
+    fn from(error: OutOfScratch) -> Self {
+        Self::Scratch(error)
+    }
+}
+
+impl From<PlanError> for PlacementError {
+    fn from(error: PlanError) -> Self {
+        match error {
+            PlanError::Scratch(error) => Self::Scratch(error),
+            other => Self::Plan(other),
+        }
+    }
+}
+
+impl fmt::Display for PlacementError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Short { objects } => write!(f, "the pools are short of {objects} objects"),
+            Self::RoomFull => write!(f, "there is too little room for the placements"),
+            Self::Scratch(error) => error.fmt(f),
+            Self::Plan(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for PlacementError {}
+
+/// Words of scratch that [`place`] asks for; of the limits, `iterations` and `objects` are
+/// those of the placements. Per object number 4.5, or what lowering or predicting takes.
+#[must_use]
+pub const fn scratch_words(limits: &Limits) -> usize {
+    let judge = larger(lower::scratch_words(limits), timeline::scratch_words(limits));
+    Pieces::scratch_words(limits) + larger(sweep::scratch_words(limits), judge)
+}
+
+/// How many allocations and object numbers the placements of a plan have over so many
+/// iterations.
+///
+/// # Errors
+/// A plan whose structure or residency is broken, or whose numbers exceed 32 bits.
+pub fn slots(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+    iterations: u32,
+    scratch: &mut Scratch<'_>,
+) -> Result<(usize, usize), PlacementError> {
+    let mut scratch = scratch.reborrow();
+    let pieces = Pieces::new(graph, machine, plan, &mut scratch)?;
+    let all = |_: Event<'_>| Ok(());
+    let Totals { allocations, slots } = walk(graph, plan, &pieces, iterations, &mut scratch, all)?;
+    Ok((allocations as usize, slots as usize))
+}
+
+/// The plan with fixed objects for everything that it allocates, and with the period that
+/// follows from waiting for just these objects. The same plan gives the same placements.
+///
+/// O(steps + operands + object numbers) for each iteration, beside lowering and predicting;
+/// for each number that takes exchanges, the free objects times those of the pool.
+///
+/// # Errors
+/// [`PlacementError::Short`] where the objects of some pool do not suffice; a plan that is
+/// broken, and room that is too small.
+pub fn place<'o>(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'o>,
+    over: Over,
+    room: Room<'o>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Plan<'o>, PlacementError> {
+    let mut scratch = scratch.reborrow();
+    let Room { objects, ends, schedule } = room;
+    let iterations = over.iterations;
+    let plan = Plan { placements: None, ..*plan };
+    let totals = {
+        let mut scratch = scratch.reborrow();
+        let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
+        let mut fits = true;
+        let totals = walk(graph, &plan, &pieces, iterations, &mut scratch, |event| {
+            if let Event::Take { allocation, slots, .. } = event {
+                match ends.get_mut(allocation as usize) {
+                    Some(end) => *end = slots.end,
+                    None => fits = false,
+                }
+            }
+            Ok(())
+        })?;
+        let objects = objects.get_mut(..totals.slots as usize).filter(|_| fits);
+        let objects = objects.ok_or(PlacementError::RoomFull)?;
+        let lacking = sweep(graph, &plan, &pieces, over, objects, &mut scratch)?;
+        if lacking > 0 {
+            return Err(PlacementError::Short { objects: lacking });
+        }
+        totals
+    };
+    let objects = &objects[..totals.slots as usize];
+    let ends = &ends[..totals.allocations as usize];
+    let placements = Some(Placements { iterations, objects, ends });
+    let plan = Plan { placements, ..plan };
+    let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
+    let schedule = lower_pieces(graph, &plan, &pieces, schedule, &mut scratch)?;
+    let (exact, _) = predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;
+    let predicted = Prediction { period_ns: exact.period_ns, ..plan.predicted };
+    Ok(Plan { predicted, ..plan })
+}

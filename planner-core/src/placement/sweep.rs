@@ -1,0 +1,329 @@
+//! Which object holds what, so that everything fits iteration after iteration.
+//!
+//! What a plan holds is a set of arcs around a circle of so many iterations, to be coloured
+//! with as many colours as the pool has objects (Tucker, 1975). The circle is cut where the
+//! list begins. Arcs across the cut have their colours before the sweep: what lies in an
+//! object at the start must find it free when it comes back for good, so that object is *due*
+//! then. For the rest an allocation takes the objects that were released first, as the queue
+//! of a plan without placements would, but none that is due before it is given back.
+//!
+//! Where all free objects are due too early, one of them exchanges with an object in use what
+//! both have served since the last moment at which both were free. Then the latter is free;
+//! if it is due too early as well, though later, the same goes on from there: a path of
+//! exchanges to an object that is due late enough.
+
+use super::Over;
+use super::free::Free;
+use super::walk::{self, Event, walk};
+use crate::graph::Graph;
+use crate::pieces::Pieces;
+use crate::plan::{Plan, PlanError};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use core::ops::Range;
+
+/// No slot.
+const NONE: u32 = u32::MAX;
+/// Later than every position.
+const NEVER: u32 = u32::MAX;
+
+/// Pairs of objects that are tried for exchanges: so many for each slot, and these.
+const TRIES: [u64; 2] = [256, 1 << 22];
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    walk::scratch_words(limits)
+        + 8 * words::<u32>(limits.objects)
+        + Free::scratch_words(limits)
+        + 3 * words::<u32>(limits.pools)
+}
+
+/// Finds an object for each slot, and fills `objects` with their numbers. Returns how many
+/// objects the pools lack; if any, some numbers are beyond the last object.
+pub(super) fn sweep(
+    graph: &Graph<'_>,
+    plan: &Plan<'_>,
+    pieces: &Pieces<'_>,
+    Over { iterations, settled }: Over,
+    objects: &mut [u64],
+    scratch: &mut Scratch<'_>,
+) -> Result<u64, PlanError> {
+    let mut scratch = scratch.reborrow();
+    let slots = objects.len();
+    let mut arcs = Arcs {
+        taken: scratch.take(slots, 0)?,
+        given: scratch.take(slots, NEVER)?,
+        twin: scratch.take(slots, NONE)?,
+    };
+    let in_pool = scratch.take(plan.pools.len(), 0u32)?;
+    walk(graph, plan, pieces, iterations, &mut scratch, |event| {
+        if let Event::Take { pool, ref slots, .. } = event {
+            in_pool[pool] += slots.len() as u32;
+        }
+        arcs.see(&event);
+        Ok(())
+    })?;
+    let mut colours = Colours::new(plan, &arcs, in_pool, &mut scratch)?;
+    if settled {
+        let at_start = arcs.taken.partition_point(|&taken| taken == 0);
+        colours.lap = (slots - at_start) as u32 / iterations;
+    }
+    walk(graph, plan, pieces, iterations, &mut scratch, |event| {
+        match event {
+            Event::Take { at, pool, slots, .. } => colours.take(at, pool, slots),
+            Event::Give { slots, .. } => colours.give(slots),
+            Event::End { .. } => {}
+        }
+        Ok(())
+    })?;
+    Ok(colours.number(objects))
+}
+
+/// When each slot is in use.
+struct Arcs<'a> {
+    /// The position of its allocation.
+    taken: &'a mut [u32],
+    /// The position of its release, or [`NEVER`].
+    given: &'a mut [u32],
+    /// For a slot that is in use at the start, the one in which the same lies at the end; and
+    /// for that, the first.
+    twin: &'a mut [u32],
+}
+
+impl Arcs<'_> {
+    fn see(&mut self, event: &Event<'_>) {
+        let range = |slots: &Range<u32>| slots.start as usize..slots.end as usize;
+        match event {
+            Event::Take { at, slots, .. } => self.taken[range(slots)].fill(*at),
+            Event::Give { at, slots } => self.given[range(slots)].fill(*at),
+            Event::End { start, end, .. } => {
+                for (start, end) in start.clone().zip(end.clone()) {
+                    self.twin[start as usize] = end;
+                    self.twin[end as usize] = start;
+                }
+            }
+        }
+    }
+}
+
+/// What each object serves. The objects of all pools are numbered together, as many of each
+/// pool as it takes slots: more can be of no use.
+struct Colours<'w> {
+    arcs: &'w Arcs<'w>,
+    /// The object of each slot.
+    object: &'w mut [u32],
+    /// The slot that the same object served before, by slot.
+    before: &'w mut [u32],
+    /// The last slot that each object serves, and the position at which that is released.
+    last: &'w mut [u32],
+    until: &'w mut [u32],
+    /// The position at which it must be free.
+    due: &'w mut [u32],
+    free: Free<'w>,
+    /// The first object of each pool, and how many are used.
+    first: &'w mut [u32],
+    used: &'w mut [u32],
+    lacking: u64,
+    /// Slots of an iteration, or 0.
+    lap: u32,
+    tries: u64,
+}
+
+impl<'w> Colours<'w> {
+    /// All objects are free; `in_pool` says how many slots each pool has.
+    fn new(
+        plan: &Plan<'_>,
+        arcs: &'w Arcs<'w>,
+        in_pool: &[u32],
+        scratch: &mut Scratch<'w>,
+    ) -> Result<Self, OutOfScratch> {
+        let (slots, pools) = (arcs.taken.len(), plan.pools.len());
+        let mut colours = Self {
+            arcs,
+            object: scratch.take(slots, NONE)?,
+            before: scratch.take(slots, NONE)?,
+            last: scratch.take(slots, NONE)?,
+            until: scratch.take(slots, 0)?,
+            due: scratch.take(slots, NEVER)?,
+            free: Free::new(slots as u32, pools, scratch)?,
+            first: scratch.take(pools, 0)?,
+            used: scratch.take(pools, 0)?,
+            lacking: 0,
+            lap: 0,
+            tries: TRIES[0].saturating_mul(slots as u64).saturating_add(TRIES[1]),
+        };
+        let mut first = 0;
+        for (pool, (&slots, data)) in in_pool.iter().zip(plan.pools).enumerate() {
+            colours.first[pool] = first;
+            colours.used[pool] = u64::from(slots).min(data.count) as u32;
+            for object in first..first + colours.used[pool] {
+                colours.free.append(pool, object);
+            }
+            first += slots;
+        }
+        Ok(colours)
+    }
+
+    fn pool(&self, object: u32) -> usize {
+        self.first.partition_point(|&first| first <= object) - 1
+    }
+
+    /// Whether an object may serve until a release.
+    fn may_serve(&self, object: u32, given: u32) -> bool {
+        let due = self.due[object as usize];
+        due == NEVER || given < due
+    }
+
+    fn take(&mut self, at: u32, pool: usize, slots: Range<u32>) {
+        for slot in slots {
+            let twin = self.arcs.twin[slot as usize];
+            let object = if at > 0 && twin != NONE {
+                // It is due now, so it is free.
+                let home = self.object[twin as usize];
+                self.free.remove(home);
+                self.due[home as usize] = NEVER;
+                home
+            } else {
+                self.pick(slot, at, pool)
+            };
+            if at == 0 && twin != slot {
+                self.due[object as usize] = self.arcs.taken[twin as usize];
+            }
+            self.object[slot as usize] = object;
+            self.before[slot as usize] = self.last[object as usize];
+            self.serve_last(object, slot);
+        }
+    }
+
+    fn serve_last(&mut self, object: u32, slot: u32) {
+        self.last[object as usize] = slot;
+        self.until[object as usize] = self.arcs.given.get(slot as usize).map_or(0, |&given| given);
+    }
+
+    fn give(&mut self, slots: Range<u32>) {
+        for slot in slots {
+            let object = self.object[slot as usize];
+            self.free.append(self.pool(object), object);
+        }
+    }
+
+    /// A free object for a slot: that of an iteration before; or else the one that has been
+    /// free for longest; or else one that exchanges free; or else one more than there are.
+    fn pick(&mut self, slot: u32, at: u32, pool: usize) -> u32 {
+        let given = self.arcs.given[slot as usize];
+        let oldest = || self.free.all(pool).find(|&object| self.may_serve(object, given));
+        let found = self.settled(slot, at).or_else(oldest);
+        if let Some(object) = found.or_else(|| self.exchange(pool, at, given)) {
+            self.free.remove(object);
+            return object;
+        }
+        self.lacking += 1;
+        self.used[pool] += 1;
+        self.first[pool] + self.used[pool] - 1
+    }
+
+    /// The object that a slot had an iteration before, where it will do and that is wanted.
+    fn settled(&self, slot: u32, at: u32) -> Option<u32> {
+        let earlier = slot.checked_sub(self.lap).filter(|&earlier| earlier != slot)?;
+        let object = self.object[earlier as usize];
+        let is_lap = self.arcs.taken[earlier as usize] > 0;
+        let will_do = is_lap
+            && self.until[object as usize] < at
+            && self.may_serve(object, self.arcs.given[slot as usize]);
+        will_do.then_some(object)
+    }
+
+    /// Frees an object that may serve until a release, by exchanges with free ones.
+    fn exchange(&mut self, pool: usize, at: u32, given: u32) -> Option<u32> {
+        let mut next = self.free.first(pool);
+        while let Some(mut free) = next {
+            while let Some((held, ends)) = self.partner(free, pool, at, given) {
+                self.swap([free, held], ends);
+                self.free.replace(free, held);
+                if self.may_serve(held, given) {
+                    return Some(held);
+                }
+                free = held;
+            }
+            next = self.free.behind(free);
+        }
+        None
+    }
+
+    /// The object in use that can exchange with a free one and is due late enough, or else
+    /// latest and later than that; with where the two part.
+    fn partner(&mut self, free: u32, pool: usize, at: u32, given: u32) -> Option<(u32, [u32; 2])> {
+        let mut best = None;
+        let mut best_due = self.due[free as usize];
+        for held in self.first[pool]..self.first[pool] + self.used[pool] {
+            self.tries = self.tries.checked_sub(1)?;
+            let (due, until) = (self.due[held as usize], self.until[held as usize]);
+            if due > best_due
+                && until >= at
+                && self.may_serve(free, until)
+                && let Some(ends) = self.both_free([free, held])
+            {
+                (best, best_due) = (Some((held, ends)), due);
+                if self.may_serve(held, given) {
+                    break;
+                }
+            }
+        }
+        best
+    }
+
+    /// The last slots that a free object and one in use served before the last moment at
+    /// which both were free; a moment is just before a position.
+    fn both_free(&self, [free, held]: [u32; 2]) -> Option<[u32; 2]> {
+        let Arcs { taken, given, .. } = self.arcs;
+        let mut ends = [self.last[free as usize], self.last[held as usize]];
+        let mut moment = taken[ends[1] as usize];
+        while moment > 0 {
+            for end in &mut ends {
+                while *end != NONE && taken[*end as usize] >= moment {
+                    *end = self.before[*end as usize];
+                }
+            }
+            let in_use = |end: &&u32| **end != NONE && given[**end as usize] >= moment;
+            match ends.iter().find(in_use) {
+                None => return Some(ends),
+                Some(&end) => moment = taken[end as usize],
+            }
+        }
+        None
+    }
+
+    /// Two objects exchange what they have served behind some slots.
+    fn swap(&mut self, [one, other]: [u32; 2], [one_end, other_end]: [u32; 2]) {
+        let (of_one, of_other) = (self.last[one as usize], self.last[other as usize]);
+        let last_of_one = self.hand_over(other_end, of_other, one, one_end);
+        let last_of_other = self.hand_over(one_end, of_one, other, other_end);
+        self.serve_last(one, last_of_one);
+        self.serve_last(other, last_of_other);
+    }
+
+    /// Gives the slots behind `end` up to `last` to an object, behind a slot of its own.
+    /// Returns the last slot that it serves then.
+    fn hand_over(&mut self, end: u32, last: u32, object: u32, behind: u32) -> u32 {
+        let (mut slot, mut first) = (last, NONE);
+        while slot != end {
+            self.object[slot as usize] = object;
+            first = slot;
+            slot = self.before[slot as usize];
+        }
+        match self.before.get_mut(first as usize) {
+            None => behind,
+            Some(before) => {
+                *before = behind;
+                last
+            }
+        }
+    }
+
+    /// Writes the number of each slot's object within its pool; returns how many objects are
+    /// lacking.
+    fn number(&self, objects: &mut [u64]) -> u64 {
+        for (number, &object) in objects.iter_mut().zip(&*self.object) {
+            *number = u64::from(object - self.first[self.pool(object)]);
+        }
+        self.lacking
+    }
+}

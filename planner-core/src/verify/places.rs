@@ -1,0 +1,279 @@
+//! No object has two owners where the plan says who has which: every allocation takes objects
+//! that nobody owns, and starts behind the releases of their last owners; after all
+//! iterations that the placements cover, everything lies where it began.
+
+use super::clocks::Clocks;
+use super::{NEVER, Points, VerifyError, later, seen_later};
+use crate::graph::Graph;
+use crate::pieces::Pieces;
+use crate::placement::Placements;
+use crate::plan::{Part, Place, Plan, PlanError, Step};
+use crate::scratch::{Limits, Scratch, words};
+use core::ops::Range;
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    2 * words::<u32>(limits.pieces)
+        + 2 * words::<u64>(limits.objects)
+        + words::<u32>(limits.objects)
+        + words::<Owner>(limits.objects)
+}
+
+/// No numbers of placements.
+const NOWHERE: u32 = u32::MAX;
+
+/// Whose an object is: one of the following, or the iteration and the step of its release.
+type Owner = [u32; 2];
+/// Nobody's, and has always been.
+const FRESH: Owner = [u32::MAX, 0];
+/// Somebody's.
+const OWNED: Owner = [u32::MAX, 1];
+
+pub(super) fn check(
+    graph: &Graph<'_>,
+    plan: &Plan<'_>,
+    placements: Placements<'_>,
+    pieces: &Pieces<'_>,
+    clocks: &Clocks<'_>,
+    freed: &[Points],
+    scratch: &mut Scratch<'_>,
+) -> Result<(), VerifyError> {
+    let iterations = placements.iterations;
+    let numbers = scratch.take(pieces.len(), NOWHERE)?;
+    let mut list = List { graph, plan, placements, pieces, numbers, next: 0 };
+    let ranks = ranks(&mut list, scratch)?;
+    let owners = scratch.take(ranks.len(), FRESH)?;
+    let mut objects = Objects { plan, placements, clocks, freed, ranks, owners };
+    list.start(&mut |deed| objects.see(&deed, 0).map(|_| ()))?;
+    let (at_start, first) = (scratch.take(pieces.len(), NOWHERE)?, list.next);
+    at_start.copy_from_slice(list.numbers);
+    for iteration in 0..iterations {
+        list.iteration(&mut |deed| objects.see(&deed, iteration).map(|_| ()))?;
+    }
+    for tensor in graph.tensor_ids() {
+        for piece in pieces.of(tensor).filter(|&piece| at_start[piece] != NOWHERE) {
+            let count = pieces.pool_objects(tensor, piece) as usize;
+            let ranks = |first: u32| ranks.get(first as usize..first as usize + count);
+            if ranks(at_start[piece]) != ranks(list.numbers[piece]) {
+                return Err(PlanError::PlacementEnd(tensor).into());
+            }
+        }
+    }
+    // Once more, now that every object has had its owners.
+    list.next = first;
+    for iteration in 0..iterations {
+        list.iteration(&mut |deed| {
+            let must = objects.see(&deed, iterations.saturating_add(iteration))?;
+            let Deed::Take { place: Place::Step(step), pool, .. } = deed else { return Ok(()) };
+            match clocks.missing(iteration, step, must) {
+                Some(stream) => Err(VerifyError::Memory { step, stream, pool: pool as u32 }),
+                None => Ok(()),
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// For each number of the placements, which of all objects it names, in order of pools and
+/// numbers. Checks that there are as many numbers as are taken, and that they exist.
+fn ranks<'a>(list: &mut List<'_>, scratch: &mut Scratch<'a>) -> Result<&'a [u32], VerifyError> {
+    let Placements { objects, ends, iterations } = list.placements;
+    let ranks = scratch.take(objects.len(), 0u32)?;
+    let mut scratch = scratch.reborrow();
+    let keys = scratch.take(objects.len(), 0u64)?;
+    let pools = list.plan.pools;
+    let mut note = |deed| {
+        let Deed::Take { place, allocation, pool, numbers } = deed else { return Ok(()) };
+        // Cannot overflow: all pools together are inside the budget.
+        let first: u64 = pools[..pool].iter().map(|pool| pool.count).sum();
+        let count = pools[pool].count;
+        for (key, &object) in keys[numbers.clone()].iter_mut().zip(&objects[numbers]) {
+            if object >= count {
+                let error = PlanError::UnknownObject { place, allocation, object, count };
+                return Err(error.into());
+            }
+            *key = first + object;
+        }
+        Ok(())
+    };
+    list.start(&mut note)?;
+    for _ in 0..iterations {
+        list.iteration(&mut note)?;
+    }
+    let (placements, allocations) = (ends.len() as u64, u64::from(list.next));
+    if placements != allocations {
+        return Err(PlanError::PlacementCount { placements, allocations }.into());
+    }
+    let sorted = scratch.take(keys.len(), 0u64)?;
+    sorted.copy_from_slice(keys);
+    sorted.sort_unstable();
+    for (rank, key) in ranks.iter_mut().zip(&*keys) {
+        *rank = sorted.partition_point(|other| other < key) as u32;
+    }
+    list.next = 0;
+    list.numbers.fill(NOWHERE);
+    Ok(ranks)
+}
+
+/// What a step does with objects, by where their numbers stand in the placements.
+enum Deed {
+    Take { place: Place, allocation: u32, pool: usize, numbers: Range<usize> },
+    Give { step: u32, numbers: Range<usize> },
+}
+
+/// Who owns which object.
+struct Objects<'w> {
+    plan: &'w Plan<'w>,
+    placements: Placements<'w>,
+    clocks: &'w Clocks<'w>,
+    /// What must have ended before what an evict gives back is free.
+    freed: &'w [Points],
+    ranks: &'w [u32],
+    /// By rank.
+    owners: &'w mut [Owner],
+}
+
+impl Objects<'_> {
+    /// What must have ended before the objects are the new owner's.
+    fn see(&mut self, deed: &Deed, iteration: u32) -> Result<Points, VerifyError> {
+        let mut must = [NEVER; 3];
+        match *deed {
+            Deed::Take { place, allocation, ref numbers, .. } => {
+                for number in numbers.clone() {
+                    let owner = &mut self.owners[self.ranks[number] as usize];
+                    match core::mem::replace(owner, OWNED) {
+                        FRESH => {}
+                        OWNED => {
+                            let object = self.placements.objects[number];
+                            let error = PlanError::TwoHolders { place, allocation, object };
+                            return Err(error.into());
+                        }
+                        [released, step] => {
+                            let laps = i64::from(iteration.saturating_sub(released));
+                            must = later(must, self.released(step, laps));
+                        }
+                    }
+                }
+            }
+            Deed::Give { step, ref numbers } => {
+                for &rank in &self.ranks[numbers.clone()] {
+                    self.owners[rank as usize] = [iteration, step];
+                }
+            }
+        }
+        Ok(must)
+    }
+
+    /// What must have ended before what a step gave back so many iterations ago is free.
+    fn released(&self, step: u32, laps: i64) -> Points {
+        let done = match self.plan.steps[step as usize] {
+            Step::Launch(_) => [self.clocks.index(step), NEVER, NEVER],
+            _ => self.freed[step as usize],
+        };
+        seen_later(done, laps, self.clocks.stream_steps())
+    }
+}
+
+/// A walk over the list, which has been found to keep the rules of residency.
+struct List<'w> {
+    graph: &'w Graph<'w>,
+    plan: &'w Plan<'w>,
+    placements: Placements<'w>,
+    pieces: &'w Pieces<'w>,
+    /// Where the numbers of each resident piece begin.
+    numbers: &'w mut [u32],
+    /// The number of the next allocation.
+    next: u32,
+}
+
+impl List<'_> {
+    fn start(
+        &mut self,
+        see: &mut impl FnMut(Deed) -> Result<(), VerifyError>,
+    ) -> Result<(), VerifyError> {
+        for (entry, resident) in (0..).zip(self.plan.resident_at_start) {
+            self.take_missing(resident.part, Place::Start(entry), see)?;
+        }
+        Ok(())
+    }
+
+    fn iteration(
+        &mut self,
+        see: &mut impl FnMut(Deed) -> Result<(), VerifyError>,
+    ) -> Result<(), VerifyError> {
+        for (step, action) in (0..).zip(self.plan.steps) {
+            let place = Place::Step(step);
+            match *action {
+                Step::Prefetch(part) => self.take_missing(part, place, see)?,
+                Step::Launch(op) => {
+                    for &tensor in self.graph.writes(op) {
+                        self.take_missing(Part::whole(tensor), place, see)?;
+                    }
+                    if let Some((pool, count)) = self.pieces.workspace(self.graph, op) {
+                        let numbers = self.take(place, pool, count, see)?;
+                        see(Deed::Give { step, numbers })?;
+                    }
+                }
+                Step::Evict(part) => {
+                    for piece in self.pieces.of_part(part) {
+                        let count = self.pieces.pool_objects(part.tensor, piece) as usize;
+                        let first = core::mem::replace(&mut self.numbers[piece], NOWHERE) as usize;
+                        see(Deed::Give { step, numbers: first..first + count })?;
+                    }
+                }
+                Step::Offload(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes objects for what is missing of a part, if anything is.
+    fn take_missing(
+        &mut self,
+        part: Part,
+        place: Place,
+        see: &mut impl FnMut(Deed) -> Result<(), VerifyError>,
+    ) -> Result<(), VerifyError> {
+        let Part { tensor, .. } = part;
+        let pieces = self.pieces;
+        if pieces.in_arena(tensor) {
+            return Ok(());
+        }
+        let missing = |numbers: &[u32], piece: usize| numbers[piece] == NOWHERE;
+        let range = pieces.of_part(part).filter(|&piece| missing(self.numbers, piece));
+        let count = range.map(|piece| pieces.pool_objects(tensor, piece)).sum();
+        if count == 0 {
+            return Ok(());
+        }
+        let taken = self.take(place, pieces.pool(tensor), count, see)?;
+        let mut first = taken.start as u32;
+        for piece in pieces.of_part(part) {
+            if missing(self.numbers, piece) {
+                self.numbers[piece] = first;
+                first += pieces.pool_objects(tensor, piece) as u32;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the numbers of the next allocation stand.
+    fn take(
+        &mut self,
+        place: Place,
+        pool: usize,
+        count: u64,
+        see: &mut impl FnMut(Deed) -> Result<(), VerifyError>,
+    ) -> Result<Range<usize>, VerifyError> {
+        let allocation = self.next;
+        let named = self.placements.of(allocation).len() as u64;
+        if named != count {
+            let taken = count;
+            return Err(PlanError::PlacementSize { place, allocation, named, taken }.into());
+        }
+        self.next += 1;
+        // Its numbers are not none, so they end somewhere.
+        let end = self.placements.ends[allocation as usize] as usize;
+        let numbers = end - count as usize..end;
+        see(Deed::Take { place, allocation, pool, numbers: numbers.clone() })?;
+        Ok(numbers)
+    }
+}

@@ -1,0 +1,198 @@
+//! Plans with fixed physical objects: what a pool lacks for that, a plan leaves.
+
+use crate::{OwnedPlacements, OwnedPlan, planning};
+use planner_core::placement::{self, Over, PlacementError};
+use planner_core::planner::{PlanningError, Request, Strategy};
+use planner_core::{Graph, Limits, Machine, Plan, Scheduled, Scratch};
+use std::fmt;
+
+/// Most iterations over which objects are fixed.
+const MOST_ITERATIONS: u32 = 8;
+/// Most object numbers of one plan.
+const MOST_SLOTS: usize = 1 << 24;
+/// A period with placements should be longer than without by one in so many at most.
+const LONGER: u64 = 100;
+/// Plans that are placed, each of which leaves more of the budget than the one before.
+const ATTEMPTS: usize = 4;
+
+/// Why a plan has no placements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unplaced {
+    /// So many more objects would do, and no plan that leaves them was found.
+    Short(u64),
+    /// Waiting for fixed objects makes the period this long.
+    Slow(u64),
+    /// It takes too many objects.
+    Large,
+}
+
+impl fmt::Display for Unplaced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Short(1) => write!(f, "to fix where everything lies takes an object more"),
+            Self::Short(objects) => {
+                write!(f, "to fix where everything lies takes {objects} objects more")
+            }
+            Self::Slow(period_ns) => {
+                write!(f, "with everything in a fixed place, the period is {period_ns} ns")
+            }
+            Self::Large => write!(f, "there are too many objects to fix where everything lies"),
+        }
+    }
+}
+
+/// Plans with fixed physical objects, where the period is then longer by a hundredth at most,
+/// or no longer than what mapping as it goes takes the host. Where the objects do not suffice,
+/// or waiting for them takes longer, a plan for a smaller budget may leave enough. Else the
+/// plan without, and why.
+///
+/// # Errors
+/// Those of [`planning::plan`].
+pub fn plan(
+    request: &Request<'_>,
+    strategy: Strategy,
+) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
+    let Request { graph, machine, .. } = *request;
+    let plain = planning::plan(request, strategy)?;
+    let most_ns = plain.predicted.period_ns.saturating_add(plain.predicted.period_ns / LONGER);
+    let mut placed = place(graph, machine, &plain, most_ns);
+    let mut best = placed.clone();
+    let mut spare = 0;
+    for _ in 1..ATTEMPTS {
+        spare += match placed {
+            Ok(placed) if placed.predicted.period_ns <= most_ns => break,
+            Ok(placed) => 1 + placed.pools.first().map_or(0, |pool| pool.count / 200),
+            Err(Unplaced::Short(objects)) => objects,
+            Err(_) => break,
+        };
+        let Some(candidate) = leaving(spare, request, strategy) else { break };
+        placed = place(graph, machine, &candidate, most_ns);
+        best = shorter(best, placed.clone());
+    }
+    let most_ns = most_ns.max(mapping_ns(graph, machine, &plain));
+    Ok(match best {
+        Ok(placed) if placed.predicted.period_ns <= most_ns => (placed, None),
+        Ok(placed) => (plain, Some(Unplaced::Slow(placed.predicted.period_ns))),
+        Err(unplaced) => (plain, Some(unplaced)),
+    })
+}
+
+/// As [`plan`], and no worse than `less`, which `auto` planned so for less memory.
+///
+/// # Errors
+/// Those of [`plan`], if there is no such plan.
+pub fn plan_with_more(
+    request: &Request<'_>,
+    strategy: Strategy,
+    less: Option<&OwnedPlan>,
+) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
+    let planned = plan(request, strategy);
+    let plan = planned.as_ref().ok().map(|(plan, _)| plan);
+    match planning::faster_with_less(request, strategy, less, plan) {
+        Some(less) => Ok((less, None)),
+        None => planned,
+    }
+}
+
+/// A plan that never holds so many of its objects.
+fn leaving(spare: u64, request: &Request<'_>, strategy: Strategy) -> Option<OwnedPlan> {
+    let Request { budget_bytes, machine, .. } = *request;
+    // Planners have pools of chunks.
+    let smaller_bytes = budget_bytes.checked_sub(spare.checked_mul(machine.chunk_bytes)?)?;
+    let smaller = Request { budget_bytes: smaller_bytes, ..*request };
+    let mut plan = planning::plan(&smaller, strategy).ok()?;
+    plan.pools.first_mut()?.count += spare;
+    Some(OwnedPlan { budget_bytes, ..plan })
+}
+
+/// The better of two attempts: one that succeeds, with the shorter period; or the first.
+fn shorter(
+    one: Result<OwnedPlan, Unplaced>,
+    other: Result<OwnedPlan, Unplaced>,
+) -> Result<OwnedPlan, Unplaced> {
+    match (&one, &other) {
+        (Ok(first), Ok(second)) if second.predicted.period_ns < first.predicted.period_ns => other,
+        (Err(_), Ok(_)) => other,
+        _ => one,
+    }
+}
+
+/// What the host spends in an iteration on mapping as it goes.
+fn mapping_ns(graph: &Graph<'_>, machine: &Machine, plan: &OwnedPlan) -> u64 {
+    let slots = |iterations| slots(graph, machine, plan, iterations).map_or(0, |(_, slots)| slots);
+    let objects = slots(2).saturating_sub(slots(1)) as u64;
+    let ns_per_chunk = machine.map_ns_per_chunk.saturating_add(machine.unmap_ns_per_chunk);
+    objects.saturating_mul(ns_per_chunk)
+}
+
+/// Fixes the objects of a plan over the fewest iterations with which its period is at most
+/// this long, or else over those with which it is shortest.
+///
+/// # Errors
+/// Why there are no placements.
+pub fn place(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &OwnedPlan,
+    most_ns: u64,
+) -> Result<OwnedPlan, Unplaced> {
+    let mut best = Err(Unplaced::Large);
+    let mut least = None;
+    for iterations in 1..=MOST_ITERATIONS {
+        for settled in [true, false] {
+            match place_over(graph, machine, plan, Over { iterations, settled }) {
+                Ok(placed) if placed.predicted.period_ns <= most_ns => return Ok(placed),
+                Ok(placed) => best = shorter(best, Ok(placed)),
+                Err(PlacementError::Short { objects }) => {
+                    least = Some(least.map_or(objects, |least: u64| least.min(objects)));
+                }
+                Err(_) => return best,
+            }
+        }
+    }
+    best.map_err(|unplaced| least.map_or(unplaced, Unplaced::Short))
+}
+
+/// Allocations and object numbers of placements over so many iterations.
+fn slots(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &OwnedPlan,
+    iterations: u32,
+) -> Result<(usize, usize), PlacementError> {
+    let plan = Plan { placements: None, ..plan.plan() };
+    let mut memory = vec![0; placement::scratch_words(&planning::limits(graph, &plan))];
+    placement::slots(graph, machine, &plan, iterations, &mut Scratch::new(&mut memory))
+}
+
+/// Fixes the objects of a plan.
+///
+/// # Errors
+/// Those of [`placement::place`].
+pub fn place_over(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &OwnedPlan,
+    over: Over,
+) -> Result<OwnedPlan, PlacementError> {
+    let (allocations, slots) = slots(graph, machine, plan, over.iterations)?;
+    if slots > MOST_SLOTS {
+        return Err(PlacementError::RoomFull);
+    }
+    let bare = Plan { placements: None, ..plan.plan() };
+    let iterations = over.iterations as usize;
+    let limits = Limits { iterations, objects: slots, ..planning::limits(graph, &bare) };
+    let mut memory = vec![0; placement::scratch_words(&limits)];
+    let room = placement::Room {
+        objects: &mut vec![0; slots],
+        ends: &mut vec![0; allocations],
+        schedule: &mut vec![Scheduled::EMPTY; limits.entries()],
+    };
+    let scratch = &mut Scratch::new(&mut memory);
+    let placed = placement::place(graph, machine, &bare, over, room, scratch)?;
+    Ok(OwnedPlan {
+        placements: placed.placements.map(OwnedPlacements::from),
+        predicted: placed.predicted,
+        ..plan.clone()
+    })
+}
