@@ -87,6 +87,7 @@ fn plan_prints_the_figures_of_the_contract() {
         assert_eq!(kinds.values().map(|bytes| bytes.as_u64().unwrap()).sum::<u64>(), number(sum));
     }
     assert!(number("host_bytes") > 0 && number("planning_ns") > 0);
+    assert!(number("host_bytes") < number("host_unshared_bytes"));
     let plan: Value = serde_json::from_slice(&fs::read(folder.path("plan.json")).unwrap()).unwrap();
     assert_eq!(plan["steps"].as_array().unwrap().len() as u64, number("steps"));
     for field in ["period_ns", "compute_ns", "peak_bytes", "h2d_bytes", "d2h_bytes", "host_bytes"] {
