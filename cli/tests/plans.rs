@@ -87,7 +87,6 @@ fn plan_prints_the_figures_of_the_contract() {
         assert_eq!(kinds.values().map(|bytes| bytes.as_u64().unwrap()).sum::<u64>(), number(sum));
     }
     assert!(number("host_bytes") > 0 && number("planning_ns") > 0);
-    assert!(number("host_bytes") < number("host_unshared_bytes"));
     let plan: Value = serde_json::from_slice(&fs::read(folder.path("plan.json")).unwrap()).unwrap();
     assert_eq!(plan["steps"].as_array().unwrap().len() as u64, number("steps"));
     for field in ["period_ns", "compute_ns", "peak_bytes", "h2d_bytes", "d2h_bytes", "host_bytes"] {
@@ -189,6 +188,28 @@ fn a_run_measures_what_was_predicted() {
         let ran = folder.run(&arguments).done().json();
         assert_eq!(ran["measured_period_ns"], ran["period_ns"], "{strategy}");
     }
+}
+
+#[test]
+fn a_plan_needs_no_more_than_the_hosts_memory() {
+    let folder = Folder::new();
+    let figures = planned(&folder, "window");
+    let packed_bytes = figures["host_bytes"].as_u64().unwrap();
+    let unshared_bytes = figures["host_unshared_bytes"].as_u64().unwrap();
+    assert!(packed_bytes < unshared_bytes);
+    let plan = |host_bytes: u64, more: &[&str]| {
+        let machine = format!(
+            r#"{{"format":"spillway.machine.v1","name":"m","device_bytes":17179869184,"host_bytes":{host_bytes},"chunk_bytes":2097152,"h2d_bytes_per_s":12000000000,"d2h_bytes_per_s":12000000000,"transfer_latency_ns":10000,"map_ns_per_chunk":0,"unmap_ns_per_chunk":0}}"#
+        );
+        folder.write("m.json", machine);
+        let arguments = ["run", SMALL, "-m", "m.json", "-b", "50%", "-s", "window"];
+        folder.run(&[&arguments[..], more].concat())
+    };
+    let just = plan(packed_bytes, &["--json"]).done().json();
+    assert_eq!((&just["host_bytes"], &just["digests_match"]), (&json!(packed_bytes), &json!(true)));
+    let shown = plan(packed_bytes, &[]).done().stdout;
+    assert!(shown.contains(" pinned; ") && shown.contains("a whole room for each tensor"));
+    plan(1000, &[]).fails(1, &["bytes of pinned host memory, the machine has 1000"]);
 }
 
 #[test]
