@@ -8,10 +8,13 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What a file name promises to be enough, and what is to be packed.
+/// Where the challenging problems of MiniMalloc are looked for: beside the checkout.
+pub const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/minimalloc");
+
+/// What is known to be enough, and what is to be packed.
 #[derive(Clone, Debug)]
 pub struct Problem {
-    /// The part of the file's name before the capacity.
+    /// In a file's name, the part before the capacity.
     pub name: String,
     /// A capacity into which all items fit.
     pub capacity_bytes: u64,
@@ -61,7 +64,57 @@ fn item(line: &str) -> Option<Item> {
     Some(Item { first: first?.try_into().ok()?, last: last.try_into().ok()?, bytes: bytes? })
 }
 
-/// Packs, and says how long that took, without allocating memory for it.
+/// Random numbers below what is asked for; each seed gives others.
+pub fn random(mut seed: u64) -> impl FnMut(u64) -> u64 {
+    move |below| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) % below
+    }
+}
+
+/// A problem as hard as those of MiniMalloc: a stretch of time and bytes is cut into so many
+/// pieces, the largest one first, in time or in bytes; all of them fit into its height, which
+/// is their load.
+#[must_use]
+pub fn generate(seed: u64, pieces: usize) -> Problem {
+    const CAPACITY_BYTES: u64 = 1 << 20;
+    let mut random = random(seed);
+    let mut cut = vec![[0, pieces as u64 * 64, 0, CAPACITY_BYTES / 512]];
+    while cut.len() < pieces {
+        let at = (0..3).map(|_| random(cut.len() as u64) as usize);
+        let area = |&at: &usize| {
+            let [from, to, low, high]: [u64; 4] = cut[at];
+            (to - from) * (high - low)
+        };
+        let Some(at) = at.max_by_key(area) else { break };
+        let [from, to, low, high] = cut[at];
+        let (mut one, mut other) = (cut[at], cut[at]);
+        if random(2) == 0 && to - from > 1 {
+            one[1] = from + 1 + random(to - from - 1);
+            other[0] = one[1];
+        } else if high - low > 1 {
+            one[3] = low + 1 + random(high - low - 1);
+            other[2] = one[3];
+        } else {
+            continue;
+        }
+        cut[at] = one;
+        cut.push(other);
+    }
+    let item = |&[from, to, low, high]: &[u64; 4]| Item {
+        first: from as u32,
+        last: (to - 1) as u32,
+        bytes: (high - low) * 512,
+    };
+    Problem {
+        name: format!("{pieces} pieces, {seed}"),
+        capacity_bytes: CAPACITY_BYTES,
+        items: cut.iter().map(item).collect(),
+    }
+}
+
+/// Packs items that do not live around the end of time, and says how long that took, without
+/// allocating memory for it.
 ///
 /// # Panics
 /// Where two items that are alive together overlap, or the height is not what was said.
@@ -80,7 +133,7 @@ pub fn pack(items: &[Item], most_steps: u64) -> (Packing, Duration) {
 
 /// A sweep over the beginnings, with those alive sorted by offset.
 fn check(items: &[Item], offsets: &[u64], height_bytes: u64) {
-    let mut order: Vec<usize> = (0..items.len()).collect();
+    let mut order: Vec<usize> = (0..items.len()).filter(|&at| items[at].bytes > 0).collect();
     order.sort_by_key(|&at| items[at].first);
     let mut alive = std::collections::BTreeMap::new();
     let mut ends = std::collections::BinaryHeap::new();

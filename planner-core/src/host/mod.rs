@@ -25,8 +25,8 @@ pub struct HostRooms<'a> {
 }
 
 impl<'a> HostRooms<'a> {
-    /// Words of scratch that [`HostRooms::new`] asks for: per tensor 19.2, and 8 more for each
-    /// of the first 4096; per piece 1.
+    /// Words of scratch that [`HostRooms::new`] asks for: per tensor at most 24, and 300; per
+    /// piece 1.
     #[must_use]
     pub const fn scratch_words(limits: &Limits) -> usize {
         Pieces::scratch_words(limits) + Self::words_beside_pieces(limits)

@@ -45,19 +45,21 @@ impl Threshold {
 
 /// The threshold that saves most.
 ///
-/// Where the budget holds everything that is alive, that is where this takes least. Else it
-/// is where the pool's part of this takes least together with the arena, whose chunks weigh
-/// the more, the less of everything the budget holds; of those that leave as much again as
-/// the arena beside the neediest op. Where none does, it is where that op leaves most.
+/// Where the budget can hold everything that is alive, it is the one with which everything
+/// takes least. Else a chunk of the arena weighs more than one of the pool, the more so the
+/// less of everything the budget holds, and it is the one with the least sum; of those whose
+/// arena takes at most half of what the largest op leaves. Where no arena is as small, it is
+/// the one that leaves most beside the largest op.
 pub(super) fn choose(thresholds: &[Threshold; COUNT], need: Need, budget_chunks: u64) -> Threshold {
     let everything = |threshold: &Threshold| threshold.least(Need::Everything);
     let whole = thresholds.iter().map(everything).min().unwrap_or(0);
     let cost = |threshold: &Threshold| {
         let (pool, arena) = (threshold.everything.0, threshold.arena);
         let needed = threshold.least(need);
+        let is_small = needed.saturating_add(arena) <= budget_chunks;
         if whole <= budget_chunks {
             (false, u128::from(everything(threshold)))
-        } else if needed.saturating_add(arena) <= budget_chunks {
+        } else if arena > 0 && is_small {
             let weight = u128::from(WEIGHT) * u128::from(whole);
             let pool = u128::from(pool) * u128::from(budget_chunks);
             (false, u128::from(arena).saturating_mul(weight).saturating_add(pool))
@@ -80,8 +82,7 @@ pub(super) fn thresholds(
     scratch: &mut Scratch<'_>,
 ) -> Result<[Threshold; COUNT], OutOfScratch> {
     let graph = request.graph;
-    let chunk_bytes = request.machine.chunk_bytes;
-    let below_bytes = FRACTIONS.map(|fraction| chunk_bytes / fraction);
+    let below_bytes = FRACTIONS.map(|fraction| request.machine.chunk_bytes / fraction);
     let size = |tensor| Size::new(request, lifetimes, &below_bytes, tensor);
     let mut scratch = scratch.reborrow();
     let seen_by = scratch.take(graph.tensors().len(), u32::MAX)?;
@@ -114,21 +115,33 @@ pub(super) fn thresholds(
                 over.add(passing);
             }
         }
-        let workspace = graph.op(op).workspace_bytes.div_ceil(chunk_bytes);
-        let loads = alive.pool().into_iter().zip(alive.arena()).zip(touched.pool());
-        for (threshold, ((alive, arena_bytes), touched)) in thresholds.iter_mut().zip(loads) {
-            threshold.arena = threshold.arena.max(arena_bytes.div_ceil(chunk_bytes));
-            raise(&mut threshold.everything, alive.saturating_add(workspace), op);
-            raise(&mut threshold.largest_op, touched.saturating_add(workspace), op);
-        }
+        raise(&mut thresholds, request, op, &alive, &touched);
         alive.remove(&over);
     }
     Ok(thresholds)
 }
 
-fn raise(most: &mut (u64, OpId), chunks: u64, op: OpId) {
-    if chunks > most.0 {
-        *most = (chunks, op);
+/// Raises what the thresholds lead to by what is alive at an op, and what it touches.
+fn raise(
+    thresholds: &mut [Threshold; COUNT],
+    request: &Request<'_>,
+    op: OpId,
+    alive: &Tally,
+    touched: &Tally,
+) {
+    let chunk_bytes = request.machine.chunk_bytes;
+    let workspace = request.graph.op(op).workspace_bytes.div_ceil(chunk_bytes);
+    let raise = |most: &mut (u64, OpId), chunks: u64| {
+        let chunks = chunks.saturating_add(workspace);
+        if chunks > most.0 {
+            *most = (chunks, op);
+        }
+    };
+    let loads = alive.pool().into_iter().zip(alive.arena()).zip(touched.pool());
+    for (threshold, ((alive, arena_bytes), touched)) in thresholds.iter_mut().zip(loads) {
+        threshold.arena = threshold.arena.max(arena_bytes.div_ceil(chunk_bytes));
+        raise(&mut threshold.everything, alive);
+        raise(&mut threshold.largest_op, touched);
     }
 }
 
@@ -217,5 +230,78 @@ impl Tally {
             bytes[at] = sum;
         }
         bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Graph, Op, Tensor};
+    use crate::machine::Machine;
+
+    const CHUNK_BYTES: u64 = 1024;
+
+    /// A weight and a bias; an input, two small values and a large one, each made of the one
+    /// before.
+    fn found() -> [Threshold; COUNT] {
+        let tensor = |bytes, kind| Tensor { bytes, kind };
+        let [weight, bias] = [4096, 100].map(|bytes| tensor(bytes, Kind::State));
+        let [small, large] = [300, 2048].map(|bytes| tensor(bytes, Kind::Temporary));
+        let tensors = [weight, bias, tensor(600, Kind::Input), small, small, large];
+        let operands = [0, 1, 2, 3, 3, 4, 4, 1, 5].map(TensorId);
+        let op = |first_operand, reads, workspace_bytes| Op {
+            time_ns: 1,
+            workspace_bytes,
+            first_operand,
+            reads,
+            writes: 1,
+        };
+        let ops = [op(0, 3, 0), op(4, 1, 0), op(6, 2, 1000)];
+        let mut memory = [0; 256];
+        let mut scratch = Scratch::new(&mut memory);
+        let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
+        let machine = Machine {
+            device_bytes: 1 << 20,
+            host_bytes: 1 << 20,
+            chunk_bytes: CHUNK_BYTES,
+            h2d_bytes_per_s: 1,
+            d2h_bytes_per_s: 1,
+            transfer_latency_ns: 0,
+            map_ns_per_chunk: 0,
+            unmap_ns_per_chunk: 0,
+        };
+        let lifetimes = Lifetimes::new(&graph, &mut scratch).unwrap();
+        let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
+        thresholds(&request, &lifetimes, &mut scratch).unwrap()
+    }
+
+    #[test]
+    fn each_threshold_knows_what_it_takes() {
+        let all = found().map(|Threshold { below_bytes, arena, everything, largest_op }| {
+            (below_bytes, arena, everything, largest_op)
+        });
+        let [first, last] = [OpId(0), OpId(2)];
+        assert_eq!(all[0], (1024, 2, (7, last), (4, first)));
+        // The input is in the pool,
+        assert_eq!(all[1], (512, 2, (7, last), (5, first)));
+        // the small values,
+        assert_eq!(all[2], (256, 1, (8, last), (6, first)));
+        assert_eq!(all[3], (128, 1, (8, last), (6, first)));
+        // and the bias.
+        assert_eq!(all[4], (64, 0, (9, last), (7, first)));
+        assert_eq!(all[7], (0, 0, (9, last), (7, first)));
+    }
+
+    #[test]
+    fn it_is_lower_where_the_budget_is_tight() {
+        let chosen = |need, budget_chunks| choose(&found(), need, budget_chunks).below_bytes;
+        // Everything fits.
+        assert_eq!(chosen(Need::LargestOp, 9), 1024);
+        // The second chunk of the arena saves one of the pool, and would have to save more
+        // than two.
+        assert_eq!(chosen(Need::LargestOp, 8), 256);
+        // Not even one chunk is left beside that arena and the largest op.
+        assert_eq!(chosen(Need::LargestOp, 7), 1024);
+        assert_eq!(chosen(Need::Everything, 9), 1024);
     }
 }
