@@ -1,7 +1,7 @@
 //! Host memory: one pinned block, in which everything that moves has its room.
 //!
 //! States and inputs keep their rooms for ever. A temporary needs one only for a
-//! [span](spans) of the list, and those whose spans do not overlap may share bytes.
+//! span of the list, and those whose spans do not overlap may share bytes.
 
 mod spans;
 
