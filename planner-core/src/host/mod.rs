@@ -138,7 +138,7 @@ impl<'a> Unfilled<'a> {
         let first = append(height_bytes)?;
         for ((id, _), &offset_bytes) in spans.items(graph).zip(&*offsets) {
             rooms[id.index()] = [first.saturating_add(offset_bytes); 2];
-            from_bytes[id.index()] = spans.from_bytes(id);
+            from_bytes[id.index()] = spans.first_byte(id);
         }
         let moved_bytes = append(0)?;
         for (id, tensor) in lasting() {

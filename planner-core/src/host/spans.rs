@@ -112,7 +112,7 @@ impl<'a> Spans<'a> {
     }
 
     /// The first byte of a tensor that moves.
-    pub(super) fn from_bytes(&self, tensor: TensorId) -> u64 {
+    pub(super) fn first_byte(&self, tensor: TensorId) -> u64 {
         self.moved_bytes[tensor.index()][0]
     }
 
