@@ -344,7 +344,9 @@ fn moved_bytes(steps: &str) -> u64 {
     let mut device = SimDevice::new(graph, MACHINE);
     run(&graph, &MACHINE, &plan, &mut device, &mut SimKernels::new(graph)).unwrap();
     assert_eq!(device.digest(), Ok(reference_digest(&graph, ITERATIONS)));
-    with_rooms(&graph, &MACHINE, &plan, |rooms| rooms.moved_bytes())
+    let mut moved_bytes = 0;
+    with_rooms(&graph, &MACHINE, &plan, |rooms| moved_bytes = rooms.moved_bytes());
+    moved_bytes
 }
 
 #[test]
