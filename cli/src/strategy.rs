@@ -35,7 +35,8 @@ pub(crate) enum Name {
     Swap,
     /// Search for the best order of the ops, with auto as the judge (parameters: seconds=N,
     /// rounds=N, seed=N; variant=published searches an order and size classes for swap
-    /// with SwapAdvisor's genetic algorithm, which has population=N and mutation=PERCENT)
+    /// with SwapAdvisor's genetic algorithm, which has population=N,
+    /// mutation=PERCENT and selection=FACTOR)
     Joint,
 }
 
@@ -100,10 +101,11 @@ impl Joint {
             "variant" => return Err("variant can only be published".to_owned()),
             "population" => self.genetic.population = number(1 << 16)? as usize,
             "mutation" => self.genetic.mutation = number(100)? as f64 / 100.0,
+            "selection" => self.genetic.selection = number(1000)? as f64,
             _ => {
                 return Err(format!(
                     "joint has no parameter {name:?}; it has seconds, rounds, seed, variant, \
-                     population, mutation"
+                     population, mutation, selection"
                 ));
             }
         }

@@ -191,6 +191,28 @@ fn a_run_measures_what_was_predicted() {
 }
 
 #[test]
+fn a_plan_needs_no_more_than_the_hosts_memory() {
+    let folder = Folder::new();
+    let figures = planned(&folder, "window");
+    let packed_bytes = figures["host_bytes"].as_u64().unwrap();
+    let unshared_bytes = figures["host_unshared_bytes"].as_u64().unwrap();
+    assert!(packed_bytes < unshared_bytes);
+    let plan = |host_bytes: u64, more: &[&str]| {
+        let machine = format!(
+            r#"{{"format":"spillway.machine.v1","name":"m","device_bytes":17179869184,"host_bytes":{host_bytes},"chunk_bytes":2097152,"h2d_bytes_per_s":12000000000,"d2h_bytes_per_s":12000000000,"transfer_latency_ns":10000,"map_ns_per_chunk":0,"unmap_ns_per_chunk":0}}"#
+        );
+        folder.write("m.json", machine);
+        let arguments = ["run", SMALL, "-m", "m.json", "-b", "50%", "-s", "window"];
+        folder.run(&[&arguments[..], more].concat())
+    };
+    let just = plan(packed_bytes, &["--json"]).done().json();
+    assert_eq!((&just["host_bytes"], &just["digests_match"]), (&json!(packed_bytes), &json!(true)));
+    let shown = plan(packed_bytes, &[]).done().stdout;
+    assert!(shown.contains(" pinned; ") && shown.contains("a whole room for each tensor"));
+    plan(1000, &[]).fails(1, &["bytes of pinned host memory, the machine has 1000"]);
+}
+
+#[test]
 fn the_same_input_gives_the_same_file() {
     let folder = Folder::new();
     for strategy in ["in-core", "on-demand", "fit", "vdnn", "lms", "window", "auto"] {

@@ -24,6 +24,9 @@ pub struct Settings {
     pub population: usize,
     /// The probability of each mutation.
     pub mutation: f64,
+    /// What normalized times are multiplied by before the softmax of the selection: the more,
+    /// the fewer bad individuals survive. 1 as published.
+    pub selection: f64,
     /// Where random numbers begin.
     pub seed: u64,
     /// When to stop.
@@ -44,6 +47,7 @@ impl Default for Settings {
         Self {
             population: 144,
             mutation: 0.1,
+            selection: 1.0,
             seed: 0,
             limit: Limit::default(),
             threshold: Threshold::default(),
@@ -186,7 +190,7 @@ impl Search<'_, '_> {
                 false => (0..self.request.graph.ops().len() as u32).collect(),
             };
             let rng = if self.settings.divisions { rng } else { &mut self.rng(0) };
-            let division = self.sizes.random(rng);
+            let division = self.sizes.random(self.request, rng);
             Individual { order, division, cost: IMPOSSIBLE }
         };
         (0..self.settings.population.max(2)).map(individual).collect()
@@ -225,6 +229,7 @@ impl Search<'_, '_> {
             .into_iter()
             .map(|individual| {
                 let normalized = (best_ns - individual.cost.0 as f64) / best_ns;
+                let normalized = normalized * self.settings.selection;
                 let draw: f64 = rng.random();
                 (draw.max(f64::MIN_POSITIVE).ln() / normalized.exp(), individual)
             })

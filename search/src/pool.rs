@@ -8,6 +8,9 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Normal};
 use workloads::swapping::{self, OwnedClasses};
 
+/// Draws of a random division.
+const DRAWS: usize = 64;
+
 /// Which class a size may belong to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mapping {
@@ -69,22 +72,43 @@ impl Sizes {
         object_bytes
     }
 
-    /// A random division: each size begins a class with even odds, or belongs to any; each
-    /// class gets a random part of what all its users take together.
+    /// A random division that the ops can do with, where a few draws find one: each size begins
+    /// a class with random odds, and each class gets a random part of what all its users take
+    /// together. Where sizes may belong to any class, some change theirs.
     #[must_use]
-    pub fn random(&self, rng: &mut ChaCha8Rng) -> Division {
-        let sizes = self.bytes.len() as u32;
+    pub fn random(&self, request: &Request<'_>, rng: &mut ChaCha8Rng) -> Division {
+        let mut division = self.draw(rng);
+        for _ in 1..DRAWS {
+            if self.is_enough(request, &division) {
+                break;
+            }
+            division = self.draw(rng);
+        }
+        match self.mapping {
+            Mapping::Free => {
+                let freed = self.mutate(&division, 0.1, rng);
+                if self.is_enough(request, &freed) { freed } else { division }
+            }
+            Mapping::Consecutive => division,
+        }
+    }
+
+    fn is_enough(&self, request: &Request<'_>, division: &Division) -> bool {
+        let mut classes = OwnedClasses::default();
+        self.decode(request, division, &mut classes);
+        let counts = classes.pools.iter().map(|pool| pool.count);
+        Classes::bytes(&classes.pools, counts, request.machine) <= request.budget_bytes
+    }
+
+    fn draw(&self, rng: &mut ChaCha8Rng) -> Division {
+        let odds = rng.random_range(0.0..1.0);
         let mut last = 0;
-        let mut class: Vec<u32> = (0..sizes)
-            .map(|at| match self.mapping {
-                Mapping::Free => rng.random_range(0..sizes),
-                Mapping::Consecutive => {
-                    last += u32::from(at > 0 && rng.random_bool(0.5));
-                    last
-                }
+        let class: Vec<u32> = (0..self.bytes.len())
+            .map(|at| {
+                last += u32::from(at > 0 && rng.random_bool(odds));
+                last
             })
             .collect();
-        self.renumber(&mut class);
         let object_bytes = self.object_bytes(&class);
         let mut demand_bytes = vec![0.0; object_bytes.len()];
         for (&class, (&bytes, &users)) in class.iter().zip(self.bytes.iter().zip(&self.users)) {
@@ -290,7 +314,7 @@ mod tests {
             let sizes = Sizes { mapping, ..figure_5() };
             for seed in 0..200 {
                 let rng = &mut ChaCha8Rng::seed_from_u64(seed);
-                let [one, other] = [sizes.random(rng), sizes.random(rng)];
+                let [one, other] = [sizes.draw(rng), sizes.draw(rng)];
                 let point = rng.random_range(0..=4);
                 for child in sizes.cross(&one, &other, point) {
                     let child = sizes.mutate(&child, 0.3, rng);

@@ -15,7 +15,12 @@ const MODELS: [(&str, &str, &[u64], &str); 5] = [
     ("BRNN-4-8K", "brnn:layers=4,width=8192", &[128], "70 to 80 %"),
     ("WResNet-152-10", "wresnet152:widen=10,tflops=9", &[16, 32, 64], "95 %"),
     ("Inception-4", "inception4:widen=4,tflops=9", &[16, 32, 64], "80 % at 16, at most 65 % at 64"),
-    ("NASNet-25", "nasnet:repeats=25,image=331,tflops=5,memory_gb_s=280", &[16, 32, 64], "80 % at 16, 53 % at 64"),
+    (
+        "NASNet-25",
+        "nasnet:repeats=25,image=331,tflops=5,memory_gb_s=280",
+        &[16, 32, 64],
+        "80 % at 16, 53 % at 64",
+    ),
 ];
 
 pub(crate) fn run(seconds: f64, only: Option<&str>) -> Outcome<()> {
