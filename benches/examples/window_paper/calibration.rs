@@ -1,0 +1,81 @@
+//! What is fitted to the published figures: the bytes an image and the time of a mapping call.
+
+use crate::Result;
+use crate::markdown::{row, speed, table};
+use crate::ways::{PAPER_CHUNK_BYTES, WINDOW, in_pages, simulate};
+use crate::work::{self, BATCHES, SCHEDULE, V100, VIRTUAL};
+use planner_core::Machine;
+
+/// Batches at which transfers and not mapping decide: without virtual addresses, and with.
+const BOUND_BY_LINKS: [(u64, u64); 6] =
+    [(256, 559), (512, 457), (928, 400), (512, 446), (928, 409), (1120, 398)];
+
+/// The squared logarithm of simulated over published speed, summed over these batches.
+fn misfit(machine: &Machine, bytes_percent: u64) -> Result<f64> {
+    let mut sum = 0.0;
+    for (batch, published) in BOUND_BY_LINKS {
+        let work = work::resnet(batch, V100, bytes_percent)?;
+        let plan = in_pages(&work.graph()?, machine, WINDOW)?.ok_or("no plan")?;
+        let ratio = speed(batch, plan.predicted.period_ns) / published as f64;
+        sum += ratio.ln().powi(2);
+    }
+    Ok(sum)
+}
+
+/// Bytes an image, and the time of a call, with how they came about.
+pub(crate) fn render() -> Result<String> {
+    let machine = work::v100()?;
+    let mut rows = Vec::new();
+    let mut best = (f64::INFINITY, 0);
+    for percent in (70..=100).step_by(2) {
+        eprintln!("calibration: {percent} % of the bytes");
+        let misfit = misfit(&machine, percent)?;
+        best = if misfit < best.0 { (misfit, percent) } else { best };
+        let deviation = 100.0 * (misfit / BOUND_BY_LINKS.len() as f64).sqrt();
+        rows.push(row(&format!("{percent} %"), [format!("{deviation:.1} %")]));
+    }
+    let bytes = table(&["bytes an image".to_owned(), "deviation".to_owned()], &rows);
+    if best.1 != work::BYTES_PERCENT {
+        return Err(format!("the best fit is {} % of the bytes", best.1).into());
+    }
+    let (fitted_ns, calls) = mapping_cost(&Machine { chunk_bytes: PAPER_CHUNK_BYTES, ..machine })?;
+    if fitted_ns / 1_000 != work::MAPPING_NS / 1_000 {
+        eprintln!("the best fit is {fitted_ns} ns a chunk");
+    }
+    Ok(bytes + "\n" + &calls)
+}
+
+/// The time to map and unmap a chunk, by least squares of the published loss over the chunks
+/// that the simulator maps.
+fn mapping_cost(machine: &Machine) -> Result<(u64, String)> {
+    let (mut product, mut square) = (0.0, 0.0);
+    let mut rows = Vec::new();
+    for (at, &batch) in BATCHES.iter().enumerate().filter(|&(_, &batch)| batch <= 256) {
+        eprintln!("calibration: chunks mapped at batch {batch}");
+        let work = work::resnet(batch, V100, work::BYTES_PERCENT)?;
+        let graph = work.graph()?;
+        let plan = in_pages(&graph, machine, WINDOW)?.ok_or("no plan")?;
+        let chunks = simulate(&graph, machine, &plan)?.chunks_mapped;
+        let seconds = |row: work::Published| row[at].map(|speed| batch as f64 / speed as f64);
+        let (with, without) = (seconds(VIRTUAL), seconds(SCHEDULE));
+        let loss_ms = 1e3 * (with.ok_or("not published")? - without.ok_or("not published")?);
+        product += loss_ms * chunks as f64;
+        square += (chunks as f64).powi(2);
+        rows.push((batch, loss_ms, chunks));
+    }
+    let ms = product / square;
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|&(batch, loss_ms, chunks)| {
+            let cells = [
+                format!("{loss_ms:.0} ms"),
+                chunks.to_string(),
+                format!("{:.0} ms", ms * chunks as f64),
+            ];
+            row(&batch.to_string(), cells)
+        })
+        .collect();
+    let head = ["batch", "published loss", "chunks mapped", "their time"].map(str::to_owned);
+    let text = table(&head, &rows);
+    Ok(((ms * 1e6) as u64, text))
+}

@@ -1,0 +1,229 @@
+//! Table 1: images per second of ResNet-50 over the batch.
+
+use crate::chart::{COLOURS, Line, Panel, draw};
+use crate::markdown::{cell, percent, row, speed, table};
+use crate::ways::{
+    AUTO, LMS, PAPER_CHUNK_BYTES, Simulated, WINDOW, bound_ns, fits_blocks, held_up_ns, in_blocks,
+    in_core_ns, in_pages, in_places, simulate,
+};
+use crate::work::{self, BATCHES, P100, Published, V100};
+use crate::{Result, calibration};
+use planner_core::planner::Request;
+use planner_core::{Graph, Machine};
+use std::path::Path;
+use workloads::{OwnedGraph, OwnedPlan, planning};
+
+/// A row: periods by batch, and what was published.
+struct Row {
+    name: &'static str,
+    published: Option<Published>,
+    measure: fn(&OwnedGraph) -> Result<Option<u64>>,
+    speed: work::Speed,
+    periods_ns: Vec<Option<u64>>,
+}
+
+const fn of_v100(
+    name: &'static str,
+    published: Option<Published>,
+    measure: fn(&OwnedGraph) -> Result<Option<u64>>,
+) -> Row {
+    Row { name, published, measure, speed: V100, periods_ns: Vec::new() }
+}
+
+fn rows() -> [Row; 10] {
+    [
+        of_v100("in-core", Some(work::IN_CORE), |work| in_core_ns(&work.graph()?, &work::v100()?)),
+        of_v100("`window`, caching allocator", Some(work::SCHEDULE), |work| {
+            let largest = in_blocks(&work.graph()?, &work::v100()?, WINDOW)?;
+            Ok(largest.map(|largest| largest.period_ns))
+        }),
+        of_v100("`window`, 40 MiB mapped by the host", Some(work::VIRTUAL), |work| {
+            mapped_ns(work, PAPER_CHUNK_BYTES)
+        }),
+        of_v100("`window`, 40 MiB, mapping holds up compute", Some(work::VIRTUAL), |work| {
+            let machine = machine(PAPER_CHUNK_BYTES)?;
+            let plan = in_pages(&work.graph()?, &machine, WINDOW)?;
+            plan.map(|plan| held_up_ns(work, &machine, &plan)).transpose()
+        }),
+        of_v100("`window`, 2 MiB mapped by the host", None, |work| mapped_ns(work, 2 << 20)),
+        of_v100("`lms`, caching allocator", None, |work| {
+            let largest = in_blocks(&work.graph()?, &work::v100()?, LMS)?;
+            Ok(largest.map(|largest| largest.period_ns))
+        }),
+        of_v100("`auto`, static aliasing", None, |work| placed_ns(&work.graph()?)),
+        of_v100("bound, given order", None, |work| bound_ns(&work.graph()?, &work::v100()?)),
+        Row {
+            speed: P100,
+            ..of_v100("P100, in-core", Some(work::P100_IN_CORE), |work| {
+                in_core_ns(&work.graph()?, &work::p100()?)
+            })
+        },
+        Row {
+            speed: P100,
+            ..of_v100("P100, `lms`, caching allocator", Some(work::P100_LMS), |work| {
+                let largest = in_blocks(&work.graph()?, &work::p100()?, LMS)?;
+                Ok(largest.map(|largest| largest.period_ns))
+            })
+        },
+    ]
+}
+
+/// The V100 with chunks of this size, each of which takes as long to map as any other.
+pub(crate) fn machine(chunk_bytes: u64) -> Result<Machine> {
+    let (map_ns_per_chunk, unmap_ns_per_chunk) = (work::MAPPING_NS / 2, work::MAPPING_NS / 2);
+    Ok(Machine { chunk_bytes, map_ns_per_chunk, unmap_ns_per_chunk, ..work::v100()? })
+}
+
+/// `window` with chunks of this size, and its run on the simulated device, where the host maps.
+pub(crate) fn mapped(
+    work: &OwnedGraph,
+    chunk_bytes: u64,
+) -> Result<Option<(OwnedPlan, Simulated)>> {
+    let (graph, machine) = (work.graph()?, machine(chunk_bytes)?);
+    let Some(plan) = in_pages(&graph, &machine, WINDOW)? else { return Ok(None) };
+    let simulated = simulate(&graph, &machine, &plan)?;
+    Ok(Some((plan, simulated)))
+}
+
+fn mapped_ns(work: &OwnedGraph, chunk_bytes: u64) -> Result<Option<u64>> {
+    Ok(mapped(work, chunk_bytes)?.map(|(_, simulated)| simulated.period_ns))
+}
+
+/// `auto` at fixed places, on the simulated device.
+fn placed_ns(graph: &Graph<'_>) -> Result<Option<u64>> {
+    let machine = machine(2 << 20)?;
+    let Some(plan) = in_places(graph, &machine, AUTO)? else { return Ok(None) };
+    let simulated = simulate(graph, &machine, &plan)?;
+    if plan.placements.is_some() && simulated.map_calls > 0 {
+        return Err("a plan with fixed places maps".into());
+    }
+    Ok(Some(simulated.period_ns))
+}
+
+/// Runs everything and writes `table1.md` and `table1.svg`.
+pub(crate) fn write(folder: &Path) -> Result<()> {
+    let calibration = calibration::render()?;
+    let mut rows = rows();
+    for row in &mut rows {
+        for batch in BATCHES {
+            eprintln!("{}: batch {batch}", row.name);
+            let work = work::resnet(batch, row.speed, work::BYTES_PERCENT)?;
+            row.periods_ns.push((row.measure)(&work)?);
+        }
+    }
+    let text = TEXT
+        .replace("{calibration}", &calibration)
+        .replace("{speeds}", &speeds(&rows))
+        .replace("{gaps}", &gaps(&rows))
+        .replace("{largest}", &largest()?);
+    std::fs::write(folder.join("table1.md"), text)?;
+    picture(&folder.join("table1.svg"), &rows)
+}
+
+fn head(name: &str) -> Vec<String> {
+    row(name, BATCHES.iter().map(u64::to_string))
+}
+
+fn speeds(rows: &[Row]) -> String {
+    let mut lines = Vec::new();
+    for of in rows {
+        let measured = BATCHES.iter().zip(&of.periods_ns);
+        let measured: Vec<_> = measured.map(|(&batch, ns)| ns.map(|ns| speed(batch, ns))).collect();
+        lines.push(row(
+            of.name,
+            measured.iter().map(|&speed| cell(speed, |speed| format!("{speed:.0}"))),
+        ));
+        let Some(published) = of.published else { continue };
+        lines.push(row("*published*", published.map(|one| cell(one, |one| format!("*{one}*")))));
+        let differences = measured.iter().zip(published);
+        let difference = |(&ours, theirs): (&Option<f64>, Option<u64>)| {
+            cell(ours.zip(theirs), |(ours, theirs)| percent(ours, theirs as f64))
+        };
+        lines.push(row("*difference*", differences.map(difference)));
+    }
+    table(&head("images/s at batch"), &lines)
+}
+
+fn periods_of<'r>(rows: &'r [Row], name: &str) -> Option<&'r [Option<u64>]> {
+    rows.iter().find(|row| row.name.starts_with(name)).map(|row| &row.periods_ns[..])
+}
+
+/// How far `auto` is above the bound.
+fn gaps(rows: &[Row]) -> String {
+    let (Some(auto), Some(bound)) = (periods_of(rows, "`auto`"), periods_of(rows, "bound")) else {
+        return String::new();
+    };
+    let gaps = auto.iter().zip(bound).map(|(&auto, &bound)| {
+        cell(auto.zip(bound), |(auto, bound)| percent(auto as f64, bound as f64))
+    });
+    table(&head("period above the bound at batch"), &[row("`auto`, static aliasing", gaps)])
+}
+
+/// The largest batches that can run at all.
+fn largest() -> Result<String> {
+    let most = |strategy, chunk_bytes| {
+        let machine = machine(chunk_bytes)?;
+        work::largest(|batch| {
+            let work = work::resnet(batch, V100, work::BYTES_PERCENT)?;
+            let request = Request { graph: &work.graph()?, machine: &machine, budget_bytes: 0 };
+            Ok(planning::min_feasible(&request, strategy)?.0 <= machine.device_bytes)
+        })
+    };
+    let in_core = work::largest(|batch| {
+        let work = work::resnet(batch, V100, work::BYTES_PERCENT)?;
+        Ok(in_core_ns(&work.graph()?, &work::v100()?)?.is_some())
+    })?;
+    let one_op = work::largest(|batch| {
+        let work = work::resnet(batch, V100, work::BYTES_PERCENT)?;
+        Ok(largest_op_bytes(&work.graph()?) <= work::v100()?.device_bytes)
+    })?;
+    let blocks = work::largest(|batch| {
+        let work = work::resnet(batch, V100, work::BYTES_PERCENT)?;
+        fits_blocks(&work.graph()?, &work::v100()?, WINDOW)
+    })?;
+    let lines = [
+        ("in-core", in_core),
+        ("`window`, caching allocator", blocks),
+        ("`window`, 40 MiB chunks", most(WINDOW, PAPER_CHUNK_BYTES)?),
+        ("`window`, 2 MiB chunks", most(WINDOW, 2 << 20)?),
+        ("`auto`, 2 MiB chunks", most(AUTO, 2 << 20)?),
+        ("operands of the largest op", one_op),
+    ];
+    let lines = lines.map(|(name, batch)| row(name, [batch.to_string()]));
+    Ok(table(&["largest batch".to_owned(), "images".to_owned()], &lines))
+}
+
+fn largest_op_bytes(graph: &Graph<'_>) -> u64 {
+    let bytes = |op| graph.touches(op).map(|tensor| graph.tensor(tensor).bytes).sum::<u64>();
+    graph.op_ids().map(bytes).max().unwrap_or(0)
+}
+
+fn picture(path: &Path, rows: &[Row]) -> Result<()> {
+    let mut lines = Vec::new();
+    let of_v100 = rows.iter().filter(|row| !row.name.starts_with("P100"));
+    for (row, colour) in of_v100.zip(COLOURS.into_iter().cycle()) {
+        let measured = BATCHES.iter().zip(&row.periods_ns);
+        let measured = measured.filter_map(|(&batch, ns)| Some((batch, speed(batch, (*ns)?))));
+        let points = measured.map(|(batch, speed)| (batch as f64, speed)).collect();
+        lines.push(Line { name: row.name.replace('`', ""), colour, dashed: false, points });
+        let published = row.published.filter(|_| !row.name.ends_with("by the host"));
+        if let Some(published) = published {
+            let points = BATCHES.iter().zip(published);
+            let points = points.filter_map(|(&x, y)| Some((x as f64, y? as f64))).collect();
+            let name = format!("published: {}", row.name.replace('`', ""));
+            lines.push(Line { name, colour, dashed: true, points });
+        }
+    }
+    let title = "ResNet-50, 16 GiB, 50 GB/s each way".to_owned();
+    draw(path, 1, (960, 480), &[Panel { title, x: "batch", y: "images/s", lines }])
+}
+
+const TEXT: &str = "\
+{calibration}
+
+{speeds}
+
+{gaps}
+
+{largest}
+";
