@@ -71,7 +71,8 @@ fn mapping_cost(machine: &Machine) -> Result<(u64, String)> {
         let graph = work.graph()?;
         let plan = in_pages(&graph, machine, WINDOW)?.ok_or("no plan")?;
         let chunks = simulate(&graph, machine, &plan)?.chunks_mapped;
-        let seconds = |row: work::Published| row[at].map(|speed| batch as f64 / speed as f64);
+        let seconds =
+            |row: work::Published| row.per_second[at].map(|speed| batch as f64 / speed as f64);
         let (with, without) = (seconds(VIRTUAL), seconds(SCHEDULE));
         let loss_ms = 1e3 * (with.ok_or("not published")? - without.ok_or("not published")?);
         product += loss_ms * chunks as f64;

@@ -5,7 +5,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::path::Path;
 
-pub(crate) const COLOURS: [RGBColor; 7] = [
+pub(crate) const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 0, 0),
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -13,6 +13,7 @@ pub(crate) const COLOURS: [RGBColor; 7] = [
     RGBColor(204, 121, 167),
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
+    RGBColor(140, 140, 140),
 ];
 
 /// One line of a panel.

@@ -129,12 +129,13 @@ memory holds nothing when most is mapped, with `window`.
 
 ![Images per second over the size of chunks](chunks.svg)
 {tables}
-- *Mapped as it goes*, chunks of 2 MiB make `window` three to five times slower, by tens of
+- *Mapped as it goes*, chunks of 2 MiB make `window` four to seven times slower, by tens of
   thousands of calls an iteration. Where mapping holds up compute, speed rises up to chunks of 40
   to 80 MiB and is flat or falls from there, since larger chunks leave more of the memory
   idle: at 120 MiB and batch 256, 2.8 GiB. That is why 40 MB is a good choice.
 - *At fixed places* nothing is mapped once the plan runs. `auto` is as fast with chunks of 2 MiB
-  as with any: there is no reason for more, and at large batches a little to lose.
-- `window` uses memory in a few large pieces; with chunks of some sizes they fit badly. That,
-  not mapping, is what moves its line at batch 256 even at fixed places.
+  as with any: there is no reason for more, and at large batches a little to lose. `window`,
+  which tries six sizes of its window, is moved by idle memory even so, at batch 256.
+- A host that maps is at its limit up to chunks of 8 MiB: the period is what the calls take. With
+  larger ones it gets ahead of the device, and blocks before it maps a range that is in use.
 ";

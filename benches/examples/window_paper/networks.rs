@@ -184,13 +184,14 @@ writes this file and the picture. The networks are as generated ([models.md](../
 
 {batches}
 - *In-core*: which DenseNet was used is not stated. 512 images in 16 GiB leave 34 MB each, where
-  a DenseNet-121 takes 90, so batches compare only as ratios. DeepLabv3+ needs a third less
-  here than published, as its framework keeps more; pix2pixHD fits as published.
-- *The caching allocator* lets batches grow more than published: what counts here is that
-  some budget of whole GiB fits, down to the smallest, however slow, and neither workspaces nor
-  memory held by copies under way are placed.
-- *Virtual addresses* gain 1.3 to 1.8 times on that, where 1.5 to 2 times were published.
-- `auto` ends where an op's operands no longer fit, a few images beyond chunks of 40 MiB.
+  a DenseNet-121 takes 90, so batches compare only as ratios. Of DeepLabv3+ 9 images fit here and
+  6 there; pix2pixHD fits as published.
+- *The caching allocator* lets batches grow more than published: here it is enough that some
+  budget of whole GiB fits, down to the smallest, however slow, and neither workspaces nor
+  memory held by copies under way take room.
+- *Virtual addresses* gain 1.3 to 1.8 times on that, where 1.5 to 2 times were published. With
+  them, only the operands of the largest op have to fit.
+- `auto` goes a few images beyond, since its chunks are smaller.
 
 ## Speed and memory
 

@@ -134,8 +134,11 @@ fn speeds(rows: &[Row]) -> String {
             measured.iter().map(|&speed| cell(speed, |speed| format!("{speed:.0}"))),
         ));
         let Some(published) = of.published else { continue };
-        lines.push(row("*published*", published.map(|one| cell(one, |one| format!("*{one}*")))));
-        let differences = measured.iter().zip(published);
+        lines.push(row(
+            &format!("*published: {}*", published.name),
+            published.per_second.map(|one| cell(one, |one| format!("*{one}*"))),
+        ));
+        let differences = measured.iter().zip(published.per_second);
         let difference = |(&ours, theirs): (&Option<f64>, Option<u64>)| {
             cell(ours.zip(theirs), |(ours, theirs)| percent(ours, theirs as f64))
         };
@@ -208,9 +211,9 @@ fn picture(path: &Path, rows: &[Row]) -> Result<()> {
         lines.push(Line { name: row.name.replace('`', ""), colour, dashed: false, points });
         let published = row.published.filter(|_| !row.name.ends_with("by the host"));
         if let Some(published) = published {
-            let points = BATCHES.iter().zip(published);
+            let points = BATCHES.iter().zip(published.per_second);
             let points = points.filter_map(|(&x, y)| Some((x as f64, y? as f64))).collect();
-            let name = format!("published: {}", row.name.replace('`', ""));
+            let name = format!("published: {}", published.name);
             lines.push(Line { name, colour, dashed: true, points });
         }
     }

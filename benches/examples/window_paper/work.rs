@@ -7,25 +7,30 @@ use workloads::{OwnedGraph, machines, models};
 /// Batches of table 1.
 pub(crate) const BATCHES: [u64; 9] = [64, 128, 190, 256, 512, 928, 1120, 1248, 1440];
 
-/// Images per second, as published, by batch; none where memory does not suffice.
-pub(crate) type Published = [Option<u64>; 9];
+/// A published row: images per second by batch; none where memory does not suffice.
+#[derive(Clone, Copy)]
+pub(crate) struct Published {
+    pub(crate) name: &'static str,
+    pub(crate) per_second: [Option<u64>; 9],
+}
 
-pub(crate) const IN_CORE: Published = row([336, 492, 581, 0, 0, 0, 0, 0, 0]);
-pub(crate) const SCHEDULE: Published = row([320, 439, 533, 559, 457, 400, 0, 0, 0]);
-pub(crate) const VIRTUAL: Published = row([304, 389, 415, 424, 446, 409, 398, 347, 321]);
-pub(crate) const P100_IN_CORE: Published = row([235, 255, 258, 0, 0, 0, 0, 0, 0]);
-pub(crate) const P100_LMS: Published = row([235, 255, 241, 236, 209, 137, 0, 0, 0]);
+pub(crate) const IN_CORE: Published = row("baseline", [336, 492, 581, 0, 0, 0, 0, 0, 0]);
+pub(crate) const SCHEDULE: Published = row("schedule", [320, 439, 533, 559, 457, 400, 0, 0, 0]);
+pub(crate) const VIRTUAL: Published =
+    row("schedule + VA", [304, 389, 415, 424, 446, 409, 398, 347, 321]);
+pub(crate) const P100_IN_CORE: Published = row("baseline, P100", [235, 255, 258, 0, 0, 0, 0, 0, 0]);
+pub(crate) const P100_LMS: Published = row("LMS, P100", [235, 255, 241, 236, 209, 137, 0, 0, 0]);
 
-const fn row(per_second: [u64; 9]) -> Published {
-    let mut row = [None; 9];
+const fn row(name: &'static str, figures: [u64; 9]) -> Published {
+    let mut per_second = [None; 9];
     let mut at = 0;
-    while at < row.len() {
-        if per_second[at] > 0 {
-            row[at] = Some(per_second[at]);
+    while at < figures.len() {
+        if figures[at] > 0 {
+            per_second[at] = Some(figures[at]);
         }
         at += 1;
     }
-    row
+    Published { name, per_second }
 }
 
 /// How long the ops of an iteration take together: so much, and so much an image.
