@@ -198,7 +198,7 @@ writes this file and the picture. The networks are as generated ([models.md](../
 Images per second, and the memory that is taken in GiB. For *40 MiB mapped*, mapping holds up
 compute; it takes 103 µs a chunk.
 {tables}
-- `auto` is the fastest everywhere, and at the largest in-core batch as fast as in-core.
+- Nothing is faster than `auto` at any batch, and at the largest in-core batch as fast as in-core.
 - As in figure 5, chunks keep memory within the device whatever the batch.
 - pix2pixHD computes long enough for its transfers up to some 20 images; it is published that
   larger batches were faster than in-core, for reasons of the kernels, which a roofline does not
