@@ -3,8 +3,8 @@
 use crate::chart::{COLOURS, Line, Panel, draw};
 use crate::markdown::{cell, percent, row, speed, table};
 use crate::ways::{
-    AUTO, LMS, PAPER_CHUNK_BYTES, Simulated, WINDOW, bound_ns, fits_blocks, held_up_ns, in_blocks,
-    in_core_ns, in_pages, in_places, simulate,
+    AUTO, LMS, PAPER_CHUNK_BYTES, Simulated, WINDOW, bound_ns, held_up_ns, in_blocks, in_core_ns,
+    in_pages, in_places, simulate,
 };
 use crate::work::{self, BATCHES, P100, Published, V100};
 use crate::{Result, calibration};
@@ -182,7 +182,7 @@ fn largest() -> Result<String> {
     })?;
     let blocks = work::largest(|batch| {
         let work = work::resnet(batch, V100, work::BYTES_PERCENT)?;
-        fits_blocks(&work.graph()?, &work::v100()?, WINDOW)
+        Ok(in_blocks(&work.graph()?, &work::v100()?, WINDOW)?.is_some())
     })?;
     let lines = [
         ("in-core", in_core),

@@ -44,15 +44,6 @@ pub(crate) fn in_blocks(
     largest_budget(graph, machine, strategy, Manager::BestFit, STEP_BYTES)
 }
 
-/// Whether a run fits contiguous blocks from a caching allocator with any budget of whole GiB.
-pub(crate) fn fits_blocks(
-    graph: &Graph<'_>,
-    machine: &Machine,
-    strategy: Strategy,
-) -> Result<bool> {
-    Ok(largest_budget(graph, machine, strategy, Manager::BestFit, 1 << 30)?.is_some())
-}
-
 /// The memory that a caching allocator takes for a plan of `window` for this budget, where
 /// there is as much as it wants.
 pub(crate) fn blocks_taken(
