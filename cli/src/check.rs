@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let machine = plan_file::machine_for(&plan, arguments.machine.as_deref())?;
     let setting = Setting { work: &work, machine: &machine };
     let strategy = strategy::of_plan(&plan.strategy);
-    let needs = Needs::of(setting, strategy)?;
+    let needs = Needs::of(setting, strategy.as_ref())?;
     let figures = Figures::without_plan(setting, &plan.strategy, plan.budget_bytes, needs)?;
     let verdict = match figures_of(setting, &plan, &figures) {
         Ok(figures) => Verdict { valid: true, reason: None, figures },

@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "B,B,…", value_delimiter = ',', allow_hyphen_values = true)]
     #[arg(default_value = "100%,75%,50%,35%,25%,min")]
     budgets: Vec<Budget>,
-    /// Strategies, or all of them
+    /// Strategies, or all of them but joint, which searches for seconds
     #[arg(short, long, value_name = "S,S,…", value_delimiter = ',', default_value = "all")]
     strategies: Vec<Choice>,
     /// The bound that plans are compared with
@@ -91,11 +91,11 @@ impl FromStr for Choice {
 fn chosen(choices: &[Choice]) -> Vec<Name> {
     let mut names: Vec<Name> = Vec::new();
     for choice in choices {
-        let one = match choice {
-            Choice::All => Name::value_variants(),
-            Choice::One(name) => std::slice::from_ref(name),
-        };
-        for &name in one {
+        let meant = Name::value_variants().iter().filter(|&&name| match choice {
+            Choice::All => name != Name::Joint,
+            Choice::One(one) => name == *one,
+        });
+        for &name in meant {
             if !names.contains(&name) {
                 names.push(name);
             }

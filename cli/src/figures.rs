@@ -2,12 +2,13 @@
 //! and what every summary is made from.
 
 use crate::failure::Failure;
+use crate::method::Method;
 use crate::names::Names;
 use crate::proof::{self, Proved};
 use crate::units::ratio;
 use crate::work::Setting;
 use planner_core::bounds::Order;
-use planner_core::planner::{Request, Strategy};
+use planner_core::planner::Request;
 use planner_core::{Kind, OpId, Part, Plan, Step};
 use serde::{Serialize, Serializer};
 use workloads::planning;
@@ -101,7 +102,7 @@ pub(crate) struct Needs {
 
 impl Needs {
     /// What the work needs in-core, and under a strategy.
-    pub(crate) fn of(setting: Setting<'_>, strategy: Option<Strategy>) -> Result<Self, Failure> {
+    pub(crate) fn of(setting: Setting<'_>, method: Option<&Method>) -> Result<Self, Failure> {
         let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
         let machine = &setting.machine.machine;
         let in_core_peak_bytes = planning::in_core_peak_bytes(&graph, machine)
@@ -109,7 +110,7 @@ impl Needs {
         // The budget has no influence on the smallest one.
         let budget_bytes = machine.device_bytes;
         let request = Request { graph: &graph, machine, budget_bytes };
-        let least = strategy.map(|strategy| planning::min_feasible(&request, strategy));
+        let least = method.map(|method| method.min_feasible(&request));
         let names = Names::new(setting.work, &[]);
         let min_feasible = least
             .transpose()

@@ -9,6 +9,7 @@ mod figures;
 mod graph_file;
 mod import;
 mod machine;
+mod method;
 mod model;
 mod names;
 mod output;

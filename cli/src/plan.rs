@@ -12,8 +12,8 @@ use clap::Args;
 use planner_core::planner::{PlanningError, Request};
 use std::path::PathBuf;
 use std::time::Instant;
-use workloads::planning::{self, OwnedSchedule};
-use workloads::{OwnedPlan, format, placing};
+use workloads::planning::OwnedSchedule;
+use workloads::{OwnedPlan, format};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -144,13 +144,13 @@ pub(crate) fn plan_for(
     json: bool,
 ) -> Result<(Figures, OwnedPlan, OwnedSchedule), Failure> {
     let chosen = choices.strategy.with(&choices.settings)?;
-    let needs = Needs::of(setting, Some(chosen.strategy))?;
+    let needs = Needs::of(setting, Some(&chosen.method))?;
     let least_bytes = needs.min_feasible.map_or(0, |(bytes, _)| bytes);
     let budget_bytes = choices.budget.map_or(setting.machine.machine.device_bytes, |budget| {
         budget.bytes(needs.in_core_peak_bytes, least_bytes)
     });
     let room = Room { budget_bytes, placed: !choices.no_placements, less: None };
-    let Draft { figures, plan } = draft(setting, chosen, needs, room)?;
+    let Draft { figures, plan } = draft(setting, &chosen, needs, room)?;
     match plan {
         Ok((plan, schedule)) => Ok((figures, plan, schedule)),
         Err(error) => {
@@ -161,8 +161,11 @@ pub(crate) fn plan_for(
             if matches!(error, PlanningError::Infeasible { min_feasible_bytes, .. }
                 if min_feasible_bytes > budget_bytes)
             {
-                let parts = shortage::list(setting, chosen.strategy).map_err(Failure::cannot)?;
-                reason = format!("{reason}:{parts}");
+                let of_core = chosen.method.of_core();
+                let parts = of_core.map(|strategy| shortage::list(setting, strategy));
+                if let Some(parts) = parts.transpose().map_err(Failure::cannot)? {
+                    reason = format!("{reason}:{parts}");
+                }
             }
             Err(Failure::cannot(format!("{}: {reason}", chosen.name)))
         }
@@ -172,7 +175,7 @@ pub(crate) fn plan_for(
 /// Plans within so many bytes, with fixed physical objects where that is wanted and can be.
 pub(crate) fn draft(
     setting: Setting<'_>,
-    chosen: Chosen,
+    chosen: &Chosen,
     needs: Needs,
     Room { budget_bytes, placed, less }: Room<'_>,
 ) -> Result<Draft, Failure> {
@@ -181,11 +184,7 @@ pub(crate) fn draft(
     let request = Request { graph: &graph, machine: &setting.machine.machine, budget_bytes };
     let started = Instant::now();
     let less_plan = less.and_then(|less| less.plan.as_ref().ok()).map(|(plan, _)| plan);
-    let planned = if placed {
-        placing::plan_with_more(&request, chosen.strategy, less_plan)
-    } else {
-        planning::plan_with_more(&request, chosen.strategy, less_plan).map(|plan| (plan, None))
-    };
+    let planned = chosen.method.plan(&request, placed, less_plan);
     figures.planning_ns = u64::try_from(started.elapsed().as_nanos()).ok();
     let plan = match planned {
         Ok((plan, unplaced)) => {

@@ -148,7 +148,7 @@ fn read(
     plan_file::check_names(&plan, work, &machine).map_err(invalid)?;
     let setting = Setting { work, machine: &machine };
     let schedule = proof::lower(setting, &plan).map_err(invalid)?;
-    let needs = Needs::of(setting, strategy::of_plan(&plan.strategy))?;
+    let needs = Needs::of(setting, strategy::of_plan(&plan.strategy).as_ref())?;
     let figures = Figures::without_plan(setting, &plan.strategy, plan.budget_bytes, needs)?;
     Ok((machine, (figures, plan, schedule)))
 }

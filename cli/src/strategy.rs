@@ -1,9 +1,14 @@
 //! Strategies by name, and their parameters.
 
 use crate::failure::Failure;
+use crate::method::Method;
 use crate::units::parse_bytes;
 use clap::ValueEnum;
+use planner_core::plan::Pool;
+use planner_core::planner::swap::Threshold;
 use planner_core::planner::{Auto, Lms, Order, Strategy, Window};
+use search::{genetic, joint};
+use workloads::swapping::Swap;
 
 /// The strategies that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -25,23 +30,99 @@ pub(crate) enum Name {
     /// the best of many plans, those of all other strategies included (parameters:
     /// effort=PLANS, order=given)
     Auto,
+    /// Whole tensors in size classes: of a class, what is used next latest leaves
+    /// (SwapAdvisor's planner; parameters: classes=SIZExCOUNT+…, threshold=NS)
+    Swap,
+    /// Search for the best order of the ops, with auto as the judge (parameters: seconds=N,
+    /// rounds=N, seed=N; variant=published searches an order and size classes for swap
+    /// with SwapAdvisor's genetic algorithm, which has population=N,
+    /// mutation=PERCENT and selection=FACTOR)
+    Joint,
 }
 
 /// A strategy with its parameters.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Chosen {
     /// Its name.
     pub(crate) name: &'static str,
     /// What the planner is asked for.
-    pub(crate) strategy: Strategy,
+    pub(crate) method: Method,
 }
 
 /// What `--set` has set.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Parameters {
     window: Window,
     lms: Lms,
     auto: Auto,
+    swap: Swap,
+    joint: Joint,
+}
+
+/// How long `joint` searches where nothing is set.
+const SECONDS: f64 = 20.0;
+
+/// Parameters of both searches.
+#[derive(Clone, Copy, Debug, Default)]
+struct Joint {
+    seconds: Option<f64>,
+    rounds: Option<u64>,
+    published: bool,
+    genetic: genetic::Settings,
+}
+
+impl Joint {
+    fn method(self) -> Method {
+        let Self { rounds, mut genetic, .. } = self;
+        let seconds = self.seconds.or(rounds.is_none().then_some(SECONDS));
+        genetic.limit = search::Limit { seconds, rounds, bound_ns: 0 };
+        match self.published {
+            true => Method::Published(genetic),
+            false => Method::Joint(joint::Settings { seed: genetic.seed, limit: genetic.limit }),
+        }
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let number = |most: u64| {
+            let number = value.parse::<u64>().ok().filter(|number| (1..=most).contains(number));
+            number.ok_or_else(|| format!("{name} must be an integer from 1 to {most}"))
+        };
+        match name {
+            "seconds" => {
+                let seconds = value.parse().ok().filter(|&s: &f64| s > 0.0 && s.is_finite());
+                self.seconds = Some(seconds.ok_or("seconds must be a number above 0")?);
+            }
+            "rounds" => self.rounds = Some(number(1 << 32)?),
+            "seed" => {
+                let seed = value.parse().map_err(|_| "seed must be an integer".to_owned());
+                self.genetic.seed = seed?;
+            }
+            "variant" if value == "published" => self.published = true,
+            "variant" => return Err("variant can only be published".to_owned()),
+            "population" => self.genetic.population = number(1 << 16)? as usize,
+            "mutation" => self.genetic.mutation = number(100)? as f64 / 100.0,
+            "selection" => self.genetic.selection = number(1000)? as f64,
+            _ => {
+                return Err(format!(
+                    "joint has no parameter {name:?}; it has seconds, rounds, seed, variant, \
+                     population, mutation, selection"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Size classes such as `1MiBx40+64MiBx3`, by ascending size.
+fn classes(value: &str) -> Option<Vec<Pool>> {
+    let class = |class: &str| {
+        let (size, count) = class.split_once('x')?;
+        let object_bytes = parse_bytes(size).filter(|&bytes| bytes > 0)?;
+        Some(Pool { object_bytes, count: count.parse().ok()? })
+    };
+    let mut classes: Vec<_> = value.split('+').map(class).collect::<Option<_>>()?;
+    classes.sort_by_key(|pool| pool.object_bytes);
+    Some(classes)
 }
 
 /// A number of ops.
@@ -60,6 +141,8 @@ impl Name {
             Self::Lms => "lms",
             Self::Window => "window",
             Self::Auto => "auto",
+            Self::Swap => "swap",
+            Self::Joint => "joint",
         }
     }
 
@@ -77,20 +160,22 @@ impl Name {
             self.set(&mut parameters, name, value)
                 .map_err(|reason| Failure::bad_input(format!("--set {setting}: {reason}")))?;
         }
-        let strategy = match self {
-            Self::InCore => Strategy::InCore,
-            Self::OnDemand => Strategy::OnDemand,
-            Self::Fit => Strategy::Fit,
-            Self::Vdnn => Strategy::Vdnn,
-            Self::Lms => Strategy::Lms(parameters.lms),
-            Self::Window => Strategy::Window(parameters.window),
-            Self::Auto => Strategy::Auto(parameters.auto),
+        let method = match self {
+            Self::InCore => Method::Strategy(Strategy::InCore),
+            Self::OnDemand => Method::Strategy(Strategy::OnDemand),
+            Self::Fit => Method::Strategy(Strategy::Fit),
+            Self::Vdnn => Method::Strategy(Strategy::Vdnn),
+            Self::Lms => Method::Strategy(Strategy::Lms(parameters.lms)),
+            Self::Window => Method::Strategy(Strategy::Window(parameters.window)),
+            Self::Auto => Method::Strategy(Strategy::Auto(parameters.auto)),
+            Self::Swap => Method::Swap(parameters.swap),
+            Self::Joint => parameters.joint.method(),
         };
-        Ok(Chosen { name: self.as_str(), strategy })
+        Ok(Chosen { name: self.as_str(), method })
     }
 
     fn set(self, parameters: &mut Parameters, name: &str, value: &str) -> Result<(), String> {
-        let Parameters { window, lms, auto } = parameters;
+        let Parameters { window, lms, auto, swap, joint } = parameters;
         match (self, name) {
             (Self::Window, "bytes") => {
                 let size = parse_bytes(value).filter(|&bytes| bytes > 0);
@@ -116,6 +201,18 @@ impl Name {
             (Self::Auto, _) => {
                 return Err(format!("auto has no parameter {name:?}; it has effort, order"));
             }
+            (Self::Swap, "classes") => {
+                let reason = "classes must be sizes and counts such as 1MiBx40+64MiBx3";
+                swap.classes = Some(classes(value).ok_or(reason)?);
+            }
+            (Self::Swap, "threshold") => {
+                let reason = "threshold must be a number of nanoseconds";
+                swap.threshold = Threshold::Ns(value.parse().map_err(|_| reason)?);
+            }
+            (Self::Swap, _) => {
+                return Err(format!("swap has no parameter {name:?}; it has classes, threshold"));
+            }
+            (Self::Joint, _) => joint.set(name, value)?,
             _ => return Err(format!("{} has no parameters", self.as_str())),
         }
         Ok(())
@@ -124,9 +221,9 @@ impl Name {
 
 /// The strategy that a plan says made it, with default parameters; none where that is not
 /// one of ours.
-pub(crate) fn of_plan(name: &str) -> Option<Strategy> {
+pub(crate) fn of_plan(name: &str) -> Option<Method> {
     let known = Name::value_variants().iter().find(|known| known.as_str() == name)?;
-    Some(known.with(&[]).ok()?.strategy)
+    Some(known.with(&[]).ok()?.method)
 }
 
 #[cfg(test)]
@@ -143,14 +240,14 @@ mod tests {
         let settings = ["bytes=512MiB".to_owned(), "variant=published".to_owned()];
         let chosen = Name::Window.with(&settings).unwrap();
         let window = Window { bytes: Some(512 << 20), published: true };
-        assert_eq!(chosen.strategy, Strategy::Window(window));
+        assert_eq!(chosen.method.of_core(), Some(Strategy::Window(window)));
     }
 
     #[test]
     fn lms_takes_its_parameters() {
         let settings = ["threshold=40".to_owned(), "ahead=3".to_owned()];
         let lms = Lms { threshold: Some(40), ahead: Some(3) };
-        assert_eq!(Name::Lms.with(&settings).unwrap().strategy, Strategy::Lms(lms));
+        assert_eq!(Name::Lms.with(&settings).unwrap().method.of_core(), Some(Strategy::Lms(lms)));
         assert!(refused(Name::Lms, &["bytes=1"]).ends_with("it has threshold, ahead"));
         assert!(refused(Name::Lms, &["ahead=0"]).contains("1 or more"));
     }
@@ -159,9 +256,35 @@ mod tests {
     fn auto_takes_its_parameters() {
         let settings = ["effort=9".to_owned(), "order=given".to_owned()];
         let auto = Auto { effort: Some(9), order: Order::Given };
-        assert_eq!(Name::Auto.with(&settings).unwrap().strategy, Strategy::Auto(auto));
+        assert_eq!(
+            Name::Auto.with(&settings).unwrap().method.of_core(),
+            Some(Strategy::Auto(auto))
+        );
         assert_eq!(Auto::default().order, Order::Free);
         assert!(refused(Name::Auto, &["order=random"]).contains("can only be given"));
+    }
+
+    #[test]
+    fn swap_takes_its_classes() {
+        let settings = ["classes=64MiBx3+1MiBx40".to_owned(), "threshold=5".to_owned()];
+        let Method::Swap(swap) = Name::Swap.with(&settings).unwrap().method else { panic!() };
+        let pools = [(1 << 20, 40), (64 << 20, 3)];
+        let pools = pools.map(|(object_bytes, count)| Pool { object_bytes, count });
+        assert_eq!(swap, Swap { classes: Some(pools.to_vec()), threshold: Threshold::Ns(5) });
+        assert!(refused(Name::Swap, &["classes=1MiB"]).contains("sizes and counts"));
+    }
+
+    #[test]
+    fn joint_takes_the_parameters_of_both_searches() {
+        let settings = ["variant=published", "population=8", "rounds=3", "mutation=20"];
+        let settings = settings.map(ToOwned::to_owned);
+        let method = Name::Joint.with(&settings).unwrap().method;
+        let Method::Published(genetic) = method else { panic!() };
+        assert_eq!((genetic.population, genetic.limit.rounds), (8, Some(3)));
+        assert_eq!(genetic.limit.seconds, None);
+        assert!(matches!(Name::Joint.with(&[]).unwrap().method, Method::Joint(_)));
+        assert!(refused(Name::Joint, &["seconds=0"]).contains("above 0"));
+        assert!(refused(Name::Joint, &["mutation=0"]).contains("from 1 to 100"));
     }
 
     #[test]

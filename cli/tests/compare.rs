@@ -7,7 +7,8 @@ use common::{Folder, SMALL};
 use serde_json::{Value, json};
 use std::fs;
 
-const STRATEGIES: [&str; 7] = ["in-core", "on-demand", "fit", "vdnn", "lms", "window", "auto"];
+const STRATEGIES: [&str; 8] =
+    ["in-core", "on-demand", "fit", "vdnn", "lms", "window", "auto", "swap"];
 
 fn compare(folder: &Folder, more: &[&str]) -> Value {
     folder.run(&[&["compare", SMALL, "--json"], more].concat()).done().json()
@@ -168,8 +169,8 @@ fn the_plot_is_one_well_formed_image() {
         assert_eq!(svg.matches(&format!("\">{strategy}")).count(), 1, "{strategy} in the legend");
     }
     // Two plans a strategy, but none in-core; and a mark in the legend for each.
-    assert_eq!(svg.matches("<title>").count(), 1 + 12);
-    assert_eq!(svg.matches("class=\"marker\"").count(), 12 + 7);
+    assert_eq!(svg.matches("<title>").count(), 1 + 14);
+    assert_eq!(svg.matches("class=\"marker\"").count(), 14 + 8);
     assert!(svg.contains("in-core (from "));
     assert!(!svg.contains("NaN") && !svg.contains("inf"));
 }
@@ -209,7 +210,7 @@ fn names_cannot_break_the_plot() {
 fn nonsense_is_refused() {
     let folder = Folder::new();
     for (more, words) in [
-        (["-s", "magic"], "in-core, on-demand, fit, vdnn, lms, window, auto, or all"),
+        (["-s", "magic"], "in-core, on-demand, fit, vdnn, lms, window, auto, swap, joint, or all"),
         (["-b", "50%,x"], "a percentage"),
         (["-m", "nowhere"], "built in are"),
     ] {

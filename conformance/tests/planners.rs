@@ -5,8 +5,12 @@ use backend_sim::{SimDevice, SimKernels, reference_digest};
 use conformance::graphs::{RandomGraph, graphs, machines};
 use conformance::planners;
 use planner_core::Machine;
-use planner_core::planner::{Auto, Lms, Order, Request, Strategy as Planner, Window};
+use planner_core::planner::swap::Threshold;
+use planner_core::planner::{
+    Auto, Lms, Order, PlanningError, Request, Strategy as Planner, Window,
+};
 use proptest::prelude::*;
+use workloads::swapping::{self, Swap};
 use workloads::{OwnedPlan, planning};
 
 const STRATEGIES: [(&str, Planner); 14] = [
@@ -25,7 +29,14 @@ const STRATEGIES: [(&str, Planner); 14] = [
     ("auto, in the given order", Planner::Auto(Auto { effort: Some(9), order: Order::Given })),
     ("auto, first list", Planner::Auto(Auto { effort: Some(0), order: Order::Free })),
 ];
+const THRESHOLDS: [(&str, Threshold); 3] = [
+    ("swap", Threshold::RoundTrip),
+    ("swap at any time", Threshold::Ns(0)),
+    ("swap, nothing rests", Threshold::Ns(u64::MAX)),
+];
 const ITERATIONS: u64 = 8;
+
+type Planning = Box<dyn Fn(&Request<'_>) -> Result<OwnedPlan, PlanningError>>;
 
 /// Runs a plan in adversarial order; the digest must be that of the graph.
 fn run(graph: &RandomGraph, machine: Machine, plan: &OwnedPlan, seed: u64) -> Result<(), String> {
@@ -51,12 +62,20 @@ fn hold(
 ) -> Result<(), TestCaseError> {
     let valid = graph.graph();
     let request = |budget_bytes| Request { graph: &valid, machine: &machine, budget_bytes };
-    for (name, strategy) in STRATEGIES {
+    let plain = STRATEGIES.map(|(name, strategy)| {
         let (min_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();
+        let planner: Planning = Box::new(move |request| planning::plan(request, strategy));
+        (name, min_bytes, planner)
+    });
+    let swaps = THRESHOLDS.map(|(name, threshold)| {
+        let swap = Swap { classes: None, threshold };
+        let (min_bytes, _) = swapping::min_feasible(&request(0), &swap);
+        let planner: Planning = Box::new(move |request| swapping::plan(request, &swap));
+        (name, min_bytes, planner)
+    });
+    for (name, min_bytes, planner) in plain.into_iter().chain(swaps) {
         for budget_bytes in [min_bytes.saturating_sub(1), min_bytes, min_bytes + spare_bytes] {
-            let plan = planners::check(&request(budget_bytes), min_bytes, |request| {
-                planning::plan(request, strategy)
-            });
+            let plan = planners::check(&request(budget_bytes), min_bytes, &planner);
             let context = format!("{name} at {budget_bytes} of at least {min_bytes} bytes");
             let plan = plan.map_err(|error| TestCaseError::fail(format!("{context}: {error}")))?;
             if let Some(plan) = plan {

@@ -8,6 +8,7 @@ pub mod placing;
 pub mod plan;
 pub mod planning;
 pub mod pytorch;
+pub mod swapping;
 
 pub use graph::OwnedGraph;
 pub use machines::OwnedMachine;

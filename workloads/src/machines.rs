@@ -50,8 +50,23 @@ const H200_PCIE5: Machine = Machine {
     ..V100_PCIE3
 };
 
-const BUILTIN: [(&str, Machine, &str); 4] = [
+/// The machine of SwapAdvisor's training: it prints 12 GB/s one way and 20 both ways.
+const V100_PCIE3_244GB: Machine = Machine { host_bytes: 244_000_000_000, ..V100_PCIE3 };
+
+const V100_PCIE3_DUPLEX: Machine = Machine {
+    h2d_bytes_per_s: 10_000_000_000,
+    d2h_bytes_per_s: 10_000_000_000,
+    ..V100_PCIE3_244GB
+};
+
+const BUILTIN: [(&str, Machine, &str); 6] = [
     ("v100-pcie3", V100_PCIE3, "V100, 16 GiB; PCIe 3.0 x16 at 12 GB/s; a cloud host of 61 GB"),
+    ("v100-pcie3-244gb", V100_PCIE3_244GB, "the same, 12 GB/s each way, with a host of 244 GB"),
+    (
+        "v100-pcie3-duplex",
+        V100_PCIE3_DUPLEX,
+        "the same, 10 GB/s each way: what a published one attains in both at once",
+    ),
     (
         "v100-nvlink",
         V100_NVLINK,

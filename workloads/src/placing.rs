@@ -54,8 +54,19 @@ pub fn plan(
     request: &Request<'_>,
     strategy: Strategy,
 ) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
+    plan_by(request, |request| planning::plan(request, strategy))
+}
+
+/// The same for any planner, which is asked again for smaller budgets.
+///
+/// # Errors
+/// Those of the planner.
+pub fn plan_by(
+    request: &Request<'_>,
+    mut planner: impl FnMut(&Request<'_>) -> Result<OwnedPlan, PlanningError>,
+) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
     let Request { graph, machine, .. } = *request;
-    let plain = planning::plan(request, strategy)?;
+    let plain = planner(request)?;
     let most_ns = plain.predicted.period_ns.saturating_add(plain.predicted.period_ns / LONGER);
     let mut placed = place(graph, machine, &plain, most_ns);
     let mut best = placed.clone();
@@ -67,7 +78,7 @@ pub fn plan(
             Err(Unplaced::Short(objects)) => objects,
             Err(_) => break,
         };
-        let Some(candidate) = leaving(spare, request, strategy) else { break };
+        let Some(candidate) = leaving(spare, request, &plain, &mut planner) else { break };
         placed = place(graph, machine, &candidate, most_ns);
         best = shorter(best, placed.clone());
     }
@@ -96,15 +107,29 @@ pub fn plan_with_more(
     }
 }
 
-/// A plan that never holds so many of its objects.
-fn leaving(spare: u64, request: &Request<'_>, strategy: Strategy) -> Option<OwnedPlan> {
-    let Request { budget_bytes, machine, .. } = *request;
-    // Planners have pools of chunks.
-    let smaller_bytes = budget_bytes.checked_sub(spare.checked_mul(machine.chunk_bytes)?)?;
-    let smaller = Request { budget_bytes: smaller_bytes, ..*request };
-    let mut plan = planning::plan(&smaller, strategy).ok()?;
-    plan.pools.first_mut()?.count += spare;
-    Some(OwnedPlan { budget_bytes, ..plan })
+/// A plan that never holds so many of its objects. Several pools have those of the plan that
+/// is short of them, and one pool of chunks has what its smaller arena leaves.
+fn leaving(
+    spare: u64,
+    request: &Request<'_>,
+    plain: &OwnedPlan,
+    planner: &mut impl FnMut(&Request<'_>) -> Result<OwnedPlan, PlanningError>,
+) -> Option<OwnedPlan> {
+    let object_bytes = plain.pools.iter().map(|pool| pool.object_bytes).max()?;
+    let spare_bytes = spare.checked_mul(object_bytes)?;
+    let budget_bytes = request.budget_bytes.checked_sub(spare_bytes)?;
+    let mut plan = planner(&Request { budget_bytes, ..*request }).ok()?;
+    let sizes = |plan: &OwnedPlan| -> Vec<u64> {
+        plan.pools.iter().map(|pool| pool.object_bytes).collect()
+    };
+    if let [pool] = &mut plan.pools[..] {
+        pool.count += spare;
+    } else if sizes(&plan) == sizes(plain) {
+        plan.pools.clone_from(&plain.pools);
+    } else {
+        return None;
+    }
+    Some(OwnedPlan { budget_bytes: request.budget_bytes, ..plan })
 }
 
 /// The better of two attempts: one that succeeds, with the shorter period; or the first.

@@ -74,7 +74,8 @@ impl Grid {
         let mut strategies = Vec::new();
         for name in names {
             let chosen = name.with(&[])?;
-            strategies.push((chosen, Needs::of(setting, Some(chosen.strategy))?));
+            let needs = Needs::of(setting, Some(&chosen.method))?;
+            strategies.push((chosen, needs));
         }
         let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
         let in_core_peak_bytes = Needs::of(setting, None)?.in_core_peak_bytes;
@@ -147,14 +148,14 @@ fn cells(
     let mut ascending: Vec<_> = (0..budgets.len()).collect();
     ascending.sort_by_key(|&at| budgets[at].budget_bytes);
     let mut all = Vec::new();
-    for &(chosen, needs) in strategies {
+    for (chosen, needs) in strategies {
         let mut cells = vec![None; budgets.len()];
         let mut less = None;
         for &at in &ascending {
             let column = &budgets[at];
             bar.set_message(format!("{} at {}", chosen.name, column.budget));
             let room = Room { budget_bytes: column.budget_bytes, placed, less: less.as_ref() };
-            let draft = plan::draft(setting, chosen, needs, room)?;
+            let draft = plan::draft(setting, chosen, *needs, room)?;
             cells[at] = Some(cell(setting, chosen, &draft, lp_bounds_ns[at])?);
             less = Some(draft).filter(|draft| draft.plan.is_ok()).or(less);
             bar.inc(1);
@@ -167,7 +168,7 @@ fn cells(
 
 fn cell(
     setting: Setting<'_>,
-    chosen: Chosen,
+    chosen: &Chosen,
     draft: &Draft,
     lp_bound_ns: Option<u64>,
 ) -> Result<Cell, Failure> {

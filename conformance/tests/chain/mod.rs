@@ -2,7 +2,7 @@
 
 use planner_core::planner::{Request, Strategy};
 use planner_core::{Kind, Machine, Step};
-use workloads::{OwnedGraph, planning};
+use workloads::{OwnedGraph, OwnedPlan, planning};
 
 pub(crate) const CHUNK_BYTES: u64 = 256;
 
@@ -25,6 +25,15 @@ pub(crate) fn chain() -> OwnedGraph {
 
 /// Steps as `+in`, `>copy out`, `-evict` and `[op]`; first what is resident at start.
 pub(crate) fn plan(owned: &OwnedGraph, budget_chunks: u64, strategy: Strategy) -> String {
+    list(owned, budget_chunks, |request| planning::plan(request, strategy).unwrap())
+}
+
+/// The same for any planner.
+pub(crate) fn list(
+    owned: &OwnedGraph,
+    budget_chunks: u64,
+    planner: impl Fn(&Request<'_>) -> OwnedPlan,
+) -> String {
     let graph = owned.graph().unwrap();
     let machine = Machine {
         device_bytes: 1 << 30,
@@ -38,7 +47,7 @@ pub(crate) fn plan(owned: &OwnedGraph, budget_chunks: u64, strategy: Strategy) -
     };
     let budget_bytes = budget_chunks * CHUNK_BYTES;
     let request = Request { graph: &graph, machine: &machine, budget_bytes };
-    let plan = planning::plan(&request, strategy).unwrap();
+    let plan = planner(&request);
     let name = |tensor: planner_core::TensorId| &owned.tensor_names[tensor.index()];
     let start = plan.resident_at_start.iter().map(|entry| name(entry.part.tensor).clone());
     let steps = plan.steps.iter().map(|step| match *step {

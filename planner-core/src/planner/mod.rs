@@ -21,6 +21,7 @@ mod pressure;
 mod queue;
 mod recipe;
 mod residents;
+pub mod swap;
 mod threshold;
 mod tree;
 mod uses;
@@ -42,6 +43,8 @@ use gaps::Gaps;
 use memory::Memory;
 use order::{Arranged, Sheet};
 use uses::Uses;
+
+pub use order::{Join, list_schedule, list_schedule_words};
 
 /// How to plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

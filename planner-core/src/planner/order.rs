@@ -14,7 +14,9 @@ use super::{PlanningError, Request};
 use crate::graph::{Graph, Op, OpId, TensorId};
 use crate::plan::{Prediction, Step};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
-use groups::{Groups, Join};
+use groups::Groups;
+
+pub use groups::Join;
 
 /// Words of scratch that a [`Sheet`] holds.
 pub(super) const fn sheet_words(limits: &Limits) -> usize {
@@ -23,9 +25,31 @@ pub(super) const fn sheet_words(limits: &Limits) -> usize {
 
 /// Words of scratch that [`Sheet::fill`] asks for.
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    let sort = Groups::scratch_words(limits) + schedule::scratch_words(limits);
+    let sort = list_schedule_words(limits);
     let check = Graph::scratch_words(limits.tensors);
     if sort > check { sort } else { check }
+}
+
+/// Words of scratch that [`list_schedule`] asks for.
+#[must_use]
+pub const fn list_schedule_words(limits: &Limits) -> usize {
+    Groups::scratch_words(limits) + schedule::scratch_words(limits)
+}
+
+/// Writes an order that keeps the dependencies and in which values die soon: the given op at
+/// each position. As long as there are ops. O(ops × log + operands).
+///
+/// # Errors
+/// Scratch that is too small.
+pub fn list_schedule(
+    graph: &Graph<'_>,
+    join: Join,
+    order: &mut [u32],
+    scratch: &mut Scratch<'_>,
+) -> Result<(), OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let groups = Groups::new(graph, join, &mut scratch)?;
+    schedule::write(graph, &groups, order, &mut scratch)
 }
 
 /// A graph in some order.
@@ -131,11 +155,7 @@ impl<'a> Sheet<'a> {
         join: Join,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Arranged<'g>>, OutOfScratch> {
-        {
-            let mut scratch = scratch.reborrow();
-            let groups = Groups::new(graph, join, &mut scratch)?;
-            schedule::write(graph, &groups, self.given, &mut scratch)?;
-        }
+        list_schedule(graph, join, self.given, scratch)?;
         if self.given.is_sorted() {
             return Ok(None);
         }

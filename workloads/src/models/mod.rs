@@ -12,14 +12,18 @@
 mod deeplab;
 mod densenet;
 mod gpt;
+mod inception;
 mod layers;
 mod lstm;
+mod nasnet;
 mod optimizer;
 mod pix2pixhd;
 mod resnet;
+mod rnn;
 mod roofline;
 mod spec;
 mod tape;
+mod wide_resnet;
 
 pub use spec::{Domain, Parameter, SpecError};
 
@@ -47,7 +51,7 @@ pub const fn list() -> &'static [Model] {
     &MODELS
 }
 
-static MODELS: [Model; 9] = [
+static MODELS: [Model; 14] = [
     resnet::RESNET50,
     resnet::RESNET152,
     densenet::DENSENET121,
@@ -57,6 +61,11 @@ static MODELS: [Model; 9] = [
     pix2pixhd::PIX2PIXHD,
     gpt::GPT,
     lstm::LSTM,
+    wide_resnet::WRESNET152,
+    inception::INCEPTION4,
+    nasnet::NASNET,
+    rnn::RNN,
+    rnn::BRNN,
 ];
 
 /// Makes the graph of one iteration.

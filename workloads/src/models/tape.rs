@@ -48,8 +48,8 @@ type Backward = Box<dyn FnOnce(&mut Tape)>;
 #[derive(Default)]
 pub(super) struct Pass {
     backward: Vec<Backward>,
-    /// Trained parameters with their names.
-    parameters: Vec<(String, Value)>,
+    /// Trained parameters with their names, by the op that updates them.
+    parameters: Vec<(String, Vec<(String, Value)>)>,
 }
 
 /// A graph under construction.
@@ -107,8 +107,24 @@ impl Tape {
     /// A trained parameter of single precision.
     pub(super) fn parameter(&mut self, name: String, shape: Shape) -> Value {
         let value = Value { differentiable: true, ..self.frozen(name.clone(), shape) };
-        self.pass.parameters.push((name, value));
+        self.pass.parameters.push((name.clone(), vec![(name, value)]));
         value
+    }
+
+    /// Trained parameters of single precision that one op updates, each with its elements.
+    pub(super) fn parameters<const N: usize>(
+        &mut self,
+        name: &str,
+        parts: [(&str, u64); N],
+    ) -> [Value; N] {
+        let named = parts.map(|(part, elements)| {
+            let name = format!("{name}.{part}");
+            let value = self.frozen(name.clone(), [elements, 1, 1, 1]);
+            (name, Value { differentiable: true, ..value })
+        });
+        let values = named.each_ref().map(|(_, value)| *value);
+        self.pass.parameters.push((name.to_owned(), named.to_vec()));
+        values
     }
 
     /// A parameter of single precision that is not trained.
@@ -267,8 +283,8 @@ impl Tape {
         for undo in backward.into_iter().rev() {
             undo(self);
         }
-        for (name, parameter) in parameters {
-            self.optimizer.update(self, &name, parameter);
+        for (name, parameters) in parameters {
+            self.optimizer.update(self, &name, &parameters);
         }
     }
 

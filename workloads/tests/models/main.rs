@@ -12,7 +12,7 @@ use workloads::format::{read_graph, write_graph};
 use workloads::models::{SpecError, generate, list};
 
 /// Every model, small.
-const SMALL: [&str; 9] = [
+const SMALL: [&str; 14] = [
     "resnet50:batch=3",
     "resnet152:batch=3,image=65",
     "densenet121:batch=2,image=64",
@@ -22,6 +22,11 @@ const SMALL: [&str; 9] = [
     "pix2pixhd:batch=1",
     "gpt:batch=2,layers=3,width=128,sequence=32,vocabulary=100",
     "lstm:batch=4,layers=3,steps=5,width=32",
+    "wresnet152:batch=2,image=65,widen=2",
+    "inception4:batch=2,image=107,widen=1",
+    "nasnet:batch=2,image=65,repeats=1,filters=8",
+    "rnn:batch=4,layers=3,steps=5,width=32",
+    "brnn:batch=4,layers=2,steps=5,width=32",
 ];
 
 fn make(spec: &str) -> OwnedGraph {
@@ -72,6 +77,8 @@ fn training_reads_everything_but_its_loss() {
                 "vgg.real.pool5.indices",
                 "g.loss",
             ],
+            // Their loss and its gradient are one op.
+            Some("rnn" | "brnn") => &[],
             _ => &["loss"],
         };
         assert_eq!(unread(&make(spec)), expected, "{spec}");
@@ -91,6 +98,7 @@ fn inference_keeps_nothing_for_training() {
             "lstm:mode=inference,steps=2,layers=1,width=8",
             &["lstm0.0.gates", "lstm0.1.cell", "lstm0.1.gates", "fc.out"],
         ),
+        ("wresnet152:mode=inference,image=1,widen=1", &["maxpool.indices", "fc.out"]),
     ] {
         let graph = make(spec);
         assert_eq!(unread(&graph), expected, "{spec}");
@@ -133,7 +141,8 @@ fn wrong_specs_say_what_is_right() {
         (
             "",
             "there is no model \"\"; known are resnet50, resnet152, densenet121, densenet169, \
-             densenet201, deeplabv3plus, pix2pixhd, gpt, lstm",
+             densenet201, deeplabv3plus, pix2pixhd, gpt, lstm, wresnet152, inception4, nasnet, \
+             rnn, brnn",
         ),
         ("resnet50:", "\"\" is not of the form name=value"),
         ("resnet50:batch", "\"batch\" is not of the form name=value"),

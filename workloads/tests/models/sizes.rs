@@ -98,3 +98,48 @@ fn peaks_are_those_of_independent_traces() {
         assert_eq!(in_core_peak_bytes(&make(spec)), peak_bytes, "{spec}");
     }
 }
+
+/// Of the models of SwapAdvisor, from their definitions; those of Inception-v4 are what its
+/// authors' slim library has (42.7 million, without those of the auxiliary classifier) less
+/// the normalizations' running statistics.
+#[test]
+fn wide_models_have_their_parameters() {
+    let parameters = |graph: &OwnedGraph| {
+        let states = graph.tensors.iter().zip(&graph.tensor_names);
+        let states = states
+            .filter(|(tensor, name)| tensor.kind == Kind::State && !name.ends_with(".running"));
+        states.map(|(tensor, _)| tensor.bytes / 4).sum::<u64>()
+    };
+    let resnet = parameters(&make("wresnet152:batch=1,image=33,widen=1"));
+    assert_eq!(resnet, 60_192_808);
+    let inception = parameters(&make("inception4:batch=1,image=107,widen=1"));
+    assert_eq!(inception, 42_679_816);
+    // Four gates, a bias each, and a head of 1000 classes for both directions.
+    let layer = |inputs: u64, width: u64| 4 * width * (inputs + width + 1);
+    let rnn = parameters(&make("rnn:batch=1,layers=2,steps=2,width=16"));
+    assert_eq!(rnn, 2 * layer(16, 16) + 16 * 1000);
+    let brnn = parameters(&make("brnn:batch=1,layers=2,steps=2,width=16"));
+    assert_eq!(brnn, 2 * layer(16, 16) + 2 * layer(32, 16) + 32 * 1000);
+}
+
+/// Table 1 of the paper gives ops and tensor sizes.
+#[test]
+fn models_have_about_as_many_ops_and_sizes_as_published() {
+    for (spec, ops, sizes) in [
+        ("wresnet152:batch=64,widen=10", 882, 26),
+        ("inception4:batch=64", 830, 64),
+        ("nasnet:batch=64,repeats=25,image=331", 5533, 65),
+        ("rnn:batch=256", 8594, 7),
+        ("brnn:batch=128,layers=4", 9034, 9),
+    ] {
+        let graph = make(spec);
+        let mut different: Vec<_> = graph.tensors.iter().map(|tensor| tensor.bytes).collect();
+        different.sort_unstable();
+        different.dedup();
+        let near = |ours: usize, theirs: usize, percent: usize| {
+            ours.abs_diff(theirs) * 100 <= theirs * percent
+        };
+        assert!(near(graph.ops.len(), ops, 20), "{spec}: {} ops", graph.ops.len());
+        assert!(near(different.len(), sizes, 35), "{spec}: {} sizes", different.len());
+    }
+}

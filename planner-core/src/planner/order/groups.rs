@@ -14,7 +14,7 @@ const MANY: u32 = u32::MAX - 1;
 
 /// Which of the ops that only one other waits for join it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Join {
+pub enum Join {
     /// Those that update a state, or release no more memory than they allocate: running them
     /// early gains nothing.
     Light,

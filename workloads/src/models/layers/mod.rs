@@ -7,9 +7,11 @@ mod linear;
 mod loss;
 mod normalization;
 mod pooling;
+mod unit;
 
 pub(super) use convolution::Filter;
 pub(super) use linear::Matrix;
+pub(super) use unit::Kernel;
 
 use super::tape::{Shape, Tape, Value};
 

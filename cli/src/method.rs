@@ -1,0 +1,144 @@
+//! How to plan: a strategy of the core, swaps in size classes, or a search.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use planner_core::OpId;
+use planner_core::bounds::Order;
+use planner_core::planner::{PlanningError, Request, Strategy};
+use search::{Progress, Watch, genetic, joint};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use workloads::placing::{self, Unplaced};
+use workloads::swapping::{self, Swap};
+use workloads::{OwnedPlan, planning};
+
+/// How to plan.
+#[derive(Clone, Debug)]
+pub(crate) enum Method {
+    /// A strategy of the core.
+    Strategy(Strategy),
+    /// Swaps in size classes.
+    Swap(Swap),
+    /// A search for an order.
+    Joint(joint::Settings),
+    /// The published search for an order and a division of memory.
+    Published(genetic::Settings),
+}
+
+/// A plan, and why its objects are not fixed though that was wanted.
+pub(crate) type Planned = (OwnedPlan, Option<Unplaced>);
+
+impl Method {
+    /// The strategy whose least memory is this one's, and what takes it.
+    pub(crate) fn of_core(&self) -> Option<Strategy> {
+        match self {
+            Self::Strategy(strategy) => Some(*strategy),
+            Self::Joint(_) => Some(Strategy::Auto(planner_core::planner::Auto::default())),
+            Self::Swap(_) | Self::Published(_) => None,
+        }
+    }
+
+    /// The smallest budget with which there is a plan, and the op that needs it.
+    pub(crate) fn min_feasible(&self, request: &Request<'_>) -> Result<(u64, OpId), PlanningError> {
+        match (self, self.of_core()) {
+            (_, Some(strategy)) => planning::min_feasible(request, strategy),
+            (Self::Swap(swap), _) => Ok(swapping::min_feasible(request, swap)),
+            _ => Ok(swapping::min_feasible(request, &Swap::default())),
+        }
+    }
+
+    /// Plans, with fixed physical objects where that is wanted; no worse than `less` where
+    /// more memory never makes a strategy slower.
+    pub(crate) fn plan(
+        &self,
+        request: &Request<'_>,
+        placed: bool,
+        less: Option<&OwnedPlan>,
+    ) -> Result<Planned, PlanningError> {
+        let placed_by = |planner: &mut dyn FnMut(
+            &Request<'_>,
+        ) -> Result<OwnedPlan, PlanningError>| {
+            match placed {
+                true => placing::plan_by(request, planner),
+                false => planner(request).map(|plan| (plan, None)),
+            }
+        };
+        match self {
+            Self::Strategy(strategy) if placed => placing::plan_with_more(request, *strategy, less),
+            Self::Strategy(strategy) => {
+                planning::plan_with_more(request, *strategy, less).map(|plan| (plan, None))
+            }
+            Self::Swap(swap) => placed_by(&mut |request| swapping::plan(request, swap)),
+            Self::Joint(settings) => {
+                let mut found: Option<joint::Found> = None;
+                placed_by(&mut |request| match &found {
+                    Some(found) => joint::plan_again(request, found),
+                    None => {
+                        let mut settings = *settings;
+                        settings.limit.bound_ns = bound_ns(request);
+                        let searched = watched(settings.limit.seconds, |watch| {
+                            joint::search(request, &settings, watch)
+                        });
+                        searched.map(|new| found.insert(new).plan.clone())
+                    }
+                })
+            }
+            Self::Published(settings) => {
+                let mut found: Option<genetic::Found> = None;
+                placed_by(&mut |request| match &found {
+                    Some(found) => genetic::plan_again(request, settings, found),
+                    None => {
+                        let mut settings = *settings;
+                        settings.limit.bound_ns = bound_ns(request);
+                        let searched = watched(settings.limit.seconds, |watch| {
+                            genetic::search(request, &settings, watch)
+                        });
+                        searched.map(|new| found.insert(new).plan.clone())
+                    }
+                })
+            }
+        }
+    }
+}
+
+/// No order has a shorter period.
+fn bound_ns(request: &Request<'_>) -> u64 {
+    let Request { graph, machine, budget_bytes } = *request;
+    planning::lower_bound_ns(graph, machine, budget_bytes, Order::Any).unwrap_or(0)
+}
+
+/// Whether a search is under way, and whether it has been interrupted.
+static SEARCHING: AtomicBool = AtomicBool::new(false);
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// An interrupt ends a search, which then hands over the best plan so far; without a search, or
+/// a second time, it ends the program as ever.
+fn interrupt() {
+    if !SEARCHING.load(Ordering::Relaxed) || INTERRUPTED.swap(true, Ordering::Relaxed) {
+        std::process::exit(130);
+    }
+}
+
+/// Searches behind a progress bar, which standard error shows where that is a terminal.
+fn watched<T>(seconds: Option<f64>, search: impl FnOnce(&mut Watch<'_>) -> T) -> T {
+    // Where it is set already, or cannot be, all is as it was.
+    let _ = ctrlc::set_handler(interrupt);
+    SEARCHING.store(true, Ordering::Relaxed);
+    let bar = ProgressBar::new(seconds.map_or(0, |seconds| (seconds * 1000.0) as u64));
+    let style = ProgressStyle::with_template("searching {bar:40} {elapsed} {msg}");
+    // The template is sound; without it the bar looks different and works as well.
+    let bar = style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style));
+    let mut show = |progress: &Progress| {
+        let Progress { seconds, rounds, evaluations, best_ns } = *progress;
+        bar.set_position((seconds * 1000.0) as u64);
+        let best =
+            best_ns.map_or("none".to_owned(), |ns| format!("{:?}", Duration::from_nanos(ns)));
+        let rate = evaluations as f64 / seconds.max(1e-9);
+        bar.set_message(format!(
+            "best {best}, round {rounds}, {evaluations} judged ({rate:.0} a second)"
+        ));
+    };
+    let found = search(&mut Watch { interrupted: &INTERRUPTED, progress: &mut show });
+    bar.finish_and_clear();
+    SEARCHING.store(false, Ordering::Relaxed);
+    found
+}

@@ -1,0 +1,64 @@
+//! The swap planner's steps, followed by hand. One class, whose objects are one chunk each.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+#[allow(dead_code, reason = "this test has strategies of its own")]
+mod chain;
+
+use chain::CHUNK_BYTES;
+use planner_core::Kind;
+use planner_core::plan::Pool;
+use planner_core::planner::Request;
+use planner_core::planner::swap::Threshold;
+use workloads::OwnedGraph;
+use workloads::swapping::{self, Swap};
+
+fn plan(graph: &OwnedGraph, objects: u64, threshold: Threshold) -> String {
+    let classes = Some(vec![Pool { object_bytes: CHUNK_BYTES, count: objects }]);
+    let swap = Swap { classes, threshold };
+    chain::list(graph, objects, |request: &Request<'_>| swapping::plan(request, &swap).unwrap())
+}
+
+/// Figure 3: all tensors have unit size, and there are four units of memory.
+fn figure_3() -> OwnedGraph {
+    let mut graph = OwnedGraph::new("figure 3");
+    let mut add = |name: &str, kind| graph.push_tensor(name, CHUNK_BYTES, kind);
+    let [w1, w2, w3] = ["W1", "W2", "W3"].map(|name| add(name, Kind::State));
+    let [a1, a2, a3] = ["A1", "A2", "A3"].map(|name| add(name, Kind::Temporary));
+    graph.push_op("op1", 100, 0, &[w1], &[a1]);
+    graph.push_op("op2", 100, 0, &[w2, a1], &[a2]);
+    graph.push_op("op3", 100, 0, &[w3, a1, a2], &[a3]);
+    graph
+}
+
+/// `W1` makes room for `W3`, which comes in as soon as `op1` has ended, and `W2` for `A3`. The
+/// first pass leaves `W3` on the device; in the second it gives way to `A2`, so that none is
+/// there at the start.
+#[test]
+fn parameters_give_way_as_in_figure_3() {
+    let plan = plan(&figure_3(), 4, Threshold::Ns(0));
+    assert_eq!(plan, "+W1 +W2 [op1] -W1 +W3 [op2] -W2 [op3] -W3 -A1 -A2 -A3");
+}
+
+/// With an object more, what the first pass leaves stays from one iteration to the next.
+#[test]
+fn what_is_left_at_the_end_is_there_at_the_start() {
+    let plan = plan(&figure_3(), 5, Threshold::Ns(0));
+    assert_eq!(plan, "W1 W3 +W2 [op1] [op2] -W2 [op3] -A1 -A2 -A3");
+}
+
+/// `W2` is used next later than `W1`; but it has just been used.
+#[test]
+fn what_was_just_used_stays() {
+    let plan = plan(&figure_3(), 5, Threshold::Ns(50));
+    assert_eq!(plan, "W2 W3 +W1 [op1] -W1 [op2] [op3] -A1 -A2 -A3");
+}
+
+/// Weights that were updated are copied before they make room, and activations too.
+#[test]
+fn what_the_host_does_not_hold_is_copied() {
+    let plan = plan(&chain::chain(), 5, Threshold::Ns(0));
+    assert_eq!(
+        plan,
+        "w0 w1 w2 [F0] >w0 [F1] >a0 -w0 [F2] -a0 [B2] -a2 +a0 [B1] -a1 +w0 [B0] -d -a0"
+    );
+}

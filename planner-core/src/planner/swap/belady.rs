@@ -1,0 +1,353 @@
+//! What leaves the device: Belady's choice within a size class (section 4.2).
+//!
+//! The ops are scanned twice. The first scan begins with an empty device, and the states that
+//! it leaves there are there when the second begins. Where the second meets pressure that the
+//! first did not, a state that no op has touched yet gives way: it is not there at the start.
+
+use super::super::uses::{Use, Uses};
+use super::{Classes, Threshold};
+use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::plan::Pool;
+use crate::planner::Request;
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+const NONE: u32 = u32::MAX;
+
+/// What becomes of the tensor of an operand after the op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Stays,
+    /// It makes room, and its value is needed again.
+    Leaves,
+    /// Its value is not needed again.
+    Dies,
+}
+
+/// What leaves when, and what is there at the start.
+#[derive(Debug)]
+pub(super) struct Choice<'a> {
+    fates: &'a mut [u8],
+    at_start: &'a mut [u8],
+}
+
+impl<'a> Choice<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        words::<u8>(limits.operands) + words::<u8>(limits.tensors)
+    }
+
+    pub(super) fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+        Ok(Self {
+            fates: scratch.take(graph.operands().len(), Fate::Stays as u8)?,
+            at_start: scratch.take(graph.tensors().len(), 0u8)?,
+        })
+    }
+
+    /// What becomes of the tensor of an operand, given by its position in the graph. A tensor
+    /// that an op reads and writes is judged at the write.
+    pub(super) fn fate(&self, slot: usize) -> Fate {
+        match self.fates[slot] {
+            fate if fate == Fate::Leaves as u8 => Fate::Leaves,
+            fate if fate == Fate::Dies as u8 => Fate::Dies,
+            _ => Fate::Stays,
+        }
+    }
+
+    /// Whether a state is on the device when an iteration starts.
+    pub(super) fn is_at_start(&self, tensor: TensorId) -> bool {
+        self.at_start[tensor.index()] == 1
+    }
+
+    /// Scans twice, where each op finds enough objects.
+    /// O(operands + evictions × tensors of a class on the device).
+    pub(super) fn choose(
+        &mut self,
+        request: &Request<'_>,
+        classes: &Classes<'_>,
+        uses: &Uses<'_>,
+        threshold: Threshold,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), OutOfScratch> {
+        let mut scratch = scratch.reborrow();
+        let graph = request.graph;
+        let pressed = scratch.take(graph.operands().len() + graph.ops().len(), 0u8)?;
+        let mut scan = Scan::new(request, classes, uses, threshold, &mut scratch)?;
+        scan.run(self, |slot| {
+            pressed[slot] = 1;
+            false
+        });
+        for tensor in graph.tensor_ids() {
+            self.at_start[tensor.index()] = scan.present[tensor.index()];
+        }
+        scan.run(self, |slot| pressed[slot] == 0);
+        for tensor in graph.tensor_ids() {
+            let stays = self.is_at_start(tensor) && scan.is_present(tensor);
+            self.at_start[tensor.index()] = u8::from(stays);
+            if scan.is_present(tensor) && !stays {
+                self.fates[scan.last_slot[tensor.index()] as usize] = Fate::Leaves as u8;
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    words::<u8>(limits.operands + limits.ops) + Scan::scratch_words(limits)
+}
+
+/// One scan of the ops.
+struct Scan<'s> {
+    request: &'s Request<'s>,
+    classes: &'s Classes<'s>,
+    uses: &'s Uses<'s>,
+    threshold: Threshold,
+    /// Free objects of each class.
+    free: &'s mut [u64],
+    recent: Recent<'s>,
+    present: &'s mut [u8],
+    /// The next [`Use`] of each tensor.
+    upcoming: &'s mut [u32],
+    /// The last operand that touched each tensor; none before the first.
+    last_slot: &'s mut [u32],
+    /// When the op of that ended, in compute time alone.
+    last_ns: &'s mut [u64],
+    /// The last op that each tensor was an operand of.
+    touched_by: &'s mut [u32],
+    now_ns: u64,
+}
+
+impl<'s> Scan<'s> {
+    const fn scratch_words(limits: &Limits) -> usize {
+        words::<u64>(limits.pools)
+            + Recent::scratch_words(limits)
+            + words::<u8>(limits.tensors)
+            + 3 * words::<u32>(limits.tensors)
+            + words::<u64>(limits.tensors)
+    }
+
+    fn new(
+        request: &'s Request<'s>,
+        classes: &'s Classes<'s>,
+        uses: &'s Uses<'s>,
+        threshold: Threshold,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<Self, OutOfScratch> {
+        let (tensors, pools) = (request.graph.tensors().len(), classes.pools.len());
+        Ok(Self {
+            request,
+            classes,
+            uses,
+            threshold,
+            free: scratch.take(pools, 0u64)?,
+            recent: Recent::new(tensors, pools, scratch)?,
+            present: scratch.take(tensors, 0u8)?,
+            upcoming: scratch.take(tensors, 0u32)?,
+            last_slot: scratch.take(tensors, NONE)?,
+            last_ns: scratch.take(tensors, 0u64)?,
+            touched_by: scratch.take(tensors, NONE)?,
+            now_ns: 0,
+        })
+    }
+
+    fn is_present(&self, tensor: TensorId) -> bool {
+        self.present[tensor.index()] == 1
+    }
+
+    /// Scans all ops, from what is there at the start. Under pressure at an operand, or at a
+    /// workspace (behind all operands), `spares` says whether what no op has touched yet must
+    /// give way.
+    fn run(&mut self, choice: &mut Choice<'_>, mut spares: impl FnMut(usize) -> bool) {
+        let graph = self.request.graph;
+        self.start(choice);
+        for op in graph.op_ids() {
+            let operands = graph.operands_of(op);
+            let first = graph.op(op).first_operand as usize;
+            for &tensor in operands {
+                self.touched_by[tensor.index()] = op.0;
+            }
+            for (slot, &tensor) in (first..).zip(operands) {
+                if self.is_present(tensor) {
+                    continue;
+                }
+                let class = self.classes.of_tensor(tensor);
+                self.take(choice, class, op, || spares(slot));
+                self.present[tensor.index()] = 1;
+                self.recent.push(class, tensor);
+            }
+            let workspace = self.classes.of_workspace(graph, op);
+            if let Some(class) = workspace {
+                let slot = graph.operands().len() + op.index();
+                self.take(choice, class, op, || spares(slot));
+                self.free[class] += 1;
+            }
+            self.leave(choice, op);
+        }
+    }
+
+    fn start(&mut self, choice: &mut Choice<'_>) {
+        choice.fates.fill(Fate::Stays as u8);
+        for (free, &Pool { count, .. }) in self.free.iter_mut().zip(self.classes.pools) {
+            *free = count;
+        }
+        self.recent.clear();
+        self.last_slot.fill(NONE);
+        self.last_ns.fill(0);
+        self.touched_by.fill(NONE);
+        self.now_ns = 0;
+        for tensor in self.request.graph.tensor_ids() {
+            self.upcoming[tensor.index()] = self.uses.first(tensor).0;
+            self.present[tensor.index()] = choice.at_start[tensor.index()];
+            if choice.is_at_start(tensor) {
+                let class = self.classes.of_tensor(tensor);
+                self.free[class] -= 1;
+                self.recent.push(class, tensor);
+            }
+        }
+    }
+
+    /// Takes an object of a class. There is one: not all are taken by the op itself.
+    fn take(
+        &mut self,
+        choice: &mut Choice<'_>,
+        class: usize,
+        op: OpId,
+        spares: impl FnOnce() -> bool,
+    ) {
+        if self.free[class] > 0 {
+            self.free[class] -= 1;
+            return;
+        }
+        let untouched = if spares() { self.untouched(class, op) } else { None };
+        let Some(victim) = untouched.or_else(|| self.victim(class, op)) else { return };
+        match self.last_slot[victim.index()] {
+            NONE => choice.at_start[victim.index()] = 0,
+            slot => choice.fates[slot as usize] = Fate::Leaves as u8,
+        }
+        self.present[victim.index()] = 0;
+        self.recent.remove(victim);
+    }
+
+    /// Of what was used a threshold ago or earlier, what is next used latest. Where there is
+    /// none, what was used least recently.
+    fn victim(&self, class: usize, op: OpId) -> Option<TensorId> {
+        let object_bytes = self.classes.pools[class].object_bytes;
+        let threshold_ns = self.threshold.ns(self.request.machine, object_bytes);
+        let mut latest: Option<(u64, TensorId)> = None;
+        for tensor in self.recent.of(class) {
+            if self.touched_by[tensor.index()] == op.0 {
+                continue;
+            }
+            let is_untouched = self.last_slot[tensor.index()] == NONE;
+            let rested_ns = self.last_ns[tensor.index()].saturating_add(threshold_ns);
+            if !is_untouched && rested_ns > self.now_ns {
+                return latest.map(|(_, tensor)| tensor).or(Some(tensor));
+            }
+            let next = self.next_use(tensor);
+            if latest.is_none_or(|(latest, _)| next > latest) {
+                latest = Some((next, tensor));
+            }
+        }
+        latest.map(|(_, tensor)| tensor)
+    }
+
+    /// Of what is there from the start and not touched yet, what is used latest.
+    fn untouched(&self, class: usize, op: OpId) -> Option<TensorId> {
+        let untouched = self.recent.of(class);
+        let untouched = untouched.take_while(|tensor| self.last_slot[tensor.index()] == NONE);
+        let others = untouched.filter(|tensor| self.touched_by[tensor.index()] != op.0);
+        others.max_by_key(|&tensor| self.next_use(tensor))
+    }
+
+    /// The position of the next use, in this iteration or the next.
+    fn next_use(&self, tensor: TensorId) -> u64 {
+        let position = |op: OpId| u64::from(op.0);
+        let upcoming = Use(self.upcoming[tensor.index()]);
+        upcoming.op().map_or_else(
+            || {
+                let first = self.uses.first(tensor).op().map_or(0, position);
+                self.request.graph.ops().len() as u64 + first
+            },
+            position,
+        )
+    }
+
+    /// After an op: what nobody needs dies, the rest has been used most recently.
+    fn leave(&mut self, choice: &mut Choice<'_>, op: OpId) {
+        let graph = self.request.graph;
+        self.now_ns = self.now_ns.saturating_add(graph.op(op).time_ns);
+        let first = graph.op(op).first_operand as usize;
+        for (slot, &tensor) in (first..).zip(graph.operands_of(op)) {
+            self.upcoming[tensor.index()] = self.uses.next(slot).0;
+            self.last_slot[tensor.index()] = slot as u32;
+            self.last_ns[tensor.index()] = self.now_ns;
+        }
+        for &tensor in graph.operands_of(op) {
+            if !self.is_present(tensor) {
+                continue;
+            }
+            self.recent.remove(tensor);
+            let class = self.classes.of_tensor(tensor);
+            let upcoming = Use(self.upcoming[tensor.index()]);
+            let is_state = graph.tensor(tensor).kind == Kind::State;
+            if upcoming.reads() || (upcoming.is_none() && is_state) {
+                self.recent.push(class, tensor);
+            } else {
+                choice.fates[self.last_slot[tensor.index()] as usize] = Fate::Dies as u8;
+                self.present[tensor.index()] = 0;
+                self.free[class] += 1;
+            }
+        }
+    }
+}
+
+/// The tensors of each class on the device, the least recently used first: rings, each closed
+/// by an entry behind those of the tensors.
+struct Recent<'a> {
+    before: &'a mut [u32],
+    after: &'a mut [u32],
+    tensors: usize,
+}
+
+impl<'a> Recent<'a> {
+    const fn scratch_words(limits: &Limits) -> usize {
+        2 * words::<u32>(limits.tensors + limits.pools)
+    }
+
+    fn new(
+        tensors: usize,
+        classes: usize,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let before = scratch.take(tensors + classes, NONE)?;
+        let after = scratch.take(tensors + classes, NONE)?;
+        Ok(Self { before, after, tensors })
+    }
+
+    fn clear(&mut self) {
+        for (at, (before, after)) in
+            self.before.iter_mut().zip(&mut *self.after).enumerate().skip(self.tensors)
+        {
+            (*before, *after) = (at as u32, at as u32);
+        }
+    }
+
+    fn push(&mut self, class: usize, tensor: TensorId) {
+        let end = self.tensors + class;
+        let last = core::mem::replace(&mut self.before[end], tensor.0);
+        self.after[last as usize] = tensor.0;
+        self.before[tensor.index()] = last;
+        self.after[tensor.index()] = end as u32;
+    }
+
+    fn remove(&mut self, tensor: TensorId) {
+        let (before, after) = (self.before[tensor.index()], self.after[tensor.index()]);
+        self.after[before as usize] = after;
+        self.before[after as usize] = before;
+    }
+
+    fn of(&self, class: usize) -> impl Iterator<Item = TensorId> {
+        let behind = |at: u32| self.after[at as usize];
+        let tensor = |&at: &u32| (at as usize) < self.tensors;
+        let first = Some(behind((self.tensors + class) as u32)).filter(tensor);
+        core::iter::successors(first, move |&at| Some(behind(at)).filter(tensor)).map(TensorId)
+    }
+}

@@ -1,0 +1,135 @@
+//! The swap planner of SwapAdvisor (Huang et al., ASPLOS 2020, section 4.2): whole tensors in
+//! size classes, in a given order of the ops.
+//!
+//! - [`Classes`] are pools of objects of one size, of which a tensor takes one.
+//! - When an op needs an object of a class that has none free, the tensor of that class leaves
+//!   that is used next latest, of those that were last used a [`Threshold`] of time ago
+//!   (`belady`).
+//! - It leaves, and others come in, as early as is safe (`timing`).
+//!
+//! A value that the host holds is dropped, as published for parameters. There is no arena:
+//! small tensors have classes of their own.
+
+mod belady;
+mod classes;
+mod timing;
+
+pub use classes::Classes;
+
+use super::builder::{Lengths, Stuck};
+use super::uses::Uses;
+use super::{PlanningError, Request};
+use crate::lower::{self, lower_pieces};
+use crate::machine::{Direction, Machine};
+use crate::pieces::Pieces;
+use crate::plan::{Plan, PlanError, Prediction, Resident, Step};
+use crate::schedule::Scheduled;
+use crate::scratch::{Limits, Scratch, larger};
+use crate::timeline::{self, predict_pieces};
+use belady::Choice;
+
+/// How long ago a tensor must have been used to leave, while there is another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Threshold {
+    /// As long as an object of its class takes to the host and back.
+    #[default]
+    RoundTrip,
+    /// So many nanoseconds of compute.
+    Ns(u64),
+}
+
+impl Threshold {
+    fn ns(self, machine: &Machine, object_bytes: u64) -> u64 {
+        let transfer_ns =
+            |direction| machine.transfer_ns(direction, object_bytes).unwrap_or(u64::MAX);
+        match self {
+            Self::Ns(ns) => ns,
+            Self::RoundTrip => transfer_ns(Direction::DeviceToHost)
+                .saturating_add(transfer_ns(Direction::HostToDevice)),
+        }
+    }
+}
+
+/// Room for the lists of a plan, owned by the caller.
+#[derive(Debug)]
+pub struct Room<'o> {
+    /// The list; [`super::max_steps`] are always enough.
+    pub steps: &'o mut [Step],
+    /// As many as steps; working memory only.
+    pub schedule: &'o mut [Scheduled],
+    /// One for each tensor.
+    pub resident: &'o mut [Resident],
+}
+
+/// Words of scratch that [`plan`] asks for; of the limits, `steps` is the length of the room's
+/// steps and `pools` the number of classes. Per operand 6, per tensor 8, per op 1 words while
+/// the list is written, or what lowering or predicting it takes.
+#[must_use]
+pub const fn scratch_words(limits: &Limits) -> usize {
+    let write = larger(belady::scratch_words(limits), timing::scratch_words(limits));
+    let write = Uses::scratch_words(limits) + Choice::scratch_words(limits) + write;
+    let judge = larger(lower::scratch_words(limits), timeline::scratch_words(limits));
+    let judge = Pieces::scratch_words(limits) + judge;
+    larger(Classes::needs_scratch_words(limits) + limits.pools, larger(write, judge))
+}
+
+/// Plans in these classes. The same input gives the same plan.
+///
+/// # Errors
+/// Classes that are more than the budget or too small for an op, with the least budget for
+/// classes of these sizes; a host that is too small; room that is too small.
+pub fn plan<'o>(
+    request: &Request<'_>,
+    classes: Classes<'o>,
+    threshold: Threshold,
+    room: Room<'o>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Plan<'o>, PlanningError> {
+    let (budget_bytes, device_bytes) = (request.budget_bytes, request.machine.device_bytes);
+    if budget_bytes > device_bytes {
+        return Err(PlanningError::BudgetAboveDevice { budget_bytes, device_bytes });
+    }
+    classes.check(request, scratch)?;
+    let Room { steps, schedule, resident } = room;
+    let lengths = write(request, &classes, threshold, (steps, resident), scratch)?;
+    let plan = Plan {
+        budget_bytes,
+        arena_bytes: 0,
+        arena: &[],
+        pools: classes.pools,
+        tensor_pool: classes.tensor_pool,
+        workspace_pool: classes.workspace_pool,
+        resident_at_start: &resident[..lengths.resident],
+        steps: &steps[..lengths.steps],
+        placements: None,
+        predicted: Prediction::default(),
+    };
+    let mut scratch = scratch.reborrow();
+    let Request { graph, machine, .. } = *request;
+    let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
+    let schedule = lower_pieces(graph, &plan, &pieces, schedule, &mut scratch)?;
+    let (predicted, _) = predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;
+    let (needed_bytes, host_bytes) = (predicted.host_bytes, machine.host_bytes);
+    if needed_bytes > host_bytes {
+        return Err(PlanError::HostMemory { needed_bytes, host_bytes }.into());
+    }
+    Ok(Plan { predicted, ..plan })
+}
+
+fn write(
+    request: &Request<'_>,
+    classes: &Classes<'_>,
+    threshold: Threshold,
+    lists: (&mut [Step], &mut [Resident]),
+    scratch: &mut Scratch<'_>,
+) -> Result<Lengths, PlanningError> {
+    let mut scratch = scratch.reborrow();
+    let uses = Uses::new(request.graph, &mut scratch)?;
+    let mut choice = Choice::new(request.graph, &mut scratch)?;
+    choice.choose(request, classes, &uses, threshold, &mut scratch)?;
+    match timing::write(request, classes, &uses, &choice, lists, &mut scratch)? {
+        Ok(lengths) => Ok(lengths),
+        // The classes have been checked: there is room.
+        Err(Stuck::OutputFull | Stuck::NoRoom) => Err(PlanningError::OutputFull),
+    }
+}

@@ -1,0 +1,431 @@
+//! When what was chosen leaves and comes back: as early as is safe (section 4.2).
+//!
+//! What leaves is copied out, where the host does not hold it, once the op that used it last
+//! has ended. In each class the allocations have numbers, in the order in which the ops need
+//! them, and so has what becomes free; an allocation may take place when as many objects have
+//! become free. What may come in does so when its link is idle, the first needed first. Links
+//! and compute are followed in time, so that memory is given back in the list where a copy
+//! will have ended. Two iterations are followed, and the second is kept.
+
+use super::super::builder::{Lengths, Stuck};
+use super::super::heap::Heap;
+use super::super::uses::Uses;
+use super::Classes;
+use super::belady::{Choice, Fate};
+use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::machine::Direction;
+use crate::plan::{Part, Resident, Step};
+use crate::planner::Request;
+use crate::schedule::Stream;
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+const NONE: u32 = u32::MAX;
+
+/// Where a tensor is.
+const ABSENT: u8 = 0;
+const PRESENT: u8 = 1;
+/// On the device until its copy has ended.
+const LEAVING: u8 = 2;
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    Arrivals::scratch_words(limits)
+        + Heap::scratch_words(limits.operands)
+        + 2 * words::<u64>(limits.pools)
+        + words::<u32>(limits.pools)
+        + 4 * words::<u8>(limits.tensors)
+        + words::<u32>(limits.tensors)
+        + 2 * words::<u64>(limits.tensors)
+}
+
+/// What must come in during an iteration, in the order of need.
+struct Arrivals<'a> {
+    tensor: &'a mut [u32],
+    /// The number of the allocation in its class, from 1.
+    number: &'a mut [u64],
+    /// The next arrival in the same class.
+    next: &'a mut [u32],
+    /// The first arrival in each class.
+    first: &'a mut [u32],
+    len: usize,
+}
+
+impl<'a> Arrivals<'a> {
+    const fn scratch_words(limits: &Limits) -> usize {
+        2 * words::<u32>(limits.operands)
+            + words::<u64>(limits.operands)
+            + 2 * words::<u32>(limits.pools)
+            + words::<u64>(limits.pools)
+    }
+
+    /// Follows what is on the device. O(operands).
+    fn new(
+        graph: &Graph<'_>,
+        classes: &Classes<'_>,
+        choice: &Choice<'_>,
+        present: &mut [u8],
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let (operands, pools) = (graph.operands().len(), classes.pools.len());
+        let mut arrivals = Self {
+            tensor: scratch.take(operands, 0u32)?,
+            number: scratch.take(operands, 0u64)?,
+            next: scratch.take(operands, NONE)?,
+            first: scratch.take(pools, NONE)?,
+            len: 0,
+        };
+        let last = scratch.take(pools, NONE)?;
+        let taken = scratch.take(pools, 0u64)?;
+        for tensor in graph.tensor_ids() {
+            present[tensor.index()] = u8::from(choice.is_at_start(tensor));
+        }
+        for op in graph.op_ids() {
+            let reads = graph.reads(op).len();
+            for (at, &tensor) in graph.operands_of(op).iter().enumerate() {
+                let class = classes.of_tensor(tensor);
+                if core::mem::replace(&mut present[tensor.index()], 1) == 1 {
+                    continue;
+                }
+                taken[class] += 1;
+                if at < reads {
+                    arrivals.push(tensor, class, taken[class], last);
+                }
+            }
+            if let Some(class) = classes.of_workspace(graph, op) {
+                taken[class] += 1;
+            }
+            let first = graph.op(op).first_operand as usize;
+            for (slot, &tensor) in (first..).zip(graph.operands_of(op)) {
+                if choice.fate(slot) != Fate::Stays {
+                    present[tensor.index()] = 0;
+                }
+            }
+        }
+        Ok(arrivals)
+    }
+
+    fn push(&mut self, tensor: TensorId, class: usize, number: u64, last: &mut [u32]) {
+        let at = self.len;
+        self.len += 1;
+        (self.tensor[at], self.number[at]) = (tensor.0, number);
+        match core::mem::replace(&mut last[class], at as u32) {
+            NONE => self.first[class] = at as u32,
+            last => self.next[last as usize] = at as u32,
+        }
+    }
+}
+
+struct Timing<'s, 'o> {
+    request: &'s Request<'s>,
+    classes: &'s Classes<'s>,
+    uses: &'s Uses<'s>,
+    choice: &'s Choice<'s>,
+    steps: &'o mut [Step],
+    len: usize,
+    arrivals: Arrivals<'s>,
+    /// In each class, the first arrival that lacks memory.
+    waiting: &'s mut [u32],
+    /// In each class, the objects that have become free, those at the start included.
+    freed: &'s mut [u64],
+    /// In each class, the objects that ops so far have taken.
+    taken: &'s mut [u64],
+    /// Arrivals that have memory.
+    ready: Heap<'s>,
+    place: &'s mut [u8],
+    /// Whether the host holds a tensor's value.
+    copied: &'s mut [u8],
+    copied_at_start: &'s mut [u8],
+    /// What an op would find by what was chosen: arrivals may have come before their time.
+    planned: &'s mut [u8],
+    /// What is leaving, and when its copy will have ended: a ring as long as there are tensors.
+    leaving: &'s mut [u32],
+    leaving_ns: &'s mut [u64],
+    leaving_front: usize,
+    leaving_len: usize,
+    arrived_ns: &'s mut [u64],
+    free_ns: [u64; 3],
+}
+
+/// Writes the list.
+pub(super) fn write(
+    request: &Request<'_>,
+    classes: &Classes<'_>,
+    uses: &Uses<'_>,
+    choice: &Choice<'_>,
+    (steps, resident): (&mut [Step], &mut [Resident]),
+    scratch: &mut Scratch<'_>,
+) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let (graph, pools) = (request.graph, classes.pools.len());
+    let tensors = graph.tensors().len();
+    let place = scratch.take(tensors, ABSENT)?;
+    let mut timing = Timing {
+        request,
+        classes,
+        uses,
+        choice,
+        steps,
+        len: 0,
+        arrivals: Arrivals::new(graph, classes, choice, place, &mut scratch)?,
+        waiting: scratch.take(pools, NONE)?,
+        freed: scratch.take(pools, 0u64)?,
+        taken: scratch.take(pools, 0u64)?,
+        ready: Heap::new(graph.operands().len(), &mut scratch)?,
+        place,
+        copied: scratch.take(tensors, 0u8)?,
+        copied_at_start: scratch.take(tensors, 0u8)?,
+        planned: scratch.take(tensors, 0u8)?,
+        leaving: scratch.take(tensors, 0u32)?,
+        leaving_ns: scratch.take(tensors, 0u64)?,
+        leaving_front: 0,
+        leaving_len: 0,
+        arrived_ns: scratch.take(tensors, 0u64)?,
+        free_ns: [0; 3],
+    };
+    for tensor in graph.tensor_ids() {
+        let is_old = choice.is_at_start(tensor) && uses.is_written(tensor);
+        timing.copied[tensor.index()] = u8::from(!is_old);
+    }
+    Ok(timing.two_laps().and_then(|()| timing.finish(resident)))
+}
+
+impl<'s> Timing<'s, '_> {
+    fn graph(&self) -> &'s Graph<'s> {
+        self.request.graph
+    }
+
+    fn two_laps(&mut self) -> Result<(), Stuck> {
+        for _lap in 0..2 {
+            self.start();
+            for op in self.graph().op_ids() {
+                self.op(op)?;
+            }
+            while self.settle_one()? {}
+        }
+        Ok(())
+    }
+
+    /// An iteration starts.
+    fn start(&mut self) {
+        let graph = self.graph();
+        self.len = 0;
+        self.taken.fill(0);
+        for (class, pool) in self.classes.pools.iter().enumerate() {
+            self.freed[class] = pool.count;
+        }
+        for (id, tensor) in graph.tensor_ids().zip(graph.tensors()) {
+            let is_there = self.choice.is_at_start(id);
+            self.place[id.index()] = if is_there { PRESENT } else { ABSENT };
+            self.planned[id.index()] = u8::from(is_there);
+            if is_there {
+                self.freed[self.classes.of_tensor(id)] -= 1;
+            }
+            match tensor.kind {
+                Kind::Input => self.copied[id.index()] = 1,
+                Kind::Temporary => self.copied[id.index()] = 0,
+                Kind::State => {}
+            }
+        }
+        self.copied_at_start.copy_from_slice(self.copied);
+        self.waiting.copy_from_slice(self.arrivals.first);
+        for class in 0..self.classes.pools.len() {
+            self.admit(class);
+        }
+    }
+
+    fn push(&mut self, step: Step) -> Result<(), Stuck> {
+        *self.steps.get_mut(self.len).ok_or(Stuck::OutputFull)? = step;
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Lets arrivals in as far as there are free objects.
+    fn admit(&mut self, class: usize) {
+        while self.waiting[class] != NONE {
+            let arrival = self.waiting[class];
+            if self.arrivals.number[arrival as usize] > self.freed[class] {
+                break;
+            }
+            self.waiting[class] = self.arrivals.next[arrival as usize];
+            self.ready.push(u64::from(arrival), arrival);
+        }
+    }
+
+    fn free(&mut self, class: usize) {
+        self.freed[class] += 1;
+        self.admit(class);
+    }
+
+    fn op(&mut self, op: OpId) -> Result<(), Stuck> {
+        let time_ns = self.graph().op(op).time_ns;
+        let now_ns = self.free_ns[Stream::Compute as usize];
+        self.settle(now_ns)?;
+        self.upload(now_ns, now_ns.saturating_add(time_ns.max(1)))?;
+        let mut start_ns = now_ns.max(self.bring(op, now_ns)?);
+        start_ns = start_ns.max(self.make_room(op)?);
+        if start_ns > now_ns {
+            // While the op waits, the links need not.
+            self.settle(start_ns)?;
+            self.upload(start_ns, start_ns.saturating_add(time_ns.max(1)))?;
+        }
+        self.push(Step::Launch(op))?;
+        self.free_ns[Stream::Compute as usize] = start_ns.saturating_add(time_ns);
+        self.end(op)
+    }
+
+    /// Gives back what has been copied by now.
+    fn settle(&mut self, now_ns: u64) -> Result<(), Stuck> {
+        while self.leaving_len > 0 && self.leaving_ns[self.leaving_front] <= now_ns {
+            self.settle_one()?;
+        }
+        Ok(())
+    }
+
+    /// Gives back what leaves first; false where nothing does.
+    fn settle_one(&mut self) -> Result<bool, Stuck> {
+        if self.leaving_len == 0 {
+            return Ok(false);
+        }
+        let tensor = TensorId(self.leaving[self.leaving_front]);
+        self.leaving_front = (self.leaving_front + 1) % self.leaving.len();
+        self.leaving_len -= 1;
+        self.evict(tensor)?;
+        Ok(true)
+    }
+
+    fn evict(&mut self, tensor: TensorId) -> Result<(), Stuck> {
+        self.push(Step::Evict(Part::whole(tensor)))?;
+        self.place[tensor.index()] = ABSENT;
+        self.free(self.classes.of_tensor(tensor));
+        Ok(())
+    }
+
+    /// Brings in what has memory while the link would be idle.
+    fn upload(&mut self, now_ns: u64, until_ns: u64) -> Result<(), Stuck> {
+        while self.free_ns[Stream::Upload as usize] < until_ns && self.upload_one(now_ns)? {}
+        Ok(())
+    }
+
+    /// Brings in what is needed first; false where nothing has memory.
+    fn upload_one(&mut self, now_ns: u64) -> Result<bool, Stuck> {
+        // What comes back has left: it did so for an allocation before this one.
+        let Some((_, arrival)) = self.ready.pop() else { return Ok(false) };
+        let tensor = TensorId(self.arrivals.tensor[arrival as usize]);
+        let free_ns = self.free_ns[Stream::Upload as usize].max(now_ns);
+        let end_ns = free_ns.saturating_add(self.transfer_ns(Direction::HostToDevice, tensor));
+        self.free_ns[Stream::Upload as usize] = end_ns;
+        self.arrived_ns[tensor.index()] = end_ns;
+        self.place[tensor.index()] = PRESENT;
+        self.push(Step::Prefetch(Part::whole(tensor)))?;
+        Ok(true)
+    }
+
+    fn transfer_ns(&self, direction: Direction, tensor: TensorId) -> u64 {
+        let bytes = self.graph().tensor(tensor).bytes;
+        self.request.machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX / 16)
+    }
+
+    /// Brings in all that an op reads; returns when the last of it arrives.
+    fn bring(&mut self, op: OpId, now_ns: u64) -> Result<u64, Stuck> {
+        let mut settled_ns = now_ns;
+        for &tensor in self.graph().reads(op) {
+            while self.place[tensor.index()] != PRESENT {
+                if !self.upload_one(settled_ns)? {
+                    settled_ns = self.settle_next(settled_ns)?;
+                }
+            }
+        }
+        let arrived = self.graph().reads(op).iter().map(|tensor| self.arrived_ns[tensor.index()]);
+        Ok(arrived.fold(0, u64::max))
+    }
+
+    /// Gives back what leaves next; returns when that has been copied.
+    fn settle_next(&mut self, settled_ns: u64) -> Result<u64, Stuck> {
+        let next_ns = self.leaving_ns.get(self.leaving_front).copied().unwrap_or(0);
+        match self.settle_one()? {
+            true => Ok(settled_ns.max(next_ns)),
+            false => Err(Stuck::NoRoom),
+        }
+    }
+
+    /// Frees what an op takes; returns when that has been copied.
+    fn make_room(&mut self, op: OpId) -> Result<u64, Stuck> {
+        let mut settled_ns = 0;
+        for &tensor in self.graph().operands_of(op) {
+            let class = self.classes.of_tensor(tensor);
+            self.taken[class] += u64::from(self.planned[tensor.index()] == 0);
+            self.planned[tensor.index()] = 1;
+            self.place[tensor.index()] = PRESENT;
+            while self.taken[class] > self.freed[class] {
+                settled_ns = self.settle_next(settled_ns)?;
+            }
+        }
+        if let Some(class) = self.classes.of_workspace(self.graph(), op) {
+            self.taken[class] += 1;
+            while self.taken[class] > self.freed[class] {
+                settled_ns = self.settle_next(settled_ns)?;
+            }
+        }
+        Ok(settled_ns)
+    }
+
+    /// An op has run: what it leaves behind goes where it was chosen to go.
+    fn end(&mut self, op: OpId) -> Result<(), Stuck> {
+        let graph = self.graph();
+        for &tensor in graph.writes(op) {
+            // After an input's last read the host holds its next value, which stays.
+            let is_input = graph.tensor(tensor).kind == Kind::Input;
+            if !(is_input && self.uses.is_done_with(tensor, op)) {
+                self.copied[tensor.index()] = 0;
+            }
+        }
+        for &tensor in graph.reads(op) {
+            let is_input = graph.tensor(tensor).kind == Kind::Input;
+            if is_input && self.uses.is_last_read(tensor, op) {
+                self.copied[tensor.index()] = 1;
+            }
+        }
+        if let Some(class) = self.classes.of_workspace(graph, op) {
+            self.free(class);
+        }
+        let first = graph.op(op).first_operand as usize;
+        for (slot, &tensor) in (first..).zip(graph.operands_of(op)) {
+            let fate = self.choice.fate(slot);
+            if fate != Fate::Stays {
+                self.planned[tensor.index()] = 0;
+            }
+            match fate {
+                Fate::Stays => {}
+                Fate::Leaves if self.copied[tensor.index()] == 0 => self.copy(tensor)?,
+                Fate::Leaves | Fate::Dies => self.evict(tensor)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a tensor out, which leaves when that is done.
+    fn copy(&mut self, tensor: TensorId) -> Result<(), Stuck> {
+        let [compute_ns, _, download_ns] = self.free_ns;
+        let duration_ns = self.transfer_ns(Direction::DeviceToHost, tensor);
+        let end_ns = compute_ns.max(download_ns).saturating_add(duration_ns);
+        self.free_ns[Stream::Download as usize] = end_ns;
+        self.copied[tensor.index()] = 1;
+        self.place[tensor.index()] = LEAVING;
+        let back = (self.leaving_front + self.leaving_len) % self.leaving.len();
+        (self.leaving[back], self.leaving_ns[back]) = (tensor.0, end_ns);
+        self.leaving_len += 1;
+        self.push(Step::Offload(Part::whole(tensor)))
+    }
+
+    /// The lists are complete: all that was not there at the start has left or died.
+    fn finish(&self, resident: &mut [Resident]) -> Result<Lengths, Stuck> {
+        let at_start = self.graph().tensor_ids().filter(|&id| self.choice.is_at_start(id));
+        let mut len = 0;
+        for tensor in at_start {
+            let host_copy = self.copied_at_start[tensor.index()] == 1;
+            let slot = resident.get_mut(len).ok_or(Stuck::OutputFull)?;
+            *slot = Resident { part: Part::whole(tensor), host_copy };
+            len += 1;
+        }
+        Ok(Lengths { steps: self.len, resident: len })
+    }
+}

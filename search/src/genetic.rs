@@ -1,0 +1,304 @@
+//! The published search: a genetic algorithm over orders of the ops and divisions of memory
+//! (SwapAdvisor, section 5).
+//!
+//! Every individual has random numbers of its own, seeded by its place in the search, so the
+//! number of threads does not matter. A limit in seconds ends the search where the machine's
+//! speed has brought it; a limit in generations ends it always at the same place.
+
+use crate::judge::{Cost, IMPOSSIBLE, Judge};
+use crate::limit::{Limit, Progress, Watch};
+use crate::order::{Dependencies, cross};
+use crate::pool::{Division, Mapping, Sizes};
+use crate::team::Team;
+use planner_core::planner::swap::Threshold;
+use planner_core::planner::{PlanningError, Request};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::time::Instant;
+use workloads::OwnedPlan;
+
+/// The parameters of the published search.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Individuals that survive each generation.
+    pub population: usize,
+    /// The probability of each mutation.
+    pub mutation: f64,
+    /// What normalized times are multiplied by before the softmax of the selection: the more,
+    /// the fewer bad individuals survive. 1 as published.
+    pub selection: f64,
+    /// Where random numbers begin.
+    pub seed: u64,
+    /// When to stop.
+    pub limit: Limit,
+    /// How long ago a tensor must have been used to leave.
+    pub threshold: Threshold,
+    /// Which class a size may belong to.
+    pub mapping: Mapping,
+    /// Whether orders are searched; else all individuals have the first one's.
+    pub orders: bool,
+    /// Whether divisions of memory are searched; else all individuals have the first one's.
+    pub divisions: bool,
+}
+
+impl Default for Settings {
+    /// As published: 144 individuals, mutations with 10 %.
+    fn default() -> Self {
+        Self {
+            population: 144,
+            mutation: 0.1,
+            selection: 1.0,
+            seed: 0,
+            limit: Limit::default(),
+            threshold: Threshold::default(),
+            mapping: Mapping::default(),
+            orders: true,
+            divisions: true,
+        }
+    }
+}
+
+/// The survivors of one generation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Generation {
+    /// When it was selected, from the start of the search.
+    pub seconds: f64,
+    /// Individuals that have been judged so far.
+    pub evaluations: u64,
+    /// The least period among them.
+    pub best_ns: u64,
+    /// The mean period of those that have a plan.
+    pub mean_ns: u64,
+    /// The longest period of those that have a plan.
+    pub worst_ns: u64,
+}
+
+/// What a search came to.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The best plan seen.
+    pub plan: OwnedPlan,
+    /// Its order: the given op at each position.
+    pub order: Vec<u32>,
+    /// Its division of memory.
+    pub division: Division,
+    /// Individuals that were judged.
+    pub evaluations: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Every generation, the random first one included.
+    pub generations: Vec<Generation>,
+}
+
+#[derive(Clone, Debug)]
+struct Individual {
+    order: Vec<u32>,
+    division: Division,
+    cost: Cost,
+}
+
+struct Search<'s, 'r> {
+    request: &'s Request<'r>,
+    settings: &'s Settings,
+    dependencies: Dependencies,
+    sizes: Sizes,
+    team: Team,
+    started: Instant,
+    evaluations: u64,
+    generation: u64,
+    best: Option<Individual>,
+}
+
+/// Searches, on all threads of the current pool.
+///
+/// # Errors
+/// There is no plan for any individual seen: why there is none for the first.
+pub fn search(
+    request: &Request<'_>,
+    settings: &Settings,
+    watch: &mut Watch<'_>,
+) -> Result<Found, PlanningError> {
+    let mut search = Search {
+        request,
+        settings,
+        dependencies: Dependencies::new(request.graph),
+        sizes: Sizes::new(request, settings.mapping),
+        team: Team::new(),
+        started: Instant::now(),
+        evaluations: 0,
+        generation: 0,
+        best: None,
+    };
+    let mut generations = Vec::new();
+    let mut population = search.first();
+    loop {
+        population = search.judge(population, watch);
+        population = search.select(population);
+        generations.push(search.record(&population));
+        let best_ns = search.best.as_ref().map(|best| best.cost.0);
+        watch.show(&Progress {
+            seconds: search.started.elapsed().as_secs_f64(),
+            rounds: search.generation,
+            evaluations: search.evaluations,
+            best_ns,
+        });
+        search.generation += 1;
+        if settings.limit.is_reached(search.started, search.generation, best_ns, watch.interrupted)
+        {
+            break;
+        }
+        population = search.breed(population);
+    }
+    let best = search.best.as_ref().or(population.first()).ok_or(PlanningError::OutputFull)?;
+    let mut judge = Judge::default();
+    let (order, division) = (&best.order, &best.division);
+    let plan = judge.swap_plan(request, order, &search.sizes, division, settings.threshold)?;
+    let seconds = search.started.elapsed().as_secs_f64();
+    let (order, division) = (order.clone(), division.clone());
+    Ok(Found { plan, order, division, evaluations: search.evaluations, seconds, generations })
+}
+
+/// Plans once more what was found, in classes that fit the budget at hand.
+///
+/// # Errors
+/// Those of the swap planner.
+pub fn plan_again(
+    request: &Request<'_>,
+    settings: &Settings,
+    found: &Found,
+) -> Result<OwnedPlan, PlanningError> {
+    let sizes = Sizes::new(request, settings.mapping);
+    let division = sizes.repaired(found.division.clone());
+    let (order, threshold) = (&found.order, settings.threshold);
+    Judge::default().swap_plan(request, order, &sizes, &division, threshold)
+}
+
+impl Search<'_, '_> {
+    /// Random numbers for an individual of the current generation.
+    fn rng(&self, individual: usize) -> ChaCha8Rng {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.settings.seed);
+        rng.set_stream((self.generation << 32) | individual as u64);
+        rng
+    }
+
+    /// The first generation is random, in what is searched.
+    fn first(&self) -> Vec<Individual> {
+        let individual = |at| {
+            let rng = &mut self.rng(at);
+            let order = match self.settings.orders {
+                true => self.dependencies.random(rng),
+                false => (0..self.request.graph.ops().len() as u32).collect(),
+            };
+            let rng = if self.settings.divisions { rng } else { &mut self.rng(0) };
+            let division = self.sizes.random(self.request, rng);
+            Individual { order, division, cost: IMPOSSIBLE }
+        };
+        (0..self.settings.population.max(2)).map(individual).collect()
+    }
+
+    /// Judges those that have not been; once time is up, the rest keeps no plan.
+    fn judge(&mut self, mut population: Vec<Individual>, watch: &Watch<'_>) -> Vec<Individual> {
+        let Self { request, settings, sizes, started, .. } = self;
+        let (started, limit) = (*started, settings.limit);
+        let (interrupted, has_best) = (watch.interrupted, self.best.is_some());
+        let must_end = || limit.is_over(started, interrupted) && has_best;
+        let judged = self.team.each(&mut population, |judge, individual| {
+            if individual.cost != IMPOSSIBLE || must_end() {
+                return false;
+            }
+            let Individual { order, division, cost } = individual;
+            *cost = judge.swap(request, order, sizes, division, settings.threshold);
+            true
+        });
+        self.evaluations += judged;
+        let best = population.iter().min_by_key(|individual| individual.cost);
+        let least = self.best.as_ref().map_or(IMPOSSIBLE, |best| best.cost);
+        if let Some(better) = best.filter(|best| best.cost < least) {
+            self.best = Some(better.clone());
+        }
+        population
+    }
+
+    /// Survivors, with a probability that falls with the period relative to the best: without
+    /// replacement, by the largest of `log(u) / weight` (Efraimidis & Spirakis, 2006).
+    fn select(&self, population: Vec<Individual>) -> Vec<Individual> {
+        let survivors = self.settings.population.max(2);
+        let best_ns = self.best.as_ref().map_or(1, |best| best.cost.0.max(1)) as f64;
+        let rng = &mut self.rng(usize::MAX >> 33);
+        let mut keyed: Vec<(f64, Individual)> = population
+            .into_iter()
+            .map(|individual| {
+                let normalized = (best_ns - individual.cost.0 as f64) / best_ns;
+                let normalized = normalized * self.settings.selection;
+                let draw: f64 = rng.random();
+                (draw.max(f64::MIN_POSITIVE).ln() / normalized.exp(), individual)
+            })
+            .collect();
+        keyed.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+        keyed.into_iter().take(survivors).map(|(_, individual)| individual).collect()
+    }
+
+    /// Parents and children: of each pair, two orders and two divisions make four children.
+    fn breed(&self, population: Vec<Individual>) -> Vec<Individual> {
+        let mut parents: Vec<usize> = (0..population.len()).collect();
+        let rng = &mut self.rng(usize::MAX >> 34);
+        for at in (1..parents.len()).rev() {
+            parents.swap(at, rng.random_range(0..=at));
+        }
+        let pairs: Vec<_> = parents.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+        let children = self.team.map(&pairs, |at, &(one, other)| {
+            self.children(&population[one], &population[other], &mut self.rng(at))
+        });
+        population.into_iter().chain(children.into_iter().flatten()).collect()
+    }
+
+    fn children(
+        &self,
+        one: &Individual,
+        other: &Individual,
+        rng: &mut ChaCha8Rng,
+    ) -> Vec<Individual> {
+        let Settings { mutation, orders, divisions, .. } = *self.settings;
+        let point = rng.random_range(0..=one.order.len());
+        let crossed_orders = match orders {
+            true => cross(&one.order, &other.order, point).to_vec(),
+            false => vec![one.order.clone()],
+        };
+        let point = rng.random_range(0..=self.sizes.bytes.len());
+        let crossed_divisions = match divisions {
+            true => self.sizes.cross(&one.division, &other.division, point).to_vec(),
+            false => vec![one.division.clone()],
+        };
+        let mut children = Vec::new();
+        for order in &crossed_orders {
+            for division in &crossed_divisions {
+                let order = match orders {
+                    true => self.dependencies.mutate(order, mutation, rng),
+                    false => order.clone(),
+                };
+                let division = match divisions {
+                    true => self.sizes.mutate(division, mutation, rng),
+                    false => division.clone(),
+                };
+                children.push(Individual { order, division, cost: IMPOSSIBLE });
+            }
+        }
+        children
+    }
+
+    fn record(&self, population: &[Individual]) -> Generation {
+        let periods = || {
+            let planned = population.iter().filter(|individual| individual.cost != IMPOSSIBLE);
+            planned.map(|individual| individual.cost.0)
+        };
+        let sum: u128 = periods().map(u128::from).sum();
+        let count = periods().count().max(1) as u128;
+        Generation {
+            seconds: self.started.elapsed().as_secs_f64(),
+            evaluations: self.evaluations,
+            best_ns: periods().min().unwrap_or(u64::MAX),
+            mean_ns: (sum / count) as u64,
+            worst_ns: periods().max().unwrap_or(u64::MAX),
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Beyond the published search: chunks make size classes unnecessary, so only the order is
+//! searched, with `auto` in that order as the judge.
+//!
+//! Orders are cheap to judge by the first list of `auto` that fits. From the best of several
+//! starts, blocks of ops are moved, several candidates at a time, and the best of them is kept
+//! when it is no worse, or, as in simulated annealing, little worse while the search is young.
+//! In the end `auto` plans in earnest in the best orders, and without any; the best plan wins.
+
+use crate::judge::{Cost, IMPOSSIBLE};
+use crate::limit::{Limit, Progress, Watch};
+use crate::order::Dependencies;
+use crate::starts::starts;
+use crate::team::Team;
+use planner_core::planner::{Auto, Order, PlanningError, Request, Strategy};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::time::Instant;
+use workloads::OwnedPlan;
+
+/// How to search.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Settings {
+    /// Where random numbers begin.
+    pub seed: u64,
+    /// When to stop. Planning in earnest, at the end, takes part of the time.
+    pub limit: Limit,
+}
+
+/// What a search came to.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The best plan seen.
+    pub plan: OwnedPlan,
+    /// Its order: the given op at each position.
+    pub order: Vec<u32>,
+    /// Orders that were judged.
+    pub evaluations: u64,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// Candidates of a round: the same whatever the number of threads.
+const CANDIDATES: usize = 8;
+
+/// Part of the time after which no more orders are judged.
+const JUDGING: f64 = 0.6;
+
+/// The first list that fits, in the order at hand.
+const QUICK: Strategy = Strategy::Auto(Auto { effort: Some(0), order: Order::Given });
+
+/// In earnest, in the order at hand.
+const EARNEST: Strategy = Strategy::Auto(Auto { effort: None, order: Order::Given });
+
+/// Plans in earnest in an order that was found before.
+///
+/// # Errors
+/// Those of `auto`.
+pub fn plan_again(request: &Request<'_>, found: &Found) -> Result<OwnedPlan, PlanningError> {
+    crate::plan_in(request, &found.order, EARNEST)
+}
+
+/// Searches, on all threads of the current pool.
+///
+/// # Errors
+/// Those of `auto`, in the given order.
+pub fn search(
+    request: &Request<'_>,
+    settings: &Settings,
+    watch: &mut Watch<'_>,
+) -> Result<Found, PlanningError> {
+    let dependencies = Dependencies::new(request.graph);
+    let mut search = Search {
+        request,
+        limit: settings.limit,
+        seed: settings.seed,
+        team: Team::new(),
+        started: Instant::now(),
+        evaluations: 0,
+    };
+    let mut ranked = search.rank(starts(request, &dependencies));
+    let given: Vec<u32> = (0..request.graph.ops().len() as u32).collect();
+    let mut found = search.earnest(&ranked, given.clone())?;
+    if found.plan.predicted.period_ns > search.limit.bound_ns && !ranked.is_empty() {
+        let improved = search.improve(&dependencies, ranked.swap_remove(0), found.cost(), watch);
+        if let Ok(plan) = crate::plan_in(request, &improved, EARNEST)
+            && cost(&plan) < found.cost()
+        {
+            found = Found { plan, order: improved, ..found }
+        }
+    }
+    found.evaluations = search.evaluations;
+    found.seconds = search.started.elapsed().as_secs_f64();
+    Ok(found)
+}
+
+fn cost(plan: &OwnedPlan) -> Cost {
+    let predicted = plan.predicted;
+    (predicted.period_ns, predicted.h2d_bytes.saturating_add(predicted.d2h_bytes))
+}
+
+impl Found {
+    fn cost(&self) -> Cost {
+        cost(&self.plan)
+    }
+}
+
+struct Candidate {
+    order: Vec<u32>,
+    cost: Cost,
+}
+
+struct Search<'s, 'r> {
+    request: &'s Request<'r>,
+    limit: Limit,
+    seed: u64,
+    team: Team,
+    started: Instant,
+    evaluations: u64,
+}
+
+impl Search<'_, '_> {
+    fn judge(&mut self, candidates: &mut [Candidate]) {
+        let request = self.request;
+        self.evaluations += self.team.each(candidates, |judge, candidate| {
+            candidate.cost = judge.order(request, &candidate.order, QUICK);
+            true
+        });
+    }
+
+    /// Judges orders; the best first.
+    fn rank(&mut self, orders: Vec<Vec<u32>>) -> Vec<Candidate> {
+        let candidate = |order| Candidate { order, cost: IMPOSSIBLE };
+        let mut candidates: Vec<_> = orders.into_iter().map(candidate).collect();
+        self.judge(&mut candidates);
+        candidates.sort_by_key(|candidate| candidate.cost);
+        candidates
+    }
+
+    /// The best plan in the two best orders, in the given one, and in what `auto` chooses.
+    fn earnest(&self, ranked: &[Candidate], given: Vec<u32>) -> Result<Found, PlanningError> {
+        let free = Strategy::Auto(Auto::default());
+        let best = ranked.iter().take(2).map(|candidate| (candidate.order.clone(), EARNEST));
+        let mut tried: Vec<_> = best.chain([(given, free)]).map(|of| (of, None)).collect();
+        self.team.each(&mut tried, |judge, ((order, strategy), plan)| {
+            *plan = Some(judge.order_plan(self.request, order, *strategy));
+            true
+        });
+        let mut error = PlanningError::OutputFull;
+        let mut best: Option<Found> = None;
+        for ((order, _), plan) in tried {
+            match plan {
+                Some(Ok(plan)) if best.as_ref().is_none_or(|best| cost(&plan) < best.cost()) => {
+                    best = Some(Found { plan, order, evaluations: 0, seconds: 0.0 });
+                }
+                Some(Err(other)) => error = other,
+                _ => {}
+            }
+        }
+        best.ok_or(error)
+    }
+
+    /// Moves blocks of ops while time lasts; the best order seen.
+    fn improve(
+        &mut self,
+        dependencies: &Dependencies,
+        start: Candidate,
+        planned: Cost,
+        watch: &mut Watch<'_>,
+    ) -> Vec<u32> {
+        let (mut best, mut best_cost) = (start.order.clone(), start.cost);
+        let mut current = start;
+        let judging = Limit { seconds: self.limit.seconds.map(|s| s * JUDGING), ..self.limit };
+        let mut moves = Moves::new(dependencies, current.order.len());
+        let mut rounds = 0;
+        while !judging.is_reached(self.started, rounds, Some(best_cost.0), watch.interrupted) {
+            let mut candidates: Vec<_> = (0..CANDIDATES)
+                .map(|at| {
+                    let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+                    rng.set_stream((rounds << 8) | at as u64);
+                    Candidate { order: moves.moved(&current.order, &mut rng), cost: IMPOSSIBLE }
+                })
+                .collect();
+            self.judge(&mut candidates);
+            rounds += 1;
+            let Some(least) = candidates.into_iter().min_by_key(|candidate| candidate.cost) else {
+                break;
+            };
+            // Little worse is accepted, ever less of it.
+            let margin = current.cost.0 / (500 + 20 * rounds);
+            if least.cost.0 <= current.cost.0.saturating_add(margin) {
+                current = least;
+            }
+            if current.cost < best_cost {
+                (best, best_cost) = (current.order.clone(), current.cost);
+            }
+            watch.show(&Progress {
+                seconds: self.started.elapsed().as_secs_f64(),
+                rounds,
+                evaluations: self.evaluations,
+                best_ns: Some(best_cost.0.min(planned.0)),
+            });
+        }
+        best
+    }
+}
+
+/// Moves of blocks within what the dependencies allow.
+struct Moves<'d> {
+    dependencies: &'d Dependencies,
+    before: Vec<Vec<u32>>,
+    position: Vec<u32>,
+}
+
+impl<'d> Moves<'d> {
+    fn new(dependencies: &'d Dependencies, ops: usize) -> Self {
+        let mut before = vec![Vec::new(); ops];
+        for op in 0..ops as u32 {
+            for &after in dependencies.followers(op) {
+                before[after as usize].push(op);
+            }
+        }
+        Self { dependencies, before, position: vec![0; ops] }
+    }
+
+    /// The order with one block of ops moved: earlier, to behind the last op that any of them
+    /// waits for, or later, to before the first that waits for any of them, or part of the way.
+    fn moved(&mut self, order: &[u32], rng: &mut ChaCha8Rng) -> Vec<u32> {
+        (0u32..).zip(order).for_each(|(at, &op)| self.position[op as usize] = at);
+        let mut moved = order.to_vec();
+        // A few draws find a block that can move, as a rule.
+        for _ in 0..64 {
+            let from = rng.random_range(0..order.len());
+            let len = 1usize << rng.random_range(0..6);
+            let to = (from + len).min(order.len());
+            let (first, last) = self.reach(order, from, to);
+            let earlier = rng.random_bool(0.5);
+            let far = rng.random_bool(0.5);
+            if earlier && first < from {
+                let target = if far { first } else { rng.random_range(first..from) };
+                moved[target..to].rotate_right(to - from);
+                return moved;
+            }
+            if !earlier && last > to {
+                let target = if far { last } else { rng.random_range(to + 1..=last) };
+                moved[from..target].rotate_left(to - from);
+                return moved;
+            }
+        }
+        moved
+    }
+
+    /// The positions between which a block can lie.
+    fn reach(&self, order: &[u32], from: usize, to: usize) -> (usize, usize) {
+        let (mut first, mut last) = (0, order.len());
+        for &op in &order[from..to] {
+            for &before in &self.before[op as usize] {
+                let at = self.position[before as usize] as usize;
+                first = if at < from { first.max(at + 1) } else { first };
+            }
+            for &after in self.dependencies.followers(op) {
+                let at = self.position[after as usize] as usize;
+                last = if at >= to { last.min(at) } else { last };
+            }
+        }
+        (first, last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conformance::graphs::graphs;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn moves_and_starts_keep_the_dependencies(graph in graphs(), seed in any::<u64>()) {
+            let graph = graph.graph();
+            let dependencies = Dependencies::new(&graph);
+            let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+            let mut moves = Moves::new(&dependencies, graph.ops().len());
+            let mut order = dependencies.random(rng);
+            for _ in 0..8 {
+                order = moves.moved(&order, rng);
+                prop_assert!(dependencies.keeps(&order));
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Judges individuals: each is planned and timed, in room that is kept from one to the next.
+
+use crate::pool::{Division, Sizes};
+use planner_core::graph::{Op, OpId, TensorId};
+use planner_core::plan::Step;
+use planner_core::planner::swap::Threshold;
+use planner_core::planner::{PlanningError, Request, Strategy};
+use planner_core::scratch::Scratch;
+use planner_core::{Graph, Plan};
+use workloads::swapping::{self, OwnedClasses};
+use workloads::{OwnedPlan, planning};
+
+/// How good a plan is: its period, and the bytes that it moves.
+pub(crate) type Cost = (u64, u64);
+
+/// No plan.
+pub(crate) const IMPOSSIBLE: Cost = (u64::MAX, u64::MAX);
+
+/// Room to judge one individual after the other without allocation.
+#[derive(Debug, Default)]
+pub(crate) struct Judge {
+    ops: Vec<Op>,
+    operands: Vec<TensorId>,
+    memory: Vec<u64>,
+    classes: OwnedClasses,
+    swaps: swapping::Room,
+    plans: planning::Room,
+}
+
+/// A graph in another order of its ops.
+fn arrange<'a>(
+    graph: &Graph<'a>,
+    order: &[u32],
+    ops: &'a mut Vec<Op>,
+    operands: &'a mut Vec<TensorId>,
+    memory: &mut Vec<u64>,
+) -> Option<Graph<'a>> {
+    ops.clear();
+    operands.clear();
+    for &op in order {
+        let op = OpId(op);
+        ops.push(Op { first_operand: operands.len() as u32, ..graph.op(op) });
+        operands.extend_from_slice(graph.operands_of(op));
+    }
+    memory.resize(Graph::scratch_words(graph.tensors().len()), 0);
+    Graph::new(graph.tensors(), ops, operands, &mut Scratch::new(memory)).ok()
+}
+
+fn cost(plan: Result<Plan<'_>, PlanningError>) -> Cost {
+    plan.map_or(IMPOSSIBLE, |Plan { predicted, .. }| {
+        (predicted.period_ns, predicted.h2d_bytes.saturating_add(predicted.d2h_bytes))
+    })
+}
+
+/// A plan whose ops are named as in the order's graph, with the names of the given one.
+fn named(plan: Result<Plan<'_>, PlanningError>, order: &[u32]) -> Result<OwnedPlan, PlanningError> {
+    let mut plan = OwnedPlan::from(&plan?);
+    for step in &mut plan.steps {
+        if let Step::Launch(op) = step {
+            *op = OpId(order[op.index()]);
+        }
+    }
+    let mut workspace_pool = plan.workspace_pool.clone();
+    for (&pool, &op) in plan.workspace_pool.iter().zip(order) {
+        workspace_pool[op as usize] = pool;
+    }
+    Ok(OwnedPlan { workspace_pool, ..plan })
+}
+
+impl Judge {
+    /// What the swap planner makes of an order and a division of memory.
+    pub(crate) fn swap(
+        &mut self,
+        request: &Request<'_>,
+        order: &[u32],
+        sizes: &Sizes,
+        division: &Division,
+        threshold: Threshold,
+    ) -> Cost {
+        self.with_swap(request, order, sizes, division, threshold, cost)
+    }
+
+    /// The plan itself.
+    pub(crate) fn swap_plan(
+        &mut self,
+        request: &Request<'_>,
+        order: &[u32],
+        sizes: &Sizes,
+        division: &Division,
+        threshold: Threshold,
+    ) -> Result<OwnedPlan, PlanningError> {
+        self.with_swap(request, order, sizes, division, threshold, |plan| named(plan, order))
+    }
+
+    fn with_swap<T>(
+        &mut self,
+        request: &Request<'_>,
+        order: &[u32],
+        sizes: &Sizes,
+        division: &Division,
+        threshold: Threshold,
+        then: impl FnOnce(Result<Plan<'_>, PlanningError>) -> T,
+    ) -> T {
+        let Self { ops, operands, memory, classes, swaps, .. } = self;
+        let Some(graph) = arrange(request.graph, order, ops, operands, memory) else {
+            return then(Err(PlanningError::OutputFull));
+        };
+        let request = Request { graph: &graph, ..*request };
+        sizes.decode(&request, division, classes);
+        then(swaps.plan(&request, classes.classes(), threshold))
+    }
+
+    /// What another strategy makes of an order.
+    pub(crate) fn order(
+        &mut self,
+        request: &Request<'_>,
+        order: &[u32],
+        strategy: Strategy,
+    ) -> Cost {
+        self.with_order(request, order, strategy, cost)
+    }
+
+    /// The plan itself.
+    pub(crate) fn order_plan(
+        &mut self,
+        request: &Request<'_>,
+        order: &[u32],
+        strategy: Strategy,
+    ) -> Result<OwnedPlan, PlanningError> {
+        self.with_order(request, order, strategy, |plan| named(plan, order))
+    }
+
+    fn with_order<T>(
+        &mut self,
+        request: &Request<'_>,
+        order: &[u32],
+        strategy: Strategy,
+        then: impl FnOnce(Result<Plan<'_>, PlanningError>) -> T,
+    ) -> T {
+        let Self { ops, operands, memory, plans, .. } = self;
+        let Some(graph) = arrange(request.graph, order, ops, operands, memory) else {
+            return then(Err(PlanningError::OutputFull));
+        };
+        then(plans.plan(&Request { graph: &graph, ..*request }, strategy))
+    }
+}

@@ -1,0 +1,32 @@
+//! Searches for a better order of the ops, and for the published planner also for a better
+//! division of memory: what `planner-core` leaves to those who have threads and seconds.
+//!
+//! [`genetic`] is the search of SwapAdvisor (C. Huang, G. Jin, J. Li: SwapAdvisor: push deep
+//! learning beyond the GPU memory limit via smart swapping, ASPLOS 2020), with its swap planner
+//! as the judge. [`joint`] searches orders alone, with `auto` as the judge.
+
+pub mod genetic;
+pub mod joint;
+mod judge;
+mod limit;
+pub mod order;
+pub mod pool;
+mod starts;
+mod team;
+
+pub use limit::{Limit, Progress, Watch};
+
+use planner_core::planner::{PlanningError, Request, Strategy};
+use workloads::OwnedPlan;
+
+/// Plans with the ops in another order, the given op at each position, and names them as given.
+///
+/// # Errors
+/// Those of the strategy; [`PlanningError::OutputFull`] for an order that breaks a dependency.
+pub fn plan_in(
+    request: &Request<'_>,
+    order: &[u32],
+    strategy: Strategy,
+) -> Result<OwnedPlan, PlanningError> {
+    judge::Judge::default().order_plan(request, order, strategy)
+}

@@ -1,0 +1,43 @@
+//! The threads of a search, each with a judge of its own.
+
+use crate::judge::Judge;
+use rayon::prelude::*;
+use std::sync::Mutex;
+
+/// One judge a thread, kept from one round to the next.
+#[derive(Debug)]
+pub(crate) struct Team {
+    judges: Vec<Mutex<Judge>>,
+}
+
+impl Team {
+    /// For the threads of the current pool.
+    pub(crate) fn new() -> Self {
+        let threads = rayon::current_num_threads().max(1);
+        Self { judges: (0..threads).map(|_| Mutex::default()).collect() }
+    }
+
+    /// Does something with each, and counts for how many it is true.
+    pub(crate) fn each<T: Send>(
+        &self,
+        individuals: &mut [T],
+        work: impl Fn(&mut Judge, &mut T) -> bool + Sync,
+    ) -> u64 {
+        let done = individuals.par_iter_mut().map(|individual| {
+            let judge = &self.judges[rayon::current_thread_index().unwrap_or(0)];
+            // A judge holds nothing from one individual to the next.
+            let mut judge = judge.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            u64::from(work(&mut judge, individual))
+        });
+        done.sum()
+    }
+
+    /// Makes something of each, in order.
+    pub(crate) fn map<T: Sync, U: Send>(
+        &self,
+        items: &[T],
+        work: impl Fn(usize, &T) -> U + Sync + Send,
+    ) -> Vec<U> {
+        items.par_iter().enumerate().map(|(at, item)| work(at, item)).collect()
+    }
+}

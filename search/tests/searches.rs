@@ -1,0 +1,95 @@
+//! What both searches are held to.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use conformance::graphs::{RandomGraph, machines, untidy_graphs};
+use conformance::ledger::judge;
+use planner_core::Machine;
+use planner_core::planner::{Auto, PlanningError, Request, Strategy as Planner};
+use proptest::prelude::*;
+use search::{Limit, Watch, genetic, joint};
+use std::sync::atomic::AtomicBool;
+use workloads::swapping::{self, Swap};
+use workloads::{OwnedPlan, planning};
+
+const ROUNDS: Limit = Limit { seconds: None, rounds: Some(3), bound_ns: 0 };
+
+fn published(request: &Request<'_>, seed: u64) -> Result<genetic::Found, PlanningError> {
+    let settings =
+        genetic::Settings { population: 8, seed, limit: ROUNDS, ..genetic::Settings::default() };
+    let interrupted = AtomicBool::new(false);
+    let mut watch = Watch { interrupted: &interrupted, progress: &mut |_| {} };
+    genetic::search(request, &settings, &mut watch)
+}
+
+fn ours(request: &Request<'_>, seed: u64) -> Result<joint::Found, PlanningError> {
+    let interrupted = AtomicBool::new(false);
+    let mut watch = Watch { interrupted: &interrupted, progress: &mut |_| {} };
+    joint::search(request, &joint::Settings { seed, limit: ROUNDS }, &mut watch)
+}
+
+fn with_threads<T: Send>(threads: usize, search: impl FnOnce() -> T + Send) -> T {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(search)
+}
+
+/// By the ledger and the verifier, with all dependencies of the given graph.
+fn is_valid(request: &Request<'_>, plan: &OwnedPlan) -> Result<(), String> {
+    let Request { graph, machine, .. } = *request;
+    judge(graph, machine, &plan.plan()).map_err(|violation| violation.to_string())?;
+    let schedule = planning::schedule(graph, machine, &plan.plan()).unwrap();
+    let proved = planning::prove(graph, machine, &plan.plan(), &schedule.schedule());
+    proved.map(|_| ()).map_err(|error| error.to_string())
+}
+
+fn hold(graph: &RandomGraph, machine: &Machine, spare: u64, seed: u64) -> Result<(), String> {
+    let graph = graph.graph();
+    let request = |budget_bytes| Request { graph: &graph, machine, budget_bytes };
+    let (least, _) = swapping::min_feasible(&request(0), &Swap::default());
+    let roomy = request(2 * least + spare);
+    let [one, two] = [1, 2].map(|threads| with_threads(threads, || published(&roomy, seed)));
+    if let (Ok(one), Ok(two)) = (one, two) {
+        is_valid(&roomy, &one.plan)?;
+        assert_eq!(one.plan, two.plan);
+    }
+    let auto = Planner::Auto(Auto::default());
+    let (least, _) = planning::min_feasible(&request(0), auto).unwrap();
+    let tight = request(least + spare);
+    let found = ours(&tight, seed).map_err(|error| error.to_string())?;
+    is_valid(&tight, &found.plan)?;
+    let auto_ns = planning::plan(&tight, auto).unwrap().predicted.period_ns;
+    assert!(found.plan.predicted.period_ns <= auto_ns);
+    assert_eq!(with_threads(1, || ours(&tight, seed)).unwrap().plan, found.plan);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn searches_are_valid_and_the_same_at_any_thread_count(
+        graph in untidy_graphs(2..=6),
+        machine in machines(),
+        spare in 0..4096u64,
+        seed in any::<u64>(),
+    ) {
+        hold(&graph, &machine, spare, seed).map_err(TestCaseError::fail)?;
+    }
+}
+
+/// A generation more is never worse, and an interrupt hands over the best plan so far.
+#[test]
+fn an_interrupt_hands_over_the_best_so_far() {
+    let work = workloads::models::generate("rnn:batch=8,layers=3,steps=6,width=256").unwrap();
+    let graph = work.graph().unwrap();
+    let machine = workloads::machines::builtin("v100-pcie3").unwrap().machine;
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: 12 << 20 };
+    let interrupted = AtomicBool::new(true);
+    let mut shown = 0;
+    let mut progress = |_: &search::Progress| shown += 1;
+    let mut watch = Watch { interrupted: &interrupted, progress: &mut progress };
+    let settings = genetic::Settings { population: 8, ..genetic::Settings::default() };
+    let first = genetic::search(&request, &settings, &mut watch).unwrap();
+    assert_eq!((shown, first.generations.len()), (1, 1));
+    let longer = published(&request, 0).unwrap();
+    assert!(longer.generations.len() == 3 && longer.evaluations > first.evaluations);
+    assert!(longer.plan.predicted.period_ns <= first.plan.predicted.period_ns);
+}

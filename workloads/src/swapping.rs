@@ -1,0 +1,296 @@
+//! The swap planner with memory of its own, and size classes for those who name none.
+
+use crate::OwnedPlan;
+use planner_core::graph::{OpId, TensorId};
+use planner_core::plan::{Part, Plan, Pool, Resident, Step};
+use planner_core::planner::swap::{self, Classes, Threshold};
+use planner_core::planner::{self, PlanningError, Request};
+use planner_core::schedule::Scheduled;
+use planner_core::scratch::{Limits, Scratch};
+use planner_core::{Graph, Kind};
+
+/// How to plan swaps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Swap {
+    /// The size classes, by ascending size; a tensor takes an object of the first that is large
+    /// enough. Without any, several divisions of the budget are tried in the timeline.
+    pub classes: Option<Vec<Pool>>,
+    /// How long ago a tensor must have been used to leave.
+    pub threshold: Threshold,
+}
+
+/// [`Classes`] that own their data.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnedClasses {
+    /// The classes.
+    pub pools: Vec<Pool>,
+    /// The class of each tensor.
+    pub tensor_pool: Vec<u32>,
+    /// The class of each op's workspace.
+    pub workspace_pool: Vec<u32>,
+}
+
+impl OwnedClasses {
+    /// Each tensor and workspace in the first class that is large enough. What none is large
+    /// enough for is in a class that does not exist.
+    #[must_use]
+    pub fn first_fit(graph: &Graph<'_>, pools: Vec<Pool>) -> Self {
+        let class = |bytes| pools.partition_point(|pool| pool.object_bytes < bytes) as u32;
+        let tensor_pool = graph.tensors().iter().map(|tensor| class(tensor.bytes)).collect();
+        let workspaces = graph.ops().iter().map(|op| class(op.workspace_bytes));
+        let workspace_pool = workspaces.collect();
+        Self { pools, tensor_pool, workspace_pool }
+    }
+
+    /// The classes as the planner takes them.
+    #[must_use]
+    pub fn classes(&self) -> Classes<'_> {
+        let Self { pools, tensor_pool, workspace_pool } = self;
+        Classes { pools, tensor_pool, workspace_pool }
+    }
+}
+
+/// The sizes of all tensors and workspaces, ascending, each once.
+#[must_use]
+pub fn sizes(graph: &Graph<'_>) -> Vec<u64> {
+    let workspaces = graph.ops().iter().map(|op| op.workspace_bytes).filter(|&bytes| bytes > 0);
+    let mut sizes: Vec<_> =
+        graph.tensors().iter().map(|tensor| tensor.bytes).chain(workspaces).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+/// Ratios of the largest to the smallest size of a class that are tried, per mille.
+const GROWTHS_PERMILLE: [u64; 6] = [1000, 1200, 1500, 2000, 4000, u64::MAX];
+
+/// Classes for sizes within a ratio of each other, without objects yet.
+fn by_growth(graph: &Graph<'_>, growth_permille: u64) -> OwnedClasses {
+    let mut pools: Vec<Pool> = Vec::new();
+    for object_bytes in sizes(graph).into_iter().rev() {
+        let reach = u128::from(object_bytes) * u128::from(growth_permille);
+        let joins = |pool: &Pool| reach >= u128::from(pool.object_bytes) * 1000;
+        if !pools.last().is_some_and(joins) {
+            pools.push(Pool { object_bytes, count: 0 });
+        }
+    }
+    pools.reverse();
+    OwnedClasses::first_fit(graph, pools)
+}
+
+/// The most objects of each class that one op touches, and the op that touches most bytes.
+#[must_use]
+pub fn needs(graph: &Graph<'_>, classes: &Classes<'_>) -> (Vec<u64>, OpId) {
+    let limits =
+        Limits { tensors: graph.tensors().len(), pools: classes.pools.len(), ..Limits::default() };
+    let mut memory = vec![0; Classes::needs_scratch_words(&limits)];
+    let mut least = vec![0; classes.pools.len()];
+    let op = classes.needs(graph, &mut least, &mut Scratch::new(&mut memory));
+    // The scratch has the size asked for.
+    (least, op.unwrap_or(OpId(0)))
+}
+
+/// The most objects of each class that are held when nothing leaves that is needed again.
+fn demands(graph: &Graph<'_>, classes: &OwnedClasses) -> Vec<u64> {
+    let class_of = |tensor: TensorId| classes.tensor_pool[tensor.index()] as usize;
+    let mut last = vec![None; graph.tensors().len()];
+    for op in graph.op_ids() {
+        graph.touches(op).for_each(|tensor| last[tensor.index()] = Some(op));
+    }
+    let is_state = |tensor: TensorId| graph.tensor(tensor).kind == Kind::State;
+    let mut held = vec![0; classes.pools.len()];
+    let touched = graph.tensor_ids().filter(|id| last[id.index()].is_some());
+    touched.filter(|&id| is_state(id)).for_each(|id| held[class_of(id)] += 1);
+    let mut most = held.clone();
+    let mut begun = vec![false; graph.tensors().len()];
+    for op in graph.op_ids() {
+        for tensor in graph.touches(op).filter(|&tensor| !is_state(tensor)) {
+            held[class_of(tensor)] += u64::from(!begun[tensor.index()]);
+            begun[tensor.index()] = true;
+        }
+        if graph.op(op).workspace_bytes > 0 {
+            held[classes.workspace_pool[op.index()] as usize] += 1;
+        }
+        most.iter_mut().zip(&held).for_each(|(most, &held)| *most = held.max(*most));
+        if graph.op(op).workspace_bytes > 0 {
+            held[classes.workspace_pool[op.index()] as usize] -= 1;
+        }
+        let ends = |tensor: &TensorId| !is_state(*tensor) && last[tensor.index()] == Some(op);
+        graph.touches(op).filter(ends).for_each(|tensor| held[class_of(tensor)] -= 1);
+    }
+    most
+}
+
+/// What a class may take at most to get all that it has use for: this fraction of the budget.
+const NEXT_TO_NOTHING: u64 = 64;
+
+/// Divides the budget among classes: those that take next to nothing get all that they have
+/// use for; of the rest, beyond what the ops need, each gets the same share of that.
+fn share(request: &Request<'_>, classes: &mut OwnedClasses) {
+    let (mut counts, _) = needs(request.graph, &classes.classes());
+    let demands = demands(request.graph, classes);
+    let pools = &mut classes.pools;
+    let bytes = |pools: &[Pool], counts: &[u64]| {
+        Classes::bytes(pools, counts.iter().copied(), request.machine)
+    };
+    let fits = |pools: &[Pool], counts: &[u64]| bytes(pools, counts) <= request.budget_bytes;
+    let by_demand = |class: &usize| pools[*class].object_bytes.saturating_mul(demands[*class]);
+    let mut order: Vec<usize> = (0..pools.len()).collect();
+    order.sort_by_key(by_demand);
+    for class in order {
+        let is_small = by_demand(&class) <= request.budget_bytes / NEXT_TO_NOTHING;
+        let least = std::mem::replace(&mut counts[class], demands[class]);
+        if !is_small || !fits(pools, &counts) {
+            counts[class] = least;
+        }
+    }
+    let shares = |share: u64| -> Vec<u64> {
+        let more = counts.iter().zip(&demands);
+        more.map(|(&least, &most)| least + most.saturating_sub(least) * share / (1 << 16)).collect()
+    };
+    let share = (0..1 << 16)
+        .collect::<Vec<u64>>()
+        .partition_point(|&share| fits(pools, &shares(share + 1)));
+    let counts = shares(share as u64);
+    pools.iter_mut().zip(counts).for_each(|(pool, count)| pool.count = count);
+}
+
+/// Room for plans of swaps, kept from one planning to the next: planning again costs no
+/// allocation.
+#[derive(Debug, Default)]
+pub struct Room {
+    steps: Vec<Step>,
+    schedule: Vec<Scheduled>,
+    resident: Vec<Resident>,
+    memory: Vec<u64>,
+}
+
+impl Room {
+    /// Plans in these classes, with as many steps as it takes.
+    ///
+    /// # Errors
+    /// Those of [`swap::plan`], but for room.
+    pub fn plan<'r>(
+        &'r mut self,
+        request: &Request<'_>,
+        classes: Classes<'r>,
+        threshold: Threshold,
+    ) -> Result<Plan<'r>, PlanningError> {
+        let graph = request.graph;
+        let limits = Limits {
+            ops: graph.ops().len(),
+            operands: graph.operands().len(),
+            tensors: graph.tensors().len(),
+            pools: classes.pools.len(),
+            ..Limits::default()
+        };
+        let mut steps = self.steps.len().max(limits.ops + limits.operands + limits.tensors);
+        let most_steps = planner::max_steps(&limits);
+        let ((steps, resident), predicted) = loop {
+            self.grow(&Limits { steps, pieces: limits.tensors + 2 * steps, ..limits });
+            let room = swap::Room {
+                steps: &mut self.steps,
+                schedule: &mut self.schedule,
+                resident: &mut self.resident,
+            };
+            let scratch = &mut Scratch::new(&mut self.memory);
+            match swap::plan(request, classes, threshold, room, scratch) {
+                Err(PlanningError::OutputFull) if steps < most_steps => steps *= 2,
+                Err(error) => return Err(error),
+                Ok(plan) => {
+                    let lengths = (plan.steps.len(), plan.resident_at_start.len());
+                    break (lengths, plan.predicted);
+                }
+            }
+        };
+        Ok(Plan {
+            budget_bytes: request.budget_bytes,
+            arena_bytes: 0,
+            arena: &[],
+            pools: classes.pools,
+            tensor_pool: classes.tensor_pool,
+            workspace_pool: classes.workspace_pool,
+            resident_at_start: &self.resident[..resident],
+            steps: &self.steps[..steps],
+            placements: None,
+            predicted,
+        })
+    }
+
+    fn grow(&mut self, limits: &Limits) {
+        fn at_least<T: Clone>(room: &mut Vec<T>, len: usize, fill: T) {
+            if room.len() < len {
+                room.resize(len, fill);
+            }
+        }
+        at_least(&mut self.steps, limits.steps, Step::Launch(OpId(0)));
+        at_least(&mut self.schedule, limits.steps, Scheduled::EMPTY);
+        let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
+        at_least(&mut self.resident, limits.tensors, nothing);
+        at_least(&mut self.memory, swap::scratch_words(limits), 0);
+    }
+}
+
+/// The divisions of the budget that are tried.
+fn divisions(request: &Request<'_>, swap: &Swap) -> Vec<OwnedClasses> {
+    if let Some(pools) = &swap.classes {
+        return vec![OwnedClasses::first_fit(request.graph, pools.clone())];
+    }
+    let mut divisions: Vec<OwnedClasses> = Vec::new();
+    for growth_permille in GROWTHS_PERMILLE {
+        let mut classes = by_growth(request.graph, growth_permille);
+        share(request, &mut classes);
+        if !divisions.contains(&classes) {
+            divisions.push(classes);
+        }
+    }
+    divisions
+}
+
+/// Plans in the classes that are given, or else in the division of the budget that is best by
+/// the timeline. Names and strategy of the result are empty.
+///
+/// # Errors
+/// Those of [`swap::plan`], but for room; of several divisions, what the one that needs least
+/// lacks.
+pub fn plan(request: &Request<'_>, swap: &Swap) -> Result<OwnedPlan, PlanningError> {
+    let mut room = Room::default();
+    let mut best: Result<OwnedPlan, PlanningError> = Err(PlanningError::OutputFull);
+    for division in divisions(request, swap) {
+        let planned = room.plan(request, division.classes(), swap.threshold);
+        best = better(best, planned.map(|plan| OwnedPlan::from(&plan)));
+    }
+    best
+}
+
+fn better(
+    one: Result<OwnedPlan, PlanningError>,
+    other: Result<OwnedPlan, PlanningError>,
+) -> Result<OwnedPlan, PlanningError> {
+    use PlanningError::Infeasible;
+    let cost = |plan: &OwnedPlan| {
+        (plan.predicted.period_ns, plan.predicted.h2d_bytes + plan.predicted.d2h_bytes)
+    };
+    let other_is_better = match (&one, &other) {
+        (Ok(one), Ok(other)) => cost(other) < cost(one),
+        (Ok(_), Err(_)) => false,
+        (
+            Err(Infeasible { min_feasible_bytes: one, .. }),
+            Err(Infeasible { min_feasible_bytes: other, .. }),
+        ) => other < one,
+        (Err(_), _) => true,
+    };
+    if other_is_better { other } else { one }
+}
+
+/// The smallest budget with which any of the divisions does, and the op that needs it.
+#[must_use]
+pub fn min_feasible(request: &Request<'_>, swap: &Swap) -> (u64, OpId) {
+    let needs = |classes: &OwnedClasses| {
+        let classes = classes.classes();
+        let (least, op) = needs(request.graph, &classes);
+        (Classes::bytes(classes.pools, least.into_iter(), request.machine), op)
+    };
+    let divisions = divisions(request, swap);
+    divisions.iter().map(needs).min_by_key(|&(bytes, _)| bytes).unwrap_or((0, OpId(0)))
+}
