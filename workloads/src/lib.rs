@@ -1,5 +1,6 @@
 //! Where work comes from: file formats, importers, and generators of model graphs.
 
+pub mod chain;
 pub mod format;
 pub mod graph;
 pub mod machines;
@@ -9,6 +10,7 @@ pub mod plan;
 pub mod planning;
 pub mod pytorch;
 
+pub use chain::OwnedChain;
 pub use graph::OwnedGraph;
 pub use machines::OwnedMachine;
 pub use plan::{OwnedPlacements, OwnedPlan};
