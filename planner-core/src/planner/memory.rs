@@ -134,14 +134,21 @@ fn largest_need(
                 look(only_written.fold(sum, |sum, &t| sum.saturating_add(objects(t))), op);
             }
         }
-        Need::Everything => {
+        Need::Layer | Need::Everything => {
+            let stays = |kind: Kind| kind == Kind::State && need == Need::Everything;
+            let own = |op: OpId| {
+                let states = graph.touches(op).filter(|tensor| {
+                    graph.tensor(*tensor).kind == Kind::State && need == Need::Layer
+                });
+                states.fold(workspace(op), |sum, tensor| sum.saturating_add(objects(tensor)))
+            };
             let change = scratch.take(graph.ops().len() + 1, 0u64)?;
             let mut live = 0u64;
             for tensor in graph.tensor_ids() {
                 let Some((first, last)) = lifetimes.touches(tensor) else { continue };
-                if graph.tensor(tensor).kind == Kind::State {
+                if stays(graph.tensor(tensor).kind) {
                     live = live.saturating_add(objects(tensor));
-                } else {
+                } else if graph.tensor(tensor).kind != Kind::State {
                     let objects = objects(tensor);
                     change[first as usize] = change[first as usize].wrapping_add(objects);
                     let after = &mut change[last as usize + 1];
@@ -150,7 +157,7 @@ fn largest_need(
             }
             for (op, &change) in graph.op_ids().zip(&*change) {
                 live = live.wrapping_add(change);
-                look(live.saturating_add(workspace(op)), op);
+                look(live.saturating_add(own(op)), op);
             }
         }
     }

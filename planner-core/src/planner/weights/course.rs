@@ -1,0 +1,308 @@
+//! When weights move (algorithm 2): each transfer as soon as its link, its data and memory
+//! allow, in the order of need one way, and first in, first out the other.
+
+use super::chain::Chain;
+use super::list::{Event, Notes};
+use super::profile::Profile;
+use super::selection::{Selection, Span};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+/// Laps that a course without a barrier takes; the third is the plan, and the fourth shows
+/// what is fetched for it ahead.
+pub(super) const LAPS: usize = 4;
+
+/// How transfers are timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::planner) enum Timing {
+    /// As published: every iteration ends when all transfers have.
+    Barrier {
+        /// Whether one copy to the host serves two prefetches.
+        discount: bool,
+    },
+    /// Iterations follow each other; what is fetched for the next begins in this one.
+    Cyclic,
+}
+
+/// A schedule in the making.
+pub(super) struct Course<'c> {
+    chain: &'c Chain<'c>,
+    selection: &'c Selection<'c>,
+    timing: Timing,
+    profile: Profile<'c>,
+    /// When the last op started, and when each stream has done all that is decided.
+    started_ns: u64,
+    compute_ns: u64,
+    upload_ns: u64,
+    download_ns: u64,
+    /// When the backward op of each layer last ended, and when its weight last left.
+    updated_ns: &'c mut [u64],
+    gone_ns: &'c mut [u64],
+    /// Whether the host has each weight as it is, and whether a cut has brought it early.
+    on_host: &'c mut [u8],
+    early: &'c mut [u8],
+    /// Weights that may be copied ahead of their forward op.
+    waiting: &'c mut [u32],
+    waits: usize,
+    pub(super) notes: Notes<'c>,
+}
+
+/// Moments that memory is looked ahead over; a course that needs more is given up.
+const fn moments(limits: &Limits) -> usize {
+    4 * limits.ops + 8
+}
+
+impl<'c> Course<'c> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        let layers = limits.ops / 2 + 1;
+        Profile::scratch_words(moments(limits))
+            + 2 * layers
+            + 2 * words::<u8>(layers)
+            + words::<u32>(layers)
+            + Notes::scratch_words(limits)
+    }
+
+    pub(super) fn new(
+        chain: &'c Chain<'c>,
+        selection: &'c Selection<'c>,
+        timing: Timing,
+        scratch: &mut Scratch<'c>,
+    ) -> Result<Self, OutOfScratch> {
+        let (layers, ops) = (chain.layers(), chain.ops());
+        let limits = Limits { ops, ..Limits::default() };
+        Ok(Self {
+            chain,
+            selection,
+            timing,
+            profile: Profile::new(moments(&limits), chain.pool_objects, scratch)?,
+            started_ns: 0,
+            compute_ns: 0,
+            upload_ns: 0,
+            download_ns: 0,
+            updated_ns: scratch.take(layers, 0)?,
+            gone_ns: scratch.take(layers, 0)?,
+            on_host: scratch.take(layers, 0)?,
+            early: scratch.take(layers, 0)?,
+            waiting: scratch.take(layers, 0)?,
+            waits: 0,
+            notes: Notes::new(&limits, scratch)?,
+        })
+    }
+
+    /// Weights that do not leave in a span.
+    fn staying(&self, span: Span) -> u64 {
+        let weights = self.chain.weights.iter().enumerate();
+        let stays = weights.filter(|&(layer, _)| !self.selection.leaves(layer, span));
+        stays.fold(0u64, |sum, (_, &weight)| sum.saturating_add(weight))
+    }
+
+    /// How many cuts there are beside that at the very start.
+    fn cuts(&self) -> usize {
+        (0..self.chain.layers()).filter(|&layer| self.selection.leaves(layer, Span::Across)).count()
+    }
+
+    /// The shortest cycle with a barrier at its end, and its cut; of equals, the first. None
+    /// where some op needs more memory than there is. O(layers²) in practice: each of the
+    /// cuts, at most as many as layers, takes as many steps as there are transfers under way.
+    pub(super) fn best_cut(&mut self) -> Option<(u64, usize)> {
+        let mut best: Option<(u64, usize)> = None;
+        for cut in 0..=self.cuts() {
+            if let Some(cycle_ns) = self.cycle(0, cut)
+                && best.is_none_or(|(best_ns, _)| cycle_ns < best_ns)
+            {
+                best = Some((cycle_ns, cut));
+            }
+        }
+        best
+    }
+
+    /// Writes the cycle down, often enough for a list of steps.
+    pub(super) fn write_cycle(&mut self, cut: usize) -> Option<()> {
+        let layers = self.chain.layers();
+        let mut origin_ns = 0;
+        for lap in 0..LAPS - 1 {
+            self.notes.start(lap * self.chain.ops() + layers);
+            origin_ns = self.cycle(origin_ns, cut)?;
+        }
+        Some(())
+    }
+
+    /// One cycle from the backward ops on, with the first so many prefetches done already.
+    /// Returns when all is done; none where memory does not suffice.
+    fn cycle(&mut self, origin_ns: u64, cut: usize) -> Option<u64> {
+        let chain = self.chain;
+        let mut used = self.staying(Span::Across);
+        let mut left = cut;
+        for layer in (0..chain.layers()).rev() {
+            let cut = left > 0 && self.selection.leaves(layer, Span::Across);
+            self.early[layer] = u8::from(cut);
+            left -= usize::from(cut);
+            used = used.saturating_add(if cut { chain.weights[layer] } else { 0 });
+        }
+        let last = chain.layers() - 1;
+        used = used.saturating_add(chain.alive[last]);
+        let at_first = used.checked_add(chain.workspaces[chain.backward(last)])?;
+        if at_first > chain.pool_objects {
+            return None;
+        }
+        self.profile.restart(used);
+        self.gone_ns.fill(origin_ns);
+        (self.compute_ns, self.upload_ns, self.download_ns) = (origin_ns, origin_ns, origin_ns);
+        self.all_backward()?;
+        self.all_forward()?;
+        for layer in (0..chain.layers()).rev() {
+            if self.early[layer] != 0 {
+                self.prefetch(layer)?;
+            }
+        }
+        Some(self.compute_ns.max(self.upload_ns).max(self.download_ns))
+    }
+
+    /// Iterations that follow each other without a barrier, written down.
+    pub(super) fn write_laps(&mut self) -> Option<()> {
+        let input = self.chain.input.map_or(0, |input| input.objects);
+        self.profile.restart(self.staying(Span::Around).saturating_add(input));
+        self.notes.start(0);
+        for _ in 0..LAPS {
+            self.all_forward()?;
+            self.all_backward()?;
+        }
+        Some(())
+    }
+
+    fn all_backward(&mut self) -> Option<()> {
+        self.waits = 0;
+        (0..self.chain.layers()).rev().try_for_each(|layer| self.backward(layer))
+    }
+
+    fn all_forward(&mut self) -> Option<()> {
+        (0..self.chain.layers()).try_for_each(|layer| self.forward(layer))
+    }
+
+    fn backward(&mut self, layer: usize) -> Option<()> {
+        let chain = self.chain;
+        let mut ready_ns = self.compute_ns;
+        if self.selection.leaves(layer, Span::Across) && self.early[layer] == 0 {
+            ready_ns = ready_ns.max(self.prefetch(layer)?);
+        }
+        let op = chain.backward(layer);
+        // The input's memory takes the next one.
+        let input = match chain.input {
+            Some(input) if layer == 0 && self.timing == Timing::Cyclic => input.objects,
+            _ => 0,
+        };
+        self.launch(op, ready_ns, 0, chain.handed[layer].saturating_add(input))?;
+        self.updated_ns[layer] = self.compute_ns;
+        self.on_host[layer] = 0;
+        if self.selection.leaves(layer, Span::Around) {
+            self.copy_ahead();
+            self.offload(layer);
+            self.evict(layer, self.download_ns)
+        } else {
+            if self.selection.leaves(layer, Span::Across) {
+                self.waiting[self.waits] = layer as u32;
+                self.waits += 1;
+            }
+            Some(())
+        }
+    }
+
+    fn forward(&mut self, layer: usize) -> Option<()> {
+        let chain = self.chain;
+        let mut ready_ns = self.compute_ns;
+        if self.selection.leaves(layer, Span::Around) {
+            ready_ns = ready_ns.max(self.prefetch(layer)?);
+        }
+        if layer == 0 && self.timing == Timing::Cyclic {
+            ready_ns = ready_ns.max(self.prefetch_input()?);
+        }
+        self.launch(layer, ready_ns, chain.handed[layer], 0)?;
+        if !self.selection.leaves(layer, Span::Across) {
+            return Some(());
+        }
+        let twice = self.timing == Timing::Barrier { discount: false }
+            && self.selection.leaves(layer, Span::Around);
+        if self.on_host[layer] == 0 || twice {
+            self.updated_ns[layer] = self.compute_ns;
+            self.offload(layer);
+            return self.evict(layer, self.download_ns);
+        }
+        match self.timing {
+            Timing::Barrier { .. } => self.evict(layer, self.compute_ns.max(self.download_ns)),
+            Timing::Cyclic => self.evict(layer, self.compute_ns),
+        }
+    }
+
+    /// Runs an op that keeps and gives back so much beside its workspace.
+    fn launch(&mut self, op: usize, ready_ns: u64, keeps: u64, gives: u64) -> Option<()> {
+        self.profile.forget(self.upload_ns.min(self.compute_ns));
+        let workspace = self.chain.workspaces[op];
+        let taken = workspace.saturating_add(keeps);
+        let start_ns = self.profile.earliest(ready_ns, taken)?;
+        self.started_ns = start_ns;
+        self.compute_ns = start_ns.checked_add(self.chain.op_ns[op])?;
+        self.notes.launch(start_ns, self.compute_ns);
+        let noted = if start_ns == self.compute_ns {
+            self.profile.take(start_ns, keeps) && self.profile.pass(start_ns, workspace, gives)
+        } else {
+            self.profile.take(start_ns, taken)
+                && self.profile.release(self.compute_ns, workspace.saturating_add(gives))
+        };
+        noted.then_some(())
+    }
+
+    /// Fetches a weight as early as the link and memory allow; returns when it is there.
+    fn prefetch(&mut self, layer: usize) -> Option<u64> {
+        let from_ns = self.upload_ns.max(self.gone_ns[layer]);
+        let start_ns = self.profile.earliest(from_ns, self.chain.weights[layer])?;
+        self.upload_ns = start_ns.checked_add(self.chain.up_ns[layer])?;
+        self.notes.add(Event::Prefetch, layer, start_ns);
+        self.profile.take(start_ns, self.chain.weights[layer]).then_some(self.upload_ns)
+    }
+
+    /// Fetches the next input while the last op that reads this one runs, at the earliest.
+    fn prefetch_input(&mut self) -> Option<u64> {
+        let Some(input) = self.chain.input.filter(|_| self.notes.launches() > 0) else {
+            return Some(0);
+        };
+        let from_ns = self.upload_ns.max(self.started_ns);
+        let start_ns = self.profile.earliest(from_ns, input.objects)?;
+        self.upload_ns = start_ns.checked_add(input.up_ns)?;
+        self.notes.add(Event::PrefetchInput, 0, start_ns);
+        self.profile.take(start_ns, input.objects).then_some(self.upload_ns)
+    }
+
+    /// Copies waiting weights to the host, the smallest first, while that ends before the op
+    /// that was launched last does.
+    fn copy_ahead(&mut self) {
+        let weight = |layer: u32| self.chain.weights[layer as usize];
+        while let Some(at) = (0..self.waits).min_by_key(|&at| weight(self.waiting[at])) {
+            let layer = self.waiting[at] as usize;
+            let start_ns = self.download_ns.max(self.updated_ns[layer]);
+            if start_ns.saturating_add(self.chain.down_ns[layer]) > self.compute_ns {
+                return;
+            }
+            self.waiting.copy_within(at + 1..self.waits, at);
+            self.waits -= 1;
+            self.offload(layer);
+        }
+    }
+
+    fn offload(&mut self, layer: usize) {
+        let start_ns = self.download_ns.max(self.updated_ns[layer]);
+        self.download_ns = start_ns.saturating_add(self.chain.down_ns[layer]);
+        self.on_host[layer] = 1;
+        self.notes.add(Event::Offload, layer, self.download_ns);
+    }
+
+    fn evict(&mut self, layer: usize, at_ns: u64) -> Option<()> {
+        self.gone_ns[layer] = at_ns;
+        self.notes.add(Event::Evict, layer, at_ns);
+        let weight = self.chain.weights[layer];
+        let noted = if self.started_ns == at_ns {
+            self.profile.pass(at_ns, 0, weight)
+        } else {
+            self.profile.release(at_ns, weight)
+        };
+        noted.then_some(())
+    }
+}
