@@ -232,6 +232,17 @@ pub fn min_feasible(
     Ok((least.bytes, least.op))
 }
 
+/// The length of a chain strategy's own schedule of one cycle; see [`planner::cycle_ns`].
+///
+/// # Errors
+/// Those of [`planner::cycle_ns`], but for room.
+pub fn cycle_ns(request: &Request<'_>, strategy: Strategy) -> Result<Option<u64>, PlanningError> {
+    let limits = graph_limits(request.graph);
+    let mut arena = vec![PLACEMENT; limits.tensors];
+    let mut memory = vec![0; planner::scratch_words(&limits)];
+    planner::cycle_ns(request, strategy, &mut arena, &mut Scratch::new(&mut memory))
+}
+
 /// Lowers a plan.
 ///
 /// # Errors
