@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};
-use conformance::graphs::{RandomGraph, graphs, machines};
+use conformance::chains::chains;
+use conformance::graphs::{graphs, machines};
 use conformance::planners;
-use planner_core::Machine;
-use planner_core::planner::{Auto, Lms, Order, Request, Strategy as Planner, Window};
+use planner_core::planner::{Auto, Lms, Order, Request, Strategy as Planner, Weights, Window};
+use planner_core::{Graph, Machine};
 use proptest::prelude::*;
 use workloads::{OwnedPlan, planning};
 
@@ -25,11 +26,17 @@ const STRATEGIES: [(&str, Planner); 14] = [
     ("auto, in the given order", Planner::Auto(Auto { effort: Some(9), order: Order::Given })),
     ("auto, first list", Planner::Auto(Auto { effort: Some(0), order: Order::Free })),
 ];
+const CHAIN_STRATEGIES: [(&str, Planner); 5] = [
+    ("weights", Planner::Weights(Weights { published: false })),
+    ("weights, published", Planner::Weights(Weights { published: true })),
+    ("weights, undiscounted", Planner::WeightsUndiscounted),
+    ("layer-to-layer", Planner::LayerToLayer),
+    ("auto", Planner::Auto(Auto { effort: Some(9), order: Order::Free })),
+];
 const ITERATIONS: u64 = 8;
 
 /// Runs a plan in adversarial order; the digest must be that of the graph.
-fn run(graph: &RandomGraph, machine: Machine, plan: &OwnedPlan, seed: u64) -> Result<(), String> {
-    let graph = graph.graph();
+fn run(graph: Graph<'_>, machine: Machine, plan: &OwnedPlan, seed: u64) -> Result<(), String> {
     let plan = plan.plan();
     let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
     let schedule = schedule.schedule();
@@ -44,14 +51,14 @@ fn run(graph: &RandomGraph, machine: Machine, plan: &OwnedPlan, seed: u64) -> Re
 }
 
 fn hold(
-    graph: &RandomGraph,
+    graph: Graph<'_>,
     machine: Machine,
+    strategies: &[(&str, Planner)],
     spare_bytes: u64,
     seed: u64,
 ) -> Result<(), TestCaseError> {
-    let valid = graph.graph();
-    let request = |budget_bytes| Request { graph: &valid, machine: &machine, budget_bytes };
-    for (name, strategy) in STRATEGIES {
+    let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
+    for &(name, strategy) in strategies {
         let (min_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();
         for budget_bytes in [min_bytes.saturating_sub(1), min_bytes, min_bytes + spare_bytes] {
             let plan = planners::check(&request(budget_bytes), min_bytes, |request| {
@@ -76,6 +83,20 @@ proptest! {
         spare_bytes in 0..4096u64,
         seed in any::<u64>(),
     ) {
-        hold(&graph, machine, spare_bytes, seed)?;
+        hold(graph.graph(), machine, &STRATEGIES, spare_bytes, seed)?;
+    }
+
+    #[test]
+    fn every_strategy_for_chains_keeps_every_rule(
+        chain in chains(6),
+        pages in machines(),
+        is_exact in any::<bool>(),
+        spare_bytes in 0..4096u64,
+        seed in any::<u64>(),
+    ) {
+        let owned = chain.graph();
+        let exact = Machine { device_bytes: 1 << 30, ..chain.machine().machine };
+        let machine = if is_exact { exact } else { pages };
+        hold(owned.graph().unwrap(), machine, &CHAIN_STRATEGIES, spare_bytes, seed)?;
     }
 }
