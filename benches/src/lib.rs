@@ -1,6 +1,7 @@
 //! Work of any size for the benches, and the experiments.
 
 pub mod fragmentation;
+pub mod problems;
 
 use planner_core::{Kind, TensorId};
 use workloads::OwnedGraph;

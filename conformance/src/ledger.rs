@@ -37,6 +37,9 @@ pub struct Judgement {
     pub first_peak_step: usize,
     /// Bytes that tensors and workspaces really fill of the objects held there.
     pub requested_bytes_at_peak: u64,
+    /// Internal fragmentation after each step: bytes held less those filled, and what that
+    /// stays below by equation 2 of Hayakawa & Narihira.
+    pub waste_bytes: Vec<[u128; 2]>,
     /// When each step runs: all steps of the first iteration, then of the second, and so on.
     pub timeline: Vec<Event>,
 }
@@ -128,6 +131,7 @@ pub fn measure(
         accepted_host_bytes: accepted_host_bytes(graph, plan),
         first_peak_step,
         requested_bytes_at_peak: deeds[first_peak_step].requested_bytes,
+        waste_bytes: deeds[..plan.steps.len()].iter().map(|deed| waste_bytes(plan, deed)).collect(),
         timeline,
     })
 }
@@ -170,6 +174,13 @@ fn check_ids(graph: &Graph<'_>, plan: &Plan<'_>) -> Result<(), Violation> {
         }
     }
     Ok(())
+}
+
+/// What is held less what is filled of it; and the bound, by the largest objects.
+fn waste_bytes(plan: &Plan<'_>, deed: &values::Deed) -> [u128; 2] {
+    let largest_bytes = plan.pools.iter().map(|pool| pool.object_bytes).max().unwrap_or(0);
+    let bound_bytes = deed.allocations as u128 * u128::from(largest_bytes);
+    [deed.held_bytes - u128::from(deed.requested_bytes), bound_bytes]
 }
 
 /// The exact figures, and the step at which the peak is first reached.

@@ -51,6 +51,25 @@ proptest! {
         }
     }
 
+    /// Published as equation 2: what is wasted is less than an object for each allocation.
+    #[test]
+    fn waste_is_what_the_ledger_says_and_below_the_bound(case in cases()) {
+        let (graph, plan) = (case.graph.graph(), case.plan.plan());
+        let judgement = judge(&graph, &case.machine, &plan).unwrap();
+        let mut sum_bytes = 0;
+        for &[waste_bytes, bound_bytes] in &judgement.waste_bytes {
+            prop_assert!(waste_bytes < bound_bytes || waste_bytes == 0, "{waste_bytes} {bound_bytes}");
+            sum_bytes += waste_bytes;
+        }
+        let steps = plan.steps.len().max(1) as u128;
+        let most_bytes = judgement.waste_bytes.iter().map(|&[waste_bytes, _]| waste_bytes).max();
+        let schedule = planning::schedule(&graph, &case.machine, &plan).unwrap();
+        let (_, footprint) =
+            planning::check_prediction(&graph, &case.machine, &plan, &schedule.schedule()).unwrap();
+        let fast = [footprint.most_internal_waste_bytes, footprint.mean_internal_waste_bytes];
+        prop_assert_eq!(fast.map(u128::from), [most_bytes.unwrap_or(0), sum_bytes / steps]);
+    }
+
     #[test]
     fn corrupted_plans_get_the_same_verdict(case in mutated_cases()) {
         let slow = judge(&case.graph.graph(), &case.machine, &case.plan.plan());

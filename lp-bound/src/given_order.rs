@@ -13,7 +13,7 @@ use planner_core::{Graph, Machine, OpId};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Count pages, not bytes. The bound is higher and holds only for plans that keep large
-    /// tensors and workspaces on pages; without, it holds for every plan.
+    /// inputs, temporaries and workspaces on pages; without, it holds for every plan.
     pub pages: Option<Pages>,
 }
 
@@ -27,10 +27,10 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// As the planners here divide memory: chunks for all that takes at least half of one.
+    /// As the planners here divide memory: what is smaller than a chunk may lie in the arena.
     #[must_use]
     pub const fn of(machine: &Machine) -> Self {
-        Self { page_bytes: machine.chunk_bytes, least_bytes: machine.chunk_bytes.div_ceil(2) }
+        Self { page_bytes: machine.chunk_bytes, least_bytes: machine.chunk_bytes }
     }
 }
 

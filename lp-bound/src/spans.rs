@@ -82,6 +82,8 @@ impl Spans {
     fn add(&mut self, graph: &Graph<'_>, tensor: TensorId, touches: &[Touch], options: Options) {
         let Some(&first) = touches.first() else { return };
         let data = graph.tensor(tensor);
+        // A state that stays for good may lie beside the pages.
+        let options = if data.kind == Kind::State { Options::default() } else { options };
         for share in shares(data.bytes, options) {
             if share.memory_bytes == 0 {
                 continue;

@@ -3,6 +3,7 @@
 
 use crate::graph::{Graph, Kind, TensorId};
 use crate::machine::Machine;
+use crate::packing::{self, Item};
 use crate::plan::{ArenaPlacement, PlanError};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
@@ -12,9 +13,8 @@ pub struct Lifetimes<'a> {
     first: &'a mut [u32],
     last: &'a mut [u32],
     last_read: &'a mut [u32],
-    /// The touched tensors in the order of their first touch, and of their last.
+    /// The touched tensors in the order of their first touch.
     by_first: &'a [u32],
-    by_last: &'a [u32],
 }
 
 const NEVER: u32 = u32::MAX;
@@ -23,7 +23,7 @@ impl<'a> Lifetimes<'a> {
     /// Words of scratch that [`Lifetimes::new`] asks for.
     #[must_use]
     pub const fn scratch_words(limits: &Limits) -> usize {
-        5 * words::<u32>(limits.tensors)
+        4 * words::<u32>(limits.tensors)
     }
 
     /// Finds the first and last touch of every tensor. O(operands).
@@ -36,7 +36,6 @@ impl<'a> Lifetimes<'a> {
         let last = scratch.take(tensors, NEVER)?;
         let last_read = scratch.take(tensors, NEVER)?;
         let by_first = scratch.take(tensors, 0u32)?;
-        let by_last = scratch.take(tensors, 0u32)?;
         let mut touched = 0;
         for op in graph.op_ids() {
             for &tensor in graph.operands_of(op) {
@@ -45,23 +44,13 @@ impl<'a> Lifetimes<'a> {
                     by_first[touched] = tensor.0;
                     touched += 1;
                 }
+                last[tensor.index()] = op.0;
             }
             for &tensor in graph.reads(op) {
                 last_read[tensor.index()] = op.0;
             }
         }
-        let mut left = touched;
-        for op in graph.op_ids().rev() {
-            for &tensor in graph.operands_of(op) {
-                if last[tensor.index()] == NEVER {
-                    last[tensor.index()] = op.0;
-                    left -= 1;
-                    by_last[left] = tensor.0;
-                }
-            }
-        }
-        let (by_first, by_last) = (&by_first[..touched], &by_last[..touched]);
-        Ok(Self { first, last, last_read, by_first, by_last })
+        Ok(Self { first, last, last_read, by_first: &by_first[..touched] })
     }
 
     /// The first and the last op that touch a tensor, if any does.
@@ -94,15 +83,22 @@ pub fn admits(
         && (data.kind != Kind::Input || lifetimes.last_read(tensor) == Some(last))
 }
 
+/// What a tensor takes of the arena: offsets are multiples of 256, or of a chunk where that is
+/// smaller.
+pub(crate) fn size_bytes(graph: &Graph<'_>, machine: &Machine, tensor: TensorId) -> u64 {
+    let bytes = graph.tensor(tensor).bytes;
+    bytes.checked_next_multiple_of(machine.chunk_bytes.clamp(1, 256)).unwrap_or(u64::MAX)
+}
+
 /// Words of scratch that [`pack`] asks for.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
-    words::<u32>(limits.tensors) + 2 * words::<u64>(limits.tensors + 1)
+    words::<u64>(limits.tensors) + packing::scratch_words(limits.tensors)
 }
 
-/// Places every admitted tensor: states and inputs side by side, then temporaries by first
-/// fit in the order of their first touch. Returns how many were placed, and the arena's
-/// bytes. O(operands + tensors × gaps).
+/// Places every admitted tensor: states and inputs side by side, then temporaries packed by
+/// lifetime, with [effort](packing::default_steps) only where that may save a chunk. Returns
+/// how many were placed, and the arena's bytes. O(operands), and packing.
 ///
 /// # Errors
 /// Scratch or output that is too small.
@@ -115,39 +111,38 @@ pub fn pack(
     scratch: &mut Scratch<'_>,
 ) -> Result<(usize, u64), PlanError> {
     let mut scratch = scratch.reborrow();
-    let alignment_bytes = machine.chunk_bytes.clamp(1, 256);
-    let size_bytes = |tensor| graph.tensor(tensor).bytes.next_multiple_of(alignment_bytes);
-    let is_temporary = |tensor| graph.tensor(tensor).kind == Kind::Temporary;
-    let admitted = |&&id: &&u32| admits(graph, lifetimes, below_bytes, TensorId(id));
+    let admitted = lifetimes
+        .by_first
+        .iter()
+        .map(|&id| TensorId(id))
+        .filter(|&tensor| admits(graph, lifetimes, below_bytes, tensor));
+    let of_kind = |is_temporary| {
+        let kind = move |tensor: &TensorId| graph.tensor(*tensor).kind;
+        admitted.clone().filter(move |tensor| (kind(tensor) == Kind::Temporary) == is_temporary)
+    };
     let mut placed = Placed { out, len: 0 };
-    let mut end_bytes = 0u64;
-    for tensor in lifetimes.by_first.iter().filter(admitted).map(|&id| TensorId(id)) {
-        if !is_temporary(tensor) {
-            placed.push(tensor, end_bytes)?;
-            // Admitted tensors are small: all of them stay far below 2^64.
-            end_bytes = end_bytes.saturating_add(size_bytes(tensor));
-        }
+    let mut own_bytes = 0u64;
+    for tensor in of_kind(false) {
+        placed.push(tensor, own_bytes)?;
+        // Admitted tensors are small: all of them stay far below 2^64.
+        own_bytes = own_bytes.saturating_add(size_bytes(graph, machine, tensor));
     }
-    let place = scratch.take(graph.tensors().len(), 0u32)?;
-    let mut gaps = Gaps::new(end_bytes, lifetimes.by_first.len() + 1, &mut scratch)?;
-    let mut dying = lifetimes.by_last.iter().filter(admitted).map(|&id| TensorId(id)).peekable();
-    for tensor in lifetimes.by_first.iter().filter(admitted).map(|&id| TensorId(id)) {
-        if !is_temporary(tensor) {
-            continue;
-        }
-        let now = lifetimes.first[tensor.index()];
-        while let Some(dead) = dying.next_if(|dead| lifetimes.last[dead.index()] < now) {
-            if is_temporary(dead) {
-                let at = placed.out[place[dead.index()] as usize].offset_bytes;
-                gaps.give(at, size_bytes(dead));
-            }
-        }
-        let offset_bytes = gaps.take(size_bytes(tensor));
-        end_bytes = end_bytes.max(offset_bytes.saturating_add(size_bytes(tensor)));
-        place[tensor.index()] = placed.len as u32;
-        placed.push(tensor, offset_bytes)?;
+    let items = of_kind(true).map(|tensor| Item {
+        first: lifetimes.first[tensor.index()],
+        last: lifetimes.last[tensor.index()],
+        bytes: size_bytes(graph, machine, tensor),
+    });
+    let offsets = scratch.take(items.clone().count(), 0u64)?;
+    let mut packing = packing::pack(items.clone(), 0, offsets, &mut scratch)?;
+    let chunks = |bytes: u64| own_bytes.saturating_add(bytes).div_ceil(machine.chunk_bytes.max(1));
+    if chunks(packing.height_bytes) > chunks(packing.load_bytes) {
+        let steps = packing::default_steps(offsets.len());
+        packing = packing::pack(items, steps, offsets, &mut scratch)?;
     }
-    Ok((placed.len, end_bytes))
+    for (tensor, &offset_bytes) in of_kind(true).zip(&*offsets) {
+        placed.push(tensor, own_bytes.saturating_add(offset_bytes))?;
+    }
+    Ok((placed.len, own_bytes.saturating_add(packing.height_bytes)))
 }
 
 /// The output so far.
@@ -165,60 +160,5 @@ impl Placed<'_> {
         *self.out.get_mut(self.len).ok_or(too_small)? = ArenaPlacement { tensor, offset_bytes };
         self.len += 1;
         Ok(())
-    }
-}
-
-/// The free ranges of the arena, by offset; the last one is endless.
-struct Gaps<'a> {
-    start: &'a mut [u64],
-    end: &'a mut [u64],
-    len: usize,
-}
-
-impl<'a> Gaps<'a> {
-    fn new(from_bytes: u64, most: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
-        let start = scratch.take(most, from_bytes)?;
-        let end = scratch.take(most, u64::MAX)?;
-        Ok(Self { start, end, len: 1 })
-    }
-
-    /// The lowest offset at which `bytes` are free; they no longer are.
-    fn take(&mut self, bytes: u64) -> u64 {
-        let fits = |at: &usize| self.end[*at] - self.start[*at] >= bytes;
-        let at = (0..self.len).find(fits).unwrap_or(self.len - 1);
-        let offset_bytes = self.start[at];
-        self.start[at] = offset_bytes.saturating_add(bytes);
-        if self.start[at] == self.end[at] && at + 1 < self.len {
-            self.remove(at);
-        }
-        offset_bytes
-    }
-
-    /// Makes a range free again.
-    fn give(&mut self, start: u64, bytes: u64) {
-        let end = start.saturating_add(bytes);
-        let at = self.start[..self.len].partition_point(|&other| other < start);
-        let joins_before = at > 0 && self.end[at - 1] == start;
-        let joins_after = at < self.len && self.start[at] == end;
-        match (joins_before, joins_after) {
-            (true, true) => {
-                self.end[at - 1] = self.end[at];
-                self.remove(at);
-            }
-            (true, false) => self.end[at - 1] = end,
-            (false, true) => self.start[at] = start,
-            (false, false) => {
-                self.start.copy_within(at..self.len, at + 1);
-                self.end.copy_within(at..self.len, at + 1);
-                (self.start[at], self.end[at]) = (start, end);
-                self.len += 1;
-            }
-        }
-    }
-
-    fn remove(&mut self, at: usize) {
-        self.start.copy_within(at + 1..self.len, at);
-        self.end.copy_within(at + 1..self.len, at);
-        self.len -= 1;
     }
 }

@@ -6,24 +6,6 @@ use crate::plan::{Part, Place, Plan, PlanError, Step};
 use crate::residency::Residency;
 use crate::scratch::{Limits, Scratch, words};
 
-/// Internal fragmentation of one allocation: what `requested_bytes` waste when they are
-/// mapped in whole objects. Always less than one object (Hayakawa & Narihira, section 4,
-/// equation 1).
-#[must_use]
-pub const fn internal_waste_bytes(requested_bytes: u64, object_bytes: u64) -> u64 {
-    match requested_bytes.checked_rem(object_bytes) {
-        None | Some(0) => 0,
-        Some(filled) => object_bytes - filled,
-    }
-}
-
-/// The bound on the waste of `allocations` that live at the same time (section 4,
-/// equation 2): strictly less than this, where there are any.
-#[must_use]
-pub const fn internal_waste_bound_bytes(allocations: u64, object_bytes: u64) -> u64 {
-    allocations.saturating_mul(object_bytes)
-}
-
 /// Device memory of a plan, in list order, and what it moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
@@ -36,6 +18,11 @@ pub struct Footprint {
     pub requested_bytes: u64,
     /// Tensors (or workspaces) that hold objects there, at least in part.
     pub allocations: u64,
+    /// Internal fragmentation: bytes of objects that are held and not filled, at most after
+    /// any step.
+    pub most_internal_waste_bytes: u64,
+    /// The mean over all steps.
+    pub mean_internal_waste_bytes: u64,
     /// Bytes copied to the device in one iteration.
     pub h2d_bytes: u64,
     /// Bytes copied to the host in one iteration.
@@ -86,6 +73,9 @@ pub fn measure(
         walk.look(at);
         walk.end_step(at, step);
     }
+    let mean_bytes = walk.wasted_bytes.checked_div(plan.steps.len() as u128).unwrap_or(0);
+    // A mean of 64-bit numbers.
+    walk.footprint.mean_internal_waste_bytes = mean_bytes as u64;
     Ok(walk.footprint)
 }
 
@@ -105,7 +95,11 @@ struct Walk<'w, 'a> {
     /// Pieces that are resident, by tensor.
     resident_pieces: &'a mut [u32],
     requested_bytes: u64,
+    /// Of these, in the arena.
+    arena_requested_bytes: u64,
     allocations: u64,
+    /// Internal waste, summed up over the steps so far.
+    wasted_bytes: u128,
     footprint: Footprint,
 }
 
@@ -127,7 +121,9 @@ impl<'w, 'a> Walk<'w, 'a> {
             held: scratch.take(plan.pools.len(), 0u64)?,
             resident_pieces: scratch.take(graph.tensors().len(), 0u32)?,
             requested_bytes: 0,
+            arena_requested_bytes: 0,
             allocations: 0,
+            wasted_bytes: 0,
             footprint: Footprint::default(),
         };
         walk.find_last_uses();
@@ -170,6 +166,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         if *flags & LIVE == 0 {
             *flags |= LIVE;
             self.requested_bytes += self.graph.tensor(tensor).bytes;
+            self.arena_requested_bytes += self.graph.tensor(tensor).bytes;
         }
     }
 
@@ -261,6 +258,11 @@ impl<'w, 'a> Walk<'w, 'a> {
         let objects_bytes = pools.fold(0u64, |sum, (&held, pool)| {
             sum.saturating_add(held.saturating_mul(pool.object_bytes))
         });
+        let filled_bytes = self.requested_bytes - self.arena_requested_bytes;
+        let waste_bytes = objects_bytes.saturating_sub(filled_bytes);
+        let most_bytes = &mut self.footprint.most_internal_waste_bytes;
+        *most_bytes = waste_bytes.max(*most_bytes);
+        self.wasted_bytes += u128::from(waste_bytes);
         let bytes = self.plan.arena_bytes.saturating_add(objects_bytes);
         if at == 0 || bytes > self.footprint.peak_bytes {
             self.footprint.peak_bytes = bytes;
@@ -286,6 +288,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             if dies {
                 self.flags[tensor.index()] &= !LIVE;
                 self.requested_bytes -= self.graph.tensor(tensor).bytes;
+                self.arena_requested_bytes -= self.graph.tensor(tensor).bytes;
             }
         }
     }

@@ -82,6 +82,7 @@ pub mod footprint;
 pub mod graph;
 pub mod lower;
 pub mod machine;
+pub mod packing;
 pub mod pieces;
 pub mod placement;
 pub mod plan;

@@ -5,7 +5,7 @@ use super::order::Order;
 use super::{LAPS, Violation};
 use planner_core::plan::Place;
 use planner_core::{Kind, OpId, Part, Step, TensorId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// One step of one iteration, with what it means for memory.
@@ -23,6 +23,8 @@ pub(super) struct Deed {
     pub(super) held_bytes: u128,
     /// What is really filled of them.
     pub(super) requested_bytes: u64,
+    /// Tensors and workspaces of which objects are held.
+    pub(super) allocations: usize,
 }
 
 /// One allocation.
@@ -192,6 +194,7 @@ impl<'a> Walk<'a> {
             taken,
             held_bytes: self.held_bytes() + self.workspace_held_bytes(action),
             requested_bytes: self.requested_bytes() + workspace_bytes,
+            allocations: self.tensors_held() + usize::from(workspace_bytes > 0),
         })
     }
 
@@ -201,6 +204,11 @@ impl<'a> Walk<'a> {
 
     fn requested_bytes(&self) -> u64 {
         self.device.keys().map(|&(tensor, object)| self.layout.filled_bytes(tensor, object)).sum()
+    }
+
+    fn tensors_held(&self) -> usize {
+        let tensors = self.device.keys().map(|&(tensor, _)| tensor);
+        tensors.filter(|&tensor| !self.layout.in_arena(tensor)).collect::<BTreeSet<_>>().len()
     }
 
     fn workspace_held_bytes(&self, action: Step) -> u128 {

@@ -17,6 +17,7 @@ use crate::plan::{ArenaPlacement, Pool, Prediction, Resident, Step};
 use crate::schedule::Scheduled;
 use crate::scratch::{Limits, OutOfScratch, Scratch};
 use crate::timeline::predict_pieces;
+use core::iter;
 
 /// What all lists of one request stand on.
 #[derive(Clone, Copy)]
@@ -34,6 +35,28 @@ pub(super) struct Candidate {
     pub(super) predicted: Prediction,
 }
 
+impl Candidate {
+    /// What makes one list better than another.
+    fn cost(&self) -> (u64, u64) {
+        let Prediction { period_ns, h2d_bytes, d2h_bytes, .. } = self.predicted;
+        (period_ns, h2d_bytes.saturating_add(d2h_bytes))
+    }
+
+    /// Whether no list can be better.
+    fn is_ideal(&self) -> bool {
+        self.predicted.period_ns == self.predicted.compute_ns
+    }
+}
+
+/// Lists to choose from.
+struct Lists<R> {
+    recipes: R,
+    /// How many more are chosen anew by what the one before shows.
+    rounds: usize,
+    /// A list that the best has to be no worse than.
+    to_beat: Option<Candidate>,
+}
+
 /// What paced lists are made of, and what one teaches the next.
 #[derive(Debug)]
 pub(super) struct Search<'s> {
@@ -46,7 +69,7 @@ impl<'s> Search<'s> {
         Gaps::scratch_words(limits) + Pressures::scratch_words(limits)
     }
 
-    fn new(graph: &Graph<'_>, scratch: &mut Scratch<'s>) -> Result<Self, OutOfScratch> {
+    pub(super) fn new(graph: &Graph<'_>, scratch: &mut Scratch<'s>) -> Result<Self, OutOfScratch> {
         let gaps = Gaps::new(graph, scratch)?;
         Ok(Self { gaps, pressures: Pressures::new(graph.ops().len(), scratch)? })
     }
@@ -105,43 +128,60 @@ impl<'d, 'r> Desk<'d, 'r> {
         &mut self,
         strategy: Strategy,
         ground: &Ground<'_>,
+        search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
-        let cost = |candidate: &Candidate| {
-            let Prediction { period_ns, h2d_bytes, d2h_bytes, .. } = candidate.predicted;
-            (period_ns, h2d_bytes.saturating_add(d2h_bytes))
-        };
-        let mut scratch = scratch.reborrow();
-        let ops = self.request.graph.ops().len();
-        let mut search = match strategy {
-            Strategy::Auto(_) => Some(Search::new(self.request.graph, &mut scratch)?),
-            _ => None,
-        };
+        let (rounds, _) = strategy.rounds(self.request.graph.ops().len());
+        let lists = Lists { recipes: strategy.recipes(self.request), rounds, to_beat: None };
+        self.best_of(lists, strategy.takes_first(), ground, search, scratch)
+    }
+
+    /// A list that is no worse than another on ground that has changed since, written; none
+    /// where none is found.
+    pub(super) fn better(
+        &mut self,
+        strategy: Strategy,
+        than: Candidate,
+        ground: &Ground<'_>,
+        search: &mut Option<Search<'_>>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Candidate>, PlanningError> {
+        let (_, rounds) = strategy.rounds(self.request.graph.ops().len());
+        let rounds = if than.is_ideal() { 0 } else { rounds };
+        let lists = Lists { recipes: iter::once(than.recipe), rounds, to_beat: Some(than) };
+        search.iter_mut().for_each(|search| search.pressures.recall());
+        self.best_of(lists, false, ground, search, scratch)
+    }
+
+    fn best_of(
+        &mut self,
+        mut lists: Lists<impl Iterator<Item = Recipe>>,
+        takes_first: bool,
+        ground: &Ground<'_>,
+        search: &mut Option<Search<'_>>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Candidate>, PlanningError> {
         let mut best: Option<Candidate> = None;
         let mut written_last = false;
-        let done = |best: &Option<Candidate>| {
-            best.is_some_and(|best| {
-                strategy.takes_first() || best.predicted.period_ns == best.predicted.compute_ns
-            })
-        };
-        let mut recipes = strategy.recipes(self.request);
-        let mut rounds = 0..strategy.rounds(ops);
-        while !done(&best) {
-            let recipe = match (recipes.next(), best) {
+        while !best.is_some_and(|best| takes_first || best.is_ideal()) {
+            let recipe = match (lists.recipes.next(), best.or(lists.to_beat)) {
                 (Some(recipe), _) => recipe,
-                // The best list so far shows where transfers hurt.
+                // The list before shows where transfers hurt.
                 (None, Some(Candidate { recipe: Recipe::Paced { spare_permille, .. }, .. }))
-                    if rounds.next().is_some() =>
+                    if lists.rounds > 0 =>
                 {
+                    lists.rounds -= 1;
                     search.iter_mut().for_each(|search| search.pressures.turn());
-                    let pace = PACES[rounds.len() % PACES.len()];
+                    let pace = PACES[lists.rounds % PACES.len()];
                     Recipe::Paced { spare_permille, weight: Weight::Density, pace }
                 }
                 _ => break,
             };
-            let candidate = self.try_out(recipe, ground, &mut search, &mut scratch)?;
-            let is_better = |candidate: &Candidate| {
-                best.as_ref().is_none_or(|best| cost(candidate) < cost(best))
+            let candidate = self.try_out(recipe, ground, search, scratch)?;
+            let is_better = |candidate: &Candidate| match (best, lists.to_beat) {
+                (Some(best), _) => candidate.cost() < best.cost(),
+                (None, Some(other)) => candidate.cost() <= other.cost(),
+                (None, None) => true,
             };
             let better = candidate.filter(is_better);
             written_last = better.is_some();
@@ -151,12 +191,21 @@ impl<'d, 'r> Desk<'d, 'r> {
             }
         }
         match best {
-            Some(best) if !written_last => {
-                search.iter_mut().for_each(|search| search.pressures.recall());
-                self.try_out(best.recipe, ground, &mut search, &mut scratch)
-            }
+            Some(best) if !written_last => self.again(best, ground, search, scratch),
             best => Ok(best),
         }
+    }
+
+    /// The best list so far, written once more.
+    pub(super) fn again(
+        &mut self,
+        best: Candidate,
+        ground: &Ground<'_>,
+        search: &mut Option<Search<'_>>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Candidate>, PlanningError> {
+        search.iter_mut().for_each(|search| search.pressures.recall());
+        self.try_out(best.recipe, ground, search, scratch)
     }
 
     /// Writes a list and judges it; none where it does not fit the budget, the

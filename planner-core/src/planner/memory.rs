@@ -1,17 +1,11 @@
 //! How a plan's memory is divided: an arena for small tensors, and one pool of chunks.
 
+use super::threshold::{self, Threshold, choose, thresholds};
 use super::{LeastMemory, Need, PlanningError, Request};
-use crate::arena::{self, Lifetimes, admits};
+use crate::arena::{self, Lifetimes, admits, size_bytes};
 use crate::graph::{Kind, OpId, TensorId};
 use crate::plan::{ArenaPlacement, Plan, Pool, Prediction, Resident, Step};
-use crate::scratch::{Limits, Scratch, words};
-
-/// Sizes below which tensors go to the arena, as fractions of a chunk. Smaller arenas
-/// leave more to the pool where the budget is tight.
-const ARENA_FRACTIONS: [u64; 5] = [2, 8, 32, 128, u64::MAX];
-
-/// An arena of at most this fraction of the budget is taken without trying others.
-const GENEROUS: u64 = 16;
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
 /// The memory of a plan.
 #[derive(Debug)]
@@ -26,62 +20,27 @@ pub(super) struct Memory<'m> {
 }
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    words::<u64>(limits.tensors)
+    // Twice: once more where states settle.
+    2 * words::<u64>(limits.tensors)
         + Lifetimes::scratch_words(limits)
         + arena::scratch_words(limits)
-        + words::<u32>(limits.tensors)
-        + words::<u64>(limits.ops + 1)
+        + threshold::scratch_words(limits)
 }
 
-/// One way to divide the memory, and what that costs at least.
+/// A packed arena, and what is needed with it.
 #[derive(Clone, Copy, Debug)]
 struct Division {
-    below_bytes: u64,
+    threshold: Threshold,
     placed: usize,
     arena_bytes: u64,
     needed_bytes: u64,
-    op: OpId,
 }
 
-/// Tries all arenas, in turn, until one is `good`; returns the one that needs least.
 fn divide(
     request: &Request<'_>,
     need: Need,
     lifetimes: &Lifetimes<'_>,
-    arena: &mut [ArenaPlacement],
-    scratch: &mut Scratch<'_>,
-    good: impl Fn(&Division) -> bool,
-) -> Result<Division, PlanningError> {
-    let mut least: Option<Division> = None;
-    for fraction in ARENA_FRACTIONS {
-        let below_bytes = request.machine.chunk_bytes / fraction;
-        let mut division = pack(request, lifetimes, below_bytes, arena, scratch)?;
-        let largest = largest_need(request, need, lifetimes, below_bytes, scratch)?;
-        let (objects, op) = largest;
-        division.op = op;
-        division.needed_bytes = request
-            .machine
-            .round_up_to_chunks(division.arena_bytes)
-            .zip(objects.checked_mul(request.machine.chunk_bytes))
-            .and_then(|(arena, pool)| arena.checked_add(pool))
-            .unwrap_or(u64::MAX);
-        if good(&division) {
-            return Ok(division);
-        }
-        if least.is_none_or(|least| division.needed_bytes < least.needed_bytes) {
-            least = Some(division);
-        }
-        if below_bytes == 0 {
-            break;
-        }
-    }
-    least.ok_or(PlanningError::OutputFull)
-}
-
-fn pack(
-    request: &Request<'_>,
-    lifetimes: &Lifetimes<'_>,
-    below_bytes: u64,
+    threshold: Threshold,
     arena: &mut [ArenaPlacement],
     scratch: &mut Scratch<'_>,
 ) -> Result<Division, PlanningError> {
@@ -89,79 +48,47 @@ fn pack(
     if arena.len() < graph.tensors().len() {
         return Err(PlanningError::OutputFull);
     }
-    let mut scratch = scratch.reborrow();
+    let below_bytes = threshold.below_bytes;
     let (placed, arena_bytes) =
-        arena::pack(graph, machine, lifetimes, below_bytes, arena, &mut scratch)?;
-    Ok(Division { below_bytes, placed, arena_bytes, needed_bytes: 0, op: OpId(0) })
+        arena::pack(graph, machine, lifetimes, below_bytes, arena, scratch)?;
+    let needed_bytes = objects_of(request, arena_bytes)
+        .checked_add(threshold.pool(need).0)
+        .and_then(|chunks| chunks.checked_mul(machine.chunk_bytes))
+        .unwrap_or(u64::MAX);
+    Ok(Division { threshold, placed, arena_bytes, needed_bytes })
+}
+
+/// The division that needs least; its tensors are left in the arena.
+fn least(
+    request: &Request<'_>,
+    need: Need,
+    lifetimes: &Lifetimes<'_>,
+    thresholds: &[Threshold],
+    arena: &mut [ArenaPlacement],
+    scratch: &mut Scratch<'_>,
+) -> Result<Division, PlanningError> {
+    let mut least: Option<Division> = None;
+    let mut last_bytes = None;
+    for &threshold in thresholds {
+        let at_least_bytes = threshold.least(need).saturating_mul(request.machine.chunk_bytes);
+        if least.is_none_or(|least| at_least_bytes < least.needed_bytes) {
+            let division = divide(request, need, lifetimes, threshold, arena, scratch)?;
+            last_bytes = Some(threshold.below_bytes);
+            if least.is_none_or(|least| division.needed_bytes < least.needed_bytes) {
+                least = Some(division);
+            }
+        }
+    }
+    let least = least.ok_or(PlanningError::OutputFull)?;
+    if last_bytes != Some(least.threshold.below_bytes) {
+        // A later try has overwritten the arena.
+        divide(request, need, lifetimes, least.threshold, arena, scratch)?;
+    }
+    Ok(least)
 }
 
 fn objects_of(request: &Request<'_>, bytes: u64) -> u64 {
     bytes.div_ceil(request.machine.chunk_bytes)
-}
-
-/// The most chunks that must be on the device at once, and the op at which.
-fn largest_need(
-    request: &Request<'_>,
-    need: Need,
-    lifetimes: &Lifetimes<'_>,
-    below_bytes: u64,
-    scratch: &mut Scratch<'_>,
-) -> Result<(u64, OpId), PlanningError> {
-    let graph = request.graph;
-    let objects = |tensor: TensorId| match admits(graph, lifetimes, below_bytes, tensor) {
-        true => 0,
-        false => objects_of(request, graph.tensor(tensor).bytes),
-    };
-    let workspace = |op: OpId| objects_of(request, graph.op(op).workspace_bytes);
-    let mut scratch = scratch.reborrow();
-    let mut most = (0u64, OpId(0));
-    let mut look = |objects: u64, op: OpId| {
-        if objects > most.0 {
-            most = (objects, op);
-        }
-    };
-    match need {
-        Need::LargestOp => {
-            let read_by = scratch.take(graph.tensors().len(), u32::MAX)?;
-            for op in graph.op_ids() {
-                let mut sum = workspace(op);
-                for &tensor in graph.reads(op) {
-                    read_by[tensor.index()] = op.0;
-                    sum = sum.saturating_add(objects(tensor));
-                }
-                let only_written =
-                    graph.writes(op).iter().filter(|tensor| read_by[tensor.index()] != op.0);
-                look(only_written.fold(sum, |sum, &t| sum.saturating_add(objects(t))), op);
-            }
-        }
-        Need::Layer | Need::Everything => {
-            let stays = |kind: Kind| kind == Kind::State && need == Need::Everything;
-            let own = |op: OpId| {
-                let states = graph.touches(op).filter(|tensor| {
-                    graph.tensor(*tensor).kind == Kind::State && need == Need::Layer
-                });
-                states.fold(workspace(op), |sum, tensor| sum.saturating_add(objects(tensor)))
-            };
-            let change = scratch.take(graph.ops().len() + 1, 0u64)?;
-            let mut live = 0u64;
-            for tensor in graph.tensor_ids() {
-                let Some((first, last)) = lifetimes.touches(tensor) else { continue };
-                if stays(graph.tensor(tensor).kind) {
-                    live = live.saturating_add(objects(tensor));
-                } else if graph.tensor(tensor).kind != Kind::State {
-                    let objects = objects(tensor);
-                    change[first as usize] = change[first as usize].wrapping_add(objects);
-                    let after = &mut change[last as usize + 1];
-                    *after = after.wrapping_sub(objects);
-                }
-            }
-            for (op, &change) in graph.op_ids().zip(&*change) {
-                live = live.wrapping_add(change);
-                look(live.saturating_add(own(op)), op);
-            }
-        }
-    }
-    Ok(most)
 }
 
 /// The smallest budget that any of the arenas allows; its tensors are left in the arena.
@@ -172,16 +99,16 @@ pub(super) fn smallest(
     scratch: &mut Scratch<'_>,
 ) -> Result<LeastMemory, PlanningError> {
     let lifetimes = Lifetimes::new(request.graph, scratch)?;
-    let least = divide(request, need, &lifetimes, arena, scratch, |_| false)?;
-    // Later tries have overwritten the arena.
-    pack(request, &lifetimes, least.below_bytes, arena, scratch)?;
-    let Division { needed_bytes: bytes, op, arena_bytes, placed, .. } = least;
+    let thresholds = thresholds(request, &lifetimes, scratch)?;
+    let least = least(request, need, &lifetimes, &thresholds, arena, scratch)?;
+    let Division { threshold, placed, arena_bytes, needed_bytes: bytes } = least;
+    let (_, op) = threshold.pool(need);
     Ok(LeastMemory { bytes, op, arena_bytes, placed })
 }
 
 impl<'m> Memory<'m> {
-    /// Divides the budget: the largest arena that leaves enough, else the one that leaves
-    /// most.
+    /// Divides the budget by the [threshold that saves most](choose), or where its arena is
+    /// packed too loosely, by the one that needs least.
     pub(super) fn new(
         request: &Request<'_>,
         need: Need,
@@ -192,18 +119,20 @@ impl<'m> Memory<'m> {
         let objects = scratch.take(graph.tensors().len(), 0u64)?;
         let mut scratch = scratch.reborrow();
         let lifetimes = Lifetimes::new(graph, &mut scratch)?;
-        let generous = |division: &Division| {
-            division.needed_bytes <= budget_bytes && division.arena_bytes <= budget_bytes / GENEROUS
-        };
-        let mut division = divide(request, need, &lifetimes, arena, &mut scratch, generous)?;
+        let thresholds = thresholds(request, &lifetimes, &mut scratch)?;
+        let threshold = choose(&thresholds, need, budget_bytes / machine.chunk_bytes);
+        let mut division = divide(request, need, &lifetimes, threshold, arena, &mut scratch)?;
         if division.needed_bytes > budget_bytes {
-            let Division { needed_bytes: min_feasible_bytes, op, .. } = division;
+            division = least(request, need, &lifetimes, &thresholds, arena, &mut scratch)?;
+        }
+        if division.needed_bytes > budget_bytes {
+            let (_, op) = division.threshold.pool(need);
+            let min_feasible_bytes = division.needed_bytes;
             return Err(PlanningError::Infeasible { min_feasible_bytes, op });
         }
-        // Later tries have overwritten the arena.
-        division = pack(request, &lifetimes, division.below_bytes, arena, &mut scratch)?;
+        let below_bytes = division.threshold.below_bytes;
         for tensor in graph.tensor_ids() {
-            if !admits(graph, &lifetimes, division.below_bytes, tensor) {
+            if !admits(graph, &lifetimes, below_bytes, tensor) {
                 objects[tensor.index()] = objects_of(request, graph.tensor(tensor).bytes);
             }
         }
@@ -214,6 +143,50 @@ impl<'m> Memory<'m> {
             objects,
             pool_objects: (budget_bytes / machine.chunk_bytes).saturating_sub(arena_chunks),
         })
+    }
+
+    /// The memory in which states that a list never moves lie in the arena too, where they
+    /// take their bytes and not whole chunks; none where that saves no chunk. They follow what
+    /// lies there already. O(steps + tensors).
+    pub(super) fn settle<'s>(
+        &self,
+        request: &Request<'_>,
+        (steps, resident): (&[Step], &[Resident]),
+        arena: &mut [ArenaPlacement],
+        scratch: &mut Scratch<'s>,
+    ) -> Result<Option<Memory<'s>>, OutOfScratch> {
+        let Request { graph, machine, .. } = *request;
+        let objects = scratch.take(self.objects.len(), 0u64)?;
+        objects.copy_from_slice(self.objects);
+        let mut scratch = scratch.reborrow();
+        let staying = scratch.take(self.objects.len(), 0u64)?;
+        for &Resident { part, .. } in resident {
+            // Of a list of our own, whose parts do not overlap.
+            staying[part.tensor.index()] += part.count.min(self.objects(part.tensor));
+        }
+        for step in steps {
+            if let Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) = step {
+                staying[part.tensor.index()] = 0;
+            }
+        }
+        let (mut arena_bytes, mut placed) = (self.arena_bytes, self.placed);
+        let mut chunks = 0u64;
+        for tensor in graph.tensor_ids() {
+            let its_chunks = objects[tensor.index()];
+            let is_state = graph.tensor(tensor).kind == Kind::State;
+            if !is_state || its_chunks == 0 || staying[tensor.index()] != its_chunks {
+                continue;
+            }
+            let Some(slot) = arena.get_mut(placed) else { return Ok(None) };
+            *slot = ArenaPlacement { tensor, offset_bytes: arena_bytes };
+            arena_bytes = arena_bytes.saturating_add(size_bytes(graph, machine, tensor));
+            (placed, chunks) = (placed + 1, chunks.saturating_add(its_chunks));
+            objects[tensor.index()] = 0;
+        }
+        let more = objects_of(request, arena_bytes) - objects_of(request, self.arena_bytes);
+        let pool_objects = self.pool_objects.saturating_sub(more);
+        let memory = Memory { placed, arena_bytes, objects, pool_objects };
+        Ok((more < chunks).then_some(memory))
     }
 
     /// Chunks of a tensor; none in the arena.

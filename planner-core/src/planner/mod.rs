@@ -21,6 +21,7 @@ mod pressure;
 mod queue;
 mod recipe;
 mod residents;
+mod threshold;
 mod tree;
 mod uses;
 mod vdnn;
@@ -36,7 +37,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
 use crate::timeline;
 use builder::Builder;
 use core::{fmt, mem};
-use desk::{Desk, Ground, Search};
+use desk::{Candidate, Desk, Ground, Search};
 use gaps::Gaps;
 use memory::Memory;
 use order::{Arranged, Sheet};
@@ -448,8 +449,12 @@ fn plan_arranged<'o>(
     let mut desk = Desk::new(&request_in_order, steps, schedule, resident, pools);
     let memory = Memory::new(&request_in_order, Need::of(strategy), arena, &mut scratch)?;
     let uses = Uses::new(&arranged.graph, &mut scratch)?;
+    let mut search = match strategy {
+        Strategy::Auto(_) => Some(Search::new(&arranged.graph, &mut scratch)?),
+        _ => None,
+    };
     let ground = Ground { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
-    let Some(best) = desk.best(strategy, &ground, &mut scratch)? else {
+    let Some(best) = desk.best(strategy, &ground, &mut search, &mut scratch)? else {
         if desk.output_full {
             return Err(PlanningError::OutputFull);
         }
@@ -460,10 +465,41 @@ fn plan_arranged<'o>(
         let (min_feasible_bytes, op) = min_feasible(request, strategy, arena, &mut scratch)?;
         return Err(PlanningError::Infeasible { min_feasible_bytes, op });
     };
+    let (best, memory) = match strategy {
+        Strategy::Auto(_) if !strategy.takes_first() => {
+            let unsettled = (best, memory);
+            settle(&mut desk, strategy, unsettled, &uses, arena, &mut search, &mut scratch)?
+        }
+        _ => (best, memory),
+    };
     let Desk { steps, resident, pools, .. } = desk;
-    let (lengths, predicted) = (best.lengths, best.predicted);
+    let Candidate { lengths, predicted, .. } = best;
     arranged.name_as_given(&mut steps[..lengths.steps]);
     let lists = (&steps[..lengths.steps], &resident[..lengths.resident]);
     let plan = memory.plan(request, &arena[..memory.placed], lists, pools)?;
     Ok(Plan { predicted, ..plan })
+}
+
+/// A list and its memory once the states that stay for good lie in the arena; or the same
+/// again, written, where that is no better.
+fn settle<'m>(
+    desk: &mut Desk<'_, '_>,
+    strategy: Strategy,
+    (best, memory): (Candidate, Memory<'m>),
+    uses: &Uses<'_>,
+    arena: &mut [ArenaPlacement],
+    search: &mut Option<Search<'_>>,
+    scratch: &mut Scratch<'m>,
+) -> Result<(Candidate, Memory<'m>), PlanningError> {
+    let lists = (&desk.steps[..best.lengths.steps], &desk.resident[..best.lengths.resident]);
+    let Some(settled) = memory.settle(desk.request, lists, arena, scratch)? else {
+        return Ok((best, memory));
+    };
+    let ground = Ground { memory: &settled, uses, arena: &arena[..settled.placed] };
+    if let Some(better) = desk.better(strategy, best, &ground, search, scratch)? {
+        return Ok((better, settled));
+    }
+    let ground = Ground { memory: &memory, uses, arena: &arena[..memory.placed] };
+    let best = desk.again(best, &ground, search, scratch)?.unwrap_or(best);
+    Ok((best, memory))
 }

@@ -79,11 +79,15 @@ impl Strategy {
         matches!(self, Self::Auto(Auto { effort: Some(0), .. }))
     }
 
-    /// How many lists are chosen anew by what the best one shows, once all recipes are done.
-    pub(super) fn rounds(self, ops: usize) -> usize {
+    /// How many lists are chosen anew by what the best one shows, once all recipes are done;
+    /// and how many more once states have settled.
+    pub(super) fn rounds(self, ops: usize) -> (usize, usize) {
         match self {
-            Self::Auto(auto) => auto.lists(ops).saturating_sub(PACED.len()),
-            _ => 0,
+            Self::Auto(auto) => {
+                let rounds = auto.lists(ops).saturating_sub(PACED.len());
+                (rounds - rounds / 4, rounds / 4)
+            }
+            _ => (0, 0),
         }
     }
 

@@ -1,0 +1,99 @@
+//! Offsets by lifetime: items that are never alive together may lie on the same bytes.
+//!
+//! Finding the lowest packing is NP-hard (dynamic storage allocation; Garey & Johnson, SR2),
+//! so it is looked for in three ways, each only while the packing is higher than its load:
+//! first fit in the order of beginnings; the largest first; and a search. `docs/packing.md`
+//! tells how it works and what it reaches.
+
+mod by_size;
+mod first_fit;
+mod search;
+mod spans;
+mod stack;
+
+use crate::scratch::{OutOfScratch, Scratch, words};
+use spans::Spans;
+
+/// What takes bytes for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The first instant at which it is alive.
+    pub first: u32,
+    /// The last one. Where it is before the first, the life goes on to the last instant there
+    /// is, and from instant 0: time is a circle.
+    pub last: u32,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// How good a packing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packing {
+    /// Where the highest item ends.
+    pub height_bytes: u64,
+    /// The most bytes that are alive at once: no packing is lower.
+    pub load_bytes: u64,
+}
+
+/// More items than this are not searched, whatever the effort.
+const MOST_SEARCHED: usize = 4096;
+
+/// Words of scratch that [`pack`] asks for: at most 14 for each item, and 300.
+#[must_use]
+pub const fn scratch_words(items: usize) -> usize {
+    let first_fit = first_fit::scratch_words(items);
+    let by_size = words::<u64>(items) + by_size::scratch_words(items);
+    let searched = if items < MOST_SEARCHED { items } else { MOST_SEARCHED };
+    let search = search::scratch_words(searched);
+    Spans::scratch_words(items) + larger(first_fit, larger(by_size, search))
+}
+
+const fn larger(one: usize, other: usize) -> usize {
+    if one > other { one } else { other }
+}
+
+/// Steps that make a good packing of so many items in some tens of milliseconds at most.
+#[must_use]
+pub const fn default_steps(items: usize) -> u64 {
+    const MOST: u64 = 1 << 25;
+    let steps = (items as u64).saturating_mul(items as u64).saturating_mul(512);
+    if steps < MOST { steps } else { MOST }
+}
+
+/// Gives each item an offset such that no two that are alive together overlap, and keeps the
+/// height low. There is an offset for each item; items beyond that are left out.
+///
+/// A step is one look at an item in one stretch of time, about a nanosecond. With none it is
+/// first fit, O(n log n) and some more where memory is in thousands of pieces; more steps
+/// never make a higher packing. The same items are packed in the same way. Offsets are sums
+/// of sizes, so they are aligned as the sizes are; where the sizes' sum exceeds 64 bits they
+/// mean nothing.
+///
+/// # Errors
+/// Scratch that is too small.
+pub fn pack(
+    items: impl Iterator<Item = Item> + Clone,
+    most_steps: u64,
+    offsets: &mut [u64],
+    scratch: &mut Scratch<'_>,
+) -> Result<Packing, OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let spans = Spans::new(items, offsets.len(), &mut scratch)?;
+    let load_bytes = spans.most_load_bytes();
+    let mut height_bytes = first_fit::pack(&spans, offsets, &mut scratch)?;
+    let by_size_steps = by_size::most_steps(spans.len());
+    if height_bytes > load_bytes && by_size_steps <= most_steps {
+        let mut scratch = scratch.reborrow();
+        let by_size = scratch.take(spans.len(), 0)?;
+        let by_size_bytes = by_size::pack(&spans, by_size, &mut scratch)?;
+        if by_size_bytes < height_bytes {
+            offsets.copy_from_slice(by_size);
+            height_bytes = by_size_bytes;
+        }
+    }
+    let steps = most_steps.saturating_sub(by_size_steps);
+    if height_bytes > load_bytes && spans.len() <= MOST_SEARCHED {
+        height_bytes = search::improve(spans, height_bytes, steps, offsets, &mut scratch)?;
+    }
+    Ok(Packing { height_bytes, load_bytes })
+}

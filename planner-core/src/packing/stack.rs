@@ -1,0 +1,220 @@
+//! A packing under construction, from the bottom up, that can be taken back.
+
+use super::spans::Spans;
+use crate::scratch::{OutOfScratch, Scratch, words};
+
+/// Some items lie at their place, the others are open. Sizes and heights are in units of so
+/// many bytes that all heights stay below 2^31.
+pub(super) struct Stack<'a> {
+    pub(super) spans: Spans<'a>,
+    size: &'a mut [u32],
+    /// Where a placed item lies; the lowest place that an open one may still take.
+    floor: &'a mut [u32],
+    /// What the floor of an open item is at least, because it was postponed.
+    least: &'a mut [u32],
+    open: &'a mut [u32],
+    open_len: usize,
+    /// The top of what is placed in each section.
+    skyline: &'a mut [u32],
+    /// Open items that begin in each section.
+    begin: &'a mut [u32],
+    /// Open items that are alive both in a section and in the one before.
+    cross: &'a mut [u32],
+}
+
+impl<'a> Stack<'a> {
+    pub(super) const fn scratch_words(items: usize) -> usize {
+        7 * words::<u32>(items)
+    }
+
+    pub(super) fn new(
+        spans: Spans<'a>,
+        unit_bytes: u64,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let (items, sections) = (spans.len(), spans.sections());
+        let size = scratch.take(items, 0)?;
+        for (size, item) in size.iter_mut().zip(spans.ids()) {
+            *size = spans.bytes(item).div_ceil(unit_bytes) as u32;
+        }
+        Ok(Self {
+            spans,
+            size,
+            floor: scratch.take(items, 0)?,
+            least: scratch.take(items, 0)?,
+            open: scratch.take(items, 0)?,
+            open_len: 0,
+            skyline: scratch.take(sections, 0)?,
+            begin: scratch.take(sections, 0)?,
+            cross: scratch.take(sections, 0)?,
+        })
+    }
+
+    /// Takes everything back.
+    pub(super) fn clear(&mut self) {
+        self.floor.fill(0);
+        self.least.fill(0);
+        self.skyline.fill(0);
+        self.begin.fill(0);
+        self.cross.fill(0);
+        self.open_len = 0;
+        self.spans.ids().for_each(|item| self.reopen(item));
+    }
+
+    pub(super) fn open(&self) -> &[u32] {
+        &self.open[..self.open_len]
+    }
+
+    pub(super) fn size(&self, item: u32) -> u32 {
+        self.size[item as usize]
+    }
+
+    /// The offset of a placed item, and the lowest that an open one may still take.
+    pub(super) fn floor(&self, item: u32) -> u32 {
+        self.floor[item as usize]
+    }
+
+    pub(super) fn top(&self, item: u32) -> u32 {
+        self.floor(item) + self.size(item)
+    }
+
+    /// Whether two items can change places.
+    pub(super) fn alike(&self, one: u32, other: u32) -> bool {
+        self.spans.get(one) == self.spans.get(other) && self.size(one) == self.size(other)
+    }
+
+    fn reopen(&mut self, item: u32) {
+        self.open[self.open_len] = item;
+        self.open_len += 1;
+        self.count(item, 1);
+    }
+
+    fn count(&mut self, item: u32, by: u32) {
+        let [first, around] = self.spans.parts(self.spans.get(item));
+        self.begin[first.start] = self.begin[first.start].wrapping_add(by);
+        for part in [first.start + 1..first.end, around] {
+            for count in &mut self.cross[part] {
+                *count = count.wrapping_add(by);
+            }
+        }
+    }
+
+    /// Sorts the open items by floor; quick where few have moved.
+    pub(super) fn sort(&mut self) {
+        for end in 1..self.open_len {
+            let item = self.open[end];
+            let floor = self.floor(item);
+            let mut at = end;
+            while at > 0 && self.floor(self.open[at - 1]) > floor {
+                self.open[at] = self.open[at - 1];
+                at -= 1;
+            }
+            self.open[at] = item;
+        }
+    }
+
+    /// Of the ranges of sections that no open item crosses into or out of, the one with the
+    /// fewest items.
+    pub(super) fn smallest_part(&self) -> [u32; 2] {
+        let sections = self.cross.len();
+        if self.cross.first().is_some_and(|&count| count > 0) {
+            return [0, sections as u32];
+        }
+        let (mut fewest, mut part) = (u32::MAX, [0, 0]);
+        let mut from = 0;
+        while from < sections {
+            let inside = self.cross[from + 1..].iter().take_while(|&&count| count > 0).count();
+            let to = from + 1 + inside;
+            let items = self.begin[from..to].iter().sum();
+            if 0 < items && items < fewest {
+                (fewest, part) = (items, [from as u32, to as u32]);
+            }
+            from = to;
+        }
+        part
+    }
+
+    /// Places an open item at its floor.
+    pub(super) fn place(&mut self, item: u32) {
+        let at = self.open().iter().position(|&other| other == item).unwrap_or(0);
+        self.open.copy_within(at + 1..self.open_len, at);
+        self.open_len -= 1;
+        self.count(item, u32::MAX);
+        let (span, top) = (self.spans.get(item), self.top(item));
+        for part in self.spans.parts(span) {
+            self.skyline[part].fill(top);
+        }
+        for &other in &self.open[..self.open_len] {
+            if self.spans.get(other).meets(span) {
+                let floor = &mut self.floor[other as usize];
+                *floor = top.max(*floor);
+            }
+        }
+    }
+
+    /// Opens the item again that was placed last, after all of these.
+    pub(super) fn take_back(&mut self, item: u32, before: impl Iterator<Item = u32>) {
+        let (span, top) = (self.spans.get(item), self.top(item));
+        let parts = self.spans.parts(span);
+        for part in &parts {
+            self.skyline[part.clone()].fill(0);
+        }
+        for below in before {
+            let top = self.top(below);
+            for one in self.spans.parts(self.spans.get(below)) {
+                for part in &parts {
+                    let common = one.start.max(part.start)..one.end.min(part.end);
+                    for height in self.skyline.get_mut(common).into_iter().flatten() {
+                        *height = top.max(*height);
+                    }
+                }
+            }
+        }
+        for at in 0..self.open_len {
+            let other = self.open[at];
+            if self.floor(other) == top && self.spans.get(other).meets(span) {
+                self.settle(other);
+            }
+        }
+        self.reopen(item);
+    }
+
+    /// Raises or lowers the least offset of an open item and of all that are alike. Returns
+    /// what it was.
+    pub(super) fn postpone(&mut self, item: u32, least: u32) -> u32 {
+        let before = self.least[item as usize];
+        for at in 0..self.open_len {
+            let other = self.open[at];
+            if self.alike(item, other) {
+                self.least[other as usize] = least;
+                self.settle(other);
+            }
+        }
+        before
+    }
+
+    /// Lets an open item down on what holds it.
+    fn settle(&mut self, item: u32) {
+        let mut floor = self.least[item as usize];
+        for part in self.spans.parts(self.spans.get(item)) {
+            floor = self.skyline[part].iter().fold(floor, |floor, &top| floor.max(top));
+        }
+        self.floor[item as usize] = floor;
+    }
+}
+
+/// The common measure of all sizes, times what keeps the height of all together below 2^30.
+pub(super) fn unit_bytes(spans: &Spans<'_>) -> u64 {
+    let measure = spans.ids().fold(0, |measure, item| gcd(measure, spans.bytes(item))).max(1);
+    let sum: u128 = spans.ids().map(|item| u128::from(spans.bytes(item) / measure)).sum();
+    // Each size is rounded up by less than one.
+    let coarser = sum.div_ceil((1 << 30) - spans.len() as u128).max(1);
+    measure.saturating_mul(coarser as u64)
+}
+
+const fn gcd(mut one: u64, mut other: u64) -> u64 {
+    while other > 0 {
+        (one, other) = (other, one % other);
+    }
+    one
+}

@@ -1,0 +1,331 @@
+//! Below which size tensors go to the arena.
+//!
+//! There a tensor takes no more than its bytes, but takes them all the time; in the pool it
+//! takes whole chunks, and gives them back whenever others need them more.
+
+use super::{Need, Request};
+use crate::arena::{Lifetimes, admits, size_bytes};
+use crate::graph::{Kind, OpId, TensorId};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+/// The sizes that are considered, as fractions of a chunk; the last one is no arena at all.
+const FRACTIONS: [u64; COUNT] = [1, 2, 4, 8, 16, 32, 128, u64::MAX];
+pub(super) const COUNT: usize = 8;
+
+/// A chunk of the pool serves as many in turn as are alive for each chunk of the budget; one
+/// of the arena has to save so many times that number.
+const WEIGHT: u64 = 2;
+
+/// A size below which tensors go to the arena, and the memory that it leads to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Threshold {
+    pub(super) below_bytes: u64,
+    /// Chunks of the arena, if it is packed without a gap.
+    arena: u64,
+    /// The most chunks of the pool that are alive at once, and the op at which.
+    everything: (u64, OpId),
+    /// The same without the states that the op does not touch.
+    layer: (u64, OpId),
+    /// The most chunks of the pool that an op touches, and the op.
+    largest_op: (u64, OpId),
+}
+
+impl Threshold {
+    /// The most chunks of the pool that must be on the device at once, and the op at which.
+    pub(super) const fn pool(&self, need: Need) -> (u64, OpId) {
+        match need {
+            Need::LargestOp => self.largest_op,
+            Need::Layer => self.layer,
+            Need::Everything => self.everything,
+        }
+    }
+
+    /// Chunks that arena and pool take, if the arena is packed without a gap.
+    pub(super) const fn least(&self, need: Need) -> u64 {
+        self.arena.saturating_add(self.pool(need).0)
+    }
+}
+
+/// The threshold that saves most.
+///
+/// Where the budget can hold everything that is alive, it is the one with which everything
+/// takes least. Else a chunk of the arena weighs more than one of the pool, the more so the
+/// less of everything the budget holds, and it is the one with the least sum; of those whose
+/// arena takes at most half of what the largest op leaves. Where no arena is as small, it is
+/// the one that leaves most beside the largest op.
+pub(super) fn choose(thresholds: &[Threshold; COUNT], need: Need, budget_chunks: u64) -> Threshold {
+    let everything = |threshold: &Threshold| threshold.least(Need::Everything);
+    let whole = thresholds.iter().map(everything).min().unwrap_or(0);
+    let cost = |threshold: &Threshold| {
+        let (pool, arena) = (threshold.everything.0, threshold.arena);
+        let needed = threshold.least(need);
+        let is_small = needed.saturating_add(arena) <= budget_chunks;
+        if whole <= budget_chunks {
+            (false, u128::from(everything(threshold)))
+        } else if arena > 0 && is_small {
+            let weight = u128::from(WEIGHT) * u128::from(whole);
+            let pool = u128::from(pool) * u128::from(budget_chunks);
+            (false, u128::from(arena).saturating_mul(weight).saturating_add(pool))
+        } else {
+            (true, u128::from(needed))
+        }
+    };
+    let [first, rest @ ..] = thresholds;
+    *rest.iter().fold(first, |best, other| if cost(other) < cost(best) { other } else { best })
+}
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    words::<u32>(limits.tensors)
+}
+
+/// All thresholds, from the largest. O(operands).
+pub(super) fn thresholds(
+    request: &Request<'_>,
+    lifetimes: &Lifetimes<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<[Threshold; COUNT], OutOfScratch> {
+    let graph = request.graph;
+    let below_bytes = FRACTIONS.map(|fraction| request.machine.chunk_bytes / fraction);
+    let size = |tensor| Size::new(request, lifetimes, &below_bytes, tensor);
+    let mut scratch = scratch.reborrow();
+    let seen_by = scratch.take(graph.tensors().len(), u32::MAX)?;
+    let (mut alive, mut states) = (Tally::default(), Tally::default());
+    for tensor in graph.tensor_ids().filter(|&tensor| lifetimes.touches(tensor).is_some()) {
+        let kind = graph.tensor(tensor).kind;
+        alive.add(size(tensor).when_idle(kind));
+        if kind == Kind::State {
+            states.add(size(tensor));
+        }
+    }
+    let none = (0, OpId(0));
+    let mut thresholds = below_bytes.map(|below_bytes| Threshold {
+        below_bytes,
+        arena: 0,
+        everything: none,
+        layer: none,
+        largest_op: none,
+    });
+    for op in graph.op_ids() {
+        let (mut touched, mut over) = (Tally::default(), Tally::default());
+        let mut own = Tally::default();
+        for &tensor in graph.operands_of(op) {
+            if seen_by[tensor.index()] == op.0 {
+                continue;
+            }
+            seen_by[tensor.index()] = op.0;
+            let size = size(tensor);
+            touched.add(size);
+            if graph.tensor(tensor).kind == Kind::State {
+                own.add(size);
+            }
+            let passing = size.less(size.when_idle(graph.tensor(tensor).kind));
+            let (first, last) = lifetimes.touches(tensor).unwrap_or_default();
+            if first == op.0 {
+                alive.add(passing);
+            }
+            if last == op.0 {
+                over.add(passing);
+            }
+        }
+        let others = states.pool().into_iter().zip(own.pool()).map(|(all, own)| all - own);
+        raise(&mut thresholds, request, op, [&alive, &touched], others);
+        alive.remove(&over);
+    }
+    Ok(thresholds)
+}
+
+/// Raises what the thresholds lead to by what is alive at an op, and what it touches; beside
+/// the states that it does not.
+fn raise(
+    thresholds: &mut [Threshold; COUNT],
+    request: &Request<'_>,
+    op: OpId,
+    [alive, touched]: [&Tally; 2],
+    other_states: impl Iterator<Item = u64>,
+) {
+    let chunk_bytes = request.machine.chunk_bytes;
+    let workspace = request.graph.op(op).workspace_bytes.div_ceil(chunk_bytes);
+    let raise = |most: &mut (u64, OpId), chunks: u64| {
+        let chunks = chunks.saturating_add(workspace);
+        if chunks > most.0 {
+            *most = (chunks, op);
+        }
+    };
+    let loads = alive.pool().into_iter().zip(alive.arena()).zip(touched.pool());
+    let loads = loads.zip(other_states);
+    for (threshold, (((alive, arena_bytes), touched), others)) in thresholds.iter_mut().zip(loads) {
+        threshold.arena = threshold.arena.max(arena_bytes.div_ceil(chunk_bytes));
+        raise(&mut threshold.everything, alive);
+        raise(&mut threshold.layer, alive.saturating_sub(others));
+        raise(&mut threshold.largest_op, touched);
+    }
+}
+
+/// What a tensor takes.
+#[derive(Clone, Copy)]
+struct Size {
+    /// How many of the thresholds let it into the arena.
+    admitting: usize,
+    /// In the pool.
+    chunks: u64,
+    /// In the arena.
+    bytes: u64,
+}
+
+impl Size {
+    fn new(
+        request: &Request<'_>,
+        lifetimes: &Lifetimes<'_>,
+        below_bytes: &[u64; COUNT],
+        tensor: TensorId,
+    ) -> Self {
+        let Request { graph, machine, .. } = *request;
+        let bytes = graph.tensor(tensor).bytes;
+        let chunks = bytes.div_ceil(machine.chunk_bytes);
+        let admitting = below_bytes.partition_point(|&below_bytes| bytes < below_bytes);
+        if admitting > 0 && admits(graph, lifetimes, u64::MAX, tensor) {
+            Self { admitting, chunks, bytes: size_bytes(graph, machine, tensor) }
+        } else {
+            Self { admitting: 0, chunks, bytes: 0 }
+        }
+    }
+
+    /// What of it is taken even while the tensor is not alive: inputs own their bytes of the
+    /// arena, and states are always alive.
+    const fn when_idle(self, kind: Kind) -> Self {
+        match kind {
+            Kind::State => self,
+            Kind::Input => Self { chunks: 0, ..self },
+            Kind::Temporary => Self { chunks: 0, bytes: 0, ..self },
+        }
+    }
+
+    const fn less(self, other: Self) -> Self {
+        Self { chunks: self.chunks - other.chunks, bytes: self.bytes - other.bytes, ..self }
+    }
+}
+
+/// Sums by the number of thresholds that let a tensor into the arena.
+#[derive(Default)]
+struct Tally {
+    chunks: [u64; COUNT + 1],
+    bytes: [u64; COUNT + 1],
+}
+
+impl Tally {
+    const fn add(&mut self, size: Size) {
+        let (chunks, bytes) = (&mut self.chunks[size.admitting], &mut self.bytes[size.admitting]);
+        *chunks = chunks.wrapping_add(size.chunks);
+        *bytes = bytes.wrapping_add(size.bytes);
+    }
+
+    fn remove(&mut self, other: &Self) {
+        for (sum, by) in self.chunks.iter_mut().zip(other.chunks) {
+            *sum = sum.wrapping_sub(by);
+        }
+        for (sum, by) in self.bytes.iter_mut().zip(other.bytes) {
+            *sum = sum.wrapping_sub(by);
+        }
+    }
+
+    /// The chunks in the pool with each threshold.
+    fn pool(&self) -> [u64; COUNT] {
+        let mut sum = 0u64;
+        core::array::from_fn(|at| {
+            sum = sum.saturating_add(self.chunks[at]);
+            sum
+        })
+    }
+
+    /// The bytes in the arena with each threshold.
+    fn arena(&self) -> [u64; COUNT] {
+        let mut bytes = [0; COUNT];
+        let mut sum = 0u64;
+        for at in (0..COUNT).rev() {
+            sum = sum.saturating_add(self.bytes[at + 1]);
+            bytes[at] = sum;
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Graph, Op, Tensor};
+    use crate::machine::Machine;
+
+    const CHUNK_BYTES: u64 = 1024;
+
+    /// A weight and a bias; an input, two small values and a large one, each made of the one
+    /// before.
+    fn found() -> [Threshold; COUNT] {
+        let tensor = |bytes, kind| Tensor { bytes, kind };
+        let [weight, bias] = [4096, 100].map(|bytes| tensor(bytes, Kind::State));
+        let [small, large] = [300, 2048].map(|bytes| tensor(bytes, Kind::Temporary));
+        let tensors = [weight, bias, tensor(600, Kind::Input), small, small, large];
+        let operands = [0, 1, 2, 3, 3, 4, 4, 1, 5].map(TensorId);
+        let op = |first_operand, reads, workspace_bytes| Op {
+            time_ns: 1,
+            workspace_bytes,
+            first_operand,
+            reads,
+            writes: 1,
+        };
+        let ops = [op(0, 3, 0), op(4, 1, 0), op(6, 2, 1000)];
+        let mut memory = [0; 256];
+        let mut scratch = Scratch::new(&mut memory);
+        let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
+        let machine = Machine {
+            device_bytes: 1 << 20,
+            host_bytes: 1 << 20,
+            chunk_bytes: CHUNK_BYTES,
+            h2d_bytes_per_s: 1,
+            d2h_bytes_per_s: 1,
+            transfer_latency_ns: 0,
+            map_ns_per_chunk: 0,
+            unmap_ns_per_chunk: 0,
+        };
+        let lifetimes = Lifetimes::new(&graph, &mut scratch).unwrap();
+        let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
+        thresholds(&request, &lifetimes, &mut scratch).unwrap()
+    }
+
+    #[test]
+    fn each_threshold_knows_what_it_takes() {
+        let all =
+            found().map(|Threshold { below_bytes, arena, everything, largest_op, .. }| {
+                (below_bytes, arena, everything, largest_op)
+            });
+        let [first, last] = [OpId(0), OpId(2)];
+        assert_eq!(all[0], (1024, 2, (7, last), (4, first)));
+        // The input is in the pool,
+        assert_eq!(all[1], (512, 2, (7, last), (5, first)));
+        // the small values,
+        assert_eq!(all[2], (256, 1, (8, last), (6, first)));
+        assert_eq!(all[3], (128, 1, (8, last), (6, first)));
+        // and the bias.
+        assert_eq!(all[4], (64, 0, (9, last), (7, first)));
+        assert_eq!(all[7], (0, 0, (9, last), (7, first)));
+    }
+
+    #[test]
+    fn a_layer_needs_all_but_the_states_of_others() {
+        // The last op touches the bias and not the weight, of four chunks.
+        let layers = found().map(|threshold| threshold.layer);
+        assert_eq!((layers[0], layers[7]), ((4, OpId(0)), (7, OpId(0))));
+    }
+
+    #[test]
+    fn it_is_lower_where_the_budget_is_tight() {
+        let chosen = |need, budget_chunks| choose(&found(), need, budget_chunks).below_bytes;
+        // Everything fits.
+        assert_eq!(chosen(Need::LargestOp, 9), 1024);
+        // The second chunk of the arena saves one of the pool, and would have to save more
+        // than two.
+        assert_eq!(chosen(Need::LargestOp, 8), 256);
+        // Not even one chunk is left beside that arena and the largest op.
+        assert_eq!(chosen(Need::LargestOp, 7), 1024);
+        assert_eq!(chosen(Need::Everything, 9), 1024);
+    }
+}
