@@ -130,14 +130,15 @@ impl Strategy {
             Self::LayerToLayer => Some(Way::LayerToLayer),
             _ => None,
         };
-        let all_ways = is(Self::Weights(Weights { published: false }));
-        let ways = ways.into_iter().chain(all_ways.into_iter().flat_map(|()| Way::all()));
+        let whole = is(Self::Weights(Weights { published: false }));
+        let ways = ways.into_iter().chain(whole.into_iter().flat_map(|()| Way::whole()));
+        let in_parts = auto.into_iter().flat_map(|_| Way::in_parts());
         in_core
             .chain(paced)
             .chain(is(Self::OnDemand).map(|()| Recipe::OnDemand))
             .chain(is(Self::Fit).map(|()| Recipe::Fit))
             .chain(is(Self::Vdnn).map(|()| Recipe::Vdnn))
-            .chain(ways.map(Recipe::Weights))
+            .chain(ways.chain(in_parts).map(Recipe::Weights))
             .chain(lms.map(|(threshold, ahead)| Recipe::Lms { threshold, ahead }))
             .chain(given)
             .chain(tried)

@@ -44,22 +44,42 @@ impl Way {
     }
 
     /// As published, and without a barrier for several reserves, ties and profits.
-    pub(super) fn all() -> impl Iterator<Item = Self> {
+    pub(super) fn whole() -> impl Iterator<Item = Self> {
         const RESERVES: [Reserve; 7] = [
-            Reserve::Nothing,
+            Reserve::Sixteenths(0),
             Reserve::OwnWeight,
-            Reserve::Halves(1),
-            Reserve::Halves(2),
-            Reserve::Halves(3),
-            Reserve::Halves(4),
-            Reserve::Halves(6),
+            Reserve::Sixteenths(8),
+            Reserve::Sixteenths(16),
+            Reserve::Sixteenths(24),
+            Reserve::Sixteenths(32),
+            Reserve::Sixteenths(48),
         ];
-        let rules = RESERVES.into_iter().flat_map(|reserve| {
+        Self::cyclic(&RESERVES, 1).chain([Self::published(true)])
+    }
+
+    /// The same with weights in parts.
+    pub(super) fn in_parts() -> impl Iterator<Item = Self> {
+        const RESERVES: [Reserve; 8] = [
+            Reserve::Sixteenths(2),
+            Reserve::Sixteenths(0),
+            Reserve::Sixteenths(1),
+            Reserve::Sixteenths(4),
+            Reserve::Sixteenths(8),
+            Reserve::Sixteenths(12),
+            Reserve::Sixteenths(16),
+            Reserve::OwnWeight,
+        ];
+        Self::cyclic(&RESERVES, 16)
+    }
+
+    fn cyclic(reserves: &[Reserve], parts: u64) -> impl Iterator<Item = Self> {
+        reserves.iter().flat_map(move |&reserve| {
             [Profit::Ops, Profit::Time].into_iter().flat_map(move |profit| {
-                [Tie::Last, Tie::First].map(move |tie| Rule { reserve, tie, profit })
+                [Tie::Last, Tie::First].into_iter().map(move |tie| {
+                    Self::Greedy(Rule { reserve, tie, profit, parts }, Timing::Cyclic)
+                })
             })
-        });
-        rules.map(|rule| Self::Greedy(rule, Timing::Cyclic)).chain([Self::published(true)])
+        })
     }
 }
 
@@ -93,7 +113,7 @@ pub(super) fn write(
         return Ok(Err(Stuck::NoRoom));
     }
     let copy_again = timing == Timing::Barrier { discount: false };
-    Ok(course.notes.write(&chain, builder, copy_again))
+    Ok(course.notes.write(&chain, &selection, builder, copy_again))
 }
 
 /// The length of a cycle with a barrier at its end; none where memory does not suffice.
@@ -107,10 +127,10 @@ pub(super) fn cycle_ns(
     let Some(chain) = Chain::new(request, memory, &mut scratch)? else { return Ok(None) };
     match way {
         Way::LayerToLayer => {
-            let transfers_ns = chain
-                .up_ns
-                .iter()
-                .fold(0u64, |sum, up_ns| sum.saturating_add(up_ns.saturating_mul(2)));
+            let weights = chain.weights.iter().enumerate().filter(|(_, weight)| **weight > 0);
+            let transfers_ns = weights.fold(0u64, |sum, (layer, &weight)| {
+                sum.saturating_add(chain.up_ns(layer, weight).saturating_mul(2))
+            });
             Ok(Some(request.graph.compute_ns().saturating_add(transfers_ns)))
         }
         Way::Greedy(rule, timing) => {

@@ -1,7 +1,7 @@
 //! A graph as a chain of layers, as the weight-offloading paper sees it (section 3).
 
 use crate::graph::{Graph, Kind, OpId, TensorId};
-use crate::machine::Direction;
+use crate::machine::{Direction, Machine};
 use crate::planner::memory::Memory;
 use crate::planner::{PlanningError, Request};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
@@ -106,10 +106,11 @@ pub(super) struct Chain<'c> {
     /// Of each op, in the order of the graph.
     pub(super) workspaces: &'c [u64],
     pub(super) op_ns: &'c [u64],
-    pub(super) up_ns: &'c [u64],
-    pub(super) down_ns: &'c [u64],
     pub(super) input: Option<Input>,
     pub(super) pool_objects: u64,
+    machine: Machine,
+    /// Bytes of each weight.
+    bytes: &'c [u64],
 }
 
 /// What the first layer reads, where it comes anew each iteration and moves.
@@ -123,7 +124,7 @@ pub(super) struct Input {
 impl<'c> Chain<'c> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         let layers = limits.ops / 2 + 1;
-        words::<u32>(layers) + 5 * layers + 2 * (limits.ops + 1)
+        words::<u32>(layers) + 4 * layers + 2 * (limits.ops + 1)
     }
 
     /// Looks at a graph that has passed [`check`].
@@ -136,16 +137,11 @@ impl<'c> Chain<'c> {
         let ops = graph.ops().len();
         let layers = ops / 2;
         let objects = |tensor: Option<TensorId>| tensor.map_or(0, |tensor| memory.objects(tensor));
-        let time_ns = |direction, tensor: Option<TensorId>| {
-            let bytes = tensor.map_or(0, |tensor| graph.tensor(tensor).bytes);
-            machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX)
-        };
         let tensors = scratch.take(layers, NONE)?;
         let weights = scratch.take(layers, 0u64)?;
         let alive = scratch.take(layers, 0u64)?;
         let handed = scratch.take(layers, 0u64)?;
-        let up_ns = scratch.take(layers, 0u64)?;
-        let down_ns = scratch.take(layers, 0u64)?;
+        let bytes = scratch.take(layers, 0u64)?;
         let workspaces = scratch.take(ops, 0u64)?;
         let op_ns = scratch.take(ops, 0u64)?;
         let (mut input, mut sum) = (None, 0u64);
@@ -162,8 +158,7 @@ impl<'c> Chain<'c> {
             handed[at] = objects(layer.after);
             sum = sum.saturating_add(handed[at]);
             alive[at] = sum;
-            up_ns[at] = time_ns(Direction::HostToDevice, layer.weight);
-            down_ns[at] = time_ns(Direction::DeviceToHost, layer.weight);
+            bytes[at] = layer.weight.map_or(0, |tensor| graph.tensor(tensor).bytes);
             true
         });
         if walked.is_err() {
@@ -176,7 +171,9 @@ impl<'c> Chain<'c> {
         let input = input.filter(|&tensor| memory.objects(tensor) > 0).map(|tensor| Input {
             tensor,
             objects: memory.objects(tensor),
-            up_ns: time_ns(Direction::HostToDevice, Some(tensor)),
+            up_ns: machine
+                .transfer_ns(Direction::HostToDevice, graph.tensor(tensor).bytes)
+                .unwrap_or(u64::MAX),
         });
         let pool_objects = memory.pool_objects;
         Ok(Some(Self {
@@ -186,11 +183,26 @@ impl<'c> Chain<'c> {
             handed,
             workspaces,
             op_ns,
-            up_ns,
-            down_ns,
+            bytes,
             input,
             pool_objects,
+            machine: *machine,
         }))
+    }
+
+    /// Time to fetch so many objects of a weight.
+    pub(super) fn up_ns(&self, layer: usize, objects: u64) -> u64 {
+        self.transfer_ns(Direction::HostToDevice, layer, objects)
+    }
+
+    /// Time to copy so many objects of a weight to the host.
+    pub(super) fn down_ns(&self, layer: usize, objects: u64) -> u64 {
+        self.transfer_ns(Direction::DeviceToHost, layer, objects)
+    }
+
+    fn transfer_ns(&self, direction: Direction, layer: usize, objects: u64) -> u64 {
+        let bytes = objects.saturating_mul(self.machine.chunk_bytes).min(self.bytes[layer]);
+        self.machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX)
     }
 
     pub(super) const fn layers(&self) -> usize {

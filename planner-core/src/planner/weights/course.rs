@@ -11,6 +11,9 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 /// what is fetched for it ahead.
 pub(super) const LAPS: usize = 4;
 
+/// Parts of a weight that there is room for.
+const MOST_PARTS: usize = 16;
+
 /// How transfers are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::planner) enum Timing {
@@ -37,8 +40,9 @@ pub(super) struct Course<'c> {
     /// When the backward op of each layer last ended, and when its weight last left.
     updated_ns: &'c mut [u64],
     gone_ns: &'c mut [u64],
-    /// Whether the host has each weight as it is, and whether a cut has brought it early.
-    on_host: &'c mut [u8],
+    /// How many objects of each weight the host has as they are, and whether a cut has
+    /// brought the weight early.
+    on_host: &'c mut [u64],
     early: &'c mut [u8],
     /// Weights that may be copied ahead of their forward op.
     waiting: &'c mut [u32],
@@ -48,15 +52,22 @@ pub(super) struct Course<'c> {
 
 /// Moments that memory is looked ahead over; a course that needs more is given up.
 const fn moments(limits: &Limits) -> usize {
-    4 * limits.ops + 8
+    4 * transfers(limits) + 8
+}
+
+/// Ops, or for chains that are short enough, parts of them.
+pub(super) const fn transfers(limits: &Limits) -> usize {
+    const SHORT: usize = 512;
+    let short = if limits.ops < SHORT { limits.ops } else { SHORT };
+    limits.ops + (MOST_PARTS - 1) * short
 }
 
 impl<'c> Course<'c> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         let layers = limits.ops / 2 + 1;
         Profile::scratch_words(moments(limits))
-            + 2 * layers
-            + 2 * words::<u8>(layers)
+            + 3 * layers
+            + words::<u8>(layers)
             + words::<u32>(layers)
             + Notes::scratch_words(limits)
     }
@@ -88,11 +99,11 @@ impl<'c> Course<'c> {
         })
     }
 
-    /// Weights that do not leave in a span.
+    /// What of the weights does not leave in a span.
     fn staying(&self, span: Span) -> u64 {
         let weights = self.chain.weights.iter().enumerate();
-        let stays = weights.filter(|&(layer, _)| !self.selection.leaves(layer, span));
-        stays.fold(0u64, |sum, (_, &weight)| sum.saturating_add(weight))
+        let stays = weights.map(|(layer, weight)| weight - self.selection.moved(layer, span));
+        stays.fold(0u64, u64::saturating_add)
     }
 
     /// How many cuts there are beside that at the very start.
@@ -151,7 +162,7 @@ impl<'c> Course<'c> {
         self.all_forward()?;
         for layer in (0..chain.layers()).rev() {
             if self.early[layer] != 0 {
-                self.prefetch(layer)?;
+                self.prefetch(layer, Span::Across)?;
             }
         }
         Some(self.compute_ns.max(self.upload_ns).max(self.download_ns))
@@ -181,8 +192,8 @@ impl<'c> Course<'c> {
     fn backward(&mut self, layer: usize) -> Option<()> {
         let chain = self.chain;
         let mut ready_ns = self.compute_ns;
-        if self.selection.leaves(layer, Span::Across) && self.early[layer] == 0 {
-            ready_ns = ready_ns.max(self.prefetch(layer)?);
+        if self.early[layer] == 0 {
+            ready_ns = ready_ns.max(self.prefetch(layer, Span::Across)?);
         }
         let op = chain.backward(layer);
         // The input's memory takes the next one.
@@ -193,43 +204,51 @@ impl<'c> Course<'c> {
         self.launch(op, ready_ns, 0, chain.handed[layer].saturating_add(input))?;
         self.updated_ns[layer] = self.compute_ns;
         self.on_host[layer] = 0;
-        if self.selection.leaves(layer, Span::Around) {
+        let around = self.selection.moved(layer, Span::Around);
+        if around > 0 {
             self.copy_ahead();
-            self.offload(layer);
-            self.evict(layer, self.download_ns)
-        } else {
-            if self.selection.leaves(layer, Span::Across) {
-                self.waiting[self.waits] = layer as u32;
-                self.waits += 1;
-            }
-            Some(())
         }
+        while self.on_host[layer] < around {
+            let objects = self.offload(layer, around);
+            self.evict(layer, Span::Around, objects, self.download_ns)?;
+        }
+        if self.selection.moved(layer, Span::Across) > around {
+            self.waiting[self.waits] = layer as u32;
+            self.waits += 1;
+        }
+        Some(())
     }
 
     fn forward(&mut self, layer: usize) -> Option<()> {
         let chain = self.chain;
-        let mut ready_ns = self.compute_ns;
-        if self.selection.leaves(layer, Span::Around) {
-            ready_ns = ready_ns.max(self.prefetch(layer)?);
-        }
+        let mut ready_ns = self.compute_ns.max(self.prefetch(layer, Span::Around)?);
         if layer == 0 && self.timing == Timing::Cyclic {
             ready_ns = ready_ns.max(self.prefetch_input()?);
         }
         self.launch(layer, ready_ns, chain.handed[layer], 0)?;
-        if !self.selection.leaves(layer, Span::Across) {
-            return Some(());
+        let across = self.selection.moved(layer, Span::Across);
+        if self.timing == (Timing::Barrier { discount: false })
+            && self.selection.leaves(layer, Span::Around)
+        {
+            self.on_host[layer] = 0;
         }
-        let twice = self.timing == Timing::Barrier { discount: false }
-            && self.selection.leaves(layer, Span::Around);
-        if self.on_host[layer] == 0 || twice {
-            self.updated_ns[layer] = self.compute_ns;
-            self.offload(layer);
-            return self.evict(layer, self.download_ns);
+        let on_host = self.on_host[layer].min(across);
+        let done_ns = match self.timing {
+            Timing::Barrier { .. } => self.compute_ns.max(self.download_ns),
+            Timing::Cyclic => self.compute_ns,
+        };
+        let mut left = on_host;
+        while left > 0 {
+            let objects = left.min(self.selection.part);
+            self.evict(layer, Span::Across, objects, done_ns)?;
+            left -= objects;
         }
-        match self.timing {
-            Timing::Barrier { .. } => self.evict(layer, self.compute_ns.max(self.download_ns)),
-            Timing::Cyclic => self.evict(layer, self.compute_ns),
+        self.updated_ns[layer] = self.compute_ns;
+        while self.on_host[layer] < across {
+            let objects = self.offload(layer, across);
+            self.evict(layer, Span::Across, objects, self.download_ns)?;
         }
+        Some(())
     }
 
     /// Runs an op that keeps and gives back so much beside its workspace.
@@ -250,13 +269,24 @@ impl<'c> Course<'c> {
         noted.then_some(())
     }
 
-    /// Fetches a weight as early as the link and memory allow; returns when it is there.
-    fn prefetch(&mut self, layer: usize) -> Option<u64> {
-        let from_ns = self.upload_ns.max(self.gone_ns[layer]);
-        let start_ns = self.profile.earliest(from_ns, self.chain.weights[layer])?;
-        self.upload_ns = start_ns.checked_add(self.chain.up_ns[layer])?;
-        self.notes.add(Event::Prefetch, layer, start_ns);
-        self.profile.take(start_ns, self.chain.weights[layer]).then_some(self.upload_ns)
+    /// Fetches what of a weight has left in a span, part by part, as early as the link and
+    /// memory allow; returns when it is there.
+    fn prefetch(&mut self, layer: usize, span: Span) -> Option<u64> {
+        let mut left = self.selection.moved(layer, span);
+        let mut arrived_ns = 0;
+        while left > 0 {
+            let objects = (left - 1) % self.selection.part + 1;
+            let from_ns = self.upload_ns.max(self.gone_ns[layer]);
+            let start_ns = self.profile.earliest(from_ns, objects)?;
+            self.upload_ns = start_ns.checked_add(self.chain.up_ns(layer, objects))?;
+            self.notes.add(Event::Prefetch, layer, start_ns);
+            if !self.profile.take(start_ns, objects) {
+                return None;
+            }
+            arrived_ns = self.upload_ns;
+            left -= objects;
+        }
+        Some(arrived_ns)
     }
 
     /// Fetches the next input while the last op that reads this one runs, at the earliest.
@@ -277,31 +307,43 @@ impl<'c> Course<'c> {
         let weight = |layer: u32| self.chain.weights[layer as usize];
         while let Some(at) = (0..self.waits).min_by_key(|&at| weight(self.waiting[at])) {
             let layer = self.waiting[at] as usize;
-            let start_ns = self.download_ns.max(self.updated_ns[layer]);
-            if start_ns.saturating_add(self.chain.down_ns[layer]) > self.compute_ns {
-                return;
+            let across = self.selection.moved(layer, Span::Across);
+            while self.on_host[layer] < across {
+                let objects = self.selection.part.min(across - self.on_host[layer]);
+                let start_ns = self.download_ns.max(self.updated_ns[layer]);
+                let end_ns = start_ns.saturating_add(self.chain.down_ns(layer, objects));
+                if end_ns > self.compute_ns {
+                    return;
+                }
+                self.offload(layer, across);
             }
             self.waiting.copy_within(at + 1..self.waits, at);
             self.waits -= 1;
-            self.offload(layer);
         }
     }
 
-    fn offload(&mut self, layer: usize) {
+    /// Copies the next part of a weight to the host, of so many objects that it is to have;
+    /// returns how many it copies.
+    fn offload(&mut self, layer: usize, wanted: u64) -> u64 {
+        let objects = self.selection.part.min(wanted - self.on_host[layer]);
         let start_ns = self.download_ns.max(self.updated_ns[layer]);
-        self.download_ns = start_ns.saturating_add(self.chain.down_ns[layer]);
-        self.on_host[layer] = 1;
+        self.download_ns = start_ns.saturating_add(self.chain.down_ns(layer, objects));
+        self.on_host[layer] += objects;
         self.notes.add(Event::Offload, layer, self.download_ns);
+        objects
     }
 
-    fn evict(&mut self, layer: usize, at_ns: u64) -> Option<()> {
+    fn evict(&mut self, layer: usize, span: Span, objects: u64, at_ns: u64) -> Option<()> {
         self.gone_ns[layer] = at_ns;
-        self.notes.add(Event::Evict, layer, at_ns);
-        let weight = self.chain.weights[layer];
+        let event = match span {
+            Span::Around => Event::EvictAround,
+            Span::Across => Event::EvictAcross,
+        };
+        self.notes.add(event, layer, at_ns);
         let noted = if self.started_ns == at_ns {
-            self.profile.pass(at_ns, 0, weight)
+            self.profile.pass(at_ns, 0, objects)
         } else {
-            self.profile.release(at_ns, weight)
+            self.profile.release(at_ns, objects)
         };
         noted.then_some(())
     }

@@ -5,8 +5,9 @@
 //! starts. So what a step waits for is listed before it, and nothing else in front of that.
 
 use super::chain::Chain;
-use super::course::LAPS;
-use crate::graph::{OpId, TensorId};
+use super::course::{LAPS, transfers};
+use super::selection::{Selection, Span};
+use crate::graph::OpId;
 use crate::planner::builder::{Builder, Lengths, Stuck};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
@@ -15,7 +16,8 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 pub(super) enum Event {
     /// The copy ends.
     Offload,
-    Evict,
+    EvictAround,
+    EvictAcross,
     /// The copy starts.
     Prefetch,
     PrefetchInput,
@@ -25,8 +27,9 @@ impl Event {
     const fn from_bits(bits: u64) -> Self {
         match bits {
             0 => Self::Offload,
-            1 => Self::Evict,
-            2 => Self::Prefetch,
+            1 => Self::EvictAround,
+            2 => Self::EvictAcross,
+            3 => Self::Prefetch,
             _ => Self::PrefetchInput,
         }
     }
@@ -46,8 +49,8 @@ pub(super) struct Notes<'n> {
     on: bool,
 }
 
-const LAYER_BITS: u32 = 29;
-const EVENT_BITS: u32 = 2;
+const LAYER_BITS: u32 = 28;
+const EVENT_BITS: u32 = 3;
 
 const fn pack(launch: usize, layer: usize, event: Event) -> u64 {
     (launch as u64) << (LAYER_BITS + EVENT_BITS) | (layer as u64) << EVENT_BITS | event as u64
@@ -66,9 +69,9 @@ fn key([time_ns, entry]: &[u64; 2]) -> (usize, bool, u64) {
 }
 
 impl<'n> Notes<'n> {
-    /// Of three laps, up to six entries a layer.
+    /// Of three laps, up to six entries a layer or part.
     const fn entries(limits: &Limits) -> usize {
-        3 * 3 * limits.ops + 3
+        3 * 3 * transfers(limits) + 3
     }
 
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -121,7 +124,7 @@ impl<'n> Notes<'n> {
             let (after, layer, event) = unpack(*packed);
             let launches = &self.launches[..self.launched];
             let before = match event {
-                Event::Offload | Event::Evict => {
+                Event::Offload | Event::EvictAround | Event::EvictAcross => {
                     let done = |[start, end]: &[u64; 2]| *start < *at_ns && *end <= *at_ns;
                     after + launches[after..].partition_point(done)
                 }
@@ -138,6 +141,7 @@ impl<'n> Notes<'n> {
     pub(super) fn write(
         &mut self,
         chain: &Chain<'_>,
+        selection: &Selection<'_>,
         mut builder: Builder<'_>,
         copy_again: bool,
     ) -> Result<Lengths, Stuck> {
@@ -157,7 +161,7 @@ impl<'n> Notes<'n> {
                 if before > launch {
                     break;
                 }
-                step(&mut builder, chain, (event, layer), copy_again)?;
+                step(&mut builder, (chain, selection), (event, layer), copy_again)?;
                 next += 1;
             }
             let op = OpId((launch % ops) as u32);
@@ -173,22 +177,33 @@ impl<'n> Notes<'n> {
 
 fn step(
     builder: &mut Builder<'_>,
-    chain: &Chain<'_>,
+    (chain, selection): (&Chain<'_>, &Selection<'_>),
     (event, layer): (Event, usize),
     copy_again: bool,
 ) -> Result<(), Stuck> {
-    let weight = chain.weight(layer);
-    let tensor: Option<TensorId> = match event {
-        Event::PrefetchInput => chain.input.map(|input| input.tensor),
-        _ => Some(weight),
-    };
-    let Some(tensor) = tensor else { return Ok(()) };
+    if event == Event::PrefetchInput {
+        return chain.input.map_or(Ok(()), |input| builder.prefetch(input.tensor));
+    }
+    let (weight, all, part) = (chain.weight(layer), chain.weights[layer], selection.part);
+    let held = builder.held(weight);
+    let kept = |span| all - selection.moved(layer, span);
     match event {
         // Nothing that an op writes is fetched before.
-        Event::Offload if !builder.is_resident(tensor) => Ok(()),
-        Event::Offload if copy_again => builder.offload_again(tensor),
-        Event::Offload => builder.offload(tensor),
-        Event::Evict => builder.evict(tensor),
-        Event::Prefetch | Event::PrefetchInput => builder.prefetch(tensor),
+        Event::Offload if held < all && builder.copied(weight) == all => Ok(()),
+        Event::Offload if copy_again => builder.offload_again(weight),
+        Event::Offload => {
+            let from = (all - builder.copied(weight)).saturating_sub(part);
+            builder.offload_from(weight, from.max(kept(Span::Around).min(kept(Span::Across))))
+        }
+        Event::EvictAround => {
+            builder.evict_from(weight, held.saturating_sub(part).max(kept(Span::Around)))
+        }
+        Event::EvictAcross => {
+            builder.evict_from(weight, held.saturating_sub(part).max(kept(Span::Across)))
+        }
+        Event::Prefetch | Event::PrefetchInput => match all - held {
+            0 => Ok(()),
+            missing => builder.prefetch_to(weight, held + (missing - 1) % part + 1),
+        },
     }
 }

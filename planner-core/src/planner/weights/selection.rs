@@ -2,6 +2,8 @@
 
 use super::chain::Chain;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use core::mem;
+use core::ops::Range;
 
 /// When a weight is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,13 +15,6 @@ pub(super) enum Span {
 }
 
 impl Span {
-    const fn bit(self) -> u8 {
-        match self {
-            Self::Around => 1,
-            Self::Across => 2,
-        }
-    }
-
     const fn other(self) -> Self {
         match self {
             Self::Around => Self::Across,
@@ -31,12 +26,10 @@ impl Span {
 /// Memory that the selection keeps free for transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::planner) enum Reserve {
-    /// None.
-    Nothing,
     /// As much as the op's own weight takes: the paper's formula, read literally.
     OwnWeight,
-    /// So many halves of the largest weight.
-    Halves(u8),
+    /// So many sixteenths of the largest weight.
+    Sixteenths(u8),
 }
 
 /// Which of equally profitable choices is taken.
@@ -61,17 +54,22 @@ pub(in crate::planner) struct Rule {
     pub(super) reserve: Reserve,
     pub(super) tie: Tie,
     pub(super) profit: Profit,
+    /// Of how many parts the largest weight is; others are of parts of the same size.
+    pub(super) parts: u64,
 }
 
 impl Rule {
     pub(super) const PUBLISHED: Self =
-        Self { reserve: Reserve::Nothing, tie: Tie::Last, profit: Profit::Ops };
+        Self { reserve: Reserve::Sixteenths(0), tie: Tie::Last, profit: Profit::Ops, parts: 1 };
 }
 
-/// What is selected.
+/// What is selected: how many objects of each weight leave, from its end.
 #[derive(Debug)]
 pub(super) struct Selection<'s> {
-    chosen: &'s mut [u8],
+    around: &'s mut [u64],
+    across: &'s mut [u64],
+    /// Objects that leave and come together.
+    pub(super) part: u64,
 }
 
 /// What memory lacks at each op, and the sums that profits are made of.
@@ -79,7 +77,7 @@ struct Excess<'e> {
     objects: &'e mut [u64],
     sums: &'e mut [[u64; 2]],
     profit: Profit,
-    /// The weight that the sums are for.
+    /// The size that the sums are for.
     summed: u64,
 }
 
@@ -88,6 +86,7 @@ struct Excess<'e> {
 struct Choice {
     layer: usize,
     span: Span,
+    objects: u64,
     benefit: u128,
     cost: u128,
 }
@@ -101,7 +100,7 @@ impl Choice {
 
 impl<'s> Selection<'s> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<u8>(limits.ops / 2 + 1)
+        2 * words::<u64>(limits.ops / 2 + 1)
     }
 
     /// Words of scratch for the time of selecting.
@@ -111,13 +110,18 @@ impl<'s> Selection<'s> {
 
     /// Takes the most profitable choice until nothing is in excess, or no choice helps any
     /// more: without a reserve, that is where a single op needs more than there is. Each of up
-    /// to two choices a layer takes O(ops) for each run of layers of the same weight.
+    /// to two choices a part takes O(ops) for each run of layers of the same weight.
     pub(super) fn new(
         chain: &Chain<'_>,
         rule: Rule,
         scratch: &mut Scratch<'s>,
     ) -> Result<Self, OutOfScratch> {
-        let selection = Self { chosen: scratch.take(chain.layers(), 0u8)? };
+        let largest = chain.weights.iter().copied().max().unwrap_or(0);
+        let mut selection = Self {
+            around: scratch.take(chain.layers(), 0)?,
+            across: scratch.take(chain.layers(), 0)?,
+            part: largest.div_ceil(rule.parts.max(1)).max(1),
+        };
         let mut scratch = scratch.reborrow();
         let mut excess = Excess {
             objects: scratch.take(chain.ops(), 0)?,
@@ -125,33 +129,50 @@ impl<'s> Selection<'s> {
             profit: rule.profit,
             summed: 0,
         };
-        excess.measure(chain, rule.reserve);
-        while let Some(Choice { layer, span, .. }) = selection.best(chain, &mut excess, rule.tie) {
-            selection.chosen[layer] |= span.bit();
-            excess.relieve(chain, layer, span);
+        excess.measure(chain, largest, rule.reserve);
+        while let Some(choice) = selection.best(chain, &mut excess, rule.tie) {
+            let moved = match choice.span {
+                Span::Around => &mut selection.around,
+                Span::Across => &mut selection.across,
+            };
+            moved[choice.layer] += choice.objects;
+            excess.relieve(chain, choice);
         }
         Ok(selection)
     }
 
-    /// Nothing leaves in a span that is not chosen.
+    /// How many objects of a weight leave in a span, from its end.
+    pub(super) fn moved(&self, layer: usize, span: Span) -> u64 {
+        match span {
+            Span::Around => self.around[layer],
+            Span::Across => self.across[layer],
+        }
+    }
+
+    /// Whether any of a weight leaves in a span.
     pub(super) fn leaves(&self, layer: usize, span: Span) -> bool {
-        self.chosen[layer] & span.bit() != 0
+        self.moved(layer, span) > 0
     }
 
     fn best(&self, chain: &Chain<'_>, excess: &mut Excess<'_>, tie: Tie) -> Option<Choice> {
         let mut best: Option<Choice> = None;
         excess.summed = 0;
-        for (layer, &weight) in chain.weights.iter().enumerate().filter(|(_, weight)| **weight > 0)
-        {
-            excess.sum(chain, weight);
+        for (layer, &weight) in chain.weights.iter().enumerate() {
             for span in [Span::Around, Span::Across] {
-                if self.leaves(layer, span) {
+                let (moved, other) = (self.moved(layer, span), self.moved(layer, span.other()));
+                let objects = self.part.min(weight - moved);
+                // What leaves in the other span has its copy to the host already.
+                let (objects, transfers) = match other.saturating_sub(moved) {
+                    0 => (objects, 2),
+                    copied => (objects.min(copied), 1),
+                };
+                if objects == 0 {
                     continue;
                 }
-                let transfers = if self.leaves(layer, span.other()) { 1 } else { 2 };
+                excess.sum(chain, objects);
                 let benefit = excess.benefit(chain, layer, span);
-                let cost = u128::from(weight) * transfers;
-                let choice = Choice { layer, span, benefit, cost };
+                let cost = u128::from(objects) * transfers;
+                let choice = Choice { layer, span, objects, benefit, cost };
                 let is_better = best.is_none_or(|best| match tie {
                     Tie::Last => !choice.is_below(&best),
                     Tie::First => best.is_below(&choice),
@@ -166,7 +187,7 @@ impl<'s> Selection<'s> {
 }
 
 /// The ops strictly within a span, in the order of the graph.
-fn covered(chain: &Chain<'_>, layer: usize, span: Span) -> [core::ops::Range<usize>; 2] {
+fn covered(chain: &Chain<'_>, layer: usize, span: Span) -> [Range<usize>; 2] {
     let back = chain.backward(layer);
     match span {
         Span::Around => [0..layer, back + 1..chain.ops()],
@@ -175,15 +196,13 @@ fn covered(chain: &Chain<'_>, layer: usize, span: Span) -> [core::ops::Range<usi
 }
 
 impl Excess<'_> {
-    fn measure(&mut self, chain: &Chain<'_>, reserve: Reserve) {
+    fn measure(&mut self, chain: &Chain<'_>, largest: u64, reserve: Reserve) {
         let all = chain.weights.iter().fold(0u64, |sum, &weight| sum.saturating_add(weight));
-        let largest = chain.weights.iter().copied().max().unwrap_or(0);
         for (op, excess) in self.objects.iter_mut().enumerate() {
             let layer = chain.layer(op);
             let reserve = match reserve {
-                Reserve::Nothing => 0,
                 Reserve::OwnWeight => chain.weights[layer],
-                Reserve::Halves(halves) => (largest / 2).saturating_mul(u64::from(halves)),
+                Reserve::Sixteenths(count) => (largest / 16).saturating_mul(u64::from(count)),
             };
             *excess = all
                 .saturating_add(chain.alive[layer])
@@ -193,15 +212,15 @@ impl Excess<'_> {
         }
     }
 
-    /// Sums, over the ops up to each, what of its excess a weight can relieve.
-    fn sum(&mut self, chain: &Chain<'_>, weight: u64) {
-        if core::mem::replace(&mut self.summed, weight) == weight {
+    /// Sums, over the ops up to each, what of its excess so many objects can relieve.
+    fn sum(&mut self, chain: &Chain<'_>, objects: u64) {
+        if mem::replace(&mut self.summed, objects) == objects {
             return;
         }
         let mut sum = 0u128;
         for ((excess, op_ns), slot) in self.objects.iter().zip(chain.op_ns).zip(&mut self.sums[1..])
         {
-            let relieved = u128::from(weight.min(*excess));
+            let relieved = u128::from(objects.min(*excess));
             sum = sum.saturating_add(match self.profit {
                 Profit::Ops => relieved,
                 Profit::Time => relieved.saturating_mul(u128::from(*op_ns)),
@@ -221,10 +240,10 @@ impl Excess<'_> {
         })
     }
 
-    fn relieve(&mut self, chain: &Chain<'_>, layer: usize, span: Span) {
+    fn relieve(&mut self, chain: &Chain<'_>, Choice { layer, span, objects, .. }: Choice) {
         for ops in covered(chain, layer, span) {
             for excess in self.objects.get_mut(ops).unwrap_or_default() {
-                *excess = excess.saturating_sub(chain.weights[layer]);
+                *excess = excess.saturating_sub(objects);
             }
         }
     }
