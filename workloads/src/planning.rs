@@ -21,7 +21,7 @@ const RESIDENT: Resident = Resident { part: Part::whole(TensorId(0)), host_copy:
 const PLACEMENT: ArenaPlacement = ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 };
 
 /// Room for steps that costs next to nothing: small work can be moved in small parts.
-const LEAST_STEPS: usize = 8192;
+const LEAST_STEPS: usize = 32768;
 
 /// A schedule that owns its steps.
 #[derive(Clone, Debug)]

@@ -69,7 +69,7 @@ impl Way {
             Reserve::Sixteenths(16),
             Reserve::OwnWeight,
         ];
-        Self::cyclic(&RESERVES, 16)
+        Self::cyclic(&RESERVES, 32)
     }
 
     fn cyclic(reserves: &[Reserve], parts: u64) -> impl Iterator<Item = Self> {

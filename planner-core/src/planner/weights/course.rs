@@ -6,13 +6,14 @@ use super::list::{Event, Notes};
 use super::profile::Profile;
 use super::selection::{Selection, Span};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use core::mem;
 
 /// Laps that a course without a barrier takes; the third is the plan, and the fourth shows
 /// what is fetched for it ahead.
 pub(super) const LAPS: usize = 4;
 
 /// Parts of a weight that there is room for.
-const MOST_PARTS: usize = 16;
+const MOST_PARTS: usize = 32;
 
 /// How transfers are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub(super) struct Course<'c> {
     /// brought the weight early.
     on_host: &'c mut [u64],
     early: &'c mut [u8],
+    /// Objects of each weight that came before their turn.
+    ahead: &'c mut [u64],
     /// Weights that may be copied ahead of their forward op.
     waiting: &'c mut [u32],
     waits: usize,
@@ -66,7 +69,7 @@ impl<'c> Course<'c> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         let layers = limits.ops / 2 + 1;
         Profile::scratch_words(moments(limits))
-            + 3 * layers
+            + 4 * layers
             + words::<u8>(layers)
             + words::<u32>(layers)
             + Notes::scratch_words(limits)
@@ -93,6 +96,7 @@ impl<'c> Course<'c> {
             gone_ns: scratch.take(layers, 0)?,
             on_host: scratch.take(layers, 0)?,
             early: scratch.take(layers, 0)?,
+            ahead: scratch.take(layers, 0)?,
             waiting: scratch.take(layers, 0)?,
             waits: 0,
             notes: Notes::new(&limits, scratch)?,
@@ -221,6 +225,9 @@ impl<'c> Course<'c> {
 
     fn forward(&mut self, layer: usize) -> Option<()> {
         let chain = self.chain;
+        if layer == 0 && self.timing == Timing::Cyclic {
+            self.prefetch_ahead()?;
+        }
         let mut ready_ns = self.compute_ns.max(self.prefetch(layer, Span::Around)?);
         if layer == 0 && self.timing == Timing::Cyclic {
             ready_ns = ready_ns.max(self.prefetch_input()?);
@@ -274,19 +281,50 @@ impl<'c> Course<'c> {
     fn prefetch(&mut self, layer: usize, span: Span) -> Option<u64> {
         let mut left = self.selection.moved(layer, span);
         let mut arrived_ns = 0;
+        if span == Span::Around {
+            let ahead = mem::take(&mut self.ahead[layer]);
+            left -= ahead;
+            arrived_ns = if ahead > 0 { self.upload_ns } else { 0 };
+        }
         while left > 0 {
             let objects = (left - 1) % self.selection.part + 1;
-            let from_ns = self.upload_ns.max(self.gone_ns[layer]);
-            let start_ns = self.profile.earliest(from_ns, objects)?;
-            self.upload_ns = start_ns.checked_add(self.chain.up_ns(layer, objects))?;
-            self.notes.add(Event::Prefetch, layer, start_ns);
-            if !self.profile.take(start_ns, objects) {
-                return None;
-            }
+            let start_ns = self.profile.earliest(self.upload_from_ns(layer), objects)?;
+            self.upload(layer, objects, start_ns)?;
             arrived_ns = self.upload_ns;
             left -= objects;
         }
         Some(arrived_ns)
+    }
+
+    fn upload_from_ns(&self, layer: usize) -> u64 {
+        self.upload_ns.max(self.gone_ns[layer])
+    }
+
+    fn upload(&mut self, layer: usize, objects: u64, start_ns: u64) -> Option<()> {
+        self.upload_ns = start_ns.checked_add(self.chain.up_ns(layer, objects))?;
+        self.notes.add(Event::Prefetch, layer, start_ns);
+        self.profile.take(start_ns, objects).then_some(())
+    }
+
+    /// Fetches for the forward ops what can come before the last backward op runs, when the
+    /// input has its turn; as far as all ops up to that have room for what they hand on.
+    fn prefetch_ahead(&mut self) -> Option<()> {
+        let mut handed = 0u64;
+        for layer in 0..self.chain.layers() {
+            handed = handed.saturating_add(self.chain.handed[layer]);
+            let moved = self.selection.moved(layer, Span::Around);
+            while self.ahead[layer] < moved {
+                let objects = (moved - self.ahead[layer] - 1) % self.selection.part + 1;
+                let room = objects.saturating_add(handed);
+                let start_ns = self.profile.earliest(self.upload_from_ns(layer), room);
+                let Some(start_ns) = start_ns.filter(|&start_ns| start_ns < self.started_ns) else {
+                    return Some(());
+                };
+                self.upload(layer, objects, start_ns)?;
+                self.ahead[layer] += objects;
+            }
+        }
+        Some(())
     }
 
     /// Fetches the next input while the last op that reads this one runs, at the earliest.
