@@ -75,8 +75,9 @@ impl Way {
     fn cyclic(reserves: &[Reserve], parts: u64) -> impl Iterator<Item = Self> {
         reserves.iter().flat_map(move |&reserve| {
             [Profit::Ops, Profit::Time].into_iter().flat_map(move |profit| {
-                [Tie::Last, Tie::First].into_iter().map(move |tie| {
-                    Self::Greedy(Rule { reserve, tie, profit, parts }, Timing::Cyclic)
+                [Tie::Last, Tie::First].into_iter().flat_map(move |tie| {
+                    let rule = Rule { reserve, tie, profit, parts };
+                    [false, true].map(|ahead| Self::Greedy(rule, Timing::Cyclic { ahead }))
                 })
             })
         })
@@ -106,7 +107,7 @@ pub(super) fn write(
     let selection = Selection::new(&chain, rule, &mut scratch)?;
     let mut course = Course::new(&chain, &selection, timing, &mut scratch)?;
     let written = match timing {
-        Timing::Cyclic => course.write_laps(),
+        Timing::Cyclic { .. } => course.write_laps(),
         Timing::Barrier { .. } => course.best_cut().and_then(|(_, cut)| course.write_cycle(cut)),
     };
     if written.is_none() {

@@ -24,7 +24,10 @@ pub(in crate::planner) enum Timing {
         discount: bool,
     },
     /// Iterations follow each other; what is fetched for the next begins in this one.
-    Cyclic,
+    Cyclic {
+        /// Whether forward weights may come before the input does.
+        ahead: bool,
+    },
 }
 
 /// A schedule in the making.
@@ -184,6 +187,10 @@ impl<'c> Course<'c> {
         Some(())
     }
 
+    const fn is_cyclic(&self) -> bool {
+        matches!(self.timing, Timing::Cyclic { .. })
+    }
+
     fn all_backward(&mut self) -> Option<()> {
         self.waits = 0;
         (0..self.chain.layers()).rev().try_for_each(|layer| self.backward(layer))
@@ -202,7 +209,7 @@ impl<'c> Course<'c> {
         let op = chain.backward(layer);
         // The input's memory takes the next one.
         let input = match chain.input {
-            Some(input) if layer == 0 && self.timing == Timing::Cyclic => input.objects,
+            Some(input) if layer == 0 && self.is_cyclic() => input.objects,
             _ => 0,
         };
         self.launch(op, ready_ns, 0, chain.handed[layer].saturating_add(input))?;
@@ -225,11 +232,11 @@ impl<'c> Course<'c> {
 
     fn forward(&mut self, layer: usize) -> Option<()> {
         let chain = self.chain;
-        if layer == 0 && self.timing == Timing::Cyclic {
+        if layer == 0 && self.timing == (Timing::Cyclic { ahead: true }) {
             self.prefetch_ahead()?;
         }
         let mut ready_ns = self.compute_ns.max(self.prefetch(layer, Span::Around)?);
-        if layer == 0 && self.timing == Timing::Cyclic {
+        if layer == 0 && self.is_cyclic() {
             ready_ns = ready_ns.max(self.prefetch_input()?);
         }
         self.launch(layer, ready_ns, chain.handed[layer], 0)?;
@@ -242,7 +249,7 @@ impl<'c> Course<'c> {
         let on_host = self.on_host[layer].min(across);
         let done_ns = match self.timing {
             Timing::Barrier { .. } => self.compute_ns.max(self.download_ns),
-            Timing::Cyclic => self.compute_ns,
+            Timing::Cyclic { .. } => self.compute_ns,
         };
         let mut left = on_host;
         while left > 0 {
