@@ -5,10 +5,11 @@ use planner_core::{Kind, Machine, OpId, TensorId};
 use proptest::prelude::*;
 use std::path::Path;
 use workloads::format::{
-    FormatError, compress, document, load, read_graph, read_machine, read_plan, write_graph,
-    write_machine, write_plan,
+    FormatError, compress, document, load, read_chain, read_graph, read_machine, read_plan,
+    write_chain, write_graph, write_machine, write_plan,
 };
-use workloads::{OwnedGraph, OwnedMachine, OwnedPlacements, OwnedPlan};
+use workloads::chain::Layer;
+use workloads::{OwnedChain, OwnedGraph, OwnedMachine, OwnedPlacements, OwnedPlan};
 
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![
@@ -40,6 +41,25 @@ fn graphs() -> impl Strategy<Value = OwnedGraph> {
         }
         graph
     })
+}
+
+fn chains() -> impl Strategy<Value = OwnedChain> {
+    let layer = proptest::array::uniform4(0..1u64 << 50).prop_map(|n| Layer {
+        forward_ns: n[0],
+        backward_ns: n[1],
+        weight_bytes: n[2],
+        activation_bytes: n[3],
+    });
+    let layers = proptest::collection::vec(layer, 1..20);
+    (name(), any::<u64>(), 1..u64::MAX, 0..1u64 << 50, layers).prop_map(
+        |(name, device_bytes, bandwidth_bytes_per_s, input_bytes, layers)| OwnedChain {
+            name,
+            device_bytes,
+            bandwidth_bytes_per_s,
+            input_bytes,
+            layers,
+        },
+    )
 }
 
 fn machines() -> impl Strategy<Value = OwnedMachine> {
