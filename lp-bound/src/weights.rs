@@ -127,7 +127,8 @@ impl<'c> Program<'c> {
         for layer in 0..self.moves.len() {
             let op = self.backward(layer);
             if let Some(columns) = self.moves[layer].get(op) {
-                let terms = [(self.idle[op], 1.0), (columns[OFFLOADED], -self.transfer_units(layer))];
+                let terms =
+                    [(self.idle[op], 1.0), (columns[OFFLOADED], -self.transfer_units(layer))];
                 self.problem.add_row(0.0.., terms);
             }
         }
@@ -222,7 +223,9 @@ pub fn weights_period_ns(
     let mut model = program.problem.try_optimise(Sense::Minimise).map_err(|_| Unsolved)?;
     model.make_quiet();
     model.try_set_option("time_limit", options.most_s).map_err(|_| Unsolved)?;
-    model.try_set_option("mip_abs_gap", options.gap * compute_ns as f64 / 1e9 / unit_s).map_err(|_| Unsolved)?;
+    model
+        .try_set_option("mip_abs_gap", options.gap * compute_ns as f64 / 1e9 / unit_s)
+        .map_err(|_| Unsolved)?;
     model.try_set_option("mip_rel_gap", 0.0).map_err(|_| Unsolved)?;
     let solved = model.try_solve().map_err(|_| Unsolved)?;
     let cost = solved.objective_value();

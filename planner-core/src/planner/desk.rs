@@ -42,10 +42,6 @@ impl Candidate {
         (period_ns, h2d_bytes.saturating_add(d2h_bytes))
     }
 
-    const fn is_paced(&self) -> bool {
-        matches!(self.recipe, Recipe::Paced { .. })
-    }
-
     /// Whether no list can be better.
     fn is_ideal(&self) -> bool {
         self.predicted.period_ns == self.predicted.compute_ns
@@ -165,11 +161,10 @@ impl<'d, 'r> Desk<'d, 'r> {
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
-        // The best list, and of those that are paced.
-        let (mut best, mut paced): (Option<Candidate>, Option<Candidate>) = (None, None);
+        let mut best: Option<Candidate> = None;
         let mut written_last = false;
         while !best.is_some_and(|best| takes_first || best.is_ideal()) {
-            let recipe = match (lists.recipes.next(), paced.or(lists.to_beat)) {
+            let recipe = match (lists.recipes.next(), best.or(lists.to_beat)) {
                 (Some(recipe), _) => recipe,
                 // The list before shows where transfers hurt.
                 (None, Some(Candidate { recipe: Recipe::Paced { spare_permille, .. }, .. }))
@@ -182,19 +177,18 @@ impl<'d, 'r> Desk<'d, 'r> {
                 }
                 _ => break,
             };
-            let candidate = self.try_out(recipe, ground, search, scratch)?.filter(|candidate| {
-                lists.to_beat.is_none_or(|other| candidate.cost() <= other.cost())
-            });
-            let is_better = |than: Option<Candidate>| {
-                candidate.filter(|one| than.is_none_or(|than| one.cost() < than.cost()))
+            let candidate = self.try_out(recipe, ground, search, scratch)?;
+            let is_better = |candidate: &Candidate| match (best, lists.to_beat) {
+                (Some(best), _) => candidate.cost() < best.cost(),
+                (None, Some(other)) => candidate.cost() <= other.cost(),
+                (None, None) => true,
             };
-            if let Some(better) = is_better(paced).filter(Candidate::is_paced) {
-                paced = Some(better);
+            let better = candidate.filter(is_better);
+            written_last = better.is_some();
+            if written_last {
+                best = better;
                 search.iter_mut().for_each(|search| search.pressures.keep());
             }
-            let better = is_better(best);
-            written_last = better.is_some();
-            best = better.or(best);
         }
         match best {
             Some(best) if !written_last => self.again(best, ground, search, scratch),
