@@ -43,7 +43,11 @@ pub enum SimError {
     },
     /// The point has not been signalled, so that nothing may wait for it.
     Unsignalled(Point),
-    /// The tensor has no such room or no such bytes.
+    /// The host's block has been created already.
+    HostCreatedTwice,
+    /// The host's block has not been created.
+    NoHost,
+    /// The tensor does not exist, or the host's block has no such bytes.
     NoHostRange(HostRange),
     /// An input's room is filled while work still uses it.
     RoomInUse {
@@ -141,9 +145,11 @@ impl fmt::Display for SimError {
             Self::Unsignalled(point) => {
                 write!(f, "{} is awaited before it is enqueued", Work(point))
             }
-            Self::NoHostRange(HostRange { tensor, room, offset_bytes, bytes }) => write!(
+            Self::HostCreatedTwice => write!(f, "the host's block has been created already"),
+            Self::NoHost => write!(f, "the host's block has not been created"),
+            Self::NoHostRange(HostRange { tensor, offset_bytes, bytes }) => write!(
                 f,
-                "the host has no bytes {offset_bytes}..{} in room {room} of {tensor}",
+                "the host's block has no bytes {offset_bytes}..{} for {tensor}",
                 offset_bytes.saturating_add(bytes)
             ),
             Self::RoomInUse { tensor, room, work } => {

@@ -5,7 +5,7 @@ use crate::error::SimError;
 use crate::stream::Queue;
 use crate::value;
 use crate::work::Work;
-use planner_core::backend::{Kernels, Launch};
+use planner_core::backend::{HostRange, Kernels, Launch};
 use planner_core::{Graph, Kind, Stream, TensorId};
 
 /// Kernels for every op of a graph: an op reads all bytes of what it reads, and the values
@@ -81,13 +81,19 @@ impl SimDevice<'_> {
     pub fn fill_input(&mut self, tensor: TensorId, iteration: u64) -> Result<(), SimError> {
         self.check_failure()?;
         let room = (iteration % 2) as u32;
+        let host = self.host.as_ref().ok_or(SimError::NoHost)?;
+        let range = host.range(&self.graph, tensor, room);
+        let used = |host: HostRange| {
+            let (start, end) = (host.offset_bytes, host.offset_bytes + host.bytes);
+            start < range.offset_bytes + range.bytes && range.offset_bytes < end
+        };
         for (work, pending) in self.queues.iter().flat_map(Queue::pending) {
-            if pending.host().is_some_and(|(host, _)| host.tensor == tensor && host.room == room) {
+            if pending.host().is_some_and(|(host, _)| used(host)) {
                 return Err(SimError::RoomInUse { tensor, room, work });
             }
         }
         let value = value::input(tensor, iteration);
-        self.shadow.fill_host(&self.graph, tensor, room, value);
+        self.shadow.fill_host(range, value);
         Ok(())
     }
 }

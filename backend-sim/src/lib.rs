@@ -25,9 +25,10 @@ pub use value::reference_digest;
 use clock::Clock;
 use paging::AddressSpace;
 use planner_core::backend::ErrorType;
-use planner_core::{Graph, Machine, Stream};
+use planner_core::{Graph, Kind, Machine, Stream};
 use shadow::Shadow;
 use stream::{Chance, Queue};
+use transfer::HostBlock;
 
 /// What a device has done so far, set-up included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +51,7 @@ pub struct Counters {
     pub d2h_bytes: u64,
 }
 
-/// A simulated device, with the host memory that it copies from and to.
+/// A simulated device, with the block of host memory that it copies from and to.
 #[derive(Debug)]
 pub struct SimDevice<'g> {
     graph: Graph<'g>,
@@ -61,6 +62,8 @@ pub struct SimDevice<'g> {
     /// Where the order of effects is drawn from; none for the order of submission.
     chance: Option<Chance>,
     space: AddressSpace,
+    /// The host's block, once it is created.
+    host: Option<HostBlock>,
     shadow: Shadow,
     counters: Counters,
     failure: Option<SimError>,
@@ -77,7 +80,8 @@ impl<'g> SimDevice<'g> {
             queues: Default::default(),
             chance: None,
             space: AddressSpace::new(machine.chunk_bytes),
-            shadow: Shadow::new(&graph),
+            host: None,
+            shadow: Shadow::default(),
             counters: Counters::default(),
             failure: None,
         }
@@ -99,7 +103,14 @@ impl<'g> SimDevice<'g> {
     /// failures of earlier work.
     pub fn digest(&self) -> Result<u64, SimError> {
         self.check_failure()?;
-        self.shadow.digest(&self.graph)
+        let states = self.graph.tensor_ids();
+        let states = states.filter(|&id| self.graph.tensor(id).kind == Kind::State);
+        let values = states.map(|tensor| {
+            let none = SimError::HostCopy { tensor, offset_bytes: 0 };
+            let host = self.host.as_ref().ok_or(none)?;
+            self.shadow.host_copy(host.range(&self.graph, tensor, 0))
+        });
+        Ok(value::digest(values.collect::<Result<Vec<_>, _>>()?.into_iter()))
     }
 
     /// When the last launch of each iteration ends.

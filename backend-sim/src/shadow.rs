@@ -2,9 +2,8 @@
 
 use crate::error::SimError;
 use crate::extents::{Extent, Extents};
-use crate::value;
-use planner_core::backend::Point;
-use planner_core::{Graph, Kind, OpId, TensorId};
+use planner_core::backend::{HostRange, Point};
+use planner_core::{OpId, TensorId};
 
 /// What some bytes hold: those of one version of a tensor, from an offset on. Bytes
 /// without content hold garbage.
@@ -30,8 +29,8 @@ impl Extent for Content {
 pub(crate) enum Memory {
     /// The device, by physical address.
     Device,
-    /// A tensor's room on the host, by offset in the tensor.
-    Host(TensorId, u32),
+    /// The host's block, by offset.
+    Host,
 }
 
 /// Consecutive bytes of one memory.
@@ -42,6 +41,12 @@ pub(crate) struct Segment {
     pub(crate) bytes: u64,
 }
 
+impl Segment {
+    pub(crate) const fn of_host(range: HostRange) -> Self {
+        Self { memory: Memory::Host, start: range.offset_bytes, bytes: range.bytes }
+    }
+}
+
 /// A change of what bytes hold; no content is garbage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effect {
@@ -50,35 +55,23 @@ pub(crate) struct Effect {
 }
 
 /// All contents.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Shadow {
     device: Extents<Content>,
-    /// The two rooms of each tensor.
-    host: Vec<[Extents<Content>; 2]>,
+    host: Extents<Content>,
 }
 
 impl Shadow {
-    /// Memory before the first iteration: the states lie on the host, all else is garbage.
-    pub(crate) fn new(graph: &Graph<'_>) -> Self {
-        let host = graph.tensors().iter().map(|_| Default::default()).collect();
-        let mut shadow = Self { device: Extents::default(), host };
-        for tensor in graph.tensor_ids().filter(|&id| graph.tensor(id).kind == Kind::State) {
-            shadow.fill_host(graph, tensor, 0, value::initial_state(tensor));
-        }
-        shadow
-    }
-
-    /// Puts a value into a room on the host.
-    pub(crate) fn fill_host(&mut self, graph: &Graph<'_>, tensor: TensorId, room: u32, value: u64) {
-        let memory = Memory::Host(tensor, room);
-        let to = Segment { memory, start: 0, bytes: graph.tensor(tensor).bytes };
-        self.apply(&Effect { to, content: Some(Content { tensor, offset_bytes: 0, value }) });
+    /// Puts a tensor's value into a room on the host.
+    pub(crate) fn fill_host(&mut self, room: HostRange, value: u64) {
+        let content = Content { tensor: room.tensor, offset_bytes: 0, value };
+        self.apply(&Effect { to: Segment::of_host(room), content: Some(content) });
     }
 
     fn memory(&self, memory: Memory) -> &Extents<Content> {
         match memory {
             Memory::Device => &self.device,
-            Memory::Host(tensor, room) => &self.host[tensor.index()][room as usize],
+            Memory::Host => &self.host,
         }
     }
 
@@ -86,7 +79,7 @@ impl Shadow {
         let Segment { memory, start, bytes } = effect.to;
         let extents = match memory {
             Memory::Device => &mut self.device,
-            Memory::Host(tensor, room) => &mut self.host[tensor.index()][room as usize],
+            Memory::Host => &mut self.host,
         };
         match effect.content {
             Some(content) => extents.insert(start, bytes, content),
@@ -165,19 +158,12 @@ impl Shadow {
         })
     }
 
-    /// One number for the host copies of all states.
-    pub(crate) fn digest(&self, graph: &Graph<'_>) -> Result<u64, SimError> {
-        let mut states = Vec::new();
-        for tensor in graph.tensor_ids().filter(|&id| graph.tensor(id).kind == Kind::State) {
-            let bytes = graph.tensor(tensor).bytes;
-            let copy = Segment { memory: Memory::Host(tensor, 0), start: 0, bytes };
-            let value = self.whole(&[copy], tensor).map_err(|bad| {
-                let offset_bytes = bad.offset_bytes;
-                SimError::HostCopy { tensor, offset_bytes }
-            })?;
-            states.push(value);
-        }
-        Ok(value::digest(states.into_iter()))
+    /// The value of a state's host copy.
+    pub(crate) fn host_copy(&self, room: HostRange) -> Result<u64, SimError> {
+        self.whole(&[Segment::of_host(room)], room.tensor).map_err(|bad| {
+            let (tensor, offset_bytes) = (room.tensor, bad.offset_bytes);
+            SimError::HostCopy { tensor, offset_bytes }
+        })
     }
 }
 

@@ -2,23 +2,60 @@
 
 use crate::SimDevice;
 use crate::error::SimError;
+use crate::value;
 use crate::work::Work;
 use planner_core::backend::{DeviceAddress, HostRange, Transfers};
-use planner_core::{Kind, Stream};
+use planner_core::{Graph, HostRooms, Kind, Stream, TensorId};
+
+/// The host's block, as far as the simulator itself puts values there or looks at them.
+#[derive(Debug)]
+pub(crate) struct HostBlock {
+    bytes: u64,
+    /// Where the rooms of each tensor begin; those of temporaries are not used.
+    rooms: Vec<[u64; 2]>,
+}
+
+impl HostBlock {
+    /// All of one room of a state or an input.
+    pub(crate) fn range(&self, graph: &Graph<'_>, tensor: TensorId, room: u32) -> HostRange {
+        let offset_bytes = self.rooms[tensor.index()][room as usize];
+        HostRange { tensor, offset_bytes, bytes: graph.tensor(tensor).bytes }
+    }
+}
 
 impl SimDevice<'_> {
     fn check_host(&self, range: HostRange) -> Result<(), SimError> {
-        let HostRange { tensor, room, offset_bytes, bytes } = range;
-        let inside = self.graph.tensors().get(tensor.index()).is_some_and(|data| {
-            let rooms = if data.kind == Kind::Input { 2 } else { 1 };
-            let end = offset_bytes.checked_add(bytes);
-            room < rooms && bytes > 0 && end.is_some_and(|end| end <= data.bytes)
-        });
-        if inside { Ok(()) } else { Err(SimError::NoHostRange(range)) }
+        let HostRange { tensor, offset_bytes, bytes } = range;
+        let block_bytes = self.host.as_ref().map_or(0, |host| host.bytes);
+        let end = offset_bytes.checked_add(bytes).filter(|&end| end <= block_bytes);
+        let is_known = tensor.index() < self.graph.tensors().len();
+        if is_known && bytes > 0 && end.is_some() {
+            Ok(())
+        } else {
+            Err(SimError::NoHostRange(range))
+        }
     }
 }
 
 impl Transfers for SimDevice<'_> {
+    fn create_host(&mut self, rooms: &HostRooms<'_>) -> Result<(), SimError> {
+        self.check_failure()?;
+        if self.host.is_some() {
+            return Err(SimError::HostCreatedTwice);
+        }
+        let tensors = self.graph.tensor_ids();
+        let starts = tensors.map(|tensor| [0, 1].map(|room| rooms.offset_bytes(tensor, room, 0)));
+        let host = HostBlock { bytes: rooms.bytes(), rooms: starts.collect() };
+        for tensor in self.graph.tensor_ids() {
+            if self.graph.tensor(tensor).kind == Kind::State {
+                let room = host.range(&self.graph, tensor, 0);
+                self.shadow.fill_host(room, value::initial_state(tensor));
+            }
+        }
+        self.host = Some(host);
+        Ok(())
+    }
+
     fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), SimError> {
         self.check_failure()?;
         self.check_host(from)?;

@@ -106,11 +106,6 @@ fn copy_span(host: HostRange, at: DeviceAddress, writes: bool) -> Span {
     Span { operand: host.tensor.0, at, bytes: host.bytes, writes }
 }
 
-fn host_segment(host: HostRange) -> Segment {
-    let memory = Memory::Host(host.tensor, host.room);
-    Segment { memory, start: host.offset_bytes, bytes: host.bytes }
-}
-
 impl Running {
     /// Notes a use. False where another operand of the same work uses the bytes and one of
     /// the two writes.
@@ -154,7 +149,7 @@ impl SimDevice<'_> {
             segments.push(found);
         }
         if let Some((host, writes)) = running.work.host() {
-            running.note(host_segment(host), Use { operand: host.tensor.0, writes });
+            running.note(Segment::of_host(host), Use { operand: host.tensor.0, writes });
         }
         let mut others = self.queues.iter().filter_map(|queue| queue.running.as_ref());
         if let Some(other) = others.find(|other| running.races(other)) {
@@ -179,8 +174,8 @@ impl SimDevice<'_> {
     ) -> Result<Vec<Effect>, SimError> {
         let device = segments.first().map_or(&[][..], Vec::as_slice);
         match running.work {
-            Work::Upload { host, .. } => Ok(self.shadow.copy(&[host_segment(host)], device)),
-            Work::Download { host, .. } => Ok(self.shadow.copy(device, &[host_segment(host)])),
+            Work::Upload { host, .. } => Ok(self.shadow.copy(&[Segment::of_host(host)], device)),
+            Work::Download { host, .. } => Ok(self.shadow.copy(device, &[Segment::of_host(host)])),
             Work::Launch { op, .. } => self.launch_effects(op, running.point, segments),
         }
     }

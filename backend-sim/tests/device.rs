@@ -5,12 +5,12 @@
 mod common;
 
 use backend_sim::{SimDevice, SimError, reference_digest};
-use common::{Work, machine};
+use common::{OwnedPlan, Work, limits, machine};
 use planner_core::backend::{
     Addresses, BackendError, Chunks, DeviceAddress, ErrorKind, HostRange, Launch, Paging, Point,
     Streams, Transfers,
 };
-use planner_core::{Kind, Machine, OpId, Stream, TensorId};
+use planner_core::{HostRooms, Kind, Machine, OpId, Scratch, Stream, TensorId};
 
 const STATE: TensorId = TensorId(0);
 const INPUT: TensorId = TensorId(1);
@@ -26,12 +26,31 @@ fn work() -> Work {
     work
 }
 
+/// Bytes of a room, from an offset on. What moves comes first: the input; then the state, and
+/// the input's other room.
 fn range(tensor: TensorId, room: u32, offset_bytes: u64, bytes: u64) -> HostRange {
-    HostRange { tensor, room, offset_bytes, bytes }
+    let start = match (tensor, room) {
+        (INPUT, 0) => 0,
+        (INPUT, _) => 8 + 7,
+        _ => 8,
+    };
+    HostRange { tensor, offset_bytes: start + offset_bytes, bytes }
+}
+
+fn create_host(device: &mut SimDevice<'_>) -> Result<(), SimError> {
+    let (work, machine) = (work(), machine(CHUNK_BYTES));
+    let (graph, plan) = (work.graph(), OwnedPlan::in_core(&work, CHUNK_BYTES));
+    let plan = plan.plan(&machine);
+    let mut memory = vec![0; HostRooms::scratch_words(&limits(&graph, &plan))];
+    let scratch = &mut Scratch::new(&mut memory);
+    let rooms = HostRooms::new(&graph, &machine, &plan, scratch).unwrap();
+    assert_eq!((rooms.moved_bytes(), rooms.bytes()), (8, 8 + 7 + 8));
+    device.create_host(&rooms)
 }
 
 /// Eight chunks; two ranges of two chunks each, mapped to the first four chunks.
 fn set_up(device: &mut SimDevice<'_>) -> [DeviceAddress; 2] {
+    create_host(device).unwrap();
     device.create(8).unwrap();
     [0, 2].map(|first| {
         let at = device.reserve(2).unwrap();
@@ -263,11 +282,13 @@ fn a_point_must_be_signalled_before_it_is_awaited() {
 }
 
 #[test]
-fn the_host_has_only_the_rooms_that_a_tensor_needs() {
+fn the_host_has_one_block() {
     let work = work();
     let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+    assert_eq!(device.fill_input(INPUT, 1), Err(SimError::NoHost));
     let [state, _] = set_up(&mut device);
-    for bad in [range(STATE, 1, 0, 1), range(STATE, 0, 4, 4), range(TensorId(2), 0, 0, 1)] {
+    assert_eq!(create_host(&mut device), Err(SimError::HostCreatedTwice));
+    for bad in [range(STATE, 0, 0, 0), range(INPUT, 1, 4, 5), range(TensorId(2), 0, 0, 1)] {
         assert_eq!(device.upload(bad, state), Err(SimError::NoHostRange(bad)));
         assert_eq!(device.download(state, bad), Err(SimError::NoHostRange(bad)));
     }

@@ -10,7 +10,8 @@ use planner_core::backend::{
 };
 use planner_core::plan::{Pool, Resident};
 use planner_core::{
-    ExecuteError, Executor, Kind, OpId, Part, Scratch, Step, Stream, TensorId, Verified, executor,
+    ExecuteError, Executor, HostRooms, Kind, OpId, Part, Scratch, Step, Stream, TensorId, Verified,
+    executor,
 };
 
 /// A device that does not hear one of the calls of `wait`.
@@ -44,6 +45,10 @@ impl Streams for Deaf<'_> {
 }
 
 impl Transfers for Deaf<'_> {
+    fn create_host(&mut self, rooms: &HostRooms<'_>) -> Result<(), SimError> {
+        self.device.create_host(rooms)
+    }
+
     fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), SimError> {
         self.device.upload(from, to)
     }

@@ -84,6 +84,8 @@ pub(crate) struct Planned {
     pub(crate) h2d_bytes_by_kind: Option<ByKind>,
     pub(crate) d2h_bytes_by_kind: Option<ByKind>,
     pub(crate) host_bytes: Option<u64>,
+    /// With a room of its own for every tensor that moves.
+    pub(crate) host_unshared_bytes: Option<u64>,
     pub(crate) steps: Option<u64>,
     /// Iterations for which objects are fixed; none where they are not.
     pub(crate) placement_iterations: Option<u32>,
@@ -211,6 +213,7 @@ impl Planned {
             h2d_bytes_by_kind: Some(up),
             d2h_bytes_by_kind: Some(down),
             host_bytes: Some(predicted.host_bytes),
+            host_unshared_bytes: Some(footprint.host_bytes()),
             steps: Some(plan.steps.len() as u64),
             placement_iterations: plan.placements.map(|placements| placements.iterations),
             reordered: Some(is_reordered(plan)),

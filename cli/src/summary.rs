@@ -96,9 +96,13 @@ fn traffic(planned: &Planned, machine: &Machine) -> Vec<(&'static str, String)> 
         let (requested, waste) = (bytes(requested), bytes(waste));
         rows.push(("peak", format!("{peak}: {requested} requested, {waste} wasted ({share})")));
     }
-    if let Some(host_bytes) = planned.host_bytes {
-        let (pinned, all) = (bytes(host_bytes), bytes(machine.host_bytes));
-        rows.push(("host", format!("{pinned} of {all} pinned")));
+    if let (Some(host), Some(unshared)) = (planned.host_bytes, planned.host_unshared_bytes) {
+        let shared = match host < unshared {
+            true => format!("; {} with a whole room for each tensor", bytes(unshared)),
+            false => String::new(),
+        };
+        let (pinned, all) = (bytes(host), bytes(machine.host_bytes));
+        rows.push(("host", format!("{pinned} of {all} pinned{shared}")));
     }
     rows
 }

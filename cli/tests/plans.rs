@@ -193,7 +193,13 @@ fn wrong_placements_are_refused_with_the_step() {
     });
     check(&folder).fails(1, &["plan.json: step ", "names 0 objects"]);
     folder.write("plan.json", &whole);
-    edit(&folder, |plan| plan["placements"][1] = plan["placements"][0].clone());
+    edit(&folder, |plan| {
+        let placements = plan["placements"].as_array_mut().unwrap();
+        let (first, rest) = placements.split_first_mut().unwrap();
+        let count = first.as_array().unwrap().len();
+        let alike = rest.iter_mut().find(|other| other.as_array().unwrap().len() == count);
+        alike.unwrap().clone_from(first);
+    });
     check(&folder).fails(1, &["plan.json: ", "lies in other objects than at the start"]);
     folder.write("plan.json", &whole);
     edit(&folder, |plan| plan["placement_iterations"] = json!(1_000_000_000));
@@ -205,7 +211,7 @@ fn wrong_placements_are_refused_with_the_step() {
 fn more_iterations_measure_the_same() {
     let folder = Folder::new();
     let measured = |iterations: &str| {
-        let run = ["run", SMALL, "-b", "70%", "-s", "on-demand", "--no-placements", "--json"];
+        let run = ["run", SMALL, "-b", "40%", "-s", "vdnn", "--no-placements", "--json"];
         folder.run(&[&run[..], &["--iterations", iterations]].concat()).done().json()
     };
     let (few, many) = (measured("8"), measured("20"));
@@ -227,6 +233,29 @@ fn a_run_measures_what_was_predicted() {
         let ran = folder.run(&arguments).done().json();
         assert_eq!(ran["measured_period_ns"], ran["period_ns"], "{strategy}");
     }
+}
+
+#[test]
+fn a_plan_needs_no_more_than_the_hosts_memory() {
+    let folder = Folder::new();
+    let arguments = ["plan", SMALL, "-b", "20%", "-s", "window", "--json"];
+    let figures = folder.run(&arguments).done().json();
+    let packed_bytes = figures["host_bytes"].as_u64().unwrap();
+    let unshared_bytes = figures["host_unshared_bytes"].as_u64().unwrap();
+    assert!(packed_bytes < unshared_bytes);
+    let plan = |host_bytes: u64, more: &[&str]| {
+        let machine = format!(
+            r#"{{"format":"spillway.machine.v1","name":"m","device_bytes":17179869184,"host_bytes":{host_bytes},"chunk_bytes":2097152,"h2d_bytes_per_s":12000000000,"d2h_bytes_per_s":12000000000,"transfer_latency_ns":10000,"map_ns_per_chunk":0,"unmap_ns_per_chunk":0}}"#
+        );
+        folder.write("m.json", machine);
+        let arguments = ["run", SMALL, "-m", "m.json", "-b", "20%", "-s", "window"];
+        folder.run(&[&arguments[..], more].concat())
+    };
+    let just = plan(packed_bytes, &["--json"]).done().json();
+    assert_eq!((&just["host_bytes"], &just["digests_match"]), (&json!(packed_bytes), &json!(true)));
+    let shown = plan(packed_bytes, &[]).done().stdout;
+    assert!(shown.contains(" pinned; ") && shown.contains("a whole room for each tensor"));
+    plan(1000, &[]).fails(1, &["bytes of pinned host memory, the machine has 1000"]);
 }
 
 #[test]

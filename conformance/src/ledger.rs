@@ -5,6 +5,7 @@
 //! for graphs of a few tensors with a few objects each.
 
 mod arena;
+pub mod host;
 mod layout;
 mod order;
 mod places;

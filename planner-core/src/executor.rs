@@ -23,9 +23,12 @@ mod points;
 mod queued;
 mod unmaps;
 
-use crate::backend::{Addresses, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers};
+use crate::backend::{
+    Addresses, DeviceAddress, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers,
+};
 use crate::graph::{Graph, Kind, OpId};
-use crate::plan::{Part, Step};
+use crate::host::HostRooms;
+use crate::plan::{Part, PlanError, Step};
 use crate::schedule::{Scheduled, Stream};
 use crate::scratch::{Limits, Scratch, words};
 use crate::verify::Verified;
@@ -42,7 +45,8 @@ use points::Points;
 /// is too small.
 #[must_use]
 pub const fn scratch_words(limits: &Limits, runs: usize) -> usize {
-    Inputs::scratch_words(limits)
+    HostRooms::scratch_words(limits)
+        + Inputs::scratch_words(limits)
         + words::<u64>(limits.operands)
         + Memory::scratch_words(limits, runs)
 }
@@ -52,6 +56,7 @@ pub const fn scratch_words(limits: &Limits, runs: usize) -> usize {
 pub struct Executor<'a> {
     verified: Verified<'a>,
     memory: Memory<'a>,
+    host: HostRooms<'a>,
     inputs: Inputs<'a>,
     points: Points,
     /// The addresses of one launch.
@@ -66,7 +71,8 @@ impl<'a> Executor<'a> {
     /// at start.
     ///
     /// # Errors
-    /// Too little scratch, a device of other chunks, and errors of the device.
+    /// Too little scratch, a device of other chunks, a machine with too little host memory, and
+    /// errors of the device.
     pub fn start<B: Transfers + Paging, K: Kernels<B>>(
         verified: &Verified<'a>,
         device: &mut B,
@@ -78,18 +84,27 @@ impl<'a> Executor<'a> {
         if planned_bytes != device_bytes {
             return Err(ExecuteError::ChunkBytes { planned_bytes, device_bytes });
         }
-        let graph = verified.graph();
+        let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
+        let host = HostRooms::new(graph, machine, plan, scratch)?;
+        let (needed_bytes, host_bytes) = (host.moved_bytes(), machine.host_bytes);
+        if needed_bytes > host_bytes {
+            return Err(PlanError::HostMemory { needed_bytes, host_bytes }.into());
+        }
         let most_operands = graph.ops().iter().map(|op| op.reads as usize + op.writes as usize);
         let mut executor = Self {
             inputs: Inputs::new(verified, scratch)?,
             operands: scratch.take(most_operands.max().unwrap_or(0), 0)?,
             memory: Memory::new(verified, scratch)?,
+            host,
             points: Points { base: [0; 3], stream_steps: verified.schedule().stream_steps },
             verified: *verified,
             iterations: 0,
             failed: false,
         };
         executor.memory.set_up(device).map_err(|fault| fault.at(Moment::SetUp))?;
+        device
+            .create_host(&executor.host)
+            .map_err(|error| Fault::Device(error).at(Moment::SetUp))?;
         kernels
             .fill_inputs(device, 1)
             .map_err(|error| Fault::Device(error).at(Moment::Inputs(1)))?;
@@ -237,27 +252,28 @@ impl<'a> Executor<'a> {
         value: u64,
     ) -> Result<(), Fault<B::Error>> {
         self.memory.allocate(device, part.tensor, self.memory.pieces().of_part(part))?;
-        let from = self.host_range(part, value);
-        let to = self.memory.address(part.tensor, from.offset_bytes);
-        Ok(device.upload(from, to)?)
+        let to = self.address(part);
+        Ok(device.upload(self.host_range(part, value), to)?)
     }
 
     fn download<B: Transfers>(&self, device: &mut B, part: Part) -> Result<(), Fault<B::Error>> {
         let to = self.host_range(part, self.inputs.value[part.tensor.index()]);
-        let from = self.memory.address(part.tensor, to.offset_bytes);
-        Ok(device.download(from, to)?)
+        Ok(device.download(self.address(part), to)?)
+    }
+
+    /// The address of a part.
+    fn address(&self, part: Part) -> DeviceAddress {
+        self.memory.address(part.tensor, self.memory.pieces().offset_bytes(part))
     }
 
     /// The host copy of a part; of an input, in the room of iteration `value`.
     fn host_range(&self, part: Part, value: u64) -> HostRange {
         let graph = self.verified.graph();
-        let is_input = graph.tensor(part.tensor).kind == Kind::Input;
-        HostRange {
-            tensor: part.tensor,
-            room: if is_input { (value % 2) as u32 } else { 0 },
-            offset_bytes: self.memory.layout.offset_bytes(part),
-            bytes: self.memory.pieces().part_bytes(graph, part),
-        }
+        let (tensor, pieces) = (part.tensor, self.memory.pieces());
+        let is_input = graph.tensor(tensor).kind == Kind::Input;
+        let room = if is_input { (value % 2) as u32 } else { 0 };
+        let offset_bytes = self.host.offset_bytes(tensor, room, pieces.offset_bytes(part));
+        HostRange { tensor, offset_bytes, bytes: pieces.part_bytes(graph, part) }
     }
 
     /// Waits for everything that is enqueued, and copies to the host every state of which

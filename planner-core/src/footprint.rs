@@ -34,7 +34,8 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Pinned host memory with a room of its own for every tensor that moves.
+    /// Pinned host memory with a room of its own for every tensor that moves;
+    /// [`HostRooms`](crate::HostRooms) need less.
     #[must_use]
     pub const fn host_bytes(&self) -> u64 {
         // Cannot overflow: all tensors together fit into 64 bits.

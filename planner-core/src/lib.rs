@@ -80,6 +80,7 @@ pub mod bounds;
 pub mod executor;
 pub mod footprint;
 pub mod graph;
+pub mod host;
 pub mod lower;
 pub mod machine;
 pub mod packing;
@@ -95,6 +96,7 @@ pub mod verify;
 
 pub use executor::{ExecuteError, Executor};
 pub use graph::{Graph, GraphError, Kind, Op, OpId, Tensor, TensorId};
+pub use host::HostRooms;
 pub use lower::lower;
 pub use machine::Machine;
 pub use placement::Placements;

@@ -177,6 +177,15 @@ impl<'a> Pieces<'a> {
             && self.covers_tensor(part)
     }
 
+    /// Where a part begins in its tensor.
+    #[must_use]
+    pub fn offset_bytes(&self, part: Part) -> u64 {
+        if self.covers_tensor(part) {
+            return 0;
+        }
+        part.first.saturating_mul(self.plan.pools[self.pool(part.tensor)].object_bytes)
+    }
+
     /// The bytes of a tensor that a part really fills.
     #[must_use]
     pub fn part_bytes(&self, graph: &Graph<'_>, part: Part) -> u64 {

@@ -22,7 +22,8 @@ pub const fn scratch_words(limits: &Limits) -> usize {
         + Timeline::scratch_words(limits)
 }
 
-/// Everything a plan promises of itself, and its footprint. O(steps + operands).
+/// Everything a plan promises of itself, with a room of its own on the host for every tensor
+/// that moves, and its footprint. O(steps + operands).
 ///
 /// # Errors
 /// A plan whose structure or residency is broken, or whose times over eight iterations

@@ -8,6 +8,8 @@ use std::fmt;
 
 /// Most iterations over which objects are fixed.
 const MOST_ITERATIONS: u32 = 8;
+/// Iterations over which a period is looked for that is no longer than before.
+const FEW_ITERATIONS: u32 = 3;
 /// Most object numbers of one plan.
 const MOST_SLOTS: usize = 1 << 24;
 /// A period with placements should be longer than without by one in so many at most.
@@ -125,8 +127,9 @@ fn mapping_ns(graph: &Graph<'_>, machine: &Machine, plan: &OwnedPlan) -> u64 {
     objects.saturating_mul(ns_per_chunk)
 }
 
-/// Fixes the objects of a plan over the fewest iterations with which its period is at most
-/// this long, or else over those with which it is shortest.
+/// Fixes the objects of a plan over the fewest iterations with which its period is no longer
+/// than before, or else over those of the first few with which it is shortest; over more only
+/// where all of these make it longer than `most_ns`.
 ///
 /// # Errors
 /// Why there are no placements.
@@ -136,12 +139,18 @@ pub fn place(
     plan: &OwnedPlan,
     most_ns: u64,
 ) -> Result<OwnedPlan, Unplaced> {
+    let good_ns = plan.predicted.period_ns.min(most_ns);
     let mut best = Err(Unplaced::Large);
     let mut least = None;
     for iterations in 1..=MOST_ITERATIONS {
+        if iterations > FEW_ITERATIONS
+            && best.as_ref().is_ok_and(|best: &OwnedPlan| best.predicted.period_ns <= most_ns)
+        {
+            break;
+        }
         for settled in [true, false] {
             match place_over(graph, machine, plan, Over { iterations, settled }) {
-                Ok(placed) if placed.predicted.period_ns <= most_ns => return Ok(placed),
+                Ok(placed) if placed.predicted.period_ns <= good_ns => return Ok(placed),
                 Ok(placed) => best = shorter(best, Ok(placed)),
                 Err(PlacementError::Short { objects }) => {
                     least = Some(least.map_or(objects, |least: u64| least.min(objects)));

@@ -4,7 +4,7 @@ use super::Fault;
 use crate::backend::{Chunks, DeviceAddress, Paging};
 use crate::graph::TensorId;
 use crate::pieces::Pieces;
-use crate::plan::{Part, Plan, PlanError, Pool};
+use crate::plan::{Plan, PlanError, Pool};
 use crate::scratch::{Limits, Scratch, words};
 use crate::verify::Verified;
 
@@ -127,14 +127,6 @@ impl<'a> Layout<'a> {
     /// The address of a tensor, or of a part of it.
     pub(super) fn address(&self, tensor: TensorId, offset_bytes: u64) -> DeviceAddress {
         DeviceAddress(self.address[tensor.index()] + offset_bytes)
-    }
-
-    /// Where a part begins in its tensor.
-    pub(super) fn offset_bytes(&self, part: Part) -> u64 {
-        if self.pieces.covers_tensor(part) {
-            return 0;
-        }
-        part.first * self.object_bytes(self.pieces.pool(part.tensor))
     }
 
     /// Maps runs of objects, each a first one and how many, one behind the other.

@@ -11,6 +11,7 @@ use super::{
     PlanningError, Request, Strategy, fit, in_core, lms, on_demand, paced, vdnn, weights, window,
 };
 use crate::graph::Graph;
+use crate::host::HostRooms;
 use crate::lower::lower_pieces;
 use crate::pieces::Pieces;
 use crate::plan::{ArenaPlacement, Pool, Prediction, Resident, Step};
@@ -233,7 +234,12 @@ impl<'d, 'r> Desk<'d, 'r> {
         let schedule = lower_pieces(graph, &plan, &pieces, self.schedule, &mut scratch)?;
         let (predicted, _) =
             predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;
-        let (needed_bytes, host_bytes) = (predicted.host_bytes, machine.host_bytes);
+        let (mut needed_bytes, host_bytes) = (predicted.host_bytes, machine.host_bytes);
+        if needed_bytes > host_bytes {
+            // Temporaries may share room, but that takes time to find out.
+            let rooms = HostRooms::of_pieces(graph, machine, &plan, &pieces, &mut scratch)?;
+            needed_bytes = rooms.moved_bytes();
+        }
         if needed_bytes > host_bytes {
             let least = self.host_shortage_bytes.get_or_insert(needed_bytes);
             *least = needed_bytes.min(*least);

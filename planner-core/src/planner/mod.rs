@@ -29,6 +29,7 @@ mod weights;
 mod window;
 
 use crate::graph::{Graph, Op, OpId, TensorId};
+use crate::host::HostRooms;
 use crate::lower;
 use crate::machine::Machine;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Pool, Prediction, Resident, Step};
@@ -179,12 +180,13 @@ pub const fn max_steps(limits: &Limits) -> usize {
 
 /// Words of scratch that [`plan`] asks for; of the limits, `steps` is the length of the
 /// output's steps. Per op 17, per operand 6, per tensor 30 words while a list is written, or
-/// what lowering or predicting it takes, whichever is most; and half a word per op.
+/// what lowering or predicting it or its rooms on the host take, whichever is most; and half a
+/// word per op.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let lower = lower::scratch_words(limits);
     let predict = timeline::scratch_words(limits);
-    let judge = larger(lower, predict);
+    let judge = larger(lower, larger(predict, HostRooms::scratch_words(limits)));
     let strategies = larger(window::scratch_words(limits), vdnn::scratch_words(limits));
     let strategies = larger(strategies, fit::scratch_words(limits));
     let strategies = larger(strategies, cache::scratch_words(limits));
@@ -477,6 +479,8 @@ fn plan_arranged<'o>(
     arranged.name_as_given(&mut steps[..lengths.steps]);
     let lists = (&steps[..lengths.steps], &resident[..lengths.resident]);
     let plan = memory.plan(request, &arena[..memory.placed], lists, pools)?;
+    let rooms = HostRooms::new(request.graph, request.machine, &plan, &mut scratch)?;
+    let predicted = Prediction { host_bytes: rooms.moved_bytes(), ..predicted };
     Ok(Plan { predicted, ..plan })
 }
 

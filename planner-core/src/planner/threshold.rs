@@ -131,6 +131,10 @@ pub(super) fn thresholds(
         raise(&mut thresholds, request, op, [&alive, &touched], others);
         alive.remove(&over);
     }
+    // In bytes so far: a division at each op takes time.
+    for threshold in &mut thresholds {
+        threshold.arena = threshold.arena.div_ceil(request.machine.chunk_bytes);
+    }
     Ok(thresholds)
 }
 
@@ -154,7 +158,7 @@ fn raise(
     let loads = alive.pool().into_iter().zip(alive.arena()).zip(touched.pool());
     let loads = loads.zip(other_states);
     for (threshold, (((alive, arena_bytes), touched), others)) in thresholds.iter_mut().zip(loads) {
-        threshold.arena = threshold.arena.max(arena_bytes.div_ceil(chunk_bytes));
+        threshold.arena = threshold.arena.max(arena_bytes);
         raise(&mut threshold.everything, alive);
         raise(&mut threshold.layer, alive.saturating_sub(others));
         raise(&mut threshold.largest_op, touched);

@@ -1,0 +1,183 @@
+//! The ways to run a work: who plans it, and who gives out the memory.
+
+use crate::Result;
+use backend_sim::contiguous::{CachingAllocator, replay};
+use backend_sim::{SimDevice, SimKernels};
+use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy, Window};
+use planner_core::{Graph, Machine, Part, Step, TensorId};
+use spillway_benches::fragmentation::{Largest, Manager, largest_budget};
+use workloads::{OwnedGraph, OwnedPlan, placing, planning};
+
+/// As published: what the host holds already is copied, too.
+pub(crate) const WINDOW: Strategy = Strategy::Window(Window { bytes: None, published: true });
+pub(crate) const LMS: Strategy = Strategy::Lms(Lms { threshold: None, ahead: None });
+pub(crate) const AUTO: Strategy = Strategy::Auto(Auto { effort: None, order: Order::Free });
+
+/// The chunks of the paper.
+pub(crate) const PAPER_CHUNK_BYTES: u64 = 40 << 20;
+/// Steps in which budgets are tried with contiguous blocks.
+const STEP_BYTES: u64 = 128 << 20;
+/// Iterations before those that are measured, and those.
+const WARM_UP: u64 = 6;
+const MEASURED: u64 = 6;
+
+/// What running an iteration takes, once it is under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Simulated {
+    pub(crate) period_ns: u64,
+    pub(crate) map_calls: u64,
+    pub(crate) chunks_mapped: u64,
+}
+
+/// The in-core period, if everything fits.
+pub(crate) fn in_core_ns(graph: &Graph<'_>, machine: &Machine) -> Result<Option<u64>> {
+    let fits = planning::in_core_peak_bytes(graph, machine)? <= machine.device_bytes;
+    Ok(fits.then(|| graph.compute_ns()))
+}
+
+/// The largest budget with which a run fits contiguous blocks from a caching allocator.
+pub(crate) fn in_blocks(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    strategy: Strategy,
+) -> Result<Option<Largest>> {
+    largest_budget(graph, machine, strategy, Manager::BestFit, STEP_BYTES)
+}
+
+/// The memory that a caching allocator takes for a plan of `window` for this budget, where
+/// there is as much as it wants.
+pub(crate) fn blocks_taken(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    budget_bytes: u64,
+) -> Result<Option<u64>> {
+    let machine = Machine { chunk_bytes: 512, ..*machine };
+    let request = Request { graph, machine: &machine, budget_bytes };
+    let Some(plan) = none_if_infeasible(planning::plan(&request, WINDOW))? else {
+        return Ok(None);
+    };
+    let mut allocator = CachingAllocator::new(u64::MAX);
+    Ok(Some(replay(graph, &plan.plan(), WARM_UP, &mut allocator)?.reserved_bytes))
+}
+
+/// A plan for all of the device's memory, if there is one.
+pub(crate) fn in_pages(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    strategy: Strategy,
+) -> Result<Option<OwnedPlan>> {
+    let request = Request { graph, machine, budget_bytes: machine.device_bytes };
+    none_if_infeasible(planning::plan(&request, strategy))
+}
+
+/// As [`in_pages`], with everything at fixed places; where that makes the period longer, over
+/// more iterations.
+pub(crate) fn in_places(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    strategy: Strategy,
+) -> Result<Option<OwnedPlan>> {
+    let Some(plain) = in_pages(graph, machine, strategy)? else { return Ok(None) };
+    let request = Request { graph, machine, budget_bytes: machine.device_bytes };
+    let (placed, unplaced) = placing::plan(&request, strategy)?;
+    if let Some(unplaced) = unplaced {
+        eprintln!("mapped as it goes: {unplaced}");
+    }
+    if placed.predicted.period_ns <= plain.predicted.period_ns {
+        return Ok(Some(placed));
+    }
+    let over_more = placing::place(graph, machine, &plain, plain.predicted.period_ns);
+    let over_more = over_more.ok().filter(|over_more| {
+        placed.placements.is_none() || over_more.predicted.period_ns < placed.predicted.period_ns
+    });
+    Ok(Some(over_more.unwrap_or(placed)))
+}
+
+fn none_if_infeasible<T>(planned: std::result::Result<T, PlanningError>) -> Result<Option<T>> {
+    match planned {
+        Err(PlanningError::Infeasible { .. }) => Ok(None),
+        planned => Ok(Some(planned?)),
+    }
+}
+
+/// Proves a plan and runs it on the simulated device, where the host maps.
+pub(crate) fn simulate(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &OwnedPlan,
+) -> Result<Simulated> {
+    let plan = plan.plan();
+    let schedule = planning::schedule(graph, machine, &plan)?;
+    let schedule = schedule.schedule();
+    let verified = planning::prove(graph, machine, &plan, &schedule)?;
+    let (mut device, mut kernels) = (SimDevice::new(*graph, *machine), SimKernels::new(*graph));
+    let run = planning::with_executor(&verified, &mut device, &mut kernels, |mut run, d, k| {
+        run.run(d, k, WARM_UP)?;
+        let before = d.counters();
+        run.run(d, k, MEASURED)?;
+        Ok((before, d.counters()))
+    });
+    let (before, after) = run.map_err(|error| format!("{error:?}"))?;
+    Ok(Simulated {
+        period_ns: device.period_ns(WARM_UP, WARM_UP + MEASURED).ok_or("no iteration")?,
+        map_calls: (after.map_calls - before.map_calls) / MEASURED,
+        chunks_mapped: (after.chunks_mapped - before.chunks_mapped) / MEASURED,
+    })
+}
+
+/// The period of a plan of whole tensors where the compute stream stands still while chunks
+/// are mapped and unmapped: each launch takes longer by what was mapped since the last.
+pub(crate) fn held_up_ns(work: &OwnedGraph, machine: &Machine, plan: &OwnedPlan) -> Result<u64> {
+    let mut slower = work.clone();
+    let graph = work.graph()?;
+    let chunks = |tensor: TensorId| graph.tensor(tensor).bytes.div_ceil(machine.chunk_bytes);
+    let mut mapped = vec![false; graph.tensors().len()];
+    // What lies in the arena is never mapped, as if it were there already.
+    plan.arena.iter().for_each(|entry| mapped[entry.tensor.index()] = true);
+    plan.resident_at_start.iter().for_each(|entry| mapped[entry.part.tensor.index()] = true);
+    let (mut pending_ns, mut last) = (0, None);
+    for step in &plan.steps {
+        match *step {
+            Step::Prefetch(Part { tensor, .. }) => {
+                if !std::mem::replace(&mut mapped[tensor.index()], true) {
+                    pending_ns += chunks(tensor) * machine.map_ns_per_chunk;
+                }
+            }
+            Step::Evict(Part { tensor, .. }) => {
+                mapped[tensor.index()] = false;
+                pending_ns += chunks(tensor) * machine.unmap_ns_per_chunk;
+            }
+            Step::Launch(op) => {
+                for &tensor in graph.writes(op) {
+                    if !std::mem::replace(&mut mapped[tensor.index()], true) {
+                        pending_ns += chunks(tensor) * machine.map_ns_per_chunk;
+                    }
+                }
+                slower.ops[op.index()].time_ns += std::mem::take(&mut pending_ns);
+                last = Some(op);
+            }
+            Step::Offload(_) => {}
+        }
+    }
+    if let Some(op) = last {
+        slower.ops[op.index()].time_ns += pending_ns;
+    }
+    let slower = slower.graph()?;
+    let schedule = planning::schedule(&slower, machine, &plan.plan())?;
+    let (predicted, _) = planning::predict(&slower, machine, &plan.plan(), &schedule.schedule())?;
+    Ok(predicted.period_ns)
+}
+
+/// The least period in the given order, by the linear program.
+#[cfg(feature = "highs")]
+pub(crate) fn bound_ns(graph: &Graph<'_>, machine: &Machine) -> Result<Option<u64>> {
+    let options = lp_bound::Options { pages: Some(lp_bound::Pages::of(machine)) };
+    let bound = lp_bound::period_ns(graph, machine, machine.device_bytes, options)?;
+    Ok(Some(bound.period_ns))
+}
+
+/// It takes a solver.
+#[cfg(not(feature = "highs"))]
+pub(crate) fn bound_ns(_: &Graph<'_>, _: &Machine) -> Result<Option<u64>> {
+    Ok(None)
+}

@@ -1,0 +1,118 @@
+//! What a plan takes of the host's memory, and when.
+
+use planner_core::{Graph, Kind, Plan, Step, TensorId};
+use std::ops::Range;
+
+/// A temporary that moves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostUse {
+    /// The temporary.
+    pub tensor: TensorId,
+    /// From the launch that writes the offloaded value to the last launch that touches the
+    /// tensor after its last prefetch, by position in the list; the whole list where there are
+    /// no such launches.
+    pub span: (usize, usize),
+    /// From the first byte that moves to behind the last.
+    pub bytes: Range<u64>,
+}
+
+impl HostUse {
+    /// Whether the spans have a step in common.
+    #[must_use]
+    pub const fn meets(&self, other: &Self) -> bool {
+        self.span.0 <= other.span.1 && other.span.0 <= self.span.1
+    }
+
+    const fn len_bytes(&self) -> u64 {
+        self.bytes.end - self.bytes.start
+    }
+}
+
+/// The temporaries that a plan moves.
+#[must_use]
+pub fn temporaries(graph: &Graph<'_>, plan: &Plan<'_>) -> Vec<HostUse> {
+    let temporaries = graph.tensor_ids().filter(|&id| graph.tensor(id).kind == Kind::Temporary);
+    temporaries.filter_map(|tensor| host_use(graph, plan, tensor)).collect()
+}
+
+fn host_use(graph: &Graph<'_>, plan: &Plan<'_>, tensor: TensorId) -> Option<HostUse> {
+    let positions = |wanted: &dyn Fn(&Step) -> bool| -> Vec<usize> {
+        (0..plan.steps.len()).filter(|&at| wanted(&plan.steps[at])).collect()
+    };
+    let writes =
+        positions(&|step| matches!(*step, Step::Launch(op) if graph.writes(op).contains(&tensor)));
+    let touches = positions(
+        &|step| matches!(*step, Step::Launch(op) if graph.touches(op).any(|it| it == tensor)),
+    );
+    let offloads = positions(&|step| matches!(step, Step::Offload(part) if part.tensor == tensor));
+    let prefetches =
+        positions(&|step| matches!(step, Step::Prefetch(part) if part.tensor == tensor));
+    let written = |offload: usize| writes.iter().copied().rfind(|&write| write < offload);
+    let first = offloads.first().and_then(|&offload| written(offload));
+    let last = prefetches
+        .last()
+        .and_then(|&prefetch| touches.last().copied().filter(|&touch| touch > prefetch));
+    let pool = plan.tensor_pool.get(tensor.index()).map_or(0, |&pool| pool as usize);
+    let moved = offloads.iter().chain(&prefetches).map(|&at| match plan.steps[at] {
+        Step::Offload(part) | Step::Prefetch(part) if !part.is_whole() => {
+            let object_bytes = plan.pools[pool].object_bytes;
+            let end = (part.first + part.count) * object_bytes;
+            part.first * object_bytes..end.min(graph.tensor(tensor).bytes)
+        }
+        _ => 0..graph.tensor(tensor).bytes,
+    });
+    let bytes = moved.reduce(|one, other| one.start.min(other.start)..one.end.max(other.end))?;
+    let span = first.zip(last).unwrap_or((0, plan.steps.len() - 1));
+    Some(HostUse { tensor, span, bytes })
+}
+
+/// The most bytes of these that are in use at one step, and the bytes of all.
+#[must_use]
+pub fn load_bytes(uses: &[HostUse]) -> (u64, u64) {
+    let at = |step| uses.iter().filter(move |used| used.span.0 <= step && step <= used.span.1);
+    let load = |step| at(step).map(HostUse::len_bytes).sum();
+    let most = uses.iter().map(|used| load(used.span.0)).max();
+    (most.unwrap_or(0), uses.iter().map(HostUse::len_bytes).sum())
+}
+
+/// Checks rooms on the host, given by where each byte of a tensor's rooms lies: all are within
+/// the block, and no two share a byte but temporaries whose spans do not overlap.
+///
+/// # Errors
+/// What is wrong, in a sentence.
+pub fn check(
+    graph: &Graph<'_>,
+    uses: &[HostUse],
+    block_bytes: u64,
+    at: impl Fn(TensorId, u32, u64) -> u64,
+) -> Result<(), String> {
+    let mut rooms = Vec::new();
+    for tensor in graph.tensor_ids() {
+        let count = match graph.tensor(tensor).kind {
+            Kind::State => 1,
+            Kind::Input => 2,
+            Kind::Temporary => 0,
+        };
+        for room in 0..count {
+            let start = at(tensor, room, 0);
+            rooms.push((tensor, None, start..start + graph.tensor(tensor).bytes));
+        }
+    }
+    for used in uses {
+        let start = at(used.tensor, 0, used.bytes.start);
+        rooms.push((used.tensor, Some(used), start..start + used.len_bytes()));
+    }
+    for (position, (tensor, used, bytes)) in rooms.iter().enumerate() {
+        if bytes.end > block_bytes {
+            return Err(format!("{tensor} lies in {bytes:?}, past the end at {block_bytes}"));
+        }
+        for (other, other_used, other_bytes) in &rooms[..position] {
+            let overlap = bytes.start < other_bytes.end && other_bytes.start < bytes.end;
+            let apart = used.zip(*other_used).is_some_and(|(used, other)| !used.meets(other));
+            if overlap && !apart {
+                return Err(format!("{tensor} and {other} share room and are both in use"));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,384 @@
+//! Rooms on the host: packed soundly, as small as they are said to be, and what shares one
+//! wrongly is found.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use backend_sim::{SimDevice, SimError, SimKernels, reference_digest};
+use conformance::graphs::{RandomGraph, graphs, machines, training_graphs};
+use conformance::ledger::host::{self, HostUse};
+use conformance::ledger::judge;
+use conformance::plans::{cases, predicted_by_ledger};
+use planner_core::backend::{
+    Chunks, DeviceAddress, ErrorType, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers,
+};
+use planner_core::plan::{Pool, Resident};
+use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy as Planner};
+use planner_core::{
+    ExecuteError, Graph, HostRooms, Kind, Machine, OpId, Part, Plan, PlanError, Scratch, Step,
+    Stream, TensorId,
+};
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use workloads::{OwnedPlan, planning};
+
+const ITERATIONS: u64 = 4;
+
+/// Hands a plan's rooms on.
+fn with_rooms<T>(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+    then: impl FnOnce(&HostRooms<'_>) -> T,
+) -> T {
+    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
+    then(&HostRooms::new(graph, machine, plan, &mut Scratch::new(&mut memory)).unwrap())
+}
+
+/// Holds a plan's rooms to the format; returns how much they save.
+fn hold(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> Result<u64, TestCaseError> {
+    let uses = host::temporaries(graph, plan);
+    with_rooms(graph, machine, plan, |rooms| {
+        let at = |tensor, room, byte| rooms.offset_bytes(tensor, room, byte);
+        host::check(graph, &uses, rooms.bytes(), at).map_err(TestCaseError::fail)?;
+        for used in &uses {
+            let shared = uses.iter().position(|other| other.meets(used) && other != used);
+            let Some(shared) = shared else { continue };
+            let other = &uses[shared];
+            let onto = rooms.offset_bytes(other.tensor, 0, other.bytes.start);
+            let moved = |tensor, room, byte| {
+                if tensor == used.tensor { onto } else { rooms.offset_bytes(tensor, room, byte) }
+            };
+            prop_assert!(host::check(graph, &uses, rooms.bytes(), moved).is_err());
+        }
+        let lasting = |step: &Step| match step {
+            Step::Prefetch(part) | Step::Offload(part) => Some(part.tensor),
+            _ => None,
+        };
+        let mut moved: Vec<TensorId> = plan.steps.iter().filter_map(lasting).collect();
+        moved.retain(|&tensor| graph.tensor(tensor).kind != Kind::Temporary);
+        moved.sort_unstable();
+        moved.dedup();
+        let lasting_bytes: u64 = moved.iter().map(|&tensor| graph.tensor(tensor).bytes).sum();
+        let (load_bytes, sum_bytes) = host::load_bytes(&uses);
+        let temporary_bytes = rooms.moved_bytes() - lasting_bytes;
+        prop_assert!((load_bytes..=sum_bytes).contains(&temporary_bytes));
+        Ok(sum_bytes - temporary_bytes)
+    })
+}
+
+/// The digest that a plan leaves on a device.
+fn run<B: Transfers + Paging, K: Kernels<B>>(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+    device: &mut B,
+    kernels: &mut K,
+) -> Result<(), ExecuteError<B::Error>> {
+    let schedule = planning::schedule(graph, machine, plan).unwrap();
+    let schedule = schedule.schedule();
+    let verified = planning::prove(graph, machine, plan, &schedule).unwrap();
+    planning::execute(&verified, device, kernels, ITERATIONS)
+}
+
+/// Plans that move whole tensors.
+fn simple_planners() -> impl Strategy<Value = Planner> {
+    select(vec![
+        Planner::OnDemand,
+        Planner::Vdnn,
+        Planner::Lms(Lms { threshold: Some(0), ahead: Some(0) }),
+        Planner::Lms(Lms { threshold: Some(2), ahead: Some(2) }),
+    ])
+}
+
+fn planned(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    strategy: Planner,
+) -> Result<OwnedPlan, PlanningError> {
+    let request = Request { graph, machine, budget_bytes: 0 };
+    let (budget_bytes, _) = planning::min_feasible(&request, strategy).unwrap();
+    planning::plan(&Request { budget_bytes, ..request }, strategy)
+}
+
+/// With exactly the host memory that a plan states, the same plan is found; with less, none
+/// that needs more.
+fn with_little_memory(
+    graph: &RandomGraph,
+    machine: Machine,
+    strategy: Planner,
+    share: u64,
+) -> Result<(), TestCaseError> {
+    let graph = graph.graph();
+    let plan = planned(&graph, &machine, strategy).unwrap();
+    let packed_bytes = plan.predicted.host_bytes;
+    hold(&graph, &machine, &plan.plan())?;
+    with_rooms(&graph, &machine, &plan.plan(), |rooms| {
+        prop_assert_eq!(rooms.moved_bytes(), packed_bytes);
+        Ok(())
+    })?;
+    let just = Machine { host_bytes: packed_bytes, ..machine };
+    if !matches!(strategy, Planner::Auto(_)) {
+        prop_assert_eq!(planned(&graph, &just, strategy), Ok(plan));
+    }
+    let little = Machine { host_bytes: packed_bytes * share / 64, ..machine };
+    match planned(&graph, &little, strategy) {
+        Ok(plan) => {
+            prop_assert!(plan.predicted.host_bytes <= little.host_bytes);
+            prop_assert!(judge(&graph, &little, &plan.plan()).is_ok());
+            let mut device = SimDevice::adversarial(graph, little, share);
+            let kernels = &mut SimKernels::new(graph);
+            prop_assert_eq!(run(&graph, &little, &plan.plan(), &mut device, kernels), Ok(()));
+            prop_assert_eq!(device.digest(), Ok(reference_digest(&graph, ITERATIONS)));
+        }
+        Err(PlanningError::Plan(PlanError::HostMemory { needed_bytes, host_bytes })) => {
+            prop_assert!(needed_bytes > host_bytes && host_bytes == little.host_bytes);
+        }
+        Err(error) => return Err(TestCaseError::fail(error.to_string())),
+    }
+    Ok(())
+}
+
+/// A device whose host has one tensor's room where another's is.
+struct Mistaken<'g> {
+    device: SimDevice<'g>,
+    tensor: TensorId,
+    from_bytes: u64,
+    to_bytes: u64,
+}
+
+impl Mistaken<'_> {
+    fn range(&self, range: HostRange) -> HostRange {
+        if range.tensor != self.tensor {
+            return range;
+        }
+        HostRange { offset_bytes: range.offset_bytes - self.from_bytes + self.to_bytes, ..range }
+    }
+}
+
+impl ErrorType for Mistaken<'_> {
+    type Error = SimError;
+}
+
+impl Streams for Mistaken<'_> {
+    fn wait(&mut self, stream: Stream, point: Point) -> Result<(), SimError> {
+        self.device.wait(stream, point)
+    }
+
+    fn signal(&mut self, stream: Stream) -> Result<Point, SimError> {
+        self.device.signal(stream)
+    }
+
+    fn reached(&mut self, point: Point) -> Result<bool, SimError> {
+        self.device.reached(point)
+    }
+
+    fn block_until(&mut self, point: Point) -> Result<(), SimError> {
+        self.device.block_until(point)
+    }
+}
+
+impl Transfers for Mistaken<'_> {
+    fn create_host(&mut self, rooms: &HostRooms<'_>) -> Result<(), SimError> {
+        self.device.create_host(rooms)
+    }
+
+    fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), SimError> {
+        self.device.upload(self.range(from), to)
+    }
+
+    fn download(&mut self, from: DeviceAddress, to: HostRange) -> Result<(), SimError> {
+        self.device.download(from, self.range(to))
+    }
+}
+
+impl Paging for Mistaken<'_> {
+    fn chunk_bytes(&self) -> u64 {
+        self.device.chunk_bytes()
+    }
+
+    fn create(&mut self, count: u64) -> Result<(), SimError> {
+        self.device.create(count)
+    }
+
+    fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, SimError> {
+        self.device.reserve(chunks)
+    }
+
+    fn map(&mut self, at: DeviceAddress, chunks: Chunks) -> Result<(), SimError> {
+        self.device.map(at, chunks)
+    }
+
+    fn unmap(&mut self, at: DeviceAddress, chunks: u64) -> Result<(), SimError> {
+        self.device.unmap(at, chunks)
+    }
+}
+
+struct MistakenKernels<'g>(SimKernels<'g>);
+
+impl<'g> Kernels<Mistaken<'g>> for MistakenKernels<'g> {
+    fn launch(&mut self, device: &mut Mistaken<'g>, launch: &Launch<'_>) -> Result<(), SimError> {
+        self.0.launch(&mut device.device, launch)
+    }
+
+    fn fill_inputs(&mut self, device: &mut Mistaken<'g>, iteration: u64) -> Result<(), SimError> {
+        self.0.fill_inputs(&mut device.device, iteration)
+    }
+}
+
+/// Whether all of one temporary is away while another leaves, so that its value is lost where
+/// both have the same room.
+fn is_lost(plan: &Plan<'_>, one: &HostUse, other: &HostUse) -> bool {
+    let at = |of: TensorId, prefetch: bool| {
+        let wanted = move |step: &Step| match step {
+            Step::Prefetch(part) => prefetch && part.tensor == of && part.is_whole(),
+            Step::Offload(part) => !prefetch && part.tensor == of && part.is_whole(),
+            _ => false,
+        };
+        plan.steps.iter().position(wanted)
+    };
+    match [at(one.tensor, false), at(other.tensor, false), at(one.tensor, true)] {
+        [Some(leaves), Some(overwrites), Some(returns)] => {
+            leaves < overwrites && overwrites < returns
+        }
+        _ => false,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_plans_have_sound_rooms(case in cases()) {
+        hold(&case.graph.graph(), &case.machine, &case.plan.plan())?;
+    }
+
+    #[test]
+    fn plans_fit_the_hosts_memory(
+        graph in graphs(),
+        machine in machines(),
+        strategy in simple_planners(),
+        share in 0..=64u64,
+    ) {
+        with_little_memory(&graph, machine, strategy, share)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// Behind what is shared others are hit, or the block ends: that is found as well.
+    #[test]
+    fn two_values_in_one_room_are_found(
+        graph in training_graphs(3..=6),
+        machine in machines(),
+        strategy in simple_planners(),
+        pick in any::<Index>(),
+    ) {
+        let graph = graph.graph();
+        let plan = planned(&graph, &machine, strategy).unwrap();
+        let plan = plan.plan();
+        let uses = host::temporaries(&graph, &plan);
+        let mut pairs = Vec::new();
+        for one in &uses {
+            let others = uses.iter().filter(|other| is_lost(&plan, one, other));
+            pairs.extend(others.map(|other| (one, other)));
+        }
+        prop_assume!(!pairs.is_empty());
+        let (one, other) = pairs[pick.index(pairs.len())];
+        let [to_bytes, from_bytes] = with_rooms(&graph, &machine, &plan, |rooms| {
+            [one, other].map(|used| rooms.offset_bytes(used.tensor, 0, 0))
+        });
+        let mut mistaken = Mistaken {
+            device: SimDevice::new(graph, machine),
+            tensor: other.tensor,
+            from_bytes,
+            to_bytes,
+        };
+        let kernels = &mut MistakenKernels(SimKernels::new(graph));
+        let ran = run(&graph, &machine, &plan, &mut mistaken, kernels);
+        let found = ran.is_err() || mistaken.device.digest() != Ok(reference_digest(&graph, ITERATIONS));
+        prop_assert!(found, "{:?} lies where {:?} is", other, one);
+    }
+
+    #[test]
+    fn plans_of_auto_fit_the_hosts_memory(graph in graphs(), machine in machines(), share in 0..=64u64) {
+        let strategy = Planner::Auto(Auto { effort: Some(3), order: Order::Free });
+        with_little_memory(&graph, machine, strategy, share)?;
+    }
+}
+
+/// The host memory of a plan in which two temporaries of two chunks, `a` and `b`, are made
+/// (by ops 0 and 2) and read (by ops 1 and 3). A step is `*a` for an offload, `+a`, `-a`, or
+/// an op; in capitals the names mean the second half.
+fn moved_bytes(steps: &str) -> u64 {
+    let mut graph = RandomGraph::default();
+    let [kept, sum] = [(); 2].map(|()| graph.add_tensor(256, Kind::State));
+    let [a, b] = [(); 2].map(|()| graph.add_tensor(512, Kind::Temporary));
+    for value in [a, b] {
+        graph.add_op(100, 0, &[kept], &[value]);
+        graph.add_op(100, 0, &[value, sum], &[sum]);
+    }
+    let part = |name: &str| {
+        let tensor = if name.eq_ignore_ascii_case("a") { a } else { b };
+        let is_half = name.chars().all(char::is_uppercase);
+        if is_half { Part { tensor, first: 1, count: 1 } } else { Part::whole(tensor) }
+    };
+    let step = |step: &str| match step.split_at(1) {
+        ("*", name) => Step::Offload(part(name)),
+        ("+", name) => Step::Prefetch(part(name)),
+        ("-", name) => Step::Evict(part(name)),
+        _ => Step::Launch(OpId(step.parse().unwrap())),
+    };
+    let resident = |tensor, host_copy| Resident { part: Part::whole(tensor), host_copy };
+    let plan = OwnedPlan {
+        budget_bytes: 8 * 256,
+        pools: vec![Pool { object_bytes: 256, count: 8 }],
+        resident_at_start: vec![resident(kept, true), resident(sum, false)],
+        steps: steps.split(' ').map(step).collect(),
+        ..OwnedPlan::default()
+    };
+    let graph = graph.graph();
+    let plan = predicted_by_ledger(plan, &graph, &MACHINE);
+    let plan = plan.plan();
+    assert!(judge(&graph, &MACHINE, &plan).is_ok());
+    hold(&graph, &MACHINE, &plan).unwrap();
+    let mut device = SimDevice::new(graph, MACHINE);
+    run(&graph, &MACHINE, &plan, &mut device, &mut SimKernels::new(graph)).unwrap();
+    assert_eq!(device.digest(), Ok(reference_digest(&graph, ITERATIONS)));
+    let mut moved_bytes = 0;
+    with_rooms(&graph, &MACHINE, &plan, |rooms| moved_bytes = rooms.moved_bytes());
+    moved_bytes
+}
+
+#[test]
+fn values_that_are_away_one_after_the_other_share_room() {
+    assert_eq!(moved_bytes("0 *a -a +a 1 -a 2 *b -b +b 3 -b"), 512);
+    assert_eq!(moved_bytes("0 *a -a 2 *b -b +a 1 -a +b 3 -b"), 1024);
+    // A span begins where the value is written, not where it leaves.
+    assert_eq!(moved_bytes("0 *a -a 2 +a 1 *b -a -b +b 3 -b"), 1024);
+}
+
+#[test]
+fn halves_take_half_the_room() {
+    assert_eq!(moved_bytes("0 *A -A 2 *b -b +A 1 -a +b 3 -b"), 256 + 512);
+    assert_eq!(moved_bytes("0 *A -A +A 1 -a 2 *B -B +B 3 -b"), 256);
+}
+
+#[test]
+fn what_no_launch_touches_after_it_was_copied_has_a_room_of_its_own() {
+    let later = "2 *b -b +b 3 -b";
+    for before in ["0 *a 1 -a", "0 *a -a +a 1 *a -a", "0 *a -a +a 1 -a +a -a"] {
+        assert_eq!(moved_bytes(&format!("{before} {later}")), 1024, "{before}");
+    }
+    assert_eq!(moved_bytes(&format!("0 *a -A +A -A +A 1 -a {later}")), 1024, "it comes twice");
+}
+
+const MACHINE: Machine = Machine {
+    device_bytes: 1 << 20,
+    host_bytes: 1 << 20,
+    chunk_bytes: 256,
+    h2d_bytes_per_s: 1_000_000_000,
+    d2h_bytes_per_s: 1_000_000_000,
+    transfer_latency_ns: 10,
+    map_ns_per_chunk: 0,
+    unmap_ns_per_chunk: 0,
+};

@@ -1,0 +1,177 @@
+//! Host memory: one pinned block, in which everything that moves has its room.
+//!
+//! States and inputs keep their rooms for ever. A temporary needs one only for a
+//! span of the list, and those whose spans do not overlap may share bytes.
+
+mod spans;
+
+use crate::graph::{Graph, Kind, TensorId};
+use crate::machine::Machine;
+use crate::packing::{self, Packing};
+use crate::pieces::Pieces;
+use crate::plan::{Place, Plan, PlanError};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use spans::Spans;
+
+/// Where the host copy of each tensor lies.
+#[derive(Debug)]
+pub struct HostRooms<'a> {
+    /// Where the rooms of each tensor begin; both are the same but for inputs.
+    rooms: &'a [[u64; 2]],
+    /// The first byte of each tensor that moves, for temporaries.
+    from_bytes: &'a [u64],
+    moved_bytes: u64,
+    bytes: u64,
+}
+
+impl<'a> HostRooms<'a> {
+    /// Words of scratch that [`HostRooms::new`] asks for: per tensor at most 24, and 300; per
+    /// piece 1.
+    #[must_use]
+    pub const fn scratch_words(limits: &Limits) -> usize {
+        Pieces::scratch_words(limits) + Self::words_beside_pieces(limits)
+    }
+
+    pub(crate) const fn words_beside_pieces(limits: &Limits) -> usize {
+        words::<[u64; 2]>(limits.tensors)
+            + words::<u64>(limits.tensors)
+            + Spans::scratch_words(limits)
+            + words::<u64>(limits.tensors)
+            + packing::scratch_words(limits.tensors)
+    }
+
+    /// Lays the block out; the same plan gives the same rooms. Temporaries are packed by first
+    /// fit, and with [effort](packing::default_steps) where only that may fit the machine.
+    /// O(operands + steps log steps), and packing.
+    ///
+    /// # Errors
+    /// A plan whose structure is broken, a block of more than 2^64 bytes, and scratch that is
+    /// too small.
+    pub fn new(
+        graph: &Graph<'_>,
+        machine: &Machine,
+        plan: &Plan<'_>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, PlanError> {
+        let unfilled = Unfilled::new(graph, scratch)?;
+        let mut scratch = scratch.reborrow();
+        let pieces = Pieces::new(graph, machine, plan, &mut scratch)?;
+        unfilled.fill(graph, machine, plan, &pieces, &mut scratch)
+    }
+
+    /// [`HostRooms::new`] with the table of pieces at hand.
+    pub(crate) fn of_pieces(
+        graph: &Graph<'_>,
+        machine: &Machine,
+        plan: &Plan<'_>,
+        pieces: &Pieces<'_>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, PlanError> {
+        Unfilled::new(graph, scratch)?.fill(graph, machine, plan, pieces, scratch)
+    }
+
+    /// Room for what an iteration moves, which comes first: every state and every input once,
+    /// and temporaries.
+    #[must_use]
+    pub const fn moved_bytes(&self) -> u64 {
+        self.moved_bytes
+    }
+
+    /// The whole block: behind that, the second rooms of inputs, and the states and inputs that
+    /// no iteration moves.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Where a byte of a tensor lies in the block. The values of an input in even iterations
+    /// are in its room 0, those in odd ones in its room 1; all others have room 0 only. Of a
+    /// temporary, only bytes that move have a place.
+    #[must_use]
+    pub fn offset_bytes(&self, tensor: TensorId, room: u32, byte: u64) -> u64 {
+        let index = tensor.index();
+        let start = self.rooms[index][room as usize % 2];
+        start.saturating_add(byte.saturating_sub(self.from_bytes[index]))
+    }
+}
+
+/// Rooms before they are known.
+struct Unfilled<'a> {
+    rooms: &'a mut [[u64; 2]],
+    from_bytes: &'a mut [u64],
+}
+
+impl<'a> Unfilled<'a> {
+    fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+        let tensors = graph.tensors().len();
+        Ok(Self { rooms: scratch.take(tensors, [0; 2])?, from_bytes: scratch.take(tensors, 0)? })
+    }
+
+    fn fill(
+        self,
+        graph: &Graph<'_>,
+        machine: &Machine,
+        plan: &Plan<'_>,
+        pieces: &Pieces<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<HostRooms<'a>, PlanError> {
+        let Self { rooms, from_bytes } = self;
+        let mut scratch = scratch.reborrow();
+        let spans = Spans::new(graph, plan, pieces, &mut scratch)?;
+        let mut bytes = 0u64;
+        let mut append = |count: u64| {
+            let start = bytes;
+            bytes = bytes.checked_add(count).ok_or(PlanError::Overflow(Place::End))?;
+            Ok::<u64, PlanError>(start)
+        };
+        let lasting = || {
+            let tensors = graph.tensor_ids().zip(graph.tensors());
+            tensors.filter(|(_, tensor)| tensor.kind != Kind::Temporary)
+        };
+        for (id, tensor) in lasting().filter(|&(id, _)| spans.moves(id)) {
+            rooms[id.index()] = [append(tensor.bytes)?; 2];
+        }
+        let least_bytes = append(0)?;
+        let offsets = scratch.take(spans.items(graph).count(), 0u64)?;
+        let fits_bytes = machine.host_bytes.saturating_sub(least_bytes);
+        let height_bytes = pack(&spans, graph, fits_bytes, offsets, &mut scratch)?;
+        let first = append(height_bytes)?;
+        for ((id, _), &offset_bytes) in spans.items(graph).zip(&*offsets) {
+            rooms[id.index()] = [first.saturating_add(offset_bytes); 2];
+            from_bytes[id.index()] = spans.first_byte(id);
+        }
+        let moved_bytes = append(0)?;
+        for (id, tensor) in lasting() {
+            let [one, other] = &mut rooms[id.index()];
+            if !spans.moves(id) {
+                *one = append(tensor.bytes)?;
+                *other = *one;
+            }
+            if tensor.kind == Kind::Input {
+                *other = append(tensor.bytes)?;
+            }
+        }
+        Ok(HostRooms { rooms, from_bytes, moved_bytes, bytes })
+    }
+}
+
+/// Gives each temporary an offset; returns the height.
+fn pack(
+    spans: &Spans<'_>,
+    graph: &Graph<'_>,
+    fits_bytes: u64,
+    offsets: &mut [u64],
+    scratch: &mut Scratch<'_>,
+) -> Result<u64, OutOfScratch> {
+    if offsets.is_empty() {
+        return Ok(0);
+    }
+    let items = spans.items(graph).map(|(_, item)| item);
+    let Packing { height_bytes, load_bytes } =
+        packing::pack(items.clone(), 0, offsets, &mut scratch.reborrow())?;
+    if height_bytes <= fits_bytes || load_bytes > fits_bytes {
+        return Ok(height_bytes);
+    }
+    let steps = packing::default_steps(offsets.len());
+    Ok(packing::pack(items, steps, offsets, scratch)?.height_bytes)
+}
