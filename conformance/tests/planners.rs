@@ -86,6 +86,11 @@ proptest! {
         hold(graph.graph(), machine, &STRATEGIES, spare_bytes, seed)?;
     }
 
+}
+
+proptest! {
+    // Each tries a hundred ways to move parts of weights.
+    #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn every_strategy_for_chains_keeps_every_rule(
         chain in chains(6),

@@ -77,7 +77,7 @@ fn main() -> Done<()> {
         let chain = load(name)?;
         let mut study = Vec::new();
         for halves in HALF_GIGABYTES {
-            let bandwidth_bytes_per_s = halves * 500 << 20;
+            let bandwidth_bytes_per_s = (halves * 500) << 20;
             let slower = OwnedChain { bandwidth_bytes_per_s, ..chain.clone() };
             study.push((halves as f64 / 2.0, outcome(&slower)?));
         }

@@ -102,6 +102,7 @@ impl Model {
     }
 
     /// Algorithm 2 for one cut; none where that does not fit.
+    #[allow(clippy::needless_range_loop, reason = "layers are counted as in the paper")]
     fn cycle(&self, chosen: &BTreeSet<Choice>, cut: usize, discount: bool) -> Option<i128> {
         let across = |k| chosen.contains(&(k, 1));
         let around = |k| chosen.contains(&(k, 0));
