@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::figures::{Figures, Needs};
-use crate::work::{self, Setting};
+use crate::work::{self, Setting, Work};
 use crate::{output, plan_file, proof, strategy, summary};
 use clap::Args;
 use serde::Serialize;
@@ -21,7 +21,7 @@ no step can go wrong, and its prediction are all worked out again.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// A graph file (.json, .json.gz), - for standard input, or a model spec
+    /// A graph or chain file (.json, .json.gz), - for standard input, or a model spec
     work: String,
     /// The plan file (- for standard input)
     plan: PathBuf,
@@ -46,9 +46,9 @@ struct Verdict {
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     plan_file::check_inputs(&arguments.work, &arguments.plan)?;
-    let work = work::load(&arguments.work)?;
+    let Work { graph: work, machine: own } = work::load(&arguments.work)?;
     let plan = plan_file::load(&arguments.plan)?;
-    let machine = plan_file::machine_for(&plan, arguments.machine.as_deref())?;
+    let machine = plan_file::machine_for(&plan, arguments.machine.as_deref(), own)?;
     let setting = Setting { work: &work, machine: &machine };
     let strategy = strategy::of_plan(&plan.strategy);
     let needs = Needs::of(setting, strategy.as_ref())?;

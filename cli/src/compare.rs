@@ -8,12 +8,14 @@ mod table;
 use crate::budget::Budget;
 use crate::failure::Failure;
 use crate::strategy::Name;
-use crate::work::{self, Setting};
-use crate::{machine, output};
+use crate::work::{self, Setting, Work};
+use crate::{machine, output, proof};
 use clap::{Args, ValueEnum};
 use grid::{Grid, Wanted};
+use planner_core::planner::{Request, Strategy};
 use std::path::PathBuf;
 use std::str::FromStr;
+use workloads::planning;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,17 +31,19 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// A graph file (.json, .json.gz), - for standard input, or a model spec such as
+    /// A graph or chain file (.json, .json.gz), - for standard input, or a model spec such as
     /// resnet50:batch=512 (see `spillway model list`)
     work: String,
     /// A machine file or the name of a built-in machine (`--machine list` shows them)
-    #[arg(short, long, value_name = "M", default_value = machine::DEFAULT)]
-    machine: String,
+    /// [default: the one that a chain brings, else v100-pcie3]
+    #[arg(short, long, value_name = "M")]
+    machine: Option<String>,
     /// Budgets, as `plan` takes them; min is the least that any of the strategies can do with
     #[arg(short, long, value_name = "B,B,…", value_delimiter = ',', allow_hyphen_values = true)]
     #[arg(default_value = "100%,75%,50%,35%,25%,min")]
     budgets: Vec<Budget>,
-    /// Strategies, or all of them but joint, which searches for seconds
+    /// Strategies, or all of them, but joint, which searches for seconds, and those for chains
+    /// where the work is none
     #[arg(short, long, value_name = "S,S,…", value_delimiter = ',', default_value = "all")]
     strategies: Vec<Choice>,
     /// The bound that plans are compared with
@@ -87,12 +91,12 @@ impl FromStr for Choice {
     }
 }
 
-/// Each strategy once, in the order asked for.
-fn chosen(choices: &[Choice]) -> Vec<Name> {
+/// Each strategy once, in the order asked for; all are those that can plan the work.
+fn chosen(choices: &[Choice], is_chain: bool) -> Vec<Name> {
     let mut names: Vec<Name> = Vec::new();
     for choice in choices {
         let meant = Name::value_variants().iter().filter(|&&name| match choice {
-            Choice::All => name != Name::Joint,
+            Choice::All => name != Name::Joint && (is_chain || !name.is_for_chains()),
             Choice::One(one) => name == *one,
         });
         for &name in meant {
@@ -104,15 +108,23 @@ fn chosen(choices: &[Choice]) -> Vec<Name> {
     names
 }
 
+/// Whether the strategies for chains can plan the work.
+fn is_chain(setting: Setting<'_>) -> Result<bool, Failure> {
+    let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
+    let machine = &setting.machine.machine;
+    let request = Request { graph: &graph, machine, budget_bytes: machine.device_bytes };
+    Ok(planning::min_feasible(&request, Strategy::LayerToLayer).is_ok())
+}
+
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let stdout_is_taken = output::takes_stdout(&[&arguments.plot], arguments.json)?;
-    let work = work::load(&arguments.work)?;
-    let machine = machine::find(&arguments.machine)?;
+    let Work { graph: work, machine } = work::load(&arguments.work)?;
+    let machine = machine::choose(arguments.machine.as_deref(), machine)?;
     let setting = Setting { work: &work, machine: &machine };
     let Arguments { strategies, budgets, bound, no_placements, .. } = arguments;
     let wanted = Wanted { bound: *bound, placed: !no_placements };
-    let grid = Grid::plan(setting, &chosen(strategies), budgets, wanted)?;
+    let grid = Grid::plan(setting, &chosen(strategies, is_chain(setting)?), budgets, wanted)?;
     if let Some(path) = &arguments.plot {
         output::save(path, plot::render(&grid).as_bytes())?;
     }

@@ -65,6 +65,9 @@ pub(crate) struct Figures {
     pub(crate) planned: Planned,
     /// Wall time; not known of a plan that was read.
     pub(crate) planning_ns: Option<u64>,
+    /// The length of a chain strategy's own schedule of one cycle, as published.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cycle_ns: Option<u64>,
     /// Why the plan's objects are not fixed, though that was wanted.
     pub(crate) unplaced: Option<String>,
 }
@@ -149,6 +152,7 @@ impl Figures {
             given_order_bound_ns: lower_bound_ns(Order::Given)?,
             planned: Planned::default(),
             planning_ns: None,
+            cycle_ns: None,
             unplaced: None,
         })
     }

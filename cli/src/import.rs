@@ -26,6 +26,17 @@ pub(crate) struct Arguments {
 #[derive(Subcommand, Debug)]
 enum From {
     Pytorch(Pytorch),
+    Chain(Chain),
+}
+
+/// The graph of a chain of layers.
+#[derive(Args, Debug)]
+struct Chain {
+    /// The chain (.json, .json.gz), or - for standard input
+    chain: PathBuf,
+    /// Write the graph to this file [default: standard output]
+    #[arg(short, long, value_name = "GRAPH")]
+    output: Option<PathBuf>,
 }
 
 /// One iteration of a PyTorch execution trace.
@@ -58,8 +69,24 @@ enum Device {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let From::Pytorch(arguments) = &arguments.from;
-    let load = |path: &Path| format::load(path).map_err(|error| Failure::reading(&error));
+    match &arguments.from {
+        From::Pytorch(arguments) => import_trace(arguments),
+        From::Chain(arguments) => import_chain(arguments),
+    }
+}
+
+fn load(path: &Path) -> Result<Vec<u8>, Failure> {
+    format::load(path).map_err(|error| Failure::reading(&error))
+}
+
+fn import_chain(Chain { chain: path, output }: &Chain) -> Result<(), Failure> {
+    let chain = format::read_chain(&load(path)?);
+    let chain = chain.map_err(|error| Failure::reading(&error.in_file(path)))?;
+    let layers = [("layers", count(chain.layers.len() as u64))];
+    graph_file::deliver(&chain.graph(), &layers, output.as_deref())
+}
+
+fn import_trace(arguments: &Pytorch) -> Result<(), Failure> {
     let trace = load(&arguments.trace)?;
     let kineto = arguments.kineto.as_deref().map(load).transpose()?;
     let name = arguments.name.clone().unwrap_or_else(|| stem(&arguments.trace));

@@ -10,6 +10,17 @@ use workloads::{OwnedMachine, format, machines};
 /// The machine when none is named.
 pub(crate) const DEFAULT: &str = "v100-pcie3";
 
+/// The machine that is given, else the one that the work brings, else the default.
+pub(crate) fn choose(
+    given: Option<&str>,
+    own: Option<OwnedMachine>,
+) -> Result<OwnedMachine, Failure> {
+    match (given, own) {
+        (None, Some(own)) => Ok(own),
+        (given, _) => find(given.unwrap_or(DEFAULT)),
+    }
+}
+
 /// The machine of that name or in that file.
 pub(crate) fn find(machine: &str) -> Result<OwnedMachine, Failure> {
     if let Some(builtin) = machines::builtin(machine) {

@@ -118,6 +118,10 @@ impl<'n> Names<'n> {
                 exactly(device_bytes)
             ),
             PlanningError::Plan(error) => self.plan_error(&error),
+            PlanningError::NoChain { op } => {
+                let mentions = Mentions { op: Some(op), ..Mentions::default() };
+                self.translate(&error.to_string(), &mentions)
+            }
             _ => error.to_string(),
         }
     }

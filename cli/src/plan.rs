@@ -6,13 +6,13 @@ use crate::failure::Failure;
 use crate::figures::{Figures, Needs};
 use crate::names::Names;
 use crate::strategy::{self, Chosen};
-use crate::work::{self, Setting};
+use crate::work::{self, Setting, Work};
 use crate::{machine, output, proof, report, shortage, summary, trace};
 use clap::Args;
 use planner_core::planner::{PlanningError, Request};
 use std::path::PathBuf;
 use std::time::Instant;
-use workloads::planning::OwnedSchedule;
+use workloads::planning::{self, OwnedSchedule};
 use workloads::{OwnedPlan, format};
 
 const EXAMPLES: &str = "\
@@ -29,7 +29,7 @@ The trace opens in https://ui.perfetto.dev or chrome://tracing.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// A graph file (.json, .json.gz), - for standard input, or a model spec such as
+    /// A graph or chain file (.json, .json.gz), - for standard input, or a model spec such as
     /// resnet50:batch=512 (see `spillway model list`)
     work: String,
     #[command(flatten)]
@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
 #[derive(Args, Debug)]
 pub(crate) struct Choices {
     /// A machine file or the name of a built-in machine (`--machine list` shows them)
-    /// [default: v100-pcie3]
+    /// [default: the one that a chain brings, else v100-pcie3]
     #[arg(short, long, value_name = "M")]
     pub(crate) machine: Option<String>,
     /// Device memory for the plan: a size (4GiB, 512MiB, 1000000), a percentage of what the
@@ -69,13 +69,6 @@ pub(crate) struct Choices {
     /// [default: they are fixed where that costs at most 1 % of the period]
     #[arg(long)]
     pub(crate) no_placements: bool,
-}
-
-impl Choices {
-    /// The machine that is given, or the default.
-    pub(crate) fn machine(&self) -> &str {
-        self.machine.as_deref().unwrap_or(machine::DEFAULT)
-    }
 }
 
 /// What planning came to.
@@ -101,8 +94,8 @@ pub(crate) struct Room<'d> {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let files = [&arguments.output, &arguments.report, &arguments.trace];
     let stdout_is_taken = output::takes_stdout(&files, arguments.json)?;
-    let work = work::load(&arguments.work)?;
-    let machine = machine::find(arguments.choices.machine())?;
+    let Work { graph: work, machine } = work::load(&arguments.work)?;
+    let machine = machine::choose(arguments.choices.machine.as_deref(), machine)?;
     let setting = Setting { work: &work, machine: &machine };
     let (figures, plan, schedule) = plan_for(setting, &arguments.choices, arguments.json)?;
     let proved = proof::prove(setting, &plan, &schedule);
@@ -182,6 +175,11 @@ pub(crate) fn draft(
     let mut figures = Figures::without_plan(setting, chosen.name, budget_bytes, needs)?;
     let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
     let request = Request { graph: &graph, machine: &setting.machine.machine, budget_bytes };
+    // Why there is none, planning will say.
+    figures.cycle_ns = chosen
+        .method
+        .of_core()
+        .and_then(|strategy| planning::cycle_ns(&request, strategy).ok().flatten());
     let started = Instant::now();
     let less_plan = less.and_then(|less| less.plan.as_ref().ok()).map(|(plan, _)| plan);
     let planned = chosen.method.plan(&request, placed, less_plan);

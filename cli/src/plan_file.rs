@@ -19,12 +19,17 @@ pub(crate) fn load(path: &Path) -> Result<OwnedPlan, Failure> {
     format::read_plan(&bytes).map_err(|error| Failure::reading(&error.in_file(path)))
 }
 
-/// The machine that is given, else the built-in one that the plan names, else the default.
-pub(crate) fn machine_for(plan: &OwnedPlan, given: Option<&str>) -> Result<OwnedMachine, Failure> {
+/// The machine that is given, else the built-in one that the plan names, else the one that the
+/// work brings, else the default.
+pub(crate) fn machine_for(
+    plan: &OwnedPlan,
+    given: Option<&str>,
+    own: Option<OwnedMachine>,
+) -> Result<OwnedMachine, Failure> {
+    let of_work = own.as_ref().is_some_and(|own| own.name == plan.machine);
     match (given, machines::builtin(&plan.machine)) {
-        (Some(given), _) => machine::find(given),
-        (None, Some(builtin)) => Ok(builtin),
-        (None, None) => machine::find(machine::DEFAULT),
+        (None, Some(builtin)) if !of_work => Ok(builtin),
+        _ => machine::choose(given, own),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::plan::{self, Choices};
 use crate::proof::Proved;
 use crate::simulate::{self, Outcome};
 use crate::units::{bytes, count, time};
-use crate::work::{self, Setting};
+use crate::work::{self, Setting, Work};
 use crate::{machine, output, plan_file, proof, strategy, summary};
 use backend_sim::reference_digest;
 use clap::Args;
@@ -35,7 +35,7 @@ memory of the budget.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// A graph file (.json, .json.gz), - for standard input, or a model spec
+    /// A graph or chain file (.json, .json.gz), - for standard input, or a model spec
     work: String,
     /// Carry out this plan, instead of planning [its machine is the default then]
     #[arg(long, value_name = "PLAN", conflicts_with_all = ["budget", "strategy", "settings", "no_placements"])]
@@ -85,11 +85,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.plan {
         plan_file::check_inputs(&arguments.work, path)?;
     }
-    let work = work::load(&arguments.work)?;
+    let Work { graph: work, machine: own } = work::load(&arguments.work)?;
+    let given = arguments.choices.machine.as_deref();
     let (machine, planned) = match &arguments.plan {
-        Some(path) => read(&work, path, arguments.choices.machine.as_deref())?,
+        Some(path) => read(&work, path, given, own)?,
         None => {
-            let machine = machine::find(arguments.choices.machine())?;
+            let machine = machine::choose(given, own)?;
             let setting = Setting { work: &work, machine: &machine };
             let planned = plan::plan_for(setting, &arguments.choices, arguments.json)?;
             (machine, planned)
@@ -141,9 +142,10 @@ fn read(
     work: &OwnedGraph,
     path: &Path,
     machine: Option<&str>,
+    own: Option<OwnedMachine>,
 ) -> Result<(OwnedMachine, Planned), Failure> {
     let plan = plan_file::load(path)?;
-    let machine = plan_file::machine_for(&plan, machine)?;
+    let machine = plan_file::machine_for(&plan, machine, own)?;
     let invalid = |reason: String| invalid(path, &reason);
     plan_file::check_names(&plan, work, &machine).map_err(invalid)?;
     let setting = Setting { work, machine: &machine };

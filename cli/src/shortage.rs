@@ -49,6 +49,13 @@ fn parts(setting: Setting<'_>, strategy: Strategy) -> Result<Vec<Part>, String> 
     let LeastMemory { op, arena_bytes, placed, .. } = least;
     let tensors = match strategy {
         Strategy::InCore => alive(&graph, op),
+        Strategy::Weights(_) | Strategy::WeightsUndiscounted | Strategy::LayerToLayer => {
+            let touched = operands(&graph, op);
+            let is_state = |tensor: TensorId| graph.tensor(tensor).kind == Kind::State;
+            let mut parts = alive(&graph, op);
+            parts.retain(|tensor| !is_state(*tensor) || touched.contains(tensor));
+            parts
+        }
         _ => operands(&graph, op),
     };
     let tensors = tensors.into_iter().filter(|tensor| !in_arena.contains(tensor));

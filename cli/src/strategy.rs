@@ -6,7 +6,7 @@ use crate::units::parse_bytes;
 use clap::ValueEnum;
 use planner_core::plan::Pool;
 use planner_core::planner::swap::Threshold;
-use planner_core::planner::{Auto, Lms, Order, Strategy, Window};
+use planner_core::planner::{Auto, Lms, Order, Strategy, Weights, Window};
 use search::{genetic, joint};
 use workloads::swapping::Swap;
 
@@ -26,6 +26,13 @@ pub(crate) enum Name {
     Lms,
     /// The locally adaptive window (parameters: bytes=SIZE, variant=published)
     Window,
+    /// Of a chain of layers, move the weights that relieve memory most for their transfers
+    /// (parameters: variant=published)
+    Weights,
+    /// The same as published, copying a weight to the host each time that it leaves
+    WeightsUndiscounted,
+    /// Of a chain of layers, bring each weight for an op and let it leave after it
+    LayerToLayer,
     /// Move parts of tensors, paced by the clock, with the ops in the given or a better order;
     /// the best of many plans, those of all other strategies included (parameters:
     /// effort=PLANS, order=given)
@@ -54,6 +61,7 @@ pub(crate) struct Chosen {
 struct Parameters {
     window: Window,
     lms: Lms,
+    weights: Weights,
     auto: Auto,
     swap: Swap,
     joint: Joint,
@@ -140,10 +148,18 @@ impl Name {
             Self::Vdnn => "vdnn",
             Self::Lms => "lms",
             Self::Window => "window",
+            Self::Weights => "weights",
+            Self::WeightsUndiscounted => "weights-undiscounted",
+            Self::LayerToLayer => "layer-to-layer",
             Self::Auto => "auto",
             Self::Swap => "swap",
             Self::Joint => "joint",
         }
+    }
+
+    /// Whether it plans chains of layers only.
+    pub(crate) const fn is_for_chains(self) -> bool {
+        matches!(self, Self::Weights | Self::WeightsUndiscounted | Self::LayerToLayer)
     }
 
     /// The strategy with parameters set by `name=value`.
@@ -167,6 +183,9 @@ impl Name {
             Self::Vdnn => Method::Strategy(Strategy::Vdnn),
             Self::Lms => Method::Strategy(Strategy::Lms(parameters.lms)),
             Self::Window => Method::Strategy(Strategy::Window(parameters.window)),
+            Self::Weights => Method::Strategy(Strategy::Weights(parameters.weights)),
+            Self::WeightsUndiscounted => Method::Strategy(Strategy::WeightsUndiscounted),
+            Self::LayerToLayer => Method::Strategy(Strategy::LayerToLayer),
             Self::Auto => Method::Strategy(Strategy::Auto(parameters.auto)),
             Self::Swap => Method::Swap(parameters.swap),
             Self::Joint => parameters.joint.method(),
@@ -175,14 +194,20 @@ impl Name {
     }
 
     fn set(self, parameters: &mut Parameters, name: &str, value: &str) -> Result<(), String> {
-        let Parameters { window, lms, auto, swap, joint } = parameters;
+        let Parameters { window, lms, weights, auto, swap, joint } = parameters;
         match (self, name) {
             (Self::Window, "bytes") => {
                 let size = parse_bytes(value).filter(|&bytes| bytes > 0);
                 window.bytes = Some(size.ok_or("bytes must be a size such as 512MiB")?);
             }
             (Self::Window, "variant") if value == "published" => window.published = true,
-            (Self::Window, "variant") => return Err("variant can only be published".to_owned()),
+            (Self::Weights, "variant") if value == "published" => weights.published = true,
+            (Self::Window | Self::Weights, "variant") => {
+                return Err("variant can only be published".to_owned());
+            }
+            (Self::Weights, _) => {
+                return Err(format!("weights has no parameter {name:?}; it has variant"));
+            }
             (Self::Window, _) => {
                 return Err(format!("window has no parameter {name:?}; it has bytes, variant"));
             }
@@ -250,6 +275,14 @@ mod tests {
         assert_eq!(Name::Lms.with(&settings).unwrap().method.of_core(), Some(Strategy::Lms(lms)));
         assert!(refused(Name::Lms, &["bytes=1"]).ends_with("it has threshold, ahead"));
         assert!(refused(Name::Lms, &["ahead=0"]).contains("1 or more"));
+    }
+
+    #[test]
+    fn weights_takes_its_parameter() {
+        let chosen = Name::Weights.with(&["variant=published".to_owned()]).unwrap();
+        let published = Strategy::Weights(Weights { published: true });
+        assert_eq!(chosen.method.of_core(), Some(published));
+        assert!(refused(Name::Weights, &["bytes=1"]).ends_with("it has variant"));
     }
 
     #[test]

@@ -26,6 +26,9 @@ pub(crate) fn of(figures: &Figures, machine: &Machine) -> String {
 pub(crate) fn rows(figures: &Figures, machine: &Machine) -> Vec<(&'static str, String)> {
     let mut rows = vec![("memory", memory(figures))];
     rows.extend(times(figures));
+    if let Some(cycle_ns) = figures.cycle_ns {
+        rows.push(("cycle", format!("{} as published, with a barrier at its end", time(cycle_ns))));
+    }
     rows.extend(traffic(&figures.planned, machine));
     if let Some(steps) = figures.planned.steps {
         rows.push(("objects", objects(figures)));

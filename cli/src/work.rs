@@ -1,4 +1,4 @@
-//! The work: a graph file, standard input, or a model spec.
+//! The work: a graph or chain file, standard input, or a model spec.
 
 use crate::failure::Failure;
 use std::path::Path;
@@ -15,11 +15,23 @@ pub(crate) fn is_file(argument: &str) -> bool {
         || Path::new(argument).exists()
 }
 
-/// The graph that a WORK argument names. A model is one even beside a file of its name.
-pub(crate) fn load(work: &str) -> Result<OwnedGraph, Failure> {
+/// What a WORK argument names.
+#[derive(Clone, Debug)]
+pub(crate) struct Work {
+    /// What is to be run.
+    pub(crate) graph: OwnedGraph,
+    /// The machine that it brings.
+    pub(crate) machine: Option<OwnedMachine>,
+}
+
+/// The work that a WORK argument names. A model is one even beside a file of its name.
+pub(crate) fn load(work: &str) -> Result<Work, Failure> {
     let name = work.split(':').next().unwrap_or(work);
     let is_model = models::list().iter().any(|model| model.name == name);
-    if !is_model && is_file(work) { from_file(work) } else { generate(work) }
+    if !is_model && is_file(work) {
+        return from_file(work);
+    }
+    generate(work).map(|graph| Work { graph, machine: None })
 }
 
 /// The graph of a model spec.
@@ -33,13 +45,15 @@ pub(crate) fn generate(spec: &str) -> Result<OwnedGraph, Failure> {
     })
 }
 
-fn from_file(path: &str) -> Result<OwnedGraph, Failure> {
+fn from_file(path: &str) -> Result<Work, Failure> {
     let bytes = format::load(path).map_err(|error| Failure::reading(&error))?;
     let in_file = |error: format::FormatError| Failure::reading(&error.in_file(path));
     if format::document(&bytes).map_err(in_file)? == Document::Chain {
-        return Err(Failure::cannot(format!("{path}: chains are not supported yet")));
+        let chain = format::read_chain(&bytes).map_err(in_file)?;
+        return Ok(Work { graph: chain.graph(), machine: Some(chain.machine()) });
     }
-    format::read_graph(&bytes).map_err(in_file)
+    let graph = format::read_graph(&bytes).map_err(in_file)?;
+    Ok(Work { graph, machine: None })
 }
 
 /// Where work meets a machine: both with their names.

@@ -45,6 +45,45 @@ fn a_plan_is_checked_and_run() {
     }
 }
 
+/// A chain of four layers, of which one has to be away.
+const CHAIN: &str = r#"{"format": "spillway.chain.v1", "name": "four", "device_bytes": 5249,
+"bandwidth_bytes_per_s": 10000000000, "input_bytes": 50, "layers": [
+{"forward_ns": 100, "backward_ns": 300, "weight_bytes": 1000, "activation_bytes": 50},
+{"forward_ns": 100, "backward_ns": 300, "weight_bytes": 1000, "activation_bytes": 50},
+{"forward_ns": 100, "backward_ns": 300, "weight_bytes": 1000, "activation_bytes": 50},
+{"forward_ns": 100, "backward_ns": 300, "weight_bytes": 1000, "activation_bytes": 50}]}"#;
+
+#[test]
+fn a_chain_is_planned_on_its_own_machine() {
+    let folder = Folder::new();
+    folder.write("four.chain.json", CHAIN);
+    for strategy in ["weights", "weights-undiscounted", "layer-to-layer", "auto"] {
+        let plan = ["plan", "four.chain.json", "-s", strategy, "-o", "plan.json", "--json"];
+        let figures = folder.run(&plan).done().json();
+        assert_eq!((&figures["machine"], &figures["budget_bytes"]), (&json!("four"), &json!(5249)));
+        assert_eq!(figures["cycle_ns"].is_u64(), strategy != "auto");
+        folder.run(&["check", "four.chain.json", "plan.json"]).done();
+        let run = ["run", "four.chain.json", "--plan", "plan.json", "--json"];
+        assert_eq!(folder.run(&run).done().json()["digests_match"], true);
+    }
+    let published = ["plan", "four.chain.json", "-s", "weights", "--set", "variant=published"];
+    folder.run(&published).done();
+    let compared = folder.run(&["compare", "four.chain.json", "-b", "100%"]).done();
+    assert!(compared.stdout.contains("weights-undiscounted"));
+    folder.run(&["import", "chain", "four.chain.json", "-o", "graph.json"]).done();
+    folder.run(&["plan", "graph.json", "-s", "weights", "-b", "min"]).done();
+}
+
+#[test]
+fn work_that_is_no_chain_is_refused_by_strategies_for_chains() {
+    let folder = Folder::new();
+    folder
+        .run(&["plan", SMALL, "-s", "weights"])
+        .fails(1, &["chains of layers only", "fc.bias.sgd"]);
+    let compared = folder.run(&["compare", SMALL, "-b", "50%", "--no-placements"]).done();
+    assert!(!compared.stdout.contains("weights"));
+}
+
 #[test]
 fn auto_says_whether_it_reorders_ops() {
     let folder = Folder::new();

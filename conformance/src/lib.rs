@@ -2,9 +2,11 @@
 //!
 //! [`ledger`] judges a plan slowly and straight from the text of the plan format, so that
 //! the fast code of `planner-core` has something independent to be compared with.
-//! [`planners`] holds planners to it; [`graphs`] and [`plans`] make the graphs, machines and plans to compare them on.
+//! [`planners`] holds planners to it; [`graphs`], [`chains`] and
+//! [`plans`] make the graphs, machines and plans to compare them on.
 #![forbid(unsafe_code)]
 
+pub mod chains;
 pub mod choices;
 pub mod graphs;
 pub mod ledger;

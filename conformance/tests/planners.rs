@@ -2,13 +2,14 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};
-use conformance::graphs::{RandomGraph, graphs, machines};
+use conformance::chains::chains;
+use conformance::graphs::{graphs, machines};
 use conformance::planners;
-use planner_core::Machine;
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{
-    Auto, Lms, Order, PlanningError, Request, Strategy as Planner, Window,
+    Auto, Lms, Order, PlanningError, Request, Strategy as Planner, Weights, Window,
 };
+use planner_core::{Graph, Machine};
 use proptest::prelude::*;
 use workloads::swapping::{self, Swap};
 use workloads::{OwnedPlan, planning};
@@ -34,13 +35,19 @@ const THRESHOLDS: [(&str, Threshold); 3] = [
     ("swap at any time", Threshold::Ns(0)),
     ("swap, nothing rests", Threshold::Ns(u64::MAX)),
 ];
+const CHAIN_STRATEGIES: [(&str, Planner); 5] = [
+    ("weights", Planner::Weights(Weights { published: false })),
+    ("weights, published", Planner::Weights(Weights { published: true })),
+    ("weights, undiscounted", Planner::WeightsUndiscounted),
+    ("layer-to-layer", Planner::LayerToLayer),
+    ("auto", Planner::Auto(Auto { effort: Some(9), order: Order::Free })),
+];
 const ITERATIONS: u64 = 8;
 
 type Planning = Box<dyn Fn(&Request<'_>) -> Result<OwnedPlan, PlanningError>>;
 
 /// Runs a plan in adversarial order; the digest must be that of the graph.
-fn run(graph: &RandomGraph, machine: Machine, plan: &OwnedPlan, seed: u64) -> Result<(), String> {
-    let graph = graph.graph();
+fn run(graph: Graph<'_>, machine: Machine, plan: &OwnedPlan, seed: u64) -> Result<(), String> {
     let plan = plan.plan();
     let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
     let schedule = schedule.schedule();
@@ -55,14 +62,14 @@ fn run(graph: &RandomGraph, machine: Machine, plan: &OwnedPlan, seed: u64) -> Re
 }
 
 fn hold(
-    graph: &RandomGraph,
+    graph: Graph<'_>,
     machine: Machine,
+    strategies: &[(&str, Planner)],
     spare_bytes: u64,
     seed: u64,
 ) -> Result<(), TestCaseError> {
-    let valid = graph.graph();
-    let request = |budget_bytes| Request { graph: &valid, machine: &machine, budget_bytes };
-    let plain = STRATEGIES.map(|(name, strategy)| {
+    let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
+    let plain = strategies.iter().map(|&(name, strategy)| {
         let (min_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();
         let planner: Planning = Box::new(move |request| planning::plan(request, strategy));
         (name, min_bytes, planner)
@@ -95,6 +102,25 @@ proptest! {
         spare_bytes in 0..4096u64,
         seed in any::<u64>(),
     ) {
-        hold(&graph, machine, spare_bytes, seed)?;
+        hold(graph.graph(), machine, &STRATEGIES, spare_bytes, seed)?;
+    }
+
+}
+
+proptest! {
+    // Each tries a hundred ways to move parts of weights.
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn every_strategy_for_chains_keeps_every_rule(
+        chain in chains(6),
+        pages in machines(),
+        is_exact in any::<bool>(),
+        spare_bytes in 0..4096u64,
+        seed in any::<u64>(),
+    ) {
+        let owned = chain.graph();
+        let exact = Machine { device_bytes: 1 << 30, ..chain.machine().machine };
+        let machine = if is_exact { exact } else { pages };
+        hold(owned.graph().unwrap(), machine, &CHAIN_STRATEGIES, spare_bytes, seed)?;
     }
 }

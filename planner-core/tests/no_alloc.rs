@@ -4,7 +4,7 @@
 use planner_core::bounds::Order;
 use planner_core::placement::{Over, Room};
 use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
-use planner_core::planner::{self, Auto, Output, Request, Strategy};
+use planner_core::planner::{self, Auto, Output, Request, Strategy, Weights};
 use planner_core::schedule::Scheduled;
 use planner_core::{
     Graph, Kind, Limits, Machine, Op, OpId, Scratch, Step, Tensor, TensorId, bounds, lower,
@@ -55,6 +55,85 @@ fn chain(length: u32) -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
         operands.extend([before, weight, weight, value].map(TensorId));
     }
     (tensors, ops, operands)
+}
+
+/// Layers forward and backward, each with a weight and what it hands on.
+fn layers(count: u32) -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
+    let tensor = |kind| Tensor { bytes: 5000, kind };
+    let tensors = [Kind::State, Kind::Temporary].map(|kind| vec![tensor(kind); count as usize]);
+    let (mut ops, mut operands) = (Vec::new(), Vec::new());
+    for at in (0..count).chain((0..count).rev()) {
+        let is_forward = ops.len() < count as usize;
+        let before = at.checked_sub(1).map(|before| count + before);
+        let (weight, after) = (Some(at), Some(count + at));
+        let (reads, writes) = match is_forward {
+            true => ([weight, before, None], [after, None]),
+            false => ([weight, before, after], [weight, before]),
+        };
+        let [reads, writes] = [&reads[..], &writes[..]]
+            .map(|list| list.iter().flatten().copied().map(TensorId).collect::<Vec<_>>());
+        ops.push(Op {
+            time_ns: 700,
+            workspace_bytes: if is_forward { 0 } else { 5000 },
+            first_operand: operands.len() as u32,
+            reads: reads.len() as u32,
+            writes: writes.len() as u32,
+        });
+        operands.extend(reads.into_iter().chain(writes));
+    }
+    (tensors.concat(), ops, operands)
+}
+
+#[test]
+fn weight_offloading_allocates_nothing() {
+    let (tensors, ops, operands) = layers(40);
+    let steps = 1000;
+    let limits = Limits {
+        ops: ops.len(),
+        operands: operands.len(),
+        tensors: tensors.len(),
+        steps,
+        pieces: tensors.len() + 2 * steps,
+        pools: 1,
+        ..Limits::default()
+    };
+    let mut memory = vec![0; planner::scratch_words(&limits)];
+    let mut list = vec![Step::Launch(OpId(0)); steps];
+    let mut schedule = vec![Scheduled::EMPTY; steps];
+    let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
+    let mut resident = vec![nothing; 2 * tensors.len()];
+    let mut arena = vec![ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; tensors.len()];
+    let mut pools = [Pool { object_bytes: 1, count: 0 }];
+    let machine = Machine {
+        device_bytes: 300_000,
+        host_bytes: 1 << 30,
+        chunk_bytes: 1,
+        h2d_bytes_per_s: 10_000_000_000,
+        d2h_bytes_per_s: 10_000_000_000,
+        transfer_latency_ns: 10,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    };
+
+    let before = ALLOCATIONS.with(Cell::get);
+    let mut scratch = Scratch::new(&mut memory);
+    let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
+    let output = Output {
+        steps: &mut list,
+        schedule: &mut schedule,
+        resident: &mut resident,
+        arena: &mut arena,
+        pools: &mut pools,
+        ops: &mut [],
+        operands: &mut [],
+    };
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: 300_000 };
+    let strategy = Strategy::Weights(Weights { published: false });
+    let plan = planner::plan(&request, strategy, output, &mut scratch).unwrap();
+    let after = ALLOCATIONS.with(Cell::get);
+
+    assert!(plan.predicted.h2d_bytes > 0, "the plan should move something");
+    assert_eq!(after - before, 0);
 }
 
 #[test]

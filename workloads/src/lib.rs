@@ -1,5 +1,6 @@
 //! Where work comes from: file formats, importers, and generators of model graphs.
 
+pub mod chain;
 pub mod format;
 pub mod graph;
 pub mod machines;
@@ -10,6 +11,7 @@ pub mod planning;
 pub mod pytorch;
 pub mod swapping;
 
+pub use chain::OwnedChain;
 pub use graph::OwnedGraph;
 pub use machines::OwnedMachine;
 pub use plan::{OwnedPlacements, OwnedPlan};

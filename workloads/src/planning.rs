@@ -20,6 +20,9 @@ const OP: Op = Op { time_ns: 0, workspace_bytes: 0, first_operand: 0, reads: 0, 
 const RESIDENT: Resident = Resident { part: Part::whole(TensorId(0)), host_copy: false };
 const PLACEMENT: ArenaPlacement = ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 };
 
+/// Room for steps that costs next to nothing: small work can be moved in small parts.
+const LEAST_STEPS: usize = 32768;
+
 /// A schedule that owns its steps.
 #[derive(Clone, Debug)]
 pub struct OwnedSchedule {
@@ -99,7 +102,8 @@ impl Room {
         strategy: Strategy,
     ) -> Result<Plan<'_>, PlanningError> {
         let limits = graph_limits(request.graph);
-        let mut steps = self.steps.len().max(limits.ops + limits.operands + limits.tensors);
+        let whole = limits.ops + limits.operands + limits.tensors;
+        let mut steps = self.steps.len().max(whole).max(LEAST_STEPS);
         let (bare, lengths) = loop {
             let pieces = limits.tensors + 2 * steps;
             let limits = Limits { steps, pieces, ..limits };
@@ -230,6 +234,17 @@ pub fn min_feasible(
 ) -> Result<(u64, OpId), PlanningError> {
     let (least, _) = least_memory(request, strategy)?;
     Ok((least.bytes, least.op))
+}
+
+/// The length of a chain strategy's own schedule of one cycle; see [`planner::cycle_ns`].
+///
+/// # Errors
+/// Those of [`planner::cycle_ns`], but for room.
+pub fn cycle_ns(request: &Request<'_>, strategy: Strategy) -> Result<Option<u64>, PlanningError> {
+    let limits = graph_limits(request.graph);
+    let mut arena = vec![PLACEMENT; limits.tensors];
+    let mut memory = vec![0; planner::scratch_words(&limits)];
+    planner::cycle_ns(request, strategy, &mut arena, &mut Scratch::new(&mut memory))
 }
 
 /// Lowers a plan.

@@ -4,11 +4,12 @@ use planner_core::plan::{ArenaPlacement, Part, Pool, Prediction, Resident, Step}
 use planner_core::{Kind, Machine, OpId, TensorId};
 use proptest::prelude::*;
 use std::path::Path;
+use workloads::chain::Layer;
 use workloads::format::{
-    FormatError, compress, document, load, read_graph, read_machine, read_plan, write_graph,
-    write_machine, write_plan,
+    FormatError, compress, document, load, read_chain, read_graph, read_machine, read_plan,
+    write_chain, write_graph, write_machine, write_plan,
 };
-use workloads::{OwnedGraph, OwnedMachine, OwnedPlacements, OwnedPlan};
+use workloads::{OwnedChain, OwnedGraph, OwnedMachine, OwnedPlacements, OwnedPlan};
 
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![
@@ -40,6 +41,25 @@ fn graphs() -> impl Strategy<Value = OwnedGraph> {
         }
         graph
     })
+}
+
+fn chains() -> impl Strategy<Value = OwnedChain> {
+    let layer = proptest::array::uniform4(0..1u64 << 50).prop_map(|n| Layer {
+        forward_ns: n[0],
+        backward_ns: n[1],
+        weight_bytes: n[2],
+        activation_bytes: n[3],
+    });
+    let layers = proptest::collection::vec(layer, 1..20);
+    (name(), any::<u64>(), 1..u64::MAX, 0..1u64 << 50, layers).prop_map(
+        |(name, device_bytes, bandwidth_bytes_per_s, input_bytes, layers)| OwnedChain {
+            name,
+            device_bytes,
+            bandwidth_bytes_per_s,
+            input_bytes,
+            layers,
+        },
+    )
 }
 
 fn machines() -> impl Strategy<Value = OwnedMachine> {
@@ -142,22 +162,24 @@ prop_compose! {
     }
 }
 
-/// One of the three formats, valid.
+/// One of the formats, valid.
 fn files() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         graphs().prop_map(|graph| write_graph(&graph)),
         machines().prop_map(|machine| write_machine(&machine)),
         plans().prop_map(|plan| write_plan(&plan)),
+        chains().prop_map(|chain| write_chain(&chain)),
     ]
 }
 
 /// Reads in every way; each error must be a single line.
 fn read_all(bytes: &[u8]) {
-    let errors: [Option<FormatError>; 4] = [
+    let errors: [Option<FormatError>; 5] = [
         document(bytes).err(),
         read_graph(bytes).err(),
         read_machine(bytes).err(),
         read_plan(bytes).err(),
+        read_chain(bytes).err(),
     ];
     for error in errors.into_iter().flatten() {
         let shown = error.in_file("file").to_string();
@@ -185,6 +207,13 @@ proptest! {
         let bytes = write_plan(&plan);
         prop_assert_eq!(read_plan(&compress(&bytes)).unwrap(), plan.clone());
         prop_assert_eq!(read_plan(&bytes).unwrap(), plan);
+    }
+
+    #[test]
+    fn a_chain_survives(chain in chains()) {
+        let bytes = write_chain(&chain);
+        prop_assert_eq!(read_chain(&compress(&bytes)).unwrap(), chain.clone());
+        prop_assert_eq!(read_chain(&bytes).unwrap(), chain);
     }
 
     #[test]

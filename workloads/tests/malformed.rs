@@ -2,7 +2,7 @@
 
 use workloads::OwnedGraph;
 use workloads::format::{
-    Document, ErrorKind, FormatError, document, read_graph, read_machine, read_plan,
+    Document, ErrorKind, FormatError, document, read_chain, read_graph, read_machine, read_plan,
 };
 
 const GRAPH: &str = r#"{"format": "spillway.graph.v1", "name": "two", "later": {"x": [1, null]},
@@ -20,6 +20,10 @@ const PLAN: &str = r#"{"format": "spillway.plan.v1", "graph": "two", "machine": 
 "steps": [["prefetch", 0], ["launch", 0], ["evict", 1, 0, 2]],
 "predicted": {"period_ns": 1, "compute_ns": 2, "peak_bytes": 3, "h2d_bytes": 4, "d2h_bytes": 5,
 "host_bytes": 6}}"#;
+
+const CHAIN: &str = r#"{"format": "spillway.chain.v1", "name": "c", "device_bytes": 100,
+"bandwidth_bytes_per_s": 7, "input_bytes": 0, "published_ms": {"greedy": 3},
+"layers": [{"forward_ns": 1, "backward_ns": 2, "weight_bytes": 3, "activation_bytes": 4}]}"#;
 
 /// Replaces `from`, which occurs once, and expects an error that starts with `expected`.
 fn broken<T>(
@@ -53,6 +57,24 @@ fn what_a_file_holds_is_read() {
     let plan = read_plan(PLAN.as_bytes()).unwrap();
     assert_eq!((plan.steps.len(), plan.arena_bytes, plan.predicted.host_bytes), (3, 0, 6));
     assert!(plan.steps[2] != plan.steps[0] && plan.tensor_pool.is_empty());
+}
+
+#[test]
+fn a_chain_is_checked() {
+    broken(
+        read_chain,
+        CHAIN,
+        &[
+            (r#""forward_ns": 1, "#, "", "layers[0]: missing field `forward_ns`"),
+            (": 7", ": 0", "bandwidth_bytes_per_s is zero"),
+            (": 3,", ": 18446744073709551615,", "sizes or times add up to more than 64 bits"),
+            (": 4}", ": -4}", "layers[0].activation_bytes: "),
+        ],
+    );
+    let from = CHAIN.find(r#"[{"#).unwrap();
+    let empty = format!("{}[]}}", &CHAIN[..from]);
+    let error = read_chain(empty.as_bytes()).unwrap_err().to_string();
+    assert_eq!(error, "layers: the chain has none");
 }
 
 #[test]

@@ -32,6 +32,9 @@ pub(super) enum Weight {
 /// Left over memory, as a fraction of the pool, that halves the weight of an op.
 const HALVES: u64 = 50;
 
+/// The least to move on its own, as a fraction of the pool: an object, unless it is tiny.
+const LEAST: u64 = 1 << 17;
+
 /// The part of an iteration, as a fraction, over which the pressure at a gap's ends is taken.
 const NEAR: usize = 32;
 
@@ -177,10 +180,13 @@ impl Choice<'_, '_> {
         let density = |objects| self.density(slot, span, relief, (moved, moved + objects));
         let (gain, objects) = match self.scale.weight {
             // The last object may be half empty, and so the best to move on its own.
-            Weight::Density => match (density(objects), density(1)) {
-                (all, one) if one > all => (one, 1),
-                (all, _) => (all, objects),
-            },
+            Weight::Density => {
+                let few = (self.scale.memory.pool_objects / LEAST).clamp(1, objects.max(1));
+                match (density(objects), density(few)) {
+                    (all, one) if one > all => (one, few),
+                    (all, _) => (all, objects),
+                }
+            }
             Weight::Length => (self.sum(self.scale.length_ns, span) as f64, objects),
         };
         // Positive numbers compare as their bits do.

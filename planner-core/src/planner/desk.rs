@@ -7,7 +7,9 @@ use super::memory::Memory;
 use super::pressure::Pressures;
 use super::recipe::{LARGE_OPS, PACES, Recipe, SAMPLE};
 use super::uses::Uses;
-use super::{PlanningError, Request, Strategy, fit, in_core, lms, on_demand, paced, vdnn, window};
+use super::{
+    PlanningError, Request, Strategy, fit, in_core, lms, on_demand, paced, vdnn, weights, window,
+};
 use crate::graph::Graph;
 use crate::host::HostRooms;
 use crate::lower::lower_pieces;
@@ -262,6 +264,7 @@ impl<'d, 'r> Desk<'d, 'r> {
             Recipe::OnDemand => on_demand::write(builder, &mut scratch),
             Recipe::Fit => fit::write(builder, &mut scratch),
             Recipe::Vdnn => vdnn::write(builder, &mut scratch),
+            Recipe::Weights(way) => weights::write(builder, way, &mut scratch),
             Recipe::Lms { threshold, ahead } => lms::write(builder, threshold, ahead, &mut scratch),
             Recipe::Window { window, bytes } => window::write(builder, window, bytes, &mut scratch),
             Recipe::Paced { spare_permille, weight, pace } => {

@@ -26,6 +26,7 @@ mod threshold;
 mod tree;
 mod uses;
 mod vdnn;
+mod weights;
 mod window;
 
 use crate::graph::{Graph, Op, OpId, TensorId};
@@ -43,6 +44,7 @@ use gaps::Gaps;
 use memory::Memory;
 use order::{Arranged, Sheet};
 use uses::Uses;
+use weights::Way;
 
 pub use order::{Join, list_schedule, list_schedule_words};
 
@@ -65,6 +67,13 @@ pub enum Strategy {
     Lms(Lms),
     /// The locally adaptive window of Hayakawa & Narihira, section 3.
     Window(Window),
+    /// Of a chain of layers, those weights leave that relieve memory most for their transfers
+    /// (Beaumont et al., algorithms 1 and 2).
+    Weights(Weights),
+    /// The same as published, with a copy to the host each time that a weight leaves.
+    WeightsUndiscounted,
+    /// Of a chain of layers, each weight comes for an op and leaves after it.
+    LayerToLayer,
     /// Gaps chosen by density and paced by the clock, in several variants and rounds, and all
     /// other strategies: the best of them by the timeline. Ops may run in another order.
     Auto(Auto),
@@ -99,6 +108,14 @@ pub struct Window {
     /// sizes are tried in the timeline.
     pub bytes: Option<u64>,
     /// Exactly as published: also copy values that the host holds already.
+    pub published: bool,
+}
+
+/// Parameters of [`Strategy::Weights`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Weights {
+    /// Exactly as published; else the best of several selections is kept, with and without
+    /// the barrier between iterations.
     pub published: bool,
 }
 
@@ -176,6 +193,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let strategies = larger(window::scratch_words(limits), vdnn::scratch_words(limits));
     let strategies = larger(strategies, fit::scratch_words(limits));
     let strategies = larger(strategies, cache::scratch_words(limits));
+    let strategies = larger(strategies, weights::scratch_words(limits));
     let paced = larger(choice::scratch_words(limits), paced::scratch_words(limits));
     let write = Builder::scratch_words(limits) + larger(strategies, paced);
     let write = larger(write, Gaps::working_words(limits));
@@ -195,6 +213,11 @@ pub enum PlanningError {
         /// The smallest budget that is not.
         min_feasible_bytes: u64,
         /// The op that needs it.
+        op: OpId,
+    },
+    /// The strategy plans chains of layers only.
+    NoChain {
+        /// An op that is not the forward or backward op of a layer.
         op: OpId,
     },
     /// The budget is more than the device has.
@@ -233,6 +256,11 @@ impl fmt::Display for PlanningError {
             Self::Infeasible { min_feasible_bytes, op } => {
                 write!(f, "the budget is too small: {op} needs at least {min_feasible_bytes} bytes")
             }
+            Self::NoChain { op } => write!(
+                f,
+                "the strategy plans chains of layers only, and {op} is not the forward or \
+                 backward op of one"
+            ),
             Self::BudgetAboveDevice { budget_bytes, device_bytes } => write!(
                 f,
                 "the budget of {budget_bytes} bytes is more than the device's {device_bytes}"
@@ -272,6 +300,9 @@ pub fn least_memory(
     scratch: &mut Scratch<'_>,
 ) -> Result<LeastMemory, PlanningError> {
     let need = Need::of(strategy);
+    if need == Need::Layer {
+        weights::check(request.graph, scratch)?;
+    }
     memory::smallest(request, need, arena, &mut scratch.reborrow())
 }
 
@@ -294,6 +325,8 @@ pub fn min_feasible(
 enum Need {
     /// What one op touches.
     LargestOp,
+    /// Everything that is alive but for states, and the states of one op.
+    Layer,
     /// Everything that is alive.
     Everything,
 }
@@ -302,9 +335,35 @@ impl Need {
     const fn of(strategy: Strategy) -> Self {
         match strategy {
             Strategy::InCore => Self::Everything,
+            Strategy::Weights(_) | Strategy::WeightsUndiscounted | Strategy::LayerToLayer => {
+                Self::Layer
+            }
             _ => Self::LargestOp,
         }
     }
+}
+
+/// The length of a cycle as the published algorithm of a chain strategy schedules it, with a
+/// barrier at its end; none for other strategies.
+///
+/// # Errors
+/// Those of [`plan`], but for room in its output; `arena` has an entry for each tensor.
+pub fn cycle_ns(
+    request: &Request<'_>,
+    strategy: Strategy,
+    arena: &mut [ArenaPlacement],
+    scratch: &mut Scratch<'_>,
+) -> Result<Option<u64>, PlanningError> {
+    let way = match strategy {
+        Strategy::Weights(_) => Way::published(true),
+        Strategy::WeightsUndiscounted => Way::published(false),
+        Strategy::LayerToLayer => Way::LayerToLayer,
+        _ => return Ok(None),
+    };
+    let mut scratch = scratch.reborrow();
+    weights::check(request.graph, &mut scratch)?;
+    let memory = Memory::new(request, Need::Layer, arena, &mut scratch)?;
+    Ok(weights::cycle_ns(request, &memory, way, &mut scratch)?)
 }
 
 /// Plans. The same input gives the same plan.
@@ -322,6 +381,9 @@ pub fn plan<'o>(
         return Err(PlanningError::BudgetAboveDevice { budget_bytes, device_bytes });
     }
     let mut scratch = scratch.reborrow();
+    if Need::of(strategy) == Need::Layer {
+        weights::check(request.graph, &mut scratch)?;
+    }
     let mut output = output;
     let (ops, operands) = (mem::take(&mut output.ops), mem::take(&mut output.operands));
     let given = Arranged::as_given(*request.graph);

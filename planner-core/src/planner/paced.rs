@@ -22,6 +22,9 @@ const LAPS: u64 = 4;
 /// An op that comes within so many latencies is near: a segment or two may be in its way.
 const NEAR_LATENCIES: u64 = 300;
 
+/// The least that a segment is, as a fraction of the pool.
+const LEAST_SEGMENT: u64 = 4096;
+
 /// How transfers are cut and ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pace {
@@ -232,12 +235,16 @@ impl<'b> Paced<'b, '_, '_> {
         self.machine().transfer_ns(direction, bytes).unwrap_or(u64::MAX / 16)
     }
 
-    /// Objects of a segment: a few in flight hide the latency.
+    /// Objects of a segment: a few in flight hide the latency. Objects of a few bytes, or links
+    /// without latency, are no reason for a list without end.
     fn segment(&self, bytes_per_s: u64) -> u64 {
         let Machine { transfer_latency_ns, chunk_bytes, .. } = *self.machine();
         let span_ns = u128::from(transfer_latency_ns) * u128::from(self.pace.segment_latencies);
         let bytes = span_ns * u128::from(bytes_per_s) / 1_000_000_000;
-        u64::try_from(bytes / u128::from(chunk_bytes.max(1))).unwrap_or(u64::MAX).max(1)
+        u64::try_from(bytes / u128::from(chunk_bytes.max(1)))
+            .unwrap_or(u64::MAX)
+            .max(self.builder.memory.pool_objects / LEAST_SEGMENT)
+            .max(1)
     }
 
     /// Copies to the host while that link would be idle.

@@ -2,7 +2,8 @@
 
 use super::choice::Weight;
 use super::paced::Pace;
-use super::{Auto, Lms, Request, Strategy, Window, lms};
+use super::weights::Way;
+use super::{Auto, Lms, Request, Strategy, Weights, Window, lms};
 
 /// One list of steps that a strategy considers.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +14,7 @@ pub(super) enum Recipe {
     Vdnn,
     Lms { threshold: u32, ahead: u32 },
     Window { window: Window, bytes: u64 },
+    Weights(Way),
     Paced { spare_permille: u64, weight: Weight, pace: Pace },
 }
 
@@ -122,11 +124,21 @@ impl Strategy {
                 Recipe::Window { window, bytes }
             })
         });
+        let ways = match self {
+            Self::Weights(Weights { published: true }) => Some(Way::published(true)),
+            Self::WeightsUndiscounted => Some(Way::published(false)),
+            Self::LayerToLayer => Some(Way::LayerToLayer),
+            _ => None,
+        };
+        let whole = is(Self::Weights(Weights { published: false }));
+        let ways = ways.into_iter().chain(whole.into_iter().flat_map(|()| Way::whole()));
+        let in_parts = auto.into_iter().flat_map(|_| Way::in_parts());
         in_core
             .chain(paced)
             .chain(is(Self::OnDemand).map(|()| Recipe::OnDemand))
             .chain(is(Self::Fit).map(|()| Recipe::Fit))
             .chain(is(Self::Vdnn).map(|()| Recipe::Vdnn))
+            .chain(ways.chain(in_parts).map(Recipe::Weights))
             .chain(lms.map(|(threshold, ahead)| Recipe::Lms { threshold, ahead }))
             .chain(given)
             .chain(tried)

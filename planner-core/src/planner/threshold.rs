@@ -24,6 +24,8 @@ pub(super) struct Threshold {
     arena: u64,
     /// The most chunks of the pool that are alive at once, and the op at which.
     everything: (u64, OpId),
+    /// The same without the states that the op does not touch.
+    layer: (u64, OpId),
     /// The most chunks of the pool that an op touches, and the op.
     largest_op: (u64, OpId),
 }
@@ -33,6 +35,7 @@ impl Threshold {
     pub(super) const fn pool(&self, need: Need) -> (u64, OpId) {
         match need {
             Need::LargestOp => self.largest_op,
+            Need::Layer => self.layer,
             Need::Everything => self.everything,
         }
     }
@@ -86,19 +89,25 @@ pub(super) fn thresholds(
     let size = |tensor| Size::new(request, lifetimes, &below_bytes, tensor);
     let mut scratch = scratch.reborrow();
     let seen_by = scratch.take(graph.tensors().len(), u32::MAX)?;
-    let mut alive = Tally::default();
+    let (mut alive, mut states) = (Tally::default(), Tally::default());
     for tensor in graph.tensor_ids().filter(|&tensor| lifetimes.touches(tensor).is_some()) {
-        alive.add(size(tensor).when_idle(graph.tensor(tensor).kind));
+        let kind = graph.tensor(tensor).kind;
+        alive.add(size(tensor).when_idle(kind));
+        if kind == Kind::State {
+            states.add(size(tensor));
+        }
     }
     let none = (0, OpId(0));
     let mut thresholds = below_bytes.map(|below_bytes| Threshold {
         below_bytes,
         arena: 0,
         everything: none,
+        layer: none,
         largest_op: none,
     });
     for op in graph.op_ids() {
         let (mut touched, mut over) = (Tally::default(), Tally::default());
+        let mut own = Tally::default();
         for &tensor in graph.operands_of(op) {
             if seen_by[tensor.index()] == op.0 {
                 continue;
@@ -106,6 +115,9 @@ pub(super) fn thresholds(
             seen_by[tensor.index()] = op.0;
             let size = size(tensor);
             touched.add(size);
+            if graph.tensor(tensor).kind == Kind::State {
+                own.add(size);
+            }
             let passing = size.less(size.when_idle(graph.tensor(tensor).kind));
             let (first, last) = lifetimes.touches(tensor).unwrap_or_default();
             if first == op.0 {
@@ -115,7 +127,8 @@ pub(super) fn thresholds(
                 over.add(passing);
             }
         }
-        raise(&mut thresholds, request, op, &alive, &touched);
+        let others = states.pool().into_iter().zip(own.pool()).map(|(all, own)| all - own);
+        raise(&mut thresholds, request, op, [&alive, &touched], others);
         alive.remove(&over);
     }
     // In bytes so far: a division at each op takes time.
@@ -125,13 +138,14 @@ pub(super) fn thresholds(
     Ok(thresholds)
 }
 
-/// Raises what the thresholds lead to by what is alive at an op, and what it touches.
+/// Raises what the thresholds lead to by what is alive at an op, and what it touches; beside
+/// the states that it does not.
 fn raise(
     thresholds: &mut [Threshold; COUNT],
     request: &Request<'_>,
     op: OpId,
-    alive: &Tally,
-    touched: &Tally,
+    [alive, touched]: [&Tally; 2],
+    other_states: impl Iterator<Item = u64>,
 ) {
     let chunk_bytes = request.machine.chunk_bytes;
     let workspace = request.graph.op(op).workspace_bytes.div_ceil(chunk_bytes);
@@ -142,9 +156,11 @@ fn raise(
         }
     };
     let loads = alive.pool().into_iter().zip(alive.arena()).zip(touched.pool());
-    for (threshold, ((alive, arena_bytes), touched)) in thresholds.iter_mut().zip(loads) {
+    let loads = loads.zip(other_states);
+    for (threshold, (((alive, arena_bytes), touched), others)) in thresholds.iter_mut().zip(loads) {
         threshold.arena = threshold.arena.max(arena_bytes);
         raise(&mut threshold.everything, alive);
+        raise(&mut threshold.layer, alive.saturating_sub(others));
         raise(&mut threshold.largest_op, touched);
     }
 }
@@ -281,9 +297,10 @@ mod tests {
 
     #[test]
     fn each_threshold_knows_what_it_takes() {
-        let all = found().map(|Threshold { below_bytes, arena, everything, largest_op }| {
-            (below_bytes, arena, everything, largest_op)
-        });
+        let all =
+            found().map(|Threshold { below_bytes, arena, everything, largest_op, .. }| {
+                (below_bytes, arena, everything, largest_op)
+            });
         let [first, last] = [OpId(0), OpId(2)];
         assert_eq!(all[0], (1024, 2, (7, last), (4, first)));
         // The input is in the pool,
@@ -294,6 +311,13 @@ mod tests {
         // and the bias.
         assert_eq!(all[4], (64, 0, (9, last), (7, first)));
         assert_eq!(all[7], (0, 0, (9, last), (7, first)));
+    }
+
+    #[test]
+    fn a_layer_needs_all_but_the_states_of_others() {
+        // The last op touches the bias and not the weight, of four chunks.
+        let layers = found().map(|threshold| threshold.layer);
+        assert_eq!((layers[0], layers[7]), ((4, OpId(0)), (7, OpId(0))));
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! Unknown fields are ignored. Repeated fields, numbers that are not integers of 64 bits,
 //! arrays in place of objects, and anything behind the closing brace are errors.
 
+mod chain;
 mod error;
 mod file;
 mod graph;
@@ -20,6 +21,7 @@ mod machine;
 mod plan;
 mod step;
 
+pub use chain::{read_chain, write_chain};
 pub use error::{ErrorKind, FormatError};
 pub use file::{FREE_INFLATION_BYTES, MAX_BYTES, MAX_INFLATION, compress, decompress, load, save};
 pub use graph::{read_graph, write_graph};

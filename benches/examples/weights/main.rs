@@ -1,0 +1,160 @@
+//! Weight offloading on chains of layers: the table of the paper, its study of the bandwidth,
+//! and a sweep of the memory. Writes `weights.md` and `weights.svg`.
+//!
+//!     cargo run --release -p spillway-benches --example weights -- CHAINS docs
+
+mod plot;
+mod text;
+
+use planner_core::planner::{Auto, PlanningError, Request, Strategy, Weights};
+use std::error::Error;
+use std::path::Path;
+use std::time::Instant;
+use workloads::planning::{self, Room};
+use workloads::{OwnedChain, format};
+
+/// The rows of table 1, in its order.
+const ROWS: [&str; 15] = [
+    "gpt-2-74-b64",
+    "gpt-2-56-b64",
+    "gpt-2-38-b64",
+    "gpt-2-74-b32",
+    "gpt-2-56-b32",
+    "gpt-2-38-b32",
+    "gpt-2-74-b16",
+    "gpt-2-56-b16",
+    "gpt-2-38-b16",
+    "bert-144-b64",
+    "bert-96-b64",
+    "bert-144-b32",
+    "bert-96-b32",
+    "bert-144-b16",
+    "bert-96-b16",
+];
+
+/// The chains of figure 4.
+const FIGURE_4: [&str; 2] = ["gpt-2-38-b32", "gpt-2-38-b64"];
+/// In units of 500 MiB/s.
+const HALF_GIGABYTES: [u64; 6] = [1, 2, 4, 8, 16, 24];
+/// Of the memory between the smallest and all.
+const MEMORY_STEPS: u64 = 24;
+
+const PUBLISHED: Strategy = Strategy::Weights(Weights { published: true });
+const WHOLE: Strategy = Strategy::Weights(Weights { published: false });
+
+/// What is known of a chain; all in nanoseconds.
+struct Outcome {
+    sum: u64,
+    published: u64,
+    layer_to_layer: u64,
+    undiscounted: u64,
+    /// Periods of whole weights, of parts, and of parts without the input's upload.
+    whole: u64,
+    parts: u64,
+    parts_without_input: u64,
+    /// Planning as published, and of whole weights: the best of a few times.
+    published_planning: u64,
+    whole_planning: u64,
+}
+
+type Done<T> = Result<T, Box<dyn Error>>;
+
+fn main() -> Done<()> {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let [chains, docs] = arguments.as_slice() else {
+        return Err("usage: weights CHAINS DOCS".into());
+    };
+    let load = |name: &str| -> Done<OwnedChain> {
+        let path = Path::new(chains).join(format!("{name}.chain.json"));
+        Ok(format::read_chain(&format::load(path)?)?)
+    };
+    let mut rows = Vec::new();
+    for name in ROWS {
+        rows.push((name, outcome(&load(name)?)?));
+    }
+    let mut studies = Vec::new();
+    for name in FIGURE_4 {
+        let chain = load(name)?;
+        let mut study = Vec::new();
+        for halves in HALF_GIGABYTES {
+            let bandwidth_bytes_per_s = (halves * 500) << 20;
+            let slower = OwnedChain { bandwidth_bytes_per_s, ..chain.clone() };
+            study.push((halves as f64 / 2.0, outcome(&slower)?));
+        }
+        studies.push((name, study));
+    }
+    let sweep = sweep(&load(FIGURE_4[0])?)?;
+    let page = text::page(&rows, &studies, (FIGURE_4[0], &sweep));
+    format::save(Path::new(docs).join("weights.md"), page.as_bytes())?;
+    plot::draw(&Path::new(docs).join("weights.svg"), &studies, (FIGURE_4[0], &sweep))
+}
+
+/// Plans a chain in every way.
+fn outcome(chain: &OwnedChain) -> Done<Outcome> {
+    let [published, undiscounted, layer_to_layer] =
+        [PUBLISHED, Strategy::WeightsUndiscounted, Strategy::LayerToLayer]
+            .map(|strategy| cycle_ns(chain, strategy));
+    let (sum, whole, whole_planning) = period_ns(chain, WHOLE)?;
+    let parts = |chain: &OwnedChain| period_ns(chain, Strategy::Auto(Auto::default()));
+    Ok(Outcome {
+        sum,
+        published: published?,
+        layer_to_layer: layer_to_layer?,
+        undiscounted: undiscounted?,
+        whole,
+        parts: parts(chain)?.1,
+        parts_without_input: parts(&without_input(chain))?.1,
+        published_planning: period_ns(chain, PUBLISHED)?.2,
+        whole_planning,
+    })
+}
+
+/// The same with the input set aside: in the paper, nothing moves but weights.
+fn without_input(chain: &OwnedChain) -> OwnedChain {
+    let device_bytes = chain.device_bytes - chain.input_bytes;
+    OwnedChain { device_bytes, input_bytes: 0, ..chain.clone() }
+}
+
+fn cycle_ns(chain: &OwnedChain, strategy: Strategy) -> Done<u64> {
+    let (owned, machine) = (chain.graph(), chain.machine().machine);
+    let graph = owned.graph()?;
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: chain.device_bytes };
+    planning::cycle_ns(&request, strategy)?.ok_or_else(|| "a strategy without cycles".into())
+}
+
+/// The sum of the ops' times, the period, and the planning time in a warm room.
+fn period_ns(chain: &OwnedChain, strategy: Strategy) -> Done<(u64, u64, u64)> {
+    const TIMES: usize = 3;
+    let (owned, machine) = (chain.graph(), chain.machine().machine);
+    let graph = owned.graph()?;
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: chain.device_bytes };
+    let mut room = Room::default();
+    let (mut period_ns, mut planning_ns) = (0, u64::MAX);
+    for _ in 0..TIMES {
+        let started = Instant::now();
+        period_ns = room.plan(&request, strategy)?.predicted.period_ns;
+        planning_ns = planning_ns.min(u64::try_from(started.elapsed().as_nanos())?);
+    }
+    Ok((graph.compute_ns(), period_ns, planning_ns))
+}
+
+/// From the smallest memory to all: bytes, and what comes of it.
+fn sweep(chain: &OwnedChain) -> Done<Vec<(u64, Outcome)>> {
+    let whole = OwnedChain { device_bytes: u64::MAX, ..chain.clone() };
+    let (owned, machine) = (whole.graph(), whole.machine().machine);
+    let graph = owned.graph()?;
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: u64::MAX };
+    let least = |strategy| planning::min_feasible(&request, strategy);
+    let ((smallest, _), (all, _)) = (least(PUBLISHED)?, least(Strategy::InCore)?);
+    let mut sweep = Vec::new();
+    for step in 0..=MEMORY_STEPS {
+        let device_bytes = smallest + (all - smallest) / MEMORY_STEPS * step;
+        let chain = OwnedChain { device_bytes, ..chain.clone() };
+        match outcome(&chain) {
+            Ok(outcome) => sweep.push((device_bytes, outcome)),
+            Err(error) if error.is::<PlanningError>() => println!("{device_bytes}: {error}"),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(sweep)
+}

@@ -1,0 +1,107 @@
+//! The page of figures.
+
+use super::Outcome;
+use std::fmt::Write;
+
+const HEAD: &str = "\
+# Weight offloading on chains of layers
+
+*Weight Offloading Strategies for Training Large DNN Models* (Beaumont, Eyraud-Dubois, Shilova &
+Zhao) on its fifteen chains, reconstructed. All of this page is written by
+
+    cargo run --release -p spillway-benches --example weights -- CHAINS docs
+
+where CHAINS is a folder with the chains. *Greedy*, *Greedy\\** (without the discount) and *L2L*
+are the published cycles, with a barrier at their end; *whole* (`weights`) and *parts* (`auto`)
+are periods of plans in our timeline, which also bring the input to the device in every
+iteration: the paper's model has it there for nothing, and so has the column *no input*.
+
+![Period over compute by bandwidth and by memory](weights.svg)
+
+## Table 1
+
+Milliseconds, and planning times on shared cores. Each published figure is the printed one but
+for L2L on bert-96-b32 (printed 14230) and Greedy\\* on bert-96-b16 (printed 6085).
+
+| chain | Σ u | Greedy | L2L | Greedy\\* | whole | parts | planned as published | whole |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|
+";
+
+const BANDWIDTH: &str = "
+## Bandwidth (figure 4)
+
+Milliseconds. *Idle* is the idle time without the discount over that with it.
+
+";
+
+const MEMORY: &str = "
+## Memory
+
+Period over compute from the smallest memory to all, at 12 GB/s.
+
+| GB | Greedy | Greedy\\* | L2L | whole | parts |
+|--:|--:|--:|--:|--:|--:|
+";
+
+fn ms(ns: u64) -> u64 {
+    (ns + 500_000) / 1_000_000
+}
+
+fn planned(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+pub(super) fn page(
+    rows: &[(&str, Outcome)],
+    studies: &[(&str, Vec<(f64, Outcome)>)],
+    (name, sweep): (&str, &[(u64, Outcome)]),
+) -> String {
+    let mut page = HEAD.to_owned();
+    let mut line = |text: String| {
+        page += &text;
+        page.push('\n');
+    };
+    for (name, o) in rows {
+        let [sum, greedy, l2l, star] =
+            [o.sum, o.published, o.layer_to_layer, o.undiscounted].map(ms);
+        let [whole, parts] = [o.whole, o.parts].map(ms);
+        let [first, second] = [o.published_planning, o.whole_planning].map(planned);
+        line(format!(
+            "| {name} | {sum} | {greedy} | {l2l} | {star} | {whole} | {parts} | {first:.1} ms | \
+             {second:.1} ms |"
+        ));
+    }
+    page += BANDWIDTH;
+    for (name, study) in studies {
+        let head = "| GB/s | Greedy | Greedy\\* | idle | L2L | whole | parts | parts, no input |";
+        // A string takes every write.
+        let _ = writeln!(page, "`{name}`, {} ms of compute:\n\n{head}", ms(study[0].1.sum));
+        page += "|--:|--:|--:|--:|--:|--:|--:|--:|\n";
+        for (gigabytes, o) in study {
+            let [greedy, star, l2l] = [o.published, o.undiscounted, o.layer_to_layer].map(ms);
+            let [whole, parts, bare] = [o.whole, o.parts, o.parts_without_input].map(ms);
+            let idle = (o.undiscounted - o.sum) as f64 / (o.published - o.sum).max(1) as f64;
+            let _ = writeln!(
+                page,
+                "| {gigabytes} | {greedy} | {star} | {idle:.2} × | {l2l} | {whole} | {parts} | \
+                 {bare} |"
+            );
+        }
+        page.push('\n');
+    }
+    page.truncate(page.trim_end().len());
+    page.push('\n');
+    page += MEMORY;
+    for (device_bytes, o) in sweep {
+        let over = |ns: u64| ns as f64 / o.sum as f64;
+        let [greedy, star, l2l] = [o.published, o.undiscounted, o.layer_to_layer].map(over);
+        let [whole, parts] = [o.whole, o.parts].map(over);
+        let gigabytes = *device_bytes as f64 / 1e9;
+        let _ = writeln!(
+            page,
+            "| {gigabytes:.2} | {greedy:.4} | {star:.4} | {l2l:.4} | {whole:.4} | {parts:.4} |"
+        );
+    }
+    let _ = writeln!(page, "\nThe chain is `{name}`.");
+    page
+}

@@ -1,0 +1,206 @@
+//! Weight offloading: the published figures, a second implementation, and every rule of plans.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod naive;
+mod table;
+
+use backend_sim::{SimDevice, SimKernels, reference_digest};
+use conformance::chains::{chains, smallest_bytes};
+use planner_core::planner::{PlanningError, Request, Strategy, Weights};
+use planner_core::{Graph, Kind, Machine, OpId};
+use proptest::prelude::*;
+use workloads::chain::Layer;
+use workloads::{OwnedChain, OwnedGraph, OwnedPlan, planning};
+
+const PUBLISHED: Strategy = Strategy::Weights(Weights { published: true });
+const BETTER: Strategy = Strategy::Weights(Weights { published: false });
+const ALL: [Strategy; 4] =
+    [PUBLISHED, BETTER, Strategy::WeightsUndiscounted, Strategy::LayerToLayer];
+
+/// What a chain strategy makes of a chain in its own memory: its cycle, and a plan.
+fn plan(chain: &OwnedChain, strategy: Strategy) -> Result<(u64, OwnedPlan), PlanningError> {
+    let owned = chain.graph();
+    let graph = owned.graph().unwrap();
+    let machine = chain.machine().machine;
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: chain.device_bytes };
+    let cycle_ns = planning::cycle_ns(&request, strategy)?.unwrap();
+    Ok((cycle_ns, planning::plan(&request, strategy)?))
+}
+
+/// Proves a plan and runs it.
+fn run(chain: &OwnedChain, plan: &OwnedPlan) {
+    let owned = chain.graph();
+    run_graph(owned.graph().unwrap(), chain.machine().machine, plan);
+}
+
+fn run_graph(graph: Graph<'_>, machine: Machine, plan: &OwnedPlan) {
+    const ITERATIONS: u64 = 3;
+    let plan = plan.plan();
+    let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
+    let schedule = schedule.schedule();
+    planning::check_prediction(&graph, &machine, &plan, &schedule).unwrap();
+    let verified = planning::prove(&graph, &machine, &plan, &schedule).unwrap();
+    let mut device = SimDevice::adversarial(graph, machine, 7);
+    let kernels = &mut SimKernels::new(graph);
+    planning::execute(&verified, &mut device, kernels, ITERATIONS).unwrap();
+    assert_eq!(device.digest().unwrap(), reference_digest(&graph, ITERATIONS));
+}
+
+const LAYER: Layer =
+    Layer { forward_ns: 100, backward_ns: 300, weight_bytes: 1000, activation_bytes: 50 };
+
+fn chain(layers: &[Layer], device_bytes: u64) -> OwnedChain {
+    OwnedChain {
+        name: "chain".to_owned(),
+        device_bytes,
+        bandwidth_bytes_per_s: 10_000_000_000,
+        input_bytes: 50,
+        layers: layers.to_vec(),
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_published_cycles_are_those_of_a_second_implementation(chain in chains(9)) {
+        let [discounted, undiscounted] = naive::cycles_ns(&chain).unwrap();
+        prop_assert_eq!(plan(&chain, PUBLISHED).unwrap().0, discounted);
+        prop_assert_eq!(plan(&chain, Strategy::WeightsUndiscounted).unwrap().0, undiscounted);
+    }
+
+    /// But for the input, which the published schedule does not move.
+    #[test]
+    fn a_plan_takes_no_longer_than_its_cycle(chain in chains(9)) {
+        let chain = OwnedChain { input_bytes: 0, ..chain };
+        let (cycle_ns, published) = plan(&chain, PUBLISHED).unwrap();
+        let period_ns = published.predicted.period_ns;
+        prop_assert!(period_ns <= cycle_ns, "{} above {}", period_ns, cycle_ns);
+        let better = plan(&chain, BETTER).unwrap().1.predicted.period_ns;
+        prop_assert!(better <= period_ns);
+    }
+}
+
+#[test]
+fn with_memory_enough_nothing_moves_but_the_input() {
+    let roomy = chain(&[LAYER; 4], 6000);
+    for strategy in [PUBLISHED, BETTER, Strategy::WeightsUndiscounted] {
+        let (cycle_ns, plan) = plan(&roomy, strategy).unwrap();
+        assert_eq!((cycle_ns, plan.predicted.h2d_bytes, plan.predicted.d2h_bytes), (1600, 50, 0));
+    }
+    let (cycle_ns, plan) = plan(&roomy, Strategy::LayerToLayer).unwrap();
+    assert_eq!(cycle_ns, 1600 + 4 * 2 * 100);
+    assert_eq!((plan.predicted.h2d_bytes, plan.predicted.d2h_bytes), (8 * 1000 + 50, 4 * 1000));
+}
+
+/// One byte less than all weights, all activations and a gradient: one weight leaves, around
+/// the top of the chain, the last that helps at both.
+#[test]
+fn the_last_of_equally_good_layers_leaves() {
+    let tight = chain(&[LAYER; 4], 4 * 1000 + 5 * 50 + 1000 - 1);
+    let (_, plan) = plan(&tight, PUBLISHED).unwrap();
+    let moved: Vec<_> = plan
+        .steps
+        .iter()
+        .filter_map(|step| match step {
+            planner_core::Step::Offload(part) => {
+                Some(tight.graph().tensor_names[part.tensor.index()].clone())
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(moved, ["w3"]);
+}
+
+#[test]
+fn odd_chains_are_planned_and_run() {
+    let without_weight = Layer { weight_bytes: 0, ..LAYER };
+    let without_time = Layer { forward_ns: 0, backward_ns: 0, ..LAYER };
+    let without_activation = Layer { activation_bytes: 0, ..LAYER };
+    let bare = Layer { weight_bytes: 0, activation_bytes: 0, ..LAYER };
+    for layers in [
+        &[LAYER][..],
+        &[bare],
+        &[without_time],
+        &[LAYER; 6],
+        &[without_time; 6],
+        &[without_weight; 3],
+        &[without_activation; 5],
+        &[LAYER, without_weight, LAYER, without_time, bare, LAYER, without_activation],
+    ] {
+        let smallest = smallest_bytes(&chain(layers, 0));
+        for device_bytes in [smallest, smallest + 700, smallest + 2500] {
+            let chain = chain(layers, device_bytes);
+            for strategy in ALL {
+                run(&chain, &plan(&chain, strategy).unwrap().1);
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_that_no_layer_fits_is_named() {
+    let layers = [LAYER, Layer { weight_bytes: 3000, ..LAYER }, LAYER];
+    let smallest = 3 * 50 + 2 * 3000;
+    for strategy in ALL {
+        assert!(plan(&chain(&layers, smallest), strategy).is_ok());
+        let error = plan(&chain(&layers, smallest - 1), strategy).unwrap_err();
+        let named = PlanningError::Infeasible { min_feasible_bytes: smallest, op: OpId(4) };
+        assert_eq!(error, named);
+    }
+}
+
+/// Chunks of a machine round sizes up, and small tensors lie in the arena.
+#[test]
+fn a_chain_runs_on_pages() {
+    let layers = [Layer { weight_bytes: 10_000, ..LAYER }; 5];
+    let chain = chain(&layers, 0);
+    let owned = chain.graph();
+    let graph = owned.graph().unwrap();
+    let machine = Machine {
+        device_bytes: 1 << 30,
+        chunk_bytes: 4096,
+        transfer_latency_ns: 20,
+        ..chain.machine().machine
+    };
+    for strategy in ALL {
+        let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
+        let (smallest, _) = planning::min_feasible(&request(0), strategy).unwrap();
+        let plan = planning::plan(&request(smallest), strategy).unwrap();
+        assert!(!plan.arena.is_empty() && plan.predicted.h2d_bytes > 10_000);
+        run_graph(graph, machine, &plan);
+    }
+}
+
+#[test]
+fn work_that_is_no_chain_is_refused_with_the_op() {
+    let refused = |graph: &OwnedGraph, op: u32| {
+        let graph = graph.graph().unwrap();
+        let machine = chain(&[], 1 << 20).machine().machine;
+        let request = Request { graph: &graph, machine: &machine, budget_bytes: 1 << 20 };
+        for strategy in ALL {
+            let no_chain = PlanningError::NoChain { op: OpId(op) };
+            assert_eq!(planning::plan(&request, strategy).unwrap_err(), no_chain);
+            assert_eq!(planning::min_feasible(&request, strategy).unwrap_err(), no_chain);
+        }
+    };
+    let whole = chain(&[LAYER; 3], 0).graph();
+    let mut odd = whole.clone();
+    odd.push_op("more", 1, 0, &[], &[]);
+    refused(&odd, 6);
+    let mut tied = OwnedGraph::new("tied");
+    let weight = tied.push_tensor("w", 10, Kind::State);
+    for name in ["F1", "F2"] {
+        tied.push_op(name, 1, 0, &[weight], &[]);
+    }
+    for name in ["B2", "B1"] {
+        tied.push_op(name, 1, 10, &[weight], &[weight]);
+    }
+    refused(&tied, 1);
+    let mut skips = OwnedGraph::new("skips");
+    let first = skips.push_tensor("a1", 10, Kind::Temporary);
+    let second = skips.push_tensor("a2", 10, Kind::Temporary);
+    skips.push_op("F1", 1, 0, &[], &[first]);
+    skips.push_op("F2", 1, 0, &[first], &[second]);
+    skips.push_op("B2", 1, 0, &[second], &[first]);
+    skips.push_op("B1", 1, 0, &[first], &[]);
+    refused(&skips, 2);
+}

@@ -1,0 +1,163 @@
+//! Weight offloading for chains of layers (Beaumont, Eyraud-Dubois, Shilova & Zhao, Weight
+//! Offloading Strategies for Training Large DNN Models).
+//!
+//! Activations stay; weights leave between their forward op and their backward one, or
+//! between that and the next forward one, or both: then one copy to the host serves two
+//! prefetches. [`selection`] says which leave (algorithm 1), [`course`] when (algorithm 2),
+//! and [`list`] makes steps of that.
+//!
+//! Where the paper is ambiguous: an op's excess counts its own weight once; ties go to the
+//! last layer; what the first so many prefetches of a cycle bring is there at its start, if it
+//! fits beside the first op; and weights that only leave after their forward op are copied
+//! ahead of that, the smallest first, just before the copies of the backward phase.
+
+mod chain;
+mod course;
+mod list;
+mod profile;
+mod selection;
+
+use super::Request;
+use super::builder::{Builder, Lengths, Stuck};
+use super::memory::Memory;
+use crate::graph::Kind;
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
+use chain::Chain;
+use course::{Course, Timing};
+use selection::{Profit, Reserve, Rule, Selection, Tie};
+
+pub(super) use chain::check;
+
+/// One way to move the weights of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Some of them, by the two algorithms.
+    Greedy(Rule, Timing),
+    /// All of them, around every op (L2L; Pudipeddi et al., 2020).
+    LayerToLayer,
+}
+
+impl Way {
+    /// As published.
+    pub(super) const fn published(discount: bool) -> Self {
+        Self::Greedy(Rule::PUBLISHED, Timing::Barrier { discount })
+    }
+
+    /// As published, and without a barrier for several reserves, ties and profits.
+    pub(super) fn whole() -> impl Iterator<Item = Self> {
+        const RESERVES: [Reserve; 7] = [
+            Reserve::Sixteenths(0),
+            Reserve::OwnWeight,
+            Reserve::Sixteenths(8),
+            Reserve::Sixteenths(16),
+            Reserve::Sixteenths(24),
+            Reserve::Sixteenths(32),
+            Reserve::Sixteenths(48),
+        ];
+        Self::cyclic(&RESERVES, 1).chain([Self::published(true)])
+    }
+
+    /// The same with weights in parts.
+    pub(super) fn in_parts() -> impl Iterator<Item = Self> {
+        const RESERVES: [Reserve; 8] = [
+            Reserve::Sixteenths(2),
+            Reserve::Sixteenths(0),
+            Reserve::Sixteenths(1),
+            Reserve::Sixteenths(4),
+            Reserve::Sixteenths(8),
+            Reserve::Sixteenths(12),
+            Reserve::Sixteenths(16),
+            Reserve::OwnWeight,
+        ];
+        Self::cyclic(&RESERVES, 32)
+    }
+
+    fn cyclic(reserves: &[Reserve], parts: u64) -> impl Iterator<Item = Self> {
+        reserves.iter().flat_map(move |&reserve| {
+            [Profit::Ops, Profit::Time].into_iter().flat_map(move |profit| {
+                [Tie::Last, Tie::First].into_iter().flat_map(move |tie| {
+                    let rule = Rule { reserve, tie, profit, parts };
+                    [false, true].map(|ahead| Self::Greedy(rule, Timing::Cyclic { ahead }))
+                })
+            })
+        })
+    }
+}
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    Chain::scratch_words(limits)
+        + Selection::scratch_words(limits)
+        + larger(Selection::working_words(limits), Course::scratch_words(limits))
+}
+
+/// Moves the weights of a chain; there is no room for that on other graphs.
+pub(super) fn write(
+    builder: Builder<'_>,
+    way: Way,
+    scratch: &mut Scratch<'_>,
+) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let (rule, timing) = match way {
+        Way::LayerToLayer => return Ok(layer_to_layer(builder)),
+        Way::Greedy(rule, timing) => (rule, timing),
+    };
+    let Some(chain) = Chain::new(builder.request, builder.memory, &mut scratch)? else {
+        return Ok(Err(Stuck::NoRoom));
+    };
+    let selection = Selection::new(&chain, rule, &mut scratch)?;
+    let mut course = Course::new(&chain, &selection, timing, &mut scratch)?;
+    let written = match timing {
+        Timing::Cyclic { .. } => course.write_laps(),
+        Timing::Barrier { .. } => course.best_cut().and_then(|(_, cut)| course.write_cycle(cut)),
+    };
+    if written.is_none() {
+        return Ok(Err(Stuck::NoRoom));
+    }
+    let copy_again = timing == Timing::Barrier { discount: false };
+    Ok(course.notes.write(&chain, &selection, builder, copy_again))
+}
+
+/// The length of a cycle with a barrier at its end; none where memory does not suffice.
+pub(super) fn cycle_ns(
+    request: &Request<'_>,
+    memory: &Memory<'_>,
+    way: Way,
+    scratch: &mut Scratch<'_>,
+) -> Result<Option<u64>, OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let Some(chain) = Chain::new(request, memory, &mut scratch)? else { return Ok(None) };
+    match way {
+        Way::LayerToLayer => {
+            let weights = chain.weights.iter().enumerate().filter(|(_, weight)| **weight > 0);
+            let transfers_ns = weights.fold(0u64, |sum, (layer, &weight)| {
+                sum.saturating_add(chain.up_ns(layer, weight).saturating_mul(2))
+            });
+            Ok(Some(request.graph.compute_ns().saturating_add(transfers_ns)))
+        }
+        Way::Greedy(rule, timing) => {
+            let selection = Selection::new(&chain, rule, &mut scratch)?;
+            let mut course = Course::new(&chain, &selection, timing, &mut scratch)?;
+            Ok(course.best_cut().map(|(cycle_ns, _)| cycle_ns))
+        }
+    }
+}
+
+/// Each weight comes for an op and leaves after it.
+fn layer_to_layer(mut builder: Builder<'_>) -> Result<Lengths, Stuck> {
+    let graph = builder.request.graph;
+    for lap in 0..2 {
+        if lap == 1 {
+            builder.restart();
+        }
+        for op in graph.op_ids() {
+            for &tensor in graph.reads(op) {
+                builder.prefetch(tensor)?;
+            }
+            builder.launch(op)?;
+            let mut weights =
+                graph.reads(op).iter().filter(|id| graph.tensor(**id).kind == Kind::State);
+            weights.try_for_each(|&weight| builder.evict(weight))?;
+        }
+    }
+    builder.finish()
+}

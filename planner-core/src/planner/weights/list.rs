@@ -1,0 +1,209 @@
+//! From a course to a list of steps.
+//!
+//! Memory returns in list order, so an evict is listed where it completes: before the op that
+//! runs then, ahead of its workspace. A prefetch is listed behind the ops that run when it
+//! starts. So what a step waits for is listed before it, and nothing else in front of that.
+
+use super::chain::Chain;
+use super::course::{LAPS, transfers};
+use super::selection::{Selection, Span};
+use crate::graph::OpId;
+use crate::planner::builder::{Builder, Lengths, Stuck};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+/// What happens to a weight, or to the input; prefetches come last at their place in a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// The copy ends.
+    Offload,
+    EvictAround,
+    EvictAcross,
+    /// The copy starts.
+    Prefetch,
+    PrefetchInput,
+}
+
+impl Event {
+    const fn from_bits(bits: u64) -> Self {
+        match bits {
+            0 => Self::Offload,
+            1 => Self::EvictAround,
+            2 => Self::EvictAcross,
+            3 => Self::Prefetch,
+            _ => Self::PrefetchInput,
+        }
+    }
+}
+
+/// What a course writes down: launches, and what happens between them.
+#[derive(Debug)]
+pub(super) struct Notes<'n> {
+    /// Start and end of each launch, over all laps.
+    launches: &'n mut [[u64; 2]],
+    launched: usize,
+    /// A time; and the launch that it follows, the layer, and the event.
+    entries: &'n mut [[u64; 2]],
+    len: usize,
+    full: bool,
+    /// Whether anything is written down at all.
+    on: bool,
+}
+
+const LAYER_BITS: u32 = 28;
+const EVENT_BITS: u32 = 3;
+
+const fn pack(launch: usize, layer: usize, event: Event) -> u64 {
+    (launch as u64) << (LAYER_BITS + EVENT_BITS) | (layer as u64) << EVENT_BITS | event as u64
+}
+
+const fn unpack(entry: u64) -> (usize, usize, Event) {
+    let layer = (entry >> EVENT_BITS) & ((1 << LAYER_BITS) - 1);
+    let event = Event::from_bits(entry & ((1 << EVENT_BITS) - 1));
+    ((entry >> (LAYER_BITS + EVENT_BITS)) as usize, layer as usize, event)
+}
+
+/// The place of an entry in the list.
+fn key([time_ns, entry]: &[u64; 2]) -> (usize, bool, u64) {
+    let (launch, _, event) = unpack(*entry);
+    (launch, matches!(event, Event::Prefetch | Event::PrefetchInput), *time_ns)
+}
+
+impl<'n> Notes<'n> {
+    /// Of three laps, up to six entries a layer or part.
+    const fn entries(limits: &Limits) -> usize {
+        3 * 3 * transfers(limits) + 3
+    }
+
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        words::<[u64; 2]>(LAPS * limits.ops) + words::<[u64; 2]>(Self::entries(limits))
+    }
+
+    pub(super) fn new(limits: &Limits, scratch: &mut Scratch<'n>) -> Result<Self, OutOfScratch> {
+        let launches = scratch.take(LAPS * limits.ops, [0; 2])?;
+        let entries = scratch.take(Self::entries(limits), [0; 2])?;
+        // Layers and launches have numbers of so many bits.
+        let full = limits.ops >= 1 << LAYER_BITS;
+        Ok(Self { launches, launched: 0, entries, len: 0, full, on: false })
+    }
+
+    /// Writes down what follows; so many launches came before.
+    pub(super) const fn start(&mut self, launched: usize) {
+        self.on = true;
+        self.launched = launched;
+    }
+
+    pub(super) const fn launches(&self) -> usize {
+        self.launched
+    }
+
+    pub(super) fn launch(&mut self, start_ns: u64, end_ns: u64) {
+        if self.on
+            && let Some(slot) = self.launches.get_mut(self.launched)
+        {
+            *slot = [start_ns, end_ns];
+            self.launched += 1;
+        }
+    }
+
+    /// Adds what happens after the last launch. The first lap is not needed.
+    pub(super) fn add(&mut self, event: Event, layer: usize, at_ns: u64) {
+        if !self.on || self.full || self.launched < self.launches.len() / LAPS {
+            return;
+        }
+        match self.entries.get_mut(self.len) {
+            Some(slot) => *slot = [at_ns, pack(self.launched, layer, event)],
+            None => self.full = true,
+        }
+        self.len += 1;
+    }
+
+    /// Puts all entries where they belong in the list.
+    fn sort(&mut self) {
+        let entries = &mut self.entries[..self.len];
+        for [at_ns, packed] in &mut *entries {
+            let (after, layer, event) = unpack(*packed);
+            let launches = &self.launches[..self.launched];
+            let before = match event {
+                Event::Offload | Event::EvictAround | Event::EvictAcross => {
+                    let done = |[start, end]: &[u64; 2]| *start < *at_ns && *end <= *at_ns;
+                    after + launches[after..].partition_point(done)
+                }
+                Event::Prefetch | Event::PrefetchInput => {
+                    launches.partition_point(|[start, _]| *start <= *at_ns)
+                }
+            };
+            *packed = pack(before, layer, event);
+        }
+        entries.sort_unstable_by_key(|entry| (key(entry), entry[1]));
+    }
+
+    /// Writes the third lap as a list; the second leads up to it.
+    pub(super) fn write(
+        &mut self,
+        chain: &Chain<'_>,
+        selection: &Selection<'_>,
+        mut builder: Builder<'_>,
+        copy_again: bool,
+    ) -> Result<Lengths, Stuck> {
+        if self.full {
+            return Err(Stuck::NoRoom);
+        }
+        self.sort();
+        let ops = chain.ops();
+        let entries = &self.entries[..self.len];
+        let mut next = entries.partition_point(|entry| key(entry).0 < ops);
+        for launch in ops..3 * ops {
+            if launch == 2 * ops {
+                builder.restart();
+            }
+            while let Some(&[_, entry]) = entries.get(next) {
+                let (before, layer, event) = unpack(entry);
+                if before > launch {
+                    break;
+                }
+                step(&mut builder, (chain, selection), (event, layer), copy_again)?;
+                next += 1;
+            }
+            let op = OpId((launch % ops) as u32);
+            let graph = builder.request.graph;
+            for &tensor in graph.reads(op) {
+                builder.prefetch(tensor)?;
+            }
+            builder.launch(op)?;
+        }
+        builder.finish()
+    }
+}
+
+fn step(
+    builder: &mut Builder<'_>,
+    (chain, selection): (&Chain<'_>, &Selection<'_>),
+    (event, layer): (Event, usize),
+    copy_again: bool,
+) -> Result<(), Stuck> {
+    if event == Event::PrefetchInput {
+        return chain.input.map_or(Ok(()), |input| builder.prefetch(input.tensor));
+    }
+    let (weight, all, part) = (chain.weight(layer), chain.weights[layer], selection.part);
+    let held = builder.held(weight);
+    let kept = |span| all - selection.moved(layer, span);
+    match event {
+        // Nothing that an op writes is fetched before.
+        Event::Offload if held < all && builder.copied(weight) == all => Ok(()),
+        Event::Offload if copy_again => builder.offload_again(weight),
+        Event::Offload => {
+            let from = (all - builder.copied(weight)).saturating_sub(part);
+            builder.offload_from(weight, from.max(kept(Span::Around).min(kept(Span::Across))))
+        }
+        Event::EvictAround => {
+            builder.evict_from(weight, held.saturating_sub(part).max(kept(Span::Around)))
+        }
+        Event::EvictAcross => {
+            builder.evict_from(weight, held.saturating_sub(part).max(kept(Span::Across)))
+        }
+        Event::Prefetch | Event::PrefetchInput => match all - held {
+            0 => Ok(()),
+            missing => builder.prefetch_to(weight, held + (missing - 1) % part + 1),
+        },
+    }
+}

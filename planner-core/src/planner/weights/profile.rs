@@ -1,0 +1,106 @@
+//! Memory over time, as far as it is decided.
+
+use crate::scratch::{OutOfScratch, Scratch, words};
+
+/// What is taken and released at each moment, in order. At one moment, releases come first.
+#[derive(Debug)]
+pub(super) struct Profile<'p> {
+    /// When; what is taken, what is released, and what is in use just then beside the rest.
+    moments: &'p mut [[u64; 4]],
+    first: usize,
+    len: usize,
+    /// Objects in use after the last moment.
+    used: u64,
+    capacity_objects: u64,
+}
+
+impl<'p> Profile<'p> {
+    pub(super) const fn scratch_words(moments: usize) -> usize {
+        words::<[u64; 4]>(moments)
+    }
+
+    pub(super) fn new(
+        moments: usize,
+        capacity_objects: u64,
+        scratch: &mut Scratch<'p>,
+    ) -> Result<Self, OutOfScratch> {
+        let moments = scratch.take(moments, [0; 4])?;
+        Ok(Self { moments, first: 0, len: 0, used: 0, capacity_objects })
+    }
+
+    /// Starts again, with so much in use.
+    pub(super) const fn restart(&mut self, used: u64) {
+        (self.first, self.len, self.used) = (0, 0, used);
+    }
+
+    /// The first time from which on so much is free for good; none where it never is. It takes
+    /// as many steps as there are moments behind `from`.
+    pub(super) fn earliest(&self, from: u64, objects: u64) -> Option<u64> {
+        let fits =
+            |used: u64| used.checked_add(objects).is_some_and(|used| used <= self.capacity_objects);
+        let mut used = self.used;
+        let mut earliest = None;
+        for moment in self.moments[self.first..self.len].iter().rev() {
+            let [at, taken, released, passing] = *moment;
+            if !fits(used) {
+                return earliest;
+            }
+            if at <= from {
+                return Some(from);
+            }
+            earliest = Some(at);
+            if !fits(used.saturating_add(passing)) {
+                return earliest;
+            }
+            used = used.saturating_add(released).saturating_sub(taken);
+        }
+        if fits(used) { Some(from) } else { earliest }
+    }
+
+    /// Takes so much at a time; false where there is no room to note it.
+    pub(super) fn take(&mut self, at: u64, objects: u64) -> bool {
+        self.used = self.used.saturating_add(objects);
+        self.moment(at).map(|moment| moment[1] = moment[1].saturating_add(objects)).is_some()
+    }
+
+    /// Releases so much at a time; false where there is no room to note it.
+    pub(super) fn release(&mut self, at: u64, objects: u64) -> bool {
+        self.used = self.used.saturating_sub(objects);
+        self.moment(at).map(|moment| moment[2] = moment[2].saturating_add(objects)).is_some()
+    }
+
+    /// At a time, so much is in use beside what stays, before so much is released for good:
+    /// what an op without a time takes from what starts earlier. False where there is no room to note it.
+    pub(super) fn pass(&mut self, at: u64, objects: u64, released: u64) -> bool {
+        let passing = self.moment(at).map(|moment| {
+            moment[3] = moment[3].max(objects).saturating_add(released);
+        });
+        passing.is_some() && self.release(at, released)
+    }
+
+    /// What is noted of a time; none where there is no room for it.
+    fn moment(&mut self, at: u64) -> Option<&mut [u64; 4]> {
+        if self.len == self.moments.len() && self.first > 0 {
+            self.moments.copy_within(self.first..self.len, 0);
+            (self.first, self.len) = (0, self.len - self.first);
+        }
+        let moments = &self.moments[self.first..self.len];
+        let place = self.first + moments.partition_point(|&[moment, ..]| moment < at);
+        if place == self.len || self.moments[place][0] != at {
+            if self.len == self.moments.len() {
+                return None;
+            }
+            self.moments.copy_within(place..self.len, place + 1);
+            self.moments[place] = [at, 0, 0, 0];
+            self.len += 1;
+        }
+        self.moments.get_mut(place)
+    }
+
+    /// Nothing will be asked or noted before this time any more.
+    pub(super) fn forget(&mut self, before: u64) {
+        while self.first < self.len && self.moments[self.first][0] <= before {
+            self.first += 1;
+        }
+    }
+}

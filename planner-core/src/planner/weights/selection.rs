@@ -1,0 +1,250 @@
+//! Which weights leave (algorithm 1).
+
+use super::chain::Chain;
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use core::mem;
+use core::ops::Range;
+
+/// When a weight is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Span {
+    /// Between its backward op and the next forward one: `(k, 0)`.
+    Around,
+    /// Between its forward op and its backward one: `(k, 1)`.
+    Across,
+}
+
+impl Span {
+    const fn other(self) -> Self {
+        match self {
+            Self::Around => Self::Across,
+            Self::Across => Self::Around,
+        }
+    }
+}
+
+/// Memory that the selection keeps free for transfers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::planner) enum Reserve {
+    /// As much as the op's own weight takes: the paper's formula, read literally.
+    OwnWeight,
+    /// So many sixteenths of the largest weight.
+    Sixteenths(u8),
+}
+
+/// Which of equally profitable choices is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::planner) enum Tie {
+    Last,
+    First,
+}
+
+/// What the profit of a choice counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::planner) enum Profit {
+    /// Ops.
+    Ops,
+    /// The time that they take.
+    Time,
+}
+
+/// How to select.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::planner) struct Rule {
+    pub(super) reserve: Reserve,
+    pub(super) tie: Tie,
+    pub(super) profit: Profit,
+    /// Of how many parts the largest weight is; others are of parts of the same size.
+    pub(super) parts: u64,
+}
+
+impl Rule {
+    pub(super) const PUBLISHED: Self =
+        Self { reserve: Reserve::Sixteenths(0), tie: Tie::Last, profit: Profit::Ops, parts: 1 };
+}
+
+/// What is selected: how many objects of each weight leave, from its end.
+#[derive(Debug)]
+pub(super) struct Selection<'s> {
+    around: &'s mut [u64],
+    across: &'s mut [u64],
+    /// Objects that leave and come together.
+    pub(super) part: u64,
+}
+
+/// What memory lacks at each op, and the sums that profits are made of.
+struct Excess<'e> {
+    objects: &'e mut [u64],
+    sums: &'e mut [[u64; 2]],
+    profit: Profit,
+    /// The size that the sums are for.
+    summed: u64,
+}
+
+/// A choice with what it brings, over what it costs.
+#[derive(Clone, Copy)]
+struct Choice {
+    layer: usize,
+    span: Span,
+    objects: u64,
+    benefit: u128,
+    cost: u128,
+}
+
+impl Choice {
+    /// Exact as long as the products are below 2^128.
+    fn is_below(&self, other: &Self) -> bool {
+        self.benefit.saturating_mul(other.cost) < other.benefit.saturating_mul(self.cost)
+    }
+}
+
+impl<'s> Selection<'s> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        2 * words::<u64>(limits.ops / 2 + 1)
+    }
+
+    /// Words of scratch for the time of selecting.
+    pub(super) const fn working_words(limits: &Limits) -> usize {
+        limits.ops + words::<[u64; 2]>(limits.ops + 1)
+    }
+
+    /// Takes the most profitable choice until nothing is in excess, or no choice helps any
+    /// more: without a reserve, that is where a single op needs more than there is. Each of up
+    /// to two choices a part takes O(ops) for each run of layers of the same weight.
+    pub(super) fn new(
+        chain: &Chain<'_>,
+        rule: Rule,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<Self, OutOfScratch> {
+        let largest = chain.weights.iter().copied().max().unwrap_or(0);
+        let mut selection = Self {
+            around: scratch.take(chain.layers(), 0)?,
+            across: scratch.take(chain.layers(), 0)?,
+            part: largest.div_ceil(rule.parts.max(1)).max(1),
+        };
+        let mut scratch = scratch.reborrow();
+        let mut excess = Excess {
+            objects: scratch.take(chain.ops(), 0)?,
+            sums: scratch.take(chain.ops() + 1, [0; 2])?,
+            profit: rule.profit,
+            summed: 0,
+        };
+        excess.measure(chain, largest, rule.reserve);
+        while let Some(choice) = selection.best(chain, &mut excess, rule.tie) {
+            let moved = match choice.span {
+                Span::Around => &mut selection.around,
+                Span::Across => &mut selection.across,
+            };
+            moved[choice.layer] += choice.objects;
+            excess.relieve(chain, choice);
+        }
+        Ok(selection)
+    }
+
+    /// How many objects of a weight leave in a span, from its end.
+    pub(super) fn moved(&self, layer: usize, span: Span) -> u64 {
+        match span {
+            Span::Around => self.around[layer],
+            Span::Across => self.across[layer],
+        }
+    }
+
+    /// Whether any of a weight leaves in a span.
+    pub(super) fn leaves(&self, layer: usize, span: Span) -> bool {
+        self.moved(layer, span) > 0
+    }
+
+    fn best(&self, chain: &Chain<'_>, excess: &mut Excess<'_>, tie: Tie) -> Option<Choice> {
+        let mut best: Option<Choice> = None;
+        excess.summed = 0;
+        for (layer, &weight) in chain.weights.iter().enumerate() {
+            for span in [Span::Around, Span::Across] {
+                let (moved, other) = (self.moved(layer, span), self.moved(layer, span.other()));
+                let objects = self.part.min(weight - moved);
+                // What leaves in the other span has its copy to the host already.
+                let (objects, transfers) = match other.saturating_sub(moved) {
+                    0 => (objects, 2),
+                    copied => (objects.min(copied), 1),
+                };
+                if objects == 0 {
+                    continue;
+                }
+                excess.sum(chain, objects);
+                let benefit = excess.benefit(chain, layer, span);
+                let cost = u128::from(objects) * transfers;
+                let choice = Choice { layer, span, objects, benefit, cost };
+                let is_better = best.is_none_or(|best| match tie {
+                    Tie::Last => !choice.is_below(&best),
+                    Tie::First => best.is_below(&choice),
+                });
+                if choice.benefit > 0 && is_better {
+                    best = Some(choice);
+                }
+            }
+        }
+        best
+    }
+}
+
+/// The ops strictly within a span, in the order of the graph.
+fn covered(chain: &Chain<'_>, layer: usize, span: Span) -> [Range<usize>; 2] {
+    let back = chain.backward(layer);
+    match span {
+        Span::Around => [0..layer, back + 1..chain.ops()],
+        Span::Across => [layer + 1..back, 0..0],
+    }
+}
+
+impl Excess<'_> {
+    fn measure(&mut self, chain: &Chain<'_>, largest: u64, reserve: Reserve) {
+        let all = chain.weights.iter().fold(0u64, |sum, &weight| sum.saturating_add(weight));
+        for (op, excess) in self.objects.iter_mut().enumerate() {
+            let layer = chain.layer(op);
+            let reserve = match reserve {
+                Reserve::OwnWeight => chain.weights[layer],
+                Reserve::Sixteenths(count) => (largest / 16).saturating_mul(u64::from(count)),
+            };
+            *excess = all
+                .saturating_add(chain.alive[layer])
+                .saturating_add(chain.workspaces[op])
+                .saturating_add(reserve)
+                .saturating_sub(chain.pool_objects);
+        }
+    }
+
+    /// Sums, over the ops up to each, what of its excess so many objects can relieve.
+    fn sum(&mut self, chain: &Chain<'_>, objects: u64) {
+        if mem::replace(&mut self.summed, objects) == objects {
+            return;
+        }
+        let mut sum = 0u128;
+        for ((excess, op_ns), slot) in self.objects.iter().zip(chain.op_ns).zip(&mut self.sums[1..])
+        {
+            let relieved = u128::from(objects.min(*excess));
+            sum = sum.saturating_add(match self.profit {
+                Profit::Ops => relieved,
+                Profit::Time => relieved.saturating_mul(u128::from(*op_ns)),
+            });
+            *slot = [(sum >> 64) as u64, sum as u64];
+        }
+    }
+
+    fn benefit(&self, chain: &Chain<'_>, layer: usize, span: Span) -> u128 {
+        let sum = |op: usize| {
+            let [high, low] = self.sums[op];
+            u128::from(high) << 64 | u128::from(low)
+        };
+        let ranges = covered(chain, layer, span);
+        ranges.into_iter().fold(0, |benefit, ops| {
+            benefit.saturating_add(sum(ops.end.max(ops.start)).saturating_sub(sum(ops.start)))
+        })
+    }
+
+    fn relieve(&mut self, chain: &Chain<'_>, Choice { layer, span, objects, .. }: Choice) {
+        for ops in covered(chain, layer, span) {
+            for excess in self.objects.get_mut(ops).unwrap_or_default() {
+                *excess = excess.saturating_sub(objects);
+            }
+        }
+    }
+}
