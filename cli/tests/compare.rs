@@ -210,7 +210,7 @@ fn names_cannot_break_the_plot() {
 fn nonsense_is_refused() {
     let folder = Folder::new();
     for (more, words) in [
-        (["-s", "magic"], "in-core, on-demand, fit, vdnn, lms, window, auto, swap, joint, or all"),
+        (["-s", "magic"], "layer-to-layer, auto, swap, joint, or all"),
         (["-b", "50%,x"], "a percentage"),
         (["-m", "nowhere"], "built in are"),
     ] {

@@ -19,7 +19,7 @@ fn bad_usage_has_status_2() {
         (&["plan", SMALL, "--budget", "-5%"], "--budget"),
         (
             &["plan", SMALL, "--strategy", "magic"],
-            "in-core, on-demand, fit, vdnn, lms, window, auto",
+            "lms, window, weights, weights-undiscounted, layer-to-layer, auto, swap, joint",
         ),
         (&["plan", SMALL, "--set", "bytes=1"], "auto has no parameter"),
         (&["plan", SMALL, "-s", "window", "--set", "size=1"], "it has bytes, variant"),
@@ -35,7 +35,7 @@ fn bad_usage_has_status_2() {
         (&["model", "resnet51"], "known are resnet50"),
         (&["model", "resnet50:batch=0"], "batch must be an integer"),
         (&["plan", "resnet50:size=3"], "it has batch"),
-        (&["import", "chain", "c.json"], "unrecognized subcommand"),
+        (&["import", "slides", "c.json"], "unrecognized subcommand"),
         (&["import", "pytorch", "t.json", "--device", "tpu"], "cuda, cpu"),
     ] {
         folder.run(arguments).fails(2, &[words]);
@@ -116,10 +116,10 @@ fn malformed_plans_and_machines_are_named_with_the_place() {
 }
 
 #[test]
-fn chains_are_not_supported_yet() {
+fn what_a_chain_lacks_is_named() {
     let folder = Folder::new();
     folder.write("chain.json", r#"{"format":"spillway.chain.v1","name":"c"}"#);
-    folder.run(&["plan", "chain.json"]).fails(1, &["chain.json: ", "not supported yet"]);
+    folder.run(&["plan", "chain.json"]).fails(2, &["chain.json: ", "missing field `device_bytes`"]);
 }
 
 #[test]
