@@ -31,9 +31,10 @@ const BANDWIDTH: &str = "
 ## Bandwidth (figure 4)
 
 Milliseconds. *Idle* is the idle time without the discount over that with it. *Bounds* are those
-of the paper's integer program, solved to 0.1 % of compute, for whole weights and relaxed for
-parts; like the column *no input*, they have the input on the device for nothing. They take a
-solver:
+of the paper's integer program for whole weights, solved to 0.1 % of compute or as far as 45 s
+go, and of its relaxation for parts; like the column *no input*, they have the input on the
+device for nothing. Where *parts* is below the bound for whole weights, no schedule that moves
+whole weights is as fast. Bounds take a solver:
 
     lp-bound/with-highs cargo run --release -p spillway-benches --features highs \\
         --example weights -- CHAINS docs
