@@ -16,6 +16,10 @@ mod program;
 mod solver;
 #[cfg(feature = "highs")]
 mod spans;
+#[cfg(feature = "highs")]
+mod weights;
 
 #[cfg(feature = "highs")]
 pub use given_order::{Bound, Error, Options, Pages, period_ns};
+#[cfg(feature = "highs")]
+pub use weights::{Unsolved, WeightBound, WeightOptions, weights_period_ns};

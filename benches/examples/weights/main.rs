@@ -57,6 +57,9 @@ struct Outcome {
     whole_planning: u64,
 }
 
+/// A bandwidth in GB/s (of 1000 MiB), what comes of it, and bounds.
+type Study = (f64, Outcome, Option<[u64; 2]>);
+
 type Done<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> Done<()> {
@@ -79,7 +82,8 @@ fn main() -> Done<()> {
         for halves in HALF_GIGABYTES {
             let bandwidth_bytes_per_s = (halves * 500) << 20;
             let slower = OwnedChain { bandwidth_bytes_per_s, ..chain.clone() };
-            study.push((halves as f64 / 2.0, outcome(&slower)?));
+            eprintln!("{name} at {} GB/s", halves as f64 / 2.0);
+            study.push((halves as f64 / 2.0, outcome(&slower)?, bounds_ns(&slower)?));
         }
         studies.push((name, study));
     }
@@ -87,6 +91,22 @@ fn main() -> Done<()> {
     let page = text::page(&rows, &studies, (FIGURE_4[0], &sweep));
     format::save(Path::new(docs).join("weights.md"), page.as_bytes())?;
     plot::draw(&Path::new(docs).join("weights.svg"), &studies, (FIGURE_4[0], &sweep))
+}
+
+/// Least periods by the integer program and by its relaxation, in nanoseconds: for whole
+/// weights, and for parts. Of a build without the solver none.
+#[cfg(feature = "highs")]
+fn bounds_ns(chain: &OwnedChain) -> Done<Option<[u64; 2]>> {
+    let bound = |whole| {
+        let options = lp_bound::WeightOptions { whole, gap: 1e-3, most_s: 45.0 };
+        Ok::<_, lp_bound::Unsolved>(lp_bound::weights_period_ns(chain, options)?.period_ns)
+    };
+    Ok(Some([bound(true)?, bound(false)?]))
+}
+
+#[cfg(not(feature = "highs"))]
+fn bounds_ns(_chain: &OwnedChain) -> Done<Option<[u64; 2]>> {
+    Ok(None)
 }
 
 /// Plans a chain in every way.

@@ -1,6 +1,6 @@
 //! Period over compute: by bandwidth, and by memory.
 
-use super::{Done, Outcome};
+use super::{Done, Outcome, Study};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::path::Path;
@@ -18,7 +18,7 @@ const LINES: [Line; 5] = [
 
 pub(super) fn draw(
     path: &Path,
-    studies: &[(&str, Vec<(f64, Outcome)>)],
+    studies: &[(&str, Vec<Study>)],
     (name, sweep): (&str, &[(u64, Outcome)]),
 ) -> Done<()> {
     let root = SVGBackend::new(path, (960, 340)).into_drawing_area();
@@ -30,7 +30,7 @@ pub(super) fn draw(
     }
     let panels = panels.split_evenly((1, studies.len() + 1));
     for (panel, (name, study)) in panels.iter().zip(studies) {
-        let points: Vec<_> = study.iter().map(|(at, outcome)| (*at, outcome)).collect();
+        let points: Vec<_> = study.iter().map(|(at, outcome, _)| (*at, outcome)).collect();
         draw_panel(panel, (name, "GB/s", 7.0), &points)?;
     }
     let points: Vec<_> = sweep.iter().map(|(at, outcome)| (*at as f64 / 1e9, outcome)).collect();

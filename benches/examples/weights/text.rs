@@ -1,6 +1,6 @@
 //! The page of figures.
 
-use super::Outcome;
+use super::{Outcome, Study};
 use std::fmt::Write;
 
 const HEAD: &str = "\
@@ -30,7 +30,14 @@ for L2L on bert-96-b32 (printed 14230) and Greedy\\* on bert-96-b16 (printed 608
 const BANDWIDTH: &str = "
 ## Bandwidth (figure 4)
 
-Milliseconds. *Idle* is the idle time without the discount over that with it.
+Milliseconds. *Idle* is the idle time without the discount over that with it. *Bounds* are those
+of the paper's integer program for whole weights, solved to 0.1 % of compute or as far as 45 s
+go, and of its relaxation for parts; like the column *no input*, they have the input on the
+device for nothing. Where *parts* is below the bound for whole weights, no schedule that moves
+whole weights is as fast. Bounds take a solver:
+
+    lp-bound/with-highs cargo run --release -p spillway-benches --features highs \\
+        --example weights -- CHAINS docs
 
 ";
 
@@ -53,7 +60,7 @@ fn planned(ns: u64) -> f64 {
 
 pub(super) fn page(
     rows: &[(&str, Outcome)],
-    studies: &[(&str, Vec<(f64, Outcome)>)],
+    studies: &[(&str, Vec<Study>)],
     (name, sweep): (&str, &[(u64, Outcome)]),
 ) -> String {
     let mut page = HEAD.to_owned();
@@ -73,18 +80,22 @@ pub(super) fn page(
     }
     page += BANDWIDTH;
     for (name, study) in studies {
-        let head = "| GB/s | Greedy | Greedy\\* | idle | L2L | whole | parts | parts, no input |";
+        let head = "| GB/s | Greedy | Greedy\\* | idle | L2L | whole | parts | parts, no \
+                    input | bound, whole | bound, parts |";
         // A string takes every write.
         let _ = writeln!(page, "`{name}`, {} ms of compute:\n\n{head}", ms(study[0].1.sum));
-        page += "|--:|--:|--:|--:|--:|--:|--:|--:|\n";
-        for (gigabytes, o) in study {
+        page += &("|--:".repeat(10) + "|\n");
+        for (gigabytes, o, bounds) in study {
+            let [bound, relaxed] = bounds.map_or(["–".to_owned(), "–".to_owned()], |bounds| {
+                bounds.map(|ns| ms(ns).to_string())
+            });
             let [greedy, star, l2l] = [o.published, o.undiscounted, o.layer_to_layer].map(ms);
             let [whole, parts, bare] = [o.whole, o.parts, o.parts_without_input].map(ms);
             let idle = (o.undiscounted - o.sum) as f64 / (o.published - o.sum).max(1) as f64;
             let _ = writeln!(
                 page,
                 "| {gigabytes} | {greedy} | {star} | {idle:.2} × | {l2l} | {whole} | {parts} | \
-                 {bare} |"
+                 {bare} | {bound} | {relaxed} |"
             );
         }
         page.push('\n');

@@ -1,0 +1,248 @@
+//! The least period of a chain of layers whose weights leave, by the integer program of
+//! Beaumont, Eyraud-Dubois, Shilova & Zhao, section 6 (equations 2 to 8), and its relaxation.
+//!
+//! The memory of an op counts what is resident of the *other* layers' weights (read literally,
+//! equation 4 counts its own twice and is no bound), and what is resident of a weight is
+//! between none and all of it. Nothing moves but weights; activations stay.
+
+use core::fmt;
+use highs::{Col, RowProblem, Sense};
+use workloads::OwnedChain;
+
+/// How to solve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WeightOptions {
+    /// Whether a weight moves whole or not at all; else in any part.
+    pub whole: bool,
+    /// The gap at which the integer program counts as solved, relative to the idle time and
+    /// compute together.
+    pub gap: f64,
+    /// After so long, the bound so far will do.
+    pub most_s: f64,
+}
+
+/// A bound on a chain's period.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WeightBound {
+    /// No schedule is shorter, by the solver's word.
+    pub period_ns: u64,
+    /// The shortest that the program allows, as far as it was found.
+    pub found_ns: Option<u64>,
+}
+
+/// HiGHS refused the program or found no bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsolved;
+
+impl fmt::Display for Unsolved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HiGHS found no bound of the integer program")
+    }
+}
+
+impl core::error::Error for Unsolved {}
+
+/// The program in the making. Ops are counted as in the paper, but from 0: `B_L` to `B_1`, then
+/// `F_1` to `F_L`; layers from 0. Amounts are shares of a weight.
+struct Program<'c> {
+    chain: &'c OwnedChain,
+    /// The unit of time, so that numbers are near 1.
+    unit_s: f64,
+    problem: RowProblem,
+    /// Idle time behind each op.
+    idle: Vec<Col>,
+    /// Of each layer and op: offloaded, prefetched, deleted behind the op's start; and resident
+    /// then.
+    moves: Vec<Vec<[Col; 4]>>,
+}
+
+/// What the solver may be wrong by, in units of time: constraints hold up to 10^-6.
+const TOLERANCE: f64 = 1e-3;
+
+const OFFLOADED: usize = 0;
+const PREFETCHED: usize = 1;
+const DELETED: usize = 2;
+const RESIDENT: usize = 3;
+
+impl<'c> Program<'c> {
+    fn new(chain: &'c OwnedChain, whole: bool) -> Self {
+        let ops = 2 * chain.layers.len();
+        let mut problem = RowProblem::default();
+        let idle = (0..ops).map(|_| problem.add_column(1.0, 0.0..)).collect();
+        let share = |problem: &mut RowProblem| problem.add_column(0.0, 0.0..=1.0);
+        let weighty = chain.layers.iter().map(|layer| layer.weight_bytes > 0);
+        let moves = weighty
+            .map(|is_weighty| {
+                let ops = if is_weighty { ops } else { 0 };
+                (0..ops).map(|_| [0; 4].map(|_| share(&mut problem))).collect()
+            })
+            .collect();
+        let unit_s = unit_s(chain);
+        let mut program = Self { chain, unit_s, problem, idle, moves };
+        program.links();
+        program.memory();
+        for layer in (0..chain.layers.len()).filter(|&layer| chain.layers[layer].weight_bytes > 0) {
+            program.validity(layer);
+            program.binaries(layer, whole);
+        }
+        program
+    }
+
+    fn backward(&self, layer: usize) -> usize {
+        self.chain.layers.len() - 1 - layer
+    }
+
+    fn forward(&self, layer: usize) -> usize {
+        self.chain.layers.len() + layer
+    }
+
+    fn layer(&self, op: usize) -> usize {
+        let layers = self.chain.layers.len();
+        if op < layers { layers - 1 - op } else { op - layers }
+    }
+
+    fn op_units(&self, op: usize) -> f64 {
+        let layer = &self.chain.layers[self.layer(op)];
+        let is_backward = op < self.chain.layers.len();
+        let op_ns = if is_backward { layer.backward_ns } else { layer.forward_ns };
+        op_ns as f64 / 1e9 / self.unit_s
+    }
+
+    fn transfer_units(&self, layer: usize) -> f64 {
+        transfer_s(self.chain, layer) / self.unit_s
+    }
+
+    /// Equations 2 and 3.
+    fn links(&mut self) {
+        for op in 0..self.idle.len() {
+            for link in [OFFLOADED, PREFETCHED] {
+                let mut terms = vec![(self.idle[op], 1.0)];
+                for (layer, moves) in self.moves.iter().enumerate() {
+                    let transfer = self.transfer_units(layer);
+                    terms.extend(moves.get(op).map(|columns| (columns[link], -transfer)));
+                }
+                self.problem.add_row(-self.op_units(op).., terms);
+            }
+        }
+        for layer in 0..self.moves.len() {
+            let op = self.backward(layer);
+            if let Some(columns) = self.moves[layer].get(op) {
+                let terms =
+                    [(self.idle[op], 1.0), (columns[OFFLOADED], -self.transfer_units(layer))];
+                self.problem.add_row(0.0.., terms);
+            }
+        }
+    }
+
+    /// Equation 4, in units of all memory.
+    fn memory(&mut self) {
+        let device = self.chain.device_bytes as f64;
+        for op in 0..self.idle.len() {
+            let own = self.layer(op);
+            let activations = self.chain.layers[..=own].iter().map(|layer| layer.activation_bytes);
+            let alive = self.chain.input_bytes + activations.sum::<u64>();
+            let copies = if op < self.chain.layers.len() { 2 } else { 1 };
+            let taken = alive + copies * self.chain.layers[own].weight_bytes;
+            let others = self.moves.iter().enumerate().filter(|(layer, _)| *layer != own);
+            let terms: Vec<_> = others
+                .filter_map(|(layer, moves)| {
+                    let bytes = self.chain.layers[layer].weight_bytes as f64;
+                    Some((moves.get(op)?[RESIDENT], bytes / device))
+                })
+                .collect();
+            self.problem.add_row(..=(device - taken as f64) / device, terms);
+        }
+    }
+
+    /// Equations 5 and 6: resident at its ops, the same after a cycle, and nothing lost.
+    fn validity(&mut self, layer: usize) {
+        let (ops, back, forward) = (self.idle.len(), self.backward(layer), self.forward(layer));
+        for op in [back, forward] {
+            self.problem.add_row(1.0.., [(self.moves[layer][op][RESIDENT], 1.0)]);
+        }
+        let mut copied = Vec::new();
+        for op in (0..ops).map(|at| (back + at) % ops) {
+            let [offloaded, prefetched, deleted, resident] = self.moves[layer][op];
+            let next = self.moves[layer][(op + 1) % ops][RESIDENT];
+            let change = [(resident, 1.0), (prefetched, 1.0), (deleted, -1.0), (next, -1.0)];
+            self.problem.add_row(0.0..=0.0, change);
+            copied.push((offloaded, 1.0));
+            let lost = copied.iter().copied().chain([(next, 1.0)]);
+            if (op + 1) % ops != back {
+                self.problem.add_row(1.0.., lost);
+            }
+        }
+    }
+
+    /// Equations 7 and 8.
+    fn binaries(&mut self, layer: usize, whole: bool) {
+        let (ops, back, forward) = (self.idle.len(), self.backward(layer), self.forward(layer));
+        let all = (back, back);
+        for (column, (from, to)) in
+            [(OFFLOADED, all), (DELETED, (forward, back)), (DELETED, (back, forward))]
+        {
+            let length = match (to + ops - from) % ops {
+                0 => ops,
+                length => length,
+            };
+            let chosen = if whole {
+                self.problem.add_integer_column(0.0, 0.0..=1.0)
+            } else {
+                self.problem.add_column(0.0, 0.0..=1.0)
+            };
+            let terms = (0..length).map(|at| (self.moves[layer][(from + at) % ops][column], 1.0));
+            self.problem.add_row(0.0..=0.0, terms.chain([(chosen, -1.0)]));
+        }
+    }
+}
+
+fn transfer_s(chain: &OwnedChain, layer: usize) -> f64 {
+    chain.layers[layer].weight_bytes as f64 / chain.bandwidth_bytes_per_s as f64
+}
+
+fn compute_ns(chain: &OwnedChain) -> u64 {
+    chain.layers.iter().map(|layer| layer.forward_ns + layer.backward_ns).sum()
+}
+
+/// A hundredth of all compute and transfers.
+fn unit_s(chain: &OwnedChain) -> f64 {
+    let transfers_s = (0..chain.layers.len()).map(|layer| transfer_s(chain, layer)).sum::<f64>();
+    ((compute_ns(chain) as f64 / 1e9 + transfers_s) / 100.0).max(1e-12)
+}
+
+/// A period that no schedule of a chain can beat that moves weights alone.
+///
+/// # Errors
+/// A solver that fails: also where a layer does not fit.
+pub fn weights_period_ns(
+    chain: &OwnedChain,
+    options: WeightOptions,
+) -> Result<WeightBound, Unsolved> {
+    let (compute_ns, unit_s) = (compute_ns(chain), unit_s(chain));
+    let program = Program::new(chain, options.whole);
+    let mut model = program.problem.try_optimise(Sense::Minimise).map_err(|_| Unsolved)?;
+    model.make_quiet();
+    model.try_set_option("time_limit", options.most_s).map_err(|_| Unsolved)?;
+    model
+        .try_set_option("mip_abs_gap", options.gap * compute_ns as f64 / 1e9 / unit_s)
+        .map_err(|_| Unsolved)?;
+    model.try_set_option("mip_rel_gap", 0.0).map_err(|_| Unsolved)?;
+    let solved = model.try_solve().map_err(|_| Unsolved)?;
+    let cost = solved.objective_value();
+    let bound = if options.whole {
+        solved.double_info_value(c"mip_dual_bound").map_err(|_| Unsolved)?
+    } else if solved.status() == highs::HighsModelStatus::Optimal {
+        cost
+    } else {
+        return Err(Unsolved);
+    };
+    // An integer program that has no solution has no bound that means anything.
+    if !bound.is_finite() || solved.status() == highs::HighsModelStatus::Infeasible {
+        return Err(Unsolved);
+    }
+    // Less the solver's tolerance.
+    let idle_ns = |idle: f64| (idle.max(0.0) * unit_s * 1e9) as u64;
+    let period_ns = compute_ns + idle_ns(bound - TOLERANCE);
+    let found_ns = (cost.is_finite() && cost < 1e20).then(|| compute_ns + idle_ns(cost));
+    Ok(WeightBound { period_ns, found_ns })
+}

@@ -1,0 +1,63 @@
+//! The integer program for chains: by hand, and against plans.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+#![cfg(feature = "highs")]
+
+use conformance::chains::chains;
+use lp_bound::{WeightOptions, weights_period_ns};
+use planner_core::planner::{Request, Strategy as Planner, Weights};
+use proptest::prelude::*;
+use workloads::chain::Layer;
+use workloads::{OwnedChain, planning};
+
+const WHOLE: WeightOptions = WeightOptions { whole: true, gap: 1e-6, most_s: 20.0 };
+const PARTS: WeightOptions = WeightOptions { whole: false, ..WHOLE };
+
+fn bound_ns(chain: &OwnedChain, options: WeightOptions) -> u64 {
+    weights_period_ns(chain, options).unwrap().period_ns
+}
+
+fn period_ns(chain: &OwnedChain, strategy: Planner) -> u64 {
+    let owned = chain.graph();
+    let (graph, machine) = (owned.graph().unwrap(), chain.machine().machine);
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: chain.device_bytes };
+    planning::plan(&request, strategy).unwrap().predicted.period_ns
+}
+
+/// Three equal layers; with a fourth weight's room for a gradient, or without.
+#[test]
+fn what_has_to_move_takes_its_time() {
+    let layer = Layer {
+        forward_ns: 1_000_000,
+        backward_ns: 1_000_000,
+        weight_bytes: 10_000_000,
+        activation_bytes: 0,
+    };
+    let chain = |device_bytes, bandwidth_bytes_per_s| OwnedChain {
+        name: "three".to_owned(),
+        device_bytes,
+        bandwidth_bytes_per_s,
+        input_bytes: 0,
+        layers: vec![layer; 3],
+    };
+    let idle_free = bound_ns(&chain(40_000_000, 10_000_000_000), WHOLE);
+    assert_eq!(idle_free, 6_000_000);
+    // One of the others is away at each backward op, and no one is at all three: two uploads
+    // of 10 ms.
+    assert!(bound_ns(&chain(30_000_000, 1_000_000_000), WHOLE) >= 19_990_000);
+    assert!(weights_period_ns(&chain(19_000_000, 1_000_000_000), WHOLE).is_err());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn no_plan_beats_the_program(chain in chains(5)) {
+        let chain = OwnedChain { input_bytes: 0, ..chain };
+        prop_assume!(chain.layers.iter().any(|layer| layer.forward_ns + layer.backward_ns > 0));
+        let (whole, parts) = (bound_ns(&chain, WHOLE), bound_ns(&chain, PARTS));
+        prop_assert!(parts <= whole + whole / 100_000 + 1);
+        for published in [true, false] {
+            let period_ns = period_ns(&chain, Planner::Weights(Weights { published }));
+            prop_assert!(whole <= period_ns, "{} above {}", whole, period_ns);
+        }
+    }
+}
