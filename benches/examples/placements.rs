@@ -70,18 +70,10 @@ impl std::fmt::Display for Tally {
 
 /// The graph files of a folder, if there are any, and built-in models.
 fn works(folder: &Path) -> Result<Vec<OwnedGraph>, Box<dyn Error>> {
-    let mut works = Vec::new();
-    if folder.is_dir() {
-        for entry in std::fs::read_dir(folder)? {
-            let path = entry?.path();
-            if path.to_string_lossy().ends_with(".graph.json.gz") {
-                works.push(format::read_graph(&format::load(&path)?)?);
-            }
-        }
-    } else {
+    let mut works = format::load_graphs(folder)?.unwrap_or_else(|| {
         eprintln!("skipped: there is no folder {}", folder.display());
-    }
-    works.sort_by(|one, other| one.name.cmp(&other.name));
+        Vec::new()
+    });
     for spec in MODELS {
         works.push(OwnedGraph { name: spec.to_owned(), ..models::generate(spec)? });
     }

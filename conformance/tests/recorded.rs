@@ -12,14 +12,10 @@ const ITERATIONS: u64 = 2;
 
 fn graphs() -> Vec<OwnedGraph> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/graphs");
-    let Ok(entries) = std::fs::read_dir(&folder) else {
+    format::load_graphs(&folder).unwrap().unwrap_or_else(|| {
         println!("skipped: there is no folder of recorded graphs");
-        return Vec::new();
-    };
-    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-    paths.retain(|path| path.to_string_lossy().ends_with(".graph.json.gz"));
-    paths.sort();
-    paths.iter().map(|path| format::read_graph(&format::load(path).unwrap()).unwrap()).collect()
+        Vec::new()
+    })
 }
 
 /// Plans, proves, runs and compares; none where the budget is too small.

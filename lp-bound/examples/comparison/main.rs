@@ -10,7 +10,7 @@ use clap::Parser;
 use record::Record;
 use std::error::Error;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use workloads::{OwnedGraph, format, machines, models};
 
@@ -87,7 +87,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// The works that pass the filter.
 fn works(arguments: &Arguments) -> Result<Vec<OwnedGraph>, Box<dyn Error>> {
-    let mut works = from_folder(&arguments.folder)?;
+    let mut works = format::load_graphs(&arguments.folder)?.unwrap_or_else(|| {
+        eprintln!("skipped: there is no folder {}", arguments.folder.display());
+        Vec::new()
+    });
     for spec in MODELS {
         works.push(OwnedGraph { name: spec.to_owned(), ..models::generate(spec)? });
     }
@@ -95,21 +98,5 @@ fn works(arguments: &Arguments) -> Result<Vec<OwnedGraph>, Box<dyn Error>> {
     works.retain(|work| {
         wanted.is_empty() || wanted.iter().any(|start| work.name.starts_with(start))
     });
-    Ok(works)
-}
-
-fn from_folder(folder: &Path) -> Result<Vec<OwnedGraph>, Box<dyn Error>> {
-    let Ok(entries) = fs::read_dir(folder) else {
-        eprintln!("skipped: there is no folder {}", folder.display());
-        return Ok(Vec::new());
-    };
-    let mut works = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        if path.to_string_lossy().ends_with(".graph.json.gz") {
-            works.push(format::read_graph(&format::load(&path)?)?);
-        }
-    }
-    works.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(works)
 }

@@ -1,6 +1,8 @@
 //! Files and gzip: bounded reading, and writing that never leaves part of a file.
 
 use super::error::{ErrorKind, FormatError};
+use super::graph::read_graph;
+use crate::OwnedGraph;
 use flate2::Compression;
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
@@ -42,6 +44,25 @@ pub fn load(path: impl AsRef<Path>) -> Result<Vec<u8>, FormatError> {
         })
     };
     read().map_err(|error| error.in_file(path))
+}
+
+/// Reads the graph files (`*.graph.json.gz`) of a folder, by the names of the graphs; none where
+/// there is no such folder.
+///
+/// # Errors
+/// A file that cannot be read or is no graph; the error names it.
+pub fn load_graphs(folder: &Path) -> Result<Option<Vec<OwnedGraph>>, FormatError> {
+    let Ok(entries) = fs::read_dir(folder) else { return Ok(None) };
+    let mut graphs = Vec::new();
+    for entry in entries {
+        let unreadable = |error| io_error("cannot be read", &error).in_file(folder);
+        let path = entry.map_err(unreadable)?.path();
+        if path.to_string_lossy().ends_with(".graph.json.gz") {
+            graphs.push(read_graph(&load(&path)?).map_err(|error| error.in_file(&path))?);
+        }
+    }
+    graphs.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(Some(graphs))
 }
 
 fn read_bounded(source: impl Read) -> io::Result<Vec<u8>> {
@@ -177,6 +198,25 @@ mod tests {
         for damaged in [&whole[..whole.len() - 1], &whole[..2], &garbage] {
             assert_eq!(decompress(damaged).unwrap_err().kind(), ErrorKind::Malformed);
         }
+    }
+
+    #[test]
+    fn the_graphs_of_a_folder_come_by_name() {
+        let folder = folder("graphs");
+        for name in ["b", "a"] {
+            let mut graph = OwnedGraph::new(name);
+            graph.push_op("op", 1, 0, &[], &[]);
+            let bytes = crate::format::write_graph(&graph);
+            save(folder.join(format!("{name}.graph.json.gz")), &bytes).unwrap();
+        }
+        fs::write(folder.join("other.json"), b"{}").unwrap();
+        let graphs = load_graphs(&folder).unwrap().unwrap();
+        assert_eq!(graphs.iter().map(|graph| graph.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        fs::write(folder.join("c.graph.json.gz"), b"{}").unwrap();
+        let error = load_graphs(&folder).unwrap_err().to_string();
+        assert!(error.contains("c.graph.json.gz"), "{error}");
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(load_graphs(&folder), Ok(None));
     }
 
     #[test]

@@ -23,7 +23,9 @@ mod step;
 
 pub use chain::{read_chain, write_chain};
 pub use error::{ErrorKind, FormatError};
-pub use file::{FREE_INFLATION_BYTES, MAX_BYTES, MAX_INFLATION, compress, decompress, load, save};
+pub use file::{
+    FREE_INFLATION_BYTES, MAX_BYTES, MAX_INFLATION, compress, decompress, load, load_graphs, save,
+};
 pub use graph::{read_graph, write_graph};
 pub use json::{Document, MAX_DEPTH, document};
 pub use machine::{read_machine, write_machine};
