@@ -47,14 +47,14 @@ pub enum SimError {
     HostCreatedTwice,
     /// The host's block has not been created.
     NoHost,
+    /// The device has no real bytes to look at.
+    NoBytes,
     /// The tensor does not exist, or the host's block has no such bytes.
     NoHostRange(HostRange),
-    /// An input's room is filled while work still uses it.
+    /// The host writes where work still reads or writes.
     RoomInUse {
-        /// The input.
-        tensor: TensorId,
-        /// Its room.
-        room: u32,
+        /// Where it writes.
+        range: HostRange,
         /// The work.
         work: Point,
     },
@@ -152,9 +152,13 @@ impl fmt::Display for SimError {
                 "the host's block has no bytes {offset_bytes}..{} for {tensor}",
                 offset_bytes.saturating_add(bytes)
             ),
-            Self::RoomInUse { tensor, room, work } => {
-                write!(f, "room {room} of {tensor} is filled while {} uses it", Work(work))
-            }
+            Self::RoomInUse { range: HostRange { tensor, offset_bytes, bytes }, work } => write!(
+                f,
+                "the host writes bytes {offset_bytes}..{} of its block ({tensor}) while {} uses them",
+                offset_bytes.saturating_add(bytes),
+                Work(work)
+            ),
+            Self::NoBytes => write!(f, "the device has no real bytes"),
             Self::Operands(op) => {
                 write!(f, "the launch of {op} does not fit the operands that the graph gives it")
             }

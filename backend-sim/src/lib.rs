@@ -6,7 +6,10 @@
 //! read before it arrived, a chunk with two owners, a range unmapped too early. With a
 //! seed, its streams run in an adversarial order; the same seed gives the same order.
 
+mod backend;
+mod bytes;
 mod clock;
+mod contents;
 pub mod contiguous;
 mod error;
 mod extents;
@@ -15,18 +18,20 @@ mod paging;
 mod shadow;
 mod stream;
 mod transfer;
-mod value;
 mod work;
 
+pub use backend::Sim;
 pub use error::SimError;
+pub use integrity::reference_digest;
 pub use kernel::SimKernels;
-pub use value::reference_digest;
 
+use bytes::Bytes;
 use clock::Clock;
+use contents::Contents;
+use integrity::digest;
 use paging::AddressSpace;
 use planner_core::backend::ErrorType;
 use planner_core::{Graph, Kind, Machine, Stream};
-use shadow::Shadow;
 use stream::{Chance, Queue};
 use transfer::HostBlock;
 
@@ -64,7 +69,7 @@ pub struct SimDevice<'g> {
     space: AddressSpace,
     /// The host's block, once it is created.
     host: Option<HostBlock>,
-    shadow: Shadow,
+    contents: Contents,
     counters: Counters,
     failure: Option<SimError>,
 }
@@ -81,7 +86,7 @@ impl<'g> SimDevice<'g> {
             chance: None,
             space: AddressSpace::new(machine.chunk_bytes),
             host: None,
-            shadow: Shadow::default(),
+            contents: Contents::Shadow(Default::default()),
             counters: Counters::default(),
             failure: None,
         }
@@ -91,8 +96,16 @@ impl<'g> SimDevice<'g> {
     /// the waits allow.
     #[must_use]
     pub fn adversarial(graph: Graph<'g>, machine: Machine, seed: u64) -> Self {
-        let chance = Some(Chance(value::scramble(seed)));
+        let chance = Some(Chance::new(seed));
         Self { chance, ..Self::new(graph, machine) }
+    }
+
+    /// The same device with real bytes on it, for small work. It computes what any device
+    /// computes, also with wrong bytes, and does not say so.
+    #[must_use]
+    pub fn with_bytes(self) -> Self {
+        let bytes = Bytes::new(self.machine.chunk_bytes);
+        Self { contents: Contents::Bytes(bytes), ..self }
     }
 
     /// One number for the values of all states, from their host copies. Two runs that
@@ -108,9 +121,9 @@ impl<'g> SimDevice<'g> {
         let values = states.map(|tensor| {
             let none = SimError::HostCopy { tensor, offset_bytes: 0 };
             let host = self.host.as_ref().ok_or(none)?;
-            self.shadow.host_copy(host.range(&self.graph, tensor, 0))
+            self.contents.host_copy(host.range(&self.graph, tensor, 0))
         });
-        Ok(value::digest(values.collect::<Result<Vec<_>, _>>()?.into_iter()))
+        Ok(digest(values.collect::<Result<Vec<_>, _>>()?.into_iter()))
     }
 
     /// When the last launch of each iteration ends.

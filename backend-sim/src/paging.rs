@@ -1,9 +1,9 @@
 //! Virtual address ranges and the physical chunks behind them.
 
 use crate::SimDevice;
+use crate::contents::{Memory, Segment};
 use crate::error::SimError;
 use crate::extents::{Extent, Extents};
-use crate::shadow::{Memory, Segment};
 use crate::stream::Queue;
 use planner_core::backend::{Chunks, DeviceAddress, Paging};
 use std::collections::BTreeMap;
@@ -164,6 +164,7 @@ impl Paging for SimDevice<'_> {
             return Err(SimError::OutOfDeviceMemory { chunks: count, device_bytes });
         }
         self.space.created = Some(count);
+        self.contents.create(count);
         Ok(())
     }
 

@@ -2,8 +2,8 @@
 
 use crate::SimDevice;
 use crate::error::SimError;
-use crate::value;
 use crate::work::Work;
+use integrity::value;
 use planner_core::backend::{DeviceAddress, HostRange, Transfers};
 use planner_core::{Graph, HostRooms, Kind, Stream, TensorId};
 
@@ -24,6 +24,36 @@ impl HostBlock {
 }
 
 impl SimDevice<'_> {
+    /// Writes into the host's block, on a device [with real bytes](SimDevice::with_bytes).
+    ///
+    /// # Errors
+    /// Bytes that the block does not have, or that enqueued work uses; and
+    /// [`SimError::NoBytes`].
+    pub fn write_host(&mut self, offset_bytes: u64, from: &[u8]) -> Result<(), SimError> {
+        let range = self.host_bytes(offset_bytes, from.len())?;
+        self.check_unused(range)?;
+        self.contents.bytes_mut().ok_or(SimError::NoBytes)?.host_mut(range).copy_from_slice(from);
+        Ok(())
+    }
+
+    /// Reads from the host's block, on a device [with real bytes](SimDevice::with_bytes),
+    /// also after an error.
+    ///
+    /// # Errors
+    /// Bytes that the block does not have, and [`SimError::NoBytes`].
+    pub fn read_host(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SimError> {
+        let range = self.host_bytes(offset_bytes, into.len())?;
+        into.copy_from_slice(self.contents.bytes().ok_or(SimError::NoBytes)?.host(range));
+        Ok(())
+    }
+
+    fn host_bytes(&self, offset_bytes: u64, bytes: usize) -> Result<HostRange, SimError> {
+        let range = HostRange { tensor: TensorId(0), offset_bytes, bytes: bytes as u64 };
+        let block_bytes = self.host.as_ref().map_or(0, |host| host.bytes);
+        let end = offset_bytes.checked_add(range.bytes).filter(|&end| end <= block_bytes);
+        end.map(|_| range).ok_or(SimError::NoHostRange(range))
+    }
+
     fn check_host(&self, range: HostRange) -> Result<(), SimError> {
         let HostRange { tensor, offset_bytes, bytes } = range;
         let block_bytes = self.host.as_ref().map_or(0, |host| host.bytes);
@@ -45,11 +75,12 @@ impl Transfers for SimDevice<'_> {
         }
         let tensors = self.graph.tensor_ids();
         let starts = tensors.map(|tensor| [0, 1].map(|room| rooms.offset_bytes(tensor, room, 0)));
+        self.contents.create_host(rooms.bytes());
         let host = HostBlock { bytes: rooms.bytes(), rooms: starts.collect() };
         for tensor in self.graph.tensor_ids() {
             if self.graph.tensor(tensor).kind == Kind::State {
                 let room = host.range(&self.graph, tensor, 0);
-                self.shadow.fill_host(room, value::initial_state(tensor));
+                self.contents.fill_host(room, value::initial_state(tensor, room.bytes));
             }
         }
         self.host = Some(host);

@@ -1,10 +1,10 @@
 //! Work: what it touches, what it reads when it begins, and what it changes when it ends.
 
 use crate::SimDevice;
+use crate::contents::{Effect, Memory, Read, Segment};
 use crate::error::SimError;
 use crate::extents::{Extent, Extents};
-use crate::shadow::{Content, Effect, Memory, Segment};
-use crate::value;
+use integrity::value;
 use planner_core::backend::{DeviceAddress, HostRange, Point};
 use planner_core::{Graph, OpId};
 use std::collections::BTreeMap;
@@ -160,9 +160,9 @@ impl SimDevice<'_> {
     }
 
     /// Ends work: its writes become visible.
-    pub(crate) fn end(&mut self, running: &Running) {
-        for effect in &running.effects {
-            self.shadow.apply(effect);
+    pub(crate) fn end(&mut self, running: Running) {
+        for effect in running.effects {
+            self.contents.apply(effect);
         }
     }
 
@@ -174,8 +174,10 @@ impl SimDevice<'_> {
     ) -> Result<Vec<Effect>, SimError> {
         let device = segments.first().map_or(&[][..], Vec::as_slice);
         match running.work {
-            Work::Upload { host, .. } => Ok(self.shadow.copy(&[Segment::of_host(host)], device)),
-            Work::Download { host, .. } => Ok(self.shadow.copy(device, &[Segment::of_host(host)])),
+            Work::Upload { host, .. } => Ok(self.contents.copy(&[Segment::of_host(host)], device)),
+            Work::Download { host, .. } => {
+                Ok(self.contents.copy(device, &[Segment::of_host(host)]))
+            }
             Work::Launch { op, .. } => self.launch_effects(op, running.point, segments),
         }
     }
@@ -183,27 +185,26 @@ impl SimDevice<'_> {
     fn launch_effects(
         &self,
         op: OpId,
-        point: Point,
+        work: Point,
         segments: &[Vec<Segment>],
     ) -> Result<Vec<Effect>, SimError> {
         let mut segments = segments.iter();
-        let mut values = Vec::new();
+        let mut readings = Vec::new();
         for (&tensor, from) in self.graph.reads(op).iter().zip(segments.by_ref()) {
-            values.push(self.shadow.read(from, tensor, op, point)?);
+            readings.push(self.contents.read(from, Read { work, op, tensor })?);
         }
-        let result = value::op_result(op, values.into_iter());
+        let result = value::op_result(op, readings.into_iter());
         let mut effects = Vec::new();
         let writes = self.graph.writes(op);
-        for ((position, &tensor), to) in writes.iter().enumerate().zip(segments.by_ref()) {
-            let mut content =
-                Content { tensor, offset_bytes: 0, value: value::written(result, position) };
-            for &to in to {
-                effects.push(Effect { to, content: Some(content) });
-                content = content.after(to.bytes);
-            }
+        for ((position, &tensor), to) in (0..).zip(writes).zip(segments.by_ref()) {
+            let value = value::written(result, position, self.graph.tensor(tensor).bytes);
+            effects.extend(self.contents.write(to, tensor, value));
         }
-        let workspace = segments.flatten().map(|&to| Effect { to, content: None });
-        effects.extend(workspace);
+        if let Some(to) = segments.next() {
+            let bytes = self.graph.op(op).workspace_bytes;
+            let value = value::written(result, writes.len() as u32, bytes);
+            effects.extend(self.contents.waste(to, value));
+        }
         Ok(effects)
     }
 }

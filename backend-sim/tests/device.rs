@@ -251,7 +251,7 @@ fn what_enqueued_work_uses_stays() {
     assert_eq!(device.fill_input(INPUT, 2), Ok(()), "the other room");
     assert_eq!(
         device.fill_input(INPUT, 3),
-        Err(SimError::RoomInUse { tensor: INPUT, room: 1, work })
+        Err(SimError::RoomInUse { range: range(INPUT, 1, 0, 8), work })
     );
     let arrived = device.signal(Stream::Upload).unwrap();
     device.block_until(arrived).unwrap();

@@ -251,9 +251,8 @@ fn sim_mentions(error: &SimError) -> Mentions {
             (Some(op), Some(tensor))
         }
         SimError::NoHostRange(range) => (None, Some(range.tensor)),
-        SimError::RoomInUse { tensor, .. } | SimError::HostCopy { tensor, .. } => {
-            (None, Some(tensor))
-        }
+        SimError::RoomInUse { range: HostRange { tensor, .. }, .. }
+        | SimError::HostCopy { tensor, .. } => (None, Some(tensor)),
         // The rest speak of addresses and chunks alone.
         _ => (None, None),
     };
