@@ -120,3 +120,13 @@ pub enum Exemption {
         reason: &'static str,
     },
 }
+
+impl Exemption {
+    /// Name of the check.
+    #[must_use]
+    pub const fn check(&self) -> &'static str {
+        match self {
+            Self::Unsupported { check, .. } | Self::ExpectedFailure { check, .. } => check,
+        }
+    }
+}
