@@ -24,8 +24,10 @@
 //! that another must wait for ([`Rig::keep_busy`]), and on a device that can choose they run
 //! in many [orders](Backend::orders).
 
+pub mod devices;
 mod failure;
 mod harness;
+pub mod kernels;
 pub mod paging;
 mod rig;
 pub mod streams;
@@ -39,58 +41,117 @@ use integrity::{Backend, Found};
 use planner_core::Machine;
 
 /// One check, for backends of a type.
-pub struct Check<B: Backend> {
-    /// Its name, such as `streams::work_on_a_stream_runs_in_order`.
+pub struct Check<T: Backend> {
+    /// Its name: module and function, such as `streams::launches_run_in_order`.
     pub name: &'static str,
-    run: Run<B>,
+    run: Run<T>,
 }
 
 /// What a check wants.
-enum Run<B: Backend> {
-    /// A fresh device with a small graph.
-    OnRig(fn(&mut Rig<'_, B>) -> Outcome),
+enum Run<T: Backend> {
+    /// One fresh device with a small graph.
+    OnRig(fn(&mut Rig<'_, T>) -> Outcome),
+    /// To open devices of its own.
+    OnBench(fn(&Bench<'_, T>) -> Outcome),
+}
+
+/// Where checks that want devices of their own open them.
+#[derive(Clone, Copy, Debug)]
+pub struct Bench<'a, T> {
+    /// The backend.
+    pub backend: &'a T,
+    /// The machine that it found.
+    pub machine: Machine,
+    /// The order in which its devices run.
+    pub order: u64,
 }
 
 /// Lists checks by the paths of their functions.
-macro_rules! checks {
-    ($($module:ident: [$($check:ident),* $(,)?]),* $(,)?) => {
+macro_rules! list {
+    ($($wants:ident $module:ident: [$($check:ident),* $(,)?]),* $(,)?) => {
         vec![$($(Check {
             name: concat!(stringify!($module), "::", stringify!($check)),
-            run: Run::OnRig($module::$check),
+            run: Run::$wants($module::$check),
         },)*)*]
     };
 }
 
 /// All checks, in the order in which an author may want to make them pass.
 #[must_use]
-pub fn checks<B: Backend>() -> Vec<Check<B>> {
-    checks! {
-        transfers: [
+pub fn checks<T: Backend>() -> Vec<Check<T>> {
+    list! {
+        OnRig transfers: [
             states_lie_in_their_rooms,
             bytes_return_as_they_were,
             copies_of_any_size_and_place,
+            copies_in_both_directions_at_once,
+            uploaded_bytes_are_free_behind_the_point,
+            unmapped_addresses_are_refused,
+            bytes_that_the_host_has_not_are_refused,
+            copies_without_a_block_are_refused,
+            the_host_has_one_block,
         ],
-        paging: [
+        OnRig paging: [
+            chunks_have_the_size_of_the_machine,
+            too_many_chunks_are_out_of_memory,
+            ranges_lie_apart,
+            too_long_ranges_are_refused,
+            what_is_mapped_can_be_read_and_written,
+            chunks_are_mapped_in_order,
             chunks_keep_what_is_written,
+            remapping_shows_other_chunks,
+            neighbours_are_unmapped_together,
+            mapping_outside_of_ranges_is_refused,
+            chunks_that_do_not_exist_are_refused,
+            mapping_twice_is_refused,
+            unmapping_what_is_not_mapped_is_refused,
+            unmapping_a_part_is_refused,
+            mapping_does_not_disturb_work,
             what_is_mapped_twice_is_one_chunk,
+            launches_see_through_aliases,
+            aliases_are_unmapped_one_by_one,
         ],
-        streams: [
+        OnRig streams: [
             points_are_counted_from_one,
+            unsignalled_points_are_refused,
+            launches_run_in_order,
+            uploads_run_in_order,
+            downloads_run_in_order,
             compute_waits_for_uploads,
+            compute_waits_for_downloads,
+            uploads_wait_for_compute,
+            uploads_wait_for_downloads,
             downloads_wait_for_compute,
+            downloads_wait_for_uploads,
+            waits_imply_what_they_waited_for,
+            waits_hold_for_all_that_follows,
+            a_stream_may_wait_for_itself,
+            what_is_reached_has_been_done,
+            blocking_waits_for_the_work,
+            streams_do_not_disturb_each_other,
+        ],
+        OnRig kernels: [
+            every_byte_counts,
+            launches_leave_the_rest_alone,
+            small_tensors_count_too,
+            the_workspace_is_used,
+        ],
+        OnBench devices: [
+            a_device_may_be_dropped_at_any_time,
+            two_devices_do_not_disturb_each_other,
         ],
     }
 }
 
-impl<B: Backend> Check<B> {
-    /// Runs the check on devices as they are found, in each of the backend's orders.
+impl<T: Backend> Check<T> {
+    /// Runs the check in each of the backend's orders.
     ///
     /// # Errors
     /// What went wrong, and in which order.
-    pub fn run(&self, backend: &B, found: &Found) -> Outcome {
+    pub fn run(&self, backend: &T, found: &Found) -> Outcome {
         (0..backend.orders()).try_for_each(|order| {
-            self.run_in_order(backend, found.machine, order)
-                .map_err(|failure| failure.context(format_args!("in order {order}")))
+            let failed = |failure: Failure| failure.context(format_args!("order {order}"));
+            self.run_in_order(&Bench { backend, machine: found.machine, order }).map_err(failed)
         })
     }
 
@@ -98,9 +159,15 @@ impl<B: Backend> Check<B> {
     ///
     /// # Errors
     /// What went wrong.
-    pub fn run_in_order(&self, backend: &B, machine: Machine, order: u64) -> Outcome {
+    pub fn run_in_order(&self, bench: &Bench<'_, T>) -> Outcome {
         match self.run {
-            Run::OnRig(check) => rig::with_rig(backend, machine, order, check),
+            Run::OnBench(check) => check(bench),
+            Run::OnRig(check) => {
+                let work = rig::work(&bench.machine);
+                let mut rig = Rig::open(bench, &work)?;
+                check(&mut rig)?;
+                rig.close()
+            }
         }
     }
 }
