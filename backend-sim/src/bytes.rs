@@ -46,6 +46,10 @@ impl Bytes {
         memory[to.start as usize..][..bytes.len()].copy_from_slice(bytes);
     }
 
+    pub(crate) fn spoil(&mut self, to: Segment) {
+        self.set(to, &vec![JUNK; to.bytes as usize]);
+    }
+
     /// The bytes of some segments, one behind the other.
     pub(crate) fn gather(&self, from: &[Segment]) -> Vec<u8> {
         let mut bytes = Vec::new();

@@ -103,6 +103,14 @@ impl Contents {
         }
     }
 
+    /// Leaves garbage.
+    pub(crate) fn spoil(&mut self, to: Segment) {
+        match self {
+            Self::Shadow(shadow) => shadow.set(to, None),
+            Self::Bytes(bytes) => bytes.spoil(to),
+        }
+    }
+
     /// What a copy does.
     pub(crate) fn copy(&self, from: &[Segment], to: &[Segment]) -> Vec<Effect> {
         match self {

@@ -95,7 +95,7 @@ impl SimDevice<'_> {
             start < range.offset_bytes + range.bytes && range.offset_bytes < end
         };
         for (work, pending) in self.queues.iter().flat_map(Queue::pending) {
-            if pending.host().is_some_and(|(host, _)| used(host)) {
+            if !self.is_forgiving && pending.host().is_some_and(|(host, _)| used(host)) {
                 return Err(SimError::RoomInUse { range, work });
             }
         }

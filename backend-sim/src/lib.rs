@@ -13,6 +13,7 @@ mod contents;
 pub mod contiguous;
 mod error;
 mod extents;
+mod faults;
 mod kernel;
 mod paging;
 mod shadow;
@@ -22,12 +23,14 @@ mod work;
 
 pub use backend::Sim;
 pub use error::SimError;
+pub use faults::Fault;
 pub use integrity::reference_digest;
 pub use kernel::SimKernels;
 
 use bytes::Bytes;
 use clock::Clock;
 use contents::Contents;
+use faults::Faults;
 use integrity::digest;
 use paging::AddressSpace;
 use planner_core::backend::ErrorType;
@@ -72,6 +75,9 @@ pub struct SimDevice<'g> {
     contents: Contents,
     counters: Counters,
     failure: Option<SimError>,
+    faults: Option<Faults>,
+    /// Whether it lets pass what a real device does not notice.
+    is_forgiving: bool,
 }
 
 impl<'g> SimDevice<'g> {
@@ -89,6 +95,8 @@ impl<'g> SimDevice<'g> {
             contents: Contents::Shadow(Default::default()),
             counters: Counters::default(),
             failure: None,
+            faults: None,
+            is_forgiving: false,
         }
     }
 
@@ -106,6 +114,19 @@ impl<'g> SimDevice<'g> {
     pub fn with_bytes(self) -> Self {
         let bytes = Bytes::new(self.machine.chunk_bytes);
         Self { contents: Contents::Bytes(bytes), ..self }
+    }
+
+    /// The same device, which lets pass what a real one does not notice: work that races, and
+    /// rooms and ranges that change while they are used.
+    #[must_use]
+    pub fn forgiving(self) -> Self {
+        Self { is_forgiving: true, ..self }
+    }
+
+    /// The same device with a fault, at times drawn from `seed`.
+    #[must_use]
+    pub fn failing(self, fault: Fault, seed: u64) -> Self {
+        Self { faults: Some(Faults::new(fault, seed)), ..self }
     }
 
     /// One number for the values of all states, from their host copies. Two runs that

@@ -58,7 +58,7 @@ impl Chance {
     }
 
     /// A number below `bound`.
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 }
@@ -118,8 +118,16 @@ impl SimDevice<'_> {
     }
 
     fn try_step(&mut self, stream: Stream) -> Result<bool, SimError> {
-        if let Some(running) = self.queues[stream as usize].running.take() {
-            self.end(running);
+        if let Some(mut running) = self.queues[stream as usize].running.take() {
+            if self.is_lost() {
+                return Err(SimError::Lost);
+            }
+            if running.delay > 0 {
+                running.delay -= 1;
+                self.queues[stream as usize].running = Some(running);
+                return Ok(true);
+            }
+            self.end(running)?;
             return Ok(true);
         }
         if let Some(Item::Wait(point)) = self.queues[stream as usize].items.front()

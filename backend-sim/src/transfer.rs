@@ -73,6 +73,7 @@ impl Transfers for SimDevice<'_> {
         if self.host.is_some() {
             return Err(SimError::HostCreatedTwice);
         }
+        self.check_allocation(true)?;
         let tensors = self.graph.tensor_ids();
         let starts = tensors.map(|tensor| [0, 1].map(|room| rooms.offset_bytes(tensor, room, 0)));
         self.contents.create_host(rooms.bytes());
@@ -90,16 +91,18 @@ impl Transfers for SimDevice<'_> {
     fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), SimError> {
         self.check_failure()?;
         self.check_host(from)?;
-        self.clock.copy(Stream::Upload, from.bytes);
+        let delay = self.delay();
+        self.clock.copy(Stream::Upload, from.bytes.saturating_mul(1 + delay));
         self.counters.h2d_bytes += from.bytes;
-        self.submit(Stream::Upload, Work::Upload { host: from, device: to })
+        self.submit(Stream::Upload, Work::Upload { host: from, device: to, delay })
     }
 
     fn download(&mut self, from: DeviceAddress, to: HostRange) -> Result<(), SimError> {
         self.check_failure()?;
         self.check_host(to)?;
-        self.clock.copy(Stream::Download, to.bytes);
+        let delay = self.delay();
+        self.clock.copy(Stream::Download, to.bytes.saturating_mul(1 + delay));
         self.counters.d2h_bytes += to.bytes;
-        self.submit(Stream::Download, Work::Download { host: to, device: from })
+        self.submit(Stream::Download, Work::Download { host: to, device: from, delay })
     }
 }

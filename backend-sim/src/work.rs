@@ -18,10 +18,12 @@ pub(crate) enum Work {
     Upload {
         host: HostRange,
         device: DeviceAddress,
+        delay: u64,
     },
     Download {
         host: HostRange,
         device: DeviceAddress,
+        delay: u64,
     },
     Launch {
         op: OpId,
@@ -63,6 +65,8 @@ impl Extent for Use {
 pub(crate) struct Running {
     pub(crate) point: Point,
     pub(crate) work: Work,
+    /// Events for which it does not end.
+    pub(crate) delay: u64,
     uses: BTreeMap<Memory, Extents<Use>>,
     effects: Vec<Effect>,
 }
@@ -72,8 +76,8 @@ impl Work {
     /// the workspace.
     pub(crate) fn spans(&self, graph: &Graph<'_>) -> Vec<Span> {
         match *self {
-            Self::Upload { host, device } => vec![copy_span(host, device, true)],
-            Self::Download { host, device } => vec![copy_span(host, device, false)],
+            Self::Upload { host, device, .. } => vec![copy_span(host, device, true)],
+            Self::Download { host, device, .. } => vec![copy_span(host, device, false)],
             Self::Launch { op, ref reads, ref writes, workspace } => {
                 let span = |writes| {
                     move |(tensor, &at): (&planner_core::TensorId, &DeviceAddress)| {
@@ -89,6 +93,13 @@ impl Work {
                     workspace.map(|at| Span { operand: WORKSPACE, at, bytes, writes: true });
                 reads.chain(writes).chain(workspace).collect()
             }
+        }
+    }
+
+    fn delay(&self) -> u64 {
+        match *self {
+            Self::Upload { delay, .. } | Self::Download { delay, .. } => delay,
+            Self::Launch { .. } => 0,
         }
     }
 
@@ -135,14 +146,16 @@ impl SimDevice<'_> {
     /// touch what it writes.
     pub(crate) fn begin(&self, point: Point, work: Work) -> Result<Running, SimError> {
         let spans = work.spans(&self.graph);
-        let mut running = Running { point, work, uses: BTreeMap::new(), effects: Vec::new() };
+        let delay = work.delay();
+        let mut running =
+            Running { point, work, delay, uses: BTreeMap::new(), effects: Vec::new() };
         let mut segments = Vec::new();
         for &span in &spans {
             let unmapped = SimError::Unmapped { work: point, at: span.at };
             let found = self.space.physical(span.at, span.bytes).ok_or(unmapped)?;
             for &segment in &found {
                 let Span { operand, writes, .. } = span;
-                if !running.note(segment, Use { operand, writes }) {
+                if !running.note(segment, Use { operand, writes }) && !self.is_forgiving {
                     return Err(SimError::Race { work: point, other: point });
                 }
             }
@@ -152,7 +165,7 @@ impl SimDevice<'_> {
             running.note(Segment::of_host(host), Use { operand: host.tensor.0, writes });
         }
         let mut others = self.queues.iter().filter_map(|queue| queue.running.as_ref());
-        if let Some(other) = others.find(|other| running.races(other)) {
+        if let Some(other) = others.find(|other| !self.is_forgiving && running.races(other)) {
             return Err(SimError::Race { work: point, other: other.point });
         }
         running.effects = self.effects(&running, &segments)?;
@@ -160,10 +173,16 @@ impl SimDevice<'_> {
     }
 
     /// Ends work: its writes become visible.
-    pub(crate) fn end(&mut self, running: Running) {
+    pub(crate) fn end(&mut self, running: Running) -> Result<(), SimError> {
+        let fails = running.work.host().is_some() && self.copy_fails();
         for effect in running.effects {
-            self.contents.apply(effect);
+            if fails {
+                self.contents.spoil(effect.to);
+            } else {
+                self.contents.apply(effect);
+            }
         }
+        if fails { Err(SimError::CopyFailed(running.point)) } else { Ok(()) }
     }
 
     /// What work will change, from what it reads now. `segments` are those of its spans.
