@@ -79,8 +79,8 @@ impl Queued {
         }
         let event = self.record()?;
         self.reached = self.reached.min(self.signalled - 1);
-        while let Some(last) = self.marks.pop_back_if(|mark| mark.value == self.signalled) {
-            self.spare.push(last.event);
+        while self.marks.back().is_some_and(|mark| mark.value == self.signalled) {
+            self.spare.extend(self.marks.pop_back().map(|mark| mark.event));
         }
         self.marks.push_back(Mark { value: self.signalled, event });
         Ok(())
@@ -121,8 +121,8 @@ impl Queued {
     /// Notes that a signal is reached.
     fn reach(&mut self, value: u64) {
         self.reached = self.reached.max(value);
-        while let Some(mark) = self.marks.pop_front_if(|mark| mark.value <= value) {
-            self.spare.push(mark.event);
+        while self.marks.front().is_some_and(|mark| mark.value <= value) {
+            self.spare.extend(self.marks.pop_front().map(|mark| mark.event));
         }
     }
 

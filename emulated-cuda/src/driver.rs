@@ -70,7 +70,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Driver {
     fn new() -> Self {
         let memory_bytes = setting("EMULATED_CUDA_MEMORY", 1 << 30);
-        let granularity = setting("EMULATED_CUDA_GRANULARITY", 64 << 10);
+        let granularity = setting("EMULATED_CUDA_GRANULARITY", 4 << 10);
         assert!(granularity.is_power_of_two() && granularity >= 4096, "a granularity of pages");
         let memory_bytes = memory_bytes - memory_bytes % granularity;
         Self {

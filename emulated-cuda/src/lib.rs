@@ -18,7 +18,7 @@
 //! |---|---|
 //! | `EMULATED_CUDA_MEMORY` | bytes of device memory; 1 GiB |
 //! | `EMULATED_CUDA_HOST_MEMORY` | bytes of host memory that can be pinned; 4 GiB |
-//! | `EMULATED_CUDA_GRANULARITY` | bytes of the smallest mapping; 64 KiB |
+//! | `EMULATED_CUDA_GRANULARITY` | bytes of the smallest mapping; 4 KiB |
 //! | `EMULATED_CUDA_SEED` | delays of threads that set no seed of their own; none |
 #![cfg(target_os = "linux")]
 

@@ -144,6 +144,7 @@ fn run(lane: &Lane, settings: Settings, handle: usize) {
         let mut queue = lane.wait_while(lane.lock(), |queue| queue.work.is_empty());
         let work = queue.work.pop_front();
         drop(queue);
+        let is_end = matches!(work, Some(Work::End));
         match work {
             Some(Work::Task(task)) => hazard.meet(&task),
             Some(Work::Graph(graph)) => graph.run(settings),
@@ -151,11 +152,13 @@ fn run(lane: &Lane, settings: Settings, handle: usize) {
             Some(Work::Stamp(time)) => {
                 *time.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             }
-            Some(Work::End) => return,
-            None => {}
+            Some(Work::End) | None => {}
         }
         lane.lock().done += 1;
         lane.changed.notify_all();
+        if is_end {
+            return;
+        }
     }
 }
 
