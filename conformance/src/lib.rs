@@ -2,6 +2,8 @@
 //!
 //! [`suite`] is what backends are held to, one test a promise of their traits.
 //!
+//! [`layered`] holds them to it with middleware in between.
+//!
 //! [`ledger`] judges a plan slowly and straight from the text of the plan format, so that
 //! the fast code of `planner-core` has something independent to be compared with.
 //! [`planners`] holds planners to it; [`graphs`], [`chains`] and
@@ -11,6 +13,7 @@
 pub mod chains;
 pub mod choices;
 pub mod graphs;
+pub mod layered;
 pub mod ledger;
 pub mod planners;
 pub mod plans;

@@ -29,6 +29,7 @@ mod failure;
 mod harness;
 pub mod kernels;
 pub mod paging;
+pub mod plans;
 mod rig;
 pub mod streams;
 pub mod transfers;
@@ -39,6 +40,7 @@ pub use rig::Rig;
 
 use integrity::{Backend, Found};
 use planner_core::Machine;
+use std::sync::RwLock;
 
 /// One check, for backends of a type.
 pub struct Check<T: Backend> {
@@ -53,6 +55,8 @@ enum Run<T: Backend> {
     OnRig(fn(&mut Rig<'_, T>) -> Outcome),
     /// To open devices of its own.
     OnBench(fn(&Bench<'_, T>) -> Outcome),
+    /// The same, once, in the last order, while no other check runs in this process.
+    Alone(fn(&Bench<'_, T>) -> Outcome),
 }
 
 /// Where checks that want devices of their own open them.
@@ -65,6 +69,9 @@ pub struct Bench<'a, T> {
     /// The order in which its devices run.
     pub order: u64,
 }
+
+/// Held by all checks that run; by one alone that measures the process.
+static RUNNING: RwLock<()> = RwLock::new(());
 
 /// Lists checks by the paths of their functions.
 macro_rules! list {
@@ -140,6 +147,20 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
             a_device_may_be_dropped_at_any_time,
             two_devices_do_not_disturb_each_other,
         ],
+        OnBench plans: [
+            in_core,
+            on_demand,
+            fit,
+            vdnn,
+            lms,
+            window,
+            auto,
+            weights,
+            layer_to_layer,
+            swap,
+            statically_aliased,
+        ],
+        Alone plans: [ten_thousand_iterations],
     }
 }
 
@@ -149,7 +170,9 @@ impl<T: Backend> Check<T> {
     /// # Errors
     /// What went wrong, and in which order.
     pub fn run(&self, backend: &T, found: &Found) -> Outcome {
-        (0..backend.orders()).try_for_each(|order| {
+        let orders = backend.orders().max(1);
+        let first = if matches!(self.run, Run::Alone(_)) { orders - 1 } else { 0 };
+        (first..orders).try_for_each(|order| {
             let failed = |failure: Failure| failure.context(format_args!("order {order}"));
             self.run_in_order(&Bench { backend, machine: found.machine, order }).map_err(failed)
         })
@@ -160,8 +183,17 @@ impl<T: Backend> Check<T> {
     /// # Errors
     /// What went wrong.
     pub fn run_in_order(&self, bench: &Bench<'_, T>) -> Outcome {
+        // Nothing that it guards can be left broken.
+        let alone = matches!(self.run, Run::Alone(_)).then(|| RUNNING.write());
+        let together = alone.is_none().then(|| RUNNING.read());
+        let outcome = self.run_now(bench);
+        drop((alone, together));
+        outcome
+    }
+
+    fn run_now(&self, bench: &Bench<'_, T>) -> Outcome {
         match self.run {
-            Run::OnBench(check) => check(bench),
+            Run::OnBench(check) | Run::Alone(check) => check(bench),
             Run::OnRig(check) => {
                 let work = rig::work(&bench.machine);
                 let mut rig = Rig::open(bench, &work)?;

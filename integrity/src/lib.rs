@@ -19,5 +19,5 @@ pub mod value;
 
 pub use backend::{Backend, Exemption, Found};
 pub use kernels::{IntegrityKernels, Rooms};
-pub use reference::reference_digest;
+pub use reference::{reference_digest, reference_values};
 pub use value::{Reading, Value, digest};

@@ -1,11 +1,11 @@
 use crate::value::{self, Reading, Value, digest};
 use planner_core::{Graph, Kind};
 
-/// The digest that `iterations` of a graph leave, computed from the graph alone: each op
-/// in the given order, on whole values. What any plan, on any schedule and any device, must
-/// reproduce. O(operands) an iteration, whatever the size of tensors.
+/// The values of all tensors after `iterations` of a graph, computed from the graph alone:
+/// each op in the given order, on whole values. What any plan, on any schedule and any device,
+/// must reproduce. O(operands) an iteration, whatever the size of tensors.
 #[must_use]
-pub fn reference_digest(graph: &Graph<'_>, iterations: u64) -> u64 {
+pub fn reference_values(graph: &Graph<'_>, iterations: u64) -> Vec<Value> {
     let bytes = |tensor| graph.tensor(tensor).bytes;
     let initial = |tensor| value::initial_state(tensor, bytes(tensor));
     let mut values: Vec<Value> = graph.tensor_ids().map(initial).collect();
@@ -23,6 +23,13 @@ pub fn reference_digest(graph: &Graph<'_>, iterations: u64) -> u64 {
             }
         }
     }
+    values
+}
+
+/// The [`digest`] of the states among [`reference_values`].
+#[must_use]
+pub fn reference_digest(graph: &Graph<'_>, iterations: u64) -> u64 {
+    let values = reference_values(graph, iterations);
     let states = graph.tensor_ids().filter(|&tensor| graph.tensor(tensor).kind == Kind::State);
     digest(states.map(|tensor| Reading::exact(values[tensor.index()])))
 }
