@@ -11,7 +11,9 @@ use planner_core::{Graph, Kind, OpId, Stream, TensorId};
 use std::process::ExitCode;
 use workloads::OwnedGraph;
 
-const TESTS: [(&str, fn(&Vulkan, &Options<'_>)); 6] = [
+type Test = fn(&Vulkan, &Options<'_>);
+
+const TESTS: [(&str, Test); 6] = [
     ("the_layer_hears_a_missing_barrier", the_layer_hears_a_missing_barrier),
     ("what_exceeds_a_binding_is_split", what_exceeds_a_binding_is_split),
     ("bindings_are_checked", bindings_are_checked),
