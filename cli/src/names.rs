@@ -2,6 +2,7 @@
 
 use crate::units;
 use backend_sim::SimError;
+use planner_core::backend::HostRange;
 use planner_core::executor::Moment;
 use planner_core::plan::{Part, Place, PlanError, Step};
 use planner_core::planner::PlanningError;
