@@ -21,8 +21,8 @@
 //! traits, and whatever it finds it compares byte by byte.
 //!
 //! A missing wait shows only if work is late. So checks keep a stream busy before the work
-//! that another must wait for ([`Rig::keep_busy`]), and on a device that can choose they run
-//! in many [orders](Backend::orders).
+//! that another must wait for, and on a device that can choose they run in many
+//! [orders](Backend::orders).
 
 pub mod devices;
 mod failure;

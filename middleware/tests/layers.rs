@@ -46,9 +46,7 @@ fn run<L: for<'g> Layer<SimDevice<'g>>>(layer: L, then: impl FnOnce(&Layered<Sim
     let verified = planning::prove(&graph, &MACHINE, &plan, &schedule).unwrap();
     let mut device = Layered::new(SimDevice::new(graph, MACHINE), layer);
     let mut kernels = LayeredKernels(SimKernels::new(graph));
-    if planning::execute(&verified, &mut device, &mut kernels, ITERATIONS).is_err() {
-        panic!("the plan does not run");
-    }
+    assert!(planning::execute(&verified, &mut device, &mut kernels, ITERATIONS).is_ok());
     assert_eq!(device.device.digest(), Ok(reference_digest(&graph, ITERATIONS)));
     then(&device);
 }
