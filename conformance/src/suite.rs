@@ -173,8 +173,11 @@ impl<T: Backend> Check<T> {
         let orders = backend.orders().max(1);
         let first = if matches!(self.run, Run::Alone(_)) { orders - 1 } else { 0 };
         (first..orders).try_for_each(|order| {
-            let failed = |failure: Failure| failure.context(format_args!("order {order}"));
-            self.run_in_order(&Bench { backend, machine: found.machine, order }).map_err(failed)
+            let outcome = self.run_in_order(&Bench { backend, machine: found.machine, order });
+            outcome.map_err(|failure| match orders {
+                1 => failure,
+                _ => failure.context(format_args!("order {order}")),
+            })
         })
     }
 
