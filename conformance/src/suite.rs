@@ -8,7 +8,7 @@
 //! harness = false
 //! ```
 //!
-//! ```
+//! ```no_run
 //! // tests/conformance.rs
 //! # use backend_sim::Sim as MyBackend;
 //! fn main() -> std::process::ExitCode {

@@ -57,9 +57,10 @@ pub fn auto<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     hold(bench, training_graphs(2..=5), &AUTO)
 }
 
-/// Plans of `weights`, for chains.
+/// Plans of `weights` and `weights-undiscounted`, for chains.
 pub fn weights<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
-    hold(bench, chain_graphs(), &Strategy::Weights(Weights { published: false }))
+    hold(bench, chain_graphs(), &Strategy::Weights(Weights { published: false }))?;
+    hold(bench, chain_graphs(), &Strategy::WeightsUndiscounted)
 }
 
 /// Plans of `layer-to-layer`, for chains.
