@@ -94,7 +94,7 @@ fn weight_offloading_allocates_nothing() {
         tensors: tensors.len(),
         steps,
         pieces: tensors.len() + 2 * steps,
-        pools: 1,
+        pools: 2,
         ..Limits::default()
     };
     let mut memory = vec![0; planner::scratch_words(&limits)];
@@ -103,7 +103,8 @@ fn weight_offloading_allocates_nothing() {
     let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
     let mut resident = vec![nothing; 2 * tensors.len()];
     let mut arena = vec![ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; tensors.len()];
-    let mut pools = [Pool { object_bytes: 1, count: 0 }];
+    let mut pools = [Pool { object_bytes: 1, count: 0 }; 2];
+    let mut tensor_pool = vec![0; tensors.len()];
     let machine = Machine {
         device_bytes: 300_000,
         host_bytes: 1 << 30,
@@ -124,6 +125,7 @@ fn weight_offloading_allocates_nothing() {
         resident: &mut resident,
         arena: &mut arena,
         pools: &mut pools,
+        tensor_pool: &mut tensor_pool,
         ops: &mut [],
         operands: &mut [],
     };
@@ -147,7 +149,7 @@ fn nothing_is_allocated() {
         tensors: tensors.len(),
         steps,
         pieces,
-        pools: 1,
+        pools: 2,
         iterations: ITERATIONS,
         objects: 20_000,
     };
@@ -169,7 +171,8 @@ fn nothing_is_allocated() {
     let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
     let mut resident = vec![nothing; 2 * tensors.len()];
     let mut arena = vec![ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; tensors.len()];
-    let mut pools = [Pool { object_bytes: 1, count: 0 }];
+    let mut pools = [Pool { object_bytes: 1, count: 0 }; 2];
+    let mut tensor_pool = vec![0; tensors.len()];
     let (mut other_ops, mut other_operands) = (ops.clone(), operands.clone());
     let machine = Machine {
         device_bytes: 200_000,
@@ -191,6 +194,7 @@ fn nothing_is_allocated() {
         resident: &mut resident,
         arena: &mut arena,
         pools: &mut pools,
+        tensor_pool: &mut tensor_pool,
         ops: &mut other_ops,
         operands: &mut other_operands,
     };
