@@ -4,6 +4,7 @@ mod backend;
 mod budget;
 mod check;
 mod compare;
+mod conformance;
 mod course;
 mod devices;
 mod failure;
@@ -43,6 +44,7 @@ Examples:
   spillway model list
   spillway plan --machine list
   spillway devices
+  spillway conformance --backend sim
 
 Exit status: 0 done; 1 understood, but it cannot be done (the budget is too small, the
 plan is invalid, results differ); 2 bad usage or a malformed file.";
@@ -65,6 +67,7 @@ enum Command {
     Model(model::Arguments),
     Import(import::Arguments),
     Devices(devices::Arguments),
+    Conformance(conformance::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -91,5 +94,6 @@ fn obey(command: &Command) -> Result<(), Failure> {
         Command::Compare(arguments) => compare::run(arguments),
         Command::Model(arguments) => model::run(arguments),
         Command::Import(arguments) => import::run(arguments),
+        Command::Conformance(arguments) => conformance::run(arguments),
     }
 }

@@ -1,10 +1,12 @@
 //! The suite is held to what it says: devices with one bug each fail just the checks that are
 //! meant to find it, in one of a few orders.
 
-mod bugs;
+mod bug;
+mod buggy;
 
 use backend_sim::Sim;
-use bugs::{Bug, Buggy};
+use bug::Bug;
+use buggy::Buggy;
 use conformance::layered::LayeredBackend;
 use conformance::suite::{Bench, Check, Outcome, checks};
 use integrity::Backend;
