@@ -13,6 +13,8 @@ pub struct Sim {
     /// In how many orders checks run. The first is the order of submission, all others are
     /// drawn at random.
     pub orders: u64,
+    /// Whether devices are [forgiving](SimDevice::forgiving).
+    pub is_forgiving: bool,
 }
 
 impl Default for Sim {
@@ -28,7 +30,7 @@ impl Default for Sim {
             map_ns_per_chunk: 40,
             unmap_ns_per_chunk: 40,
         };
-        Self { machine, orders: 20 }
+        Self { machine, orders: 20, is_forgiving: false }
     }
 }
 
@@ -52,10 +54,12 @@ impl Backend for Sim {
         machine: Machine,
         order: u64,
     ) -> Result<SimDevice<'g>, String> {
-        Ok(match order {
-            0 => SimDevice::new(graph, machine).with_bytes(),
-            seed => SimDevice::adversarial(graph, machine, seed).with_bytes(),
-        })
+        let device = match order {
+            0 => SimDevice::new(graph, machine),
+            seed => SimDevice::adversarial(graph, machine, seed),
+        };
+        let device = device.with_bytes();
+        Ok(if self.is_forgiving { device.forgiving() } else { device })
     }
 
     fn launch<'g>(&self, device: &mut SimDevice<'g>, launch: &Launch<'_>) -> Result<(), SimError> {

@@ -1,6 +1,6 @@
 //! The devices of this machine: what they are, and why one cannot be used.
 
-use crate::driver::{Buffer, Device, Instance, Physical, Queue};
+use crate::driver::{Also, Buffer, Device, Instance, Physical, Queue};
 use crate::error::{Unavailable, VulkanError};
 use crate::{StateBytes, VulkanDevice, queues};
 use ash::vk;
@@ -83,16 +83,8 @@ impl Vulkan {
         graph: Graph<'g>,
         states: StateBytes<'g>,
     ) -> Result<VulkanDevice<'g>, Unavailable> {
-        let opened = self.open_raw(&self.choose(options.device)?)?;
-        let page_bytes = opened.page_bytes;
-        let chunk_bytes = options.chunk_bytes.unwrap_or(page_bytes);
-        if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(page_bytes) {
-            return Err(Unavailable(format!(
-                "the device maps pages of {page_bytes} bytes, of which a chunk of {chunk_bytes} \
-                 bytes is no multiple"
-            )));
-        }
-        Ok(VulkanDevice::new(opened, chunk_bytes, graph, states)?)
+        let opened = self.open_raw(&self.choose(options.device)?, Also::default())?;
+        VulkanDevice::new(opened, options, graph, states)
     }
 
     /// The device that [`Vulkan::open`] opens, by that part of its name.
@@ -115,7 +107,7 @@ impl Vulkan {
     }
 
     /// The first device that can be used and has the name; else why the first cannot.
-    fn choose(&self, name: Option<&str>) -> Result<Physical, Unavailable> {
+    pub(crate) fn choose(&self, name: Option<&str>) -> Result<Physical, Unavailable> {
         let wanted = name.unwrap_or("").to_lowercase();
         let devices = self.physical_devices()?;
         let named =
@@ -156,7 +148,7 @@ impl Vulkan {
     fn info(&self, physical: &Physical) -> DeviceInfo {
         let opened = match self.refusal(physical) {
             Some(reason) => Err(reason),
-            None => self.open_raw(physical).map_err(|error| error.to_string()),
+            None => self.open_raw(physical, Also::default()).map_err(|error| error.to_string()),
         };
         let (page_bytes, queues) = match &opened {
             Ok(opened) => (opened.page_bytes, opened.distinct_queues()),
@@ -188,7 +180,12 @@ impl Vulkan {
         }
     }
 
-    fn open_raw(&self, physical: &Physical) -> Result<Opened, VulkanError> {
+    /// Opens a device, with what another user of it wants as well.
+    pub(crate) fn open_raw(
+        &self,
+        physical: &Physical,
+        also: Also<'_>,
+    ) -> Result<Opened, VulkanError> {
         let families = self.instance.queue_families(physical);
         let places = queues::choose(&families).ok_or(VulkanError::Driver {
             call: "vkGetPhysicalDeviceQueueFamilyProperties",
@@ -196,7 +193,7 @@ impl Vulkan {
         })?;
         let [compute, upload, download] = places.streams;
         let wanted = [compute, upload, download, places.binding];
-        let (device, queues) = Device::open(&self.instance, physical, &wanted)?;
+        let (device, queues) = Device::open(&self.instance, physical, &wanted, also)?;
         let page_bytes = Buffer::sparse(&device, 1)?.requirements().alignment;
         Ok(Opened {
             streams: [queues[0], queues[1], queues[2]],
@@ -205,6 +202,11 @@ impl Vulkan {
             memory_bytes: physical.device_memory_bytes(),
             device,
         })
+    }
+
+    #[cfg(feature = "wgpu")]
+    pub(crate) const fn instance(&self) -> &Arc<Instance> {
+        &self.instance
     }
 }
 

@@ -67,9 +67,10 @@ fn translate(wgsl: &str, entry: &str) -> Result<Shader, KernelError> {
     let info = validator.validate(&module);
     let info = info.map_err(|error| wrong(error.emit_to_string(wgsl)))?;
     let (bindings, immediates) = interface(&module, &info, entry).map_err(wrong)?;
-    let policy = BoundsCheckPolicy::ReadZeroSkipWrite;
+    let policy = BoundsCheckPolicy::Restrict;
     let options = spv::Options {
         lang_version: (1, 3),
+        force_loop_bounding: false,
         bounds_check_policies: BoundsCheckPolicies {
             index: policy,
             buffer: policy,

@@ -17,6 +17,8 @@ mod paging;
 mod queues;
 mod stream;
 mod transfer;
+#[cfg(feature = "wgpu")]
+mod wgpu;
 
 pub use adapter::{DeviceInfo, Options, Vulkan};
 pub use ash;
@@ -68,6 +70,9 @@ pub struct Counters {
 
 /// An open device, with the block of host memory that it copies from and to.
 pub struct VulkanDevice<'g> {
+    /// The same device as wgpu sees it, where it was opened for that.
+    #[cfg(feature = "wgpu")]
+    lent: Option<wgpu::Lent>,
     graph: Graph<'g>,
     states: StateBytes<'g>,
     /// The three streams.
@@ -87,14 +92,24 @@ pub struct VulkanDevice<'g> {
 impl<'g> VulkanDevice<'g> {
     fn new(
         opened: Opened,
-        chunk_bytes: u64,
+        options: &Options<'_>,
         graph: Graph<'g>,
         states: StateBytes<'g>,
-    ) -> Result<Self, VulkanError> {
+    ) -> Result<Self, Unavailable> {
+        let page_bytes = opened.page_bytes;
+        let chunk_bytes = options.chunk_bytes.unwrap_or(page_bytes);
+        if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(page_bytes) {
+            return Err(Unavailable(format!(
+                "the device maps pages of {page_bytes} bytes, of which a chunk of {chunk_bytes} \
+                 bytes is no multiple"
+            )));
+        }
         let device = &opened.device;
         let [compute, upload, download] = opened.streams;
         let queued = |queue| Queued::new(device, queue);
         Ok(Self {
+            #[cfg(feature = "wgpu")]
+            lent: None,
             graph,
             states,
             queued: [queued(compute)?, queued(upload)?, queued(download)?],

@@ -99,6 +99,13 @@ impl Space {
         Ok(BufferRange { buffer: block.buffer.raw, offset_bytes: at.0 - block.address, bytes })
     }
 
+    /// The sparse buffer at an address: its number and the buffer.
+    #[cfg(feature = "wgpu")]
+    pub(crate) fn block(&self, at: DeviceAddress) -> Option<(usize, &Buffer)> {
+        let (_, reservation) = self.reservations.range(..=at.0).next_back()?;
+        Some((reservation.block, &self.blocks[reservation.block].buffer))
+    }
+
     /// Allocations for so many chunks.
     fn slabs(&self, count: u64) -> Result<Vec<Memory>, VulkanError> {
         let bytes = count.checked_mul(self.chunk_bytes).filter(|&bytes| bytes <= self.memory_bytes);

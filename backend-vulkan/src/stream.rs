@@ -95,7 +95,7 @@ impl VulkanDevice<'_> {
     }
 
     /// Submits what is recorded, with a signal if there is to be one.
-    fn submit(&mut self, stream: Stream, signal: bool) -> Result<(), VulkanError> {
+    pub(crate) fn submit(&mut self, stream: Stream, signal: bool) -> Result<(), VulkanError> {
         self.flush_binds()?;
         let commands = self.queued[stream as usize].recording.take();
         let commands = commands.map(|mut commands| {
@@ -105,10 +105,8 @@ impl VulkanDevice<'_> {
             commands.end().map(|()| commands)
         });
         let commands = commands.transpose()?;
-        let Queued { queue, ref semaphore, signalled, waits, .. } = self.queued[stream as usize];
-        let streams = self.queued.iter().zip(waits).filter(|&(_, value)| value > 0);
-        let waits = streams.map(|(queued, value)| (&queued.semaphore, value));
-        let waits: Vec<_> = waits.chain(self.space.binds()).collect();
+        let waits = self.waits(stream);
+        let Queued { queue, ref semaphore, signalled, .. } = self.queued[stream as usize];
         let next = signalled + 1;
         let signal = signal.then_some((semaphore, next));
         let submit = Submit { waits: &waits, commands: commands.as_ref(), signal };
@@ -118,6 +116,27 @@ impl VulkanDevice<'_> {
         queued.in_flight.extend(commands.map(|commands| (next, commands)));
         queued.waits = [0; 3];
         submitted
+    }
+
+    /// What the next submission of a stream waits for, all pages that are mapped included.
+    pub(crate) fn waits(&self, stream: Stream) -> Vec<(&Semaphore, u64)> {
+        let waits = self.queued[stream as usize].waits;
+        let streams = self.queued.iter().zip(waits).filter(|&(_, value)| value > 0);
+        let waits = streams.map(|(queued, value)| (&queued.semaphore, value));
+        waits.chain(self.space.binds()).collect()
+    }
+
+    /// Whether a stream has work that is recorded and not submitted.
+    #[cfg(feature = "wgpu")]
+    pub(crate) const fn is_recording(&self, stream: Stream) -> bool {
+        self.queued[stream as usize].recording.is_some()
+    }
+
+    /// Someone else's submission on a stream's queue has waited for all that it had to.
+    #[cfg(feature = "wgpu")]
+    pub(crate) const fn has_waited(&mut self, stream: Stream) {
+        self.queued[stream as usize].waits = [0; 3];
+        self.counters.submits += 1;
     }
 
     fn check_signalled(&self, point: Point) -> Result<(), VulkanError> {

@@ -1,9 +1,12 @@
 //! Plans, checks and runs computations that need more memory than the device has.
 
+mod backend;
 mod budget;
 mod check;
 mod compare;
+mod conformance;
 mod course;
+mod devices;
 mod failure;
 mod figures;
 mod graph_file;
@@ -24,6 +27,7 @@ mod strategy;
 mod summary;
 mod trace;
 mod units;
+mod vulkan;
 mod work;
 
 use clap::{Parser, Subcommand};
@@ -39,6 +43,8 @@ Examples:
   spillway compare resnet50:batch=512 --plot compare.svg
   spillway model list
   spillway plan --machine list
+  spillway devices
+  spillway conformance --backend sim
 
 Exit status: 0 done; 1 understood, but it cannot be done (the budget is too small, the
 plan is invalid, results differ); 2 bad usage or a malformed file.";
@@ -60,6 +66,8 @@ enum Command {
     Compare(compare::Arguments),
     Model(model::Arguments),
     Import(import::Arguments),
+    Devices(devices::Arguments),
+    Conformance(conformance::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -81,9 +89,11 @@ fn obey(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Plan(arguments) => plan::run(arguments),
         Command::Run(arguments) => run::run(arguments),
+        Command::Devices(arguments) => devices::run(arguments),
         Command::Check(arguments) => check::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
         Command::Model(arguments) => model::run(arguments),
         Command::Import(arguments) => import::run(arguments),
+        Command::Conformance(arguments) => conformance::run(arguments),
     }
 }

@@ -8,7 +8,7 @@
 //! harness = false
 //! ```
 //!
-//! ```
+//! ```no_run
 //! // tests/conformance.rs
 //! # use backend_sim::Sim as MyBackend;
 //! fn main() -> std::process::ExitCode {
@@ -21,8 +21,8 @@
 //! traits, and whatever it finds it compares byte by byte.
 //!
 //! A missing wait shows only if work is late. So checks keep a stream busy before the work
-//! that another must wait for ([`Rig::keep_busy`]), and on a device that can choose they run
-//! in many [orders](Backend::orders).
+//! that another must wait for, and on a device that can choose they run in many
+//! [orders](Backend::orders).
 
 pub mod devices;
 mod failure;
@@ -173,8 +173,11 @@ impl<T: Backend> Check<T> {
         let orders = backend.orders().max(1);
         let first = if matches!(self.run, Run::Alone(_)) { orders - 1 } else { 0 };
         (first..orders).try_for_each(|order| {
-            let failed = |failure: Failure| failure.context(format_args!("order {order}"));
-            self.run_in_order(&Bench { backend, machine: found.machine, order }).map_err(failed)
+            let outcome = self.run_in_order(&Bench { backend, machine: found.machine, order });
+            outcome.map_err(|failure| match orders {
+                1 => failure,
+                _ => failure.context(format_args!("order {order}")),
+            })
         })
     }
 

@@ -76,8 +76,14 @@ impl Value {
 
     /// The bytes `offset_bytes..` of a tensor of this value, as many as there is room for.
     pub fn fill(self, offset_bytes: u64, bytes: &mut [u8]) {
-        for (at, byte) in (offset_bytes..).zip(bytes) {
-            *byte = self.word((at / 4) as u32).to_le_bytes()[(at % 4) as usize];
+        let skipped = (offset_bytes % 4) as usize;
+        let (first, rest) = bytes.split_at_mut(bytes.len().min((4 - skipped) % 4));
+        let words = (offset_bytes / 4..).map(|index| self.word(index as u32).to_le_bytes());
+        first.copy_from_slice(
+            &self.word((offset_bytes / 4) as u32).to_le_bytes()[skipped..][..first.len()],
+        );
+        for (part, word) in rest.chunks_mut(4).zip(words.skip(usize::from(skipped > 0))) {
+            part.copy_from_slice(&word[..part.len()]);
         }
     }
 }
@@ -206,9 +212,11 @@ mod tests {
             assert_eq!(bytes(written, len), bytes(value, len));
         }
         assert_eq!(value.cut(5), Value { low: 0x1234_5678, high: 0xf0 });
-        let mut tail = [0; 7];
-        value.fill(6, &mut tail);
-        assert_eq!(tail, bytes(value, 13)[6..]);
+        for (from, to) in (0..13).flat_map(|from| (from..=13).map(move |to| (from, to))) {
+            let mut part = vec![0; to - from];
+            value.fill(from as u64, &mut part);
+            assert_eq!(part, bytes(value, 13)[from..to]);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::memory::Bind;
 use super::{Commands, Instance, Physical, named};
 use crate::error::VulkanError;
 use ash::{khr, vk};
+use std::ffi::CStr;
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,6 +13,8 @@ use std::sync::Arc;
 pub(crate) struct Queue {
     raw: vk::Queue,
     pub(crate) family: u32,
+    /// Its place in the family.
+    pub(crate) place: u32,
 }
 
 /// An open device.
@@ -21,8 +24,28 @@ pub(crate) struct Device {
     /// The families of the queues it was opened with, each once.
     pub(super) families: Vec<u32>,
     pub(crate) physical: Physical,
-    /// Keeps the driver's instance alive.
-    instance: Arc<Instance>,
+    pub(crate) instance: Arc<Instance>,
+}
+
+/// What another user of a device wants of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Also<'a> {
+    /// Structures that ask for features.
+    pub(crate) info: vk::DeviceCreateInfo<'a>,
+    pub(crate) extensions: Vec<&'static CStr>,
+    pub(crate) features: vk::PhysicalDeviceFeatures,
+}
+
+/// The structures that hang on a request.
+fn chain(info: &vk::DeviceCreateInfo<'_>) -> Vec<vk::StructureType> {
+    let mut types = Vec::new();
+    let mut next = info.p_next.cast::<vk::BaseInStructure<'_>>();
+    // SAFETY: all structures of a chain begin like this one and are alive while the request is.
+    while let Some(structure) = unsafe { next.as_ref() } {
+        types.push(structure.s_type);
+        next = structure.p_next;
+    }
+    types
 }
 
 /// Work for a queue: what it waits for, what it does, and what it signals.
@@ -34,12 +57,14 @@ pub(crate) struct Submit<'a> {
 }
 
 impl Device {
-    /// Opens a device with queues, each named by its family and its place there, and returns
-    /// these in the same order. The same queue may be named more than once.
+    /// Opens a device, with what another user of it wants as well, and with queues, each named
+    /// by its family and its place there. Returns these in the same order; the same queue may
+    /// be named more than once.
     pub(crate) fn open(
         instance: &Arc<Instance>,
         physical: &Physical,
         queues: &[(u32, u32)],
+        also: Also<'_>,
     ) -> Result<(Arc<Self>, Vec<Queue>), VulkanError> {
         let mut families: Vec<u32> = queues.iter().map(|&(family, _)| family).collect();
         families.sort_unstable();
@@ -56,22 +81,35 @@ impl Device {
                     .queue_priorities(&priorities[..count])
             })
             .collect();
-        let features = vk::PhysicalDeviceFeatures::default()
-            .sparse_binding(true)
-            .sparse_residency_buffer(true)
-            .sparse_residency_aliased(true);
-        let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
-            .timeline_semaphore(true)
-            .buffer_device_address(true);
-        let mut v13 =
-            vk::PhysicalDeviceVulkan13Features::default().synchronization2(true).maintenance4(true);
-        let extensions = [khr::push_descriptor::NAME.as_ptr()];
-        let info = vk::DeviceCreateInfo::default()
+        let Also { info, mut extensions, mut features } = also;
+        features.sparse_binding = vk::TRUE;
+        features.sparse_residency_buffer = vk::TRUE;
+        features.sparse_residency_aliased = vk::TRUE;
+        if !extensions.contains(&khr::push_descriptor::NAME) {
+            extensions.push(khr::push_descriptor::NAME);
+        }
+        let extensions: Vec<_> = extensions.iter().map(|name| name.as_ptr()).collect();
+        let mut timeline =
+            vk::PhysicalDeviceTimelineSemaphoreFeatures::default().timeline_semaphore(true);
+        let mut address =
+            vk::PhysicalDeviceBufferDeviceAddressFeatures::default().buffer_device_address(true);
+        let mut synchronization =
+            vk::PhysicalDeviceSynchronization2Features::default().synchronization2(true);
+        let present = chain(&info);
+        let mut info = info
             .queue_create_infos(&infos)
             .enabled_features(&features)
-            .enabled_extension_names(&extensions)
-            .push_next(&mut v12)
-            .push_next(&mut v13);
+            .enabled_extension_names(&extensions);
+        // A structure may be there once.
+        if !present.contains(&timeline.s_type) {
+            info = info.push_next(&mut timeline);
+        }
+        if !present.contains(&address.s_type) {
+            info = info.push_next(&mut address);
+        }
+        if !present.contains(&synchronization.s_type) {
+            info = info.push_next(&mut synchronization);
+        }
         // SAFETY: the device is one of the instance, all that `info` points to lives until the
         // call returns, and the features and queues are ones that the device says it has.
         let raw = unsafe { instance.raw.create_device(physical.raw, &info, None) };
@@ -86,7 +124,7 @@ impl Device {
         let queues = queues.iter().map(|&(family, place)| {
             // SAFETY: the device was opened with this queue.
             let raw = unsafe { device.raw.get_device_queue(family, place) };
-            Queue { raw, family }
+            Queue { raw, family, place }
         });
         let queues = queues.collect();
         Ok((Arc::new(device), queues))
@@ -199,6 +237,11 @@ impl Semaphore {
         // SAFETY: the device is alive and has timeline semaphores.
         let raw = named("vkCreateSemaphore", unsafe { device.raw.create_semaphore(&info, None) })?;
         Ok(Self { raw, device: Arc::clone(device) })
+    }
+
+    #[cfg(feature = "wgpu")]
+    pub(crate) const fn raw(&self) -> vk::Semaphore {
+        self.raw
     }
 
     /// The value that it has reached.

@@ -11,6 +11,15 @@ const VALIDATION: &CStr = c"VK_LAYER_KHRONOS_validation";
 /// The loader, opened once for the whole process.
 static LOADER: OnceLock<Result<ash::Entry, String>> = OnceLock::new();
 
+/// The loader, or why there is none.
+pub(crate) fn loader() -> Result<ash::Entry, String> {
+    let load = || {
+        // SAFETY: the loader is the system's own library; to load it runs its initialisers.
+        unsafe { ash::Entry::load() }.map_err(|error| error.to_string())
+    };
+    LOADER.get_or_init(load).clone()
+}
+
 /// What the validation layer has said.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Messages(Arc<Mutex<Vec<String>>>);
@@ -24,7 +33,7 @@ impl Messages {
 
 /// The entry to the driver.
 pub(crate) struct Instance {
-    pub(super) raw: ash::Instance,
+    pub(crate) raw: ash::Instance,
     messenger: Option<(ext::debug_utils::Instance, vk::DebugUtilsMessengerEXT)>,
     messages: Messages,
 }
@@ -32,7 +41,7 @@ pub(crate) struct Instance {
 /// A device that can be opened, and what it says of itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Physical {
-    pub(super) raw: vk::PhysicalDevice,
+    pub(crate) raw: vk::PhysicalDevice,
     pub(crate) properties: vk::PhysicalDeviceProperties,
     pub(crate) features: vk::PhysicalDeviceFeatures,
     /// Vulkan's name of the driver; the driver's name and version.
@@ -95,12 +104,7 @@ impl Instance {
         let unavailable = |what: &str, error: &dyn fmt::Display| {
             Unavailable(format!("{what}: {error}; a Vulkan driver and its loader are needed"))
         };
-        let entry = LOADER.get_or_init(|| {
-            // SAFETY: the loader is the system's own library; to load it runs its initialisers.
-            unsafe { ash::Entry::load() }.map_err(|error| error.to_string())
-        });
-        let entry =
-            entry.clone().map_err(|error| unavailable("there is no Vulkan here", &error))?;
+        let entry = loader().map_err(|error| unavailable("there is no Vulkan here", &error))?;
         if validation {
             check_layer(&entry)?;
         }
@@ -110,12 +114,17 @@ impl Instance {
             vk::ValidationFeaturesEXT::default().enabled_validation_features(&enables);
         let mut messenger = messenger_info(&messages);
         let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_3);
-        let (layers, extensions) =
-            ([VALIDATION.as_ptr()], [ext::debug_utils::NAME, ext::validation_features::NAME]);
-        let extensions = extensions.map(CStr::as_ptr);
-        let mut info = vk::InstanceCreateInfo::default().application_info(&application);
+        let mut extensions = wanted_extensions(&entry);
+        let layers = [VALIDATION.as_ptr()];
         if validation {
-            info = info.enabled_layer_names(&layers).enabled_extension_names(&extensions);
+            extensions.extend([ext::debug_utils::NAME, ext::validation_features::NAME]);
+        }
+        let extensions: Vec<_> = extensions.iter().map(|name| name.as_ptr()).collect();
+        let mut info = vk::InstanceCreateInfo::default()
+            .application_info(&application)
+            .enabled_extension_names(&extensions);
+        if validation {
+            info = info.enabled_layer_names(&layers);
             info = info.push_next(&mut features).push_next(&mut messenger);
         }
         // SAFETY: all that `info` points to lives until the call returns.
@@ -189,6 +198,17 @@ impl Instance {
             unsafe { self.raw.get_physical_device_queue_family_properties(physical.raw) };
         families.iter().map(|family| (family.queue_flags, family.queue_count)).collect()
     }
+}
+
+/// What wgpu takes for granted of an instance.
+#[cfg(feature = "wgpu")]
+fn wanted_extensions(entry: &ash::Entry) -> Vec<&'static CStr> {
+    crate::wgpu::instance_extensions(entry)
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn wanted_extensions(_: &ash::Entry) -> Vec<&'static CStr> {
+    Vec::new()
 }
 
 fn check_layer(entry: &ash::Entry) -> Result<(), Unavailable> {

@@ -1,5 +1,6 @@
 use std::error::Error;
 use std::fmt;
+use std::panic::Location;
 
 /// Why a check fails, for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,10 +22,13 @@ impl Failure {
     }
 }
 
-/// Whatever a device refuses fails the check that asked for it.
+/// Whatever a device refuses fails the check that asked for it; the failure names the line.
 impl<E: Error> From<E> for Failure {
+    #[track_caller]
     fn from(error: E) -> Self {
-        Self::new(error)
+        let at = Location::caller();
+        let file = at.file().rsplit(['/', '\\']).next().unwrap_or_default();
+        Self(format!("{error} (asked in {file}, line {})", at.line()))
     }
 }
 

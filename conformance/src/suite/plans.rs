@@ -4,11 +4,11 @@
 use super::Bench;
 use super::failure::{Failure, Outcome, ensure};
 use crate::chains::chains;
-use crate::graphs::{RandomGraph, graphs, training_graphs};
+use crate::graphs::{Layer, RandomGraph, graphs, training_graph, training_graphs};
 use integrity::{Backend, IntegrityKernels, Rooms, reference_values};
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy, Weights, Window};
-use planner_core::{Graph, HostRooms, Kind, Machine, Plan, Scratch};
+use planner_core::{Graph, HostRooms, Kind, Machine, Plan, Scratch, Step};
 use proptest::strategy::{Strategy as Generator, ValueTree};
 use proptest::test_runner::TestRunner;
 use std::cell::Cell;
@@ -57,9 +57,10 @@ pub fn auto<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     hold(bench, training_graphs(2..=5), &AUTO)
 }
 
-/// Plans of `weights`, for chains.
+/// Plans of `weights` and `weights-undiscounted`, for chains.
 pub fn weights<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
-    hold(bench, chain_graphs(), &Strategy::Weights(Weights { published: false }))
+    hold(bench, chain_graphs(), &Strategy::Weights(Weights { published: false }))?;
+    hold(bench, chain_graphs(), &Strategy::WeightsUndiscounted)
 }
 
 /// Plans of `layer-to-layer`, for chains.
@@ -96,13 +97,24 @@ const AUTO: Strategy = Strategy::Auto(Auto { effort: Some(3), order: Order::Free
 /// nine thousand take no more handles, and hardly more memory, than the first thousand.
 pub fn ten_thousand_iterations<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     let machine = machine(bench);
-    let graph = generated(training_graphs(3..=3), &machine, 1).remove(0);
+    // Just too large for the arena, so that it moves.
+    let bytes = (machine.chunk_bytes / 2 + 1).next_multiple_of(4);
+    let layer = Layer {
+        weight_bytes: bytes,
+        activation_bytes: bytes,
+        forward_ns: 1000,
+        workspace_bytes: bytes,
+        has_momentum: true,
+    };
+    let graph = training_graph(bytes, &[layer; 2]);
     let graph = graph.graph();
     let planners: [&dyn Planner; 2] = [&Strategy::OnDemand, &Aliased::new(Strategy::OnDemand)];
     for planner in planners {
         let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
-        let budget_bytes = planner.min_bytes(&request)? + 2 * machine.chunk_bytes;
+        let budget_bytes = planner.min_bytes(&request)?;
         let plan = planner.plan(&Request { budget_bytes, ..request })?;
+        let moves = |step: &Step| matches!(step, Step::Offload(_));
+        ensure!(plan.steps.iter().any(moves), "nothing moves");
         run(bench, &graph, &plan.plan(), Length::Long)?;
     }
     Ok(())
