@@ -72,6 +72,8 @@ pub enum CudaError {
     MappedInGraph,
     /// A graph is to be captured while another is.
     CapturedTwice,
+    /// A capture is to end, and none is under way.
+    NotCaptured,
     /// The host's block has been created already.
     HostCreatedTwice,
     /// The tensor does not exist, or the host's block has no such bytes.
@@ -130,6 +132,7 @@ impl fmt::Display for CudaError {
                 write!(f, "memory is mapped while a graph is captured, which cannot hold that")
             }
             Self::CapturedTwice => write!(f, "a graph is being captured already"),
+            Self::NotCaptured => write!(f, "no graph is being captured"),
             Self::HostCreatedTwice => write!(f, "the host's block has been created already"),
             Self::NoHostRange(HostRange { tensor, offset_bytes, bytes }) => write!(
                 f,

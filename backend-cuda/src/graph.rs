@@ -19,31 +19,17 @@ impl fmt::Debug for Graph {
 }
 
 impl CudaDevice<'_> {
-    /// Captures what `record` enqueues, on any stream, instead of doing it.
+    /// From now on, what is enqueued on any stream is captured instead of done, until
+    /// [`CudaDevice::end_capture`].
     ///
     /// All of a graph runs behind everything that was enqueued before its launch, so waits for
     /// points from before the capture are left out. Signals count as always: their points are
     /// reached when the graph is launched and has run.
     ///
     /// # Errors
-    /// What `record` fails with; memory that is mapped meanwhile, a point of the graph that the
-    /// host asks for meanwhile, and errors of the driver. Then nothing is captured.
-    pub fn capture<E: From<CudaError>>(
-        &mut self,
-        record: impl FnOnce(&mut Self) -> Result<(), E>,
-    ) -> Result<Graph, E> {
-        self.begin_capture()?;
-        match record(self) {
-            Ok(()) => Ok(self.end_capture()?),
-            Err(error) => {
-                // The first error says more.
-                let _ = self.abandon_capture();
-                Err(error)
-            }
-        }
-    }
-
-    fn begin_capture(&mut self) -> Result<(), CudaError> {
+    /// A capture that is under way, and errors of the driver. Until the end of a capture, memory
+    /// that is mapped and a point of the graph that the host asks for are errors as well.
+    pub fn begin_capture(&mut self) -> Result<(), CudaError> {
         if self.captured_from.is_some() {
             return Err(CudaError::CapturedTwice);
         }
@@ -59,14 +45,21 @@ impl CudaDevice<'_> {
         Ok(())
     }
 
-    fn end_capture(&mut self) -> Result<Graph, CudaError> {
+    /// Ends a capture.
+    ///
+    /// # Errors
+    /// No capture to end, and errors of the driver; then nothing is captured any more.
+    pub fn end_capture(&mut self) -> Result<Graph, CudaError> {
+        if self.captured_from.is_none() {
+            return Err(CudaError::NotCaptured);
+        }
         let joined = self.join();
         let ended = self.queued[Stream::Compute as usize].stream().end_capture(Flags(0));
         self.captured_from = None;
         self.queued.iter_mut().for_each(Queued::forget_captured);
         joined?;
         let graph = named("cuStreamEndCapture", ended)?;
-        graph.map(Graph).ok_or(CudaError::CapturedTwice)
+        graph.map(Graph).ok_or(CudaError::NotCaptured)
     }
 
     /// What compute does next follows all three streams.
@@ -76,14 +69,6 @@ impl CudaDevice<'_> {
             self.queued[Stream::Compute as usize].wait(&end)?;
         }
         Ok(())
-    }
-
-    /// Ends a capture, if there is one, of which nothing is kept.
-    pub(crate) fn abandon_capture(&mut self) -> Result<(), CudaError> {
-        if self.captured_from.is_none() {
-            return Ok(());
-        }
-        self.end_capture().map(drop)
     }
 
     /// Enqueues a graph of this device: behind all that is enqueued, and before all that will

@@ -5,7 +5,7 @@
 //! [`Cuda::load`] finds the driver, and [`Cuda::open`] gives a [`CudaDevice`], which implements
 //! the traits of [`planner_core::backend`]. An embedder's kernels get the context and the
 //! stream from [`CudaDevice::compute`], and the addresses from the launch. Work whose memory is
-//! mapped once can be captured as a graph ([`CudaDevice::capture`]).
+//! mapped once can be captured as a graph ([`Replay`]).
 //!
 //! The driver is loaded when the program runs: it builds and starts on machines without one.
 
@@ -16,6 +16,7 @@ mod graph;
 mod integrity_kernels;
 mod kernel;
 mod paging;
+mod replay;
 mod stream;
 mod transfer;
 
@@ -24,6 +25,7 @@ pub use cudarc;
 pub use error::{CudaError, Unavailable};
 pub use graph::Graph;
 pub use integrity_kernels::Integrity;
+pub use replay::{Cycle, Replay, cycle};
 
 use adapter::Opened;
 use cudarc::driver::CudaContext;
@@ -154,7 +156,7 @@ impl Drop for CudaDevice<'_> {
     fn drop(&mut self) {
         // What is enqueued uses what is dropped next. Where the device is lost, nothing is in
         // use any more.
-        let _ = self.abandon_capture();
+        let _ = self.end_capture();
         let _ = self.wait_idle();
     }
 }
