@@ -3,15 +3,15 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+mod common;
+
 use backend_cuda::{CudaDevice, CudaError, Integrity};
-use emulated_cuda::Emulated;
-use integrity::{Backend, IntegrityKernels, Rooms, reference_digest};
+use integrity::{Backend, IntegrityKernels, reference_digest};
 use middleware::{Layer, Layered, LayeredKernels};
 use planner_core::backend::{DeviceAddress, HostRange, Launch, Point, Streams, Transfers};
-use planner_core::planner::{Auto, Order, Request, Strategy};
-use planner_core::{Graph, HostRooms, Kind, Machine, Scratch, Stream, Verified};
+use planner_core::planner::{Auto, Order, Strategy};
+use planner_core::{Graph, Kind, Machine, Stream, Verified};
 use workloads::planning::{self, OwnedSchedule};
-use workloads::{OwnedGraph, placing};
 
 /// So long that everything else has ended.
 const DELAY_NS: u64 = 8_000_000;
@@ -115,34 +115,10 @@ impl<'g> Layer<CudaDevice<'g>> for Deaf {
     }
 }
 
-/// Layers forward and backward, whose weights change.
-fn training_step(chunk_bytes: u64) -> OwnedGraph {
-    let mut graph = OwnedGraph::new("step");
-    let mut tensor =
-        |name: String, chunks, kind| graph.push_tensor(&name, chunks * chunk_bytes, kind);
-    let input = tensor("x".to_owned(), 2, Kind::Input);
-    let weights = [0, 1, 2].map(|layer| tensor(format!("w{layer}"), 3, Kind::State));
-    let outputs = [0, 1, 2].map(|layer| tensor(format!("a{layer}"), 2, Kind::Temporary));
-    let slopes = [0, 1, 2].map(|layer| tensor(format!("g{layer}"), 2, Kind::Temporary));
-    let before = |layer: usize| if layer == 0 { input } else { outputs[layer - 1] };
-    for layer in 0..3 {
-        graph.push_op("forward", 1000, 0, &[before(layer), weights[layer]], &[outputs[layer]]);
-    }
-    graph.push_op("loss", 1000, 0, &[outputs[2]], &[slopes[2]]);
-    for layer in [2, 1, 0] {
-        let reads = [slopes[layer], before(layer), weights[layer]];
-        let writes = [weights[layer], slopes[layer.saturating_sub(1)]];
-        graph.push_op("backward", 1000, 0, &reads, &writes[..if layer == 0 { 1 } else { 2 }]);
-    }
-    graph
-}
-
 /// Runs a plan, with a wait that is heard or not; the digest of all states.
 fn run(verified: &Verified<'_>, backend: &Integrity, edge: Option<Edge>, hears: bool) -> u64 {
-    let (graph, plan) = (*verified.graph(), verified.plan());
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(&graph, plan))];
-    let rooms = HostRooms::new(&graph, verified.machine(), plan, &mut Scratch::new(&mut memory));
-    let rooms = Rooms::new(graph, &rooms.unwrap());
+    let graph = *verified.graph();
+    let rooms = common::rooms(verified);
     let schedule = verified.schedule();
     let layer = Deaf {
         edge,
@@ -195,11 +171,7 @@ fn edges(schedule: &OwnedSchedule) -> Vec<(usize, Edge)> {
 
 /// Drops each wait of a plan's schedule in turn.
 fn hold(graph: &Graph<'_>, machine: &Machine, backend: &Integrity, strategy: Strategy, spare: u64) {
-    let request = Request { graph, machine, budget_bytes: 0 };
-    let (least_bytes, _) = planning::min_feasible(&request, strategy).unwrap();
-    let budget_bytes = least_bytes + spare * machine.chunk_bytes;
-    let plan = planning::plan(&Request { budget_bytes, ..request }, strategy).unwrap();
-    let plan = placing::place(graph, machine, &plan, u64::MAX).unwrap();
+    let plan = common::placed(graph, machine, strategy, spare);
     let plan = plan.plan();
     let schedule = planning::schedule(graph, machine, &plan).unwrap();
     let lowered = schedule.schedule();
@@ -224,14 +196,8 @@ fn hold(graph: &Graph<'_>, machine: &Machine, backend: &Integrity, strategy: Str
 
 #[test]
 fn every_wait_that_is_not_heard_is_seen() {
-    let driver = Emulated::built_path();
-    Emulated::open(&driver).unwrap();
-    let backend = Integrity { driver: Some(driver), ordinal: 0 };
-    let found = backend.find().unwrap().machine;
-    // Links that take as long for a tensor as an op for its work.
-    let bytes_per_s = found.chunk_bytes * 4_000_000;
-    let machine = Machine { h2d_bytes_per_s: bytes_per_s, d2h_bytes_per_s: bytes_per_s, ..found };
-    let work = training_step(machine.chunk_bytes);
+    let (_, backend, machine) = common::emulated();
+    let work = common::training_step(machine.chunk_bytes, Kind::Input);
     let graph = work.graph().unwrap();
     let auto = Strategy::Auto(Auto { effort: Some(3), order: Order::Free });
     for (strategy, spare) in

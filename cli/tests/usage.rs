@@ -27,7 +27,7 @@ fn bad_usage_has_status_2() {
         (&["plan", SMALL, "-m", "cray.json"], "cray.json: cannot be read"),
         (&["plan", SMALL, "-o", "-", "--json"], "standard output"),
         (&["run", SMALL, "--iterations", "0"], "--iterations"),
-        (&["run", SMALL, "--backend", "abacus"], "there are sim and vulkan"),
+        (&["run", SMALL, "--backend", "abacus"], "there are sim, vulkan and cuda"),
         (&["conformance"], "--backend"),
         (&["conformance", "--backend", "abacus"], "there are sim, host and vulkan"),
         (&["run", SMALL, "--plan", "p.json", "--budget", "min"], "cannot be used with"),

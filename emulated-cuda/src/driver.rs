@@ -166,11 +166,13 @@ impl Driver {
         let mut context = locked(&self.context);
         context.users = context.users.checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         if context.users == 0 {
-            // What is left behind stays, and is counted.
             context.handle = 0;
-            self.lost.store(0, Ordering::SeqCst);
             let left = self.live();
             self.counters().left_behind = left as u64;
+            // Nobody could give anything back since.
+            if self.lost.swap(0, Ordering::SeqCst) != 0 {
+                self.changing_space().clear();
+            }
         }
         Ok(())
     }

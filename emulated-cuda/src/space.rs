@@ -281,6 +281,23 @@ impl Space {
         Ok(())
     }
 
+    /// Takes everything back.
+    pub(crate) fn clear(&mut self) {
+        let reserved = std::mem::take(&mut self.reserved);
+        self.mapped.clear();
+        for (at, bytes) in reserved {
+            // SAFETY: it was mapped by `reserve`, and nobody uses it any more.
+            unsafe { libc::munmap(at as *mut _, bytes as usize) };
+        }
+        let handles: Vec<_> = self.extents.keys().copied().collect();
+        for handle in handles {
+            if let Some(extent) = self.extents.get_mut(&handle) {
+                (extent.mappings, extent.released) = (0, true);
+            }
+            self.drop_unused(handle);
+        }
+    }
+
     /// What is mapped, reserved or held.
     pub(crate) fn live(&self) -> usize {
         self.extents.len() + self.reserved.len() + self.mapped.len()
