@@ -1,5 +1,5 @@
-//! The suite is held to what it says: devices with one bug each fail just the checks that are
-//! meant to find it, in one of a few orders.
+//! The suite is held to what it says: devices with one bug each fail the checks that are meant
+//! to find it, in one of a few orders.
 
 mod bug;
 mod buggy;
@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 /// Orders in which a bug must be found.
-const ORDERS: u64 = 20;
+const ORDERS: u64 = 5;
 
 /// Each bug, and the checks that are meant to find it.
 const MUTANTS: &[(Bug, &[&str])] = &[
