@@ -95,7 +95,7 @@ fn a_trace_has_a_track_a_stream_and_says_what_is_resident() {
 fn what_is_refused_is_traced_as_refused_and_not_resident() {
     let work = work();
     let device = SimDevice::new(work.graph().unwrap(), MACHINE);
-    let mut device = Layered::new(device, Tracer::new(|device: &SimDevice<'_>| device.host_ns()));
+    let mut device = Layered::new(device, Tracer::by_wall_clock::<SimDevice<'_>>());
     device.create(4).unwrap();
     let at = device.reserve(2).unwrap();
     assert!(device.map(at, Chunks { first: 4, count: 1 }).is_err());
@@ -108,6 +108,8 @@ fn what_is_refused_is_traced_as_refused_and_not_resident() {
         slices(&trace, "map").iter().map(|slice| slice["args"]["refused"] == true).collect();
     assert_eq!(refused, [true, false, false]);
     let events = trace["traceEvents"].as_array().unwrap();
+    let starts = events.iter().filter_map(|event| event["ts"].as_f64());
+    assert!(starts.is_sorted() && trace.to_string().contains("\"dur\""));
     let resident = events.iter().filter(|event| event["ph"] == "C");
     let resident: Vec<u64> =
         resident.map(|event| event["args"]["mapped"].as_u64().unwrap() / 256).collect();

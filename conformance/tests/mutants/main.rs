@@ -1,5 +1,5 @@
-//! The suite is held to what it says: devices with one bug each fail just the checks that are
-//! meant to find it, in one of a few orders.
+//! The suite is held to what it says: devices with one bug each fail the checks that are meant
+//! to find it, in one of a few orders.
 
 mod bug;
 mod buggy;
@@ -10,13 +10,14 @@ use buggy::Buggy;
 use conformance::layered::LayeredBackend;
 use conformance::suite::{Bench, Check, Outcome, checks};
 use integrity::Backend;
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use planner_core::Stream::{Compute, Download, Upload};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Orders in which a bug must be found.
-const ORDERS: u64 = 20;
+const ORDERS: u64 = 5;
 
 /// Each bug, and the checks that are meant to find it.
 const MUTANTS: &[(Bug, &[&str])] = &[
@@ -173,9 +174,15 @@ fn main() -> ExitCode {
     // Bugs may panic; that is no news.
     std::panic::set_hook(Box::new(|_| {}));
     assert!(mutant(Bug::None).find().is_ok());
-    let mutants = MUTANTS
-        .iter()
-        .map(|&(bug, meant)| Trial::test(format!("{bug:?}"), move || is_found(bug, meant)));
+    let mutants = MUTANTS.iter().map(|&(bug, meant)| {
+        Trial::ignorable_test(format!("{bug:?}"), move || {
+            let leaks = matches!(bug, Bug::LeaksMemory | Bug::LeaksHandles);
+            if leaks && !Path::new("/proc/self/status").exists() {
+                return Ok(Completion::ignored_with("this system does not tell what leaks"));
+            }
+            is_found(bug, meant).map(|()| Completion::Completed)
+        })
+    });
     let others = [
         Trial::test("no_bug_is_found_where_none_is", no_bug_is_found_where_none_is),
         Trial::test("every_check_has_a_mutant_or_a_reason", every_check_has_a_mutant_or_a_reason),
