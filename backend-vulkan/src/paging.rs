@@ -22,10 +22,10 @@ const BLOCK_BYTES: u64 = 16 << 30;
 /// Binds that are gathered before they are handed over.
 const MOST_PENDING: usize = 1024;
 
-/// A sparse buffer, and what of it is reserved.
+/// A sparse buffer, and what of it is reserved. Whoever it is lent to keeps it as well.
 #[derive(Debug)]
 struct Block {
-    buffer: Buffer,
+    buffer: Arc<Buffer>,
     address: u64,
     used_bytes: u64,
 }
@@ -54,7 +54,7 @@ pub(crate) struct Space {
     mapped: BTreeMap<u64, Chunks>,
     created: Option<u64>,
     blocks: Vec<Block>,
-    slabs: Vec<Memory>,
+    slabs: Arc<Vec<Memory>>,
     device: Arc<Device>,
 }
 
@@ -72,7 +72,7 @@ impl Space {
             mapped: BTreeMap::new(),
             created: None,
             blocks: Vec::new(),
-            slabs: Vec::new(),
+            slabs: Arc::default(),
             device: Arc::clone(&opened.device),
         })
     }
@@ -99,11 +99,15 @@ impl Space {
         Ok(BufferRange { buffer: block.buffer.raw, offset_bytes: at.0 - block.address, bytes })
     }
 
-    /// The sparse buffer at an address: its number and the buffer.
+    /// The sparse buffer at an address, by number, and the memory behind it.
     #[cfg(feature = "wgpu")]
-    pub(crate) fn block(&self, at: DeviceAddress) -> Option<(usize, &Buffer)> {
+    pub(crate) fn block(
+        &self,
+        at: DeviceAddress,
+    ) -> Option<(usize, Arc<Buffer>, Arc<Vec<Memory>>)> {
         let (_, reservation) = self.reservations.range(..=at.0).next_back()?;
-        Some((reservation.block, &self.blocks[reservation.block].buffer))
+        let buffer = Arc::clone(&self.blocks[reservation.block].buffer);
+        Some((reservation.block, buffer, Arc::clone(&self.slabs)))
     }
 
     /// Allocations for so many chunks.
@@ -159,7 +163,7 @@ impl Space {
         }
         let buffer = Buffer::sparse(&self.device, bytes.max(BLOCK_BYTES).min(most))?;
         let address = buffer.address();
-        self.blocks.push(Block { buffer, address, used_bytes: 0 });
+        self.blocks.push(Block { buffer: Arc::new(buffer), address, used_bytes: 0 });
         Ok(Some(self.blocks.len() - 1))
     }
 
@@ -278,7 +282,7 @@ impl Paging for VulkanDevice<'_> {
         if self.space.created.is_some() {
             return Err(VulkanError::CreatedTwice);
         }
-        self.space.slabs = self.space.slabs(count)?;
+        self.space.slabs = Arc::new(self.space.slabs(count)?);
         self.space.created = Some(count);
         Ok(())
     }

@@ -145,12 +145,12 @@ impl Lent {
 }
 
 impl VulkanDevice<'_> {
-    /// The device and its queue as wgpu sees them; none unless it was opened with
-    /// [`Vulkan::open_with_wgpu`]. Use them on the thread of this device only, since both
-    /// submit to the same queue, and drop what was made of them before it.
+    /// The device as wgpu sees it; none unless it was opened with [`Vulkan::open_with_wgpu`].
+    /// Its queue is that of the compute stream, and only [`VulkanDevice::submit_wgpu`] submits
+    /// there.
     #[must_use]
-    pub fn wgpu(&self) -> Option<(&wgpu::Device, &wgpu::Queue)> {
-        self.lent.as_ref().map(|lent| (&lent.device, &lent.queue))
+    pub fn wgpu(&self) -> Option<&wgpu::Device> {
+        self.lent.as_ref().map(|lent| &lent.device)
     }
 
     /// Lends memory at an address to wgpu, as a part of a buffer: the buffer, and the part's
@@ -166,7 +166,7 @@ impl VulkanDevice<'_> {
         bytes: u64,
     ) -> Result<(wgpu::Buffer, u64), VulkanError> {
         let range = self.range(at, bytes)?;
-        let (number, block) = self.space.block(at).ok_or(VulkanError::NotMapped(at))?;
+        let (number, block, slabs) = self.space.block(at).ok_or(VulkanError::NotMapped(at))?;
         let lent = self.lent.as_mut().ok_or(VulkanError::Bindings)?;
         let buffer = lent.buffers.entry(number).or_insert_with(|| {
             let usage = wgpu::BufferUsages::STORAGE
@@ -178,13 +178,12 @@ impl VulkanDevice<'_> {
                 usage,
                 mapped_at_creation: false,
             };
-            let kept = Arc::clone(&self.device);
-            // SAFETY: the buffer was made with these usages, on the device that wgpu has; it is
-            // dropped after all that was lent, and the callback keeps the device until then.
+            // SAFETY: the buffer was made with these usages, on the device that wgpu has. The
+            // callback keeps it, and the memory behind it, until wgpu is done with it.
             unsafe {
                 let raw = hal::vulkan::Buffer::from_raw_externally_owned(
                     block.raw,
-                    Box::new(move || drop(kept)),
+                    Box::new(move || drop((block, slabs))),
                 );
                 lent.device.create_buffer_from_hal::<Api>(raw, &descriptor)
             }
@@ -203,6 +202,8 @@ impl VulkanDevice<'_> {
     ) -> Result<(), VulkanError> {
         let stream = Stream::Compute;
         if self.is_recording(stream) {
+            // A barrier, between what is recorded and what follows on the queue.
+            self.record(stream)?;
             self.submit(stream, false)?;
         }
         self.flush_binds()?;

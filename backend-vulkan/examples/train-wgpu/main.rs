@@ -18,7 +18,7 @@ use training::{Trained, train};
 use workloads::{machines, placing, planning};
 
 const WIDTH: usize = 256;
-const HIDDEN: usize = 5;
+const HIDDEN: usize = 6;
 /// Losses are shown as means over so many.
 const SHOWN: usize = 25;
 

@@ -1,10 +1,10 @@
-//! The data: a text, as characters that follow eight others.
+//! The data: a text, as characters that follow six others.
 
 /// The licence of this program, in which words and phrases come again.
 const TEXT: &str = include_str!("../../../LICENSE-APACHE");
 
 /// Characters from which the next one is guessed.
-pub(crate) const CONTEXT: usize = 8;
+pub(crate) const CONTEXT: usize = 6;
 
 /// A text, each character as a number.
 #[derive(Clone, Debug)]

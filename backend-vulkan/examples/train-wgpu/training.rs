@@ -87,7 +87,7 @@ fn rooms<'g>(
 }
 
 fn pipelines(device: &VulkanDevice<'_>, network: &Network) -> Vec<wgpu::ComputePipeline> {
-    let (device, _) = device.wgpu().expect("the device was opened for wgpu");
+    let device = device.wgpu().expect("the device was opened for wgpu");
     let module = device.create_shader_module(wgpu::include_wgsl!("kernels.wgsl"));
     let pipeline = |op: &Launched| {
         let constants = [
@@ -137,7 +137,7 @@ impl Training<'_> {
                 resource: wgpu::BindingResource::Buffer(part),
             });
         }
-        let (device, _) = device.wgpu().expect("the device was opened for wgpu");
+        let device = device.wgpu().expect("the device was opened for wgpu");
         let group = device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: None,
             layout: &self.pipelines[op.index()].get_bind_group_layout(0),
@@ -161,7 +161,7 @@ impl<'g> Kernels<VulkanDevice<'g>> for Training<'_> {
         let written: Vec<_> = written.filter(|at| !addresses.contains(at)).collect();
         addresses.extend(written);
         self.bind(device, op, &addresses)?;
-        let (opened, _) = device.wgpu().expect("the device was opened for wgpu");
+        let opened = device.wgpu().expect("the device was opened for wgpu");
         let mut encoder = opened.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
