@@ -4,8 +4,9 @@ use crate::error::CudaError;
 use crate::{CudaDevice, Graph};
 use planner_core::backend::Kernels;
 use planner_core::executor::Moment;
-use planner_core::timeline::LAPS;
-use planner_core::{ExecuteError, Executor, Kind, Plan};
+use planner_core::pieces::Pieces;
+use planner_core::timeline::{LAPS, Timeline, durations};
+use planner_core::{ExecuteError, Executor, Kind, Plan, PlanError, Scratch, Stream, Verified};
 
 /// How a plan's iterations are divided into graphs.
 ///
@@ -26,6 +27,40 @@ impl Cycle {
     pub const fn length(&self) -> u64 {
         self.iterations * self.graphs
     }
+
+    /// The period of a plan that runs so: each graph starts when the one before has ended, and
+    /// its steps wait for none before it. None where a graph holds more iterations than a
+    /// prediction looks at. O(steps).
+    #[must_use]
+    pub fn predicted_ns(&self, verified: &Verified<'_>) -> Option<u64> {
+        let last = usize::try_from(self.iterations.checked_sub(1)?).ok()?;
+        if self.iterations > LAPS {
+            return None;
+        }
+        let mut words = 1 << 12;
+        let makespan_ns = loop {
+            match makespan_ns(verified, last, &mut vec![0; words]) {
+                Err(PlanError::Scratch(_)) => words *= 2,
+                found => break found.ok()?,
+            }
+        };
+        Some(makespan_ns.div_ceil(self.iterations))
+    }
+}
+
+/// When all work of the iterations up to one, counted from 0, has ended.
+fn makespan_ns(verified: &Verified<'_>, last: usize, memory: &mut [u64]) -> Result<u64, PlanError> {
+    let scratch = &mut Scratch::new(memory);
+    let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
+    let schedule = verified.schedule();
+    let pieces = Pieces::new(graph, machine, plan, scratch)?;
+    let durations_ns = scratch.take(plan.steps.len(), 0u64)?;
+    durations(graph, machine, plan, &pieces, durations_ns)?;
+    let timeline = Timeline::new(schedule, durations_ns, scratch)?;
+    let streams = Stream::ALL.into_iter().zip(schedule.stream_steps);
+    let ends = streams
+        .filter_map(|(stream, steps)| Some(timeline.end_ns(last, stream, steps.checked_sub(1)?)));
+    Ok(ends.max().unwrap_or(0))
 }
 
 /// How a plan is divided into graphs; none for a plan that is mapped as it goes.

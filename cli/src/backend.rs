@@ -125,8 +125,7 @@ impl Backend {
     pub(crate) fn predicted_ns(&self, verified: &Verified<'_>, iterations: u64) -> Option<u64> {
         match self {
             Self::Cuda { graph: true, .. } => {
-                let cycle = cuda::cycle(verified, iterations).ok()?;
-                cuda::predicted_ns(verified, cycle)
+                cuda::cycle(verified, iterations).ok()?.predicted_ns(verified)
             }
             _ => None,
         }

@@ -5,9 +5,7 @@ use crate::real::{self, Mapping, Measured, Real};
 use backend_cuda::{Counters, CudaDevice, CudaError, Cycle, Integrity, Replay};
 use indicatif::ProgressBar;
 use integrity::IntegrityKernels;
-use planner_core::pieces::Pieces;
-use planner_core::timeline::{LAPS, Timeline, durations};
-use planner_core::{ExecuteError, Graph, Limits, PlanError, Scratch, Stream, Verified};
+use planner_core::{ExecuteError, Verified};
 use std::time::Instant;
 use workloads::planning;
 
@@ -78,42 +76,4 @@ pub(crate) fn cycle(verified: &Verified<'_>, iterations: u64) -> Result<Cycle, S
         ));
     }
     Ok(cycle)
-}
-
-/// The period of a plan whose graphs hold so many iterations: each starts when the one before
-/// has ended. None for more iterations than a prediction looks at.
-pub(crate) fn predicted_ns(verified: &Verified<'_>, cycle: Cycle) -> Option<u64> {
-    if cycle.iterations > LAPS {
-        return None;
-    }
-    let (graph, plan) = (verified.graph(), verified.plan());
-    let limits = planning::limits(graph, plan);
-    let mut memory = vec![0; timeline_words(&limits)];
-    let makespan_ns = makespan_ns(graph, verified, cycle.iterations, &mut memory);
-    makespan_ns.ok().map(|makespan_ns| makespan_ns.div_ceil(cycle.iterations))
-}
-
-fn timeline_words(limits: &Limits) -> usize {
-    planner_core::timeline::scratch_words(limits)
-}
-
-/// From the start of the first iteration to the end of all work of so many.
-fn makespan_ns(
-    graph: &Graph<'_>,
-    verified: &Verified<'_>,
-    iterations: u64,
-    memory: &mut [u64],
-) -> Result<u64, PlanError> {
-    let (machine, plan, schedule) = (verified.machine(), verified.plan(), verified.schedule());
-    let mut scratch = Scratch::new(memory);
-    let pieces = Pieces::new(graph, machine, plan, &mut scratch)?;
-    let durations_ns = scratch.take(plan.steps.len(), 0u64)?;
-    durations(graph, machine, plan, &pieces, durations_ns)?;
-    let timeline = Timeline::new(schedule, durations_ns, &mut scratch)?;
-    let ends = Stream::ALL.into_iter().zip(schedule.stream_steps).map(|(stream, steps)| {
-        steps
-            .checked_sub(1)
-            .map_or(0, |last| timeline.end_ns(iterations as usize - 1, stream, last))
-    });
-    Ok(ends.max().unwrap_or(0))
 }
