@@ -12,10 +12,14 @@ use planner_core::{Kind, Machine};
 use workloads::planning;
 
 /// Runs some iterations eagerly, and some cycles as graphs.
-fn hold(emulated: &Emulated, backend: &Integrity, machine: &Machine, reads: Kind) -> Cycle {
+fn hold(
+    (emulated, backend, machine): &(Emulated, Integrity, Machine),
+    reads: Kind,
+    spare: u64,
+) -> (Cycle, u32) {
     let work = common::training_step(machine.chunk_bytes, reads);
     let graph = work.graph().unwrap();
-    let plan = common::placed(&graph, machine, Strategy::OnDemand, 0);
+    let plan = common::placed(&graph, machine, Strategy::OnDemand, spare);
     let plan = plan.plan();
     let schedule = planning::schedule(&graph, machine, &plan).unwrap();
     let verified = planning::prove(&graph, machine, &plan, &schedule.schedule()).unwrap();
@@ -48,18 +52,23 @@ fn hold(emulated: &Emulated, backend: &Integrity, machine: &Machine, reads: Kind
         let digest = rooms.digest(backend, &mut device).unwrap();
         assert_eq!(digest, reference_digest(&graph, iterations), "{iterations} iterations");
     }
-    divided
+    (divided, plan.placements.unwrap().iterations)
 }
 
 #[test]
 fn graphs_compute_what_iterations_do() {
-    let (emulated, backend, machine) = common::emulated();
-    emulated.delay_all();
-    let with_inputs = hold(&emulated, &backend, &machine, Kind::Input);
-    assert_eq!(with_inputs.iterations, 1);
-    assert!(with_inputs.graphs.is_multiple_of(2));
-    let without = hold(&emulated, &backend, &machine, Kind::State);
-    assert!(without.iterations > 1 && without.graphs == 1, "{without:?}");
-    let counters = emulated.counters();
+    let bench = common::emulated();
+    bench.0.delay_all();
+    let mut alternating = 0;
+    for spare in 0..6 {
+        let (with_inputs, _) = hold(&bench, Kind::Input, spare);
+        assert_eq!(with_inputs.iterations, 1);
+        assert!(with_inputs.graphs.is_multiple_of(2));
+        let (without, period) = hold(&bench, Kind::State, spare);
+        assert!(without.iterations > 1 && without.graphs == 1, "{without:?}");
+        alternating += u32::from(period > 1);
+    }
+    assert!(alternating > 0, "no plan whose objects take more than an iteration to come round");
+    let counters = bench.0.counters();
     assert_eq!(counters.left_behind, 0, "{counters:?}");
 }

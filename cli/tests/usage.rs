@@ -29,7 +29,7 @@ fn bad_usage_has_status_2() {
         (&["run", SMALL, "--iterations", "0"], "--iterations"),
         (&["run", SMALL, "--backend", "abacus"], "there are sim, vulkan and cuda"),
         (&["conformance"], "--backend"),
-        (&["conformance", "--backend", "abacus"], "there are sim, host and vulkan"),
+        (&["conformance", "--backend", "abacus"], "there are sim, host, vulkan and cuda"),
         (&["run", SMALL, "--plan", "p.json", "--budget", "min"], "cannot be used with"),
         (&["run", "-", "--plan", "-"], "only one of WORK and PLAN"),
         (&["check", "-", "-"], "only one of WORK and PLAN"),
