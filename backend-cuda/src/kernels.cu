@@ -81,6 +81,7 @@ extern "C" __global__ void integrity_write(u32 *tensor, u64 bytes, const Value *
     for (u64 at = first(); at < words(bytes); at += stride()) tensor[at] = word_of(value, u32(at));
 }
 
+#ifdef __CUDACC__
 // One thread, which waits for so long.
 extern "C" __global__ void occupy(u64 duration_ns) {
     u64 start, now;
@@ -88,3 +89,4 @@ extern "C" __global__ void occupy(u64 duration_ns) {
     do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
     while (now - start < duration_ns);
 }
+#endif
