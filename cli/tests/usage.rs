@@ -67,7 +67,11 @@ fn where_there_is_no_cuda_a_sentence_says_so() {
 #[test]
 fn where_there_is_no_vulkan_a_sentence_says_so() {
     let folder = Folder::new();
-    let none = [("VK_DRIVER_FILES", "none.json"), ("VK_ICD_FILENAMES", "none.json")];
+    let none = [
+        ("VK_DRIVER_FILES", "none.json"),
+        ("VK_ICD_FILENAMES", "none.json"),
+        ("SPILLWAY_REQUIRE_DEVICES", "0"),
+    ];
     let run = ["run", SMALL, "--backend", "vulkan"];
     folder.run_in(&none, &run).fails(1, &["Vulkan"]);
     let checked = folder.run_in(&none, &["conformance", "--backend", "vulkan", "--json"]);
