@@ -3,8 +3,8 @@ use cudarc::driver::{result, sys};
 use libloading::Library;
 use std::path::Path;
 
-/// The name under which cudarc looks for the driver first.
-const NAME: &str = "libcuda.so";
+/// The name under which cudarc finds the driver.
+const NAME: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so" };
 
 /// Finds the driver: the library at a path, for the whole process, or the system's.
 pub(crate) fn load(path: Option<&Path>) -> Result<(), Unavailable> {
