@@ -9,8 +9,9 @@ use backend_cuda::{CudaDevice, CudaError, Integrity};
 use integrity::{Backend, IntegrityKernels, reference_digest};
 use middleware::{Layer, Layered, LayeredKernels};
 use planner_core::backend::{DeviceAddress, HostRange, Launch, Point, Streams, Transfers};
-use planner_core::planner::{Auto, Order, Strategy};
+use planner_core::planner::{Auto, Lms, Order, Strategy};
 use planner_core::{Graph, Kind, Machine, Stream, Verified};
+use workloads::OwnedPlan;
 use workloads::planning::{self, OwnedSchedule};
 
 /// So long that everything else has ended; where the machine is so busy that it has not, longer.
@@ -177,8 +178,7 @@ fn edges(schedule: &OwnedSchedule) -> Vec<(usize, Edge)> {
 }
 
 /// Drops each wait of a plan's schedule in turn.
-fn hold(graph: &Graph<'_>, machine: &Machine, backend: &Integrity, strategy: Strategy, spare: u64) {
-    let plan = common::placed(graph, machine, strategy, spare);
+fn hold(graph: &Graph<'_>, machine: &Machine, backend: &Integrity, plan: &OwnedPlan) {
     let plan = plan.plan();
     let schedule = planning::schedule(graph, machine, &plan).unwrap();
     let lowered = schedule.schedule();
@@ -200,7 +200,12 @@ fn hold(graph: &Graph<'_>, machine: &Machine, backend: &Integrity, strategy: Str
             unseen.push(edge);
         }
     }
-    println!("{} waits, each rejected; {} not seen", edges.len(), unseen.len());
+    let (steps, period_ns) = (plan.steps.len(), plan.predicted.period_ns);
+    println!(
+        "{} waits of {steps} steps in {period_ns} ns, each rejected; {} not seen",
+        edges.len(),
+        unseen.len()
+    );
     assert!(unseen.is_empty(), "{unseen:#?}");
 }
 
@@ -210,9 +215,22 @@ fn every_wait_that_is_not_heard_is_seen() {
     let work = common::training_step(machine.chunk_bytes, Kind::Input);
     let graph = work.graph().unwrap();
     let auto = Strategy::Auto(Auto { effort: Some(3), order: Order::Free });
-    for (strategy, spare) in
-        [(Strategy::OnDemand, 0), (Strategy::OnDemand, 3), (auto, 0), (auto, 3)]
-    {
-        hold(&graph, &machine, &backend, strategy, spare);
+    let lms = Strategy::Lms(Lms { threshold: Some(1), ahead: Some(1) });
+    let wants = [
+        (Strategy::OnDemand, 0),
+        (Strategy::OnDemand, 3),
+        (Strategy::Fit, 1),
+        (lms, 2),
+        (auto, 2),
+        (auto, 4),
+    ];
+    let mut plans = Vec::new();
+    for (strategy, spare) in wants {
+        let plan = common::placed(&graph, &machine, strategy, spare);
+        if !plans.contains(&plan.steps) {
+            hold(&graph, &machine, &backend, &plan);
+            plans.push(plan.steps);
+        }
     }
+    assert!(plans.len() >= 5, "{} different plans", plans.len());
 }

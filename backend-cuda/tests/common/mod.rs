@@ -16,7 +16,12 @@ pub(crate) fn emulated() -> (Emulated, Integrity, Machine) {
     let backend = Integrity { driver: Some(driver), ordinal: 0 };
     let found = backend.find().unwrap().machine;
     let bytes_per_s = found.chunk_bytes * 4_000_000;
-    let machine = Machine { h2d_bytes_per_s: bytes_per_s, d2h_bytes_per_s: bytes_per_s, ..found };
+    let machine = Machine {
+        h2d_bytes_per_s: bytes_per_s,
+        d2h_bytes_per_s: bytes_per_s,
+        transfer_latency_ns: 0,
+        ..found
+    };
     (emulated, backend, machine)
 }
 
