@@ -12,7 +12,7 @@ use std::time::Instant;
 use workloads::{models, planning};
 
 /// A model with the speeds that it is given, its batches, and the published shares of the ideal, where the text gives one.
-const MODELS: [(&str, &str, &[u64], &str); 5] = [
+pub(crate) const MODELS: [(&str, &str, &[u64], &str); 5] = [
     ("RNN-8-8K", "rnn:layers=8,width=8192", &[256], "70 to 80 %"),
     ("BRNN-4-8K", "brnn:layers=4,width=8192", &[128], "70 to 80 %"),
     ("WResNet-152-10", "wresnet152:widen=10,tflops=9", &[16, 32, 64], "95 %"),

@@ -7,6 +7,8 @@
 //! seconds each search gets; the third, for `figure6`, the only model to look at.
 
 mod figure6;
+#[cfg(feature = "highs")]
+mod lp;
 mod over_time;
 mod table2;
 
@@ -74,6 +76,8 @@ fn main() -> Outcome<()> {
     let seconds = arguments.next().map_or(Ok(30.0), |text| text.parse())?;
     match what.as_str() {
         "figure6" => figure6::run(seconds, arguments.next().as_deref()),
+        #[cfg(feature = "highs")]
+        "lp" => lp::run(seconds, arguments.next().as_deref()),
         "table2" => table2::run(seconds),
         "figure9" => over_time::figure9(seconds),
         "figure10" => over_time::figure10(seconds),
