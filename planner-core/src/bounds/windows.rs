@@ -191,20 +191,21 @@ impl Windows<'_> {
         for table in [&mut compute_ns, &mut down_bytes, &mut up_bytes] {
             table.sum();
         }
-        let link_ns = |bytes: u64, bytes_per_s| {
-            let excess_bytes = bytes.saturating_sub(budget_bytes);
-            transmission_ns(excess_bytes, bytes_per_s).unwrap_or(u64::MAX)
+        // Nothing is downloaded before it is written, and nothing that is absent while an op
+        // runs is uploaded before that ends.
+        let link_ns = |from: usize, bytes: u64, bytes_per_s| {
+            match transmission_ns(bytes.saturating_sub(budget_bytes), bytes_per_s) {
+                Some(0) => 0,
+                ns => ns.unwrap_or(u64::MAX).saturating_add(op_ns[from]),
+            }
         };
         let mut longest_ns = [0u64; SIDE];
         for to in 1..=end {
             for from in 0..to {
-                let down_ns = match link_ns(down_bytes.at(from, to), machine.d2h_bytes_per_s) {
-                    0 => 0,
-                    // Nothing is downloaded before it is written.
-                    ns => ns.saturating_add(op_ns[from]),
-                };
-                let up_ns = link_ns(up_bytes.at(from, to), machine.h2d_bytes_per_s);
-                let window_ns = compute_ns.at(from, to).max(down_ns).max(up_ns);
+                let window_ns = compute_ns
+                    .at(from, to)
+                    .max(link_ns(from, down_bytes.at(from, to), machine.d2h_bytes_per_s))
+                    .max(link_ns(from, up_bytes.at(from, to), machine.h2d_bytes_per_s));
                 longest_ns[to] = longest_ns[to].max(longest_ns[from].saturating_add(window_ns));
             }
         }
