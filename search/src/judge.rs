@@ -3,7 +3,7 @@
 use crate::pool::{Division, Sizes};
 use planner_core::graph::{Op, OpId, TensorId};
 use planner_core::plan::Step;
-use planner_core::planner::swap::Threshold;
+use planner_core::planner::swap::{Classes, Threshold};
 use planner_core::planner::{PlanningError, Request, Strategy};
 use planner_core::scratch::Scratch;
 use planner_core::{Graph, Plan};
@@ -68,7 +68,7 @@ fn named(plan: Result<Plan<'_>, PlanningError>, order: &[u32]) -> Result<OwnedPl
 }
 
 impl Judge {
-    /// What the swap planner makes of an order and a division of memory.
+    /// What the swap planner makes of an order and a division of memory, by its own clock.
     pub(crate) fn swap(
         &mut self,
         request: &Request<'_>,
@@ -76,8 +76,11 @@ impl Judge {
         sizes: &Sizes,
         division: &Division,
         threshold: Threshold,
-    ) -> Cost {
-        self.with_swap(request, order, sizes, division, threshold, cost)
+    ) -> u64 {
+        self.with_swap(request, order, sizes, division, |swaps, request, classes| {
+            swaps.estimate_ns(request, classes, threshold)
+        })
+        .unwrap_or(u64::MAX)
     }
 
     /// The plan itself.
@@ -89,7 +92,9 @@ impl Judge {
         division: &Division,
         threshold: Threshold,
     ) -> Result<OwnedPlan, PlanningError> {
-        self.with_swap(request, order, sizes, division, threshold, |plan| named(plan, order))
+        self.with_swap(request, order, sizes, division, |swaps, request, classes| {
+            named(swaps.plan(request, classes, threshold), order)
+        })
     }
 
     fn with_swap<T>(
@@ -98,16 +103,18 @@ impl Judge {
         order: &[u32],
         sizes: &Sizes,
         division: &Division,
-        threshold: Threshold,
-        then: impl FnOnce(Result<Plan<'_>, PlanningError>) -> T,
-    ) -> T {
+        then: impl FnOnce(
+            &mut swapping::Room,
+            &Request<'_>,
+            Classes<'_>,
+        ) -> Result<T, PlanningError>,
+    ) -> Result<T, PlanningError> {
         let Self { ops, operands, memory, classes, swaps, .. } = self;
-        let Some(graph) = arrange(request.graph, order, ops, operands, memory) else {
-            return then(Err(PlanningError::OutputFull));
-        };
+        let graph = arrange(request.graph, order, ops, operands, memory);
+        let graph = graph.ok_or(PlanningError::OutputFull)?;
         let request = Request { graph: &graph, ..*request };
         sizes.decode(&request, division, classes);
-        then(swaps.plan(&request, classes.classes(), threshold))
+        then(swaps, &request, classes.classes())
     }
 
     /// What another strategy makes of an order.

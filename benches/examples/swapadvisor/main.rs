@@ -7,6 +7,7 @@
 //! seconds each search gets; the third, for `figure6`, the only model to look at.
 
 mod figure6;
+mod lab;
 #[cfg(feature = "highs")]
 mod lp;
 mod over_time;
@@ -78,6 +79,7 @@ fn main() -> Outcome<()> {
         "figure6" => figure6::run(seconds, arguments.next().as_deref()),
         #[cfg(feature = "highs")]
         "lp" => lp::run(seconds, arguments.next().as_deref()),
+        "lab" => lab::run(seconds),
         "table2" => table2::run(seconds),
         "figure9" => over_time::figure9(seconds),
         "figure10" => over_time::figure10(seconds),

@@ -145,7 +145,7 @@ struct Timing<'s, 'o> {
     free_ns: [u64; 3],
 }
 
-/// Writes the list.
+/// Writes the list; also returns how long its iteration took.
 pub(super) fn write(
     request: &Request<'_>,
     classes: &Classes<'_>,
@@ -153,7 +153,7 @@ pub(super) fn write(
     choice: &Choice<'_>,
     (steps, resident): (&mut [Step], &mut [Resident]),
     scratch: &mut Scratch<'_>,
-) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+) -> Result<Result<(Lengths, u64), Stuck>, OutOfScratch> {
     let mut scratch = scratch.reborrow();
     let (graph, pools) = (request.graph, classes.pools.len());
     let tensors = graph.tensors().len();
@@ -185,7 +185,7 @@ pub(super) fn write(
         let is_old = choice.is_at_start(tensor) && uses.is_written(tensor);
         timing.copied[tensor.index()] = u8::from(!is_old);
     }
-    Ok(timing.two_laps().and_then(|()| timing.finish(resident)))
+    Ok(timing.two_laps().and_then(|lap_ns| Ok((timing.finish(resident)?, lap_ns))))
 }
 
 impl<'s> Timing<'s, '_> {
@@ -193,14 +193,21 @@ impl<'s> Timing<'s, '_> {
         self.request.graph
     }
 
-    fn two_laps(&mut self) -> Result<(), Stuck> {
-        for _lap in 0..2 {
-            self.start();
-            for op in self.graph().op_ids() {
-                self.op(op)?;
-            }
-            while self.settle_one()? {}
+    /// Follows two iterations; how much longer than one the two keep any stream.
+    fn two_laps(&mut self) -> Result<u64, Stuck> {
+        self.lap()?;
+        let first_ns = self.free_ns;
+        self.lap()?;
+        let laps = self.free_ns.into_iter().zip(first_ns);
+        Ok(laps.map(|(second_ns, first_ns)| second_ns - first_ns).max().unwrap_or(0))
+    }
+
+    fn lap(&mut self) -> Result<(), Stuck> {
+        self.start();
+        for op in self.graph().op_ids() {
+            self.op(op)?;
         }
+        while self.settle_one()? {}
         Ok(())
     }
 
