@@ -45,20 +45,24 @@ pub struct Settings {
     pub divisions: bool,
 }
 
-impl Default for Settings {
+impl Settings {
     /// As published: 144 individuals, mutations with 10 %.
+    pub const PUBLISHED: Self = Self {
+        population: 144,
+        mutation: 0.1,
+        selection: 1.0,
+        seed: 0,
+        limit: Limit { seconds: None, rounds: None, bound_ns: 0 },
+        threshold: Threshold::RoundTrip,
+        mapping: Mapping::Consecutive,
+        orders: true,
+        divisions: true,
+    };
+}
+
+impl Default for Settings {
     fn default() -> Self {
-        Self {
-            population: 144,
-            mutation: 0.1,
-            selection: 1.0,
-            seed: 0,
-            limit: Limit::default(),
-            threshold: Threshold::default(),
-            mapping: Mapping::default(),
-            orders: true,
-            divisions: true,
-        }
+        Self::PUBLISHED
     }
 }
 

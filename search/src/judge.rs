@@ -151,3 +151,49 @@ impl Judge {
         then(plans.plan(&Request { graph: &graph, ..*request }, strategy))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::order::Dependencies;
+    use crate::pool::Mapping;
+    use conformance::graphs::{graphs, machines};
+    use planner_core::PlanError;
+    use proptest::prelude::*;
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// Whatever the order and the division, there is a plan, unless memory is too small.
+        #[test]
+        fn every_individual_has_a_plan(
+            graph in graphs(),
+            machine in machines(),
+            spare in 0..8192u64,
+            seed in any::<u64>(),
+        ) {
+            let graph = graph.graph();
+            let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
+            let (least, _) = swapping::min_feasible(&request(0), &swapping::Swap::default());
+            let request = request(least + spare);
+            let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+            let order = Dependencies::new(&graph).random(rng);
+            let sizes = Sizes::new(&request, Mapping::Consecutive);
+            let division = sizes.random(&request, rng);
+            let (mut judge, threshold) = (Judge::default(), Threshold::default());
+            let plan = judge.swap_plan(&request, &order, &sizes, &division, threshold);
+            let lap_ns = judge.swap(&request, &order, &sizes, &division, threshold);
+            match plan {
+                Ok(_) => prop_assert!(lap_ns < u64::MAX),
+                Err(error) => prop_assert!(matches!(
+                    error,
+                    PlanningError::Infeasible { .. }
+                        | PlanningError::BudgetAboveDevice { .. }
+                        | PlanningError::Plan(PlanError::HostMemory { .. })
+                ), "{error}"),
+            }
+        }
+    }
+}

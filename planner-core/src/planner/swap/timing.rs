@@ -324,10 +324,17 @@ impl<'s> Timing<'s, '_> {
 
     /// Brings in what is needed first; false where nothing has memory.
     fn upload_one(&mut self) -> Result<bool, Stuck> {
-        // What comes back has left: it did so for an allocation before this one.
-        let Some((_, arrival)) = self.ready.pop() else { return Ok(false) };
+        let Some((key, arrival)) = self.ready.pop() else { return Ok(false) };
         let tensor = TensorId(self.arrivals.tensor[arrival as usize]);
-        let granted_ns = self.granted_ns[arrival as usize];
+        // What comes back makes room before that, but others may have made enough before it.
+        if self.place[tensor.index()] == PRESENT {
+            self.ready.push(key, arrival);
+            return Ok(false);
+        }
+        let mut granted_ns = self.granted_ns[arrival as usize];
+        while self.place[tensor.index()] == LEAVING && self.settle_one()? {
+            granted_ns = granted_ns.max(self.freed_ns[self.classes.of_tensor(tensor)]);
+        }
         let free_ns = self.free_ns[Stream::Upload as usize].max(granted_ns);
         let end_ns = free_ns.saturating_add(self.transfer_ns(Direction::HostToDevice, tensor));
         self.free_ns[Stream::Upload as usize] = end_ns;

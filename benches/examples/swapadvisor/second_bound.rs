@@ -2,7 +2,7 @@
 //! of the ops that was found.
 
 use super::figure6::MODELS;
-use super::{MACHINE, Outcome, bound_ns, machine, ours, share};
+use super::{MACHINE, Result, bound_ns, machine, ours, share};
 use lp_bound::Options;
 use planner_core::graph::Op;
 use planner_core::plan::Step;
@@ -12,7 +12,7 @@ use planner_core::{Graph, Plan};
 use std::time::Instant;
 use workloads::models;
 
-pub(crate) fn run(seconds: f64, only: Option<&str>) -> Outcome<()> {
+pub(crate) fn run(seconds: f64, only: Option<&str>) -> Result<()> {
     let machine = machine(MACHINE)?;
     println!(
         "| model | batch | ours | bound, any order | linear program, order found \
@@ -49,8 +49,8 @@ pub(crate) fn run(seconds: f64, only: Option<&str>) -> Outcome<()> {
 fn in_order_of<T>(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
-    then: impl FnOnce(&Graph<'_>) -> Outcome<T>,
-) -> Outcome<T> {
+    then: impl FnOnce(&Graph<'_>) -> Result<T>,
+) -> Result<T> {
     let (mut ops, mut operands) = (Vec::new(), Vec::new());
     let launched = plan.steps.iter().filter_map(|step| match *step {
         Step::Launch(op) => Some(op),
