@@ -103,11 +103,7 @@ impl Judge {
         order: &[u32],
         sizes: &Sizes,
         division: &Division,
-        then: impl FnOnce(
-            &mut swapping::Room,
-            &Request<'_>,
-            Classes<'_>,
-        ) -> Result<T, PlanningError>,
+        then: impl FnOnce(&mut swapping::Room, &Request<'_>, Classes<'_>) -> Result<T, PlanningError>,
     ) -> Result<T, PlanningError> {
         let Self { ops, operands, memory, classes, swaps, .. } = self;
         let graph = arrange(request.graph, order, ops, operands, memory);

@@ -45,10 +45,8 @@ pub(crate) fn run(plot: Option<&str>) -> Result<()> {
     let work = models::generate(MODEL)?;
     let published = machine("v100-pcie3-244gb")?.machine;
     let small = Machine { device_bytes: 2 << 30, ..published };
-    let panels = [
-        panel(&work, "16 GiB", &published, &[4, 16])?,
-        panel(&work, "2 GiB", &small, &[4, 16])?,
-    ];
+    let panels =
+        [panel(&work, "16 GiB", &published, &[4, 16])?, panel(&work, "2 GiB", &small, &[4, 16])?];
     match plot {
         Some(path) => draw(Path::new(path), 2, (480, 320), &panels),
         None => Ok(()),

@@ -199,7 +199,10 @@ impl Held {
     }
 }
 
-pub(super) fn flags<'a>(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<&'a mut [u8], OutOfScratch> {
+pub(super) fn flags<'a>(
+    graph: &Graph<'_>,
+    scratch: &mut Scratch<'a>,
+) -> Result<&'a mut [u8], OutOfScratch> {
     let flags = scratch.take(graph.tensors().len(), 0u8)?;
     for op in graph.op_ids() {
         for tensor in graph.reads(op) {

@@ -193,11 +193,12 @@ impl Windows<'_> {
         }
         // Nothing is downloaded before it is written, and nothing that is absent while an op
         // runs is uploaded before that ends.
-        let link_ns = |from: usize, bytes: u64, bytes_per_s| {
-            match transmission_ns(bytes.saturating_sub(budget_bytes), bytes_per_s) {
-                Some(0) => 0,
-                ns => ns.unwrap_or(u64::MAX).saturating_add(op_ns[from]),
-            }
+        let link_ns = |from: usize, bytes: u64, bytes_per_s| match transmission_ns(
+            bytes.saturating_sub(budget_bytes),
+            bytes_per_s,
+        ) {
+            Some(0) => 0,
+            ns => ns.unwrap_or(u64::MAX).saturating_add(op_ns[from]),
         };
         let mut longest_ns = [0u64; SIDE];
         for to in 1..=end {
