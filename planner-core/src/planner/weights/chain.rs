@@ -2,6 +2,7 @@
 
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::{Direction, Machine};
+use crate::planner::memory::CHUNKS;
 use crate::planner::memory::Memory;
 use crate::planner::{PlanningError, Request};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
@@ -175,7 +176,7 @@ impl<'c> Chain<'c> {
                 .transfer_ns(Direction::HostToDevice, graph.tensor(tensor).bytes)
                 .unwrap_or(u64::MAX),
         });
-        let pool_objects = memory.pool_objects;
+        let pool_objects = memory.pool_objects(CHUNKS);
         Ok(Some(Self {
             tensors,
             weights,
