@@ -149,6 +149,7 @@ impl Judge {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 mod tests {
     use super::*;
     use crate::order::Dependencies;
@@ -158,11 +159,30 @@ mod tests {
     use proptest::prelude::*;
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
+    use workloads::models;
+
+    /// Unless memory is too small.
+    fn has_a_plan(request: &Request<'_>, rng: &mut ChaCha8Rng) -> Result<(), String> {
+        let order = Dependencies::new(request.graph).random(rng);
+        let sizes = Sizes::new(request, Mapping::Consecutive);
+        let division = sizes.random(request, rng);
+        let (mut judge, threshold) = (Judge::default(), Threshold::default());
+        let lap_ns = judge.swap(request, &order, &sizes, &division, threshold);
+        match judge.swap_plan(request, &order, &sizes, &division, threshold) {
+            Ok(_) if lap_ns == u64::MAX => Err("there is a plan".to_owned()),
+            Ok(_)
+            | Err(
+                PlanningError::Infeasible { .. }
+                | PlanningError::BudgetAboveDevice { .. }
+                | PlanningError::Plan(PlanError::HostMemory { .. }),
+            ) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// Whatever the order and the division, there is a plan, unless memory is too small.
         #[test]
         fn every_individual_has_a_plan(
             graph in graphs(),
@@ -173,23 +193,23 @@ mod tests {
             let graph = graph.graph();
             let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
             let (least, _) = swapping::min_feasible(&request(0), &swapping::Swap::default());
-            let request = request(least + spare);
             let rng = &mut ChaCha8Rng::seed_from_u64(seed);
-            let order = Dependencies::new(&graph).random(rng);
-            let sizes = Sizes::new(&request, Mapping::Consecutive);
-            let division = sizes.random(&request, rng);
-            let (mut judge, threshold) = (Judge::default(), Threshold::default());
-            let plan = judge.swap_plan(&request, &order, &sizes, &division, threshold);
-            let lap_ns = judge.swap(&request, &order, &sizes, &division, threshold);
-            match plan {
-                Ok(_) => prop_assert!(lap_ns < u64::MAX),
-                Err(error) => prop_assert!(matches!(
-                    error,
-                    PlanningError::Infeasible { .. }
-                        | PlanningError::BudgetAboveDevice { .. }
-                        | PlanningError::Plan(PlanError::HostMemory { .. })
-                ), "{error}"),
-            }
+            has_a_plan(&request(least + spare), rng).map_err(TestCaseError::fail)?;
+        }
+    }
+
+    /// In more ops than random graphs have, what leaves may still be there when others have
+    /// made enough room for it to come back.
+    #[test]
+    fn every_individual_of_a_recurrent_network_has_a_plan() {
+        let work = models::generate("brnn:batch=8,layers=2,steps=12,width=128").unwrap();
+        let graph = work.graph().unwrap();
+        let machine = workloads::machines::builtin("v100-pcie3").unwrap().machine;
+        for seed in 0..200 {
+            let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+            let budget_bytes = (4 << 20) + (seed % 8 << 20);
+            let request = Request { graph: &graph, machine: &machine, budget_bytes };
+            has_a_plan(&request, rng).unwrap_or_else(|error| panic!("{seed}: {error}"));
         }
     }
 }
