@@ -6,8 +6,9 @@
 //! The first argument says what, the second how many seconds each search gets:
 //! - `figure6`, and perhaps the only model to look at;
 //! - `bounds`, the same cells beside the linear program (with the feature `highs`);
-//! - `figure7`, `table2`, `figure9`, `figure10`;
-//! - `figure8`, with a file for the plot instead of seconds.
+//! - `figure7`, `table2`, `figure9`;
+//! - `figure8`, with a file for the plot instead of seconds;
+//! - `figure10`, with the individuals that each search judges instead of seconds.
 
 #[path = "../window_paper/chart.rs"]
 mod chart;
@@ -89,7 +90,7 @@ fn main() -> Result<()> {
         "figure8" => serving::run(argument(1)),
         "table2" => table2::run(seconds()?),
         "figure9" => over_time::figure9(seconds()?),
-        "figure10" => over_time::figure10(seconds()?),
+        "figure10" => over_time::figure10(argument(1).map_or(Ok(1500), str::parse)?),
         _ => Err("what to do is table2, bounds, or figure6 to figure10".into()),
     }
 }

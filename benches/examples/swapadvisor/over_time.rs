@@ -51,35 +51,33 @@ pub(crate) fn figure9(seconds: f64) -> Result<()> {
     Ok(())
 }
 
-/// Orders only, divisions only, and both; as many random individuals as the longest search
-/// judged; and a search of the same length with parameters of its own.
-pub(crate) fn figure10(seconds: f64) -> Result<()> {
-    println!(
-        "| model | order only | pool only | both | judged | both, tuned | judged \
-         | random | judged |"
-    );
-    println!("|---|--:|--:|--:|--:|--:|--:|--:|--:|");
+/// Orders only, divisions only, and both; a search with parameters of its own; and random
+/// individuals. Each judges as many, or up to a generation more.
+pub(crate) fn figure10(individuals: u64) -> Result<()> {
+    println!("| model | order only | pool only | both | both, tuned | random |");
+    println!("|---|--:|--:|--:|--:|--:|");
     for (name, spec, batches, _) in MODELS {
         let batch = batches.last().copied().unwrap_or(1);
         let work = models::generate(&format!("{spec},batch={batch}"))?;
         with_request(&work, |request| {
-            let limit = limit(seconds, request)?;
-            let search = |settings| -> Result<(f64, u64)> {
-                let found = published(request, settings)?;
-                Ok((share(request.graph, found.plan.predicted.period_ns), found.evaluations))
+            let search = |settings: Settings| -> Result<String> {
+                // A generation has two children for each survivor.
+                let population = settings.population as u64;
+                let rounds = 1 + individuals.saturating_sub(population).div_ceil(2 * population);
+                let limit = Limit { rounds: Some(rounds), ..Limit::default() };
+                let found = published(request, Settings { limit, ..settings })?;
+                let share = share(request.graph, found.plan.predicted.period_ns);
+                Ok(format!("{share:.1} %"))
             };
-            let settings = Settings { limit, ..Settings::PUBLISHED };
-            let (order, _) = search(Settings { divisions: false, ..settings })?;
-            let (pool, _) = search(Settings { orders: false, ..settings })?;
-            let (both, judged) = search(settings)?;
-            let (tuned, judged_tuned) = search(Settings { limit, ..TUNED })?;
-            let limit = Limit { seconds: None, rounds: Some(1), ..limit };
-            let population = judged.max(judged_tuned) as usize;
-            let (random, _) = search(Settings { population, limit, ..settings })?;
-            println!(
-                "| {name} | {order:.1} % | {pool:.1} % | {both:.1} % | {judged} | {tuned:.1} % \
-                 | {judged_tuned} | {random:.1} % | {population} |"
-            );
+            let settings = Settings::PUBLISHED;
+            let cells = [
+                search(Settings { divisions: false, ..settings })?,
+                search(Settings { orders: false, ..settings })?,
+                search(settings)?,
+                search(TUNED)?,
+                search(Settings { population: individuals as usize, ..settings })?,
+            ];
+            println!("| {name} | {} |", cells.join(" | "));
             Ok(())
         })?;
     }
