@@ -3,6 +3,7 @@
 mod budget;
 mod check;
 mod compare;
+mod conformance;
 mod course;
 mod failure;
 mod figures;
@@ -39,6 +40,7 @@ Examples:
   spillway compare resnet50:batch=512 --plot compare.svg
   spillway model list
   spillway plan --machine list
+  spillway conformance --backend sim
 
 Exit status: 0 done; 1 understood, but it cannot be done (the budget is too small, the
 plan is invalid, results differ); 2 bad usage or a malformed file.";
@@ -60,6 +62,7 @@ enum Command {
     Compare(compare::Arguments),
     Model(model::Arguments),
     Import(import::Arguments),
+    Conformance(conformance::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -85,5 +88,6 @@ fn obey(command: &Command) -> Result<(), Failure> {
         Command::Compare(arguments) => compare::run(arguments),
         Command::Model(arguments) => model::run(arguments),
         Command::Import(arguments) => import::run(arguments),
+        Command::Conformance(arguments) => conformance::run(arguments),
     }
 }
