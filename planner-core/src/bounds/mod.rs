@@ -68,18 +68,22 @@ pub fn period_ns(
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, OutOfScratch> {
     let links = any_order::link_bytes(graph, budget_bytes, scratch)?;
-    let (mut up_bytes, mut down_bytes, mut worst) = links;
+    let (mut up_bytes, mut down_bytes, worst) = links;
+    let windows_ns = |order, through, scratch: &mut Scratch<'_>| {
+        windows::period_ns(graph, machine, budget_bytes, (order, through), scratch)
+    };
+    let mut period_ns = windows_ns(Order::Any, worst, scratch)?;
     if order == Order::Given {
         let (up, down) = given_order::link_bytes(graph, budget_bytes, scratch)?;
         (up_bytes, down_bytes) = (up_bytes.max(up), down_bytes.max(down));
         let size_bytes = |tensor| graph.tensor(tensor).bytes;
         let alive = Alive::touched(graph, size_bytes, &mut scratch.reborrow())?;
         let most = graph.op_ids().zip(alive.bytes(graph)).max_by_key(|&(_, bytes)| bytes);
-        worst = most.map_or(worst, |(op, _)| op);
+        let most = most.map_or(worst, |(op, _)| op);
+        period_ns = period_ns.max(windows_ns(Order::Given, most, scratch)?);
     }
-    let windows_ns = windows::period_ns(graph, machine, budget_bytes, (order, worst), scratch)?;
     let link_ns = |bytes, bytes_per_s| transmission_ns(bytes, bytes_per_s).unwrap_or(u64::MAX);
-    Ok(windows_ns
+    Ok(period_ns
         .max(link_ns(up_bytes, machine.h2d_bytes_per_s))
         .max(link_ns(down_bytes, machine.d2h_bytes_per_s)))
 }
