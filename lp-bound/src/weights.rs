@@ -14,8 +14,7 @@ use workloads::OwnedChain;
 pub struct WeightOptions {
     /// Whether a weight moves whole or not at all; else in any part.
     pub whole: bool,
-    /// The gap at which the integer program counts as solved, relative to the idle time and
-    /// compute together.
+    /// The gap at which the integer program counts as solved, relative to the period.
     pub gap: f64,
     /// After so long, the bound so far will do.
     pub most_s: f64,
@@ -68,6 +67,8 @@ impl<'c> Program<'c> {
     fn new(chain: &'c OwnedChain, whole: bool) -> Self {
         let ops = 2 * chain.layers.len();
         let mut problem = RowProblem::default();
+        // The cost is the period, so that gaps are relative to it.
+        problem.add_column(compute_ns(chain) as f64 / 1e9 / unit_s(chain), 1.0..=1.0);
         let idle = (0..ops).map(|_| problem.add_column(1.0, 0.0..)).collect();
         let share = |problem: &mut RowProblem| problem.add_column(0.0, 0.0..=1.0);
         let weighty = chain.layers.iter().map(|layer| layer.weight_bytes > 0);
@@ -223,10 +224,7 @@ pub fn weights_period_ns(
     let mut model = program.problem.try_optimise(Sense::Minimise).map_err(|_| Unsolved)?;
     model.make_quiet();
     model.try_set_option("time_limit", options.most_s).map_err(|_| Unsolved)?;
-    model
-        .try_set_option("mip_abs_gap", options.gap * compute_ns as f64 / 1e9 / unit_s)
-        .map_err(|_| Unsolved)?;
-    model.try_set_option("mip_rel_gap", 0.0).map_err(|_| Unsolved)?;
+    model.try_set_option("mip_rel_gap", options.gap).map_err(|_| Unsolved)?;
     let solved = model.try_solve().map_err(|_| Unsolved)?;
     let cost = solved.objective_value();
     let bound = if options.whole {
@@ -240,9 +238,9 @@ pub fn weights_period_ns(
     if !bound.is_finite() || solved.status() == highs::HighsModelStatus::Infeasible {
         return Err(Unsolved);
     }
+    let ns = |units: f64| ((units.max(0.0) * unit_s * 1e9) as u64).max(compute_ns);
+    let found_ns = (cost.is_finite() && cost < 1e20).then(|| ns(cost));
     // Less the solver's tolerance.
-    let idle_ns = |idle: f64| (idle.max(0.0) * unit_s * 1e9) as u64;
-    let period_ns = compute_ns + idle_ns(bound - TOLERANCE);
-    let found_ns = (cost.is_finite() && cost < 1e20).then(|| compute_ns + idle_ns(cost));
+    let period_ns = ns(bound - TOLERANCE);
     Ok(WeightBound { period_ns, found_ns })
 }

@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 #![cfg(feature = "highs")]
 
-use conformance::chains::chains;
+use conformance::chains::{chains, chains_in_microseconds};
+use conformance::shortest::shortest_period_units;
 use lp_bound::{WeightOptions, weights_period_ns};
 use planner_core::planner::{Request, Strategy as Planner, Weights};
 use proptest::prelude::*;
@@ -59,5 +60,16 @@ proptest! {
             let period_ns = period_ns(&chain, Planner::Weights(Weights { published }));
             prop_assert!(whole <= period_ns, "{} above {}", whole, period_ns);
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(30))]
+    #[test]
+    fn the_program_never_exceeds_the_shortest_period(chain in chains_in_microseconds()) {
+        prop_assume!(chain.layers.iter().any(|layer| layer.forward_ns + layer.backward_ns > 0));
+        let shortest_ns = 1000 * shortest_period_units(&chain, 1000);
+        let bound_ns = bound_ns(&chain, WHOLE);
+        prop_assert!(bound_ns <= shortest_ns, "{} above {}", bound_ns, shortest_ns);
     }
 }

@@ -33,6 +33,36 @@ pub struct OwnedChain {
 }
 
 impl OwnedChain {
+    /// The chain of theorem 1: it can run without idle time exactly where the numbers fall into
+    /// triples of the same sum (3-partition). Then a byte is a unit of the numbers, and an
+    /// iteration takes two seconds a triple.
+    ///
+    /// None where the numbers are not triples, their sum cannot be shared among them, or a
+    /// share does not divide 10^9: transfers would not take whole nanoseconds.
+    #[must_use]
+    pub fn three_partition(numbers: &[u64]) -> Option<Self> {
+        const SECOND_NS: u64 = 1_000_000_000;
+        let triples = numbers.len() as u64 / 3;
+        let sum = numbers.iter().try_fold(0u64, |sum, &number| sum.checked_add(number))?;
+        let share = sum.checked_div(triples)?;
+        let is_exact = 3 * triples == numbers.len() as u64 && sum == share * triples;
+        if !is_exact || share == 0 || SECOND_NS % share > 0 {
+            return None;
+        }
+        let weight = |weight_bytes| Layer { weight_bytes, ..Layer::default() };
+        let clock = Layer { backward_ns: SECOND_NS, ..Layer::default() };
+        let mut layers: Vec<_> = (0..triples).flat_map(|_| [weight(share), clock]).collect();
+        layers.last_mut()?.forward_ns = triples.checked_mul(SECOND_NS)?;
+        layers.extend(numbers.iter().map(|&number| weight(number)));
+        Some(Self {
+            name: "three-partition".to_owned(),
+            device_bytes: sum.checked_add(share)?,
+            bandwidth_bytes_per_s: share,
+            input_bytes: 0,
+            layers,
+        })
+    }
+
     /// The chain as a graph: `F1`, `F2`, … and back to `B1`.
     ///
     /// `Fi` reads the weight `wi` and `a(i-1)`, and writes `ai`. `Bi` reads those three and
@@ -80,5 +110,32 @@ impl OwnedChain {
             unmap_ns_per_chunk: 0,
         };
         OwnedMachine { name: self.name.clone(), machine }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_make_the_chain_of_theorem_1() {
+        let chain = OwnedChain::three_partition(&[6, 6, 8, 6, 7, 7]).unwrap();
+        assert_eq!((chain.device_bytes, chain.bandwidth_bytes_per_s), (60, 20));
+        let list = |of: fn(&Layer) -> u64| chain.layers.iter().map(of).collect::<Vec<_>>();
+        assert_eq!(list(|layer| layer.weight_bytes), [20, 0, 20, 0, 6, 6, 8, 6, 7, 7]);
+        let seconds = |ns: Vec<u64>| ns.iter().map(|ns| ns / 1_000_000_000).collect::<Vec<_>>();
+        let forward = seconds(list(|layer| layer.forward_ns));
+        assert_eq!(forward, [0, 0, 0, 2, 0, 0, 0, 0, 0, 0]);
+        let backward = seconds(list(|layer| layer.backward_ns));
+        assert_eq!(backward, [0, 1, 0, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(chain.graph().graph().unwrap().compute_ns(), 4_000_000_000);
+    }
+
+    #[test]
+    fn numbers_that_make_no_instance_are_refused() {
+        for numbers in [&[][..], &[1, 2], &[6, 6, 8, 6], &[1, 1, 1, 1, 1, 2], &[1, 1, 1], &[0; 3]] {
+            assert_eq!(OwnedChain::three_partition(numbers), None, "{numbers:?}");
+        }
+        assert_eq!(OwnedChain::three_partition(&[u64::MAX, 1, 1]), None);
     }
 }

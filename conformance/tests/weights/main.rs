@@ -5,7 +5,8 @@ mod naive;
 mod table;
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};
-use conformance::chains::{chains, smallest_bytes};
+use conformance::chains::{chains, chains_in_microseconds, smallest_bytes};
+use conformance::shortest::shortest_period_units;
 use planner_core::planner::{PlanningError, Request, Strategy, Weights};
 use planner_core::{Graph, Kind, Machine, OpId};
 use proptest::prelude::*;
@@ -77,6 +78,42 @@ proptest! {
         let better = plan(&chain, BETTER).unwrap().1.predicted.period_ns;
         prop_assert!(better <= period_ns);
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(30))]
+    /// Periods of other than whole microseconds may be between two of the search.
+    #[test]
+    fn no_plan_of_whole_weights_beats_the_shortest(chain in chains_in_microseconds()) {
+        let shortest = shortest_period_units(&chain, 1000);
+        for strategy in ALL {
+            let (cycle_ns, plan) = plan(&chain, strategy).unwrap();
+            let period = plan.predicted.period_ns.div_ceil(1000);
+            prop_assert!(shortest <= period, "{strategy:?}: {shortest} above {period}");
+            prop_assert!(1000 * shortest <= cycle_ns);
+        }
+    }
+}
+
+/// With memory for both weights and a gradient nothing moves. Else neither weight is there
+/// while the other runs backward: between those ops one goes and one comes, 3 us. The first
+/// comes back, and the second goes, in 3 us while the forward ops run, of which one waits.
+#[test]
+fn the_shortest_period_of_two_layers() {
+    let layer = |times: u64| Layer {
+        forward_ns: 1000 * times,
+        backward_ns: 1000 * times,
+        weight_bytes: 3000,
+        activation_bytes: 0,
+    };
+    let chain = |layers: &[Layer], device_bytes| OwnedChain {
+        bandwidth_bytes_per_s: 1_000_000_000,
+        input_bytes: 0,
+        ..chain(layers, device_bytes)
+    };
+    assert_eq!(shortest_period_units(&chain(&[layer(2); 2], 9000), 1000), 8);
+    assert_eq!(shortest_period_units(&chain(&[layer(2); 2], 8000), 1000), 8 + 3 + 1);
+    assert_eq!(shortest_period_units(&chain(&[layer(3); 2], 8000), 1000), 12 + 3);
 }
 
 #[test]
