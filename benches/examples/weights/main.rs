@@ -3,6 +3,7 @@
 //!
 //!     cargo run --release -p spillway-benches --example weights -- CHAINS docs
 
+mod partition;
 mod plot;
 mod text;
 
@@ -88,7 +89,11 @@ fn main() -> Done<()> {
         studies.push((name, study));
     }
     let sweep = sweep(&load(FIGURE_4[0])?)?;
-    let page = text::page(&rows, &studies, (FIGURE_4[0], &sweep));
+    let mut partitions = Vec::new();
+    for instance in &partition::INSTANCES {
+        partitions.push((instance, partition::idle(instance)?));
+    }
+    let page = text::page(&rows, &studies, (FIGURE_4[0], &sweep), &partitions);
     format::save(Path::new(docs).join("weights.md"), page.as_bytes())?;
     plot::draw(&Path::new(docs).join("weights.svg"), &studies, (FIGURE_4[0], &sweep))
 }

@@ -1,5 +1,6 @@
 //! The page of figures.
 
+use super::partition::Instance;
 use super::{Outcome, Study};
 use std::fmt::Write;
 
@@ -50,6 +51,16 @@ Period over compute from the smallest memory to all, at 12 GB/s.
 |--:|--:|--:|--:|--:|--:|
 ";
 
+const PARTITION: &str = "
+## 3-partition
+
+The chains of theorem 1: without idle time exactly where the numbers fall into triples of the
+same sum, here 20. Idle time in percent of compute; *parts* has the ops in the given order.
+
+| numbers | triples | Greedy | whole | parts |
+|---|---|--:|--:|--:|
+";
+
 fn ms(ns: u64) -> u64 {
     (ns + 500_000) / 1_000_000
 }
@@ -62,6 +73,7 @@ pub(super) fn page(
     rows: &[(&str, Outcome)],
     studies: &[(&str, Vec<Study>)],
     (name, sweep): (&str, &[(u64, Outcome)]),
+    partitions: &[(&Instance, [f64; 3])],
 ) -> String {
     let mut page = HEAD.to_owned();
     let mut line = |text: String| {
@@ -114,5 +126,16 @@ pub(super) fn page(
         );
     }
     let _ = writeln!(page, "\nThe chain is `{name}`.");
+    page += PARTITION;
+    for (instance, idle) in partitions {
+        let numbers: Vec<_> = instance.numbers.iter().map(u64::to_string).collect();
+        let exists = if instance.is_positive { "yes" } else { "no" };
+        let [greedy, whole, parts] = idle.map(|idle| 100.0 * idle);
+        let _ = writeln!(
+            page,
+            "| {} | {exists} | {greedy:.2} | {whole:.2} | {parts:.2} |",
+            numbers.join(" ")
+        );
+    }
     page
 }
