@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn weights_takes_its_parameter() {
         let chosen = Name::Weights.with(&["variant=published".to_owned()]).unwrap();
-        let published = Strategy::Weights(Weights { published: true });
+        let published = Strategy::Weights(Weights { published: true, activations: false });
         assert_eq!(chosen.method.of_core(), Some(published));
         assert!(refused(Name::Weights, &["bytes=1"]).ends_with("it has variant"));
     }

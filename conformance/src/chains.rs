@@ -16,6 +16,7 @@ pub fn chains(layers: usize) -> impl Strategy<Value = OwnedChain> {
             backward_ns,
             weight_bytes,
             activation_bytes,
+            optimizer_bytes: 0,
         },
     );
     let equal = (layer.clone(), 1..=layers).prop_map(|(layer, count)| vec![layer; count]);
@@ -45,6 +46,7 @@ pub fn chains_in_microseconds() -> impl Strategy<Value = OwnedChain> {
             backward_ns,
             weight_bytes,
             activation_bytes,
+            optimizer_bytes: 0,
         },
     );
     let equal = (layer.clone(), 3..=5usize).prop_map(|(layer, count)| vec![layer; count]);
@@ -62,13 +64,13 @@ pub fn chains_in_microseconds() -> impl Strategy<Value = OwnedChain> {
     })
 }
 
-/// The least memory in which every op has its weight, its gradient and all activations.
+/// The least memory in which every op has its states, its gradient and all activations.
 #[must_use]
 pub fn smallest_bytes(chain: &OwnedChain) -> u64 {
     let mut alive = chain.input_bytes;
     let need = chain.layers.iter().map(|layer| {
         alive += layer.activation_bytes;
-        alive + 2 * layer.weight_bytes
+        alive + 2 * layer.weight_bytes + layer.optimizer_bytes
     });
     need.max().unwrap_or(0)
 }

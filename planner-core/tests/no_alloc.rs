@@ -128,7 +128,7 @@ fn weight_offloading_allocates_nothing() {
         operands: &mut [],
     };
     let request = Request { graph: &graph, machine: &machine, budget_bytes: 300_000 };
-    let strategy = Strategy::Weights(Weights { published: false });
+    let strategy = Strategy::Weights(Weights { published: false, activations: false });
     let plan = planner::plan(&request, strategy, output, &mut scratch).unwrap();
     let after = ALLOCATIONS.with(Cell::get);
 

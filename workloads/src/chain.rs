@@ -15,6 +15,9 @@ pub struct Layer {
     pub weight_bytes: u64,
     /// What the layer hands on; 0 where that is nothing.
     pub activation_bytes: u64,
+    /// What the optimizer keeps of the weight, such as momentum, which is read and updated
+    /// backward; 0 where there is none.
+    pub optimizer_bytes: u64,
 }
 
 /// Layers that run forward in their order, then backward, on a machine of their own.
@@ -67,7 +70,7 @@ impl OwnedChain {
     ///
     /// `Fi` reads the weight `wi` and `a(i-1)`, and writes `ai`. `Bi` reads those three and
     /// writes `wi` and `a(i-1)`, whose place the gradient takes; its workspace is the weight's
-    /// gradient. What has no bytes has no tensor.
+    /// gradient. It also updates `si`, what the optimizer keeps. What has no bytes has no tensor.
     #[must_use]
     pub fn graph(&self) -> OwnedGraph {
         let mut graph = OwnedGraph::new(self.name.as_str());
@@ -78,17 +81,18 @@ impl OwnedChain {
             .map(|(number, layer)| {
                 let weight = add(format!("w{number}"), layer.weight_bytes, Kind::State);
                 let after = add(format!("a{number}"), layer.activation_bytes, Kind::Temporary);
-                (number, layer, [weight, std::mem::replace(&mut before, after), after])
+                let state = add(format!("s{number}"), layer.optimizer_bytes, Kind::State);
+                (number, layer, [state, weight, std::mem::replace(&mut before, after), after])
             })
             .collect();
         let present =
             |tensors: &[Option<TensorId>]| tensors.iter().flatten().copied().collect::<Vec<_>>();
         for (number, layer, operands) in &layers {
-            let (reads, writes) = (present(&operands[..2]), present(&operands[2..]));
+            let (reads, writes) = (present(&operands[1..3]), present(&operands[3..]));
             graph.push_op(format!("F{number}"), layer.forward_ns, 0, &reads, &writes);
         }
         for (number, layer, operands) in layers.iter().rev() {
-            let (reads, writes) = (present(operands), present(&operands[..2]));
+            let (reads, writes) = (present(operands), present(&operands[..3]));
             let time_ns = layer.backward_ns;
             graph.push_op(format!("B{number}"), time_ns, layer.weight_bytes, &reads, &writes);
         }

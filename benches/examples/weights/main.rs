@@ -40,8 +40,8 @@ const HALF_GIGABYTES: [u64; 6] = [1, 2, 4, 8, 16, 24];
 /// Of the memory between the smallest and all.
 const MEMORY_STEPS: u64 = 24;
 
-const PUBLISHED: Strategy = Strategy::Weights(Weights { published: true });
-const WHOLE: Strategy = Strategy::Weights(Weights { published: false });
+const PUBLISHED: Strategy = Strategy::Weights(Weights { published: true, activations: false });
+const WHOLE: Strategy = Strategy::Weights(Weights { published: false, activations: false });
 
 /// What is known of a chain; all in nanoseconds.
 struct Outcome {

@@ -117,6 +117,8 @@ pub struct Weights {
     /// Exactly as published; else the best of several selections is kept, with and without
     /// the barrier between iterations.
     pub published: bool,
+    /// Whether activations may leave as well; never as published.
+    pub activations: bool,
 }
 
 /// Parameters of [`Strategy::Lms`]; of each that is not given, several are tried in the
