@@ -3,7 +3,8 @@
 //!
 //! The memory of an op counts what is resident of the *other* layers' weights (read literally,
 //! equation 4 counts its own twice and is no bound), and what is resident of a weight is
-//! between none and all of it. Nothing moves but weights; activations stay.
+//! between none and all of it. Activations stay. What the optimizer keeps is there for the op that
+//! updates it, and moves at no cost.
 
 use core::fmt;
 use highs::{Col, RowProblem, Sense};
@@ -142,8 +143,12 @@ impl<'c> Program<'c> {
             let own = self.layer(op);
             let activations = self.chain.layers[..=own].iter().map(|layer| layer.activation_bytes);
             let alive = self.chain.input_bytes + activations.sum::<u64>();
-            let copies = if op < self.chain.layers.len() { 2 } else { 1 };
-            let taken = alive + copies * self.chain.layers[own].weight_bytes;
+            let layer = &self.chain.layers[own];
+            let beside = match op < self.chain.layers.len() {
+                true => layer.weight_bytes + layer.optimizer_bytes,
+                false => 0,
+            };
+            let taken = alive + layer.weight_bytes + beside;
             let others = self.moves.iter().enumerate().filter(|(layer, _)| *layer != own);
             let terms: Vec<_> = others
                 .filter_map(|(layer, moves)| {

@@ -48,6 +48,14 @@ fn what_has_to_move_takes_its_time() {
     assert!(weights_period_ns(&chain(19_000_000, 1_000_000_000), WHOLE).is_err());
 }
 
+/// The program may cut transfers, and so needs no triples of the same sum; no schedule of whole
+/// weights is without idle time here.
+#[test]
+fn the_program_may_cut_what_the_theorem_does_not() {
+    let chain = OwnedChain::three_partition(&[6, 6, 6, 6, 7, 9]).unwrap();
+    assert_eq!(bound_ns(&chain, WHOLE), 4_000_000_000);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]

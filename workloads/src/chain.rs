@@ -49,7 +49,7 @@ impl OwnedChain {
         let sum = numbers.iter().try_fold(0u64, |sum, &number| sum.checked_add(number))?;
         let share = sum.checked_div(triples)?;
         let is_exact = 3 * triples == numbers.len() as u64 && sum == share * triples;
-        if !is_exact || share == 0 || SECOND_NS % share > 0 {
+        if !is_exact || share == 0 || !SECOND_NS.is_multiple_of(share) {
             return None;
         }
         let weight = |weight_bytes| Layer { weight_bytes, ..Layer::default() };

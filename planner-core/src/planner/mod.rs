@@ -121,6 +121,20 @@ pub struct Weights {
     pub activations: bool,
 }
 
+impl Weights {
+    /// Whether activations may leave.
+    #[must_use]
+    pub const fn moves_activations(self) -> bool {
+        self.activations && !self.published
+    }
+}
+
+impl Strategy {
+    const fn is_for_chains(self) -> bool {
+        matches!(self, Self::Weights(_) | Self::WeightsUndiscounted | Self::LayerToLayer)
+    }
+}
+
 /// Parameters of [`Strategy::Lms`]; of each that is not given, several are tried in the
 /// timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -302,7 +316,7 @@ pub fn least_memory(
     scratch: &mut Scratch<'_>,
 ) -> Result<LeastMemory, PlanningError> {
     let need = Need::of(strategy);
-    if need == Need::Layer {
+    if strategy.is_for_chains() {
         weights::check(request.graph, scratch)?;
     }
     memory::smallest(request, need, arena, &mut scratch.reborrow())
@@ -337,6 +351,7 @@ impl Need {
     const fn of(strategy: Strategy) -> Self {
         match strategy {
             Strategy::InCore => Self::Everything,
+            Strategy::Weights(weights) if weights.moves_activations() => Self::LargestOp,
             Strategy::Weights(_) | Strategy::WeightsUndiscounted | Strategy::LayerToLayer => {
                 Self::Layer
             }
@@ -346,7 +361,7 @@ impl Need {
 }
 
 /// The length of a cycle as the published algorithm of a chain strategy schedules it, with a
-/// barrier at its end; none for other strategies.
+/// barrier at its end; none for other strategies, and where activations move.
 ///
 /// # Errors
 /// Those of [`plan`], but for room in its output; `arena` has an entry for each tensor.
@@ -357,7 +372,7 @@ pub fn cycle_ns(
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<u64>, PlanningError> {
     let way = match strategy {
-        Strategy::Weights(_) => Way::published(true),
+        Strategy::Weights(weights) if !weights.moves_activations() => Way::published(true),
         Strategy::WeightsUndiscounted => Way::published(false),
         Strategy::LayerToLayer => Way::LayerToLayer,
         _ => return Ok(None),
@@ -383,7 +398,7 @@ pub fn plan<'o>(
         return Err(PlanningError::BudgetAboveDevice { budget_bytes, device_bytes });
     }
     let mut scratch = scratch.reborrow();
-    if Need::of(strategy) == Need::Layer {
+    if strategy.is_for_chains() {
         weights::check(request.graph, &mut scratch)?;
     }
     let mut output = output;

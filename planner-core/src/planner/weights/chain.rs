@@ -106,7 +106,7 @@ pub(super) enum Item {
     Weight,
     /// What the optimizer keeps.
     Optimizer,
-    /// What the layer before hands on; of the first layer nothing.
+    /// What the layer before hands on; of the first layer the input.
     Handed,
 }
 
@@ -176,9 +176,7 @@ impl<'c> Chain<'c> {
                 sum = size(layer.before);
                 input = layer.before;
             }
-            // The input comes and goes by rules of its own.
-            let before = layer.before.filter(|_| at > 0);
-            let items = [layer.weight, layer.optimizer, before];
+            let items = [layer.weight, layer.optimizer, layer.before];
             objects[at] = items.map(size);
             bytes[at] = items.map(|item| item.map_or(0, |tensor| graph.tensor(tensor).bytes));
             for (tensors, item) in tensors.iter_mut().zip(items) {

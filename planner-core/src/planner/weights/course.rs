@@ -245,7 +245,6 @@ impl<'c> Course<'c> {
             ready_ns = ready_ns.max(self.prefetch_input()?);
         }
         self.launch(layer, ready_ns, chain.handed[layer], 0)?;
-        let across = self.selection.moved(layer, Span::Across);
         if self.timing == (Timing::Barrier { discount: false })
             && self.selection.leaves(layer, Span::Around)
         {
@@ -255,12 +254,11 @@ impl<'c> Course<'c> {
             Timing::Barrier { .. } => self.compute_ns.max(self.download_ns),
             Timing::Cyclic { .. } => self.compute_ns,
         };
-        let mut left = self.on_host[layer][Item::Weight as usize].min(across);
-        while left > 0 {
-            let objects = left.min(self.selection.part);
-            self.evict(layer, Span::Across, objects, done_ns)?;
-            left -= objects;
+        if layer == 0 {
+            self.on_host[layer][Item::Handed as usize] = chain.size(layer, Item::Handed);
         }
+        self.leave(layer, Span::Saved, self.compute_ns)?;
+        self.leave(layer, Span::Across, done_ns)?;
         // What the layer was handed is as old as the op before.
         self.updated_ns[layer] = [self.compute_ns, self.compute_ns, handed_ns];
         self.send(layer, Span::Saved)?;

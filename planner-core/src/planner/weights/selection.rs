@@ -177,8 +177,9 @@ impl<'s> Selection<'s> {
             let moved = self.moved(layer, span);
             let objects = self.part.min(chain.size(layer, span.item()) - moved);
             let other = span.other().map_or(0, |other| self.moved(layer, other));
-            // What leaves in the other span has its copy to the host already.
+            // What leaves in the other span has its copy to the host already, as has the input.
             let (objects, transfers) = match other.saturating_sub(moved) {
+                0 if span == Span::Saved && layer == 0 => (objects, 1),
                 0 => (objects, 2),
                 copied => (objects.min(copied), 1),
             };

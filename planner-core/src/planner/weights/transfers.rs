@@ -94,6 +94,18 @@ impl Course<'_> {
         }
     }
 
+    /// Lets leave what the host has already of what is to leave in a span.
+    pub(super) fn leave(&mut self, layer: usize, span: Span, at_ns: u64) -> Option<()> {
+        let on_host = self.on_host[layer][span.item() as usize];
+        let mut left = on_host.min(self.selection.moved(layer, span));
+        while left > 0 {
+            let objects = left.min(self.selection.part);
+            self.evict(layer, span, objects, at_ns)?;
+            left -= objects;
+        }
+        Some(())
+    }
+
     /// Copies to the host what is to leave in a span and is not there, and lets it leave.
     pub(super) fn send(&mut self, layer: usize, span: Span) -> Option<()> {
         while self.on_host[layer][span.item() as usize] < self.selection.moved(layer, span) {
@@ -118,13 +130,7 @@ impl Course<'_> {
         objects
     }
 
-    pub(super) fn evict(
-        &mut self,
-        layer: usize,
-        span: Span,
-        objects: u64,
-        at_ns: u64,
-    ) -> Option<()> {
+    fn evict(&mut self, layer: usize, span: Span, objects: u64, at_ns: u64) -> Option<()> {
         self.gone_ns[layer][span.item() as usize] = at_ns;
         self.notes.add(Event::Evict(span), layer, at_ns);
         let noted = if self.started_ns == at_ns {
