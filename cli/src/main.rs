@@ -4,6 +4,7 @@ mod budget;
 mod check;
 mod compare;
 mod course;
+mod export;
 mod failure;
 mod figures;
 mod graph_file;
@@ -60,6 +61,7 @@ enum Command {
     Compare(compare::Arguments),
     Model(model::Arguments),
     Import(import::Arguments),
+    Export(export::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -85,5 +87,6 @@ fn obey(command: &Command) -> Result<(), Failure> {
         Command::Compare(arguments) => compare::run(arguments),
         Command::Model(arguments) => model::run(arguments),
         Command::Import(arguments) => import::run(arguments),
+        Command::Export(arguments) => export::run(arguments),
     }
 }
