@@ -48,7 +48,7 @@ impl Way {
     /// As published, and without a barrier for several reserves, ties and profits; also with
     /// activations, if they may move.
     pub(super) fn whole(activations: bool) -> impl Iterator<Item = Self> {
-        const RESERVES: [Reserve; 7] = [
+        const RESERVES: [Reserve; 10] = [
             Reserve::Sixteenths(0),
             Reserve::OwnWeight,
             Reserve::Sixteenths(8),
@@ -56,6 +56,9 @@ impl Way {
             Reserve::Sixteenths(24),
             Reserve::Sixteenths(32),
             Reserve::Sixteenths(48),
+            Reserve::Turn(8),
+            Reserve::Turn(16),
+            Reserve::Turn(32),
         ];
         let all = activations.then(|| Self::cyclic(&RESERVES, true, 1)).into_iter().flatten();
         Self::cyclic(&RESERVES, false, 1).chain([Self::published(true)]).chain(all)
@@ -63,7 +66,9 @@ impl Way {
 
     /// The same without a barrier and in parts, with activations and without.
     pub(super) fn in_parts() -> impl Iterator<Item = Self> {
-        const RESERVES: [Reserve; 8] = [
+        const RESERVES: [Reserve; 10] = [
+            Reserve::Turn(2),
+            Reserve::Turn(5),
             Reserve::Sixteenths(2),
             Reserve::Sixteenths(0),
             Reserve::Sixteenths(1),

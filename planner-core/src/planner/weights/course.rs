@@ -222,7 +222,7 @@ impl<'c> Course<'c> {
         self.updated_ns[layer] = [self.compute_ns; Item::COUNT];
         self.on_host[layer] = [0; Item::COUNT];
         let around = self.selection.moved(layer, Span::Around);
-        if around > 0 {
+        if around > 0 || self.is_cyclic() {
             self.copy_ahead();
         }
         self.send(layer, Span::Around)?;

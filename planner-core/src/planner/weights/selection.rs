@@ -44,6 +44,9 @@ pub(in crate::planner) enum Reserve {
     OwnWeight,
     /// So many sixteenths of the largest weight.
     Sixteenths(u8),
+    /// The same, but only while the upper half of the layers runs backward: there memory is
+    /// short, and prefetches come no sooner than what was updated leaves.
+    Turn(u8),
 }
 
 /// Which of equally profitable choices is taken.
@@ -231,7 +234,10 @@ impl Excess<'_> {
             let layer = chain.layer(op);
             let reserve = match reserve {
                 Reserve::OwnWeight => chain.size(layer, Item::Weight),
-                Reserve::Sixteenths(count) => (largest / 16).saturating_mul(u64::from(count)),
+                Reserve::Turn(_) if op < chain.layers() || layer < chain.layers() / 2 => 0,
+                Reserve::Sixteenths(count) | Reserve::Turn(count) => {
+                    (largest / 16).saturating_mul(u64::from(count))
+                }
             };
             *excess = all
                 .saturating_add(chain.alive[layer])
