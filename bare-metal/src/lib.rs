@@ -21,7 +21,7 @@ const LIMITS: Limits = Limits {
     tensors: TENSORS,
     steps: STEPS,
     pieces: TENSORS + 2 * (STEPS + TENSORS),
-    pools: 1,
+    pools: 2,
     iterations: 1,
     objects: 0,
 };
@@ -138,7 +138,7 @@ pub fn digest(memory: &mut [u64; WORDS]) -> Result<u64, Failure> {
     let part = Part::whole(TensorId(0));
     let mut resident = [Resident { part, host_copy: false }; 2 * TENSORS];
     let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; TENSORS];
-    let mut pools = [Pool { object_bytes: 1, count: 0 }];
+    let (mut pools, mut tensor_pool) = ([Pool { object_bytes: 1, count: 0 }; 2], [0; TENSORS]);
     let (mut ops, mut operands) = (network.ops, network.operands);
     let output = Output {
         steps: &mut steps,
@@ -146,6 +146,7 @@ pub fn digest(memory: &mut [u64; WORDS]) -> Result<u64, Failure> {
         resident: &mut resident,
         arena: &mut arena,
         pools: &mut pools,
+        tensor_pool: &mut tensor_pool,
         ops: &mut ops,
         operands: &mut operands,
     };

@@ -84,52 +84,88 @@ fn layers(count: u32) -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
     (tensors.concat(), ops, operands)
 }
 
-#[test]
-fn weight_offloading_allocates_nothing() {
-    let (tensors, ops, operands) = layers(40);
-    let steps = 1000;
-    let limits = Limits {
+const MACHINE: Machine = Machine {
+    device_bytes: 300_000,
+    host_bytes: 1 << 30,
+    chunk_bytes: 4096,
+    h2d_bytes_per_s: 10_000_000_000,
+    d2h_bytes_per_s: 10_000_000_000,
+    transfer_latency_ns: 10,
+    map_ns_per_chunk: 0,
+    unmap_ns_per_chunk: 0,
+};
+
+const LAUNCH: Step = Step::Launch(OpId(0));
+const NOTHING: Resident = Resident { part: Part::whole(TensorId(0)), host_copy: false };
+const NOWHERE: ArenaPlacement = ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 };
+
+/// What a plan is written into.
+struct Paper {
+    steps: Vec<Step>,
+    schedule: Vec<Scheduled>,
+    resident: Vec<Resident>,
+    arena: Vec<ArenaPlacement>,
+    pools: [Pool; 2],
+    tensor_pool: Vec<u32>,
+    ops: Vec<Op>,
+    operands: Vec<TensorId>,
+}
+
+impl Paper {
+    fn new(limits: &Limits, ops: &[Op], operands: &[TensorId]) -> Self {
+        Self {
+            steps: vec![LAUNCH; limits.steps],
+            schedule: vec![Scheduled::EMPTY; limits.steps],
+            resident: vec![NOTHING; 2 * limits.tensors],
+            arena: vec![NOWHERE; limits.tensors],
+            pools: [Pool { object_bytes: 1, count: 0 }; 2],
+            tensor_pool: vec![0; limits.tensors],
+            ops: ops.to_vec(),
+            operands: operands.to_vec(),
+        }
+    }
+
+    fn output(&mut self) -> Output<'_> {
+        Output {
+            steps: &mut self.steps,
+            schedule: &mut self.schedule,
+            resident: &mut self.resident,
+            arena: &mut self.arena,
+            pools: &mut self.pools,
+            tensor_pool: &mut self.tensor_pool,
+            ops: &mut self.ops,
+            operands: &mut self.operands,
+        }
+    }
+}
+
+fn limits((tensors, ops, operands): (&[Tensor], &[Op], &[TensorId]), steps: usize) -> Limits {
+    Limits {
         ops: ops.len(),
         operands: operands.len(),
         tensors: tensors.len(),
         steps,
-        pieces: tensors.len() + 2 * steps,
-        pools: 1,
-        ..Limits::default()
-    };
+        pieces: tensors.len() + 2 * (steps + tensors.len()),
+        pools: 2,
+        iterations: ITERATIONS,
+        objects: 20_000,
+    }
+}
+
+#[test]
+fn weight_offloading_allocates_nothing() {
+    let (tensors, ops, operands) = layers(40);
+    let limits = limits((&tensors, &ops, &operands), 1000);
     let mut memory = vec![0; planner::scratch_words(&limits)];
-    let mut list = vec![Step::Launch(OpId(0)); steps];
-    let mut schedule = vec![Scheduled::EMPTY; steps];
-    let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
-    let mut resident = vec![nothing; 2 * tensors.len()];
-    let mut arena = vec![ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; tensors.len()];
-    let mut pools = [Pool { object_bytes: 1, count: 0 }];
-    let machine = Machine {
-        device_bytes: 300_000,
-        host_bytes: 1 << 30,
-        chunk_bytes: 1,
-        h2d_bytes_per_s: 10_000_000_000,
-        d2h_bytes_per_s: 10_000_000_000,
-        transfer_latency_ns: 10,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    };
+    let mut paper = Paper::new(&limits, &ops, &operands);
+    let machine = Machine { chunk_bytes: 1, ..MACHINE };
 
     let before = ALLOCATIONS.with(Cell::get);
     let mut scratch = Scratch::new(&mut memory);
     let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
-    let output = Output {
-        steps: &mut list,
-        schedule: &mut schedule,
-        resident: &mut resident,
-        arena: &mut arena,
-        pools: &mut pools,
-        ops: &mut [],
-        operands: &mut [],
-    };
     let request = Request { graph: &graph, machine: &machine, budget_bytes: 300_000 };
     let strategy = Strategy::Weights(Weights { published: false, activations: false });
-    let plan = planner::plan(&request, strategy, output, &mut scratch).unwrap();
+    let plan = planner::plan(&request, strategy, paper.output(), &mut scratch).unwrap();
     let after = ALLOCATIONS.with(Cell::get);
 
     assert!(plan.predicted.h2d_bytes > 0, "the plan should move something");
@@ -139,18 +175,7 @@ fn weight_offloading_allocates_nothing() {
 #[test]
 fn nothing_is_allocated() {
     let (tensors, ops, operands) = chain(200);
-    let steps = 4000;
-    let pieces = tensors.len() + 2 * (steps + tensors.len());
-    let limits = Limits {
-        ops: ops.len(),
-        operands: operands.len(),
-        tensors: tensors.len(),
-        steps,
-        pieces,
-        pools: 1,
-        iterations: ITERATIONS,
-        objects: 20_000,
-    };
+    let limits = limits((&tensors, &ops, &operands), 4000);
     let words = [
         planner::scratch_words(&limits),
         lower::scratch_words(&limits),
@@ -160,51 +185,24 @@ fn nothing_is_allocated() {
         placement::scratch_words(&limits),
     ];
     let mut memory = vec![0; words.into_iter().max().unwrap()];
-    let launch = Step::Launch(OpId(0));
-    let empty = Scheduled::EMPTY;
-    let mut list = vec![launch; steps];
-    let mut schedule = vec![empty; steps];
-    let mut lowered = vec![empty; ITERATIONS * steps];
-    let (mut objects, mut ends) = (vec![0; limits.objects], vec![0; 4 * steps]);
-    let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
-    let mut resident = vec![nothing; 2 * tensors.len()];
-    let mut arena = vec![ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; tensors.len()];
-    let mut pools = [Pool { object_bytes: 1, count: 0 }];
-    let (mut other_ops, mut other_operands) = (ops.clone(), operands.clone());
-    let machine = Machine {
-        device_bytes: 200_000,
-        host_bytes: 1 << 30,
-        chunk_bytes: 4096,
-        h2d_bytes_per_s: 10_000_000_000,
-        d2h_bytes_per_s: 10_000_000_000,
-        transfer_latency_ns: 10,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    };
+    let mut paper = Paper::new(&limits, &ops, &operands);
+    let mut lowered = vec![Scheduled::EMPTY; ITERATIONS * limits.steps];
+    let (mut objects, mut ends) = (vec![0; limits.objects], vec![0; 4 * limits.steps]);
 
     let before = ALLOCATIONS.with(Cell::get);
     let mut scratch = Scratch::new(&mut memory);
     let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
-    let output = Output {
-        steps: &mut list,
-        schedule: &mut schedule,
-        resident: &mut resident,
-        arena: &mut arena,
-        pools: &mut pools,
-        ops: &mut other_ops,
-        operands: &mut other_operands,
-    };
-    let request = Request { graph: &graph, machine: &machine, budget_bytes: 200_000 };
-    let plan =
-        planner::plan(&request, Strategy::Auto(Auto::default()), output, &mut scratch).unwrap();
+    let request = Request { graph: &graph, machine: &MACHINE, budget_bytes: 200_000 };
+    let strategy = Strategy::Auto(Auto::default());
+    let plan = planner::plan(&request, strategy, paper.output(), &mut scratch).unwrap();
     let over = Over { iterations: ITERATIONS as u32, settled: true };
     let room = Room { objects: &mut objects, ends: &mut ends, schedule: &mut lowered };
-    let plan = placement::place(&graph, &machine, &plan, over, room, &mut scratch).unwrap();
-    let mut lowered = [empty; 4096];
-    let schedule = lower(&graph, &machine, &plan, &mut lowered, &mut scratch).unwrap();
-    timeline::check(&graph, &machine, &plan, &schedule, &mut scratch).unwrap();
-    verify(&graph, &machine, &plan, &schedule, &mut scratch).unwrap();
-    bounds::period_ns(&graph, &machine, 200_000, Order::Given, &mut scratch).unwrap();
+    let plan = placement::place(&graph, &MACHINE, &plan, over, room, &mut scratch).unwrap();
+    let mut lowered = [Scheduled::EMPTY; 4096];
+    let schedule = lower(&graph, &MACHINE, &plan, &mut lowered, &mut scratch).unwrap();
+    timeline::check(&graph, &MACHINE, &plan, &schedule, &mut scratch).unwrap();
+    verify(&graph, &MACHINE, &plan, &schedule, &mut scratch).unwrap();
+    bounds::period_ns(&graph, &MACHINE, 200_000, Order::Given, &mut scratch).unwrap();
     let after = ALLOCATIONS.with(Cell::get);
 
     assert!(plan.predicted.h2d_bytes > 0, "the plan should move something");

@@ -58,7 +58,7 @@ fn graph_limits(graph: &Graph<'_>) -> Limits {
         tensors: graph.tensors().len(),
         steps: 0,
         pieces: graph.tensors().len(),
-        pools: 1,
+        pools: 2,
         ..Limits::default()
     }
 }
@@ -86,6 +86,7 @@ pub struct Room {
     resident: Vec<Resident>,
     arena: Vec<ArenaPlacement>,
     pools: Vec<Pool>,
+    tensor_pool: Vec<u32>,
     ops: Vec<Op>,
     operands: Vec<TensorId>,
     memory: Vec<u64>,
@@ -114,6 +115,7 @@ impl Room {
                 resident: &mut self.resident,
                 arena: &mut self.arena,
                 pools: &mut self.pools,
+                tensor_pool: &mut self.tensor_pool,
                 ops: &mut self.ops,
                 operands: &mut self.operands,
             };
@@ -123,8 +125,8 @@ impl Room {
                 }
                 Err(error) => return Err(error),
                 Ok(plan) => {
-                    let lengths =
-                        (plan.steps.len(), plan.resident_at_start.len(), plan.arena.len());
+                    let lists = (plan.steps.len(), plan.resident_at_start.len(), plan.arena.len());
+                    let pools = (plan.pools.len(), plan.tensor_pool.len());
                     let bare = Plan {
                         arena: &[],
                         pools: &[],
@@ -135,14 +137,15 @@ impl Room {
                         placements: None,
                         ..plan
                     };
-                    break (bare, lengths);
+                    break (bare, (lists, pools));
                 }
             }
         };
-        let (steps, resident, arena) = lengths;
+        let ((steps, resident, arena), (pools, named)) = lengths;
         Ok(Plan {
             arena: &self.arena[..arena],
-            pools: &self.pools,
+            pools: &self.pools[..pools],
+            tensor_pool: &self.tensor_pool[..named],
             resident_at_start: &self.resident[..resident],
             steps: &self.steps[..steps],
             ..bare
@@ -160,6 +163,7 @@ impl Room {
         at_least(&mut self.resident, 2 * limits.tensors, RESIDENT);
         at_least(&mut self.arena, limits.tensors, PLACEMENT);
         at_least(&mut self.pools, limits.pools, Pool { object_bytes: 1, count: 0 });
+        at_least(&mut self.tensor_pool, limits.tensors, 0);
         at_least(&mut self.ops, limits.ops, OP);
         at_least(&mut self.operands, limits.operands, TensorId(0));
         at_least(&mut self.memory, planner::scratch_words(limits), 0);

@@ -2,7 +2,7 @@
 //! which host copies are valid, what is still needed, and how much memory is free.
 
 use super::Request;
-use super::memory::Memory;
+use super::memory::{CHUNKS, Memory, POOLS};
 use super::uses::{Use, Uses};
 use crate::graph::{Kind, OpId, TensorId};
 use crate::plan::{Part, Resident, Step};
@@ -30,7 +30,7 @@ pub(super) struct Builder<'b> {
     copied_at_start: &'b mut [u64],
     /// The next [`Use`] of each tensor.
     upcoming: &'b mut [u32],
-    free_objects: u64,
+    free_objects: [u64; POOLS],
 }
 
 /// How long the lists of a finished plan are.
@@ -75,7 +75,7 @@ impl<'b> Builder<'b> {
             held_at_start: scratch.take(tensors, 0)?,
             copied_at_start: scratch.take(tensors, 0)?,
             upcoming: scratch.take(tensors, Use::NONE.0)?,
-            free_objects: memory.pool_objects,
+            free_objects: [0, 1].map(|pool| memory.pool_objects(pool)),
         };
         for tensor in request.graph.tensor_ids() {
             builder.copied[tensor.index()] = memory.objects(tensor);
@@ -151,14 +151,22 @@ impl<'b> Builder<'b> {
         self.uses.first(tensor).reads()
     }
 
-    pub(super) fn free_objects(&self) -> u64 {
-        self.free_objects
+    /// The pool of a tensor.
+    pub(super) fn pool(&self, tensor: TensorId) -> usize {
+        self.memory.pool(self.request, tensor)
     }
 
-    /// Objects that a launch would still have to allocate, its workspace included.
-    pub(super) fn launch_objects(&self, op: OpId) -> u64 {
-        let workspace = self.memory.workspace(self.request, op);
-        self.request.graph.writes(op).iter().fold(workspace, |sum, &tensor| {
+    /// Objects of a pool that hold nothing.
+    pub(super) fn free_objects(&self, pool: usize) -> u64 {
+        self.free_objects[pool]
+    }
+
+    /// Objects of a pool that a launch would still have to allocate, its workspace included.
+    pub(super) fn launch_objects(&self, op: OpId, pool: usize) -> u64 {
+        let workspace = if pool == CHUNKS { self.memory.workspace(self.request, op) } else { 0 };
+        let written = self.request.graph.writes(op).iter();
+        let written = written.filter(|&&tensor| self.pool(tensor) == pool);
+        written.fold(workspace, |sum, &tensor| {
             sum.saturating_add(self.memory.objects(tensor) - self.held(tensor))
         })
     }
@@ -181,7 +189,8 @@ impl<'b> Builder<'b> {
     /// Allocates up to the object `to`.
     fn take(&mut self, tensor: TensorId, to: u64) -> Result<(), Stuck> {
         let objects = to - self.held(tensor);
-        self.free_objects = self.free_objects.checked_sub(objects).ok_or(Stuck::NoRoom)?;
+        let free_objects = &mut self.free_objects[self.memory.pool(self.request, tensor)];
+        *free_objects = free_objects.checked_sub(objects).ok_or(Stuck::NoRoom)?;
         self.held[tensor.index()] = to;
         Ok(())
     }
@@ -236,7 +245,7 @@ impl<'b> Builder<'b> {
         if self.is_needed(tensor) {
             self.offload_from(tensor, from)?;
         }
-        self.free_objects += to - from;
+        self.free_objects[self.pool(tensor)] += to - from;
         self.held[tensor.index()] = from;
         self.push(Step::Evict(self.part(tensor, from, to)))
     }
@@ -244,7 +253,8 @@ impl<'b> Builder<'b> {
     /// Runs an op, and gives back what nobody needs after it.
     pub(super) fn launch(&mut self, op: OpId) -> Result<(), Stuck> {
         let graph = self.request.graph;
-        if self.launch_objects(op) > self.free_objects {
+        let fits = |pool| self.launch_objects(op, pool) <= self.free_objects(pool);
+        if !(0..self.memory.pools()).all(fits) {
             return Err(Stuck::NoRoom);
         }
         self.push(Step::Launch(op))?;

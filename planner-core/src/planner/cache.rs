@@ -10,6 +10,7 @@
 //! what the first one left, the look ahead across its end included.
 
 use super::builder::{Builder, Lengths, Stuck};
+use super::memory::CHUNKS;
 use super::queue::Queue;
 use crate::graph::{Kind, OpId, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
@@ -105,20 +106,20 @@ impl Cache<'_, '_> {
                 self.bring(tensor, 0)?;
             }
         }
-        self.make_room(self.builder.launch_objects(op))
+        self.make_room(self.builder.launch_objects(op, CHUNKS))
     }
 
     /// Brings in what the next ops miss, in order, as long as all that one misses fits beside
     /// what those before it allocate. Of what the very next one misses, a part will do.
     fn look_ahead(&mut self, op: OpId) -> Result<(), Stuck> {
-        let launch_objects = self.builder.launch_objects(op);
+        let launch_objects = self.builder.launch_objects(op, CHUNKS);
         let ops = self.builder.request.graph.ops().len() as u32;
         let (mut written_objects, mut workspace_objects) = (0u64, 0u64);
         for ahead in 1..=self.ahead {
             // Both are below 2^31, as `Uses` demands.
             let [before, next] = [ahead - 1, ahead].map(|ahead| OpId((op.0 + ahead) % ops));
             let workspace = self.builder.memory.workspace(self.builder.request, before);
-            let written = self.builder.launch_objects(before) - workspace;
+            let written = self.builder.launch_objects(before, CHUNKS) - workspace;
             written_objects = written_objects.saturating_add(written);
             workspace_objects = workspace_objects.max(workspace);
             let launch = self.now.saturating_add(ahead);
@@ -200,7 +201,7 @@ impl Cache<'_, '_> {
             return Err(Stuck::NoRoom);
         }
         let mut evictable = self.oldest_evictable(self.order.front());
-        while self.builder.free_objects() < objects {
+        while self.builder.free_objects(CHUNKS) < objects {
             let tensor = evictable.ok_or(Stuck::NoRoom)?;
             evictable = self.oldest_evictable(self.order.behind(tensor));
             self.order.remove(tensor);
@@ -211,7 +212,7 @@ impl Cache<'_, '_> {
 
     /// Whether this many objects are free or may become so.
     fn is_within_reach(&self, objects: u64) -> bool {
-        let mut within_reach = self.builder.free_objects();
+        let mut within_reach = self.builder.free_objects(CHUNKS);
         let mut from = self.order.front();
         while within_reach < objects {
             let Some(tensor) = self.oldest_evictable(from) else { return false };

@@ -3,7 +3,8 @@
 //! A covering problem: at each op, what is away must make up for what exceeds the pool.
 //! Gaps are taken by density (weight of the ops that they relieve, per time of transfer)
 //! until no op exceeds the pool, the last one only in part; then what later gaps have made
-//! needless is given back, the least dense first. The weights start as the times of the ops
+//! needless is given back, the least dense first. Each pool has ops of its own, one behind the
+//! other. The weights start as the times of the ops
 //! and are lowered where memory turned out to be left over, so that from one choice to the
 //! next they approach the prices of memory in the linear program (multiplicative weights:
 //! Plotkin, Shmoys and Tardos, "Fast approximation algorithms for fractional packing and
@@ -13,7 +14,7 @@ use super::Request;
 use super::builder::Stuck;
 use super::gaps::{Gaps, Span};
 use super::heap::Heap;
-use super::memory::Memory;
+use super::memory::{Memory, POOLS};
 use super::pressure::{FULL, Pressures};
 use super::tree::MinTree;
 use crate::graph::Op;
@@ -41,31 +42,34 @@ const NEAR: usize = 32;
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     Gaps::working_words(limits)
         + Heap::scratch_words(limits.operands)
-        + 4 * words::<u64>(limits.ops + 1)
+        + words::<u64>(POOLS * limits.ops + 1)
+        + 3 * words::<u64>(limits.ops + 1)
 }
 
-/// Chooses what moves so that every op fits, with `spare` objects left free where the op
+/// Chooses what moves so that every op fits, with a share of each pool left free where the op
 /// itself allows that, by the pressures in use; notes how much memory is left over.
 /// O(gaps × log) for each time a gap is weighed.
 pub(super) fn choose(
     request: &Request<'_>,
     memory: &Memory<'_>,
     gaps: &mut Gaps<'_>,
-    (spare, weight): (u64, Weight),
+    (spare_permille, weight): (u64, Weight),
     pressures: &mut Pressures<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Result<(), Stuck>, OutOfScratch> {
     let ops = request.graph.ops();
     let mut scratch = scratch.reborrow();
     gaps.clear();
-    let slack = gaps.slack(request, memory, spare, &mut scratch)?;
+    let slack = gaps.slack(request, memory, spare_permille, &mut scratch)?;
     let used = &pressures.used;
     // An op without a time still counts.
     let tight = |(at, op): (usize, &Op)| match slack.min(at, at + 1) {
         ..0 => (op.time_ns.max(1) as f64 * f64::from(used.memory[at])).max(1.0) as u64,
         0.. => 0,
     };
-    let relief = sums(ops.iter().enumerate().map(tight), &mut scratch)?;
+    let positions = memory.pools() * ops.len();
+    let relief = (0..positions).map(|at| tight((at, &ops[at % ops.len()])));
+    let relief = sums(relief, &mut scratch)?;
     let length_ns = sums(ops.iter().map(|op| op.time_ns), &mut scratch)?;
     let up = sums(used.up.iter().copied().map(u64::from), &mut scratch)?;
     let down = sums(used.down.iter().copied().map(u64::from), &mut scratch)?;
@@ -76,10 +80,10 @@ pub(super) fn choose(
         return Ok(Err(stuck));
     }
     choice.give_back();
-    let halves = (memory.pool_objects / HALVES).max(1);
-    for (at, (seen, used)) in pressures.seen.memory.iter_mut().zip(&*used.memory).enumerate() {
+    for at in 0..positions {
+        let halves = (memory.pool_objects(at / ops.len()) / HALVES).max(1);
         let left = choice.slack.min(at, at + 1).max(0);
-        *seen = used / (1.0 + left as f32 / halves as f32);
+        pressures.seen.memory[at] = used.memory[at] / (1.0 + left as f32 / halves as f32);
     }
     Ok(Ok(()))
 }
@@ -90,7 +94,7 @@ struct Scale<'s> {
     request: &'s Request<'s>,
     memory: &'s Memory<'s>,
     weight: Weight,
-    /// Weight of the ops so far that exceed the pool if nothing moves.
+    /// Weight of the ops so far that exceed their pool if nothing moves.
     relief: &'s [u64],
     /// Time of all ops so far.
     length_ns: &'s [u64],
@@ -157,9 +161,9 @@ impl Choice<'_, '_> {
     fn set_moved(&mut self, slot: usize, objects: u64) {
         let change = objects as i64 - self.gaps.moved(slot) as i64;
         self.gaps.set_moved(slot, objects);
-        let graph = self.scale.request.graph;
-        if let Some(span) = self.gaps.span(graph, slot) {
-            for (from, to) in span.ranges(graph.ops().len()) {
+        let Scale { request, memory, .. } = self.scale;
+        if let Some(ranges) = self.gaps.ranges(request, memory, slot) {
+            for (from, to) in ranges {
                 self.slack.add(from, to, change);
             }
         }
@@ -168,12 +172,15 @@ impl Choice<'_, '_> {
     /// A gap's key (the least is taken first) and how many objects it should still move;
     /// none where it is of no use.
     fn weigh(&self, slot: usize) -> Option<(u64, u64)> {
-        let graph = self.scale.request.graph;
+        let Scale { request, memory, .. } = self.scale;
+        let graph = request.graph;
         let span = self.gaps.span(graph, slot)?;
+        let ranges = self.gaps.ranges(request, memory, slot)?;
         let moved = self.gaps.moved(slot);
-        let left = self.scale.memory.objects(graph.operands()[slot]) - moved;
-        let objects = left.min(u64::try_from(-self.least_slack(span)).ok()?);
-        let relief = self.sum(self.scale.relief, span);
+        let tensor = graph.operands()[slot];
+        let left = memory.objects(tensor) - moved;
+        let objects = left.min(u64::try_from(-self.least_slack(ranges)).ok()?);
+        let relief = sum(self.scale.relief, ranges);
         if objects == 0 || relief == 0 {
             return None;
         }
@@ -181,13 +188,17 @@ impl Choice<'_, '_> {
         let (gain, objects) = match self.scale.weight {
             // The last object may be half empty, and so the best to move on its own.
             Weight::Density => {
-                let few = (self.scale.memory.pool_objects / LEAST).clamp(1, objects.max(1));
+                let pool_objects = memory.pool_objects(memory.pool(request, tensor));
+                let few = (pool_objects / LEAST).clamp(1, objects.max(1));
                 match (density(objects), density(few)) {
                     (all, one) if one > all => (one, few),
                     (all, _) => (all, objects),
                 }
             }
-            Weight::Length => (self.sum(self.scale.length_ns, span) as f64, objects),
+            Weight::Length => {
+                let ranges = span.ranges(graph.ops().len());
+                (sum(self.scale.length_ns, ranges) as f64, objects)
+            }
         };
         // Positive numbers compare as their bits do.
         Some((!gain.to_bits(), objects))
@@ -199,27 +210,23 @@ impl Choice<'_, '_> {
         if moved == 0 {
             return None;
         }
-        let span = self.gaps.span(self.scale.request.graph, slot)?;
-        let objects = match moved.min(u64::try_from(self.least_slack(span)).ok()?) {
+        let Scale { request, memory, .. } = self.scale;
+        let span = self.gaps.span(request.graph, slot)?;
+        let ranges = self.gaps.ranges(request, memory, slot)?;
+        let objects = match moved.min(u64::try_from(self.least_slack(ranges)).ok()?) {
             0 => return None,
             // The first to move is half empty, and goes on its own.
             objects if objects == moved && moved > 1 => objects - 1,
             objects => objects,
         };
-        let relief = self.sum(self.scale.relief, span);
+        let relief = sum(self.scale.relief, ranges);
         let density = self.density(slot, span, relief, (moved - objects, moved));
         Some((density.to_bits(), objects))
     }
 
-    fn least_slack(&self, span: Span) -> i64 {
-        let ops = self.scale.request.graph.ops().len();
-        let [one, other] = span.ranges(ops).map(|(from, to)| self.slack.min(from, to));
+    fn least_slack(&self, ranges: [(usize, usize); 2]) -> i64 {
+        let [one, other] = ranges.map(|(from, to)| self.slack.min(from, to));
         one.min(other)
-    }
-
-    fn sum(&self, sums: &[u64], span: Span) -> u64 {
-        let ops = self.scale.request.graph.ops().len();
-        span.ranges(ops).iter().map(|&(from, to)| sums[to] - sums[from]).sum()
     }
 
     /// Relief per cost, when the objects `from..to` that leave last are moved.
@@ -267,6 +274,11 @@ fn sums<'s>(
         sums[at + 1] = sums[at].saturating_add(value);
     }
     Ok(sums)
+}
+
+/// What lies in ranges, from sums.
+fn sum(sums: &[u64], ranges: [(usize, usize); 2]) -> u64 {
+    ranges.iter().map(|&(from, to)| sums[to] - sums[from]).sum()
 }
 
 /// The mean over a range, from sums; over an empty one, the highest pressure.

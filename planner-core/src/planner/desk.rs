@@ -43,8 +43,8 @@ impl Candidate {
         (period_ns, h2d_bytes.saturating_add(d2h_bytes))
     }
 
-    /// Whether no list can be better.
-    fn is_ideal(&self) -> bool {
+    /// Whether no list can be faster.
+    pub(super) fn is_ideal(&self) -> bool {
         self.predicted.period_ns == self.predicted.compute_ns
     }
 }
@@ -83,6 +83,7 @@ pub(super) struct Desk<'d, 'r> {
     pub(super) schedule: &'d mut [Scheduled],
     pub(super) resident: &'d mut [Resident],
     pub(super) pools: &'d mut [Pool],
+    pub(super) tensor_pool: &'d mut [u32],
     /// The least host memory of the lists that need more than there is.
     pub(super) host_shortage_bytes: Option<u64>,
     /// Whether some list needs more steps than there is room for.
@@ -95,10 +96,19 @@ impl<'d, 'r> Desk<'d, 'r> {
         steps: &'d mut [Step],
         schedule: &'d mut [Scheduled],
         resident: &'d mut [Resident],
-        pools: &'d mut [Pool],
+        (pools, tensor_pool): (&'d mut [Pool], &'d mut [u32]),
     ) -> Self {
         let (host_shortage_bytes, output_full) = (None, false);
-        Self { request, steps, schedule, resident, pools, host_shortage_bytes, output_full }
+        Self {
+            request,
+            steps,
+            schedule,
+            resident,
+            pools,
+            tensor_pool,
+            host_shortage_bytes,
+            output_full,
+        }
     }
 
     /// What the best of a sample of lists comes to; none where none of them fits.
@@ -228,7 +238,8 @@ impl<'d, 'r> Desk<'d, 'r> {
         };
         let Request { graph, machine, .. } = *self.request;
         let lists = (&self.steps[..lengths.steps], &self.resident[..lengths.resident]);
-        let plan = ground.memory.plan(self.request, ground.arena, lists, self.pools)?;
+        let pools = (&mut *self.pools, &mut *self.tensor_pool);
+        let plan = ground.memory.plan(self.request, ground.arena, lists, pools)?;
         let mut scratch = scratch.reborrow();
         let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
         let schedule = lower_pieces(graph, &plan, &pieces, self.schedule, &mut scratch)?;
@@ -259,6 +270,9 @@ impl<'d, 'r> Desk<'d, 'r> {
         let mut scratch = scratch.reborrow();
         let Ground { memory, uses, .. } = *ground;
         let builder = Builder::new(self.request, memory, uses, output, &mut scratch)?;
+        if memory.pools() > 1 && !matches!(recipe, Recipe::Paced { .. }) {
+            return Ok(Err(Stuck::NoRoom));
+        }
         match recipe {
             Recipe::InCore { early_inputs } => Ok(in_core::write(builder, early_inputs)),
             Recipe::OnDemand => on_demand::write(builder, &mut scratch),
@@ -271,13 +285,11 @@ impl<'d, 'r> Desk<'d, 'r> {
                 let Some(Search { gaps, pressures }) = search else {
                     return Ok(Err(Stuck::NoRoom));
                 };
-                let (whole, part) = (memory.pool_objects / 1000, memory.pool_objects % 1000);
-                let spare = whole * spare_permille + part * spare_permille / 1000;
                 let chosen = choice::choose(
                     self.request,
                     memory,
                     gaps,
-                    (spare, weight),
+                    (spare_permille, weight),
                     pressures,
                     &mut scratch,
                 )?;

@@ -5,7 +5,7 @@
 //! ops, for an upload and, unless the host holds them already, a download.
 
 use super::Request;
-use super::memory::Memory;
+use super::memory::{CHUNKS, Memory, POOLS};
 use super::tree::MinTree;
 use crate::graph::{Graph, Kind, OpId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
@@ -61,7 +61,9 @@ impl<'a> Gaps<'a> {
 
     /// Words that it takes to find them, and to sum up their memory.
     pub(super) const fn working_words(limits: &Limits) -> usize {
-        words::<u32>(limits.tensors) + words::<u64>(limits.ops) + MinTree::scratch_words(limits)
+        words::<u32>(limits.tensors)
+            + words::<u64>(POOLS * limits.ops)
+            + MinTree::scratch_words(POOLS * limits.ops)
     }
 
     /// Finds the gaps. O(operands).
@@ -193,18 +195,32 @@ impl<'a> Gaps<'a> {
         (lives && !same_op).then_some(Span { from, to, wraps })
     }
 
-    /// At each op, the objects that stay free when everything moves as chosen.
+    /// The span of a gap as ranges of the ops of its tensor's pool, where those of the pools
+    /// stand one behind the other.
+    pub(super) fn ranges(
+        &self,
+        request: &Request<'_>,
+        memory: &Memory<'_>,
+        slot: usize,
+    ) -> Option<[(usize, usize); 2]> {
+        let graph = request.graph;
+        let ops = graph.ops().len();
+        let first = memory.pool(request, graph.operands()[slot]) * ops;
+        let ranges = self.span(graph, slot)?.ranges(ops);
+        Some(ranges.map(|(from, to)| (first + from, first + to)))
+    }
+
+    /// For each pool, at each op the objects that stay free when everything moves as chosen.
     pub(super) fn planned_slack<'s>(
         &self,
         request: &Request<'_>,
         memory: &Memory<'_>,
         scratch: &mut Scratch<'s>,
     ) -> Result<MinTree<'s>, OutOfScratch> {
-        let graph = request.graph;
         let mut slack = self.slack(request, memory, 0, scratch)?;
         for slot in 0..self.moved.len() {
-            if let (1.., Some(span)) = (self.moved[slot], self.span(graph, slot)) {
-                for (from, to) in span.ranges(graph.ops().len()) {
+            if let (1.., Some(ranges)) = (self.moved[slot], self.ranges(request, memory, slot)) {
+                for (from, to) in ranges {
                     slack.add(from, to, self.moved[slot] as i64);
                 }
             }
@@ -212,33 +228,42 @@ impl<'a> Gaps<'a> {
         Ok(slack)
     }
 
-    /// At each op, the pool less the spare objects and everything that is alive.
+    /// For each pool, at each op its objects, less the share that is spared and everything
+    /// that is alive.
     pub(super) fn slack<'s>(
         &self,
         request: &Request<'_>,
         memory: &Memory<'_>,
-        spare: u64,
+        spare_permille: u64,
         scratch: &mut Scratch<'s>,
     ) -> Result<MinTree<'s>, OutOfScratch> {
         let graph = request.graph;
         let ops = graph.ops().len();
-        let own = scratch.take(ops, 0u64)?;
-        for (op, own) in graph.op_ids().zip(&mut *own) {
-            *own = memory.workspace(request, op);
+        let own = scratch.take(memory.pools() * ops, 0u64)?;
+        for op in graph.op_ids() {
+            own[CHUNKS * ops + op.index()] = memory.workspace(request, op);
             let first = graph.op(op).first_operand as usize;
             for (slot, &tensor) in (first..).zip(graph.operands_of(op)) {
                 // Of an op that uses a tensor twice, the last operand counts.
                 let again =
                     self.next[slot] > slot as u32 && self.op[self.next[slot] as usize] == op.0;
+                let own = &mut own[memory.pool(request, tensor) * ops + op.index()];
                 *own += if again { 0 } else { memory.objects(tensor) };
             }
         }
-        let usable = memory.pool_objects.saturating_sub(spare);
-        let values = own.iter().map(|&own| usable.max(own) as i64 - own as i64);
+        let usable = [0, 1].map(|pool| {
+            let objects = memory.pool_objects(pool);
+            let spare = objects / 1000 * spare_permille + objects % 1000 * spare_permille / 1000;
+            objects.saturating_sub(spare)
+        });
+        let values = own.iter().enumerate().map(|(at, &own)| {
+            let usable = usable[usize::from(at >= ops)];
+            usable.max(own) as i64 - own as i64
+        });
         let mut slack = MinTree::new(values, scratch)?;
         for (slot, &tensor) in graph.operands().iter().enumerate() {
-            if let Some(span) = self.span(graph, slot) {
-                for (from, to) in span.ranges(ops) {
+            if let Some(ranges) = self.ranges(request, memory, slot) {
+                for (from, to) in ranges {
                     slack.add(from, to, -(memory.objects(tensor) as i64));
                 }
             }

@@ -1,4 +1,5 @@
-//! How a plan's memory is divided: an arena for small tensors, and one pool of chunks.
+//! How a plan's memory is divided: an arena for small tensors, a pool of chunks, and
+//! sometimes a pool of [slabs](super::slabs) for what takes less than half a chunk.
 
 use super::threshold::{self, Threshold, choose, thresholds};
 use super::{LeastMemory, Need, PlanningError, Request};
@@ -13,11 +14,18 @@ pub(super) struct Memory<'m> {
     /// Tensors placed in the arena.
     pub(super) placed: usize,
     arena_bytes: u64,
-    /// Chunks of each tensor; none for those in the arena.
+    /// Objects of each tensor in its pool; none for those in the arena.
     objects: &'m [u64],
-    /// Chunks in the pool.
-    pub(super) pool_objects: u64,
+    /// Chunks, and slabs; of those there may be none.
+    pools: [Pool; 2],
 }
+
+/// The pool of chunks.
+pub(super) const CHUNKS: usize = 0;
+/// The pool of slabs.
+pub(super) const SLABS: usize = 1;
+/// How many pools there are at most.
+pub(super) const POOLS: usize = 2;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     // Twice: once more where states settle.
@@ -137,12 +145,26 @@ impl<'m> Memory<'m> {
             }
         }
         let arena_chunks = objects_of(request, division.arena_bytes);
-        Ok(Self {
-            placed: division.placed,
-            arena_bytes: division.arena_bytes,
+        let count = (budget_bytes / machine.chunk_bytes).saturating_sub(arena_chunks);
+        let pools = [(machine.chunk_bytes, count), (0, 0)]
+            .map(|(object_bytes, count)| Pool { object_bytes, count });
+        let Division { placed, arena_bytes, .. } = division;
+        Ok(Self { placed, arena_bytes, objects, pools })
+    }
+
+    /// The same memory with some of its chunks made into slabs of so many bytes.
+    pub(super) fn with_slabs(&self, object_bytes: u64, chunks: u64) -> Memory<'m> {
+        let Self {
+            placed,
+            arena_bytes,
             objects,
-            pool_objects: (budget_bytes / machine.chunk_bytes).saturating_sub(arena_chunks),
-        })
+            pools: [Pool { object_bytes: chunk_bytes, count }, _],
+        } = *self;
+        let chunks = chunks.min(count);
+        let slabs = chunks.saturating_mul(chunk_bytes).checked_div(object_bytes).unwrap_or(0);
+        let chunks = Pool { object_bytes: chunk_bytes, count: count - chunks };
+        let pools = [chunks, Pool { object_bytes, count: slabs }];
+        Memory { placed, arena_bytes, objects, pools }
     }
 
     /// The memory in which states that a list never moves lie in the arena too, where they
@@ -174,7 +196,8 @@ impl<'m> Memory<'m> {
         for tensor in graph.tensor_ids() {
             let its_chunks = objects[tensor.index()];
             let is_state = graph.tensor(tensor).kind == Kind::State;
-            if !is_state || its_chunks == 0 || staying[tensor.index()] != its_chunks {
+            let is_idle = its_chunks == 0 || self.pool(request, tensor) == SLABS;
+            if !is_state || is_idle || staying[tensor.index()] != its_chunks {
                 continue;
             }
             let Some(slot) = arena.get_mut(placed) else { return Ok(None) };
@@ -184,12 +207,30 @@ impl<'m> Memory<'m> {
             objects[tensor.index()] = 0;
         }
         let more = objects_of(request, arena_bytes) - objects_of(request, self.arena_bytes);
-        let pool_objects = self.pool_objects.saturating_sub(more);
-        let memory = Memory { placed, arena_bytes, objects, pool_objects };
+        let mut pools = self.pools;
+        pools[CHUNKS].count = pools[CHUNKS].count.saturating_sub(more);
+        let memory = Memory { placed, arena_bytes, objects, pools };
         Ok((more < chunks).then_some(memory))
     }
 
-    /// Chunks of a tensor; none in the arena.
+    /// How many pools there are.
+    pub(super) const fn pools(&self) -> usize {
+        if self.pools[SLABS].count == 0 { 1 } else { POOLS }
+    }
+
+    /// The pool of a tensor that is not in the arena.
+    pub(super) fn pool(&self, request: &Request<'_>, tensor: TensorId) -> usize {
+        let Pool { object_bytes, count } = self.pools[SLABS];
+        let is_small = count > 0 && request.graph.tensor(tensor).bytes <= object_bytes;
+        if is_small { SLABS } else { CHUNKS }
+    }
+
+    /// Objects in a pool.
+    pub(super) const fn pool_objects(&self, pool: usize) -> u64 {
+        self.pools[pool].count
+    }
+
+    /// Objects of a tensor; none in the arena.
     pub(super) fn objects(&self, tensor: TensorId) -> u64 {
         self.objects[tensor.index()]
     }
@@ -217,16 +258,22 @@ impl<'m> Memory<'m> {
         request: &Request<'_>,
         arena: &'o [ArenaPlacement],
         (steps, resident_at_start): (&'o [Step], &'o [Resident]),
-        pools: &'o mut [Pool],
+        (pools, tensor_pool): (&'o mut [Pool], &'o mut [u32]),
     ) -> Result<Plan<'o>, PlanningError> {
-        let pool = pools.first_mut().ok_or(PlanningError::OutputFull)?;
-        *pool = Pool { object_bytes: request.machine.chunk_bytes, count: self.pool_objects };
+        let graph = request.graph;
+        let pools = pools.get_mut(..self.pools()).ok_or(PlanningError::OutputFull)?;
+        pools.copy_from_slice(&self.pools[..pools.len()]);
+        let named = if pools.len() > 1 { graph.tensors().len() } else { 0 };
+        let tensor_pool = tensor_pool.get_mut(..named).ok_or(PlanningError::OutputFull)?;
+        for (pool, tensor) in tensor_pool.iter_mut().zip(graph.tensor_ids()) {
+            *pool = self.pool(request, tensor) as u32;
+        }
         Ok(Plan {
             budget_bytes: request.budget_bytes,
             arena_bytes: self.arena_bytes,
             arena,
-            pools: &pools[..1],
-            tensor_pool: &[],
+            pools,
+            tensor_pool,
             workspace_pool: &[],
             resident_at_start,
             steps,

@@ -9,6 +9,7 @@
 use super::builder::{Builder, Lengths, Stuck};
 use super::gaps::Gaps;
 use super::heap::Heap;
+use super::memory::{CHUNKS, POOLS};
 use super::pressure::{FULL, Pressure};
 use super::tree::MinTree;
 use crate::graph::{Graph, Kind, OpId, TensorId};
@@ -40,8 +41,8 @@ pub(super) struct Pace {
 const UNDER_WAY: usize = 256;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    MinTree::scratch_words(limits)
-        + 2 * words::<i64>(limits.ops)
+    Gaps::working_words(limits)
+        + words::<i64>(POOLS * limits.ops)
         + words::<u64>(limits.ops)
         + 3 * Heap::scratch_words(3 * limits.tensors)
         + 5 * words::<u64>(limits.tensors)
@@ -59,7 +60,7 @@ struct Copying {
 struct Paced<'b, 's, 'p> {
     builder: Builder<'b>,
     gaps: &'s Gaps<'s>,
-    /// Objects free at each op, prefetches that came early taken off.
+    /// Objects of each pool free at each op, prefetches that came early taken off.
     slack: MinTree<'s>,
     planned_slack: &'s mut [i64],
     /// What must come back, by the op that needs it.
@@ -99,7 +100,8 @@ pub(super) fn write(
 ) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
     let mut scratch = scratch.reborrow();
     let (graph, tensors) = (builder.request.graph, builder.request.graph.tensors().len());
-    let planned = scratch.take(graph.ops().len(), 0i64)?;
+    let positions = builder.memory.pools() * graph.ops().len();
+    let planned = scratch.take(positions, 0i64)?;
     let slack = gaps.planned_slack(builder.request, builder.memory, &mut scratch)?;
     for (at, planned) in planned.iter_mut().enumerate() {
         *planned = slack.min(at, at + 1);
@@ -166,7 +168,9 @@ impl<'b> Paced<'b, '_, '_> {
         self.download(now_ns, until_ns)?;
         self.upload(op, now_ns, until_ns)?;
         self.fetch(op, now_ns)?;
-        self.make_room(op, self.builder.launch_objects(op))?;
+        for pool in 0..self.builder.memory.pools() {
+            self.make_room(op, pool, self.builder.launch_objects(op, pool))?;
+        }
         let start_ns = self.start_ns(op);
         if start_ns > now_ns {
             // While the op waits, the links need not.
@@ -179,9 +183,11 @@ impl<'b> Paced<'b, '_, '_> {
         self.builder.launch(op)?;
         self.free_ns[Stream::Compute as usize] = start_ns.saturating_add(time_ns);
         // The next time around, nothing has come early yet.
-        let at = op.index();
-        let planned = self.planned_slack[at];
-        self.slack.add(at, at + 1, planned - self.slack.min(at, at + 1));
+        for pool in 0..self.builder.memory.pools() {
+            let at = pool * self.graph().ops().len() + op.index();
+            let planned = self.planned_slack[at];
+            self.slack.add(at, at + 1, planned - self.slack.min(at, at + 1));
+        }
         self.begin_gaps(op)
     }
 
@@ -243,7 +249,7 @@ impl<'b> Paced<'b, '_, '_> {
         let bytes = span_ns * u128::from(bytes_per_s) / 1_000_000_000;
         u64::try_from(bytes / u128::from(chunk_bytes.max(1)))
             .unwrap_or(u64::MAX)
-            .max(self.builder.memory.pool_objects / LEAST_SEGMENT)
+            .max(self.builder.memory.pool_objects(CHUNKS) / LEAST_SEGMENT)
             .max(1)
     }
 
@@ -347,7 +353,8 @@ impl<'b> Paced<'b, '_, '_> {
             return self.upload_some(op, now_ns, (end, tensor), missing, missing);
         }
         let segment = self.segment(self.machine().h2d_bytes_per_s);
-        let is_half_empty = !data.bytes.is_multiple_of(self.machine().chunk_bytes);
+        let is_half_empty = self.builder.pool(tensor) == CHUNKS
+            && !data.bytes.is_multiple_of(self.machine().chunk_bytes);
         let has_tail = is_half_empty && self.pace.tails_in_time;
         if has_tail && missing == 1 {
             self.uploads.pop();
@@ -368,29 +375,32 @@ impl<'b> Paced<'b, '_, '_> {
         least: u64,
         most: u64,
     ) -> Result<bool, Stuck> {
-        let room = self.room(op, end);
+        let room = self.room(op, end, self.builder.pool(tensor));
         if room < least {
             return Ok(false);
         }
         let some = most.min(room);
         self.prefetch(tensor, some, now_ns)?;
-        for (from, to) in self.ahead(op, end) {
+        for (from, to) in self.ahead(op, end, self.builder.pool(tensor)) {
             self.slack.add(from, to, -(some as i64));
         }
         Ok(true)
     }
 
-    /// The ops from one on, up to the one that ends a gap.
-    fn ahead(&self, op: OpId, end: u64) -> [(usize, usize); 2] {
+    /// The ops of a pool from one on, up to the one that ends a gap.
+    fn ahead(&self, op: OpId, end: u64, pool: usize) -> [(usize, usize); 2] {
         let ops = self.graph().ops().len();
         let end = (end % ops as u64) as usize;
-        if end > op.index() { [(op.index(), end), (0, 0)] } else { [(op.index(), ops), (0, end)] }
+        let (from, first) = (op.index(), pool * ops);
+        let ranges = if end > from { [(from, end), (0, 0)] } else { [(from, ops), (0, end)] };
+        ranges.map(|(from, to)| (first + from, first + to))
     }
 
-    /// Objects that may be taken from here to the end of a gap.
-    fn room(&self, op: OpId, end: u64) -> u64 {
-        let now = self.builder.free_objects().saturating_sub(self.builder.launch_objects(op));
-        let ahead = self.ahead(op, end).map(|(from, to)| self.slack.min(from, to));
+    /// Objects of a pool that may be taken from here to the end of a gap.
+    fn room(&self, op: OpId, end: u64, pool: usize) -> u64 {
+        let taken = self.builder.launch_objects(op, pool);
+        let now = self.builder.free_objects(pool).saturating_sub(taken);
+        let ahead = self.ahead(op, end, pool).map(|(from, to)| self.slack.min(from, to));
         now.min(u64::try_from(ahead[0].min(ahead[1])).unwrap_or(0))
     }
 
@@ -412,21 +422,21 @@ impl<'b> Paced<'b, '_, '_> {
         for &tensor in self.graph().reads(op) {
             let missing = self.objects(tensor) - self.builder.held(tensor);
             if missing > 0 {
-                self.make_room(op, missing)?;
+                self.make_room(op, self.builder.pool(tensor), missing)?;
                 self.prefetch(tensor, missing, now_ns.max(self.forced_ns))?;
             }
         }
         Ok(())
     }
 
-    /// Frees memory by force: what is being copied, what waits to be, and at last whatever
+    /// Frees memory of a pool by force: what is being copied, what waits to be, and at last whatever
     /// the op does not touch.
-    fn make_room(&mut self, op: OpId, objects: u64) -> Result<(), Stuck> {
-        while self.builder.free_objects() < objects {
+    fn make_room(&mut self, op: OpId, pool: usize, objects: u64) -> Result<(), Stuck> {
+        while self.builder.free_objects(pool) < objects {
             if let Some(Copying { end_ns, tensor, from }) = self.copying.pop_front() {
-                let before = self.builder.free_objects();
+                let before = self.builder.free_objects(pool);
                 self.evict(tensor, from)?;
-                if self.builder.free_objects() > before {
+                if self.builder.free_objects(pool) > before {
                     self.forced_ns = self.forced_ns.max(end_ns);
                 }
             } else if let Some((_, id)) = self.downloads.pop() {
@@ -436,19 +446,19 @@ impl<'b> Paced<'b, '_, '_> {
                     self.copy(tensor, kept, self.forced_ns)?;
                 }
             } else {
-                self.evict_any(op)?;
+                self.evict_any(op, pool)?;
             }
         }
         Ok(())
     }
 
-    /// Evicts the tensor that is used again last of those that an op does not touch.
-    fn evict_any(&mut self, op: OpId) -> Result<(), Stuck> {
+    /// Evicts the tensor that is used again last of those of a pool that an op does not touch.
+    fn evict_any(&mut self, op: OpId, pool: usize) -> Result<(), Stuck> {
         let graph = self.graph();
         let next = |tensor: TensorId| self.builder.next_position(tensor);
         let victim = graph
             .tensor_ids()
-            .filter(|&tensor| self.builder.held(tensor) > 0)
+            .filter(|&tensor| self.builder.held(tensor) > 0 && self.builder.pool(tensor) == pool)
             .filter(|tensor| !graph.operands_of(op).contains(tensor))
             .max_by_key(|&tensor| next(tensor))
             .ok_or(Stuck::NoRoom)?;

@@ -1,27 +1,28 @@
-//! How hard pressed each link and the memory are at each op, as a list turned out.
+//! How hard pressed each link and each pool are at each op, as a list turned out.
 //!
 //! What a transfer costs depends on when its link must carry it: where the link is idle it
 //! costs nothing, where the ops wait for the link it costs all of its time. Likewise memory
 //! is worth nothing at an op at which some is left over. One list shows where that is, and
 //! the gaps of the next are weighed by it.
 
+use super::memory::POOLS;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
 /// A link that is busy whenever it could be, and makes ops wait.
 pub(super) const FULL: u8 = 255;
 
-/// The pressure on each link and on memory at each op.
+/// The pressure on each link and on the memory of each pool at each op.
 #[derive(Debug)]
 pub(super) struct Pressure<'a> {
     pub(super) up: &'a mut [u8],
     pub(super) down: &'a mut [u8],
-    /// From 0 to 1.
+    /// From 0 to 1; the ops of one pool behind those of the other.
     pub(super) memory: &'a mut [f32],
 }
 
 impl<'a> Pressure<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        2 * words::<u8>(limits.ops) + words::<f32>(limits.ops)
+        2 * words::<u8>(limits.ops) + words::<f32>(POOLS * limits.ops)
     }
 
     /// Every transfer costs its time, and every op needs its memory.
@@ -29,7 +30,7 @@ impl<'a> Pressure<'a> {
         Ok(Self {
             up: scratch.take(ops, FULL)?,
             down: scratch.take(ops, FULL)?,
-            memory: scratch.take(ops, 1.0)?,
+            memory: scratch.take(POOLS * ops, 1.0)?,
         })
     }
 

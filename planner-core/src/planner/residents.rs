@@ -1,6 +1,7 @@
 //! Which states stay on the device for good.
 
 use super::builder::Builder;
+use super::memory::CHUNKS;
 use crate::graph::{Kind, OpId, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
@@ -150,7 +151,7 @@ impl<'a> Residents<'a> {
             let workspace = builder.memory.workspace(builder.request, op);
             // No tensor counts twice, and all tensors together are below 2^64.
             let taken = (staying + alive + self.streamed(builder, op)).saturating_add(workspace);
-            taken <= builder.memory.pool_objects
+            taken <= builder.memory.pool_objects(CHUNKS)
         })
     }
 

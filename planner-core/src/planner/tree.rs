@@ -1,6 +1,6 @@
 //! A tree over positions: add to a range, ask for the minimum of a range.
 
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{OutOfScratch, Scratch, words};
 
 /// Values by position; both operations are O(log n).
 #[derive(Debug)]
@@ -13,8 +13,8 @@ pub(super) struct MinTree<'a> {
 }
 
 impl<'a> MinTree<'a> {
-    pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        2 * words::<i64>(2 * limits.ops.next_power_of_two())
+    pub(super) const fn scratch_words(positions: usize) -> usize {
+        2 * words::<i64>(2 * positions.next_power_of_two())
     }
 
     /// A tree over these values.

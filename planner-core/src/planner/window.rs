@@ -19,6 +19,7 @@
 
 use super::Window;
 use super::builder::{Builder, Lengths, Stuck};
+use super::memory::CHUNKS;
 use super::queue::Queue;
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
@@ -189,10 +190,10 @@ impl Slide<'_, '_> {
     /// Completes the oldest swap-outs until this much is free beside what is set aside.
     fn make_room(&mut self, objects: u64) -> Result<(), Stuck> {
         let wanted = self.reserved_objects.saturating_add(objects);
-        if self.builder.free_objects().saturating_add(self.leaving_objects) < wanted {
+        if self.builder.free_objects(CHUNKS).saturating_add(self.leaving_objects) < wanted {
             return Err(Stuck::NoRoom);
         }
-        while self.builder.free_objects() < wanted {
+        while self.builder.free_objects(CHUNKS) < wanted {
             let oldest = self.leaving.front().ok_or(Stuck::NoRoom)?;
             self.stay(oldest);
             self.builder.evict(oldest)?;

@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::{Direction, Machine};
-use crate::planner::memory::Memory;
+use crate::planner::memory::{CHUNKS, Memory};
 use crate::planner::{PlanningError, Request};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
@@ -201,7 +201,7 @@ impl<'c> Chain<'c> {
                 .transfer_ns(Direction::HostToDevice, graph.tensor(tensor).bytes)
                 .unwrap_or(u64::MAX),
         });
-        let pool_objects = memory.pool_objects;
+        let pool_objects = memory.pool_objects(CHUNKS);
         Ok(Some(Self {
             tensors: tensors.map(|tensors| &*tensors),
             bytes,

@@ -1,0 +1,94 @@
+//! What takes less than half a chunk gets slabs of its own, where that costs no time.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use backend_sim::{SimDevice, SimKernels, reference_digest};
+use conformance::graphs::RandomGraph;
+use conformance::planners;
+use planner_core::planner::{Auto, Order, Request, Strategy as Planner};
+use planner_core::{Kind, Machine};
+use proptest::prelude::*;
+use workloads::{OwnedPlan, planning};
+
+const AUTO: Planner = Planner::Auto(Auto { effort: None, order: Order::Given });
+const CHUNK_BYTES: u64 = 1024;
+const ITERATIONS: u64 = 4;
+
+/// Layers that each keep one value of so many bytes until it is read again, in reverse; and a
+/// weight of some chunks each.
+fn layers(count: u32, value_bytes: u64, time_ns: u64) -> RandomGraph {
+    let mut graph = RandomGraph::default();
+    let weight = graph.add_tensor(3 * CHUNK_BYTES, Kind::State);
+    let input = graph.add_tensor(CHUNK_BYTES, Kind::Input);
+    let values: Vec<_> =
+        (0..count).map(|_| graph.add_tensor(value_bytes, Kind::Temporary)).collect();
+    let mut last = input;
+    for &value in &values {
+        graph.add_op(time_ns, 0, &[last, weight], &[value]);
+        last = value;
+    }
+    for &value in values.iter().rev() {
+        graph.add_op(time_ns, 0, &[value], &[weight]);
+    }
+    graph
+}
+
+fn machine(bytes_per_s: u64) -> Machine {
+    Machine {
+        device_bytes: 1 << 30,
+        host_bytes: 1 << 30,
+        chunk_bytes: CHUNK_BYTES,
+        h2d_bytes_per_s: bytes_per_s,
+        d2h_bytes_per_s: bytes_per_s,
+        transfer_latency_ns: 10,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    }
+}
+
+/// Plans, has the ledger judge it, and runs it in an adversarial order.
+fn plan(graph: &RandomGraph, machine: &Machine, budget_bytes: u64) -> OwnedPlan {
+    let graph = graph.graph();
+    let request = Request { graph: &graph, machine, budget_bytes };
+    let plan = planners::check(&request, 0, |request| planning::plan(request, AUTO));
+    let owned = plan.unwrap().unwrap();
+    let plan = owned.plan();
+    let schedule = planning::schedule(&graph, machine, &plan).unwrap();
+    let schedule = schedule.schedule();
+    let verified = planning::prove(&graph, machine, &plan, &schedule).unwrap();
+    let mut device = SimDevice::adversarial(graph, *machine, plan.predicted.period_ns);
+    let (device, kernels) = (&mut device, &mut SimKernels::new(graph));
+    planning::with_executor(&verified, device, kernels, |mut executor, device, kernels| {
+        executor.run(device, kernels, ITERATIONS)?;
+        executor.finish(device)
+    })
+    .unwrap();
+    assert_eq!(device.digest().unwrap(), reference_digest(&graph, ITERATIONS));
+    owned
+}
+
+#[test]
+fn slabs_save_transfers() {
+    let graph = layers(40, CHUNK_BYTES / 2, 10_000);
+    let [slow, fast] = [1_000_000, 1_000_000_000].map(machine);
+    // Beside the weight and the input, 15 chunks hold 15 of 40 values, and 30 slabs hold 30.
+    let saved = plan(&graph, &fast, 20 * CHUNK_BYTES);
+    let named: Vec<_> = saved.pools.iter().map(|pool| pool.object_bytes).collect();
+    assert_eq!(named, [CHUNK_BYTES, CHUNK_BYTES / 2]);
+    assert!(saved.predicted.d2h_bytes <= 16 * CHUNK_BYTES / 2, "{:?}", saved.predicted);
+    // Where the ops wait for the link, chunks serve all.
+    let slow = plan(&graph, &slow, 12 * CHUNK_BYTES);
+    assert_eq!(slow.pools.len(), 1);
+}
+
+proptest! {
+    #[test]
+    fn plans_with_slabs_hold(
+        count in 2..40u32,
+        value_bytes in 1..=CHUNK_BYTES,
+        chunks in 6..40u64,
+        time_ns in 0..5_000u64,
+    ) {
+        let graph = layers(count, value_bytes, time_ns);
+        plan(&graph, &machine(1_000_000_000), chunks * CHUNK_BYTES);
+    }
+}

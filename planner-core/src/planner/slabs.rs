@@ -1,0 +1,134 @@
+//! Slabs: objects smaller than a chunk, for tensors that would leave most of one empty.
+//!
+//! What is divided between chunks and slabs can serve only the one or the other, so a list
+//! that was made without slabs tells how much of each there is to be.
+
+use super::Request;
+use super::memory::{CHUNKS, Memory};
+use crate::graph::TensorId;
+use crate::plan::{Resident, Step};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+/// The sizes that are considered, as fractions of a chunk; each is lowered to that of the
+/// largest tensor it holds.
+const FRACTIONS: [u64; SIZES] = [2, 4, 8];
+const SIZES: usize = 3;
+
+/// Slabs have to save this fraction of the chunks.
+const LEAST: u64 = 64;
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    words::<u64>(limits.tensors)
+}
+
+/// What a list holds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    chunks: u64,
+    /// Tensors of at most each of the sizes.
+    small: [u64; SIZES],
+}
+
+/// Follows a list, and notes the most that it holds.
+struct Walk<'w> {
+    request: &'w Request<'w>,
+    memory: &'w Memory<'w>,
+    sizes_bytes: [u64; SIZES],
+    /// Objects of each tensor.
+    held: &'w mut [u64],
+    now: Held,
+    /// Beside the tensors of at most each of the sizes.
+    most_chunks: [u64; SIZES],
+    most_small: [u64; SIZES],
+}
+
+impl Walk<'_> {
+    fn set(&mut self, tensor: TensorId, objects: u64) {
+        let bytes = self.request.graph.tensor(tensor).bytes;
+        let objects = objects.min(self.memory.objects(tensor));
+        let before = core::mem::replace(&mut self.held[tensor.index()], objects);
+        self.now.chunks = self.now.chunks - before + objects;
+        for (small, &size_bytes) in self.now.small.iter_mut().zip(&self.sizes_bytes) {
+            if bytes <= size_bytes {
+                *small = *small - before + objects;
+            }
+        }
+    }
+
+    fn look(&mut self, workspace_chunks: u64) {
+        let Held { chunks, small } = self.now;
+        for (at, small) in small.into_iter().enumerate() {
+            let others = (chunks - small).saturating_add(workspace_chunks);
+            self.most_chunks[at] = self.most_chunks[at].max(others);
+            self.most_small[at] = self.most_small[at].max(small);
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        let held = |tensor: TensorId| self.held[tensor.index()];
+        match step {
+            Step::Prefetch(part) => {
+                let count = part.count.min(self.memory.objects(part.tensor));
+                self.set(part.tensor, held(part.tensor).saturating_add(count));
+            }
+            Step::Evict(part) => {
+                self.set(part.tensor, held(part.tensor).saturating_sub(part.count));
+            }
+            Step::Launch(op) => {
+                for &tensor in self.request.graph.writes(op) {
+                    self.set(tensor, u64::MAX);
+                }
+                return self.look(self.memory.workspace(self.request, op));
+            }
+            Step::Offload(_) => {}
+        }
+        self.look(0);
+    }
+}
+
+/// The memory with slabs of the size that saves most, by what a list of our own holds; none
+/// where that is next to nothing. O(steps + tensors).
+pub(super) fn divide<'m>(
+    request: &Request<'_>,
+    memory: &Memory<'m>,
+    (steps, resident): (&[Step], &[Resident]),
+    scratch: &mut Scratch<'_>,
+) -> Result<Option<Memory<'m>>, OutOfScratch> {
+    let Request { graph, machine, .. } = *request;
+    let mut scratch = scratch.reborrow();
+    let held = scratch.take(graph.tensors().len(), 0u64)?;
+    let sizes_bytes = FRACTIONS.map(|fraction| {
+        let pooled = graph.tensor_ids().filter(|&tensor| !memory.in_arena(tensor));
+        let bytes = pooled.map(|tensor| graph.tensor(tensor).bytes);
+        bytes.filter(|&bytes| bytes <= machine.chunk_bytes / fraction).max().unwrap_or(0)
+    });
+    let (most_chunks, most_small) = ([0; SIZES], [0; SIZES]);
+    let now = Held::default();
+    let mut walk = Walk { request, memory, sizes_bytes, held, now, most_chunks, most_small };
+    for &Resident { part, .. } in resident {
+        let held = walk.held[part.tensor.index()];
+        walk.set(part.tensor, held.saturating_add(part.count));
+    }
+    for &step in steps {
+        walk.step(step);
+    }
+    let Walk { most_chunks, most_small, .. } = walk;
+    let needed = |at: usize| {
+        let bytes = u128::from(most_small[at]) * u128::from(sizes_bytes[at]);
+        let slabs = bytes.div_ceil(u128::from(machine.chunk_bytes));
+        (most_chunks[at], u64::try_from(slabs).unwrap_or(u64::MAX))
+    };
+    let saved = |at: usize| most_small[at].saturating_sub(needed(at).1);
+    let sizes = (0..SIZES).filter(|&at| sizes_bytes[at] > 0);
+    let Some(best) = sizes.max_by_key(|&at| saved(at)) else { return Ok(None) };
+    let (chunks, slabs) = needed(best);
+    let all = memory.pool_objects(CHUNKS);
+    if saved(best) <= all / LEAST {
+        return Ok(None);
+    }
+    // Each has its share, whether all of it is there or not.
+    let whole = u128::from(chunks).saturating_add(slabs.into()).max(1);
+    let share = u128::from(all) * u128::from(slabs) / whole;
+    let chunks = u64::try_from(share).unwrap_or(all).max(1);
+    Ok(Some(memory.with_slabs(sizes_bytes[best], chunks)))
+}
