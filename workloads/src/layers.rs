@@ -72,9 +72,10 @@ pub fn chain(
         let time_ns = graph.op(op).time_ns;
         if op.index() < turn {
             layer.forward_ns += time_ns;
-            layer.backward_ns += if recompute { time_ns } else { 0 };
+            let again_ns = if recompute { time_ns } else { 0 };
+            layer.backward_ns = layer.backward_ns.saturating_add(again_ns);
         } else {
-            layer.backward_ns += time_ns;
+            layer.backward_ns = layer.backward_ns.saturating_add(time_ns);
         }
     }
     let step = Step { graph: &graph, turn, cuts: &cuts, layer_of: &layer_of, recompute };
@@ -192,9 +193,7 @@ impl Cuts {
         }
         layer_of
     }
-}
 
-impl Cuts {
     /// Notes the layer of each state and input that the forward pass touches in one alone. But
     /// not where the backward pass touches it before that layer's turn, such as a table that the
     /// embedding and the scores share.
@@ -309,7 +308,7 @@ impl Step<'_> {
             let layer = self.layer_of[op.index()];
             let gradient_bytes = if at < self.turn { 0 } else { layers[layer].weight_bytes };
             let now = passing.run(graph, at, op).saturating_sub(gradient_bytes);
-            most_bytes = most_bytes.max(now + again_bytes[layer]);
+            most_bytes = most_bytes.max(now.saturating_add(again_bytes[layer]));
         }
         most_bytes
     }
