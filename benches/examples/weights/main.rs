@@ -116,7 +116,7 @@ fn main() -> Done<()> {
 /// parts. Of a build without the solver none.
 #[cfg(feature = "highs")]
 fn bounds(chain: &OwnedChain) -> Done<Option<Bounds>> {
-    let bound_ns = |whole| {
+    let bound_ns = |whole| -> Done<u64> {
         let options = lp_bound::WeightOptions { whole, gap: GAP, most_s: 600.0 };
         let bound = lp_bound::weights_period_ns(chain, options)?;
         let (least, found) = (bound.period_ns, bound.found_ns.unwrap_or(u64::MAX));

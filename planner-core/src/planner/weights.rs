@@ -64,7 +64,7 @@ impl Way {
         Self::cyclic(&RESERVES, false, 1).chain([Self::published(true)]).chain(all)
     }
 
-    /// The same without a barrier and in parts, with activations and without.
+    /// The same without a barrier and in parts; for some reserves with activations as well.
     pub(super) fn in_parts() -> impl Iterator<Item = Self> {
         const RESERVES: [Reserve; 10] = [
             Reserve::Turn(2),
@@ -78,7 +78,8 @@ impl Way {
             Reserve::Sixteenths(16),
             Reserve::OwnWeight,
         ];
-        [false, true].into_iter().flat_map(|activations| Self::cyclic(&RESERVES, activations, 32))
+        let some = RESERVES.get(..4).unwrap_or_default();
+        Self::cyclic(&RESERVES, false, 32).chain(Self::cyclic(some, true, 32))
     }
 
     fn cyclic(reserves: &[Reserve], activations: bool, parts: u64) -> impl Iterator<Item = Self> {
