@@ -154,8 +154,8 @@ fn claims(studies: &[(&str, Vec<Study>)]) -> String {
     );
     format!(
         "The paper finds almost no idle time from 4 GB/s on: here the integer program has none, and \
-         the published\ngreedy up to {:.1} % of compute. It finds up to five times the idle time \
-         without the discount: here it is up\nto {ratio:.2} times.\n",
+         the\npublished greedy up to {:.1} % of compute. It finds up to five times the idle time \
+         without the\ndiscount: here it is up to {ratio:.2} times.\n",
         100.0 * idle
     )
 }
