@@ -16,6 +16,15 @@ pub enum SimError {
         /// Size of the device.
         device_bytes: u64,
     },
+    /// Memory that would be there is refused: a [fault](crate::Fault::Allocations).
+    AllocationFailed {
+        /// Whether it was to be on the host.
+        on_host: bool,
+    },
+    /// A copy failed, and left garbage: a [fault](crate::Fault::Copies).
+    CopyFailed(Point),
+    /// The device is gone: a [fault](crate::Fault::Loss).
+    Lost,
     /// The chunks have been created already.
     CreatedTwice,
     /// No virtual addresses are left for this many chunks.
@@ -47,14 +56,14 @@ pub enum SimError {
     HostCreatedTwice,
     /// The host's block has not been created.
     NoHost,
+    /// The device has no real bytes to look at.
+    NoBytes,
     /// The tensor does not exist, or the host's block has no such bytes.
     NoHostRange(HostRange),
-    /// An input's room is filled while work still uses it.
+    /// The host writes where work still reads or writes.
     RoomInUse {
-        /// The input.
-        tensor: TensorId,
-        /// Its room.
-        room: u32,
+        /// Where it writes.
+        range: HostRange,
         /// The work.
         work: Point,
     },
@@ -128,6 +137,11 @@ impl fmt::Display for SimError {
             Self::OutOfDeviceMemory { chunks, device_bytes } => {
                 write!(f, "the device's {device_bytes} bytes hold fewer than {chunks} chunks")
             }
+            Self::AllocationFailed { on_host } => {
+                write!(f, "no memory on the {}", if on_host { "host" } else { "device" })
+            }
+            Self::CopyFailed(work) => write!(f, "{} failed", Work(work)),
+            Self::Lost => write!(f, "the device is lost"),
             Self::CreatedTwice => write!(f, "the device's chunks have been created already"),
             Self::AddressSpace { chunks } => {
                 write!(f, "no addresses are left for {chunks} chunks")
@@ -152,9 +166,13 @@ impl fmt::Display for SimError {
                 "the host's block has no bytes {offset_bytes}..{} for {tensor}",
                 offset_bytes.saturating_add(bytes)
             ),
-            Self::RoomInUse { tensor, room, work } => {
-                write!(f, "room {room} of {tensor} is filled while {} uses it", Work(work))
-            }
+            Self::RoomInUse { range: HostRange { tensor, offset_bytes, bytes }, work } => write!(
+                f,
+                "the host writes bytes {offset_bytes}..{} of its block ({tensor}) while {} uses them",
+                offset_bytes.saturating_add(bytes),
+                Work(work)
+            ),
+            Self::NoBytes => write!(f, "the device has no real bytes"),
             Self::Operands(op) => {
                 write!(f, "the launch of {op} does not fit the operands that the graph gives it")
             }
@@ -189,7 +207,11 @@ impl std::error::Error for SimError {}
 impl BackendError for SimError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::OutOfDeviceMemory { .. } => ErrorKind::OutOfDeviceMemory,
+            Self::OutOfDeviceMemory { .. } | Self::AllocationFailed { on_host: false } => {
+                ErrorKind::OutOfDeviceMemory
+            }
+            Self::AllocationFailed { on_host: true } => ErrorKind::OutOfHostMemory,
+            Self::Lost => ErrorKind::Lost,
             _ => ErrorKind::Other,
         }
     }

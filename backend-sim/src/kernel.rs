@@ -3,8 +3,8 @@
 use crate::SimDevice;
 use crate::error::SimError;
 use crate::stream::Queue;
-use crate::value;
 use crate::work::Work;
+use integrity::value;
 use planner_core::backend::{HostRange, Kernels, Launch};
 use planner_core::{Graph, Kind, Stream, TensorId};
 
@@ -83,17 +83,22 @@ impl SimDevice<'_> {
         let room = (iteration % 2) as u32;
         let host = self.host.as_ref().ok_or(SimError::NoHost)?;
         let range = host.range(&self.graph, tensor, room);
+        self.check_unused(range)?;
+        self.contents.fill_host(range, value::input(tensor, iteration, range.bytes));
+        Ok(())
+    }
+
+    /// Whether the host may write here now.
+    pub(crate) fn check_unused(&self, range: HostRange) -> Result<(), SimError> {
         let used = |host: HostRange| {
             let (start, end) = (host.offset_bytes, host.offset_bytes + host.bytes);
             start < range.offset_bytes + range.bytes && range.offset_bytes < end
         };
         for (work, pending) in self.queues.iter().flat_map(Queue::pending) {
-            if pending.host().is_some_and(|(host, _)| used(host)) {
-                return Err(SimError::RoomInUse { tensor, room, work });
+            if !self.is_forgiving && pending.host().is_some_and(|(host, _)| used(host)) {
+                return Err(SimError::RoomInUse { range, work });
             }
         }
-        let value = value::input(tensor, iteration);
-        self.shadow.fill_host(range, value);
         Ok(())
     }
 }

@@ -6,27 +6,35 @@
 //! read before it arrived, a chunk with two owners, a range unmapped too early. With a
 //! seed, its streams run in an adversarial order; the same seed gives the same order.
 
+mod backend;
+mod bytes;
 mod clock;
+mod contents;
 pub mod contiguous;
 mod error;
 mod extents;
+mod faults;
 mod kernel;
 mod paging;
 mod shadow;
 mod stream;
 mod transfer;
-mod value;
 mod work;
 
+pub use backend::Sim;
 pub use error::SimError;
+pub use faults::Fault;
+pub use integrity::reference_digest;
 pub use kernel::SimKernels;
-pub use value::reference_digest;
 
+use bytes::Bytes;
 use clock::Clock;
+use contents::Contents;
+use faults::Faults;
+use integrity::digest;
 use paging::AddressSpace;
 use planner_core::backend::ErrorType;
 use planner_core::{Graph, Kind, Machine, Stream};
-use shadow::Shadow;
 use stream::{Chance, Queue};
 use transfer::HostBlock;
 
@@ -64,9 +72,12 @@ pub struct SimDevice<'g> {
     space: AddressSpace,
     /// The host's block, once it is created.
     host: Option<HostBlock>,
-    shadow: Shadow,
+    contents: Contents,
     counters: Counters,
     failure: Option<SimError>,
+    faults: Option<Faults>,
+    /// Whether it lets pass what a real device does not notice.
+    is_forgiving: bool,
 }
 
 impl<'g> SimDevice<'g> {
@@ -81,9 +92,11 @@ impl<'g> SimDevice<'g> {
             chance: None,
             space: AddressSpace::new(machine.chunk_bytes),
             host: None,
-            shadow: Shadow::default(),
+            contents: Contents::Shadow(Default::default()),
             counters: Counters::default(),
             failure: None,
+            faults: None,
+            is_forgiving: false,
         }
     }
 
@@ -91,8 +104,29 @@ impl<'g> SimDevice<'g> {
     /// the waits allow.
     #[must_use]
     pub fn adversarial(graph: Graph<'g>, machine: Machine, seed: u64) -> Self {
-        let chance = Some(Chance(value::scramble(seed)));
+        let chance = Some(Chance::new(seed));
         Self { chance, ..Self::new(graph, machine) }
+    }
+
+    /// The same device with real bytes on it, for small work. It computes what any device
+    /// computes, also with wrong bytes, and does not say so.
+    #[must_use]
+    pub fn with_bytes(self) -> Self {
+        let bytes = Bytes::new(self.machine.chunk_bytes);
+        Self { contents: Contents::Bytes(bytes), ..self }
+    }
+
+    /// The same device, which lets pass what a real one does not notice: work that races, and
+    /// rooms and ranges that change while they are used.
+    #[must_use]
+    pub fn forgiving(self) -> Self {
+        Self { is_forgiving: true, ..self }
+    }
+
+    /// The same device with a fault, at times drawn from `seed`.
+    #[must_use]
+    pub fn failing(self, fault: Fault, seed: u64) -> Self {
+        Self { faults: Some(Faults::new(fault, seed)), ..self }
     }
 
     /// One number for the values of all states, from their host copies. Two runs that
@@ -108,9 +142,9 @@ impl<'g> SimDevice<'g> {
         let values = states.map(|tensor| {
             let none = SimError::HostCopy { tensor, offset_bytes: 0 };
             let host = self.host.as_ref().ok_or(none)?;
-            self.shadow.host_copy(host.range(&self.graph, tensor, 0))
+            self.contents.host_copy(host.range(&self.graph, tensor, 0))
         });
-        Ok(value::digest(values.collect::<Result<Vec<_>, _>>()?.into_iter()))
+        Ok(digest(values.collect::<Result<Vec<_>, _>>()?.into_iter()))
     }
 
     /// When the last launch of each iteration ends.

@@ -1,9 +1,9 @@
 //! Virtual address ranges and the physical chunks behind them.
 
 use crate::SimDevice;
+use crate::contents::{Memory, Segment};
 use crate::error::SimError;
 use crate::extents::{Extent, Extents};
-use crate::shadow::{Memory, Segment};
 use crate::stream::Queue;
 use planner_core::backend::{Chunks, DeviceAddress, Paging};
 use std::collections::BTreeMap;
@@ -158,17 +158,20 @@ impl Paging for SimDevice<'_> {
         if self.space.created.is_some() {
             return Err(SimError::CreatedTwice);
         }
+        self.check_allocation(false)?;
         let device_bytes = self.machine.device_bytes;
         let bytes = count.checked_mul(self.machine.chunk_bytes);
         if bytes.is_none_or(|bytes| bytes > device_bytes) {
             return Err(SimError::OutOfDeviceMemory { chunks: count, device_bytes });
         }
         self.space.created = Some(count);
+        self.contents.create(count);
         Ok(())
     }
 
     fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, SimError> {
         self.check_failure()?;
+        self.check_allocation(false)?;
         let at = self.space.reserve(chunks).ok_or(SimError::AddressSpace { chunks })?;
         self.counters.ranges += 1;
         Ok(at)
@@ -176,6 +179,7 @@ impl Paging for SimDevice<'_> {
 
     fn map(&mut self, at: DeviceAddress, chunks: Chunks) -> Result<(), SimError> {
         self.check_failure()?;
+        self.check_allocation(false)?;
         self.space.map(at, chunks)?;
         self.spend_mapping_ns(self.machine.map_ns_per_chunk, chunks.count);
         self.counters.map_calls += 1;
@@ -190,7 +194,9 @@ impl Paging for SimDevice<'_> {
         let end = at.0.saturating_add(chunks.saturating_mul(self.machine.chunk_bytes));
         for (work, pending) in self.queues.iter().flat_map(Queue::pending) {
             let spans = pending.spans(&self.graph);
-            if spans.iter().any(|span| span.at.0 < end && at.0 < span.at.0 + span.bytes) {
+            if !self.is_forgiving
+                && spans.iter().any(|span| span.at.0 < end && at.0 < span.at.0 + span.bytes)
+            {
                 return Err(SimError::UnmappedInUse { at, work });
             }
         }

@@ -1,9 +1,11 @@
 //! What every byte holds, on the device (by physical address) and on the host.
 
+use crate::contents::{Change, Effect, Memory, Read, Segment};
 use crate::error::SimError;
 use crate::extents::{Extent, Extents};
-use planner_core::backend::{HostRange, Point};
-use planner_core::{OpId, TensorId};
+use integrity::Value;
+use planner_core::TensorId;
+use planner_core::backend::HostRange;
 
 /// What some bytes hold: those of one version of a tensor, from an offset on. Bytes
 /// without content hold garbage.
@@ -11,7 +13,7 @@ use planner_core::{OpId, TensorId};
 pub(crate) struct Content {
     pub(crate) tensor: TensorId,
     pub(crate) offset_bytes: u64,
-    pub(crate) value: u64,
+    pub(crate) value: Value,
 }
 
 impl Extent for Content {
@@ -24,36 +26,6 @@ impl Extent for Content {
     }
 }
 
-/// One of the memories.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Memory {
-    /// The device, by physical address.
-    Device,
-    /// The host's block, by offset.
-    Host,
-}
-
-/// Consecutive bytes of one memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Segment {
-    pub(crate) memory: Memory,
-    pub(crate) start: u64,
-    pub(crate) bytes: u64,
-}
-
-impl Segment {
-    pub(crate) const fn of_host(range: HostRange) -> Self {
-        Self { memory: Memory::Host, start: range.offset_bytes, bytes: range.bytes }
-    }
-}
-
-/// A change of what bytes hold; no content is garbage.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Effect {
-    pub(crate) to: Segment,
-    pub(crate) content: Option<Content>,
-}
-
 /// All contents.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shadow {
@@ -62,12 +34,6 @@ pub(crate) struct Shadow {
 }
 
 impl Shadow {
-    /// Puts a tensor's value into a room on the host.
-    pub(crate) fn fill_host(&mut self, room: HostRange, value: u64) {
-        let content = Content { tensor: room.tensor, offset_bytes: 0, value };
-        self.apply(&Effect { to: Segment::of_host(room), content: Some(content) });
-    }
-
     fn memory(&self, memory: Memory) -> &Extents<Content> {
         match memory {
             Memory::Device => &self.device,
@@ -75,13 +41,14 @@ impl Shadow {
         }
     }
 
-    pub(crate) fn apply(&mut self, effect: &Effect) {
-        let Segment { memory, start, bytes } = effect.to;
+    /// Lets bytes hold something; nothing is garbage.
+    pub(crate) fn set(&mut self, to: Segment, content: Option<Content>) {
+        let Segment { memory, start, bytes } = to;
         let extents = match memory {
             Memory::Device => &mut self.device,
             Memory::Host => &mut self.host,
         };
-        match effect.content {
+        match content {
             Some(content) => extents.insert(start, bytes, content),
             None => extents.remove(start, bytes),
         }
@@ -106,11 +73,11 @@ impl Shadow {
         let mut effects = Vec::new();
         let mut position = 0;
         for &segment in to {
-            effects.push(Effect { to: segment, content: None });
+            effects.push(Effect { to: segment, change: Change::Content(None) });
             for (at, bytes, content) in gathered.over(position, segment.bytes) {
                 let start = segment.start + at - position;
                 let to = Segment { start, bytes, ..segment };
-                effects.push(Effect { to, content: Some(content) });
+                effects.push(Effect { to, change: Change::Content(Some(content)) });
             }
             position += segment.bytes;
         }
@@ -122,7 +89,7 @@ impl Shadow {
     /// # Errors
     /// The first byte that holds something else, and whether it is at least a byte of the
     /// same tensor at the same offset.
-    pub(crate) fn whole(&self, from: &[Segment], tensor: TensorId) -> Result<u64, BadByte> {
+    pub(crate) fn whole(&self, from: &[Segment], tensor: TensorId) -> Result<Value, BadByte> {
         let bytes: u64 = from.iter().map(|segment| segment.bytes).sum();
         let mut value = None;
         let mut next = 0;
@@ -141,14 +108,19 @@ impl Shadow {
             .ok_or(BadByte { offset_bytes: next, is_other_version: false })
     }
 
+    /// What a write does.
+    pub(crate) fn write(to: &[Segment], mut content: Option<Content>) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for &to in to {
+            effects.push(Effect { to, change: Change::Content(content) });
+            content = content.map(|content| content.after(to.bytes));
+        }
+        effects
+    }
+
     /// The value that an op reads.
-    pub(crate) fn read(
-        &self,
-        from: &[Segment],
-        tensor: TensorId,
-        op: OpId,
-        work: Point,
-    ) -> Result<u64, SimError> {
+    pub(crate) fn read(&self, from: &[Segment], read: Read) -> Result<Value, SimError> {
+        let Read { work, op, tensor } = read;
         self.whole(from, tensor).map_err(|BadByte { offset_bytes, is_other_version }| {
             if is_other_version {
                 SimError::MixedVersions { work, op, tensor, offset_bytes }
@@ -159,7 +131,7 @@ impl Shadow {
     }
 
     /// The value of a state's host copy.
-    pub(crate) fn host_copy(&self, room: HostRange) -> Result<u64, SimError> {
+    pub(crate) fn host_copy(&self, room: HostRange) -> Result<Value, SimError> {
         self.whole(&[Segment::of_host(room)], room.tensor).map_err(|bad| {
             let (tensor, offset_bytes) = (room.tensor, bad.offset_bytes);
             SimError::HostCopy { tensor, offset_bytes }

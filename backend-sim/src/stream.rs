@@ -8,7 +8,6 @@
 
 use crate::SimDevice;
 use crate::error::SimError;
-use crate::value::scramble;
 use crate::work::{Running, Work};
 use planner_core::Stream;
 use planner_core::backend::{Point, Streams};
@@ -46,18 +45,30 @@ impl Queue {
 
 /// A source of random numbers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Chance(pub(crate) u64);
+pub(crate) struct Chance(u64);
 
 impl Chance {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(scramble(seed))
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(1);
         scramble(self.0)
     }
 
     /// A number below `bound`.
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
+}
+
+/// The finalizer of `SplitMix64`: a permutation in which every bit depends on every other.
+const fn scramble(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
 }
 
 impl SimDevice<'_> {
@@ -107,8 +118,16 @@ impl SimDevice<'_> {
     }
 
     fn try_step(&mut self, stream: Stream) -> Result<bool, SimError> {
-        if let Some(running) = self.queues[stream as usize].running.take() {
-            self.end(&running);
+        if let Some(mut running) = self.queues[stream as usize].running.take() {
+            if self.is_lost() {
+                return Err(SimError::Lost);
+            }
+            if running.delay > 0 {
+                running.delay -= 1;
+                self.queues[stream as usize].running = Some(running);
+                return Ok(true);
+            }
+            self.end(running)?;
             return Ok(true);
         }
         if let Some(Item::Wait(point)) = self.queues[stream as usize].items.front()

@@ -1,10 +1,10 @@
 //! Work: what it touches, what it reads when it begins, and what it changes when it ends.
 
 use crate::SimDevice;
+use crate::contents::{Effect, Memory, Read, Segment};
 use crate::error::SimError;
 use crate::extents::{Extent, Extents};
-use crate::shadow::{Content, Effect, Memory, Segment};
-use crate::value;
+use integrity::value;
 use planner_core::backend::{DeviceAddress, HostRange, Point};
 use planner_core::{Graph, OpId};
 use std::collections::BTreeMap;
@@ -18,10 +18,12 @@ pub(crate) enum Work {
     Upload {
         host: HostRange,
         device: DeviceAddress,
+        delay: u64,
     },
     Download {
         host: HostRange,
         device: DeviceAddress,
+        delay: u64,
     },
     Launch {
         op: OpId,
@@ -63,6 +65,8 @@ impl Extent for Use {
 pub(crate) struct Running {
     pub(crate) point: Point,
     pub(crate) work: Work,
+    /// Events for which it does not end.
+    pub(crate) delay: u64,
     uses: BTreeMap<Memory, Extents<Use>>,
     effects: Vec<Effect>,
 }
@@ -72,8 +76,8 @@ impl Work {
     /// the workspace.
     pub(crate) fn spans(&self, graph: &Graph<'_>) -> Vec<Span> {
         match *self {
-            Self::Upload { host, device } => vec![copy_span(host, device, true)],
-            Self::Download { host, device } => vec![copy_span(host, device, false)],
+            Self::Upload { host, device, .. } => vec![copy_span(host, device, true)],
+            Self::Download { host, device, .. } => vec![copy_span(host, device, false)],
             Self::Launch { op, ref reads, ref writes, workspace } => {
                 let span = |writes| {
                     move |(tensor, &at): (&planner_core::TensorId, &DeviceAddress)| {
@@ -89,6 +93,13 @@ impl Work {
                     workspace.map(|at| Span { operand: WORKSPACE, at, bytes, writes: true });
                 reads.chain(writes).chain(workspace).collect()
             }
+        }
+    }
+
+    fn delay(&self) -> u64 {
+        match *self {
+            Self::Upload { delay, .. } | Self::Download { delay, .. } => delay,
+            Self::Launch { .. } => 0,
         }
     }
 
@@ -135,14 +146,16 @@ impl SimDevice<'_> {
     /// touch what it writes.
     pub(crate) fn begin(&self, point: Point, work: Work) -> Result<Running, SimError> {
         let spans = work.spans(&self.graph);
-        let mut running = Running { point, work, uses: BTreeMap::new(), effects: Vec::new() };
+        let delay = work.delay();
+        let mut running =
+            Running { point, work, delay, uses: BTreeMap::new(), effects: Vec::new() };
         let mut segments = Vec::new();
         for &span in &spans {
             let unmapped = SimError::Unmapped { work: point, at: span.at };
             let found = self.space.physical(span.at, span.bytes).ok_or(unmapped)?;
             for &segment in &found {
                 let Span { operand, writes, .. } = span;
-                if !running.note(segment, Use { operand, writes }) {
+                if !running.note(segment, Use { operand, writes }) && !self.is_forgiving {
                     return Err(SimError::Race { work: point, other: point });
                 }
             }
@@ -152,7 +165,7 @@ impl SimDevice<'_> {
             running.note(Segment::of_host(host), Use { operand: host.tensor.0, writes });
         }
         let mut others = self.queues.iter().filter_map(|queue| queue.running.as_ref());
-        if let Some(other) = others.find(|other| running.races(other)) {
+        if let Some(other) = others.find(|other| !self.is_forgiving && running.races(other)) {
             return Err(SimError::Race { work: point, other: other.point });
         }
         running.effects = self.effects(&running, &segments)?;
@@ -160,10 +173,16 @@ impl SimDevice<'_> {
     }
 
     /// Ends work: its writes become visible.
-    pub(crate) fn end(&mut self, running: &Running) {
-        for effect in &running.effects {
-            self.shadow.apply(effect);
+    pub(crate) fn end(&mut self, running: Running) -> Result<(), SimError> {
+        let fails = running.work.host().is_some() && self.copy_fails();
+        for effect in running.effects {
+            if fails {
+                self.contents.spoil(effect.to);
+            } else {
+                self.contents.apply(effect);
+            }
         }
+        if fails { Err(SimError::CopyFailed(running.point)) } else { Ok(()) }
     }
 
     /// What work will change, from what it reads now. `segments` are those of its spans.
@@ -174,8 +193,10 @@ impl SimDevice<'_> {
     ) -> Result<Vec<Effect>, SimError> {
         let device = segments.first().map_or(&[][..], Vec::as_slice);
         match running.work {
-            Work::Upload { host, .. } => Ok(self.shadow.copy(&[Segment::of_host(host)], device)),
-            Work::Download { host, .. } => Ok(self.shadow.copy(device, &[Segment::of_host(host)])),
+            Work::Upload { host, .. } => Ok(self.contents.copy(&[Segment::of_host(host)], device)),
+            Work::Download { host, .. } => {
+                Ok(self.contents.copy(device, &[Segment::of_host(host)]))
+            }
             Work::Launch { op, .. } => self.launch_effects(op, running.point, segments),
         }
     }
@@ -183,27 +204,26 @@ impl SimDevice<'_> {
     fn launch_effects(
         &self,
         op: OpId,
-        point: Point,
+        work: Point,
         segments: &[Vec<Segment>],
     ) -> Result<Vec<Effect>, SimError> {
         let mut segments = segments.iter();
-        let mut values = Vec::new();
+        let mut readings = Vec::new();
         for (&tensor, from) in self.graph.reads(op).iter().zip(segments.by_ref()) {
-            values.push(self.shadow.read(from, tensor, op, point)?);
+            readings.push(self.contents.read(from, Read { work, op, tensor })?);
         }
-        let result = value::op_result(op, values.into_iter());
+        let result = value::op_result(op, readings.into_iter());
         let mut effects = Vec::new();
         let writes = self.graph.writes(op);
-        for ((position, &tensor), to) in writes.iter().enumerate().zip(segments.by_ref()) {
-            let mut content =
-                Content { tensor, offset_bytes: 0, value: value::written(result, position) };
-            for &to in to {
-                effects.push(Effect { to, content: Some(content) });
-                content = content.after(to.bytes);
-            }
+        for ((position, &tensor), to) in (0..).zip(writes).zip(segments.by_ref()) {
+            let value = value::written(result, position, self.graph.tensor(tensor).bytes);
+            effects.extend(self.contents.write(to, tensor, value));
         }
-        let workspace = segments.flatten().map(|&to| Effect { to, content: None });
-        effects.extend(workspace);
+        if let Some(to) = segments.next() {
+            let bytes = self.graph.op(op).workspace_bytes;
+            let value = value::written(result, writes.len() as u32, bytes);
+            effects.extend(self.contents.waste(to, value));
+        }
         Ok(effects)
     }
 }

@@ -116,6 +116,23 @@ fn a_missing_wait_is_seen_within_ten_seeds() {
 }
 
 #[test]
+fn real_bytes_give_the_same_digest_and_a_forgiving_device_a_wrong_one() {
+    let work = work();
+    let reference = reference_digest(&work.graph(), 1);
+    let device = || SimDevice::new(work.graph(), machine(CHUNK_BYTES)).with_bytes();
+    assert_eq!(iterate(&mut device(), [true; 2]), Ok(reference));
+    let run = |seed, waits| {
+        let device = SimDevice::adversarial(work.graph(), machine(CHUNK_BYTES), seed);
+        iterate(&mut device.with_bytes().forgiving(), waits).unwrap()
+    };
+    assert!((0..20).all(|seed| run(seed, [true; 2]) == reference));
+    assert!((0..20).any(|seed| run(seed, [false, true]) != reference));
+    let mut shadow = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+    create_host(&mut shadow).unwrap();
+    assert_eq!(shadow.read_host(0, &mut [0]), Err(SimError::NoBytes));
+}
+
+#[test]
 fn copies_that_overlap_in_time_and_place_race() {
     let work = work();
     let races = (0..100).any(|seed| {
@@ -251,7 +268,7 @@ fn what_enqueued_work_uses_stays() {
     assert_eq!(device.fill_input(INPUT, 2), Ok(()), "the other room");
     assert_eq!(
         device.fill_input(INPUT, 3),
-        Err(SimError::RoomInUse { tensor: INPUT, room: 1, work })
+        Err(SimError::RoomInUse { range: range(INPUT, 1, 0, 8), work })
     );
     let arrived = device.signal(Stream::Upload).unwrap();
     device.block_until(arrived).unwrap();

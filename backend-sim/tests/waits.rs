@@ -5,91 +5,32 @@ mod common;
 
 use backend_sim::{SimDevice, SimError, SimKernels, reference_digest};
 use common::{OwnedPlan, Work, limits, lowered, machine, predicted_period_ns, verified};
-use planner_core::backend::{
-    Chunks, DeviceAddress, ErrorType, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers,
-};
+use middleware::{Layer, Layered, LayeredKernels};
+use planner_core::backend::{Paging, Point, Transfers};
 use planner_core::plan::{Pool, Resident};
 use planner_core::{
-    ExecuteError, Executor, HostRooms, Kind, OpId, Part, Scratch, Step, Stream, TensorId, Verified,
-    executor,
+    ExecuteError, Executor, Kind, OpId, Part, Scratch, Step, Stream, TensorId, Verified, executor,
 };
 
-/// A device that does not hear one of the calls of `wait`.
-struct Deaf<'g> {
-    device: SimDevice<'g>,
+/// Does not hear one of the calls of `wait`.
+struct Deaf {
     waits: u64,
     unheard: u64,
 }
 
-impl ErrorType for Deaf<'_> {
-    type Error = SimError;
-}
+impl<D: Transfers + Paging> Layer<D> for Deaf {
+    type Error = D::Error;
 
-impl Streams for Deaf<'_> {
-    fn wait(&mut self, stream: Stream, point: Point) -> Result<(), SimError> {
+    fn wait(&mut self, device: &mut D, stream: Stream, point: Point) -> Result<(), D::Error> {
         self.waits += 1;
-        if self.waits == self.unheard { Ok(()) } else { self.device.wait(stream, point) }
-    }
-
-    fn signal(&mut self, stream: Stream) -> Result<Point, SimError> {
-        self.device.signal(stream)
-    }
-
-    fn reached(&mut self, point: Point) -> Result<bool, SimError> {
-        self.device.reached(point)
-    }
-
-    fn block_until(&mut self, point: Point) -> Result<(), SimError> {
-        self.device.block_until(point)
+        if self.waits == self.unheard { Ok(()) } else { device.wait(stream, point) }
     }
 }
 
-impl Transfers for Deaf<'_> {
-    fn create_host(&mut self, rooms: &HostRooms<'_>) -> Result<(), SimError> {
-        self.device.create_host(rooms)
-    }
+type DeafDevice<'g> = Layered<SimDevice<'g>, Deaf>;
 
-    fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), SimError> {
-        self.device.upload(from, to)
-    }
-
-    fn download(&mut self, from: DeviceAddress, to: HostRange) -> Result<(), SimError> {
-        self.device.download(from, to)
-    }
-}
-
-impl Paging for Deaf<'_> {
-    fn chunk_bytes(&self) -> u64 {
-        self.device.chunk_bytes()
-    }
-
-    fn create(&mut self, count: u64) -> Result<(), SimError> {
-        self.device.create(count)
-    }
-
-    fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, SimError> {
-        self.device.reserve(chunks)
-    }
-
-    fn map(&mut self, at: DeviceAddress, chunks: Chunks) -> Result<(), SimError> {
-        self.device.map(at, chunks)
-    }
-
-    fn unmap(&mut self, at: DeviceAddress, chunks: u64) -> Result<(), SimError> {
-        self.device.unmap(at, chunks)
-    }
-}
-
-struct DeafKernels<'g>(SimKernels<'g>);
-
-impl<'g> Kernels<Deaf<'g>> for DeafKernels<'g> {
-    fn launch(&mut self, device: &mut Deaf<'g>, launch: &Launch<'_>) -> Result<(), SimError> {
-        self.0.launch(&mut device.device, launch)
-    }
-
-    fn fill_inputs(&mut self, device: &mut Deaf<'g>, iteration: u64) -> Result<(), SimError> {
-        self.0.fill_inputs(&mut device.device, iteration)
-    }
+fn deaf(device: SimDevice<'_>, unheard: u64) -> DeafDevice<'_> {
+    Layered::new(device, Deaf { waits: 0, unheard })
 }
 
 /// Two layers forward and backward. The first layer's activation goes out and comes back;
@@ -132,11 +73,14 @@ fn layers() -> (Work, OwnedPlan) {
 }
 
 /// Runs four iterations.
-fn run<'g>(verified: &Verified<'g>, deaf: &mut Deaf<'g>) -> Result<u64, ExecuteError<SimError>> {
+fn run<'g>(
+    verified: &Verified<'g>,
+    deaf: &mut DeafDevice<'g>,
+) -> Result<u64, ExecuteError<SimError>> {
     let mut memory =
         vec![0; executor::scratch_words(&limits(verified.graph(), verified.plan()), 64)];
     let mut scratch = Scratch::new(&mut memory);
-    let mut kernels = DeafKernels(SimKernels::new(*verified.graph()));
+    let mut kernels = LayeredKernels(SimKernels::new(*verified.graph()));
     let mut executor = Executor::start(verified, deaf, &mut kernels, &mut scratch)?;
     executor.run(deaf, &mut kernels, 4)?;
     executor.finish(deaf)?;
@@ -154,17 +98,18 @@ fn every_wait_that_is_not_heard_is_seen_within_fifty_seeds() {
     let verified = verified(&graph, &machine, &plan, &schedule);
     let reference = Ok(reference_digest(&graph, 4));
 
-    let mut deaf = Deaf { device: SimDevice::new(graph, machine), waits: 0, unheard: 0 };
-    assert_eq!(run(&verified, &mut deaf), reference);
+    let mut hears = deaf(SimDevice::new(graph, machine), 0);
+    assert_eq!(run(&verified, &mut hears), reference);
     assert_eq!(
-        deaf.device.period_ns(3, 4),
+        hears.device.period_ns(3, 4),
         Some(predicted_period_ns(&graph, &machine, &plan, &schedule)),
     );
-    for unheard in 1..=deaf.waits {
+    let waits = hears.layer.waits;
+    for unheard in 1..=waits {
         let seen = (0..50).any(|seed| {
             let device = SimDevice::adversarial(graph, machine, seed);
-            run(&verified, &mut Deaf { device, waits: 0, unheard }) != reference
+            run(&verified, &mut deaf(device, unheard)) != reference
         });
-        assert!(seen, "wait {unheard} of {}", deaf.waits);
+        assert!(seen, "wait {unheard} of {waits}");
     }
 }

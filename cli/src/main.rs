@@ -3,6 +3,7 @@
 mod budget;
 mod check;
 mod compare;
+mod conformance;
 mod course;
 mod export;
 mod failure;
@@ -40,6 +41,7 @@ Examples:
   spillway compare resnet50:batch=512 --plot compare.svg
   spillway model list
   spillway plan --machine list
+  spillway conformance --backend sim
 
 Exit status: 0 done; 1 understood, but it cannot be done (the budget is too small, the
 plan is invalid, results differ); 2 bad usage or a malformed file.";
@@ -62,6 +64,7 @@ enum Command {
     Model(model::Arguments),
     Import(import::Arguments),
     Export(export::Arguments),
+    Conformance(conformance::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -88,5 +91,6 @@ fn obey(command: &Command) -> Result<(), Failure> {
         Command::Model(arguments) => model::run(arguments),
         Command::Import(arguments) => import::run(arguments),
         Command::Export(arguments) => export::run(arguments),
+        Command::Conformance(arguments) => conformance::run(arguments),
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::units;
 use backend_sim::SimError;
+use planner_core::backend::HostRange;
 use planner_core::executor::Moment;
 use planner_core::plan::{Part, Place, PlanError, Step};
 use planner_core::planner::PlanningError;
@@ -252,9 +253,8 @@ fn sim_mentions(error: &SimError) -> Mentions {
             (Some(op), Some(tensor))
         }
         SimError::NoHostRange(range) => (None, Some(range.tensor)),
-        SimError::RoomInUse { tensor, .. } | SimError::HostCopy { tensor, .. } => {
-            (None, Some(tensor))
-        }
+        SimError::RoomInUse { range: HostRange { tensor, .. }, .. }
+        | SimError::HostCopy { tensor, .. } => (None, Some(tensor)),
         // The rest speak of addresses and chunks alone.
         _ => (None, None),
     };

@@ -1,5 +1,9 @@
 //! What every planner, verifier and backend is held to.
 //!
+//! [`suite`] is what backends are held to, one test a promise of their traits.
+//!
+//! [`layered`] holds them to it with middleware in between.
+//!
 //! [`ledger`] judges a plan slowly and straight from the text of the plan format, so that
 //! the fast code of `planner-core` has something independent to be compared with.
 //! [`planners`] holds planners to it; [`graphs`], [`chains`] and
@@ -10,7 +14,9 @@
 pub mod chains;
 pub mod choices;
 pub mod graphs;
+pub mod layered;
 pub mod ledger;
 pub mod planners;
 pub mod plans;
 pub mod shortest;
+pub mod suite;

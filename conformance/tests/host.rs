@@ -2,19 +2,18 @@
 //! wrongly is found.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use backend_sim::{SimDevice, SimError, SimKernels, reference_digest};
+use backend_sim::{SimDevice, SimKernels, reference_digest};
 use conformance::graphs::{RandomGraph, graphs, machines, training_graphs};
 use conformance::ledger::host::{self, HostUse};
 use conformance::ledger::judge;
 use conformance::plans::{cases, predicted_by_ledger};
-use planner_core::backend::{
-    Chunks, DeviceAddress, ErrorType, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers,
-};
+use middleware::{Layer, Layered, LayeredKernels};
+use planner_core::backend::{DeviceAddress, HostRange, Kernels, Paging, Transfers};
 use planner_core::plan::{Pool, Resident};
 use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy as Planner};
 use planner_core::{
     ExecuteError, Graph, HostRooms, Kind, Machine, OpId, Part, Plan, PlanError, Scratch, Step,
-    Stream, TensorId,
+    TensorId,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -137,15 +136,14 @@ fn with_little_memory(
     Ok(())
 }
 
-/// A device whose host has one tensor's room where another's is.
-struct Mistaken<'g> {
-    device: SimDevice<'g>,
+/// Takes one tensor's room for another's.
+struct Mistaken {
     tensor: TensorId,
     from_bytes: u64,
     to_bytes: u64,
 }
 
-impl Mistaken<'_> {
+impl Mistaken {
     fn range(&self, range: HostRange) -> HostRange {
         if range.tensor != self.tensor {
             return range;
@@ -154,73 +152,25 @@ impl Mistaken<'_> {
     }
 }
 
-impl ErrorType for Mistaken<'_> {
-    type Error = SimError;
-}
+impl<D: Transfers + Paging> Layer<D> for Mistaken {
+    type Error = D::Error;
 
-impl Streams for Mistaken<'_> {
-    fn wait(&mut self, stream: Stream, point: Point) -> Result<(), SimError> {
-        self.device.wait(stream, point)
+    fn upload(
+        &mut self,
+        device: &mut D,
+        from: HostRange,
+        to: DeviceAddress,
+    ) -> Result<(), D::Error> {
+        device.upload(self.range(from), to)
     }
 
-    fn signal(&mut self, stream: Stream) -> Result<Point, SimError> {
-        self.device.signal(stream)
-    }
-
-    fn reached(&mut self, point: Point) -> Result<bool, SimError> {
-        self.device.reached(point)
-    }
-
-    fn block_until(&mut self, point: Point) -> Result<(), SimError> {
-        self.device.block_until(point)
-    }
-}
-
-impl Transfers for Mistaken<'_> {
-    fn create_host(&mut self, rooms: &HostRooms<'_>) -> Result<(), SimError> {
-        self.device.create_host(rooms)
-    }
-
-    fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), SimError> {
-        self.device.upload(self.range(from), to)
-    }
-
-    fn download(&mut self, from: DeviceAddress, to: HostRange) -> Result<(), SimError> {
-        self.device.download(from, self.range(to))
-    }
-}
-
-impl Paging for Mistaken<'_> {
-    fn chunk_bytes(&self) -> u64 {
-        self.device.chunk_bytes()
-    }
-
-    fn create(&mut self, count: u64) -> Result<(), SimError> {
-        self.device.create(count)
-    }
-
-    fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, SimError> {
-        self.device.reserve(chunks)
-    }
-
-    fn map(&mut self, at: DeviceAddress, chunks: Chunks) -> Result<(), SimError> {
-        self.device.map(at, chunks)
-    }
-
-    fn unmap(&mut self, at: DeviceAddress, chunks: u64) -> Result<(), SimError> {
-        self.device.unmap(at, chunks)
-    }
-}
-
-struct MistakenKernels<'g>(SimKernels<'g>);
-
-impl<'g> Kernels<Mistaken<'g>> for MistakenKernels<'g> {
-    fn launch(&mut self, device: &mut Mistaken<'g>, launch: &Launch<'_>) -> Result<(), SimError> {
-        self.0.launch(&mut device.device, launch)
-    }
-
-    fn fill_inputs(&mut self, device: &mut Mistaken<'g>, iteration: u64) -> Result<(), SimError> {
-        self.0.fill_inputs(&mut device.device, iteration)
+    fn download(
+        &mut self,
+        device: &mut D,
+        from: DeviceAddress,
+        to: HostRange,
+    ) -> Result<(), D::Error> {
+        device.download(from, self.range(to))
     }
 }
 
@@ -287,13 +237,9 @@ proptest! {
         let [to_bytes, from_bytes] = with_rooms(&graph, &machine, &plan, |rooms| {
             [one, other].map(|used| rooms.offset_bytes(used.tensor, 0, 0))
         });
-        let mut mistaken = Mistaken {
-            device: SimDevice::new(graph, machine),
-            tensor: other.tensor,
-            from_bytes,
-            to_bytes,
-        };
-        let kernels = &mut MistakenKernels(SimKernels::new(graph));
+        let layer = Mistaken { tensor: other.tensor, from_bytes, to_bytes };
+        let mut mistaken = Layered::new(SimDevice::new(graph, machine), layer);
+        let kernels = &mut LayeredKernels(SimKernels::new(graph));
         let ran = run(&graph, &machine, &plan, &mut mistaken, kernels);
         let found = ran.is_err() || mistaken.device.digest() != Ok(reference_digest(&graph, ITERATIONS));
         prop_assert!(found, "{:?} lies where {:?} is", other, one);

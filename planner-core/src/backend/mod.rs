@@ -2,6 +2,11 @@
 //!
 //! A backend is one value that implements [`Streams`], [`Transfers`] and [`Paging`]. All
 //! calls come from one host thread, in list order of the schedule.
+//!
+//! A call that is refused changes nothing, and the backend goes on working; after an error of
+//! work on the device, nothing more need work but reading the host's block. A backend may be
+//! dropped at any time, with work under way. `docs/backends.md` shows how to write one; the
+//! crate `conformance` checks every promise that is made here.
 
 mod kernel;
 mod paging;

@@ -59,7 +59,8 @@ pub trait Paging: ErrorType {
     /// Creates the physical chunks `0..count`; called once.
     ///
     /// # Errors
-    /// [`OutOfDeviceMemory`](super::ErrorKind::OutOfDeviceMemory) when the device has less.
+    /// [`OutOfDeviceMemory`](super::ErrorKind::OutOfDeviceMemory) when the device has less;
+    /// then it may be called again for fewer.
     fn create(&mut self, count: u64) -> Result<(), Self::Error>;
 
     /// Reserves virtual addresses for `chunks` chunks, none of them mapped yet.

@@ -1,0 +1,26 @@
+use crate::error::refused;
+use crate::{HostDevice, HostError};
+use planner_core::Stream;
+use planner_core::backend::{Point, Streams};
+
+impl Streams for HostDevice<'_> {
+    fn wait(&mut self, _stream: Stream, point: Point) -> Result<(), HostError> {
+        self.reached(point).map(drop)
+    }
+
+    fn signal(&mut self, stream: Stream) -> Result<Point, HostError> {
+        self.signals[stream as usize] += 1;
+        Ok(Point { stream, value: self.signals[stream as usize] })
+    }
+
+    fn reached(&mut self, point: Point) -> Result<bool, HostError> {
+        if point.value > self.signals[point.stream as usize] {
+            return Err(refused("this point is not signalled"));
+        }
+        Ok(true)
+    }
+
+    fn block_until(&mut self, point: Point) -> Result<(), HostError> {
+        self.reached(point).map(drop)
+    }
+}

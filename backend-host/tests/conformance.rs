@@ -1,0 +1,8 @@
+//! Host memory is held to the suite like any other device.
+
+use backend_host::Host;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    conformance::suite::main(Host)
+}

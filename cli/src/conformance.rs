@@ -1,0 +1,161 @@
+//! `spillway conformance`.
+
+use crate::failure::Failure;
+use crate::output;
+use backend_host::Host;
+use backend_sim::Sim;
+use clap::Args;
+use conformance::suite::{Verdict, checks, judge};
+use indicatif::{ProgressBar, ProgressStyle};
+use integrity::Backend;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+const EXAMPLES: &str = "\
+Examples:
+  spillway conformance --backend sim
+  spillway conformance --backend host --json
+
+Each check holds the backend to one promise of its traits. The simulated device is checked in
+twenty orders; the host's memory is an example of a backend.";
+
+/// Hold a backend to the conformance suite
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// What is checked: sim, a simulated device, or host, a device of host memory
+    #[arg(long, value_name = "BACKEND")]
+    backend: String,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+/// What became of all checks.
+#[derive(Serialize)]
+struct Report {
+    backend: &'static str,
+    /// None where there is no such device.
+    device: Option<String>,
+    passed: Vec<&'static str>,
+    failed: Vec<&'static str>,
+    ignored: Vec<Ignored>,
+    /// Why checks failed.
+    failures: BTreeMap<&'static str, String>,
+}
+
+#[derive(Serialize)]
+struct Ignored {
+    name: &'static str,
+    reason: String,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let report = match arguments.backend.as_str() {
+        "sim" => report(&Sim::default()),
+        "host" => report(&Host),
+        other @ ("vulkan" | "cuda") => {
+            let message = format!("the backend {other} is not built yet; sim and host are");
+            return Err(Failure::cannot(message));
+        }
+        other => {
+            let message = format!("there is no backend {other:?}; there are sim and host");
+            return Err(Failure::bad_input(message));
+        }
+    };
+    if arguments.json {
+        output::print_json(&report)?;
+    } else {
+        output::print(shown(&report))?;
+    }
+    match (&report.device, report.failed.len()) {
+        (None, _) => Err(Failure::cannot(format!("{} has no device", report.backend))),
+        (Some(_), 0) => Ok(()),
+        (Some(_), failed) => Err(Failure::cannot(format!("{failed} checks failed"))),
+    }
+}
+
+fn report<B: Backend>(backend: &B) -> Report {
+    let found = backend.find();
+    let mut report = Report {
+        backend: backend.name(),
+        device: found.as_ref().ok().map(|found| found.device.clone()),
+        passed: Vec::new(),
+        failed: Vec::new(),
+        ignored: Vec::new(),
+        failures: BTreeMap::new(),
+    };
+    let checks = checks::<B>();
+    let progress = progress(checks.len() as u64);
+    for check in &checks {
+        match judge(check, backend, &found) {
+            Verdict::Passed => report.passed.push(check.name),
+            Verdict::Ignored(reason) => report.ignored.push(Ignored { name: check.name, reason }),
+            Verdict::Failed(failure) => {
+                report.failed.push(check.name);
+                report.failures.insert(check.name, failure.to_string());
+            }
+        }
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    report
+}
+
+/// Nothing is shown unless standard error is a terminal.
+fn progress(checks: u64) -> ProgressBar {
+    let bar = ProgressBar::new(checks);
+    let style = ProgressStyle::with_template("checking {bar:40} {pos}/{len}");
+    // The template is a constant; without it the bar looks different and works as well.
+    style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
+}
+
+/// The table: a line for each check, what failed with the reason.
+fn shown(report: &Report) -> String {
+    let device = report.device.as_deref().unwrap_or("no device");
+    let mut text = format!("{}: {device}\n", report.backend);
+    let mut lines: Vec<(&str, &str, &str)> = Vec::new();
+    lines.extend(report.passed.iter().map(|&name| (name, "passed", "")));
+    let reason = |name| report.failures.get(name).map_or("", String::as_str);
+    lines.extend(report.failed.iter().map(|&name| (name, "FAILED", reason(name))));
+    let ignored = report.ignored.iter();
+    lines.extend(ignored.map(|Ignored { name, reason }| (*name, "ignored", reason.as_str())));
+    lines.sort_by_key(|(name, ..)| name.split("::").next());
+    let mut last = "";
+    for (name, verdict, reason) in lines {
+        let (subject, promise) = name.split_once("::").unwrap_or(("", name));
+        if subject != last {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "\n  {subject}");
+        }
+        last = subject;
+        let _ = write!(text, "    {verdict:<9}{}", promise.replace('_', " "));
+        let _ = if reason.is_empty() { writeln!(text) } else { writeln!(text, ": {reason}") };
+    }
+    let (passed, failed) = (report.passed.len(), report.failed.len());
+    let _ = writeln!(text, "\n{passed} passed, {failed} failed, {} ignored", report.ignored.len());
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_says_what_failed_and_why() {
+        let report = Report {
+            backend: "sim",
+            device: Some("a device".to_owned()),
+            passed: vec!["streams::one_works"],
+            failed: vec!["paging::one_fails"],
+            ignored: vec![Ignored { name: "streams::one_cannot", reason: "no ears".to_owned() }],
+            failures: BTreeMap::from([("paging::one_fails", "order 3: it hurts".to_owned())]),
+        };
+        let expected = "sim: a device\n\n  paging\n    FAILED   one fails: order 3: it hurts\n\n  \
+                        streams\n    passed   one works\n    ignored  one cannot: no ears\n\n\
+                        1 passed, 1 failed, 1 ignored\n";
+        assert_eq!(shown(&report), expected);
+    }
+}

@@ -1,0 +1,28 @@
+//! Backends held to the suite, from the command line.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod common;
+
+use common::Folder;
+
+#[test]
+fn all_backends_that_are_built_pass() {
+    let folder = Folder::new();
+    for (backend, device) in [("sim", "simulated"), ("host", "host memory")] {
+        let report = folder.run(&["conformance", "--backend", backend, "--json"]).done().json();
+        assert_eq!(report["backend"], backend);
+        assert!(report["device"].as_str().unwrap().contains(device));
+        let names = |list: &str| report[list].as_array().unwrap().len();
+        assert_eq!((names("failed"), names("ignored")), (0, 0));
+        assert!(report["passed"].as_array().unwrap().contains(&"plans::on_demand".into()));
+        assert!(names("passed") > 50);
+    }
+}
+
+#[test]
+fn a_person_sees_a_table() {
+    let table = Folder::new().run(&["conformance", "--backend", "host"]).done().stdout;
+    assert!(table.starts_with("host: host memory\n"), "{table}");
+    assert!(table.contains("\n  streams\n    passed   points are counted from one\n"), "{table}");
+    assert!(table.ends_with(" passed, 0 failed, 0 ignored\n"), "{table}");
+}

@@ -1,0 +1,208 @@
+//! What every backend is held to: one function a check, each for one promise of the traits.
+//!
+//! A backend's own tests run them all, each as a test with a name:
+//!
+//! ```toml
+//! [[test]]
+//! name = "conformance"
+//! harness = false
+//! ```
+//!
+//! ```no_run
+//! // tests/conformance.rs
+//! # use backend_sim::Sim as MyBackend;
+//! fn main() -> std::process::ExitCode {
+//!     conformance::suite::main(MyBackend::default())
+//! }
+//! ```
+//!
+//! `MyBackend` implements [`Backend`]: it opens devices, launches integrity kernels, and
+//! shows the host's block. Whatever a check puts on the device it puts there through the
+//! traits, and whatever it finds it compares byte by byte.
+//!
+//! A missing wait shows only if work is late. So checks keep a stream busy before the work
+//! that another must wait for, and on a device that can choose they run in many
+//! [orders](Backend::orders).
+
+pub mod devices;
+mod failure;
+mod harness;
+pub mod kernels;
+pub mod paging;
+pub mod plans;
+mod rig;
+pub mod streams;
+pub mod transfers;
+
+pub use failure::{Failure, Outcome};
+pub use harness::{REQUIRE_DEVICES, Verdict, judge, main};
+pub use rig::Rig;
+
+use integrity::{Backend, Found};
+use planner_core::Machine;
+use std::sync::RwLock;
+
+/// One check, for backends of a type.
+pub struct Check<T: Backend> {
+    /// Its name: module and function, such as `streams::launches_run_in_order`.
+    pub name: &'static str,
+    run: Run<T>,
+}
+
+/// What a check wants.
+enum Run<T: Backend> {
+    /// One fresh device with a small graph.
+    OnRig(fn(&mut Rig<'_, T>) -> Outcome),
+    /// To open devices of its own.
+    OnBench(fn(&Bench<'_, T>) -> Outcome),
+    /// The same, once, in the last order, while no other check runs in this process.
+    Alone(fn(&Bench<'_, T>) -> Outcome),
+}
+
+/// Where checks that want devices of their own open them.
+#[derive(Clone, Copy, Debug)]
+pub struct Bench<'a, T> {
+    /// The backend.
+    pub backend: &'a T,
+    /// The machine that it found.
+    pub machine: Machine,
+    /// The order in which its devices run.
+    pub order: u64,
+}
+
+/// Held by all checks that run; by one alone that measures the process.
+static RUNNING: RwLock<()> = RwLock::new(());
+
+/// Lists checks by the paths of their functions.
+macro_rules! list {
+    ($($wants:ident $module:ident: [$($check:ident),* $(,)?]),* $(,)?) => {
+        vec![$($(Check {
+            name: concat!(stringify!($module), "::", stringify!($check)),
+            run: Run::$wants($module::$check),
+        },)*)*]
+    };
+}
+
+/// All checks, in the order in which an author may want to make them pass.
+#[must_use]
+pub fn checks<T: Backend>() -> Vec<Check<T>> {
+    list! {
+        OnRig transfers: [
+            states_lie_in_their_rooms,
+            bytes_return_as_they_were,
+            copies_of_any_size_and_place,
+            copies_in_both_directions_at_once,
+            uploaded_bytes_are_free_behind_the_point,
+            unmapped_addresses_are_refused,
+            bytes_that_the_host_has_not_are_refused,
+            copies_without_a_block_are_refused,
+            the_host_has_one_block,
+        ],
+        OnRig paging: [
+            chunks_have_the_size_of_the_machine,
+            too_many_chunks_are_out_of_memory,
+            ranges_lie_apart,
+            too_long_ranges_are_refused,
+            what_is_mapped_can_be_read_and_written,
+            chunks_are_mapped_in_order,
+            chunks_keep_what_is_written,
+            remapping_shows_other_chunks,
+            neighbours_are_unmapped_together,
+            mapping_outside_of_ranges_is_refused,
+            chunks_that_do_not_exist_are_refused,
+            mapping_twice_is_refused,
+            unmapping_what_is_not_mapped_is_refused,
+            unmapping_a_part_is_refused,
+            mapping_does_not_disturb_work,
+            what_is_mapped_twice_is_one_chunk,
+            launches_see_through_aliases,
+            aliases_are_unmapped_one_by_one,
+        ],
+        OnRig streams: [
+            points_are_counted_from_one,
+            unsignalled_points_are_refused,
+            launches_run_in_order,
+            uploads_run_in_order,
+            downloads_run_in_order,
+            compute_waits_for_uploads,
+            compute_waits_for_downloads,
+            uploads_wait_for_compute,
+            uploads_wait_for_downloads,
+            downloads_wait_for_compute,
+            downloads_wait_for_uploads,
+            waits_imply_what_they_waited_for,
+            waits_hold_for_all_that_follows,
+            a_stream_may_wait_for_itself,
+            what_is_reached_has_been_done,
+            blocking_waits_for_the_work,
+            streams_do_not_disturb_each_other,
+        ],
+        OnRig kernels: [
+            every_byte_counts,
+            launches_leave_the_rest_alone,
+            small_tensors_count_too,
+            the_workspace_is_used,
+        ],
+        OnBench devices: [
+            a_device_may_be_dropped_at_any_time,
+            two_devices_do_not_disturb_each_other,
+        ],
+        OnBench plans: [
+            in_core,
+            on_demand,
+            fit,
+            vdnn,
+            lms,
+            window,
+            auto,
+            weights,
+            layer_to_layer,
+            swap,
+            statically_aliased,
+        ],
+        Alone plans: [ten_thousand_iterations],
+    }
+}
+
+impl<T: Backend> Check<T> {
+    /// Runs the check in each of the backend's orders.
+    ///
+    /// # Errors
+    /// What went wrong, and in which order.
+    pub fn run(&self, backend: &T, found: &Found) -> Outcome {
+        let orders = backend.orders().max(1);
+        let first = if matches!(self.run, Run::Alone(_)) { orders - 1 } else { 0 };
+        (first..orders).try_for_each(|order| {
+            let outcome = self.run_in_order(&Bench { backend, machine: found.machine, order });
+            outcome.map_err(|failure| match orders {
+                1 => failure,
+                _ => failure.context(format_args!("order {order}")),
+            })
+        })
+    }
+
+    /// Runs the check in one order.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub fn run_in_order(&self, bench: &Bench<'_, T>) -> Outcome {
+        // Nothing that it guards can be left broken.
+        let alone = matches!(self.run, Run::Alone(_)).then(|| RUNNING.write());
+        let together = alone.is_none().then(|| RUNNING.read());
+        let outcome = self.run_now(bench);
+        drop((alone, together));
+        outcome
+    }
+
+    fn run_now(&self, bench: &Bench<'_, T>) -> Outcome {
+        match self.run {
+            Run::OnBench(check) | Run::Alone(check) => check(bench),
+            Run::OnRig(check) => {
+                let work = rig::work(&bench.machine);
+                let mut rig = Rig::open(bench, &work)?;
+                check(&mut rig)?;
+                rig.close()
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+use std::error::Error;
+use std::fmt;
+use std::panic::Location;
+
+/// Why a check fails, for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure(String);
+
+/// What a check returns.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    /// A failure in words.
+    pub fn new(reason: impl fmt::Display) -> Self {
+        Self(reason.to_string())
+    }
+
+    /// The same, and where it happened.
+    #[must_use]
+    pub(super) fn context(self, context: impl fmt::Display) -> Self {
+        Self(format!("{context}: {}", self.0))
+    }
+}
+
+/// Whatever a device refuses fails the check that asked for it; the failure names the line.
+impl<E: Error> From<E> for Failure {
+    #[track_caller]
+    fn from(error: E) -> Self {
+        let at = Location::caller();
+        let file = at.file().rsplit(['/', '\\']).next().unwrap_or_default();
+        Self(format!("{error} (asked in {file}, line {})", at.line()))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Fails a check unless something holds.
+macro_rules! ensure {
+    ($condition:expr, $($reason:tt)+) => {
+        if !$condition {
+            return Err($crate::suite::Failure::new(format_args!($($reason)+)));
+        }
+    };
+}
+
+pub(super) use ensure;

@@ -1,0 +1,316 @@
+//! Whole plans: generated graphs, planned by every planner and run with integrity kernels, end
+//! with the bytes that the graphs themselves say.
+
+use super::Bench;
+use super::failure::{Failure, Outcome, ensure};
+use crate::chains::chains;
+use crate::graphs::{Layer, RandomGraph, graphs, training_graph, training_graphs};
+use integrity::{Backend, IntegrityKernels, Rooms, reference_values};
+use planner_core::planner::swap::Threshold;
+use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy, Weights, Window};
+use planner_core::{Graph, HostRooms, Kind, Machine, Plan, Scratch, Step};
+use proptest::strategy::{Strategy as Generator, ValueTree};
+use proptest::test_runner::TestRunner;
+use std::cell::Cell;
+use workloads::swapping::{self, Swap};
+use workloads::{OwnedPlan, placing, planning};
+
+/// Graphs for each planner.
+const GRAPHS: usize = 4;
+/// So many that the objects of a plan that is mapped once come round.
+const ITERATIONS: u64 = 5;
+/// What generated graphs are made for; they are stretched to the device's chunks.
+const GENERATED_CHUNK_BYTES: u64 = 256;
+
+/// Everything on the device.
+pub fn in_core<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
+    hold(bench, graphs(), &Strategy::InCore)
+}
+
+/// Plans of `on-demand`, mapped as they go.
+pub fn on_demand<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
+    hold(bench, graphs(), &Strategy::OnDemand)
+}
+
+/// Plans of `fit`.
+pub fn fit<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
+    hold(bench, graphs(), &Strategy::Fit)
+}
+
+/// Plans of `vdnn`.
+pub fn vdnn<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
+    hold(bench, training_graphs(2..=5), &Strategy::Vdnn)
+}
+
+/// Plans of `lms`.
+pub fn lms<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
+    hold(bench, graphs(), &Strategy::Lms(Lms { threshold: Some(1), ahead: Some(1) }))
+}
+
+/// Plans of `window`.
+pub fn window<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
+    hold(bench, graphs(), &Strategy::Window(Window { bytes: None, published: false }))
+}
+
+/// Plans of `auto`, in which parts of tensors move.
+pub fn auto<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
+    hold(bench, training_graphs(2..=5), &AUTO)
+}
+
+/// Plans of `weights` and `weights-undiscounted`, for chains.
+pub fn weights<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
+    hold(bench, chain_graphs(), &Strategy::Weights(Weights { published: false }))?;
+    hold(bench, chain_graphs(), &Strategy::WeightsUndiscounted)
+}
+
+/// Plans of `layer-to-layer`, for chains.
+pub fn layer_to_layer<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
+    hold(bench, chain_graphs(), &Strategy::LayerToLayer)
+}
+
+/// Plans of `swap`, whose pools have objects of other sizes than chunks.
+pub fn swap<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
+    // Objects of a pool are as large as tensors; kernels want them to be whole words.
+    let aligned = training_graphs(2..=5).prop_map(|mut graph| {
+        for tensor in &mut graph.tensors {
+            tensor.bytes = tensor.bytes.next_multiple_of(4);
+        }
+        graph
+    });
+    hold(bench, aligned, &Swap { classes: None, threshold: Threshold::RoundTrip })
+}
+
+/// Statically aliased plans: everything is mapped before the first iteration, one chunk under
+/// several ranges.
+pub fn statically_aliased<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
+    for strategy in [Strategy::OnDemand, AUTO] {
+        let aliased = Aliased::new(strategy);
+        hold(bench, training_graphs(2..=5), &aliased)?;
+        ensure!(aliased.placed.get() > 0, "none of the plans could be mapped once");
+    }
+    Ok(())
+}
+
+const AUTO: Strategy = Strategy::Auto(Auto { effort: Some(3), order: Order::Free });
+
+/// Ten thousand iterations of a small plan, mapped as it goes and then mapped once: the last
+/// nine thousand take no more handles, and hardly more memory, than the first thousand.
+pub fn ten_thousand_iterations<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
+    let machine = machine(bench);
+    // Just too large for the arena, so that it moves.
+    let bytes = (machine.chunk_bytes / 2 + 1).next_multiple_of(4);
+    let layer = Layer {
+        weight_bytes: bytes,
+        activation_bytes: bytes,
+        forward_ns: 1000,
+        workspace_bytes: bytes,
+        has_momentum: true,
+    };
+    let graph = training_graph(bytes, &[layer; 2]);
+    let graph = graph.graph();
+    let planners: [&dyn Planner; 2] = [&Strategy::OnDemand, &Aliased::new(Strategy::OnDemand)];
+    for planner in planners {
+        let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
+        let budget_bytes = planner.min_bytes(&request)?;
+        let plan = planner.plan(&Request { budget_bytes, ..request })?;
+        let moves = |step: &Step| matches!(step, Step::Offload(_));
+        ensure!(plan.steps.iter().any(moves), "nothing moves");
+        run(bench, &graph, &plan.plan(), Length::Long)?;
+    }
+    Ok(())
+}
+
+/// How long a plan runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Length {
+    Short,
+    Long,
+}
+
+/// What makes plans.
+trait Planner {
+    fn min_bytes(&self, request: &Request<'_>) -> Result<u64, PlanningError>;
+    fn plan(&self, request: &Request<'_>) -> Result<OwnedPlan, PlanningError>;
+}
+
+impl Planner for Strategy {
+    fn min_bytes(&self, request: &Request<'_>) -> Result<u64, PlanningError> {
+        planning::min_feasible(request, *self).map(|(bytes, _)| bytes)
+    }
+
+    fn plan(&self, request: &Request<'_>) -> Result<OwnedPlan, PlanningError> {
+        planning::plan(request, *self)
+    }
+}
+
+impl Planner for Swap {
+    fn min_bytes(&self, request: &Request<'_>) -> Result<u64, PlanningError> {
+        Ok(swapping::min_feasible(request, self).0)
+    }
+
+    fn plan(&self, request: &Request<'_>) -> Result<OwnedPlan, PlanningError> {
+        swapping::plan(request, self)
+    }
+}
+
+/// Plans of a strategy that are mapped once, where there are such.
+struct Aliased {
+    strategy: Strategy,
+    /// How many of them there were.
+    placed: Cell<u32>,
+}
+
+impl Aliased {
+    const fn new(strategy: Strategy) -> Self {
+        Self { strategy, placed: Cell::new(0) }
+    }
+}
+
+impl Planner for Aliased {
+    fn min_bytes(&self, request: &Request<'_>) -> Result<u64, PlanningError> {
+        self.strategy.min_bytes(request)
+    }
+
+    fn plan(&self, request: &Request<'_>) -> Result<OwnedPlan, PlanningError> {
+        let plan = self.strategy.plan(request)?;
+        let Ok(placed) = placing::place(request.graph, request.machine, &plan, u64::MAX) else {
+            return Ok(plan);
+        };
+        self.placed.set(self.placed.get() + 1);
+        Ok(placed)
+    }
+}
+
+fn chain_graphs() -> impl Generator<Value = RandomGraph> {
+    chains(5).prop_map(|chain| {
+        let graph = chain.graph();
+        RandomGraph { tensors: graph.tensors, ops: graph.ops, operands: graph.operands }
+    })
+}
+
+/// The machine of a bench, with links that are about as fast as the ops of generated graphs, so
+/// that planners have something to decide.
+fn machine<T>(bench: &Bench<'_, T>) -> Machine {
+    let bytes_per_s = bench.machine.chunk_bytes.saturating_mul(4_000_000);
+    Machine { h2d_bytes_per_s: bytes_per_s, d2h_bytes_per_s: bytes_per_s, ..bench.machine }
+}
+
+/// The same graphs every time, with tensors stretched as chunks are larger.
+fn generated(
+    graphs: impl Generator<Value = RandomGraph>,
+    machine: &Machine,
+    count: usize,
+) -> Vec<RandomGraph> {
+    let factor = (machine.chunk_bytes / GENERATED_CHUNK_BYTES).max(1);
+    let stretched = |bytes: u64| if bytes <= 64 { bytes } else { bytes * factor - factor / 2 };
+    let mut runner = TestRunner::deterministic();
+    let trees = (0..count).filter_map(|_| graphs.new_tree(&mut runner).ok());
+    let mut graphs: Vec<RandomGraph> = trees.map(|tree| tree.current()).collect();
+    for graph in &mut graphs {
+        for tensor in &mut graph.tensors {
+            tensor.bytes = stretched(tensor.bytes).next_multiple_of(if factor > 1 { 4 } else { 1 });
+        }
+    }
+    graphs
+}
+
+/// Runs plans of generated graphs for the least memory, and for half of what they could use.
+fn hold<T: Backend>(
+    bench: &Bench<'_, T>,
+    graphs: impl Generator<Value = RandomGraph>,
+    planner: &dyn Planner,
+) -> Outcome {
+    let machine = machine(bench);
+    for (number, graph) in generated(graphs, &machine, GRAPHS).iter().enumerate() {
+        let graph = graph.graph();
+        let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
+        let min_bytes = planner.min_bytes(&request)?;
+        let (most_bytes, _) = planning::min_feasible(&request, Strategy::InCore)?;
+        for budget_bytes in [min_bytes, min_bytes.midpoint(most_bytes.max(min_bytes))] {
+            let ran = planner
+                .plan(&Request { budget_bytes, ..request })
+                .map_err(Failure::from)
+                .and_then(|plan| run(bench, &graph, &plan.plan(), Length::Short));
+            ran.map_err(|failure| {
+                failure.context(format_args!("graph {number} in {budget_bytes} bytes"))
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a plan on a fresh device, and compares all states with what the graph says.
+fn run<T: Backend>(
+    bench: &Bench<'_, T>,
+    graph: &Graph<'_>,
+    plan: &Plan<'_>,
+    length: Length,
+) -> Outcome {
+    let machine = machine(bench);
+    let schedule = planning::schedule(graph, &machine, plan)?;
+    let schedule = schedule.schedule();
+    let verified = planning::prove(graph, &machine, plan, &schedule)?;
+    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
+    let rooms = HostRooms::new(graph, &machine, plan, &mut Scratch::new(&mut memory))?;
+    let rooms = Rooms::new(*graph, &rooms);
+    let device = bench.backend.open(*graph, bench.machine, bench.order);
+    let mut device = device.map_err(Failure::new)?;
+    let mut kernels = IntegrityKernels::new(bench.backend, &rooms);
+    let iterations = if length == Length::Long { 10_000 } else { ITERATIONS };
+    let mut grown = Ok(());
+    planning::with_executor(
+        &verified,
+        &mut device,
+        &mut kernels,
+        |mut executor, device, kernels| {
+            if length == Length::Long {
+                executor.run(device, kernels, iterations / 10)?;
+                let before = Usage::now();
+                executor.run(device, kernels, iterations - iterations / 10)?;
+                grown = before.check_growth(&Usage::now());
+            } else {
+                executor.run(device, kernels, iterations)?;
+            }
+            executor.finish(device)
+        },
+    )?;
+    grown?;
+    let values = reference_values(graph, iterations);
+    for tensor in graph.tensor_ids().filter(|&id| graph.tensor(id).kind == Kind::State) {
+        let mut expected = vec![0; graph.tensor(tensor).bytes as usize];
+        values[tensor.index()].fill(0, &mut expected);
+        let mut found = vec![0; expected.len()];
+        bench.backend.read_host(&mut device, rooms.offset_bytes(tensor, 0), &mut found)?;
+        let wrong = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+        ensure!(wrong.is_none(), "{tensor} is wrong from byte {} on", wrong.unwrap_or(0));
+    }
+    bench.backend.close(device).map_err(Failure::new)
+}
+
+/// What this process uses; nothing on systems that do not tell.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usage {
+    resident_bytes: u64,
+    handles: usize,
+}
+
+/// What a process may grow by, whatever the device does: a device may keep a few bytes a signal.
+const MOST_GROWTH_BYTES: u64 = 4 << 20;
+
+impl Usage {
+    /// As Linux has it.
+    fn now() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        let handles = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        Self { resident_bytes: kib.unwrap_or(0) * 1024, handles }
+    }
+
+    fn check_growth(&self, now: &Self) -> Outcome {
+        ensure!(now.handles <= self.handles, "{} handles became {}", self.handles, now.handles);
+        let growth_bytes = now.resident_bytes.saturating_sub(self.resident_bytes);
+        ensure!(growth_bytes <= MOST_GROWTH_BYTES, "the process grew by {growth_bytes} bytes");
+        Ok(())
+    }
+}

@@ -1,0 +1,355 @@
+//! A device under test, and the little work that checks do with it.
+
+use super::Bench;
+use super::failure::{Failure, Outcome, ensure};
+use integrity::{Backend, Reading, Rooms, Value, value};
+use planner_core::backend::{
+    Addresses, Chunks, DeviceAddress, HostRange, Launch, Paging, Point, Streams, Transfers,
+};
+use planner_core::planner::{Request, Strategy};
+use planner_core::{Graph, HostRooms, Kind, Machine, OpId, Scratch, Stream, TensorId};
+use std::ops::Range;
+use workloads::{OwnedGraph, planning};
+
+/// Chunks for checks to use.
+const CHUNKS: u64 = 32;
+/// Launches, or copies, that keep a stream busy.
+const BUSY_STEPS: usize = 8;
+
+pub(super) const A: TensorId = TensorId(0);
+pub(super) const B: TensorId = TensorId(1);
+pub(super) const C: TensorId = TensorId(2);
+pub(super) const D: TensorId = TensorId(3);
+/// A state as large as a link copies in a millisecond.
+const LOAD: TensorId = TensorId(4);
+
+/// Reads [`A`], writes [`B`].
+pub(super) const COPY: OpId = OpId(0);
+/// Reads and writes [`C`], reads [`D`].
+pub(super) const UPDATE: OpId = OpId(1);
+/// Reads [`A`], writes [`B`], and has a workspace of the same size.
+pub(super) const WASTE: OpId = OpId(2);
+/// Reads and writes [`LOAD`].
+const WORK: OpId = OpId(3);
+
+/// Ops that read and write a small state, and read [`A`]; with the sizes of the states.
+pub(super) const SMALL: [(OpId, TensorId, u64); 7] = [
+    (OpId(4), TensorId(5), 1),
+    (OpId(5), TensorId(6), 2),
+    (OpId(6), TensorId(7), 3),
+    (OpId(7), TensorId(8), 4),
+    (OpId(8), TensorId(9), 5),
+    (OpId(9), TensorId(10), 8),
+    (OpId(10), TensorId(11), 9),
+];
+
+/// The graph of all rigs on a machine: the states `A` to `D` of two and a half chunks and
+/// three bytes, and some that serve single checks.
+pub(super) fn work(machine: &Machine) -> OwnedGraph {
+    let bytes = 2 * machine.chunk_bytes + machine.chunk_bytes / 2 + 3;
+    let load_bytes = machine.h2d_bytes_per_s / 1000;
+    let load_bytes = load_bytes.clamp(1, (machine.device_bytes / 8).max(1));
+    let mut graph = OwnedGraph::new("rig");
+    for name in ["a", "b", "c", "d"] {
+        graph.push_tensor(name, bytes, Kind::State);
+    }
+    graph.push_tensor("load", load_bytes, Kind::State);
+    graph.push_op("copy", 1, 0, &[A], &[B]);
+    graph.push_op("update", 1, 0, &[C, D], &[C]);
+    graph.push_op("waste", 1, bytes, &[A], &[B]);
+    graph.push_op("work", 1, 0, &[LOAD], &[LOAD]);
+    for (_, small, bytes) in SMALL {
+        graph.push_tensor("small", bytes, Kind::State);
+        graph.push_op("small", 1, 0, &[small, A], &[small]);
+    }
+    graph
+}
+
+/// A fresh device with a small graph. Rooms, chunks and ranges are made when a check asks for
+/// them.
+#[derive(Debug)]
+pub struct Rig<'g, T: Backend> {
+    backend: &'g T,
+    graph: Graph<'g>,
+    machine: Machine,
+    device: T::Device<'g>,
+    rooms: Option<Rooms<'g>>,
+    block_bytes: u64,
+    /// Chunks that are mapped by [`Rig::range`].
+    used_chunks: u64,
+    /// The range of [`LOAD`].
+    load: Option<DeviceAddress>,
+}
+
+impl<'g, T: Backend> Rig<'g, T> {
+    /// Opens a device.
+    pub(super) fn open(bench: &Bench<'g, T>, work: &'g OwnedGraph) -> Outcome<Self> {
+        let (graph, machine) = (work.graph()?, bench.machine);
+        let device = bench.backend.open(graph, machine, bench.order).map_err(Failure::new)?;
+        Ok(Self {
+            backend: bench.backend,
+            graph,
+            machine,
+            device,
+            rooms: None,
+            block_bytes: 0,
+            used_chunks: 0,
+            load: None,
+        })
+    }
+
+    /// Takes leave of the device.
+    pub(super) fn close(self) -> Outcome {
+        self.backend.close(self.device).map_err(Failure::new)
+    }
+
+    /// The device itself.
+    pub fn device(&mut self) -> &mut T::Device<'g> {
+        &mut self.device
+    }
+
+    /// Creates the chunks and the host's block, as an executor does.
+    pub(super) fn set_up(&mut self) -> Outcome {
+        self.create()?;
+        self.create_host()
+    }
+
+    /// Creates the chunks.
+    pub(super) fn create(&mut self) -> Outcome {
+        let count = self.created();
+        Ok(self.device.create(count)?)
+    }
+
+    /// Creates the host's block, with the rooms of a plan that keeps everything on the device.
+    pub(super) fn create_host(&mut self) -> Outcome {
+        let machine = Machine { host_bytes: u64::MAX, device_bytes: u64::MAX, ..self.machine };
+        let request = Request { graph: &self.graph, machine: &machine, budget_bytes: 0 };
+        let (budget_bytes, _) = planning::min_feasible(&request, Strategy::InCore)?;
+        let plan = planning::plan(&Request { budget_bytes, ..request }, Strategy::InCore)?;
+        let plan = plan.plan();
+        let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(&self.graph, &plan))];
+        let scratch = &mut Scratch::new(&mut memory);
+        let rooms = HostRooms::new(&self.graph, &machine, &plan, scratch)?;
+        self.device.create_host(&rooms)?;
+        self.block_bytes = rooms.bytes();
+        self.rooms = Some(Rooms::new(self.graph, &rooms));
+        Ok(())
+    }
+
+    /// The machine that the rig was opened for.
+    pub(super) const fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Size of a chunk.
+    pub(super) fn chunk_bytes(&self) -> u64 {
+        self.device.chunk_bytes()
+    }
+
+    /// Chunks that the rig creates.
+    pub(super) fn created(&self) -> u64 {
+        CHUNKS + self.graph.tensor(LOAD).bytes.div_ceil(self.machine.chunk_bytes)
+    }
+
+    /// Size of each of the states `A` to `D`.
+    pub(super) fn bytes(&self) -> u64 {
+        self.graph.tensor(A).bytes
+    }
+
+    /// Size of the host's block.
+    pub(super) const fn block_bytes(&self) -> u64 {
+        self.block_bytes
+    }
+
+    /// Bytes of a state's room, from its start.
+    pub(super) fn host(&self, tensor: TensorId, bytes: Range<u64>) -> HostRange {
+        let start = self.rooms.as_ref().map_or(0, |rooms| rooms.offset_bytes(tensor, 0));
+        let offset_bytes = start + bytes.start;
+        HostRange { tensor, offset_bytes, bytes: bytes.end - bytes.start }
+    }
+
+    /// All of a state's room.
+    pub(super) fn room(&self, tensor: TensorId) -> HostRange {
+        self.host(tensor, 0..self.graph.tensor(tensor).bytes)
+    }
+
+    /// Puts bytes into a range on the host.
+    pub(super) fn write(&mut self, range: HostRange, bytes: &[u8]) -> Outcome {
+        Ok(self.backend.write_host(&mut self.device, range.offset_bytes, bytes)?)
+    }
+
+    /// Puts bytes drawn from a seed into a range on the host, and returns them.
+    pub(super) fn fill(&mut self, range: HostRange, seed: u64) -> Outcome<Vec<u8>> {
+        let bytes = filled(value::input(range.tensor, seed, u64::MAX), range.bytes);
+        self.write(range, &bytes)?;
+        Ok(bytes)
+    }
+
+    /// Fails unless a range on the host holds these bytes.
+    pub(super) fn expect(&mut self, range: HostRange, expected: &[u8], what: &str) -> Outcome {
+        let mut found = vec![0; range.bytes as usize];
+        self.backend.read_host(&mut self.device, range.offset_bytes, &mut found)?;
+        let wrong = found.iter().zip(expected).position(|(found, expected)| found != expected);
+        if let Some(at) = wrong {
+            let (found, expected) = (found[at], expected[at]);
+            ensure!(false, "{what}: byte {at} is {found:#04x} instead of {expected:#04x}");
+        }
+        ensure!(found.len() == expected.len(), "{what}: as many bytes as expected");
+        Ok(())
+    }
+
+    /// A new range over chunks that no other range has.
+    pub(super) fn range(&mut self, count: u64) -> Outcome<DeviceAddress> {
+        let first = self.used_chunks;
+        self.used_chunks += count;
+        self.mapped(Chunks { first, count })
+    }
+
+    /// A new range over chunks that no other range has, mapped one by one, the last first.
+    pub(super) fn scattered(&mut self, count: u64) -> Outcome<DeviceAddress> {
+        let at = self.device.reserve(count)?;
+        for position in 0..count {
+            let place = DeviceAddress(at.0 + position * self.chunk_bytes());
+            let first = self.used_chunks + count - 1 - position;
+            self.device.map(place, Chunks { first, count: 1 })?;
+        }
+        self.used_chunks += count;
+        Ok(at)
+    }
+
+    /// A new range of two chunks, of which the first is mapped.
+    pub(super) fn half_mapped(&mut self) -> Outcome<DeviceAddress> {
+        let at = self.device.reserve(2)?;
+        self.device.map(at, Chunks { first: self.used_chunks, count: 1 })?;
+        self.used_chunks += 1;
+        Ok(at)
+    }
+
+    /// A new range over these chunks.
+    pub(super) fn mapped(&mut self, chunks: Chunks) -> Outcome<DeviceAddress> {
+        let at = self.device.reserve(chunks.count)?;
+        self.device.map(at, chunks)?;
+        Ok(at)
+    }
+
+    /// Enqueues an upload of a state's room.
+    pub(super) fn send(&mut self, tensor: TensorId, to: DeviceAddress) -> Outcome {
+        let room = self.room(tensor);
+        Ok(self.device.upload(room, to)?)
+    }
+
+    /// Enqueues a download to a state's room.
+    pub(super) fn fetch(&mut self, from: DeviceAddress, tensor: TensorId) -> Outcome {
+        let room = self.room(tensor);
+        Ok(self.device.download(from, room)?)
+    }
+
+    /// Uploads and waits.
+    pub(super) fn put(&mut self, from: HostRange, to: DeviceAddress) -> Outcome {
+        self.device.upload(from, to)?;
+        self.finish(Stream::Upload)
+    }
+
+    /// Downloads and waits.
+    pub(super) fn get(&mut self, from: DeviceAddress, to: HostRange) -> Outcome {
+        self.device.download(from, to)?;
+        self.finish(Stream::Download)
+    }
+
+    /// Signals a stream.
+    pub(super) fn signal(&mut self, stream: Stream) -> Outcome<Point> {
+        Ok(self.device.signal(stream)?)
+    }
+
+    /// Waits for everything on a stream.
+    pub(super) fn finish(&mut self, stream: Stream) -> Outcome {
+        let point = self.device.signal(stream)?;
+        Ok(self.device.block_until(point)?)
+    }
+
+    /// Orders what is enqueued on one stream before what will be on another.
+    pub(super) fn order(&mut self, before: Stream, behind: Stream) -> Outcome {
+        let point = self.device.signal(before)?;
+        Ok(self.device.wait(behind, point)?)
+    }
+
+    /// Enqueues an op without a workspace.
+    pub(super) fn launch(
+        &mut self,
+        op: OpId,
+        reads: &[DeviceAddress],
+        writes: &[DeviceAddress],
+    ) -> Outcome {
+        self.launch_with(op, reads, writes, None)
+    }
+
+    /// Enqueues an op.
+    pub(super) fn launch_with(
+        &mut self,
+        op: OpId,
+        reads: &[DeviceAddress],
+        writes: &[DeviceAddress],
+        workspace: Option<DeviceAddress>,
+    ) -> Outcome {
+        let numbers = |addresses: &[DeviceAddress]| addresses.iter().map(|at| at.0).collect();
+        let (reads, writes): (Vec<_>, Vec<_>) = (numbers(reads), numbers(writes));
+        let (reads, writes) = (Addresses::new(&reads), Addresses::new(&writes));
+        let launch = Launch { op, iteration: 1, reads, writes, workspace };
+        Ok(self.backend.launch(&mut self.device, &launch)?)
+    }
+
+    /// What an op makes of the bytes that it reads: of the first tensor that it writes.
+    pub(super) fn computed(&self, op: OpId, reads: &[&[u8]]) -> Vec<u8> {
+        let result = value::op_result(op, reads.iter().map(|bytes| Reading::of(bytes)));
+        let bytes = self.graph.tensor(self.graph.writes(op)[0]).bytes;
+        filled(value::written(result, 0, bytes), bytes)
+    }
+
+    /// What an op that writes one tensor leaves in its workspace.
+    pub(super) fn wasted(&self, op: OpId, reads: &[&[u8]]) -> Vec<u8> {
+        let result = value::op_result(op, reads.iter().map(|bytes| Reading::of(bytes)));
+        let bytes = self.graph.op(op).workspace_bytes;
+        filled(value::written(result, 1, bytes), bytes)
+    }
+
+    /// Enqueues work on a stream that takes a real device a while, on memory of its own, so
+    /// that what is enqueued there next is late.
+    pub(super) fn keep_busy(&mut self, stream: Stream) -> Outcome {
+        let room = self.room(LOAD);
+        let load = match self.load {
+            Some(load) => load,
+            None => {
+                let count = self.created() - CHUNKS;
+                let load = self.mapped(Chunks { first: CHUNKS, count })?;
+                self.put(room, load)?;
+                *self.load.insert(load)
+            }
+        };
+        for _ in 0..BUSY_STEPS {
+            match stream {
+                Stream::Compute => self.launch(WORK, &[load], &[load])?,
+                Stream::Upload => self.device.upload(room, load)?,
+                Stream::Download => self.device.download(load, room)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails unless the device still does what it is asked: sends, computes and fetches.
+    pub(super) fn works(&mut self) -> Outcome {
+        let (from, to) = (self.range(3)?, self.range(3)?);
+        let sent = self.fill(self.room(A), 77)?;
+        self.send(A, from)?;
+        self.order(Stream::Upload, Stream::Compute)?;
+        self.launch(COPY, &[from], &[to])?;
+        self.order(Stream::Compute, Stream::Download)?;
+        self.get(to, self.room(B))?;
+        self.expect(self.room(B), &self.computed(COPY, &[&sent]), "what a device does afterwards")
+    }
+}
+
+fn filled(value: Value, bytes: u64) -> Vec<u8> {
+    let mut filled = vec![0; bytes as usize];
+    value.fill(0, &mut filled);
+    filled
+}

@@ -1,0 +1,313 @@
+//! [`Streams`]: order within a stream, waits between them, and points.
+
+use super::Rig;
+use super::failure::{Outcome, ensure};
+use super::rig::{A, B, C, COPY, D, UPDATE};
+use integrity::Backend;
+use planner_core::Stream;
+use planner_core::backend::{Paging, Point, Streams, Transfers};
+
+/// The signals of each stream are 1, 2, 3, …, and a point that has been waited for is reached,
+/// with all before it.
+pub fn points_are_counted_from_one<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    for stream in Stream::ALL {
+        let mut points = Vec::new();
+        for value in 1..=5 {
+            let point = rig.signal(stream)?;
+            ensure!(point.stream == stream, "a signal of {stream} is a point of {}", point.stream);
+            ensure!(point.value == value, "signal {value} of {stream} is {}", point.value);
+            points.push(point);
+        }
+        for &point in points.iter().rev() {
+            rig.device().block_until(point)?;
+            ensure!(rig.device().reached(point)?, "signal {} is not reached", point.value);
+        }
+    }
+    Ok(())
+}
+
+/// To wait for a point that has not been signalled is an error, in every way to wait, and
+/// changes nothing.
+pub fn unsignalled_points_are_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    for stream in Stream::ALL {
+        let next = Point { stream, value: rig.signal(stream)?.value + 1 };
+        let of = format_args!("signal {} of {stream}, which is not enqueued", next.value);
+        for waiting in Stream::ALL {
+            ensure!(rig.device().wait(waiting, next).is_err(), "{waiting} may wait for {of}");
+        }
+        ensure!(rig.device().reached(next).is_err(), "one may ask whether {of}, is reached");
+        ensure!(rig.device().block_until(next).is_err(), "one may block until {of}");
+    }
+    rig.works()
+}
+
+/// Launches run in the order in which they are enqueued, each on what the one before it has
+/// written.
+pub fn launches_run_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    let mut state = rig.fill(rig.room(C), 1)?;
+    let other = rig.fill(rig.room(D), 2)?;
+    let (c, d) = (rig.range(3)?, rig.range(3)?);
+    rig.put(rig.room(C), c)?;
+    rig.put(rig.room(D), d)?;
+    for step in 0..8 {
+        rig.launch(UPDATE, &[c, d], &[c])?;
+        if step % 2 == 0 {
+            rig.signal(Stream::Compute)?;
+        }
+        state = rig.computed(UPDATE, &[&state, &other]);
+    }
+    rig.finish(Stream::Compute)?;
+    rig.get(c, rig.room(C))?;
+    rig.expect(rig.room(C), &state, "a state after eight launches")
+}
+
+/// Uploads run in the order in which they are enqueued: what comes last stays, whole or in
+/// part.
+pub fn uploads_run_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    let (half, bytes) = (rig.bytes() / 2, rig.bytes());
+    rig.fill(rig.room(A), 1)?;
+    let mut expected = rig.fill(rig.room(B), 2)?;
+    let last = rig.fill(rig.host(C, 0..half), 3)?;
+    expected[..half as usize].copy_from_slice(&last);
+    let at = rig.range(3)?;
+    let rooms = [rig.host(A, 0..bytes), rig.host(B, 0..bytes), rig.host(C, 0..half)];
+    for room in rooms {
+        rig.device().upload(room, at)?;
+    }
+    rig.finish(Stream::Upload)?;
+    rig.get(at, rig.room(D))?;
+    rig.expect(rig.room(D), &expected, "what was uploaded three times")
+}
+
+/// Downloads run in the order in which they are enqueued.
+pub fn downloads_run_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    let (one, other) = (rig.range(3)?, rig.range(3)?);
+    rig.fill(rig.room(A), 1)?;
+    let last = rig.fill(rig.room(B), 2)?;
+    rig.put(rig.room(A), one)?;
+    rig.put(rig.room(B), other)?;
+    let room = rig.room(C);
+    for from in [one, other, one, other] {
+        rig.device().download(from, room)?;
+    }
+    rig.finish(Stream::Download)?;
+    rig.expect(room, &last, "a room that was written four times")
+}
+
+/// A launch that waits for an upload sees what was uploaded.
+pub fn compute_waits_for_uploads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    let (from, to) = (rig.range(3)?, rig.range(3)?);
+    rig.fill(rig.room(A), 1)?;
+    rig.put(rig.room(A), from)?;
+    let sent = rig.fill(rig.room(A), 2)?;
+    rig.keep_busy(Stream::Upload)?;
+    rig.send(A, from)?;
+    rig.order(Stream::Upload, Stream::Compute)?;
+    rig.launch(COPY, &[from], &[to])?;
+    rig.finish(Stream::Compute)?;
+    rig.get(to, rig.room(B))?;
+    rig.expect(rig.room(B), &rig.computed(COPY, &[&sent]), "what was computed from an upload")
+}
+
+/// A download that waits for a launch fetches what was computed.
+pub fn downloads_wait_for_compute<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    let sent = rig.fill(rig.room(A), 1)?;
+    let (from, to) = (rig.range(3)?, rig.range(3)?);
+    rig.put(rig.room(A), from)?;
+    rig.keep_busy(Stream::Compute)?;
+    rig.launch(COPY, &[from], &[to])?;
+    rig.order(Stream::Compute, Stream::Download)?;
+    rig.get(to, rig.room(B))?;
+    rig.expect(rig.room(B), &rig.computed(COPY, &[&sent]), "what was fetched behind a launch")
+}
+
+/// An upload that waits for a launch does not change what the launch reads.
+pub fn uploads_wait_for_compute<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    let sent = rig.fill(rig.room(A), 1)?;
+    rig.fill(rig.room(B), 2)?;
+    let (from, to) = (rig.range(3)?, rig.range(3)?);
+    rig.put(rig.room(A), from)?;
+    rig.keep_busy(Stream::Compute)?;
+    rig.launch(COPY, &[from], &[to])?;
+    rig.order(Stream::Compute, Stream::Upload)?;
+    rig.put(rig.room(B), from)?;
+    rig.finish(Stream::Compute)?;
+    rig.get(to, rig.room(C))?;
+    let computed = rig.computed(COPY, &[&sent]);
+    rig.expect(rig.room(C), &computed, "what was computed before its operand was overwritten")
+}
+
+/// A launch that waits for a download does not change what the download fetches.
+pub fn compute_waits_for_downloads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    rig.fill(rig.room(A), 1)?;
+    let old = rig.fill(rig.room(B), 2)?;
+    let (from, to) = (rig.range(3)?, rig.range(3)?);
+    rig.put(rig.room(A), from)?;
+    rig.put(rig.room(B), to)?;
+    rig.keep_busy(Stream::Download)?;
+    rig.fetch(to, C)?;
+    rig.order(Stream::Download, Stream::Compute)?;
+    rig.launch(COPY, &[from], &[to])?;
+    rig.finish(Stream::Compute)?;
+    rig.finish(Stream::Download)?;
+    rig.expect(rig.room(C), &old, "what was fetched before it was overwritten")
+}
+
+/// An upload that waits for a download neither reads the room before it is written nor
+/// overwrites what is being fetched.
+pub fn uploads_wait_for_downloads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    let saved = rig.fill(rig.room(A), 1)?;
+    rig.fill(rig.room(B), 2)?;
+    rig.fill(rig.room(C), 3)?;
+    let (one, other) = (rig.range(3)?, rig.range(3)?);
+    rig.put(rig.room(A), one)?;
+    rig.keep_busy(Stream::Download)?;
+    rig.fetch(one, C)?;
+    rig.order(Stream::Download, Stream::Upload)?;
+    rig.send(C, other)?;
+    rig.send(B, one)?;
+    rig.finish(Stream::Upload)?;
+    rig.finish(Stream::Download)?;
+    rig.expect(rig.room(C), &saved, "what was fetched before it was overwritten")?;
+    rig.get(other, rig.room(D))?;
+    rig.expect(rig.room(D), &saved, "what was fetched and sent again")
+}
+
+/// A download that waits for an upload fetches what was uploaded.
+pub fn downloads_wait_for_uploads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    let at = rig.range(3)?;
+    rig.fill(rig.room(A), 1)?;
+    rig.put(rig.room(A), at)?;
+    let sent = rig.fill(rig.room(A), 2)?;
+    rig.keep_busy(Stream::Upload)?;
+    rig.send(A, at)?;
+    rig.order(Stream::Upload, Stream::Download)?;
+    rig.get(at, rig.room(B))?;
+    rig.expect(rig.room(B), &sent, "what was fetched behind an upload")
+}
+
+/// Who waits for a stream has waited for all that this stream had waited for: a schedule
+/// leaves out the waits that others imply.
+pub fn waits_imply_what_they_waited_for<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    let at = rig.range(3)?;
+    rig.fill(rig.room(A), 1)?;
+    rig.put(rig.room(A), at)?;
+    let sent = rig.fill(rig.room(A), 2)?;
+    rig.keep_busy(Stream::Upload)?;
+    rig.send(A, at)?;
+    rig.order(Stream::Upload, Stream::Compute)?;
+    rig.order(Stream::Compute, Stream::Download)?;
+    rig.get(at, rig.room(B))?;
+    rig.expect(rig.room(B), &sent, "what was fetched behind a launch behind an upload")
+}
+
+/// A wait holds for all work that is enqueued behind it, and a later wait for less does not
+/// lift it.
+pub fn waits_hold_for_all_that_follows<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    let (one, other) = (rig.range(3)?, rig.range(3)?);
+    rig.fill(rig.room(A), 1)?;
+    rig.put(rig.room(A), one)?;
+    rig.put(rig.room(A), other)?;
+    let early = rig.signal(Stream::Upload)?;
+    let sent = rig.fill(rig.room(A), 2)?;
+    rig.keep_busy(Stream::Upload)?;
+    rig.send(A, other)?;
+    rig.order(Stream::Upload, Stream::Download)?;
+    rig.device().wait(Stream::Download, early)?;
+    for at in [one, one, other] {
+        rig.fetch(at, B)?;
+        rig.signal(Stream::Download)?;
+    }
+    rig.finish(Stream::Download)?;
+    rig.expect(rig.room(B), &sent, "what was fetched last")
+}
+
+/// A stream may wait for a point of its own: that is reached by then.
+pub fn a_stream_may_wait_for_itself<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    for stream in Stream::ALL {
+        rig.keep_busy(stream)?;
+        let point = rig.signal(stream)?;
+        rig.device().wait(stream, point)?;
+        rig.finish(stream)?;
+    }
+    rig.works()
+}
+
+/// Whoever asks whether a point is reached, and hears that it is, finds what was done before
+/// it. Asking does not block.
+pub fn what_is_reached_has_been_done<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    /// Then one may block as well: a device need not be fast.
+    const MOST_QUESTIONS: usize = 10_000;
+    rig.set_up()?;
+    let at = rig.range(3)?;
+    let sent = rig.fill(rig.room(A), 1)?;
+    rig.put(rig.room(A), at)?;
+    rig.keep_busy(Stream::Download)?;
+    rig.fetch(at, B)?;
+    let point = rig.signal(Stream::Download)?;
+    let mut is_reached = false;
+    for _ in 0..MOST_QUESTIONS {
+        is_reached = is_reached || rig.device().reached(point)?;
+    }
+    if !is_reached {
+        rig.device().block_until(point)?;
+    }
+    rig.expect(rig.room(B), &sent, "what was fetched before a point that is reached")
+}
+
+/// Whoever has blocked until a point finds what was done before it.
+pub fn blocking_waits_for_the_work<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    let at = rig.range(3)?;
+    let sent = rig.fill(rig.room(A), 1)?;
+    rig.put(rig.room(A), at)?;
+    rig.keep_busy(Stream::Download)?;
+    rig.get(at, rig.room(B))?;
+    rig.expect(rig.room(B), &sent, "what was fetched before a point that was blocked for")
+}
+
+/// All three streams at work on memory of their own do not disturb each other, with mapping
+/// calls in between.
+pub fn streams_do_not_disturb_each_other<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    let [sent, fetched, read, updated] =
+        [rig.range(3)?, rig.range(3)?, rig.range(3)?, rig.range(3)?];
+    let mut expected = rig.fill(rig.room(A), 1)?;
+    let other = rig.fill(rig.room(B), 2)?;
+    rig.put(rig.room(A), updated)?;
+    rig.put(rig.room(B), read)?;
+    rig.put(rig.room(B), fetched)?;
+    for _ in 0..8 {
+        rig.send(A, sent)?;
+        rig.signal(Stream::Upload)?;
+        rig.launch(UPDATE, &[updated, read], &[updated])?;
+        rig.signal(Stream::Compute)?;
+        rig.fetch(fetched, C)?;
+        rig.signal(Stream::Download)?;
+        let idle = rig.range(1)?;
+        rig.device().unmap(idle, 1)?;
+    }
+    Stream::ALL.into_iter().try_for_each(|stream| rig.finish(stream))?;
+    rig.expect(rig.room(C), &other, "what was fetched meanwhile")?;
+    rig.get(sent, rig.room(D))?;
+    rig.expect(rig.room(D), &expected, "what was sent meanwhile")?;
+    for _ in 0..8 {
+        expected = rig.computed(UPDATE, &[&expected, &other]);
+    }
+    rig.get(updated, rig.room(D))?;
+    rig.expect(rig.room(D), &expected, "what was computed meanwhile")
+}

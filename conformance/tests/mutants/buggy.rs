@@ -1,0 +1,426 @@
+//! Devices with one bug each, as a layer over a simulated device that forgives what real ones
+//! do not notice.
+
+use crate::bug::Bug;
+use backend_sim::{SimDevice, SimError};
+use middleware::Layer;
+use planner_core::backend::{
+    Addresses, Chunks, DeviceAddress, HostRange, Launch, Paging, Point, Streams, Transfers,
+};
+use planner_core::{HostRooms, Stream, TensorId};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+thread_local! {
+    static DEVICES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Chunks that nobody asked for, for bugs to use.
+const SPARE_CHUNKS: u64 = 256;
+
+/// The layer with a bug.
+#[derive(Debug)]
+pub(crate) struct Buggy {
+    bug: Bug,
+    /// Calls of one kind so far.
+    calls: u64,
+    /// Waits that have been asked for and not made, by waiting and awaited stream.
+    waits: [[u64; 3]; 3],
+    upload: Option<(HostRange, DeviceAddress)>,
+    download: Option<(DeviceAddress, HostRange)>,
+    last_range: Option<DeviceAddress>,
+    /// What has been mapped.
+    mapped: BTreeMap<DeviceAddress, Chunks>,
+    /// What has been unmapped, and is there all the same.
+    stale: BTreeMap<DeviceAddress, u64>,
+    /// Which chunk serves instead of one.
+    instead: BTreeMap<u64, u64>,
+    created: u64,
+    spare: u64,
+    under_way: u64,
+}
+
+impl Buggy {
+    pub(crate) fn new(bug: Bug) -> Self {
+        DEVICES.set(DEVICES.get() + 1);
+        Self {
+            bug,
+            calls: 0,
+            waits: [[0; 3]; 3],
+            upload: None,
+            download: None,
+            last_range: None,
+            mapped: BTreeMap::new(),
+            stale: BTreeMap::new(),
+            instead: BTreeMap::new(),
+            created: 0,
+            spare: 0,
+            under_way: 0,
+        }
+    }
+
+    /// Makes the waits that were put off, and the uploads that are late.
+    fn before_work(&mut self, device: &mut SimDevice<'_>, stream: Stream) -> Result<(), SimError> {
+        for (of, value) in Stream::ALL.into_iter().zip(self.waits[stream as usize]) {
+            if value > 0 {
+                device.wait(stream, Point { stream: of, value })?;
+            }
+        }
+        self.waits[stream as usize] = [0; 3];
+        self.under_way += 1;
+        if self.bug == Bug::UploadsLate {
+            self.catch_up(device)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the copies that were held back.
+    fn catch_up(&mut self, device: &mut SimDevice<'_>) -> Result<(), SimError> {
+        if let Some((from, to)) = self.upload.take() {
+            device.upload(from, to)?;
+        }
+        if let Some((from, to)) = self.download.take() {
+            device.download(from, to)?;
+        }
+        Ok(())
+    }
+
+    /// As many bytes as the bug lets through.
+    fn cut(&self, device: &SimDevice<'_>, at: DeviceAddress, range: HostRange) -> HostRange {
+        let to_border = device.chunk_bytes() - at.0 % device.chunk_bytes();
+        let bytes =
+            if self.bug == Bug::CopiesOneChunk { range.bytes.min(to_border) } else { range.bytes };
+        HostRange { bytes, ..range }
+    }
+
+    /// What becomes of an error of a copy.
+    fn forgive_copy(&self, error: SimError) -> Result<(), SimError> {
+        match (self.bug, error) {
+            (Bug::CopiesToNowhere, SimError::Unmapped { .. })
+            | (Bug::CopiesFromNowhere, SimError::NoHostRange(_)) => Ok(()),
+            _ => Err(error),
+        }
+    }
+
+    /// The chunk that a bug takes for another.
+    fn served(&mut self, chunk: u64) -> u64 {
+        let is_mapped = self
+            .mapped
+            .values()
+            .any(|&Chunks { first, count }| (first..first + count).contains(&chunk));
+        match self.bug {
+            Bug::ChunksWrap => chunk % 16,
+            Bug::AliasesApart if is_mapped => self.other(),
+            Bug::ChunksForget => self.instead.get(&chunk).copied().unwrap_or(chunk),
+            _ => chunk,
+        }
+    }
+
+    fn other(&mut self) -> u64 {
+        self.spare += 1;
+        self.created + self.spare % SPARE_CHUNKS
+    }
+
+    /// Maps chunk by chunk, as some bugs want it.
+    fn map_each(
+        &mut self,
+        device: &mut SimDevice<'_>,
+        at: DeviceAddress,
+        chunks: Chunks,
+    ) -> Result<(), SimError> {
+        let Chunks { first, count } = chunks;
+        for position in 0..count {
+            let place = DeviceAddress(at.0 + position * device.chunk_bytes());
+            let chunk = match self.bug {
+                Bug::MapsBackwards => first + count - 1 - position,
+                _ => self.served(first + position),
+            };
+            device.map(place, Chunks { first: chunk, count: 1 })?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Buggy {
+    fn drop(&mut self) {
+        DEVICES.set(DEVICES.get() - 1);
+        let fails = self.bug == Bug::DropsBadly && self.under_way > 0;
+        assert!(!fails || std::thread::panicking(), "{} works are under way", self.under_way);
+    }
+}
+
+impl<'g> Layer<SimDevice<'g>> for Buggy {
+    type Error = SimError;
+
+    fn wait(
+        &mut self,
+        device: &mut SimDevice<'g>,
+        stream: Stream,
+        point: Point,
+    ) -> Result<(), SimError> {
+        match self.bug {
+            Bug::Deaf(waiting, awaited) if waiting == stream && awaited == point.stream => Ok(()),
+            Bug::WaitsForTheOneBefore if point.value == 1 => Ok(()),
+            Bug::WaitsForTheOneBefore => {
+                device.wait(stream, Point { value: point.value - 1, ..point })
+            }
+            Bug::HearsTheLastWait | Bug::SignalsPastWaits => {
+                device.reached(point)?;
+                let value = &mut self.waits[stream as usize][point.stream as usize];
+                let last = self.bug == Bug::HearsTheLastWait;
+                *value = if last { point.value } else { point.value.max(*value) };
+                Ok(())
+            }
+            Bug::RefusesOwnPoints if stream == point.stream => Err(SimError::Unsignalled(point)),
+            Bug::WaitsForAnything => device.wait(stream, point).or(Ok(())),
+            _ => device.wait(stream, point),
+        }
+    }
+
+    fn signal(&mut self, device: &mut SimDevice<'g>, stream: Stream) -> Result<Point, SimError> {
+        match self.bug {
+            Bug::HearsTheLastWait => self.before_work(device, stream)?,
+            Bug::UploadsOutOfOrder | Bug::DownloadsOutOfOrder => self.catch_up(device)?,
+            Bug::LeaksMemory => std::mem::forget(std::hint::black_box(vec![1u8; 1024])),
+            Bug::LeaksHandles => {
+                self.calls += 1;
+                if self.calls.is_multiple_of(1000) {
+                    std::mem::forget(std::fs::File::open("/dev/null"));
+                }
+            }
+            _ => {}
+        }
+        let point = device.signal(stream)?;
+        let ahead = match self.bug {
+            Bug::CountsFromTwo => 1,
+            Bug::CountsOtherDevices => DEVICES.get() - 1,
+            _ => 0,
+        };
+        Ok(Point { value: point.value + ahead, ..point })
+    }
+
+    fn reached(&mut self, device: &mut SimDevice<'g>, point: Point) -> Result<bool, SimError> {
+        match self.bug {
+            Bug::AsksForAnything => Ok(device.reached(point).unwrap_or(false)),
+            Bug::ReachesAtOnce => device.reached(point).map(|_| true),
+            _ => device.reached(point),
+        }
+    }
+
+    fn block_until(&mut self, device: &mut SimDevice<'g>, point: Point) -> Result<(), SimError> {
+        self.under_way = 0;
+        match self.bug {
+            Bug::BlocksForNothing => device.reached(point).map(drop),
+            Bug::AsksForAnything => match device.block_until(point) {
+                Err(SimError::Unsignalled(_)) => Ok(()),
+                blocked => blocked,
+            },
+            _ => device.block_until(point),
+        }
+    }
+
+    fn create_host(
+        &mut self,
+        device: &mut SimDevice<'g>,
+        rooms: &HostRooms<'_>,
+    ) -> Result<(), SimError> {
+        match (self.bug, device.create_host(rooms)) {
+            (Bug::CreatesBlocksTwice, Err(SimError::HostCreatedTwice)) => Ok(()),
+            (Bug::ForgetsAState, Ok(())) => {
+                device.write_host(rooms.offset_bytes(TensorId(0), 0, 0), &[0])
+            }
+            (_, created) => created,
+        }
+    }
+
+    fn upload(
+        &mut self,
+        device: &mut SimDevice<'g>,
+        from: HostRange,
+        to: DeviceAddress,
+    ) -> Result<(), SimError> {
+        self.before_work(device, Stream::Upload)?;
+        let range = self.cut(device, to, from);
+        let uploaded = match self.bug {
+            Bug::UploadsTooLittle if range.bytes == 1 => Ok(()),
+            Bug::UploadsTooLittle => {
+                device.upload(HostRange { bytes: range.bytes - 1, ..range }, to)
+            }
+            Bug::UploadsTooMuch => device
+                .upload(HostRange { bytes: range.bytes.saturating_add(1), ..range }, to)
+                .or_else(|_| device.upload(range, to)),
+            Bug::UploadsOutOfOrder if self.upload.is_some() => {
+                device.upload(range, to)?;
+                self.catch_up(device)
+            }
+            Bug::UploadsOutOfOrder | Bug::UploadsLate => {
+                self.upload = Some((range, to));
+                Ok(())
+            }
+            _ => device.upload(range, to),
+        };
+        uploaded.or_else(|error| self.forgive_copy(error))
+    }
+
+    fn download(
+        &mut self,
+        device: &mut SimDevice<'g>,
+        from: DeviceAddress,
+        to: HostRange,
+    ) -> Result<(), SimError> {
+        self.before_work(device, Stream::Download)?;
+        let range = self.cut(device, from, to);
+        let downloaded = match self.bug {
+            Bug::DownloadsTooLittle if range.bytes == 1 => Ok(()),
+            Bug::DownloadsTooLittle => {
+                device.download(from, HostRange { bytes: range.bytes - 1, ..range })
+            }
+            Bug::DownloadsOutOfOrder if self.download.is_some() => {
+                device.download(from, range)?;
+                self.catch_up(device)
+            }
+            Bug::DownloadsOutOfOrder => {
+                self.download = Some((from, range));
+                Ok(())
+            }
+            _ => device.download(from, range),
+        };
+        downloaded.or_else(|error| self.forgive_copy(error))
+    }
+
+    fn create(&mut self, device: &mut SimDevice<'g>, count: u64) -> Result<(), SimError> {
+        if self.bug == Bug::NeverRecovers && self.calls > 0 {
+            return Err(SimError::CreatedTwice);
+        }
+        let created = device.create(count.saturating_add(SPARE_CHUNKS));
+        self.created = count;
+        self.calls += u64::from(self.bug == Bug::NeverRecovers && created.is_err());
+        match (self.bug, created) {
+            (Bug::RunsOutOfSomething, Err(_)) => Err(SimError::CreatedTwice),
+            (_, created) => created,
+        }
+    }
+
+    fn reserve(
+        &mut self,
+        device: &mut SimDevice<'g>,
+        chunks: u64,
+    ) -> Result<DeviceAddress, SimError> {
+        let last = self.last_range;
+        let at = match (self.bug, device.reserve(chunks)) {
+            (Bug::RangesWithoutEnd, Err(_)) => DeviceAddress(device.chunk_bytes()),
+            (Bug::RangesOverlap, reserved) => {
+                last.map_or(reserved, |last| Ok(DeviceAddress(last.0 + device.chunk_bytes())))?
+            }
+            (_, reserved) => reserved?,
+        };
+        self.last_range = Some(at);
+        Ok(at)
+    }
+
+    fn map(
+        &mut self,
+        device: &mut SimDevice<'g>,
+        at: DeviceAddress,
+        chunks: Chunks,
+    ) -> Result<(), SimError> {
+        if chunks.first.saturating_add(chunks.count) > self.created && self.bug != Bug::MapsNothing
+        {
+            return Err(SimError::UnknownChunk(self.created));
+        }
+        if self.stale.get(&at) == Some(&chunks.count) {
+            return Ok(());
+        }
+        let mapped = match self.bug {
+            Bug::MapsBackwards | Bug::AliasesApart | Bug::ChunksForget | Bug::ChunksWrap => {
+                self.map_each(device, at, chunks)
+            }
+            _ => device.map(at, chunks),
+        };
+        match (self.bug, mapped) {
+            (Bug::MapsTwice, Err(SimError::AlreadyMapped(_)))
+            | (Bug::MapsNothing, Err(SimError::UnknownChunk(_)))
+            | (Bug::MapsAnywhere, Err(SimError::NotReserved(_))) => return Ok(()),
+            (_, mapped) => mapped?,
+        }
+        self.mapped.insert(at, chunks);
+        Ok(())
+    }
+
+    fn unmap(
+        &mut self,
+        device: &mut SimDevice<'g>,
+        at: DeviceAddress,
+        chunks: u64,
+    ) -> Result<(), SimError> {
+        let was = self.mapped.get(&at).copied();
+        match self.bug {
+            Bug::MappingsAreStale if was.is_some_and(|was| was.count == chunks) => {
+                self.stale.insert(at, chunks);
+                return Ok(());
+            }
+            Bug::UnmapsOne if chunks > 1 && device.unmap(at, 1).is_ok() => return Ok(()),
+            Bug::UnmapsAliases => {
+                let aliases =
+                    self.mapped.iter().filter(|&(&other, &what)| other != at && Some(what) == was);
+                for (&alias, what) in aliases {
+                    device.unmap(alias, what.count)?;
+                }
+                self.mapped.retain(|&other, what| other == at || Some(*what) != was);
+            }
+            _ => {}
+        }
+        match (self.bug, device.unmap(at, chunks)) {
+            (Bug::UnmapsNothing, Err(SimError::NotMapped(_) | SimError::NotReserved(_)))
+            | (Bug::UnmapsParts, Err(SimError::PartOfMapping(_))) => return Ok(()),
+            (_, unmapped) => unmapped?,
+        }
+        if let Some(Chunks { first, count }) =
+            self.mapped.remove(&at).filter(|_| self.bug == Bug::ChunksForget)
+        {
+            for chunk in first..first + count {
+                let other = self.other();
+                self.instead.insert(chunk, other);
+            }
+        }
+        Ok(())
+    }
+
+    fn launch(
+        &mut self,
+        device: &mut SimDevice<'g>,
+        launch: &Launch<'_>,
+        run: impl FnOnce(&mut SimDevice<'g>, &Launch<'_>) -> Result<(), SimError>,
+    ) -> Result<(), SimError> {
+        self.before_work(device, Stream::Compute)?;
+        let host = HostRange { tensor: TensorId(0), offset_bytes: 0, bytes: 1 };
+        match self.bug {
+            Bug::LosesLaunches => {
+                self.calls += 1;
+                if self.calls.is_multiple_of(2) { Ok(()) } else { run(device, launch) }
+            }
+            Bug::ClobbersOperands => {
+                run(device, launch)?;
+                let last = launch.reads.get(launch.reads.len().wrapping_sub(1));
+                last.map_or(Ok(()), |last| device.upload(host, last))
+            }
+            Bug::LeavesAByte => {
+                run(device, launch)?;
+                launch.writes.get(0).map_or(Ok(()), |first| device.upload(host, first))
+            }
+            Bug::Overruns => {
+                run(device, launch)?;
+                let behind = launch.writes.get(0).map(|at| at.0 + 2 * device.chunk_bytes());
+                let behind = behind.map(|at| DeviceAddress(at + device.chunk_bytes() / 2 + 4));
+                // Where that is not mapped nothing is hit.
+                behind.map_or(Ok(()), |behind| device.upload(host, behind)).or(Ok(()))
+            }
+            Bug::SharesTheWorkspace => {
+                let workspace = launch.workspace.and(launch.reads.get(0));
+                let reads: Vec<u64> = launch.reads.iter().map(|at| at.0).collect();
+                run(device, &Launch { workspace, reads: Addresses::new(&reads), ..*launch })
+            }
+            _ => run(device, launch),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The suite is held to what it says: devices with one bug each fail the checks that are meant
+//! to find it, in one of a few orders.
+
+mod bug;
+mod buggy;
+
+use backend_sim::Sim;
+use bug::Bug;
+use buggy::Buggy;
+use conformance::layered::LayeredBackend;
+use conformance::suite::{Bench, Check, Outcome, checks};
+use integrity::Backend;
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use planner_core::Stream::{Compute, Download, Upload};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Orders in which a bug must be found.
+const ORDERS: u64 = 5;
+
+/// Each bug, and the checks that are meant to find it.
+const MUTANTS: &[(Bug, &[&str])] = &[
+    (
+        Bug::Deaf(Compute, Upload),
+        &[
+            "streams::compute_waits_for_uploads",
+            "plans::in_core",
+            "plans::on_demand",
+            "plans::fit",
+            "plans::swap",
+        ],
+    ),
+    (Bug::Deaf(Compute, Download), &["streams::compute_waits_for_downloads", "plans::vdnn"]),
+    (Bug::Deaf(Upload, Compute), &["streams::uploads_wait_for_compute", "plans::window"]),
+    (Bug::Deaf(Upload, Download), &["streams::uploads_wait_for_downloads"]),
+    (Bug::Deaf(Download, Compute), &["streams::downloads_wait_for_compute", "plans::lms"]),
+    (Bug::Deaf(Download, Upload), &["streams::downloads_wait_for_uploads"]),
+    (Bug::WaitsForTheOneBefore, &["streams::compute_waits_for_uploads", "plans::auto"]),
+    (Bug::HearsTheLastWait, &["streams::waits_hold_for_all_that_follows"]),
+    (Bug::SignalsPastWaits, &["streams::waits_imply_what_they_waited_for"]),
+    (Bug::RefusesOwnPoints, &["streams::a_stream_may_wait_for_itself"]),
+    (Bug::WaitsForAnything, &["streams::unsignalled_points_are_refused"]),
+    (Bug::AsksForAnything, &["streams::unsignalled_points_are_refused"]),
+    (Bug::ReachesAtOnce, &["streams::what_is_reached_has_been_done"]),
+    (
+        Bug::BlocksForNothing,
+        &["streams::blocking_waits_for_the_work", "plans::weights", "plans::layer_to_layer"],
+    ),
+    (Bug::CountsFromTwo, &["streams::points_are_counted_from_one"]),
+    (Bug::CountsOtherDevices, &["devices::two_devices_do_not_disturb_each_other"]),
+    (
+        Bug::UploadsTooLittle,
+        &["transfers::bytes_return_as_they_were", "transfers::copies_in_both_directions_at_once"],
+    ),
+    (Bug::UploadsTooMuch, &["transfers::copies_of_any_size_and_place"]),
+    (Bug::DownloadsTooLittle, &["transfers::bytes_return_as_they_were"]),
+    (
+        Bug::CopiesOneChunk,
+        &[
+            "transfers::copies_of_any_size_and_place",
+            "paging::what_is_mapped_can_be_read_and_written",
+        ],
+    ),
+    (Bug::UploadsOutOfOrder, &["streams::uploads_run_in_order"]),
+    (Bug::DownloadsOutOfOrder, &["streams::downloads_run_in_order"]),
+    (Bug::UploadsLate, &["transfers::uploaded_bytes_are_free_behind_the_point"]),
+    (Bug::CopiesToNowhere, &["transfers::unmapped_addresses_are_refused"]),
+    (
+        Bug::CopiesFromNowhere,
+        &[
+            "transfers::bytes_that_the_host_has_not_are_refused",
+            "transfers::copies_without_a_block_are_refused",
+        ],
+    ),
+    (Bug::CreatesBlocksTwice, &["transfers::the_host_has_one_block"]),
+    (Bug::ForgetsAState, &["transfers::states_lie_in_their_rooms"]),
+    (Bug::RunsOutOfSomething, &["paging::too_many_chunks_are_out_of_memory"]),
+    (Bug::NeverRecovers, &["paging::too_many_chunks_are_out_of_memory"]),
+    (Bug::RangesOverlap, &["paging::ranges_lie_apart"]),
+    (Bug::RangesWithoutEnd, &["paging::too_long_ranges_are_refused"]),
+    (Bug::MapsBackwards, &["paging::chunks_are_mapped_in_order"]),
+    (
+        Bug::AliasesApart,
+        &[
+            "paging::what_is_mapped_twice_is_one_chunk",
+            "paging::launches_see_through_aliases",
+            "plans::statically_aliased",
+        ],
+    ),
+    (Bug::ChunksForget, &["paging::chunks_keep_what_is_written"]),
+    (Bug::MappingsAreStale, &["paging::remapping_shows_other_chunks"]),
+    (Bug::ChunksWrap, &["paging::mapping_does_not_disturb_work"]),
+    (Bug::MapsTwice, &["paging::mapping_twice_is_refused"]),
+    (Bug::MapsNothing, &["paging::chunks_that_do_not_exist_are_refused"]),
+    (Bug::MapsAnywhere, &["paging::mapping_outside_of_ranges_is_refused"]),
+    (Bug::UnmapsAliases, &["paging::aliases_are_unmapped_one_by_one"]),
+    (Bug::UnmapsOne, &["paging::neighbours_are_unmapped_together"]),
+    (Bug::UnmapsNothing, &["paging::unmapping_what_is_not_mapped_is_refused"]),
+    (Bug::UnmapsParts, &["paging::unmapping_a_part_is_refused"]),
+    (
+        Bug::LosesLaunches,
+        &["streams::launches_run_in_order", "streams::streams_do_not_disturb_each_other"],
+    ),
+    (Bug::ClobbersOperands, &["kernels::every_byte_counts"]),
+    (Bug::LeavesAByte, &["kernels::small_tensors_count_too"]),
+    (Bug::Overruns, &["kernels::launches_leave_the_rest_alone"]),
+    (Bug::SharesTheWorkspace, &["kernels::the_workspace_is_used"]),
+    (Bug::DropsBadly, &["devices::a_device_may_be_dropped_at_any_time"]),
+    (Bug::LeaksMemory, &["plans::ten_thousand_iterations"]),
+    (Bug::LeaksHandles, &["plans::ten_thousand_iterations"]),
+];
+
+/// Checks that no bug here fails, and why.
+const WITHOUT_MUTANT: &[(&str, &str)] = &[(
+    "paging::chunks_have_the_size_of_the_machine",
+    "a layer cannot change the size of chunks, and an executor refuses such a device by itself",
+)];
+
+type Mutant = LayeredBackend<Sim, Box<dyn Fn(u64) -> Buggy + Send + Sync>>;
+
+fn mutant(bug: Bug) -> Mutant {
+    let sim = Sim { is_forgiving: true, ..Sim::default() };
+    LayeredBackend::new(sim, Box::new(move |_| Buggy::new(bug)))
+}
+
+fn run(check: &Check<Mutant>, backend: &Mutant, order: u64) -> Outcome {
+    let machine = Sim::default().machine;
+    check.run_in_order(&Bench { backend, machine, order })
+}
+
+/// Whether a bug fails a check in some order; to panic is to fail.
+fn finds(check: &Check<Mutant>, bug: Bug) -> bool {
+    let backend = mutant(bug);
+    (1..=ORDERS).any(|order| {
+        let outcome = catch_unwind(AssertUnwindSafe(|| run(check, &backend, order)));
+        !matches!(outcome, Ok(Ok(())))
+    })
+}
+
+fn is_found(bug: Bug, meant: &[&str]) -> Result<(), Failed> {
+    let checks = checks::<Mutant>();
+    for name in meant {
+        let check = checks.iter().find(|check| check.name == *name);
+        let check = check.ok_or_else(|| format!("there is no check {name}"))?;
+        if !finds(check, bug) {
+            return Err(format!("{name} passes in {ORDERS} orders").into());
+        }
+    }
+    Ok(())
+}
+
+/// Without a bug, the device under all these layers passes everything.
+fn no_bug_is_found_where_none_is() -> Result<(), Failed> {
+    let backend = mutant(Bug::None);
+    for check in checks::<Mutant>() {
+        for order in 1..=3 {
+            run(&check, &backend, order).map_err(|failure| format!("{}: {failure}", check.name))?;
+        }
+    }
+    Ok(())
+}
+
+fn every_check_has_a_mutant_or_a_reason() -> Result<(), Failed> {
+    let proven = MUTANTS.iter().flat_map(|(_, checks)| checks.iter().copied());
+    let known: Vec<&str> = proven.chain(WITHOUT_MUTANT.iter().map(|(check, _)| *check)).collect();
+    match checks::<Mutant>().iter().find(|check| !known.contains(&check.name)) {
+        None => Ok(()),
+        Some(check) => Err(format!("{} has neither", check.name).into()),
+    }
+}
+
+fn main() -> ExitCode {
+    // Bugs may panic; that is no news.
+    std::panic::set_hook(Box::new(|_| {}));
+    assert!(mutant(Bug::None).find().is_ok());
+    let mutants = MUTANTS.iter().map(|&(bug, meant)| {
+        Trial::ignorable_test(format!("{bug:?}"), move || {
+            let leaks = matches!(bug, Bug::LeaksMemory | Bug::LeaksHandles);
+            if leaks && !Path::new("/proc/self/status").exists() {
+                return Ok(Completion::ignored_with("this system does not tell what leaks"));
+            }
+            is_found(bug, meant).map(|()| Completion::Completed)
+        })
+    });
+    let others = [
+        Trial::test("no_bug_is_found_where_none_is", no_bug_is_found_where_none_is),
+        Trial::test("every_check_has_a_mutant_or_a_reason", every_check_has_a_mutant_or_a_reason),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), mutants.chain(others).collect()).exit_code()
+}

@@ -1,0 +1,236 @@
+//! The arithmetic, word by word.
+//!
+//! All words are `u32`, little-endian; sums and products wrap. One version of a tensor is a
+//! [`Value`] of two words, from which all its bytes follow, and an op computes values from
+//! values. A kernel for an op takes three passes:
+//!
+//! 1. For each tensor that it reads, in the op's order, the [`Reading`]: words 0 and 1 are
+//!    its value, and each word that is not the one of this value adds to its *deviation*, a
+//!    sum that many threads may make in any order. It is zero where every byte is right.
+//! 2. [`op_result`]: the number of the op and all readings, folded in their order.
+//! 3. For each tensor that it writes, by position, all words of the value [`written`]; the
+//!    workspace is filled like one more tensor behind them.
+//!
+//! The last word of a tensor may be cut short. A kernel reads the bytes that are missing as
+//! zero; what it writes there does not matter, since no plan puts anything else so near.
+
+use planner_core::{OpId, TensorId};
+
+const STATE: Value = Value { low: 1, high: 0 };
+const INPUT: Value = Value { low: 2, high: 0 };
+const OP: Value = Value { low: 3, high: 0 };
+const DIGEST: Value = Value { low: 4, high: 0 };
+
+/// 64 bits that stand for all bytes of one version of a tensor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Value {
+    /// Word 0 of the tensor.
+    pub low: u32,
+    /// Word 1 of the tensor.
+    pub high: u32,
+}
+
+/// A permutation of words in which every bit depends on every other, and which leaves zero as
+/// it is: the finalizer of `MurmurHash3` (Austin Appleby, `fmix32`).
+#[must_use]
+pub const fn scramble(word: u32) -> u32 {
+    let word = (word ^ (word >> 16)).wrapping_mul(0x85eb_ca6b);
+    let word = (word ^ (word >> 13)).wrapping_mul(0xc2b2_ae35);
+    word ^ (word >> 16)
+}
+
+impl Value {
+    /// Folds a word in. For each word this is a permutation of values, and the order of two
+    /// words matters.
+    #[must_use]
+    pub const fn fold(self, word: u32) -> Self {
+        let high = scramble(self.low ^ word);
+        let low = scramble(self.high.wrapping_add(high).wrapping_add(0x9e37_79b9));
+        Self { low, high }
+    }
+
+    /// Folds another value in, its low word first.
+    #[must_use]
+    pub const fn fold_value(self, value: Self) -> Self {
+        self.fold(value.low).fold(value.high)
+    }
+
+    /// Word `index` of a tensor of this value; the index wraps at 2^32.
+    #[must_use]
+    pub const fn word(self, index: u32) -> u32 {
+        match index {
+            0 => self.low,
+            1 => self.high,
+            _ => scramble(self.low.wrapping_add(scramble(self.high ^ index))),
+        }
+    }
+
+    /// As much of the value as a tensor of so many bytes holds: all of it from 8 bytes on.
+    #[must_use]
+    pub const fn cut(self, bytes: u64) -> Self {
+        Self {
+            low: first_bytes(self.low, bytes),
+            high: first_bytes(self.high, bytes.saturating_sub(4)),
+        }
+    }
+
+    /// The bytes `offset_bytes..` of a tensor of this value, as many as there is room for.
+    pub fn fill(self, offset_bytes: u64, bytes: &mut [u8]) {
+        let skipped = (offset_bytes % 4) as usize;
+        let (first, rest) = bytes.split_at_mut(bytes.len().min((4 - skipped) % 4));
+        let words = (offset_bytes / 4..).map(|index| self.word(index as u32).to_le_bytes());
+        first.copy_from_slice(
+            &self.word((offset_bytes / 4) as u32).to_le_bytes()[skipped..][..first.len()],
+        );
+        for (part, word) in rest.chunks_mut(4).zip(words.skip(usize::from(skipped > 0))) {
+            part.copy_from_slice(&word[..part.len()]);
+        }
+    }
+}
+
+/// A word without the bytes that a tensor of so many bytes does not have.
+const fn first_bytes(word: u32, bytes: u64) -> u32 {
+    if bytes >= 4 { word } else { word & ((1 << (8 * bytes)) - 1) }
+}
+
+/// What an op finds in a tensor that it reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The tensor's first two words.
+    pub value: Value,
+    /// The sum, over all words, of [`scramble`] of what the word is xor what it should be;
+    /// zero where the tensor holds one value throughout.
+    pub deviation: u32,
+}
+
+impl Reading {
+    /// A tensor that holds a value throughout.
+    #[must_use]
+    pub const fn exact(value: Value) -> Self {
+        Self { value, deviation: 0 }
+    }
+
+    /// What is in a tensor's bytes.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        let words = || {
+            bytes.chunks(4).map(|bytes| {
+                let mut word = [0; 4];
+                word[..bytes.len()].copy_from_slice(bytes);
+                u32::from_le_bytes(word)
+            })
+        };
+        let mut first = words();
+        let [low, high] = [(); 2].map(|()| first.next().unwrap_or(0));
+        let value = Value { low, high };
+        let deviations = words().zip(0u64..).map(|(word, index)| {
+            let left = (bytes.len() as u64).saturating_sub(4 * index);
+            scramble(word ^ first_bytes(value.word(index as u32), left))
+        });
+        Self { value, deviation: deviations.fold(0, u32::wrapping_add) }
+    }
+}
+
+/// The value of a state of so many bytes before the first iteration.
+#[must_use]
+pub const fn initial_state(tensor: TensorId, bytes: u64) -> Value {
+    STATE.fold(tensor.0).cut(bytes)
+}
+
+/// The value of an input of so many bytes in an iteration, counted from 1.
+#[must_use]
+pub const fn input(tensor: TensorId, iteration: u64, bytes: u64) -> Value {
+    let iteration = Value { low: iteration as u32, high: (iteration >> 32) as u32 };
+    INPUT.fold(tensor.0).fold_value(iteration).cut(bytes)
+}
+
+/// What an op makes of what it reads, in its order: of each reading the low word, the high
+/// word, and the deviation.
+#[must_use]
+pub fn op_result(op: OpId, reads: impl Iterator<Item = Reading>) -> Value {
+    reads.fold(OP.fold(op.0), fold_reading)
+}
+
+/// The value of the `position`-th tensor, of so many bytes, that an op writes.
+#[must_use]
+pub const fn written(op_result: Value, position: u32, bytes: u64) -> Value {
+    op_result.fold(position).cut(bytes)
+}
+
+/// One number for all states, in their order. Two runs that computed the same have the same
+/// digest.
+#[must_use]
+pub fn digest(states: impl Iterator<Item = Reading>) -> u64 {
+    let Value { low, high } = states.fold(DIGEST, fold_reading);
+    u64::from(high) << 32 | u64::from(low)
+}
+
+fn fold_reading(value: Value, reading: Reading) -> Value {
+    value.fold_value(reading.value).fold(reading.deviation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(value: Value, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        value.fill(0, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn order_position_and_iteration_matter() {
+        let start = Value::default();
+        assert_ne!(start.fold(1).fold(2), start.fold(2).fold(1));
+        let [one, two] = [1, 2].map(|low| Reading::exact(Value { low, high: 0 }));
+        let read = |readings: [Reading; 2]| op_result(OpId(0), readings.into_iter());
+        assert_ne!(read([one, two]), read([two, one]));
+        assert_ne!(written(start, 0, 8), written(start, 1, 8));
+        assert_ne!(input(TensorId(0), 1, 8), input(TensorId(0), 2, 8));
+        assert_ne!(input(TensorId(0), 1, 8), input(TensorId(0), 1 << 32, 8));
+        assert_ne!(input(TensorId(0), 1, 8), input(TensorId(1), 1, 8));
+    }
+
+    #[test]
+    fn the_words_are_these() {
+        let value = initial_state(TensorId(0), 8);
+        assert_eq!(
+            [0, 1, 2, 3].map(|index| value.word(index)),
+            [0x5065_3bed, 0x514e_28b7, 0x3e14_35a4, 0xa53a_9f14]
+        );
+        let reading = Reading { value, deviation: 5 };
+        assert_eq!(digest([reading].into_iter()), 0x7484_f980_ad07_e791);
+    }
+
+    #[test]
+    fn a_value_is_read_back_from_any_number_of_bytes() {
+        let value = Value { low: 0x1234_5678, high: 0x9abc_def0 };
+        for len in 1..40 {
+            let written = value.cut(len as u64);
+            assert_eq!(Reading::of(&bytes(value, len)), Reading::exact(written), "{len}");
+            assert_eq!(bytes(written, len), bytes(value, len));
+        }
+        assert_eq!(value.cut(5), Value { low: 0x1234_5678, high: 0xf0 });
+        for (from, to) in (0..13).flat_map(|from| (from..=13).map(move |to| (from, to))) {
+            let mut part = vec![0; to - from];
+            value.fill(from as u64, &mut part);
+            assert_eq!(part, bytes(value, 13)[from..to]);
+        }
+    }
+
+    #[test]
+    fn every_wrong_byte_shows() {
+        let right = bytes(Value { low: 7, high: 8 }, 101);
+        for at in 0..right.len() {
+            for flip in [1, 0x80, 0xff] {
+                let mut wrong = right.clone();
+                wrong[at] ^= flip;
+                assert_ne!(Reading::of(&wrong), Reading::of(&right));
+            }
+        }
+        let mut moved = right.clone();
+        moved.copy_within(32..64, 64);
+        assert_ne!(Reading::of(&moved).deviation, 0);
+    }
+}

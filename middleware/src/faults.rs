@@ -1,0 +1,156 @@
+use crate::Layer;
+use planner_core::HostRooms;
+use planner_core::backend::{
+    BackendError, Chunks, DeviceAddress, ErrorKind, HostRange, Paging, Transfers,
+};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::fmt;
+
+/// Faults at random: copies that fail or take long, and allocations that fail. The same seed
+/// and the same calls give the same faults. What fails is refused and changes nothing.
+#[derive(Clone, Debug)]
+pub struct Faults {
+    rng: ChaCha8Rng,
+    delayed_copies: u32,
+    failed_copies: u32,
+    failed_allocations: u32,
+}
+
+/// How often a delayed copy is made, at most.
+const MOST_DELAY: u32 = 32;
+
+impl Faults {
+    /// No faults, until some are asked for.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let rng = ChaCha8Rng::seed_from_u64(seed);
+        Self { rng, delayed_copies: 0, failed_copies: 0, failed_allocations: 0 }
+    }
+
+    /// Lets one copy in so many take up to 32 times as long: it is made so often.
+    #[must_use]
+    pub fn delayed_copies(self, one_in: u32) -> Self {
+        Self { delayed_copies: one_in, ..self }
+    }
+
+    /// Lets one copy in so many fail.
+    #[must_use]
+    pub fn failed_copies(self, one_in: u32) -> Self {
+        Self { failed_copies: one_in, ..self }
+    }
+
+    /// Lets one allocation in so many fail: of chunks, of the host's block, of addresses, or of
+    /// a mapping.
+    #[must_use]
+    pub fn failed_allocations(self, one_in: u32) -> Self {
+        Self { failed_allocations: one_in, ..self }
+    }
+
+    /// Whether something that happens once in so many times happens now.
+    fn strikes(&mut self, one_in: u32) -> bool {
+        one_in > 0 && self.rng.random_range(0..one_in) == 0
+    }
+
+    fn copy<E>(&mut self, mut copy: impl FnMut() -> Result<(), E>) -> Result<(), FaultyError<E>> {
+        if self.strikes(self.failed_copies) {
+            return Err(FaultyError::Injected(ErrorKind::Other));
+        }
+        let times = if self.strikes(self.delayed_copies) {
+            self.rng.random_range(2..=MOST_DELAY)
+        } else {
+            1
+        };
+        (0..times).try_for_each(|_| copy()).map_err(FaultyError::Device)
+    }
+
+    fn allocate<E, T>(
+        &mut self,
+        kind: ErrorKind,
+        allocate: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, FaultyError<E>> {
+        if self.strikes(self.failed_allocations) {
+            return Err(FaultyError::Injected(kind));
+        }
+        allocate().map_err(FaultyError::Device)
+    }
+}
+
+/// An error of a device with [`Faults`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultyError<E> {
+    /// A fault of this kind.
+    Injected(ErrorKind),
+    /// An error of the device itself.
+    Device(E),
+}
+
+impl<E> From<E> for FaultyError<E> {
+    fn from(error: E) -> Self {
+        Self::Device(error)
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for FaultyError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Injected(ErrorKind::Other) => write!(f, "a copy failed, as it was meant to"),
+            Self::Injected(kind) => write!(f, "an allocation failed, as it was meant to: {kind:?}"),
+            Self::Device(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: BackendError> std::error::Error for FaultyError<E> {}
+
+impl<E: BackendError> BackendError for FaultyError<E> {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Injected(kind) => *kind,
+            Self::Device(error) => error.kind(),
+        }
+    }
+}
+
+impl<D: Transfers + Paging> Layer<D> for Faults {
+    type Error = FaultyError<D::Error>;
+
+    fn create_host(&mut self, device: &mut D, rooms: &HostRooms<'_>) -> Result<(), Self::Error> {
+        self.allocate(ErrorKind::OutOfHostMemory, || device.create_host(rooms))
+    }
+
+    fn upload(
+        &mut self,
+        device: &mut D,
+        from: HostRange,
+        to: DeviceAddress,
+    ) -> Result<(), Self::Error> {
+        self.copy(|| device.upload(from, to))
+    }
+
+    fn download(
+        &mut self,
+        device: &mut D,
+        from: DeviceAddress,
+        to: HostRange,
+    ) -> Result<(), Self::Error> {
+        self.copy(|| device.download(from, to))
+    }
+
+    fn create(&mut self, device: &mut D, count: u64) -> Result<(), Self::Error> {
+        self.allocate(ErrorKind::OutOfDeviceMemory, || device.create(count))
+    }
+
+    fn reserve(&mut self, device: &mut D, chunks: u64) -> Result<DeviceAddress, Self::Error> {
+        self.allocate(ErrorKind::OutOfDeviceMemory, || device.reserve(chunks))
+    }
+
+    fn map(
+        &mut self,
+        device: &mut D,
+        at: DeviceAddress,
+        chunks: Chunks,
+    ) -> Result<(), Self::Error> {
+        self.allocate(ErrorKind::OutOfDeviceMemory, || device.map(at, chunks))
+    }
+}

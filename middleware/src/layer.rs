@@ -1,0 +1,223 @@
+use planner_core::backend::{
+    BackendError, Chunks, DeviceAddress, ErrorType, HostRange, Kernels, Launch, Paging, Point,
+    Streams, Transfers,
+};
+use planner_core::{HostRooms, Stream};
+
+/// What happens to calls on their way to a device. Each method stands for the one of the same
+/// name in [`planner_core::backend`], and hands the call on unless it is overridden.
+pub trait Layer<D: Transfers + Paging> {
+    /// The errors of the device, and those of the layer.
+    type Error: BackendError + From<D::Error>;
+
+    /// See [`Streams::wait`].
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn wait(&mut self, device: &mut D, stream: Stream, point: Point) -> Result<(), Self::Error> {
+        Ok(device.wait(stream, point)?)
+    }
+
+    /// See [`Streams::signal`].
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn signal(&mut self, device: &mut D, stream: Stream) -> Result<Point, Self::Error> {
+        Ok(device.signal(stream)?)
+    }
+
+    /// See [`Streams::reached`].
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn reached(&mut self, device: &mut D, point: Point) -> Result<bool, Self::Error> {
+        Ok(device.reached(point)?)
+    }
+
+    /// See [`Streams::block_until`].
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn block_until(&mut self, device: &mut D, point: Point) -> Result<(), Self::Error> {
+        Ok(device.block_until(point)?)
+    }
+
+    /// See [`Transfers::create_host`].
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn create_host(&mut self, device: &mut D, rooms: &HostRooms<'_>) -> Result<(), Self::Error> {
+        Ok(device.create_host(rooms)?)
+    }
+
+    /// See [`Transfers::upload`].
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn upload(
+        &mut self,
+        device: &mut D,
+        from: HostRange,
+        to: DeviceAddress,
+    ) -> Result<(), Self::Error> {
+        Ok(device.upload(from, to)?)
+    }
+
+    /// See [`Transfers::download`].
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn download(
+        &mut self,
+        device: &mut D,
+        from: DeviceAddress,
+        to: HostRange,
+    ) -> Result<(), Self::Error> {
+        Ok(device.download(from, to)?)
+    }
+
+    /// See [`Paging::create`].
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn create(&mut self, device: &mut D, count: u64) -> Result<(), Self::Error> {
+        Ok(device.create(count)?)
+    }
+
+    /// See [`Paging::reserve`].
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn reserve(&mut self, device: &mut D, chunks: u64) -> Result<DeviceAddress, Self::Error> {
+        Ok(device.reserve(chunks)?)
+    }
+
+    /// See [`Paging::map`].
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn map(
+        &mut self,
+        device: &mut D,
+        at: DeviceAddress,
+        chunks: Chunks,
+    ) -> Result<(), Self::Error> {
+        Ok(device.map(at, chunks)?)
+    }
+
+    /// See [`Paging::unmap`].
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn unmap(&mut self, device: &mut D, at: DeviceAddress, chunks: u64) -> Result<(), Self::Error> {
+        Ok(device.unmap(at, chunks)?)
+    }
+
+    /// See [`Kernels::launch`], which is `run`.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn launch(
+        &mut self,
+        device: &mut D,
+        launch: &Launch<'_>,
+        run: impl FnOnce(&mut D, &Launch<'_>) -> Result<(), D::Error>,
+    ) -> Result<(), Self::Error> {
+        Ok(run(device, launch)?)
+    }
+}
+
+/// A device with a layer.
+#[derive(Clone, Copy, Debug)]
+pub struct Layered<D, L> {
+    /// The device.
+    pub device: D,
+    /// The layer.
+    pub layer: L,
+}
+
+impl<D, L> Layered<D, L> {
+    /// Puts a layer over a device.
+    #[must_use]
+    pub const fn new(device: D, layer: L) -> Self {
+        Self { device, layer }
+    }
+}
+
+impl<D: Transfers + Paging, L: Layer<D>> ErrorType for Layered<D, L> {
+    type Error = L::Error;
+}
+
+impl<D: Transfers + Paging, L: Layer<D>> Streams for Layered<D, L> {
+    fn wait(&mut self, stream: Stream, point: Point) -> Result<(), L::Error> {
+        self.layer.wait(&mut self.device, stream, point)
+    }
+
+    fn signal(&mut self, stream: Stream) -> Result<Point, L::Error> {
+        self.layer.signal(&mut self.device, stream)
+    }
+
+    fn reached(&mut self, point: Point) -> Result<bool, L::Error> {
+        self.layer.reached(&mut self.device, point)
+    }
+
+    fn block_until(&mut self, point: Point) -> Result<(), L::Error> {
+        self.layer.block_until(&mut self.device, point)
+    }
+}
+
+impl<D: Transfers + Paging, L: Layer<D>> Transfers for Layered<D, L> {
+    fn create_host(&mut self, rooms: &HostRooms<'_>) -> Result<(), L::Error> {
+        self.layer.create_host(&mut self.device, rooms)
+    }
+
+    fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), L::Error> {
+        self.layer.upload(&mut self.device, from, to)
+    }
+
+    fn download(&mut self, from: DeviceAddress, to: HostRange) -> Result<(), L::Error> {
+        self.layer.download(&mut self.device, from, to)
+    }
+}
+
+impl<D: Transfers + Paging, L: Layer<D>> Paging for Layered<D, L> {
+    fn chunk_bytes(&self) -> u64 {
+        self.device.chunk_bytes()
+    }
+
+    fn create(&mut self, count: u64) -> Result<(), L::Error> {
+        self.layer.create(&mut self.device, count)
+    }
+
+    fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, L::Error> {
+        self.layer.reserve(&mut self.device, chunks)
+    }
+
+    fn map(&mut self, at: DeviceAddress, chunks: Chunks) -> Result<(), L::Error> {
+        self.layer.map(&mut self.device, at, chunks)
+    }
+
+    fn unmap(&mut self, at: DeviceAddress, chunks: u64) -> Result<(), L::Error> {
+        self.layer.unmap(&mut self.device, at, chunks)
+    }
+}
+
+/// The kernels of a device, for the same device with a layer.
+#[derive(Clone, Copy, Debug)]
+pub struct LayeredKernels<K>(pub K);
+
+impl<D, L, K> Kernels<Layered<D, L>> for LayeredKernels<K>
+where
+    D: Transfers + Paging,
+    L: Layer<D>,
+    K: Kernels<D>,
+{
+    fn launch(&mut self, device: &mut Layered<D, L>, launch: &Launch<'_>) -> Result<(), L::Error> {
+        let Layered { device, layer } = device;
+        layer.launch(device, launch, |device, launch| self.0.launch(device, launch))
+    }
+
+    fn fill_inputs(&mut self, device: &mut Layered<D, L>, iteration: u64) -> Result<(), L::Error> {
+        Ok(self.0.fill_inputs(&mut device.device, iteration)?)
+    }
+}

@@ -1,0 +1,50 @@
+//! What lies between an executor and a device, and looks like a device itself.
+//!
+//! A [`Layer`] sees every call on its way to a device, and hands it on unless it says
+//! otherwise. [`Layered`] is a device with a layer, on which any verified plan runs:
+//!
+//! ```
+//! # use backend_sim::{SimDevice, SimKernels};
+//! # use middleware::{Layered, LayeredKernels, Tracer};
+//! # use planner_core::{Kind, Machine};
+//! # use planner_core::planner::{Request, Strategy};
+//! # use workloads::{OwnedGraph, planning};
+//! # let mut work = OwnedGraph::new("work");
+//! # let weight = work.push_tensor("weight", 1000, Kind::State);
+//! # work.push_op("step", 100, 0, &[weight], &[weight]);
+//! # let graph = work.graph()?;
+//! # let machine = Machine {
+//! #     device_bytes: 1 << 20, host_bytes: 1 << 20, chunk_bytes: 256,
+//! #     h2d_bytes_per_s: 1_000_000_000, d2h_bytes_per_s: 1_000_000_000,
+//! #     transfer_latency_ns: 10, map_ns_per_chunk: 0, unmap_ns_per_chunk: 0,
+//! # };
+//! # let request = Request { graph: &graph, machine: &machine, budget_bytes: 1 << 16 };
+//! # let plan = planning::plan(&request, Strategy::OnDemand)?;
+//! # let plan = plan.plan();
+//! # let schedule = planning::schedule(&graph, &machine, &plan)?;
+//! # let schedule = schedule.schedule();
+//! # let verified = planning::prove(&graph, &machine, &plan, &schedule)?;
+//! let device = SimDevice::new(graph, machine);
+//! let mut device = Layered::new(device, Tracer::new(|device: &SimDevice| device.host_ns()));
+//! let mut kernels = LayeredKernels(SimKernels::new(graph));
+//! planning::execute(&verified, &mut device, &mut kernels, 10)?;
+//! let trace = device.layer.json();
+//! # assert!(trace.to_string().contains("upload"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! - [`Tracer`] writes down what was enqueued when, for Perfetto or Chrome's tracing page.
+//! - [`Faults`] lets copies and allocations fail, and copies take long, by a seed.
+//! - [`SlowLink`] makes all copies take several times as long.
+//! - An embedder's own, with one method for each call that it changes.
+#![forbid(unsafe_code)]
+
+mod faults;
+mod layer;
+mod slow_link;
+mod tracer;
+
+pub use faults::{Faults, FaultyError};
+pub use layer::{Layer, Layered, LayeredKernels};
+pub use slow_link::SlowLink;
+pub use tracer::Tracer;

@@ -1,0 +1,32 @@
+use crate::Layer;
+use planner_core::backend::{DeviceAddress, HostRange, Paging, Transfers};
+
+/// A link that takes several times as long: each copy is made so often. That holds on any
+/// device, in its own time, and blocks nobody who does not wait for the copy.
+#[derive(Clone, Copy, Debug)]
+pub struct SlowLink {
+    /// How often each copy is made; at least once.
+    pub times: u32,
+}
+
+impl<D: Transfers + Paging> Layer<D> for SlowLink {
+    type Error = D::Error;
+
+    fn upload(
+        &mut self,
+        device: &mut D,
+        from: HostRange,
+        to: DeviceAddress,
+    ) -> Result<(), D::Error> {
+        (0..self.times.max(1)).try_for_each(|_| device.upload(from, to))
+    }
+
+    fn download(
+        &mut self,
+        device: &mut D,
+        from: DeviceAddress,
+        to: HostRange,
+    ) -> Result<(), D::Error> {
+        (0..self.times.max(1)).try_for_each(|_| device.download(from, to))
+    }
+}

@@ -1,0 +1,131 @@
+//! Layers on a small plan: what they show, and that they change nothing else.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use backend_sim::{SimDevice, SimKernels, reference_digest};
+use middleware::{Layer, Layered, LayeredKernels, SlowLink, Tracer};
+use planner_core::backend::{Chunks, Paging};
+use planner_core::planner::{Request, Strategy};
+use planner_core::{Kind, Machine};
+use serde_json::Value;
+use workloads::{OwnedGraph, planning};
+
+const ITERATIONS: u64 = 5;
+
+const MACHINE: Machine = Machine {
+    device_bytes: 1 << 20,
+    host_bytes: 1 << 20,
+    chunk_bytes: 256,
+    h2d_bytes_per_s: 1_000_000_000,
+    d2h_bytes_per_s: 1_000_000_000,
+    transfer_latency_ns: 10,
+    map_ns_per_chunk: 5,
+    unmap_ns_per_chunk: 5,
+};
+
+/// Two weights that do not fit at the same time.
+fn work() -> OwnedGraph {
+    let mut work = OwnedGraph::new("work");
+    let input = work.push_tensor("input", 300, Kind::Input);
+    for name in ["first", "second"] {
+        let weight = work.push_tensor(name, 1000, Kind::State);
+        work.push_op(name, 100, 0, &[weight, input], &[weight]);
+    }
+    work
+}
+
+/// Runs the plan with the least memory, and returns the device.
+fn run<L: for<'g> Layer<SimDevice<'g>>>(layer: L, then: impl FnOnce(&Layered<SimDevice<'_>, L>)) {
+    let work = work();
+    let graph = work.graph().unwrap();
+    let request = Request { graph: &graph, machine: &MACHINE, budget_bytes: 0 };
+    let (budget_bytes, _) = planning::min_feasible(&request, Strategy::OnDemand).unwrap();
+    let plan = planning::plan(&Request { budget_bytes, ..request }, Strategy::OnDemand).unwrap();
+    let plan = plan.plan();
+    let schedule = planning::schedule(&graph, &MACHINE, &plan).unwrap();
+    let schedule = schedule.schedule();
+    let verified = planning::prove(&graph, &MACHINE, &plan, &schedule).unwrap();
+    let mut device = Layered::new(SimDevice::new(graph, MACHINE), layer);
+    let mut kernels = LayeredKernels(SimKernels::new(graph));
+    assert!(planning::execute(&verified, &mut device, &mut kernels, ITERATIONS).is_ok());
+    assert_eq!(device.device.digest(), Ok(reference_digest(&graph, ITERATIONS)));
+    then(&device);
+}
+
+fn slices<'t>(trace: &'t Value, name: &str) -> Vec<&'t Value> {
+    let events = trace["traceEvents"].as_array().unwrap();
+    let named =
+        |event: &&Value| event["ph"] == "X" && event["name"].as_str().unwrap().starts_with(name);
+    events.iter().filter(named).collect()
+}
+
+#[test]
+fn a_trace_has_a_track_a_stream_and_says_what_is_resident() {
+    let now_ns: fn(&SimDevice<'_>) -> u64 = |device| device.host_ns();
+    run(Tracer::new(now_ns), |device| {
+        let (trace, counters) = (device.layer.json(), device.device.counters());
+        let events = trace["traceEvents"].as_array().unwrap();
+        let tracks: Vec<&Value> = events
+            .iter()
+            .filter(|event| event["ph"] == "M")
+            .map(|event| &event["args"]["name"])
+            .collect();
+        assert_eq!(tracks, ["host", "compute", "upload", "download"]);
+        let bytes = |name: &str| -> u64 {
+            slices(&trace, name).iter().map(|slice| slice["args"]["bytes"].as_u64().unwrap()).sum()
+        };
+        assert_eq!(bytes("upload"), counters.h2d_bytes);
+        assert_eq!(bytes("download"), counters.d2h_bytes);
+        assert!(slices(&trace, "upload").iter().all(|slice| slice["tid"] == 2));
+        assert!(slices(&trace, "download").iter().all(|slice| slice["tid"] == 3));
+        assert_eq!(slices(&trace, "op").len() as u64, 2 * ITERATIONS);
+        assert_eq!(slices(&trace, "map").len() as u64, counters.map_calls);
+        let mapping_us: f64 = ["map", "unmap"]
+            .iter()
+            .flat_map(|name| slices(&trace, name))
+            .map(|slice| slice["dur"].as_f64().unwrap())
+            .sum();
+        assert!((mapping_us * 1000.0 - counters.mapping_ns as f64).abs() < 1.0);
+        let resident = events.iter().filter(|event| event["ph"] == "C");
+        let most = resident.map(|event| event["args"]["mapped"].as_u64().unwrap()).max();
+        assert_eq!(most, Some(counters.peak_chunks * MACHINE.chunk_bytes));
+    });
+}
+
+#[test]
+fn what_is_refused_is_traced_as_refused_and_not_resident() {
+    let work = work();
+    let device = SimDevice::new(work.graph().unwrap(), MACHINE);
+    let mut device = Layered::new(device, Tracer::by_wall_clock::<SimDevice<'_>>());
+    device.create(4).unwrap();
+    let at = device.reserve(2).unwrap();
+    assert!(device.map(at, Chunks { first: 4, count: 1 }).is_err());
+    device.map(at, Chunks { first: 0, count: 2 }).unwrap();
+    let alias = device.reserve(2).unwrap();
+    device.map(alias, Chunks { first: 1, count: 2 }).unwrap();
+    device.unmap(at, 2).unwrap();
+    let trace = device.layer.json();
+    let refused: Vec<bool> =
+        slices(&trace, "map").iter().map(|slice| slice["args"]["refused"] == true).collect();
+    assert_eq!(refused, [true, false, false]);
+    let events = trace["traceEvents"].as_array().unwrap();
+    let starts = events.iter().filter_map(|event| event["ts"].as_f64());
+    assert!(starts.is_sorted() && trace.to_string().contains("\"dur\""));
+    let resident = events.iter().filter(|event| event["ph"] == "C");
+    let resident: Vec<u64> =
+        resident.map(|event| event["args"]["mapped"].as_u64().unwrap() / 256).collect();
+    assert_eq!(resident, [0, 2, 3, 2]);
+}
+
+#[test]
+fn a_slow_link_takes_as_long_as_it_says() {
+    let mut times = Vec::new();
+    for factor in [1, 3] {
+        run(SlowLink { times: factor }, |device| {
+            let counters = device.device.counters();
+            times.push((counters.h2d_bytes, counters.d2h_bytes, device.device.host_ns()));
+        });
+    }
+    let [(h2d, d2h, ns), (slow_h2d, slow_d2h, slow_ns)] = times[..] else { panic!() };
+    assert_eq!((slow_h2d, slow_d2h), (3 * h2d, 3 * d2h));
+    assert!(slow_ns > 2 * ns, "{slow_ns} after {ns}");
+}
