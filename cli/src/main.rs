@@ -7,6 +7,7 @@ mod compare;
 mod conformance;
 mod course;
 mod devices;
+mod export;
 mod failure;
 mod figures;
 mod graph_file;
@@ -67,6 +68,7 @@ enum Command {
     Model(model::Arguments),
     Import(import::Arguments),
     Devices(devices::Arguments),
+    Export(export::Arguments),
     Conformance(conformance::Arguments),
 }
 
@@ -94,6 +96,7 @@ fn obey(command: &Command) -> Result<(), Failure> {
         Command::Compare(arguments) => compare::run(arguments),
         Command::Model(arguments) => model::run(arguments),
         Command::Import(arguments) => import::run(arguments),
+        Command::Export(arguments) => export::run(arguments),
         Command::Conformance(arguments) => conformance::run(arguments),
     }
 }
