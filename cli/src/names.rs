@@ -1,6 +1,7 @@
 //! What the core calls `op 17`, a person knows as `op 17 ("conv1")`.
 
 use crate::units;
+use backend_cuda::CudaError;
 use backend_sim::SimError;
 use backend_vulkan::VulkanError;
 use planner_core::backend::HostRange;
@@ -145,6 +146,11 @@ impl<'n> Names<'n> {
         self.execution(error, vulkan_mentions)
     }
 
+    /// Why a plan could not be carried out on a CUDA device.
+    pub(crate) fn cuda_execute_error(&self, error: &ExecuteError<CudaError>) -> String {
+        self.execution(error, cuda_mentions)
+    }
+
     fn execution<E: Error>(
         &self,
         error: &ExecuteError<E>,
@@ -265,6 +271,16 @@ fn vulkan_mentions(error: &VulkanError) -> Mentions {
     let (op, tensor) = match *error {
         VulkanError::Operands(op) => (Some(op), None),
         VulkanError::NoHostRange(range) => (None, Some(range.tensor)),
+        // The rest speak of addresses and chunks alone.
+        _ => (None, None),
+    };
+    Mentions { place: None, op, tensors: [tensor, None] }
+}
+
+fn cuda_mentions(error: &CudaError) -> Mentions {
+    let (op, tensor) = match *error {
+        CudaError::Operands(op) => (Some(op), None),
+        CudaError::NoHostRange(range) => (None, Some(range.tensor)),
         // The rest speak of addresses and chunks alone.
         _ => (None, None),
     };
