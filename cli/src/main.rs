@@ -1,10 +1,12 @@
 //! Plans, checks and runs computations that need more memory than the device has.
 
+mod backend;
 mod budget;
 mod check;
 mod compare;
 mod conformance;
 mod course;
+mod devices;
 mod export;
 mod failure;
 mod figures;
@@ -26,6 +28,7 @@ mod strategy;
 mod summary;
 mod trace;
 mod units;
+mod vulkan;
 mod work;
 
 use clap::{Parser, Subcommand};
@@ -41,6 +44,7 @@ Examples:
   spillway compare resnet50:batch=512 --plot compare.svg
   spillway model list
   spillway plan --machine list
+  spillway devices
   spillway conformance --backend sim
 
 Exit status: 0 done; 1 understood, but it cannot be done (the budget is too small, the
@@ -63,6 +67,7 @@ enum Command {
     Compare(compare::Arguments),
     Model(model::Arguments),
     Import(import::Arguments),
+    Devices(devices::Arguments),
     Export(export::Arguments),
     Conformance(conformance::Arguments),
 }
@@ -86,6 +91,7 @@ fn obey(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Plan(arguments) => plan::run(arguments),
         Command::Run(arguments) => run::run(arguments),
+        Command::Devices(arguments) => devices::run(arguments),
         Command::Check(arguments) => check::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
         Command::Model(arguments) => model::run(arguments),

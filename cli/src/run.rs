@@ -1,17 +1,17 @@
 //! `spillway run`.
 
+use crate::backend::{Backend, Outcome, Stopped};
 use crate::failure::Failure;
 use crate::figures::{Figures, Needs};
 use crate::names::Names;
 use crate::plan::{self, Choices};
 use crate::proof::Proved;
-use crate::simulate::{self, Outcome};
 use crate::units::{bytes, count, time};
 use crate::work::{self, Setting, Work};
 use crate::{machine, output, plan_file, proof, strategy, summary};
-use backend_sim::reference_digest;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use integrity::reference_digest;
 use planner_core::Machine;
 use planner_core::planner::{Request, Strategy};
 use serde::Serialize;
@@ -24,8 +24,13 @@ Examples:
   spillway run resnet50:batch=2,image=64 --budget 50%
   spillway run step.graph.json.gz --plan plan.json --iterations 100
   spillway run step.graph.json.gz --budget min --strategy window --seed 7 --json
+  spillway run resnet50:batch=2 --budget 35% --backend vulkan
 
-The measured period is the prediction's where there are at least 8 iterations (from the
+On a Vulkan device, each op is a kernel that mixes every word it reads into every word it
+writes: it moves and checks all bytes of the work, and computes nothing else. Periods are
+wall-clock times there, and say nothing of the real ops.
+
+On the simulated device, the measured period is the prediction's where there are at least 8 iterations (from the
 fourth to the eighth, by four), else the mean over those after the first. It includes what
 mapping memory costs, which a prediction leaves out; a plan with placements maps everything
 before the first iteration. The simulated device has just the
@@ -42,7 +47,8 @@ pub(crate) struct Arguments {
     plan: Option<PathBuf>,
     #[command(flatten)]
     choices: Choices,
-    /// What runs it; sim, a simulated device
+    /// What runs it: sim, a simulated device, or vulkan, a device of this machine
+    /// (SPILLWAY_VULKAN_DEVICE=NAME picks one by a part of its name)
     #[arg(long, value_name = "BACKEND", default_value = "sim")]
     backend: String,
     /// How many iterations to run
@@ -73,7 +79,7 @@ struct Report {
     /// Time that the host is busy with them.
     setup_mapping_ns: u64,
     digest: String,
-    /// None where the work cannot be planned in-core at all.
+    /// None where the work cannot be planned in-core at all, or the device is too small.
     in_core_digest: Option<String>,
     reference_digest: String,
     digests_match: bool,
@@ -81,7 +87,7 @@ struct Report {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    check_backend(&arguments.backend)?;
+    let backend = Backend::choose(&arguments.backend, arguments.seed)?;
     if let Some(path) = &arguments.plan {
         plan_file::check_inputs(&arguments.work, path)?;
     }
@@ -103,7 +109,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(path) => invalid(path, &reason),
         None => plan::defect(&plan.strategy, &reason),
     })?;
-    let report = carry_out(setting, figures.with_plan(&proved), &proved, arguments)?;
+    let report =
+        carry_out(setting, figures.with_plan(&proved), &proved, &backend, arguments.iterations)?;
     if arguments.json {
         output::print_json(&report)?;
     } else {
@@ -118,16 +125,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         report.in_core_digest.as_deref().unwrap_or("none"),
         report.reference_digest
     )))
-}
-
-fn check_backend(backend: &str) -> Result<(), Failure> {
-    match backend {
-        "sim" => Ok(()),
-        "vulkan" | "cuda" => {
-            Err(Failure::cannot(format!("the backend {backend} is not built yet; sim is")))
-        }
-        _ => Err(Failure::bad_input(format!("there is no backend {backend:?}; there is sim"))),
-    }
 }
 
 /// A plan file whose plan is not valid.
@@ -159,27 +156,28 @@ fn carry_out(
     setting: Setting<'_>,
     figures: Figures,
     proved: &Proved<'_>,
-    arguments: &Arguments,
+    backend: &Backend,
+    iterations: u64,
 ) -> Result<Report, Failure> {
+    let device = backend.device(&setting.machine.name)?;
     let names = Names::new(setting.work, proved.verified.plan().steps);
-    let Arguments { iterations, seed, .. } = *arguments;
     let progress = progress(iterations);
-    let outcome = simulate::run(&proved.verified, &names, iterations, seed, &progress);
-    let outcome = outcome.map_err(Failure::cannot)?;
-    let in_core = in_core_digest(setting, iterations, &progress)?;
+    let outcome = backend.run(&proved.verified, &names, iterations, &progress);
+    let outcome = outcome.map_err(|stopped| Failure::cannot(stopped.reason))?;
+    let in_core = in_core_digest(setting, &backend.in_order(), iterations, &progress)?;
     progress.finish_and_clear();
     let reference = reference_digest(proved.verified.graph(), iterations);
-    let Outcome { set_up, period_ns, map_calls, digest } = outcome;
+    let Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest } = outcome;
     Ok(Report {
         figures,
-        backend: "sim",
-        device: format!("simulated {}", setting.machine.name),
+        backend: backend.name(),
+        device,
         iterations,
         measured_period_ns: period_ns,
         map_calls_per_iteration: map_calls,
-        setup_virtual_ranges: set_up.ranges,
-        setup_map_calls: set_up.map_calls,
-        setup_mapping_ns: set_up.mapping_ns,
+        setup_virtual_ranges: ranges,
+        setup_map_calls: set_up_maps,
+        setup_mapping_ns: mapping_ns,
         digest: hex(digest),
         in_core_digest: in_core.map(hex),
         reference_digest: hex(reference),
@@ -188,9 +186,10 @@ fn carry_out(
 }
 
 /// The digest of the same work with everything resident, on a device that is large enough.
-/// None where its sizes exceed what can be planned at all.
+/// None where its sizes exceed what can be planned at all, or what a real device has.
 fn in_core_digest(
     setting: Setting<'_>,
+    backend: &Backend,
     iterations: u64,
     progress: &ProgressBar,
 ) -> Result<Option<u64>, Failure> {
@@ -209,16 +208,19 @@ fn in_core_digest(
         let schedule = proof::lower(setting, &plan)?;
         let proved = proof::prove(setting, &plan, &schedule)?;
         let names = Names::new(setting.work, &plan.steps);
-        simulate::run(&proved.verified, &names, iterations, None, progress)
+        backend.run(&proved.verified, &names, iterations, progress)
     };
-    let outcome = run().map_err(|reason| Failure::cannot(format!("in-core: {reason}")))?;
-    Ok(Some(outcome.digest))
+    match run() {
+        Ok(outcome) => Ok(Some(outcome.digest)),
+        Err(Stopped { too_large: true, .. }) => Ok(None),
+        Err(Stopped { reason, .. }) => Err(Failure::cannot(format!("in-core: {reason}"))),
+    }
 }
 
 /// Every iteration runs twice. Nothing is shown unless standard error is a terminal.
 fn progress(iterations: u64) -> ProgressBar {
     let bar = ProgressBar::new(iterations.saturating_mul(2));
-    let style = ProgressStyle::with_template("simulating {bar:40} {pos}/{len}, {eta} left");
+    let style = ProgressStyle::with_template("running {bar:40} {pos}/{len}, {eta} left");
     // The template is a constant; without it the bar looks different and works as well.
     style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
 }

@@ -1,0 +1,113 @@
+//! What carries a plan out.
+
+use crate::failure::Failure;
+use crate::names::Names;
+use crate::{simulate, vulkan};
+use backend_vulkan::Integrity;
+use indicatif::ProgressBar;
+use planner_core::Verified;
+
+/// Names a part of the name of the Vulkan device that is to be used.
+const VULKAN_DEVICE: &str = "SPILLWAY_VULKAN_DEVICE";
+
+/// A backend, as the user chose it.
+#[derive(Clone, Debug)]
+pub(crate) enum Backend {
+    /// The simulated device, in an order drawn from a seed if there is one.
+    Sim(Option<u64>),
+    /// A Vulkan device.
+    Vulkan(Integrity),
+}
+
+/// What a run showed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    /// Virtual ranges reserved before the first iteration.
+    pub(crate) ranges: u64,
+    /// Calls of `map` before the first iteration.
+    pub(crate) set_up_maps: u64,
+    /// Time that the host was busy with them.
+    pub(crate) mapping_ns: u64,
+    /// Time from one iteration to the next.
+    pub(crate) period_ns: u64,
+    /// Calls of `map` in one iteration, on average over all but the first.
+    pub(crate) map_calls: f64,
+    /// One number for all states after the last iteration.
+    pub(crate) digest: u64,
+}
+
+/// Why a plan did not run to its end.
+#[derive(Clone, Debug)]
+pub(crate) struct Stopped {
+    pub(crate) reason: String,
+    /// Whether the device is too small for it.
+    pub(crate) too_large: bool,
+}
+
+impl From<String> for Stopped {
+    fn from(reason: String) -> Self {
+        Self { reason, too_large: false }
+    }
+}
+
+impl Backend {
+    /// The backend of that name.
+    pub(crate) fn choose(name: &str, seed: Option<u64>) -> Result<Self, Failure> {
+        match (name, seed) {
+            ("sim", seed) => Ok(Self::Sim(seed)),
+            ("vulkan", None) => Ok(Self::Vulkan(vulkan_devices())),
+            ("vulkan", Some(_)) => Err(Failure::bad_input(
+                "--seed orders the simulated device; a real one orders itself",
+            )),
+            ("cuda", _) => {
+                Err(Failure::cannot("the backend cuda is not built yet; sim and vulkan are"))
+            }
+            _ => Err(Failure::bad_input(format!(
+                "there is no backend {name:?}; there are sim and vulkan"
+            ))),
+        }
+    }
+
+    /// Its name.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Sim(_) => "sim",
+            Self::Vulkan(_) => "vulkan",
+        }
+    }
+
+    /// The device, for a person; a simulated one is called after its machine.
+    pub(crate) fn device(&self, machine: &str) -> Result<String, Failure> {
+        match self {
+            Self::Sim(_) => Ok(format!("simulated {machine}")),
+            Self::Vulkan(devices) => vulkan::device(devices).map_err(Failure::cannot),
+        }
+    }
+
+    /// Runs a plan.
+    pub(crate) fn run(
+        &self,
+        verified: &Verified<'_>,
+        names: &Names<'_>,
+        iterations: u64,
+        progress: &ProgressBar,
+    ) -> Result<Outcome, Stopped> {
+        match self {
+            Self::Sim(seed) => Ok(simulate::run(verified, names, iterations, *seed, progress)?),
+            Self::Vulkan(devices) => vulkan::run(verified, names, iterations, devices, progress),
+        }
+    }
+
+    /// The same with work in the order in which it is submitted.
+    pub(crate) fn in_order(&self) -> Self {
+        match self {
+            Self::Sim(_) => Self::Sim(None),
+            vulkan @ Self::Vulkan(_) => vulkan.clone(),
+        }
+    }
+}
+
+/// The Vulkan devices of this machine, of which one may be picked from outside.
+pub(crate) fn vulkan_devices() -> Integrity {
+    Integrity { device: std::env::var(VULKAN_DEVICE).ok(), validation: false }
+}
