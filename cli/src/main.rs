@@ -8,6 +8,7 @@ mod conformance;
 mod course;
 mod cuda;
 mod devices;
+mod export;
 mod failure;
 mod figures;
 mod graph_file;
@@ -69,6 +70,7 @@ enum Command {
     Model(model::Arguments),
     Import(import::Arguments),
     Devices(devices::Arguments),
+    Export(export::Arguments),
     Conformance(conformance::Arguments),
 }
 
@@ -96,6 +98,7 @@ fn obey(command: &Command) -> Result<(), Failure> {
         Command::Compare(arguments) => compare::run(arguments),
         Command::Model(arguments) => model::run(arguments),
         Command::Import(arguments) => import::run(arguments),
+        Command::Export(arguments) => export::run(arguments),
         Command::Conformance(arguments) => conformance::run(arguments),
     }
 }

@@ -124,7 +124,8 @@ impl<'n> Names<'n> {
             PlanningError::Plan(error) => self.plan_error(&error),
             PlanningError::NoChain { op } => {
                 let mentions = Mentions { op: Some(op), ..Mentions::default() };
-                self.translate(&error.to_string(), &mentions)
+                let reason = self.translate(&error.to_string(), &mentions);
+                format!("{reason}; `spillway export chain` makes one of a training step")
             }
             _ => error.to_string(),
         }

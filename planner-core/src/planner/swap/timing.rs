@@ -30,7 +30,8 @@ const LEAVING: u8 = 2;
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     Arrivals::scratch_words(limits)
         + Heap::scratch_words(limits.operands)
-        + 2 * words::<u64>(limits.pools)
+        + words::<u64>(limits.operands)
+        + 3 * words::<u64>(limits.pools)
         + words::<u32>(limits.pools)
         + 4 * words::<u8>(limits.tensors)
         + words::<u32>(limits.tensors)
@@ -126,10 +127,14 @@ struct Timing<'s, 'o> {
     waiting: &'s mut [u32],
     /// In each class, the objects that have become free, those at the start included.
     freed: &'s mut [u64],
+    /// When the last of them did.
+    freed_ns: &'s mut [u64],
     /// In each class, the objects that ops so far have taken.
     taken: &'s mut [u64],
     /// Arrivals that have memory.
     ready: Heap<'s>,
+    /// Since when.
+    granted_ns: &'s mut [u64],
     place: &'s mut [u8],
     /// Whether the host holds a tensor's value.
     copied: &'s mut [u8],
@@ -145,7 +150,7 @@ struct Timing<'s, 'o> {
     free_ns: [u64; 3],
 }
 
-/// Writes the list.
+/// Writes the list; also returns how long its iteration took.
 pub(super) fn write(
     request: &Request<'_>,
     classes: &Classes<'_>,
@@ -153,7 +158,7 @@ pub(super) fn write(
     choice: &Choice<'_>,
     (steps, resident): (&mut [Step], &mut [Resident]),
     scratch: &mut Scratch<'_>,
-) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+) -> Result<Result<(Lengths, u64), Stuck>, OutOfScratch> {
     let mut scratch = scratch.reborrow();
     let (graph, pools) = (request.graph, classes.pools.len());
     let tensors = graph.tensors().len();
@@ -168,8 +173,10 @@ pub(super) fn write(
         arrivals: Arrivals::new(graph, classes, choice, place, &mut scratch)?,
         waiting: scratch.take(pools, NONE)?,
         freed: scratch.take(pools, 0u64)?,
+        freed_ns: scratch.take(pools, 0u64)?,
         taken: scratch.take(pools, 0u64)?,
         ready: Heap::new(graph.operands().len(), &mut scratch)?,
+        granted_ns: scratch.take(graph.operands().len(), 0u64)?,
         place,
         copied: scratch.take(tensors, 0u8)?,
         copied_at_start: scratch.take(tensors, 0u8)?,
@@ -185,7 +192,7 @@ pub(super) fn write(
         let is_old = choice.is_at_start(tensor) && uses.is_written(tensor);
         timing.copied[tensor.index()] = u8::from(!is_old);
     }
-    Ok(timing.two_laps().and_then(|()| timing.finish(resident)))
+    Ok(timing.two_laps().and_then(|lap_ns| Ok((timing.finish(resident)?, lap_ns))))
 }
 
 impl<'s> Timing<'s, '_> {
@@ -193,14 +200,21 @@ impl<'s> Timing<'s, '_> {
         self.request.graph
     }
 
-    fn two_laps(&mut self) -> Result<(), Stuck> {
-        for _lap in 0..2 {
-            self.start();
-            for op in self.graph().op_ids() {
-                self.op(op)?;
-            }
-            while self.settle_one()? {}
+    /// Follows two iterations; how much longer than one the two keep any stream.
+    fn two_laps(&mut self) -> Result<u64, Stuck> {
+        self.lap()?;
+        let first_ns = self.free_ns;
+        self.lap()?;
+        let laps = self.free_ns.into_iter().zip(first_ns);
+        Ok(laps.map(|(second_ns, first_ns)| second_ns - first_ns).max().unwrap_or(0))
+    }
+
+    fn lap(&mut self) -> Result<(), Stuck> {
+        self.start();
+        for op in self.graph().op_ids() {
+            self.op(op)?;
         }
+        while self.settle_one()? {}
         Ok(())
     }
 
@@ -246,12 +260,14 @@ impl<'s> Timing<'s, '_> {
                 break;
             }
             self.waiting[class] = self.arrivals.next[arrival as usize];
+            self.granted_ns[arrival as usize] = self.freed_ns[class];
             self.ready.push(u64::from(arrival), arrival);
         }
     }
 
-    fn free(&mut self, class: usize) {
+    fn free(&mut self, class: usize, now_ns: u64) {
         self.freed[class] += 1;
+        self.freed_ns[class] = self.freed_ns[class].max(now_ns);
         self.admit(class);
     }
 
@@ -259,13 +275,13 @@ impl<'s> Timing<'s, '_> {
         let time_ns = self.graph().op(op).time_ns;
         let now_ns = self.free_ns[Stream::Compute as usize];
         self.settle(now_ns)?;
-        self.upload(now_ns, now_ns.saturating_add(time_ns.max(1)))?;
-        let mut start_ns = now_ns.max(self.bring(op, now_ns)?);
+        self.upload(now_ns.saturating_add(time_ns.max(1)))?;
+        let mut start_ns = now_ns.max(self.bring(op)?);
         start_ns = start_ns.max(self.make_room(op)?);
         if start_ns > now_ns {
             // While the op waits, the links need not.
             self.settle(start_ns)?;
-            self.upload(start_ns, start_ns.saturating_add(time_ns.max(1)))?;
+            self.upload(start_ns.saturating_add(time_ns.max(1)))?;
         }
         self.push(Step::Launch(op))?;
         self.free_ns[Stream::Compute as usize] = start_ns.saturating_add(time_ns);
@@ -286,31 +302,40 @@ impl<'s> Timing<'s, '_> {
             return Ok(false);
         }
         let tensor = TensorId(self.leaving[self.leaving_front]);
+        let now_ns = self.leaving_ns[self.leaving_front];
         self.leaving_front = (self.leaving_front + 1) % self.leaving.len();
         self.leaving_len -= 1;
-        self.evict(tensor)?;
+        self.evict(tensor, now_ns)?;
         Ok(true)
     }
 
-    fn evict(&mut self, tensor: TensorId) -> Result<(), Stuck> {
+    fn evict(&mut self, tensor: TensorId, now_ns: u64) -> Result<(), Stuck> {
         self.push(Step::Evict(Part::whole(tensor)))?;
         self.place[tensor.index()] = ABSENT;
-        self.free(self.classes.of_tensor(tensor));
+        self.free(self.classes.of_tensor(tensor), now_ns);
         Ok(())
     }
 
     /// Brings in what has memory while the link would be idle.
-    fn upload(&mut self, now_ns: u64, until_ns: u64) -> Result<(), Stuck> {
-        while self.free_ns[Stream::Upload as usize] < until_ns && self.upload_one(now_ns)? {}
+    fn upload(&mut self, until_ns: u64) -> Result<(), Stuck> {
+        while self.free_ns[Stream::Upload as usize] < until_ns && self.upload_one()? {}
         Ok(())
     }
 
     /// Brings in what is needed first; false where nothing has memory.
-    fn upload_one(&mut self, now_ns: u64) -> Result<bool, Stuck> {
-        // What comes back has left: it did so for an allocation before this one.
-        let Some((_, arrival)) = self.ready.pop() else { return Ok(false) };
+    fn upload_one(&mut self) -> Result<bool, Stuck> {
+        let Some((key, arrival)) = self.ready.pop() else { return Ok(false) };
         let tensor = TensorId(self.arrivals.tensor[arrival as usize]);
-        let free_ns = self.free_ns[Stream::Upload as usize].max(now_ns);
+        // What comes back makes room before that, but others may have made enough before it.
+        if self.place[tensor.index()] == PRESENT {
+            self.ready.push(key, arrival);
+            return Ok(false);
+        }
+        let mut granted_ns = self.granted_ns[arrival as usize];
+        while self.place[tensor.index()] == LEAVING && self.settle_one()? {
+            granted_ns = granted_ns.max(self.freed_ns[self.classes.of_tensor(tensor)]);
+        }
+        let free_ns = self.free_ns[Stream::Upload as usize].max(granted_ns);
         let end_ns = free_ns.saturating_add(self.transfer_ns(Direction::HostToDevice, tensor));
         self.free_ns[Stream::Upload as usize] = end_ns;
         self.arrived_ns[tensor.index()] = end_ns;
@@ -325,12 +350,11 @@ impl<'s> Timing<'s, '_> {
     }
 
     /// Brings in all that an op reads; returns when the last of it arrives.
-    fn bring(&mut self, op: OpId, now_ns: u64) -> Result<u64, Stuck> {
-        let mut settled_ns = now_ns;
+    fn bring(&mut self, op: OpId) -> Result<u64, Stuck> {
         for &tensor in self.graph().reads(op) {
             while self.place[tensor.index()] != PRESENT {
-                if !self.upload_one(settled_ns)? {
-                    settled_ns = self.settle_next(settled_ns)?;
+                if !self.upload_one()? && !self.settle_one()? {
+                    return Err(Stuck::NoRoom);
                 }
             }
         }
@@ -384,8 +408,9 @@ impl<'s> Timing<'s, '_> {
                 self.copied[tensor.index()] = 1;
             }
         }
+        let now_ns = self.free_ns[Stream::Compute as usize];
         if let Some(class) = self.classes.of_workspace(graph, op) {
-            self.free(class);
+            self.free(class, now_ns);
         }
         let first = graph.op(op).first_operand as usize;
         for (slot, &tensor) in (first..).zip(graph.operands_of(op)) {
@@ -396,7 +421,7 @@ impl<'s> Timing<'s, '_> {
             match fate {
                 Fate::Stays => {}
                 Fate::Leaves if self.copied[tensor.index()] == 0 => self.copy(tensor)?,
-                Fate::Leaves | Fate::Dies => self.evict(tensor)?,
+                Fate::Leaves | Fate::Dies => self.evict(tensor, now_ns)?,
             }
         }
         Ok(())
