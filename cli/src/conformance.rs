@@ -1,9 +1,11 @@
 //! `spillway conformance`.
 
+use crate::backend::{cuda_devices, vulkan_devices};
 use crate::failure::Failure;
 use crate::output;
 use backend_host::Host;
 use backend_sim::Sim;
+use backend_vulkan::{Integrity, Vulkan};
 use clap::Args;
 use conformance::suite::{Verdict, checks, judge};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -16,15 +18,18 @@ const EXAMPLES: &str = "\
 Examples:
   spillway conformance --backend sim
   spillway conformance --backend host --json
+  spillway conformance --backend vulkan
 
 Each check holds the backend to one promise of its traits. The simulated device is checked in
-twenty orders; the host's memory is an example of a backend.";
+twenty orders; the host's memory is an example of a backend. On Vulkan, Khronos' validation
+layer listens where it is installed, and each of its messages is a failure.";
 
 /// Hold a backend to the conformance suite
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// What is checked: sim, a simulated device, or host, a device of host memory
+    /// What is checked: sim, a simulated device; host, a device of host memory; or vulkan or
+    /// cuda, a device of this machine
     #[arg(long, value_name = "BACKEND")]
     backend: String,
     /// Print one JSON object and nothing else
@@ -56,12 +61,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let report = match arguments.backend.as_str() {
         "sim" => report(&Sim::default()),
         "host" => report(&Host),
-        other @ ("vulkan" | "cuda") => {
-            let message = format!("the backend {other} is not built yet; sim and host are");
-            return Err(Failure::cannot(message));
+        "vulkan" => {
+            // With the layer that checks every call, where it is installed.
+            let validation = Vulkan::load(true).is_ok();
+            report(&Integrity { validation, ..vulkan_devices() })
         }
+        "cuda" => report(&cuda_devices()),
         other => {
-            let message = format!("there is no backend {other:?}; there are sim and host");
+            let message =
+                format!("there is no backend {other:?}; there are sim, host, vulkan and cuda");
             return Err(Failure::bad_input(message));
         }
     };

@@ -1,10 +1,14 @@
 //! Plans, checks and runs computations that need more memory than the device has.
 
+mod backend;
 mod budget;
 mod check;
 mod compare;
 mod conformance;
 mod course;
+mod cuda;
+mod devices;
+mod export;
 mod failure;
 mod figures;
 mod graph_file;
@@ -17,6 +21,7 @@ mod output;
 mod plan;
 mod plan_file;
 mod proof;
+mod real;
 mod report;
 mod run;
 mod shortage;
@@ -25,6 +30,7 @@ mod strategy;
 mod summary;
 mod trace;
 mod units;
+mod vulkan;
 mod work;
 
 use clap::{Parser, Subcommand};
@@ -40,6 +46,7 @@ Examples:
   spillway compare resnet50:batch=512 --plot compare.svg
   spillway model list
   spillway plan --machine list
+  spillway devices
   spillway conformance --backend sim
 
 Exit status: 0 done; 1 understood, but it cannot be done (the budget is too small, the
@@ -62,6 +69,8 @@ enum Command {
     Compare(compare::Arguments),
     Model(model::Arguments),
     Import(import::Arguments),
+    Devices(devices::Arguments),
+    Export(export::Arguments),
     Conformance(conformance::Arguments),
 }
 
@@ -84,10 +93,12 @@ fn obey(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Plan(arguments) => plan::run(arguments),
         Command::Run(arguments) => run::run(arguments),
+        Command::Devices(arguments) => devices::run(arguments),
         Command::Check(arguments) => check::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
         Command::Model(arguments) => model::run(arguments),
         Command::Import(arguments) => import::run(arguments),
+        Command::Export(arguments) => export::run(arguments),
         Command::Conformance(arguments) => conformance::run(arguments),
     }
 }

@@ -1,12 +1,15 @@
 //! What the core calls `op 17`, a person knows as `op 17 ("conv1")`.
 
 use crate::units;
+use backend_cuda::CudaError;
 use backend_sim::SimError;
+use backend_vulkan::VulkanError;
 use planner_core::backend::HostRange;
 use planner_core::executor::Moment;
 use planner_core::plan::{Part, Place, PlanError, Step};
 use planner_core::planner::PlanningError;
 use planner_core::{ExecuteError, OpId, TensorId, VerifyError};
+use std::error::Error;
 use workloads::OwnedGraph;
 
 /// Longest name shown; files can hold names of any length.
@@ -121,7 +124,8 @@ impl<'n> Names<'n> {
             PlanningError::Plan(error) => self.plan_error(&error),
             PlanningError::NoChain { op } => {
                 let mentions = Mentions { op: Some(op), ..Mentions::default() };
-                self.translate(&error.to_string(), &mentions)
+                let reason = self.translate(&error.to_string(), &mentions);
+                format!("{reason}; `spillway export chain` makes one of a training step")
             }
             _ => error.to_string(),
         }
@@ -132,11 +136,29 @@ impl<'n> Names<'n> {
         self.translate(&error.to_string(), &sim_mentions(error))
     }
 
-    /// Why a plan could not be carried out.
+    /// Why a plan could not be carried out on the simulated device.
     pub(crate) fn execute_error(&self, error: &ExecuteError<SimError>) -> String {
+        self.execution(error, sim_mentions)
+    }
+
+    /// Why a plan could not be carried out on a Vulkan device.
+    pub(crate) fn vulkan_execute_error(&self, error: &ExecuteError<VulkanError>) -> String {
+        self.execution(error, vulkan_mentions)
+    }
+
+    /// Why a plan could not be carried out on a CUDA device.
+    pub(crate) fn cuda_execute_error(&self, error: &ExecuteError<CudaError>) -> String {
+        self.execution(error, cuda_mentions)
+    }
+
+    fn execution<E: Error>(
+        &self,
+        error: &ExecuteError<E>,
+        mentioned: fn(&E) -> Mentions,
+    ) -> String {
         let (at, mut mentions) = match error {
             ExecuteError::Plan(error) => return self.plan_error(error),
-            ExecuteError::Device { at, error } => (at, sim_mentions(error)),
+            ExecuteError::Device { at, error } => (at, mentioned(error)),
             ExecuteError::Fragmented(at)
             | ExecuteError::PoolEmpty { at, .. }
             | ExecuteError::ForeignSignal { at, .. } => (at, Mentions::default()),
@@ -243,6 +265,26 @@ fn mentions(error: &PlanError) -> Mentions {
         // The rest speak of sizes alone.
         _ => Mentions::default(),
     }
+}
+
+fn vulkan_mentions(error: &VulkanError) -> Mentions {
+    let (op, tensor) = match *error {
+        VulkanError::Operands(op) => (Some(op), None),
+        VulkanError::NoHostRange(range) => (None, Some(range.tensor)),
+        // The rest speak of addresses and chunks alone.
+        _ => (None, None),
+    };
+    Mentions { place: None, op, tensors: [tensor, None] }
+}
+
+fn cuda_mentions(error: &CudaError) -> Mentions {
+    let (op, tensor) = match *error {
+        CudaError::Operands(op) => (Some(op), None),
+        CudaError::NoHostRange(range) => (None, Some(range.tensor)),
+        // The rest speak of addresses and chunks alone.
+        _ => (None, None),
+    };
+    Mentions { place: None, op, tensors: [tensor, None] }
 }
 
 fn sim_mentions(error: &SimError) -> Mentions {

@@ -1,17 +1,17 @@
 //! `spillway run`.
 
+use crate::backend::{Backend, Outcome, Stopped};
 use crate::failure::Failure;
 use crate::figures::{Figures, Needs};
 use crate::names::Names;
 use crate::plan::{self, Choices};
 use crate::proof::Proved;
-use crate::simulate::{self, Outcome};
 use crate::units::{bytes, count, time};
 use crate::work::{self, Setting, Work};
 use crate::{machine, output, plan_file, proof, strategy, summary};
-use backend_sim::reference_digest;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use integrity::reference_digest;
 use planner_core::Machine;
 use planner_core::planner::{Request, Strategy};
 use serde::Serialize;
@@ -24,8 +24,14 @@ Examples:
   spillway run resnet50:batch=2,image=64 --budget 50%
   spillway run step.graph.json.gz --plan plan.json --iterations 100
   spillway run step.graph.json.gz --budget min --strategy window --seed 7 --json
+  spillway run resnet50:batch=2 --budget 35% --backend vulkan
+  spillway run resnet50:batch=2 --budget 35% --backend cuda --graph --iterations 32
 
-The measured period is the prediction's where there are at least 8 iterations (from the
+On a Vulkan or CUDA device, each op is a kernel that mixes every word it reads into every word it
+writes: it moves and checks all bytes of the work, and computes nothing else. Periods are
+wall-clock times there, and say nothing of the real ops.
+
+On the simulated device, the measured period is the prediction's where there are at least 8 iterations (from the
 fourth to the eighth, by four), else the mean over those after the first. It includes what
 mapping memory costs, which a prediction leaves out; a plan with placements maps everything
 before the first iteration. The simulated device has just the
@@ -42,9 +48,15 @@ pub(crate) struct Arguments {
     plan: Option<PathBuf>,
     #[command(flatten)]
     choices: Choices,
-    /// What runs it; sim, a simulated device
+    /// What runs it: sim, a simulated device, or vulkan or cuda, a device of this machine
+    /// (SPILLWAY_VULKAN_DEVICE=NAME picks one by a part of its name; SPILLWAY_CUDA_DRIVER=PATH
+    /// is used as the CUDA driver)
     #[arg(long, value_name = "BACKEND", default_value = "sim")]
     backend: String,
+    /// Run iterations as CUDA graphs, which takes a plan with placements; iterations that fill
+    /// no graph run before
+    #[arg(long)]
+    graph: bool,
     /// How many iterations to run
     #[arg(long, value_name = "N", default_value_t = 10,
           value_parser = clap::value_parser!(u64).range(1..))]
@@ -67,13 +79,15 @@ struct Report {
     device: String,
     iterations: u64,
     measured_period_ns: u64,
+    /// What that is to be where iterations run as graphs, each of which waits for the one before.
+    graph_period_ns: Option<u64>,
     map_calls_per_iteration: f64,
     setup_virtual_ranges: u64,
     setup_map_calls: u64,
     /// Time that the host is busy with them.
     setup_mapping_ns: u64,
     digest: String,
-    /// None where the work cannot be planned in-core at all.
+    /// None where the work cannot be planned in-core at all, or the device is too small.
     in_core_digest: Option<String>,
     reference_digest: String,
     digests_match: bool,
@@ -81,7 +95,7 @@ struct Report {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    check_backend(&arguments.backend)?;
+    let backend = Backend::choose(&arguments.backend, arguments.seed, arguments.graph)?;
     if let Some(path) = &arguments.plan {
         plan_file::check_inputs(&arguments.work, path)?;
     }
@@ -103,7 +117,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(path) => invalid(path, &reason),
         None => plan::defect(&plan.strategy, &reason),
     })?;
-    let report = carry_out(setting, figures.with_plan(&proved), &proved, arguments)?;
+    let report =
+        carry_out(setting, figures.with_plan(&proved), &proved, &backend, arguments.iterations)?;
     if arguments.json {
         output::print_json(&report)?;
     } else {
@@ -118,16 +133,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         report.in_core_digest.as_deref().unwrap_or("none"),
         report.reference_digest
     )))
-}
-
-fn check_backend(backend: &str) -> Result<(), Failure> {
-    match backend {
-        "sim" => Ok(()),
-        "vulkan" | "cuda" => {
-            Err(Failure::cannot(format!("the backend {backend} is not built yet; sim is")))
-        }
-        _ => Err(Failure::bad_input(format!("there is no backend {backend:?}; there is sim"))),
-    }
 }
 
 /// A plan file whose plan is not valid.
@@ -159,27 +164,29 @@ fn carry_out(
     setting: Setting<'_>,
     figures: Figures,
     proved: &Proved<'_>,
-    arguments: &Arguments,
+    backend: &Backend,
+    iterations: u64,
 ) -> Result<Report, Failure> {
+    let device = backend.device(&setting.machine.name)?;
     let names = Names::new(setting.work, proved.verified.plan().steps);
-    let Arguments { iterations, seed, .. } = *arguments;
     let progress = progress(iterations);
-    let outcome = simulate::run(&proved.verified, &names, iterations, seed, &progress);
-    let outcome = outcome.map_err(Failure::cannot)?;
-    let in_core = in_core_digest(setting, iterations, &progress)?;
+    let outcome = backend.run(&proved.verified, &names, iterations, &progress);
+    let outcome = outcome.map_err(|stopped| Failure::cannot(stopped.reason))?;
+    let in_core = in_core_digest(setting, &backend.in_order(), iterations, &progress)?;
     progress.finish_and_clear();
     let reference = reference_digest(proved.verified.graph(), iterations);
-    let Outcome { set_up, period_ns, map_calls, digest } = outcome;
+    let Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest } = outcome;
     Ok(Report {
         figures,
-        backend: "sim",
-        device: format!("simulated {}", setting.machine.name),
+        backend: backend.name(),
+        device,
         iterations,
         measured_period_ns: period_ns,
+        graph_period_ns: backend.predicted_ns(&proved.verified, iterations),
         map_calls_per_iteration: map_calls,
-        setup_virtual_ranges: set_up.ranges,
-        setup_map_calls: set_up.map_calls,
-        setup_mapping_ns: set_up.mapping_ns,
+        setup_virtual_ranges: ranges,
+        setup_map_calls: set_up_maps,
+        setup_mapping_ns: mapping_ns,
         digest: hex(digest),
         in_core_digest: in_core.map(hex),
         reference_digest: hex(reference),
@@ -188,9 +195,10 @@ fn carry_out(
 }
 
 /// The digest of the same work with everything resident, on a device that is large enough.
-/// None where its sizes exceed what can be planned at all.
+/// None where its sizes exceed what can be planned at all, or what a real device has.
 fn in_core_digest(
     setting: Setting<'_>,
+    backend: &Backend,
     iterations: u64,
     progress: &ProgressBar,
 ) -> Result<Option<u64>, Failure> {
@@ -209,16 +217,19 @@ fn in_core_digest(
         let schedule = proof::lower(setting, &plan)?;
         let proved = proof::prove(setting, &plan, &schedule)?;
         let names = Names::new(setting.work, &plan.steps);
-        simulate::run(&proved.verified, &names, iterations, None, progress)
+        backend.run(&proved.verified, &names, iterations, progress)
     };
-    let outcome = run().map_err(|reason| Failure::cannot(format!("in-core: {reason}")))?;
-    Ok(Some(outcome.digest))
+    match run() {
+        Ok(outcome) => Ok(Some(outcome.digest)),
+        Err(Stopped { too_large: true, .. }) => Ok(None),
+        Err(Stopped { reason, .. }) => Err(Failure::cannot(format!("in-core: {reason}"))),
+    }
 }
 
 /// Every iteration runs twice. Nothing is shown unless standard error is a terminal.
 fn progress(iterations: u64) -> ProgressBar {
     let bar = ProgressBar::new(iterations.saturating_mul(2));
-    let style = ProgressStyle::with_template("simulating {bar:40} {pos}/{len}, {eta} left");
+    let style = ProgressStyle::with_template("running {bar:40} {pos}/{len}, {eta} left");
     // The template is a constant; without it the bar looks different and works as well.
     style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
 }
@@ -234,7 +245,8 @@ fn hex(digest: u64) -> String {
 
 /// The lines about the run.
 fn shown(report: &Report) -> String {
-    let predicted_ns = report.figures.planned.period_ns.unwrap_or(0);
+    let planned_ns = report.figures.planned.period_ns.unwrap_or(0);
+    let predicted_ns = report.graph_period_ns.unwrap_or(planned_ns);
     let measured_ns = report.measured_period_ns;
     let compared = match measured_ns.cmp(&predicted_ns) {
         std::cmp::Ordering::Equal => "as predicted".to_owned(),

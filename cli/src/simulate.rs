@@ -1,24 +1,12 @@
 //! A proved plan on the simulated device.
 
+use crate::backend::Outcome;
 use crate::names::Names;
 use backend_sim::{Counters, SimDevice, SimError, SimKernels};
 use indicatif::ProgressBar;
 use planner_core::timeline::LAPS;
 use planner_core::{ExecuteError, Machine, Stream, Verified};
 use workloads::planning;
-
-/// What a run showed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome {
-    /// What was done before the first iteration.
-    pub(crate) set_up: Counters,
-    /// Time from one iteration to the next.
-    pub(crate) period_ns: u64,
-    /// Calls of `map` in one iteration, on average over all but the first.
-    pub(crate) map_calls: f64,
-    /// One number for all states after the last iteration.
-    pub(crate) digest: u64,
-}
 
 /// Runs a plan on a device that has just its budget.
 pub(crate) fn run(
@@ -37,7 +25,8 @@ pub(crate) fn run(
     let ran = iterate(verified, &mut device, iterations, progress);
     let (set_up, period_ns, map_calls) = ran.map_err(|error| names.execute_error(&error))?;
     let digest = device.digest().map_err(|error| names.sim_error(&error))?;
-    Ok(Outcome { set_up, period_ns, map_calls, digest })
+    let Counters { ranges, map_calls: set_up_maps, mapping_ns, .. } = set_up;
+    Ok(Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest })
 }
 
 /// Runs all iterations; what it took before them, the period, and the map calls in one

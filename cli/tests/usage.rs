@@ -27,9 +27,9 @@ fn bad_usage_has_status_2() {
         (&["plan", SMALL, "-m", "cray.json"], "cray.json: cannot be read"),
         (&["plan", SMALL, "-o", "-", "--json"], "standard output"),
         (&["run", SMALL, "--iterations", "0"], "--iterations"),
-        (&["run", SMALL, "--backend", "abacus"], "there is sim"),
+        (&["run", SMALL, "--backend", "abacus"], "there are sim, vulkan and cuda"),
         (&["conformance"], "--backend"),
-        (&["conformance", "--backend", "abacus"], "there are sim and host"),
+        (&["conformance", "--backend", "abacus"], "there are sim, host, vulkan and cuda"),
         (&["run", SMALL, "--plan", "p.json", "--budget", "min"], "cannot be used with"),
         (&["run", "-", "--plan", "-"], "only one of WORK and PLAN"),
         (&["check", "-", "-"], "only one of WORK and PLAN"),
@@ -46,15 +46,43 @@ fn bad_usage_has_status_2() {
 }
 
 #[test]
-fn what_comes_later_is_not_promised() {
+fn the_help_names_the_commands() {
     let folder = Folder::new();
     let help = folder.run(&["--help"]).done().stdout;
     assert!(help.contains("\n  import "), "{help}");
-    assert!(!help.contains("\n  devices "), "{help}");
-    for backend in ["vulkan", "cuda"] {
-        folder.run(&["run", SMALL, "--backend", backend]).fails(1, &[backend, "not built yet"]);
-        folder.run(&["conformance", "--backend", backend]).fails(1, &[backend, "not built yet"]);
-    }
+}
+
+/// The loader is shown a driver that is none, so that a machine's own does not matter.
+#[test]
+fn where_there_is_no_cuda_a_sentence_says_so() {
+    let folder = Folder::new();
+    let nowhere = [("SPILLWAY_CUDA_DRIVER", "nowhere/libcuda.so")];
+    folder.run_in(&nowhere, &["run", SMALL, "--backend", "cuda"]).fails(1, &["nowhere/libcuda.so"]);
+    let devices = folder.run_in(&nowhere, &["devices"]).done().stdout;
+    assert!(devices.contains("\ncuda: none, since nowhere/libcuda.so"), "{devices}");
+    folder.run(&["run", SMALL, "--graph"]).fails(2, &["--graph is for the backend cuda"]);
+}
+
+/// Without a driver, or without a loader to look for one.
+#[test]
+fn where_there_is_no_vulkan_a_sentence_says_so() {
+    let folder = Folder::new();
+    let none = [
+        ("VK_DRIVER_FILES", "none.json"),
+        ("VK_ICD_FILENAMES", "none.json"),
+        ("SPILLWAY_REQUIRE_DEVICES", "0"),
+    ];
+    let run = ["run", SMALL, "--backend", "vulkan"];
+    folder.run_in(&none, &run).fails(1, &["Vulkan"]);
+    let checked = folder.run_in(&none, &["conformance", "--backend", "vulkan", "--json"]);
+    let checked = checked.fails_with_output(1, &["vulkan has no device"]).json();
+    assert_eq!(checked["passed"].as_array().map(Vec::len), Some(0));
+    assert!(checked["ignored"][0]["reason"].as_str().unwrap().contains("Vulkan"), "{checked}");
+    let devices = folder.run_in(&none, &["devices", "--json"]).done().json();
+    assert_eq!(devices["devices"].as_array().map(Vec::len), Some(0));
+    assert_eq!(devices["unavailable"][0]["backend"], "vulkan");
+    let shown = folder.run_in(&none, &["devices"]).done().stdout;
+    assert!(shown.contains("vulkan: none, since "), "{shown}");
 }
 
 #[test]

@@ -80,6 +80,15 @@ fn slabs_save_transfers() {
     assert_eq!(slow.pools.len(), 1);
 }
 
+/// Kernels cannot bind a tensor at any odd address.
+#[test]
+fn slabs_are_aligned() {
+    let graph = layers(40, CHUNK_BYTES / 2 - 75, 10_000);
+    let pools = plan(&graph, &machine(1_000_000_000), 20 * CHUNK_BYTES).pools;
+    let named: Vec<_> = pools.iter().map(|pool| pool.object_bytes).collect();
+    assert_eq!(named, [CHUNK_BYTES, CHUNK_BYTES / 2 - 64]);
+}
+
 proptest! {
     #[test]
     fn plans_with_slabs_hold(

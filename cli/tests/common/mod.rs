@@ -48,10 +48,20 @@ impl Folder {
         self.run_with(arguments, b"")
     }
 
+    /// Runs the program here, with variables in its environment.
+    pub(crate) fn run_in(&self, variables: &[(&str, &str)], arguments: &[&str]) -> Ran {
+        self.spawn(variables, arguments, b"")
+    }
+
     /// Runs the program here, with something on standard input.
     pub(crate) fn run_with(&self, arguments: &[&str], input: &[u8]) -> Ran {
+        self.spawn(&[], arguments, input)
+    }
+
+    fn spawn(&self, variables: &[(&str, &str)], arguments: &[&str], input: &[u8]) -> Ran {
         let mut child = Command::new(env!("CARGO_BIN_EXE_spillway"))
             .args(arguments)
+            .envs(variables.iter().copied())
             .current_dir(&self.0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

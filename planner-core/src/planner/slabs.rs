@@ -10,7 +10,7 @@ use crate::plan::{Resident, Step};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
 /// The sizes that are considered, as fractions of a chunk; each is lowered to that of the
-/// largest tensor it holds.
+/// largest tensor it holds, rounded up so that kernels find their operands aligned.
 const FRACTIONS: [u64; SIZES] = [2, 4, 8];
 const SIZES: usize = 3;
 
@@ -97,10 +97,15 @@ pub(super) fn divide<'m>(
     let Request { graph, machine, .. } = *request;
     let mut scratch = scratch.reborrow();
     let held = scratch.take(graph.tensors().len(), 0u64)?;
+    // As for the arena; of small chunks, a part that leaves room for several sizes.
+    let alignment_bytes = (machine.chunk_bytes / 16).clamp(1, 256);
     let sizes_bytes = FRACTIONS.map(|fraction| {
         let pooled = graph.tensor_ids().filter(|&tensor| !memory.in_arena(tensor));
         let bytes = pooled.map(|tensor| graph.tensor(tensor).bytes);
-        bytes.filter(|&bytes| bytes <= machine.chunk_bytes / fraction).max().unwrap_or(0)
+        bytes
+            .filter(|&bytes| bytes <= machine.chunk_bytes / fraction)
+            .max()
+            .map_or(0, |bytes| bytes.next_multiple_of(alignment_bytes))
     });
     let (most_chunks, most_small) = ([0; SIZES], [0; SIZES]);
     let now = Held::default();

@@ -1,0 +1,235 @@
+//! The devices of this machine: what they are, and why one cannot be used.
+
+use crate::driver::{Also, Buffer, Device, Instance, Physical, Queue};
+use crate::error::{Unavailable, VulkanError};
+use crate::{StateBytes, VulkanDevice, queues};
+use ash::vk;
+use planner_core::Graph;
+use std::sync::Arc;
+
+/// The Vulkan of this machine.
+#[derive(Debug)]
+pub struct Vulkan {
+    instance: Arc<Instance>,
+}
+
+/// A device, as a person chooses among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// The device's own name.
+    pub name: String,
+    /// The driver's name and version.
+    pub driver: String,
+    /// The latest version of Vulkan that it knows.
+    pub api_version: String,
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// The memory that its host block may take.
+    pub host_bytes: u64,
+    /// The smallest unit of mapping; chunks are multiples of it.
+    pub page_bytes: u64,
+    /// What all virtual ranges together may take.
+    pub address_space_bytes: u64,
+    /// The most that a kernel may bind at once.
+    pub binding_bytes: u64,
+    /// How many queues serve the three streams and the binding of pages.
+    pub queues: usize,
+    /// Why it cannot be used, if it cannot; then page and queues are 0.
+    pub refusal: Option<String>,
+}
+
+/// What is wanted of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options<'a> {
+    /// A part of its name, in any case; else the fastest kind there is.
+    pub device: Option<&'a str>,
+    /// Size of a chunk, a multiple of its pages; else one page.
+    pub chunk_bytes: Option<u64>,
+}
+
+impl Vulkan {
+    /// Loads the driver. With `validation`, Khronos' layer checks every call, and whether all
+    /// accesses are synchronised; [`Vulkan::messages`] has its complaints.
+    ///
+    /// # Errors
+    /// Where there is no Vulkan, or no such layer.
+    pub fn load(validation: bool) -> Result<Self, Unavailable> {
+        Ok(Self { instance: Instance::load(validation)? })
+    }
+
+    /// Everything that the validation layer has said, which is then forgotten. The messages
+    /// of what it finds when all is closed are lost unless the devices are dropped before.
+    #[must_use]
+    pub fn messages(&self) -> Vec<String> {
+        self.instance.messages().take()
+    }
+
+    /// All devices of Vulkan 1.3 or later, the fastest kinds first. Each is opened for a moment.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn devices(&self) -> Result<Vec<DeviceInfo>, Unavailable> {
+        Ok(self.physical_devices()?.iter().map(|physical| self.info(physical)).collect())
+    }
+
+    /// Opens a device, made for one graph. `states` writes what the states hold before the
+    /// first iteration: of a tensor, the bytes from an offset on.
+    ///
+    /// # Errors
+    /// Where no such device can be had, and why.
+    pub fn open<'g>(
+        &self,
+        options: &Options<'_>,
+        graph: Graph<'g>,
+        states: StateBytes<'g>,
+    ) -> Result<VulkanDevice<'g>, Unavailable> {
+        let opened = self.open_raw(&self.choose(options.device)?, Also::default())?;
+        VulkanDevice::new(opened, options, graph, states)
+    }
+
+    /// The device that [`Vulkan::open`] opens, by that part of its name.
+    ///
+    /// # Errors
+    /// Where there is none that can be used.
+    pub fn device(&self, name: Option<&str>) -> Result<DeviceInfo, Unavailable> {
+        Ok(self.info(&self.choose(name)?))
+    }
+
+    fn physical_devices(&self) -> Result<Vec<Physical>, Unavailable> {
+        let mut devices = self.instance.physical_devices()?;
+        devices.sort_by_key(|physical| match physical.properties.device_type {
+            vk::PhysicalDeviceType::DISCRETE_GPU => 0,
+            vk::PhysicalDeviceType::INTEGRATED_GPU => 1,
+            vk::PhysicalDeviceType::VIRTUAL_GPU => 2,
+            _ => 3,
+        });
+        Ok(devices)
+    }
+
+    /// The first device that can be used and has the name; else why the first cannot.
+    pub(crate) fn choose(&self, name: Option<&str>) -> Result<Physical, Unavailable> {
+        let wanted = name.unwrap_or("").to_lowercase();
+        let devices = self.physical_devices()?;
+        let named =
+            devices.iter().filter(|device| device_name(device).to_lowercase().contains(&wanted));
+        let refused = |device: &Physical| self.refusal(device);
+        if let Some(device) = named.clone().find(|device| refused(device).is_none()) {
+            return Ok(*device);
+        }
+        Err(Unavailable(match (named.clone().next(), name) {
+            (Some(device), _) => {
+                let reason = refused(device).unwrap_or_default();
+                format!("{} cannot be used: {reason}", device_name(device))
+            }
+            (None, Some(name)) => format!("no Vulkan device has {name:?} in its name"),
+            (None, None) => "there is no device of Vulkan 1.3 or later".to_owned(),
+        }))
+    }
+
+    /// Why a device cannot be used.
+    fn refusal(&self, physical: &Physical) -> Option<String> {
+        let features = &physical.features;
+        let lacks = |what: &str| Some(format!("its driver lacks {what}"));
+        if features.sparse_binding == 0 || features.sparse_residency_buffer == 0 {
+            return lacks("sparse binding of buffers");
+        }
+        if features.sparse_residency_aliased == 0 {
+            return lacks("aliasing of sparse memory");
+        }
+        if !physical.has_push_descriptors {
+            return lacks("VK_KHR_push_descriptor");
+        }
+        if queues::choose(&self.instance.queue_families(physical)).is_none() {
+            return lacks("a queue that computes or one that binds sparse memory");
+        }
+        None
+    }
+
+    fn info(&self, physical: &Physical) -> DeviceInfo {
+        let opened = match self.refusal(physical) {
+            Some(reason) => Err(reason),
+            None => self.open_raw(physical, Also::default()).map_err(|error| error.to_string()),
+        };
+        let (page_bytes, queues) = match &opened {
+            Ok(opened) => (opened.page_bytes, opened.distinct_queues()),
+            Err(_) => (0, 0),
+        };
+        let properties = &physical.properties;
+        let text = |text: Result<&std::ffi::CStr, _>| {
+            text.map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
+        };
+        let (name, version) = (
+            text(physical.driver.driver_name_as_c_str()),
+            text(physical.driver.driver_info_as_c_str()),
+        );
+        let version_of = |version| {
+            let (major, minor) = (vk::api_version_major(version), vk::api_version_minor(version));
+            format!("{major}.{minor}.{}", vk::api_version_patch(version))
+        };
+        DeviceInfo {
+            name: device_name(physical),
+            driver: format!("{name} {version}").trim().to_owned(),
+            api_version: version_of(properties.api_version),
+            memory_bytes: physical.device_memory_bytes(),
+            host_bytes: physical.host_memory_bytes(),
+            page_bytes,
+            address_space_bytes: properties.limits.sparse_address_space_size,
+            binding_bytes: properties.limits.max_storage_buffer_range.into(),
+            queues,
+            refusal: opened.err(),
+        }
+    }
+
+    /// Opens a device, with what another user of it wants as well.
+    pub(crate) fn open_raw(
+        &self,
+        physical: &Physical,
+        also: Also<'_>,
+    ) -> Result<Opened, VulkanError> {
+        let families = self.instance.queue_families(physical);
+        let places = queues::choose(&families).ok_or(VulkanError::Driver {
+            call: "vkGetPhysicalDeviceQueueFamilyProperties",
+            code: vk::Result::ERROR_FEATURE_NOT_PRESENT,
+        })?;
+        let [compute, upload, download] = places.streams;
+        let wanted = [compute, upload, download, places.binding];
+        let (device, queues) = Device::open(&self.instance, physical, &wanted, also)?;
+        let page_bytes = Buffer::sparse(&device, 1)?.requirements().alignment;
+        Ok(Opened {
+            streams: [queues[0], queues[1], queues[2]],
+            binding: queues[3],
+            page_bytes,
+            memory_bytes: physical.device_memory_bytes(),
+            device,
+        })
+    }
+
+    #[cfg(feature = "wgpu")]
+    pub(crate) const fn instance(&self) -> &Arc<Instance> {
+        &self.instance
+    }
+}
+
+/// A device that has just been opened.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) device: Arc<Device>,
+    pub(crate) streams: [Queue; 3],
+    pub(crate) binding: Queue,
+    pub(crate) page_bytes: u64,
+    pub(crate) memory_bytes: u64,
+}
+
+impl Opened {
+    fn distinct_queues(&self) -> usize {
+        let mut queues = vec![self.binding];
+        queues.extend(self.streams.iter().filter(|&&queue| queue != self.binding));
+        queues.dedup();
+        queues.len()
+    }
+}
+
+fn device_name(physical: &Physical) -> String {
+    let name = physical.properties.device_name_as_c_str().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}

@@ -1,0 +1,268 @@
+//! An open device: its queues, and the timeline semaphores that order them.
+
+use super::memory::Bind;
+use super::{Commands, Instance, Physical, named};
+use crate::error::VulkanError;
+use ash::{khr, vk};
+use std::ffi::CStr;
+use std::fmt;
+use std::sync::Arc;
+
+/// One queue of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Queue {
+    raw: vk::Queue,
+    pub(crate) family: u32,
+    /// Its place in the family.
+    pub(crate) place: u32,
+}
+
+/// An open device.
+pub(crate) struct Device {
+    pub(super) raw: ash::Device,
+    pub(super) push_descriptors: khr::push_descriptor::Device,
+    /// The families of the queues it was opened with, each once.
+    pub(super) families: Vec<u32>,
+    pub(crate) physical: Physical,
+    pub(crate) instance: Arc<Instance>,
+}
+
+/// What another user of a device wants of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Also<'a> {
+    /// Structures that ask for features.
+    pub(crate) info: vk::DeviceCreateInfo<'a>,
+    pub(crate) extensions: Vec<&'static CStr>,
+    pub(crate) features: vk::PhysicalDeviceFeatures,
+}
+
+/// The structures that hang on a request.
+fn chain(info: &vk::DeviceCreateInfo<'_>) -> Vec<vk::StructureType> {
+    let mut types = Vec::new();
+    let mut next = info.p_next.cast::<vk::BaseInStructure<'_>>();
+    // SAFETY: all structures of a chain begin like this one and are alive while the request is.
+    while let Some(structure) = unsafe { next.as_ref() } {
+        types.push(structure.s_type);
+        next = structure.p_next;
+    }
+    types
+}
+
+/// Work for a queue: what it waits for, what it does, and what it signals.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Submit<'a> {
+    pub(crate) waits: &'a [(&'a Semaphore, u64)],
+    pub(crate) commands: Option<&'a Commands>,
+    pub(crate) signal: Option<(&'a Semaphore, u64)>,
+}
+
+impl Device {
+    /// Opens a device, with what another user of it wants as well, and with queues, each named
+    /// by its family and its place there. Returns these in the same order; the same queue may
+    /// be named more than once.
+    pub(crate) fn open(
+        instance: &Arc<Instance>,
+        physical: &Physical,
+        queues: &[(u32, u32)],
+        also: Also<'_>,
+    ) -> Result<(Arc<Self>, Vec<Queue>), VulkanError> {
+        let mut families: Vec<u32> = queues.iter().map(|&(family, _)| family).collect();
+        families.sort_unstable();
+        families.dedup();
+        let most = queues.iter().map(|&(_, place)| place as usize + 1).max().unwrap_or(0);
+        let priorities = vec![1.0; most];
+        let infos: Vec<_> = families
+            .iter()
+            .map(|&family| {
+                let of_family = queues.iter().filter(|queue| queue.0 == family);
+                let count = of_family.map(|queue| queue.1 as usize + 1).max().unwrap_or(0);
+                vk::DeviceQueueCreateInfo::default()
+                    .queue_family_index(family)
+                    .queue_priorities(&priorities[..count])
+            })
+            .collect();
+        let Also { info, mut extensions, mut features } = also;
+        features.sparse_binding = vk::TRUE;
+        features.sparse_residency_buffer = vk::TRUE;
+        features.sparse_residency_aliased = vk::TRUE;
+        if !extensions.contains(&khr::push_descriptor::NAME) {
+            extensions.push(khr::push_descriptor::NAME);
+        }
+        let extensions: Vec<_> = extensions.iter().map(|name| name.as_ptr()).collect();
+        let mut timeline =
+            vk::PhysicalDeviceTimelineSemaphoreFeatures::default().timeline_semaphore(true);
+        let mut address =
+            vk::PhysicalDeviceBufferDeviceAddressFeatures::default().buffer_device_address(true);
+        let mut synchronization =
+            vk::PhysicalDeviceSynchronization2Features::default().synchronization2(true);
+        let present = chain(&info);
+        let mut info = info
+            .queue_create_infos(&infos)
+            .enabled_features(&features)
+            .enabled_extension_names(&extensions);
+        // A structure may be there once.
+        if !present.contains(&timeline.s_type) {
+            info = info.push_next(&mut timeline);
+        }
+        if !present.contains(&address.s_type) {
+            info = info.push_next(&mut address);
+        }
+        if !present.contains(&synchronization.s_type) {
+            info = info.push_next(&mut synchronization);
+        }
+        // SAFETY: the device is one of the instance, all that `info` points to lives until the
+        // call returns, and the features and queues are ones that the device says it has.
+        let raw = unsafe { instance.raw.create_device(physical.raw, &info, None) };
+        let raw = named("vkCreateDevice", raw)?;
+        let device = Self {
+            push_descriptors: khr::push_descriptor::Device::new(&instance.raw, &raw),
+            raw,
+            families,
+            physical: *physical,
+            instance: Arc::clone(instance),
+        };
+        let queues = queues.iter().map(|&(family, place)| {
+            // SAFETY: the device was opened with this queue.
+            let raw = unsafe { device.raw.get_device_queue(family, place) };
+            Queue { raw, family, place }
+        });
+        let queues = queues.collect();
+        Ok((Arc::new(device), queues))
+    }
+
+    pub(crate) fn limits(&self) -> &vk::PhysicalDeviceLimits {
+        &self.physical.properties.limits
+    }
+
+    /// The functions of the driver.
+    pub(crate) const fn raw(&self) -> &ash::Device {
+        &self.raw
+    }
+
+    /// Hands work to a queue.
+    pub(crate) fn submit(&self, queue: Queue, submit: Submit<'_>) -> Result<(), VulkanError> {
+        let stage = vk::PipelineStageFlags2::ALL_COMMANDS;
+        let point = |&(semaphore, value): &(&Semaphore, u64)| {
+            let info = vk::SemaphoreSubmitInfo::default().semaphore(semaphore.raw);
+            info.value(value).stage_mask(stage)
+        };
+        let waits: Vec<_> = submit.waits.iter().map(point).collect();
+        let signals: Vec<_> = submit.signal.iter().map(point).collect();
+        let commands = submit
+            .commands
+            .map(|commands| vk::CommandBufferSubmitInfo::default().command_buffer(commands.raw()));
+        let info = vk::SubmitInfo2::default()
+            .wait_semaphore_infos(&waits)
+            .command_buffer_infos(commands.as_slice())
+            .signal_semaphore_infos(&signals);
+        // SAFETY: the queue is used from this thread only, since submitting borrows the owner
+        // of all queues; the commands have been ended and are not reset before they are done.
+        named("vkQueueSubmit2", unsafe {
+            self.raw.queue_submit2(queue.raw, &[info], vk::Fence::null())
+        })
+    }
+
+    /// Binds pages of sparse buffers, after `wait` and before `signal`.
+    pub(crate) fn bind_sparse(
+        &self,
+        queue: Queue,
+        binds: &[Bind],
+        semaphore: &Semaphore,
+        signal: u64,
+    ) -> Result<(), VulkanError> {
+        let (semaphores, waits, signals) = ([semaphore.raw], [signal - 1], [signal]);
+        let mut timeline = vk::TimelineSemaphoreSubmitInfo::default()
+            .wait_semaphore_values(&waits)
+            .signal_semaphore_values(&signals);
+        // Binds of one buffer follow each other.
+        let runs = binds.chunk_by(|one, next| one.buffer == next.buffer);
+        let raw: Vec<(vk::Buffer, Vec<_>)> =
+            runs.map(|run| (run[0].buffer, run.iter().map(|bind| bind.raw).collect())).collect();
+        let buffers: Vec<_> = raw
+            .iter()
+            .map(|(buffer, binds)| {
+                vk::SparseBufferMemoryBindInfo::default().buffer(*buffer).binds(binds)
+            })
+            .collect();
+        let info = vk::BindSparseInfo::default()
+            .wait_semaphores(&semaphores)
+            .buffer_binds(&buffers)
+            .signal_semaphores(&semaphores)
+            .push_next(&mut timeline);
+        // SAFETY: the queue can bind and is used from this thread only; buffers and memory are
+        // alive, and no enqueued work uses the pages.
+        named("vkQueueBindSparse", unsafe {
+            self.raw.queue_bind_sparse(queue.raw, &[info], vk::Fence::null())
+        })
+    }
+
+    /// Blocks until the device has nothing to do. Afterwards nothing that it was given is in
+    /// use, a lost device included.
+    pub(crate) fn wait_idle(&self) -> Result<(), VulkanError> {
+        // SAFETY: queues are used from this thread only.
+        named("vkDeviceWaitIdle", unsafe { self.raw.device_wait_idle() })
+    }
+
+    pub(crate) fn messages(&self) -> super::Messages {
+        self.instance.messages()
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device").field("families", &self.families).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: whatever was made from the device keeps it alive, so all of it is gone, and
+        // with it all work.
+        unsafe { self.raw.destroy_device(None) };
+    }
+}
+
+/// A timeline semaphore, which starts at 0.
+#[derive(Debug)]
+pub(crate) struct Semaphore {
+    raw: vk::Semaphore,
+    device: Arc<Device>,
+}
+
+impl Semaphore {
+    pub(crate) fn new(device: &Arc<Device>) -> Result<Self, VulkanError> {
+        let mut kind =
+            vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
+        let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
+        // SAFETY: the device is alive and has timeline semaphores.
+        let raw = named("vkCreateSemaphore", unsafe { device.raw.create_semaphore(&info, None) })?;
+        Ok(Self { raw, device: Arc::clone(device) })
+    }
+
+    #[cfg(feature = "wgpu")]
+    pub(crate) const fn raw(&self) -> vk::Semaphore {
+        self.raw
+    }
+
+    /// The value that it has reached.
+    pub(crate) fn value(&self) -> Result<u64, VulkanError> {
+        // SAFETY: the semaphore is a timeline.
+        let value = unsafe { self.device.raw.get_semaphore_counter_value(self.raw) };
+        named("vkGetSemaphoreCounterValue", value)
+    }
+
+    /// Blocks until it reaches a value.
+    pub(crate) fn block_until(&self, value: u64) -> Result<(), VulkanError> {
+        let (semaphores, values) = ([self.raw], [value]);
+        let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+        // SAFETY: the semaphore is a timeline.
+        named("vkWaitSemaphores", unsafe { self.device.raw.wait_semaphores(&info, u64::MAX) })
+    }
+}
+
+impl Drop for Semaphore {
+    fn drop(&mut self) {
+        // SAFETY: whoever enqueued work that uses the semaphore has waited for its end.
+        unsafe { self.device.raw.destroy_semaphore(self.raw, None) };
+    }
+}

@@ -1,0 +1,184 @@
+//! Memory, and the buffers that lie in it.
+
+use super::{Device, named};
+use crate::error::VulkanError;
+use ash::vk;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// How the buffers of this crate are used.
+const USAGE: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
+    vk::BufferUsageFlags::TRANSFER_SRC.as_raw()
+        | vk::BufferUsageFlags::TRANSFER_DST.as_raw()
+        | vk::BufferUsageFlags::STORAGE_BUFFER.as_raw()
+        | vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS.as_raw(),
+);
+
+/// An allocation of the driver's.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    raw: vk::DeviceMemory,
+    pub(crate) bytes: u64,
+    /// Where the host sees it, if it is mapped.
+    mapped: Option<NonNull<u8>>,
+    device: Arc<Device>,
+}
+
+// SAFETY: the pointer is to memory of the driver's that belongs to this value alone.
+unsafe impl Send for Memory {}
+// SAFETY: a shared reference only reads through it.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Allocates memory of a type; with `mapped`, the type must be one that the host sees.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        bytes: u64,
+        memory_type: u32,
+        mapped: bool,
+    ) -> Result<Self, VulkanError> {
+        let mut flags =
+            vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
+        let info = vk::MemoryAllocateInfo::default()
+            .allocation_size(bytes)
+            .memory_type_index(memory_type)
+            .push_next(&mut flags);
+        // SAFETY: the device is alive and has the memory type.
+        let raw = named("vkAllocateMemory", unsafe { device.raw.allocate_memory(&info, None) })?;
+        let mut memory = Self { raw, bytes, mapped: None, device: Arc::clone(device) };
+        if mapped {
+            // SAFETY: the memory is the host's to see, and not mapped yet.
+            let pointer = unsafe {
+                device.raw.map_memory(raw, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty())
+            };
+            memory.mapped = NonNull::new(named("vkMapMemory", pointer)?.cast());
+        }
+        Ok(memory)
+    }
+
+    /// Copies bytes in, at an offset.
+    pub(crate) fn write(&self, offset_bytes: u64, from: &[u8]) {
+        let to = self.host_bytes(offset_bytes, from.len());
+        // SAFETY: `to` has so many bytes, inside the mapping. No reference to them exists; what
+        // the device does to them at the same time can only spoil their value.
+        unsafe { to.copy_from_nonoverlapping(NonNull::from(from).cast(), from.len()) };
+    }
+
+    /// Copies bytes out, from an offset.
+    pub(crate) fn read(&self, offset_bytes: u64, into: &mut [u8]) {
+        let from = self.host_bytes(offset_bytes, into.len());
+        // SAFETY: as in `write`.
+        unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *into).cast(), into.len()) };
+    }
+
+    fn host_bytes(&self, offset_bytes: u64, len: usize) -> NonNull<u8> {
+        let end = offset_bytes.checked_add(len as u64);
+        assert!(end.is_some_and(|end| end <= self.bytes), "the range is inside the memory");
+        let start = self.mapped.expect("the memory is mapped");
+        // SAFETY: the offset is inside the mapping.
+        unsafe { start.add(offset_bytes as usize) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: whoever enqueued work that uses the memory has waited for its end. To free
+        // it unmaps it.
+        unsafe { self.device.raw.free_memory(self.raw, None) };
+    }
+}
+
+/// A buffer: sparse, or in memory of its own.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    pub(crate) raw: vk::Buffer,
+    pub(crate) bytes: u64,
+    device: Arc<Device>,
+}
+
+impl Buffer {
+    /// A buffer whose pages are bound later, some of them several times.
+    pub(crate) fn sparse(device: &Arc<Device>, bytes: u64) -> Result<Self, VulkanError> {
+        let flags = vk::BufferCreateFlags::SPARSE_BINDING
+            | vk::BufferCreateFlags::SPARSE_RESIDENCY
+            | vk::BufferCreateFlags::SPARSE_ALIASED;
+        Self::new(device, bytes, flags)
+    }
+
+    /// A buffer at the start of memory that is made for it. `memory_type` chooses among the
+    /// types whose bits are set.
+    pub(crate) fn with_memory(
+        device: &Arc<Device>,
+        bytes: u64,
+        mapped: bool,
+        memory_type: impl FnOnce(u32) -> Option<u32>,
+    ) -> Result<(Self, Memory), VulkanError> {
+        let buffer = Self::new(device, bytes, vk::BufferCreateFlags::empty())?;
+        let requirements = buffer.requirements();
+        let code = vk::Result::ERROR_FEATURE_NOT_PRESENT;
+        let chosen = memory_type(requirements.memory_type_bits);
+        let chosen = chosen.ok_or(VulkanError::Driver { call: "vkAllocateMemory", code })?;
+        let memory = Memory::new(device, requirements.size, chosen, mapped)?;
+        // SAFETY: the memory is of a type and a size that the buffer wants, and new.
+        let bound = unsafe { device.raw.bind_buffer_memory(buffer.raw, memory.raw, 0) };
+        named("vkBindBufferMemory", bound)?;
+        Ok((buffer, memory))
+    }
+
+    fn new(
+        device: &Arc<Device>,
+        bytes: u64,
+        flags: vk::BufferCreateFlags,
+    ) -> Result<Self, VulkanError> {
+        let mut info = vk::BufferCreateInfo::default().size(bytes).usage(USAGE).flags(flags);
+        if device.families.len() > 1 {
+            info = info.sharing_mode(vk::SharingMode::CONCURRENT);
+            info = info.queue_family_indices(&device.families);
+        }
+        // SAFETY: the device is alive and has the features that the flags want.
+        let raw = named("vkCreateBuffer", unsafe { device.raw.create_buffer(&info, None) })?;
+        Ok(Self { raw, bytes, device: Arc::clone(device) })
+    }
+
+    pub(crate) fn requirements(&self) -> vk::MemoryRequirements {
+        // SAFETY: the buffer is alive.
+        unsafe { self.device.raw.get_buffer_memory_requirements(self.raw) }
+    }
+
+    /// Where shaders see it. A buffer with memory must have been bound.
+    pub(crate) fn address(&self) -> u64 {
+        let info = vk::BufferDeviceAddressInfo::default().buffer(self.raw);
+        // SAFETY: the buffer is alive, made to have an address, and sparse or bound.
+        unsafe { self.device.raw.get_buffer_device_address(&info) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: whoever enqueued work that uses the buffer has waited for its end.
+        unsafe { self.device.raw.destroy_buffer(self.raw, None) };
+    }
+}
+
+/// Pages of a sparse buffer that get memory, or lose it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bind {
+    pub(super) buffer: vk::Buffer,
+    pub(super) raw: vk::SparseMemoryBind,
+}
+
+impl Bind {
+    /// `bytes` of the buffer from an offset on lie in a memory from an offset on, or nowhere.
+    pub(crate) fn new(
+        buffer: &Buffer,
+        offset_bytes: u64,
+        bytes: u64,
+        memory: Option<(&Memory, u64)>,
+    ) -> Self {
+        let mut raw = vk::SparseMemoryBind::default().resource_offset(offset_bytes).size(bytes);
+        if let Some((memory, offset_bytes)) = memory {
+            raw = raw.memory(memory.raw).memory_offset(offset_bytes);
+        }
+        Self { buffer: buffer.raw, raw }
+    }
+}

@@ -1,0 +1,30 @@
+//! The driver: Vulkan's objects, each freed when it is dropped.
+//!
+//! All unsafe code of this crate is here. A handle lives in the object that made it, and each
+//! object keeps what it was made from alive. What the driver leaves to its callers, the rest
+//! of this crate sees to: ranges lie inside their buffers, and nothing is dropped while
+//! enqueued work uses it.
+#![allow(unsafe_code, reason = "the driver's functions are C")]
+
+mod commands;
+mod device;
+mod instance;
+mod memory;
+mod pipeline;
+
+pub use commands::BufferRange;
+pub(crate) use commands::Commands;
+pub(crate) use device::{Also, Device, Queue, Semaphore, Submit};
+#[cfg(feature = "wgpu")]
+pub(crate) use instance::loader;
+pub(crate) use instance::{Instance, Messages, Physical};
+pub(crate) use memory::{Bind, Buffer, Memory};
+pub(crate) use pipeline::Pipeline;
+
+use crate::error::VulkanError;
+use ash::vk;
+
+/// Names the call that failed.
+fn named<T>(call: &'static str, result: Result<T, vk::Result>) -> Result<T, VulkanError> {
+    result.map_err(|code| VulkanError::Driver { call, code })
+}

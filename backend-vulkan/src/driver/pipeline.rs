@@ -1,0 +1,89 @@
+//! Kernels as the driver compiles them.
+
+use super::{Device, named};
+use crate::error::VulkanError;
+use ash::vk;
+use std::ffi::CStr;
+use std::sync::Arc;
+
+/// A kernel, compiled.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    pub(super) raw: vk::Pipeline,
+    pub(super) layout: vk::PipelineLayout,
+    bindings: vk::DescriptorSetLayout,
+    device: Arc<Device>,
+}
+
+impl Pipeline {
+    /// Compiles SPIR-V that a validated module was written as, with storage buffers
+    /// `0..bindings` in group 0 and so many words of immediates.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        spirv: &[u32],
+        entry: &CStr,
+        bindings: u32,
+        immediates: u32,
+    ) -> Result<Self, VulkanError> {
+        let mut pipeline = Self {
+            raw: vk::Pipeline::null(),
+            layout: vk::PipelineLayout::null(),
+            bindings: vk::DescriptorSetLayout::null(),
+            device: Arc::clone(device),
+        };
+        let stage = vk::ShaderStageFlags::COMPUTE;
+        let buffers: Vec<_> = (0..bindings)
+            .map(|binding| {
+                vk::DescriptorSetLayoutBinding::default()
+                    .binding(binding)
+                    .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
+                    .descriptor_count(1)
+                    .stage_flags(stage)
+            })
+            .collect();
+        let info = vk::DescriptorSetLayoutCreateInfo::default()
+            .bindings(&buffers)
+            .flags(vk::DescriptorSetLayoutCreateFlags::PUSH_DESCRIPTOR_KHR);
+        // SAFETY: the device is alive and has push descriptors.
+        let layout = unsafe { device.raw.create_descriptor_set_layout(&info, None) };
+        pipeline.bindings = named("vkCreateDescriptorSetLayout", layout)?;
+        let (layouts, range) = (
+            [pipeline.bindings],
+            [vk::PushConstantRange::default().stage_flags(stage).size(4 * immediates)],
+        );
+        let mut info = vk::PipelineLayoutCreateInfo::default().set_layouts(&layouts);
+        if immediates > 0 {
+            info = info.push_constant_ranges(&range);
+        }
+        // SAFETY: the layout of bindings is alive.
+        let layout = unsafe { device.raw.create_pipeline_layout(&info, None) };
+        pipeline.layout = named("vkCreatePipelineLayout", layout)?;
+        let info = vk::ShaderModuleCreateInfo::default().code(spirv);
+        // SAFETY: the code has been written from a validated module.
+        let module = unsafe { device.raw.create_shader_module(&info, None) };
+        let module = named("vkCreateShaderModule", module)?;
+        let stage =
+            vk::PipelineShaderStageCreateInfo::default().stage(stage).module(module).name(entry);
+        let info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(pipeline.layout);
+        // SAFETY: module and layout are alive and fit each other; the module is not needed
+        // once the pipeline is made.
+        let raw = unsafe {
+            let raw = device.raw.create_compute_pipelines(vk::PipelineCache::null(), &[info], None);
+            device.raw.destroy_shader_module(module, None);
+            raw
+        };
+        pipeline.raw = named("vkCreateComputePipelines", raw.map_err(|(_, code)| code))?[0];
+        Ok(pipeline)
+    }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        // SAFETY: whoever enqueued the kernel has waited for its end; null handles are let be.
+        unsafe {
+            self.device.raw.destroy_pipeline(self.raw, None);
+            self.device.raw.destroy_pipeline_layout(self.layout, None);
+            self.device.raw.destroy_descriptor_set_layout(self.bindings, None);
+        }
+    }
+}

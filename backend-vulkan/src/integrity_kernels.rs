@@ -1,0 +1,307 @@
+//! Kernels in which every wrong byte shows, and the device as the conformance suite takes it.
+
+use crate::driver::BufferRange;
+use crate::error::VulkanError;
+use crate::kernel::{Compute, Kernel, KernelError};
+use crate::{Options, Vulkan, VulkanDevice};
+use integrity::{Backend, Found, value};
+use planner_core::backend::{DeviceAddress, Launch};
+use planner_core::{Graph, Machine, TensorId};
+
+const SOURCE: &str = include_str!("integrity.wgsl");
+
+/// Threads of a group; a constant in the source.
+const GROUP: u64 = 256;
+/// Groups of a launch, each of whose threads takes many words.
+const MOST_GROUPS: u64 = 4096;
+
+/// The three passes, and where readings and the result lie between them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IntegrityKernels {
+    read: Kernel,
+    combine: Kernel,
+    write: Kernel,
+    readings: BufferRange,
+    /// From one reading to the next. The result is the last.
+    stride_bytes: u64,
+}
+
+/// The immediates of all three passes, in their order there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Immediates {
+    skip: u32,
+    first: u32,
+    words: u32,
+    last_mask: u32,
+    masks: [u32; 2],
+    head: u32,
+    number: u32,
+    reads: u32,
+    stride: u32,
+    result: u32,
+}
+
+impl Immediates {
+    fn words(self) -> [u32; 12] {
+        let Self { skip, first, words, last_mask, masks: [low, high], head, .. } = self;
+        let Self { number, reads, stride, result, .. } = self;
+        [skip, first, words, last_mask, low, high, head, number, reads, stride, result, 0]
+    }
+}
+
+/// A tensor or a workspace at its place.
+#[derive(Clone, Copy, Debug)]
+struct Operand {
+    /// As far as possible in front of it as bindings are aligned.
+    range: BufferRange,
+    /// Words of the range before it.
+    skip: u64,
+    bytes: u64,
+}
+
+impl Operand {
+    /// Its pieces, each no larger than a binding: the binding, what of its words belong to the
+    /// piece, and the number of groups.
+    fn pieces(self, most_bytes: u64) -> impl Iterator<Item = (BufferRange, Immediates, [u32; 3])> {
+        let words = self.bytes.div_ceil(4);
+        let most_words = most_bytes / 4;
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            // Counted in words of the range, so that each piece starts where a binding may.
+            let (first, skip) = (next, if next == 0 { self.skip } else { 0 });
+            let count = (words - first).min(most_words - skip);
+            next += count;
+            let range = BufferRange {
+                offset_bytes: self.range.offset_bytes
+                    + 4 * if first == 0 { 0 } else { first + self.skip },
+                bytes: 4 * (skip + count),
+                ..self.range
+            };
+            let last_mask = mask(self.bytes - 4 * (words - 1));
+            let immediates = Immediates {
+                skip: skip as u32,
+                first: first as u32,
+                words: count as u32,
+                last_mask: if next == words { last_mask } else { u32::MAX },
+                masks: [mask(self.bytes), mask(self.bytes.saturating_sub(4))],
+                head: self.skip as u32,
+                ..Immediates::default()
+            };
+            let groups = count.div_ceil(GROUP).min(MOST_GROUPS) as u32;
+            (count > 0).then_some((range, immediates, [groups, 1, 1]))
+        })
+    }
+
+    /// Its first two words, or the one that it has.
+    fn head(self) -> BufferRange {
+        BufferRange { bytes: 4 * (self.skip + self.bytes.div_ceil(4).min(2)), ..self.range }
+    }
+}
+
+/// The bits of a word that lie in its first bytes.
+fn mask(bytes: u64) -> u32 {
+    if bytes >= 4 { u32::MAX } else { (1 << (8 * bytes)) - 1 }
+}
+
+impl VulkanDevice<'_> {
+    /// Enqueues an op of the device's graph, with the arithmetic of the crate `integrity`.
+    ///
+    /// # Errors
+    /// Addresses that are not mapped or do not fit the op, and those of the driver.
+    pub fn launch_integrity(&mut self, launch: &Launch<'_>) -> Result<(), VulkanError> {
+        let kernels = self.integrity_kernels()?;
+        let op = launch.op;
+        let wrong = VulkanError::Operands(op);
+        let properties = *self.graph.ops().get(op.index()).ok_or(wrong)?;
+        let (reads, writes) = (self.graph.reads(op), self.graph.writes(op));
+        let fits = launch.reads.len() == reads.len()
+            && launch.writes.len() == writes.len()
+            && launch.workspace.is_some() == (properties.workspace_bytes > 0);
+        if !fits {
+            return Err(wrong);
+        }
+        let operand =
+            |(&tensor, at): (&TensorId, _)| self.operand(at, self.graph.tensor(tensor).bytes);
+        let inputs = reads.iter().zip(launch.reads.iter()).map(operand);
+        let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+        let outputs = writes.iter().zip(launch.writes.iter()).map(operand);
+        let workspace = launch.workspace.map(|at| self.operand(at, properties.workspace_bytes));
+        let outputs = outputs.chain(workspace).collect::<Result<Vec<_>, _>>()?;
+        let alignment_bytes = self.binding_alignment_bytes();
+        let most_bytes = self.most_binding_bytes() / alignment_bytes * alignment_bytes;
+        kernels.launch(&mut self.compute()?, op.0, &inputs, &outputs, most_bytes)
+    }
+
+    fn operand(&self, at: DeviceAddress, bytes: u64) -> Result<Operand, VulkanError> {
+        let range = self.range(at, bytes.next_multiple_of(4))?;
+        if !range.offset_bytes.is_multiple_of(4) {
+            return Err(VulkanError::Misaligned(at));
+        }
+        let before = range.offset_bytes % self.binding_alignment_bytes();
+        let range = BufferRange {
+            offset_bytes: range.offset_bytes - before,
+            bytes: range.bytes + before,
+            ..range
+        };
+        Ok(Operand { range, skip: before / 4, bytes })
+    }
+
+    fn integrity_kernels(&mut self) -> Result<IntegrityKernels, VulkanError> {
+        if let Some(kernels) = self.integrity {
+            return Ok(kernels);
+        }
+        let most_reads = self.graph.op_ids().map(|op| self.graph.reads(op).len()).max();
+        let stride_bytes = self.binding_alignment_bytes().max(16);
+        let mut compiled = |entry| {
+            self.kernel(SOURCE, entry).map_err(|error| match error {
+                KernelError::Driver(error) => error,
+                KernelError::Source(text) => unreachable!("the source is a constant: {text}"),
+            })
+        };
+        let [read, combine, write] = [compiled("take")?, compiled("combine")?, compiled("put")?];
+        let slots = most_reads.unwrap_or(0) as u64 + 1;
+        let readings = self.working_memory(slots * stride_bytes)?;
+        let kernels = IntegrityKernels { read, combine, write, readings, stride_bytes };
+        self.integrity = Some(kernels);
+        Ok(kernels)
+    }
+}
+
+impl IntegrityKernels {
+    fn launch(
+        self,
+        compute: &mut Compute<'_>,
+        op: u32,
+        inputs: &[Operand],
+        outputs: &[Operand],
+        most_bytes: u64,
+    ) -> Result<(), VulkanError> {
+        let stride_bytes = self.stride_bytes;
+        compute.fill(self.readings, 0);
+        compute.barrier();
+        for (place, input) in (0..).zip(inputs) {
+            let reading = BufferRange {
+                offset_bytes: place * stride_bytes,
+                bytes: stride_bytes,
+                ..self.readings
+            };
+            for (at, (piece, immediates, groups)) in input.pieces(most_bytes).enumerate() {
+                if at > 0 {
+                    compute.barrier();
+                }
+                let bindings = [input.head(), piece, reading];
+                compute.dispatch(self.read, &bindings, &immediates.words(), groups)?;
+            }
+        }
+        compute.barrier();
+        let result = (self.readings.bytes / 4 - stride_bytes / 4) as u32;
+        let all = Immediates {
+            number: op,
+            reads: inputs.len() as u32,
+            stride: (stride_bytes / 4) as u32,
+            result,
+            ..Immediates::default()
+        };
+        compute.dispatch(self.combine, &[self.readings], &all.words(), [1, 1, 1])?;
+        for (position, output) in (0..).zip(outputs) {
+            for (piece, immediates, groups) in output.pieces(most_bytes) {
+                // Bindings of neighbours may overlap in front of the first.
+                compute.barrier();
+                let immediates = Immediates { number: position, result, ..immediates };
+                let bindings = [self.readings, piece];
+                compute.dispatch(self.write, &bindings, &immediates.words(), groups)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How this machine's Vulkan is taken by integrity kernels and the conformance suite.
+#[derive(Clone, Debug, Default)]
+pub struct Integrity {
+    /// A part of the device's name; else the fastest kind there is.
+    pub device: Option<String>,
+    /// Whether Khronos' layer checks every call and all synchronisation; then each of its
+    /// messages is an error when the device is closed.
+    pub validation: bool,
+}
+
+impl Integrity {
+    /// What the suite plans for where nothing has been measured.
+    const BYTES_PER_S: u64 = 10_000_000_000;
+}
+
+impl Backend for Integrity {
+    type Error = VulkanError;
+    type Device<'g> = VulkanDevice<'g>;
+
+    fn name(&self) -> &'static str {
+        "vulkan"
+    }
+
+    fn find(&self) -> Result<Found, String> {
+        let vulkan = Vulkan::load(self.validation).map_err(|error| error.to_string())?;
+        let info = vulkan.device(self.device.as_deref()).map_err(|error| error.to_string())?;
+        let machine = Machine {
+            device_bytes: info.memory_bytes,
+            host_bytes: info.host_bytes,
+            chunk_bytes: info.page_bytes,
+            h2d_bytes_per_s: Self::BYTES_PER_S,
+            d2h_bytes_per_s: Self::BYTES_PER_S,
+            transfer_latency_ns: 10_000,
+            map_ns_per_chunk: 10_000,
+            unmap_ns_per_chunk: 10_000,
+        };
+        Ok(Found { device: format!("{}, {}", info.name, info.driver), machine })
+    }
+
+    fn open<'g>(
+        &self,
+        graph: Graph<'g>,
+        machine: Machine,
+        _: u64,
+    ) -> Result<VulkanDevice<'g>, String> {
+        let open = || {
+            let chunk_bytes = Some(machine.chunk_bytes);
+            let options = Options { device: self.device.as_deref(), chunk_bytes };
+            let states = move |tensor, first, bytes: &mut [u8]| {
+                value::initial_state(tensor, graph.tensor(tensor).bytes).fill(first, bytes);
+            };
+            Vulkan::load(self.validation)?.open(&options, graph, Box::new(states))
+        };
+        open().map_err(|error| error.to_string())
+    }
+
+    fn launch(
+        &self,
+        device: &mut VulkanDevice<'_>,
+        launch: &Launch<'_>,
+    ) -> Result<(), VulkanError> {
+        device.launch_integrity(launch)
+    }
+
+    fn write_host(
+        &self,
+        device: &mut VulkanDevice<'_>,
+        offset_bytes: u64,
+        from: &[u8],
+    ) -> Result<(), VulkanError> {
+        device.write_host(offset_bytes, from)
+    }
+
+    fn read_host(
+        &self,
+        device: &mut VulkanDevice<'_>,
+        offset_bytes: u64,
+        into: &mut [u8],
+    ) -> Result<(), VulkanError> {
+        device.read_host(offset_bytes, into)
+    }
+
+    fn close(&self, device: VulkanDevice<'_>) -> Result<(), String> {
+        let messages = device.device.messages();
+        drop(device);
+        let messages = messages.take();
+        if messages.is_empty() { Ok(()) } else { Err(messages.join("\n")) }
+    }
+}

@@ -1,0 +1,161 @@
+//! Spillway on Vulkan: virtual ranges are parts of large sparse buffers, a stream is a
+//! timeline semaphore on a queue, and copies go between host memory that the device sees and
+//! those buffers.
+//!
+//! [`Vulkan::open`] gives a [`VulkanDevice`], which implements the traits of
+//! [`planner_core::backend`]. An embedder's kernels record their commands through
+//! [`VulkanDevice::compute`]; [`Kernel`] takes WGSL.
+//!
+//! A device must have sparse binding with aliasing; others are refused with the reason.
+
+mod adapter;
+mod driver;
+mod error;
+mod integrity_kernels;
+mod kernel;
+mod paging;
+mod queues;
+mod stream;
+mod transfer;
+#[cfg(feature = "wgpu")]
+mod wgpu;
+
+pub use adapter::{DeviceInfo, Options, Vulkan};
+pub use ash;
+pub use driver::BufferRange;
+pub use error::{Unavailable, VulkanError};
+pub use integrity_kernels::Integrity;
+pub use kernel::{Compute, Kernel, KernelError};
+
+use adapter::Opened;
+use driver::{Buffer, Device, Memory};
+use integrity_kernels::IntegrityKernels;
+use kernel::Compiled;
+use paging::Space;
+use planner_core::backend::ErrorType;
+use planner_core::{Graph, TensorId};
+use std::fmt;
+use std::sync::Arc;
+use stream::Queued;
+use transfer::HostBlock;
+
+/// Writes what a state holds before the first iteration: of that tensor, the bytes from an
+/// offset on.
+pub type StateBytes<'g> = Box<dyn FnMut(TensorId, u64, &mut [u8]) + 'g>;
+
+/// What a device has done so far, set-up included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Virtual ranges reserved.
+    pub ranges: u64,
+    /// Calls of `map`.
+    pub map_calls: u64,
+    /// Calls of `unmap`.
+    pub unmap_calls: u64,
+    /// Chunks mapped by all of those calls together.
+    pub chunks_mapped: u64,
+    /// Calls of `vkQueueBindSparse`, each for all that was mapped or unmapped since the last.
+    pub bind_calls: u64,
+    /// Time that the host has spent mapping and unmapping, those calls included.
+    pub mapping_ns: u64,
+    /// Calls of `vkQueueSubmit2`.
+    pub submits: u64,
+    /// Lists of commands made; each is used again once it has run.
+    pub command_lists: u64,
+    /// Bytes copied to the device.
+    pub h2d_bytes: u64,
+    /// Bytes copied to the host.
+    pub d2h_bytes: u64,
+}
+
+/// An open device, with the block of host memory that it copies from and to.
+pub struct VulkanDevice<'g> {
+    /// The same device as wgpu sees it, where it was opened for that.
+    #[cfg(feature = "wgpu")]
+    lent: Option<wgpu::Lent>,
+    graph: Graph<'g>,
+    states: StateBytes<'g>,
+    /// The three streams.
+    queued: [Queued; 3],
+    space: Space,
+    /// The host's block, once it is created.
+    host: Option<HostBlock>,
+    kernels: Vec<Compiled>,
+    /// Memory beside the chunks.
+    working: Vec<(Buffer, Memory)>,
+    /// Compiled at the first launch.
+    integrity: Option<IntegrityKernels>,
+    counters: Counters,
+    device: Arc<Device>,
+}
+
+impl<'g> VulkanDevice<'g> {
+    fn new(
+        opened: Opened,
+        options: &Options<'_>,
+        graph: Graph<'g>,
+        states: StateBytes<'g>,
+    ) -> Result<Self, Unavailable> {
+        let page_bytes = opened.page_bytes;
+        let chunk_bytes = options.chunk_bytes.unwrap_or(page_bytes);
+        if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(page_bytes) {
+            return Err(Unavailable(format!(
+                "the device maps pages of {page_bytes} bytes, of which a chunk of {chunk_bytes} \
+                 bytes is no multiple"
+            )));
+        }
+        let device = &opened.device;
+        let [compute, upload, download] = opened.streams;
+        let queued = |queue| Queued::new(device, queue);
+        Ok(Self {
+            #[cfg(feature = "wgpu")]
+            lent: None,
+            graph,
+            states,
+            queued: [queued(compute)?, queued(upload)?, queued(download)?],
+            space: Space::new(&opened, chunk_bytes)?,
+            host: None,
+            kernels: Vec::new(),
+            working: Vec::new(),
+            integrity: None,
+            counters: Counters::default(),
+            device: opened.device,
+        })
+    }
+
+    /// What has been done so far.
+    #[must_use]
+    pub const fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Blocks until everything has ended that was enqueued before the last signal of its
+    /// stream.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn wait_idle(&mut self) -> Result<(), VulkanError> {
+        self.device.wait_idle()
+    }
+}
+
+impl ErrorType for VulkanDevice<'_> {
+    type Error = VulkanError;
+}
+
+impl fmt::Debug for VulkanDevice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VulkanDevice")
+            .field("queued", &self.queued)
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for VulkanDevice<'_> {
+    fn drop(&mut self) {
+        // What is enqueued uses what is dropped next. Where the device is lost, nothing is in
+        // use any more.
+        let _ = self.device.wait_idle();
+    }
+}

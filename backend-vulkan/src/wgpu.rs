@@ -1,0 +1,225 @@
+//! The same device, and the same memory, inside wgpu: an embedder's kernels are WGSL in
+//! wgpu's pipelines, on tensors that Spillway brings and takes away.
+//!
+//! A `wgpu::Buffer` stands for a whole sparse buffer, and a tensor is a part of it. wgpu
+//! orders what it submits by buffers, which is enough here, since every use of that buffer as
+//! `storage, read_write` follows the one before. It does not know of aliases and of copies;
+//! what it submits therefore waits for what the compute stream has to wait for, and the next
+//! signal of that stream comes after it, on the same queue.
+#![allow(unsafe_code, reason = "wgpu takes handles of the driver's")]
+
+use crate::adapter::{Options, Vulkan};
+use crate::driver::{Also, Device, Physical, loader};
+use crate::error::{Unavailable, VulkanError};
+use crate::{StateBytes, VulkanDevice};
+use ash::vk;
+use planner_core::backend::DeviceAddress;
+use planner_core::{Graph, Stream};
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::fmt;
+use std::sync::Arc;
+use wgpu::hal;
+use wgpu::hal::api::Vulkan as Api;
+
+const FEATURES: wgpu::Features = wgpu::Features::empty();
+
+/// A device as wgpu sees it.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    /// The sparse buffers that have been lent, by their numbers.
+    buffers: HashMap<usize, wgpu::Buffer>,
+    queue: wgpu::Queue,
+    device: wgpu::Device,
+}
+
+/// The extensions of the instance that wgpu takes for granted.
+pub(crate) fn instance_extensions(entry: &ash::Entry) -> Vec<&'static CStr> {
+    let flags = wgpu::InstanceFlags::empty();
+    hal::vulkan::Instance::desired_extensions(entry, vk::API_VERSION_1_3, flags).unwrap_or_default()
+}
+
+fn refused(error: impl fmt::Display) -> Unavailable {
+    Unavailable(format!("wgpu refuses the device: {error}"))
+}
+
+impl Vulkan {
+    /// Opens a device like [`Vulkan::open`], for wgpu as well.
+    ///
+    /// # Errors
+    /// Where no such device can be had, and why.
+    pub fn open_with_wgpu<'g>(
+        &self,
+        options: &Options<'_>,
+        graph: Graph<'g>,
+        states: StateBytes<'g>,
+    ) -> Result<VulkanDevice<'g>, Unavailable> {
+        let physical = self.choose(options.device)?;
+        let (instance, exposed) = self.expose(&physical)?;
+        let extensions = exposed.adapter.required_device_extensions(FEATURES);
+        let mut features = exposed.adapter.physical_device_features(&extensions, FEATURES);
+        let info = features.add_to_device_create(vk::DeviceCreateInfo::default());
+        // SAFETY: wgpu has just set the pointer, to features that outlive the request.
+        let core = unsafe { info.p_enabled_features.as_ref() }.copied().unwrap_or_default();
+        let also = Also { info, extensions: extensions.clone(), features: core };
+        let opened = self.open_raw(&physical, also)?;
+        let queue = opened.streams[Stream::Compute as usize];
+        let place = (queue.family, queue.place);
+        let lent = Lent::new(&opened.device, instance, exposed, &extensions, place)?;
+        let mut device = VulkanDevice::new(opened, options, graph, states)?;
+        device.lent = Some(lent);
+        Ok(device)
+    }
+
+    /// The physical device as wgpu sees it.
+    fn expose(
+        &self,
+        physical: &Physical,
+    ) -> Result<(hal::vulkan::Instance, hal::ExposedAdapter<Api>), Unavailable> {
+        let entry = loader().map_err(refused)?;
+        let extensions = instance_extensions(&entry);
+        let kept = Arc::clone(self.instance());
+        // SAFETY: the instance was made with these extensions, and is kept alive by the
+        // callback until wgpu is done with it.
+        let instance = unsafe {
+            hal::vulkan::Instance::from_raw(
+                entry,
+                self.instance().raw.clone(),
+                vk::API_VERSION_1_3,
+                0,
+                None,
+                extensions,
+                wgpu::InstanceFlags::empty(),
+                wgpu::MemoryBudgetThresholds::default(),
+                false,
+                Some(Box::new(move || drop(kept))),
+            )
+        };
+        let instance = instance.map_err(refused)?;
+        let exposed = instance.expose_adapter(physical.raw);
+        let exposed = exposed.ok_or_else(|| refused("it lacks what wgpu needs"))?;
+        Ok((instance, exposed))
+    }
+}
+
+impl Lent {
+    fn new(
+        device: &Arc<Device>,
+        instance: hal::vulkan::Instance,
+        exposed: hal::ExposedAdapter<Api>,
+        extensions: &[&'static CStr],
+        (family, place): (u32, u32),
+    ) -> Result<Self, Unavailable> {
+        let kept = Arc::clone(device);
+        let limits = exposed.capabilities.limits.clone();
+        let hints = wgpu::MemoryHints::MemoryUsage;
+        // SAFETY: the device was opened from this adapter with its features, its extensions
+        // and this queue, and is kept alive by the callback until wgpu is done with it.
+        let opened = unsafe {
+            exposed.adapter.device_from_raw(
+                device.raw().clone(),
+                Some(Box::new(move || drop(kept))),
+                extensions,
+                FEATURES,
+                &limits,
+                &hints,
+                family,
+                place,
+            )
+        };
+        let opened = opened.map_err(refused)?;
+        let descriptor = wgpu::DeviceDescriptor {
+            required_features: FEATURES,
+            required_limits: limits,
+            memory_hints: hints,
+            ..wgpu::DeviceDescriptor::default()
+        };
+        // SAFETY: adapter and device come from this instance, one from the other.
+        let (device, queue) = unsafe {
+            let instance = wgpu::Instance::from_hal::<Api>(instance);
+            let adapter = instance.create_adapter_from_hal(exposed);
+            adapter.create_device_from_hal(opened, &descriptor).map_err(refused)?
+        };
+        Ok(Self { buffers: HashMap::new(), queue, device })
+    }
+}
+
+impl VulkanDevice<'_> {
+    /// The device as wgpu sees it; none unless it was opened with [`Vulkan::open_with_wgpu`].
+    /// Its queue is that of the compute stream, and only [`VulkanDevice::submit_wgpu`] submits
+    /// there.
+    #[must_use]
+    pub fn wgpu(&self) -> Option<&wgpu::Device> {
+        self.lent.as_ref().map(|lent| &lent.device)
+    }
+
+    /// Lends memory at an address to wgpu, as a part of a buffer: the buffer, and the part's
+    /// offset in it. Shaders must bind all such parts as `storage, read_write`, since wgpu does
+    /// not look at parts. What is not mapped any more when a shader runs is undefined.
+    ///
+    /// # Errors
+    /// A range that is not mapped, and [`VulkanError::Bindings`] on a device that was not
+    /// opened for wgpu.
+    pub fn lend(
+        &mut self,
+        at: DeviceAddress,
+        bytes: u64,
+    ) -> Result<(wgpu::Buffer, u64), VulkanError> {
+        let range = self.range(at, bytes)?;
+        let (number, block, slabs) = self.space.block(at).ok_or(VulkanError::NotMapped(at))?;
+        let lent = self.lent.as_mut().ok_or(VulkanError::Bindings)?;
+        let buffer = lent.buffers.entry(number).or_insert_with(|| {
+            let usage = wgpu::BufferUsages::STORAGE
+                | wgpu::BufferUsages::COPY_SRC
+                | wgpu::BufferUsages::COPY_DST;
+            let descriptor = wgpu::BufferDescriptor {
+                label: Some("lent"),
+                size: block.bytes,
+                usage,
+                mapped_at_creation: false,
+            };
+            // SAFETY: the buffer was made with these usages, on the device that wgpu has. The
+            // callback keeps it, and the memory behind it, until wgpu is done with it.
+            unsafe {
+                let raw = hal::vulkan::Buffer::from_raw_externally_owned(
+                    block.raw,
+                    Box::new(move || drop((block, slabs))),
+                );
+                lent.device.create_buffer_from_hal::<Api>(raw, &descriptor)
+            }
+        });
+        Ok((buffer.clone(), range.offset_bytes()))
+    }
+
+    /// Enqueues what wgpu has recorded on the compute stream.
+    ///
+    /// # Errors
+    /// Those of the driver, and [`VulkanError::Bindings`] on a device that was not opened for
+    /// wgpu.
+    pub fn submit_wgpu(
+        &mut self,
+        commands: impl IntoIterator<Item = wgpu::CommandBuffer>,
+    ) -> Result<(), VulkanError> {
+        let stream = Stream::Compute;
+        if self.is_recording(stream) {
+            // A barrier, between what is recorded and what follows on the queue.
+            self.record(stream)?;
+            self.submit(stream, false)?;
+        }
+        self.flush_binds()?;
+        let lent = self.lent.as_ref().ok_or(VulkanError::Bindings)?;
+        // SAFETY: nothing of the queue is destroyed through this.
+        let queue = unsafe { lent.queue.as_hal::<Api>() }.ok_or(VulkanError::Bindings)?;
+        for (semaphore, value) in self.waits(stream) {
+            let stage = vk::PipelineStageFlags::ALL_COMMANDS;
+            queue.add_wait_semaphore(semaphore.raw(), Some(value), stage);
+        }
+        drop(queue);
+        lent.queue.submit(commands);
+        let code = vk::Result::ERROR_DEVICE_LOST;
+        let polled = lent.device.poll(wgpu::PollType::Poll);
+        polled.map_err(|_| VulkanError::Driver { call: "wgpu::Device::poll", code })?;
+        self.has_waited(stream);
+        Ok(())
+    }
+}

@@ -1,0 +1,215 @@
+//! What the suite does not ask, since only Vulkan has it: the layer that listens, the limits
+//! of bindings, what is used again.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use backend_vulkan::{Integrity, Options, Vulkan, VulkanDevice};
+use conformance::suite::REQUIRE_DEVICES;
+use integrity::{Backend, Reading, value};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use planner_core::backend::{Addresses, Chunks, DeviceAddress, Launch, Paging, Streams};
+use planner_core::{Graph, Kind, OpId, Stream, TensorId};
+use std::process::ExitCode;
+use workloads::OwnedGraph;
+
+type Test = fn(&Vulkan, &Options<'_>);
+
+const TESTS: [(&str, Test); 6] = [
+    ("the_layer_hears_a_missing_barrier", the_layer_hears_a_missing_barrier),
+    ("what_exceeds_a_binding_is_split", what_exceeds_a_binding_is_split),
+    ("bindings_are_checked", bindings_are_checked),
+    ("lists_of_commands_are_used_again", lists_of_commands_are_used_again),
+    ("what_is_mapped_is_bound_together", what_is_mapped_is_bound_together),
+    ("wrong_chunks_and_names_are_refused", wrong_chunks_and_names_are_refused),
+];
+
+fn main() -> ExitCode {
+    let device = std::env::var("SPILLWAY_VULKAN_DEVICE").ok();
+    let missing = Integrity { device: device.clone(), validation: true }.find().err();
+    let is_required = std::env::var_os(REQUIRE_DEVICES).is_some_and(|value| value != "0");
+    let trials = TESTS.map(|(name, test)| {
+        let (device, missing) = (device.clone(), missing.clone());
+        Trial::ignorable_test(name, move || match missing {
+            Some(reason) if is_required => Err(Failed::from(format!("no device: {reason}"))),
+            Some(reason) => Ok(Completion::ignored_with(format!("no device: {reason}"))),
+            None => {
+                let vulkan = Vulkan::load(true).unwrap();
+                test(&vulkan, &Options { device: device.as_deref(), chunk_bytes: None });
+                let messages = vulkan.messages();
+                if messages.is_empty() {
+                    return Ok(Completion::Completed);
+                }
+                Err(Failed::from(messages.join("\n")))
+            }
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit_code()
+}
+
+/// Opens a device for a graph whose states hold zeros.
+fn open<'g>(vulkan: &Vulkan, options: &Options<'_>, graph: Graph<'g>) -> VulkanDevice<'g> {
+    vulkan.open(options, graph, Box::new(|_, _, bytes| bytes.fill(0))).unwrap()
+}
+
+/// A graph of two states and an op from one to the other.
+fn work(bytes: u64) -> OwnedGraph {
+    let mut graph = OwnedGraph::new("two states");
+    graph.push_tensor("a", bytes, Kind::State);
+    graph.push_tensor("b", bytes, Kind::State);
+    graph.push_op("copy", 1, 0, &[TensorId(0)], &[TensorId(1)]);
+    graph
+}
+
+fn launch(device: &mut VulkanDevice<'_>, from: DeviceAddress, to: DeviceAddress) {
+    let (reads, writes) = ([from.0], [to.0]);
+    let launch = Launch {
+        op: OpId(0),
+        iteration: 1,
+        reads: Addresses::new(&reads),
+        writes: Addresses::new(&writes),
+        workspace: None,
+    };
+    device.launch_integrity(&launch).unwrap();
+}
+
+fn finish(device: &mut VulkanDevice<'_>, stream: Stream) {
+    let point = device.signal(stream).unwrap();
+    device.block_until(point).unwrap();
+}
+
+fn the_layer_hears_a_missing_barrier(vulkan: &Vulkan, options: &Options<'_>) {
+    let owned = work(4);
+    for (barrier, heard) in [(true, 0), (false, 1)] {
+        let mut device = open(vulkan, options, owned.graph().unwrap());
+        let memory = device.working_memory(1024).unwrap();
+        let mut compute = device.compute().unwrap();
+        compute.fill(memory, 1);
+        if barrier {
+            compute.barrier();
+        }
+        compute.fill(memory, 2);
+        finish(&mut device, Stream::Compute);
+        drop(device);
+        let messages = vulkan.messages();
+        assert_eq!(messages.len(), heard, "{messages:?}");
+        assert!(messages.iter().all(|message| message.contains("SYNC-HAZARD-WRITE-AFTER-WRITE")));
+    }
+}
+
+/// A tensor that takes two bindings and ends inside a word, read and written.
+fn what_exceeds_a_binding_is_split(vulkan: &Vulkan, options: &Options<'_>) {
+    let owned = work(1);
+    let most_bytes = open(vulkan, options, owned.graph().unwrap()).most_binding_bytes();
+    // Where one binding holds as much, the test would take all memory.
+    let bytes = most_bytes.min(1 << 28) + 4097;
+    let owned = work(bytes);
+    let graph = owned.graph().unwrap();
+    let device = &mut open(vulkan, options, graph);
+    let chunk_bytes = device.chunk_bytes();
+    let count = (bytes + 64).div_ceil(chunk_bytes);
+    device.create(2 * count).unwrap();
+    let [from, to] = [0, 1].map(|tensor| {
+        let at = device.reserve(count).unwrap();
+        device.map(at, Chunks { first: tensor * count, count }).unwrap();
+        // Not where bindings are aligned.
+        DeviceAddress(at.0 + 4)
+    });
+    let whole = device.range(DeviceAddress(from.0 - 4), count * chunk_bytes).unwrap();
+    device.compute().unwrap().fill(whole, 7);
+    launch(device, from, to);
+    let mut expected = vec![0; bytes as usize];
+    expected.iter_mut().step_by(4).for_each(|byte| *byte = 7);
+    let result = value::op_result(OpId(0), [Reading::of(&expected)].into_iter());
+    let between = Reading::exact(value::written(result, 0, bytes));
+    let result = value::op_result(OpId(0), [between].into_iter());
+    value::written(result, 0, bytes).fill(0, &mut expected);
+    // Back, so that what was written is read.
+    launch(device, to, from);
+    finish(device, Stream::Compute);
+    assert_eq!(read_back(device, from, bytes), expected);
+}
+
+/// Bytes of device memory, by way of a host block.
+fn read_back(device: &mut VulkanDevice<'_>, at: DeviceAddress, bytes: u64) -> Vec<u8> {
+    use planner_core::backend::{HostRange, Transfers};
+    use planner_core::planner::{Request, Strategy};
+    use planner_core::{HostRooms, Machine, Scratch};
+    use workloads::{machines, planning};
+    let owned = work(bytes);
+    let graph = owned.graph().unwrap();
+    let machine = machines::builtin("v100-pcie3").unwrap().machine;
+    let machine = Machine { chunk_bytes: device.chunk_bytes(), ..machine };
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: machine.device_bytes };
+    let plan = planning::plan(&request, Strategy::InCore).unwrap();
+    let plan = plan.plan();
+    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(&graph, &plan))];
+    let rooms = HostRooms::new(&graph, &machine, &plan, &mut Scratch::new(&mut memory)).unwrap();
+    device.create_host(&rooms).unwrap();
+    let offset_bytes = rooms.offset_bytes(TensorId(0), 0, 0);
+    device.download(at, HostRange { tensor: TensorId(0), offset_bytes, bytes }).unwrap();
+    finish(device, Stream::Download);
+    let mut read = vec![0; bytes as usize];
+    device.read_host(offset_bytes, &mut read).unwrap();
+    read
+}
+
+fn bindings_are_checked(vulkan: &Vulkan, options: &Options<'_>) {
+    let owned = work(4);
+    let device = &mut open(vulkan, options, owned.graph().unwrap());
+    let source = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+        @compute @workgroup_size(1) fn one() { x[9] = 1u; }";
+    let kernel = device.kernel(source, "one").unwrap();
+    let memory = device.working_memory(16).unwrap();
+    let mut compute = device.compute().unwrap();
+    assert!(compute.dispatch(kernel, &[], &[], [1, 1, 1]).is_err());
+    assert!(compute.dispatch(kernel, &[memory], &[1], [1, 1, 1]).is_err());
+    assert!(compute.dispatch(kernel, &[memory], &[], [u32::MAX, 1, 1]).is_err());
+    compute.dispatch(kernel, &[memory], &[], [1, 1, 1]).unwrap();
+    finish(device, Stream::Compute);
+}
+
+/// However far the host runs ahead.
+fn lists_of_commands_are_used_again(vulkan: &Vulkan, options: &Options<'_>) {
+    let owned = work(4);
+    let device = &mut open(vulkan, options, owned.graph().unwrap());
+    let memory = device.working_memory(1 << 16).unwrap();
+    for word in 0..2000 {
+        device.compute().unwrap().fill(memory, word);
+        device.signal(Stream::Compute).unwrap();
+    }
+    finish(device, Stream::Compute);
+    assert!(device.counters().command_lists <= 64, "{:?}", device.counters());
+}
+
+fn what_is_mapped_is_bound_together(vulkan: &Vulkan, options: &Options<'_>) {
+    let owned = work(4);
+    let device = &mut open(vulkan, options, owned.graph().unwrap());
+    device.create(8).unwrap();
+    let at = device.reserve(8).unwrap();
+    let place = |chunk| DeviceAddress(at.0 + chunk * device.chunk_bytes());
+    let places: Vec<_> = (0..8).map(place).collect();
+    for (chunk, &at) in (0..).zip(&places) {
+        device.map(at, Chunks { first: chunk, count: 1 }).unwrap();
+    }
+    assert_eq!(device.counters().bind_calls, 0);
+    finish(device, Stream::Compute);
+    finish(device, Stream::Compute);
+    assert_eq!(device.counters().bind_calls, 1);
+    // The same address twice takes two calls, in this order.
+    device.unmap(places[3], 1).unwrap();
+    device.map(places[3], Chunks { first: 5, count: 1 }).unwrap();
+    finish(device, Stream::Compute);
+    assert_eq!(device.counters().bind_calls, 3);
+}
+
+fn wrong_chunks_and_names_are_refused(vulkan: &Vulkan, options: &Options<'_>) {
+    let owned = work(4);
+    let graph = owned.graph().unwrap();
+    let refused = |options: &Options<'_>| {
+        vulkan.open(options, graph, Box::new(|_, _, _| ())).unwrap_err().to_string()
+    };
+    let page_bytes = vulkan.device(options.device).unwrap().page_bytes;
+    let odd = Options { chunk_bytes: Some(page_bytes + 1), ..*options };
+    assert!(refused(&odd).contains(&format!("pages of {page_bytes} bytes")));
+    let nobody = Options { device: Some("no such device"), ..*options };
+    assert!(refused(&nobody).contains("no such device"));
+}
