@@ -132,7 +132,7 @@ impl Strategy {
         };
         let whole = match self {
             Self::Weights(Weights { published: false, activations }) => Some(activations),
-            _ => auto.map(|_| false),
+            _ => auto.map(|_| true),
         };
         let ways = ways.into_iter().chain(whole.into_iter().flat_map(Way::whole));
         let in_parts = auto.into_iter().flat_map(|_| Way::in_parts());
