@@ -207,7 +207,7 @@ mod tests {
         let machine = workloads::machines::builtin("v100-pcie3").unwrap().machine;
         for seed in 0..200 {
             let rng = &mut ChaCha8Rng::seed_from_u64(seed);
-            let budget_bytes = (4 << 20) + (seed % 8 << 20);
+            let budget_bytes = (4 + seed % 8) << 20;
             let request = Request { graph: &graph, machine: &machine, budget_bytes };
             has_a_plan(&request, rng).unwrap_or_else(|error| panic!("{seed}: {error}"));
         }

@@ -10,6 +10,7 @@
 //! A value that the host holds is dropped, as published for parameters. There is no arena:
 //! small tensors have classes of their own.
 
+mod arrivals;
 mod belady;
 mod classes;
 mod recent;
