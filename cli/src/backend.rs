@@ -2,13 +2,18 @@
 
 use crate::failure::Failure;
 use crate::names::Names;
-use crate::{simulate, vulkan};
-use backend_vulkan::Integrity;
+use crate::{cuda, real, simulate};
+use backend_cuda::Integrity as CudaDevices;
+use backend_vulkan::Integrity as VulkanDevices;
 use indicatif::ProgressBar;
 use planner_core::Verified;
+use std::path::PathBuf;
 
 /// Names a part of the name of the Vulkan device that is to be used.
 const VULKAN_DEVICE: &str = "SPILLWAY_VULKAN_DEVICE";
+
+/// Names the library that is used as the CUDA driver, instead of the system's.
+const CUDA_DRIVER: &str = "SPILLWAY_CUDA_DRIVER";
 
 /// A backend, as the user chose it.
 #[derive(Clone, Debug)]
@@ -16,7 +21,9 @@ pub(crate) enum Backend {
     /// The simulated device, in an order drawn from a seed if there is one.
     Sim(Option<u64>),
     /// A Vulkan device.
-    Vulkan(Integrity),
+    Vulkan(VulkanDevices),
+    /// A CUDA device, with iterations as graphs or not.
+    Cuda { devices: CudaDevices, graph: bool },
 }
 
 /// What a run showed.
@@ -52,18 +59,19 @@ impl From<String> for Stopped {
 
 impl Backend {
     /// The backend of that name.
-    pub(crate) fn choose(name: &str, seed: Option<u64>) -> Result<Self, Failure> {
+    pub(crate) fn choose(name: &str, seed: Option<u64>, graph: bool) -> Result<Self, Failure> {
+        if graph && name != "cuda" {
+            return Err(Failure::bad_input("--graph is for the backend cuda"));
+        }
         match (name, seed) {
             ("sim", seed) => Ok(Self::Sim(seed)),
             ("vulkan", None) => Ok(Self::Vulkan(vulkan_devices())),
-            ("vulkan", Some(_)) => Err(Failure::bad_input(
+            ("cuda", None) => Ok(Self::Cuda { devices: cuda_devices(), graph }),
+            ("vulkan" | "cuda", Some(_)) => Err(Failure::bad_input(
                 "--seed orders the simulated device; a real one orders itself",
             )),
-            ("cuda", _) => {
-                Err(Failure::cannot("the backend cuda is not built yet; sim and vulkan are"))
-            }
             _ => Err(Failure::bad_input(format!(
-                "there is no backend {name:?}; there are sim and vulkan"
+                "there is no backend {name:?}; there are sim, vulkan and cuda"
             ))),
         }
     }
@@ -73,6 +81,7 @@ impl Backend {
         match self {
             Self::Sim(_) => "sim",
             Self::Vulkan(_) => "vulkan",
+            Self::Cuda { .. } => "cuda",
         }
     }
 
@@ -80,7 +89,8 @@ impl Backend {
     pub(crate) fn device(&self, machine: &str) -> Result<String, Failure> {
         match self {
             Self::Sim(_) => Ok(format!("simulated {machine}")),
-            Self::Vulkan(devices) => vulkan::device(devices).map_err(Failure::cannot),
+            Self::Vulkan(devices) => real::device(devices).map_err(Failure::cannot),
+            Self::Cuda { devices, .. } => real::device(devices).map_err(Failure::cannot),
         }
     }
 
@@ -94,7 +104,30 @@ impl Backend {
     ) -> Result<Outcome, Stopped> {
         match self {
             Self::Sim(seed) => Ok(simulate::run(verified, names, iterations, *seed, progress)?),
-            Self::Vulkan(devices) => vulkan::run(verified, names, iterations, devices, progress),
+            Self::Vulkan(devices) => real::run(verified, names, devices, |device, kernels| {
+                real::iterate(verified, device, kernels, iterations, progress)
+            }),
+            Self::Cuda { devices, graph: false } => {
+                real::run(verified, names, devices, |device, kernels| {
+                    real::iterate(verified, device, kernels, iterations, progress)
+                })
+            }
+            Self::Cuda { devices, graph: true } => {
+                let cycle = cuda::cycle(verified, iterations)?;
+                real::run(verified, names, devices, |device, kernels| {
+                    cuda::iterate(verified, device, kernels, cycle, iterations, progress)
+                })
+            }
+        }
+    }
+
+    /// The period that a plan is to have, where it is another than the plan's own.
+    pub(crate) fn predicted_ns(&self, verified: &Verified<'_>, iterations: u64) -> Option<u64> {
+        match self {
+            Self::Cuda { graph: true, .. } => {
+                cuda::cycle(verified, iterations).ok()?.predicted_ns(verified)
+            }
+            _ => None,
         }
     }
 
@@ -102,12 +135,19 @@ impl Backend {
     pub(crate) fn in_order(&self) -> Self {
         match self {
             Self::Sim(_) => Self::Sim(None),
+            Self::Cuda { devices, .. } => Self::Cuda { devices: devices.clone(), graph: false },
             vulkan @ Self::Vulkan(_) => vulkan.clone(),
         }
     }
 }
 
 /// The Vulkan devices of this machine, of which one may be picked from outside.
-pub(crate) fn vulkan_devices() -> Integrity {
-    Integrity { device: std::env::var(VULKAN_DEVICE).ok(), validation: false }
+pub(crate) fn vulkan_devices() -> VulkanDevices {
+    VulkanDevices { device: std::env::var(VULKAN_DEVICE).ok(), validation: false }
+}
+
+/// The CUDA device of this machine, by its own driver or one that is named from outside.
+pub(crate) fn cuda_devices() -> CudaDevices {
+    let driver = std::env::var_os(CUDA_DRIVER).map(PathBuf::from);
+    CudaDevices { driver: driver.filter(|path| !path.as_os_str().is_empty()), ordinal: 0 }
 }

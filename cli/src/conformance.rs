@@ -1,6 +1,6 @@
 //! `spillway conformance`.
 
-use crate::backend::vulkan_devices;
+use crate::backend::{cuda_devices, vulkan_devices};
 use crate::failure::Failure;
 use crate::output;
 use backend_host::Host;
@@ -28,8 +28,8 @@ layer listens where it is installed, and each of its messages is a failure.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// What is checked: sim, a simulated device; host, a device of host memory; or vulkan, a
-    /// device of this machine
+    /// What is checked: sim, a simulated device; host, a device of host memory; or vulkan or
+    /// cuda, a device of this machine
     #[arg(long, value_name = "BACKEND")]
     backend: String,
     /// Print one JSON object and nothing else
@@ -66,12 +66,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             let validation = Vulkan::load(true).is_ok();
             report(&Integrity { validation, ..vulkan_devices() })
         }
-        "cuda" => {
-            let message = "the backend cuda is not built yet; sim, host and vulkan are";
-            return Err(Failure::cannot(message));
-        }
+        "cuda" => report(&cuda_devices()),
         other => {
-            let message = format!("there is no backend {other:?}; there are sim, host and vulkan");
+            let message =
+                format!("there is no backend {other:?}; there are sim, host, vulkan and cuda");
             return Err(Failure::bad_input(message));
         }
     };

@@ -1,8 +1,10 @@
 //! `spillway devices`.
 
+use crate::backend::cuda_devices;
 use crate::failure::Failure;
 use crate::output;
 use crate::units::bytes;
+use backend_cuda::Cuda;
 use backend_vulkan::{DeviceInfo, Unavailable, Vulkan};
 use clap::Args;
 use serde::Serialize;
@@ -17,12 +19,32 @@ pub(crate) struct Arguments {
 
 #[derive(Serialize)]
 struct Report {
-    devices: Vec<Device>,
+    devices: Vec<Entry>,
     /// Backends without a device.
     unavailable: Vec<Missing>,
 }
 
-/// A device, with what a plan for it has to keep to.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Entry {
+    Vulkan(Device),
+    Cuda(CudaDevice),
+}
+
+/// A CUDA device, with what a plan for it has to keep to.
+#[derive(Serialize)]
+struct CudaDevice {
+    backend: &'static str,
+    name: String,
+    driver: String,
+    memory_bytes: u64,
+    /// What nobody uses now.
+    free_bytes: u64,
+    /// Chunks are multiples of it.
+    page_bytes: u64,
+}
+
+/// A Vulkan device, with what a plan for it has to keep to.
 #[derive(Serialize)]
 struct Device {
     backend: &'static str,
@@ -54,17 +76,42 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn report() -> Report {
+    let mut report = Report { devices: Vec::new(), unavailable: Vec::new() };
     match Vulkan::load(false).and_then(|vulkan| vulkan.devices()) {
-        Ok(devices) => {
-            let devices: Vec<_> = devices.into_iter().map(Device::from).collect();
+        Ok(devices) if devices.is_empty() => {
             let reason = "there is no device of Vulkan 1.3 or later".to_owned();
-            let none = devices.is_empty().then_some(Missing { backend: "vulkan", reason });
-            Report { devices, unavailable: none.into_iter().collect() }
+            report.unavailable.push(Missing { backend: "vulkan", reason });
+        }
+        Ok(devices) => {
+            report.devices.extend(devices.into_iter().map(|info| Entry::Vulkan(info.into())));
         }
         Err(Unavailable(reason)) => {
-            Report { devices: Vec::new(), unavailable: vec![Missing { backend: "vulkan", reason }] }
+            report.unavailable.push(Missing { backend: "vulkan", reason });
         }
     }
+    match cuda() {
+        Ok(devices) => report.devices.extend(devices.into_iter().map(Entry::Cuda)),
+        Err(backend_cuda::Unavailable(reason)) => {
+            report.unavailable.push(Missing { backend: "cuda", reason });
+        }
+    }
+    report
+}
+
+fn cuda() -> Result<Vec<CudaDevice>, backend_cuda::Unavailable> {
+    let cuda = Cuda::load(cuda_devices().driver.as_deref())?;
+    let device = |ordinal| {
+        let info = cuda.device(ordinal)?;
+        Ok(CudaDevice {
+            backend: "cuda",
+            name: info.name,
+            driver: info.driver,
+            memory_bytes: info.memory_bytes,
+            free_bytes: info.free_bytes,
+            page_bytes: info.granularity_bytes,
+        })
+    };
+    (0..cuda.count()?).map(device).collect()
 }
 
 impl From<DeviceInfo> for Device {
@@ -87,27 +134,49 @@ impl From<DeviceInfo> for Device {
 fn shown(report: &Report) -> String {
     let mut text = "sim\n    a simulated device of any machine (--machine list)\n".to_owned();
     for device in &report.devices {
-        let Device { backend, name, driver, api_version, .. } = device;
-        text += &format!(
-            "{backend}: {name}\n    driver {driver}, Vulkan {api_version}, memory {}\n",
-            bytes(device.memory_bytes)
-        );
-        text += &match &device.refusal {
-            Some(reason) => format!("    cannot be used: {reason}\n"),
-            None => format!(
-                "    pages of {}, {} of sparse addresses, bindings up to {}, {}\n",
-                bytes(device.page_bytes),
-                bytes(device.address_space_bytes),
-                bytes(device.binding_bytes),
-                match device.queues {
-                    1 => "one queue for all".to_owned(),
-                    queues => format!("{queues} queues"),
-                }
-            ),
+        text += &match device {
+            Entry::Vulkan(device) => device.shown(),
+            Entry::Cuda(device) => device.shown(),
         };
     }
     for Missing { backend, reason } in &report.unavailable {
         text += &format!("{backend}: none, since {reason}\n");
     }
     text
+}
+
+impl CudaDevice {
+    fn shown(&self) -> String {
+        let Self { backend, name, driver, .. } = self;
+        format!(
+            "{backend}: {name}\n    driver {driver}, memory {}, of which {} free\n    pages of {}\n",
+            bytes(self.memory_bytes),
+            bytes(self.free_bytes),
+            bytes(self.page_bytes)
+        )
+    }
+}
+
+impl Device {
+    fn shown(&self) -> String {
+        let Self { backend, name, driver, api_version, .. } = self;
+        let mut text = format!(
+            "{backend}: {name}\n    driver {driver}, Vulkan {api_version}, memory {}\n",
+            bytes(self.memory_bytes)
+        );
+        text += &match &self.refusal {
+            Some(reason) => format!("    cannot be used: {reason}\n"),
+            None => format!(
+                "    pages of {}, {} of sparse addresses, bindings up to {}, {}\n",
+                bytes(self.page_bytes),
+                bytes(self.address_space_bytes),
+                bytes(self.binding_bytes),
+                match self.queues {
+                    1 => "one queue for all".to_owned(),
+                    queues => format!("{queues} queues"),
+                }
+            ),
+        };
+        text
+    }
 }

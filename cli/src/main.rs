@@ -6,7 +6,9 @@ mod check;
 mod compare;
 mod conformance;
 mod course;
+mod cuda;
 mod devices;
+mod export;
 mod failure;
 mod figures;
 mod graph_file;
@@ -19,6 +21,7 @@ mod output;
 mod plan;
 mod plan_file;
 mod proof;
+mod real;
 mod report;
 mod run;
 mod shortage;
@@ -67,6 +70,7 @@ enum Command {
     Model(model::Arguments),
     Import(import::Arguments),
     Devices(devices::Arguments),
+    Export(export::Arguments),
     Conformance(conformance::Arguments),
 }
 
@@ -94,6 +98,7 @@ fn obey(command: &Command) -> Result<(), Failure> {
         Command::Compare(arguments) => compare::run(arguments),
         Command::Model(arguments) => model::run(arguments),
         Command::Import(arguments) => import::run(arguments),
+        Command::Export(arguments) => export::run(arguments),
         Command::Conformance(arguments) => conformance::run(arguments),
     }
 }

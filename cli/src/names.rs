@@ -1,6 +1,7 @@
 //! What the core calls `op 17`, a person knows as `op 17 ("conv1")`.
 
 use crate::units;
+use backend_cuda::CudaError;
 use backend_sim::SimError;
 use backend_vulkan::VulkanError;
 use planner_core::backend::HostRange;
@@ -123,7 +124,8 @@ impl<'n> Names<'n> {
             PlanningError::Plan(error) => self.plan_error(&error),
             PlanningError::NoChain { op } => {
                 let mentions = Mentions { op: Some(op), ..Mentions::default() };
-                self.translate(&error.to_string(), &mentions)
+                let reason = self.translate(&error.to_string(), &mentions);
+                format!("{reason}; `spillway export chain` makes one of a training step")
             }
             _ => error.to_string(),
         }
@@ -142,6 +144,11 @@ impl<'n> Names<'n> {
     /// Why a plan could not be carried out on a Vulkan device.
     pub(crate) fn vulkan_execute_error(&self, error: &ExecuteError<VulkanError>) -> String {
         self.execution(error, vulkan_mentions)
+    }
+
+    /// Why a plan could not be carried out on a CUDA device.
+    pub(crate) fn cuda_execute_error(&self, error: &ExecuteError<CudaError>) -> String {
+        self.execution(error, cuda_mentions)
     }
 
     fn execution<E: Error>(
@@ -264,6 +271,16 @@ fn vulkan_mentions(error: &VulkanError) -> Mentions {
     let (op, tensor) = match *error {
         VulkanError::Operands(op) => (Some(op), None),
         VulkanError::NoHostRange(range) => (None, Some(range.tensor)),
+        // The rest speak of addresses and chunks alone.
+        _ => (None, None),
+    };
+    Mentions { place: None, op, tensors: [tensor, None] }
+}
+
+fn cuda_mentions(error: &CudaError) -> Mentions {
+    let (op, tensor) = match *error {
+        CudaError::Operands(op) => (Some(op), None),
+        CudaError::NoHostRange(range) => (None, Some(range.tensor)),
         // The rest speak of addresses and chunks alone.
         _ => (None, None),
     };

@@ -49,6 +49,7 @@ fn parts(setting: Setting<'_>, strategy: Strategy) -> Result<Vec<Part>, String> 
     let LeastMemory { op, arena_bytes, placed, .. } = least;
     let tensors = match strategy {
         Strategy::InCore => alive(&graph, op),
+        Strategy::Weights(weights) if weights.moves_activations() => operands(&graph, op),
         Strategy::Weights(_) | Strategy::WeightsUndiscounted | Strategy::LayerToLayer => {
             let touched = operands(&graph, op);
             let is_state = |tensor: TensorId| graph.tensor(tensor).kind == Kind::State;

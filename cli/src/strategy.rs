@@ -26,8 +26,8 @@ pub(crate) enum Name {
     Lms,
     /// The locally adaptive window (parameters: bytes=SIZE, variant=published)
     Window,
-    /// Of a chain of layers, move the weights that relieve memory most for their transfers
-    /// (parameters: variant=published)
+    /// Of a chain of layers, move the weights and optimizer states that relieve memory most for
+    /// their transfers (parameters: variant=published, activations=yes moves those as well)
     Weights,
     /// The same as published, copying a weight to the host each time that it leaves
     WeightsUndiscounted,
@@ -202,11 +202,17 @@ impl Name {
             }
             (Self::Window, "variant") if value == "published" => window.published = true,
             (Self::Weights, "variant") if value == "published" => weights.published = true,
+            (Self::Weights, "activations") if value == "yes" => weights.activations = true,
+            (Self::Weights, "activations") => {
+                return Err("activations can only be yes".to_owned());
+            }
             (Self::Window | Self::Weights, "variant") => {
                 return Err("variant can only be published".to_owned());
             }
             (Self::Weights, _) => {
-                return Err(format!("weights has no parameter {name:?}; it has variant"));
+                return Err(format!(
+                    "weights has no parameter {name:?}; it has variant, activations"
+                ));
             }
             (Self::Window, _) => {
                 return Err(format!("window has no parameter {name:?}; it has bytes, variant"));
@@ -280,9 +286,9 @@ mod tests {
     #[test]
     fn weights_takes_its_parameter() {
         let chosen = Name::Weights.with(&["variant=published".to_owned()]).unwrap();
-        let published = Strategy::Weights(Weights { published: true });
+        let published = Strategy::Weights(Weights { published: true, activations: false });
         assert_eq!(chosen.method.of_core(), Some(published));
-        assert!(refused(Name::Weights, &["bytes=1"]).ends_with("it has variant"));
+        assert!(refused(Name::Weights, &["bytes=1"]).ends_with("it has variant, activations"));
     }
 
     #[test]

@@ -75,6 +75,37 @@ fn a_chain_is_planned_on_its_own_machine() {
 }
 
 #[test]
+fn a_training_step_is_planned_as_a_chain() {
+    let folder = Folder::new();
+    let model = "gpt:batch=1,layers=2,sequence=16,width=64,vocabulary=99";
+    let export = ["export", "chain", model, "--recompute", "-o", "gpt.chain.json"];
+    let summary = folder.run(&export).done().stdout;
+    assert!(summary.contains("in layers") && summary.contains("optimizer"), "{summary}");
+    for more in [&[][..], &["--set", "activations=yes"]] {
+        // To fix objects of a byte each takes its time.
+        let plan = [
+            "plan",
+            "gpt.chain.json",
+            "-s",
+            "weights",
+            "-b",
+            "60%",
+            "--no-placements",
+            "-o",
+            "plan.json",
+        ];
+        folder.run(&[&plan[..], more].concat()).done();
+        folder.run(&["check", "gpt.chain.json", "plan.json"]).done();
+        let run = ["run", "gpt.chain.json", "--plan", "plan.json", "--json"];
+        assert_eq!(folder.run(&run).done().json()["digests_match"], true);
+    }
+    let stored = folder.run(&["export", "chain", "gpt.chain.json"]).done().stdout;
+    assert!(stored.starts_with('{') && stored.contains("spillway.chain.v1"), "{stored}");
+    let inference = ["export", "chain", "resnet50:batch=1,mode=inference"];
+    folder.run(&inference).fails(1, &["no training step"]);
+}
+
+#[test]
 fn work_that_is_no_chain_is_refused_by_strategies_for_chains() {
     let folder = Folder::new();
     folder

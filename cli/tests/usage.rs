@@ -27,9 +27,9 @@ fn bad_usage_has_status_2() {
         (&["plan", SMALL, "-m", "cray.json"], "cray.json: cannot be read"),
         (&["plan", SMALL, "-o", "-", "--json"], "standard output"),
         (&["run", SMALL, "--iterations", "0"], "--iterations"),
-        (&["run", SMALL, "--backend", "abacus"], "there are sim and vulkan"),
+        (&["run", SMALL, "--backend", "abacus"], "there are sim, vulkan and cuda"),
         (&["conformance"], "--backend"),
-        (&["conformance", "--backend", "abacus"], "there are sim, host and vulkan"),
+        (&["conformance", "--backend", "abacus"], "there are sim, host, vulkan and cuda"),
         (&["run", SMALL, "--plan", "p.json", "--budget", "min"], "cannot be used with"),
         (&["run", "-", "--plan", "-"], "only one of WORK and PLAN"),
         (&["check", "-", "-"], "only one of WORK and PLAN"),
@@ -46,14 +46,21 @@ fn bad_usage_has_status_2() {
 }
 
 #[test]
-fn what_comes_later_is_not_promised() {
+fn the_help_names_the_commands() {
     let folder = Folder::new();
     let help = folder.run(&["--help"]).done().stdout;
     assert!(help.contains("\n  import "), "{help}");
-    for arguments in [&["run", SMALL][..], &["conformance"]] {
-        let run = [arguments, &["--backend", "cuda"]].concat();
-        folder.run(&run).fails(1, &["cuda", "not built yet"]);
-    }
+}
+
+/// The loader is shown a driver that is none, so that a machine's own does not matter.
+#[test]
+fn where_there_is_no_cuda_a_sentence_says_so() {
+    let folder = Folder::new();
+    let nowhere = [("SPILLWAY_CUDA_DRIVER", "nowhere/libcuda.so")];
+    folder.run_in(&nowhere, &["run", SMALL, "--backend", "cuda"]).fails(1, &["nowhere/libcuda.so"]);
+    let devices = folder.run_in(&nowhere, &["devices"]).done().stdout;
+    assert!(devices.contains("\ncuda: none, since nowhere/libcuda.so"), "{devices}");
+    folder.run(&["run", SMALL, "--graph"]).fails(2, &["--graph is for the backend cuda"]);
 }
 
 /// Without a driver, or without a loader to look for one.

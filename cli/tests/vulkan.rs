@@ -50,10 +50,13 @@ fn main() -> ExitCode {
 fn missing() -> Option<String> {
     let devices = Folder::new().run(&["devices", "--json"]).done().json();
     let first = |list: &str, reason: &str| {
-        let reasons = devices[list].as_array().unwrap().iter().map(|entry| &entry[reason]);
+        let entries = devices[list].as_array().unwrap().iter();
+        let entries = entries.filter(|entry| entry["backend"] == "vulkan");
+        let reasons = entries.map(|entry| &entry[reason]);
         reasons.filter_map(Value::as_str).next().map(str::to_owned)
     };
-    let usable = devices["devices"].as_array().unwrap().iter().any(|one| one["refusal"].is_null());
+    let is_usable = |one: &Value| one["backend"] == "vulkan" && one["refusal"].is_null();
+    let usable = devices["devices"].as_array().unwrap().iter().any(is_usable);
     if usable { None } else { first("unavailable", "reason").or(first("devices", "refusal")) }
 }
 

@@ -16,6 +16,7 @@ pub fn chains(layers: usize) -> impl Strategy<Value = OwnedChain> {
             backward_ns,
             weight_bytes,
             activation_bytes,
+            optimizer_bytes: 0,
         },
     );
     let equal = (layer.clone(), 1..=layers).prop_map(|(layer, count)| vec![layer; count]);
@@ -35,13 +36,41 @@ pub fn chains(layers: usize) -> impl Strategy<Value = OwnedChain> {
     )
 }
 
-/// The least memory in which every op has its weight, its gradient and all activations.
+/// Chains of three to five layers whose ops and transfers take whole microseconds, none or few,
+/// in memory that is tight.
+pub fn chains_in_microseconds() -> impl Strategy<Value = OwnedChain> {
+    let thousands = |most: u64| (0..=most).prop_map(|count| 1000 * count);
+    let layer = (thousands(3), thousands(3), thousands(3), 0..=500u64).prop_map(
+        |(forward_ns, backward_ns, weight_bytes, activation_bytes)| Layer {
+            forward_ns,
+            backward_ns,
+            weight_bytes,
+            activation_bytes,
+            optimizer_bytes: 0,
+        },
+    );
+    let equal = (layer.clone(), 3..=5usize).prop_map(|(layer, count)| vec![layer; count]);
+    let layers = prop_oneof![1 => equal, 2 => vec(layer, 3..=5)];
+    (layers, 0..=4000u64).prop_map(|(layers, spare_bytes)| {
+        let mut chain = OwnedChain {
+            name: "chain".to_owned(),
+            device_bytes: 0,
+            bandwidth_bytes_per_s: 1_000_000_000,
+            input_bytes: 0,
+            layers,
+        };
+        chain.device_bytes = smallest_bytes(&chain) + spare_bytes;
+        chain
+    })
+}
+
+/// The least memory in which every op has its states, its gradient and all activations.
 #[must_use]
 pub fn smallest_bytes(chain: &OwnedChain) -> u64 {
     let mut alive = chain.input_bytes;
     let need = chain.layers.iter().map(|layer| {
         alive += layer.activation_bytes;
-        alive + 2 * layer.weight_bytes
+        alive + 2 * layer.weight_bytes + layer.optimizer_bytes
     });
     need.max().unwrap_or(0)
 }

@@ -7,7 +7,8 @@
 //! [`ledger`] judges a plan slowly and straight from the text of the plan format, so that
 //! the fast code of `planner-core` has something independent to be compared with.
 //! [`planners`] holds planners to it; [`graphs`], [`chains`] and
-//! [`plans`] make the graphs, machines and plans to compare them on.
+//! [`plans`] make the graphs, machines and plans to compare them on. [`shortest`] tries all
+//! schedules of a small chain.
 #![forbid(unsafe_code)]
 
 pub mod chains;
@@ -17,4 +18,5 @@ pub mod layered;
 pub mod ledger;
 pub mod planners;
 pub mod plans;
+pub mod shortest;
 pub mod suite;

@@ -36,8 +36,8 @@ const THRESHOLDS: [(&str, Threshold); 3] = [
     ("swap, nothing rests", Threshold::Ns(u64::MAX)),
 ];
 const CHAIN_STRATEGIES: [(&str, Planner); 5] = [
-    ("weights", Planner::Weights(Weights { published: false })),
-    ("weights, published", Planner::Weights(Weights { published: true })),
+    ("weights", Planner::Weights(Weights { published: false, activations: false })),
+    ("weights, published", Planner::Weights(Weights { published: true, activations: false })),
     ("weights, undiscounted", Planner::WeightsUndiscounted),
     ("layer-to-layer", Planner::LayerToLayer),
     ("auto", Planner::Auto(Auto { effort: Some(9), order: Order::Free })),

@@ -3,10 +3,12 @@
 //!
 //! The memory of an op counts what is resident of the *other* layers' weights (read literally,
 //! equation 4 counts its own twice and is no bound), and what is resident of a weight is
-//! between none and all of it. Nothing moves but weights; activations stay.
+//! between none and all of it. Activations stay. What the optimizer keeps is there for the op that
+//! updates it, and moves at no cost.
 
 use core::fmt;
 use highs::{Col, RowProblem, Sense};
+use std::collections::BTreeMap;
 use workloads::OwnedChain;
 
 /// How to solve.
@@ -14,8 +16,7 @@ use workloads::OwnedChain;
 pub struct WeightOptions {
     /// Whether a weight moves whole or not at all; else in any part.
     pub whole: bool,
-    /// The gap at which the integer program counts as solved, relative to the idle time and
-    /// compute together.
+    /// The gap at which the integer program counts as solved, relative to the period.
     pub gap: f64,
     /// After so long, the bound so far will do.
     pub most_s: f64,
@@ -54,6 +55,18 @@ struct Program<'c> {
     /// Of each layer and op: offloaded, prefetched, deleted behind the op's start; and resident
     /// then.
     moves: Vec<Vec<[Col; 4]>>,
+    /// The choices of each layer with a weight: offloaded, deleted across the turn, and around.
+    choices: Vec<(usize, [Col; 3])>,
+}
+
+/// What has to be an integer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Integers {
+    None,
+    /// How many of all weights of a size are chosen: a few numbers on which nearly all depends.
+    Counts,
+    /// Which.
+    Choices,
 }
 
 /// What the solver may be wrong by, in units of time: constraints hold up to 10^-6.
@@ -65,9 +78,11 @@ const DELETED: usize = 2;
 const RESIDENT: usize = 3;
 
 impl<'c> Program<'c> {
-    fn new(chain: &'c OwnedChain, whole: bool) -> Self {
+    fn new(chain: &'c OwnedChain, integers: Integers) -> Self {
         let ops = 2 * chain.layers.len();
         let mut problem = RowProblem::default();
+        // The cost is the period, so that gaps are relative to it.
+        problem.add_column(compute_ns(chain) as f64 / 1e9 / unit_s(chain), 1.0..=1.0);
         let idle = (0..ops).map(|_| problem.add_column(1.0, 0.0..)).collect();
         let share = |problem: &mut RowProblem| problem.add_column(0.0, 0.0..=1.0);
         let weighty = chain.layers.iter().map(|layer| layer.weight_bytes > 0);
@@ -78,12 +93,16 @@ impl<'c> Program<'c> {
             })
             .collect();
         let unit_s = unit_s(chain);
-        let mut program = Self { chain, unit_s, problem, idle, moves };
+        let choices = Vec::new();
+        let mut program = Self { chain, unit_s, problem, idle, moves, choices };
         program.links();
         program.memory();
         for layer in (0..chain.layers.len()).filter(|&layer| chain.layers[layer].weight_bytes > 0) {
             program.validity(layer);
-            program.binaries(layer, whole);
+            program.binaries(layer, integers);
+        }
+        if integers != Integers::None {
+            program.counts();
         }
         program
     }
@@ -141,8 +160,12 @@ impl<'c> Program<'c> {
             let own = self.layer(op);
             let activations = self.chain.layers[..=own].iter().map(|layer| layer.activation_bytes);
             let alive = self.chain.input_bytes + activations.sum::<u64>();
-            let copies = if op < self.chain.layers.len() { 2 } else { 1 };
-            let taken = alive + copies * self.chain.layers[own].weight_bytes;
+            let layer = &self.chain.layers[own];
+            let beside = match op < self.chain.layers.len() {
+                true => layer.weight_bytes + layer.optimizer_bytes,
+                false => 0,
+            };
+            let taken = alive + layer.weight_bytes + beside;
             let others = self.moves.iter().enumerate().filter(|(layer, _)| *layer != own);
             let terms: Vec<_> = others
                 .filter_map(|(layer, moves)| {
@@ -175,24 +198,47 @@ impl<'c> Program<'c> {
     }
 
     /// Equations 7 and 8.
-    fn binaries(&mut self, layer: usize, whole: bool) {
+    fn binaries(&mut self, layer: usize, integers: Integers) {
         let (ops, back, forward) = (self.idle.len(), self.backward(layer), self.forward(layer));
-        let all = (back, back);
-        for (column, (from, to)) in
-            [(OFFLOADED, all), (DELETED, (forward, back)), (DELETED, (back, forward))]
-        {
+        let spans = [(OFFLOADED, back, back), (DELETED, forward, back), (DELETED, back, forward)];
+        let choices = spans.map(|(column, from, to)| {
             let length = match (to + ops - from) % ops {
                 0 => ops,
                 length => length,
             };
-            let chosen = if whole {
-                self.problem.add_integer_column(0.0, 0.0..=1.0)
-            } else {
-                self.problem.add_column(0.0, 0.0..=1.0)
+            let chosen = match integers {
+                Integers::Choices => self.problem.add_integer_column(0.0, 0.0..=1.0),
+                _ => self.problem.add_column(0.0, 0.0..=1.0),
             };
             let terms = (0..length).map(|at| (self.moves[layer][(from + at) % ops][column], 1.0));
             self.problem.add_row(0.0..=0.0, terms.chain([(chosen, -1.0)]));
+            chosen
+        });
+        self.choices.push((layer, choices));
+    }
+
+    /// Integers that follow from the choices: of the weights of one size, how many are
+    /// offloaded, deleted in each span, and deleted together.
+    fn counts(&mut self) {
+        let mut sizes: BTreeMap<u64, Vec<[Col; 3]>> = BTreeMap::new();
+        for (layer, choices) in &self.choices {
+            sizes.entry(self.chain.layers[*layer].weight_bytes).or_default().push(*choices);
         }
+        for choices in sizes.into_values() {
+            for counted in [&[0][..], &[1], &[2], &[1, 2]] {
+                let most = (choices.len() * counted.len()) as f64;
+                let count = self.problem.add_integer_column(0.0, 0.0..=most);
+                let terms = choices.iter().flat_map(|c| counted.iter().map(|&at| (c[at], 1.0)));
+                self.problem.add_row(0.0..=0.0, terms.chain([(count, -1.0)]));
+            }
+        }
+    }
+
+    /// Leaves out what is below a bound that is known, in units of time.
+    fn at_least(&mut self, period: f64) {
+        let compute = compute_ns(self.chain) as f64 / 1e9 / self.unit_s;
+        let idle = self.idle.iter().map(|&idle| (idle, 1.0));
+        self.problem.add_row(period - compute.., idle);
     }
 }
 
@@ -212,24 +258,40 @@ fn unit_s(chain: &OwnedChain) -> f64 {
 
 /// A period that no schedule of a chain can beat that moves weights alone.
 ///
+/// For whole weights, the program in which only their numbers are integers comes first. What it
+/// proves is a row of the program itself, which on its own is far from its bound for long.
+///
 /// # Errors
 /// A solver that fails: also where a layer does not fit.
 pub fn weights_period_ns(
     chain: &OwnedChain,
     options: WeightOptions,
 ) -> Result<WeightBound, Unsolved> {
-    let (compute_ns, unit_s) = (compute_ns(chain), unit_s(chain));
-    let program = Program::new(chain, options.whole);
+    let unit_s = unit_s(chain);
+    let (bound, found) = if options.whole {
+        let (least, _) = solve(Program::new(chain, Integers::Counts), options)?;
+        let mut program = Program::new(chain, Integers::Choices);
+        program.at_least(least - TOLERANCE);
+        let (bound, found) = solve(program, options)?;
+        (bound.max(least), found)
+    } else {
+        solve(Program::new(chain, Integers::None), options)?
+    };
+    let ns = |units: f64| ((units.max(0.0) * unit_s * 1e9) as u64).max(compute_ns(chain));
+    // Less the solver's tolerance.
+    Ok(WeightBound { period_ns: ns(bound - TOLERANCE), found_ns: found.map(ns) })
+}
+
+/// A bound and, if there is one, a solution, in units of time.
+fn solve(program: Program<'_>, options: WeightOptions) -> Result<(f64, Option<f64>), Unsolved> {
+    let is_integer = !program.choices.is_empty() && options.whole;
     let mut model = program.problem.try_optimise(Sense::Minimise).map_err(|_| Unsolved)?;
     model.make_quiet();
     model.try_set_option("time_limit", options.most_s).map_err(|_| Unsolved)?;
-    model
-        .try_set_option("mip_abs_gap", options.gap * compute_ns as f64 / 1e9 / unit_s)
-        .map_err(|_| Unsolved)?;
-    model.try_set_option("mip_rel_gap", 0.0).map_err(|_| Unsolved)?;
+    model.try_set_option("mip_rel_gap", options.gap).map_err(|_| Unsolved)?;
     let solved = model.try_solve().map_err(|_| Unsolved)?;
     let cost = solved.objective_value();
-    let bound = if options.whole {
+    let bound = if is_integer {
         solved.double_info_value(c"mip_dual_bound").map_err(|_| Unsolved)?
     } else if solved.status() == highs::HighsModelStatus::Optimal {
         cost
@@ -240,9 +302,5 @@ pub fn weights_period_ns(
     if !bound.is_finite() || solved.status() == highs::HighsModelStatus::Infeasible {
         return Err(Unsolved);
     }
-    // Less the solver's tolerance.
-    let idle_ns = |idle: f64| (idle.max(0.0) * unit_s * 1e9) as u64;
-    let period_ns = compute_ns + idle_ns(bound - TOLERANCE);
-    let found_ns = (cost.is_finite() && cost < 1e20).then(|| compute_ns + idle_ns(cost));
-    Ok(WeightBound { period_ns, found_ns })
+    Ok((bound, (cost.is_finite() && cost < 1e20).then_some(cost)))
 }

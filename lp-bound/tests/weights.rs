@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 #![cfg(feature = "highs")]
 
-use conformance::chains::chains;
+use conformance::chains::{chains, chains_in_microseconds};
+use conformance::shortest::shortest_period_units;
 use lp_bound::{WeightOptions, weights_period_ns};
 use planner_core::planner::{Request, Strategy as Planner, Weights};
 use proptest::prelude::*;
@@ -30,7 +31,7 @@ fn what_has_to_move_takes_its_time() {
         forward_ns: 1_000_000,
         backward_ns: 1_000_000,
         weight_bytes: 10_000_000,
-        activation_bytes: 0,
+        ..Layer::default()
     };
     let chain = |device_bytes, bandwidth_bytes_per_s| OwnedChain {
         name: "three".to_owned(),
@@ -47,6 +48,14 @@ fn what_has_to_move_takes_its_time() {
     assert!(weights_period_ns(&chain(19_000_000, 1_000_000_000), WHOLE).is_err());
 }
 
+/// The program may cut transfers, and so needs no triples of the same sum; no schedule of whole
+/// weights is without idle time here.
+#[test]
+fn the_program_may_cut_what_the_theorem_does_not() {
+    let chain = OwnedChain::three_partition(&[6, 6, 6, 6, 7, 9]).unwrap();
+    assert_eq!(bound_ns(&chain, WHOLE), 4_000_000_000);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
@@ -56,8 +65,19 @@ proptest! {
         let (whole, parts) = (bound_ns(&chain, WHOLE), bound_ns(&chain, PARTS));
         prop_assert!(parts <= whole + whole / 100_000 + 1);
         for published in [true, false] {
-            let period_ns = period_ns(&chain, Planner::Weights(Weights { published }));
+            let period_ns = period_ns(&chain, Planner::Weights(Weights { published, activations: false }));
             prop_assert!(whole <= period_ns, "{} above {}", whole, period_ns);
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(30))]
+    #[test]
+    fn the_program_never_exceeds_the_shortest_period(chain in chains_in_microseconds()) {
+        prop_assume!(chain.layers.iter().any(|layer| layer.forward_ns + layer.backward_ns > 0));
+        let shortest_ns = 1000 * shortest_period_units(&chain, 1000);
+        let bound_ns = bound_ns(&chain, WHOLE);
+        prop_assert!(bound_ns <= shortest_ns, "{} above {}", bound_ns, shortest_ns);
     }
 }

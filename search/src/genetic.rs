@@ -4,8 +4,12 @@
 //! Every individual has random numbers of its own, seeded by its place in the search, so the
 //! number of threads does not matter. A limit in seconds ends the search where the machine's
 //! speed has brought it; a limit in generations ends it always at the same place.
+//!
+//! As published, individuals are judged by a simulation, here the swap planner's own clock. What
+//! is the best by it is lowered and timed: the best plan by the timeline is what the search
+//! hands over.
 
-use crate::judge::{Cost, IMPOSSIBLE, Judge};
+use crate::judge::Judge;
 use crate::limit::{Limit, Progress, Watch};
 use crate::order::{Dependencies, cross};
 use crate::pool::{Division, Mapping, Sizes};
@@ -41,24 +45,28 @@ pub struct Settings {
     pub divisions: bool,
 }
 
-impl Default for Settings {
+impl Settings {
     /// As published: 144 individuals, mutations with 10 %.
+    pub const PUBLISHED: Self = Self {
+        population: 144,
+        mutation: 0.1,
+        selection: 1.0,
+        seed: 0,
+        limit: Limit { seconds: None, rounds: None, bound_ns: 0 },
+        threshold: Threshold::RoundTrip,
+        mapping: Mapping::Consecutive,
+        orders: true,
+        divisions: true,
+    };
+}
+
+impl Default for Settings {
     fn default() -> Self {
-        Self {
-            population: 144,
-            mutation: 0.1,
-            selection: 1.0,
-            seed: 0,
-            limit: Limit::default(),
-            threshold: Threshold::default(),
-            mapping: Mapping::default(),
-            orders: true,
-            divisions: true,
-        }
+        Self::PUBLISHED
     }
 }
 
-/// The survivors of one generation.
+/// The survivors of one generation, by the planner's own clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Generation {
     /// When it was selected, from the start of the search.
@@ -94,8 +102,12 @@ pub struct Found {
 struct Individual {
     order: Vec<u32>,
     division: Division,
-    cost: Cost,
+    /// The period by the planner's own clock; [`UNKNOWN`] without a plan.
+    period_ns: u64,
 }
+
+/// Not judged, or there is no plan.
+const UNKNOWN: u64 = u64::MAX;
 
 struct Search<'s, 'r> {
     request: &'s Request<'r>,
@@ -106,7 +118,10 @@ struct Search<'s, 'r> {
     started: Instant,
     evaluations: u64,
     generation: u64,
-    best: Option<Individual>,
+    /// The least period of all individuals, by the planner's own clock.
+    least_ns: u64,
+    /// The best plan by the timeline, of those that were the best by the clock when judged.
+    best: Option<(OwnedPlan, Individual)>,
 }
 
 /// Searches, on all threads of the current pool.
@@ -127,6 +142,7 @@ pub fn search(
         started: Instant::now(),
         evaluations: 0,
         generation: 0,
+        least_ns: UNKNOWN,
         best: None,
     };
     let mut generations = Vec::new();
@@ -135,7 +151,7 @@ pub fn search(
         population = search.judge(population, watch);
         population = search.select(population);
         generations.push(search.record(&population));
-        let best_ns = search.best.as_ref().map(|best| best.cost.0);
+        let best_ns = search.best.as_ref().map(|(plan, _)| plan.predicted.period_ns);
         watch.show(&Progress {
             seconds: search.started.elapsed().as_secs_f64(),
             rounds: search.generation,
@@ -149,12 +165,11 @@ pub fn search(
         }
         population = search.breed(population);
     }
-    let best = search.best.as_ref().or(population.first()).ok_or(PlanningError::OutputFull)?;
-    let mut judge = Judge::default();
-    let (order, division) = (&best.order, &best.division);
-    let plan = judge.swap_plan(request, order, &search.sizes, division, settings.threshold)?;
+    let (plan, Individual { order, division, .. }) = match search.best.take() {
+        Some(best) => best,
+        None => search.plan(population.swap_remove(0))?,
+    };
     let seconds = search.started.elapsed().as_secs_f64();
-    let (order, division) = (order.clone(), division.clone());
     Ok(Found { plan, order, division, evaluations: search.evaluations, seconds, generations })
 }
 
@@ -191,7 +206,7 @@ impl Search<'_, '_> {
             };
             let rng = if self.settings.divisions { rng } else { &mut self.rng(0) };
             let division = self.sizes.random(self.request, rng);
-            Individual { order, division, cost: IMPOSSIBLE }
+            Individual { order, division, period_ns: UNKNOWN }
         };
         (0..self.settings.population.max(2)).map(individual).collect()
     }
@@ -203,32 +218,45 @@ impl Search<'_, '_> {
         let (interrupted, has_best) = (watch.interrupted, self.best.is_some());
         let must_end = || limit.is_over(started, interrupted) && has_best;
         let judged = self.team.each(&mut population, |judge, individual| {
-            if individual.cost != IMPOSSIBLE || must_end() {
+            if individual.period_ns != UNKNOWN || must_end() {
                 return false;
             }
-            let Individual { order, division, cost } = individual;
-            *cost = judge.swap(request, order, sizes, division, settings.threshold);
+            let Individual { order, division, period_ns } = individual;
+            *period_ns = judge.swap(request, order, sizes, division, settings.threshold);
             true
         });
         self.evaluations += judged;
-        let best = population.iter().min_by_key(|individual| individual.cost);
-        let least = self.best.as_ref().map_or(IMPOSSIBLE, |best| best.cost);
-        if let Some(better) = best.filter(|best| best.cost < least) {
-            self.best = Some(better.clone());
+        let best = population.iter().min_by_key(|individual| individual.period_ns);
+        if let Some(best) = best.filter(|best| best.period_ns < self.least_ns) {
+            self.least_ns = best.period_ns;
+            if let Ok((plan, individual)) = self.plan(best.clone()) {
+                let period_ns = plan.predicted.period_ns;
+                let longer = |(best, _): &(OwnedPlan, _)| best.predicted.period_ns > period_ns;
+                if self.best.as_ref().is_none_or(longer) {
+                    self.best = Some((plan, individual));
+                }
+            }
         }
         population
+    }
+
+    fn plan(&self, individual: Individual) -> Result<(OwnedPlan, Individual), PlanningError> {
+        let Individual { order, division, .. } = &individual;
+        let (request, threshold) = (self.request, self.settings.threshold);
+        let plan = Judge::default().swap_plan(request, order, &self.sizes, division, threshold)?;
+        Ok((plan, individual))
     }
 
     /// Survivors, with a probability that falls with the period relative to the best: without
     /// replacement, by the largest of `log(u) / weight` (Efraimidis & Spirakis, 2006).
     fn select(&self, population: Vec<Individual>) -> Vec<Individual> {
         let survivors = self.settings.population.max(2);
-        let best_ns = self.best.as_ref().map_or(1, |best| best.cost.0.max(1)) as f64;
+        let best_ns = self.least_ns.max(1) as f64;
         let rng = &mut self.rng(usize::MAX >> 33);
         let mut keyed: Vec<(f64, Individual)> = population
             .into_iter()
             .map(|individual| {
-                let normalized = (best_ns - individual.cost.0 as f64) / best_ns;
+                let normalized = (best_ns - individual.period_ns as f64) / best_ns;
                 let normalized = normalized * self.settings.selection;
                 let draw: f64 = rng.random();
                 (draw.max(f64::MIN_POSITIVE).ln() / normalized.exp(), individual)
@@ -280,7 +308,7 @@ impl Search<'_, '_> {
                     true => self.sizes.mutate(division, mutation, rng),
                     false => division.clone(),
                 };
-                children.push(Individual { order, division, cost: IMPOSSIBLE });
+                children.push(Individual { order, division, period_ns: UNKNOWN });
             }
         }
         children
@@ -288,8 +316,8 @@ impl Search<'_, '_> {
 
     fn record(&self, population: &[Individual]) -> Generation {
         let periods = || {
-            let planned = population.iter().filter(|individual| individual.cost != IMPOSSIBLE);
-            planned.map(|individual| individual.cost.0)
+            let planned = population.iter().filter(|individual| individual.period_ns != UNKNOWN);
+            planned.map(|individual| individual.period_ns)
         };
         let sum: u128 = periods().map(u128::from).sum();
         let count = periods().count().max(1) as u128;

@@ -3,7 +3,7 @@
 use crate::pool::{Division, Sizes};
 use planner_core::graph::{Op, OpId, TensorId};
 use planner_core::plan::Step;
-use planner_core::planner::swap::Threshold;
+use planner_core::planner::swap::{Classes, Threshold};
 use planner_core::planner::{PlanningError, Request, Strategy};
 use planner_core::scratch::Scratch;
 use planner_core::{Graph, Plan};
@@ -68,7 +68,7 @@ fn named(plan: Result<Plan<'_>, PlanningError>, order: &[u32]) -> Result<OwnedPl
 }
 
 impl Judge {
-    /// What the swap planner makes of an order and a division of memory.
+    /// What the swap planner makes of an order and a division of memory, by its own clock.
     pub(crate) fn swap(
         &mut self,
         request: &Request<'_>,
@@ -76,8 +76,11 @@ impl Judge {
         sizes: &Sizes,
         division: &Division,
         threshold: Threshold,
-    ) -> Cost {
-        self.with_swap(request, order, sizes, division, threshold, cost)
+    ) -> u64 {
+        self.with_swap(request, order, sizes, division, |swaps, request, classes| {
+            swaps.estimate_ns(request, classes, threshold)
+        })
+        .unwrap_or(u64::MAX)
     }
 
     /// The plan itself.
@@ -89,7 +92,9 @@ impl Judge {
         division: &Division,
         threshold: Threshold,
     ) -> Result<OwnedPlan, PlanningError> {
-        self.with_swap(request, order, sizes, division, threshold, |plan| named(plan, order))
+        self.with_swap(request, order, sizes, division, |swaps, request, classes| {
+            named(swaps.plan(request, classes, threshold), order)
+        })
     }
 
     fn with_swap<T>(
@@ -98,16 +103,14 @@ impl Judge {
         order: &[u32],
         sizes: &Sizes,
         division: &Division,
-        threshold: Threshold,
-        then: impl FnOnce(Result<Plan<'_>, PlanningError>) -> T,
-    ) -> T {
+        then: impl FnOnce(&mut swapping::Room, &Request<'_>, Classes<'_>) -> Result<T, PlanningError>,
+    ) -> Result<T, PlanningError> {
         let Self { ops, operands, memory, classes, swaps, .. } = self;
-        let Some(graph) = arrange(request.graph, order, ops, operands, memory) else {
-            return then(Err(PlanningError::OutputFull));
-        };
+        let graph = arrange(request.graph, order, ops, operands, memory);
+        let graph = graph.ok_or(PlanningError::OutputFull)?;
         let request = Request { graph: &graph, ..*request };
         sizes.decode(&request, division, classes);
-        then(swaps.plan(&request, classes.classes(), threshold))
+        then(swaps, &request, classes.classes())
     }
 
     /// What another strategy makes of an order.
@@ -142,5 +145,71 @@ impl Judge {
             return then(Err(PlanningError::OutputFull));
         };
         then(plans.plan(&Request { graph: &graph, ..*request }, strategy))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+mod tests {
+    use super::*;
+    use crate::order::Dependencies;
+    use crate::pool::Mapping;
+    use conformance::graphs::{graphs, machines};
+    use planner_core::PlanError;
+    use proptest::prelude::*;
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+    use workloads::models;
+
+    /// Unless memory is too small.
+    fn has_a_plan(request: &Request<'_>, rng: &mut ChaCha8Rng) -> Result<(), String> {
+        let order = Dependencies::new(request.graph).random(rng);
+        let sizes = Sizes::new(request, Mapping::Consecutive);
+        let division = sizes.random(request, rng);
+        let (mut judge, threshold) = (Judge::default(), Threshold::default());
+        let lap_ns = judge.swap(request, &order, &sizes, &division, threshold);
+        match judge.swap_plan(request, &order, &sizes, &division, threshold) {
+            Ok(_) if lap_ns == u64::MAX => Err("there is a plan".to_owned()),
+            Ok(_)
+            | Err(
+                PlanningError::Infeasible { .. }
+                | PlanningError::BudgetAboveDevice { .. }
+                | PlanningError::Plan(PlanError::HostMemory { .. }),
+            ) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn every_individual_has_a_plan(
+            graph in graphs(),
+            machine in machines(),
+            spare in 0..8192u64,
+            seed in any::<u64>(),
+        ) {
+            let graph = graph.graph();
+            let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
+            let (least, _) = swapping::min_feasible(&request(0), &swapping::Swap::default());
+            let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+            has_a_plan(&request(least + spare), rng).map_err(TestCaseError::fail)?;
+        }
+    }
+
+    /// In more ops than random graphs have, what leaves may still be there when others have
+    /// made enough room for it to come back.
+    #[test]
+    fn every_individual_of_a_recurrent_network_has_a_plan() {
+        let work = models::generate("brnn:batch=8,layers=2,steps=12,width=128").unwrap();
+        let graph = work.graph().unwrap();
+        let machine = workloads::machines::builtin("v100-pcie3").unwrap().machine;
+        for seed in 0..200 {
+            let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+            let budget_bytes = (4 + seed % 8) << 20;
+            let request = Request { graph: &graph, machine: &machine, budget_bytes };
+            has_a_plan(&request, rng).unwrap_or_else(|error| panic!("{seed}: {error}"));
+        }
     }
 }

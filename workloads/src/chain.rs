@@ -15,6 +15,9 @@ pub struct Layer {
     pub weight_bytes: u64,
     /// What the layer hands on; 0 where that is nothing.
     pub activation_bytes: u64,
+    /// What the optimizer keeps of the weight, such as momentum, which is read and updated
+    /// backward; 0 where there is none.
+    pub optimizer_bytes: u64,
 }
 
 /// Layers that run forward in their order, then backward, on a machine of their own.
@@ -33,11 +36,41 @@ pub struct OwnedChain {
 }
 
 impl OwnedChain {
+    /// The chain of theorem 1: it can run without idle time exactly where the numbers fall into
+    /// triples of the same sum (3-partition). Then a byte is a unit of the numbers, and an
+    /// iteration takes two seconds a triple.
+    ///
+    /// None where the numbers are not triples, their sum cannot be shared among them, or a
+    /// share does not divide 10^9: transfers would not take whole nanoseconds.
+    #[must_use]
+    pub fn three_partition(numbers: &[u64]) -> Option<Self> {
+        const SECOND_NS: u64 = 1_000_000_000;
+        let triples = numbers.len() as u64 / 3;
+        let sum = numbers.iter().try_fold(0u64, |sum, &number| sum.checked_add(number))?;
+        let share = sum.checked_div(triples)?;
+        let is_exact = 3 * triples == numbers.len() as u64 && sum == share * triples;
+        if !is_exact || share == 0 || !SECOND_NS.is_multiple_of(share) {
+            return None;
+        }
+        let weight = |weight_bytes| Layer { weight_bytes, ..Layer::default() };
+        let clock = Layer { backward_ns: SECOND_NS, ..Layer::default() };
+        let mut layers: Vec<_> = (0..triples).flat_map(|_| [weight(share), clock]).collect();
+        layers.last_mut()?.forward_ns = triples.checked_mul(SECOND_NS)?;
+        layers.extend(numbers.iter().map(|&number| weight(number)));
+        Some(Self {
+            name: "three-partition".to_owned(),
+            device_bytes: sum.checked_add(share)?,
+            bandwidth_bytes_per_s: share,
+            input_bytes: 0,
+            layers,
+        })
+    }
+
     /// The chain as a graph: `F1`, `F2`, … and back to `B1`.
     ///
     /// `Fi` reads the weight `wi` and `a(i-1)`, and writes `ai`. `Bi` reads those three and
     /// writes `wi` and `a(i-1)`, whose place the gradient takes; its workspace is the weight's
-    /// gradient. What has no bytes has no tensor.
+    /// gradient. It also updates `si`, what the optimizer keeps. What has no bytes has no tensor.
     #[must_use]
     pub fn graph(&self) -> OwnedGraph {
         let mut graph = OwnedGraph::new(self.name.as_str());
@@ -48,17 +81,18 @@ impl OwnedChain {
             .map(|(number, layer)| {
                 let weight = add(format!("w{number}"), layer.weight_bytes, Kind::State);
                 let after = add(format!("a{number}"), layer.activation_bytes, Kind::Temporary);
-                (number, layer, [weight, std::mem::replace(&mut before, after), after])
+                let state = add(format!("s{number}"), layer.optimizer_bytes, Kind::State);
+                (number, layer, [state, weight, std::mem::replace(&mut before, after), after])
             })
             .collect();
         let present =
             |tensors: &[Option<TensorId>]| tensors.iter().flatten().copied().collect::<Vec<_>>();
         for (number, layer, operands) in &layers {
-            let (reads, writes) = (present(&operands[..2]), present(&operands[2..]));
+            let (reads, writes) = (present(&operands[1..3]), present(&operands[3..]));
             graph.push_op(format!("F{number}"), layer.forward_ns, 0, &reads, &writes);
         }
         for (number, layer, operands) in layers.iter().rev() {
-            let (reads, writes) = (present(operands), present(&operands[..2]));
+            let (reads, writes) = (present(operands), present(&operands[..3]));
             let time_ns = layer.backward_ns;
             graph.push_op(format!("B{number}"), time_ns, layer.weight_bytes, &reads, &writes);
         }
@@ -80,5 +114,32 @@ impl OwnedChain {
             unmap_ns_per_chunk: 0,
         };
         OwnedMachine { name: self.name.clone(), machine }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_make_the_chain_of_theorem_1() {
+        let chain = OwnedChain::three_partition(&[6, 6, 8, 6, 7, 7]).unwrap();
+        assert_eq!((chain.device_bytes, chain.bandwidth_bytes_per_s), (60, 20));
+        let list = |of: fn(&Layer) -> u64| chain.layers.iter().map(of).collect::<Vec<_>>();
+        assert_eq!(list(|layer| layer.weight_bytes), [20, 0, 20, 0, 6, 6, 8, 6, 7, 7]);
+        let seconds = |ns: Vec<u64>| ns.iter().map(|ns| ns / 1_000_000_000).collect::<Vec<_>>();
+        let forward = seconds(list(|layer| layer.forward_ns));
+        assert_eq!(forward, [0, 0, 0, 2, 0, 0, 0, 0, 0, 0]);
+        let backward = seconds(list(|layer| layer.backward_ns));
+        assert_eq!(backward, [0, 1, 0, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(chain.graph().graph().unwrap().compute_ns(), 4_000_000_000);
+    }
+
+    #[test]
+    fn numbers_that_make_no_instance_are_refused() {
+        for numbers in [&[][..], &[1, 2], &[6, 6, 8, 6], &[1, 1, 1, 1, 1, 2], &[1, 1, 1], &[0; 3]] {
+            assert_eq!(OwnedChain::three_partition(numbers), None, "{numbers:?}");
+        }
+        assert_eq!(OwnedChain::three_partition(&[u64::MAX, 1, 1]), None);
     }
 }

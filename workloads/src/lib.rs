@@ -3,6 +3,7 @@
 pub mod chain;
 pub mod format;
 pub mod graph;
+pub mod layers;
 pub mod machines;
 pub mod models;
 pub mod placing;

@@ -176,33 +176,11 @@ impl Room {
         classes: Classes<'r>,
         threshold: Threshold,
     ) -> Result<Plan<'r>, PlanningError> {
-        let graph = request.graph;
-        let limits = Limits {
-            ops: graph.ops().len(),
-            operands: graph.operands().len(),
-            tensors: graph.tensors().len(),
-            pools: classes.pools.len(),
-            ..Limits::default()
-        };
-        let mut steps = self.steps.len().max(limits.ops + limits.operands + limits.tensors);
-        let most_steps = planner::max_steps(&limits);
-        let ((steps, resident), predicted) = loop {
-            self.grow(&Limits { steps, pieces: limits.tensors + 2 * steps, ..limits });
-            let room = swap::Room {
-                steps: &mut self.steps,
-                schedule: &mut self.schedule,
-                resident: &mut self.resident,
-            };
-            let scratch = &mut Scratch::new(&mut self.memory);
-            match swap::plan(request, classes, threshold, room, scratch) {
-                Err(PlanningError::OutputFull) if steps < most_steps => steps *= 2,
-                Err(error) => return Err(error),
-                Ok(plan) => {
-                    let lengths = (plan.steps.len(), plan.resident_at_start.len());
-                    break (lengths, plan.predicted);
-                }
-            }
-        };
+        let ((steps, resident), predicted) =
+            self.with_steps(request, classes.pools.len(), |room, scratch| {
+                let plan = swap::plan(request, classes, threshold, room, scratch)?;
+                Ok(((plan.steps.len(), plan.resident_at_start.len()), plan.predicted))
+            })?;
         Ok(Plan {
             budget_bytes: request.budget_bytes,
             arena_bytes: 0,
@@ -215,6 +193,51 @@ impl Room {
             placements: None,
             predicted,
         })
+    }
+
+    /// How long an iteration takes by the planner's own clock.
+    ///
+    /// # Errors
+    /// Those of [`swap::estimate_ns`], but for room.
+    pub fn estimate_ns(
+        &mut self,
+        request: &Request<'_>,
+        classes: Classes<'_>,
+        threshold: Threshold,
+    ) -> Result<u64, PlanningError> {
+        self.with_steps(request, classes.pools.len(), |room, scratch| {
+            swap::estimate_ns(request, classes, threshold, room, scratch)
+        })
+    }
+
+    fn with_steps<T>(
+        &mut self,
+        request: &Request<'_>,
+        pools: usize,
+        mut then: impl FnMut(swap::Room<'_>, &mut Scratch<'_>) -> Result<T, PlanningError>,
+    ) -> Result<T, PlanningError> {
+        let graph = request.graph;
+        let limits = Limits {
+            ops: graph.ops().len(),
+            operands: graph.operands().len(),
+            tensors: graph.tensors().len(),
+            pools,
+            ..Limits::default()
+        };
+        let mut steps = self.steps.len().max(limits.ops + limits.operands + limits.tensors);
+        let most_steps = planner::max_steps(&limits);
+        loop {
+            self.grow(&Limits { steps, pieces: limits.tensors + 2 * steps, ..limits });
+            let room = swap::Room {
+                steps: &mut self.steps,
+                schedule: &mut self.schedule,
+                resident: &mut self.resident,
+            };
+            match then(room, &mut Scratch::new(&mut self.memory)) {
+                Err(PlanningError::OutputFull) if steps < most_steps => steps *= 2,
+                done => return done,
+            }
+        }
     }
 
     fn grow(&mut self, limits: &Limits) {

@@ -44,11 +44,12 @@ fn graphs() -> impl Strategy<Value = OwnedGraph> {
 }
 
 fn chains() -> impl Strategy<Value = OwnedChain> {
-    let layer = proptest::array::uniform4(0..1u64 << 50).prop_map(|n| Layer {
+    let layer = proptest::array::uniform5(0..1u64 << 50).prop_map(|n| Layer {
         forward_ns: n[0],
         backward_ns: n[1],
         weight_bytes: n[2],
         activation_bytes: n[3],
+        optimizer_bytes: n[4],
     });
     let layers = proptest::collection::vec(layer, 1..20);
     (name(), any::<u64>(), 1..u64::MAX, 0..1u64 << 50, layers).prop_map(

@@ -3,11 +3,21 @@
 //!
 //!     cargo run --release -p spillway-benches --example swapadvisor -- figure6 30
 //!
-//! The first argument is `figure6`, `table2`, `figure9` or `figure10`; the second how many
-//! seconds each search gets; the third, for `figure6`, the only model to look at.
+//! The first argument says what, the second how many seconds each search gets:
+//! - `figure6`, and perhaps the only model to look at;
+//! - `bounds`, the same cells beside the linear program (with the feature `highs`);
+//! - `figure7`, `table2`, `figure9`;
+//! - `figure8`, with a file for the plot instead of seconds;
+//! - `figure10`, with the individuals that each search judges instead of seconds.
 
+#[path = "../window_paper/chart.rs"]
+mod chart;
 mod figure6;
+mod figure7;
 mod over_time;
+#[cfg(feature = "highs")]
+mod second_bound;
+mod serving;
 mod table2;
 
 use planner_core::Graph;
@@ -18,35 +28,35 @@ use std::error::Error;
 use std::sync::atomic::AtomicBool;
 use workloads::{OwnedMachine, OwnedPlan, machines, planning};
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// The machine of the published experiments.
 const MACHINE: &str = "v100-pcie3-duplex";
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
-fn machine(name: &str) -> Outcome<OwnedMachine> {
+fn machine(name: &str) -> Result<OwnedMachine> {
     Ok(machines::builtin(name).ok_or("there is no such machine")?)
 }
 
-fn limit(seconds: f64, request: &Request<'_>) -> Outcome<Limit> {
+fn limit(seconds: f64, request: &Request<'_>) -> Result<Limit> {
     Ok(Limit { seconds: Some(seconds), rounds: None, bound_ns: bound_ns(request)? })
 }
 
 /// No order of the ops has a shorter period.
-fn bound_ns(request: &Request<'_>) -> Outcome<u64> {
+fn bound_ns(request: &Request<'_>) -> Result<u64> {
     let Request { graph, machine, budget_bytes } = *request;
     Ok(planning::lower_bound_ns(graph, machine, budget_bytes, Order::Any)?)
 }
 
-fn published(request: &Request<'_>, settings: genetic::Settings) -> Outcome<genetic::Found> {
+fn published(request: &Request<'_>, settings: genetic::Settings) -> Result<genetic::Found> {
     let mut watch = Watch { interrupted: &NEVER, progress: &mut |_| {} };
     let found = genetic::search(request, &settings, &mut watch)?;
     prove(request, &found.plan)?;
     Ok(found)
 }
 
-fn ours(request: &Request<'_>, seconds: f64) -> Outcome<joint::Found> {
+fn ours(request: &Request<'_>, seconds: f64) -> Result<joint::Found> {
     let settings = joint::Settings { seed: 0, limit: limit(seconds, request)? };
     let mut watch = Watch { interrupted: &NEVER, progress: &mut |_| {} };
     let found = joint::search(request, &settings, &mut watch)?;
@@ -55,7 +65,7 @@ fn ours(request: &Request<'_>, seconds: f64) -> Outcome<joint::Found> {
 }
 
 /// No plan is shown that is not safe.
-fn prove(request: &Request<'_>, plan: &OwnedPlan) -> Outcome<()> {
+fn prove(request: &Request<'_>, plan: &OwnedPlan) -> Result<()> {
     let Request { graph, machine, .. } = *request;
     let schedule = planning::schedule(graph, machine, &plan.plan())?;
     planning::check_prediction(graph, machine, &plan.plan(), &schedule.schedule())?;
@@ -68,15 +78,19 @@ fn share(graph: &Graph<'_>, period_ns: u64) -> f64 {
     100.0 * graph.compute_ns() as f64 / period_ns as f64
 }
 
-fn main() -> Outcome<()> {
-    let mut arguments = std::env::args().skip(1);
-    let what = arguments.next().unwrap_or_default();
-    let seconds = arguments.next().map_or(Ok(30.0), |text| text.parse())?;
-    match what.as_str() {
-        "figure6" => figure6::run(seconds, arguments.next().as_deref()),
-        "table2" => table2::run(seconds),
-        "figure9" => over_time::figure9(seconds),
-        "figure10" => over_time::figure10(seconds),
-        _ => Err("what to do is figure6, table2, figure9 or figure10".into()),
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let argument = |at: usize| arguments.get(at).map(String::as_str);
+    let seconds = || argument(1).map_or(Ok(30.0), str::parse);
+    match argument(0).unwrap_or_default() {
+        "figure6" => figure6::run(seconds()?, argument(2)),
+        #[cfg(feature = "highs")]
+        "bounds" => second_bound::run(seconds()?, argument(2)),
+        "figure7" => figure7::run(seconds()?),
+        "figure8" => serving::run(argument(1)),
+        "table2" => table2::run(seconds()?),
+        "figure9" => over_time::figure9(seconds()?),
+        "figure10" => over_time::figure10(argument(1).map_or(Ok(1500), str::parse)?),
+        _ => Err("what to do is table2, bounds, or figure6 to figure10".into()),
     }
 }

@@ -1,6 +1,6 @@
 //! Table 2: ResNet-152 inference in little memory.
 
-use super::{Outcome, machine, ours};
+use super::{Result, machine, ours};
 use planner_core::planner::{PlanningError, Request};
 use workloads::models;
 
@@ -13,7 +13,7 @@ const PUBLISHED: [(u64, [Option<f64>; 5]); 3] = [
     (64, [None, None, None, Some(0.238), Some(0.123)]),
 ];
 
-pub(crate) fn run(seconds: f64) -> Outcome<()> {
+pub(crate) fn run(seconds: f64) -> Result<()> {
     let machine = machine("v100-pcie3-244gb")?;
     println!("| batch | | 64 MiB | 128 MiB | 192 MiB | 512 MiB | 640 MiB |");
     println!("|--:|---|--:|--:|--:|--:|--:|");

@@ -3,6 +3,8 @@
 //!
 //!     cargo run --release -p spillway-benches --example weights -- CHAINS docs
 
+mod extras;
+mod partition;
 mod plot;
 mod text;
 
@@ -39,8 +41,12 @@ const HALF_GIGABYTES: [u64; 6] = [1, 2, 4, 8, 16, 24];
 /// Of the memory between the smallest and all.
 const MEMORY_STEPS: u64 = 24;
 
-const PUBLISHED: Strategy = Strategy::Weights(Weights { published: true });
-const WHOLE: Strategy = Strategy::Weights(Weights { published: false });
+/// How far the integer program's bound may be below what it finds.
+#[cfg(feature = "highs")]
+const GAP: f64 = 1e-3;
+
+const PUBLISHED: Strategy = Strategy::Weights(Weights { published: true, activations: false });
+const WHOLE: Strategy = Strategy::Weights(Weights { published: false, activations: false });
 
 /// What is known of a chain; all in nanoseconds.
 struct Outcome {
@@ -57,8 +63,15 @@ struct Outcome {
     whole_planning: u64,
 }
 
+/// Least periods in nanoseconds, and how long the first one took.
+struct Bounds {
+    whole: u64,
+    parts: u64,
+    took_s: f64,
+}
+
 /// A bandwidth in GB/s (of 1000 MiB), what comes of it, and bounds.
-type Study = (f64, Outcome, Option<[u64; 2]>);
+type Study = (f64, Outcome, Option<Bounds>);
 
 type Done<T> = Result<T, Box<dyn Error>>;
 
@@ -83,29 +96,43 @@ fn main() -> Done<()> {
             let bandwidth_bytes_per_s = (halves * 500) << 20;
             let slower = OwnedChain { bandwidth_bytes_per_s, ..chain.clone() };
             eprintln!("{name} at {} GB/s", halves as f64 / 2.0);
-            study.push((halves as f64 / 2.0, outcome(&slower)?, bounds_ns(&slower)?));
+            study.push((halves as f64 / 2.0, outcome(&slower)?, bounds(&slower)?));
         }
         studies.push((name, study));
     }
     let sweep = sweep(&load(FIGURE_4[0])?)?;
+    let mut partitions = Vec::new();
+    for instance in &partition::INSTANCES {
+        partitions.push((instance, partition::idle(instance)?));
+    }
     let page = text::page(&rows, &studies, (FIGURE_4[0], &sweep));
+    let extras = extras::extras(&load(FIGURE_4[0])?)?;
+    let page = page + &text::extras(&extras) + &text::partitions(&partitions);
     format::save(Path::new(docs).join("weights.md"), page.as_bytes())?;
     plot::draw(&Path::new(docs).join("weights.svg"), &studies, (FIGURE_4[0], &sweep))
 }
 
-/// Least periods by the integer program and by its relaxation, in nanoseconds: for whole
-/// weights, and for parts. Of a build without the solver none.
+/// Least periods by the integer program and by its relaxation: for whole weights, and for
+/// parts. Of a build without the solver none.
 #[cfg(feature = "highs")]
-fn bounds_ns(chain: &OwnedChain) -> Done<Option<[u64; 2]>> {
-    let bound = |whole| {
-        let options = lp_bound::WeightOptions { whole, gap: 1e-3, most_s: 45.0 };
-        Ok::<_, lp_bound::Unsolved>(lp_bound::weights_period_ns(chain, options)?.period_ns)
+fn bounds(chain: &OwnedChain) -> Done<Option<Bounds>> {
+    let bound_ns = |whole| -> Done<u64> {
+        let options = lp_bound::WeightOptions { whole, gap: GAP, most_s: 600.0 };
+        let bound = lp_bound::weights_period_ns(chain, options)?;
+        let (least, found) = (bound.period_ns, bound.found_ns.unwrap_or(u64::MAX));
+        match found.saturating_sub(least) as f64 <= 1.01 * GAP * found as f64 {
+            true => Ok(least),
+            false => Err(format!("{}: stopped at {least} of {found}", chain.name).into()),
+        }
     };
-    Ok(Some([bound(true)?, bound(false)?]))
+    let started = Instant::now();
+    let whole = bound_ns(true)?;
+    let took_s = started.elapsed().as_secs_f64();
+    Ok(Some(Bounds { whole, parts: bound_ns(false)?, took_s }))
 }
 
 #[cfg(not(feature = "highs"))]
-fn bounds_ns(_chain: &OwnedChain) -> Done<Option<[u64; 2]>> {
+fn bounds(_chain: &OwnedChain) -> Done<Option<Bounds>> {
     Ok(None)
 }
 

@@ -59,7 +59,7 @@ pub fn auto<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
 
 /// Plans of `weights` and `weights-undiscounted`, for chains.
 pub fn weights<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
-    hold(bench, chain_graphs(), &Strategy::Weights(Weights { published: false }))?;
+    hold(bench, chain_graphs(), &Strategy::Weights(Weights::default()))?;
     hold(bench, chain_graphs(), &Strategy::WeightsUndiscounted)
 }
 

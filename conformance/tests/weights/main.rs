@@ -5,17 +5,20 @@ mod naive;
 mod table;
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};
-use conformance::chains::{chains, smallest_bytes};
+use conformance::chains::{chains, chains_in_microseconds, smallest_bytes};
+use conformance::shortest::shortest_period_units;
 use planner_core::planner::{PlanningError, Request, Strategy, Weights};
 use planner_core::{Graph, Kind, Machine, OpId};
 use proptest::prelude::*;
 use workloads::chain::Layer;
 use workloads::{OwnedChain, OwnedGraph, OwnedPlan, planning};
 
-const PUBLISHED: Strategy = Strategy::Weights(Weights { published: true });
-const BETTER: Strategy = Strategy::Weights(Weights { published: false });
-const ALL: [Strategy; 4] =
-    [PUBLISHED, BETTER, Strategy::WeightsUndiscounted, Strategy::LayerToLayer];
+const PUBLISHED: Strategy = Strategy::Weights(Weights { published: true, activations: false });
+const BETTER: Strategy = Strategy::Weights(Weights { published: false, activations: false });
+const WITH_ACTIVATIONS: Strategy =
+    Strategy::Weights(Weights { published: false, activations: true });
+const ALL: [Strategy; 5] =
+    [PUBLISHED, BETTER, WITH_ACTIVATIONS, Strategy::WeightsUndiscounted, Strategy::LayerToLayer];
 
 /// What a chain strategy makes of a chain in its own memory: its cycle, and a plan.
 fn plan(chain: &OwnedChain, strategy: Strategy) -> Result<(u64, OwnedPlan), PlanningError> {
@@ -23,8 +26,8 @@ fn plan(chain: &OwnedChain, strategy: Strategy) -> Result<(u64, OwnedPlan), Plan
     let graph = owned.graph().unwrap();
     let machine = chain.machine().machine;
     let request = Request { graph: &graph, machine: &machine, budget_bytes: chain.device_bytes };
-    let cycle_ns = planning::cycle_ns(&request, strategy)?.unwrap();
-    Ok((cycle_ns, planning::plan(&request, strategy)?))
+    let cycle_ns = planning::cycle_ns(&request, strategy)?;
+    Ok((cycle_ns.unwrap_or(u64::MAX), planning::plan(&request, strategy)?))
 }
 
 /// Proves a plan and runs it.
@@ -46,8 +49,13 @@ fn run_graph(graph: Graph<'_>, machine: Machine, plan: &OwnedPlan) {
     assert_eq!(device.digest().unwrap(), reference_digest(&graph, ITERATIONS));
 }
 
-const LAYER: Layer =
-    Layer { forward_ns: 100, backward_ns: 300, weight_bytes: 1000, activation_bytes: 50 };
+const LAYER: Layer = Layer {
+    forward_ns: 100,
+    backward_ns: 300,
+    weight_bytes: 1000,
+    activation_bytes: 50,
+    optimizer_bytes: 0,
+};
 
 fn chain(layers: &[Layer], device_bytes: u64) -> OwnedChain {
     OwnedChain {
@@ -77,6 +85,42 @@ proptest! {
         let better = plan(&chain, BETTER).unwrap().1.predicted.period_ns;
         prop_assert!(better <= period_ns);
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(30))]
+    /// Periods of other than whole microseconds may be between two of the search.
+    #[test]
+    fn no_plan_of_whole_weights_beats_the_shortest(chain in chains_in_microseconds()) {
+        let shortest = shortest_period_units(&chain, 1000);
+        for strategy in ALL.into_iter().filter(|strategy| *strategy != WITH_ACTIVATIONS) {
+            let (cycle_ns, plan) = plan(&chain, strategy).unwrap();
+            let period = plan.predicted.period_ns.div_ceil(1000);
+            prop_assert!(shortest <= period, "{strategy:?}: {shortest} above {period}");
+            prop_assert!(1000 * shortest <= cycle_ns);
+        }
+    }
+}
+
+/// With memory for both weights and a gradient nothing moves. Else neither weight is there
+/// while the other runs backward: between those ops one goes and one comes, 3 us. The first
+/// comes back, and the second goes, in 3 us while the forward ops run, of which one waits.
+#[test]
+fn the_shortest_period_of_two_layers() {
+    let layer = |times: u64| Layer {
+        forward_ns: 1000 * times,
+        backward_ns: 1000 * times,
+        weight_bytes: 3000,
+        ..Layer::default()
+    };
+    let chain = |layers: &[Layer], device_bytes| OwnedChain {
+        bandwidth_bytes_per_s: 1_000_000_000,
+        input_bytes: 0,
+        ..chain(layers, device_bytes)
+    };
+    assert_eq!(shortest_period_units(&chain(&[layer(2); 2], 9000), 1000), 8);
+    assert_eq!(shortest_period_units(&chain(&[layer(2); 2], 8000), 1000), 8 + 3 + 1);
+    assert_eq!(shortest_period_units(&chain(&[layer(3); 2], 8000), 1000), 12 + 3);
 }
 
 #[test]
@@ -115,6 +159,9 @@ fn odd_chains_are_planned_and_run() {
     let without_weight = Layer { weight_bytes: 0, ..LAYER };
     let without_time = Layer { forward_ns: 0, backward_ns: 0, ..LAYER };
     let without_activation = Layer { activation_bytes: 0, ..LAYER };
+    let with_momentum = Layer { optimizer_bytes: 1000, ..LAYER };
+    let with_adam = Layer { optimizer_bytes: 2000, ..LAYER };
+    let only_optimizer = Layer { weight_bytes: 0, optimizer_bytes: 700, ..LAYER };
     let bare = Layer { weight_bytes: 0, activation_bytes: 0, ..LAYER };
     for layers in [
         &[LAYER][..],
@@ -124,6 +171,9 @@ fn odd_chains_are_planned_and_run() {
         &[without_time; 6],
         &[without_weight; 3],
         &[without_activation; 5],
+        &[with_adam],
+        &[with_momentum; 5],
+        &[only_optimizer, with_momentum, without_time, with_adam, LAYER],
         &[LAYER, without_weight, LAYER, without_time, bare, LAYER, without_activation],
     ] {
         let smallest = smallest_bytes(&chain(layers, 0));
@@ -140,12 +190,53 @@ fn odd_chains_are_planned_and_run() {
 fn memory_that_no_layer_fits_is_named() {
     let layers = [LAYER, Layer { weight_bytes: 3000, ..LAYER }, LAYER];
     let smallest = 3 * 50 + 2 * 3000;
-    for strategy in ALL {
+    for strategy in ALL.into_iter().filter(|strategy| *strategy != WITH_ACTIVATIONS) {
         assert!(plan(&chain(&layers, smallest), strategy).is_ok());
         let error = plan(&chain(&layers, smallest - 1), strategy).unwrap_err();
         let named = PlanningError::Infeasible { min_feasible_bytes: smallest, op: OpId(4) };
         assert_eq!(error, named);
     }
+}
+
+/// With memory for fewer activations than there are, some leave, down to those of one op.
+#[test]
+fn activations_leave_where_they_may() {
+    let layer = Layer { weight_bytes: 100, activation_bytes: 1000, ..LAYER };
+    let of = |device_bytes| OwnedChain { input_bytes: 1000, ..chain(&[layer; 6], device_bytes) };
+    // All activations, a weight and its gradient; or those that one op reads and writes.
+    let error = plan(&of(7199), BETTER).unwrap_err();
+    let named = PlanningError::Infeasible { min_feasible_bytes: 7200, op: OpId(6) };
+    assert_eq!(error, named);
+    for device_bytes in [2200, 2500, 3500, 7199] {
+        let chain = of(device_bytes);
+        let (_, plan) = plan(&chain, WITH_ACTIVATIONS).unwrap();
+        run(&chain, &plan);
+        // The input needs no copy.
+        let moved = plan.predicted.d2h_bytes + chain.input_bytes;
+        assert!(moved >= 7200 - device_bytes, "{moved}");
+    }
+    let none = plan(&of(20_000), WITH_ACTIVATIONS).unwrap().1.predicted;
+    assert_eq!((none.d2h_bytes, none.h2d_bytes), (0, 1000));
+    let error = plan(&of(2199), WITH_ACTIVATIONS).unwrap_err();
+    assert!(matches!(error, PlanningError::Infeasible { min_feasible_bytes: 2200, .. }), "{error}");
+}
+
+/// What an optimizer keeps leaves first: away between all ops but one, for two transfers.
+#[test]
+fn what_the_optimizer_keeps_leaves_before_weights() {
+    let momentum = Layer { optimizer_bytes: 1000, ..LAYER };
+    let all = 4 * 2000 + 5 * 50 + 1000;
+    let tight = chain(&[momentum; 4], all - 3000);
+    let (_, plan) = plan(&tight, PUBLISHED).unwrap();
+    run(&tight, &plan);
+    let offloaded = plan.steps.iter().filter_map(|step| match step {
+        planner_core::Step::Offload(part) => Some(part.tensor),
+        _ => None,
+    });
+    let names = tight.graph().tensor_names;
+    let mut offloaded: Vec<_> = offloaded.map(|tensor| names[tensor.index()].clone()).collect();
+    offloaded.sort();
+    assert_eq!(offloaded, ["s1", "s2", "s3", "s4"]);
 }
 
 /// Chunks of a machine round sizes up, and small tensors lie in the arena.

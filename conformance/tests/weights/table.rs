@@ -1,7 +1,7 @@
 //! Table 1 of the paper, where the folder with its chains is at hand.
 
 use super::{BETTER, PUBLISHED, naive, plan};
-use planner_core::planner::Strategy;
+use planner_core::planner::{Auto, Strategy};
 use std::path::Path;
 use workloads::{OwnedChain, format};
 
@@ -92,6 +92,27 @@ fn the_default_leaves_no_idle_time() {
         let (_, plan) = plan(&chain, BETTER).unwrap();
         let compute_ns = plan.predicted.compute_ns;
         assert!(plan.predicted.period_ns - compute_ns <= compute_ns / 1000, "{name}");
+    }
+}
+
+/// A prototype's periods in milliseconds, at 500 and 1000 MiB/s, where nothing moves but
+/// weights: the linear bounds are 24195, 14144, 37386 and 25464.
+#[test]
+fn parts_of_weights_need_no_longer_than_a_prototype() {
+    let most_ms = [("gpt-2-38-b32", [24441, 14145]), ("gpt-2-38-b64", [37878, 25464])];
+    for (name, most_ms) in most_ms {
+        for (bandwidth, most_ms) in [500 << 20, 1000 << 20].into_iter().zip(most_ms) {
+            let Some(chain) = chain(name) else { return };
+            let chain = OwnedChain {
+                bandwidth_bytes_per_s: bandwidth,
+                device_bytes: chain.device_bytes - chain.input_bytes,
+                input_bytes: 0,
+                ..chain
+            };
+            let (_, plan) = plan(&chain, Strategy::Auto(Auto::default())).unwrap();
+            let found_ms = rounded_ms(plan.predicted.period_ns);
+            assert!(found_ms <= most_ms, "{name}, {bandwidth}: {found_ms} above {most_ms}");
+        }
     }
 }
 

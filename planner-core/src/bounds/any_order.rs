@@ -3,7 +3,8 @@
 //! Any op gives such a bound. Up to 64 are looked at together, so that a word holds one bit
 //! for each.
 
-use super::Alive;
+use super::reached::Reached;
+use super::{Alive, Order};
 use crate::graph::{Graph, Kind, OpId, Tensor, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
@@ -13,18 +14,19 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     let choice = Alive::touched_scratch_words(limits);
     let lives = words::<u8>(limits.tensors)
         + words::<u64>(limits.ops)
-        + 2 * words::<u64>(limits.tensors)
+        + Reached::<u64>::scratch_words(limits)
         + words::<[u64; 3]>(limits.tensors);
     if choice > lives { choice } else { lives }
 }
 
-/// The least bytes that cross each link in one iteration: the worst of some ops, one of each
-/// stretch of the given order; then of the stretch around the worst, down to single ops.
+/// The least bytes that cross each link in one iteration, and the op around which most is held:
+/// the worst of some ops, one of each stretch of the given order; then of the stretch around
+/// the worst, down to single ops.
 pub(super) fn link_bytes(
     graph: &Graph<'_>,
     budget_bytes: u64,
     scratch: &mut Scratch<'_>,
-) -> Result<(u64, u64), OutOfScratch> {
+) -> Result<(u64, u64, OpId), OutOfScratch> {
     let (mut up_bytes, mut down_bytes) = (0, 0);
     let (mut first, mut length) = (0, graph.ops().len());
     loop {
@@ -38,7 +40,8 @@ pub(super) fn link_bytes(
         if chosen.stretch <= 1 {
             let up_bytes = up_bytes.saturating_sub(budget_bytes);
             let down_bytes = down_bytes.saturating_sub(budget_bytes);
-            return Ok((up_bytes.saturating_add(held.arriving_bytes), down_bytes));
+            let worst = chosen.ops[worst.1].unwrap_or(OpId(0));
+            return Ok((up_bytes.saturating_add(held.arriving_bytes), down_bytes, worst));
         }
         first += worst.1 * chosen.stretch;
         length = chosen.stretch;
@@ -88,7 +91,7 @@ impl Chosen {
 const READ: u8 = 1;
 const WRITTEN: u8 = 2;
 /// Some op overwrites the tensor without reading it: until then its value may be dead.
-const OVERWRITTEN: u8 = 4;
+pub(super) const OVERWRITTEN: u8 = 4;
 /// The value comes from the host, if it is an input's: the first to touch it reads it.
 const ARRIVES: u8 = 8;
 
@@ -146,18 +149,16 @@ impl Held {
         scratch: &mut Scratch<'_>,
     ) -> Result<(), OutOfScratch> {
         let tensors = graph.tensors().len();
-        let (writer, readers) = (scratch.take(tensors, 0u64)?, scratch.take(tensors, 0u64)?);
-        let mut reached = Reached { writer, readers };
+        let mut reached = Reached::new(graph, Order::Any, 0, core::ops::BitOr::bitor, scratch)?;
         let after = scratch.take(graph.ops().len(), 0u64)?;
         for op in graph.op_ids().rev() {
-            after[op.index()] = reached.step(graph, op, chosen.bit(op));
+            after[op.index()] = reached.step(graph, op, |bits| bits | chosen.bit(op));
         }
-        reached.writer.fill(0);
-        reached.readers.fill(0);
+        reached.clear();
         let lives = scratch.take(tensors, [0u64; 3])?;
         for op in graph.op_ids() {
             let bit = chosen.bit(op);
-            let touch = [after[op.index()], reached.step(graph, op, bit), bit];
+            let touch = [after[op.index()], reached.step(graph, op, |bits| bits | bit), bit];
             for &tensor in graph.writes(op) {
                 if !graph.reads(op).contains(&tensor) {
                     let life = core::mem::take(&mut lives[tensor.index()]);
@@ -198,7 +199,10 @@ impl Held {
     }
 }
 
-fn flags<'a>(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<&'a mut [u8], OutOfScratch> {
+pub(super) fn flags<'a>(
+    graph: &Graph<'_>,
+    scratch: &mut Scratch<'a>,
+) -> Result<&'a mut [u8], OutOfScratch> {
     let flags = scratch.take(graph.tensors().len(), 0u8)?;
     for op in graph.op_ids() {
         for tensor in graph.reads(op) {
@@ -215,32 +219,4 @@ fn flags<'a>(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<&'a mut [u8
 
 fn sum_bytes(graph: &Graph<'_>, tensors: impl Iterator<Item = TensorId>) -> u64 {
     tensors.fold(0, |sum, tensor| sum.saturating_add(graph.tensor(tensor).bytes))
-}
-
-/// Ops walked in one direction: the chosen ops that the nearest writer of each tensor has
-/// behind it, and those that the tensor's readers have.
-struct Reached<'a> {
-    writer: &'a mut [u64],
-    readers: &'a mut [u64],
-}
-
-impl Reached<'_> {
-    /// The chosen ops that every order keeps behind the next op, itself included: an op stays
-    /// on its side of each write of what it touches, and a write of each touch.
-    fn step(&mut self, graph: &Graph<'_>, op: OpId, bit: u64) -> u64 {
-        let mut reached = bit;
-        for tensor in graph.operands_of(op) {
-            reached |= self.writer[tensor.index()];
-        }
-        for tensor in graph.writes(op) {
-            reached |= self.readers[tensor.index()];
-        }
-        for tensor in graph.writes(op) {
-            self.writer[tensor.index()] = reached;
-        }
-        for tensor in graph.reads(op) {
-            self.readers[tensor.index()] |= reached;
-        }
-        reached
-    }
 }

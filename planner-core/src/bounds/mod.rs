@@ -1,18 +1,21 @@
 //! What no plan can do without: the memory of running in-core, and a least period.
 
 mod any_order;
+mod chain;
 mod given_order;
+mod reached;
+mod windows;
 
 use crate::graph::{Graph, Kind, TensorId};
 use crate::machine::{Machine, transmission_ns};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger, words};
 
 /// Words of scratch that the functions here ask for, each.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let (given, any) = (given_order::scratch_words(limits), any_order::scratch_words(limits));
     // Each more than `in_core_peak_bytes` takes.
-    if given > any { given } else { any }
+    larger(windows::scratch_words(limits), larger(given, any))
 }
 
 /// The device memory that the work takes with everything resident: the most, over the ops
@@ -50,9 +53,10 @@ pub enum Order {
     Any,
 }
 
-/// A period that no plan in such an order can beat: the larger of compute and what must
-/// cross each link within a budget. Sizes count exactly, so pages and parts of tensors are
-/// no way around it. O(operands + 64 tensors); `docs/bounds.md` has the proof.
+/// A period that no plan in such an order can beat: what must cross each link within a budget,
+/// and what compute and the links need one after the other. Sizes count exactly, so pages and
+/// parts of tensors are no way around it. O(operands + 64 tensors); `docs/bounds.md` has the
+/// proof.
 ///
 /// # Errors
 /// Scratch that is too small.
@@ -63,14 +67,23 @@ pub fn period_ns(
     order: Order,
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, OutOfScratch> {
-    let (mut up_bytes, mut down_bytes) = any_order::link_bytes(graph, budget_bytes, scratch)?;
+    let links = any_order::link_bytes(graph, budget_bytes, scratch)?;
+    let (mut up_bytes, mut down_bytes, worst) = links;
+    let windows_ns = |order, through, scratch: &mut Scratch<'_>| {
+        windows::period_ns(graph, machine, budget_bytes, (order, through), scratch)
+    };
+    let mut period_ns = windows_ns(Order::Any, worst, scratch)?;
     if order == Order::Given {
         let (up, down) = given_order::link_bytes(graph, budget_bytes, scratch)?;
         (up_bytes, down_bytes) = (up_bytes.max(up), down_bytes.max(down));
+        let size_bytes = |tensor| graph.tensor(tensor).bytes;
+        let alive = Alive::touched(graph, size_bytes, &mut scratch.reborrow())?;
+        let most = graph.op_ids().zip(alive.bytes(graph)).max_by_key(|&(_, bytes)| bytes);
+        let most = most.map_or(worst, |(op, _)| op);
+        period_ns = period_ns.max(windows_ns(Order::Given, most, scratch)?);
     }
     let link_ns = |bytes, bytes_per_s| transmission_ns(bytes, bytes_per_s).unwrap_or(u64::MAX);
-    Ok(graph
-        .compute_ns()
+    Ok(period_ns
         .max(link_ns(up_bytes, machine.h2d_bytes_per_s))
         .max(link_ns(down_bytes, machine.d2h_bytes_per_s)))
 }

@@ -18,6 +18,16 @@ impl<'a> Heap<'a> {
         Ok(Self { entries: scratch.take(capacity, [0; 2])?, len: 0 })
     }
 
+    /// The entries that another held, in the same memory.
+    pub(super) const fn holding(entries: &'a mut [[u64; 2]], len: usize) -> Self {
+        Self { entries, len }
+    }
+
+    /// How many entries there are.
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
     /// The least key and its id.
     pub(super) fn top(&self) -> Option<(u64, u32)> {
         let [key, id] = *self.entries[..self.len].first()?;

@@ -118,6 +118,22 @@ pub struct Weights {
     /// Exactly as published; else the best of several selections is kept, with and without
     /// the barrier between iterations.
     pub published: bool,
+    /// Whether activations may leave as well; never as published.
+    pub activations: bool,
+}
+
+impl Weights {
+    /// Whether activations may leave.
+    #[must_use]
+    pub const fn moves_activations(self) -> bool {
+        self.activations && !self.published
+    }
+}
+
+impl Strategy {
+    const fn is_for_chains(self) -> bool {
+        matches!(self, Self::Weights(_) | Self::WeightsUndiscounted | Self::LayerToLayer)
+    }
 }
 
 /// Parameters of [`Strategy::Lms`]; of each that is not given, several are tried in the
@@ -186,7 +202,7 @@ pub const fn max_steps(limits: &Limits) -> usize {
 }
 
 /// Words of scratch that [`plan`] asks for; of the limits, `steps` is the length of the
-/// output's steps, and `pools` is 2. At most 62 per op, 6 per operand and 44 per tensor, or
+/// output's steps, and `pools` is 2. At most 79 per op, 6 per operand and 44 per tensor, or
 /// what lowering or predicting a list or its rooms on the host take beside it.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
@@ -304,7 +320,7 @@ pub fn least_memory(
     scratch: &mut Scratch<'_>,
 ) -> Result<LeastMemory, PlanningError> {
     let need = Need::of(strategy);
-    if need == Need::Layer {
+    if strategy.is_for_chains() {
         weights::check(request.graph, scratch)?;
     }
     memory::smallest(request, need, arena, &mut scratch.reborrow())
@@ -339,6 +355,7 @@ impl Need {
     const fn of(strategy: Strategy) -> Self {
         match strategy {
             Strategy::InCore => Self::Everything,
+            Strategy::Weights(weights) if weights.moves_activations() => Self::LargestOp,
             Strategy::Weights(_) | Strategy::WeightsUndiscounted | Strategy::LayerToLayer => {
                 Self::Layer
             }
@@ -348,7 +365,7 @@ impl Need {
 }
 
 /// The length of a cycle as the published algorithm of a chain strategy schedules it, with a
-/// barrier at its end; none for other strategies.
+/// barrier at its end; none for other strategies, and where activations move.
 ///
 /// # Errors
 /// Those of [`plan`], but for room in its output; `arena` has an entry for each tensor.
@@ -359,7 +376,7 @@ pub fn cycle_ns(
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<u64>, PlanningError> {
     let way = match strategy {
-        Strategy::Weights(_) => Way::published(true),
+        Strategy::Weights(weights) if !weights.moves_activations() => Way::published(true),
         Strategy::WeightsUndiscounted => Way::published(false),
         Strategy::LayerToLayer => Way::LayerToLayer,
         _ => return Ok(None),
@@ -385,7 +402,7 @@ pub fn plan<'o>(
         return Err(PlanningError::BudgetAboveDevice { budget_bytes, device_bytes });
     }
     let mut scratch = scratch.reborrow();
-    if Need::of(strategy) == Need::Layer {
+    if strategy.is_for_chains() {
         weights::check(request.graph, &mut scratch)?;
     }
     let mut output = output;

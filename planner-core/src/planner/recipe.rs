@@ -125,13 +125,16 @@ impl Strategy {
             })
         });
         let ways = match self {
-            Self::Weights(Weights { published: true }) => Some(Way::published(true)),
+            Self::Weights(Weights { published: true, .. }) => Some(Way::published(true)),
             Self::WeightsUndiscounted => Some(Way::published(false)),
             Self::LayerToLayer => Some(Way::LayerToLayer),
             _ => None,
         };
-        let whole = is(Self::Weights(Weights { published: false }));
-        let ways = ways.into_iter().chain(whole.into_iter().flat_map(|()| Way::whole()));
+        let whole = match self {
+            Self::Weights(Weights { published: false, activations }) => Some(activations),
+            _ => auto.map(|_| true),
+        };
+        let ways = ways.into_iter().chain(whole.into_iter().flat_map(Way::whole));
         let in_parts = auto.into_iter().flat_map(|_| Way::in_parts());
         in_core
             .chain(paced)

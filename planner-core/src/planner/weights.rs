@@ -1,9 +1,10 @@
 //! Weight offloading for chains of layers (Beaumont, Eyraud-Dubois, Shilova & Zhao, Weight
 //! Offloading Strategies for Training Large DNN Models).
 //!
-//! Activations stay; weights leave between their forward op and their backward one, or
-//! between that and the next forward one, or both: then one copy to the host serves two
-//! prefetches. [`selection`] says which leave (algorithm 1), [`course`] when (algorithm 2),
+//! Weights leave between their forward op and their backward one, or between that and the
+//! next forward one, or both: then one copy to the host serves two prefetches. Beyond the
+//! paper, so do the optimizer's states between backward ops, and activations between the
+//! forward and the backward op of the layer that reads them. [`selection`] says which leave (algorithm 1), [`course`] when (algorithm 2),
 //! and [`list`] makes steps of that.
 //!
 //! Where the paper is ambiguous: an op's excess counts its own weight once; ties go to the
@@ -16,13 +17,14 @@ mod course;
 mod list;
 mod profile;
 mod selection;
+mod transfers;
 
 use super::Request;
 use super::builder::{Builder, Lengths, Stuck};
 use super::memory::Memory;
 use crate::graph::Kind;
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
-use chain::Chain;
+use chain::{Chain, Item};
 use course::{Course, Timing};
 use selection::{Profit, Reserve, Rule, Selection, Tie};
 
@@ -43,9 +45,10 @@ impl Way {
         Self::Greedy(Rule::PUBLISHED, Timing::Barrier { discount })
     }
 
-    /// As published, and without a barrier for several reserves, ties and profits.
-    pub(super) fn whole() -> impl Iterator<Item = Self> {
-        const RESERVES: [Reserve; 7] = [
+    /// As published, and without a barrier for several reserves, ties and profits; also with
+    /// activations, if they may move.
+    pub(super) fn whole(activations: bool) -> impl Iterator<Item = Self> {
+        const RESERVES: [Reserve; 10] = [
             Reserve::Sixteenths(0),
             Reserve::OwnWeight,
             Reserve::Sixteenths(8),
@@ -53,13 +56,19 @@ impl Way {
             Reserve::Sixteenths(24),
             Reserve::Sixteenths(32),
             Reserve::Sixteenths(48),
+            Reserve::Turn(8),
+            Reserve::Turn(16),
+            Reserve::Turn(32),
         ];
-        Self::cyclic(&RESERVES, 1).chain([Self::published(true)])
+        let all = activations.then(|| Self::cyclic(&RESERVES, true, 1)).into_iter().flatten();
+        Self::cyclic(&RESERVES, false, 1).chain([Self::published(true)]).chain(all)
     }
 
-    /// The same with weights in parts.
+    /// The same without a barrier and in parts; for some reserves with activations as well.
     pub(super) fn in_parts() -> impl Iterator<Item = Self> {
-        const RESERVES: [Reserve; 8] = [
+        const RESERVES: [Reserve; 10] = [
+            Reserve::Turn(2),
+            Reserve::Turn(5),
             Reserve::Sixteenths(2),
             Reserve::Sixteenths(0),
             Reserve::Sixteenths(1),
@@ -69,14 +78,15 @@ impl Way {
             Reserve::Sixteenths(16),
             Reserve::OwnWeight,
         ];
-        Self::cyclic(&RESERVES, 32)
+        let some = RESERVES.get(..4).unwrap_or_default();
+        Self::cyclic(&RESERVES, false, 32).chain(Self::cyclic(some, true, 32))
     }
 
-    fn cyclic(reserves: &[Reserve], parts: u64) -> impl Iterator<Item = Self> {
+    fn cyclic(reserves: &[Reserve], activations: bool, parts: u64) -> impl Iterator<Item = Self> {
         reserves.iter().flat_map(move |&reserve| {
             [Profit::Ops, Profit::Time].into_iter().flat_map(move |profit| {
                 [Tie::Last, Tie::First].into_iter().flat_map(move |tie| {
-                    let rule = Rule { reserve, tie, profit, parts };
+                    let rule = Rule { reserve, tie, profit, activations, parts };
                     [false, true].map(|ahead| Self::Greedy(rule, Timing::Cyclic { ahead }))
                 })
             })
@@ -128,9 +138,13 @@ pub(super) fn cycle_ns(
     let Some(chain) = Chain::new(request, memory, &mut scratch)? else { return Ok(None) };
     match way {
         Way::LayerToLayer => {
-            let weights = chain.weights.iter().enumerate().filter(|(_, weight)| **weight > 0);
-            let transfers_ns = weights.fold(0u64, |sum, (layer, &weight)| {
-                sum.saturating_add(chain.up_ns(layer, weight).saturating_mul(2))
+            let up_ns = |layer, item| match chain.size(layer, item) {
+                0 => 0,
+                objects => chain.up_ns(layer, item, objects),
+            };
+            let transfers_ns = (0..chain.layers()).fold(0u64, |sum, layer| {
+                let weight_ns = up_ns(layer, Item::Weight).saturating_mul(2);
+                sum.saturating_add(weight_ns).saturating_add(up_ns(layer, Item::Optimizer))
             });
             Ok(Some(request.graph.compute_ns().saturating_add(transfers_ns)))
         }
@@ -142,7 +156,7 @@ pub(super) fn cycle_ns(
     }
 }
 
-/// Each weight comes for an op and leaves after it.
+/// Each state comes for an op and leaves after it.
 fn layer_to_layer(mut builder: Builder<'_>) -> Result<Lengths, Stuck> {
     let graph = builder.request.graph;
     for lap in 0..2 {
@@ -154,9 +168,9 @@ fn layer_to_layer(mut builder: Builder<'_>) -> Result<Lengths, Stuck> {
                 builder.prefetch(tensor)?;
             }
             builder.launch(op)?;
-            let mut weights =
+            let mut states =
                 graph.reads(op).iter().filter(|id| graph.tensor(**id).kind == Kind::State);
-            weights.try_for_each(|&weight| builder.evict(weight))?;
+            states.try_for_each(|&state| builder.evict(state))?;
         }
     }
     builder.finish()

@@ -22,6 +22,14 @@ struct LayerRecord {
     backward_ns: u64,
     weight_bytes: u64,
     activation_bytes: u64,
+    /// Ours: the published chains have none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    optimizer_bytes: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+const fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// Reads a chain, gzip or plain, and checks it.
@@ -35,6 +43,7 @@ pub fn read_chain(bytes: &[u8]) -> Result<OwnedChain, FormatError> {
         backward_ns: layer.backward_ns,
         weight_bytes: layer.weight_bytes,
         activation_bytes: layer.activation_bytes,
+        optimizer_bytes: layer.optimizer_bytes,
     });
     let chain = OwnedChain {
         name: record.name.into_owned(),
@@ -63,6 +72,7 @@ pub fn write_chain(chain: &OwnedChain) -> Vec<u8> {
             backward_ns: layer.backward_ns,
             weight_bytes: layer.weight_bytes,
             activation_bytes: layer.activation_bytes,
+            optimizer_bytes: layer.optimizer_bytes,
         })
     });
     render(&ChainRecord {

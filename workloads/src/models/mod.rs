@@ -9,6 +9,7 @@
 //! place, and what its autograd saves is read by the backward pass. Convolutions are given
 //! no workspace, since what cuDNN asks for depends on its version and the device.
 
+mod bert;
 mod deeplab;
 mod densenet;
 mod gpt;
@@ -23,6 +24,7 @@ mod rnn;
 mod roofline;
 mod spec;
 mod tape;
+mod transformer;
 mod wide_resnet;
 
 pub use spec::{Domain, Parameter, SpecError};
@@ -51,7 +53,7 @@ pub const fn list() -> &'static [Model] {
     &MODELS
 }
 
-static MODELS: [Model; 14] = [
+static MODELS: [Model; 15] = [
     resnet::RESNET50,
     resnet::RESNET152,
     densenet::DENSENET121,
@@ -60,6 +62,7 @@ static MODELS: [Model; 14] = [
     deeplab::DEEPLABV3PLUS,
     pix2pixhd::PIX2PIXHD,
     gpt::GPT,
+    bert::BERT,
     lstm::LSTM,
     wide_resnet::WRESNET152,
     inception::INCEPTION4,

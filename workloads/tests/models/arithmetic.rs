@@ -37,12 +37,20 @@ fn transformers_multiply_by_every_weight() {
     let (layers, width, sequence, vocabulary) = (3, 128, 256, 1000);
     let weights = layers * 12 * width * width + vocabulary * width;
     let products = 2 * sequence * (weights + layers * 2 * sequence * width);
-    let spec = format!(
-        "gpt:batch=2,layers={layers},width={width},sequence={sequence},vocabulary={vocabulary}"
-    );
-    let forward_ns = arithmetic_ns(&spec, "inference");
-    let error = forward_ns * 1_000.0 / 2.0 / products as f64 - 1.0;
-    assert!(error.abs() < 1e-3, "{error}");
-    let ratio = arithmetic_ns(&spec, "training") / forward_ns;
-    assert!((ratio - 3.0).abs() < 1e-3, "{ratio}");
+    for model in ["gpt", "bert"] {
+        let spec = format!(
+            "{model}:batch=2,layers={layers},width={width},sequence={sequence},\
+             vocabulary={vocabulary}"
+        );
+        // Of the heads of BERT: a product of all tokens, and two of the first.
+        let heads = match model {
+            "bert" => 2 * width * (sequence * width + width + 2),
+            _ => 0,
+        };
+        let forward_ns = arithmetic_ns(&spec, "inference");
+        let error = forward_ns * 1_000.0 / 2.0 / (products + heads) as f64 - 1.0;
+        assert!(error.abs() < 1e-3, "{model}: {error}");
+        let ratio = arithmetic_ns(&spec, "training") / forward_ns;
+        assert!((ratio - 3.0).abs() < 1e-3, "{model}: {ratio}");
+    }
 }

@@ -12,7 +12,7 @@ use workloads::format::{read_graph, write_graph};
 use workloads::models::{SpecError, generate, list};
 
 /// Every model, small.
-const SMALL: [&str; 14] = [
+const SMALL: [&str; 15] = [
     "resnet50:batch=3",
     "resnet152:batch=3,image=65",
     "densenet121:batch=2,image=64",
@@ -21,6 +21,7 @@ const SMALL: [&str; 14] = [
     "deeplabv3plus:batch=2,image=65",
     "pix2pixhd:batch=1",
     "gpt:batch=2,layers=3,width=128,sequence=32,vocabulary=100",
+    "bert:batch=2,layers=3,width=128,sequence=32,vocabulary=100",
     "lstm:batch=4,layers=3,steps=5,width=32",
     "wresnet152:batch=2,image=65,widen=2",
     "inception4:batch=2,image=107,widen=1",
@@ -93,6 +94,7 @@ fn inference_keeps_nothing_for_training() {
         ("deeplabv3plus:mode=inference,image=65", &["decoder.upsample2.out"]),
         ("pix2pixhd:mode=inference", &["g.tanh.out"]),
         ("gpt:mode=inference,layers=1,sequence=8", &["lm_head.out"]),
+        ("bert:mode=inference,layers=1,sequence=8", &["follows.out", "scores.out"]),
         // The last cell's state.
         (
             "lstm:mode=inference,steps=2,layers=1,width=8",
@@ -141,8 +143,8 @@ fn wrong_specs_say_what_is_right() {
         (
             "",
             "there is no model \"\"; known are resnet50, resnet152, densenet121, densenet169, \
-             densenet201, deeplabv3plus, pix2pixhd, gpt, lstm, wresnet152, inception4, nasnet, \
-             rnn, brnn",
+             densenet201, deeplabv3plus, pix2pixhd, gpt, bert, lstm, wresnet152, inception4, \
+             nasnet, rnn, brnn",
         ),
         ("resnet50:", "\"\" is not of the form name=value"),
         ("resnet50:batch", "\"batch\" is not of the form name=value"),

@@ -99,6 +99,22 @@ fn gpt() {
 }
 
 #[test]
+fn bert() {
+    check(
+        "bert:batch=2,layers=1",
+        &[
+            ("segments.out", [2, 512, 768, 1]),
+            ("layer.0.attn.c_attn.out", [2, 512, 3 * 768, 1]),
+            ("layer.0.attn.softmax.out", [2, 12, 512, 512]),
+            ("layer.0.mlp.gelu.out", [2, 512, 3072, 1]),
+            ("pooler.out", [2, 768, 1, 1]),
+            ("follows.out", [2, 2, 1, 1]),
+            ("scores.out", [2, 512, 30_522, 1]),
+        ],
+    );
+}
+
+#[test]
 fn lstm() {
     check(
         "lstm:steps=2",

@@ -6,9 +6,11 @@ use workloads::OwnedGraph;
 
 #[test]
 fn models_have_the_published_parameters() {
-    // torchvision publishes those of DenseNets and of VGG-16, and Hugging Face those of GPT-2.
+    // torchvision publishes those of DenseNets and of VGG-16, and Hugging Face's models report those of
+    // GPT-2 and of BERT for pretraining.
     // Of a stack of LSTM cells with two biases there are 8 width (width + 1) a layer.
     let gpt2 = |layers, width| format!("gpt:batch=1,sequence=1024,layers={layers},width={width}");
+    let bert = |layers, width| format!("bert:batch=1,sequence=512,layers={layers},width={width}");
     for (spec, count) in [
         ("densenet121:batch=1".to_owned(), 7_978_856),
         ("densenet169:batch=1".to_owned(), 14_149_480),
@@ -17,6 +19,8 @@ fn models_have_the_published_parameters() {
         (gpt2(24, 1024), 354_823_168),
         (gpt2(36, 1280), 774_030_080),
         (gpt2(48, 1600), 1_557_611_200),
+        (bert(12, 768), 110_106_428),
+        (bert(24, 1024), 336_226_108),
         ("lstm".to_owned(), 2 * 8 * 2048 * 2049 + 2049 * 1000),
     ] {
         assert_eq!(parameters(&make(&spec)), count, "{spec}");
@@ -43,6 +47,7 @@ fn an_optimizer_updates_each_parameter_once_at_the_end() {
     for (spec, ending, states) in [
         ("resnet50:batch=1", ".sgd", 1),
         ("gpt:layers=2,width=64,sequence=8,vocabulary=9", ".adam", 2),
+        ("bert:layers=2,width=64,sequence=8,vocabulary=9", ".adam", 2),
         ("lstm:layers=2,width=8,steps=3", ".sgd", 1),
     ] {
         let graph = make(spec);

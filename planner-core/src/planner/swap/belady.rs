@@ -5,6 +5,7 @@
 //! first did not, a state that no op has touched yet gives way: it is not there at the start.
 
 use super::super::uses::{Use, Uses};
+use super::recent::{Recent, Rested};
 use super::{Classes, Threshold};
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::plan::Pool;
@@ -103,6 +104,7 @@ struct Scan<'s> {
     /// Free objects of each class.
     free: &'s mut [u64],
     recent: Recent<'s>,
+    rested: Rested<'s>,
     present: &'s mut [u8],
     /// The next [`Use`] of each tensor.
     upcoming: &'s mut [u32],
@@ -119,6 +121,7 @@ impl<'s> Scan<'s> {
     const fn scratch_words(limits: &Limits) -> usize {
         words::<u64>(limits.pools)
             + Recent::scratch_words(limits)
+            + Rested::scratch_words(limits)
             + words::<u8>(limits.tensors)
             + 3 * words::<u32>(limits.tensors)
             + words::<u64>(limits.tensors)
@@ -139,6 +142,7 @@ impl<'s> Scan<'s> {
             threshold,
             free: scratch.take(pools, 0u64)?,
             recent: Recent::new(tensors, pools, scratch)?,
+            rested: Rested::new(request.graph, classes, scratch)?,
             present: scratch.take(tensors, 0u8)?,
             upcoming: scratch.take(tensors, 0u32)?,
             last_slot: scratch.take(tensors, NONE)?,
@@ -189,6 +193,7 @@ impl<'s> Scan<'s> {
             *free = count;
         }
         self.recent.clear();
+        self.rested.clear();
         self.last_slot.fill(NONE);
         self.last_ns.fill(0);
         self.touched_by.fill(NONE);
@@ -223,30 +228,54 @@ impl<'s> Scan<'s> {
             slot => choice.fates[slot as usize] = Fate::Leaves as u8,
         }
         self.present[victim.index()] = 0;
-        self.recent.remove(victim);
+        self.recent.remove(class, victim);
     }
 
     /// Of what was used a threshold ago or earlier, what is next used latest. Where there is
     /// none, what was used least recently.
-    fn victim(&self, class: usize, op: OpId) -> Option<TensorId> {
+    fn victim(&mut self, class: usize, op: OpId) -> Option<TensorId> {
+        self.rest(class);
+        let mut rested = core::mem::take(&mut self.rested);
+        let latest = rested.with(class, |heap| {
+            while let Some((key, tensor)) = heap.top() {
+                let tensor = TensorId(tensor);
+                if self.is_present(tensor) && self.key(tensor) == key {
+                    return Some(tensor);
+                }
+                heap.pop();
+            }
+            None
+        });
+        self.rested = rested;
+        let is_free = |tensor: &TensorId| self.touched_by[tensor.index()] != op.0;
+        // What the op itself touches is used next earliest of all.
+        latest.filter(is_free).or_else(|| self.recent.of(class).find(is_free))
+    }
+
+    /// Moves what has not been used for a threshold of time.
+    fn rest(&mut self, class: usize) {
         let object_bytes = self.classes.pools[class].object_bytes;
         let threshold_ns = self.threshold.ns(self.request.machine, object_bytes);
-        let mut latest: Option<(u64, TensorId)> = None;
-        for tensor in self.recent.of(class) {
-            if self.touched_by[tensor.index()] == op.0 {
-                continue;
-            }
-            let is_untouched = self.last_slot[tensor.index()] == NONE;
-            let rested_ns = self.last_ns[tensor.index()].saturating_add(threshold_ns);
-            if !is_untouched && rested_ns > self.now_ns {
-                return latest.map(|(_, tensor)| tensor).or(Some(tensor));
-            }
-            let next = self.next_use(tensor);
-            if latest.is_none_or(|(latest, _)| next > latest) {
-                latest = Some((next, tensor));
-            }
+        loop {
+            let (slots, times, now_ns) = (&*self.last_slot, &*self.last_ns, self.now_ns);
+            let rests = self.recent.rest(class, |tensor| {
+                let at = tensor.index();
+                slots[at] == NONE || times[at].saturating_add(threshold_ns) <= now_ns
+            });
+            let Some(tensor) = rests else { return };
+            let key = self.key(tensor);
+            self.rested.with(class, |heap| heap.push(key, tensor.0));
         }
-        latest.map(|(_, tensor)| tensor)
+    }
+
+    /// The less, the later a tensor is used next; of equals, the earlier it was used last.
+    fn key(&self, tensor: TensorId) -> u64 {
+        let latest = u64::from(u32::MAX);
+        let last = match self.last_slot[tensor.index()] {
+            NONE => 0,
+            slot => u64::from(slot) + 1,
+        };
+        (latest.saturating_sub(self.next_use(tensor)) << 32) | last
     }
 
     /// Of what is there from the start and not touched yet, what is used latest.
@@ -284,8 +313,8 @@ impl<'s> Scan<'s> {
             if !self.is_present(tensor) {
                 continue;
             }
-            self.recent.remove(tensor);
             let class = self.classes.of_tensor(tensor);
+            self.recent.remove(class, tensor);
             let upcoming = Use(self.upcoming[tensor.index()]);
             let is_state = graph.tensor(tensor).kind == Kind::State;
             if upcoming.reads() || (upcoming.is_none() && is_state) {
@@ -296,58 +325,5 @@ impl<'s> Scan<'s> {
                 self.free[class] += 1;
             }
         }
-    }
-}
-
-/// The tensors of each class on the device, the least recently used first: rings, each closed
-/// by an entry behind those of the tensors.
-struct Recent<'a> {
-    before: &'a mut [u32],
-    after: &'a mut [u32],
-    tensors: usize,
-}
-
-impl<'a> Recent<'a> {
-    const fn scratch_words(limits: &Limits) -> usize {
-        2 * words::<u32>(limits.tensors + limits.pools)
-    }
-
-    fn new(
-        tensors: usize,
-        classes: usize,
-        scratch: &mut Scratch<'a>,
-    ) -> Result<Self, OutOfScratch> {
-        let before = scratch.take(tensors + classes, NONE)?;
-        let after = scratch.take(tensors + classes, NONE)?;
-        Ok(Self { before, after, tensors })
-    }
-
-    fn clear(&mut self) {
-        for (at, (before, after)) in
-            self.before.iter_mut().zip(&mut *self.after).enumerate().skip(self.tensors)
-        {
-            (*before, *after) = (at as u32, at as u32);
-        }
-    }
-
-    fn push(&mut self, class: usize, tensor: TensorId) {
-        let end = self.tensors + class;
-        let last = core::mem::replace(&mut self.before[end], tensor.0);
-        self.after[last as usize] = tensor.0;
-        self.before[tensor.index()] = last;
-        self.after[tensor.index()] = end as u32;
-    }
-
-    fn remove(&mut self, tensor: TensorId) {
-        let (before, after) = (self.before[tensor.index()], self.after[tensor.index()]);
-        self.after[before as usize] = after;
-        self.before[after as usize] = before;
-    }
-
-    fn of(&self, class: usize) -> impl Iterator<Item = TensorId> {
-        let behind = |at: u32| self.after[at as usize];
-        let tensor = |&at: &u32| (at as usize) < self.tensors;
-        let first = Some(behind((self.tensors + class) as u32)).filter(tensor);
-        core::iter::successors(first, move |&at| Some(behind(at)).filter(tensor)).map(TensorId)
     }
 }

@@ -10,8 +10,10 @@
 //! A value that the host holds is dropped, as published for parameters. There is no arena:
 //! small tensors have classes of their own.
 
+mod arrivals;
 mod belady;
 mod classes;
+mod recent;
 mod timing;
 
 pub use classes::Classes;
@@ -62,7 +64,7 @@ pub struct Room<'o> {
 }
 
 /// Words of scratch that [`plan`] asks for; of the limits, `steps` is the length of the room's
-/// steps and `pools` the number of classes. Per operand 6, per tensor 8, per op 1 words while
+/// steps and `pools` the number of classes. Per operand 8, per tensor 10, per op 1 words while
 /// the list is written, or what lowering or predicting it takes.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
@@ -89,9 +91,8 @@ pub fn plan<'o>(
     if budget_bytes > device_bytes {
         return Err(PlanningError::BudgetAboveDevice { budget_bytes, device_bytes });
     }
-    classes.check(request, scratch)?;
     let Room { steps, schedule, resident } = room;
-    let lengths = write(request, &classes, threshold, (steps, resident), scratch)?;
+    let (lengths, _) = write(request, &classes, threshold, (steps, resident), scratch)?;
     let plan = Plan {
         budget_bytes,
         arena_bytes: 0,
@@ -116,19 +117,37 @@ pub fn plan<'o>(
     Ok(Plan { predicted, ..plan })
 }
 
+/// How long an iteration of [`plan`] takes by the planner's own clock, which does not know in
+/// which order memory returns: nearly the period, for part of the work.
+///
+/// # Errors
+/// Those of [`plan`], but for a host that is too small.
+pub fn estimate_ns(
+    request: &Request<'_>,
+    classes: Classes<'_>,
+    threshold: Threshold,
+    room: Room<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<u64, PlanningError> {
+    let Room { steps, resident, .. } = room;
+    let (_, lap_ns) = write(request, &classes, threshold, (steps, resident), scratch)?;
+    Ok(lap_ns)
+}
+
 fn write(
     request: &Request<'_>,
     classes: &Classes<'_>,
     threshold: Threshold,
     lists: (&mut [Step], &mut [Resident]),
     scratch: &mut Scratch<'_>,
-) -> Result<Lengths, PlanningError> {
+) -> Result<(Lengths, u64), PlanningError> {
+    classes.check(request, scratch)?;
     let mut scratch = scratch.reborrow();
     let uses = Uses::new(request.graph, &mut scratch)?;
     let mut choice = Choice::new(request.graph, &mut scratch)?;
     choice.choose(request, classes, &uses, threshold, &mut scratch)?;
     match timing::write(request, classes, &uses, &choice, lists, &mut scratch)? {
-        Ok(lengths) => Ok(lengths),
+        Ok(written) => Ok(written),
         // The classes have been checked: there is room.
         Err(Stuck::OutputFull | Stuck::NoRoom) => Err(PlanningError::OutputFull),
     }

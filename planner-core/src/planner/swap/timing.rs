@@ -11,6 +11,7 @@ use super::super::builder::{Lengths, Stuck};
 use super::super::heap::Heap;
 use super::super::uses::Uses;
 use super::Classes;
+use super::arrivals::{Arrivals, NONE};
 use super::belady::{Choice, Fate};
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::Direction;
@@ -18,8 +19,6 @@ use crate::plan::{Part, Resident, Step};
 use crate::planner::Request;
 use crate::schedule::Stream;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
-
-const NONE: u32 = u32::MAX;
 
 /// Where a tensor is.
 const ABSENT: u8 = 0;
@@ -30,88 +29,12 @@ const LEAVING: u8 = 2;
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     Arrivals::scratch_words(limits)
         + Heap::scratch_words(limits.operands)
-        + 2 * words::<u64>(limits.pools)
+        + words::<u64>(limits.operands)
+        + 3 * words::<u64>(limits.pools)
         + words::<u32>(limits.pools)
         + 4 * words::<u8>(limits.tensors)
         + words::<u32>(limits.tensors)
         + 2 * words::<u64>(limits.tensors)
-}
-
-/// What must come in during an iteration, in the order of need.
-struct Arrivals<'a> {
-    tensor: &'a mut [u32],
-    /// The number of the allocation in its class, from 1.
-    number: &'a mut [u64],
-    /// The next arrival in the same class.
-    next: &'a mut [u32],
-    /// The first arrival in each class.
-    first: &'a mut [u32],
-    len: usize,
-}
-
-impl<'a> Arrivals<'a> {
-    const fn scratch_words(limits: &Limits) -> usize {
-        2 * words::<u32>(limits.operands)
-            + words::<u64>(limits.operands)
-            + 2 * words::<u32>(limits.pools)
-            + words::<u64>(limits.pools)
-    }
-
-    /// Follows what is on the device. O(operands).
-    fn new(
-        graph: &Graph<'_>,
-        classes: &Classes<'_>,
-        choice: &Choice<'_>,
-        present: &mut [u8],
-        scratch: &mut Scratch<'a>,
-    ) -> Result<Self, OutOfScratch> {
-        let (operands, pools) = (graph.operands().len(), classes.pools.len());
-        let mut arrivals = Self {
-            tensor: scratch.take(operands, 0u32)?,
-            number: scratch.take(operands, 0u64)?,
-            next: scratch.take(operands, NONE)?,
-            first: scratch.take(pools, NONE)?,
-            len: 0,
-        };
-        let last = scratch.take(pools, NONE)?;
-        let taken = scratch.take(pools, 0u64)?;
-        for tensor in graph.tensor_ids() {
-            present[tensor.index()] = u8::from(choice.is_at_start(tensor));
-        }
-        for op in graph.op_ids() {
-            let reads = graph.reads(op).len();
-            for (at, &tensor) in graph.operands_of(op).iter().enumerate() {
-                let class = classes.of_tensor(tensor);
-                if core::mem::replace(&mut present[tensor.index()], 1) == 1 {
-                    continue;
-                }
-                taken[class] += 1;
-                if at < reads {
-                    arrivals.push(tensor, class, taken[class], last);
-                }
-            }
-            if let Some(class) = classes.of_workspace(graph, op) {
-                taken[class] += 1;
-            }
-            let first = graph.op(op).first_operand as usize;
-            for (slot, &tensor) in (first..).zip(graph.operands_of(op)) {
-                if choice.fate(slot) != Fate::Stays {
-                    present[tensor.index()] = 0;
-                }
-            }
-        }
-        Ok(arrivals)
-    }
-
-    fn push(&mut self, tensor: TensorId, class: usize, number: u64, last: &mut [u32]) {
-        let at = self.len;
-        self.len += 1;
-        (self.tensor[at], self.number[at]) = (tensor.0, number);
-        match core::mem::replace(&mut last[class], at as u32) {
-            NONE => self.first[class] = at as u32,
-            last => self.next[last as usize] = at as u32,
-        }
-    }
 }
 
 struct Timing<'s, 'o> {
@@ -126,10 +49,14 @@ struct Timing<'s, 'o> {
     waiting: &'s mut [u32],
     /// In each class, the objects that have become free, those at the start included.
     freed: &'s mut [u64],
+    /// When the last of them did.
+    freed_ns: &'s mut [u64],
     /// In each class, the objects that ops so far have taken.
     taken: &'s mut [u64],
     /// Arrivals that have memory.
     ready: Heap<'s>,
+    /// Since when.
+    granted_ns: &'s mut [u64],
     place: &'s mut [u8],
     /// Whether the host holds a tensor's value.
     copied: &'s mut [u8],
@@ -145,7 +72,7 @@ struct Timing<'s, 'o> {
     free_ns: [u64; 3],
 }
 
-/// Writes the list.
+/// Writes the list; also returns how long its iteration took.
 pub(super) fn write(
     request: &Request<'_>,
     classes: &Classes<'_>,
@@ -153,7 +80,7 @@ pub(super) fn write(
     choice: &Choice<'_>,
     (steps, resident): (&mut [Step], &mut [Resident]),
     scratch: &mut Scratch<'_>,
-) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+) -> Result<Result<(Lengths, u64), Stuck>, OutOfScratch> {
     let mut scratch = scratch.reborrow();
     let (graph, pools) = (request.graph, classes.pools.len());
     let tensors = graph.tensors().len();
@@ -168,8 +95,10 @@ pub(super) fn write(
         arrivals: Arrivals::new(graph, classes, choice, place, &mut scratch)?,
         waiting: scratch.take(pools, NONE)?,
         freed: scratch.take(pools, 0u64)?,
+        freed_ns: scratch.take(pools, 0u64)?,
         taken: scratch.take(pools, 0u64)?,
         ready: Heap::new(graph.operands().len(), &mut scratch)?,
+        granted_ns: scratch.take(graph.operands().len(), 0u64)?,
         place,
         copied: scratch.take(tensors, 0u8)?,
         copied_at_start: scratch.take(tensors, 0u8)?,
@@ -185,7 +114,7 @@ pub(super) fn write(
         let is_old = choice.is_at_start(tensor) && uses.is_written(tensor);
         timing.copied[tensor.index()] = u8::from(!is_old);
     }
-    Ok(timing.two_laps().and_then(|()| timing.finish(resident)))
+    Ok(timing.two_laps().and_then(|lap_ns| Ok((timing.finish(resident)?, lap_ns))))
 }
 
 impl<'s> Timing<'s, '_> {
@@ -193,14 +122,21 @@ impl<'s> Timing<'s, '_> {
         self.request.graph
     }
 
-    fn two_laps(&mut self) -> Result<(), Stuck> {
-        for _lap in 0..2 {
-            self.start();
-            for op in self.graph().op_ids() {
-                self.op(op)?;
-            }
-            while self.settle_one()? {}
+    /// Follows two iterations; how much longer than one the two keep any stream.
+    fn two_laps(&mut self) -> Result<u64, Stuck> {
+        self.lap()?;
+        let first_ns = self.free_ns;
+        self.lap()?;
+        let laps = self.free_ns.into_iter().zip(first_ns);
+        Ok(laps.map(|(second_ns, first_ns)| second_ns - first_ns).max().unwrap_or(0))
+    }
+
+    fn lap(&mut self) -> Result<(), Stuck> {
+        self.start();
+        for op in self.graph().op_ids() {
+            self.op(op)?;
         }
+        while self.settle_one()? {}
         Ok(())
     }
 
@@ -246,12 +182,14 @@ impl<'s> Timing<'s, '_> {
                 break;
             }
             self.waiting[class] = self.arrivals.next[arrival as usize];
+            self.granted_ns[arrival as usize] = self.freed_ns[class];
             self.ready.push(u64::from(arrival), arrival);
         }
     }
 
-    fn free(&mut self, class: usize) {
+    fn free(&mut self, class: usize, now_ns: u64) {
         self.freed[class] += 1;
+        self.freed_ns[class] = self.freed_ns[class].max(now_ns);
         self.admit(class);
     }
 
@@ -259,13 +197,13 @@ impl<'s> Timing<'s, '_> {
         let time_ns = self.graph().op(op).time_ns;
         let now_ns = self.free_ns[Stream::Compute as usize];
         self.settle(now_ns)?;
-        self.upload(now_ns, now_ns.saturating_add(time_ns.max(1)))?;
-        let mut start_ns = now_ns.max(self.bring(op, now_ns)?);
+        self.upload(now_ns.saturating_add(time_ns.max(1)))?;
+        let mut start_ns = now_ns.max(self.bring(op)?);
         start_ns = start_ns.max(self.make_room(op)?);
         if start_ns > now_ns {
             // While the op waits, the links need not.
             self.settle(start_ns)?;
-            self.upload(start_ns, start_ns.saturating_add(time_ns.max(1)))?;
+            self.upload(start_ns.saturating_add(time_ns.max(1)))?;
         }
         self.push(Step::Launch(op))?;
         self.free_ns[Stream::Compute as usize] = start_ns.saturating_add(time_ns);
@@ -286,31 +224,40 @@ impl<'s> Timing<'s, '_> {
             return Ok(false);
         }
         let tensor = TensorId(self.leaving[self.leaving_front]);
+        let now_ns = self.leaving_ns[self.leaving_front];
         self.leaving_front = (self.leaving_front + 1) % self.leaving.len();
         self.leaving_len -= 1;
-        self.evict(tensor)?;
+        self.evict(tensor, now_ns)?;
         Ok(true)
     }
 
-    fn evict(&mut self, tensor: TensorId) -> Result<(), Stuck> {
+    fn evict(&mut self, tensor: TensorId, now_ns: u64) -> Result<(), Stuck> {
         self.push(Step::Evict(Part::whole(tensor)))?;
         self.place[tensor.index()] = ABSENT;
-        self.free(self.classes.of_tensor(tensor));
+        self.free(self.classes.of_tensor(tensor), now_ns);
         Ok(())
     }
 
     /// Brings in what has memory while the link would be idle.
-    fn upload(&mut self, now_ns: u64, until_ns: u64) -> Result<(), Stuck> {
-        while self.free_ns[Stream::Upload as usize] < until_ns && self.upload_one(now_ns)? {}
+    fn upload(&mut self, until_ns: u64) -> Result<(), Stuck> {
+        while self.free_ns[Stream::Upload as usize] < until_ns && self.upload_one()? {}
         Ok(())
     }
 
     /// Brings in what is needed first; false where nothing has memory.
-    fn upload_one(&mut self, now_ns: u64) -> Result<bool, Stuck> {
-        // What comes back has left: it did so for an allocation before this one.
-        let Some((_, arrival)) = self.ready.pop() else { return Ok(false) };
+    fn upload_one(&mut self) -> Result<bool, Stuck> {
+        let Some((key, arrival)) = self.ready.pop() else { return Ok(false) };
         let tensor = TensorId(self.arrivals.tensor[arrival as usize]);
-        let free_ns = self.free_ns[Stream::Upload as usize].max(now_ns);
+        // What comes back makes room before that, but others may have made enough before it.
+        if self.place[tensor.index()] == PRESENT {
+            self.ready.push(key, arrival);
+            return Ok(false);
+        }
+        let mut granted_ns = self.granted_ns[arrival as usize];
+        while self.place[tensor.index()] == LEAVING && self.settle_one()? {
+            granted_ns = granted_ns.max(self.freed_ns[self.classes.of_tensor(tensor)]);
+        }
+        let free_ns = self.free_ns[Stream::Upload as usize].max(granted_ns);
         let end_ns = free_ns.saturating_add(self.transfer_ns(Direction::HostToDevice, tensor));
         self.free_ns[Stream::Upload as usize] = end_ns;
         self.arrived_ns[tensor.index()] = end_ns;
@@ -325,12 +272,11 @@ impl<'s> Timing<'s, '_> {
     }
 
     /// Brings in all that an op reads; returns when the last of it arrives.
-    fn bring(&mut self, op: OpId, now_ns: u64) -> Result<u64, Stuck> {
-        let mut settled_ns = now_ns;
+    fn bring(&mut self, op: OpId) -> Result<u64, Stuck> {
         for &tensor in self.graph().reads(op) {
             while self.place[tensor.index()] != PRESENT {
-                if !self.upload_one(settled_ns)? {
-                    settled_ns = self.settle_next(settled_ns)?;
+                if !self.upload_one()? && !self.settle_one()? {
+                    return Err(Stuck::NoRoom);
                 }
             }
         }
@@ -384,8 +330,9 @@ impl<'s> Timing<'s, '_> {
                 self.copied[tensor.index()] = 1;
             }
         }
+        let now_ns = self.free_ns[Stream::Compute as usize];
         if let Some(class) = self.classes.of_workspace(graph, op) {
-            self.free(class);
+            self.free(class, now_ns);
         }
         let first = graph.op(op).first_operand as usize;
         for (slot, &tensor) in (first..).zip(graph.operands_of(op)) {
@@ -396,7 +343,7 @@ impl<'s> Timing<'s, '_> {
             match fate {
                 Fate::Stays => {}
                 Fate::Leaves if self.copied[tensor.index()] == 0 => self.copy(tensor)?,
-                Fate::Leaves | Fate::Dies => self.evict(tensor)?,
+                Fate::Leaves | Fate::Dies => self.evict(tensor, now_ns)?,
             }
         }
         Ok(())

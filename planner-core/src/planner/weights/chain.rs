@@ -2,17 +2,16 @@
 
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::{Direction, Machine};
-use crate::planner::memory::CHUNKS;
-use crate::planner::memory::Memory;
+use crate::planner::memory::{CHUNKS, Memory};
 use crate::planner::{PlanningError, Request};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
-const NONE: u32 = u32::MAX;
-
-/// The tensors of a layer: what it reads and updates, what comes in, and what it hands on.
+/// The tensors of a layer: what it reads and updates, what its optimizer keeps, what comes in,
+/// and what it hands on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Layer {
     weight: Option<TensorId>,
+    optimizer: Option<TensorId>,
     before: Option<TensorId>,
     after: Option<TensorId>,
 }
@@ -43,8 +42,15 @@ fn layer(graph: &Graph<'_>, op: OpId, before: Option<TensorId>) -> Option<Layer>
     fits.then_some(layer)
 }
 
+/// What the backward op of a layer updates beside its weight.
+fn optimizer(graph: &Graph<'_>, back: OpId, weight: Option<TensorId>) -> Option<TensorId> {
+    let is_other =
+        |tensor: &&TensorId| graph.tensor(**tensor).kind == Kind::State && Some(**tensor) != weight;
+    graph.reads(back).iter().find(is_other).copied()
+}
+
 /// Whether the ops of a graph form a chain: half of them run layers forward, the others the
-/// same layers backward, and no two layers share a weight. O(ops) when `mark` finds a tensor
+/// same layers backward, and no two layers share a state. O(ops) when `mark` finds a tensor
 /// at once.
 fn walk(
     graph: &Graph<'_>,
@@ -54,14 +60,15 @@ fn walk(
     let mut before = None;
     for op in graph.op_ids().take(ops.div_ceil(2)) {
         let no_chain = PlanningError::NoChain { op };
-        let layer = layer(graph, op, before).ok_or(no_chain)?;
+        let mut layer = layer(graph, op, before).ok_or(no_chain)?;
         before = layer.after;
         let back = OpId((ops - 1 - op.index()) as u32);
-        let Layer { weight, before, after } = layer;
+        layer.optimizer = optimizer(graph, back, layer.weight);
+        let Layer { weight, optimizer, before, after } = layer;
         let is_backward = back.index() >= ops / 2
             && back != op
-            && holds(graph.reads(back), &[weight, before, after])
-            && holds(graph.writes(back), &[weight, before]);
+            && holds(graph.reads(back), &[weight, optimizer, before, after])
+            && holds(graph.writes(back), &[weight, optimizer, before]);
         if !is_backward {
             return Err(PlanningError::NoChain { op: back });
         }
@@ -87,20 +94,36 @@ pub(in crate::planner) fn check(
 
 /// Marks the tensors of a layer; false where an earlier layer has one of them.
 fn is_first_seen(seen: &mut [u8], layer: Layer) -> bool {
-    [layer.weight, layer.after]
+    [layer.weight, layer.optimizer, layer.after]
         .into_iter()
         .flatten()
         .all(|tensor| core::mem::replace(&mut seen[tensor.index()], 1) == 0)
+}
+
+/// What of a layer can leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Item {
+    Weight,
+    /// What the optimizer keeps.
+    Optimizer,
+    /// What the layer before hands on; of the first layer the input.
+    Handed,
+}
+
+impl Item {
+    pub(super) const COUNT: usize = 3;
 }
 
 /// The layers, numbered from 0, with sizes in objects and times in nanoseconds. What lies in
 /// the arena has no size here.
 #[derive(Debug)]
 pub(super) struct Chain<'c> {
-    /// Weight of each layer.
-    tensors: &'c [u32],
-    pub(super) weights: &'c [u64],
-    /// What is alive beside weights while a layer runs, either way.
+    /// Of each item and layer the tensor.
+    tensors: [&'c [u32]; Item::COUNT],
+    /// Of each layer the items' bytes and objects.
+    bytes: &'c [[u64; Item::COUNT]],
+    objects: &'c [[u64; Item::COUNT]],
+    /// What is alive beside states while a layer runs, either way.
     pub(super) alive: &'c [u64],
     /// What each layer hands on.
     pub(super) handed: &'c [u64],
@@ -110,8 +133,6 @@ pub(super) struct Chain<'c> {
     pub(super) input: Option<Input>,
     pub(super) pool_objects: u64,
     machine: Machine,
-    /// Bytes of each weight.
-    bytes: &'c [u64],
 }
 
 /// What the first layer reads, where it comes anew each iteration and moves.
@@ -125,7 +146,10 @@ pub(super) struct Input {
 impl<'c> Chain<'c> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         let layers = limits.ops / 2 + 1;
-        words::<u32>(layers) + 4 * layers + 2 * (limits.ops + 1)
+        Item::COUNT * words::<u32>(layers)
+            + 2 * words::<[u64; Item::COUNT]>(layers)
+            + 2 * layers
+            + 2 * (limits.ops + 1)
     }
 
     /// Looks at a graph that has passed [`check`].
@@ -137,29 +161,30 @@ impl<'c> Chain<'c> {
         let Request { graph, machine, .. } = *request;
         let ops = graph.ops().len();
         let layers = ops / 2;
-        let objects = |tensor: Option<TensorId>| tensor.map_or(0, |tensor| memory.objects(tensor));
-        let tensors = scratch.take(layers, NONE)?;
-        let weights = scratch.take(layers, 0u64)?;
+        let size = |tensor: Option<TensorId>| tensor.map_or(0, |tensor| memory.objects(tensor));
+        let mut take = || scratch.take(layers, u32::MAX);
+        let mut tensors = [take()?, take()?, take()?];
+        let bytes = scratch.take(layers, [0u64; Item::COUNT])?;
+        let objects = scratch.take(layers, [0u64; Item::COUNT])?;
         let alive = scratch.take(layers, 0u64)?;
         let handed = scratch.take(layers, 0u64)?;
-        let bytes = scratch.take(layers, 0u64)?;
         let workspaces = scratch.take(ops, 0u64)?;
         let op_ns = scratch.take(ops, 0u64)?;
         let (mut input, mut sum) = (None, 0u64);
         let walked = walk(graph, |at, layer| {
             if at == 0 {
-                sum = objects(layer.before);
+                sum = size(layer.before);
                 input = layer.before;
             }
-            let size = objects(layer.weight);
-            if size > 0 {
-                tensors[at] = layer.weight.map_or(NONE, |tensor| tensor.0);
+            let items = [layer.weight, layer.optimizer, layer.before];
+            objects[at] = items.map(size);
+            bytes[at] = items.map(|item| item.map_or(0, |tensor| graph.tensor(tensor).bytes));
+            for (tensors, item) in tensors.iter_mut().zip(items) {
+                tensors[at] = item.map_or(u32::MAX, |tensor| tensor.0);
             }
-            weights[at] = size;
-            handed[at] = objects(layer.after);
+            handed[at] = size(layer.after);
             sum = sum.saturating_add(handed[at]);
             alive[at] = sum;
-            bytes[at] = layer.weight.map_or(0, |tensor| graph.tensor(tensor).bytes);
             true
         });
         if walked.is_err() {
@@ -178,36 +203,36 @@ impl<'c> Chain<'c> {
         });
         let pool_objects = memory.pool_objects(CHUNKS);
         Ok(Some(Self {
-            tensors,
-            weights,
+            tensors: tensors.map(|tensors| &*tensors),
+            bytes,
+            objects,
             alive,
             handed,
             workspaces,
             op_ns,
-            bytes,
             input,
             pool_objects,
             machine: *machine,
         }))
     }
 
-    /// Time to fetch so many objects of a weight.
-    pub(super) fn up_ns(&self, layer: usize, objects: u64) -> u64 {
-        self.transfer_ns(Direction::HostToDevice, layer, objects)
+    /// Time to fetch so many objects.
+    pub(super) fn up_ns(&self, layer: usize, item: Item, objects: u64) -> u64 {
+        self.transfer_ns(Direction::HostToDevice, self.bytes[layer][item as usize], objects)
     }
 
-    /// Time to copy so many objects of a weight to the host.
-    pub(super) fn down_ns(&self, layer: usize, objects: u64) -> u64 {
-        self.transfer_ns(Direction::DeviceToHost, layer, objects)
+    /// Time to copy so many objects to the host.
+    pub(super) fn down_ns(&self, layer: usize, item: Item, objects: u64) -> u64 {
+        self.transfer_ns(Direction::DeviceToHost, self.bytes[layer][item as usize], objects)
     }
 
-    fn transfer_ns(&self, direction: Direction, layer: usize, objects: u64) -> u64 {
-        let bytes = objects.saturating_mul(self.machine.chunk_bytes).min(self.bytes[layer]);
+    fn transfer_ns(&self, direction: Direction, bytes: u64, objects: u64) -> u64 {
+        let bytes = objects.saturating_mul(self.machine.chunk_bytes).min(bytes);
         self.machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX)
     }
 
     pub(super) const fn layers(&self) -> usize {
-        self.weights.len()
+        self.objects.len()
     }
 
     pub(super) const fn ops(&self) -> usize {
@@ -224,8 +249,18 @@ impl<'c> Chain<'c> {
         if op < self.layers() { op } else { self.backward(op) }
     }
 
-    /// The weight of a layer that has one.
-    pub(super) fn weight(&self, layer: usize) -> TensorId {
-        TensorId(self.tensors[layer])
+    /// How many objects an item has.
+    pub(super) fn size(&self, layer: usize, item: Item) -> u64 {
+        self.objects[layer][item as usize]
+    }
+
+    /// The sizes of all layers' weights.
+    pub(super) fn weights(&self) -> impl Iterator<Item = u64> {
+        self.objects.iter().map(|objects| objects[Item::Weight as usize])
+    }
+
+    /// An item that has a size.
+    pub(super) fn tensor(&self, layer: usize, item: Item) -> TensorId {
+        TensorId(self.tensors[item as usize][layer])
     }
 }

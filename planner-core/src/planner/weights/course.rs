@@ -1,18 +1,17 @@
 //! When weights move (algorithm 2): each transfer as soon as its link, its data and memory
 //! allow, in the order of need one way, and first in, first out the other.
 
-use super::chain::Chain;
-use super::list::{Event, Notes};
+use super::chain::{Chain, Item};
+use super::list::Notes;
 use super::profile::Profile;
 use super::selection::{Selection, Span};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
-use core::mem;
 
 /// Laps that a course without a barrier takes; the third is the plan, and the fourth shows
 /// what is fetched for it ahead.
 pub(super) const LAPS: usize = 4;
 
-/// Parts of a weight that there is room for.
+/// Parts of an item that there is room for.
 const MOST_PARTS: usize = 32;
 
 /// How transfers are timed.
@@ -32,27 +31,27 @@ pub(in crate::planner) enum Timing {
 
 /// A schedule in the making.
 pub(super) struct Course<'c> {
-    chain: &'c Chain<'c>,
-    selection: &'c Selection<'c>,
+    pub(super) chain: &'c Chain<'c>,
+    pub(super) selection: &'c Selection<'c>,
     timing: Timing,
-    profile: Profile<'c>,
+    pub(super) profile: Profile<'c>,
     /// When the last op started, and when each stream has done all that is decided.
-    started_ns: u64,
-    compute_ns: u64,
-    upload_ns: u64,
-    download_ns: u64,
-    /// When the backward op of each layer last ended, and when its weight last left.
-    updated_ns: &'c mut [u64],
-    gone_ns: &'c mut [u64],
-    /// How many objects of each weight the host has as they are, and whether a cut has
-    /// brought the weight early.
-    on_host: &'c mut [u64],
+    pub(super) started_ns: u64,
+    pub(super) compute_ns: u64,
+    pub(super) upload_ns: u64,
+    pub(super) download_ns: u64,
+    /// When each item of a layer last got the value that it holds, and when it last left.
+    pub(super) updated_ns: &'c mut [[u64; Item::COUNT]],
+    pub(super) gone_ns: &'c mut [[u64; Item::COUNT]],
+    /// How many objects of each item the host has as they are, and whether a cut has brought
+    /// the weight early.
+    pub(super) on_host: &'c mut [[u64; Item::COUNT]],
     early: &'c mut [u8],
     /// Objects of each weight that came before their turn.
-    ahead: &'c mut [u64],
+    pub(super) ahead: &'c mut [u64],
     /// Weights that may be copied ahead of their forward op.
-    waiting: &'c mut [u32],
-    waits: usize,
+    pub(super) waiting: &'c mut [u32],
+    pub(super) waits: usize,
     pub(super) notes: Notes<'c>,
 }
 
@@ -72,7 +71,8 @@ impl<'c> Course<'c> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         let layers = limits.ops / 2 + 1;
         Profile::scratch_words(moments(limits))
-            + 4 * layers
+            + 3 * words::<[u64; Item::COUNT]>(layers)
+            + layers
             + words::<u8>(layers)
             + words::<u32>(layers)
             + Notes::scratch_words(limits)
@@ -95,9 +95,9 @@ impl<'c> Course<'c> {
             compute_ns: 0,
             upload_ns: 0,
             download_ns: 0,
-            updated_ns: scratch.take(layers, 0)?,
-            gone_ns: scratch.take(layers, 0)?,
-            on_host: scratch.take(layers, 0)?,
+            updated_ns: scratch.take(layers, [0; Item::COUNT])?,
+            gone_ns: scratch.take(layers, [0; Item::COUNT])?,
+            on_host: scratch.take(layers, [0; Item::COUNT])?,
             early: scratch.take(layers, 0)?,
             ahead: scratch.take(layers, 0)?,
             waiting: scratch.take(layers, 0)?,
@@ -106,10 +106,13 @@ impl<'c> Course<'c> {
         })
     }
 
-    /// What of the weights does not leave in a span.
+    /// What of the states is there in such a span of all weights.
     fn staying(&self, span: Span) -> u64 {
-        let weights = self.chain.weights.iter().enumerate();
-        let stays = weights.map(|(layer, weight)| weight - self.selection.moved(layer, span));
+        let of = |layer, span: Span| {
+            self.chain.size(layer, span.item()) - self.selection.moved(layer, span)
+        };
+        let layers = 0..self.chain.layers();
+        let stays = layers.flat_map(|layer| [of(layer, span), of(layer, Span::Updates)]);
         stays.fold(0u64, u64::saturating_add)
     }
 
@@ -154,7 +157,7 @@ impl<'c> Course<'c> {
             let cut = left > 0 && self.selection.leaves(layer, Span::Across);
             self.early[layer] = u8::from(cut);
             left -= usize::from(cut);
-            used = used.saturating_add(if cut { chain.weights[layer] } else { 0 });
+            used = used.saturating_add(if cut { chain.size(layer, Item::Weight) } else { 0 });
         }
         let last = chain.layers() - 1;
         used = used.saturating_add(chain.alive[last]);
@@ -163,7 +166,7 @@ impl<'c> Course<'c> {
             return None;
         }
         self.profile.restart(used);
-        self.gone_ns.fill(origin_ns);
+        self.gone_ns.fill([origin_ns; Item::COUNT]);
         (self.compute_ns, self.upload_ns, self.download_ns) = (origin_ns, origin_ns, origin_ns);
         self.all_backward()?;
         self.all_forward()?;
@@ -187,7 +190,7 @@ impl<'c> Course<'c> {
         Some(())
     }
 
-    const fn is_cyclic(&self) -> bool {
+    pub(super) const fn is_cyclic(&self) -> bool {
         matches!(self.timing, Timing::Cyclic { .. })
     }
 
@@ -206,6 +209,9 @@ impl<'c> Course<'c> {
         if self.early[layer] == 0 {
             ready_ns = ready_ns.max(self.prefetch(layer, Span::Across)?);
         }
+        for span in [Span::Updates, Span::Saved] {
+            ready_ns = ready_ns.max(self.prefetch(layer, span)?);
+        }
         let op = chain.backward(layer);
         // The input's memory takes the next one.
         let input = match chain.input {
@@ -213,16 +219,14 @@ impl<'c> Course<'c> {
             _ => 0,
         };
         self.launch(op, ready_ns, 0, chain.handed[layer].saturating_add(input))?;
-        self.updated_ns[layer] = self.compute_ns;
-        self.on_host[layer] = 0;
+        self.updated_ns[layer] = [self.compute_ns; Item::COUNT];
+        self.on_host[layer] = [0; Item::COUNT];
         let around = self.selection.moved(layer, Span::Around);
-        if around > 0 {
+        if around > 0 || self.is_cyclic() {
             self.copy_ahead();
         }
-        while self.on_host[layer] < around {
-            let objects = self.offload(layer, around);
-            self.evict(layer, Span::Around, objects, self.download_ns)?;
-        }
+        self.send(layer, Span::Around)?;
+        self.send(layer, Span::Updates)?;
         if self.selection.moved(layer, Span::Across) > around {
             self.waiting[self.waits] = layer as u32;
             self.waits += 1;
@@ -235,34 +239,30 @@ impl<'c> Course<'c> {
         if layer == 0 && self.timing == (Timing::Cyclic { ahead: true }) {
             self.prefetch_ahead()?;
         }
-        let mut ready_ns = self.compute_ns.max(self.prefetch(layer, Span::Around)?);
+        let handed_ns = self.compute_ns;
+        let mut ready_ns = handed_ns.max(self.prefetch(layer, Span::Around)?);
         if layer == 0 && self.is_cyclic() {
             ready_ns = ready_ns.max(self.prefetch_input()?);
         }
         self.launch(layer, ready_ns, chain.handed[layer], 0)?;
-        let across = self.selection.moved(layer, Span::Across);
         if self.timing == (Timing::Barrier { discount: false })
             && self.selection.leaves(layer, Span::Around)
         {
-            self.on_host[layer] = 0;
+            self.on_host[layer][Item::Weight as usize] = 0;
         }
-        let on_host = self.on_host[layer].min(across);
         let done_ns = match self.timing {
             Timing::Barrier { .. } => self.compute_ns.max(self.download_ns),
             Timing::Cyclic { .. } => self.compute_ns,
         };
-        let mut left = on_host;
-        while left > 0 {
-            let objects = left.min(self.selection.part);
-            self.evict(layer, Span::Across, objects, done_ns)?;
-            left -= objects;
+        if layer == 0 {
+            self.on_host[layer][Item::Handed as usize] = chain.size(layer, Item::Handed);
         }
-        self.updated_ns[layer] = self.compute_ns;
-        while self.on_host[layer] < across {
-            let objects = self.offload(layer, across);
-            self.evict(layer, Span::Across, objects, self.download_ns)?;
-        }
-        Some(())
+        self.leave(layer, Span::Saved, self.compute_ns)?;
+        self.leave(layer, Span::Across, done_ns)?;
+        // What the layer was handed is as old as the op before.
+        self.updated_ns[layer] = [self.compute_ns, self.compute_ns, handed_ns];
+        self.send(layer, Span::Saved)?;
+        self.send(layer, Span::Across)
     }
 
     /// Runs an op that keeps and gives back so much beside its workspace.
@@ -279,116 +279,6 @@ impl<'c> Course<'c> {
         } else {
             self.profile.take(start_ns, taken)
                 && self.profile.release(self.compute_ns, workspace.saturating_add(gives))
-        };
-        noted.then_some(())
-    }
-
-    /// Fetches what of a weight has left in a span, part by part, as early as the link and
-    /// memory allow; returns when it is there.
-    fn prefetch(&mut self, layer: usize, span: Span) -> Option<u64> {
-        let mut left = self.selection.moved(layer, span);
-        let mut arrived_ns = 0;
-        if span == Span::Around {
-            let ahead = mem::take(&mut self.ahead[layer]);
-            left -= ahead;
-            arrived_ns = if ahead > 0 { self.upload_ns } else { 0 };
-        }
-        while left > 0 {
-            let objects = (left - 1) % self.selection.part + 1;
-            let start_ns = self.profile.earliest(self.upload_from_ns(layer), objects)?;
-            self.upload(layer, objects, start_ns)?;
-            arrived_ns = self.upload_ns;
-            left -= objects;
-        }
-        Some(arrived_ns)
-    }
-
-    fn upload_from_ns(&self, layer: usize) -> u64 {
-        self.upload_ns.max(self.gone_ns[layer])
-    }
-
-    fn upload(&mut self, layer: usize, objects: u64, start_ns: u64) -> Option<()> {
-        self.upload_ns = start_ns.checked_add(self.chain.up_ns(layer, objects))?;
-        self.notes.add(Event::Prefetch, layer, start_ns);
-        self.profile.take(start_ns, objects).then_some(())
-    }
-
-    /// Fetches for the forward ops what can come before the last backward op runs, when the
-    /// input has its turn; as far as all ops up to that have room for what they hand on.
-    fn prefetch_ahead(&mut self) -> Option<()> {
-        let mut handed = 0u64;
-        for layer in 0..self.chain.layers() {
-            handed = handed.saturating_add(self.chain.handed[layer]);
-            let moved = self.selection.moved(layer, Span::Around);
-            while self.ahead[layer] < moved {
-                let objects = (moved - self.ahead[layer] - 1) % self.selection.part + 1;
-                let room = objects.saturating_add(handed);
-                let start_ns = self.profile.earliest(self.upload_from_ns(layer), room);
-                let Some(start_ns) = start_ns.filter(|&start_ns| start_ns < self.started_ns) else {
-                    return Some(());
-                };
-                self.upload(layer, objects, start_ns)?;
-                self.ahead[layer] += objects;
-            }
-        }
-        Some(())
-    }
-
-    /// Fetches the next input while the last op that reads this one runs, at the earliest.
-    fn prefetch_input(&mut self) -> Option<u64> {
-        let Some(input) = self.chain.input.filter(|_| self.notes.launches() > 0) else {
-            return Some(0);
-        };
-        let from_ns = self.upload_ns.max(self.started_ns);
-        let start_ns = self.profile.earliest(from_ns, input.objects)?;
-        self.upload_ns = start_ns.checked_add(input.up_ns)?;
-        self.notes.add(Event::PrefetchInput, 0, start_ns);
-        self.profile.take(start_ns, input.objects).then_some(self.upload_ns)
-    }
-
-    /// Copies waiting weights to the host, the smallest first, while that ends before the op
-    /// that was launched last does.
-    fn copy_ahead(&mut self) {
-        let weight = |layer: u32| self.chain.weights[layer as usize];
-        while let Some(at) = (0..self.waits).min_by_key(|&at| weight(self.waiting[at])) {
-            let layer = self.waiting[at] as usize;
-            let across = self.selection.moved(layer, Span::Across);
-            while self.on_host[layer] < across {
-                let objects = self.selection.part.min(across - self.on_host[layer]);
-                let start_ns = self.download_ns.max(self.updated_ns[layer]);
-                let end_ns = start_ns.saturating_add(self.chain.down_ns(layer, objects));
-                if end_ns > self.compute_ns {
-                    return;
-                }
-                self.offload(layer, across);
-            }
-            self.waiting.copy_within(at + 1..self.waits, at);
-            self.waits -= 1;
-        }
-    }
-
-    /// Copies the next part of a weight to the host, of so many objects that it is to have;
-    /// returns how many it copies.
-    fn offload(&mut self, layer: usize, wanted: u64) -> u64 {
-        let objects = self.selection.part.min(wanted - self.on_host[layer]);
-        let start_ns = self.download_ns.max(self.updated_ns[layer]);
-        self.download_ns = start_ns.saturating_add(self.chain.down_ns(layer, objects));
-        self.on_host[layer] += objects;
-        self.notes.add(Event::Offload, layer, self.download_ns);
-        objects
-    }
-
-    fn evict(&mut self, layer: usize, span: Span, objects: u64, at_ns: u64) -> Option<()> {
-        self.gone_ns[layer] = at_ns;
-        let event = match span {
-            Span::Around => Event::EvictAround,
-            Span::Across => Event::EvictAcross,
-        };
-        self.notes.add(event, layer, at_ns);
-        let noted = if self.started_ns == at_ns {
-            self.profile.pass(at_ns, 0, objects)
-        } else {
-            self.profile.release(at_ns, objects)
         };
         noted.then_some(())
     }

@@ -4,32 +4,42 @@
 //! runs then, ahead of its workspace. A prefetch is listed behind the ops that run when it
 //! starts. So what a step waits for is listed before it, and nothing else in front of that.
 
-use super::chain::Chain;
+use super::chain::{Chain, Item};
 use super::course::{LAPS, transfers};
 use super::selection::{Selection, Span};
 use crate::graph::OpId;
 use crate::planner::builder::{Builder, Lengths, Stuck};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
-/// What happens to a weight, or to the input; prefetches come last at their place in a list.
+/// What happens; prefetches come last at their place in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// The copy ends.
-    Offload,
-    EvictAround,
-    EvictAcross,
+    Offload(Item),
+    Evict(Span),
     /// The copy starts.
-    Prefetch,
+    Prefetch(Item),
     PrefetchInput,
 }
 
 impl Event {
+    const ITEMS: [Item; 3] = [Item::Weight, Item::Optimizer, Item::Handed];
+    const SPANS: [Span; 4] = [Span::Around, Span::Across, Span::Updates, Span::Saved];
+
+    const fn to_bits(self) -> u64 {
+        match self {
+            Self::Offload(item) => item as u64,
+            Self::Evict(span) => 4 + span as u64,
+            Self::Prefetch(item) => 8 + item as u64,
+            Self::PrefetchInput => 12,
+        }
+    }
+
     const fn from_bits(bits: u64) -> Self {
         match bits {
-            0 => Self::Offload,
-            1 => Self::EvictAround,
-            2 => Self::EvictAcross,
-            3 => Self::Prefetch,
+            0..=2 => Self::Offload(Self::ITEMS[bits as usize]),
+            4..=7 => Self::Evict(Self::SPANS[bits as usize - 4]),
+            8..=10 => Self::Prefetch(Self::ITEMS[bits as usize - 8]),
             _ => Self::PrefetchInput,
         }
     }
@@ -50,10 +60,10 @@ pub(super) struct Notes<'n> {
 }
 
 const LAYER_BITS: u32 = 28;
-const EVENT_BITS: u32 = 3;
+const EVENT_BITS: u32 = 4;
 
 const fn pack(launch: usize, layer: usize, event: Event) -> u64 {
-    (launch as u64) << (LAYER_BITS + EVENT_BITS) | (layer as u64) << EVENT_BITS | event as u64
+    (launch as u64) << (LAYER_BITS + EVENT_BITS) | (layer as u64) << EVENT_BITS | event.to_bits()
 }
 
 const fn unpack(entry: u64) -> (usize, usize, Event) {
@@ -65,13 +75,13 @@ const fn unpack(entry: u64) -> (usize, usize, Event) {
 /// The place of an entry in the list.
 fn key([time_ns, entry]: &[u64; 2]) -> (usize, bool, u64) {
     let (launch, _, event) = unpack(*entry);
-    (launch, matches!(event, Event::Prefetch | Event::PrefetchInput), *time_ns)
+    (launch, matches!(event, Event::Prefetch(_) | Event::PrefetchInput), *time_ns)
 }
 
 impl<'n> Notes<'n> {
-    /// Of three laps, up to six entries a layer or part.
+    /// Of three laps, up to twelve entries a layer or part.
     const fn entries(limits: &Limits) -> usize {
-        3 * 3 * transfers(limits) + 3
+        3 * 6 * transfers(limits) + 3
     }
 
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -124,11 +134,11 @@ impl<'n> Notes<'n> {
             let (after, layer, event) = unpack(*packed);
             let launches = &self.launches[..self.launched];
             let before = match event {
-                Event::Offload | Event::EvictAround | Event::EvictAcross => {
+                Event::Offload(_) | Event::Evict(_) => {
                     let done = |[start, end]: &[u64; 2]| *start < *at_ns && *end <= *at_ns;
                     after + launches[after..].partition_point(done)
                 }
-                Event::Prefetch | Event::PrefetchInput => {
+                Event::Prefetch(_) | Event::PrefetchInput => {
                     launches.partition_point(|[start, _]| *start <= *at_ns)
                 }
             };
@@ -181,29 +191,33 @@ fn step(
     (event, layer): (Event, usize),
     copy_again: bool,
 ) -> Result<(), Stuck> {
-    if event == Event::PrefetchInput {
-        return chain.input.map_or(Ok(()), |input| builder.prefetch(input.tensor));
-    }
-    let (weight, all, part) = (chain.weight(layer), chain.weights[layer], selection.part);
-    let held = builder.held(weight);
+    let item = match event {
+        Event::PrefetchInput => {
+            return chain.input.map_or(Ok(()), |input| builder.prefetch(input.tensor));
+        }
+        Event::Offload(item) | Event::Prefetch(item) => item,
+        Event::Evict(span) => span.item(),
+    };
+    let (tensor, all, part) = (chain.tensor(layer, item), chain.size(layer, item), selection.part);
+    let held = builder.held(tensor);
     let kept = |span| all - selection.moved(layer, span);
     match event {
         // Nothing that an op writes is fetched before.
-        Event::Offload if held < all && builder.copied(weight) == all => Ok(()),
-        Event::Offload if copy_again => builder.offload_again(weight),
-        Event::Offload => {
-            let from = (all - builder.copied(weight)).saturating_sub(part);
-            builder.offload_from(weight, from.max(kept(Span::Around).min(kept(Span::Across))))
+        Event::Offload(_) if held < all && builder.copied(tensor) == all => Ok(()),
+        Event::Offload(Item::Weight) if copy_again => builder.offload_again(tensor),
+        Event::Offload(item) => {
+            let kept = match item {
+                Item::Weight => kept(Span::Around).min(kept(Span::Across)),
+                Item::Optimizer => kept(Span::Updates),
+                Item::Handed => kept(Span::Saved),
+            };
+            let from = (all - builder.copied(tensor)).saturating_sub(part);
+            builder.offload_from(tensor, from.max(kept))
         }
-        Event::EvictAround => {
-            builder.evict_from(weight, held.saturating_sub(part).max(kept(Span::Around)))
-        }
-        Event::EvictAcross => {
-            builder.evict_from(weight, held.saturating_sub(part).max(kept(Span::Across)))
-        }
-        Event::Prefetch | Event::PrefetchInput => match all - held {
+        Event::Evict(span) => builder.evict_from(tensor, held.saturating_sub(part).max(kept(span))),
+        Event::Prefetch(_) | Event::PrefetchInput => match all - held {
             0 => Ok(()),
-            missing => builder.prefetch_to(weight, held + (missing - 1) % part + 1),
+            missing => builder.prefetch_to(tensor, held + (missing - 1) % part + 1),
         },
     }
 }

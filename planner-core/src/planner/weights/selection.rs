@@ -1,24 +1,38 @@
-//! Which weights leave (algorithm 1).
+//! What leaves (algorithm 1), be it weights, what the optimizer keeps, or activations.
 
-use super::chain::Chain;
+use super::chain::{Chain, Item};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use core::mem;
 use core::ops::Range;
 
-/// When a weight is away.
+/// When something is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Span {
-    /// Between its backward op and the next forward one: `(k, 0)`.
+    /// A weight, between its backward op and the next forward one: `(k, 0)`.
     Around,
-    /// Between its forward op and its backward one: `(k, 1)`.
+    /// A weight, between its forward op and its backward one: `(k, 1)`.
     Across,
+    /// What the optimizer keeps, between two backward ops.
+    Updates,
+    /// What the layer was handed, between its forward op and its backward one.
+    Saved,
 }
 
 impl Span {
-    const fn other(self) -> Self {
+    pub(super) const fn item(self) -> Item {
         match self {
-            Self::Around => Self::Across,
-            Self::Across => Self::Around,
+            Self::Around | Self::Across => Item::Weight,
+            Self::Updates => Item::Optimizer,
+            Self::Saved => Item::Handed,
+        }
+    }
+
+    /// The other span of a weight.
+    const fn other(self) -> Option<Self> {
+        match self {
+            Self::Around => Some(Self::Across),
+            Self::Across => Some(Self::Around),
+            Self::Updates | Self::Saved => None,
         }
     }
 }
@@ -30,6 +44,9 @@ pub(in crate::planner) enum Reserve {
     OwnWeight,
     /// So many sixteenths of the largest weight.
     Sixteenths(u8),
+    /// The same, but only while the upper half of the layers runs backward: there memory is
+    /// short, and prefetches come no sooner than what was updated leaves.
+    Turn(u8),
 }
 
 /// Which of equally profitable choices is taken.
@@ -54,20 +71,29 @@ pub(in crate::planner) struct Rule {
     pub(super) reserve: Reserve,
     pub(super) tie: Tie,
     pub(super) profit: Profit,
-    /// Of how many parts the largest weight is; others are of parts of the same size.
+    /// Whether activations may leave as well.
+    pub(super) activations: bool,
+    /// Of how many parts the largest of what may leave is; others are of parts of that size.
     pub(super) parts: u64,
 }
 
 impl Rule {
-    pub(super) const PUBLISHED: Self =
-        Self { reserve: Reserve::Sixteenths(0), tie: Tie::Last, profit: Profit::Ops, parts: 1 };
+    pub(super) const PUBLISHED: Self = Self {
+        reserve: Reserve::Sixteenths(0),
+        tie: Tie::Last,
+        profit: Profit::Ops,
+        activations: false,
+        parts: 1,
+    };
 }
 
-/// What is selected: how many objects of each weight leave, from its end.
+/// Spans of a layer.
+const SPANS: usize = 4;
+
+/// What is selected: of each layer and span, how many objects leave, from the item's end.
 #[derive(Debug)]
 pub(super) struct Selection<'s> {
-    around: &'s mut [u64],
-    across: &'s mut [u64],
+    moved: &'s mut [[u64; SPANS]],
     /// Objects that leave and come together.
     pub(super) part: u64,
 }
@@ -100,7 +126,7 @@ impl Choice {
 
 impl<'s> Selection<'s> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        2 * words::<u64>(limits.ops / 2 + 1)
+        words::<[u64; SPANS]>(limits.ops / 2 + 1)
     }
 
     /// Words of scratch for the time of selecting.
@@ -116,10 +142,10 @@ impl<'s> Selection<'s> {
         rule: Rule,
         scratch: &mut Scratch<'s>,
     ) -> Result<Self, OutOfScratch> {
-        let largest = chain.weights.iter().copied().max().unwrap_or(0);
-        let mut selection = Self {
-            around: scratch.take(chain.layers(), 0)?,
-            across: scratch.take(chain.layers(), 0)?,
+        let size = |(layer, span): (usize, Span)| chain.size(layer, span.item());
+        let largest = spans(chain, rule.activations).map(size).max().unwrap_or(0);
+        let selection = Self {
+            moved: scratch.take(chain.layers(), [0; SPANS])?,
             part: largest.div_ceil(rule.parts.max(1)).max(1),
         };
         let mut scratch = scratch.reborrow();
@@ -129,61 +155,63 @@ impl<'s> Selection<'s> {
             profit: rule.profit,
             summed: 0,
         };
-        excess.measure(chain, largest, rule.reserve);
-        while let Some(choice) = selection.best(chain, &mut excess, rule.tie) {
-            let moved = match choice.span {
-                Span::Around => &mut selection.around,
-                Span::Across => &mut selection.across,
-            };
-            moved[choice.layer] += choice.objects;
+        excess.measure(chain, rule.reserve);
+        while let Some(choice) = selection.best(chain, &mut excess, rule) {
+            selection.moved[choice.layer][choice.span as usize] += choice.objects;
             excess.relieve(chain, choice);
         }
         Ok(selection)
     }
 
-    /// How many objects of a weight leave in a span, from its end.
+    /// How many objects leave in a span, from the item's end.
     pub(super) fn moved(&self, layer: usize, span: Span) -> u64 {
-        match span {
-            Span::Around => self.around[layer],
-            Span::Across => self.across[layer],
-        }
+        self.moved[layer][span as usize]
     }
 
-    /// Whether any of a weight leaves in a span.
+    /// Whether anything leaves in a span.
     pub(super) fn leaves(&self, layer: usize, span: Span) -> bool {
         self.moved(layer, span) > 0
     }
 
-    fn best(&self, chain: &Chain<'_>, excess: &mut Excess<'_>, tie: Tie) -> Option<Choice> {
+    fn best(&self, chain: &Chain<'_>, excess: &mut Excess<'_>, rule: Rule) -> Option<Choice> {
         let mut best: Option<Choice> = None;
         excess.summed = 0;
-        for (layer, &weight) in chain.weights.iter().enumerate() {
-            for span in [Span::Around, Span::Across] {
-                let (moved, other) = (self.moved(layer, span), self.moved(layer, span.other()));
-                let objects = self.part.min(weight - moved);
-                // What leaves in the other span has its copy to the host already.
-                let (objects, transfers) = match other.saturating_sub(moved) {
-                    0 => (objects, 2),
-                    copied => (objects.min(copied), 1),
-                };
-                if objects == 0 {
-                    continue;
-                }
-                excess.sum(chain, objects);
-                let benefit = excess.benefit(chain, layer, span);
-                let cost = u128::from(objects) * transfers;
-                let choice = Choice { layer, span, objects, benefit, cost };
-                let is_better = best.is_none_or(|best| match tie {
-                    Tie::Last => !choice.is_below(&best),
-                    Tie::First => best.is_below(&choice),
-                });
-                if choice.benefit > 0 && is_better {
-                    best = Some(choice);
-                }
+        for (layer, span) in spans(chain, rule.activations) {
+            let moved = self.moved(layer, span);
+            let objects = self.part.min(chain.size(layer, span.item()) - moved);
+            let other = span.other().map_or(0, |other| self.moved(layer, other));
+            // What leaves in the other span has its copy to the host already, as has the input.
+            let (objects, transfers) = match other.saturating_sub(moved) {
+                0 if span == Span::Saved && layer == 0 => (objects, 1),
+                0 => (objects, 2),
+                copied => (objects.min(copied), 1),
+            };
+            if objects == 0 {
+                continue;
+            }
+            excess.sum(chain, objects);
+            let benefit = excess.benefit(chain, layer, span);
+            let cost = u128::from(objects) * transfers;
+            let choice = Choice { layer, span, objects, benefit, cost };
+            let is_better = best.is_none_or(|best| match rule.tie {
+                Tie::Last => !choice.is_below(&best),
+                Tie::First => best.is_below(&choice),
+            });
+            if choice.benefit > 0 && is_better {
+                best = Some(choice);
             }
         }
         best
     }
+}
+
+/// All spans in which something may leave, those of items of one kind together.
+fn spans(chain: &Chain<'_>, activations: bool) -> impl Iterator<Item = (usize, Span)> {
+    let layers = 0..chain.layers();
+    let weights = layers.clone().flat_map(|layer| [(layer, Span::Around), (layer, Span::Across)]);
+    let optimizer = layers.clone().map(|layer| (layer, Span::Updates));
+    let handed = layers.filter(move |_| activations).map(|layer| (layer, Span::Saved));
+    weights.chain(optimizer).chain(handed)
 }
 
 /// The ops strictly within a span, in the order of the graph.
@@ -191,18 +219,25 @@ fn covered(chain: &Chain<'_>, layer: usize, span: Span) -> [Range<usize>; 2] {
     let back = chain.backward(layer);
     match span {
         Span::Around => [0..layer, back + 1..chain.ops()],
-        Span::Across => [layer + 1..back, 0..0],
+        Span::Across | Span::Saved => [layer + 1..back, 0..0],
+        Span::Updates => [0..back, back + 1..chain.ops()],
     }
 }
 
 impl Excess<'_> {
-    fn measure(&mut self, chain: &Chain<'_>, largest: u64, reserve: Reserve) {
-        let all = chain.weights.iter().fold(0u64, |sum, &weight| sum.saturating_add(weight));
+    fn measure(&mut self, chain: &Chain<'_>, reserve: Reserve) {
+        let states = (0..chain.layers())
+            .flat_map(|layer| [Item::Weight, Item::Optimizer].map(|item| chain.size(layer, item)));
+        let all = states.fold(0, u64::saturating_add);
+        let largest = chain.weights().max().unwrap_or(0);
         for (op, excess) in self.objects.iter_mut().enumerate() {
             let layer = chain.layer(op);
             let reserve = match reserve {
-                Reserve::OwnWeight => chain.weights[layer],
-                Reserve::Sixteenths(count) => (largest / 16).saturating_mul(u64::from(count)),
+                Reserve::OwnWeight => chain.size(layer, Item::Weight),
+                Reserve::Turn(_) if op < chain.layers() || layer < chain.layers() / 2 => 0,
+                Reserve::Sixteenths(count) | Reserve::Turn(count) => {
+                    (largest / 16).saturating_mul(u64::from(count))
+                }
             };
             *excess = all
                 .saturating_add(chain.alive[layer])

@@ -15,6 +15,11 @@ impl Matrix {
     pub(in crate::models) const fn without_bias(weight: Value) -> Self {
         Self { weight, bias: None }
     }
+
+    /// The same with a bias.
+    pub(in crate::models) const fn with_bias(weight: Value, bias: Value) -> Self {
+        Self { weight, bias: Some(bias) }
+    }
 }
 
 impl Tape {

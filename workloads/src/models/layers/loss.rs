@@ -7,27 +7,40 @@ impl Tape {
     /// each row, or each pixel.
     pub(in crate::models) fn learn_labels(&mut self, scores: Value) {
         if self.training() {
-            let [rows, _, height, width] = scores.shape;
-            let labels = self.input("labels", [rows, 1, height, width], INDEX_BYTES);
-            let loss = self.cross_entropy(scores, labels);
+            let loss = self.cross_entropy("", scores);
+            self.minimize("loss", loss);
+        }
+    }
+
+    /// In training, the loss to minimize is the sum of such cross entropies, each with a name.
+    pub(in crate::models) fn learn_all_labels(&mut self, scores: &[(&str, Value)]) {
+        if self.training() {
+            let entropy =
+                |(name, scores): &(&str, Value)| self.cross_entropy(&format!("{name}."), *scores);
+            let losses: Vec<_> = scores.iter().map(entropy).collect();
+            let loss = self.sum_losses("loss", &losses);
             self.minimize("loss", loss);
         }
     }
 
     /// As log-softmax and negative log-likelihood.
-    fn cross_entropy(&mut self, scores: Value, labels: Value) -> Value {
-        let logs = self.output("log_softmax.out".to_owned(), scores.shape, &[scores]);
-        self.op("log_softmax".to_owned(), 0, &[self.at(scores)], &[self.at(logs)]);
-        self.undo_from("log_softmax", scores, logs, &[logs]);
-        let loss = self.output("loss".to_owned(), SCALAR, &[logs]);
-        let total = self.floats("nll_loss.total_weight".to_owned(), SCALAR);
+    fn cross_entropy(&mut self, prefix: &str, scores: Value) -> Value {
+        let [rows, _, height, width] = scores.shape;
+        let name = |part: &str| format!("{prefix}{part}");
+        let labels = self.input(&name("labels"), [rows, 1, height, width], INDEX_BYTES);
+        let logs = self.output(name("log_softmax.out"), scores.shape, &[scores]);
+        self.op(name("log_softmax"), 0, &[self.at(scores)], &[self.at(logs)]);
+        self.undo_from(&name("log_softmax"), scores, logs, &[logs]);
+        let loss = self.output(name("loss"), SCALAR, &[logs]);
+        let total = self.floats(name("nll_loss.total_weight"), SCALAR);
         let labels = self.at(labels);
         let reads = [self.at(logs), labels];
-        self.op("nll_loss".to_owned(), 0, &reads, &[self.at(loss), total]);
+        self.op(name("nll_loss"), 0, &reads, &[self.at(loss), total]);
+        let names = [name("nll_loss.grad_input"), name("nll_loss.backward")];
         self.on_backward(loss, move |tape, gradient| {
+            let [grad_input, op] = names;
             let reads = [gradient, tape.at(logs), labels, total];
-            let input = [(logs, "nll_loss.grad_input".to_owned())];
-            tape.undo("nll_loss.backward".to_owned(), 0, &reads, input);
+            tape.undo(op, 0, &reads, [(logs, grad_input)]);
         });
         loss
     }

@@ -1,0 +1,162 @@
+//! Kernels in which every wrong byte shows, and the device as the conformance suite takes it.
+
+use crate::driver::{self, Argument::Long, Argument::Word};
+use crate::error::CudaError;
+use crate::kernel::READING_BYTES;
+use crate::{Cuda, CudaDevice, Options};
+use integrity::{Backend, Found, value};
+use planner_core::backend::{DeviceAddress, Launch};
+use planner_core::{Graph, Machine, Stream};
+use std::path::PathBuf;
+
+/// Threads of a block.
+const THREADS: u32 = 256;
+/// Blocks of a launch, each of whose threads takes many words.
+const MOST_BLOCKS: u64 = 4096;
+
+/// Blocks and threads for a tensor.
+fn grid(bytes: u64) -> [u32; 2] {
+    let blocks = bytes.div_ceil(4).div_ceil(THREADS.into()).clamp(1, MOST_BLOCKS);
+    [blocks as u32, THREADS]
+}
+
+impl CudaDevice<'_> {
+    /// Enqueues an op of the device's graph, with the arithmetic of the crate `integrity`.
+    ///
+    /// # Errors
+    /// Addresses that are not mapped or do not fit the op, and those of the driver.
+    pub fn launch_integrity(&mut self, launch: &Launch<'_>) -> Result<(), CudaError> {
+        self.allow_access()?;
+        self.load_kernels()?;
+        let operands = self.operands(launch)?;
+        let Some(kernels) = &self.kernels else { return Ok(()) };
+        let stream = self.queued[Stream::Compute as usize].stream();
+        let (readings, result) = (kernels.readings.at, kernels.result);
+        for (place, &(at, bytes)) in (0..).zip(&operands.reads) {
+            let reading = readings + place * READING_BYTES;
+            let arguments = [Long(at), Long(bytes), Long(reading)];
+            driver::launch(stream, kernels.read, grid(bytes), &arguments)?;
+        }
+        let reads = operands.reads.len() as u32;
+        let arguments = [Long(readings), Long(result), Word(launch.op.0), Word(reads)];
+        driver::launch(stream, kernels.combine, [1, 1], &arguments)?;
+        for (position, &(at, bytes)) in (0..).zip(&operands.writes) {
+            let arguments = [Long(at), Long(bytes), Long(result), Word(position)];
+            driver::launch(stream, kernels.write, grid(bytes), &arguments)?;
+        }
+        Ok(())
+    }
+
+    /// Where the operands of a launch lie, the workspace behind what is written.
+    fn operands(&self, launch: &Launch<'_>) -> Result<Operands, CudaError> {
+        let op = launch.op;
+        let wrong = CudaError::Operands(op);
+        let properties = self.graph.ops().get(op.index()).ok_or(wrong)?;
+        let (reads, writes) = (self.graph.reads(op), self.graph.writes(op));
+        let fits = launch.reads.len() == reads.len()
+            && launch.writes.len() == writes.len()
+            && launch.workspace.is_some() == (properties.workspace_bytes > 0);
+        if !fits {
+            return Err(wrong);
+        }
+        let bytes = |&tensor| self.graph.tensor(tensor).bytes;
+        let workspace = launch.workspace.map(|at| (at, properties.workspace_bytes));
+        let reads = launch.reads.iter().zip(reads.iter().map(bytes));
+        let writes = launch.writes.iter().zip(writes.iter().map(bytes)).chain(workspace);
+        let checked = |(at, bytes): (DeviceAddress, u64)| {
+            if !at.0.is_multiple_of(4) {
+                return Err(CudaError::Misaligned(at));
+            }
+            self.space.check_mapped(at, bytes.next_multiple_of(4))?;
+            Ok((at.0, bytes))
+        };
+        Ok(Operands {
+            reads: reads.map(checked).collect::<Result<_, _>>()?,
+            writes: writes.map(checked).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// Addresses and sizes.
+struct Operands {
+    reads: Vec<(u64, u64)>,
+    writes: Vec<(u64, u64)>,
+}
+
+/// How this machine's CUDA is taken by integrity kernels and the conformance suite.
+#[derive(Clone, Debug, Default)]
+pub struct Integrity {
+    /// The library that is the driver; else the system's.
+    pub driver: Option<PathBuf>,
+    /// The device's place among the devices.
+    pub ordinal: usize,
+}
+
+impl Integrity {
+    /// What the suite plans for where nothing has been measured.
+    const BYTES_PER_S: u64 = 10_000_000_000;
+}
+
+impl Backend for Integrity {
+    type Error = CudaError;
+    type Device<'g> = CudaDevice<'g>;
+
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn find(&self) -> Result<Found, String> {
+        let info = Cuda::load(self.driver.as_deref())?.device(self.ordinal)?;
+        let machine = Machine {
+            device_bytes: info.free_bytes,
+            host_bytes: info.host_bytes,
+            chunk_bytes: info.granularity_bytes,
+            h2d_bytes_per_s: Self::BYTES_PER_S,
+            d2h_bytes_per_s: Self::BYTES_PER_S,
+            transfer_latency_ns: 10_000,
+            map_ns_per_chunk: 40_000,
+            unmap_ns_per_chunk: 40_000,
+        };
+        Ok(Found { device: format!("{}, {}", info.name, info.driver), machine })
+    }
+
+    fn open<'g>(
+        &self,
+        graph: Graph<'g>,
+        machine: Machine,
+        _: u64,
+    ) -> Result<CudaDevice<'g>, String> {
+        let chunk_bytes = Some(machine.chunk_bytes);
+        let options = Options { ordinal: self.ordinal, chunk_bytes };
+        let states = move |tensor, first, bytes: &mut [u8]| {
+            value::initial_state(tensor, graph.tensor(tensor).bytes).fill(first, bytes);
+        };
+        let cuda = Cuda::load(self.driver.as_deref())?;
+        let mut device = cuda.open(&options, graph, Box::new(states))?;
+        // A capture cannot load them.
+        device.load_kernels().map_err(|error| error.to_string())?;
+        Ok(device)
+    }
+
+    fn launch(&self, device: &mut CudaDevice<'_>, launch: &Launch<'_>) -> Result<(), CudaError> {
+        device.launch_integrity(launch)
+    }
+
+    fn write_host(
+        &self,
+        device: &mut CudaDevice<'_>,
+        offset_bytes: u64,
+        from: &[u8],
+    ) -> Result<(), CudaError> {
+        device.write_host(offset_bytes, from)
+    }
+
+    fn read_host(
+        &self,
+        device: &mut CudaDevice<'_>,
+        offset_bytes: u64,
+        into: &mut [u8],
+    ) -> Result<(), CudaError> {
+        device.read_host(offset_bytes, into)
+    }
+}

@@ -1,0 +1,69 @@
+//! The kernels of this crate, in `kernels.ptx`.
+
+use crate::CudaDevice;
+use crate::driver::{self, Argument, Function, Module, Working};
+use crate::error::CudaError;
+use planner_core::Stream;
+use std::ffi::CStr;
+
+/// `kernels.cu` as `compile-kernels` has compiled it.
+const PTX: &CStr =
+    match CStr::from_bytes_with_nul(concat!(include_str!("kernels.ptx"), "\0").as_bytes()) {
+        Ok(ptx) => ptx,
+        Err(_) => panic!("a text without zeros"),
+    };
+
+/// Bytes of a reading, as in the source.
+pub(crate) const READING_BYTES: u64 = 12;
+
+/// The kernels, and where those of integrity keep what they find.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    pub(crate) read: Function,
+    pub(crate) combine: Function,
+    pub(crate) write: Function,
+    occupy: Function,
+    /// A reading for each operand of the op that has most, and the result behind them.
+    pub(crate) readings: Working,
+    pub(crate) result: u64,
+    _module: Module,
+}
+
+impl CudaDevice<'_> {
+    /// Loads the kernels; nothing if they are.
+    pub(crate) fn load_kernels(&mut self) -> Result<&Kernels, CudaError> {
+        let kernels = match self.kernels.take() {
+            Some(kernels) => kernels,
+            None => self.loaded()?,
+        };
+        Ok(self.kernels.insert(kernels))
+    }
+
+    fn loaded(&self) -> Result<Kernels, CudaError> {
+        let module = Module::new(&self.context, PTX)?;
+        let most_reads = self.graph.op_ids().map(|op| self.graph.reads(op).len()).max();
+        let bytes = most_reads.unwrap_or(0) as u64 * READING_BYTES;
+        let compute = self.queued[Stream::Compute as usize].stream();
+        let readings = Working::zeroed(compute, bytes + 8)?;
+        Ok(Kernels {
+            read: module.function(c"integrity_read")?,
+            combine: module.function(c"integrity_combine")?,
+            write: module.function(c"integrity_write")?,
+            occupy: module.function(c"occupy")?,
+            result: readings.at + bytes,
+            readings,
+            _module: module,
+        })
+    }
+
+    /// Keeps a stream busy for a time, with one thread that waits: for schedules whose ops are
+    /// known by their durations, and for delays in tests.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn occupy(&mut self, stream: Stream, duration_ns: u64) -> Result<(), CudaError> {
+        let occupy = self.load_kernels()?.occupy;
+        let stream = self.queued[stream as usize].stream();
+        driver::launch(stream, occupy, [1, 1], &[Argument::Long(duration_ns)])
+    }
+}

@@ -1,0 +1,162 @@
+//! Spillway on CUDA: virtual ranges and chunks are those of the driver's virtual memory
+//! management, a stream is a stream, a point of it an event, and copies go between pinned host
+//! memory and those ranges.
+//!
+//! [`Cuda::load`] finds the driver, and [`Cuda::open`] gives a [`CudaDevice`], which implements
+//! the traits of [`planner_core::backend`]. An embedder's kernels get the context and the
+//! stream from [`CudaDevice::compute`], and the addresses from the launch. Work whose memory is
+//! mapped once can be captured as a graph ([`Replay`]).
+//!
+//! The driver is loaded when the program runs: it builds and starts on machines without one.
+
+mod adapter;
+mod driver;
+mod error;
+mod graph;
+mod integrity_kernels;
+mod kernel;
+mod paging;
+mod replay;
+mod stream;
+mod transfer;
+
+pub use adapter::{Cuda, DeviceInfo, Options};
+pub use cudarc;
+pub use error::{CudaError, Unavailable};
+pub use graph::Graph;
+pub use integrity_kernels::Integrity;
+pub use replay::{Cycle, Replay, cycle};
+
+use adapter::Opened;
+use cudarc::driver::CudaContext;
+use kernel::Kernels;
+use paging::Space;
+use planner_core::backend::ErrorType;
+use planner_core::{Stream, TensorId};
+use std::fmt;
+use std::sync::Arc;
+use stream::Queued;
+use transfer::HostBlock;
+
+/// Writes what a state holds before the first iteration: of that tensor, the bytes from an
+/// offset on.
+pub type StateBytes<'g> = Box<dyn FnMut(TensorId, u64, &mut [u8]) + 'g>;
+
+/// What a device has done so far, set-up included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Virtual ranges reserved.
+    pub ranges: u64,
+    /// Calls of `map`.
+    pub map_calls: u64,
+    /// Calls of `unmap`.
+    pub unmap_calls: u64,
+    /// Chunks mapped by all of those calls together, each by a `cuMemMap`.
+    pub chunks_mapped: u64,
+    /// Calls of `cuMemSetAccess`, each for all that was mapped side by side.
+    pub access_calls: u64,
+    /// Time that the host has spent mapping and unmapping, those calls included.
+    pub mapping_ns: u64,
+    /// Bytes copied to the device; those of graphs count once, when they are captured.
+    pub h2d_bytes: u64,
+    /// Bytes copied to the host; likewise.
+    pub d2h_bytes: u64,
+    /// Launches of graphs.
+    pub graph_launches: u64,
+}
+
+/// An open device, with the block of host memory that it copies from and to.
+pub struct CudaDevice<'g> {
+    graph: planner_core::Graph<'g>,
+    states: StateBytes<'g>,
+    /// The three streams.
+    queued: [Queued; 3],
+    /// How many signals of each stream came before the capture that is under way, if one is.
+    captured_from: Option<[u64; 3]>,
+    space: Space,
+    /// The host's block, once it is created.
+    host: Option<HostBlock>,
+    /// Loaded when one is launched first.
+    kernels: Option<Kernels>,
+    counters: Counters,
+    context: Arc<CudaContext>,
+}
+
+impl<'g> CudaDevice<'g> {
+    fn new(
+        opened: Opened,
+        graph: planner_core::Graph<'g>,
+        states: StateBytes<'g>,
+    ) -> Result<Self, CudaError> {
+        let context = &opened.context;
+        let queued = || Queued::new(context);
+        Ok(Self {
+            graph,
+            states,
+            queued: [queued()?, queued()?, queued()?],
+            captured_from: None,
+            space: Space::new(context, opened.chunk_bytes, opened.memory_bytes),
+            host: None,
+            kernels: None,
+            counters: Counters::default(),
+            context: opened.context,
+        })
+    }
+
+    /// What has been done so far.
+    #[must_use]
+    pub const fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The context, and the stream of [`Stream::Compute`], for kernels of an embedder's own:
+    /// what they enqueue there before [`signal`](planner_core::backend::Streams::signal) is
+    /// part of the step.
+    ///
+    /// # Errors
+    /// Those of the driver, for what has been mapped since.
+    pub fn compute(&mut self) -> Result<Compute<'_>, CudaError> {
+        self.allow_access()?;
+        let stream = self.queued[Stream::Compute as usize].stream();
+        Ok(Compute { context: &self.context, stream })
+    }
+
+    /// Blocks until everything that is enqueued has ended.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn wait_idle(&mut self) -> Result<(), CudaError> {
+        self.queued.iter().try_for_each(Queued::synchronize)
+    }
+}
+
+/// Where an embedder's kernels run.
+#[derive(Clone, Copy, Debug)]
+pub struct Compute<'d> {
+    /// The context, the primary one of the device.
+    pub context: &'d Arc<CudaContext>,
+    /// The stream.
+    pub stream: &'d Arc<cudarc::driver::CudaStream>,
+}
+
+impl ErrorType for CudaDevice<'_> {
+    type Error = CudaError;
+}
+
+impl fmt::Debug for CudaDevice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaDevice")
+            .field("queued", &self.queued)
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for CudaDevice<'_> {
+    fn drop(&mut self) {
+        // What is enqueued uses what is dropped next. Where the device is lost, nothing is in
+        // use any more.
+        let _ = self.end_capture();
+        let _ = self.wait_idle();
+    }
+}

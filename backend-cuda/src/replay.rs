@@ -1,0 +1,145 @@
+//! Iterations of a plan as graphs.
+
+use crate::error::CudaError;
+use crate::{CudaDevice, Graph};
+use planner_core::backend::Kernels;
+use planner_core::executor::Moment;
+use planner_core::pieces::Pieces;
+use planner_core::timeline::{LAPS, Timeline, durations};
+use planner_core::{ExecuteError, Executor, Kind, Plan, PlanError, Scratch, Stream, Verified};
+
+/// How a plan's iterations are divided into graphs.
+///
+/// A launch waits for all of the launch before it. Several iterations in one graph make this
+/// barrier rarer. Where ops read inputs there is one in each, since the host fills their two
+/// rooms between launches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cycle {
+    /// Iterations in each graph.
+    pub iterations: u64,
+    /// Graphs that are launched by turns, until addresses and rooms come round.
+    pub graphs: u64,
+}
+
+impl Cycle {
+    /// Iterations until all graphs have been launched.
+    #[must_use]
+    pub const fn length(&self) -> u64 {
+        self.iterations * self.graphs
+    }
+
+    /// The period of a plan that runs so: each graph starts when the one before has ended, and
+    /// its steps wait for none before it. None where a graph holds more iterations than a
+    /// prediction looks at. O(steps).
+    #[must_use]
+    pub fn predicted_ns(&self, verified: &Verified<'_>) -> Option<u64> {
+        let last = usize::try_from(self.iterations.checked_sub(1)?).ok()?;
+        if self.iterations > LAPS {
+            return None;
+        }
+        let mut words = 1 << 12;
+        let makespan_ns = loop {
+            match makespan_ns(verified, last, &mut vec![0; words]) {
+                Err(PlanError::Scratch(_)) => words *= 2,
+                found => break found.ok()?,
+            }
+        };
+        Some(makespan_ns.div_ceil(self.iterations))
+    }
+}
+
+/// When all work of the iterations up to one, counted from 0, has ended.
+fn makespan_ns(verified: &Verified<'_>, last: usize, memory: &mut [u64]) -> Result<u64, PlanError> {
+    let scratch = &mut Scratch::new(memory);
+    let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
+    let schedule = verified.schedule();
+    let pieces = Pieces::new(graph, machine, plan, scratch)?;
+    let durations_ns = scratch.take(plan.steps.len(), 0u64)?;
+    durations(graph, machine, plan, &pieces, durations_ns)?;
+    let timeline = Timeline::new(schedule, durations_ns, scratch)?;
+    let streams = Stream::ALL.into_iter().zip(schedule.stream_steps);
+    let ends = streams
+        .filter_map(|(stream, steps)| Some(timeline.end_ns(last, stream, steps.checked_sub(1)?)));
+    Ok(ends.max().unwrap_or(0))
+}
+
+/// How a plan is divided into graphs; none for a plan that is mapped as it goes.
+#[must_use]
+pub fn cycle(graph: &planner_core::Graph<'_>, plan: &Plan<'_>) -> Option<Cycle> {
+    let period = u64::from(plan.placements?.iterations);
+    Some(if has_inputs(graph) {
+        let graphs = if period.is_multiple_of(2) { period } else { 2 * period };
+        Cycle { iterations: 1, graphs }
+    } else {
+        // As many as a prediction looks at.
+        Cycle { iterations: (LAPS / period).max(1) * period, graphs: 1 }
+    })
+}
+
+fn has_inputs(graph: &planner_core::Graph<'_>) -> bool {
+    graph.tensors().iter().any(|tensor| tensor.kind == Kind::Input)
+}
+
+/// Graphs that stand for all further iterations of an executor.
+#[derive(Debug)]
+pub struct Replay {
+    graphs: Vec<Graph>,
+    cycle: Cycle,
+    /// Iterations enqueued.
+    iterations: u64,
+}
+
+fn at(at: Moment) -> impl Fn(CudaError) -> ExecuteError<CudaError> {
+    move |error| ExecuteError::Device { at, error }
+}
+
+impl Replay {
+    /// Captures and launches the next iterations of an executor that has run `iterations`, as
+    /// many as the cycle is long. Afterwards it must run no more by itself;
+    /// [`Executor::finish`] is right again whenever whole cycles have run.
+    ///
+    /// # Errors
+    /// Those of the executor and of the driver.
+    pub fn record<'g, K: Kernels<CudaDevice<'g>>>(
+        executor: &mut Executor<'_>,
+        device: &mut CudaDevice<'g>,
+        kernels: &mut K,
+        cycle: Cycle,
+        iterations: u64,
+    ) -> Result<Self, ExecuteError<CudaError>> {
+        let mut graphs = Vec::new();
+        for _ in 0..cycle.graphs {
+            device.begin_capture().map_err(at(Moment::SetUp))?;
+            executor.run(device, kernels, cycle.iterations)?;
+            let graph = device.end_capture().map_err(at(Moment::SetUp))?;
+            device.launch_graph(&graph).map_err(at(Moment::SetUp))?;
+            graphs.push(graph);
+        }
+        Ok(Self { graphs, cycle, iterations: iterations + cycle.length() })
+    }
+
+    /// Launches a whole cycle. Where there are inputs, blocks before each launch until the one
+    /// before has ended, and fills a room.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn run<'g, K: Kernels<CudaDevice<'g>>>(
+        &mut self,
+        device: &mut CudaDevice<'g>,
+        kernels: &mut K,
+    ) -> Result<(), ExecuteError<CudaError>> {
+        let fills = has_inputs(&device.graph);
+        for graph in &self.graphs {
+            self.iterations += self.cycle.iterations;
+            let next = self.iterations + 1;
+            if fills {
+                device
+                    .wait_idle()
+                    .and_then(|()| kernels.fill_inputs(device, next))
+                    .map_err(at(Moment::Inputs(next)))?;
+            }
+            device.launch_graph(graph).map_err(at(Moment::Inputs(next)))?;
+        }
+        Ok(())
+    }
+}

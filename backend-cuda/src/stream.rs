@@ -1,0 +1,211 @@
+//! The streams, each with an event for every signal that may still be asked for.
+
+use crate::CudaDevice;
+use crate::error::{CudaError, named};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
+use planner_core::Stream;
+use planner_core::backend::{Point, Streams};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Signals of one stream that are kept before the host blocks for the oldest.
+const MOST_MARKS: usize = 4096;
+
+/// A signal and its event.
+#[derive(Debug)]
+struct Mark {
+    value: u64,
+    event: CudaEvent,
+}
+
+/// One stream.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    stream: Arc<CudaStream>,
+    /// Signals enqueued.
+    signalled: u64,
+    /// The last signal that is known to be reached.
+    reached: u64,
+    /// Signals that may not be reached yet, the oldest first.
+    marks: VecDeque<Mark>,
+    /// Signals of the capture that is under way.
+    captured: VecDeque<Mark>,
+    spare: Vec<CudaEvent>,
+}
+
+impl Queued {
+    pub(crate) fn new(context: &Arc<CudaContext>) -> Result<Self, CudaError> {
+        Ok(Self {
+            stream: named("cuStreamCreate", context.new_stream())?,
+            signalled: 0,
+            reached: 0,
+            marks: VecDeque::new(),
+            captured: VecDeque::new(),
+            spare: Vec::new(),
+        })
+    }
+
+    pub(crate) const fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    pub(crate) const fn signalled(&self) -> u64 {
+        self.signalled
+    }
+
+    pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
+        named("cuStreamSynchronize", self.stream.synchronize())
+    }
+
+    /// An event behind everything that is enqueued.
+    pub(crate) fn record(&mut self) -> Result<CudaEvent, CudaError> {
+        let event = match self.spare.pop() {
+            Some(event) => event,
+            None => named("cuEventCreate", self.stream.context().new_event(None))?,
+        };
+        named("cuEventRecord", event.record(&self.stream))?;
+        Ok(event)
+    }
+
+    /// What is enqueued from now on waits for an event.
+    pub(crate) fn wait(&self, event: &CudaEvent) -> Result<(), CudaError> {
+        named("cuStreamWaitEvent", self.stream.wait(event))
+    }
+
+    /// Whoever asks for the last signal from now on asks for all that is enqueued by now.
+    pub(crate) fn mark_again(&mut self) -> Result<(), CudaError> {
+        if self.signalled == 0 {
+            return Ok(());
+        }
+        let event = self.record()?;
+        self.reached = self.reached.min(self.signalled - 1);
+        while self.marks.back().is_some_and(|mark| mark.value == self.signalled) {
+            self.spare.extend(self.marks.pop_back().map(|mark| mark.event));
+        }
+        self.marks.push_back(Mark { value: self.signalled, event });
+        Ok(())
+    }
+
+    /// Ends a capture: its events are of no more use.
+    pub(crate) fn forget_captured(&mut self) {
+        self.spare.extend(self.captured.drain(..).map(|mark| mark.event));
+    }
+
+    fn signal(&mut self, is_captured: bool) -> Result<u64, CudaError> {
+        if !is_captured {
+            self.recycle()?;
+        }
+        let event = self.record()?;
+        self.signalled += 1;
+        let mark = Mark { value: self.signalled, event };
+        if is_captured { &mut self.captured } else { &mut self.marks }.push_back(mark);
+        Ok(self.signalled)
+    }
+
+    /// Frees the events of signals that are reached. Blocks where too many are not.
+    fn recycle(&mut self) -> Result<(), CudaError> {
+        if self.marks.len() >= MOST_MARKS
+            && let Some(oldest) = self.marks.front()
+        {
+            named("cuEventSynchronize", oldest.event.synchronize())?;
+        }
+        while let Some(oldest) = self.marks.front() {
+            if !named("cuEventQuery", oldest.event.try_is_complete())? {
+                break;
+            }
+            self.reach(oldest.value);
+        }
+        Ok(())
+    }
+
+    /// Notes that a signal is reached.
+    fn reach(&mut self, value: u64) {
+        self.reached = self.reached.max(value);
+        while self.marks.front().is_some_and(|mark| mark.value <= value) {
+            self.spare.extend(self.marks.pop_front().map(|mark| mark.event));
+        }
+    }
+
+    /// The event that tells whether a signal is reached; none if it is.
+    fn event(&self, value: u64) -> Option<&CudaEvent> {
+        if value <= self.reached {
+            return None;
+        }
+        let marks = self.captured.iter().filter(|_| self.is_captured(value)).chain(&self.marks);
+        marks.into_iter().find(|mark| mark.value >= value).map(|mark| &mark.event)
+    }
+
+    /// Whether a signal is one of the capture that is under way.
+    fn is_captured(&self, value: u64) -> bool {
+        self.captured.front().is_some_and(|first| first.value <= value)
+    }
+
+    fn has_reached(&mut self, value: u64) -> Result<bool, CudaError> {
+        let Some(event) = self.event(value) else { return Ok(true) };
+        let is_reached = named("cuEventQuery", event.try_is_complete())?;
+        if is_reached {
+            self.reach(value);
+        }
+        Ok(is_reached)
+    }
+
+    fn block_until(&mut self, value: u64) -> Result<(), CudaError> {
+        if let Some(event) = self.event(value) {
+            named("cuEventSynchronize", event.synchronize())?;
+            self.reach(value);
+        }
+        Ok(())
+    }
+}
+
+impl CudaDevice<'_> {
+    /// Fails for points that nothing has signalled.
+    fn check_signalled(&self, point: Point) -> Result<(), CudaError> {
+        if point.value > self.queued[point.stream as usize].signalled {
+            return Err(CudaError::Unsignalled(point));
+        }
+        Ok(())
+    }
+
+    /// Fails for points that the host cannot ask for.
+    fn check_asked(&self, point: Point) -> Result<(), CudaError> {
+        self.check_signalled(point)?;
+        if self.queued[point.stream as usize].is_captured(point.value) {
+            return Err(CudaError::Captured(point));
+        }
+        Ok(())
+    }
+}
+
+impl Streams for CudaDevice<'_> {
+    fn wait(&mut self, stream: Stream, point: Point) -> Result<(), CudaError> {
+        self.check_signalled(point)?;
+        let of = &self.queued[point.stream as usize];
+        // A stream runs in its own order, and a graph behind all that came before it.
+        if point.stream == stream
+            || self.captured_from.is_some_and(|from| point.value <= from[point.stream as usize])
+        {
+            return Ok(());
+        }
+        match of.event(point.value) {
+            Some(event) => self.queued[stream as usize].wait(event),
+            None => Ok(()),
+        }
+    }
+
+    fn signal(&mut self, stream: Stream) -> Result<Point, CudaError> {
+        let is_captured = self.captured_from.is_some();
+        let value = self.queued[stream as usize].signal(is_captured)?;
+        Ok(Point { stream, value })
+    }
+
+    fn reached(&mut self, point: Point) -> Result<bool, CudaError> {
+        self.check_asked(point)?;
+        self.queued[point.stream as usize].has_reached(point.value)
+    }
+
+    fn block_until(&mut self, point: Point) -> Result<(), CudaError> {
+        self.check_asked(point)?;
+        self.queued[point.stream as usize].block_until(point.value)
+    }
+}

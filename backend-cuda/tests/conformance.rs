@@ -1,0 +1,27 @@
+//! CUDA is held to the suite on an emulated driver, which delays work at random. With
+//! `SPILLWAY_CUDA_DRIVER=system` it is held to it on the machine's own device;
+//! `EMULATED_CUDA_SEED` draws other delays.
+
+use backend_cuda::Integrity;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let is_system = std::env::var("SPILLWAY_CUDA_DRIVER").is_ok_and(|driver| driver == "system");
+    let driver = if is_system { None } else { emulated() };
+    conformance::suite::main(Integrity { driver, ordinal: 0 })
+}
+
+#[cfg(target_os = "linux")]
+fn emulated() -> Option<std::path::PathBuf> {
+    let path = emulated_cuda::Emulated::built_path();
+    // Where it cannot be opened, the suite says why.
+    if let Ok(emulated) = emulated_cuda::Emulated::open(&path) {
+        emulated.delay_all();
+    }
+    Some(path)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn emulated() -> Option<std::path::PathBuf> {
+    None
+}

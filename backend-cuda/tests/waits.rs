@@ -1,0 +1,208 @@
+//! Every wait of a schedule matters on CUDA too: without it, and with the step that it waits for
+//! delayed, results are wrong.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod common;
+
+use backend_cuda::{CudaDevice, CudaError, Integrity};
+use integrity::{Backend, IntegrityKernels, reference_digest};
+use middleware::{Layer, Layered, LayeredKernels};
+use planner_core::backend::{DeviceAddress, HostRange, Launch, Point, Streams, Transfers};
+use planner_core::planner::{Auto, Order, Strategy};
+use planner_core::{Graph, Kind, Machine, Stream, Verified};
+use workloads::planning::{self, OwnedSchedule};
+
+/// So long that everything else has ended.
+const DELAY_NS: u64 = 8_000_000;
+const ITERATIONS: u64 = 4;
+
+/// A step of each iteration of a phase, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    stream: Stream,
+    index: u64,
+    phase: u64,
+}
+
+/// A wait of a step for another.
+#[derive(Clone, Copy, Debug)]
+struct Edge {
+    of: Place,
+    behind: Place,
+}
+
+/// Delays the step that a wait is for, and does not hear the wait.
+struct Deaf {
+    edge: Option<Edge>,
+    hears: bool,
+    /// Phases after which steps repeat, and steps of each stream in an iteration.
+    phases: u64,
+    steps: [u64; 3],
+    /// Signals of each stream before the first iteration, once that has begun, and so far.
+    base: Option<[u64; 3]>,
+    signals: [u64; 3],
+}
+
+impl Deaf {
+    /// The step of a stream that is being enqueued; none outside of iterations.
+    fn place(&self, stream: Stream) -> Option<Place> {
+        let done = self.signals[stream as usize] - self.base?[stream as usize];
+        let steps = self.steps[stream as usize];
+        let phase = done.checked_div(steps)? % self.phases;
+        Some(Place { stream, index: done % steps, phase })
+    }
+
+    fn delay(&self, device: &mut CudaDevice<'_>, stream: Stream) -> Result<(), CudaError> {
+        let place = self.place(stream);
+        if self.edge.is_some_and(|edge| Some(edge.behind) == place) {
+            device.occupy(stream, DELAY_NS)?;
+        }
+        Ok(())
+    }
+}
+
+impl<'g> Layer<CudaDevice<'g>> for Deaf {
+    type Error = CudaError;
+
+    fn wait(
+        &mut self,
+        device: &mut CudaDevice<'g>,
+        stream: Stream,
+        point: Point,
+    ) -> Result<(), CudaError> {
+        let place = self.place(stream);
+        let is_it = self
+            .edge
+            .is_some_and(|edge| Some(edge.of) == place && edge.behind.stream == point.stream);
+        if is_it && !self.hears { Ok(()) } else { device.wait(stream, point) }
+    }
+
+    fn signal(&mut self, device: &mut CudaDevice<'g>, stream: Stream) -> Result<Point, CudaError> {
+        let point = device.signal(stream)?;
+        self.signals[stream as usize] = point.value;
+        Ok(point)
+    }
+
+    fn upload(
+        &mut self,
+        device: &mut CudaDevice<'g>,
+        from: HostRange,
+        to: DeviceAddress,
+    ) -> Result<(), CudaError> {
+        self.delay(device, Stream::Upload)?;
+        device.upload(from, to)
+    }
+
+    fn download(
+        &mut self,
+        device: &mut CudaDevice<'g>,
+        from: DeviceAddress,
+        to: HostRange,
+    ) -> Result<(), CudaError> {
+        self.delay(device, Stream::Download)?;
+        device.download(from, to)
+    }
+
+    fn launch(
+        &mut self,
+        device: &mut CudaDevice<'g>,
+        launch: &Launch<'_>,
+        run: impl FnOnce(&mut CudaDevice<'g>, &Launch<'_>) -> Result<(), CudaError>,
+    ) -> Result<(), CudaError> {
+        self.delay(device, Stream::Compute)?;
+        run(device, launch)
+    }
+}
+
+/// Runs a plan, with a wait that is heard or not; the digest of all states.
+fn run(verified: &Verified<'_>, backend: &Integrity, edge: Option<Edge>, hears: bool) -> u64 {
+    let graph = *verified.graph();
+    let rooms = common::rooms(verified);
+    let schedule = verified.schedule();
+    let layer = Deaf {
+        edge,
+        hears,
+        phases: u64::from(schedule.iterations),
+        steps: schedule.stream_steps.map(u64::from),
+        base: None,
+        signals: [0; 3],
+    };
+    let mut device = Layered::new(backend.open(graph, *verified.machine(), 0).unwrap(), layer);
+    let mut kernels = LayeredKernels(IntegrityKernels::new(backend, &rooms));
+    planning::with_executor(
+        verified,
+        &mut device,
+        &mut kernels,
+        |mut executor, device, kernels| {
+            device.layer.base = Some(device.layer.signals);
+            executor.run(device, kernels, ITERATIONS)?;
+            executor.finish(device)
+        },
+    )
+    .unwrap();
+    rooms.digest(backend, &mut device.device).unwrap()
+}
+
+/// The waits of a schedule's steps, each with its place in the list.
+fn edges(schedule: &OwnedSchedule) -> Vec<(usize, Edge)> {
+    let phases = u64::from(schedule.iterations);
+    let per_phase = schedule.steps.len() / phases as usize;
+    let mut edges = Vec::new();
+    for (at, entry) in schedule.steps.iter().enumerate() {
+        let Some(stream) = entry.stream else { continue };
+        let phase = (at / per_phase) as u64;
+        for (awaited, wait) in Stream::ALL.into_iter().zip(entry.waits) {
+            let Some(wait) = wait else { continue };
+            let laps = u64::from(wait.laps) % phases;
+            let behind = Place {
+                stream: awaited,
+                index: wait.index.into(),
+                phase: (phase + phases - laps) % phases,
+            };
+            edges.push((
+                at,
+                Edge { of: Place { stream, index: entry.index.into(), phase }, behind },
+            ));
+        }
+    }
+    edges
+}
+
+/// Drops each wait of a plan's schedule in turn.
+fn hold(graph: &Graph<'_>, machine: &Machine, backend: &Integrity, strategy: Strategy, spare: u64) {
+    let plan = common::placed(graph, machine, strategy, spare);
+    let plan = plan.plan();
+    let schedule = planning::schedule(graph, machine, &plan).unwrap();
+    let lowered = schedule.schedule();
+    let verified = planning::prove(graph, machine, &plan, &lowered).unwrap();
+    let reference = reference_digest(graph, ITERATIONS);
+    assert_eq!(run(&verified, backend, None, true), reference);
+    let edges = edges(&schedule);
+    assert!(edges.len() > 10, "{} waits are too few to show much", edges.len());
+    let mut unseen = Vec::new();
+    for &(at, edge) in &edges {
+        let mut without = schedule.clone();
+        without.steps[at].waits[edge.behind.stream as usize] = None;
+        assert!(planning::prove(graph, machine, &plan, &without.schedule()).is_err(), "{edge:?}");
+        assert_eq!(run(&verified, backend, Some(edge), true), reference, "{edge:?}");
+        if run(&verified, backend, Some(edge), false) == reference {
+            unseen.push(edge);
+        }
+    }
+    println!("{} waits, each rejected; {} not seen", edges.len(), unseen.len());
+    assert!(unseen.is_empty(), "{unseen:#?}");
+}
+
+#[test]
+fn every_wait_that_is_not_heard_is_seen() {
+    let (_, backend, machine) = common::emulated();
+    let work = common::training_step(machine.chunk_bytes, Kind::Input);
+    let graph = work.graph().unwrap();
+    let auto = Strategy::Auto(Auto { effort: Some(3), order: Order::Free });
+    for (strategy, spare) in
+        [(Strategy::OnDemand, 0), (Strategy::OnDemand, 3), (auto, 0), (auto, 3)]
+    {
+        hold(&graph, &machine, &backend, strategy, spare);
+    }
+}

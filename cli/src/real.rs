@@ -1,0 +1,128 @@
+//! A proved plan on a real device, with integrity kernels and by the wall clock.
+
+use crate::backend::{Outcome, Stopped};
+use crate::names::Names;
+use indicatif::ProgressBar;
+use integrity::{Backend, IntegrityKernels, Rooms};
+use planner_core::backend::{BackendError, ErrorKind};
+use planner_core::executor::Moment;
+use planner_core::{ExecuteError, HostRooms, Scratch, Verified};
+use std::time::{Duration, Instant};
+use workloads::planning;
+
+/// What a device has done about its memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mapping {
+    /// Virtual ranges reserved.
+    pub(crate) ranges: u64,
+    /// Calls of `map`.
+    pub(crate) calls: u64,
+    /// Time that the host was busy with them.
+    pub(crate) ns: u64,
+}
+
+/// A backend with real devices.
+pub(crate) trait Real: Backend {
+    /// What a device has done about its memory so far.
+    fn mapping(device: &Self::Device<'_>) -> Mapping;
+
+    /// Blocks until a device has done everything.
+    fn wait_idle(device: &mut Self::Device<'_>) -> Result<(), Self::Error>;
+
+    /// An error in words.
+    fn explain(names: &Names<'_>, error: &ExecuteError<Self::Error>) -> String;
+
+    /// Whether a device has too few addresses.
+    fn lacks_addresses(error: &Self::Error) -> bool;
+}
+
+/// What was measured of all iterations.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measured {
+    /// Before the first.
+    pub(crate) set_up: Mapping,
+    pub(crate) period: Duration,
+    /// Calls of `map` in one iteration.
+    pub(crate) map_calls: f64,
+}
+
+/// The device and its driver, for a person.
+pub(crate) fn device<B: Real>(backend: &B) -> Result<String, String> {
+    Ok(backend.find()?.device)
+}
+
+/// Runs a plan, by `iterate`, on a device that creates no more chunks than the plan has.
+pub(crate) fn run<'g, B: Real>(
+    verified: &Verified<'g>,
+    names: &Names<'_>,
+    backend: &B,
+    iterate: impl FnOnce(
+        &mut B::Device<'g>,
+        &mut IntegrityKernels<'_, 'g, B>,
+    ) -> Result<Measured, ExecuteError<B::Error>>,
+) -> Result<Outcome, Stopped> {
+    let rooms = rooms(verified)?;
+    let mut device = backend.open(*verified.graph(), *verified.machine(), 0)?;
+    let ran = iterate(&mut device, &mut IntegrityKernels::new(backend, &rooms));
+    let Measured { set_up, period, map_calls } =
+        ran.map_err(|error| stopped::<B>(names, &error))?;
+    let digest = rooms.digest(backend, &mut device).map_err(|error| error.to_string())?;
+    let Mapping { ranges, calls: set_up_maps, ns: mapping_ns } = set_up;
+    let period_ns = period.as_nanos() as u64;
+    Ok(Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest })
+}
+
+fn stopped<B: Real>(names: &Names<'_>, error: &ExecuteError<B::Error>) -> Stopped {
+    let too_large = match error {
+        ExecuteError::Device { error, .. } => {
+            let kind = error.kind();
+            B::lacks_addresses(error)
+                || matches!(kind, ErrorKind::OutOfDeviceMemory | ErrorKind::OutOfHostMemory)
+        }
+        _ => false,
+    };
+    Stopped { reason: B::explain(names, error), too_large }
+}
+
+/// Where the host copies will lie.
+fn rooms<'g>(verified: &Verified<'g>) -> Result<Rooms<'g>, String> {
+    let (graph, plan) = (verified.graph(), verified.plan());
+    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
+    let rooms = HostRooms::new(graph, verified.machine(), plan, &mut Scratch::new(&mut memory));
+    Ok(Rooms::new(*graph, &rooms.map_err(|error| error.to_string())?))
+}
+
+/// Blocks until a device has done everything.
+pub(crate) fn idle<B: Real>(device: &mut B::Device<'_>) -> Result<(), ExecuteError<B::Error>> {
+    B::wait_idle(device).map_err(|error| ExecuteError::Device { at: Moment::End, error })
+}
+
+/// Runs all iterations. The period is that of all but the first.
+pub(crate) fn iterate<'g, B: Real>(
+    verified: &Verified<'g>,
+    device: &mut B::Device<'g>,
+    kernels: &mut IntegrityKernels<'_, 'g, B>,
+    iterations: u64,
+    progress: &ProgressBar,
+) -> Result<Measured, ExecuteError<B::Error>> {
+    planning::with_executor(verified, device, kernels, |mut executor, device, kernels| {
+        let set_up = B::mapping(device);
+        let mut start = Instant::now();
+        let mut first_maps = set_up.calls;
+        for iteration in 1..=iterations {
+            executor.run(device, kernels, 1)?;
+            if iteration == 1 && iterations > 1 {
+                idle::<B>(device)?;
+                start = Instant::now();
+                first_maps = B::mapping(device).calls;
+            }
+            progress.inc(1);
+        }
+        idle::<B>(device)?;
+        let steady = iterations.saturating_sub(1).max(1);
+        let period = start.elapsed().div_f64(steady as f64);
+        let map_calls = (B::mapping(device).calls - first_maps) as f64 / steady as f64;
+        executor.finish(device)?;
+        Ok(Measured { set_up, period, map_calls })
+    })
+}

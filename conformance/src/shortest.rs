@@ -1,0 +1,318 @@
+//! The shortest period of a small chain when weights move whole and activations stay
+//! (Beaumont, Eyraud-Dubois, Shilova & Zhao, problem 1), found by trying everything.
+//!
+//! Time runs in whole units, of which every op and transfer takes some. For each choice of the
+//! weights that leave and each state in which an iteration may begin, all that can happen is
+//! followed unit by unit, until that state comes back. A weight leaves as soon as it may, which
+//! is never worse. Nothing is lost by whole units: what a schedule of a fractional period can
+//! do in some order, one of the next whole period can.
+
+use std::collections::HashSet;
+use workloads::OwnedChain;
+
+/// Where a weight is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    /// On the device; the host's copy is out of date.
+    Changed,
+    /// On the device and on the host.
+    Copied,
+    Away,
+    Coming,
+    /// On the device again for its next op.
+    Back,
+}
+
+/// Of each layer; more would take too long.
+type Places = [Place; 5];
+
+/// A transfer under way: of which layer, and for how long yet.
+type Flight = Option<(usize, u64)>;
+
+/// A moment of an iteration that begins with the backward op of the last layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Moment {
+    /// Ops launched so far, and what is left of the last one.
+    launched: usize,
+    running: u64,
+    up: Flight,
+    down: Flight,
+    places: Places,
+}
+
+/// When a weight leaves, if ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Leaves {
+    around: bool,
+    across: bool,
+}
+
+/// A chain in units of time, ops as in an iteration from the last backward op on.
+struct Search<'c> {
+    chain: &'c OwnedChain,
+    op_units: Vec<u64>,
+    transfer_units: Vec<u64>,
+    leaves: Vec<Leaves>,
+}
+
+fn units(ns: u64, unit_ns: u64) -> u64 {
+    assert!(ns.is_multiple_of(unit_ns), "{ns} ns are not whole units");
+    ns / unit_ns
+}
+
+/// The shortest period in units, of a chain whose ops and transfers all take whole ones and
+/// whose memory suffices to bring each weight for its op. Exponential in the layers.
+///
+/// # Panics
+/// A time is not of whole units, or there are more than five layers.
+#[must_use]
+pub fn shortest_period_units(chain: &OwnedChain, unit_ns: u64) -> u64 {
+    assert!(chain.layers.len() <= 5, "there are too many layers");
+    let (layers, machine) = (chain.layers.len(), chain.machine().machine);
+    let link = planner_core::machine::Direction::HostToDevice;
+    let transfer = |bytes| units(machine.transfer_ns(link, bytes).unwrap_or(u64::MAX), unit_ns);
+    let backward = chain.layers.iter().rev().map(|layer| layer.backward_ns);
+    let ops = backward.chain(chain.layers.iter().map(|layer| layer.forward_ns));
+    let mut search = Search {
+        chain,
+        op_units: ops.map(|ns| units(ns, unit_ns)).collect(),
+        transfer_units: chain.layers.iter().map(|layer| transfer(layer.weight_bytes)).collect(),
+        leaves: Vec::new(),
+    };
+    // Each weight comes for each op and leaves after it, and nothing at the same time.
+    let transfers: u64 = search.transfer_units.iter().sum();
+    let mut best = search.op_units.iter().sum::<u64>() + 2 * transfers + transfers;
+    let mut choices: Vec<_> = (0..1usize << (2 * layers)).collect();
+    // Where less moves, less is to be tried, and a short period spares work on others.
+    choices.sort_by_key(|choice| choice.count_ones());
+    for choice in choices {
+        let leaves = |layer: usize| Leaves {
+            around: choice >> (2 * layer) & 1 > 0,
+            across: choice >> (2 * layer + 1) & 1 > 0,
+        };
+        search.leaves = (0..layers).map(leaves).collect();
+        if search.is_sensible(best) {
+            search.improve(&mut best);
+        }
+    }
+    best
+}
+
+impl Search<'_> {
+    fn layers(&self) -> usize {
+        self.chain.layers.len()
+    }
+
+    fn weight(&self, layer: usize) -> u64 {
+        self.chain.layers[layer].weight_bytes
+    }
+
+    fn layer(&self, op: usize) -> usize {
+        if op < self.layers() { self.layers() - 1 - op } else { op - self.layers() }
+    }
+
+    fn backward(&self, layer: usize) -> usize {
+        self.layers() - 1 - layer
+    }
+
+    fn forward(&self, layer: usize) -> usize {
+        self.layers() + layer
+    }
+
+    /// Whether nothing without bytes leaves, and the links can do all in less than `best`.
+    fn is_sensible(&self, best: u64) -> bool {
+        let (mut up, mut down) = (0, 0);
+        for (layer, leaves) in self.leaves.iter().enumerate() {
+            let times = u64::from(leaves.around) + u64::from(leaves.across);
+            if times > 0 && self.weight(layer) == 0 {
+                return false;
+            }
+            up += times * self.transfer_units[layer];
+            down += times.min(1) * self.transfer_units[layer];
+        }
+        up.max(down) < best
+    }
+
+    fn ended(&self, moment: &Moment, op: usize) -> bool {
+        moment.launched > op + usize::from(moment.running > 0)
+    }
+
+    /// What is taken of the memory.
+    fn used(&self, moment: &Moment) -> u64 {
+        let last = (moment.launched + 2 * self.layers() - 1) % (2 * self.layers());
+        let (layer, backward) = (self.layer(last), last < self.layers());
+        let runs = moment.running > 0;
+        let alive = if backward && !runs { layer } else { layer + 1 };
+        let weights = moment.places[..self.layers()].iter().enumerate();
+        let weights = weights.filter(|(_, place)| **place != Place::Away);
+        self.chain.input_bytes
+            + self.chain.layers[..alive].iter().map(|layer| layer.activation_bytes).sum::<u64>()
+            + weights.map(|(layer, _)| self.weight(layer)).sum::<u64>()
+            + if backward && runs { self.weight(layer) } else { 0 }
+    }
+
+    fn fits(&self, moment: &Moment) -> bool {
+        self.used(moment) <= self.chain.device_bytes
+    }
+
+    /// What can leave, leaves.
+    fn settle(&self, moment: &mut Moment) {
+        for layer in 0..self.layers() {
+            let (back, forward) = (self.backward(layer), self.forward(layer));
+            let around = self.ended(moment, back) && moment.launched <= forward;
+            let across = self.ended(moment, forward) || moment.launched <= back;
+            let leaves = self.leaves[layer];
+            let may = (around && leaves.around) || (across && leaves.across);
+            if may && moment.places[layer] == Place::Copied {
+                moment.places[layer] = Place::Away;
+            }
+        }
+    }
+
+    fn end_op(&self, moment: &mut Moment) {
+        let op = moment.launched - 1;
+        let place = &mut moment.places[self.layer(op)];
+        if op < self.layers() {
+            *place = Place::Changed;
+        } else if *place == Place::Back {
+            *place = Place::Copied;
+        }
+    }
+
+    /// A unit of time later.
+    fn advance(&self, mut moment: Moment) -> Moment {
+        if moment.running == 1 {
+            moment.running = 0;
+            self.end_op(&mut moment);
+        }
+        moment.running = moment.running.saturating_sub(1);
+        let later = |(layer, left): (usize, u64)| (layer, left - 1);
+        (moment.up, moment.down) = (moment.up.map(later), moment.down.map(later));
+        if let Some((layer, 0)) = moment.up {
+            (moment.up, moment.places[layer]) = (None, Place::Back);
+        }
+        if let Some((layer, 0)) = moment.down {
+            (moment.down, moment.places[layer]) = (None, Place::Copied);
+        }
+        self.settle(&mut moment);
+        moment
+    }
+
+    /// All that one decision can lead to at the same moment.
+    fn decide(&self, moment: &Moment) -> Vec<Moment> {
+        let mut next = Vec::new();
+        for (layer, place) in moment.places[..self.layers()].iter().enumerate() {
+            let flight = Some((layer, self.transfer_units[layer]));
+            let leaves = self.leaves[layer].around || self.leaves[layer].across;
+            let updates = moment.running > 0 && moment.launched == self.backward(layer) + 1;
+            if *place == Place::Away && moment.up.is_none() {
+                let mut places = moment.places;
+                places[layer] = Place::Coming;
+                next.push(Moment { up: flight, places, ..*moment });
+            }
+            if *place == Place::Changed && leaves && moment.down.is_none() && !updates {
+                next.push(Moment { down: flight, ..*moment });
+            }
+        }
+        next.extend(self.launch(moment));
+        next.retain(|moment| self.fits(moment));
+        next
+    }
+
+    fn launch(&self, moment: &Moment) -> Option<Moment> {
+        let op = moment.launched;
+        if moment.running > 0 || op == 2 * self.layers() {
+            return None;
+        }
+        let layer = self.layer(op);
+        let copying = moment.down.is_some_and(|(copied, _)| copied == layer);
+        let there = !matches!(moment.places[layer], Place::Away | Place::Coming);
+        if !there || (copying && op < self.layers()) {
+            return None;
+        }
+        // For a moment, an op without a time takes what others take longer.
+        let mut next = Moment { launched: op + 1, running: 1, ..*moment };
+        if self.op_units[op] == 0 {
+            if !self.fits(&next) {
+                return None;
+            }
+            next.running = 0;
+            self.end_op(&mut next);
+            self.settle(&mut next);
+        } else {
+            next.running = self.op_units[op];
+        }
+        Some(next)
+    }
+
+    /// States in which an iteration may begin.
+    fn starts(&self) -> Vec<Moment> {
+        let empty =
+            Moment { launched: 0, running: 0, up: None, down: None, places: [Place::Away; 5] };
+        let mut starts = vec![empty];
+        for (layer, leaves) in self.leaves.iter().enumerate() {
+            let places: Vec<_> = match leaves {
+                Leaves { across: true, around } => {
+                    let changed = (!around).then_some(Place::Changed);
+                    let places = [Place::Away, Place::Coming, Place::Back];
+                    places.into_iter().chain(changed).collect()
+                }
+                Leaves { across: false, around: true } => vec![Place::Copied],
+                Leaves { across: false, around: false } => vec![Place::Changed],
+            };
+            let mut longer = Vec::new();
+            for (mut start, &place) in
+                starts.iter().flat_map(|s| places.iter().map(move |p| (*s, p)))
+            {
+                start.places[layer] = place;
+                let underway = (1..self.transfer_units[layer]).map(|left| Some((layer, left)));
+                match place {
+                    Place::Coming if start.up.is_some() => continue,
+                    Place::Coming => {
+                        longer.extend(underway.map(|up| Moment { up, ..start }));
+                        continue;
+                    }
+                    Place::Changed if leaves.across && start.down.is_none() => {
+                        longer.extend(underway.map(|down| Moment { down, ..start }));
+                    }
+                    _ => {}
+                }
+                longer.push(start);
+            }
+            starts = longer;
+        }
+        starts.retain(|start| self.fits(start));
+        starts
+    }
+
+    /// Follows all that can happen from each start for less than `best`.
+    fn improve(&self, best: &mut u64) {
+        let all: u64 = self.op_units.iter().sum();
+        for start in self.starts() {
+            let goal = Moment { launched: 2 * self.layers(), ..start };
+            let mut now = HashSet::from([start]);
+            for time in 0..*best {
+                let mut open: Vec<_> = now.iter().copied().collect();
+                while let Some(moment) = open.pop() {
+                    for next in self.decide(&moment) {
+                        if now.insert(next) {
+                            open.push(next);
+                        }
+                    }
+                }
+                if now.contains(&goal) {
+                    *best = time;
+                    break;
+                }
+                let done = |moment: &Moment| {
+                    self.op_units[..moment.launched].iter().sum::<u64>() - moment.running
+                };
+                now.retain(|moment| time + all - done(moment) < *best);
+                now = now.into_iter().map(|moment| self.advance(moment)).collect();
+                if now.is_empty() {
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Streams, events, and kernels.
+
+use super::{driver_functions, load, store};
+use crate::driver::DRIVER;
+use crate::stream::{Event, Stream};
+use crate::task::Task;
+use cudarc::driver::sys::CUresult::*;
+use cudarc::driver::sys::{CUevent, CUfunction, CUmodule, CUstream};
+use std::ffi::{CStr, c_char, c_uint, c_void};
+
+/// The flag of streams that are not ordered by the default stream, the only ones there are.
+const NON_BLOCKING: c_uint = 1;
+/// The most threads of a block, and blocks in the second and third direction.
+const MOST_THREADS: u32 = 1024;
+const MOST_BLOCKS: u32 = 65_535;
+
+driver_functions! {
+    fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) {
+        DRIVER.check_uncaptured()?;
+        if flags != NON_BLOCKING {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's.
+        unsafe { store(stream, DRIVER.streams.add(Stream::new) as CUstream) }?;
+    }
+
+    fn cuStreamDestroy_v2(stream: CUstream) {
+        DRIVER.check_initialized()?;
+        DRIVER.streams.remove(stream as usize)?.end();
+    }
+
+    fn cuStreamSynchronize(stream: CUstream) {
+        DRIVER.check_context()?;
+        DRIVER.synchronize(stream as usize)?;
+    }
+
+    fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) {
+        DRIVER.check_context()?;
+        if flags != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        DRIVER.wait(stream as usize, event as usize)?;
+    }
+
+    fn cuEventCreate(event: *mut CUevent, _flags: c_uint) {
+        DRIVER.check_context()?;
+        // SAFETY: the caller's.
+        unsafe { store(event, DRIVER.events.add(|_| Event::default()) as CUevent) }?;
+    }
+
+    fn cuEventDestroy_v2(event: CUevent) {
+        DRIVER.check_initialized()?;
+        DRIVER.events.remove(event as usize)?;
+    }
+
+    fn cuEventRecord(event: CUevent, stream: CUstream) {
+        DRIVER.check_context()?;
+        DRIVER.record(event as usize, stream as usize)?;
+    }
+
+    fn cuEventQuery(event: CUevent) {
+        DRIVER.check_context()?;
+        let place = DRIVER.events.get(event as usize)?.place()?;
+        if place.is_some_and(|place| !place.is_reached()) {
+            return Err(CUDA_ERROR_NOT_READY);
+        }
+    }
+
+    fn cuEventSynchronize(event: CUevent) {
+        DRIVER.check_context()?;
+        if let Some(place) = DRIVER.events.get(event as usize)?.place()? {
+            place.block();
+        }
+        DRIVER.lost()?;
+    }
+
+    fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent) {
+        DRIVER.check_context()?;
+        let [start, end] = [start, end].map(|event| DRIVER.events.get(event as usize)?.time());
+        let elapsed = end?.saturating_duration_since(start?);
+        // SAFETY: the caller's.
+        unsafe { store(milliseconds, elapsed.as_secs_f32() * 1e3) }?;
+    }
+
+    fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) {
+        DRIVER.check_uncaptured()?;
+        if image.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's; a text of C, the only kind of image that is known here.
+        let text = unsafe { CStr::from_ptr(image.cast()) };
+        let text = text.to_str().map_err(|_| CUDA_ERROR_INVALID_IMAGE)?;
+        // SAFETY: the caller's.
+        unsafe { store(module, DRIVER.load(text)? as CUmodule) }?;
+    }
+
+    fn cuModuleUnload(module: CUmodule) {
+        DRIVER.check_initialized()?;
+        DRIVER.modules.remove(module as usize)?;
+    }
+
+    fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char) {
+        DRIVER.check_context()?;
+        if name.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the caller's; a text of C.
+        let name = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| CUDA_ERROR_NOT_FOUND)?;
+        let found = DRIVER.function(module as usize, name)?;
+        // SAFETY: the caller's.
+        unsafe { store(function, found as CUfunction) }?;
+    }
+
+    fn cuLaunchKernel(
+        function: CUfunction,
+        blocks_x: c_uint,
+        blocks_y: c_uint,
+        blocks_z: c_uint,
+        threads_x: c_uint,
+        threads_y: c_uint,
+        threads_z: c_uint,
+        _shared_bytes: c_uint,
+        stream: CUstream,
+        parameters: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) {
+        DRIVER.check_context()?;
+        let threads = u64::from(threads_x) * u64::from(threads_y) * u64::from(threads_z);
+        let fits = (1..=u64::from(MOST_THREADS)).contains(&threads)
+            && blocks_x > 0
+            && blocks_x <= i32::MAX as u32
+            && [blocks_y, blocks_z].iter().all(|blocks| (1..=MOST_BLOCKS).contains(blocks));
+        if !fits || !extra.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let kernel = DRIVER.functions.get(function as usize)?.kernel;
+        let mut arguments = Vec::new();
+        for (at, &bytes) in kernel.parameters.iter().enumerate() {
+            // SAFETY: the caller's; there is a pointer for each parameter.
+            let parameter = unsafe { load(parameters.add(at)) }?;
+            arguments.push(match bytes {
+                // SAFETY: the caller's; the parameter has this size.
+                4 => u64::from(unsafe { load(parameter.cast::<u32>()) }?),
+                // SAFETY: the same.
+                _ => unsafe { load(parameter.cast::<u64>()) }?,
+            });
+        }
+        DRIVER.counters().enqueued += 1;
+        DRIVER.refuse(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)?;
+        DRIVER.enqueue(stream as usize, Task::Launch { kernel, arguments })?;
+    }
+}

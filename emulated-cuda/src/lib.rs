@@ -1,0 +1,41 @@
+//! A stand-in for the CUDA driver on Linux, for tests on machines without a GPU.
+//!
+//! The shared library of this crate exports the functions of the driver that `backend-cuda`
+//! calls. Device memory is a file in memory, an address range is reserved and mapped with
+//! `mmap`, a stream is a thread with a queue, an event a place in a queue, and a kernel a
+//! function of the host with the name and the parameters of the one in the PTX. So it shows
+//! whether the backend's calls are right, and nothing about the PTX.
+//!
+//! It is stricter than a real driver: calls that one may tolerate are errors, a copy takes
+//! pinned memory only, and an access to an address that is not mapped makes every later call
+//! fail. By seed it delays work at random, so that a missing wait is seen as wrong bytes, and
+//! lets calls fail.
+//!
+//! It is used only by who opens it by its path ([`Emulated::open`], or the option of
+//! `backend-cuda`), before the first call of a driver. Its file is not named like a driver.
+//!
+//! | variable | what it sets, for the whole process |
+//! |---|---|
+//! | `EMULATED_CUDA_MEMORY` | bytes of device memory; 1 GiB |
+//! | `EMULATED_CUDA_HOST_MEMORY` | bytes of host memory that can be pinned; 4 GiB |
+//! | `EMULATED_CUDA_GRANULARITY` | bytes of the smallest mapping; 4 KiB |
+//! | `EMULATED_CUDA_SEED` | delays of threads that set no seed of their own; none |
+#![cfg(target_os = "linux")]
+
+mod api;
+mod capture;
+mod chance;
+mod control;
+mod driver;
+mod kernels;
+mod registry;
+mod space;
+mod stream;
+mod task;
+
+pub use control::{Counters, Emulated};
+
+use cudarc::driver::sys::CUresult;
+
+/// What a call of the driver returns.
+type Outcome<T = ()> = Result<T, CUresult>;

@@ -1,0 +1,240 @@
+//! The emulated driver refuses what a real one need not.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "the driver's functions are C")]
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use cudarc::driver::sys::CUresult::{self, *};
+use cudarc::driver::sys::{self, CUdeviceptr};
+use cudarc::driver::{CudaContext, CudaStream};
+use emulated_cuda::Emulated;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const PAGE: usize = 4096;
+
+/// One test at a time: they share the driver's one context.
+static ALONE: Mutex<()> = Mutex::new(());
+
+struct Device {
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    emulated: Emulated,
+    _alone: MutexGuard<'static, ()>,
+}
+
+fn device() -> Device {
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let emulated = Emulated::open(&Emulated::built_path()).unwrap();
+    let context = CudaContext::new(0).unwrap();
+    assert!(context.name().unwrap().contains("no GPU"), "a test of the emulated driver");
+    let stream = context.new_stream().unwrap();
+    Device { context, stream, emulated, _alone: alone }
+}
+
+fn location() -> sys::CUmemLocation {
+    let type_ = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
+    sys::CUmemLocation { type_, id: 0 }
+}
+
+fn create(bytes: usize) -> Result<u64, CUresult> {
+    // SAFETY: all zeros are a description, which is filled in.
+    let mut properties: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    properties.type_ = sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = location();
+    let mut handle = 0;
+    // SAFETY: both may be used.
+    let made = unsafe { sys::cuMemCreate(&raw mut handle, bytes, &raw const properties, 0) };
+    made.result().map(|()| handle).map_err(|error| error.0)
+}
+
+fn reserve(bytes: usize) -> CUdeviceptr {
+    let mut at = 0;
+    // SAFETY: the address may be written.
+    unsafe { sys::cuMemAddressReserve(&raw mut at, bytes, 0, 0, 0) }.result().unwrap();
+    at
+}
+
+fn map(at: CUdeviceptr, bytes: usize, offset: usize, handle: u64) -> CUresult {
+    // SAFETY: what is wrong with it is refused.
+    unsafe { sys::cuMemMap(at, bytes, offset, handle, 0) }
+}
+
+fn unmap(at: CUdeviceptr, bytes: usize) -> CUresult {
+    // SAFETY: nothing uses it.
+    unsafe { sys::cuMemUnmap(at, bytes) }
+}
+
+fn open(at: CUdeviceptr, bytes: usize) -> CUresult {
+    let flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    let access = sys::CUmemAccessDesc { location: location(), flags };
+    // SAFETY: the description may be read.
+    unsafe { sys::cuMemSetAccess(at, bytes, &raw const access, 1) }
+}
+
+fn fill(device: &Device, at: CUdeviceptr, bytes: usize) -> CUresult {
+    // SAFETY: what is wrong with it is refused.
+    unsafe { sys::cuMemsetD8Async(at, 7, bytes, device.stream.cu_stream()) }
+}
+
+#[test]
+fn mappings_are_whole_and_apart() {
+    let device = device();
+    let (at, handle) = (reserve(4 * PAGE), create(2 * PAGE).unwrap());
+    assert_eq!(map(at, PAGE, PAGE, handle), CUDA_ERROR_INVALID_VALUE, "an offset");
+    assert_eq!(map(at, PAGE, 0, handle), CUDA_ERROR_INVALID_VALUE, "a part of a handle");
+    assert_eq!(map(at + 1, 2 * PAGE, 0, handle), CUDA_ERROR_INVALID_VALUE, "a byte behind");
+    assert_eq!(map(at + 3 * PAGE as u64, 2 * PAGE, 0, handle), CUDA_ERROR_INVALID_VALUE, "the end");
+    let before = device.emulated.counters();
+    assert_eq!(map(at, 2 * PAGE, 0, handle), CUDA_SUCCESS);
+    assert_eq!(device.emulated.counters().maps, before.maps + 1);
+    assert_eq!(map(at + PAGE as u64, 2 * PAGE, 0, handle), CUDA_ERROR_INVALID_VALUE, "twice");
+    assert_eq!(fill(&device, at, PAGE), CUDA_ERROR_INVALID_VALUE, "without access");
+    assert_eq!(open(at, 3 * PAGE), CUDA_ERROR_INVALID_VALUE, "access to what is not mapped");
+    assert_eq!(open(at, 2 * PAGE), CUDA_SUCCESS);
+    assert_eq!(fill(&device, at, 2 * PAGE), CUDA_SUCCESS);
+    assert_eq!(fill(&device, at, 2 * PAGE + 1), CUDA_ERROR_INVALID_VALUE);
+    device.stream.synchronize().unwrap();
+    assert_eq!(unmap(at, PAGE), CUDA_ERROR_INVALID_VALUE, "a part of a mapping");
+    assert_eq!(unmap(at, 3 * PAGE), CUDA_ERROR_INVALID_VALUE, "more than a mapping");
+    // SAFETY: it is refused.
+    let freed = unsafe { sys::cuMemAddressFree(at, 4 * PAGE) };
+    assert_eq!(freed, CUDA_ERROR_INVALID_VALUE, "with something mapped");
+    assert_eq!(unmap(at, 2 * PAGE), CUDA_SUCCESS);
+    assert_eq!(unmap(at, 2 * PAGE), CUDA_ERROR_INVALID_VALUE, "what is not mapped");
+    // SAFETY: nothing uses them.
+    unsafe {
+        sys::cuMemRelease(handle).result().unwrap();
+        assert_eq!(sys::cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
+        sys::cuMemAddressFree(at, 4 * PAGE).result().unwrap();
+    }
+}
+
+#[test]
+fn memory_ends() {
+    let device = device();
+    let total = device.context.total_mem().unwrap();
+    assert_eq!(create(total + PAGE), Err(CUDA_ERROR_OUT_OF_MEMORY));
+    assert_eq!(create(PAGE + 1), Err(CUDA_ERROR_INVALID_VALUE));
+    let (used, free) = (create(PAGE).unwrap(), total - PAGE);
+    assert_eq!(device.context.mem_get_info().unwrap(), (free, total));
+    assert_eq!(create(total), Err(CUDA_ERROR_OUT_OF_MEMORY));
+    // SAFETY: nothing uses it.
+    unsafe { sys::cuMemRelease(used) }.result().unwrap();
+    assert_eq!(device.context.mem_get_info().unwrap(), (total, total));
+}
+
+#[test]
+fn what_is_not_mapped_any_more_ends_the_context() {
+    let device = device();
+    let (at, handle) = (reserve(PAGE), create(PAGE).unwrap());
+    assert_eq!(map(at, PAGE, 0, handle), CUDA_SUCCESS);
+    assert_eq!(open(at, PAGE), CUDA_SUCCESS);
+    // Work waits for an event of a stream that is late, so that it runs behind the unmapping.
+    let late = device.context.new_stream().unwrap();
+    occupy(&device, &late, 50_000_000);
+    device.stream.join(&late).unwrap();
+    assert_eq!(fill(&device, at, PAGE), CUDA_SUCCESS);
+    assert_eq!(unmap(at, PAGE), CUDA_SUCCESS);
+    assert_eq!(device.stream.synchronize().unwrap_err().0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_eq!(create(PAGE), Err(CUDA_ERROR_ILLEGAL_ADDRESS), "the error stays");
+    let Device { context, stream, emulated, _alone } = device;
+    drop((late, stream, context));
+    assert!(emulated.counters().left_behind > 0, "the address and the handle");
+    assert!(CudaContext::new(0).unwrap().mem_get_info().is_ok(), "a new context works");
+}
+
+/// Keeps a stream busy.
+fn occupy(device: &Device, stream: &CudaStream, duration_ns: u64) {
+    let ptx = c".version 8.0\n.target sm_60\n.visible .entry occupy(\n\t.param .u64 duration\n)\n{ ret; }";
+    let name = c"occupy".to_owned();
+    let mut arguments = [&raw const duration_ns as *mut _];
+    // SAFETY: the text is one of C, and the kernel has this argument.
+    unsafe {
+        use cudarc::driver::result::{launch_kernel, module};
+        device.context.bind_to_thread().unwrap();
+        let module = module::load_data(ptx.as_ptr().cast()).unwrap();
+        let kernel = module::get_function(module, name).unwrap();
+        let absent = module::get_function(module, c"integrity_read".to_owned());
+        assert_eq!(absent.unwrap_err().0, CUDA_ERROR_NOT_FOUND, "a kernel that the text lacks");
+        let (one, stream) = ((1, 1, 1), stream.cu_stream());
+        launch_kernel(kernel, one, one, 0, stream, &mut arguments).unwrap();
+        module::unload(module).unwrap();
+    }
+}
+
+#[test]
+fn copies_take_pinned_memory_only() {
+    let device = device();
+    let (bytes, stream) = ([1u8; 16], device.stream.cu_stream());
+    let mut at = 0;
+    // SAFETY: what is wrong is refused, and nothing uses the memory when it goes.
+    unsafe {
+        sys::cuMemAlloc_v2(&raw mut at, PAGE).result().unwrap();
+        let copied = sys::cuMemcpyHtoDAsync_v2(at, bytes.as_ptr().cast(), 16, stream);
+        assert_eq!(copied, CUDA_ERROR_INVALID_VALUE);
+        let mut pinned = ptr::null_mut();
+        sys::cuMemHostAlloc(&raw mut pinned, 16, 0).result().unwrap();
+        assert_eq!(sys::cuMemcpyHtoDAsync_v2(at, pinned, 17, stream), CUDA_ERROR_INVALID_VALUE);
+        assert_eq!(sys::cuMemcpyHtoDAsync_v2(at, pinned, 16, stream), CUDA_SUCCESS);
+        device.stream.synchronize().unwrap();
+        sys::cuMemFreeHost(pinned).result().unwrap();
+        sys::cuMemFree_v2(at).result().unwrap();
+    }
+}
+
+#[test]
+fn captures_hold_no_mappings_and_no_strangers() {
+    use sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED;
+    let device = device();
+    let mut at = 0;
+    // SAFETY: the address may be written.
+    unsafe { sys::cuMemAlloc_v2(&raw mut at, PAGE) }.result().unwrap();
+    let other = device.context.new_stream().unwrap();
+    let before = other.record_event(None).unwrap();
+    let flags = sys::CUgraphInstantiate_flags(0);
+    device.stream.begin_capture(RELAXED).unwrap();
+    assert_eq!(create(PAGE), Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
+    let refused = device.stream.wait(&before).unwrap_err();
+    assert_eq!(refused.0, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+    let captured = device.stream.record_event(None).unwrap();
+    assert_eq!(captured.synchronize().unwrap_err().0, CUDA_ERROR_CAPTURED_EVENT);
+    other.wait(&captured).unwrap();
+    assert_eq!(fill(&device, PAGE as u64, 1), CUDA_ERROR_INVALID_VALUE, "nothing is mapped");
+    // SAFETY: the range is allocated, and the graph is never made.
+    unsafe { sys::cuMemsetD8Async(at, 0, 1, other.cu_stream()) }.result().unwrap();
+    assert_eq!(
+        device.stream.end_capture(flags).err().unwrap().0,
+        CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+    );
+    // SAFETY: nothing uses it.
+    unsafe { sys::cuMemFree_v2(at) }.result().unwrap();
+    let empty = device.stream.end_capture(flags).err().unwrap();
+    assert_eq!(empty.0, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+}
+
+#[test]
+fn calls_fail_by_seed() {
+    let device = device();
+    let refusals = |seed| {
+        device.emulated.set_faults(seed, 4, 0);
+        let made: Vec<_> = (0..64).map(|_| create(PAGE)).collect();
+        device.emulated.set_seed(None);
+        for &handle in made.iter().flatten() {
+            // SAFETY: nothing uses it.
+            unsafe { sys::cuMemRelease(handle) }.result().unwrap();
+        }
+        made.iter().map(Result::is_err).collect::<Vec<_>>()
+    };
+    let first = refusals(1);
+    let refused = first.iter().filter(|&&refused| refused).count();
+    assert!((4..40).contains(&refused), "{refused}");
+    assert_eq!(refusals(1), first);
+    assert_ne!(refusals(2), first);
+}
+
+#[test]
+fn nobody_takes_it_for_a_driver() {
+    let name = Emulated::built_path();
+    let name = name.file_name().unwrap().to_str().unwrap().to_owned();
+    assert!(!name.starts_with("libcuda") && !name.starts_with("libnvcuda"), "{name}");
+}

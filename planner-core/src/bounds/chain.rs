@@ -1,0 +1,121 @@
+//! A chain of ops of which each waits for the one before it, and where all others lie.
+
+use super::Order;
+use super::reached::Reached;
+use crate::graph::{Graph, OpId};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+/// The most links of a chain.
+pub(super) const LINKS: usize = 64;
+
+/// Links count from 1; 0 is the start of the iteration, and [`Chain::end`] its end.
+pub(super) struct Chain<'a> {
+    /// For each op the last link that comes before it in every order, or that it is.
+    before: &'a mut [u32],
+    /// The first link that comes behind it in every order, or that it is, from the end.
+    behind: &'a mut [u32],
+    links: u32,
+}
+
+/// How long a path of ops takes, and its last op, counted from 1.
+type Path = [u64; 2];
+
+impl<'a> Chain<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        4 * words::<u32>(limits.ops) + Reached::<Path>::scratch_words(limits)
+    }
+
+    /// Some ops at equal distances, the one at hand among them, of the path through that op
+    /// which takes longest to compute; in the given order that is all ops. O(operands).
+    pub(super) fn new(
+        graph: &Graph<'_>,
+        order: Order,
+        through: OpId,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let ops = graph.ops().len();
+        let (before, behind) = (scratch.take(ops, 0u32)?, scratch.take(ops, 0u32)?);
+        let mut chain = Self { before, behind, links: 0 };
+        chain.link(graph, order, through, &mut scratch.reborrow())?;
+        let mut scratch = scratch.reborrow();
+        let mut reached = Reached::new(graph, order, 0u32, u32::max, &mut scratch)?;
+        for op in graph.op_ids() {
+            let own = chain.before[op.index()];
+            chain.before[op.index()] = reached.step(graph, op, |before| before.max(own));
+        }
+        reached.clear();
+        for op in graph.op_ids().rev() {
+            let own = chain.behind[op.index()];
+            chain.behind[op.index()] = reached.step(graph, op, |behind| behind.max(own));
+        }
+        Ok(chain)
+    }
+
+    /// Chooses the links.
+    fn link(
+        &mut self,
+        graph: &Graph<'_>,
+        order: Order,
+        through: OpId,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), OutOfScratch> {
+        let ops = graph.ops().len();
+        let (nearest, path) = (scratch.take(ops, 0u32)?, scratch.take(ops, through.0)?);
+        let mut paths = Reached::new(graph, order, [0, 0], Path::max, scratch)?;
+        extend(graph, graph.op_ids(), &mut paths, nearest);
+        let at = follow(nearest, through, path);
+        path[..at].reverse();
+        paths.clear();
+        extend(graph, graph.op_ids().rev(), &mut paths, nearest);
+        let len = at + 1 + follow(nearest, through, &mut path[at + 1..]);
+        let distance = len.div_ceil(LINKS);
+        self.links = (len - at % distance).div_ceil(distance) as u32;
+        let links = path[..len].iter().skip(at % distance).step_by(distance);
+        for (link, &op) in (1..).zip(links) {
+            self.before[op as usize] = link;
+            self.behind[op as usize] = self.links + 1 - link;
+        }
+        Ok(())
+    }
+
+    /// The place behind all links.
+    pub(super) fn end(&self) -> usize {
+        self.links as usize + 1
+    }
+
+    /// The last link before an op and the first behind it, or both the link that it is.
+    pub(super) fn around(&self, op: OpId) -> (usize, usize) {
+        let (before, behind) = (self.before[op.index()], self.behind[op.index()]);
+        (before as usize, self.end() - behind as usize)
+    }
+
+    /// The link that an op is.
+    pub(super) fn link_of(&self, op: OpId) -> Option<usize> {
+        let (before, behind) = self.around(op);
+        (before == behind).then_some(before)
+    }
+}
+
+/// Notes for each op the nearest one on the longest path that leads to it, counted from 1.
+fn extend(
+    graph: &Graph<'_>,
+    ops: impl Iterator<Item = OpId>,
+    paths: &mut Reached<'_, Path>,
+    nearest: &mut [u32],
+) {
+    for op in ops {
+        paths.step(graph, op, |[length_ns, other]| {
+            nearest[op.index()] = other as u32;
+            // Without the 1, ops that take no time would be left out.
+            let length_ns = length_ns.saturating_add(graph.op(op).time_ns).saturating_add(1);
+            [length_ns, u64::from(op.0) + 1]
+        });
+    }
+}
+
+/// Writes down the path from an op on, without that op; how long it is.
+fn follow(nearest: &[u32], from: OpId, path: &mut [u32]) -> usize {
+    let next = |&op: &u32| nearest[op as usize].checked_sub(1);
+    let ops = core::iter::successors(next(&from.0), next);
+    path.iter_mut().zip(ops).map(|(slot, op)| *slot = op).count()
+}

@@ -1,0 +1,257 @@
+//! What compute and the links need one after the other: ops that wait for each other cut an
+//! iteration into windows, each as long as what must be computed, downloaded or uploaded within
+//! it. `docs/bounds.md` has the proof.
+
+use super::Order;
+use super::any_order::{OVERWRITTEN, flags};
+use super::chain::{Chain, LINKS};
+use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::machine::{Machine, transmission_ns};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    Chain::scratch_words(limits)
+        + words::<u8>(limits.tensors)
+        + Lives::scratch_words(limits)
+        + 3 * words::<u64>(SIDE * SIDE)
+}
+
+/// The least period by windows between the ops of a chain through an op. O(operands).
+pub(super) fn period_ns(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    budget_bytes: u64,
+    (order, through): (Order, OpId),
+    scratch: &mut Scratch<'_>,
+) -> Result<u64, OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let chain = Chain::new(graph, order, through, &mut scratch)?;
+    let mut windows = Windows {
+        compute_ns: Table::new(&mut scratch)?,
+        down_bytes: Table::new(&mut scratch)?,
+        up_bytes: Table::new(&mut scratch)?,
+        op_ns: [0; SIDE],
+        end: chain.end(),
+    };
+    windows.add_compute(graph, &chain);
+    windows.add_values(graph, &chain, &mut scratch)?;
+    Ok(windows.longest_ns(machine, budget_bytes))
+}
+
+/// The value that each tensor holds. Places are links of the chain; 0 is the iteration's start.
+struct Lives<'a> {
+    /// The first link behind its first touch; none before that.
+    from: &'a mut [u32],
+    /// The last link before its last touch, or that this is.
+    until: &'a mut [u32],
+    /// The last link before the op that wrote it, or that this is; none where the host has it.
+    written: &'a mut [u32],
+    /// The last link of which it is known when what is absent comes back.
+    returns: &'a mut [u32],
+}
+
+const NONE: u32 = u32::MAX;
+
+impl<'a> Lives<'a> {
+    const fn scratch_words(limits: &Limits) -> usize {
+        4 * words::<u32>(limits.tensors)
+    }
+
+    fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+        let tensors = graph.tensors().len();
+        Ok(Self {
+            from: scratch.take(tensors, NONE)?,
+            until: scratch.take(tensors, 0u32)?,
+            written: scratch.take(tensors, NONE)?,
+            returns: scratch.take(tensors, 0u32)?,
+        })
+    }
+
+    fn begin(&mut self, tensor: TensorId, from: usize, written: u32) {
+        let at = tensor.index();
+        (self.from[at], self.written[at]) = (from as u32, written);
+        (self.until[at], self.returns[at]) = (0, from as u32 - 1);
+    }
+
+    fn is_begun(&self, tensor: TensorId) -> bool {
+        self.from[tensor.index()] != NONE
+    }
+}
+
+/// Links, start, end, and one more for differences.
+const SIDE: usize = LINKS + 3;
+
+/// For each window, from one link (or the start of the iteration) to a later one (or its end),
+/// what lies in it.
+struct Windows<'a> {
+    compute_ns: Table<'a>,
+    /// What is held at the window's end, and was written within it or cannot leave.
+    down_bytes: Table<'a>,
+    /// What is held at the window's start, and is read within it or cannot leave.
+    up_bytes: Table<'a>,
+    op_ns: [u64; SIDE],
+    end: usize,
+}
+
+impl Windows<'_> {
+    fn add_compute(&mut self, graph: &Graph<'_>, chain: &Chain<'_>) {
+        for op in graph.op_ids() {
+            let (before, behind) = chain.around(op);
+            let time_ns = graph.op(op).time_ns;
+            let behind = if before == behind { behind + 1 } else { behind };
+            self.compute_ns.add((0, before), (behind, self.end), time_ns);
+            if let Some(link) = chain.link_of(op) {
+                self.op_ns[link] = time_ns;
+            }
+        }
+    }
+
+    fn add_values(
+        &mut self,
+        graph: &Graph<'_>,
+        chain: &Chain<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), OutOfScratch> {
+        let flags = flags(graph, scratch)?;
+        let mut lives = Lives::new(graph, scratch)?;
+        let is_state = |tensor: TensorId| graph.tensor(tensor).kind == Kind::State;
+        for op in graph.op_ids() {
+            let (before, behind) = chain.around(op);
+            for &tensor in graph.writes(op) {
+                if !is_state(tensor) && !graph.reads(op).contains(&tensor) {
+                    self.add_written(graph, tensor, &lives);
+                    lives.begin(tensor, behind, before as u32);
+                }
+            }
+            for tensor in graph.touches(op) {
+                if !lives.is_begun(tensor) {
+                    // A state is there from the start.
+                    lives.begin(tensor, if is_state(tensor) { 1 } else { behind }, NONE);
+                }
+                // Overwritten unread, a state may be dead.
+                if !(is_state(tensor) && flags[tensor.index()] & OVERWRITTEN != 0) {
+                    self.add_read(graph, tensor, (before, behind), &mut lives);
+                }
+            }
+            self.add_held(graph, chain, op, &lives);
+        }
+        for tensor in graph.tensor_ids() {
+            self.add_written(graph, tensor, &lives);
+        }
+        Ok(())
+    }
+
+    /// What is absent at a link before a touch comes back before it. Of several touches behind
+    /// a link the first of the given order counts.
+    fn add_read(
+        &mut self,
+        graph: &Graph<'_>,
+        tensor: TensorId,
+        (before, behind): (usize, usize),
+        lives: &mut Lives<'_>,
+    ) {
+        let at = tensor.index();
+        let first = lives.returns[at] as usize + 1;
+        // Where the op is a link itself, nothing that it touches is absent.
+        let last = if before == behind { before - 1 } else { before };
+        self.up_bytes.add((first, last), (behind, self.end), graph.tensor(tensor).bytes);
+        lives.returns[at] = lives.returns[at].max(before as u32);
+        lives.until[at] = lives.until[at].max(before as u32);
+    }
+
+    /// What has been written and is absent at a link has been downloaded by then.
+    fn add_written(&mut self, graph: &Graph<'_>, tensor: TensorId, lives: &Lives<'_>) {
+        let at = tensor.index();
+        if lives.written[at] != NONE {
+            let alive = (lives.from[at] as usize, lives.until[at] as usize);
+            let bytes = graph.tensor(tensor).bytes;
+            self.down_bytes.add((0, lives.written[at] as usize), alive, bytes);
+        }
+    }
+
+    /// What a link touches is not absent there.
+    fn add_held(&mut self, graph: &Graph<'_>, chain: &Chain<'_>, op: OpId, lives: &Lives<'_>) {
+        let Some(link) = chain.link_of(op) else { return };
+        let mut hold = |bytes, first| {
+            self.up_bytes.add((link, link), (link + 1, self.end), bytes);
+            self.down_bytes.add((first, link - 1), (link, link), bytes);
+        };
+        hold(graph.op(op).workspace_bytes, 0);
+        for tensor in graph.touches(op) {
+            // In windows that its write is in, it counts already.
+            let written = lives.written[tensor.index()];
+            let first = if written == NONE { 0 } else { written as usize + 1 };
+            hold(graph.tensor(tensor).bytes, first);
+        }
+    }
+
+    /// The longest way from the iteration's start to its end by windows.
+    fn longest_ns(self, machine: &Machine, budget_bytes: u64) -> u64 {
+        let Self { mut compute_ns, mut down_bytes, mut up_bytes, op_ns, end } = self;
+        for table in [&mut compute_ns, &mut down_bytes, &mut up_bytes] {
+            table.sum();
+        }
+        // Nothing is downloaded before it is written, and nothing that is absent while an op
+        // runs is uploaded before that ends.
+        let link_ns = |from: usize, bytes: u64, bytes_per_s| match transmission_ns(
+            bytes.saturating_sub(budget_bytes),
+            bytes_per_s,
+        ) {
+            Some(0) => 0,
+            ns => ns.unwrap_or(u64::MAX).saturating_add(op_ns[from]),
+        };
+        let mut longest_ns = [0u64; SIDE];
+        for to in 1..=end {
+            for from in 0..to {
+                let window_ns = compute_ns
+                    .at(from, to)
+                    .max(link_ns(from, down_bytes.at(from, to), machine.d2h_bytes_per_s))
+                    .max(link_ns(from, up_bytes.at(from, to), machine.h2d_bytes_per_s));
+                longest_ns[to] = longest_ns[to].max(longest_ns[from].saturating_add(window_ns));
+            }
+        }
+        longest_ns[end]
+    }
+}
+
+/// A figure for each window: first differences, then sums, both modulo 2^64. Sums are exact,
+/// since all sizes together fit into 64 bits, and so do all times.
+struct Table<'a> {
+    cells: &'a mut [u64],
+}
+
+impl<'a> Table<'a> {
+    fn new(scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+        Ok(Self { cells: scratch.take(SIDE * SIDE, 0u64)? })
+    }
+
+    /// Adds to all windows that start and end so.
+    fn add(&mut self, start: (usize, usize), end: (usize, usize), figure: u64) {
+        if start.0 > start.1 || end.0 > end.1 {
+            return;
+        }
+        let mut change = |start, end, figure| {
+            let cell: &mut u64 = &mut self.cells[start * SIDE + end];
+            *cell = cell.wrapping_add(figure);
+        };
+        change(start.0, end.0, figure);
+        change(start.1 + 1, end.0, figure.wrapping_neg());
+        change(start.0, end.1 + 1, figure.wrapping_neg());
+        change(start.1 + 1, end.1 + 1, figure);
+    }
+
+    fn sum(&mut self) {
+        for at in 0..self.cells.len() {
+            if at % SIDE > 0 {
+                self.cells[at] = self.cells[at].wrapping_add(self.cells[at - 1]);
+            }
+        }
+        for at in SIDE..self.cells.len() {
+            self.cells[at] = self.cells[at].wrapping_add(self.cells[at - SIDE]);
+        }
+    }
+
+    fn at(&self, start: usize, end: usize) -> u64 {
+        self.cells[start * SIDE + end]
+    }
+}

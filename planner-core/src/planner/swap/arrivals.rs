@@ -1,0 +1,86 @@
+//! What must come in during an iteration.
+
+use super::Classes;
+use super::belady::{Choice, Fate};
+use crate::graph::{Graph, TensorId};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+/// No arrival.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// What must come in during an iteration, in the order of need.
+pub(super) struct Arrivals<'a> {
+    pub(super) tensor: &'a mut [u32],
+    /// The number of the allocation in its class, from 1.
+    pub(super) number: &'a mut [u64],
+    /// The next arrival in the same class.
+    pub(super) next: &'a mut [u32],
+    /// The first arrival in each class.
+    pub(super) first: &'a mut [u32],
+    len: usize,
+}
+
+impl<'a> Arrivals<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        2 * words::<u32>(limits.operands)
+            + words::<u64>(limits.operands)
+            + 2 * words::<u32>(limits.pools)
+            + words::<u64>(limits.pools)
+    }
+
+    /// Follows what is on the device. O(operands).
+    pub(super) fn new(
+        graph: &Graph<'_>,
+        classes: &Classes<'_>,
+        choice: &Choice<'_>,
+        present: &mut [u8],
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let (operands, pools) = (graph.operands().len(), classes.pools.len());
+        let mut arrivals = Self {
+            tensor: scratch.take(operands, 0u32)?,
+            number: scratch.take(operands, 0u64)?,
+            next: scratch.take(operands, NONE)?,
+            first: scratch.take(pools, NONE)?,
+            len: 0,
+        };
+        let last = scratch.take(pools, NONE)?;
+        let taken = scratch.take(pools, 0u64)?;
+        for tensor in graph.tensor_ids() {
+            present[tensor.index()] = u8::from(choice.is_at_start(tensor));
+        }
+        for op in graph.op_ids() {
+            let reads = graph.reads(op).len();
+            for (at, &tensor) in graph.operands_of(op).iter().enumerate() {
+                let class = classes.of_tensor(tensor);
+                if core::mem::replace(&mut present[tensor.index()], 1) == 1 {
+                    continue;
+                }
+                taken[class] += 1;
+                if at < reads {
+                    arrivals.push(tensor, class, taken[class], last);
+                }
+            }
+            if let Some(class) = classes.of_workspace(graph, op) {
+                taken[class] += 1;
+            }
+            let first = graph.op(op).first_operand as usize;
+            for (slot, &tensor) in (first..).zip(graph.operands_of(op)) {
+                if choice.fate(slot) != Fate::Stays {
+                    present[tensor.index()] = 0;
+                }
+            }
+        }
+        Ok(arrivals)
+    }
+
+    fn push(&mut self, tensor: TensorId, class: usize, number: u64, last: &mut [u32]) {
+        let at = self.len;
+        self.len += 1;
+        (self.tensor[at], self.number[at]) = (tensor.0, number);
+        match core::mem::replace(&mut last[class], at as u32) {
+            NONE => self.first[class] = at as u32,
+            last => self.next[last as usize] = at as u32,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What is on the device, by when it was used last and by when it is used next.
+
+use super::super::heap::Heap;
+use super::Classes;
+use crate::graph::{Graph, TensorId};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+
+/// The tensors of each class on the device, the least recently used first: rings, each closed
+/// by an entry behind those of the tensors.
+pub(super) struct Recent<'a> {
+    before: &'a mut [u32],
+    after: &'a mut [u32],
+    /// In each class, the first that has not been moved to [`Rested`] yet.
+    fresh: &'a mut [u32],
+    tensors: usize,
+}
+
+impl<'a> Recent<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        2 * words::<u32>(limits.tensors + limits.pools) + words::<u32>(limits.pools)
+    }
+
+    pub(super) fn new(
+        tensors: usize,
+        classes: usize,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let before = scratch.take(tensors + classes, 0u32)?;
+        let after = scratch.take(tensors + classes, 0u32)?;
+        Ok(Self { before, after, fresh: scratch.take(classes, 0u32)?, tensors })
+    }
+
+    pub(super) fn clear(&mut self) {
+        for (class, fresh) in self.fresh.iter_mut().enumerate() {
+            let end = self.tensors + class;
+            *fresh = end as u32;
+            (self.before[end], self.after[end]) = (end as u32, end as u32);
+        }
+    }
+
+    pub(super) fn push(&mut self, class: usize, tensor: TensorId) {
+        let end = self.tensors + class;
+        let last = core::mem::replace(&mut self.before[end], tensor.0);
+        self.after[last as usize] = tensor.0;
+        self.before[tensor.index()] = last;
+        self.after[tensor.index()] = end as u32;
+        if self.fresh[class] == end as u32 {
+            self.fresh[class] = tensor.0;
+        }
+    }
+
+    pub(super) fn remove(&mut self, class: usize, tensor: TensorId) {
+        let (before, after) = (self.before[tensor.index()], self.after[tensor.index()]);
+        self.after[before as usize] = after;
+        self.before[after as usize] = before;
+        if self.fresh[class] == tensor.0 {
+            self.fresh[class] = after;
+        }
+    }
+
+    pub(super) fn of(&self, class: usize) -> impl Iterator<Item = TensorId> {
+        let behind = |at: u32| self.after[at as usize];
+        let tensor = |&at: &u32| (at as usize) < self.tensors;
+        let first = Some(behind((self.tensors + class) as u32)).filter(tensor);
+        core::iter::successors(first, move |&at| Some(behind(at)).filter(tensor)).map(TensorId)
+    }
+
+    /// The first that has not rested yet, if by now it has.
+    pub(super) fn rest(
+        &mut self,
+        class: usize,
+        has_rested: impl FnOnce(TensorId) -> bool,
+    ) -> Option<TensorId> {
+        let fresh = self.fresh[class];
+        let tensor = TensorId(fresh);
+        let rests = (fresh as usize) < self.tensors && has_rested(tensor);
+        rests.then(|| {
+            self.fresh[class] = self.after[tensor.index()];
+            tensor
+        })
+    }
+}
+
+/// In each class, what has not been used for a threshold of time, the next used latest on top.
+/// Entries of what has been used since, or has left, linger.
+#[derive(Default)]
+pub(super) struct Rested<'a> {
+    entries: &'a mut [[u64; 2]],
+    /// Where the entries of each class begin; one more closes the last.
+    start: &'a mut [u32],
+    len: &'a mut [u32],
+}
+
+impl<'a> Rested<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        words::<[u64; 2]>(limits.operands + limits.tensors)
+            + words::<u32>(limits.pools + 1)
+            + words::<u32>(limits.pools)
+    }
+
+    /// With room for one entry a touch, and one for what is there at the start.
+    pub(super) fn new(
+        graph: &Graph<'_>,
+        classes: &Classes<'_>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let pools = classes.pools.len();
+        let most = graph.operands().len() + graph.tensors().len();
+        let rested = Self {
+            entries: scratch.take(most, [0; 2])?,
+            start: scratch.take(pools + 1, 0u32)?,
+            len: scratch.take(pools, 0u32)?,
+        };
+        for tensor in graph.operands().iter().copied().chain(graph.tensor_ids()) {
+            rested.start[classes.of_tensor(tensor) + 1] += 1;
+        }
+        for class in 0..pools {
+            rested.start[class + 1] += rested.start[class];
+        }
+        Ok(rested)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.len.fill(0);
+    }
+
+    /// Does something with the entries of a class.
+    pub(super) fn with<T>(&mut self, class: usize, then: impl FnOnce(&mut Heap<'_>) -> T) -> T {
+        let [from, to] = [class, class + 1].map(|class| self.start[class] as usize);
+        let mut heap = Heap::holding(&mut self.entries[from..to], self.len[class] as usize);
+        let result = then(&mut heap);
+        self.len[class] = heap.len() as u32;
+        result
+    }
+}
