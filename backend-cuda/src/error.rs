@@ -1,8 +1,9 @@
 //! What can go wrong on a CUDA device.
 
+use backend_checks::Refused;
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
-use planner_core::backend::{BackendError, DeviceAddress, ErrorKind, HostRange, Point};
+use planner_core::backend::{BackendError, ErrorKind, Point};
 use std::fmt;
 
 /// Why a device cannot be had, for a person.
@@ -46,26 +47,13 @@ pub enum CudaError {
         /// Bytes wanted.
         bytes: u64,
     },
-    /// The chunks have been created already.
-    CreatedTwice,
     /// No virtual addresses are left for this many chunks.
     AddressSpace {
         /// Chunks wanted.
         chunks: u64,
     },
-    /// The range is not inside one reservation, or not a whole number of chunks from its
-    /// start.
-    NotReserved(DeviceAddress),
-    /// The physical chunk does not exist.
-    UnknownChunk(u64),
-    /// Something is mapped in the range already.
-    AlreadyMapped(DeviceAddress),
-    /// Not all of the range is mapped.
-    NotMapped(DeviceAddress),
-    /// What is to be unmapped is a part of a mapping.
-    PartOfMapping(DeviceAddress),
-    /// The point has not been signalled, so that nothing may wait for it.
-    Unsignalled(Point),
+    /// The call asks for what is not there.
+    Refused(Refused),
     /// The host asks for a point of a graph that is being captured, which no work reaches yet.
     Captured(Point),
     /// Memory is mapped or unmapped while a graph is captured.
@@ -74,21 +62,6 @@ pub enum CudaError {
     CapturedTwice,
     /// A capture is to end, and none is under way.
     NotCaptured,
-    /// The host's block has been created already.
-    HostCreatedTwice,
-    /// The tensor does not exist, or the host's block has no such bytes.
-    NoHostRange(HostRange),
-    /// Bytes that the host's block does not have are to be written or read.
-    NoHostBytes {
-        /// The first.
-        offset_bytes: u64,
-        /// How many.
-        bytes: u64,
-    },
-    /// An address is not a multiple of 4 bytes, and kernels work on words.
-    Misaligned(DeviceAddress),
-    /// A launch does not fit the operands that the graph gives the op.
-    Operands(planner_core::OpId),
 }
 
 /// Names the call that failed.
@@ -106,23 +79,10 @@ impl fmt::Display for CudaError {
             Self::OutOfHostMemory { bytes } => {
                 write!(f, "the host has no {bytes} bytes that can be pinned")
             }
-            Self::CreatedTwice => write!(f, "the device's chunks have been created already"),
             Self::AddressSpace { chunks } => {
                 write!(f, "no addresses are left for {chunks} chunks")
             }
-            Self::NotReserved(at) => write!(f, "address {:#x} is not reserved", at.0),
-            Self::UnknownChunk(chunk) => write!(f, "chunk {chunk} does not exist"),
-            Self::AlreadyMapped(at) => write!(f, "address {:#x} is mapped already", at.0),
-            Self::NotMapped(at) => write!(f, "the range at {:#x} is not all mapped", at.0),
-            Self::PartOfMapping(at) => {
-                write!(f, "what is to be unmapped at {:#x} is a part of a mapping", at.0)
-            }
-            Self::Unsignalled(Point { stream, value }) => {
-                write!(
-                    f,
-                    "signal {value} of the {stream:?} stream is awaited before it is enqueued"
-                )
-            }
+            Self::Refused(refused) => refused.fmt(f),
             Self::Captured(Point { stream, value }) => write!(
                 f,
                 "the host asks for signal {value} of the {stream:?} stream, which a graph is to \
@@ -133,28 +93,17 @@ impl fmt::Display for CudaError {
             }
             Self::CapturedTwice => write!(f, "a graph is being captured already"),
             Self::NotCaptured => write!(f, "no graph is being captured"),
-            Self::HostCreatedTwice => write!(f, "the host's block has been created already"),
-            Self::NoHostRange(HostRange { tensor, offset_bytes, bytes }) => write!(
-                f,
-                "the host's block has no bytes {offset_bytes}..{} for {tensor}",
-                offset_bytes.saturating_add(bytes)
-            ),
-            Self::NoHostBytes { offset_bytes, bytes } => write!(
-                f,
-                "the host's block has no bytes {offset_bytes}..{}",
-                offset_bytes.saturating_add(bytes)
-            ),
-            Self::Misaligned(at) => {
-                write!(f, "address {:#x} is not a multiple of 4 bytes", at.0)
-            }
-            Self::Operands(op) => {
-                write!(f, "the launch of {op} does not fit the operands that the graph gives it")
-            }
         }
     }
 }
 
 impl std::error::Error for CudaError {}
+
+impl From<Refused> for CudaError {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
 
 impl BackendError for CudaError {
     fn kind(&self) -> ErrorKind {

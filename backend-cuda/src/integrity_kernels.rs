@@ -4,6 +4,7 @@ use crate::driver::{self, Argument::Long, Argument::Word};
 use crate::error::CudaError;
 use crate::kernel::READING_BYTES;
 use crate::{Cuda, CudaDevice, Options};
+use backend_checks::Refused;
 use integrity::{Backend, Found, value};
 use planner_core::backend::{DeviceAddress, Launch};
 use planner_core::{Graph, Machine, Stream};
@@ -50,14 +51,14 @@ impl CudaDevice<'_> {
     /// Where the operands of a launch lie, the workspace behind what is written.
     fn operands(&self, launch: &Launch<'_>) -> Result<Operands, CudaError> {
         let op = launch.op;
-        let wrong = CudaError::Operands(op);
+        let wrong = Refused::Operands(op);
         let properties = self.graph.ops().get(op.index()).ok_or(wrong)?;
         let (reads, writes) = (self.graph.reads(op), self.graph.writes(op));
         let fits = launch.reads.len() == reads.len()
             && launch.writes.len() == writes.len()
             && launch.workspace.is_some() == (properties.workspace_bytes > 0);
         if !fits {
-            return Err(wrong);
+            return Err(wrong.into());
         }
         let bytes = |&tensor| self.graph.tensor(tensor).bytes;
         let workspace = launch.workspace.map(|at| (at, properties.workspace_bytes));
@@ -65,9 +66,9 @@ impl CudaDevice<'_> {
         let writes = launch.writes.iter().zip(writes.iter().map(bytes)).chain(workspace);
         let checked = |(at, bytes): (DeviceAddress, u64)| {
             if !at.0.is_multiple_of(4) {
-                return Err(CudaError::Misaligned(at));
+                return Err(Refused::Misaligned(at).into());
             }
-            self.space.check_mapped(at, bytes.next_multiple_of(4))?;
+            self.space.addresses.check_mapped(at, bytes.next_multiple_of(4))?;
             Ok((at.0, bytes))
         };
         Ok(Operands {

@@ -2,6 +2,7 @@
 
 use crate::CudaDevice;
 use crate::error::{CudaError, named};
+use backend_checks::Refused;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 use planner_core::Stream;
 use planner_core::backend::{Point, Streams};
@@ -162,7 +163,7 @@ impl CudaDevice<'_> {
     /// Fails for points that nothing has signalled.
     fn check_signalled(&self, point: Point) -> Result<(), CudaError> {
         if point.value > self.queued[point.stream as usize].signalled {
-            return Err(CudaError::Unsignalled(point));
+            return Err(Refused::Unsignalled(point).into());
         }
         Ok(())
     }

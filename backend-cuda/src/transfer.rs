@@ -3,6 +3,7 @@
 use crate::CudaDevice;
 use crate::driver::{self, Pinned};
 use crate::error::CudaError;
+use backend_checks::Refused;
 use cudarc::driver::CudaContext;
 use planner_core::backend::{BackendError, DeviceAddress, ErrorKind, HostRange, Transfers};
 use planner_core::{HostRooms, Kind, Stream};
@@ -68,7 +69,7 @@ impl CudaDevice<'_> {
             .host
             .as_ref()
             .filter(|host| offset_bytes.checked_add(bytes).is_some_and(|end| end <= host.bytes));
-        let host = host.ok_or(CudaError::NoHostBytes { offset_bytes, bytes })?;
+        let host = host.ok_or(Refused::NoHostBytes { offset_bytes, bytes })?;
         Ok(host.pinned.as_ref())
     }
 
@@ -82,8 +83,8 @@ impl CudaDevice<'_> {
         let is_known = tensor.index() < self.graph.tensors().len() && bytes > 0;
         let block = self.host.as_ref().filter(|_| is_known);
         let range = block.and_then(|block| block.range(offset_bytes, bytes));
-        let range = range.ok_or(CudaError::NoHostRange(host))?;
-        self.space.check_mapped(at, bytes)?;
+        let range = range.ok_or(Refused::NoHostRange(host))?;
+        self.space.addresses.check_mapped(at, bytes)?;
         Ok(range)
     }
 }
@@ -91,7 +92,7 @@ impl CudaDevice<'_> {
 impl Transfers for CudaDevice<'_> {
     fn create_host(&mut self, rooms: &HostRooms<'_>) -> Result<(), CudaError> {
         if self.host.is_some() {
-            return Err(CudaError::HostCreatedTwice);
+            return Err(Refused::HostCreatedTwice.into());
         }
         let block = HostBlock::new(&self.context, rooms.bytes())?;
         let mut piece = Vec::new();
@@ -105,7 +106,7 @@ impl Transfers for CudaDevice<'_> {
                 let (offset_bytes, bytes) =
                     (rooms.offset_bytes(tensor, 0, first), piece.len() as u64);
                 let range = block.range(offset_bytes, bytes);
-                let (pinned, _) = range.ok_or(CudaError::NoHostBytes { offset_bytes, bytes })?;
+                let (pinned, _) = range.ok_or(Refused::NoHostBytes { offset_bytes, bytes })?;
                 pinned.write(offset_bytes, &piece);
             }
         }

@@ -1,25 +1,41 @@
+use backend_checks::Refused;
 use planner_core::backend::{BackendError, ErrorKind};
 use std::fmt;
 
-/// What a device of host memory refuses: what kind of error it is, and why.
+/// What can go wrong on a device of host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostError(pub(crate) ErrorKind, pub(crate) &'static str);
-
-/// Why a call is refused that asks for what is not there.
-pub(crate) const fn refused(why: &'static str) -> HostError {
-    HostError(ErrorKind::Other, why)
+pub enum HostError {
+    /// More chunks are wanted than the device holds.
+    OutOfDeviceMemory,
+    /// No virtual addresses are left.
+    AddressSpace,
+    /// The call asks for what is not there.
+    Refused(Refused),
 }
 
 impl fmt::Display for HostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.1)
+        match self {
+            Self::OutOfDeviceMemory => f.write_str("the device is too small"),
+            Self::AddressSpace => f.write_str("there are no addresses left"),
+            Self::Refused(refused) => refused.fmt(f),
+        }
     }
 }
 
 impl std::error::Error for HostError {}
 
+impl From<Refused> for HostError {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
 impl BackendError for HostError {
     fn kind(&self) -> ErrorKind {
-        self.0
+        match self {
+            Self::OutOfDeviceMemory => ErrorKind::OutOfDeviceMemory,
+            Self::AddressSpace | Self::Refused(_) => ErrorKind::Other,
+        }
     }
 }

@@ -1,5 +1,5 @@
-use crate::error::refused;
 use crate::{HostDevice, HostError};
+use backend_checks::Refused;
 use planner_core::Stream;
 use planner_core::backend::{Point, Streams};
 
@@ -15,7 +15,7 @@ impl Streams for HostDevice<'_> {
 
     fn reached(&mut self, point: Point) -> Result<bool, HostError> {
         if point.value > self.signals[point.stream as usize] {
-            return Err(refused("this point is not signalled"));
+            return Err(Refused::Unsignalled(point).into());
         }
         Ok(true)
     }

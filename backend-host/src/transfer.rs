@@ -1,13 +1,13 @@
-use crate::error::refused;
 use crate::{HostDevice, HostError};
+use backend_checks::Refused;
 use integrity::value;
 use planner_core::backend::{DeviceAddress, HostRange, Transfers};
 use planner_core::{HostRooms, Kind};
 
 impl HostDevice<'_> {
     /// Bytes of the host's block.
-    pub(crate) fn block(&mut self, offset_bytes: u64, bytes: u64) -> Result<&mut [u8], HostError> {
-        let none = refused("the block has no such bytes");
+    pub(crate) fn block(&mut self, offset_bytes: u64, bytes: u64) -> Result<&mut [u8], Refused> {
+        let none = Refused::NoHostBytes { offset_bytes, bytes };
         let end = offset_bytes.checked_add(bytes).ok_or(none)?;
         let block = self.block.as_mut().ok_or(none)?;
         block.get_mut(offset_bytes as usize..end as usize).ok_or(none)
@@ -17,7 +17,7 @@ impl HostDevice<'_> {
 impl Transfers for HostDevice<'_> {
     fn create_host(&mut self, rooms: &HostRooms<'_>) -> Result<(), HostError> {
         if self.block.is_some() {
-            return Err(refused("there is a block already"));
+            return Err(Refused::HostCreatedTwice.into());
         }
         self.block = Some(vec![0; rooms.bytes() as usize]);
         let graph = self.graph;
@@ -31,7 +31,7 @@ impl Transfers for HostDevice<'_> {
 
     fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), HostError> {
         let bytes = self.block(from.offset_bytes, from.bytes)?.to_vec();
-        self.pages.write(to, &bytes)
+        Ok(self.pages.write(to, &bytes)?)
     }
 
     fn download(&mut self, from: DeviceAddress, to: HostRange) -> Result<(), HostError> {

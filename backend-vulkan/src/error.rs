@@ -1,7 +1,8 @@
 //! What can go wrong on a Vulkan device.
 
 use ash::vk;
-use planner_core::backend::{BackendError, DeviceAddress, ErrorKind, HostRange, Point};
+use backend_checks::Refused;
+use planner_core::backend::{BackendError, ErrorKind};
 use std::fmt;
 
 /// Why a device cannot be had, for a person.
@@ -45,8 +46,6 @@ pub enum VulkanError {
         /// Bytes wanted.
         bytes: u64,
     },
-    /// The chunks have been created already.
-    CreatedTwice,
     /// No virtual addresses are left for this many chunks.
     AddressSpace {
         /// Chunks wanted.
@@ -54,36 +53,10 @@ pub enum VulkanError {
         /// What the device has for all of its sparse buffers together.
         space_bytes: u64,
     },
-    /// The range is not inside one reservation, or not a whole number of chunks from its
-    /// start.
-    NotReserved(DeviceAddress),
-    /// The physical chunk does not exist.
-    UnknownChunk(u64),
-    /// Something is mapped in the range already.
-    AlreadyMapped(DeviceAddress),
-    /// Not all of the range is mapped.
-    NotMapped(DeviceAddress),
-    /// What is to be unmapped is a part of a mapping.
-    PartOfMapping(DeviceAddress),
-    /// The point has not been signalled, so that nothing may wait for it.
-    Unsignalled(Point),
-    /// The host's block has been created already.
-    HostCreatedTwice,
-    /// The tensor does not exist, or the host's block has no such bytes.
-    NoHostRange(HostRange),
-    /// Bytes that the host's block does not have are to be written or read.
-    NoHostBytes {
-        /// The first.
-        offset_bytes: u64,
-        /// How many.
-        bytes: u64,
-    },
+    /// The call asks for what is not there.
+    Refused(Refused),
     /// A kernel is given other bindings than it has, or more than the device allows in one.
     Bindings,
-    /// An address is not a multiple of 4 bytes, and kernels work on words.
-    Misaligned(DeviceAddress),
-    /// A launch does not fit the operands that the graph gives the op.
-    Operands(planner_core::OpId),
 }
 
 impl VulkanError {
@@ -106,48 +79,24 @@ impl fmt::Display for VulkanError {
             Self::OutOfHostMemory { bytes } => {
                 write!(f, "the host has no {bytes} bytes that the device can copy from")
             }
-            Self::CreatedTwice => write!(f, "the device's chunks have been created already"),
             Self::AddressSpace { chunks, space_bytes } => write!(
                 f,
                 "no addresses are left for {chunks} chunks; the device has {space_bytes} bytes of \
                  sparse addresses in all"
             ),
-            Self::NotReserved(at) => write!(f, "address {:#x} is not reserved", at.0),
-            Self::UnknownChunk(chunk) => write!(f, "chunk {chunk} does not exist"),
-            Self::AlreadyMapped(at) => write!(f, "address {:#x} is mapped already", at.0),
-            Self::NotMapped(at) => write!(f, "the range at {:#x} is not all mapped", at.0),
-            Self::PartOfMapping(at) => {
-                write!(f, "what is to be unmapped at {:#x} is a part of a mapping", at.0)
-            }
-            Self::Unsignalled(Point { stream, value }) => {
-                write!(
-                    f,
-                    "signal {value} of the {stream:?} stream is awaited before it is enqueued"
-                )
-            }
-            Self::HostCreatedTwice => write!(f, "the host's block has been created already"),
-            Self::NoHostRange(HostRange { tensor, offset_bytes, bytes }) => write!(
-                f,
-                "the host's block has no bytes {offset_bytes}..{} for {tensor}",
-                offset_bytes.saturating_add(bytes)
-            ),
-            Self::NoHostBytes { offset_bytes, bytes } => write!(
-                f,
-                "the host's block has no bytes {offset_bytes}..{}",
-                offset_bytes.saturating_add(bytes)
-            ),
+            Self::Refused(refused) => refused.fmt(f),
             Self::Bindings => write!(f, "the bindings are not those of the kernel"),
-            Self::Misaligned(at) => {
-                write!(f, "address {:#x} is not a multiple of 4 bytes", at.0)
-            }
-            Self::Operands(op) => {
-                write!(f, "the launch of {op} does not fit the operands that the graph gives it")
-            }
         }
     }
 }
 
 impl std::error::Error for VulkanError {}
+
+impl From<Refused> for VulkanError {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
 
 impl BackendError for VulkanError {
     fn kind(&self) -> ErrorKind {

@@ -4,6 +4,7 @@ use crate::driver::BufferRange;
 use crate::error::VulkanError;
 use crate::kernel::{Compute, Kernel, KernelError};
 use crate::{Options, Vulkan, VulkanDevice};
+use backend_checks::Refused;
 use integrity::{Backend, Found, value};
 use planner_core::backend::{DeviceAddress, Launch};
 use planner_core::{Graph, Machine, TensorId};
@@ -111,14 +112,14 @@ impl VulkanDevice<'_> {
     pub fn launch_integrity(&mut self, launch: &Launch<'_>) -> Result<(), VulkanError> {
         let kernels = self.integrity_kernels()?;
         let op = launch.op;
-        let wrong = VulkanError::Operands(op);
+        let wrong = Refused::Operands(op);
         let properties = *self.graph.ops().get(op.index()).ok_or(wrong)?;
         let (reads, writes) = (self.graph.reads(op), self.graph.writes(op));
         let fits = launch.reads.len() == reads.len()
             && launch.writes.len() == writes.len()
             && launch.workspace.is_some() == (properties.workspace_bytes > 0);
         if !fits {
-            return Err(wrong);
+            return Err(wrong.into());
         }
         let operand =
             |(&tensor, at): (&TensorId, _)| self.operand(at, self.graph.tensor(tensor).bytes);
@@ -135,7 +136,7 @@ impl VulkanDevice<'_> {
     fn operand(&self, at: DeviceAddress, bytes: u64) -> Result<Operand, VulkanError> {
         let range = self.range(at, bytes.next_multiple_of(4))?;
         if !range.offset_bytes.is_multiple_of(4) {
-            return Err(VulkanError::Misaligned(at));
+            return Err(Refused::Misaligned(at).into());
         }
         let before = range.offset_bytes % self.binding_alignment_bytes();
         let range = BufferRange {

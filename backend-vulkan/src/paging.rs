@@ -8,8 +8,8 @@ use crate::VulkanDevice;
 use crate::adapter::Opened;
 use crate::driver::{Bind, Buffer, BufferRange, Device, Memory, Queue, Semaphore};
 use crate::error::VulkanError;
+use backend_checks::AddressMap;
 use planner_core::backend::{Chunks, DeviceAddress, Paging};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -30,17 +30,9 @@ struct Block {
     used_bytes: u64,
 }
 
-/// Reserved addresses: where they end, and the block that they lie in.
-#[derive(Clone, Copy, Debug)]
-struct Reservation {
-    end: u64,
-    block: usize,
-}
-
 /// The virtual address space, and the physical chunks.
 #[derive(Debug)]
 pub(crate) struct Space {
-    chunk_bytes: u64,
     memory_bytes: u64,
     queue: Queue,
     /// Reaches `bound` when all binds so far are done.
@@ -49,10 +41,8 @@ pub(crate) struct Space {
     pending: Vec<Bind>,
     /// Whether what is pending is unmapped; binds of both kinds could meet at an address.
     unmaps: bool,
-    reservations: BTreeMap<u64, Reservation>,
-    /// What is mapped, by address.
-    mapped: BTreeMap<u64, Chunks>,
-    created: Option<u64>,
+    /// Of each reservation, the block that it lies in.
+    addresses: AddressMap<usize>,
     blocks: Vec<Block>,
     slabs: Arc<Vec<Memory>>,
     device: Arc<Device>,
@@ -61,16 +51,13 @@ pub(crate) struct Space {
 impl Space {
     pub(crate) fn new(opened: &Opened, chunk_bytes: u64) -> Result<Self, VulkanError> {
         Ok(Self {
-            chunk_bytes,
             memory_bytes: opened.memory_bytes,
             queue: opened.binding,
             semaphore: Semaphore::new(&opened.device)?,
             bound: 0,
             pending: Vec::new(),
             unmaps: false,
-            reservations: BTreeMap::new(),
-            mapped: BTreeMap::new(),
-            created: None,
+            addresses: AddressMap::new(chunk_bytes),
             blocks: Vec::new(),
             slabs: Arc::default(),
             device: Arc::clone(&opened.device),
@@ -82,20 +69,7 @@ impl Space {
     /// # Errors
     /// A range that is not in one reservation, or not all mapped.
     pub(crate) fn range(&self, at: DeviceAddress, bytes: u64) -> Result<BufferRange, VulkanError> {
-        let not_mapped = VulkanError::NotMapped(at);
-        let (_, reservation) = self.reservations.range(..=at.0).next_back().ok_or(not_mapped)?;
-        let end = at.0.checked_add(bytes).filter(|&end| end <= reservation.end);
-        let end = end.ok_or(not_mapped)?;
-        let mut next = at.0;
-        while next < end {
-            let (start, chunks) = self.mapped.range(..=next).next_back().ok_or(not_mapped)?;
-            let behind = start + chunks.count * self.chunk_bytes;
-            if behind <= next {
-                return Err(not_mapped);
-            }
-            next = behind;
-        }
-        let block = &self.blocks[reservation.block];
+        let block = &self.blocks[*self.addresses.check_mapped(at, bytes)?];
         Ok(BufferRange { buffer: block.buffer.raw, offset_bytes: at.0 - block.address, bytes })
     }
 
@@ -104,26 +78,30 @@ impl Space {
     pub(crate) fn block(
         &self,
         at: DeviceAddress,
-    ) -> Option<(usize, Arc<Buffer>, Arc<Vec<Memory>>)> {
-        let (_, reservation) = self.reservations.range(..=at.0).next_back()?;
-        let buffer = Arc::clone(&self.blocks[reservation.block].buffer);
-        Some((reservation.block, buffer, Arc::clone(&self.slabs)))
+    ) -> Result<(usize, Arc<Buffer>, Arc<Vec<Memory>>), VulkanError> {
+        let &block = self.addresses.check_mapped(at, 0)?;
+        let buffer = Arc::clone(&self.blocks[block].buffer);
+        Ok((block, buffer, Arc::clone(&self.slabs)))
     }
 
     /// Allocations for so many chunks.
     fn slabs(&self, count: u64) -> Result<Vec<Memory>, VulkanError> {
-        let bytes = count.checked_mul(self.chunk_bytes).filter(|&bytes| bytes <= self.memory_bytes);
+        let bytes = count
+            .checked_mul(self.addresses.chunk_bytes())
+            .filter(|&bytes| bytes <= self.memory_bytes);
         let device_bytes = self.memory_bytes;
         let mut left =
             bytes.ok_or(VulkanError::OutOfDeviceMemory { chunks: count, device_bytes })?;
         if left == 0 {
             return Ok(Vec::new());
         }
-        let bits = Buffer::sparse(&self.device, self.chunk_bytes)?.requirements().memory_type_bits;
+        let bits = Buffer::sparse(&self.device, self.addresses.chunk_bytes())?
+            .requirements()
+            .memory_type_bits;
         let memory_type = self.device.physical.memory_type_of_device(bits);
         let mut slabs = Vec::new();
         while left > 0 {
-            let bytes = left.min(self.slab_chunks() * self.chunk_bytes);
+            let bytes = left.min(self.slab_chunks() * self.addresses.chunk_bytes());
             slabs.push(Memory::new(&self.device, bytes, memory_type, false)?);
             left -= bytes;
         }
@@ -132,32 +110,31 @@ impl Space {
 
     fn slab_chunks(&self) -> u64 {
         let most_bytes = SLAB_BYTES.min(self.device.physical.max_allocation_bytes);
-        (most_bytes / self.chunk_bytes).max(1)
+        (most_bytes / self.addresses.chunk_bytes()).max(1)
     }
 
     /// Reserves addresses in the first block with room, or in a new one.
     fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, VulkanError> {
         let space_bytes = self.device.limits().sparse_address_space_size;
         let exhausted = VulkanError::AddressSpace { chunks, space_bytes };
-        let bytes = chunks.checked_mul(self.chunk_bytes).filter(|&bytes| bytes > 0);
-        let bytes = bytes.ok_or(exhausted)?;
+        let bytes = self.addresses.bytes(chunks).ok_or(exhausted)?;
         let has_room = |block: &Block| block.buffer.bytes - block.used_bytes >= bytes;
         let block = match self.blocks.iter().position(has_room) {
             Some(block) => block,
             None => self.add_block(bytes, space_bytes)?.ok_or(exhausted)?,
         };
         let Block { address, used_bytes, .. } = &mut self.blocks[block];
-        let start = *address + *used_bytes;
+        let at = DeviceAddress(*address + *used_bytes);
         *used_bytes += bytes;
-        self.reservations.insert(start, Reservation { end: start + bytes, block });
-        Ok(DeviceAddress(start))
+        self.addresses.reserve(at, bytes, block);
+        Ok(at)
     }
 
     /// Adds a block of at least so many bytes; none where the address space is too small.
     fn add_block(&mut self, bytes: u64, space_bytes: u64) -> Result<Option<usize>, VulkanError> {
         let taken: u64 = self.blocks.iter().map(|block| block.buffer.bytes).sum();
         let most = (space_bytes - taken).min(self.device.physical.max_buffer_bytes);
-        let most = most - most % self.chunk_bytes;
+        let most = most - most % self.addresses.chunk_bytes();
         if bytes > most {
             return Ok(None);
         }
@@ -167,39 +144,17 @@ impl Space {
         Ok(Some(self.blocks.len() - 1))
     }
 
-    /// The block, and the bytes, of some chunks at an address that fits a reservation.
-    fn reserved(&self, at: DeviceAddress, chunks: u64) -> Result<(usize, u64), VulkanError> {
-        let inside = || {
-            let (&start, reservation) = self.reservations.range(..=at.0).next_back()?;
-            let bytes = chunks.checked_mul(self.chunk_bytes).filter(|&bytes| bytes > 0)?;
-            let fits = (at.0 - start).is_multiple_of(self.chunk_bytes)
-                && at.0.checked_add(bytes)? <= reservation.end;
-            fits.then_some((reservation.block, bytes))
-        };
-        inside().ok_or(VulkanError::NotReserved(at))
-    }
-
     fn map(&mut self, at: DeviceAddress, chunks: Chunks) -> Result<(), VulkanError> {
-        let (block, bytes) = self.reserved(at, chunks.count)?;
-        let end = chunks.first.saturating_add(chunks.count);
-        let created = self.created.unwrap_or(0);
-        if end > created {
-            return Err(VulkanError::UnknownChunk(chunks.first.max(created)));
-        }
-        if let Some((&start, before)) = self.mapped.range(..at.0 + bytes).next_back()
-            && start + before.count * self.chunk_bytes > at.0
-        {
-            return Err(VulkanError::AlreadyMapped(DeviceAddress(start.max(at.0))));
-        }
+        let &block = self.addresses.check_map(at, chunks)?;
         self.make_room(false)?;
-        self.mapped.insert(at.0, chunks);
-        let (mut chunk, mut at) = (chunks.first, at.0);
+        self.addresses.map(at, chunks);
+        let (mut chunk, mut at, end) = (chunks.first, at.0, chunks.first + chunks.count);
         while chunk < end {
             let (slab, place) = (chunk / self.slab_chunks(), chunk % self.slab_chunks());
             let count = (self.slab_chunks() - place).min(end - chunk);
-            let memory = (&self.slabs[slab as usize], place * self.chunk_bytes);
+            let memory = (&self.slabs[slab as usize], place * self.addresses.chunk_bytes());
             let block = &self.blocks[block];
-            let (offset, bytes) = (at - block.address, count * self.chunk_bytes);
+            let (offset, bytes) = (at - block.address, count * self.addresses.chunk_bytes());
             self.pending.push(Bind::new(&block.buffer, offset, bytes, Some(memory)));
             chunk += count;
             at += bytes;
@@ -208,18 +163,10 @@ impl Space {
     }
 
     fn unmap(&mut self, at: DeviceAddress, chunks: u64) -> Result<(), VulkanError> {
-        let (block, bytes) = self.reserved(at, chunks)?;
-        self.range(at, bytes)?;
-        let end = at.0 + bytes;
-        let last = self.mapped.range(..end).next_back();
-        let last_end = last.map_or(0, |(start, chunks)| start + chunks.count * self.chunk_bytes);
-        if !self.mapped.contains_key(&at.0) || last_end != end {
-            return Err(VulkanError::PartOfMapping(at));
-        }
+        let &block = self.addresses.check_unmap(at, chunks)?;
         self.make_room(true)?;
-        while let Some((&start, _)) = self.mapped.range(at.0..end).next() {
-            self.mapped.remove(&start);
-        }
+        self.addresses.unmap(at, chunks);
+        let bytes = chunks * self.addresses.chunk_bytes();
         let block = &self.blocks[block];
         self.pending.push(Bind::new(&block.buffer, at.0 - block.address, bytes, None));
         Ok(())
@@ -275,15 +222,13 @@ impl VulkanDevice<'_> {
 
 impl Paging for VulkanDevice<'_> {
     fn chunk_bytes(&self) -> u64 {
-        self.space.chunk_bytes
+        self.space.addresses.chunk_bytes()
     }
 
     fn create(&mut self, count: u64) -> Result<(), VulkanError> {
-        if self.space.created.is_some() {
-            return Err(VulkanError::CreatedTwice);
-        }
+        self.space.addresses.check_create()?;
         self.space.slabs = Arc::new(self.space.slabs(count)?);
-        self.space.created = Some(count);
+        self.space.addresses.create(count);
         Ok(())
     }
 

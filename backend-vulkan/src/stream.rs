@@ -3,6 +3,7 @@
 use crate::VulkanDevice;
 use crate::driver::{Commands, Device, Queue, Semaphore, Submit};
 use crate::error::VulkanError;
+use backend_checks::Refused;
 use planner_core::Stream;
 use planner_core::backend::{Point, Streams};
 use std::collections::VecDeque;
@@ -141,7 +142,7 @@ impl VulkanDevice<'_> {
 
     fn check_signalled(&self, point: Point) -> Result<(), VulkanError> {
         if point.value > self.queued[point.stream as usize].signalled {
-            return Err(VulkanError::Unsignalled(point));
+            return Err(Refused::Unsignalled(point).into());
         }
         Ok(())
     }

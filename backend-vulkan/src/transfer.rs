@@ -3,6 +3,7 @@
 use crate::VulkanDevice;
 use crate::driver::{Buffer, BufferRange, Device, Memory};
 use crate::error::VulkanError;
+use backend_checks::Refused;
 use planner_core::backend::{DeviceAddress, HostRange, Transfers};
 use planner_core::{HostRooms, Kind, Stream};
 use std::sync::Arc;
@@ -53,10 +54,10 @@ impl HostBlock {
         })
     }
 
-    fn check(&self, offset_bytes: u64, bytes: u64) -> Result<(), VulkanError> {
+    fn check(&self, offset_bytes: u64, bytes: u64) -> Result<(), Refused> {
         match offset_bytes.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(()),
-            _ => Err(VulkanError::NoHostBytes { offset_bytes, bytes }),
+            _ => Err(Refused::NoHostBytes { offset_bytes, bytes }),
         }
     }
 
@@ -99,7 +100,7 @@ impl VulkanDevice<'_> {
 
     fn checked_host(&self, offset_bytes: u64, len: usize) -> Result<&HostBlock, VulkanError> {
         let bytes = len as u64;
-        let host = self.host.as_ref().ok_or(VulkanError::NoHostBytes { offset_bytes, bytes })?;
+        let host = self.host.as_ref().ok_or(Refused::NoHostBytes { offset_bytes, bytes })?;
         host.check(offset_bytes, bytes)?;
         Ok(host)
     }
@@ -110,7 +111,7 @@ impl VulkanDevice<'_> {
         let HostRange { tensor, offset_bytes, bytes } = host;
         let block = self.host.as_ref().filter(|block| block.check(offset_bytes, bytes).is_ok());
         let is_known = tensor.index() < self.graph.tensors().len() && bytes > 0;
-        let block = block.filter(|_| is_known).ok_or(VulkanError::NoHostRange(host))?;
+        let block = block.filter(|_| is_known).ok_or(Refused::NoHostRange(host))?;
         let mut device = self.space.range(at, bytes)?;
         let parts = block.parts(offset_bytes, bytes).map(|(segment, offset_bytes, bytes)| {
             let here = BufferRange { buffer: block.segments[segment].0.raw, offset_bytes, bytes };
@@ -128,7 +129,7 @@ type Pair = [BufferRange; 2];
 impl Transfers for VulkanDevice<'_> {
     fn create_host(&mut self, rooms: &HostRooms<'_>) -> Result<(), VulkanError> {
         if self.host.is_some() {
-            return Err(VulkanError::HostCreatedTwice);
+            return Err(Refused::HostCreatedTwice.into());
         }
         let block = HostBlock::new(&self.device, rooms.bytes())?;
         let mut piece = Vec::new();

@@ -166,7 +166,7 @@ impl VulkanDevice<'_> {
         bytes: u64,
     ) -> Result<(wgpu::Buffer, u64), VulkanError> {
         let range = self.range(at, bytes)?;
-        let (number, block, slabs) = self.space.block(at).ok_or(VulkanError::NotMapped(at))?;
+        let (number, block, slabs) = self.space.block(at)?;
         let lent = self.lent.as_mut().ok_or(VulkanError::Bindings)?;
         let buffer = lent.buffers.entry(number).or_insert_with(|| {
             let usage = wgpu::BufferUsages::STORAGE

@@ -1,6 +1,7 @@
 //! What the core calls `op 17`, a person knows as `op 17 ("conv1")`.
 
 use crate::units;
+use backend_checks::Refused;
 use backend_cuda::CudaError;
 use backend_sim::SimError;
 use backend_vulkan::VulkanError;
@@ -268,19 +269,19 @@ fn mentions(error: &PlanError) -> Mentions {
 }
 
 fn vulkan_mentions(error: &VulkanError) -> Mentions {
-    let (op, tensor) = match *error {
-        VulkanError::Operands(op) => (Some(op), None),
-        VulkanError::NoHostRange(range) => (None, Some(range.tensor)),
-        // The rest speak of addresses and chunks alone.
-        _ => (None, None),
-    };
-    Mentions { place: None, op, tensors: [tensor, None] }
+    let VulkanError::Refused(refused) = error else { return Mentions::default() };
+    refused_mentions(refused)
 }
 
 fn cuda_mentions(error: &CudaError) -> Mentions {
-    let (op, tensor) = match *error {
-        CudaError::Operands(op) => (Some(op), None),
-        CudaError::NoHostRange(range) => (None, Some(range.tensor)),
+    let CudaError::Refused(refused) = error else { return Mentions::default() };
+    refused_mentions(refused)
+}
+
+fn refused_mentions(refused: &Refused) -> Mentions {
+    let (op, tensor) = match *refused {
+        Refused::Operands(op) => (Some(op), None),
+        Refused::NoHostRange(range) => (None, Some(range.tensor)),
         // The rest speak of addresses and chunks alone.
         _ => (None, None),
     };

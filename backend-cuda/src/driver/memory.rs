@@ -69,7 +69,7 @@ impl Drop for Physical {
 #[derive(Debug)]
 pub(crate) struct Addresses {
     pub(crate) start: u64,
-    pub(crate) bytes: u64,
+    bytes: u64,
     context: Arc<CudaContext>,
 }
 
@@ -81,10 +81,6 @@ impl Addresses {
         let result = unsafe { sys::cuMemAddressReserve(&raw mut start, bytes as usize, 0, 0, 0) };
         named("cuMemAddressReserve", result.result())?;
         Ok(Self { start, bytes, context: Arc::clone(context) })
-    }
-
-    pub(crate) const fn end(&self) -> u64 {
-        self.start + self.bytes
     }
 }
 

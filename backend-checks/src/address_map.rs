@@ -1,0 +1,176 @@
+use crate::Refused;
+use planner_core::backend::{Chunks, DeviceAddress};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+#[derive(Debug)]
+struct Reservation<R> {
+    end: u64,
+    kept: R,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Mapping {
+    end: u64,
+    /// The chunk at the start.
+    first: u64,
+}
+
+/// Which chunks are created, which addresses are reserved, and what is mapped there. Of each
+/// reservation a backend keeps an `R`.
+///
+/// A call is checked first, then carried out by the driver, and entered here once that has
+/// worked; so what is refused, or fails, changes nothing.
+#[derive(Debug)]
+pub struct AddressMap<R> {
+    chunk_bytes: u64,
+    created: Option<u64>,
+    /// By start.
+    reserved: BTreeMap<u64, Reservation<R>>,
+    /// By start.
+    mapped: BTreeMap<u64, Mapping>,
+}
+
+impl<R> AddressMap<R> {
+    /// A map without chunks and reservations.
+    #[must_use]
+    pub const fn new(chunk_bytes: u64) -> Self {
+        Self { chunk_bytes, created: None, reserved: BTreeMap::new(), mapped: BTreeMap::new() }
+    }
+
+    /// Size of a chunk.
+    #[must_use]
+    pub const fn chunk_bytes(&self) -> u64 {
+        self.chunk_bytes
+    }
+
+    /// The bytes of some chunks; none where there are no chunks, or too many for 64 bits.
+    #[must_use]
+    pub fn bytes(&self, chunks: u64) -> Option<u64> {
+        chunks.checked_mul(self.chunk_bytes).filter(|&bytes| bytes > 0)
+    }
+
+    /// Whether chunks can be created.
+    ///
+    /// # Errors
+    /// [`Refused::CreatedTwice`].
+    pub const fn check_create(&self) -> Result<(), Refused> {
+        if self.created.is_some() { Err(Refused::CreatedTwice) } else { Ok(()) }
+    }
+
+    /// Enters the chunks `0..count`.
+    pub const fn create(&mut self, count: u64) {
+        self.created = Some(count);
+    }
+
+    /// Enters a reservation that the backend has found room for.
+    pub fn reserve(&mut self, at: DeviceAddress, bytes: u64, kept: R) {
+        self.reserved.insert(at.0, Reservation { end: at.0 + bytes, kept });
+    }
+
+    /// Whether a reservation begins at an address.
+    #[must_use]
+    pub fn begins(&self, at: DeviceAddress) -> bool {
+        self.reserved.contains_key(&at.0)
+    }
+
+    /// What is kept of the reservation that holds a range, if all of the range is mapped.
+    /// Takes a search for each mapping in it.
+    ///
+    /// # Errors
+    /// [`Refused::NotMapped`].
+    pub fn check_mapped(&self, at: DeviceAddress, bytes: u64) -> Result<&R, Refused> {
+        let not_mapped = Refused::NotMapped(at);
+        let (_, reservation) = self.reserved.range(..=at.0).next_back().ok_or(not_mapped)?;
+        let end = at.0.checked_add(bytes).filter(|&end| end <= reservation.end);
+        let (mut next, end) = (at.0, end.ok_or(not_mapped)?);
+        while next < end {
+            next = self.mapping(next).ok_or(not_mapped)?.1.end;
+        }
+        Ok(&reservation.kept)
+    }
+
+    /// The physical bytes behind a range, in order, where chunk `n` begins at
+    /// `n * chunk_bytes`.
+    ///
+    /// # Errors
+    /// [`Refused::NotMapped`].
+    pub fn physical(&self, at: DeviceAddress, bytes: u64) -> Result<Vec<Range<u64>>, Refused> {
+        self.check_mapped(at, bytes)?;
+        let end = at.0 + bytes;
+        let first = self.mapping(at.0).map_or(at.0, |(start, _)| start);
+        let physical = |(&start, mapping): (&u64, &Mapping)| {
+            let base = mapping.first * self.chunk_bytes;
+            base + at.0.max(start) - start..base + end.min(mapping.end) - start
+        };
+        Ok(self.mapped.range(first..end).map(physical).collect())
+    }
+
+    /// Whether chunks can be mapped. Returns what is kept of the reservation.
+    ///
+    /// # Errors
+    /// In this order: [`Refused::NotReserved`], [`Refused::UnknownChunk`],
+    /// [`Refused::AlreadyMapped`].
+    pub fn check_map(&self, at: DeviceAddress, chunks: Chunks) -> Result<&R, Refused> {
+        let (kept, end) = self.reserved(at, chunks.count)?;
+        let created = self.created.unwrap_or(0);
+        if chunks.first.saturating_add(chunks.count) > created {
+            return Err(Refused::UnknownChunk(chunks.first.max(created)));
+        }
+        match self.mapped.range(..end).next_back() {
+            Some((&start, before)) if before.end > at.0 => {
+                Err(Refused::AlreadyMapped(DeviceAddress(start.max(at.0))))
+            }
+            _ => Ok(kept),
+        }
+    }
+
+    /// Enters a mapping that passed [`check_map`](Self::check_map).
+    pub fn map(&mut self, at: DeviceAddress, chunks: Chunks) {
+        let end = at.0 + chunks.count * self.chunk_bytes;
+        self.mapped.insert(at.0, Mapping { end, first: chunks.first });
+    }
+
+    /// Whether one or more whole mappings can be unmapped. Returns what is kept of the
+    /// reservation.
+    ///
+    /// # Errors
+    /// In this order: [`Refused::NotReserved`], [`Refused::NotMapped`],
+    /// [`Refused::PartOfMapping`].
+    pub fn check_unmap(&self, at: DeviceAddress, chunks: u64) -> Result<&R, Refused> {
+        let (kept, end) = self.reserved(at, chunks)?;
+        self.check_mapped(at, end - at.0)?;
+        let is_cut = |at| self.mapping(at).is_some_and(|(start, _)| start < at);
+        if is_cut(at.0) || is_cut(end) { Err(Refused::PartOfMapping(at)) } else { Ok(kept) }
+    }
+
+    /// Removes mappings that passed [`check_unmap`](Self::check_unmap).
+    pub fn unmap(&mut self, at: DeviceAddress, chunks: u64) {
+        let end = at.0 + chunks * self.chunk_bytes;
+        while let Some((&start, _)) = self.mapped.range(at.0..end).next() {
+            self.mapped.remove(&start);
+        }
+    }
+
+    /// All mappings, each with its bytes.
+    pub fn mappings(&self) -> impl Iterator<Item = (DeviceAddress, u64)> {
+        self.mapped.iter().map(|(&start, mapping)| (DeviceAddress(start), mapping.end - start))
+    }
+
+    /// The mapping at an address, and where it starts.
+    fn mapping(&self, at: u64) -> Option<(u64, Mapping)> {
+        let (&start, &mapping) = self.mapped.range(..=at).next_back()?;
+        (at < mapping.end).then_some((start, mapping))
+    }
+
+    /// What is kept of the reservation in which some chunks fit an address, and where they end.
+    fn reserved(&self, at: DeviceAddress, chunks: u64) -> Result<(&R, u64), Refused> {
+        let inside = || {
+            let (&start, reservation) = self.reserved.range(..=at.0).next_back()?;
+            let end = at.0.checked_add(self.bytes(chunks)?)?;
+            let fits = (at.0 - start).is_multiple_of(self.chunk_bytes) && end <= reservation.end;
+            fits.then_some((&reservation.kept, end))
+        };
+        inside().ok_or(Refused::NotReserved(at))
+    }
+}

@@ -1,0 +1,9 @@
+//! What every backend has to check before it turns to its driver: [`AddressMap`] knows what is
+//! reserved and mapped, and [`Refused`] says what is wrong with a call.
+#![forbid(unsafe_code)]
+
+mod address_map;
+mod refused;
+
+pub use address_map::AddressMap;
+pub use refused::Refused;

@@ -1,0 +1,75 @@
+use planner_core::OpId;
+use planner_core::backend::{DeviceAddress, HostRange, Point};
+use std::fmt;
+
+/// Why a call is refused that asks for what is not there. It is of kind
+/// [`Other`](planner_core::backend::ErrorKind::Other), and has changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The chunks have been created already.
+    CreatedTwice,
+    /// The range is not inside one reservation, or not a whole number of chunks from its
+    /// start.
+    NotReserved(DeviceAddress),
+    /// The physical chunk does not exist.
+    UnknownChunk(u64),
+    /// Something is mapped in the range already.
+    AlreadyMapped(DeviceAddress),
+    /// Not all of the range is mapped.
+    NotMapped(DeviceAddress),
+    /// What is to be unmapped is a part of a mapping.
+    PartOfMapping(DeviceAddress),
+    /// The point has not been signalled, so that nothing may wait for it.
+    Unsignalled(Point),
+    /// The host's block has been created already.
+    HostCreatedTwice,
+    /// The tensor does not exist, or the host's block has no such bytes.
+    NoHostRange(HostRange),
+    /// Bytes that the host's block does not have are to be written or read.
+    NoHostBytes {
+        /// The first.
+        offset_bytes: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// An address is not a multiple of 4 bytes, and kernels work on words.
+    Misaligned(DeviceAddress),
+    /// A launch does not fit the operands that the graph gives the op.
+    Operands(OpId),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::CreatedTwice => write!(f, "the device's chunks have been created already"),
+            Self::NotReserved(at) => write!(f, "address {:#x} is not reserved", at.0),
+            Self::UnknownChunk(chunk) => write!(f, "chunk {chunk} does not exist"),
+            Self::AlreadyMapped(at) => write!(f, "address {:#x} is mapped already", at.0),
+            Self::NotMapped(at) => write!(f, "the range at {:#x} is not all mapped", at.0),
+            Self::PartOfMapping(at) => {
+                write!(f, "what is to be unmapped at {:#x} is a part of a mapping", at.0)
+            }
+            Self::Unsignalled(Point { stream, value }) => {
+                write!(
+                    f,
+                    "signal {value} of the {stream:?} stream is awaited before it is enqueued"
+                )
+            }
+            Self::HostCreatedTwice => write!(f, "the host's block has been created already"),
+            Self::NoHostRange(HostRange { tensor, offset_bytes, bytes }) => {
+                write!(f, "{} for {tensor}", Self::NoHostBytes { offset_bytes, bytes })
+            }
+            Self::NoHostBytes { offset_bytes, bytes } => {
+                let end = offset_bytes.saturating_add(bytes);
+                write!(f, "the host's block has no bytes {offset_bytes}..{end}")
+            }
+            Self::Misaligned(at) => write!(f, "address {:#x} is not a multiple of 4 bytes", at.0),
+            Self::Operands(op) => {
+                write!(f, "the launch of {op} does not fit the operands that the graph gives it")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
