@@ -66,7 +66,7 @@ impl CudaDevice<'_> {
         let writes = launch.writes.iter().zip(writes.iter().map(bytes)).chain(workspace);
         let checked = |(at, bytes): (DeviceAddress, u64)| {
             if !at.0.is_multiple_of(4) {
-                return Err(Refused::Misaligned(at).into());
+                return Err(Refused::Misaligned(at));
             }
             self.space.addresses.check_mapped(at, bytes.next_multiple_of(4))?;
             Ok((at.0, bytes))

@@ -1,5 +1,6 @@
 //! What can go wrong on the simulated device.
 
+use backend_checks::Refused;
 use planner_core::backend::{BackendError, DeviceAddress, ErrorKind, HostRange, Point};
 use planner_core::{OpId, Stream, TensorId};
 use std::fmt;
@@ -25,24 +26,13 @@ pub enum SimError {
     CopyFailed(Point),
     /// The device is gone: a [fault](crate::Fault::Loss).
     Lost,
-    /// The chunks have been created already.
-    CreatedTwice,
     /// No virtual addresses are left for this many chunks.
     AddressSpace {
         /// Chunks wanted.
         chunks: u64,
     },
-    /// The range is not inside one reservation, or not a whole number of chunks from its
-    /// start.
-    NotReserved(DeviceAddress),
-    /// The physical chunk does not exist.
-    UnknownChunk(u64),
-    /// Something is mapped in the range already.
-    AlreadyMapped(DeviceAddress),
-    /// What is to be unmapped is not mapped.
-    NotMapped(DeviceAddress),
-    /// What is to be unmapped is a part of a mapping.
-    PartOfMapping(DeviceAddress),
+    /// The call asks for what is not there.
+    Refused(Refused),
     /// What is to be unmapped is used by work that has not ended.
     UnmappedInUse {
         /// Start of what is to be unmapped.
@@ -50,16 +40,10 @@ pub enum SimError {
         /// The work.
         work: Point,
     },
-    /// The point has not been signalled, so that nothing may wait for it.
-    Unsignalled(Point),
-    /// The host's block has been created already.
-    HostCreatedTwice,
     /// The host's block has not been created.
     NoHost,
     /// The device has no real bytes to look at.
     NoBytes,
-    /// The tensor does not exist, or the host's block has no such bytes.
-    NoHostRange(HostRange),
     /// The host writes where work still reads or writes.
     RoomInUse {
         /// Where it writes.
@@ -67,9 +51,6 @@ pub enum SimError {
         /// The work.
         work: Point,
     },
-    /// The launch names an op that the graph does not have, or brings other numbers of
-    /// addresses than the op has operands, or no workspace where the op wants one.
-    Operands(OpId),
     /// Work touches an address that is not mapped.
     Unmapped {
         /// The work.
@@ -142,30 +123,14 @@ impl fmt::Display for SimError {
             }
             Self::CopyFailed(work) => write!(f, "{} failed", Work(work)),
             Self::Lost => write!(f, "the device is lost"),
-            Self::CreatedTwice => write!(f, "the device's chunks have been created already"),
             Self::AddressSpace { chunks } => {
                 write!(f, "no addresses are left for {chunks} chunks")
             }
-            Self::NotReserved(at) => write!(f, "address {:#x} is not reserved", at.0),
-            Self::UnknownChunk(chunk) => write!(f, "chunk {chunk} does not exist"),
-            Self::AlreadyMapped(at) => write!(f, "address {:#x} is mapped already", at.0),
-            Self::NotMapped(at) => write!(f, "address {:#x} is not mapped", at.0),
-            Self::PartOfMapping(at) => {
-                write!(f, "what is to be unmapped at {:#x} is a part of a mapping", at.0)
-            }
+            Self::Refused(refused) => refused.fmt(f),
             Self::UnmappedInUse { at, work } => {
                 write!(f, "{} still uses what is to be unmapped at {:#x}", Work(work), at.0)
             }
-            Self::Unsignalled(point) => {
-                write!(f, "{} is awaited before it is enqueued", Work(point))
-            }
-            Self::HostCreatedTwice => write!(f, "the host's block has been created already"),
             Self::NoHost => write!(f, "the host's block has not been created"),
-            Self::NoHostRange(HostRange { tensor, offset_bytes, bytes }) => write!(
-                f,
-                "the host's block has no bytes {offset_bytes}..{} for {tensor}",
-                offset_bytes.saturating_add(bytes)
-            ),
             Self::RoomInUse { range: HostRange { tensor, offset_bytes, bytes }, work } => write!(
                 f,
                 "the host writes bytes {offset_bytes}..{} of its block ({tensor}) while {} uses them",
@@ -173,9 +138,6 @@ impl fmt::Display for SimError {
                 Work(work)
             ),
             Self::NoBytes => write!(f, "the device has no real bytes"),
-            Self::Operands(op) => {
-                write!(f, "the launch of {op} does not fit the operands that the graph gives it")
-            }
             Self::Unmapped { work, at } => {
                 write!(f, "{} touches address {:#x}, not all of it mapped", Work(work), at.0)
             }
@@ -203,6 +165,12 @@ impl fmt::Display for SimError {
 }
 
 impl std::error::Error for SimError {}
+
+impl From<Refused> for SimError {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
 
 impl BackendError for SimError {
     fn kind(&self) -> ErrorKind {

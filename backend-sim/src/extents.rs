@@ -41,19 +41,6 @@ impl<T: Extent> Extents<T> {
         })
     }
 
-    /// Whether every unit of the range has a value.
-    pub(crate) fn cover(&self, start: u64, length: u64) -> bool {
-        self.over(start, length).map(|(_, length, _)| length).sum::<u64>() == length
-    }
-
-    /// Whether an extent reaches across `at`.
-    pub(crate) fn straddle(&self, at: u64) -> bool {
-        self.ranges
-            .range(..at)
-            .next_back()
-            .is_some_and(|(&start, &(length, _))| start + length > at)
-    }
-
     /// Takes the values of the range away.
     pub(crate) fn remove(&mut self, start: u64, length: u64) {
         self.split(start);
@@ -114,8 +101,6 @@ mod tests {
         extents.insert(4, 2, 'b');
         assert!(extents.over(0, 20).eq([(0, 4, 'a'), (4, 2, 'b'), (6, 4, 'a')]));
         assert!(extents.over(5, 2).eq([(5, 1, 'b'), (6, 1, 'a')]));
-        assert!(extents.cover(1, 9) && !extents.cover(1, 10));
-        assert!(extents.straddle(5) && !extents.straddle(4));
         extents.remove(3, 2);
         assert!(extents.over(0, 20).eq([(0, 3, 'a'), (5, 1, 'b'), (6, 4, 'a')]));
         extents.insert(3, 3, 'a');

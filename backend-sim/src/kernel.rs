@@ -4,6 +4,7 @@ use crate::SimDevice;
 use crate::error::SimError;
 use crate::stream::Queue;
 use crate::work::Work;
+use backend_checks::Refused;
 use integrity::value;
 use planner_core::backend::{HostRange, Kernels, Launch};
 use planner_core::{Graph, Kind, Stream, TensorId};
@@ -47,7 +48,7 @@ impl SimDevice<'_> {
         self.check_failure()?;
         let op = launch.op;
         if !self.operands_fit(launch) {
-            return Err(SimError::Operands(op));
+            return Err(Refused::Operands(op).into());
         }
         self.clock.launch(self.graph.op(op).time_ns, launch.iteration);
         let work = Work::Launch {

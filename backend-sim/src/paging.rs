@@ -5,23 +5,9 @@ use crate::contents::{Memory, Segment};
 use crate::error::SimError;
 use crate::extents::{Extent, Extents};
 use crate::stream::Queue;
+use backend_checks::{AddressMap, Refused};
 use planner_core::backend::{Chunks, DeviceAddress, Paging};
-use std::collections::BTreeMap;
-
-/// A mapped range: the physical address of its first byte.
-#[derive(Clone, Copy, Debug)]
-struct Physical(u64);
-
-impl Extent for Physical {
-    fn after(self, length: u64) -> Self {
-        Self(self.0 + length)
-    }
-
-    /// Mappings stay apart: each is unmapped as it was mapped.
-    fn continues(self, _: u64, _: Self) -> bool {
-        false
-    }
-}
+use std::ops::Range;
 
 /// How many mappings some chunks have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,12 +26,8 @@ impl Extent for Mappings {
 /// The virtual address space.
 #[derive(Debug)]
 pub(crate) struct AddressSpace {
-    chunk_bytes: u64,
-    created: Option<u64>,
     next_free: u64,
-    /// Start and end of each reservation.
-    reservations: BTreeMap<u64, u64>,
-    mapped: Extents<Physical>,
+    addresses: AddressMap<()>,
     mappings: Extents<Mappings>,
     /// Chunks that have a mapping.
     mapped_chunks: u64,
@@ -54,12 +36,9 @@ pub(crate) struct AddressSpace {
 impl AddressSpace {
     pub(crate) fn new(chunk_bytes: u64) -> Self {
         Self {
-            chunk_bytes,
-            created: None,
             // Address 0 is left out, as on real devices.
             next_free: chunk_bytes,
-            reservations: BTreeMap::new(),
-            mapped: Extents::default(),
+            addresses: AddressMap::new(chunk_bytes),
             mappings: Extents::default(),
             mapped_chunks: 0,
         }
@@ -67,48 +46,31 @@ impl AddressSpace {
 
     /// Whether every byte of a virtual range is mapped.
     pub(crate) fn is_mapped(&self, at: DeviceAddress, bytes: u64) -> bool {
-        at.0.checked_add(bytes).is_some() && self.mapped.cover(at.0, bytes)
+        self.addresses.check_mapped(at, bytes).is_ok()
     }
 
     /// The physical bytes behind a virtual range; none where a byte is not mapped.
     pub(crate) fn physical(&self, at: DeviceAddress, bytes: u64) -> Option<Vec<Segment>> {
-        let segment =
-            |(_, bytes, Physical(start))| Segment { memory: Memory::Device, start, bytes };
-        self.is_mapped(at, bytes).then(|| self.mapped.over(at.0, bytes).map(segment).collect())
+        let segment = |Range { start, end }| {
+            let memory = Memory::Device;
+            Segment { memory, start, bytes: end - start }
+        };
+        let physical = self.addresses.physical(at, bytes).ok()?;
+        Some(physical.into_iter().map(segment).collect())
     }
 
     fn reserve(&mut self, chunks: u64) -> Option<DeviceAddress> {
-        let start = self.next_free;
-        let end = chunks.checked_mul(self.chunk_bytes)?.checked_add(start)?;
+        let at = DeviceAddress(self.next_free);
+        let bytes = chunks.checked_mul(self.addresses.chunk_bytes())?;
         // A gap, so that running over the end of a range is an error.
-        self.next_free = end.checked_add(self.chunk_bytes)?;
-        self.reservations.insert(start, end);
-        Some(DeviceAddress(start))
+        self.next_free = at.0.checked_add(bytes)?.checked_add(self.addresses.chunk_bytes())?;
+        self.addresses.reserve(at, bytes, ());
+        Some(at)
     }
 
-    /// The bytes of some chunks at an address that fits a reservation.
-    fn reserved_bytes(&self, at: DeviceAddress, chunks: u64) -> Result<u64, SimError> {
-        let inside = || {
-            let (&start, &end) = self.reservations.range(..=at.0).next_back()?;
-            let bytes = chunks.checked_mul(self.chunk_bytes).filter(|&bytes| bytes > 0)?;
-            let fits =
-                (at.0 - start).is_multiple_of(self.chunk_bytes) && at.0.checked_add(bytes)? <= end;
-            fits.then_some(bytes)
-        };
-        inside().ok_or(SimError::NotReserved(at))
-    }
-
-    fn map(&mut self, at: DeviceAddress, chunks: Chunks) -> Result<(), SimError> {
-        let bytes = self.reserved_bytes(at, chunks.count)?;
-        let end = chunks.first.saturating_add(chunks.count);
-        let created = self.created.unwrap_or(0);
-        if end > created {
-            return Err(SimError::UnknownChunk(chunks.first.max(created)));
-        }
-        if let Some((start, ..)) = self.mapped.over(at.0, bytes).next() {
-            return Err(SimError::AlreadyMapped(DeviceAddress(start)));
-        }
-        self.mapped.insert(at.0, bytes, Physical(chunks.first * self.chunk_bytes));
+    fn map(&mut self, at: DeviceAddress, chunks: Chunks) -> Result<(), Refused> {
+        self.addresses.check_map(at, chunks)?;
+        self.addresses.map(at, chunks);
         let before: Vec<_> = self.mappings.over(chunks.first, chunks.count).collect();
         self.mapped_chunks += chunks.count - before.iter().map(|&(_, count, _)| count).sum::<u64>();
         self.mappings.insert(chunks.first, chunks.count, Mappings(1));
@@ -118,18 +80,13 @@ impl AddressSpace {
         Ok(())
     }
 
-    fn unmap(&mut self, at: DeviceAddress, chunks: u64) -> Result<(), SimError> {
-        let bytes = self.reserved_bytes(at, chunks)?;
-        if !self.mapped.cover(at.0, bytes) {
-            return Err(SimError::NotMapped(at));
-        }
-        if self.mapped.straddle(at.0) || self.mapped.straddle(at.0 + bytes) {
-            return Err(SimError::PartOfMapping(at));
-        }
-        let runs: Vec<_> = self.mapped.over(at.0, bytes).collect();
-        self.mapped.remove(at.0, bytes);
-        for (_, bytes, Physical(start)) in runs {
-            self.release(start / self.chunk_bytes, bytes / self.chunk_bytes);
+    fn unmap(&mut self, at: DeviceAddress, chunks: u64) -> Result<(), Refused> {
+        self.addresses.check_unmap(at, chunks)?;
+        let chunk_bytes = self.addresses.chunk_bytes();
+        let runs = self.addresses.physical(at, chunks * chunk_bytes)?;
+        self.addresses.unmap(at, chunks);
+        for Range { start, end } in runs {
+            self.release(start / chunk_bytes, (end - start) / chunk_bytes);
         }
         Ok(())
     }
@@ -155,16 +112,14 @@ impl Paging for SimDevice<'_> {
 
     fn create(&mut self, count: u64) -> Result<(), SimError> {
         self.check_failure()?;
-        if self.space.created.is_some() {
-            return Err(SimError::CreatedTwice);
-        }
+        self.space.addresses.check_create()?;
         self.check_allocation(false)?;
         let device_bytes = self.machine.device_bytes;
         let bytes = count.checked_mul(self.machine.chunk_bytes);
         if bytes.is_none_or(|bytes| bytes > device_bytes) {
             return Err(SimError::OutOfDeviceMemory { chunks: count, device_bytes });
         }
-        self.space.created = Some(count);
+        self.space.addresses.create(count);
         self.contents.create(count);
         Ok(())
     }

@@ -9,6 +9,7 @@
 use crate::SimDevice;
 use crate::error::SimError;
 use crate::work::{Running, Work};
+use backend_checks::Refused;
 use planner_core::Stream;
 use planner_core::backend::{Point, Streams};
 use std::collections::VecDeque;
@@ -98,7 +99,7 @@ impl SimDevice<'_> {
         match self.failure {
             Some(failure) => Err(failure),
             None if point.value > self.queues[point.stream as usize].signalled => {
-                Err(SimError::Unsignalled(point))
+                Err(Refused::Unsignalled(point).into())
             }
             None => Ok(()),
         }

@@ -3,6 +3,7 @@
 use crate::SimDevice;
 use crate::error::SimError;
 use crate::work::Work;
+use backend_checks::Refused;
 use integrity::value;
 use planner_core::backend::{DeviceAddress, HostRange, Transfers};
 use planner_core::{Graph, HostRooms, Kind, Stream, TensorId};
@@ -51,7 +52,7 @@ impl SimDevice<'_> {
         let range = HostRange { tensor: TensorId(0), offset_bytes, bytes: bytes as u64 };
         let block_bytes = self.host.as_ref().map_or(0, |host| host.bytes);
         let end = offset_bytes.checked_add(range.bytes).filter(|&end| end <= block_bytes);
-        end.map(|_| range).ok_or(SimError::NoHostRange(range))
+        end.map(|_| range).ok_or(Refused::NoHostRange(range).into())
     }
 
     fn check_host(&self, range: HostRange) -> Result<(), SimError> {
@@ -62,7 +63,7 @@ impl SimDevice<'_> {
         if is_known && bytes > 0 && end.is_some() {
             Ok(())
         } else {
-            Err(SimError::NoHostRange(range))
+            Err(Refused::NoHostRange(range).into())
         }
     }
 }
@@ -71,7 +72,7 @@ impl Transfers for SimDevice<'_> {
     fn create_host(&mut self, rooms: &HostRooms<'_>) -> Result<(), SimError> {
         self.check_failure()?;
         if self.host.is_some() {
-            return Err(SimError::HostCreatedTwice);
+            return Err(Refused::HostCreatedTwice.into());
         }
         self.check_allocation(true)?;
         let tensors = self.graph.tensor_ids();

@@ -4,6 +4,7 @@
 
 mod common;
 
+use backend_checks::Refused;
 use backend_sim::{SimDevice, SimError, reference_digest};
 use common::{OwnedPlan, Work, limits, machine};
 use planner_core::backend::{
@@ -237,16 +238,16 @@ fn mapping_mistakes_are_errors() {
     let [state, input] = set_up(&mut device);
     let chunks = |first, count| Chunks { first, count };
     let at = |offset| DeviceAddress(state.0 + offset);
-    assert_eq!(device.create(1), Err(SimError::CreatedTwice));
-    assert_eq!(device.map(state, chunks(4, 2)), Err(SimError::AlreadyMapped(state)));
-    assert_eq!(device.unmap(state, 1), Err(SimError::PartOfMapping(state)));
-    assert_eq!(device.unmap(at(4), 1), Err(SimError::PartOfMapping(at(4))));
-    assert_eq!(device.unmap(at(1), 1), Err(SimError::NotReserved(at(1))));
-    assert_eq!(device.unmap(state, 3), Err(SimError::NotReserved(state)));
+    assert_eq!(device.create(1), Err(Refused::CreatedTwice.into()));
+    assert_eq!(device.map(state, chunks(4, 2)), Err(Refused::AlreadyMapped(state).into()));
+    assert_eq!(device.unmap(state, 1), Err(Refused::PartOfMapping(state).into()));
+    assert_eq!(device.unmap(at(4), 1), Err(Refused::PartOfMapping(at(4)).into()));
+    assert_eq!(device.unmap(at(1), 1), Err(Refused::NotReserved(at(1)).into()));
+    assert_eq!(device.unmap(state, 3), Err(Refused::NotReserved(state).into()));
     assert_eq!(device.unmap(state, 2), Ok(()));
-    assert_eq!(device.unmap(state, 2), Err(SimError::NotMapped(state)));
-    assert_eq!(device.map(state, chunks(7, 2)), Err(SimError::UnknownChunk(8)));
-    assert_eq!(device.map(at(8), chunks(4, 1)), Err(SimError::NotReserved(at(8))));
+    assert_eq!(device.unmap(state, 2), Err(Refused::NotMapped(state).into()));
+    assert_eq!(device.map(state, chunks(7, 2)), Err(Refused::UnknownChunk(8).into()));
+    assert_eq!(device.map(at(8), chunks(4, 1)), Err(Refused::NotReserved(at(8)).into()));
     assert_eq!(device.map(state, chunks(4, 1)), Ok(()));
     assert_eq!(device.map(at(4), chunks(6, 1)), Ok(()));
     assert_eq!(device.unmap(state, 2), Ok(()), "two whole mappings that follow each other");
@@ -291,9 +292,9 @@ fn a_point_must_be_signalled_before_it_is_awaited() {
     let work = work();
     let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
     let point = Point { stream: Stream::Upload, value: 1 };
-    assert_eq!(device.wait(Stream::Compute, point), Err(SimError::Unsignalled(point)));
-    assert_eq!(device.reached(point), Err(SimError::Unsignalled(point)));
-    assert_eq!(device.block_until(point), Err(SimError::Unsignalled(point)));
+    assert_eq!(device.wait(Stream::Compute, point), Err(Refused::Unsignalled(point).into()));
+    assert_eq!(device.reached(point), Err(Refused::Unsignalled(point).into()));
+    assert_eq!(device.block_until(point), Err(Refused::Unsignalled(point).into()));
     assert_eq!(device.signal(Stream::Upload), Ok(point));
     assert_eq!(device.reached(point), Ok(true));
 }
@@ -304,10 +305,10 @@ fn the_host_has_one_block() {
     let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
     assert_eq!(device.fill_input(INPUT, 1), Err(SimError::NoHost));
     let [state, _] = set_up(&mut device);
-    assert_eq!(create_host(&mut device), Err(SimError::HostCreatedTwice));
+    assert_eq!(create_host(&mut device), Err(Refused::HostCreatedTwice.into()));
     for bad in [range(STATE, 0, 0, 0), range(INPUT, 1, 4, 5), range(TensorId(2), 0, 0, 1)] {
-        assert_eq!(device.upload(bad, state), Err(SimError::NoHostRange(bad)));
-        assert_eq!(device.download(state, bad), Err(SimError::NoHostRange(bad)));
+        assert_eq!(device.upload(bad, state), Err(Refused::NoHostRange(bad).into()));
+        assert_eq!(device.download(state, bad), Err(Refused::NoHostRange(bad).into()));
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod common;
 
+use backend_checks::Refused;
 use backend_sim::{Counters, SimDevice, SimError, SimKernels, reference_digest};
 use common::{OwnedPlan, Work, execute, limits, lowered, machine, predicted_period_ns, verified};
 use planner_core::backend::{Kernels, Launch, Point, Streams};
@@ -306,7 +307,7 @@ struct Failing<'g> {
 impl<'g> Kernels<SimDevice<'g>> for Failing<'g> {
     fn launch(&mut self, device: &mut SimDevice<'g>, launch: &Launch<'_>) -> Result<(), SimError> {
         if launch.iteration == self.iteration {
-            return Err(SimError::Operands(launch.op));
+            return Err(Refused::Operands(launch.op).into());
         }
         self.kernels.launch(device, launch)
     }
@@ -327,7 +328,7 @@ fn after_an_error_nothing_runs_and_the_host_copies_stay() {
         let scratch = &mut Scratch::new(&mut memory);
         let mut executor = Executor::start(verified, &mut device, &mut kernels, scratch).unwrap();
         let at = Moment::Step { iteration: 3, step: 2 };
-        let error = ExecuteError::Device { at, error: SimError::Operands(OpId(0)) };
+        let error = ExecuteError::Device { at, error: Refused::Operands(OpId(0)).into() };
         assert_eq!(executor.run(&mut device, &mut kernels, 5), Err(error));
         assert_eq!(
             error.to_string(),

@@ -290,11 +290,10 @@ fn refused_mentions(refused: &Refused) -> Mentions {
 
 fn sim_mentions(error: &SimError) -> Mentions {
     let (op, tensor) = match *error {
-        SimError::Operands(op) => (Some(op), None),
+        SimError::Refused(ref refused) => return refused_mentions(refused),
         SimError::WrongContent { op, tensor, .. } | SimError::MixedVersions { op, tensor, .. } => {
             (Some(op), Some(tensor))
         }
-        SimError::NoHostRange(range) => (None, Some(range.tensor)),
         SimError::RoomInUse { range: HostRange { tensor, .. }, .. }
         | SimError::HostCopy { tensor, .. } => (None, Some(tensor)),
         // The rest speak of addresses and chunks alone.

@@ -2,6 +2,7 @@
 //! do not notice.
 
 use crate::bug::Bug;
+use backend_checks::Refused;
 use backend_sim::{SimDevice, SimError};
 use middleware::Layer;
 use planner_core::backend::{
@@ -97,7 +98,7 @@ impl Buggy {
     fn forgive_copy(&self, error: SimError) -> Result<(), SimError> {
         match (self.bug, error) {
             (Bug::CopiesToNowhere, SimError::Unmapped { .. })
-            | (Bug::CopiesFromNowhere, SimError::NoHostRange(_)) => Ok(()),
+            | (Bug::CopiesFromNowhere, SimError::Refused(Refused::NoHostRange(_))) => Ok(()),
             _ => Err(error),
         }
     }
@@ -171,7 +172,9 @@ impl<'g> Layer<SimDevice<'g>> for Buggy {
                 *value = if last { point.value } else { point.value.max(*value) };
                 Ok(())
             }
-            Bug::RefusesOwnPoints if stream == point.stream => Err(SimError::Unsignalled(point)),
+            Bug::RefusesOwnPoints if stream == point.stream => {
+                Err(Refused::Unsignalled(point).into())
+            }
             Bug::WaitsForAnything => device.wait(stream, point).or(Ok(())),
             _ => device.wait(stream, point),
         }
@@ -212,7 +215,7 @@ impl<'g> Layer<SimDevice<'g>> for Buggy {
         match self.bug {
             Bug::BlocksForNothing => device.reached(point).map(drop),
             Bug::AsksForAnything => match device.block_until(point) {
-                Err(SimError::Unsignalled(_)) => Ok(()),
+                Err(SimError::Refused(Refused::Unsignalled(_))) => Ok(()),
                 blocked => blocked,
             },
             _ => device.block_until(point),
@@ -225,7 +228,7 @@ impl<'g> Layer<SimDevice<'g>> for Buggy {
         rooms: &HostRooms<'_>,
     ) -> Result<(), SimError> {
         match (self.bug, device.create_host(rooms)) {
-            (Bug::CreatesBlocksTwice, Err(SimError::HostCreatedTwice)) => Ok(()),
+            (Bug::CreatesBlocksTwice, Err(SimError::Refused(Refused::HostCreatedTwice))) => Ok(()),
             (Bug::ForgetsAState, Ok(())) => {
                 device.write_host(rooms.offset_bytes(TensorId(0), 0, 0), &[0])
             }
@@ -290,13 +293,13 @@ impl<'g> Layer<SimDevice<'g>> for Buggy {
 
     fn create(&mut self, device: &mut SimDevice<'g>, count: u64) -> Result<(), SimError> {
         if self.bug == Bug::NeverRecovers && self.calls > 0 {
-            return Err(SimError::CreatedTwice);
+            return Err(Refused::CreatedTwice.into());
         }
         let created = device.create(count.saturating_add(SPARE_CHUNKS));
         self.created = count;
         self.calls += u64::from(self.bug == Bug::NeverRecovers && created.is_err());
         match (self.bug, created) {
-            (Bug::RunsOutOfSomething, Err(_)) => Err(SimError::CreatedTwice),
+            (Bug::RunsOutOfSomething, Err(_)) => Err(Refused::CreatedTwice.into()),
             (_, created) => created,
         }
     }
@@ -326,7 +329,7 @@ impl<'g> Layer<SimDevice<'g>> for Buggy {
     ) -> Result<(), SimError> {
         if chunks.first.saturating_add(chunks.count) > self.created && self.bug != Bug::MapsNothing
         {
-            return Err(SimError::UnknownChunk(self.created));
+            return Err(Refused::UnknownChunk(self.created).into());
         }
         if self.stale.get(&at) == Some(&chunks.count) {
             return Ok(());
@@ -338,9 +341,9 @@ impl<'g> Layer<SimDevice<'g>> for Buggy {
             _ => device.map(at, chunks),
         };
         match (self.bug, mapped) {
-            (Bug::MapsTwice, Err(SimError::AlreadyMapped(_)))
-            | (Bug::MapsNothing, Err(SimError::UnknownChunk(_)))
-            | (Bug::MapsAnywhere, Err(SimError::NotReserved(_))) => return Ok(()),
+            (Bug::MapsTwice, Err(SimError::Refused(Refused::AlreadyMapped(_))))
+            | (Bug::MapsNothing, Err(SimError::Refused(Refused::UnknownChunk(_))))
+            | (Bug::MapsAnywhere, Err(SimError::Refused(Refused::NotReserved(_)))) => return Ok(()),
             (_, mapped) => mapped?,
         }
         self.mapped.insert(at, chunks);
@@ -371,8 +374,13 @@ impl<'g> Layer<SimDevice<'g>> for Buggy {
             _ => {}
         }
         match (self.bug, device.unmap(at, chunks)) {
-            (Bug::UnmapsNothing, Err(SimError::NotMapped(_) | SimError::NotReserved(_)))
-            | (Bug::UnmapsParts, Err(SimError::PartOfMapping(_))) => return Ok(()),
+            (
+                Bug::UnmapsNothing,
+                Err(SimError::Refused(Refused::NotMapped(_) | Refused::NotReserved(_))),
+            )
+            | (Bug::UnmapsParts, Err(SimError::Refused(Refused::PartOfMapping(_)))) => {
+                return Ok(());
+            }
             (_, unmapped) => unmapped?,
         }
         if let Some(Chunks { first, count }) =
