@@ -1,0 +1,76 @@
+//! Why there is no plan.
+
+use crate::graph::OpId;
+use crate::plan::PlanError;
+use crate::scratch::OutOfScratch;
+use core::fmt;
+
+/// Why there is no plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PlanningError {
+    /// The budget is too small for this strategy.
+    Infeasible {
+        /// The smallest budget that is not.
+        min_feasible_bytes: u64,
+        /// The op that needs it.
+        op: OpId,
+    },
+    /// The strategy plans chains of layers only.
+    NoChain {
+        /// An op that is not the forward or backward op of a layer.
+        op: OpId,
+    },
+    /// The budget is more than the device has.
+    BudgetAboveDevice {
+        /// The budget asked for.
+        budget_bytes: u64,
+        /// The machine's memory.
+        device_bytes: u64,
+    },
+    /// The output has room for too few steps (or other entries).
+    OutputFull,
+    /// The working memory is too small.
+    Scratch(OutOfScratch),
+    /// The plan needs more than the machine has, or its sizes or times exceed 64 bits.
+    Plan(PlanError),
+}
+
+impl From<OutOfScratch> for PlanningError {
+    fn from(error: OutOfScratch) -> Self {
+        Self::Scratch(error)
+    }
+}
+
+impl From<PlanError> for PlanningError {
+    fn from(error: PlanError) -> Self {
+        match error {
+            PlanError::Scratch(error) => Self::Scratch(error),
+            other => Self::Plan(other),
+        }
+    }
+}
+
+impl fmt::Display for PlanningError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Infeasible { min_feasible_bytes, op } => {
+                write!(f, "the budget is too small: {op} needs at least {min_feasible_bytes} bytes")
+            }
+            Self::NoChain { op } => write!(
+                f,
+                "the strategy plans chains of layers only, and {op} is not the forward or \
+                 backward op of one"
+            ),
+            Self::BudgetAboveDevice { budget_bytes, device_bytes } => write!(
+                f,
+                "the budget of {budget_bytes} bytes is more than the device's {device_bytes}"
+            ),
+            Self::OutputFull => write!(f, "the output has room for too few steps"),
+            Self::Scratch(error) => error.fmt(f),
+            Self::Plan(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for PlanningError {}

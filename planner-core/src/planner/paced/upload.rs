@@ -1,0 +1,139 @@
+//! Prefetches ahead of need, as early as memory allows.
+
+use super::Paced;
+use crate::graph::{Kind, OpId, TensorId};
+use crate::machine::Direction;
+use crate::planner::builder::{Builder, Stuck};
+use crate::planner::heap::Heap;
+use crate::planner::memory::CHUNKS;
+use crate::schedule::Stream;
+
+/// An op that comes within so many latencies is near: a segment or two may be in its way.
+const NEAR_LATENCIES: u64 = 300;
+
+impl Paced<'_, '_, '_> {
+    /// Prefetches ahead of need while that link would be idle and memory allows.
+    pub(super) fn upload(&mut self, op: OpId, now_ns: u64, until_ns: u64) -> Result<(), Stuck> {
+        while self.free_ns[Stream::Upload as usize] < until_ns {
+            let tail = Self::next(&mut self.tails, &self.builder, self.gap_end);
+            let tail_is_due = tail.is_some_and(|(end, _)| self.is_near(op, end));
+            let found = match Self::next(&mut self.uploads, &self.builder, self.gap_end) {
+                Some(body) if !tail_is_due => self.upload_body(op, now_ns, body, tail.is_some())?,
+                _ => match tail {
+                    Some(tail) => self.upload_some(op, now_ns, tail, 1, 1)?,
+                    None => return Ok(()),
+                },
+            };
+            if !found {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The first in a queue that still has to come back.
+    fn next(
+        queue: &mut Heap<'_>,
+        builder: &Builder<'_>,
+        gap_end: &[u64],
+    ) -> Option<(u64, TensorId)> {
+        loop {
+            let (end, id) = queue.top()?;
+            let tensor = TensorId(id);
+            let is_back = builder.held(tensor) == builder.memory.objects(tensor);
+            if !is_back && end == gap_end[tensor.index()] {
+                return Some((end, tensor));
+            }
+            queue.pop();
+        }
+    }
+
+    /// Whether an op ahead comes so soon that its transfers must not wait.
+    fn is_near(&self, op: OpId, end: u64) -> bool {
+        let end = (end % self.graph().ops().len() as u64) as usize;
+        // As far from here as it was an iteration ago.
+        let ahead_ns = self.started_ns[end].saturating_sub(self.started_ns[op.index()]);
+        ahead_ns <= NEAR_LATENCIES.saturating_mul(self.machine().transfer_latency_ns)
+    }
+
+    /// Prefetches a tensor, but for its half-empty page where that is to come just in time;
+    /// then in segments, so that such pages need not wait long.
+    fn upload_body(
+        &mut self,
+        op: OpId,
+        now_ns: u64,
+        (end, tensor): (u64, TensorId),
+        in_segments: bool,
+    ) -> Result<bool, Stuck> {
+        let data = self.graph().tensor(tensor);
+        let missing = self.objects(tensor) - self.builder.held(tensor);
+        if data.kind == Kind::Input {
+            return self.upload_some(op, now_ns, (end, tensor), missing, missing);
+        }
+        let segment = self.segment(self.machine().h2d_bytes_per_s);
+        let is_half_empty = self.builder.pool(tensor) == CHUNKS
+            && !data.bytes.is_multiple_of(self.machine().chunk_bytes);
+        let has_tail = is_half_empty && self.pace.tails_in_time;
+        if has_tail && missing == 1 {
+            self.uploads.pop();
+            self.tails.push(end, tensor.0);
+            return Ok(true);
+        }
+        let body = missing - u64::from(has_tail);
+        let most = if in_segments { body.min(segment) } else { body };
+        self.upload_some(op, now_ns, (end, tensor), body.min(segment), most)
+    }
+
+    /// Prefetches as many objects as there is room for, within limits.
+    fn upload_some(
+        &mut self,
+        op: OpId,
+        now_ns: u64,
+        (end, tensor): (u64, TensorId),
+        least: u64,
+        most: u64,
+    ) -> Result<bool, Stuck> {
+        let room = self.room(op, end, self.builder.pool(tensor));
+        if room < least {
+            return Ok(false);
+        }
+        let some = most.min(room);
+        self.prefetch(tensor, some, now_ns)?;
+        for (from, to) in self.ahead(op, end, self.builder.pool(tensor)) {
+            self.slack.add(from, to, -(some as i64));
+        }
+        Ok(true)
+    }
+
+    /// The ops of a pool from one on, up to the one that ends a gap.
+    fn ahead(&self, op: OpId, end: u64, pool: usize) -> [(usize, usize); 2] {
+        let ops = self.graph().ops().len();
+        let end = (end % ops as u64) as usize;
+        let (from, first) = (op.index(), pool * ops);
+        let ranges = if end > from { [(from, end), (0, 0)] } else { [(from, ops), (0, end)] };
+        ranges.map(|(from, to)| (first + from, first + to))
+    }
+
+    /// Objects of a pool that may be taken from here to the end of a gap.
+    fn room(&self, op: OpId, end: u64, pool: usize) -> u64 {
+        let taken = self.builder.launch_objects(op, pool);
+        let now = self.builder.free_objects(pool).saturating_sub(taken);
+        let ahead = self.ahead(op, end, pool).map(|(from, to)| self.slack.min(from, to));
+        now.min(u64::try_from(ahead[0].min(ahead[1])).unwrap_or(0))
+    }
+
+    pub(super) fn prefetch(
+        &mut self,
+        tensor: TensorId,
+        objects: u64,
+        now_ns: u64,
+    ) -> Result<(), Stuck> {
+        let held = self.builder.held(tensor);
+        let duration_ns = self.transfer_ns(Direction::HostToDevice, tensor, held, held + objects);
+        self.builder.prefetch_to(tensor, held + objects)?;
+        let free_ns = &mut self.free_ns[Stream::Upload as usize];
+        *free_ns = now_ns.max(*free_ns).saturating_add(duration_ns);
+        self.arrived_ns[tensor.index()] = *free_ns;
+        Ok(())
+    }
+}
