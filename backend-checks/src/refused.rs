@@ -35,7 +35,8 @@ pub enum Refused {
     },
     /// An address is not a multiple of 4 bytes, and kernels work on words.
     Misaligned(DeviceAddress),
-    /// A launch does not fit the operands that the graph gives the op.
+    /// The launch names an op that the graph does not have, or brings other numbers of
+    /// addresses than the op has operands, or no workspace where the op wants one.
     Operands(OpId),
 }
 
