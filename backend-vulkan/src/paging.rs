@@ -78,10 +78,10 @@ impl Space {
     pub(crate) fn block(
         &self,
         at: DeviceAddress,
-    ) -> Result<(usize, Arc<Buffer>, Arc<Vec<Memory>>), VulkanError> {
-        let &block = self.addresses.check_mapped(at, 0)?;
+    ) -> Option<(usize, Arc<Buffer>, Arc<Vec<Memory>>)> {
+        let &block = self.addresses.check_mapped(at, 0).ok()?;
         let buffer = Arc::clone(&self.blocks[block].buffer);
-        Ok((block, buffer, Arc::clone(&self.slabs)))
+        Some((block, buffer, Arc::clone(&self.slabs)))
     }
 
     /// Allocations for so many chunks.

@@ -13,6 +13,7 @@ use crate::driver::{Also, Device, Physical, loader};
 use crate::error::{Unavailable, VulkanError};
 use crate::{StateBytes, VulkanDevice};
 use ash::vk;
+use backend_checks::Refused;
 use planner_core::backend::DeviceAddress;
 use planner_core::{Graph, Stream};
 use std::collections::HashMap;
@@ -166,7 +167,7 @@ impl VulkanDevice<'_> {
         bytes: u64,
     ) -> Result<(wgpu::Buffer, u64), VulkanError> {
         let range = self.range(at, bytes)?;
-        let (number, block, slabs) = self.space.block(at)?;
+        let (number, block, slabs) = self.space.block(at).ok_or(Refused::NotMapped(at))?;
         let lent = self.lent.as_mut().ok_or(VulkanError::Bindings)?;
         let buffer = lent.buffers.entry(number).or_insert_with(|| {
             let usage = wgpu::BufferUsages::STORAGE
