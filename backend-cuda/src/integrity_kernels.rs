@@ -4,7 +4,7 @@ use crate::driver::{self, Argument::Long, Argument::Word};
 use crate::error::CudaError;
 use crate::kernel::READING_BYTES;
 use crate::{Cuda, CudaDevice, Options};
-use backend_checks::Refused;
+use backend_checks::{Operands, Refused};
 use integrity::{Backend, Found, value};
 use planner_core::backend::{DeviceAddress, Launch};
 use planner_core::{Graph, Machine, Stream};
@@ -29,59 +29,37 @@ impl CudaDevice<'_> {
     pub fn launch_integrity(&mut self, launch: &Launch<'_>) -> Result<(), CudaError> {
         self.allow_access()?;
         self.load_kernels()?;
-        let operands = self.operands(launch)?;
+        let Operands { reads, writes } = Operands::new(&self.graph, launch)?;
+        let (reads, writes) = (self.checked(&reads)?, self.checked(&writes)?);
         let Some(kernels) = &self.kernels else { return Ok(()) };
         let stream = self.queued[Stream::Compute as usize].stream();
         let (readings, result) = (kernels.readings.at, kernels.result);
-        for (place, &(at, bytes)) in (0..).zip(&operands.reads) {
+        for (place, &(at, bytes)) in (0..).zip(&reads) {
             let reading = readings + place * READING_BYTES;
             let arguments = [Long(at), Long(bytes), Long(reading)];
             driver::launch(stream, kernels.read, grid(bytes), &arguments)?;
         }
-        let reads = operands.reads.len() as u32;
-        let arguments = [Long(readings), Long(result), Word(launch.op.0), Word(reads)];
+        let count = reads.len() as u32;
+        let arguments = [Long(readings), Long(result), Word(launch.op.0), Word(count)];
         driver::launch(stream, kernels.combine, [1, 1], &arguments)?;
-        for (position, &(at, bytes)) in (0..).zip(&operands.writes) {
+        for (position, &(at, bytes)) in (0..).zip(&writes) {
             let arguments = [Long(at), Long(bytes), Long(result), Word(position)];
             driver::launch(stream, kernels.write, grid(bytes), &arguments)?;
         }
         Ok(())
     }
 
-    /// Where the operands of a launch lie, the workspace behind what is written.
-    fn operands(&self, launch: &Launch<'_>) -> Result<Operands, CudaError> {
-        let op = launch.op;
-        let wrong = Refused::Operands(op);
-        let properties = self.graph.ops().get(op.index()).ok_or(wrong)?;
-        let (reads, writes) = (self.graph.reads(op), self.graph.writes(op));
-        let fits = launch.reads.len() == reads.len()
-            && launch.writes.len() == writes.len()
-            && launch.workspace.is_some() == (properties.workspace_bytes > 0);
-        if !fits {
-            return Err(wrong.into());
-        }
-        let bytes = |&tensor| self.graph.tensor(tensor).bytes;
-        let workspace = launch.workspace.map(|at| (at, properties.workspace_bytes));
-        let reads = launch.reads.iter().zip(reads.iter().map(bytes));
-        let writes = launch.writes.iter().zip(writes.iter().map(bytes)).chain(workspace);
-        let checked = |(at, bytes): (DeviceAddress, u64)| {
+    /// The addresses of operands, if all of each is mapped and kernels can take it.
+    fn checked(&self, operands: &[(DeviceAddress, u64)]) -> Result<Vec<(u64, u64)>, Refused> {
+        let checked = |&(at, bytes): &(DeviceAddress, u64)| {
             if !at.0.is_multiple_of(4) {
                 return Err(Refused::Misaligned(at));
             }
             self.space.addresses.check_mapped(at, bytes.next_multiple_of(4))?;
             Ok((at.0, bytes))
         };
-        Ok(Operands {
-            reads: reads.map(checked).collect::<Result<_, _>>()?,
-            writes: writes.map(checked).collect::<Result<_, _>>()?,
-        })
+        operands.iter().map(checked).collect()
     }
-}
-
-/// Addresses and sizes.
-struct Operands {
-    reads: Vec<(u64, u64)>,
-    writes: Vec<(u64, u64)>,
 }
 
 /// How this machine's CUDA is taken by integrity kernels and the conformance suite.

@@ -4,7 +4,7 @@ use crate::SimDevice;
 use crate::error::SimError;
 use crate::stream::Queue;
 use crate::work::Work;
-use backend_checks::Refused;
+use backend_checks::{Operands, Refused};
 use integrity::value;
 use planner_core::backend::{HostRange, Kernels, Launch};
 use planner_core::{Graph, Kind, Stream, TensorId};
@@ -47,7 +47,8 @@ impl SimDevice<'_> {
     pub fn launch(&mut self, launch: &Launch<'_>) -> Result<(), SimError> {
         self.check_failure()?;
         let op = launch.op;
-        if !self.operands_fit(launch) {
+        Operands::check(&self.graph, launch)?;
+        if !self.updates_in_place(launch) {
             return Err(Refused::Operands(op).into());
         }
         self.clock.launch(self.graph.op(op).time_ns, launch.iteration);
@@ -60,19 +61,14 @@ impl SimDevice<'_> {
         self.submit(Stream::Compute, work)
     }
 
-    /// Whether a launch has one address for each operand, the same one for both ends of an
-    /// update in place, and a workspace where one is wanted.
-    fn operands_fit(&self, launch: &Launch<'_>) -> bool {
-        let Some(op) = self.graph.ops().get(launch.op.index()) else { return false };
+    /// Whether a launch has the same address for both ends of an update in place.
+    fn updates_in_place(&self, launch: &Launch<'_>) -> bool {
         let (reads, writes) = (self.graph.reads(launch.op), self.graph.writes(launch.op));
         let in_place = |(position, tensor): (usize, &TensorId)| {
             let read = reads.iter().position(|read| read == tensor);
             read.is_none_or(|read| launch.reads.get(read) == launch.writes.get(position))
         };
-        launch.reads.len() == reads.len()
-            && launch.writes.len() == writes.len()
-            && writes.iter().enumerate().all(in_place)
-            && launch.workspace.is_some() == (op.workspace_bytes > 0)
+        writes.iter().enumerate().all(in_place)
     }
 
     /// Puts an input's value for an iteration, counted from 1, into its room on the host.

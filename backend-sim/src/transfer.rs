@@ -50,21 +50,23 @@ impl SimDevice<'_> {
 
     fn host_bytes(&self, offset_bytes: u64, bytes: usize) -> Result<HostRange, SimError> {
         let range = HostRange { tensor: TensorId(0), offset_bytes, bytes: bytes as u64 };
-        let block_bytes = self.host.as_ref().map_or(0, |host| host.bytes);
-        let end = offset_bytes.checked_add(range.bytes).filter(|&end| end <= block_bytes);
-        end.map(|_| range).ok_or(Refused::NoHostRange(range).into())
+        let has = self.has_host(offset_bytes, range.bytes);
+        has.then_some(range).ok_or(Refused::NoHostRange(range).into())
     }
 
     fn check_host(&self, range: HostRange) -> Result<(), SimError> {
         let HostRange { tensor, offset_bytes, bytes } = range;
-        let block_bytes = self.host.as_ref().map_or(0, |host| host.bytes);
-        let end = offset_bytes.checked_add(bytes).filter(|&end| end <= block_bytes);
         let is_known = tensor.index() < self.graph.tensors().len();
-        if is_known && bytes > 0 && end.is_some() {
+        if is_known && bytes > 0 && self.has_host(offset_bytes, bytes) {
             Ok(())
         } else {
             Err(Refused::NoHostRange(range).into())
         }
+    }
+
+    fn has_host(&self, offset_bytes: u64, bytes: u64) -> bool {
+        let block_bytes = self.host.as_ref().map_or(0, |host| host.bytes);
+        offset_bytes.checked_add(bytes).is_some_and(|end| end <= block_bytes)
     }
 }
 

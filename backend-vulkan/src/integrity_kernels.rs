@@ -4,10 +4,10 @@ use crate::driver::BufferRange;
 use crate::error::VulkanError;
 use crate::kernel::{Compute, Kernel, KernelError};
 use crate::{Options, Vulkan, VulkanDevice};
-use backend_checks::Refused;
+use backend_checks::{Operands, Refused};
 use integrity::{Backend, Found, value};
 use planner_core::backend::{DeviceAddress, Launch};
-use planner_core::{Graph, Machine, TensorId};
+use planner_core::{Graph, Machine};
 
 const SOURCE: &str = include_str!("integrity.wgsl");
 
@@ -111,26 +111,13 @@ impl VulkanDevice<'_> {
     /// Addresses that are not mapped or do not fit the op, and those of the driver.
     pub fn launch_integrity(&mut self, launch: &Launch<'_>) -> Result<(), VulkanError> {
         let kernels = self.integrity_kernels()?;
-        let op = launch.op;
-        let wrong = Refused::Operands(op);
-        let properties = *self.graph.ops().get(op.index()).ok_or(wrong)?;
-        let (reads, writes) = (self.graph.reads(op), self.graph.writes(op));
-        let fits = launch.reads.len() == reads.len()
-            && launch.writes.len() == writes.len()
-            && launch.workspace.is_some() == (properties.workspace_bytes > 0);
-        if !fits {
-            return Err(wrong.into());
-        }
-        let operand =
-            |(&tensor, at): (&TensorId, _)| self.operand(at, self.graph.tensor(tensor).bytes);
-        let inputs = reads.iter().zip(launch.reads.iter()).map(operand);
-        let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
-        let outputs = writes.iter().zip(launch.writes.iter()).map(operand);
-        let workspace = launch.workspace.map(|at| self.operand(at, properties.workspace_bytes));
-        let outputs = outputs.chain(workspace).collect::<Result<Vec<_>, _>>()?;
+        let Operands { reads, writes } = Operands::new(&self.graph, launch)?;
+        let operand = |(at, bytes)| self.operand(at, bytes);
+        let inputs = reads.into_iter().map(operand).collect::<Result<Vec<_>, _>>()?;
+        let outputs = writes.into_iter().map(operand).collect::<Result<Vec<_>, _>>()?;
         let alignment_bytes = self.binding_alignment_bytes();
         let most_bytes = self.most_binding_bytes() / alignment_bytes * alignment_bytes;
-        kernels.launch(&mut self.compute()?, op.0, &inputs, &outputs, most_bytes)
+        kernels.launch(&mut self.compute()?, launch.op.0, &inputs, &outputs, most_bytes)
     }
 
     fn operand(&self, at: DeviceAddress, bytes: u64) -> Result<Operand, VulkanError> {

@@ -147,9 +147,26 @@ impl<'d, 'r> Desk<'d, 'r> {
         self.best_of(lists, strategy.takes_first(), ground, search, scratch)
     }
 
+    /// A list that is no worse than the best on other ground, written, and that it is on that;
+    /// or the best on its own ground, written once more.
+    pub(super) fn keep_better(
+        &mut self,
+        strategy: Strategy,
+        best: Candidate,
+        [own, other]: [Ground<'_>; 2],
+        search: &mut Option<Search<'_>>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(Candidate, bool), PlanningError> {
+        if let Some(better) = self.better(strategy, best, &other, search, scratch)? {
+            return Ok((better, true));
+        }
+        let again = self.again(best, &own, search, scratch)?;
+        Ok((again.unwrap_or(best), false))
+    }
+
     /// A list that is no worse than another on ground that has changed since, written; none
     /// where none is found.
-    pub(super) fn better(
+    fn better(
         &mut self,
         strategy: Strategy,
         than: Candidate,
@@ -208,7 +225,7 @@ impl<'d, 'r> Desk<'d, 'r> {
     }
 
     /// The best list so far, written once more.
-    pub(super) fn again(
+    fn again(
         &mut self,
         best: Candidate,
         ground: &Ground<'_>,

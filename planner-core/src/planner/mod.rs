@@ -345,14 +345,10 @@ fn with_slabs<'m>(
     let Some(divided) = slabs::divide(desk.request, &memory, lists, scratch)? else {
         return Ok((best, memory));
     };
-    let arena = &arena[..memory.placed];
-    let ground = Ground { memory: &divided, uses, arena };
-    if let Some(better) = desk.better(strategy, best, &ground, search, scratch)? {
-        return Ok((better, divided));
-    }
-    let ground = Ground { memory: &memory, uses, arena };
-    let best = desk.again(best, &ground, search, scratch)?.unwrap_or(best);
-    Ok((best, memory))
+    let grounds =
+        [&memory, &divided].map(|memory| Ground { memory, uses, arena: &arena[..memory.placed] });
+    let (best, is_other) = desk.keep_better(strategy, best, grounds, search, scratch)?;
+    Ok((best, if is_other { divided } else { memory }))
 }
 
 /// A list and its memory once the states that stay for good lie in the arena; or the same
@@ -370,11 +366,8 @@ fn settle<'m>(
     let Some(settled) = memory.settle(desk.request, lists, arena, scratch)? else {
         return Ok((best, memory));
     };
-    let ground = Ground { memory: &settled, uses, arena: &arena[..settled.placed] };
-    if let Some(better) = desk.better(strategy, best, &ground, search, scratch)? {
-        return Ok((better, settled));
-    }
-    let ground = Ground { memory: &memory, uses, arena: &arena[..memory.placed] };
-    let best = desk.again(best, &ground, search, scratch)?.unwrap_or(best);
-    Ok((best, memory))
+    let grounds =
+        [&memory, &settled].map(|memory| Ground { memory, uses, arena: &arena[..memory.placed] });
+    let (best, is_other) = desk.keep_better(strategy, best, grounds, search, scratch)?;
+    Ok((best, if is_other { settled } else { memory }))
 }

@@ -8,30 +8,25 @@
 use super::Model;
 use super::layers::Matrix;
 use super::optimizer::Optimizer;
-use super::spec::{Arguments, Domain, MEMORY_GB_S, MODE, Parameter, TFLOPS};
+use super::spec::{Arguments, MEMORY_GB_S, MODE, Parameter, TFLOPS};
 use super::tape::{INDEX_BYTES, Tape, Value};
-use super::transformer::{LAYERS, SEQUENCE, TEXTS, WIDTH, add_rows, attend, embed};
+use super::transformer::{LAYERS, SEQUENCE, TEXTS, VOCABULARY, WIDTH, add_rows, attend, embed};
 
 const SHORTER: Parameter = Parameter { default: "512", ..SEQUENCE };
-const VOCABULARY: Parameter = Parameter {
-    name: "vocabulary",
-    default: "30522",
-    domain: Domain::Count(1 << 24),
-    about: "different tokens",
-};
+const PIECES: Parameter = Parameter { default: "30522", ..VOCABULARY };
 
 /// Its defaults are those of the base BERT.
 pub(super) const BERT: Model = Model {
     name: "bert",
     about: "BERT with both heads, 110,106,428 parameters where nothing is set, Adam",
-    parameters: &[TEXTS, LAYERS, WIDTH, SHORTER, VOCABULARY, MODE, TFLOPS, MEMORY_GB_S],
+    parameters: &[TEXTS, LAYERS, WIDTH, SHORTER, PIECES, MODE, TFLOPS, MEMORY_GB_S],
     optimizer: Optimizer::Adam,
     build: bert,
 };
 
 fn bert(arguments: &Arguments, tape: &mut Tape) {
     let [batch, layers, width, sequence, vocabulary] =
-        [TEXTS, LAYERS, WIDTH, SHORTER, VOCABULARY].map(|parameter| arguments.get(&parameter));
+        [TEXTS, LAYERS, WIDTH, SHORTER, PIECES].map(|parameter| arguments.get(&parameter));
     let inputs = ["tokens", "segments"];
     let [tokens, segments] =
         inputs.map(|name| tape.input(name, [batch, sequence, 1, 1], INDEX_BYTES));

@@ -6,16 +6,9 @@
 use super::Model;
 use super::layers::Matrix;
 use super::optimizer::Optimizer;
-use super::spec::{Arguments, Domain, MEMORY_GB_S, MODE, Parameter, TFLOPS};
+use super::spec::{Arguments, MEMORY_GB_S, MODE, TFLOPS};
 use super::tape::{INDEX_BYTES, Tape};
-use super::transformer::{LAYERS, SEQUENCE, TEXTS, WIDTH, add_rows, attend, embed};
-
-const VOCABULARY: Parameter = Parameter {
-    name: "vocabulary",
-    default: "50257",
-    domain: Domain::Count(1 << 24),
-    about: "different tokens",
-};
+use super::transformer::{LAYERS, SEQUENCE, TEXTS, VOCABULARY, WIDTH, add_rows, attend, embed};
 
 /// Its defaults are those of the small GPT-2.
 pub(super) const GPT: Model = Model {

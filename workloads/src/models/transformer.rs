@@ -26,6 +26,13 @@ pub(super) const SEQUENCE: Parameter = Parameter {
     domain: Domain::Count(1 << 20),
     about: "tokens in a text",
 };
+pub(super) const VOCABULARY: Parameter = Parameter {
+    name: "vocabulary",
+    default: "50257",
+    domain: Domain::Count(1 << 24),
+    about: "different tokens",
+};
+
 /// The row of a table, with as many rows as there are different tokens, for each token.
 pub(super) fn embed(tape: &mut Tape, name: &str, tokens: Value, table: Value) -> Value {
     let [batch, sequence, ..] = tokens.shape;
