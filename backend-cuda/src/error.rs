@@ -35,6 +35,13 @@ pub enum CudaError {
         /// The driver's code.
         code: CUresult,
     },
+    /// A library that an embedder's kernels call refuses.
+    Library {
+        /// What was asked for.
+        call: &'static str,
+        /// The library's code.
+        status: u32,
+    },
     /// More chunks are wanted than the device holds.
     OutOfDeviceMemory {
         /// Chunks wanted.
@@ -73,6 +80,7 @@ impl fmt::Display for CudaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Driver { call, code } => write!(f, "{call}: {code:?} ({})", code as u32),
+            Self::Library { call, status } => write!(f, "{call}: status {status}"),
             Self::OutOfDeviceMemory { chunks, device_bytes } => {
                 write!(f, "the device's {device_bytes} bytes hold fewer than {chunks} chunks")
             }
