@@ -1,0 +1,220 @@
+//! A stand-in for cuBLAS on Linux, for tests on the emulated CUDA driver: the functions that
+//! `train-cuda` calls, with a kernel that follows the manual's definition, so that it shows
+//! whether matrices are described to the library as they lie.
+//!
+//! It is stricter than cuBLAS: work takes a stream and a workspace that were set, and no math
+//! mode but the pedantic one. Only who opens it by its path gets it ([`open`]); its file is not
+//! named like the library.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "these are functions of C")]
+#![allow(non_snake_case, reason = "the library's names")]
+
+use cudarc::driver::{result, sys};
+use libloading::Library;
+use std::ffi::{CString, c_int, c_longlong, c_void};
+use std::path::Path;
+
+/// What a call returns, by the manual: success, no handle, a wrong argument, a state that does
+/// not allow it, or a failure of the driver.
+type Status = c_int;
+const SUCCESS: Status = 0;
+const NOT_INITIALIZED: Status = 1;
+const INVALID_VALUE: Status = 7;
+const EXECUTION_FAILED: Status = 13;
+const NOT_SUPPORTED: Status = 15;
+
+/// `CUBLAS_PEDANTIC_MATH`.
+const PEDANTIC: c_int = 2;
+/// What the workspace's address must be a multiple of.
+const ALIGNMENT: usize = 256;
+const THREADS: u32 = 256;
+
+/// A handle of the library.
+#[derive(Debug)]
+pub struct Handle {
+    module: sys::CUmodule,
+    sgemm: sys::CUfunction,
+    stream: Option<sys::CUstream>,
+    has_workspace: bool,
+    is_pedantic: bool,
+}
+
+/// Opens the library, before any cuBLAS is.
+///
+/// # Errors
+/// Why it cannot be opened.
+pub fn open(path: &Path) -> Result<(), String> {
+    // SAFETY: the library is this crate's, and has nothing that runs when it is opened.
+    let library = unsafe { Library::new(path) }.map_err(|error| error.to_string())?;
+    // It stays open.
+    std::mem::forget(library);
+    Ok(())
+}
+
+/// Creates a handle in the current context.
+///
+/// # Safety
+/// The pointer is null, or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasCreate_v2(handle: *mut *mut Handle) -> Status {
+    if handle.is_null() {
+        return INVALID_VALUE;
+    }
+    let Ok(ptx) = CString::new(include_str!("kernels.ptx")) else { return EXECUTION_FAILED };
+    // SAFETY: the text ends with a zero.
+    let module = unsafe { result::module::load_data(ptx.as_ptr().cast()) };
+    let Ok(module) = module else { return EXECUTION_FAILED };
+    // SAFETY: the module is loaded.
+    let sgemm = unsafe { result::module::get_function(module, c"sgemm".to_owned()) };
+    let Ok(sgemm) = sgemm else { return EXECUTION_FAILED };
+    let created = Handle { module, sgemm, stream: None, has_workspace: false, is_pedantic: false };
+    // SAFETY: the caller's.
+    unsafe { handle.write(Box::into_raw(Box::new(created))) };
+    SUCCESS
+}
+
+/// Destroys a handle.
+///
+/// # Safety
+/// The handle is null, or one that has been created and not destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasDestroy_v2(handle: *mut Handle) -> Status {
+    if handle.is_null() {
+        return NOT_INITIALIZED;
+    }
+    // SAFETY: the caller's.
+    let handle = unsafe { Box::from_raw(handle) };
+    // SAFETY: the module is the handle's.
+    match unsafe { result::module::unload(handle.module) } {
+        Ok(()) => SUCCESS,
+        Err(_) => EXECUTION_FAILED,
+    }
+}
+
+/// Does something with a handle.
+///
+/// # Safety
+/// As for [`cublasDestroy_v2`].
+unsafe fn with(handle: *mut Handle, act: impl FnOnce(&mut Handle) -> Status) -> Status {
+    // SAFETY: the caller's.
+    unsafe { handle.as_mut() }.map_or(NOT_INITIALIZED, act)
+}
+
+/// Sets the stream; the workspace is then none, as the manual says.
+///
+/// # Safety
+/// As for [`cublasDestroy_v2`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasSetStream_v2(handle: *mut Handle, stream: sys::CUstream) -> Status {
+    let set = |handle: &mut Handle| {
+        (handle.stream, handle.has_workspace) = (Some(stream), false);
+        SUCCESS
+    };
+    // SAFETY: the caller's.
+    unsafe { with(handle, set) }
+}
+
+/// Sets the math mode.
+///
+/// # Safety
+/// As for [`cublasDestroy_v2`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasSetMathMode(handle: *mut Handle, mode: c_int) -> Status {
+    let set = |handle: &mut Handle| {
+        handle.is_pedantic = mode == PEDANTIC;
+        SUCCESS
+    };
+    // SAFETY: the caller's.
+    unsafe { with(handle, set) }
+}
+
+/// Sets the workspace.
+///
+/// # Safety
+/// As for [`cublasDestroy_v2`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasSetWorkspace_v2(
+    handle: *mut Handle,
+    workspace: *mut c_void,
+    bytes: usize,
+) -> Status {
+    let set = |handle: &mut Handle| {
+        handle.has_workspace = (workspace as usize).is_multiple_of(ALIGNMENT) && bytes > 0;
+        if handle.has_workspace { SUCCESS } else { INVALID_VALUE }
+    };
+    // SAFETY: the caller's.
+    unsafe { with(handle, set) }
+}
+
+/// Enqueues products.
+///
+/// # Safety
+/// As for [`cublasDestroy_v2`]; the factors are null, or may be read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasSgemmStridedBatched(
+    handle: *mut Handle,
+    transposes_a: c_int,
+    transposes_b: c_int,
+    m: c_int,
+    n: c_int,
+    k: c_int,
+    alpha: *const f32,
+    a: u64,
+    lda: c_int,
+    stride_a: c_longlong,
+    b: u64,
+    ldb: c_int,
+    stride_b: c_longlong,
+    beta: *const f32,
+    c: u64,
+    ldc: c_int,
+    stride_c: c_longlong,
+    count: c_int,
+) -> Status {
+    let rows = |is_transposed, rows, columns| if is_transposed == 0 { rows } else { columns };
+    let is_right = ![transposes_a, transposes_b].iter().any(|way| !(0..=1).contains(way))
+        && [m, n, k, count].iter().all(|&size| size > 0)
+        && lda >= rows(transposes_a, m, k)
+        && ldb >= rows(transposes_b, k, n)
+        && ldc >= m;
+    if !is_right || alpha.is_null() || beta.is_null() {
+        return INVALID_VALUE;
+    }
+    // SAFETY: the caller's.
+    let factors = unsafe { [alpha.read(), beta.read()] };
+    let enqueue = |handle: &mut Handle| {
+        let Some(stream) = handle.stream.filter(|_| handle.has_workspace && handle.is_pedantic)
+        else {
+            return NOT_SUPPORTED;
+        };
+        let mut arguments = [
+            std::ptr::from_ref(&transposes_a).cast::<c_void>(),
+            std::ptr::from_ref(&transposes_b).cast(),
+            std::ptr::from_ref(&m).cast(),
+            std::ptr::from_ref(&n).cast(),
+            std::ptr::from_ref(&k).cast(),
+            std::ptr::from_ref(&factors[0]).cast(),
+            std::ptr::from_ref(&a).cast(),
+            std::ptr::from_ref(&lda).cast(),
+            std::ptr::from_ref(&stride_a).cast(),
+            std::ptr::from_ref(&b).cast(),
+            std::ptr::from_ref(&ldb).cast(),
+            std::ptr::from_ref(&stride_b).cast(),
+            std::ptr::from_ref(&factors[1]).cast(),
+            std::ptr::from_ref(&c).cast(),
+            std::ptr::from_ref(&ldc).cast(),
+            std::ptr::from_ref(&stride_c).cast(),
+        ]
+        .map(<*const c_void>::cast_mut);
+        let blocks = (m as u32 * n as u32).div_ceil(THREADS);
+        let (grid, threads) = ((blocks, count as u32, 1), (THREADS, 1, 1));
+        // SAFETY: the arguments are those of the kernel; that its matrices lie in the device's
+        // memory is the caller's.
+        let launched = unsafe {
+            result::launch_kernel(handle.sgemm, grid, threads, 0, stream, &mut arguments)
+        };
+        if launched.is_ok() { SUCCESS } else { EXECUTION_FAILED }
+    };
+    // SAFETY: the caller's.
+    unsafe { with(handle, enqueue) }
+}
