@@ -130,7 +130,7 @@ fn run<'g>(
     // At first, what sets memory up; then what is recorded, and what is timed.
     let first = if divided.is_some() { iterations % length } else { iterations.min(2) - 1 };
     if divided.is_some() && iterations < first + 2 * length {
-        return Err(format!("{} iterations are too few for graphs", iterations).into());
+        return Err(format!("as graphs, at least {} iterations are needed", 2 * length).into());
     }
     let maps = |device: &CudaDevice<'_>| device.counters().map_calls + device.counters().unmap_calls;
     let ran = planning::with_executor(

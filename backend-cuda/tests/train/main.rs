@@ -128,7 +128,7 @@ fn gradients_and_updates_are_those_of_a_reference() {
             let expected = (more - less) / (2.0 * step);
             assert_near(gradient[at], expected, 1e-4 * most, &format!("{name}[{at}]"));
             let square = (1.0 - BETAS[1]) * gradient[at].powi(2);
-            assert_near(second[at], square, 1e-5 * square, &format!("{name}[{at}] squared"));
+            assert_near(second[at], square, 1e-4 * square, &format!("{name}[{at}] squared"));
         }
         // Each step moves the weights by what Adam's definition says of its moments.
         let mut before = weights[number].clone();
