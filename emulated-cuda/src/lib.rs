@@ -27,7 +27,7 @@ mod capture;
 mod chance;
 mod control;
 mod driver;
-mod kernels;
+mod ptx;
 mod registry;
 mod space;
 mod stream;

@@ -145,7 +145,22 @@ fn what_is_not_mapped_any_more_ends_the_context() {
 
 /// Keeps a stream busy.
 fn occupy(device: &Device, stream: &CudaStream, duration_ns: u64) {
-    let ptx = c".version 8.0\n.target sm_60\n.visible .entry occupy(\n\t.param .u64 duration\n)\n{ ret; }";
+    let ptx = c"
+        .version 8.0
+        .target sm_60
+        .address_size 64
+        .visible .entry occupy(.param .u64 duration) {
+            .reg .pred %p;
+            .reg .b64 %rd<5>;
+            ld.param.u64 %rd0, [duration];
+            mov.u64 %rd1, %globaltimer;
+        again:
+            mov.u64 %rd2, %globaltimer;
+            sub.s64 %rd3, %rd2, %rd1;
+            setp.lt.u64 %p, %rd3, %rd0;
+            @%p bra again;
+            ret;
+        }";
     let name = c"occupy".to_owned();
     let mut arguments = [&raw const duration_ns as *mut _];
     // SAFETY: the text is one of C, and the kernel has this argument.

@@ -1,0 +1,263 @@
+//! Loads, stores and atomic changes.
+
+use super::Opcode;
+use crate::ptx::frame::{Area, Base};
+use crate::ptx::kind::{Kind, kinds};
+use crate::ptx::registers::{LANES, Registers, Row, Slot, lanes};
+use crate::ptx::syntax::Operand;
+use crate::ptx::warp::Action;
+
+pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, String> {
+    Ok(Some(match opcode.name {
+        "ld" | "ldu" => load(opcode)?,
+        "st" => store(opcode)?,
+        "atom" | "red" => change(opcode)?,
+        _ => return Ok(None),
+    }))
+}
+
+const AREAS: [(&str, Area); 8] = [
+    ("global", Area::Global),
+    ("const", Area::Global),
+    ("shared", Area::Shared),
+    ("shared::cta", Area::Shared),
+    ("local", Area::Local),
+    ("param", Area::Parameter),
+    ("param::entry", Area::Parameter),
+    ("generic", Area::Generic),
+];
+
+/// What says how caches are used and who sees a change when. Here everybody sees it at once.
+const HINTS: [&str; 23] = [
+    "volatile",
+    "weak",
+    "relaxed",
+    "acquire",
+    "release",
+    "acq_rel",
+    "cta",
+    "cluster",
+    "gpu",
+    "sys",
+    "ca",
+    "cg",
+    "cs",
+    "lu",
+    "cv",
+    "wb",
+    "wt",
+    "nc",
+    "L1::evict_normal",
+    "L1::evict_last",
+    "L1::evict_first",
+    "L1::no_allocate",
+    "L2::128B",
+];
+
+fn area(opcode: &mut Opcode<'_, '_, '_>) -> Area {
+    for hint in HINTS {
+        opcode.take(hint);
+    }
+    opcode.take_one(&AREAS).unwrap_or(Area::Generic)
+}
+
+/// A register of any size, in which a value of a type has room.
+#[derive(Clone, Copy)]
+struct Room {
+    slot: Slot,
+    is_long: bool,
+}
+
+impl Room {
+    fn row(self, registers: &Registers) -> Row<u64> {
+        match self.is_long {
+            true => *registers.row(self.slot),
+            false => registers.row::<u32>(self.slot).map(u64::from),
+        }
+    }
+
+    fn put(self, registers: &mut Registers, active: u32, row: &Row<u64>) {
+        match self.is_long {
+            true => registers.put(self.slot, active, row),
+            false => registers.put(self.slot, active, &row.map(|value| value as u32)),
+        }
+    }
+}
+
+fn room(
+    opcode: &mut Opcode<'_, '_, '_>,
+    kind: Kind,
+    operand: &Operand<'_>,
+) -> Result<Room, String> {
+    match operand {
+        Operand::Name("_") => Ok(Room { slot: opcode.frame.fresh(Kind::U64), is_long: true }),
+        Operand::Name(name) if opcode.frame.register(name).is_ok() => {
+            let (declared, slot) = opcode.frame.register(name)?;
+            if declared == Kind::Predicate || declared.register_bytes() < kind.register_bytes() {
+                return Err(format!("`{name}` has another size"));
+            }
+            Ok(Room { slot, is_long: declared.bytes() == 8 })
+        }
+        _ => Ok(Room { slot: opcode.frame.source(kind, operand)?, is_long: kind.bytes() == 8 }),
+    }
+}
+
+/// The registers that are loaded or stored side by side.
+fn rooms(
+    opcode: &mut Opcode<'_, '_, '_>,
+    kind: Kind,
+    operand: &Operand<'_>,
+) -> Result<Vec<Room>, String> {
+    let count = opcode.take_one(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
+    match operand {
+        Operand::Vector(parts) if parts.len() == count => {
+            parts.iter().map(|part| room(opcode, kind, part)).collect()
+        }
+        Operand::Vector(_) => Err("as many registers as the vector has are missing".into()),
+        _ if count == 1 => Ok(vec![room(opcode, kind, operand)?]),
+        _ => Err("a vector is missing".into()),
+    }
+}
+
+/// An address in all lanes.
+fn addresses(registers: &Registers, base: Base, offset: u64) -> Row<u64> {
+    base.row(registers).map(|at| at.wrapping_add(offset))
+}
+
+/// Fails unless a vector lies at a multiple of its bytes: then its parts do, and are together.
+fn aligned(at: u64, parts: usize, bytes: u64) -> u64 {
+    let all = bytes * parts as u64;
+    // A part at an odd address is refused by the memory.
+    if parts > 1 && !at.is_multiple_of(all) { at | 1 } else { at }
+}
+
+fn load(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
+    let kind = opcode.kind()?;
+    let area = area(opcode);
+    let [result, address] = opcode.operands()?;
+    let rooms = rooms(opcode, kind, result)?;
+    let (base, offset) = match area {
+        Area::Parameter => {
+            let at = opcode.frame.parameter(address)?;
+            (Base::Long(opcode.frame.constant(Kind::U64, at)), 0)
+        }
+        _ => opcode.frame.address(address)?,
+    };
+    let bytes = kind.bytes();
+    if bytes == 0 {
+        return Err("predicates are not in memory".into());
+    }
+    let unused = if kind.is_signed() { 64 - 8 * bytes } else { 0 };
+    Ok(Action::Access(Box::new(move |registers, active, memory| {
+        let at = addresses(registers, base, offset);
+        for (place, room) in (0..).step_by(bytes as usize).zip(&rooms) {
+            let mut row = [0; LANES];
+            for lane in lanes(active) {
+                let at = aligned(at[lane], rooms.len(), bytes).wrapping_add(place);
+                let value = memory.load(area, at, bytes, lane)?;
+                row[lane] = (value.cast_signed() << unused >> unused).cast_unsigned();
+            }
+            room.put(registers, active, &row);
+        }
+        Ok(())
+    })))
+}
+
+fn store(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
+    let kind = opcode.kind()?;
+    let area = area(opcode);
+    let [address, source] = opcode.operands()?;
+    let rooms = rooms(opcode, kind, source)?;
+    let (base, offset) = opcode.frame.address(address)?;
+    let bytes = kind.bytes();
+    if bytes == 0 {
+        return Err("predicates are not in memory".into());
+    }
+    Ok(Action::Access(Box::new(move |registers, active, memory| {
+        let at = addresses(registers, base, offset);
+        for (place, room) in (0..).step_by(bytes as usize).zip(&rooms) {
+            let row = room.row(registers);
+            for lane in lanes(active) {
+                let at = aligned(at[lane], rooms.len(), bytes).wrapping_add(place);
+                memory.store(area, at, bytes, lane, row[lane])?;
+            }
+        }
+        Ok(())
+    })))
+}
+
+/// What is there afterwards: of what was, and two operands.
+type Change = Box<dyn Fn(u64, u64, u64) -> u64 + Send + Sync>;
+
+/// `atom` and `red`, which forgets what was there before.
+fn change(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
+    let kind = opcode.kind()?;
+    let area = area(opcode);
+    let how = opcode.suffixes.pop().unwrap_or_default();
+    let change = changed(how, kind).ok_or_else(|| format!("`.{how}` is not known for {kind:?}"))?;
+    let (result, rest) = match (opcode.name, opcode.operands) {
+        ("atom", [result, rest @ ..]) => (result, rest),
+        (_, rest) => (&Operand::Name("_"), rest),
+    };
+    let (address, operands) = match (how, rest) {
+        ("cas", [address, a, b]) => (address, [a, b]),
+        (_, [address, a]) if how != "cas" => (address, [a, a]),
+        _ => return Err("another number of operands".into()),
+    };
+    let (base, offset) = opcode.frame.address(address)?;
+    let [a, b] = [room(opcode, kind, operands[0])?, room(opcode, kind, operands[1])?];
+    let (result, bytes) = (room(opcode, kind, result)?, kind.bytes());
+    Ok(Action::Access(Box::new(move |registers, active, memory| {
+        let at = addresses(registers, base, offset);
+        let (a, b) = (a.row(registers), b.row(registers));
+        let mut row = [0; LANES];
+        for lane in lanes(active) {
+            let change = |old| change(old, a[lane], b[lane]);
+            row[lane] = memory.update(area, at[lane], bytes, lane, change)?;
+        }
+        result.put(registers, active, &row);
+        Ok(())
+    })))
+}
+
+fn changed(how: &str, kind: Kind) -> Option<Change> {
+    let add = |kind| -> Option<Change> {
+        Some(match kind {
+            Kind::F32 => Box::new(|old, a, _| {
+                (f32::from_bits(old as u32) + f32::from_bits(a as u32)).to_bits().into()
+            }),
+            Kind::F64 => Box::new(|old, a, _| (f64::from_bits(old) + f64::from_bits(a)).to_bits()),
+            Kind::U32 | Kind::S32 | Kind::U64 => Box::new(|old, a, _| old.wrapping_add(a)),
+            _ => return None,
+        })
+    };
+    let extreme = |is_least: bool| -> Option<Change> {
+        Some(kinds!(kind, T in [U32 = u32, S32 = i32, U64 = u64, S64 = i64] => {
+            Box::new(move |old, a, _| {
+                let (old, a) = (old as T, a as T);
+                (if is_least { old.min(a) } else { old.max(a) }) as u64
+            })
+        }, else return None))
+    };
+    if how == "add" {
+        return add(kind);
+    }
+    if matches!(how, "min" | "max") {
+        return extreme(how == "min");
+    }
+    if !matches!(kind, Kind::U32 | Kind::U64) {
+        return None;
+    }
+    Some(match how {
+        "and" => Box::new(|old, a, _| old & a),
+        "or" => Box::new(|old, a, _| old | a),
+        "xor" => Box::new(|old, a, _| old ^ a),
+        "exch" => Box::new(|_, a, _| a),
+        "cas" => Box::new(|old, a, b| if old == a { b } else { old }),
+        "inc" if kind == Kind::U32 => Box::new(|old, a, _| if old >= a { 0 } else { old + 1 }),
+        "dec" if kind == Kind::U32 => {
+            Box::new(|old, a, _| if old == 0 || old > a { a } else { old - 1 })
+        }
+        _ => return None,
+    })
+}
