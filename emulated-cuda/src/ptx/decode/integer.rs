@@ -2,6 +2,7 @@
 
 use super::{Opcode, binary, ternary, unary};
 use crate::ptx::kind::{Kind, integers, kinds};
+use crate::ptx::registers::lanes;
 use crate::ptx::warp::Action;
 
 pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, String> {
@@ -15,6 +16,7 @@ pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, 
         "mad" => multiply_add(opcode)?,
         "popc" | "clz" | "brev" | "bfind" => count(opcode)?,
         "bfe" => extract(opcode)?,
+        "bfi" => insert(opcode)?,
         _ => return Ok(None),
     }))
 }
@@ -187,4 +189,25 @@ fn extract(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
             if none(len) { 0 } else { (i128::from(a) >> right << left >> left) as T }
         })
     }, else return Err(wrong(kind)))))
+}
+
+/// `bfi`: the low bits of one number in place of so many bits of another, from a place on.
+fn insert(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
+    let kind = opcode.kind()?;
+    let (to, [a, b, at, len]) = opcode.typed(kind, [kind, kind, Kind::U32, Kind::U32])?;
+    Ok(kinds!(kind, T in [U32 = u32, U64 = u64] => {
+        Action::Compute(Box::new(move |registers, here| {
+            let [from, into] = [a, b].map(|slot| *registers.row::<T>(slot));
+            let [at, len] = [at, len].map(|slot| *registers.row::<u32>(slot));
+            let mut row = into;
+            for lane in lanes(here) {
+                let (at, len) = (at[lane] & 0xff, len[lane] & 0xff);
+                let ones = T::MAX.checked_shr(T::BITS - len.min(T::BITS)).unwrap_or(0);
+                let [mask, bits] =
+                    [ones, from[lane] & ones].map(|word| word.checked_shl(at).unwrap_or(0));
+                row[lane] = into[lane] & !mask | bits;
+            }
+            registers.put(to, here, &row);
+        }))
+    }, else return Err(wrong(kind))))
 }
