@@ -197,7 +197,11 @@ impl Model {
         let arguments = [weights.into(), Place::WORKSPACE.into(), Argument::Word(context)];
         let work = vec![
             self.for_each_head([by.transposed(), of_output, new.values], [false, true], 1.0),
-            self.for_each_head([of_output, old.values.transposed(), of_weights], [true, false], 1.0),
+            self.for_each_head(
+                [of_output, old.values.transposed(), of_weights],
+                [true, false],
+                1.0,
+            ),
             by_row("softmax_back", self.score_rows(), arguments),
             self.for_each_head([of_weights, old.keys, new.queries], [false, true], scale),
             self.for_each_head(
@@ -223,7 +227,17 @@ impl Model {
         let [depth, columns] = [sums_numbers, has_numbers]
             .map(|is_numbers| if is_numbers { width / heads } else { context });
         let (rows, batch) = (context, [batch, heads]);
-        Work::Matmul(Matmul { left, right, result, rows, columns, depth, scale, adds: false, batch })
+        Work::Matmul(Matmul {
+            left,
+            right,
+            result,
+            rows,
+            columns,
+            depth,
+            scale,
+            adds: false,
+            batch,
+        })
     }
 
     fn heads(&self, split: TensorId) -> Heads {

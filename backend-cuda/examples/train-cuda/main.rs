@@ -60,7 +60,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         mib(need_bytes)
     );
     if need_bytes > info.free_bytes {
-        return Err(format!("in-core it does not fit the device's {} bytes", info.free_bytes).into());
+        return Err(
+            format!("in-core it does not fit the device's {} bytes", info.free_bytes).into()
+        );
     }
     let timed = run(&model, (&plan, Way::Timed), iterations.min(TIMED))?;
     println!("{} ops, with products by {}\n", model.ops.len(), timed.products);
@@ -88,7 +90,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         check(&expected, &trained).map_err(|error| format!("{name}: {error}"))?;
     }
     let group = expected.losses.len().div_ceil(SHOWN);
-    let means = expected.losses.chunks(group).map(|some| some.iter().sum::<f32>() / some.len() as f32);
+    let means =
+        expected.losses.chunks(group).map(|some| some.iter().sum::<f32>() / some.len() as f32);
     println!("\nloss {}", means.map(|mean| format!("{mean:.3}")).collect::<Vec<_>>().join(" "));
     println!("all {iterations} losses, all weights and moments are the same bit by bit");
     Ok(())

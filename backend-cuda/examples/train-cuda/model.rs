@@ -44,7 +44,11 @@ pub(crate) enum First {
     Zeros,
     Ones(u64),
     /// So many elements drawn by the parameter's number, with a variance of one in `inputs`.
-    Drawn { parameter: u64, count: u64, inputs: u32 },
+    Drawn {
+        parameter: u64,
+        count: u64,
+        inputs: u32,
+    },
     /// Training that has not begun.
     Progress,
 }
@@ -147,9 +151,8 @@ impl Model {
 
     fn block(&mut self, layer: u32) -> Block {
         let width = self.sizes.width;
-        let mut linear = |name, inputs, outputs| {
-            self.new_linear(&format!("{name} {layer}"), inputs, outputs)
-        };
+        let mut linear =
+            |name, inputs, outputs| self.new_linear(&format!("{name} {layer}"), inputs, outputs);
         let split = linear("split", width, 3 * width);
         let merge = linear("merge", width, width);
         let widen = linear("widen", width, 4 * width);

@@ -3,8 +3,8 @@
 use crate::launcher::{Launcher, Products, named};
 use crate::model::{LOSSES, Model};
 use crate::text::Text;
-use backend_cuda::cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 use backend_cuda::cudarc::driver::CudaEvent;
+use backend_cuda::cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 use backend_cuda::{Compute, Cuda, CudaDevice, CudaError, Options, Replay, cycle};
 use integrity::Rooms;
 use planner_core::backend::{Kernels, Launch};
@@ -132,12 +132,10 @@ fn run<'g>(
     if divided.is_some() && iterations < first + 2 * length {
         return Err(format!("as graphs, at least {} iterations are needed", 2 * length).into());
     }
-    let maps = |device: &CudaDevice<'_>| device.counters().map_calls + device.counters().unmap_calls;
-    let ran = planning::with_executor(
-        verified,
-        device,
-        training,
-        |mut executor, device, training| {
+    let maps =
+        |device: &CudaDevice<'_>| device.counters().map_calls + device.counters().unmap_calls;
+    let ran =
+        planning::with_executor(verified, device, training, |mut executor, device, training| {
             let set_up = maps(device);
             let mut done = first;
             executor.run(device, training, done)?;
@@ -160,8 +158,7 @@ fn run<'g>(
             let period = start.elapsed().div_f64((iterations - done) as f64);
             executor.finish(device)?;
             Ok((period, maps(device) - set_up))
-        },
-    );
+        });
     Ok(ran?)
 }
 
