@@ -61,18 +61,22 @@ class Transformer:
         return tensor
 
     def drawn(self, rows, columns, inputs):
-        words = numpy.arange(rows * columns, dtype=numpy.uint64)
-        words |= numpy.uint64(self.made << 32)
+        """What `scramble` gives for each element, in numbers with a sign."""
+
+        def signed(word):
+            return word - (word >> 63 << 64)
+
+        def shifted(words, bits):
+            return (words >> bits) & ((1 << (64 - bits)) - 1)
+
+        words = torch.arange(rows * columns, device=self.device) | self.made << 32
         self.made += 1
-        shifts = [numpy.uint64(shift) for shift in (30, 27, 31)]
-        words += numpy.uint64(0x9E3779B97F4A7C15)
-        words = (words ^ (words >> shifts[0])) * numpy.uint64(0xBF58476D1CE4E5B9)
-        words = (words ^ (words >> shifts[1])) * numpy.uint64(0x94D049BB133111EB)
-        words ^= words >> shifts[2]
-        numbers = (words >> numpy.uint64(40)).astype(numpy.float32)
-        scale = numpy.sqrt(numpy.float32(3) / numpy.float32(inputs))
-        numbers = scale * (numbers / numpy.float32(1 << 23) - numpy.float32(1))
-        return self.keep(torch.from_numpy(numbers).reshape(rows, columns))
+        words = words + signed(0x9E3779B97F4A7C15)
+        words = (words ^ shifted(words, 30)) * signed(0xBF58476D1CE4E5B9)
+        words = (words ^ shifted(words, 27)) * signed(0x94D049BB133111EB)
+        numbers = shifted(words ^ shifted(words, 31), 40).to(torch.float32)
+        scale = (torch.tensor(3.0) / inputs).sqrt().to(self.device)
+        return self.keep((scale * (numbers / (1 << 23) - 1)).reshape(rows, columns))
 
     def linear(self, inputs, outputs):
         return self.drawn(inputs, outputs, inputs), self.keep(torch.zeros(outputs))
@@ -137,8 +141,8 @@ def train(way, settings, device):
     used, held = 0, 0
     if on_gpu:
         used, held = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-    print(f"| {way} | {used / 2**20:.2f} | {held / 2**20:.2f} | {speed:.2f} |", flush=True)
-    print("losses " + " ".join(f"{loss:.6f}" for loss in losses[:8]), file=sys.stderr)
+    print(f"| {way} | {used / 2**20:.2f} | {held / 2**20:.2f} | {speed:.2f} |")
+    print("losses " + " ".join(f"{loss:.6f}" for loss in losses[:8]))
 
 
 def main(arguments):
@@ -152,22 +156,26 @@ def main(arguments):
     if "way" in given:
         train(given["way"], settings, device)
         return 0
-    sys.stdout.flush()
     print(f"PyTorch {torch.__version__}, {device}\n")
     print("| way | MiB in use, at most | MiB held, at most | iterations/s |\n|---|--:|--:|--:|")
-    failed = False
+    found = {}
     # A process each: the allocator reads its settings once.
     for way, variables in WAYS.items():
         command = [sys.executable, __file__, *arguments, f"way={way}"]
-        ran = subprocess.run(command, env={**os.environ, **variables}, check=False)
-        if ran.returncode != 0:
-            failed = True
-            print(f"| {way} | failed with status {ran.returncode} | | |")
-    return int(failed)
+        environment = {**os.environ, **variables}
+        ran = subprocess.run(command, env=environment, check=False, stdout=subprocess.PIPE, text=True)
+        if ran.returncode == 0:
+            row, found[way] = ran.stdout.splitlines()
+        else:
+            row = f"| {way} | failed with status {ran.returncode} | | |"
+        print(row, flush=True)
+    print()
+    for way, losses in found.items():
+        print(f"{way}: {losses}")
+    return int(len(found) < len(WAYS))
 
 
 try:
-    import numpy
     import torch
     from torch.nn import functional
 except ImportError as error:

@@ -54,6 +54,15 @@ pub(crate) struct Trained {
     pub(crate) products: &'static str,
 }
 
+impl Trained {
+    /// The first state that differs from that of another run, by a bit or more; losses are in
+    /// the first of all.
+    pub(crate) fn difference(&self, other: &Self) -> Option<usize> {
+        let mut states = self.states.iter().zip(&other.states);
+        states.position(|(one, other)| one != other)
+    }
+}
+
 /// Events before and behind an op.
 type Span = [CudaEvent; 2];
 
