@@ -41,7 +41,7 @@ impl Blas {
         let blas = CudaBlas::new(Arc::clone(stream)).map_err(|error| error.to_string())?;
         let workspace = named("cuMemAlloc", stream.alloc_zeros(WORKSPACE_BYTES));
         let workspace: CudaSlice<u8> = workspace.map_err(|error| error.to_string())?;
-        let (at, _used) = workspace.device_ptr(stream);
+        let (at, _) = workspace.device_ptr(stream);
         let handle = *blas.handle();
         // SAFETY: the handle is open.
         let set = unsafe { sys::cublasSetMathMode(handle, CUBLAS_PEDANTIC_MATH) }.result();
@@ -50,7 +50,6 @@ impl Blas {
         let set = unsafe { sys::cublasSetWorkspace_v2(handle, at as *mut _, WORKSPACE_BYTES) };
         let set = checked("cublasSetWorkspace", set.result());
         set.map_err(|error| error.to_string())?;
-        drop(_used);
         Ok(Self { blas, _workspace: workspace })
     }
 

@@ -96,7 +96,10 @@ pub(crate) fn train(
     let rooms = rooms(&verified)?;
     let spans = (way == Way::Timed).then(|| model.ops.iter().map(|_| Vec::new()).collect());
     let mut training = Training { bench, graph, rooms, launcher, spans };
-    let (period, map_calls) = run(&verified, &mut device, &mut training, (way, iterations))?;
+    let ran = run(&verified, &mut device, &mut training, (way, iterations));
+    // The kernels go before the device does, and nothing may run in them then.
+    device.wait_idle()?;
+    let (period, map_calls) = ran?;
     let mut states = Vec::new();
     for (state, properties) in graph.tensor_ids().zip(graph.tensors()) {
         if properties.kind == Kind::State {
