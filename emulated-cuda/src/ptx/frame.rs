@@ -1,7 +1,7 @@
 //! What the names of a kernel stand for: registers, addresses and constants.
 
 use super::kind::Kind;
-use super::registers::{LANES, Registers, Row, Slot};
+use super::registers::{LANES, Row, Slot};
 use super::syntax::{Home, Operand, Variable};
 use std::collections::HashMap;
 
@@ -63,15 +63,6 @@ enum Named {
 pub(super) enum Base {
     Word(Slot),
     Long(Slot),
-}
-
-impl Base {
-    pub(super) fn row(self, registers: &Registers) -> Row<u64> {
-        match self {
-            Self::Word(slot) => registers.row::<u32>(slot).map(u64::from),
-            Self::Long(slot) => *registers.row(slot),
-        }
-    }
 }
 
 /// The names of a kernel, and the registers that they take.
@@ -298,21 +289,20 @@ impl Special {
     }
 }
 
-/// Where the lanes of a warp are in a launch.
+/// Where the lanes of a warp are in any block of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
     pub(super) blocks: [u32; 3],
     pub(super) threads: [u32; 3],
-    pub(super) block: [u32; 3],
-    pub(super) warp: usize,
+    pub(super) warp: u32,
     pub(super) dynamic_bytes: u32,
 }
 
 impl Position {
-    /// What a special register holds there.
+    /// What a special register holds there; blocks are numbered elsewhere.
     pub(super) fn row(&self, special: Special) -> Row<u32> {
         std::array::from_fn(|lane| {
-            let thread = (self.warp * LANES + lane) as u32;
+            let thread = self.warp * LANES as u32 + lane as u32;
             let [x, y, _] = self.threads;
             let own = 1u32 << lane;
             match special {
@@ -320,10 +310,9 @@ impl Position {
                 Special::Thread(1) => thread / x % y,
                 Special::Thread(_) => thread / x / y,
                 Special::Threads(direction) => self.threads[direction],
-                Special::Block(direction) => self.block[direction],
                 Special::Blocks(direction) => self.blocks[direction],
                 Special::Lane => lane as u32,
-                Special::Warp => self.warp as u32,
+                Special::Warp => self.warp,
                 Special::Warps => self.threads.iter().product::<u32>().div_ceil(LANES as u32),
                 Special::LanesEqual => own,
                 Special::LanesBelow => own - 1,
@@ -331,7 +320,7 @@ impl Position {
                 Special::LanesAbove => !(own | (own - 1)),
                 Special::LanesFrom => !(own - 1),
                 Special::DynamicBytes => self.dynamic_bytes,
-                Special::Zero => 0,
+                Special::Block(_) | Special::Zero => 0,
             }
         })
     }

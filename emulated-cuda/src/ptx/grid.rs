@@ -1,9 +1,9 @@
 //! A launch: its blocks one after the other, and in each the warps by turns.
 
 use super::Kernel;
-use super::frame::{ALWAYS, Constant, NEVER, Position};
+use super::frame::{ALWAYS, Constant, NEVER, Position, Special};
 use super::memory::{Fault, Memory};
-use super::registers::{LANES, Mask, Registers};
+use super::registers::{LANES, Mask, Registers, Slot};
 use super::warp::{Stop, Warp};
 use crate::Outcome;
 use crate::driver::DRIVER;
@@ -63,9 +63,8 @@ impl Launch {
     /// The error with which the context ends; the driver's log says why.
     pub(crate) fn run(&self) -> Outcome {
         let count = self.threads.iter().product::<u32>() as usize;
-        let warps = vec![Warp::new(self.kernel.registers()); count.div_ceil(LANES)];
         let mut memory = Memory::new(&self.parameters, self.kernel.local_bytes, count);
-        let mut block = Block { launch: self, count, warps };
+        let mut block = Block::new(self, count);
         let [x, y, z] = self.blocks;
         for z in 0..z {
             for y in 0..y {
@@ -89,9 +88,29 @@ struct Block<'l> {
     /// Threads.
     count: usize,
     warps: Vec<Warp>,
+    /// The registers that say which block it is, by their directions.
+    places: Vec<(Slot, usize)>,
 }
 
-impl Block<'_> {
+impl<'l> Block<'l> {
+    fn new(launch: &'l Launch, count: usize) -> Self {
+        let Launch { ref kernel, blocks, threads, dynamic_bytes, .. } = *launch;
+        let mut warps = vec![Warp::new(kernel.registers()); count.div_ceil(LANES)];
+        let mut places = Vec::new();
+        for &constant in &kernel.constants {
+            let Constant::Special(slot, special) = constant else { continue };
+            if let Special::Block(direction) = special {
+                places.push((slot, direction));
+                continue;
+            }
+            for (warp, number) in warps.iter_mut().zip(0..) {
+                let position = Position { blocks, threads, warp: number, dynamic_bytes };
+                warp.registers.words[slot] = position.row(special);
+            }
+        }
+        Self { launch, count, warps, places }
+    }
+
     fn run(&mut self, block: [u32; 3], memory: &mut Memory<'_>) -> Result<(), (usize, Fault)> {
         self.restart(block, memory);
         let code = &self.launch.kernel.instructions;
@@ -112,15 +131,12 @@ impl Block<'_> {
 
     /// Goes to the start of the kernel, as another block.
     fn restart(&mut self, block: [u32; 3], memory: &mut Memory<'_>) {
-        let Launch { ref kernel, blocks, threads, dynamic_bytes, .. } = *self.launch;
+        let Launch { ref kernel, dynamic_bytes, .. } = *self.launch;
         memory.shared.clear();
         memory.shared.resize(kernel.all_shared_bytes(dynamic_bytes) as usize, NOISE);
         for (number, warp) in self.warps.iter_mut().enumerate() {
-            let position = Position { blocks, threads, block, warp: number, dynamic_bytes };
-            for &constant in &kernel.constants {
-                if let Constant::Special(slot, special) = constant {
-                    warp.registers.words[slot] = position.row(special);
-                }
+            for &(slot, direction) in &self.places {
+                warp.registers.words[slot] = [block[direction]; LANES];
             }
             let lanes = (self.count - number * LANES).min(LANES);
             warp.restart(Mask::MAX >> (LANES - lanes));

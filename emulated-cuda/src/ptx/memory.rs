@@ -79,14 +79,29 @@ impl<'l> Memory<'l> {
         }
     }
 
-    fn place(&mut self, area: Area, at: u64, bytes: u64, lane: usize) -> Result<Place, Fault> {
-        if !at.is_multiple_of(bytes) {
-            let why = format!("{bytes} bytes at {at:#x}, which is no multiple of that");
+    /// Whether an address in device memory is aligned, and where something was found last.
+    #[inline(always)]
+    fn is_near<const BYTES: u64>(&self, area: Area, at: u64) -> bool {
+        let [start, end] = self.known;
+        matches!(area, Area::Global | Area::Generic)
+            && at.wrapping_sub(start) < end - start
+            && at & (BYTES - 1) == 0
+    }
+
+    /// Checks an access.
+    fn place<const BYTES: u64>(
+        &mut self,
+        area: Area,
+        at: u64,
+        lane: usize,
+    ) -> Result<Place, Fault> {
+        if !at.is_multiple_of(BYTES) {
+            let why = format!("{BYTES} bytes at {at:#x}, which is no multiple of that");
             return Err(Fault::new(CUDA_ERROR_MISALIGNED_ADDRESS, why));
         }
-        let inside = |end: u64| at.checked_add(bytes).is_some_and(|behind| behind <= end);
+        let inside = |end: u64| at.checked_add(BYTES).is_some_and(|behind| behind <= end);
         let (fits, place) = match area {
-            Area::Global => (self.is_mapped(at, bytes), Place::Global(at)),
+            Area::Global => (self.is_mapped(at), Place::Global(at)),
             Area::Shared => (inside(self.shared.len() as u64), Place::Shared(at as usize)),
             Area::Local => {
                 let first = (self.first_thread + lane) as u64 * self.local_bytes;
@@ -105,61 +120,86 @@ impl<'l> Memory<'l> {
                     }
                     _ => (Area::Global, at),
                 };
-                return self.place(area, at, bytes, lane);
+                return self.place::<BYTES>(area, at, lane);
             }
         };
         if fits {
             return Ok(place);
         }
-        let why = format!("{bytes} bytes at {at:#x}, which is no {area:?} memory");
+        let why = format!("{BYTES} bytes at {at:#x}, which is no {area:?} memory");
         Err(Fault::new(CUDA_ERROR_ILLEGAL_ADDRESS, why))
     }
 
-    /// Whether device memory may be used. Aligned bytes lie in one mapping or none.
-    fn is_mapped(&mut self, at: u64, bytes: u64) -> bool {
-        if self.known[0] <= at && at < self.known[1] {
-            return self.known[1] - at >= bytes;
-        }
+    /// Whether device memory may be used. What is aligned lies in one mapping, or in none.
+    fn is_mapped(&mut self, at: u64) -> bool {
         let space = self.space.get_or_insert_with(|| DRIVER.space());
-        let Some([start, end]) = space.accessible(at) else { return false };
-        self.known = [start, end];
-        end - at >= bytes
+        let found = space.accessible(at);
+        self.known = found.unwrap_or(self.known);
+        found.is_some()
     }
 
     /// Reads 1, 2, 4 or 8 bytes.
-    pub(super) fn load(
+    #[inline(always)]
+    pub(super) fn load<const BYTES: u64>(
         &mut self,
         area: Area,
         at: u64,
-        bytes: u64,
         lane: usize,
     ) -> Result<u64, Fault> {
-        let (memory, at) = match self.place(area, at, bytes, lane)? {
-            // SAFETY: it is aligned and mapped, and stays so while the space is held. Others that
-            // use it are atomic as well, or functions of C.
-            Place::Global(at) => return Ok(unsafe { global_load(at, bytes) }),
+        if !self.is_near::<BYTES>(area, at) {
+            return self.load_far::<BYTES>(area, at, lane);
+        }
+        // SAFETY: it is aligned and mapped, and stays so while the space is held. Others that
+        // use it are atomic as well, or functions of C.
+        Ok(unsafe { global_load::<BYTES>(at) })
+    }
+
+    fn load_far<const BYTES: u64>(
+        &mut self,
+        area: Area,
+        at: u64,
+        lane: usize,
+    ) -> Result<u64, Fault> {
+        let (memory, at) = match self.place::<BYTES>(area, at, lane)? {
+            // SAFETY: as above.
+            Place::Global(at) => return Ok(unsafe { global_load::<BYTES>(at) }),
             Place::Shared(at) => (&self.shared[..], at),
             Place::Local(at) => (&self.local[..], at),
             Place::Parameter(at) => (self.parameters, at),
         };
         let mut read = [0; 8];
-        read[..bytes as usize].copy_from_slice(&memory[at..at + bytes as usize]);
+        read[..BYTES as usize].copy_from_slice(&memory[at..at + BYTES as usize]);
         Ok(u64::from_le_bytes(read))
     }
 
     /// Writes 1, 2, 4 or 8 bytes.
-    pub(super) fn store(
+    #[inline(always)]
+    pub(super) fn store<const BYTES: u64>(
         &mut self,
         area: Area,
         at: u64,
-        bytes: u64,
         lane: usize,
         value: u64,
     ) -> Result<(), Fault> {
-        let (memory, at) = match self.place(area, at, bytes, lane)? {
+        if !self.is_near::<BYTES>(area, at) {
+            return self.store_far::<BYTES>(area, at, lane, value);
+        }
+        // SAFETY: as above.
+        unsafe { global_store::<BYTES>(at, value) };
+        Ok(())
+    }
+
+    fn store_far<const BYTES: u64>(
+        &mut self,
+        area: Area,
+        at: u64,
+        lane: usize,
+        value: u64,
+    ) -> Result<(), Fault> {
+        let (memory, at) = match self.place::<BYTES>(area, at, lane)? {
             Place::Global(at) => {
                 // SAFETY: as above.
-                unsafe { global_store(at, bytes, value) };
+                unsafe { global_store::<BYTES>(at, value) };
                 return Ok(());
             }
             Place::Shared(at) => (&mut self.shared, at),
@@ -169,25 +209,24 @@ impl<'l> Memory<'l> {
                 return Err(Fault::new(CUDA_ERROR_ILLEGAL_ADDRESS, why));
             }
         };
-        memory[at..at + bytes as usize].copy_from_slice(&value.to_le_bytes()[..bytes as usize]);
+        memory[at..at + BYTES as usize].copy_from_slice(&value.to_le_bytes()[..BYTES as usize]);
         Ok(())
     }
 
     /// Changes 4 or 8 bytes at once; what was there before.
-    pub(super) fn update(
+    pub(super) fn update<const BYTES: u64>(
         &mut self,
         area: Area,
         at: u64,
-        bytes: u64,
         lane: usize,
         change: impl Fn(u64) -> u64,
     ) -> Result<u64, Fault> {
-        if let Place::Global(at) = self.place(area, at, bytes, lane)? {
+        if let Place::Global(at) = self.place::<BYTES>(area, at, lane)? {
             // SAFETY: as above.
-            return Ok(unsafe { global_update(at, bytes, change) });
+            return Ok(unsafe { global_update::<BYTES>(at, change) });
         }
-        let old = self.load(area, at, bytes, lane)?;
-        self.store(area, at, bytes, lane, change(old))?;
+        let old = self.load_far::<BYTES>(area, at, lane)?;
+        self.store_far::<BYTES>(area, at, lane, change(old))?;
         Ok(old)
     }
 
@@ -225,7 +264,7 @@ pub(super) fn initialize(at: u64, bytes: u64, initial: &[u8]) {
     let values = initial.iter().copied().chain(std::iter::repeat(0));
     for (at, value) in (at..at + bytes).zip(values) {
         // It has just been allocated.
-        let _ = memory.store(Area::Global, at, 1, 0, value.into());
+        let _ = memory.store::<1>(Area::Global, at, 0, value.into());
     }
 }
 
@@ -233,10 +272,10 @@ pub(super) fn initialize(at: u64, bytes: u64, initial: &[u8]) {
 ///
 /// # Safety
 /// The bytes are aligned and may be used.
-unsafe fn global_load(at: u64, bytes: u64) -> u64 {
+unsafe fn global_load<const BYTES: u64>(at: u64) -> u64 {
     // SAFETY: by the promise above.
     unsafe {
-        match bytes {
+        match BYTES {
             1 => AtomicU8::from_ptr(at as *mut u8).load(Relaxed).into(),
             2 => AtomicU16::from_ptr(at as *mut u16).load(Relaxed).into(),
             4 => AtomicU32::from_ptr(at as *mut u32).load(Relaxed).into(),
@@ -249,10 +288,10 @@ unsafe fn global_load(at: u64, bytes: u64) -> u64 {
 ///
 /// # Safety
 /// The bytes are aligned and may be used.
-unsafe fn global_store(at: u64, bytes: u64, value: u64) {
+unsafe fn global_store<const BYTES: u64>(at: u64, value: u64) {
     // SAFETY: by the promise above.
     unsafe {
-        match bytes {
+        match BYTES {
             1 => AtomicU8::from_ptr(at as *mut u8).store(value as u8, Relaxed),
             2 => AtomicU16::from_ptr(at as *mut u16).store(value as u16, Relaxed),
             4 => AtomicU32::from_ptr(at as *mut u32).store(value as u32, Relaxed),
@@ -265,8 +304,8 @@ unsafe fn global_store(at: u64, bytes: u64, value: u64) {
 ///
 /// # Safety
 /// The bytes are aligned and may be used.
-unsafe fn global_update(at: u64, bytes: u64, change: impl Fn(u64) -> u64) -> u64 {
-    let changed = if bytes == 4 {
+unsafe fn global_update<const BYTES: u64>(at: u64, change: impl Fn(u64) -> u64) -> u64 {
+    let changed = if BYTES == 4 {
         // SAFETY: by the promise above.
         let word = unsafe { AtomicU32::from_ptr(at as *mut u32) };
         let change = |old: u32| Some(change(old.into()) as u32);

@@ -3,6 +3,7 @@
 use super::Opcode;
 use crate::ptx::frame::{Area, Base};
 use crate::ptx::kind::{Kind, kinds};
+use crate::ptx::memory::{Fault, Memory};
 use crate::ptx::registers::{LANES, Registers, Row, Slot, lanes};
 use crate::ptx::syntax::Operand;
 use crate::ptx::warp::Action;
@@ -70,17 +71,23 @@ struct Room {
 
 impl Room {
     fn row(self, registers: &Registers) -> Row<u64> {
-        match self.is_long {
-            true => *registers.row(self.slot),
-            false => registers.row::<u32>(self.slot).map(u64::from),
+        if self.is_long {
+            return *registers.row(self.slot);
         }
+        let mut row = [0; LANES];
+        widen(&mut row, registers.row(self.slot));
+        row
     }
 
     fn put(self, registers: &mut Registers, active: u32, row: &Row<u64>) {
-        match self.is_long {
-            true => registers.put(self.slot, active, row),
-            false => registers.put(self.slot, active, &row.map(|value| value as u32)),
+        if self.is_long {
+            return registers.put(self.slot, active, row);
         }
+        let mut words = [0; LANES];
+        for (word, &value) in words.iter_mut().zip(row) {
+            *word = value as u32;
+        }
+        registers.put(self.slot, active, &words);
     }
 }
 
@@ -121,69 +128,144 @@ fn rooms(
 
 /// An address in all lanes.
 fn addresses(registers: &Registers, base: Base, offset: u64) -> Row<u64> {
-    base.row(registers).map(|at| at.wrapping_add(offset))
+    let mut row = [0; LANES];
+    match base {
+        Base::Word(slot) => widen(&mut row, registers.row::<u32>(slot)),
+        Base::Long(slot) => row = *registers.row(slot),
+    }
+    for at in &mut row {
+        *at = at.wrapping_add(offset);
+    }
+    row
 }
 
-/// Fails unless a vector lies at a multiple of its bytes: then its parts do, and are together.
-fn aligned(at: u64, parts: usize, bytes: u64) -> u64 {
-    let all = bytes * parts as u64;
-    // A part at an odd address is refused by the memory.
-    if parts > 1 && !at.is_multiple_of(all) { at | 1 } else { at }
+fn widen(row: &mut Row<u64>, words: &Row<u32>) {
+    for (value, &word) in row.iter_mut().zip(words) {
+        *value = word.into();
+    }
 }
+
+/// Values side by side in memory, whose first lies at a multiple of all their bytes.
+#[derive(Clone)]
+struct Access {
+    area: Area,
+    base: Base,
+    offset: u64,
+    rooms: Vec<Room>,
+    /// By how many bits a loaded value is moved up and down again, with its sign.
+    sign_bits: u64,
+}
+
+impl Access {
+    fn new(
+        opcode: &mut Opcode<'_, '_, '_>,
+        kind: Kind,
+        area: Area,
+        [address, values]: [&Operand<'_>; 2],
+    ) -> Result<Self, String> {
+        let rooms = rooms(opcode, kind, values)?;
+        let (base, offset) = match area {
+            Area::Parameter => {
+                let at = opcode.frame.parameter(address)?;
+                (Base::Long(opcode.frame.constant(Kind::U64, at)), 0)
+            }
+            _ => opcode.frame.address(address)?,
+        };
+        let sign_bits = if kind.is_signed() { 64 - 8 * kind.bytes() } else { 0 };
+        Ok(Self { area, base, offset, rooms, sign_bits })
+    }
+
+    /// The addresses of the first values. One that is not aligned for all values is made so that
+    /// it is not for one either.
+    fn first(&self, registers: &Registers, bytes: u64) -> Row<u64> {
+        let mut row = addresses(registers, self.base, self.offset);
+        if self.rooms.len() > 1 {
+            for at in &mut row {
+                *at |= u64::from(!at.is_multiple_of(bytes * self.rooms.len() as u64));
+            }
+        }
+        row
+    }
+
+    #[inline(always)]
+    fn load_one<const BYTES: u64>(
+        &self,
+        at: u64,
+        lane: usize,
+        memory: &mut Memory<'_>,
+    ) -> Result<u64, Fault> {
+        let loaded = memory.load::<BYTES>(self.area, at, lane)?;
+        Ok((loaded.cast_signed() << self.sign_bits >> self.sign_bits).cast_unsigned())
+    }
+
+    fn load<const BYTES: u64>(self) -> Action {
+        Action::Access(Box::new(move |registers, active, memory| {
+            let first = self.first(registers, BYTES);
+            for (room, place) in self.rooms.iter().zip((0..).step_by(BYTES as usize)) {
+                let mut row = [0; LANES];
+                if self.area == Area::Parameter {
+                    // It is the same for all.
+                    row = [self.load_one::<BYTES>(first[0].wrapping_add(place), 0, memory)?; LANES];
+                    room.put(registers, active, &row);
+                    continue;
+                }
+                for (lane, value) in row.iter_mut().enumerate() {
+                    if active >> lane & 1 == 1 {
+                        let at = first[lane].wrapping_add(place);
+                        *value = self.load_one::<BYTES>(at, lane, memory)?;
+                    }
+                }
+                room.put(registers, active, &row);
+            }
+            Ok(())
+        }))
+    }
+
+    fn store<const BYTES: u64>(self) -> Action {
+        Action::Access(Box::new(move |registers, active, memory| {
+            let first = self.first(registers, BYTES);
+            for (room, place) in self.rooms.iter().zip((0..).step_by(BYTES as usize)) {
+                let row = room.row(registers);
+                for (lane, &value) in row.iter().enumerate() {
+                    if active >> lane & 1 == 1 {
+                        let at = first[lane].wrapping_add(place);
+                        memory.store::<BYTES>(self.area, at, lane, value)?;
+                    }
+                }
+            }
+            Ok(())
+        }))
+    }
+}
+
+const NOT_IN_MEMORY: &str = "predicates are not in memory";
 
 fn load(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let area = area(opcode);
     let [result, address] = opcode.operands()?;
-    let rooms = rooms(opcode, kind, result)?;
-    let (base, offset) = match area {
-        Area::Parameter => {
-            let at = opcode.frame.parameter(address)?;
-            (Base::Long(opcode.frame.constant(Kind::U64, at)), 0)
-        }
-        _ => opcode.frame.address(address)?,
-    };
-    let bytes = kind.bytes();
-    if bytes == 0 {
-        return Err("predicates are not in memory".into());
-    }
-    let unused = if kind.is_signed() { 64 - 8 * bytes } else { 0 };
-    Ok(Action::Access(Box::new(move |registers, active, memory| {
-        let at = addresses(registers, base, offset);
-        for (place, room) in (0..).step_by(bytes as usize).zip(&rooms) {
-            let mut row = [0; LANES];
-            for lane in lanes(active) {
-                let at = aligned(at[lane], rooms.len(), bytes).wrapping_add(place);
-                let value = memory.load(area, at, bytes, lane)?;
-                row[lane] = (value.cast_signed() << unused >> unused).cast_unsigned();
-            }
-            room.put(registers, active, &row);
-        }
-        Ok(())
-    })))
+    let access = Access::new(opcode, kind, area, [address, result])?;
+    Ok(match kind.bytes() {
+        1 => access.load::<1>(),
+        2 => access.load::<2>(),
+        4 => access.load::<4>(),
+        8 => access.load::<8>(),
+        _ => return Err(NOT_IN_MEMORY.into()),
+    })
 }
 
 fn store(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let area = area(opcode);
-    let [address, source] = opcode.operands()?;
-    let rooms = rooms(opcode, kind, source)?;
-    let (base, offset) = opcode.frame.address(address)?;
-    let bytes = kind.bytes();
-    if bytes == 0 {
-        return Err("predicates are not in memory".into());
-    }
-    Ok(Action::Access(Box::new(move |registers, active, memory| {
-        let at = addresses(registers, base, offset);
-        for (place, room) in (0..).step_by(bytes as usize).zip(&rooms) {
-            let row = room.row(registers);
-            for lane in lanes(active) {
-                let at = aligned(at[lane], rooms.len(), bytes).wrapping_add(place);
-                memory.store(area, at, bytes, lane, row[lane])?;
-            }
-        }
-        Ok(())
-    })))
+    let [address, values] = opcode.operands()?;
+    let access = Access::new(opcode, kind, area, [address, values])?;
+    Ok(match kind.bytes() {
+        1 => access.store::<1>(),
+        2 => access.store::<2>(),
+        4 => access.store::<4>(),
+        8 => access.store::<8>(),
+        _ => return Err(NOT_IN_MEMORY.into()),
+    })
 }
 
 /// What is there afterwards: of what was, and two operands.
@@ -206,14 +288,17 @@ fn change(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     };
     let (base, offset) = opcode.frame.address(address)?;
     let [a, b] = [room(opcode, kind, operands[0])?, room(opcode, kind, operands[1])?];
-    let (result, bytes) = (room(opcode, kind, result)?, kind.bytes());
+    let (result, is_long) = (room(opcode, kind, result)?, kind.bytes() == 8);
     Ok(Action::Access(Box::new(move |registers, active, memory| {
         let at = addresses(registers, base, offset);
         let (a, b) = (a.row(registers), b.row(registers));
         let mut row = [0; LANES];
         for lane in lanes(active) {
             let change = |old| change(old, a[lane], b[lane]);
-            row[lane] = memory.update(area, at[lane], bytes, lane, change)?;
+            row[lane] = match is_long {
+                true => memory.update::<8>(area, at[lane], lane, change)?,
+                false => memory.update::<4>(area, at[lane], lane, change)?,
+            };
         }
         result.put(registers, active, &row);
         Ok(())
