@@ -20,7 +20,8 @@ use std::error::Error;
 use std::path::PathBuf;
 use text::Text;
 use training::{Bench, Trained, Way, train};
-use workloads::{OwnedPlan, placing, planning};
+use workloads::placing::{self, Unplaced};
+use workloads::{OwnedPlan, planning};
 
 /// Names the library that is used as the driver, instead of the system's.
 const DRIVER: &str = "SPILLWAY_CUDA_DRIVER";
@@ -28,6 +29,17 @@ const DRIVER: &str = "SPILLWAY_CUDA_DRIVER";
 const TIMED: u64 = 5;
 /// The first losses are shown, and means of as many groups.
 const SHOWN: usize = 8;
+
+/// Where and how everything is trained.
+struct Trainer {
+    cuda: Cuda,
+    text: Text,
+    settings: Settings,
+    machine: Machine,
+}
+
+/// Memory, and the strategy that is to do with it.
+type Budget = (u64, Strategy);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let text = Text::new();
@@ -43,70 +55,110 @@ fn main() -> Result<(), Box<dyn Error>> {
         ..settings.machine
     };
     let mut model = Model::new(settings.sizes);
-    let options = Options { ordinal: settings.device, chunk_bytes: Some(machine.chunk_bytes) };
-    let iterations = settings.sizes.iterations;
-    let run = |model: &Model, (plan, way), iterations| {
-        let products = settings.products;
-        let bench = Bench { cuda: &cuda, options, machine, model, text: &text, products };
-        train(&bench, plan, way, iterations)
-    };
-
-    let (plan, need_bytes) = in_core(&model, &machine)?;
-    let states: u64 = model.parameters.iter().map(|parameter| parameter.count).sum();
+    let trainer = Trainer { cuda, text, settings, machine };
+    let need_bytes = trainer.in_core_bytes(&model)?;
+    let parameters: u64 = model.parameters.iter().map(|parameter| parameter.count).sum();
     println!(
         "{:.3} million parameters; with Adam's moments {:.2} MiB; all in memory {:.2} MiB",
-        states as f64 / 1e6,
-        mib(12 * states),
+        parameters as f64 / 1e6,
+        mib(12 * parameters),
         mib(need_bytes)
     );
-    if need_bytes > info.free_bytes {
-        return Err(
-            format!("in-core it does not fit the device's {} bytes", info.free_bytes).into()
-        );
-    }
-    let timed = run(&model, (&plan, Way::Timed), iterations.min(TIMED))?;
-    println!("{} ops, with products by {}\n", model.ops.len(), timed.products);
-    for (op, time_ns) in model.graph.ops.iter_mut().zip(timed.times_ns) {
-        op.time_ns = time_ns;
-    }
-    let (in_core, _) = in_core(&model, &machine)?;
-    let budget_bytes = need_bytes * settings.budget_percent / 100;
-    let graph = model.graph.graph()?;
-    let request = Request { graph: &graph, machine: &machine, budget_bytes };
-    let (spilled, unplaced) = placing::plan(&request, Strategy::Auto(Auto::default()))?;
-
-    println!("| way | MiB | MiB up | MiB down | predicted | measured | iterations/s | map calls |");
-    println!("|---|--:|--:|--:|--:|--:|--:|--:|");
-    let expected = run(&model, (&in_core, Way::Eager), iterations)?;
-    row("in-core", &in_core, &expected);
-    let mut ways = vec![("spilled", Way::Eager)];
-    match unplaced {
-        None => ways.push(("spilled, as graphs", Way::Graphs)),
-        Some(reason) => println!("| spilled, as graphs | not run: {reason} |"),
-    }
-    for (name, way) in ways {
-        let trained = run(&model, (&spilled, way), iterations)?;
-        row(name, &spilled, &trained);
-        if let Some(state) = trained.difference(&expected) {
-            return Err(format!("{name}: state {state} is not that of the run in-core").into());
-        }
-    }
-    let group = expected.losses.len().div_ceil(SHOWN);
-    let means =
-        expected.losses.chunks(group).map(|some| some.iter().sum::<f32>() / some.len() as f32);
-    println!("\nlosses {}", shown(expected.losses.iter().copied().take(SHOWN)));
-    println!("means of {group} each {}", shown(means));
-    println!("all {iterations} losses, all weights and moments are the same bit by bit");
-    Ok(())
+    let budget_bytes = need_bytes * trainer.settings.budget_percent / 100;
+    let spilled = (budget_bytes, Strategy::Auto(Auto::default()));
+    let in_core = Some((need_bytes, Strategy::InCore)).filter(|_| need_bytes <= info.free_bytes);
+    trainer.take_times(&mut model, in_core.unwrap_or(spilled))?;
+    trainer.compare(&model, in_core, spilled)
 }
 
-/// A plan with everything resident, and what it takes.
-fn in_core(model: &Model, machine: &Machine) -> Result<(OwnedPlan, u64), Box<dyn Error>> {
-    let graph = model.graph.graph()?;
-    let request = Request { graph: &graph, machine, budget_bytes: 0 };
-    let (budget_bytes, _) = planning::min_feasible(&request, Strategy::InCore)?;
-    let (plan, _) = placing::plan(&Request { budget_bytes, ..request }, Strategy::InCore)?;
-    Ok((plan, budget_bytes))
+impl Trainer {
+    /// What training takes with everything resident.
+    fn in_core_bytes(&self, model: &Model) -> Result<u64, Box<dyn Error>> {
+        let graph = model.graph.graph()?;
+        let request = Request { graph: &graph, machine: &self.machine, budget_bytes: 0 };
+        Ok(planning::min_feasible(&request, Strategy::InCore)?.0)
+    }
+
+    fn plan(
+        &self,
+        model: &Model,
+        (budget_bytes, strategy): Budget,
+    ) -> Result<(OwnedPlan, Option<Unplaced>), Box<dyn Error>> {
+        let graph = model.graph.graph()?;
+        let request = Request { graph: &graph, machine: &self.machine, budget_bytes };
+        Ok(placing::plan(&request, strategy)?)
+    }
+
+    fn run(
+        &self,
+        model: &Model,
+        plan: &OwnedPlan,
+        way: Way,
+        iterations: u64,
+    ) -> Result<Trained, Box<dyn Error>> {
+        let Self { cuda, text, settings, machine } = self;
+        let (products, chunk_bytes) = (settings.products, Some(machine.chunk_bytes));
+        let options = Options { ordinal: settings.device, chunk_bytes };
+        let bench = Bench { cuda, options, machine: *machine, model, text, products };
+        train(&bench, plan, way, iterations)
+    }
+
+    /// Takes the time of each op, for the planner.
+    fn take_times(&self, model: &mut Model, budget: Budget) -> Result<(), Box<dyn Error>> {
+        let (plan, _) = self.plan(model, budget)?;
+        let timed = self.run(model, &plan, Way::Timed, model.sizes.iterations.min(TIMED))?;
+        println!("{} ops, with products by {}\n", model.ops.len(), timed.products);
+        for (op, time_ns) in model.graph.ops.iter_mut().zip(timed.times_ns) {
+            op.time_ns = time_ns;
+        }
+        Ok(())
+    }
+
+    /// Trains in each way; fails where one leaves other bits than the first.
+    fn compare(
+        &self,
+        model: &Model,
+        in_core: Option<Budget>,
+        spilled: Budget,
+    ) -> Result<(), Box<dyn Error>> {
+        let mut ways = Vec::new();
+        match in_core {
+            Some(in_core) => ways.push(("in-core", self.plan(model, in_core)?.0, Way::Eager)),
+            None => println!("In-core is not run, since it does not fit the device's free memory."),
+        }
+        let (plan, unplaced) = self.plan(model, spilled)?;
+        ways.push(("spilled", plan.clone(), Way::Eager));
+        match unplaced {
+            None => ways.push(("spilled, as graphs", plan, Way::Graphs)),
+            Some(reason) => println!("Spilled as graphs is not run: {reason}."),
+        }
+        println!(
+            "| way | MiB | MiB up | MiB down | predicted | measured | iterations/s | map calls |"
+        );
+        println!("|---|--:|--:|--:|--:|--:|--:|--:|");
+        let mut first: Option<Trained> = None;
+        for (name, plan, way) in &ways {
+            let trained = self.run(model, plan, *way, model.sizes.iterations)?;
+            row(name, plan, &trained);
+            match &first {
+                None => first = Some(trained),
+                Some(first) => {
+                    if let Some(state) = trained.difference(first) {
+                        return Err(format!("{name}: state {state} is not as at first").into());
+                    }
+                }
+            }
+        }
+        let losses = first.map_or(Vec::new(), |first| first.losses);
+        let group = losses.len().div_ceil(SHOWN);
+        let means = losses.chunks(group).map(|some| some.iter().sum::<f32>() / some.len() as f32);
+        println!("\nlosses {}", shown(losses.iter().copied().take(SHOWN)));
+        println!("means of {group} each {}", shown(means));
+        if ways.len() > 1 {
+            println!("all losses, weights and moments are the same bit by bit");
+        }
+        Ok(())
+    }
 }
 
 fn shown(losses: impl Iterator<Item = f32>) -> String {

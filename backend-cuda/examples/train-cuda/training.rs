@@ -139,10 +139,14 @@ fn run<'g>(
         None => None,
     };
     let length = divided.map_or(1, |divided| divided.length());
-    // At first, what sets memory up; then what is recorded, and what is timed.
-    let first = if divided.is_some() { iterations % length } else { iterations.min(2) - 1 };
+    // At first, what sets memory up, and lets libraries load what a capture could not; then what
+    // is recorded, and what is timed.
+    let first = match divided {
+        None => iterations.min(2) - 1,
+        Some(_) => 1 + (iterations - 1) % length,
+    };
     if divided.is_some() && iterations < first + 2 * length {
-        return Err(format!("as graphs, at least {} iterations are needed", 2 * length).into());
+        return Err(format!("as graphs, at least {} iterations are needed", 2 * length + 1).into());
     }
     let maps =
         |device: &CudaDevice<'_>| device.counters().map_calls + device.counters().unmap_calls;
