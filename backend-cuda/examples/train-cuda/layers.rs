@@ -56,7 +56,7 @@ impl Model {
         let Linear { parameter: Parameter { name, weights, .. }, inputs, outputs } = layer;
         let (rows, count) = (self.sizes.rows(), self.sizes.elements(*outputs));
         let output = self.value(name, *outputs);
-        let begin = [
+        let begin = vec![
             Self::biases(layer, *weights),
             optional(added),
             output.into(),
@@ -92,7 +92,7 @@ impl Model {
         let work = product(matrices, [rows, *inputs, *outputs], false);
         self.push(&format!("{name} back"), 0, &[change, *weights], &[changed], vec![work]);
         let matrices = [of_input.transposed(), of_output, by_gradient];
-        let sums = [
+        let sums = vec![
             change.into(),
             Self::biases(layer, *gradient),
             Argument::Word(rows),
@@ -113,7 +113,7 @@ impl Model {
         let (rows, width) = (self.sizes.rows(), self.sizes.width);
         let (output, statistics) = (self.value(name, width), self.value("statistics", 2));
         let [from, gains, to, noted] = [input, *weights, output, statistics].map(Argument::from);
-        let arguments = [from, gains, to, noted, Argument::Word(width)];
+        let arguments = vec![from, gains, to, noted, Argument::Word(width)];
         let work = by_row("normalize", [rows, width], arguments);
         self.push(name, 0, &[input, *weights], &[output, statistics], vec![work]);
         (output, statistics)
@@ -134,13 +134,14 @@ impl Model {
         let changed = self.value(&format!("{name} change"), width);
         let [by, from, noted] = [change, input, statistics].map(Argument::from);
         let [gains, slopes, to] = [*weights, *gradient, changed].map(Argument::from);
-        let arguments = [by, from, gains, noted, optional(added), to, Argument::Word(width)];
+        let arguments = vec![by, from, gains, noted, optional(added), to, Argument::Word(width)];
         let work = by_row("normalize_back", [rows, width], arguments);
         let mut reads = vec![change, input, *weights, statistics];
         reads.extend(added);
         self.push(&format!("{name} back"), 0, &reads, &[changed], vec![work]);
         let [rows, columns] = [rows, width].map(Argument::Word);
-        let work = by_column("normalize_gradient", width, [by, from, noted, slopes, rows, columns]);
+        let work =
+            by_column("normalize_gradient", width, vec![by, from, noted, slopes, rows, columns]);
         let reads = [change, input, statistics];
         self.push(&format!("{name} gradient"), 0, &reads, &[*gradient], vec![work]);
         self.update(parameter);
@@ -150,7 +151,7 @@ impl Model {
     pub(crate) fn gelu(&mut self, input: TensorId) -> TensorId {
         let width = 4 * self.sizes.width;
         let (count, output) = (self.sizes.elements(width), self.value("active", width));
-        let work = each("gelu", count, [input.into(), output.into(), Argument::Long(count)]);
+        let work = each("gelu", count, vec![input.into(), output.into(), Argument::Long(count)]);
         self.push("gelu", 0, &[input], &[output], vec![work]);
         output
     }
@@ -159,7 +160,7 @@ impl Model {
         let width = 4 * self.sizes.width;
         let (count, changed) = (self.sizes.elements(width), self.value("active change", width));
         let [by, from, to] = [change, input, changed].map(Argument::from);
-        let work = each("gelu_back", count, [by, from, to, Argument::Long(count)]);
+        let work = each("gelu_back", count, vec![by, from, to, Argument::Long(count)]);
         self.push("gelu back", 0, &[change, input], &[changed], vec![work]);
         changed
     }
@@ -174,7 +175,11 @@ impl Model {
         let (by, to) = (self.by_place(weights), self.by_head(mixed));
         let work = vec![
             self.for_each_head([queries, keys.transposed(), by], [true, false], self.scale()),
-            by_row("softmax_before", self.score_rows(), [weights.into(), Argument::Word(context)]),
+            by_row(
+                "softmax_before",
+                self.score_rows(),
+                vec![weights.into(), Argument::Word(context)],
+            ),
             self.for_each_head([by, values, to], [false, true], 1.0),
         ];
         self.push("attention", 0, &[split], &[weights, mixed], work);
@@ -194,7 +199,7 @@ impl Model {
         let (by, of_output) = (self.by_place(weights), self.by_head(change));
         let of_weights = self.by_place(Place::WORKSPACE);
         let scale = self.scale();
-        let arguments = [weights.into(), Place::WORKSPACE.into(), Argument::Word(context)];
+        let arguments = vec![weights.into(), Place::WORKSPACE.into(), Argument::Word(context)];
         let work = vec![
             self.for_each_head([by.transposed(), of_output, new.values], [false, true], 1.0),
             self.for_each_head(

@@ -190,24 +190,19 @@ impl Model {
 
     fn embed(&mut self, table: &Parameter) -> TensorId {
         let Sizes { characters, width, context, .. } = self.sizes;
-        let out = self.value("embedded", width);
-        let count = self.sizes.elements(width);
-        let sizes = [context, characters, width].map(Argument::Word);
-        let arguments = [self.text.into(), table.weights.into(), out.into(), Argument::Long(count)];
-        let [a, b, c, d] = arguments;
-        let [e, f, g] = sizes;
-        let work = each("embed", count, [a, b, c, d, e, f, g]);
+        let (out, count) = (self.value("embedded", width), self.sizes.elements(width));
+        let mut arguments = vec![self.text.into(), table.weights.into(), out.into()];
+        arguments.push(Argument::Long(count));
+        arguments.extend([context, characters, width].map(Argument::Word));
+        let work = each("embed", count, arguments);
         self.push("embed", 0, &[self.text, table.weights], &[out], vec![work]);
         out
     }
 
     fn embed_back(&mut self, table: &Parameter, change: TensorId) {
         let Sizes { characters, width, context, .. } = self.sizes;
-        let [rows, context, characters, width] =
-            [self.sizes.rows(), context, characters, width].map(Argument::Word);
-        let tensors = [self.text, change, table.gradient].map(Argument::from);
-        let [text, by, gradient] = tensors;
-        let arguments = [text, by, gradient, rows, context, characters, width];
+        let mut arguments = vec![self.text.into(), change.into(), table.gradient.into()];
+        arguments.extend([self.sizes.rows(), context, characters, width].map(Argument::Word));
         let work = each("embed_gradient", table.count, arguments);
         self.push("embed gradient", 0, &[self.text, change], &[table.gradient], vec![work]);
         self.update(table);
@@ -219,10 +214,11 @@ impl Model {
         let change = self.value("change of logits", characters);
         let losses = Place::WORKSPACE.into();
         let [from, targets, to] = [logits, self.targets, change].map(Argument::from);
-        let arguments = [from, targets, to, losses, Argument::Word(characters)];
+        let arguments = vec![from, targets, to, losses, Argument::Word(characters)];
+        let counted = vec![losses, self.progress.into(), Argument::Word(rows)];
         let work = vec![
             by_row("cross_entropy", [rows, characters], arguments),
-            by_row("count_loss", [1, rows], [losses, self.progress.into(), Argument::Word(rows)]),
+            by_row("count_loss", [1, rows], counted),
         ];
         let reads = [logits, self.targets, self.progress];
         self.push("loss", 4 * u64::from(rows), &reads, &[change, self.progress], work);
@@ -232,11 +228,10 @@ impl Model {
     /// Adam's step, where the gradient is known and the weights have been read for the last time.
     pub(crate) fn update(&mut self, parameter: &Parameter) {
         let Parameter { count, weights, moments: [first, second], gradient, .. } = *parameter;
-        let [by, at, mean, square, progress] =
-            [gradient, weights, first, second, self.progress].map(Argument::from);
-        let (number, rate) = (Argument::Long(count), Argument::Number(self.sizes.rate));
-        let work = each("adam", count, [by, at, mean, square, progress, number, rate]);
         let reads = [gradient, weights, first, second, self.progress];
+        let mut arguments: Vec<_> = reads.map(Argument::from).into();
+        arguments.extend([Argument::Long(count), Argument::Number(self.sizes.rate)]);
+        let work = each("adam", count, arguments);
         self.push(&format!("update {}", parameter.name), 0, &reads, &reads[1..4], vec![work]);
     }
 

@@ -3,6 +3,7 @@
 use crate::launcher::{Launcher, Products, named};
 use crate::model::{LOSSES, Model};
 use crate::text::Text;
+use crate::work::Place;
 use backend_cuda::cudarc::driver::CudaEvent;
 use backend_cuda::cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 use backend_cuda::{Compute, Cuda, CudaDevice, CudaError, Options, Replay, cycle};
@@ -224,7 +225,7 @@ impl<'g> Kernels<CudaDevice<'g>> for Training<'g> {
         let reads = self.graph.reads(op).iter().zip(launch.reads.iter());
         let writes = self.graph.writes(op).iter().zip(launch.writes.iter());
         let operands: Vec<_> = reads.chain(writes).collect();
-        let address = |place: crate::work::Place| {
+        let address = |place: Place| {
             let at = match place.tensor {
                 None => launch.workspace,
                 Some(tensor) => {

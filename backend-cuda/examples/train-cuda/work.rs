@@ -133,24 +133,19 @@ impl Matmul {
 const MOST_THREADS: u32 = 256;
 
 /// A thread an element.
-pub(crate) fn each<const N: usize>(
-    kernel: &'static str,
-    count: u64,
-    arguments: [Argument; N],
-) -> Work {
+pub(crate) fn each(kernel: &'static str, count: u64, arguments: Vec<Argument>) -> Work {
     let blocks = count.div_ceil(MOST_THREADS.into()) as u32;
-    let arguments = arguments.to_vec();
     Work::Call(Call { kernel, blocks: [blocks, 1, 1], threads: MOST_THREADS, arguments })
 }
 
 /// A block a row, of so many elements.
-pub(crate) fn by_row<const N: usize>(
+pub(crate) fn by_row(
     kernel: &'static str,
     [rows, width]: [u32; 2],
-    arguments: [Argument; N],
+    arguments: Vec<Argument>,
 ) -> Work {
     let threads = width.next_power_of_two().clamp(32, MOST_THREADS);
-    Work::Call(Call { kernel, blocks: [rows, 1, 1], threads, arguments: arguments.to_vec() })
+    Work::Call(Call { kernel, blocks: [rows, 1, 1], threads, arguments })
 }
 
 /// Columns of a block that sums them, and its threads; as in the source.
@@ -158,11 +153,7 @@ const COLUMNS: u32 = 32;
 const COLUMN_THREADS: u32 = 32 * COLUMNS;
 
 /// A group of threads a column.
-pub(crate) fn by_column<const N: usize>(
-    kernel: &'static str,
-    columns: u32,
-    arguments: [Argument; N],
-) -> Work {
+pub(crate) fn by_column(kernel: &'static str, columns: u32, arguments: Vec<Argument>) -> Work {
     let blocks = [columns.div_ceil(COLUMNS), 1, 1];
-    Work::Call(Call { kernel, blocks, threads: COLUMN_THREADS, arguments: arguments.to_vec() })
+    Work::Call(Call { kernel, blocks, threads: COLUMN_THREADS, arguments })
 }
