@@ -2,6 +2,7 @@
 
 use super::{Opcode, binary, ternary, unary};
 use crate::ptx::kind::{Kind, integers, kinds};
+use crate::ptx::registers::{LANES, Row};
 use crate::ptx::warp::Action;
 
 pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, String> {
@@ -15,6 +16,7 @@ pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, 
         "mad" => multiply_add(opcode)?,
         "popc" | "clz" | "brev" | "bfind" => count(opcode)?,
         "bfe" => extract(opcode)?,
+        "bfi" => insert(opcode)?,
         _ => return Ok(None),
     }))
 }
@@ -161,8 +163,11 @@ fn count(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
         return Ok(kinds!(kind, T in [U32 = u32, U64 = u64] => unary(operands, T::reverse_bits),
             else return Err(wrong(kind))));
     }
+    let is_shift = name == "bfind" && opcode.take("shiftamt");
     let operands = opcode.typed(Kind::U32, [kind])?;
     Ok(kinds!(kind, T in [U32 = u32, U64 = u64] => match name {
+        // How far up the highest bit can be moved.
+        _ if is_shift => unary(operands, |a: T| if a == 0 { u32::MAX } else { a.leading_zeros() }),
         "popc" => unary(operands, T::count_ones),
         "clz" => unary(operands, T::leading_zeros),
         _ => unary(operands, |a: T| (T::BITS - 1).wrapping_sub(a.leading_zeros())),
@@ -187,4 +192,27 @@ fn extract(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
             if none(len) { 0 } else { (i128::from(a) >> right << left >> left) as T }
         })
     }, else return Err(wrong(kind)))))
+}
+
+/// `bfi`: a value whose bits from a place on are the lowest of another.
+fn insert(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
+    let kind = opcode.kind()?;
+    let [result, a, b, at, len] = opcode.operands()?;
+    let [a, b] = [opcode.frame.source(kind, a)?, opcode.frame.source(kind, b)?];
+    let [at, len] = [opcode.frame.source(Kind::U32, at)?, opcode.frame.source(Kind::U32, len)?];
+    let to = opcode.frame.target(kind, result)?;
+    Ok(kinds!(kind, T in [U32 = u32, U64 = u64] => {
+        Action::Compute(Box::new(move |registers, lanes| {
+            let [at, len] = [at, len].map(|slot| registers.row::<u32>(slot));
+            let [a, b]: [&Row<T>; 2] = [a, b].map(|slot| registers.row(slot));
+            let mut row = [0; LANES];
+            for lane in 0..LANES {
+                let (at, len) = (at[lane] & 0xff, len[lane] & 0xff);
+                let ones = (1 as T).checked_shl(len).map_or(T::MAX, |above| above.wrapping_sub(1));
+                let ones = ones.checked_shl(at).unwrap_or(0);
+                row[lane] = b[lane] & !ones | a[lane].checked_shl(at).unwrap_or(0) & ones;
+            }
+            registers.put(to, lanes, &row);
+        }))
+    }, else return Err(wrong(kind))))
 }
