@@ -224,7 +224,7 @@ fn floats() {
         ("mul.f32 %f0, 0f7f000000, 4.0", f32::INFINITY),
         ("add.sat.f32 %f0, 1.5, 2.25", 1.0),
         ("mul.ftz.f32 %f0, 0f00800000, 0.5", 0.0),
-        ("mul.f32 %f0, 0f00800000, 0.5", 5.877_471_8e-39),
+        ("mul.f32 %f0, 0f00800000, 0.5", f32::MIN_POSITIVE / 2.0),
         // The product needs 48 bits.
         ("fma.rn.f32 %f0, 0f3f800001, 0f3f800001, 0fbf800002", 1.421_085_5e-14),
         ("fma.rm.f32 %f0, 1.0, 1.0, 0f33000000", 1.0),
@@ -236,7 +236,7 @@ fn floats() {
         ("div.rn.f32 %f0, 1.0, 3.0", 0.333_333_34),
         ("div.full.f32 %f0, 6.0, 3.0", 2.0),
         ("rcp.approx.ftz.f32 %f0, 4.0", 0.25),
-        ("sqrt.rn.f32 %f0, 2.0", 1.414_213_5),
+        ("sqrt.rn.f32 %f0, 2.0", std::f32::consts::SQRT_2),
         ("rsqrt.approx.f32 %f0, 4.0", 0.5),
         ("ex2.approx.f32 %f0, 3.0", 8.0),
         ("lg2.approx.f32 %f0, 8.0", 3.0),

@@ -253,7 +253,7 @@ fn wrong_kernels_end_the_context() {
         (
             "setp.lt.u32 %p1, %r1, 7; @%p1 bra low; bar.sync 0; bra out; low: bar.sync 0; out:",
             CUDA_ERROR_LAUNCH_FAILED,
-            "come to the barrier",
+            "alone come to this instruction",
         ),
         (
             "setp.lt.u32 %p1, %r1, 32; @%p1 bra low; bar.sync 1; bra out; low: bar.sync 0; out:",

@@ -116,7 +116,7 @@ fn multiply(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
         (Half::High, Kind::U64) => binary(operands, high_u64),
         (Half::High, Kind::S64) => binary(operands, high_s64),
         (Half::High, _) => doubled!(kind, (T, W) => binary(operands, |a: T, b: T| {
-            (W::from(a) * W::from(b) >> T::BITS) as T
+            ((W::from(a) * W::from(b)) >> T::BITS) as T
         }), else return Err(wrong(kind))),
         (Half::Wide, _) => doubled!(kind, (T, W) => binary(operands, |a: T, b: T| {
             W::from(a) * W::from(b)
@@ -148,7 +148,7 @@ fn multiply_add(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
             ternary(operands, |a: i64, b: i64, c: i64| high_s64(a, b).wrapping_add(c))
         }
         (Half::High, _) => doubled!(kind, (T, W) => ternary(operands, |a: T, b: T, c: T| {
-            ((W::from(a) * W::from(b) >> T::BITS) as T).wrapping_add(c)
+            (((W::from(a) * W::from(b)) >> T::BITS) as T).wrapping_add(c)
         }), else return Err(wrong(kind))),
         (Half::Wide, _) => doubled!(kind, (T, W) => ternary(operands, |a: T, b: T, c: W| {
             (W::from(a) * W::from(b)).wrapping_add(c)

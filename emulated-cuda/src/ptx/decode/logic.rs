@@ -147,6 +147,9 @@ fn permute(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     }))
 }
 
+/// How a comparison is joined with a predicate.
+type Join = fn(Mask, Mask) -> Mask;
+
 /// In which lanes a comparison holds.
 type Compare = Box<dyn Fn(&Registers) -> Mask + Send + Sync>;
 
@@ -170,7 +173,12 @@ fn integers_compare(how: &str, kind: Kind, from: [Slot; 2]) -> Option<Compare> {
 }
 
 /// Of numbers, and, with a `u`, of what is not a number as well.
-#[expect(clippy::neg_cmp_op_on_partial_ord, reason = "it differs for what is not a number")]
+#[expect(
+    clippy::double_comparisons,
+    clippy::float_cmp,
+    clippy::neg_cmp_op_on_partial_ord,
+    reason = "they differ for what is not a number"
+)]
 fn floats_compare(how: &str, kind: Kind, from: [Slot; 2], flushes: bool) -> Option<Compare> {
     fn on<T: Float>(
         from: [Slot; 2],
@@ -205,9 +213,9 @@ fn floats_compare(how: &str, kind: Kind, from: [Slot; 2], flushes: bool) -> Opti
 fn set_predicate(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let flushes = opcode.take("ftz");
-    let joined: &[(&str, fn(Mask, Mask) -> Mask)] =
-        &[("and", |a, b| a & b), ("or", |a, b| a | b), ("xor", |a, b| a ^ b)];
-    let joined = opcode.take_one(joined);
+    let joined: [(&str, Join); 3] =
+        [("and", |a, b| a & b), ("or", |a, b| a | b), ("xor", |a, b| a ^ b)];
+    let joined = opcode.take_one(&joined);
     let how = opcode.suffixes.pop().unwrap_or_default();
     let (result, a, b, with) = match (opcode.operands, joined) {
         ([result, a, b], None) => (result, a, b, None),
