@@ -163,7 +163,7 @@ fn lanes_that_part_meet_again() {
          done: activemask.b32 %r3; shl.b32 %r3, %r3, 16; and.b32 %r3, %r3, 0x10000;
          or.b32 %r0, %r0, %r3;",
     );
-    let expected: Vec<_> = (0..32).map(|t| 3 * t | 0x10000).collect();
+    let expected: Vec<_> = (0..32).map(|t| (3 * t) | 0x10000).collect();
     assert_eq!(words(&device, &text, 32, 0), expected, "the lowest lane is there when all are");
 }
 
