@@ -1,5 +1,11 @@
 //! From what is written to what is done, kernel by kernel.
+#![allow(
+    clippy::unnecessary_cast,
+    clippy::useless_conversion,
+    reason = "one text stands for types of every size"
+)]
 
+mod atomic;
 mod control;
 mod convert;
 mod float;

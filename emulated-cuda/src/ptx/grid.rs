@@ -1,9 +1,10 @@
 //! A launch: its blocks one after the other, and in each the warps by turns.
 
 use super::Kernel;
-use super::frame::{ALWAYS, Constant, NEVER, Position, Special};
+use super::frame::{ALWAYS, Constant, NEVER};
 use super::memory::{Fault, Memory};
 use super::registers::{LANES, Mask, Registers, Slot};
+use super::special::{Position, Special};
 use super::warp::{Stop, Warp};
 use crate::Outcome;
 use crate::driver::DRIVER;
@@ -149,10 +150,12 @@ impl<'l> Block<'l> {
             Stop::Barrier(number) => Some(number),
             _ => None,
         });
+        let code = &self.launch.kernel.instructions;
         let Some(first) = numbers.next() else { return Ok(false) };
         if numbers.any(|number| number != first) {
             let why = "warps of a block wait at barriers of several numbers, for ever";
-            return Err((0, Fault::new(CUDA_ERROR_LAUNCH_FAILED, why)));
+            let line = self.warps.iter().find_map(|warp| warp.waiting_line(code)).unwrap_or(0);
+            return Err((line, Fault::new(CUDA_ERROR_LAUNCH_FAILED, why)));
         }
         for warp in &mut self.warps {
             if matches!(warp.stop, Stop::Barrier(_)) {

@@ -1,6 +1,7 @@
 //! What threads read and write. Every access is checked.
 #![allow(unsafe_code, reason = "kernels work on addresses")]
 
+use super::device;
 use super::frame::Area;
 use crate::driver::DRIVER;
 use crate::space::Space;
@@ -8,7 +9,6 @@ use cudarc::driver::sys::CUresult::{
     self, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_MISALIGNED_ADDRESS,
 };
 use std::sync::RwLockReadGuard;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Where generic addresses of shared and of local memory begin. No device memory is there: the
@@ -151,7 +151,7 @@ impl<'l> Memory<'l> {
         }
         // SAFETY: it is aligned and mapped, and stays so while the space is held. Others that
         // use it are atomic as well, or functions of C.
-        Ok(unsafe { global_load::<BYTES>(at) })
+        Ok(unsafe { device::load::<BYTES>(at) })
     }
 
     fn load_far<const BYTES: u64>(
@@ -162,7 +162,7 @@ impl<'l> Memory<'l> {
     ) -> Result<u64, Fault> {
         let (memory, at) = match self.place::<BYTES>(area, at, lane)? {
             // SAFETY: as above.
-            Place::Global(at) => return Ok(unsafe { global_load::<BYTES>(at) }),
+            Place::Global(at) => return Ok(unsafe { device::load::<BYTES>(at) }),
             Place::Shared(at) => (&self.shared[..], at),
             Place::Local(at) => (&self.local[..], at),
             Place::Parameter(at) => (self.parameters, at),
@@ -185,7 +185,7 @@ impl<'l> Memory<'l> {
             return self.store_far::<BYTES>(area, at, lane, value);
         }
         // SAFETY: as above.
-        unsafe { global_store::<BYTES>(at, value) };
+        unsafe { device::store::<BYTES>(at, value) };
         Ok(())
     }
 
@@ -199,7 +199,7 @@ impl<'l> Memory<'l> {
         let (memory, at) = match self.place::<BYTES>(area, at, lane)? {
             Place::Global(at) => {
                 // SAFETY: as above.
-                unsafe { global_store::<BYTES>(at, value) };
+                unsafe { device::store::<BYTES>(at, value) };
                 return Ok(());
             }
             Place::Shared(at) => (&mut self.shared, at),
@@ -223,7 +223,7 @@ impl<'l> Memory<'l> {
     ) -> Result<u64, Fault> {
         if let Place::Global(at) = self.place::<BYTES>(area, at, lane)? {
             // SAFETY: as above.
-            return Ok(unsafe { global_update::<BYTES>(at, change) });
+            return Ok(unsafe { device::update::<BYTES>(at, change) });
         }
         let old = self.load_far::<BYTES>(area, at, lane)?;
         self.store_far::<BYTES>(area, at, lane, change(old))?;
@@ -266,54 +266,4 @@ pub(super) fn initialize(at: u64, bytes: u64, initial: &[u8]) {
         // It has just been allocated.
         let _ = memory.store::<1>(Area::Global, at, 0, value.into());
     }
-}
-
-/// Reads device memory.
-///
-/// # Safety
-/// The bytes are aligned and may be used.
-unsafe fn global_load<const BYTES: u64>(at: u64) -> u64 {
-    // SAFETY: by the promise above.
-    unsafe {
-        match BYTES {
-            1 => AtomicU8::from_ptr(at as *mut u8).load(Relaxed).into(),
-            2 => AtomicU16::from_ptr(at as *mut u16).load(Relaxed).into(),
-            4 => AtomicU32::from_ptr(at as *mut u32).load(Relaxed).into(),
-            _ => AtomicU64::from_ptr(at as *mut u64).load(Relaxed),
-        }
-    }
-}
-
-/// Writes device memory.
-///
-/// # Safety
-/// The bytes are aligned and may be used.
-unsafe fn global_store<const BYTES: u64>(at: u64, value: u64) {
-    // SAFETY: by the promise above.
-    unsafe {
-        match BYTES {
-            1 => AtomicU8::from_ptr(at as *mut u8).store(value as u8, Relaxed),
-            2 => AtomicU16::from_ptr(at as *mut u16).store(value as u16, Relaxed),
-            4 => AtomicU32::from_ptr(at as *mut u32).store(value as u32, Relaxed),
-            _ => AtomicU64::from_ptr(at as *mut u64).store(value, Relaxed),
-        }
-    }
-}
-
-/// Changes device memory at once; what was there before.
-///
-/// # Safety
-/// The bytes are aligned and may be used.
-unsafe fn global_update<const BYTES: u64>(at: u64, change: impl Fn(u64) -> u64) -> u64 {
-    let changed = if BYTES == 4 {
-        // SAFETY: by the promise above.
-        let word = unsafe { AtomicU32::from_ptr(at as *mut u32) };
-        let change = |old: u32| Some(change(old.into()) as u32);
-        word.fetch_update(Relaxed, Relaxed, change).map(u64::from).map_err(u64::from)
-    } else {
-        // SAFETY: by the promise above.
-        let long = unsafe { AtomicU64::from_ptr(at as *mut u64) };
-        long.fetch_update(Relaxed, Relaxed, |old| Some(change(old)))
-    };
-    changed.unwrap_or_else(|old| old)
 }

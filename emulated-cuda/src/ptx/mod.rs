@@ -14,12 +14,14 @@
 //! device's last bits may differ.
 
 mod decode;
+mod device;
 mod frame;
 mod grid;
 mod kind;
 mod memory;
 mod parse;
 mod registers;
+mod special;
 mod syntax;
 mod token;
 mod warp;

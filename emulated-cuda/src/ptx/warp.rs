@@ -185,12 +185,18 @@ impl Warp {
             self.now = self.parked.swap_remove(ready).0;
             return Ok(true);
         }
-        let stuck = self.parked.first().map(|(group, _)| (group, "this instruction"));
+        let stuck = self.parked.first().map(|(group, _)| (group.at, group.lanes));
+        // Lanes at a barrier go on behind it.
         let apart = self.waiting.get(1).filter(|_| self.is_aligned);
-        let stuck = stuck.or_else(|| apart.map(|group| (group, "the barrier before this")));
-        let Some((group, what)) = stuck else { return Ok(false) };
-        let why = format!("lanes {:#010x} alone come to {what}", group.lanes);
-        Err((code[group.at].line, Fault::new(CUDA_ERROR_LAUNCH_FAILED, why)))
+        let stuck = stuck.or_else(|| apart.map(|group| (group.at - 1, group.lanes)));
+        let Some((at, lanes)) = stuck else { return Ok(false) };
+        let why = format!("lanes {lanes:#010x} alone come to this instruction");
+        Err((code[at].line, Fault::new(CUDA_ERROR_LAUNCH_FAILED, why)))
+    }
+
+    /// The line of the barrier at which it waits, if it does.
+    pub(super) fn waiting_line(&self, code: &[Instruction]) -> Option<usize> {
+        self.waiting.first().map(|group| code[group.at - 1].line)
     }
 
     fn branch(&mut self, target: usize, taken: Mask) {

@@ -18,6 +18,10 @@ pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, 
     }))
 }
 
+#[expect(
+    clippy::redundant_closure_for_method_calls,
+    reason = "as a function it would be for one lifetime only"
+)]
 fn move_(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let [result, source] = opcode.operands()?;

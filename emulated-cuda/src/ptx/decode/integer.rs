@@ -2,7 +2,7 @@
 
 use super::{Opcode, binary, ternary, unary};
 use crate::ptx::kind::{Kind, integers, kinds};
-use crate::ptx::registers::lanes;
+use crate::ptx::registers::{LANES, Row};
 use crate::ptx::warp::Action;
 
 pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, String> {
@@ -116,7 +116,7 @@ fn multiply(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
         (Half::High, Kind::U64) => binary(operands, high_u64),
         (Half::High, Kind::S64) => binary(operands, high_s64),
         (Half::High, _) => doubled!(kind, (T, W) => binary(operands, |a: T, b: T| {
-            (W::from(a) * W::from(b) >> T::BITS) as T
+            ((W::from(a) * W::from(b)) >> T::BITS) as T
         }), else return Err(wrong(kind))),
         (Half::Wide, _) => doubled!(kind, (T, W) => binary(operands, |a: T, b: T| {
             W::from(a) * W::from(b)
@@ -148,7 +148,7 @@ fn multiply_add(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
             ternary(operands, |a: i64, b: i64, c: i64| high_s64(a, b).wrapping_add(c))
         }
         (Half::High, _) => doubled!(kind, (T, W) => ternary(operands, |a: T, b: T, c: T| {
-            ((W::from(a) * W::from(b) >> T::BITS) as T).wrapping_add(c)
+            (((W::from(a) * W::from(b)) >> T::BITS) as T).wrapping_add(c)
         }), else return Err(wrong(kind))),
         (Half::Wide, _) => doubled!(kind, (T, W) => ternary(operands, |a: T, b: T, c: W| {
             (W::from(a) * W::from(b)).wrapping_add(c)
@@ -163,8 +163,11 @@ fn count(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
         return Ok(kinds!(kind, T in [U32 = u32, U64 = u64] => unary(operands, T::reverse_bits),
             else return Err(wrong(kind))));
     }
+    let is_shift = name == "bfind" && opcode.take("shiftamt");
     let operands = opcode.typed(Kind::U32, [kind])?;
     Ok(kinds!(kind, T in [U32 = u32, U64 = u64] => match name {
+        // How far up the highest bit can be moved.
+        _ if is_shift => unary(operands, |a: T| if a == 0 { u32::MAX } else { a.leading_zeros() }),
         "popc" => unary(operands, T::count_ones),
         "clz" => unary(operands, T::leading_zeros),
         _ => unary(operands, |a: T| (T::BITS - 1).wrapping_sub(a.leading_zeros())),
@@ -191,23 +194,25 @@ fn extract(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     }, else return Err(wrong(kind)))))
 }
 
-/// `bfi`: the low bits of one number in place of so many bits of another, from a place on.
+/// `bfi`: a value whose bits from a place on are the lowest of another.
 fn insert(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
-    let (to, [a, b, at, len]) = opcode.typed(kind, [kind, kind, Kind::U32, Kind::U32])?;
+    let [result, a, b, at, len] = opcode.operands()?;
+    let [a, b] = [opcode.frame.source(kind, a)?, opcode.frame.source(kind, b)?];
+    let [at, len] = [opcode.frame.source(Kind::U32, at)?, opcode.frame.source(Kind::U32, len)?];
+    let to = opcode.frame.target(kind, result)?;
     Ok(kinds!(kind, T in [U32 = u32, U64 = u64] => {
-        Action::Compute(Box::new(move |registers, here| {
-            let [from, into] = [a, b].map(|slot| *registers.row::<T>(slot));
-            let [at, len] = [at, len].map(|slot| *registers.row::<u32>(slot));
-            let mut row = into;
-            for lane in lanes(here) {
+        Action::Compute(Box::new(move |registers, lanes| {
+            let [at, len] = [at, len].map(|slot| registers.row::<u32>(slot));
+            let [a, b]: [&Row<T>; 2] = [a, b].map(|slot| registers.row(slot));
+            let mut row = [0; LANES];
+            for lane in 0..LANES {
                 let (at, len) = (at[lane] & 0xff, len[lane] & 0xff);
-                let ones = T::MAX.checked_shr(T::BITS - len.min(T::BITS)).unwrap_or(0);
-                let [mask, bits] =
-                    [ones, from[lane] & ones].map(|word| word.checked_shl(at).unwrap_or(0));
-                row[lane] = into[lane] & !mask | bits;
+                let ones = (1 as T).checked_shl(len).map_or(T::MAX, |above| above.wrapping_sub(1));
+                let ones = ones.checked_shl(at).unwrap_or(0);
+                row[lane] = b[lane] & !ones | a[lane].checked_shl(at).unwrap_or(0) & ones;
             }
-            registers.put(to, here, &row);
+            registers.put(to, lanes, &row);
         }))
     }, else return Err(wrong(kind))))
 }

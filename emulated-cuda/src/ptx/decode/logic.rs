@@ -147,6 +147,9 @@ fn permute(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     }))
 }
 
+/// How a comparison is joined with a predicate.
+type Join = fn(Mask, Mask) -> Mask;
+
 /// In which lanes a comparison holds.
 type Compare = Box<dyn Fn(&Registers) -> Mask + Send + Sync>;
 
@@ -170,46 +173,49 @@ fn integers_compare(how: &str, kind: Kind, from: [Slot; 2]) -> Option<Compare> {
 }
 
 /// Of numbers, and, with a `u`, of what is not a number as well.
+#[expect(
+    clippy::double_comparisons,
+    clippy::float_cmp,
+    clippy::neg_cmp_op_on_partial_ord,
+    reason = "they differ for what is not a number"
+)]
 fn floats_compare(how: &str, kind: Kind, from: [Slot; 2], flushes: bool) -> Option<Compare> {
-    let flushed = move |value: f32| if flushes { value.flushed() } else { value };
-    Some(match kind {
-        Kind::F32 if flushes => match how {
-            "eq" => compare(from, move |a, b| flushed(a) == flushed(b)),
-            "ne" => compare(from, move |a, b| flushed(a) < flushed(b) || flushed(a) > flushed(b)),
-            "lt" => compare(from, move |a, b| flushed(a) < flushed(b)),
-            "le" => compare(from, move |a, b| flushed(a) <= flushed(b)),
-            "gt" => compare(from, move |a, b| flushed(a) > flushed(b)),
-            "ge" => compare(from, move |a, b| flushed(a) >= flushed(b)),
-            "neu" => compare(from, move |a, b| flushed(a) != flushed(b)),
-            _ => return None,
-        },
-        _ => floats!(kind, T => match how {
-            "eq" => compare::<T>(from, |a, b| a == b),
-            "ne" => compare::<T>(from, |a, b| a < b || a > b),
-            "lt" => compare::<T>(from, |a, b| a < b),
-            "le" => compare::<T>(from, |a, b| a <= b),
-            "gt" => compare::<T>(from, |a, b| a > b),
-            "ge" => compare::<T>(from, |a, b| a >= b),
-            "equ" => compare::<T>(from, |a, b| !(a < b || a > b)),
-            "neu" => compare::<T>(from, |a, b| a != b),
-            "ltu" => compare::<T>(from, |a, b| !(a >= b)),
-            "leu" => compare::<T>(from, |a, b| !(a > b)),
-            "gtu" => compare::<T>(from, |a, b| !(a <= b)),
-            "geu" => compare::<T>(from, |a, b| !(a < b)),
-            "num" => compare::<T>(from, |a, b| !a.is_nan() && !b.is_nan()),
-            "nan" => compare::<T>(from, |a, b| a.is_nan() || b.is_nan()),
-            _ => return None,
-        }, else return None),
-    })
+    fn on<T: Float>(
+        from: [Slot; 2],
+        flushes: bool,
+        holds: impl Fn(T, T) -> bool + Send + Sync + 'static,
+    ) -> Compare {
+        if flushes {
+            return compare(from, move |a: T, b: T| holds(a.flushed(), b.flushed()));
+        }
+        compare(from, holds)
+    }
+    Some(floats!(kind, T => match how {
+        "eq" => on::<T>(from, flushes, |a, b| a == b),
+        "ne" => on::<T>(from, flushes, |a, b| a < b || a > b),
+        "lt" => on::<T>(from, flushes, |a, b| a < b),
+        "le" => on::<T>(from, flushes, |a, b| a <= b),
+        "gt" => on::<T>(from, flushes, |a, b| a > b),
+        "ge" => on::<T>(from, flushes, |a, b| a >= b),
+        "equ" => on::<T>(from, flushes, |a, b| !(a < b || a > b)),
+        "neu" => on::<T>(from, flushes, |a, b| a != b),
+        "ltu" => on::<T>(from, flushes, |a, b| !(a >= b)),
+        "leu" => on::<T>(from, flushes, |a, b| !(a > b)),
+        "gtu" => on::<T>(from, flushes, |a, b| !(a <= b)),
+        "geu" => on::<T>(from, flushes, |a, b| !(a < b)),
+        "num" => on::<T>(from, flushes, |a, b| !a.is_nan() && !b.is_nan()),
+        "nan" => on::<T>(from, flushes, |a, b| a.is_nan() || b.is_nan()),
+        _ => return None,
+    }, else return None))
 }
 
 /// `setp`: one predicate, or it and its opposite, each with another predicate if that is said.
 fn set_predicate(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let flushes = opcode.take("ftz");
-    let joined: &[(&str, fn(Mask, Mask) -> Mask)] =
-        &[("and", |a, b| a & b), ("or", |a, b| a | b), ("xor", |a, b| a ^ b)];
-    let joined = opcode.take_one(joined);
+    let joined: [(&str, Join); 3] =
+        [("and", |a, b| a & b), ("or", |a, b| a | b), ("xor", |a, b| a ^ b)];
+    let joined = opcode.take_one(&joined);
     let how = opcode.suffixes.pop().unwrap_or_default();
     let (result, a, b, with) = match (opcode.operands, joined) {
         ([result, a, b], None) => (result, a, b, None),
