@@ -171,11 +171,11 @@ pub unsafe extern "C" fn cublasSgemmStridedBatched(
     stride_c: c_longlong,
     count: c_int,
 ) -> Status {
-    let rows = |is_transposed, rows, columns| if is_transposed == 0 { rows } else { columns };
+    let column = |transposes, rows, columns| if transposes == 0 { rows } else { columns };
     let is_right = ![transposes_a, transposes_b].iter().any(|way| !(0..=1).contains(way))
         && [m, n, k, count].iter().all(|&size| size > 0)
-        && lda >= rows(transposes_a, m, k)
-        && ldb >= rows(transposes_b, k, n)
+        && lda >= column(transposes_a, m, k)
+        && ldb >= column(transposes_b, k, n)
         && ldc >= m;
     if !is_right || alpha.is_null() || beta.is_null() {
         return INVALID_VALUE;

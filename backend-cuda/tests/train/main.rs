@@ -193,3 +193,13 @@ fn so_it_does_with_products_by_a_library() {
         assert_near(library.into(), own.into(), 1e-4, "the loss by the library");
     }
 }
+
+#[test]
+fn settings_that_cannot_be_are_refused() {
+    for wrong in ["width", "width=0", "width=30 heads=4", "layers=x", "wide=2", "matmul=best"] {
+        let settings = wrong.split(' ').map(ToOwned::to_owned);
+        assert!(Settings::new(80, settings).is_err(), "{wrong}");
+    }
+    let large = ["context=1000000".to_owned()].into_iter();
+    assert!(Settings::new(80, large).unwrap_err().to_string().contains("more than the kernels"));
+}
