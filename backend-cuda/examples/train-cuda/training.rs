@@ -90,8 +90,8 @@ pub(crate) fn train(
     let schedule = planning::schedule(&graph, machine, &plan)?;
     let schedule = schedule.schedule();
     let verified = planning::prove(&graph, machine, &plan, &schedule)?;
-    let states = |state, first: u64, bytes: &mut [u8]| model.fill(state, first, bytes);
-    let mut device = bench.cuda.open(&bench.options, graph, Box::new(states))?;
+    let fill = |state, first: u64, bytes: &mut [u8]| model.fill(state, first, bytes);
+    let mut device = bench.cuda.open(&bench.options, graph, Box::new(fill))?;
     let works = model.ops.iter().flatten();
     let launcher = Launcher::new(device.compute()?, bench.products, works)?;
     let rooms = rooms(&verified)?;
@@ -99,16 +99,10 @@ pub(crate) fn train(
     let mut training = Training { bench, graph, rooms, launcher, spans };
     let ran = run(&verified, &mut device, &mut training, (way, iterations));
     // The kernels go before the device does, and nothing may run in them then.
-    device.wait_idle()?;
+    let is_idle = device.wait_idle();
     let (period, map_calls) = ran?;
-    let mut states = Vec::new();
-    for (state, properties) in graph.tensor_ids().zip(graph.tensors()) {
-        if properties.kind == Kind::State {
-            let mut bytes = vec![0; properties.bytes as usize];
-            device.read_host(training.rooms.offset_bytes(state, 0), &mut bytes)?;
-            states.push(bytes);
-        }
-    }
+    is_idle?;
+    let states = states(&device, &graph, &training.rooms)?;
     // The progress is the first of them.
     let losses = states[0].chunks_exact(4).skip(LOSSES).map(bytemuck::pod_read_unaligned);
     let losses = losses.take(iterations as usize);
@@ -125,6 +119,23 @@ pub(crate) fn train(
         times_ns: training.times_ns()?,
         products: training.launcher.products(),
     })
+}
+
+/// What the host holds of all states.
+fn states(
+    device: &CudaDevice<'_>,
+    graph: &Graph<'_>,
+    rooms: &Rooms<'_>,
+) -> Result<Vec<Vec<u8>>, CudaError> {
+    let mut states = Vec::new();
+    for (state, properties) in graph.tensor_ids().zip(graph.tensors()) {
+        if properties.kind == Kind::State {
+            let mut bytes = vec![0; properties.bytes as usize];
+            device.read_host(rooms.offset_bytes(state, 0), &mut bytes)?;
+            states.push(bytes);
+        }
+    }
+    Ok(states)
 }
 
 /// Runs all iterations; the time of one, and calls that map after the set-up.
