@@ -229,3 +229,15 @@ proptest! {
         hold(graph, machine, &plan)?;
     }
 }
+
+/// The number is the caller's, so none of them may panic.
+#[test]
+fn iterations_that_cannot_be_are_refused() {
+    let (graph, plan) = written(&RING, 1, 3, RING_STEPS);
+    let graph = graph.graph().unwrap();
+    for (iterations, settled) in [(0, true), (0, false), (u32::MAX, true)] {
+        let over = Over { iterations, settled };
+        let refused = placing::place_over(&graph, &MACHINE, &plan, over).unwrap_err();
+        assert!(matches!(refused, PlacementError::Plan(_)), "{over:?}: {refused}");
+    }
+}

@@ -64,7 +64,7 @@ pub(super) fn sweep(
     let mut colours = Colours::new(plan, &arcs, in_pool, &mut scratch)?;
     if settled {
         let at_start = arcs.taken.partition_point(|&taken| taken == 0);
-        colours.lap = (slots - at_start) as u32 / iterations;
+        colours.lap = ((slots - at_start) as u32).checked_div(iterations).unwrap_or(0);
     }
     walk(graph, plan, pieces, iterations, &mut scratch, |event| {
         match event {
