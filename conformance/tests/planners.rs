@@ -27,7 +27,7 @@ const STRATEGIES: [(&str, Planner); 14] = [
     ("window, published", Planner::Window(Window { bytes: None, published: true })),
     ("window of 700 bytes", Planner::Window(Window { bytes: Some(700), published: false })),
     ("auto", Planner::Auto(Auto { effort: Some(9), order: Order::Free })),
-    ("auto, in the given order", Planner::Auto(Auto { effort: Some(9), order: Order::Given })),
+    ("auto, in the given order", Planner::Auto(Auto { effort: Some(40), order: Order::Given })),
     ("auto, first list", Planner::Auto(Auto { effort: Some(0), order: Order::Free })),
 ];
 const THRESHOLDS: [(&str, Threshold); 3] = [

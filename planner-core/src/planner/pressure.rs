@@ -122,3 +122,29 @@ impl<'a> Pressures<'a> {
         self.used.shake(chance);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_near_is_shaken_alike() {
+        let mut memory = [0; 1024];
+        let mut pressures = Pressures::new(160, &mut Scratch::new(&mut memory)).unwrap();
+        pressures.used.memory.fill(0.5);
+        pressures.used.up.fill(0);
+        pressures.keep();
+        for seed in 0..50 {
+            pressures.shake(&mut Chance::new(seed));
+            let Pressure { up, down, memory } = &pressures.used;
+            for at in (0..160).step_by(10) {
+                assert!(up[at..at + 10].iter().all(|&other| other == up[at]));
+                assert!((0.35..=0.7).contains(&memory[at]));
+                assert!(down[at] >= 180);
+            }
+            assert!(up.iter().any(|&up| up > 0) && down.iter().any(|&down| down < FULL));
+            // From what is kept, each time.
+            assert!(up.iter().all(|&up| up <= 4));
+        }
+    }
+}

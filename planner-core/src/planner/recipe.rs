@@ -188,3 +188,37 @@ impl Strategy {
             .chain(tried)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_turns_before_they_are_shakes() {
+        let rounds = |effort| {
+            let auto = Strategy::Auto(Auto { effort: Some(effort), ..Auto::default() });
+            auto.rounds(1).map(|Rounds { turns, shakes }| (turns, shakes))
+        };
+        assert_eq!(rounds(7), [(0, 0), (0, 0)]);
+        assert_eq!(rounds(15), [(6, 0), (2, 0)]);
+        assert_eq!(rounds(32), [(19, 0), (6, 0)]);
+        assert_eq!(rounds(132), [(19, 75), (6, 25)]);
+    }
+
+    #[test]
+    fn a_nearby_list_differs_now_and_then() {
+        let (spare, pace) = (50, PACES[0]);
+        let lists: [Recipe; 200] =
+            core::array::from_fn(|seed| Recipe::nearby(spare, pace, &mut Chance::new(seed as u64)));
+        let count = |is: fn(u64, Pace) -> bool| {
+            let counts = lists.iter().filter(|list| match **list {
+                Recipe::Paced { spare_permille, pace, .. } => is(spare_permille, pace),
+                _ => false,
+            });
+            counts.count()
+        };
+        assert!((30..90).contains(&count(|spare, _| spare != 50)));
+        assert!((30..90).contains(&count(|_, pace| pace != PACES[0])));
+        assert!(count(|spare, pace| spare == 50 && pace == PACES[0]) > 60);
+    }
+}
