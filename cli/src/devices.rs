@@ -91,14 +91,14 @@ fn report() -> Report {
     }
     match cuda() {
         Ok(devices) => report.devices.extend(devices.into_iter().map(Entry::Cuda)),
-        Err(backend_cuda::Unavailable(reason)) => {
+        Err(Unavailable(reason)) => {
             report.unavailable.push(Missing { backend: "cuda", reason });
         }
     }
     report
 }
 
-fn cuda() -> Result<Vec<CudaDevice>, backend_cuda::Unavailable> {
+fn cuda() -> Result<Vec<CudaDevice>, Unavailable> {
     let cuda = Cuda::load(cuda_devices().driver.as_deref())?;
     let device = |ordinal| {
         let info = cuda.device(ordinal)?;

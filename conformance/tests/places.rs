@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};
-use conformance::graphs::{RandomGraph, graphs, machines};
+use conformance::graphs::{graphs, machines};
 use conformance::ledger::judge;
 use conformance::plans::{Case, predicted_by_ledger, unplaced_cases};
 use planner_core::placement::{Over, PlacementError};
@@ -11,7 +11,7 @@ use planner_core::planner::{Auto, Request, Strategy as Planner};
 use planner_core::{Graph, Kind, Machine, OpId, Part, Step, TensorId};
 use proptest::prelude::*;
 use proptest::sample::select;
-use workloads::{OwnedPlan, placing, planning};
+use workloads::{OwnedGraph, OwnedPlan, placing, planning};
 
 const ITERATIONS: u64 = 5;
 
@@ -75,12 +75,12 @@ fn places(ops: &[[&str; 2]], count: u64, iterations: u32, steps: &str) -> String
     };
     let id = |name| TensorId(NAMES.find(name).unwrap() as u32);
     let ids = |names: &str| names.chars().map(id).collect::<Vec<_>>();
-    let mut graph = RandomGraph::default();
+    let mut graph = OwnedGraph::default();
     for name in NAMES.chars() {
-        graph.add_tensor(256, if name == 'w' { Kind::State } else { Kind::Temporary });
+        graph.push_tensor(name, 256, if name == 'w' { Kind::State } else { Kind::Temporary });
     }
     for [writes, reads] in ops {
-        graph.add_op(100, 0, &ids(reads), &ids(writes));
+        graph.push_op("op", 100, 0, &ids(reads), &ids(writes));
     }
     let step = |step: &str| match step.split_at(1) {
         ("+", name) => Step::Prefetch(Part::whole(ids(name)[0])),
@@ -94,7 +94,7 @@ fn places(ops: &[[&str; 2]], count: u64, iterations: u32, steps: &str) -> String
         steps: steps.split(' ').map(step).collect(),
         ..OwnedPlan::default()
     };
-    let graph = graph.graph();
+    let graph = graph.graph().unwrap();
     let plan = predicted_by_ledger(plan, &graph, &machine);
     match placing::place_over(&graph, &machine, &plan, Over { iterations, settled: true }) {
         Err(error) => error.to_string(),
@@ -150,7 +150,7 @@ proptest! {
         iterations in 1..=4u32,
         settled: bool,
     ) {
-        let graph = case.graph.graph();
+        let graph = case.graph.graph().unwrap();
         let over = Over { iterations, settled };
         match placing::place_over(&graph, &case.machine, &case.plan, over) {
             Ok(placed) => hold(graph, case.machine, &placed)?,
@@ -161,7 +161,7 @@ proptest! {
     #[test]
     fn with_objects_enough_there_is_a_place_for_all(case in unplaced_cases()) {
         if case.plan.pools.len() == 1 {
-            let graph = case.graph.graph();
+            let graph = case.graph.graph().unwrap();
             let plan = with_objects(&case, PLENTY);
             let placed = placing::place_over(&graph, &case.machine, &plan, ONCE).unwrap();
             hold(graph, case.machine, &placed)?;
@@ -176,7 +176,7 @@ proptest! {
         };
         let crosses = case.plan.resident_at_start.iter().any(in_pool);
         if case.plan.pools.len() == 1 && !crosses {
-            let graph = case.graph.graph();
+            let graph = case.graph.graph().unwrap();
             let plan = with_objects(&case, peak_objects(&case));
             let placed = placing::place_over(&graph, &case.machine, &plan, ONCE).unwrap();
             hold(graph, case.machine, &placed)?;
@@ -193,7 +193,7 @@ proptest! {
         spare_bytes in 0..8192u64,
         strategy in select(vec![Planner::OnDemand, Planner::Auto(Auto { effort: Some(3), ..Auto::default() })]),
     ) {
-        let graph = graph.graph();
+        let graph = graph.graph().unwrap();
         let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
         let (min_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();
         let request = request(min_bytes + spare_bytes);

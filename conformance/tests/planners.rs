@@ -102,7 +102,7 @@ proptest! {
         spare_bytes in 0..4096u64,
         seed in any::<u64>(),
     ) {
-        hold(graph.graph(), machine, &STRATEGIES, spare_bytes, seed)?;
+        hold(graph.graph().unwrap(), machine, &STRATEGIES, spare_bytes, seed)?;
     }
 
 }
