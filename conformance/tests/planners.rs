@@ -118,7 +118,7 @@ proptest! {
         spare_bytes in 0..4096u64,
         seed in any::<u64>(),
     ) {
-        hold(graph.graph(), machine, &SHAKEN, spare_bytes, seed)?;
+        hold(graph.graph().unwrap(), machine, &SHAKEN, spare_bytes, seed)?;
     }
 }
 
