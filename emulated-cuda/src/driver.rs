@@ -7,13 +7,14 @@ use crate::registry::{self, Registry};
 use crate::space::Space;
 use crate::stream::{Event, Recorded, Stream};
 use crate::task::Task;
-use crate::{Outcome, kernels};
+use crate::{Outcome, ptx};
 use cudarc::driver::sys::CUresult::{self, *};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
 
 /// The driver of this process.
 pub(crate) static DRIVER: LazyLock<Driver> = LazyLock::new(Driver::new);
@@ -35,16 +36,6 @@ struct Context {
     users: u32,
 }
 
-/// A text and the kernels in it.
-#[derive(Debug)]
-pub(crate) struct Module(String);
-
-/// A kernel of a module.
-#[derive(Debug)]
-pub(crate) struct Function {
-    pub(crate) kernel: &'static kernels::Kernel,
-}
-
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) is_initialized: AtomicBool,
@@ -55,10 +46,14 @@ pub(crate) struct Driver {
     pinned: Mutex<BTreeMap<usize, usize>>,
     host_limit_bytes: usize,
     counters: Mutex<Counters>,
+    /// Why a text was refused or a kernel failed last.
+    explanation: Mutex<String>,
+    /// When the device's clock began.
+    pub(crate) start: Instant,
     pub(crate) streams: Registry<Stream>,
     pub(crate) events: Registry<Event>,
-    pub(crate) modules: Registry<Module>,
-    pub(crate) functions: Registry<Function>,
+    pub(crate) modules: Registry<ptx::Module>,
+    pub(crate) functions: Registry<Arc<ptx::Kernel>>,
     pub(crate) graphs: Registry<CapturedGraph>,
     pub(crate) executables: Registry<Executable>,
 }
@@ -81,6 +76,8 @@ impl Driver {
             pinned: Mutex::default(),
             host_limit_bytes: setting("EMULATED_CUDA_HOST_MEMORY", 4 << 30) as usize,
             counters: Mutex::default(),
+            explanation: Mutex::default(),
+            start: Instant::now(),
             streams: Registry::default(),
             events: Registry::default(),
             modules: Registry::default(),
@@ -102,6 +99,18 @@ impl Driver {
 
     pub(crate) fn counters(&self) -> MutexGuard<'_, Counters> {
         locked(&self.counters)
+    }
+
+    /// Notes why a text is refused or a kernel fails, for [`explanation`](Self::explanation) and
+    /// the standard error.
+    pub(crate) fn explain(&self, why: String) {
+        eprintln!("emulated CUDA: {why}");
+        *locked(&self.explanation) = why;
+    }
+
+    /// The last such sentence.
+    pub(crate) fn explanation(&self) -> String {
+        locked(&self.explanation).clone()
     }
 
     /// Fails once work has failed.
@@ -253,12 +262,17 @@ impl Driver {
         if !is_ptx {
             return Err(CUDA_ERROR_INVALID_IMAGE);
         }
-        Ok(self.modules.add(|_| Module(text.to_owned())))
+        let module = ptx::Module::load(text).map_err(|refusal| {
+            self.explain(refusal.sentence(text));
+            CUDA_ERROR_INVALID_PTX
+        })?;
+        Ok(self.modules.add(|_| module))
     }
 
     pub(crate) fn function(&self, module: usize, name: &str) -> Outcome<usize> {
-        let kernel = kernels::find(&self.modules.get(module)?.0, name)?;
-        Ok(self.functions.add(|_| Function { kernel }))
+        let module = self.modules.get(module)?;
+        let kernel = module.kernels.get(name).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        Ok(self.functions.add(|_| Arc::clone(kernel)))
     }
 
     /// Records an event behind all that a stream has.

@@ -3,7 +3,8 @@
 
 use crate::Outcome;
 use crate::driver::DRIVER;
-use crate::kernels::Kernel;
+use crate::ptx;
+use std::sync::Arc;
 
 /// Work of the device.
 #[derive(Clone, Debug)]
@@ -15,11 +16,12 @@ pub(crate) enum Task {
     /// Sets bytes.
     Fill { device: u64, byte: u8, bytes: u64 },
     /// Runs a kernel.
-    Launch { kernel: &'static Kernel, arguments: Vec<u64> },
+    Launch(Arc<ptx::Launch>),
 }
 
 impl Task {
-    /// Does it. While it uses memory, nothing is mapped or unmapped.
+    /// Does it. While it uses memory, nothing is mapped or unmapped; a kernel that waits for time
+    /// to pass uses none.
     pub(crate) fn run(&self) -> Outcome {
         match *self {
             Self::Upload { host, device, bytes } => {
@@ -41,7 +43,7 @@ impl Task {
                 // SAFETY: the bytes may be written.
                 unsafe { libc::memset(device as *mut _, byte.into(), bytes as usize) };
             }
-            Self::Launch { kernel, ref arguments } => (kernel.run)(arguments)?,
+            Self::Launch(ref launch) => launch.run()?,
         }
         Ok(())
     }
