@@ -7,6 +7,8 @@
 //! stream from [`CudaDevice::compute`], and the addresses from the launch. Work whose memory is
 //! mapped once can be captured as a graph ([`Replay`]).
 //!
+//! [`Cuda::measure`] finds what a plan has to know of a device.
+//!
 //! The driver is loaded when the program runs: it builds and starts on machines without one.
 
 mod adapter;
@@ -15,6 +17,7 @@ mod error;
 mod graph;
 mod integrity_kernels;
 mod kernel;
+mod measure;
 mod paging;
 mod replay;
 mod stream;
@@ -25,6 +28,7 @@ pub use cudarc;
 pub use error::{CudaError, Unavailable};
 pub use graph::Graph;
 pub use integrity_kernels::Integrity;
+pub use measure::{Copies, Link, Load, Mapping, Measured};
 pub use replay::{Cycle, Replay, cycle};
 
 use adapter::Opened;

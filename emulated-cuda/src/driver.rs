@@ -3,6 +3,7 @@
 use crate::capture::{Capture, CapturedGraph, Executable};
 use crate::chance;
 use crate::control::Counters;
+use crate::link::Link;
 use crate::registry::{self, Registry};
 use crate::space::Space;
 use crate::stream::{Event, Recorded, Stream};
@@ -24,7 +25,7 @@ thread_local! {
 }
 
 /// A number from the environment.
-fn setting(name: &str, default: u64) -> u64 {
+pub(crate) fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
@@ -55,6 +56,10 @@ pub(crate) struct Driver {
     pinned: Mutex<BTreeMap<usize, usize>>,
     host_limit_bytes: usize,
     counters: Mutex<Counters>,
+    /// From the host to the device.
+    pub(crate) upward: Link,
+    /// From the device to the host.
+    pub(crate) downward: Link,
     pub(crate) streams: Registry<Stream>,
     pub(crate) events: Registry<Event>,
     pub(crate) modules: Registry<Module>,
@@ -81,6 +86,8 @@ impl Driver {
             pinned: Mutex::default(),
             host_limit_bytes: setting("EMULATED_CUDA_HOST_MEMORY", 4 << 30) as usize,
             counters: Mutex::default(),
+            upward: Link::of("EMULATED_CUDA_H2D_BYTES_PER_S"),
+            downward: Link::of("EMULATED_CUDA_D2H_BYTES_PER_S"),
             streams: Registry::default(),
             events: Registry::default(),
             modules: Registry::default(),

@@ -19,22 +19,25 @@ pub(crate) enum Task {
 }
 
 impl Task {
-    /// Does it. While it uses memory, nothing is mapped or unmapped.
+    /// Does it. While it uses memory, nothing is mapped or unmapped; while a slow link is waited
+    /// for, it may be.
     pub(crate) fn run(&self) -> Outcome {
         match *self {
-            Self::Upload { host, device, bytes } => {
+            Self::Upload { host, device, bytes } => DRIVER.upward.carry(bytes, || {
                 let space = DRIVER.space();
                 space.check_access(device, bytes)?;
                 // SAFETY: the device's bytes may be written, and the host's are pinned, which
                 // was checked when the copy was enqueued. C's function does not mind races.
                 unsafe { libc::memcpy(device as *mut _, host as *const _, bytes as usize) };
-            }
-            Self::Download { device, host, bytes } => {
+                Ok(())
+            })?,
+            Self::Download { device, host, bytes } => DRIVER.downward.carry(bytes, || {
                 let space = DRIVER.space();
                 space.check_access(device, bytes)?;
                 // SAFETY: as above.
                 unsafe { libc::memcpy(host as *mut _, device as *const _, bytes as usize) };
-            }
+                Ok(())
+            })?,
             Self::Fill { device, byte, bytes } => {
                 let space = DRIVER.space();
                 space.check_access(device, bytes)?;
