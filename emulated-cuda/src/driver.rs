@@ -301,8 +301,8 @@ impl Driver {
             }
             (Recorded::Captured(..), None) => Err(CUDA_ERROR_INVALID_VALUE),
             (_, Some(_)) => Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION),
-            (Recorded::On(place, _), None) => {
-                stream.push_wait(place.clone());
+            (Recorded::On(place, stamp), None) => {
+                stream.push_wait(place.clone(), Arc::clone(stamp));
                 Ok(())
             }
             (Recorded::Never, None) => Ok(()),

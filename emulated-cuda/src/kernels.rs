@@ -2,16 +2,15 @@
 //! `backend-cuda`.
 #![allow(unsafe_code, reason = "kernels work on addresses")]
 
-use crate::Outcome;
 use crate::driver::DRIVER;
 use crate::space::Space;
+use crate::{Outcome, clock};
 use cudarc::driver::sys::CUresult::{
     self, CUDA_ERROR_INVALID_PTX, CUDA_ERROR_MISALIGNED_ADDRESS, CUDA_ERROR_NOT_FOUND,
 };
 use integrity::Value;
 use integrity::value::scramble;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 /// A kernel.
 pub(crate) struct Kernel {
@@ -142,13 +141,7 @@ fn write(arguments: &[u64]) -> Outcome {
 
 /// `occupy(duration_ns)`: does nothing for so long.
 fn occupy(arguments: &[u64]) -> Outcome {
-    let start = Instant::now();
-    let duration = Duration::from_nanos(*arguments.first().unwrap_or(&0));
-    // The end is waited for awake: to sleep takes longer than one asks for.
-    let awake = Duration::from_micros(200);
-    std::thread::sleep(duration.saturating_sub(awake));
-    while start.elapsed() < duration {
-        std::hint::spin_loop();
-    }
+    let start = clock::timer_ns();
+    while clock::timer_ns() - start < *arguments.first().unwrap_or(&0) {}
     Ok(())
 }

@@ -27,6 +27,7 @@
 mod api;
 mod capture;
 mod chance;
+mod clock;
 mod control;
 mod driver;
 mod kernels;

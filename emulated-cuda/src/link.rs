@@ -1,12 +1,8 @@
 //! The links between the host and the device, as slow as the environment says.
 
-use crate::Outcome;
 use crate::driver::setting;
-use std::time::{Duration, Instant};
-
-/// Before this, the end of a wait is slept for; then it is waited for awake, since to sleep takes
-/// longer than one asks for.
-const AWAKE: Duration = Duration::from_micros(200);
+use crate::{Outcome, clock};
+use std::time::Duration;
 
 /// One direction. Streams that copy the same way share no link: the backend has one for each.
 #[derive(Clone, Copy, Debug)]
@@ -25,23 +21,22 @@ impl Link {
         }
     }
 
-    /// Copies, and returns no sooner than the link would have carried so many bytes.
+    /// Copies so many bytes, in the time that the link takes for them.
     pub(crate) fn carry(&self, bytes: u64, copy: impl FnOnce() -> Outcome) -> Outcome {
-        let start = Instant::now();
+        let start = clock::now();
         copy()?;
-        let end = start + self.duration(bytes);
-        std::thread::sleep(end.saturating_duration_since(Instant::now()).saturating_sub(AWAKE));
-        while Instant::now() < end {
-            std::hint::spin_loop();
+        if let Some(duration) = self.duration(bytes) {
+            clock::reach(start + duration);
         }
         Ok(())
     }
 
-    fn duration(self, bytes: u64) -> Duration {
+    /// None for a link as fast as the host.
+    fn duration(self, bytes: u64) -> Option<Duration> {
         let Self { bytes_per_s, latency_ns } = self;
-        let copy_ns = u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_s.max(1));
-        let copy_ns = if bytes_per_s == 0 { 0 } else { copy_ns };
-        Duration::from_nanos(latency_ns.saturating_add(u64::try_from(copy_ns).unwrap_or(u64::MAX)))
+        let copy_ns = (u128::from(bytes) * 1_000_000_000).checked_div(bytes_per_s.into())?;
+        let copy_ns = u64::try_from(copy_ns).unwrap_or(u64::MAX);
+        Some(Duration::from_nanos(latency_ns.saturating_add(copy_ns)))
     }
 }
 
@@ -52,19 +47,25 @@ mod tests {
     #[test]
     fn a_copy_takes_the_latency_and_its_bytes_over_the_speed() {
         let link = Link { bytes_per_s: 2_000_000_000, latency_ns: 500 };
-        assert_eq!(link.duration(1000), Duration::from_nanos(1000));
-        assert_eq!(link.duration(0), Duration::from_nanos(500));
-        let unlimited = Link { bytes_per_s: 0, latency_ns: 0 };
-        assert_eq!(unlimited.duration(u64::MAX), Duration::ZERO);
+        assert_eq!(link.duration(1000), Some(Duration::from_nanos(1000)));
+        assert_eq!(link.duration(0), Some(Duration::from_nanos(500)));
+        assert_eq!(Link { bytes_per_s: 0, latency_ns: 0 }.duration(u64::MAX), None);
         // A copy that would take for ever does so without an overflow.
         let slow = Link { bytes_per_s: 1, latency_ns: u64::MAX };
-        assert_eq!(slow.duration(u64::MAX), Duration::from_nanos(u64::MAX));
+        assert_eq!(slow.duration(u64::MAX), Some(Duration::from_nanos(u64::MAX)));
+        let start = clock::now();
+        clock::reach(start);
+        assert_eq!(link.carry(1000, || Ok(())), Ok(()));
+        assert_eq!(clock::now(), start + Duration::from_nanos(1000));
     }
 
     #[test]
-    fn what_fails_is_not_waited_for() {
-        let link = Link { bytes_per_s: 1, latency_ns: u64::MAX };
+    fn what_fails_takes_no_time() {
+        let link = Link { bytes_per_s: 1, latency_ns: 1 };
         let error = cudarc::driver::sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
+        let start = clock::now();
+        clock::reach(start);
         assert_eq!(link.carry(1, || Err(error)), Err(error));
+        assert_eq!(clock::now(), start);
     }
 }

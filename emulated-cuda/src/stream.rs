@@ -1,29 +1,33 @@
 //! A stream: a thread with a queue. An event: a place in a queue.
 
-use crate::Outcome;
 use crate::capture::{Capture, Executable};
 use crate::chance::{Chance, Settings};
 use crate::driver::DRIVER;
 use crate::task::Task;
+use crate::{Outcome, clock};
 use cudarc::driver::sys::CUresult::{self, CUDA_ERROR_LAUNCH_FAILED};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+/// When a place is reached, once it is.
+pub(crate) type Stamp = Arc<Mutex<Option<Instant>>>;
+
 /// What a stream does next.
 #[derive(Debug)]
 enum Work {
     Task(Task),
     Graph(Arc<Executable>),
-    Wait(Place),
-    Stamp(Arc<Mutex<Option<Instant>>>),
+    Wait(Place, Stamp),
+    Stamp(Stamp),
     End,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    work: VecDeque<Work>,
+    /// With the time at which it was enqueued.
+    work: VecDeque<(Instant, Work)>,
     enqueued: u64,
     done: u64,
 }
@@ -42,7 +46,7 @@ impl Lane {
 
     fn push(&self, work: Work) {
         let mut queue = self.lock();
-        queue.work.push_back(work);
+        queue.work.push_back((Instant::now(), work));
         queue.enqueued += 1;
         self.changed.notify_all();
     }
@@ -108,13 +112,13 @@ impl Stream {
         self.lane.push(Work::Graph(graph));
     }
 
-    pub(crate) fn push_wait(&self, place: Place) {
-        self.lane.push(Work::Wait(place));
+    pub(crate) fn push_wait(&self, place: Place, stamp: Stamp) {
+        self.lane.push(Work::Wait(place, stamp));
     }
 
     /// The place behind all that is enqueued, which is stamped with the time at which it is
     /// reached.
-    pub(crate) fn stamp(&self) -> (Place, Arc<Mutex<Option<Instant>>>) {
+    pub(crate) fn stamp(&self) -> (Place, Stamp) {
         let time = Arc::default();
         self.lane.push(Work::Stamp(Arc::clone(&time)));
         (self.place(), time)
@@ -144,15 +148,21 @@ fn run(lane: &Lane, settings: Settings, handle: usize) {
         let mut queue = lane.wait_while(lane.lock(), |queue| queue.work.is_empty());
         let work = queue.work.pop_front();
         drop(queue);
-        let is_end = matches!(work, Some(Work::End));
+        let Some((enqueued, work)) = work else { continue };
+        clock::reach(enqueued);
+        let is_end = matches!(work, Work::End);
         match work {
-            Some(Work::Task(task)) => hazard.meet(&task),
-            Some(Work::Graph(graph)) => graph.run(settings),
-            Some(Work::Wait(place)) => place.block(),
-            Some(Work::Stamp(time)) => {
-                *time.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            Work::Task(task) => hazard.meet(&task),
+            Work::Graph(graph) => graph.run(settings),
+            Work::Wait(place, stamp) => {
+                place.block();
+                let time = *stamp.lock().unwrap_or_else(PoisonError::into_inner);
+                time.into_iter().for_each(clock::reach);
             }
-            Some(Work::End) | None => {}
+            Work::Stamp(stamp) => {
+                *stamp.lock().unwrap_or_else(PoisonError::into_inner) = Some(clock::now());
+            }
+            Work::End => {}
         }
         lane.lock().done += 1;
         lane.changed.notify_all();
@@ -186,8 +196,11 @@ impl Hazard {
         if DRIVER.lost().is_err() {
             return;
         }
-        let done: Outcome =
-            if self.losses.strikes(self.lost) { Err(CUDA_ERROR_LAUNCH_FAILED) } else { task.run() };
+        let done: Outcome = if self.losses.strikes(self.lost) {
+            Err(CUDA_ERROR_LAUNCH_FAILED)
+        } else {
+            clock::work(|| task.run())
+        };
         if let Err(error) = done {
             DRIVER.lose(error);
         }
@@ -200,7 +213,7 @@ pub(crate) enum Recorded {
     /// Nothing yet; it counts as reached.
     #[default]
     Never,
-    On(Place, Arc<Mutex<Option<Instant>>>),
+    On(Place, Stamp),
     /// In a capture, behind these nodes.
     Captured(Arc<Capture>, Vec<usize>),
 }

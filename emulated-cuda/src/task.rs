@@ -19,8 +19,7 @@ pub(crate) enum Task {
 }
 
 impl Task {
-    /// Does it. While it uses memory, nothing is mapped or unmapped; while a slow link is waited
-    /// for, it may be.
+    /// Does it. While it uses memory, nothing is mapped or unmapped.
     pub(crate) fn run(&self) -> Outcome {
         match *self {
             Self::Upload { host, device, bytes } => DRIVER.upward.carry(bytes, || {

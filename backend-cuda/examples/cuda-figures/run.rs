@@ -65,8 +65,7 @@ fn period_ns(
     // A capture cannot load the kernel.
     device.occupy(Stream::Compute, 1).map_err(|error| error.to_string())?;
     let occupying = bench.occupying;
-    let launch_ns =
-        if as_graph.is_some() { occupying.graph_ns } else { occupying.eager_ns };
+    let launch_ns = if as_graph.is_some() { occupying.graph_ns } else { occupying.eager_ns };
     let mut kernels = Recorded { graph, launch_ns };
     let now = |device: &mut CudaDevice<'_>| time(device).map_err(at_end);
     let ran = planning::with_executor(

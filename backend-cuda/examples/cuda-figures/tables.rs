@@ -22,7 +22,7 @@ pub(crate) fn mapping(cuda: &Cuda, measured: &Measured, ordinal: usize) -> Resul
             chunk_bytes >> 10
         );
         let chunk_bytes = 4 * chunk_bytes;
-        if chunk_bytes > MOST_CHUNK_BYTES.min(measured.info.free_bytes / CHUNKS) {
+        if chunk_bytes > MOST_CHUNK_BYTES.min(measured.machine.device_bytes / CHUNKS) {
             break;
         }
         let options = Options { ordinal, chunk_bytes: Some(chunk_bytes) };

@@ -37,8 +37,7 @@ impl Mapping {
     /// what it computes.
     #[must_use]
     pub fn paid_ns(&self) -> [f64; 2] {
-        let [map, access, unmap] =
-            if self.waits_for_work() { self.idle_ns } else { self.busy_ns };
+        let [map, access, unmap] = if self.waits_for_work() { self.idle_ns } else { self.busy_ns };
         [map + access, unmap]
     }
 }
