@@ -1,10 +1,11 @@
-//! The time of the device. It is that of the host, but work lasts as long as the device takes for
-//! it, and not as long as a busy host: what is done late is done faster until it is on time
-//! again. So times between events do not depend on what else the host does, as long as work is
-//! enqueued ahead.
+//! The time of the device. It passes as the host's does, but work lasts as long as the device
+//! takes for it, and not as long as a busy host: so times between events do not depend on what
+//! else the host does, as long as work is enqueued ahead.
 //!
 //! Each thread that does work has its own point of time, and no work begins before it is
-//! enqueued or before what it waits for has ended.
+//! enqueued or before what it waits for has ended. Work that is done late keeps the time at which
+//! it should have been done. A caller that waits for it is then as late, which is taken off
+//! the times of what it enqueues afterwards.
 
 use std::cell::Cell;
 use std::sync::LazyLock;
@@ -23,6 +24,20 @@ thread_local! {
     static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
     /// When the work of this thread began that is under way.
     static SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// How much later than it should be it is for this thread, as a caller.
+    static LATE: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// The time of this thread, as a caller.
+pub(crate) fn caller_now() -> Instant {
+    let now = Instant::now();
+    now.checked_sub(LATE.get()).unwrap_or(now)
+}
+
+/// This thread, as a caller, has waited for something that was to be done at a time.
+pub(crate) fn caller_reaches(time: Instant) {
+    let should = caller_now().max(time);
+    LATE.set(Instant::now().saturating_duration_since(should));
 }
 
 /// The time of this thread's work.
@@ -79,6 +94,22 @@ mod tests {
         // On the host's clock, this is over already.
         work(|| std::thread::sleep(Duration::from_micros(10)));
         assert!(now() >= start + Duration::from_micros(310));
+    }
+
+    #[test]
+    fn a_caller_is_not_held_up_by_work_that_is_done_late() {
+        let due = Instant::now();
+        std::thread::sleep(Duration::from_millis(20));
+        // It waits until now for what was to be done then, and has nothing else to do.
+        LATE.set(due.elapsed());
+        let before = caller_now();
+        caller_reaches(due + Duration::from_millis(5));
+        let after = caller_now();
+        assert!(after >= due + Duration::from_millis(5) && after >= before);
+        assert!(LATE.get() > Duration::from_millis(10), "{:?}", LATE.get());
+        // What is to be done later than now makes nobody early.
+        caller_reaches(Instant::now() + Duration::from_secs(1));
+        assert_eq!(LATE.get(), Duration::ZERO);
     }
 
     #[test]

@@ -251,7 +251,7 @@ impl Driver {
         if stream.capture().is_some() {
             return Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
-        stream.place().block();
+        stream.block();
         self.lost()
     }
 

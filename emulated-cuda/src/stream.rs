@@ -30,6 +30,8 @@ struct Queue {
     work: VecDeque<(Instant, Work)>,
     enqueued: u64,
     done: u64,
+    /// When the last of it ended.
+    end: Option<Instant>,
 }
 
 /// A queue that others may wait for.
@@ -46,7 +48,7 @@ impl Lane {
 
     fn push(&self, work: Work) {
         let mut queue = self.lock();
-        queue.work.push_back((Instant::now(), work));
+        queue.work.push_back((clock::caller_now(), work));
         queue.enqueued += 1;
         self.changed.notify_all();
     }
@@ -68,13 +70,24 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn is_reached(&self) -> bool {
+    fn is_reached(&self) -> bool {
         self.lane.lock().done >= self.behind
     }
 
-    pub(crate) fn block(&self) {
-        drop(self.lane.wait_while(self.lane.lock(), |queue| queue.done < self.behind));
+    /// Blocks until it is reached; when the last work that has ended did so.
+    fn block(&self) -> Option<Instant> {
+        self.lane.wait_while(self.lane.lock(), |queue| queue.done < self.behind).end
     }
+}
+
+/// Fills in a stamp.
+fn set(stamp: &Stamp, time: Instant) {
+    *stamp.lock().unwrap_or_else(PoisonError::into_inner) = Some(time);
+}
+
+/// When a place was reached; none if it is not.
+fn time_of(stamp: &Stamp) -> Option<Instant> {
+    *stamp.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A stream of the driver.
@@ -124,8 +137,13 @@ impl Stream {
         (self.place(), time)
     }
 
+    /// Blocks the caller until all that is enqueued has ended.
+    pub(crate) fn block(&self) {
+        self.place().block().into_iter().for_each(clock::caller_reaches);
+    }
+
     /// The place behind all that is enqueued.
-    pub(crate) fn place(&self) -> Place {
+    fn place(&self) -> Place {
         let behind = self.lane.lock().enqueued;
         Place { lane: Arc::clone(&self.lane), behind }
     }
@@ -156,15 +174,15 @@ fn run(lane: &Lane, settings: Settings, handle: usize) {
             Work::Graph(graph) => graph.run(settings),
             Work::Wait(place, stamp) => {
                 place.block();
-                let time = *stamp.lock().unwrap_or_else(PoisonError::into_inner);
-                time.into_iter().for_each(clock::reach);
+                time_of(&stamp).into_iter().for_each(clock::reach);
             }
-            Work::Stamp(stamp) => {
-                *stamp.lock().unwrap_or_else(PoisonError::into_inner) = Some(clock::now());
-            }
+            Work::Stamp(stamp) => set(&stamp, clock::now()),
             Work::End => {}
         }
-        lane.lock().done += 1;
+        let mut queue = lane.lock();
+        queue.done += 1;
+        queue.end = Some(clock::now());
+        drop(queue);
         lane.changed.notify_all();
         if is_end {
             return;
@@ -227,22 +245,34 @@ impl Event {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The place that it stands for.
-    pub(crate) fn place(&self) -> Outcome<Option<Place>> {
+    /// Whether it is reached, for a caller.
+    pub(crate) fn is_reached(&self) -> Outcome<bool> {
         match &*self.lock() {
-            Recorded::Never => Ok(None),
-            Recorded::On(place, _) => Ok(Some(place.clone())),
+            Recorded::Never => Ok(true),
+            Recorded::On(place, stamp) => {
+                Ok(place.is_reached()
+                    && time_of(stamp).is_none_or(|time| time <= clock::caller_now()))
+            }
             Recorded::Captured(..) => Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
         }
+    }
+
+    /// Blocks the caller until it is reached.
+    pub(crate) fn block(&self) -> Outcome {
+        let (place, stamp) = match &*self.lock() {
+            Recorded::Never => return Ok(()),
+            Recorded::On(place, stamp) => (place.clone(), Arc::clone(stamp)),
+            Recorded::Captured(..) => return Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
+        };
+        place.block();
+        time_of(&stamp).into_iter().for_each(clock::caller_reaches);
+        Ok(())
     }
 
     /// When it was reached.
     pub(crate) fn time(&self) -> Outcome<Instant> {
         match &*self.lock() {
-            Recorded::On(_, time) => {
-                let time = *time.lock().unwrap_or_else(PoisonError::into_inner);
-                time.ok_or(CUresult::CUDA_ERROR_NOT_READY)
-            }
+            Recorded::On(_, stamp) => time_of(stamp).ok_or(CUresult::CUDA_ERROR_NOT_READY),
             _ => Err(CUresult::CUDA_ERROR_INVALID_HANDLE),
         }
     }

@@ -56,7 +56,7 @@ pub(crate) fn in_order(plans: &[Timed]) -> u32 {
         conflicts[faster] |= 1 << slower;
         conflicts[slower] |= 1 << faster;
     }
-    most_apart(&conflicts, plans.len(), (1u64 << plans.len()) as u32 - 1)
+    most_apart(&conflicts, plans.len(), u32::MAX.checked_shr(32 - plans.len() as u32).unwrap_or(0))
 }
 
 /// The size of the largest set of nodes of which no two conflict: without the node of most
@@ -113,10 +113,8 @@ mod tests {
 
     #[test]
     fn the_most_plans_in_order_are_counted() {
-        let plans: Vec<_> = (0..20u32)
-            .map(|at| 2000.0 + 500.0 * f64::from(at))
-            .map(|period| timed(period, period))
-            .collect();
+        let periods = (0..20).map(|at| 2000.0 * 1.2f64.powi(at));
+        let plans: Vec<_> = periods.map(|period| timed(period, period)).collect();
         assert_eq!((in_order(&plans), worst_pair(&plans)), (20, None));
         // One that is far too slow.
         let mut one = plans.clone();
@@ -124,7 +122,7 @@ mod tests {
         assert_eq!((in_order(&one), worst_pair(&one)), (19, Some((3, 19))));
         // Two neighbours that change places.
         let mut swapped = plans.clone();
-        (swapped[5].measured_ns, swapped[6].measured_ns) = (5000.0, 4500.0);
+        swapped[5].measured_ns = swapped[6].measured_ns + 1.0;
         assert_eq!((in_order(&swapped), worst_pair(&swapped)), (19, Some((5, 6))));
         // All the other way round.
         let mut reversed = plans.clone();

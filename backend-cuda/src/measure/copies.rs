@@ -15,10 +15,19 @@ use planner_core::{Stream, TensorId};
 const ROW_BYTES: u64 = 32 << 20;
 const FEWEST: u64 = 4;
 const MOST: u64 = 64;
-/// Sizes of copies.
-const SIZES: [u64; 6] = [LEAST_BYTES, 256 << 10, 1 << 20, 4 << 20, 16 << 20, MOST_BYTES];
-const LEAST_BYTES: u64 = 64 << 10;
-const MOST_BYTES: u64 = 64 << 20;
+/// Sizes of copies: small ones tell of the latency, large ones of the speed.
+pub(super) const SIZES: [u64; 10] = [
+    64 << 10,
+    128 << 10,
+    256 << 10,
+    512 << 10,
+    1 << 20,
+    4 << 20,
+    8 << 20,
+    16 << 20,
+    32 << 20,
+    64 << 20,
+];
 /// How long a stream is first kept busy while the host enqueues, and at most.
 const GATE_NS: u64 = 2_000_000;
 const MOST_GATE_NS: u64 = 2_000_000_000;
@@ -73,7 +82,7 @@ pub(super) fn measure(
     free_bytes: u64,
     mut rows: impl FnMut(),
 ) -> Result<Vec<Copies>, Unavailable> {
-    let most_bytes = MOST_BYTES.min((free_bytes / 8).max(LEAST_BYTES));
+    let most_bytes = (free_bytes / 8).clamp(SIZES[0], SIZES[SIZES.len() - 1]);
     bench::on(cuda, options, 2 * most_bytes, |device| {
         let mut ends = Ends::new(device, most_bytes)?;
         let mut copies = Vec::new();

@@ -11,19 +11,19 @@ pub struct Link {
 
 impl Link {
     /// The line through points of bytes and nanoseconds: the median of the slopes of all pairs,
-    /// and the median of what it leaves of each time (Theil 1950; Sen 1968). Slopes count by the
-    /// distance of their sizes, and rests by the inverse of the time, since noise grows with
-    /// it. None without two sizes, or where larger copies take no longer. O(points² log points).
+    /// and the median of what it leaves of each time (Theil 1950; Sen 1968). A slope counts by
+    /// the root of the distance of its sizes: small copies tell of the latency. None without two
+    /// sizes, or where larger copies take no longer. O(points² log points).
     pub(crate) fn fit(points: &[(u64, f64)]) -> Option<Self> {
         let pairs = points.iter().enumerate().flat_map(|(at, one)| {
             points[at + 1..].iter().filter(|other| other.0 != one.0).map(move |other| {
                 let apart = other.0 as f64 - one.0 as f64;
-                ((other.1 - one.1) / apart, apart.abs())
+                ((other.1 - one.1) / apart, apart.abs().sqrt())
             })
         });
         let ns_per_byte = weighted_median(pairs.collect())?;
-        let rest = |&(bytes, ns): &(u64, f64)| (ns - ns_per_byte * bytes as f64, 1.0 / ns.max(1.0));
-        let latency_ns = weighted_median(points.iter().map(rest).collect())?.max(0.0);
+        let rest = |&(bytes, ns): &(u64, f64)| ns - ns_per_byte * bytes as f64;
+        let latency_ns = median(points.iter().map(rest))?.max(0.0);
         (ns_per_byte > 0.0).then_some(Self { latency_ns, bytes_per_s: 1e9 / ns_per_byte })
     }
 
@@ -55,43 +55,37 @@ fn weighted_median(mut numbers: Vec<(f64, f64)>) -> Option<f64> {
 mod tests {
     use super::*;
 
-    const SIZES: [u64; 6] = [1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26];
+    use super::super::copies::SIZES;
 
-    /// Times over a link of 10 GB/s and 7 µs, with an error for each size.
-    fn points(errors: [f64; 6]) -> Vec<(u64, f64)> {
-        let time = |bytes: u64| 7000.0 + bytes as f64 / 10.0;
-        SIZES.into_iter().zip(errors).map(|(bytes, by)| (bytes, time(bytes) * by)).collect()
-    }
-
-    fn check(errors: [f64; 6], tolerance: f64) {
-        let link = Link::fit(&points(errors)).unwrap();
+    /// The fit to times over a link of 10 GB/s and 7 µs, with an error for each size.
+    fn check(error: impl Fn(usize) -> f64, tolerance: f64) {
+        let ns = |bytes: u64| 7000.0 + bytes as f64 / 10.0;
+        let points: Vec<_> =
+            (0..).zip(SIZES).map(|(at, bytes)| (bytes, ns(bytes) * error(at))).collect();
+        let link = Link::fit(&points).unwrap();
         assert!((link.latency_ns / 7000.0 - 1.0).abs() <= tolerance, "{link:?}");
         assert!((link.bytes_per_s / 1e10 - 1.0).abs() <= tolerance, "{link:?}");
-        let exact = 7000.0 + f64::from(1 << 22) / 10.0;
-        assert!((link.copy_ns(1 << 22) / exact - 1.0).abs() <= tolerance, "{link:?}");
+        let exact = ns(4 << 20);
+        assert!((link.copy_ns(4 << 20) / exact - 1.0).abs() <= tolerance, "{link:?}");
     }
 
     #[test]
     fn a_link_is_found_from_its_times() {
-        check([1.0; 6], 1e-6);
+        check(|_| 1.0, 1e-6);
     }
 
     #[test]
-    fn one_time_that_is_wrong_changes_little() {
-        for wrong in 0..6 {
+    fn one_time_that_is_wrong_changes_nothing() {
+        for wrong in 0..SIZES.len() {
             for by in [0.5, 3.0] {
-                let mut errors = [1.0; 6];
-                errors[wrong] = by;
-                // All but the longest have hardly a say in the speed, and none has in the latency
-                // more than another.
-                check(errors, if wrong == 5 { 1.0 } else { 1e-6 });
+                check(|at| if at == wrong { by } else { 1.0 }, 1e-6);
             }
         }
     }
 
     #[test]
     fn noise_in_proportion_is_evened_out() {
-        check([1.01, 0.99, 1.01, 0.99, 1.005, 1.0], 0.05);
+        check(|at| if at % 2 == 0 { 1.01 } else { 0.99 }, 0.05);
     }
 
     #[test]
