@@ -34,9 +34,10 @@ pub(crate) fn caller_now() -> Instant {
     now.checked_sub(LATE.get()).unwrap_or(now)
 }
 
-/// This thread, as a caller, has waited for something that was to be done at a time.
-pub(crate) fn caller_reaches(time: Instant) {
-    let should = caller_now().max(time);
+/// Lets this thread, as a caller, wait for something; `wait` returns when that was to be done.
+pub(crate) fn caller_waits(wait: impl FnOnce() -> Option<Instant>) {
+    let before = caller_now();
+    let should = wait().map_or(before, |end| end.max(before));
     LATE.set(Instant::now().saturating_duration_since(should));
 }
 
@@ -98,17 +99,19 @@ mod tests {
 
     #[test]
     fn a_caller_is_not_held_up_by_work_that_is_done_late() {
-        let due = Instant::now();
-        std::thread::sleep(Duration::from_millis(20));
-        // It waits until now for what was to be done then, and has nothing else to do.
-        LATE.set(due.elapsed());
         let before = caller_now();
-        caller_reaches(due + Duration::from_millis(5));
+        let end = before + Duration::from_millis(5);
+        caller_waits(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            Some(end)
+        });
         let after = caller_now();
-        assert!(after >= due + Duration::from_millis(5) && after >= before);
-        assert!(LATE.get() > Duration::from_millis(10), "{:?}", LATE.get());
-        // What is to be done later than now makes nobody early.
-        caller_reaches(Instant::now() + Duration::from_secs(1));
+        assert!(after >= end, "it goes on before what it waits for");
+        assert!(LATE.get() >= Duration::from_millis(45), "{:?}", LATE.get());
+        // What has long ended costs nothing, and what ends later than now makes nobody early.
+        caller_waits(|| Some(before));
+        assert!(caller_now() >= after && LATE.get() >= Duration::from_millis(45));
+        caller_waits(|| Some(Instant::now() + Duration::from_secs(1)));
         assert_eq!(LATE.get(), Duration::ZERO);
     }
 

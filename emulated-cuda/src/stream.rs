@@ -139,7 +139,7 @@ impl Stream {
 
     /// Blocks the caller until all that is enqueued has ended.
     pub(crate) fn block(&self) {
-        self.place().block().into_iter().for_each(clock::caller_reaches);
+        clock::caller_waits(|| self.place().block());
     }
 
     /// The place behind all that is enqueued.
@@ -264,8 +264,10 @@ impl Event {
             Recorded::On(place, stamp) => (place.clone(), Arc::clone(stamp)),
             Recorded::Captured(..) => return Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
         };
-        place.block();
-        time_of(&stamp).into_iter().for_each(clock::caller_reaches);
+        clock::caller_waits(|| {
+            place.block();
+            time_of(&stamp)
+        });
         Ok(())
     }
 
