@@ -7,6 +7,8 @@ pub(crate) struct Timed {
     pub(crate) compute_ns: f64,
     pub(crate) predicted_ns: f64,
     pub(crate) measured_ns: f64,
+    /// Time of the host for mapping, in an iteration.
+    pub(crate) mapping_ns: f64,
 }
 
 impl Timed {
@@ -94,7 +96,8 @@ mod tests {
     use super::*;
 
     fn timed(predicted_ns: f64, measured_ns: f64) -> Timed {
-        Timed { name: String::new(), compute_ns: 1000.0, predicted_ns, measured_ns }
+        let (name, compute_ns) = (String::new(), 1000.0);
+        Timed { name, compute_ns, predicted_ns, measured_ns, mapping_ns: 0.0 }
     }
 
     #[test]

@@ -10,9 +10,9 @@ use workloads::{OwnedPlan, placing, planning};
 /// Measures each work; whether all plans have run.
 pub(crate) fn measure(bench: &Bench, works: &[Work]) -> Result<bool, String> {
     println!("Periods of plans by `auto` at half of the in-core peak, or all of the device's");
-    println!("memory where that is less:\n");
-    println!("| work | way | predicted | measured | error | of the stall | |");
-    println!("|---|---|--:|--:|--:|--:|---|");
+    println!("memory where that is less; *mapping* is what the host spends on it in an iteration:\n");
+    println!("| work | way | predicted | measured | error | of the stall | | mapping |");
+    println!("|---|---|--:|--:|--:|--:|---|--:|");
     let (mut rows, mut all_ran) = (Vec::new(), true);
     for work in works {
         let graph = work.graph()?;
@@ -20,7 +20,7 @@ pub(crate) fn measure(bench: &Bench, works: &[Work]) -> Result<bool, String> {
         let [queued, placed] = match plans(&graph, &bench.measured.machine) {
             Ok(plans) => plans,
             Err(reason) => {
-                println!("| {} | not planned: {reason} | | | | | |", work.name);
+                println!("| {} | not planned: {reason} | | | | | | |", work.name);
                 continue;
             }
         };
@@ -33,11 +33,11 @@ pub(crate) fn measure(bench: &Bench, works: &[Work]) -> Result<bool, String> {
             let name = format!("{} | {name}", work.name);
             match timed(bench, name.clone(), &graph, &plan.plan(), way) {
                 Ok(timed) => {
-                    println!("{}", row(&timed));
+                    println!("{} {:.3} ms |", row(&timed), timed.mapping_ns / 1e6);
                     rows.push(timed);
                 }
                 Err(reason) => {
-                    println!("| {name} | not run: {reason} | | | | |");
+                    println!("| {name} | not run: {reason} | | | | | |");
                     all_ran = false;
                 }
             }
