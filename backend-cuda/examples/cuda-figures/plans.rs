@@ -10,7 +10,9 @@ use workloads::{OwnedPlan, placing, planning};
 /// Measures each work; whether all plans have run.
 pub(crate) fn measure(bench: &Bench, works: &[Work]) -> Result<bool, String> {
     println!("Periods of plans by `auto` at half of the in-core peak, or all of the device's");
-    println!("memory where that is less; *mapping* is what the host spends on it in an iteration:\n");
+    println!(
+        "memory where that is less; *mapping* is what the host spends on it in an iteration:\n"
+    );
     println!("| work | way | predicted | measured | error | of the stall | | mapping |");
     println!("|---|---|--:|--:|--:|--:|---|--:|");
     let (mut rows, mut all_ran) = (Vec::new(), true);
