@@ -61,6 +61,8 @@ pub struct Counters {
     pub access_calls: u64,
     /// Time that the host has spent mapping and unmapping, those calls included.
     pub mapping_ns: u64,
+    /// Time that the host has been blocked until points were reached.
+    pub blocked_ns: u64,
     /// Bytes copied to the device; those of graphs count once, when they are captured.
     pub h2d_bytes: u64,
     /// Bytes copied to the host; likewise.

@@ -7,8 +7,8 @@ pub(crate) struct Timed {
     pub(crate) compute_ns: f64,
     pub(crate) predicted_ns: f64,
     pub(crate) measured_ns: f64,
-    /// Time of the host for mapping, in an iteration.
-    pub(crate) mapping_ns: f64,
+    /// Time of the host in an iteration: for mapping, and blocked until something has ended.
+    pub(crate) host_ns: [f64; 2],
 }
 
 impl Timed {
@@ -97,7 +97,7 @@ mod tests {
 
     fn timed(predicted_ns: f64, measured_ns: f64) -> Timed {
         let (name, compute_ns) = (String::new(), 1000.0);
-        Timed { name, compute_ns, predicted_ns, measured_ns, mapping_ns: 0.0 }
+        Timed { name, compute_ns, predicted_ns, measured_ns, host_ns: [0.0; 2] }
     }
 
     #[test]

@@ -13,8 +13,8 @@ pub(crate) fn measure(bench: &Bench, works: &[Work]) -> Result<bool, String> {
     println!(
         "memory where that is less; *mapping* is what the host spends on it in an iteration:\n"
     );
-    println!("| work | way | predicted | measured | error | of the stall | | mapping |");
-    println!("|---|---|--:|--:|--:|--:|---|--:|");
+    println!("| work | way | predicted | measured | error | of the stall | | mapping | blocked |");
+    println!("|---|---|--:|--:|--:|--:|---|--:|--:|");
     let (mut rows, mut all_ran) = (Vec::new(), true);
     for work in works {
         let graph = work.graph()?;
@@ -22,7 +22,7 @@ pub(crate) fn measure(bench: &Bench, works: &[Work]) -> Result<bool, String> {
         let [queued, placed] = match plans(&graph, &bench.measured.machine) {
             Ok(plans) => plans,
             Err(reason) => {
-                println!("| {} | not planned: {reason} | | | | | | |", work.name);
+                println!("| {} | not planned: {reason} | | | | | | | |", work.name);
                 continue;
             }
         };
@@ -35,11 +35,12 @@ pub(crate) fn measure(bench: &Bench, works: &[Work]) -> Result<bool, String> {
             let name = format!("{} | {name}", work.name);
             match timed(bench, name.clone(), &graph, &plan.plan(), way) {
                 Ok(timed) => {
-                    println!("{} {:.3} ms |", row(&timed), timed.mapping_ns / 1e6);
+                    let [mapping_ms, blocked_ms] = timed.host_ns.map(|ns| ns / 1e6);
+                    println!("{} {mapping_ms:.3} ms | {blocked_ms:.3} ms |", row(&timed));
                     rows.push(timed);
                 }
                 Err(reason) => {
-                    println!("| {name} | not run: {reason} | | | | | |");
+                    println!("| {name} | not run: {reason} | | | | | | |");
                     all_ran = false;
                 }
             }

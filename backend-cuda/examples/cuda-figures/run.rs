@@ -3,7 +3,7 @@
 use crate::Bench;
 use crate::judge::Timed;
 use crate::kernels::{Recorded, elapsed_ns, time};
-use backend_cuda::{CudaDevice, CudaError, Cycle, Options, Replay, cycle};
+use backend_cuda::{Counters, CudaDevice, CudaError, Cycle, Options, Replay, cycle};
 use planner_core::executor::Moment;
 use planner_core::{ExecuteError, Graph, Plan, Stream, Verified};
 use workloads::planning;
@@ -45,18 +45,18 @@ pub(crate) fn timed(
     };
     let iterations = (TIMED_NS / predicted_ns.max(1)).clamp(FEWEST, MOST);
     let compute_ns = plan.predicted.compute_ns as f64;
-    let [measured_ns, mapping_ns] = period_ns(bench, &verified, as_graph, iterations)?;
-    Ok(Timed { name, compute_ns, predicted_ns: predicted_ns as f64, measured_ns, mapping_ns })
+    let (measured_ns, host_ns) = period_ns(bench, &verified, as_graph, iterations)?;
+    Ok(Timed { name, compute_ns, predicted_ns: predicted_ns as f64, measured_ns, host_ns })
 }
 
-/// The time from the end of an iteration's last op to that of a later one, and of that the time
-/// that the host spends mapping, by the number of iterations between.
+/// The time from the end of an iteration's last op to that of a later one, and what the host
+/// spends mapping and blocked, by the number of iterations between.
 fn period_ns(
     bench: &Bench,
     verified: &Verified<'_>,
     as_graph: Option<Cycle>,
     iterations: u64,
-) -> Result<[f64; 2], String> {
+) -> Result<(f64, [f64; 2]), String> {
     let graph = *verified.graph();
     let chunk_bytes = Some(verified.machine().chunk_bytes);
     let options = Options { ordinal: bench.ordinal, chunk_bytes };
@@ -73,12 +73,15 @@ fn period_ns(
         &mut device,
         &mut kernels,
         |mut executor, device, kernels| {
-            let mapped = |device: &CudaDevice<'_>| device.counters().mapping_ns;
-            let mut before_ns = mapped(device);
+            let host = |device: &CudaDevice<'_>| {
+                let Counters { mapping_ns, blocked_ns, .. } = device.counters();
+                [mapping_ns, blocked_ns]
+            };
+            let mut before_ns = host(device);
             let (start, end, iterations) = match as_graph {
                 None => {
                     executor.run(device, kernels, FIRST)?;
-                    before_ns = mapped(device);
+                    before_ns = host(device);
                     let start = now(device)?;
                     executor.run(device, kernels, iterations)?;
                     (start, now(device)?, iterations)
@@ -93,10 +96,12 @@ fn period_ns(
                     (start, now(device)?, cycles * cycle.length())
                 }
             };
-            let mapping_ns = (mapped(device) - before_ns) as f64;
-            let period_ns = elapsed_ns(&start, &end).map_err(at_end)?;
+            let after_ns = host(device);
+            let a_period = |ns: f64| ns / iterations as f64;
+            let host_ns = [0, 1].map(|of: usize| a_period((after_ns[of] - before_ns[of]) as f64));
+            let period_ns = a_period(elapsed_ns(&start, &end).map_err(at_end)?);
             executor.finish(device)?;
-            Ok([period_ns, mapping_ns].map(|ns| ns / iterations as f64))
+            Ok((period_ns, host_ns))
         },
     );
     ran.map_err(|error| error.to_string())

@@ -82,11 +82,12 @@ mod tests {
         let busy_ns = [1100.0, 2200.0, 600.0];
         let mapping = Mapping { chunk_bytes: 4096, idle_ns, busy_ns };
         assert!(!mapping.waits_for_work());
-        assert_eq!(mapping.paid_ns(), [3300.0, 600.0]);
+        let paid_ns = |mapping: Mapping| mapping.paid_ns().map(|ns| ns as u64);
+        assert_eq!(paid_ns(mapping), [3300, 600]);
         // The whole kernel, shared by the chunks of a range.
         let busy_ns = [1100.0, 2200.0, BUSY_NS as f64 / RANGE_CHUNKS as f64];
         let mapping = Mapping { busy_ns, ..mapping };
         assert!(mapping.waits_for_work());
-        assert_eq!(mapping.paid_ns(), [3000.0, 500.0]);
+        assert_eq!(paid_ns(mapping), [3000, 500]);
     }
 }
