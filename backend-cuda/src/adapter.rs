@@ -163,9 +163,3 @@ fn host_bytes() -> u64 {
     let kib = total.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     kib.map_or(u64::MAX, |kib| kib * 1024)
 }
-
-impl From<Unavailable> for String {
-    fn from(Unavailable(reason): Unavailable) -> Self {
-        reason
-    }
-}

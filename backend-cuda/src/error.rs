@@ -1,22 +1,12 @@
 //! What can go wrong on a CUDA device.
 
+pub use backend_checks::Unavailable;
+
 use backend_checks::Refused;
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 use planner_core::backend::{BackendError, ErrorKind, Point};
 use std::fmt;
-
-/// Why a device cannot be had, for a person.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unavailable(pub String);
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Unavailable {}
 
 impl From<CudaError> for Unavailable {
     fn from(error: CudaError) -> Self {

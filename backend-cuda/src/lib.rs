@@ -24,6 +24,7 @@ mod stream;
 mod transfer;
 
 pub use adapter::{Cuda, DeviceInfo, Options};
+pub use backend_checks::StateBytes;
 pub use cudarc;
 pub use error::{CudaError, Unavailable};
 pub use graph::Graph;
@@ -35,16 +36,12 @@ use adapter::Opened;
 use cudarc::driver::CudaContext;
 use kernel::Kernels;
 use paging::Space;
+use planner_core::Stream;
 use planner_core::backend::ErrorType;
-use planner_core::{Stream, TensorId};
 use std::fmt;
 use std::sync::Arc;
 use stream::Queued;
 use transfer::HostBlock;
-
-/// Writes what a state holds before the first iteration: of that tensor, the bytes from an
-/// offset on.
-pub type StateBytes<'g> = Box<dyn FnMut(TensorId, u64, &mut [u8]) + 'g>;
 
 /// What a device has done so far, set-up included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,15 +3,12 @@
 use crate::CudaDevice;
 use crate::driver::{self, Pinned};
 use crate::error::CudaError;
-use backend_checks::Refused;
+use backend_checks::{Refused, fill_states};
 use cudarc::driver::CudaContext;
 use planner_core::backend::{BackendError, DeviceAddress, ErrorKind, HostRange, Transfers};
-use planner_core::{HostRooms, Kind, Stream};
+use planner_core::{HostRooms, Stream};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// States are written in pieces of this size.
-const PIECE_BYTES: u64 = 1 << 20;
 
 /// Pinned host memory, as one block.
 #[derive(Debug)]
@@ -31,10 +28,26 @@ impl HostBlock {
         Ok(Self { bytes, pinned })
     }
 
-    /// A range of the block; none if the block has no such bytes.
-    fn range(&self, offset_bytes: u64, bytes: u64) -> Option<(&Pinned, Range<u64>)> {
-        let end = offset_bytes.checked_add(bytes).filter(|&end| end <= self.bytes)?;
-        Some((self.pinned.as_ref()?, offset_bytes..end))
+    /// What holds some of its bytes, if there are any and it has them.
+    fn check(&self, offset_bytes: u64, bytes: u64) -> Result<Option<&Pinned>, Refused> {
+        match offset_bytes.checked_add(bytes) {
+            Some(end) if end <= self.bytes => Ok(self.pinned.as_ref()),
+            _ => Err(Refused::NoHostBytes { offset_bytes, bytes }),
+        }
+    }
+
+    fn write(&self, offset_bytes: u64, from: &[u8]) -> Result<(), Refused> {
+        if let Some(pinned) = self.check(offset_bytes, from.len() as u64)? {
+            pinned.write(offset_bytes, from);
+        }
+        Ok(())
+    }
+
+    fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), Refused> {
+        if let Some(pinned) = self.check(offset_bytes, into.len() as u64)? {
+            pinned.read(offset_bytes, into);
+        }
+        Ok(())
     }
 }
 
@@ -44,10 +57,7 @@ impl CudaDevice<'_> {
     /// # Errors
     /// Bytes that the block does not have.
     pub fn write_host(&mut self, offset_bytes: u64, from: &[u8]) -> Result<(), CudaError> {
-        if let Some(pinned) = self.checked_host(offset_bytes, from.len())? {
-            pinned.write(offset_bytes, from);
-        }
-        Ok(())
+        Ok(self.host_block(offset_bytes, from.len())?.write(offset_bytes, from)?)
     }
 
     /// Reads from the host's block. No enqueued work may write these bytes. This works after
@@ -56,21 +66,13 @@ impl CudaDevice<'_> {
     /// # Errors
     /// Bytes that the block does not have.
     pub fn read_host(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), CudaError> {
-        if let Some(pinned) = self.checked_host(offset_bytes, into.len())? {
-            pinned.read(offset_bytes, into);
-        }
-        Ok(())
+        Ok(self.host_block(offset_bytes, into.len())?.read(offset_bytes, into)?)
     }
 
-    /// The block for bytes that it has; none where there are no bytes to speak of.
-    fn checked_host(&self, offset_bytes: u64, len: usize) -> Result<Option<&Pinned>, CudaError> {
+    /// The block, of which some bytes are wanted.
+    fn host_block(&self, offset_bytes: u64, len: usize) -> Result<&HostBlock, Refused> {
         let bytes = len as u64;
-        let host = self
-            .host
-            .as_ref()
-            .filter(|host| offset_bytes.checked_add(bytes).is_some_and(|end| end <= host.bytes));
-        let host = host.ok_or(Refused::NoHostBytes { offset_bytes, bytes })?;
-        Ok(host.pinned.as_ref())
+        self.host.as_ref().ok_or(Refused::NoHostBytes { offset_bytes, bytes })
     }
 
     /// The host's end of a copy whose device's end is mapped.
@@ -82,10 +84,10 @@ impl CudaDevice<'_> {
         let HostRange { tensor, offset_bytes, bytes } = host;
         let is_known = tensor.index() < self.graph.tensors().len() && bytes > 0;
         let block = self.host.as_ref().filter(|_| is_known);
-        let range = block.and_then(|block| block.range(offset_bytes, bytes));
-        let range = range.ok_or(Refused::NoHostRange(host))?;
+        let pinned = block.and_then(|block| block.check(offset_bytes, bytes).ok().flatten());
+        let pinned = pinned.ok_or(Refused::NoHostRange(host))?;
         self.space.addresses.check_mapped(at, bytes)?;
-        Ok(range)
+        Ok((pinned, offset_bytes..offset_bytes + bytes))
     }
 }
 
@@ -95,21 +97,9 @@ impl Transfers for CudaDevice<'_> {
             return Err(Refused::HostCreatedTwice.into());
         }
         let block = HostBlock::new(&self.context, rooms.bytes())?;
-        let mut piece = Vec::new();
-        for (tensor, properties) in self.graph.tensor_ids().zip(self.graph.tensors()) {
-            if properties.kind != Kind::State {
-                continue;
-            }
-            for first in (0..properties.bytes).step_by(PIECE_BYTES as usize) {
-                piece.resize((properties.bytes - first).min(PIECE_BYTES) as usize, 0);
-                (self.states)(tensor, first, &mut piece);
-                let (offset_bytes, bytes) =
-                    (rooms.offset_bytes(tensor, 0, first), piece.len() as u64);
-                let range = block.range(offset_bytes, bytes);
-                let (pinned, _) = range.ok_or(Refused::NoHostBytes { offset_bytes, bytes })?;
-                pinned.write(offset_bytes, &piece);
-            }
-        }
+        fill_states(&self.graph, rooms, &mut self.states, |offset_bytes, piece| {
+            block.write(offset_bytes, piece)
+        })?;
         self.host = Some(block);
         Ok(())
     }

@@ -1,21 +1,11 @@
 //! What can go wrong on a Vulkan device.
 
 use ash::vk;
+pub use backend_checks::Unavailable;
+
 use backend_checks::Refused;
 use planner_core::backend::{BackendError, ErrorKind};
 use std::fmt;
-
-/// Why a device cannot be had, for a person.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unavailable(pub String);
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Unavailable {}
 
 impl From<VulkanError> for Unavailable {
     fn from(error: VulkanError) -> Self {

@@ -22,6 +22,7 @@ mod wgpu;
 
 pub use adapter::{DeviceInfo, Options, Vulkan};
 pub use ash;
+pub use backend_checks::StateBytes;
 pub use driver::BufferRange;
 pub use error::{Unavailable, VulkanError};
 pub use integrity_kernels::Integrity;
@@ -32,16 +33,12 @@ use driver::{Buffer, Device, Memory};
 use integrity_kernels::IntegrityKernels;
 use kernel::Compiled;
 use paging::Space;
+use planner_core::Graph;
 use planner_core::backend::ErrorType;
-use planner_core::{Graph, TensorId};
 use std::fmt;
 use std::sync::Arc;
 use stream::Queued;
 use transfer::HostBlock;
-
-/// Writes what a state holds before the first iteration: of that tensor, the bytes from an
-/// offset on.
-pub type StateBytes<'g> = Box<dyn FnMut(TensorId, u64, &mut [u8]) + 'g>;
 
 /// What a device has done so far, set-up included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,16 +3,13 @@
 use crate::VulkanDevice;
 use crate::driver::{Buffer, BufferRange, Device, Memory};
 use crate::error::VulkanError;
-use backend_checks::Refused;
+use backend_checks::{Refused, fill_states};
 use planner_core::backend::{DeviceAddress, HostRange, Transfers};
-use planner_core::{HostRooms, Kind, Stream};
+use planner_core::{HostRooms, Stream};
 use std::sync::Arc;
 
 /// Size of a segment of the block. Drivers bound the size of one allocation.
 const SEGMENT_BYTES: u64 = 1 << 30;
-
-/// States are written in pieces of this size.
-const PIECE_BYTES: u64 = 1 << 20;
 
 /// Host memory that the device copies from and to, as one block.
 #[derive(Debug)]
@@ -61,20 +58,24 @@ impl HostBlock {
         }
     }
 
-    fn write(&self, offset_bytes: u64, mut from: &[u8]) {
+    fn write(&self, offset_bytes: u64, mut from: &[u8]) -> Result<(), Refused> {
+        self.check(offset_bytes, from.len() as u64)?;
         for (segment, offset, bytes) in self.parts(offset_bytes, from.len() as u64) {
             let (first, rest) = from.split_at(bytes as usize);
             self.segments[segment].1.write(offset, first);
             from = rest;
         }
+        Ok(())
     }
 
-    fn read(&self, offset_bytes: u64, mut into: &mut [u8]) {
+    fn read(&self, offset_bytes: u64, mut into: &mut [u8]) -> Result<(), Refused> {
+        self.check(offset_bytes, into.len() as u64)?;
         for (segment, offset, bytes) in self.parts(offset_bytes, into.len() as u64) {
             let (first, rest) = into.split_at_mut(bytes as usize);
             self.segments[segment].1.read(offset, first);
             into = rest;
         }
+        Ok(())
     }
 }
 
@@ -84,8 +85,7 @@ impl VulkanDevice<'_> {
     /// # Errors
     /// Bytes that the block does not have.
     pub fn write_host(&mut self, offset_bytes: u64, from: &[u8]) -> Result<(), VulkanError> {
-        self.checked_host(offset_bytes, from.len())?.write(offset_bytes, from);
-        Ok(())
+        Ok(self.host_block(offset_bytes, from.len())?.write(offset_bytes, from)?)
     }
 
     /// Reads from the host's block. No enqueued work may write these bytes. This works after
@@ -94,15 +94,13 @@ impl VulkanDevice<'_> {
     /// # Errors
     /// Bytes that the block does not have.
     pub fn read_host(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), VulkanError> {
-        self.checked_host(offset_bytes, into.len())?.read(offset_bytes, into);
-        Ok(())
+        Ok(self.host_block(offset_bytes, into.len())?.read(offset_bytes, into)?)
     }
 
-    fn checked_host(&self, offset_bytes: u64, len: usize) -> Result<&HostBlock, VulkanError> {
+    /// The block, of which some bytes are wanted.
+    fn host_block(&self, offset_bytes: u64, len: usize) -> Result<&HostBlock, Refused> {
         let bytes = len as u64;
-        let host = self.host.as_ref().ok_or(Refused::NoHostBytes { offset_bytes, bytes })?;
-        host.check(offset_bytes, bytes)?;
-        Ok(host)
+        self.host.as_ref().ok_or(Refused::NoHostBytes { offset_bytes, bytes })
     }
 
     /// The copies that go between a host range and an address, each as the host's bytes and
@@ -132,19 +130,9 @@ impl Transfers for VulkanDevice<'_> {
             return Err(Refused::HostCreatedTwice.into());
         }
         let block = HostBlock::new(&self.device, rooms.bytes())?;
-        let mut piece = Vec::new();
-        for (tensor, properties) in self.graph.tensor_ids().zip(self.graph.tensors()) {
-            if properties.kind != Kind::State {
-                continue;
-            }
-            for first in (0..properties.bytes).step_by(PIECE_BYTES as usize) {
-                piece.resize((properties.bytes - first).min(PIECE_BYTES) as usize, 0);
-                (self.states)(tensor, first, &mut piece);
-                let offset_bytes = rooms.offset_bytes(tensor, 0, first);
-                block.check(offset_bytes, piece.len() as u64)?;
-                block.write(offset_bytes, &piece);
-            }
-        }
+        fill_states(&self.graph, rooms, &mut self.states, |offset_bytes, piece| {
+            block.write(offset_bytes, piece)
+        })?;
         self.host = Some(block);
         Ok(())
     }

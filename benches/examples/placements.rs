@@ -21,7 +21,7 @@ const PERCENT: [u64; 5] = [75, 50, 35, 25, 0];
 /// Iterations that are carried out.
 const ITERATIONS: u64 = 10;
 
-const TITLES: &str = "| work | budget | objects | left | longer | repeat | ranges | calls | \
+const TITLES: &str = "| work | budget | chunks | left | longer | repeat | ranges | calls | \
                       set-up | as it goes | waste, mean | most |";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -101,9 +101,10 @@ fn row(
     };
     let (placed, unplaced) = placing::plan(&request(budget_bytes), STRATEGY)?;
     tally.cells += 1;
-    let count = plain.pools[0].count;
-    let pool_bytes = plain.predicted.peak_bytes - plain.arena_bytes;
-    let left = count - pool_bytes / machine.chunk_bytes;
+    let pool_bytes: u64 = plain.pools.iter().map(|pool| pool.count * pool.object_bytes).sum();
+    let held_bytes = plain.predicted.peak_bytes - plain.arena_bytes;
+    let count = pool_bytes / machine.chunk_bytes;
+    let left = (pool_bytes - held_bytes) / machine.chunk_bytes;
     if let Some(unplaced) = unplaced {
         let row = format!("{budget} | {count} | {left} | {unplaced} | | | | | | |");
         return Ok(Some(row));

@@ -91,14 +91,14 @@ fn report() -> Result<Report, Failure> {
     }
     match cuda(&cuda_devices()?) {
         Ok(devices) => report.devices.extend(devices.into_iter().map(Entry::Cuda)),
-        Err(backend_cuda::Unavailable(reason)) => {
+        Err(Unavailable(reason)) => {
             report.unavailable.push(Missing { backend: "cuda", reason });
         }
     }
     Ok(report)
 }
 
-fn cuda(devices: &Integrity) -> Result<Vec<CudaDevice>, backend_cuda::Unavailable> {
+fn cuda(devices: &Integrity) -> Result<Vec<CudaDevice>, Unavailable> {
     let cuda = Cuda::load(devices.driver.as_deref())?;
     let device = |ordinal| {
         let info = cuda.device(ordinal)?;

@@ -1,77 +1,20 @@
 //! Small graphs and machines at random, and orders to run them in.
 
-use planner_core::{Graph, Kind, Machine, Op, OpId, Scratch, Tensor, TensorId};
+use planner_core::{Graph, Kind, Machine, OpId, TensorId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::ops::RangeInclusive;
+use workloads::OwnedGraph;
 
-/// A graph that owns its data.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RandomGraph {
-    /// All tensors.
-    pub tensors: Vec<Tensor>,
-    /// All ops, in one legal order.
-    pub ops: Vec<Op>,
-    /// The operands of all ops, as [`Op`] describes.
-    pub operands: Vec<TensorId>,
-}
-
-impl RandomGraph {
-    /// Adds a tensor.
-    pub fn add_tensor(&mut self, bytes: u64, kind: Kind) -> TensorId {
-        let id = TensorId(self.tensors.len() as u32);
-        self.tensors.push(Tensor { bytes, kind });
-        id
-    }
-
-    /// Adds an op behind all others.
-    pub fn add_op(
-        &mut self,
-        time_ns: u64,
-        workspace_bytes: u64,
-        reads: &[TensorId],
-        writes: &[TensorId],
-    ) -> OpId {
-        let id = OpId(self.ops.len() as u32);
-        self.ops.push(Op {
-            time_ns,
-            workspace_bytes,
-            first_operand: self.operands.len() as u32,
-            reads: reads.len() as u32,
-            writes: writes.len() as u32,
-        });
-        self.operands.extend(reads);
-        self.operands.extend(writes);
-        id
-    }
-
-    /// The same ops in another order, which must keep the dependencies.
-    #[must_use]
-    pub fn in_order(&self, order: &[OpId]) -> Self {
-        let mut graph = Self { tensors: self.tensors.clone(), ..Self::default() };
-        for op in order {
-            let Op { time_ns, workspace_bytes, first_operand, reads, writes } =
-                self.ops[op.index()];
-            let operands = &self.operands[first_operand as usize..];
-            let (reads, rest) = operands.split_at(reads as usize);
-            graph.add_op(time_ns, workspace_bytes, reads, &rest[..writes as usize]);
-        }
-        graph
-    }
-
-    /// The graph as planners take it.
-    ///
-    /// # Panics
-    /// Where what was added is not a graph; the strategies of this module never do that.
-    #[must_use]
-    pub fn graph(&self) -> Graph<'_> {
-        let mut memory = vec![0; Graph::scratch_words(self.tensors.len())];
-        let mut scratch = Scratch::new(&mut memory);
-        match Graph::new(&self.tensors, &self.ops, &self.operands, &mut scratch) {
-            Ok(graph) => graph,
-            Err(error) => panic!("{error}"),
-        }
+/// A generated graph as planners take it.
+///
+/// # Panics
+/// Where it is not a graph; the generators of this module never make one.
+pub(crate) fn checked(graph: &OwnedGraph) -> Graph<'_> {
+    match graph.graph() {
+        Ok(graph) => graph,
+        Err(error) => panic!("{error}"),
     }
 }
 
@@ -87,7 +30,7 @@ enum Access {
 type OpSeed = (u64, u64, Vec<(usize, Access)>);
 
 /// Random graphs of every shape: those of [`small_graphs`], and training steps, tidy or not.
-pub fn graphs() -> impl Strategy<Value = RandomGraph> {
+pub fn graphs() -> impl Strategy<Value = OwnedGraph> {
     prop_oneof![
         6 => small_graphs().boxed(),
         1 => training_graphs(1..=4).boxed(),
@@ -98,7 +41,7 @@ pub fn graphs() -> impl Strategy<Value = RandomGraph> {
 /// Graphs of 1 to 12 ops and 1 to 10 tensors of all kinds and of bytes to several chunks:
 /// with updates in place, overwrites, tensors that no op touches, inputs that are never read
 /// or written after their last read, and ops that take no time.
-pub fn small_graphs() -> impl Strategy<Value = RandomGraph> {
+pub fn small_graphs() -> impl Strategy<Value = OwnedGraph> {
     let kind = select(vec![Kind::State, Kind::Input, Kind::Temporary]);
     let access = select(vec![Access::Read, Access::Overwrite, Access::Update]);
     let workspace_bytes = prop_oneof![3 => Just(0), 1 => 1..=1500u64];
@@ -122,10 +65,10 @@ fn tensor_bytes() -> impl Strategy<Value = u64> {
 
 /// Makes a graph of whatever numbers: ids wrap around, an op names no tensor twice, and it
 /// overwrites a temporary that it would read before any op has written it.
-fn build(tensors: &[(u64, Kind)], ops: &[OpSeed]) -> RandomGraph {
-    let mut graph = RandomGraph::default();
+fn build(tensors: &[(u64, Kind)], ops: &[OpSeed]) -> OwnedGraph {
+    let mut graph = OwnedGraph::default();
     for &(bytes, kind) in tensors {
-        graph.add_tensor(bytes, kind);
+        graph.push_tensor("tensor", bytes, kind);
     }
     let mut has_value: Vec<bool> =
         tensors.iter().map(|&(_, kind)| kind != Kind::Temporary).collect();
@@ -147,7 +90,7 @@ fn build(tensors: &[(u64, Kind)], ops: &[OpSeed]) -> RandomGraph {
         for tensor in &writes {
             has_value[tensor.index()] = true;
         }
-        graph.add_op(*time_ns, *workspace_bytes, &reads, &writes);
+        graph.push_op("op", *time_ns, *workspace_bytes, &reads, &writes);
     }
     graph
 }
@@ -168,7 +111,7 @@ pub struct Layer {
 }
 
 /// Training steps of so many layers, with sizes that differ widely from layer to layer.
-pub fn training_graphs(layers: RangeInclusive<usize>) -> impl Strategy<Value = RandomGraph> {
+pub fn training_graphs(layers: RangeInclusive<usize>) -> impl Strategy<Value = OwnedGraph> {
     let skewed_bytes = || (0..=5u32, 1..=64u64).prop_map(|(doublings, bytes)| bytes << doublings);
     let workspace_bytes = prop_oneof![1 => Just(0), 1 => skewed_bytes()];
     let layer = (skewed_bytes(), skewed_bytes(), op_ns(), workspace_bytes, any::<bool>()).prop_map(
@@ -185,44 +128,46 @@ pub fn training_graphs(layers: RangeInclusive<usize>) -> impl Strategy<Value = R
 }
 
 /// Training steps in any order that keeps the dependencies.
-pub fn untidy_graphs(layers: RangeInclusive<usize>) -> impl Strategy<Value = RandomGraph> {
+pub fn untidy_graphs(layers: RangeInclusive<usize>) -> impl Strategy<Value = OwnedGraph> {
     let keys = vec(any::<u16>(), 3 * layers.end());
     (training_graphs(layers), keys)
-        .prop_map(|(graph, keys)| graph.in_order(&legal_order(&graph.graph(), &keys)))
+        .prop_map(|(graph, keys)| graph.in_order(&legal_order(&checked(&graph), &keys)))
 }
 
 /// A training step: all layers forward, then from the last to the first each backward and,
 /// at once, its update.
 #[must_use]
-pub fn training_graph(input_bytes: u64, layers: &[Layer]) -> RandomGraph {
-    let mut graph = RandomGraph::default();
-    let input = graph.add_tensor(input_bytes, Kind::Input);
+pub fn training_graph(input_bytes: u64, layers: &[Layer]) -> OwnedGraph {
+    let mut graph = OwnedGraph::default();
+    let input = graph.push_tensor("input", input_bytes, Kind::Input);
     let mut activations = vec![input];
     let mut weights = Vec::new();
     for layer in layers {
-        let weight = graph.add_tensor(layer.weight_bytes, Kind::State);
+        let weight = graph.push_tensor("weight", layer.weight_bytes, Kind::State);
         let from = activations[activations.len() - 1];
-        let to = graph.add_tensor(layer.activation_bytes, Kind::Temporary);
-        graph.add_op(layer.forward_ns, 0, &[from, weight], &[to]);
+        let to = graph.push_tensor("activation", layer.activation_bytes, Kind::Temporary);
+        graph.push_op("forward", layer.forward_ns, 0, &[from, weight], &[to]);
         activations.push(to);
         weights.push(weight);
     }
     let mut gradient = activations[layers.len()];
     for (at, layer) in layers.iter().enumerate().rev() {
-        let weight_gradient = graph.add_tensor(layer.weight_bytes, Kind::Temporary);
+        let weight_gradient =
+            graph.push_tensor("weight gradient", layer.weight_bytes, Kind::Temporary);
         let reads = [activations[at], weights[at], gradient];
         let mut writes = vec![weight_gradient];
         if at > 0 {
-            gradient = graph.add_tensor(layers[at - 1].activation_bytes, Kind::Temporary);
+            gradient =
+                graph.push_tensor("gradient", layers[at - 1].activation_bytes, Kind::Temporary);
             writes.push(gradient);
         }
-        graph.add_op(2 * layer.forward_ns, layer.workspace_bytes, &reads, &writes);
+        graph.push_op("backward", 2 * layer.forward_ns, layer.workspace_bytes, &reads, &writes);
         let mut updated = vec![weights[at]];
         if layer.has_momentum {
-            updated.push(graph.add_tensor(layer.weight_bytes, Kind::State));
+            updated.push(graph.push_tensor("momentum", layer.weight_bytes, Kind::State));
         }
         let reads: Vec<TensorId> = updated.iter().copied().chain([weight_gradient]).collect();
-        graph.add_op(layer.forward_ns / 4, 0, &reads, &updated);
+        graph.push_op("update", layer.forward_ns / 4, 0, &reads, &updated);
     }
     graph
 }

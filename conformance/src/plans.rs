@@ -6,12 +6,12 @@ mod places;
 mod walk;
 
 use crate::choices::{Choices, choices};
-use crate::graphs::{RandomGraph, graphs, legal_order, machines};
+use crate::graphs::{checked, graphs, legal_order, machines};
 use crate::ledger::measure;
 use planner_core::plan::Pool;
 use planner_core::{Graph, Machine, OpId};
 use proptest::prelude::*;
-use workloads::OwnedPlan;
+use workloads::{OwnedGraph, OwnedPlan};
 
 pub use mutate::mutate;
 
@@ -29,7 +29,7 @@ pub fn predicted_by_ledger(plan: OwnedPlan, graph: &Graph<'_>, machine: &Machine
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
     /// The work.
-    pub graph: RandomGraph,
+    pub graph: OwnedGraph,
     /// Where it runs.
     pub machine: Machine,
     /// What moves when.
@@ -45,8 +45,8 @@ pub fn cases() -> impl Strategy<Value = Case> {
 pub fn unplaced_cases() -> impl Strategy<Value = Case> {
     let keys = prop_oneof![Just(Vec::new()), proptest::collection::vec(any::<u16>(), 12)];
     (graphs(), machines(), keys, choices(800)).prop_map(|(graph, machine, keys, mut choices)| {
-        let order = legal_order(&graph.graph(), &keys);
-        let plan = random_plan(&graph.graph(), &machine, &order, &mut choices);
+        let order = legal_order(&checked(&graph), &keys);
+        let plan = random_plan(&checked(&graph), &machine, &order, &mut choices);
         Case { graph, machine, plan }
     })
 }
@@ -54,7 +54,7 @@ pub fn unplaced_cases() -> impl Strategy<Value = Case> {
 /// Valid plans with fixed physical objects for one to three iterations.
 pub fn placed_cases() -> impl Strategy<Value = Case> {
     (unplaced_cases(), 1..=3u32, choices(500)).prop_map(|(case, iterations, mut choices)| {
-        let (graph, machine) = (case.graph.graph(), case.machine);
+        let (graph, machine) = (checked(&case.graph), case.machine);
         let placed = places::place(&graph, &machine, case.plan, iterations, &mut choices);
         let plan = predicted_by_ledger(placed, &graph, &machine);
         Case { graph: case.graph, machine, plan }
@@ -74,7 +74,7 @@ pub fn misplaced_cases() -> impl Strategy<Value = (Case, OwnedPlan)> {
 /// Plans with one corruption each. Some are valid all the same.
 pub fn mutated_cases() -> impl Strategy<Value = Case> {
     (cases(), choices(8)).prop_map(|(case, mut choices)| {
-        let plan = mutate(&case.graph.graph(), &case.machine, &case.plan, &mut choices);
+        let plan = mutate(&checked(&case.graph), &case.machine, &case.plan, &mut choices);
         Case { plan, ..case }
     })
 }

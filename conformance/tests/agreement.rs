@@ -11,7 +11,7 @@ use workloads::planning;
 
 /// What lowering, predicting and verifying say of a plan together.
 fn fast_verdict(case: &Case, plan: &Plan<'_>) -> Result<(), String> {
-    let graph = case.graph.graph();
+    let graph = case.graph.graph().unwrap();
     let machine = &case.machine;
     let schedule = planning::schedule(&graph, machine, plan).map_err(|e| e.to_string())?;
     let schedule = schedule.schedule();
@@ -32,7 +32,7 @@ proptest! {
 
     #[test]
     fn every_step_ends_when_the_ledger_says(case in cases()) {
-        let (graph, plan) = (case.graph.graph(), case.plan.plan());
+        let (graph, plan) = (case.graph.graph().unwrap(), case.plan.plan());
         let judgement = judge(&graph, &case.machine, &plan).unwrap();
         let owned = planning::schedule(&graph, &case.machine, &plan).unwrap();
         let schedule = owned.schedule();
@@ -54,7 +54,7 @@ proptest! {
     /// Published as equation 2: what is wasted is less than an object for each allocation.
     #[test]
     fn waste_is_what_the_ledger_says_and_below_the_bound(case in cases()) {
-        let (graph, plan) = (case.graph.graph(), case.plan.plan());
+        let (graph, plan) = (case.graph.graph().unwrap(), case.plan.plan());
         let judgement = judge(&graph, &case.machine, &plan).unwrap();
         let mut sum_bytes = 0;
         for &[waste_bytes, bound_bytes] in &judgement.waste_bytes {
@@ -72,7 +72,7 @@ proptest! {
 
     #[test]
     fn corrupted_plans_get_the_same_verdict(case in mutated_cases()) {
-        let slow = judge(&case.graph.graph(), &case.machine, &case.plan.plan());
+        let slow = judge(&case.graph.graph().unwrap(), &case.machine, &case.plan.plan());
         let fast = fast_verdict(&case, &case.plan.plan());
         prop_assert_eq!(slow.is_ok(), fast.is_ok(), "{:?} {:?}", slow, fast);
     }
@@ -82,7 +82,7 @@ proptest! {
     fn bad_placements_are_found_under_a_schedule_for_good_ones(
         (case, misplaced) in misplaced_cases(),
     ) {
-        let graph = case.graph.graph();
+        let graph = case.graph.graph().unwrap();
         let schedule = planning::schedule(&graph, &case.machine, &case.plan.plan()).unwrap();
         let misplaced = misplaced.plan();
         let slow = measure(&graph, &case.machine, &misplaced);
@@ -98,7 +98,7 @@ proptest! {
 
     #[test]
     fn every_dropped_wait_is_found(case in cases()) {
-        let graph = case.graph.graph();
+        let graph = case.graph.graph().unwrap();
         let plan = case.plan.plan();
         let mut schedule = planning::schedule(&graph, &case.machine, &plan).unwrap();
         for step in 0..schedule.steps.len() {

@@ -1,18 +1,18 @@
 //! More memory never makes `auto` slower.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use conformance::graphs::{RandomGraph, graphs, machines};
+use conformance::graphs::{graphs, machines};
 use conformance::planners;
 use planner_core::Machine;
 use planner_core::planner::{Auto, Order, Request, Strategy as Planner};
 use proptest::prelude::*;
-use workloads::{OwnedPlan, planning};
+use workloads::{OwnedGraph, OwnedPlan, planning};
 
 const AUTO: Planner = Planner::Auto(Auto { effort: Some(1), order: Order::Free });
 
 /// Plans from the least memory upwards, each budget so much above the one before.
-fn climb(graph: &RandomGraph, machine: Machine, step_bytes: u64) -> Result<(), TestCaseError> {
-    let graph = graph.graph();
+fn climb(graph: &OwnedGraph, machine: Machine, step_bytes: u64) -> Result<(), TestCaseError> {
+    let graph = graph.graph().unwrap();
     let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
     let (min_bytes, _) = planning::min_feasible(&request(0), AUTO).unwrap();
     let mut less: Option<OwnedPlan> = None;

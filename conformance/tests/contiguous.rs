@@ -27,7 +27,7 @@ proptest! {
     ) {
         // In chunks of one byte nothing is rounded up, and there is no arena.
         let machine = Machine { chunk_bytes: 1, ..machine };
-        let graph = graph.graph();
+        let graph = graph.graph().unwrap();
         for strategy in WHOLE.into_iter().chain([PARTS]) {
             let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
             let (min_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();

@@ -162,7 +162,7 @@ fn with_plans(mut then: impl FnMut(&Verified<'_>)) {
     let mut runner = TestRunner::deterministic();
     for _ in 0..3 {
         let graph = training_graphs(2..=4).new_tree(&mut runner).unwrap().current();
-        let graph = graph.graph();
+        let graph = graph.graph().unwrap();
         let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
         let (budget_bytes, _) = planning::min_feasible(&request, Strategy::OnDemand).unwrap();
         let plan = planning::plan(&Request { budget_bytes, ..request }, Strategy::OnDemand);

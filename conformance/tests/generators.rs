@@ -7,18 +7,18 @@ use proptest::prelude::*;
 proptest! {
     #[test]
     fn every_generated_plan_is_valid(case in cases()) {
-        let judged = judge(&case.graph.graph(), &case.machine, &case.plan.plan());
+        let judged = judge(&case.graph.graph().unwrap(), &case.machine, &case.plan.plan());
         prop_assert!(judged.is_ok(), "{}", judged.unwrap_err());
     }
 
     #[test]
     fn mutated_plans_do_not_break_the_ledger(case in mutated_cases()) {
-        let _ = judge(&case.graph.graph(), &case.machine, &case.plan.plan());
+        let _ = judge(&case.graph.graph().unwrap(), &case.machine, &case.plan.plan());
     }
 
     #[test]
     fn one_more_object_delays_nothing(case in cases(), pool in 0..3usize) {
-        let graph = case.graph.graph();
+        let graph = case.graph.graph().unwrap();
         let before = measure(&graph, &case.machine, &case.plan.plan()).unwrap().timeline;
         let mut richer = case.plan.clone();
         let pools = richer.pools.len();
@@ -36,7 +36,7 @@ proptest! {
         if case.plan.pools.len() != 1 {
             return Ok(());
         }
-        let graph = case.graph.graph();
+        let graph = case.graph.graph().unwrap();
         let peak_bytes = case.plan.predicted.peak_bytes - case.plan.arena_bytes;
         let mut tight = case.plan.clone();
         tight.placements = None;

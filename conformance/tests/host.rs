@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};
-use conformance::graphs::{RandomGraph, graphs, machines, training_graphs};
+use conformance::graphs::{graphs, machines, training_graphs};
 use conformance::ledger::host::{self, HostUse};
 use conformance::ledger::judge;
 use conformance::plans::{cases, predicted_by_ledger};
@@ -17,7 +17,7 @@ use planner_core::{
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use workloads::{OwnedPlan, planning};
+use workloads::{OwnedGraph, OwnedPlan, planning};
 
 const ITERATIONS: u64 = 4;
 
@@ -101,12 +101,12 @@ fn planned(
 /// With exactly the host memory that a plan states, the same plan is found; with less, none
 /// that needs more.
 fn with_little_memory(
-    graph: &RandomGraph,
+    graph: &OwnedGraph,
     machine: Machine,
     strategy: Planner,
     share: u64,
 ) -> Result<(), TestCaseError> {
-    let graph = graph.graph();
+    let graph = graph.graph().unwrap();
     let plan = planned(&graph, &machine, strategy).unwrap();
     let packed_bytes = plan.predicted.host_bytes;
     hold(&graph, &machine, &plan.plan())?;
@@ -198,7 +198,7 @@ proptest! {
 
     #[test]
     fn random_plans_have_sound_rooms(case in cases()) {
-        hold(&case.graph.graph(), &case.machine, &case.plan.plan())?;
+        hold(&case.graph.graph().unwrap(), &case.machine, &case.plan.plan())?;
     }
 
     #[test]
@@ -223,7 +223,7 @@ proptest! {
         strategy in simple_planners(),
         pick in any::<Index>(),
     ) {
-        let graph = graph.graph();
+        let graph = graph.graph().unwrap();
         let plan = planned(&graph, &machine, strategy).unwrap();
         let plan = plan.plan();
         let uses = host::temporaries(&graph, &plan);
@@ -256,12 +256,12 @@ proptest! {
 /// (by ops 0 and 2) and read (by ops 1 and 3). A step is `*a` for an offload, `+a`, `-a`, or
 /// an op; in capitals the names mean the second half.
 fn moved_bytes(steps: &str) -> u64 {
-    let mut graph = RandomGraph::default();
-    let [kept, sum] = [(); 2].map(|()| graph.add_tensor(256, Kind::State));
-    let [a, b] = [(); 2].map(|()| graph.add_tensor(512, Kind::Temporary));
+    let mut graph = OwnedGraph::default();
+    let [kept, sum] = [(); 2].map(|()| graph.push_tensor("state", 256, Kind::State));
+    let [a, b] = [(); 2].map(|()| graph.push_tensor("value", 512, Kind::Temporary));
     for value in [a, b] {
-        graph.add_op(100, 0, &[kept], &[value]);
-        graph.add_op(100, 0, &[value, sum], &[sum]);
+        graph.push_op("op", 100, 0, &[kept], &[value]);
+        graph.push_op("op", 100, 0, &[value, sum], &[sum]);
     }
     let part = |name: &str| {
         let tensor = if name.eq_ignore_ascii_case("a") { a } else { b };
@@ -282,7 +282,7 @@ fn moved_bytes(steps: &str) -> u64 {
         steps: steps.split(' ').map(step).collect(),
         ..OwnedPlan::default()
     };
-    let graph = graph.graph();
+    let graph = graph.graph().unwrap();
     let plan = predicted_by_ledger(plan, &graph, &MACHINE);
     let plan = plan.plan();
     assert!(judge(&graph, &MACHINE, &plan).is_ok());

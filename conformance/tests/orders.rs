@@ -45,8 +45,8 @@ fn updates_at_the_end_are_run_earlier() {
     let tidy = training_graph(2048, &[layer; 8]);
     let updates_an_input = |op: usize| op >= 8 && op % 2 == 1;
     let keys: Vec<_> = (0..tidy.ops.len()).map(|op| u16::from(updates_an_input(op))).collect();
-    let late = tidy.in_order(&legal_order(&tidy.graph(), &keys));
-    let graph = late.graph();
+    let late = tidy.in_order(&legal_order(&tidy.graph().unwrap(), &keys));
+    let graph = late.graph().unwrap();
     let peak_bytes = planning::in_core_peak_bytes(&graph, &MACHINE).unwrap();
     let given = plan(&graph, peak_bytes / 2, Order::Given);
     let free = plan(&graph, peak_bytes / 2, Order::Free);
@@ -65,7 +65,7 @@ fn untidy_graphs_gain() {
     let (mut reordered, mut better, mut worse) = (0, 0, 0);
     for _ in 0..GRAPHS {
         let untidy = sample();
-        let graph = untidy.graph();
+        let graph = untidy.graph().unwrap();
         let request = Request { graph: &graph, machine: &MACHINE, budget_bytes: 0 };
         let (least_bytes, _) =
             planning::min_feasible(&request, Planner::Auto(Auto::default())).unwrap();

@@ -2,16 +2,17 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};
-use conformance::graphs::{RandomGraph, graphs, machines};
+use conformance::graphs::{graphs, machines};
 use conformance::ledger::judge;
-use conformance::plans::{Case, predicted_by_ledger, unplaced_cases};
+use conformance::plans::{Case, unplaced_cases};
 use planner_core::placement::{Over, PlacementError};
 use planner_core::plan::{Pool, Resident};
 use planner_core::planner::{Auto, Request, Strategy as Planner};
 use planner_core::{Graph, Kind, Machine, OpId, Part, Step, TensorId};
 use proptest::prelude::*;
 use proptest::sample::select;
-use workloads::{OwnedPlan, placing, planning};
+use workloads::placing::{self, Unplaced};
+use workloads::{OwnedGraph, OwnedPlan, planning};
 
 const ITERATIONS: u64 = 5;
 
@@ -59,28 +60,30 @@ fn peak_objects(case: &Case) -> u64 {
     (plan.predicted.peak_bytes - plan.arena_bytes) / plan.pools[0].object_bytes
 }
 
-/// Ops that write and read tensors of one chunk; `w` is a state and there at the start. A step
-/// is `+x`, `-x` or the number of an op. Returns the object of each allocation.
-fn places(ops: &[[&str; 2]], count: u64, iterations: u32, steps: &str) -> String {
+const MACHINE: Machine = Machine {
+    device_bytes: 1 << 30,
+    host_bytes: 1 << 30,
+    chunk_bytes: 256,
+    h2d_bytes_per_s: 1_000_000_000,
+    d2h_bytes_per_s: 1_000_000_000,
+    transfer_latency_ns: 0,
+    map_ns_per_chunk: 0,
+    unmap_ns_per_chunk: 0,
+};
+
+/// Ops that write and read tensors of so many chunks; `w` is a state and there at the start. A
+/// step is `+x`, `-x` or the number of an op. The pool holds so many tensors.
+fn written(ops: &[[&str; 2]], chunks: u64, count: u64, steps: &str) -> (OwnedGraph, OwnedPlan) {
     const NAMES: &str = "wabcdxy";
-    let machine = Machine {
-        device_bytes: 1 << 20,
-        host_bytes: 1 << 20,
-        chunk_bytes: 256,
-        h2d_bytes_per_s: 1_000_000_000,
-        d2h_bytes_per_s: 1_000_000_000,
-        transfer_latency_ns: 0,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    };
+    let bytes = chunks * MACHINE.chunk_bytes;
     let id = |name| TensorId(NAMES.find(name).unwrap() as u32);
     let ids = |names: &str| names.chars().map(id).collect::<Vec<_>>();
-    let mut graph = RandomGraph::default();
+    let mut graph = OwnedGraph::default();
     for name in NAMES.chars() {
-        graph.add_tensor(256, if name == 'w' { Kind::State } else { Kind::Temporary });
+        graph.push_tensor(name, bytes, if name == 'w' { Kind::State } else { Kind::Temporary });
     }
     for [writes, reads] in ops {
-        graph.add_op(100, 0, &ids(reads), &ids(writes));
+        graph.push_op("op", 100, 0, &ids(reads), &ids(writes));
     }
     let step = |step: &str| match step.split_at(1) {
         ("+", name) => Step::Prefetch(Part::whole(ids(name)[0])),
@@ -88,18 +91,27 @@ fn places(ops: &[[&str; 2]], count: u64, iterations: u32, steps: &str) -> String
         _ => Step::Launch(OpId(step.parse().unwrap())),
     };
     let plan = OwnedPlan {
-        budget_bytes: count * 256,
-        pools: vec![Pool { object_bytes: 256, count }],
+        budget_bytes: count * bytes,
+        pools: vec![Pool { object_bytes: MACHINE.chunk_bytes, count: count * chunks }],
         resident_at_start: vec![Resident { part: Part::whole(id('w')), host_copy: true }],
         steps: steps.split(' ').map(step).collect(),
         ..OwnedPlan::default()
     };
-    let graph = graph.graph();
-    let plan = predicted_by_ledger(plan, &graph, &machine);
-    match placing::place_over(&graph, &machine, &plan, Over { iterations, settled: true }) {
+    let checked = graph.graph().unwrap();
+    let schedule = planning::schedule(&checked, &MACHINE, &plan.plan()).unwrap();
+    let predicted = planning::predict(&checked, &MACHINE, &plan.plan(), &schedule.schedule());
+    let predicted = predicted.unwrap().0;
+    (graph, OwnedPlan { predicted, ..plan })
+}
+
+/// The object of each allocation, with tensors of one chunk.
+fn places(ops: &[[&str; 2]], count: u64, iterations: u32, steps: &str) -> String {
+    let (graph, plan) = written(ops, 1, count, steps);
+    let graph = graph.graph().unwrap();
+    match placing::place_over(&graph, &MACHINE, &plan, Over { iterations, settled: true }) {
         Err(error) => error.to_string(),
         Ok(placed) => {
-            hold(graph, machine, &placed).unwrap();
+            hold(graph, MACHINE, &placed).unwrap();
             let objects = placed.placements.unwrap().objects;
             objects.iter().map(u64::to_string).collect::<Vec<_>>().join(" ")
         }
@@ -132,13 +144,25 @@ fn objects_exchange_what_they_serve() {
 }
 
 /// Three arcs around the circle, of which any two overlap.
+const RING: [[&str; 2]; 3] = [["a", "w"], ["b", "a"], ["", "bw"]];
+const RING_STEPS: &str = "0 -w 1 -a +w 2 -b";
+
 #[test]
 fn an_odd_ring_closes_after_two_iterations() {
-    let ops = [["a", "w"], ["b", "a"], ["", "bw"]];
-    let steps = "0 -w 1 -a +w 2 -b";
-    assert_eq!(places(&ops, 2, 1, steps), "the pools are short of 1 objects");
-    assert_eq!(places(&ops, 2, 2, steps), "0 1 0 1 0 1 0");
-    assert_eq!(places(&ops, 3, 1, steps), "0 1 2 0");
+    assert_eq!(places(&RING, 2, 1, RING_STEPS), "the pools are short of 1 objects");
+    assert_eq!(places(&RING, 2, 2, RING_STEPS), "0 1 0 1 0 1 0");
+    assert_eq!(places(&RING, 3, 1, RING_STEPS), "0 1 2 0");
+}
+
+/// Of the ring, two placements of 4 tensors are tried before the one of 7 that closes it.
+#[test]
+fn where_there_are_too_many_objects_they_are_not_fixed() {
+    let place = |chunks| {
+        let (graph, plan) = written(&RING, chunks, 2, RING_STEPS);
+        placing::place(&graph.graph().unwrap(), &MACHINE, &plan, u64::MAX)
+    };
+    assert!(place(1000).is_ok());
+    assert_eq!(place(300_000).unwrap_err(), Unplaced::Large);
 }
 
 proptest! {
@@ -150,7 +174,7 @@ proptest! {
         iterations in 1..=4u32,
         settled: bool,
     ) {
-        let graph = case.graph.graph();
+        let graph = case.graph.graph().unwrap();
         let over = Over { iterations, settled };
         match placing::place_over(&graph, &case.machine, &case.plan, over) {
             Ok(placed) => hold(graph, case.machine, &placed)?,
@@ -161,7 +185,7 @@ proptest! {
     #[test]
     fn with_objects_enough_there_is_a_place_for_all(case in unplaced_cases()) {
         if case.plan.pools.len() == 1 {
-            let graph = case.graph.graph();
+            let graph = case.graph.graph().unwrap();
             let plan = with_objects(&case, PLENTY);
             let placed = placing::place_over(&graph, &case.machine, &plan, ONCE).unwrap();
             hold(graph, case.machine, &placed)?;
@@ -176,7 +200,7 @@ proptest! {
         };
         let crosses = case.plan.resident_at_start.iter().any(in_pool);
         if case.plan.pools.len() == 1 && !crosses {
-            let graph = case.graph.graph();
+            let graph = case.graph.graph().unwrap();
             let plan = with_objects(&case, peak_objects(&case));
             let placed = placing::place_over(&graph, &case.machine, &plan, ONCE).unwrap();
             hold(graph, case.machine, &placed)?;
@@ -193,7 +217,7 @@ proptest! {
         spare_bytes in 0..8192u64,
         strategy in select(vec![Planner::OnDemand, Planner::Auto(Auto { effort: Some(3), ..Auto::default() })]),
     ) {
-        let graph = graph.graph();
+        let graph = graph.graph().unwrap();
         let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
         let (min_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();
         let request = request(min_bytes + spare_bytes);
@@ -203,5 +227,17 @@ proptest! {
         prop_assert_eq!(plan.budget_bytes, request.budget_bytes);
         prop_assert!(plan.predicted.period_ns <= plain_ns + plain_ns / 100);
         hold(graph, machine, &plan)?;
+    }
+}
+
+/// The number is the caller's, so none of them may panic.
+#[test]
+fn iterations_that_cannot_be_are_refused() {
+    let (graph, plan) = written(&RING, 1, 3, RING_STEPS);
+    let graph = graph.graph().unwrap();
+    for (iterations, settled) in [(0, true), (0, false), (u32::MAX, true)] {
+        let over = Over { iterations, settled };
+        let refused = placing::place_over(&graph, &MACHINE, &plan, over).unwrap_err();
+        assert!(matches!(refused, PlacementError::Plan(_)), "{over:?}: {refused}");
     }
 }

@@ -30,6 +30,8 @@ const STRATEGIES: [(&str, Planner); 14] = [
     ("auto, in the given order", Planner::Auto(Auto { effort: Some(9), order: Order::Given })),
     ("auto, first list", Planner::Auto(Auto { effort: Some(0), order: Order::Free })),
 ];
+const SHAKEN: [(&str, Planner); 1] =
+    [("auto, shaken", Planner::Auto(Auto { effort: Some(40), order: Order::Given }))];
 const THRESHOLDS: [(&str, Threshold); 3] = [
     ("swap", Threshold::RoundTrip),
     ("swap at any time", Threshold::Ns(0)),
@@ -102,9 +104,22 @@ proptest! {
         spare_bytes in 0..4096u64,
         seed in any::<u64>(),
     ) {
-        hold(graph.graph(), machine, &STRATEGIES, spare_bytes, seed)?;
+        hold(graph.graph().unwrap(), machine, &STRATEGIES, spare_bytes, seed)?;
     }
 
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn lists_that_chance_changes_keep_every_rule(
+        graph in graphs(),
+        machine in machines(),
+        spare_bytes in 0..4096u64,
+        seed in any::<u64>(),
+    ) {
+        hold(graph.graph().unwrap(), machine, &SHAKEN, spare_bytes, seed)?;
+    }
 }
 
 proptest! {

@@ -52,7 +52,7 @@ fn host_never_waits(graph: &Graph<'_>, plan: &OwnedPlan) -> bool {
 }
 
 fn run(case: &Case) -> Result<(), TestCaseError> {
-    let graph = case.graph.graph();
+    let graph = case.graph.graph().unwrap();
     let plan = case.plan.plan();
     let machine =
         planner_core::Machine { map_ns_per_chunk: 0, unmap_ns_per_chunk: 0, ..case.machine };

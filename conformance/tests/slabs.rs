@@ -2,12 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};
-use conformance::graphs::RandomGraph;
 use conformance::planners;
 use planner_core::planner::{Auto, Order, Request, Strategy as Planner};
 use planner_core::{Kind, Machine};
 use proptest::prelude::*;
-use workloads::{OwnedPlan, planning};
+use workloads::{OwnedGraph, OwnedPlan, planning};
 
 const AUTO: Planner = Planner::Auto(Auto { effort: None, order: Order::Given });
 const CHUNK_BYTES: u64 = 1024;
@@ -15,19 +14,19 @@ const ITERATIONS: u64 = 4;
 
 /// Layers that each keep one value of so many bytes until it is read again, in reverse; and a
 /// weight of some chunks each.
-fn layers(count: u32, value_bytes: u64, time_ns: u64) -> RandomGraph {
-    let mut graph = RandomGraph::default();
-    let weight = graph.add_tensor(3 * CHUNK_BYTES, Kind::State);
-    let input = graph.add_tensor(CHUNK_BYTES, Kind::Input);
+fn layers(count: u32, value_bytes: u64, time_ns: u64) -> OwnedGraph {
+    let mut graph = OwnedGraph::default();
+    let weight = graph.push_tensor("weight", 3 * CHUNK_BYTES, Kind::State);
+    let input = graph.push_tensor("input", CHUNK_BYTES, Kind::Input);
     let values: Vec<_> =
-        (0..count).map(|_| graph.add_tensor(value_bytes, Kind::Temporary)).collect();
+        (0..count).map(|_| graph.push_tensor("value", value_bytes, Kind::Temporary)).collect();
     let mut last = input;
     for &value in &values {
-        graph.add_op(time_ns, 0, &[last, weight], &[value]);
+        graph.push_op("forward", time_ns, 0, &[last, weight], &[value]);
         last = value;
     }
     for &value in values.iter().rev() {
-        graph.add_op(time_ns, 0, &[value], &[weight]);
+        graph.push_op("backward", time_ns, 0, &[value], &[weight]);
     }
     graph
 }
@@ -46,8 +45,8 @@ fn machine(bytes_per_s: u64) -> Machine {
 }
 
 /// Plans, has the ledger judge it, and runs it in an adversarial order.
-fn plan(graph: &RandomGraph, machine: &Machine, budget_bytes: u64) -> OwnedPlan {
-    let graph = graph.graph();
+fn plan(graph: &OwnedGraph, machine: &Machine, budget_bytes: u64) -> OwnedPlan {
+    let graph = graph.graph().unwrap();
     let request = Request { graph: &graph, machine, budget_bytes };
     let plan = planners::check(&request, 0, |request| planning::plan(request, AUTO));
     let owned = plan.unwrap().unwrap();

@@ -42,9 +42,23 @@ extern "C" fn emulated_cuda_delay_all() {
     chance::delay_all();
 }
 
+/// Writes as much of the explanation as there is room for; its length.
+///
+/// # Safety
+/// So many bytes may be written.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn emulated_cuda_explanation(into: *mut u8, bytes: usize) -> usize {
+    let explanation = DRIVER.explanation();
+    let bytes = bytes.min(explanation.len());
+    // SAFETY: by the promise above.
+    unsafe { into.copy_from_nonoverlapping(explanation.as_ptr(), bytes) };
+    bytes
+}
+
 type CountersOf = extern "C" fn(&mut Counters);
 type SettingsOf = extern "C" fn(bool, u64, u64, u64);
 type DelayAll = extern "C" fn();
+type ExplanationOf = unsafe extern "C" fn(*mut u8, usize) -> usize;
 
 /// The library, opened in place of a driver for the rest of the process.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +66,7 @@ pub struct Emulated {
     counters: CountersOf,
     settings: SettingsOf,
     delay_all: DelayAll,
+    explanation: ExplanationOf,
 }
 
 impl Emulated {
@@ -84,7 +99,13 @@ impl Emulated {
             library.get::<CountersOf>(b"emulated_cuda_counters").and_then(|counters| {
                 let settings = library.get::<SettingsOf>(b"emulated_cuda_settings")?;
                 let delay_all = library.get::<DelayAll>(b"emulated_cuda_delay_all")?;
-                Ok(Self { counters: *counters, settings: *settings, delay_all: *delay_all })
+                let explanation = library.get::<ExplanationOf>(b"emulated_cuda_explanation")?;
+                Ok(Self {
+                    counters: *counters,
+                    settings: *settings,
+                    delay_all: *delay_all,
+                    explanation: *explanation,
+                })
             })
         };
         opened.map_err(|error| error.to_string())
@@ -96,6 +117,18 @@ impl Emulated {
         let mut counters = Counters::default();
         (self.counters)(&mut counters);
         counters
+    }
+
+    /// Why PTX was refused last, with the line, or why a kernel has ended the context, with the
+    /// line, the block and the address; empty if neither happened. It is printed to the standard
+    /// error as well.
+    #[must_use]
+    pub fn explanation(&self) -> String {
+        let mut text = vec![0; 4096];
+        // SAFETY: so many bytes may be written.
+        let bytes = unsafe { (self.explanation)(text.as_mut_ptr(), text.len()) };
+        text.truncate(bytes);
+        String::from_utf8_lossy(&text).into_owned()
     }
 
     /// From now on, all streams that are created delay their work at random, by the seed of the

@@ -8,7 +8,7 @@ use crate::registry::{self, Registry};
 use crate::space::Space;
 use crate::stream::{Event, Recorded, Stream};
 use crate::task::Task;
-use crate::{Outcome, kernels};
+use crate::{Outcome, ptx};
 use cudarc::driver::sys::CUresult::{self, *};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -36,16 +36,6 @@ struct Context {
     users: u32,
 }
 
-/// A text and the kernels in it.
-#[derive(Debug)]
-pub(crate) struct Module(String);
-
-/// A kernel of a module.
-#[derive(Debug)]
-pub(crate) struct Function {
-    pub(crate) kernel: &'static kernels::Kernel,
-}
-
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) is_initialized: AtomicBool,
@@ -60,10 +50,12 @@ pub(crate) struct Driver {
     pub(crate) upward: Link,
     /// From the device to the host.
     pub(crate) downward: Link,
+    /// Why a text was refused or a kernel failed last.
+    explanation: Mutex<String>,
     pub(crate) streams: Registry<Stream>,
     pub(crate) events: Registry<Event>,
-    pub(crate) modules: Registry<Module>,
-    pub(crate) functions: Registry<Function>,
+    pub(crate) modules: Registry<ptx::Module>,
+    pub(crate) functions: Registry<Arc<ptx::Kernel>>,
     pub(crate) graphs: Registry<CapturedGraph>,
     pub(crate) executables: Registry<Executable>,
 }
@@ -88,6 +80,7 @@ impl Driver {
             counters: Mutex::default(),
             upward: Link::of("EMULATED_CUDA_H2D_BYTES_PER_S"),
             downward: Link::of("EMULATED_CUDA_D2H_BYTES_PER_S"),
+            explanation: Mutex::default(),
             streams: Registry::default(),
             events: Registry::default(),
             modules: Registry::default(),
@@ -109,6 +102,18 @@ impl Driver {
 
     pub(crate) fn counters(&self) -> MutexGuard<'_, Counters> {
         locked(&self.counters)
+    }
+
+    /// Notes why a text is refused or a kernel fails, for [`explanation`](Self::explanation) and
+    /// the standard error.
+    pub(crate) fn explain(&self, why: String) {
+        eprintln!("emulated CUDA: {why}");
+        *locked(&self.explanation) = why;
+    }
+
+    /// The last such sentence.
+    pub(crate) fn explanation(&self) -> String {
+        locked(&self.explanation).clone()
     }
 
     /// Fails once work has failed.
@@ -260,12 +265,17 @@ impl Driver {
         if !is_ptx {
             return Err(CUDA_ERROR_INVALID_IMAGE);
         }
-        Ok(self.modules.add(|_| Module(text.to_owned())))
+        let module = ptx::Module::load(text).map_err(|refusal| {
+            self.explain(refusal.sentence(text));
+            CUDA_ERROR_INVALID_PTX
+        })?;
+        Ok(self.modules.add(|_| module))
     }
 
     pub(crate) fn function(&self, module: usize, name: &str) -> Outcome<usize> {
-        let kernel = kernels::find(&self.modules.get(module)?.0, name)?;
-        Ok(self.functions.add(|_| Function { kernel }))
+        let module = self.modules.get(module)?;
+        let kernel = module.kernels.get(name).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        Ok(self.functions.add(|_| Arc::clone(kernel)))
     }
 
     /// Records an event behind all that a stream has.

@@ -2,9 +2,9 @@
 //!
 //! The shared library of this crate exports the functions of the driver that `backend-cuda`
 //! calls. Device memory is a file in memory, an address range is reserved and mapped with
-//! `mmap`, a stream is a thread with a queue, an event a place in a queue, and a kernel a
-//! function of the host with the name and the parameters of the one in the PTX. So it shows
-//! whether the backend's calls are right, and nothing about the PTX.
+//! `mmap`, a stream is a thread with a queue, an event a place in a queue, and a kernel is
+//! run from its PTX, whoever wrote it. So it shows whether the backend's calls are right and
+//! what kernels compute; not what anything costs, nor what weaker memory than the host's does.
 //!
 //! It is stricter than a real driver: calls that one may tolerate are errors, a copy takes
 //! pinned memory only, and an access to an address that is not mapped makes every later call
@@ -30,8 +30,8 @@ mod chance;
 mod clock;
 mod control;
 mod driver;
-mod kernels;
 mod link;
+mod ptx;
 mod registry;
 mod space;
 mod stream;

@@ -281,6 +281,13 @@ impl Space {
         Ok(())
     }
 
+    /// The mapping around an address that may be read and written: where it starts and ends.
+    pub(crate) fn accessible(&self, at: u64) -> Option<[u64; 2]> {
+        let (&start, mapping) = self.mapped.range(..=at).next_back()?;
+        let end = start + mapping.bytes;
+        (mapping.accessible && at < end).then_some([start, end])
+    }
+
     /// Takes everything back.
     pub(crate) fn clear(&mut self) {
         let reserved = std::mem::take(&mut self.reserved);

@@ -3,7 +3,8 @@
 
 use crate::Outcome;
 use crate::driver::DRIVER;
-use crate::kernels::Kernel;
+use crate::ptx;
+use std::sync::Arc;
 
 /// What is copied at once.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -18,12 +19,12 @@ pub(crate) enum Task {
     /// Sets bytes.
     Fill { device: u64, byte: u8, bytes: u64 },
     /// Runs a kernel.
-    Launch { kernel: &'static Kernel, arguments: Vec<u64> },
+    Launch(Arc<ptx::Launch>),
 }
 
 impl Task {
     /// Does it. While it uses memory, nothing is mapped or unmapped, but for between the pieces of
-    /// a copy.
+    /// a copy; a kernel that waits for time to pass uses none.
     pub(crate) fn run(&self) -> Outcome {
         match *self {
             Self::Upload { host, device, bytes } => DRIVER.upward.carry(bytes, || {
@@ -48,7 +49,7 @@ impl Task {
                 // SAFETY: the bytes may be written.
                 unsafe { libc::memset(device as *mut _, byte.into(), bytes as usize) };
             }
-            Self::Launch { kernel, ref arguments } => (kernel.run)(arguments)?,
+            Self::Launch(ref launch) => launch.run()?,
         }
         Ok(())
     }

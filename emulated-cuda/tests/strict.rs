@@ -3,33 +3,16 @@
 #![allow(unsafe_code, reason = "the driver's functions are C")]
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+mod common;
+
+use common::{Device, device};
 use cudarc::driver::sys::CUresult::{self, *};
 use cudarc::driver::sys::{self, CUdeviceptr};
 use cudarc::driver::{CudaContext, CudaStream};
 use emulated_cuda::Emulated;
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PAGE: usize = 4096;
-
-/// One test at a time: they share the driver's one context.
-static ALONE: Mutex<()> = Mutex::new(());
-
-struct Device {
-    context: Arc<CudaContext>,
-    stream: Arc<CudaStream>,
-    emulated: Emulated,
-    _alone: MutexGuard<'static, ()>,
-}
-
-fn device() -> Device {
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let emulated = Emulated::open(&Emulated::built_path()).unwrap();
-    let context = CudaContext::new(0).unwrap();
-    assert!(context.name().unwrap().contains("no GPU"), "a test of the emulated driver");
-    let stream = context.new_stream().unwrap();
-    Device { context, stream, emulated, _alone: alone }
-}
 
 fn location() -> sys::CUmemLocation {
     let type_ = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
@@ -137,7 +120,7 @@ fn what_is_not_mapped_any_more_ends_the_context() {
     assert_eq!(unmap(at, PAGE), CUDA_SUCCESS);
     assert_eq!(device.stream.synchronize().unwrap_err().0, CUDA_ERROR_ILLEGAL_ADDRESS);
     assert_eq!(create(PAGE), Err(CUDA_ERROR_ILLEGAL_ADDRESS), "the error stays");
-    let Device { context, stream, emulated, _alone } = device;
+    let Device { context, stream, emulated, alone: _alone } = device;
     drop((late, stream, context));
     assert!(emulated.counters().left_behind > 0, "the address and the handle");
     assert!(CudaContext::new(0).unwrap().mem_get_info().is_ok(), "a new context works");
@@ -145,7 +128,22 @@ fn what_is_not_mapped_any_more_ends_the_context() {
 
 /// Keeps a stream busy.
 fn occupy(device: &Device, stream: &CudaStream, duration_ns: u64) {
-    let ptx = c".version 8.0\n.target sm_60\n.visible .entry occupy(\n\t.param .u64 duration\n)\n{ ret; }";
+    let ptx = c"
+        .version 8.0
+        .target sm_60
+        .address_size 64
+        .visible .entry occupy(.param .u64 duration) {
+            .reg .pred %p;
+            .reg .b64 %rd<5>;
+            ld.param.u64 %rd0, [duration];
+            mov.u64 %rd1, %globaltimer;
+        again:
+            mov.u64 %rd2, %globaltimer;
+            sub.s64 %rd3, %rd2, %rd1;
+            setp.lt.u64 %p, %rd3, %rd0;
+            @%p bra again;
+            ret;
+        }";
     let name = c"occupy".to_owned();
     let mut arguments = [&raw const duration_ns as *mut _];
     // SAFETY: the text is one of C, and the kernel has this argument.

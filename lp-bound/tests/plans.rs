@@ -45,7 +45,7 @@ fn runs_in_order(plan: &OwnedPlan) -> bool {
 proptest! {
     #[test]
     fn no_random_plan_beats_a_bound(case in cases()) {
-        let graph = case.graph.graph();
+        let graph = case.graph.graph().unwrap();
         let (period_ns, budget_bytes) = (case.plan.predicted.period_ns, case.plan.budget_bytes);
         let cheap_ns =
             |order| planning::lower_bound_ns(&graph, &case.machine, budget_bytes, order).unwrap();
@@ -65,7 +65,7 @@ proptest! {
         machine in machines(),
         spare_bytes in 0..4096u64,
     ) {
-        let graph = graph.graph();
+        let graph = graph.graph().unwrap();
         for strategy in STRATEGIES {
             let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
             let (least_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();

@@ -136,11 +136,33 @@ pub fn durations(
     Ok(())
 }
 
+/// Where the end of each step is kept: iteration by iteration, in each stream by stream.
+#[derive(Clone, Copy, Debug)]
+struct Slots {
+    first: [usize; 3],
+    per_lap: usize,
+}
+
+impl Slots {
+    fn new(stream_steps: [u32; 3]) -> Self {
+        let [launches, prefetches, offloads] = stream_steps.map(|n| n as usize);
+        let before_offloads = launches.saturating_add(prefetches);
+        let first = [0, launches, before_offloads];
+        Self { first, per_lap: before_offloads.saturating_add(offloads) }
+    }
+
+    /// Beyond all others for numbers that no step has: schedules are not trusted.
+    const fn of(&self, lap: usize, stream: usize, index: u32) -> usize {
+        let first = lap.saturating_mul(self.per_lap).saturating_add(self.first[stream]);
+        first.saturating_add(index as usize)
+    }
+}
+
 /// The ends of all steps over eight iterations.
 #[derive(Debug)]
 pub struct Timeline<'a> {
-    /// Ends, iteration by iteration, in each stream by stream.
     ends_ns: &'a [u64],
+    slots: Slots,
     stream_steps: [u32; 3],
     /// The sum of the durations of each stream's steps in one iteration.
     busy_ns: [u64; 3],
@@ -160,10 +182,8 @@ impl<'a> Timeline<'a> {
         durations_ns: &[u64],
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
-        let [launches, prefetches, offloads] = schedule.stream_steps.map(|n| n as usize);
-        let per_lap = launches + prefetches + offloads;
-        let first = [0, launches, launches + prefetches];
-        let ends_ns = scratch.take(per_lap.saturating_mul(LAPS as usize), 0u64)?;
+        let slots = Slots::new(schedule.stream_steps);
+        let ends_ns = scratch.take(slots.per_lap.saturating_mul(LAPS as usize), 0u64)?;
         let mut busy_ns = [0u64; 3];
         let mut free_ns = [0u64; 3];
         for lap in 0..LAPS as usize {
@@ -171,16 +191,16 @@ impl<'a> Timeline<'a> {
             for (entry, &duration_ns) in entries.iter().zip(durations_ns) {
                 let Some(stream) = entry.stream else { continue };
                 let mut start_ns = free_ns[stream as usize];
-                for (wait, first) in entry.waits.iter().zip(first) {
+                for (awaited_stream, wait) in entry.waits.iter().enumerate() {
                     if let Some(wait) = wait
                         && let Some(awaited) = lap.checked_sub(wait.laps as usize)
                     {
-                        let slot = awaited * per_lap + first + wait.index as usize;
+                        let slot = slots.of(awaited, awaited_stream, wait.index);
                         start_ns = start_ns.max(ends_ns.get(slot).copied().unwrap_or(0));
                     }
                 }
                 let end_ns = start_ns.saturating_add(duration_ns);
-                let slot = lap * per_lap + first[stream as usize] + entry.index as usize;
+                let slot = slots.of(lap, stream as usize, entry.index);
                 if let Some(slot) = ends_ns.get_mut(slot) {
                     *slot = end_ns;
                 }
@@ -191,16 +211,13 @@ impl<'a> Timeline<'a> {
                 }
             }
         }
-        Ok(Self { ends_ns, stream_steps: schedule.stream_steps, busy_ns })
+        Ok(Self { ends_ns, slots, stream_steps: schedule.stream_steps, busy_ns })
     }
 
     /// When a step ends, 0 for one that does not exist; iterations are counted from 0.
     #[must_use]
     pub fn end_ns(&self, lap: usize, stream: Stream, index: u32) -> u64 {
-        let [launches, prefetches, offloads] = self.stream_steps.map(|n| n as usize);
-        let first = [0, launches, launches + prefetches][stream as usize];
-        let slot = lap * (launches + prefetches + offloads) + first + index as usize;
-        self.ends_ns.get(slot).copied().unwrap_or(0)
+        self.ends_ns.get(self.slots.of(lap, stream as usize, index)).copied().unwrap_or(0)
     }
 
     /// The largest of the time from iteration 4 to iteration 8, by four, and of what each
@@ -211,5 +228,18 @@ impl<'a> Timeline<'a> {
         let end_ns = |lap| self.end_ns(lap, Stream::Compute, last);
         let [_, upload_ns, download_ns] = self.busy_ns;
         (end_ns(7).saturating_sub(end_ns(3)) / 4).max(upload_ns).max(download_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_that_does_not_exist_ends_at_0() {
+        let schedule = Schedule { steps: &[], stream_steps: [1, 2, 3], iterations: 1 };
+        let mut memory = [0; 6 * LAPS as usize];
+        let timeline = Timeline::new(&schedule, &[], &mut Scratch::new(&mut memory)).unwrap();
+        assert_eq!(timeline.end_ns(usize::MAX, Stream::Download, u32::MAX), 0);
     }
 }

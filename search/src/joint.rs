@@ -275,7 +275,7 @@ mod tests {
     proptest! {
         #[test]
         fn moves_and_starts_keep_the_dependencies(graph in graphs(), seed in any::<u64>()) {
-            let graph = graph.graph();
+            let graph = graph.graph().unwrap();
             let dependencies = Dependencies::new(&graph);
             let rng = &mut ChaCha8Rng::seed_from_u64(seed);
             let mut moves = Moves::new(&dependencies, graph.ops().len());

@@ -190,7 +190,7 @@ mod tests {
             spare in 0..8192u64,
             seed in any::<u64>(),
         ) {
-            let graph = graph.graph();
+            let graph = graph.graph().unwrap();
             let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
             let (least, _) = swapping::min_feasible(&request(0), &swapping::Swap::default());
             let rng = &mut ChaCha8Rng::seed_from_u64(seed);

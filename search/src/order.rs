@@ -186,7 +186,7 @@ mod tests {
     proptest! {
         #[test]
         fn varied_orders_keep_the_dependencies(graph in graphs(), seed in any::<u64>()) {
-            let dependencies = Dependencies::new(&graph.graph());
+            let dependencies = Dependencies::new(&graph.graph().unwrap());
             let rng = &mut ChaCha8Rng::seed_from_u64(seed);
             let [one, other] = [dependencies.random(rng), dependencies.random(rng)];
             let point = rng.random_range(0..=one.len());

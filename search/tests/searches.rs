@@ -1,7 +1,7 @@
 //! What both searches are held to.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use conformance::graphs::{RandomGraph, machines, untidy_graphs};
+use conformance::graphs::{machines, untidy_graphs};
 use conformance::ledger::judge;
 use planner_core::Machine;
 use planner_core::planner::{Auto, PlanningError, Request, Strategy as Planner};
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use search::{Limit, Watch, genetic, joint};
 use std::sync::atomic::AtomicBool;
 use workloads::swapping::{self, Swap};
-use workloads::{OwnedPlan, planning};
+use workloads::{OwnedGraph, OwnedPlan, planning};
 
 const ROUNDS: Limit = Limit { seconds: None, rounds: Some(3), bound_ns: 0 };
 
@@ -40,8 +40,8 @@ fn is_valid(request: &Request<'_>, plan: &OwnedPlan) -> Result<(), String> {
     proved.map(|_| ()).map_err(|error| error.to_string())
 }
 
-fn hold(graph: &RandomGraph, machine: &Machine, spare: u64, seed: u64) -> Result<(), String> {
-    let graph = graph.graph();
+fn hold(graph: &OwnedGraph, machine: &Machine, spare: u64, seed: u64) -> Result<(), String> {
+    let graph = graph.graph().unwrap();
     let request = |budget_bytes| Request { graph: &graph, machine, budget_bytes };
     let (least, _) = swapping::min_feasible(&request(0), &Swap::default());
     let roomy = request(2 * least + spare);

@@ -57,6 +57,25 @@ impl OwnedGraph {
         id
     }
 
+    /// The same graph with its ops in another order, which must keep the dependencies.
+    ///
+    /// # Panics
+    /// An op that the graph does not have.
+    #[must_use]
+    pub fn in_order(&self, order: &[OpId]) -> Self {
+        let (ops, op_names, operands) = (Vec::new(), Vec::new(), Vec::new());
+        let mut ordered = Self { ops, op_names, operands, ..self.clone() };
+        for op in order {
+            let Op { time_ns, workspace_bytes, first_operand, reads, writes } =
+                self.ops[op.index()];
+            let operands = &self.operands[first_operand as usize..];
+            let (reads, rest) = operands.split_at(reads as usize);
+            let (name, writes) = (&self.op_names[op.index()], &rest[..writes as usize]);
+            ordered.push_op(name, time_ns, workspace_bytes, reads, writes);
+        }
+        ordered
+    }
+
     /// The graph as planners take it, checked.
     ///
     /// # Errors

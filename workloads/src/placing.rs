@@ -10,8 +10,9 @@ use std::fmt;
 const MOST_ITERATIONS: u32 = 8;
 /// Iterations over which a period is looked for that is no longer than before.
 const FEW_ITERATIONS: u32 = 3;
-/// Most object numbers of one plan.
-const MOST_SLOTS: usize = 1 << 24;
+/// Most object numbers of all placements that are tried for one plan. The iterations of
+/// `docs/placements.md` have up to 15,000; a million take about a second.
+const MOST_SLOTS: usize = 1 << 22;
 /// A period with placements should be longer than without by one in so many at most.
 const LONGER: u64 = 100;
 /// Plans that are placed, each of which leaves more of the budget than the one before.
@@ -154,7 +155,7 @@ fn mapping_ns(graph: &Graph<'_>, machine: &Machine, plan: &OwnedPlan) -> u64 {
 
 /// Fixes the objects of a plan over the fewest iterations with which its period is no longer
 /// than before, or else over those of the first few with which it is shortest; over more only
-/// where all of these make it longer than `most_ns`.
+/// where all of these make it longer than `most_ns`, and only as long as that takes seconds.
 ///
 /// # Errors
 /// Why there are no placements.
@@ -167,14 +168,18 @@ pub fn place(
     let good_ns = plan.predicted.period_ns.min(most_ns);
     let mut best = Err(Unplaced::Large);
     let mut least = None;
+    let mut left = MOST_SLOTS;
     for iterations in 1..=MOST_ITERATIONS {
         if iterations > FEW_ITERATIONS
             && best.as_ref().is_ok_and(|best: &OwnedPlan| best.predicted.period_ns <= most_ns)
         {
             break;
         }
+        let Ok(size) = slots(graph, machine, plan, iterations) else { return best };
         for settled in [true, false] {
-            match place_over(graph, machine, plan, Over { iterations, settled }) {
+            let Some(rest) = left.checked_sub(size.1) else { return best };
+            left = rest;
+            match place_in(size, graph, machine, plan, Over { iterations, settled }) {
                 Ok(placed) if placed.predicted.period_ns <= good_ns => return Ok(placed),
                 Ok(placed) => best = shorter(best, Ok(placed)),
                 Err(PlacementError::Short { objects }) => {
@@ -199,7 +204,7 @@ fn slots(
     placement::slots(graph, machine, &plan, iterations, &mut Scratch::new(&mut memory))
 }
 
-/// Fixes the objects of a plan.
+/// Fixes the objects of a plan, however many there are.
 ///
 /// # Errors
 /// Those of [`placement::place`].
@@ -209,10 +214,18 @@ pub fn place_over(
     plan: &OwnedPlan,
     over: Over,
 ) -> Result<OwnedPlan, PlacementError> {
-    let (allocations, slots) = slots(graph, machine, plan, over.iterations)?;
-    if slots > MOST_SLOTS {
-        return Err(PlacementError::RoomFull);
-    }
+    let size = slots(graph, machine, plan, over.iterations)?;
+    place_in(size, graph, machine, plan, over)
+}
+
+/// The same where the [`slots`] are known.
+fn place_in(
+    (allocations, slots): (usize, usize),
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &OwnedPlan,
+    over: Over,
+) -> Result<OwnedPlan, PlacementError> {
     let bare = Plan { placements: None, ..plan.plan() };
     let iterations = over.iterations as usize;
     let limits = Limits { iterations, objects: slots, ..planning::limits(graph, &bare) };

@@ -4,7 +4,7 @@
 use super::Bench;
 use super::failure::{Failure, Outcome, ensure};
 use crate::chains::chains;
-use crate::graphs::{Layer, RandomGraph, graphs, training_graph, training_graphs};
+use crate::graphs::{Layer, graphs, training_graph, training_graphs};
 use integrity::{Backend, IntegrityKernels, Rooms, reference_values};
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy, Weights, Window};
@@ -13,7 +13,7 @@ use proptest::strategy::{Strategy as Generator, ValueTree};
 use proptest::test_runner::TestRunner;
 use std::cell::Cell;
 use workloads::swapping::{self, Swap};
-use workloads::{OwnedPlan, placing, planning};
+use workloads::{OwnedGraph, OwnedPlan, placing, planning};
 
 /// Graphs for each planner.
 const GRAPHS: usize = 4;
@@ -107,7 +107,7 @@ pub fn ten_thousand_iterations<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
         has_momentum: true,
     };
     let graph = training_graph(bytes, &[layer; 2]);
-    let graph = graph.graph();
+    let graph = graph.graph()?;
     let planners: [&dyn Planner; 2] = [&Strategy::OnDemand, &Aliased::new(Strategy::OnDemand)];
     for planner in planners {
         let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
@@ -181,11 +181,8 @@ impl Planner for Aliased {
     }
 }
 
-fn chain_graphs() -> impl Generator<Value = RandomGraph> {
-    chains(5).prop_map(|chain| {
-        let graph = chain.graph();
-        RandomGraph { tensors: graph.tensors, ops: graph.ops, operands: graph.operands }
-    })
+fn chain_graphs() -> impl Generator<Value = OwnedGraph> {
+    chains(5).prop_map(|chain| chain.graph())
 }
 
 /// The machine of a bench, with links that are about as fast as the ops of generated graphs, so
@@ -197,15 +194,15 @@ fn machine<T>(bench: &Bench<'_, T>) -> Machine {
 
 /// The same graphs every time, with tensors stretched as chunks are larger.
 fn generated(
-    graphs: impl Generator<Value = RandomGraph>,
+    graphs: impl Generator<Value = OwnedGraph>,
     machine: &Machine,
     count: usize,
-) -> Vec<RandomGraph> {
+) -> Vec<OwnedGraph> {
     let factor = (machine.chunk_bytes / GENERATED_CHUNK_BYTES).max(1);
     let stretched = |bytes: u64| if bytes <= 64 { bytes } else { bytes * factor - factor / 2 };
     let mut runner = TestRunner::deterministic();
     let trees = (0..count).filter_map(|_| graphs.new_tree(&mut runner).ok());
-    let mut graphs: Vec<RandomGraph> = trees.map(|tree| tree.current()).collect();
+    let mut graphs: Vec<OwnedGraph> = trees.map(|tree| tree.current()).collect();
     for graph in &mut graphs {
         for tensor in &mut graph.tensors {
             tensor.bytes = stretched(tensor.bytes).next_multiple_of(if factor > 1 { 4 } else { 1 });
@@ -217,12 +214,12 @@ fn generated(
 /// Runs plans of generated graphs for the least memory, and for half of what they could use.
 fn hold<T: Backend>(
     bench: &Bench<'_, T>,
-    graphs: impl Generator<Value = RandomGraph>,
+    graphs: impl Generator<Value = OwnedGraph>,
     planner: &dyn Planner,
 ) -> Outcome {
     let machine = machine(bench);
     for (number, graph) in generated(graphs, &machine, GRAPHS).iter().enumerate() {
-        let graph = graph.graph();
+        let graph = graph.graph()?;
         let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
         let min_bytes = planner.min_bytes(&request)?;
         let (most_bytes, _) = planning::min_feasible(&request, Strategy::InCore)?;

@@ -29,7 +29,7 @@ fn with_exact_figures(case: &Case) -> Case {
 }
 
 fn judged(case: &Case) -> Result<Judgement, Violation> {
-    judge(&case.graph.graph(), &case.machine, &case.plan.plan())
+    judge(&case.graph.graph().unwrap(), &case.machine, &case.plan.plan())
 }
 
 #[test]

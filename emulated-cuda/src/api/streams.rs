@@ -1,18 +1,24 @@
 //! Streams, events, and kernels.
 
 use super::{driver_functions, load, store};
+use crate::Outcome;
 use crate::driver::DRIVER;
+use crate::ptx::{Kernel, Launch};
 use crate::stream::{Event, Stream};
 use crate::task::Task;
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUevent, CUfunction, CUmodule, CUstream};
 use std::ffi::{CStr, c_char, c_uint, c_void};
+use std::sync::Arc;
 
 /// The flag of streams that are not ordered by the default stream, the only ones there are.
 const NON_BLOCKING: c_uint = 1;
 /// The most threads of a block, and blocks in the second and third direction.
-const MOST_THREADS: u32 = 1024;
+const MOST_THREADS: u64 = 1024;
+const MOST_THREADS_Z: u32 = 64;
 const MOST_BLOCKS: u32 = 65_535;
+/// The most shared memory of a block that does not ask for more.
+const MOST_SHARED_BYTES: u64 = 48 << 10;
 
 driver_functions! {
     fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) {
@@ -93,7 +99,7 @@ driver_functions! {
 
     fn cuModuleUnload(module: CUmodule) {
         DRIVER.check_initialized()?;
-        DRIVER.modules.remove(module as usize)?;
+        DRIVER.modules.remove(module as usize)?.unload();
     }
 
     fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char) {
@@ -116,34 +122,50 @@ driver_functions! {
         threads_x: c_uint,
         threads_y: c_uint,
         threads_z: c_uint,
-        _shared_bytes: c_uint,
+        dynamic_bytes: c_uint,
         stream: CUstream,
         parameters: *mut *mut c_void,
         extra: *mut *mut c_void,
     ) {
         DRIVER.check_context()?;
-        let threads = u64::from(threads_x) * u64::from(threads_y) * u64::from(threads_z);
-        let fits = (1..=u64::from(MOST_THREADS)).contains(&threads)
-            && blocks_x > 0
-            && blocks_x <= i32::MAX as u32
-            && [blocks_y, blocks_z].iter().all(|blocks| (1..=MOST_BLOCKS).contains(blocks));
-        if !fits || !extra.is_null() {
+        let kernel = Arc::clone(&*DRIVER.functions.get(function as usize)?);
+        let blocks = [blocks_x, blocks_y, blocks_z];
+        let threads = [threads_x, threads_y, threads_z];
+        check_launch(&kernel, blocks, threads, dynamic_bytes)?;
+        if !extra.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let kernel = DRIVER.functions.get(function as usize)?.kernel;
-        let mut arguments = Vec::new();
-        for (at, &bytes) in kernel.parameters.iter().enumerate() {
+        let mut arguments = vec![0; kernel.parameter_bytes() as usize];
+        for (number, &(at, bytes)) in kernel.parameters.iter().enumerate() {
             // SAFETY: the caller's; there is a pointer for each parameter.
-            let parameter = unsafe { load(parameters.add(at)) }?;
-            arguments.push(match bytes {
-                // SAFETY: the caller's; the parameter has this size.
-                4 => u64::from(unsafe { load(parameter.cast::<u32>()) }?),
-                // SAFETY: the same.
-                _ => unsafe { load(parameter.cast::<u64>()) }?,
-            });
+            let parameter = unsafe { load(parameters.add(number)) }?;
+            if parameter.is_null() {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            // SAFETY: the caller's; the parameter has this size.
+            let bytes = unsafe { std::slice::from_raw_parts(parameter.cast(), bytes as usize) };
+            arguments[at as usize..][..bytes.len()].copy_from_slice(bytes);
         }
         DRIVER.counters().enqueued += 1;
         DRIVER.refuse(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)?;
-        DRIVER.enqueue(stream as usize, Task::Launch { kernel, arguments })?;
+        let launch = Launch { kernel, parameters: arguments, blocks, threads, dynamic_bytes };
+        DRIVER.enqueue(stream as usize, Task::Launch(Arc::new(launch)))?;
     }
+}
+
+/// Fails unless a device has room for such blocks, and so many.
+fn check_launch(
+    kernel: &Kernel,
+    blocks: [u32; 3],
+    threads: [u32; 3],
+    dynamic_bytes: u32,
+) -> Outcome {
+    let all = threads.iter().fold(1u64, |all, &threads| all.saturating_mul(threads.into()));
+    let most_threads = kernel.most_threads.unwrap_or(MOST_THREADS).min(MOST_THREADS);
+    let fits = (1..=most_threads).contains(&all)
+        && threads[2] <= MOST_THREADS_Z
+        && (1..=i32::MAX.cast_unsigned()).contains(&blocks[0])
+        && blocks[1..].iter().all(|blocks| (1..=MOST_BLOCKS).contains(blocks))
+        && kernel.all_shared_bytes(dynamic_bytes) <= MOST_SHARED_BYTES;
+    if fits { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }

@@ -62,11 +62,6 @@ impl<'a> Free<'a> {
     pub(super) fn behind(&self, object: u32) -> Option<u32> {
         Some(self.next[object as usize]).filter(|&next| next < self.objects)
     }
-
-    /// All of a pool.
-    pub(super) fn all(&self, pool: usize) -> impl Iterator<Item = u32> + use<'_, 'a> {
-        core::iter::successors(self.first(pool), |&object| self.behind(object))
-    }
 }
 
 #[cfg(test)]
@@ -77,14 +72,18 @@ mod tests {
     fn objects_come_out_in_the_order_in_which_they_went_in() {
         let mut memory = [0; 16];
         let mut free = Free::new(5, 2, &mut Scratch::new(&mut memory)).unwrap();
+        let holds = |free: &Free<'_>, pool, objects: &[u32]| {
+            let all = core::iter::successors(free.first(pool), |&object| free.behind(object));
+            all.eq(objects.iter().copied())
+        };
         for object in [3, 0, 4] {
             free.append(1, object);
         }
         free.append(0, 1);
-        assert!(free.all(1).eq([3, 0, 4]) && free.all(0).eq([1]));
+        assert!(holds(&free, 1, &[3, 0, 4]) && holds(&free, 0, &[1]));
         free.replace(0, 2);
         free.remove(3);
-        assert!(free.all(1).eq([2, 4]));
+        assert!(holds(&free, 1, &[2, 4]));
         free.remove(4);
         free.remove(2);
         assert_eq!((free.first(1), free.first(0)), (None, Some(1)));

@@ -111,8 +111,8 @@ pub fn slots(
 /// The plan with fixed objects for everything that it allocates, and with the period that
 /// follows from waiting for just these objects. The same plan gives the same placements.
 ///
-/// O(steps + operands + object numbers) for each iteration, beside lowering and predicting;
-/// for each number that takes exchanges, the free objects times those of the pool.
+/// O(steps + operands + object numbers) for each iteration, beside lowering and predicting.
+/// Where objects are scarce, up to 256 are looked at for each number, and four million.
 ///
 /// # Errors
 /// [`PlacementError::Short`] where the objects of some pool do not suffice; a plan that is

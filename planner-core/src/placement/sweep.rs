@@ -26,7 +26,7 @@ const NONE: u32 = u32::MAX;
 /// Later than every position.
 const NEVER: u32 = u32::MAX;
 
-/// Pairs of objects that are tried for exchanges: so many for each slot, and these.
+/// Objects that are looked at: so many for each slot, and these.
 const TRIES: [u64; 2] = [256, 1 << 22];
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -64,7 +64,7 @@ pub(super) fn sweep(
     let mut colours = Colours::new(plan, &arcs, in_pool, &mut scratch)?;
     if settled {
         let at_start = arcs.taken.partition_point(|&taken| taken == 0);
-        colours.lap = (slots - at_start) as u32 / iterations;
+        colours.lap = ((slots - at_start) as u32).checked_div(iterations).unwrap_or(0);
     }
     walk(graph, plan, pieces, iterations, &mut scratch, |event| {
         match event {
@@ -209,8 +209,8 @@ impl<'w> Colours<'w> {
     /// free for longest; or else one that exchanges free; or else one more than there are.
     fn pick(&mut self, slot: u32, at: u32, pool: usize) -> u32 {
         let given = self.arcs.given[slot as usize];
-        let oldest = || self.free.all(pool).find(|&object| self.may_serve(object, given));
-        let found = self.settled(slot, at).or_else(oldest);
+        let settled = self.settled(slot, at);
+        let found = settled.or_else(|| self.oldest(pool, given));
         if let Some(object) = found.or_else(|| self.exchange(pool, at, given)) {
             self.free.remove(object);
             return object;
@@ -218,6 +218,17 @@ impl<'w> Colours<'w> {
         self.lacking += 1;
         self.used[pool] += 1;
         self.first[pool] + self.used[pool] - 1
+    }
+
+    /// The object that has been free for longest of those that may serve until a release. Those
+    /// never used are in front, so that while there are some, none is lacking.
+    fn oldest(&mut self, pool: usize, given: u32) -> Option<u32> {
+        let mut next = self.free.first(pool);
+        while let Some(free) = next.filter(|&free| !self.may_serve(free, given)) {
+            self.tries = self.tries.checked_sub(1)?;
+            next = self.free.behind(free);
+        }
+        next
     }
 
     /// The object that a slot had an iteration before, where it will do and that is wanted.
@@ -235,6 +246,7 @@ impl<'w> Colours<'w> {
     fn exchange(&mut self, pool: usize, at: u32, given: u32) -> Option<u32> {
         let mut next = self.free.first(pool);
         while let Some(mut free) = next {
+            self.tries = self.tries.checked_sub(1)?;
             while let Some((held, ends)) = self.partner(free, pool, at, given) {
                 self.swap([free, held], ends);
                 self.free.replace(free, held);

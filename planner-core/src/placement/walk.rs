@@ -67,11 +67,11 @@ pub(crate) const fn scratch_words(limits: &Limits) -> usize {
     2 * words::<u32>(limits.pieces)
 }
 
-/// Walks the list so many times, with not more than 2^32 - 2 steps in all. O(steps +
-/// operands), times the iterations.
+/// Walks the list so many times. O(steps + operands), times the iterations.
 ///
 /// # Errors
-/// A list whose residency is broken, more than 2^32 - 2 slots, and errors of `see`.
+/// A list whose residency is broken, more than 2^32 - 2 slots or steps in all, and errors of
+/// `see`.
 pub(crate) fn walk(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
@@ -80,6 +80,8 @@ pub(crate) fn walk(
     scratch: &mut Scratch<'_>,
     see: impl FnMut(Event<'_>) -> Result<(), PlanError>,
 ) -> Result<Totals, PlanError> {
+    let entries = (plan.steps.len() as u64).checked_mul(iterations.into());
+    entries.and_then(slot).ok_or(PlanError::TooManySteps)?;
     let mut scratch = scratch.reborrow();
     let first = scratch.take(pieces.len(), NO_SLOT)?;
     let first_at_start = scratch.take(pieces.len(), NO_SLOT)?;

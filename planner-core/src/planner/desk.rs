@@ -1,11 +1,12 @@
 //! Where lists are written and judged by the timeline, one at a time.
 
 use super::builder::{Builder, Lengths, Stuck};
+use super::chance::Chance;
 use super::choice::{self, Weight};
 use super::gaps::Gaps;
 use super::memory::Memory;
 use super::pressure::Pressures;
-use super::recipe::{LARGE_OPS, PACES, Recipe, SAMPLE};
+use super::recipe::{LARGE_OPS, PACES, Recipe, Rounds, SAMPLE};
 use super::uses::Uses;
 use super::{
     PlanningError, Request, Strategy, fit, in_core, lms, on_demand, paced, vdnn, weights, window,
@@ -43,6 +44,10 @@ impl Candidate {
         (period_ns, h2d_bytes.saturating_add(d2h_bytes))
     }
 
+    fn is_paced(&self) -> bool {
+        matches!(self.recipe, Recipe::Paced { .. })
+    }
+
     /// Whether no list can be faster.
     pub(super) fn is_ideal(&self) -> bool {
         self.predicted.period_ns == self.predicted.compute_ns
@@ -52,8 +57,8 @@ impl Candidate {
 /// Lists to choose from.
 struct Lists<R> {
     recipes: R,
-    /// How many more are chosen anew by what the one before shows.
-    rounds: usize,
+    /// How many more are chosen anew.
+    rounds: Rounds,
     /// A list that the best has to be no worse than.
     to_beat: Option<Candidate>,
 }
@@ -73,6 +78,22 @@ impl<'s> Search<'s> {
     pub(super) fn new(graph: &Graph<'_>, scratch: &mut Scratch<'s>) -> Result<Self, OutOfScratch> {
         let gaps = Gaps::new(graph, scratch)?;
         Ok(Self { gaps, pressures: Pressures::new(graph.ops().len(), scratch)? })
+    }
+
+    /// The next of the lists that are chosen anew, by the best paced one so far; none behind
+    /// the last.
+    fn anew(&mut self, guide: Recipe, rounds: &mut Rounds) -> Option<Recipe> {
+        let Recipe::Paced { spare_permille, pace, .. } = guide else { return None };
+        if let Some(turns) = rounds.turns.checked_sub(1) {
+            rounds.turns = turns;
+            self.pressures.turn();
+            let pace = PACES[turns % PACES.len()];
+            return Some(Recipe::Paced { spare_permille, weight: Weight::Density, pace });
+        }
+        rounds.shakes = rounds.shakes.checked_sub(1)?;
+        let mut chance = Chance::new(rounds.shakes as u64);
+        self.pressures.shake(&mut chance);
+        Some(Recipe::nearby(spare_permille, pace, &mut chance))
     }
 }
 
@@ -142,7 +163,7 @@ impl<'d, 'r> Desk<'d, 'r> {
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
-        let (rounds, _) = strategy.rounds(self.request.graph.ops().len());
+        let [rounds, _] = strategy.rounds(self.request.graph.ops().len());
         let lists = Lists { recipes: strategy.recipes(self.request), rounds, to_beat: None };
         self.best_of(lists, strategy.takes_first(), ground, search, scratch)
     }
@@ -174,8 +195,8 @@ impl<'d, 'r> Desk<'d, 'r> {
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
-        let (_, rounds) = strategy.rounds(self.request.graph.ops().len());
-        let rounds = if than.is_ideal() { 0 } else { rounds };
+        let [_, rounds] = strategy.rounds(self.request.graph.ops().len());
+        let rounds = if than.is_ideal() { Rounds::default() } else { rounds };
         let lists = Lists { recipes: iter::once(than.recipe), rounds, to_beat: Some(than) };
         search.iter_mut().for_each(|search| search.pressures.recall());
         self.best_of(lists, false, ground, search, scratch)
@@ -190,21 +211,15 @@ impl<'d, 'r> Desk<'d, 'r> {
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
         let mut best: Option<Candidate> = None;
+        // The best paced list, whose pressures are kept.
+        let mut guide = lists.to_beat.filter(Candidate::is_paced);
         let mut written_last = false;
         while !best.is_some_and(|best| takes_first || best.is_ideal()) {
-            let recipe = match (lists.recipes.next(), best.or(lists.to_beat)) {
-                (Some(recipe), _) => recipe,
-                // The list before shows where transfers hurt.
-                (None, Some(Candidate { recipe: Recipe::Paced { spare_permille, .. }, .. }))
-                    if lists.rounds > 0 =>
-                {
-                    lists.rounds -= 1;
-                    search.iter_mut().for_each(|search| search.pressures.turn());
-                    let pace = PACES[lists.rounds % PACES.len()];
-                    Recipe::Paced { spare_permille, weight: Weight::Density, pace }
-                }
-                _ => break,
-            };
+            let recipe = lists
+                .recipes
+                .next()
+                .or_else(|| search.as_mut()?.anew(guide?.recipe, &mut lists.rounds));
+            let Some(recipe) = recipe else { break };
             let candidate = self.try_out(recipe, ground, search, scratch)?;
             let is_better = |candidate: &Candidate| match (best, lists.to_beat) {
                 (Some(best), _) => candidate.cost() < best.cost(),
@@ -213,8 +228,13 @@ impl<'d, 'r> Desk<'d, 'r> {
             };
             let better = candidate.filter(is_better);
             written_last = better.is_some();
-            if written_last {
-                best = better;
+            best = better.or(best);
+            let guides = |candidate: &Candidate| {
+                let is_least = guide.is_none_or(|guide| candidate.cost() < guide.cost());
+                candidate.is_paced() && (written_last || is_least)
+            };
+            if let Some(candidate) = candidate.filter(guides) {
+                guide = Some(candidate);
                 search.iter_mut().for_each(|search| search.pressures.keep());
             }
         }

@@ -6,6 +6,7 @@
 
 mod builder;
 mod cache;
+mod chance;
 mod choice;
 mod desk;
 mod error;

@@ -5,11 +5,21 @@
 //! is worth nothing at an op at which some is left over. One list shows where that is, and
 //! the gaps of the next are weighed by it.
 
+use super::chance::Chance;
 use super::memory::POOLS;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
 /// A link that is busy whenever it could be, and makes ops wait.
 pub(super) const FULL: u8 = 255;
+
+/// Parts of an iteration whose pressures are shaken alike.
+const SHAKEN_ALIKE: usize = 16;
+
+/// How much a pressure is shaken at most.
+const SHAKEN_BY: f32 = 1.4;
+
+/// What is added to a link's pressure before it is shaken, so that one of 0 may change too.
+const AT_REST: f32 = 8.0;
 
 /// The pressure on each link and on the memory of each pool at each op.
 #[derive(Debug)]
@@ -51,6 +61,21 @@ impl<'a> Pressure<'a> {
         halfway(self.down, other.down);
         self.memory.copy_from_slice(other.memory);
     }
+
+    /// Raises or lowers each pressure a little, those near each other alike.
+    fn shake(&mut self, chance: &mut Chance) {
+        let near = self.up.len().div_ceil(SHAKEN_ALIKE).max(1);
+        for part in self.memory.chunks_mut(near) {
+            let factor = chance.factor(SHAKEN_BY);
+            part.iter_mut().for_each(|memory| *memory = (*memory * factor).min(1.0));
+        }
+        for part in self.up.chunks_mut(near).chain(self.down.chunks_mut(near)) {
+            let factor = chance.factor(SHAKEN_BY);
+            // A cast saturates.
+            let shaken = |link: u8| ((f32::from(link) + AT_REST) * factor - AT_REST) as u8;
+            part.iter_mut().for_each(|link| *link = shaken(*link));
+        }
+    }
 }
 
 /// The pressure that lists are made by, and that they turn out to have.
@@ -90,5 +115,36 @@ impl<'a> Pressures<'a> {
     /// The next list is made by what the last one showed, and half by what it was made by.
     pub(super) fn turn(&mut self) {
         self.used.approach(&self.seen);
+    }
+    /// The next list is made by nearly what the best one was made by.
+    pub(super) fn shake(&mut self, chance: &mut Chance) {
+        self.recall();
+        self.used.shake(chance);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_near_is_shaken_alike() {
+        let mut memory = [0; 1024];
+        let mut pressures = Pressures::new(160, &mut Scratch::new(&mut memory)).unwrap();
+        pressures.used.memory.fill(0.5);
+        pressures.used.up.fill(0);
+        pressures.keep();
+        for seed in 0..50 {
+            pressures.shake(&mut Chance::new(seed));
+            let Pressure { up, down, memory } = &pressures.used;
+            for at in (0..160).step_by(10) {
+                assert!(up[at..at + 10].iter().all(|&other| other == up[at]));
+                assert!((0.35..=0.7).contains(&memory[at]));
+                assert!(down[at] >= 179);
+            }
+            assert!(up.iter().any(|&up| up > 0) && down.iter().any(|&down| down < FULL));
+            // From what is kept, each time.
+            assert!(up.iter().all(|&up| up <= 4));
+        }
     }
 }

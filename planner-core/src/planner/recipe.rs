@@ -1,5 +1,6 @@
 //! The lists that each strategy considers.
 
+use super::chance::Chance;
 use super::choice::Weight;
 use super::paced::Pace;
 use super::weights::Way;
@@ -38,6 +39,12 @@ pub(super) const PACES: [Pace; 4] = [
     Pace { segment_latencies: 300, tails_in_time: true },
 ];
 
+/// The lengths of segments, in latencies, that shaken lists are given now and then.
+const SEGMENTS: [u64; 6] = [30, 50, 100, 200, 300, 1000];
+
+/// How often in a hundred times a shaken list has another pace, or another share kept free.
+const CHANGED_PERCENT: u64 = 30;
+
 /// Lists that tell one order of the ops from another: what is best as a rule, and what
 /// always fits.
 pub(super) const SAMPLE: [Recipe; 4] = [
@@ -57,10 +64,44 @@ const WINDOW_FRACTIONS: [u64; 6] = [1, 4, 8, 16, 32, 64];
 /// Ops that paced lists may have together, when no effort is given: about a second's worth.
 const OPS_PER_PLAN: usize = 100_000;
 
+/// Paced lists beyond which more gain next to nothing.
+const MOST_LISTS: usize = 128;
+
+/// Rounds in which the pressures come to rest.
+const TURNS: usize = 25;
+
+/// How many lists are chosen anew once all recipes are done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rounds {
+    /// First by the pressures that the list before shows,
+    pub(super) turns: usize,
+    /// then by those of the best one, shaken.
+    pub(super) shakes: usize,
+}
+
+impl Recipe {
+    /// A paced list to be made by shaken pressures, with much the same parameters.
+    pub(super) fn nearby(spare_permille: u64, pace: Pace, chance: &mut Chance) -> Self {
+        let spare_permille = if chance.percent(CHANGED_PERCENT) {
+            let less = spare_permille.saturating_sub(5);
+            chance.one_of(&[spare_permille / 2, less, spare_permille + 5, spare_permille + 20])
+        } else {
+            spare_permille
+        };
+        let pace = if chance.percent(CHANGED_PERCENT) {
+            let segment_latencies = chance.one_of(&SEGMENTS);
+            Pace { segment_latencies, tails_in_time: chance.percent(50) }
+        } else {
+            pace
+        };
+        Self::Paced { spare_permille, weight: Weight::Density, pace }
+    }
+}
+
 impl Auto {
     /// How many paced lists are tried.
     fn lists(self, ops: usize) -> usize {
-        let by_default = (OPS_PER_PLAN / ops.max(1)).clamp(2, 32);
+        let by_default = (OPS_PER_PLAN / ops.max(1)).clamp(2, MOST_LISTS);
         self.effort.map_or(by_default, |effort| (effort as usize).max(1))
     }
 }
@@ -79,16 +120,16 @@ impl Strategy {
         matches!(self, Self::Auto(Auto { effort: Some(0), .. }))
     }
 
-    /// How many lists are chosen anew by what the best one shows, once all recipes are done;
-    /// and how many more once states have settled.
-    pub(super) fn rounds(self, ops: usize) -> (usize, usize) {
-        match self {
-            Self::Auto(auto) => {
-                let rounds = auto.lists(ops).saturating_sub(PACED.len());
-                (rounds - rounds / 4, rounds / 4)
-            }
-            _ => (0, 0),
-        }
+    /// How many lists are chosen anew; and how many more once memory is divided anew.
+    pub(super) fn rounds(self, ops: usize) -> [Rounds; 2] {
+        let Self::Auto(auto) = self else { return [Rounds::default(); 2] };
+        let rounds = auto.lists(ops).saturating_sub(PACED.len());
+        let turns = rounds.min(TURNS);
+        let shakes = rounds - turns;
+        [
+            Rounds { turns: turns - turns / 4, shakes: shakes - shakes / 4 },
+            Rounds { turns: turns / 4, shakes: shakes / 4 },
+        ]
     }
 
     /// The recipes of which the best is kept, best guesses first.
@@ -145,5 +186,39 @@ impl Strategy {
             .chain(lms.map(|(threshold, ahead)| Recipe::Lms { threshold, ahead }))
             .chain(given)
             .chain(tried)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_turns_before_they_are_shakes() {
+        let rounds = |effort| {
+            let auto = Strategy::Auto(Auto { effort: Some(effort), ..Auto::default() });
+            auto.rounds(1).map(|Rounds { turns, shakes }| (turns, shakes))
+        };
+        assert_eq!(rounds(7), [(0, 0), (0, 0)]);
+        assert_eq!(rounds(15), [(6, 0), (2, 0)]);
+        assert_eq!(rounds(32), [(19, 0), (6, 0)]);
+        assert_eq!(rounds(132), [(19, 75), (6, 25)]);
+    }
+
+    #[test]
+    fn a_nearby_list_differs_now_and_then() {
+        let (spare, pace) = (50, PACES[0]);
+        let lists: [Recipe; 200] =
+            core::array::from_fn(|seed| Recipe::nearby(spare, pace, &mut Chance::new(seed as u64)));
+        let count = |is: fn(u64, Pace) -> bool| {
+            let counts = lists.iter().filter(|list| match **list {
+                Recipe::Paced { spare_permille, pace, .. } => is(spare_permille, pace),
+                _ => false,
+            });
+            counts.count()
+        };
+        assert!((30..90).contains(&count(|spare, _| spare != 50)));
+        assert!((30..90).contains(&count(|_, pace| pace != PACES[0])));
+        assert!(count(|spare, pace| spare == 50 && pace == PACES[0]) > 60);
     }
 }

@@ -53,8 +53,7 @@ impl<'a> MinTree<'a> {
             left >>= 1;
             right >>= 1;
         }
-        self.rebuild(first);
-        self.rebuild(last);
+        self.rebuild(first, last);
     }
 
     fn add_node(&mut self, node: usize, value: i64) {
@@ -64,30 +63,48 @@ impl<'a> MinTree<'a> {
         }
     }
 
-    fn rebuild(&mut self, mut node: usize) {
-        while node > 1 {
-            node >>= 1;
-            let below = self.least[2 * node].min(self.least[2 * node + 1]);
-            self.least[node] = below.saturating_add(self.added[node]);
+    /// Brings what lies above two leaves up to date.
+    fn rebuild(&mut self, first: usize, last: usize) {
+        let (mut left, mut right) = (first >> 1, last >> 1);
+        while left > 0 {
+            self.rebuild_node(left);
+            if left != right {
+                self.rebuild_node(right);
+            }
+            (left, right) = (left >> 1, right >> 1);
         }
+    }
+
+    fn rebuild_node(&mut self, node: usize) {
+        let below = self.least[2 * node].min(self.least[2 * node + 1]);
+        self.least[node] = below.saturating_add(self.added[node]);
     }
 
     /// The least value at `from..to`; a very large one where that is empty.
     pub(super) fn min(&self, from: usize, to: usize) -> i64 {
-        self.min_below(1, 0, self.leaves, from, to)
-    }
-
-    fn min_below(&self, node: usize, start: usize, end: usize, from: usize, to: usize) -> i64 {
-        if to <= start || end <= from {
+        if from >= to {
             return i64::MAX / 2;
         }
-        if from <= start && end <= to {
-            return self.least[node];
+        // From both ends up, until they are one node or two beside each other.
+        let (mut left, mut right) = (from + self.leaves, to - 1 + self.leaves);
+        let (mut least_left, mut least_right) = (self.least[left], self.least[right]);
+        while left ^ right > 1 {
+            if left & 1 == 0 {
+                least_left = least_left.min(self.least[left + 1]);
+            }
+            if right & 1 == 1 {
+                least_right = least_right.min(self.least[right - 1]);
+            }
+            (left, right) = (left >> 1, right >> 1);
+            least_left = least_left.saturating_add(self.added[left]);
+            least_right = least_right.saturating_add(self.added[right]);
         }
-        let middle = usize::midpoint(start, end);
-        let left = self.min_below(2 * node, start, middle, from, to);
-        let right = self.min_below(2 * node + 1, middle, end, from, to);
-        left.min(right).saturating_add(self.added[node])
+        let mut least = least_left.min(least_right);
+        while left > 1 {
+            left >>= 1;
+            least = least.saturating_add(self.added[left]);
+        }
+        least
     }
 
     /// The least value of all.

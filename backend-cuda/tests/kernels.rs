@@ -1,0 +1,133 @@
+//! The PTX of this crate computes what the crate `integrity` says, as the emulated driver runs
+//! it. That it is what the source gives, `compile-kernels --check` shows.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "what a kernel does, only its text says")]
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use cudarc::driver::{CudaContext, CudaModule, CudaSlice, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::nvrtc::Ptx;
+use emulated_cuda::Emulated;
+use integrity::{Reading, Value, value};
+use planner_core::OpId;
+use std::sync::Arc;
+
+/// Blocks and threads, so that some threads take several words and some none.
+const GRIDS: [(u32, u32); 3] = [(1, 1), (3, 33), (8, 256)];
+
+struct Device {
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    module: Arc<CudaModule>,
+}
+
+impl Device {
+    fn new() -> Self {
+        Emulated::open(&Emulated::built_path()).unwrap();
+        let context = CudaContext::new(0).unwrap();
+        let stream = context.new_stream().unwrap();
+        let ptx = Ptx::from_src(include_str!("../src/kernels.ptx"));
+        let module = context.load_module(ptx).unwrap();
+        Self { context, stream, module }
+    }
+
+    fn upload(&self, bytes: &[u8]) -> CudaSlice<u8> {
+        // SAFETY: it is written before it is read.
+        let mut pinned = unsafe { self.context.alloc_pinned(bytes.len()) }.unwrap();
+        pinned.as_mut_slice().unwrap().copy_from_slice(bytes);
+        let mut into = self.stream.alloc_zeros(bytes.len()).unwrap();
+        self.stream.memcpy_htod(&pinned, &mut into).unwrap();
+        self.stream.synchronize().unwrap();
+        into
+    }
+
+    fn download(&self, from: &CudaSlice<u8>) -> Vec<u8> {
+        // SAFETY: it is written before it is read.
+        let mut pinned = unsafe { self.context.alloc_pinned(from.len()) }.unwrap();
+        self.stream.memcpy_dtoh(from, &mut pinned).unwrap();
+        self.stream.synchronize().unwrap();
+        pinned.as_slice().unwrap().to_vec()
+    }
+
+    /// What a kernel is launched with.
+    fn grid((blocks, threads): (u32, u32)) -> LaunchConfig {
+        LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 }
+    }
+
+    /// Two readings of a tensor, one behind the other.
+    fn read(&self, grid: (u32, u32), tensor: &CudaSlice<u8>, len: u64) -> CudaSlice<u8> {
+        let readings = self.stream.alloc_zeros(24).unwrap();
+        let kernel = self.module.load_function("integrity_read").unwrap();
+        for place in 0..2 {
+            let reading = readings.slice(12 * place..);
+            let mut launch = self.stream.launch_builder(&kernel);
+            launch.arg(tensor).arg(&len).arg(&reading);
+            // SAFETY: the kernel has these parameters.
+            unsafe { launch.launch(Self::grid(grid)) }.unwrap();
+        }
+        readings
+    }
+
+    /// The result of op 7 of both readings, which are ready for the next op then.
+    fn combine(&self, readings: &mut CudaSlice<u8>) -> CudaSlice<u8> {
+        let result = self.stream.alloc_zeros(8).unwrap();
+        let kernel = self.module.load_function("integrity_combine").unwrap();
+        let mut launch = self.stream.launch_builder(&kernel);
+        launch.arg(readings).arg(&result).arg(&7u32).arg(&2u32);
+        // SAFETY: the kernel has these parameters.
+        unsafe { launch.launch(Self::grid((1, 1))) }.unwrap();
+        result
+    }
+
+    fn write(&self, grid: (u32, u32), tensor: &mut CudaSlice<u8>, len: u64, of: &CudaSlice<u8>) {
+        let kernel = self.module.load_function("integrity_write").unwrap();
+        let mut launch = self.stream.launch_builder(&kernel);
+        launch.arg(tensor).arg(&len).arg(of).arg(&3u32);
+        // SAFETY: the kernel has these parameters.
+        unsafe { launch.launch(Self::grid(grid)) }.unwrap();
+    }
+}
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
+}
+
+#[test]
+fn the_ptx_computes_as_defined() {
+    let device = Device::new();
+    for (len, grid) in (1..40).chain([1000, 4099, 70_001]).zip(GRIDS.into_iter().cycle()) {
+        let right = Value { low: 0x1234_5678, high: 0x9abc_def0 ^ len as u32 };
+        let mut bytes = vec![0; len];
+        right.cut(len as u64).fill(0, &mut bytes);
+        assert_eq!(Reading::of(&bytes).deviation, 0);
+        for wrong in [None, Some(0), Some(len / 2), Some(len - 1)] {
+            if let Some(at) = wrong {
+                bytes[at] ^= 0x40;
+            }
+            agree(&device, grid, &bytes);
+        }
+    }
+}
+
+fn agree(device: &Device, grid: (u32, u32), bytes: &[u8]) {
+    let len = bytes.len();
+    let expected = Reading::of(bytes);
+    // What is behind the end is not to matter.
+    let mut padded = bytes.to_vec();
+    padded.resize(len.next_multiple_of(4), 0xee);
+    let mut tensor = device.upload(&padded);
+    let mut readings = device.read(grid, &tensor, len as u64);
+    let Value { low, high } = expected.value;
+    let reading = [low, high, expected.deviation];
+    assert_eq!(words(&device.download(&readings)), [reading; 2].concat(), "{len} {grid:?}");
+
+    let result = device.combine(&mut readings);
+    let op_result = value::op_result(OpId(7), [expected; 2].into_iter());
+    assert_eq!(words(&device.download(&result)), [op_result.low, op_result.high]);
+    let reading = [low, high, 0];
+    assert_eq!(words(&device.download(&readings)), [reading; 2].concat(), "for the next op");
+
+    device.write(grid, &mut tensor, len as u64, &result);
+    let mut expected = vec![0; len];
+    value::written(op_result, 3, len as u64).fill(0, &mut expected);
+    assert_eq!(device.download(&tensor)[..len], expected, "{len} {grid:?}");
+}

@@ -1,0 +1,295 @@
+//! Arithmetic of floating-point numbers.
+
+use super::{Opcode, binary, ternary, unary};
+use crate::ptx::kind::{Kind, floats};
+use crate::ptx::registers::Value;
+use crate::ptx::warp::Action;
+use std::ops::{Add, Neg};
+
+/// Numbers as instructions take and give them.
+pub(super) trait Float: Value + PartialOrd {
+    const ZERO: Self;
+    const ONE: Self;
+    /// Without a number too small for all of its bits, which becomes a zero of its sign.
+    fn flushed(self) -> Self;
+    /// As a device gives it: what is not a number is always the same, in single precision
+    /// (section "Floating Point Instructions").
+    fn canonical(self) -> Self;
+}
+
+impl Float for f32 {
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+
+    fn flushed(self) -> Self {
+        if self.is_subnormal() { Self::ZERO.copysign(self) } else { self }
+    }
+
+    fn canonical(self) -> Self {
+        if self.is_nan() { Self::from_bits(0x7fff_ffff) } else { self }
+    }
+}
+
+impl Float for f64 {
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+
+    fn flushed(self) -> Self {
+        self
+    }
+
+    fn canonical(self) -> Self {
+        self
+    }
+}
+
+/// What suffixes do to operands and results.
+#[derive(Clone, Copy)]
+pub(super) struct Shaping {
+    flushes: bool,
+    saturates: bool,
+}
+
+impl Shaping {
+    pub(super) fn take(opcode: &mut Opcode<'_, '_, '_>) -> Self {
+        Self { flushes: opcode.take("ftz"), saturates: opcode.take("sat") }
+    }
+
+    const fn is_plain(self) -> bool {
+        !self.flushes && !self.saturates
+    }
+
+    fn operand<T: Float>(self, value: T) -> T {
+        if self.flushes { value.flushed() } else { value }
+    }
+
+    pub(super) fn result<T: Float>(self, value: T) -> T {
+        let value = self.operand(value);
+        match value {
+            _ if !self.saturates => value.canonical(),
+            // What is not a number becomes zero as well.
+            _ if value > T::ONE => T::ONE,
+            _ if value > T::ZERO => value,
+            _ => T::ZERO,
+        }
+    }
+}
+
+fn one<T: Float>(
+    operands: (usize, [usize; 1]),
+    shaping: Shaping,
+    f: impl Fn(T) -> T + Send + Sync + 'static,
+) -> Action {
+    unary(operands, move |a: T| shaping.result(f(shaping.operand(a))))
+}
+
+fn two<T: Float>(
+    operands: (usize, [usize; 2]),
+    shaping: Shaping,
+    f: impl Fn(T, T) -> T + Send + Sync + 'static,
+) -> Action {
+    if shaping.is_plain() {
+        return binary(operands, move |a: T, b: T| f(a, b).canonical());
+    }
+    binary(operands, move |a: T, b: T| shaping.result(f(shaping.operand(a), shaping.operand(b))))
+}
+
+fn three<T: Float>(
+    operands: (usize, [usize; 3]),
+    shaping: Shaping,
+    f: impl Fn(T, T, T) -> T + Send + Sync + 'static,
+) -> Action {
+    if shaping.is_plain() {
+        return ternary(operands, move |a: T, b: T, c: T| f(a, b, c).canonical());
+    }
+    ternary(operands, move |a: T, b: T, c: T| {
+        shaping.result(f(shaping.operand(a), shaping.operand(b), shaping.operand(c)))
+    })
+}
+
+/// The direction in which a result is rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rounding {
+    Nearest,
+    Zero,
+    Down,
+    Up,
+}
+
+const ROUNDINGS: [(&str, Rounding); 4] = [
+    ("rn", Rounding::Nearest),
+    ("rz", Rounding::Zero),
+    ("rm", Rounding::Down),
+    ("rp", Rounding::Up),
+];
+
+pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, String> {
+    let Some(kind) = opcode.peek_kind().filter(|kind| kind.is_float()) else { return Ok(None) };
+    let name = opcode.name;
+    if name == "testp" {
+        return test(opcode).map(Some);
+    }
+    opcode.suffixes.pop();
+    let shaping = Shaping::take(opcode);
+    let is_approximate = opcode.take("approx");
+    Ok(Some(match name {
+        "add" | "sub" | "mul" | "fma" | "mad" => sum(opcode, kind, shaping)?,
+        "div" | "rcp" | "sqrt" => quotient(opcode, kind, shaping, is_approximate)?,
+        "min" | "max" | "copysign" => {
+            let operands = opcode.alike(kind)?;
+            floats!(kind, T => match name {
+                // Of a number and what is not one, the number.
+                "min" => two(operands, shaping, lesser::<T>),
+                "max" => two(operands, shaping, |a: T, b: T| -lesser(-a, -b)),
+                _ => two(operands, shaping, |a: T, b: T| b.copysign(a)),
+            }, else return Ok(None))
+        }
+        "neg" | "abs" => {
+            let operands = opcode.alike(kind)?;
+            floats!(kind, T => match name {
+                "neg" => one(operands, shaping, |a: T| -a),
+                _ => one(operands, shaping, T::abs),
+            }, else return Ok(None))
+        }
+        _ if is_approximate && kind == Kind::F32 => {
+            let Some(function) = approximate(name) else { return Ok(None) };
+            one(opcode.alike(kind)?, shaping, function)
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// The smaller of two numbers; the negative of two zeros.
+fn lesser<T: Float + Add<Output = T> + Neg<Output = T>>(a: T, b: T) -> T {
+    match a.partial_cmp(&b) {
+        Some(std::cmp::Ordering::Less) => a,
+        Some(std::cmp::Ordering::Greater) => b,
+        // What is not a number is no smaller than anything.
+        None if T::ZERO.partial_cmp(&a).is_none() => b,
+        // Zeros differ by their sign only.
+        Some(std::cmp::Ordering::Equal) if a == T::ZERO => -(-a + -b),
+        _ => a,
+    }
+}
+
+fn approximate(name: &str) -> Option<fn(f32) -> f32> {
+    Some(match name {
+        "rsqrt" => |a| 1.0 / a.sqrt(),
+        "ex2" => f32::exp2,
+        "lg2" => f32::log2,
+        "sin" => f32::sin,
+        "cos" => f32::cos,
+        "tanh" => f32::tanh,
+        _ => return None,
+    })
+}
+
+/// Sums, products, and products added up.
+fn sum(opcode: &mut Opcode<'_, '_, '_>, kind: Kind, shaping: Shaping) -> Result<Action, String> {
+    let (name, rounding) = (opcode.name, opcode.take_one(&ROUNDINGS));
+    let is_nearest = rounding.is_none_or(|rounding| rounding == Rounding::Nearest);
+    if matches!(name, "fma" | "mad") {
+        let rounding = rounding.ok_or("a rounding is missing")?;
+        let operands = opcode.alike(kind)?;
+        return Ok(match kind {
+            _ if is_nearest => floats!(kind, T => three(operands, shaping, T::mul_add),
+                else return Err("not for this type".into())),
+            Kind::F32 => three(operands, shaping, move |a, b, c| rounded(a, b, c, rounding)),
+            _ => return Err("not with this rounding here".into()),
+        });
+    }
+    let operands = opcode.alike(kind)?;
+    Ok(match (kind, rounding) {
+        _ if is_nearest => floats!(kind, T => match name {
+            "add" => two(operands, shaping, |a: T, b: T| a + b),
+            "sub" => two(operands, shaping, |a: T, b: T| a - b),
+            _ => two(operands, shaping, |a: T, b: T| a * b),
+        }, else return Err("not for this type".into())),
+        (Kind::F32, Some(rounding)) => match name {
+            "add" => two(operands, shaping, move |a, b| rounded(a, 1.0, b, rounding)),
+            "sub" => two(operands, shaping, move |a, b: f32| rounded(a, 1.0, -b, rounding)),
+            _ => two(operands, shaping, move |a: f32, b: f32| {
+                // A zero of the product's sign leaves it as it is.
+                rounded(a, b, 0f32.copysign(a * b), rounding)
+            }),
+        },
+        _ => return Err("not with this rounding here".into()),
+    })
+}
+
+/// `a * b + c`, rounded once, in a direction.
+fn rounded(a: f32, b: f32, c: f32, rounding: Rounding) -> f32 {
+    // The product is exact, and so is the sum with its error (Knuth's TwoSum).
+    let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
+    let sum = product + c;
+    let part = sum - product;
+    let error = (product - (sum - part)) + (c - part);
+    let near = sum as f32;
+    if !near.is_finite() && !sum.is_finite() {
+        return near;
+    }
+    // Where the exact result lies from the near one; an infinite one is above or below all.
+    let difference = f64::from(near) - sum;
+    let (is_above, is_below) = (difference > error, difference < error);
+    if sum == 0.0 && error == 0.0 {
+        let is_negative = if product == 0.0 && c == 0.0 && product.signum() == c.signum() {
+            product.is_sign_negative()
+        } else {
+            rounding == Rounding::Down
+        };
+        return if is_negative { -0.0 } else { 0.0 };
+    }
+    match rounding {
+        Rounding::Nearest => a.mul_add(b, c as f32),
+        Rounding::Down if is_above => near.next_down(),
+        Rounding::Up if is_below => near.next_up(),
+        Rounding::Zero if is_above && sum > 0.0 => near.next_down(),
+        Rounding::Zero if is_below && sum < 0.0 => near.next_up(),
+        _ => near,
+    }
+}
+
+/// Quotients and roots. What is approximate on a device is exact here.
+fn quotient(
+    opcode: &mut Opcode<'_, '_, '_>,
+    kind: Kind,
+    shaping: Shaping,
+    is_approximate: bool,
+) -> Result<Action, String> {
+    let is_known = is_approximate | opcode.take("full") | opcode.take("rn");
+    if !is_known {
+        return Err("not with this rounding here".into());
+    }
+    let name = opcode.name;
+    if name == "div" {
+        let operands = opcode.alike(kind)?;
+        return Ok(floats!(kind, T => two(operands, shaping, |a: T, b: T| a / b),
+            else return Err("not for this type".into())));
+    }
+    let operands = opcode.alike(kind)?;
+    Ok(floats!(kind, T => match name {
+        "rcp" => one(operands, shaping, |a: T| 1.0 / a),
+        _ => one(operands, shaping, T::sqrt),
+    }, else return Err("not for this type".into())))
+}
+
+fn test(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
+    let kind = opcode.kind()?;
+    let what = opcode.suffixes.pop().unwrap_or_default();
+    let (to, [a]) = opcode.typed(Kind::Predicate, [kind])?;
+    Ok(floats!(kind, T => {
+        let holds: fn(T) -> bool = match what {
+            "finite" => |a| a.is_finite(),
+            "infinite" => |a| a.is_infinite(),
+            "number" => |a| !a.is_nan(),
+            "notanumber" => |a| a.is_nan(),
+            "normal" => |a| a.is_normal(),
+            "subnormal" => |a| a.is_subnormal(),
+            _ => return Err(format!("`{what}` is not known here")),
+        };
+        Action::Compute(Box::new(move |registers, lanes| {
+            let found = registers.compare::<T>([a, a], |a, _| holds(a));
+            registers.put_predicate(to, lanes, found);
+        }))
+    }, else return Err("not for this type".into())))
+}

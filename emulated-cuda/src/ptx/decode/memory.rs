@@ -1,0 +1,269 @@
+//! Loads and stores.
+
+use super::{Opcode, atomic};
+use crate::ptx::frame::{Area, Base};
+use crate::ptx::kind::Kind;
+use crate::ptx::memory::{Fault, Memory};
+use crate::ptx::registers::{LANES, Registers, Row, Slot};
+use crate::ptx::syntax::Operand;
+use crate::ptx::warp::Action;
+
+pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, String> {
+    Ok(Some(match opcode.name {
+        "ld" | "ldu" => load(opcode)?,
+        "st" => store(opcode)?,
+        "atom" | "red" => atomic::change(opcode)?,
+        _ => return Ok(None),
+    }))
+}
+
+const AREAS: [(&str, Area); 8] = [
+    ("global", Area::Global),
+    ("const", Area::Global),
+    ("shared", Area::Shared),
+    ("shared::cta", Area::Shared),
+    ("local", Area::Local),
+    ("param", Area::Parameter),
+    ("param::entry", Area::Parameter),
+    ("generic", Area::Generic),
+];
+
+/// What says how caches are used and who sees a change when. Here everybody sees it at once.
+const HINTS: [&str; 23] = [
+    "volatile",
+    "weak",
+    "relaxed",
+    "acquire",
+    "release",
+    "acq_rel",
+    "cta",
+    "cluster",
+    "gpu",
+    "sys",
+    "ca",
+    "cg",
+    "cs",
+    "lu",
+    "cv",
+    "wb",
+    "wt",
+    "nc",
+    "L1::evict_normal",
+    "L1::evict_last",
+    "L1::evict_first",
+    "L1::no_allocate",
+    "L2::128B",
+];
+
+pub(super) fn area(opcode: &mut Opcode<'_, '_, '_>) -> Area {
+    for hint in HINTS {
+        opcode.take(hint);
+    }
+    opcode.take_one(&AREAS).unwrap_or(Area::Generic)
+}
+
+/// A register of any size, in which a value of a type has room.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    slot: Slot,
+    is_long: bool,
+}
+
+impl Room {
+    pub(super) fn row(self, registers: &Registers) -> Row<u64> {
+        if self.is_long {
+            return *registers.row(self.slot);
+        }
+        let mut row = [0; LANES];
+        widen(&mut row, registers.row(self.slot));
+        row
+    }
+
+    pub(super) fn put(self, registers: &mut Registers, active: u32, row: &Row<u64>) {
+        if self.is_long {
+            return registers.put(self.slot, active, row);
+        }
+        let mut words = [0; LANES];
+        for (word, &value) in words.iter_mut().zip(row) {
+            *word = value as u32;
+        }
+        registers.put(self.slot, active, &words);
+    }
+}
+
+pub(super) fn room(
+    opcode: &mut Opcode<'_, '_, '_>,
+    kind: Kind,
+    operand: &Operand<'_>,
+) -> Result<Room, String> {
+    match operand {
+        Operand::Name("_") => Ok(Room { slot: opcode.frame.fresh(Kind::U64), is_long: true }),
+        Operand::Name(name) if opcode.frame.register(name).is_ok() => {
+            let (declared, slot) = opcode.frame.register(name)?;
+            if declared == Kind::Predicate || declared.register_bytes() < kind.register_bytes() {
+                return Err(format!("`{name}` has another size"));
+            }
+            Ok(Room { slot, is_long: declared.bytes() == 8 })
+        }
+        _ => Ok(Room { slot: opcode.frame.source(kind, operand)?, is_long: kind.bytes() == 8 }),
+    }
+}
+
+/// The registers that are loaded or stored side by side.
+fn rooms(
+    opcode: &mut Opcode<'_, '_, '_>,
+    kind: Kind,
+    operand: &Operand<'_>,
+) -> Result<Vec<Room>, String> {
+    let count = opcode.take_one(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
+    match operand {
+        Operand::Vector(parts) if parts.len() == count => {
+            parts.iter().map(|part| room(opcode, kind, part)).collect()
+        }
+        Operand::Vector(_) => Err("as many registers as the vector has are missing".into()),
+        _ if count == 1 => Ok(vec![room(opcode, kind, operand)?]),
+        _ => Err("a vector is missing".into()),
+    }
+}
+
+/// An address in all lanes.
+pub(super) fn addresses(registers: &Registers, base: Base, offset: u64) -> Row<u64> {
+    let mut row = [0; LANES];
+    match base {
+        Base::Word(slot) => widen(&mut row, registers.row::<u32>(slot)),
+        Base::Long(slot) => row = *registers.row(slot),
+    }
+    for at in &mut row {
+        *at = at.wrapping_add(offset);
+    }
+    row
+}
+
+fn widen(row: &mut Row<u64>, words: &Row<u32>) {
+    for (value, &word) in row.iter_mut().zip(words) {
+        *value = word.into();
+    }
+}
+
+/// Values side by side in memory, whose first lies at a multiple of all their bytes.
+#[derive(Clone)]
+struct Access {
+    area: Area,
+    base: Base,
+    offset: u64,
+    rooms: Vec<Room>,
+    /// By how many bits a loaded value is moved up and down again, with its sign.
+    sign_bits: u64,
+}
+
+impl Access {
+    fn new(
+        opcode: &mut Opcode<'_, '_, '_>,
+        kind: Kind,
+        area: Area,
+        [address, values]: [&Operand<'_>; 2],
+    ) -> Result<Self, String> {
+        let rooms = rooms(opcode, kind, values)?;
+        let (base, offset) = match area {
+            Area::Parameter => {
+                let at = opcode.frame.parameter(address)?;
+                (Base::Long(opcode.frame.constant(Kind::U64, at)), 0)
+            }
+            _ => opcode.frame.address(address)?,
+        };
+        let sign_bits = if kind.is_signed() { 64 - 8 * kind.bytes() } else { 0 };
+        Ok(Self { area, base, offset, rooms, sign_bits })
+    }
+
+    /// The addresses of the first values. One that is not aligned for all values is made so that
+    /// it is not for one either.
+    fn first(&self, registers: &Registers, bytes: u64) -> Row<u64> {
+        let mut row = addresses(registers, self.base, self.offset);
+        if self.rooms.len() > 1 {
+            for at in &mut row {
+                *at |= u64::from(!at.is_multiple_of(bytes * self.rooms.len() as u64));
+            }
+        }
+        row
+    }
+
+    #[inline(always)]
+    fn load_one<const BYTES: u64>(
+        &self,
+        at: u64,
+        lane: usize,
+        memory: &mut Memory<'_>,
+    ) -> Result<u64, Fault> {
+        let loaded = memory.load::<BYTES>(self.area, at, lane)?;
+        Ok((loaded.cast_signed() << self.sign_bits >> self.sign_bits).cast_unsigned())
+    }
+
+    fn load<const BYTES: u64>(self) -> Action {
+        Action::Access(Box::new(move |registers, active, memory| {
+            let first = self.first(registers, BYTES);
+            for (room, place) in self.rooms.iter().zip((0..).step_by(BYTES as usize)) {
+                let mut row = [0; LANES];
+                if self.area == Area::Parameter {
+                    // It is the same for all.
+                    row = [self.load_one::<BYTES>(first[0].wrapping_add(place), 0, memory)?; LANES];
+                    room.put(registers, active, &row);
+                    continue;
+                }
+                for (lane, value) in row.iter_mut().enumerate() {
+                    if active >> lane & 1 == 1 {
+                        let at = first[lane].wrapping_add(place);
+                        *value = self.load_one::<BYTES>(at, lane, memory)?;
+                    }
+                }
+                room.put(registers, active, &row);
+            }
+            Ok(())
+        }))
+    }
+
+    fn store<const BYTES: u64>(self) -> Action {
+        Action::Access(Box::new(move |registers, active, memory| {
+            let first = self.first(registers, BYTES);
+            for (room, place) in self.rooms.iter().zip((0..).step_by(BYTES as usize)) {
+                let row = room.row(registers);
+                for (lane, &value) in row.iter().enumerate() {
+                    if active >> lane & 1 == 1 {
+                        let at = first[lane].wrapping_add(place);
+                        memory.store::<BYTES>(self.area, at, lane, value)?;
+                    }
+                }
+            }
+            Ok(())
+        }))
+    }
+}
+
+const NOT_IN_MEMORY: &str = "predicates are not in memory";
+
+fn load(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
+    let kind = opcode.kind()?;
+    let area = area(opcode);
+    let [result, address] = opcode.operands()?;
+    let access = Access::new(opcode, kind, area, [address, result])?;
+    Ok(match kind.bytes() {
+        1 => access.load::<1>(),
+        2 => access.load::<2>(),
+        4 => access.load::<4>(),
+        8 => access.load::<8>(),
+        _ => return Err(NOT_IN_MEMORY.into()),
+    })
+}
+
+fn store(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
+    let kind = opcode.kind()?;
+    let area = area(opcode);
+    let [address, values] = opcode.operands()?;
+    let access = Access::new(opcode, kind, area, [address, values])?;
+    Ok(match kind.bytes() {
+        1 => access.store::<1>(),
+        2 => access.store::<2>(),
+        4 => access.store::<4>(),
+        8 => access.store::<8>(),
+        _ => return Err(NOT_IN_MEMORY.into()),
+    })
+}

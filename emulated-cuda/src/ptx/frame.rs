@@ -1,0 +1,241 @@
+//! What the names of a kernel stand for: registers, addresses and constants.
+
+use super::kind::Kind;
+use super::registers::Slot;
+use super::special::Special;
+use super::syntax::{Home, Operand, Variable};
+use std::collections::HashMap;
+
+/// The predicate that always holds, and the one that never does.
+pub(super) const ALWAYS: Slot = 0;
+pub(super) const NEVER: Slot = 1;
+
+/// Dynamic shared memory begins at a multiple of this, which is the most that types ask for.
+const DYNAMIC_ALIGN_BYTES: u64 = 16;
+
+/// Areas of memory in an instruction; `Generic` is told by the address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Area {
+    Generic,
+    Global,
+    Shared,
+    Local,
+    Parameter,
+}
+
+/// A register that is set before the kernel runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Constant {
+    Word(Slot, u32),
+    Long(Slot, u64),
+    /// A word that tells lanes, warps, blocks or launches apart.
+    Special(Slot, Special),
+}
+
+/// A name that may stand in an instruction.
+#[derive(Clone, Copy, Debug)]
+enum Named {
+    Register(Kind, Slot),
+    Address(Area, u64),
+}
+
+/// Where an address starts.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Base {
+    Word(Slot),
+    Long(Slot),
+}
+
+/// The names of a kernel, and the registers that they take.
+#[derive(Debug)]
+pub(super) struct Frame<'t> {
+    variables: HashMap<&'t str, Named>,
+    /// Registers, by the braces in which they are declared.
+    scopes: Vec<HashMap<String, Named>>,
+    /// Words, longs and predicates.
+    pub(super) counts: [usize; 3],
+    pub(super) constants: Vec<Constant>,
+    pub(super) shared_bytes: u64,
+    pub(super) local_bytes: u64,
+    pub(super) parameter_bytes: u64,
+}
+
+impl<'t> Frame<'t> {
+    pub(super) fn new() -> Self {
+        Self {
+            variables: HashMap::new(),
+            scopes: vec![HashMap::new()],
+            counts: [0, 0, 2],
+            constants: Vec::new(),
+            shared_bytes: 0,
+            local_bytes: 0,
+            parameter_bytes: 0,
+        }
+    }
+
+    /// Finds room for a variable of the kernel; its place in its area. Dynamic ones come last.
+    pub(super) fn place(&mut self, variable: &Variable<'t>) -> u64 {
+        let (area, end) = match variable.home {
+            Home::Local => (Area::Local, &mut self.local_bytes),
+            Home::Parameter => (Area::Parameter, &mut self.parameter_bytes),
+            _ => (Area::Shared, &mut self.shared_bytes),
+        };
+        let align_bytes = match variable.home {
+            Home::Dynamic => DYNAMIC_ALIGN_BYTES,
+            _ => variable.align_bytes,
+        };
+        let at = end.next_multiple_of(align_bytes);
+        *end = at + if variable.home == Home::Dynamic { 0 } else { variable.bytes };
+        self.variables.insert(variable.name, Named::Address(area, at));
+        at
+    }
+
+    /// Notes a variable of the module, which has its place.
+    pub(super) fn know(&mut self, name: &'t str, at: u64) {
+        self.variables.insert(name, Named::Address(Area::Global, at));
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.scopes.push(HashMap::new());
+    }
+
+    pub(super) fn end(&mut self) {
+        self.scopes.pop();
+    }
+
+    /// A register that nothing else uses.
+    pub(super) fn fresh(&mut self, kind: Kind) -> Slot {
+        let count = match kind.bytes() {
+            0 => &mut self.counts[2],
+            8 => &mut self.counts[1],
+            _ => &mut self.counts[0],
+        };
+        *count += 1;
+        *count - 1
+    }
+
+    pub(super) fn declare(&mut self, name: &str, count: Option<u64>, kind: Kind) {
+        let names = match count {
+            None => vec![name.to_owned()],
+            Some(count) => (0..count).map(|number| format!("{name}{number}")).collect(),
+        };
+        for name in names {
+            let register = Named::Register(kind, self.fresh(kind));
+            if let Some(scope) = self.scopes.last_mut() {
+                scope.insert(name, register);
+            }
+        }
+    }
+
+    fn find(&self, name: &str) -> Option<Named> {
+        let register = self.scopes.iter().rev().find_map(|scope| scope.get(name));
+        register.or_else(|| self.variables.get(name)).copied()
+    }
+
+    /// The register that an instruction reads an operand of a type from.
+    pub(super) fn source(&mut self, kind: Kind, operand: &Operand<'_>) -> Result<Slot, String> {
+        match *operand {
+            Operand::Number(number) if kind == Kind::Predicate => match number.bits(kind) {
+                Some(0) => Ok(NEVER),
+                _ => Ok(ALWAYS),
+            },
+            Operand::Number(number) => {
+                let bits = number.bits(kind).ok_or("not a number of this type")?;
+                Ok(self.constant(kind, bits))
+            }
+            Operand::Name(name) => match self.find(name) {
+                Some(Named::Register(..)) => self.sized(kind, name),
+                Some(Named::Address(area, at)) if kind.bytes() == 8 || area != Area::Global => {
+                    Ok(self.constant(kind, at))
+                }
+                _ => self.special(kind, name),
+            },
+            _ => Err("an operand of another form".into()),
+        }
+    }
+
+    /// The register that an instruction writes a result of a type to.
+    pub(super) fn target(&mut self, kind: Kind, operand: &Operand<'_>) -> Result<Slot, String> {
+        match operand {
+            Operand::Name("_") => Ok(self.fresh(kind)),
+            Operand::Name(name) => self.sized(kind, name),
+            _ => Err("the result needs a register".into()),
+        }
+    }
+
+    /// A register whose size is that of a type.
+    fn sized(&self, kind: Kind, name: &str) -> Result<Slot, String> {
+        let (declared, slot) = self.register(name)?;
+        let fits = declared.register_bytes() == kind.register_bytes();
+        if fits { Ok(slot) } else { Err(format!("`{name}` has another size")) }
+    }
+
+    /// A register of any type.
+    pub(super) fn register(&self, name: &str) -> Result<(Kind, Slot), String> {
+        match self.find(name) {
+            Some(Named::Register(kind, slot)) => Ok((kind, slot)),
+            _ => Err(format!("`{name}` is not a register")),
+        }
+    }
+
+    pub(super) fn predicate(&mut self, operand: &Operand<'_>) -> Result<(Slot, bool), String> {
+        match operand {
+            Operand::Not(name) => Ok((self.sized(Kind::Predicate, name)?, true)),
+            _ => Ok((self.source(Kind::Predicate, operand)?, false)),
+        }
+    }
+
+    /// An address, and the bytes to add to it.
+    pub(super) fn address(&mut self, operand: &Operand<'_>) -> Result<(Base, u64), String> {
+        let Operand::Address(base, offset) = operand else {
+            return Err("an address is missing".into());
+        };
+        let base = match **base {
+            Operand::Name(name) if self.register(name).is_ok() => match self.register(name)? {
+                (kind, slot) if kind.bytes() == 8 => Base::Long(slot),
+                (kind, slot) if kind.bytes() == 4 => Base::Word(slot),
+                _ => return Err("an address has 32 or 64 bits".into()),
+            },
+            ref constant => Base::Long(self.source(Kind::U64, constant)?),
+        };
+        Ok((base, offset.cast_unsigned()))
+    }
+
+    /// Where a parameter lies.
+    pub(super) fn parameter(&self, operand: &Operand<'_>) -> Result<u64, String> {
+        if let Operand::Address(base, offset) = operand
+            && let Operand::Name(name) = **base
+            && let Some(Named::Address(Area::Parameter, at)) = self.find(name)
+        {
+            return Ok(at.wrapping_add(offset.cast_unsigned()));
+        }
+        Err("a parameter is missing".into())
+    }
+
+    pub(super) fn constant(&mut self, kind: Kind, bits: u64) -> Slot {
+        let is_long = kind.bytes() == 8;
+        let same = self.constants.iter().find_map(|&constant| match constant {
+            Constant::Word(slot, word) if !is_long && u64::from(word) == bits & 0xffff_ffff => {
+                Some(slot)
+            }
+            Constant::Long(slot, long) if is_long && long == bits => Some(slot),
+            _ => None,
+        });
+        same.unwrap_or_else(|| {
+            let slot = self.fresh(kind);
+            let long = Constant::Long(slot, bits);
+            self.constants.push(if is_long { long } else { Constant::Word(slot, bits as u32) });
+            slot
+        })
+    }
+
+    fn special(&mut self, kind: Kind, name: &str) -> Result<Slot, String> {
+        let special = Special::parse(name).ok_or_else(|| format!("`{name}` is not known"))?;
+        if kind.bytes() != 4 {
+            return Err(format!("`{name}` has 32 bits"));
+        }
+        let slot = self.fresh(kind);
+        self.constants.push(Constant::Special(slot, special));
+        Ok(slot)
+    }
+}

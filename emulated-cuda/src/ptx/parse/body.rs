@@ -1,0 +1,137 @@
+//! What stands in a kernel.
+
+use super::{MOST_REGISTERS, Parser};
+use crate::ptx::Refusal;
+use crate::ptx::syntax::{Home, Operand, Says, Statement, Written};
+use crate::ptx::token::Token;
+
+impl<'t> Parser<'t> {
+    /// The statements of a kernel.
+    pub(super) fn body(&mut self) -> Result<Vec<Statement<'t>>, Refusal> {
+        self.expect('{')?;
+        let (mut body, mut depth) = (Vec::new(), 0);
+        loop {
+            let line = self.line();
+            let says = match self.peek() {
+                None => return self.refuse("the kernel does not end"),
+                Some(Token::Mark('}')) if depth == 0 => break,
+                Some(Token::Mark('}')) => {
+                    (self.next, depth) = (self.next + 1, depth - 1);
+                    Says::End
+                }
+                Some(Token::Mark('{')) => {
+                    (self.next, depth) = (self.next + 1, depth + 1);
+                    Says::Begin
+                }
+                Some(Token::Word(".loc")) => {
+                    self.skip_line();
+                    continue;
+                }
+                Some(Token::Word(".pragma")) => {
+                    self.next += 1;
+                    self.pragma()?;
+                    continue;
+                }
+                Some(Token::Word(directive @ (".reg" | ".shared" | ".local"))) => {
+                    self.next += 1;
+                    self.declarations(directive, line, &mut body)?;
+                    continue;
+                }
+                Some(Token::Word(label)) if self.is_label() => {
+                    self.next += 2;
+                    Says::Label(label)
+                }
+                _ => Says::Instruction(self.instruction()?),
+            };
+            body.push(Statement { line, says });
+        }
+        self.expect('}')?;
+        Ok(body)
+    }
+
+    fn is_label(&self) -> bool {
+        self.tokens.get(self.next + 1).is_some_and(|&(token, _)| token == Token::Mark(':'))
+    }
+
+    fn declarations(
+        &mut self,
+        directive: &str,
+        line: usize,
+        into: &mut Vec<Statement<'t>>,
+    ) -> Result<(), Refusal> {
+        let statement = |says| Statement { line, says };
+        if directive != ".reg" {
+            let mut variables = Vec::new();
+            let home = if directive == ".shared" { Home::Shared } else { Home::Local };
+            self.variables(home, &mut variables)?;
+            into.extend(variables.into_iter().map(Says::Variable).map(statement));
+            return Ok(());
+        }
+        let kind = self.kind()?;
+        loop {
+            let name = self.word()?;
+            let mut count = None;
+            if self.accept(Token::Mark('<')) {
+                count = Some(self.integer()?);
+                self.expect('>')?;
+            }
+            if count.is_some_and(|count| count > MOST_REGISTERS) {
+                return self.refuse("too many registers");
+            }
+            into.push(statement(Says::Registers(name, count, kind)));
+            if !self.accept(Token::Mark(',')) {
+                return self.expect(';');
+            }
+        }
+    }
+
+    fn instruction(&mut self) -> Result<Written<'t>, Refusal> {
+        let mut guard = None;
+        if self.accept(Token::Mark('@')) {
+            let is_negated = self.accept(Token::Mark('!'));
+            guard = Some((self.word()?, is_negated));
+        }
+        let opcode = self.word()?;
+        let mut operands = Vec::new();
+        if !self.accept(Token::Mark(';')) {
+            operands = self.operands()?;
+            self.expect(';')?;
+        }
+        Ok(Written { guard, opcode, operands })
+    }
+
+    fn operands(&mut self) -> Result<Vec<Operand<'t>>, Refusal> {
+        let mut operands = vec![self.operand()?];
+        while self.accept(Token::Mark(',')) {
+            operands.push(self.operand()?);
+        }
+        Ok(operands)
+    }
+
+    fn operand(&mut self) -> Result<Operand<'t>, Refusal> {
+        if self.accept(Token::Mark('!')) {
+            return Ok(Operand::Not(self.word()?));
+        }
+        if self.accept(Token::Mark('{')) {
+            let parts = self.operands()?;
+            self.expect('}')?;
+            return Ok(Operand::Vector(parts));
+        }
+        if self.accept(Token::Mark('[')) {
+            let base = self.operand()?;
+            let is_sum = self.accept(Token::Mark('+'));
+            let has_offset = is_sum || self.peek() == Some(Token::Mark('-'));
+            let offset = if has_offset { self.integer()? } else { 0 };
+            self.expect(']')?;
+            return Ok(Operand::Address(Box::new(base), offset.cast_signed()));
+        }
+        let Some(Token::Word(name)) = self.peek() else {
+            return self.number().map(Operand::Number);
+        };
+        self.next += 1;
+        if self.accept(Token::Mark('|')) {
+            return Ok(Operand::Pair(name, self.word()?));
+        }
+        Ok(Operand::Name(name))
+    }
+}

@@ -1,0 +1,83 @@
+//! The emulated driver, as cudarc gives it.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+#![allow(unsafe_code, reason = "what a kernel does, only its text says")]
+#![allow(dead_code, reason = "every test file has its own use of it")]
+
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaSlice, CudaStream, DeviceRepr, DriverError, ValidAsZeroBits,
+};
+use cudarc::nvrtc::Ptx;
+use emulated_cuda::Emulated;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One test at a time: they share the driver's one context.
+static ALONE: Mutex<()> = Mutex::new(());
+
+pub(crate) struct Device {
+    pub(crate) context: Arc<CudaContext>,
+    pub(crate) stream: Arc<CudaStream>,
+    pub(crate) emulated: Emulated,
+    pub(crate) alone: MutexGuard<'static, ()>,
+}
+
+pub(crate) fn device() -> Device {
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let emulated = Emulated::open(&Emulated::built_path()).unwrap();
+    let context = CudaContext::new(0).unwrap();
+    assert!(context.name().unwrap().contains("no GPU"), "a test of the emulated driver");
+    let stream = context.new_stream().unwrap();
+    Device { context, stream, emulated, alone }
+}
+
+/// What every text begins with.
+pub(crate) const HEADER: &str = ".version 8.0\n.target sm_60\n.address_size 64\n";
+
+impl Device {
+    /// Loads a text without its header.
+    pub(crate) fn try_load(&self, text: &str) -> Result<Kernels, DriverError> {
+        let module = self.context.load_module(Ptx::from_src(format!("{HEADER}{text}")))?;
+        Ok(Kernels(module))
+    }
+
+    pub(crate) fn load(&self, text: &str) -> Kernels {
+        self.try_load(text).unwrap_or_else(|_| panic!("{}", self.emulated.explanation()))
+    }
+
+    /// Memory of the device that holds this.
+    pub(crate) fn upload<T: DeviceRepr + ValidAsZeroBits + Copy>(
+        &self,
+        values: &[T],
+    ) -> CudaSlice<T> {
+        let mut into = self.stream.alloc_zeros(values.len()).unwrap();
+        // SAFETY: all of it is written before it is read.
+        let mut pinned = unsafe { self.context.alloc_pinned(values.len()) }.unwrap();
+        pinned.as_mut_slice().unwrap().copy_from_slice(values);
+        self.stream.memcpy_htod(&pinned, &mut into).unwrap();
+        self.stream.synchronize().unwrap();
+        into
+    }
+
+    pub(crate) fn download<T: DeviceRepr + ValidAsZeroBits + Copy>(
+        &self,
+        from: &CudaSlice<T>,
+    ) -> Vec<T> {
+        // SAFETY: all of it is written before it is read.
+        let mut pinned = unsafe { self.context.alloc_pinned(from.len()) }.unwrap();
+        self.stream.memcpy_dtoh(from, &mut pinned).unwrap();
+        self.stream.synchronize().unwrap();
+        pinned.as_slice().unwrap().to_vec()
+    }
+}
+
+/// A text that is loaded.
+pub(crate) struct Kernels(Arc<cudarc::driver::CudaModule>);
+
+impl Kernels {
+    pub(crate) fn get(&self, name: &str) -> CudaFunction {
+        self.0.load_function(name).unwrap()
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.load_function(name).is_ok()
+    }
+}

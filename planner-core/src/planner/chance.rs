@@ -1,0 +1,77 @@
+//! Chance that is the same in every run.
+
+/// A generator of numbers (xorshift, with a product to spread the seeds: Marsaglia, "Xorshift
+/// RNGs", 2003).
+#[derive(Debug)]
+pub(super) struct Chance(u64);
+
+impl Chance {
+    /// The same seed gives the same numbers.
+    pub(super) const fn new(seed: u64) -> Self {
+        let state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Self(if state == 0 { 1 } else { state })
+    }
+
+    const fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// One of so many numbers, from 0.
+    const fn below(&mut self, count: u64) -> u64 {
+        // The upper bits are the better ones.
+        match (self.bits() >> 32).checked_rem(count) {
+            Some(number) => number,
+            None => 0,
+        }
+    }
+
+    /// True so often in a hundred times.
+    pub(super) const fn percent(&mut self, times: u64) -> bool {
+        self.below(100) < times
+    }
+
+    /// One of these; all are as likely.
+    pub(super) const fn one_of<T: Copy, const N: usize>(&mut self, these: &[T; N]) -> T {
+        these[self.below(N as u64) as usize]
+    }
+
+    /// Up to so much more than 1, or as much less: the factor or what undoes it.
+    pub(super) fn factor(&mut self, most: f32) -> f32 {
+        let factor = 1.0 + (most - 1.0) * (self.below(1 << 20) as f32 / (1 << 20) as f32);
+        if self.below(2) == 0 { factor } else { 1.0 / factor }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_spread_and_repeat() {
+        let counts = |seed| {
+            let mut chance = Chance::new(seed);
+            let mut counts = [0; 6];
+            for _ in 0..600 {
+                counts[chance.one_of(&[0, 1, 2, 3, 4, 5])] += 1;
+            }
+            counts
+        };
+        for seed in 0..20 {
+            assert!(counts(seed).iter().all(|count| (60..140).contains(count)), "{seed}");
+            assert_eq!(counts(seed), counts(seed));
+            assert_ne!(counts(seed), counts(seed + 1));
+        }
+        assert!(counts(u64::MAX).iter().all(|&count| count > 0));
+    }
+
+    #[test]
+    fn factors_go_either_way() {
+        let mut chance = Chance::new(7);
+        let factors: [f32; 100] = core::array::from_fn(|_| chance.factor(1.5));
+        assert!(factors.iter().all(|factor| (0.66..=1.5).contains(factor)));
+        assert!((30..70).contains(&factors.iter().filter(|&&factor| factor > 1.0).count()));
+    }
+}
