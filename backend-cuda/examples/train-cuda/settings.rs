@@ -13,8 +13,8 @@ pub(crate) struct Settings {
     /// The share of what training needs in-core, in percent.
     pub(crate) budget_percent: u64,
     pub(crate) products: Products,
-    /// Of which the links count.
-    pub(crate) machine: Machine,
+    /// Of which the links count; else they are measured.
+    pub(crate) machine: Option<Machine>,
     /// Its place among the devices.
     pub(crate) device: usize,
 }
@@ -35,9 +35,8 @@ impl Settings {
             iterations: 32,
             rate: 3e-4,
         };
-        let machine = find("h200-pcie5")?;
         let products = Products::Either;
-        let mut settings = Self { sizes, budget_percent: 25, products, machine, device: 0 };
+        let mut settings = Self { sizes, budget_percent: 25, products, machine: None, device: 0 };
         for argument in arguments {
             let known = match argument.split_once('=') {
                 Some((name, value)) => settings.set(name, value),
@@ -61,7 +60,7 @@ impl Settings {
             "rate" => sizes.rate = value.parse()?,
             "budget" => self.budget_percent = value.trim_end_matches('%').parse()?,
             "device" => self.device = value.parse()?,
-            "machine" => self.machine = find(value)?,
+            "machine" => self.machine = Some(find(value)?),
             "matmul" => {
                 self.products = match value {
                     "own" => Products::Own,

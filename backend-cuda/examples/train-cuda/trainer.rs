@@ -37,12 +37,17 @@ pub(crate) struct Planned {
 
 impl Trainer {
     pub(crate) fn new(cuda: Cuda, text: Text, settings: Settings) -> Result<Self, Box<dyn Error>> {
+        let options = Options { ordinal: settings.device, chunk_bytes: None };
+        let links = match settings.machine {
+            Some(machine) => machine,
+            None => cuda.measure(&options, |_, _| ())?.machine,
+        };
         let info = cuda.device(settings.device)?;
         let machine = Machine {
             device_bytes: info.free_bytes,
             host_bytes: info.host_bytes,
             chunk_bytes: info.granularity_bytes,
-            ..settings.machine
+            ..links
         };
         Ok(Self { cuda, info, text, settings, machine })
     }

@@ -43,7 +43,7 @@ fn set_up(settings: &[&str]) -> (Emulated, Trainer, Model) {
     let driver = Emulated::built_path();
     let emulated = Emulated::open(&driver).unwrap();
     let text = Text::new();
-    let settings = settings.iter().map(ToString::to_string);
+    let settings = settings.iter().chain(&["machine=h200-pcie5"]).map(ToString::to_string);
     let settings = Settings::new(text.characters, settings).unwrap();
     let model = Model::new(settings.sizes);
     (emulated, Trainer::new(Cuda::load(Some(&driver)).unwrap(), text, settings).unwrap(), model)
