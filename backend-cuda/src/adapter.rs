@@ -1,7 +1,7 @@
 //! The driver, its devices, and how one is opened.
 
 use crate::driver::{self, granularity_bytes};
-use crate::error::{Unavailable, named};
+use crate::error::{CudaError, Unavailable, named};
 use crate::{CudaDevice, StateBytes};
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
 use cudarc::driver::{CudaContext, result};
@@ -100,9 +100,24 @@ impl Cuda {
         Ok(count.max(0) as usize)
     }
 
+    /// Which devices there are, in words.
+    fn names(self) -> Result<String, Unavailable> {
+        let name = |ordinal| {
+            let device = named("cuDeviceGet", result::device::get(ordinal))?;
+            let name = named("cuDeviceGetName", result::device::get_name(device))?;
+            Ok(format!("{ordinal} ({name})"))
+        };
+        let names = (0..self.count()? as i32).map(name).collect::<Result<Vec<_>, CudaError>>()?;
+        Ok(match &names[..] {
+            [] => "there is none".to_owned(),
+            names => format!("there is {}", names.join(", ")),
+        })
+    }
+
     fn context(self, ordinal: usize) -> Result<Arc<CudaContext>, Unavailable> {
         if ordinal >= self.count()? {
-            return Err(Unavailable(format!("there is no CUDA device {ordinal}")));
+            let there_are = self.names()?;
+            return Err(Unavailable(format!("there is no CUDA device {ordinal}; {there_are}")));
         }
         let context = named("cuDevicePrimaryCtxRetain", CudaContext::new(ordinal))?;
         let attribute = CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;

@@ -12,5 +12,7 @@ mod module;
 
 pub(crate) use host::{Pinned, download, upload};
 pub(crate) use library::{load, version};
-pub(crate) use memory::{Addresses, Physical, Working, granularity_bytes, map, set_access, unmap};
+pub(crate) use memory::{
+    Addresses, Physical, Working, fill, granularity_bytes, map, set_access, unmap,
+};
 pub(crate) use module::{Argument, Function, Module, launch};

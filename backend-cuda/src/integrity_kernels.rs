@@ -1,7 +1,7 @@
 //! Kernels in which every wrong byte shows, and the device as the conformance suite takes it.
 
 use crate::driver::{self, Argument::Long, Argument::Word};
-use crate::error::CudaError;
+use crate::error::{CudaError, Unavailable};
 use crate::kernel::READING_BYTES;
 use crate::{Cuda, CudaDevice, Options};
 use backend_checks::{Operands, Refused};
@@ -62,6 +62,11 @@ impl CudaDevice<'_> {
     }
 }
 
+/// Names the library that is used as the driver, instead of the system's.
+const DRIVER: &str = "SPILLWAY_CUDA_DRIVER";
+/// Gives the device's place among the devices.
+const DEVICE: &str = "SPILLWAY_CUDA_DEVICE";
+
 /// How this machine's CUDA is taken by integrity kernels and the conformance suite.
 #[derive(Clone, Debug, Default)]
 pub struct Integrity {
@@ -74,6 +79,22 @@ pub struct Integrity {
 impl Integrity {
     /// What the suite plans for where nothing has been measured.
     const BYTES_PER_S: u64 = 10_000_000_000;
+
+    /// The driver and the device that the environment picks; else the system's driver, and its
+    /// first device.
+    ///
+    /// # Errors
+    /// A device that is no number.
+    pub fn from_environment() -> Result<Self, Unavailable> {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let ordinal = set(DEVICE).map_or(Ok(0), |device| {
+            let ordinal = device.to_str().and_then(|device| device.parse().ok());
+            ordinal.ok_or_else(|| {
+                Unavailable(format!("{DEVICE} is {device:?}, and devices are counted from 0"))
+            })
+        });
+        Ok(Self { driver: set(DRIVER).map(PathBuf::from), ordinal: ordinal? })
+    }
 }
 
 impl Backend for Integrity {

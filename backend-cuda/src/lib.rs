@@ -7,6 +7,8 @@
 //! stream from [`CudaDevice::compute`], and the addresses from the launch. Work whose memory is
 //! mapped once can be captured as a graph ([`Replay`]).
 //!
+//! [`Cuda::measure`] finds what a plan has to know of a device.
+//!
 //! The driver is loaded when the program runs: it builds and starts on machines without one.
 
 mod adapter;
@@ -15,6 +17,7 @@ mod error;
 mod graph;
 mod integrity_kernels;
 mod kernel;
+mod measure;
 mod paging;
 mod replay;
 mod stream;
@@ -26,6 +29,7 @@ pub use cudarc;
 pub use error::{CudaError, Unavailable};
 pub use graph::Graph;
 pub use integrity_kernels::Integrity;
+pub use measure::{Copies, Link, Load, Mapping, Measured};
 pub use replay::{Cycle, Replay, cycle};
 
 use adapter::Opened;
@@ -54,6 +58,8 @@ pub struct Counters {
     pub access_calls: u64,
     /// Time that the host has spent mapping and unmapping, those calls included.
     pub mapping_ns: u64,
+    /// Time that the host has been blocked until points were reached.
+    pub blocked_ns: u64,
     /// Bytes copied to the device; those of graphs count once, when they are captured.
     pub h2d_bytes: u64,
     /// Bytes copied to the host; likewise.

@@ -8,6 +8,7 @@ use planner_core::Stream;
 use planner_core::backend::{Point, Streams};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Signals of one stream that are kept before the host blocks for the oldest.
 const MOST_MARKS: usize = 4096;
@@ -207,6 +208,9 @@ impl Streams for CudaDevice<'_> {
 
     fn block_until(&mut self, point: Point) -> Result<(), CudaError> {
         self.check_asked(point)?;
-        self.queued[point.stream as usize].block_until(point.value)
+        let start = Instant::now();
+        let reached = self.queued[point.stream as usize].block_until(point.value);
+        self.counters.blocked_ns += start.elapsed().as_nanos() as u64;
+        reached
     }
 }

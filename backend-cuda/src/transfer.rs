@@ -19,7 +19,7 @@ pub(crate) struct HostBlock {
 }
 
 impl HostBlock {
-    fn new(context: &Arc<CudaContext>, bytes: u64) -> Result<Self, CudaError> {
+    pub(crate) fn new(context: &Arc<CudaContext>, bytes: u64) -> Result<Self, CudaError> {
         let pinned = (bytes > 0).then(|| Pinned::new(context, bytes)).transpose();
         let pinned = pinned.map_err(|error| match error.kind() {
             ErrorKind::OutOfDeviceMemory => CudaError::OutOfHostMemory { bytes },

@@ -1,6 +1,7 @@
 //! CUDA is held to the suite on an emulated driver, which delays work at random. With
 //! `SPILLWAY_CUDA_DRIVER=system` it is held to it on the machine's own device;
-//! `EMULATED_CUDA_SEED` draws other delays.
+//! `EMULATED_CUDA_SEED` draws other delays, and `SPILLWAY_CUDA_DEVICE` picks another device than
+//! the first.
 
 use backend_cuda::Integrity;
 use std::process::ExitCode;
@@ -8,7 +9,13 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let is_system = std::env::var("SPILLWAY_CUDA_DRIVER").is_ok_and(|driver| driver == "system");
     let driver = if is_system { None } else { emulated() };
-    conformance::suite::main(Integrity { driver, ordinal: 0 })
+    match Integrity::from_environment() {
+        Ok(chosen) => conformance::suite::main(Integrity { driver, ..chosen }),
+        Err(reason) => {
+            eprintln!("{reason}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 #[cfg(target_os = "linux")]

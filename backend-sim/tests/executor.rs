@@ -231,6 +231,40 @@ fn mapping_costs_show_in_the_period() {
 }
 
 #[test]
+fn the_host_maps_ahead_though_an_input_arrives_late() {
+    let mut work = Work::default();
+    let sum = work.tensor(Kind::State, 4);
+    let input = work.tensor(Kind::Input, 4);
+    let product = work.tensor(Kind::Temporary, 8);
+    work.op(100, 0, &[sum], &[product]);
+    work.op(100, 0, &[sum, product], &[sum]);
+    work.op(100, 0, &[sum, input], &[sum]);
+    let whole = |id| Part::whole(TensorId(id));
+    let owned = OwnedPlan {
+        pools: vec![Pool { object_bytes: CHUNK_BYTES, count: 3 }],
+        resident_at_start: vec![Resident { part: whole(sum), host_copy: false }],
+        steps: vec![
+            Step::Launch(OpId(0)),
+            Step::Launch(OpId(1)),
+            Step::Evict(whole(product)),
+            Step::Prefetch(whole(input)),
+            Step::Launch(OpId(2)),
+            Step::Evict(whole(input)),
+        ],
+        ..OwnedPlan::default()
+    };
+    let slow = Machine { map_ns_per_chunk: 40, unmap_ns_per_chunk: 20, ..machine(CHUNK_BYTES) };
+    with_verified(&work, &owned, &slow, |verified| {
+        let mut device = SimDevice::new(*verified.graph(), slow);
+        execute(verified, &mut device, *verified.graph(), 8, 64).unwrap();
+        let (plan, schedule) = (verified.plan(), verified.schedule());
+        let predicted_ns = predicted_period_ns(verified.graph(), &slow, plan, schedule);
+        assert_eq!(device.period_ns(4, 8), Some(predicted_ns));
+        assert!(device.counters().mapping_ns > 8 * 100, "{:?}", device.counters());
+    });
+}
+
+#[test]
 fn without_an_iteration_the_host_copies_stay() {
     let (work, owned) = work();
     let counters = count(&work, &owned, machine(CHUNK_BYTES), 0);

@@ -7,13 +7,9 @@ use backend_cuda::Integrity as CudaDevices;
 use backend_vulkan::Integrity as VulkanDevices;
 use indicatif::ProgressBar;
 use planner_core::Verified;
-use std::path::PathBuf;
 
 /// Names a part of the name of the Vulkan device that is to be used.
 const VULKAN_DEVICE: &str = "SPILLWAY_VULKAN_DEVICE";
-
-/// Names the library that is used as the CUDA driver, instead of the system's.
-const CUDA_DRIVER: &str = "SPILLWAY_CUDA_DRIVER";
 
 /// A backend, as the user chose it.
 #[derive(Clone, Debug)]
@@ -66,7 +62,7 @@ impl Backend {
         match (name, seed) {
             ("sim", seed) => Ok(Self::Sim(seed)),
             ("vulkan", None) => Ok(Self::Vulkan(vulkan_devices())),
-            ("cuda", None) => Ok(Self::Cuda { devices: cuda_devices(), graph }),
+            ("cuda", None) => Ok(Self::Cuda { devices: cuda_devices()?, graph }),
             ("vulkan" | "cuda", Some(_)) => Err(Failure::bad_input(
                 "--seed orders the simulated device; a real one orders itself",
             )),
@@ -146,8 +142,7 @@ pub(crate) fn vulkan_devices() -> VulkanDevices {
     VulkanDevices { device: std::env::var(VULKAN_DEVICE).ok(), validation: false }
 }
 
-/// The CUDA device of this machine, by its own driver or one that is named from outside.
-pub(crate) fn cuda_devices() -> CudaDevices {
-    let driver = std::env::var_os(CUDA_DRIVER).map(PathBuf::from);
-    CudaDevices { driver: driver.filter(|path| !path.as_os_str().is_empty()), ordinal: 0 }
+/// The CUDA device of this machine, and its driver, of which others may be picked from outside.
+pub(crate) fn cuda_devices() -> Result<CudaDevices, Failure> {
+    CudaDevices::from_environment().map_err(|reason| Failure::bad_input(reason.to_string()))
 }

@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             let validation = Vulkan::load(true).is_ok();
             report(&Integrity { validation, ..vulkan_devices() })
         }
-        "cuda" => report(&cuda_devices()),
+        "cuda" => report(&cuda_devices()?),
         other => {
             let message =
                 format!("there is no backend {other:?}; there are sim, host, vulkan and cuda");

@@ -4,7 +4,7 @@ use crate::backend::cuda_devices;
 use crate::failure::Failure;
 use crate::output;
 use crate::units::bytes;
-use backend_cuda::Cuda;
+use backend_cuda::{Cuda, Integrity};
 use backend_vulkan::{DeviceInfo, Unavailable, Vulkan};
 use clap::Args;
 use serde::Serialize;
@@ -71,11 +71,11 @@ struct Missing {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let report = report();
+    let report = report()?;
     if arguments.json { output::print_json(&report) } else { output::print(shown(&report)) }
 }
 
-fn report() -> Report {
+fn report() -> Result<Report, Failure> {
     let mut report = Report { devices: Vec::new(), unavailable: Vec::new() };
     match Vulkan::load(false).and_then(|vulkan| vulkan.devices()) {
         Ok(devices) if devices.is_empty() => {
@@ -89,17 +89,17 @@ fn report() -> Report {
             report.unavailable.push(Missing { backend: "vulkan", reason });
         }
     }
-    match cuda() {
+    match cuda(&cuda_devices()?) {
         Ok(devices) => report.devices.extend(devices.into_iter().map(Entry::Cuda)),
         Err(Unavailable(reason)) => {
             report.unavailable.push(Missing { backend: "cuda", reason });
         }
     }
-    report
+    Ok(report)
 }
 
-fn cuda() -> Result<Vec<CudaDevice>, Unavailable> {
-    let cuda = Cuda::load(cuda_devices().driver.as_deref())?;
+fn cuda(devices: &Integrity) -> Result<Vec<CudaDevice>, Unavailable> {
+    let cuda = Cuda::load(devices.driver.as_deref())?;
     let device = |ordinal| {
         let info = cuda.device(ordinal)?;
         Ok(CudaDevice {

@@ -14,6 +14,7 @@ mod figures;
 mod graph_file;
 mod import;
 mod machine;
+mod measure;
 mod method;
 mod model;
 mod names;
@@ -47,6 +48,7 @@ Examples:
   spillway model list
   spillway plan --machine list
   spillway devices
+  spillway measure -o machine.json
   spillway conformance --backend sim
 
 Exit status: 0 done; 1 understood, but it cannot be done (the budget is too small, the
@@ -70,6 +72,7 @@ enum Command {
     Model(model::Arguments),
     Import(import::Arguments),
     Devices(devices::Arguments),
+    Measure(measure::Arguments),
     Export(export::Arguments),
     Conformance(conformance::Arguments),
 }
@@ -94,6 +97,7 @@ fn obey(command: &Command) -> Result<(), Failure> {
         Command::Plan(arguments) => plan::run(arguments),
         Command::Run(arguments) => run::run(arguments),
         Command::Devices(arguments) => devices::run(arguments),
+        Command::Measure(arguments) => measure::run(arguments),
         Command::Check(arguments) => check::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
         Command::Model(arguments) => model::run(arguments),

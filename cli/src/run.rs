@@ -49,8 +49,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     choices: Choices,
     /// What runs it: sim, a simulated device, or vulkan or cuda, a device of this machine
-    /// (SPILLWAY_VULKAN_DEVICE=NAME picks one by a part of its name; SPILLWAY_CUDA_DRIVER=PATH
-    /// is used as the CUDA driver)
+    /// (SPILLWAY_VULKAN_DEVICE=NAME picks one by a part of its name, SPILLWAY_CUDA_DEVICE=N by its
+    /// number; SPILLWAY_CUDA_DRIVER=PATH is used as the CUDA driver)
     #[arg(long, value_name = "BACKEND", default_value = "sim")]
     backend: String,
     /// Run iterations as CUDA graphs, which takes a plan with placements; iterations that fill

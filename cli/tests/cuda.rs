@@ -59,3 +59,41 @@ fn devices_are_listed() {
     let devices = Folder::new().run_in(&driver, &["devices"]).done().stdout;
     assert!(devices.contains("cuda: emulated CUDA device, no GPU\n"), "{devices}");
 }
+
+#[test]
+fn a_device_is_measured_for_plans_to_be_made_for_it() {
+    let driver = Emulated::built_path();
+    let variables = [
+        ("SPILLWAY_CUDA_DRIVER", driver.to_str().unwrap()),
+        ("EMULATED_CUDA_MEMORY", "134217728"),
+        ("EMULATED_CUDA_H2D_BYTES_PER_S", "2000000000"),
+        ("EMULATED_CUDA_D2H_BYTES_PER_S", "1000000000"),
+    ];
+    let folder = Folder::new();
+    let measured = ["measure", "-o", "machine.json", "--chunk", "64KiB", "--json"];
+    let measured = folder.run_in(&variables, &measured).done().json();
+    assert_eq!(measured["machine"], "emulated-cuda-device-no-gpu");
+    assert_eq!(measured["chunk_bytes"], 65536);
+    let up = measured["h2d_bytes_per_s"].as_f64().unwrap();
+    assert!(up > measured["d2h_bytes_per_s"].as_f64().unwrap(), "{measured}");
+    assert!(measured["device_bytes"].as_u64() <= Some(134_217_728), "{measured}");
+    let run = [&RUN[..], &["--iterations", "2", "--machine", "machine.json"]].concat();
+    let ran = folder.run_in(&variables, &run).done().json();
+    assert_eq!(ran["machine"], measured["machine"]);
+    assert_eq!(ran["digests_match"], true);
+    folder.run_in(&variables, &["measure", "--chunk", "1000"]).fails(1, &["multiples of 4096"]);
+    folder.run_in(&variables, &["measure", "-o", "-", "--json"]).fails(2, &["only one thing"]);
+}
+
+#[test]
+fn a_device_is_picked_by_its_number() {
+    let driver = Emulated::built_path();
+    let with = |device| {
+        let driver = ("SPILLWAY_CUDA_DRIVER", driver.to_str().unwrap());
+        let run = [&RUN[..], &["--iterations", "1"]].concat();
+        Folder::new().run_in(&[driver, ("SPILLWAY_CUDA_DEVICE", device)], &run)
+    };
+    with("0").done();
+    with("1").fails(1, &["there is no CUDA device 1; there is 0 (emulated CUDA device, no GPU)"]);
+    with("the first").fails(2, &["SPILLWAY_CUDA_DEVICE", "counted from 0"]);
+}

@@ -72,6 +72,10 @@ impl<'g> Host<'g> {
         for (_, range, bytes) in ended {
             self.learn(range, &bytes);
         }
+        // A later copy to the same bytes may have begun.
+        for (_, range, _) in &self.under_way {
+            self.bytes[range.offset_bytes as usize..][..range.bytes as usize].fill(None);
+        }
     }
 
     fn check(&self, device: &SimDevice<'_>) -> Result<(), String> {

@@ -1,9 +1,9 @@
 //! Graphs: work that is recorded while streams are captured, and run as often as wanted.
 
-use crate::Outcome;
 use crate::chance::Settings;
 use crate::stream::Hazard;
 use crate::task::Task;
+use crate::{Outcome, clock};
 use cudarc::driver::sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -100,18 +100,27 @@ impl Executable {
         let mut streams: Vec<_> = self.nodes.iter().map(|node| node.stream).collect();
         streams.sort_unstable();
         streams.dedup();
-        let done = Mutex::new(vec![false; self.nodes.len()]);
+        let start = clock::now();
+        // When each node has ended.
+        let ends = Mutex::new(vec![None; self.nodes.len()]);
         let changed = Condvar::new();
         let run = |stream| {
             let mut hazard = Hazard::new(settings, stream as u64 ^ launch << 32);
+            clock::reach(start);
             for (number, node) in self.nodes.iter().enumerate() {
                 if node.stream != stream {
                     continue;
                 }
-                let before = done.lock().unwrap_or_else(PoisonError::into_inner);
-                drop(changed.wait_while(before, |done| node.follows.iter().any(|&n| !done[n])));
+                let before = ends.lock().unwrap_or_else(PoisonError::into_inner);
+                let is_early =
+                    |ends: &mut Vec<Option<_>>| node.follows.iter().any(|&n| ends[n].is_none());
+                let before = changed.wait_while(before, is_early);
+                let before = before.unwrap_or_else(PoisonError::into_inner);
+                node.follows.iter().filter_map(|&n| before[n]).for_each(clock::reach);
+                drop(before);
                 hazard.meet(&node.task);
-                done.lock().unwrap_or_else(PoisonError::into_inner)[number] = true;
+                let end = Some(clock::now());
+                ends.lock().unwrap_or_else(PoisonError::into_inner)[number] = end;
                 changed.notify_all();
             }
         };
@@ -121,5 +130,7 @@ impl Executable {
                 scope.spawn(move || run(stream));
             }
         });
+        let ends = ends.into_inner().unwrap_or_else(PoisonError::into_inner);
+        ends.into_iter().flatten().for_each(clock::reach);
     }
 }

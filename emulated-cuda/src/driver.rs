@@ -3,6 +3,7 @@
 use crate::capture::{Capture, CapturedGraph, Executable};
 use crate::chance;
 use crate::control::Counters;
+use crate::link::Link;
 use crate::registry::{self, Registry};
 use crate::space::Space;
 use crate::stream::{Event, Recorded, Stream};
@@ -14,7 +15,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Instant;
 
 /// The driver of this process.
 pub(crate) static DRIVER: LazyLock<Driver> = LazyLock::new(Driver::new);
@@ -25,7 +25,7 @@ thread_local! {
 }
 
 /// A number from the environment.
-fn setting(name: &str, default: u64) -> u64 {
+pub(crate) fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
@@ -46,10 +46,12 @@ pub(crate) struct Driver {
     pinned: Mutex<BTreeMap<usize, usize>>,
     host_limit_bytes: usize,
     counters: Mutex<Counters>,
+    /// From the host to the device.
+    pub(crate) upward: Link,
+    /// From the device to the host.
+    pub(crate) downward: Link,
     /// Why a text was refused or a kernel failed last.
     explanation: Mutex<String>,
-    /// When the device's clock began.
-    pub(crate) start: Instant,
     pub(crate) streams: Registry<Stream>,
     pub(crate) events: Registry<Event>,
     pub(crate) modules: Registry<ptx::Module>,
@@ -76,8 +78,9 @@ impl Driver {
             pinned: Mutex::default(),
             host_limit_bytes: setting("EMULATED_CUDA_HOST_MEMORY", 4 << 30) as usize,
             counters: Mutex::default(),
+            upward: Link::of("EMULATED_CUDA_H2D_BYTES_PER_S"),
+            downward: Link::of("EMULATED_CUDA_D2H_BYTES_PER_S"),
             explanation: Mutex::default(),
-            start: Instant::now(),
             streams: Registry::default(),
             events: Registry::default(),
             modules: Registry::default(),
@@ -253,7 +256,7 @@ impl Driver {
         if stream.capture().is_some() {
             return Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
-        stream.place().block();
+        stream.block();
         self.lost()
     }
 
@@ -308,8 +311,8 @@ impl Driver {
             }
             (Recorded::Captured(..), None) => Err(CUDA_ERROR_INVALID_VALUE),
             (_, Some(_)) => Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION),
-            (Recorded::On(place, _), None) => {
-                stream.push_wait(place.clone());
+            (Recorded::On(place, stamp), None) => {
+                stream.push_wait(place.clone(), Arc::clone(stamp));
                 Ok(())
             }
             (Recorded::Never, None) => Ok(()),

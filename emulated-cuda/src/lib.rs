@@ -19,14 +19,18 @@
 //! | `EMULATED_CUDA_MEMORY` | bytes of device memory; 1 GiB |
 //! | `EMULATED_CUDA_HOST_MEMORY` | bytes of host memory that can be pinned; 4 GiB |
 //! | `EMULATED_CUDA_GRANULARITY` | bytes of the smallest mapping; 4 KiB |
+//! | `EMULATED_CUDA_H2D_BYTES_PER_S`, `EMULATED_CUDA_D2H_BYTES_PER_S` | speed of copies to and from the device; as fast as the host copies |
+//! | `EMULATED_CUDA_COPY_LATENCY_NS` | what each copy takes besides; nothing |
 //! | `EMULATED_CUDA_SEED` | delays of threads that set no seed of their own; none |
 #![cfg(target_os = "linux")]
 
 mod api;
 mod capture;
 mod chance;
+mod clock;
 mod control;
 mod driver;
+mod link;
 mod ptx;
 mod registry;
 mod space;

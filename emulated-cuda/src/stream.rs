@@ -1,31 +1,37 @@
 //! A stream: a thread with a queue. An event: a place in a queue.
 
-use crate::Outcome;
 use crate::capture::{Capture, Executable};
 use crate::chance::{Chance, Settings};
 use crate::driver::DRIVER;
 use crate::task::Task;
+use crate::{Outcome, clock};
 use cudarc::driver::sys::CUresult::{self, CUDA_ERROR_LAUNCH_FAILED};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+/// When a place is reached, once it is.
+pub(crate) type Stamp = Arc<Mutex<Option<Instant>>>;
+
 /// What a stream does next.
 #[derive(Debug)]
 enum Work {
     Task(Task),
     Graph(Arc<Executable>),
-    Wait(Place),
-    Stamp(Arc<Mutex<Option<Instant>>>),
+    Wait(Place, Stamp),
+    Stamp(Stamp),
     End,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    work: VecDeque<Work>,
+    /// With the time at which it was enqueued.
+    work: VecDeque<(Instant, Work)>,
     enqueued: u64,
     done: u64,
+    /// When the last of it ended.
+    end: Option<Instant>,
 }
 
 /// A queue that others may wait for.
@@ -42,7 +48,7 @@ impl Lane {
 
     fn push(&self, work: Work) {
         let mut queue = self.lock();
-        queue.work.push_back(work);
+        queue.work.push_back((clock::caller_now(), work));
         queue.enqueued += 1;
         self.changed.notify_all();
     }
@@ -64,13 +70,24 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn is_reached(&self) -> bool {
+    fn is_reached(&self) -> bool {
         self.lane.lock().done >= self.behind
     }
 
-    pub(crate) fn block(&self) {
-        drop(self.lane.wait_while(self.lane.lock(), |queue| queue.done < self.behind));
+    /// Blocks until it is reached; when the last work that has ended did so.
+    fn block(&self) -> Option<Instant> {
+        self.lane.wait_while(self.lane.lock(), |queue| queue.done < self.behind).end
     }
+}
+
+/// Fills in a stamp.
+fn set(stamp: &Stamp, time: Instant) {
+    *stamp.lock().unwrap_or_else(PoisonError::into_inner) = Some(time);
+}
+
+/// When a place was reached; none if it is not.
+fn time_of(stamp: &Stamp) -> Option<Instant> {
+    *stamp.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A stream of the driver.
@@ -108,20 +125,25 @@ impl Stream {
         self.lane.push(Work::Graph(graph));
     }
 
-    pub(crate) fn push_wait(&self, place: Place) {
-        self.lane.push(Work::Wait(place));
+    pub(crate) fn push_wait(&self, place: Place, stamp: Stamp) {
+        self.lane.push(Work::Wait(place, stamp));
     }
 
     /// The place behind all that is enqueued, which is stamped with the time at which it is
     /// reached.
-    pub(crate) fn stamp(&self) -> (Place, Arc<Mutex<Option<Instant>>>) {
+    pub(crate) fn stamp(&self) -> (Place, Stamp) {
         let time = Arc::default();
         self.lane.push(Work::Stamp(Arc::clone(&time)));
         (self.place(), time)
     }
 
+    /// Blocks the caller until all that is enqueued has ended.
+    pub(crate) fn block(&self) {
+        clock::caller_waits(|| self.place().block());
+    }
+
     /// The place behind all that is enqueued.
-    pub(crate) fn place(&self) -> Place {
+    fn place(&self) -> Place {
         let behind = self.lane.lock().enqueued;
         Place { lane: Arc::clone(&self.lane), behind }
     }
@@ -144,17 +166,23 @@ fn run(lane: &Lane, settings: Settings, handle: usize) {
         let mut queue = lane.wait_while(lane.lock(), |queue| queue.work.is_empty());
         let work = queue.work.pop_front();
         drop(queue);
-        let is_end = matches!(work, Some(Work::End));
+        let Some((enqueued, work)) = work else { continue };
+        clock::reach(enqueued);
+        let is_end = matches!(work, Work::End);
         match work {
-            Some(Work::Task(task)) => hazard.meet(&task),
-            Some(Work::Graph(graph)) => graph.run(settings),
-            Some(Work::Wait(place)) => place.block(),
-            Some(Work::Stamp(time)) => {
-                *time.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            Work::Task(task) => hazard.meet(&task),
+            Work::Graph(graph) => graph.run(settings),
+            Work::Wait(place, stamp) => {
+                place.block();
+                time_of(&stamp).into_iter().for_each(clock::reach);
             }
-            Some(Work::End) | None => {}
+            Work::Stamp(stamp) => set(&stamp, clock::now()),
+            Work::End => {}
         }
-        lane.lock().done += 1;
+        let mut queue = lane.lock();
+        queue.done += 1;
+        queue.end = Some(clock::now());
+        drop(queue);
         lane.changed.notify_all();
         if is_end {
             return;
@@ -186,8 +214,11 @@ impl Hazard {
         if DRIVER.lost().is_err() {
             return;
         }
-        let done: Outcome =
-            if self.losses.strikes(self.lost) { Err(CUDA_ERROR_LAUNCH_FAILED) } else { task.run() };
+        let done: Outcome = if self.losses.strikes(self.lost) {
+            Err(CUDA_ERROR_LAUNCH_FAILED)
+        } else {
+            clock::work(|| task.run())
+        };
         if let Err(error) = done {
             DRIVER.lose(error);
         }
@@ -200,7 +231,7 @@ pub(crate) enum Recorded {
     /// Nothing yet; it counts as reached.
     #[default]
     Never,
-    On(Place, Arc<Mutex<Option<Instant>>>),
+    On(Place, Stamp),
     /// In a capture, behind these nodes.
     Captured(Arc<Capture>, Vec<usize>),
 }
@@ -214,22 +245,36 @@ impl Event {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The place that it stands for.
-    pub(crate) fn place(&self) -> Outcome<Option<Place>> {
+    /// Whether it is reached, for a caller.
+    pub(crate) fn is_reached(&self) -> Outcome<bool> {
         match &*self.lock() {
-            Recorded::Never => Ok(None),
-            Recorded::On(place, _) => Ok(Some(place.clone())),
+            Recorded::Never => Ok(true),
+            Recorded::On(place, stamp) => {
+                Ok(place.is_reached()
+                    && time_of(stamp).is_none_or(|time| time <= clock::caller_now()))
+            }
             Recorded::Captured(..) => Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
         }
+    }
+
+    /// Blocks the caller until it is reached.
+    pub(crate) fn block(&self) -> Outcome {
+        let (place, stamp) = match &*self.lock() {
+            Recorded::Never => return Ok(()),
+            Recorded::On(place, stamp) => (place.clone(), Arc::clone(stamp)),
+            Recorded::Captured(..) => return Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
+        };
+        clock::caller_waits(|| {
+            place.block();
+            time_of(&stamp)
+        });
+        Ok(())
     }
 
     /// When it was reached.
     pub(crate) fn time(&self) -> Outcome<Instant> {
         match &*self.lock() {
-            Recorded::On(_, time) => {
-                let time = *time.lock().unwrap_or_else(PoisonError::into_inner);
-                time.ok_or(CUresult::CUDA_ERROR_NOT_READY)
-            }
+            Recorded::On(_, stamp) => time_of(stamp).ok_or(CUresult::CUDA_ERROR_NOT_READY),
             _ => Err(CUresult::CUDA_ERROR_INVALID_HANDLE),
         }
     }

@@ -153,18 +153,34 @@ impl<'a> Executor<'a> {
     ) -> Result<(), ExecuteError<B::Error>> {
         self.iterations += 1;
         let iteration = self.iterations;
+        let entries = self.verified.schedule().of_iteration(iteration - 1);
+        let steps = self.verified.plan().steps.iter().zip(entries);
+        for (at, (step, entry)) in (0..).zip(steps) {
+            // As late as may be: it blocks for the last copy of the iteration before.
+            if self.inputs.needs_next(at) {
+                self.fill_next(device, kernels)?;
+            }
+            self.enqueue(device, kernels, (at, step), entry)
+                .map_err(|fault| fault.at(Moment::Step { iteration, step: at }))?;
+        }
+        if self.inputs.needs_no_next() {
+            self.fill_next(device, kernels)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the inputs of the next iteration into their rooms, once these are free.
+    fn fill_next<B: Transfers + Paging, K: Kernels<B>>(
+        &self,
+        device: &mut B,
+        kernels: &mut K,
+    ) -> Result<(), ExecuteError<B::Error>> {
+        let iteration = self.iterations;
         self.inputs
             .free_rooms(&self.points, iteration)
             .try_for_each(|point| device.block_until(point))
             .and_then(|()| kernels.fill_inputs(device, iteration + 1))
-            .map_err(|error| Fault::Device(error).at(Moment::Inputs(iteration + 1)))?;
-        let entries = self.verified.schedule().of_iteration(iteration - 1);
-        let steps = self.verified.plan().steps.iter().zip(entries);
-        for (at, (step, entry)) in (0..).zip(steps) {
-            self.enqueue(device, kernels, (at, step), entry)
-                .map_err(|fault| fault.at(Moment::Step { iteration, step: at }))?;
-        }
-        Ok(())
+            .map_err(|error| Fault::Device(error).at(Moment::Inputs(iteration + 1)))
     }
 
     /// One step.

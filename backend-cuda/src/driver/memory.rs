@@ -123,6 +123,14 @@ pub(crate) fn unmap(context: &CudaContext, at: u64, bytes: u64) -> Result<(), Cu
     named("cuMemUnmap", unsafe { sys::cuMemUnmap(at, bytes as usize) }.result())
 }
 
+/// Enqueues that mapped addresses are set to zero.
+pub(crate) fn fill(stream: &CudaStream, at: u64, bytes: u64) -> Result<(), CudaError> {
+    named("cuCtxSetCurrent", stream.context().bind_to_thread())?;
+    // SAFETY: the range is mapped, and stays so until the work has ended.
+    let filled = unsafe { result::memset_d8_async(at, 0, bytes as usize, stream.cu_stream()) };
+    named("cuMemsetD8Async", filled)
+}
+
 /// Memory of the device beside the chunks, zero at first.
 #[derive(Debug)]
 pub(crate) struct Working {
@@ -138,9 +146,7 @@ impl Working {
         // SAFETY: whoever uses it writes it first, or reads the zeros.
         let at = named("cuMemAlloc", unsafe { result::malloc_sync(bytes as usize) })?;
         let working = Self { at, context: Arc::clone(context) };
-        // SAFETY: the range is what has just been allocated, and the stream lives.
-        let filled = unsafe { result::memset_d8_async(at, 0, bytes as usize, stream.cu_stream()) };
-        named("cuMemsetD8Async", filled)?;
+        fill(stream, at, bytes)?;
         Ok(working)
     }
 }

@@ -95,7 +95,7 @@ driver_functions! {
         for stream in DRIVER.streams.all() {
             // Those that come and go meanwhile, or are captured by others, are theirs.
             if stream.capture().is_none() {
-                stream.place().block();
+                stream.block();
             }
         }
         DRIVER.lost()?;

@@ -66,17 +66,14 @@ driver_functions! {
 
     fn cuEventQuery(event: CUevent) {
         DRIVER.check_context()?;
-        let place = DRIVER.events.get(event as usize)?.place()?;
-        if place.is_some_and(|place| !place.is_reached()) {
+        if !DRIVER.events.get(event as usize)?.is_reached()? {
             return Err(CUDA_ERROR_NOT_READY);
         }
     }
 
     fn cuEventSynchronize(event: CUevent) {
         DRIVER.check_context()?;
-        if let Some(place) = DRIVER.events.get(event as usize)?.place()? {
-            place.block();
-        }
+        DRIVER.events.get(event as usize)?.block()?;
         DRIVER.lost()?;
     }
 

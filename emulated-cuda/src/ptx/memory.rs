@@ -3,6 +3,7 @@
 
 use super::device;
 use super::frame::Area;
+use crate::clock;
 use crate::driver::DRIVER;
 use crate::space::Space;
 use cudarc::driver::sys::CUresult::{
@@ -16,12 +17,6 @@ use std::time::{Duration, Instant};
 pub(super) const SHARED_WINDOW: u64 = 1 << 56;
 pub(super) const LOCAL_WINDOW: u64 = 1 << 57;
 const WINDOW_BYTES: u64 = 1 << 32;
-
-/// How long a thread that asks for the time again and again gives way, at least and at most.
-const LEAST_PAUSE: Duration = Duration::from_micros(2);
-const MOST_PAUSE: Duration = Duration::from_micros(20);
-/// A pause is this part of the time waited so far.
-const PAUSE_PART: u32 = 32;
 
 /// Why a kernel ends.
 #[derive(Debug)]
@@ -58,8 +53,7 @@ pub(super) struct Memory<'l> {
     /// The number in its block of a warp's first thread.
     pub(super) first_thread: usize,
     start: Instant,
-    /// When the time was asked for first, and whether it was since the last pause.
-    asked: Option<Instant>,
+    /// Whether the time was asked for since the last way back.
     is_asking: bool,
 }
 
@@ -74,7 +68,6 @@ impl<'l> Memory<'l> {
             local_bytes,
             first_thread: 0,
             start: Instant::now(),
-            asked: None,
             is_asking: false,
         }
     }
@@ -230,12 +223,10 @@ impl<'l> Memory<'l> {
         Ok(old)
     }
 
-    /// Nanoseconds of a clock that is never set.
+    /// Nanoseconds of a clock that is never set, which moves when it is read.
     pub(super) fn time_ns(&mut self) -> u64 {
-        let now = Instant::now();
-        self.asked.get_or_insert(now);
         self.is_asking = true;
-        now.saturating_duration_since(DRIVER.start).as_nanos() as u64
+        clock::timer_ns()
     }
 
     /// Nanoseconds of this launch, as its clock cycles.
@@ -243,12 +234,11 @@ impl<'l> Memory<'l> {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// What happens where a thread goes back: if it has asked for the time, it sleeps a little,
-    /// and lets others map and unmap.
+    /// What happens where a thread goes back: if it has asked for the time, others may map and
+    /// unmap.
     pub(super) fn go_back(&mut self) {
         if std::mem::take(&mut self.is_asking) {
-            let waited = self.asked.map_or(Duration::ZERO, |asked| asked.elapsed());
-            self.pause((waited / PAUSE_PART).clamp(LEAST_PAUSE, MOST_PAUSE));
+            (self.space, self.known) = (None, [0, 0]);
         }
     }
 

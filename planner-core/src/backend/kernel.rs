@@ -26,8 +26,8 @@ pub trait Kernels<B: ErrorType> {
     fn launch(&mut self, device: &mut B, launch: &Launch<'_>) -> Result<(), B::Error>;
 
     /// Puts the inputs of an iteration (counted from 1) into their rooms on the host, room
-    /// `iteration % 2`. Called when nothing reads those rooms any more, one iteration ahead
-    /// of the launches that use them.
+    /// `iteration % 2`. Called when nothing reads those rooms any more, during the iteration
+    /// before: no later than the first copy of its values.
     ///
     /// # Errors
     /// Those of the backend.

@@ -19,6 +19,8 @@ pub(super) struct Inputs<'a> {
     last_prefetch: [Option<u32>; 2],
     /// The last offload of an input.
     last_offload: Option<u32>,
+    /// The first step that brings the next iteration's value of an input.
+    first_next: Option<u32>,
 }
 
 impl<'a> Inputs<'a> {
@@ -38,6 +40,7 @@ impl<'a> Inputs<'a> {
             value: scratch.take(tensors, 0)?,
             last_prefetch: [None; 2],
             last_offload: None,
+            first_next: None,
         };
         for (position, step) in (1..).zip(steps) {
             if let Step::Launch(op) = *step {
@@ -52,6 +55,9 @@ impl<'a> Inputs<'a> {
                 Step::Prefetch(part) if is_input(part) => {
                     let next = inputs.is_next(part.tensor, at);
                     inputs.last_prefetch[usize::from(next)] = Some(entry.index);
+                    if next {
+                        inputs.first_next = inputs.first_next.or(Some(at));
+                    }
                 }
                 Step::Offload(part) if is_input(part) => inputs.last_offload = Some(entry.index),
                 _ => {}
@@ -63,6 +69,16 @@ impl<'a> Inputs<'a> {
     /// Whether a prefetch at a position of the list brings the next iteration's value.
     pub(super) fn is_next(&self, tensor: TensorId, step: u32) -> bool {
         step >= self.last_read[tensor.index()]
+    }
+
+    /// Whether a step of the list is the first that needs the next iteration's values.
+    pub(super) fn needs_next(&self, step: u32) -> bool {
+        self.first_next == Some(step)
+    }
+
+    /// Whether no step needs them.
+    pub(super) const fn needs_no_next(&self) -> bool {
+        self.first_next.is_none()
     }
 
     /// Notes a prefetch; returns the iteration whose value it brings.

@@ -1,0 +1,113 @@
+//! Kernels that last as long as was recorded of the ops.
+
+use backend_cuda::cudarc::driver::CudaEvent;
+use backend_cuda::cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
+use backend_cuda::{Cuda, CudaDevice, CudaError, Options};
+use planner_core::backend::{Kernels, Launch, Streams};
+use planner_core::{Graph, Kind, Stream, TensorId};
+use workloads::OwnedGraph;
+
+/// Kernels in a row, and how long each waits.
+const ROW: u32 = 200;
+const ROW_NS: u64 = 50_000;
+/// How long a stream is kept busy while a row is enqueued.
+const GATE_NS: u64 = 20_000_000;
+const REPEATS: usize = 5;
+
+/// What launching a kernel that waits costs the device besides, of those that follow each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Occupying {
+    pub(crate) eager_ns: u64,
+    pub(crate) graph_ns: u64,
+}
+
+impl Occupying {
+    /// Measures rows of kernels, each with its signal.
+    pub(crate) fn measure(cuda: &Cuda, options: &Options) -> Result<Self, String> {
+        let mut graph = OwnedGraph::new("a tensor");
+        graph.push_tensor("t", 1, Kind::State);
+        graph.push_op("o", 1, 0, &[], &[TensorId(0)]);
+        let graph = graph.graph().map_err(|error| error.to_string())?;
+        let mut device = cuda.open(options, graph, Box::new(|_, _, _| ()))?;
+        let mut least = |as_graph| -> Result<u64, CudaError> {
+            let mut times_ns = (0..REPEATS).map(|_| row_ns(&mut device, as_graph));
+            times_ns.try_fold(u64::MAX, |least, ns| Ok(least.min(ns?)))
+        };
+        let rows = least(false).and_then(|eager_ns| Ok((eager_ns, least(true)?)));
+        let (eager_ns, graph_ns) = rows.map_err(|error| error.to_string())?;
+        Ok(Self { eager_ns, graph_ns })
+    }
+
+    pub(crate) fn print(&self) {
+        let Self { eager_ns, graph_ns } = self;
+        println!(
+            "A kernel that waits takes {eager_ns} ns longer than it waits, and {graph_ns} ns as \
+             part of a graph; it waits so much less.\n"
+        );
+    }
+}
+
+/// What a kernel of a row takes beyond its wait.
+fn row_ns(device: &mut CudaDevice<'_>, as_graph: bool) -> Result<u64, CudaError> {
+    device.occupy(Stream::Compute, 1)?;
+    let row = |device: &mut CudaDevice<'_>| -> Result<(), CudaError> {
+        for _ in 0..ROW {
+            device.occupy(Stream::Compute, ROW_NS)?;
+            device.signal(Stream::Compute)?;
+        }
+        Ok(())
+    };
+    let captured = if as_graph {
+        device.begin_capture()?;
+        row(device)?;
+        Some(device.end_capture()?)
+    } else {
+        None
+    };
+    device.occupy(Stream::Compute, GATE_NS)?;
+    let start = time(device)?;
+    match &captured {
+        Some(graph) => device.launch_graph(graph)?,
+        None => row(device)?,
+    }
+    let end = time(device)?;
+    device.wait_idle()?;
+    Ok((elapsed_ns(&start, &end)? as u64 / u64::from(ROW)).saturating_sub(ROW_NS))
+}
+
+/// A point of time of the compute stream.
+pub(crate) fn time(device: &mut CudaDevice<'_>) -> Result<CudaEvent, CudaError> {
+    let event = device.compute()?.stream.record_event(Some(CU_EVENT_DEFAULT));
+    event.map_err(|error| CudaError::Driver { call: "cuEventRecord", code: error.0 })
+}
+
+pub(crate) fn elapsed_ns(start: &CudaEvent, end: &CudaEvent) -> Result<f64, CudaError> {
+    let elapsed = start.elapsed_ms(end);
+    let elapsed =
+        elapsed.map_err(|error| CudaError::Driver { call: "cuEventElapsedTime", code: error.0 });
+    Ok(f64::from(elapsed?) * 1e6)
+}
+
+/// Kernels that last as long as the ops, launch included.
+pub(crate) struct Recorded<'g> {
+    pub(crate) graph: Graph<'g>,
+    /// What a launch takes by itself.
+    pub(crate) launch_ns: u64,
+}
+
+impl<'g> Kernels<CudaDevice<'g>> for Recorded<'g> {
+    fn launch(
+        &mut self,
+        device: &mut CudaDevice<'g>,
+        launch: &Launch<'_>,
+    ) -> Result<(), CudaError> {
+        // Only this makes what is mapped accessible before the op.
+        device.compute()?;
+        let time_ns = self.graph.op(launch.op).time_ns;
+        device.occupy(Stream::Compute, time_ns.saturating_sub(self.launch_ns))
+    }
+
+    fn fill_inputs(&mut self, _: &mut CudaDevice<'g>, _: u64) -> Result<(), CudaError> {
+        Ok(())
+    }
+}

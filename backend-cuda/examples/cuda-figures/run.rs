@@ -1,0 +1,112 @@
+//! A plan on the device, timed as its prediction is.
+
+use crate::Bench;
+use crate::judge::Timed;
+use crate::kernels::{Recorded, elapsed_ns, time};
+use backend_cuda::{Counters, CudaDevice, CudaError, Cycle, Options, Replay, cycle};
+use planner_core::executor::Moment;
+use planner_core::{ExecuteError, Graph, Plan, Stream, Verified};
+use workloads::planning;
+
+/// Iterations before those that are timed, as a prediction has them.
+const FIRST: u64 = 4;
+/// Iterations that are timed: as many as take so long, between these bounds.
+const TIMED_NS: u64 = 4_000_000_000;
+const FEWEST: u64 = 8;
+const MOST: u64 = 64;
+
+/// How a plan is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Mapped once, step by step.
+    Eager,
+    /// Mapped as it goes.
+    Dynamic,
+    /// Mapped once, as graphs.
+    Graph,
+}
+
+/// Runs a plan, named for the tables.
+pub(crate) fn timed(
+    bench: &Bench,
+    name: String,
+    graph: &Graph<'_>,
+    plan: &Plan<'_>,
+    way: Way,
+) -> Result<Timed, String> {
+    let machine = &bench.measured.machine;
+    let schedule = planning::schedule(graph, machine, plan).map_err(|error| error.to_string())?;
+    let verified = planning::prove(graph, machine, plan, &schedule.schedule());
+    let verified = verified.map_err(|error| error.to_string())?;
+    let as_graph = (way == Way::Graph).then(|| cycle(graph, plan)).flatten();
+    let predicted_ns = match as_graph {
+        Some(cycle) => cycle.predicted_ns(&verified).ok_or("the graphs are too long")?,
+        None => plan.predicted.period_ns,
+    };
+    let iterations = (TIMED_NS / predicted_ns.max(1)).clamp(FEWEST, MOST);
+    let compute_ns = plan.predicted.compute_ns as f64;
+    let (measured_ns, host_ns) = period_ns(bench, &verified, as_graph, iterations)?;
+    Ok(Timed { name, compute_ns, predicted_ns: predicted_ns as f64, measured_ns, host_ns })
+}
+
+/// The time from the end of an iteration's last op to that of a later one, and what the host
+/// spends mapping and blocked, by the number of iterations between.
+fn period_ns(
+    bench: &Bench,
+    verified: &Verified<'_>,
+    as_graph: Option<Cycle>,
+    iterations: u64,
+) -> Result<(f64, [f64; 2]), String> {
+    let graph = *verified.graph();
+    let chunk_bytes = Some(verified.machine().chunk_bytes);
+    let options = Options { ordinal: bench.ordinal, chunk_bytes };
+    let states = Box::new(|_, _, bytes: &mut [u8]| bytes.fill(1));
+    let mut device = bench.cuda.open(&options, graph, states)?;
+    // A capture cannot load the kernel.
+    device.occupy(Stream::Compute, 1).map_err(|error| error.to_string())?;
+    let occupying = bench.occupying;
+    let launch_ns = if as_graph.is_some() { occupying.graph_ns } else { occupying.eager_ns };
+    let mut kernels = Recorded { graph, launch_ns };
+    let now = |device: &mut CudaDevice<'_>| time(device).map_err(at_end);
+    let ran = planning::with_executor(
+        verified,
+        &mut device,
+        &mut kernels,
+        |mut executor, device, kernels| {
+            let host = |device: &CudaDevice<'_>| {
+                let Counters { mapping_ns, blocked_ns, .. } = device.counters();
+                [mapping_ns, blocked_ns]
+            };
+            let mut before_ns = host(device);
+            let (start, end, iterations) = match as_graph {
+                None => {
+                    executor.run(device, kernels, FIRST)?;
+                    before_ns = host(device);
+                    let start = now(device)?;
+                    executor.run(device, kernels, iterations)?;
+                    (start, now(device)?, iterations)
+                }
+                Some(cycle) => {
+                    let mut replay = Replay::record(&mut executor, device, kernels, cycle, 0)?;
+                    let start = now(device)?;
+                    let cycles = iterations.div_ceil(cycle.length());
+                    for _ in 0..cycles {
+                        replay.run(device, kernels)?;
+                    }
+                    (start, now(device)?, cycles * cycle.length())
+                }
+            };
+            let after_ns = host(device);
+            let a_period = |ns: f64| ns / iterations as f64;
+            let host_ns = [0, 1].map(|of: usize| a_period((after_ns[of] - before_ns[of]) as f64));
+            let period_ns = a_period(elapsed_ns(&start, &end).map_err(at_end)?);
+            executor.finish(device)?;
+            Ok((period_ns, host_ns))
+        },
+    );
+    ran.map_err(|error| error.to_string())
+}
+
+fn at_end(error: CudaError) -> ExecuteError<CudaError> {
+    ExecuteError::Device { at: Moment::End, error }
+}

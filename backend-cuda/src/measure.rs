@@ -1,0 +1,114 @@
+//! A device as a machine file has it, by measurement.
+
+mod bench;
+mod copies;
+mod fit;
+mod mapping;
+
+pub use copies::{Copies, Load};
+pub use fit::Link;
+pub use mapping::Mapping;
+
+use crate::{Cuda, DeviceInfo, Options, Unavailable};
+use planner_core::Machine;
+
+/// The smallest chunks where none are asked for.
+const CHUNK_BYTES: u64 = 2 << 20;
+/// The part of free memory that is left to the driver.
+const LEFT: u64 = 64;
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The device.
+    pub info: DeviceInfo,
+    /// What plans are made for: the links as they are while both are used, which is when plans
+    /// wait for them, and their mean latency. A plan that copies one way only may be faster.
+    pub machine: Machine,
+    /// The links to the device and to the host while the other is idle, and while both are
+    /// used.
+    pub links: [[Link; 2]; 2],
+    /// Copies by size.
+    pub copies: Vec<Copies>,
+    /// Mapping with the chunks of the machine.
+    pub mapping: Mapping,
+}
+
+impl Measured {
+    /// By how much of their time copies are slower while the other direction is used.
+    #[must_use]
+    pub fn slower_both_ways(&self) -> [f64; 2] {
+        let [alone, both] = &self.links;
+        [0, 1].map(|way: usize| alone[way].bytes_per_s / both[way].bytes_per_s - 1.0)
+    }
+
+    /// A name for the machine: the device's, in small letters and digits.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let letters = self.info.name.to_ascii_lowercase();
+        let words = letters.split(|letter: char| !letter.is_ascii_alphanumeric());
+        words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-")
+    }
+}
+
+impl Cuda {
+    /// Measures copies and mapping, in some seconds; `progress` is told how many of how many
+    /// parts are done. The device should have nothing else to do.
+    ///
+    /// # Errors
+    /// Those of [`Cuda::open`] and of the driver; a device whose larger copies take no longer.
+    pub fn measure(
+        &self,
+        options: &Options,
+        mut progress: impl FnMut(u64, u64),
+    ) -> Result<Measured, Unavailable> {
+        let info = self.device(options.ordinal)?;
+        let chunk_bytes = options.chunk_bytes.unwrap_or(info.granularity_bytes.max(CHUNK_BYTES));
+        let options = Options { chunk_bytes: Some(chunk_bytes), ..*options };
+        let mapping = mapping::measure(self, &options)?;
+        let mut done = 0;
+        let copies = copies::measure(self, &options, info.free_bytes, || {
+            done += 1;
+            progress(done, copies::ROWS);
+        })?;
+        let link = |load: Load, way: usize| {
+            let points: Vec<_> =
+                copies.iter().map(|copies| (copies.bytes, copies.ns[load as usize][way])).collect();
+            let unfit = "larger copies take no longer than small ones, so the link has no speed";
+            Link::fit(&points).ok_or_else(|| Unavailable(unfit.to_owned()))
+        };
+        let links = |load| Ok::<_, Unavailable>([link(load, 0)?, link(load, 1)?]);
+        let links = [links(Load::Alone)?, links(Load::BothWays)?];
+        let [map_ns, unmap_ns] = mapping.paid_ns();
+        let free_bytes = info.free_bytes - info.free_bytes / LEFT;
+        let machine = Machine {
+            device_bytes: free_bytes / chunk_bytes * chunk_bytes,
+            host_bytes: info.host_bytes,
+            chunk_bytes,
+            h2d_bytes_per_s: 0,
+            d2h_bytes_per_s: 0,
+            transfer_latency_ns: 0,
+            map_ns_per_chunk: map_ns.round() as u64,
+            unmap_ns_per_chunk: unmap_ns.round() as u64,
+        };
+        let machine = with_links(machine, &links[Load::BothWays as usize]);
+        Ok(Measured { info, machine, links, copies, mapping })
+    }
+
+    /// Measures mapping alone, with chunks of the size that the options ask for.
+    ///
+    /// # Errors
+    /// Those of [`Cuda::open`] and of the driver.
+    pub fn measure_mapping(&self, options: &Options) -> Result<Mapping, Unavailable> {
+        mapping::measure(self, options)
+    }
+}
+
+fn with_links(machine: Machine, [up, down]: &[Link; 2]) -> Machine {
+    Machine {
+        h2d_bytes_per_s: up.bytes_per_s.round() as u64,
+        d2h_bytes_per_s: down.bytes_per_s.round() as u64,
+        transfer_latency_ns: f64::midpoint(up.latency_ns, down.latency_ns).round() as u64,
+        ..machine
+    }
+}

@@ -1,0 +1,216 @@
+//! Copies as a plan makes them: many, enqueued ahead, each with its signal.
+
+use super::bench;
+use super::fit::median;
+use crate::driver;
+use crate::error::{CudaError, named};
+use crate::transfer::HostBlock;
+use crate::{Cuda, CudaDevice, Options, Unavailable};
+use cudarc::driver::CudaEvent;
+use cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
+use planner_core::backend::{Chunks, DeviceAddress, HostRange, Paging, Streams, Transfers};
+use planner_core::{Stream, TensorId};
+
+/// Bytes copied in one row of copies, and how many copies it has.
+const ROW_BYTES: u64 = 32 << 20;
+const FEWEST: u64 = 4;
+const MOST: u64 = 64;
+/// Sizes of copies: small ones tell of the latency, large ones of the speed.
+pub(super) const SIZES: [u64; 10] = [
+    64 << 10,
+    128 << 10,
+    256 << 10,
+    512 << 10,
+    1 << 20,
+    4 << 20,
+    8 << 20,
+    16 << 20,
+    32 << 20,
+    64 << 20,
+];
+/// How long a stream is first kept busy while the host enqueues, and at most.
+const GATE_NS: u64 = 2_000_000;
+const MOST_GATE_NS: u64 = 2_000_000_000;
+/// Rows of one kind; their median counts.
+const REPEATS: usize = 5;
+/// Kinds of rows, at most.
+pub(super) const ROWS: u64 = 6 * SIZES.len() as u64;
+/// Work on the device's memory while it is copied, in calls at most.
+const MOST_FILLS: u64 = 4096;
+
+/// What goes on besides a row of copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// Nothing.
+    Alone,
+    /// Copies of the same size in the other direction.
+    BothWays,
+    /// These, and the device fills memory.
+    Busy,
+}
+
+impl Load {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Alone, Self::BothWays, Self::Busy];
+}
+
+/// Times of copies of one size.
+#[derive(Clone, Copy, Debug)]
+pub struct Copies {
+    /// Their size.
+    pub bytes: u64,
+    /// Time of one to the device and of one to the host, by [`Load`].
+    pub ns: [[f64; 2]; 3],
+}
+
+/// The streams of the two directions.
+const WAYS: [Stream; 2] = [Stream::Upload, Stream::Download];
+
+/// A device with a range for each direction and one that is filled, and pinned memory.
+struct Ends<'g> {
+    device: CudaDevice<'g>,
+    at: DeviceAddress,
+    most_bytes: u64,
+    /// Time of filling a range.
+    fill_ns: f64,
+}
+
+/// Measures copies of all sizes; `rows` is told of each kind of row, [`ROWS`] in all.
+pub(super) fn measure(
+    cuda: &Cuda,
+    options: &Options,
+    free_bytes: u64,
+    mut rows: impl FnMut(),
+) -> Result<Vec<Copies>, Unavailable> {
+    let most_bytes = (free_bytes / 8).clamp(SIZES[0], SIZES[SIZES.len() - 1]);
+    bench::on(cuda, options, 2 * most_bytes, |device| {
+        let mut ends = Ends::new(device, most_bytes)?;
+        let mut copies = Vec::new();
+        for bytes in SIZES.into_iter().filter(|&bytes| bytes <= most_bytes) {
+            let mut ns = [[0.0; 2]; 3];
+            for load in Load::ALL {
+                let alone_ns = ns[Load::Alone as usize];
+                for (way, ns) in ns[load as usize].iter_mut().enumerate() {
+                    *ns = ends.copy_ns(way, bytes, load, alone_ns[way])?;
+                    rows();
+                }
+            }
+            copies.push(Copies { bytes, ns });
+        }
+        Ok(copies)
+    })
+}
+
+impl<'g> Ends<'g> {
+    fn new(mut device: CudaDevice<'g>, most_bytes: u64) -> Result<Self, CudaError> {
+        device.host = Some(HostBlock::new(&device.context, 2 * most_bytes)?);
+        let count = (3 * most_bytes).div_ceil(device.chunk_bytes());
+        device.create(count)?;
+        let at = device.reserve(count)?;
+        device.map(at, Chunks { first: 0, count })?;
+        device.allow_access()?;
+        let mut ends = Self { device, at, most_bytes, fill_ns: 0.0 };
+        // The first call is slower.
+        ends.fill(1)?;
+        let start = ends.event(Stream::Compute)?;
+        ends.fill(FEWEST)?;
+        let end = ends.event(Stream::Compute)?;
+        ends.fill_ns = elapsed_ns(&start, &end)? / FEWEST as f64;
+        Ok(ends)
+    }
+
+    /// A point of time of a stream.
+    fn event(&self, stream: Stream) -> Result<CudaEvent, CudaError> {
+        let stream = self.device.queued[stream as usize].stream();
+        named("cuEventRecord", stream.record_event(Some(CU_EVENT_DEFAULT)))
+    }
+
+    /// Fills the range behind those that are copied.
+    fn fill(&self, times: u64) -> Result<(), CudaError> {
+        let stream = self.device.queued[Stream::Compute as usize].stream();
+        let at = self.at.0 + 2 * self.most_bytes;
+        (0..times).try_for_each(|_| driver::fill(stream, at, self.most_bytes))
+    }
+
+    /// Enqueues copies as an executor does.
+    fn copy(&mut self, way: usize, bytes: u64, times: u64) -> Result<(), CudaError> {
+        let offset_bytes = way as u64 * self.most_bytes;
+        let (tensor, at) = (TensorId(0), DeviceAddress(self.at.0 + offset_bytes));
+        let host = HostRange { tensor, offset_bytes, bytes };
+        for _ in 0..times {
+            match WAYS[way] {
+                Stream::Upload => self.device.upload(host, at)?,
+                _ => self.device.download(at, host)?,
+            }
+            self.device.signal(WAYS[way])?;
+        }
+        Ok(())
+    }
+
+    /// The time of a copy: the median of several rows, behind one that does not count.
+    fn copy_ns(
+        &mut self,
+        way: usize,
+        bytes: u64,
+        load: Load,
+        alone_ns: f64,
+    ) -> Result<f64, Unavailable> {
+        let mut times_ns = Vec::new();
+        for _ in 0..=REPEATS {
+            times_ns.push(self.row_ns(way, bytes, load, alone_ns)?);
+        }
+        Ok(median(times_ns.drain(1..)).unwrap_or_default())
+    }
+
+    /// A row of copies, behind a gate that is as long as the host needs to enqueue it.
+    fn row_ns(
+        &mut self,
+        way: usize,
+        bytes: u64,
+        load: Load,
+        alone_ns: f64,
+    ) -> Result<f64, Unavailable> {
+        let mut gate_ns = GATE_NS;
+        while gate_ns <= MOST_GATE_NS {
+            if let Some(ns) = self.gated_row_ns(way, bytes, load, alone_ns, gate_ns)? {
+                return Ok(ns);
+            }
+            gate_ns *= 4;
+        }
+        Err(Unavailable("copies end sooner than the host enqueues them".to_owned()))
+    }
+
+    /// None where the gate has opened too soon.
+    fn gated_row_ns(
+        &mut self,
+        way: usize,
+        bytes: u64,
+        load: Load,
+        alone_ns: f64,
+        gate_ns: u64,
+    ) -> Result<Option<f64>, CudaError> {
+        let count = (ROW_BYTES / bytes).clamp(FEWEST, MOST);
+        for stream in Stream::ALL {
+            self.device.occupy(stream, gate_ns)?;
+        }
+        // What goes on besides lasts longer than the row, also where it is slowed down.
+        let lasting_ns = 4.0 * alone_ns * count as f64;
+        if load == Load::Busy {
+            self.fill(((lasting_ns / self.fill_ns.max(1.0)) as u64).clamp(1, MOST_FILLS))?;
+        }
+        if load != Load::Alone {
+            self.copy(1 - way, bytes, 2 * count)?;
+        }
+        let start = self.event(WAYS[way])?;
+        self.copy(way, bytes, count)?;
+        let end = self.event(WAYS[way])?;
+        let was_ahead = !named("cuEventQuery", start.try_is_complete())?;
+        self.device.wait_idle()?;
+        let ns = elapsed_ns(&start, &end)?;
+        Ok(was_ahead.then_some(ns / count as f64))
+    }
+}
+
+fn elapsed_ns(start: &CudaEvent, end: &CudaEvent) -> Result<f64, CudaError> {
+    Ok(f64::from(named("cuEventElapsedTime", start.elapsed_ms(end))?) * 1e6)
+}

@@ -1,0 +1,147 @@
+//! `spillway measure`.
+
+use crate::backend::cuda_devices;
+use crate::failure::Failure;
+use crate::output;
+use crate::units::{bytes, parse_bytes};
+use backend_cuda::{Cuda, Integrity, Link, Load, Measured, Options, Unavailable};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use planner_core::Machine;
+use serde::Serialize;
+use std::path::PathBuf;
+use workloads::{OwnedMachine, format};
+
+const EXAMPLES: &str = "\
+Examples:
+  spillway measure -o machine.json
+  spillway plan step.graph.json.gz --machine machine.json --budget 50% -o plan.json
+  spillway run step.graph.json.gz --plan plan.json --machine machine.json --backend cuda
+
+The speeds in the file are those of copies both ways at once: plans wait for links when both are
+in use. SPILLWAY_CUDA_DEVICE=N picks a device by its number. The device should have nothing else
+to do.";
+
+/// Measure a CUDA device of this machine, and write the machine file that plans are made for
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// Size of chunks, a multiple of the device's pages [default: 2MiB, or the device's pages
+    /// where they are larger]
+    #[arg(long, value_name = "SIZE", value_parser = chunk_bytes)]
+    chunk: Option<u64>,
+    /// What the machine is called; plans name it [default: after the device]
+    #[arg(long)]
+    name: Option<String>,
+    /// Write the machine to this file
+    #[arg(short, long, value_name = "MACHINE")]
+    output: Option<PathBuf>,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+/// Figures of the device; speeds in bytes a second, of copies up and down.
+#[derive(Serialize)]
+struct Report {
+    backend: &'static str,
+    device: String,
+    machine: String,
+    device_bytes: u64,
+    host_bytes: u64,
+    chunk_bytes: u64,
+    h2d_bytes_per_s: u64,
+    d2h_bytes_per_s: u64,
+    transfer_latency_ns: u64,
+    map_ns_per_chunk: u64,
+    unmap_ns_per_chunk: u64,
+    /// While the other direction is idle.
+    one_way_bytes_per_s: [u64; 2],
+    /// Whether mapping waits for the device's work.
+    mapping_waits_for_work: bool,
+}
+
+fn chunk_bytes(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text).filter(|&bytes| bytes > 0);
+    bytes.ok_or_else(|| "the size of chunks is a size such as 2MiB".to_owned())
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let is_taken = output::takes_stdout(&[&arguments.output], arguments.json)?;
+    let devices = cuda_devices()?;
+    let measured = measure(&devices, arguments.chunk);
+    let measured = measured.map_err(|Unavailable(reason)| Failure::cannot(reason))?;
+    let name = arguments.name.clone().unwrap_or_else(|| measured.name());
+    let machine = OwnedMachine { name, machine: measured.machine };
+    if let Some(path) = &arguments.output {
+        output::save(path, &format::write_machine(&machine))?;
+    }
+    if arguments.json {
+        return output::print_json(&report(&machine, &measured));
+    }
+    output::summarize(&shown(&machine, &measured), is_taken)
+}
+
+fn measure(devices: &Integrity, chunk_bytes: Option<u64>) -> Result<Measured, Unavailable> {
+    let cuda = Cuda::load(devices.driver.as_deref())?;
+    let bar = ProgressBar::new(0);
+    let style = ProgressStyle::with_template("measuring {bar:40} {pos}/{len}");
+    // The template is a constant; without it the bar looks different and works as well.
+    let bar = style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style));
+    let measured = cuda.measure(&Options { ordinal: devices.ordinal, chunk_bytes }, |done, of| {
+        bar.set_length(of);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    measured
+}
+
+fn report(machine: &OwnedMachine, measured: &Measured) -> Report {
+    let Machine { device_bytes, host_bytes, chunk_bytes, .. } = machine.machine;
+    let Machine { h2d_bytes_per_s, d2h_bytes_per_s, transfer_latency_ns, .. } = machine.machine;
+    let Machine { map_ns_per_chunk, unmap_ns_per_chunk, .. } = machine.machine;
+    Report {
+        backend: "cuda",
+        device: measured.info.name.clone(),
+        machine: machine.name.clone(),
+        device_bytes,
+        host_bytes,
+        chunk_bytes,
+        h2d_bytes_per_s,
+        d2h_bytes_per_s,
+        transfer_latency_ns,
+        map_ns_per_chunk,
+        unmap_ns_per_chunk,
+        one_way_bytes_per_s: alone(measured).map(|link| link.bytes_per_s.round() as u64),
+        mapping_waits_for_work: measured.mapping.waits_for_work(),
+    }
+}
+
+fn alone(measured: &Measured) -> [Link; 2] {
+    measured.links[Load::Alone as usize]
+}
+
+fn shown(machine: &OwnedMachine, measured: &Measured) -> String {
+    let OwnedMachine { name, machine } = machine;
+    let [up, down] = alone(measured).map(|link| link.bytes_per_s / 1e9);
+    let micros = |ns: u64| ns as f64 / 1e3;
+    let mut text = format!(
+        "{name}: {}\n    device {}, host {}, chunks of {}\n    copies both ways at once {:.2} GB/s \
+         up and {:.2} GB/s down, one way {up:.2} and {down:.2}; {:.1} µs each besides\n    \
+         {:.1} µs to map a chunk, {:.1} µs to unmap it\n",
+        measured.info.name,
+        bytes(machine.device_bytes),
+        bytes(machine.host_bytes),
+        bytes(machine.chunk_bytes),
+        machine.h2d_bytes_per_s as f64 / 1e9,
+        machine.d2h_bytes_per_s as f64 / 1e9,
+        micros(machine.transfer_latency_ns),
+        micros(machine.map_ns_per_chunk),
+        micros(machine.unmap_ns_per_chunk),
+    );
+    if measured.mapping.waits_for_work() {
+        text += "    mapping waits for the device's work: prefer plans with placements\n";
+    }
+    text
+}
