@@ -65,7 +65,7 @@ const WINDOW_FRACTIONS: [u64; 6] = [1, 4, 8, 16, 32, 64];
 const OPS_PER_PLAN: usize = 100_000;
 
 /// Paced lists beyond which more gain next to nothing.
-const MOST_LISTS: usize = 128;
+const MOST_LISTS: usize = 400;
 
 /// Rounds in which the pressures come to rest.
 const TURNS: usize = 25;

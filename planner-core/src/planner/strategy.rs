@@ -35,7 +35,7 @@ pub enum Strategy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Auto {
     /// How many paced lists are tried in the order that is chosen; when not given, as many as
-    /// take about a second, and from 2 to 128. With 0, the first list that fits is the plan, in
+    /// take about a second, and from 2 to 400. With 0, the first list that fits is the plan, in
     /// the given order and compared with no other.
     pub effort: Option<u32>,
     /// Whether ops may run in another order.
