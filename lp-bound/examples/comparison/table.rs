@@ -31,7 +31,8 @@ const TAIL: &str = "
 ## What holds `auto` back in the given order
 
 From the timelines of `plan --trace`, and from the program with the choice of a plan fixed,
-without latency and with: each byte is then charged its share of one latency a tensor.
+without latency and with: each byte is then charged its share of one latency a tensor. Plans
+are those of `--set effort=128` where more lists are tried by default.
 
 | work | GB/s | budget | bound | with latency | choice fixed | both | auto |
 |---|--:|--:|--:|--:|--:|--:|--:|
