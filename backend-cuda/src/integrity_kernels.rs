@@ -12,12 +12,10 @@ use std::path::PathBuf;
 
 /// Threads of a block.
 const THREADS: u32 = 256;
-/// Blocks of a launch, each of whose threads takes many words.
-const MOST_BLOCKS: u64 = 4096;
 
-/// Blocks and threads for a tensor.
-fn grid(bytes: u64) -> [u32; 2] {
-    let blocks = bytes.div_ceil(4).div_ceil(THREADS.into()).clamp(1, MOST_BLOCKS);
+/// Blocks and threads for a tensor. Beyond the most blocks, threads take many words.
+fn grid(bytes: u64, most_blocks: u64) -> [u32; 2] {
+    let blocks = bytes.div_ceil(4).div_ceil(THREADS.into()).clamp(1, most_blocks);
     [blocks as u32, THREADS]
 }
 
@@ -34,17 +32,18 @@ impl CudaDevice<'_> {
         let Some(kernels) = &self.kernels else { return Ok(()) };
         let stream = self.queued[Stream::Compute as usize].stream();
         let (readings, result) = (kernels.readings.at, kernels.result);
+        let most_blocks = kernels.most_blocks;
         for (place, &(at, bytes)) in (0..).zip(&reads) {
             let reading = readings + place * READING_BYTES;
             let arguments = [Long(at), Long(bytes), Long(reading)];
-            driver::launch(stream, kernels.read, grid(bytes), &arguments)?;
+            driver::launch(stream, kernels.read, grid(bytes, most_blocks), &arguments)?;
         }
         let count = reads.len() as u32;
         let arguments = [Long(readings), Long(result), Word(launch.op.0), Word(count)];
         driver::launch(stream, kernels.combine, [1, 1], &arguments)?;
         for (position, &(at, bytes)) in (0..).zip(&writes) {
             let arguments = [Long(at), Long(bytes), Long(result), Word(position)];
-            driver::launch(stream, kernels.write, grid(bytes), &arguments)?;
+            driver::launch(stream, kernels.write, grid(bytes, most_blocks), &arguments)?;
         }
         Ok(())
     }

@@ -2,7 +2,8 @@
 
 use crate::CudaDevice;
 use crate::driver::{self, Argument, Function, Module, Working};
-use crate::error::CudaError;
+use crate::error::{CudaError, named};
+use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as MULTIPROCESSOR_COUNT;
 use planner_core::Stream;
 use std::ffi::CStr;
 
@@ -12,6 +13,9 @@ const PTX: &CStr =
         Ok(ptx) => ptx,
         Err(_) => panic!("a text without zeros"),
     };
+
+/// Blocks of 256 threads that a multiprocessor of most devices holds.
+const BLOCKS_OF_MULTIPROCESSOR: u64 = 8;
 
 /// Bytes of a reading, as in the source.
 pub(crate) const READING_BYTES: u64 = 12;
@@ -23,6 +27,8 @@ pub(crate) struct Kernels {
     pub(crate) combine: Function,
     pub(crate) write: Function,
     occupy: Function,
+    /// Blocks that the device runs at once.
+    pub(crate) most_blocks: u64,
     /// A reading for each operand of the op that has most, and the result behind them.
     pub(crate) readings: Working,
     pub(crate) result: u64,
@@ -45,7 +51,10 @@ impl CudaDevice<'_> {
         let bytes = most_reads.unwrap_or(0) as u64 * READING_BYTES;
         let compute = self.queued[Stream::Compute as usize].stream();
         let readings = Working::zeroed(compute, bytes + 8)?;
+        let multiprocessors =
+            named("cuDeviceGetAttribute", self.context.attribute(MULTIPROCESSOR_COUNT))?;
         Ok(Kernels {
+            most_blocks: multiprocessors.max(1) as u64 * BLOCKS_OF_MULTIPROCESSOR,
             read: module.function(c"integrity_read")?,
             combine: module.function(c"integrity_combine")?,
             write: module.function(c"integrity_write")?,

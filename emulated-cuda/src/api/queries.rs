@@ -61,7 +61,8 @@ driver_functions! {
             | CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING => 1,
             CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT => 2,
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 7,
-            CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => 4,
+            // Blocks run one after the other.
+            CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => 1,
             _ => 0,
         };
         // SAFETY: the caller's.
