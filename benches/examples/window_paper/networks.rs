@@ -196,7 +196,7 @@ writes this file and the picture. The networks are as generated ([models.md](../
 ## Speed and memory
 
 Images per second, and the memory that is taken in GiB. For *40 MiB mapped*, mapping holds up
-compute; it takes 103 µs a chunk.
+compute; it takes 106 µs a chunk.
 {tables}
 - `auto` is as fast as in-core where that fits. Elsewhere it is faster than all others, but for
   pix2pixHD at batch 15, where `window` is ahead by less than 0.7 %.

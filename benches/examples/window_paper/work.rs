@@ -49,7 +49,7 @@ pub(crate) const P100: Speed = Speed { fixed_ns: 34_700_000, ns_per_image: 3_683
 pub(crate) const BYTES_PERCENT: u64 = 78;
 
 /// To map a chunk and to unmap it: what [`crate::calibration`] finds, to the microsecond.
-pub(crate) const MAPPING_NS: u64 = 103_000;
+pub(crate) const MAPPING_NS: u64 = 106_000;
 
 /// The machine of the paper.
 pub(crate) fn v100() -> Result<Machine> {
