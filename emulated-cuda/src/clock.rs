@@ -28,9 +28,15 @@ thread_local! {
     static LATE: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
+/// The time of the host, once the timer has stood at zero: no work begins before that.
+fn host_now() -> Instant {
+    LazyLock::force(&START);
+    Instant::now()
+}
+
 /// The time of this thread, as a caller.
 pub(crate) fn caller_now() -> Instant {
-    let now = Instant::now();
+    let now = host_now();
     now.checked_sub(LATE.get()).unwrap_or(now)
 }
 
@@ -43,7 +49,7 @@ pub(crate) fn caller_waits(wait: impl FnOnce() -> Option<Instant>) {
 
 /// The time of this thread's work.
 pub(crate) fn now() -> Instant {
-    NOW.get().unwrap_or_else(Instant::now)
+    NOW.get().unwrap_or_else(host_now)
 }
 
 /// What this thread does next begins at a time, or later.
