@@ -66,6 +66,16 @@ pub struct Copies {
 /// The streams of the two directions.
 const WAYS: [Stream; 2] = [Stream::Upload, Stream::Download];
 
+/// Copies of one size in one direction.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    way: usize,
+    bytes: u64,
+    load: Load,
+    /// Time of such a copy while nothing else goes on, once it is known.
+    alone_ns: f64,
+}
+
 /// A device with a range for each direction and one that is filled, and pinned memory.
 struct Ends<'g> {
     device: CudaDevice<'g>,
@@ -91,7 +101,8 @@ pub(super) fn measure(
             for load in Load::ALL {
                 let alone_ns = ns[Load::Alone as usize];
                 for (way, ns) in ns[load as usize].iter_mut().enumerate() {
-                    *ns = ends.copy_ns(way, bytes, load, alone_ns[way])?;
+                    let row = Row { way, bytes, load, alone_ns: alone_ns[way] };
+                    *ns = ends.copy_ns(row)?;
                     rows();
                 }
             }
@@ -148,31 +159,19 @@ impl<'g> Ends<'g> {
     }
 
     /// The time of a copy: the median of several rows, behind one that does not count.
-    fn copy_ns(
-        &mut self,
-        way: usize,
-        bytes: u64,
-        load: Load,
-        alone_ns: f64,
-    ) -> Result<f64, Unavailable> {
+    fn copy_ns(&mut self, row: Row) -> Result<f64, Unavailable> {
         let mut times_ns = Vec::new();
         for _ in 0..=REPEATS {
-            times_ns.push(self.row_ns(way, bytes, load, alone_ns)?);
+            times_ns.push(self.row_ns(row)?);
         }
         Ok(median(times_ns.drain(1..)).unwrap_or_default())
     }
 
     /// A row of copies, behind a gate that is as long as the host needs to enqueue it.
-    fn row_ns(
-        &mut self,
-        way: usize,
-        bytes: u64,
-        load: Load,
-        alone_ns: f64,
-    ) -> Result<f64, Unavailable> {
+    fn row_ns(&mut self, row: Row) -> Result<f64, Unavailable> {
         let mut gate_ns = GATE_NS;
         while gate_ns <= MOST_GATE_NS {
-            if let Some(ns) = self.gated_row_ns(way, bytes, load, alone_ns, gate_ns)? {
+            if let Some(ns) = self.gated_row_ns(row, gate_ns)? {
                 return Ok(ns);
             }
             gate_ns *= 4;
@@ -181,14 +180,8 @@ impl<'g> Ends<'g> {
     }
 
     /// None where the gate has opened too soon.
-    fn gated_row_ns(
-        &mut self,
-        way: usize,
-        bytes: u64,
-        load: Load,
-        alone_ns: f64,
-        gate_ns: u64,
-    ) -> Result<Option<f64>, CudaError> {
+    fn gated_row_ns(&mut self, row: Row, gate_ns: u64) -> Result<Option<f64>, CudaError> {
+        let Row { way, bytes, load, alone_ns } = row;
         let count = (ROW_BYTES / bytes).clamp(FEWEST, MOST);
         for stream in Stream::ALL {
             self.device.occupy(stream, gate_ns)?;
