@@ -116,6 +116,7 @@ impl<'a> Pressures<'a> {
     pub(super) fn turn(&mut self) {
         self.used.approach(&self.seen);
     }
+
     /// The next list is made by nearly what the best one was made by.
     pub(super) fn shake(&mut self, chance: &mut Chance) {
         self.recall();
