@@ -9,8 +9,8 @@ use planner_core::backend::{BackendError, ErrorKind};
 use planner_core::executor::Moment;
 use planner_core::planner::Strategy;
 use planner_core::{ExecuteError, Kind};
+use spillway::planning;
 use std::collections::HashSet;
-use workloads::planning;
 
 const ITERATIONS: u64 = 8;
 

@@ -9,7 +9,7 @@ use emulated_cuda::Emulated;
 use integrity::{Backend, IntegrityKernels, reference_digest};
 use planner_core::planner::Strategy;
 use planner_core::{Kind, Machine};
-use workloads::planning;
+use spillway::planning;
 
 /// Runs some iterations eagerly, and some cycles as graphs.
 fn hold(

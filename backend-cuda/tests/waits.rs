@@ -11,8 +11,8 @@ use middleware::{Layer, Layered, LayeredKernels};
 use planner_core::backend::{DeviceAddress, HostRange, Launch, Point, Streams, Transfers};
 use planner_core::planner::{Auto, Lms, Order, Strategy};
 use planner_core::{Graph, Kind, Machine, Stream, Verified};
+use spillway::planning::{self, OwnedSchedule};
 use workloads::OwnedPlan;
-use workloads::planning::{self, OwnedSchedule};
 
 /// So long that everything else has ended; where the machine is so busy that it has not, longer.
 const DELAYS_NS: [u64; 4] = [8_000_000, 32_000_000, 128_000_000, 512_000_000];

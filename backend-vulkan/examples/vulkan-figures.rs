@@ -1,14 +1,15 @@
 //! Measures what mapping, submitting and copying cost on a device, as the tables of
 //! `docs/vulkan.md`:
-//! `backend-vulkan/with-lavapipe cargo run --release -p backend-vulkan --example vulkan-figures`.
+//! `backend-vulkan/with-lavapipe cargo run --release -p spillway-backend-vulkan --example vulkan-figures`.
 #![allow(clippy::unwrap_used, reason = "what fails here ends the measurement")]
 
 use backend_vulkan::{Options, Vulkan, VulkanDevice};
 use planner_core::backend::{Chunks, DeviceAddress, HostRange, Paging, Streams, Transfers};
 use planner_core::planner::{Request, Strategy};
 use planner_core::{HostRooms, Kind, Machine, Scratch, Stream, TensorId};
+use spillway::planning;
 use std::time::{Duration, Instant};
-use workloads::{OwnedGraph, machines, planning};
+use workloads::{OwnedGraph, machines};
 
 /// Size of the only tensor.
 const BYTES: u64 = 128 << 20;

@@ -1,5 +1,5 @@
 //! Vulkan is held to the suite with validation and synchronisation validation on, where every
-//! message fails. `backend-vulkan/with-lavapipe cargo test -p backend-vulkan` brings a device;
+//! message fails. `backend-vulkan/with-lavapipe cargo test -p spillway-backend-vulkan` brings a device;
 //! `SPILLWAY_VULKAN_DEVICE` picks one of the machine's own, by a part of its name.
 
 use backend_vulkan::Integrity;

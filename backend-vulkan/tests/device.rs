@@ -133,7 +133,8 @@ fn read_back(device: &mut VulkanDevice<'_>, at: DeviceAddress, bytes: u64) -> Ve
     use planner_core::backend::{HostRange, Transfers};
     use planner_core::planner::{Request, Strategy};
     use planner_core::{HostRooms, Machine, Scratch};
-    use workloads::{machines, planning};
+    use spillway::planning;
+    use workloads::machines;
     let owned = work(bytes);
     let graph = owned.graph().unwrap();
     let machine = machines::builtin("v100-pcie3").unwrap().machine;

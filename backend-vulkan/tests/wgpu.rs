@@ -16,10 +16,11 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use network::Network;
 use planner_core::Machine;
 use planner_core::planner::{Auto, Request, Strategy};
+use spillway::{placing, planning};
 use std::process::ExitCode;
 use text::Text;
 use training::train;
-use workloads::{machines, placing, planning};
+use workloads::machines;
 
 const ITERATIONS: u64 = 6;
 

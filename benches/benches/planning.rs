@@ -3,10 +3,11 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use planner_core::placement::Over;
 use planner_core::planner::{Auto, Lms, Request, Strategy, Window};
+use spillway::{placing, planning};
 use spillway_benches::training_step;
 use std::hint::black_box;
 use std::time::Duration;
-use workloads::{machines, placing, planning};
+use workloads::machines;
 
 fn planning_by_ops(criterion: &mut Criterion) {
     let mut machine = machines::builtin("v100-nvlink").expect("a built-in machine").machine;

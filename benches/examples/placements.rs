@@ -7,10 +7,11 @@
 use backend_sim::{Counters, SimDevice, SimKernels};
 use planner_core::planner::{Auto, Order, PlanningError, Request, Strategy};
 use planner_core::{Graph, Machine};
+use spillway::{placing, planning};
 use std::error::Error;
 use std::fmt::Write;
 use std::path::Path;
-use workloads::{OwnedGraph, OwnedPlan, format, machines, models, placing, planning};
+use workloads::{OwnedGraph, OwnedPlan, format, machines, models};
 
 const STRATEGY: Strategy = Strategy::Auto(Auto { effort: None, order: Order::Free });
 const MACHINES: [&str; 2] = ["v100-pcie3", "v100-nvlink"];

@@ -3,8 +3,8 @@
 use backend_sim::contiguous::{CachingAllocator, ReplayError, SizeClasses, replay};
 use planner_core::planner::{PlanningError, Request, Strategy};
 use planner_core::{Graph, Machine, Plan};
+use spillway::planning::Room;
 use std::error::Error;
-use workloads::planning::Room;
 
 /// Iterations for which a plan is followed: a run that lasts so long has settled.
 const ITERATIONS: u64 = 16;

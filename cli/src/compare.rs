@@ -13,9 +13,9 @@ use crate::{machine, output, proof};
 use clap::{Args, ValueEnum};
 use grid::{Grid, Wanted};
 use planner_core::planner::{Request, Strategy};
+use spillway::planning;
 use std::path::PathBuf;
 use std::str::FromStr;
-use workloads::planning;
 
 const EXAMPLES: &str = "\
 Examples:

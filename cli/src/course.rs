@@ -4,8 +4,8 @@
 use planner_core::pieces::Pieces;
 use planner_core::timeline::{self, LAPS, Timeline};
 use planner_core::{Part, PlanError, Scratch, Step, Stream, TensorId, Verified, Wait};
+use spillway::planning;
 use std::ops::Range;
-use workloads::planning;
 
 /// One step of one iteration.
 #[derive(Clone, Copy, Debug)]

@@ -6,8 +6,8 @@ use backend_cuda::{Counters, CudaDevice, CudaError, Cycle, Integrity, Replay};
 use indicatif::ProgressBar;
 use integrity::IntegrityKernels;
 use planner_core::{ExecuteError, Verified};
+use spillway::planning;
 use std::time::Instant;
-use workloads::planning;
 
 impl Real for Integrity {
     fn mapping(device: &CudaDevice<'_>) -> Mapping {

@@ -11,7 +11,7 @@ use planner_core::bounds::Order;
 use planner_core::planner::Request;
 use planner_core::{Kind, OpId, Part, Plan, Step};
 use serde::{Serialize, Serializer};
-use workloads::planning;
+use spillway::planning;
 
 /// Bytes by kind of tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -6,8 +6,9 @@ use crate::machine;
 use crate::output;
 use crate::proof;
 use crate::units::{bytes, count, time};
+use spillway::planning;
 use std::path::Path;
-use workloads::{OwnedGraph, format, planning};
+use workloads::{OwnedGraph, format};
 
 /// Writes a graph to a file and its summary to standard output; or, without a file, the
 /// graph to standard output and the summary to standard error.

@@ -5,11 +5,12 @@ use planner_core::OpId;
 use planner_core::bounds::Order;
 use planner_core::planner::{PlanningError, Request, Strategy};
 use search::{Progress, Watch, genetic, joint};
+use spillway::placing::{self, Unplaced};
+use spillway::planning;
+use spillway::swapping::{self, Swap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use workloads::placing::{self, Unplaced};
-use workloads::swapping::{self, Swap};
-use workloads::{OwnedPlan, planning};
+use workloads::OwnedPlan;
 
 /// How to plan.
 #[derive(Clone, Debug)]

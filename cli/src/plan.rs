@@ -10,9 +10,9 @@ use crate::work::{self, Setting, Work};
 use crate::{machine, output, proof, report, shortage, summary, trace};
 use clap::Args;
 use planner_core::planner::{PlanningError, Request};
+use spillway::planning::{self, OwnedSchedule};
 use std::path::PathBuf;
 use std::time::Instant;
-use workloads::planning::{self, OwnedSchedule};
 use workloads::{OwnedPlan, format};
 
 const EXAMPLES: &str = "\

@@ -5,7 +5,7 @@ use crate::work::Setting;
 use planner_core::footprint::Footprint;
 use planner_core::pieces::Pieces;
 use planner_core::{Graph, PlanError, Scratch, Step, Verified};
-use workloads::planning::{self, OwnedSchedule};
+use spillway::planning::{self, OwnedSchedule};
 use workloads::{OwnedGraph, OwnedPlan};
 
 /// A plan that has been proved, and what the proof measured on the way.

@@ -7,8 +7,8 @@ use integrity::{Backend, IntegrityKernels, Rooms};
 use planner_core::backend::{BackendError, ErrorKind};
 use planner_core::executor::Moment;
 use planner_core::{ExecuteError, HostRooms, Scratch, Verified};
+use spillway::planning;
 use std::time::{Duration, Instant};
-use workloads::planning;
 
 /// What a device has done about its memory.
 #[derive(Clone, Copy, Debug)]

@@ -15,8 +15,8 @@ use integrity::reference_digest;
 use planner_core::Machine;
 use planner_core::planner::{Request, Strategy};
 use serde::Serialize;
+use spillway::planning::{self, OwnedSchedule};
 use std::path::{Path, PathBuf};
-use workloads::planning::{self, OwnedSchedule};
 use workloads::{OwnedGraph, OwnedMachine, OwnedPlan};
 
 const EXAMPLES: &str = "\

@@ -6,9 +6,9 @@ use crate::units::{bytes, count};
 use crate::work::Setting;
 use planner_core::planner::{LeastMemory, Request, Strategy};
 use planner_core::{Graph, Kind, OpId, TensorId};
+use spillway::planning;
 use std::collections::HashSet;
 use std::fmt::Write;
-use workloads::planning;
 
 /// Parts that are listed by name.
 const LISTED: usize = 6;

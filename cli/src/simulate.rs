@@ -6,7 +6,7 @@ use backend_sim::{Counters, SimDevice, SimError, SimKernels};
 use indicatif::ProgressBar;
 use planner_core::timeline::LAPS;
 use planner_core::{ExecuteError, Machine, Stream, Verified};
-use workloads::planning;
+use spillway::planning;
 
 /// Runs a plan on a device that has just its budget.
 pub(crate) fn run(

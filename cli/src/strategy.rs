@@ -8,7 +8,7 @@ use planner_core::plan::Pool;
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{Auto, Lms, Order, Strategy, Weights, Window};
 use search::{genetic, joint};
-use workloads::swapping::Swap;
+use spillway::swapping::Swap;
 
 /// The strategies that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

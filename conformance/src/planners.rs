@@ -2,7 +2,8 @@
 
 use crate::ledger::judge;
 use planner_core::planner::{PlanningError, Request};
-use workloads::{OwnedPlan, planning};
+use spillway::planning;
+use workloads::OwnedPlan;
 
 /// Checks one planner on one request: it finds a plan exactly when the budget is at least
 /// the smallest that it names, plans the same way twice, and the plan is valid and exact in

@@ -7,7 +7,7 @@ use planner_core::pieces::Pieces;
 use planner_core::timeline::{self, Timeline};
 use planner_core::{Plan, Scheduled, Scratch, VerifyError};
 use proptest::prelude::*;
-use workloads::planning;
+use spillway::planning;
 
 /// What lowering, predicting and verifying say of a plan together.
 fn fast_verdict(case: &Case, plan: &Plan<'_>) -> Result<(), String> {

@@ -3,7 +3,8 @@
 
 use planner_core::bounds::Order;
 use planner_core::{Kind, Machine};
-use workloads::{OwnedGraph, planning};
+use spillway::planning;
+use workloads::OwnedGraph;
 
 /// One byte a nanosecond each way.
 const MACHINE: Machine = Machine {

@@ -6,7 +6,8 @@ use conformance::planners;
 use planner_core::Machine;
 use planner_core::planner::{Auto, Order, Request, Strategy as Planner};
 use proptest::prelude::*;
-use workloads::{OwnedGraph, OwnedPlan, planning};
+use spillway::planning;
+use workloads::{OwnedGraph, OwnedPlan};
 
 const AUTO: Planner = Planner::Auto(Auto { effort: Some(1), order: Order::Free });
 

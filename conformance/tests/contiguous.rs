@@ -6,7 +6,7 @@ use conformance::graphs::{graphs, machines};
 use planner_core::Machine;
 use planner_core::planner::{Auto, Lms, Order, Request, Strategy as Planner, Window};
 use proptest::prelude::*;
-use workloads::planning;
+use spillway::planning;
 
 const WHOLE: [Planner; 6] = [
     Planner::InCore,

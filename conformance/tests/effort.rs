@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use planner_core::planner::{Auto, Order, Request, Strategy};
-use workloads::{OwnedPlan, machines, models, planning};
+use spillway::planning;
+use workloads::{OwnedPlan, machines, models};
 
 /// A request of a classifier, with the least memory that will do.
 fn plan(effort: u32) -> OwnedPlan {

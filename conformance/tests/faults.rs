@@ -13,7 +13,7 @@ use planner_core::planner::{Request, Strategy};
 use planner_core::{ExecuteError, Graph, HostRooms, Kind, Machine, Scratch, Stream, Verified};
 use proptest::strategy::{Strategy as _, ValueTree};
 use proptest::test_runner::TestRunner;
-use workloads::{placing, planning};
+use spillway::{placing, planning};
 
 const ITERATIONS: u64 = 6;
 const SEEDS: u64 = 300;

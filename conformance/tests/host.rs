@@ -17,7 +17,8 @@ use planner_core::{
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use workloads::{OwnedGraph, OwnedPlan, planning};
+use spillway::planning;
+use workloads::{OwnedGraph, OwnedPlan};
 
 const ITERATIONS: u64 = 4;
 

@@ -6,7 +6,8 @@ use planner_core::planner::{Auto, Order, Request, Strategy as Planner};
 use planner_core::{Graph, Machine, Step};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use workloads::{OwnedPlan, planning};
+use spillway::planning;
+use workloads::OwnedPlan;
 
 const MACHINE: Machine = Machine {
     device_bytes: 1 << 30,

@@ -11,8 +11,9 @@ use planner_core::planner::{Auto, Request, Strategy as Planner};
 use planner_core::{Graph, Kind, Machine, OpId, Part, Step, TensorId};
 use proptest::prelude::*;
 use proptest::sample::select;
-use workloads::placing::{self, Unplaced};
-use workloads::{OwnedGraph, OwnedPlan, planning};
+use spillway::placing::{self, Unplaced};
+use spillway::planning;
+use workloads::{OwnedGraph, OwnedPlan};
 
 const ITERATIONS: u64 = 5;
 

@@ -11,8 +11,9 @@ use planner_core::planner::{
 };
 use planner_core::{Graph, Machine};
 use proptest::prelude::*;
-use workloads::swapping::{self, Swap};
-use workloads::{OwnedPlan, planning};
+use spillway::planning;
+use spillway::swapping::{self, Swap};
+use workloads::OwnedPlan;
 
 const STRATEGIES: [(&str, Planner); 14] = [
     ("in-core", Planner::InCore),

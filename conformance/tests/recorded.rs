@@ -5,8 +5,9 @@
 use backend_sim::{SimDevice, SimKernels, reference_digest};
 use planner_core::planner::{Auto, Lms, PlanningError, Request, Strategy, Window};
 use planner_core::{Graph, Machine};
+use spillway::{placing, planning};
 use std::path::Path;
-use workloads::{OwnedGraph, OwnedPlan, format, machines, placing, planning};
+use workloads::{OwnedGraph, OwnedPlan, format, machines};
 
 const ITERATIONS: u64 = 2;
 

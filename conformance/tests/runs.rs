@@ -7,7 +7,8 @@ use backend_sim::{SimDevice, SimKernels, reference_digest};
 use conformance::plans::{Case, cases};
 use planner_core::{Graph, Kind, Step, TensorId, Verified};
 use proptest::prelude::*;
-use workloads::{OwnedPlan, planning};
+use spillway::planning;
+use workloads::OwnedPlan;
 
 const ITERATIONS: u64 = 8;
 const ORDERS: u64 = 8;

@@ -6,7 +6,8 @@ use conformance::planners;
 use planner_core::planner::{Auto, Order, Request, Strategy as Planner};
 use planner_core::{Kind, Machine};
 use proptest::prelude::*;
-use workloads::{OwnedGraph, OwnedPlan, planning};
+use spillway::planning;
+use workloads::{OwnedGraph, OwnedPlan};
 
 const AUTO: Planner = Planner::Auto(Auto { effort: None, order: Order::Given });
 const CHUNK_BYTES: u64 = 1024;

@@ -9,8 +9,8 @@ use planner_core::Kind;
 use planner_core::plan::Pool;
 use planner_core::planner::Request;
 use planner_core::planner::swap::Threshold;
+use spillway::swapping::{self, Swap};
 use workloads::OwnedGraph;
-use workloads::swapping::{self, Swap};
 
 fn plan(graph: &OwnedGraph, objects: u64, threshold: Threshold) -> String {
     let classes = Some(vec![Pool { object_bytes: CHUNK_BYTES, count: objects }]);

@@ -8,7 +8,8 @@ use planner_core::bounds::Order as Bounded;
 use planner_core::plan::Step;
 use planner_core::planner::{Auto, Order, Request, Strategy as Planner, Window};
 use proptest::prelude::*;
-use workloads::{OwnedPlan, planning};
+use spillway::planning;
+use workloads::OwnedPlan;
 
 const STRATEGIES: [Planner; 4] = [
     Planner::OnDemand,

@@ -7,8 +7,9 @@ use conformance::shortest::shortest_period_units;
 use lp_bound::{WeightOptions, weights_period_ns};
 use planner_core::planner::{Request, Strategy as Planner, Weights};
 use proptest::prelude::*;
+use spillway::planning;
+use workloads::OwnedChain;
 use workloads::chain::Layer;
-use workloads::{OwnedChain, planning};
 
 const WHOLE: WeightOptions = WeightOptions { whole: true, gap: 1e-6, most_s: 20.0 };
 const PARTS: WeightOptions = WeightOptions { whole: false, ..WHOLE };

@@ -8,7 +8,8 @@
 //! # use middleware::{Layered, LayeredKernels, Tracer};
 //! # use planner_core::{Kind, Machine};
 //! # use planner_core::planner::{Request, Strategy};
-//! # use workloads::{OwnedGraph, planning};
+//! # use spillway::planning;
+//! # use workloads::OwnedGraph;
 //! # let mut work = OwnedGraph::new("work");
 //! # let weight = work.push_tensor("weight", 1000, Kind::State);
 //! # work.push_op("step", 100, 0, &[weight], &[weight]);

@@ -7,7 +7,8 @@ use planner_core::backend::{Chunks, Paging};
 use planner_core::planner::{Request, Strategy};
 use planner_core::{Kind, Machine};
 use serde_json::Value;
-use workloads::{OwnedGraph, planning};
+use spillway::planning;
+use workloads::OwnedGraph;
 
 const ITERATIONS: u64 = 5;
 

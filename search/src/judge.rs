@@ -7,8 +7,9 @@ use planner_core::planner::swap::{Classes, Threshold};
 use planner_core::planner::{PlanningError, Request, Strategy};
 use planner_core::scratch::Scratch;
 use planner_core::{Graph, Plan};
-use workloads::swapping::{self, OwnedClasses};
-use workloads::{OwnedPlan, planning};
+use spillway::planning;
+use spillway::swapping::{self, OwnedClasses};
+use workloads::OwnedPlan;
 
 /// How good a plan is: its period, and the bytes that it moves.
 pub(crate) type Cost = (u64, u64);

@@ -6,7 +6,7 @@ use planner_core::planner::swap::Classes;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Normal};
-use workloads::swapping::{self, OwnedClasses};
+use spillway::swapping::{self, OwnedClasses};
 
 /// Draws of a random division.
 const DRAWS: usize = 64;

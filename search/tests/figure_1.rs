@@ -13,9 +13,10 @@ use planner_core::planner::swap::Threshold;
 use planner_core::timeline::{self, Timeline};
 use planner_core::{Kind, Machine, OpId, Scratch, Stream};
 use search::{Limit, Watch, joint};
+use spillway::planning;
+use spillway::swapping::{self, Swap};
 use std::sync::atomic::AtomicBool;
-use workloads::swapping::{self, Swap};
-use workloads::{OwnedGraph, OwnedPlan, planning};
+use workloads::{OwnedGraph, OwnedPlan};
 
 const MB: u64 = 1_000_000;
 const UNIT_NS: u64 = 1_000_000;

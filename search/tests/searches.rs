@@ -7,9 +7,10 @@ use planner_core::Machine;
 use planner_core::planner::{Auto, PlanningError, Request, Strategy as Planner};
 use proptest::prelude::*;
 use search::{Limit, Watch, genetic, joint};
+use spillway::planning;
+use spillway::swapping::{self, Swap};
 use std::sync::atomic::AtomicBool;
-use workloads::swapping::{self, Swap};
-use workloads::{OwnedGraph, OwnedPlan, planning};
+use workloads::{OwnedGraph, OwnedPlan};
 
 const ROUNDS: Limit = Limit { seconds: None, rounds: Some(3), bound_ns: 0 };
 

@@ -6,11 +6,8 @@ pub mod graph;
 pub mod layers;
 pub mod machines;
 pub mod models;
-pub mod placing;
 pub mod plan;
-pub mod planning;
 pub mod pytorch;
-pub mod swapping;
 
 pub use chain::OwnedChain;
 pub use graph::OwnedGraph;

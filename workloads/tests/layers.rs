@@ -3,9 +3,10 @@
 
 use planner_core::Kind;
 use planner_core::planner::{Request, Strategy, Weights};
+use spillway::planning;
 use workloads::chain::Layer;
 use workloads::layers::{NoChain, chain};
-use workloads::{OwnedChain, OwnedGraph, OwnedMachine, machines, models, planning};
+use workloads::{OwnedChain, OwnedGraph, OwnedMachine, machines, models};
 
 fn machine() -> OwnedMachine {
     machines::builtin("h200-pcie5").unwrap()

@@ -5,7 +5,7 @@ use crate::plans::{request, row};
 use crate::run::{Way, timed};
 use crate::{Bench, Work, note};
 use planner_core::planner::{Auto, Lms, Strategy, Window};
-use workloads::placing;
+use spillway::placing;
 
 const PLANS: usize = 20;
 /// Shares of the in-core peak.

@@ -5,7 +5,8 @@ use crate::run::{Way, timed};
 use crate::{Bench, Work, note};
 use planner_core::planner::{Auto, Request, Strategy};
 use planner_core::{Graph, Machine};
-use workloads::{OwnedPlan, placing, planning};
+use spillway::{placing, planning};
+use workloads::OwnedPlan;
 
 /// Measures each work; whether all plans have run.
 pub(crate) fn measure(bench: &Bench, works: &[Work]) -> Result<bool, String> {

@@ -6,7 +6,7 @@ use crate::kernels::{Recorded, elapsed_ns, time};
 use backend_cuda::{Counters, CudaDevice, CudaError, Cycle, Options, Replay, cycle};
 use planner_core::executor::Moment;
 use planner_core::{ExecuteError, Graph, Plan, Stream, Verified};
-use workloads::planning;
+use spillway::planning;
 
 /// Iterations before those that are timed, as a prediction has them.
 const FIRST: u64 = 4;

@@ -7,9 +7,10 @@ use crate::training::{Bench, Trained, Way, train};
 use backend_cuda::{Cuda, DeviceInfo, Options};
 use planner_core::Machine;
 use planner_core::planner::{Auto, Request, Strategy};
+use spillway::placing::{self, Unplaced};
+use spillway::planning;
 use std::error::Error;
-use workloads::placing::{self, Unplaced};
-use workloads::{OwnedPlan, planning};
+use workloads::OwnedPlan;
 
 /// Iterations from which the times of ops are taken.
 const TIMED: u64 = 5;

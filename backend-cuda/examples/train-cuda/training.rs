@@ -11,9 +11,10 @@ use integrity::Rooms;
 use planner_core::backend::{Kernels, Launch};
 use planner_core::executor::Moment;
 use planner_core::{ExecuteError, Graph, HostRooms, Kind, Machine, Scratch, Verified};
+use spillway::planning;
 use std::error::Error;
 use std::time::{Duration, Instant};
-use workloads::{OwnedPlan, planning};
+use workloads::OwnedPlan;
 
 /// What is trained, and on what.
 #[derive(Debug)]

@@ -6,7 +6,8 @@ use emulated_cuda::Emulated;
 use integrity::{Backend, Rooms};
 use planner_core::planner::{Request, Strategy};
 use planner_core::{Graph, HostRooms, Kind, Machine, Scratch, Verified};
-use workloads::{OwnedGraph, OwnedPlan, placing, planning};
+use spillway::{placing, planning};
+use workloads::{OwnedGraph, OwnedPlan};
 
 /// The backend on the emulated driver, and a machine whose links take as long for a tensor as
 /// an op for its work.

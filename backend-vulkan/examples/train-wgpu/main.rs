@@ -1,7 +1,7 @@
 //! Trains a network that guesses the next character of a text, once with all memory that it
 //! needs and once with a third of it, and compares loss and weights bit by bit.
 //!
-//! `backend-vulkan/with-lavapipe cargo run --release -p backend-vulkan --features wgpu \
+//! `backend-vulkan/with-lavapipe cargo run --release -p spillway-backend-vulkan --features wgpu \
 //!  --example train-wgpu [ITERATIONS]`
 
 mod network;
@@ -12,10 +12,11 @@ use backend_vulkan::{Options, Vulkan};
 use network::{Network, ROWS};
 use planner_core::Machine;
 use planner_core::planner::{Auto, Request, Strategy};
+use spillway::{placing, planning};
 use std::error::Error;
 use text::Text;
 use training::{Trained, train};
-use workloads::{machines, placing, planning};
+use workloads::machines;
 
 const WIDTH: usize = 256;
 const HIDDEN: usize = 6;

@@ -6,10 +6,11 @@ use backend_vulkan::{Options, Vulkan, VulkanDevice, VulkanError};
 use integrity::Rooms;
 use planner_core::backend::{DeviceAddress, Kernels, Launch};
 use planner_core::{Graph, HostRooms, Machine, OpId, Scratch, TensorId};
+use spillway::planning;
 use std::collections::HashMap;
 use std::error::Error;
 use std::time::{Duration, Instant};
-use workloads::{OwnedPlan, planning};
+use workloads::OwnedPlan;
 
 /// What a training run left.
 #[derive(Debug)]

@@ -6,8 +6,9 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use search::genetic::Settings;
 use search::order::Dependencies;
+use spillway::planning;
 use std::time::Instant;
-use workloads::{models, planning};
+use workloads::models;
 
 /// A model with the speeds that it is given, its batches, and the published shares of the ideal, where the text gives one.
 pub(crate) const MODELS: [(&str, &str, &[u64], &str); 5] = [

@@ -6,7 +6,8 @@ use planner_core::planner::{Lms, Request, Strategy};
 use planner_core::scratch::Scratch;
 use planner_core::{Graph, Kind, Machine, TensorId};
 use search::genetic::Settings;
-use workloads::{models, planning};
+use spillway::planning;
+use workloads::models;
 
 pub(crate) fn run(seconds: f64) -> Result<()> {
     let machine = machine(MACHINE)?.machine;

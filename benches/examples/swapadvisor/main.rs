@@ -24,9 +24,10 @@ use planner_core::Graph;
 use planner_core::bounds::Order;
 use planner_core::planner::Request;
 use search::{Limit, Watch, genetic, joint};
+use spillway::planning;
 use std::error::Error;
 use std::sync::atomic::AtomicBool;
-use workloads::{OwnedMachine, OwnedPlan, machines, planning};
+use workloads::{OwnedMachine, OwnedPlan, machines};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 

@@ -14,8 +14,9 @@ use planner_core::timeline::{self, Timeline};
 use planner_core::{Kind, Machine, Scratch, Stream};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use spillway::planning;
 use std::path::Path;
-use workloads::{OwnedGraph, OwnedPlan, models, planning};
+use workloads::{OwnedGraph, OwnedPlan, models};
 
 const BATCH: u64 = 16;
 const MODEL: &str = "resnet152:mode=inference,batch=16,tflops=15.7,memory_gb_s=1000";

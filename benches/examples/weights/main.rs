@@ -9,10 +9,10 @@ mod plot;
 mod text;
 
 use planner_core::planner::{Auto, PlanningError, Request, Strategy, Weights};
+use spillway::planning::{self, Room};
 use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
-use workloads::planning::{self, Room};
 use workloads::{OwnedChain, format};
 
 /// The rows of table 1, in its order.

@@ -5,7 +5,7 @@ use crate::markdown::{row, speed, table};
 use crate::ways::{PAPER_CHUNK_BYTES, WINDOW, in_pages, simulate};
 use crate::work::{self, BATCHES, SCHEDULE, V100, VIRTUAL};
 use planner_core::Machine;
-use workloads::planning;
+use spillway::planning;
 
 /// Batches at which transfers and not mapping decide: without virtual addresses, and with.
 const BOUND_BY_LINKS: [(u64, u64); 6] =

@@ -7,8 +7,9 @@ use crate::table1::{machine, mapped};
 use crate::ways::{AUTO, WINDOW, held_up_ns, in_places, simulate};
 use crate::work::{self, V100};
 use planner_core::planner::Strategy;
+use spillway::planning;
 use std::path::Path;
-use workloads::{OwnedGraph, OwnedPlan, planning};
+use workloads::{OwnedGraph, OwnedPlan};
 
 const SIZES_MIB: [u64; 10] = [2, 4, 8, 16, 24, 40, 64, 80, 120, 160];
 const BATCHES: [u64; 3] = [256, 928, 1440];

@@ -10,8 +10,9 @@ use crate::ways::{
 };
 use crate::work::{largest, v100};
 use planner_core::planner::Request;
+use spillway::planning;
 use std::path::Path;
-use workloads::{OwnedGraph, models, planning};
+use workloads::{OwnedGraph, models};
 
 /// A network, and the largest published batch in-core; by schedule, it is so many times as
 /// large.

@@ -10,8 +10,9 @@ use crate::work::{self, BATCHES, P100, Published, V100};
 use crate::{Result, calibration};
 use planner_core::planner::Request;
 use planner_core::{Graph, Machine};
+use spillway::planning;
 use std::path::Path;
-use workloads::{OwnedGraph, OwnedPlan, planning};
+use workloads::{OwnedGraph, OwnedPlan};
 
 /// A row: periods by batch, and what was published.
 struct Row {

@@ -5,8 +5,9 @@ use backend_sim::contiguous::{CachingAllocator, replay};
 use backend_sim::{SimDevice, SimKernels};
 use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy, Window};
 use planner_core::{Graph, Machine, Part, Step, TensorId};
+use spillway::{placing, planning};
 use spillway_benches::fragmentation::{Largest, Manager, largest_budget};
-use workloads::{OwnedGraph, OwnedPlan, placing, planning};
+use workloads::{OwnedGraph, OwnedPlan};
 
 /// As published: what the host holds already is copied, too.
 pub(crate) const WINDOW: Strategy = Strategy::Window(Window { bytes: None, published: true });

@@ -14,7 +14,7 @@ use planner_core::Machine;
 use planner_core::bounds::Order;
 use planner_core::planner::{Request, Strategy};
 use serde::Serialize;
-use workloads::planning;
+use spillway::planning;
 
 /// All plans of a comparison.
 #[derive(Debug, Serialize)]

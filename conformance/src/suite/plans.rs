@@ -11,9 +11,10 @@ use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy, 
 use planner_core::{Graph, HostRooms, Kind, Machine, Plan, Scratch, Step};
 use proptest::strategy::{Strategy as Generator, ValueTree};
 use proptest::test_runner::TestRunner;
+use spillway::swapping::{self, Swap};
+use spillway::{placing, planning};
 use std::cell::Cell;
-use workloads::swapping::{self, Swap};
-use workloads::{OwnedGraph, OwnedPlan, placing, planning};
+use workloads::{OwnedGraph, OwnedPlan};
 
 /// Graphs for each planner.
 const GRAPHS: usize = 4;

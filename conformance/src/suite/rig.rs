@@ -8,8 +8,9 @@ use planner_core::backend::{
 };
 use planner_core::planner::{Request, Strategy};
 use planner_core::{Graph, HostRooms, Kind, Machine, OpId, Scratch, Stream, TensorId};
+use spillway::planning;
 use std::ops::Range;
-use workloads::{OwnedGraph, planning};
+use workloads::OwnedGraph;
 
 /// Chunks for checks to use.
 const CHUNKS: u64 = 32;

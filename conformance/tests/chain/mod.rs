@@ -2,7 +2,8 @@
 
 use planner_core::planner::{Request, Strategy};
 use planner_core::{Kind, Machine, Step};
-use workloads::{OwnedGraph, OwnedPlan, planning};
+use spillway::planning;
+use workloads::{OwnedGraph, OwnedPlan};
 
 pub(crate) const CHUNK_BYTES: u64 = 256;
 

@@ -10,8 +10,9 @@ use conformance::shortest::shortest_period_units;
 use planner_core::planner::{PlanningError, Request, Strategy, Weights};
 use planner_core::{Graph, Kind, Machine, OpId};
 use proptest::prelude::*;
+use spillway::planning;
 use workloads::chain::Layer;
-use workloads::{OwnedChain, OwnedGraph, OwnedPlan, planning};
+use workloads::{OwnedChain, OwnedGraph, OwnedPlan};
 
 const PUBLISHED: Strategy = Strategy::Weights(Weights { published: true, activations: false });
 const BETTER: Strategy = Strategy::Weights(Weights { published: false, activations: false });

@@ -5,10 +5,11 @@ use crate::record::Record;
 use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy, Window};
 use planner_core::{Graph, Machine};
 use serde::Serialize;
+use spillway::planning;
 use std::error::Error;
 use std::time::Instant;
 use workloads::machines::OwnedMachine;
-use workloads::{OwnedGraph, OwnedPlan, planning};
+use workloads::{OwnedGraph, OwnedPlan};
 
 /// A strategy, and whether its distance from the bound is shown.
 pub(crate) struct Column {

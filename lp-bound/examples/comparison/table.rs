@@ -8,11 +8,11 @@ const HEAD: &str = "\
 
 Written by
 
-    cargo run --release -p lp-bound --example comparison -- -o docs/comparison.md
+    cargo run --release -p spillway-lp-bound --example comparison -- -o docs/comparison.md
 
 which plans everything below, proves each plan safe, and takes the bounds from
 [bounds.json](bounds.json). Bounds that are not there are solved and added with HiGHS:
-`lp-bound/with-highs cargo run --release -p lp-bound --features highs --example comparison`.
+`lp-bound/with-highs cargo run --release -p spillway-lp-bound --features highs --example comparison`.
 `--graphs`, `--machines` and `--budgets` choose a part; graph files come from `--folder`.
 
 - *Budgets* are relative to the in-core need; `min` is the least that `auto` can do with.

@@ -1,6 +1,5 @@
 //! The swap planner with memory of its own, and size classes for those who name none.
 
-use crate::OwnedPlan;
 use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{Part, Plan, Pool, Resident, Step};
 use planner_core::planner::swap::{self, Classes, Threshold};
@@ -8,6 +7,7 @@ use planner_core::planner::{self, PlanningError, Request};
 use planner_core::schedule::Scheduled;
 use planner_core::scratch::{Limits, Scratch};
 use planner_core::{Graph, Kind};
+use workloads::OwnedPlan;
 
 /// How to plan swaps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! The core's verbs with memory of their own: what borrows there owns here, and buffers
 //! grow until the work fits.
 
-use crate::OwnedPlan;
 use planner_core::backend::{Kernels, Paging, Transfers};
 use planner_core::bounds::Order;
 use planner_core::footprint::Footprint;
@@ -14,6 +13,7 @@ use planner_core::verify::VerifyError;
 use planner_core::{
     ExecuteError, Executor, Graph, Machine, Verified, bounds, executor, lower, timeline, verify,
 };
+use workloads::OwnedPlan;
 
 const STEP: Step = Step::Launch(OpId(0));
 const OP: Op = Op { time_ns: 0, workspace_bytes: 0, first_operand: 0, reads: 0, writes: 0 };

@@ -1,10 +1,11 @@
 //! Plans with fixed physical objects: what a pool lacks for that, a plan leaves.
 
-use crate::{OwnedPlacements, OwnedPlan, planning};
+use crate::planning;
 use planner_core::placement::{self, Over, PlacementError};
 use planner_core::planner::{PlanningError, Request, Strategy};
 use planner_core::{Graph, Limits, Machine, Plan, Scheduled, Scratch};
 use std::fmt;
+use workloads::{OwnedPlacements, OwnedPlan};
 
 /// Most iterations over which objects are fixed.
 const MOST_ITERATIONS: u32 = 8;
