@@ -23,7 +23,7 @@ impl<'a> Lifetimes<'a> {
     /// Words of scratch that [`Lifetimes::new`] asks for.
     #[must_use]
     pub const fn scratch_words(limits: &Limits) -> usize {
-        4 * words::<u32>(limits.tensors)
+        words::<u32>(limits.tensors).saturating_mul(4)
     }
 
     /// Finds the first and last touch of every tensor. O(operands).
@@ -93,7 +93,7 @@ pub(crate) fn size_bytes(graph: &Graph<'_>, machine: &Machine, tensor: TensorId)
 /// Words of scratch that [`pack`] asks for.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
-    words::<u64>(limits.tensors) + packing::scratch_words(limits.tensors)
+    words::<u64>(limits.tensors).saturating_add(packing::scratch_words(limits.tensors))
 }
 
 /// Places every admitted tensor: states and inputs side by side, then temporaries packed by

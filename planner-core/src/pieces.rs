@@ -8,7 +8,7 @@
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::Machine;
 use crate::plan::{Part, Place, Plan, PlanError, Step};
-use crate::scratch::{Limits, Scratch, words};
+use crate::scratch::{Limits, Scratch, total, words};
 use core::ops::Range;
 
 /// No place in the arena.
@@ -32,10 +32,12 @@ impl<'a> Pieces<'a> {
     /// Words of scratch that [`Pieces::new`] asks for.
     #[must_use]
     pub const fn scratch_words(limits: &Limits) -> usize {
-        words::<u32>(limits.tensors)
-            + words::<u32>(limits.tensors + 1)
-            + words::<u64>(limits.pieces)
-            + words::<u64>(limits.tensors)
+        total([
+            words::<u32>(limits.tensors),
+            words::<u32>(limits.tensors.saturating_add(1)),
+            words::<u64>(limits.pieces),
+            words::<u64>(limits.tensors),
+        ])
     }
 
     /// Checks the plan's structure and cuts the tensors. O(steps log steps).

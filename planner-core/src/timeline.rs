@@ -7,7 +7,7 @@ use crate::machine::{Direction, Machine};
 use crate::pieces::Pieces;
 use crate::plan::{Place, Plan, PlanError, Prediction, Step};
 use crate::schedule::{Schedule, Stream};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// Iterations that a prediction looks at.
 pub const LAPS: u64 = 8;
@@ -16,10 +16,12 @@ pub const LAPS: u64 = 8;
 /// pool 1.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
-    Pieces::scratch_words(limits)
-        + footprint::scratch_words(limits)
-        + words::<u64>(limits.steps)
-        + Timeline::scratch_words(limits)
+    total([
+        Pieces::scratch_words(limits),
+        footprint::scratch_words(limits),
+        words::<u64>(limits.steps),
+        Timeline::scratch_words(limits),
+    ])
 }
 
 /// Everything a plan promises of itself, with a room of its own on the host for every tensor

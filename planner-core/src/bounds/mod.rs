@@ -125,11 +125,11 @@ impl<'a> Alive<'a> {
     }
 
     const fn scratch_words(limits: &Limits) -> usize {
-        words::<u64>(limits.ops + 1)
+        words::<u64>(limits.ops.saturating_add(1))
     }
 
     const fn touched_scratch_words(limits: &Limits) -> usize {
-        Self::scratch_words(limits) + 2 * words::<u32>(limits.tensors)
+        Self::scratch_words(limits).saturating_add(words::<u32>(limits.tensors).saturating_mul(2))
     }
 
     fn add(&mut self, bytes: u64, first: u32, last: u32) {

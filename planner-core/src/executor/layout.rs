@@ -5,7 +5,7 @@ use crate::backend::{Chunks, DeviceAddress, Paging};
 use crate::graph::TensorId;
 use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError, Pool};
-use crate::scratch::{Limits, Scratch, words};
+use crate::scratch::{Limits, Scratch, total, words};
 use crate::verify::Verified;
 
 /// The address of a pool whose objects are mapped into ranges of their tensors.
@@ -31,10 +31,12 @@ pub(super) struct Layout<'a> {
 
 impl<'a> Layout<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        Pieces::scratch_words(limits)
-            + words::<Place>(limits.pools)
-            + words::<u64>(limits.tensors)
-            + words::<u32>(limits.tensors)
+        total([
+            Pieces::scratch_words(limits),
+            words::<Place>(limits.pools),
+            words::<u64>(limits.tensors),
+            words::<u32>(limits.tensors),
+        ])
     }
 
     /// Lays the plan out, without calling the device. Chunks are numbered in the order of

@@ -2,7 +2,7 @@
 
 use super::spans::Spans;
 use super::stack::{Stack, unit_bytes};
-use crate::scratch::{OutOfScratch, Scratch, words};
+use crate::scratch::{OutOfScratch, Scratch, total, words};
 use core::cmp::Reverse;
 use core::ops::Range;
 
@@ -50,15 +50,17 @@ enum Outcome {
 
 /// On a path: every item is placed once, and may be postponed several times before.
 const fn most_decisions(items: usize) -> usize {
-    2 * items + 64
+    items.saturating_mul(2).saturating_add(64)
 }
 
 pub(super) const fn scratch_words(items: usize) -> usize {
     let decisions = most_decisions(items);
-    Stack::scratch_words(items)
-        + 2 * words::<u32>(decisions)
-        + words::<[u32; 2]>(decisions)
-        + 4 * words::<u32>(items)
+    total([
+        Stack::scratch_words(items),
+        words::<u32>(decisions).saturating_mul(2),
+        words::<[u32; 2]>(decisions),
+        words::<u32>(items).saturating_mul(4),
+    ])
 }
 
 /// Looks for packings lower than `height_bytes` until one is as low as the load, until that

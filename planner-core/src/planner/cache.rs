@@ -16,7 +16,7 @@ use crate::graph::{Kind, OpId, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    Queue::scratch_words(limits) + words::<u32>(limits.tensors)
+    Queue::scratch_words(limits).saturating_add(words::<u32>(limits.tensors))
 }
 
 /// What becomes of a tensor with a value that is needed again, after an op that touches it.

@@ -8,7 +8,7 @@ use super::Request;
 use super::memory::{CHUNKS, Memory, POOLS};
 use super::tree::MinTree;
 use crate::graph::{Graph, Kind, OpId};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// No operand.
 const NONE: u32 = u32::MAX;
@@ -56,14 +56,18 @@ impl Span {
 
 impl<'a> Gaps<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        3 * words::<u32>(limits.operands) + 2 * words::<u64>(limits.operands)
+        words::<u32>(limits.operands)
+            .saturating_mul(3)
+            .saturating_add(words::<u64>(limits.operands).saturating_mul(2))
     }
 
     /// Words that it takes to find them, and to sum up their memory.
     pub(super) const fn working_words(limits: &Limits) -> usize {
-        words::<u32>(limits.tensors)
-            + words::<u64>(POOLS * limits.ops)
-            + MinTree::scratch_words(POOLS * limits.ops)
+        total([
+            words::<u32>(limits.tensors),
+            words::<u64>(limits.ops.saturating_mul(POOLS)),
+            MinTree::scratch_words(limits.ops.saturating_mul(POOLS)),
+        ])
     }
 
     /// Finds the gaps. O(operands).

@@ -6,7 +6,7 @@ use super::{LeastMemory, Need, PlanningError, Request};
 use crate::arena::{self, Lifetimes, admits, size_bytes};
 use crate::graph::{Kind, OpId, TensorId};
 use crate::plan::{ArenaPlacement, Plan, Pool, Prediction, Resident, Step};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// The memory of a plan.
 #[derive(Debug)]
@@ -29,10 +29,12 @@ pub(super) const POOLS: usize = 2;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     // Twice: once more where states settle.
-    2 * words::<u64>(limits.tensors)
-        + Lifetimes::scratch_words(limits)
-        + arena::scratch_words(limits)
-        + threshold::scratch_words(limits)
+    total([
+        words::<u64>(limits.tensors).saturating_mul(2),
+        Lifetimes::scratch_words(limits),
+        arena::scratch_words(limits),
+        threshold::scratch_words(limits),
+    ])
 }
 
 /// A packed arena, and what is needed with it.

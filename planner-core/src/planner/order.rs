@@ -33,7 +33,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 /// Words of scratch that [`list_schedule`] asks for.
 #[must_use]
 pub const fn list_schedule_words(limits: &Limits) -> usize {
-    Groups::scratch_words(limits) + schedule::scratch_words(limits)
+    Groups::scratch_words(limits).saturating_add(schedule::scratch_words(limits))
 }
 
 /// Writes an order that keeps the dependencies and in which values die soon: the given op at

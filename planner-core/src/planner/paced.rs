@@ -17,7 +17,7 @@ use super::tree::MinTree;
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::{Direction, Machine, MachineParameters};
 use crate::schedule::Stream;
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// Iterations that are followed.
 const LAPS: u64 = 4;
@@ -40,11 +40,13 @@ pub(super) struct Pace {
 const UNDER_WAY: usize = 256;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    Gaps::working_words(limits)
-        + words::<i64>(POOLS * limits.ops)
-        + words::<u64>(limits.ops)
-        + 3 * Heap::scratch_words(3 * limits.tensors)
-        + 5 * words::<u64>(limits.tensors)
+    total([
+        Gaps::working_words(limits),
+        words::<i64>(limits.ops.saturating_mul(POOLS)),
+        words::<u64>(limits.ops),
+        Heap::scratch_words(limits.tensors.saturating_mul(3)).saturating_mul(3),
+        words::<u64>(limits.tensors).saturating_mul(5),
+    ])
 }
 
 /// A copy to the host under way.

@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, OpId, TensorId};
 use crate::plan::PlanError;
-use crate::scratch::{Limits, Scratch, words};
+use crate::scratch::{Limits, Scratch, total, words};
 
 /// The next op that touches a tensor within the iteration, and whether it reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +47,11 @@ pub(super) struct Uses<'a> {
 
 impl<'a> Uses<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<u32>(limits.operands)
-            + 2 * words::<u32>(limits.tensors)
-            + words::<u8>(limits.tensors)
+        total([
+            words::<u32>(limits.operands),
+            words::<u32>(limits.tensors).saturating_mul(2),
+            words::<u8>(limits.tensors),
+        ])
     }
 
     /// Walks the ops backwards. O(operands).

@@ -69,7 +69,7 @@ impl Classes<'_> {
     /// Words of scratch that [`Classes::needs`] asks for.
     #[must_use]
     pub const fn needs_scratch_words(limits: &Limits) -> usize {
-        words::<u32>(limits.tensors) + words::<u64>(limits.pools)
+        words::<u32>(limits.tensors).saturating_add(words::<u64>(limits.pools))
     }
 
     /// Checks that each op finds enough objects; else the least memory with which all do.
