@@ -10,9 +10,11 @@ pub mod placing;
 pub mod plan;
 pub mod planning;
 pub mod pytorch;
+pub mod shown;
 pub mod swapping;
 
 pub use chain::OwnedChain;
 pub use graph::OwnedGraph;
 pub use machines::OwnedMachine;
 pub use plan::{OwnedPlacements, OwnedPlan};
+pub use shown::Shown;

@@ -19,6 +19,7 @@ mod graph;
 mod json;
 mod machine;
 mod plan;
+mod render;
 mod step;
 
 pub use chain::{read_chain, write_chain};
@@ -30,3 +31,4 @@ pub use graph::{read_graph, write_graph};
 pub use json::{Document, MAX_DEPTH, document};
 pub use machine::{read_machine, write_machine};
 pub use plan::{read_plan, write_plan};
+pub use render::render;
