@@ -5,8 +5,8 @@ use crate::graph_file;
 use crate::units::{count, percent};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
-use workloads::format;
 use workloads::pytorch::{self, ImportError, Report, Source};
+use workloads::{Shown, format};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -109,13 +109,13 @@ fn stem(path: &Path) -> String {
 
 fn failure(error: &ImportError, arguments: &Pytorch) -> Failure {
     let kineto = arguments.kineto.as_deref().unwrap_or(Path::new("-"));
-    let trace = arguments.trace.display();
+    let (trace, kineto) = (Shown::path(&arguments.trace), Shown::path(kineto));
     match error {
         ImportError::Malformed { source: Source::Kineto, .. } => {
-            Failure::bad_input(format!("{}: {error}", kineto.display()))
+            Failure::bad_input(format!("{kineto}: {error}"))
         }
         ImportError::NoStepMatches | ImportError::NoKernelMatches => {
-            Failure::cannot(format!("{trace} and {}: {error}", kineto.display()))
+            Failure::cannot(format!("{trace} and {kineto}: {error}"))
         }
         _ => Failure::bad_input(format!("{trace}: {error}")),
     }
@@ -123,8 +123,8 @@ fn failure(error: &ImportError, arguments: &Pytorch) -> Failure {
 
 /// What the import found beside the graph.
 fn found(report: &Report) -> Vec<(&'static str, String)> {
-    let step = report.step.clone().unwrap_or_else(|| "the whole trace".to_owned());
-    let mut rows = vec![("iteration", step)];
+    let step = report.step.as_deref().unwrap_or("the whole trace");
+    let mut rows = vec![("iteration", Shown::name(step).to_string())];
     rows.push(match report.kineto {
         None => ("times", "a roofline's estimates".to_owned()),
         Some(kineto) => {

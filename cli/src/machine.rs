@@ -5,7 +5,7 @@ use crate::output;
 use crate::units;
 use crate::work::is_file;
 use std::ffi::OsString;
-use workloads::{OwnedMachine, format, machines};
+use workloads::{OwnedMachine, Shown, format, machines};
 
 /// The machine when none is named.
 pub(crate) const DEFAULT: &str = "v100-pcie3";
@@ -29,7 +29,8 @@ pub(crate) fn find(machine: &str) -> Result<OwnedMachine, Failure> {
     if !is_file(machine) {
         let names: Vec<_> = machines::all().map(|(machine, _)| machine.name).collect();
         return Err(Failure::bad_input(format!(
-            "there is no machine {machine:?}, and no such file; built in are {}",
+            "there is no machine {:?}, and no such file; built in are {}",
+            Shown::name(machine),
             names.join(", ")
         )));
     }

@@ -24,10 +24,7 @@ pub(crate) fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
 
 /// Prints a JSON object on a line of its own.
 pub(crate) fn print_json(object: &impl Serialize) -> Result<(), Failure> {
-    let mut bytes = serde_json::to_vec(object)
-        .map_err(|error| Failure::cannot(format!("the JSON object cannot be written: {error}")))?;
-    bytes.push(b'\n');
-    print(bytes)
+    print(format::render(object))
 }
 
 /// Tells the user something on standard error, where that still exists.

@@ -107,7 +107,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.trace.is_some() || arguments.report.is_some() {
         let course = Course::of(&proved.verified).map_err(|e| Failure::cannot(e.to_string()))?;
         if let Some(path) = &arguments.trace {
-            output::save(path, &trace::render(setting, &proved, &course)?)?;
+            output::save(path, &trace::render(setting, &proved, &course))?;
         }
         if let Some(path) = &arguments.report {
             output::save(path, report::render(setting, &proved, &course, &figures).as_bytes())?;

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use std::path::Path;
 use workloads::format::{self, Document};
 use workloads::models::{self, SpecError};
-use workloads::{OwnedGraph, OwnedMachine};
+use workloads::{OwnedGraph, OwnedMachine, Shown};
 
 /// Whether an argument that may be a file or a name means a file.
 pub(crate) fn is_file(argument: &str) -> bool {
@@ -36,12 +36,13 @@ pub(crate) fn load(work: &str) -> Result<Work, Failure> {
 
 /// The graph of a model spec.
 pub(crate) fn generate(spec: &str) -> Result<OwnedGraph, Failure> {
+    let shown = Shown::name(spec);
     models::generate(spec).map_err(|error| match &error {
-        SpecError::Graph(_) => Failure::cannot(format!("{spec}: {error}")),
+        SpecError::Graph(_) => Failure::cannot(format!("{shown}: {error}")),
         SpecError::UnknownModel(_) => {
             Failure::bad_input(format!("{error} (and there is no such file)"))
         }
-        _ => Failure::bad_input(format!("{spec}: {error}")),
+        _ => Failure::bad_input(format!("{shown}: {error}")),
     })
 }
 
