@@ -48,6 +48,8 @@ struct Chain {
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let To::Chain(Chain { work: name, machine, recompute, output: path }) = &arguments.to;
+    let inputs = [work::file(name), machine.as_deref().and_then(machine::file)];
+    output::check(&inputs, &[path], false)?;
     let work = work::load(name)?;
     let on = machine::choose(machine.as_deref(), work.machine)?;
     let chain = layers::chain(&work.graph, &on, *recompute).map_err(|error| {

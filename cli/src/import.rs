@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::graph_file;
+use crate::output;
 use crate::units::{count, percent};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -80,6 +81,7 @@ fn load(path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 fn import_chain(Chain { chain: path, output }: &Chain) -> Result<(), Failure> {
+    output::check(&[Some(path)], &[output], false)?;
     let chain = format::read_chain(&load(path)?);
     let chain = chain.map_err(|error| Failure::reading(&error.in_file(path)))?;
     let layers = [("layers", count(chain.layers.len() as u64))];
@@ -87,6 +89,8 @@ fn import_chain(Chain { chain: path, output }: &Chain) -> Result<(), Failure> {
 }
 
 fn import_trace(arguments: &Pytorch) -> Result<(), Failure> {
+    let inputs = [Some(arguments.trace.as_path()), arguments.kineto.as_deref()];
+    output::check(&inputs, &[&arguments.output], false)?;
     let trace = load(&arguments.trace)?;
     let kineto = arguments.kineto.as_deref().map(load).transpose()?;
     let name = arguments.name.clone().unwrap_or_else(|| stem(&arguments.trace));

@@ -5,6 +5,7 @@ use crate::output;
 use crate::units;
 use crate::work::is_file;
 use std::ffi::OsString;
+use std::path::Path;
 use workloads::{OwnedMachine, Shown, format, machines};
 
 /// The machine when none is named.
@@ -19,6 +20,12 @@ pub(crate) fn choose(
         (None, Some(own)) => Ok(own),
         (given, _) => find(given.unwrap_or(DEFAULT)),
     }
+}
+
+/// The file that a machine is in, unless it is built in.
+pub(crate) fn file(machine: &str) -> Option<&Path> {
+    let is_builtin = machines::builtin(machine).is_some();
+    (!is_builtin && is_file(machine)).then_some(Path::new(machine))
 }
 
 /// The machine of that name or in that file.

@@ -68,7 +68,7 @@ fn chunk_bytes(text: &str) -> Result<u64, String> {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let is_taken = output::takes_stdout(&[&arguments.output], arguments.json)?;
+    let is_taken = output::check(&[], &[&arguments.output], arguments.json)?;
     let devices = cuda_devices()?;
     let measured = measure(&devices, arguments.chunk);
     let measured = measured

@@ -92,8 +92,10 @@ pub(crate) struct Room<'d> {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let files = [&arguments.output, &arguments.report, &arguments.trace];
-    let stdout_is_taken = output::takes_stdout(&files, arguments.json)?;
+    let machine_file = arguments.choices.machine.as_deref().and_then(machine::file);
+    let outputs = [&arguments.output, &arguments.report, &arguments.trace];
+    let inputs = [work::file(&arguments.work), machine_file];
+    let stdout_is_taken = output::check(&inputs, &outputs, arguments.json)?;
     let Work { graph: work, machine } = work::load(&arguments.work)?;
     let machine = machine::choose(arguments.choices.machine.as_deref(), machine)?;
     let setting = Setting { work: &work, machine: &machine };

@@ -24,14 +24,19 @@ pub(crate) struct Work {
     pub(crate) machine: Option<OwnedMachine>,
 }
 
-/// The work that a WORK argument names. A model is one even beside a file of its name.
-pub(crate) fn load(work: &str) -> Result<Work, Failure> {
+/// The file that a WORK argument names. A model is none even beside a file of its name.
+pub(crate) fn file(work: &str) -> Option<&Path> {
     let name = work.split(':').next().unwrap_or(work);
     let is_model = models::list().iter().any(|model| model.name == name);
-    if !is_model && is_file(work) {
-        return from_file(work);
+    (!is_model && is_file(work)).then_some(Path::new(work))
+}
+
+/// The work that a WORK argument names.
+pub(crate) fn load(work: &str) -> Result<Work, Failure> {
+    match file(work) {
+        Some(path) => from_file(path),
+        None => generate(work).map(|graph| Work { graph, machine: None }),
     }
-    generate(work).map(|graph| Work { graph, machine: None })
 }
 
 /// The graph of a model spec.
@@ -46,7 +51,7 @@ pub(crate) fn generate(spec: &str) -> Result<OwnedGraph, Failure> {
     })
 }
 
-fn from_file(path: &str) -> Result<Work, Failure> {
+fn from_file(path: &Path) -> Result<Work, Failure> {
     let bytes = format::load(path).map_err(|error| Failure::reading(&error))?;
     let in_file = |error: format::FormatError| Failure::reading(&error.in_file(path));
     if format::document(&bytes).map_err(in_file)? == Document::Chain {
