@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use std::path::Path;
 
 /// Most characters of a name or a path.
-const NAME_CHARS: usize = 100;
+const NAME_CHARS: usize = 120;
 
 /// Most characters of a message that quotes what it is about.
 const MESSAGE_CHARS: usize = 400;
@@ -22,7 +22,7 @@ pub struct Shown<'t> {
 }
 
 impl<'t> Shown<'t> {
-    /// A name, or another value that stands in a sentence: at most 100 characters.
+    /// A name, or another value that stands in a sentence: at most 120 characters.
     #[must_use]
     pub fn name(text: impl Into<Cow<'t, str>>) -> Self {
         Self { text: text.into(), most_chars: NAME_CHARS }
@@ -116,16 +116,16 @@ mod tests {
 
     #[test]
     fn the_middle_of_long_text_is_left_out() {
-        let fits = "x".repeat(100);
+        let fits = "x".repeat(120);
         assert_eq!(Shown::name(fits.as_str()).to_string(), fits);
         let long = format!("start{}end", "数".repeat(10_000));
         let shown = Shown::name(long.as_str()).to_string();
-        assert_eq!(shown.chars().count(), 100);
+        assert_eq!(shown.chars().count(), 120);
         assert!(shown.starts_with("start数") && shown.ends_with("数end") && shown.contains('…'));
         for escaped in ["\u{1b}", "\u{e0001}a", "\"", "\\"] {
             let shown = Shown::name(escaped.repeat(10_000));
-            assert!(shown.to_string().chars().count() <= 100, "{shown}");
-            assert!(format!("{shown:?}").chars().count() <= 102, "{shown:?}");
+            assert!(shown.to_string().chars().count() <= 120, "{shown}");
+            assert!(format!("{shown:?}").chars().count() <= 122, "{shown:?}");
         }
         let message = Shown::message("x".repeat(10_000)).to_string();
         assert_eq!(message.chars().count(), 400);
