@@ -7,6 +7,7 @@ use backend_cuda::Integrity as CudaDevices;
 use backend_vulkan::Integrity as VulkanDevices;
 use indicatif::ProgressBar;
 use planner_core::Verified;
+use workloads::Shown;
 
 /// Names a part of the name of the Vulkan device that is to be used.
 const VULKAN_DEVICE: &str = "SPILLWAY_VULKAN_DEVICE";
@@ -67,7 +68,8 @@ impl Backend {
                 "--seed orders the simulated device; a real one orders itself",
             )),
             _ => Err(Failure::bad_input(format!(
-                "there is no backend {name:?}; there are sim, vulkan and cuda"
+                "there is no backend {:?}; there are sim, vulkan and cuda",
+                Shown::name(name)
             ))),
         }
     }
@@ -85,8 +87,8 @@ impl Backend {
     pub(crate) fn device(&self, machine: &str) -> Result<String, Failure> {
         match self {
             Self::Sim(_) => Ok(format!("simulated {machine}")),
-            Self::Vulkan(devices) => real::device(devices).map_err(Failure::cannot),
-            Self::Cuda { devices, .. } => real::device(devices).map_err(Failure::cannot),
+            Self::Vulkan(devices) => real::device(devices).map_err(unavailable),
+            Self::Cuda { devices, .. } => real::device(devices).map_err(unavailable),
         }
     }
 
@@ -137,6 +139,11 @@ impl Backend {
     }
 }
 
+/// What a device or its driver says.
+fn unavailable(reason: String) -> Failure {
+    Failure::cannot(Shown::message(reason).to_string())
+}
+
 /// The Vulkan devices of this machine, of which one may be picked from outside.
 pub(crate) fn vulkan_devices() -> VulkanDevices {
     VulkanDevices { device: std::env::var(VULKAN_DEVICE).ok(), validation: false }
@@ -144,5 +151,6 @@ pub(crate) fn vulkan_devices() -> VulkanDevices {
 
 /// The CUDA device of this machine, and its driver, of which others may be picked from outside.
 pub(crate) fn cuda_devices() -> Result<CudaDevices, Failure> {
-    CudaDevices::from_environment().map_err(|reason| Failure::bad_input(reason.to_string()))
+    CudaDevices::from_environment()
+        .map_err(|reason| Failure::bad_input(Shown::message(reason.to_string()).to_string()))
 }

@@ -7,7 +7,7 @@ use crate::{output, plan_file, proof, strategy, summary};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
-use workloads::OwnedPlan;
+use workloads::{OwnedPlan, Shown};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         output::print_json(&verdict)?;
     }
     if let Some(reason) = verdict.reason {
-        return Err(Failure::cannot(format!("{}: {reason}", arguments.plan.display())));
+        return Err(Failure::cannot(format!("{}: {reason}", Shown::path(&arguments.plan))));
     }
     if !arguments.json {
         output::print(

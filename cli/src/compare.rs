@@ -118,7 +118,9 @@ fn is_chain(setting: Setting<'_>) -> Result<bool, Failure> {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let stdout_is_taken = output::takes_stdout(&[&arguments.plot], arguments.json)?;
+    let machine_file = arguments.machine.as_deref().and_then(machine::file);
+    let inputs = [work::file(&arguments.work), machine_file];
+    let stdout_is_taken = output::check(&inputs, &[&arguments.plot], arguments.json)?;
     let Work { graph: work, machine } = work::load(&arguments.work)?;
     let machine = machine::choose(arguments.machine.as_deref(), machine)?;
     let setting = Setting { work: &work, machine: &machine };

@@ -13,6 +13,7 @@ use integrity::Backend;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use workloads::Shown;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -68,9 +69,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         "cuda" => report(&cuda_devices()?),
         other => {
-            let message =
-                format!("there is no backend {other:?}; there are sim, host, vulkan and cuda");
-            return Err(Failure::bad_input(message));
+            return Err(Failure::bad_input(format!(
+                "there is no backend {:?}; there are sim, host, vulkan and cuda",
+                Shown::name(other)
+            )));
         }
     };
     if arguments.json {
@@ -123,7 +125,7 @@ fn progress(checks: u64) -> ProgressBar {
 /// The table: a line for each check, what failed with the reason.
 fn shown(report: &Report) -> String {
     let device = report.device.as_deref().unwrap_or("no device");
-    let mut text = format!("{}: {device}\n", report.backend);
+    let mut text = format!("{}: {}\n", report.backend, Shown::message(device));
     let mut lines: Vec<(&str, &str, &str)> = Vec::new();
     lines.extend(report.passed.iter().map(|&name| (name, "passed", "")));
     let reason = |name| report.failures.get(name).map_or("", String::as_str);
@@ -140,7 +142,10 @@ fn shown(report: &Report) -> String {
         }
         last = subject;
         let _ = write!(text, "    {verdict:<9}{}", promise.replace('_', " "));
-        let _ = if reason.is_empty() { writeln!(text) } else { writeln!(text, ": {reason}") };
+        let _ = match reason {
+            "" => writeln!(text),
+            reason => writeln!(text, ": {}", Shown::message(reason)),
+        };
     }
     let (passed, failed) = (report.passed.len(), report.failed.len());
     let _ = writeln!(text, "\n{passed} passed, {failed} failed, {} ignored", report.ignored.len());

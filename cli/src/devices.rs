@@ -8,6 +8,7 @@ use backend_cuda::{Cuda, Integrity};
 use backend_vulkan::{DeviceInfo, Unavailable, Vulkan};
 use clap::Args;
 use serde::Serialize;
+use workloads::Shown;
 
 /// Show the devices of this machine that plans can run on
 #[derive(Args, Debug)]
@@ -140,14 +141,15 @@ fn shown(report: &Report) -> String {
         };
     }
     for Missing { backend, reason } in &report.unavailable {
-        text += &format!("{backend}: none, since {reason}\n");
+        text += &format!("{backend}: none, since {}\n", Shown::message(reason));
     }
     text
 }
 
 impl CudaDevice {
     fn shown(&self) -> String {
-        let Self { backend, name, driver, .. } = self;
+        let backend = self.backend;
+        let (name, driver) = (Shown::name(&self.name), Shown::name(&self.driver));
         format!(
             "{backend}: {name}\n    driver {driver}, memory {}, of which {} free\n    pages of {}\n",
             bytes(self.memory_bytes),
@@ -159,13 +161,14 @@ impl CudaDevice {
 
 impl Device {
     fn shown(&self) -> String {
-        let Self { backend, name, driver, api_version, .. } = self;
+        let Self { backend, api_version, .. } = self;
+        let (name, driver) = (Shown::name(&self.name), Shown::name(&self.driver));
         let mut text = format!(
             "{backend}: {name}\n    driver {driver}, Vulkan {api_version}, memory {}\n",
             bytes(self.memory_bytes)
         );
         text += &match &self.refusal {
-            Some(reason) => format!("    cannot be used: {reason}\n"),
+            Some(reason) => format!("    cannot be used: {}\n", Shown::message(reason)),
             None => format!(
                 "    pages of {}, {} of sparse addresses, bindings up to {}, {}\n",
                 bytes(self.page_bytes),

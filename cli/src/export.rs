@@ -6,7 +6,7 @@ use crate::{machine, output, work};
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
 use workloads::chain::Layer;
-use workloads::{OwnedChain, format, layers};
+use workloads::{OwnedChain, Shown, format, layers};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,10 +48,14 @@ struct Chain {
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let To::Chain(Chain { work: name, machine, recompute, output: path }) = &arguments.to;
+    let inputs = [work::file(name), machine.as_deref().and_then(machine::file)];
+    output::check(&inputs, &[path], false)?;
     let work = work::load(name)?;
     let on = machine::choose(machine.as_deref(), work.machine)?;
-    let chain = layers::chain(&work.graph, &on, *recompute)
-        .map_err(|error| Failure::cannot(format!("{name} on {}: {error}", on.name)))?;
+    let chain = layers::chain(&work.graph, &on, *recompute).map_err(|error| {
+        let (name, on) = (Shown::name(name), Shown::name(&on.name));
+        Failure::cannot(format!("{name} on {on}: {error}"))
+    })?;
     let path = path.as_deref().unwrap_or(Path::new("-"));
     output::save(path, &format::write_chain(&chain))?;
     output::summarize(&summary(&chain), output::is_stdout(path))
@@ -69,5 +73,5 @@ fn summary(chain: &OwnedChain) -> String {
         ("memory", bytes(chain.device_bytes)),
     ];
     let lines = rows.iter().map(|(name, value)| format!("  {name:<13}{value}\n"));
-    format!("{}\n{}", chain.name, lines.collect::<String>())
+    format!("{}\n{}", Shown::name(&chain.name), lines.collect::<String>())
 }

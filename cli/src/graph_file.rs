@@ -8,7 +8,7 @@ use crate::proof;
 use crate::units::{bytes, count, time};
 use spillway::planning;
 use std::path::Path;
-use workloads::{OwnedGraph, format};
+use workloads::{OwnedGraph, Shown, format};
 
 /// Writes a graph to a file and its summary to standard output; or, without a file, the
 /// graph to standard output and the summary to standard error.
@@ -46,5 +46,5 @@ fn summary(work: &OwnedGraph, more: &[(&str, String)]) -> Result<String, Failure
     ];
     rows.extend(more.iter().cloned());
     let lines = rows.iter().map(|(name, value)| format!("  {name:<13}{value}\n"));
-    Ok(format!("{}\n{}", work.name, lines.collect::<String>()))
+    Ok(format!("{}\n{}", Shown::name(&work.name), lines.collect::<String>()))
 }

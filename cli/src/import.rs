@@ -2,11 +2,12 @@
 
 use crate::failure::Failure;
 use crate::graph_file;
+use crate::output;
 use crate::units::{count, percent};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
-use workloads::format;
 use workloads::pytorch::{self, ImportError, Report, Source};
+use workloads::{Shown, format};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -80,6 +81,7 @@ fn load(path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 fn import_chain(Chain { chain: path, output }: &Chain) -> Result<(), Failure> {
+    output::check(&[Some(path)], &[output], false)?;
     let chain = format::read_chain(&load(path)?);
     let chain = chain.map_err(|error| Failure::reading(&error.in_file(path)))?;
     let layers = [("layers", count(chain.layers.len() as u64))];
@@ -87,6 +89,8 @@ fn import_chain(Chain { chain: path, output }: &Chain) -> Result<(), Failure> {
 }
 
 fn import_trace(arguments: &Pytorch) -> Result<(), Failure> {
+    let inputs = [Some(arguments.trace.as_path()), arguments.kineto.as_deref()];
+    output::check(&inputs, &[&arguments.output], false)?;
     let trace = load(&arguments.trace)?;
     let kineto = arguments.kineto.as_deref().map(load).transpose()?;
     let name = arguments.name.clone().unwrap_or_else(|| stem(&arguments.trace));
@@ -109,13 +113,13 @@ fn stem(path: &Path) -> String {
 
 fn failure(error: &ImportError, arguments: &Pytorch) -> Failure {
     let kineto = arguments.kineto.as_deref().unwrap_or(Path::new("-"));
-    let trace = arguments.trace.display();
+    let (trace, kineto) = (Shown::path(&arguments.trace), Shown::path(kineto));
     match error {
         ImportError::Malformed { source: Source::Kineto, .. } => {
-            Failure::bad_input(format!("{}: {error}", kineto.display()))
+            Failure::bad_input(format!("{kineto}: {error}"))
         }
         ImportError::NoStepMatches | ImportError::NoKernelMatches => {
-            Failure::cannot(format!("{trace} and {}: {error}", kineto.display()))
+            Failure::cannot(format!("{trace} and {kineto}: {error}"))
         }
         _ => Failure::bad_input(format!("{trace}: {error}")),
     }
@@ -123,8 +127,8 @@ fn failure(error: &ImportError, arguments: &Pytorch) -> Failure {
 
 /// What the import found beside the graph.
 fn found(report: &Report) -> Vec<(&'static str, String)> {
-    let step = report.step.clone().unwrap_or_else(|| "the whole trace".to_owned());
-    let mut rows = vec![("iteration", step)];
+    let step = report.step.as_deref().unwrap_or("the whole trace");
+    let mut rows = vec![("iteration", Shown::name(step).to_string())];
     rows.push(match report.kineto {
         None => ("times", "a roofline's estimates".to_owned()),
         Some(kineto) => {

@@ -5,7 +5,8 @@ use crate::output;
 use crate::units;
 use crate::work::is_file;
 use std::ffi::OsString;
-use workloads::{OwnedMachine, format, machines};
+use std::path::Path;
+use workloads::{OwnedMachine, Shown, format, machines};
 
 /// The machine when none is named.
 pub(crate) const DEFAULT: &str = "v100-pcie3";
@@ -21,6 +22,12 @@ pub(crate) fn choose(
     }
 }
 
+/// The file that a machine is in, unless it is built in.
+pub(crate) fn file(machine: &str) -> Option<&Path> {
+    let is_builtin = machines::builtin(machine).is_some();
+    (!is_builtin && is_file(machine)).then_some(Path::new(machine))
+}
+
 /// The machine of that name or in that file.
 pub(crate) fn find(machine: &str) -> Result<OwnedMachine, Failure> {
     if let Some(builtin) = machines::builtin(machine) {
@@ -29,7 +36,8 @@ pub(crate) fn find(machine: &str) -> Result<OwnedMachine, Failure> {
     if !is_file(machine) {
         let names: Vec<_> = machines::all().map(|(machine, _)| machine.name).collect();
         return Err(Failure::bad_input(format!(
-            "there is no machine {machine:?}, and no such file; built in are {}",
+            "there is no machine {:?}, and no such file; built in are {}",
+            Shown::name(machine),
             names.join(", ")
         )));
     }

@@ -31,6 +31,7 @@ mod strategy;
 mod summary;
 mod trace;
 mod units;
+mod usage;
 mod vulkan;
 mod work;
 
@@ -57,7 +58,7 @@ plan is invalid, results differ); 2 bad usage or a malformed file.";
 /// Runs computations that need more memory than the device has: every transfer is planned
 /// before the first one starts, and proved safe.
 #[derive(Parser)]
-#[command(name = "spillway", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "spillway", bin_name = "spillway", version, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -78,17 +79,23 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = if machine::list_is_asked_for(std::env::args_os().skip(1)) {
-        machine::print_list()
-    } else {
-        obey(&Cli::parse().command)
-    };
-    match done {
+    method::heed_interrupts();
+    match output::check_stdout().and_then(|()| run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             output::note(&format!("error: {}", failure.message));
             ExitCode::from(failure.status)
         }
+    }
+}
+
+fn run() -> Result<(), Failure> {
+    if machine::list_is_asked_for(std::env::args_os().skip(1)) {
+        return machine::print_list();
+    }
+    match Cli::try_parse() {
+        Ok(arguments) => obey(&arguments.command),
+        Err(error) => usage::answer(error),
     }
 }
 

@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use planner_core::MachineParameters;
 use serde::Serialize;
 use std::path::PathBuf;
-use workloads::{OwnedMachine, format};
+use workloads::{OwnedMachine, Shown, format};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -68,10 +68,11 @@ fn chunk_bytes(text: &str) -> Result<u64, String> {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let is_taken = output::takes_stdout(&[&arguments.output], arguments.json)?;
+    let is_taken = output::check(&[], &[&arguments.output], arguments.json)?;
     let devices = cuda_devices()?;
     let measured = measure(&devices, arguments.chunk);
-    let measured = measured.map_err(|Unavailable(reason)| Failure::cannot(reason))?;
+    let measured = measured
+        .map_err(|Unavailable(reason)| Failure::cannot(Shown::message(reason).to_string()))?;
     let name = arguments.name.clone().unwrap_or_else(|| measured.name());
     let machine = OwnedMachine { name, machine: measured.machine };
     if let Some(path) = &arguments.output {
@@ -128,10 +129,11 @@ fn shown(machine: &OwnedMachine, measured: &Measured) -> String {
     let [up, down] = alone(measured).map(|link| link.bytes_per_s / 1e9);
     let micros = |ns: u64| ns as f64 / 1e3;
     let mut text = format!(
-        "{name}: {}\n    device {}, host {}, chunks of {}\n    copies both ways at once {:.2} GB/s \
+        "{}: {}\n    device {}, host {}, chunks of {}\n    copies both ways at once {:.2} GB/s \
          up and {:.2} GB/s down, one way {up:.2} and {down:.2}; {:.1} µs each besides\n    \
          {:.1} µs to map a chunk, {:.1} µs to unmap it\n",
-        measured.info.name,
+        Shown::name(name),
+        Shown::name(&measured.info.name),
         bytes(machine.device_bytes),
         bytes(machine.host_bytes),
         bytes(machine.chunk_bytes),

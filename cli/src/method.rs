@@ -10,7 +10,7 @@ use spillway::planning;
 use spillway::swapping::{self, Swap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use workloads::OwnedPlan;
+use workloads::{OwnedPlan, format};
 
 /// How to plan.
 #[derive(Clone, Debug)]
@@ -111,18 +111,21 @@ fn bound_ns(request: &Request<'_>) -> u64 {
 static SEARCHING: AtomicBool = AtomicBool::new(false);
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// An interrupt ends a search, which then hands over the best plan so far; without a search, or
-/// a second time, it ends the program as ever.
-fn interrupt() {
-    if !SEARCHING.load(Ordering::Relaxed) || INTERRUPTED.swap(true, Ordering::Relaxed) {
-        std::process::exit(130);
-    }
+/// From now on, an interrupt or a request to terminate ends a search, which then hands over the
+/// best plan so far; without a search, or a second time, it ends the program, of which no half
+/// a file remains.
+pub(crate) fn heed_interrupts() {
+    // Where they are to be ignored (`nohup`), or cannot be heard, all is as it was.
+    let _ = ctrlc::try_set_handler(|| {
+        if !SEARCHING.load(Ordering::Relaxed) || INTERRUPTED.swap(true, Ordering::Relaxed) {
+            format::stop_saving();
+            std::process::exit(130);
+        }
+    });
 }
 
 /// Searches behind a progress bar, which standard error shows where that is a terminal.
 fn watched<T>(seconds: Option<f64>, search: impl FnOnce(&mut Watch<'_>) -> T) -> T {
-    // Where it is set already, or cannot be, all is as it was.
-    let _ = ctrlc::set_handler(interrupt);
     SEARCHING.store(true, Ordering::Relaxed);
     let bar = ProgressBar::new(seconds.map_or(0, |seconds| (seconds * 1000.0) as u64));
     let style = ProgressStyle::with_template("searching {bar:40} {elapsed} {msg}");

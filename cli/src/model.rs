@@ -30,6 +30,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.spec == "list" {
         return output::print(list());
     }
+    output::check(&[], &[&arguments.output], false)?;
     let graph = work::generate(&arguments.spec)?;
     graph_file::deliver(&graph, &[], arguments.output.as_deref())
 }

@@ -11,10 +11,7 @@ use planner_core::plan::{Part, Place, PlanError, Step};
 use planner_core::planner::PlanningError;
 use planner_core::{ExecuteError, OpId, TensorId, VerifyError};
 use std::error::Error;
-use workloads::OwnedGraph;
-
-/// Longest name shown; files can hold names of any length.
-const MAX_CHARS: usize = 80;
+use workloads::{OwnedGraph, Shown};
 
 /// The names of a graph, and the steps of a plan for it.
 #[derive(Clone, Copy, Debug)]
@@ -39,16 +36,25 @@ impl<'n> Names<'n> {
         named(tensor.to_string(), self.graph.tensor_names.get(tensor.index()))
     }
 
+    /// The name alone of what a step is about.
+    pub(crate) fn of_step(&self, step: &Step) -> Shown<'n> {
+        Shown::name(match step {
+            Step::Launch(op) => &self.graph.op_names[op.index()],
+            Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
+                &self.graph.tensor_names[part.tensor.index()]
+            }
+        })
+    }
+
     /// A step in a few words, by name alone.
     pub(crate) fn brief(&self, step: &Step) -> String {
-        let tensor = |part: &Part| self.graph.tensor_names[part.tensor.index()].as_str();
-        let (what, name) = match step {
-            Step::Launch(op) => ("", self.graph.op_names[op.index()].as_str()),
-            Step::Prefetch(part) => ("upload of ", tensor(part)),
-            Step::Offload(part) => ("download of ", tensor(part)),
-            Step::Evict(part) => ("evict of ", tensor(part)),
+        let what = match step {
+            Step::Launch(_) => "",
+            Step::Prefetch(_) => "upload of ",
+            Step::Offload(_) => "download of ",
+            Step::Evict(_) => "evict of ",
         };
-        format!("{what}{name}")
+        format!("{what}{}", self.of_step(step))
     }
 
     /// What a step does, and to what.
@@ -191,8 +197,7 @@ pub(crate) fn exactly(bytes: u64) -> String {
 fn named(id: String, name: Option<&String>) -> String {
     match name {
         None => id,
-        Some(name) if name.chars().count() <= MAX_CHARS => format!("{id} ({name:?})"),
-        Some(name) => format!("{id} ({:?}…)", name.chars().take(MAX_CHARS).collect::<String>()),
+        Some(name) => format!("{id} ({:?})", Shown::name(name)),
     }
 }
 

@@ -4,17 +4,51 @@ use crate::failure::Failure;
 use serde::Serialize;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use workloads::format;
+use std::sync::atomic::{AtomicBool, Ordering};
+use workloads::Shown;
+use workloads::format::{self, Target};
+
+/// Whether standard output was closed when the program started.
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Runs before `main`: what is closed then, Rust replaces by `/dev/null`, which takes everything.
+#[cfg(target_os = "linux")]
+#[used]
+#[unsafe(link_section = ".init_array")]
+#[allow(unsafe_code, reason = "the section holds functions of just this type")]
+static LOOK: extern "C" fn() = {
+    extern "C" fn look() {
+        let exists = |path| std::fs::symlink_metadata(path).is_ok();
+        CLOSED.store(exists("/proc/self/fd") && !exists("/proc/self/fd/1"), Ordering::Relaxed);
+    }
+    look
+};
+
+/// Every command writes to standard output. Whether that is closed, only Linux tells.
+///
+/// # Errors
+/// It is.
+pub(crate) fn check_stdout() -> Result<(), Failure> {
+    if CLOSED.load(Ordering::Relaxed) {
+        return Err(Failure::cannot("standard output: cannot be written: it is closed"));
+    }
+    Ok(())
+}
 
 /// Whether a path stands for standard output.
 pub(crate) fn is_stdout(path: &Path) -> bool {
-    path == Path::new("-")
+    ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].map(Path::new).contains(&path)
 }
 
-/// Writes to standard output. A reader that has seen enough (`| head`) is no failure.
+/// Writes to standard output.
 pub(crate) fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_ref()).and_then(|()| stdout.flush()) {
+    printed(io::stdout().lock().write_all(text.as_ref()))
+}
+
+/// What became of writing to standard output. A reader that has seen enough (`| head`) is no
+/// failure.
+pub(crate) fn printed(written: io::Result<()>) -> Result<(), Failure> {
+    match written.and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Failure::cannot(format!("standard output: cannot be written: {error}")))
         }
@@ -24,10 +58,7 @@ pub(crate) fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
 
 /// Prints a JSON object on a line of its own.
 pub(crate) fn print_json(object: &impl Serialize) -> Result<(), Failure> {
-    let mut bytes = serde_json::to_vec(object)
-        .map_err(|error| Failure::cannot(format!("the JSON object cannot be written: {error}")))?;
-    bytes.push(b'\n');
-    print(bytes)
+    print(format::render(object))
 }
 
 /// Tells the user something on standard error, where that still exists.
@@ -53,14 +84,33 @@ pub(crate) fn summarize(text: &str, stdout_is_taken: bool) -> Result<(), Failure
     print(text)
 }
 
-/// Whether one of the files goes to standard output.
+/// Makes sure, before any work, that all outputs can be written and that none is an input or
+/// another output. Whether one goes to standard output.
 ///
 /// # Errors
-/// Two do, or the JSON object goes there already.
-pub(crate) fn takes_stdout(files: &[&Option<PathBuf>], json: bool) -> Result<bool, Failure> {
-    let count = files.iter().filter_map(|file| file.as_deref()).filter(|f| is_stdout(f)).count();
-    if count + usize::from(json) > 1 {
+/// An output that cannot be written, or the two that are one.
+pub(crate) fn check(
+    inputs: &[Option<&Path>],
+    outputs: &[&Option<PathBuf>],
+    json: bool,
+) -> Result<bool, Failure> {
+    let outputs = outputs.iter().filter_map(|output| output.as_deref());
+    let (to_stdout, files): (Vec<_>, Vec<_>) = outputs.partition(|output| is_stdout(output));
+    if to_stdout.len() + usize::from(json) > 1 {
         return Err(Failure::bad_input("only one thing can be written to standard output"));
     }
-    Ok(count > 0)
+    for (at, output) in files.iter().enumerate() {
+        let target = Target::find(output).map_err(|error| Failure::cannot(error.to_string()))?;
+        let shown = Shown::path(output);
+        if let Some(input) = inputs.iter().flatten().find(|input| target.is(input)) {
+            let input = Shown::path(*input);
+            let message = format!("{shown}: this output is the input {input}; name another file");
+            return Err(Failure::bad_input(message));
+        }
+        if let Some(other) = files[..at].iter().find(|other| target.is(other)) {
+            let message = format!("{} and {shown}: two outputs, one file", Shown::path(*other));
+            return Err(Failure::bad_input(message));
+        }
+    }
+    Ok(!to_stdout.is_empty())
 }

@@ -92,8 +92,10 @@ pub(crate) struct Room<'d> {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let files = [&arguments.output, &arguments.report, &arguments.trace];
-    let stdout_is_taken = output::takes_stdout(&files, arguments.json)?;
+    let machine_file = arguments.choices.machine.as_deref().and_then(machine::file);
+    let outputs = [&arguments.output, &arguments.report, &arguments.trace];
+    let inputs = [work::file(&arguments.work), machine_file];
+    let stdout_is_taken = output::check(&inputs, &outputs, arguments.json)?;
     let Work { graph: work, machine } = work::load(&arguments.work)?;
     let machine = machine::choose(arguments.choices.machine.as_deref(), machine)?;
     let setting = Setting { work: &work, machine: &machine };
@@ -107,7 +109,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.trace.is_some() || arguments.report.is_some() {
         let course = Course::of(&proved.verified).map_err(|e| Failure::cannot(e.to_string()))?;
         if let Some(path) = &arguments.trace {
-            output::save(path, &trace::render(setting, &proved, &course)?)?;
+            output::save(path, &trace::render(setting, &proved, &course))?;
         }
         if let Some(path) = &arguments.report {
             output::save(path, report::render(setting, &proved, &course, &figures).as_bytes())?;

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::machine;
 use std::path::Path;
-use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, format, machines};
+use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, Shown, format, machines};
 
 /// Refuses to read work and plan from the same stream.
 pub(crate) fn check_inputs(work: &str, plan: &Path) -> Result<(), Failure> {
@@ -40,12 +40,14 @@ pub(crate) fn check_names(
     machine: &OwnedMachine,
 ) -> Result<(), String> {
     if plan.graph != work.name {
-        return Err(format!("it is for the graph {:?}, and this is {:?}", plan.graph, work.name));
+        let (planned, given) = (Shown::name(&plan.graph), Shown::name(&work.name));
+        return Err(format!("it is for the graph {planned:?}, and this is {given:?}"));
     }
     if plan.machine != machine.name {
+        let (planned, given) = (Shown::name(&plan.machine), Shown::name(&machine.name));
         return Err(format!(
-            "it is for the machine {:?}, and this is {:?}; name its machine with --machine",
-            plan.machine, machine.name
+            "it is for the machine {planned:?}, and this is {given:?}; name its machine with \
+             --machine"
         ));
     }
     Ok(())

@@ -9,6 +9,7 @@ use planner_core::executor::Moment;
 use planner_core::{ExecuteError, HostRooms, Scratch, Verified};
 use spillway::planning;
 use std::time::{Duration, Instant};
+use workloads::Shown;
 
 /// What a device has done about its memory.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +63,8 @@ pub(crate) fn run<'g, B: Real>(
     ) -> Result<Measured, ExecuteError<B::Error>>,
 ) -> Result<Outcome, Stopped> {
     let rooms = rooms(verified)?;
-    let mut device = backend.open(*verified.graph(), *verified.machine(), 0)?;
+    let device = backend.open(*verified.graph(), *verified.machine(), 0);
+    let mut device = device.map_err(|reason| Shown::message(reason).to_string())?;
     let ran = iterate(&mut device, &mut IntegrityKernels::new(backend, &rooms));
     let Measured { set_up, period, map_calls } =
         ran.map_err(|error| stopped::<B>(names, &error))?;

@@ -10,6 +10,8 @@ use crate::summary;
 use crate::units::{bytes, percent, ratio, time};
 use crate::work::Setting;
 use planner_core::bounds::Order;
+use workloads::Shown;
+use workloads::shown::is_hidden;
 
 const STYLE: &str = include_str!("report/style.css");
 
@@ -20,7 +22,7 @@ pub(crate) fn render(
     course: &Course,
     figures: &Figures,
 ) -> String {
-    let name = escape(&figures.graph);
+    let name = escape(&Shown::name(&figures.graph).to_string());
     let chart = chart::render(setting, proved, course);
     let facts: String = summary::rows(figures, &setting.machine.machine)
         .iter()
@@ -45,9 +47,9 @@ pub(crate) fn render(
 fn subtitle(figures: &Figures) -> String {
     format!(
         "on {} with {} of device memory, strategy {}",
-        figures.machine,
+        Shown::name(&figures.machine),
         bytes(figures.budget_bytes),
-        figures.strategy
+        Shown::name(&figures.strategy)
     )
 }
 
@@ -88,7 +90,7 @@ pub(crate) fn escape(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            c if c.is_control() => out.extend(c.escape_default()),
+            c if is_hidden(c) => out.extend(c.escape_default()),
             c => out.push(c),
         }
     }

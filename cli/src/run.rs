@@ -16,7 +16,7 @@ use planner_core::planner::{Request, Strategy};
 use serde::Serialize;
 use spillway::planning::{self, OwnedSchedule};
 use std::path::{Path, PathBuf};
-use workloads::{OwnedGraph, OwnedMachine, OwnedPlan};
+use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, Shown};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -136,7 +136,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// A plan file whose plan is not valid.
 fn invalid(path: &Path, reason: &str) -> Failure {
-    Failure::cannot(format!("{}: {reason}", path.display()))
+    Failure::cannot(format!("{}: {reason}", Shown::path(path)))
 }
 
 type Planned = (Figures, OwnedPlan, OwnedSchedule);
@@ -267,7 +267,7 @@ fn shown(report: &Report) -> String {
          {:<10}{} an iteration, {compared}; {:.1} map calls\n  {:<10}{}, {verdict}\n",
         "run",
         report.iterations,
-        report.device,
+        Shown::name(&report.device),
         bytes(report.figures.budget_bytes),
         "set-up",
         count(report.setup_map_calls),

@@ -8,6 +8,7 @@ use planner_core::plan::Pool;
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{Auto, Lms, Order, Strategy, Weights, Window};
 use search::{genetic, joint};
+use workloads::Shown;
 use spillway::swapping::Swap;
 
 /// The strategies that can be asked for.
@@ -91,6 +92,7 @@ impl Joint {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let unknown = Shown::name(name);
         let number = |most: u64| {
             let number = value.parse::<u64>().ok().filter(|number| (1..=most).contains(number));
             number.ok_or_else(|| format!("{name} must be an integer from 1 to {most}"))
@@ -112,7 +114,7 @@ impl Joint {
             "selection" => self.genetic.selection = number(1000)? as f64,
             _ => {
                 return Err(format!(
-                    "joint has no parameter {name:?}; it has seconds, rounds, seed, variant, \
+                    "joint has no parameter {unknown:?}; it has seconds, rounds, seed, variant, \
                      population, mutation, selection"
                 ));
             }
@@ -166,15 +168,16 @@ impl Name {
     pub(crate) fn with(self, settings: &[String]) -> Result<Chosen, Failure> {
         let mut parameters = Parameters::default();
         for (at, setting) in settings.iter().enumerate() {
+            let refused = |reason: String| {
+                Failure::bad_input(format!("--set {}: {reason}", Shown::name(setting)))
+            };
             let parts = setting.split_once('=');
-            let (name, value) = parts.ok_or_else(|| {
-                Failure::bad_input(format!("--set {setting}: it is not of the form name=value"))
-            })?;
+            let (name, value) =
+                parts.ok_or_else(|| refused("it is not of the form name=value".to_owned()))?;
             if settings[..at].iter().any(|s| s.split_once('=').is_some_and(|(n, _)| n == name)) {
-                return Err(Failure::bad_input(format!("--set {setting}: {name} is set twice")));
+                return Err(refused(format!("{} is set twice", Shown::name(name))));
             }
-            self.set(&mut parameters, name, value)
-                .map_err(|reason| Failure::bad_input(format!("--set {setting}: {reason}")))?;
+            self.set(&mut parameters, name, value).map_err(refused)?;
         }
         let method = match self {
             Self::InCore => Method::Strategy(Strategy::InCore),
@@ -195,6 +198,7 @@ impl Name {
 
     fn set(self, parameters: &mut Parameters, name: &str, value: &str) -> Result<(), String> {
         let Parameters { window, lms, weights, auto, swap, joint } = parameters;
+        let unknown = Shown::name(name);
         match (self, name) {
             (Self::Window, "bytes") => {
                 let size = parse_bytes(value).filter(|&bytes| bytes > 0);
@@ -211,16 +215,16 @@ impl Name {
             }
             (Self::Weights, _) => {
                 return Err(format!(
-                    "weights has no parameter {name:?}; it has variant, activations"
+                    "weights has no parameter {unknown:?}; it has variant, activations"
                 ));
             }
             (Self::Window, _) => {
-                return Err(format!("window has no parameter {name:?}; it has bytes, variant"));
+                return Err(format!("window has no parameter {unknown:?}; it has bytes, variant"));
             }
             (Self::Lms, "threshold") => lms.threshold = Some(ops(name, value)?),
             (Self::Lms, "ahead") => lms.ahead = Some(ops(name, value)?),
             (Self::Lms, _) => {
-                return Err(format!("lms has no parameter {name:?}; it has threshold, ahead"));
+                return Err(format!("lms has no parameter {unknown:?}; it has threshold, ahead"));
             }
             (Self::Auto, "effort") => {
                 let effort = value.parse().ok().filter(|&plans| plans <= 10_000);
@@ -230,7 +234,7 @@ impl Name {
             (Self::Auto, "order") if value == "given" => auto.order = Order::Given,
             (Self::Auto, "order") => return Err("order can only be given".to_owned()),
             (Self::Auto, _) => {
-                return Err(format!("auto has no parameter {name:?}; it has effort, order"));
+                return Err(format!("auto has no parameter {unknown:?}; it has effort, order"));
             }
             (Self::Swap, "classes") => {
                 let reason = "classes must be sizes and counts such as 1MiBx40+64MiBx3";
@@ -241,7 +245,9 @@ impl Name {
                 swap.threshold = Threshold::Ns(value.parse().map_err(|_| reason)?);
             }
             (Self::Swap, _) => {
-                return Err(format!("swap has no parameter {name:?}; it has classes, threshold"));
+                return Err(format!(
+                    "swap has no parameter {unknown:?}; it has classes, threshold"
+                ));
             }
             (Self::Joint, _) => joint.set(name, value)?,
             _ => return Err(format!("{} has no parameters", self.as_str())),

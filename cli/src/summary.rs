@@ -5,15 +5,16 @@ use crate::units::{bytes, count, percent, ratio, time};
 use planner_core::Machine;
 use planner_core::bounds::Order;
 use std::fmt::Write;
+use workloads::Shown;
 
 /// The summary of a plan, or of what is known without one.
 pub(crate) fn of(figures: &Figures, machine: &Machine) -> String {
     let mut text = format!(
         "{}\n  on {} with {} of device memory, strategy {}\n\n",
-        figures.graph,
-        figures.machine,
+        Shown::name(&figures.graph),
+        Shown::name(&figures.machine),
         bytes(figures.budget_bytes),
-        figures.strategy
+        Shown::name(&figures.strategy)
     );
     for (name, value) in rows(figures, machine) {
         // A string takes every write.

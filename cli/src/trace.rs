@@ -1,12 +1,13 @@
 //! The predicted timeline in the format that Perfetto and Chrome's tracing page open.
 
 use crate::course::{Course, Span};
-use crate::failure::Failure;
 use crate::names::Names;
 use crate::proof::Proved;
 use crate::work::Setting;
-use planner_core::{Step, Stream};
+use planner_core::Stream;
 use serde::Serialize;
+use std::borrow::Cow;
+use workloads::{Shown, format};
 
 const PROCESS: u32 = 1;
 
@@ -23,7 +24,7 @@ struct Trace<'t> {
 struct Event<'t> {
     #[serde(rename = "ph")]
     phase: char,
-    name: &'t str,
+    name: Cow<'t, str>,
     pid: u32,
     tid: u32,
     #[serde(rename = "ts", skip_serializing_if = "Option::is_none")]
@@ -37,7 +38,7 @@ struct Event<'t> {
 #[derive(Default, Serialize)]
 struct Details<'t> {
     #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'t str>,
+    name: Option<Cow<'t, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sort_index: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,13 +58,10 @@ struct Details<'t> {
 }
 
 /// Four iterations in the steady state: a track for each stream, and one for memory.
-pub(crate) fn render(
-    setting: Setting<'_>,
-    proved: &Proved<'_>,
-    course: &Course,
-) -> Result<Vec<u8>, Failure> {
+pub(crate) fn render(setting: Setting<'_>, proved: &Proved<'_>, course: &Course) -> Vec<u8> {
     let window = course.steady_iterations();
-    let title = format!("{} on {}", setting.work.name, setting.machine.name);
+    let title =
+        format!("{} on {}", Shown::name(&setting.work.name), Shown::name(&setting.machine.name));
     let streams = Stream::ALL.map(|stream| (stream as u32 + 1, stream.to_string()));
     let mut events = vec![label("process_name", 0, &title)];
     for (track, stream) in &streams {
@@ -82,8 +80,7 @@ pub(crate) fn render(
             ..label("device memory (MiB)", 0, "")
         });
     }
-    serde_json::to_vec(&Trace { display_time_unit: "ms", events })
-        .map_err(|error| Failure::cannot(error.to_string()))
+    format::render(&Trace { display_time_unit: "ms", events })
 }
 
 /// The format counts in microseconds.
@@ -94,31 +91,25 @@ fn micros(ns: u64) -> f64 {
 fn label<'t>(what: &'static str, track: u32, name: &'t str) -> Event<'t> {
     Event {
         phase: 'M',
-        name: what,
+        name: what.into(),
         pid: PROCESS,
         tid: track,
         start_us: None,
         duration_us: None,
-        args: Details { name: Some(name), ..Details::default() },
+        args: Details { name: Some(name.into()), ..Details::default() },
     }
 }
 
 fn slice<'t>(setting: Setting<'t>, proved: &Proved<'t>, span: &Span, from_ns: u64) -> Event<'t> {
     let steps = proved.verified.plan().steps;
     let names = Names::new(setting.work, steps);
-    let (work, step) = (setting.work, &steps[span.step]);
-    let name = match step {
-        Step::Launch(op) => &work.op_names[op.index()],
-        Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
-            &work.tensor_names[part.tensor.index()]
-        }
-    };
+    let step = &steps[span.step];
     let moved_bytes = proved.step_bytes[span.step];
     // What began before the window is cut off at its start.
     let start_ns = span.start_ns.max(from_ns);
     Event {
         phase: 'X',
-        name,
+        name: names.of_step(step).to_string().into(),
         pid: PROCESS,
         tid: span.stream as u32 + 1,
         start_us: Some(micros(start_ns - from_ns)),

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use std::path::Path;
 use workloads::format::{self, Document};
 use workloads::models::{self, SpecError};
-use workloads::{OwnedGraph, OwnedMachine};
+use workloads::{OwnedGraph, OwnedMachine, Shown};
 
 /// Whether an argument that may be a file or a name means a file.
 pub(crate) fn is_file(argument: &str) -> bool {
@@ -24,28 +24,34 @@ pub(crate) struct Work {
     pub(crate) machine: Option<OwnedMachine>,
 }
 
-/// The work that a WORK argument names. A model is one even beside a file of its name.
-pub(crate) fn load(work: &str) -> Result<Work, Failure> {
+/// The file that a WORK argument names. A model is none even beside a file of its name.
+pub(crate) fn file(work: &str) -> Option<&Path> {
     let name = work.split(':').next().unwrap_or(work);
     let is_model = models::list().iter().any(|model| model.name == name);
-    if !is_model && is_file(work) {
-        return from_file(work);
+    (!is_model && is_file(work)).then_some(Path::new(work))
+}
+
+/// The work that a WORK argument names.
+pub(crate) fn load(work: &str) -> Result<Work, Failure> {
+    match file(work) {
+        Some(path) => from_file(path),
+        None => generate(work).map(|graph| Work { graph, machine: None }),
     }
-    generate(work).map(|graph| Work { graph, machine: None })
 }
 
 /// The graph of a model spec.
 pub(crate) fn generate(spec: &str) -> Result<OwnedGraph, Failure> {
+    let shown = Shown::name(spec);
     models::generate(spec).map_err(|error| match &error {
-        SpecError::Graph(_) => Failure::cannot(format!("{spec}: {error}")),
+        SpecError::Graph(_) => Failure::cannot(format!("{shown}: {error}")),
         SpecError::UnknownModel(_) => {
             Failure::bad_input(format!("{error} (and there is no such file)"))
         }
-        _ => Failure::bad_input(format!("{spec}: {error}")),
+        _ => Failure::bad_input(format!("{shown}: {error}")),
     })
 }
 
-fn from_file(path: &str) -> Result<Work, Failure> {
+fn from_file(path: &Path) -> Result<Work, Failure> {
     let bytes = format::load(path).map_err(|error| Failure::reading(&error))?;
     let in_file = |error: format::FormatError| Failure::reading(&error.in_file(path));
     if format::document(&bytes).map_err(in_file)? == Document::Chain {

@@ -8,8 +8,10 @@ pub mod machines;
 pub mod models;
 pub mod plan;
 pub mod pytorch;
+pub mod shown;
 
 pub use chain::OwnedChain;
 pub use graph::OwnedGraph;
 pub use machines::OwnedMachine;
 pub use plan::{OwnedPlacements, OwnedPlan};
+pub use shown::Shown;

@@ -4,6 +4,7 @@ use super::grid::{Bound, Cell, Column, Grid};
 use crate::report::escape;
 use crate::units::{bytes, percent, ratio, time};
 use std::fmt::Write;
+use workloads::Shown;
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 560.0;
@@ -78,12 +79,12 @@ pub(super) fn render(grid: &Grid) -> String {
         legend += LEGEND_STEP;
     }
     let height = HEIGHT.max(legend);
-    let title: String = grid.graph.chars().take(80).collect();
+    let title = Shown::name(&grid.graph).to_string();
     let in_core =
         grid.in_core_period_ns.map_or_else(String::new, |ns| format!(" and {}", time(ns)));
     let subtitle = format!(
         "on {}; in-core {}{in_core} an iteration",
-        grid.machine,
+        Shown::name(&grid.machine),
         bytes(grid.in_core_peak_bytes)
     );
     format!(

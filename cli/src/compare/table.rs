@@ -3,13 +3,16 @@
 use super::grid::{Cell, Grid};
 use crate::units::{bytes, ratio, time};
 use std::fmt::Write;
+use workloads::Shown;
 
 /// Strategies down, budgets across.
 pub(super) fn render(grid: &Grid) -> String {
     let Grid { graph, machine, in_core_peak_bytes, compute_ns, .. } = grid;
     let mut text = format!(
-        "{graph}\n  on {machine}; needs {} in-core; {} of compute an iteration\n\n  \
+        "{}\n  on {}; needs {} in-core; {} of compute an iteration\n\n  \
          Period, relative to compute alone\n\n",
+        Shown::name(graph),
+        Shown::name(machine),
         bytes(*in_core_peak_bytes),
         time(*compute_ns)
     );

@@ -115,8 +115,8 @@ impl Canvas<'_> {
             ));
             let room = ((to - from) / 6.0) as usize;
             if block.count == 1 && room >= 6 {
-                let (x, name) =
-                    ((from + to) / 2.0, escape(&shortened(self.name(block.first), room)));
+                let (x, name) = ((from + to) / 2.0, self.names().of_step(self.step(block.first)));
+                let name = escape(&shortened(&name.to_string(), room));
                 self.draw(format_args!(
                     "<text class=\"in\" x=\"{x:.1}\" y=\"{middle}\">{name}</text>"
                 ));
@@ -145,14 +145,12 @@ impl Canvas<'_> {
         blocks
     }
 
-    fn name(&self, span: &Span) -> &str {
-        let work = self.setting.work;
-        match &self.proved.verified.plan().steps[span.step] {
-            Step::Launch(op) => &work.op_names[op.index()],
-            Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
-                &work.tensor_names[part.tensor.index()]
-            }
-        }
+    fn names(&self) -> Names<'_> {
+        Names::new(self.setting.work, self.proved.verified.plan().steps)
+    }
+
+    fn step(&self, span: &Span) -> &Step {
+        &self.proved.verified.plan().steps[span.step]
     }
 
     fn title(&self, block: &Block<'_>) -> String {
@@ -160,8 +158,7 @@ impl Canvas<'_> {
         if block.count > 1 {
             return format!("{} steps, {busy}", count(block.count));
         }
-        let steps = self.proved.verified.plan().steps;
-        let step = Names::new(self.setting.work, steps).step(&steps[block.first.step]);
+        let step = self.names().step(self.step(block.first));
         match self.proved.step_bytes[block.first.step] {
             0 => format!("{step}, {busy}"),
             moved_bytes => format!("{step}, {busy}, {}", bytes(moved_bytes)),

@@ -7,6 +7,7 @@ use crate::proof::Proved;
 use crate::units::{bytes, percent, time};
 use crate::work::Setting;
 use planner_core::{Kind, Step, Stream, TensorId};
+use workloads::Shown;
 
 /// Rows of a table.
 const ROWS: usize = 15;
@@ -68,7 +69,7 @@ fn moved_row(setting: Setting<'_>, id: TensorId, traffic: Traffic) -> String {
     format!(
         "<tr><td class=\"name\">{}</td><td>{kind}</td><td class=\"n\">{}</td>\
          <td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
-        escape(&setting.work.tensor_names[id.index()]),
+        escape(&Shown::name(&setting.work.tensor_names[id.index()]).to_string()),
         bytes(tensor.bytes),
         bytes(traffic.up_bytes),
         bytes(traffic.down_bytes)

@@ -1,7 +1,8 @@
 //! `spillway.chain.v1`.
 
 use super::error::FormatError;
-use super::json::{Document, Object, parse, render};
+use super::json::{Document, Object, parse};
+use super::render::render;
 use crate::chain::{Layer, OwnedChain};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;

@@ -1,10 +1,8 @@
 //! What is wrong with a file, and where, in one line.
 
+use crate::shown::Shown;
 use std::fmt;
 use std::path::{Path, PathBuf};
-
-/// Longest message; names and values quoted from a file can have any length.
-const MAX_CHARS: usize = 400;
 
 /// What kind of failure a [`FormatError`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +27,7 @@ pub struct FormatError {
 
 impl FormatError {
     pub(super) fn new(kind: ErrorKind, message: impl AsRef<str>) -> Self {
-        Self { kind, file: None, message: one_line(message.as_ref()) }
+        Self { kind, file: None, message: Shown::message(message.as_ref()).to_string() }
     }
 
     pub(super) fn malformed(message: impl AsRef<str>) -> Self {
@@ -52,35 +50,17 @@ impl FormatError {
 impl fmt::Display for FormatError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(file) = &self.file {
-            let name = if file == Path::new("-") {
-                "standard input".into()
+            if file == Path::new("-") {
+                f.write_str("standard input: ")?;
             } else {
-                file.to_string_lossy()
-            };
-            write!(f, "{}: ", one_line(&name))?;
+                write!(f, "{}: ", Shown::path(file))?;
+            }
         }
         f.write_str(&self.message)
     }
 }
 
 impl std::error::Error for FormatError {}
-
-/// Control characters and line breaks, which a file can put into any name, are escaped.
-fn one_line(text: &str) -> String {
-    let mut line = String::new();
-    for (at, c) in text.chars().enumerate() {
-        if at == MAX_CHARS {
-            line.push('…');
-            break;
-        }
-        if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
-            line.extend(c.escape_default());
-        } else {
-            line.push(c);
-        }
-    }
-    line
-}
 
 #[cfg(test)]
 mod tests {

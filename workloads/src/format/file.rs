@@ -1,4 +1,4 @@
-//! Files and gzip: bounded reading, and writing that never leaves part of a file.
+//! Files and gzip: bounded reading.
 
 use super::error::{ErrorKind, FormatError};
 use super::graph::read_graph;
@@ -7,11 +7,9 @@ use flate2::Compression;
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
 use std::borrow::Cow;
-use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 
 /// Most bytes of a file, and of what it inflates to.
 pub const MAX_BYTES: u64 = 1 << 30;
@@ -108,70 +106,15 @@ pub fn compress(bytes: &[u8]) -> Vec<u8> {
         .expect("a vector takes every byte written to it")
 }
 
-/// Writes a file whole or not at all, compressed where its name ends in `.gz`; `-` is
-/// standard output. An existing file is replaced, a device or pipe is written to.
-///
-/// # Errors
-/// The file cannot be written; the error names it, and nothing is left behind.
-pub fn save(path: impl AsRef<Path>, bytes: &[u8]) -> Result<(), FormatError> {
-    let path = path.as_ref();
-    let bytes = match path.extension() {
-        Some(ending) if ending == "gz" => Cow::Owned(compress(bytes)),
-        _ => Cow::Borrowed(bytes),
-    };
-    let (name, written) = if path == Path::new("-") {
-        let mut output = io::stdout().lock();
-        let written = output.write_all(&bytes).and_then(|()| output.flush());
-        (Path::new("standard output"), written)
-    } else {
-        (path, replace(path, &bytes))
-    };
-    written.map_err(|error| io_error("cannot be written", &error).in_file(name))
-}
-
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // Renaming onto a link would replace the link and not the file that it names.
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let existing = fs::metadata(&target).ok();
-    if existing.as_ref().is_some_and(|metadata| !metadata.is_file()) {
-        return OpenOptions::new().write(true).open(&target)?.write_all(bytes);
-    }
-    let temporary = beside(&target)?;
-    let write = || -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create_new(true).open(&temporary)?;
-        file.write_all(bytes)?;
-        if let Some(metadata) = &existing {
-            file.set_permissions(metadata.permissions())?;
-        }
-        file.sync_all()?;
-        fs::rename(&temporary, &target)
-    };
-    let written = write();
-    if written.is_err() {
-        // The first error is the one to report.
-        let _ = fs::remove_file(&temporary);
-    }
-    written
-}
-
-/// A new name in the folder of `target`, since a rename cannot cross file systems.
-fn beside(target: &Path) -> io::Result<PathBuf> {
-    static COUNTER: AtomicU32 = AtomicU32::new(0);
-    let name = target.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
-    let mut temporary = OsStr::new(".").to_owned();
-    temporary.push(name);
-    let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-    temporary.push(format!(".{}-{number}.tmp", std::process::id()));
-    Ok(target.with_file_name(temporary))
-}
-
 fn io_error(what: &str, error: &io::Error) -> FormatError {
     FormatError::new(ErrorKind::Io, format!("{what}: {error}"))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::save;
     use super::*;
+    use std::path::PathBuf;
 
     fn folder(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("spillway-{name}-{}", std::process::id()));
@@ -217,41 +160,6 @@ mod tests {
         assert!(error.contains("c.graph.json.gz"), "{error}");
         fs::remove_dir_all(&folder).unwrap();
         assert_eq!(load_graphs(&folder), Ok(None));
-    }
-
-    #[test]
-    fn saving_replaces_files_and_leaves_nothing_else() {
-        let folder = folder("save");
-        let file = folder.join("plan.json.gz");
-        save(&file, b"first").unwrap();
-        save(&file, b"second").unwrap();
-        assert_eq!(load(&file).unwrap(), b"second");
-        assert!(fs::read(&file).unwrap().starts_with(&GZIP_MAGIC));
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
-
-        let error = save(folder.join("absent/plan.json"), b"x").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Io);
-        assert!(error.to_string().contains("absent"), "{error}");
-        assert_eq!(save(&folder, b"x").unwrap_err().kind(), ErrorKind::Io);
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
-        fs::remove_dir_all(&folder).unwrap();
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn a_link_keeps_its_target_and_a_device_stays_a_device() {
-        let folder = folder("link");
-        fs::write(folder.join("real"), "old").unwrap();
-        std::os::unix::fs::symlink(folder.join("real"), folder.join("link")).unwrap();
-        save(folder.join("link"), b"new").unwrap();
-        assert_eq!(fs::read(folder.join("real")).unwrap(), b"new");
-        assert!(fs::symlink_metadata(folder.join("link")).unwrap().is_symlink());
-        fs::remove_dir_all(&folder).unwrap();
-        // As root, a rename would succeed here.
-        if Path::new("/dev/full").exists() {
-            assert_eq!(save("/dev/full", b"x").unwrap_err().kind(), ErrorKind::Io);
-            assert!(!fs::metadata("/dev/full").unwrap().is_file());
-        }
     }
 
     #[test]

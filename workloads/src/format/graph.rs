@@ -1,8 +1,10 @@
 //! `spillway.graph.v1`.
 
 use super::error::FormatError;
-use super::json::{Document, Object, parse, render};
+use super::json::{Document, Object, parse};
+use super::render::render;
 use crate::graph::OwnedGraph;
+use crate::shown::Shown;
 use planner_core::{GraphError, Kind, OpId, TensorId};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -87,9 +89,9 @@ fn ids(numbers: Vec<u32>) -> Vec<TensorId> {
 
 /// The core knows numbers only; a person looks for names.
 fn with_names(graph: &OwnedGraph, error: GraphError) -> String {
-    let op = |id: OpId| format!("op {} ({:?})", id.0, graph.op_names[id.index()]);
+    let op = |id: OpId| format!("op {} ({:?})", id.0, Shown::name(&graph.op_names[id.index()]));
     let tensor = |id: TensorId| match graph.tensor_names.get(id.index()) {
-        Some(name) => format!("tensor {} ({name:?})", id.0),
+        Some(name) => format!("tensor {} ({:?})", id.0, Shown::name(name)),
         None => format!("tensor {}", id.0),
     };
     match error {

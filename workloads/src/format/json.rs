@@ -2,6 +2,7 @@
 
 use super::error::FormatError;
 use super::file::decompress;
+use crate::shown::Shown;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, forward_to_deserialize_any};
 use serde_json::error::Category;
@@ -70,14 +71,6 @@ pub(super) fn parse<T: DeserializeOwned>(
     Ok(record)
 }
 
-/// Writes a record as one line.
-pub(super) fn render(record: &impl Serialize) -> Vec<u8> {
-    let mut bytes =
-        serde_json::to_vec(record).expect("records have string keys and no failing field");
-    bytes.push(b'\n');
-    bytes
-}
-
 fn document_of(text: &str) -> Result<Document, FormatError> {
     let mut found = None;
     let mut json = serde_json::Deserializer::from_str(text);
@@ -93,6 +86,7 @@ fn document_of(text: &str) -> Result<Document, FormatError> {
     };
     Document::ALL.into_iter().find(|document| document.format() == name).ok_or_else(|| {
         let known = Document::ALL.map(Document::format).join(", ");
+        let name = Shown::name(name);
         FormatError::malformed(format!("format {name:?} is unknown; known are {known}"))
     })
 }

@@ -1,7 +1,8 @@
 //! `spillway.machine.v1`.
 
 use super::error::FormatError;
-use super::json::{Document, parse, render};
+use super::json::{Document, parse};
+use super::render::render;
 use crate::machines::OwnedMachine;
 use planner_core::{Machine, MachineParameters};
 use serde::{Deserialize, Serialize};

@@ -19,14 +19,18 @@ mod graph;
 mod json;
 mod machine;
 mod plan;
+mod render;
+mod save;
 mod step;
 
 pub use chain::{read_chain, write_chain};
 pub use error::{ErrorKind, FormatError};
 pub use file::{
-    FREE_INFLATION_BYTES, MAX_BYTES, MAX_INFLATION, compress, decompress, load, load_graphs, save,
+    FREE_INFLATION_BYTES, MAX_BYTES, MAX_INFLATION, compress, decompress, load, load_graphs,
 };
 pub use graph::{read_graph, write_graph};
 pub use json::{Document, MAX_DEPTH, document};
 pub use machine::{read_machine, write_machine};
 pub use plan::{read_plan, write_plan};
+pub use render::render;
+pub use save::{Target, save, stop_saving};

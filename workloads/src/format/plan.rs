@@ -1,7 +1,8 @@
 //! `spillway.plan.v1`.
 
 use super::error::FormatError;
-use super::json::{Document, Object, parse, render};
+use super::json::{Document, Object, parse};
+use super::render::render;
 use super::step::{ResidentRecord, StepRecord};
 use crate::plan::{OwnedPlacements, OwnedPlan};
 use planner_core::TensorId;

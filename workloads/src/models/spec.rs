@@ -2,6 +2,7 @@
 
 use super::roofline::Roofline;
 use super::{Model, list};
+use crate::shown::Shown;
 use planner_core::GraphError;
 use std::fmt;
 
@@ -119,9 +120,12 @@ impl fmt::Display for SpecError {
         match self {
             Self::UnknownModel(name) => {
                 let known: Vec<_> = list().iter().map(|model| model.name).collect();
+                let name = Shown::name(name);
                 write!(f, "there is no model {name:?}; known are {}", known.join(", "))
             }
-            Self::NotAnAssignment(part) => write!(f, "{part:?} is not of the form name=value"),
+            Self::NotAnAssignment(part) => {
+                write!(f, "{:?} is not of the form name=value", Shown::name(part))
+            }
             Self::UnknownParameter { model, parameter } => {
                 let parameters = list().iter().find(|known| known.name == *model);
                 let known: Vec<_> = parameters
@@ -129,11 +133,12 @@ impl fmt::Display for SpecError {
                     .flat_map(|model| model.parameters)
                     .map(|parameter| parameter.name)
                     .collect();
+                let parameter = Shown::name(parameter);
                 write!(f, "{model} has no parameter {parameter:?}; it has {}", known.join(", "))
             }
             Self::Repeated(parameter) => write!(f, "{parameter} is set twice"),
             Self::Value { parameter, domain, value } => {
-                write!(f, "{parameter} must be {domain}, not {value:?}")
+                write!(f, "{parameter} must be {domain}, not {:?}", Shown::name(value))
             }
             Self::Graph(error) => write!(f, "the work is too large: {error}"),
         }

@@ -1,5 +1,6 @@
 //! Why a trace is refused.
 
+use crate::shown::Shown;
 use core::fmt;
 use planner_core::GraphError;
 
@@ -52,8 +53,12 @@ pub enum ImportError {
 impl fmt::Display for ImportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Malformed { source, error } => write!(f, "the {source} is malformed: {error}"),
-            Self::Node { id, name, problem } => write!(f, "node {id} ({name}) {problem}"),
+            Self::Malformed { source, error } => {
+                write!(f, "the {source} is malformed: {}", Shown::message(error.to_string()))
+            }
+            Self::Node { id, name, problem } => {
+                write!(f, "node {id} ({}) {problem}", Shown::name(name))
+            }
             Self::NoStepMatches => write!(
                 f,
                 "no step of the Kineto trace runs the same operators as the execution trace"
