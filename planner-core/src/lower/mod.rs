@@ -18,6 +18,7 @@ use crate::graph::Graph;
 use crate::machine::Machine;
 use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError};
+use crate::ranges::LastUses;
 use crate::residency::Residency;
 use crate::schedule::{Schedule, Scheduled, Stream};
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, words};
@@ -41,7 +42,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let queued = Residency::scratch_words(limits) + Queues::scratch_words(limits);
     Pieces::scratch_words(limits)
         + 3 * words::<i64>(limits.tensors)
-        + 2 * words::<i64>(limits.pieces)
+        + 2 * LastUses::scratch_words(limits)
         + words::<Points>(limits.entries())
         + larger(queued, places::scratch_words(limits))
         + Clocks::scratch_words(limits)
