@@ -8,8 +8,8 @@ use planner_core::plan::Pool;
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{Auto, Lms, Order, Strategy, Weights, Window};
 use search::{genetic, joint};
-use workloads::Shown;
 use spillway::swapping::Swap;
+use workloads::Shown;
 
 /// The strategies that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -55,8 +55,8 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     total([
         Residency::scratch_words(limits),
         words::<u8>(limits.tensors),
-        words::<u32>(limits.tensors).saturating_mul(2),
-        words::<u64>(limits.pools),
+        words::<u32>(limits.tensors),
+        words::<u64>(limits.tensors),
     ])
 }
 
@@ -93,10 +93,10 @@ struct Walk<'w, 'a> {
     flags: &'a mut [u8],
     /// For arena tensors: the step of their last touch (an input's: of its last read).
     last_use: &'a mut [u32],
-    /// Objects held, by pool.
-    held: &'a mut [u64],
-    /// Pieces that are resident, by tensor.
-    resident_pieces: &'a mut [u32],
+    /// Bytes of objects held.
+    held_bytes: u128,
+    /// Bytes that are resident, by tensor.
+    resident_bytes: &'a mut [u64],
     requested_bytes: u64,
     /// Of these, in the arena.
     arena_requested_bytes: u64,
@@ -113,7 +113,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         pieces: &'w Pieces<'w>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, PlanError> {
-        let residency = Residency::at_start(plan, pieces, scratch)?;
+        let residency = Residency::at_start(graph, plan, pieces, scratch)?;
         let mut walk = Self {
             graph,
             plan,
@@ -121,8 +121,8 @@ impl<'w, 'a> Walk<'w, 'a> {
             residency,
             flags: scratch.take(graph.tensors().len(), 0u8)?,
             last_use: scratch.take(graph.tensors().len(), 0u32)?,
-            held: scratch.take(plan.pools.len(), 0u64)?,
-            resident_pieces: scratch.take(graph.tensors().len(), 0u32)?,
+            held_bytes: 0,
+            resident_bytes: scratch.take(graph.tensors().len(), 0u64)?,
             requested_bytes: 0,
             arena_requested_bytes: 0,
             allocations: 0,
@@ -155,11 +155,8 @@ impl<'w, 'a> Walk<'w, 'a> {
                 self.live(tensor);
                 continue;
             }
-            for piece in self.pieces.of_part(entry.part) {
-                let (_, count) = self.pieces.range(tensor, piece);
-                self.held[self.pieces.pool(tensor)] += count;
-            }
-            self.grow(entry.part);
+            self.held_bytes += self.object_bytes(tensor, self.pieces.part_objects(entry.part));
+            self.grow(tensor, self.pieces.part_bytes(self.graph, entry.part));
         }
     }
 
@@ -173,19 +170,25 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Part of a tensor becomes resident.
-    fn grow(&mut self, part: Part) {
-        self.requested_bytes += self.pieces.part_bytes(self.graph, part);
-        let resident = &mut self.resident_pieces[part.tensor.index()];
-        self.allocations += u64::from(*resident == 0);
-        *resident += self.pieces.of_part(part).len() as u32;
+    /// What some objects of a tensor's pool take.
+    fn object_bytes(&self, tensor: TensorId, objects: u64) -> u128 {
+        let pool = self.plan.pools[self.pieces.pool(tensor)];
+        u128::from(objects) * u128::from(pool.object_bytes)
     }
 
-    fn shrink(&mut self, part: Part) {
-        self.requested_bytes -= self.pieces.part_bytes(self.graph, part);
-        let resident = &mut self.resident_pieces[part.tensor.index()];
-        *resident -= self.pieces.of_part(part).len() as u32;
-        self.allocations -= u64::from(*resident == 0);
+    /// Bytes of a tensor, if any, become resident.
+    fn grow(&mut self, tensor: TensorId, bytes: u64) {
+        self.requested_bytes += bytes;
+        let resident_bytes = &mut self.resident_bytes[tensor.index()];
+        self.allocations += u64::from(*resident_bytes == 0 && bytes > 0);
+        *resident_bytes += bytes;
+    }
+
+    fn shrink(&mut self, tensor: TensorId, bytes: u64) {
+        self.requested_bytes -= bytes;
+        let resident_bytes = &mut self.resident_bytes[tensor.index()];
+        *resident_bytes -= bytes;
+        self.allocations -= u64::from(*resident_bytes == 0);
     }
 
     fn step(&mut self, at: u32, step: &Step) -> Result<(), PlanError> {
@@ -198,16 +201,16 @@ impl<'w, 'a> Walk<'w, 'a> {
                     return Ok(());
                 }
                 let objects = self.residency.allocate(self.pieces, part, place)?;
-                self.held[self.pieces.pool(part.tensor)] += objects;
-                self.grow(part);
+                self.held_bytes += self.object_bytes(part.tensor, objects);
+                self.grow(part.tensor, self.pieces.part_bytes(self.graph, part));
             }
             Step::Offload(part) => {
                 self.footprint.d2h_bytes = self.moved(part, self.footprint.d2h_bytes, place)?;
             }
             Step::Evict(part) => {
                 let objects = self.residency.release(self.pieces, part, place)?;
-                self.held[self.pieces.pool(part.tensor)] -= objects;
-                self.shrink(part);
+                self.held_bytes -= self.object_bytes(part.tensor, objects);
+                self.shrink(part.tensor, self.pieces.part_bytes(self.graph, part));
             }
             Step::Launch(op) => self.launch(op),
         }
@@ -239,28 +242,26 @@ impl<'w, 'a> Walk<'w, 'a> {
             if self.pieces.in_arena(tensor) {
                 continue;
             }
-            let pieces = self.pieces;
-            for piece in pieces.of(tensor) {
-                if self.residency.holds(piece) {
-                    continue;
-                }
-                let (first, count) = pieces.range(tensor, piece);
-                self.grow(Part { tensor, first, count });
-            }
-            self.held[pieces.pool(tensor)] += self.residency.write(pieces, tensor);
+            let objects = self.residency.write(self.pieces, tensor);
+            self.held_bytes += self.object_bytes(tensor, objects);
+            let bytes = self.graph.tensor(tensor).bytes;
+            self.grow(tensor, bytes - self.resident_bytes[tensor.index()]);
         }
-        if let Some((pool, objects)) = self.pieces.workspace(self.graph, op) {
-            self.held[pool] += objects;
+        if let Some(held_bytes) = self.workspace_held_bytes(op) {
+            self.held_bytes += held_bytes;
             self.requested_bytes += self.graph.op(op).workspace_bytes;
             self.allocations += 1;
         }
     }
 
+    /// Bytes of the objects of an op's workspace; none where it has none.
+    fn workspace_held_bytes(&self, op: OpId) -> Option<u128> {
+        let (pool, objects) = self.pieces.workspace(self.graph, op)?;
+        Some(u128::from(objects) * u128::from(self.plan.pools[pool].object_bytes))
+    }
+
     fn look(&mut self, at: u32) {
-        let pools = self.held.iter().zip(self.plan.pools);
-        let objects_bytes = pools.fold(0u64, |sum, (&held, pool)| {
-            sum.saturating_add(held.saturating_mul(pool.object_bytes))
-        });
+        let objects_bytes = u64::try_from(self.held_bytes).unwrap_or(u64::MAX);
         let filled_bytes = self.requested_bytes - self.arena_requested_bytes;
         let waste_bytes = objects_bytes.saturating_sub(filled_bytes);
         let most_bytes = &mut self.footprint.most_internal_waste_bytes;
@@ -278,8 +279,8 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// Takes back what a launch holds only while it runs.
     fn end_step(&mut self, at: u32, step: &Step) {
         let Step::Launch(op) = *step else { return };
-        if let Some((pool, objects)) = self.pieces.workspace(self.graph, op) {
-            self.held[pool] -= objects;
+        if let Some(held_bytes) = self.workspace_held_bytes(op) {
+            self.held_bytes -= held_bytes;
             self.requested_bytes -= self.graph.op(op).workspace_bytes;
             self.allocations -= 1;
         }

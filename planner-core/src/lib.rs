@@ -89,6 +89,7 @@ pub mod pieces;
 pub mod placement;
 pub mod plan;
 pub mod planner;
+mod ranges;
 mod residency;
 pub mod schedule;
 pub mod scratch;

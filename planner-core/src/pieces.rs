@@ -7,6 +7,7 @@
 
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::Machine;
+use crate::placement::Placements;
 use crate::plan::{Part, Place, Plan, PlanError, Step};
 use crate::scratch::{Limits, Scratch, total, words};
 use core::ops::Range;
@@ -50,11 +51,14 @@ impl<'a> Pieces<'a> {
         plan: &Plan<'a>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, PlanError> {
+        if !(1..=Placements::MOST_ITERATIONS).contains(&plan.iterations()) {
+            return Err(PlanError::PlacementIterations(plan.iterations()));
+        }
         let entries = plan.steps.len().checked_mul(plan.iterations() as usize);
         if entries.is_none_or(|entries| entries >= u32::MAX as usize) {
             return Err(PlanError::TooManySteps);
         }
-        if plan.placements.is_some_and(|table| table.iterations == 0 || !table.is_table()) {
+        if plan.placements.is_some_and(|table| !table.is_table()) {
             return Err(PlanError::PlacementTable);
         }
         if plan.steps.is_empty() {

@@ -278,7 +278,9 @@ pub enum PlanError {
         /// Objects of the pool.
         count: u64,
     },
-    /// The placements cover no iteration, or their ends are not those of the numbers.
+    /// The placements cover no iteration, or more than [`Placements::MOST_ITERATIONS`].
+    PlacementIterations(u32),
+    /// The ends of the placements are not those of the numbers.
     PlacementTable,
     /// There are more or fewer placements than allocations.
     PlacementCount {
@@ -426,8 +428,13 @@ impl fmt::Display for PlanError {
             Self::PoolFull { place, pool, held, count } => {
                 write!(f, "{place}: pool {pool} would hold {held} objects and has {count}")
             }
+            Self::PlacementIterations(iterations) => write!(
+                f,
+                "placement_iterations is {iterations}, and must be 1 to {}",
+                Placements::MOST_ITERATIONS
+            ),
             Self::PlacementTable => {
-                write!(f, "the placements must cover at least one iteration, each array in turn")
+                write!(f, "the ends of the placements must be those of their numbers")
             }
             Self::PlacementCount { placements, allocations } => {
                 write!(f, "there are {placements} placements for {allocations} allocations")

@@ -1,8 +1,9 @@
 //! Which pieces are on the device as a list is walked, and how many objects that takes.
 
-use crate::graph::TensorId;
+use crate::graph::{Graph, TensorId};
 use crate::pieces::Pieces;
 use crate::plan::{Part, Place, Plan, PlanError};
+use crate::ranges::Flags;
 use crate::scratch::{Limits, Scratch, words};
 
 const NOW: u8 = 1;
@@ -11,26 +12,31 @@ const AT_START: u8 = 2;
 /// The residency of every piece outside the arena.
 #[derive(Debug)]
 pub(crate) struct Residency<'a> {
-    state: &'a mut [u8],
+    state: Flags<'a>,
+    /// Objects that are resident, by tensor.
+    objects: &'a mut [u64],
 }
 
 impl<'a> Residency<'a> {
     pub(crate) const fn scratch_words(limits: &Limits) -> usize {
-        words::<u8>(limits.pieces)
+        Flags::scratch_words(limits) + words::<u64>(limits.tensors)
     }
 
     /// What is resident when an iteration starts.
     pub(crate) fn at_start(
+        graph: &Graph<'_>,
         plan: &Plan<'_>,
         pieces: &Pieces<'_>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, PlanError> {
-        let mut residency = Self { state: scratch.take(pieces.len(), 0u8)? };
+        let state = Flags::new(pieces.len(), scratch)?;
+        let mut residency = Self { state, objects: scratch.take(graph.tensors().len(), 0u64)? };
         for (at, entry) in plan.resident_at_start.iter().enumerate() {
-            residency.allocate(pieces, entry.part, Place::Start(at as u32))?;
-        }
-        for state in residency.state.iter_mut().filter(|state| **state == NOW) {
-            *state = NOW | AT_START;
+            let objects = residency.allocate(pieces, entry.part, Place::Start(at as u32))?;
+            if objects > 0 {
+                let (of, range) = (pieces.of(entry.part.tensor), pieces.of_part(entry.part));
+                residency.state.change(&of, &range, 0, AT_START);
+            }
         }
         Ok(residency)
     }
@@ -42,31 +48,29 @@ impl<'a> Residency<'a> {
         part: Part,
         place: Place,
     ) -> Result<u64, PlanError> {
-        let mut objects = 0;
-        if !pieces.in_arena(part.tensor) {
-            for piece in pieces.of_part(part) {
-                if self.state[piece] & NOW != 0 {
-                    return Err(PlanError::AlreadyResident(place, part.tensor));
-                }
-                self.state[piece] |= NOW;
-                objects += pieces.range(part.tensor, piece).1;
-            }
+        if pieces.in_arena(part.tensor) {
+            return Ok(0);
         }
+        let (of, range) = (pieces.of(part.tensor), pieces.of_part(part));
+        let [_, any] = self.state.look(&of, &range);
+        if any & NOW != 0 {
+            return Err(PlanError::AlreadyResident(place, part.tensor));
+        }
+        self.state.change(&of, &range, 0, NOW);
+        let objects = pieces.part_objects(part);
+        self.objects[part.tensor.index()] += objects;
         Ok(objects)
     }
 
     /// Makes what is missing of a written tensor resident; the objects that takes.
     pub(crate) fn write(&mut self, pieces: &Pieces<'_>, tensor: TensorId) -> u64 {
-        let mut objects = 0;
-        if !pieces.in_arena(tensor) {
-            for piece in pieces.of(tensor) {
-                if self.state[piece] & NOW == 0 {
-                    self.state[piece] |= NOW;
-                    objects += pieces.range(tensor, piece).1;
-                }
-            }
+        let resident = &mut self.objects[tensor.index()];
+        if pieces.in_arena(tensor) || *resident == pieces.objects(tensor) {
+            return 0;
         }
-        objects
+        let of = pieces.of(tensor);
+        self.state.change(&of, &of, 0, NOW);
+        pieces.objects(tensor) - core::mem::replace(resident, pieces.objects(tensor))
     }
 
     /// Gives back a part that must be resident; the objects that frees.
@@ -79,37 +83,33 @@ impl<'a> Residency<'a> {
         if pieces.in_arena(part.tensor) {
             return Err(PlanError::ArenaStep(place, part.tensor));
         }
-        let mut objects = 0;
-        for piece in pieces.of_part(part) {
-            if self.state[piece] & NOW == 0 {
-                return Err(PlanError::NotResident(place, part.tensor));
-            }
-            self.state[piece] &= !NOW;
-            objects += pieces.range(part.tensor, piece).1;
+        let (of, range) = (pieces.of(part.tensor), pieces.of_part(part));
+        let [all, _] = self.state.look(&of, &range);
+        if all & NOW == 0 {
+            return Err(PlanError::NotResident(place, part.tensor));
         }
+        self.state.change(&of, &range, NOW, 0);
+        let objects = pieces.part_objects(part);
+        self.objects[part.tensor.index()] -= objects;
         Ok(objects)
     }
 
     /// Whether the end of the list is its start.
     pub(crate) fn check_end(
-        &self,
+        &mut self,
         pieces: &Pieces<'_>,
         tensors: impl Iterator<Item = TensorId>,
     ) -> Result<(), PlanError> {
         for tensor in tensors {
-            for piece in pieces.of(tensor) {
-                match self.state[piece] {
-                    NOW => return Err(PlanError::AlreadyResident(Place::End, tensor)),
-                    AT_START => return Err(PlanError::NotResident(Place::End, tensor)),
+            let of = pieces.of(tensor);
+            for piece in of.clone() {
+                match self.state.look(&of, &(piece..piece + 1)) {
+                    [NOW, _] => return Err(PlanError::AlreadyResident(Place::End, tensor)),
+                    [AT_START, _] => return Err(PlanError::NotResident(Place::End, tensor)),
                     _ => {}
                 }
             }
         }
         Ok(())
-    }
-
-    /// Whether one piece is resident.
-    pub(crate) fn holds(&self, piece: usize) -> bool {
-        self.state[piece] & NOW != 0
     }
 }

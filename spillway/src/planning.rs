@@ -11,7 +11,8 @@ use planner_core::schedule::{Schedule, Scheduled};
 use planner_core::scratch::{Limits, OutOfScratch, Scratch, words};
 use planner_core::verify::VerifyError;
 use planner_core::{
-    ExecuteError, Executor, Graph, Machine, Verified, bounds, executor, lower, timeline, verify,
+    ExecuteError, Executor, Graph, Machine, Placements, Verified, bounds, executor, lower,
+    timeline, verify,
 };
 use workloads::OwnedPlan;
 
@@ -72,7 +73,8 @@ pub fn limits(graph: &Graph<'_>, plan: &Plan<'_>) -> Limits {
         steps,
         pieces: graph.tensors().len().saturating_add(2 * ranges),
         pools: plan.pools.len(),
-        iterations: plan.iterations() as usize,
+        // A plan with more is refused before it needs the room.
+        iterations: plan.iterations().min(Placements::MOST_ITERATIONS) as usize,
         objects: plan.placements.map_or(0, |placements| placements.objects.len()),
         ..graph_limits(graph)
     }

@@ -95,7 +95,7 @@ fn demands(graph: &Graph<'_>, classes: &OwnedClasses) -> Vec<u64> {
     let class_of = |tensor: TensorId| classes.tensor_pool[tensor.index()] as usize;
     let mut last = vec![None; graph.tensors().len()];
     for op in graph.op_ids() {
-        graph.touches(op).for_each(|tensor| last[tensor.index()] = Some(op));
+        graph.operands_of(op).iter().for_each(|tensor| last[tensor.index()] = Some(op));
     }
     let is_state = |tensor: TensorId| graph.tensor(tensor).kind == Kind::State;
     let mut held = vec![0; classes.pools.len()];
@@ -104,19 +104,21 @@ fn demands(graph: &Graph<'_>, classes: &OwnedClasses) -> Vec<u64> {
     let mut most = held.clone();
     let mut begun = vec![false; graph.tensors().len()];
     for op in graph.op_ids() {
-        for tensor in graph.touches(op).filter(|&tensor| !is_state(tensor)) {
-            held[class_of(tensor)] += u64::from(!begun[tensor.index()]);
-            begun[tensor.index()] = true;
+        let operands = || graph.operands_of(op).iter().copied().filter(|&id| !is_state(id));
+        for tensor in operands() {
+            let (class, begun) = (class_of(tensor), &mut begun[tensor.index()]);
+            held[class] += u64::from(!std::mem::replace(begun, true));
+            most[class] = most[class].max(held[class]);
         }
         if graph.op(op).workspace_bytes > 0 {
-            held[classes.workspace_pool[op.index()] as usize] += 1;
+            let class = classes.workspace_pool[op.index()] as usize;
+            most[class] = most[class].max(held[class] + 1);
         }
-        most.iter_mut().zip(&held).for_each(|(most, &held)| *most = held.max(*most));
-        if graph.op(op).workspace_bytes > 0 {
-            held[classes.workspace_pool[op.index()] as usize] -= 1;
+        for tensor in operands() {
+            if last[tensor.index()].take_if(|last| *last == op).is_some() {
+                held[class_of(tensor)] -= 1;
+            }
         }
-        let ends = |tensor: &TensorId| !is_state(*tensor) && last[tensor.index()] == Some(op);
-        graph.touches(op).filter(ends).for_each(|tensor| held[class_of(tensor)] -= 1);
     }
     most
 }
@@ -134,14 +136,17 @@ fn share(request: &Request<'_>, classes: &mut OwnedClasses) {
         Classes::bytes(pools, counts.iter().copied(), request.machine)
     };
     let fits = |pools: &[Pool], counts: &[u64]| bytes(pools, counts) <= request.budget_bytes;
+    let class_bytes = |class: usize, count: u64| u128::from(bytes(&pools[class..=class], &[count]));
+    let mut sum_bytes: u128 = (0..pools.len()).map(|class| class_bytes(class, counts[class])).sum();
     let by_demand = |class: &usize| pools[*class].object_bytes.saturating_mul(demands[*class]);
     let mut order: Vec<usize> = (0..pools.len()).collect();
     order.sort_by_key(by_demand);
     for class in order {
         let is_small = by_demand(&class) <= request.budget_bytes / NEXT_TO_NOTHING;
-        let least = std::mem::replace(&mut counts[class], demands[class]);
-        if !is_small || !fits(pools, &counts) {
-            counts[class] = least;
+        let more_bytes =
+            sum_bytes - class_bytes(class, counts[class]) + class_bytes(class, demands[class]);
+        if is_small && more_bytes <= request.budget_bytes.into() {
+            (counts[class], sum_bytes) = (demands[class], more_bytes);
         }
     }
     let shares = |share: u64| -> Vec<u64> {

@@ -4,7 +4,7 @@
 //! for each.
 
 use super::reached::Reached;
-use super::{Alive, Order};
+use super::{Alive, Order, Reads};
 use crate::graph::{Graph, Kind, OpId, Tensor, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
@@ -14,6 +14,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     let choice = Alive::touched_scratch_words(limits);
     let lives = total([
         words::<u8>(limits.tensors),
+        Reads::scratch_words(limits),
         words::<u64>(limits.ops),
         Reached::<u64>::scratch_words(limits),
         words::<[u64; 3]>(limits.tensors),
@@ -113,20 +114,27 @@ impl Held {
         scratch: &mut Scratch<'_>,
     ) -> Result<Self, OutOfScratch> {
         let mut scratch = scratch.reborrow();
-        let flags = flags(graph, &mut scratch)?;
+        let mut reads = Reads::new(graph, &mut scratch)?;
+        let flags = flags(graph, &mut reads, &mut scratch)?;
         let arrives = |tensor: &TensorId| {
             graph.tensor(*tensor).kind == Kind::Input && flags[tensor.index()] & ARRIVES != 0
         };
         let arriving_bytes = sum_bytes(graph, graph.tensor_ids().filter(arrives));
         let mut held = Self { up_bytes: [0; OPS], down_bytes: [0; OPS], arriving_bytes };
-        held.add_states(graph, flags, chosen);
-        held.add_lives(graph, flags, chosen, &mut scratch)?;
+        held.add_states(graph, &mut reads, flags, chosen);
+        held.add_lives(graph, &mut reads, flags, chosen, &mut scratch)?;
         Ok(held)
     }
 
     /// Workspaces and states. A state that some op overwrites unread may be dead wherever it
     /// is not touched.
-    fn add_states(&mut self, graph: &Graph<'_>, flags: &[u8], chosen: &Chosen) {
+    fn add_states(
+        &mut self,
+        graph: &Graph<'_>,
+        reads: &mut Reads<'_>,
+        flags: &[u8],
+        chosen: &Chosen,
+    ) {
         for (held_bytes, moves) in [(&mut self.up_bytes, READ), (&mut self.down_bytes, WRITTEN)] {
             let is_state = |tensor: &TensorId| graph.tensor(*tensor).kind == Kind::State;
             let lives = |tensor: &TensorId| flags[tensor.index()] & (moves | OVERWRITTEN) == moves;
@@ -134,7 +142,9 @@ impl Held {
             let living_bytes = sum_bytes(graph, living);
             for (held_bytes, &op) in held_bytes.iter_mut().zip(&chosen.ops) {
                 let Some(op) = op else { continue };
-                let others = graph.touches(op).filter(is_state).filter(|tensor| !lives(tensor));
+                reads.note(graph, op);
+                let others =
+                    reads.touches(graph, op).filter(is_state).filter(|tensor| !lives(tensor));
                 let own_bytes = graph.op(op).workspace_bytes;
                 *held_bytes =
                     living_bytes.saturating_add(own_bytes).saturating_add(sum_bytes(graph, others));
@@ -146,6 +156,7 @@ impl Held {
     fn add_lives(
         &mut self,
         graph: &Graph<'_>,
+        reads: &mut Reads<'_>,
         flags: &mut [u8],
         chosen: &Chosen,
         scratch: &mut Scratch<'_>,
@@ -161,14 +172,13 @@ impl Held {
         for op in graph.op_ids() {
             let bit = chosen.bit(op);
             let touch = [after[op.index()], reached.step(graph, op, |bits| bits | bit), bit];
-            for &tensor in graph.writes(op) {
-                if !graph.reads(op).contains(&tensor) {
-                    let life = core::mem::take(&mut lives[tensor.index()]);
-                    self.add_life(graph, tensor, life, flags[tensor.index()]);
-                    flags[tensor.index()] &= !ARRIVES;
-                }
+            reads.note(graph, op);
+            for tensor in reads.overwrites(graph, op) {
+                let life = core::mem::take(&mut lives[tensor.index()]);
+                self.add_life(graph, tensor, life, flags[tensor.index()]);
+                flags[tensor.index()] &= !ARRIVES;
             }
-            for tensor in graph.touches(op) {
+            for tensor in reads.touches(graph, op) {
                 for (bits, touch) in lives[tensor.index()].iter_mut().zip(touch) {
                     *bits |= touch;
                 }
@@ -203,6 +213,7 @@ impl Held {
 
 pub(super) fn flags<'a>(
     graph: &Graph<'_>,
+    reads: &mut Reads<'_>,
     scratch: &mut Scratch<'a>,
 ) -> Result<&'a mut [u8], OutOfScratch> {
     let flags = scratch.take(graph.tensors().len(), 0u8)?;
@@ -212,8 +223,11 @@ pub(super) fn flags<'a>(
             *flags |= if *flags == 0 { READ | ARRIVES } else { READ };
         }
         for tensor in graph.writes(op) {
-            let overwrites = !graph.reads(op).contains(tensor);
-            flags[tensor.index()] |= if overwrites { WRITTEN | OVERWRITTEN } else { WRITTEN };
+            flags[tensor.index()] |= WRITTEN;
+        }
+        reads.note(graph, op);
+        for tensor in reads.overwrites(graph, op) {
+            flags[tensor.index()] |= OVERWRITTEN;
         }
     }
     Ok(flags)

@@ -6,7 +6,7 @@ mod given_order;
 mod reached;
 mod windows;
 
-use crate::graph::{Graph, Kind, TensorId};
+use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::{Machine, transmission_ns};
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, words};
 
@@ -86,6 +86,38 @@ pub fn period_ns(
     Ok(period_ns
         .max(link_ns(up_bytes, machine.h2d_bytes_per_s))
         .max(link_ns(down_bytes, machine.d2h_bytes_per_s)))
+}
+
+/// Which tensors an op reads, noted op by op, so that ops of many operands take no longer than
+/// as many ops of one.
+struct Reads<'a> {
+    /// The op that was noted last as reading a tensor.
+    by: &'a mut [u32],
+}
+
+impl<'a> Reads<'a> {
+    const fn scratch_words(limits: &Limits) -> usize {
+        words::<u32>(limits.tensors)
+    }
+
+    fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+        Ok(Self { by: scratch.take(graph.tensors().len(), u32::MAX)? })
+    }
+
+    fn note(&mut self, graph: &Graph<'_>, op: OpId) {
+        graph.reads(op).iter().for_each(|tensor| self.by[tensor.index()] = op.0);
+    }
+
+    /// What an op that was noted writes without reading it.
+    fn overwrites<'g>(&self, graph: &Graph<'g>, op: OpId) -> impl Iterator<Item = TensorId> {
+        let writes = graph.writes(op).iter().copied();
+        writes.filter(move |tensor| self.by[tensor.index()] != op.0)
+    }
+
+    /// [`Graph::touches`], of an op that was noted.
+    fn touches(&self, graph: &Graph<'_>, op: OpId) -> impl Iterator<Item = TensorId> {
+        graph.reads(op).iter().copied().chain(self.overwrites(graph, op))
+    }
 }
 
 /// For each op, the bytes that come alive with it less those that died before it, modulo

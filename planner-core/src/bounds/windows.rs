@@ -2,9 +2,9 @@
 //! iteration into windows, each as long as what must be computed, downloaded or uploaded within
 //! it. `docs/bounds.md` has the proof.
 
-use super::Order;
 use super::any_order::{OVERWRITTEN, flags};
 use super::chain::{Chain, LINKS};
+use super::{Order, Reads};
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::{Machine, transmission_ns};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
@@ -13,6 +13,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
         Chain::scratch_words(limits),
         words::<u8>(limits.tensors),
+        Reads::scratch_words(limits),
         Lives::scratch_words(limits),
         words::<u64>(SIDE * SIDE).saturating_mul(3),
     ])
@@ -114,18 +115,18 @@ impl Windows<'_> {
         chain: &Chain<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), OutOfScratch> {
-        let flags = flags(graph, scratch)?;
+        let mut reads = Reads::new(graph, scratch)?;
+        let flags = flags(graph, &mut reads, scratch)?;
         let mut lives = Lives::new(graph, scratch)?;
         let is_state = |tensor: TensorId| graph.tensor(tensor).kind == Kind::State;
         for op in graph.op_ids() {
             let (before, behind) = chain.around(op);
-            for &tensor in graph.writes(op) {
-                if !is_state(tensor) && !graph.reads(op).contains(&tensor) {
-                    self.add_written(graph, tensor, &lives);
-                    lives.begin(tensor, behind, before as u32);
-                }
+            reads.note(graph, op);
+            for tensor in reads.overwrites(graph, op).filter(|&tensor| !is_state(tensor)) {
+                self.add_written(graph, tensor, &lives);
+                lives.begin(tensor, behind, before as u32);
             }
-            for tensor in graph.touches(op) {
+            for tensor in reads.touches(graph, op) {
                 if !lives.is_begun(tensor) {
                     // A state is there from the start.
                     lives.begin(tensor, if is_state(tensor) { 1 } else { behind }, NONE);
@@ -135,7 +136,7 @@ impl Windows<'_> {
                     self.add_read(graph, tensor, (before, behind), &mut lives);
                 }
             }
-            self.add_held(graph, chain, op, &lives);
+            self.add_held(graph, chain, op, &reads, &lives);
         }
         for tensor in graph.tensor_ids() {
             self.add_written(graph, tensor, &lives);
@@ -172,14 +173,21 @@ impl Windows<'_> {
     }
 
     /// What a link touches is not absent there.
-    fn add_held(&mut self, graph: &Graph<'_>, chain: &Chain<'_>, op: OpId, lives: &Lives<'_>) {
+    fn add_held(
+        &mut self,
+        graph: &Graph<'_>,
+        chain: &Chain<'_>,
+        op: OpId,
+        reads: &Reads<'_>,
+        lives: &Lives<'_>,
+    ) {
         let Some(link) = chain.link_of(op) else { return };
         let mut hold = |bytes, first| {
             self.up_bytes.add((link, link), (link + 1, self.end), bytes);
             self.down_bytes.add((first, link - 1), (link, link), bytes);
         };
         hold(graph.op(op).workspace_bytes, 0);
-        for tensor in graph.touches(op) {
+        for tensor in reads.touches(graph, op) {
             // In windows that its write is in, it counts already.
             let written = lives.written[tensor.index()];
             let first = if written == NONE { 0 } else { written as usize + 1 };

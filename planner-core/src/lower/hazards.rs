@@ -3,9 +3,9 @@
 use super::{NEVER, Points};
 use crate::graph::Graph;
 use crate::pieces::Pieces;
-use crate::plan::Step;
+use crate::plan::{Part, Step};
+use crate::ranges::LastUses;
 use crate::scratch::{OutOfScratch, Scratch};
-use core::ops::Range;
 
 /// The last step of each sort that touched a tensor or a piece.
 pub(super) struct Hazards<'a> {
@@ -13,8 +13,8 @@ pub(super) struct Hazards<'a> {
     written: &'a mut [i64],
     /// The last launch that touched the tensor before its last prefetch.
     touched_before_prefetch: &'a mut [i64],
-    prefetched: &'a mut [i64],
-    offloaded: &'a mut [i64],
+    prefetched: LastUses<'a>,
+    offloaded: LastUses<'a>,
 }
 
 impl<'a> Hazards<'a> {
@@ -28,8 +28,8 @@ impl<'a> Hazards<'a> {
             touched: scratch.take(tensors, NEVER)?,
             written: scratch.take(tensors, NEVER)?,
             touched_before_prefetch: scratch.take(tensors, NEVER)?,
-            prefetched: scratch.take(pieces.len(), NEVER)?,
-            offloaded: scratch.take(pieces.len(), NEVER)?,
+            prefetched: LastUses::new(pieces.len(), NEVER, scratch)?,
+            offloaded: LastUses::new(pieces.len(), NEVER, scratch)?,
         })
     }
 
@@ -39,10 +39,13 @@ impl<'a> Hazards<'a> {
             (&mut *self.touched, launches),
             (&mut *self.written, launches),
             (&mut *self.touched_before_prefetch, launches),
-            (&mut *self.prefetched, prefetches),
-            (&mut *self.offloaded, offloads),
         ] {
             for point in points {
+                *point = point.saturating_sub(steps);
+            }
+        }
+        for (uses, steps) in [(&mut self.prefetched, prefetches), (&mut self.offloaded, offloads)] {
+            for point in uses.points() {
                 *point = point.saturating_sub(steps);
             }
         }
@@ -67,43 +70,41 @@ impl<'a> Hazards<'a> {
             Step::Launch(op) => {
                 let (mut upload, mut download) = (NEVER, NEVER);
                 for &tensor in graph.operands_of(op) {
-                    upload = upload.max(last(self.prefetched, pieces.of(tensor)));
+                    upload = upload.max(last(&self.prefetched, pieces, Part::whole(tensor)));
                     self.touched[tensor.index()] = now;
                 }
                 for &tensor in graph.writes(op) {
-                    download = download.max(last(self.offloaded, pieces.of(tensor)));
+                    download = download.max(last(&self.offloaded, pieces, Part::whole(tensor)));
                     self.written[tensor.index()] = now;
                 }
                 [NEVER, upload, download]
             }
             Step::Prefetch(part) => {
                 let tensor = part.tensor.index();
-                let range = pieces.of_part(part);
                 let launch = if pieces.arrives_beside(graph, part) {
                     self.touched_before_prefetch[tensor]
                 } else {
                     self.touched[tensor]
                 };
                 self.touched_before_prefetch[tensor] = self.touched[tensor];
-                let download = last(self.offloaded, range.clone());
-                self.prefetched[range].fill(now);
+                let download = last(&self.offloaded, pieces, part);
+                self.prefetched.note(&pieces.of(part.tensor), &pieces.of_part(part), now);
                 [launch, NEVER, download]
             }
             Step::Offload(part) => {
-                let range = pieces.of_part(part);
-                let upload = last(self.prefetched, range.clone());
-                self.offloaded[range].fill(now);
+                let upload = last(&self.prefetched, pieces, part);
+                self.offloaded.note(&pieces.of(part.tensor), &pieces.of_part(part), now);
                 [self.written[part.tensor.index()], upload, NEVER]
             }
             Step::Evict(part) => {
-                let range = pieces.of_part(part);
-                let upload = last(self.prefetched, range.clone());
-                [self.touched[part.tensor.index()], upload, last(self.offloaded, range)]
+                let upload = last(&self.prefetched, pieces, part);
+                let download = last(&self.offloaded, pieces, part);
+                [self.touched[part.tensor.index()], upload, download]
             }
         }
     }
 }
 
-fn last(points: &[i64], range: Range<usize>) -> i64 {
-    points[range].iter().copied().max().unwrap_or(NEVER)
+fn last(uses: &LastUses<'_>, pieces: &Pieces<'_>, part: Part) -> i64 {
+    uses.last(&pieces.of(part.tensor), &pieces.of_part(part))
 }

@@ -20,7 +20,7 @@ pub(super) fn memory_needs(
     needs: &mut [Points],
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanError> {
-    let mut residency = Residency::at_start(plan, pieces, scratch)?;
+    let mut residency = Residency::at_start(graph, plan, pieces, scratch)?;
     let mut queues = Queues::new(out.len(), plan.pools.len(), scratch)?;
     let walk = MemoryWalk { graph, plan, pieces, out, stream_steps };
     walk.releases(&mut queues, needs)?;
@@ -72,10 +72,8 @@ impl MemoryWalk<'_, '_> {
                 continue;
             }
             let pool = self.pieces.pool(tensor);
-            for piece in self.pieces.of_part(entry.part) {
-                // Cannot overflow: no object of a tensor is resident twice.
-                queues.allocated[pool] += self.pieces.range(tensor, piece).1;
-            }
+            // Cannot overflow: no object of a tensor is resident twice.
+            queues.allocated[pool] += self.pieces.part_objects(entry.part);
             let (held, count) = (queues.allocated[pool], self.plan.pools[pool].count);
             if held > count {
                 let (place, pool) = (Place::Start(at as u32), pool as u32);

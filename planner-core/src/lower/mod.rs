@@ -18,6 +18,7 @@ use crate::graph::Graph;
 use crate::machine::Machine;
 use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError};
+use crate::ranges::LastUses;
 use crate::residency::Residency;
 use crate::schedule::{Schedule, Scheduled, Stream};
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
@@ -42,7 +43,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     total([
         Pieces::scratch_words(limits),
         words::<i64>(limits.tensors).saturating_mul(3),
-        words::<i64>(limits.pieces).saturating_mul(2),
+        LastUses::scratch_words(limits).saturating_mul(2),
         words::<Points>(limits.entries()),
         larger(queued, places::scratch_words(limits)),
         Clocks::scratch_words(limits),

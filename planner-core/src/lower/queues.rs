@@ -6,6 +6,10 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 /// No step, in a chain of releases.
 pub(super) const END: u32 = u32::MAX;
 
+/// Most iterations in which prefixes end: an iteration that takes more than it gives back ends
+/// otherwise than it began, for which the plan is refused.
+const MOST_LAPS: u8 = 2;
+
 /// The queue of free objects of each pool, in list order.
 pub(super) struct Queues<'a> {
     /// The next step that releases objects of the same pool.
@@ -30,6 +34,8 @@ struct Cursors<'a> {
     at: &'a mut [u32],
     /// The iteration of that release, 0 or negative.
     lap: &'a mut [i64],
+    /// In how many iterations prefixes have ended.
+    laps: &'a mut [u8],
     /// Objects released in that iteration up to there.
     released: &'a mut [u64],
     /// What must have ended for the whole prefix to be free.
@@ -47,6 +53,7 @@ impl<'a> Queues<'a> {
             words::<u64>(limits.pools).saturating_mul(2),
             words::<u32>(limits.pools).saturating_mul(2),
             words::<u64>(limits.pools).saturating_mul(2),
+            words::<u8>(limits.pools),
             words::<Points>(limits.pools).saturating_mul(2),
         ])
     }
@@ -66,6 +73,7 @@ impl<'a> Queues<'a> {
             cursors: Cursors {
                 at: scratch.take(pools, END)?,
                 lap: scratch.take(pools, 0)?,
+                laps: scratch.take(pools, 0)?,
                 released: scratch.take(pools, 0)?,
                 done: scratch.take(pools, [NEVER; 3])?,
                 lap_done: scratch.take(pools, [NEVER; 3])?,
@@ -104,25 +112,30 @@ impl<'a> Queues<'a> {
     ) -> Option<Points> {
         let per_lap = i128::from(self.per_lap[pool]);
         let shortage = i128::from(self.allocated[pool]) - i128::from(count);
-        let cursors = &mut self.cursors;
-        if cursors.at[pool] == END {
-            // The first allocation: in which iteration the prefix that it needs ends.
-            let lap = shortage.checked_sub(1)?.checked_div_euclid(per_lap)?;
-            let lap = i64::try_from(lap.max(-i128::from(u32::MAX))).ok()?;
-            if lap > 0 {
-                return None;
-            }
-            cursors.lap[pool] = lap;
-            cursors.done[pool] = seen_later(cursors.lap_done[pool], 1 - lap, stream_steps);
-            self.advance(pool, stream_steps, &release_done);
+        // The iteration in which the prefix that covers the shortage ends.
+        let lap = shortage.checked_sub(1)?.checked_div_euclid(per_lap)?;
+        let lap = i64::try_from(lap.max(-i128::from(u32::MAX))).ok()?;
+        if lap > 0 {
+            return None;
         }
-        while i128::from(self.cursors.lap[pool]) * per_lap + i128::from(self.cursors.released[pool])
-            < shortage
-        {
-            if self.cursors.lap[pool] == 0 && self.next[self.cursors.at[pool] as usize] >= step {
+        let cursors = &mut self.cursors;
+        if cursors.at[pool] == END || lap > cursors.lap[pool] {
+            if cursors.laps[pool] == MOST_LAPS {
+                return Some([NEVER; 3]);
+            }
+            cursors.laps[pool] += 1;
+            // Counts may put any number of iterations between two prefixes.
+            let before = seen_later(cursors.lap_done[pool], 1 - lap, stream_steps);
+            cursors.done[pool] = later(cursors.done[pool], before);
+            (cursors.lap[pool], cursors.released[pool]) = (lap, 0);
+            self.advance(pool, self.ends[pool][0], stream_steps, &release_done);
+        }
+        while i128::from(lap) * per_lap + i128::from(self.cursors.released[pool]) < shortage {
+            let next = self.next[self.cursors.at[pool] as usize];
+            if next == END || (lap == 0 && next >= step) {
                 return None;
             }
-            self.advance(pool, stream_steps, &release_done);
+            self.advance(pool, next, stream_steps, &release_done);
         }
         let cursors = &self.cursors;
         let granted = cursors.lap[pool] < 0 || cursors.at[pool] < step;
@@ -140,31 +153,19 @@ impl<'a> Queues<'a> {
         held
     }
 
-    /// Moves a cursor on by one release.
+    /// Moves a cursor on to a release of its iteration.
     fn advance(
         &mut self,
         pool: usize,
+        release: u32,
         stream_steps: [u32; 3],
         release_done: &impl Fn(u32) -> Points,
     ) {
         let cursors = &mut self.cursors;
-        let next = match cursors.at[pool] {
-            END => END,
-            at => self.next[at as usize],
-        };
-        let next = if next == END {
-            if cursors.at[pool] != END {
-                cursors.lap[pool] += 1;
-            }
-            cursors.released[pool] = 0;
-            self.ends[pool][0]
-        } else {
-            next
-        };
-        cursors.at[pool] = next;
+        cursors.at[pool] = release;
         cursors.released[pool] =
-            cursors.released[pool].saturating_add(self.released[next as usize]);
-        let done = seen_later(release_done(next), -cursors.lap[pool], stream_steps);
+            cursors.released[pool].saturating_add(self.released[release as usize]);
+        let done = seen_later(release_done(release), -cursors.lap[pool], stream_steps);
         cursors.done[pool] = later(cursors.done[pool], done);
     }
 }

@@ -10,7 +10,7 @@ use crate::scratch::{Limits, Scratch, total, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
-        words::<u8>(limits.pieces),
+        words::<u64>(limits.tensors),
         words::<u32>(limits.pools.saturating_add(1)),
         words::<u32>(limits.pools),
         words::<u64>(limits.pools),
@@ -31,9 +31,11 @@ struct Releases<'a> {
     done: &'a mut [Points],
 }
 
-/// Objects, by pool.
+/// Who has how many objects.
 struct Held<'a> {
-    resident: &'a mut [u8],
+    /// Objects that are resident, by tensor.
+    resident: &'a mut [u64],
+    /// Objects allocated so far, by pool.
     allocated: &'a mut [u64],
     /// The step that asked last, by pool; 0 for none, else the step and one.
     asked_by: &'a mut [u32],
@@ -50,7 +52,7 @@ pub(super) fn check(
     let pools = plan.pools.len();
     let releases = Releases::new(graph, plan, pieces, clocks, freed, scratch)?;
     let mut held = Held {
-        resident: scratch.take(pieces.len(), 0u8)?,
+        resident: scratch.take(graph.tensors().len(), 0u64)?,
         allocated: scratch.take(pools, 0u64)?,
         asked_by: scratch.take(pools, 0u32)?,
     };
@@ -90,7 +92,7 @@ pub(super) fn check(
                     held.ask(plan, pool, at, &releases, clocks)?;
                 }
             }
-            Step::Evict(part) => held.resident[pieces.of_part(part)].fill(0),
+            Step::Evict(part) => held.resident[part.tensor.index()] -= pieces.part_objects(part),
             Step::Offload(_) => {}
         }
     }
@@ -107,11 +109,7 @@ impl<'a> Releases<'a> {
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, VerifyError> {
         let release = |step: &Step| match *step {
-            Step::Evict(part) => {
-                let range = pieces.of_part(part);
-                let objects = range.map(|piece| pieces.pool_objects(part.tensor, piece)).sum();
-                Some((pieces.pool(part.tensor), objects))
-            }
+            Step::Evict(part) => Some((pieces.pool(part.tensor), pieces.part_objects(part))),
             Step::Launch(op) => pieces.workspace(graph, op),
             Step::Prefetch(_) | Step::Offload(_) => None,
         };
@@ -188,7 +186,8 @@ impl<'a> Releases<'a> {
 }
 
 impl Held<'_> {
-    /// Allocates what is missing of a part.
+    /// Allocates what is missing of a part: all of it, or of its tensor what is not resident.
+    /// The list has been found to keep the rules of residency.
     fn allocate(
         &mut self,
         pieces: &Pieces<'_>,
@@ -199,13 +198,13 @@ impl Held<'_> {
         if pieces.in_arena(part.tensor) {
             return Ok(());
         }
-        for piece in pieces.of_part(part) {
-            if core::mem::replace(&mut self.resident[piece], 1) == 0 {
-                let objects = pieces.pool_objects(part.tensor, piece);
-                self.add(pieces.pool(part.tensor), objects, asked_by, place)?;
-            }
+        let resident = &mut self.resident[part.tensor.index()];
+        let objects = pieces.part_objects(part).min(pieces.objects(part.tensor) - *resident);
+        *resident += objects;
+        match objects {
+            0 => Ok(()),
+            _ => self.add(pieces.pool(part.tensor), objects, asked_by, place),
         }
-        Ok(())
     }
 
     fn add(

@@ -5,13 +5,13 @@ use super::{NEVER, Points, VerifyError};
 use crate::graph::{Graph, OpId, TensorId};
 use crate::pieces::Pieces;
 use crate::plan::{Part, Step};
+use crate::ranges::LastUses;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
-use core::ops::Range;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
         words::<i64>(limits.tensors).saturating_mul(3),
-        words::<i64>(limits.pieces).saturating_mul(2),
+        LastUses::scratch_words(limits).saturating_mul(2),
         words::<Points>(limits.steps),
     ])
 }
@@ -26,9 +26,9 @@ struct Uses<'a> {
     /// two address ranges, so the next arrival takes the place of that copy.
     launched_before_arrival: &'a mut [i64],
     /// The last prefetch: it writes the device copy and reads the host copy.
-    uploaded: &'a mut [i64],
+    uploaded: LastUses<'a>,
     /// The last offload: it reads the device copy and writes the host copy.
-    downloaded: &'a mut [i64],
+    downloaded: LastUses<'a>,
 }
 
 /// Checks every step of iterations that follow another one. Returns, for each evict,
@@ -58,8 +58,8 @@ pub(super) fn check<'a>(
     Ok(freed)
 }
 
-fn last(points: &[i64], pieces: Range<usize>) -> i64 {
-    points[pieces].iter().copied().max().unwrap_or(NEVER)
+fn last(uses: &LastUses<'_>, pieces: &Pieces<'_>, part: Part) -> i64 {
+    uses.last(&pieces.of(part.tensor), &pieces.of_part(part))
 }
 
 impl<'a> Uses<'a> {
@@ -73,23 +73,23 @@ impl<'a> Uses<'a> {
             launched: scratch.take(tensors, NEVER)?,
             written: scratch.take(tensors, NEVER)?,
             launched_before_arrival: scratch.take(tensors, NEVER)?,
-            uploaded: scratch.take(pieces.len(), NEVER)?,
-            downloaded: scratch.take(pieces.len(), NEVER)?,
+            uploaded: LastUses::new(pieces.len(), NEVER, scratch)?,
+            downloaded: LastUses::new(pieces.len(), NEVER, scratch)?,
         })
     }
 
     fn next_iteration(&mut self, stream_steps: [u32; 3]) {
-        let [launches, uploads, downloads] = stream_steps.map(i64::from);
-        let age = |points: &mut [i64], steps: i64| {
+        fn age<'p>(points: impl IntoIterator<Item = &'p mut i64>, steps: i64) {
             for point in points {
                 *point = point.saturating_sub(steps);
             }
-        };
-        age(self.launched, launches);
-        age(self.written, launches);
-        age(self.launched_before_arrival, launches);
-        age(self.uploaded, uploads);
-        age(self.downloaded, downloads);
+        }
+        let [launches, uploads, downloads] = stream_steps.map(i64::from);
+        age(&mut *self.launched, launches);
+        age(&mut *self.written, launches);
+        age(&mut *self.launched_before_arrival, launches);
+        age(self.uploaded.points(), uploads);
+        age(self.downloaded.points(), downloads);
         // Where no launch came before the last arrival, the one that did is another iteration
         // back.
         let launched = self.launched.iter().map(|point| point.saturating_sub(launches));
@@ -111,17 +111,14 @@ impl<'a> Uses<'a> {
             Step::Launch(op) => self.launch(graph, pieces, op, now),
             Step::Prefetch(part) => (self.prefetch(graph, pieces, part, now), part.tensor),
             Step::Offload(part) => {
-                let range = pieces.of_part(part);
-                let must =
-                    [self.written[part.tensor.index()], last(self.uploaded, range.clone()), NEVER];
-                self.downloaded[range].fill(now);
-                (must, part.tensor)
+                let uploaded = last(&self.uploaded, pieces, part);
+                self.downloaded.note(&pieces.of(part.tensor), &pieces.of_part(part), now);
+                ([self.written[part.tensor.index()], uploaded, NEVER], part.tensor)
             }
             Step::Evict(part) => {
-                let range = pieces.of_part(part);
                 let launched = self.launched[part.tensor.index()];
-                let uploaded = last(self.uploaded, range.clone());
-                ([launched, uploaded, last(self.downloaded, range)], part.tensor)
+                let uploaded = last(&self.uploaded, pieces, part);
+                ([launched, uploaded, last(&self.downloaded, pieces, part)], part.tensor)
             }
         }
     }
@@ -142,11 +139,11 @@ impl<'a> Uses<'a> {
             }
         };
         for &tensor in graph.writes(op) {
-            raise(2, last(self.downloaded, pieces.of(tensor)), tensor);
+            raise(2, last(&self.downloaded, pieces, Part::whole(tensor)), tensor);
             self.written[tensor.index()] = now;
         }
         for &tensor in graph.operands_of(op) {
-            raise(1, last(self.uploaded, pieces.of(tensor)), tensor);
+            raise(1, last(&self.uploaded, pieces, Part::whole(tensor)), tensor);
             self.launched[tensor.index()] = now;
         }
         (must, cause)
@@ -154,15 +151,14 @@ impl<'a> Uses<'a> {
 
     fn prefetch(&mut self, graph: &Graph<'_>, pieces: &Pieces<'_>, part: Part, now: i64) -> Points {
         let tensor = part.tensor.index();
-        let range = pieces.of_part(part);
         let launched = if pieces.arrives_beside(graph, part) {
             self.launched_before_arrival[tensor]
         } else {
             self.launched[tensor]
         };
         self.launched_before_arrival[tensor] = self.launched[tensor];
-        let downloaded = last(self.downloaded, range.clone());
-        self.uploaded[range].fill(now);
+        let downloaded = last(&self.downloaded, pieces, part);
+        self.uploaded.note(&pieces.of(part.tensor), &pieces.of_part(part), now);
         [launched, NEVER, downloaded]
     }
 }

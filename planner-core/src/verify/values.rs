@@ -4,11 +4,12 @@
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::pieces::Pieces;
 use crate::plan::{Part, Place, Plan, PlanError, Step};
+use crate::ranges::Flags;
 use crate::scratch::{Limits, Scratch, total, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
-        words::<u8>(limits.pieces),
+        Flags::scratch_words(limits),
         words::<u32>(limits.tensors),
         words::<u8>(limits.steps).saturating_mul(2),
         words::<u8>(limits.tensors),
@@ -40,7 +41,7 @@ pub(super) fn check(
         graph,
         plan,
         pieces,
-        state: scratch.take(pieces.len(), 0u8)?,
+        state: Flags::new(pieces.len(), scratch)?,
         last_read: scratch.take(graph.tensors().len(), UNREAD)?,
     };
     walk.find_last_reads();
@@ -97,12 +98,23 @@ struct Walk<'w> {
     graph: &'w Graph<'w>,
     plan: &'w Plan<'w>,
     pieces: &'w Pieces<'w>,
-    state: &'w mut [u8],
+    state: Flags<'w>,
     /// The step of an input's last read.
     last_read: &'w mut [u32],
 }
 
 impl Walk<'_> {
+    /// The flags that all pieces of a part have, and those that any has.
+    fn look(&mut self, part: Part) -> [u8; 2] {
+        self.state.look(&self.pieces.of(part.tensor), &self.pieces.of_part(part))
+    }
+
+    /// Takes flags from all pieces of a part, then gives them others.
+    fn change(&mut self, part: Part, taken: u8, given: u8) {
+        let (of, range) = (self.pieces.of(part.tensor), self.pieces.of_part(part));
+        self.state.change(&of, &range, taken, given);
+    }
+
     fn kind(&self, tensor: TensorId) -> Kind {
         self.graph.tensor(tensor).kind
     }
@@ -121,7 +133,7 @@ impl Walk<'_> {
     fn start(&mut self) -> Result<(), PlanError> {
         for (id, tensor) in self.graph.tensor_ids().zip(self.graph.tensors()) {
             if tensor.kind != Kind::Temporary {
-                self.state[self.pieces.of(id)].fill(HOST);
+                self.change(Part::whole(id), 0, HOST);
             }
         }
         for (at, entry) in (0..).zip(self.plan.resident_at_start) {
@@ -131,23 +143,22 @@ impl Walk<'_> {
             }
             // An input's fresh value lies on the host whatever the plan claims.
             let stale = !entry.host_copy && self.kind(tensor) == Kind::State;
-            for piece in self.pieces.of_part(entry.part) {
-                if self.state[piece] & AT_START != 0 {
-                    return Err(PlanError::AlreadyResident(place, tensor));
-                }
-                let host = if stale { 0 } else { HOST };
-                let claimed = if entry.host_copy { CLAIMED } else { 0 };
-                self.state[piece] = RESIDENT | CURRENT | AT_START | host | claimed;
+            let [_, any] = self.look(entry.part);
+            if any & AT_START != 0 {
+                return Err(PlanError::AlreadyResident(place, tensor));
             }
+            let claimed = if entry.host_copy { CLAIMED } else { 0 };
+            let taken = if stale { HOST } else { 0 };
+            self.change(entry.part, taken, RESIDENT | CURRENT | AT_START | claimed);
         }
         Ok(())
     }
 
-    fn check_arena(&self) -> Result<(), PlanError> {
+    fn check_arena(&mut self) -> Result<(), PlanError> {
         for placement in self.plan.arena {
             let tensor = placement.tensor;
             match self.kind(tensor) {
-                Kind::State if self.state[self.pieces.of(tensor).start] & AT_START == 0 => {
+                Kind::State if self.look(Part::whole(tensor))[0] & AT_START == 0 => {
                     return Err(PlanError::ArenaStateNotResident(tensor));
                 }
                 Kind::Input if self.last_read[tensor.index()] == UNREAD => {
@@ -164,29 +175,20 @@ impl Walk<'_> {
         if self.pieces.in_arena(tensor) && self.kind(tensor) == Kind::Temporary {
             return Err(PlanError::ArenaStep(place, tensor));
         }
-        for piece in self.pieces.of_part(part) {
-            let state = &mut self.state[piece];
-            if *state & RESIDENT != 0 {
-                return Err(PlanError::AlreadyResident(place, tensor));
-            }
-            if *state & HOST == 0 {
-                return Err(PlanError::NoHostCopy(place, tensor));
-            }
-            *state |= RESIDENT | CURRENT;
+        let [all, any] = self.look(part);
+        if any & RESIDENT != 0 {
+            return Err(PlanError::AlreadyResident(place, tensor));
         }
+        if all & HOST == 0 {
+            return Err(PlanError::NoHostCopy(place, tensor));
+        }
+        self.change(part, 0, RESIDENT | CURRENT);
         Ok(())
     }
 
     fn launch(&mut self, place: Place, at: u32, op: OpId) -> Result<(), PlanError> {
         for &tensor in self.graph.reads(op) {
-            for piece in self.pieces.of(tensor) {
-                if self.state[piece] & RESIDENT == 0 {
-                    return Err(PlanError::NotResident(place, tensor));
-                }
-                if self.state[piece] & CURRENT == 0 {
-                    return Err(PlanError::NoValue(place, tensor));
-                }
-            }
+            self.check_value(place, Part::whole(tensor))?;
         }
         for &tensor in self.graph.writes(op) {
             let last_read = self.last_read[tensor.index()];
@@ -194,14 +196,11 @@ impl Walk<'_> {
             if after_last_read && self.pieces.in_arena(tensor) {
                 return Err(PlanError::ArenaInput(tensor));
             }
-            for piece in self.pieces.of(tensor) {
-                let state = &mut self.state[piece];
-                // What the host holds after the last read is the next value, which this
-                // write does not touch; on the device it leaves no value.
-                *state = match after_last_read {
-                    true => (*state | RESIDENT) & !CURRENT,
-                    false => (*state | RESIDENT | CURRENT) & !HOST,
-                };
+            // What the host holds after the last read is the next value, which this write does
+            // not touch; on the device it leaves no value.
+            match after_last_read {
+                true => self.change(Part::whole(tensor), CURRENT, RESIDENT),
+                false => self.change(Part::whole(tensor), HOST, RESIDENT | CURRENT),
             }
         }
         for &tensor in self.graph.reads(op) {
@@ -215,9 +214,7 @@ impl Walk<'_> {
     /// After an input's last read the host has the next iteration's value.
     fn forget_input(&mut self, tensor: TensorId) {
         let gone = if self.pieces.in_arena(tensor) { RESIDENT | CURRENT } else { CURRENT };
-        for piece in self.pieces.of(tensor) {
-            self.state[piece] = (self.state[piece] | HOST) & !gone;
-        }
+        self.change(Part::whole(tensor), gone, HOST);
     }
 
     fn offload(&mut self, place: Place, part: Part) -> Result<(), PlanError> {
@@ -225,15 +222,19 @@ impl Walk<'_> {
         if self.pieces.in_arena(tensor) && self.kind(tensor) == Kind::Temporary {
             return Err(PlanError::ArenaStep(place, tensor));
         }
-        for piece in self.pieces.of_part(part) {
-            let state = &mut self.state[piece];
-            if *state & RESIDENT == 0 {
-                return Err(PlanError::NotResident(place, tensor));
-            }
-            if *state & CURRENT == 0 {
-                return Err(PlanError::NoValue(place, tensor));
-            }
-            *state |= HOST;
+        self.check_value(place, part)?;
+        self.change(part, 0, HOST);
+        Ok(())
+    }
+
+    /// Whether a part is resident, with its current value.
+    fn check_value(&mut self, place: Place, part: Part) -> Result<(), PlanError> {
+        let [all, _] = self.look(part);
+        if all & RESIDENT == 0 {
+            return Err(PlanError::NotResident(place, part.tensor));
+        }
+        if all & CURRENT == 0 {
+            return Err(PlanError::NoValue(place, part.tensor));
         }
         Ok(())
     }
@@ -243,16 +244,14 @@ impl Walk<'_> {
         if self.pieces.in_arena(tensor) {
             return Err(PlanError::ArenaStep(place, tensor));
         }
-        for piece in self.pieces.of_part(part) {
-            let state = &mut self.state[piece];
-            if *state & RESIDENT == 0 {
-                return Err(PlanError::NotResident(place, tensor));
-            }
-            if needed && *state & HOST == 0 {
-                return Err(PlanError::ValueLost(place, tensor));
-            }
-            *state &= !(RESIDENT | CURRENT);
+        let [all, _] = self.look(part);
+        if all & RESIDENT == 0 {
+            return Err(PlanError::NotResident(place, tensor));
         }
+        if needed && all & HOST == 0 {
+            return Err(PlanError::ValueLost(place, tensor));
+        }
+        self.change(part, RESIDENT | CURRENT, 0);
         Ok(())
     }
 
@@ -263,8 +262,9 @@ impl Walk<'_> {
             if kind == Kind::Temporary && self.pieces.in_arena(tensor) {
                 continue;
             }
-            for piece in self.pieces.of(tensor) {
-                let state = self.state[piece];
+            let of = self.pieces.of(tensor);
+            for piece in of.clone() {
+                let [state, _] = self.state.look(&of, &(piece..piece + 1));
                 let has = |flag| state & flag != 0;
                 if has(RESIDENT) && !has(AT_START) {
                     return Err(PlanError::AlreadyResident(Place::End, tensor));
@@ -275,9 +275,9 @@ impl Walk<'_> {
                 if has(CLAIMED) && !has(HOST) {
                     return Err(PlanError::NoHostCopy(Place::End, tensor));
                 }
-                if kind == Kind::Input {
-                    self.state[piece] |= HOST;
-                }
+            }
+            if kind == Kind::Input {
+                self.state.change(&of, &of, 0, HOST);
             }
         }
         Ok(())
