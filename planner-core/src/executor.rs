@@ -21,6 +21,7 @@ mod objects;
 mod placed;
 mod points;
 mod queued;
+mod ranges;
 mod unmaps;
 
 use crate::backend::{
@@ -59,6 +60,9 @@ pub struct Executor<'a> {
     host: HostRooms<'a>,
     inputs: Inputs<'a>,
     points: Points,
+    /// The last value that each stream signals, of what is enqueued; 0 before the first
+    /// iteration.
+    enqueued: [u64; 3],
     /// The addresses of one launch.
     operands: &'a mut [u64],
     /// Iterations enqueued.
@@ -97,6 +101,7 @@ impl<'a> Executor<'a> {
             memory: Memory::new(verified, scratch)?,
             host,
             points: Points { base: [0; 3], stream_steps: verified.schedule().stream_steps },
+            enqueued: [0; 3],
             verified: *verified,
             iterations: 0,
             failed: false,
@@ -206,7 +211,7 @@ impl<'a> Executor<'a> {
                 self.signal(device, Stream::Download, entry)?;
             }
             Step::Launch(op) => self.launch(device, kernels, op, entry, waits)?,
-            Step::Evict(part) => self.memory.evict(part, waits),
+            Step::Evict(part) => self.memory.evict(device, part, waits)?,
         }
         Ok(())
     }
@@ -225,7 +230,7 @@ impl<'a> Executor<'a> {
 
     /// Signals the end of a step; returns its value.
     fn signal<B: Streams>(
-        &self,
+        &mut self,
         device: &mut B,
         stream: Stream,
         entry: &Scheduled,
@@ -234,6 +239,7 @@ impl<'a> Executor<'a> {
         if point.value != self.points.value(stream, entry.index, self.iterations) {
             return Err(Fault::ForeignSignal(stream));
         }
+        self.enqueued[stream as usize] = point.value;
         Ok(point.value)
     }
 
@@ -247,7 +253,8 @@ impl<'a> Executor<'a> {
     ) -> Result<(), Fault<B::Error>> {
         let graph = *self.verified.graph();
         for &tensor in graph.writes(op) {
-            self.memory.allocate(device, tensor, self.memory.pieces().of(tensor))?;
+            let pieces = self.memory.pieces().of(tensor);
+            self.memory.allocate(device, tensor, pieces, self.enqueued)?;
             self.inputs.value[tensor.index()] = self.iterations;
         }
         let workspace = self.memory.allocate_workspace(device, op)?;
@@ -256,8 +263,7 @@ impl<'a> Executor<'a> {
         let iteration = self.iterations;
         kernels.launch(device, &Launch { op, iteration, reads, writes, workspace })?;
         let end = self.signal(device, Stream::Compute, entry)?;
-        self.memory.release_workspace(op, end);
-        Ok(())
+        self.memory.release_workspace(device, op, end)
     }
 
     /// Allocates a part and copies it in; of an input, the value of iteration `value`.
@@ -267,7 +273,8 @@ impl<'a> Executor<'a> {
         part: Part,
         value: u64,
     ) -> Result<(), Fault<B::Error>> {
-        self.memory.allocate(device, part.tensor, self.memory.pieces().of_part(part))?;
+        let pieces = self.memory.pieces().of_part(part);
+        self.memory.allocate(device, part.tensor, pieces, self.enqueued)?;
         let to = self.address(part);
         Ok(device.upload(self.host_range(part, value), to)?)
     }
