@@ -21,6 +21,7 @@ mod objects;
 mod placed;
 mod points;
 mod queued;
+mod ranges;
 mod unmaps;
 
 use crate::backend::{
@@ -61,6 +62,9 @@ pub struct Executor<'a> {
     host: HostRooms<'a>,
     inputs: Inputs<'a>,
     points: Points,
+    /// The last value that each stream signals, of what is enqueued; 0 before the first
+    /// iteration.
+    enqueued: [u64; 3],
     /// The addresses of one launch.
     operands: &'a mut [u64],
     /// Iterations enqueued.
@@ -99,6 +103,7 @@ impl<'a> Executor<'a> {
             memory: Memory::new(verified, scratch)?,
             host,
             points: Points { base: [0; 3], stream_steps: verified.schedule().stream_steps },
+            enqueued: [0; 3],
             verified: *verified,
             iterations: 0,
             failed: false,
@@ -208,7 +213,7 @@ impl<'a> Executor<'a> {
                 self.signal(device, Stream::Download, entry)?;
             }
             Step::Launch(op) => self.launch(device, kernels, op, entry, waits)?,
-            Step::Evict(part) => self.memory.evict(part, waits),
+            Step::Evict(part) => self.memory.evict(device, part, waits)?,
         }
         Ok(())
     }
@@ -227,7 +232,7 @@ impl<'a> Executor<'a> {
 
     /// Signals the end of a step; returns its value.
     fn signal<B: Streams>(
-        &self,
+        &mut self,
         device: &mut B,
         stream: Stream,
         entry: &Scheduled,
@@ -236,6 +241,7 @@ impl<'a> Executor<'a> {
         if point.value != self.points.value(stream, entry.index, self.iterations) {
             return Err(Fault::ForeignSignal(stream));
         }
+        self.enqueued[stream as usize] = point.value;
         Ok(point.value)
     }
 
@@ -249,7 +255,8 @@ impl<'a> Executor<'a> {
     ) -> Result<(), Fault<B::Error>> {
         let graph = *self.verified.graph();
         for &tensor in graph.writes(op) {
-            self.memory.allocate(device, tensor, self.memory.pieces().of(tensor))?;
+            let pieces = self.memory.pieces().of(tensor);
+            self.memory.allocate(device, tensor, pieces, self.enqueued)?;
             self.inputs.value[tensor.index()] = self.iterations;
         }
         let workspace = self.memory.allocate_workspace(device, op)?;
@@ -258,8 +265,7 @@ impl<'a> Executor<'a> {
         let iteration = self.iterations;
         kernels.launch(device, &Launch { op, iteration, reads, writes, workspace })?;
         let end = self.signal(device, Stream::Compute, entry)?;
-        self.memory.release_workspace(op, end);
-        Ok(())
+        self.memory.release_workspace(device, op, end)
     }
 
     /// Allocates a part and copies it in; of an input, the value of iteration `value`.
@@ -269,7 +275,8 @@ impl<'a> Executor<'a> {
         part: Part,
         value: u64,
     ) -> Result<(), Fault<B::Error>> {
-        self.memory.allocate(device, part.tensor, self.memory.pieces().of_part(part))?;
+        let pieces = self.memory.pieces().of_part(part);
+        self.memory.allocate(device, part.tensor, pieces, self.enqueued)?;
         let to = self.address(part);
         Ok(device.upload(self.host_range(part, value), to)?)
     }

@@ -68,12 +68,14 @@ impl<'a> Memory<'a> {
         self.layout.address(tensor, offset_bytes)
     }
 
-    /// Gives objects to those of some pieces of a tensor that have none.
+    /// Gives objects to those of some pieces of a tensor that have none. `enqueued` is the last
+    /// point of each stream so far.
     pub(super) fn allocate<B: Streams + Paging>(
         &mut self,
         device: &mut B,
         tensor: TensorId,
         pieces: Range<usize>,
+        enqueued: [u64; 3],
     ) -> Result<(), Fault<B::Error>> {
         let layout = &mut self.layout;
         let resident = layout.resident[tensor.index()] as usize;
@@ -81,7 +83,7 @@ impl<'a> Memory<'a> {
             return Ok(());
         }
         match &mut self.objects {
-            Objects::Queued(queued) => queued.allocate(layout, device, tensor, pieces),
+            Objects::Queued(queued) => queued.allocate(layout, device, tensor, pieces, enqueued),
             Objects::Placed(placed) => {
                 placed.allocate(layout, tensor, pieces);
                 Ok(())
@@ -91,10 +93,18 @@ impl<'a> Memory<'a> {
 
     /// Takes the objects of a part away. They are free at once, since the schedule orders
     /// whoever gets them next behind `points`.
-    pub(super) fn evict(&mut self, part: Part, points: [u64; 3]) {
+    pub(super) fn evict<B: Streams + Paging>(
+        &mut self,
+        device: &mut B,
+        part: Part,
+        points: [u64; 3],
+    ) -> Result<(), Fault<B::Error>> {
         match &mut self.objects {
-            Objects::Queued(queued) => queued.evict(&mut self.layout, part, points),
-            Objects::Placed(_) => Placed::evict(&mut self.layout, part),
+            Objects::Queued(queued) => queued.evict(&mut self.layout, device, part, points),
+            Objects::Placed(_) => {
+                Placed::evict(&mut self.layout, part);
+                Ok(())
+            }
         }
     }
 
@@ -119,12 +129,18 @@ impl<'a> Memory<'a> {
 
     /// Takes the workspace of an op away, if it has one, once its launch, which ends at a
     /// point of the compute stream, is enqueued.
-    pub(super) fn release_workspace(&mut self, op: OpId, end: u64) {
+    pub(super) fn release_workspace<B: Streams + Paging>(
+        &mut self,
+        device: &mut B,
+        op: OpId,
+        end: u64,
+    ) -> Result<(), Fault<B::Error>> {
         if let Some(workspace) = self.workspace(op)
             && let Objects::Queued(queued) = &mut self.objects
         {
-            queued.release_workspace(&self.layout, op, workspace, end);
+            queued.release_workspace(&self.layout, device, op, workspace, end)?;
         }
+        Ok(())
     }
 
     /// Unmaps what the device no longer uses, without blocking.

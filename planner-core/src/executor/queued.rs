@@ -3,6 +3,7 @@
 use super::Fault;
 use super::layout::Layout;
 use super::objects::{EMPTY, List, Objects, Shortage};
+use super::ranges::{ITERATIONS_AHEAD, Owner, Ranges};
 use super::unmaps::Unmaps;
 use crate::backend::{DeviceAddress, Paging, Streams};
 use crate::graph::{OpId, TensorId};
@@ -12,33 +13,38 @@ use core::ops::Range;
 
 /// What is mapped as it goes.
 ///
-/// Each tensor has virtual ranges of its own: one where it never leaves the device, and else
-/// two, used in turn. So what comes in need not wait until what went out is unmapped; and
-/// the next value of an input may arrive while the last is still read. Only a part that
-/// comes back to where the rest stayed needs its own last place. Each workspace has
-/// a range too: as a launch is enqueued long before the last one has ended, a shared range
-/// would hold up the host.
+/// What comes in is mapped in a range that is clear, and what went out stays mapped until the
+/// device has passed it. So the host maps ahead, and blocks only for steps of
+/// [`ITERATIONS_AHEAD`] iterations ago. Where a part of a tensor comes back and the rest has
+/// stayed, the rest goes along: it is mapped in both ranges until the work that is enqueued
+/// has ended. What never leaves is mapped in all ranges from the start.
 #[derive(Debug)]
 pub(super) struct Queued<'a> {
     /// The objects that hold each piece.
     held: &'a mut [List],
-    /// The virtual ranges of each tensor.
-    ranges: &'a mut [[u64; 2]],
-    /// The virtual range of each workspace.
-    workspaces: &'a mut [u64],
+    /// Whether each piece leaves the device, as 1 or 0.
+    leaves: &'a mut [u8],
     /// The objects of the workspace of the launch that is being enqueued.
     workspace: List,
+    ranges: Ranges<'a>,
     unmaps: Unmaps<'a>,
     objects: Objects<'a>,
+}
+
+/// Unmappings that are put off in [`ITERATIONS_AHEAD`] iterations: one for each evict and each
+/// workspace, and one for each piece where parts of tensors come back once an iteration. Where
+/// they come back more often, the host may block earlier.
+const fn most_unmaps(steps: usize, pieces: usize) -> usize {
+    steps.saturating_add(pieces).saturating_mul(ITERATIONS_AHEAD)
 }
 
 impl<'a> Queued<'a> {
     pub(super) const fn scratch_words(limits: &Limits, runs: usize) -> usize {
         total([
             words::<List>(limits.pieces),
-            words::<[u64; 2]>(limits.tensors),
-            words::<u64>(limits.ops),
-            Unmaps::scratch_words(limits.pieces.saturating_mul(2).saturating_add(limits.ops)),
+            words::<u8>(limits.pieces),
+            Ranges::scratch_words(limits),
+            Unmaps::scratch_words(most_unmaps(limits.steps, limits.pieces)),
             Objects::scratch_words(limits.pools, runs),
         ])
     }
@@ -48,16 +54,21 @@ impl<'a> Queued<'a> {
         layout: &Layout<'_>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
-        let (graph, pieces) = (layout.verified.graph(), layout.pieces.len());
-        let slots = 2 * pieces + graph.ops().len();
-        let counts = layout.plan().pools.iter().map(|pool| pool.count);
+        let (plan, pieces) = (layout.plan(), layout.pieces.len());
+        let counts = plan.pools.iter().map(|pool| pool.count);
         let most_runs = counts.clone().fold(0, u64::saturating_add);
+        let leaves = scratch.take(pieces, 0)?;
+        for step in plan.steps {
+            if let Step::Evict(part) = *step {
+                leaves[layout.pieces.of_part(part)].fill(1);
+            }
+        }
         Ok(Self {
             held: scratch.take(pieces, EMPTY)?,
-            ranges: scratch.take(graph.tensors().len(), [0, 0])?,
-            workspaces: scratch.take(graph.ops().len(), 0)?,
+            leaves,
             workspace: EMPTY,
-            unmaps: Unmaps::new(slots, scratch)?,
+            ranges: Ranges::new(layout, scratch)?,
+            unmaps: Unmaps::new(most_unmaps(plan.steps.len(), pieces), scratch)?,
             objects: Objects::new(counts, most_runs, scratch)?,
         })
     }
@@ -68,63 +79,86 @@ impl<'a> Queued<'a> {
         layout: &mut Layout<'_>,
         device: &mut B,
     ) -> Result<(), Fault<B::Error>> {
-        let graph = *layout.verified.graph();
-        for step in layout.plan().steps {
-            if let Step::Evict(part) = step {
-                // A mark, until the ranges are there.
-                self.ranges[part.tensor.index()][1] = 1;
-            }
-        }
-        for tensor in graph.tensor_ids().filter(|&id| !layout.pieces.in_arena(id)) {
-            let pool = layout.pieces.pool(tensor);
-            if layout.has_ranges(pool) {
-                let chunks = layout.pieces.objects(tensor) * layout.chunks_per_object(pool);
-                let leaves = self.ranges[tensor.index()][1] == 1;
-                let one = device.reserve(chunks)?.0;
-                let other = if leaves { device.reserve(chunks)?.0 } else { one };
-                self.ranges[tensor.index()] = [one, other];
-                layout.address[tensor.index()] = one;
-            }
-        }
-        for op in graph.op_ids() {
-            if let Some((pool, objects)) = layout.pieces.workspace(&graph, op)
-                && layout.has_ranges(pool)
-            {
-                let chunks = objects * layout.chunks_per_object(pool);
-                self.workspaces[op.index()] = device.reserve(chunks)?.0;
-            }
-        }
-        Ok(())
+        self.ranges.set_up(layout, device)
     }
 
-    /// Gives objects to those of some pieces of a tensor that have none.
+    /// Gives objects to those of some pieces of a tensor that have none; there are some.
+    /// `enqueued` is the last point of each stream so far.
     pub(super) fn allocate<B: Streams + Paging>(
         &mut self,
         layout: &mut Layout<'_>,
         device: &mut B,
         tensor: TensorId,
         pieces: Range<usize>,
+        enqueued: [u64; 3],
     ) -> Result<(), Fault<B::Error>> {
-        if layout.resident[tensor.index()] == 0 {
-            let [one, other] = self.ranges[tensor.index()];
-            let address = &mut layout.address[tensor.index()];
-            *address = if *address == one { other } else { one };
-        }
         let pool = layout.pieces.pool(tensor);
+        if layout.has_ranges(pool)
+            && !self.unmaps.are_done(self.ranges.unmaps(Owner::Tensor(tensor)))
+        {
+            self.move_on(layout, device, tensor, enqueued)?;
+        }
         for piece in pieces {
             if self.held[piece] == EMPTY {
-                let (first, count) = layout.pieces.range(tensor, piece);
-                let list = self.take(pool, count)?;
+                let list = self.take(pool, layout.pieces.range(tensor, piece).1)?;
                 self.held[piece] = list;
                 layout.resident[tensor.index()] += 1;
                 if layout.has_ranges(pool) {
-                    let at = layout.address(tensor, first * layout.object_bytes(pool));
-                    self.unmaps.clear(device, self.slot(layout, tensor, piece))?;
-                    layout.map(device, pool, self.objects.runs(list), at)?;
+                    self.map(layout, device, tensor, piece)?;
                 } else {
                     layout.address[tensor.index()] = self.only_address(layout, pool, list);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Moves a tensor to its next range, and with it what stayed of it.
+    fn move_on<B: Streams + Paging>(
+        &mut self,
+        layout: &mut Layout<'_>,
+        device: &mut B,
+        tensor: TensorId,
+        enqueued: [u64; 3],
+    ) -> Result<(), Fault<B::Error>> {
+        let owner = Owner::Tensor(tensor);
+        let pieces = layout.pieces.of(tensor);
+        for piece in pieces.clone() {
+            if self.goes_along(piece) {
+                let (at, chunks) = mapping(layout, tensor, piece..piece + 1);
+                self.unmaps.put_off(device, enqueued, at, chunks)?;
+            }
+        }
+        self.ranges.note_unmap(owner, self.unmaps.put_off_so_far());
+        self.ranges.advance(owner);
+        self.unmaps.finish(device, self.ranges.unmaps(owner))?;
+        layout.address[tensor.index()] = self.ranges.current(owner).0;
+        for piece in pieces.filter(|&piece| self.goes_along(piece)) {
+            self.map(layout, device, tensor, piece)?;
+        }
+        Ok(())
+    }
+
+    fn goes_along(&self, piece: usize) -> bool {
+        self.leaves[piece] == 1 && self.held[piece] != EMPTY
+    }
+
+    /// Maps a piece that leaves in the range in use, and any other in all ranges of its tensor.
+    fn map<B: Paging>(
+        &self,
+        layout: &Layout<'_>,
+        device: &mut B,
+        tensor: TensorId,
+        piece: usize,
+    ) -> Result<(), Fault<B::Error>> {
+        let pool = layout.pieces.pool(tensor);
+        let offset_bytes = layout.pieces.range(tensor, piece).0 * layout.object_bytes(pool);
+        let owner = Owner::Tensor(tensor);
+        let current = self.ranges.current(owner);
+        let stays = self.leaves[piece] == 0;
+        for range in self.ranges.addresses(owner).filter(|&range| stays || range == current) {
+            let at = DeviceAddress(range.0 + offset_bytes);
+            layout.map(device, pool, self.objects.runs(self.held[piece]), at)?;
         }
         Ok(())
     }
@@ -136,12 +170,6 @@ impl<'a> Queued<'a> {
         })
     }
 
-    /// The slot of the range that a piece of a tensor is mapped in now.
-    fn slot(&self, layout: &Layout<'_>, tensor: TensorId, piece: usize) -> usize {
-        let [one, _] = self.ranges[tensor.index()];
-        2 * piece + usize::from(layout.address[tensor.index()] != one)
-    }
-
     /// The address of the one object of a list, in a pool that is mapped as a whole.
     fn only_address(&self, layout: &Layout<'_>, pool: usize, list: List) -> u64 {
         let object = self.objects.runs(list).next().map_or(0, |(first, _)| first);
@@ -150,19 +178,26 @@ impl<'a> Queued<'a> {
 
     /// Takes the objects of a part away. They are free at once, since the schedule orders
     /// whoever gets them next behind `points`; its mappings go when those are reached.
-    pub(super) fn evict(&mut self, layout: &mut Layout<'_>, part: Part, points: [u64; 3]) {
-        let pool = layout.pieces.pool(part.tensor);
-        for piece in layout.pieces.of_part(part) {
-            if layout.has_ranges(pool) {
-                let (first, count) = layout.pieces.range(part.tensor, piece);
-                let at = layout.address(part.tensor, first * layout.object_bytes(pool));
-                let chunks = count * layout.chunks_per_object(pool);
-                self.unmaps.put_off(self.slot(layout, part.tensor, piece), points, at, chunks);
-            }
+    pub(super) fn evict<B: Streams + Paging>(
+        &mut self,
+        layout: &mut Layout<'_>,
+        device: &mut B,
+        part: Part,
+        points: [u64; 3],
+    ) -> Result<(), Fault<B::Error>> {
+        let (tensor, pool) = (part.tensor, layout.pieces.pool(part.tensor));
+        let pieces = layout.pieces.of_part(part);
+        if layout.has_ranges(pool) {
+            let (at, chunks) = mapping(layout, tensor, pieces.clone());
+            self.unmaps.put_off(device, points, at, chunks)?;
+            self.ranges.note_unmap(Owner::Tensor(tensor), self.unmaps.put_off_so_far());
+        }
+        for piece in pieces {
             let list = core::mem::replace(&mut self.held[piece], EMPTY);
-            layout.resident[part.tensor.index()] -= 1;
+            layout.resident[tensor.index()] -= 1;
             self.objects.give(pool, list);
         }
+        Ok(())
     }
 
     /// Gives an op its workspace of some objects.
@@ -177,27 +212,34 @@ impl<'a> Queued<'a> {
         if !layout.has_ranges(pool) {
             return Ok(DeviceAddress(self.only_address(layout, pool, self.workspace)));
         }
-        let at = DeviceAddress(self.workspaces[op.index()]);
-        self.unmaps.clear(device, workspace_slot(layout, op))?;
+        let owner = Owner::Workspace(op);
+        if !self.unmaps.are_done(self.ranges.unmaps(owner)) {
+            self.ranges.advance(owner);
+            self.unmaps.finish(device, self.ranges.unmaps(owner))?;
+        }
+        let at = self.ranges.current(owner);
         layout.map(device, pool, self.objects.runs(self.workspace), at)?;
         Ok(at)
     }
 
     /// Takes the workspace away once its launch, which ends at a point of the compute stream,
     /// is enqueued.
-    pub(super) fn release_workspace(
+    pub(super) fn release_workspace<B: Streams + Paging>(
         &mut self,
         layout: &Layout<'_>,
+        device: &mut B,
         op: OpId,
         (pool, objects): (usize, u64),
         end: u64,
-    ) {
+    ) -> Result<(), Fault<B::Error>> {
         if layout.has_ranges(pool) {
+            let owner = Owner::Workspace(op);
             let chunks = objects * layout.chunks_per_object(pool);
-            let at = DeviceAddress(self.workspaces[op.index()]);
-            self.unmaps.put_off(workspace_slot(layout, op), [end, 0, 0], at, chunks);
+            self.unmaps.put_off(device, [end, 0, 0], self.ranges.current(owner), chunks)?;
+            self.ranges.note_unmap(owner, self.unmaps.put_off_so_far());
         }
         self.objects.give(pool, core::mem::replace(&mut self.workspace, EMPTY));
+        Ok(())
     }
 
     /// Unmaps what the device no longer uses, without blocking.
@@ -209,6 +251,11 @@ impl<'a> Queued<'a> {
     }
 }
 
-fn workspace_slot(layout: &Layout<'_>, op: OpId) -> usize {
-    2 * layout.pieces.len() + op.index()
+/// Where consecutive pieces are mapped in the range in use, and in how many chunks.
+fn mapping(layout: &Layout<'_>, tensor: TensorId, pieces: Range<usize>) -> (DeviceAddress, u64) {
+    let pool = layout.pieces.pool(tensor);
+    let first = layout.pieces.range(tensor, pieces.start).0;
+    let objects: u64 = pieces.map(|piece| layout.pieces.range(tensor, piece).1).sum();
+    let at = layout.address(tensor, first * layout.object_bytes(pool));
+    (at, objects * layout.chunks_per_object(pool))
 }

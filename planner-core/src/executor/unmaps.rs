@@ -5,101 +5,100 @@ use crate::backend::{DeviceAddress, Paging, Point, Streams};
 use crate::schedule::Stream;
 use crate::scratch::{OutOfScratch, Scratch, words};
 
-/// No slot.
-const NONE: u32 = u32::MAX;
-
 /// The point to be reached on each stream (0 where there is none), the address, and the
-/// number of chunks; no chunks where nothing is pending.
+/// number of chunks.
 type Pending = [u64; 5];
 
-/// Pending unmappings, in the order in which they were put off. Each virtual range has a
-/// slot of its own, since it has one mapping at most.
+/// Pending unmappings, in a ring. They are done in the order in which they were put off, so
+/// a single number says which of them are done.
 #[derive(Debug)]
 pub(super) struct Unmaps<'a> {
-    pending: &'a mut [Pending],
-    /// The slots before and behind each one.
-    links: &'a mut [[u32; 2]],
-    first: u32,
-    last: u32,
+    ring: &'a mut [Pending],
+    /// Unmappings done since the start.
+    done: u64,
+    /// Unmappings put off since the start.
+    put_off: u64,
 }
 
 impl<'a> Unmaps<'a> {
-    pub(super) const fn scratch_words(slots: usize) -> usize {
-        words::<Pending>(slots).saturating_add(words::<[u32; 2]>(slots))
+    pub(super) const fn scratch_words(most_pending: usize) -> usize {
+        words::<Pending>(most_pending)
     }
 
-    pub(super) fn new(slots: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
-        let pending = scratch.take(slots, [0; 5])?;
-        let links = scratch.take(slots, [NONE; 2])?;
-        Ok(Self { pending, links, first: NONE, last: NONE })
+    /// `most_pending` is not zero.
+    pub(super) fn new(
+        most_pending: usize,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        Ok(Self { ring: scratch.take(most_pending, [0; 5])?, done: 0, put_off: 0 })
     }
 
-    /// Puts off an unmapping until `points`, one a stream, are reached.
-    pub(super) fn put_off(
+    /// How many unmappings have been put off so far: this many must be done until all of
+    /// them are.
+    pub(super) const fn put_off_so_far(&self) -> u64 {
+        self.put_off
+    }
+
+    /// Whether so many unmappings are done.
+    pub(super) const fn are_done(&self, count: u64) -> bool {
+        count <= self.done
+    }
+
+    /// Puts off an unmapping until `points`, one a stream, are reached. Blocks where the ring
+    /// is full.
+    pub(super) fn put_off<B: Streams + Paging>(
         &mut self,
-        slot: usize,
+        device: &mut B,
         points: [u64; 3],
         at: DeviceAddress,
         chunks: u64,
-    ) {
+    ) -> Result<(), Fault<B::Error>> {
+        self.finish(device, (self.put_off + 1).saturating_sub(self.ring.len() as u64))?;
         let [compute, upload, download] = points;
-        self.pending[slot] = [compute, upload, download, at.0, chunks];
-        self.links[slot] = [self.last, NONE];
-        match self.links.get_mut(self.last as usize) {
-            Some(last) => last[1] = slot as u32,
-            None => self.first = slot as u32,
-        }
-        self.last = slot as u32;
+        let slot = self.slot(self.put_off);
+        self.ring[slot] = [compute, upload, download, at.0, chunks];
+        self.put_off += 1;
+        Ok(())
     }
 
-    /// Unmaps what can be unmapped without blocking, oldest first.
+    const fn slot(&self, number: u64) -> usize {
+        (number % self.ring.len() as u64) as usize
+    }
+
+    /// Does what can be done without blocking.
     pub(super) fn reclaim<B: Streams + Paging>(
         &mut self,
         device: &mut B,
     ) -> Result<(), Fault<B::Error>> {
-        while let Some(&pending) = self.pending.get(self.first as usize) {
-            for point in points(pending) {
+        while self.done < self.put_off {
+            for point in points(self.ring[self.slot(self.done)]) {
                 if !device.reached(point)? {
                     return Ok(());
                 }
             }
-            self.unmap(device, self.first as usize)?;
+            self.do_next(device)?;
         }
         Ok(())
     }
 
-    /// Makes sure that nothing is mapped in a slot's range, blocking where the device
-    /// still uses it.
-    pub(super) fn clear<B: Streams + Paging>(
+    /// Blocks until so many unmappings are done.
+    pub(super) fn finish<B: Streams + Paging>(
         &mut self,
         device: &mut B,
-        slot: usize,
+        count: u64,
     ) -> Result<(), Fault<B::Error>> {
-        let pending = self.pending[slot];
-        if pending[4] == 0 {
-            return Ok(());
+        while self.done < count {
+            for point in points(self.ring[self.slot(self.done)]) {
+                device.block_until(point)?;
+            }
+            self.do_next(device)?;
         }
-        for point in points(pending) {
-            device.block_until(point)?;
-        }
-        self.unmap(device, slot)
+        Ok(())
     }
 
-    fn unmap<B: Streams + Paging>(
-        &mut self,
-        device: &mut B,
-        slot: usize,
-    ) -> Result<(), Fault<B::Error>> {
-        let [_, _, _, at, chunks] = core::mem::take(&mut self.pending[slot]);
-        let [before, behind] = self.links[slot];
-        match self.links.get_mut(before as usize) {
-            Some(before) => before[1] = behind,
-            None => self.first = behind,
-        }
-        match self.links.get_mut(behind as usize) {
-            Some(behind) => behind[0] = before,
-            None => self.last = before,
-        }
+    fn do_next<B: Paging>(&mut self, device: &mut B) -> Result<(), Fault<B::Error>> {
+        let [_, _, _, at, chunks] = self.ring[self.slot(self.done)];
+        self.done += 1;
         Ok(device.unmap(DeviceAddress(at), chunks)?)
     }
 }

@@ -1,0 +1,180 @@
+//! The virtual ranges of tensors and workspaces, used in turn.
+
+use super::Fault;
+use super::layout::Layout;
+use crate::backend::{DeviceAddress, Paging};
+use crate::graph::{OpId, TensorId};
+use crate::plan::Step;
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use core::ops::Range;
+
+/// How many iterations pass before a range is used again, and so how far the host may be ahead.
+///
+/// A range is clear when the last steps that used it have ended, and the host blocks for
+/// them; so whatever is enqueued from then on starts only behind steps of three iterations
+/// ago. This makes no period longer. Let `P` be the period of a host that never blocks: it
+/// is at least the time that each of the three streams works in an iteration. A longer period
+/// would need a circle of steps, each waiting for the one before, that takes more than `P` for
+/// each iteration that it spans. Such a circle goes through the host. Between two blocks of
+/// the host, less any circle without one, it comes by no step twice: that is at most all work
+/// of an iteration, or `3 * P`, and the block spans three iterations.
+pub(super) const ITERATIONS_AHEAD: usize = 3;
+
+/// An address, and how many unmappings must be done until nothing that leaves is mapped there.
+type Virtual = [u64; 2];
+
+/// The ranges of all tensors and of all workspaces.
+///
+/// A tensor that leaves the device moves to its next range when some of it comes back, and a
+/// workspace at each launch.
+#[derive(Debug)]
+pub(super) struct Ranges<'a> {
+    /// The first range of each owner, and the number of all ranges. Owners are the tensors,
+    /// and behind them the ops.
+    first: &'a mut [u64],
+    /// The range in use of each owner.
+    current: &'a mut [u64],
+    ranges: &'a mut [Virtual],
+    tensors: usize,
+}
+
+/// Who has ranges.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Owner {
+    Tensor(TensorId),
+    /// The workspace of an op.
+    Workspace(OpId),
+}
+
+impl<'a> Ranges<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        let owners = limits.tensors.saturating_add(limits.ops);
+        // An owner has one, or some for each evict or each launch.
+        let most = limits.steps.saturating_mul(ITERATIONS_AHEAD).saturating_add(limits.tensors);
+        total([
+            words::<u64>(owners.saturating_add(1)),
+            words::<u64>(owners),
+            words::<Virtual>(most),
+        ])
+    }
+
+    /// Counts the ranges, without calling the device.
+    pub(super) fn new(
+        layout: &Layout<'_>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let graph = layout.verified.graph();
+        let tensors = graph.tensors().len();
+        let owners = tensors + graph.ops().len();
+        let first = scratch.take(owners + 1, 0)?;
+        let current = scratch.take(owners, 0)?;
+        count(layout, first, current);
+        let mut total = 0;
+        for (first, current) in first.iter_mut().zip(&mut *current) {
+            (*first, *current, total) = (total, total, total + *first);
+        }
+        first[owners] = total;
+        let ranges = scratch.take(usize::try_from(total).unwrap_or(usize::MAX), [0, 0])?;
+        Ok(Self { first, current, ranges, tensors })
+    }
+
+    /// Reserves the addresses of all ranges.
+    pub(super) fn set_up<B: Paging>(
+        &mut self,
+        layout: &mut Layout<'_>,
+        device: &mut B,
+    ) -> Result<(), Fault<B::Error>> {
+        let graph = *layout.verified.graph();
+        for tensor in graph.tensor_ids() {
+            let pool = layout.pieces.pool(tensor);
+            for range in self.of(Owner::Tensor(tensor)) {
+                let chunks = layout.pieces.objects(tensor) * layout.chunks_per_object(pool);
+                self.ranges[range][0] = device.reserve(chunks)?.0;
+                layout.address[tensor.index()] = self.current(Owner::Tensor(tensor)).0;
+            }
+        }
+        for op in graph.op_ids() {
+            if let Some((pool, objects)) = layout.pieces.workspace(&graph, op) {
+                for range in self.of(Owner::Workspace(op)) {
+                    let chunks = objects * layout.chunks_per_object(pool);
+                    self.ranges[range][0] = device.reserve(chunks)?.0;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    const fn index(&self, owner: Owner) -> usize {
+        match owner {
+            Owner::Tensor(tensor) => tensor.index(),
+            Owner::Workspace(op) => self.tensors + op.index(),
+        }
+    }
+
+    /// The ranges of an owner.
+    fn of(&self, owner: Owner) -> Range<usize> {
+        let index = self.index(owner);
+        self.first[index] as usize..self.first[index + 1] as usize
+    }
+
+    /// The addresses of an owner's ranges.
+    pub(super) fn addresses(&self, owner: Owner) -> impl Iterator<Item = DeviceAddress> {
+        self.ranges[self.of(owner)].iter().map(|&[address, _]| DeviceAddress(address))
+    }
+
+    /// The address of the range in use.
+    pub(super) fn current(&self, owner: Owner) -> DeviceAddress {
+        DeviceAddress(self.ranges[self.current[self.index(owner)] as usize][0])
+    }
+
+    /// How many unmappings must be done until what left is no longer mapped in the range in
+    /// use.
+    pub(super) fn unmaps(&self, owner: Owner) -> u64 {
+        self.ranges[self.current[self.index(owner)] as usize][1]
+    }
+
+    /// Notes that what has just been put off lies in the range in use.
+    pub(super) fn note_unmap(&mut self, owner: Owner, put_off: u64) {
+        self.ranges[self.current[self.index(owner)] as usize][1] = put_off;
+    }
+
+    /// Takes the next range of an owner, the one that it left first.
+    pub(super) fn advance(&mut self, owner: Owner) {
+        let (index, range) = (self.index(owner), self.of(owner));
+        let next = self.current[index] + 1;
+        self.current[index] = if next == range.end as u64 { range.start as u64 } else { next };
+    }
+}
+
+/// Counts the ranges of each owner. `left` is set to zero for the tensors.
+fn count(layout: &Layout<'_>, counts: &mut [u64], left: &mut [u64]) {
+    let graph = layout.verified.graph();
+    let (of_tensors, of_ops) = counts.split_at_mut(graph.tensors().len());
+    let ahead = ITERATIONS_AHEAD as u64;
+    for step in layout.plan().steps {
+        match *step {
+            // What leaves before anything comes back needs no range of its own.
+            Step::Evict(part) => {
+                let has_left = core::mem::replace(&mut left[part.tensor.index()], 1);
+                of_tensors[part.tensor.index()] += if has_left == 0 { ahead } else { 0 };
+            }
+            Step::Prefetch(part) => left[part.tensor.index()] = 0,
+            Step::Launch(op) => {
+                for tensor in graph.writes(op) {
+                    left[tensor.index()] = 0;
+                }
+                if let Some((pool, _)) = layout.pieces.workspace(graph, op)
+                    && layout.has_ranges(pool)
+                {
+                    of_ops[op.index()] += ahead;
+                }
+            }
+            Step::Offload(_) => {}
+        }
+    }
+    for (tensor, count) in graph.tensor_ids().zip(of_tensors) {
+        let has_ranges =
+            !layout.pieces.in_arena(tensor) && layout.has_ranges(layout.pieces.pool(tensor));
+        *count = if has_ranges { (*count).max(1) } else { 0 };
+    }
+}
