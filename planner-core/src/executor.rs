@@ -8,7 +8,8 @@
 //! Each step signals its stream once, so that step `i` of an iteration is a known value of
 //! that stream and a wait of the schedule is a wait for that value. Nothing else orders
 //! the work: the host runs ahead, and blocks only before it fills a room whose last value
-//! is still being copied, and before it maps a range whose last mapping is still in use.
+//! is still being copied, and before it maps a range whose mapping of three iterations ago is
+//! still in use.
 //!
 //! A plan with placements is mapped once, before it runs: it makes no call of `map` or
 //! `unmap` after [`Executor::start`]. Any other is mapped as it goes.

@@ -8,16 +8,16 @@ use crate::plan::Step;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use core::ops::Range;
 
-/// How many iterations pass before a range is used again, and so how far the host may be ahead.
+/// How many iterations pass before a range is used again.
 ///
-/// A range is clear when the last steps that used it have ended, and the host blocks for
-/// them; so whatever is enqueued from then on starts only behind steps of three iterations
-/// ago. This makes no period longer. Let `P` be the period of a host that never blocks: it
-/// is at least the time that each of the three streams works in an iteration. A longer period
-/// would need a circle of steps, each waiting for the one before, that takes more than `P` for
-/// each iteration that it spans. Such a circle goes through the host. Between two blocks of
-/// the host, less any circle without one, it comes by no step twice: that is at most all work
-/// of an iteration, or `3 * P`, and the block spans three iterations.
+/// Before the host uses a range again, it blocks until the steps that used it last have ended,
+/// so what it enqueues next starts behind steps of three iterations ago. This makes no period
+/// longer than that of a host that never blocks, `P`. A longer one would need a circle of waits
+/// that takes more than `P` for each iteration that it spans. Cut the circle at each block of
+/// the host, and leave out smaller circles in between, which take at most `P` for each
+/// iteration. What is left between two blocks passes no step twice, so it takes at most the
+/// work of one iteration on all three streams, which is at most `3 * P`; and each block spans
+/// three iterations.
 pub(super) const ITERATIONS_AHEAD: usize = 3;
 
 /// An address, and how many unmappings must be done until nothing that leaves is mapped there.
@@ -25,8 +25,9 @@ type Virtual = [u64; 2];
 
 /// The ranges of all tensors and of all workspaces.
 ///
-/// A tensor that leaves the device moves to its next range when some of it comes back, and a
-/// workspace at each launch.
+/// A tensor moves to its next range when some of it comes back, and a workspace at each launch.
+/// So a tensor that never leaves the device has one range, and any other [`ITERATIONS_AHEAD`]
+/// for each time that it comes back in an iteration.
 #[derive(Debug)]
 pub(super) struct Ranges<'a> {
     /// The first range of each owner, and the number of all ranges. Owners are the tensors,
