@@ -111,7 +111,8 @@ fn failure(error: &ImportError, arguments: &Pytorch) -> Failure {
     let kineto = arguments.kineto.as_deref().unwrap_or(Path::new("-"));
     let trace = arguments.trace.display();
     match error {
-        ImportError::Malformed { source: Source::Kineto, .. } => {
+        ImportError::Malformed { source: Source::Kineto, .. }
+        | ImportError::Text { source: Source::Kineto, .. } => {
             Failure::bad_input(format!("{}: {error}", kineto.display()))
         }
         ImportError::NoStepMatches | ImportError::NoKernelMatches => {
