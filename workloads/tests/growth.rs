@@ -15,7 +15,7 @@ use workloads::pytorch::{Device, import};
 use workloads::swapping::{self, Swap};
 use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, planning};
 
-const SIZE: usize = 2000;
+const SIZE: usize = 8000;
 const TIMES: usize = 8;
 /// Linear work is 8 here, n log n about 10, quadratic work 64.
 const MOST: u64 = 24;
