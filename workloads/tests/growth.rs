@@ -62,6 +62,7 @@ struct Files {
     plan: Vec<u8>,
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "each caller makes them")]
 fn files(tensors: Value, ops: Value, plan: [Value; 3]) -> Files {
     let [pools, resident, steps] = plan;
     Files {
