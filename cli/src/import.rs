@@ -115,7 +115,8 @@ fn failure(error: &ImportError, arguments: &Pytorch) -> Failure {
     let kineto = arguments.kineto.as_deref().unwrap_or(Path::new("-"));
     let (trace, kineto) = (Shown::path(&arguments.trace), Shown::path(kineto));
     match error {
-        ImportError::Malformed { source: Source::Kineto, .. } => {
+        ImportError::Malformed { source: Source::Kineto, .. }
+        | ImportError::Text { source: Source::Kineto, .. } => {
             Failure::bad_input(format!("{kineto}: {error}"))
         }
         ImportError::NoStepMatches | ImportError::NoKernelMatches => {

@@ -11,7 +11,7 @@ use middleware::{Layer, Layered, LayeredKernels};
 use planner_core::backend::{Point, Streams};
 use planner_core::planner::{Auto, Lms, Order, Request, Strategy as Planner, Weights, Window};
 use planner_core::timeline::LAPS;
-use planner_core::{Graph, Kind, Machine, Part, Step, Stream, Verified};
+use planner_core::{Graph, Kind, Machine, MachineParameters, Part, Step, Stream, Verified};
 use proptest::prelude::*;
 use spillway::planning;
 use workloads::OwnedPlan;
@@ -100,7 +100,8 @@ fn with_verified(
     plan: &OwnedPlan,
     then: impl FnOnce(&Verified<'_>) -> Result<(), TestCaseError>,
 ) -> Result<(), TestCaseError> {
-    let machine = Machine { map_ns_per_chunk: 0, unmap_ns_per_chunk: 0, ..machine };
+    let free = MachineParameters { map_ns_per_chunk: 0, unmap_ns_per_chunk: 0, ..*machine };
+    let machine = Machine::new(free).unwrap();
     let plan = plan.plan();
     let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
     then(&planning::prove(&graph, &machine, &plan, &schedule.schedule()).unwrap())

@@ -47,8 +47,12 @@ impl OwnedSchedule {
 /// A buffer of the size that an untrusted plan asks for, if there is memory for it.
 fn buffer<T: Clone>(len: usize, fill: T) -> Result<Vec<T>, OutOfScratch> {
     let needed_words = words::<T>(len);
-    let room = Vec::<T>::new().try_reserve_exact(len);
-    room.map_err(|_| OutOfScratch { needed_words, free_words: 0 })?;
+    let mut room = Vec::<T>::new();
+    let reserved = room.try_reserve_exact(len);
+    // Without this, compilers leave out what is not used.
+    std::hint::black_box(&room);
+    drop(room);
+    reserved.map_err(|_| OutOfScratch { needed_words, free_words: 0 })?;
     Ok(vec![fill; len])
 }
 
@@ -281,7 +285,7 @@ pub fn predict(
     plan: &Plan<'_>,
     schedule: &Schedule<'_>,
 ) -> Result<(Prediction, Footprint), PlanError> {
-    let mut memory = vec![0; timeline::scratch_words(&limits(graph, plan))];
+    let mut memory = buffer(timeline::scratch_words(&limits(graph, plan)), 0)?;
     timeline::predict(graph, machine, plan, schedule, &mut Scratch::new(&mut memory))
 }
 
@@ -295,7 +299,7 @@ pub fn check_prediction(
     plan: &Plan<'_>,
     schedule: &Schedule<'_>,
 ) -> Result<(Prediction, Footprint), PlanError> {
-    let mut memory = vec![0; timeline::scratch_words(&limits(graph, plan))];
+    let mut memory = buffer(timeline::scratch_words(&limits(graph, plan)), 0)?;
     timeline::check(graph, machine, plan, schedule, &mut Scratch::new(&mut memory))
 }
 
@@ -366,14 +370,14 @@ fn with_bounds_scratch<T>(
     graph: &Graph<'_>,
     measure: impl FnOnce(&mut Scratch<'_>) -> Result<T, OutOfScratch>,
 ) -> Result<T, OutOfScratch> {
-    let mut memory = vec![0; bounds::scratch_words(&graph_limits(graph))];
+    let mut memory = buffer(bounds::scratch_words(&graph_limits(graph)), 0)?;
     measure(&mut Scratch::new(&mut memory))
 }
 
 /// Device memory with everything resident; see [`bounds::in_core_peak_bytes`].
 ///
 /// # Errors
-/// None in practice: the scratch has the size asked for.
+/// No memory.
 pub fn in_core_peak_bytes(graph: &Graph<'_>, machine: &Machine) -> Result<u64, OutOfScratch> {
     with_bounds_scratch(graph, |scratch| bounds::in_core_peak_bytes(graph, machine, scratch))
 }
@@ -381,7 +385,7 @@ pub fn in_core_peak_bytes(graph: &Graph<'_>, machine: &Machine) -> Result<u64, O
 /// A period that no plan in such an order can beat; see [`bounds::period_ns`].
 ///
 /// # Errors
-/// None in practice: the scratch has the size asked for.
+/// No memory.
 pub fn lower_bound_ns(
     graph: &Graph<'_>,
     machine: &Machine,

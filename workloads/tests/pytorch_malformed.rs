@@ -130,6 +130,31 @@ fn parents_that_come_later_are_none() {
     assert!(import(&trace, None, Device::Cuda, "loop").is_ok());
 }
 
+#[test]
+fn nodes_inside_themselves_are_refused() {
+    let own = changed(Layout::Flat, 1, |node| node["parent"] = node["id"].clone());
+    assert_eq!(error_of(&own), "node 4 (aten::empty) is its own parent");
+    // Node 3 is around node 4.
+    let mut cycle = changed(Layout::Flat, 0, |_| ());
+    let nodes = cycle["nodes"].as_array_mut().unwrap();
+    nodes.iter_mut().find(|node| node["id"] == 3).unwrap()["parent"] = json!(4);
+    assert_eq!(error_of(&cycle), "node 3 (aten::mm) lies inside a node that starts after it");
+}
+
+#[test]
+fn text_that_is_not_utf8_is_refused() {
+    let mut trace = sample().json(Layout::Flat);
+    let at = trace.windows(7).position(|bytes| bytes == b"by hand").unwrap();
+    trace[at] = 0xff;
+    let error = import(&trace, None, Device::Cuda, "text").unwrap_err().to_string();
+    assert!(error.starts_with("the execution trace cannot be used: line "), "{error}");
+    assert!(error.ends_with(": invalid UTF-8"), "{error}");
+    let trace = sample().json(Layout::Flat);
+    let error = import(&trace, Some(b"\"\xff\""), Device::Cuda, "text").unwrap_err();
+    let expected = "the Kineto trace cannot be used: line 1 column 2: invalid UTF-8";
+    assert_eq!(error.to_string(), expected);
+}
+
 /// What a careless or a hostile hand does to a file.
 #[derive(Clone, Debug)]
 enum Damage {

@@ -34,7 +34,7 @@ type Points = [i64; 3];
 /// Before everything.
 const NEVER: i64 = i64::MIN;
 
-/// Words of scratch that [`lower`] asks for: per step 7.7, per tensor 5, per piece 3.2, per
+/// Words of scratch that [`lower`] asks for: per step 7.7, per tensor 6, per piece 8, per
 /// pool 12. With placements: per step 6.2 for each iteration that they cover, per object
 /// number 2.5, per piece 4.
 #[must_use]

@@ -17,6 +17,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         words::<u64>(limits.objects).saturating_mul(2),
         words::<u32>(limits.objects),
         words::<Owner>(limits.objects),
+        words::<u64>(limits.pools),
     ])
 }
 
@@ -83,17 +84,20 @@ fn ranks<'a>(list: &mut List<'_>, scratch: &mut Scratch<'a>) -> Result<&'a [u32]
     let mut scratch = scratch.reborrow();
     let keys = scratch.take(objects.len(), 0u64)?;
     let pools = list.plan.pools;
+    let first_object = scratch.take(pools.len(), 0u64)?;
+    for at in 1..pools.len() {
+        // Cannot overflow: all pools together are inside the budget.
+        first_object[at] = first_object[at - 1] + pools[at - 1].count;
+    }
     let mut note = |deed| {
         let Deed::Take { place, allocation, pool, numbers } = deed else { return Ok(()) };
-        // Cannot overflow: all pools together are inside the budget.
-        let first: u64 = pools[..pool].iter().map(|pool| pool.count).sum();
         let count = pools[pool].count;
         for (key, &object) in keys[numbers.clone()].iter_mut().zip(&objects[numbers]) {
             if object >= count {
                 let error = PlanError::UnknownObject { place, allocation, object, count };
                 return Err(error.into());
             }
-            *key = first + object;
+            *key = first_object[pool] + object;
         }
         Ok(())
     };

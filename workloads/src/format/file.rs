@@ -83,10 +83,12 @@ pub fn decompress(bytes: &[u8]) -> Result<Cow<'_, [u8]>, FormatError> {
     let by_ratio = (bytes.len() as u64).saturating_mul(MAX_INFLATION).max(FREE_INFLATION_BYTES);
     let limit_bytes = by_ratio.min(MAX_BYTES);
     let mut inflated = Vec::new();
-    MultiGzDecoder::new(bytes)
-        .take(limit_bytes + 1)
-        .read_to_end(&mut inflated)
-        .map_err(|error| FormatError::malformed(format!("the gzip data is damaged: {error}")))?;
+    MultiGzDecoder::new(bytes).take(limit_bytes + 1).read_to_end(&mut inflated).map_err(
+        |error| match error.kind() {
+            io::ErrorKind::OutOfMemory => io_error("cannot be read", &error),
+            _ => FormatError::malformed(format!("the gzip data is damaged: {error}")),
+        },
+    )?;
     if inflated.len() as u64 > limit_bytes {
         return Err(FormatError::malformed(format!(
             "{} compressed bytes inflate to more than {limit_bytes}",

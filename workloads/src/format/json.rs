@@ -1,6 +1,6 @@
 //! JSON text to records and back. What serde leaves lenient is refused here.
 
-use super::error::FormatError;
+use super::error::{ErrorKind, FormatError};
 use super::file::decompress;
 use crate::shown::Shown;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
@@ -45,7 +45,7 @@ impl Document {
 /// # Errors
 /// The file is no JSON object up to its field `format`, or that is missing or unknown.
 pub fn document(bytes: &[u8]) -> Result<Document, FormatError> {
-    document_of(checked_text(&decompress(bytes)?)?)
+    document_of(checked_text(&decompress(bytes)?, VALUE_BYTES)?)
 }
 
 /// Reads a file of the given format into its record.
@@ -54,7 +54,7 @@ pub(super) fn parse<T: DeserializeOwned>(
     expected: Document,
 ) -> Result<T, FormatError> {
     let bytes = decompress(bytes)?;
-    let text = checked_text(&bytes)?;
+    let text = checked_text(&bytes, VALUE_BYTES)?;
     let found = document_of(text)?;
     if found != expected {
         return Err(FormatError::malformed(format!(
@@ -112,8 +112,14 @@ impl<'de> Visitor<'de> for FindFormat<'_> {
     }
 }
 
-/// UTF-8 that is nested within bounds: serde_json checks neither in what it ignores.
-fn checked_text(bytes: &[u8]) -> Result<&str, FormatError> {
+/// Most bytes of memory that a value of our formats takes while it is read: an empty list in a
+/// list takes a list's own size, three times while the outer one grows.
+const VALUE_BYTES: usize = 128;
+
+/// UTF-8 that is nested within bounds, which serde_json checks not at all in what it ignores;
+/// and memory for its values, each of which takes so much at most, can be had now. serde_json
+/// would end the process where there is none.
+pub(crate) fn checked_text(bytes: &[u8], value_bytes: usize) -> Result<&str, FormatError> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Err(FormatError::malformed("the file is empty"));
     }
@@ -122,12 +128,14 @@ fn checked_text(bytes: &[u8]) -> Result<&str, FormatError> {
         FormatError::malformed(format!("{place}: invalid UTF-8"))
     })?;
     let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
+    let mut values = 1usize;
     for (at, byte) in text.bytes().enumerate() {
         match byte {
             _ if escaped => escaped = false,
             b'\\' => escaped = quoted,
             b'"' => quoted = !quoted,
-            b'[' | b'{' if !quoted => depth += 1,
+            b'[' | b'{' if !quoted => (depth, values) = (depth + 1, values + 1),
+            b',' if !quoted => values += 1,
             b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
             _ => {}
         }
@@ -136,7 +144,21 @@ fn checked_text(bytes: &[u8]) -> Result<&str, FormatError> {
             return Err(FormatError::malformed(format!("{place}: nested deeper than {MAX_DEPTH}")));
         }
     }
+    check_room(values.saturating_mul(value_bytes).saturating_add(text.len()))?;
     Ok(text)
+}
+
+/// Whether so much memory can be had. What is had is given back.
+fn check_room(bytes: usize) -> Result<(), FormatError> {
+    let mut room = Vec::<u8>::new();
+    let reserved = room.try_reserve_exact(bytes);
+    // Without this, compilers leave out what is not used.
+    std::hint::black_box(&room);
+    reserved.map_err(|_| {
+        let message =
+            format!("cannot be read: it may take {bytes} bytes of memory, which cannot be had");
+        FormatError::new(ErrorKind::Io, message)
+    })
 }
 
 fn place_of(bytes: &[u8], at: usize) -> String {

@@ -8,6 +8,8 @@
 //! | large files | [`MAX_BYTES`], compressed or not |
 //! | gzip bombs | beyond [`FREE_INFLATION_BYTES`], [`MAX_INFLATION`] times the compressed size |
 //! | deep nesting | [`MAX_DEPTH`] arrays and objects, in unknown fields too |
+//! | text that is not UTF-8 | in names and unknown fields too |
+//! | more values than there is memory for | when memory is asked for, before they are read |
 //!
 //! Unknown fields are ignored. Repeated fields, numbers that are not integers of 64 bits,
 //! arrays in place of objects, and anything behind the closing brace are errors.
@@ -29,6 +31,7 @@ pub use file::{
     FREE_INFLATION_BYTES, MAX_BYTES, MAX_INFLATION, compress, decompress, load, load_graphs,
 };
 pub use graph::{read_graph, write_graph};
+pub(crate) use json::checked_text;
 pub use json::{Document, MAX_DEPTH, document};
 pub use machine::{read_machine, write_machine};
 pub use plan::{read_plan, write_plan};

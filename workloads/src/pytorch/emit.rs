@@ -52,11 +52,11 @@ fn workspaces(window: &Window, ops: &[TracedOp], tensors: &[Tensor]) -> HashMap<
     let is_op: HashSet<usize> = ops.iter().map(|op| op.node).collect();
     let touched: HashSet<TensorIndex> =
         ops.iter().flat_map(|op| &op.touches).map(|touch| touch.tensor).collect();
+    let around = window.innermost(|node| is_op.contains(&node));
     let mut bytes: HashMap<usize, u64> = HashMap::new();
     for (at, tensor) in tensors.iter().enumerate() {
         let unused = tensor.origin == Origin::Allocated && !touched.contains(&at);
-        let mut outwards = window.ancestors(tensor.node).filter(|_| unused);
-        if let Some(op) = outwards.find(|node| is_op.contains(node)) {
+        if let Some(op) = around[tensor.node].filter(|_| unused) {
             let sum = bytes.entry(op).or_default();
             *sum = sum.saturating_add(tensor.bytes);
         }

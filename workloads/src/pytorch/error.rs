@@ -1,5 +1,6 @@
 //! Why a trace is refused.
 
+use crate::format::{FormatError, checked_text};
 use crate::shown::Shown;
 use core::fmt;
 use planner_core::GraphError;
@@ -11,6 +12,14 @@ pub enum Source {
     Trace,
     /// The Kineto trace.
     Kineto,
+}
+
+impl Source {
+    /// The text of the file, for whose values there is memory: so much for each.
+    pub(super) fn text(self, file: &[u8], value_bytes: usize) -> Result<&str, ImportError> {
+        let text = checked_text(file, value_bytes);
+        text.map_err(|error| ImportError::Text { source: self, error })
+    }
 }
 
 impl fmt::Display for Source {
@@ -32,6 +41,13 @@ pub enum ImportError {
         source: Source,
         /// What is wrong, with line and column.
         error: serde_json::Error,
+    },
+    /// The file is no UTF-8, or there is no memory to read it.
+    Text {
+        /// The file.
+        source: Source,
+        /// What is wrong.
+        error: FormatError,
     },
     /// One node of the execution trace makes no sense.
     Node {
@@ -56,6 +72,7 @@ impl fmt::Display for ImportError {
             Self::Malformed { source, error } => {
                 write!(f, "the {source} is malformed: {}", Shown::message(error.to_string()))
             }
+            Self::Text { source, error } => write!(f, "the {source} cannot be used: {error}"),
             Self::Node { id, name, problem } => {
                 write!(f, "node {id} ({}) {problem}", Shown::name(name))
             }
@@ -76,6 +93,7 @@ impl core::error::Error for ImportError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Malformed { error, .. } => Some(error),
+            Self::Text { error, .. } => Some(error),
             Self::Graph(error) => Some(error),
             _ => None,
         }

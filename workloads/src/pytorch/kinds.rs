@@ -3,25 +3,26 @@
 use super::ops::{Access, Touch, TracedOp};
 use super::storage::{Origin, Tensor};
 use planner_core::Kind;
+use std::collections::BTreeMap;
 
-/// Byte ranges that have been overwritten, sorted and apart from each other.
+/// Byte ranges that have been overwritten, apart from each other: their ends by their starts.
 #[derive(Default)]
-struct Covered(Vec<(u64, u64)>);
+struct Covered(BTreeMap<u64, u64>);
 
 impl Covered {
     fn add(&mut self, (mut first, mut end): (u64, u64)) {
-        self.0.retain(|&(other_first, other_end)| {
-            let apart = other_end < first || end < other_first;
-            if !apart {
-                (first, end) = (first.min(other_first), end.max(other_end));
-            }
-            apart
-        });
-        self.0.push((first, end));
+        // From the back: what meets the range joins it.
+        while let Some((&other_first, &other_end)) = self.0.range(..=end).next_back()
+            && first <= other_end
+        {
+            self.0.remove(&other_first);
+            (first, end) = (first.min(other_first), end.max(other_end));
+        }
+        self.0.insert(first, end);
     }
 
     fn holds(&self, bytes: u64) -> bool {
-        self.0.iter().any(|&(first, end)| first == 0 && bytes <= end)
+        self.0.get(&0).is_some_and(|&end| bytes <= end)
     }
 }
 
@@ -85,6 +86,6 @@ mod tests {
         assert!(covered.holds(8) && !covered.holds(9));
         covered.add((7, 13));
         assert!(covered.holds(16) && !covered.holds(17));
-        assert_eq!(covered.0, [(0, 16)]);
+        assert_eq!(covered.0, BTreeMap::from([(0, 16)]));
     }
 }

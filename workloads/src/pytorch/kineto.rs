@@ -37,6 +37,10 @@ pub(super) struct Kineto<'a> {
     pub(super) kernels: Vec<Kernel>,
 }
 
+/// Most bytes of memory that a value takes while a trace is read: of an event, which is five
+/// values or more, some 70 bytes are kept, three times while the list of events grows.
+const VALUE_BYTES: usize = 64;
+
 /// Reads a Kineto trace.
 ///
 /// # Errors
@@ -47,7 +51,7 @@ pub(super) fn read(trace: &[u8]) -> Result<Kineto<'_>, ImportError> {
         #[serde(rename = "traceEvents", borrow)]
         events: Kineto<'a>,
     }
-    serde_json::from_slice(trace)
+    serde_json::from_str(Source::Kineto.text(trace, VALUE_BYTES)?)
         .map(|file: File<'_>| file.events)
         .map_err(|error| ImportError::Malformed { source: Source::Kineto, error })
 }

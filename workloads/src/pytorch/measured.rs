@@ -39,11 +39,12 @@ pub(super) fn measure(
     let mut measured =
         Measured { op_ns: vec![0; ops.len()], kernels: 0, kernels_with_op: 0, ops_with_kernel: 0 };
     let has_op: HashSet<usize> = ops.iter().map(|op| op.node).collect();
+    let around = window.innermost(|node| has_op.contains(&node));
     for (operator, duration_ns) in launched(kineto, &threads) {
         let Some(node) = nodes[operator] else { continue };
         measured.kernels += 1;
-        let mut outwards = core::iter::once(node).chain(window.ancestors(node));
-        if let Some(node) = outwards.find(|node| has_op.contains(node)) {
+        let of_op = if has_op.contains(&node) { Some(node) } else { around[node] };
+        if let Some(node) = of_op {
             measured.kernels_with_op += 1;
             let sum_ns = node_ns.entry(node).or_default();
             *sum_ns = sum_ns.saturating_add(duration_ns);

@@ -3,10 +3,11 @@
 use super::ops::{Access, Progress, Touch, TracedOp};
 use super::role::{only_fills, overwrites};
 use super::schema::{self, Argument};
-use super::storage::{Origin, Storages, TensorIndex};
+use super::storage::{Storages, TensorIndex};
 use super::trace::Node;
 use super::value::{Value, View, views};
 use super::window::Window;
+use hashbrown::HashSet;
 
 /// An op in the making.
 pub(super) struct Draft<'a> {
@@ -52,7 +53,7 @@ impl<'a> Draft<'a> {
         for value in &node.outputs {
             self.each_view(value, Self::output);
         }
-        if self.is_embedding() {
+        if self.progress.in_embedding {
             // An embedding reads the rows that it looks up, not the whole table.
             let outputs = views(&node.outputs);
             let returned = outputs.iter().fold(0, |sum: u64, view| sum.saturating_add(view.bytes));
@@ -125,15 +126,12 @@ impl<'a> Draft<'a> {
     /// What an op inside left, which is not returned and which nobody inside read, is there
     /// for the node itself (`_softmax_backward_data` multiplies first).
     fn private_temporaries(&mut self) {
-        let returned: Vec<_> = views(&self.node().outputs)
+        let returned: HashSet<_> = views(&self.node().outputs)
             .iter()
             .filter_map(|view| self.storages.current(view.storage))
             .collect();
-        for (&tensor, inside) in &self.progress.inside {
-            let began = self.storages.tensors[tensor].node;
-            let born_inside = self.storages.tensors[tensor].origin != Origin::Before
-                && self.window.ancestors(began).any(|outer| outer == self.op.node);
-            if inside.unread && born_inside && !returned.contains(&tensor) {
+        for tensor in self.progress.inside.unread(self.window.inside(self.op.node)) {
+            if !returned.contains(&tensor) {
                 self.op.touches.push(Touch { tensor, access: Access::Read, bytes: None });
             }
         }
@@ -146,24 +144,17 @@ impl<'a> Draft<'a> {
     /// Whether an op inside has written the tensor for good.
     fn is_done(&self, tensor: TensorIndex) -> bool {
         let wrapper = only_fills(self.node().base_name());
-        let inside = self.progress.inside.get(&tensor);
+        let inside = self.progress.inside.get(tensor);
         inside.is_some_and(|inside| inside.written || (inside.filled && wrapper))
     }
 
     fn is_filled(&self, tensor: TensorIndex) -> bool {
-        let inside = self.progress.inside.get(&tensor);
+        let inside = self.progress.inside.get(tensor);
         inside.is_some_and(|inside| inside.filled)
     }
 
     fn has_value(&self, tensor: TensorIndex) -> bool {
         self.storages.tensors[tensor].written
-    }
-
-    fn is_embedding(&self) -> bool {
-        let window = self.window;
-        core::iter::once(self.op.node)
-            .chain(window.ancestors(self.op.node))
-            .any(|node| window.nodes[node].name == "aten::embedding")
     }
 }
 

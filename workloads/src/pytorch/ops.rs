@@ -5,11 +5,12 @@
 
 use super::operands::Draft;
 use super::role::{Role, fills, role};
-use super::storage::{Origin, Storages, TensorIndex};
+use super::storage::{Origin, Storages, Tensor, TensorIndex};
 use super::value::{Value, views};
 use super::window::Window;
-use hashbrown::HashMap;
-use std::collections::BTreeMap;
+use core::ops::RangeInclusive;
+use hashbrown::{HashMap, HashSet};
+use std::collections::BTreeSet;
 
 /// How an op uses a part of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +43,57 @@ pub(super) struct TracedOp {
 }
 
 /// What ops inside a node have done to a tensor.
-#[derive(Default)]
+#[derive(Clone, Copy)]
 pub(super) struct Inside {
     pub(super) written: bool,
     /// Written by a plain fill, which prepares a tensor for the node around it.
     pub(super) filled: bool,
     /// Holds something that no op inside the node has read.
-    pub(super) unread: bool,
+    unread: bool,
+    /// When it was touched last.
+    touched: usize,
+}
+
+/// What ops inside a node have done.
+#[derive(Default)]
+pub(super) struct AllInside {
+    tensors: HashMap<TensorIndex, Inside>,
+    /// Tensors that hold something unread and began in the iteration: the place of the node at
+    /// which each began, and the tensor.
+    unread: BTreeSet<(usize, TensorIndex)>,
+}
+
+impl AllInside {
+    pub(super) fn get(&self, tensor: TensorIndex) -> Option<&Inside> {
+        self.tensors.get(&tensor)
+    }
+
+    /// What holds something unread and began at some places, in order.
+    pub(super) fn unread(&self, places: RangeInclusive<usize>) -> Vec<TensorIndex> {
+        let (from, to) = places.into_inner();
+        if from > to {
+            return Vec::new();
+        }
+        let range = self.unread.range((from, 0)..=(to, TensorIndex::MAX));
+        let mut tensors: Vec<_> = range.map(|&(_, tensor)| tensor).collect();
+        tensors.sort_unstable();
+        tensors
+    }
+
+    /// Notes what was done to a tensor that began at a place, or before the iteration.
+    fn note(&mut self, tensor: TensorIndex, began: Option<usize>, new: Inside) {
+        let noted = self.tensors.entry(tensor).or_insert(new);
+        noted.written |= new.written;
+        noted.filled |= new.filled;
+        if noted.touched <= new.touched {
+            (noted.unread, noted.touched) = (new.unread, new.touched);
+        }
+        match began {
+            Some(place) if noted.unread => drop(self.unread.insert((place, tensor))),
+            Some(place) => drop(self.unread.remove(&(place, tensor))),
+            None => {}
+        }
+    }
 }
 
 /// What is known of a node that has started.
@@ -56,7 +101,10 @@ pub(super) struct Progress {
     role: Role,
     /// The tensors it was given, by storage.
     pub(super) given: HashMap<i64, TensorIndex>,
-    pub(super) inside: BTreeMap<TensorIndex, Inside>,
+    pub(super) inside: AllInside,
+    in_optimizer: bool,
+    /// Whether it is `aten::embedding`, or inside one.
+    pub(super) in_embedding: bool,
 }
 
 /// The ops of an iteration in the order of their ends, and the tensors they use.
@@ -66,11 +114,13 @@ pub(super) fn find(window: &Window) -> (Vec<TracedOp>, Storages) {
         storages: Storages::default(),
         progress: Vec::with_capacity(window.nodes.len()),
         ops: Vec::new(),
+        touches: 0,
     };
     for node in 0..window.nodes.len() {
         walk.start(node);
         for ended in window.ends_after(node) {
             walk.end(ended);
+            walk.hand_on(ended);
         }
     }
     (walk.ops, walk.storages)
@@ -81,15 +131,25 @@ struct Walk<'a> {
     storages: Storages,
     progress: Vec<Progress>,
     ops: Vec<TracedOp>,
+    /// Touches of all ops so far.
+    touches: usize,
 }
 
 impl<'a> Walk<'a> {
     /// What is returned exists, unwritten, before anything inside the node runs.
     fn start(&mut self, node: usize) {
         let window = self.window;
-        let outer = window.parent(node).map(|outer| self.progress[outer].role);
-        let role =
-            if outer.is_some_and(Role::is_closed) { Role::Hidden } else { role(window, node) };
+        let traced = &window.nodes[node];
+        let outer = window.parent(node).map(|outer| (&self.progress[outer], &window.nodes[outer]));
+        let in_optimizer = outer.is_some_and(|(progress, outer)| {
+            progress.in_optimizer || outer.name.starts_with("Optimizer.step#")
+        });
+        let in_embedding = traced.name == "aten::embedding"
+            || outer.is_some_and(|(progress, _)| progress.in_embedding);
+        let role = match outer {
+            Some((outer, _)) if outer.role.is_closed() => Role::Hidden,
+            _ => role(traced, in_optimizer),
+        };
         let mut given = HashMap::new();
         if !matches!(role, Role::Hidden | Role::Transparent) {
             for view in views(&window.nodes[node].inputs) {
@@ -104,7 +164,8 @@ impl<'a> Walk<'a> {
                 };
             }
         }
-        self.progress.push(Progress { role, given, inside: BTreeMap::new() });
+        let inside = AllInside::default();
+        self.progress.push(Progress { role, given, inside, in_optimizer, in_embedding });
     }
 
     fn end(&mut self, node: usize) {
@@ -133,11 +194,10 @@ impl<'a> Walk<'a> {
     fn see_aliases(&mut self, node: usize, expands: bool) {
         let window = self.window;
         let inputs = views(&window.nodes[node].inputs);
+        let inputs = inputs.into_iter().filter(|input| self.storages.is_expanded(input));
+        let expanded_inputs: HashSet<i64> = inputs.map(|input| input.storage).collect();
         for view in views(&window.nodes[node].outputs) {
-            let expanded = expands
-                || inputs
-                    .iter()
-                    .any(|input| input.storage == view.storage && self.storages.is_expanded(input));
+            let expanded = expands || expanded_inputs.contains(&view.storage);
             self.storages.mark_expanded(view, expanded);
             if self.progress[node].given.contains_key(&view.storage) {
                 self.storages.see(view, node);
@@ -145,18 +205,42 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Adds an op and tells the nodes around it.
+    /// Where a tensor began; none for what was there before the iteration.
+    fn began(&self, tensor: TensorIndex) -> Option<usize> {
+        let Tensor { origin, node, .. } = self.storages.tensors[tensor];
+        (origin != Origin::Before).then(|| self.window.place(node))
+    }
+
+    /// Tells the node around one that has ended what was done inside. The shorter notes join
+    /// the longer ones, so that no depth of nesting multiplies them.
+    fn hand_on(&mut self, node: usize) {
+        let mut shorter = std::mem::take(&mut self.progress[node].inside);
+        let Some(outer) = self.window.parent(node) else { return };
+        let mut longer = std::mem::take(&mut self.progress[outer].inside);
+        if longer.tensors.len() < shorter.tensors.len() {
+            std::mem::swap(&mut longer, &mut shorter);
+        }
+        for (tensor, inside) in shorter.tensors {
+            longer.note(tensor, self.began(tensor), inside);
+        }
+        self.progress[outer].inside = longer;
+    }
+
+    /// Adds an op and tells its node, which tells those around it.
     fn push(&mut self, op: TracedOp) {
         let fills = fills(self.window.nodes[op.node].base_name());
         for touch in &op.touches {
             let writes = touch.access != Access::Read;
             self.storages.tensors[touch.tensor].written |= writes;
-            for outer in self.window.ancestors(op.node) {
-                let inside = self.progress[outer].inside.entry(touch.tensor).or_default();
-                inside.written |= writes && !fills;
-                inside.filled |= writes && fills;
-                inside.unread = writes;
-            }
+            self.touches += 1;
+            let inside = Inside {
+                written: writes && !fills,
+                filled: writes && fills,
+                unread: writes,
+                touched: self.touches,
+            };
+            let began = self.began(touch.tensor);
+            self.progress[op.node].inside.note(touch.tensor, began, inside);
         }
         self.ops.push(op);
     }

@@ -1,6 +1,6 @@
 //! What the names of operators say that their schemas do not.
 
-use super::window::Window;
+use super::trace::Node;
 
 /// What a node is to the importer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,13 +47,8 @@ const NOTHING: &[&str] = &[
 const EXPANDING: &[&str] = &["expand", "expand_as", "broadcast_to", "broadcast_tensors"];
 
 /// The role of a node, by its name and where it stands.
-pub(super) fn role(window: &Window, node: usize) -> Role {
-    let at = &window.nodes[node];
+pub(super) fn role(at: &Node, in_optimizer: bool) -> Role {
     let name = at.base_name();
-    let in_optimizer = || {
-        let step = |outer: usize| window.nodes[outer].name.starts_with("Optimizer.step#");
-        window.ancestors(node).any(step)
-    };
     if at.schema.is_empty() || NOTHING.contains(&name) {
         Role::Transparent
     } else if at.name.starts_with("c10d::") {
@@ -62,7 +57,7 @@ pub(super) fn role(window: &Window, node: usize) -> Role {
         Role::Allocates
     } else if EXPANDING.contains(&name) {
         Role::Expands
-    } else if name == "zeros_like" && in_optimizer() {
+    } else if name == "zeros_like" && in_optimizer {
         Role::MakesState
     } else {
         Role::Computes

@@ -107,12 +107,17 @@ impl<'de> Deserialize<'de> for RawValues {
     }
 }
 
+/// Most bytes of memory that a value takes while a trace is read: the least node has seven, and
+/// takes some hundred bytes, three times while the list of nodes grows.
+const VALUE_BYTES: usize = 256;
+
 /// Reads the nodes of a trace, in the order of the file.
 ///
 /// # Errors
 /// The place in the file, or the node, that cannot be understood.
 pub(super) fn read(trace: &[u8], device: Device) -> Result<Vec<Node>, ImportError> {
-    let raw: RawTrace = serde_json::from_slice(trace)
+    let trace = Source::Trace.text(trace, VALUE_BYTES)?;
+    let raw: RawTrace = serde_json::from_str(trace)
         .map_err(|error| ImportError::Malformed { source: Source::Trace, error })?;
     raw.nodes.into_iter().map(|node| node.read(device)).collect()
 }

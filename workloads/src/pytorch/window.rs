@@ -2,7 +2,8 @@
 
 use super::ImportError;
 use super::trace::Node;
-use hashbrown::HashMap;
+use core::ops::RangeInclusive;
+use hashbrown::{HashMap, HashSet};
 
 /// The nodes of one iteration in the order of their starts.
 pub(super) struct Window {
@@ -12,6 +13,9 @@ pub(super) struct Window {
     parents: Vec<Option<usize>>,
     /// The last node inside each node, or the node itself.
     last_inside: Vec<usize>,
+    /// Place of each node in the order in which every node comes before those inside it, and
+    /// these before all others; and the place of the last one inside it.
+    nested: Vec<[usize; 2]>,
 }
 
 impl Window {
@@ -20,12 +24,13 @@ impl Window {
     /// own and are no descendants of the step.
     ///
     /// # Errors
-    /// An id that two nodes have.
+    /// An id that two nodes have, and a node inside one that does not start before it.
     pub(super) fn cut(mut nodes: Vec<Node>) -> Result<Self, ImportError> {
         nodes.sort_by_key(|node| node.id);
         if let Some(pair) = nodes.windows(2).find(|pair| pair[0].id == pair[1].id) {
             return Err(pair[1].error("has the id of another node"));
         }
+        check_parents(&nodes)?;
         let starts_step = |node: &Node| node.name.starts_with("ProfilerStep#");
         let mut steps = (0..nodes.len()).rev().filter(|&at| starts_step(&nodes[at]));
         let mut step = None;
@@ -47,7 +52,8 @@ impl Window {
                 last_inside[parent] = last_inside[parent].max(last_inside[at]);
             }
         }
-        Ok(Self { nodes, step, parents, last_inside })
+        let nested = nested(&parents);
+        Ok(Self { nodes, step, parents, last_inside, nested })
     }
 
     /// The node around a node.
@@ -55,8 +61,32 @@ impl Window {
         self.parents[node]
     }
 
+    /// For each node the innermost of the wanted nodes around it.
+    pub(super) fn innermost(&self, is_wanted: impl Fn(usize) -> bool) -> Vec<Option<usize>> {
+        let mut innermost = Vec::with_capacity(self.nodes.len());
+        for parent in &self.parents {
+            innermost.push(match *parent {
+                Some(parent) if is_wanted(parent) => Some(parent),
+                Some(parent) => innermost[parent],
+                None => None,
+            });
+        }
+        innermost
+    }
+
+    /// The places of the nodes inside a node; see [`Window::place`].
+    pub(super) fn inside(&self, node: usize) -> RangeInclusive<usize> {
+        let [first, last] = self.nested[node];
+        first + 1..=last
+    }
+
+    /// The place of a node in an order in which those inside a node lie beside each other.
+    pub(super) fn place(&self, node: usize) -> usize {
+        self.nested[node][0]
+    }
+
     /// The nodes around a node, from the inside out.
-    pub(super) fn ancestors(&self, node: usize) -> impl Iterator<Item = usize> {
+    fn ancestors(&self, node: usize) -> impl Iterator<Item = usize> {
         core::iter::successors(self.parents[node], |&node| self.parents[node])
     }
 
@@ -66,4 +96,37 @@ impl Window {
             .chain(self.ancestors(start))
             .take_while(move |&node| self.last_inside[node] == start)
     }
+}
+
+/// Refuses nodes inside themselves, on whatever way: on each there is one inside a node that
+/// starts later. Only the root of a trace, which starts first, may be its own parent.
+fn check_parents(nodes: &[Node]) -> Result<(), ImportError> {
+    let ids: HashSet<u64> = nodes.iter().map(|node| node.id).collect();
+    if let Some(node) = nodes.iter().skip(1).find(|node| node.parent == node.id) {
+        return Err(node.error("is its own parent"));
+    }
+    match nodes.iter().find(|node| node.parent > node.id && ids.contains(&node.parent)) {
+        Some(node) => Err(node.error("lies inside a node that starts after it")),
+        None => Ok(()),
+    }
+}
+
+/// The place of each node, and of the last one inside it, in an order in which those inside a
+/// node come right behind it.
+fn nested(parents: &[Option<usize>]) -> Vec<[usize; 2]> {
+    let mut inside = vec![0; parents.len()];
+    for (node, parent) in parents.iter().enumerate().rev() {
+        if let Some(parent) = *parent {
+            inside[parent] += inside[node] + 1;
+        }
+    }
+    let mut nested = vec![[0; 2]; parents.len()];
+    let (mut next, mut next_inside) = (0, vec![0; parents.len()]);
+    for (node, parent) in parents.iter().enumerate() {
+        let next = parent.map_or(&mut next, |parent| &mut next_inside[parent]);
+        let place = *next;
+        *next += inside[node] + 1;
+        (nested[node], next_inside[node]) = ([place, place + inside[node]], place + 1);
+    }
+    nested
 }
