@@ -48,11 +48,12 @@ impl<'a> Pieces<'a> {
         plan: &Plan<'a>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, PlanError> {
+        plan.check_iterations()?;
         let entries = plan.steps.len().checked_mul(plan.iterations() as usize);
         if entries.is_none_or(|entries| entries >= u32::MAX as usize) {
             return Err(PlanError::TooManySteps);
         }
-        if plan.placements.is_some_and(|table| table.iterations == 0 || !table.is_table()) {
+        if plan.placements.is_some_and(|table| !table.is_table()) {
             return Err(PlanError::PlacementTable);
         }
         if plan.steps.is_empty() {
@@ -268,6 +269,14 @@ fn count_objects(
         if length != 0 && length != expected {
             return Err(PlanError::PoolTable { length, expected });
         }
+    }
+    let exists = |pool: &u32| (*pool as usize) < plan.pools.len();
+    let wrong = |table: &[u32]| table.iter().position(|pool| !exists(pool)).map(|at| at as u32);
+    if let Some(tensor) = wrong(plan.tensor_pool) {
+        return Err(PlanError::TensorWithoutPool(TensorId(tensor)));
+    }
+    if let Some(op) = wrong(plan.workspace_pool) {
+        return Err(PlanError::WorkspaceWithoutPool(OpId(op)));
     }
     let pool_of = |table: &[u32], index: usize| table.get(index).map_or(0, |&p| p as usize);
     let count = |pool: usize, bytes: u64| {

@@ -118,6 +118,18 @@ pub struct Plan<'a> {
 }
 
 impl Plan<'_> {
+    /// Checks over how many iterations the placements go, which bounds the room that working
+    /// with the plan takes.
+    ///
+    /// # Errors
+    /// [`PlanError::PlacementIterations`].
+    pub fn check_iterations(&self) -> Result<(), PlanError> {
+        match self.iterations() {
+            1..=Placements::MOST_ITERATIONS => Ok(()),
+            iterations => Err(PlanError::PlacementIterations(iterations)),
+        }
+    }
+
     /// Iterations after which everything repeats, its placements included.
     #[must_use]
     pub fn iterations(&self) -> u32 {
@@ -238,6 +250,8 @@ pub enum PlanError {
     ArenaOverlap(TensorId, TensorId),
     /// An input that is never read, or written after its last read, lies in the arena.
     ArenaInput(TensorId),
+    /// An op writes an input in the arena before its prefetch.
+    ArenaInputAbsent(Place, TensorId),
     /// A state in the arena is not listed in `resident_at_start`.
     ArenaStateNotResident(TensorId),
     /// The step does something that arena tensors do not allow.
@@ -263,6 +277,8 @@ pub enum PlanError {
     NotResident(Place, TensorId),
     /// The device copy does not hold the current value.
     NoValue(Place, TensorId),
+    /// An input would be offloaded with its next value, which the host has.
+    NextInput(Place, TensorId),
     /// The host copy does not hold the current value.
     NoHostCopy(Place, TensorId),
     /// The only copy of a value that is still needed would be lost.
@@ -278,7 +294,9 @@ pub enum PlanError {
         /// Objects of the pool.
         count: u64,
     },
-    /// The placements cover no iteration, or their ends are not those of the numbers.
+    /// The placements cover no iteration, or more than [`Placements::MOST_ITERATIONS`].
+    PlacementIterations(u32),
+    /// The ends of the placements are not those of the numbers.
     PlacementTable,
     /// There are more or fewer placements than allocations.
     PlacementCount {
@@ -392,6 +410,11 @@ impl fmt::Display for PlanError {
                 "{tensor} is an input that is never read or written after its last read, and \
                  may not lie in the arena"
             ),
+            Self::ArenaInputAbsent(place, tensor) => write!(
+                f,
+                "{place}: {tensor} is an input in the arena and needs its prefetch before an op \
+                 writes it"
+            ),
             Self::ArenaStateNotResident(tensor) => write!(
                 f,
                 "{tensor} is a state in the arena and must be listed in resident_at_start"
@@ -416,6 +439,11 @@ impl fmt::Display for PlanError {
             Self::NoValue(place, tensor) => {
                 write!(f, "{place}: the device does not hold the current value of {tensor}")
             }
+            Self::NextInput(place, tensor) => write!(
+                f,
+                "{place}: no op reads {tensor} from here on: the host has the next value of this \
+                 input, which is not offloaded"
+            ),
             Self::NoHostCopy(place, tensor) => {
                 write!(f, "{place}: the host does not hold the current value of {tensor}")
             }
@@ -426,8 +454,13 @@ impl fmt::Display for PlanError {
             Self::PoolFull { place, pool, held, count } => {
                 write!(f, "{place}: pool {pool} would hold {held} objects and has {count}")
             }
+            Self::PlacementIterations(iterations) => write!(
+                f,
+                "placement_iterations is {iterations}; it must be from 1 to {}",
+                Placements::MOST_ITERATIONS
+            ),
             Self::PlacementTable => {
-                write!(f, "the placements must cover at least one iteration, each array in turn")
+                write!(f, "the arrays of the placements must follow one another")
             }
             Self::PlacementCount { placements, allocations } => {
                 write!(f, "there are {placements} placements for {allocations} allocations")

@@ -2,6 +2,7 @@
 
 use super::predicted_by_ledger;
 use crate::choices::Choices;
+use planner_core::plan::ArenaPlacement;
 use planner_core::{Graph, Machine, OpId, Part, Step, TensorId};
 use workloads::{OwnedPlacements, OwnedPlan};
 
@@ -33,10 +34,11 @@ pub fn mutate(
 fn corrupt_steps(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices) {
     let at = choices.below(plan.steps.len());
     let other = choices.below(plan.steps.len());
-    match choices.below(8) {
+    match choices.below(9) {
         0 => {
             plan.steps.remove(at);
         }
+        7 => offload_what_is_there(plan, other, choices),
         1 => plan.steps.swap(at, other),
         2 => {
             let step = plan.steps.remove(at);
@@ -50,6 +52,19 @@ fn corrupt_steps(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices)
             plan.steps.retain(|step| !moves(step, tensor));
         }
         _ => plan.steps[at] = renamed(graph, plan.steps[at], choices),
+    }
+}
+
+/// Offloads what is resident at start, or what a prefetch brings.
+fn offload_what_is_there(plan: &mut OwnedPlan, at: usize, choices: &mut Choices) {
+    let brought = plan.steps.iter().filter_map(|step| match *step {
+        Step::Prefetch(part) => Some(part),
+        _ => None,
+    });
+    let started = plan.resident_at_start.iter().map(|resident| resident.part);
+    let parts: Vec<Part> = started.chain(brought).collect();
+    if let Some(part) = choices.pick(&parts) {
+        plan.steps.insert(at, Step::Offload(part));
     }
 }
 
@@ -143,7 +158,8 @@ fn corrupt_pools(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices)
         _ => {
             plan.workspace_pool.resize(graph.ops().len(), 0);
             plan.workspace_pool.truncate(graph.ops().len() - choices.below(2));
-            if let Some(pool) = plan.workspace_pool.last_mut() {
+            let op = choices.below(plan.workspace_pool.len());
+            if let Some(pool) = plan.workspace_pool.get_mut(op) {
                 *pool = choices.below(pools + 1) as u32;
             }
         }
@@ -165,7 +181,7 @@ pub(super) fn corrupt_placements(plan: &mut OwnedPlan, choices: &mut Choices) ->
         0 | 1 => objects[one] = choices.below(most + 1) as u64,
         2 => objects.swap(one, other),
         3 => objects[one] = objects[other],
-        4 => *iterations = choices.below(4) as u32,
+        4 => *iterations = choices.pick(&[0, 1, 2, 3, 65]).unwrap_or(0),
         5 => {
             ends.remove(array);
             objects.truncate(ends.last().map_or(0, |&end| end as usize));
@@ -189,12 +205,15 @@ fn corrupt_arena(
     choices: &mut Choices,
 ) {
     let at = choices.below(plan.arena.len());
-    match (choices.below(5), plan.arena.get_mut(at)) {
+    match (choices.below(6), plan.arena.get_mut(at)) {
         (0, Some(placement)) => placement.offset_bytes += 1,
         (1, Some(placement)) => placement.offset_bytes = 0,
         (2, Some(placement)) => placement.tensor = random_tensor(graph, choices),
         (3, Some(_)) => {
             plan.arena.remove(at);
+        }
+        (4, Some(&mut ArenaPlacement { tensor, .. })) => {
+            plan.steps.retain(|step| !moves(step, tensor));
         }
         _ => {
             let tensor = random_tensor(graph, choices);
@@ -202,7 +221,7 @@ fn corrupt_arena(
             let bytes = graph.tensors().get(tensor.index()).map_or(0, |tensor| tensor.bytes);
             plan.budget_bytes += offset_bytes + bytes + machine.chunk_bytes;
             plan.arena_bytes = offset_bytes + bytes;
-            plan.arena.push(planner_core::plan::ArenaPlacement { tensor, offset_bytes });
+            plan.arena.push(ArenaPlacement { tensor, offset_bytes });
         }
     }
 }
