@@ -14,7 +14,7 @@ use serde::Serialize;
 pub(crate) struct Arguments {
     /// Print one JSON object and nothing else
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 #[derive(Serialize)]

@@ -78,17 +78,33 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = if machine::list_is_asked_for(std::env::args_os().skip(1)) {
-        machine::print_list()
-    } else {
-        obey(&Cli::parse().command)
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            output::note(&format!("error: {}", failure.message));
-            ExitCode::from(failure.status)
-        }
+    if machine::list_is_asked_for(std::env::args_os().skip(1)) {
+        return exit(machine::print_list(), false);
+    }
+    let command = Cli::parse().command;
+    exit(obey(&command), wants_json(&command))
+}
+
+fn exit(done: Result<(), Failure>, json: bool) -> ExitCode {
+    let Err(failure) = done else { return ExitCode::SUCCESS };
+    if let Some(report) = failure.report().filter(|_| json) {
+        // Where standard output is gone, the sentence below is what is left.
+        let _ = output::print_json(&report);
+    }
+    output::note(&format!("error: {}", failure.message));
+    ExitCode::from(failure.status)
+}
+
+const fn wants_json(command: &Command) -> bool {
+    match command {
+        Command::Plan(arguments) => arguments.json,
+        Command::Run(arguments) => arguments.json,
+        Command::Check(arguments) => arguments.json,
+        Command::Compare(arguments) => arguments.json,
+        Command::Devices(arguments) => arguments.json,
+        Command::Measure(arguments) => arguments.json,
+        Command::Conformance(arguments) => arguments.json,
+        Command::Model(_) | Command::Import(_) | Command::Export(_) => false,
     }
 }
 
