@@ -31,8 +31,8 @@ pub struct Judgement {
     /// The exact figures. Its `host_bytes` gives every tensor that is moved a room of its
     /// own, which is one of several figures that the format accepts.
     pub prediction: Prediction,
-    /// The least and the most that a plan may state as `host_bytes`: the states and inputs
-    /// that are moved, and all states and inputs with the temporaries that are moved.
+    /// The least and the most that a plan may state as `host_bytes`: what is moved of states
+    /// and inputs, and all states and inputs with the temporaries that are moved.
     pub accepted_host_bytes: (u64, u64),
     /// What the rooms on the host take at least, and at most. Whether they can be had is clear
     /// to this judge outside these bounds only: inside, it accepts.
@@ -136,7 +136,7 @@ pub fn measure(
     }
     Ok(Judgement {
         prediction,
-        accepted_host_bytes: accepted_host_bytes(graph, plan),
+        accepted_host_bytes: accepted_host_bytes(&layout, &deeds),
         rooms_bytes,
         first_peak_step,
         requested_bytes_at_peak: deeds[first_peak_step].requested_bytes,
@@ -272,11 +272,25 @@ fn rooms_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> (u64, u64) {
 }
 
 /// What a plan may state as `host_bytes`.
-fn accepted_host_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> (u64, u64) {
+fn accepted_host_bytes(layout: &Layout<'_>, deeds: &[values::Deed]) -> (u64, u64) {
+    let (graph, plan) = (layout.graph, layout.plan);
+    let moved = deeds.iter().filter_map(|deed| match deed.action {
+        Step::Prefetch(part) | Step::Offload(part) => {
+            let objects = deed.objects.clone();
+            Some(objects.map(move |object| (part.tensor, object)))
+        }
+        Step::Launch(_) | Step::Evict(_) => None,
+    });
+    let moved: BTreeSet<(TensorId, u64)> = moved.flatten().collect();
+    let lasting_objects =
+        moved.into_iter().filter(|&(tensor, _)| graph.tensor(tensor).kind != Kind::Temporary);
+    let least_bytes = lasting_objects
+        .map(|(tensor, object)| layout.copied_bytes(tensor, &(object..object + 1)))
+        .sum();
     let lasting = graph.tensors().iter().filter(|tensor| tensor.kind != Kind::Temporary);
     let temporaries_bytes = moved_bytes(graph, plan, |kind| kind == Kind::Temporary);
     let most_bytes = lasting.map(|tensor| tensor.bytes).sum::<u64>() + temporaries_bytes;
-    (moved_lasting_bytes(graph, plan), most_bytes)
+    (least_bytes, most_bytes)
 }
 
 /// `predicted` is exact, but for `host_bytes`, which lies in its interval and within the

@@ -29,6 +29,8 @@ pub struct Footprint {
     pub d2h_bytes: u64,
     /// Host room for every state and input that moves.
     pub host_lasting_bytes: u64,
+    /// The parts of these that move.
+    pub host_parts_bytes: u64,
     /// Host room for every temporary that moves, each with a room of its own.
     pub host_temporary_bytes: u64,
 }
@@ -54,6 +56,7 @@ impl Footprint {
 pub const fn scratch_words(limits: &Limits) -> usize {
     Residency::scratch_words(limits)
         + words::<u8>(limits.tensors)
+        + words::<u8>(limits.pieces)
         + 2 * words::<u32>(limits.tensors)
         + words::<u64>(limits.pools)
 }
@@ -89,6 +92,8 @@ struct Walk<'w, 'a> {
     pieces: &'w Pieces<'w>,
     residency: Residency<'a>,
     flags: &'a mut [u8],
+    /// Whether each piece has been copied.
+    copied: &'a mut [u8],
     /// For arena tensors: the step of their last touch (an input's: of its last read).
     last_use: &'a mut [u32],
     /// Objects held, by pool.
@@ -118,6 +123,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             pieces,
             residency,
             flags: scratch.take(graph.tensors().len(), 0u8)?,
+            copied: scratch.take(pieces.len(), 0u8)?,
             last_use: scratch.take(graph.tensors().len(), 0u32)?,
             held: scratch.take(plan.pools.len(), 0u64)?,
             resident_pieces: scratch.take(graph.tensors().len(), 0u32)?,
@@ -221,6 +227,15 @@ impl<'w, 'a> Walk<'w, 'a> {
             match tensor.kind {
                 Kind::Temporary => self.footprint.host_temporary_bytes += tensor.bytes,
                 _ => self.footprint.host_lasting_bytes += tensor.bytes,
+            }
+        }
+        if self.graph.tensor(part.tensor).kind != Kind::Temporary {
+            for piece in self.pieces.of_part(part) {
+                if core::mem::replace(&mut self.copied[piece], 1) == 0 {
+                    let (first, count) = self.pieces.range(part.tensor, piece);
+                    let piece = Part { first, count, ..part };
+                    self.footprint.host_parts_bytes += self.pieces.part_bytes(self.graph, piece);
+                }
             }
         }
         let bytes = self.pieces.part_bytes(self.graph, part);

@@ -354,7 +354,8 @@ pub fn min_feasible(request: &Request<'_>, swap: &Swap) -> (u64, OpId) {
     let (mut short, mut enough) = (least_bytes / chunk_bytes, most_bytes.div_ceil(chunk_bytes));
     while enough - short > 1 {
         let middle = short + (enough - short) / 2;
-        *(if is_short(middle.saturating_mul(chunk_bytes)) { &mut short } else { &mut enough }) = middle;
+        *(if is_short(middle.saturating_mul(chunk_bytes)) { &mut short } else { &mut enough }) =
+            middle;
     }
     (enough.saturating_mul(chunk_bytes), op)
 }

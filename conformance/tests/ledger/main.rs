@@ -12,9 +12,7 @@ mod values;
 use conformance::ledger::{Event, Judgement, Violation, judge, measure};
 use conformance::plans::Case;
 use planner_core::plan::{ArenaPlacement, Place, Pool, Resident};
-use planner_core::{
-    Kind, Machine, OpId, Part, PlanError, Step, Tensor, TensorId, VerifyError,
-};
+use planner_core::{Kind, Machine, OpId, Part, PlanError, Step, Tensor, TensorId, VerifyError};
 use workloads::{OwnedGraph, OwnedPlan, planning};
 
 /// Chunks of 100 bytes, and links that take 1 ns a byte.
