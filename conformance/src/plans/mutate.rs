@@ -3,7 +3,7 @@
 use super::predicted_by_ledger;
 use crate::choices::Choices;
 use planner_core::plan::ArenaPlacement;
-use planner_core::{Graph, Machine, OpId, Part, Step, TensorId};
+use planner_core::{Graph, Kind, Machine, OpId, Part, Step, TensorId};
 use workloads::{OwnedPlacements, OwnedPlan};
 
 /// The plan with one random corruption. Where it is valid all the same, its predictions are
@@ -38,7 +38,6 @@ fn corrupt_steps(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices)
         0 => {
             plan.steps.remove(at);
         }
-        7 => offload_what_is_there(plan, other, choices),
         1 => plan.steps.swap(at, other),
         2 => {
             let step = plan.steps.remove(at);
@@ -51,18 +50,20 @@ fn corrupt_steps(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices)
             let tensor = random_tensor(graph, choices);
             plan.steps.retain(|step| !moves(step, tensor));
         }
+        7 => offload_an_input(graph, plan, other, choices),
         _ => plan.steps[at] = renamed(graph, plan.steps[at], choices),
     }
 }
 
-/// Offloads what is resident at start, or what a prefetch brings.
-fn offload_what_is_there(plan: &mut OwnedPlan, at: usize, choices: &mut Choices) {
+/// Offloads an input that is resident at start, or that a prefetch brings.
+fn offload_an_input(graph: &Graph<'_>, plan: &mut OwnedPlan, at: usize, choices: &mut Choices) {
     let brought = plan.steps.iter().filter_map(|step| match *step {
         Step::Prefetch(part) => Some(part),
         _ => None,
     });
     let started = plan.resident_at_start.iter().map(|resident| resident.part);
-    let parts: Vec<Part> = started.chain(brought).collect();
+    let is_input = |part: &Part| graph.tensor(part.tensor).kind == Kind::Input;
+    let parts: Vec<Part> = started.chain(brought).filter(is_input).collect();
     if let Some(part) = choices.pick(&parts) {
         plan.steps.insert(at, Step::Offload(part));
     }
