@@ -16,13 +16,14 @@ pub fn mutate(
     choices: &mut Choices,
 ) -> OwnedPlan {
     let mut mutated = plan.clone();
-    match choices.below(8) {
+    match choices.below(9) {
         // Where there are no placements, the steps are corrupted instead.
         0..=1 if corrupt_placements(&mut mutated, choices) => {}
         0..=3 => corrupt_steps(graph, &mut mutated, choices),
         4 => corrupt_start(graph, &mut mutated, choices),
         5 => corrupt_pools(graph, &mut mutated, choices),
         6 => corrupt_arena(graph, machine, &mut mutated, choices),
+        7 => leave_an_arena_input_absent(graph, &mut mutated, choices),
         _ => {
             corrupt_figures(machine, &mut mutated, choices);
             return mutated;
@@ -206,15 +207,12 @@ fn corrupt_arena(
     choices: &mut Choices,
 ) {
     let at = choices.below(plan.arena.len());
-    match (choices.below(6), plan.arena.get_mut(at)) {
+    match (choices.below(5), plan.arena.get_mut(at)) {
         (0, Some(placement)) => placement.offset_bytes += 1,
         (1, Some(placement)) => placement.offset_bytes = 0,
         (2, Some(placement)) => placement.tensor = random_tensor(graph, choices),
         (3, Some(_)) => {
             plan.arena.remove(at);
-        }
-        (4, Some(&mut ArenaPlacement { tensor, .. })) => {
-            plan.steps.retain(|step| !moves(step, tensor));
         }
         _ => {
             let tensor = random_tensor(graph, choices);
@@ -224,6 +222,16 @@ fn corrupt_arena(
             plan.arena_bytes = offset_bytes + bytes;
             plan.arena.push(ArenaPlacement { tensor, offset_bytes });
         }
+    }
+}
+
+/// Removes the prefetch of an input in the arena.
+fn leave_an_arena_input_absent(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices) {
+    let in_arena = plan.arena.iter().map(|placement| placement.tensor);
+    let is_input = |tensor: &TensorId| graph.tensor(*tensor).kind == Kind::Input;
+    let inputs: Vec<TensorId> = in_arena.filter(is_input).collect();
+    if let Some(tensor) = choices.pick(&inputs) {
+        plan.steps.retain(|step| !moves(step, tensor));
     }
 }
 
