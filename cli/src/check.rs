@@ -1,9 +1,9 @@
 //! `spillway check`.
 
 use crate::failure::Failure;
-use crate::figures::{Figures, Needs};
+use crate::figures::Figures;
 use crate::work::{self, Setting, Work};
-use crate::{output, plan_file, proof, strategy, summary};
+use crate::{output, plan_file, proof, summary};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     machine: Option<String>,
     /// Print one JSON object and nothing else
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// The verdict, and the figures as worked out again.
@@ -50,26 +50,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let plan = plan_file::load(&arguments.plan)?;
     let machine = plan_file::machine_for(&plan, arguments.machine.as_deref(), own)?;
     let setting = Setting { work: &work, machine: &machine };
-    let strategy = strategy::of_plan(&plan.strategy);
-    let needs = Needs::of(setting, strategy.as_ref())?;
-    let figures = Figures::without_plan(setting, &plan.strategy, plan.budget_bytes, needs)?;
-    let verdict = match figures_of(setting, &plan, &figures) {
-        Ok(figures) => Verdict { valid: true, reason: None, figures },
-        Err(reason) => Verdict { valid: false, reason: Some(reason), figures },
+    let figures = Figures::of_file(setting, &plan)?;
+    let figures = match figures_of(setting, &plan, &figures) {
+        Ok(figures) => figures,
+        Err(reason) => {
+            let failure = Failure::cannot(format!("{}: {reason}", Shown::path(&arguments.plan)));
+            return Err(failure.with(&Verdict { valid: false, reason: Some(reason), figures }));
+        }
     };
     if arguments.json {
-        output::print_json(&verdict)?;
+        return output::print_json(&Verdict { valid: true, reason: None, figures });
     }
-    if let Some(reason) = verdict.reason {
-        return Err(Failure::cannot(format!("{}: {reason}", Shown::path(&arguments.plan))));
-    }
-    if !arguments.json {
-        output::print(
-            "valid: safe in every order that its waits allow; its prediction is exact\n",
-        )?;
-        output::print(summary::of(&verdict.figures, &machine.machine))?;
-    }
-    Ok(())
+    output::print("valid: safe in every order that its waits allow; its prediction is exact\n")?;
+    output::print(summary::of(&figures, &machine.machine))
 }
 
 fn figures_of(setting: Setting<'_>, plan: &OwnedPlan, known: &Figures) -> Result<Figures, String> {

@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     plot: Option<PathBuf>,
     /// Print one JSON object and nothing else
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// Which bound to compare with.
@@ -128,7 +128,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let wanted = Wanted { bound: *bound, placed: !no_placements };
     let grid = Grid::plan(setting, &chosen(strategies, is_chain(setting)?), budgets, wanted)?;
     if let Some(path) = &arguments.plot {
-        output::save(path, plot::render(&grid).as_bytes())?;
+        let saved = output::save(path, plot::render(&grid).as_bytes());
+        saved.map_err(|failure| failure.with(&grid))?;
     }
     if arguments.json {
         return output::print_json(&grid);

@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     backend: String,
     /// Print one JSON object and nothing else
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// What became of all checks.
@@ -75,16 +75,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             )));
         }
     };
-    if arguments.json {
-        output::print_json(&report)?;
-    } else {
+    if !arguments.json {
         output::print(shown(&report))?;
     }
-    match (&report.device, report.failed.len()) {
-        (None, _) => Err(Failure::cannot(format!("{} has no device", report.backend))),
-        (Some(_), 0) => Ok(()),
-        (Some(_), failed) => Err(Failure::cannot(format!("{failed} checks failed"))),
-    }
+    let reason = match (&report.device, report.failed.len()) {
+        (None, _) => format!("{} has no device", report.backend),
+        (Some(_), 0) if arguments.json => return output::print_json(&report),
+        (Some(_), 0) => return Ok(()),
+        (Some(_), failed) => format!("{failed} checks failed"),
+    };
+    Err(Failure::cannot(reason).with(&report))
 }
 
 fn report<B: Backend>(backend: &B) -> Report {

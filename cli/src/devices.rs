@@ -15,7 +15,7 @@ use workloads::Shown;
 pub(crate) struct Arguments {
     /// Print one JSON object and nothing else
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 #[derive(Serialize)]

@@ -1,5 +1,7 @@
 //! Why a command ends without success, and with which exit status.
 
+use serde::Serialize;
+use serde_json::{Value, json};
 use workloads::format::{ErrorKind, FormatError};
 
 /// A command's failure, as the user sees it.
@@ -9,22 +11,39 @@ pub(crate) struct Failure {
     pub(crate) status: u8,
     /// What is wrong, and where, on one line; details may follow on more.
     pub(crate) message: String,
+    /// What is known all the same, as a JSON object.
+    known: Option<Value>,
 }
 
 impl Failure {
     /// What was asked for is clear and cannot be done.
     pub(crate) fn cannot(message: impl Into<String>) -> Self {
-        Self { status: 1, message: message.into() }
+        Self { status: 1, message: message.into(), known: None }
     }
 
     /// Bad usage, or a malformed file.
     pub(crate) fn bad_input(message: impl Into<String>) -> Self {
-        Self { status: 2, message: message.into() }
+        Self { status: 2, message: message.into(), known: None }
     }
 
     /// A file that cannot be read, or holds what it must not.
     pub(crate) fn reading(error: &FormatError) -> Self {
         let status = if error.kind() == ErrorKind::Unsupported { 1 } else { 2 };
-        Self { status, message: error.to_string() }
+        Self { status, message: error.to_string(), known: None }
+    }
+
+    /// The same with what is known all the same, an object.
+    pub(crate) fn with(self, known: &impl Serialize) -> Self {
+        Self { known: serde_json::to_value(known).ok(), ..self }
+    }
+
+    /// What `--json` prints of a command that was understood: what is known, with the reason;
+    /// none of bad usage or a malformed file.
+    pub(crate) fn report(&self) -> Option<Value> {
+        let mut report = self.known.clone().unwrap_or_else(|| json!({}));
+        if report["reason"].is_null() {
+            report["reason"] = json!(self.message);
+        }
+        (self.status == 1).then_some(report)
     }
 }

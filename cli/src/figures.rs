@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::method::Method;
 use crate::names::Names;
 use crate::proof::{self, Proved};
+use crate::strategy;
 use crate::units::ratio;
 use crate::work::Setting;
 use planner_core::bounds::Order;
@@ -12,6 +13,7 @@ use planner_core::planner::Request;
 use planner_core::{Kind, OpId, Part, Plan, Step};
 use serde::{Serialize, Serializer};
 use spillway::planning;
+use workloads::OwnedPlan;
 
 /// Bytes by kind of tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -123,6 +125,14 @@ impl Needs {
 }
 
 impl Figures {
+    /// The figures of a plan from a file before it is judged. Its strategy is a label: where it
+    /// is none of ours, or cannot plan this work, the least memory is not known.
+    pub(crate) fn of_file(setting: Setting<'_>, plan: &OwnedPlan) -> Result<Self, Failure> {
+        let method = strategy::of_plan(&plan.strategy);
+        let needs = Needs::of(setting, method.as_ref()).or_else(|_| Needs::of(setting, None))?;
+        Self::without_plan(setting, &plan.strategy, plan.budget_bytes, needs)
+    }
+
     /// The figures without a plan.
     pub(crate) fn without_plan(
         setting: Setting<'_>,

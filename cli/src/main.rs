@@ -80,22 +80,36 @@ enum Command {
 
 fn main() -> ExitCode {
     method::heed_interrupts();
-    match output::check_stdout().and_then(|()| run()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            output::note(&format!("error: {}", failure.message));
-            ExitCode::from(failure.status)
-        }
+    let done = output::check_stdout();
+    if done.is_err() || machine::list_is_asked_for(std::env::args_os().skip(1)) {
+        return exit(done.and_then(|()| machine::print_list()), false);
+    }
+    match Cli::try_parse() {
+        Ok(Cli { command }) => exit(obey(&command), wants_json(&command)),
+        Err(error) => exit(usage::answer(error), false),
     }
 }
 
-fn run() -> Result<(), Failure> {
-    if machine::list_is_asked_for(std::env::args_os().skip(1)) {
-        return machine::print_list();
+fn exit(done: Result<(), Failure>, json: bool) -> ExitCode {
+    let Err(failure) = done else { return ExitCode::SUCCESS };
+    if let Some(report) = failure.report().filter(|_| json) {
+        // Where standard output is gone, the sentence below is what is left.
+        let _ = output::print_json(&report);
     }
-    match Cli::try_parse() {
-        Ok(arguments) => obey(&arguments.command),
-        Err(error) => usage::answer(error),
+    output::note(&format!("error: {}", failure.message));
+    ExitCode::from(failure.status)
+}
+
+const fn wants_json(command: &Command) -> bool {
+    match command {
+        Command::Plan(arguments) => arguments.json,
+        Command::Run(arguments) => arguments.json,
+        Command::Check(arguments) => arguments.json,
+        Command::Compare(arguments) => arguments.json,
+        Command::Devices(arguments) => arguments.json,
+        Command::Measure(arguments) => arguments.json,
+        Command::Conformance(arguments) => arguments.json,
+        Command::Model(_) | Command::Import(_) | Command::Export(_) => false,
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     output: Option<PathBuf>,
     /// Print one JSON object and nothing else
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// Figures of the device; speeds in bytes a second, of copies up and down.
@@ -76,7 +76,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let name = arguments.name.clone().unwrap_or_else(|| measured.name());
     let machine = OwnedMachine { name, machine: measured.machine };
     if let Some(path) = &arguments.output {
-        output::save(path, &format::write_machine(&machine))?;
+        let saved = output::save(path, &format::write_machine(&machine));
+        saved.map_err(|failure| failure.with(&report(&machine, &measured)))?;
     }
     if arguments.json {
         return output::print_json(&report(&machine, &measured));

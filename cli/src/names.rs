@@ -241,6 +241,8 @@ fn mentions(error: &PlanError) -> Mentions {
         | E::AlreadyResident(place, tensor)
         | E::NotResident(place, tensor)
         | E::NoValue(place, tensor)
+        | E::NextInput(place, tensor)
+        | E::ArenaInputAbsent(place, tensor)
         | E::NoHostCopy(place, tensor)
         | E::ValueLost(place, tensor)
         | E::Range { place, tensor, .. } => Mentions { place: Some(place), ..of(tensor) },

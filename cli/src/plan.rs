@@ -5,6 +5,7 @@ use crate::course::Course;
 use crate::failure::Failure;
 use crate::figures::{Figures, Needs};
 use crate::names::Names;
+use crate::proof::Proved;
 use crate::strategy::{self, Chosen};
 use crate::work::{self, Setting, Work};
 use crate::{machine, output, proof, report, shortage, summary, trace};
@@ -45,7 +46,7 @@ pub(crate) struct Arguments {
     trace: Option<PathBuf>,
     /// Print one JSON object and nothing else
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// What to plan for, and how.
@@ -99,26 +100,38 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Work { graph: work, machine } = work::load(&arguments.work)?;
     let machine = machine::choose(arguments.choices.machine.as_deref(), machine)?;
     let setting = Setting { work: &work, machine: &machine };
-    let (figures, plan, schedule) = plan_for(setting, &arguments.choices, arguments.json)?;
+    let (figures, plan, schedule) = plan_for(setting, &arguments.choices)?;
     let proved = proof::prove(setting, &plan, &schedule);
-    let proved = proved.map_err(|reason| defect(&plan.strategy, &reason))?;
+    let proved = proved.map_err(|reason| defect(&plan.strategy, &reason).with(&figures))?;
     let figures = figures.with_plan(&proved);
-    if let Some(path) = &arguments.output {
-        output::save(path, &format::write_plan(&plan))?;
-    }
-    if arguments.trace.is_some() || arguments.report.is_some() {
-        let course = Course::of(&proved.verified).map_err(|e| Failure::cannot(e.to_string()))?;
-        if let Some(path) = &arguments.trace {
-            output::save(path, &trace::render(setting, &proved, &course))?;
-        }
-        if let Some(path) = &arguments.report {
-            output::save(path, report::render(setting, &proved, &course, &figures).as_bytes())?;
-        }
-    }
+    save(arguments, setting, &plan, &proved, &figures).map_err(|failure| failure.with(&figures))?;
     if arguments.json {
         return output::print_json(&figures);
     }
     output::summarize(&summary::of(&figures, &machine.machine), stdout_is_taken)
+}
+
+/// Writes the files that are wanted.
+fn save(
+    arguments: &Arguments,
+    setting: Setting<'_>,
+    plan: &OwnedPlan,
+    proved: &Proved<'_>,
+    figures: &Figures,
+) -> Result<(), Failure> {
+    if let Some(path) = &arguments.output {
+        output::save(path, &format::write_plan(plan))?;
+    }
+    if arguments.trace.is_some() || arguments.report.is_some() {
+        let course = Course::of(&proved.verified).map_err(|e| Failure::cannot(e.to_string()))?;
+        if let Some(path) = &arguments.trace {
+            output::save(path, &trace::render(setting, proved, &course))?;
+        }
+        if let Some(path) = &arguments.report {
+            output::save(path, report::render(setting, proved, &course, figures).as_bytes())?;
+        }
+    }
+    Ok(())
 }
 
 /// A plan of our own that does not pass is never written or run.
@@ -131,12 +144,10 @@ pub(crate) fn defect(strategy: &str, reason: &str) -> Failure {
 /// Plans as chosen.
 ///
 /// # Errors
-/// The reason why there is no plan, when the figures have been printed as JSON where that is
-/// wanted.
+/// The reason why there is no plan, with the figures.
 pub(crate) fn plan_for(
     setting: Setting<'_>,
     choices: &Choices,
-    json: bool,
 ) -> Result<(Figures, OwnedPlan, OwnedSchedule), Failure> {
     let chosen = choices.strategy.with(&choices.settings)?;
     let needs = Needs::of(setting, Some(&chosen.method))?;
@@ -149,9 +160,6 @@ pub(crate) fn plan_for(
     match plan {
         Ok((plan, schedule)) => Ok((figures, plan, schedule)),
         Err(error) => {
-            if json {
-                output::print_json(&figures)?;
-            }
             let mut reason = Names::new(setting.work, &[]).planning_error(&error, budget_bytes);
             if matches!(error, PlanningError::Infeasible { min_feasible_bytes, .. }
                 if min_feasible_bytes > budget_bytes)
@@ -162,7 +170,7 @@ pub(crate) fn plan_for(
                     reason = format!("{reason}:{parts}");
                 }
             }
-            Err(Failure::cannot(format!("{}: {reason}", chosen.name)))
+            Err(Failure::cannot(format!("{}: {reason}", chosen.name)).with(&figures))
         }
     }
 }

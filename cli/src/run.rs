@@ -2,13 +2,13 @@
 
 use crate::backend::{Backend, Outcome, Stopped};
 use crate::failure::Failure;
-use crate::figures::{Figures, Needs};
+use crate::figures::Figures;
 use crate::names::Names;
 use crate::plan::{self, Choices};
 use crate::proof::Proved;
 use crate::units::{bytes, count, time};
 use crate::work::{self, Setting, Work};
-use crate::{machine, output, plan_file, proof, strategy, summary};
+use crate::{machine, output, plan_file, proof, summary};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use integrity::reference_digest;
@@ -66,7 +66,7 @@ pub(crate) struct Arguments {
     seed: Option<u64>,
     /// Print one JSON object and nothing else
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// The figures of the plan, and what running it showed.
@@ -105,7 +105,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => {
             let machine = machine::choose(given, own)?;
             let setting = Setting { work: &work, machine: &machine };
-            let planned = plan::plan_for(setting, &arguments.choices, arguments.json)?;
+            let planned = plan::plan_for(setting, &arguments.choices)?;
             (machine, planned)
         }
     };
@@ -113,30 +113,30 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let setting = Setting { work: &work, machine: &machine };
     let proved = proof::prove(setting, &plan, &schedule);
     let proved = proved.map_err(|reason| match &arguments.plan {
-        Some(path) => invalid(path, &reason),
-        None => plan::defect(&plan.strategy, &reason),
+        Some(path) => invalid(path, &reason, &figures),
+        None => plan::defect(&plan.strategy, &reason).with(&figures),
     })?;
-    let report =
-        carry_out(setting, figures.with_plan(&proved), &proved, &backend, arguments.iterations)?;
-    if arguments.json {
-        output::print_json(&report)?;
-    } else {
+    let figures = figures.with_plan(&proved);
+    let report = carry_out(setting, &figures, &proved, &backend, arguments.iterations);
+    let report = report.map_err(|failure| failure.with(&figures))?;
+    if !arguments.json {
         output::print(summary::of(&report.figures, &machine.machine) + &shown(&report))?;
     }
     if report.digests_match {
-        return Ok(());
+        return if arguments.json { output::print_json(&report) } else { Ok(()) };
     }
-    Err(Failure::cannot(format!(
+    let failure = Failure::cannot(format!(
         "the results differ: digest {}, in-core {}, by the graph alone {}",
         report.digest,
         report.in_core_digest.as_deref().unwrap_or("none"),
         report.reference_digest
-    )))
+    ));
+    Err(failure.with(&report))
 }
 
 /// A plan file whose plan is not valid.
-fn invalid(path: &Path, reason: &str) -> Failure {
-    Failure::cannot(format!("{}: {reason}", Shown::path(path)))
+fn invalid(path: &Path, reason: &str, figures: &Figures) -> Failure {
+    Failure::cannot(format!("{}: {reason}", Shown::path(path))).with(figures)
 }
 
 type Planned = (Figures, OwnedPlan, OwnedSchedule);
@@ -150,18 +150,17 @@ fn read(
 ) -> Result<(OwnedMachine, Planned), Failure> {
     let plan = plan_file::load(path)?;
     let machine = plan_file::machine_for(&plan, machine, own)?;
-    let invalid = |reason: String| invalid(path, &reason);
-    plan_file::check_names(&plan, work, &machine).map_err(invalid)?;
     let setting = Setting { work, machine: &machine };
+    let figures = Figures::of_file(setting, &plan)?;
+    let invalid = |reason: String| invalid(path, &reason, &figures);
+    plan_file::check_names(&plan, work, &machine).map_err(invalid)?;
     let schedule = proof::lower(setting, &plan).map_err(invalid)?;
-    let needs = Needs::of(setting, strategy::of_plan(&plan.strategy).as_ref())?;
-    let figures = Figures::without_plan(setting, &plan.strategy, plan.budget_bytes, needs)?;
     Ok((machine, (figures, plan, schedule)))
 }
 
 fn carry_out(
     setting: Setting<'_>,
-    figures: Figures,
+    figures: &Figures,
     proved: &Proved<'_>,
     backend: &Backend,
     iterations: u64,
@@ -176,7 +175,7 @@ fn carry_out(
     let reference = reference_digest(proved.verified.graph(), iterations);
     let Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest } = outcome;
     Ok(Report {
-        figures,
+        figures: figures.clone(),
         backend: backend.name(),
         device,
         iterations,

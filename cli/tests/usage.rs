@@ -85,6 +85,37 @@ fn where_there_is_no_vulkan_a_sentence_says_so() {
     assert!(shown.contains("vulkan: none, since "), "{shown}");
 }
 
+/// What a command says on standard error stands in its JSON object, with what is known.
+#[test]
+fn with_json_every_status_1_has_an_object() {
+    let folder = Folder::new();
+    folder.run(&["plan", SMALL, "-o", "plan.json"]).done();
+    let nowhere =
+        [("SPILLWAY_CUDA_DRIVER", "nowhere/libcuda.so"), ("VK_DRIVER_FILES", "none.json")];
+    let other = "resnet50:batch=1,image=32";
+    let commands: [(&[&str], &[&str]); 10] = [
+        (&["plan", SMALL, "-b", "1MiB"], &["min_feasible_bytes"]),
+        (&["plan", SMALL, "-s", "weights"], &[]),
+        (&["plan", SMALL, "-o", "no/plan.json"], &["period_ns"]),
+        (&["check", other, "plan.json"], &["in_core_peak_bytes"]),
+        (&["run", other, "--plan", "plan.json"], &["in_core_peak_bytes"]),
+        (&["run", SMALL, "-b", "1MiB"], &["min_feasible_bytes"]),
+        (&["run", SMALL, "--plan", "plan.json", "--backend", "cuda"], &["period_ns"]),
+        (&["compare", SMALL, "--strategies", "fit", "--plot", "no/f.svg"], &["rows"]),
+        (&["conformance", "--backend", "cuda"], &["backend", "passed"]),
+        (&["measure"], &[]),
+    ];
+    for (command, known) in commands {
+        let ran = folder.run_in(&nowhere, &[command, &["--json"]].concat());
+        let ran = ran.fails_with_output(1, &[]);
+        let report = ran.json();
+        let reason = report["reason"].as_str().unwrap_or_else(|| panic!("{ran:?}"));
+        assert!(!reason.is_empty() && ran.stderr.contains(reason), "{ran:?}");
+        assert!(known.iter().all(|&figure| !report[figure].is_null()), "{known:?} in {ran:?}");
+    }
+    folder.run(&["check", SMALL, "none.json", "--json"]).fails(2, &["none.json"]);
+}
+
 #[test]
 fn malformed_work_is_named_with_the_place() {
     let folder = Folder::new();

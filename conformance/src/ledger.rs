@@ -31,9 +31,12 @@ pub struct Judgement {
     /// The exact figures. Its `host_bytes` gives every tensor that is moved a room of its
     /// own, which is one of several figures that the format accepts.
     pub prediction: Prediction,
-    /// The least and the most that a plan may state as `host_bytes`: the states and inputs
-    /// that are moved, and all states and inputs with the temporaries that are moved.
+    /// The least and the most that a plan may state as `host_bytes`: what is moved of states
+    /// and inputs, and all states and inputs with the temporaries that are moved.
     pub accepted_host_bytes: (u64, u64),
+    /// What the rooms on the host take at least, and at most. Whether they can be had is clear
+    /// to this judge outside these bounds only: inside, it accepts.
+    pub rooms_bytes: (u64, u64),
     /// The first step after which the most bytes of objects are held.
     pub first_peak_step: usize,
     /// Bytes that tensors and workspaces really fill of the objects held there.
@@ -125,10 +128,15 @@ pub fn measure(
     let deeds = values::walk(&layout, &order)?;
     let changes = places::follow(&layout, &deeds)?;
     let timeline = times::run(&layout, machine, &deeds, changes.as_ref())?;
-    let (prediction, first_peak_step) = predict(&layout, machine, &deeds, &timeline)?;
+    let (prediction, first_peak_step) = predict(&layout, &deeds, &timeline)?;
+    let rooms_bytes = rooms_bytes(graph, plan);
+    if rooms_bytes.0 > machine.host_bytes {
+        return Err(Violation::of_plan("the machine has too little pinned host memory"));
+    }
     Ok(Judgement {
         prediction,
-        accepted_host_bytes: accepted_host_bytes(graph, plan),
+        accepted_host_bytes: accepted_host_bytes(&layout, &deeds),
+        rooms_bytes,
         first_peak_step,
         requested_bytes_at_peak: deeds[first_peak_step].requested_bytes,
         waste_bytes: deeds[..plan.steps.len()].iter().map(|deed| waste_bytes(plan, deed)).collect(),
@@ -186,7 +194,6 @@ fn waste_bytes(plan: &Plan<'_>, deed: &values::Deed) -> [u128; 2] {
 /// The exact figures, and the step at which the peak is first reached.
 fn predict(
     layout: &Layout<'_>,
-    machine: &Machine,
     deeds: &[values::Deed],
     timeline: &[Event],
 ) -> Result<(Prediction, usize), Violation> {
@@ -206,9 +213,6 @@ fn predict(
     peak_bytes += u128::from(plan.arena_bytes);
     let [h2d_bytes, d2h_bytes] = transferred_bytes;
     let host_bytes = moved_bytes(graph, plan, |_| true);
-    if host_bytes_needed(graph, plan) > machine.host_bytes {
-        return Err(Violation::of_plan("the machine has too little pinned host memory"));
-    }
     let prediction = Prediction {
         period_ns: transfers_ns.into_iter().fold(lap_ns(plan, timeline), u64::max),
         compute_ns: graph.compute_ns(),
@@ -253,17 +257,39 @@ fn moved_bytes(graph: &Graph<'_>, plan: &Plan<'_>, counts: impl Fn(Kind) -> bool
     moved.filter(|tensor| counts(tensor.kind)).map(|tensor| tensor.bytes).sum()
 }
 
-/// The host memory that no plan with these steps can do without.
-fn host_bytes_needed(graph: &Graph<'_>, plan: &Plan<'_>) -> u64 {
+/// Bytes of the states and inputs that are moved.
+fn moved_lasting_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> u64 {
     moved_bytes(graph, plan, |kind| kind != Kind::Temporary)
 }
 
+/// A room for each state and input that is moved, and for temporaries from what is in use at
+/// the same time to a room for each.
+fn rooms_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> (u64, u64) {
+    let lasting_bytes = moved_lasting_bytes(graph, plan);
+    let (load_bytes, sum_bytes) = host::load_bytes(&host::temporaries(graph, plan));
+    (lasting_bytes + load_bytes, lasting_bytes + sum_bytes)
+}
+
 /// What a plan may state as `host_bytes`.
-fn accepted_host_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> (u64, u64) {
+fn accepted_host_bytes(layout: &Layout<'_>, deeds: &[values::Deed]) -> (u64, u64) {
+    let (graph, plan) = (layout.graph, layout.plan);
+    let moved = deeds.iter().filter_map(|deed| match deed.action {
+        Step::Prefetch(part) | Step::Offload(part) => {
+            let objects = deed.objects.clone();
+            Some(objects.map(move |object| (part.tensor, object)))
+        }
+        Step::Launch(_) | Step::Evict(_) => None,
+    });
+    let moved: BTreeSet<(TensorId, u64)> = moved.flatten().collect();
+    let lasting_objects =
+        moved.into_iter().filter(|&(tensor, _)| graph.tensor(tensor).kind != Kind::Temporary);
+    let least_bytes = lasting_objects
+        .map(|(tensor, object)| layout.copied_bytes(tensor, &(object..object + 1)))
+        .sum();
     let lasting = graph.tensors().iter().filter(|tensor| tensor.kind != Kind::Temporary);
     let temporaries_bytes = moved_bytes(graph, plan, |kind| kind == Kind::Temporary);
     let most_bytes = lasting.map(|tensor| tensor.bytes).sum::<u64>() + temporaries_bytes;
-    (host_bytes_needed(graph, plan), most_bytes)
+    (least_bytes, most_bytes)
 }
 
 /// `predicted` is exact, but for `host_bytes`, which lies in its interval and within the

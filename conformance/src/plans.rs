@@ -7,7 +7,7 @@ mod walk;
 
 use crate::choices::{Choices, choices};
 use crate::graphs::{checked, graphs, legal_order, machines};
-use crate::ledger::measure;
+use crate::ledger::{Judgement, Prediction, measure};
 use planner_core::plan::Pool;
 use planner_core::{Graph, Machine, OpId};
 use proptest::prelude::*;
@@ -15,12 +15,15 @@ use workloads::{OwnedGraph, OwnedPlan};
 
 pub use mutate::mutate;
 
-/// The same plan with the predictions that the ledger finds exact; unchanged where the
-/// ledger refuses it.
+/// The same plan with the predictions that the ledger finds exact, and no more host memory
+/// than the machine has; unchanged where the ledger refuses it.
 #[must_use]
 pub fn predicted_by_ledger(plan: OwnedPlan, graph: &Graph<'_>, machine: &Machine) -> OwnedPlan {
     match measure(graph, machine, &plan.plan()) {
-        Ok(judgement) => OwnedPlan { predicted: judgement.prediction, ..plan },
+        Ok(Judgement { prediction, .. }) => {
+            let host_bytes = prediction.host_bytes.min(machine.host_bytes);
+            OwnedPlan { predicted: Prediction { host_bytes, ..prediction }, ..plan }
+        }
         Err(_) => plan,
     }
 }
@@ -76,6 +79,17 @@ pub fn mutated_cases() -> impl Strategy<Value = Case> {
     (cases(), choices(8)).prop_map(|(case, mut choices)| {
         let plan = mutate(&checked(&case.graph), &case.machine, &case.plan, &mut choices);
         Case { plan, ..case }
+    })
+}
+
+/// Plans on machines whose host has from nothing to all that a room for each tensor takes; none
+/// states more than the host has.
+pub fn cases_on_small_hosts() -> impl Strategy<Value = Case> {
+    (cases(), 0..=64u64).prop_map(|(case, share)| {
+        let host_bytes = case.plan.predicted.host_bytes * share / 64;
+        let predicted = Prediction { host_bytes, ..case.plan.predicted };
+        let machine = case.machine.with_host_bytes(host_bytes);
+        Case { machine, plan: OwnedPlan { predicted, ..case.plan }, ..case }
     })
 }
 

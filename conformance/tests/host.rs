@@ -6,14 +6,14 @@ use backend_sim::{SimDevice, SimKernels, reference_digest};
 use conformance::graphs::{graphs, machines, training_graphs};
 use conformance::ledger::host::{self, HostUse};
 use conformance::ledger::judge;
-use conformance::plans::{cases, predicted_by_ledger};
+use conformance::plans::{cases, cases_on_small_hosts, predicted_by_ledger};
 use middleware::{Layer, Layered, LayeredKernels};
 use planner_core::backend::{DeviceAddress, HostRange, Kernels, Paging, Transfers};
 use planner_core::plan::{Pool, Resident};
 use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy as Planner};
 use planner_core::{
     ExecuteError, Graph, HostRooms, Kind, Machine, MachineParameters, OpId, Part, Plan, PlanError,
-    Scratch, Step, TensorId,
+    Scratch, Step, TensorId, VerifyError,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -22,21 +22,22 @@ use workloads::{OwnedGraph, OwnedPlan};
 
 const ITERATIONS: u64 = 4;
 
-/// Hands a plan's rooms on.
+/// Finds a plan's rooms, and hands them on.
 fn with_rooms<T>(
     graph: &Graph<'_>,
     machine: &Machine,
     plan: &Plan<'_>,
-    then: impl FnOnce(&HostRooms<'_>) -> T,
+    then: impl FnOnce(Result<HostRooms<'_>, PlanError>) -> T,
 ) -> T {
     let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
-    then(&HostRooms::new(graph, machine, plan, &mut Scratch::new(&mut memory)).unwrap())
+    then(HostRooms::new(graph, machine, plan, &mut Scratch::new(&mut memory)))
 }
 
 /// Holds a plan's rooms to the format; returns how much they save.
 fn hold(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> Result<u64, TestCaseError> {
     let uses = host::temporaries(graph, plan);
     with_rooms(graph, machine, plan, |rooms| {
+        let rooms = rooms.unwrap();
         let at = |tensor, room, byte| rooms.offset_bytes(tensor, room, byte);
         host::check(graph, &uses, rooms.bytes(), at).map_err(TestCaseError::fail)?;
         for used in &uses {
@@ -112,7 +113,7 @@ fn with_little_memory(
     let packed_bytes = plan.predicted.host_bytes;
     hold(&graph, &machine, &plan.plan())?;
     with_rooms(&graph, &machine, &plan.plan(), |rooms| {
-        prop_assert_eq!(rooms.moved_bytes(), packed_bytes);
+        prop_assert_eq!(rooms.unwrap().moved_bytes(), packed_bytes);
         Ok(())
     })?;
     let just = machine.with_host_bytes(packed_bytes);
@@ -202,6 +203,31 @@ proptest! {
         hold(&case.graph.graph().unwrap(), &case.machine, &case.plan.plan())?;
     }
 
+    /// What is proved has its rooms, and runs.
+    #[test]
+    fn the_verifier_refuses_just_what_has_no_rooms(case in cases_on_small_hosts()) {
+        let (graph, machine) = (case.graph.graph().unwrap(), case.machine);
+        let plan = case.plan.plan();
+        let ample = machine.with_host_bytes(u64::MAX);
+        let needed_bytes = with_rooms(&graph, &machine, &plan, |rooms| rooms.map(|it| it.moved_bytes()));
+        let ample_bytes = with_rooms(&graph, &ample, &plan, |rooms| rooms.map(|it| it.moved_bytes()));
+        let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
+        let proved = planning::prove(&graph, &machine, &plan, &schedule.schedule());
+        match needed_bytes {
+            Ok(needed_bytes) => {
+                prop_assert!(needed_bytes <= machine.host_bytes);
+                prop_assert!(proved.is_ok());
+                let mut device = SimDevice::new(graph, machine);
+                let kernels = &mut SimKernels::new(graph);
+                prop_assert_eq!(run(&graph, &machine, &plan, &mut device, kernels), Ok(()));
+            }
+            Err(shortage) => {
+                prop_assert!(ample_bytes.is_ok_and(|bytes| bytes > machine.host_bytes));
+                prop_assert_eq!(proved.map(|_| ()), Err(VerifyError::Plan(shortage)));
+            }
+        }
+    }
+
     #[test]
     fn plans_fit_the_hosts_memory(
         graph in graphs(),
@@ -236,6 +262,7 @@ proptest! {
         prop_assume!(!pairs.is_empty());
         let (one, other) = pairs[pick.index(pairs.len())];
         let [to_bytes, from_bytes] = with_rooms(&graph, &machine, &plan, |rooms| {
+            let rooms = rooms.unwrap();
             [one, other].map(|used| rooms.offset_bytes(used.tensor, 0, 0))
         });
         let layer = Mistaken { tensor: other.tensor, from_bytes, to_bytes };
@@ -292,7 +319,7 @@ fn moved_bytes(steps: &str) -> u64 {
     run(&graph, &MACHINE, &plan, &mut device, &mut SimKernels::new(graph)).unwrap();
     assert_eq!(device.digest(), Ok(reference_digest(&graph, ITERATIONS)));
     let mut moved_bytes = 0;
-    with_rooms(&graph, &MACHINE, &plan, |rooms| moved_bytes = rooms.moved_bytes());
+    with_rooms(&graph, &MACHINE, &plan, |rooms| moved_bytes = rooms.unwrap().moved_bytes());
     moved_bytes
 }
 

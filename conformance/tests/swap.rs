@@ -1,14 +1,17 @@
-//! The swap planner's steps, followed by hand. One class, whose objects are one chunk each.
+//! The swap planner's steps, followed by hand, in one class whose objects are one chunk each;
+//! and the least budget that it needs.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 #[allow(dead_code, reason = "this test has strategies of its own")]
 mod chain;
 
 use chain::CHUNK_BYTES;
-use planner_core::Kind;
+use conformance::graphs::{graphs, machines};
 use planner_core::plan::Pool;
-use planner_core::planner::Request;
 use planner_core::planner::swap::Threshold;
+use planner_core::planner::{PlanningError, Request};
+use planner_core::{Kind, PlanError};
+use proptest::prelude::*;
 use spillway::swapping::{self, Swap};
 use workloads::OwnedGraph;
 
@@ -61,4 +64,47 @@ fn what_the_host_does_not_hold_is_copied() {
         plan,
         "w0 w1 w2 [F0] >w0 [F1] >a0 -w0 [F2] -a0 [B2] -a2 +a0 [B1] -a1 +w0 [B0] -d -a0"
     );
+}
+
+proptest! {
+    /// On a host that is too small, more has to stay on the device; where that does not help,
+    /// no budget does.
+    #[test]
+    fn the_least_budget_is_enough_and_less_is_not(
+        graph in graphs(),
+        machine in machines(),
+        share in 0..=64u64,
+    ) {
+        let graph = graph.graph().unwrap();
+        let all_bytes: u64 = graph.tensors().iter().map(|tensor| tensor.bytes).sum();
+        let machine = machine.with_host_bytes(all_bytes * share / 64);
+        let swap = Swap::default();
+        let planned = |budget_bytes| {
+            swapping::plan(&Request { graph: &graph, machine: &machine, budget_bytes }, &swap)
+        };
+        let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
+        let (least_bytes, _) = swapping::min_feasible(&request, &swap);
+        let is_short = |planned| {
+            matches!(planned, Err(PlanningError::Plan(PlanError::HostMemory { .. })))
+        };
+        match planned(least_bytes) {
+            Ok(plan) => prop_assert_eq!(plan.budget_bytes, least_bytes),
+            short => prop_assert!(is_short(short) && is_short(planned(machine.device_bytes))),
+        }
+        if let Some(less_bytes) = least_bytes.checked_sub(machine.chunk_bytes) {
+            prop_assert!(planned(less_bytes).is_err());
+        }
+    }
+}
+
+#[test]
+fn the_least_budget_holds_the_objects_of_classes_that_are_given() {
+    let graph = chain::chain();
+    let graph = graph.graph().unwrap();
+    let classes = Some(vec![Pool { object_bytes: CHUNK_BYTES, count: 9 }]);
+    let swap = Swap { classes, threshold: Threshold::Ns(0) };
+    let request = Request { graph: &graph, machine: &chain::MACHINE, budget_bytes: 0 };
+    let (least_bytes, _) = swapping::min_feasible(&request, &swap);
+    assert_eq!(least_bytes, 9 * CHUNK_BYTES);
+    assert!(swapping::plan(&Request { budget_bytes: least_bytes, ..request }, &swap).is_ok());
 }

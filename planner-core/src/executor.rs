@@ -30,7 +30,7 @@ use crate::backend::{
 };
 use crate::graph::{Graph, Kind, OpId};
 use crate::host::HostRooms;
-use crate::plan::{Part, PlanError, Step};
+use crate::plan::{Part, Step};
 use crate::schedule::{Scheduled, Stream};
 use crate::scratch::{Limits, Scratch, total, words};
 use crate::verify::Verified;
@@ -78,8 +78,7 @@ impl<'a> Executor<'a> {
     /// at start.
     ///
     /// # Errors
-    /// Too little scratch, a device of other chunks, a machine with too little host memory, and
-    /// errors of the device.
+    /// Too little scratch, a device of other chunks, and errors of the device.
     pub fn start<B: Transfers + Paging, K: Kernels<B>>(
         verified: &Verified<'a>,
         device: &mut B,
@@ -93,10 +92,6 @@ impl<'a> Executor<'a> {
         }
         let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
         let host = HostRooms::new(graph, machine, plan, scratch)?;
-        let (needed_bytes, host_bytes) = (host.moved_bytes(), machine.host_bytes);
-        if needed_bytes > host_bytes {
-            return Err(PlanError::HostMemory { needed_bytes, host_bytes }.into());
-        }
         let most_operands = graph.ops().iter().map(|op| op.reads as usize + op.writes as usize);
         let mut executor = Self {
             inputs: Inputs::new(verified, scratch)?,

@@ -29,6 +29,8 @@ pub struct Footprint {
     pub d2h_bytes: u64,
     /// Host room for every state and input that moves.
     pub host_lasting_bytes: u64,
+    /// The parts of these that move.
+    pub host_parts_bytes: u64,
     /// Host room for every temporary that moves, each with a room of its own.
     pub host_temporary_bytes: u64,
 }
@@ -55,6 +57,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     total([
         Residency::scratch_words(limits),
         words::<u8>(limits.tensors),
+        words::<u32>(limits.pieces),
         words::<u32>(limits.tensors),
         words::<u64>(limits.tensors),
     ])
@@ -91,6 +94,8 @@ struct Walk<'w, 'a> {
     pieces: &'w Pieces<'w>,
     residency: Residency<'a>,
     flags: &'a mut [u8],
+    /// For each piece, a later one, or itself, before which all have been copied.
+    next_uncopied: &'a mut [u32],
     /// For arena tensors: the step of their last touch (an input's: of its last read).
     last_use: &'a mut [u32],
     /// Bytes of objects held.
@@ -120,6 +125,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             pieces,
             residency,
             flags: scratch.take(graph.tensors().len(), 0u8)?,
+            next_uncopied: scratch.take(pieces.len(), 0u32)?,
             last_use: scratch.take(graph.tensors().len(), 0u32)?,
             held_bytes: 0,
             resident_bytes: scratch.take(graph.tensors().len(), 0u64)?,
@@ -129,6 +135,9 @@ impl<'w, 'a> Walk<'w, 'a> {
             wasted_bytes: 0,
             footprint: Footprint::default(),
         };
+        for (at, next) in (0..).zip(&mut *walk.next_uncopied) {
+            *next = at;
+        }
         walk.find_last_uses();
         walk.start();
         Ok(walk)
@@ -228,8 +237,31 @@ impl<'w, 'a> Walk<'w, 'a> {
                 _ => self.footprint.host_lasting_bytes += tensor.bytes,
             }
         }
+        if self.graph.tensor(part.tensor).kind != Kind::Temporary {
+            let pieces = self.pieces.of_part(part);
+            let mut piece = self.uncopied_from(pieces.start);
+            while piece < pieces.end {
+                self.next_uncopied[piece] += 1;
+                let (first, count) = self.pieces.range(part.tensor, piece);
+                let part = Part { first, count, ..part };
+                self.footprint.host_parts_bytes += self.pieces.part_bytes(self.graph, part);
+                piece = self.uncopied_from(piece + 1);
+            }
+        }
         let bytes = self.pieces.part_bytes(self.graph, part);
         sum_bytes.checked_add(bytes).ok_or(PlanError::Overflow(place))
+    }
+
+    /// The first piece from `piece` on that has not been copied.
+    fn uncopied_from(&mut self, mut piece: usize) -> usize {
+        while let Some(&next) = self.next_uncopied.get(piece).filter(|&&n| n as usize != piece) {
+            // Halving the path makes many such walks take hardly longer than one step each.
+            if let Some(&after) = self.next_uncopied.get(next as usize) {
+                self.next_uncopied[piece] = after;
+            }
+            piece = next as usize;
+        }
+        piece
     }
 
     fn launch(&mut self, op: OpId) {

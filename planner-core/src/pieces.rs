@@ -7,7 +7,6 @@
 
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::Machine;
-use crate::placement::Placements;
 use crate::plan::{Part, Place, Plan, PlanError, Step};
 use crate::scratch::{Limits, Scratch, total, words};
 use core::ops::Range;
@@ -51,9 +50,7 @@ impl<'a> Pieces<'a> {
         plan: &Plan<'a>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, PlanError> {
-        if !(1..=Placements::MOST_ITERATIONS).contains(&plan.iterations()) {
-            return Err(PlanError::PlacementIterations(plan.iterations()));
-        }
+        plan.check_iterations()?;
         let entries = plan.steps.len().checked_mul(plan.iterations() as usize);
         if entries.is_none_or(|entries| entries >= u32::MAX as usize) {
             return Err(PlanError::TooManySteps);
@@ -274,6 +271,14 @@ fn count_objects(
         if length != 0 && length != expected {
             return Err(PlanError::PoolTable { length, expected });
         }
+    }
+    let exists = |pool: &u32| (*pool as usize) < plan.pools.len();
+    let wrong = |table: &[u32]| table.iter().position(|pool| !exists(pool)).map(|at| at as u32);
+    if let Some(tensor) = wrong(plan.tensor_pool) {
+        return Err(PlanError::TensorWithoutPool(TensorId(tensor)));
+    }
+    if let Some(op) = wrong(plan.workspace_pool) {
+        return Err(PlanError::WorkspaceWithoutPool(OpId(op)));
     }
     let pool_of = |table: &[u32], index: usize| table.get(index).map_or(0, |&p| p as usize);
     let count = |pool: usize, bytes: u64| {

@@ -16,7 +16,7 @@ pub(crate) use walk::{Event, NO_SLOT, Taker, scratch_words as walk_scratch_words
 /// tensors have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placements<'a> {
-    /// Iterations that the objects are given for before they repeat: 1 to
+    /// Iterations that the objects are given for before they repeat, from 1 to
     /// [`Placements::MOST_ITERATIONS`].
     pub iterations: u32,
     /// Object numbers within their pools, one allocation after the other; the first of an
@@ -27,7 +27,7 @@ pub struct Placements<'a> {
 }
 
 impl<'a> Placements<'a> {
-    /// Most iterations that placements may cover.
+    /// The most iterations that objects are given for.
     pub const MOST_ITERATIONS: u32 = 64;
 
     /// The objects of one allocation; none where there is no such allocation.

@@ -118,6 +118,18 @@ pub struct Plan<'a> {
 }
 
 impl Plan<'_> {
+    /// Checks over how many iterations the placements go, which bounds the room that working
+    /// with the plan takes.
+    ///
+    /// # Errors
+    /// [`PlanError::PlacementIterations`].
+    pub fn check_iterations(&self) -> Result<(), PlanError> {
+        match self.iterations() {
+            1..=Placements::MOST_ITERATIONS => Ok(()),
+            iterations => Err(PlanError::PlacementIterations(iterations)),
+        }
+    }
+
     /// Iterations after which everything repeats, its placements included.
     #[must_use]
     pub fn iterations(&self) -> u32 {
@@ -238,6 +250,8 @@ pub enum PlanError {
     ArenaOverlap(TensorId, TensorId),
     /// An input that is never read, or written after its last read, lies in the arena.
     ArenaInput(TensorId),
+    /// An op writes an input in the arena before its prefetch.
+    ArenaInputAbsent(Place, TensorId),
     /// A state in the arena is not listed in `resident_at_start`.
     ArenaStateNotResident(TensorId),
     /// The step does something that arena tensors do not allow.
@@ -263,6 +277,8 @@ pub enum PlanError {
     NotResident(Place, TensorId),
     /// The device copy does not hold the current value.
     NoValue(Place, TensorId),
+    /// An input would be offloaded with its next value, which the host has.
+    NextInput(Place, TensorId),
     /// The host copy does not hold the current value.
     NoHostCopy(Place, TensorId),
     /// The only copy of a value that is still needed would be lost.
@@ -394,6 +410,11 @@ impl fmt::Display for PlanError {
                 "{tensor} is an input that is never read or written after its last read, and \
                  may not lie in the arena"
             ),
+            Self::ArenaInputAbsent(place, tensor) => write!(
+                f,
+                "{place}: {tensor} is an input in the arena and needs its prefetch before an op \
+                 writes it"
+            ),
             Self::ArenaStateNotResident(tensor) => write!(
                 f,
                 "{tensor} is a state in the arena and must be listed in resident_at_start"
@@ -418,6 +439,11 @@ impl fmt::Display for PlanError {
             Self::NoValue(place, tensor) => {
                 write!(f, "{place}: the device does not hold the current value of {tensor}")
             }
+            Self::NextInput(place, tensor) => write!(
+                f,
+                "{place}: no op reads {tensor} from here on: the host has the next value of this \
+                 input, which is not offloaded"
+            ),
             Self::NoHostCopy(place, tensor) => {
                 write!(f, "{place}: the host does not hold the current value of {tensor}")
             }
@@ -430,11 +456,11 @@ impl fmt::Display for PlanError {
             }
             Self::PlacementIterations(iterations) => write!(
                 f,
-                "placement_iterations is {iterations}, and must be 1 to {}",
+                "placement_iterations is {iterations}; it must be from 1 to {}",
                 Placements::MOST_ITERATIONS
             ),
             Self::PlacementTable => {
-                write!(f, "the ends of the placements must be those of their numbers")
+                write!(f, "the arrays of the placements must follow one another")
             }
             Self::PlacementCount { placements, allocations } => {
                 write!(f, "there are {placements} placements for {allocations} allocations")

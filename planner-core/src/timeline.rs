@@ -12,7 +12,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 /// Iterations that a prediction looks at.
 pub const LAPS: u64 = 8;
 
-/// Words of scratch that [`predict`] asks for: per step 9, per tensor 4.7, per piece 2.
+/// Words of scratch that [`predict`] asks for: per step 9, per tensor 4.7, per piece 2.5.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     total([
@@ -68,7 +68,7 @@ pub(crate) fn predict_pieces(
 
 /// Predicts, and checks that the plan promises just that: every figure is exact, but for the
 /// host memory, which need not share room between temporaries, or may; it must hold what
-/// lasts, and the machine must have it.
+/// moves of states and inputs, and the machine must have it.
 ///
 /// # Errors
 /// Those of [`predict`]; the first figure that is wrong.
@@ -93,7 +93,7 @@ pub fn check(
         }
     }
     let lasting = graph.tensors().iter().filter(|tensor| tensor.kind != Kind::Temporary);
-    let least_bytes = footprint.host_lasting_bytes;
+    let least_bytes = footprint.host_parts_bytes;
     let most_bytes = lasting.fold(footprint.host_temporary_bytes, |sum, t| sum + t.bytes);
     if !(least_bytes..=most_bytes).contains(&claimed.host_bytes) {
         let claimed_bytes = claimed.host_bytes;

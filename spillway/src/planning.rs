@@ -266,6 +266,7 @@ pub fn schedule(
     machine: &Machine,
     plan: &Plan<'_>,
 ) -> Result<OwnedSchedule, PlanError> {
+    plan.check_iterations()?;
     let limits = limits(graph, plan);
     let mut steps = buffer(limits.entries(), Scheduled::EMPTY)?;
     let mut memory = buffer(lower::scratch_words(&limits), 0)?;

@@ -1,7 +1,7 @@
 //! The swap planner with memory of its own, and size classes for those who name none.
 
 use planner_core::graph::{OpId, TensorId};
-use planner_core::plan::{Part, Plan, Pool, Resident, Step};
+use planner_core::plan::{Part, Plan, PlanError, Pool, Resident, Step};
 use planner_core::planner::swap::{self, Classes, Threshold};
 use planner_core::planner::{self, PlanningError, Request};
 use planner_core::schedule::Scheduled;
@@ -75,6 +75,10 @@ fn by_growth(graph: &Graph<'_>, growth_permille: u64) -> OwnedClasses {
         }
     }
     pools.reverse();
+    if pools.is_empty() {
+        // Each op names a class for its workspace, whether it has one or not.
+        pools.push(Pool { object_bytes: 1, count: 0 });
+    }
     OwnedClasses::first_fit(graph, pools)
 }
 
@@ -259,15 +263,21 @@ impl Room {
     }
 }
 
+/// The classes that are given, or else those that are tried, without objects yet.
+fn candidates(graph: &Graph<'_>, swap: &Swap) -> Vec<OwnedClasses> {
+    match &swap.classes {
+        Some(pools) => vec![OwnedClasses::first_fit(graph, pools.clone())],
+        None => GROWTHS_PERMILLE.map(|growth_permille| by_growth(graph, growth_permille)).into(),
+    }
+}
+
 /// The divisions of the budget that are tried.
 fn divisions(request: &Request<'_>, swap: &Swap) -> Vec<OwnedClasses> {
-    if let Some(pools) = &swap.classes {
-        return vec![OwnedClasses::first_fit(request.graph, pools.clone())];
-    }
     let mut divisions: Vec<OwnedClasses> = Vec::new();
-    for growth_permille in GROWTHS_PERMILLE {
-        let mut classes = by_growth(request.graph, growth_permille);
-        share(request, &mut classes);
+    for mut classes in candidates(request.graph, swap) {
+        if swap.classes.is_none() {
+            share(request, &mut classes);
+        }
         if !divisions.contains(&classes) {
             divisions.push(classes);
         }
@@ -295,13 +305,14 @@ fn better(
     one: Result<OwnedPlan, PlanningError>,
     other: Result<OwnedPlan, PlanningError>,
 ) -> Result<OwnedPlan, PlanningError> {
-    use PlanningError::Infeasible;
+    use PlanningError::{Infeasible, Plan};
     let cost = |plan: &OwnedPlan| {
         (plan.predicted.period_ns, plan.predicted.h2d_bytes + plan.predicted.d2h_bytes)
     };
     let other_is_better = match (&one, &other) {
         (Ok(one), Ok(other)) => cost(other) < cost(one),
-        (Ok(_), Err(_)) => false,
+        // The device is large enough: what is short is the host.
+        (Ok(_) | Err(Plan(PlanError::HostMemory { .. })), Err(_)) => false,
         (
             Err(Infeasible { min_feasible_bytes: one, .. }),
             Err(Infeasible { min_feasible_bytes: other, .. }),
@@ -311,14 +322,45 @@ fn better(
     if other_is_better { other } else { one }
 }
 
-/// The smallest budget with which any of the divisions does, and the op that needs it.
+/// The smallest budget with which there is a plan, and the op that needs it. Where the host is
+/// too small for what moves within the least that the ops need, it takes more: enough for so
+/// much to stay that the rest fits, found by planning O(log budget) times. Where no budget
+/// helps, the least that the ops need.
 #[must_use]
 pub fn min_feasible(request: &Request<'_>, swap: &Swap) -> (u64, OpId) {
-    let needs = |classes: &OwnedClasses| {
-        let classes = classes.classes();
-        let (least, op) = needs(request.graph, &classes);
-        (Classes::bytes(classes.pools, least.into_iter(), request.machine), op)
+    let Request { graph, machine, .. } = *request;
+    let candidates = candidates(graph, swap);
+    let bytes = |classes: &OwnedClasses, least: &[u64]| {
+        let counts = classes.pools.iter().zip(least).map(|(pool, &least)| pool.count.max(least));
+        Classes::bytes(&classes.pools, counts, machine)
     };
-    let divisions = divisions(request, swap);
-    divisions.iter().map(needs).min_by_key(|&(bytes, _)| bytes).unwrap_or((0, OpId(0)))
+    let needs = candidates.iter().map(|classes| {
+        let (least, op) = needs(graph, &classes.classes());
+        (bytes(classes, &least), op)
+    });
+    let (least_bytes, op) = needs.min_by_key(|&(bytes, _)| bytes).unwrap_or((0, OpId(0)));
+    let all_bytes = graph.tensors().iter().map(|tensor| tensor.bytes).sum::<u64>();
+    let device = machine.with_device_bytes(u64::MAX);
+    let is_short = |budget_bytes| {
+        let request = Request { graph, machine: &device, budget_bytes };
+        let planned = plan(&request, swap);
+        matches!(planned, Err(PlanningError::Plan(PlanError::HostMemory { .. })))
+    };
+    if machine.host_bytes >= all_bytes || !is_short(least_bytes) {
+        return (least_bytes, op);
+    }
+    let most = candidates.iter().map(|classes| bytes(classes, &demands(graph, classes)));
+    let most_bytes = most.max().unwrap_or(least_bytes);
+    if is_short(most_bytes) {
+        return (least_bytes, op);
+    }
+    // All budgets that differ are multiples of a chunk.
+    let chunk_bytes = machine.chunk_bytes;
+    let (mut short, mut enough) = (least_bytes / chunk_bytes, most_bytes.div_ceil(chunk_bytes));
+    while enough - short > 1 {
+        let middle = short + (enough - short) / 2;
+        *(if is_short(middle.saturating_mul(chunk_bytes)) { &mut short } else { &mut enough }) =
+            middle;
+    }
+    (enough.saturating_mul(chunk_bytes), op)
 }

@@ -7,13 +7,14 @@
 use planner_core::bounds::Order;
 use planner_core::planner::Request;
 use serde_json::{Value, json};
+use spillway::planning;
+use spillway::swapping::{self, Swap};
 use std::fs;
 use std::hint::black_box;
 use std::time::Instant;
 use workloads::format::{read_graph, read_machine, read_plan};
 use workloads::pytorch::{Device, import};
-use workloads::swapping::{self, Swap};
-use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, planning};
+use workloads::{OwnedGraph, OwnedMachine, OwnedPlan};
 
 const SIZE: usize = 8000;
 const TIMES: usize = 8;

@@ -26,6 +26,9 @@ impl<'a> Layout<'a> {
             if !table.is_empty() && table.len() != expected {
                 return Err(Violation::of_plan("a pool table has the wrong length"));
             }
+            if let Some(&pool) = table.iter().find(|&&pool| pool as usize >= plan.pools.len()) {
+                return Err(Violation::at(Place::Pool(pool), "a table names no such pool"));
+            }
         }
         let layout = Self { graph, plan };
         for tensor in graph.tensor_ids().filter(|&tensor| !layout.in_arena(tensor)) {

@@ -96,8 +96,8 @@ impl Changes {
 /// resident at the end of all iterations lies in the same objects as at the start.
 pub(super) fn follow(layout: &Layout<'_>, deeds: &[Deed]) -> Result<Option<Changes>, Violation> {
     let Some(placements) = layout.plan.placements else { return Ok(None) };
-    if placements.iterations == 0 {
-        return Err(Violation::of_plan("the placements cover no iteration"));
+    if !(1..=64).contains(&placements.iterations) {
+        return Err(Violation::of_plan("the placements do not cover 1 to 64 iterations"));
     }
     let allocations = allocations(layout, deeds, placements.iterations)?;
     if placements.ends.len() > allocations.len() {

@@ -232,7 +232,7 @@ impl<'a> Walk<'a> {
         for object in objects.clone() {
             match action {
                 Step::Prefetch(_) => self.prefetch(tensor, object)?,
-                Step::Offload(_) => self.offload(tensor, object)?,
+                Step::Offload(_) => self.offload(step, tensor, object)?,
                 Step::Evict(_) => self.evict(step, tensor, object)?,
                 Step::Launch(_) => {}
             }
@@ -254,10 +254,15 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Rule 4: only what is resident with its current value is offloaded; afterwards the
-    /// host copy is valid.
-    fn offload(&mut self, tensor: TensorId, object: u64) -> Result<(), String> {
+    /// Rule 4: only what is resident with its current value is offloaded, but not the next
+    /// value of an input, the only one of an input that no launch reads; afterwards the host
+    /// copy is valid.
+    fn offload(&mut self, step: usize, tensor: TensorId, object: u64) -> Result<(), String> {
         self.check_value(tensor, object)?;
+        let is_read = self.order.last_read(tensor).is_some_and(|last_read| step < last_read);
+        if self.kind(tensor) == Kind::Input && !is_read {
+            return Err(format!("the host has the next value of {tensor}"));
+        }
         self.host.insert((tensor, object), self.current(tensor));
         Ok(())
     }

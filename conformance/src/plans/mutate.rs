@@ -2,7 +2,8 @@
 
 use super::predicted_by_ledger;
 use crate::choices::Choices;
-use planner_core::{Graph, Machine, OpId, Part, Step, TensorId};
+use planner_core::plan::ArenaPlacement;
+use planner_core::{Graph, Kind, Machine, OpId, Part, Step, TensorId};
 use workloads::{OwnedPlacements, OwnedPlan};
 
 /// The plan with one random corruption. Where it is valid all the same, its predictions are
@@ -15,13 +16,14 @@ pub fn mutate(
     choices: &mut Choices,
 ) -> OwnedPlan {
     let mut mutated = plan.clone();
-    match choices.below(8) {
+    match choices.below(9) {
         // Where there are no placements, the steps are corrupted instead.
         0..=1 if corrupt_placements(&mut mutated, choices) => {}
         0..=3 => corrupt_steps(graph, &mut mutated, choices),
         4 => corrupt_start(graph, &mut mutated, choices),
         5 => corrupt_pools(graph, &mut mutated, choices),
         6 => corrupt_arena(graph, machine, &mut mutated, choices),
+        7 => leave_an_arena_input_absent(graph, &mut mutated, choices),
         _ => {
             corrupt_figures(machine, &mut mutated, choices);
             return mutated;
@@ -33,7 +35,7 @@ pub fn mutate(
 fn corrupt_steps(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices) {
     let at = choices.below(plan.steps.len());
     let other = choices.below(plan.steps.len());
-    match choices.below(8) {
+    match choices.below(9) {
         0 => {
             plan.steps.remove(at);
         }
@@ -49,7 +51,22 @@ fn corrupt_steps(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices)
             let tensor = random_tensor(graph, choices);
             plan.steps.retain(|step| !moves(step, tensor));
         }
+        7 => offload_an_input(graph, plan, other, choices),
         _ => plan.steps[at] = renamed(graph, plan.steps[at], choices),
+    }
+}
+
+/// Offloads an input that is resident at start, or that a prefetch brings.
+fn offload_an_input(graph: &Graph<'_>, plan: &mut OwnedPlan, at: usize, choices: &mut Choices) {
+    let brought = plan.steps.iter().filter_map(|step| match *step {
+        Step::Prefetch(part) => Some(part),
+        _ => None,
+    });
+    let started = plan.resident_at_start.iter().map(|resident| resident.part);
+    let is_input = |part: &Part| graph.tensor(part.tensor).kind == Kind::Input;
+    let parts: Vec<Part> = started.chain(brought).filter(is_input).collect();
+    if let Some(part) = choices.pick(&parts) {
+        plan.steps.insert(at, Step::Offload(part));
     }
 }
 
@@ -143,7 +160,8 @@ fn corrupt_pools(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices)
         _ => {
             plan.workspace_pool.resize(graph.ops().len(), 0);
             plan.workspace_pool.truncate(graph.ops().len() - choices.below(2));
-            if let Some(pool) = plan.workspace_pool.last_mut() {
+            let op = choices.below(plan.workspace_pool.len());
+            if let Some(pool) = plan.workspace_pool.get_mut(op) {
                 *pool = choices.below(pools + 1) as u32;
             }
         }
@@ -165,7 +183,7 @@ pub(super) fn corrupt_placements(plan: &mut OwnedPlan, choices: &mut Choices) ->
         0 | 1 => objects[one] = choices.below(most + 1) as u64,
         2 => objects.swap(one, other),
         3 => objects[one] = objects[other],
-        4 => *iterations = choices.below(4) as u32,
+        4 => *iterations = choices.pick(&[0, 1, 2, 3, 65]).unwrap_or(0),
         5 => {
             ends.remove(array);
             objects.truncate(ends.last().map_or(0, |&end| end as usize));
@@ -202,8 +220,18 @@ fn corrupt_arena(
             let bytes = graph.tensors().get(tensor.index()).map_or(0, |tensor| tensor.bytes);
             plan.budget_bytes += offset_bytes + bytes + machine.chunk_bytes;
             plan.arena_bytes = offset_bytes + bytes;
-            plan.arena.push(planner_core::plan::ArenaPlacement { tensor, offset_bytes });
+            plan.arena.push(ArenaPlacement { tensor, offset_bytes });
         }
+    }
+}
+
+/// Removes the prefetch of an input in the arena.
+fn leave_an_arena_input_absent(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices) {
+    let in_arena = plan.arena.iter().map(|placement| placement.tensor);
+    let is_input = |tensor: &TensorId| graph.tensor(*tensor).kind == Kind::Input;
+    let inputs: Vec<TensorId> = in_arena.filter(is_input).collect();
+    if let Some(tensor) = choices.pick(&inputs) {
+        plan.steps.retain(|step| !moves(step, tensor));
     }
 }
 

@@ -110,7 +110,7 @@ pub(super) fn walk(
 
 impl Walk<'_> {
     /// Decides what of a tensor is resident at start. States in the arena always are; inputs
-    /// without a value at the end of the list never are.
+    /// that are written after their last read never are.
     fn start(&mut self, tensor: TensorId) {
         let kind = self.graph.tensor(tensor).kind;
         let objects = self.cells[tensor.index()].len();
@@ -156,12 +156,10 @@ impl Walk<'_> {
         self.order.iter().rposition(|&op| self.graph.reads(op).contains(&tensor))
     }
 
-    /// Whether an input is never read, or written after its last read.
+    /// Whether an input is written after its last read.
     fn is_spoiled(&self, tensor: TensorId) -> bool {
         let last_write = self.order.iter().rposition(|&op| self.graph.writes(op).contains(&tensor));
-        let last_read = self.last_read(tensor);
-        self.graph.tensor(tensor).kind == Kind::Input
-            && (last_read.is_none() || last_write > last_read)
+        self.graph.tensor(tensor).kind == Kind::Input && last_write > self.last_read(tensor)
     }
 
     /// Whether an input's value is the next iteration's already.
@@ -188,8 +186,8 @@ impl Walk<'_> {
             Move::Evict => cell.resident && !in_arena && (cell.on_host || self.is_dead(tensor)),
             _ if in_arena && kind == Kind::Temporary => false,
             Move::Offload => {
-                let unread = kind == Kind::Input && self.last_read(tensor).is_none();
-                cell.resident && cell.on_device && !unread
+                let read_later = self.last_read(tensor) >= Some(self.launched);
+                cell.resident && cell.on_device && (kind != Kind::Input || read_later)
             }
             Move::Prefetch => {
                 let clobbered = self.is_next(tensor) && self.is_spoiled(tensor);

@@ -7,6 +7,21 @@ use workloads::{OwnedGraph, OwnedPlan};
 
 pub(crate) const CHUNK_BYTES: u64 = 256;
 
+/// A chunk crosses in as long as an op takes.
+pub(crate) const MACHINE: Machine = match Machine::new(MachineParameters {
+    device_bytes: 1 << 30,
+    host_bytes: 1 << 30,
+    chunk_bytes: CHUNK_BYTES,
+    h2d_bytes_per_s: 2_560_000_000,
+    d2h_bytes_per_s: 2_560_000_000,
+    transfer_latency_ns: 0,
+    map_ns_per_chunk: 0,
+    unmap_ns_per_chunk: 0,
+}) {
+    Ok(machine) => machine,
+    Err(_) => panic!(),
+};
+
 /// Forward `F0` to `F2`, then backward: each `B` reads the activation and updates the
 /// weight in place; `d` is the gradient that runs through.
 pub(crate) fn chain() -> OwnedGraph {
@@ -36,19 +51,8 @@ pub(crate) fn list(
     planner: impl Fn(&Request<'_>) -> OwnedPlan,
 ) -> String {
     let graph = owned.graph().unwrap();
-    let machine = Machine::new(MachineParameters {
-        device_bytes: 1 << 30,
-        host_bytes: 1 << 30,
-        chunk_bytes: CHUNK_BYTES,
-        h2d_bytes_per_s: 2_560_000_000,
-        d2h_bytes_per_s: 2_560_000_000,
-        transfer_latency_ns: 0,
-        map_ns_per_chunk: 0,
-        unmap_ns_per_chunk: 0,
-    })
-    .unwrap();
     let budget_bytes = budget_chunks * CHUNK_BYTES;
-    let request = Request { graph: &graph, machine: &machine, budget_bytes };
+    let request = Request { graph: &graph, machine: &MACHINE, budget_bytes };
     let plan = planner(&request);
     let name = |tensor: planner_core::TensorId| &owned.tensor_names[tensor.index()];
     let start = plan.resident_at_start.iter().map(|entry| name(entry.part.tensor).clone());

@@ -70,6 +70,18 @@ fn an_input_needs_one_prefetch_before_its_reads_where_it_is_not_resident_at_star
 }
 
 #[test]
+fn an_input_needs_its_prefetch_also_where_an_op_overwrites_it_first() {
+    let overwritten = |steps: &[Step]| {
+        let ops: [OpData<'_>; 2] = [(1, &[], &[0]), (1, &[0], &[])];
+        with_arena(case(&[input(9)], &ops, 0, &[], steps), 9, &[(0, 0)])
+    };
+    assert!(accepted(&overwritten(&[prefetch(0), launch(0), launch(1)])));
+    assert_refused(&overwritten(&[launch(0), launch(1)]), "needs one prefetch");
+    let late = overwritten(&[launch(0), prefetch(0), launch(1)]);
+    assert_refused(&late, "step 1: the host has no valid copy of tensor 0");
+}
+
+#[test]
 fn an_input_stops_being_resident_at_its_last_read() {
     // The prefetch may follow the launch directly, and the same launch may update the input.
     let steps = [launch(0), prefetch(0), launch(1)];

@@ -12,7 +12,10 @@ mod values;
 use conformance::ledger::{Event, Judgement, Violation, judge, measure};
 use conformance::plans::Case;
 use planner_core::plan::{ArenaPlacement, Pool, Resident};
-use planner_core::{Kind, Machine, MachineParameters, OpId, Part, Step, Tensor, TensorId};
+use planner_core::{
+    Kind, Machine, MachineParameters, OpId, Part, Step, Tensor, TensorId, VerifyError,
+};
+use spillway::planning;
 use workloads::{OwnedGraph, OwnedPlan};
 
 /// Chunks of 100 bytes, and links that take 1 ns a byte.
@@ -124,8 +127,21 @@ fn with_arena(mut case: Case, arena_bytes: u64, placements: &[(u32, u64)]) -> Ca
     case
 }
 
+/// Judges a case, and has the verifier come to the same verdict.
 fn try_measure(case: &Case) -> Result<Judgement, Violation> {
-    measure(&case.graph.graph().unwrap(), &case.machine, &case.plan.plan())
+    let (graph, plan) = (case.graph.graph().unwrap(), case.plan.plan());
+    let slow = measure(&graph, &case.machine, &plan);
+    let fast = verified(case);
+    assert_eq!(slow.is_ok(), fast.is_ok(), "{:?} {fast:?}", slow.as_ref().err());
+    slow
+}
+
+fn verified(case: &Case) -> Result<(), VerifyError> {
+    let (graph, plan) = (case.graph.graph().unwrap(), case.plan.plan());
+    let schedule = planning::schedule(&graph, &case.machine, &plan)?;
+    planning::prove(&graph, &case.machine, &plan, &schedule.schedule())?;
+    planning::predict(&graph, &case.machine, &plan, &schedule.schedule())?;
+    Ok(())
 }
 
 fn measured(case: &Case) -> Judgement {

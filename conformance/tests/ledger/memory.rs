@@ -210,14 +210,28 @@ fn objects_are_multiples_of_a_chunk_where_something_takes_more_than_one() {
 fn everything_has_a_pool_that_exists() {
     let mut case = case(&[temporary(9)], &[(1, &[], &[0])], 9, &[], &[launch(0), evict(0)]);
     case.plan.workspace_pool = vec![1];
-    assert!(try_measure(&case).is_ok(), "the op has no workspace");
+    assert_refused(&case, "pools[1]: a table names no such pool");
     case.graph.ops[0].workspace_bytes = 1;
-    assert_refused(&case, "pools[1]: there is no such pool");
+    assert_refused(&case, "pools[1]: a table names no such pool");
     case.plan.workspace_pool = vec![0, 0];
     assert_refused(&case, "wrong length");
     case.plan.workspace_pool = vec![0];
     case.plan.tensor_pool = vec![1];
-    assert_refused(&case, "pools[1]: there is no such pool");
+    assert_refused(&case, "pools[1]: a table names no such pool");
+    case.plan.tensor_pool.clear();
+    case.plan.workspace_pool.clear();
+    case.plan.pools.clear();
+    assert_refused(&case, "pools[0]: there is no such pool");
+}
+
+#[test]
+fn what_lies_in_the_arena_has_a_pool_that_exists() {
+    let in_arena = case(&[temporary(9)], &[(1, &[], &[0])], 9, &[], &[launch(0)]);
+    let mut in_arena = with_arena(in_arena, 9, &[(0, 0)]);
+    in_arena.plan.tensor_pool = vec![0];
+    assert!(try_measure(&in_arena).is_ok());
+    in_arena.plan.tensor_pool = vec![1];
+    assert_refused(&in_arena, "pools[1]: a table names no such pool");
 }
 
 #[test]

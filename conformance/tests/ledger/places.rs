@@ -118,7 +118,12 @@ fn arrays_may_cover_several_iterations() {
     assert!(try_measure(&two).is_ok());
     assert_refused(&placed_for(1, turning(), &arrays), "more placements than allocations");
     assert_refused(&placed_for(3, turning(), &arrays), "placements[3] has 0 numbers");
-    assert_refused(&placed_for(0, turning(), &arrays), "cover no iteration");
+    let kept = case(&[state(9)], &[(1, &[0], &[])], 9, &[copied(0)], &[launch(0)]);
+    assert!(try_measure(&placed_for(64, kept.clone(), &[&[0]])).is_ok());
+    for iterations in [0, 65] {
+        let refused = placed_for(iterations, kept.clone(), &[&[0]]);
+        assert_refused(&refused, "1 to 64 iterations");
+    }
     let open = placed_for(2, turning(), &[&[0], &[0], &[1]]);
     assert_refused(&open, "in other objects than at the start");
 }

@@ -160,6 +160,28 @@ fn rule_4_offloads_only_what_is_resident() {
 }
 
 #[test]
+fn rule_4_offloads_no_input_with_its_next_value() {
+    let ops: [OpData<'_>; 2] = [(1, &[0], &[]), (1, &[0], &[])];
+    let before = [launch(0), offload(0), launch(1), evict(0), prefetch(0)];
+    assert!(accepted(&case(&[input(9)], &ops, 9, &[copied(0)], &before)));
+    let after = [launch(0), launch(1), evict(0), prefetch(0), offload(0)];
+    let refused = "step 4: the host has the next value of tensor 0";
+    assert_refused(&case(&[input(9)], &ops, 9, &[copied(0)], &after), refused);
+}
+
+#[test]
+fn rule_4_offloads_no_input_that_no_op_reads() {
+    let untouched: OpData<'_> = (1, &[], &[]);
+    let refused = "the host has the next value of tensor 0";
+    let kept = [launch(0), offload(0)];
+    assert_refused(&case(&[input(9)], &[untouched], 9, &[stale(0)], &kept), refused);
+    let brought = [prefetch(0), offload(0), launch(0), evict(0)];
+    assert_refused(&case(&[input(9)], &[untouched], 9, &[], &brought), refused);
+    let written = [launch(0), offload(0), evict(0)];
+    assert_refused(&case(&[input(9)], &[(1, &[], &[0])], 9, &[], &written), refused);
+}
+
+#[test]
 fn rule_5_evicts_only_what_is_resident() {
     let steps = [Step::Evict(part(0, 0, 1)), evict(0), launch(0)];
     let case = case(&[state(200)], &[(1, &[], &[0])], 9, &[stale(0)], &steps);

@@ -47,7 +47,8 @@ impl<'a> HostRooms<'a> {
     /// O(operands + steps log steps), and packing.
     ///
     /// # Errors
-    /// A plan whose structure is broken, a block of more than 2^64 bytes, and scratch that is
+    /// A plan whose structure is broken, [`PlanError::HostMemory`] where the machine has too
+    /// little for what an iteration moves, a block of more than 2^64 bytes, and scratch that is
     /// too small.
     pub fn new(
         graph: &Graph<'_>,
@@ -143,6 +144,10 @@ impl<'a> Unfilled<'a> {
             from_bytes[id.index()] = spans.first_byte(id);
         }
         let moved_bytes = append(0)?;
+        if moved_bytes > machine.host_bytes {
+            let host_bytes = machine.host_bytes;
+            return Err(PlanError::HostMemory { needed_bytes: moved_bytes, host_bytes });
+        }
         for (id, tensor) in lasting() {
             let [one, other] = &mut rooms[id.index()];
             if !spans.moves(id) {

@@ -15,7 +15,7 @@ use crate::graph::Graph;
 use crate::host::HostRooms;
 use crate::lower::lower_pieces;
 use crate::pieces::Pieces;
-use crate::plan::{ArenaPlacement, Pool, Prediction, Resident, Step};
+use crate::plan::{ArenaPlacement, PlanError, Pool, Prediction, Resident, Step};
 use crate::schedule::Scheduled;
 use crate::scratch::{Limits, OutOfScratch, Scratch};
 use crate::timeline::predict_pieces;
@@ -282,16 +282,16 @@ impl<'d, 'r> Desk<'d, 'r> {
         let schedule = lower_pieces(graph, &plan, &pieces, self.schedule, &mut scratch)?;
         let (predicted, _) =
             predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;
-        let (mut needed_bytes, host_bytes) = (predicted.host_bytes, machine.host_bytes);
-        if needed_bytes > host_bytes {
+        if predicted.host_bytes > machine.host_bytes {
             // Temporaries may share room, but that takes time to find out.
-            let rooms = HostRooms::of_pieces(graph, machine, &plan, &pieces, &mut scratch)?;
-            needed_bytes = rooms.moved_bytes();
-        }
-        if needed_bytes > host_bytes {
-            let least = self.host_shortage_bytes.get_or_insert(needed_bytes);
-            *least = needed_bytes.min(*least);
-            return Ok(None);
+            match HostRooms::of_pieces(graph, machine, &plan, &pieces, &mut scratch) {
+                Err(PlanError::HostMemory { needed_bytes, .. }) => {
+                    let least = self.host_shortage_bytes.get_or_insert(needed_bytes);
+                    *least = needed_bytes.min(*least);
+                    return Ok(None);
+                }
+                rooms => rooms.map(|_| ())?,
+            }
         }
         Ok(Some(Candidate { recipe, lengths, predicted }))
     }

@@ -55,7 +55,7 @@ pub(super) fn check(
             match *step {
                 Step::Prefetch(part) => walk.prefetch(place, part)?,
                 Step::Launch(op) => walk.launch(place, at, op)?,
-                Step::Offload(part) => walk.offload(place, part)?,
+                Step::Offload(part) => walk.offload(place, at, part)?,
                 Step::Evict(part) => walk.evict(place, part, needed == 1)?,
             }
         }
@@ -193,8 +193,8 @@ impl Walk<'_> {
         for &tensor in self.graph.writes(op) {
             let last_read = self.last_read[tensor.index()];
             let after_last_read = last_read != UNREAD && at > last_read;
-            if after_last_read && self.pieces.in_arena(tensor) {
-                return Err(PlanError::ArenaInput(tensor));
+            if self.pieces.in_arena(tensor) && self.kind(tensor) == Kind::Input {
+                self.check_arena_write(place, tensor, after_last_read)?;
             }
             // What the host holds after the last read is the next value, which this write does
             // not touch; on the device it leaves no value.
@@ -211,16 +211,44 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// An input in the arena is there before an op writes it: its one prefetch cannot follow,
+    /// and what is written after its last read would spoil its next value.
+    fn check_arena_write(
+        &mut self,
+        place: Place,
+        tensor: TensorId,
+        after_last_read: bool,
+    ) -> Result<(), PlanError> {
+        if after_last_read {
+            return Err(PlanError::ArenaInput(tensor));
+        }
+        let [all, _] = self.look(Part::whole(tensor));
+        if all & RESIDENT == 0 {
+            return Err(PlanError::ArenaInputAbsent(place, tensor));
+        }
+        Ok(())
+    }
+
+    /// Whether a copy of the tensor at this step would be of an input's next value. That is the
+    /// only one of an input that no op reads.
+    fn holds_next(&self, tensor: TensorId, at: u32) -> bool {
+        let last_read = self.last_read[tensor.index()];
+        self.kind(tensor) == Kind::Input && (last_read == UNREAD || at > last_read)
+    }
+
     /// After an input's last read the host has the next iteration's value.
     fn forget_input(&mut self, tensor: TensorId) {
         let gone = if self.pieces.in_arena(tensor) { RESIDENT | CURRENT } else { CURRENT };
         self.change(Part::whole(tensor), gone, HOST);
     }
 
-    fn offload(&mut self, place: Place, part: Part) -> Result<(), PlanError> {
+    fn offload(&mut self, place: Place, at: u32, part: Part) -> Result<(), PlanError> {
         let tensor = part.tensor;
         if self.pieces.in_arena(tensor) && self.kind(tensor) == Kind::Temporary {
             return Err(PlanError::ArenaStep(place, tensor));
+        }
+        if self.holds_next(tensor, at) {
+            return Err(PlanError::NextInput(place, tensor));
         }
         self.check_value(place, part)?;
         self.change(part, 0, HOST);

@@ -13,7 +13,7 @@ pub struct Classes<'a> {
     pub pools: &'a [Pool],
     /// The class of each tensor, whose objects must be large enough.
     pub tensor_pool: &'a [u32],
-    /// The class of each op's workspace; that of an op without one does not matter.
+    /// The class of each op's workspace; of an op without one, any that exists.
     pub workspace_pool: &'a [u32],
 }
 
@@ -48,7 +48,7 @@ impl Classes<'_> {
             let error = too_small(pool, tensor.bytes).ok_or(PlanError::TensorWithoutPool(id))?;
             error.map_or(Ok(()), Err)?;
         }
-        for (id, op) in graph.op_ids().zip(graph.ops()).filter(|(_, op)| op.workspace_bytes > 0) {
+        for (id, op) in graph.op_ids().zip(graph.ops()) {
             let pool = self.workspace_pool[id.index()];
             let error = too_small(pool, op.workspace_bytes);
             error.ok_or(PlanError::WorkspaceWithoutPool(id))?.map_or(Ok(()), Err)?;
