@@ -106,7 +106,8 @@ fn what_reaches_beyond_64_bits_ends_with_them() {
     assert_eq!(books.check_map(start, chunks(beyond, 1)), Err(Refused::UnknownChunk(beyond)));
     assert_eq!(books.check_map(start, chunks(last, 1)), Ok(&"last"));
     books.map(start, chunks(last, 1));
-    assert_eq!(books.physical(start, 16), Ok(vec![last * 16..beyond * 16]));
+    let physical = books.physical(start, 16).unwrap();
+    assert!(physical.into_iter().eq(std::iter::once(last * 16..beyond * 16)));
     assert_eq!(books.check_unmap(start, 1), Ok(&"last"));
     books.unmap(start, 1);
     assert_eq!(books.mappings().count(), 0);

@@ -110,12 +110,30 @@ fn links_of_any_speed_and_latency_are_planned_for() {
 fn more_objects_than_can_be_counted_are_refused() {
     let owned = training_step(3, MOST / 10, 1);
     let graph = owned.graph().unwrap();
-    let outcomes = plan_everything(&graph, &machine(HUGE));
     let refused = Err(PlanningError::Plan(PlanError::Overflow(Place::End)));
-    assert!(outcomes.contains(&refused));
+    let without_latency = MachineParameters { transfer_latency_ns: 0, ..HUGE };
+    for parameters in [HUGE, without_latency] {
+        assert!(plan_everything(&graph, &machine(parameters)).contains(&refused));
+    }
     // In chunks, they can be counted.
-    let in_chunks = MachineParameters { chunk_bytes: 1 << 40, transfer_latency_ns: 0, ..HUGE };
+    let in_chunks = MachineParameters { chunk_bytes: 1 << 40, ..without_latency };
     assert!(plan_everything(&graph, &machine(in_chunks)).contains(&Ok(())));
+}
+
+#[test]
+fn an_object_for_each_of_so_many_bytes_is_refused_too() {
+    let mut owned = OwnedGraph::default();
+    let state = owned.push_tensor("state", 1 << 63, Kind::State);
+    let other = owned.push_tensor("other", 1 << 20, Kind::State);
+    owned.push_op("one", 1, 0, &[state], &[state]);
+    owned.push_op("other", 1, 0, &[other], &[other]);
+    let graph = owned.graph().unwrap();
+    let machine = machine(MachineParameters { transfer_latency_ns: 0, ..HUGE });
+    let budget_bytes = 1 << 63;
+    let request = Request { graph: &graph, machine: &machine, budget_bytes };
+    let auto = Strategy::Auto(Auto { effort: Some(9), order: Order::Given });
+    let refused = PlanningError::Plan(PlanError::Overflow(Place::End));
+    assert_eq!(planning::plan(&request, auto).unwrap_err(), refused);
 }
 
 #[test]
@@ -169,7 +187,11 @@ fn classes_that_are_too_small_have_no_needs() {
 
 #[test]
 fn the_peak_of_what_exceeds_64_bits_in_chunks_is_all_of_them() {
-    let owned = training_step(2, 1 << 61, 1);
+    let mut owned = OwnedGraph::default();
+    let values: Vec<_> =
+        (0..5).map(|_| owned.push_tensor("value", 1 << 61, Kind::Temporary)).collect();
+    owned.push_op("write", 1, 0, &[], &values);
+    owned.push_op("read", 1, 0, &values, &[]);
     let graph = owned.graph().unwrap();
     let machine = machine(MachineParameters { chunk_bytes: 1 << 62, ..HUGE });
     assert_eq!(planning::in_core_peak_bytes(&graph, &machine), Ok(MOST));
