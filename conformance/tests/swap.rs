@@ -83,7 +83,7 @@ proptest! {
             swapping::plan(&Request { graph: &graph, machine: &machine, budget_bytes }, &swap)
         };
         let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
-        let (least_bytes, _) = swapping::min_feasible(&request, &swap);
+        let (least_bytes, _) = swapping::min_feasible(&request, &swap).unwrap();
         let is_short = |planned| {
             matches!(planned, Err(PlanningError::Plan(PlanError::HostMemory { .. })))
         };
@@ -104,7 +104,7 @@ fn the_least_budget_holds_the_objects_of_classes_that_are_given() {
     let classes = Some(vec![Pool { object_bytes: CHUNK_BYTES, count: 9 }]);
     let swap = Swap { classes, threshold: Threshold::Ns(0) };
     let request = Request { graph: &graph, machine: &chain::MACHINE, budget_bytes: 0 };
-    let (least_bytes, _) = swapping::min_feasible(&request, &swap);
+    let (least_bytes, _) = swapping::min_feasible(&request, &swap).unwrap();
     assert_eq!(least_bytes, 9 * CHUNK_BYTES);
     assert!(swapping::plan(&Request { budget_bytes: least_bytes, ..request }, &swap).is_ok());
 }

@@ -67,12 +67,8 @@ pub const fn scratch_words(limits: &Limits) -> usize {
 ///
 /// # Errors
 /// A list whose residency is broken.
-pub fn measure(
-    graph: &Graph<'_>,
-    plan: &Plan<'_>,
-    pieces: &Pieces<'_>,
-    scratch: &mut Scratch<'_>,
-) -> Result<Footprint, PlanError> {
+pub fn measure(pieces: &Pieces<'_>, scratch: &mut Scratch<'_>) -> Result<Footprint, PlanError> {
+    let (graph, plan) = (pieces.graph(), pieces.plan());
     let mut walk = Walk::new(graph, plan, pieces, &mut scratch.reborrow())?;
     for (at, step) in (0..).zip(plan.steps) {
         walk.step(at, step)?;

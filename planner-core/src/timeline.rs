@@ -51,9 +51,9 @@ pub(crate) fn predict_pieces(
     scratch: &mut Scratch<'_>,
 ) -> Result<(Prediction, Footprint), PlanError> {
     let mut scratch = scratch.reborrow();
-    let footprint = footprint::measure(graph, plan, pieces, &mut scratch)?;
+    let footprint = footprint::measure(pieces, &mut scratch)?;
     let durations_ns = scratch.take(plan.steps.len(), 0u64)?;
-    durations(graph, machine, plan, pieces, durations_ns)?;
+    durations(machine, pieces, durations_ns)?;
     let timeline = Timeline::new(schedule, durations_ns, &mut scratch)?;
     let prediction = Prediction {
         period_ns: timeline.period_ns(),
@@ -111,12 +111,11 @@ pub fn check(
 /// # Errors
 /// Times that, over eight iterations, exceed 64 bits.
 pub fn durations(
-    graph: &Graph<'_>,
     machine: &Machine,
-    plan: &Plan<'_>,
     pieces: &Pieces<'_>,
     out_ns: &mut [u64],
 ) -> Result<(), PlanError> {
+    let (graph, plan) = (pieces.graph(), pieces.plan());
     let mut sum_ns = 0u64;
     for (at, (step, out_ns)) in (0..).zip(plan.steps.iter().zip(out_ns)) {
         let duration_ns = match *step {

@@ -1,7 +1,7 @@
 //! The swap planner with memory of its own, and size classes for those who name none.
 
 use planner_core::graph::{OpId, TensorId};
-use planner_core::plan::{Part, Plan, PlanError, Pool, Resident, Step};
+use planner_core::plan::{Part, Plan, PlanError, Pool, Prediction, Resident, Step};
 use planner_core::planner::swap::{self, Classes, Threshold};
 use planner_core::planner::{self, PlanningError, Request};
 use planner_core::schedule::Scheduled;
@@ -83,15 +83,16 @@ fn by_growth(graph: &Graph<'_>, growth_permille: u64) -> OwnedClasses {
 }
 
 /// The most objects of each class that one op touches, and the op that touches most bytes.
-#[must_use]
-pub fn needs(graph: &Graph<'_>, classes: &Classes<'_>) -> (Vec<u64>, OpId) {
+///
+/// # Errors
+/// A tensor or a workspace for which no class is large enough.
+pub fn needs(graph: &Graph<'_>, classes: &Classes<'_>) -> Result<(Vec<u64>, OpId), PlanError> {
     let limits =
         Limits { tensors: graph.tensors().len(), pools: classes.pools.len(), ..Limits::default() };
     let mut memory = vec![0; Classes::needs_scratch_words(&limits)];
     let mut least = vec![0; classes.pools.len()];
-    let op = classes.needs(graph, &mut least, &mut Scratch::new(&mut memory));
-    // The scratch has the size asked for.
-    (least, op.unwrap_or(OpId(0)))
+    let op = classes.needs(graph, &mut least, &mut Scratch::new(&mut memory))?;
+    Ok((least, op))
 }
 
 /// The most objects of each class that are held when nothing leaves that is needed again.
@@ -133,7 +134,8 @@ const NEXT_TO_NOTHING: u64 = 64;
 /// Divides the budget among classes: those that take next to nothing get all that they have
 /// use for; of the rest, beyond what the ops need, each gets the same share of that.
 fn share(request: &Request<'_>, classes: &mut OwnedClasses) {
-    let (mut counts, _) = needs(request.graph, &classes.classes());
+    // What no class is large enough for is for the planner to refuse.
+    let Ok((mut counts, _)) = needs(request.graph, &classes.classes()) else { return };
     let demands = demands(request.graph, classes);
     let pools = &mut classes.pools;
     let bytes = |pools: &[Pool], counts: &[u64]| {
@@ -307,7 +309,8 @@ fn better(
 ) -> Result<OwnedPlan, PlanningError> {
     use PlanningError::{Infeasible, Plan};
     let cost = |plan: &OwnedPlan| {
-        (plan.predicted.period_ns, plan.predicted.h2d_bytes + plan.predicted.d2h_bytes)
+        let Prediction { period_ns, h2d_bytes, d2h_bytes, .. } = plan.predicted;
+        (period_ns, h2d_bytes.saturating_add(d2h_bytes))
     };
     let other_is_better = match (&one, &other) {
         (Ok(one), Ok(other)) => cost(other) < cost(one),
@@ -326,19 +329,24 @@ fn better(
 /// too small for what moves within the least that the ops need, it takes more: enough for so
 /// much to stay that the rest fits, found by planning O(log budget) times. Where no budget
 /// helps, the least that the ops need.
-#[must_use]
-pub fn min_feasible(request: &Request<'_>, swap: &Swap) -> (u64, OpId) {
+///
+/// # Errors
+/// A tensor or a workspace for which no class is large enough.
+pub fn min_feasible(request: &Request<'_>, swap: &Swap) -> Result<(u64, OpId), PlanError> {
     let Request { graph, machine, .. } = *request;
     let candidates = candidates(graph, swap);
     let bytes = |classes: &OwnedClasses, least: &[u64]| {
         let counts = classes.pools.iter().zip(least).map(|(pool, &least)| pool.count.max(least));
         Classes::bytes(&classes.pools, counts, machine)
     };
-    let needs = candidates.iter().map(|classes| {
-        let (least, op) = needs(graph, &classes.classes());
-        (bytes(classes, &least), op)
-    });
-    let (least_bytes, op) = needs.min_by_key(|&(bytes, _)| bytes).unwrap_or((0, OpId(0)));
+    let (mut least_bytes, mut op) = (u64::MAX, OpId(0));
+    for classes in &candidates {
+        let (least, needy) = needs(graph, &classes.classes())?;
+        let bytes = bytes(classes, &least);
+        if bytes < least_bytes {
+            (least_bytes, op) = (bytes, needy);
+        }
+    }
     let all_bytes = graph.tensors().iter().map(|tensor| tensor.bytes).sum::<u64>();
     let device = machine.with_device_bytes(u64::MAX);
     let is_short = |budget_bytes| {
@@ -347,12 +355,12 @@ pub fn min_feasible(request: &Request<'_>, swap: &Swap) -> (u64, OpId) {
         matches!(planned, Err(PlanningError::Plan(PlanError::HostMemory { .. })))
     };
     if machine.host_bytes >= all_bytes || !is_short(least_bytes) {
-        return (least_bytes, op);
+        return Ok((least_bytes, op));
     }
     let most = candidates.iter().map(|classes| bytes(classes, &demands(graph, classes)));
     let most_bytes = most.max().unwrap_or(least_bytes);
     if is_short(most_bytes) {
-        return (least_bytes, op);
+        return Ok((least_bytes, op));
     }
     // All budgets that differ are multiples of a chunk.
     let chunk_bytes = machine.chunk_bytes;
@@ -362,5 +370,5 @@ pub fn min_feasible(request: &Request<'_>, swap: &Swap) -> (u64, OpId) {
         *(if is_short(middle.saturating_mul(chunk_bytes)) { &mut short } else { &mut enough }) =
             middle;
     }
-    (enough.saturating_mul(chunk_bytes), op)
+    Ok((enough.saturating_mul(chunk_bytes), op))
 }

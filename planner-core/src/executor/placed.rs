@@ -136,7 +136,7 @@ impl<'a> Placed<'a> {
                 if let Some(first) = first {
                     layout.map(device, pool, iter::once((first, count)), at)?;
                 }
-                at.0 += count * layout.object_bytes(pool);
+                at.0 = at.0.saturating_add(count * layout.object_bytes(pool));
             }
         }
         Ok(())

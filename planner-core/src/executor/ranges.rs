@@ -89,7 +89,9 @@ impl<'a> Ranges<'a> {
         for tensor in graph.tensor_ids() {
             let pool = layout.pieces.pool(tensor);
             for range in self.of(Owner::Tensor(tensor)) {
-                let chunks = layout.pieces.objects(tensor) * layout.chunks_per_object(pool);
+                // Of a tensor that never comes, the chunks may exceed all numbers.
+                let chunks_per_object = layout.chunks_per_object(pool);
+                let chunks = layout.pieces.objects(tensor).saturating_mul(chunks_per_object);
                 self.ranges[range][0] = device.reserve(chunks)?.0;
                 layout.address[tensor.index()] = self.current(Owner::Tensor(tensor)).0;
             }

@@ -90,6 +90,9 @@ impl<'a> HostRooms<'a> {
     /// Where a byte of a tensor lies in the block. The values of an input in even iterations
     /// are in its room 0, those in odd ones in its room 1; all others have room 0 only. Of a
     /// temporary, only bytes that move have a place.
+    ///
+    /// # Panics
+    /// The graph has no such tensor.
     #[must_use]
     pub fn offset_bytes(&self, tensor: TensorId, room: u32, byte: u64) -> u64 {
         let index = tensor.index();

@@ -79,7 +79,9 @@ pub(crate) fn lower_pieces<'o>(
 ) -> Result<Schedule<'o>, PlanError> {
     let mut scratch = scratch.reborrow();
     let iterations = plan.iterations();
+    // The table of pieces has checked that they can be numbered.
     let entries = plan.steps.len() * iterations as usize;
+    debug_assert!(entries < u32::MAX as usize);
     let needed_words = words::<Scheduled>(entries);
     let out = out.get_mut(..entries).ok_or(OutOfScratch { needed_words, free_words: 0 })?;
     let stream_steps = number_steps(plan, out);

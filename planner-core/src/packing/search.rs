@@ -81,7 +81,7 @@ pub(super) fn improve(
     let units = |bytes: u64| bytes.div_ceil(unit_bytes) as u32;
     let mut search = Search::new(spans, unit_bytes, &mut scratch.reborrow())?;
     let mut least = units(spans.most_load_bytes());
-    for run in 0.. {
+    for run in 0..=u32::MAX {
         let height = units(height_bytes);
         if least >= height || search.steps >= most_steps {
             break;
@@ -134,7 +134,7 @@ impl<'a> Search<'a> {
         self.rank();
         self.decisions = 0;
         self.missed = u32::MAX;
-        let most_failed = 1 + self.rank.len() as u64 * u64::from(32 + run) / 64;
+        let most_failed = 1 + self.rank.len() as u64 * (u64::from(run) + 32) / 64;
         for failed in 0..most_failed {
             let share = u128::from((failed << 16) / most_failed);
             let higher = (u128::from(heights.end - heights.start) * share.pow(3)) >> 48;

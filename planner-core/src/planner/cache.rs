@@ -116,7 +116,7 @@ impl Cache<'_, '_> {
         let ops = self.builder.request.graph.ops().len() as u32;
         let (mut written_objects, mut workspace_objects) = (0u64, 0u64);
         for ahead in 1..=self.ahead {
-            // Both are below 2^31, as `Uses` demands.
+            // Both are below 2^31, as for any graph.
             let [before, next] = [ahead - 1, ahead].map(|ahead| OpId((op.0 + ahead) % ops));
             let workspace = self.builder.memory.workspace(self.builder.request, before);
             let written = self.builder.launch_objects(before, CHUNKS) - workspace;

@@ -257,11 +257,14 @@ impl<'a> Gaps<'a> {
         }
         let usable = [0, 1].map(|pool| {
             let objects = memory.pool_objects(pool);
+            // Shaken shares may grow beyond all of the pool.
+            let spare_permille = spare_permille.min(1000);
             let spare = objects / 1000 * spare_permille + objects % 1000 * spare_permille / 1000;
             objects.saturating_sub(spare)
         });
         let values = own.iter().enumerate().map(|(at, &own)| {
             let usable = usable[usize::from(at >= ops)];
+            debug_assert!(usable.max(own) <= i64::MAX as u64, "memory counts fewer objects");
             usable.max(own) as i64 - own as i64
         });
         let mut slack = MinTree::new(values, scratch)?;

@@ -247,8 +247,8 @@ impl<'b> Paced<'b, '_, '_> {
     fn segment(&self, bytes_per_s: u64) -> u64 {
         let MachineParameters { transfer_latency_ns, chunk_bytes, .. } = **self.machine();
         let span_ns = u128::from(transfer_latency_ns) * u128::from(self.pace.segment_latencies);
-        let bytes = span_ns * u128::from(bytes_per_s) / 1_000_000_000;
-        u64::try_from(bytes / u128::from(chunk_bytes.max(1)))
+        let bytes = span_ns.saturating_mul(bytes_per_s.into()) / 1_000_000_000;
+        u64::try_from(bytes / u128::from(chunk_bytes))
             .unwrap_or(u64::MAX)
             .max(self.builder.memory.pool_objects(CHUNKS) / LEAST_SEGMENT)
             .max(1)
@@ -265,7 +265,7 @@ impl<'b> Paced<'b, '_, '_> {
             if from >= to || !self.builder.is_needed(tensor) {
                 continue;
             }
-            let some = if to - from > 2 * segment { segment } else { to - from };
+            let some = if to - from > segment.saturating_mul(2) { segment } else { to - from };
             self.copy(tensor, to - some, now_ns)?;
             if from < to - some {
                 self.downloads.push(key, id);

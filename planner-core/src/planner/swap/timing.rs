@@ -190,7 +190,8 @@ impl<'s> Timing<'s, '_> {
     }
 
     fn free(&mut self, class: usize, now_ns: u64) {
-        self.freed[class] += 1;
+        // As many as the class has, and those that come again: a class may have any number.
+        self.freed[class] = self.freed[class].saturating_add(1);
         self.freed_ns[class] = self.freed_ns[class].max(now_ns);
         self.admit(class);
     }
