@@ -33,7 +33,10 @@ fn follow(allocator: &mut impl Allocator, requests: &[Request]) -> Result<(), Te
     for request in requests {
         match *request {
             Request::Allocate(bytes) => {
-                let Some(block) = allocator.allocate(bytes) else { continue };
+                let Some(block) = allocator.allocate(bytes) else {
+                    prop_assert!(!held.is_empty(), "{bytes} bytes of an empty device");
+                    continue;
+                };
                 prop_assert!(block.bytes() >= bytes);
                 let end = block.start() + block.bytes();
                 let apart = |other: &Block| {

@@ -3,9 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use backend_vulkan::{Integrity, Options, Vulkan, VulkanDevice};
-use conformance::suite::REQUIRE_DEVICES;
 use integrity::{Backend, Reading, value};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use planner_core::backend::{Addresses, Chunks, DeviceAddress, Launch, Paging, Streams};
 use planner_core::{Graph, Kind, OpId, Stream, TensorId};
 use std::process::ExitCode;
@@ -25,24 +23,16 @@ const TESTS: [(&str, Test); 6] = [
 fn main() -> ExitCode {
     let device = std::env::var("SPILLWAY_VULKAN_DEVICE").ok();
     let missing = Integrity { device: device.clone(), validation: true }.find().err();
-    let is_required = std::env::var_os(REQUIRE_DEVICES).is_some_and(|value| value != "0");
-    let trials = TESTS.map(|(name, test)| {
-        let (device, missing) = (device.clone(), missing.clone());
-        Trial::ignorable_test(name, move || match missing {
-            Some(reason) if is_required => Err(Failed::from(format!("no device: {reason}"))),
-            Some(reason) => Ok(Completion::ignored_with(format!("no device: {reason}"))),
-            None => {
-                let vulkan = Vulkan::load(true).unwrap();
-                test(&vulkan, &Options { device: device.as_deref(), chunk_bytes: None });
-                let messages = vulkan.messages();
-                if messages.is_empty() {
-                    return Ok(Completion::Completed);
-                }
-                Err(Failed::from(messages.join("\n")))
-            }
-        })
+    let tests = TESTS.map(|(name, test)| {
+        let device = device.clone();
+        let listened = move || {
+            let vulkan = Vulkan::load(true).unwrap();
+            test(&vulkan, &Options { device: device.as_deref(), chunk_bytes: None });
+            assert_eq!(vulkan.messages(), [""; 0]);
+        };
+        (name, listened)
     });
-    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit_code()
+    test_harness::with_device(missing, tests)
 }
 
 /// Opens a device for a graph whose states hold zeros.

@@ -10,9 +10,7 @@ mod text;
 mod training;
 
 use backend_vulkan::{Integrity, Options, Vulkan};
-use conformance::suite::REQUIRE_DEVICES;
 use integrity::Backend;
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use network::Network;
 use planner_core::planner::{Auto, Request, Strategy};
 use planner_core::{Machine, MachineParameters};
@@ -27,21 +25,12 @@ const ITERATIONS: u64 = 6;
 fn main() -> ExitCode {
     let device = std::env::var("SPILLWAY_VULKAN_DEVICE").ok();
     let missing = Integrity { device: device.clone(), validation: true }.find().err();
-    let is_required = std::env::var_os(REQUIRE_DEVICES).is_some_and(|value| value != "0");
-    let trial = Trial::ignorable_test("training_is_the_same_bit_by_bit", move || match missing {
-        Some(reason) if is_required => Err(Failed::from(format!("no device: {reason}"))),
-        Some(reason) => Ok(Completion::ignored_with(format!("no device: {reason}"))),
-        None => {
-            let vulkan = Vulkan::load(true)?;
-            training_is_the_same_bit_by_bit(&vulkan, device.as_deref());
-            let messages = vulkan.messages();
-            if messages.is_empty() {
-                return Ok(Completion::Completed);
-            }
-            Err(Failed::from(messages.join("\n")))
-        }
-    });
-    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
+    let test = move || {
+        let vulkan = Vulkan::load(true).unwrap();
+        training_is_the_same_bit_by_bit(&vulkan, device.as_deref());
+        assert_eq!(vulkan.messages(), [""; 0]);
+    };
+    test_harness::with_device(missing, [("training_is_the_same_bit_by_bit", test)])
 }
 
 fn training_is_the_same_bit_by_bit(vulkan: &Vulkan, device: Option<&str>) {

@@ -3,14 +3,35 @@
 
 mod common;
 
-use common::{Folder, Ran, shared};
+use common::{Folder, Ran};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
-/// A folder of a case; nothing where there is none, which is said then.
+fn main() -> ExitCode {
+    test_harness::with_shared(
+        &["cases"],
+        &[
+            ("race", race),
+            ("host_memory", host_memory),
+            ("arena_input", arena_input),
+            ("pool", pool),
+            ("placement_iterations", placement_iterations),
+            ("strategy_name", strategy_name),
+            ("swap_min", swap_min),
+            ("hang", hang),
+            ("longer", longer),
+            ("terminal", terminal),
+        ],
+    )
+}
+
+/// A folder of a case.
 struct Case(String);
 
 impl Case {
-    fn find(name: &str) -> Option<Self> {
-        shared(&format!("cases/{name}")).map(Self)
+    fn find(name: &str) -> Self {
+        let path = test_harness::shared("cases").join(name);
+        Self(path.into_os_string().into_string().unwrap())
     }
 
     /// Runs a command on the case's graph and machine.
@@ -42,48 +63,41 @@ impl Case {
     }
 }
 
-#[test]
 fn race() {
-    let Some(case) = Case::find("race") else { return };
+    let case = Case::find("race");
     case.is_refused("plan", &["step 1, the offload of tensor 0 (\"x\")", "the host has the next"]);
 }
 
-#[test]
 fn host_memory() {
-    let Some(case) = Case::find("host-memory") else { return };
+    let case = Case::find("host-memory");
     case.is_refused("plan", &["512 bytes of pinned host memory, the machine has 0"]);
 }
 
-#[test]
 fn arena_input() {
-    let Some(case) = Case::find("arena-input") else { return };
+    let case = Case::find("arena-input");
     case.is_refused("plan", &["step 0", "tensor 0 (\"x\") is an input in the arena"]);
 }
 
-#[test]
 fn pool() {
-    let Some(case) = Case::find("pool") else { return };
+    let case = Case::find("pool");
     case.is_refused("plan", &["workspace of op 0 (\"o0\")", "a pool that does not exist"]);
 }
 
-#[test]
 fn placement_iterations() {
-    let Some(case) = Case::find("memory") else { return };
+    let case = Case::find("memory");
     case.is_refused("b_plan_20000000", &["placement_iterations is 20000000", "from 1 to 64"]);
 }
 
-#[test]
 fn strategy_name() {
-    let Some(case) = Case::find("strategy-name") else { return };
+    let case = Case::find("strategy-name");
     for plan in ["plan", "plan_other_name"] {
         assert_eq!(case.check(plan).done().json()["valid"], true);
         case.run("run", &["--plan", &case.path(plan)]).done();
     }
 }
 
-#[test]
 fn swap_min() {
-    let Some(case) = Case::find("swap-min") else { return };
+    let case = Case::find("swap-min");
     let figures = case.run("plan", &["-s", "swap", "-b", "min", "--json"]).done().json();
     let min_bytes = figures["min_feasible_bytes"].as_u64().unwrap();
     assert_eq!(figures["budget_bytes"], min_bytes);
@@ -91,4 +105,47 @@ fn swap_min() {
     let less = case.run("plan", &["-s", "swap", "-b", &less, "--json"]);
     less.fails_with_output(1, &["swap: ", "pinned host memory"]);
     case.run("run", &["-s", "swap", "-b", "min"]).done();
+}
+
+fn hang() {
+    let case = Case::find("hang");
+    for (graph, plan) in [("graph", "plan"), ("graph20", "plan20")] {
+        let [graph, plan, machine] = [graph, plan, "machine"].map(|name| case.path(name));
+        let start = Instant::now();
+        let ran = Folder::new().run(&["check", &graph, &plan, "-m", &machine]);
+        // It took 24 s and more; a busy machine may take its time to start a process.
+        assert!(start.elapsed() < Duration::from_secs(5));
+        ran.fails(1, &["is resident already"]);
+    }
+}
+
+/// What is mapped as it goes takes as long as predicted.
+fn longer() {
+    let case = Case::find("longer");
+    let plan = case.path("plan");
+    let recorded = ["--plan", &plan];
+    let planned = ["-s", "on-demand", "-b", "4611686018427387904", "--no-placements"];
+    for how in [&recorded[..], &planned] {
+        let ran = case.run("run", &[&["--json"], how].concat()).done().json();
+        assert_eq!(ran["measured_period_ns"], ran["period_ns"]);
+        assert_eq!(ran["digests_match"], true);
+        assert!(ran["map_calls_per_iteration"].as_f64().unwrap() > 0.0, "mapped as it goes");
+    }
+}
+
+/// No command prints an escape sequence or a line break of a name.
+fn terminal() {
+    let case = Case::find("terminal");
+    let plan = case.path("plan");
+    for (command, more) in [
+        ("check", &[&*plan][..]),
+        ("run", &["--plan", &plan]),
+        ("plan", &[]),
+        ("plan", &["-b", "1"]),
+        ("compare", &[]),
+    ] {
+        let Ran { stdout, stderr, .. } = case.run(command, more);
+        let raw = (stdout + &stderr).chars().find(|c| c.is_control() && *c != '\n');
+        assert_eq!(raw, None, "{command}");
+    }
 }

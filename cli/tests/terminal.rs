@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Folder, Ran, SMALL, shared};
+use common::{Folder, Ran, SMALL};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -294,26 +294,5 @@ fn devices_are_named_as_safely() {
             assert_clean(&ran.stderr, 1000);
             assert!(ran.stdout.contains("FAKE") || ran.stderr.contains("FAKE"), "{ran:?}");
         }
-    }
-}
-
-#[test]
-fn the_shared_case_is_escaped() {
-    let Some(case) = shared("cases/terminal") else { return };
-    let folder = Folder::new();
-    for file in ["graph.json", "machine.json", "plan.json"] {
-        fs::copy(format!("{case}/{file}"), folder.path(file)).unwrap();
-    }
-    let on = ["-m", "machine.json"];
-    for (arguments, status) in [
-        (&["check", "graph.json", "plan.json"][..], None),
-        (&["run", "graph.json", "--plan", "plan.json"], None),
-        (&["plan", "graph.json"], Some(0)),
-        (&["plan", "graph.json", "-b", "1"], Some(1)),
-        (&["compare", "graph.json"], Some(0)),
-    ] {
-        let ran = folder.run(&[arguments, &on].concat());
-        assert_clean(&(ran.stdout.clone() + &ran.stderr), 1000);
-        assert!(status.is_none_or(|status| status == ran.status), "{ran:?}");
     }
 }

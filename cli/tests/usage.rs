@@ -217,3 +217,17 @@ fn a_closed_pipe_is_quiet() {
         assert!(output.status.success() && !stderr.contains("panicked"), "{arguments:?}: {stderr}");
     }
 }
+
+#[test]
+fn traces_that_make_no_sense_are_named() {
+    let folder = Folder::new();
+    folder.write("empty.json", "");
+    folder.write("text.json", "no trace");
+    folder.write("nodes.json", r#"{"nodes":[]}"#);
+    folder.write("cut.json.gz", [0x1f, 0x8b, 8]);
+    for file in ["missing.json", "empty.json", "text.json", "nodes.json", "cut.json.gz"] {
+        let ran = folder.run(&["import", "pytorch", file, "-o", "g.json"]).fails(2, &[]);
+        assert!(ran.stderr.starts_with(&format!("error: {file}: ")), "{ran:?}");
+        assert!(!folder.path("g.json").exists());
+    }
+}

@@ -4,7 +4,6 @@
 mod common;
 
 use common::{Folder, Ran};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use serde_json::Value;
 use std::process::ExitCode;
 
@@ -29,21 +28,7 @@ fn run(more: &[&str]) -> Ran {
 }
 
 fn main() -> ExitCode {
-    let missing = missing();
-    let is_required =
-        std::env::var_os("SPILLWAY_REQUIRE_DEVICES").is_some_and(|value| value != "0");
-    let trials = TESTS.map(|(name, test)| {
-        let missing = missing.clone();
-        Trial::ignorable_test(name, move || match missing {
-            Some(reason) if is_required => Err(Failed::from(format!("no device: {reason}"))),
-            Some(reason) => Ok(Completion::ignored_with(format!("no device: {reason}"))),
-            None => {
-                test();
-                Ok(Completion::Completed)
-            }
-        })
-    });
-    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit_code()
+    test_harness::with_device(missing(), TESTS)
 }
 
 /// Why no device can be used, as the program says it.

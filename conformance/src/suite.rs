@@ -35,7 +35,7 @@ pub mod streams;
 pub mod transfers;
 
 pub use failure::{Failure, Outcome};
-pub use harness::{REQUIRE_DEVICES, Verdict, judge, main};
+pub use harness::{Verdict, judge, main};
 pub use rig::Rig;
 
 use integrity::{Backend, Found};
@@ -55,7 +55,8 @@ enum Run<T: Backend> {
     OnRig(fn(&mut Rig<'_, T>) -> Outcome),
     /// To open devices of its own.
     OnBench(fn(&Bench<'_, T>) -> Outcome),
-    /// The same, once, in the last order, while no other check runs in this process.
+    /// The same, once, in the last order, while no other check runs in this process: it
+    /// measures what the process uses.
     Alone(fn(&Bench<'_, T>) -> Outcome),
 }
 
@@ -165,6 +166,13 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
 }
 
 impl<T: Backend> Check<T> {
+    /// Why the check cannot see on this system all that it is meant to see; none where it can.
+    #[must_use]
+    pub fn blind_spot(&self) -> Option<&'static str> {
+        let is_blind = matches!(self.run, Run::Alone(_)) && plans::Usage::now().is_none();
+        is_blind.then_some("this system does not tell what a process uses")
+    }
+
     /// Runs the check in each of the backend's orders.
     ///
     /// # Errors

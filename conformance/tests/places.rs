@@ -187,15 +187,23 @@ proptest! {
             Err(error) => prop_assert!(matches!(error, PlacementError::Short { .. }), "{}", error),
         }
     }
+}
+
+proptest! {
+    // Cases of one pool, and without arcs across the start, are the smaller part.
+    #![proptest_config(ProptestConfig {
+        cases: 200,
+        max_global_rejects: 10_000,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn with_objects_enough_there_is_a_place_for_all(case in unplaced_cases()) {
-        if case.plan.pools.len() == 1 {
-            let graph = case.graph.graph().unwrap();
-            let plan = with_objects(&case, PLENTY);
-            let placed = placing::place_over(&graph, &case.machine, &plan, ONCE).unwrap();
-            hold(graph, case.machine, &placed)?;
-        }
+        prop_assume!(case.plan.pools.len() == 1);
+        let graph = case.graph.graph().unwrap();
+        let plan = with_objects(&case, PLENTY);
+        let placed = placing::place_over(&graph, &case.machine, &plan, ONCE).unwrap();
+        hold(graph, case.machine, &placed)?;
     }
 
     /// Without arcs across the start, the colours that are in use at the peak suffice.
@@ -205,12 +213,11 @@ proptest! {
             !case.plan.arena.iter().any(|placement| placement.tensor == entry.part.tensor)
         };
         let crosses = case.plan.resident_at_start.iter().any(in_pool);
-        if case.plan.pools.len() == 1 && !crosses {
-            let graph = case.graph.graph().unwrap();
-            let plan = with_objects(&case, peak_objects(&case));
-            let placed = placing::place_over(&graph, &case.machine, &plan, ONCE).unwrap();
-            hold(graph, case.machine, &placed)?;
-        }
+        prop_assume!(case.plan.pools.len() == 1 && !crosses);
+        let graph = case.graph.graph().unwrap();
+        let plan = with_objects(&case, peak_objects(&case));
+        let placed = placing::place_over(&graph, &case.machine, &plan, ONCE).unwrap();
+        hold(graph, case.machine, &placed)?;
     }
 }
 

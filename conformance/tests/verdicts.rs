@@ -4,7 +4,7 @@
 use backend_host::{Host, HostDevice, HostError};
 use backend_sim::Sim;
 use conformance::layered::LayeredBackend;
-use conformance::suite::{Check, REQUIRE_DEVICES, Verdict, checks, judge};
+use conformance::suite::{Check, Verdict, checks, judge};
 use integrity::{Backend, Exemption, Found};
 use middleware::{Faults, SlowLink};
 use planner_core::backend::Launch;
@@ -98,7 +98,7 @@ fn what_is_expected_to_fail_fails_on_the_day_it_passes() {
 #[test]
 fn without_a_device_checks_are_ignored_unless_it_must_be_there() {
     let none = Err("it is not plugged in".to_owned());
-    let is_required = std::env::var_os(REQUIRE_DEVICES).is_some_and(|value| value != "0");
+    let is_required = test_harness::devices_are_required();
     match judge(&check(WORKS), &Host, &none) {
         Verdict::Ignored(reason) if !is_required => assert!(reason.contains("not plugged in")),
         Verdict::Failed(failure) if is_required => {
@@ -111,7 +111,11 @@ fn without_a_device_checks_are_ignored_unless_it_must_be_there() {
 fn passes(backend: &impl Backend) {
     let found = backend.find();
     for check in checks() {
-        assert_eq!(judge(&check, backend, &found), Verdict::Passed, "{}", check.name);
+        match judge(&check, backend, &found) {
+            Verdict::Passed => {}
+            Verdict::Ignored(_) if check.blind_spot().is_some() => {}
+            other => panic!("{}: {other:?}", check.name),
+        }
     }
 }
 

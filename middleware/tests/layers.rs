@@ -79,6 +79,7 @@ fn a_trace_has_a_track_a_stream_and_says_what_is_resident() {
         let bytes = |name: &str| -> u64 {
             slices(&trace, name).iter().map(|slice| slice["args"]["bytes"].as_u64().unwrap()).sum()
         };
+        assert!(counters.h2d_bytes > 0 && counters.d2h_bytes > 0 && counters.mapping_ns > 0);
         assert_eq!(bytes("upload"), counters.h2d_bytes);
         assert_eq!(bytes("download"), counters.d2h_bytes);
         assert!(slices(&trace, "upload").iter().all(|slice| slice["tid"] == 2));

@@ -46,11 +46,10 @@ fn hold(graph: &OwnedGraph, machine: &Machine, spare: u64, seed: u64) -> Result<
     let request = |budget_bytes| Request { graph: &graph, machine, budget_bytes };
     let (least, _) = swapping::min_feasible(&request(0), &Swap::default()).unwrap();
     let roomy = request(2 * least + spare);
-    let [one, two] = [1, 2].map(|threads| with_threads(threads, || published(&roomy, seed)));
-    if let (Ok(one), Ok(two)) = (one, two) {
-        is_valid(&roomy, &one.plan)?;
-        assert_eq!(one.plan, two.plan);
-    }
+    let [one, two] = [1, 2]
+        .map(|threads| with_threads(threads, || published(&roomy, seed)).map(|found| found.plan));
+    assert_eq!(one, two);
+    is_valid(&roomy, &one.unwrap())?;
     let auto = Planner::Auto(Auto::default());
     let (least, _) = planning::min_feasible(&request(0), auto).unwrap();
     let tight = request(least + spare);

@@ -3,11 +3,10 @@
 use planner_core::plan::{ArenaPlacement, Part, Pool, Prediction, Resident, Step};
 use planner_core::{Kind, Machine, MachineParameters, OpId, TensorId};
 use proptest::prelude::*;
-use std::path::Path;
 use workloads::chain::Layer;
 use workloads::format::{
-    FormatError, compress, document, load, read_chain, read_graph, read_machine, read_plan,
-    write_chain, write_graph, write_machine, write_plan,
+    FormatError, compress, document, read_chain, read_graph, read_machine, read_plan, write_chain,
+    write_graph, write_machine, write_plan,
 };
 use workloads::{OwnedChain, OwnedGraph, OwnedMachine, OwnedPlacements, OwnedPlan};
 
@@ -259,34 +258,5 @@ proptest! {
             }
         }
         read_all(&file);
-    }
-}
-
-/// Ops, tensors and tenths of megabytes of state of each graph, as the folder's own table has them.
-const SHARED: [(&str, usize, usize, u64); 7] = [
-    ("densenet121-b64", 3228, 2750, 642),
-    ("inception-v3-b64", 2246, 1930, 1_907),
-    ("linear_et", 260, 220, 882),
-    ("lstm-2x64-h2048-b128", 2580, 1822, 5_370),
-    ("resnet152-b32", 4415, 3893, 4_828),
-    ("resnet152-infer-b16", 315, 1248, 2_417),
-    ("resnet50_et", 1387, 1034, 2_047),
-];
-
-#[test]
-fn graphs_of_others_are_read() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/graphs");
-    if !folder.exists() {
-        println!("skipped: {} is absent", folder.display());
-        return;
-    }
-    for (name, ops, tensors, state_tenth_mb) in SHARED {
-        let bytes = load(folder.join(format!("{name}.graph.json.gz"))).unwrap();
-        let graph = read_graph(&bytes).unwrap();
-        assert_eq!((graph.ops.len(), graph.tensors.len()), (ops, tensors), "{name}");
-        let states = graph.tensors.iter().filter(|tensor| tensor.kind == Kind::State);
-        let state_bytes: u64 = states.map(|tensor| tensor.bytes).sum();
-        assert_eq!((state_bytes + 50_000) / 100_000, state_tenth_mb, "{name}");
-        assert_eq!(read_graph(&write_graph(&graph)).unwrap(), graph);
     }
 }

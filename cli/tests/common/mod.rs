@@ -4,7 +4,7 @@
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -131,14 +131,4 @@ impl Ran {
         assert!(value.is_object(), "{self:?}");
         value
     }
-}
-
-/// A file beside the repository that not every checkout has.
-pub(crate) fn shared(file: &str) -> Option<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(file);
-    if path.exists() {
-        return Some(path.to_str().unwrap().to_owned());
-    }
-    println!("skipped: there is no {}", path.display());
-    None
 }

@@ -6,10 +6,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Arc;
-
-/// Where this environment variable is set to anything but `0`, a device that is not there
-/// fails the suite: for machines that are meant to have it.
-pub const REQUIRE_DEVICES: &str = "SPILLWAY_REQUIRE_DEVICES";
+use test_harness::devices_are_required;
 
 /// What is said of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +15,7 @@ pub enum Verdict {
     Passed,
     /// It does not, or a check passed that was expected to fail.
     Failed(Failure),
-    /// Not checked, with the reason.
+    /// Not checked, or not all of it, with the reason.
     Ignored(String),
 }
 
@@ -26,7 +23,7 @@ pub enum Verdict {
 pub fn judge<B: Backend>(check: &Check<B>, backend: &B, found: &Result<Found, String>) -> Verdict {
     let found = match found {
         Ok(found) => found,
-        Err(reason) if device_is_required() => {
+        Err(reason) if devices_are_required() => {
             return Verdict::Failed(Failure::new(format_args!("no device: {reason}")));
         }
         Err(reason) => return Verdict::Ignored(format!("no device: {reason}")),
@@ -40,7 +37,11 @@ pub fn judge<B: Backend>(check: &Check<B>, backend: &B, found: &Result<Found, St
                 "this passes, and was expected to fail: {reason}"
             ))),
         },
-        None => run(check, backend, found).map_or_else(Verdict::Failed, |()| Verdict::Passed),
+        None => match (run(check, backend, found), check.blind_spot()) {
+            (Err(failure), _) => Verdict::Failed(failure),
+            (Ok(()), None) => Verdict::Passed,
+            (Ok(()), Some(reason)) => Verdict::Ignored(format!("it ran, but {reason}")),
+        },
     }
 }
 
@@ -66,10 +67,6 @@ fn misnamed<B: Backend>(backend: &B) -> Outcome {
             exemption.check()
         ))),
     }
-}
-
-fn device_is_required() -> bool {
-    std::env::var_os(REQUIRE_DEVICES).is_some_and(|value| value != "0")
 }
 
 /// The `main` of a test program that holds a backend to the suite. It takes the arguments of

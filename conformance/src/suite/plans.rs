@@ -203,18 +203,21 @@ fn generated(
     graphs: impl Generator<Value = OwnedGraph>,
     machine: &Machine,
     count: usize,
-) -> Vec<OwnedGraph> {
+) -> Outcome<Vec<OwnedGraph>> {
     let factor = (machine.chunk_bytes / GENERATED_CHUNK_BYTES).max(1);
     let stretched = |bytes: u64| if bytes <= 64 { bytes } else { bytes * factor - factor / 2 };
     let mut runner = TestRunner::deterministic();
-    let trees = (0..count).filter_map(|_| graphs.new_tree(&mut runner).ok());
-    let mut graphs: Vec<OwnedGraph> = trees.map(|tree| tree.current()).collect();
+    let mut graph = || {
+        let tree = graphs.new_tree(&mut runner).map_err(Failure::new)?;
+        Ok::<_, Failure>(tree.current())
+    };
+    let mut graphs = (0..count).map(|_| graph()).collect::<Outcome<Vec<_>>>()?;
     for graph in &mut graphs {
         for tensor in &mut graph.tensors {
             tensor.bytes = stretched(tensor.bytes).next_multiple_of(if factor > 1 { 4 } else { 1 });
         }
     }
-    graphs
+    Ok(graphs)
 }
 
 /// Runs plans of generated graphs for the least memory, and for half of what they could use.
@@ -224,7 +227,7 @@ fn hold<T: Backend>(
     planner: &dyn Planner,
 ) -> Outcome {
     let machine = machine(bench);
-    for (number, graph) in generated(graphs, &machine, GRAPHS).iter().enumerate() {
+    for (number, graph) in generated(graphs, &machine, GRAPHS)?.iter().enumerate() {
         let graph = graph.graph()?;
         let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
         let min_bytes = planner.min_bytes(&request)?;
@@ -270,7 +273,9 @@ fn run<T: Backend>(
                 executor.run(device, kernels, iterations / 10)?;
                 let before = Usage::now();
                 executor.run(device, kernels, iterations - iterations / 10)?;
-                grown = before.check_growth(&Usage::now());
+                if let (Some(before), Some(now)) = (before, Usage::now()) {
+                    grown = before.check_growth(&now);
+                }
             } else {
                 executor.run(device, kernels, iterations)?;
             }
@@ -290,9 +295,9 @@ fn run<T: Backend>(
     bench.backend.close(device).map_err(Failure::new)
 }
 
-/// What this process uses; nothing on systems that do not tell.
-#[derive(Clone, Copy, Debug, Default)]
-struct Usage {
+/// What this process uses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Usage {
     resident_bytes: u64,
     handles: usize,
 }
@@ -301,13 +306,13 @@ struct Usage {
 const MOST_GROWTH_BYTES: u64 = 4 << 20;
 
 impl Usage {
-    /// As Linux has it.
-    fn now() -> Self {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-        let handles = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-        Self { resident_bytes: kib.unwrap_or(0) * 1024, handles }
+    /// As Linux reports it; none on other systems.
+    pub(super) fn now() -> Option<Self> {
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+        let handles = std::fs::read_dir("/proc/self/fd").ok()?.count();
+        Some(Self { resident_bytes: kib * 1024, handles })
     }
 
     fn check_growth(&self, now: &Self) -> Outcome {

@@ -1,54 +1,18 @@
 //! Weight offloading: the published figures, a second implementation, and every rule of plans.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+mod common;
 mod naive;
-mod table;
 
-use backend_sim::{SimDevice, SimKernels, reference_digest};
+use common::{ALL, BETTER, PUBLISHED, WITH_ACTIVATIONS, plan, run, run_graph};
 use conformance::chains::{chains, chains_in_microseconds, smallest_bytes};
 use conformance::shortest::shortest_period_units;
-use planner_core::planner::{PlanningError, Request, Strategy, Weights};
-use planner_core::{Graph, Kind, Machine, MachineParameters, OpId};
+use planner_core::planner::{PlanningError, Request, Strategy};
+use planner_core::{Kind, Machine, MachineParameters, OpId};
 use proptest::prelude::*;
 use spillway::planning;
 use workloads::chain::Layer;
-use workloads::{OwnedChain, OwnedGraph, OwnedPlan};
-
-const PUBLISHED: Strategy = Strategy::Weights(Weights { published: true, activations: false });
-const BETTER: Strategy = Strategy::Weights(Weights { published: false, activations: false });
-const WITH_ACTIVATIONS: Strategy =
-    Strategy::Weights(Weights { published: false, activations: true });
-const ALL: [Strategy; 5] =
-    [PUBLISHED, BETTER, WITH_ACTIVATIONS, Strategy::WeightsUndiscounted, Strategy::LayerToLayer];
-
-/// What a chain strategy makes of a chain in its own memory: its cycle, and a plan.
-fn plan(chain: &OwnedChain, strategy: Strategy) -> Result<(u64, OwnedPlan), PlanningError> {
-    let owned = chain.graph();
-    let graph = owned.graph().unwrap();
-    let machine = chain.machine().unwrap().machine;
-    let request = Request { graph: &graph, machine: &machine, budget_bytes: chain.device_bytes };
-    let cycle_ns = planning::cycle_ns(&request, strategy)?;
-    Ok((cycle_ns.unwrap_or(u64::MAX), planning::plan(&request, strategy)?))
-}
-
-/// Proves a plan and runs it.
-fn run(chain: &OwnedChain, plan: &OwnedPlan) {
-    let owned = chain.graph();
-    run_graph(owned.graph().unwrap(), chain.machine().unwrap().machine, plan);
-}
-
-fn run_graph(graph: Graph<'_>, machine: Machine, plan: &OwnedPlan) {
-    const ITERATIONS: u64 = 3;
-    let plan = plan.plan();
-    let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
-    let schedule = schedule.schedule();
-    planning::check_prediction(&graph, &machine, &plan, &schedule).unwrap();
-    let verified = planning::prove(&graph, &machine, &plan, &schedule).unwrap();
-    let mut device = SimDevice::adversarial(graph, machine, 7);
-    let kernels = &mut SimKernels::new(graph);
-    planning::execute(&verified, &mut device, kernels, ITERATIONS).unwrap();
-    assert_eq!(device.digest().unwrap(), reference_digest(&graph, ITERATIONS));
-}
+use workloads::{OwnedChain, OwnedGraph};
 
 const LAYER: Layer = Layer {
     forward_ns: 100,

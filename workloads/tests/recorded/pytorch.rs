@@ -1,27 +1,19 @@
-//! Traces that others recorded, where the folder that holds them is at hand.
-
-// The lint knows test functions, not what they call.
-#![allow(clippy::unwrap_used)]
+//! Traces that others recorded.
 
 use flate2::read::GzDecoder;
 use planner_core::{Kind, OpId, TensorId};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use test_harness::shared;
 use workloads::OwnedGraph;
 use workloads::pytorch::{Device, KinetoReport, Report, import_with_report};
 
-/// A file of the folder of recorded data, inflated; nothing where there is no such folder.
-fn shared(path: &str) -> Option<Vec<u8>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(path);
-    let Ok(file) = File::open(&path) else {
-        println!("skipped: there is no {}", path.display());
-        return None;
-    };
+/// A file of the folder of recorded data, inflated.
+fn inflated(path: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
-    GzDecoder::new(file).read_to_end(&mut bytes).unwrap();
-    Some(bytes)
+    GzDecoder::new(File::open(shared(path)).unwrap()).read_to_end(&mut bytes).unwrap();
+    bytes
 }
 
 fn import(trace: &[u8], kineto: Option<&[u8]>) -> (OwnedGraph, Report) {
@@ -90,9 +82,8 @@ fn assert_equals_file(graph: &OwnedGraph, file: &[u8]) {
     }
 }
 
-#[test]
-fn resnet50() {
-    let Some(trace) = shared("data/resnet50_1gpu_et.json.gz") else { return };
+pub(crate) fn resnet50() {
+    let trace = inflated("data/resnet50_1gpu_et.json.gz");
     let (graph, report) = import(&trace, None);
     assert_eq!(report, Report { step: Some("ProfilerStep#7".to_owned()), kineto: None });
     assert_eq!(graph.ops.len(), 1387);
@@ -122,9 +113,7 @@ fn resnet50() {
     ] {
         assert_eq!(count[name], ops, "{name}");
     }
-    if let Some(file) = shared("graphs/resnet50_et.graph.json.gz") {
-        assert_equals_file(&graph, &file);
-    }
+    assert_equals_file(&graph, &inflated("graphs/resnet50_et.graph.json.gz"));
 }
 
 /// A trace without the step annotations that `keep` refuses, and with one more behind all.
@@ -142,9 +131,8 @@ fn with_steps(trace: &[u8], keep: impl Fn(&str) -> bool) -> Vec<u8> {
     serde_json::to_vec(&trace).unwrap()
 }
 
-#[test]
-fn steps_of_resnet50_are_the_same_graph() {
-    let Some(trace) = shared("data/resnet50_1gpu_et.json.gz") else { return };
+pub(crate) fn steps_of_resnet50_are_the_same_graph() {
+    let trace = inflated("data/resnet50_1gpu_et.json.gz");
     let (middle, _) = import(&trace, None);
     for (last, other) in
         [("ProfilerStep#7", "ProfilerStep#6"), ("ProfilerStep#9", "ProfilerStep#8")]
@@ -157,10 +145,9 @@ fn steps_of_resnet50_are_the_same_graph() {
     }
 }
 
-#[test]
-fn linear_layers() {
-    let Some(trace) = shared("data/linear_et.json.gz") else { return };
-    let Some(kineto) = shared("data/linear_kineto.json.gz") else { return };
+pub(crate) fn linear_layers() {
+    let trace = inflated("data/linear_et.json.gz");
+    let kineto = inflated("data/linear_kineto.json.gz");
     let (graph, report) = import(&trace, Some(&kineto));
     let fit = KinetoReport { kernels: 261, kernels_with_op: 261, ops_with_kernel: 260 };
     assert_eq!(report, Report { step: None, kineto: Some(fit) });
@@ -172,7 +159,5 @@ fn linear_layers() {
     assert_eq!(graph.graph().unwrap().compute_ns(), 8_848_977);
     let (estimated, _) = import(&trace, None);
     assert_eq!(estimated.graph().unwrap().compute_ns(), 6_996_468);
-    if let Some(file) = shared("graphs/linear_et.graph.json.gz") {
-        assert_equals_file(&graph, &file);
-    }
+    assert_equals_file(&graph, &inflated("graphs/linear_et.graph.json.gz"));
 }

@@ -1,9 +1,42 @@
-//! Table 1 of the paper, where the folder with its chains is at hand.
+//! Weight offloading: table 1 of the paper.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use super::{BETTER, PUBLISHED, naive, plan};
+#[path = "weights/common.rs"]
+mod common;
+#[path = "weights/naive.rs"]
+mod naive;
+
+use common::{ALL, BETTER, PUBLISHED, plan, run};
 use planner_core::planner::{Auto, Strategy};
-use std::path::Path;
+use std::process::ExitCode;
+use test_harness::shared;
 use workloads::{OwnedChain, format};
+
+fn main() -> ExitCode {
+    test_harness::with_shared(
+        &["chains"],
+        &[
+            (
+                "every_row_is_reproduced_to_the_millisecond",
+                every_row_is_reproduced_to_the_millisecond,
+            ),
+            (
+                "the_printed_figures_in_the_files_are_not_looked_at",
+                the_printed_figures_in_the_files_are_not_looked_at,
+            ),
+            ("the_default_leaves_no_idle_time", the_default_leaves_no_idle_time),
+            (
+                "parts_of_weights_need_no_longer_than_a_prototype",
+                parts_of_weights_need_no_longer_than_a_prototype,
+            ),
+            (
+                "perturbed_rows_agree_with_a_second_implementation",
+                perturbed_rows_agree_with_a_second_implementation,
+            ),
+            ("every_row_runs", every_row_runs),
+        ],
+    )
+}
 
 /// A row as printed, in milliseconds: the sum of the ops' times, greedy, layer-to-layer, and
 /// greedy without the discount.
@@ -28,18 +61,12 @@ const ROWS: [(&str, [u64; 4]); 15] = [
 /// Figures that these chains, being reconstructed, do not give.
 const OTHERWISE: [(&str, usize, u64); 2] = [("bert-96-b32", 2, 14229), ("bert-96-b16", 3, 6095)];
 
-/// The file of a row; none where the folder is not there.
-fn file(name: &str) -> Option<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/chains");
-    if !folder.exists() {
-        println!("skipped: there is no folder of chains");
-        return None;
-    }
-    Some(format::load(folder.join(format!("{name}.chain.json"))).unwrap())
+fn file(name: &str) -> Vec<u8> {
+    format::load(shared(&format!("chains/{name}.chain.json"))).unwrap()
 }
 
-fn chain(name: &str) -> Option<OwnedChain> {
-    Some(format::read_chain(&file(name)?).unwrap())
+fn chain(name: &str) -> OwnedChain {
+    format::read_chain(&file(name)).unwrap()
 }
 
 fn rounded_ms(ns: u64) -> u64 {
@@ -50,10 +77,9 @@ fn cycle_ns(chain: &OwnedChain, strategy: Strategy) -> u64 {
     plan(chain, strategy).unwrap().0
 }
 
-#[test]
 fn every_row_is_reproduced_to_the_millisecond() {
     for (name, printed) in ROWS {
-        let Some(chain) = chain(name) else { return };
+        let chain = chain(name);
         let sum_ns = chain.layers.iter().map(|layer| layer.forward_ns + layer.backward_ns).sum();
         let strategies = [PUBLISHED, Strategy::LayerToLayer, Strategy::WeightsUndiscounted];
         let [greedy, l2l, undiscounted] = strategies.map(|s| cycle_ns(&chain, s));
@@ -67,10 +93,9 @@ fn every_row_is_reproduced_to_the_millisecond() {
 }
 
 /// Nothing is read off the figures that the files hold beside the chain.
-#[test]
 fn the_printed_figures_in_the_files_are_not_looked_at() {
     for (name, _) in ROWS {
-        let Some(bytes) = file(name) else { return };
+        let bytes = file(name);
         let text = String::from_utf8(bytes).unwrap();
         let from = text.find("\"published_ms\"").unwrap();
         let to = from + text[from..].find('}').unwrap() + 1;
@@ -80,15 +105,14 @@ fn the_printed_figures_in_the_files_are_not_looked_at() {
             (_, after_comma) => before.to_owned() + after_comma.unwrap_or(after),
         };
         assert!(!rest.contains("published_ms"));
-        assert_eq!(format::read_chain(rest.as_bytes()).unwrap(), chain(name).unwrap());
+        assert_eq!(format::read_chain(rest.as_bytes()).unwrap(), chain(name));
     }
 }
 
 /// Whole weights, without idle time but for a thousandth.
-#[test]
 fn the_default_leaves_no_idle_time() {
     for (name, _) in ROWS {
-        let Some(chain) = chain(name) else { return };
+        let chain = chain(name);
         let (_, plan) = plan(&chain, BETTER).unwrap();
         let compute_ns = plan.predicted.compute_ns;
         assert!(plan.predicted.period_ns - compute_ns <= compute_ns / 1000, "{name}");
@@ -97,12 +121,11 @@ fn the_default_leaves_no_idle_time() {
 
 /// A prototype's periods in milliseconds, at 500 and 1000 MiB/s, where nothing moves but
 /// weights: the linear bounds are 24195, 14144, 37386 and 25464.
-#[test]
 fn parts_of_weights_need_no_longer_than_a_prototype() {
     let most_ms = [("gpt-2-38-b32", [24441, 14145]), ("gpt-2-38-b64", [37878, 25464])];
     for (name, most_ms) in most_ms {
         for (bandwidth, most_ms) in [500 << 20, 1000 << 20].into_iter().zip(most_ms) {
-            let Some(chain) = chain(name) else { return };
+            let chain = chain(name);
             let chain = OwnedChain {
                 bandwidth_bytes_per_s: bandwidth,
                 device_bytes: chain.device_bytes - chain.input_bytes,
@@ -117,7 +140,6 @@ fn parts_of_weights_need_no_longer_than_a_prototype() {
 }
 
 /// Fifty chains with other memory and bandwidth, over and under what the rows have.
-#[test]
 fn perturbed_rows_agree_with_a_second_implementation() {
     // A few numbers in no order, the same every time.
     let mut state = 1u64;
@@ -130,7 +152,7 @@ fn perturbed_rows_agree_with_a_second_implementation() {
     for at in 0..50 {
         // Of the shortest chains, since the second implementation takes its time.
         let name = ["gpt-2-38-b16", "gpt-2-38-b32", "gpt-2-38-b64"][at % 3];
-        let Some(row) = chain(name) else { return };
+        let row = chain(name);
         let chain = OwnedChain {
             device_bytes: row.device_bytes / 1000 * (250 + next(1200)),
             bandwidth_bytes_per_s: row.bandwidth_bytes_per_s / 1000 * (30 + next(1500)),
@@ -150,12 +172,11 @@ fn perturbed_rows_agree_with_a_second_implementation() {
     assert!((1..25).contains(&infeasible), "{infeasible}");
 }
 
-#[test]
 fn every_row_runs() {
     for (name, _) in ROWS {
-        let Some(chain) = chain(name) else { return };
-        for strategy in super::ALL {
-            super::run(&chain, &plan(&chain, strategy).unwrap().1);
+        let chain = chain(name);
+        for strategy in ALL {
+            run(&chain, &plan(&chain, strategy).unwrap().1);
         }
     }
 }
