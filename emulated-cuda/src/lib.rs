@@ -25,21 +25,28 @@
 #![cfg(target_os = "linux")]
 
 mod api;
+mod caller;
 mod capture;
-mod chance;
 mod clock;
-mod control;
+mod counters;
+mod device;
 mod driver;
+mod emulated;
+mod event;
+mod faults;
+mod graph;
 mod link;
+mod outcome;
+mod physical;
+mod pinned;
 mod ptx;
+mod queue;
 mod registry;
+mod settings;
 mod space;
 mod stream;
 mod task;
+mod worker;
 
-pub use control::{Counters, Emulated};
-
-use cudarc::driver::sys::CUresult;
-
-/// What a call of the driver returns.
-type Outcome<T = ()> = Result<T, CUresult>;
+pub use counters::Counters;
+pub use emulated::Emulated;

@@ -1,22 +1,22 @@
 //! Handles: numbers that look like pointers, so that a wrong one is found and never followed.
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use cudarc::driver::sys::CUresult;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Numbers are never used twice, by any registry.
+/// The next handle of the process. None is used twice, by any registry.
 static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
 
-/// The living objects of a kind.
-#[derive(Debug)]
-pub(crate) struct Registry<T>(Mutex<HashMap<usize, Arc<T>>>);
-
-/// A number for something else.
-pub(crate) fn number() -> usize {
+/// Returns a handle that nothing else has.
+pub(crate) fn new_handle() -> usize {
     NEXT.fetch_add(0x10, Ordering::Relaxed)
 }
+
+/// The living objects of a type, by their handles.
+#[derive(Debug)]
+pub(crate) struct Registry<T>(Mutex<HashMap<usize, Arc<T>>>);
 
 impl<T> Default for Registry<T> {
     fn default() -> Self {
@@ -25,13 +25,13 @@ impl<T> Default for Registry<T> {
 }
 
 impl<T> Registry<T> {
-    fn live(&self) -> std::sync::MutexGuard<'_, HashMap<usize, Arc<T>>> {
+    fn live(&self) -> MutexGuard<'_, HashMap<usize, Arc<T>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds what is made of its handle.
+    /// Adds what is made of its handle. Returns the handle.
     pub(crate) fn add(&self, make: impl FnOnce(usize) -> T) -> usize {
-        let handle = number();
+        let handle = new_handle();
         self.live().insert(handle, Arc::new(make(handle)));
         handle
     }

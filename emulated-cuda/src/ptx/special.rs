@@ -54,14 +54,14 @@ impl Special {
 
 /// Where the lanes of a warp are in any block of a launch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Position {
+pub(super) struct WarpPosition {
     pub(super) blocks: [u32; 3],
     pub(super) threads: [u32; 3],
     pub(super) warp: u32,
     pub(super) dynamic_bytes: u32,
 }
 
-impl Position {
+impl WarpPosition {
     /// What a special register holds there; blocks are numbered elsewhere.
     pub(super) fn row(&self, special: Special) -> Row<u32> {
         std::array::from_fn(|lane| {

@@ -12,7 +12,7 @@ pub(super) struct Source<'t> {
 
 /// Where a variable lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Home {
+pub(super) enum Storage {
     /// In device memory, constants included.
     Global,
     Shared,
@@ -27,7 +27,7 @@ pub(super) enum Home {
 #[derive(Clone, Debug)]
 pub(super) struct Variable<'t> {
     pub(super) name: &'t str,
-    pub(super) home: Home,
+    pub(super) storage: Storage,
     pub(super) bytes: u64,
     pub(super) align_bytes: u64,
     /// What it holds at first, if it is said; zeros behind that.
@@ -40,7 +40,7 @@ pub(super) struct Entry<'t> {
     pub(super) name: &'t str,
     pub(super) parameters: Vec<Variable<'t>>,
     /// The most threads of a block, if it is said.
-    pub(super) most_threads: Option<u64>,
+    pub(super) max_threads: Option<u64>,
     pub(super) body: Vec<Statement<'t>>,
 }
 
@@ -48,11 +48,11 @@ pub(super) struct Entry<'t> {
 #[derive(Debug)]
 pub(super) struct Statement<'t> {
     pub(super) line: usize,
-    pub(super) says: Says<'t>,
+    pub(super) kind: StatementKind<'t>,
 }
 
 #[derive(Debug)]
-pub(super) enum Says<'t> {
+pub(super) enum StatementKind<'t> {
     /// Names declared from here on are forgotten at the matching end.
     Begin,
     End,
@@ -60,12 +60,12 @@ pub(super) enum Says<'t> {
     /// One register, or so many whose names end with numbers from zero on.
     Registers(&'t str, Option<u64>, Kind),
     Variable(Variable<'t>),
-    Instruction(Written<'t>),
+    Instruction(ParsedInstruction<'t>),
 }
 
 /// An instruction.
 #[derive(Debug)]
-pub(super) struct Written<'t> {
+pub(super) struct ParsedInstruction<'t> {
     /// The predicate that lets a thread do it, and whether that must be false.
     pub(super) guard: Option<(&'t str, bool)>,
     pub(super) opcode: &'t str,

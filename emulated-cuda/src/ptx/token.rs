@@ -1,6 +1,6 @@
 //! A text of PTX as words, numbers and marks.
 
-use super::Refusal;
+use super::error::LoadError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token<'t> {
@@ -16,7 +16,7 @@ pub(super) enum Token<'t> {
 pub(super) type Placed<'t> = (Token<'t>, usize);
 
 /// Cuts a text into tokens.
-pub(super) fn tokens(text: &str) -> Result<Vec<Placed<'_>>, Refusal> {
+pub(super) fn tokens(text: &str) -> Result<Vec<Placed<'_>>, LoadError> {
     let mut tokens = Vec::new();
     let (mut rest, mut line) = (text, 1);
     while let Some(first) = rest.chars().next() {
@@ -24,11 +24,12 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Placed<'_>>, Refusal> {
             _ if first.is_whitespace() => first.len_utf8(),
             '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
             '/' if rest.starts_with("/*") => {
-                let end = rest.find("*/").ok_or_else(|| Refusal::new(line, "an open comment"))?;
+                let end = rest.find("*/").ok_or_else(|| LoadError::new(line, "an open comment"))?;
                 end + 2
             }
             '"' => {
-                let end = rest[1..].find('"').ok_or_else(|| Refusal::new(line, "an open text"))?;
+                let end =
+                    rest[1..].find('"').ok_or_else(|| LoadError::new(line, "an open text"))?;
                 tokens.push((Token::Text(&rest[1..=end]), line));
                 end + 2
             }

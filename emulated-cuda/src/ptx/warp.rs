@@ -1,22 +1,24 @@
 //! A warp: 32 lanes that do the same instruction wherever they are at the same place.
 
-use super::memory::{Fault, Memory};
+use super::error::KernelError;
+use super::memory::Memory;
 use super::registers::{Mask, Registers, Slot, lanes};
 use cudarc::driver::sys::CUresult::CUDA_ERROR_LAUNCH_FAILED;
 
 /// How often a warp goes back before the others of its block get their turn: they may be what
 /// it waits for.
-const BACKWARD: u32 = 1 << 16;
+const MAX_BACKWARD_BRANCHES: u32 = 1 << 16;
 
 type Compute = dyn Fn(&mut Registers, Mask) + Send + Sync;
-type Access = dyn Fn(&mut Registers, Mask, &mut Memory<'_>) -> Result<(), Fault> + Send + Sync;
+type Access =
+    dyn Fn(&mut Registers, Mask, &mut Memory<'_>) -> Result<(), KernelError> + Send + Sync;
 
 /// What an instruction does.
 pub(super) enum Action {
     Compute(Box<Compute>),
     Access(Box<Access>),
     /// Done by all of these lanes at once.
-    Together(Slot, Box<Compute>),
+    Collective(Slot, Box<Compute>),
     Branch(usize),
     /// Waits for the block at the barrier of this number. Lanes of a warp come to an aligned one
     /// at the same instruction.
@@ -30,7 +32,7 @@ pub(super) enum Action {
 /// An instruction, and which lanes do it: those of a predicate, or the others.
 pub(super) struct Instruction {
     pub(super) guard: Slot,
-    pub(super) flip: Mask,
+    pub(super) negation: Mask,
     pub(super) action: Action,
     /// Its line in the text.
     pub(super) line: usize,
@@ -45,7 +47,7 @@ struct Group {
 
 /// Where a warp has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum WarpState {
     Ended,
     /// At the barrier of this number.
     Barrier(u32),
@@ -69,7 +71,7 @@ pub(super) struct Warp {
     waiting: Vec<Group>,
     barrier: u32,
     is_aligned: bool,
-    pub(super) stop: Stop,
+    pub(super) state: WarpState,
 }
 
 /// Adds lanes to others at the same place, or in the order of places, the least far last.
@@ -95,7 +97,7 @@ impl Warp {
             waiting: Vec::new(),
             barrier: 0,
             is_aligned: true,
-            stop: Stop::Ended,
+            state: WarpState::Ended,
         }
     }
 
@@ -103,7 +105,7 @@ impl Warp {
     pub(super) fn restart(&mut self, lanes: Mask) {
         self.live = lanes;
         self.now = Group { at: 0, lanes };
-        self.stop = Stop::Paused;
+        self.state = WarpState::Paused;
     }
 
     /// Lets the lanes at the barrier go on.
@@ -112,7 +114,7 @@ impl Warp {
             join(&mut self.others, group);
         }
         self.is_aligned = true;
-        self.stop = Stop::Paused;
+        self.state = WarpState::Paused;
     }
 
     /// Runs until all lanes have ended or wait at a barrier, or for long. An error comes with its
@@ -121,14 +123,14 @@ impl Warp {
         &mut self,
         code: &[Instruction],
         memory: &mut Memory<'_>,
-    ) -> Result<(), (usize, Fault)> {
-        let mut budget = BACKWARD;
+    ) -> Result<(), (usize, KernelError)> {
+        let mut budget = MAX_BACKWARD_BRANCHES;
         while self.now.lanes != 0 || self.resume(code)? {
             if self.others.last().is_some_and(|other| other.at <= self.now.at) {
-                self.meet();
+                self.reconverge();
             }
             let instruction = &code[self.now.at];
-            let guard = self.registers.predicates[instruction.guard] ^ instruction.flip;
+            let guard = self.registers.predicates[instruction.guard] ^ instruction.negation;
             let lanes = self.now.lanes & guard;
             let (at, fault) = (self.now.at, |fault| (instruction.line, fault));
             self.now.at += 1;
@@ -138,11 +140,13 @@ impl Warp {
                 Action::Access(access) => {
                     access(&mut self.registers, lanes, memory).map_err(fault)?;
                 }
-                Action::Together(members, compute) => self.together(at, lanes, *members, compute),
+                Action::Collective(members, compute) => {
+                    self.collective(at, lanes, *members, compute);
+                }
                 Action::Branch(target) => {
                     self.branch(*target, lanes);
                     if *target <= at {
-                        memory.go_back();
+                        memory.branch_backward();
                         budget -= 1;
                     }
                 }
@@ -155,17 +159,17 @@ impl Warp {
                 }
             }
             if budget == 0 {
-                self.stop = Stop::Paused;
+                self.state = WarpState::Paused;
                 return Ok(());
             }
         }
         let is_waiting = !self.waiting.is_empty();
-        self.stop = if is_waiting { Stop::Barrier(self.barrier) } else { Stop::Ended };
+        self.state = if is_waiting { WarpState::Barrier(self.barrier) } else { WarpState::Ended };
         Ok(())
     }
 
     /// Goes on with the lanes that are the least far.
-    fn meet(&mut self) {
+    fn reconverge(&mut self) {
         join(&mut self.others, self.now);
         if let Some(group) = self.others.pop() {
             self.now = group;
@@ -173,7 +177,7 @@ impl Warp {
     }
 
     /// Goes on with others where no lane runs; false if there are none.
-    fn resume(&mut self, code: &[Instruction]) -> Result<bool, (usize, Fault)> {
+    fn resume(&mut self, code: &[Instruction]) -> Result<bool, (usize, KernelError)> {
         if let Some(group) = self.others.pop() {
             self.now = group;
             return Ok(true);
@@ -191,7 +195,7 @@ impl Warp {
         let stuck = stuck.or_else(|| apart.map(|group| (group.at - 1, group.lanes)));
         let Some((at, lanes)) = stuck else { return Ok(false) };
         let why = format!("lanes {lanes:#010x} alone come to this instruction");
-        Err((code[at].line, Fault::new(CUDA_ERROR_LAUNCH_FAILED, why)))
+        Err((code[at].line, KernelError::new(CUDA_ERROR_LAUNCH_FAILED, why)))
     }
 
     /// The line of the barrier at which it waits, if it does.
@@ -206,7 +210,7 @@ impl Warp {
     }
 
     /// Computes once all lanes that are named are here; else these wait.
-    fn together(&mut self, at: usize, here: Mask, members: Slot, compute: &Compute) {
+    fn collective(&mut self, at: usize, here: Mask, members: Slot, compute: &Compute) {
         let members = self.registers.row::<u32>(members);
         let wanted = lanes(here).fold(0, |all, lane| all | members[lane]);
         let parked = self.parked.iter().position(|(group, _)| group.at == at);
@@ -221,14 +225,14 @@ impl Warp {
         }
     }
 
-    fn wait(&mut self, here: Mask, number: Slot, is_aligned: bool) -> Result<(), Fault> {
+    fn wait(&mut self, here: Mask, number: Slot, is_aligned: bool) -> Result<(), KernelError> {
         let numbers = self.registers.row::<u32>(number);
         let first = lanes(here).next().map_or(0, |lane| numbers[lane]);
         let is_one = lanes(here).all(|lane| numbers[lane] == first)
             && (self.waiting.is_empty() || self.barrier == first);
         if !is_one {
             let why = "lanes of a warp wait at barriers of several numbers";
-            return Err(Fault::new(CUDA_ERROR_LAUNCH_FAILED, why));
+            return Err(KernelError::new(CUDA_ERROR_LAUNCH_FAILED, why));
         }
         self.barrier = first;
         self.is_aligned &= is_aligned;

@@ -1,7 +1,7 @@
 //! Changes of memory at once.
 
-use super::Opcode;
-use super::memory::{addresses, area, room};
+use super::memory::{addresses, data_register, state_space};
+use super::opcode::Opcode;
 use crate::ptx::kind::{Kind, kinds};
 use crate::ptx::registers::{LANES, lanes};
 use crate::ptx::syntax::Operand;
@@ -10,10 +10,17 @@ use crate::ptx::warp::Action;
 /// What is there afterwards: of what was, and two operands.
 type Change = Box<dyn Fn(u64, u64, u64) -> u64 + Send + Sync>;
 
-/// `atom` and `red`, which forgets what was there before.
-pub(super) fn change(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
+pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, String> {
+    Ok(Some(match opcode.name {
+        "atom" | "red" => change(opcode)?,
+        _ => return Ok(None),
+    }))
+}
+
+/// `atom` returns what was there before, and `red` does not.
+fn change(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
-    let area = area(opcode);
+    let state_space = state_space(opcode);
     let how = opcode.suffixes.pop().unwrap_or_default();
     let change = changed(how, kind).ok_or_else(|| format!("`.{how}` is not known for {kind:?}"))?;
     let (result, rest) = match (opcode.name, opcode.operands) {
@@ -25,9 +32,10 @@ pub(super) fn change(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> 
         (_, [address, a]) if how != "cas" => (address, [a, a]),
         _ => return Err("another number of operands".into()),
     };
-    let (base, offset) = opcode.frame.address(address)?;
-    let [a, b] = [room(opcode, kind, operands[0])?, room(opcode, kind, operands[1])?];
-    let (result, is_long) = (room(opcode, kind, result)?, kind.bytes() == 8);
+    let (base, offset) = opcode.symbols.address(address)?;
+    let [a, b] =
+        [data_register(opcode, kind, operands[0])?, data_register(opcode, kind, operands[1])?];
+    let (result, is_long) = (data_register(opcode, kind, result)?, kind.bytes() == 8);
     Ok(Action::Access(Box::new(move |registers, active, memory| {
         let at = addresses(registers, base, offset);
         let (a, b) = (a.row(registers), b.row(registers));
@@ -35,8 +43,8 @@ pub(super) fn change(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> 
         for lane in lanes(active) {
             let change = |old| change(old, a[lane], b[lane]);
             row[lane] = match is_long {
-                true => memory.update::<8>(area, at[lane], lane, change)?,
-                false => memory.update::<4>(area, at[lane], lane, change)?,
+                true => memory.update::<8>(state_space, at[lane], lane, change)?,
+                false => memory.update::<4>(state_space, at[lane], lane, change)?,
             };
         }
         result.put(registers, active, &row);

@@ -1,6 +1,6 @@
 //! Arithmetic of floating-point numbers.
 
-use super::{Opcode, binary, ternary, unary};
+use super::opcode::{Opcode, binary, ternary, unary};
 use crate::ptx::kind::{Kind, floats};
 use crate::ptx::registers::Value;
 use crate::ptx::warp::Action;
@@ -45,12 +45,12 @@ impl Float for f64 {
 
 /// What suffixes do to operands and results.
 #[derive(Clone, Copy)]
-pub(super) struct Shaping {
+pub(super) struct Modifiers {
     flushes: bool,
     saturates: bool,
 }
 
-impl Shaping {
+impl Modifiers {
     pub(super) fn take(opcode: &mut Opcode<'_, '_, '_>) -> Self {
         Self { flushes: opcode.take("ftz"), saturates: opcode.take("sat") }
     }
@@ -77,33 +77,35 @@ impl Shaping {
 
 fn one<T: Float>(
     operands: (usize, [usize; 1]),
-    shaping: Shaping,
+    modifiers: Modifiers,
     f: impl Fn(T) -> T + Send + Sync + 'static,
 ) -> Action {
-    unary(operands, move |a: T| shaping.result(f(shaping.operand(a))))
+    unary(operands, move |a: T| modifiers.result(f(modifiers.operand(a))))
 }
 
 fn two<T: Float>(
     operands: (usize, [usize; 2]),
-    shaping: Shaping,
+    modifiers: Modifiers,
     f: impl Fn(T, T) -> T + Send + Sync + 'static,
 ) -> Action {
-    if shaping.is_plain() {
+    if modifiers.is_plain() {
         return binary(operands, move |a: T, b: T| f(a, b).canonical());
     }
-    binary(operands, move |a: T, b: T| shaping.result(f(shaping.operand(a), shaping.operand(b))))
+    binary(operands, move |a: T, b: T| {
+        modifiers.result(f(modifiers.operand(a), modifiers.operand(b)))
+    })
 }
 
 fn three<T: Float>(
     operands: (usize, [usize; 3]),
-    shaping: Shaping,
+    modifiers: Modifiers,
     f: impl Fn(T, T, T) -> T + Send + Sync + 'static,
 ) -> Action {
-    if shaping.is_plain() {
+    if modifiers.is_plain() {
         return ternary(operands, move |a: T, b: T, c: T| f(a, b, c).canonical());
     }
     ternary(operands, move |a: T, b: T, c: T| {
-        shaping.result(f(shaping.operand(a), shaping.operand(b), shaping.operand(c)))
+        modifiers.result(f(modifiers.operand(a), modifiers.operand(b), modifiers.operand(c)))
     })
 }
 
@@ -130,30 +132,30 @@ pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, 
         return test(opcode).map(Some);
     }
     opcode.suffixes.pop();
-    let shaping = Shaping::take(opcode);
+    let modifiers = Modifiers::take(opcode);
     let is_approximate = opcode.take("approx");
     Ok(Some(match name {
-        "add" | "sub" | "mul" | "fma" | "mad" => sum(opcode, kind, shaping)?,
-        "div" | "rcp" | "sqrt" => quotient(opcode, kind, shaping, is_approximate)?,
+        "add" | "sub" | "mul" | "fma" | "mad" => sum(opcode, kind, modifiers)?,
+        "div" | "rcp" | "sqrt" => quotient(opcode, kind, modifiers, is_approximate)?,
         "min" | "max" | "copysign" => {
-            let operands = opcode.alike(kind)?;
+            let operands = opcode.same_type(kind)?;
             floats!(kind, T => match name {
                 // Of a number and what is not one, the number.
-                "min" => two(operands, shaping, lesser::<T>),
-                "max" => two(operands, shaping, |a: T, b: T| -lesser(-a, -b)),
-                _ => two(operands, shaping, |a: T, b: T| b.copysign(a)),
+                "min" => two(operands, modifiers, lesser::<T>),
+                "max" => two(operands, modifiers, |a: T, b: T| -lesser(-a, -b)),
+                _ => two(operands, modifiers, |a: T, b: T| b.copysign(a)),
             }, else return Ok(None))
         }
         "neg" | "abs" => {
-            let operands = opcode.alike(kind)?;
+            let operands = opcode.same_type(kind)?;
             floats!(kind, T => match name {
-                "neg" => one(operands, shaping, |a: T| -a),
-                _ => one(operands, shaping, T::abs),
+                "neg" => one(operands, modifiers, |a: T| -a),
+                _ => one(operands, modifiers, T::abs),
             }, else return Ok(None))
         }
         _ if is_approximate && kind == Kind::F32 => {
             let Some(function) = approximate(name) else { return Ok(None) };
-            one(opcode.alike(kind)?, shaping, function)
+            one(opcode.same_type(kind)?, modifiers, function)
         }
         _ => return Ok(None),
     }))
@@ -185,30 +187,34 @@ fn approximate(name: &str) -> Option<fn(f32) -> f32> {
 }
 
 /// Sums, products, and products added up.
-fn sum(opcode: &mut Opcode<'_, '_, '_>, kind: Kind, shaping: Shaping) -> Result<Action, String> {
+fn sum(
+    opcode: &mut Opcode<'_, '_, '_>,
+    kind: Kind,
+    modifiers: Modifiers,
+) -> Result<Action, String> {
     let (name, rounding) = (opcode.name, opcode.take_one(&ROUNDINGS));
     let is_nearest = rounding.is_none_or(|rounding| rounding == Rounding::Nearest);
     if matches!(name, "fma" | "mad") {
         let rounding = rounding.ok_or("a rounding is missing")?;
-        let operands = opcode.alike(kind)?;
+        let operands = opcode.same_type(kind)?;
         return Ok(match kind {
-            _ if is_nearest => floats!(kind, T => three(operands, shaping, T::mul_add),
+            _ if is_nearest => floats!(kind, T => three(operands, modifiers, T::mul_add),
                 else return Err("not for this type".into())),
-            Kind::F32 => three(operands, shaping, move |a, b, c| rounded(a, b, c, rounding)),
+            Kind::F32 => three(operands, modifiers, move |a, b, c| rounded(a, b, c, rounding)),
             _ => return Err("not with this rounding here".into()),
         });
     }
-    let operands = opcode.alike(kind)?;
+    let operands = opcode.same_type(kind)?;
     Ok(match (kind, rounding) {
         _ if is_nearest => floats!(kind, T => match name {
-            "add" => two(operands, shaping, |a: T, b: T| a + b),
-            "sub" => two(operands, shaping, |a: T, b: T| a - b),
-            _ => two(operands, shaping, |a: T, b: T| a * b),
+            "add" => two(operands, modifiers, |a: T, b: T| a + b),
+            "sub" => two(operands, modifiers, |a: T, b: T| a - b),
+            _ => two(operands, modifiers, |a: T, b: T| a * b),
         }, else return Err("not for this type".into())),
         (Kind::F32, Some(rounding)) => match name {
-            "add" => two(operands, shaping, move |a, b| rounded(a, 1.0, b, rounding)),
-            "sub" => two(operands, shaping, move |a, b: f32| rounded(a, 1.0, -b, rounding)),
-            _ => two(operands, shaping, move |a: f32, b: f32| {
+            "add" => two(operands, modifiers, move |a, b| rounded(a, 1.0, b, rounding)),
+            "sub" => two(operands, modifiers, move |a, b: f32| rounded(a, 1.0, -b, rounding)),
+            _ => two(operands, modifiers, move |a: f32, b: f32| {
                 // A zero of the product's sign leaves it as it is.
                 rounded(a, b, 0f32.copysign(a * b), rounding)
             }),
@@ -253,7 +259,7 @@ fn rounded(a: f32, b: f32, c: f32, rounding: Rounding) -> f32 {
 fn quotient(
     opcode: &mut Opcode<'_, '_, '_>,
     kind: Kind,
-    shaping: Shaping,
+    modifiers: Modifiers,
     is_approximate: bool,
 ) -> Result<Action, String> {
     let is_known = is_approximate | opcode.take("full") | opcode.take("rn");
@@ -262,14 +268,14 @@ fn quotient(
     }
     let name = opcode.name;
     if name == "div" {
-        let operands = opcode.alike(kind)?;
-        return Ok(floats!(kind, T => two(operands, shaping, |a: T, b: T| a / b),
+        let operands = opcode.same_type(kind)?;
+        return Ok(floats!(kind, T => two(operands, modifiers, |a: T, b: T| a / b),
             else return Err("not for this type".into())));
     }
-    let operands = opcode.alike(kind)?;
+    let operands = opcode.same_type(kind)?;
     Ok(floats!(kind, T => match name {
-        "rcp" => one(operands, shaping, |a: T| 1.0 / a),
-        _ => one(operands, shaping, T::sqrt),
+        "rcp" => one(operands, modifiers, |a: T| 1.0 / a),
+        _ => one(operands, modifiers, T::sqrt),
     }, else return Err("not for this type".into())))
 }
 

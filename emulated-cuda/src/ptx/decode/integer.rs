@@ -1,6 +1,6 @@
 //! Arithmetic of integers.
 
-use super::{Opcode, binary, ternary, unary};
+use super::opcode::{Opcode, binary, ternary, unary};
 use crate::ptx::kind::{Kind, integers, kinds};
 use crate::ptx::registers::{LANES, Row};
 use crate::ptx::warp::Action;
@@ -29,14 +29,14 @@ fn two(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let (kind, name) = (opcode.kind()?, opcode.name);
     if opcode.suffixes == ["sat"] && kind == Kind::S32 && matches!(name, "add" | "sub") {
         opcode.suffixes.clear();
-        let operands = opcode.alike(kind)?;
+        let operands = opcode.same_type(kind)?;
         return Ok(if name == "add" {
             binary(operands, i32::saturating_add)
         } else {
             binary(operands, i32::saturating_sub)
         });
     }
-    let operands = opcode.alike(kind)?;
+    let operands = opcode.same_type(kind)?;
     Ok(integers!(kind, T => match name {
         "add" => binary(operands, T::wrapping_add),
         "sub" => binary(operands, T::wrapping_sub),
@@ -50,7 +50,7 @@ fn two(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
 
 fn one(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let (kind, name) = (opcode.kind()?, opcode.name);
-    let operands = opcode.alike(kind)?;
+    let operands = opcode.same_type(kind)?;
     Ok(kinds!(kind, T in [S16 = i16, S32 = i32, S64 = i64] => match name {
         "abs" => unary(operands, T::wrapping_abs),
         _ => unary(operands, T::wrapping_neg),
@@ -159,7 +159,7 @@ fn multiply_add(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
 fn count(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let (kind, name) = (opcode.kind()?, opcode.name);
     if name == "brev" {
-        let operands = opcode.alike(kind)?;
+        let operands = opcode.same_type(kind)?;
         return Ok(kinds!(kind, T in [U32 = u32, U64 = u64] => unary(operands, T::reverse_bits),
             else return Err(wrong(kind))));
     }
@@ -198,9 +198,9 @@ fn extract(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
 fn insert(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let [result, a, b, at, len] = opcode.operands()?;
-    let [a, b] = [opcode.frame.source(kind, a)?, opcode.frame.source(kind, b)?];
-    let [at, len] = [opcode.frame.source(Kind::U32, at)?, opcode.frame.source(Kind::U32, len)?];
-    let to = opcode.frame.target(kind, result)?;
+    let [a, b] = [opcode.symbols.source(kind, a)?, opcode.symbols.source(kind, b)?];
+    let [at, len] = [opcode.symbols.source(Kind::U32, at)?, opcode.symbols.source(Kind::U32, len)?];
+    let to = opcode.symbols.target(kind, result)?;
     Ok(kinds!(kind, T in [U32 = u32, U64 = u64] => {
         Action::Compute(Box::new(move |registers, lanes| {
             let [at, len] = [at, len].map(|slot| registers.row::<u32>(slot));

@@ -1,7 +1,7 @@
 //! Bits, comparisons and choices.
 
 use super::float::Float;
-use super::{Opcode, binary, ternary, unary};
+use super::opcode::{Opcode, binary, ternary, unary};
 use crate::ptx::kind::{Kind, bits, floats, integers, kinds};
 use crate::ptx::registers::{Mask, Registers, Slot, Value};
 use crate::ptx::syntax::{Number, Operand};
@@ -28,12 +28,12 @@ const NOT_FOR: &str = "not for this type";
 fn predicates(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let (kind, name) = (opcode.kind()?, opcode.name);
     if name == "not" {
-        let (to, [a]) = opcode.alike(kind)?;
+        let (to, [a]) = opcode.same_type(kind)?;
         return Ok(Action::Compute(Box::new(move |registers, lanes| {
             registers.put_predicate(to, lanes, !registers.predicates[a]);
         })));
     }
-    let (to, [a, b]) = opcode.alike(kind)?;
+    let (to, [a, b]) = opcode.same_type(kind)?;
     let function: fn(Mask, Mask) -> Mask = match name {
         "and" => |a, b| a & b,
         "or" => |a, b| a | b,
@@ -48,10 +48,10 @@ fn predicates(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
 fn bitwise(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let (kind, name) = (opcode.kind()?, opcode.name);
     if name == "not" {
-        let operands = opcode.alike(kind)?;
+        let operands = opcode.same_type(kind)?;
         return Ok(bits!(kind, T => unary(operands, |a: T| !a), else return Err(NOT_FOR.into())));
     }
-    let operands = opcode.alike(kind)?;
+    let operands = opcode.same_type(kind)?;
     Ok(bits!(kind, T => match name {
         "and" => binary(operands, |a: T, b: T| a & b),
         "or" => binary(operands, |a: T, b: T| a | b),
@@ -92,7 +92,7 @@ fn funnel(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     if kind != Kind::U32 {
         return Err(NOT_FOR.into());
     }
-    let operands = opcode.alike(kind)?;
+    let operands = opcode.same_type(kind)?;
     Ok(ternary(operands, move |low: u32, high: u32, by: u32| {
         let by = if wraps { by & 31 } else { by.min(32) };
         let both = u64::from(high) << 32 | u64::from(low);
@@ -118,9 +118,9 @@ fn lookup(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     }
     let mut from = [0; 3];
     for (slot, operand) in from.iter_mut().zip([a, b, c]) {
-        *slot = opcode.frame.source(kind, operand)?;
+        *slot = opcode.symbols.source(kind, operand)?;
     }
-    let to = opcode.frame.target(kind, result)?;
+    let to = opcode.symbols.target(kind, result)?;
     Ok(ternary((to, from), move |a: u32, b: u32, c: u32| {
         let bits = (0..8).filter(|bit| table >> bit & 1 == 1);
         bits.fold(0, |all, bit| {
@@ -136,7 +136,7 @@ fn permute(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     if kind != Kind::U32 {
         return Err(NOT_FOR.into());
     }
-    let operands = opcode.alike(kind)?;
+    let operands = opcode.same_type(kind)?;
     Ok(ternary(operands, |a: u32, b: u32, picks: u32| {
         let bytes = (u64::from(b) << 32 | u64::from(a)).to_le_bytes();
         u32::from_le_bytes([0, 4, 8, 12].map(|at| {
@@ -222,7 +222,7 @@ fn set_predicate(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
         ([result, a, b, with], Some(join)) => (result, a, b, Some((join, with))),
         _ => return Err("`setp` has three operands, or four".into()),
     };
-    let from = [opcode.frame.source(kind, a)?, opcode.frame.source(kind, b)?];
+    let from = [opcode.symbols.source(kind, a)?, opcode.symbols.source(kind, b)?];
     let compare = if kind.is_float() {
         floats_compare(how, kind, from, flushes)
     } else {
@@ -233,9 +233,9 @@ fn set_predicate(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
         Operand::Pair(to, opposite) => (Operand::Name(to), Operand::Name(opposite)),
         ref to => (to.clone(), Operand::Name("_")),
     };
-    let to = opcode.frame.target(Kind::Predicate, &to)?;
-    let opposite = opcode.frame.target(Kind::Predicate, &opposite)?;
-    let with = with.map(|(join, with)| opcode.frame.predicate(with).map(|slot| (join, slot)));
+    let to = opcode.symbols.target(Kind::Predicate, &to)?;
+    let opposite = opcode.symbols.target(Kind::Predicate, &opposite)?;
+    let with = with.map(|(join, with)| opcode.symbols.predicate(with).map(|slot| (join, slot)));
     let with = with.transpose()?;
     Ok(Action::Compute(Box::new(move |registers, lanes| {
         let found = compare(registers);
@@ -255,8 +255,9 @@ fn set_predicate(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
 fn select(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let [result, a, b, by] = opcode.operands()?;
-    let from = [opcode.frame.source(kind, a)?, opcode.frame.source(kind, b)?];
-    let (to, (by, is_negated)) = (opcode.frame.target(kind, result)?, opcode.frame.predicate(by)?);
+    let from = [opcode.symbols.source(kind, a)?, opcode.symbols.source(kind, b)?];
+    let (to, (by, is_negated)) =
+        (opcode.symbols.target(kind, result)?, opcode.symbols.predicate(by)?);
     Ok(kinds!(kind, T in [
         U16 = u16, U32 = u32, U64 = u64, S16 = i16, S32 = i32, S64 = i64, F32 = f32, F64 = f64
     ] => Action::Compute(Box::new(move |registers, lanes| {

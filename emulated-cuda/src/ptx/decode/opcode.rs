@@ -1,0 +1,97 @@
+//! An instruction while it is decoded: its suffixes and operands are taken one by one.
+
+use crate::ptx::kind::Kind;
+use crate::ptx::registers::{Slot, Value};
+use crate::ptx::symbols::Symbols;
+use crate::ptx::syntax::Operand;
+use crate::ptx::warp::Action;
+
+/// An instruction that is made sense of. Suffixes are taken out one by one, and one that is left
+/// is an error.
+pub(super) struct Opcode<'o, 'f, 't> {
+    pub(super) name: &'o str,
+    pub(super) suffixes: Vec<&'o str>,
+    pub(super) operands: &'o [Operand<'o>],
+    pub(super) symbols: &'f mut Symbols<'t>,
+}
+
+impl<'o> Opcode<'o, '_, '_> {
+    /// Takes a suffix out, if it is there.
+    pub(super) fn take(&mut self, suffix: &str) -> bool {
+        let place = self.suffixes.iter().position(|&other| other == suffix);
+        place.map(|place| self.suffixes.remove(place)).is_some()
+    }
+
+    /// Takes out the one of some suffixes that is there.
+    pub(super) fn take_one<T: Copy>(&mut self, of: &[(&str, T)]) -> Option<T> {
+        of.iter().find_map(|&(suffix, value)| self.take(suffix).then_some(value))
+    }
+
+    /// Takes out the last suffix, which is a type.
+    pub(super) fn kind(&mut self) -> Result<Kind, String> {
+        let kind = self.suffixes.last().and_then(|suffix| Kind::parse(suffix));
+        let kind = kind.ok_or_else(|| format!("`{}` lacks a type that is known", self.name))?;
+        self.suffixes.pop();
+        Ok(kind)
+    }
+
+    /// The last suffix as a type, which stays.
+    pub(super) fn peek_kind(&self) -> Option<Kind> {
+        self.suffixes.last().and_then(|suffix| Kind::parse(suffix))
+    }
+
+    /// All operands, which are so many.
+    pub(super) fn operands<const N: usize>(&self) -> Result<&'o [Operand<'o>; N], String> {
+        self.operands.try_into().map_err(|_| format!("`{}` has {N} operands", self.name))
+    }
+
+    /// The registers of a result and of what it is computed from, all of one type.
+    pub(super) fn same_type<const N: usize>(
+        &mut self,
+        kind: Kind,
+    ) -> Result<(Slot, [Slot; N]), String> {
+        self.typed(kind, [kind; N])
+    }
+
+    /// The registers of a result and of what it is computed from.
+    pub(super) fn typed<const N: usize>(
+        &mut self,
+        of_result: Kind,
+        kinds: [Kind; N],
+    ) -> Result<(Slot, [Slot; N]), String> {
+        let Some((result, sources)) = self.operands.split_first() else {
+            return Err(format!("`{}` has {} operands", self.name, N + 1));
+        };
+        let sources: &[Operand<'o>; N] =
+            sources.try_into().map_err(|_| format!("`{}` has {} operands", self.name, N + 1))?;
+        let mut slots = [0; N];
+        for (slot, (kind, operand)) in slots.iter_mut().zip(kinds.into_iter().zip(sources)) {
+            *slot = self.symbols.source(kind, operand)?;
+        }
+        Ok((self.symbols.target(of_result, result)?, slots))
+    }
+}
+
+/// An instruction over one register.
+pub(super) fn unary<A: Value, D: Value>(
+    (to, [a]): (Slot, [Slot; 1]),
+    function: impl Fn(A) -> D + Send + Sync + 'static,
+) -> Action {
+    Action::Compute(Box::new(move |registers, lanes| registers.map(lanes, to, a, &function)))
+}
+
+/// An instruction over two registers.
+pub(super) fn binary<A: Value, B: Value, D: Value>(
+    (to, from): (Slot, [Slot; 2]),
+    function: impl Fn(A, B) -> D + Send + Sync + 'static,
+) -> Action {
+    Action::Compute(Box::new(move |registers, lanes| registers.map2(lanes, to, from, &function)))
+}
+
+/// An instruction over three registers.
+pub(super) fn ternary<A: Value, B: Value, C: Value, D: Value>(
+    (to, from): (Slot, [Slot; 3]),
+    function: impl Fn(A, B, C) -> D + Send + Sync + 'static,
+) -> Action {
+    Action::Compute(Box::new(move |registers, lanes| registers.map3(lanes, to, from, &function)))
+}
