@@ -3,8 +3,7 @@
 //! A function of C has no parameter for the driver. So [`call`] looks it up, for all of them, with
 //! what it keeps for the calling thread. Nothing below this module knows either as a global.
 //!
-//! Pointers are the callers': null ones are refused, and others are what the driver's manual
-//! says.
+//! Null pointers are refused. All others have to be what the driver's manual says.
 #![allow(unsafe_code, reason = "these are functions of C")]
 #![allow(non_snake_case, reason = "the driver's names")]
 #![allow(missing_docs, clippy::missing_safety_doc, reason = "the driver's manual says more")]
@@ -31,7 +30,7 @@ fn call<T>(body: impl FnOnce(&Driver, &Caller) -> T) -> T {
     CALLER.with(|caller| body(&DRIVER, caller))
 }
 
-/// The code of an outcome.
+/// Returns the code of an outcome.
 fn code(outcome: Outcome) -> CUresult {
     outcome.err().unwrap_or(CUresult::CUDA_SUCCESS)
 }

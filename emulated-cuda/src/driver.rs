@@ -9,7 +9,7 @@ use crate::graph::{ExecutableGraph, Graph};
 use crate::outcome::Outcome;
 use crate::pinned::PinnedMemory;
 use crate::ptx::{Kernel, Module};
-use crate::registry::{Registry, new_handle};
+use crate::registry::{Handles, Registry};
 use crate::settings::Settings;
 use crate::stream::Stream;
 use crate::task::Task;
@@ -39,6 +39,7 @@ pub(crate) struct Driver {
     pub(crate) functions: Registry<Arc<Kernel>>,
     pub(crate) graphs: Registry<Graph>,
     pub(crate) executables: Registry<ExecutableGraph>,
+    handles: Arc<Handles>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -51,6 +52,7 @@ impl Driver {
     /// # Panics
     /// As [`Device::new`].
     pub(crate) fn new(settings: &Settings) -> Self {
+        let handles = Arc::default();
         Self {
             is_initialized: AtomicBool::new(false),
             context: Mutex::default(),
@@ -58,12 +60,13 @@ impl Driver {
             seed: AtomicU64::new(settings.seed),
             device: Arc::new(Device::new(settings)),
             pinned: PinnedMemory::new(settings.pinned_bytes),
-            streams: Registry::default(),
-            events: Registry::default(),
-            modules: Registry::default(),
-            functions: Registry::default(),
-            graphs: Registry::default(),
-            executables: Registry::default(),
+            streams: Registry::new(&handles),
+            events: Registry::new(&handles),
+            modules: Registry::new(&handles),
+            functions: Registry::new(&handles),
+            graphs: Registry::new(&handles),
+            executables: Registry::new(&handles),
+            handles,
         }
     }
 
@@ -89,13 +92,13 @@ impl Driver {
         })
     }
 
-    /// What every call begins with.
+    /// Begins every call.
     pub(crate) fn check_initialized(&self) -> Outcome {
         let is = self.is_initialized.load(Ordering::SeqCst);
         if is { Ok(()) } else { Err(CUDA_ERROR_NOT_INITIALIZED) }
     }
 
-    /// What every call in a context begins with.
+    /// Begins every call that needs a context.
     pub(crate) fn check_context(&self, caller: &Caller) -> Outcome {
         self.check_initialized()?;
         let current = caller.context.get();
@@ -106,7 +109,7 @@ impl Driver {
         }
     }
 
-    /// What every call that must not happen during a capture begins with.
+    /// Begins every call that must not happen during a capture.
     pub(crate) fn check_uncaptured(&self, caller: &Caller) -> Outcome {
         self.check_context(caller)?;
         let is_capturing = self.streams.all().iter().any(|stream| {
@@ -120,7 +123,7 @@ impl Driver {
     pub(crate) fn retain_context(&self) -> usize {
         let mut context = locked(&self.context);
         if context.users == 0 {
-            context.handle = new_handle();
+            context.handle = self.handles.next();
         }
         context.users += 1;
         context.handle
@@ -246,5 +249,47 @@ impl Driver {
     ) -> Outcome {
         let (executable, stream) = (self.executables.get(executable)?, self.streams.get(stream)?);
         stream.push_graph(executable, caller.clock.now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::Link;
+
+    const PAGE_BYTES: u64 = 4096;
+
+    fn driver() -> Driver {
+        let link = Link { bytes_per_s: 0, latency_ns: 0 };
+        Driver::new(&Settings {
+            memory_bytes: PAGE_BYTES,
+            pinned_bytes: PAGE_BYTES,
+            granularity_bytes: PAGE_BYTES,
+            h2d: link,
+            d2h: link,
+            seed: 0,
+        })
+    }
+
+    /// Fills eight bytes on a new stream, and waits for it.
+    fn fill(driver: &Driver, caller: &Caller, device: u64) -> Outcome {
+        let stream = driver.create_stream(caller);
+        driver.enqueue(caller, stream, Task::Fill { device, byte: 1, bytes: 8 })?;
+        let filled = driver.synchronize(caller, stream);
+        driver.streams.remove(stream)?.end(caller.clock.now());
+        filled
+    }
+
+    #[test]
+    fn drivers_share_nothing() -> Outcome {
+        let (one, other, caller) = (driver(), driver(), Caller::new());
+        let at = other.device.space.write().allocate(PAGE_BYTES)?;
+        assert_eq!(fill(&one, &caller, at), Err(CUDA_ERROR_ILLEGAL_ADDRESS), "not its own memory");
+        assert_eq!(one.device.check(), Err(CUDA_ERROR_ILLEGAL_ADDRESS), "the error stays");
+        assert_eq!(fill(&other, &caller, at), Ok(()), "the error of another driver");
+        one.device.recover();
+        let own = one.device.space.write().allocate(PAGE_BYTES)?;
+        assert_eq!(fill(&one, &caller, own), Ok(()), "after it has recovered");
+        Ok(())
     }
 }

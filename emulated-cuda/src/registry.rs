@@ -6,32 +6,36 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The next handle of the process. None is used twice, by any registry.
-static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
+/// The handles of a driver. None is used twice, by any registry.
+#[derive(Debug, Default)]
+pub(crate) struct Handles(AtomicUsize);
 
-/// Returns a handle that nothing else has.
-pub(crate) fn new_handle() -> usize {
-    NEXT.fetch_add(0x10, Ordering::Relaxed)
+impl Handles {
+    /// Returns a handle that nothing else has.
+    pub(crate) fn next(&self) -> usize {
+        self.0.fetch_add(0x10, Ordering::Relaxed) + 0x1000
+    }
 }
 
 /// The living objects of a type, by their handles.
 #[derive(Debug)]
-pub(crate) struct Registry<T>(Mutex<HashMap<usize, Arc<T>>>);
-
-impl<T> Default for Registry<T> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
+pub(crate) struct Registry<T> {
+    handles: Arc<Handles>,
+    objects: Mutex<HashMap<usize, Arc<T>>>,
 }
 
 impl<T> Registry<T> {
+    pub(crate) fn new(handles: &Arc<Handles>) -> Self {
+        Self { handles: Arc::clone(handles), objects: Mutex::default() }
+    }
+
     fn live(&self) -> MutexGuard<'_, HashMap<usize, Arc<T>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds what is made of its handle. Returns the handle.
     pub(crate) fn add(&self, make: impl FnOnce(usize) -> T) -> usize {
-        let handle = new_handle();
+        let handle = self.handles.next();
         self.live().insert(handle, Arc::new(make(handle)));
         handle
     }

@@ -1,4 +1,4 @@
-//! Instructions of PTX, one by one, as the manual says (Parallel Thread Execution ISA).
+//! Single PTX instructions compute what the manual says (Parallel Thread Execution ISA).
 #![cfg(target_os = "linux")]
 #![allow(missing_docs)]
 #![allow(unsafe_code, reason = "what a kernel does, only its text says")]
@@ -12,7 +12,7 @@ use cudarc::driver::{LaunchConfig, PushKernelArg};
 const ONE_THREAD: LaunchConfig =
     LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
 
-/// Runs texts that leave 64 bits in `%d0`, one after the other, and compares.
+/// Checks the 64 bits that each text leaves in `%d0`.
 fn check(cases: &[(&str, u64)]) {
     let device = device();
     let entry = |(number, (text, _)): (usize, &(&str, u64))| {
@@ -40,7 +40,7 @@ fn check(cases: &[(&str, u64)]) {
     }
 }
 
-/// The same for texts that leave 32 bits in `%r0`.
+/// Checks the 32 bits that each text leaves in `%r0`.
 fn check_words(cases: &[(&str, u32)]) {
     let texts: Vec<_> =
         cases.iter().map(|(text, _)| format!("{text}; cvt.u64.u32 %d0, %r0;")).collect();

@@ -20,7 +20,7 @@ fn check_location(location: CUmemLocation) -> Outcome {
     if is_device { Ok(()) } else { Err(CUDA_ERROR_INVALID_DEVICE) }
 }
 
-/// Memory of the one device, without anything special.
+/// Fails unless memory is wanted of the one device, and without options.
 ///
 /// # Safety
 /// The pointer is null, or may be read.
@@ -33,7 +33,7 @@ unsafe fn check_properties(properties: *const CUmemAllocationProp) -> Outcome {
     check_location(properties.location)
 }
 
-/// What every call that changes addresses begins with.
+/// Begins every call that changes mappings or what can be mapped.
 fn check_vmm(driver: &Driver, caller: &Caller, flags: c_ulonglong) -> Outcome {
     driver.check_uncaptured(caller)?;
     driver.counters().vmm_calls += 1;
@@ -193,7 +193,7 @@ driver_functions! {
     }
 }
 
-/// What copies begin with.
+/// Begins every copy.
 fn check_copy(driver: &Driver, caller: &Caller, host: usize, device: u64, bytes: u64) -> Outcome {
     driver.check_context(caller)?;
     driver.pinned.check(host, bytes)?;

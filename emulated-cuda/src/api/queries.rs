@@ -63,7 +63,7 @@ driver_functions! {
             | CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING => 1,
             CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT => 2,
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 7,
-            // Blocks run one after the other.
+            // Blocks run one after the other, as if there were one multiprocessor.
             CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => 1,
             _ => 0,
         };

@@ -10,13 +10,13 @@ use cudarc::driver::sys::{CUevent, CUfunction, CUmodule, CUstream};
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::sync::Arc;
 
-/// The flag of streams that are not ordered by the default stream, the only ones there are.
+/// The flag of streams that do not synchronize with the default stream. There are no others.
 const NON_BLOCKING: c_uint = 1;
-/// The most threads of a block, and blocks in the second and third direction.
+/// The most threads of a block, and the most blocks in the directions y and z.
 const MAX_THREADS: u64 = 1024;
 const MAX_THREADS_Z: u32 = 64;
 const MAX_BLOCKS: u32 = 65_535;
-/// The most shared memory of a block that does not ask for more.
+/// The most shared memory of a block that has not opted in to more.
 const MAX_SHARED_BYTES: u64 = 48 << 10;
 
 driver_functions! {
@@ -154,7 +154,7 @@ driver_functions! {
     }
 }
 
-/// Fails unless a device has room for such blocks, and so many.
+/// Fails unless the blocks and their number are within a device's limits.
 fn check_launch(
     kernel: &Kernel,
     blocks: [u32; 3],

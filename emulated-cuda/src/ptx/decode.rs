@@ -1,4 +1,4 @@
-//! From what is written to what is done, kernel by kernel.
+//! The decoder: from the syntax tree of a kernel to instructions that run.
 #![allow(
     clippy::unnecessary_cast,
     clippy::useless_conversion,
@@ -23,20 +23,21 @@ use super::warp::{Action, Instruction};
 use opcode::Opcode;
 use std::collections::HashMap;
 
-/// Readies a kernel. `places` are the addresses of the module's variables in device memory.
+/// Decodes a kernel. `addresses` are those of the module's variables in device memory.
 pub(super) fn kernel(
     source: &Source<'_>,
     entry: &Entry<'_>,
-    places: &HashMap<&str, u64>,
+    addresses: &HashMap<&str, u64>,
 ) -> Result<Kernel, LoadError> {
     let mut symbols = Symbols::new();
     for variable in &source.variables {
-        if let Some(&at) = places.get(variable.name) {
+        if let Some(&at) = addresses.get(variable.name) {
             symbols.define_global(variable.name, at);
         }
     }
-    let parameters = entry.parameters.iter().map(|one| (symbols.place(one), one.bytes)).collect();
-    // Dynamic shared memory lies behind all that is not.
+    let parameters =
+        entry.parameters.iter().map(|one| (symbols.allocate(one), one.bytes)).collect();
+    // Dynamic shared memory lies after all other.
     let of_body = entry.body.iter().filter_map(|statement| match &statement.kind {
         StatementKind::Variable(variable) => Some(variable),
         _ => None,
@@ -45,7 +46,7 @@ pub(super) fn kernel(
     let mut variables: Vec<&Variable<'_>> = of_module.chain(of_body).collect();
     variables.sort_by_key(|variable| variable.storage == Storage::Dynamic);
     for variable in variables {
-        symbols.place(variable);
+        symbols.allocate(variable);
     }
     let instructions = instructions(entry, &mut symbols)?;
     Ok(Kernel {
@@ -61,9 +62,9 @@ pub(super) fn kernel(
     })
 }
 
-/// Labels, by the braces in which they stand.
+/// The labels of a kernel, by scope.
 struct Labels<'t> {
-    /// Of each pair of braces, in the order in which they open: its labels, and the pair around.
+    /// The labels of each scope and the scope around it, in the order in which they open.
     scopes: Vec<(HashMap<&'t str, usize>, usize)>,
 }
 
@@ -86,7 +87,7 @@ impl<'t> Labels<'t> {
         Self { scopes }
     }
 
-    /// The instruction behind a label, as one in these braces knows it.
+    /// Returns the instruction at a label, as a scope sees it.
     fn find(&self, mut scope: usize, name: &str) -> Option<usize> {
         loop {
             let (labels, around) = &self.scopes[scope];
@@ -113,11 +114,11 @@ fn instructions(
             StatementKind::Begin => {
                 scopes += 1;
                 open.push(scopes);
-                symbols.begin();
+                symbols.open_scope();
             }
             StatementKind::End => {
                 open.pop();
-                symbols.end();
+                symbols.close_scope();
             }
             StatementKind::Registers(name, count, kind) => symbols.declare(name, *count, *kind),
             StatementKind::Instruction(written) => {
@@ -162,7 +163,7 @@ fn instruction(
     }
 }
 
-/// What all but jumps and barriers do.
+/// Decodes everything but control flow.
 fn action(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, String> {
     for decode in [
         memory::decode,

@@ -1,4 +1,4 @@
-//! A launch: its blocks one after the other, and in each the warps by turns.
+//! A launch: blocks run one after the other, and the warps of a block take turns.
 
 use super::error::KernelError;
 use super::kernel::{GARBAGE, Kernel};
@@ -51,22 +51,22 @@ impl Launch {
 /// A block that runs.
 struct Block<'l> {
     launch: &'l Launch,
-    /// Threads.
+    /// How many threads it has.
     count: usize,
     warps: Vec<Warp>,
-    /// The registers that say which block it is, by their directions.
-    places: Vec<(Slot, usize)>,
+    /// The registers that hold the block's index, and their directions.
+    block_indices: Vec<(Slot, usize)>,
 }
 
 impl<'l> Block<'l> {
     fn new(launch: &'l Launch, count: usize) -> Self {
         let Launch { ref kernel, blocks, threads, dynamic_bytes, .. } = *launch;
         let mut warps = vec![Warp::new(kernel.registers()); count.div_ceil(LANES)];
-        let mut places = Vec::new();
+        let mut block_indices = Vec::new();
         for &constant in &kernel.constants {
             let Constant::Special(slot, special) = constant else { continue };
             if let Special::Block(direction) = special {
-                places.push((slot, direction));
+                block_indices.push((slot, direction));
                 continue;
             }
             for (warp, number) in warps.iter_mut().zip(0..) {
@@ -74,7 +74,7 @@ impl<'l> Block<'l> {
                 warp.registers.words[slot] = position.row(special);
             }
         }
-        Self { launch, count, warps, places }
+        Self { launch, count, warps, block_indices }
     }
 
     fn run(
@@ -105,7 +105,7 @@ impl<'l> Block<'l> {
         memory.shared.clear();
         memory.shared.resize(kernel.all_shared_bytes(dynamic_bytes) as usize, GARBAGE);
         for (number, warp) in self.warps.iter_mut().enumerate() {
-            for &(slot, direction) in &self.places {
+            for &(slot, direction) in &self.block_indices {
                 warp.registers.words[slot] = [block[direction]; LANES];
             }
             let lanes = (self.count - number * LANES).min(LANES);
@@ -113,7 +113,7 @@ impl<'l> Block<'l> {
         }
     }
 
-    /// Lets all warps go on that wait at a barrier; false if none does.
+    /// Releases all warps that wait at a barrier. Returns false if none does.
     fn release(&mut self) -> Result<bool, (usize, KernelError)> {
         let mut numbers = self.warps.iter().filter_map(|warp| match warp.state {
             WarpState::Barrier(number) => Some(number),
@@ -122,7 +122,7 @@ impl<'l> Block<'l> {
         let code = &self.launch.kernel.instructions;
         let Some(first) = numbers.next() else { return Ok(false) };
         if numbers.any(|number| number != first) {
-            let why = "warps of a block wait at barriers of several numbers, for ever";
+            let why = "warps of a block wait at barriers of several numbers, forever";
             let line = self.warps.iter().find_map(|warp| warp.waiting_line(code)).unwrap_or(0);
             return Err((line, KernelError::new(CUDA_ERROR_LAUNCH_FAILED, why)));
         }

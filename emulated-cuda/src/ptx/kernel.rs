@@ -5,7 +5,7 @@ use super::symbols::{Constant, FALSE, TRUE};
 use super::warp::Instruction;
 use std::fmt;
 
-/// What memory and registers of a block hold at first: nothing to rely on.
+/// What shared memory and registers hold at first, so that no test relies on zeros.
 pub(super) const GARBAGE: u8 = 0xa5;
 
 /// A kernel.

@@ -11,7 +11,7 @@ use std::sync::RwLockReadGuard;
 use std::time::{Duration, Instant};
 
 /// Where generic addresses of shared and of local memory begin. No device memory is there: the
-/// host has no such addresses.
+/// host does not use such addresses.
 pub(super) const SHARED_WINDOW: u64 = 1 << 56;
 pub(super) const LOCAL_WINDOW: u64 = 1 << 57;
 const WINDOW_BYTES: u64 = 1 << 32;
@@ -28,7 +28,7 @@ enum Location {
 /// The memory of a launch, as the threads of one block see it.
 pub(super) struct Memory<'l> {
     space: &'l SharedSpace,
-    /// Held from the first access on, so that nothing is unmapped that is in use.
+    /// Held from the first access, so that nothing in use is unmapped.
     held: Option<RwLockReadGuard<'l, AddressSpace>>,
     /// The accessible mapping that was found last.
     cached: [u64; 2],
@@ -36,7 +36,7 @@ pub(super) struct Memory<'l> {
     parameters: &'l [u8],
     local: Vec<u8>,
     local_bytes: u64,
-    /// The number in its block of a warp's first thread.
+    /// The index in the block of the first thread of the warp that runs.
     pub(super) first_thread: usize,
     clock: &'l mut Clock,
     start: Instant,
@@ -77,7 +77,7 @@ impl<'l> Memory<'l> {
             && at & (BYTES - 1) == 0
     }
 
-    /// Checks an access.
+    /// Checks an access. Returns its location.
     fn locate<const BYTES: u64>(
         &mut self,
         state_space: StateSpace,
@@ -119,7 +119,7 @@ impl<'l> Memory<'l> {
         Err(KernelError::new(CUDA_ERROR_ILLEGAL_ADDRESS, why))
     }
 
-    /// Whether device memory may be used. What is aligned lies in one mapping, or in none.
+    /// Whether device memory may be used. An aligned value lies in one mapping or in none.
     fn is_mapped(&mut self, at: u64) -> bool {
         let held = self.held.get_or_insert_with(|| self.space.read());
         let found = held.accessible(at);
@@ -138,8 +138,8 @@ impl<'l> Memory<'l> {
         if !self.is_cached::<BYTES>(state_space, at) {
             return self.load_checked::<BYTES>(state_space, at, lane);
         }
-        // SAFETY: it is aligned and mapped, and stays so while the space is held. Others that
-        // use it are atomic as well, or functions of C.
+        // SAFETY: it is aligned and mapped, and stays so while the space is held. All other
+        // accesses are atomic as well, or by functions of C.
         Ok(unsafe { atomics::load::<BYTES>(at) })
     }
 

@@ -9,7 +9,7 @@ use super::syntax::{Entry, Source, Storage, Variable};
 use super::token::Token;
 use cursor::Parser;
 
-/// Reads a text.
+/// Reads a module.
 pub(super) fn parse(text: &str) -> Result<Source<'_>, LoadError> {
     let mut parser = Parser::new(text)?;
     let mut source = Source::default();
@@ -98,7 +98,7 @@ impl<'t> Parser<'t> {
         }
         let kind = self.kind()?;
         if self.accept(Token::Word(".ptr")) {
-            // What the compiler knows of the pointer; the device checks every address anyway.
+            // This is a hint of the compiler. Every address is checked anyway.
             let is_space = |token| {
                 matches!(token, Some(Token::Word(".global" | ".shared" | ".const" | ".local")))
             };

@@ -1,4 +1,4 @@
-//! What the names of a kernel stand for: registers, addresses and constants.
+//! The symbol table of a kernel: its names stand for registers, addresses and constants.
 
 use super::kind::Kind;
 use super::registers::Slot;
@@ -6,14 +6,14 @@ use super::special::Special;
 use super::syntax::{Operand, Storage, Variable};
 use std::collections::HashMap;
 
-/// The predicate that always holds, and the one that never does.
+/// The predicates that are always true and always false.
 pub(super) const TRUE: Slot = 0;
 pub(super) const FALSE: Slot = 1;
 
-/// Dynamic shared memory begins at a multiple of this, which is the most that types ask for.
+/// The alignment of dynamic shared memory: that of the largest type.
 const DYNAMIC_ALIGN_BYTES: u64 = 16;
 
-/// Areas of memory in an instruction; `Generic` is told by the address.
+/// The state space that an instruction names. A `Generic` address tells its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StateSpace {
     Generic,
@@ -23,36 +23,36 @@ pub(super) enum StateSpace {
     Parameter,
 }
 
-/// A register that is set before the kernel runs.
+/// The value of a register that is set before the kernel runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Constant {
     Word(Slot, u32),
     Long(Slot, u64),
-    /// A word that tells lanes, warps, blocks or launches apart.
+    /// A word that depends on the lane, the warp, the block or the launch.
     Special(Slot, Special),
 }
 
-/// A name that may stand in an instruction.
+/// What a name stands for.
 #[derive(Clone, Copy, Debug)]
 enum Symbol {
     Register(Kind, Slot),
     Address(StateSpace, u64),
 }
 
-/// Where an address starts.
+/// The register that holds an address.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum AddressBase {
     Word(Slot),
     Long(Slot),
 }
 
-/// The names of a kernel, and the registers that they take.
+/// The names of a kernel, and the registers that it needs.
 #[derive(Debug)]
 pub(super) struct Symbols<'t> {
     variables: HashMap<&'t str, Symbol>,
-    /// Registers, by the braces in which they are declared.
+    /// Declared registers, by scope.
     scopes: Vec<HashMap<String, Symbol>>,
-    /// Words, longs and predicates.
+    /// How many registers there are: words, longs, predicates.
     pub(super) counts: [usize; 3],
     pub(super) constants: Vec<Constant>,
     pub(super) shared_bytes: u64,
@@ -73,8 +73,9 @@ impl<'t> Symbols<'t> {
         }
     }
 
-    /// Finds room for a variable of the kernel; its place in its area. Dynamic ones come last.
-    pub(super) fn place(&mut self, variable: &Variable<'t>) -> u64 {
+    /// Allocates a variable of the kernel. Returns its address in its state space. Dynamic ones
+    /// come last.
+    pub(super) fn allocate(&mut self, variable: &Variable<'t>) -> u64 {
         let (state_space, end) = match variable.storage {
             Storage::Local => (StateSpace::Local, &mut self.local_bytes),
             Storage::Parameter => (StateSpace::Parameter, &mut self.parameter_bytes),
@@ -90,20 +91,20 @@ impl<'t> Symbols<'t> {
         at
     }
 
-    /// Notes a variable of the module, which has its place.
+    /// Adds a variable of the module, which has an address already.
     pub(super) fn define_global(&mut self, name: &'t str, at: u64) {
         self.variables.insert(name, Symbol::Address(StateSpace::Global, at));
     }
 
-    pub(super) fn begin(&mut self) {
+    pub(super) fn open_scope(&mut self) {
         self.scopes.push(HashMap::new());
     }
 
-    pub(super) fn end(&mut self) {
+    pub(super) fn close_scope(&mut self) {
         self.scopes.pop();
     }
 
-    /// A register that nothing else uses.
+    /// Returns a register that nothing else uses.
     pub(super) fn new_register(&mut self, kind: Kind) -> Slot {
         let count = match kind.bytes() {
             0 => &mut self.counts[2],
@@ -132,7 +133,7 @@ impl<'t> Symbols<'t> {
         register.or_else(|| self.variables.get(name)).copied()
     }
 
-    /// The register that an instruction reads an operand of a type from.
+    /// Returns the register from which an instruction reads an operand of a type.
     pub(super) fn source(&mut self, kind: Kind, operand: &Operand<'_>) -> Result<Slot, String> {
         match *operand {
             Operand::Number(number) if kind == Kind::Predicate => match number.bits(kind) {
@@ -156,7 +157,7 @@ impl<'t> Symbols<'t> {
         }
     }
 
-    /// The register that an instruction writes a result of a type to.
+    /// Returns the register to which an instruction writes a result of a type.
     pub(super) fn target(&mut self, kind: Kind, operand: &Operand<'_>) -> Result<Slot, String> {
         match operand {
             Operand::Name("_") => Ok(self.new_register(kind)),
@@ -165,14 +166,14 @@ impl<'t> Symbols<'t> {
         }
     }
 
-    /// A register whose size is that of a type.
+    /// Returns a register that has the size of a type.
     fn sized(&self, kind: Kind, name: &str) -> Result<Slot, String> {
         let (declared, slot) = self.register(name)?;
         let fits = declared.register_bytes() == kind.register_bytes();
         if fits { Ok(slot) } else { Err(format!("`{name}` has another size")) }
     }
 
-    /// A register of any type.
+    /// Returns a register and its type.
     pub(super) fn register(&self, name: &str) -> Result<(Kind, Slot), String> {
         match self.find(name) {
             Some(Symbol::Register(kind, slot)) => Ok((kind, slot)),
@@ -187,7 +188,7 @@ impl<'t> Symbols<'t> {
         }
     }
 
-    /// An address, and the bytes to add to it.
+    /// Returns the register of an address, and the bytes to add to it.
     pub(super) fn address(&mut self, operand: &Operand<'_>) -> Result<(AddressBase, u64), String> {
         let Operand::Address(base, offset) = operand else {
             return Err("an address is missing".into());
@@ -203,7 +204,7 @@ impl<'t> Symbols<'t> {
         Ok((base, offset.cast_unsigned()))
     }
 
-    /// Where a parameter lies.
+    /// Returns the offset of a parameter.
     pub(super) fn parameter(&self, operand: &Operand<'_>) -> Result<u64, String> {
         if let Operand::Address(base, offset) = operand
             && let Operand::Name(name) = **base

@@ -1,4 +1,4 @@
-//! A text of PTX as words, numbers and marks.
+//! The tokens of PTX: words, numbers and marks.
 
 use super::error::LoadError;
 
@@ -8,11 +8,11 @@ pub(super) enum Token<'t> {
     Word(&'t str),
     Number(&'t str),
     Mark(char),
-    /// What stood between quotes.
+    /// What stands between quotes.
     Text(&'t str),
 }
 
-/// A token, and the number of its line, from 1.
+/// A token and its line, from 1.
 pub(super) type Placed<'t> = (Token<'t>, usize);
 
 /// Cuts a text into tokens.
@@ -62,7 +62,7 @@ fn span(text: &str, is_part: impl Fn(char) -> bool) -> usize {
     text.find(|c| !is_part(c)).unwrap_or(text.len())
 }
 
-/// The length of the word that a text begins with. Two colons are a part of it, one is not.
+/// Returns the length of the word at the start of a text. Two colons are part of it; one is not.
 fn word(text: &str) -> usize {
     let mut taken = span(text, |c| is_name(c) || c == '.');
     while text[taken..].starts_with("::") {

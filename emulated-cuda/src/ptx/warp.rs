@@ -1,12 +1,12 @@
-//! A warp: 32 lanes that do the same instruction wherever they are at the same place.
+//! A warp: 32 lanes. Those at the same instruction do it together.
 
 use super::error::KernelError;
 use super::memory::Memory;
 use super::registers::{Mask, Registers, Slot, lanes};
 use cudarc::driver::sys::CUresult::CUDA_ERROR_LAUNCH_FAILED;
 
-/// How often a warp goes back before the others of its block get their turn: they may be what
-/// it waits for.
+/// After this many backward branches, the other warps of the block get their turn: the warp may
+/// wait for them.
 const MAX_BACKWARD_BRANCHES: u32 = 1 << 16;
 
 type Compute = dyn Fn(&mut Registers, Mask) + Send + Sync;
@@ -17,10 +17,10 @@ type Access =
 pub(super) enum Action {
     Compute(Box<Compute>),
     Access(Box<Access>),
-    /// Done by all of these lanes at once.
+    /// Done by the lanes of a mask at once, which this register holds.
     Collective(Slot, Box<Compute>),
     Branch(usize),
-    /// Waits for the block at the barrier of this number. Lanes of a warp come to an aligned one
+    /// Waits for the block at the barrier of this number. The lanes of a warp reach an aligned one
     /// at the same instruction.
     Barrier {
         number: Slot,
@@ -29,29 +29,31 @@ pub(super) enum Action {
     Exit,
 }
 
-/// An instruction, and which lanes do it: those of a predicate, or the others.
+/// An instruction and its guard: the lanes that do it.
 pub(super) struct Instruction {
+    /// A predicate.
     pub(super) guard: Slot,
+    /// All ones if the guard is negated.
     pub(super) negation: Mask,
     pub(super) action: Action,
     /// Its line in the text.
     pub(super) line: usize,
 }
 
-/// Lanes at a place.
+/// Lanes at an instruction.
 #[derive(Clone, Copy, Debug)]
 struct Group {
     at: usize,
     lanes: Mask,
 }
 
-/// Where a warp has come to.
+/// Why a warp does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WarpState {
     Ended,
     /// At the barrier of this number.
     Barrier(u32),
-    /// It has done much, and waits for nothing.
+    /// It has used up its turn, and waits for nothing.
     Paused,
 }
 
@@ -61,11 +63,11 @@ pub(super) struct Warp {
     pub(super) registers: Registers,
     /// Lanes that have not ended.
     live: Mask,
-    /// Those that run now, which are the least far.
+    /// Those that run now: the least far of all.
     now: Group,
-    /// Those that have parted from them, the least far last.
-    others: Vec<Group>,
-    /// Those that wait for lanes with which they do an instruction together, with those lanes.
+    /// Those that have diverged from them, the least far last.
+    diverged: Vec<Group>,
+    /// Those that wait at a collective instruction, with the lanes for which they wait.
     parked: Vec<(Group, Mask)>,
     /// Those that wait at a barrier.
     waiting: Vec<Group>,
@@ -74,7 +76,7 @@ pub(super) struct Warp {
     pub(super) state: WarpState,
 }
 
-/// Adds lanes to others at the same place, or in the order of places, the least far last.
+/// Adds lanes to the group at the same instruction, or as a group, the least far last.
 fn join(groups: &mut Vec<Group>, group: Group) {
     if group.lanes == 0 {
         return;
@@ -92,7 +94,7 @@ impl Warp {
             registers,
             live: 0,
             now: Group { at: 0, lanes: 0 },
-            others: Vec::new(),
+            diverged: Vec::new(),
             parked: Vec::new(),
             waiting: Vec::new(),
             barrier: 0,
@@ -101,24 +103,24 @@ impl Warp {
         }
     }
 
-    /// Goes to the start with some lanes.
+    /// Goes to the start, with some lanes.
     pub(super) fn restart(&mut self, lanes: Mask) {
         self.live = lanes;
         self.now = Group { at: 0, lanes };
         self.state = WarpState::Paused;
     }
 
-    /// Lets the lanes at the barrier go on.
+    /// Releases the lanes at the barrier.
     pub(super) fn release(&mut self) {
         for group in std::mem::take(&mut self.waiting) {
-            join(&mut self.others, group);
+            join(&mut self.diverged, group);
         }
         self.is_aligned = true;
         self.state = WarpState::Paused;
     }
 
-    /// Runs until all lanes have ended or wait at a barrier, or for long. An error comes with its
-    /// line.
+    /// Runs until all lanes have ended or wait at a barrier, or until its turn ends. An error comes
+    /// with its line.
     pub(super) fn run(
         &mut self,
         code: &[Instruction],
@@ -126,7 +128,7 @@ impl Warp {
     ) -> Result<(), (usize, KernelError)> {
         let mut budget = MAX_BACKWARD_BRANCHES;
         while self.now.lanes != 0 || self.resume(code)? {
-            if self.others.last().is_some_and(|other| other.at <= self.now.at) {
+            if self.diverged.last().is_some_and(|other| other.at <= self.now.at) {
                 self.reconverge();
             }
             let instruction = &code[self.now.at];
@@ -168,21 +170,21 @@ impl Warp {
         Ok(())
     }
 
-    /// Goes on with the lanes that are the least far.
+    /// Goes on with the lanes that are the least far, joined where groups meet.
     fn reconverge(&mut self) {
-        join(&mut self.others, self.now);
-        if let Some(group) = self.others.pop() {
+        join(&mut self.diverged, self.now);
+        if let Some(group) = self.diverged.pop() {
             self.now = group;
         }
     }
 
-    /// Goes on with others where no lane runs; false if there are none.
+    /// Goes on with another group when no lane runs. Returns false if there is none.
     fn resume(&mut self, code: &[Instruction]) -> Result<bool, (usize, KernelError)> {
-        if let Some(group) = self.others.pop() {
+        if let Some(group) = self.diverged.pop() {
             self.now = group;
             return Ok(true);
         }
-        // Lanes that have ended are waited for no longer.
+        // Nothing waits for lanes that have ended.
         let live = self.live;
         let ready = self.parked.iter().position(|(group, wanted)| wanted & live == group.lanes);
         if let Some(ready) = ready {
@@ -190,7 +192,7 @@ impl Warp {
             return Ok(true);
         }
         let stuck = self.parked.first().map(|(group, _)| (group.at, group.lanes));
-        // Lanes at a barrier go on behind it.
+        // Lanes at a barrier go on after it, so it is the instruction before.
         let apart = self.waiting.get(1).filter(|_| self.is_aligned);
         let stuck = stuck.or_else(|| apart.map(|group| (group.at - 1, group.lanes)));
         let Some((at, lanes)) = stuck else { return Ok(false) };
@@ -198,7 +200,7 @@ impl Warp {
         Err((code[at].line, KernelError::new(CUDA_ERROR_LAUNCH_FAILED, why)))
     }
 
-    /// The line of the barrier at which it waits, if it does.
+    /// Returns the line of the barrier at which it waits, if it does.
     pub(super) fn waiting_line(&self, code: &[Instruction]) -> Option<usize> {
         self.waiting.first().map(|group| code[group.at - 1].line)
     }
@@ -206,10 +208,10 @@ impl Warp {
     fn branch(&mut self, target: usize, taken: Mask) {
         let rest = Group { at: self.now.at, lanes: self.now.lanes & !taken };
         self.now = Group { at: target, lanes: taken };
-        join(&mut self.others, rest);
+        join(&mut self.diverged, rest);
     }
 
-    /// Computes once all lanes that are named are here; else these wait.
+    /// Computes once all lanes of the mask are here. Until then, those that are here wait.
     fn collective(&mut self, at: usize, here: Mask, members: Slot, compute: &Compute) {
         let members = self.registers.row::<u32>(members);
         let wanted = lanes(here).fold(0, |all, lane| all | members[lane]);

@@ -1,4 +1,4 @@
-//! Changes of memory at once.
+//! Atomic operations.
 
 use super::memory::{addresses, data_register, state_space};
 use super::opcode::Opcode;
@@ -7,7 +7,7 @@ use crate::ptx::registers::{LANES, lanes};
 use crate::ptx::syntax::Operand;
 use crate::ptx::warp::Action;
 
-/// What is there afterwards: of what was, and two operands.
+/// Computes the new value from the old one and two operands.
 type Change = Box<dyn Fn(u64, u64, u64) -> u64 + Send + Sync>;
 
 pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, String> {
@@ -22,7 +22,8 @@ fn change(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let state_space = state_space(opcode);
     let how = opcode.suffixes.pop().unwrap_or_default();
-    let change = changed(how, kind).ok_or_else(|| format!("`.{how}` is not known for {kind:?}"))?;
+    let change =
+        change_of(how, kind).ok_or_else(|| format!("`.{how}` is not known for {kind:?}"))?;
     let (result, rest) = match (opcode.name, opcode.operands) {
         ("atom", [result, rest @ ..]) => (result, rest),
         (_, rest) => (&Operand::Name("_"), rest),
@@ -52,7 +53,7 @@ fn change(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     })))
 }
 
-fn changed(how: &str, kind: Kind) -> Option<Change> {
+fn change_of(how: &str, kind: Kind) -> Option<Change> {
     let add = |kind| -> Option<Change> {
         Some(match kind {
             Kind::F32 => Box::new(|old, a, _| {
@@ -63,7 +64,7 @@ fn changed(how: &str, kind: Kind) -> Option<Change> {
             _ => return None,
         })
     };
-    let extreme = |is_least: bool| -> Option<Change> {
+    let min_or_max = |is_least: bool| -> Option<Change> {
         Some(kinds!(kind, T in [U32 = u32, S32 = i32, U64 = u64, S64 = i64] => {
             Box::new(move |old, a, _| {
                 let (old, a) = (old as T, a as T);
@@ -75,7 +76,7 @@ fn changed(how: &str, kind: Kind) -> Option<Change> {
         return add(kind);
     }
     if matches!(how, "min" | "max") {
-        return extreme(how == "min");
+        return min_or_max(how == "min");
     }
     if !matches!(kind, Kind::U32 | Kind::U64) {
         return None;

@@ -1,4 +1,4 @@
-//! Jumps, barriers, and what lanes of a warp do together.
+//! Branches, barriers, and collective instructions of a warp.
 
 use super::opcode::Opcode;
 use crate::ptx::error::KernelError;
@@ -29,7 +29,7 @@ pub(super) fn decode(
         }
         "bar" | "barrier" => barrier(opcode)?,
         "membar" | "fence" => {
-            // Every access is seen by all others at once, and in order.
+            // All threads see every access at once and in order, so there is nothing to do.
             opcode.suffixes.clear();
             opcode.operands::<0>()?;
             Action::Compute(Box::new(|_, _| ()))
@@ -79,7 +79,7 @@ fn barrier(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     Ok(Action::Barrier { number, is_aligned })
 }
 
-/// How a shuffle finds the lane that each lane reads from.
+/// How a shuffle finds the lane from which a lane reads.
 #[derive(Clone, Copy)]
 enum ShuffleMode {
     Up,
@@ -96,7 +96,8 @@ const SHUFFLE_MODES: [(&str, ShuffleMode); 4] = [
 ];
 
 impl ShuffleMode {
-    /// The lane that one reads from, and whether it is in the same segment (section "shfl").
+    /// Returns the lane from which a lane reads, and whether it is in the same segment (section
+    /// "shfl").
     fn from(self, lane: u32, b: u32, c: u32) -> (u32, bool) {
         let (b, clamp, segments) = (b & 31, c & 31, c >> 8 & 31);
         let last = lane & segments | clamp & !segments;
@@ -120,7 +121,7 @@ fn shuffle(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     if !opcode.take("sync") || kind != Kind::U32 {
         return Err("only `sync` and `b32` are known here".into());
     }
-    let way = opcode.take_one(&SHUFFLE_MODES).ok_or("the way is missing")?;
+    let mode = opcode.take_one(&SHUFFLE_MODES).ok_or("the mode is missing")?;
     let [result, a, b, c, members] = opcode.operands()?;
     let mut source = |operand| opcode.symbols.source(kind, operand);
     let (a, b, c, members) = (source(a)?, source(b)?, source(c)?, source(members)?);
@@ -136,7 +137,7 @@ fn shuffle(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
             let [a, b, c] = [a, b, c].map(|slot| *registers.row::<u32>(slot));
             let (mut row, mut insides) = (a, 0);
             for lane in lanes(here) {
-                let (from, is_inside) = way.from(lane as u32, b[lane], c[lane]);
+                let (from, is_inside) = mode.from(lane as u32, b[lane], c[lane]);
                 row[lane] = a[from as usize];
                 insides |= Mask::from(is_inside) << lane;
             }

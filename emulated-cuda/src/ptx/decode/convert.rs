@@ -1,4 +1,4 @@
-//! Moves, and values of one type as values of another.
+//! Moves and conversions.
 
 use super::float::Modifiers;
 use super::opcode::{Opcode, unary};
@@ -70,7 +70,7 @@ fn read_clock(
     })))
 }
 
-/// The type of so many equal parts of a type.
+/// Returns the type of each of some equal parts of a type.
 fn part(kind: Kind, parts: usize) -> Result<Kind, String> {
     match (kind.bytes(), parts) {
         (8, 2) => Ok(Kind::U32),
@@ -127,7 +127,7 @@ fn unpack(
     })))
 }
 
-/// Generic addresses and those of one area.
+/// `cvta`: converts between generic addresses and those of a state space.
 fn address(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let is_from_generic = opcode.take("to");
@@ -142,7 +142,7 @@ fn address(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
         Some(StateSpace::Shared) => SHARED_WINDOW,
         Some(StateSpace::Local) => LOCAL_WINDOW,
         Some(_) => 0,
-        None => return Err("the area is missing".into()),
+        None => return Err("the state space is missing".into()),
     };
     if kind != Kind::U64 {
         return Err("addresses have 64 bits here".into());
@@ -152,7 +152,7 @@ fn address(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     Ok(unary(operands, move |a: u64| a.wrapping_add(by)))
 }
 
-/// Does the same for every type that can be converted.
+/// Does the same for every integer type that can be converted.
 macro_rules! all_integers {
     ($kind:expr, $T:ident => $body:expr, else $other:expr) => {
         kinds!($kind, $T in [
@@ -161,7 +161,8 @@ macro_rules! all_integers {
     };
 }
 
-/// Where a conversion reads or writes: the register may be wider than the type.
+/// Returns the register that a conversion reads or writes, and whether it has 64 bits. It may be
+/// wider than the type.
 fn any(
     opcode: &mut Opcode<'_, '_, '_>,
     kind: Kind,
@@ -206,7 +207,7 @@ fn convert(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     }, else return Err("not for this type".into())), else return Err("not for this type".into())))
 }
 
-/// How a number becomes a whole one.
+/// How a number is rounded to an integer.
 #[derive(Clone, Copy)]
 enum IntegerRounding {
     Nearest,
@@ -235,7 +236,7 @@ impl IntegerRounding {
 
 fn convert_float(opcode: &mut Opcode<'_, '_, '_>, from: Kind, to: Kind) -> Result<Action, String> {
     let modifiers = Modifiers::take(opcode);
-    let whole = opcode.take_one(&INTEGER_ROUNDINGS);
+    let rounding = opcode.take_one(&INTEGER_ROUNDINGS);
     let is_nearest = opcode.take("rn");
     match (from, to) {
         (Kind::F64, Kind::F32) if is_nearest => {
@@ -246,15 +247,15 @@ fn convert_float(opcode: &mut Opcode<'_, '_, '_>, from: Kind, to: Kind) -> Resul
         }
         _ if from == to => {
             let operands = opcode.same_type(from)?;
-            // Doubles hold the whole part of a single as well.
+            // Rounding a single as a double is exact.
             Ok(floats!(from, T => unary(operands, move |a: T| {
-                let value = whole.map_or(a, |whole| whole.of(f64::from(a)) as T);
+                let value = rounding.map_or(a, |rounding| rounding.of(f64::from(a)) as T);
                 modifiers.result(value)
             }), else return Err("not for this type".into())))
         }
         (Kind::F32 | Kind::F64, _) => {
-            let whole = whole.ok_or("a rounding to integers is missing")?;
-            to_integer(opcode, from, to, whole)
+            let rounding = rounding.ok_or("a rounding to integers is missing")?;
+            to_integer(opcode, from, to, rounding)
         }
         _ if is_nearest => from_integer(opcode, from, to, modifiers),
         _ => Err("not with this rounding here".into()),
@@ -265,17 +266,17 @@ fn to_integer(
     opcode: &mut Opcode<'_, '_, '_>,
     from: Kind,
     to: Kind,
-    whole: IntegerRounding,
+    rounding: IntegerRounding,
 ) -> Result<Action, String> {
     let [result, source] = opcode.operands()?;
     let (target, is_long) = any(opcode, to, result)?;
     let slot = opcode.symbols.source(from, source)?;
-    // What is not a number becomes zero, or of 64 bits the highest one (section "cvt").
+    // NaN becomes zero, or for 64 bits the highest bit alone (section "cvt").
     let of_nan = if from == Kind::F64 || to.bytes() == 8 { 1 << (8 * to.bytes() - 1) } else { 0 };
     Ok(floats!(from, S => all_integers!(to, D => {
         let value = move |a: S| -> u64 {
             // Values that do not fit become the nearest that does.
-            if a.is_nan() { of_nan } else { whole.of(f64::from(a)) as D as u64 }
+            if a.is_nan() { of_nan } else { rounding.of(f64::from(a)) as D as u64 }
         };
         if is_long {
             unary((target, [slot]), value)

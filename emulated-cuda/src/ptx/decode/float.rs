@@ -1,4 +1,4 @@
-//! Arithmetic of floating-point numbers.
+//! Floating-point arithmetic.
 
 use super::opcode::{Opcode, binary, ternary, unary};
 use crate::ptx::kind::{Kind, floats};
@@ -6,14 +6,14 @@ use crate::ptx::registers::Value;
 use crate::ptx::warp::Action;
 use std::ops::{Add, Neg};
 
-/// Numbers as instructions take and give them.
+/// Floating-point values as instructions take and return them.
 pub(super) trait Float: Value + PartialOrd {
     const ZERO: Self;
     const ONE: Self;
-    /// Without a number too small for all of its bits, which becomes a zero of its sign.
+    /// Turns a subnormal into a zero of its sign.
     fn flushed(self) -> Self;
-    /// As a device gives it: what is not a number is always the same, in single precision
-    /// (section "Floating Point Instructions").
+    /// Turns every NaN into the one that a device returns in single precision (section "Floating
+    /// Point Instructions").
     fn canonical(self) -> Self;
 }
 
@@ -43,7 +43,7 @@ impl Float for f64 {
     }
 }
 
-/// What suffixes do to operands and results.
+/// The suffixes `ftz` and `sat`, which change operands and results.
 #[derive(Clone, Copy)]
 pub(super) struct Modifiers {
     flushes: bool,
@@ -67,7 +67,7 @@ impl Modifiers {
         let value = self.operand(value);
         match value {
             _ if !self.saturates => value.canonical(),
-            // What is not a number becomes zero as well.
+            // NaN becomes zero as well.
             _ if value > T::ONE => T::ONE,
             _ if value > T::ZERO => value,
             _ => T::ZERO,
@@ -109,7 +109,7 @@ fn three<T: Float>(
     })
 }
 
-/// The direction in which a result is rounded.
+/// The rounding mode of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rounding {
     Nearest,
@@ -140,7 +140,7 @@ pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, 
         "min" | "max" | "copysign" => {
             let operands = opcode.same_type(kind)?;
             floats!(kind, T => match name {
-                // Of a number and what is not one, the number.
+                // Of a number and NaN, the number.
                 "min" => two(operands, modifiers, lesser::<T>),
                 "max" => two(operands, modifiers, |a: T, b: T| -lesser(-a, -b)),
                 _ => two(operands, modifiers, |a: T, b: T| b.copysign(a)),
@@ -161,14 +161,14 @@ pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, 
     }))
 }
 
-/// The smaller of two numbers; the negative of two zeros.
+/// Returns the smaller of two numbers, and of two zeros the negative one.
 fn lesser<T: Float + Add<Output = T> + Neg<Output = T>>(a: T, b: T) -> T {
     match a.partial_cmp(&b) {
         Some(std::cmp::Ordering::Less) => a,
         Some(std::cmp::Ordering::Greater) => b,
-        // What is not a number is no smaller than anything.
+        // NaN is not smaller than anything.
         None if T::ZERO.partial_cmp(&a).is_none() => b,
-        // Zeros differ by their sign only.
+        // Zeros differ only by their sign.
         Some(std::cmp::Ordering::Equal) if a == T::ZERO => -(-a + -b),
         _ => a,
     }
@@ -186,7 +186,7 @@ fn approximate(name: &str) -> Option<fn(f32) -> f32> {
     })
 }
 
-/// Sums, products, and products added up.
+/// `add`, `sub`, `mul`, `fma` and `mad`.
 fn sum(
     opcode: &mut Opcode<'_, '_, '_>,
     kind: Kind,
@@ -215,7 +215,7 @@ fn sum(
             "add" => two(operands, modifiers, move |a, b| rounded(a, 1.0, b, rounding)),
             "sub" => two(operands, modifiers, move |a, b: f32| rounded(a, 1.0, -b, rounding)),
             _ => two(operands, modifiers, move |a: f32, b: f32| {
-                // A zero of the product's sign leaves it as it is.
+                // Adding a zero with the product's sign does not change it.
                 rounded(a, b, 0f32.copysign(a * b), rounding)
             }),
         },
@@ -223,7 +223,7 @@ fn sum(
     })
 }
 
-/// `a * b + c`, rounded once, in a direction.
+/// Returns `a * b + c`, rounded once.
 fn rounded(a: f32, b: f32, c: f32, rounding: Rounding) -> f32 {
     // The product is exact, and so is the sum with its error (Knuth's TwoSum).
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
@@ -234,7 +234,7 @@ fn rounded(a: f32, b: f32, c: f32, rounding: Rounding) -> f32 {
     if !near.is_finite() && !sum.is_finite() {
         return near;
     }
-    // Where the exact result lies from the near one; an infinite one is above or below all.
+    // Whether the near result is above or below the exact one. Infinity is above or below all.
     let difference = f64::from(near) - sum;
     let (is_above, is_below) = (difference > error, difference < error);
     if sum == 0.0 && error == 0.0 {
@@ -255,7 +255,7 @@ fn rounded(a: f32, b: f32, c: f32, rounding: Rounding) -> f32 {
     }
 }
 
-/// Quotients and roots. What is approximate on a device is exact here.
+/// `div`, `rcp` and `sqrt`. Those that are approximate on a device are exact here.
 fn quotient(
     opcode: &mut Opcode<'_, '_, '_>,
     kind: Kind,

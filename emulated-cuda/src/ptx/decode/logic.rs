@@ -1,4 +1,4 @@
-//! Bits, comparisons and choices.
+//! Bitwise operations, comparisons and selections.
 
 use super::float::Float;
 use super::opcode::{Opcode, binary, ternary, unary};
@@ -59,7 +59,7 @@ fn bitwise(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     }, else return Err(NOT_FOR.into())))
 }
 
-/// Shifts; by more than there are bits, all go.
+/// `shl` and `shr`. A shift by more than the bits of the type moves them all out.
 fn shift(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let (kind, name) = (opcode.kind()?, opcode.name);
     let operands = opcode.typed(kind, [kind, Kind::U32])?;
@@ -67,18 +67,18 @@ fn shift(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
         "shl" => binary(operands, |a: T, by: u32| if by < T::BITS { a << by } else { 0 }),
         _ => binary(operands, |a: T, by: u32| {
             let sign = a >> (T::BITS - 1);
-            let gone = if kind_is_signed::<T>() { sign } else { 0 };
+            let gone = if is_signed::<T>() { sign } else { 0 };
             if by < T::BITS { a >> by } else { gone }
         }),
     }, else return Err(NOT_FOR.into())))
 }
 
-/// Whether the lowest value of a type is below zero.
-fn kind_is_signed<T: Value + Default + PartialOrd + std::ops::Not<Output = T>>() -> bool {
+/// Whether a type is signed.
+fn is_signed<T: Value + Default + PartialOrd + std::ops::Not<Output = T>>() -> bool {
     !T::default() < T::default()
 }
 
-/// `shf`: 32 of the 64 bits of two words.
+/// `shf`: shifts the 64 bits of two words and returns 32 of them.
 fn funnel(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let is_left = opcode.take("l");
@@ -100,7 +100,7 @@ fn funnel(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     }))
 }
 
-/// A number that an instruction has among its operands.
+/// Returns an operand that has to be an integer.
 pub(super) fn immediate(operand: &Operand<'_>) -> Result<u64, String> {
     match operand {
         Operand::Number(Number::Integer(value)) => Ok(*value),
@@ -108,7 +108,7 @@ pub(super) fn immediate(operand: &Operand<'_>) -> Result<u64, String> {
     }
 }
 
-/// `lop3`: each bit of a table, found by three bits.
+/// `lop3`: looks each bit up in a table, by three bits.
 fn lookup(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let [result, a, b, c, table] = opcode.operands()?;
@@ -130,7 +130,7 @@ fn lookup(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     }))
 }
 
-/// `prmt`: four of the eight bytes of two words, or their signs.
+/// `prmt`: picks four of the eight bytes of two words, or their signs.
 fn permute(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     if kind != Kind::U32 {
@@ -147,10 +147,10 @@ fn permute(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     }))
 }
 
-/// How a comparison is joined with a predicate.
+/// Combines a comparison with a predicate.
 type Join = fn(Mask, Mask) -> Mask;
 
-/// In which lanes a comparison holds.
+/// Returns the lanes in which a comparison holds.
 type Compare = Box<dyn Fn(&Registers) -> Mask + Send + Sync>;
 
 fn compare<T: Value>(
@@ -172,12 +172,12 @@ fn integers_compare(how: &str, kind: Kind, from: [Slot; 2]) -> Option<Compare> {
     }, else return None))
 }
 
-/// Of numbers, and, with a `u`, of what is not a number as well.
+/// Comparisons that are false for NaN, and with a `u`, comparisons that are true for it.
 #[expect(
     clippy::double_comparisons,
     clippy::float_cmp,
     clippy::neg_cmp_op_on_partial_ord,
-    reason = "they differ for what is not a number"
+    reason = "they differ for NaN"
 )]
 fn floats_compare(how: &str, kind: Kind, from: [Slot; 2], flushes: bool) -> Option<Compare> {
     fn on<T: Float>(
@@ -209,7 +209,7 @@ fn floats_compare(how: &str, kind: Kind, from: [Slot; 2], flushes: bool) -> Opti
     }, else return None))
 }
 
-/// `setp`: one predicate, or it and its opposite, each with another predicate if that is said.
+/// `setp`: sets a predicate, and perhaps its opposite, each combined with a third if one is given.
 fn set_predicate(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let flushes = opcode.take("ftz");

@@ -28,7 +28,8 @@ const STATE_SPACES: [(&str, StateSpace); 8] = [
     ("generic", StateSpace::Generic),
 ];
 
-/// What says how caches are used and who sees a change when. Here everybody sees it at once.
+/// Suffixes for caches and memory ordering. They change nothing here: all threads see every
+/// access at once.
 const HINTS: [&str; 23] = [
     "volatile",
     "weak",
@@ -62,7 +63,7 @@ pub(super) fn state_space(opcode: &mut Opcode<'_, '_, '_>) -> StateSpace {
     opcode.take_one(&STATE_SPACES).unwrap_or(StateSpace::Generic)
 }
 
-/// A register of any size, in which a value of a type has room.
+/// A register that holds a value of a type and may be wider.
 #[derive(Clone, Copy)]
 pub(super) struct DataRegister {
     slot: Slot,
@@ -114,7 +115,7 @@ pub(super) fn data_register(
     }
 }
 
-/// The registers that are loaded or stored side by side.
+/// Returns the registers of the elements of a vector, or of one value.
 fn data_registers(
     opcode: &mut Opcode<'_, '_, '_>,
     kind: Kind,
@@ -131,7 +132,7 @@ fn data_registers(
     }
 }
 
-/// An address in all lanes.
+/// Returns an address in all lanes.
 pub(super) fn addresses(registers: &Registers, base: AddressBase, offset: u64) -> Row<u64> {
     let mut row = [0; LANES];
     match base {
@@ -150,14 +151,14 @@ fn widen(row: &mut Row<u64>, words: &Row<u32>) {
     }
 }
 
-/// Values side by side in memory, whose first lies at a multiple of all their bytes.
+/// An access to one value or to a vector, which is aligned to its whole size.
 #[derive(Clone)]
 struct Access {
     state_space: StateSpace,
     base: AddressBase,
     offset: u64,
     data: Vec<DataRegister>,
-    /// By how many bits a loaded value is moved up and down again, with its sign.
+    /// By how many bits a loaded value is shifted left and right again, to extend its sign.
     sign_bits: u64,
 }
 
@@ -180,8 +181,8 @@ impl Access {
         Ok(Self { state_space, base, offset, data, sign_bits })
     }
 
-    /// The addresses of the first values. One that is not aligned for all values is made so that
-    /// it is not for one either.
+    /// Returns the addresses of the first elements. One that is not aligned to the vector is made
+    /// odd, so that its access fails.
     fn first(&self, registers: &Registers, bytes: u64) -> Row<u64> {
         let mut row = addresses(registers, self.base, self.offset);
         if self.data.len() > 1 {
@@ -209,7 +210,7 @@ impl Access {
             for (register, place) in self.data.iter().zip((0..).step_by(BYTES as usize)) {
                 let mut row = [0; LANES];
                 if self.state_space == StateSpace::Parameter {
-                    // It is the same for all.
+                    // All lanes have the same parameters.
                     row = [self.load_one::<BYTES>(first[0].wrapping_add(place), 0, memory)?; LANES];
                     register.put(registers, active, &row);
                     continue;

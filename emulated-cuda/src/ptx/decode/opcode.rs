@@ -1,4 +1,4 @@
-//! An instruction while it is decoded: its suffixes and operands are taken one by one.
+//! An instruction while it is decoded.
 
 use crate::ptx::kind::Kind;
 use crate::ptx::registers::{Slot, Value};
@@ -6,8 +6,7 @@ use crate::ptx::symbols::Symbols;
 use crate::ptx::syntax::Operand;
 use crate::ptx::warp::Action;
 
-/// An instruction that is made sense of. Suffixes are taken out one by one, and one that is left
-/// is an error.
+/// An instruction. The decoder takes its suffixes one by one, and one that is left is an error.
 pub(super) struct Opcode<'o, 'f, 't> {
     pub(super) name: &'o str,
     pub(super) suffixes: Vec<&'o str>,
@@ -16,18 +15,18 @@ pub(super) struct Opcode<'o, 'f, 't> {
 }
 
 impl<'o> Opcode<'o, '_, '_> {
-    /// Takes a suffix out, if it is there.
+    /// Takes a suffix. Returns whether it was there.
     pub(super) fn take(&mut self, suffix: &str) -> bool {
-        let place = self.suffixes.iter().position(|&other| other == suffix);
-        place.map(|place| self.suffixes.remove(place)).is_some()
+        let found = self.suffixes.iter().position(|&other| other == suffix);
+        found.map(|at| self.suffixes.remove(at)).is_some()
     }
 
-    /// Takes out the one of some suffixes that is there.
+    /// Takes the first of some suffixes that is there. Returns its meaning.
     pub(super) fn take_one<T: Copy>(&mut self, of: &[(&str, T)]) -> Option<T> {
         of.iter().find_map(|&(suffix, value)| self.take(suffix).then_some(value))
     }
 
-    /// Takes out the last suffix, which is a type.
+    /// Takes the last suffix, which has to be a type.
     pub(super) fn kind(&mut self) -> Result<Kind, String> {
         let kind = self.suffixes.last().and_then(|suffix| Kind::parse(suffix));
         let kind = kind.ok_or_else(|| format!("`{}` lacks a type that is known", self.name))?;
@@ -35,17 +34,17 @@ impl<'o> Opcode<'o, '_, '_> {
         Ok(kind)
     }
 
-    /// The last suffix as a type, which stays.
+    /// Returns the last suffix as a type, and leaves it.
     pub(super) fn peek_kind(&self) -> Option<Kind> {
         self.suffixes.last().and_then(|suffix| Kind::parse(suffix))
     }
 
-    /// All operands, which are so many.
+    /// Returns all operands. Fails if they are not this many.
     pub(super) fn operands<const N: usize>(&self) -> Result<&'o [Operand<'o>; N], String> {
         self.operands.try_into().map_err(|_| format!("`{}` has {N} operands", self.name))
     }
 
-    /// The registers of a result and of what it is computed from, all of one type.
+    /// Returns the registers of the result and of the sources, all of one type.
     pub(super) fn same_type<const N: usize>(
         &mut self,
         kind: Kind,
@@ -53,7 +52,7 @@ impl<'o> Opcode<'o, '_, '_> {
         self.typed(kind, [kind; N])
     }
 
-    /// The registers of a result and of what it is computed from.
+    /// Returns the registers of the result and of the sources.
     pub(super) fn typed<const N: usize>(
         &mut self,
         of_result: Kind,
@@ -72,7 +71,7 @@ impl<'o> Opcode<'o, '_, '_> {
     }
 }
 
-/// An instruction over one register.
+/// Computes a register from another.
 pub(super) fn unary<A: Value, D: Value>(
     (to, [a]): (Slot, [Slot; 1]),
     function: impl Fn(A) -> D + Send + Sync + 'static,
@@ -80,7 +79,7 @@ pub(super) fn unary<A: Value, D: Value>(
     Action::Compute(Box::new(move |registers, lanes| registers.map(lanes, to, a, &function)))
 }
 
-/// An instruction over two registers.
+/// Computes a register from two others.
 pub(super) fn binary<A: Value, B: Value, D: Value>(
     (to, from): (Slot, [Slot; 2]),
     function: impl Fn(A, B) -> D + Send + Sync + 'static,
@@ -88,7 +87,7 @@ pub(super) fn binary<A: Value, B: Value, D: Value>(
     Action::Compute(Box::new(move |registers, lanes| registers.map2(lanes, to, from, &function)))
 }
 
-/// An instruction over three registers.
+/// Computes a register from three others.
 pub(super) fn ternary<A: Value, B: Value, C: Value, D: Value>(
     (to, from): (Slot, [Slot; 3]),
     function: impl Fn(A, B, C) -> D + Send + Sync + 'static,

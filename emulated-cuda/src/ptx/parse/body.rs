@@ -9,7 +9,7 @@ use crate::ptx::token::Token;
 const MAX_REGISTERS: u64 = 1 << 16;
 
 impl<'t> Parser<'t> {
-    /// The statements of a kernel.
+    /// Reads the statements of a kernel.
     pub(super) fn body(&mut self) -> Result<Vec<Statement<'t>>, LoadError> {
         self.expect('{')?;
         let (mut body, mut depth) = (Vec::new(), 0);

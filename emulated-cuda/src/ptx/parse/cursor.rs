@@ -1,4 +1,4 @@
-//! The parser's place among the tokens, and what every part of it reads.
+//! The parser's position among the tokens, and what all of its parts read.
 
 use crate::ptx::error::LoadError;
 use crate::ptx::kind::Kind;
@@ -83,7 +83,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// A type, with its dot.
+    /// Reads a type, with its dot.
     pub(super) fn kind(&mut self) -> Result<Kind, LoadError> {
         let kind = match self.peek() {
             Some(Token::Word(word)) => word.strip_prefix('.').and_then(Kind::parse),

@@ -7,7 +7,7 @@ use crate::ptx::syntax::{Storage, Variable};
 use crate::ptx::token::Token;
 
 impl<'t> Parser<'t> {
-    /// Variables up to a semicolon.
+    /// Reads variables up to a semicolon.
     pub(super) fn variables(
         &mut self,
         storage: Storage,
@@ -32,7 +32,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// The name of a variable and what follows it.
+    /// Reads the name of a variable and what follows it.
     pub(super) fn variable(
         &mut self,
         storage: Storage,
