@@ -278,7 +278,7 @@ fn what_is_not_known_is_refused_with_its_line() {
         ("add.u32 %r0, %r0;", "operands"),
         ("bra nowhere;", "`nowhere`"),
         ("setp.like.u32 %p0, %r0, 1;", "`.like`"),
-        ("add.f32 %f0, %f0, 1;", "not a number of this type"),
+        ("add.f32 %f0, %f0, 1;", "the number is not of this type"),
         ("mov.u32 %r0, %nothing;", "`%nothing`"),
         ("add.u32 %r0, %r0, 1", "`;` is missing"),
         ("call.uni f;", "`call`"),

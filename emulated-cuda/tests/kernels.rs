@@ -243,28 +243,32 @@ fn failure(text: &str, threads: u32) -> (CUresult, String) {
 fn wrong_kernels_end_the_context() {
     let shared = ".shared .align 4 .b8 part[8];";
     for (text, error, why) in [
-        ("st.global.u32 [%d1+1], 0;", CUDA_ERROR_MISALIGNED_ADDRESS, "no multiple"),
-        ("ld.global.v2.u32 {%r0, %r2}, [%d1+4];", CUDA_ERROR_MISALIGNED_ADDRESS, "no multiple"),
-        ("st.global.u32 [%d1+0x1000000000], 0;", CUDA_ERROR_ILLEGAL_ADDRESS, "no Global memory"),
-        ("ld.global.u32 %r0, [8];", CUDA_ERROR_ILLEGAL_ADDRESS, "no Global memory"),
-        ("ld.u32 %r0, [8];", CUDA_ERROR_ILLEGAL_ADDRESS, "no Global memory"),
-        ("st.shared.u32 [part+8], 0;", CUDA_ERROR_ILLEGAL_ADDRESS, "no Shared memory"),
+        ("st.global.u32 [%d1+1], 0;", CUDA_ERROR_MISALIGNED_ADDRESS, "not aligned"),
+        ("ld.global.v2.u32 {%r0, %r2}, [%d1+4];", CUDA_ERROR_MISALIGNED_ADDRESS, "not aligned"),
+        (
+            "st.global.u32 [%d1+0x1000000000], 0;",
+            CUDA_ERROR_ILLEGAL_ADDRESS,
+            "outside of Global memory",
+        ),
+        ("ld.global.u32 %r0, [8];", CUDA_ERROR_ILLEGAL_ADDRESS, "outside of Global memory"),
+        ("ld.u32 %r0, [8];", CUDA_ERROR_ILLEGAL_ADDRESS, "outside of Global memory"),
+        ("st.shared.u32 [part+8], 0;", CUDA_ERROR_ILLEGAL_ADDRESS, "outside of Shared memory"),
         ("trap;", CUDA_ERROR_LAUNCH_FAILED, "a trap"),
         (
             "setp.lt.u32 %p1, %r1, 7; @%p1 bra low; bar.sync 0; bra out; low: bar.sync 0; out:",
             CUDA_ERROR_LAUNCH_FAILED,
-            "alone come to this instruction",
+            "reach this instruction",
         ),
         (
             "setp.lt.u32 %p1, %r1, 32; @%p1 bra low; bar.sync 1; bra out; low: bar.sync 0; out:",
             CUDA_ERROR_LAUNCH_FAILED,
-            "several numbers",
+            "different numbers",
         ),
         (
             "setp.lt.u32 %p1, %r1, 7; @%p1 bra low; shfl.sync.bfly.b32 %r0, %r1, 1, 31, -1;
              low: bar.sync 0;",
             CUDA_ERROR_LAUNCH_FAILED,
-            "alone come to this instruction",
+            "reach this instruction",
         ),
     ] {
         let (found, explanation) = failure(&format!("{shared} {text}"), 64);

@@ -156,9 +156,9 @@ fn instruction(
         Some(action) => Some(action),
         None => action(&mut opcode)?,
     };
-    let action = action.ok_or_else(|| format!("`{name}` is not known here"))?;
+    let action = action.ok_or_else(|| format!("`{name}` is not supported"))?;
     match opcode.suffixes.first() {
-        Some(suffix) => Err(format!("`.{suffix}` is not known here")),
+        Some(suffix) => Err(format!("`.{suffix}` is not supported")),
         None => Ok(Instruction { guard, negation, action, line }),
     }
 }

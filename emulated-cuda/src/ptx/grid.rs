@@ -122,7 +122,7 @@ impl<'l> Block<'l> {
         let code = &self.launch.kernel.instructions;
         let Some(first) = numbers.next() else { return Ok(false) };
         if numbers.any(|number| number != first) {
-            let why = "warps of a block wait at barriers of several numbers, forever";
+            let why = "warps of a block wait at barriers of different numbers, forever";
             let line = self.warps.iter().find_map(|warp| warp.waiting_line(code)).unwrap_or(0);
             return Err((line, KernelError::new(CUDA_ERROR_LAUNCH_FAILED, why)));
         }

@@ -85,7 +85,7 @@ impl<'l> Memory<'l> {
         lane: usize,
     ) -> Result<Location, KernelError> {
         if !at.is_multiple_of(BYTES) {
-            let why = format!("{BYTES} bytes at {at:#x}, which is no multiple of that");
+            let why = format!("{BYTES} bytes at {at:#x}, which is not aligned");
             return Err(KernelError::new(CUDA_ERROR_MISALIGNED_ADDRESS, why));
         }
         let inside = |end: u64| at.checked_add(BYTES).is_some_and(|after| after <= end);
@@ -115,7 +115,7 @@ impl<'l> Memory<'l> {
         if fits {
             return Ok(location);
         }
-        let why = format!("{BYTES} bytes at {at:#x}, which is no {state_space:?} memory");
+        let why = format!("{BYTES} bytes at {at:#x}, outside of {state_space:?} memory");
         Err(KernelError::new(CUDA_ERROR_ILLEGAL_ADDRESS, why))
     }
 

@@ -1,13 +1,13 @@
 //! The parser: modules and the heads of kernels.
 
 mod body;
-mod cursor;
+mod parser;
 mod variables;
 
 use super::error::LoadError;
 use super::syntax::{Entry, Source, Storage, Variable};
 use super::token::Token;
-use cursor::Parser;
+use parser::Parser;
 
 /// Reads a module.
 pub(super) fn parse(text: &str) -> Result<Source<'_>, LoadError> {
@@ -31,7 +31,7 @@ impl<'t> Parser<'t> {
                 }
                 ".version" => drop(self.number()?),
                 ".address_size" if self.integer()? != 64 => {
-                    return self.refuse("addresses have 64 bits here");
+                    return self.refuse("only addresses of 64 bits are supported");
                 }
                 ".address_size" => {}
                 ".target" | ".file" => {
@@ -43,7 +43,9 @@ impl<'t> Parser<'t> {
                 space @ (".global" | ".const" | ".shared") => {
                     let storage = match space {
                         ".shared" if is_extern => Storage::Dynamic,
-                        _ if is_extern => return self.refuse("a variable of another module"),
+                        _ if is_extern => {
+                            return self.refuse("variables of other modules are not supported");
+                        }
                         ".shared" => Storage::Shared,
                         _ => Storage::Global,
                     };
@@ -51,7 +53,7 @@ impl<'t> Parser<'t> {
                 }
                 other => {
                     self.step_back();
-                    return self.refuse(format!("`{other}` is not known here"));
+                    return self.refuse(format!("`{other}` is not supported"));
                 }
             }
             return Ok(());
@@ -73,7 +75,7 @@ impl<'t> Parser<'t> {
         let mut max_threads = None;
         while let Some(Token::Word(directive)) = self.peek() {
             if !matches!(directive, ".maxntid" | ".minnctapersm" | ".maxnreg") {
-                return self.refuse(format!("`{directive}` is not known here"));
+                return self.refuse(format!("`{directive}` is not supported"));
             }
             self.skip(1);
             let mut product = self.integer()?;

@@ -141,7 +141,7 @@ impl<'t> Symbols<'t> {
                 _ => Ok(TRUE),
             },
             Operand::Number(number) => {
-                let bits = number.bits(kind).ok_or("not a number of this type")?;
+                let bits = number.bits(kind).ok_or("the number is not of this type")?;
                 Ok(self.constant(kind, bits))
             }
             Operand::Name(name) => match self.find(name) {
@@ -153,7 +153,7 @@ impl<'t> Symbols<'t> {
                 }
                 _ => self.special(kind, name),
             },
-            _ => Err("an operand of another form".into()),
+            _ => Err("this form of operand is not supported".into()),
         }
     }
 
@@ -233,7 +233,7 @@ impl<'t> Symbols<'t> {
     }
 
     fn special(&mut self, kind: Kind, name: &str) -> Result<Slot, String> {
-        let special = Special::parse(name).ok_or_else(|| format!("`{name}` is not known"))?;
+        let special = Special::parse(name).ok_or_else(|| format!("`{name}` is not declared"))?;
         if kind.bytes() != 4 {
             return Err(format!("`{name}` has 32 bits"));
         }

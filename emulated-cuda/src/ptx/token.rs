@@ -24,12 +24,15 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Placed<'_>>, LoadError> {
             _ if first.is_whitespace() => first.len_utf8(),
             '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
             '/' if rest.starts_with("/*") => {
-                let end = rest.find("*/").ok_or_else(|| LoadError::new(line, "an open comment"))?;
+                let end = rest
+                    .find("*/")
+                    .ok_or_else(|| LoadError::new(line, "the comment does not end"))?;
                 end + 2
             }
             '"' => {
-                let end =
-                    rest[1..].find('"').ok_or_else(|| LoadError::new(line, "an open text"))?;
+                let end = rest[1..]
+                    .find('"')
+                    .ok_or_else(|| LoadError::new(line, "the string does not end"))?;
                 tokens.push((Token::Text(&rest[1..=end]), line));
                 end + 2
             }

@@ -196,7 +196,7 @@ impl Warp {
         let apart = self.waiting.get(1).filter(|_| self.is_aligned);
         let stuck = stuck.or_else(|| apart.map(|group| (group.at - 1, group.lanes)));
         let Some((at, lanes)) = stuck else { return Ok(false) };
-        let why = format!("lanes {lanes:#010x} alone come to this instruction");
+        let why = format!("only lanes {lanes:#010x} reach this instruction");
         Err((code[at].line, KernelError::new(CUDA_ERROR_LAUNCH_FAILED, why)))
     }
 
@@ -233,7 +233,7 @@ impl Warp {
         let is_one = lanes(here).all(|lane| numbers[lane] == first)
             && (self.waiting.is_empty() || self.barrier == first);
         if !is_one {
-            let why = "lanes of a warp wait at barriers of several numbers";
+            let why = "lanes of a warp wait at barriers of different numbers";
             return Err(KernelError::new(CUDA_ERROR_LAUNCH_FAILED, why));
         }
         self.barrier = first;

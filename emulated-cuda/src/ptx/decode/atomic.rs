@@ -23,7 +23,7 @@ fn change(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let state_space = state_space(opcode);
     let how = opcode.suffixes.pop().unwrap_or_default();
     let change =
-        change_of(how, kind).ok_or_else(|| format!("`.{how}` is not known for {kind:?}"))?;
+        change_of(how, kind).ok_or_else(|| format!("`.{how}` is not supported for {kind:?}"))?;
     let (result, rest) = match (opcode.name, opcode.operands) {
         ("atom", [result, rest @ ..]) => (result, rest),
         (_, rest) => (&Operand::Name("_"), rest),
@@ -31,7 +31,7 @@ fn change(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let (address, operands) = match (how, rest) {
         ("cas", [address, a, b]) => (address, [a, b]),
         (_, [address, a]) if how != "cas" => (address, [a, a]),
-        _ => return Err("another number of operands".into()),
+        _ => return Err("the number of operands is wrong".into()),
     };
     let (base, offset) = opcode.symbols.address(address)?;
     let [a, b] =

@@ -72,9 +72,10 @@ fn barrier(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     }
     opcode.take("cta");
     if !opcode.take("sync") {
-        return Err("only `sync` is known here".into());
+        return Err("only `sync` is supported".into());
     }
-    let [number] = opcode.operands().map_err(|_| "only barriers of the whole block")?;
+    let [number] =
+        opcode.operands().map_err(|_| "only barriers of the whole block are supported")?;
     let number = opcode.symbols.source(Kind::U32, number)?;
     Ok(Action::Barrier { number, is_aligned })
 }
@@ -119,7 +120,7 @@ impl ShuffleMode {
 fn shuffle(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     if !opcode.take("sync") || kind != Kind::U32 {
-        return Err("only `sync` and `b32` are known here".into());
+        return Err("only `sync` with `b32` is supported".into());
     }
     let mode = opcode.take_one(&SHUFFLE_MODES).ok_or("the mode is missing")?;
     let [result, a, b, c, members] = opcode.operands()?;
@@ -151,14 +152,14 @@ fn vote(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let how = opcode.take_one(&[("all", 'a'), ("any", 'o'), ("uni", 'u'), ("ballot", 'b')]);
     let (true, Some(how)) = (opcode.take("sync"), how) else {
-        return Err("only `sync` votes are known here".into());
+        return Err("only `sync` votes are supported".into());
     };
     let [result, by, members] = opcode.operands()?;
     let (by, is_negated) = opcode.symbols.predicate(by)?;
     let members = opcode.symbols.source(Kind::U32, members)?;
     let to: Slot = opcode.symbols.target(kind, result)?;
     if (how == 'b') != (kind == Kind::U32) {
-        return Err("a result of another type".into());
+        return Err("the result has the wrong type".into());
     }
     Ok(Action::Collective(
         members,

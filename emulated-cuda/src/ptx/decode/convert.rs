@@ -1,7 +1,7 @@
 //! Moves and conversions.
 
 use super::float::Modifiers;
-use super::opcode::{Opcode, unary};
+use super::opcode::{Opcode, UNSUPPORTED_TYPE, unary};
 use crate::ptx::kind::{Kind, floats, kinds};
 use crate::ptx::memory::{LOCAL_WINDOW, Memory, SHARED_WINDOW};
 use crate::ptx::registers::{LANES, Slot};
@@ -75,7 +75,7 @@ fn part(kind: Kind, parts: usize) -> Result<Kind, String> {
     match (kind.bytes(), parts) {
         (8, 2) => Ok(Kind::U32),
         (8, 4) | (4, 2) => Ok(Kind::U16),
-        _ => Err("parts of another size".into()),
+        _ => Err("parts of this size are not supported".into()),
     }
 }
 
@@ -145,7 +145,7 @@ fn address(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
         None => return Err("the state space is missing".into()),
     };
     if kind != Kind::U64 {
-        return Err("addresses have 64 bits here".into());
+        return Err("only addresses of 64 bits are supported".into());
     }
     let operands = opcode.same_type(kind)?;
     let by = if is_from_generic { start.wrapping_neg() } else { start };
@@ -204,7 +204,7 @@ fn convert(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
             (false, true) => unary((target, [slot]), move |a: u64| value(a) as u32),
             (false, false) => unary((target, [slot]), move |a: u32| value(a.into()) as u32),
         }
-    }, else return Err("not for this type".into())), else return Err("not for this type".into())))
+    }, else return Err(UNSUPPORTED_TYPE.into())), else return Err(UNSUPPORTED_TYPE.into())))
 }
 
 /// How a number is rounded to an integer.
@@ -251,14 +251,14 @@ fn convert_float(opcode: &mut Opcode<'_, '_, '_>, from: Kind, to: Kind) -> Resul
             Ok(floats!(from, T => unary(operands, move |a: T| {
                 let value = rounding.map_or(a, |rounding| rounding.of(f64::from(a)) as T);
                 modifiers.result(value)
-            }), else return Err("not for this type".into())))
+            }), else return Err(UNSUPPORTED_TYPE.into())))
         }
         (Kind::F32 | Kind::F64, _) => {
             let rounding = rounding.ok_or("a rounding to integers is missing")?;
             to_integer(opcode, from, to, rounding)
         }
         _ if is_nearest => from_integer(opcode, from, to, modifiers),
-        _ => Err("not with this rounding here".into()),
+        _ => Err("this rounding is not supported".into()),
     }
 }
 
@@ -283,7 +283,7 @@ fn to_integer(
         } else {
             unary((target, [slot]), move |a: S| value(a) as u32)
         }
-    }, else return Err("not for this type".into())), else return Err("not for this type".into())))
+    }, else return Err(UNSUPPORTED_TYPE.into())), else return Err(UNSUPPORTED_TYPE.into())))
 }
 
 fn from_integer(
@@ -302,5 +302,5 @@ fn from_integer(
         } else {
             unary((target, [slot]), move |a: u32| value(a.into()))
         }
-    }, else return Err("not for this type".into())), else return Err("not for this type".into())))
+    }, else return Err(UNSUPPORTED_TYPE.into())), else return Err(UNSUPPORTED_TYPE.into())))
 }

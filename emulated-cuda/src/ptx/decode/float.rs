@@ -1,6 +1,6 @@
 //! Floating-point arithmetic.
 
-use super::opcode::{Opcode, binary, ternary, unary};
+use super::opcode::{Opcode, UNSUPPORTED_TYPE, binary, ternary, unary};
 use crate::ptx::kind::{Kind, floats};
 use crate::ptx::registers::Value;
 use crate::ptx::warp::Action;
@@ -199,9 +199,9 @@ fn sum(
         let operands = opcode.same_type(kind)?;
         return Ok(match kind {
             _ if is_nearest => floats!(kind, T => three(operands, modifiers, T::mul_add),
-                else return Err("not for this type".into())),
+                else return Err(UNSUPPORTED_TYPE.into())),
             Kind::F32 => three(operands, modifiers, move |a, b, c| rounded(a, b, c, rounding)),
-            _ => return Err("not with this rounding here".into()),
+            _ => return Err("this rounding is not supported".into()),
         });
     }
     let operands = opcode.same_type(kind)?;
@@ -210,7 +210,7 @@ fn sum(
             "add" => two(operands, modifiers, |a: T, b: T| a + b),
             "sub" => two(operands, modifiers, |a: T, b: T| a - b),
             _ => two(operands, modifiers, |a: T, b: T| a * b),
-        }, else return Err("not for this type".into())),
+        }, else return Err(UNSUPPORTED_TYPE.into())),
         (Kind::F32, Some(rounding)) => match name {
             "add" => two(operands, modifiers, move |a, b| rounded(a, 1.0, b, rounding)),
             "sub" => two(operands, modifiers, move |a, b: f32| rounded(a, 1.0, -b, rounding)),
@@ -219,7 +219,7 @@ fn sum(
                 rounded(a, b, 0f32.copysign(a * b), rounding)
             }),
         },
-        _ => return Err("not with this rounding here".into()),
+        _ => return Err("this rounding is not supported".into()),
     })
 }
 
@@ -264,19 +264,19 @@ fn quotient(
 ) -> Result<Action, String> {
     let is_known = is_approximate | opcode.take("full") | opcode.take("rn");
     if !is_known {
-        return Err("not with this rounding here".into());
+        return Err("this rounding is not supported".into());
     }
     let name = opcode.name;
     if name == "div" {
         let operands = opcode.same_type(kind)?;
         return Ok(floats!(kind, T => two(operands, modifiers, |a: T, b: T| a / b),
-            else return Err("not for this type".into())));
+            else return Err(UNSUPPORTED_TYPE.into())));
     }
     let operands = opcode.same_type(kind)?;
     Ok(floats!(kind, T => match name {
         "rcp" => one(operands, modifiers, |a: T| 1.0 / a),
         _ => one(operands, modifiers, T::sqrt),
-    }, else return Err("not for this type".into())))
+    }, else return Err(UNSUPPORTED_TYPE.into())))
 }
 
 fn test(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
@@ -291,11 +291,11 @@ fn test(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
             "notanumber" => |a| a.is_nan(),
             "normal" => |a| a.is_normal(),
             "subnormal" => |a| a.is_subnormal(),
-            _ => return Err(format!("`{what}` is not known here")),
+            _ => return Err(format!("`{what}` is not supported")),
         };
         Action::Compute(Box::new(move |registers, lanes| {
             let found = registers.compare::<T>([a, a], |a, _| holds(a));
             registers.put_predicate(to, lanes, found);
         }))
-    }, else return Err("not for this type".into())))
+    }, else return Err(UNSUPPORTED_TYPE.into())))
 }

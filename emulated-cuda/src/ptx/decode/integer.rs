@@ -22,7 +22,7 @@ pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, 
 }
 
 fn wrong(kind: Kind) -> String {
-    format!("not for {kind:?}")
+    format!("{kind:?} is not supported")
 }
 
 fn two(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {

@@ -1,7 +1,7 @@
 //! Bitwise operations, comparisons and selections.
 
 use super::float::Float;
-use super::opcode::{Opcode, binary, ternary, unary};
+use super::opcode::{Opcode, UNSUPPORTED_TYPE, binary, ternary, unary};
 use crate::ptx::kind::{Kind, bits, floats, integers, kinds};
 use crate::ptx::registers::{Mask, Registers, Slot, Value};
 use crate::ptx::syntax::{Number, Operand};
@@ -22,8 +22,6 @@ pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, 
         _ => return Ok(None),
     }))
 }
-
-const NOT_FOR: &str = "not for this type";
 
 fn predicates(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let (kind, name) = (opcode.kind()?, opcode.name);
@@ -49,14 +47,16 @@ fn bitwise(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let (kind, name) = (opcode.kind()?, opcode.name);
     if name == "not" {
         let operands = opcode.same_type(kind)?;
-        return Ok(bits!(kind, T => unary(operands, |a: T| !a), else return Err(NOT_FOR.into())));
+        return Ok(
+            bits!(kind, T => unary(operands, |a: T| !a), else return Err(UNSUPPORTED_TYPE.into())),
+        );
     }
     let operands = opcode.same_type(kind)?;
     Ok(bits!(kind, T => match name {
         "and" => binary(operands, |a: T, b: T| a & b),
         "or" => binary(operands, |a: T, b: T| a | b),
         _ => binary(operands, |a: T, b: T| a ^ b),
-    }, else return Err(NOT_FOR.into())))
+    }, else return Err(UNSUPPORTED_TYPE.into())))
 }
 
 /// `shl` and `shr`. A shift by more than the bits of the type moves them all out.
@@ -70,7 +70,7 @@ fn shift(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
             let gone = if is_signed::<T>() { sign } else { 0 };
             if by < T::BITS { a >> by } else { gone }
         }),
-    }, else return Err(NOT_FOR.into())))
+    }, else return Err(UNSUPPORTED_TYPE.into())))
 }
 
 /// Whether a type is signed.
@@ -90,7 +90,7 @@ fn funnel(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
         return Err("one of wrap and clamp is missing".into());
     }
     if kind != Kind::U32 {
-        return Err(NOT_FOR.into());
+        return Err(UNSUPPORTED_TYPE.into());
     }
     let operands = opcode.same_type(kind)?;
     Ok(ternary(operands, move |low: u32, high: u32, by: u32| {
@@ -114,7 +114,7 @@ fn lookup(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let [result, a, b, c, table] = opcode.operands()?;
     let table = immediate(table)?;
     if kind != Kind::U32 {
-        return Err(NOT_FOR.into());
+        return Err(UNSUPPORTED_TYPE.into());
     }
     let mut from = [0; 3];
     for (slot, operand) in from.iter_mut().zip([a, b, c]) {
@@ -134,7 +134,7 @@ fn lookup(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
 fn permute(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     if kind != Kind::U32 {
-        return Err(NOT_FOR.into());
+        return Err(UNSUPPORTED_TYPE.into());
     }
     let operands = opcode.same_type(kind)?;
     Ok(ternary(operands, |a: u32, b: u32, picks: u32| {
@@ -220,7 +220,7 @@ fn set_predicate(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let (result, a, b, with) = match (opcode.operands, joined) {
         ([result, a, b], None) => (result, a, b, None),
         ([result, a, b, with], Some(join)) => (result, a, b, Some((join, with))),
-        _ => return Err("`setp` has three operands, or four".into()),
+        _ => return Err("`setp` takes three operands, or four with a combining suffix".into()),
     };
     let from = [opcode.symbols.source(kind, a)?, opcode.symbols.source(kind, b)?];
     let compare = if kind.is_float() {
@@ -228,7 +228,7 @@ fn set_predicate(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     } else {
         integers_compare(how, kind, from)
     };
-    let compare = compare.ok_or_else(|| format!("`.{how}` is not known here for {kind:?}"))?;
+    let compare = compare.ok_or_else(|| format!("`.{how}` is not supported for {kind:?}"))?;
     let (to, opposite) = match *result {
         Operand::Pair(to, opposite) => (Operand::Name(to), Operand::Name(opposite)),
         ref to => (to.clone(), Operand::Name("_")),
@@ -266,5 +266,5 @@ fn select(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
         // The result may be one of the operands.
         registers.put(to, lanes & by, &a);
         registers.put(to, lanes & !by, &b);
-    })), else return Err(NOT_FOR.into())))
+    })), else return Err(UNSUPPORTED_TYPE.into())))
 }

@@ -126,7 +126,7 @@ fn data_registers(
         Operand::Vector(parts) if parts.len() == count => {
             parts.iter().map(|part| data_register(opcode, kind, part)).collect()
         }
-        Operand::Vector(_) => Err("as many registers as the vector has are missing".into()),
+        Operand::Vector(_) => Err("the vector has another number of elements".into()),
         _ if count == 1 => Ok(vec![data_register(opcode, kind, operand)?]),
         _ => Err("a vector is missing".into()),
     }
@@ -244,7 +244,7 @@ impl Access {
     }
 }
 
-const NOT_IN_MEMORY: &str = "predicates are not in memory";
+const NOT_IN_MEMORY: &str = "a predicate cannot be in memory";
 
 fn load(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;

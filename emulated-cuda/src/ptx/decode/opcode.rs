@@ -6,6 +6,9 @@ use crate::ptx::symbols::Symbols;
 use crate::ptx::syntax::Operand;
 use crate::ptx::warp::Action;
 
+/// An error: the instruction exists, but not for this type.
+pub(super) const UNSUPPORTED_TYPE: &str = "this type is not supported";
+
 /// An instruction. The decoder takes its suffixes one by one, and one that is left is an error.
 pub(super) struct Opcode<'o, 'f, 't> {
     pub(super) name: &'o str,
@@ -29,7 +32,7 @@ impl<'o> Opcode<'o, '_, '_> {
     /// Takes the last suffix, which has to be a type.
     pub(super) fn kind(&mut self) -> Result<Kind, String> {
         let kind = self.suffixes.last().and_then(|suffix| Kind::parse(suffix));
-        let kind = kind.ok_or_else(|| format!("`{}` lacks a type that is known", self.name))?;
+        let kind = kind.ok_or_else(|| format!("`{}` has no supported type", self.name))?;
         self.suffixes.pop();
         Ok(kind)
     }
@@ -41,7 +44,7 @@ impl<'o> Opcode<'o, '_, '_> {
 
     /// Returns all operands. Fails if they are not this many.
     pub(super) fn operands<const N: usize>(&self) -> Result<&'o [Operand<'o>; N], String> {
-        self.operands.try_into().map_err(|_| format!("`{}` has {N} operands", self.name))
+        self.operands.try_into().map_err(|_| format!("`{}` takes {N} operands", self.name))
     }
 
     /// Returns the registers of the result and of the sources, all of one type.
@@ -59,10 +62,10 @@ impl<'o> Opcode<'o, '_, '_> {
         kinds: [Kind; N],
     ) -> Result<(Slot, [Slot; N]), String> {
         let Some((result, sources)) = self.operands.split_first() else {
-            return Err(format!("`{}` has {} operands", self.name, N + 1));
+            return Err(format!("`{}` takes {} operands", self.name, N + 1));
         };
         let sources: &[Operand<'o>; N] =
-            sources.try_into().map_err(|_| format!("`{}` has {} operands", self.name, N + 1))?;
+            sources.try_into().map_err(|_| format!("`{}` takes {} operands", self.name, N + 1))?;
         let mut slots = [0; N];
         for (slot, (kind, operand)) in slots.iter_mut().zip(kinds.into_iter().zip(sources)) {
             *slot = self.symbols.source(kind, operand)?;

@@ -1,6 +1,6 @@
 //! The bodies of kernels.
 
-use super::cursor::Parser;
+use super::parser::Parser;
 use crate::ptx::error::LoadError;
 use crate::ptx::syntax::{Operand, ParsedInstruction, Statement, StatementKind, Storage};
 use crate::ptx::token::Token;

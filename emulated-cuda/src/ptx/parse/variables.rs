@@ -1,6 +1,6 @@
 //! Declarations of variables.
 
-use super::cursor::Parser;
+use super::parser::Parser;
 use crate::ptx::error::LoadError;
 use crate::ptx::kind::Kind;
 use crate::ptx::syntax::{Storage, Variable};
@@ -58,14 +58,14 @@ impl<'t> Parser<'t> {
             bytes = product;
         }
         if !align_bytes.is_power_of_two() || (bytes == 0 && storage != Storage::Dynamic) {
-            return self.refuse("not a size or an alignment");
+            return self.refuse("the size or the alignment is not valid");
         }
         let mut initial = Vec::new();
         if self.accept(Token::Mark('=')) {
             self.initial(kind, &mut initial)?;
         }
         if initial.len() as u64 > bytes || (storage != Storage::Global && !initial.is_empty()) {
-            return self.refuse("more values than there is room for");
+            return self.refuse("too many initial values");
         }
         Ok(Variable { name, storage, bytes, align_bytes, initial })
     }
@@ -79,7 +79,9 @@ impl<'t> Parser<'t> {
                 }
             }
         }
-        let Some(bits) = self.number()?.bits(kind) else { return self.refuse("not of this type") };
+        let Some(bits) = self.number()?.bits(kind) else {
+            return self.refuse("the value is not of this type");
+        };
         into.extend(&bits.to_le_bytes()[..kind.bytes() as usize]);
         Ok(())
     }

@@ -66,7 +66,7 @@ impl<'t> Parser<'t> {
         let Some(Token::Number(written)) = self.peek() else {
             return self.refuse("a number is missing");
         };
-        let Some(number) = number(written) else { return self.refuse("not a number") };
+        let Some(number) = number(written) else { return self.refuse("the number is not valid") };
         self.next += 1;
         Ok(match number {
             _ if !is_negative => number,
@@ -90,7 +90,7 @@ impl<'t> Parser<'t> {
             _ => None,
         };
         self.next += usize::from(kind.is_some());
-        kind.map_or_else(|| self.refuse("not a type that is known here"), Ok)
+        kind.map_or_else(|| self.refuse("a supported type is missing"), Ok)
     }
 
     pub(super) fn skip_line(&mut self) {
@@ -101,7 +101,7 @@ impl<'t> Parser<'t> {
     }
 
     pub(super) fn pragma(&mut self) -> Result<(), LoadError> {
-        let Some(Token::Text(_)) = self.peek() else { return self.refuse("a text is missing") };
+        let Some(Token::Text(_)) = self.peek() else { return self.refuse("a string is missing") };
         self.next += 1;
         self.expect(';')
     }
