@@ -92,13 +92,13 @@ impl Driver {
         })
     }
 
-    /// Begins every call.
+    /// Fails before `cuInit`. Almost every call begins with this.
     pub(crate) fn check_initialized(&self) -> Outcome {
         let is = self.is_initialized.load(Ordering::SeqCst);
         if is { Ok(()) } else { Err(CUDA_ERROR_NOT_INITIALIZED) }
     }
 
-    /// Begins every call that needs a context.
+    /// Fails unless the caller's context is alive and no work has failed in it.
     pub(crate) fn check_context(&self, caller: &Caller) -> Outcome {
         self.check_initialized()?;
         let current = caller.context.get();
@@ -109,7 +109,7 @@ impl Driver {
         }
     }
 
-    /// Begins every call that must not happen during a capture.
+    /// The same, for calls that must not happen while the caller captures a stream.
     pub(crate) fn check_uncaptured(&self, caller: &Caller) -> Outcome {
         self.check_context(caller)?;
         let is_capturing = self.streams.all().iter().any(|stream| {

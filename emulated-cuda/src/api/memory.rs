@@ -33,7 +33,7 @@ unsafe fn check_properties(properties: *const CUmemAllocationProp) -> Outcome {
     check_location(properties.location)
 }
 
-/// Begins every call that changes mappings or what can be mapped.
+/// Checks and counts a call of the virtual memory management.
 fn check_vmm(driver: &Driver, caller: &Caller, flags: c_ulonglong) -> Outcome {
     driver.check_uncaptured(caller)?;
     driver.counters().vmm_calls += 1;
@@ -193,7 +193,7 @@ driver_functions! {
     }
 }
 
-/// Begins every copy.
+/// Checks and counts a copy.
 fn check_copy(driver: &Driver, caller: &Caller, host: usize, device: u64, bytes: u64) -> Outcome {
     driver.check_context(caller)?;
     driver.pinned.check(host, bytes)?;
