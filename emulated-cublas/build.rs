@@ -1,5 +1,5 @@
-//! Gives the library the name under which cuBLAS is asked for. Whoever has opened it by its path
-//! then gets it instead of a real one, and nobody else does: no file has this name.
+//! Gives the library the name by which programs open cuBLAS. A program that has opened it by its
+//! path gets it under that name as well. No other does: no file has this name.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,10 +1,10 @@
 //! A stand-in for cuBLAS on Linux, for tests on the emulated CUDA driver: the functions that
-//! `train-cuda` calls, with a kernel that follows the manual's definition, so that it shows
-//! whether matrices are described to the library as they lie.
+//! `train-cuda` calls, with a kernel that follows the manual's definition. So it shows whether
+//! calls describe matrices as they lie in memory.
 //!
-//! It is stricter than cuBLAS: work takes a stream and a workspace that were set, and no math
-//! mode but the pedantic one. Only who opens it by its path gets it ([`open`]); its file is not
-//! named like the library.
+//! It is stricter than cuBLAS: work needs a stream, a workspace and the pedantic math mode. It is
+//! never used by accident: a program opens it by its path ([`open`]), and its file is not named
+//! like the library.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "these are functions of C")]
 #![allow(non_snake_case, reason = "the library's names")]
@@ -14,8 +14,7 @@ use libloading::Library;
 use std::ffi::{CString, c_int, c_longlong, c_void};
 use std::path::Path;
 
-/// What a call returns, by the manual: success, no handle, a wrong argument, a state that does
-/// not allow it, or a failure of the driver.
+/// The status of a call, as in the manual.
 type Status = c_int;
 const SUCCESS: Status = 0;
 const NOT_INITIALIZED: Status = 1;
@@ -25,8 +24,9 @@ const NOT_SUPPORTED: Status = 15;
 
 /// `CUBLAS_PEDANTIC_MATH`.
 const PEDANTIC: c_int = 2;
-/// What the workspace's address must be a multiple of.
-const ALIGNMENT: usize = 256;
+/// The alignment of a workspace.
+const WORKSPACE_ALIGN_BYTES: usize = 256;
+/// Threads of a block.
 const THREADS: u32 = 256;
 
 /// A handle of the library.
@@ -39,10 +39,10 @@ pub struct Handle {
     is_pedantic: bool,
 }
 
-/// Opens the library, before any cuBLAS is.
+/// Opens the library. No cuBLAS may be open yet.
 ///
 /// # Errors
-/// Why it cannot be opened.
+/// Says why it cannot be opened.
 pub fn open(path: &Path) -> Result<(), String> {
     // SAFETY: the library is this crate's, and has nothing that runs when it is opened.
     let library = unsafe { Library::new(path) }.map_err(|error| error.to_string())?;
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn cublasDestroy_v2(handle: *mut Handle) -> Status {
     }
 }
 
-/// Does something with a handle.
+/// Calls a function with a handle. Fails if it is null.
 ///
 /// # Safety
 /// As for [`cublasDestroy_v2`].
@@ -100,7 +100,7 @@ unsafe fn with(handle: *mut Handle, act: impl FnOnce(&mut Handle) -> Status) -> 
     unsafe { handle.as_mut() }.map_or(NOT_INITIALIZED, act)
 }
 
-/// Sets the stream; the workspace is then none, as the manual says.
+/// Sets the stream, and forgets the workspace, as the manual says.
 ///
 /// # Safety
 /// As for [`cublasDestroy_v2`].
@@ -139,14 +139,15 @@ pub unsafe extern "C" fn cublasSetWorkspace_v2(
     bytes: usize,
 ) -> Status {
     let set = |handle: &mut Handle| {
-        handle.has_workspace = (workspace as usize).is_multiple_of(ALIGNMENT) && bytes > 0;
+        handle.has_workspace =
+            (workspace as usize).is_multiple_of(WORKSPACE_ALIGN_BYTES) && bytes > 0;
         if handle.has_workspace { SUCCESS } else { INVALID_VALUE }
     };
     // SAFETY: the caller's.
     unsafe { with(handle, set) }
 }
 
-/// Enqueues products.
+/// Enqueues products of matrices.
 ///
 /// # Safety
 /// As for [`cublasDestroy_v2`]; the factors are null, or may be read.
@@ -172,12 +173,13 @@ pub unsafe extern "C" fn cublasSgemmStridedBatched(
     count: c_int,
 ) -> Status {
     let column = |transposes, rows, columns| if transposes == 0 { rows } else { columns };
-    let is_right = ![transposes_a, transposes_b].iter().any(|way| !(0..=1).contains(way))
-        && [m, n, k, count].iter().all(|&size| size > 0)
-        && lda >= column(transposes_a, m, k)
-        && ldb >= column(transposes_b, k, n)
-        && ldc >= m;
-    if !is_right || alpha.is_null() || beta.is_null() {
+    let is_valid =
+        ![transposes_a, transposes_b].iter().any(|transposes| !(0..=1).contains(transposes))
+            && [m, n, k, count].iter().all(|&size| size > 0)
+            && lda >= column(transposes_a, m, k)
+            && ldb >= column(transposes_b, k, n)
+            && ldc >= m;
+    if !is_valid || alpha.is_null() || beta.is_null() {
         return INVALID_VALUE;
     }
     // SAFETY: the caller's.

@@ -1,20 +1,36 @@
-//! The functions of the driver, by their names.
+//! The exported functions: those of the driver, and those for tests.
 //!
-//! Pointers are the callers': null ones are refused, and others are what the driver's manual
-//! says.
+//! A function of C has no parameter for the driver. So [`call`] looks it up, for all of them, with
+//! what it keeps for the calling thread. Nothing below this module knows either as a global.
+//!
+//! Null pointers are refused. All others have to be what the driver's manual says.
 #![allow(unsafe_code, reason = "these are functions of C")]
 #![allow(non_snake_case, reason = "the driver's names")]
 #![allow(missing_docs, clippy::missing_safety_doc, reason = "the driver's manual says more")]
 
+mod control;
 mod graphs;
 mod memory;
 mod queries;
 mod streams;
 
-use crate::Outcome;
+use crate::caller::Caller;
+use crate::driver::Driver;
+use crate::outcome::Outcome;
+use crate::settings::Settings;
 use cudarc::driver::sys::CUresult;
+use std::sync::LazyLock;
 
-/// The code of an outcome.
+/// Runs the body of a call with the driver of this process and the calling thread.
+fn call<T>(body: impl FnOnce(&Driver, &Caller) -> T) -> T {
+    static DRIVER: LazyLock<Driver> = LazyLock::new(|| Driver::new(&Settings::from_environment()));
+    thread_local! {
+        static CALLER: Caller = const { Caller::new() };
+    }
+    CALLER.with(|caller| body(&DRIVER, caller))
+}
+
+/// Returns the code of an outcome.
 fn code(outcome: Outcome) -> CUresult {
     outcome.err().unwrap_or(CUresult::CUDA_SUCCESS)
 }
@@ -44,14 +60,20 @@ unsafe fn load<T: Copy>(at: *const T) -> Outcome<T> {
     Ok(unsafe { at.read() })
 }
 
-/// A function of the driver. In its body, `?` ends the call with a code. Every pointer that it
-/// is given may be used as the driver's manual says, which is what `store` and `load` ask for.
+/// Defines functions of the driver. The body of each gets the driver and the caller under the
+/// names between the bars; in it, `?` ends the call with a code. Every pointer that a function is
+/// given may be used as the driver's manual says, which is what `store` and `load` ask for.
 macro_rules! driver_functions {
-    ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $body:block)*) => {$(
+    (|$driver:ident, $caller:ident|
+        $(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*
+    ) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($($argument: $kind),*) -> cudarc::driver::sys::CUresult {
-            let call = || -> crate::Outcome { $body Ok(()) };
-            crate::api::code(call())
+        #[allow(unused_variables, reason = "some need only one of the two")]
+        unsafe extern "C" fn $name($($argument: $type),*) -> cudarc::driver::sys::CUresult {
+            crate::api::code(crate::api::call(|$driver, $caller| -> crate::outcome::Outcome {
+                $body
+                Ok(())
+            }))
         }
     )*};
 }

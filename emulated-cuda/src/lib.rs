@@ -2,19 +2,24 @@
 //!
 //! The shared library of this crate exports the functions of the driver that `backend-cuda`
 //! calls. Device memory is a file in memory, an address range is reserved and mapped with
-//! `mmap`, a stream is a thread with a queue, an event a place in a queue, and a kernel is
-//! run from its PTX, whoever wrote it. So it shows whether the backend's calls are right and
-//! what kernels compute; not what anything costs, nor what weaker memory than the host's does.
+//! `mmap`, a stream is a thread with a queue, an event a marker in a queue, and a kernel is
+//! interpreted from its PTX, whoever wrote it. So it shows whether the backend's calls are right
+//! and what kernels compute. It does not show what anything costs, or what a memory model weaker
+//! than the host's allows.
 //!
 //! It is stricter than a real driver: calls that one may tolerate are errors, a copy takes
 //! pinned memory only, and an access to an address that is not mapped makes every later call
-//! fail. By seed it delays work at random, so that a missing wait is seen as wrong bytes, and
-//! lets calls fail.
+//! fail. It delays work at random by seed, so that a missing wait shows as wrong bytes, and lets
+//! calls fail.
 //!
-//! It is used only by who opens it by its path ([`Emulated::open`], or the option of
-//! `backend-cuda`), before the first call of a driver. Its file is not named like a driver.
+//! It is never used by accident: its file is not named like a driver. A program opens it by its
+//! path ([`Emulated::open`], or the option of `backend-cuda`) before the first call of a driver.
 //!
-//! | variable | what it sets, for the whole process |
+//! `api` exports the functions and is the only part that knows the driver of the process. It
+//! passes the driver and the calling thread down: `driver` finds objects by their handles,
+//! `stream` has a `queue` and a thread with a `worker`, which runs a `task` on the `device`.
+//!
+//! | variable | what it sets for the whole process; its default |
 //! |---|---|
 //! | `EMULATED_CUDA_MEMORY` | bytes of device memory; 1 GiB |
 //! | `EMULATED_CUDA_HOST_MEMORY` | bytes of host memory that can be pinned; 4 GiB |
@@ -25,21 +30,28 @@
 #![cfg(target_os = "linux")]
 
 mod api;
+mod caller;
 mod capture;
-mod chance;
 mod clock;
-mod control;
+mod counters;
+mod device;
 mod driver;
+mod emulated;
+mod event;
+mod faults;
+mod graph;
 mod link;
+mod outcome;
+mod physical;
+mod pinned;
 mod ptx;
+mod queue;
 mod registry;
+mod settings;
 mod space;
 mod stream;
 mod task;
+mod worker;
 
-pub use control::{Counters, Emulated};
-
-use cudarc::driver::sys::CUresult;
-
-/// What a call of the driver returns.
-type Outcome<T = ()> = Result<T, CUresult>;
+pub use counters::Counters;
+pub use emulated::Emulated;

@@ -1,37 +1,41 @@
 //! Handles: numbers that look like pointers, so that a wrong one is found and never followed.
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use cudarc::driver::sys::CUresult;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Numbers are never used twice, by any registry.
-static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
+/// The handles of a driver. None is used twice, by any registry.
+#[derive(Debug, Default)]
+pub(crate) struct Handles(AtomicUsize);
 
-/// The living objects of a kind.
-#[derive(Debug)]
-pub(crate) struct Registry<T>(Mutex<HashMap<usize, Arc<T>>>);
-
-/// A number for something else.
-pub(crate) fn number() -> usize {
-    NEXT.fetch_add(0x10, Ordering::Relaxed)
+impl Handles {
+    /// Returns a handle that nothing else has.
+    pub(crate) fn next(&self) -> usize {
+        self.0.fetch_add(0x10, Ordering::Relaxed) + 0x1000
+    }
 }
 
-impl<T> Default for Registry<T> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
+/// The living objects of a type, by their handles.
+#[derive(Debug)]
+pub(crate) struct Registry<T> {
+    handles: Arc<Handles>,
+    objects: Mutex<HashMap<usize, Arc<T>>>,
 }
 
 impl<T> Registry<T> {
-    fn live(&self) -> std::sync::MutexGuard<'_, HashMap<usize, Arc<T>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn new(handles: &Arc<Handles>) -> Self {
+        Self { handles: Arc::clone(handles), objects: Mutex::default() }
     }
 
-    /// Adds what is made of its handle.
+    fn live(&self) -> MutexGuard<'_, HashMap<usize, Arc<T>>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds what is made of its handle. Returns the handle.
     pub(crate) fn add(&self, make: impl FnOnce(usize) -> T) -> usize {
-        let handle = number();
+        let handle = self.handles.next();
         self.live().insert(handle, Arc::new(make(handle)));
         handle
     }

@@ -1,77 +1,76 @@
-//! Device memory, addresses, and what is mapped where.
+//! The address space of the device, and what is mapped in it.
 #![allow(unsafe_code, reason = "memory is mapped by the system")]
 
-use crate::Outcome;
+use crate::outcome::Outcome;
+use crate::physical::PhysicalMemory;
 use cudarc::driver::sys::CUresult::{
-    self, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY,
+    CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY,
 };
-use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::ptr;
+use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::{ptr, slice};
 
-/// Some of the device's memory.
-#[derive(Clone, Copy, Debug)]
-struct Extent {
-    offset: u64,
-    bytes: u64,
-    mappings: u32,
-    released: bool,
+/// The address space, as calls and work share it.
+#[derive(Debug)]
+pub(crate) struct SharedSpace(RwLock<AddressSpace>);
+
+impl SharedSpace {
+    pub(crate) const fn new(space: AddressSpace) -> Self {
+        Self(RwLock::new(space))
+    }
+
+    /// The space to use: nothing is mapped or unmapped while the guard lives.
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, AddressSpace> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The space to change. Waits until no work uses it.
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, AddressSpace> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     bytes: u64,
     handle: u64,
-    accessible: bool,
+    is_accessible: bool,
 }
 
-/// The device's memory and its addresses.
+/// Reserved addresses and mappings. Addresses are those of the host.
 #[derive(Debug)]
-pub(crate) struct Space {
-    memory: File,
-    pub(crate) limit_bytes: u64,
-    pub(crate) granularity: u64,
-    pub(crate) used_bytes: u64,
-    next_handle: u64,
-    extents: HashMap<u64, Extent>,
-    /// Where memory is free, with the lengths.
-    free: BTreeMap<u64, u64>,
-    /// Reserved addresses, with their lengths.
+pub(crate) struct AddressSpace {
+    memory: PhysicalMemory,
+    granularity_bytes: u64,
+    /// Reserved ranges: their lengths by their addresses.
     reserved: BTreeMap<u64, u64>,
     mapped: BTreeMap<u64, Mapping>,
 }
 
-impl Space {
-    pub(crate) fn new(limit_bytes: u64, granularity: u64) -> Self {
-        // SAFETY: the name is a string of C; the result is checked.
-        let memory = unsafe { libc::memfd_create(c"emulated-cuda".as_ptr(), libc::MFD_CLOEXEC) };
-        assert!(memory >= 0, "the system has no memfd");
-        // SAFETY: it is open, and nobody else's.
-        let memory = unsafe { File::from_raw_fd(memory) };
-        memory.set_len(limit_bytes).expect("a file in memory takes any length");
-        Self {
-            memory,
-            limit_bytes,
-            granularity,
-            used_bytes: 0,
-            next_handle: 1,
-            extents: HashMap::new(),
-            free: BTreeMap::from([(0, limit_bytes)]),
-            reserved: BTreeMap::new(),
-            mapped: BTreeMap::new(),
-        }
+impl AddressSpace {
+    /// Creates the space. The granularity is a power of two and at least a page.
+    pub(crate) fn new(memory: PhysicalMemory, granularity_bytes: u64) -> Self {
+        let (reserved, mapped) = (BTreeMap::new(), BTreeMap::new());
+        Self { memory, granularity_bytes, reserved, mapped }
     }
 
-    /// A multiple of the granularity that is not zero.
+    pub(crate) const fn memory(&self) -> &PhysicalMemory {
+        &self.memory
+    }
+
+    pub(crate) const fn granularity_bytes(&self) -> u64 {
+        self.granularity_bytes
+    }
+
+    /// Fails unless a size is a multiple of the granularity and not zero.
     fn check_size(&self, bytes: u64) -> Outcome {
-        let is_whole = bytes > 0 && bytes.is_multiple_of(self.granularity);
+        let is_whole = bytes > 0 && bytes.is_multiple_of(self.granularity_bytes);
         if is_whole { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 
     pub(crate) fn reserve(&mut self, bytes: u64) -> Outcome<u64> {
         self.check_size(bytes)?;
-        let longer = bytes.checked_add(self.granularity).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        let longer = bytes.checked_add(self.granularity_bytes).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping, where the system wants it.
         let at =
@@ -79,9 +78,9 @@ impl Space {
         if at == libc::MAP_FAILED {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
-        let start = (at as u64).next_multiple_of(self.granularity);
-        let (before, behind) = (start - at as u64, at as u64 + longer - start - bytes);
-        for (at, bytes) in [(at as u64, before), (start + bytes, behind)] {
+        let start = (at as u64).next_multiple_of(self.granularity_bytes);
+        let (before, after) = (start - at as u64, at as u64 + longer - start - bytes);
+        for (at, bytes) in [(at as u64, before), (start + bytes, after)] {
             if bytes > 0 {
                 // SAFETY: both are parts of what has just been mapped, beside the aligned part.
                 unsafe { libc::munmap(at as *mut _, bytes as usize) };
@@ -103,72 +102,14 @@ impl Space {
 
     pub(crate) fn create(&mut self, bytes: u64) -> Outcome<u64> {
         self.check_size(bytes)?;
-        let offset = self.gap(bytes).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        let handle = self.next_handle;
-        self.next_handle += 1;
-        self.used_bytes += bytes;
-        self.extents.insert(handle, Extent { offset, bytes, mappings: 0, released: false });
-        self.scribble(offset, bytes);
-        Ok(handle)
-    }
-
-    /// Takes the first place in memory with room for so much.
-    fn gap(&mut self, bytes: u64) -> Option<u64> {
-        let (&offset, &free) = self.free.iter().find(|&(_, &free)| free >= bytes)?;
-        self.free.remove(&offset);
-        if free > bytes {
-            self.free.insert(offset + bytes, free - bytes);
-        }
-        Some(offset)
-    }
-
-    /// Gives a place back, joined with its neighbours.
-    fn give_back(&mut self, mut offset: u64, mut bytes: u64) {
-        if let Some(behind) = self.free.remove(&(offset + bytes)) {
-            bytes += behind;
-        }
-        if let Some((&start, &before)) = self.free.range(..offset).next_back()
-            && start + before == offset
-        {
-            (offset, bytes) = (start, before + bytes);
-        }
-        self.free.insert(offset, bytes);
-    }
-
-    /// Makes sure that nobody takes fresh memory for zeros.
-    fn scribble(&self, offset: u64, bytes: u64) {
-        use std::os::unix::fs::FileExt;
-        let noise = vec![0xa5; 1 << 16];
-        let mut at = offset;
-        while at < offset + bytes {
-            let len = noise.len().min((offset + bytes - at) as usize);
-            // What cannot be written is zero, which is no worse.
-            let _ = self.memory.write_all_at(&noise[..len], at);
-            at += len as u64;
-        }
+        self.memory.create(bytes)
     }
 
     pub(crate) fn release(&mut self, handle: u64) -> Outcome {
-        let extent = self.extents.get_mut(&handle).filter(|extent| !extent.released);
-        extent.ok_or(CUDA_ERROR_INVALID_VALUE)?.released = true;
-        self.drop_unused(handle);
-        Ok(())
+        self.memory.release(handle)
     }
 
-    /// Memory goes when it is released and no longer mapped.
-    fn drop_unused(&mut self, handle: u64) {
-        let unused = |extent: &&Extent| extent.released && extent.mappings == 0;
-        if let Some(&Extent { offset, bytes, .. }) = self.extents.get(&handle).filter(unused) {
-            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            let file = self.memory.as_raw_fd();
-            // SAFETY: the file is open. It only gives memory back to the system.
-            unsafe { libc::fallocate(file, mode, offset as libc::off_t, bytes as libc::off_t) };
-            self.extents.remove(&handle);
-            self.used_bytes -= bytes;
-            self.give_back(offset, bytes);
-        }
-    }
-
+    /// Maps a whole handle at a free address inside one reservation.
     pub(crate) fn map(&mut self, at: u64, bytes: u64, handle: u64) -> Outcome {
         self.check_size(bytes)?;
         let end = at.checked_add(bytes).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -176,38 +117,34 @@ impl Space {
         let fits = reserved.is_some_and(|(start, length)| end <= start + length);
         let before = self.mapped.range(..end).next_back();
         let is_taken = before.is_some_and(|(start, mapping)| start + mapping.bytes > at);
-        let extent = self.extents.get(&handle).copied().filter(|extent| !extent.released);
-        let extent = extent.filter(|extent| extent.bytes == bytes);
-        let Some(extent) =
-            extent.filter(|_| fits && !is_taken && at.is_multiple_of(self.granularity))
-        else {
+        if !fits || is_taken || !at.is_multiple_of(self.granularity_bytes) {
             return Err(CUDA_ERROR_INVALID_VALUE);
-        };
-        self.show(at, bytes, Some(extent.offset))?;
-        self.mapped.insert(at, Mapping { bytes, handle, accessible: false });
-        if let Some(extent) = self.extents.get_mut(&handle) {
-            extent.mappings += 1;
         }
+        let offset = self.memory.offset(handle, bytes).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        self.remap(at, bytes, Some(offset))?;
+        self.mapped.insert(at, Mapping { bytes, handle, is_accessible: false });
+        self.memory.add_mapping(handle);
         Ok(())
     }
 
-    /// Puts device memory, or nothing, at an address.
-    fn show(&self, at: u64, bytes: u64, offset: Option<u64>) -> Outcome {
+    /// Puts device memory at an address, or only reserves it.
+    fn remap(&self, at: u64, bytes: u64, offset: Option<u64>) -> Outcome {
         let (flags, file) = match offset {
-            Some(_) => (libc::MAP_SHARED, self.memory.as_raw_fd()),
+            Some(_) => (libc::MAP_SHARED, self.memory.file()),
             None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1),
         };
         let flags = flags | libc::MAP_FIXED;
         let offset = offset.unwrap_or(0) as libc::off_t;
         // SAFETY: the range lies inside a reservation, so nothing of anybody else is there.
-        let shown = unsafe {
+        let mapped = unsafe {
             libc::mmap(at as *mut _, bytes as usize, libc::PROT_NONE, flags, file, offset)
         };
-        if shown == libc::MAP_FAILED { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { Ok(()) }
+        if mapped == libc::MAP_FAILED { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { Ok(()) }
     }
 
-    /// The mappings that make up a range, all of them whole and in one reservation.
-    fn whole(&self, at: u64, bytes: u64) -> Outcome<Vec<u64>> {
+    /// Returns the starts of the mappings that make up a range. Fails unless they are whole,
+    /// without a gap, and in one reservation.
+    fn whole_mappings(&self, at: u64, bytes: u64) -> Outcome<Vec<u64>> {
         let end = at.checked_add(bytes).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let reserved = self.reserved.range(..=at).next_back();
         let mut next = at;
@@ -226,9 +163,9 @@ impl Space {
     }
 
     pub(crate) fn set_access(&mut self, at: u64, bytes: u64) -> Outcome {
-        for start in self.whole(at, bytes)? {
+        for start in self.whole_mappings(at, bytes)? {
             if let Some(mapping) = self.mapped.get_mut(&start) {
-                mapping.accessible = true;
+                mapping.is_accessible = true;
             }
         }
         let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -238,22 +175,19 @@ impl Space {
     }
 
     pub(crate) fn unmap(&mut self, at: u64, bytes: u64) -> Outcome {
-        let starts = self.whole(at, bytes)?;
-        self.show(at, bytes, None)?;
+        let starts = self.whole_mappings(at, bytes)?;
+        self.remap(at, bytes, None)?;
         for start in starts {
             if let Some(mapping) = self.mapped.remove(&start) {
-                if let Some(extent) = self.extents.get_mut(&mapping.handle) {
-                    extent.mappings -= 1;
-                }
-                self.drop_unused(mapping.handle);
+                self.memory.remove_mapping(mapping.handle);
             }
         }
         Ok(())
     }
 
-    /// A piece of memory with an address of its own, as `cuMemAlloc` gives it.
+    /// Allocates memory with an address of its own, as `cuMemAlloc` does.
     pub(crate) fn allocate(&mut self, bytes: u64) -> Outcome<u64> {
-        let bytes = bytes.max(1).next_multiple_of(self.granularity);
+        let bytes = bytes.max(1).next_multiple_of(self.granularity_bytes);
         let handle = self.create(bytes)?;
         let at = self.reserve(bytes)?;
         self.map(at, bytes, handle)?;
@@ -268,27 +202,36 @@ impl Space {
         self.free_addresses(at, bytes)
     }
 
+    /// Sets a range to the initial bytes, and to zeros after them.
+    pub(crate) fn initialize(&mut self, at: u64, bytes: u64, initial: &[u8]) -> Outcome {
+        self.check_access(at, bytes)?;
+        // SAFETY: the range may be written, and nothing else uses it: work holds the space.
+        let range = unsafe { slice::from_raw_parts_mut(at as *mut u8, bytes as usize) };
+        let (start, rest) = range.split_at_mut(initial.len());
+        start.copy_from_slice(initial);
+        rest.fill(0);
+        Ok(())
+    }
+
     /// Fails unless all of a range may be read and written.
-    pub(crate) fn check_access(&self, at: u64, bytes: u64) -> Result<(), CUresult> {
+    pub(crate) fn check_access(&self, at: u64, bytes: u64) -> Outcome {
         let end = at.checked_add(bytes).ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)?;
         let mut next = at;
         while next < end {
-            let before = self.mapped.range(..=next).next_back();
-            let behind = before.filter(|(_, mapping)| mapping.accessible);
-            let behind = behind.map(|(start, mapping)| start + mapping.bytes);
-            next = behind.filter(|&end| end > next).ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)?;
+            let [_, mapping_end] = self.accessible(next).ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)?;
+            next = mapping_end;
         }
         Ok(())
     }
 
-    /// The mapping around an address that may be read and written: where it starts and ends.
+    /// Returns the start and the end of the accessible mapping around an address.
     pub(crate) fn accessible(&self, at: u64) -> Option<[u64; 2]> {
         let (&start, mapping) = self.mapped.range(..=at).next_back()?;
         let end = start + mapping.bytes;
-        (mapping.accessible && at < end).then_some([start, end])
+        (mapping.is_accessible && at < end).then_some([start, end])
     }
 
-    /// Takes everything back.
+    /// Unmaps and frees everything.
     pub(crate) fn clear(&mut self) {
         let reserved = std::mem::take(&mut self.reserved);
         self.mapped.clear();
@@ -296,17 +239,11 @@ impl Space {
             // SAFETY: it was mapped by `reserve`, and nobody uses it any more.
             unsafe { libc::munmap(at as *mut _, bytes as usize) };
         }
-        let handles: Vec<_> = self.extents.keys().copied().collect();
-        for handle in handles {
-            if let Some(extent) = self.extents.get_mut(&handle) {
-                (extent.mappings, extent.released) = (0, true);
-            }
-            self.drop_unused(handle);
-        }
+        self.memory.clear();
     }
 
-    /// What is mapped, reserved or held.
+    /// Counts what is mapped, reserved or allocated.
     pub(crate) fn live(&self) -> usize {
-        self.extents.len() + self.reserved.len() + self.mapped.len()
+        self.memory.len() + self.reserved.len() + self.mapped.len()
     }
 }

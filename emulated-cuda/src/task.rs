@@ -1,9 +1,11 @@
-//! What a stream or a graph does, one thing at a time.
+//! Tasks: what a stream or a graph does, one thing at a time.
 #![allow(unsafe_code, reason = "bytes are copied between addresses")]
 
-use crate::Outcome;
-use crate::driver::DRIVER;
-use crate::ptx;
+use crate::clock::Clock;
+use crate::device::Device;
+use crate::outcome::Outcome;
+use crate::ptx::Launch;
+use crate::space::SharedSpace;
 use std::sync::Arc;
 
 /// What is copied at once.
@@ -12,55 +14,63 @@ const PIECE_BYTES: u64 = 256 << 10;
 /// Work of the device.
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
-    /// To the device.
-    Upload { host: usize, device: u64, bytes: u64 },
-    /// From the device.
-    Download { device: u64, host: usize, bytes: u64 },
+    /// Copies to the device.
+    CopyH2D { host: usize, device: u64, bytes: u64 },
+    /// Copies from the device.
+    CopyD2H { device: u64, host: usize, bytes: u64 },
     /// Sets bytes.
     Fill { device: u64, byte: u8, bytes: u64 },
     /// Runs a kernel.
-    Launch(Arc<ptx::Launch>),
+    Launch(Arc<Launch>),
 }
 
 impl Task {
-    /// Does it. While it uses memory, nothing is mapped or unmapped, but for between the pieces of
-    /// a copy; a kernel that waits for time to pass uses none.
-    pub(crate) fn run(&self) -> Outcome {
+    /// Does it. While it uses memory, nothing is mapped or unmapped, except between the pieces of
+    /// a copy. A kernel that waits for time to pass uses none.
+    pub(crate) fn run(&self, on: &Device, clock: &mut Clock) -> Outcome {
         match *self {
-            Self::Upload { host, device, bytes } => DRIVER.upward.carry(bytes, || {
-                in_pieces(device, bytes, |at, len| {
+            Self::CopyH2D { host, device, bytes } => on.h2d.transfer(bytes, clock, || {
+                in_pieces(&on.space, device, bytes, |at, len| {
                     let host = host + (at - device) as usize;
                     // SAFETY: the device's bytes may be written, and the host's are pinned,
                     // which was checked when the copy was enqueued. C's function does not mind
                     // races.
                     unsafe { libc::memcpy(at as *mut _, host as *const _, len as usize) };
                 })
-            })?,
-            Self::Download { device, host, bytes } => DRIVER.downward.carry(bytes, || {
-                in_pieces(device, bytes, |at, len| {
+            }),
+            Self::CopyD2H { device, host, bytes } => on.d2h.transfer(bytes, clock, || {
+                in_pieces(&on.space, device, bytes, |at, len| {
                     let host = host + (at - device) as usize;
                     // SAFETY: as above.
                     unsafe { libc::memcpy(host as *mut _, at as *const _, len as usize) };
                 })
-            })?,
+            }),
             Self::Fill { device, byte, bytes } => {
-                let space = DRIVER.space();
+                let space = on.space.read();
                 space.check_access(device, bytes)?;
                 // SAFETY: the bytes may be written.
                 unsafe { libc::memset(device as *mut _, byte.into(), bytes as usize) };
+                Ok(())
             }
-            Self::Launch(ref launch) => launch.run()?,
+            Self::Launch(ref launch) => launch.run(&on.space, clock).map_err(|fault| {
+                on.explain(fault.why);
+                fault.code
+            }),
         }
-        Ok(())
     }
 }
 
-/// Uses a range of the device piece by piece, between which others may map and unmap.
-fn in_pieces(start: u64, bytes: u64, mut each: impl FnMut(u64, u64)) -> Outcome {
+/// Uses a range of the device piece by piece. Others may map and unmap between the pieces.
+fn in_pieces(
+    space: &SharedSpace,
+    start: u64,
+    bytes: u64,
+    mut each: impl FnMut(u64, u64),
+) -> Outcome {
     let end = start + bytes;
     for at in (start..end).step_by(PIECE_BYTES as usize) {
         let len = PIECE_BYTES.min(end - at);
-        let space = DRIVER.space();
+        let space = space.read();
         space.check_access(at, len)?;
         each(at, len);
     }

@@ -1,4 +1,4 @@
-//! Instructions of PTX, one by one, as the manual says (Parallel Thread Execution ISA).
+//! Single PTX instructions compute what the manual says (Parallel Thread Execution ISA).
 #![cfg(target_os = "linux")]
 #![allow(missing_docs)]
 #![allow(unsafe_code, reason = "what a kernel does, only its text says")]
@@ -12,7 +12,7 @@ use cudarc::driver::{LaunchConfig, PushKernelArg};
 const ONE_THREAD: LaunchConfig =
     LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
 
-/// Runs texts that leave 64 bits in `%d0`, one after the other, and compares.
+/// Checks the 64 bits that each text leaves in `%d0`.
 fn check(cases: &[(&str, u64)]) {
     let device = device();
     let entry = |(number, (text, _)): (usize, &(&str, u64))| {
@@ -40,7 +40,7 @@ fn check(cases: &[(&str, u64)]) {
     }
 }
 
-/// The same for texts that leave 32 bits in `%r0`.
+/// Checks the 32 bits that each text leaves in `%r0`.
 fn check_words(cases: &[(&str, u32)]) {
     let texts: Vec<_> =
         cases.iter().map(|(text, _)| format!("{text}; cvt.u64.u32 %d0, %r0;")).collect();
@@ -278,7 +278,7 @@ fn what_is_not_known_is_refused_with_its_line() {
         ("add.u32 %r0, %r0;", "operands"),
         ("bra nowhere;", "`nowhere`"),
         ("setp.like.u32 %p0, %r0, 1;", "`.like`"),
-        ("add.f32 %f0, %f0, 1;", "not a number of this type"),
+        ("add.f32 %f0, %f0, 1;", "the number is not of this type"),
         ("mov.u32 %r0, %nothing;", "`%nothing`"),
         ("add.u32 %r0, %r0, 1", "`;` is missing"),
         ("call.uni f;", "`call`"),

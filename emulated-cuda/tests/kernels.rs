@@ -1,5 +1,5 @@
-//! Kernels of an embedder, by the safe functions of cudarc: many threads, shared memory,
-//! barriers, and how they fail.
+//! An embedder's kernels, run by the safe functions of cudarc: many threads, shared memory,
+//! barriers, failures.
 #![cfg(target_os = "linux")]
 #![allow(missing_docs)]
 #![allow(unsafe_code, reason = "what a kernel does, only its text says")]
@@ -16,7 +16,7 @@ const fn grid(blocks: u32, threads: u32, shared_mem_bytes: u32) -> LaunchConfig 
     LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes }
 }
 
-/// `y = a x + y` by threads that each take many elements, and the sum of all `y` block by block.
+/// `y = a x + y`, many elements in each thread, and the sums of all `y` by block.
 const SAXPY: &str = "
 .visible .entry saxpy(
     .param .u64 of_x, .param .u64 of_y, .param .u64 sum, .param .f32 a, .param .u32 len
@@ -90,13 +90,13 @@ fn many_threads_compute_and_sum_up() {
         unsafe { launch.launch(grid(blocks, threads, 0)) }.unwrap();
         let expected: Vec<f32> = x.iter().zip(&y).map(|(x, y)| 2.0 * x + y).collect();
         assert_eq!(device.download(&of_y), expected);
-        // All sums are whole numbers, and exact.
+        // All sums are integers, so they are exact.
         assert_eq!(device.download(&sum), [expected.iter().sum::<f32>()]);
     }
 }
 
-/// Each thread writes a word at its place, computed by this text into `%r0` from its number in
-/// the block, `%r1`.
+/// A kernel in which each thread writes the word that this text computes into `%r0` from its
+/// index in the block, `%r1`.
 fn each(text: &str) -> String {
     format!(
         ".visible .entry each(.param .u64 result) {{
@@ -112,7 +112,7 @@ fn each(text: &str) -> String {
     )
 }
 
-/// What the threads of one block write.
+/// Returns what the threads of one block write.
 fn words(device: &Device, text: &str, threads: u32, dynamic_bytes: u32) -> Vec<u32> {
     let each = device.load(text).get("each");
     let result = device.upload(&vec![0u32; threads as usize]);
@@ -141,7 +141,7 @@ fn lanes_shuffle_and_vote() {
     assert_eq!(words(&device, &idx, 36, 0), expected);
     let ballot = each("setp.lt.u32 %p1, %r1, 3; vote.sync.ballot.b32 %r0, %p1, -1;");
     assert_eq!(words(&device, &ballot, 33, 0), [[7; 32].as_slice(), &[0]].concat());
-    // Half of the lanes come to the shuffle by another way, which is laid out behind it.
+    // Half of the lanes reach the shuffle by a path that lies after it in the text.
     let apart = each(
         "mov.u32 %r2, %r1; setp.lt.u32 %p1, %r1, 16; @%p1 bra first;
          together: shfl.sync.bfly.b32 %r0, %r2, 16, 31, -1; bra done;
@@ -155,7 +155,7 @@ fn lanes_shuffle_and_vote() {
 #[test]
 fn lanes_that_part_meet_again() {
     let device = device();
-    // Each lane goes round as often as its number says; then all of a warp are together.
+    // Each lane loops as often as its index says; then the warp has reconverged.
     let text = each(
         "mov.u32 %r0, 0; mov.u32 %r2, %r1;
          again: setp.eq.u32 %p1, %r2, 0; @%p1 bra done;
@@ -224,12 +224,12 @@ fn kernels_run_in_graphs() {
     assert_eq!(device.download(&result), [11]);
 }
 
-/// The error that ends the context, and what the driver says to it.
+/// Returns the error that ends the context, and the driver's explanation.
 fn failure(text: &str, threads: u32) -> (CUresult, String) {
     let device = device();
     let each = device.load(&each(text)).get("each");
     let result = device.upload(&[0u32; 64]);
-    // As an address: what cudarc notes of memory are calls, which fail as well.
+    // As an address: cudarc tracks the use of its own memory by calls, which fail as well.
     let at = result.device_ptr(&device.stream).0;
     let mut launch = device.stream.launch_builder(&each);
     // SAFETY: it fails.
@@ -243,28 +243,32 @@ fn failure(text: &str, threads: u32) -> (CUresult, String) {
 fn wrong_kernels_end_the_context() {
     let shared = ".shared .align 4 .b8 part[8];";
     for (text, error, why) in [
-        ("st.global.u32 [%d1+1], 0;", CUDA_ERROR_MISALIGNED_ADDRESS, "no multiple"),
-        ("ld.global.v2.u32 {%r0, %r2}, [%d1+4];", CUDA_ERROR_MISALIGNED_ADDRESS, "no multiple"),
-        ("st.global.u32 [%d1+0x1000000000], 0;", CUDA_ERROR_ILLEGAL_ADDRESS, "no Global memory"),
-        ("ld.global.u32 %r0, [8];", CUDA_ERROR_ILLEGAL_ADDRESS, "no Global memory"),
-        ("ld.u32 %r0, [8];", CUDA_ERROR_ILLEGAL_ADDRESS, "no Global memory"),
-        ("st.shared.u32 [part+8], 0;", CUDA_ERROR_ILLEGAL_ADDRESS, "no Shared memory"),
+        ("st.global.u32 [%d1+1], 0;", CUDA_ERROR_MISALIGNED_ADDRESS, "not aligned"),
+        ("ld.global.v2.u32 {%r0, %r2}, [%d1+4];", CUDA_ERROR_MISALIGNED_ADDRESS, "not aligned"),
+        (
+            "st.global.u32 [%d1+0x1000000000], 0;",
+            CUDA_ERROR_ILLEGAL_ADDRESS,
+            "outside of Global memory",
+        ),
+        ("ld.global.u32 %r0, [8];", CUDA_ERROR_ILLEGAL_ADDRESS, "outside of Global memory"),
+        ("ld.u32 %r0, [8];", CUDA_ERROR_ILLEGAL_ADDRESS, "outside of Global memory"),
+        ("st.shared.u32 [part+8], 0;", CUDA_ERROR_ILLEGAL_ADDRESS, "outside of Shared memory"),
         ("trap;", CUDA_ERROR_LAUNCH_FAILED, "a trap"),
         (
             "setp.lt.u32 %p1, %r1, 7; @%p1 bra low; bar.sync 0; bra out; low: bar.sync 0; out:",
             CUDA_ERROR_LAUNCH_FAILED,
-            "alone come to this instruction",
+            "reach this instruction",
         ),
         (
             "setp.lt.u32 %p1, %r1, 32; @%p1 bra low; bar.sync 1; bra out; low: bar.sync 0; out:",
             CUDA_ERROR_LAUNCH_FAILED,
-            "several numbers",
+            "different numbers",
         ),
         (
             "setp.lt.u32 %p1, %r1, 7; @%p1 bra low; shfl.sync.bfly.b32 %r0, %r1, 1, 31, -1;
              low: bar.sync 0;",
             CUDA_ERROR_LAUNCH_FAILED,
-            "alone come to this instruction",
+            "reach this instruction",
         ),
     ] {
         let (found, explanation) = failure(&format!("{shared} {text}"), 64);

@@ -1,4 +1,4 @@
-//! The emulated driver refuses what a real one need not.
+//! The emulated driver refuses what a real one may tolerate.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "the driver's functions are C")]
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
@@ -112,7 +112,7 @@ fn what_is_not_mapped_any_more_ends_the_context() {
     let (at, handle) = (reserve(PAGE), create(PAGE).unwrap());
     assert_eq!(map(at, PAGE, 0, handle), CUDA_SUCCESS);
     assert_eq!(open(at, PAGE), CUDA_SUCCESS);
-    // Work waits for an event of a stream that is late, so that it runs behind the unmapping.
+    // Work waits for an event of a stream that is late, so it runs after the unmapping.
     let late = device.context.new_stream().unwrap();
     occupy(&device, &late, 50_000_000);
     device.stream.join(&late).unwrap();
@@ -120,7 +120,7 @@ fn what_is_not_mapped_any_more_ends_the_context() {
     assert_eq!(unmap(at, PAGE), CUDA_SUCCESS);
     assert_eq!(device.stream.synchronize().unwrap_err().0, CUDA_ERROR_ILLEGAL_ADDRESS);
     assert_eq!(create(PAGE), Err(CUDA_ERROR_ILLEGAL_ADDRESS), "the error stays");
-    let Device { context, stream, emulated, alone: _alone } = device;
+    let Device { context, stream, emulated, lock: _lock } = device;
     drop((late, stream, context));
     assert!(emulated.counters().left_behind > 0, "the address and the handle");
     assert!(CudaContext::new(0).unwrap().mem_get_info().is_ok(), "a new context works");

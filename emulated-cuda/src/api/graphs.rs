@@ -1,7 +1,6 @@
-//! Graphs and how they are captured.
+//! Captures and graphs.
 
 use super::{driver_functions, store};
-use crate::driver::DRIVER;
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::CUstreamCaptureStatus_enum::{
     self as Status, CU_STREAM_CAPTURE_STATUS_ACTIVE, CU_STREAM_CAPTURE_STATUS_NONE,
@@ -10,21 +9,22 @@ use cudarc::driver::sys::{CUgraph, CUgraphExec, CUstream, CUstreamCaptureMode};
 use std::ffi::c_ulonglong;
 
 driver_functions! {
+    |driver, caller|
+
     fn cuStreamBeginCapture_v2(stream: CUstream, _mode: CUstreamCaptureMode) {
-        DRIVER.check_context()?;
-        DRIVER.begin_capture(stream as usize)?;
+        driver.check_context(caller)?;
+        driver.streams.get(stream as usize)?.begin_capture()?;
     }
 
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) {
-        DRIVER.check_context()?;
+        driver.check_context(caller)?;
         // SAFETY: the caller's.
-        unsafe { store(graph, DRIVER.end_capture(stream as usize)? as CUgraph) }?;
+        unsafe { store(graph, driver.end_capture(stream as usize)? as CUgraph) }?;
     }
 
     fn cuStreamIsCapturing(stream: CUstream, status: *mut Status) {
-        DRIVER.check_context()?;
-        let is_capturing = DRIVER.streams.get(stream as usize)?.capture().is_some();
-        let is = if is_capturing {
+        driver.check_context(caller)?;
+        let is = if driver.streams.get(stream as usize)?.is_captured() {
             CU_STREAM_CAPTURE_STATUS_ACTIVE
         } else {
             CU_STREAM_CAPTURE_STATUS_NONE
@@ -38,35 +38,35 @@ driver_functions! {
         graph: CUgraph,
         flags: c_ulonglong,
     ) {
-        DRIVER.check_uncaptured()?;
+        driver.check_uncaptured(caller)?;
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let graph = DRIVER.graphs.get(graph as usize)?;
-        let made = DRIVER.executables.add(|_| graph.executable());
+        let graph = driver.graphs.get(graph as usize)?;
+        let made = driver.executables.add(|_| graph.executable());
         // SAFETY: the caller's.
         unsafe { store(executable, made as CUgraphExec) }?;
     }
 
     fn cuGraphUpload(executable: CUgraphExec, stream: CUstream) {
-        DRIVER.check_context()?;
-        DRIVER.executables.get(executable as usize)?;
-        DRIVER.streams.get(stream as usize)?;
+        driver.check_context(caller)?;
+        driver.executables.get(executable as usize)?;
+        driver.streams.get(stream as usize)?;
     }
 
     fn cuGraphLaunch(executable: CUgraphExec, stream: CUstream) {
-        DRIVER.check_context()?;
-        DRIVER.counters().graph_launches += 1;
-        DRIVER.launch(executable as usize, stream as usize)?;
+        driver.check_context(caller)?;
+        driver.counters().graph_launches += 1;
+        driver.launch_graph(caller, executable as usize, stream as usize)?;
     }
 
     fn cuGraphExecDestroy(executable: CUgraphExec) {
-        DRIVER.check_initialized()?;
-        DRIVER.executables.remove(executable as usize)?;
+        driver.check_initialized()?;
+        driver.executables.remove(executable as usize)?;
     }
 
     fn cuGraphDestroy(graph: CUgraph) {
-        DRIVER.check_initialized()?;
-        DRIVER.graphs.remove(graph as usize)?;
+        driver.check_initialized()?;
+        driver.graphs.remove(graph as usize)?;
     }
 }

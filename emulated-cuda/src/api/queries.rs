@@ -1,26 +1,28 @@
 //! The driver, its one device and its one context.
 
 use super::{driver_functions, store};
-use crate::driver::{DRIVER, Driver};
+use crate::driver::Driver;
+use crate::outcome::Outcome;
 use cudarc::driver::sys::CUdevice_attribute_enum::{self as Attribute, *};
 use cudarc::driver::sys::CUresult::{self, *};
 use cudarc::driver::sys::{CUcontext, CUdevice};
 use std::ffi::{CStr, c_char, c_int, c_uint};
-use std::sync::atomic::Ordering;
 
 const NAME: &CStr = c"emulated CUDA device, no GPU";
 
-fn check_device(device: CUdevice) -> crate::Outcome {
-    DRIVER.check_initialized()?;
+fn check_device(driver: &Driver, device: CUdevice) -> Outcome {
+    driver.check_initialized()?;
     if device == 0 { Ok(()) } else { Err(CUDA_ERROR_INVALID_DEVICE) }
 }
 
 driver_functions! {
+    |driver, caller|
+
     fn cuInit(flags: c_uint) {
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        DRIVER.is_initialized.store(true, Ordering::SeqCst);
+        driver.initialize();
     }
 
     fn cuDriverGetVersion(version: *mut c_int) {
@@ -29,19 +31,19 @@ driver_functions! {
     }
 
     fn cuDeviceGetCount(count: *mut c_int) {
-        DRIVER.check_initialized()?;
+        driver.check_initialized()?;
         // SAFETY: the caller's.
         unsafe { store(count, 1) }?;
     }
 
     fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) {
-        check_device(ordinal)?;
+        check_device(driver, ordinal)?;
         // SAFETY: the caller's.
         unsafe { store(device, 0) }?;
     }
 
     fn cuDeviceGetName(name: *mut c_char, len: c_int, device: CUdevice) {
-        check_device(device)?;
+        check_device(driver, device)?;
         for (at, &byte) in NAME.to_bytes_with_nul().iter().take(len.max(0) as usize).enumerate() {
             // SAFETY: the caller's, for so many bytes.
             unsafe { store(name.add(at), byte as c_char) }?;
@@ -49,19 +51,19 @@ driver_functions! {
     }
 
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) {
-        check_device(device)?;
+        check_device(driver, device)?;
         // SAFETY: the caller's.
-        unsafe { store(bytes, DRIVER.space().limit_bytes as usize) }?;
+        unsafe { store(bytes, driver.device.space.read().memory().limit_bytes() as usize) }?;
     }
 
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: Attribute, device: CUdevice) {
-        check_device(device)?;
+        check_device(driver, device)?;
         let is = match attribute {
             CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED
             | CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING => 1,
             CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT => 2,
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 7,
-            // Blocks run one after the other.
+            // Blocks run one after the other, as if there were one multiprocessor.
             CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => 1,
             _ => 0,
         };
@@ -70,50 +72,44 @@ driver_functions! {
     }
 
     fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) {
-        check_device(device)?;
+        check_device(driver, device)?;
         // SAFETY: the caller's.
-        unsafe { store(context, DRIVER.retain() as CUcontext) }?;
+        unsafe { store(context, driver.retain_context() as CUcontext) }?;
     }
 
     fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) {
-        check_device(device)?;
-        DRIVER.release()?;
+        check_device(driver, device)?;
+        driver.release_context()?;
     }
 
     fn cuCtxSetCurrent(context: CUcontext) {
-        DRIVER.check_initialized()?;
-        DRIVER.set_current(context as usize)?;
+        driver.check_initialized()?;
+        driver.set_current_context(caller, context as usize)?;
     }
 
     fn cuCtxGetCurrent(context: *mut CUcontext) {
-        DRIVER.check_initialized()?;
+        driver.check_initialized()?;
         // SAFETY: the caller's.
-        unsafe { store(context, Driver::current() as CUcontext) }?;
+        unsafe { store(context, caller.context.get() as CUcontext) }?;
     }
 
     fn cuCtxSynchronize() {
-        DRIVER.check_uncaptured()?;
-        for stream in DRIVER.streams.all() {
-            // Those that come and go meanwhile, or are captured by others, are theirs.
-            if stream.capture().is_none() {
-                stream.block();
-            }
-        }
-        DRIVER.lost()?;
+        driver.check_uncaptured(caller)?;
+        driver.synchronize_all(caller)?;
     }
 
     fn cuGetErrorName(error: CUresult, name: *mut *const c_char) {
         // SAFETY: the caller's.
-        unsafe { store(name, text(error).as_ptr()) }?;
+        unsafe { store(name, error_text(error).as_ptr()) }?;
     }
 
     fn cuGetErrorString(error: CUresult, string: *mut *const c_char) {
         // SAFETY: the caller's.
-        unsafe { store(string, text(error).as_ptr()) }?;
+        unsafe { store(string, error_text(error).as_ptr()) }?;
     }
 }
 
-fn text(error: CUresult) -> &'static CStr {
+fn error_text(error: CUresult) -> &'static CStr {
     match error {
         CUDA_SUCCESS => c"no error",
         CUDA_ERROR_INVALID_VALUE => c"invalid argument",

@@ -1,92 +1,93 @@
 //! Streams, events, and kernels.
 
 use super::{driver_functions, load, store};
-use crate::Outcome;
-use crate::driver::DRIVER;
+use crate::event::Event;
+use crate::outcome::Outcome;
 use crate::ptx::{Kernel, Launch};
-use crate::stream::{Event, Stream};
 use crate::task::Task;
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUevent, CUfunction, CUmodule, CUstream};
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::sync::Arc;
 
-/// The flag of streams that are not ordered by the default stream, the only ones there are.
+/// The flag of streams that do not synchronize with the default stream. There are no others.
 const NON_BLOCKING: c_uint = 1;
-/// The most threads of a block, and blocks in the second and third direction.
-const MOST_THREADS: u64 = 1024;
-const MOST_THREADS_Z: u32 = 64;
-const MOST_BLOCKS: u32 = 65_535;
-/// The most shared memory of a block that does not ask for more.
-const MOST_SHARED_BYTES: u64 = 48 << 10;
+/// The most threads of a block, and the most blocks in the directions y and z.
+const MAX_THREADS: u64 = 1024;
+const MAX_THREADS_Z: u32 = 64;
+const MAX_BLOCKS: u32 = 65_535;
+/// The most shared memory of a block that has not opted in to more.
+const MAX_SHARED_BYTES: u64 = 48 << 10;
 
 driver_functions! {
+    |driver, caller|
+
     fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) {
-        DRIVER.check_uncaptured()?;
+        driver.check_uncaptured(caller)?;
         if flags != NON_BLOCKING {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         // SAFETY: the caller's.
-        unsafe { store(stream, DRIVER.streams.add(Stream::new) as CUstream) }?;
+        unsafe { store(stream, driver.create_stream(caller) as CUstream) }?;
     }
 
     fn cuStreamDestroy_v2(stream: CUstream) {
-        DRIVER.check_initialized()?;
-        DRIVER.streams.remove(stream as usize)?.end();
+        driver.check_initialized()?;
+        driver.streams.remove(stream as usize)?.end(caller.clock.now());
     }
 
     fn cuStreamSynchronize(stream: CUstream) {
-        DRIVER.check_context()?;
-        DRIVER.synchronize(stream as usize)?;
+        driver.check_context(caller)?;
+        driver.synchronize(caller, stream as usize)?;
     }
 
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) {
-        DRIVER.check_context()?;
+        driver.check_context(caller)?;
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        DRIVER.wait(stream as usize, event as usize)?;
+        driver.wait(caller, stream as usize, event as usize)?;
     }
 
     fn cuEventCreate(event: *mut CUevent, _flags: c_uint) {
-        DRIVER.check_context()?;
+        driver.check_context(caller)?;
         // SAFETY: the caller's.
-        unsafe { store(event, DRIVER.events.add(|_| Event::default()) as CUevent) }?;
+        unsafe { store(event, driver.events.add(|_| Event::default()) as CUevent) }?;
     }
 
     fn cuEventDestroy_v2(event: CUevent) {
-        DRIVER.check_initialized()?;
-        DRIVER.events.remove(event as usize)?;
+        driver.check_initialized()?;
+        driver.events.remove(event as usize)?;
     }
 
     fn cuEventRecord(event: CUevent, stream: CUstream) {
-        DRIVER.check_context()?;
-        DRIVER.record(event as usize, stream as usize)?;
+        driver.check_context(caller)?;
+        driver.record(caller, event as usize, stream as usize)?;
     }
 
     fn cuEventQuery(event: CUevent) {
-        DRIVER.check_context()?;
-        if !DRIVER.events.get(event as usize)?.is_reached()? {
+        driver.check_context(caller)?;
+        if !driver.events.get(event as usize)?.is_reached(caller.clock.now())? {
             return Err(CUDA_ERROR_NOT_READY);
         }
     }
 
     fn cuEventSynchronize(event: CUevent) {
-        DRIVER.check_context()?;
-        DRIVER.events.get(event as usize)?.block()?;
-        DRIVER.lost()?;
+        driver.check_context(caller)?;
+        driver.events.get(event as usize)?.wait(&caller.clock)?;
+        driver.device.check()?;
     }
 
     fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent) {
-        DRIVER.check_context()?;
-        let [start, end] = [start, end].map(|event| DRIVER.events.get(event as usize)?.time());
+        driver.check_context(caller)?;
+        let [start, end] = [start, end].map(|event| driver.events.get(event as usize)?.time());
         let elapsed = end?.saturating_duration_since(start?);
         // SAFETY: the caller's.
         unsafe { store(milliseconds, elapsed.as_secs_f32() * 1e3) }?;
     }
 
     fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) {
-        DRIVER.check_uncaptured()?;
+        driver.check_uncaptured(caller)?;
         if image.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -94,22 +95,22 @@ driver_functions! {
         let text = unsafe { CStr::from_ptr(image.cast()) };
         let text = text.to_str().map_err(|_| CUDA_ERROR_INVALID_IMAGE)?;
         // SAFETY: the caller's.
-        unsafe { store(module, DRIVER.load(text)? as CUmodule) }?;
+        unsafe { store(module, driver.load_module(text)? as CUmodule) }?;
     }
 
     fn cuModuleUnload(module: CUmodule) {
-        DRIVER.check_initialized()?;
-        DRIVER.modules.remove(module as usize)?.unload();
+        driver.check_initialized()?;
+        driver.unload_module(module as usize)?;
     }
 
     fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char) {
-        DRIVER.check_context()?;
+        driver.check_context(caller)?;
         if name.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         // SAFETY: the caller's; a text of C.
         let name = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| CUDA_ERROR_NOT_FOUND)?;
-        let found = DRIVER.function(module as usize, name)?;
+        let found = driver.function(module as usize, name)?;
         // SAFETY: the caller's.
         unsafe { store(function, found as CUfunction) }?;
     }
@@ -127,15 +128,15 @@ driver_functions! {
         parameters: *mut *mut c_void,
         extra: *mut *mut c_void,
     ) {
-        DRIVER.check_context()?;
-        let kernel = Arc::clone(&*DRIVER.functions.get(function as usize)?);
+        driver.check_context(caller)?;
+        let kernel = Arc::clone(&*driver.functions.get(function as usize)?);
         let blocks = [blocks_x, blocks_y, blocks_z];
         let threads = [threads_x, threads_y, threads_z];
         check_launch(&kernel, blocks, threads, dynamic_bytes)?;
         if !extra.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let mut arguments = vec![0; kernel.parameter_bytes() as usize];
+        let mut arguments = vec![0; kernel.parameter_bytes as usize];
         for (number, &(at, bytes)) in kernel.parameters.iter().enumerate() {
             // SAFETY: the caller's; there is a pointer for each parameter.
             let parameter = unsafe { load(parameters.add(number)) }?;
@@ -146,14 +147,14 @@ driver_functions! {
             let bytes = unsafe { std::slice::from_raw_parts(parameter.cast(), bytes as usize) };
             arguments[at as usize..][..bytes.len()].copy_from_slice(bytes);
         }
-        DRIVER.counters().enqueued += 1;
-        DRIVER.refuse(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)?;
+        driver.counters().enqueued += 1;
+        caller.refuse(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)?;
         let launch = Launch { kernel, parameters: arguments, blocks, threads, dynamic_bytes };
-        DRIVER.enqueue(stream as usize, Task::Launch(Arc::new(launch)))?;
+        driver.enqueue(caller, stream as usize, Task::Launch(Arc::new(launch)))?;
     }
 }
 
-/// Fails unless a device has room for such blocks, and so many.
+/// Fails unless the blocks and their number are within a device's limits.
 fn check_launch(
     kernel: &Kernel,
     blocks: [u32; 3],
@@ -161,11 +162,11 @@ fn check_launch(
     dynamic_bytes: u32,
 ) -> Outcome {
     let all = threads.iter().fold(1u64, |all, &threads| all.saturating_mul(threads.into()));
-    let most_threads = kernel.most_threads.unwrap_or(MOST_THREADS).min(MOST_THREADS);
-    let fits = (1..=most_threads).contains(&all)
-        && threads[2] <= MOST_THREADS_Z
+    let max_threads = kernel.max_threads.unwrap_or(MAX_THREADS).min(MAX_THREADS);
+    let fits = (1..=max_threads).contains(&all)
+        && threads[2] <= MAX_THREADS_Z
         && (1..=i32::MAX.cast_unsigned()).contains(&blocks[0])
-        && blocks[1..].iter().all(|blocks| (1..=MOST_BLOCKS).contains(blocks))
-        && kernel.all_shared_bytes(dynamic_bytes) <= MOST_SHARED_BYTES;
+        && blocks[1..].iter().all(|blocks| (1..=MAX_BLOCKS).contains(blocks))
+        && kernel.all_shared_bytes(dynamic_bytes) <= MAX_SHARED_BYTES;
     if fits { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }

@@ -1,6 +1,6 @@
 //! The types of PTX.
 
-/// A type. Types of bits count as unsigned.
+/// A type. Untyped bits count as unsigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Predicate,
@@ -35,7 +35,7 @@ impl Kind {
         })
     }
 
-    /// Bytes of a value in memory; none for predicates, which are never there.
+    /// Returns the bytes of a value in memory. Predicates, which are never there, have none.
     pub(super) const fn bytes(self) -> u64 {
         match self {
             Self::Predicate => 0,
@@ -46,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// Bytes of the register that holds it: there are none of one byte.
+    /// Returns the bytes of the register that holds it. No register has one byte.
     pub(super) const fn register_bytes(self) -> u64 {
         match self.bytes() {
             1 => 2,
@@ -64,7 +64,7 @@ impl Kind {
 }
 
 /// Does the same for each of some types: `kinds!(kind, T in [U32 = u32, …] => code, else code)`,
-/// where `T` is the type of Rust in the code.
+/// where `T` is the Rust type in the code.
 macro_rules! kinds {
     ($kind:expr, $T:ident in [$($variant:ident = $type:ty),*] => $body:expr, else $other:expr) => {
         match $kind {
@@ -77,7 +77,7 @@ macro_rules! kinds {
     };
 }
 
-/// Does the same for every type of integers that instructions compute with.
+/// Does the same for every integer type that instructions compute with.
 macro_rules! integers {
     ($kind:expr, $T:ident => $body:expr, else $other:expr) => {
         $crate::ptx::kind::kinds!($kind, $T in [
@@ -93,7 +93,7 @@ macro_rules! bits {
     };
 }
 
-/// Does the same for both types of floating-point numbers.
+/// Does the same for both floating-point types.
 macro_rules! floats {
     ($kind:expr, $T:ident => $body:expr, else $other:expr) => {
         $crate::ptx::kind::kinds!($kind, $T in [F32 = f32, F64 = f64] => $body, else $other)

@@ -1,15 +1,15 @@
-//! The registers of a warp, lane by lane, and how an instruction goes over them.
+//! The registers of a warp, and computations over all of its lanes.
 
-/// Lanes of a warp.
+/// How many lanes a warp has.
 pub(super) const LANES: usize = 32;
 
 /// A bit for each lane.
 pub(super) type Mask = u32;
 
-/// What all lanes have in one register.
+/// One register in all lanes.
 pub(super) type Row<C> = [C; LANES];
 
-/// A register by its place among those of its size.
+/// The index of a register among those of its size.
 pub(super) type Slot = usize;
 
 /// The registers of a warp: those of up to 32 bits, those of 64, and predicates.
@@ -46,7 +46,7 @@ impl Cell for u64 {
     }
 }
 
-/// A value that a register holds. One that is narrower than the register takes its low bits.
+/// A value that a register holds. A narrower one takes the low bits.
 pub(super) trait Value: Copy + 'static {
     type Cell: Cell;
     fn of(cell: Self::Cell) -> Self;
@@ -169,7 +169,7 @@ impl Registers {
         self.put(to, lanes, &row);
     }
 
-    /// In which lanes something holds of two registers.
+    /// Returns the lanes in which a comparison of two registers holds.
     pub(super) fn compare<T: Value>(
         &self,
         [a, b]: [Slot; 2],
@@ -184,7 +184,7 @@ impl Registers {
     }
 }
 
-/// The lanes of a mask, in order.
+/// Returns the lanes of a mask, in order.
 pub(super) fn lanes(mut mask: Mask) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let lane = mask.trailing_zeros() as usize;

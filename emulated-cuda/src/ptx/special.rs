@@ -1,8 +1,8 @@
-//! Registers that say where a thread is.
+//! Special registers: where a thread is in the launch.
 
 use super::registers::{LANES, Row};
 
-/// What special registers say of a thread.
+/// A special register. Numbers are directions: x, y, z.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Special {
     Thread(usize),
@@ -12,7 +12,7 @@ pub(super) enum Special {
     Lane,
     Warp,
     Warps,
-    /// The lanes that compare so with one's own.
+    /// Masks of the lanes that compare like this with the thread's own.
     LanesEqual,
     LanesBelow,
     LanesUpTo,
@@ -52,17 +52,17 @@ impl Special {
     }
 }
 
-/// Where the lanes of a warp are in any block of a launch.
+/// The position of a warp in any block of a launch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Position {
+pub(super) struct WarpPosition {
     pub(super) blocks: [u32; 3],
     pub(super) threads: [u32; 3],
     pub(super) warp: u32,
     pub(super) dynamic_bytes: u32,
 }
 
-impl Position {
-    /// What a special register holds there; blocks are numbered elsewhere.
+impl WarpPosition {
+    /// Returns what a special register holds in each lane. The block's index is set per block.
     pub(super) fn row(&self, special: Special) -> Row<u32> {
         std::array::from_fn(|lane| {
             let thread = self.warp * LANES as u32 + lane as u32;

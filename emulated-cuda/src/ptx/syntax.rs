@@ -1,24 +1,24 @@
-//! A text of PTX as it is written, before its names mean anything.
+//! The syntax tree of PTX, before its names are resolved.
 
 use super::kind::Kind;
 
-/// What a text declares.
+/// A module as it is written.
 #[derive(Debug, Default)]
 pub(super) struct Source<'t> {
-    /// Variables of the module.
+    /// Variables of the module, outside of kernels.
     pub(super) variables: Vec<Variable<'t>>,
     pub(super) entries: Vec<Entry<'t>>,
 }
 
-/// Where a variable lies.
+/// Where a variable is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Home {
-    /// In device memory, constants included.
+pub(super) enum Storage {
+    /// In device memory. Constants are there too.
     Global,
     Shared,
-    /// Shared, of a length that each launch says.
+    /// In shared memory, with a length that each launch sets.
     Dynamic,
-    /// Every thread has its own.
+    /// In memory of each thread.
     Local,
     Parameter,
 }
@@ -27,10 +27,10 @@ pub(super) enum Home {
 #[derive(Clone, Debug)]
 pub(super) struct Variable<'t> {
     pub(super) name: &'t str,
-    pub(super) home: Home,
+    pub(super) storage: Storage,
     pub(super) bytes: u64,
     pub(super) align_bytes: u64,
-    /// What it holds at first, if it is said; zeros behind that.
+    /// The initial value. Zeros follow it.
     pub(super) initial: Vec<u8>,
 }
 
@@ -39,34 +39,34 @@ pub(super) struct Variable<'t> {
 pub(super) struct Entry<'t> {
     pub(super) name: &'t str,
     pub(super) parameters: Vec<Variable<'t>>,
-    /// The most threads of a block, if it is said.
-    pub(super) most_threads: Option<u64>,
+    /// The most threads of a block, if the kernel limits them.
+    pub(super) max_threads: Option<u64>,
     pub(super) body: Vec<Statement<'t>>,
 }
 
-/// A statement, and the number of its line.
+/// A statement and its line.
 #[derive(Debug)]
 pub(super) struct Statement<'t> {
     pub(super) line: usize,
-    pub(super) says: Says<'t>,
+    pub(super) kind: StatementKind<'t>,
 }
 
 #[derive(Debug)]
-pub(super) enum Says<'t> {
-    /// Names declared from here on are forgotten at the matching end.
+pub(super) enum StatementKind<'t> {
+    /// Opens a scope: names declared in it are unknown after the matching end.
     Begin,
     End,
     Label(&'t str),
-    /// One register, or so many whose names end with numbers from zero on.
+    /// One register, or with a count, registers whose names end with numbers from zero.
     Registers(&'t str, Option<u64>, Kind),
     Variable(Variable<'t>),
-    Instruction(Written<'t>),
+    Instruction(ParsedInstruction<'t>),
 }
 
 /// An instruction.
 #[derive(Debug)]
-pub(super) struct Written<'t> {
-    /// The predicate that lets a thread do it, and whether that must be false.
+pub(super) struct ParsedInstruction<'t> {
+    /// The predicate under which a thread does it, and whether it is negated.
     pub(super) guard: Option<(&'t str, bool)>,
     pub(super) opcode: &'t str,
     pub(super) operands: Vec<Operand<'t>>,
@@ -75,27 +75,27 @@ pub(super) struct Written<'t> {
 #[derive(Clone, Debug)]
 pub(super) enum Operand<'t> {
     Name(&'t str),
-    /// A predicate, negated.
+    /// A negated predicate.
     Not(&'t str),
     Number(Number),
-    /// What a name or a number is the address of, so many bytes further on.
+    /// The memory at a name or a number plus some bytes.
     Address(Box<Operand<'t>>, i64),
     Vector(Vec<Operand<'t>>),
     /// Two predicates.
     Pair(&'t str, &'t str),
 }
 
-/// A number, as its writing says what it is.
+/// A number, by the way it is written.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Number {
     Integer(u64),
-    /// Bits of single precision.
+    /// The bits of a number in single precision.
     Single(u32),
     Double(f64),
 }
 
 impl Number {
-    /// Its bits as a value of a type; none if it cannot be one.
+    /// Returns its bits as a value of a type, or `None` if it is not of that type.
     pub(super) fn bits(self, kind: Kind) -> Option<u64> {
         Some(match (self, kind) {
             (Self::Integer(_), Kind::F32 | Kind::F64) => return None,

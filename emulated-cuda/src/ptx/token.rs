@@ -1,6 +1,6 @@
-//! A text of PTX as words, numbers and marks.
+//! The tokens of PTX: words, numbers and marks.
 
-use super::Refusal;
+use super::error::LoadError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token<'t> {
@@ -8,15 +8,15 @@ pub(super) enum Token<'t> {
     Word(&'t str),
     Number(&'t str),
     Mark(char),
-    /// What stood between quotes.
+    /// What stands between quotes.
     Text(&'t str),
 }
 
-/// A token, and the number of its line, from 1.
+/// A token and its line, from 1.
 pub(super) type Placed<'t> = (Token<'t>, usize);
 
 /// Cuts a text into tokens.
-pub(super) fn tokens(text: &str) -> Result<Vec<Placed<'_>>, Refusal> {
+pub(super) fn tokens(text: &str) -> Result<Vec<Placed<'_>>, LoadError> {
     let mut tokens = Vec::new();
     let (mut rest, mut line) = (text, 1);
     while let Some(first) = rest.chars().next() {
@@ -24,11 +24,15 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Placed<'_>>, Refusal> {
             _ if first.is_whitespace() => first.len_utf8(),
             '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
             '/' if rest.starts_with("/*") => {
-                let end = rest.find("*/").ok_or_else(|| Refusal::new(line, "an open comment"))?;
+                let end = rest
+                    .find("*/")
+                    .ok_or_else(|| LoadError::new(line, "the comment does not end"))?;
                 end + 2
             }
             '"' => {
-                let end = rest[1..].find('"').ok_or_else(|| Refusal::new(line, "an open text"))?;
+                let end = rest[1..]
+                    .find('"')
+                    .ok_or_else(|| LoadError::new(line, "the string does not end"))?;
                 tokens.push((Token::Text(&rest[1..=end]), line));
                 end + 2
             }
@@ -61,7 +65,7 @@ fn span(text: &str, is_part: impl Fn(char) -> bool) -> usize {
     text.find(|c| !is_part(c)).unwrap_or(text.len())
 }
 
-/// The length of the word that a text begins with. Two colons are a part of it, one is not.
+/// Returns the length of the word at the start of a text. Two colons are part of it; one is not.
 fn word(text: &str) -> usize {
     let mut taken = span(text, |c| is_name(c) || c == '.');
     while text[taken..].starts_with("::") {

@@ -1,24 +1,26 @@
-//! A warp: 32 lanes that do the same instruction wherever they are at the same place.
+//! A warp: 32 lanes. Those at the same instruction do it together.
 
-use super::memory::{Fault, Memory};
+use super::error::KernelError;
+use super::memory::Memory;
 use super::registers::{Mask, Registers, Slot, lanes};
 use cudarc::driver::sys::CUresult::CUDA_ERROR_LAUNCH_FAILED;
 
-/// How often a warp goes back before the others of its block get their turn: they may be what
-/// it waits for.
-const BACKWARD: u32 = 1 << 16;
+/// After this many backward branches, the other warps of the block get their turn: the warp may
+/// wait for them.
+const MAX_BACKWARD_BRANCHES: u32 = 1 << 16;
 
 type Compute = dyn Fn(&mut Registers, Mask) + Send + Sync;
-type Access = dyn Fn(&mut Registers, Mask, &mut Memory<'_>) -> Result<(), Fault> + Send + Sync;
+type Access =
+    dyn Fn(&mut Registers, Mask, &mut Memory<'_>) -> Result<(), KernelError> + Send + Sync;
 
 /// What an instruction does.
 pub(super) enum Action {
     Compute(Box<Compute>),
     Access(Box<Access>),
-    /// Done by all of these lanes at once.
-    Together(Slot, Box<Compute>),
+    /// Done by the lanes of a mask at once, which this register holds.
+    Collective(Slot, Box<Compute>),
     Branch(usize),
-    /// Waits for the block at the barrier of this number. Lanes of a warp come to an aligned one
+    /// Waits for the block at the barrier of this number. The lanes of a warp reach an aligned one
     /// at the same instruction.
     Barrier {
         number: Slot,
@@ -27,29 +29,31 @@ pub(super) enum Action {
     Exit,
 }
 
-/// An instruction, and which lanes do it: those of a predicate, or the others.
+/// An instruction and its guard: the lanes that do it.
 pub(super) struct Instruction {
+    /// A predicate.
     pub(super) guard: Slot,
-    pub(super) flip: Mask,
+    /// All ones if the guard is negated.
+    pub(super) negation: Mask,
     pub(super) action: Action,
     /// Its line in the text.
     pub(super) line: usize,
 }
 
-/// Lanes at a place.
+/// Lanes at an instruction.
 #[derive(Clone, Copy, Debug)]
 struct Group {
     at: usize,
     lanes: Mask,
 }
 
-/// Where a warp has come to.
+/// Why a warp does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum WarpState {
     Ended,
     /// At the barrier of this number.
     Barrier(u32),
-    /// It has done much, and waits for nothing.
+    /// It has used up its turn, and waits for nothing.
     Paused,
 }
 
@@ -59,20 +63,20 @@ pub(super) struct Warp {
     pub(super) registers: Registers,
     /// Lanes that have not ended.
     live: Mask,
-    /// Those that run now, which are the least far.
+    /// Those that run now: the least far of all.
     now: Group,
-    /// Those that have parted from them, the least far last.
-    others: Vec<Group>,
-    /// Those that wait for lanes with which they do an instruction together, with those lanes.
+    /// Those that have diverged from them, the least far last.
+    diverged: Vec<Group>,
+    /// Those that wait at a collective instruction, with the lanes for which they wait.
     parked: Vec<(Group, Mask)>,
     /// Those that wait at a barrier.
     waiting: Vec<Group>,
     barrier: u32,
     is_aligned: bool,
-    pub(super) stop: Stop,
+    pub(super) state: WarpState,
 }
 
-/// Adds lanes to others at the same place, or in the order of places, the least far last.
+/// Adds lanes to the group at the same instruction, or as a group, the least far last.
 fn join(groups: &mut Vec<Group>, group: Group) {
     if group.lanes == 0 {
         return;
@@ -90,45 +94,45 @@ impl Warp {
             registers,
             live: 0,
             now: Group { at: 0, lanes: 0 },
-            others: Vec::new(),
+            diverged: Vec::new(),
             parked: Vec::new(),
             waiting: Vec::new(),
             barrier: 0,
             is_aligned: true,
-            stop: Stop::Ended,
+            state: WarpState::Ended,
         }
     }
 
-    /// Goes to the start with some lanes.
+    /// Goes to the start, with some lanes.
     pub(super) fn restart(&mut self, lanes: Mask) {
         self.live = lanes;
         self.now = Group { at: 0, lanes };
-        self.stop = Stop::Paused;
+        self.state = WarpState::Paused;
     }
 
-    /// Lets the lanes at the barrier go on.
+    /// Releases the lanes at the barrier.
     pub(super) fn release(&mut self) {
         for group in std::mem::take(&mut self.waiting) {
-            join(&mut self.others, group);
+            join(&mut self.diverged, group);
         }
         self.is_aligned = true;
-        self.stop = Stop::Paused;
+        self.state = WarpState::Paused;
     }
 
-    /// Runs until all lanes have ended or wait at a barrier, or for long. An error comes with its
-    /// line.
+    /// Runs until all lanes have ended or wait at a barrier, or until its turn ends. An error comes
+    /// with its line.
     pub(super) fn run(
         &mut self,
         code: &[Instruction],
         memory: &mut Memory<'_>,
-    ) -> Result<(), (usize, Fault)> {
-        let mut budget = BACKWARD;
+    ) -> Result<(), (usize, KernelError)> {
+        let mut budget = MAX_BACKWARD_BRANCHES;
         while self.now.lanes != 0 || self.resume(code)? {
-            if self.others.last().is_some_and(|other| other.at <= self.now.at) {
-                self.meet();
+            if self.diverged.last().is_some_and(|other| other.at <= self.now.at) {
+                self.reconverge();
             }
             let instruction = &code[self.now.at];
-            let guard = self.registers.predicates[instruction.guard] ^ instruction.flip;
+            let guard = self.registers.predicates[instruction.guard] ^ instruction.negation;
             let lanes = self.now.lanes & guard;
             let (at, fault) = (self.now.at, |fault| (instruction.line, fault));
             self.now.at += 1;
@@ -138,11 +142,13 @@ impl Warp {
                 Action::Access(access) => {
                     access(&mut self.registers, lanes, memory).map_err(fault)?;
                 }
-                Action::Together(members, compute) => self.together(at, lanes, *members, compute),
+                Action::Collective(members, compute) => {
+                    self.collective(at, lanes, *members, compute);
+                }
                 Action::Branch(target) => {
                     self.branch(*target, lanes);
                     if *target <= at {
-                        memory.go_back();
+                        memory.branch_backward();
                         budget -= 1;
                     }
                 }
@@ -155,30 +161,30 @@ impl Warp {
                 }
             }
             if budget == 0 {
-                self.stop = Stop::Paused;
+                self.state = WarpState::Paused;
                 return Ok(());
             }
         }
         let is_waiting = !self.waiting.is_empty();
-        self.stop = if is_waiting { Stop::Barrier(self.barrier) } else { Stop::Ended };
+        self.state = if is_waiting { WarpState::Barrier(self.barrier) } else { WarpState::Ended };
         Ok(())
     }
 
-    /// Goes on with the lanes that are the least far.
-    fn meet(&mut self) {
-        join(&mut self.others, self.now);
-        if let Some(group) = self.others.pop() {
+    /// Goes on with the lanes that are the least far, joined where groups meet.
+    fn reconverge(&mut self) {
+        join(&mut self.diverged, self.now);
+        if let Some(group) = self.diverged.pop() {
             self.now = group;
         }
     }
 
-    /// Goes on with others where no lane runs; false if there are none.
-    fn resume(&mut self, code: &[Instruction]) -> Result<bool, (usize, Fault)> {
-        if let Some(group) = self.others.pop() {
+    /// Goes on with another group when no lane runs. Returns false if there is none.
+    fn resume(&mut self, code: &[Instruction]) -> Result<bool, (usize, KernelError)> {
+        if let Some(group) = self.diverged.pop() {
             self.now = group;
             return Ok(true);
         }
-        // Lanes that have ended are waited for no longer.
+        // Nothing waits for lanes that have ended.
         let live = self.live;
         let ready = self.parked.iter().position(|(group, wanted)| wanted & live == group.lanes);
         if let Some(ready) = ready {
@@ -186,15 +192,15 @@ impl Warp {
             return Ok(true);
         }
         let stuck = self.parked.first().map(|(group, _)| (group.at, group.lanes));
-        // Lanes at a barrier go on behind it.
+        // Lanes at a barrier go on after it, so it is the instruction before.
         let apart = self.waiting.get(1).filter(|_| self.is_aligned);
         let stuck = stuck.or_else(|| apart.map(|group| (group.at - 1, group.lanes)));
         let Some((at, lanes)) = stuck else { return Ok(false) };
-        let why = format!("lanes {lanes:#010x} alone come to this instruction");
-        Err((code[at].line, Fault::new(CUDA_ERROR_LAUNCH_FAILED, why)))
+        let why = format!("only lanes {lanes:#010x} reach this instruction");
+        Err((code[at].line, KernelError::new(CUDA_ERROR_LAUNCH_FAILED, why)))
     }
 
-    /// The line of the barrier at which it waits, if it does.
+    /// Returns the line of the barrier at which it waits, if it does.
     pub(super) fn waiting_line(&self, code: &[Instruction]) -> Option<usize> {
         self.waiting.first().map(|group| code[group.at - 1].line)
     }
@@ -202,11 +208,11 @@ impl Warp {
     fn branch(&mut self, target: usize, taken: Mask) {
         let rest = Group { at: self.now.at, lanes: self.now.lanes & !taken };
         self.now = Group { at: target, lanes: taken };
-        join(&mut self.others, rest);
+        join(&mut self.diverged, rest);
     }
 
-    /// Computes once all lanes that are named are here; else these wait.
-    fn together(&mut self, at: usize, here: Mask, members: Slot, compute: &Compute) {
+    /// Computes once all lanes of the mask are here. Until then, those that are here wait.
+    fn collective(&mut self, at: usize, here: Mask, members: Slot, compute: &Compute) {
         let members = self.registers.row::<u32>(members);
         let wanted = lanes(here).fold(0, |all, lane| all | members[lane]);
         let parked = self.parked.iter().position(|(group, _)| group.at == at);
@@ -221,14 +227,14 @@ impl Warp {
         }
     }
 
-    fn wait(&mut self, here: Mask, number: Slot, is_aligned: bool) -> Result<(), Fault> {
+    fn wait(&mut self, here: Mask, number: Slot, is_aligned: bool) -> Result<(), KernelError> {
         let numbers = self.registers.row::<u32>(number);
         let first = lanes(here).next().map_or(0, |lane| numbers[lane]);
         let is_one = lanes(here).all(|lane| numbers[lane] == first)
             && (self.waiting.is_empty() || self.barrier == first);
         if !is_one {
-            let why = "lanes of a warp wait at barriers of several numbers";
-            return Err(Fault::new(CUDA_ERROR_LAUNCH_FAILED, why));
+            let why = "lanes of a warp wait at barriers of different numbers";
+            return Err(KernelError::new(CUDA_ERROR_LAUNCH_FAILED, why));
         }
         self.barrier = first;
         self.is_aligned &= is_aligned;

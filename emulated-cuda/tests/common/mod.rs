@@ -1,4 +1,4 @@
-//! The emulated driver, as cudarc gives it.
+//! The emulated driver, opened for cudarc.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 #![allow(unsafe_code, reason = "what a kernel does, only its text says")]
 #![allow(dead_code, reason = "every test file has its own use of it")]
@@ -10,26 +10,26 @@ use cudarc::nvrtc::Ptx;
 use emulated_cuda::Emulated;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One test at a time: they share the driver's one context.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Held by a test while it runs: all share the one context of the driver.
+static LOCK: Mutex<()> = Mutex::new(());
 
 pub(crate) struct Device {
     pub(crate) context: Arc<CudaContext>,
     pub(crate) stream: Arc<CudaStream>,
     pub(crate) emulated: Emulated,
-    pub(crate) alone: MutexGuard<'static, ()>,
+    pub(crate) lock: MutexGuard<'static, ()>,
 }
 
 pub(crate) fn device() -> Device {
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let emulated = Emulated::open(&Emulated::built_path()).unwrap();
     let context = CudaContext::new(0).unwrap();
     assert!(context.name().unwrap().contains("no GPU"), "a test of the emulated driver");
     let stream = context.new_stream().unwrap();
-    Device { context, stream, emulated, alone }
+    Device { context, stream, emulated, lock }
 }
 
-/// What every text begins with.
+/// The start of every module.
 pub(crate) const HEADER: &str = ".version 8.0\n.target sm_60\n.address_size 64\n";
 
 impl Device {
@@ -43,7 +43,7 @@ impl Device {
         self.try_load(text).unwrap_or_else(|_| panic!("{}", self.emulated.explanation()))
     }
 
-    /// Memory of the device that holds this.
+    /// Returns device memory that holds these values.
     pub(crate) fn upload<T: DeviceRepr + ValidAsZeroBits + Copy>(
         &self,
         values: &[T],
@@ -69,7 +69,7 @@ impl Device {
     }
 }
 
-/// A text that is loaded.
+/// The kernels of a module.
 pub(crate) struct Kernels(Arc<cudarc::driver::CudaModule>);
 
 impl Kernels {

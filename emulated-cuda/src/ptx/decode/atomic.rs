@@ -1,21 +1,29 @@
-//! Changes of memory at once.
+//! Atomic operations.
 
-use super::Opcode;
-use super::memory::{addresses, area, room};
+use super::memory::{addresses, data_register, state_space};
+use super::opcode::Opcode;
 use crate::ptx::kind::{Kind, kinds};
 use crate::ptx::registers::{LANES, lanes};
 use crate::ptx::syntax::Operand;
 use crate::ptx::warp::Action;
 
-/// What is there afterwards: of what was, and two operands.
+/// Computes the new value from the old one and two operands.
 type Change = Box<dyn Fn(u64, u64, u64) -> u64 + Send + Sync>;
 
-/// `atom` and `red`, which forgets what was there before.
-pub(super) fn change(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
+pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, String> {
+    Ok(Some(match opcode.name {
+        "atom" | "red" => change(opcode)?,
+        _ => return Ok(None),
+    }))
+}
+
+/// `atom` returns what was there before, and `red` does not.
+fn change(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
-    let area = area(opcode);
+    let state_space = state_space(opcode);
     let how = opcode.suffixes.pop().unwrap_or_default();
-    let change = changed(how, kind).ok_or_else(|| format!("`.{how}` is not known for {kind:?}"))?;
+    let change =
+        change_of(how, kind).ok_or_else(|| format!("`.{how}` is not supported for {kind:?}"))?;
     let (result, rest) = match (opcode.name, opcode.operands) {
         ("atom", [result, rest @ ..]) => (result, rest),
         (_, rest) => (&Operand::Name("_"), rest),
@@ -23,11 +31,12 @@ pub(super) fn change(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> 
     let (address, operands) = match (how, rest) {
         ("cas", [address, a, b]) => (address, [a, b]),
         (_, [address, a]) if how != "cas" => (address, [a, a]),
-        _ => return Err("another number of operands".into()),
+        _ => return Err("the number of operands is wrong".into()),
     };
-    let (base, offset) = opcode.frame.address(address)?;
-    let [a, b] = [room(opcode, kind, operands[0])?, room(opcode, kind, operands[1])?];
-    let (result, is_long) = (room(opcode, kind, result)?, kind.bytes() == 8);
+    let (base, offset) = opcode.symbols.address(address)?;
+    let [a, b] =
+        [data_register(opcode, kind, operands[0])?, data_register(opcode, kind, operands[1])?];
+    let (result, is_long) = (data_register(opcode, kind, result)?, kind.bytes() == 8);
     Ok(Action::Access(Box::new(move |registers, active, memory| {
         let at = addresses(registers, base, offset);
         let (a, b) = (a.row(registers), b.row(registers));
@@ -35,8 +44,8 @@ pub(super) fn change(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> 
         for lane in lanes(active) {
             let change = |old| change(old, a[lane], b[lane]);
             row[lane] = match is_long {
-                true => memory.update::<8>(area, at[lane], lane, change)?,
-                false => memory.update::<4>(area, at[lane], lane, change)?,
+                true => memory.update::<8>(state_space, at[lane], lane, change)?,
+                false => memory.update::<4>(state_space, at[lane], lane, change)?,
             };
         }
         result.put(registers, active, &row);
@@ -44,7 +53,7 @@ pub(super) fn change(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> 
     })))
 }
 
-fn changed(how: &str, kind: Kind) -> Option<Change> {
+fn change_of(how: &str, kind: Kind) -> Option<Change> {
     let add = |kind| -> Option<Change> {
         Some(match kind {
             Kind::F32 => Box::new(|old, a, _| {
@@ -55,7 +64,7 @@ fn changed(how: &str, kind: Kind) -> Option<Change> {
             _ => return None,
         })
     };
-    let extreme = |is_least: bool| -> Option<Change> {
+    let min_or_max = |is_least: bool| -> Option<Change> {
         Some(kinds!(kind, T in [U32 = u32, S32 = i32, U64 = u64, S64 = i64] => {
             Box::new(move |old, a, _| {
                 let (old, a) = (old as T, a as T);
@@ -67,7 +76,7 @@ fn changed(how: &str, kind: Kind) -> Option<Change> {
         return add(kind);
     }
     if matches!(how, "min" | "max") {
-        return extreme(how == "min");
+        return min_or_max(how == "min");
     }
     if !matches!(kind, Kind::U32 | Kind::U64) {
         return None;

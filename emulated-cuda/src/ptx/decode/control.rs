@@ -1,8 +1,8 @@
-//! Jumps, barriers, and what lanes of a warp do together.
+//! Branches, barriers, and collective instructions of a warp.
 
-use super::Opcode;
+use super::opcode::Opcode;
+use crate::ptx::error::KernelError;
 use crate::ptx::kind::Kind;
-use crate::ptx::memory::Fault;
 use crate::ptx::registers::{LANES, Mask, Slot, lanes};
 use crate::ptx::syntax::Operand;
 use crate::ptx::warp::Action;
@@ -29,7 +29,7 @@ pub(super) fn decode(
         }
         "bar" | "barrier" => barrier(opcode)?,
         "membar" | "fence" => {
-            // Every access is seen by all others at once, and in order.
+            // All threads see every access at once and in order, so there is nothing to do.
             opcode.suffixes.clear();
             opcode.operands::<0>()?;
             Action::Compute(Box::new(|_, _| ()))
@@ -38,20 +38,22 @@ pub(super) fn decode(
             opcode.kind()?;
             opcode.operands::<1>()?;
             Action::Access(Box::new(|_, _, memory| {
-                memory.pause(Duration::from_micros(1));
+                memory.sleep(Duration::from_micros(1));
                 Ok(())
             }))
         }
         "trap" => {
             opcode.operands::<0>()?;
-            Action::Access(Box::new(|_, _, _| Err(Fault::new(CUDA_ERROR_LAUNCH_FAILED, "a trap"))))
+            Action::Access(Box::new(|_, _, _| {
+                Err(KernelError::new(CUDA_ERROR_LAUNCH_FAILED, "a trap"))
+            }))
         }
         "shfl" => shuffle(opcode)?,
         "vote" => vote(opcode)?,
         "activemask" => {
             let kind = opcode.kind()?;
             let [result] = opcode.operands()?;
-            let to = opcode.frame.target(kind, result)?;
+            let to = opcode.symbols.target(kind, result)?;
             Action::Compute(Box::new(move |registers, lanes| {
                 registers.put(to, lanes, &[lanes; LANES]);
             }))
@@ -65,32 +67,38 @@ fn barrier(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     if opcode.take("warp") {
         opcode.take("sync");
         let [members] = opcode.operands()?;
-        let members = opcode.frame.source(Kind::U32, members)?;
-        return Ok(Action::Together(members, Box::new(|_, _| ())));
+        let members = opcode.symbols.source(Kind::U32, members)?;
+        return Ok(Action::Collective(members, Box::new(|_, _| ())));
     }
     opcode.take("cta");
     if !opcode.take("sync") {
-        return Err("only `sync` is known here".into());
+        return Err("only `sync` is supported".into());
     }
-    let [number] = opcode.operands().map_err(|_| "only barriers of the whole block")?;
-    let number = opcode.frame.source(Kind::U32, number)?;
+    let [number] =
+        opcode.operands().map_err(|_| "only barriers of the whole block are supported")?;
+    let number = opcode.symbols.source(Kind::U32, number)?;
     Ok(Action::Barrier { number, is_aligned })
 }
 
-/// How a shuffle finds the lane that each lane reads from.
+/// How a shuffle finds the lane from which a lane reads.
 #[derive(Clone, Copy)]
-enum Way {
+enum ShuffleMode {
     Up,
     Down,
     Butterfly,
     Index,
 }
 
-const WAYS: [(&str, Way); 4] =
-    [("up", Way::Up), ("down", Way::Down), ("bfly", Way::Butterfly), ("idx", Way::Index)];
+const SHUFFLE_MODES: [(&str, ShuffleMode); 4] = [
+    ("up", ShuffleMode::Up),
+    ("down", ShuffleMode::Down),
+    ("bfly", ShuffleMode::Butterfly),
+    ("idx", ShuffleMode::Index),
+];
 
-impl Way {
-    /// The lane that one reads from, and whether it is in the same segment (section "shfl").
+impl ShuffleMode {
+    /// Returns the lane from which a lane reads, and whether it is in the same segment (section
+    /// "shfl").
     fn from(self, lane: u32, b: u32, c: u32) -> (u32, bool) {
         let (b, clamp, segments) = (b & 31, c & 31, c >> 8 & 31);
         let last = lane & segments | clamp & !segments;
@@ -112,25 +120,25 @@ impl Way {
 fn shuffle(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     if !opcode.take("sync") || kind != Kind::U32 {
-        return Err("only `sync` and `b32` are known here".into());
+        return Err("only `sync` with `b32` is supported".into());
     }
-    let way = opcode.take_one(&WAYS).ok_or("the way is missing")?;
+    let mode = opcode.take_one(&SHUFFLE_MODES).ok_or("the mode is missing")?;
     let [result, a, b, c, members] = opcode.operands()?;
-    let mut source = |operand| opcode.frame.source(kind, operand);
+    let mut source = |operand| opcode.symbols.source(kind, operand);
     let (a, b, c, members) = (source(a)?, source(b)?, source(c)?, source(members)?);
     let (to, inside) = match *result {
         Operand::Pair(to, inside) => (Operand::Name(to), Operand::Name(inside)),
         ref to => (to.clone(), Operand::Name("_")),
     };
-    let to = opcode.frame.target(kind, &to)?;
-    let inside = opcode.frame.target(Kind::Predicate, &inside)?;
-    Ok(Action::Together(
+    let to = opcode.symbols.target(kind, &to)?;
+    let inside = opcode.symbols.target(Kind::Predicate, &inside)?;
+    Ok(Action::Collective(
         members,
         Box::new(move |registers, here| {
             let [a, b, c] = [a, b, c].map(|slot| *registers.row::<u32>(slot));
             let (mut row, mut insides) = (a, 0);
             for lane in lanes(here) {
-                let (from, is_inside) = way.from(lane as u32, b[lane], c[lane]);
+                let (from, is_inside) = mode.from(lane as u32, b[lane], c[lane]);
                 row[lane] = a[from as usize];
                 insides |= Mask::from(is_inside) << lane;
             }
@@ -144,16 +152,16 @@ fn vote(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let how = opcode.take_one(&[("all", 'a'), ("any", 'o'), ("uni", 'u'), ("ballot", 'b')]);
     let (true, Some(how)) = (opcode.take("sync"), how) else {
-        return Err("only `sync` votes are known here".into());
+        return Err("only `sync` votes are supported".into());
     };
     let [result, by, members] = opcode.operands()?;
-    let (by, is_negated) = opcode.frame.predicate(by)?;
-    let members = opcode.frame.source(Kind::U32, members)?;
-    let to: Slot = opcode.frame.target(kind, result)?;
+    let (by, is_negated) = opcode.symbols.predicate(by)?;
+    let members = opcode.symbols.source(Kind::U32, members)?;
+    let to: Slot = opcode.symbols.target(kind, result)?;
     if (how == 'b') != (kind == Kind::U32) {
-        return Err("a result of another type".into());
+        return Err("the result has the wrong type".into());
     }
-    Ok(Action::Together(
+    Ok(Action::Collective(
         members,
         Box::new(move |registers, here| {
             let votes = (registers.predicates[by] ^ if is_negated { Mask::MAX } else { 0 }) & here;

@@ -1,11 +1,11 @@
-//! Moves, and values of one type as values of another.
+//! Moves and conversions.
 
-use super::float::Shaping;
-use super::{Opcode, unary};
-use crate::ptx::frame::Area;
+use super::float::Modifiers;
+use super::opcode::{Opcode, UNSUPPORTED_TYPE, unary};
 use crate::ptx::kind::{Kind, floats, kinds};
 use crate::ptx::memory::{LOCAL_WINDOW, Memory, SHARED_WINDOW};
 use crate::ptx::registers::{LANES, Slot};
+use crate::ptx::symbols::StateSpace;
 use crate::ptx::syntax::Operand;
 use crate::ptx::warp::Action;
 
@@ -30,8 +30,8 @@ fn move_(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
         (Operand::Vector(parts), _) => return unpack(opcode, kind, parts, source),
         (_, Operand::Name(name)) => {
             let clock: Option<fn(&mut Memory<'_>) -> u64> = match *name {
-                "%globaltimer" | "%globaltimer_lo" => Some(|memory| memory.time_ns()),
-                "%globaltimer_hi" => Some(|memory| memory.time_ns() >> 32),
+                "%globaltimer" | "%globaltimer_lo" => Some(|memory| memory.timer_ns()),
+                "%globaltimer_hi" => Some(|memory| memory.timer_ns() >> 32),
                 "%clock" | "%clock64" => Some(|memory| memory.cycles()),
                 _ => None,
             };
@@ -42,12 +42,12 @@ fn move_(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
         _ => {}
     }
     if kind == Kind::Predicate {
-        let (to, [from]) = opcode.alike(kind)?;
+        let (to, [from]) = opcode.same_type(kind)?;
         return Ok(Action::Compute(Box::new(move |registers, lanes| {
             registers.put_predicate(to, lanes, registers.predicates[from]);
         })));
     }
-    let operands = opcode.alike(kind)?;
+    let operands = opcode.same_type(kind)?;
     Ok(if kind.bytes() == 8 { unary(operands, |a: u64| a) } else { unary(operands, |a: u32| a) })
 }
 
@@ -57,7 +57,7 @@ fn read_clock(
     result: &Operand<'_>,
     clock: fn(&mut Memory<'_>) -> u64,
 ) -> Result<Action, String> {
-    let to = opcode.frame.target(kind, result)?;
+    let to = opcode.symbols.target(kind, result)?;
     let is_long = kind.bytes() == 8;
     Ok(Action::Access(Box::new(move |registers, lanes, memory| {
         let time = clock(memory);
@@ -70,12 +70,12 @@ fn read_clock(
     })))
 }
 
-/// The type of so many equal parts of a type.
+/// Returns the type of each of some equal parts of a type.
 fn part(kind: Kind, parts: usize) -> Result<Kind, String> {
     match (kind.bytes(), parts) {
         (8, 2) => Ok(Kind::U32),
         (8, 4) | (4, 2) => Ok(Kind::U16),
-        _ => Err("parts of another size".into()),
+        _ => Err("parts of this size are not supported".into()),
     }
 }
 
@@ -86,9 +86,9 @@ fn pack(
     parts: &[Operand<'_>],
 ) -> Result<Action, String> {
     let of_part = part(kind, parts.len())?;
-    let from = parts.iter().map(|part| opcode.frame.source(of_part, part));
+    let from = parts.iter().map(|part| opcode.symbols.source(of_part, part));
     let from: Vec<Slot> = from.collect::<Result<_, _>>()?;
-    let (to, bits) = (opcode.frame.target(kind, result)?, 8 * of_part.bytes());
+    let (to, bits) = (opcode.symbols.target(kind, result)?, 8 * of_part.bytes());
     Ok(Action::Compute(Box::new(move |registers, lanes| {
         let mut all = [0u64; LANES];
         for (&slot, shift) in from.iter().zip((0..).step_by(bits as usize)) {
@@ -112,8 +112,8 @@ fn unpack(
     source: &Operand<'_>,
 ) -> Result<Action, String> {
     let of_part = part(kind, parts.len())?;
-    let from = opcode.frame.source(kind, source)?;
-    let to = parts.iter().map(|part| opcode.frame.target(of_part, part));
+    let from = opcode.symbols.source(kind, source)?;
+    let to = parts.iter().map(|part| opcode.symbols.target(of_part, part));
     let (to, bits): (Vec<Slot>, _) = (to.collect::<Result<_, _>>()?, 8 * of_part.bytes());
     Ok(Action::Compute(Box::new(move |registers, lanes| {
         let all = match kind.bytes() {
@@ -127,32 +127,32 @@ fn unpack(
     })))
 }
 
-/// Generic addresses and those of one area.
+/// `cvta`: converts between generic addresses and those of a state space.
 fn address(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let is_from_generic = opcode.take("to");
-    let areas = [
-        ("global", Area::Global),
-        ("const", Area::Global),
-        ("shared", Area::Shared),
-        ("shared::cta", Area::Shared),
-        ("local", Area::Local),
+    let state_spaces = [
+        ("global", StateSpace::Global),
+        ("const", StateSpace::Global),
+        ("shared", StateSpace::Shared),
+        ("shared::cta", StateSpace::Shared),
+        ("local", StateSpace::Local),
     ];
-    let start = match opcode.take_one(&areas) {
-        Some(Area::Shared) => SHARED_WINDOW,
-        Some(Area::Local) => LOCAL_WINDOW,
+    let start = match opcode.take_one(&state_spaces) {
+        Some(StateSpace::Shared) => SHARED_WINDOW,
+        Some(StateSpace::Local) => LOCAL_WINDOW,
         Some(_) => 0,
-        None => return Err("the area is missing".into()),
+        None => return Err("the state space is missing".into()),
     };
     if kind != Kind::U64 {
-        return Err("addresses have 64 bits here".into());
+        return Err("only addresses of 64 bits are supported".into());
     }
-    let operands = opcode.alike(kind)?;
+    let operands = opcode.same_type(kind)?;
     let by = if is_from_generic { start.wrapping_neg() } else { start };
     Ok(unary(operands, move |a: u64| a.wrapping_add(by)))
 }
 
-/// Does the same for every type that can be converted.
+/// Does the same for every integer type that can be converted.
 macro_rules! all_integers {
     ($kind:expr, $T:ident => $body:expr, else $other:expr) => {
         kinds!($kind, $T in [
@@ -161,14 +161,15 @@ macro_rules! all_integers {
     };
 }
 
-/// Where a conversion reads or writes: the register may be wider than the type.
+/// Returns the register that a conversion reads or writes, and whether it has 64 bits. It may be
+/// wider than the type.
 fn any(
     opcode: &mut Opcode<'_, '_, '_>,
     kind: Kind,
     operand: &Operand<'_>,
 ) -> Result<(Slot, bool), String> {
     let Operand::Name(name) = operand else { return Err("a register is missing".into()) };
-    let (declared, slot) = opcode.frame.register(name)?;
+    let (declared, slot) = opcode.symbols.register(name)?;
     if declared.bytes() < kind.bytes() || declared == Kind::Predicate {
         return Err(format!("`{name}` has another size"));
     }
@@ -185,7 +186,7 @@ fn convert(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let (target, is_long) = any(opcode, to, result)?;
     let (slot, of_long) = match source {
         Operand::Name(_) => any(opcode, from, source)?,
-        _ => (opcode.frame.source(from, source)?, from.bytes() == 8),
+        _ => (opcode.symbols.source(from, source)?, from.bytes() == 8),
     };
     Ok(all_integers!(from, S => all_integers!(to, D => {
         let value = move |bits: u64| -> u64 {
@@ -203,22 +204,26 @@ fn convert(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
             (false, true) => unary((target, [slot]), move |a: u64| value(a) as u32),
             (false, false) => unary((target, [slot]), move |a: u32| value(a.into()) as u32),
         }
-    }, else return Err("not for this type".into())), else return Err("not for this type".into())))
+    }, else return Err(UNSUPPORTED_TYPE.into())), else return Err(UNSUPPORTED_TYPE.into())))
 }
 
-/// How a number becomes a whole one.
+/// How a number is rounded to an integer.
 #[derive(Clone, Copy)]
-enum Whole {
+enum IntegerRounding {
     Nearest,
     Zero,
     Down,
     Up,
 }
 
-const WHOLES: [(&str, Whole); 4] =
-    [("rni", Whole::Nearest), ("rzi", Whole::Zero), ("rmi", Whole::Down), ("rpi", Whole::Up)];
+const INTEGER_ROUNDINGS: [(&str, IntegerRounding); 4] = [
+    ("rni", IntegerRounding::Nearest),
+    ("rzi", IntegerRounding::Zero),
+    ("rmi", IntegerRounding::Down),
+    ("rpi", IntegerRounding::Up),
+];
 
-impl Whole {
+impl IntegerRounding {
     fn of(self, value: f64) -> f64 {
         match self {
             Self::Nearest => value.round_ties_even(),
@@ -230,30 +235,30 @@ impl Whole {
 }
 
 fn convert_float(opcode: &mut Opcode<'_, '_, '_>, from: Kind, to: Kind) -> Result<Action, String> {
-    let shaping = Shaping::take(opcode);
-    let whole = opcode.take_one(&WHOLES);
+    let modifiers = Modifiers::take(opcode);
+    let rounding = opcode.take_one(&INTEGER_ROUNDINGS);
     let is_nearest = opcode.take("rn");
     match (from, to) {
         (Kind::F64, Kind::F32) if is_nearest => {
-            Ok(unary(opcode.typed(to, [from])?, move |a: f64| shaping.result(a as f32)))
+            Ok(unary(opcode.typed(to, [from])?, move |a: f64| modifiers.result(a as f32)))
         }
         (Kind::F32, Kind::F64) => {
-            Ok(unary(opcode.typed(to, [from])?, move |a: f32| shaping.result(f64::from(a))))
+            Ok(unary(opcode.typed(to, [from])?, move |a: f32| modifiers.result(f64::from(a))))
         }
         _ if from == to => {
-            let operands = opcode.alike(from)?;
-            // Doubles hold the whole part of a single as well.
+            let operands = opcode.same_type(from)?;
+            // Rounding a single as a double is exact.
             Ok(floats!(from, T => unary(operands, move |a: T| {
-                let value = whole.map_or(a, |whole| whole.of(f64::from(a)) as T);
-                shaping.result(value)
-            }), else return Err("not for this type".into())))
+                let value = rounding.map_or(a, |rounding| rounding.of(f64::from(a)) as T);
+                modifiers.result(value)
+            }), else return Err(UNSUPPORTED_TYPE.into())))
         }
         (Kind::F32 | Kind::F64, _) => {
-            let whole = whole.ok_or("a rounding to integers is missing")?;
-            to_integer(opcode, from, to, whole)
+            let rounding = rounding.ok_or("a rounding to integers is missing")?;
+            to_integer(opcode, from, to, rounding)
         }
-        _ if is_nearest => from_integer(opcode, from, to, shaping),
-        _ => Err("not with this rounding here".into()),
+        _ if is_nearest => from_integer(opcode, from, to, modifiers),
+        _ => Err("this rounding is not supported".into()),
     }
 }
 
@@ -261,41 +266,41 @@ fn to_integer(
     opcode: &mut Opcode<'_, '_, '_>,
     from: Kind,
     to: Kind,
-    whole: Whole,
+    rounding: IntegerRounding,
 ) -> Result<Action, String> {
     let [result, source] = opcode.operands()?;
     let (target, is_long) = any(opcode, to, result)?;
-    let slot = opcode.frame.source(from, source)?;
-    // What is not a number becomes zero, or of 64 bits the highest one (section "cvt").
+    let slot = opcode.symbols.source(from, source)?;
+    // NaN becomes zero, or for 64 bits the highest bit alone (section "cvt").
     let of_nan = if from == Kind::F64 || to.bytes() == 8 { 1 << (8 * to.bytes() - 1) } else { 0 };
     Ok(floats!(from, S => all_integers!(to, D => {
         let value = move |a: S| -> u64 {
             // Values that do not fit become the nearest that does.
-            if a.is_nan() { of_nan } else { whole.of(f64::from(a)) as D as u64 }
+            if a.is_nan() { of_nan } else { rounding.of(f64::from(a)) as D as u64 }
         };
         if is_long {
             unary((target, [slot]), value)
         } else {
             unary((target, [slot]), move |a: S| value(a) as u32)
         }
-    }, else return Err("not for this type".into())), else return Err("not for this type".into())))
+    }, else return Err(UNSUPPORTED_TYPE.into())), else return Err(UNSUPPORTED_TYPE.into())))
 }
 
 fn from_integer(
     opcode: &mut Opcode<'_, '_, '_>,
     from: Kind,
     to: Kind,
-    shaping: Shaping,
+    modifiers: Modifiers,
 ) -> Result<Action, String> {
     let [result, source] = opcode.operands()?;
     let (slot, of_long) = any(opcode, from, source)?;
-    let target = opcode.frame.target(to, result)?;
+    let target = opcode.symbols.target(to, result)?;
     Ok(all_integers!(from, S => floats!(to, D => {
-        let value = move |bits: u64| shaping.result(bits as S as D);
+        let value = move |bits: u64| modifiers.result(bits as S as D);
         if of_long {
             unary((target, [slot]), value)
         } else {
             unary((target, [slot]), move |a: u32| value(a.into()))
         }
-    }, else return Err("not for this type".into())), else return Err("not for this type".into())))
+    }, else return Err(UNSUPPORTED_TYPE.into())), else return Err(UNSUPPORTED_TYPE.into())))
 }

@@ -1,19 +1,19 @@
-//! Arithmetic of floating-point numbers.
+//! Floating-point arithmetic.
 
-use super::{Opcode, binary, ternary, unary};
+use super::opcode::{Opcode, UNSUPPORTED_TYPE, binary, ternary, unary};
 use crate::ptx::kind::{Kind, floats};
 use crate::ptx::registers::Value;
 use crate::ptx::warp::Action;
 use std::ops::{Add, Neg};
 
-/// Numbers as instructions take and give them.
+/// Floating-point values as instructions take and return them.
 pub(super) trait Float: Value + PartialOrd {
     const ZERO: Self;
     const ONE: Self;
-    /// Without a number too small for all of its bits, which becomes a zero of its sign.
+    /// Turns a subnormal into a zero of its sign.
     fn flushed(self) -> Self;
-    /// As a device gives it: what is not a number is always the same, in single precision
-    /// (section "Floating Point Instructions").
+    /// Turns every NaN into the one that a device returns in single precision (section "Floating
+    /// Point Instructions").
     fn canonical(self) -> Self;
 }
 
@@ -43,14 +43,14 @@ impl Float for f64 {
     }
 }
 
-/// What suffixes do to operands and results.
+/// The suffixes `ftz` and `sat`, which change operands and results.
 #[derive(Clone, Copy)]
-pub(super) struct Shaping {
+pub(super) struct Modifiers {
     flushes: bool,
     saturates: bool,
 }
 
-impl Shaping {
+impl Modifiers {
     pub(super) fn take(opcode: &mut Opcode<'_, '_, '_>) -> Self {
         Self { flushes: opcode.take("ftz"), saturates: opcode.take("sat") }
     }
@@ -67,7 +67,7 @@ impl Shaping {
         let value = self.operand(value);
         match value {
             _ if !self.saturates => value.canonical(),
-            // What is not a number becomes zero as well.
+            // NaN becomes zero as well.
             _ if value > T::ONE => T::ONE,
             _ if value > T::ZERO => value,
             _ => T::ZERO,
@@ -77,37 +77,39 @@ impl Shaping {
 
 fn one<T: Float>(
     operands: (usize, [usize; 1]),
-    shaping: Shaping,
+    modifiers: Modifiers,
     f: impl Fn(T) -> T + Send + Sync + 'static,
 ) -> Action {
-    unary(operands, move |a: T| shaping.result(f(shaping.operand(a))))
+    unary(operands, move |a: T| modifiers.result(f(modifiers.operand(a))))
 }
 
 fn two<T: Float>(
     operands: (usize, [usize; 2]),
-    shaping: Shaping,
+    modifiers: Modifiers,
     f: impl Fn(T, T) -> T + Send + Sync + 'static,
 ) -> Action {
-    if shaping.is_plain() {
+    if modifiers.is_plain() {
         return binary(operands, move |a: T, b: T| f(a, b).canonical());
     }
-    binary(operands, move |a: T, b: T| shaping.result(f(shaping.operand(a), shaping.operand(b))))
+    binary(operands, move |a: T, b: T| {
+        modifiers.result(f(modifiers.operand(a), modifiers.operand(b)))
+    })
 }
 
 fn three<T: Float>(
     operands: (usize, [usize; 3]),
-    shaping: Shaping,
+    modifiers: Modifiers,
     f: impl Fn(T, T, T) -> T + Send + Sync + 'static,
 ) -> Action {
-    if shaping.is_plain() {
+    if modifiers.is_plain() {
         return ternary(operands, move |a: T, b: T, c: T| f(a, b, c).canonical());
     }
     ternary(operands, move |a: T, b: T, c: T| {
-        shaping.result(f(shaping.operand(a), shaping.operand(b), shaping.operand(c)))
+        modifiers.result(f(modifiers.operand(a), modifiers.operand(b), modifiers.operand(c)))
     })
 }
 
-/// The direction in which a result is rounded.
+/// The rounding mode of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rounding {
     Nearest,
@@ -130,43 +132,43 @@ pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, 
         return test(opcode).map(Some);
     }
     opcode.suffixes.pop();
-    let shaping = Shaping::take(opcode);
+    let modifiers = Modifiers::take(opcode);
     let is_approximate = opcode.take("approx");
     Ok(Some(match name {
-        "add" | "sub" | "mul" | "fma" | "mad" => sum(opcode, kind, shaping)?,
-        "div" | "rcp" | "sqrt" => quotient(opcode, kind, shaping, is_approximate)?,
+        "add" | "sub" | "mul" | "fma" | "mad" => sum(opcode, kind, modifiers)?,
+        "div" | "rcp" | "sqrt" => quotient(opcode, kind, modifiers, is_approximate)?,
         "min" | "max" | "copysign" => {
-            let operands = opcode.alike(kind)?;
+            let operands = opcode.same_type(kind)?;
             floats!(kind, T => match name {
-                // Of a number and what is not one, the number.
-                "min" => two(operands, shaping, lesser::<T>),
-                "max" => two(operands, shaping, |a: T, b: T| -lesser(-a, -b)),
-                _ => two(operands, shaping, |a: T, b: T| b.copysign(a)),
+                // Of a number and NaN, the number.
+                "min" => two(operands, modifiers, lesser::<T>),
+                "max" => two(operands, modifiers, |a: T, b: T| -lesser(-a, -b)),
+                _ => two(operands, modifiers, |a: T, b: T| b.copysign(a)),
             }, else return Ok(None))
         }
         "neg" | "abs" => {
-            let operands = opcode.alike(kind)?;
+            let operands = opcode.same_type(kind)?;
             floats!(kind, T => match name {
-                "neg" => one(operands, shaping, |a: T| -a),
-                _ => one(operands, shaping, T::abs),
+                "neg" => one(operands, modifiers, |a: T| -a),
+                _ => one(operands, modifiers, T::abs),
             }, else return Ok(None))
         }
         _ if is_approximate && kind == Kind::F32 => {
             let Some(function) = approximate(name) else { return Ok(None) };
-            one(opcode.alike(kind)?, shaping, function)
+            one(opcode.same_type(kind)?, modifiers, function)
         }
         _ => return Ok(None),
     }))
 }
 
-/// The smaller of two numbers; the negative of two zeros.
+/// Returns the smaller of two numbers, and of two zeros the negative one.
 fn lesser<T: Float + Add<Output = T> + Neg<Output = T>>(a: T, b: T) -> T {
     match a.partial_cmp(&b) {
         Some(std::cmp::Ordering::Less) => a,
         Some(std::cmp::Ordering::Greater) => b,
-        // What is not a number is no smaller than anything.
+        // NaN is not smaller than anything.
         None if T::ZERO.partial_cmp(&a).is_none() => b,
-        // Zeros differ by their sign only.
+        // Zeros differ only by their sign.
         Some(std::cmp::Ordering::Equal) if a == T::ZERO => -(-a + -b),
         _ => a,
     }
@@ -184,40 +186,44 @@ fn approximate(name: &str) -> Option<fn(f32) -> f32> {
     })
 }
 
-/// Sums, products, and products added up.
-fn sum(opcode: &mut Opcode<'_, '_, '_>, kind: Kind, shaping: Shaping) -> Result<Action, String> {
+/// `add`, `sub`, `mul`, `fma` and `mad`.
+fn sum(
+    opcode: &mut Opcode<'_, '_, '_>,
+    kind: Kind,
+    modifiers: Modifiers,
+) -> Result<Action, String> {
     let (name, rounding) = (opcode.name, opcode.take_one(&ROUNDINGS));
     let is_nearest = rounding.is_none_or(|rounding| rounding == Rounding::Nearest);
     if matches!(name, "fma" | "mad") {
         let rounding = rounding.ok_or("a rounding is missing")?;
-        let operands = opcode.alike(kind)?;
+        let operands = opcode.same_type(kind)?;
         return Ok(match kind {
-            _ if is_nearest => floats!(kind, T => three(operands, shaping, T::mul_add),
-                else return Err("not for this type".into())),
-            Kind::F32 => three(operands, shaping, move |a, b, c| rounded(a, b, c, rounding)),
-            _ => return Err("not with this rounding here".into()),
+            _ if is_nearest => floats!(kind, T => three(operands, modifiers, T::mul_add),
+                else return Err(UNSUPPORTED_TYPE.into())),
+            Kind::F32 => three(operands, modifiers, move |a, b, c| rounded(a, b, c, rounding)),
+            _ => return Err("this rounding is not supported".into()),
         });
     }
-    let operands = opcode.alike(kind)?;
+    let operands = opcode.same_type(kind)?;
     Ok(match (kind, rounding) {
         _ if is_nearest => floats!(kind, T => match name {
-            "add" => two(operands, shaping, |a: T, b: T| a + b),
-            "sub" => two(operands, shaping, |a: T, b: T| a - b),
-            _ => two(operands, shaping, |a: T, b: T| a * b),
-        }, else return Err("not for this type".into())),
+            "add" => two(operands, modifiers, |a: T, b: T| a + b),
+            "sub" => two(operands, modifiers, |a: T, b: T| a - b),
+            _ => two(operands, modifiers, |a: T, b: T| a * b),
+        }, else return Err(UNSUPPORTED_TYPE.into())),
         (Kind::F32, Some(rounding)) => match name {
-            "add" => two(operands, shaping, move |a, b| rounded(a, 1.0, b, rounding)),
-            "sub" => two(operands, shaping, move |a, b: f32| rounded(a, 1.0, -b, rounding)),
-            _ => two(operands, shaping, move |a: f32, b: f32| {
-                // A zero of the product's sign leaves it as it is.
+            "add" => two(operands, modifiers, move |a, b| rounded(a, 1.0, b, rounding)),
+            "sub" => two(operands, modifiers, move |a, b: f32| rounded(a, 1.0, -b, rounding)),
+            _ => two(operands, modifiers, move |a: f32, b: f32| {
+                // Adding a zero with the product's sign does not change it.
                 rounded(a, b, 0f32.copysign(a * b), rounding)
             }),
         },
-        _ => return Err("not with this rounding here".into()),
+        _ => return Err("this rounding is not supported".into()),
     })
 }
 
-/// `a * b + c`, rounded once, in a direction.
+/// Returns `a * b + c`, rounded once.
 fn rounded(a: f32, b: f32, c: f32, rounding: Rounding) -> f32 {
     // The product is exact, and so is the sum with its error (Knuth's TwoSum).
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
@@ -228,7 +234,7 @@ fn rounded(a: f32, b: f32, c: f32, rounding: Rounding) -> f32 {
     if !near.is_finite() && !sum.is_finite() {
         return near;
     }
-    // Where the exact result lies from the near one; an infinite one is above or below all.
+    // Whether the near result is above or below the exact one. Infinity is above or below all.
     let difference = f64::from(near) - sum;
     let (is_above, is_below) = (difference > error, difference < error);
     if sum == 0.0 && error == 0.0 {
@@ -249,28 +255,28 @@ fn rounded(a: f32, b: f32, c: f32, rounding: Rounding) -> f32 {
     }
 }
 
-/// Quotients and roots. What is approximate on a device is exact here.
+/// `div`, `rcp` and `sqrt`. Those that are approximate on a device are exact here.
 fn quotient(
     opcode: &mut Opcode<'_, '_, '_>,
     kind: Kind,
-    shaping: Shaping,
+    modifiers: Modifiers,
     is_approximate: bool,
 ) -> Result<Action, String> {
     let is_known = is_approximate | opcode.take("full") | opcode.take("rn");
     if !is_known {
-        return Err("not with this rounding here".into());
+        return Err("this rounding is not supported".into());
     }
     let name = opcode.name;
     if name == "div" {
-        let operands = opcode.alike(kind)?;
-        return Ok(floats!(kind, T => two(operands, shaping, |a: T, b: T| a / b),
-            else return Err("not for this type".into())));
+        let operands = opcode.same_type(kind)?;
+        return Ok(floats!(kind, T => two(operands, modifiers, |a: T, b: T| a / b),
+            else return Err(UNSUPPORTED_TYPE.into())));
     }
-    let operands = opcode.alike(kind)?;
+    let operands = opcode.same_type(kind)?;
     Ok(floats!(kind, T => match name {
-        "rcp" => one(operands, shaping, |a: T| 1.0 / a),
-        _ => one(operands, shaping, T::sqrt),
-    }, else return Err("not for this type".into())))
+        "rcp" => one(operands, modifiers, |a: T| 1.0 / a),
+        _ => one(operands, modifiers, T::sqrt),
+    }, else return Err(UNSUPPORTED_TYPE.into())))
 }
 
 fn test(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
@@ -285,11 +291,11 @@ fn test(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
             "notanumber" => |a| a.is_nan(),
             "normal" => |a| a.is_normal(),
             "subnormal" => |a| a.is_subnormal(),
-            _ => return Err(format!("`{what}` is not known here")),
+            _ => return Err(format!("`{what}` is not supported")),
         };
         Action::Compute(Box::new(move |registers, lanes| {
             let found = registers.compare::<T>([a, a], |a, _| holds(a));
             registers.put_predicate(to, lanes, found);
         }))
-    }, else return Err("not for this type".into())))
+    }, else return Err(UNSUPPORTED_TYPE.into())))
 }

@@ -1,6 +1,6 @@
-//! Arithmetic of integers.
+//! Integer arithmetic.
 
-use super::{Opcode, binary, ternary, unary};
+use super::opcode::{Opcode, binary, ternary, unary};
 use crate::ptx::kind::{Kind, integers, kinds};
 use crate::ptx::registers::{LANES, Row};
 use crate::ptx::warp::Action;
@@ -22,27 +22,27 @@ pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, 
 }
 
 fn wrong(kind: Kind) -> String {
-    format!("not for {kind:?}")
+    format!("{kind:?} is not supported")
 }
 
 fn two(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let (kind, name) = (opcode.kind()?, opcode.name);
     if opcode.suffixes == ["sat"] && kind == Kind::S32 && matches!(name, "add" | "sub") {
         opcode.suffixes.clear();
-        let operands = opcode.alike(kind)?;
+        let operands = opcode.same_type(kind)?;
         return Ok(if name == "add" {
             binary(operands, i32::saturating_add)
         } else {
             binary(operands, i32::saturating_sub)
         });
     }
-    let operands = opcode.alike(kind)?;
+    let operands = opcode.same_type(kind)?;
     Ok(integers!(kind, T => match name {
         "add" => binary(operands, T::wrapping_add),
         "sub" => binary(operands, T::wrapping_sub),
         "min" => binary(operands, |a: T, b: T| a.min(b)),
         "max" => binary(operands, |a: T, b: T| a.max(b)),
-        // By zero, a device gives something or other.
+        // What a device returns for a division by zero is not specified.
         "div" => binary(operands, |a: T, b: T| if b == 0 { !0 } else { a.wrapping_div(b) }),
         _ => binary(operands, |a: T, b: T| if b == 0 { a } else { a.wrapping_rem(b) }),
     }, else return Err(wrong(kind))))
@@ -50,14 +50,14 @@ fn two(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
 
 fn one(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let (kind, name) = (opcode.kind()?, opcode.name);
-    let operands = opcode.alike(kind)?;
+    let operands = opcode.same_type(kind)?;
     Ok(kinds!(kind, T in [S16 = i16, S32 = i32, S64 = i64] => match name {
         "abs" => unary(operands, T::wrapping_abs),
         _ => unary(operands, T::wrapping_neg),
     }, else return Err(wrong(kind))))
 }
 
-/// The half of a product that an instruction keeps, or both.
+/// The half of a product that an instruction returns, or both.
 #[derive(Clone, Copy)]
 enum Half {
     Low,
@@ -67,7 +67,7 @@ enum Half {
 
 const HALVES: [(&str, Half); 3] = [("lo", Half::Low), ("hi", Half::High), ("wide", Half::Wide)];
 
-/// A type, and the one of twice the bits.
+/// Does the same for each type that has one of twice the bits.
 macro_rules! doubled {
     ($kind:expr, ($T:ident, $W:ident) => $body:expr, else $other:expr) => {
         match $kind {
@@ -159,14 +159,14 @@ fn multiply_add(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
 fn count(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let (kind, name) = (opcode.kind()?, opcode.name);
     if name == "brev" {
-        let operands = opcode.alike(kind)?;
+        let operands = opcode.same_type(kind)?;
         return Ok(kinds!(kind, T in [U32 = u32, U64 = u64] => unary(operands, T::reverse_bits),
             else return Err(wrong(kind))));
     }
     let is_shift = name == "bfind" && opcode.take("shiftamt");
     let operands = opcode.typed(Kind::U32, [kind])?;
     Ok(kinds!(kind, T in [U32 = u32, U64 = u64] => match name {
-        // How far up the highest bit can be moved.
+        // By how much the highest bit that is set can be shifted left.
         _ if is_shift => unary(operands, |a: T| if a == 0 { u32::MAX } else { a.leading_zeros() }),
         "popc" => unary(operands, T::count_ones),
         "clz" => unary(operands, T::leading_zeros),
@@ -174,11 +174,11 @@ fn count(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     }, else return Err(wrong(kind))))
 }
 
-/// `bfe`: so many bits from a place on, with the sign of the last one.
+/// `bfe`: extracts a bit field and extends its sign.
 fn extract(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let operands = opcode.typed(kind, [kind, Kind::U32, Kind::U32])?;
-    // Shifts that leave the bits at the top; where there are none, everything goes.
+    // The shifts, in 128 bits, that cut off the bits below and above the field.
     let shifts = |at: u32, len: u32| (at.min(127), 128 - (len & 0xff).clamp(1, 128));
     let none = |len: u32| len & 0xff == 0;
     Ok(kinds!(kind, T in [U32 = u32, U64 = u64] => {
@@ -194,13 +194,13 @@ fn extract(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     }, else return Err(wrong(kind)))))
 }
 
-/// `bfi`: a value whose bits from a place on are the lowest of another.
+/// `bfi`: inserts a bit field into a value.
 fn insert(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let [result, a, b, at, len] = opcode.operands()?;
-    let [a, b] = [opcode.frame.source(kind, a)?, opcode.frame.source(kind, b)?];
-    let [at, len] = [opcode.frame.source(Kind::U32, at)?, opcode.frame.source(Kind::U32, len)?];
-    let to = opcode.frame.target(kind, result)?;
+    let [a, b] = [opcode.symbols.source(kind, a)?, opcode.symbols.source(kind, b)?];
+    let [at, len] = [opcode.symbols.source(Kind::U32, at)?, opcode.symbols.source(Kind::U32, len)?];
+    let to = opcode.symbols.target(kind, result)?;
     Ok(kinds!(kind, T in [U32 = u32, U64 = u64] => {
         Action::Compute(Box::new(move |registers, lanes| {
             let [at, len] = [at, len].map(|slot| registers.row::<u32>(slot));

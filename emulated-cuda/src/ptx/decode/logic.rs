@@ -1,7 +1,7 @@
-//! Bits, comparisons and choices.
+//! Bitwise operations, comparisons and selections.
 
 use super::float::Float;
-use super::{Opcode, binary, ternary, unary};
+use super::opcode::{Opcode, UNSUPPORTED_TYPE, binary, ternary, unary};
 use crate::ptx::kind::{Kind, bits, floats, integers, kinds};
 use crate::ptx::registers::{Mask, Registers, Slot, Value};
 use crate::ptx::syntax::{Number, Operand};
@@ -23,17 +23,15 @@ pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, 
     }))
 }
 
-const NOT_FOR: &str = "not for this type";
-
 fn predicates(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let (kind, name) = (opcode.kind()?, opcode.name);
     if name == "not" {
-        let (to, [a]) = opcode.alike(kind)?;
+        let (to, [a]) = opcode.same_type(kind)?;
         return Ok(Action::Compute(Box::new(move |registers, lanes| {
             registers.put_predicate(to, lanes, !registers.predicates[a]);
         })));
     }
-    let (to, [a, b]) = opcode.alike(kind)?;
+    let (to, [a, b]) = opcode.same_type(kind)?;
     let function: fn(Mask, Mask) -> Mask = match name {
         "and" => |a, b| a & b,
         "or" => |a, b| a | b,
@@ -48,18 +46,20 @@ fn predicates(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
 fn bitwise(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let (kind, name) = (opcode.kind()?, opcode.name);
     if name == "not" {
-        let operands = opcode.alike(kind)?;
-        return Ok(bits!(kind, T => unary(operands, |a: T| !a), else return Err(NOT_FOR.into())));
+        let operands = opcode.same_type(kind)?;
+        return Ok(
+            bits!(kind, T => unary(operands, |a: T| !a), else return Err(UNSUPPORTED_TYPE.into())),
+        );
     }
-    let operands = opcode.alike(kind)?;
+    let operands = opcode.same_type(kind)?;
     Ok(bits!(kind, T => match name {
         "and" => binary(operands, |a: T, b: T| a & b),
         "or" => binary(operands, |a: T, b: T| a | b),
         _ => binary(operands, |a: T, b: T| a ^ b),
-    }, else return Err(NOT_FOR.into())))
+    }, else return Err(UNSUPPORTED_TYPE.into())))
 }
 
-/// Shifts; by more than there are bits, all go.
+/// `shl` and `shr`. A shift by more than the bits of the type moves them all out.
 fn shift(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let (kind, name) = (opcode.kind()?, opcode.name);
     let operands = opcode.typed(kind, [kind, Kind::U32])?;
@@ -67,18 +67,18 @@ fn shift(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
         "shl" => binary(operands, |a: T, by: u32| if by < T::BITS { a << by } else { 0 }),
         _ => binary(operands, |a: T, by: u32| {
             let sign = a >> (T::BITS - 1);
-            let gone = if kind_is_signed::<T>() { sign } else { 0 };
+            let gone = if is_signed::<T>() { sign } else { 0 };
             if by < T::BITS { a >> by } else { gone }
         }),
-    }, else return Err(NOT_FOR.into())))
+    }, else return Err(UNSUPPORTED_TYPE.into())))
 }
 
-/// Whether the lowest value of a type is below zero.
-fn kind_is_signed<T: Value + Default + PartialOrd + std::ops::Not<Output = T>>() -> bool {
+/// Whether a type is signed.
+fn is_signed<T: Value + Default + PartialOrd + std::ops::Not<Output = T>>() -> bool {
     !T::default() < T::default()
 }
 
-/// `shf`: 32 of the 64 bits of two words.
+/// `shf`: shifts the 64 bits of two words and returns 32 of them.
 fn funnel(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let is_left = opcode.take("l");
@@ -90,9 +90,9 @@ fn funnel(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
         return Err("one of wrap and clamp is missing".into());
     }
     if kind != Kind::U32 {
-        return Err(NOT_FOR.into());
+        return Err(UNSUPPORTED_TYPE.into());
     }
-    let operands = opcode.alike(kind)?;
+    let operands = opcode.same_type(kind)?;
     Ok(ternary(operands, move |low: u32, high: u32, by: u32| {
         let by = if wraps { by & 31 } else { by.min(32) };
         let both = u64::from(high) << 32 | u64::from(low);
@@ -100,7 +100,7 @@ fn funnel(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     }))
 }
 
-/// A number that an instruction has among its operands.
+/// Returns an operand that has to be an integer.
 pub(super) fn immediate(operand: &Operand<'_>) -> Result<u64, String> {
     match operand {
         Operand::Number(Number::Integer(value)) => Ok(*value),
@@ -108,19 +108,19 @@ pub(super) fn immediate(operand: &Operand<'_>) -> Result<u64, String> {
     }
 }
 
-/// `lop3`: each bit of a table, found by three bits.
+/// `lop3`: looks each bit up in a table, by three bits.
 fn lookup(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let [result, a, b, c, table] = opcode.operands()?;
     let table = immediate(table)?;
     if kind != Kind::U32 {
-        return Err(NOT_FOR.into());
+        return Err(UNSUPPORTED_TYPE.into());
     }
     let mut from = [0; 3];
     for (slot, operand) in from.iter_mut().zip([a, b, c]) {
-        *slot = opcode.frame.source(kind, operand)?;
+        *slot = opcode.symbols.source(kind, operand)?;
     }
-    let to = opcode.frame.target(kind, result)?;
+    let to = opcode.symbols.target(kind, result)?;
     Ok(ternary((to, from), move |a: u32, b: u32, c: u32| {
         let bits = (0..8).filter(|bit| table >> bit & 1 == 1);
         bits.fold(0, |all, bit| {
@@ -130,13 +130,13 @@ fn lookup(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     }))
 }
 
-/// `prmt`: four of the eight bytes of two words, or their signs.
+/// `prmt`: picks four of the eight bytes of two words, or their signs.
 fn permute(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     if kind != Kind::U32 {
-        return Err(NOT_FOR.into());
+        return Err(UNSUPPORTED_TYPE.into());
     }
-    let operands = opcode.alike(kind)?;
+    let operands = opcode.same_type(kind)?;
     Ok(ternary(operands, |a: u32, b: u32, picks: u32| {
         let bytes = (u64::from(b) << 32 | u64::from(a)).to_le_bytes();
         u32::from_le_bytes([0, 4, 8, 12].map(|at| {
@@ -147,10 +147,10 @@ fn permute(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     }))
 }
 
-/// How a comparison is joined with a predicate.
+/// Combines a comparison with a predicate.
 type Join = fn(Mask, Mask) -> Mask;
 
-/// In which lanes a comparison holds.
+/// Returns the lanes in which a comparison holds.
 type Compare = Box<dyn Fn(&Registers) -> Mask + Send + Sync>;
 
 fn compare<T: Value>(
@@ -172,12 +172,12 @@ fn integers_compare(how: &str, kind: Kind, from: [Slot; 2]) -> Option<Compare> {
     }, else return None))
 }
 
-/// Of numbers, and, with a `u`, of what is not a number as well.
+/// Comparisons that are false for NaN, and with a `u`, comparisons that are true for it.
 #[expect(
     clippy::double_comparisons,
     clippy::float_cmp,
     clippy::neg_cmp_op_on_partial_ord,
-    reason = "they differ for what is not a number"
+    reason = "they differ for NaN"
 )]
 fn floats_compare(how: &str, kind: Kind, from: [Slot; 2], flushes: bool) -> Option<Compare> {
     fn on<T: Float>(
@@ -209,7 +209,7 @@ fn floats_compare(how: &str, kind: Kind, from: [Slot; 2], flushes: bool) -> Opti
     }, else return None))
 }
 
-/// `setp`: one predicate, or it and its opposite, each with another predicate if that is said.
+/// `setp`: sets a predicate, and perhaps its opposite, each combined with a third if one is given.
 fn set_predicate(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let flushes = opcode.take("ftz");
@@ -220,22 +220,22 @@ fn set_predicate(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let (result, a, b, with) = match (opcode.operands, joined) {
         ([result, a, b], None) => (result, a, b, None),
         ([result, a, b, with], Some(join)) => (result, a, b, Some((join, with))),
-        _ => return Err("`setp` has three operands, or four".into()),
+        _ => return Err("`setp` takes three operands, or four with a combining suffix".into()),
     };
-    let from = [opcode.frame.source(kind, a)?, opcode.frame.source(kind, b)?];
+    let from = [opcode.symbols.source(kind, a)?, opcode.symbols.source(kind, b)?];
     let compare = if kind.is_float() {
         floats_compare(how, kind, from, flushes)
     } else {
         integers_compare(how, kind, from)
     };
-    let compare = compare.ok_or_else(|| format!("`.{how}` is not known here for {kind:?}"))?;
+    let compare = compare.ok_or_else(|| format!("`.{how}` is not supported for {kind:?}"))?;
     let (to, opposite) = match *result {
         Operand::Pair(to, opposite) => (Operand::Name(to), Operand::Name(opposite)),
         ref to => (to.clone(), Operand::Name("_")),
     };
-    let to = opcode.frame.target(Kind::Predicate, &to)?;
-    let opposite = opcode.frame.target(Kind::Predicate, &opposite)?;
-    let with = with.map(|(join, with)| opcode.frame.predicate(with).map(|slot| (join, slot)));
+    let to = opcode.symbols.target(Kind::Predicate, &to)?;
+    let opposite = opcode.symbols.target(Kind::Predicate, &opposite)?;
+    let with = with.map(|(join, with)| opcode.symbols.predicate(with).map(|slot| (join, slot)));
     let with = with.transpose()?;
     Ok(Action::Compute(Box::new(move |registers, lanes| {
         let found = compare(registers);
@@ -255,8 +255,9 @@ fn set_predicate(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
 fn select(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
     let [result, a, b, by] = opcode.operands()?;
-    let from = [opcode.frame.source(kind, a)?, opcode.frame.source(kind, b)?];
-    let (to, (by, is_negated)) = (opcode.frame.target(kind, result)?, opcode.frame.predicate(by)?);
+    let from = [opcode.symbols.source(kind, a)?, opcode.symbols.source(kind, b)?];
+    let (to, (by, is_negated)) =
+        (opcode.symbols.target(kind, result)?, opcode.symbols.predicate(by)?);
     Ok(kinds!(kind, T in [
         U16 = u16, U32 = u32, U64 = u64, S16 = i16, S32 = i32, S64 = i64, F32 = f32, F64 = f64
     ] => Action::Compute(Box::new(move |registers, lanes| {
@@ -265,5 +266,5 @@ fn select(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
         // The result may be one of the operands.
         registers.put(to, lanes & by, &a);
         registers.put(to, lanes & !by, &b);
-    })), else return Err(NOT_FOR.into())))
+    })), else return Err(UNSUPPORTED_TYPE.into())))
 }

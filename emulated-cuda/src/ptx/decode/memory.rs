@@ -1,10 +1,11 @@
 //! Loads and stores.
 
-use super::{Opcode, atomic};
-use crate::ptx::frame::{Area, Base};
+use super::opcode::Opcode;
+use crate::ptx::error::KernelError;
 use crate::ptx::kind::Kind;
-use crate::ptx::memory::{Fault, Memory};
+use crate::ptx::memory::Memory;
 use crate::ptx::registers::{LANES, Registers, Row, Slot};
+use crate::ptx::symbols::{AddressBase, StateSpace};
 use crate::ptx::syntax::Operand;
 use crate::ptx::warp::Action;
 
@@ -12,23 +13,23 @@ pub(super) fn decode(opcode: &mut Opcode<'_, '_, '_>) -> Result<Option<Action>, 
     Ok(Some(match opcode.name {
         "ld" | "ldu" => load(opcode)?,
         "st" => store(opcode)?,
-        "atom" | "red" => atomic::change(opcode)?,
         _ => return Ok(None),
     }))
 }
 
-const AREAS: [(&str, Area); 8] = [
-    ("global", Area::Global),
-    ("const", Area::Global),
-    ("shared", Area::Shared),
-    ("shared::cta", Area::Shared),
-    ("local", Area::Local),
-    ("param", Area::Parameter),
-    ("param::entry", Area::Parameter),
-    ("generic", Area::Generic),
+const STATE_SPACES: [(&str, StateSpace); 8] = [
+    ("global", StateSpace::Global),
+    ("const", StateSpace::Global),
+    ("shared", StateSpace::Shared),
+    ("shared::cta", StateSpace::Shared),
+    ("local", StateSpace::Local),
+    ("param", StateSpace::Parameter),
+    ("param::entry", StateSpace::Parameter),
+    ("generic", StateSpace::Generic),
 ];
 
-/// What says how caches are used and who sees a change when. Here everybody sees it at once.
+/// Suffixes for caches and memory ordering. They change nothing here: all threads see every
+/// access at once.
 const HINTS: [&str; 23] = [
     "volatile",
     "weak",
@@ -55,21 +56,21 @@ const HINTS: [&str; 23] = [
     "L2::128B",
 ];
 
-pub(super) fn area(opcode: &mut Opcode<'_, '_, '_>) -> Area {
+pub(super) fn state_space(opcode: &mut Opcode<'_, '_, '_>) -> StateSpace {
     for hint in HINTS {
         opcode.take(hint);
     }
-    opcode.take_one(&AREAS).unwrap_or(Area::Generic)
+    opcode.take_one(&STATE_SPACES).unwrap_or(StateSpace::Generic)
 }
 
-/// A register of any size, in which a value of a type has room.
+/// A register that holds a value of a type and may be wider.
 #[derive(Clone, Copy)]
-pub(super) struct Room {
+pub(super) struct DataRegister {
     slot: Slot,
     is_long: bool,
 }
 
-impl Room {
+impl DataRegister {
     pub(super) fn row(self, registers: &Registers) -> Row<u64> {
         if self.is_long {
             return *registers.row(self.slot);
@@ -91,47 +92,52 @@ impl Room {
     }
 }
 
-pub(super) fn room(
+pub(super) fn data_register(
     opcode: &mut Opcode<'_, '_, '_>,
     kind: Kind,
     operand: &Operand<'_>,
-) -> Result<Room, String> {
+) -> Result<DataRegister, String> {
     match operand {
-        Operand::Name("_") => Ok(Room { slot: opcode.frame.fresh(Kind::U64), is_long: true }),
-        Operand::Name(name) if opcode.frame.register(name).is_ok() => {
-            let (declared, slot) = opcode.frame.register(name)?;
+        Operand::Name("_") => {
+            Ok(DataRegister { slot: opcode.symbols.new_register(Kind::U64), is_long: true })
+        }
+        Operand::Name(name) if opcode.symbols.register(name).is_ok() => {
+            let (declared, slot) = opcode.symbols.register(name)?;
             if declared == Kind::Predicate || declared.register_bytes() < kind.register_bytes() {
                 return Err(format!("`{name}` has another size"));
             }
-            Ok(Room { slot, is_long: declared.bytes() == 8 })
+            Ok(DataRegister { slot, is_long: declared.bytes() == 8 })
         }
-        _ => Ok(Room { slot: opcode.frame.source(kind, operand)?, is_long: kind.bytes() == 8 }),
+        _ => Ok(DataRegister {
+            slot: opcode.symbols.source(kind, operand)?,
+            is_long: kind.bytes() == 8,
+        }),
     }
 }
 
-/// The registers that are loaded or stored side by side.
-fn rooms(
+/// Returns the registers of the elements of a vector, or of one value.
+fn data_registers(
     opcode: &mut Opcode<'_, '_, '_>,
     kind: Kind,
     operand: &Operand<'_>,
-) -> Result<Vec<Room>, String> {
+) -> Result<Vec<DataRegister>, String> {
     let count = opcode.take_one(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
     match operand {
         Operand::Vector(parts) if parts.len() == count => {
-            parts.iter().map(|part| room(opcode, kind, part)).collect()
+            parts.iter().map(|part| data_register(opcode, kind, part)).collect()
         }
-        Operand::Vector(_) => Err("as many registers as the vector has are missing".into()),
-        _ if count == 1 => Ok(vec![room(opcode, kind, operand)?]),
+        Operand::Vector(_) => Err("the vector has another number of elements".into()),
+        _ if count == 1 => Ok(vec![data_register(opcode, kind, operand)?]),
         _ => Err("a vector is missing".into()),
     }
 }
 
-/// An address in all lanes.
-pub(super) fn addresses(registers: &Registers, base: Base, offset: u64) -> Row<u64> {
+/// Returns an address in all lanes.
+pub(super) fn addresses(registers: &Registers, base: AddressBase, offset: u64) -> Row<u64> {
     let mut row = [0; LANES];
     match base {
-        Base::Word(slot) => widen(&mut row, registers.row::<u32>(slot)),
-        Base::Long(slot) => row = *registers.row(slot),
+        AddressBase::Word(slot) => widen(&mut row, registers.row::<u32>(slot)),
+        AddressBase::Long(slot) => row = *registers.row(slot),
     }
     for at in &mut row {
         *at = at.wrapping_add(offset);
@@ -145,14 +151,14 @@ fn widen(row: &mut Row<u64>, words: &Row<u32>) {
     }
 }
 
-/// Values side by side in memory, whose first lies at a multiple of all their bytes.
+/// An access to one value or to a vector, which is aligned to its whole size.
 #[derive(Clone)]
 struct Access {
-    area: Area,
-    base: Base,
+    state_space: StateSpace,
+    base: AddressBase,
     offset: u64,
-    rooms: Vec<Room>,
-    /// By how many bits a loaded value is moved up and down again, with its sign.
+    data: Vec<DataRegister>,
+    /// By how many bits a loaded value is shifted left and right again, to extend its sign.
     sign_bits: u64,
 }
 
@@ -160,28 +166,28 @@ impl Access {
     fn new(
         opcode: &mut Opcode<'_, '_, '_>,
         kind: Kind,
-        area: Area,
+        state_space: StateSpace,
         [address, values]: [&Operand<'_>; 2],
     ) -> Result<Self, String> {
-        let rooms = rooms(opcode, kind, values)?;
-        let (base, offset) = match area {
-            Area::Parameter => {
-                let at = opcode.frame.parameter(address)?;
-                (Base::Long(opcode.frame.constant(Kind::U64, at)), 0)
+        let data = data_registers(opcode, kind, values)?;
+        let (base, offset) = match state_space {
+            StateSpace::Parameter => {
+                let at = opcode.symbols.parameter(address)?;
+                (AddressBase::Long(opcode.symbols.constant(Kind::U64, at)), 0)
             }
-            _ => opcode.frame.address(address)?,
+            _ => opcode.symbols.address(address)?,
         };
         let sign_bits = if kind.is_signed() { 64 - 8 * kind.bytes() } else { 0 };
-        Ok(Self { area, base, offset, rooms, sign_bits })
+        Ok(Self { state_space, base, offset, data, sign_bits })
     }
 
-    /// The addresses of the first values. One that is not aligned for all values is made so that
-    /// it is not for one either.
+    /// Returns the addresses of the first elements. One that is not aligned to the vector is made
+    /// odd, so that its access fails.
     fn first(&self, registers: &Registers, bytes: u64) -> Row<u64> {
         let mut row = addresses(registers, self.base, self.offset);
-        if self.rooms.len() > 1 {
+        if self.data.len() > 1 {
             for at in &mut row {
-                *at |= u64::from(!at.is_multiple_of(bytes * self.rooms.len() as u64));
+                *at |= u64::from(!at.is_multiple_of(bytes * self.data.len() as u64));
             }
         }
         row
@@ -193,20 +199,20 @@ impl Access {
         at: u64,
         lane: usize,
         memory: &mut Memory<'_>,
-    ) -> Result<u64, Fault> {
-        let loaded = memory.load::<BYTES>(self.area, at, lane)?;
+    ) -> Result<u64, KernelError> {
+        let loaded = memory.load::<BYTES>(self.state_space, at, lane)?;
         Ok((loaded.cast_signed() << self.sign_bits >> self.sign_bits).cast_unsigned())
     }
 
     fn load<const BYTES: u64>(self) -> Action {
         Action::Access(Box::new(move |registers, active, memory| {
             let first = self.first(registers, BYTES);
-            for (room, place) in self.rooms.iter().zip((0..).step_by(BYTES as usize)) {
+            for (register, place) in self.data.iter().zip((0..).step_by(BYTES as usize)) {
                 let mut row = [0; LANES];
-                if self.area == Area::Parameter {
-                    // It is the same for all.
+                if self.state_space == StateSpace::Parameter {
+                    // All lanes have the same parameters.
                     row = [self.load_one::<BYTES>(first[0].wrapping_add(place), 0, memory)?; LANES];
-                    room.put(registers, active, &row);
+                    register.put(registers, active, &row);
                     continue;
                 }
                 for (lane, value) in row.iter_mut().enumerate() {
@@ -215,7 +221,7 @@ impl Access {
                         *value = self.load_one::<BYTES>(at, lane, memory)?;
                     }
                 }
-                room.put(registers, active, &row);
+                register.put(registers, active, &row);
             }
             Ok(())
         }))
@@ -224,12 +230,12 @@ impl Access {
     fn store<const BYTES: u64>(self) -> Action {
         Action::Access(Box::new(move |registers, active, memory| {
             let first = self.first(registers, BYTES);
-            for (room, place) in self.rooms.iter().zip((0..).step_by(BYTES as usize)) {
-                let row = room.row(registers);
+            for (register, place) in self.data.iter().zip((0..).step_by(BYTES as usize)) {
+                let row = register.row(registers);
                 for (lane, &value) in row.iter().enumerate() {
                     if active >> lane & 1 == 1 {
                         let at = first[lane].wrapping_add(place);
-                        memory.store::<BYTES>(self.area, at, lane, value)?;
+                        memory.store::<BYTES>(self.state_space, at, lane, value)?;
                     }
                 }
             }
@@ -238,13 +244,13 @@ impl Access {
     }
 }
 
-const NOT_IN_MEMORY: &str = "predicates are not in memory";
+const NOT_IN_MEMORY: &str = "a predicate cannot be in memory";
 
 fn load(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
-    let area = area(opcode);
+    let state_space = state_space(opcode);
     let [result, address] = opcode.operands()?;
-    let access = Access::new(opcode, kind, area, [address, result])?;
+    let access = Access::new(opcode, kind, state_space, [address, result])?;
     Ok(match kind.bytes() {
         1 => access.load::<1>(),
         2 => access.load::<2>(),
@@ -256,9 +262,9 @@ fn load(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
 
 fn store(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
     let kind = opcode.kind()?;
-    let area = area(opcode);
+    let state_space = state_space(opcode);
     let [address, values] = opcode.operands()?;
-    let access = Access::new(opcode, kind, area, [address, values])?;
+    let access = Access::new(opcode, kind, state_space, [address, values])?;
     Ok(match kind.bytes() {
         1 => access.store::<1>(),
         2 => access.store::<2>(),

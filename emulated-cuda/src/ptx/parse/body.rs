@@ -1,56 +1,61 @@
-//! What stands in a kernel.
+//! The bodies of kernels.
 
-use super::{MOST_REGISTERS, Parser};
-use crate::ptx::Refusal;
-use crate::ptx::syntax::{Home, Operand, Says, Statement, Written};
+use super::parser::Parser;
+use crate::ptx::error::LoadError;
+use crate::ptx::syntax::{Operand, ParsedInstruction, Statement, StatementKind, Storage};
 use crate::ptx::token::Token;
 
+/// The most registers of one declaration.
+const MAX_REGISTERS: u64 = 1 << 16;
+
 impl<'t> Parser<'t> {
-    /// The statements of a kernel.
-    pub(super) fn body(&mut self) -> Result<Vec<Statement<'t>>, Refusal> {
+    /// Reads the statements of a kernel.
+    pub(super) fn body(&mut self) -> Result<Vec<Statement<'t>>, LoadError> {
         self.expect('{')?;
         let (mut body, mut depth) = (Vec::new(), 0);
         loop {
             let line = self.line();
-            let says = match self.peek() {
+            let kind = match self.peek() {
                 None => return self.refuse("the kernel does not end"),
                 Some(Token::Mark('}')) if depth == 0 => break,
                 Some(Token::Mark('}')) => {
-                    (self.next, depth) = (self.next + 1, depth - 1);
-                    Says::End
+                    self.skip(1);
+                    depth -= 1;
+                    StatementKind::End
                 }
                 Some(Token::Mark('{')) => {
-                    (self.next, depth) = (self.next + 1, depth + 1);
-                    Says::Begin
+                    self.skip(1);
+                    depth += 1;
+                    StatementKind::Begin
                 }
                 Some(Token::Word(".loc")) => {
                     self.skip_line();
                     continue;
                 }
                 Some(Token::Word(".pragma")) => {
-                    self.next += 1;
+                    self.skip(1);
                     self.pragma()?;
                     continue;
                 }
                 Some(Token::Word(directive @ (".reg" | ".shared" | ".local"))) => {
-                    self.next += 1;
+                    self.skip(1);
                     self.declarations(directive, line, &mut body)?;
                     continue;
                 }
                 Some(Token::Word(label)) if self.is_label() => {
-                    self.next += 2;
-                    Says::Label(label)
+                    self.skip(2);
+                    StatementKind::Label(label)
                 }
-                _ => Says::Instruction(self.instruction()?),
+                _ => StatementKind::Instruction(self.instruction()?),
             };
-            body.push(Statement { line, says });
+            body.push(Statement { line, kind });
         }
         self.expect('}')?;
         Ok(body)
     }
 
     fn is_label(&self) -> bool {
-        self.tokens.get(self.next + 1).is_some_and(|&(token, _)| token == Token::Mark(':'))
+        self.peek_second() == Some(Token::Mark(':'))
     }
 
     fn declarations(
@@ -58,13 +63,13 @@ impl<'t> Parser<'t> {
         directive: &str,
         line: usize,
         into: &mut Vec<Statement<'t>>,
-    ) -> Result<(), Refusal> {
-        let statement = |says| Statement { line, says };
+    ) -> Result<(), LoadError> {
+        let statement = |kind| Statement { line, kind };
         if directive != ".reg" {
             let mut variables = Vec::new();
-            let home = if directive == ".shared" { Home::Shared } else { Home::Local };
-            self.variables(home, &mut variables)?;
-            into.extend(variables.into_iter().map(Says::Variable).map(statement));
+            let storage = if directive == ".shared" { Storage::Shared } else { Storage::Local };
+            self.variables(storage, &mut variables)?;
+            into.extend(variables.into_iter().map(StatementKind::Variable).map(statement));
             return Ok(());
         }
         let kind = self.kind()?;
@@ -75,17 +80,17 @@ impl<'t> Parser<'t> {
                 count = Some(self.integer()?);
                 self.expect('>')?;
             }
-            if count.is_some_and(|count| count > MOST_REGISTERS) {
+            if count.is_some_and(|count| count > MAX_REGISTERS) {
                 return self.refuse("too many registers");
             }
-            into.push(statement(Says::Registers(name, count, kind)));
+            into.push(statement(StatementKind::Registers(name, count, kind)));
             if !self.accept(Token::Mark(',')) {
                 return self.expect(';');
             }
         }
     }
 
-    fn instruction(&mut self) -> Result<Written<'t>, Refusal> {
+    fn instruction(&mut self) -> Result<ParsedInstruction<'t>, LoadError> {
         let mut guard = None;
         if self.accept(Token::Mark('@')) {
             let is_negated = self.accept(Token::Mark('!'));
@@ -97,10 +102,10 @@ impl<'t> Parser<'t> {
             operands = self.operands()?;
             self.expect(';')?;
         }
-        Ok(Written { guard, opcode, operands })
+        Ok(ParsedInstruction { guard, opcode, operands })
     }
 
-    fn operands(&mut self) -> Result<Vec<Operand<'t>>, Refusal> {
+    fn operands(&mut self) -> Result<Vec<Operand<'t>>, LoadError> {
         let mut operands = vec![self.operand()?];
         while self.accept(Token::Mark(',')) {
             operands.push(self.operand()?);
@@ -108,7 +113,7 @@ impl<'t> Parser<'t> {
         Ok(operands)
     }
 
-    fn operand(&mut self) -> Result<Operand<'t>, Refusal> {
+    fn operand(&mut self) -> Result<Operand<'t>, LoadError> {
         if self.accept(Token::Mark('!')) {
             return Ok(Operand::Not(self.word()?));
         }
@@ -128,7 +133,7 @@ impl<'t> Parser<'t> {
         let Some(Token::Word(name)) = self.peek() else {
             return self.number().map(Operand::Number);
         };
-        self.next += 1;
+        self.skip(1);
         if self.accept(Token::Mark('|')) {
             return Ok(Operand::Pair(name, self.word()?));
         }

@@ -1,21 +1,21 @@
-//! What the names of a kernel stand for: registers, addresses and constants.
+//! The symbol table of a kernel: its names stand for registers, addresses and constants.
 
 use super::kind::Kind;
 use super::registers::Slot;
 use super::special::Special;
-use super::syntax::{Home, Operand, Variable};
+use super::syntax::{Operand, Storage, Variable};
 use std::collections::HashMap;
 
-/// The predicate that always holds, and the one that never does.
-pub(super) const ALWAYS: Slot = 0;
-pub(super) const NEVER: Slot = 1;
+/// The predicates that are always true and always false.
+pub(super) const TRUE: Slot = 0;
+pub(super) const FALSE: Slot = 1;
 
-/// Dynamic shared memory begins at a multiple of this, which is the most that types ask for.
+/// The alignment of dynamic shared memory: that of the largest type.
 const DYNAMIC_ALIGN_BYTES: u64 = 16;
 
-/// Areas of memory in an instruction; `Generic` is told by the address.
+/// The state space that an instruction names. A `Generic` address tells its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Area {
+pub(super) enum StateSpace {
     Generic,
     Global,
     Shared,
@@ -23,36 +23,36 @@ pub(super) enum Area {
     Parameter,
 }
 
-/// A register that is set before the kernel runs.
+/// The value of a register that is set before the kernel runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Constant {
     Word(Slot, u32),
     Long(Slot, u64),
-    /// A word that tells lanes, warps, blocks or launches apart.
+    /// A word that depends on the lane, the warp, the block or the launch.
     Special(Slot, Special),
 }
 
-/// A name that may stand in an instruction.
+/// What a name stands for.
 #[derive(Clone, Copy, Debug)]
-enum Named {
+enum Symbol {
     Register(Kind, Slot),
-    Address(Area, u64),
+    Address(StateSpace, u64),
 }
 
-/// Where an address starts.
+/// The register that holds an address.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Base {
+pub(super) enum AddressBase {
     Word(Slot),
     Long(Slot),
 }
 
-/// The names of a kernel, and the registers that they take.
+/// The names of a kernel, and the registers that it needs.
 #[derive(Debug)]
-pub(super) struct Frame<'t> {
-    variables: HashMap<&'t str, Named>,
-    /// Registers, by the braces in which they are declared.
-    scopes: Vec<HashMap<String, Named>>,
-    /// Words, longs and predicates.
+pub(super) struct Symbols<'t> {
+    variables: HashMap<&'t str, Symbol>,
+    /// Declared registers, by scope.
+    scopes: Vec<HashMap<String, Symbol>>,
+    /// How many registers there are: words, longs, predicates.
     pub(super) counts: [usize; 3],
     pub(super) constants: Vec<Constant>,
     pub(super) shared_bytes: u64,
@@ -60,7 +60,7 @@ pub(super) struct Frame<'t> {
     pub(super) parameter_bytes: u64,
 }
 
-impl<'t> Frame<'t> {
+impl<'t> Symbols<'t> {
     pub(super) fn new() -> Self {
         Self {
             variables: HashMap::new(),
@@ -73,38 +73,39 @@ impl<'t> Frame<'t> {
         }
     }
 
-    /// Finds room for a variable of the kernel; its place in its area. Dynamic ones come last.
-    pub(super) fn place(&mut self, variable: &Variable<'t>) -> u64 {
-        let (area, end) = match variable.home {
-            Home::Local => (Area::Local, &mut self.local_bytes),
-            Home::Parameter => (Area::Parameter, &mut self.parameter_bytes),
-            _ => (Area::Shared, &mut self.shared_bytes),
+    /// Allocates a variable of the kernel. Returns its address in its state space. Dynamic ones
+    /// come last.
+    pub(super) fn allocate(&mut self, variable: &Variable<'t>) -> u64 {
+        let (state_space, end) = match variable.storage {
+            Storage::Local => (StateSpace::Local, &mut self.local_bytes),
+            Storage::Parameter => (StateSpace::Parameter, &mut self.parameter_bytes),
+            _ => (StateSpace::Shared, &mut self.shared_bytes),
         };
-        let align_bytes = match variable.home {
-            Home::Dynamic => DYNAMIC_ALIGN_BYTES,
+        let align_bytes = match variable.storage {
+            Storage::Dynamic => DYNAMIC_ALIGN_BYTES,
             _ => variable.align_bytes,
         };
         let at = end.next_multiple_of(align_bytes);
-        *end = at + if variable.home == Home::Dynamic { 0 } else { variable.bytes };
-        self.variables.insert(variable.name, Named::Address(area, at));
+        *end = at + if variable.storage == Storage::Dynamic { 0 } else { variable.bytes };
+        self.variables.insert(variable.name, Symbol::Address(state_space, at));
         at
     }
 
-    /// Notes a variable of the module, which has its place.
-    pub(super) fn know(&mut self, name: &'t str, at: u64) {
-        self.variables.insert(name, Named::Address(Area::Global, at));
+    /// Adds a variable of the module, which has an address already.
+    pub(super) fn define_global(&mut self, name: &'t str, at: u64) {
+        self.variables.insert(name, Symbol::Address(StateSpace::Global, at));
     }
 
-    pub(super) fn begin(&mut self) {
+    pub(super) fn open_scope(&mut self) {
         self.scopes.push(HashMap::new());
     }
 
-    pub(super) fn end(&mut self) {
+    pub(super) fn close_scope(&mut self) {
         self.scopes.pop();
     }
 
-    /// A register that nothing else uses.
-    pub(super) fn fresh(&mut self, kind: Kind) -> Slot {
+    /// Returns a register that nothing else uses.
+    pub(super) fn new_register(&mut self, kind: Kind) -> Slot {
         let count = match kind.bytes() {
             0 => &mut self.counts[2],
             8 => &mut self.counts[1],
@@ -120,60 +121,62 @@ impl<'t> Frame<'t> {
             Some(count) => (0..count).map(|number| format!("{name}{number}")).collect(),
         };
         for name in names {
-            let register = Named::Register(kind, self.fresh(kind));
+            let register = Symbol::Register(kind, self.new_register(kind));
             if let Some(scope) = self.scopes.last_mut() {
                 scope.insert(name, register);
             }
         }
     }
 
-    fn find(&self, name: &str) -> Option<Named> {
+    fn find(&self, name: &str) -> Option<Symbol> {
         let register = self.scopes.iter().rev().find_map(|scope| scope.get(name));
         register.or_else(|| self.variables.get(name)).copied()
     }
 
-    /// The register that an instruction reads an operand of a type from.
+    /// Returns the register from which an instruction reads an operand of a type.
     pub(super) fn source(&mut self, kind: Kind, operand: &Operand<'_>) -> Result<Slot, String> {
         match *operand {
             Operand::Number(number) if kind == Kind::Predicate => match number.bits(kind) {
-                Some(0) => Ok(NEVER),
-                _ => Ok(ALWAYS),
+                Some(0) => Ok(FALSE),
+                _ => Ok(TRUE),
             },
             Operand::Number(number) => {
-                let bits = number.bits(kind).ok_or("not a number of this type")?;
+                let bits = number.bits(kind).ok_or("the number is not of this type")?;
                 Ok(self.constant(kind, bits))
             }
             Operand::Name(name) => match self.find(name) {
-                Some(Named::Register(..)) => self.sized(kind, name),
-                Some(Named::Address(area, at)) if kind.bytes() == 8 || area != Area::Global => {
+                Some(Symbol::Register(..)) => self.sized(kind, name),
+                Some(Symbol::Address(state_space, at))
+                    if kind.bytes() == 8 || state_space != StateSpace::Global =>
+                {
                     Ok(self.constant(kind, at))
                 }
                 _ => self.special(kind, name),
             },
-            _ => Err("an operand of another form".into()),
+            _ => Err("this form of operand is not supported".into()),
         }
     }
 
-    /// The register that an instruction writes a result of a type to.
+    /// Returns the register to which an instruction writes a result of a type.
     pub(super) fn target(&mut self, kind: Kind, operand: &Operand<'_>) -> Result<Slot, String> {
         match operand {
-            Operand::Name("_") => Ok(self.fresh(kind)),
+            Operand::Name("_") => Ok(self.new_register(kind)),
             Operand::Name(name) => self.sized(kind, name),
             _ => Err("the result needs a register".into()),
         }
     }
 
-    /// A register whose size is that of a type.
+    /// Returns a register that has the size of a type.
     fn sized(&self, kind: Kind, name: &str) -> Result<Slot, String> {
         let (declared, slot) = self.register(name)?;
         let fits = declared.register_bytes() == kind.register_bytes();
         if fits { Ok(slot) } else { Err(format!("`{name}` has another size")) }
     }
 
-    /// A register of any type.
+    /// Returns a register and its type.
     pub(super) fn register(&self, name: &str) -> Result<(Kind, Slot), String> {
         match self.find(name) {
-            Some(Named::Register(kind, slot)) => Ok((kind, slot)),
+            Some(Symbol::Register(kind, slot)) => Ok((kind, slot)),
             _ => Err(format!("`{name}` is not a register")),
         }
     }
@@ -185,27 +188,27 @@ impl<'t> Frame<'t> {
         }
     }
 
-    /// An address, and the bytes to add to it.
-    pub(super) fn address(&mut self, operand: &Operand<'_>) -> Result<(Base, u64), String> {
+    /// Returns the register of an address, and the bytes to add to it.
+    pub(super) fn address(&mut self, operand: &Operand<'_>) -> Result<(AddressBase, u64), String> {
         let Operand::Address(base, offset) = operand else {
             return Err("an address is missing".into());
         };
         let base = match **base {
             Operand::Name(name) if self.register(name).is_ok() => match self.register(name)? {
-                (kind, slot) if kind.bytes() == 8 => Base::Long(slot),
-                (kind, slot) if kind.bytes() == 4 => Base::Word(slot),
+                (kind, slot) if kind.bytes() == 8 => AddressBase::Long(slot),
+                (kind, slot) if kind.bytes() == 4 => AddressBase::Word(slot),
                 _ => return Err("an address has 32 or 64 bits".into()),
             },
-            ref constant => Base::Long(self.source(Kind::U64, constant)?),
+            ref constant => AddressBase::Long(self.source(Kind::U64, constant)?),
         };
         Ok((base, offset.cast_unsigned()))
     }
 
-    /// Where a parameter lies.
+    /// Returns the offset of a parameter.
     pub(super) fn parameter(&self, operand: &Operand<'_>) -> Result<u64, String> {
         if let Operand::Address(base, offset) = operand
             && let Operand::Name(name) = **base
-            && let Some(Named::Address(Area::Parameter, at)) = self.find(name)
+            && let Some(Symbol::Address(StateSpace::Parameter, at)) = self.find(name)
         {
             return Ok(at.wrapping_add(offset.cast_unsigned()));
         }
@@ -222,7 +225,7 @@ impl<'t> Frame<'t> {
             _ => None,
         });
         same.unwrap_or_else(|| {
-            let slot = self.fresh(kind);
+            let slot = self.new_register(kind);
             let long = Constant::Long(slot, bits);
             self.constants.push(if is_long { long } else { Constant::Word(slot, bits as u32) });
             slot
@@ -230,11 +233,11 @@ impl<'t> Frame<'t> {
     }
 
     fn special(&mut self, kind: Kind, name: &str) -> Result<Slot, String> {
-        let special = Special::parse(name).ok_or_else(|| format!("`{name}` is not known"))?;
+        let special = Special::parse(name).ok_or_else(|| format!("`{name}` is not declared"))?;
         if kind.bytes() != 4 {
             return Err(format!("`{name}` has 32 bits"));
         }
-        let slot = self.fresh(kind);
+        let slot = self.new_register(kind);
         self.constants.push(Constant::Special(slot, special));
         Ok(slot)
     }

@@ -1,4 +1,4 @@
-//! Device memory, which other streams may use at the same time.
+//! Atomic accesses to device memory, which other streams may use at the same time.
 #![allow(unsafe_code, reason = "kernels work on addresses")]
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -35,7 +35,7 @@ pub(super) unsafe fn store<const BYTES: u64>(at: u64, value: u64) {
     }
 }
 
-/// Changes device memory at once; what was there before.
+/// Changes device memory atomically. Returns what was there before.
 ///
 /// # Safety
 /// The bytes are aligned and may be used.

@@ -1,0 +1,47 @@
+//! What the driver keeps for each thread of the host.
+
+use crate::clock::CallerClock;
+use crate::faults::{Faults, Random};
+use crate::outcome::Outcome;
+use cudarc::driver::sys::CUresult;
+use std::cell::Cell;
+
+/// A thread of the host that calls the driver.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    /// The handle of its current context, or zero.
+    pub(crate) context: Cell<usize>,
+    pub(crate) clock: CallerClock,
+    faults: Cell<Option<Faults>>,
+    refusals: Cell<Random>,
+}
+
+impl Caller {
+    pub(crate) const fn new() -> Self {
+        Self {
+            context: Cell::new(0),
+            clock: CallerClock::new(),
+            faults: Cell::new(None),
+            refusals: Cell::new(Random::new(0)),
+        }
+    }
+
+    /// The faults that this thread has asked for.
+    pub(crate) fn faults(&self) -> Option<Faults> {
+        self.faults.get()
+    }
+
+    /// Sets the faults of this thread's calls from now on, and of the streams it creates.
+    pub(crate) fn set_faults(&self, faults: Faults) {
+        self.faults.set(Some(faults));
+        self.refusals.set(Random::new(faults.seed.unwrap_or(0)));
+    }
+
+    /// Fails with the error, if faults say that this call is refused.
+    pub(crate) fn refuse(&self, error: CUresult) -> Outcome {
+        let mut refusals = self.refusals.get();
+        let is_refused = refusals.one_in(self.faults().map_or(0, |faults| faults.refused_one_in));
+        self.refusals.set(refusals);
+        if is_refused { Err(error) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,83 @@
+//! The device: what its work uses, whichever thread does it.
+
+use crate::link::Link;
+use crate::outcome::Outcome;
+use crate::physical::PhysicalMemory;
+use crate::settings::Settings;
+use crate::space::{AddressSpace, SharedSpace};
+use cudarc::driver::sys::CUresult::{self, *};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) space: SharedSpace,
+    pub(crate) h2d: Link,
+    pub(crate) d2h: Link,
+    /// When the timer stood at zero: before any call.
+    pub(crate) timer_zero: Instant,
+    /// The first error of work, or zero.
+    error: AtomicU32,
+    explanation: Mutex<String>,
+}
+
+impl Device {
+    /// Creates the device.
+    ///
+    /// # Panics
+    /// Where the granularity is no power of two or less than a page.
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let granularity_bytes = settings.granularity_bytes;
+        assert!(
+            granularity_bytes.is_power_of_two() && granularity_bytes >= 4096,
+            "EMULATED_CUDA_GRANULARITY has to be a power of two and at least 4096"
+        );
+        let memory_bytes = settings.memory_bytes - settings.memory_bytes % granularity_bytes;
+        let memory = PhysicalMemory::new(memory_bytes);
+        Self {
+            space: SharedSpace::new(AddressSpace::new(memory, granularity_bytes)),
+            h2d: settings.h2d,
+            d2h: settings.d2h,
+            timer_zero: Instant::now(),
+            error: AtomicU32::new(0),
+            explanation: Mutex::default(),
+        }
+    }
+
+    /// Fails once work has failed, with the error of that work.
+    pub(crate) fn check(&self) -> Outcome {
+        match self.error.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            code if code == CUDA_ERROR_ILLEGAL_ADDRESS as u32 => Err(CUDA_ERROR_ILLEGAL_ADDRESS),
+            code if code == CUDA_ERROR_MISALIGNED_ADDRESS as u32 => {
+                Err(CUDA_ERROR_MISALIGNED_ADDRESS)
+            }
+            _ => Err(CUDA_ERROR_LAUNCH_FAILED),
+        }
+    }
+
+    /// Notes that work has failed. Nothing else is done from now on, and every call fails.
+    pub(crate) fn fail(&self, error: CUresult) {
+        // The first failure stays.
+        let _ = self.error.compare_exchange(0, error as u32, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// Forgets a failure, and frees the memory that nobody could free since.
+    pub(crate) fn recover(&self) {
+        if self.error.swap(0, Ordering::SeqCst) != 0 {
+            self.space.write().clear();
+        }
+    }
+
+    /// Notes why PTX is refused or a kernel has failed, and prints it to the standard error.
+    pub(crate) fn explain(&self, why: String) {
+        eprintln!("emulated CUDA: {why}");
+        *self.explanation.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// Returns what was explained last.
+    pub(crate) fn explanation(&self) -> String {
+        self.explanation.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

@@ -1,0 +1,102 @@
+//! What tests see of the driver, beyond its own functions: the library, opened by its path.
+#![allow(unsafe_code, reason = "the functions of a library are called by their names")]
+
+use crate::counters::Counters;
+use libloading::Library;
+use std::path::{Path, PathBuf};
+
+type GetCounters = extern "C" fn(&mut Counters);
+type SetFaults = extern "C" fn(bool, u64, u64, u64);
+type DelayAll = extern "C" fn();
+type GetExplanation = unsafe extern "C" fn(*mut u8, usize) -> usize;
+
+/// The library, opened in place of a driver for the rest of the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Emulated {
+    counters: GetCounters,
+    set_faults: SetFaults,
+    delay_all: DelayAll,
+    explanation: GetExplanation,
+}
+
+impl Emulated {
+    /// Returns the path at which cargo puts the library for tests and examples: beside the
+    /// program that runs, in a folder named `deps`.
+    ///
+    /// # Panics
+    /// Where the system does not tell the path of the program.
+    #[must_use]
+    pub fn built_path() -> PathBuf {
+        let program = std::env::current_exe().expect("a program knows where it is");
+        let folder = program.ancestors().skip(1);
+        let name = "libemulated_cuda.so";
+        let places =
+            folder.take(2).flat_map(|folder| [folder.join(name), folder.join("deps").join(name)]);
+        places.into_iter().find(|path| path.exists()).unwrap_or_else(|| PathBuf::from(name))
+    }
+
+    /// Opens the library. No driver may be open yet.
+    ///
+    /// # Errors
+    /// Says why it cannot be opened.
+    pub fn open(path: &Path) -> Result<Self, String> {
+        // SAFETY: the library is this crate's, and has nothing that runs when it is opened.
+        let library = unsafe { Library::new(path) }.map_err(|error| error.to_string())?;
+        // It stays open.
+        let library = Box::leak(Box::new(library));
+        // SAFETY: the functions have these types, in `api/control`.
+        let opened = unsafe {
+            library.get::<GetCounters>(b"emulated_cuda_counters").and_then(|counters| {
+                let set_faults = library.get::<SetFaults>(b"emulated_cuda_set_faults")?;
+                let delay_all = library.get::<DelayAll>(b"emulated_cuda_delay_all")?;
+                let explanation = library.get::<GetExplanation>(b"emulated_cuda_explanation")?;
+                Ok(Self {
+                    counters: *counters,
+                    set_faults: *set_faults,
+                    delay_all: *delay_all,
+                    explanation: *explanation,
+                })
+            })
+        };
+        opened.map_err(|error| error.to_string())
+    }
+
+    /// Returns what has been done so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let mut counters = Counters::default();
+        (self.counters)(&mut counters);
+        counters
+    }
+
+    /// Returns why PTX was refused last, with the line, or why a kernel has ended the context, with
+    /// the line, the block and the address. Empty if neither happened. It is printed to the
+    /// standard error as well.
+    #[must_use]
+    pub fn explanation(&self) -> String {
+        let mut text = vec![0; 4096];
+        // SAFETY: so many bytes may be written.
+        let bytes = unsafe { (self.explanation)(text.as_mut_ptr(), text.len()) };
+        text.truncate(bytes);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Delays the work of all streams that are created from now on, at random, by the seed of the
+    /// environment or else by 1, unless their thread sets its own.
+    pub fn delay_all(&self) {
+        (self.delay_all)();
+    }
+
+    /// Delays the work of streams that this thread creates from now on, at random by this seed,
+    /// or not at all.
+    pub fn set_seed(&self, seed: Option<u64>) {
+        (self.set_faults)(seed.is_some(), seed.unwrap_or(0), 0, 0);
+    }
+
+    /// The same; and refuses one in `refused` of the calls of this thread, which then changes
+    /// nothing, and lets one in `failed` of the tasks of its streams fail on the device, which
+    /// ends the whole context. 0 for none.
+    pub fn set_faults(&self, seed: u64, refused: u64, failed: u64) {
+        (self.set_faults)(true, seed, refused, failed);
+    }
+}

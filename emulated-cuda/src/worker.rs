@@ -1,0 +1,51 @@
+//! A thread that does the device's work: the thread of a stream, or one of a graph.
+
+use crate::clock::Clock;
+use crate::device::Device;
+use crate::faults::{Faults, Random};
+use crate::outcome::Outcome;
+use crate::task::Task;
+use cudarc::driver::sys::CUresult::CUDA_ERROR_LAUNCH_FAILED;
+
+/// The device, its time on this thread, and the faults of the thread's work.
+#[derive(Debug)]
+pub(crate) struct Worker<'d> {
+    device: &'d Device,
+    pub(crate) clock: Clock,
+    faults: Faults,
+    delays: Option<Random>,
+    failures: Random,
+}
+
+impl<'d> Worker<'d> {
+    /// Creates a worker whose faults depend on the seed and on its number.
+    pub(crate) fn new(device: &'d Device, clock: Clock, faults: Faults, number: u64) -> Self {
+        let mixed = number.wrapping_mul(0x2545_f491_4f6c_dd1d);
+        let delays = faults.seed.map(|seed| Random::new(seed ^ mixed));
+        let failures = Random::new(!faults.seed.unwrap_or(0) ^ mixed);
+        Self { device, clock, faults, delays, failures }
+    }
+
+    /// Creates a worker for a thread of a graph that this worker runs.
+    pub(crate) fn fork(&self, number: u64) -> Self {
+        Self::new(self.device, self.clock, self.faults, number)
+    }
+
+    /// Does a task, perhaps late. Does nothing once any task of the device has failed.
+    pub(crate) fn run(&mut self, task: &Task) {
+        if let Some(delays) = &mut self.delays {
+            delays.delay();
+        }
+        if self.device.check().is_err() {
+            return;
+        }
+        let done: Outcome = if self.failures.one_in(self.faults.failed_one_in) {
+            Err(CUDA_ERROR_LAUNCH_FAILED)
+        } else {
+            self.clock.time(|clock| task.run(self.device, clock))
+        };
+        if let Err(error) = done {
+            self.device.fail(error);
+        }
+    }
+}
