@@ -1,4 +1,4 @@
-//! A judge of plans that follows the format's text sentence by sentence.
+//! A judge of plans that follows `docs/format.md` sentence by sentence.
 //!
 //! It keeps its books for every object of every tensor and writes out eight iterations one
 //! after the other. That is slow and plainly right, which is its whole purpose: it is meant

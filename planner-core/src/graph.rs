@@ -1,4 +1,5 @@
-//! The work: tensors, and the operations of one iteration that is repeated for ever.
+//! The work: tensors, and the operations of one iteration that is repeated for ever
+//! (`docs/format.md`, 1).
 
 use crate::scratch::{OutOfScratch, Scratch, words};
 use core::fmt;

@@ -1,5 +1,6 @@
 //! What a plan says. A plan is untrusted: planners, files and embedders make it, and only
-//! [`verify`](crate::verify()) turns it into something that may run.
+//! [`verify`](crate::verify()) turns it into something that may run. `docs/format.md`
+//! says what each field means, and when a plan is valid.
 
 use crate::graph::{OpId, TensorId};
 use crate::placement::Placements;

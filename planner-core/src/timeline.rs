@@ -1,5 +1,5 @@
 //! When each step runs: `start = max(end of the previous step of this stream, end of the
-//! awaited steps)`, over eight iterations.
+//! awaited steps)`, over eight iterations (`docs/format.md`, 4 and 7).
 
 use crate::footprint::{self, Footprint};
 use crate::graph::{Graph, Kind};

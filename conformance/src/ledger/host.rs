@@ -1,4 +1,4 @@
-//! What a plan takes of the host's memory, and when.
+//! What a plan takes of the host's memory, and when (`docs/format.md`, 8).
 
 use planner_core::{Graph, Kind, Plan, Step, TensorId};
 use std::ops::Range;

@@ -10,7 +10,7 @@ use crate::schedule::Scheduled;
 use crate::scratch::Scratch;
 
 /// Adds to `needs` what each allocation waits for: the shortest list-order prefix of its
-/// pool's releases that covers the shortage (format, "Memory returns in list order").
+/// pool's releases that covers the shortage (`docs/format.md`, 3.5).
 pub(super) fn memory_needs(
     graph: &Graph<'_>,
     plan: &Plan<'_>,

@@ -36,7 +36,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 }
 
 /// Adds to `needs` what each allocation waits for: the releases of the previous holders of
-/// its objects (format, "Optional `placements`").
+/// its objects (`docs/format.md`, 3.6).
 pub(super) fn placed_needs(
     graph: &Graph<'_>,
     plan: &Plan<'_>,

@@ -1,4 +1,5 @@
-//! No two tensors that are in use at the same time share bytes of the arena.
+//! No two tensors that are in use at the same time share bytes of the arena
+//! (`docs/format.md`, 3.3).
 
 use crate::graph::{Graph, Kind};
 use crate::plan::{ArenaPlacement, Plan, PlanError, Step};

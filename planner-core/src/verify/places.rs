@@ -1,6 +1,6 @@
 //! No object has two owners where the plan says who has which: every allocation takes objects
 //! that nobody owns, and starts behind the releases of their last owners; after all
-//! iterations that the placements cover, everything lies where it began.
+//! iterations that the placements cover, everything lies where it began (`docs/format.md`, 3.6).
 
 use super::clocks::Clocks;
 use super::{NEVER, Points, VerifyError, later, seen_later};
