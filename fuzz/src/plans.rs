@@ -1,0 +1,276 @@
+//! Plans: valid ones of every strategy and of the generators of `conformance`, and what
+//! becomes of them in clumsy or hostile hands.
+
+use crate::graphs::{Resize, doubled, resized, resizes};
+use crate::machines::{self, Change, changed};
+use crate::numbers::numbers;
+use conformance::choices::{Choices, choices};
+use conformance::plans::{Case, cases, mutate};
+use planner_core::plan::{ArenaPlacement, Part, Pool, Prediction, Resident};
+use planner_core::planner::swap::Threshold;
+use planner_core::planner::{
+    Auto, Lms, Order, PlanningError, Request, Strategy as Planner, Weights, Window,
+};
+use planner_core::{Graph, Kind, Machine, OpId, Step, TensorId};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use workloads::format::{write_graph, write_machine, write_plan};
+use workloads::swapping::{self, Swap};
+use workloads::{OwnedMachine, OwnedPlacements, OwnedPlan, placing, planning};
+
+/// The files that `spillway check` takes, and names for them.
+#[must_use]
+pub fn files(case: &Case) -> Vec<(&'static str, Vec<u8>)> {
+    let machine = OwnedMachine { name: "fuzzed".to_owned(), machine: case.machine };
+    let plan = OwnedPlan {
+        graph: case.graph.name.clone(),
+        machine: machine.name.clone(),
+        strategy: "fuzzed".to_owned(),
+        ..case.plan.clone()
+    };
+    vec![
+        ("graph.json", write_graph(&case.graph)),
+        ("machine.json", write_machine(&machine)),
+        ("plan.json", write_plan(&plan)),
+    ]
+}
+
+/// Plans that are valid, and plans that up to four mutations have made something else.
+pub fn plans() -> impl Strategy<Value = Case> {
+    let valid = prop_oneof![3 => cases().boxed(), 1 => planned().boxed()];
+    (valid, vec(mutations(), 0..=4))
+        .prop_map(|(case, mutations)| mutations.into_iter().fold(case, mutated))
+}
+
+/// How to plan.
+#[derive(Clone, Copy, Debug)]
+pub enum How {
+    /// By a strategy of the core.
+    Strategy(Planner),
+    /// In size classes.
+    Swap(Threshold),
+}
+
+/// Every strategy, with parameters of every size.
+pub fn strategies() -> impl Strategy<Value = How> {
+    let few = || prop::option::of(numbers().prop_map(|number| number as u32));
+    let flag = any::<bool>;
+    let lms = (few(), few()).prop_map(|(threshold, ahead)| Planner::Lms(Lms { threshold, ahead }));
+    let window = (prop::option::of(numbers()), flag())
+        .prop_map(|(bytes, published)| Planner::Window(Window { bytes, published }));
+    let weights = (flag(), flag())
+        .prop_map(|(published, activations)| Planner::Weights(Weights { published, activations }));
+    let order = select(vec![Order::Given, Order::Free]);
+    let auto = (0..=6u32, order)
+        .prop_map(|(effort, order)| Planner::Auto(Auto { effort: Some(effort), order }));
+    let plain = select(vec![
+        Planner::InCore,
+        Planner::OnDemand,
+        Planner::Fit,
+        Planner::Vdnn,
+        Planner::WeightsUndiscounted,
+        Planner::LayerToLayer,
+    ]);
+    let threshold = prop_oneof![Just(Threshold::RoundTrip), numbers().prop_map(Threshold::Ns)];
+    prop_oneof![
+        3 => plain.prop_map(How::Strategy),
+        1 => lms.prop_map(How::Strategy),
+        1 => window.prop_map(How::Strategy),
+        1 => weights.prop_map(How::Strategy),
+        2 => auto.prop_map(How::Strategy),
+        1 => threshold.prop_map(How::Swap),
+    ]
+}
+
+/// Plans of strategies, on plausible graphs and machines, some with fixed objects. Where there
+/// is none, a plan without steps.
+fn planned() -> impl Strategy<Value = Case> {
+    let (graphs, machines) = (conformance::graphs::graphs(), conformance::graphs::machines());
+    (graphs, machines, strategies(), 0..=8192u64, any::<bool>()).prop_map(
+        |(owned, machine, how, spare_bytes, is_placed)| {
+            let plan = owned.graph().ok().and_then(|graph| {
+                let plan = plan_with_spare(&graph, &machine, how, spare_bytes).ok()?;
+                let placed = placing::place(&graph, &machine, &plan, u64::MAX);
+                Some(placed.ok().filter(|_| is_placed).unwrap_or(plan))
+            });
+            Case { graph: owned, machine, plan: plan.unwrap_or_default() }
+        },
+    )
+}
+
+/// A plan for so many bytes more than a strategy needs.
+///
+/// # Errors
+/// Those of the strategy.
+pub fn plan_with_spare(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    how: How,
+    spare_bytes: u64,
+) -> Result<OwnedPlan, PlanningError> {
+    let request = |budget_bytes| Request { graph, machine, budget_bytes };
+    match how {
+        How::Strategy(strategy) => {
+            let (least_bytes, _) = planning::min_feasible(&request(0), strategy)?;
+            planning::plan(&request(least_bytes.saturating_add(spare_bytes)), strategy)
+        }
+        How::Swap(threshold) => {
+            let swap = Swap { classes: None, threshold };
+            let (least_bytes, _) = swapping::min_feasible(&request(0), &swap);
+            swapping::plan(&request(least_bytes.saturating_add(spare_bytes)), &swap)
+        }
+    }
+}
+
+/// What is done to a case.
+#[derive(Clone, Debug)]
+enum Mutation {
+    /// A corruption of `conformance`.
+    Corrupted(Choices),
+    /// Another number in some place of the plan.
+    Number(usize, NewNumber),
+    /// A copy of an input or a temporary to the host, anywhere.
+    Offload(usize, usize),
+    /// No prefetch of some tensor.
+    NoPrefetch(usize),
+    /// Another machine.
+    Machine(Change),
+    /// Another graph.
+    Graph(Resize),
+    /// All bytes everywhere, times two so often.
+    Bytes(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum NewNumber {
+    Is(u64),
+    Plus(i64),
+}
+
+fn mutations() -> impl Strategy<Value = Mutation> {
+    let new = prop_oneof![numbers().prop_map(NewNumber::Is), (-2..=2i64).prop_map(NewNumber::Plus)];
+    // The first numbers are those that all of the plan hangs on.
+    let at = prop_oneof![0..16usize, 0..500usize];
+    prop_oneof![
+        6 => choices(8).prop_map(Mutation::Corrupted),
+        5 => (at, new).prop_map(|(at, new)| Mutation::Number(at, new)),
+        1 => (0..64usize, 0..64usize).prop_map(|(at, tensor)| Mutation::Offload(at, tensor)),
+        1 => (0..64usize).prop_map(Mutation::NoPrefetch),
+        2 => machines::changes().prop_map(Mutation::Machine),
+        1 => resizes().prop_map(Mutation::Graph),
+        1 => (0..=50u32).prop_map(Mutation::Bytes),
+    ]
+}
+
+fn mutated(mut case: Case, mutation: Mutation) -> Case {
+    let plan = &mut case.plan;
+    match mutation {
+        Mutation::Corrupted(mut choices) => {
+            let Ok(graph) = case.graph.graph() else { return case };
+            let is_tame = plan.budget_bytes < 1 << 40 && plan.arena_bytes < 1 << 40;
+            if !plan.steps.is_empty() && is_tame && case.machine.chunk_bytes < 1 << 40 {
+                case.plan = mutate(&graph, &case.machine, plan, &mut choices);
+            }
+        }
+        Mutation::Number(at, new) => set_number(plan, at, new),
+        Mutation::Offload(at, tensor) => {
+            let mut moving = case.graph.tensors.iter().enumerate();
+            let moving = moving.by_ref().filter(|(_, tensor)| tensor.kind != Kind::State);
+            let ids: Vec<usize> = moving.map(|(id, _)| id).collect();
+            if let Some(&id) = ids.get(tensor % ids.len().max(1)) {
+                let step = Step::Offload(Part::whole(TensorId(id as u32)));
+                plan.steps.insert(at % (plan.steps.len() + 1), step);
+            }
+        }
+        Mutation::NoPrefetch(tensor) => {
+            let id = TensorId((tensor % case.graph.tensors.len().max(1)) as u32);
+            let brings = |step: &Step| matches!(step, Step::Prefetch(part) if part.tensor == id);
+            plan.steps.retain(|step| !brings(step));
+        }
+        Mutation::Machine(change) => case.machine = changed(case.machine, change),
+        Mutation::Graph(resize) => case.graph = resized(case.graph, resize),
+        Mutation::Bytes(doublings) => return larger(case, doublings),
+    }
+    case
+}
+
+fn set_number(plan: &mut OwnedPlan, at: usize, new: NewNumber) {
+    let mut count = 0;
+    each_number(plan, &mut |number| {
+        count += 1;
+        number
+    });
+    let (at, mut next) = (at % count.max(1), 0);
+    each_number(plan, &mut |number| {
+        next += 1;
+        match new {
+            _ if next - 1 != at => number,
+            NewNumber::Is(new) => new,
+            NewNumber::Plus(offset) => number.wrapping_add_signed(offset),
+        }
+    });
+}
+
+/// Passes each number of a plan through `change`, those first that occur once.
+fn each_number(plan: &mut OwnedPlan, change: &mut impl FnMut(u64) -> u64) {
+    fn narrow(number: &mut u32, change: &mut impl FnMut(u64) -> u64) {
+        *number = change(u64::from(*number)) as u32;
+    }
+    fn part(part: &mut Part, change: &mut impl FnMut(u64) -> u64) {
+        let Part { tensor: TensorId(tensor), first, count } = part;
+        narrow(tensor, change);
+        *first = change(*first);
+        *count = change(*count);
+    }
+    plan.budget_bytes = change(plan.budget_bytes);
+    plan.arena_bytes = change(plan.arena_bytes);
+    if let Some(placements) = &mut plan.placements {
+        narrow(&mut placements.iterations, change);
+    }
+    for Pool { object_bytes, count } in &mut plan.pools {
+        *object_bytes = change(*object_bytes);
+        *count = change(*count);
+    }
+    let Prediction { period_ns, compute_ns, peak_bytes, h2d_bytes, d2h_bytes, host_bytes } =
+        &mut plan.predicted;
+    for figure in [period_ns, compute_ns, peak_bytes, h2d_bytes, d2h_bytes, host_bytes] {
+        *figure = change(*figure);
+    }
+    for ArenaPlacement { tensor: TensorId(tensor), offset_bytes } in &mut plan.arena {
+        narrow(tensor, change);
+        *offset_bytes = change(*offset_bytes);
+    }
+    plan.tensor_pool.iter_mut().chain(&mut plan.workspace_pool).for_each(|it| narrow(it, change));
+    plan.resident_at_start.iter_mut().for_each(|Resident { part: it, .. }| part(it, change));
+    for step in &mut plan.steps {
+        match step {
+            Step::Launch(OpId(op)) => narrow(op, change),
+            Step::Prefetch(it) | Step::Offload(it) | Step::Evict(it) => part(it, change),
+        }
+    }
+    if let Some(OwnedPlacements { objects, ends, .. }) = &mut plan.placements {
+        objects.iter_mut().for_each(|number| *number = change(*number));
+        ends.iter_mut().for_each(|end| narrow(end, change));
+    }
+}
+
+/// The same case with larger bytes: what was valid and fits 64 bits is valid.
+fn larger(case: Case, doublings: u32) -> Case {
+    let Case { graph, machine, mut plan } = case;
+    let twice = |bytes| doubled(bytes, doublings);
+    plan.budget_bytes = twice(plan.budget_bytes);
+    plan.arena_bytes = twice(plan.arena_bytes);
+    plan.arena.iter_mut().for_each(|it| it.offset_bytes = twice(it.offset_bytes));
+    plan.pools.iter_mut().for_each(|pool| pool.object_bytes = twice(pool.object_bytes));
+    let machine = [
+        Change::Device(twice(machine.device_bytes)),
+        Change::Host(twice(machine.host_bytes)),
+        Change::Chunk(twice(machine.chunk_bytes)),
+        Change::Up(twice(machine.h2d_bytes_per_s)),
+        Change::Down(twice(machine.d2h_bytes_per_s)),
+    ]
+    .into_iter()
+    .fold(machine, changed);
+    Case { graph: resized(graph, Resize::Bytes(doublings)), machine, plan }
+}
