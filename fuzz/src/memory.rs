@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// What an input of some kilobytes may take at most.
 const MOST_BYTES: usize = 256 << 20;
 
-/// What is refused, before the machine has no memory left for others.
+/// When large allocations are refused, so that the machine has memory left for others;
 const REFUSED_BYTES: usize = 2 << 30;
+/// and what is small.
+const SMALL_BYTES: usize = 1 << 24;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 /// The most that was held or wanted.
@@ -25,7 +27,7 @@ static COUNTING: Counting = Counting;
 fn takes(layout: Layout) -> bool {
     let held = HELD.fetch_add(layout.size(), Relaxed) + layout.size();
     PEAK.fetch_max(held, Relaxed);
-    let fits = held <= REFUSED_BYTES;
+    let fits = held <= REFUSED_BYTES || layout.size() <= SMALL_BYTES;
     if !fits {
         HELD.fetch_sub(layout.size(), Relaxed);
     }

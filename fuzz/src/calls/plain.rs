@@ -86,10 +86,10 @@ pub fn check(input: &Input) -> Result<(), Fault> {
     lend("packing::pack", packing::scratch_words(input.offsets), input.permille, |scratch| {
         packing::pack(input.items.iter().copied(), input.effort, &mut offsets, scratch)
     })?;
-    check_sizes(&input.limits)?;
     check_machine(&input.machine, &input.numbers)?;
     check_address_map(input)?;
-    check_words(&input.numbers)
+    check_words(&input.numbers)?;
+    check_sizes(&input.limits)
 }
 
 fn check_graph(input: &Input) -> Result<(), Fault> {
