@@ -7,7 +7,7 @@ use crate::{Cuda, CudaDevice, Options};
 use backend_checks::{Operands, Refused};
 use integrity::{Backend, Found, value};
 use planner_core::backend::{DeviceAddress, Launch};
-use planner_core::{Graph, Machine, Stream};
+use planner_core::{Graph, Machine, MachineParameters, Stream};
 use std::path::PathBuf;
 
 /// Threads of a block.
@@ -106,7 +106,7 @@ impl Backend for Integrity {
 
     fn find(&self) -> Result<Found, String> {
         let info = Cuda::load(self.driver.as_deref())?.device(self.ordinal)?;
-        let machine = Machine {
+        let parameters = MachineParameters {
             device_bytes: info.free_bytes,
             host_bytes: info.host_bytes,
             chunk_bytes: info.granularity_bytes,
@@ -116,6 +116,7 @@ impl Backend for Integrity {
             map_ns_per_chunk: 40_000,
             unmap_ns_per_chunk: 40_000,
         };
+        let machine = Machine::new(parameters).map_err(|error| error.to_string())?;
         Ok(Found { device: format!("{}, {}", info.name, info.driver), machine })
     }
 

@@ -10,7 +10,7 @@ pub use fit::Link;
 pub use mapping::Mapping;
 
 use crate::{Cuda, DeviceInfo, Options, Unavailable};
-use planner_core::Machine;
+use planner_core::{Machine, MachineParameters};
 
 /// The smallest chunks where none are asked for.
 const CHUNK_BYTES: u64 = 2 << 20;
@@ -81,17 +81,18 @@ impl Cuda {
         let links = [links(Load::Alone)?, links(Load::BothWays)?];
         let [map_ns, unmap_ns] = mapping.paid_ns();
         let free_bytes = info.free_bytes - info.free_bytes / LEFT;
-        let machine = Machine {
+        let [up, down] = &links[Load::BothWays as usize];
+        let machine = Machine::new(MachineParameters {
             device_bytes: free_bytes / chunk_bytes * chunk_bytes,
             host_bytes: info.host_bytes,
             chunk_bytes,
-            h2d_bytes_per_s: 0,
-            d2h_bytes_per_s: 0,
-            transfer_latency_ns: 0,
+            h2d_bytes_per_s: up.bytes_per_s.round() as u64,
+            d2h_bytes_per_s: down.bytes_per_s.round() as u64,
+            transfer_latency_ns: f64::midpoint(up.latency_ns, down.latency_ns).round() as u64,
             map_ns_per_chunk: map_ns.round() as u64,
             unmap_ns_per_chunk: unmap_ns.round() as u64,
-        };
-        let machine = with_links(machine, &links[Load::BothWays as usize]);
+        });
+        let machine = machine.map_err(|error| Unavailable(error.to_string()))?;
         Ok(Measured { info, machine, links, copies, mapping })
     }
 
@@ -101,14 +102,5 @@ impl Cuda {
     /// Those of [`Cuda::open`] and of the driver.
     pub fn measure_mapping(&self, options: &Options) -> Result<Mapping, Unavailable> {
         mapping::measure(self, options)
-    }
-}
-
-fn with_links(machine: Machine, [up, down]: &[Link; 2]) -> Machine {
-    Machine {
-        h2d_bytes_per_s: up.bytes_per_s.round() as u64,
-        d2h_bytes_per_s: down.bytes_per_s.round() as u64,
-        transfer_latency_ns: f64::midpoint(up.latency_ns, down.latency_ns).round() as u64,
-        ..machine
     }
 }

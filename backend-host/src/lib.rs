@@ -14,7 +14,7 @@ pub use error::HostError;
 use integrity::{Backend, Found, Reading, value};
 use paging::Pages;
 use planner_core::backend::{ErrorType, Launch};
-use planner_core::{Graph, Machine};
+use planner_core::{Graph, Machine, MachineParameters};
 
 /// A device of host memory.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Backend for Host {
     }
 
     fn find(&self) -> Result<Found, String> {
-        let machine = Machine {
+        let parameters = MachineParameters {
             device_bytes: 16 << 20,
             host_bytes: 1 << 30,
             chunk_bytes: 4096,
@@ -54,6 +54,7 @@ impl Backend for Host {
             map_ns_per_chunk: 0,
             unmap_ns_per_chunk: 0,
         };
+        let machine = Machine::new(parameters).map_err(|error| error.to_string())?;
         Ok(Found { device: "host memory".to_owned(), machine })
     }
 

@@ -3,7 +3,7 @@
 use crate::{SimDevice, SimError};
 use integrity::{Backend, Found};
 use planner_core::backend::Launch;
-use planner_core::{Graph, Machine};
+use planner_core::{Graph, Machine, MachineParameters};
 
 /// Simulated devices with real bytes, for small work.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub struct Sim {
 impl Default for Sim {
     /// A device of 1 MiB in chunks of 256 bytes, in twenty orders.
     fn default() -> Self {
-        let machine = Machine {
+        let machine = Machine::new(MachineParameters {
             device_bytes: 1 << 20,
             host_bytes: 1 << 20,
             chunk_bytes: 256,
@@ -29,7 +29,8 @@ impl Default for Sim {
             transfer_latency_ns: 10,
             map_ns_per_chunk: 40,
             unmap_ns_per_chunk: 40,
-        };
+        })
+        .expect("a chunk has bytes and a link has a speed");
         Self { machine, orders: 20, is_forgiving: false }
     }
 }
@@ -43,7 +44,7 @@ impl Backend for Sim {
     }
 
     fn find(&self) -> Result<Found, String> {
-        let Machine { device_bytes, chunk_bytes, .. } = self.machine;
+        let MachineParameters { device_bytes, chunk_bytes, .. } = *self.machine;
         let device = format!("simulated, {device_bytes} bytes in chunks of {chunk_bytes}");
         Ok(Found { device, machine: self.machine })
     }

@@ -105,10 +105,11 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use planner_core::MachineParameters;
 
     #[test]
     fn a_step_pays_the_latency_once_and_starts_when_all_is_ready() {
-        let machine = Machine {
+        let machine = Machine::new(MachineParameters {
             device_bytes: 100,
             host_bytes: 100,
             chunk_bytes: 1,
@@ -117,7 +118,8 @@ mod tests {
             transfer_latency_ns: 3,
             map_ns_per_chunk: 0,
             unmap_ns_per_chunk: 0,
-        };
+        })
+        .unwrap();
         let mut clock = Clock::new(machine);
         clock.copy(Stream::Upload, 4);
         clock.copy(Stream::Upload, 6);

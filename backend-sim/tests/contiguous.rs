@@ -8,7 +8,7 @@ use backend_sim::contiguous::{
 };
 use common::{OwnedPlan, Work};
 use planner_core::plan::{ArenaPlacement, Place, Pool, Resident};
-use planner_core::{Kind, Machine, OpId, Part, PlanError, Step, TensorId};
+use planner_core::{Kind, Machine, MachineParameters, OpId, Part, PlanError, Step, TensorId};
 use proptest::prelude::*;
 
 const DEVICE_BYTES: u64 = 256 << 20;
@@ -68,15 +68,20 @@ proptest! {
 }
 
 const MIB: u64 = 1 << 20;
-const MACHINE: Machine = Machine {
-    device_bytes: 1 << 40,
-    host_bytes: 1 << 40,
-    chunk_bytes: 512,
-    h2d_bytes_per_s: 1,
-    d2h_bytes_per_s: 1,
-    transfer_latency_ns: 0,
-    map_ns_per_chunk: 0,
-    unmap_ns_per_chunk: 0,
+const MACHINE: Machine = {
+    let Ok(machine) = Machine::new(MachineParameters {
+        device_bytes: 1 << 40,
+        host_bytes: 1 << 40,
+        chunk_bytes: 512,
+        h2d_bytes_per_s: 1,
+        d2h_bytes_per_s: 1,
+        transfer_latency_ns: 0,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    }) else {
+        panic!("the machine is not sound")
+    };
+    machine
 };
 
 /// A state of 12 MiB, a temporary of 30 MiB, and an op that makes one of the other with a

@@ -11,7 +11,7 @@ use planner_core::backend::{
     Addresses, BackendError, Chunks, DeviceAddress, ErrorKind, HostRange, Launch, Paging, Point,
     Streams, Transfers,
 };
-use planner_core::{HostRooms, Kind, Machine, OpId, Scratch, Stream, TensorId};
+use planner_core::{HostRooms, Kind, Machine, MachineParameters, OpId, Scratch, Stream, TensorId};
 
 const STATE: TensorId = TensorId(0);
 const INPUT: TensorId = TensorId(1);
@@ -328,7 +328,12 @@ fn a_torn_host_copy_has_no_digest() {
 #[test]
 fn mapping_costs_host_time_and_blocking_waits_for_the_device() {
     let work = work();
-    let machine = Machine { map_ns_per_chunk: 7, unmap_ns_per_chunk: 3, ..machine(CHUNK_BYTES) };
+    let machine = Machine::new(MachineParameters {
+        map_ns_per_chunk: 7,
+        unmap_ns_per_chunk: 3,
+        ..*machine(CHUNK_BYTES)
+    })
+    .unwrap();
     let mut device = SimDevice::new(work.graph(), machine);
     let [state, input] = set_up(&mut device);
     assert_eq!(device.host_ns(), 4 * 7);

@@ -11,7 +11,8 @@ use planner_core::backend::{Kernels, Launch, Point, Streams};
 use planner_core::executor::{self, Moment};
 use planner_core::plan::{Pool, Resident};
 use planner_core::{
-    ExecuteError, Executor, Kind, Machine, OpId, Part, Scratch, Step, Stream, TensorId, Verified,
+    ExecuteError, Executor, Kind, Machine, MachineParameters, OpId, Part, Scratch, Step, Stream,
+    TensorId, Verified,
 };
 
 const CHUNK_BYTES: u64 = 4;
@@ -212,7 +213,8 @@ fn a_pool_of_single_objects_is_mapped_once() {
 #[test]
 fn mapping_costs_show_in_the_period() {
     let (work, owned) = work();
-    let slow = Machine { map_ns_per_chunk: 100, ..machine(CHUNK_BYTES) };
+    let slow =
+        Machine::new(MachineParameters { map_ns_per_chunk: 100, ..*machine(CHUNK_BYTES) }).unwrap();
     with_verified(&work, &owned, &slow, |verified| {
         let mut device = SimDevice::new(*verified.graph(), slow);
         execute(verified, &mut device, *verified.graph(), 8, 64).unwrap();
@@ -253,7 +255,12 @@ fn the_host_maps_ahead_though_an_input_arrives_late() {
         ],
         ..OwnedPlan::default()
     };
-    let slow = Machine { map_ns_per_chunk: 40, unmap_ns_per_chunk: 20, ..machine(CHUNK_BYTES) };
+    let slow = Machine::new(MachineParameters {
+        map_ns_per_chunk: 40,
+        unmap_ns_per_chunk: 20,
+        ..*machine(CHUNK_BYTES)
+    })
+    .unwrap();
     with_verified(&work, &owned, &slow, |verified| {
         let mut device = SimDevice::new(*verified.graph(), slow);
         execute(verified, &mut device, *verified.graph(), 8, 64).unwrap();
@@ -286,7 +293,7 @@ fn a_device_of_other_chunks_or_too_little_memory_is_refused() {
         );
         let error = SimError::OutOfDeviceMemory { chunks: 11, device_bytes: 43 };
         assert_eq!(
-            run(Machine { device_bytes: 43, ..machine(CHUNK_BYTES) }),
+            run(machine(CHUNK_BYTES).with_device_bytes(43)),
             ExecuteError::Device { at: Moment::SetUp, error }
         );
     });

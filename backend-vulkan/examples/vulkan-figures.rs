@@ -6,7 +6,7 @@
 use backend_vulkan::{Options, Vulkan, VulkanDevice};
 use planner_core::backend::{Chunks, DeviceAddress, HostRange, Paging, Streams, Transfers};
 use planner_core::planner::{Request, Strategy};
-use planner_core::{HostRooms, Kind, Machine, Scratch, Stream, TensorId};
+use planner_core::{HostRooms, Kind, Machine, MachineParameters, Scratch, Stream, TensorId};
 use std::time::{Duration, Instant};
 use workloads::{OwnedGraph, machines, planning};
 
@@ -94,7 +94,8 @@ fn submits(device: &mut VulkanDevice<'_>) -> Duration {
 fn set_up(device: &mut VulkanDevice<'_>, graph: &OwnedGraph) -> (DeviceAddress, HostRange) {
     let graph = graph.graph().unwrap();
     let machine = machines::builtin("v100-pcie3").unwrap().machine;
-    let machine = Machine { chunk_bytes: device.chunk_bytes(), ..machine };
+    let machine =
+        Machine::new(MachineParameters { chunk_bytes: device.chunk_bytes(), ..*machine }).unwrap();
     let request = Request { graph: &graph, machine: &machine, budget_bytes: machine.device_bytes };
     let plan = planning::plan(&request, Strategy::InCore).unwrap();
     let plan = plan.plan();

@@ -7,7 +7,7 @@ use crate::{Options, Vulkan, VulkanDevice};
 use backend_checks::{Operands, Refused};
 use integrity::{Backend, Found, value};
 use planner_core::backend::{DeviceAddress, Launch};
-use planner_core::{Graph, Machine};
+use planner_core::{Graph, Machine, MachineParameters};
 
 const SOURCE: &str = include_str!("integrity.wgsl");
 
@@ -230,7 +230,7 @@ impl Backend for Integrity {
     fn find(&self) -> Result<Found, String> {
         let vulkan = Vulkan::load(self.validation).map_err(|error| error.to_string())?;
         let info = vulkan.device(self.device.as_deref()).map_err(|error| error.to_string())?;
-        let machine = Machine {
+        let parameters = MachineParameters {
             device_bytes: info.memory_bytes,
             host_bytes: info.host_bytes,
             chunk_bytes: info.page_bytes,
@@ -240,6 +240,7 @@ impl Backend for Integrity {
             map_ns_per_chunk: 10_000,
             unmap_ns_per_chunk: 10_000,
         };
+        let machine = Machine::new(parameters).map_err(|error| error.to_string())?;
         Ok(Found { device: format!("{}, {}", info.name, info.driver), machine })
     }
 

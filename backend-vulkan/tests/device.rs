@@ -132,12 +132,13 @@ fn what_exceeds_a_binding_is_split(vulkan: &Vulkan, options: &Options<'_>) {
 fn read_back(device: &mut VulkanDevice<'_>, at: DeviceAddress, bytes: u64) -> Vec<u8> {
     use planner_core::backend::{HostRange, Transfers};
     use planner_core::planner::{Request, Strategy};
-    use planner_core::{HostRooms, Machine, Scratch};
+    use planner_core::{HostRooms, Machine, MachineParameters, Scratch};
     use workloads::{machines, planning};
     let owned = work(bytes);
     let graph = owned.graph().unwrap();
     let machine = machines::builtin("v100-pcie3").unwrap().machine;
-    let machine = Machine { chunk_bytes: device.chunk_bytes(), ..machine };
+    let machine =
+        Machine::new(MachineParameters { chunk_bytes: device.chunk_bytes(), ..*machine }).unwrap();
     let request = Request { graph: &graph, machine: &machine, budget_bytes: machine.device_bytes };
     let plan = planning::plan(&request, Strategy::InCore).unwrap();
     let plan = plan.plan();

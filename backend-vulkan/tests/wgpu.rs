@@ -14,8 +14,8 @@ use conformance::suite::REQUIRE_DEVICES;
 use integrity::Backend;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use network::Network;
-use planner_core::Machine;
 use planner_core::planner::{Auto, Request, Strategy};
+use planner_core::{Machine, MachineParameters};
 use std::process::ExitCode;
 use text::Text;
 use training::train;
@@ -47,7 +47,7 @@ fn training_is_the_same_bit_by_bit(vulkan: &Vulkan, device: Option<&str>) {
     let chunk_bytes = vulkan.device(device).unwrap().page_bytes;
     let options = Options { device, chunk_bytes: Some(chunk_bytes) };
     let machine = machines::builtin("v100-pcie3").unwrap().machine;
-    let machine = Machine { chunk_bytes, ..machine };
+    let machine = Machine::new(MachineParameters { chunk_bytes, ..*machine }).unwrap();
     let text = Text::new();
     let network = Network::new(text.characters, 96, 14, ITERATIONS);
     let graph = network.graph.graph().unwrap();

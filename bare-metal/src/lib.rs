@@ -1,12 +1,13 @@
 //! A small training step, planned and proved in memory that is sized at compile time.
 #![no_std]
 
+use planner_core::machine::MachineError;
 use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
 use planner_core::planner::{self, Auto, Output, PlanningError, Request, Strategy};
 use planner_core::schedule::Scheduled;
 use planner_core::{
-    Graph, GraphError, Kind, Limits, Machine, Op, OpId, Plan, Scratch, Step, Tensor, TensorId,
-    VerifyError, lower, verify,
+    Graph, GraphError, Kind, Limits, Machine, MachineParameters, Op, OpId, Plan, Scratch, Step,
+    Tensor, TensorId, VerifyError, lower, verify,
 };
 
 const LAYERS: usize = 8;
@@ -100,6 +101,8 @@ impl Network {
 pub enum Failure {
     /// The network is no valid graph.
     Graph(GraphError),
+    /// The machine was rejected.
+    Machine(MachineError),
     /// The planner found no plan.
     Planning(PlanningError),
     /// The verifier found the plan unsafe.
@@ -122,7 +125,7 @@ pub fn digest(memory: &mut [u64; WORDS]) -> Result<u64, Failure> {
         &mut Scratch::new(&mut graph_memory),
     )
     .map_err(Failure::Graph)?;
-    let machine = Machine {
+    let machine = Machine::new(MachineParameters {
         device_bytes: 80_000,
         host_bytes: 1 << 30,
         chunk_bytes: 1024,
@@ -131,7 +134,8 @@ pub fn digest(memory: &mut [u64; WORDS]) -> Result<u64, Failure> {
         transfer_latency_ns: 500,
         map_ns_per_chunk: 0,
         unmap_ns_per_chunk: 0,
-    };
+    })
+    .map_err(Failure::Machine)?;
     let launch = Step::Launch(OpId(0));
     let mut steps = [launch; STEPS];
     let mut schedule = [Scheduled::EMPTY; STEPS];

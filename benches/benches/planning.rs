@@ -9,13 +9,13 @@ use std::time::Duration;
 use workloads::{machines, placing, planning};
 
 fn planning_by_ops(criterion: &mut Criterion) {
-    let mut machine = machines::builtin("v100-nvlink").expect("a built-in machine").machine;
-    machine.host_bytes = u64::MAX;
+    let machine = machines::builtin("v100-nvlink").expect("a built-in machine").machine;
+    let mut machine = machine.with_host_bytes(u64::MAX);
     for ops in [1_000, 10_000, 100_000] {
         let owned = training_step(ops);
         let graph = owned.graph().expect("a valid graph");
         let peak_bytes = planning::in_core_peak_bytes(&graph, &machine).expect("scratch");
-        machine.device_bytes = machine.device_bytes.max(peak_bytes);
+        machine = machine.with_device_bytes(machine.device_bytes.max(peak_bytes));
         let request = Request { graph: &graph, machine: &machine, budget_bytes: peak_bytes / 4 };
         let given = Window { bytes: Some(1 << 30), published: false };
 

@@ -2,7 +2,7 @@
 
 use backend_sim::contiguous::{CachingAllocator, ReplayError, SizeClasses, replay};
 use planner_core::planner::{PlanningError, Request, Strategy};
-use planner_core::{Graph, Machine, Plan};
+use planner_core::{Graph, Machine, MachineParameters, Plan};
 use std::error::Error;
 use workloads::planning::Room;
 
@@ -54,7 +54,7 @@ pub fn largest_budget(
         Manager::Pages(bytes) => bytes,
         Manager::BestFit | Manager::SizeClasses => BLOCK_STEP_BYTES,
     };
-    let machine = Machine { chunk_bytes, ..*machine };
+    let machine = Machine::new(MachineParameters { chunk_bytes, ..**machine })?;
     let mut room = Room::default();
     for steps in (1..=machine.device_bytes / step_bytes).rev() {
         let budget_bytes = steps * step_bytes;
@@ -106,7 +106,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn machine(device_bytes: u64) -> Machine {
-        Machine { device_bytes, ..machines::builtin("v100-nvlink").unwrap().machine }
+        machines::builtin("v100-nvlink").unwrap().machine.with_device_bytes(device_bytes)
     }
 
     #[test]

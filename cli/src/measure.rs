@@ -7,7 +7,7 @@ use crate::units::{bytes, parse_bytes};
 use backend_cuda::{Cuda, Integrity, Link, Load, Measured, Options, Unavailable};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use planner_core::Machine;
+use planner_core::MachineParameters;
 use serde::Serialize;
 use std::path::PathBuf;
 use workloads::{OwnedMachine, format};
@@ -98,9 +98,10 @@ fn measure(devices: &Integrity, chunk_bytes: Option<u64>) -> Result<Measured, Un
 }
 
 fn report(machine: &OwnedMachine, measured: &Measured) -> Report {
-    let Machine { device_bytes, host_bytes, chunk_bytes, .. } = machine.machine;
-    let Machine { h2d_bytes_per_s, d2h_bytes_per_s, transfer_latency_ns, .. } = machine.machine;
-    let Machine { map_ns_per_chunk, unmap_ns_per_chunk, .. } = machine.machine;
+    let MachineParameters { device_bytes, host_bytes, chunk_bytes, .. } = *machine.machine;
+    let MachineParameters { h2d_bytes_per_s, d2h_bytes_per_s, transfer_latency_ns, .. } =
+        *machine.machine;
+    let MachineParameters { map_ns_per_chunk, unmap_ns_per_chunk, .. } = *machine.machine;
     Report {
         backend: "cuda",
         device: measured.info.name.clone(),

@@ -12,7 +12,6 @@ use crate::{machine, output, plan_file, proof, strategy, summary};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use integrity::reference_digest;
-use planner_core::Machine;
 use planner_core::planner::{Request, Strategy};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -203,12 +202,12 @@ fn in_core_digest(
     progress: &ProgressBar,
 ) -> Result<Option<u64>, Failure> {
     let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
-    let unlimited = Machine { host_bytes: u64::MAX, ..setting.machine.machine };
+    let unlimited = setting.machine.machine.with_host_bytes(u64::MAX);
     let request = Request { graph: &graph, machine: &unlimited, budget_bytes: 0 };
     let Ok((budget_bytes, _)) = planning::min_feasible(&request, Strategy::InCore) else {
         return Ok(None);
     };
-    let machine = Machine { device_bytes: budget_bytes, ..unlimited };
+    let machine = unlimited.with_device_bytes(budget_bytes);
     let request = Request { graph: &graph, machine: &machine, budget_bytes };
     let Ok(plan) = planning::plan(&request, Strategy::InCore) else { return Ok(None) };
     let machine = OwnedMachine { name: setting.machine.name.clone(), machine };

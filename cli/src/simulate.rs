@@ -5,7 +5,7 @@ use crate::names::Names;
 use backend_sim::{Counters, SimDevice, SimError, SimKernels};
 use indicatif::ProgressBar;
 use planner_core::timeline::LAPS;
-use planner_core::{ExecuteError, Machine, Stream, Verified};
+use planner_core::{ExecuteError, Stream, Verified};
 use workloads::planning;
 
 /// Runs a plan on a device that has just its budget.
@@ -17,7 +17,7 @@ pub(crate) fn run(
     progress: &ProgressBar,
 ) -> Result<Outcome, String> {
     let (graph, budget_bytes) = (*verified.graph(), verified.plan().budget_bytes);
-    let machine = Machine { device_bytes: budget_bytes, ..*verified.machine() };
+    let machine = verified.machine().with_device_bytes(budget_bytes);
     let mut device = match seed {
         Some(seed) => SimDevice::adversarial(graph, machine, seed),
         None => SimDevice::new(graph, machine),

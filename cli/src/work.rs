@@ -50,7 +50,9 @@ fn from_file(path: &str) -> Result<Work, Failure> {
     let in_file = |error: format::FormatError| Failure::reading(&error.in_file(path));
     if format::document(&bytes).map_err(in_file)? == Document::Chain {
         let chain = format::read_chain(&bytes).map_err(in_file)?;
-        return Ok(Work { graph: chain.graph(), machine: Some(chain.machine()) });
+        let machine =
+            chain.machine().map_err(|error| Failure::bad_input(format!("{path}: {error}")))?;
+        return Ok(Work { graph: chain.graph(), machine: Some(machine) });
     }
     let graph = format::read_graph(&bytes).map_err(in_file)?;
     Ok(Work { graph, machine: None })

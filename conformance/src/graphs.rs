@@ -1,6 +1,6 @@
 //! Small graphs and machines at random, and orders to run them in.
 
-use planner_core::{Graph, Kind, Machine, OpId, TensorId};
+use planner_core::{Graph, Kind, Machine, MachineParameters, OpId, TensorId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -178,15 +178,18 @@ pub fn machines() -> impl Strategy<Value = Machine> {
     let bytes_per_s = || 200_000_000..=5_000_000_000u64;
     let latency_ns = prop_oneof![1 => Just(0), 2 => 1..=400u64];
     (select(vec![256, 512, 1024, 64]), bytes_per_s(), bytes_per_s(), latency_ns).prop_map(
-        |(chunk_bytes, h2d_bytes_per_s, d2h_bytes_per_s, transfer_latency_ns)| Machine {
-            device_bytes: 1 << 30,
-            host_bytes: 1 << 30,
-            chunk_bytes,
-            h2d_bytes_per_s,
-            d2h_bytes_per_s,
-            transfer_latency_ns,
-            map_ns_per_chunk: 0,
-            unmap_ns_per_chunk: 0,
+        |(chunk_bytes, h2d_bytes_per_s, d2h_bytes_per_s, transfer_latency_ns)| {
+            Machine::new(MachineParameters {
+                device_bytes: 1 << 30,
+                host_bytes: 1 << 30,
+                chunk_bytes,
+                h2d_bytes_per_s,
+                d2h_bytes_per_s,
+                transfer_latency_ns,
+                map_ns_per_chunk: 0,
+                unmap_ns_per_chunk: 0,
+            })
+            .expect("no speed and no chunk is zero")
         },
     )
 }

@@ -118,7 +118,6 @@ pub fn measure(
     machine: &Machine,
     plan: &Plan<'_>,
 ) -> Result<Judgement, Violation> {
-    machine.check().map_err(|error| Violation::of_plan(error.to_string()))?;
     check_ids(graph, plan)?;
     let order = Order::check(graph, plan)?;
     let layout = Layout::check(graph, machine, plan)?;

@@ -64,11 +64,12 @@ fn units(ns: u64, unit_ns: u64) -> u64 {
 /// whose memory suffices to bring each weight for its op. Exponential in the layers.
 ///
 /// # Panics
-/// A time is not of whole units, or there are more than five layers.
+/// A time is not of whole units, the bandwidth is zero, or there are more than five layers.
 #[must_use]
 pub fn shortest_period_units(chain: &OwnedChain, unit_ns: u64) -> u64 {
     assert!(chain.layers.len() <= 5, "there are too many layers");
-    let (layers, machine) = (chain.layers.len(), chain.machine().machine);
+    let (layers, machine) =
+        (chain.layers.len(), chain.machine().expect("the link has a speed").machine);
     let link = planner_core::machine::Direction::HostToDevice;
     let transfer = |bytes| units(machine.transfer_ns(link, bytes).unwrap_or(u64::MAX), unit_ns);
     let backward = chain.layers.iter().rev().map(|layer| layer.backward_ns);

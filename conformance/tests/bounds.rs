@@ -2,19 +2,24 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use planner_core::bounds::Order;
-use planner_core::{Kind, Machine};
+use planner_core::{Kind, Machine, MachineParameters};
 use workloads::{OwnedGraph, planning};
 
 /// One byte a nanosecond each way.
-const MACHINE: Machine = Machine {
-    device_bytes: 1 << 40,
-    host_bytes: 1 << 40,
-    chunk_bytes: 1 << 10,
-    h2d_bytes_per_s: 1_000_000_000,
-    d2h_bytes_per_s: 1_000_000_000,
-    transfer_latency_ns: 0,
-    map_ns_per_chunk: 0,
-    unmap_ns_per_chunk: 0,
+const MACHINE: Machine = {
+    let Ok(machine) = Machine::new(MachineParameters {
+        device_bytes: 1 << 40,
+        host_bytes: 1 << 40,
+        chunk_bytes: 1 << 10,
+        h2d_bytes_per_s: 1_000_000_000,
+        d2h_bytes_per_s: 1_000_000_000,
+        transfer_latency_ns: 0,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    }) else {
+        panic!("the machine is not sound")
+    };
+    machine
 };
 
 fn bound_ns(graph: &OwnedGraph, budget_bytes: u64, order: Order) -> u64 {
@@ -126,7 +131,8 @@ fn what_overwrites_an_input_has_no_copy() {
     graph.push_op("between", 1, 3000, &[first], &[second]);
     graph.push_op("use", 1, 0, &[input, second], &[]);
     // Uploads are a thousand times as fast: else the arrivals alone take longer.
-    let machine = Machine { h2d_bytes_per_s: 1_000_000_000_000, ..MACHINE };
+    let machine =
+        Machine::new(MachineParameters { h2d_bytes_per_s: 1_000_000_000_000, ..*MACHINE }).unwrap();
     let graph = graph.graph().unwrap();
     let bound_ns = planning::lower_bound_ns(&graph, &machine, 5000, Order::Any).unwrap();
     let (down_ns, up_ns) = (4000 + 3000 + 2 * 10 - 5000, 3);

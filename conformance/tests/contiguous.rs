@@ -3,8 +3,8 @@
 
 use backend_sim::contiguous::{CachingAllocator, ReplayError, replay};
 use conformance::graphs::{graphs, machines};
-use planner_core::Machine;
 use planner_core::planner::{Auto, Lms, Order, Request, Strategy as Planner, Window};
+use planner_core::{Machine, MachineParameters};
 use proptest::prelude::*;
 use workloads::planning;
 
@@ -26,7 +26,7 @@ proptest! {
         spare_bytes in 0..4096u64,
     ) {
         // In chunks of one byte nothing is rounded up, and there is no arena.
-        let machine = Machine { chunk_bytes: 1, ..machine };
+        let machine = Machine::new(MachineParameters { chunk_bytes: 1, ..*machine }).unwrap();
         let graph = graph.graph().unwrap();
         for strategy in WHOLE.into_iter().chain([PARTS]) {
             let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };

@@ -10,7 +10,7 @@ use planner_core::backend::{
     BackendError, DeviceAddress, ErrorKind, HostRange, Launch, Paging, Point, Streams, Transfers,
 };
 use planner_core::planner::{Request, Strategy};
-use planner_core::{ExecuteError, Graph, HostRooms, Kind, Machine, Scratch, Stream, Verified};
+use planner_core::{ExecuteError, Graph, HostRooms, Kind, Scratch, Stream, Verified};
 use proptest::strategy::{Strategy as _, ValueTree};
 use proptest::test_runner::TestRunner;
 use workloads::{placing, planning};
@@ -286,7 +286,7 @@ fn injected_faults_are_reported_and_delays_change_no_result() {
 /// What the tests rest on: a byte that is lost is seen.
 #[test]
 fn a_lost_byte_is_seen() {
-    let machine = Machine { device_bytes: 1 << 20, ..Sim::default().machine };
+    let machine = Sim::default().machine.with_device_bytes(1 << 20);
     with_plans(|verified| {
         let graph = *verified.graph();
         let mut device = SimDevice::new(graph, machine).with_bytes();

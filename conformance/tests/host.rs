@@ -12,8 +12,8 @@ use planner_core::backend::{DeviceAddress, HostRange, Kernels, Paging, Transfers
 use planner_core::plan::{Pool, Resident};
 use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy as Planner};
 use planner_core::{
-    ExecuteError, Graph, HostRooms, Kind, Machine, OpId, Part, Plan, PlanError, Scratch, Step,
-    TensorId,
+    ExecuteError, Graph, HostRooms, Kind, Machine, MachineParameters, OpId, Part, Plan, PlanError,
+    Scratch, Step, TensorId,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -114,11 +114,11 @@ fn with_little_memory(
         prop_assert_eq!(rooms.moved_bytes(), packed_bytes);
         Ok(())
     })?;
-    let just = Machine { host_bytes: packed_bytes, ..machine };
+    let just = machine.with_host_bytes(packed_bytes);
     if !matches!(strategy, Planner::Auto(_)) {
         prop_assert_eq!(planned(&graph, &just, strategy), Ok(plan));
     }
-    let little = Machine { host_bytes: packed_bytes * share / 64, ..machine };
+    let little = machine.with_host_bytes(packed_bytes * share / 64);
     match planned(&graph, &little, strategy) {
         Ok(plan) => {
             prop_assert!(plan.predicted.host_bytes <= little.host_bytes);
@@ -318,13 +318,18 @@ fn what_no_launch_touches_after_it_was_copied_has_a_room_of_its_own() {
     assert_eq!(moved_bytes(&format!("0 *a -A +A -A +A 1 -a {later}")), 1024, "it comes twice");
 }
 
-const MACHINE: Machine = Machine {
-    device_bytes: 1 << 20,
-    host_bytes: 1 << 20,
-    chunk_bytes: 256,
-    h2d_bytes_per_s: 1_000_000_000,
-    d2h_bytes_per_s: 1_000_000_000,
-    transfer_latency_ns: 10,
-    map_ns_per_chunk: 0,
-    unmap_ns_per_chunk: 0,
+const MACHINE: Machine = {
+    let Ok(machine) = Machine::new(MachineParameters {
+        device_bytes: 1 << 20,
+        host_bytes: 1 << 20,
+        chunk_bytes: 256,
+        h2d_bytes_per_s: 1_000_000_000,
+        d2h_bytes_per_s: 1_000_000_000,
+        transfer_latency_ns: 10,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    }) else {
+        panic!("the machine is not sound")
+    };
+    machine
 };

@@ -3,20 +3,25 @@
 
 use conformance::graphs::{Layer, legal_order, training_graph, untidy_graphs};
 use planner_core::planner::{Auto, Order, Request, Strategy as Planner};
-use planner_core::{Graph, Machine, Step};
+use planner_core::{Graph, Machine, MachineParameters, Step};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use workloads::{OwnedPlan, planning};
 
-const MACHINE: Machine = Machine {
-    device_bytes: 1 << 30,
-    host_bytes: 1 << 30,
-    chunk_bytes: 256,
-    h2d_bytes_per_s: 2_000_000_000,
-    d2h_bytes_per_s: 2_000_000_000,
-    transfer_latency_ns: 100,
-    map_ns_per_chunk: 0,
-    unmap_ns_per_chunk: 0,
+const MACHINE: Machine = {
+    let Ok(machine) = Machine::new(MachineParameters {
+        device_bytes: 1 << 30,
+        host_bytes: 1 << 30,
+        chunk_bytes: 256,
+        h2d_bytes_per_s: 2_000_000_000,
+        d2h_bytes_per_s: 2_000_000_000,
+        transfer_latency_ns: 100,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    }) else {
+        panic!("the machine is not sound")
+    };
+    machine
 };
 
 fn plan(graph: &Graph<'_>, budget_bytes: u64, order: Order) -> OwnedPlan {

@@ -8,7 +8,7 @@ use conformance::plans::{Case, unplaced_cases};
 use planner_core::placement::{Over, PlacementError};
 use planner_core::plan::{Pool, Resident};
 use planner_core::planner::{Auto, Request, Strategy as Planner};
-use planner_core::{Graph, Kind, Machine, OpId, Part, Step, TensorId};
+use planner_core::{Graph, Kind, Machine, MachineParameters, OpId, Part, Step, TensorId};
 use proptest::prelude::*;
 use proptest::sample::select;
 use workloads::placing::{self, Unplaced};
@@ -60,15 +60,20 @@ fn peak_objects(case: &Case) -> u64 {
     (plan.predicted.peak_bytes - plan.arena_bytes) / plan.pools[0].object_bytes
 }
 
-const MACHINE: Machine = Machine {
-    device_bytes: 1 << 30,
-    host_bytes: 1 << 30,
-    chunk_bytes: 256,
-    h2d_bytes_per_s: 1_000_000_000,
-    d2h_bytes_per_s: 1_000_000_000,
-    transfer_latency_ns: 0,
-    map_ns_per_chunk: 0,
-    unmap_ns_per_chunk: 0,
+const MACHINE: Machine = {
+    let Ok(machine) = Machine::new(MachineParameters {
+        device_bytes: 1 << 30,
+        host_bytes: 1 << 30,
+        chunk_bytes: 256,
+        h2d_bytes_per_s: 1_000_000_000,
+        d2h_bytes_per_s: 1_000_000_000,
+        transfer_latency_ns: 0,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    }) else {
+        panic!("the machine is not sound")
+    };
+    machine
 };
 
 /// Ops that write and read tensors of so many chunks; `w` is a state and there at the start. A

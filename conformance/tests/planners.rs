@@ -134,7 +134,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let owned = chain.graph();
-        let exact = Machine { device_bytes: 1 << 30, ..chain.machine().machine };
+        let exact = chain.machine().unwrap().machine.with_device_bytes(1 << 30);
         let machine = if is_exact { exact } else { pages };
         hold(owned.graph().unwrap(), machine, &CHAIN_STRATEGIES, spare_bytes, seed)?;
     }

@@ -54,8 +54,12 @@ fn host_never_waits(graph: &Graph<'_>, plan: &OwnedPlan) -> bool {
 fn run(case: &Case) -> Result<(), TestCaseError> {
     let graph = case.graph.graph().unwrap();
     let plan = case.plan.plan();
-    let machine =
-        planner_core::Machine { map_ns_per_chunk: 0, unmap_ns_per_chunk: 0, ..case.machine };
+    let machine = planner_core::Machine::new(planner_core::MachineParameters {
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+        ..*case.machine
+    })
+    .unwrap();
     let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
     let schedule = schedule.schedule();
     let verified = planning::prove(&graph, &machine, &plan, &schedule).unwrap();

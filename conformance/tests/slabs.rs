@@ -4,7 +4,7 @@
 use backend_sim::{SimDevice, SimKernels, reference_digest};
 use conformance::planners;
 use planner_core::planner::{Auto, Order, Request, Strategy as Planner};
-use planner_core::{Kind, Machine};
+use planner_core::{Kind, Machine, MachineParameters};
 use proptest::prelude::*;
 use workloads::{OwnedGraph, OwnedPlan, planning};
 
@@ -32,7 +32,7 @@ fn layers(count: u32, value_bytes: u64, time_ns: u64) -> OwnedGraph {
 }
 
 fn machine(bytes_per_s: u64) -> Machine {
-    Machine {
+    Machine::new(MachineParameters {
         device_bytes: 1 << 30,
         host_bytes: 1 << 30,
         chunk_bytes: CHUNK_BYTES,
@@ -41,7 +41,8 @@ fn machine(bytes_per_s: u64) -> Machine {
         transfer_latency_ns: 10,
         map_ns_per_chunk: 0,
         unmap_ns_per_chunk: 0,
-    }
+    })
+    .unwrap()
 }
 
 /// Plans, has the ledger judge it, and runs it in an adversarial order.

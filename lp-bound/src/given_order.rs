@@ -5,7 +5,6 @@ use crate::solver::{Method, solve};
 use crate::spans::Spans;
 use core::fmt;
 use planner_core::bounds::{self, Order};
-use planner_core::machine::MachineError;
 use planner_core::scratch::{Limits, OutOfScratch, Scratch};
 use planner_core::{Graph, Machine, OpId};
 
@@ -51,8 +50,8 @@ pub struct Bound {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The machine or the size of a page cannot be divided by.
-    Machine(MachineError),
+    /// The size of a page is zero.
+    NoPage,
     /// No plan fits: the op alone needs more than the budget.
     Infeasible {
         /// The op.
@@ -69,7 +68,7 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Machine(error) => error.fmt(f),
+            Self::NoPage => write!(f, "page_bytes is zero"),
             Self::Infeasible { op, needed_bytes } => {
                 write!(f, "no plan fits: {op} alone needs {needed_bytes} bytes")
             }
@@ -89,17 +88,16 @@ const LOSS: f64 = 1e-6;
 /// linear program and [`bounds::period_ns`].
 ///
 /// # Errors
-/// A budget that is too small for one op, a machine that is none, or a solver that fails.
+/// A budget that is too small for one op, pages of no bytes, or a solver that fails.
 pub fn period_ns(
     graph: &Graph<'_>,
     machine: &Machine,
     budget_bytes: u64,
     options: Options,
 ) -> Result<Bound, Error> {
-    machine.check().map_err(Error::Machine)?;
     // Arena and pools end on chunks, so that a plan has only the whole ones of its budget.
     let budget_bytes = match options.pages {
-        Some(Pages { page_bytes: 0, .. }) => return Err(Error::Machine(MachineError::NoChunk)),
+        Some(Pages { page_bytes: 0, .. }) => return Err(Error::NoPage),
         Some(_) => budget_bytes - budget_bytes % machine.chunk_bytes,
         None => budget_bytes,
     };

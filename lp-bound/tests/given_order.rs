@@ -3,20 +3,25 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use lp_bound::{Error, Options, Pages, period_ns};
-use planner_core::{Kind, Machine, OpId};
+use planner_core::{Kind, Machine, MachineParameters, OpId};
 use std::path::Path;
 use workloads::{OwnedGraph, format};
 
 /// One byte a nanosecond each way.
-const MACHINE: Machine = Machine {
-    device_bytes: 1 << 40,
-    host_bytes: 1 << 40,
-    chunk_bytes: 1 << 10,
-    h2d_bytes_per_s: 1_000_000_000,
-    d2h_bytes_per_s: 1_000_000_000,
-    transfer_latency_ns: 0,
-    map_ns_per_chunk: 0,
-    unmap_ns_per_chunk: 0,
+const MACHINE: Machine = {
+    let Ok(machine) = Machine::new(MachineParameters {
+        device_bytes: 1 << 40,
+        host_bytes: 1 << 40,
+        chunk_bytes: 1 << 10,
+        h2d_bytes_per_s: 1_000_000_000,
+        d2h_bytes_per_s: 1_000_000_000,
+        transfer_latency_ns: 0,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    }) else {
+        panic!("the machine is not sound")
+    };
+    machine
 };
 
 fn bound_ns(graph: &OwnedGraph, budget_bytes: u64, pages: Option<Pages>) -> u64 {
@@ -106,7 +111,12 @@ fn recorded_bounds_are_reproduced() {
         let entry = &recorded[format!("{name}/{percent}/{gigabytes}")];
         let expected = entry["period_over_compute"].as_f64().unwrap();
         let per_s = gigabytes * 1_000_000_000;
-        let machine = Machine { h2d_bytes_per_s: per_s, d2h_bytes_per_s: per_s, ..MACHINE };
+        let machine = Machine::new(MachineParameters {
+            h2d_bytes_per_s: per_s,
+            d2h_bytes_per_s: per_s,
+            ..*MACHINE
+        })
+        .unwrap();
         let budget_bytes = entry["budget_bytes"].as_u64().unwrap();
         let found = period_ns(&graph, &machine, budget_bytes, Options::default()).unwrap();
         let found = found.period_ns as f64 / graph.compute_ns() as f64;

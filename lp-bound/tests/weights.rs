@@ -19,7 +19,7 @@ fn bound_ns(chain: &OwnedChain, options: WeightOptions) -> u64 {
 
 fn period_ns(chain: &OwnedChain, strategy: Planner) -> u64 {
     let owned = chain.graph();
-    let (graph, machine) = (owned.graph().unwrap(), chain.machine().machine);
+    let (graph, machine) = (owned.graph().unwrap(), chain.machine().unwrap().machine);
     let request = Request { graph: &graph, machine: &machine, budget_bytes: chain.device_bytes };
     planning::plan(&request, strategy).unwrap().predicted.period_ns
 }

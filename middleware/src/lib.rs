@@ -6,18 +6,18 @@
 //! ```
 //! # use backend_sim::{SimDevice, SimKernels};
 //! # use middleware::{Layered, LayeredKernels, Tracer};
-//! # use planner_core::{Kind, Machine};
+//! # use planner_core::{Kind, Machine, MachineParameters};
 //! # use planner_core::planner::{Request, Strategy};
 //! # use workloads::{OwnedGraph, planning};
 //! # let mut work = OwnedGraph::new("work");
 //! # let weight = work.push_tensor("weight", 1000, Kind::State);
 //! # work.push_op("step", 100, 0, &[weight], &[weight]);
 //! # let graph = work.graph()?;
-//! # let machine = Machine {
+//! # let machine = Machine::new(MachineParameters {
 //! #     device_bytes: 1 << 20, host_bytes: 1 << 20, chunk_bytes: 256,
 //! #     h2d_bytes_per_s: 1_000_000_000, d2h_bytes_per_s: 1_000_000_000,
 //! #     transfer_latency_ns: 10, map_ns_per_chunk: 0, unmap_ns_per_chunk: 0,
-//! # };
+//! # })?;
 //! # let request = Request { graph: &graph, machine: &machine, budget_bytes: 1 << 16 };
 //! # let plan = planning::plan(&request, Strategy::OnDemand)?;
 //! # let plan = plan.plan();

@@ -5,21 +5,26 @@ use backend_sim::{SimDevice, SimKernels, reference_digest};
 use middleware::{Layer, Layered, LayeredKernels, SlowLink, Tracer};
 use planner_core::backend::{Chunks, Paging};
 use planner_core::planner::{Request, Strategy};
-use planner_core::{Kind, Machine};
+use planner_core::{Kind, Machine, MachineParameters};
 use serde_json::Value;
 use workloads::{OwnedGraph, planning};
 
 const ITERATIONS: u64 = 5;
 
-const MACHINE: Machine = Machine {
-    device_bytes: 1 << 20,
-    host_bytes: 1 << 20,
-    chunk_bytes: 256,
-    h2d_bytes_per_s: 1_000_000_000,
-    d2h_bytes_per_s: 1_000_000_000,
-    transfer_latency_ns: 10,
-    map_ns_per_chunk: 5,
-    unmap_ns_per_chunk: 5,
+const MACHINE: Machine = {
+    let Ok(machine) = Machine::new(MachineParameters {
+        device_bytes: 1 << 20,
+        host_bytes: 1 << 20,
+        chunk_bytes: 256,
+        h2d_bytes_per_s: 1_000_000_000,
+        d2h_bytes_per_s: 1_000_000_000,
+        transfer_latency_ns: 10,
+        map_ns_per_chunk: 5,
+        unmap_ns_per_chunk: 5,
+    }) else {
+        panic!("the machine is not sound")
+    };
+    machine
 };
 
 /// Two weights that do not fit at the same time.

@@ -6,10 +6,11 @@
 //! once                   list order         between steps           in budget
 //! ```
 //!
-//! Data moves from left to right and never back. A [`Graph`] is checked by its constructor.
-//! A [`Plan`] is untrusted, wherever it comes from. [`lower()`] turns it into three streams
-//! and the waits between them; [`verify()`] believes neither, and makes the only thing that an
-//! [`Executor`] runs. What a backend must provide is in [`mod@backend`].
+//! Data moves from left to right and never back. A [`Graph`] and a [`Machine`] are
+//! checked by their constructors. A [`Plan`] is untrusted, wherever it comes from. [`lower()`]
+//! turns it into three streams and the waits between them; [`verify()`] believes neither, and
+//! makes the only thing that an [`Executor`] runs. What a backend must provide is in
+//! [`mod@backend`].
 //!
 //! Nothing here allocates or panics: inputs are slices, outputs are the caller's slices,
 //! and working memory is a [`Scratch`] over words of the caller's. Beside each function
@@ -23,8 +24,8 @@
 //! use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
 //! use planner_core::planner::{self, Auto, Output, Request, Strategy};
 //! use planner_core::{
-//!     Graph, Kind, Limits, Machine, Op, OpId, Scheduled, Scratch, Step, Tensor, TensorId,
-//!     lower, verify,
+//!     Graph, Kind, Limits, Machine, MachineParameters, Op, OpId, Scheduled, Scratch, Step,
+//!     Tensor, TensorId, lower, verify,
 //! };
 //!
 //! // The input, three weights, and what each layer computes: 4 MiB each.
@@ -42,11 +43,11 @@
 //! let mut memory = [0; 4096];
 //! let mut scratch = Scratch::new(&mut memory);
 //! let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow())?;
-//! let machine = Machine {
+//! let machine = Machine::new(MachineParameters {
 //!     device_bytes: 16 * mib, host_bytes: 1 << 30, chunk_bytes: 2 * mib,
 //!     h2d_bytes_per_s: 12_000_000_000, d2h_bytes_per_s: 12_000_000_000,
 //!     transfer_latency_ns: 10_000, map_ns_per_chunk: 0, unmap_ns_per_chunk: 0,
-//! };
+//! })?;
 //!
 //! // Room for the answer.
 //! let mut steps = [Step::Launch(OpId(0)); 64];
@@ -98,7 +99,7 @@ pub use executor::{ExecuteError, Executor};
 pub use graph::{Graph, GraphError, Kind, Op, OpId, Tensor, TensorId};
 pub use host::HostRooms;
 pub use lower::lower;
-pub use machine::Machine;
+pub use machine::{Machine, MachineParameters};
 pub use placement::Placements;
 pub use plan::{Part, Plan, PlanError, Step};
 pub use schedule::{Schedule, Scheduled, Stream, Wait};

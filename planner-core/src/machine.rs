@@ -1,10 +1,11 @@
 //! The machine: sizes, link speeds, and the cost of mapping calls.
 
 use core::fmt;
+use core::ops::Deref;
 
-/// A device, its host, and the links between them.
+/// What describes a device, its host, and the links between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Machine {
+pub struct MachineParameters {
     /// Device memory.
     pub device_bytes: u64,
     /// Host memory that may be pinned.
@@ -53,19 +54,44 @@ pub enum Direction {
     DeviceToHost,
 }
 
+/// A device, its host, and the links between them: [parameters](MachineParameters) that were
+/// checked and do not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Machine(MachineParameters);
+
+impl Deref for Machine {
+    type Target = MachineParameters;
+
+    fn deref(&self) -> &MachineParameters {
+        &self.0
+    }
+}
+
 impl Machine {
-    /// Checks that sizes and speeds can be divided by.
+    /// Checks that the size of a chunk and the speeds can be divided by.
     ///
     /// # Errors
     /// The first quantity that is zero and must not be.
-    pub const fn check(&self) -> Result<(), MachineError> {
-        if self.chunk_bytes == 0 {
+    pub const fn new(parameters: MachineParameters) -> Result<Self, MachineError> {
+        if parameters.chunk_bytes == 0 {
             return Err(MachineError::NoChunk);
         }
-        if self.h2d_bytes_per_s == 0 || self.d2h_bytes_per_s == 0 {
+        if parameters.h2d_bytes_per_s == 0 || parameters.d2h_bytes_per_s == 0 {
             return Err(MachineError::NoBandwidth);
         }
-        Ok(())
+        Ok(Self(parameters))
+    }
+
+    /// The same machine with this much device memory.
+    #[must_use]
+    pub const fn with_device_bytes(self, device_bytes: u64) -> Self {
+        Self(MachineParameters { device_bytes, ..self.0 })
+    }
+
+    /// The same machine with this much host memory that may be pinned.
+    #[must_use]
+    pub const fn with_host_bytes(self, host_bytes: u64) -> Self {
+        Self(MachineParameters { host_bytes, ..self.0 })
     }
 
     /// Time of one transfer: the latency, and the bytes over the bandwidth, rounded up.
@@ -83,7 +109,8 @@ impl Machine {
     /// Bytes rounded up to whole chunks, `None` where that exceeds 64 bits.
     #[must_use]
     pub const fn round_up_to_chunks(&self, bytes: u64) -> Option<u64> {
-        bytes.div_ceil(self.chunk_bytes).checked_mul(self.chunk_bytes)
+        let chunk_bytes = self.0.chunk_bytes;
+        bytes.div_ceil(chunk_bytes).checked_mul(chunk_bytes)
     }
 }
 
@@ -105,6 +132,35 @@ pub fn transmission_ns(bytes: u64, bytes_per_s: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SOUND: MachineParameters = MachineParameters {
+        device_bytes: 0,
+        host_bytes: 0,
+        chunk_bytes: 1,
+        h2d_bytes_per_s: 1,
+        d2h_bytes_per_s: 1,
+        transfer_latency_ns: 0,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    };
+
+    #[test]
+    fn what_is_divided_by_is_not_zero() {
+        assert_eq!(Machine::new(SOUND).map(|machine| *machine), Ok(SOUND));
+        let refused = |parameters| Machine::new(parameters).unwrap_err();
+        let no_chunk = MachineParameters { chunk_bytes: 0, ..SOUND };
+        assert_eq!(refused(no_chunk), MachineError::NoChunk);
+        let no_upload = MachineParameters { h2d_bytes_per_s: 0, ..SOUND };
+        assert_eq!(refused(no_upload), MachineError::NoBandwidth);
+        let no_download = MachineParameters { d2h_bytes_per_s: 0, ..SOUND };
+        assert_eq!(refused(no_download), MachineError::NoBandwidth);
+    }
+
+    #[test]
+    fn other_memory_leaves_the_rest_as_it_is() {
+        let machine = Machine::new(SOUND).unwrap().with_device_bytes(2).with_host_bytes(3);
+        assert_eq!(*machine, MachineParameters { device_bytes: 2, host_bytes: 3, ..SOUND });
+    }
 
     #[test]
     fn transfers_round_up_and_do_not_overflow() {

@@ -7,8 +7,8 @@ use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
 use planner_core::planner::{self, Auto, Output, Request, Strategy, Weights};
 use planner_core::schedule::Scheduled;
 use planner_core::{
-    Graph, Kind, Limits, Machine, Op, OpId, Scratch, Step, Tensor, TensorId, bounds, lower,
-    placement, timeline, verify,
+    Graph, Kind, Limits, Machine, MachineParameters, Op, OpId, Scratch, Step, Tensor, TensorId,
+    bounds, lower, placement, timeline, verify,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -84,15 +84,20 @@ fn layers(count: u32) -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
     (tensors.concat(), ops, operands)
 }
 
-const MACHINE: Machine = Machine {
-    device_bytes: 300_000,
-    host_bytes: 1 << 30,
-    chunk_bytes: 4096,
-    h2d_bytes_per_s: 10_000_000_000,
-    d2h_bytes_per_s: 10_000_000_000,
-    transfer_latency_ns: 10,
-    map_ns_per_chunk: 0,
-    unmap_ns_per_chunk: 0,
+const MACHINE: Machine = {
+    let Ok(machine) = Machine::new(MachineParameters {
+        device_bytes: 300_000,
+        host_bytes: 1 << 30,
+        chunk_bytes: 4096,
+        h2d_bytes_per_s: 10_000_000_000,
+        d2h_bytes_per_s: 10_000_000_000,
+        transfer_latency_ns: 10,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    }) else {
+        panic!("the machine is not sound")
+    };
+    machine
 };
 
 const LAUNCH: Step = Step::Launch(OpId(0));
@@ -158,7 +163,7 @@ fn weight_offloading_allocates_nothing() {
     let limits = limits((&tensors, &ops, &operands), 1000);
     let mut memory = vec![0; planner::scratch_words(&limits)];
     let mut paper = Paper::new(&limits, &ops, &operands);
-    let machine = Machine { chunk_bytes: 1, ..MACHINE };
+    let machine = Machine::new(MachineParameters { chunk_bytes: 1, ..*MACHINE }).unwrap();
 
     let before = ALLOCATIONS.with(Cell::get);
     let mut scratch = Scratch::new(&mut memory);

@@ -11,7 +11,7 @@ use planner_core::plan::{Pool, Step};
 use planner_core::planner::Request;
 use planner_core::planner::swap::Threshold;
 use planner_core::timeline::{self, Timeline};
-use planner_core::{Kind, Machine, OpId, Scratch, Stream};
+use planner_core::{Kind, Machine, MachineParameters, OpId, Scratch, Stream};
 use search::{Limit, Watch, joint};
 use std::sync::atomic::AtomicBool;
 use workloads::swapping::{self, Swap};
@@ -20,15 +20,20 @@ use workloads::{OwnedGraph, OwnedPlan, planning};
 const MB: u64 = 1_000_000;
 const UNIT_NS: u64 = 1_000_000;
 
-const MACHINE: Machine = Machine {
-    device_bytes: 10 * MB,
-    host_bytes: 1 << 40,
-    chunk_bytes: MB / 10,
-    h2d_bytes_per_s: 1_000_000_000,
-    d2h_bytes_per_s: 1_000_000_000,
-    transfer_latency_ns: 0,
-    map_ns_per_chunk: 0,
-    unmap_ns_per_chunk: 0,
+const MACHINE: Machine = {
+    let Ok(machine) = Machine::new(MachineParameters {
+        device_bytes: 10 * MB,
+        host_bytes: 1 << 40,
+        chunk_bytes: MB / 10,
+        h2d_bytes_per_s: 1_000_000_000,
+        d2h_bytes_per_s: 1_000_000_000,
+        transfer_latency_ns: 0,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    }) else {
+        panic!("the machine is not sound")
+    };
+    machine
 };
 
 #[derive(Clone, Copy, Debug)]

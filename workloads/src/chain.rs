@@ -2,7 +2,8 @@
 //! Weight Offloading Strategies for Training Large DNN Models, section 3).
 
 use crate::{OwnedGraph, OwnedMachine};
-use planner_core::{Kind, Machine, TensorId};
+use planner_core::machine::MachineError;
+use planner_core::{Kind, Machine, MachineParameters, TensorId};
 
 /// A layer: it runs forward once and backward once an iteration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,9 +102,11 @@ impl OwnedChain {
 
     /// The machine that the chain brings: sizes are exact, transfers have no latency, and the
     /// host has room for everything.
-    #[must_use]
-    pub fn machine(&self) -> OwnedMachine {
-        let machine = Machine {
+    ///
+    /// # Errors
+    /// The bandwidth is zero.
+    pub fn machine(&self) -> Result<OwnedMachine, MachineError> {
+        let machine = Machine::new(MachineParameters {
             device_bytes: self.device_bytes,
             host_bytes: u64::MAX,
             chunk_bytes: 1,
@@ -112,8 +115,8 @@ impl OwnedChain {
             transfer_latency_ns: 0,
             map_ns_per_chunk: 0,
             unmap_ns_per_chunk: 0,
-        };
-        OwnedMachine { name: self.name.clone(), machine }
+        })?;
+        Ok(OwnedMachine { name: self.name.clone(), machine })
     }
 }
 

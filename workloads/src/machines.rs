@@ -5,7 +5,7 @@
 //! its access rights takes some 40 µs by published measurements of CUDA's virtual memory
 //! calls, and to unmap it about as long: an order of magnitude, the same for all machines.
 
-use planner_core::Machine;
+use planner_core::{Machine, MachineParameters};
 
 /// A machine with its name, as files hold it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct OwnedMachine {
     pub machine: Machine,
 }
 
-const V100_PCIE3: Machine = Machine {
+const V100_PCIE3: MachineParameters = MachineParameters {
     device_bytes: 16 << 30,
     host_bytes: 61_000_000_000,
     chunk_bytes: 2 << 20,
@@ -27,14 +27,14 @@ const V100_PCIE3: Machine = Machine {
     unmap_ns_per_chunk: 40_000,
 };
 
-const V100_NVLINK: Machine = Machine {
+const V100_NVLINK: MachineParameters = MachineParameters {
     host_bytes: 594_000_000_000,
     h2d_bytes_per_s: 50_000_000_000,
     d2h_bytes_per_s: 50_000_000_000,
     ..V100_PCIE3
 };
 
-const A100_PCIE4: Machine = Machine {
+const A100_PCIE4: MachineParameters = MachineParameters {
     device_bytes: 40 << 30,
     host_bytes: 256_000_000_000,
     h2d_bytes_per_s: 25_000_000_000,
@@ -42,7 +42,7 @@ const A100_PCIE4: Machine = Machine {
     ..V100_PCIE3
 };
 
-const H200_PCIE5: Machine = Machine {
+const H200_PCIE5: MachineParameters = MachineParameters {
     device_bytes: 141_000_000_000,
     host_bytes: 1_000_000_000_000,
     h2d_bytes_per_s: 55_000_000_000,
@@ -51,29 +51,53 @@ const H200_PCIE5: Machine = Machine {
 };
 
 /// The machine of SwapAdvisor's training: it prints 12 GB/s one way and 20 both ways.
-const V100_PCIE3_244GB: Machine = Machine { host_bytes: 244_000_000_000, ..V100_PCIE3 };
+const V100_PCIE3_244GB: MachineParameters =
+    MachineParameters { host_bytes: 244_000_000_000, ..V100_PCIE3 };
 
-const V100_PCIE3_DUPLEX: Machine = Machine {
+const V100_PCIE3_DUPLEX: MachineParameters = MachineParameters {
     h2d_bytes_per_s: 10_000_000_000,
     d2h_bytes_per_s: 10_000_000_000,
     ..V100_PCIE3_244GB
 };
 
+const fn sound(parameters: MachineParameters) -> Machine {
+    match Machine::new(parameters) {
+        Ok(machine) => machine,
+        Err(_) => panic!("a machine has a chunk of no bytes or a link of no speed"),
+    }
+}
+
 const BUILTIN: [(&str, Machine, &str); 6] = [
-    ("v100-pcie3", V100_PCIE3, "V100, 16 GiB; PCIe 3.0 x16 at 12 GB/s; a cloud host of 61 GB"),
-    ("v100-pcie3-244gb", V100_PCIE3_244GB, "the same, 12 GB/s each way, with a host of 244 GB"),
+    (
+        "v100-pcie3",
+        sound(V100_PCIE3),
+        "V100, 16 GiB; PCIe 3.0 x16 at 12 GB/s; a cloud host of 61 GB",
+    ),
+    (
+        "v100-pcie3-244gb",
+        sound(V100_PCIE3_244GB),
+        "the same, 12 GB/s each way, with a host of 244 GB",
+    ),
     (
         "v100-pcie3-duplex",
-        V100_PCIE3_DUPLEX,
+        sound(V100_PCIE3_DUPLEX),
         "the same, 10 GB/s each way: what a published one attains in both at once",
     ),
     (
         "v100-nvlink",
-        V100_NVLINK,
+        sound(V100_NVLINK),
         "V100, 16 GiB; NVLink to a POWER9 of 594 GB, 50 GB/s each way in total",
     ),
-    ("a100-pcie4", A100_PCIE4, "A100, 40 GiB; PCIe 4.0 x16, 25 GB/s and 256 GB of host assumed"),
-    ("h200-pcie5", H200_PCIE5, "H200, 141 GB; PCIe 5.0 x16, 55 GB/s and 1 TB of host assumed"),
+    (
+        "a100-pcie4",
+        sound(A100_PCIE4),
+        "A100, 40 GiB; PCIe 4.0 x16, 25 GB/s and 256 GB of host assumed",
+    ),
+    (
+        "h200-pcie5",
+        sound(H200_PCIE5),
+        "H200, 141 GB; PCIe 5.0 x16, 55 GB/s and 1 TB of host assumed",
+    ),
 ];
 
 /// The machine of that name.
@@ -94,9 +118,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_machines_pass_their_check() {
+    fn names_are_unique() {
         for (machine, _) in all() {
-            machine.machine.check().unwrap();
             assert_eq!(builtin(&machine.name), Some(machine));
         }
         assert_eq!(builtin("v100"), None);

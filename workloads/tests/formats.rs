@@ -1,7 +1,7 @@
 //! What is written is read back as it was, and nothing that is read can do harm.
 
 use planner_core::plan::{ArenaPlacement, Part, Pool, Prediction, Resident, Step};
-use planner_core::{Kind, Machine, OpId, TensorId};
+use planner_core::{Kind, Machine, MachineParameters, OpId, TensorId};
 use proptest::prelude::*;
 use std::path::Path;
 use workloads::chain::Layer;
@@ -67,7 +67,7 @@ fn machines() -> impl Strategy<Value = OwnedMachine> {
     (name(), any::<[u64; 5]>(), 1..u64::MAX, 1..u64::MAX, 1..u64::MAX).prop_map(
         |(name, n, chunk_bytes, h2d_bytes_per_s, d2h_bytes_per_s)| OwnedMachine {
             name,
-            machine: Machine {
+            machine: Machine::new(MachineParameters {
                 device_bytes: n[0],
                 host_bytes: n[1],
                 chunk_bytes,
@@ -76,7 +76,8 @@ fn machines() -> impl Strategy<Value = OwnedMachine> {
                 transfer_latency_ns: n[2],
                 map_ns_per_chunk: n[3],
                 unmap_ns_per_chunk: n[4],
-            },
+            })
+            .expect("no speed and no chunk is zero"),
         },
     )
 }

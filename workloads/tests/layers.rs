@@ -1,8 +1,8 @@
 //! Training steps as chains of layers.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use planner_core::Kind;
 use planner_core::planner::{Request, Strategy, Weights};
+use planner_core::{Kind, Machine, MachineParameters};
 use workloads::chain::Layer;
 use workloads::layers::{NoChain, chain};
 use workloads::{OwnedChain, OwnedGraph, OwnedMachine, machines, models, planning};
@@ -35,7 +35,7 @@ fn the_graph_of_a_chain_is_that_chain() {
         input_bytes: 70,
         layers: vec![layer(1), Layer { optimizer_bytes: 0, ..layer(2) }, layer(3), layer(4)],
     };
-    let seen = chain(&given.graph(), &given.machine(), false).unwrap();
+    let seen = chain(&given.graph(), &given.machine().unwrap(), false).unwrap();
     assert_eq!(seen, OwnedChain { name: "chain in layers".to_owned(), ..given });
 }
 
@@ -94,13 +94,12 @@ fn layers_take_the_time_of_their_ops() {
 fn a_chain_needs_about_what_its_graph_needs() {
     for spec in ["gpt:batch=2,layers=6", "bert:batch=4,layers=6", "resnet50:batch=16"] {
         let graph = models::generate(spec).unwrap();
-        let mut on = machine();
-        on.machine.chunk_bytes = 1;
-        let graph_bytes =
-            planning::in_core_peak_bytes(&graph.graph().unwrap(), &on.machine).unwrap();
+        let by_byte = MachineParameters { chunk_bytes: 1, ..*machine().machine };
+        let by_byte = Machine::new(by_byte).unwrap();
+        let graph_bytes = planning::in_core_peak_bytes(&graph.graph().unwrap(), &by_byte).unwrap();
         let seen = view(spec, false);
-        let taken_bytes = on.machine.device_bytes - seen.device_bytes;
-        let (owned, own) = (seen.graph(), seen.machine().machine);
+        let taken_bytes = by_byte.device_bytes - seen.device_bytes;
+        let (owned, own) = (seen.graph(), seen.machine().unwrap().machine);
         let chain_bytes =
             planning::in_core_peak_bytes(&owned.graph().unwrap(), &own).unwrap() + taken_bytes;
         let ratio = chain_bytes as f64 / graph_bytes as f64;
@@ -114,7 +113,7 @@ fn weights_of_a_model_leave() {
     let all_bytes = sum(&seen, |layer| layer.weight_bytes + layer.optimizer_bytes);
     let kept_bytes = sum(&seen, |layer| layer.activation_bytes);
     seen.device_bytes = all_bytes / 2 + kept_bytes;
-    let (owned, own) = (seen.graph(), seen.machine().machine);
+    let (owned, own) = (seen.graph(), seen.machine().unwrap().machine);
     let graph = owned.graph().unwrap();
     let request = Request { graph: &graph, machine: &own, budget_bytes: seen.device_bytes };
     let plan = planning::plan(&request, Strategy::Weights(Weights::default())).unwrap();
@@ -139,10 +138,7 @@ fn what_is_no_chain_is_refused() {
     let refused = |spec: &str| chain(&models::generate(spec).unwrap(), &machine(), false);
     assert_eq!(refused("gpt:layers=1,mode=inference").unwrap_err(), NoChain::NoTraining);
     assert_eq!(chain(&skipping(), &machine(), false).unwrap_err(), NoChain::OneLayer);
-    let small = OwnedMachine {
-        machine: planner_core::Machine { device_bytes: 1000, ..machine().machine },
-        ..machine()
-    };
+    let small = OwnedMachine { machine: machine().machine.with_device_bytes(1000), ..machine() };
     let graph = models::generate("gpt:batch=1,layers=1,sequence=8,width=64").unwrap();
     let error = chain(&graph, &small, false).unwrap_err();
     assert!(matches!(error, NoChain::Memory { device_bytes: 1000, .. }), "{error}");

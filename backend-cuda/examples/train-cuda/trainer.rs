@@ -5,8 +5,8 @@ use crate::settings::Settings;
 use crate::text::Text;
 use crate::training::{Bench, Trained, Way, train};
 use backend_cuda::{Cuda, DeviceInfo, Options};
-use planner_core::Machine;
 use planner_core::planner::{Auto, Request, Strategy};
+use planner_core::{Machine, MachineParameters};
 use std::error::Error;
 use workloads::placing::{self, Unplaced};
 use workloads::{OwnedPlan, planning};
@@ -43,12 +43,12 @@ impl Trainer {
             None => cuda.measure(&options, |_, _| ())?.machine,
         };
         let info = cuda.device(settings.device)?;
-        let machine = Machine {
+        let machine = Machine::new(MachineParameters {
             device_bytes: info.free_bytes,
             host_bytes: info.host_bytes,
             chunk_bytes: info.granularity_bytes,
-            ..links
-        };
+            ..*links
+        })?;
         Ok(Self { cuda, info, text, settings, machine })
     }
 

@@ -5,7 +5,7 @@ use backend_cuda::Integrity;
 use emulated_cuda::Emulated;
 use integrity::{Backend, Rooms};
 use planner_core::planner::{Request, Strategy};
-use planner_core::{Graph, HostRooms, Kind, Machine, Scratch, Verified};
+use planner_core::{Graph, HostRooms, Kind, Machine, MachineParameters, Scratch, Verified};
 use workloads::{OwnedGraph, OwnedPlan, placing, planning};
 
 /// The backend on the emulated driver, and a machine whose links take as long for a tensor as
@@ -16,12 +16,13 @@ pub(crate) fn emulated() -> (Emulated, Integrity, Machine) {
     let backend = Integrity { driver: Some(driver), ordinal: 0 };
     let found = backend.find().unwrap().machine;
     let bytes_per_s = found.chunk_bytes * 4_000_000;
-    let machine = Machine {
+    let machine = Machine::new(MachineParameters {
         h2d_bytes_per_s: bytes_per_s,
         d2h_bytes_per_s: bytes_per_s,
         transfer_latency_ns: 0,
-        ..found
-    };
+        ..*found
+    })
+    .unwrap();
     (emulated, backend, machine)
 }
 

@@ -4,8 +4,9 @@
 use backend_sim::{SimDevice, SimError, SimKernels};
 use planner_core::plan::{ArenaPlacement, Pool, Prediction, Resident};
 use planner_core::{
-    ExecuteError, Executor, Graph, Kind, Limits, Machine, Op, Part, Placements, Plan, Schedule,
-    Scheduled, Scratch, Step, Tensor, TensorId, Verified, executor, lower, timeline, verify,
+    ExecuteError, Executor, Graph, Kind, Limits, Machine, MachineParameters, Op, Part, Placements,
+    Plan, Schedule, Scheduled, Scratch, Step, Tensor, TensorId, Verified, executor, lower,
+    timeline, verify,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -165,7 +166,7 @@ pub(crate) fn execute<'g>(
 }
 
 pub(crate) fn machine(chunk_bytes: u64) -> Machine {
-    Machine {
+    Machine::new(MachineParameters {
         device_bytes: 1 << 30,
         host_bytes: 1 << 40,
         chunk_bytes,
@@ -174,5 +175,6 @@ pub(crate) fn machine(chunk_bytes: u64) -> Machine {
         transfer_latency_ns: 5,
         map_ns_per_chunk: 0,
         unmap_ns_per_chunk: 0,
-    }
+    })
+    .unwrap()
 }

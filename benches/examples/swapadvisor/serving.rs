@@ -44,7 +44,7 @@ struct Way {
 pub(crate) fn run(plot: Option<&str>) -> Result<()> {
     let work = models::generate(MODEL)?;
     let published = machine("v100-pcie3-244gb")?.machine;
-    let small = Machine { device_bytes: 2 << 30, ..published };
+    let small = published.with_device_bytes(2 << 30);
     let panels =
         [panel(&work, "16 GiB", &published, &[4, 16])?, panel(&work, "2 GiB", &small, &[4, 16])?];
     match plot {

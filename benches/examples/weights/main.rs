@@ -163,7 +163,7 @@ fn without_input(chain: &OwnedChain) -> OwnedChain {
 }
 
 fn cycle_ns(chain: &OwnedChain, strategy: Strategy) -> Done<u64> {
-    let (owned, machine) = (chain.graph(), chain.machine().machine);
+    let (owned, machine) = (chain.graph(), chain.machine()?.machine);
     let graph = owned.graph()?;
     let request = Request { graph: &graph, machine: &machine, budget_bytes: chain.device_bytes };
     planning::cycle_ns(&request, strategy)?.ok_or_else(|| "a strategy without cycles".into())
@@ -172,7 +172,7 @@ fn cycle_ns(chain: &OwnedChain, strategy: Strategy) -> Done<u64> {
 /// The sum of the ops' times, the period, and the planning time in a warm room.
 fn period_ns(chain: &OwnedChain, strategy: Strategy) -> Done<(u64, u64, u64)> {
     const TIMES: usize = 3;
-    let (owned, machine) = (chain.graph(), chain.machine().machine);
+    let (owned, machine) = (chain.graph(), chain.machine()?.machine);
     let graph = owned.graph()?;
     let request = Request { graph: &graph, machine: &machine, budget_bytes: chain.device_bytes };
     let mut room = Room::default();
@@ -188,7 +188,7 @@ fn period_ns(chain: &OwnedChain, strategy: Strategy) -> Done<(u64, u64, u64)> {
 /// From the smallest memory to all: bytes, and what comes of it.
 fn sweep(chain: &OwnedChain) -> Done<Vec<(u64, Outcome)>> {
     let whole = OwnedChain { device_bytes: u64::MAX, ..chain.clone() };
-    let (owned, machine) = (whole.graph(), whole.machine().machine);
+    let (owned, machine) = (whole.graph(), whole.machine()?.machine);
     let graph = owned.graph()?;
     let request = Request { graph: &graph, machine: &machine, budget_bytes: u64::MAX };
     let least = |strategy| planning::min_feasible(&request, strategy);

@@ -9,7 +9,7 @@ use crate::ways::{
 use crate::work::{self, BATCHES, P100, Published, V100};
 use crate::{Result, calibration};
 use planner_core::planner::Request;
-use planner_core::{Graph, Machine};
+use planner_core::{Graph, Machine, MachineParameters};
 use std::path::Path;
 use workloads::{OwnedGraph, OwnedPlan, planning};
 
@@ -71,7 +71,9 @@ fn rows() -> [Row; 10] {
 /// The V100 with chunks of this size, each of which takes as long to map as any other.
 pub(crate) fn machine(chunk_bytes: u64) -> Result<Machine> {
     let (map_ns_per_chunk, unmap_ns_per_chunk) = (work::MAPPING_NS / 2, work::MAPPING_NS / 2);
-    Ok(Machine { chunk_bytes, map_ns_per_chunk, unmap_ns_per_chunk, ..work::v100()? })
+    let v100 = work::v100()?;
+    let chunks = MachineParameters { chunk_bytes, map_ns_per_chunk, unmap_ns_per_chunk, ..*v100 };
+    Ok(Machine::new(chunks)?)
 }
 
 /// `window` with chunks of this size, and its run on the simulated device, where the host maps.

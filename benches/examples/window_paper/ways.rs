@@ -4,7 +4,7 @@ use crate::Result;
 use backend_sim::contiguous::{CachingAllocator, replay};
 use backend_sim::{SimDevice, SimKernels};
 use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy, Window};
-use planner_core::{Graph, Machine, Part, Step, TensorId};
+use planner_core::{Graph, Machine, MachineParameters, Part, Step, TensorId};
 use spillway_benches::fragmentation::{Largest, Manager, largest_budget};
 use workloads::{OwnedGraph, OwnedPlan, placing, planning};
 
@@ -51,7 +51,7 @@ pub(crate) fn blocks_taken(
     machine: &Machine,
     budget_bytes: u64,
 ) -> Result<Option<u64>> {
-    let machine = Machine { chunk_bytes: 512, ..*machine };
+    let machine = Machine::new(MachineParameters { chunk_bytes: 512, ..**machine })?;
     let request = Request { graph, machine: &machine, budget_bytes };
     let Some(plan) = none_if_infeasible(planning::plan(&request, WINDOW))? else {
         return Ok(None);

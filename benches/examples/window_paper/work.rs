@@ -1,7 +1,7 @@
 //! The paper's ResNet-50: what is known of its times and sizes, put into the generated graph.
 
 use crate::Result;
-use planner_core::Machine;
+use planner_core::{Machine, MachineParameters};
 use workloads::{OwnedGraph, machines, models};
 
 /// Batches of table 1.
@@ -59,7 +59,12 @@ pub(crate) fn v100() -> Result<Machine> {
 /// The P100 of the other paper, behind two links of 20 GB/s each way.
 pub(crate) fn p100() -> Result<Machine> {
     let bytes_per_s = 40_000_000_000;
-    Ok(Machine { h2d_bytes_per_s: bytes_per_s, d2h_bytes_per_s: bytes_per_s, ..v100()? })
+    let links = MachineParameters {
+        h2d_bytes_per_s: bytes_per_s,
+        d2h_bytes_per_s: bytes_per_s,
+        ..*v100()?
+    };
+    Ok(Machine::new(links)?)
 }
 
 /// ResNet-50 with the sizes of a batch that is smaller by `bytes_percent`, and the ops' times

@@ -10,7 +10,6 @@ use crate::proof;
 use crate::strategy::{Chosen, Name};
 use crate::work::Setting;
 use indicatif::{ProgressBar, ProgressStyle};
-use planner_core::Machine;
 use planner_core::bounds::Order;
 use planner_core::planner::{Request, Strategy};
 use serde::Serialize;
@@ -116,7 +115,8 @@ impl Grid {
 fn in_core_period_ns(setting: Setting<'_>) -> Option<u64> {
     let graph = proof::graph(setting.work).ok()?;
     let (device_bytes, host_bytes) = (u64::MAX, u64::MAX);
-    let machine = Machine { device_bytes, host_bytes, ..setting.machine.machine };
+    let machine =
+        setting.machine.machine.with_device_bytes(device_bytes).with_host_bytes(host_bytes);
     let mut request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
     let (least_bytes, _) = planning::min_feasible(&request, Strategy::InCore).ok()?;
     // The next iteration's inputs find room beside everything else.

@@ -8,7 +8,7 @@ use crate::graphs::{Layer, graphs, training_graph, training_graphs};
 use integrity::{Backend, IntegrityKernels, Rooms, reference_values};
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy, Weights, Window};
-use planner_core::{Graph, HostRooms, Kind, Machine, Plan, Scratch, Step};
+use planner_core::{Graph, HostRooms, Kind, Machine, MachineParameters, Plan, Scratch, Step};
 use proptest::strategy::{Strategy as Generator, ValueTree};
 use proptest::test_runner::TestRunner;
 use std::cell::Cell;
@@ -189,7 +189,12 @@ fn chain_graphs() -> impl Generator<Value = OwnedGraph> {
 /// that planners have something to decide.
 fn machine<T>(bench: &Bench<'_, T>) -> Machine {
     let bytes_per_s = bench.machine.chunk_bytes.saturating_mul(4_000_000);
-    Machine { h2d_bytes_per_s: bytes_per_s, d2h_bytes_per_s: bytes_per_s, ..bench.machine }
+    let parameters = MachineParameters {
+        h2d_bytes_per_s: bytes_per_s,
+        d2h_bytes_per_s: bytes_per_s,
+        ..*bench.machine
+    };
+    Machine::new(parameters).expect("a chunk has bytes")
 }
 
 /// The same graphs every time, with tensors stretched as chunks are larger.

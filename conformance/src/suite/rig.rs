@@ -122,7 +122,7 @@ impl<'g, T: Backend> Rig<'g, T> {
 
     /// Creates the host's block, with the rooms of a plan that keeps everything on the device.
     pub(super) fn create_host(&mut self) -> Outcome {
-        let machine = Machine { host_bytes: u64::MAX, device_bytes: u64::MAX, ..self.machine };
+        let machine = self.machine.with_host_bytes(u64::MAX).with_device_bytes(u64::MAX);
         let request = Request { graph: &self.graph, machine: &machine, budget_bytes: 0 };
         let (budget_bytes, _) = planning::min_feasible(&request, Strategy::InCore)?;
         let plan = planning::plan(&Request { budget_bytes, ..request }, Strategy::InCore)?;

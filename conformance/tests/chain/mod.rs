@@ -1,7 +1,7 @@
 //! A chain of three layers, and the steps of plans, to be followed by hand.
 
 use planner_core::planner::{Request, Strategy};
-use planner_core::{Kind, Machine, Step};
+use planner_core::{Kind, Machine, MachineParameters, Step};
 use workloads::{OwnedGraph, OwnedPlan, planning};
 
 pub(crate) const CHUNK_BYTES: u64 = 256;
@@ -35,7 +35,7 @@ pub(crate) fn list(
     planner: impl Fn(&Request<'_>) -> OwnedPlan,
 ) -> String {
     let graph = owned.graph().unwrap();
-    let machine = Machine {
+    let machine = Machine::new(MachineParameters {
         device_bytes: 1 << 30,
         host_bytes: 1 << 30,
         chunk_bytes: CHUNK_BYTES,
@@ -44,7 +44,8 @@ pub(crate) fn list(
         transfer_latency_ns: 0,
         map_ns_per_chunk: 0,
         unmap_ns_per_chunk: 0,
-    };
+    })
+    .unwrap();
     let budget_bytes = budget_chunks * CHUNK_BYTES;
     let request = Request { graph: &graph, machine: &machine, budget_bytes };
     let plan = planner(&request);

@@ -130,7 +130,7 @@ fn offsets_are_multiples_of_256_or_of_a_smaller_chunk() {
     let start = [stale(0), copied(1)];
     assert_refused(&furnished(400, [0, 100, 250, 200], &start), "the offset is not aligned");
     let mut large_chunks = furnished(2000, [0, 256, 1024, 512], &start);
-    large_chunks.machine.chunk_bytes = 1000;
+    change_machine(&mut large_chunks, |machine| machine.chunk_bytes = 1000);
     assert!(accepted(&large_chunks));
     large_chunks.plan.arena[2].offset_bytes = 1000;
     assert_refused(&large_chunks, "arena.placements[2]: the offset is not aligned");

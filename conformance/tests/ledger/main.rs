@@ -12,11 +12,11 @@ mod values;
 use conformance::ledger::{Event, Judgement, Violation, judge, measure};
 use conformance::plans::Case;
 use planner_core::plan::{ArenaPlacement, Pool, Resident};
-use planner_core::{Kind, Machine, OpId, Part, Step, Tensor, TensorId};
+use planner_core::{Kind, Machine, MachineParameters, OpId, Part, Step, Tensor, TensorId};
 use workloads::{OwnedGraph, OwnedPlan};
 
 /// Chunks of 100 bytes, and links that take 1 ns a byte.
-const MACHINE: Machine = Machine {
+const MACHINE: MachineParameters = MachineParameters {
     device_bytes: 1 << 20,
     host_bytes: 1 << 20,
     chunk_bytes: 100,
@@ -105,7 +105,13 @@ fn case(
         steps: steps.to_vec(),
         ..OwnedPlan::default()
     };
-    Case { graph, machine: MACHINE, plan }
+    Case { graph, machine: Machine::new(MACHINE).unwrap(), plan }
+}
+
+fn change_machine(case: &mut Case, change: impl FnOnce(&mut MachineParameters)) {
+    let mut parameters = *case.machine;
+    change(&mut parameters);
+    case.machine = Machine::new(parameters).unwrap();
 }
 
 /// The same case with an arena.

@@ -228,9 +228,9 @@ fn arena_and_pools_rounded_up_to_chunks_are_within_the_budget_and_that_within_th
     case.plan.arena_bytes = 101;
     case.plan.budget_bytes = 200 + 300 + 300;
     assert!(try_measure(&case).is_ok());
-    case.machine.device_bytes = 800;
+    case.machine = case.machine.with_device_bytes(800);
     assert!(try_measure(&case).is_ok());
-    case.machine.device_bytes = 799;
+    case.machine = case.machine.with_device_bytes(799);
     assert_refused(&case, "the budget is more than the device has");
     case.plan.budget_bytes = 799;
     assert_refused(&case, "arena and pools take more than the budget");

@@ -140,7 +140,7 @@ fn an_offload_starts_when_the_last_prefetch_of_the_same_objects_has_ended() {
         evict(0),
     ];
     let mut case = case(&[state(200)], &[(50, &[0], &[])], PLENTY, &[], &steps);
-    case.machine.d2h_bytes_per_s *= 10;
+    change_machine(&mut case, |machine| machine.d2h_bytes_per_s *= 10);
     assert_eq!(first_start_ns(&case, 2), 100);
     assert_eq!(first_start_ns(&case, 3), 200);
 }
@@ -156,9 +156,11 @@ fn the_directions_are_independent() {
 fn a_transfer_takes_the_latency_and_its_bytes_over_the_bandwidth_rounded_up() {
     let steps = [prefetch(0), launch(0), offload(0), evict(0)];
     let mut case = case(&[state(100)], &[(50, &[0], &[0])], 1, &[], &steps);
-    case.machine.transfer_latency_ns = 1000;
-    case.machine.h2d_bytes_per_s = 3_000_000_000;
-    case.machine.d2h_bytes_per_s = 7_000_000_000;
+    change_machine(&mut case, |machine| {
+        machine.transfer_latency_ns = 1000;
+        machine.h2d_bytes_per_s = 3_000_000_000;
+        machine.d2h_bytes_per_s = 7_000_000_000;
+    });
     let took_ns = |step: usize| {
         let event = events(&case, step)[0];
         event.end_ns - event.start_ns
@@ -170,7 +172,7 @@ fn a_transfer_takes_the_latency_and_its_bytes_over_the_bandwidth_rounded_up() {
 fn a_range_copies_the_bytes_that_are_filled_and_pays_the_latency_once() {
     let steps = [Step::Prefetch(part(0, 1, 2)), Step::Prefetch(part(0, 0, 1)), launch(0), evict(0)];
     let mut case = case(&[state(250)], &[(50, &[0], &[])], 3, &[], &steps);
-    case.machine.transfer_latency_ns = 1000;
+    change_machine(&mut case, |machine| machine.transfer_latency_ns = 1000);
     assert_eq!(first_start_ns(&case, 1), 1150);
     assert_eq!(first_start_ns(&case, 2), 2250);
 }

@@ -8,7 +8,7 @@ use backend_sim::{SimDevice, SimKernels, reference_digest};
 use conformance::chains::{chains, chains_in_microseconds, smallest_bytes};
 use conformance::shortest::shortest_period_units;
 use planner_core::planner::{PlanningError, Request, Strategy, Weights};
-use planner_core::{Graph, Kind, Machine, OpId};
+use planner_core::{Graph, Kind, Machine, MachineParameters, OpId};
 use proptest::prelude::*;
 use workloads::chain::Layer;
 use workloads::{OwnedChain, OwnedGraph, OwnedPlan, planning};
@@ -24,7 +24,7 @@ const ALL: [Strategy; 5] =
 fn plan(chain: &OwnedChain, strategy: Strategy) -> Result<(u64, OwnedPlan), PlanningError> {
     let owned = chain.graph();
     let graph = owned.graph().unwrap();
-    let machine = chain.machine().machine;
+    let machine = chain.machine().unwrap().machine;
     let request = Request { graph: &graph, machine: &machine, budget_bytes: chain.device_bytes };
     let cycle_ns = planning::cycle_ns(&request, strategy)?;
     Ok((cycle_ns.unwrap_or(u64::MAX), planning::plan(&request, strategy)?))
@@ -33,7 +33,7 @@ fn plan(chain: &OwnedChain, strategy: Strategy) -> Result<(u64, OwnedPlan), Plan
 /// Proves a plan and runs it.
 fn run(chain: &OwnedChain, plan: &OwnedPlan) {
     let owned = chain.graph();
-    run_graph(owned.graph().unwrap(), chain.machine().machine, plan);
+    run_graph(owned.graph().unwrap(), chain.machine().unwrap().machine, plan);
 }
 
 fn run_graph(graph: Graph<'_>, machine: Machine, plan: &OwnedPlan) {
@@ -246,12 +246,13 @@ fn a_chain_runs_on_pages() {
     let chain = chain(&layers, 0);
     let owned = chain.graph();
     let graph = owned.graph().unwrap();
-    let machine = Machine {
+    let machine = Machine::new(MachineParameters {
         device_bytes: 1 << 30,
         chunk_bytes: 4096,
         transfer_latency_ns: 20,
-        ..chain.machine().machine
-    };
+        ..*chain.machine().unwrap().machine
+    })
+    .unwrap();
     for strategy in ALL {
         let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
         let (smallest, _) = planning::min_feasible(&request(0), strategy).unwrap();
@@ -265,7 +266,7 @@ fn a_chain_runs_on_pages() {
 fn work_that_is_no_chain_is_refused_with_the_op() {
     let refused = |graph: &OwnedGraph, op: u32| {
         let graph = graph.graph().unwrap();
-        let machine = chain(&[], 1 << 20).machine().machine;
+        let machine = chain(&[], 1 << 20).machine().unwrap().machine;
         let request = Request { graph: &graph, machine: &machine, budget_bytes: 1 << 20 };
         for strategy in ALL {
             let no_chain = PlanningError::NoChain { op: OpId(op) };

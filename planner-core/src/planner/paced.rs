@@ -15,7 +15,7 @@ use super::memory::{CHUNKS, POOLS};
 use super::pressure::{FULL, Pressure};
 use super::tree::MinTree;
 use crate::graph::{Graph, Kind, OpId, TensorId};
-use crate::machine::{Direction, Machine};
+use crate::machine::{Direction, Machine, MachineParameters};
 use crate::schedule::Stream;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
@@ -243,7 +243,7 @@ impl<'b> Paced<'b, '_, '_> {
     /// Objects of a segment: a few in flight hide the latency. Objects of a few bytes, or links
     /// without latency, are no reason for a list without end.
     fn segment(&self, bytes_per_s: u64) -> u64 {
-        let Machine { transfer_latency_ns, chunk_bytes, .. } = *self.machine();
+        let MachineParameters { transfer_latency_ns, chunk_bytes, .. } = **self.machine();
         let span_ns = u128::from(transfer_latency_ns) * u128::from(self.pace.segment_latencies);
         let bytes = span_ns * u128::from(bytes_per_s) / 1_000_000_000;
         u64::try_from(bytes / u128::from(chunk_bytes.max(1)))

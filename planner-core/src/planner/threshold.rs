@@ -257,7 +257,7 @@ impl Tally {
 mod tests {
     use super::*;
     use crate::graph::{Graph, Op, Tensor};
-    use crate::machine::Machine;
+    use crate::machine::{Machine, MachineParameters};
 
     const CHUNK_BYTES: u64 = 1024;
 
@@ -280,7 +280,7 @@ mod tests {
         let mut memory = [0; 256];
         let mut scratch = Scratch::new(&mut memory);
         let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
-        let machine = Machine {
+        let machine = Machine::new(MachineParameters {
             device_bytes: 1 << 20,
             host_bytes: 1 << 20,
             chunk_bytes: CHUNK_BYTES,
@@ -289,7 +289,8 @@ mod tests {
             transfer_latency_ns: 0,
             map_ns_per_chunk: 0,
             unmap_ns_per_chunk: 0,
-        };
+        })
+        .unwrap();
         let lifetimes = Lifetimes::new(&graph, &mut scratch).unwrap();
         let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
         thresholds(&request, &lifetimes, &mut scratch).unwrap()

@@ -3,7 +3,7 @@
 use super::error::FormatError;
 use super::json::{Document, parse, render};
 use crate::machines::OwnedMachine;
-use planner_core::Machine;
+use planner_core::{Machine, MachineParameters};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -24,10 +24,10 @@ struct MachineRecord<'a> {
 /// Reads a machine, gzip or plain, and checks it.
 ///
 /// # Errors
-/// The bytes are no machine file, or [`Machine::check`] rejects what they hold.
+/// The bytes are no machine file, or [`Machine::new`] rejects what they hold.
 pub fn read_machine(bytes: &[u8]) -> Result<OwnedMachine, FormatError> {
     let record: MachineRecord<'static> = parse(bytes, Document::Machine)?;
-    let machine = Machine {
+    let machine = Machine::new(MachineParameters {
         device_bytes: record.device_bytes,
         host_bytes: record.host_bytes,
         chunk_bytes: record.chunk_bytes,
@@ -36,8 +36,8 @@ pub fn read_machine(bytes: &[u8]) -> Result<OwnedMachine, FormatError> {
         transfer_latency_ns: record.transfer_latency_ns,
         map_ns_per_chunk: record.map_ns_per_chunk,
         unmap_ns_per_chunk: record.unmap_ns_per_chunk,
-    };
-    machine.check().map_err(|error| FormatError::malformed(error.to_string()))?;
+    });
+    let machine = machine.map_err(|error| FormatError::malformed(error.to_string()))?;
     Ok(OwnedMachine { name: record.name.into_owned(), machine })
 }
 
