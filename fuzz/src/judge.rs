@@ -74,7 +74,6 @@ fn is_for_ledger(graph: &Graph<'_>, plan: &Plan<'_>) -> bool {
 /// What lowering, verifying, predicting and the rooms on the host say of a plan, its promises
 /// apart: the figures that it should promise.
 fn prove(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> Result<Prediction, String> {
-    machine.check().map_err(|error| error.to_string())?;
     let owned = planning::schedule(graph, machine, plan).map_err(|error| error.to_string())?;
     let schedule = owned.schedule();
     planning::prove(graph, machine, plan, &schedule).map_err(|error| error.to_string())?;

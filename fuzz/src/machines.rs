@@ -1,7 +1,7 @@
 //! Machines, from plausible to absurd.
 
 use crate::numbers::numbers;
-use planner_core::Machine;
+use planner_core::{Machine, MachineParameters};
 use proptest::prelude::*;
 
 /// One quantity of a machine changed.
@@ -42,18 +42,22 @@ pub fn changes() -> impl Strategy<Value = Change> {
     })
 }
 
-/// The machine with a change.
+/// The machine with a change, where it is a machine then.
 #[must_use]
-pub const fn changed(machine: Machine, change: Change) -> Machine {
+pub fn changed(machine: Machine, change: Change) -> Machine {
+    Machine::new(with_change(*machine, change)).unwrap_or(machine)
+}
+
+const fn with_change(it: MachineParameters, change: Change) -> MachineParameters {
     match change {
-        Change::Device(device_bytes) => Machine { device_bytes, ..machine },
-        Change::Host(host_bytes) => Machine { host_bytes, ..machine },
-        Change::Chunk(chunk_bytes) => Machine { chunk_bytes, ..machine },
-        Change::Up(h2d_bytes_per_s) => Machine { h2d_bytes_per_s, ..machine },
-        Change::Down(d2h_bytes_per_s) => Machine { d2h_bytes_per_s, ..machine },
-        Change::Latency(transfer_latency_ns) => Machine { transfer_latency_ns, ..machine },
-        Change::Map(map_ns_per_chunk) => Machine { map_ns_per_chunk, ..machine },
-        Change::Unmap(unmap_ns_per_chunk) => Machine { unmap_ns_per_chunk, ..machine },
+        Change::Device(device_bytes) => MachineParameters { device_bytes, ..it },
+        Change::Host(host_bytes) => MachineParameters { host_bytes, ..it },
+        Change::Chunk(chunk_bytes) => MachineParameters { chunk_bytes, ..it },
+        Change::Up(h2d_bytes_per_s) => MachineParameters { h2d_bytes_per_s, ..it },
+        Change::Down(d2h_bytes_per_s) => MachineParameters { d2h_bytes_per_s, ..it },
+        Change::Latency(transfer_latency_ns) => MachineParameters { transfer_latency_ns, ..it },
+        Change::Map(map_ns_per_chunk) => MachineParameters { map_ns_per_chunk, ..it },
+        Change::Unmap(unmap_ns_per_chunk) => MachineParameters { unmap_ns_per_chunk, ..it },
     }
 }
 

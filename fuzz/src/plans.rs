@@ -139,7 +139,7 @@ pub fn plan_with_spare(
 }
 
 /// What is done to a case.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Mutation {
     /// Another number in some place of the plan.
     Number(usize, NewNumber),

@@ -4,7 +4,6 @@ use super::lend;
 use crate::case::Files;
 use crate::fault::{Fault, returns};
 use crate::graphs::{Arrays, arrays};
-use crate::machines::machines;
 use crate::numbers::{numbers, numbers_u32, numbers_usize};
 use backend_checks::{AddressMap, Operands, Refused, Unavailable};
 use planner_core::arena::{self, Lifetimes};
@@ -17,8 +16,8 @@ use planner_core::planner::swap::{self, Classes};
 use planner_core::planner::{self, list_schedule_words};
 use planner_core::scratch::words;
 use planner_core::{
-    Graph, HostRooms, Limits, Machine, OpId, Stream, TensorId, bounds, executor, footprint, lower,
-    timeline, verify,
+    Graph, HostRooms, Limits, Machine, MachineParameters, OpId, Stream, TensorId, bounds, executor,
+    footprint, lower, timeline, verify,
 };
 use proptest::array::uniform8;
 use proptest::collection::vec;
@@ -34,7 +33,6 @@ pub struct Input {
     offsets: usize,
     permille: usize,
     limits: Limits,
-    machine: Machine,
     numbers: [u64; 8],
     /// Calls of an address map: which, with an address, a first chunk and a count.
     map_calls: Vec<(usize, u64, u64, u64)>,
@@ -62,10 +60,17 @@ pub fn inputs() -> impl Strategy<Value = Input> {
     );
     let permille = prop_oneof![Just(1000usize), 0..=1000usize];
     let map_calls = vec((0..5usize, numbers(), numbers(), numbers()), 0..=8);
-    let rest = (machines(), uniform8(numbers()), map_calls);
+    let rest = (uniform8(numbers()), map_calls);
     (arrays(), packing, permille, limits, rest).prop_map(
-        |(arrays, (items, effort, offsets), permille, limits, (machine, numbers, map_calls))| {
-            Input { arrays, items, effort, offsets, permille, limits, machine, numbers, map_calls }
+        |(arrays, (items, effort, offsets), permille, limits, (numbers, map_calls))| Input {
+            arrays,
+            items,
+            effort,
+            offsets,
+            permille,
+            limits,
+            numbers,
+            map_calls,
         },
     )
 }
@@ -86,7 +91,7 @@ pub fn check(input: &Input) -> Result<(), Fault> {
     lend("packing::pack", packing::scratch_words(input.offsets), input.permille, |scratch| {
         packing::pack(input.items.iter().copied(), input.effort, &mut offsets, scratch)
     })?;
-    check_machine(&input.machine, &input.numbers)?;
+    check_machine(&input.numbers)?;
     check_address_map(input)?;
     check_words(&input.numbers)?;
     check_sizes(&input.limits)
@@ -151,14 +156,31 @@ fn check_sizes(limits: &Limits) -> Result<(), Fault> {
     sizes.iter().try_for_each(|(name, size)| returns(name, || size(limits)).map(|_| ()))
 }
 
-fn check_machine(machine: &Machine, numbers: &[u64; 8]) -> Result<(), Fault> {
+fn check_machine(numbers: &[u64; 8]) -> Result<(), Fault> {
+    let [device_bytes, host_bytes, chunk_bytes, one, two, three, four, five] = *numbers;
+    let parameters = MachineParameters {
+        device_bytes,
+        host_bytes,
+        chunk_bytes,
+        h2d_bytes_per_s: one,
+        d2h_bytes_per_s: two,
+        transfer_latency_ns: three,
+        map_ns_per_chunk: four,
+        unmap_ns_per_chunk: five,
+    };
+    let machine = returns("Machine::new", || {
+        Machine::new(parameters).map_err(|error| error.to_string()).ok()
+    })?;
     for &number in numbers {
-        returns("Machine", || {
-            let _ = machine.check().map_err(|error| error.to_string());
-            let ways = [Direction::HostToDevice, Direction::DeviceToHost];
-            (ways.map(|way| machine.transfer_ns(way, number)), machine.round_up_to_chunks(number))
-        })?;
-        returns("transmission_ns", || transmission_ns(number, numbers[0]))?;
+        if let Some(machine) = machine {
+            returns("Machine", || {
+                let machine = machine.with_device_bytes(number).with_host_bytes(number);
+                let ways = [Direction::HostToDevice, Direction::DeviceToHost];
+                let times = ways.map(|way| machine.transfer_ns(way, number));
+                (times, machine.round_up_to_chunks(number))
+            })?;
+        }
+        returns("transmission_ns", || transmission_ns(number, one))?;
     }
     let (objects, ends) = (&numbers[..4], numbers.map(|number| number as u32));
     let table = Placements { iterations: ends[0], objects, ends: &ends };
