@@ -58,14 +58,15 @@ impl<R> AddressMap<R> {
         if self.created.is_some() { Err(Refused::CreatedTwice) } else { Ok(()) }
     }
 
-    /// Enters the chunks `0..count`.
-    pub const fn create(&mut self, count: u64) {
-        self.created = Some(count);
+    /// Enters the chunks `0..count`; those that end beyond 2^64 bytes do not exist.
+    pub fn create(&mut self, count: u64) {
+        self.created = Some(count.min(u64::MAX.checked_div(self.chunk_bytes).unwrap_or(0)));
     }
 
-    /// Enters a reservation that the backend has found room for.
+    /// Enters a reservation that the backend has found room for; it ends with the address space
+    /// at the latest.
     pub fn reserve(&mut self, at: DeviceAddress, bytes: u64, kept: R) {
-        self.reserved.insert(at.0, Reservation { end: at.0 + bytes, kept });
+        self.reserved.insert(at.0, Reservation { end: at.0.saturating_add(bytes), kept });
     }
 
     /// Whether a reservation begins at an address.
@@ -97,11 +98,13 @@ impl<R> AddressMap<R> {
     /// [`Refused::NotMapped`].
     pub fn physical(&self, at: DeviceAddress, bytes: u64) -> Result<Vec<Range<u64>>, Refused> {
         self.check_mapped(at, bytes)?;
-        let end = at.0 + bytes;
+        // What is mapped ends within 64 bits, and so do the chunks that were created.
+        let end = at.0.saturating_add(bytes);
         let first = self.mapping(at.0).map_or(at.0, |(start, _)| start);
         let physical = |(&start, mapping): (&u64, &Mapping)| {
-            let base = mapping.first * self.chunk_bytes;
-            base + at.0.max(start) - start..base + end.min(mapping.end) - start
+            let base = mapping.first.saturating_mul(self.chunk_bytes);
+            let [from, to] = [at.0.max(start), end.min(mapping.end)].map(|at| at - start);
+            base.saturating_add(from)..base.saturating_add(to)
         };
         Ok(self.mapped.range(first..end).map(physical).collect())
     }
@@ -127,7 +130,7 @@ impl<R> AddressMap<R> {
 
     /// Enters a mapping that passed [`check_map`](Self::check_map).
     pub fn map(&mut self, at: DeviceAddress, chunks: Chunks) {
-        let end = at.0 + chunks.count * self.chunk_bytes;
+        let end = at.0.saturating_add(chunks.count.saturating_mul(self.chunk_bytes));
         self.mapped.insert(at.0, Mapping { end, first: chunks.first });
     }
 
@@ -146,7 +149,7 @@ impl<R> AddressMap<R> {
 
     /// Removes mappings that passed [`check_unmap`](Self::check_unmap).
     pub fn unmap(&mut self, at: DeviceAddress, chunks: u64) {
-        let end = at.0 + chunks * self.chunk_bytes;
+        let end = at.0.saturating_add(chunks.saturating_mul(self.chunk_bytes));
         while let Some((&start, _)) = self.mapped.range(at.0..end).next() {
             self.mapped.remove(&start);
         }

@@ -95,3 +95,19 @@ fn whole_mappings_are_unmapped() {
     books.unmap(at(3), 1);
     assert_eq!(books.check_map(at(0), chunks(0, 8)), Ok(&"low"));
 }
+
+#[test]
+fn what_reaches_beyond_64_bits_ends_with_them() {
+    let mut books = AddressMap::new(16);
+    books.create(u64::MAX);
+    let start = DeviceAddress(u64::MAX - 31);
+    books.reserve(start, 64, "last");
+    let (last, beyond) = (u64::MAX / 16 - 1, u64::MAX / 16);
+    assert_eq!(books.check_map(start, chunks(beyond, 1)), Err(Refused::UnknownChunk(beyond)));
+    assert_eq!(books.check_map(start, chunks(last, 1)), Ok(&"last"));
+    books.map(start, chunks(last, 1));
+    assert_eq!(books.physical(start, 16), Ok(vec![last * 16..beyond * 16]));
+    assert_eq!(books.check_unmap(start, 1), Ok(&"last"));
+    books.unmap(start, 1);
+    assert_eq!(books.mappings().count(), 0);
+}

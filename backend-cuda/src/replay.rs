@@ -55,7 +55,7 @@ fn makespan_ns(verified: &Verified<'_>, last: usize, memory: &mut [u64]) -> Resu
     let schedule = verified.schedule();
     let pieces = Pieces::new(graph, machine, plan, scratch)?;
     let durations_ns = scratch.take(plan.steps.len(), 0u64)?;
-    durations(graph, machine, plan, &pieces, durations_ns)?;
+    durations(machine, &pieces, durations_ns)?;
     let timeline = Timeline::new(schedule, durations_ns, scratch)?;
     let streams = Stream::ALL.into_iter().zip(schedule.stream_steps);
     let ends = streams

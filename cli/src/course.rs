@@ -42,7 +42,7 @@ impl Course {
         let scratch = &mut Scratch::new(&mut memory);
         let pieces = Pieces::new(graph, verified.machine(), plan, scratch)?;
         let mut durations_ns = vec![0; plan.steps.len()];
-        timeline::durations(graph, verified.machine(), plan, &pieces, &mut durations_ns)?;
+        timeline::durations(verified.machine(), &pieces, &mut durations_ns)?;
         let timeline = Timeline::new(verified.schedule(), &durations_ns, scratch)?;
         let clock = Clock::new(verified, durations_ns, &timeline);
         let laps = 0..LAPS as usize;

@@ -41,8 +41,8 @@ impl Method {
     pub(crate) fn min_feasible(&self, request: &Request<'_>) -> Result<(u64, OpId), PlanningError> {
         match (self, self.of_core()) {
             (_, Some(strategy)) => planning::min_feasible(request, strategy),
-            (Self::Swap(swap), _) => Ok(swapping::min_feasible(request, swap)),
-            _ => Ok(swapping::min_feasible(request, &Swap::default())),
+            (Self::Swap(swap), _) => Ok(swapping::min_feasible(request, swap)?),
+            _ => Ok(swapping::min_feasible(request, &Swap::default())?),
         }
     }
 

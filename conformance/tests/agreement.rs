@@ -41,7 +41,7 @@ proptest! {
         let scratch = &mut Scratch::new(&mut memory);
         let pieces = Pieces::new(&graph, &case.machine, &plan, scratch).unwrap();
         let mut durations_ns = vec![0; plan.steps.len()];
-        timeline::durations(&graph, &case.machine, &plan, &pieces, &mut durations_ns).unwrap();
+        timeline::durations(&case.machine, &pieces, &mut durations_ns).unwrap();
         let timeline = Timeline::new(&schedule, &durations_ns, scratch).unwrap();
         for event in &judgement.timeline {
             let lap = event.lap as usize - 1;

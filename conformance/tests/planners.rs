@@ -78,7 +78,7 @@ fn hold(
     });
     let swaps = THRESHOLDS.map(|(name, threshold)| {
         let swap = Swap { classes: None, threshold };
-        let (min_bytes, _) = swapping::min_feasible(&request(0), &swap);
+        let (min_bytes, _) = swapping::min_feasible(&request(0), &swap).unwrap();
         let planner: Planning = Box::new(move |request| swapping::plan(request, &swap));
         (name, min_bytes, planner)
     });

@@ -23,7 +23,7 @@ impl<'a> Lifetimes<'a> {
     /// Words of scratch that [`Lifetimes::new`] asks for.
     #[must_use]
     pub const fn scratch_words(limits: &Limits) -> usize {
-        4 * words::<u32>(limits.tensors)
+        words::<u32>(limits.tensors).saturating_mul(4)
     }
 
     /// Finds the first and last touch of every tensor. O(operands).
@@ -54,6 +54,9 @@ impl<'a> Lifetimes<'a> {
     }
 
     /// The first and the last op that touch a tensor, if any does.
+    ///
+    /// # Panics
+    /// The graph has no such tensor.
     #[must_use]
     pub fn touches(&self, tensor: TensorId) -> Option<(u32, u32)> {
         let first = self.first[tensor.index()];
@@ -61,6 +64,9 @@ impl<'a> Lifetimes<'a> {
     }
 
     /// The last op that reads a tensor, if any does.
+    ///
+    /// # Panics
+    /// The graph has no such tensor.
     #[must_use]
     pub fn last_read(&self, tensor: TensorId) -> Option<u32> {
         let op = self.last_read[tensor.index()];
@@ -70,6 +76,9 @@ impl<'a> Lifetimes<'a> {
 
 /// Whether a tensor may lie in the arena, and deserves it: it is touched, smaller than
 /// `below_bytes`, and no input that is unread or written after its last read.
+///
+/// # Panics
+/// The graph has no such tensor, or `lifetimes` are of another graph.
 #[must_use]
 pub fn admits(
     graph: &Graph<'_>,
@@ -87,13 +96,13 @@ pub fn admits(
 /// smaller.
 pub(crate) fn size_bytes(graph: &Graph<'_>, machine: &Machine, tensor: TensorId) -> u64 {
     let bytes = graph.tensor(tensor).bytes;
-    bytes.checked_next_multiple_of(machine.chunk_bytes.clamp(1, 256)).unwrap_or(u64::MAX)
+    bytes.checked_next_multiple_of(machine.chunk_bytes.min(256)).unwrap_or(u64::MAX)
 }
 
 /// Words of scratch that [`pack`] asks for.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
-    words::<u64>(limits.tensors) + packing::scratch_words(limits.tensors)
+    words::<u64>(limits.tensors).saturating_add(packing::scratch_words(limits.tensors))
 }
 
 /// Places every admitted tensor: states and inputs side by side, then temporaries packed by
@@ -102,6 +111,9 @@ pub const fn scratch_words(limits: &Limits) -> usize {
 ///
 /// # Errors
 /// Scratch or output that is too small.
+///
+/// # Panics
+/// `lifetimes` are of another graph.
 pub fn pack(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -134,7 +146,7 @@ pub fn pack(
     });
     let offsets = scratch.take(items.clone().count(), 0u64)?;
     let mut packing = packing::pack(items.clone(), 0, offsets, &mut scratch)?;
-    let chunks = |bytes: u64| own_bytes.saturating_add(bytes).div_ceil(machine.chunk_bytes.max(1));
+    let chunks = |bytes: u64| own_bytes.saturating_add(bytes).div_ceil(machine.chunk_bytes);
     if chunks(packing.height_bytes) > chunks(packing.load_bytes) {
         let steps = packing::default_steps(offsets.len());
         packing = packing::pack(items, steps, offsets, &mut scratch)?;

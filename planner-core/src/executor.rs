@@ -30,7 +30,7 @@ use crate::graph::{Graph, Kind, OpId};
 use crate::host::HostRooms;
 use crate::plan::{Part, PlanError, Step};
 use crate::schedule::{Scheduled, Stream};
-use crate::scratch::{Limits, Scratch, words};
+use crate::scratch::{Limits, Scratch, total, words};
 use crate::verify::Verified;
 use error::Fault;
 pub use error::{ExecuteError, Moment};
@@ -45,10 +45,12 @@ use points::Points;
 /// is too small.
 #[must_use]
 pub const fn scratch_words(limits: &Limits, runs: usize) -> usize {
-    HostRooms::scratch_words(limits)
-        + Inputs::scratch_words(limits)
-        + words::<u64>(limits.operands)
-        + Memory::scratch_words(limits, runs)
+    total([
+        HostRooms::scratch_words(limits),
+        Inputs::scratch_words(limits),
+        words::<u64>(limits.operands),
+        Memory::scratch_words(limits, runs),
+    ])
 }
 
 /// A plan under way on a device.

@@ -4,7 +4,7 @@ use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::pieces::Pieces;
 use crate::plan::{Part, Place, Plan, PlanError, Step};
 use crate::residency::Residency;
-use crate::scratch::{Limits, Scratch, words};
+use crate::scratch::{Limits, Scratch, total, words};
 
 /// Device memory of a plan, in list order, and what it moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,22 +52,20 @@ impl Footprint {
 /// Words of scratch that [`measure`] asks for, the table of pieces apart.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
-    Residency::scratch_words(limits)
-        + words::<u8>(limits.tensors)
-        + 2 * words::<u32>(limits.tensors)
-        + words::<u64>(limits.pools)
+    total([
+        Residency::scratch_words(limits),
+        words::<u8>(limits.tensors),
+        words::<u32>(limits.tensors).saturating_mul(2),
+        words::<u64>(limits.pools),
+    ])
 }
 
 /// Walks the list once. O(steps + operands).
 ///
 /// # Errors
 /// A list whose residency is broken.
-pub fn measure(
-    graph: &Graph<'_>,
-    plan: &Plan<'_>,
-    pieces: &Pieces<'_>,
-    scratch: &mut Scratch<'_>,
-) -> Result<Footprint, PlanError> {
+pub fn measure(pieces: &Pieces<'_>, scratch: &mut Scratch<'_>) -> Result<Footprint, PlanError> {
+    let (graph, plan) = (pieces.graph(), pieces.plan());
     let mut walk = Walk::new(graph, plan, pieces, &mut scratch.reborrow())?;
     for (at, step) in (0..).zip(plan.steps) {
         walk.step(at, step)?;

@@ -59,8 +59,8 @@ pub struct Tensor {
     pub kind: Kind,
 }
 
-/// One operation. Its operands are a run of the graph's operand array: first what it
-/// reads, then what it writes; a tensor in both is updated in place.
+/// One operation. Its operands are a run of the graph's operand array, behind those of the ops
+/// before it: first what it reads, then what it writes; a tensor in both is updated in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
     /// Time on the compute stream.
@@ -95,6 +95,8 @@ pub enum GraphError {
     EmptyTensor(TensorId),
     /// The op's run of operands reaches past the end of the array.
     OperandsOutOfRange(OpId),
+    /// The op's run of operands begins before the end of that of an earlier op.
+    OperandsOutOfOrder(OpId),
     /// The op names a tensor that does not exist.
     UnknownTensor {
         /// The op.
@@ -132,9 +134,14 @@ impl fmt::Display for GraphError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoOps => write!(f, "the graph has no ops"),
-            Self::TooManyIds => write!(f, "the graph has more than 2^32 - 2 tensors or operands"),
+            Self::TooManyIds => {
+                write!(f, "the graph has more than 2^31 - 1 tensors, ops or operands")
+            }
             Self::EmptyTensor(tensor) => write!(f, "{tensor} has zero bytes"),
             Self::OperandsOutOfRange(op) => write!(f, "{op} lists operands that do not exist"),
+            Self::OperandsOutOfOrder(op) => {
+                write!(f, "{op} lists operands that stand before those of an earlier op")
+            }
             Self::UnknownTensor { op, tensor } => {
                 write!(f, "{op} names {tensor}, which does not exist")
             }
@@ -179,7 +186,8 @@ impl<'a> Graph<'a> {
         if self.ops.is_empty() {
             return Err(GraphError::NoOps);
         }
-        let most = u32::MAX as usize - 1;
+        // So that an id with a flag, or twice as many of them, fit into 32 bits.
+        let most = i32::MAX as usize;
         if self.tensors.len() > most || self.ops.len() > most || self.operands.len() > most {
             return Err(GraphError::TooManyIds);
         }
@@ -202,6 +210,7 @@ impl<'a> Graph<'a> {
         const NEVER: u32 = u32::MAX;
         let read_by = scratch.take(self.tensors.len(), NEVER)?;
         let written_by = scratch.take(self.tensors.len(), NEVER)?;
+        let mut end_before = 0;
         for (id, op) in self.op_ids().zip(self.ops) {
             let first = op.first_operand as usize;
             let end = first
@@ -210,6 +219,13 @@ impl<'a> Graph<'a> {
                 .ok_or(GraphError::OperandsOutOfRange(id))?;
             let operands =
                 self.operands.get(first..end).ok_or(GraphError::OperandsOutOfRange(id))?;
+            if !operands.is_empty() {
+                // All ops together list at most as many operands as there are.
+                if first < end_before {
+                    return Err(GraphError::OperandsOutOfOrder(id));
+                }
+                end_before = end;
+            }
             let (reads, writes) = operands.split_at(op.reads as usize);
             for &tensor in reads {
                 let data = self
@@ -266,18 +282,27 @@ impl<'a> Graph<'a> {
     }
 
     /// One tensor.
+    ///
+    /// # Panics
+    /// There is no such tensor: the id is not of this graph.
     #[must_use]
     pub fn tensor(&self, id: TensorId) -> Tensor {
         self.tensors[id.index()]
     }
 
     /// One op.
+    ///
+    /// # Panics
+    /// There is no such op: the id is not of this graph.
     #[must_use]
     pub fn op(&self, id: OpId) -> Op {
         self.ops[id.index()]
     }
 
     /// What an op reads.
+    ///
+    /// # Panics
+    /// There is no such op.
     #[must_use]
     pub fn reads(&self, id: OpId) -> &'a [TensorId] {
         let op = self.op(id);
@@ -286,6 +311,9 @@ impl<'a> Graph<'a> {
     }
 
     /// What an op writes.
+    ///
+    /// # Panics
+    /// There is no such op.
     #[must_use]
     pub fn writes(&self, id: OpId) -> &'a [TensorId] {
         let op = self.op(id);
@@ -294,6 +322,9 @@ impl<'a> Graph<'a> {
     }
 
     /// What an op reads, then what it writes; a tensor updated in place comes twice.
+    ///
+    /// # Panics
+    /// There is no such op.
     #[must_use]
     pub fn operands_of(&self, id: OpId) -> &'a [TensorId] {
         let op = self.op(id);
@@ -302,16 +333,20 @@ impl<'a> Graph<'a> {
     }
 
     /// Every tensor an op touches: its reads, then what it writes without reading.
+    ///
+    /// # Panics
+    /// There is no such op.
     pub fn touches(&self, id: OpId) -> impl Iterator<Item = TensorId> + use<'a> {
         let reads = self.reads(id);
         let only_written = self.writes(id).iter().filter(|tensor| !reads.contains(tensor));
         reads.iter().chain(only_written).copied()
     }
 
-    /// The sum of all op times. It fits: the constructor checked it.
+    /// The sum of all op times.
     #[must_use]
     pub fn compute_ns(&self) -> u64 {
-        self.ops.iter().fold(0, |sum, op| sum.saturating_add(op.time_ns))
+        // Cannot overflow: the constructor has checked it.
+        self.ops.iter().map(|op| op.time_ns).sum()
     }
 }
 
@@ -366,7 +401,16 @@ mod tests {
         );
         let huge = Tensor { bytes: u64::MAX, kind: Kind::State };
         assert_eq!(check(&[huge, STATE], &[op(0, 0, 0)], &none), Err(GraphError::Overflow));
-        assert_eq!(check(&tensors, &[op(0, 1, 1), op(2, 1, 1)], &[0, 1, 1, 0]), Ok(()));
+        for second_run in [op(0, 1, 1), op(1, 1, 1)] {
+            assert_eq!(
+                check(&tensors, &[op(0, 1, 1), second_run], &[0, 1, 1, 0]),
+                Err(GraphError::OperandsOutOfOrder(second))
+            );
+        }
+        assert_eq!(
+            check(&tensors, &[op(0, 1, 1), op(0, 0, 0), op(2, 1, 1)], &[0, 1, 1, 0]),
+            Ok(())
+        );
     }
 
     #[test]

@@ -12,9 +12,11 @@
 //! makes the only thing that an [`Executor`] runs. What a backend must provide is in
 //! [`mod@backend`].
 //!
-//! Nothing here allocates or panics: inputs are slices, outputs are the caller's slices,
-//! and working memory is a [`Scratch`] over words of the caller's. Beside each function
-//! that needs some stands a `const fn` that says how much.
+//! Nothing here allocates: inputs are slices, outputs are the caller's slices, and working
+//! memory is a [`Scratch`] over words of the caller's. Beside each function that needs some
+//! stands a `const fn` that says how much. Whatever numbers a graph, a machine or a plan holds,
+//! nothing panics: there is an answer or an error. Only functions that take an id, such as
+//! [`Graph::tensor`], panic where it is that of another graph; they say so under "Panics".
 //!
 //! # A complete example
 //!

@@ -8,15 +8,21 @@
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::Machine;
 use crate::plan::{Part, Place, Plan, PlanError, Step};
-use crate::scratch::{Limits, Scratch, words};
+use crate::scratch::{Limits, Scratch, total, words};
 use core::ops::Range;
 
 /// No place in the arena.
 const NOT_IN_ARENA: u32 = u32::MAX;
 
 /// The pieces of all tensors under one plan.
+///
+/// # Panics
+/// Functions that take a tensor, an op or a part, where the [graph](Self::graph) has no such
+/// tensor or op; [`range`](Self::range) and [`pool_objects`](Self::pool_objects), where there is
+/// no such piece.
 #[derive(Debug)]
 pub struct Pieces<'a> {
+    graph: Graph<'a>,
     plan: Plan<'a>,
     /// Position in the plan's arena, by tensor.
     arena_place: &'a [u32],
@@ -32,10 +38,12 @@ impl<'a> Pieces<'a> {
     /// Words of scratch that [`Pieces::new`] asks for.
     #[must_use]
     pub const fn scratch_words(limits: &Limits) -> usize {
-        words::<u32>(limits.tensors)
-            + words::<u32>(limits.tensors + 1)
-            + words::<u64>(limits.pieces)
-            + words::<u64>(limits.tensors)
+        total([
+            words::<u32>(limits.tensors),
+            words::<u32>(limits.tensors.saturating_add(1)),
+            words::<u64>(limits.pieces),
+            words::<u64>(limits.tensors),
+        ])
     }
 
     /// Checks the plan's structure and cuts the tensors. O(steps log steps).
@@ -43,7 +51,7 @@ impl<'a> Pieces<'a> {
     /// # Errors
     /// The first defect found.
     pub fn new(
-        graph: &Graph<'_>,
+        graph: &Graph<'a>,
         machine: &Machine,
         plan: &Plan<'a>,
         scratch: &mut Scratch<'a>,
@@ -65,9 +73,25 @@ impl<'a> Pieces<'a> {
         place_arena(graph, machine, plan, arena_place)?;
         let objects = scratch.take(tensors, 1u64)?;
         count_objects(graph, machine, plan, arena_place, objects)?;
+        debug_assert!(
+            objects.iter().try_fold(0u64, |sum, &count| sum.checked_add(count)).is_some(),
+            "no tensor has more objects than bytes, and all bytes together fit into 64 bits"
+        );
         let first_piece = scratch.take(tensors + 1, 0u32)?;
         let first_object = cut(graph, plan, arena_place, objects, first_piece, scratch)?;
-        Ok(Self { plan: *plan, arena_place, first_piece, first_object, objects })
+        Ok(Self { graph: *graph, plan: *plan, arena_place, first_piece, first_object, objects })
+    }
+
+    /// The graph.
+    #[must_use]
+    pub const fn graph(&self) -> &Graph<'a> {
+        &self.graph
+    }
+
+    /// The plan.
+    #[must_use]
+    pub const fn plan(&self) -> &Plan<'a> {
+        &self.plan
     }
 
     /// Number of pieces of all tensors together.
@@ -233,7 +257,7 @@ fn place_arena(
     plan: &Plan<'_>,
     arena_place: &mut [u32],
 ) -> Result<(), PlanError> {
-    let alignment_bytes = machine.chunk_bytes.clamp(1, 256);
+    let alignment_bytes = machine.chunk_bytes.min(256);
     for (at, placement) in plan.arena.iter().enumerate() {
         let place = place_of(at, Place::Arena);
         let tensor = placement.tensor;

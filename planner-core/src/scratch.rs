@@ -36,6 +36,16 @@ pub const fn words<T>(count: usize) -> usize {
     count.saturating_mul(size_of::<T>()).div_ceil(size_of::<u64>())
 }
 
+/// The sum; the most there is where that is more, which no memory has.
+pub(crate) const fn total<const N: usize>(parts: [usize; N]) -> usize {
+    let (mut total, mut at) = (0usize, 0);
+    while at < N {
+        total = total.saturating_add(parts[at]);
+        at += 1;
+    }
+    total
+}
+
 pub(crate) const fn larger(one: usize, other: usize) -> usize {
     if one > other { one } else { other }
 }
@@ -112,6 +122,44 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::planner::{self, swap};
+    use crate::{bounds, executor, footprint, host, lower, packing, placement, timeline, verify};
+
+    #[test]
+    fn no_memory_is_enough_for_limits_beyond_all() {
+        const MOST: usize = usize::MAX;
+        let limits = Limits {
+            ops: MOST,
+            operands: MOST,
+            tensors: MOST,
+            steps: MOST,
+            pieces: MOST,
+            pools: MOST,
+            iterations: MOST,
+            objects: MOST,
+        };
+        for needed_words in [
+            crate::Graph::scratch_words(MOST),
+            crate::arena::scratch_words(&limits),
+            bounds::scratch_words(&limits),
+            executor::scratch_words(&limits, MOST),
+            footprint::scratch_words(&limits),
+            host::HostRooms::scratch_words(&limits),
+            lower::scratch_words(&limits),
+            packing::scratch_words(MOST),
+            crate::pieces::Pieces::scratch_words(&limits),
+            placement::scratch_words(&limits),
+            planner::max_steps(&limits),
+            planner::scratch_words(&limits),
+            swap::scratch_words(&limits),
+            swap::Classes::needs_scratch_words(&limits),
+            timeline::scratch_words(&limits),
+            verify::scratch_words(&limits),
+        ] {
+            // A slice has at most as many bytes as the largest `isize`.
+            assert!(needed_words > isize::MAX as usize / size_of::<u64>());
+        }
+    }
 
     #[test]
     fn slices_are_typed_filled_and_bounded() {

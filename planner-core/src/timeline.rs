@@ -7,7 +7,7 @@ use crate::machine::{Direction, Machine};
 use crate::pieces::Pieces;
 use crate::plan::{Place, Plan, PlanError, Prediction, Step};
 use crate::schedule::{Schedule, Stream};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// Iterations that a prediction looks at.
 pub const LAPS: u64 = 8;
@@ -16,10 +16,12 @@ pub const LAPS: u64 = 8;
 /// pool 1.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
-    Pieces::scratch_words(limits)
-        + footprint::scratch_words(limits)
-        + words::<u64>(limits.steps)
-        + Timeline::scratch_words(limits)
+    total([
+        Pieces::scratch_words(limits),
+        footprint::scratch_words(limits),
+        words::<u64>(limits.steps),
+        Timeline::scratch_words(limits),
+    ])
 }
 
 /// Everything a plan promises of itself, with a room of its own on the host for every tensor
@@ -50,9 +52,9 @@ pub(crate) fn predict_pieces(
     scratch: &mut Scratch<'_>,
 ) -> Result<(Prediction, Footprint), PlanError> {
     let mut scratch = scratch.reborrow();
-    let footprint = footprint::measure(graph, plan, pieces, &mut scratch)?;
+    let footprint = footprint::measure(pieces, &mut scratch)?;
     let durations_ns = scratch.take(plan.steps.len(), 0u64)?;
-    durations(graph, machine, plan, pieces, durations_ns)?;
+    durations(machine, pieces, durations_ns)?;
     let timeline = Timeline::new(schedule, durations_ns, &mut scratch)?;
     let prediction = Prediction {
         period_ns: timeline.period_ns(),
@@ -110,12 +112,11 @@ pub fn check(
 /// # Errors
 /// Times that, over eight iterations, exceed 64 bits.
 pub fn durations(
-    graph: &Graph<'_>,
     machine: &Machine,
-    plan: &Plan<'_>,
     pieces: &Pieces<'_>,
     out_ns: &mut [u64],
 ) -> Result<(), PlanError> {
+    let (graph, plan) = (pieces.graph(), pieces.plan());
     let mut sum_ns = 0u64;
     for (at, (step, out_ns)) in (0..).zip(plan.steps.iter().zip(out_ns)) {
         let duration_ns = match *step {

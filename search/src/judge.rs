@@ -192,7 +192,7 @@ mod tests {
         ) {
             let graph = graph.graph().unwrap();
             let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
-            let (least, _) = swapping::min_feasible(&request(0), &swapping::Swap::default());
+            let (least, _) = swapping::min_feasible(&request(0), &swapping::Swap::default()).unwrap();
             let rng = &mut ChaCha8Rng::seed_from_u64(seed);
             has_a_plan(&request(least + spare), rng).map_err(TestCaseError::fail)?;
         }

@@ -243,7 +243,8 @@ impl Sizes {
 
     /// Gives each class what the ops need, and takes that from the classes with most to spare.
     fn enlarge(&self, request: &Request<'_>, classes: &mut OwnedClasses) {
-        let (needs, _) = swapping::needs(request.graph, &classes.classes());
+        // What no class is large enough for is for the planner to refuse.
+        let Ok((needs, _)) = swapping::needs(request.graph, &classes.classes()) else { return };
         let pools = &mut classes.pools;
         pools.iter_mut().zip(&needs).for_each(|(pool, &need)| pool.count = pool.count.max(need));
         loop {

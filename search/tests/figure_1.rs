@@ -98,7 +98,7 @@ fn concat_units(first: First, classes: Vec<Pool>) -> u64 {
     let scratch = &mut Scratch::new(&mut memory);
     let pieces = Pieces::new(&graph, &MACHINE, &plan, scratch).unwrap();
     let mut durations_ns = vec![0; plan.steps.len()];
-    timeline::durations(&graph, &MACHINE, &plan, &pieces, &mut durations_ns).unwrap();
+    timeline::durations(&MACHINE, &pieces, &mut durations_ns).unwrap();
     let timeline = Timeline::new(&schedule.schedule(), &durations_ns, scratch).unwrap();
     let launches = plan.steps.iter().filter(|step| matches!(step, Step::Launch(_)));
     let at = launches.take_while(|step| **step != Step::Launch(CONCAT)).count();

@@ -43,7 +43,7 @@ fn is_valid(request: &Request<'_>, plan: &OwnedPlan) -> Result<(), String> {
 fn hold(graph: &OwnedGraph, machine: &Machine, spare: u64, seed: u64) -> Result<(), String> {
     let graph = graph.graph().unwrap();
     let request = |budget_bytes| Request { graph: &graph, machine, budget_bytes };
-    let (least, _) = swapping::min_feasible(&request(0), &Swap::default());
+    let (least, _) = swapping::min_feasible(&request(0), &Swap::default()).unwrap();
     let roomy = request(2 * least + spare);
     let [one, two] = [1, 2].map(|threads| with_threads(threads, || published(&roomy, seed)));
     if let (Ok(one), Ok(two)) = (one, two) {

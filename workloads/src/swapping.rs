@@ -2,7 +2,7 @@
 
 use crate::OwnedPlan;
 use planner_core::graph::{OpId, TensorId};
-use planner_core::plan::{Part, Plan, Pool, Resident, Step};
+use planner_core::plan::{Part, Plan, PlanError, Pool, Prediction, Resident, Step};
 use planner_core::planner::swap::{self, Classes, Threshold};
 use planner_core::planner::{self, PlanningError, Request};
 use planner_core::schedule::Scheduled;
@@ -79,15 +79,16 @@ fn by_growth(graph: &Graph<'_>, growth_permille: u64) -> OwnedClasses {
 }
 
 /// The most objects of each class that one op touches, and the op that touches most bytes.
-#[must_use]
-pub fn needs(graph: &Graph<'_>, classes: &Classes<'_>) -> (Vec<u64>, OpId) {
+///
+/// # Errors
+/// A tensor or a workspace for which no class is large enough.
+pub fn needs(graph: &Graph<'_>, classes: &Classes<'_>) -> Result<(Vec<u64>, OpId), PlanError> {
     let limits =
         Limits { tensors: graph.tensors().len(), pools: classes.pools.len(), ..Limits::default() };
     let mut memory = vec![0; Classes::needs_scratch_words(&limits)];
     let mut least = vec![0; classes.pools.len()];
-    let op = classes.needs(graph, &mut least, &mut Scratch::new(&mut memory));
-    // The scratch has the size asked for.
-    (least, op.unwrap_or(OpId(0)))
+    let op = classes.needs(graph, &mut least, &mut Scratch::new(&mut memory))?;
+    Ok((least, op))
 }
 
 /// The most objects of each class that are held when nothing leaves that is needed again.
@@ -127,7 +128,8 @@ const NEXT_TO_NOTHING: u64 = 64;
 /// Divides the budget among classes: those that take next to nothing get all that they have
 /// use for; of the rest, beyond what the ops need, each gets the same share of that.
 fn share(request: &Request<'_>, classes: &mut OwnedClasses) {
-    let (mut counts, _) = needs(request.graph, &classes.classes());
+    // What no class is large enough for is for the planner to refuse.
+    let Ok((mut counts, _)) = needs(request.graph, &classes.classes()) else { return };
     let demands = demands(request.graph, classes);
     let pools = &mut classes.pools;
     let bytes = |pools: &[Pool], counts: &[u64]| {
@@ -292,7 +294,8 @@ fn better(
 ) -> Result<OwnedPlan, PlanningError> {
     use PlanningError::Infeasible;
     let cost = |plan: &OwnedPlan| {
-        (plan.predicted.period_ns, plan.predicted.h2d_bytes + plan.predicted.d2h_bytes)
+        let Prediction { period_ns, h2d_bytes, d2h_bytes, .. } = plan.predicted;
+        (period_ns, h2d_bytes.saturating_add(d2h_bytes))
     };
     let other_is_better = match (&one, &other) {
         (Ok(one), Ok(other)) => cost(other) < cost(one),
@@ -307,13 +310,18 @@ fn better(
 }
 
 /// The smallest budget with which any of the divisions does, and the op that needs it.
-#[must_use]
-pub fn min_feasible(request: &Request<'_>, swap: &Swap) -> (u64, OpId) {
-    let needs = |classes: &OwnedClasses| {
+///
+/// # Errors
+/// A tensor or a workspace for which no class is large enough.
+pub fn min_feasible(request: &Request<'_>, swap: &Swap) -> Result<(u64, OpId), PlanError> {
+    let mut least = (u64::MAX, OpId(0));
+    for classes in divisions(request, swap) {
         let classes = classes.classes();
-        let (least, op) = needs(request.graph, &classes);
-        (Classes::bytes(classes.pools, least.into_iter(), request.machine), op)
-    };
-    let divisions = divisions(request, swap);
-    divisions.iter().map(needs).min_by_key(|&(bytes, _)| bytes).unwrap_or((0, OpId(0)))
+        let (counts, op) = needs(request.graph, &classes)?;
+        let bytes = Classes::bytes(classes.pools, counts.into_iter(), request.machine);
+        if bytes < least.0 {
+            least = (bytes, op);
+        }
+    }
+    Ok(least)
 }

@@ -117,7 +117,7 @@ fn alone_ns(work: &OwnedGraph, machine: &Machine, budget_bytes: u64) -> Result<u
     let scratch = &mut Scratch::new(&mut memory);
     let pieces = Pieces::new(&graph, machine, &plan, scratch)?;
     let mut durations_ns = vec![0; plan.steps.len()];
-    timeline::durations(&graph, machine, &plan, &pieces, &mut durations_ns)?;
+    timeline::durations(machine, &pieces, &mut durations_ns)?;
     let timeline = Timeline::new(&schedule.schedule(), &durations_ns, scratch)?;
     let ends = [Stream::Compute, Stream::Upload, Stream::Download].map(|stream| {
         let last = schedule.stream_steps[stream as usize].checked_sub(1);

@@ -145,7 +145,7 @@ impl Planner for Strategy {
 
 impl Planner for Swap {
     fn min_bytes(&self, request: &Request<'_>) -> Result<u64, PlanningError> {
-        Ok(swapping::min_feasible(request, self).0)
+        Ok(swapping::min_feasible(request, self)?.0)
     }
 
     fn plan(&self, request: &Request<'_>) -> Result<OwnedPlan, PlanningError> {

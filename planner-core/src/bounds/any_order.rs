@@ -6,16 +6,18 @@
 use super::reached::Reached;
 use super::{Alive, Order};
 use crate::graph::{Graph, Kind, OpId, Tensor, TensorId};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 const OPS: usize = u64::BITS as usize;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     let choice = Alive::touched_scratch_words(limits);
-    let lives = words::<u8>(limits.tensors)
-        + words::<u64>(limits.ops)
-        + Reached::<u64>::scratch_words(limits)
-        + words::<[u64; 3]>(limits.tensors);
+    let lives = total([
+        words::<u8>(limits.tensors),
+        words::<u64>(limits.ops),
+        Reached::<u64>::scratch_words(limits),
+        words::<[u64; 3]>(limits.tensors),
+    ]);
     if choice > lives { choice } else { lives }
 }
 

@@ -22,7 +22,9 @@ type Path = [u64; 2];
 
 impl<'a> Chain<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        4 * words::<u32>(limits.ops) + Reached::<Path>::scratch_words(limits)
+        words::<u32>(limits.ops)
+            .saturating_mul(4)
+            .saturating_add(Reached::<Path>::scratch_words(limits))
     }
 
     /// Some ops at equal distances, the one at hand among them, of the path through that op

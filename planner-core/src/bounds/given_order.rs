@@ -2,12 +2,14 @@
 
 use super::Alive;
 use crate::graph::{Graph, Kind, OpId, TensorId};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    3 * words::<u32>(limits.tensors)
-        + words::<u8>(limits.tensors)
-        + 2 * Alive::scratch_words(limits)
+    total([
+        words::<u32>(limits.tensors).saturating_mul(3),
+        words::<u8>(limits.tensors),
+        Alive::scratch_words(limits).saturating_mul(2),
+    ])
 }
 
 /// The least bytes that cross each link in one iteration.

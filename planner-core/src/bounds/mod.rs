@@ -20,8 +20,8 @@ pub const fn scratch_words(limits: &Limits) -> usize {
 
 /// The device memory that the work takes with everything resident: the most, over the ops
 /// in the given order, of all states, the inputs and temporaries between their first and
-/// last touch, and the workspace. Tensors of at least half a chunk count in whole chunks.
-/// O(operands).
+/// last touch, and the workspace. Tensors of at least half a chunk count in whole chunks; where
+/// all together exceed 64 bits, so does the result. O(operands).
 ///
 /// # Errors
 /// Scratch that is too small.
@@ -34,12 +34,16 @@ pub fn in_core_peak_bytes(
     let size_bytes = |tensor: TensorId| {
         let bytes = graph.tensor(tensor).bytes;
         match bytes >= machine.chunk_bytes.div_ceil(2) {
-            true => machine.round_up_to_chunks(bytes).unwrap_or(bytes),
+            true => machine.round_up_to_chunks(bytes).unwrap_or(u64::MAX),
             false => bytes,
         }
     };
+    let all = graph.tensor_ids().map(size_bytes).try_fold(0, u64::checked_add);
+    if all.is_none() {
+        return Ok(u64::MAX);
+    }
     let states = graph.tensor_ids().filter(|&tensor| graph.tensor(tensor).kind == Kind::State);
-    let state_bytes = states.fold(0u64, |sum, state| sum.saturating_add(size_bytes(state)));
+    let state_bytes: u64 = states.map(size_bytes).sum();
     let peak_bytes = Alive::touched(graph, size_bytes, &mut scratch)?.peak_bytes(graph);
     Ok(state_bytes.saturating_add(peak_bytes))
 }
@@ -125,11 +129,11 @@ impl<'a> Alive<'a> {
     }
 
     const fn scratch_words(limits: &Limits) -> usize {
-        words::<u64>(limits.ops + 1)
+        words::<u64>(limits.ops.saturating_add(1))
     }
 
     const fn touched_scratch_words(limits: &Limits) -> usize {
-        Self::scratch_words(limits) + 2 * words::<u32>(limits.tensors)
+        Self::scratch_words(limits).saturating_add(words::<u32>(limits.tensors).saturating_mul(2))
     }
 
     fn add(&mut self, bytes: u64, first: u32, last: u32) {

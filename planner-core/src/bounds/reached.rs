@@ -20,7 +20,7 @@ pub(super) struct Reached<'a, T> {
 
 impl<'a, T: Pod> Reached<'a, T> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        2 * words::<T>(limits.tensors)
+        words::<T>(limits.tensors).saturating_mul(2)
     }
 
     pub(super) fn new(

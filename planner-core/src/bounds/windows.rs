@@ -7,13 +7,15 @@ use super::any_order::{OVERWRITTEN, flags};
 use super::chain::{Chain, LINKS};
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::{Machine, transmission_ns};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    Chain::scratch_words(limits)
-        + words::<u8>(limits.tensors)
-        + Lives::scratch_words(limits)
-        + 3 * words::<u64>(SIDE * SIDE)
+    total([
+        Chain::scratch_words(limits),
+        words::<u8>(limits.tensors),
+        Lives::scratch_words(limits),
+        words::<u64>(SIDE * SIDE).saturating_mul(3),
+    ])
 }
 
 /// The least period by windows between the ops of a chain through an op. O(operands).
@@ -54,7 +56,7 @@ const NONE: u32 = u32::MAX;
 
 impl<'a> Lives<'a> {
     const fn scratch_words(limits: &Limits) -> usize {
-        4 * words::<u32>(limits.tensors)
+        words::<u32>(limits.tensors).saturating_mul(4)
     }
 
     fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {

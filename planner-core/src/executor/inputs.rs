@@ -25,7 +25,7 @@ pub(super) struct Inputs<'a> {
 
 impl<'a> Inputs<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<u32>(limits.tensors) + words::<u64>(limits.tensors)
+        words::<u32>(limits.tensors).saturating_add(words::<u64>(limits.tensors))
     }
 
     pub(super) fn new(

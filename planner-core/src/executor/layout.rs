@@ -5,7 +5,7 @@ use crate::backend::{Chunks, DeviceAddress, Paging};
 use crate::graph::TensorId;
 use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError, Pool};
-use crate::scratch::{Limits, Scratch, words};
+use crate::scratch::{Limits, Scratch, total, words};
 use crate::verify::Verified;
 
 /// The address of a pool whose objects are mapped into ranges of their tensors.
@@ -31,10 +31,12 @@ pub(super) struct Layout<'a> {
 
 impl<'a> Layout<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        Pieces::scratch_words(limits)
-            + words::<Place>(limits.pools)
-            + words::<u64>(limits.tensors)
-            + words::<u32>(limits.tensors)
+        total([
+            Pieces::scratch_words(limits),
+            words::<Place>(limits.pools),
+            words::<u64>(limits.tensors),
+            words::<u32>(limits.tensors),
+        ])
     }
 
     /// Lays the plan out, without calling the device. Chunks are numbered in the order of
@@ -84,7 +86,7 @@ impl<'a> Layout<'a> {
         device.create(arena + (0..pools).map(|pool| self.chunks(pool)).sum::<u64>())?;
         let base = map_whole(device, Chunks { first: 0, count: arena })?;
         for placement in self.plan().arena {
-            self.address[placement.tensor.index()] = base + placement.offset_bytes;
+            self.address[placement.tensor.index()] = base.saturating_add(placement.offset_bytes);
         }
         for pool in 0..pools {
             if !self.has_ranges(pool) {
@@ -121,12 +123,13 @@ impl<'a> Layout<'a> {
 
     /// The address of an object in a pool that is mapped as a whole.
     pub(super) fn object_address(&self, pool: usize, object: u64) -> u64 {
-        self.places[pool][1] + object * self.object_bytes(pool)
+        // The pool ends within 64 bits, if not where the device has put it.
+        self.places[pool][1].saturating_add(object * self.object_bytes(pool))
     }
 
     /// The address of a tensor, or of a part of it.
     pub(super) fn address(&self, tensor: TensorId, offset_bytes: u64) -> DeviceAddress {
-        DeviceAddress(self.address[tensor.index()] + offset_bytes)
+        DeviceAddress(self.address[tensor.index()].saturating_add(offset_bytes))
     }
 
     /// Maps runs of objects, each a first one and how many, one behind the other.
@@ -142,7 +145,7 @@ impl<'a> Layout<'a> {
             let first = self.places[pool][0] + first * chunks_per_object;
             let chunks = Chunks { first, count: count * chunks_per_object };
             device.map(at, chunks)?;
-            at.0 += chunks.count * self.chunk_bytes();
+            at.0 = at.0.saturating_add(chunks.count * self.chunk_bytes());
         }
         Ok(())
     }

@@ -30,8 +30,10 @@ enum Objects<'a> {
 
 impl<'a> Memory<'a> {
     pub(super) const fn scratch_words(limits: &Limits, runs: usize) -> usize {
-        Layout::scratch_words(limits)
-            + larger(Queued::scratch_words(limits, runs), Placed::scratch_words(limits, runs))
+        Layout::scratch_words(limits).saturating_add(larger(
+            Queued::scratch_words(limits, runs),
+            Placed::scratch_words(limits, runs),
+        ))
     }
 
     /// Lays the plan out, without calling the device. Takes all that is left of the scratch,

@@ -38,7 +38,7 @@ pub(super) struct Objects<'a> {
 
 impl<'a> Objects<'a> {
     pub(super) const fn scratch_words(pools: usize, runs: usize) -> usize {
-        words::<List>(pools) + words::<Run>(runs)
+        words::<List>(pools).saturating_add(words::<Run>(runs))
     }
 
     /// Pools of `counts` objects, all of them free. Takes as many runs as the scratch has

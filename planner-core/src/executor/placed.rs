@@ -6,7 +6,7 @@ use crate::backend::{DeviceAddress, Paging};
 use crate::graph::TensorId;
 use crate::placement::{Event, NO_SLOT, Placements, Taker, walk, walk_scratch_words};
 use crate::plan::{Part, PlanError};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use core::iter;
 use core::ops::Range;
 
@@ -54,12 +54,14 @@ struct Ranges<'a> {
 impl<'a> Placed<'a> {
     /// `runs` bounds of how many pieces all ranges together consist.
     pub(super) const fn scratch_words(limits: &Limits, runs: usize) -> usize {
-        words::<u32>(limits.objects)
-            + words::<Mapped>(limits.objects)
-            + words::<u64>(limits.objects)
-            + words::<Run>(runs)
-            + words::<u32>(limits.tensors + limits.ops)
-            + walk_scratch_words(limits)
+        total([
+            words::<u32>(limits.objects),
+            words::<Mapped>(limits.objects),
+            words::<u64>(limits.objects),
+            words::<Run>(runs),
+            words::<u32>(limits.tensors.saturating_add(limits.ops)),
+            walk_scratch_words(limits),
+        ])
     }
 
     /// Finds all ranges, without calling the device. Takes as much of the scratch as can be
@@ -134,7 +136,7 @@ impl<'a> Placed<'a> {
                 if let Some(first) = first {
                     layout.map(device, pool, iter::once((first, count)), at)?;
                 }
-                at.0 += count * layout.object_bytes(pool);
+                at.0 = at.0.saturating_add(count * layout.object_bytes(pool));
             }
         }
         Ok(())

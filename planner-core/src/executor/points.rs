@@ -3,7 +3,7 @@
 use crate::backend::{Point, Streams};
 use crate::schedule::{Stream, Wait};
 
-/// From steps to values of their streams.
+/// From steps to values of their streams. They saturate: a device may count from anywhere.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Points {
     /// Signals of each stream before the first iteration.
@@ -26,13 +26,15 @@ impl Points {
     /// The value of a step of an iteration, counted from 1.
     pub(super) fn value(&self, stream: Stream, index: u32, iteration: u64) -> u64 {
         let steps = u64::from(self.stream_steps[stream as usize]);
-        self.base[stream as usize] + (iteration - 1) * steps + u64::from(index) + 1
+        let before = (iteration - 1).saturating_mul(steps).saturating_add(u64::from(index) + 1);
+        self.base[stream as usize].saturating_add(before)
     }
 
     /// The end of a stream's last step after some iterations.
     pub(super) fn end(&self, stream: Stream, iterations: u64) -> Point {
         let steps = u64::from(self.stream_steps[stream as usize]);
-        Point { stream, value: self.base[stream as usize] + iterations * steps }
+        let value = self.base[stream as usize].saturating_add(iterations.saturating_mul(steps));
+        Point { stream, value }
     }
 
     /// The values that a step of an iteration waits for, by stream; 0 where there is none,

@@ -7,7 +7,7 @@ use super::unmaps::Unmaps;
 use crate::backend::{DeviceAddress, Paging, Streams};
 use crate::graph::{OpId, TensorId};
 use crate::plan::{Part, Step};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use core::ops::Range;
 
 /// What is mapped as it goes.
@@ -34,11 +34,13 @@ pub(super) struct Queued<'a> {
 
 impl<'a> Queued<'a> {
     pub(super) const fn scratch_words(limits: &Limits, runs: usize) -> usize {
-        words::<List>(limits.pieces)
-            + words::<[u64; 2]>(limits.tensors)
-            + words::<u64>(limits.ops)
-            + Unmaps::scratch_words(2 * limits.pieces + limits.ops)
-            + Objects::scratch_words(limits.pools, runs)
+        total([
+            words::<List>(limits.pieces),
+            words::<[u64; 2]>(limits.tensors),
+            words::<u64>(limits.ops),
+            Unmaps::scratch_words(limits.pieces.saturating_mul(2).saturating_add(limits.ops)),
+            Objects::scratch_words(limits.pools, runs),
+        ])
     }
 
     /// Takes all that is left of the scratch, up to what can be of use.

@@ -25,7 +25,7 @@ pub(super) struct Unmaps<'a> {
 
 impl<'a> Unmaps<'a> {
     pub(super) const fn scratch_words(slots: usize) -> usize {
-        words::<Pending>(slots) + words::<[u32; 2]>(slots)
+        words::<Pending>(slots).saturating_add(words::<[u32; 2]>(slots))
     }
 
     pub(super) fn new(slots: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {

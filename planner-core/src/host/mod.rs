@@ -10,7 +10,7 @@ use crate::machine::Machine;
 use crate::packing::{self, Packing};
 use crate::pieces::Pieces;
 use crate::plan::{Place, Plan, PlanError};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use spans::Spans;
 
 /// Where the host copy of each tensor lies.
@@ -29,15 +29,17 @@ impl<'a> HostRooms<'a> {
     /// piece 1.
     #[must_use]
     pub const fn scratch_words(limits: &Limits) -> usize {
-        Pieces::scratch_words(limits) + Self::words_beside_pieces(limits)
+        Pieces::scratch_words(limits).saturating_add(Self::words_beside_pieces(limits))
     }
 
     pub(crate) const fn words_beside_pieces(limits: &Limits) -> usize {
-        words::<[u64; 2]>(limits.tensors)
-            + words::<u64>(limits.tensors)
-            + Spans::scratch_words(limits)
-            + words::<u64>(limits.tensors)
-            + packing::scratch_words(limits.tensors)
+        total([
+            words::<[u64; 2]>(limits.tensors),
+            words::<u64>(limits.tensors),
+            Spans::scratch_words(limits),
+            words::<u64>(limits.tensors),
+            packing::scratch_words(limits.tensors),
+        ])
     }
 
     /// Lays the block out; the same plan gives the same rooms. Temporaries are packed by first
@@ -87,6 +89,9 @@ impl<'a> HostRooms<'a> {
     /// Where a byte of a tensor lies in the block. The values of an input in even iterations
     /// are in its room 0, those in odd ones in its room 1; all others have room 0 only. Of a
     /// temporary, only bytes that move have a place.
+    ///
+    /// # Panics
+    /// The graph has no such tensor.
     #[must_use]
     pub fn offset_bytes(&self, tensor: TensorId, room: u32, byte: u64) -> u64 {
         let index = tensor.index();

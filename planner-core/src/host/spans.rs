@@ -4,7 +4,7 @@ use crate::graph::{Graph, Kind, TensorId};
 use crate::packing::Item;
 use crate::pieces::Pieces;
 use crate::plan::{Part, Plan, Step};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 const NEVER: u32 = u32::MAX;
 
@@ -39,10 +39,12 @@ pub(super) struct Spans<'a> {
 
 impl<'a> Spans<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<[u32; 2]>(limits.tensors)
-            + words::<u32>(limits.tensors)
-            + words::<[u64; 2]>(limits.tensors)
-            + words::<u8>(limits.tensors)
+        total([
+            words::<[u32; 2]>(limits.tensors),
+            words::<u32>(limits.tensors),
+            words::<[u64; 2]>(limits.tensors),
+            words::<u8>(limits.tensors),
+        ])
     }
 
     /// Walks the list once. O(steps + operands).

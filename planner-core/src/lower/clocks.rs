@@ -17,7 +17,7 @@ pub(super) struct Clocks<'a> {
 
 impl<'a> Clocks<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<Points>(limits.entries()) + words::<u8>(limits.entries())
+        words::<Points>(limits.entries()).saturating_add(words::<u8>(limits.entries()))
     }
 
     /// The least fixed point over the cyclic list: sweeps until nothing changes that a later

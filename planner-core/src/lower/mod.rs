@@ -20,7 +20,7 @@ use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError};
 use crate::residency::Residency;
 use crate::schedule::{Schedule, Scheduled, Stream};
-use crate::scratch::{Limits, OutOfScratch, Scratch, larger, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
 use clocks::Clocks;
 use hazards::Hazards;
 use memory::memory_needs;
@@ -38,13 +38,15 @@ const NEVER: i64 = i64::MIN;
 /// number 2.5, per piece 4.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
-    let queued = Residency::scratch_words(limits) + Queues::scratch_words(limits);
-    Pieces::scratch_words(limits)
-        + 3 * words::<i64>(limits.tensors)
-        + 2 * words::<i64>(limits.pieces)
-        + words::<Points>(limits.entries())
-        + larger(queued, places::scratch_words(limits))
-        + Clocks::scratch_words(limits)
+    let queued = Residency::scratch_words(limits).saturating_add(Queues::scratch_words(limits));
+    total([
+        Pieces::scratch_words(limits),
+        words::<i64>(limits.tensors).saturating_mul(3),
+        words::<i64>(limits.pieces).saturating_mul(2),
+        words::<Points>(limits.entries()),
+        larger(queued, places::scratch_words(limits)),
+        Clocks::scratch_words(limits),
+    ])
 }
 
 /// Lowers a plan into `out`, which needs room for one entry a step, for each iteration that
@@ -76,7 +78,9 @@ pub(crate) fn lower_pieces<'o>(
 ) -> Result<Schedule<'o>, PlanError> {
     let mut scratch = scratch.reborrow();
     let iterations = plan.iterations();
+    // The table of pieces has checked that they can be numbered.
     let entries = plan.steps.len() * iterations as usize;
+    debug_assert!(entries < u32::MAX as usize);
     let needed_words = words::<Scheduled>(entries);
     let out = out.get_mut(..entries).ok_or(OutOfScratch { needed_words, free_words: 0 })?;
     let stream_steps = number_steps(plan, out);

@@ -6,7 +6,7 @@ use crate::pieces::Pieces;
 use crate::placement::{Event, Placements, walk};
 use crate::plan::{Place, Plan, PlanError};
 use crate::schedule::Scheduled;
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// Not given back before the placements repeat.
 const KEPT: u32 = u32::MAX;
@@ -27,10 +27,12 @@ struct Holders<'a> {
 }
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    crate::placement::walk_scratch_words(limits)
-        + 3 * words::<u32>(limits.objects)
-        + words::<u64>(limits.objects)
-        + words::<u64>(limits.pools)
+    total([
+        crate::placement::walk_scratch_words(limits),
+        words::<u32>(limits.objects).saturating_mul(3),
+        words::<u64>(limits.objects),
+        words::<u64>(limits.pools),
+    ])
 }
 
 /// Adds to `needs` what each allocation waits for: the releases of the previous holders of

@@ -1,7 +1,7 @@
 //! The queues of free objects: memory returns in list order.
 
 use super::{NEVER, Points, later, seen_later};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// No step, in a chain of releases.
 pub(super) const END: u32 = u32::MAX;
@@ -40,13 +40,15 @@ struct Cursors<'a> {
 
 impl<'a> Queues<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<u32>(limits.steps)
-            + words::<u64>(limits.steps)
-            + words::<[u32; 2]>(limits.pools)
-            + 2 * words::<u64>(limits.pools)
-            + 2 * words::<u32>(limits.pools)
-            + 2 * words::<u64>(limits.pools)
-            + 2 * words::<Points>(limits.pools)
+        total([
+            words::<u32>(limits.steps),
+            words::<u64>(limits.steps),
+            words::<[u32; 2]>(limits.pools),
+            words::<u64>(limits.pools).saturating_mul(2),
+            words::<u32>(limits.pools).saturating_mul(2),
+            words::<u64>(limits.pools).saturating_mul(2),
+            words::<Points>(limits.pools).saturating_mul(2),
+        ])
     }
 
     pub(super) fn new(

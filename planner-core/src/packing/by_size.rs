@@ -5,7 +5,7 @@ use crate::scratch::{OutOfScratch, Scratch, words};
 use core::cmp::Reverse;
 
 pub(super) const fn scratch_words(items: usize) -> usize {
-    2 * words::<u32>(items)
+    words::<u32>(items).saturating_mul(2)
 }
 
 /// The most steps that [`pack`] takes.

@@ -1,10 +1,10 @@
 //! First fit in the order of beginnings.
 
 use super::spans::Spans;
-use crate::scratch::{OutOfScratch, Scratch, words};
+use crate::scratch::{OutOfScratch, Scratch, total, words};
 
 pub(super) const fn scratch_words(items: usize) -> usize {
-    2 * words::<u32>(items) + Gaps::scratch_words(items)
+    words::<u32>(items).saturating_mul(2).saturating_add(Gaps::scratch_words(items))
 }
 
 /// Gives each item, in the order in which they begin (and of those that begin together, in
@@ -66,7 +66,11 @@ impl<'a> Gaps<'a> {
 
     const fn scratch_words(items: usize) -> usize {
         let rows = Self::most_rows(items);
-        2 * words::<u64>(rows * ROW) + words::<u64>(rows) + 2 * words::<u32>(rows)
+        total([
+            words::<u64>(rows.saturating_mul(ROW)).saturating_mul(2),
+            words::<u64>(rows),
+            words::<u32>(rows).saturating_mul(2),
+        ])
     }
 
     fn new(items: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {

@@ -42,10 +42,10 @@ const MOST_SEARCHED: usize = 4096;
 #[must_use]
 pub const fn scratch_words(items: usize) -> usize {
     let first_fit = first_fit::scratch_words(items);
-    let by_size = words::<u64>(items) + by_size::scratch_words(items);
+    let by_size = words::<u64>(items).saturating_add(by_size::scratch_words(items));
     let searched = if items < MOST_SEARCHED { items } else { MOST_SEARCHED };
     let search = search::scratch_words(searched);
-    Spans::scratch_words(items) + larger(first_fit, larger(by_size, search))
+    Spans::scratch_words(items).saturating_add(larger(first_fit, larger(by_size, search)))
 }
 
 const fn larger(one: usize, other: usize) -> usize {

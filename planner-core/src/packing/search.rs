@@ -2,7 +2,7 @@
 
 use super::spans::Spans;
 use super::stack::{Stack, unit_bytes};
-use crate::scratch::{OutOfScratch, Scratch, words};
+use crate::scratch::{OutOfScratch, Scratch, total, words};
 use core::cmp::Reverse;
 use core::ops::Range;
 
@@ -50,15 +50,17 @@ enum Outcome {
 
 /// On a path: every item is placed once, and may be postponed several times before.
 const fn most_decisions(items: usize) -> usize {
-    2 * items + 64
+    items.saturating_mul(2).saturating_add(64)
 }
 
 pub(super) const fn scratch_words(items: usize) -> usize {
     let decisions = most_decisions(items);
-    Stack::scratch_words(items)
-        + 2 * words::<u32>(decisions)
-        + words::<[u32; 2]>(decisions)
-        + 4 * words::<u32>(items)
+    total([
+        Stack::scratch_words(items),
+        words::<u32>(decisions).saturating_mul(2),
+        words::<[u32; 2]>(decisions),
+        words::<u32>(items).saturating_mul(4),
+    ])
 }
 
 /// Looks for packings lower than `height_bytes` until one is as low as the load, until that
@@ -79,7 +81,7 @@ pub(super) fn improve(
     let units = |bytes: u64| bytes.div_ceil(unit_bytes) as u32;
     let mut search = Search::new(spans, unit_bytes, &mut scratch.reborrow())?;
     let mut least = units(spans.most_load_bytes());
-    for run in 0.. {
+    for run in 0..=u32::MAX {
         let height = units(height_bytes);
         if least >= height || search.steps >= most_steps {
             break;
@@ -132,7 +134,7 @@ impl<'a> Search<'a> {
         self.rank();
         self.decisions = 0;
         self.missed = u32::MAX;
-        let most_failed = 1 + self.rank.len() as u64 * u64::from(32 + run) / 64;
+        let most_failed = 1 + self.rank.len() as u64 * (u64::from(run) + 32) / 64;
         for failed in 0..most_failed {
             let share = u128::from((failed << 16) / most_failed);
             let higher = (u128::from(heights.end - heights.start) * share.pow(3)) >> 48;

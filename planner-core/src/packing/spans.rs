@@ -1,7 +1,7 @@
 //! Lifetimes as ranges of sections: stretches of time in which items begin, but none ends.
 
 use super::Item;
-use crate::scratch::{OutOfScratch, Scratch, words};
+use crate::scratch::{OutOfScratch, Scratch, total, words};
 use core::ops::Range;
 
 /// The sections of a life: from the first up to `to`, which is not one of them; where it is
@@ -43,7 +43,11 @@ pub(super) struct Spans<'a> {
 
 impl<'a> Spans<'a> {
     pub(super) const fn scratch_words(items: usize) -> usize {
-        words::<[u32; 2]>(items) + 2 * words::<u64>(items) + 3 * words::<u32>(items)
+        total([
+            words::<[u32; 2]>(items),
+            words::<u64>(items).saturating_mul(2),
+            words::<u32>(items).saturating_mul(3),
+        ])
     }
 
     /// The first `count` items. O(n log n).

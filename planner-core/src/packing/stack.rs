@@ -24,7 +24,7 @@ pub(super) struct Stack<'a> {
 
 impl<'a> Stack<'a> {
     pub(super) const fn scratch_words(items: usize) -> usize {
-        7 * words::<u32>(items)
+        words::<u32>(items).saturating_mul(7)
     }
 
     pub(super) fn new(

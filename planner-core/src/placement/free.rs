@@ -11,7 +11,7 @@ pub(super) struct Free<'a> {
 
 impl<'a> Free<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        2 * words::<u32>(limits.objects + limits.pools)
+        words::<u32>(limits.objects.saturating_add(limits.pools)).saturating_mul(2)
     }
 
     /// No object is free.

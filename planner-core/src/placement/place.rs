@@ -86,7 +86,7 @@ impl core::error::Error for PlacementError {}
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let judge = larger(lower::scratch_words(limits), timeline::scratch_words(limits));
-    Pieces::scratch_words(limits) + larger(sweep::scratch_words(limits), judge)
+    Pieces::scratch_words(limits).saturating_add(larger(sweep::scratch_words(limits), judge))
 }
 
 /// How many allocations and object numbers the placements of a plan have over so many

@@ -18,7 +18,7 @@ use super::walk::{self, Event, walk};
 use crate::graph::Graph;
 use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use core::ops::Range;
 
 /// No slot.
@@ -30,10 +30,12 @@ const NEVER: u32 = u32::MAX;
 const TRIES: [u64; 2] = [256, 1 << 22];
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    walk::scratch_words(limits)
-        + 8 * words::<u32>(limits.objects)
-        + Free::scratch_words(limits)
-        + 3 * words::<u32>(limits.pools)
+    total([
+        walk::scratch_words(limits),
+        words::<u32>(limits.objects).saturating_mul(8),
+        Free::scratch_words(limits),
+        words::<u32>(limits.pools).saturating_mul(3),
+    ])
 }
 
 /// Finds an object for each slot, and fills `objects` with their numbers. Returns how many

@@ -64,7 +64,7 @@ impl Totals {
 
 /// Words of scratch that [`walk`] asks for.
 pub(crate) const fn scratch_words(limits: &Limits) -> usize {
-    2 * words::<u32>(limits.pieces)
+    words::<u32>(limits.pieces).saturating_mul(2)
 }
 
 /// Walks the list so many times. O(steps + operands), times the iterations.

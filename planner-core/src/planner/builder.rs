@@ -51,7 +51,7 @@ pub(super) enum Stuck {
 
 impl<'b> Builder<'b> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        4 * words::<u64>(limits.tensors) + words::<u32>(limits.tensors)
+        words::<u64>(limits.tensors).saturating_mul(4).saturating_add(words::<u32>(limits.tensors))
     }
 
     /// Starts with an empty device, but for the arena.

@@ -16,7 +16,7 @@ use crate::graph::{Kind, OpId, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    Queue::scratch_words(limits) + words::<u32>(limits.tensors)
+    Queue::scratch_words(limits).saturating_add(words::<u32>(limits.tensors))
 }
 
 /// What becomes of a tensor with a value that is needed again, after an op that touches it.
@@ -116,7 +116,7 @@ impl Cache<'_, '_> {
         let ops = self.builder.request.graph.ops().len() as u32;
         let (mut written_objects, mut workspace_objects) = (0u64, 0u64);
         for ahead in 1..=self.ahead {
-            // Both are below 2^31, as `Uses` demands.
+            // Both are below 2^31, as for any graph.
             let [before, next] = [ahead - 1, ahead].map(|ahead| OpId((op.0 + ahead) % ops));
             let workspace = self.builder.memory.workspace(self.builder.request, before);
             let written = self.builder.launch_objects(before, CHUNKS) - workspace;

@@ -19,7 +19,7 @@ use super::pressure::{FULL, Pressures};
 use super::tree::MinTree;
 use crate::graph::Op;
 use crate::machine::Direction;
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// How gaps are weighed against each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +40,12 @@ const LEAST: u64 = 1 << 17;
 const NEAR: usize = 32;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    Gaps::working_words(limits)
-        + Heap::scratch_words(limits.operands)
-        + words::<u64>(POOLS * limits.ops + 1)
-        + 3 * words::<u64>(limits.ops + 1)
+    total([
+        Gaps::working_words(limits),
+        Heap::scratch_words(limits.operands),
+        words::<u64>(limits.ops.saturating_mul(POOLS).saturating_add(1)),
+        words::<u64>(limits.ops.saturating_add(1)).saturating_mul(3),
+    ])
 }
 
 /// Chooses what moves so that every op fits, with a share of each pool left free where the op

@@ -72,7 +72,7 @@ pub(super) struct Search<'s> {
 
 impl<'s> Search<'s> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        Gaps::scratch_words(limits) + Pressures::scratch_words(limits)
+        Gaps::scratch_words(limits).saturating_add(Pressures::scratch_words(limits))
     }
 
     pub(super) fn new(graph: &Graph<'_>, scratch: &mut Scratch<'s>) -> Result<Self, OutOfScratch> {

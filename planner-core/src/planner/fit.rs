@@ -15,12 +15,12 @@ use super::builder::{Builder, Lengths, Stuck};
 use super::cache::{self, Fate, distance};
 use super::residents::{Residents, Spans};
 use crate::graph::{Kind, OpId, TensorId};
-use crate::scratch::{Limits, OutOfScratch, Scratch};
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     let choosing = Spans::scratch_words(limits);
     let caching = cache::scratch_words(limits);
-    Residents::scratch_words(limits) + if choosing > caching { choosing } else { caching }
+    Residents::scratch_words(limits).saturating_add(larger(choosing, caching))
 }
 
 pub(super) fn write(

@@ -8,7 +8,7 @@ use super::Request;
 use super::memory::{CHUNKS, Memory, POOLS};
 use super::tree::MinTree;
 use crate::graph::{Graph, Kind, OpId};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// No operand.
 const NONE: u32 = u32::MAX;
@@ -56,14 +56,18 @@ impl Span {
 
 impl<'a> Gaps<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        3 * words::<u32>(limits.operands) + 2 * words::<u64>(limits.operands)
+        words::<u32>(limits.operands)
+            .saturating_mul(3)
+            .saturating_add(words::<u64>(limits.operands).saturating_mul(2))
     }
 
     /// Words that it takes to find them, and to sum up their memory.
     pub(super) const fn working_words(limits: &Limits) -> usize {
-        words::<u32>(limits.tensors)
-            + words::<u64>(POOLS * limits.ops)
-            + MinTree::scratch_words(POOLS * limits.ops)
+        total([
+            words::<u32>(limits.tensors),
+            words::<u64>(limits.ops.saturating_mul(POOLS)),
+            MinTree::scratch_words(limits.ops.saturating_mul(POOLS)),
+        ])
     }
 
     /// Finds the gaps. O(operands).
@@ -253,11 +257,14 @@ impl<'a> Gaps<'a> {
         }
         let usable = [0, 1].map(|pool| {
             let objects = memory.pool_objects(pool);
+            // Shaken shares may grow beyond all of the pool.
+            let spare_permille = spare_permille.min(1000);
             let spare = objects / 1000 * spare_permille + objects % 1000 * spare_permille / 1000;
             objects.saturating_sub(spare)
         });
         let values = own.iter().enumerate().map(|(at, &own)| {
             let usable = usable[usize::from(at >= ops)];
+            debug_assert!(usable.max(own) <= i64::MAX as u64, "memory counts fewer objects");
             usable.max(own) as i64 - own as i64
         });
         let mut slack = MinTree::new(values, scratch)?;

@@ -5,8 +5,8 @@ use super::threshold::{self, Threshold, choose, thresholds};
 use super::{LeastMemory, Need, PlanningError, Request};
 use crate::arena::{self, Lifetimes, admits, size_bytes};
 use crate::graph::{Kind, OpId, TensorId};
-use crate::plan::{ArenaPlacement, Plan, Pool, Prediction, Resident, Step};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::plan::{ArenaPlacement, Place, Plan, PlanError, Pool, Prediction, Resident, Step};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// The memory of a plan.
 #[derive(Debug)]
@@ -27,12 +27,18 @@ pub(super) const SLABS: usize = 1;
 /// How many pools there are at most.
 pub(super) const POOLS: usize = 2;
 
+/// Objects that planning counts at most, so that sums and differences of a few such numbers
+/// fit into 64 bits with a sign.
+const MOST_OBJECTS: u64 = i64::MAX as u64 / 4;
+
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     // Twice: once more where states settle.
-    2 * words::<u64>(limits.tensors)
-        + Lifetimes::scratch_words(limits)
-        + arena::scratch_words(limits)
-        + threshold::scratch_words(limits)
+    total([
+        words::<u64>(limits.tensors).saturating_mul(2),
+        Lifetimes::scratch_words(limits),
+        arena::scratch_words(limits),
+        threshold::scratch_words(limits),
+    ])
 }
 
 /// A packed arena, and what is needed with it.
@@ -114,6 +120,13 @@ pub(super) fn smallest(
     Ok(LeastMemory { bytes, op, arena_bytes, placed })
 }
 
+/// Checks that all tensors and workspaces together take as few objects as can be counted.
+fn check_objects(request: &Request<'_>, objects: &[u64]) -> Result<(), PlanError> {
+    let workspaces = request.graph.ops().iter().map(|op| objects_of(request, op.workspace_bytes));
+    let sum = objects.iter().copied().chain(workspaces).fold(0, u64::saturating_add);
+    if sum > MOST_OBJECTS { Err(PlanError::Overflow(Place::End)) } else { Ok(()) }
+}
+
 impl<'m> Memory<'m> {
     /// Divides the budget by the [threshold that saves most](choose), or where its arena is
     /// packed too loosely, by the one that needs least.
@@ -144,8 +157,11 @@ impl<'m> Memory<'m> {
                 objects[tensor.index()] = objects_of(request, graph.tensor(tensor).bytes);
             }
         }
+        check_objects(request, objects)?;
         let arena_chunks = objects_of(request, division.arena_bytes);
         let count = (budget_bytes / machine.chunk_bytes).saturating_sub(arena_chunks);
+        // More than everything takes is of no use.
+        let count = count.min(MOST_OBJECTS);
         let pools = [(machine.chunk_bytes, count), (0, 0)]
             .map(|(object_bytes, count)| Pool { object_bytes, count });
         let Division { placed, arena_bytes, .. } = division;
@@ -162,6 +178,7 @@ impl<'m> Memory<'m> {
         } = *self;
         let chunks = chunks.min(count);
         let slabs = chunks.saturating_mul(chunk_bytes).checked_div(object_bytes).unwrap_or(0);
+        let slabs = slabs.min(MOST_OBJECTS);
         let chunks = Pool { object_bytes: chunk_bytes, count: count - chunks };
         let pools = [chunks, Pool { object_bytes, count: slabs }];
         Memory { placed, arena_bytes, objects, pools }

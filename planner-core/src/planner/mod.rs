@@ -39,7 +39,7 @@ use crate::lower;
 use crate::machine::Machine;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Pool, Prediction, Resident, Step};
 use crate::schedule::Scheduled;
-use crate::scratch::{Limits, Scratch, larger};
+use crate::scratch::{Limits, Scratch, larger, total};
 use crate::timeline;
 use builder::Builder;
 use core::mem;
@@ -107,7 +107,7 @@ impl Output<'_> {
 /// offload and two evicts; and as many a tensor to close the cycle.
 #[must_use]
 pub const fn max_steps(limits: &Limits) -> usize {
-    limits.ops + 4 * limits.operands + 4 * limits.tensors
+    total([limits.ops, limits.operands.saturating_mul(4), limits.tensors.saturating_mul(4)])
 }
 
 /// Words of scratch that [`plan`] asks for; of the limits, `steps` is the length of the
@@ -123,14 +123,16 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let strategies = larger(strategies, cache::scratch_words(limits));
     let strategies = larger(strategies, weights::scratch_words(limits));
     let paced = larger(choice::scratch_words(limits), paced::scratch_words(limits));
-    let write = Builder::scratch_words(limits) + larger(strategies, paced);
+    let write = Builder::scratch_words(limits).saturating_add(larger(strategies, paced));
     let write = larger(write, Gaps::working_words(limits));
     let write = larger(write, slabs::scratch_words(limits));
-    let list = memory::scratch_words(limits)
-        + Uses::scratch_words(limits)
-        + Search::scratch_words(limits)
-        + larger(write, judge);
-    order::sheet_words(limits) + larger(order::scratch_words(limits), list)
+    let list = total([
+        memory::scratch_words(limits),
+        Uses::scratch_words(limits),
+        Search::scratch_words(limits),
+        larger(write, judge),
+    ]);
+    order::sheet_words(limits).saturating_add(larger(order::scratch_words(limits), list))
 }
 
 /// The least memory with which a strategy can plan, and what takes it.

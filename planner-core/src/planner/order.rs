@@ -33,7 +33,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 /// Words of scratch that [`list_schedule`] asks for.
 #[must_use]
 pub const fn list_schedule_words(limits: &Limits) -> usize {
-    Groups::scratch_words(limits) + schedule::scratch_words(limits)
+    Groups::scratch_words(limits).saturating_add(schedule::scratch_words(limits))
 }
 
 /// Writes an order that keeps the dependencies and in which values die soon: the given op at
@@ -100,13 +100,10 @@ impl<'a> Sheet<'a> {
         scratch: &mut Scratch<'a>,
     ) -> Result<Option<Self>, OutOfScratch> {
         let len = graph.ops().len();
-        let count = |op: &Op| u64::from(op.reads) + u64::from(op.writes);
-        let operands_len = graph.ops().iter().map(count).sum::<u64>();
-        // Half of 32 bits name an op, and position an operand.
-        let most = u64::from(u32::MAX >> 1);
-        let fits = len as u64 <= most.min(ops.len() as u64)
-            && operands_len <= most.min(operands.len() as u64);
-        if !fits {
+        let count = |op: &Op| op.reads as usize + op.writes as usize;
+        // Cannot overflow: no two ops share an operand.
+        let operands_len = graph.ops().iter().map(count).sum::<usize>();
+        if len > ops.len() || operands_len > operands.len() {
             return Ok(None);
         }
         Ok(Some(Self { ops, operands, given: scratch.take(len, 0u32)? }))

@@ -17,7 +17,7 @@ use super::tree::MinTree;
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::{Direction, Machine, MachineParameters};
 use crate::schedule::Stream;
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// Iterations that are followed.
 const LAPS: u64 = 4;
@@ -40,11 +40,13 @@ pub(super) struct Pace {
 const UNDER_WAY: usize = 256;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    Gaps::working_words(limits)
-        + words::<i64>(POOLS * limits.ops)
-        + words::<u64>(limits.ops)
-        + 3 * Heap::scratch_words(3 * limits.tensors)
-        + 5 * words::<u64>(limits.tensors)
+    total([
+        Gaps::working_words(limits),
+        words::<i64>(limits.ops.saturating_mul(POOLS)),
+        words::<u64>(limits.ops),
+        Heap::scratch_words(limits.tensors.saturating_mul(3)).saturating_mul(3),
+        words::<u64>(limits.tensors).saturating_mul(5),
+    ])
 }
 
 /// A copy to the host under way.
@@ -245,8 +247,8 @@ impl<'b> Paced<'b, '_, '_> {
     fn segment(&self, bytes_per_s: u64) -> u64 {
         let MachineParameters { transfer_latency_ns, chunk_bytes, .. } = **self.machine();
         let span_ns = u128::from(transfer_latency_ns) * u128::from(self.pace.segment_latencies);
-        let bytes = span_ns * u128::from(bytes_per_s) / 1_000_000_000;
-        u64::try_from(bytes / u128::from(chunk_bytes.max(1)))
+        let bytes = span_ns.saturating_mul(bytes_per_s.into()) / 1_000_000_000;
+        u64::try_from(bytes / u128::from(chunk_bytes))
             .unwrap_or(u64::MAX)
             .max(self.builder.memory.pool_objects(CHUNKS) / LEAST_SEGMENT)
             .max(1)
@@ -263,7 +265,7 @@ impl<'b> Paced<'b, '_, '_> {
             if from >= to || !self.builder.is_needed(tensor) {
                 continue;
             }
-            let some = if to - from > 2 * segment { segment } else { to - from };
+            let some = if to - from > segment.saturating_mul(2) { segment } else { to - from };
             self.copy(tensor, to - some, now_ns)?;
             if from < to - some {
                 self.downloads.push(key, id);

@@ -32,7 +32,9 @@ pub(super) struct Pressure<'a> {
 
 impl<'a> Pressure<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        2 * words::<u8>(limits.ops) + words::<f32>(POOLS * limits.ops)
+        words::<u8>(limits.ops)
+            .saturating_mul(2)
+            .saturating_add(words::<f32>(limits.ops.saturating_mul(POOLS)))
     }
 
     /// Every transfer costs its time, and every op needs its memory.
@@ -91,7 +93,7 @@ pub(super) struct Pressures<'a> {
 
 impl<'a> Pressures<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        3 * Pressure::scratch_words(limits)
+        Pressure::scratch_words(limits).saturating_mul(3)
     }
 
     pub(super) fn new(ops: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {

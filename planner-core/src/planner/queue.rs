@@ -18,7 +18,7 @@ pub(super) struct Queue<'a> {
 
 impl<'a> Queue<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        2 * words::<u32>(limits.tensors)
+        words::<u32>(limits.tensors).saturating_mul(2)
     }
 
     /// An empty queue for this many tensors.

@@ -17,7 +17,7 @@ pub(super) struct Spans<'a> {
 
 impl<'a> Spans<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<u64>(limits.ops + 1) + words::<u32>(limits.tensors)
+        words::<u64>(limits.ops.saturating_add(1)).saturating_add(words::<u32>(limits.tensors))
     }
 
     /// None yet. O(operands).
@@ -94,7 +94,7 @@ pub(super) struct Residents<'a> {
 
 impl<'a> Residents<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        2 * words::<u32>(limits.tensors)
+        words::<u32>(limits.tensors).saturating_mul(2)
     }
 
     /// No state stays yet.

@@ -14,7 +14,10 @@ pub(super) struct MinTree<'a> {
 
 impl<'a> MinTree<'a> {
     pub(super) const fn scratch_words(positions: usize) -> usize {
-        2 * words::<i64>(2 * positions.next_power_of_two())
+        match positions.checked_next_power_of_two() {
+            Some(leaves) => words::<i64>(leaves.saturating_mul(2)).saturating_mul(2),
+            None => usize::MAX,
+        }
     }
 
     /// A tree over these values.

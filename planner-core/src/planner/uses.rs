@@ -1,8 +1,7 @@
 //! When each tensor is used next, in the cyclic sequence of ops.
 
 use crate::graph::{Graph, OpId, TensorId};
-use crate::plan::PlanError;
-use crate::scratch::{Limits, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// The next op that touches a tensor within the iteration, and whether it reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,16 +46,16 @@ pub(super) struct Uses<'a> {
 
 impl<'a> Uses<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<u32>(limits.operands)
-            + 2 * words::<u32>(limits.tensors)
-            + words::<u8>(limits.tensors)
+        total([
+            words::<u32>(limits.operands),
+            words::<u32>(limits.tensors).saturating_mul(2),
+            words::<u8>(limits.tensors),
+        ])
     }
 
     /// Walks the ops backwards. O(operands).
-    pub(super) fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, PlanError> {
-        if graph.ops().len() > (u32::MAX >> 1) as usize {
-            return Err(PlanError::TooManySteps);
-        }
+    pub(super) fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+        debug_assert!(graph.ops().len() <= i32::MAX as usize, "a graph has no more ops");
         let tensors = graph.tensors().len();
         let none = Use::NONE.0;
         let next = scratch.take(graph.operands().len(), none)?;

@@ -30,7 +30,7 @@ const SHORTEST: u32 = 2;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     // Finding gaps takes the same as choosing residents, or less.
-    Gaps::scratch_words(limits) + fit::scratch_words(limits)
+    Gaps::scratch_words(limits).saturating_add(fit::scratch_words(limits))
 }
 
 /// The gap of each temporary across the turn: the op after which it leaves, and how many ops
@@ -42,7 +42,7 @@ struct Gaps<'a> {
 
 impl<'a> Gaps<'a> {
     const fn scratch_words(limits: &Limits) -> usize {
-        2 * words::<u32>(limits.tensors)
+        words::<u32>(limits.tensors).saturating_mul(2)
     }
 
     fn new(builder: &Builder<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {

@@ -23,7 +23,7 @@ use super::Request;
 use super::builder::{Builder, Lengths, Stuck};
 use super::memory::Memory;
 use crate::graph::Kind;
-use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
 use chain::{Chain, Item};
 use course::{Course, Timing};
 use selection::{Profit, Reserve, Rule, Selection, Tie};
@@ -95,9 +95,11 @@ impl Way {
 }
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    Chain::scratch_words(limits)
-        + Selection::scratch_words(limits)
-        + larger(Selection::working_words(limits), Course::scratch_words(limits))
+    total([
+        Chain::scratch_words(limits),
+        Selection::scratch_words(limits),
+        larger(Selection::working_words(limits), Course::scratch_words(limits)),
+    ])
 }
 
 /// Moves the weights of a chain; there is no room for that on other graphs.

@@ -22,10 +22,14 @@ use super::builder::{Builder, Lengths, Stuck};
 use super::memory::CHUNKS;
 use super::queue::Queue;
 use crate::graph::{Graph, Kind, OpId, TensorId};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    Queue::scratch_words(limits) + 3 * words::<u32>(limits.tensors) + words::<u8>(limits.tensors)
+    total([
+        Queue::scratch_words(limits),
+        words::<u32>(limits.tensors).saturating_mul(3),
+        words::<u8>(limits.tensors),
+    ])
 }
 
 /// A position in the cyclic sequence of variables: an operand of an op, or, behind the

@@ -5,7 +5,9 @@ use crate::plan::{ArenaPlacement, Plan, PlanError, Step};
 use crate::scratch::{Limits, Scratch, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    2 * words::<u32>(limits.tensors) + 2 * words::<u32>(limits.tensors)
+    words::<u32>(limits.tensors)
+        .saturating_mul(2)
+        .saturating_add(words::<u32>(limits.tensors).saturating_mul(2))
 }
 
 /// Comes last, when all temporaries are over: what nobody touches may share their bytes,

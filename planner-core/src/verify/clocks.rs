@@ -18,7 +18,7 @@ pub(super) struct Clocks<'a> {
 
 impl<'a> Clocks<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<Points>(limits.entries()) + words::<u32>(limits.steps)
+        words::<Points>(limits.entries()).saturating_add(words::<u32>(limits.steps))
     }
 
     /// Checks that the schedule is one of this plan and that its waits can be met, then

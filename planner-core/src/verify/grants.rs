@@ -6,16 +6,18 @@ use super::{NEVER, Points, VerifyError, later, seen_later};
 use crate::graph::Graph;
 use crate::pieces::Pieces;
 use crate::plan::{Part, Place, Plan, PlanError, Step};
-use crate::scratch::{Limits, Scratch, words};
+use crate::scratch::{Limits, Scratch, total, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    words::<u8>(limits.pieces)
-        + words::<u32>(limits.pools + 1)
-        + words::<u32>(limits.pools)
-        + words::<u64>(limits.pools)
-        + 2 * words::<u64>(limits.steps)
-        + words::<Points>(limits.steps)
-        + words::<u32>(limits.steps)
+    total([
+        words::<u8>(limits.pieces),
+        words::<u32>(limits.pools.saturating_add(1)),
+        words::<u32>(limits.pools),
+        words::<u64>(limits.pools),
+        words::<u64>(limits.steps).saturating_mul(2),
+        words::<Points>(limits.steps),
+        words::<u32>(limits.steps),
+    ])
 }
 
 /// The releases of one iteration, pool by pool, in list order.

@@ -23,7 +23,7 @@ use crate::machine::Machine;
 use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError};
 use crate::schedule::{Schedule, Stream};
-use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
 use clocks::Clocks;
 use core::fmt;
 
@@ -162,13 +162,15 @@ fn seen_later(points: Points, laps: i64, stream_steps: [u32; 3]) -> Points {
 /// iteration that they cover, per object number 2.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
-    Pieces::scratch_words(limits)
-        + order::scratch_words(limits)
-        + arena::scratch_words(limits)
-        + values::scratch_words(limits)
-        + Clocks::scratch_words(limits)
-        + races::scratch_words(limits)
-        + larger(grants::scratch_words(limits), places::scratch_words(limits))
+    total([
+        Pieces::scratch_words(limits),
+        order::scratch_words(limits),
+        arena::scratch_words(limits),
+        values::scratch_words(limits),
+        Clocks::scratch_words(limits),
+        races::scratch_words(limits),
+        larger(grants::scratch_words(limits), places::scratch_words(limits)),
+    ])
 }
 
 /// Proves a schedule safe. O((steps + operands) log steps).

@@ -2,10 +2,10 @@
 
 use crate::graph::{Graph, OpId, TensorId};
 use crate::plan::{Place, Plan, PlanError, Step};
-use crate::scratch::{Limits, Scratch, words};
+use crate::scratch::{Limits, Scratch, total, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    words::<u8>(limits.ops) + words::<u64>(limits.operands) + words::<u64>(limits.tensors)
+    total([words::<u8>(limits.ops), words::<u64>(limits.operands), words::<u64>(limits.tensors)])
 }
 
 /// How often a tensor has been written so far, and how often its current value was read:

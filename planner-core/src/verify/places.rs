@@ -8,14 +8,16 @@ use crate::graph::Graph;
 use crate::pieces::Pieces;
 use crate::placement::Placements;
 use crate::plan::{Part, Place, Plan, PlanError, Step};
-use crate::scratch::{Limits, Scratch, words};
+use crate::scratch::{Limits, Scratch, total, words};
 use core::ops::Range;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    2 * words::<u32>(limits.pieces)
-        + 2 * words::<u64>(limits.objects)
-        + words::<u32>(limits.objects)
-        + words::<Owner>(limits.objects)
+    total([
+        words::<u32>(limits.pieces).saturating_mul(2),
+        words::<u64>(limits.objects).saturating_mul(2),
+        words::<u32>(limits.objects),
+        words::<Owner>(limits.objects),
+    ])
 }
 
 /// No numbers of placements.

@@ -5,13 +5,15 @@ use super::{NEVER, Points, VerifyError};
 use crate::graph::{Graph, OpId, TensorId};
 use crate::pieces::Pieces;
 use crate::plan::{Part, Step};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use core::ops::Range;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    3 * words::<i64>(limits.tensors)
-        + 2 * words::<i64>(limits.pieces)
-        + words::<Points>(limits.steps)
+    total([
+        words::<i64>(limits.tensors).saturating_mul(3),
+        words::<i64>(limits.pieces).saturating_mul(2),
+        words::<Points>(limits.steps),
+    ])
 }
 
 /// The last use of each sort, on the device and on the host.

@@ -4,13 +4,15 @@
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::pieces::Pieces;
 use crate::plan::{Part, Place, Plan, PlanError, Step};
-use crate::scratch::{Limits, Scratch, words};
+use crate::scratch::{Limits, Scratch, total, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    words::<u8>(limits.pieces)
-        + words::<u32>(limits.tensors)
-        + 2 * words::<u8>(limits.steps)
-        + words::<u8>(limits.tensors)
+    total([
+        words::<u8>(limits.pieces),
+        words::<u32>(limits.tensors),
+        words::<u8>(limits.steps).saturating_mul(2),
+        words::<u8>(limits.tensors),
+    ])
 }
 
 /// The piece is on the device.

@@ -36,7 +36,9 @@ pub(super) struct Groups<'a> {
 
 impl<'a> Groups<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        3 * words::<u32>(limits.ops) + 3 * words::<u32>(limits.tensors)
+        words::<u32>(limits.ops)
+            .saturating_mul(3)
+            .saturating_add(words::<u32>(limits.tensors).saturating_mul(3))
     }
 
     /// Forms the groups. O(operands).

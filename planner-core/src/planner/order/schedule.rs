@@ -10,7 +10,7 @@ use super::groups::Groups;
 use super::touches::Touches;
 use crate::graph::{Graph, Kind, TensorId};
 use crate::planner::heap::Heap;
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// Ready groups that are compared.
 const COMPARED: usize = 64;
@@ -22,11 +22,13 @@ const NEXT_TO_NOTHING_BYTES: i64 = 4096;
 const NONE: u32 = u32::MAX;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    Touches::scratch_words(limits)
-        + words::<u32>(limits.ops)
-        + words::<i64>(limits.ops)
-        + 3 * words::<u32>(limits.tensors)
-        + Heap::scratch_words(limits.ops)
+    total([
+        Touches::scratch_words(limits),
+        words::<u32>(limits.ops),
+        words::<i64>(limits.ops),
+        words::<u32>(limits.tensors).saturating_mul(3),
+        Heap::scratch_words(limits.ops),
+    ])
 }
 
 /// Writes the given op at each position. O(ops × log + operands).

@@ -1,7 +1,7 @@
 //! Which op touches which tensor when, and what must wait for it.
 
 use crate::graph::{Graph, OpId, TensorId};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// The touches of each tensor, in the given order, followed by a cursor.
 #[derive(Debug)]
@@ -16,9 +16,11 @@ pub(super) struct Touches<'a> {
 
 impl<'a> Touches<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<u32>(limits.operands)
-            + words::<u32>(limits.tensors + 1)
-            + words::<u32>(limits.tensors)
+        total([
+            words::<u32>(limits.operands),
+            words::<u32>(limits.tensors.saturating_add(1)),
+            words::<u32>(limits.tensors),
+        ])
     }
 
     /// Sorts all operands by tensor. O(operands).

@@ -3,7 +3,7 @@
 use super::Classes;
 use super::belady::{Choice, Fate};
 use crate::graph::{Graph, TensorId};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// No arrival.
 pub(super) const NONE: u32 = u32::MAX;
@@ -22,10 +22,12 @@ pub(super) struct Arrivals<'a> {
 
 impl<'a> Arrivals<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        2 * words::<u32>(limits.operands)
-            + words::<u64>(limits.operands)
-            + 2 * words::<u32>(limits.pools)
-            + words::<u64>(limits.pools)
+        total([
+            words::<u32>(limits.operands).saturating_mul(2),
+            words::<u64>(limits.operands),
+            words::<u32>(limits.pools).saturating_mul(2),
+            words::<u64>(limits.pools),
+        ])
     }
 
     /// Follows what is on the device. O(operands).

@@ -10,7 +10,7 @@ use super::{Classes, Threshold};
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::plan::Pool;
 use crate::planner::Request;
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 const NONE: u32 = u32::MAX;
 
@@ -33,7 +33,7 @@ pub(super) struct Choice<'a> {
 
 impl<'a> Choice<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<u8>(limits.operands) + words::<u8>(limits.tensors)
+        words::<u8>(limits.operands).saturating_add(words::<u8>(limits.tensors))
     }
 
     pub(super) fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
@@ -92,7 +92,8 @@ impl<'a> Choice<'a> {
 }
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    words::<u8>(limits.operands + limits.ops) + Scan::scratch_words(limits)
+    words::<u8>(limits.operands.saturating_add(limits.ops))
+        .saturating_add(Scan::scratch_words(limits))
 }
 
 /// One scan of the ops.
@@ -119,12 +120,14 @@ struct Scan<'s> {
 
 impl<'s> Scan<'s> {
     const fn scratch_words(limits: &Limits) -> usize {
-        words::<u64>(limits.pools)
-            + Recent::scratch_words(limits)
-            + Rested::scratch_words(limits)
-            + words::<u8>(limits.tensors)
-            + 3 * words::<u32>(limits.tensors)
-            + words::<u64>(limits.tensors)
+        total([
+            words::<u64>(limits.pools),
+            Recent::scratch_words(limits),
+            Rested::scratch_words(limits),
+            words::<u8>(limits.tensors),
+            words::<u32>(limits.tensors).saturating_mul(3),
+            words::<u64>(limits.tensors),
+        ])
     }
 
     fn new(

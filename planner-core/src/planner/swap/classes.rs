@@ -4,7 +4,7 @@ use crate::graph::{Graph, OpId, TensorId};
 use crate::machine::Machine;
 use crate::plan::{Place, PlanError, Pool};
 use crate::planner::{PlanningError, Request};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, Scratch, words};
 
 /// Size classes, and which of them each tensor and workspace takes an object of.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,7 @@ impl Classes<'_> {
     /// Words of scratch that [`Classes::needs`] asks for.
     #[must_use]
     pub const fn needs_scratch_words(limits: &Limits) -> usize {
-        words::<u32>(limits.tensors) + words::<u64>(limits.pools)
+        words::<u32>(limits.tensors).saturating_add(words::<u64>(limits.pools))
     }
 
     /// Checks that each op finds enough objects; else the least memory with which all do.
@@ -78,7 +78,6 @@ impl Classes<'_> {
         request: &Request<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
-        self.check_tables(request.graph)?;
         let mut scratch = scratch.reborrow();
         let least = scratch.take(self.pools.len(), 0u64)?;
         let op = self.needs(request.graph, least, &mut scratch)?;
@@ -93,16 +92,20 @@ impl Classes<'_> {
     }
 
     /// The most objects of each class that one op touches, and the op that touches most bytes.
-    /// O(operands).
+    /// `least` has an entry for each class. O(operands).
     ///
     /// # Errors
-    /// Scratch that is too small.
+    /// Tensors and workspaces without a class of objects of their size, too few entries, and
+    /// scratch that is too small.
     pub fn needs(
         &self,
         graph: &Graph<'_>,
         least: &mut [u64],
         scratch: &mut Scratch<'_>,
-    ) -> Result<OpId, OutOfScratch> {
+    ) -> Result<OpId, PlanError> {
+        self.check_tables(graph)?;
+        let (length, expected) = (least.len(), self.pools.len());
+        let least = least.get_mut(..expected).ok_or(PlanError::PoolTable { length, expected })?;
         let mut scratch = scratch.reborrow();
         let touched_by = scratch.take(graph.tensors().len(), u32::MAX)?;
         let counts = scratch.take(self.pools.len(), 0u64)?;

@@ -26,7 +26,7 @@ use crate::machine::{Direction, Machine};
 use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError, Prediction, Resident, Step};
 use crate::schedule::Scheduled;
-use crate::scratch::{Limits, Scratch, larger};
+use crate::scratch::{Limits, Scratch, larger, total};
 use crate::timeline::{self, predict_pieces};
 use belady::Choice;
 
@@ -69,10 +69,10 @@ pub struct Room<'o> {
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let write = larger(belady::scratch_words(limits), timing::scratch_words(limits));
-    let write = Uses::scratch_words(limits) + Choice::scratch_words(limits) + write;
+    let write = total([Uses::scratch_words(limits), Choice::scratch_words(limits), write]);
     let judge = larger(lower::scratch_words(limits), timeline::scratch_words(limits));
-    let judge = Pieces::scratch_words(limits) + judge;
-    larger(Classes::needs_scratch_words(limits) + limits.pools, larger(write, judge))
+    let judge = Pieces::scratch_words(limits).saturating_add(judge);
+    larger(Classes::needs_scratch_words(limits).saturating_add(limits.pools), larger(write, judge))
 }
 
 /// Plans in these classes. The same input gives the same plan.

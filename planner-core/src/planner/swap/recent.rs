@@ -3,7 +3,7 @@
 use super::super::heap::Heap;
 use super::Classes;
 use crate::graph::{Graph, TensorId};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// The tensors of each class on the device, the least recently used first: rings, each closed
 /// by an entry behind those of the tensors.
@@ -17,7 +17,9 @@ pub(super) struct Recent<'a> {
 
 impl<'a> Recent<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        2 * words::<u32>(limits.tensors + limits.pools) + words::<u32>(limits.pools)
+        words::<u32>(limits.tensors.saturating_add(limits.pools))
+            .saturating_mul(2)
+            .saturating_add(words::<u32>(limits.pools))
     }
 
     pub(super) fn new(
@@ -93,9 +95,11 @@ pub(super) struct Rested<'a> {
 
 impl<'a> Rested<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<[u64; 2]>(limits.operands + limits.tensors)
-            + words::<u32>(limits.pools + 1)
-            + words::<u32>(limits.pools)
+        total([
+            words::<[u64; 2]>(limits.operands.saturating_add(limits.tensors)),
+            words::<u32>(limits.pools.saturating_add(1)),
+            words::<u32>(limits.pools),
+        ])
     }
 
     /// With room for one entry a touch, and one for what is there at the start.

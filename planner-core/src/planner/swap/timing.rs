@@ -18,7 +18,7 @@ use crate::machine::Direction;
 use crate::plan::{Part, Resident, Step};
 use crate::planner::Request;
 use crate::schedule::Stream;
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// Where a tensor is.
 const ABSENT: u8 = 0;
@@ -27,14 +27,16 @@ const PRESENT: u8 = 1;
 const LEAVING: u8 = 2;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    Arrivals::scratch_words(limits)
-        + Heap::scratch_words(limits.operands)
-        + words::<u64>(limits.operands)
-        + 3 * words::<u64>(limits.pools)
-        + words::<u32>(limits.pools)
-        + 4 * words::<u8>(limits.tensors)
-        + words::<u32>(limits.tensors)
-        + 2 * words::<u64>(limits.tensors)
+    total([
+        Arrivals::scratch_words(limits),
+        Heap::scratch_words(limits.operands),
+        words::<u64>(limits.operands),
+        words::<u64>(limits.pools).saturating_mul(3),
+        words::<u32>(limits.pools),
+        words::<u8>(limits.tensors).saturating_mul(4),
+        words::<u32>(limits.tensors),
+        words::<u64>(limits.tensors).saturating_mul(2),
+    ])
 }
 
 struct Timing<'s, 'o> {
@@ -188,7 +190,8 @@ impl<'s> Timing<'s, '_> {
     }
 
     fn free(&mut self, class: usize, now_ns: u64) {
-        self.freed[class] += 1;
+        // As many as the class has, and those that come again: a class may have any number.
+        self.freed[class] = self.freed[class].saturating_add(1);
         self.freed_ns[class] = self.freed_ns[class].max(now_ns);
         self.admit(class);
     }

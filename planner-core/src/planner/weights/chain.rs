@@ -4,7 +4,7 @@ use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::{Direction, Machine};
 use crate::planner::memory::{CHUNKS, Memory};
 use crate::planner::{PlanningError, Request};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// The tensors of a layer: what it reads and updates, what its optimizer keeps, what comes in,
 /// and what it hands on.
@@ -146,10 +146,12 @@ pub(super) struct Input {
 impl<'c> Chain<'c> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         let layers = limits.ops / 2 + 1;
-        Item::COUNT * words::<u32>(layers)
-            + 2 * words::<[u64; Item::COUNT]>(layers)
-            + 2 * layers
-            + 2 * (limits.ops + 1)
+        total([
+            words::<u32>(layers).saturating_mul(Item::COUNT),
+            words::<[u64; Item::COUNT]>(layers).saturating_mul(2),
+            layers.saturating_mul(2),
+            limits.ops.saturating_add(1).saturating_mul(2),
+        ])
     }
 
     /// Looks at a graph that has passed [`check`].

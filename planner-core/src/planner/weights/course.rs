@@ -5,7 +5,7 @@ use super::chain::{Chain, Item};
 use super::list::Notes;
 use super::profile::Profile;
 use super::selection::{Selection, Span};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// Laps that a course without a barrier takes; the third is the plan, and the fourth shows
 /// what is fetched for it ahead.
@@ -57,25 +57,27 @@ pub(super) struct Course<'c> {
 
 /// Moments that memory is looked ahead over; a course that needs more is given up.
 const fn moments(limits: &Limits) -> usize {
-    4 * transfers(limits) + 8
+    transfers(limits).saturating_mul(4).saturating_add(8)
 }
 
 /// Ops, or for chains that are short enough, parts of them.
 pub(super) const fn transfers(limits: &Limits) -> usize {
     const SHORT: usize = 512;
     let short = if limits.ops < SHORT { limits.ops } else { SHORT };
-    limits.ops + (MOST_PARTS - 1) * short
+    limits.ops.saturating_add(short.saturating_mul(MOST_PARTS - 1))
 }
 
 impl<'c> Course<'c> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         let layers = limits.ops / 2 + 1;
-        Profile::scratch_words(moments(limits))
-            + 3 * words::<[u64; Item::COUNT]>(layers)
-            + layers
-            + words::<u8>(layers)
-            + words::<u32>(layers)
-            + Notes::scratch_words(limits)
+        total([
+            Profile::scratch_words(moments(limits)),
+            words::<[u64; Item::COUNT]>(layers).saturating_mul(3),
+            layers,
+            words::<u8>(layers),
+            words::<u32>(layers),
+            Notes::scratch_words(limits),
+        ])
     }
 
     pub(super) fn new(

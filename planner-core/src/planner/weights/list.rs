@@ -81,11 +81,12 @@ fn key([time_ns, entry]: &[u64; 2]) -> (usize, bool, u64) {
 impl<'n> Notes<'n> {
     /// Of three laps, up to twelve entries a layer or part.
     const fn entries(limits: &Limits) -> usize {
-        3 * 6 * transfers(limits) + 3
+        transfers(limits).saturating_mul(3 * 6).saturating_add(3)
     }
 
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<[u64; 2]>(LAPS * limits.ops) + words::<[u64; 2]>(Self::entries(limits))
+        words::<[u64; 2]>(limits.ops.saturating_mul(LAPS))
+            .saturating_add(words::<[u64; 2]>(Self::entries(limits)))
     }
 
     pub(super) fn new(limits: &Limits, scratch: &mut Scratch<'n>) -> Result<Self, OutOfScratch> {

@@ -131,7 +131,7 @@ impl<'s> Selection<'s> {
 
     /// Words of scratch for the time of selecting.
     pub(super) const fn working_words(limits: &Limits) -> usize {
-        limits.ops + words::<[u64; 2]>(limits.ops + 1)
+        limits.ops.saturating_add(words::<[u64; 2]>(limits.ops.saturating_add(1)))
     }
 
     /// Takes the most profitable choice until nothing is in excess, or no choice helps any

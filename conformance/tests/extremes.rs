@@ -1,0 +1,176 @@
+//! What planners answer where numbers are as large as they can be: a plan or a reason, and
+//! never a sum that overflows.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use planner_core::plan::{Place, PlanError, Pool};
+use planner_core::planner::swap::{Classes, Threshold};
+use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy, Weights, Window};
+use planner_core::{Graph, Kind, Machine, MachineParameters, Scratch, TensorId};
+use workloads::swapping::{self, Swap};
+use workloads::{OwnedGraph, planning};
+
+const MOST: u64 = u64::MAX;
+
+const STRATEGIES: [Strategy; 10] = [
+    Strategy::InCore,
+    Strategy::OnDemand,
+    Strategy::Fit,
+    Strategy::Vdnn,
+    Strategy::Lms(Lms { threshold: None, ahead: None }),
+    Strategy::Window(Window { bytes: Some(MOST), published: false }),
+    Strategy::Weights(Weights { published: false, activations: true }),
+    Strategy::WeightsUndiscounted,
+    Strategy::LayerToLayer,
+    Strategy::Auto(Auto { effort: Some(40), order: Order::Free }),
+];
+
+fn machine(parameters: MachineParameters) -> Machine {
+    Machine::new(parameters).unwrap()
+}
+
+/// All that a machine can have.
+const HUGE: MachineParameters = MachineParameters {
+    device_bytes: MOST,
+    host_bytes: MOST,
+    chunk_bytes: 1,
+    h2d_bytes_per_s: MOST,
+    d2h_bytes_per_s: MOST,
+    transfer_latency_ns: MOST,
+    map_ns_per_chunk: MOST,
+    unmap_ns_per_chunk: MOST,
+};
+
+/// Layers forward and backward, each with a weight and an activation of so many bytes.
+fn training_step(layers: usize, bytes: u64, time_ns: u64) -> OwnedGraph {
+    let mut graph = OwnedGraph::default();
+    let input = graph.push_tensor("input", bytes, Kind::Input);
+    let mut chain = vec![input];
+    let mut weights = Vec::new();
+    for layer in 0..layers {
+        weights.push(graph.push_tensor(format!("w{layer}"), bytes, Kind::State));
+        chain.push(graph.push_tensor(format!("a{layer}"), bytes, Kind::Temporary));
+        graph.push_op(
+            format!("F{layer}"),
+            time_ns,
+            bytes / 2,
+            &[chain[layer], weights[layer]],
+            &[chain[layer + 1]],
+        );
+    }
+    for layer in (0..layers).rev() {
+        let reads = [chain[layer], weights[layer], chain[layer + 1]];
+        let writes = [chain[layer], weights[layer]];
+        graph.push_op(format!("B{layer}"), time_ns, bytes / 2, &reads, &writes);
+    }
+    graph
+}
+
+/// Plans with every strategy and a range of budgets, and judges what comes of it.
+fn plan_everything(graph: &Graph<'_>, machine: &Machine) -> Vec<Result<(), PlanningError>> {
+    let mut outcomes = Vec::new();
+    for shift in [0, 1, 2, 3, 8, 32, 60] {
+        let budget_bytes = machine.device_bytes >> shift;
+        let request = Request { graph, machine, budget_bytes };
+        for strategy in STRATEGIES {
+            let outcome = planning::plan(&request, strategy).map(|plan| {
+                let plan = plan.plan();
+                let schedule = planning::schedule(graph, machine, &plan).unwrap();
+                planning::prove(graph, machine, &plan, &schedule.schedule()).unwrap();
+            });
+            outcomes.push(outcome);
+        }
+        outcomes.push(swapping::plan(&request, &Swap::default()).map(|_| ()));
+        for strategy in STRATEGIES {
+            let _ = planning::min_feasible(&request, strategy);
+        }
+    }
+    outcomes
+}
+
+#[test]
+fn links_of_any_speed_and_latency_are_planned_for() {
+    let owned = training_step(5, 1 << 20, 1_000_000);
+    let graph = owned.graph().unwrap();
+    for (bytes_per_s, transfer_latency_ns) in [(1, 0), (1, MOST), (MOST, 0), (MOST, MOST)] {
+        for chunk_bytes in [1, 1 << 16, MOST] {
+            let machine = machine(MachineParameters {
+                device_bytes: 12 << 20,
+                chunk_bytes,
+                h2d_bytes_per_s: bytes_per_s,
+                d2h_bytes_per_s: bytes_per_s,
+                transfer_latency_ns,
+                ..HUGE
+            });
+            plan_everything(&graph, &machine);
+        }
+    }
+}
+
+#[test]
+fn more_objects_than_can_be_counted_are_refused() {
+    let owned = training_step(3, MOST / 10, 1);
+    let graph = owned.graph().unwrap();
+    let outcomes = plan_everything(&graph, &machine(HUGE));
+    let refused = Err(PlanningError::Plan(PlanError::Overflow(Place::End)));
+    assert!(outcomes.contains(&refused));
+    // In chunks, they can be counted.
+    let in_chunks = MachineParameters { chunk_bytes: 1 << 40, transfer_latency_ns: 0, ..HUGE };
+    assert!(plan_everything(&graph, &machine(in_chunks)).contains(&Ok(())));
+}
+
+#[test]
+fn times_that_fill_64_bits_are_refused_or_planned_for() {
+    for share in [10, 100, 1 << 20] {
+        let owned = training_step(5, 1 << 20, MOST / share);
+        let graph = owned.graph().unwrap();
+        for transfer_latency_ns in [0, MOST / share, MOST] {
+            let parameters =
+                MachineParameters { chunk_bytes: 1 << 16, transfer_latency_ns, ..HUGE };
+            plan_everything(&graph, &machine(parameters).with_device_bytes(12 << 20));
+        }
+    }
+}
+
+#[test]
+fn a_class_may_have_any_number_of_objects() {
+    let owned = training_step(2, 1, 10);
+    let graph = owned.graph().unwrap();
+    let machine = machine(MachineParameters { transfer_latency_ns: 0, ..HUGE });
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: MOST };
+    let swap = Swap {
+        classes: Some(vec![Pool { object_bytes: 1, count: MOST }]),
+        threshold: Threshold::Ns(0),
+    };
+    swapping::plan(&request, &swap).unwrap();
+}
+
+#[test]
+fn classes_that_are_too_small_have_no_needs() {
+    let owned = training_step(1, 100, 10);
+    let graph = owned.graph().unwrap();
+    let pools = [Pool { object_bytes: 99, count: 1 }];
+    let mut memory = [0; 64];
+    let mut scratch = Scratch::new(&mut memory);
+    let needs = |tensor_pool: &[u32], least: &mut [u64], scratch: &mut Scratch<'_>| {
+        let classes = Classes { pools: &pools, tensor_pool, workspace_pool: &[0, 0] };
+        classes.needs(&graph, least, scratch)
+    };
+    let small = PlanError::ObjectSize(Place::Pool(0));
+    assert_eq!(needs(&[0; 3], &mut [0], &mut scratch), Err(small));
+    let unknown = PlanError::TensorWithoutPool(TensorId(0));
+    assert_eq!(needs(&[1; 3], &mut [0], &mut scratch), Err(unknown));
+    let short = PlanError::PoolTable { length: 2, expected: 3 };
+    assert_eq!(needs(&[0; 2], &mut [0], &mut scratch), Err(short));
+    let pools = [Pool { object_bytes: 100, count: 1 }];
+    let classes = Classes { pools: &pools, tensor_pool: &[0; 3], workspace_pool: &[0, 0] };
+    let no_room = PlanError::PoolTable { length: 0, expected: 1 };
+    assert_eq!(classes.needs(&graph, &mut [], &mut scratch), Err(no_room));
+}
+
+#[test]
+fn the_peak_of_what_exceeds_64_bits_in_chunks_is_all_of_them() {
+    let owned = training_step(2, 1 << 61, 1);
+    let graph = owned.graph().unwrap();
+    let machine = machine(MachineParameters { chunk_bytes: 1 << 62, ..HUGE });
+    assert_eq!(planning::in_core_peak_bytes(&graph, &machine), Ok(MOST));
+}
