@@ -132,7 +132,7 @@ pub fn plan_with_spare(
         }
         How::Swap(threshold) => {
             let swap = Swap { classes: None, threshold };
-            let (least_bytes, _) = swapping::min_feasible(&request(0), &swap);
+            let (least_bytes, _) = swapping::min_feasible(&request(0), &swap)?;
             swapping::plan(&request(least_bytes.saturating_add(spare_bytes)), &swap)
         }
     }
