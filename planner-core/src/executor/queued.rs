@@ -78,7 +78,9 @@ impl<'a> Queued<'a> {
         for tensor in graph.tensor_ids().filter(|&id| !layout.pieces.in_arena(id)) {
             let pool = layout.pieces.pool(tensor);
             if layout.has_ranges(pool) {
-                let chunks = layout.pieces.objects(tensor) * layout.chunks_per_object(pool);
+                // Of a tensor that never comes, the chunks may exceed all numbers.
+                let chunks_per_object = layout.chunks_per_object(pool);
+                let chunks = layout.pieces.objects(tensor).saturating_mul(chunks_per_object);
                 let leaves = self.ranges[tensor.index()][1] == 1;
                 let one = device.reserve(chunks)?.0;
                 let other = if leaves { device.reserve(chunks)?.0 } else { one };
