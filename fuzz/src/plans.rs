@@ -143,10 +143,12 @@ pub fn plan_with_spare(
 enum Mutation {
     /// Another number in some place of the plan.
     Number(usize, NewNumber),
-    /// A copy of an input or a temporary to the host, anywhere.
-    Offload(usize, usize),
+    /// A copy of an input to the host, anywhere.
+    OffloadInput(usize, usize),
     /// No prefetch of some tensor.
     NoPrefetch(usize),
+    /// So many sixty-fourths of the host memory that the plan wants.
+    LittleHost(u64),
     /// Another machine.
     Machine(Change),
     /// Another graph.
@@ -167,8 +169,9 @@ fn mutations() -> impl Strategy<Value = Mutation> {
     let at = prop_oneof![0..16usize, 0..500usize];
     prop_oneof![
         5 => (at, new).prop_map(|(at, new)| Mutation::Number(at, new)),
-        1 => (0..64usize, 0..64usize).prop_map(|(at, tensor)| Mutation::Offload(at, tensor)),
+        2 => (0..64usize, 0..64usize).prop_map(|(at, tensor)| Mutation::OffloadInput(at, tensor)),
         1 => (0..64usize).prop_map(Mutation::NoPrefetch),
+        2 => (0..=64u64).prop_map(Mutation::LittleHost),
         2 => machines::changes().prop_map(Mutation::Machine),
         1 => resizes().prop_map(Mutation::Graph),
         1 => (0..=50u32).prop_map(Mutation::Bytes),
@@ -179,10 +182,10 @@ fn mutated(mut case: Case, mutation: Mutation) -> Case {
     let plan = &mut case.plan;
     match mutation {
         Mutation::Number(at, new) => set_number(plan, at, new),
-        Mutation::Offload(at, tensor) => {
-            let mut moving = case.graph.tensors.iter().enumerate();
-            let moving = moving.by_ref().filter(|(_, tensor)| tensor.kind != Kind::State);
-            let ids: Vec<usize> = moving.map(|(id, _)| id).collect();
+        Mutation::OffloadInput(at, tensor) => {
+            let tensors = case.graph.tensors.iter().enumerate();
+            let inputs = tensors.filter(|(_, tensor)| tensor.kind == Kind::Input);
+            let ids: Vec<usize> = inputs.map(|(id, _)| id).collect();
             if let Some(&id) = ids.get(tensor % ids.len().max(1)) {
                 let step = Step::Offload(Part::whole(TensorId(id as u32)));
                 plan.steps.insert(at % (plan.steps.len() + 1), step);
@@ -192,6 +195,10 @@ fn mutated(mut case: Case, mutation: Mutation) -> Case {
             let id = TensorId((tensor % case.graph.tensors.len().max(1)) as u32);
             let brings = |step: &Step| matches!(step, Step::Prefetch(part) if part.tensor == id);
             plan.steps.retain(|step| !brings(step));
+        }
+        Mutation::LittleHost(share) => {
+            let host_bytes = plan.predicted.host_bytes.saturating_mul(share) / 64;
+            case.machine = case.machine.with_host_bytes(host_bytes);
         }
         Mutation::Machine(change) => case.machine = changed(case.machine, change),
         Mutation::Graph(resize) => case.graph = resized(case.graph, resize),
