@@ -74,14 +74,18 @@ impl Case {
         files: impl Fn(&S::Value) -> Files,
     ) -> Option<Finding> {
         let mut runner = self.runner();
-        let mut tree = match returns("the generator", || inputs.new_tree(&mut runner)) {
+        let drawn = returns("the generator", || {
+            let tree = inputs.new_tree(&mut runner).ok()?;
+            let input = tree.current();
+            Some((tree, input))
+        });
+        let (mut tree, mut input) = match drawn {
             Err(fault) => return Some(Finding { fault, files: Files::new() }),
-            Ok(tree) => tree.ok()?,
+            Ok(drawn) => drawn?,
         };
         let checked = |input: &S::Value| {
             memory::within_bounds(|| returns("the check itself", || check(input))?).err()
         };
-        let mut input = tree.current();
         if !checks {
             let fault = Fault::new("unchecked", "");
             return Some(Finding { fault, files: files(&input) });
@@ -90,13 +94,14 @@ impl Case {
         let end = Instant::now() + SHRINKING;
         let mut goes_on = tree.simplify();
         while goes_on && Instant::now() < end {
-            let smaller = tree.current();
-            let same = checked(&smaller).filter(|other| other.kind == fault.kind);
-            goes_on = if let Some(same) = same {
-                (fault, input) = (same, smaller);
-                tree.simplify()
-            } else {
-                tree.complicate()
+            let smaller = returns("the generator", || tree.current()).ok();
+            let same = smaller.and_then(|it| Some((checked(&it)?, it)));
+            goes_on = match same.filter(|(other, _)| other.kind == fault.kind) {
+                Some(same) => {
+                    (fault, input) = same;
+                    tree.simplify()
+                }
+                None => tree.complicate(),
             };
         }
         Some(Finding { fault, files: files(&input) })

@@ -1,7 +1,7 @@
 //! What goes wrong.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 
 /// Something that must not happen.
@@ -23,15 +23,20 @@ impl Fault {
 
 thread_local! {
     /// Where the last panic of this thread was, and what it said.
-    static LAST_PANIC: RefCell<Option<(String, String)>> = const { RefCell::new(None) };
+    static LAST_PANIC: RefCell<(String, String)> = const { RefCell::new((String::new(), String::new())) };
+    /// Whether it is inside a call that is checked.
+    static CALLING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Keeps panics off the terminal: they are found again as faults.
+/// Keeps panics of calls that are checked off the terminal: they are found again as faults.
 pub fn silence_panics() {
-    panic::set_hook(Box::new(|info| {
-        let place =
-            info.location().map_or_else(String::new, |at| format!("{}:{}", at.file(), at.line()));
-        LAST_PANIC.with_borrow_mut(|last| *last = Some((place, message(info))));
+    let shown = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if !CALLING.get() {
+            return shown(info);
+        }
+        let place = info.location().map(|at| format!("{}:{}", at.file(), at.line()));
+        LAST_PANIC.set((place.unwrap_or_default(), message(info)));
     }));
 }
 
@@ -46,9 +51,11 @@ fn message(info: &PanicHookInfo<'_>) -> String {
 /// # Errors
 /// A panic.
 pub fn returns<T>(name: &str, call: impl FnOnce() -> T) -> Result<T, Fault> {
-    panic::catch_unwind(AssertUnwindSafe(call)).map_err(|_| {
-        let last = LAST_PANIC.with_borrow_mut(Option::take);
-        let (place, message) = last.unwrap_or_default();
+    let outer = CALLING.replace(true);
+    let called = panic::catch_unwind(AssertUnwindSafe(call));
+    CALLING.set(outer);
+    called.map_err(|_| {
+        let (place, message) = LAST_PANIC.take();
         Fault::new(format!("panic at {place}"), format!("{name} panics at {place}: {message}"))
     })
 }

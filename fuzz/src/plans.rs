@@ -36,14 +36,14 @@ pub fn files(case: &Case) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Plans that are valid, and plans that corruptions of `conformance` and mutations of this
+/// Plans that are valid, and plans that a corruption of `conformance` and mutations of this
 /// module have made something else.
 pub fn plans() -> impl Strategy<Value = Case> {
     let valid = prop_oneof![3 => cases().boxed(), 1 => planned().boxed()];
-    (valid, vec(choices(8), 0..=2), vec(mutations(), 0..=3)).prop_map(
-        |(case, corruptions, mutations)| {
-            // First, since they use the ledger: sizes are still plausible.
-            let case = corruptions.into_iter().fold(case, corrupted);
+    (valid, prop::option::of(choices(8)), vec(mutations(), 0..=3)).prop_map(
+        |(case, corruption, mutations)| {
+            // First, since it uses the ledger: sizes are still plausible.
+            let case = corruption.into_iter().fold(case, corrupted);
             mutations.into_iter().fold(case, mutated)
         },
     )
