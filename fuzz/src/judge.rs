@@ -41,6 +41,15 @@ pub fn judge(case: &Case) -> Result<Verdict, Fault> {
         compare(&fast, &slow)?;
     }
     let Ok(exact) = fast else { return Ok(Verdict::Invalid) };
+    let host_bytes = returns("the rooms", || host_bytes(&graph, machine, &plan))?;
+    let host_bytes = host_bytes.ok().filter(|&bytes| bytes <= machine.host_bytes);
+    let Some(host_bytes) = host_bytes else {
+        return Err(Fault::new(
+            "rooms",
+            "a plan is verified that the host has too little memory for",
+        ));
+    };
+    let exact = Prediction { host_bytes, ..exact };
     let exact = OwnedPlan { predicted: exact, ..case.plan.clone() };
     for (name, plan) in [("exact", &exact), ("claimed", &case.plan)] {
         compare_claims(name, &graph, machine, &plan.plan())?;
@@ -71,21 +80,18 @@ fn is_for_ledger(graph: &Graph<'_>, plan: &Plan<'_>) -> bool {
     objects <= MOST_OBJECTS && plan.iterations() <= MOST_ITERATIONS
 }
 
-/// What lowering, verifying, predicting and the rooms on the host say of a plan, its promises
-/// apart: the figures that it should promise.
+/// What lowering, verifying and predicting say of a plan, its promises apart: the figures that it
+/// should promise, with a room of its own on the host for everything.
 fn prove(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> Result<Prediction, String> {
     let owned = planning::schedule(graph, machine, plan).map_err(|error| error.to_string())?;
     let schedule = owned.schedule();
     planning::prove(graph, machine, plan, &schedule).map_err(|error| error.to_string())?;
     let predicted = planning::predict(graph, machine, plan, &schedule);
     let (prediction, _) = predicted.map_err(|error| error.to_string())?;
-    let host_bytes = host_bytes(graph, machine, plan).map_err(|error| error.to_string())?;
-    if host_bytes > machine.host_bytes {
-        return Err(format!("the rooms on the host take {host_bytes} bytes"));
-    }
-    Ok(Prediction { host_bytes, ..prediction })
+    Ok(prediction)
 }
 
+/// What the rooms on the host take.
 fn host_bytes(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> Result<u64, PlanError> {
     let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
     let rooms = HostRooms::new(graph, machine, plan, &mut Scratch::new(&mut memory))?;
