@@ -35,7 +35,7 @@ struct Arguments {
     #[arg(long, default_value_t = u64::MAX)]
     cases: u64,
     /// The folder for inputs that fail
-    #[arg(long, default_value = "fuzz-findings")]
+    #[arg(long, default_value = "target/fuzz-findings")]
     out: PathBuf,
 }
 
