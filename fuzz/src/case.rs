@@ -7,7 +7,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::time::{Duration, Instant};
 
 /// What it may take to make an input smaller.
-const SHRINKING: Duration = Duration::from_secs(10);
+const SHRINKING: Duration = Duration::from_secs(5);
 
 /// The names and contents of files.
 pub type Files = Vec<(&'static str, Vec<u8>)>;

@@ -153,8 +153,9 @@ enum Mutation {
     Machine(Change),
     /// Another graph.
     Graph(Resize),
-    /// All bytes everywhere, times two so often.
-    Bytes(u32),
+    /// All bytes everywhere, times two so often, in objects that are as much larger or, where it
+    /// says so, in as many more.
+    Bytes(u32, bool),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -174,7 +175,7 @@ fn mutations() -> impl Strategy<Value = Mutation> {
         2 => (0..=64u64).prop_map(Mutation::LittleHost),
         2 => machines::changes().prop_map(Mutation::Machine),
         1 => resizes().prop_map(Mutation::Graph),
-        1 => (0..=50u32).prop_map(Mutation::Bytes),
+        2 => (0..=50u32, any::<bool>()).prop_map(|(times, more)| Mutation::Bytes(times, more)),
     ]
 }
 
@@ -202,7 +203,7 @@ fn mutated(mut case: Case, mutation: Mutation) -> Case {
         }
         Mutation::Machine(change) => case.machine = changed(case.machine, change),
         Mutation::Graph(resize) => case.graph = resized(case.graph, resize),
-        Mutation::Bytes(doublings) => return larger(case, doublings),
+        Mutation::Bytes(doublings, more_objects) => return larger(case, doublings, more_objects),
     }
     case
 }
@@ -268,21 +269,37 @@ fn each_number(plan: &mut OwnedPlan, change: &mut impl FnMut(u64) -> u64) {
 }
 
 /// The same case with larger bytes: what was valid and fits 64 bits is valid.
-fn larger(case: Case, doublings: u32) -> Case {
+fn larger(case: Case, doublings: u32, more_objects: bool) -> Case {
     let Case { graph, machine, mut plan } = case;
-    let twice = |bytes| doubled(bytes, doublings);
+    let twice = |number| doubled(number, doublings);
     plan.budget_bytes = twice(plan.budget_bytes);
     plan.arena_bytes = twice(plan.arena_bytes);
     plan.arena.iter_mut().for_each(|it| it.offset_bytes = twice(it.offset_bytes));
-    plan.pools.iter_mut().for_each(|pool| pool.object_bytes = twice(pool.object_bytes));
-    let machine = [
+    let larger = [
         Change::Device(twice(machine.device_bytes)),
         Change::Host(twice(machine.host_bytes)),
-        Change::Chunk(twice(machine.chunk_bytes)),
         Change::Up(twice(machine.h2d_bytes_per_s)),
         Change::Down(twice(machine.d2h_bytes_per_s)),
-    ]
-    .into_iter()
-    .fold(machine, changed);
+    ];
+    let mut machine = larger.into_iter().fold(machine, changed);
+    if more_objects {
+        plan.pools.iter_mut().for_each(|pool| pool.count = twice(pool.count));
+        each_part(&mut plan, |part| {
+            (part.first, part.count) = (twice(part.first), twice(part.count));
+        });
+    } else {
+        plan.pools.iter_mut().for_each(|pool| pool.object_bytes = twice(pool.object_bytes));
+        machine = changed(machine, Change::Chunk(twice(machine.chunk_bytes)));
+    }
     Case { graph: resized(graph, Resize::Bytes(doublings)), machine, plan }
+}
+
+/// Changes each range of a plan.
+fn each_part(plan: &mut OwnedPlan, change: impl Fn(&mut Part)) {
+    let residents = plan.resident_at_start.iter_mut().map(|resident| &mut resident.part);
+    let moved = plan.steps.iter_mut().filter_map(|step| match step {
+        Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => Some(part),
+        Step::Launch(_) => None,
+    });
+    residents.chain(moved).filter(|part| !part.is_whole()).for_each(change);
 }
