@@ -6,6 +6,8 @@ mod place;
 mod sweep;
 mod walk;
 
+use crate::plan::PlanError;
+
 pub use place::{Over, PlacementError, Room, place, scratch_words, slots};
 pub(crate) use walk::{Event, NO_SLOT, Taker, scratch_words as walk_scratch_words, walk};
 
@@ -29,6 +31,14 @@ pub struct Placements<'a> {
 impl<'a> Placements<'a> {
     /// The most iterations that objects are given for.
     pub const MOST_ITERATIONS: u32 = 64;
+
+    /// Checks that objects may be given for this many iterations.
+    pub(crate) fn check_iterations(iterations: u32) -> Result<(), PlanError> {
+        match iterations {
+            1..=Self::MOST_ITERATIONS => Ok(()),
+            _ => Err(PlanError::PlacementIterations(iterations)),
+        }
+    }
 
     /// The objects of one allocation; none where there is no such allocation.
     #[must_use]

@@ -125,10 +125,7 @@ impl Plan<'_> {
     /// # Errors
     /// [`PlanError::PlacementIterations`].
     pub fn check_iterations(&self) -> Result<(), PlanError> {
-        match self.iterations() {
-            1..=Placements::MOST_ITERATIONS => Ok(()),
-            iterations => Err(PlanError::PlacementIterations(iterations)),
-        }
+        Placements::check_iterations(self.iterations())
     }
 
     /// Iterations after which everything repeats, its placements included.

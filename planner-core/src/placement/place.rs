@@ -93,7 +93,8 @@ pub const fn scratch_words(limits: &Limits) -> usize {
 /// iterations.
 ///
 /// # Errors
-/// A plan whose structure or residency is broken, or whose numbers exceed 32 bits.
+/// A plan whose structure or residency is broken, or whose numbers exceed 32 bits; more
+/// iterations than [`Placements::MOST_ITERATIONS`], or none.
 pub fn slots(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -101,6 +102,7 @@ pub fn slots(
     iterations: u32,
     scratch: &mut Scratch<'_>,
 ) -> Result<(usize, usize), PlacementError> {
+    Placements::check_iterations(iterations)?;
     let mut scratch = scratch.reborrow();
     let pieces = Pieces::new(graph, machine, plan, &mut scratch)?;
     let all = |_: Event<'_>| Ok(());
@@ -128,6 +130,7 @@ pub fn place<'o>(
     let mut scratch = scratch.reborrow();
     let Room { objects, ends, schedule } = room;
     let iterations = over.iterations;
+    Placements::check_iterations(iterations)?;
     let plan = Plan { placements: None, ..*plan };
     let totals = {
         let mut scratch = scratch.reborrow();
