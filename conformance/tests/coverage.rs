@@ -265,7 +265,7 @@ const REFUSALS: &[&str] = &[
     "has no object",
     "has two holders",
     "in other objects than at the start",
-    "cover no iteration",
+    "placement_iterations is",
     "there is no op",
     "there is no such pool",
     "there is no tensor",
