@@ -31,7 +31,7 @@ impl Faults {
     }
 }
 
-impl SimDevice<'_> {
+impl SimDevice {
     /// Whether a fault strikes now.
     fn strikes(&mut self, fault: Fault, one_in: u64) -> bool {
         let faults = self.faults.as_mut().filter(|faults| faults.fault == fault);

@@ -13,10 +13,9 @@ use workloads::OwnedPlan;
 const ITERATIONS: u64 = 8;
 const ORDERS: u64 = 8;
 
-fn digest<'g>(verified: &Verified<'g>, mut device: SimDevice<'g>) -> Result<(u64, u64), String> {
+fn digest(verified: &Verified<'_>, mut device: SimDevice) -> Result<(u64, u64), String> {
     let mut kernels = SimKernels::new(*verified.graph());
-    let calls =
-        |device: &SimDevice<'_>| (device.counters().map_calls, device.counters().unmap_calls);
+    let calls = |device: &SimDevice| (device.counters().map_calls, device.counters().unmap_calls);
     let mut before = (0, 0);
     planning::with_executor(
         verified,
@@ -25,7 +24,7 @@ fn digest<'g>(verified: &Verified<'g>, mut device: SimDevice<'g>) -> Result<(u64
         |mut executor, device, kernels| {
             before = calls(device);
             executor.run(device, kernels, ITERATIONS)?;
-            executor.finish(device)
+            executor.save_states(device)
         },
     )
     .map_err(|error| error.to_string())?;
@@ -33,11 +32,11 @@ fn digest<'g>(verified: &Verified<'g>, mut device: SimDevice<'g>) -> Result<(u64
         return Err("a plan with placements makes mapping calls while it runs".into());
     }
     let period_ns = device.period_ns(ITERATIONS / 2, ITERATIONS).unwrap_or(0);
-    Ok((device.digest().map_err(|error| error.to_string())?, period_ns))
+    Ok((kernels.digest(&device).map_err(|error| error.to_string())?, period_ns))
 }
 
-/// Whether the host never waits for a range or a room: only whole tensors move, all of them
-/// for some op, none comes and goes twice, and no input goes back to its room.
+/// Whether the host never waits for a range or a slot: only whole tensors move, all of them
+/// for some op, none comes and goes twice, and no input goes back to its slot.
 fn host_never_waits(graph: &Graph<'_>, plan: &OwnedPlan) -> bool {
     let used = |of: TensorId| graph.op_ids().any(|op| graph.operands_of(op).contains(&of));
     let evicts = |of: TensorId| {
@@ -65,14 +64,14 @@ fn run(case: &Case) -> Result<(), TestCaseError> {
     let schedule = schedule.schedule();
     let verified = planning::prove(&graph, &machine, &plan, &schedule).unwrap();
     let reference = reference_digest(&graph, ITERATIONS);
-    let in_order = digest(&verified, SimDevice::new(graph, machine));
+    let in_order = digest(&verified, SimDevice::new(machine));
     let (in_order, period_ns) = in_order.map_err(TestCaseError::fail)?;
     prop_assert_eq!(in_order, reference);
     if host_never_waits(&graph, &case.plan) {
         prop_assert!(period_ns <= plan.predicted.period_ns);
     }
     for seed in 0..ORDERS {
-        let device = SimDevice::adversarial(graph, machine, seed);
+        let device = SimDevice::adversarial(machine, seed);
         let (digest, _) = digest(&verified, device).map_err(TestCaseError::fail)?;
         prop_assert_eq!(digest, reference, "order {}", seed);
     }

@@ -12,7 +12,7 @@ use super::{
     PlanningError, Request, Strategy, fit, in_core, lms, on_demand, paced, vdnn, weights, window,
 };
 use crate::graph::Graph;
-use crate::host::HostRooms;
+use crate::host::HostLayout;
 use crate::lower::lower_pieces;
 use crate::pieces::Pieces;
 use crate::plan::{ArenaPlacement, Pool, Prediction, Resident, Step};
@@ -285,7 +285,7 @@ impl<'d, 'r> Desk<'d, 'r> {
         let (mut needed_bytes, host_bytes) = (predicted.host_bytes, machine.host_bytes);
         if needed_bytes > host_bytes {
             // Temporaries may share room, but that takes time to find out.
-            let rooms = HostRooms::of_pieces(graph, machine, &plan, &pieces, &mut scratch)?;
+            let rooms = HostLayout::of_pieces(graph, machine, &plan, &pieces, &mut scratch)?;
             needed_bytes = rooms.moved_bytes();
         }
         if needed_bytes > host_bytes {
