@@ -7,7 +7,7 @@ use crate::stream::Chance;
 /// What goes wrong, now and then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// Chunks, the host's block, addresses or a mapping are refused, one in sixteen.
+    /// Chunks, the host block, addresses or a mapping are refused, one in sixteen.
     Allocations,
     /// One copy in sixteen fails when it takes effect, and leaves garbage where it copied to;
     /// then the device reports nothing but that.

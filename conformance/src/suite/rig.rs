@@ -180,7 +180,7 @@ impl<'g, T: Backend> Rig<'g, T> {
         self.graph.tensor(A).bytes
     }
 
-    /// Size of the host's block.
+    /// Size of the host block.
     pub(super) const fn block_bytes(&self) -> u64 {
         self.block_bytes
     }

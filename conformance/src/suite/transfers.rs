@@ -40,7 +40,7 @@ pub fn written_bytes_are_uploaded<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
 pub fn the_host_has_one_block<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let bytes = rig.fill(rig.slot(A), 1)?;
-    ensure!(rig.create_host().is_err(), "the host's block may be created twice");
+    ensure!(rig.create_host().is_err(), "the host block may be created twice");
     rig.expect(rig.slot(A), &bytes, "the block after it was to be created again")?;
     rig.works()
 }
