@@ -3,9 +3,9 @@
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};
 use middleware::{Layer, Layered, LayeredKernels, SlowLink, Tracer};
-use planner_core::backend::{Chunks, Paging, Transfers};
+use planner_core::backend::{Chunks, HostRange, Paging, Streams, Transfers};
 use planner_core::planner::{Request, Strategy};
-use planner_core::{Kind, Machine, MachineParameters};
+use planner_core::{Kind, Machine, MachineParameters, Stream};
 use serde_json::Value;
 use spillway::planning;
 use workloads::OwnedGraph;
@@ -144,6 +144,25 @@ fn reads_and_writes_of_the_host_block_are_traced() {
     assert!(read["args"]["refused"].is_null() && refused["args"]["refused"] == true);
     let [write] = slices(&trace, "write the host block")[..] else { panic!() };
     assert_eq!((&write["args"]["host_offset"], &write["args"]["bytes"]), (&5.into(), &3.into()));
+}
+
+#[test]
+fn a_layer_lies_over_a_borrowed_device_too() {
+    let mut device = SimDevice::new(MACHINE).with_bytes();
+    let mut slow = Layered::new(&mut device, SlowLink { times: 3 });
+    slow.create(2).unwrap();
+    slow.create_host(8).unwrap();
+    slow.write_host(0, &[7; 8]).unwrap();
+    let at = slow.reserve(2).unwrap();
+    slow.map(at, Chunks { first: 0, count: 2 }).unwrap();
+    slow.upload(HostRange { offset_bytes: 0, bytes: 8 }, at).unwrap();
+    let point = slow.signal(Stream::Upload).unwrap();
+    slow.block_until(point).unwrap();
+    assert_eq!(slow.reached(point), Ok(true));
+    slow.unmap(at, 2).unwrap();
+    let mut read = [0; 8];
+    device.read_host(0, &mut read).unwrap();
+    assert_eq!((read, device.counters().h2d_bytes), ([7; 8], 3 * 8));
 }
 
 #[test]
