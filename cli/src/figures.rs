@@ -87,7 +87,7 @@ pub(crate) struct Planned {
     pub(crate) h2d_bytes_by_kind: Option<ByKind>,
     pub(crate) d2h_bytes_by_kind: Option<ByKind>,
     pub(crate) host_bytes: Option<u64>,
-    /// With a room of its own for every tensor that moves.
+    /// With a slot of its own for every tensor that moves.
     pub(crate) host_unshared_bytes: Option<u64>,
     pub(crate) steps: Option<u64>,
     /// Iterations for which objects are fixed; none where they are not.

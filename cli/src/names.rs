@@ -5,7 +5,6 @@ use backend_checks::Refused;
 use backend_cuda::CudaError;
 use backend_sim::SimError;
 use backend_vulkan::VulkanError;
-use planner_core::backend::HostRange;
 use planner_core::executor::Moment;
 use planner_core::plan::{Part, Place, PlanError, Step};
 use planner_core::planner::PlanningError;
@@ -286,13 +285,11 @@ fn cuda_mentions(error: &CudaError) -> Mentions {
 }
 
 fn refused_mentions(refused: &Refused) -> Mentions {
-    let (op, tensor) = match *refused {
-        Refused::Operands(op) => (Some(op), None),
-        Refused::NoHostRange(range) => (None, Some(range.tensor)),
+    match *refused {
+        Refused::Operands(op) => Mentions { op: Some(op), ..Mentions::default() },
         // The rest speak of addresses and chunks alone.
-        _ => (None, None),
-    };
-    Mentions { place: None, op, tensors: [tensor, None] }
+        _ => Mentions::default(),
+    }
 }
 
 fn sim_mentions(error: &SimError) -> Mentions {
@@ -301,8 +298,7 @@ fn sim_mentions(error: &SimError) -> Mentions {
         SimError::WrongContent { op, tensor, .. } | SimError::MixedVersions { op, tensor, .. } => {
             (Some(op), Some(tensor))
         }
-        SimError::RoomInUse { range: HostRange { tensor, .. }, .. }
-        | SimError::HostCopy { tensor, .. } => (None, Some(tensor)),
+        SimError::HostCopy { tensor, .. } => (None, Some(tensor)),
         // The rest speak of addresses and chunks alone.
         _ => (None, None),
     };

@@ -99,7 +99,7 @@ fn traffic(planned: &Planned, machine: &Machine) -> Vec<(&'static str, String)> 
     }
     if let (Some(host), Some(unshared)) = (planned.host_bytes, planned.host_unshared_bytes) {
         let shared = match host < unshared {
-            true => format!("; {} with a whole room for each tensor", bytes(unshared)),
+            true => format!("; {} with a whole slot for each tensor", bytes(unshared)),
             false => String::new(),
         };
         let (pinned, all) = (bytes(host), bytes(machine.host_bytes));

@@ -28,7 +28,7 @@ pub const LAPS: u32 = 8;
 /// What a valid plan does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
-    /// The exact figures. Its `host_bytes` gives every tensor that is moved a room of its
+    /// The exact figures. Its `host_bytes` gives every tensor that is moved a slot of its
     /// own, which is one of several figures that the format accepts.
     pub prediction: Prediction,
     /// The least and the most that a plan may state as `host_bytes`: what is moved of states
