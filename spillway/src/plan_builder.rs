@@ -42,7 +42,7 @@ impl PlanBuilder {
     }
 
     /// Sets how to plan: a strategy of the core or its parameters, such as
-    /// [`Auto`](planner_core::planner::Auto), or [`Swap`](crate::swapping::Swap). The default is
+    /// [`Auto`](crate::strategy::Auto), or [`Swap`](crate::strategy::Swap). The default is
     /// `Auto`.
     pub fn strategy(self, strategy: impl Into<Strategy>) -> Self {
         Self { strategy: strategy.into(), ..self }

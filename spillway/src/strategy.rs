@@ -2,10 +2,13 @@
 
 use crate::placing::{self, Unplaced};
 use crate::planning;
-use crate::swapping::{self, Swap};
+use crate::swapping;
 use planner_core::OpId;
-use planner_core::planner::{Auto, PlanningError, Request, Strategy as CoreStrategy};
+use planner_core::planner::{PlanningError, Request, Strategy as CoreStrategy};
 use workloads::OwnedPlan;
+
+pub use crate::swapping::Swap;
+pub use planner_core::planner::{Auto, Lms, Order, Weights, Window};
 
 /// How to plan. Made from the core's [`Strategy`](CoreStrategy), from the parameters of one of
 /// these such as [`Auto`], or from [`Swap`].
