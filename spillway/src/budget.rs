@@ -71,6 +71,7 @@ impl fmt::Display for Budget {
 impl Budget {
     /// The budget in bytes, rounded down, for work that needs this much in-core and a strategy
     /// that needs this much at least.
+    #[must_use]
     pub fn bytes(self, in_core_peak_bytes: u64, min_feasible_bytes: u64) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,

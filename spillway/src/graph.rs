@@ -27,7 +27,6 @@ impl Graph {
     }
 
     /// Starts to plan for a machine.
-    #[must_use]
     pub fn plan(&self, machine: &OwnedMachine) -> PlanBuilder {
         PlanBuilder::new(self.clone(), machine.clone())
     }

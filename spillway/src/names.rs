@@ -34,12 +34,8 @@ impl<'n> Names<'n> {
         named(tensor.to_string(), self.graph.tensor_names.get(tensor.index()))
     }
 
-    /// The name alone of what a step is about.
-    ///
-    /// # Panics
-    /// The step is not one of a plan for this graph.
-    #[must_use]
-    pub fn of_step(&self, step: &Step) -> Shown<'n> {
+    /// The name alone of what a step is about. The plan has been proved, so that all ids exist.
+    pub(crate) fn of_step(&self, step: &Step) -> Shown<'n> {
         Shown::name(match step {
             Step::Launch(op) => &self.graph.op_names[op.index()],
             Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
@@ -48,12 +44,8 @@ impl<'n> Names<'n> {
         })
     }
 
-    /// A step in a few words, by name alone.
-    ///
-    /// # Panics
-    /// The step is not one of a plan for this graph.
-    #[must_use]
-    pub fn brief(&self, step: &Step) -> String {
+    /// A step in a few words, by name alone. The plan has been proved, so that all ids exist.
+    pub(crate) fn brief(&self, step: &Step) -> String {
         let what = match step {
             Step::Launch(_) => "",
             Step::Prefetch(_) => "upload of ",

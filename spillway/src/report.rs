@@ -15,7 +15,6 @@ use workloads::shown::is_hidden;
 const STYLE: &str = include_str!("report/style.css");
 
 /// The page.
-
 pub(crate) fn render(proved: &Proved<'_>, course: &Course, context: &Context) -> String {
     let figures = Figures::of(proved);
     let name = escape(&Shown::name(&context.graph).to_string());

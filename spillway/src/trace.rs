@@ -57,7 +57,6 @@ struct Details<'t> {
 }
 
 /// Four iterations in the steady state: a track for each stream, and one for memory.
-
 pub(crate) fn render(proved: &Proved<'_>, course: &Course) -> Vec<u8> {
     let window = course.steady_iterations();
     let title =
