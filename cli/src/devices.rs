@@ -3,11 +3,11 @@
 use crate::backend::cuda_devices;
 use crate::failure::Failure;
 use crate::output;
-use crate::units::bytes;
 use backend_cuda::{Cuda, Integrity};
 use backend_vulkan::{DeviceInfo, Unavailable, Vulkan};
 use clap::Args;
 use serde::Serialize;
+use spillway::units::bytes;
 use workloads::Shown;
 
 /// Show the devices of this machine that plans can run on

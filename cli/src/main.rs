@@ -1,11 +1,9 @@
 //! Plans, checks and runs computations that need more memory than the device has.
 
 mod backend;
-mod budget;
 mod check;
 mod compare;
 mod conformance;
-mod course;
 mod cuda;
 mod devices;
 mod export;
@@ -23,14 +21,11 @@ mod plan;
 mod plan_file;
 mod proof;
 mod real;
-mod report;
 mod run;
 mod shortage;
 mod simulate;
 mod strategy;
 mod summary;
-mod trace;
-mod units;
 mod usage;
 mod vulkan;
 mod work;

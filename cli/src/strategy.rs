@@ -2,13 +2,13 @@
 
 use crate::failure::Failure;
 use crate::method::Method;
-use crate::units::parse_bytes;
 use clap::ValueEnum;
 use planner_core::plan::Pool;
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{Auto, Lms, Order, Strategy, Weights, Window};
 use search::{genetic, joint};
 use spillway::swapping::Swap;
+use spillway::units::parse_bytes;
 use workloads::Shown;
 
 /// The strategies that can be asked for.

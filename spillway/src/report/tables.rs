@@ -5,7 +5,6 @@ use crate::course::{Course, Span};
 use crate::names::Names;
 use crate::proof::Proved;
 use crate::units::{bytes, percent, time};
-use crate::work::Setting;
 use planner_core::{Kind, Step, Stream, TensorId};
 use workloads::Shown;
 
@@ -26,8 +25,8 @@ impl Traffic {
 }
 
 /// The tensors that move most.
-pub(super) fn moved(setting: Setting<'_>, proved: &Proved<'_>) -> String {
-    let mut traffic = vec![Traffic::default(); setting.work.tensors.len()];
+pub(super) fn moved(proved: &Proved<'_>) -> String {
+    let mut traffic = vec![Traffic::default(); proved.work.tensors.len()];
     for (step, &moved_bytes) in proved.verified.plan().steps.iter().zip(&proved.step_bytes) {
         match step {
             Step::Prefetch(part) => traffic[part.tensor.index()].up_bytes += moved_bytes,
@@ -46,7 +45,7 @@ pub(super) fn moved(setting: Setting<'_>, proved: &Proved<'_>) -> String {
     }
     // Equal ones stay in the order of their ids.
     moving.sort_by_key(|(_, traffic)| std::cmp::Reverse(traffic.sum_bytes()));
-    let rows: String = moving.iter().take(ROWS).map(|&(id, t)| moved_row(setting, id, t)).collect();
+    let rows: String = moving.iter().take(ROWS).map(|&(id, t)| moved_row(proved, id, t)).collect();
     let all_bytes: u64 = moving.iter().map(|(_, traffic)| traffic.sum_bytes()).sum();
     let shown_bytes: u64 = moving.iter().take(ROWS).map(|(_, traffic)| traffic.sum_bytes()).sum();
     format!(
@@ -59,8 +58,8 @@ pub(super) fn moved(setting: Setting<'_>, proved: &Proved<'_>) -> String {
     )
 }
 
-fn moved_row(setting: Setting<'_>, id: TensorId, traffic: Traffic) -> String {
-    let tensor = setting.work.tensors[id.index()];
+fn moved_row(proved: &Proved<'_>, id: TensorId, traffic: Traffic) -> String {
+    let tensor = proved.work.tensors[id.index()];
     let kind = match tensor.kind {
         Kind::State => "state",
         Kind::Input => "input",
@@ -69,7 +68,7 @@ fn moved_row(setting: Setting<'_>, id: TensorId, traffic: Traffic) -> String {
     format!(
         "<tr><td class=\"name\">{}</td><td>{kind}</td><td class=\"n\">{}</td>\
          <td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
-        escape(&Shown::name(&setting.work.tensor_names[id.index()]).to_string()),
+        escape(&Shown::name(&proved.work.tensor_names[id.index()]).to_string()),
         bytes(tensor.bytes),
         bytes(traffic.up_bytes),
         bytes(traffic.down_bytes)
@@ -77,7 +76,7 @@ fn moved_row(setting: Setting<'_>, id: TensorId, traffic: Traffic) -> String {
 }
 
 /// The ops before which the device waits longest, and for what.
-pub(super) fn stalls(setting: Setting<'_>, proved: &Proved<'_>, course: &Course) -> String {
+pub(super) fn stalls(proved: &Proved<'_>, course: &Course) -> String {
     let window = course.steady_iteration();
     let mut stalled: Vec<&Span> = course
         .within(&window)
@@ -89,7 +88,7 @@ pub(super) fn stalls(setting: Setting<'_>, proved: &Proved<'_>, course: &Course)
     stalled.sort_by_key(|span| std::cmp::Reverse(span.idle_ns));
     let all_ns: u64 = stalled.iter().map(|span| span.idle_ns).sum();
     let steps = proved.verified.plan().steps;
-    let names = Names::new(setting.work, steps);
+    let names = Names::new(proved.work, steps);
     let row = |span: &&Span| {
         let awaited = span.awaited.map(|awaited| names.brief(&steps[awaited]));
         format!(

@@ -4,31 +4,57 @@ use crate::units::{self, parse_bytes, thousandths};
 use std::fmt;
 use std::str::FromStr;
 
-/// A budget as the user writes it.
+/// A memory budget: parsed from a size (`4GiB`, `512MiB`, `1000000`), a percentage (`35%`) or
+/// `min`; a number is bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Budget {
-    /// So many bytes.
+pub enum Budget {
+    /// This many bytes.
     Bytes(u64),
-    /// So many thousandths of a percent of what the work needs in-core.
+    /// A share, in thousandths of a percent, of the memory that the work needs in-core.
     MilliPercent(u128),
     /// The smallest budget with which the strategy can plan.
     Min,
 }
 
 impl FromStr for Budget {
-    type Err = String;
+    type Err = BadBudget;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, BadBudget> {
         let budget = match text.strip_suffix('%') {
             _ if text == "min" => Some(Self::Min),
             Some(number) => thousandths(number.trim_end()).map(Self::MilliPercent),
             None => parse_bytes(text).map(Self::Bytes),
         };
-        budget.ok_or_else(|| {
+        budget.ok_or(BadBudget)
+    }
+}
+
+/// A text is not a budget. Displays as what a budget is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadBudget;
+
+impl fmt::Display for BadBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
             "a budget is a size (4GiB, 512MiB, 1000000), a percentage of what the work needs \
-             in-core (35%), or min"
-                .to_owned()
-        })
+             in-core (35%), or min",
+        )
+    }
+}
+
+impl std::error::Error for BadBudget {}
+
+impl From<u64> for Budget {
+    fn from(bytes: u64) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+impl TryFrom<&str> for Budget {
+    type Error = BadBudget;
+
+    fn try_from(text: &str) -> Result<Self, BadBudget> {
+        text.parse()
     }
 }
 
@@ -43,8 +69,10 @@ impl fmt::Display for Budget {
 }
 
 impl Budget {
-    /// The budget in bytes, rounded down.
-    pub(crate) fn bytes(self, in_core_peak_bytes: u64, min_feasible_bytes: u64) -> u64 {
+    /// The budget in bytes, rounded down, for work that needs this much in-core and a strategy
+    /// that needs this much at least.
+    #[must_use]
+    pub fn bytes(self, in_core_peak_bytes: u64, min_feasible_bytes: u64) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
             Self::Min => min_feasible_bytes,

@@ -3,7 +3,6 @@
 use crate::course::{Course, Span};
 use crate::names::Names;
 use crate::proof::Proved;
-use crate::work::Setting;
 use planner_core::Stream;
 use serde::Serialize;
 use std::borrow::Cow;
@@ -58,10 +57,10 @@ struct Details<'t> {
 }
 
 /// Four iterations in the steady state: a track for each stream, and one for memory.
-pub(crate) fn render(setting: Setting<'_>, proved: &Proved<'_>, course: &Course) -> Vec<u8> {
+pub(crate) fn render(proved: &Proved<'_>, course: &Course) -> Vec<u8> {
     let window = course.steady_iterations();
     let title =
-        format!("{} on {}", Shown::name(&setting.work.name), Shown::name(&setting.machine.name));
+        format!("{} on {}", Shown::name(&proved.work.name), Shown::name(&proved.machine.name));
     let streams = Stream::ALL.map(|stream| (stream as u32 + 1, stream.to_string()));
     let mut events = vec![label("process_name", 0, &title)];
     for (track, stream) in &streams {
@@ -70,7 +69,7 @@ pub(crate) fn render(setting: Setting<'_>, proved: &Proved<'_>, course: &Course)
         events.push(Event { args, ..label("thread_sort_index", *track, stream) });
     }
     let spans = course.within(&window);
-    events.extend(spans.map(|span| slice(setting, proved, span, window.start)));
+    events.extend(spans.map(|span| slice(proved, span, window.start)));
     for (ns, bytes) in course.held_within(&window) {
         let held = Some(bytes as f64 / f64::from(1 << 20));
         events.push(Event {
@@ -100,9 +99,9 @@ fn label<'t>(what: &'static str, track: u32, name: &'t str) -> Event<'t> {
     }
 }
 
-fn slice<'t>(setting: Setting<'t>, proved: &Proved<'t>, span: &Span, from_ns: u64) -> Event<'t> {
+fn slice<'t>(proved: &Proved<'t>, span: &Span, from_ns: u64) -> Event<'t> {
     let steps = proved.verified.plan().steps;
-    let names = Names::new(setting.work, steps);
+    let names = Names::new(proved.work, steps);
     let step = &steps[span.step];
     let moved_bytes = proved.step_bytes[span.step];
     // What began before the window is cut off at its start.
@@ -115,7 +114,7 @@ fn slice<'t>(setting: Setting<'t>, proved: &Proved<'t>, span: &Span, from_ns: u6
         start_us: Some(micros(start_ns - from_ns)),
         duration_us: Some(micros(span.end_ns - start_ns)),
         args: Details {
-            iteration: Some(span.lap + 1),
+            iteration: Some(span.iteration + 1),
             step: Some(span.step),
             what: Some(names.step(step)),
             bytes: (span.stream != Stream::Compute).then_some(moved_bytes),

@@ -1,7 +1,8 @@
 //! Numbers as people read them, and sizes as they write them.
 
 /// Bytes in binary units, with three significant digits.
-pub(crate) fn bytes(bytes: u64) -> String {
+#[must_use]
+pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
         return format!("{bytes} B");
@@ -17,7 +18,8 @@ pub(crate) fn bytes(bytes: u64) -> String {
 }
 
 /// A time in the largest unit that leaves something before the point.
-pub(crate) fn time(ns: u64) -> String {
+#[must_use]
+pub fn time(ns: u64) -> String {
     const UNITS: [&str; 4] = ["ns", "µs", "ms", "s"];
     if ns < 1000 {
         return format!("{ns} ns");
@@ -40,7 +42,8 @@ fn three_digits(value: f64) -> String {
 }
 
 /// A whole number with its thousands set apart.
-pub(crate) fn count(number: u64) -> String {
+#[must_use]
+pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -53,7 +56,8 @@ pub(crate) fn count(number: u64) -> String {
 }
 
 /// A part of a whole, in percent; 0 of nothing.
-pub(crate) fn percent(part: u64, whole: u64) -> String {
+#[must_use]
+pub fn percent(part: u64, whole: u64) -> String {
     let share = if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 };
     if share > 0.0 && share < 0.05 {
         return "< 0.1 %".to_owned();
@@ -61,12 +65,13 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
     format!("{share:.1} %")
 }
 
-/// How many times `base` goes into `value`.
-pub(crate) fn ratio(value: u64, base: u64) -> Option<f64> {
+/// How many times `base` goes into `value`; `None` where `base` is 0.
+#[must_use]
+pub fn ratio(value: u64, base: u64) -> Option<f64> {
     (base > 0).then(|| value as f64 / base as f64)
 }
 
-/// Decimal digits with at most three behind the point, times 1000.
+/// Decimal digits with at most three after the point, times 1000.
 pub(crate) fn thousandths(text: &str) -> Option<u128> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let scale = [100, 10, 1].get(fraction.len().checked_sub(1)?)?;
@@ -80,7 +85,8 @@ fn digits(text: &str) -> Option<u64> {
 }
 
 /// A size: digits, and a unit (`KiB`, `MB`, …) unless bytes are meant.
-pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
+#[must_use]
+pub fn parse_bytes(text: &str) -> Option<u64> {
     const UNITS: [(&str, u64); 9] = [
         ("KiB", 1 << 10),
         ("MiB", 1 << 20),

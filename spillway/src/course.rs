@@ -1,21 +1,24 @@
-//! How a plan runs its course: when each step starts and ends, why it starts no earlier,
-//! and how much device memory is held meanwhile.
+//! A plan's predicted timeline: when each step starts and ends, why it starts no earlier, and
+//! how much device memory is held meanwhile.
 
+use crate::planning;
 use planner_core::pieces::Pieces;
 use planner_core::timeline::{self, LAPS, Timeline};
 use planner_core::{Part, PlanError, Scratch, Step, Stream, TensorId, Verified, Wait};
-use spillway::planning;
 use std::ops::Range;
 
 /// One step of one iteration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     /// The iteration, from 0.
-    pub(crate) lap: usize,
+    pub(crate) iteration: usize,
     /// The position in the plan's list.
     pub(crate) step: usize,
+    /// The stream that it runs on.
     pub(crate) stream: Stream,
+    /// When it starts.
     pub(crate) start_ns: u64,
+    /// When it ends.
     pub(crate) end_ns: u64,
     /// How long its stream was idle before it.
     pub(crate) idle_ns: u64,
@@ -31,11 +34,14 @@ pub(crate) struct Course {
     /// Device memory held, the arena included: from each time to the next.
     pub(crate) held_bytes: Vec<(u64, u64)>,
     /// The end of each iteration's last launch.
-    pub(crate) lap_ends_ns: Vec<u64>,
+    pub(crate) iteration_ends_ns: Vec<u64>,
 }
 
 impl Course {
-    /// Runs a plan on paper.
+    /// Computes the timeline of a plan.
+    ///
+    /// # Errors
+    /// No memory.
     pub(crate) fn of(verified: &Verified<'_>) -> Result<Self, PlanError> {
         let (graph, plan) = (verified.graph(), verified.plan());
         let mut memory = vec![0; timeline::scratch_words(&planning::limits(graph, plan))];
@@ -45,23 +51,25 @@ impl Course {
         timeline::durations(verified.machine(), &pieces, &mut durations_ns)?;
         let timeline = Timeline::new(verified.schedule(), &durations_ns, scratch)?;
         let clock = Clock::new(verified, durations_ns, &timeline);
-        let laps = 0..LAPS as usize;
+        let iterations = 0..LAPS as usize;
         Ok(Self {
-            spans: laps.clone().flat_map(|lap| clock.spans(lap)).collect(),
+            spans: iterations.clone().flat_map(|iteration| clock.spans(iteration)).collect(),
             held_bytes: held(verified, &pieces, &clock),
-            lap_ends_ns: laps.map(|lap| clock.lap_end_ns(lap)).collect(),
+            iteration_ends_ns: iterations
+                .map(|iteration| clock.iteration_end_ns(iteration))
+                .collect(),
         })
     }
 
     /// One iteration, once under way. The one after it is known too, so that what is fetched
     /// ahead for it is seen.
     pub(crate) fn steady_iteration(&self) -> Range<u64> {
-        self.lap_ends_ns[5]..self.lap_ends_ns[6]
+        self.iteration_ends_ns[5]..self.iteration_ends_ns[6]
     }
 
     /// Four iterations, once under way.
     pub(crate) fn steady_iterations(&self) -> Range<u64> {
-        self.lap_ends_ns[2]..self.lap_ends_ns[6]
+        self.iteration_ends_ns[2]..self.iteration_ends_ns[6]
     }
 
     /// The steps that run within a window, at least in part.
@@ -99,39 +107,43 @@ impl<'c> Clock<'c> {
         Self { verified, timeline, durations_ns, positions }
     }
 
-    fn lap_end_ns(&self, lap: usize) -> u64 {
+    fn iteration_end_ns(&self, iteration: usize) -> u64 {
         let launches = self.verified.schedule().stream_steps[Stream::Compute as usize];
-        self.timeline.end_ns(lap, Stream::Compute, launches.saturating_sub(1))
+        self.timeline.end_ns(iteration, Stream::Compute, launches.saturating_sub(1))
     }
 
     /// The awaited steps: list position, and end.
-    fn awaited(&self, lap: usize, waits: [Option<Wait>; 3]) -> impl Iterator<Item = (usize, u64)> {
+    fn awaited(
+        &self,
+        iteration: usize,
+        waits: [Option<Wait>; 3],
+    ) -> impl Iterator<Item = (usize, u64)> {
         Stream::ALL.into_iter().zip(waits).filter_map(move |(stream, wait)| {
             let wait = wait?;
-            let awaited_lap = lap.checked_sub(wait.laps as usize)?;
+            let awaited_iteration = iteration.checked_sub(wait.laps as usize)?;
             let &position = self.positions[stream as usize].get(wait.index as usize)?;
-            Some((position, self.timeline.end_ns(awaited_lap, stream, wait.index)))
+            Some((position, self.timeline.end_ns(awaited_iteration, stream, wait.index)))
         })
     }
 
-    fn spans(&self, lap: usize) -> impl Iterator<Item = Span> {
-        let steps = self.verified.schedule().of_iteration(lap as u64).iter().enumerate();
+    fn spans(&self, iteration: usize) -> impl Iterator<Item = Span> {
+        let steps = self.verified.schedule().of_iteration(iteration as u64).iter().enumerate();
         steps.filter_map(move |(step, entry)| {
             let stream = entry.stream?;
-            let end_ns = self.timeline.end_ns(lap, stream, entry.index);
+            let end_ns = self.timeline.end_ns(iteration, stream, entry.index);
             let start_ns = end_ns.saturating_sub(self.durations_ns[step]);
-            let previous_end_ns = match (entry.index.checked_sub(1), lap.checked_sub(1)) {
-                (Some(index), _) => self.timeline.end_ns(lap, stream, index),
-                (None, Some(lap)) => {
+            let previous_end_ns = match (entry.index.checked_sub(1), iteration.checked_sub(1)) {
+                (Some(index), _) => self.timeline.end_ns(iteration, stream, index),
+                (None, Some(iteration)) => {
                     let steps = self.positions[stream as usize].len() as u32;
-                    self.timeline.end_ns(lap, stream, steps - 1)
+                    self.timeline.end_ns(iteration, stream, steps - 1)
                 }
                 (None, None) => 0,
             };
             let idle_ns = start_ns.saturating_sub(previous_end_ns);
-            let last = self.awaited(lap, entry.waits).find(|&(_, end_ns)| end_ns == start_ns);
+            let last = self.awaited(iteration, entry.waits).find(|&(_, end_ns)| end_ns == start_ns);
             let awaited = last.filter(|_| idle_ns > 0).map(|(position, _)| position);
-            Some(Span { lap, step, stream, start_ns, end_ns, idle_ns, awaited })
+            Some(Span { iteration, step, stream, start_ns, end_ns, idle_ns, awaited })
         })
     }
 }
@@ -218,14 +230,14 @@ fn held(verified: &Verified<'_>, pieces: &Pieces<'_>, clock: &Clock<'_>) -> Vec<
     let mut held_bytes = i128::from(plan.arena_bytes) + i128::from(walk.start_bytes());
     let demands: Vec<_> = plan.steps.iter().map(|step| walk.step(step)).collect();
     let mut changes: Vec<(u64, i128)> = Vec::new();
-    for lap in 0..LAPS as usize {
-        let entries = verified.schedule().of_iteration(lap as u64);
+    for iteration in 0..LAPS as usize {
+        let entries = verified.schedule().of_iteration(iteration as u64);
         for (entry, demand) in entries.iter().zip(&demands) {
-            let ends = clock.awaited(lap, entry.waits).map(|(_, end_ns)| end_ns);
+            let ends = clock.awaited(iteration, entry.waits).map(|(_, end_ns)| end_ns);
             let freed_ns = ends.max().unwrap_or(0);
             changes.push((freed_ns, -i128::from(demand.frees_bytes)));
         }
-        for span in clock.spans(lap) {
+        for span in clock.spans(iteration) {
             let Demand { takes_bytes, workspace_bytes, .. } = demands[span.step];
             changes.push((span.start_ns, i128::from(takes_bytes) + i128::from(workspace_bytes)));
             changes.push((span.end_ns, -i128::from(workspace_bytes)));
@@ -253,7 +265,6 @@ fn level(bytes: i128) -> u64 {
 mod tests {
     use super::*;
     use crate::proof;
-    use crate::work::Setting;
     use planner_core::Kind;
     use planner_core::planner::{Request, Strategy};
     use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, machines, models};
@@ -266,9 +277,8 @@ mod tests {
         let (least_bytes, _) = planning::min_feasible(&request, Strategy::OnDemand).unwrap();
         let request = Request { budget_bytes: 2 * least_bytes, ..request };
         let plan = planning::plan(&request, Strategy::OnDemand).unwrap();
-        let setting = Setting { work, machine };
-        let schedule = proof::lower(setting, &plan).unwrap();
-        let proved = proof::prove(setting, &plan, &schedule).unwrap();
+        let schedule = proof::lower(work, machine, &plan).unwrap();
+        let proved = proof::prove(work, machine, &plan, &schedule).unwrap();
         let course = Course::of(&proved.verified).unwrap();
         let pools = plan.pools.iter().map(|pool| pool.object_bytes * pool.count);
         let most_bytes = plan.arena_bytes + pools.sum::<u64>();

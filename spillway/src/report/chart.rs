@@ -5,7 +5,6 @@ use crate::course::{Course, Span};
 use crate::names::Names;
 use crate::proof::Proved;
 use crate::units::{bytes, count, time};
-use crate::work::Setting;
 use planner_core::{Step, Stream};
 use std::fmt::Write;
 use std::ops::Range;
@@ -27,7 +26,6 @@ const CURVE_STEP: f64 = 0.5;
 
 /// What is drawn, and where.
 struct Canvas<'c> {
-    setting: Setting<'c>,
     proved: &'c Proved<'c>,
     window: Range<u64>,
     svg: String,
@@ -43,12 +41,12 @@ struct Block<'b> {
 }
 
 /// The image.
-pub(super) fn render(setting: Setting<'_>, proved: &Proved<'_>, course: &Course) -> String {
+pub(super) fn render(proved: &Proved<'_>, course: &Course) -> String {
     let window = course.steady_iteration();
     if window.is_empty() {
         return "<p class=\"note\">The iteration takes no time.</p>".to_owned();
     }
-    let mut canvas = Canvas { setting, proved, window, svg: String::new() };
+    let mut canvas = Canvas { proved, window, svg: String::new() };
     canvas.time_axis();
     for stream in Stream::ALL {
         canvas.lane(course, stream);
@@ -146,7 +144,7 @@ impl Canvas<'_> {
     }
 
     fn names(&self) -> Names<'_> {
-        Names::new(self.setting.work, self.proved.verified.plan().steps)
+        Names::new(self.proved.work, self.proved.verified.plan().steps)
     }
 
     fn step(&self, span: &Span) -> &Step {
@@ -167,7 +165,7 @@ impl Canvas<'_> {
 
     fn stalls(&mut self, course: &Course) {
         let steps = self.proved.verified.plan().steps;
-        let names = Names::new(self.setting.work, steps);
+        let names = Names::new(self.proved.work, steps);
         let window = self.window.clone();
         let launches = course.within(&window).filter(|span| span.stream == Stream::Compute);
         for span in launches.filter(|span| span.idle_ns > 0) {
