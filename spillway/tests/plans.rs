@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use serde_json::Value;
+use spillway::core::bounds::Order;
 use spillway::core::planner::Strategy as CoreStrategy;
 use spillway::core::{PlanError, Step, VerifyError};
+use spillway::figures::Bound;
 use spillway::strategy::{Auto, Lms, Swap, Weights, Window};
 use spillway::{Budget, Error, Graph, GraphBuilder, OwnedMachine, OwnedPlan, Plan, machines};
 use std::path::PathBuf;
@@ -162,6 +164,14 @@ fn figures_add_up() {
     assert!((figures.compute_ns..=figures.period_ns).contains(&bound.period_ns));
     assert!(bound.gap(figures.period_ns).is_some_and(|gap| (0.0..1.0).contains(&gap)));
     assert_eq!(plan.verified().unwrap().plan().predicted.period_ns, figures.period_ns);
+}
+
+#[test]
+fn with_everything_resident_no_plan_is_better() {
+    let plan = step().plan(&machine()).strategy(CoreStrategy::InCore).run().unwrap();
+    assert!(!plan.figures().reordered);
+    assert_eq!(plan.bound(), Bound { period_ns: 24_000_000, order: Order::Given });
+    assert_eq!(plan.bound().gap(plan.figures().period_ns), Some(0.0));
 }
 
 #[test]
