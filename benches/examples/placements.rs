@@ -142,7 +142,7 @@ fn counters(
     let schedule = planning::schedule(graph, machine, &plan)?;
     let schedule = schedule.schedule();
     let verified = planning::prove(graph, machine, &plan, &schedule)?;
-    let (mut device, mut kernels) = (SimDevice::new(*graph, *machine), SimKernels::new(*graph));
+    let (mut device, mut kernels) = (SimDevice::new(*machine), SimKernels::new(*graph));
     let counters = planning::with_executor(
         &verified,
         &mut device,

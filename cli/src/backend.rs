@@ -103,11 +103,11 @@ impl Backend {
         match self {
             Self::Sim(seed) => Ok(simulate::run(verified, names, iterations, *seed, progress)?),
             Self::Vulkan(devices) => real::run(verified, names, devices, |device, kernels| {
-                real::iterate(verified, device, kernels, iterations, progress)
+                real::iterate::<VulkanDevices>(verified, device, kernels, iterations, progress)
             }),
             Self::Cuda { devices, graph: false } => {
                 real::run(verified, names, devices, |device, kernels| {
-                    real::iterate(verified, device, kernels, iterations, progress)
+                    real::iterate::<CudaDevices>(verified, device, kernels, iterations, progress)
                 })
             }
             Self::Cuda { devices, graph: true } => {

@@ -4,7 +4,6 @@ use backend_checks::Refused;
 use backend_cuda::CudaError;
 use backend_sim::SimError;
 use backend_vulkan::VulkanError;
-use planner_core::backend::HostRange;
 use planner_core::planner::PlanningError;
 use planner_core::{ExecuteError, Step};
 use spillway::names::{self, Mentions};
@@ -63,13 +62,11 @@ fn cuda_mentions(error: &CudaError) -> Mentions {
 }
 
 fn refused_mentions(refused: &Refused) -> Mentions {
-    let (op, tensor) = match *refused {
-        Refused::Operands(op) => (Some(op), None),
-        Refused::NoHostRange(range) => (None, Some(range.tensor)),
+    match *refused {
+        Refused::Operands(op) => Mentions { op: Some(op), ..Mentions::default() },
         // The rest speak of addresses and chunks alone.
-        _ => (None, None),
-    };
-    Mentions { place: None, op, tensors: [tensor, None] }
+        _ => Mentions::default(),
+    }
 }
 
 fn sim_mentions(error: &SimError) -> Mentions {
@@ -78,8 +75,7 @@ fn sim_mentions(error: &SimError) -> Mentions {
         SimError::WrongContent { op, tensor, .. } | SimError::MixedVersions { op, tensor, .. } => {
             (Some(op), Some(tensor))
         }
-        SimError::RoomInUse { range: HostRange { tensor, .. }, .. }
-        | SimError::HostCopy { tensor, .. } => (None, Some(tensor)),
+        SimError::HostCopy { tensor, .. } => (None, Some(tensor)),
         // The rest speak of addresses and chunks alone.
         _ => (None, None),
     };

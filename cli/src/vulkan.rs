@@ -6,12 +6,12 @@ use backend_vulkan::{Integrity, VulkanDevice, VulkanError};
 use planner_core::ExecuteError;
 
 impl Real for Integrity {
-    fn mapping(device: &VulkanDevice<'_>) -> Mapping {
+    fn mapping(device: &VulkanDevice) -> Mapping {
         let counters = device.counters();
         Mapping { ranges: counters.ranges, calls: counters.map_calls, ns: counters.mapping_ns }
     }
 
-    fn wait_idle(device: &mut VulkanDevice<'_>) -> Result<(), VulkanError> {
+    fn wait_idle(device: &mut VulkanDevice) -> Result<(), VulkanError> {
         device.wait_idle()
     }
 

@@ -5,7 +5,7 @@ use backend_sim::{SimDevice, SimKernels, reference_digest};
 use conformance::ledger;
 use conformance::plans::Case;
 use planner_core::plan::{PlanError, Prediction};
-use planner_core::{Graph, HostRooms, Machine, Plan, Scratch, Verified};
+use planner_core::{Graph, HostLayout, Machine, Plan, Scratch, Verified};
 use spillway::planning;
 use workloads::OwnedPlan;
 
@@ -94,8 +94,8 @@ fn prove(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> Result<Predic
 
 /// What the rooms on the host take.
 fn host_bytes(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> Result<u64, PlanError> {
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
-    let rooms = HostRooms::new(graph, machine, plan, &mut Scratch::new(&mut memory))?;
+    let mut memory = vec![0; HostLayout::scratch_words(&planning::limits(graph, plan))];
+    let rooms = HostLayout::new(graph, machine, plan, &mut Scratch::new(&mut memory))?;
     Ok(rooms.moved_bytes())
 }
 
@@ -176,10 +176,11 @@ pub fn run_verified(verified: &Verified<'_>) -> Result<(), String> {
     let (graph, machine) = (*verified.graph(), *verified.machine());
     let reference = reference_digest(&graph, ITERATIONS);
     for seed in 0..ORDERS {
-        let mut device = SimDevice::adversarial(graph, machine, seed);
-        planning::execute(verified, &mut device, &mut SimKernels::new(graph), ITERATIONS)
+        let mut device = SimDevice::adversarial(machine, seed);
+        let mut kernels = SimKernels::new(graph);
+        planning::execute(verified, &mut device, &mut kernels, ITERATIONS)
             .map_err(|error| error.to_string())?;
-        if device.digest().map_err(|error| error.to_string())? != reference {
+        if kernels.digest(&device).map_err(|error| error.to_string())? != reference {
             return Err("the digest is not that of the graph".to_owned());
         }
     }

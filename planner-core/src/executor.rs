@@ -1,13 +1,14 @@
 //! Carries a verified plan out, on any backend.
 //!
 //! One loop that knows steps and no strategies. [`Executor::start`] sets memory up and
-//! brings in what is resident at start (the prologue), [`Executor::run`] enqueues
-//! iterations, and [`Executor::finish`] waits for them and brings home every state whose
-//! host copy is stale (the epilogue).
+//! uploads what is resident at start (the prologue), [`Executor::run`] enqueues iterations,
+//! and [`Executor::save_states`] waits for them and downloads every state whose host copy is
+//! stale. Then the host block holds all states, at the offsets of [`Executor::host_layout`];
+//! running can go on.
 //!
 //! Each step signals its stream once, so that step `i` of an iteration is a known value of
 //! that stream and a wait of the schedule is a wait for that value. Nothing else orders
-//! the work: the host runs ahead, and blocks only before it fills a room whose last value
+//! the work: the host runs ahead, and blocks only before it fills a slot whose last value
 //! is still being copied, and before it maps a range whose mapping of three iterations ago is
 //! still in use.
 //!
@@ -29,7 +30,7 @@ use crate::backend::{
     Addresses, DeviceAddress, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers,
 };
 use crate::graph::{Graph, Kind, OpId};
-use crate::host::HostRooms;
+use crate::host::HostLayout;
 use crate::plan::{Part, Step};
 use crate::schedule::{Scheduled, Stream};
 use crate::scratch::{Limits, Scratch, total, words};
@@ -48,7 +49,7 @@ use points::Points;
 #[must_use]
 pub const fn scratch_words(limits: &Limits, runs: usize) -> usize {
     total([
-        HostRooms::scratch_words(limits),
+        HostLayout::scratch_words(limits),
         Inputs::scratch_words(limits),
         words::<u64>(limits.operands),
         Memory::scratch_words(limits, runs),
@@ -60,7 +61,7 @@ pub const fn scratch_words(limits: &Limits, runs: usize) -> usize {
 pub struct Executor<'a> {
     verified: Verified<'a>,
     memory: Memory<'a>,
-    host: HostRooms<'a>,
+    host: HostLayout<'a>,
     inputs: Inputs<'a>,
     points: Points,
     /// The last value that each stream signals, of what is enqueued; 0 before the first
@@ -74,8 +75,8 @@ pub struct Executor<'a> {
 }
 
 impl<'a> Executor<'a> {
-    /// Sets the device's memory up, fills the first inputs, and brings in what is resident
-    /// at start.
+    /// Sets the device's memory and the host block up, fills states and the first inputs, and
+    /// uploads what is resident at start.
     ///
     /// # Errors
     /// Too little scratch, a device of other chunks, and errors of the device.
@@ -91,7 +92,7 @@ impl<'a> Executor<'a> {
             return Err(ExecuteError::ChunkBytes { planned_bytes, device_bytes });
         }
         let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
-        let host = HostRooms::new(graph, machine, plan, scratch)?;
+        let host = HostLayout::new(graph, machine, plan, scratch)?;
         let most_operands = graph.ops().iter().map(|op| op.reads as usize + op.writes as usize);
         let mut executor = Self {
             inputs: Inputs::new(verified, scratch)?,
@@ -106,17 +107,20 @@ impl<'a> Executor<'a> {
         };
         executor.memory.set_up(device).map_err(|fault| fault.at(Moment::SetUp))?;
         device
-            .create_host(&executor.host)
+            .create_host(executor.host.bytes())
             .map_err(|error| Fault::Device(error).at(Moment::SetUp))?;
         kernels
-            .fill_inputs(device, 1)
+            .fill_states(device, &executor.host)
+            .map_err(|error| Fault::Device(error).at(Moment::States))?;
+        kernels
+            .fill_inputs(device, 1, &executor.host)
             .map_err(|error| Fault::Device(error).at(Moment::Inputs(1)))?;
-        executor.bring_in(device)?;
+        executor.upload_residents(device)?;
         Ok(executor)
     }
 
     /// The prologue.
-    fn bring_in<B: Transfers + Paging>(
+    fn upload_residents<B: Transfers + Paging>(
         &mut self,
         device: &mut B,
     ) -> Result<(), ExecuteError<B::Error>> {
@@ -132,7 +136,7 @@ impl<'a> Executor<'a> {
     ///
     /// # Errors
     /// Those of the device, and [`ExecuteError::Fragmented`]; afterwards nothing more can
-    /// be run or finished.
+    /// be run or saved.
     pub fn run<B: Transfers + Paging, K: Kernels<B>>(
         &mut self,
         device: &mut B,
@@ -172,7 +176,7 @@ impl<'a> Executor<'a> {
         Ok(())
     }
 
-    /// Puts the inputs of the next iteration into their rooms, once these are free.
+    /// Fills the inputs of the next iteration, once their slots are free.
     fn fill_next<B: Transfers + Paging, K: Kernels<B>>(
         &self,
         device: &mut B,
@@ -180,9 +184,9 @@ impl<'a> Executor<'a> {
     ) -> Result<(), ExecuteError<B::Error>> {
         let iteration = self.iterations;
         self.inputs
-            .free_rooms(&self.points, iteration)
+            .free_slots(&self.points, iteration)
             .try_for_each(|point| device.block_until(point))
-            .and_then(|()| kernels.fill_inputs(device, iteration + 1))
+            .and_then(|()| kernels.fill_inputs(device, iteration + 1, &self.host))
             .map_err(|error| Fault::Device(error).at(Moment::Inputs(iteration + 1)))
     }
 
@@ -287,37 +291,48 @@ impl<'a> Executor<'a> {
         self.memory.address(part.tensor, self.memory.pieces().offset_bytes(part))
     }
 
-    /// The host copy of a part; of an input, in the room of iteration `value`.
+    /// The host copy of a part; of an input, in the slot of iteration `value`.
     fn host_range(&self, part: Part, value: u64) -> HostRange {
         let graph = self.verified.graph();
         let (tensor, pieces) = (part.tensor, self.memory.pieces());
         let is_input = graph.tensor(tensor).kind == Kind::Input;
-        let room = if is_input { (value % 2) as u32 } else { 0 };
-        let offset_bytes = self.host.offset_bytes(tensor, room, pieces.offset_bytes(part));
-        HostRange { tensor, offset_bytes, bytes: pieces.part_bytes(graph, part) }
+        let slot = if is_input { HostLayout::slot(value) } else { 0 };
+        let offset_bytes = self.host.offset_bytes(tensor, slot, pieces.offset_bytes(part));
+        HostRange { offset_bytes, bytes: pieces.part_bytes(graph, part) }
     }
 
-    /// Waits for everything that is enqueued, and copies to the host every state of which
-    /// only the device has the last value. Where no iteration has run, the host has them all.
+    /// Where the host copy of each tensor lies in the host block.
+    #[must_use]
+    pub const fn host_layout(&self) -> &HostLayout<'a> {
+        &self.host
+    }
+
+    /// Waits for everything that is enqueued, and downloads every state of which only the
+    /// device has the last value: the host block then holds all states. May be called at any
+    /// time between runs; running can go on. O(entries of `resident_at_start`).
     ///
     /// # Errors
-    /// Those of the device; and [`ExecuteError::Failed`], without a copy, after an error
-    /// of [`Executor::run`].
-    pub fn finish<B: Transfers + Paging>(
-        mut self,
+    /// Those of the device; afterwards nothing more can be run or saved. And
+    /// [`ExecuteError::Failed`], without a copy, after an error of an earlier call.
+    pub fn save_states<B: Transfers + Paging>(
+        &mut self,
         device: &mut B,
     ) -> Result<(), ExecuteError<B::Error>> {
-        if self.failed {
+        if core::mem::replace(&mut self.failed, true) {
             return Err(ExecuteError::Failed);
         }
-        if self.iterations == 0 {
-            return Ok(());
+        // Before the first iteration the host has them all.
+        if self.iterations > 0 {
+            self.download_states(device).map_err(|fault| fault.at(Moment::Save))?;
         }
-        self.bring_home(device).map_err(|fault| fault.at(Moment::End))
+        self.failed = false;
+        Ok(())
     }
 
-    /// The epilogue.
-    fn bring_home<B: Transfers + Paging>(&mut self, device: &mut B) -> Result<(), Fault<B::Error>> {
+    fn download_states<B: Transfers + Paging>(
+        &mut self,
+        device: &mut B,
+    ) -> Result<(), Fault<B::Error>> {
         for stream in Stream::ALL {
             device.block_until(self.points.end(stream, self.iterations))?;
         }
@@ -329,7 +344,10 @@ impl<'a> Executor<'a> {
             }
         }
         let point = device.signal(Stream::Download)?;
-        Ok(device.block_until(point)?)
+        device.block_until(point)?;
+        self.points.skip_signal(point.stream);
+        self.enqueued[point.stream as usize] = point.value;
+        Ok(())
     }
 }
 

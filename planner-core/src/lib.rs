@@ -100,7 +100,7 @@ pub mod verify;
 
 pub use executor::{ExecuteError, Executor};
 pub use graph::{Graph, GraphError, Kind, Op, OpId, Tensor, TensorId};
-pub use host::HostRooms;
+pub use host::HostLayout;
 pub use lower::lower;
 pub use machine::{Machine, MachineParameters};
 pub use placement::Placements;

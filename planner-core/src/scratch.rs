@@ -144,7 +144,7 @@ mod tests {
             bounds::scratch_words(&limits),
             executor::scratch_words(&limits, MOST),
             footprint::scratch_words(&limits),
-            host::HostRooms::scratch_words(&limits),
+            host::HostLayout::scratch_words(&limits),
             lower::scratch_words(&limits),
             packing::scratch_words(MOST),
             crate::pieces::Pieces::scratch_words(&limits),

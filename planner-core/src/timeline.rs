@@ -23,7 +23,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Everything a plan promises of itself, with a room of its own on the host for every tensor
+/// Everything a plan promises of itself, with a slot of its own on the host for every tensor
 /// that moves, and its footprint. O(steps + operands).
 ///
 /// # Errors

@@ -318,7 +318,7 @@ pub fn prove<'a>(
     verify(graph, machine, plan, schedule, &mut Scratch::new(&mut memory))
 }
 
-/// Runs a verified plan from start to finish.
+/// Runs iterations of a verified plan, after which the host block holds all states.
 ///
 /// # Errors
 /// Those of the [`Executor`], but for room.
@@ -330,7 +330,7 @@ pub fn execute<B: Transfers + Paging, K: Kernels<B>>(
 ) -> Result<(), ExecuteError<B::Error>> {
     with_executor(verified, device, kernels, |mut executor, device, kernels| {
         executor.run(device, kernels, iterations)?;
-        executor.finish(device)
+        executor.save_states(device)
     })
 }
 

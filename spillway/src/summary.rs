@@ -80,7 +80,7 @@ fn peak(figures: &Figures) -> String {
 fn host(figures: &Figures, machine: &Machine) -> String {
     let Figures { host_bytes, host_unshared_bytes, .. } = *figures;
     let shared = match host_bytes < host_unshared_bytes {
-        true => format!("; {} with a whole room for each tensor", bytes(host_unshared_bytes)),
+        true => format!("; {} with a whole slot for each tensor", bytes(host_unshared_bytes)),
         false => String::new(),
     };
     format!("{} of {} pinned{shared}", bytes(host_bytes), bytes(machine.host_bytes))

@@ -204,7 +204,7 @@ fn placements_cover_64_iterations_at_most() {
         let (graph, machine, plan) = read(&files);
         let graph = graph.graph().unwrap();
         let scheduled = planning::schedule(&graph, &machine.machine, &plan.plan());
-        let expected = format!("placement_iterations is {iterations}, and must be 1 to 64");
+        let expected = format!("placement_iterations is {iterations}; it must be from 1 to 64");
         match scheduled {
             Err(error) => assert!(refused && error.to_string() == expected, "{error}"),
             Ok(_) => assert!(!refused),

@@ -111,7 +111,7 @@ pub(crate) fn simulate(
     let schedule = planning::schedule(graph, machine, &plan)?;
     let schedule = schedule.schedule();
     let verified = planning::prove(graph, machine, &plan, &schedule)?;
-    let (mut device, mut kernels) = (SimDevice::new(*graph, *machine), SimKernels::new(*graph));
+    let (mut device, mut kernels) = (SimDevice::new(*machine), SimKernels::new(*graph));
     let run = planning::with_executor(&verified, &mut device, &mut kernels, |mut run, d, k| {
         run.run(d, k, WARM_UP)?;
         let before = d.counters();

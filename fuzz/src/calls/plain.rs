@@ -16,7 +16,7 @@ use planner_core::planner::swap::{self, Classes};
 use planner_core::planner::{self, list_schedule_words};
 use planner_core::scratch::words;
 use planner_core::{
-    Graph, HostRooms, Limits, Machine, MachineParameters, OpId, Stream, TensorId, bounds, executor,
+    Graph, HostLayout, Limits, Machine, MachineParameters, OpId, Stream, bounds, executor,
     footprint, lower, timeline, verify,
 };
 use proptest::array::uniform8;
@@ -137,7 +137,7 @@ fn check_sizes(limits: &Limits) -> Result<(), Fault> {
         ("bounds::scratch_words", bounds::scratch_words),
         ("executor::scratch_words", |it| executor::scratch_words(it, it.objects)),
         ("footprint::scratch_words", footprint::scratch_words),
-        ("HostRooms::scratch_words", HostRooms::scratch_words),
+        ("HostLayout::scratch_words", HostLayout::scratch_words),
         ("lower::scratch_words", lower::scratch_words),
         ("packing::scratch_words", |it| packing::scratch_words(it.tensors)),
         ("packing::default_steps", |it| packing::default_steps(it.tensors) as usize),
@@ -225,7 +225,7 @@ fn check_address_map(input: &Input) -> Result<(), Fault> {
 /// Errors in words.
 fn check_words(&[one, two, three, ..]: &[u64; 8]) -> Result<(), Fault> {
     let at = DeviceAddress(one);
-    let range = HostRange { tensor: TensorId(one as u32), offset_bytes: two, bytes: three };
+    let range = HostRange { offset_bytes: two, bytes: three };
     let refused = [
         Refused::CreatedTwice,
         Refused::NotReserved(at),
@@ -236,7 +236,6 @@ fn check_words(&[one, two, three, ..]: &[u64; 8]) -> Result<(), Fault> {
         Refused::Unsignalled(Point { stream: Stream::Compute, value: one }),
         Refused::HostCreatedTwice,
         Refused::NoHostRange(range),
-        Refused::NoHostBytes { offset_bytes: one, bytes: two },
         Refused::Misaligned(at),
         Refused::Operands(OpId(one as u32)),
     ];

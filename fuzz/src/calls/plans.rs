@@ -8,7 +8,6 @@ use crate::graphs::graphs;
 use crate::judge::run_verified;
 use crate::numbers::{numbers, numbers_u32, numbers_usize};
 use crate::plans;
-use backend_checks::fill_states;
 use backend_sim::{SimDevice, SimKernels};
 use conformance::plans::Case;
 use middleware::{Faults, Layered, LayeredKernels, SlowLink, Tracer};
@@ -18,7 +17,7 @@ use planner_core::pieces::Pieces;
 use planner_core::placement::{self, Over};
 use planner_core::timeline::{self, Timeline};
 use planner_core::{
-    ExecuteError, Executor, Graph, HostRooms, Limits, Machine, Part, Plan, PlanError, Schedule,
+    ExecuteError, Executor, Graph, HostLayout, Limits, Machine, Part, Plan, PlanError, Schedule,
     Scheduled, Scratch, Stream, Verified, VerifyError, Wait, executor, footprint, lower, verify,
 };
 use proptest::collection::vec;
@@ -209,16 +208,12 @@ fn check_tables(
         let _ = timeline::durations(machine, &pieces, &mut out_ns);
         Ok::<_, PlanError>(())
     })?;
-    lend("HostRooms::new", HostRooms::scratch_words(limits), permille, |scratch| {
-        let rooms = HostRooms::new(graph, machine, plan, scratch)?;
+    lend("HostLayout::new", HostLayout::scratch_words(limits), permille, |scratch| {
+        let layout = HostLayout::new(graph, machine, plan, scratch)?;
         for tensor in graph.tensor_ids() {
-            let _ = rooms.offset_bytes(tensor, one as u32, two);
+            let _ = layout.offset_bytes(tensor, one as u32, two);
         }
-        if graph.tensors().iter().all(|tensor| tensor.bytes <= 1 << 24) {
-            let mut states: backend_checks::StateBytes<'_> = Box::new(|_, _, piece| piece.fill(1));
-            let _ = fill_states(graph, &rooms, &mut states, |_, _| Ok(()));
-        }
-        Ok::<_, PlanError>((rooms.moved_bytes(), rooms.bytes()))
+        Ok::<_, PlanError>((layout.moved_bytes(), layout.bytes()))
     })?;
     check_placing(input, graph, machine, plan, limits)
 }
@@ -304,22 +299,23 @@ fn is_small(verified: &Verified<'_>) -> bool {
 
 fn fits_host(verified: &Verified<'_>) -> bool {
     let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
-    HostRooms::new(graph, machine, plan, &mut Scratch::new(&mut memory))
-        .is_ok_and(|rooms| rooms.moved_bytes() <= machine.host_bytes)
+    let mut memory = vec![0; HostLayout::scratch_words(&planning::limits(graph, plan))];
+    HostLayout::new(graph, machine, plan, &mut Scratch::new(&mut memory))
+        .is_ok_and(|layout| layout.moved_bytes() <= machine.host_bytes)
 }
 
 /// Runs with faults, or with too little memory; it may fail.
 fn run_somehow(verified: &Verified<'_>, input: &Input) {
     let (graph, machine) = (*verified.graph(), *verified.machine());
     let [one, two, three] = input.numbers;
-    let device = || SimDevice::adversarial(graph, machine, one);
+    let device = || SimDevice::adversarial(machine, one);
     let faults = Faults::new(one)
         .delayed_copies(one as u32)
         .failed_copies(two as u32)
+        .failed_fills(one as u32)
         .failed_allocations(three as u32);
     let slow = SlowLink { times: (two % 64) as u32 };
-    let tracer = Tracer::new(|device: &SimDevice<'_>| device.host_ns());
+    let tracer = Tracer::new(|device: &SimDevice| device.host_ns());
     let mut kernels = LayeredKernels(SimKernels::new(graph));
     let _ = run_in(verified, &mut Layered::new(device(), faults), &mut kernels, input);
     let _ = run_in(verified, &mut Layered::new(device(), slow), &mut kernels, input);
@@ -339,7 +335,8 @@ fn run_in<B: Transfers + Paging, K: Kernels<B>>(
     let mut memory = vec![7; words * input.permille / 1000];
     let mut executor = Executor::start(verified, device, kernels, &mut Scratch::new(&mut memory))?;
     executor.run(device, kernels, 2)?;
-    executor.finish(device)
+    executor.save_states(device)?;
+    executor.run(device, kernels, 1)
 }
 
 /// The same with a graph that the plan is not for.

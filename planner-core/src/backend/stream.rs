@@ -45,3 +45,21 @@ pub trait Streams: ErrorType {
     /// on the device is reported here at the latest.
     fn block_until(&mut self, point: Point) -> Result<(), Self::Error>;
 }
+
+impl<T: Streams + ?Sized> Streams for &mut T {
+    fn wait(&mut self, stream: Stream, point: Point) -> Result<(), Self::Error> {
+        T::wait(self, stream, point)
+    }
+
+    fn signal(&mut self, stream: Stream) -> Result<Point, Self::Error> {
+        T::signal(self, stream)
+    }
+
+    fn reached(&mut self, point: Point) -> Result<bool, Self::Error> {
+        T::reached(self, point)
+    }
+
+    fn block_until(&mut self, point: Point) -> Result<(), Self::Error> {
+        T::block_until(self, point)
+    }
+}

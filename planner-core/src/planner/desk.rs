@@ -12,7 +12,7 @@ use super::{
     PlanningError, Request, Strategy, fit, in_core, lms, on_demand, paced, vdnn, weights, window,
 };
 use crate::graph::Graph;
-use crate::host::HostRooms;
+use crate::host::HostLayout;
 use crate::lower::lower_pieces;
 use crate::pieces::Pieces;
 use crate::plan::{ArenaPlacement, PlanError, Pool, Prediction, Resident, Step};
@@ -284,13 +284,13 @@ impl<'d, 'r> Desk<'d, 'r> {
             predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;
         if predicted.host_bytes > machine.host_bytes {
             // Temporaries may share room, but that takes time to find out.
-            match HostRooms::of_pieces(graph, machine, &plan, &pieces, &mut scratch) {
+            match HostLayout::of_pieces(graph, machine, &plan, &pieces, &mut scratch) {
                 Err(PlanError::HostMemory { needed_bytes, .. }) => {
                     let least = self.host_shortage_bytes.get_or_insert(needed_bytes);
                     *least = needed_bytes.min(*least);
                     return Ok(None);
                 }
-                rooms => rooms.map(|_| ())?,
+                layout => layout.map(|_| ())?,
             }
         }
         Ok(Some(Candidate { recipe, lengths, predicted }))

@@ -34,7 +34,7 @@ mod weights;
 mod window;
 
 use crate::graph::{Graph, Op, OpId, TensorId};
-use crate::host::HostRooms;
+use crate::host::HostLayout;
 use crate::lower;
 use crate::machine::Machine;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Pool, Prediction, Resident, Step};
@@ -117,7 +117,7 @@ pub const fn max_steps(limits: &Limits) -> usize {
 pub const fn scratch_words(limits: &Limits) -> usize {
     let lower = lower::scratch_words(limits);
     let predict = timeline::scratch_words(limits);
-    let judge = larger(lower, larger(predict, HostRooms::scratch_words(limits)));
+    let judge = larger(lower, larger(predict, HostLayout::scratch_words(limits)));
     let strategies = larger(window::scratch_words(limits), vdnn::scratch_words(limits));
     let strategies = larger(strategies, fit::scratch_words(limits));
     let strategies = larger(strategies, cache::scratch_words(limits));
@@ -323,7 +323,7 @@ fn plan_arranged<'o>(
     arranged.name_as_given(&mut steps[..lengths.steps]);
     let lists = (&steps[..lengths.steps], &resident[..lengths.resident]);
     let plan = memory.plan(request, &arena[..memory.placed], lists, (pools, tensor_pool))?;
-    let rooms = HostRooms::new(request.graph, request.machine, &plan, &mut scratch)?;
+    let rooms = HostLayout::new(request.graph, request.machine, &plan, &mut scratch)?;
     let predicted = Prediction { host_bytes: rooms.moved_bytes(), ..predicted };
     Ok(Plan { predicted, ..plan })
 }

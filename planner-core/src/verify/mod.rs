@@ -21,7 +21,7 @@ mod races;
 mod values;
 
 use crate::graph::{Graph, TensorId};
-use crate::host::HostRooms;
+use crate::host::HostLayout;
 use crate::machine::Machine;
 use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError};
@@ -173,11 +173,11 @@ pub const fn scratch_words(limits: &Limits) -> usize {
         races::scratch_words(limits),
         larger(grants::scratch_words(limits), places::scratch_words(limits)),
     ]);
-    let rooms = HostRooms::words_beside_pieces(limits);
+    let rooms = HostLayout::words_beside_pieces(limits);
     Pieces::scratch_words(limits).saturating_add(larger(rooms, proof))
 }
 
-/// Proves a schedule safe. O((steps + operands) log steps), and what [`HostRooms::new`] takes.
+/// Proves a schedule safe. O((steps + operands) log steps), and what [`HostLayout::new`] takes.
 ///
 /// # Errors
 /// The first rule that is broken or wait that is missing, with the step.
@@ -193,7 +193,7 @@ pub fn verify<'a>(
     order::check(graph, plan, &mut scratch.reborrow())?;
     arena::check(graph, plan, &mut scratch.reborrow())?;
     values::check(graph, plan, &pieces, &mut scratch.reborrow())?;
-    HostRooms::of_pieces(graph, machine, plan, &pieces, &mut scratch.reborrow())?;
+    HostLayout::of_pieces(graph, machine, plan, &pieces, &mut scratch.reborrow())?;
     let clocks = Clocks::new(plan, schedule, &mut scratch)?;
     let freed = races::check(graph, &pieces, &clocks, &mut scratch)?;
     match plan.placements {
