@@ -79,7 +79,7 @@ fn budgets_are_bytes_shares_or_the_least() {
     let least = plan.context().min_feasible_bytes.unwrap();
     assert_eq!(budget_bytes(Budget::Min), least);
     let graph = step();
-    let in_bytes = graph.plan(&machine()).budget(80 * MIB).strategy(QUICK).run().unwrap();
+    let in_bytes = graph.plan(&machine()).budget(80 << 20).strategy(QUICK).run().unwrap();
     assert_eq!(in_bytes.owned().budget_bytes, 80 * MIB);
     let whole = graph.plan(&machine()).strategy(QUICK).run().unwrap();
     assert_eq!(whole.owned().budget_bytes, machine().machine.device_bytes);
