@@ -27,7 +27,7 @@
 //!
 //! # Getting started
 //!
-//! A training step of two layers, of which a small device holds about half:
+//! A training step of two layers, planned for 80 % of the memory that it needs in-core:
 //!
 //! ```
 //! use spillway::strategy::Auto;
@@ -36,9 +36,8 @@
 //! let mib = 1 << 20;
 //! let mut graph = GraphBuilder::new("step");
 //! let x = graph.input("x", 8 * mib);
-//! let (w1, w2) = (graph.state("w1", 64 * mib), graph.state("w2", 64 * mib));
-//! let (h, g2, g1) =
-//!     (graph.temporary("h", 8 * mib), graph.temporary("g2", 8 * mib), graph.temporary("g1", 8 * mib));
+//! let [w1, w2] = ["w1", "w2"].map(|name| graph.state(name, 64 * mib));
+//! let [h, g2, g1] = ["h", "g2", "g1"].map(|name| graph.temporary(name, 8 * mib));
 //! graph.op("forward 1", 5_000_000).reads([x, w1]).writes([h]);
 //! graph.op("forward 2", 5_000_000).reads([h, w2]).writes([g2]);
 //! graph.op("backward 2", 10_000_000).reads([g2, h, w2]).writes([w2, g1]);

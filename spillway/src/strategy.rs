@@ -92,3 +92,17 @@ impl Strategy {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_strategy_is_found_by_its_name() {
+        for strategy in CoreStrategy::all() {
+            assert_eq!(Strategy::named(strategy.name()), Some(strategy.into()));
+        }
+        assert_eq!(Strategy::named("swap"), Some(Swap::default().into()));
+        assert_eq!(Strategy::named("joint"), None);
+    }
+}

@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use serde_json::Value;
+use spillway::core::bounds::Order;
 use spillway::core::planner::Strategy as CoreStrategy;
 use spillway::core::{PlanError, Step, VerifyError};
+use spillway::figures::Bound;
 use spillway::strategy::{Auto, Lms, Swap, Weights, Window};
 use spillway::{Budget, Error, Graph, GraphBuilder, OwnedMachine, OwnedPlan, Plan, machines};
 use std::path::PathBuf;
@@ -77,7 +79,7 @@ fn budgets_are_bytes_shares_or_the_least() {
     let least = plan.context().min_feasible_bytes.unwrap();
     assert_eq!(budget_bytes(Budget::Min), least);
     let graph = step();
-    let in_bytes = graph.plan(&machine()).budget(80 * MIB).strategy(QUICK).run().unwrap();
+    let in_bytes = graph.plan(&machine()).budget(80 << 20).strategy(QUICK).run().unwrap();
     assert_eq!(in_bytes.owned().budget_bytes, 80 * MIB);
     let whole = graph.plan(&machine()).strategy(QUICK).run().unwrap();
     assert_eq!(whole.owned().budget_bytes, machine().machine.device_bytes);
@@ -162,6 +164,14 @@ fn figures_add_up() {
     assert!((figures.compute_ns..=figures.period_ns).contains(&bound.period_ns));
     assert!(bound.gap(figures.period_ns).is_some_and(|gap| (0.0..1.0).contains(&gap)));
     assert_eq!(plan.verified().unwrap().plan().predicted.period_ns, figures.period_ns);
+}
+
+#[test]
+fn with_everything_resident_no_plan_is_better() {
+    let plan = step().plan(&machine()).strategy(CoreStrategy::InCore).run().unwrap();
+    assert!(!plan.figures().reordered);
+    assert_eq!(plan.bound(), Bound { period_ns: 24_000_000, order: Order::Given });
+    assert_eq!(plan.bound().gap(plan.figures().period_ns), Some(0.0));
 }
 
 #[test]
