@@ -6,7 +6,9 @@
 use backend_vulkan::{Options, Vulkan, VulkanDevice};
 use planner_core::backend::{Chunks, DeviceAddress, HostRange, Paging, Streams, Transfers};
 use planner_core::planner::{Request, Strategy};
-use planner_core::{HostRooms, Kind, Machine, MachineParameters, Scratch, Stream, TensorId};
+use planner_core::{
+    HostRooms, Kind, Limits, Machine, MachineParameters, Scratch, Stream, TensorId,
+};
 use spillway::planning;
 use std::time::{Duration, Instant};
 use workloads::{OwnedGraph, machines};
@@ -100,7 +102,7 @@ fn set_up(device: &mut VulkanDevice<'_>, graph: &OwnedGraph) -> (DeviceAddress, 
     let request = Request { graph: &graph, machine: &machine, budget_bytes: machine.device_bytes };
     let plan = planning::plan(&request, Strategy::InCore).unwrap();
     let plan = plan.plan();
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(&graph, &plan))];
+    let mut memory = vec![0; HostRooms::scratch_words(&Limits::of_plan(&graph, &plan))];
     let rooms = HostRooms::new(&graph, &machine, &plan, &mut Scratch::new(&mut memory)).unwrap();
     device.create_host(&rooms).unwrap();
     let count = BYTES.div_ceil(device.chunk_bytes());

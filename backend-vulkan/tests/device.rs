@@ -7,7 +7,7 @@ use conformance::suite::REQUIRE_DEVICES;
 use integrity::{Backend, Reading, value};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use planner_core::backend::{Addresses, Chunks, DeviceAddress, Launch, Paging, Streams};
-use planner_core::{Graph, Kind, OpId, Stream, TensorId};
+use planner_core::{Graph, Kind, Limits, OpId, Stream, TensorId};
 use std::process::ExitCode;
 use workloads::OwnedGraph;
 
@@ -143,7 +143,7 @@ fn read_back(device: &mut VulkanDevice<'_>, at: DeviceAddress, bytes: u64) -> Ve
     let request = Request { graph: &graph, machine: &machine, budget_bytes: machine.device_bytes };
     let plan = planning::plan(&request, Strategy::InCore).unwrap();
     let plan = plan.plan();
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(&graph, &plan))];
+    let mut memory = vec![0; HostRooms::scratch_words(&Limits::of_plan(&graph, &plan))];
     let rooms = HostRooms::new(&graph, &machine, &plan, &mut Scratch::new(&mut memory)).unwrap();
     device.create_host(&rooms).unwrap();
     let offset_bytes = rooms.offset_bytes(TensorId(0), 0, 0);

@@ -3,8 +3,7 @@
 
 use planner_core::pieces::Pieces;
 use planner_core::timeline::{self, LAPS, Timeline};
-use planner_core::{Part, PlanError, Scratch, Step, Stream, TensorId, Verified, Wait};
-use spillway::planning;
+use planner_core::{Limits, Part, PlanError, Scratch, Step, Stream, TensorId, Verified, Wait};
 use std::ops::Range;
 
 /// One step of one iteration.
@@ -38,7 +37,7 @@ impl Course {
     /// Runs a plan on paper.
     pub(crate) fn of(verified: &Verified<'_>) -> Result<Self, PlanError> {
         let (graph, plan) = (verified.graph(), verified.plan());
-        let mut memory = vec![0; timeline::scratch_words(&planning::limits(graph, plan))];
+        let mut memory = vec![0; timeline::scratch_words(&Limits::of_plan(graph, plan))];
         let scratch = &mut Scratch::new(&mut memory);
         let pieces = Pieces::new(graph, verified.machine(), plan, scratch)?;
         let mut durations_ns = vec![0; plan.steps.len()];
@@ -117,10 +116,10 @@ impl<'c> Clock<'c> {
     fn spans(&self, lap: usize) -> impl Iterator<Item = Span> {
         let steps = self.verified.schedule().of_iteration(lap as u64).iter().enumerate();
         steps.filter_map(move |(step, entry)| {
-            let stream = entry.stream?;
-            let end_ns = self.timeline.end_ns(lap, stream, entry.index);
+            let stream = entry.stream()?;
+            let end_ns = self.timeline.end_ns(lap, stream, entry.index());
             let start_ns = end_ns.saturating_sub(self.durations_ns[step]);
-            let previous_end_ns = match (entry.index.checked_sub(1), lap.checked_sub(1)) {
+            let previous_end_ns = match (entry.index().checked_sub(1), lap.checked_sub(1)) {
                 (Some(index), _) => self.timeline.end_ns(lap, stream, index),
                 (None, Some(lap)) => {
                     let steps = self.positions[stream as usize].len() as u32;
@@ -129,7 +128,7 @@ impl<'c> Clock<'c> {
                 (None, None) => 0,
             };
             let idle_ns = start_ns.saturating_sub(previous_end_ns);
-            let last = self.awaited(lap, entry.waits).find(|&(_, end_ns)| end_ns == start_ns);
+            let last = self.awaited(lap, entry.waits()).find(|&(_, end_ns)| end_ns == start_ns);
             let awaited = last.filter(|_| idle_ns > 0).map(|(position, _)| position);
             Some(Span { lap, step, stream, start_ns, end_ns, idle_ns, awaited })
         })
@@ -221,7 +220,7 @@ fn held(verified: &Verified<'_>, pieces: &Pieces<'_>, clock: &Clock<'_>) -> Vec<
     for lap in 0..LAPS as usize {
         let entries = verified.schedule().of_iteration(lap as u64);
         for (entry, demand) in entries.iter().zip(&demands) {
-            let ends = clock.awaited(lap, entry.waits).map(|(_, end_ns)| end_ns);
+            let ends = clock.awaited(lap, entry.waits()).map(|(_, end_ns)| end_ns);
             let freed_ns = ends.max().unwrap_or(0);
             changes.push((freed_ns, -i128::from(demand.frees_bytes)));
         }
@@ -256,6 +255,7 @@ mod tests {
     use crate::work::Setting;
     use planner_core::Kind;
     use planner_core::planner::{Request, Strategy};
+    use spillway::planning;
     use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, machines, models};
 
     /// A plan within twice the least budget, and its course.

@@ -6,7 +6,7 @@ use indicatif::ProgressBar;
 use integrity::{Backend, IntegrityKernels, Rooms};
 use planner_core::backend::{BackendError, ErrorKind};
 use planner_core::executor::Moment;
-use planner_core::{ExecuteError, HostRooms, Scratch, Verified};
+use planner_core::{ExecuteError, HostRooms, Limits, Scratch, Verified};
 use spillway::planning;
 use std::time::{Duration, Instant};
 use workloads::Shown;
@@ -89,7 +89,7 @@ fn stopped<B: Real>(names: &Names<'_>, error: &ExecuteError<B::Error>) -> Stoppe
 /// Where the host copies will lie.
 fn rooms<'g>(verified: &Verified<'g>) -> Result<Rooms<'g>, String> {
     let (graph, plan) = (verified.graph(), verified.plan());
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
+    let mut memory = vec![0; HostRooms::scratch_words(&Limits::of_plan(graph, plan))];
     let rooms = HostRooms::new(graph, verified.machine(), plan, &mut Scratch::new(&mut memory));
     Ok(Rooms::new(*graph, &rooms.map_err(|error| error.to_string())?))
 }

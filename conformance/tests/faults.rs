@@ -10,7 +10,7 @@ use planner_core::backend::{
     BackendError, DeviceAddress, ErrorKind, HostRange, Launch, Paging, Point, Streams, Transfers,
 };
 use planner_core::planner::{Request, Strategy};
-use planner_core::{ExecuteError, Graph, HostRooms, Kind, Scratch, Stream, Verified};
+use planner_core::{ExecuteError, Graph, HostRooms, Kind, Limits, Scratch, Stream, Verified};
 use proptest::strategy::{Strategy as _, ValueTree};
 use proptest::test_runner::TestRunner;
 use spillway::{placing, planning};
@@ -179,7 +179,7 @@ fn with_plans(mut then: impl FnMut(&Verified<'_>)) {
 
 fn with_rooms<T>(verified: &Verified<'_>, then: impl FnOnce(&HostRooms<'_>) -> T) -> T {
     let (graph, plan) = (verified.graph(), verified.plan());
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
+    let mut memory = vec![0; HostRooms::scratch_words(&Limits::of_plan(graph, plan))];
     let scratch = &mut Scratch::new(&mut memory);
     then(&HostRooms::new(graph, verified.machine(), plan, scratch).unwrap())
 }

@@ -12,8 +12,8 @@ use planner_core::backend::{DeviceAddress, HostRange, Kernels, Paging, Transfers
 use planner_core::plan::{Pool, Resident};
 use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy as Planner};
 use planner_core::{
-    ExecuteError, Graph, HostRooms, Kind, Machine, MachineParameters, OpId, Part, Plan, PlanError,
-    Scratch, Step, TensorId,
+    ExecuteError, Graph, HostRooms, Kind, Limits, Machine, MachineParameters, OpId, Part, Plan,
+    PlanError, Scratch, Step, TensorId,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -29,7 +29,7 @@ fn with_rooms<T>(
     plan: &Plan<'_>,
     then: impl FnOnce(&HostRooms<'_>) -> T,
 ) -> T {
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
+    let mut memory = vec![0; HostRooms::scratch_words(&Limits::of_plan(graph, plan))];
     then(&HostRooms::new(graph, machine, plan, &mut Scratch::new(&mut memory)).unwrap())
 }
 

@@ -5,7 +5,7 @@ use crate::graph::{Graph, Kind, TensorId};
 use crate::machine::Machine;
 use crate::packing::{self, Item};
 use crate::plan::{ArenaPlacement, PlanError};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Buffer, BufferTooShort, Limits, OutOfScratch, Scratch, words};
 
 /// Where each tensor's life begins and ends, in ops of the given order.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ pub fn pack(
         let kind = move |tensor: &TensorId| graph.tensor(*tensor).kind;
         admitted.clone().filter(move |tensor| (kind(tensor) == Kind::Temporary) == is_temporary)
     };
-    let mut placed = Placed { out, len: 0 };
+    let mut placed = Placed { out, len: 0, most: lifetimes.by_first.len() };
     let mut own_bytes = 0u64;
     for tensor in of_kind(false) {
         placed.push(tensor, own_bytes)?;
@@ -149,15 +149,17 @@ pub fn pack(
 struct Placed<'a> {
     out: &'a mut [ArenaPlacement],
     len: usize,
+    /// How many there may be.
+    most: usize,
 }
 
 impl Placed<'_> {
-    fn push(&mut self, tensor: TensorId, offset_bytes: u64) -> Result<(), OutOfScratch> {
-        let too_small = OutOfScratch {
-            needed_words: words::<ArenaPlacement>(self.len + 1),
-            free_words: words::<ArenaPlacement>(self.out.len()),
+    fn push(&mut self, tensor: TensorId, offset_bytes: u64) -> Result<(), BufferTooShort> {
+        let Some(slot) = self.out.get_mut(self.len) else {
+            let (needed, len) = (self.most, self.out.len());
+            return Err(BufferTooShort { buffer: Buffer::Arena, needed, len });
         };
-        *self.out.get_mut(self.len).ok_or(too_small)? = ArenaPlacement { tensor, offset_bytes };
+        *slot = ArenaPlacement { tensor, offset_bytes };
         self.len += 1;
         Ok(())
     }

@@ -199,7 +199,7 @@ impl<'a> Executor<'a> {
         entry: &Scheduled,
     ) -> Result<(), Fault<B::Error>> {
         self.memory.reclaim(device)?;
-        let waits = self.points.awaited(&entry.waits, self.iterations);
+        let waits = self.points.awaited(&entry.waits(), self.iterations);
         match *step {
             Step::Prefetch(part) => {
                 self.wait(device, Stream::Upload, waits)?;
@@ -238,7 +238,7 @@ impl<'a> Executor<'a> {
         entry: &Scheduled,
     ) -> Result<u64, Fault<B::Error>> {
         let point = device.signal(stream)?;
-        if point.value != self.points.value(stream, entry.index, self.iterations) {
+        if point.value != self.points.value(stream, entry.index(), self.iterations) {
             return Err(Fault::ForeignSignal(stream));
         }
         self.enqueued[stream as usize] = point.value;

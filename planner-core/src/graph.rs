@@ -1,14 +1,17 @@
 //! The work: tensors, and the operations of one iteration that is repeated for ever.
 
-use crate::scratch::{OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use bytemuck::{Pod, Zeroable};
 use core::fmt;
 
 /// A position in [`Graph::tensors`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Pod, Zeroable)]
+#[repr(transparent)]
 pub struct TensorId(pub u32);
 
 /// A position in [`Graph::ops`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Pod, Zeroable)]
+#[repr(transparent)]
 pub struct OpId(pub u32);
 
 impl TensorId {
@@ -312,6 +315,24 @@ impl<'a> Graph<'a> {
     #[must_use]
     pub fn compute_ns(&self) -> u64 {
         self.ops.iter().fold(0, |sum, op| sum.saturating_add(op.time_ns))
+    }
+}
+
+impl Limits {
+    /// The sizes of a graph, for planning it: steps and pieces are enough for every strategy.
+    /// A fraction of the steps is enough for most plans; see [`Limits::with_steps`]. O(ops).
+    #[must_use]
+    pub fn of_graph(graph: &Graph<'_>) -> Self {
+        let count = |op: &Op| (op.reads as usize).saturating_add(op.writes as usize);
+        let operands = graph.ops.iter().map(count).fold(0, usize::saturating_add);
+        let limits = Self {
+            ops: graph.ops.len(),
+            operands: operands.max(graph.operands.len()),
+            tensors: graph.tensors.len(),
+            pools: 2,
+            ..Self::default()
+        };
+        limits.with_steps(limits.max_steps())
     }
 }
 

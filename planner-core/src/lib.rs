@@ -51,13 +51,12 @@
 //!
 //! // Room for the answer.
 //! let mut steps = [Step::Launch(OpId(0)); 64];
-//! let mut schedule = [Scheduled::EMPTY; 64];
 //! let mut resident = [Resident { part: Part::whole(TensorId(0)), host_copy: false }; 14];
 //! let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; 7];
 //! let (mut pools, mut tensor_pool) = ([Pool { object_bytes: 1, count: 0 }; 2], [0; 7]);
 //! let (mut other_ops, mut other_operands) = (ops, operands);
 //! let output = Output {
-//!     steps: &mut steps, schedule: &mut schedule, resident: &mut resident,
+//!     steps: &mut steps, resident: &mut resident,
 //!     arena: &mut arena, pools: &mut pools, tensor_pool: &mut tensor_pool,
 //!     ops: &mut other_ops, operands: &mut other_operands,
 //! };

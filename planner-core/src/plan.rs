@@ -1,9 +1,9 @@
 //! What a plan says. A plan is untrusted: planners, files and embedders make it, and only
 //! [`verify`](crate::verify()) turns it into something that may run.
 
-use crate::graph::{OpId, TensorId};
+use crate::graph::{Graph, OpId, TensorId};
 use crate::placement::Placements;
-use crate::scratch::OutOfScratch;
+use crate::scratch::{BufferTooShort, Limits, OutOfScratch};
 use core::fmt;
 
 /// A tensor, or a range of its objects.
@@ -125,6 +125,25 @@ impl Plan<'_> {
     }
 }
 
+impl Limits {
+    /// The sizes of a plan, for all that is done with it: lowering, predicting, verifying,
+    /// placing and running it.
+    #[must_use]
+    pub fn of_plan(graph: &Graph<'_>, plan: &Plan<'_>) -> Self {
+        let ranges = plan.resident_at_start.len().saturating_add(plan.steps.len());
+        let graph = Self::of_graph(graph);
+        Self {
+            steps: plan.steps.len(),
+            pieces: graph.tensors.saturating_add(ranges.saturating_mul(2)),
+            pools: plan.pools.len(),
+            // A plan with more is refused before it needs the memory.
+            iterations: plan.iterations().min(Placements::MOST_ITERATIONS) as usize,
+            objects: plan.placements.map_or(0, |placements| placements.objects.len()),
+            ..graph
+        }
+    }
+}
+
 /// A place in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -158,6 +177,8 @@ impl fmt::Display for Place {
 pub enum PlanError {
     /// Working memory or output is too small for a plan of this size.
     Scratch(OutOfScratch),
+    /// A buffer for output is too short.
+    BufferTooShort(BufferTooShort),
     /// The plan has more than 2^32 - 2 steps.
     TooManySteps,
     /// A size or a time exceeds 64 bits.
@@ -325,6 +346,12 @@ pub enum PlanError {
     PlacementEnd(TensorId),
 }
 
+impl From<BufferTooShort> for PlanError {
+    fn from(error: BufferTooShort) -> Self {
+        Self::BufferTooShort(error)
+    }
+}
+
 impl From<OutOfScratch> for PlanError {
     fn from(error: OutOfScratch) -> Self {
         Self::Scratch(error)
@@ -335,6 +362,7 @@ impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Scratch(error) => error.fmt(f),
+            Self::BufferTooShort(error) => error.fmt(f),
             Self::TooManySteps => write!(f, "the plan has more than 2^32 - 2 steps"),
             Self::Overflow(place) => write!(f, "{place}: a size or a time exceeds 64 bits"),
             Self::BudgetAboveDevice { budget_bytes, device_bytes } => write!(

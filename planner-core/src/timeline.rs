@@ -191,9 +191,9 @@ impl<'a> Timeline<'a> {
         for lap in 0..LAPS as usize {
             let entries = schedule.of_iteration(lap as u64);
             for (entry, &duration_ns) in entries.iter().zip(durations_ns) {
-                let Some(stream) = entry.stream else { continue };
+                let Some(stream) = entry.stream() else { continue };
                 let mut start_ns = free_ns[stream as usize];
-                for (awaited_stream, wait) in entry.waits.iter().enumerate() {
+                for (awaited_stream, wait) in entry.waits().iter().enumerate() {
                     if let Some(wait) = wait
                         && let Some(awaited) = lap.checked_sub(wait.laps as usize)
                     {
@@ -202,7 +202,7 @@ impl<'a> Timeline<'a> {
                     }
                 }
                 let end_ns = start_ns.saturating_add(duration_ns);
-                let slot = slots.of(lap, stream as usize, entry.index);
+                let slot = slots.of(lap, stream as usize, entry.index());
                 if let Some(slot) = ends_ns.get_mut(slot) {
                     *slot = end_ns;
                 }

@@ -3,8 +3,7 @@
 use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{Part, Plan, Pool, Resident, Step};
 use planner_core::planner::swap::{self, Classes, Threshold};
-use planner_core::planner::{self, PlanningError, Request};
-use planner_core::schedule::Scheduled;
+use planner_core::planner::{PlanningError, Request};
 use planner_core::scratch::{Limits, Scratch};
 use planner_core::{Graph, Kind};
 use workloads::OwnedPlan;
@@ -81,8 +80,7 @@ fn by_growth(graph: &Graph<'_>, growth_permille: u64) -> OwnedClasses {
 /// The most objects of each class that one op touches, and the op that touches most bytes.
 #[must_use]
 pub fn needs(graph: &Graph<'_>, classes: &Classes<'_>) -> (Vec<u64>, OpId) {
-    let limits =
-        Limits { tensors: graph.tensors().len(), pools: classes.pools.len(), ..Limits::default() };
+    let limits = Limits { pools: classes.pools.len(), ..Limits::of_graph(graph) };
     let mut memory = vec![0; Classes::needs_scratch_words(&limits)];
     let mut least = vec![0; classes.pools.len()];
     let op = classes.needs(graph, &mut least, &mut Scratch::new(&mut memory));
@@ -165,7 +163,6 @@ fn share(request: &Request<'_>, classes: &mut OwnedClasses) {
 #[derive(Debug, Default)]
 pub struct Room {
     steps: Vec<Step>,
-    schedule: Vec<Scheduled>,
     resident: Vec<Resident>,
     memory: Vec<u64>,
 }
@@ -221,25 +218,15 @@ impl Room {
         pools: usize,
         mut then: impl FnMut(swap::Room<'_>, &mut Scratch<'_>) -> Result<T, PlanningError>,
     ) -> Result<T, PlanningError> {
-        let graph = request.graph;
-        let limits = Limits {
-            ops: graph.ops().len(),
-            operands: graph.operands().len(),
-            tensors: graph.tensors().len(),
-            pools,
-            ..Limits::default()
-        };
+        let limits = Limits { pools, ..Limits::of_graph(request.graph) };
         let mut steps = self.steps.len().max(limits.ops + limits.operands + limits.tensors);
-        let most_steps = planner::max_steps(&limits);
         loop {
-            self.grow(&Limits { steps, pieces: limits.tensors + 2 * steps, ..limits });
-            let room = swap::Room {
-                steps: &mut self.steps,
-                schedule: &mut self.schedule,
-                resident: &mut self.resident,
-            };
+            self.grow(&limits.with_steps(steps));
+            let room = swap::Room { steps: &mut self.steps, resident: &mut self.resident };
             match then(room, &mut Scratch::new(&mut self.memory)) {
-                Err(PlanningError::OutputFull) if steps < most_steps => steps *= 2,
+                Err(PlanningError::BufferTooShort(short)) if steps < limits.max_steps() => {
+                    steps = steps.saturating_mul(2).max(short.needed);
+                }
                 done => return done,
             }
         }
@@ -252,7 +239,6 @@ impl Room {
             }
         }
         at_least(&mut self.steps, limits.steps, Step::Launch(OpId(0)));
-        at_least(&mut self.schedule, limits.steps, Scheduled::EMPTY);
         let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
         at_least(&mut self.resident, limits.tensors, nothing);
         at_least(&mut self.memory, swap::scratch_words(limits), 0);
@@ -283,12 +269,13 @@ fn divisions(request: &Request<'_>, swap: &Swap) -> Vec<OwnedClasses> {
 /// lacks.
 pub fn plan(request: &Request<'_>, swap: &Swap) -> Result<OwnedPlan, PlanningError> {
     let mut room = Room::default();
-    let mut best: Result<OwnedPlan, PlanningError> = Err(PlanningError::OutputFull);
-    for division in divisions(request, swap) {
+    let mut plan = |division: OwnedClasses| {
         let planned = room.plan(request, division.classes(), swap.threshold);
-        best = better(best, planned.map(|plan| OwnedPlan::from(&plan)));
-    }
-    best
+        planned.map(|plan| OwnedPlan::from(&plan))
+    };
+    let mut divisions = divisions(request, swap).into_iter();
+    let first = plan(divisions.next().unwrap_or_default());
+    divisions.fold(first, |best, division| better(best, plan(division)))
 }
 
 fn better(

@@ -10,7 +10,7 @@ use backend_cuda::{Compute, Cuda, CudaDevice, CudaError, Options, Replay, cycle}
 use integrity::Rooms;
 use planner_core::backend::{Kernels, Launch};
 use planner_core::executor::Moment;
-use planner_core::{ExecuteError, Graph, HostRooms, Kind, Machine, Scratch, Verified};
+use planner_core::{ExecuteError, Graph, HostRooms, Kind, Limits, Machine, Scratch, Verified};
 use spillway::planning;
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -197,7 +197,7 @@ fn idle(error: CudaError) -> ExecuteError<CudaError> {
 
 fn rooms<'g>(verified: &Verified<'g>) -> Result<Rooms<'g>, Box<dyn Error>> {
     let (graph, plan) = (verified.graph(), verified.plan());
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
+    let mut memory = vec![0; HostRooms::scratch_words(&Limits::of_plan(graph, plan))];
     let scratch = &mut Scratch::new(&mut memory);
     Ok(Rooms::new(*graph, &HostRooms::new(graph, verified.machine(), plan, scratch)?))
 }

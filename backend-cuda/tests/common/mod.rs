@@ -5,7 +5,7 @@ use backend_cuda::Integrity;
 use emulated_cuda::Emulated;
 use integrity::{Backend, Rooms};
 use planner_core::planner::{Request, Strategy};
-use planner_core::{Graph, HostRooms, Kind, Machine, MachineParameters, Scratch, Verified};
+use planner_core::{Graph, HostRooms, Kind, Limits, Machine, MachineParameters, Scratch, Verified};
 use spillway::{placing, planning};
 use workloads::{OwnedGraph, OwnedPlan};
 
@@ -66,7 +66,7 @@ pub(crate) fn placed(
 /// Where a plan's host copies will lie.
 pub(crate) fn rooms<'g>(verified: &Verified<'g>) -> Rooms<'g> {
     let (graph, plan) = (verified.graph(), verified.plan());
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
+    let mut memory = vec![0; HostRooms::scratch_words(&Limits::of_plan(graph, plan))];
     let rooms = HostRooms::new(graph, verified.machine(), plan, &mut Scratch::new(&mut memory));
     Rooms::new(*graph, &rooms.unwrap())
 }

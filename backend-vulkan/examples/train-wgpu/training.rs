@@ -5,7 +5,7 @@ use crate::text::Text;
 use backend_vulkan::{Options, Vulkan, VulkanDevice, VulkanError};
 use integrity::Rooms;
 use planner_core::backend::{DeviceAddress, Kernels, Launch};
-use planner_core::{Graph, HostRooms, Machine, OpId, Scratch, TensorId};
+use planner_core::{Graph, HostRooms, Limits, Machine, OpId, Scratch, TensorId};
 use spillway::planning;
 use std::collections::HashMap;
 use std::error::Error;
@@ -82,7 +82,7 @@ fn rooms<'g>(
     machine: &Machine,
     plan: &planner_core::Plan<'_>,
 ) -> Result<Rooms<'g>, Box<dyn Error>> {
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
+    let mut memory = vec![0; HostRooms::scratch_words(&Limits::of_plan(graph, plan))];
     let rooms = HostRooms::new(graph, machine, plan, &mut Scratch::new(&mut memory))?;
     Ok(Rooms::new(*graph, &rooms))
 }

@@ -8,7 +8,9 @@ use crate::graphs::{Layer, graphs, training_graph, training_graphs};
 use integrity::{Backend, IntegrityKernels, Rooms, reference_values};
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy, Weights, Window};
-use planner_core::{Graph, HostRooms, Kind, Machine, MachineParameters, Plan, Scratch, Step};
+use planner_core::{
+    Graph, HostRooms, Kind, Limits, Machine, MachineParameters, Plan, Scratch, Step,
+};
 use proptest::strategy::{Strategy as Generator, ValueTree};
 use proptest::test_runner::TestRunner;
 use spillway::swapping::{self, Swap};
@@ -253,7 +255,7 @@ fn run<T: Backend>(
     let schedule = planning::schedule(graph, &machine, plan)?;
     let schedule = schedule.schedule();
     let verified = planning::prove(graph, &machine, plan, &schedule)?;
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
+    let mut memory = vec![0; HostRooms::scratch_words(&Limits::of_plan(graph, plan))];
     let rooms = HostRooms::new(graph, &machine, plan, &mut Scratch::new(&mut memory))?;
     let rooms = Rooms::new(*graph, &rooms);
     let device = bench.backend.open(*graph, bench.machine, bench.order);

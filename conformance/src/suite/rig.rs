@@ -7,7 +7,7 @@ use planner_core::backend::{
     Addresses, Chunks, DeviceAddress, HostRange, Launch, Paging, Point, Streams, Transfers,
 };
 use planner_core::planner::{Request, Strategy};
-use planner_core::{Graph, HostRooms, Kind, Machine, OpId, Scratch, Stream, TensorId};
+use planner_core::{Graph, HostRooms, Kind, Limits, Machine, OpId, Scratch, Stream, TensorId};
 use spillway::planning;
 use std::ops::Range;
 use workloads::OwnedGraph;
@@ -128,7 +128,7 @@ impl<'g, T: Backend> Rig<'g, T> {
         let (budget_bytes, _) = planning::min_feasible(&request, Strategy::InCore)?;
         let plan = planning::plan(&Request { budget_bytes, ..request }, Strategy::InCore)?;
         let plan = plan.plan();
-        let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(&self.graph, &plan))];
+        let mut memory = vec![0; HostRooms::scratch_words(&Limits::of_plan(&self.graph, &plan))];
         let scratch = &mut Scratch::new(&mut memory);
         let rooms = HostRooms::new(&self.graph, &machine, &plan, scratch)?;
         self.device.create_host(&rooms)?;

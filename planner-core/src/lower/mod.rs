@@ -21,7 +21,7 @@ use crate::plan::{Plan, PlanError};
 use crate::ranges::LastUses;
 use crate::residency::Residency;
 use crate::schedule::{Schedule, Scheduled, Stream};
-use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
+use crate::scratch::{Buffer, Limits, Scratch, larger, total, words};
 use clocks::Clocks;
 use hazards::Hazards;
 use memory::memory_needs;
@@ -80,8 +80,7 @@ pub(crate) fn lower_pieces<'o>(
     let mut scratch = scratch.reborrow();
     let iterations = plan.iterations();
     let entries = plan.steps.len() * iterations as usize;
-    let needed_words = words::<Scheduled>(entries);
-    let out = out.get_mut(..entries).ok_or(OutOfScratch { needed_words, free_words: 0 })?;
+    let out = Buffer::Schedule.first(out, entries)?;
     let stream_steps = number_steps(plan, out);
 
     let needs = scratch.take(entries, [NEVER; 3])?;
@@ -89,7 +88,7 @@ pub(crate) fn lower_pieces<'o>(
     for _lap in 0..2 {
         hazards.start_lap(stream_steps);
         for ((step, entry), needs) in plan.steps.iter().zip(&*out).zip(&mut *needs) {
-            *needs = hazards.walk(graph, pieces, step, i64::from(entry.index));
+            *needs = hazards.walk(graph, pieces, step, i64::from(entry.index()));
         }
     }
     if plan.placements.is_none() {
@@ -114,10 +113,11 @@ fn repeat<T: Copy>(values: &mut [T], count: usize) {
 fn number_steps(plan: &Plan<'_>, out: &mut [Scheduled]) -> [u32; 3] {
     let mut counts = [0; 3];
     for (entry, step) in out.iter_mut().zip(plan.steps) {
-        *entry = Scheduled { stream: Stream::of(step), ..Scheduled::EMPTY };
-        if let Some(stream) = entry.stream {
-            entry.index = counts[stream as usize];
-            counts[stream as usize] += 1;
+        *entry = Scheduled::EMPTY;
+        if let Some(stream) = Stream::of(step) {
+            let count = &mut counts[stream as usize];
+            *entry = Scheduled::new(Some(stream), *count);
+            *count += 1;
         }
     }
     repeat(out, plan.steps.len());

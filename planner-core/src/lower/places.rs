@@ -171,9 +171,9 @@ impl Waits<'_> {
         let (taken, given) = (taken as usize - 1, given as usize - 1);
         let laps = laps + (taken / steps) as i64 - (given / steps) as i64;
         let release = given % steps;
-        let done = match self.out[release] {
-            Scheduled { stream: Some(_), index, .. } => [i64::from(index), NEVER, NEVER],
-            _ => self.needs[release],
+        let done = match self.out[release].stream() {
+            Some(_) => [i64::from(self.out[release].index()), NEVER, NEVER],
+            None => self.needs[release],
         };
         self.needs[taken] = later(self.needs[taken], seen_later(done, laps, self.stream_steps));
     }

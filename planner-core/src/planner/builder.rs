@@ -45,8 +45,11 @@ pub(super) struct Lengths {
 pub(super) enum Stuck {
     /// The strategy needs more memory than there is.
     NoRoom,
-    /// The output has room for too few entries.
-    OutputFull,
+    /// The list has more steps than there is room for.
+    ManySteps {
+        /// How many it has.
+        needed: usize,
+    },
 }
 
 impl<'b> Builder<'b> {
@@ -171,10 +174,13 @@ impl<'b> Builder<'b> {
         })
     }
 
-    fn push(&mut self, step: Step) -> Result<(), Stuck> {
-        *self.steps.get_mut(self.len).ok_or(Stuck::OutputFull)? = step;
+    /// Adds a step; where there is no room for it, the list is still followed to its end, to
+    /// know how much it needs.
+    fn push(&mut self, step: Step) {
+        if let Some(slot) = self.steps.get_mut(self.len) {
+            *slot = step;
+        }
         self.len += 1;
-        Ok(())
     }
 
     /// The objects `from..to` of a tensor.
@@ -205,49 +211,48 @@ impl<'b> Builder<'b> {
         let from = self.held(tensor);
         if from < to {
             self.take(tensor, to)?;
-            self.push(Step::Prefetch(self.part(tensor, from, to)))?;
+            self.push(Step::Prefetch(self.part(tensor, from, to)));
         }
         Ok(())
     }
 
     /// Copies a tensor to the host.
-    pub(super) fn offload(&mut self, tensor: TensorId) -> Result<(), Stuck> {
-        self.offload_from(tensor, 0)
+    pub(super) fn offload(&mut self, tensor: TensorId) {
+        self.offload_from(tensor, 0);
     }
 
     /// Copies a tensor to the host from object `from` on, except for what the host holds.
-    pub(super) fn offload_from(&mut self, tensor: TensorId, from: u64) -> Result<(), Stuck> {
+    pub(super) fn offload_from(&mut self, tensor: TensorId, from: u64) {
         let to = self.memory.objects(tensor) - self.copied(tensor);
         if from < to {
             self.copied[tensor.index()] = self.memory.objects(tensor) - from;
-            self.push(Step::Offload(self.part(tensor, from, to)))?;
+            self.push(Step::Offload(self.part(tensor, from, to)));
         }
-        Ok(())
     }
 
     /// Copies a tensor to the host whether the host holds it or not.
-    pub(super) fn offload_again(&mut self, tensor: TensorId) -> Result<(), Stuck> {
+    pub(super) fn offload_again(&mut self, tensor: TensorId) {
         self.copied[tensor.index()] = 0;
-        self.offload(tensor)
+        self.offload(tensor);
     }
 
     /// Gives a tensor's memory back, after copying a value that would be lost.
-    pub(super) fn evict(&mut self, tensor: TensorId) -> Result<(), Stuck> {
-        self.evict_from(tensor, 0)
+    pub(super) fn evict(&mut self, tensor: TensorId) {
+        self.evict_from(tensor, 0);
     }
 
     /// Gives back a tensor's memory from object `from` on, after copying what would be lost.
-    pub(super) fn evict_from(&mut self, tensor: TensorId, from: u64) -> Result<(), Stuck> {
+    pub(super) fn evict_from(&mut self, tensor: TensorId, from: u64) {
         let to = self.held(tensor);
         if from >= to {
-            return Ok(());
+            return;
         }
         if self.is_needed(tensor) {
-            self.offload_from(tensor, from)?;
+            self.offload_from(tensor, from);
         }
         self.free_objects[self.pool(tensor)] += to - from;
         self.held[tensor.index()] = from;
-        self.push(Step::Evict(self.part(tensor, from, to)))
+        self.push(Step::Evict(self.part(tensor, from, to)));
     }
 
     /// Runs an op, and gives back what nobody needs after it.
@@ -257,7 +262,7 @@ impl<'b> Builder<'b> {
         if !(0..self.memory.pools()).all(fits) {
             return Err(Stuck::NoRoom);
         }
-        self.push(Step::Launch(op))?;
+        self.push(Step::Launch(op));
         for &tensor in graph.writes(op) {
             self.take(tensor, self.memory.objects(tensor))?;
             // After an input's last read the host holds its next value, which stays.
@@ -278,7 +283,7 @@ impl<'b> Builder<'b> {
         }
         for &tensor in operands {
             if !self.is_needed(tensor) {
-                self.evict(tensor)?;
+                self.evict(tensor);
             }
         }
         Ok(())
@@ -288,12 +293,12 @@ impl<'b> Builder<'b> {
     pub(super) fn finish(mut self) -> Result<Lengths, Stuck> {
         let graph = self.request.graph;
         for tensor in graph.tensor_ids() {
-            self.evict_from(tensor, self.held_at_start[tensor.index()])?;
+            self.evict_from(tensor, self.held_at_start[tensor.index()]);
         }
-        let mut lengths = Lengths { steps: 0, resident: 0 };
+        let mut entries = 0;
         for tensor in graph.tensor_ids() {
             if self.memory.in_arena(tensor) {
-                self.finish_arena(tensor, &mut lengths)?;
+                self.finish_arena(tensor, &mut entries);
                 continue;
             }
             let (held, copied) =
@@ -301,46 +306,43 @@ impl<'b> Builder<'b> {
             self.prefetch_to(tensor, held)?;
             let only_here = self.memory.objects(tensor) - copied;
             if only_here < held {
-                self.offload_from(tensor, only_here)?;
+                self.offload_from(tensor, only_here);
             }
-            self.list(tensor, 0, held.min(only_here), false, &mut lengths)?;
-            self.list(tensor, held.min(only_here), held, true, &mut lengths)?;
+            self.list(tensor, 0, held.min(only_here), false, &mut entries);
+            self.list(tensor, held.min(only_here), held, true, &mut entries);
         }
-        lengths.steps = self.len;
-        Ok(lengths)
+        if self.len > self.steps.len() {
+            return Err(Stuck::ManySteps { needed: self.len });
+        }
+        Ok(Lengths { steps: self.len, resident: entries })
     }
 
     /// Arena states stay, and arena inputs come anew at the end of each iteration.
-    fn finish_arena(&mut self, tensor: TensorId, lengths: &mut Lengths) -> Result<(), Stuck> {
+    fn finish_arena(&mut self, tensor: TensorId, entries: &mut usize) {
         let host_copy = match self.request.graph.tensor(tensor).kind {
-            Kind::Temporary => return Ok(()),
+            Kind::Temporary => return,
             Kind::State => !self.uses.is_written(tensor),
             Kind::Input => {
-                self.push(Step::Prefetch(Part::whole(tensor)))?;
+                self.push(Step::Prefetch(Part::whole(tensor)));
                 true
             }
         };
-        let slot = self.resident.get_mut(lengths.resident).ok_or(Stuck::OutputFull)?;
-        *slot = Resident { part: Part::whole(tensor), host_copy };
-        lengths.resident += 1;
-        Ok(())
+        self.add_resident(Resident { part: Part::whole(tensor), host_copy }, entries);
     }
 
     /// Lists the objects `from..to` of a tensor as resident at start, if there are any.
-    fn list(
-        &mut self,
-        tensor: TensorId,
-        from: u64,
-        to: u64,
-        host_copy: bool,
-        lengths: &mut Lengths,
-    ) -> Result<(), Stuck> {
+    fn list(&mut self, tensor: TensorId, from: u64, to: u64, host_copy: bool, entries: &mut usize) {
         if from < to {
             let part = self.part(tensor, from, to);
-            let slot = self.resident.get_mut(lengths.resident).ok_or(Stuck::OutputFull)?;
-            *slot = Resident { part, host_copy };
-            lengths.resident += 1;
+            self.add_resident(Resident { part, host_copy }, entries);
         }
-        Ok(())
+    }
+
+    /// Adds an entry; the buffer has two for each tensor.
+    fn add_resident(&mut self, resident: Resident, entries: &mut usize) {
+        if let Some(slot) = self.resident.get_mut(*entries) {
+            *slot = resident;
+            *entries += 1;
+        }
     }
 }

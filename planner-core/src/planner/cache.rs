@@ -205,7 +205,7 @@ impl Cache<'_, '_> {
             let tensor = evictable.ok_or(Stuck::NoRoom)?;
             evictable = self.oldest_evictable(self.order.behind(tensor));
             self.order.remove(tensor);
-            self.builder.evict(tensor)?;
+            self.builder.evict(tensor);
         }
         Ok(())
     }
@@ -241,7 +241,7 @@ impl Cache<'_, '_> {
         match fate {
             Fate::Pinned => {}
             Fate::Cached => self.order.push(tensor),
-            Fate::Leaves => self.builder.evict(tensor)?,
+            Fate::Leaves => self.builder.evict(tensor),
         }
         Ok(())
     }

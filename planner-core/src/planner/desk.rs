@@ -101,35 +101,24 @@ impl<'s> Search<'s> {
 pub(super) struct Desk<'d, 'r> {
     pub(super) request: &'r Request<'r>,
     pub(super) steps: &'d mut [Step],
-    pub(super) schedule: &'d mut [Scheduled],
     pub(super) resident: &'d mut [Resident],
     pub(super) pools: &'d mut [Pool],
     pub(super) tensor_pool: &'d mut [u32],
     /// The least host memory of the lists that need more than there is.
     pub(super) host_shortage_bytes: Option<u64>,
-    /// Whether some list needs more steps than there is room for.
-    pub(super) output_full: bool,
+    /// Of the lists for which there are too few steps, what the shortest needs.
+    pub(super) steps_needed: Option<usize>,
 }
 
 impl<'d, 'r> Desk<'d, 'r> {
     pub(super) const fn new(
         request: &'r Request<'r>,
         steps: &'d mut [Step],
-        schedule: &'d mut [Scheduled],
         resident: &'d mut [Resident],
         (pools, tensor_pool): (&'d mut [Pool], &'d mut [u32]),
     ) -> Self {
-        let (host_shortage_bytes, output_full) = (None, false);
-        Self {
-            request,
-            steps,
-            schedule,
-            resident,
-            pools,
-            tensor_pool,
-            host_shortage_bytes,
-            output_full,
-        }
+        let (host_shortage_bytes, steps_needed) = (None, None);
+        Self { request, steps, resident, pools, tensor_pool, host_shortage_bytes, steps_needed }
     }
 
     /// What the best of a sample of lists comes to; none where none of them fits.
@@ -268,8 +257,9 @@ impl<'d, 'r> Desk<'d, 'r> {
         let lengths = match self.write(recipe, ground, search, &mut scratch.reborrow())? {
             Ok(lengths) => lengths,
             Err(Stuck::NoRoom) => return Ok(None),
-            Err(Stuck::OutputFull) => {
-                self.output_full = true;
+            Err(Stuck::ManySteps { needed }) => {
+                let least = self.steps_needed.get_or_insert(needed);
+                *least = needed.min(*least);
                 return Ok(None);
             }
         };
@@ -278,8 +268,9 @@ impl<'d, 'r> Desk<'d, 'r> {
         let pools = (&mut *self.pools, &mut *self.tensor_pool);
         let plan = ground.memory.plan(self.request, ground.arena, lists, pools)?;
         let mut scratch = scratch.reborrow();
+        let schedule = scratch.take(plan.steps.len(), Scheduled::EMPTY)?;
         let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
-        let schedule = lower_pieces(graph, &plan, &pieces, self.schedule, &mut scratch)?;
+        let schedule = lower_pieces(graph, &plan, &pieces, schedule, &mut scratch)?;
         let (predicted, _) =
             predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;
         let (mut needed_bytes, host_bytes) = (predicted.host_bytes, machine.host_bytes);

@@ -1,12 +1,12 @@
 //! How a plan's memory is divided: an arena for small tensors, a pool of chunks, and
 //! sometimes a pool of [slabs](super::slabs) for what takes less than half a chunk.
 
-use super::threshold::{self, Threshold, choose, thresholds};
+use super::threshold::{self, COUNT, Threshold, choose, thresholds};
 use super::{LeastMemory, Need, PlanningError, Request};
 use crate::arena::{self, Lifetimes, admits, size_bytes};
 use crate::graph::{Kind, OpId, TensorId};
 use crate::plan::{ArenaPlacement, Plan, Pool, Prediction, Resident, Step};
-use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::scratch::{Buffer, Limits, OutOfScratch, Scratch, total, words};
 
 /// The memory of a plan.
 #[derive(Debug)]
@@ -55,9 +55,7 @@ fn divide(
     scratch: &mut Scratch<'_>,
 ) -> Result<Division, PlanningError> {
     let Request { graph, machine, .. } = *request;
-    if arena.len() < graph.tensors().len() {
-        return Err(PlanningError::OutputFull);
-    }
+    Buffer::Arena.first(arena, graph.tensors().len())?;
     let below_bytes = threshold.below_bytes;
     let (placed, arena_bytes) =
         arena::pack(graph, machine, lifetimes, below_bytes, arena, scratch)?;
@@ -73,24 +71,23 @@ fn least(
     request: &Request<'_>,
     need: Need,
     lifetimes: &Lifetimes<'_>,
-    thresholds: &[Threshold],
+    [first, rest @ ..]: &[Threshold; COUNT],
     arena: &mut [ArenaPlacement],
     scratch: &mut Scratch<'_>,
 ) -> Result<Division, PlanningError> {
-    let mut least: Option<Division> = None;
-    let mut last_bytes = None;
-    for &threshold in thresholds {
+    let mut least = divide(request, need, lifetimes, *first, arena, scratch)?;
+    let mut last_bytes = first.below_bytes;
+    for &threshold in rest {
         let at_least_bytes = threshold.least(need).saturating_mul(request.machine.chunk_bytes);
-        if least.is_none_or(|least| at_least_bytes < least.needed_bytes) {
+        if at_least_bytes < least.needed_bytes {
             let division = divide(request, need, lifetimes, threshold, arena, scratch)?;
-            last_bytes = Some(threshold.below_bytes);
-            if least.is_none_or(|least| division.needed_bytes < least.needed_bytes) {
-                least = Some(division);
+            last_bytes = threshold.below_bytes;
+            if division.needed_bytes < least.needed_bytes {
+                least = division;
             }
         }
     }
-    let least = least.ok_or(PlanningError::OutputFull)?;
-    if last_bytes != Some(least.threshold.below_bytes) {
+    if last_bytes != least.threshold.below_bytes {
         // A later try has overwritten the arena.
         divide(request, need, lifetimes, least.threshold, arena, scratch)?;
     }
@@ -263,10 +260,10 @@ impl<'m> Memory<'m> {
         (pools, tensor_pool): (&'o mut [Pool], &'o mut [u32]),
     ) -> Result<Plan<'o>, PlanningError> {
         let graph = request.graph;
-        let pools = pools.get_mut(..self.pools()).ok_or(PlanningError::OutputFull)?;
+        let pools = Buffer::Pools.first(pools, self.pools())?;
         pools.copy_from_slice(&self.pools[..pools.len()]);
         let named = if pools.len() > 1 { graph.tensors().len() } else { 0 };
-        let tensor_pool = tensor_pool.get_mut(..named).ok_or(PlanningError::OutputFull)?;
+        let tensor_pool = Buffer::TensorPool.first(tensor_pool, named)?;
         for (pool, tensor) in tensor_pool.iter_mut().zip(graph.tensor_ids()) {
             *pool = self.pool(request, tensor) as u32;
         }

@@ -39,7 +39,7 @@ use crate::lower;
 use crate::machine::Machine;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Pool, Prediction, Resident, Step};
 use crate::schedule::Scheduled;
-use crate::scratch::{Limits, Scratch, larger, total};
+use crate::scratch::{Buffer, BufferTooShort, Limits, Scratch, larger, total, words};
 use crate::timeline;
 use builder::Builder;
 use core::mem;
@@ -66,13 +66,12 @@ pub struct Request<'a> {
     pub budget_bytes: u64,
 }
 
-/// Room for a plan, owned by the caller.
+/// Buffers for a plan, owned by the caller. Their lengths follow from the
+/// [limits of the graph](Limits::of_graph).
 #[derive(Debug)]
 pub struct Output<'o> {
-    /// The list; [`max_steps`] are always enough, and a fraction of that mostly is.
+    /// The list; [`Limits::max_steps`] are always enough, and a fraction of that mostly is.
     pub steps: &'o mut [Step],
-    /// As many as steps; working memory only.
-    pub schedule: &'o mut [Scheduled],
     /// Two for each tensor.
     pub resident: &'o mut [Resident],
     /// One for each tensor.
@@ -88,11 +87,20 @@ pub struct Output<'o> {
 }
 
 impl Output<'_> {
-    /// The same room, for a while.
+    /// Checks the buffers whose lengths follow from the graph.
+    fn check(&mut self, graph: &Graph<'_>) -> Result<(), BufferTooShort> {
+        let tensors = graph.tensors().len();
+        Buffer::Resident.first(self.resident, tensors.saturating_mul(2))?;
+        Buffer::Arena.first(self.arena, tensors)?;
+        Buffer::Pools.first(self.pools, memory::POOLS)?;
+        Buffer::TensorPool.first(self.tensor_pool, tensors)?;
+        Ok(())
+    }
+
+    /// The same buffers, for a while.
     const fn reborrow(&mut self) -> Output<'_> {
         Output {
             steps: self.steps,
-            schedule: self.schedule,
             resident: self.resident,
             arena: self.arena,
             pools: self.pools,
@@ -103,21 +111,16 @@ impl Output<'_> {
     }
 }
 
-/// Steps that are enough for every strategy here: of each operand, at most a prefetch, an
-/// offload and two evicts; and as many a tensor to close the cycle.
-#[must_use]
-pub const fn max_steps(limits: &Limits) -> usize {
-    total([limits.ops, limits.operands.saturating_mul(4), limits.tensors.saturating_mul(4)])
-}
-
-/// Words of scratch that [`plan`] asks for; of the limits, `steps` is the length of the
-/// output's steps, and `pools` is 2. At most 79 per op, 6 per operand and 44 per tensor, or
-/// what lowering or predicting a list or its rooms on the host take beside it.
+/// Words of scratch that [`plan`] and its kin ask for, by the [limits of the
+/// graph](Limits::of_graph) with as many [steps](Limits::with_steps) as the output has. At most
+/// 79 per op, 6 per operand and 44 per tensor, or what lowering or predicting a list or its
+/// host layout take beside it.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let lower = lower::scratch_words(limits);
     let predict = timeline::scratch_words(limits);
     let judge = larger(lower, larger(predict, HostRooms::scratch_words(limits)));
+    let judge = judge.saturating_add(words::<Scheduled>(limits.steps));
     let strategies = larger(window::scratch_words(limits), vdnn::scratch_words(limits));
     let strategies = larger(strategies, fit::scratch_words(limits));
     let strategies = larger(strategies, cache::scratch_words(limits));
@@ -207,7 +210,7 @@ pub fn cycle_ns(
 /// Plans. The same input gives the same plan.
 ///
 /// # Errors
-/// An infeasible budget, with the smallest feasible one; room that is too small.
+/// An infeasible budget, with the smallest feasible one; buffers or scratch that are too small.
 pub fn plan<'o>(
     request: &Request<'_>,
     strategy: Strategy,
@@ -223,6 +226,7 @@ pub fn plan<'o>(
         weights::check(request.graph, &mut scratch)?;
     }
     let mut output = output;
+    output.check(request.graph)?;
     let (ops, operands) = (mem::take(&mut output.ops), mem::take(&mut output.operands));
     let given = Arranged::as_given(*request.graph);
     let sheet = match strategy {
@@ -270,8 +274,8 @@ fn sample(
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<Prediction>, PlanningError> {
     let mut scratch = scratch.reborrow();
-    let Output { steps, schedule, resident, arena, pools, tensor_pool, .. } = output;
-    let mut desk = Desk::new(request, steps, schedule, resident, (pools, tensor_pool));
+    let Output { steps, resident, arena, pools, tensor_pool, .. } = output;
+    let mut desk = Desk::new(request, steps, resident, (pools, tensor_pool));
     let memory = Memory::new(request, Need::LargestOp, arena, &mut scratch)?;
     let uses = Uses::new(request.graph, &mut scratch)?;
     let ground = Ground { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
@@ -288,9 +292,9 @@ fn plan_arranged<'o>(
 ) -> Result<Plan<'o>, PlanningError> {
     let mut scratch = scratch.reborrow();
     let request_in_order = Request { graph: &arranged.graph, ..*request };
-    let Output { steps, schedule, resident, arena, pools, tensor_pool, .. } = output;
+    let Output { steps, resident, arena, pools, tensor_pool, .. } = output;
     let pools = (pools, tensor_pool);
-    let mut desk = Desk::new(&request_in_order, steps, schedule, resident, pools);
+    let mut desk = Desk::new(&request_in_order, steps, resident, pools);
     let memory = Memory::new(&request_in_order, Need::of(strategy), arena, &mut scratch)?;
     let uses = Uses::new(&arranged.graph, &mut scratch)?;
     let mut search = match strategy {
@@ -299,8 +303,9 @@ fn plan_arranged<'o>(
     };
     let ground = Ground { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
     let Some(best) = desk.best(strategy, &ground, &mut search, &mut scratch)? else {
-        if desk.output_full {
-            return Err(PlanningError::OutputFull);
+        if let Some(needed) = desk.steps_needed {
+            let len = desk.steps.len();
+            return Err(BufferTooShort { buffer: Buffer::Steps, needed, len }.into());
         }
         if let Some(needed_bytes) = desk.host_shortage_bytes {
             let host_bytes = request.machine.host_bytes;

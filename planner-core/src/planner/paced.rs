@@ -228,7 +228,7 @@ impl<'b> Paced<'b, '_, '_> {
     fn evict(&mut self, tensor: TensorId, from: u64) -> Result<(), Stuck> {
         let kept = self.kept[tensor.index()];
         if kept < self.builder.held(tensor) {
-            self.builder.evict_from(tensor, from.max(kept))?;
+            self.builder.evict_from(tensor, from.max(kept));
             if self.builder.held(tensor) <= kept {
                 self.uploads.push(self.gap_end[tensor.index()], tensor.0);
             }
@@ -285,7 +285,7 @@ impl<'b> Paced<'b, '_, '_> {
     fn copy(&mut self, tensor: TensorId, from: u64, now_ns: u64) -> Result<u64, Stuck> {
         let to = self.objects(tensor) - self.builder.copied(tensor);
         let duration_ns = self.transfer_ns(Direction::DeviceToHost, tensor, from, to);
-        self.builder.offload_from(tensor, from)?;
+        self.builder.offload_from(tensor, from);
         let free_ns = &mut self.free_ns[Stream::Download as usize];
         *free_ns = now_ns.max(*free_ns).saturating_add(duration_ns);
         self.copied_ns[tensor.index()] = *free_ns;

@@ -170,9 +170,8 @@ fn layer_to_layer(mut builder: Builder<'_>) -> Result<Lengths, Stuck> {
                 builder.prefetch(tensor)?;
             }
             builder.launch(op)?;
-            let mut states =
-                graph.reads(op).iter().filter(|id| graph.tensor(**id).kind == Kind::State);
-            states.try_for_each(|&state| builder.evict(state))?;
+            let states = graph.reads(op).iter().filter(|id| graph.tensor(**id).kind == Kind::State);
+            states.for_each(|&state| builder.evict(state));
         }
     }
     builder.finish()

@@ -200,7 +200,7 @@ impl Slide<'_, '_> {
         while self.builder.free_objects(CHUNKS) < wanted {
             let oldest = self.leaving.front().ok_or(Stuck::NoRoom)?;
             self.stay(oldest);
-            self.builder.evict(oldest)?;
+            self.builder.evict(oldest);
         }
         Ok(())
     }
@@ -233,7 +233,7 @@ impl Slide<'_, '_> {
             self.covered_bytes = self.covered_bytes.saturating_sub(graph.tensor(tensor).bytes);
             match (self.builder.is_resident(tensor), self.entries[tensor.index()] > 0) {
                 (true, true) | (false, false) => {}
-                (true, false) => self.swap_out(tensor)?,
+                (true, false) => self.swap_out(tensor),
                 // Its value died, and an op in the window needs the next one.
                 (false, true) => self.bring_again(tensor)?,
             }
@@ -241,7 +241,7 @@ impl Slide<'_, '_> {
         Ok(())
     }
 
-    fn swap_out(&mut self, tensor: TensorId) -> Result<(), Stuck> {
+    fn swap_out(&mut self, tensor: TensorId) {
         self.leaving.push(tensor);
         self.leaving_objects += self.builder.memory.objects(tensor);
         match self.window.published {

@@ -170,10 +170,13 @@ impl<'s> Timing<'s, '_> {
         }
     }
 
-    fn push(&mut self, step: Step) -> Result<(), Stuck> {
-        *self.steps.get_mut(self.len).ok_or(Stuck::OutputFull)? = step;
+    /// Adds a step; where there is no room for it, the list is still followed to its end, to
+    /// know how much it needs.
+    fn push(&mut self, step: Step) {
+        if let Some(slot) = self.steps.get_mut(self.len) {
+            *slot = step;
+        }
         self.len += 1;
-        Ok(())
     }
 
     /// Lets arrivals in as far as there are free objects.
@@ -207,7 +210,7 @@ impl<'s> Timing<'s, '_> {
             self.settle(start_ns)?;
             self.upload(start_ns.saturating_add(time_ns.max(1)))?;
         }
-        self.push(Step::Launch(op))?;
+        self.push(Step::Launch(op));
         self.free_ns[Stream::Compute as usize] = start_ns.saturating_add(time_ns);
         self.end(op)
     }
@@ -234,7 +237,7 @@ impl<'s> Timing<'s, '_> {
     }
 
     fn evict(&mut self, tensor: TensorId, now_ns: u64) -> Result<(), Stuck> {
-        self.push(Step::Evict(Part::whole(tensor)))?;
+        self.push(Step::Evict(Part::whole(tensor)));
         self.place[tensor.index()] = ABSENT;
         self.free(self.classes.of_tensor(tensor), now_ns);
         Ok(())
@@ -264,7 +267,7 @@ impl<'s> Timing<'s, '_> {
         self.free_ns[Stream::Upload as usize] = end_ns;
         self.arrived_ns[tensor.index()] = end_ns;
         self.place[tensor.index()] = PRESENT;
-        self.push(Step::Prefetch(Part::whole(tensor)))?;
+        self.push(Step::Prefetch(Part::whole(tensor)));
         Ok(true)
     }
 
@@ -362,7 +365,8 @@ impl<'s> Timing<'s, '_> {
         let back = (self.leaving_front + self.leaving_len) % self.leaving.len();
         (self.leaving[back], self.leaving_ns[back]) = (tensor.0, end_ns);
         self.leaving_len += 1;
-        self.push(Step::Offload(Part::whole(tensor)))
+        self.push(Step::Offload(Part::whole(tensor)));
+        Ok(())
     }
 
     /// The lists are complete: all that was not there at the start has left or died.
@@ -371,9 +375,14 @@ impl<'s> Timing<'s, '_> {
         let mut len = 0;
         for tensor in at_start {
             let host_copy = self.copied_at_start[tensor.index()] == 1;
-            let slot = resident.get_mut(len).ok_or(Stuck::OutputFull)?;
-            *slot = Resident { part: Part::whole(tensor), host_copy };
-            len += 1;
+            // The buffer has one for each tensor.
+            if let Some(slot) = resident.get_mut(len) {
+                *slot = Resident { part: Part::whole(tensor), host_copy };
+                len += 1;
+            }
+        }
+        if self.len > self.steps.len() {
+            return Err(Stuck::ManySteps { needed: self.len });
         }
         Ok(Lengths { steps: self.len, resident: len })
     }

@@ -204,7 +204,7 @@ fn step(
     let kept = |span| all - selection.moved(layer, span);
     match event {
         // Nothing that an op writes is fetched before.
-        Event::Offload(_) if held < all && builder.copied(tensor) == all => Ok(()),
+        Event::Offload(_) if held < all && builder.copied(tensor) == all => {}
         Event::Offload(Item::Weight) if copy_again => builder.offload_again(tensor),
         Event::Offload(item) => {
             let kept = match item {
@@ -213,12 +213,14 @@ fn step(
                 Item::Handed => kept(Span::Saved),
             };
             let from = (all - builder.copied(tensor)).saturating_sub(part);
-            builder.offload_from(tensor, from.max(kept))
+            builder.offload_from(tensor, from.max(kept));
         }
         Event::Evict(span) => builder.evict_from(tensor, held.saturating_sub(part).max(kept(span))),
-        Event::Prefetch(_) | Event::PrefetchInput => match all - held {
-            0 => Ok(()),
-            missing => builder.prefetch_to(tensor, held + (missing - 1) % part + 1),
-        },
+        Event::Prefetch(_) | Event::PrefetchInput => {
+            if let missing @ 1.. = all - held {
+                builder.prefetch_to(tensor, held + (missing - 1) % part + 1)?;
+            }
+        }
     }
+    Ok(())
 }
