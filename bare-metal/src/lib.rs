@@ -143,15 +143,12 @@ pub fn digest(memory: &mut [u64; WORDS]) -> Result<u64, Failure> {
     let mut resident = [Resident { part, host_copy: false }; 2 * TENSORS];
     let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; TENSORS];
     let (mut pools, mut tensor_pool) = ([Pool { object_bytes: 1, count: 0 }; 2], [0; TENSORS]);
-    let (mut ops, mut operands) = (network.ops, network.operands);
     let output = Output {
         steps: &mut steps,
         resident: &mut resident,
         arena: &mut arena,
         pools: &mut pools,
         tensor_pool: &mut tensor_pool,
-        ops: &mut ops,
-        operands: &mut operands,
     };
     let request = Request { graph: &graph, machine: &machine, budget_bytes: machine.device_bytes };
     let plan = planner::plan(&request, Strategy::Auto(Auto::default()), output, &mut scratch)

@@ -54,11 +54,9 @@
 //! let mut resident = [Resident { part: Part::whole(TensorId(0)), host_copy: false }; 14];
 //! let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; 7];
 //! let (mut pools, mut tensor_pool) = ([Pool { object_bytes: 1, count: 0 }; 2], [0; 7]);
-//! let (mut other_ops, mut other_operands) = (ops, operands);
 //! let output = Output {
 //!     steps: &mut steps, resident: &mut resident,
 //!     arena: &mut arena, pools: &mut pools, tensor_pool: &mut tensor_pool,
-//!     ops: &mut other_ops, operands: &mut other_operands,
 //! };
 //! let request = Request { graph: &graph, machine: &machine, budget_bytes: 16 * mib };
 //! let plan = planner::plan(&request, Strategy::Auto(Auto::default()), output, &mut scratch)?;
@@ -74,7 +72,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
-pub mod arena;
+mod arena;
 pub mod backend;
 pub mod bounds;
 pub mod executor;
@@ -92,6 +90,7 @@ mod ranges;
 mod residency;
 pub mod schedule;
 pub mod scratch;
+mod sequence;
 pub mod timeline;
 pub mod verify;
 

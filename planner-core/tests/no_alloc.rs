@@ -111,20 +111,16 @@ struct Buffers {
     arena: Vec<ArenaPlacement>,
     pools: [Pool; 2],
     tensor_pool: Vec<u32>,
-    ops: Vec<Op>,
-    operands: Vec<TensorId>,
 }
 
 impl Buffers {
-    fn new(limits: &Limits, ops: &[Op], operands: &[TensorId]) -> Self {
+    fn new(limits: &Limits) -> Self {
         Self {
             steps: vec![LAUNCH; limits.steps],
             resident: vec![NOTHING; 2 * limits.tensors],
             arena: vec![NOWHERE; limits.tensors],
             pools: [Pool { object_bytes: 1, count: 0 }; 2],
             tensor_pool: vec![0; limits.tensors],
-            ops: ops.to_vec(),
-            operands: operands.to_vec(),
         }
     }
 
@@ -135,8 +131,6 @@ impl Buffers {
             arena: &mut self.arena,
             pools: &mut self.pools,
             tensor_pool: &mut self.tensor_pool,
-            ops: &mut self.ops,
-            operands: &mut self.operands,
         }
     }
 }
@@ -159,7 +153,7 @@ fn weight_offloading_allocates_nothing() {
     let (tensors, ops, operands) = layers(40);
     let limits = limits((&tensors, &ops, &operands), 1000);
     let mut memory = vec![0; planner::scratch_words(&limits)];
-    let mut buffers = Buffers::new(&limits, &ops, &operands);
+    let mut buffers = Buffers::new(&limits);
     let machine = Machine::new(MachineParameters { chunk_bytes: 1, ..*MACHINE }).unwrap();
 
     let before = ALLOCATIONS.with(Cell::get);
@@ -187,7 +181,7 @@ fn nothing_is_allocated() {
         placement::scratch_words(&limits),
     ];
     let mut memory = vec![0; words.into_iter().max().unwrap()];
-    let mut buffers = Buffers::new(&limits, &ops, &operands);
+    let mut buffers = Buffers::new(&limits);
     let (mut objects, mut ends) = (vec![0; limits.objects], vec![0; 4 * limits.steps]);
 
     let before = ALLOCATIONS.with(Cell::get);

@@ -4,7 +4,7 @@
 use planner_core::backend::{Kernels, Paging, Transfers};
 use planner_core::bounds::Order;
 use planner_core::footprint::Footprint;
-use planner_core::graph::{Op, OpId, TensorId};
+use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{ArenaPlacement, Part, Plan, PlanError, Pool, Prediction, Resident, Step};
 use planner_core::planner::{self, LeastMemory, Output, PlanningError, Request, Strategy};
 use planner_core::schedule::{Schedule, Scheduled};
@@ -16,7 +16,6 @@ use planner_core::{
 use workloads::OwnedPlan;
 
 const STEP: Step = Step::Launch(OpId(0));
-const OP: Op = Op { time_ns: 0, workspace_bytes: 0, first_operand: 0, reads: 0, writes: 0 };
 const RESIDENT: Resident = Resident { part: Part::whole(TensorId(0)), host_copy: false };
 const PLACEMENT: ArenaPlacement = ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 };
 
@@ -59,8 +58,6 @@ pub struct Room {
     arena: Vec<ArenaPlacement>,
     pools: Vec<Pool>,
     tensor_pool: Vec<u32>,
-    ops: Vec<Op>,
-    operands: Vec<TensorId>,
     memory: Vec<u64>,
 }
 
@@ -85,8 +82,6 @@ impl Room {
                 arena: &mut self.arena,
                 pools: &mut self.pools,
                 tensor_pool: &mut self.tensor_pool,
-                ops: &mut self.ops,
-                operands: &mut self.operands,
             };
             match planner::plan(request, strategy, output, &mut Scratch::new(&mut self.memory)) {
                 Err(PlanningError::BufferTooShort(short)) if steps < limits.max_steps() => {
@@ -132,8 +127,6 @@ impl Room {
         at_least(&mut self.arena, limits.tensors, PLACEMENT);
         at_least(&mut self.pools, limits.pools, Pool { object_bytes: 1, count: 0 });
         at_least(&mut self.tensor_pool, limits.tensors, 0);
-        at_least(&mut self.ops, limits.ops, OP);
-        at_least(&mut self.operands, limits.operands, TensorId(0));
         at_least(&mut self.memory, planner::scratch_words(limits), 0);
     }
 }

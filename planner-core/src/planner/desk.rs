@@ -9,19 +9,19 @@ use super::pressure::Pressures;
 use super::recipe::{LARGE_OPS, PACES, Recipe, Rounds, SAMPLE};
 use super::uses::Uses;
 use super::{
-    PlanningError, Request, Strategy, fit, in_core, lms, on_demand, paced, vdnn, weights, window,
+    PlanningError, Strategy, Task, fit, in_core, lms, on_demand, paced, vdnn, weights, window,
 };
-use crate::graph::Graph;
 use crate::host::HostRooms;
 use crate::lower::lower_pieces;
 use crate::pieces::Pieces;
 use crate::plan::{ArenaPlacement, Pool, Prediction, Resident, Step};
 use crate::schedule::Scheduled;
 use crate::scratch::{Limits, OutOfScratch, Scratch};
+use crate::sequence::Sequence;
 use crate::timeline::predict_pieces;
 use core::iter;
 
-/// What all lists of one request stand on.
+/// What all lists of one task stand on.
 #[derive(Clone, Copy)]
 pub(super) struct Ground<'g> {
     pub(super) memory: &'g Memory<'g>,
@@ -75,9 +75,12 @@ impl<'s> Search<'s> {
         Gaps::scratch_words(limits).saturating_add(Pressures::scratch_words(limits))
     }
 
-    pub(super) fn new(graph: &Graph<'_>, scratch: &mut Scratch<'s>) -> Result<Self, OutOfScratch> {
-        let gaps = Gaps::new(graph, scratch)?;
-        Ok(Self { gaps, pressures: Pressures::new(graph.ops().len(), scratch)? })
+    pub(super) fn new(
+        sequence: &Sequence<'_>,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<Self, OutOfScratch> {
+        let gaps = Gaps::new(sequence, scratch)?;
+        Ok(Self { gaps, pressures: Pressures::new(sequence.len(), scratch)? })
     }
 
     /// The next of the lists that are chosen anew, by the best paced one so far; none behind
@@ -99,7 +102,7 @@ impl<'s> Search<'s> {
 
 /// Where lists are written and judged, one at a time.
 pub(super) struct Desk<'d, 'r> {
-    pub(super) request: &'r Request<'r>,
+    pub(super) task: &'r Task<'r>,
     pub(super) steps: &'d mut [Step],
     pub(super) resident: &'d mut [Resident],
     pub(super) pools: &'d mut [Pool],
@@ -112,13 +115,13 @@ pub(super) struct Desk<'d, 'r> {
 
 impl<'d, 'r> Desk<'d, 'r> {
     pub(super) const fn new(
-        request: &'r Request<'r>,
+        task: &'r Task<'r>,
         steps: &'d mut [Step],
         resident: &'d mut [Resident],
         (pools, tensor_pool): (&'d mut [Pool], &'d mut [u32]),
     ) -> Self {
         let (host_shortage_bytes, steps_needed) = (None, None);
-        Self { request, steps, resident, pools, tensor_pool, host_shortage_bytes, steps_needed }
+        Self { task, steps, resident, pools, tensor_pool, host_shortage_bytes, steps_needed }
     }
 
     /// What the best of a sample of lists comes to; none where none of them fits.
@@ -128,7 +131,7 @@ impl<'d, 'r> Desk<'d, 'r> {
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Prediction>, PlanningError> {
         let mut scratch = scratch.reborrow();
-        let mut search = Some(Search::new(self.request.graph, &mut scratch)?);
+        let mut search = Some(Search::new(self.task.sequence, &mut scratch)?);
         let mut best: Option<Prediction> = None;
         for recipe in SAMPLE {
             let candidate = self.try_out(recipe, ground, &mut search, &mut scratch)?;
@@ -137,7 +140,7 @@ impl<'d, 'r> Desk<'d, 'r> {
             {
                 best = Some(predicted);
             }
-            if best.is_some() && self.request.graph.ops().len() >= LARGE_OPS {
+            if best.is_some() && self.task.sequence.len() >= LARGE_OPS {
                 break;
             }
         }
@@ -152,8 +155,8 @@ impl<'d, 'r> Desk<'d, 'r> {
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
-        let [rounds, _] = strategy.rounds(self.request.graph.ops().len());
-        let lists = Lists { recipes: strategy.recipes(self.request), rounds, to_beat: None };
+        let [rounds, _] = strategy.rounds(self.task.sequence.len());
+        let lists = Lists { recipes: strategy.recipes(self.task), rounds, to_beat: None };
         self.best_of(lists, strategy.takes_first(), ground, search, scratch)
     }
 
@@ -184,7 +187,7 @@ impl<'d, 'r> Desk<'d, 'r> {
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
-        let [_, rounds] = strategy.rounds(self.request.graph.ops().len());
+        let [_, rounds] = strategy.rounds(self.task.sequence.len());
         let rounds = if than.is_ideal() { Rounds::default() } else { rounds };
         let lists = Lists { recipes: iter::once(than.recipe), rounds, to_beat: Some(than) };
         search.iter_mut().for_each(|search| search.pressures.recall());
@@ -263,10 +266,11 @@ impl<'d, 'r> Desk<'d, 'r> {
                 return Ok(None);
             }
         };
-        let Request { graph, machine, .. } = *self.request;
+        let Task { sequence, machine, .. } = *self.task;
+        let graph = sequence.graph();
         let lists = (&self.steps[..lengths.steps], &self.resident[..lengths.resident]);
         let pools = (&mut *self.pools, &mut *self.tensor_pool);
-        let plan = ground.memory.plan(self.request, ground.arena, lists, pools)?;
+        let plan = ground.memory.plan(self.task, ground.arena, lists, pools)?;
         let mut scratch = scratch.reborrow();
         let schedule = scratch.take(plan.steps.len(), Scheduled::EMPTY)?;
         let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
@@ -297,7 +301,7 @@ impl<'d, 'r> Desk<'d, 'r> {
         let output = (&mut *self.steps, &mut *self.resident);
         let mut scratch = scratch.reborrow();
         let Ground { memory, uses, .. } = *ground;
-        let builder = Builder::new(self.request, memory, uses, output, &mut scratch)?;
+        let builder = Builder::new(self.task, memory, uses, output, &mut scratch)?;
         if memory.pools() > 1 && !matches!(recipe, Recipe::Paced { .. }) {
             return Ok(Err(Stuck::NoRoom));
         }
@@ -314,7 +318,7 @@ impl<'d, 'r> Desk<'d, 'r> {
                     return Ok(Err(Stuck::NoRoom));
                 };
                 let chosen = choice::choose(
-                    self.request,
+                    self.task,
                     memory,
                     gaps,
                     (spare_permille, weight),

@@ -33,20 +33,19 @@ mod vdnn;
 mod weights;
 mod window;
 
-use crate::graph::{Graph, Op, OpId, TensorId};
+use crate::graph::{Graph, OpId};
 use crate::host::HostRooms;
 use crate::lower;
 use crate::machine::Machine;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Pool, Prediction, Resident, Step};
 use crate::schedule::Scheduled;
 use crate::scratch::{Buffer, BufferTooShort, Limits, Scratch, larger, total, words};
+use crate::sequence::Sequence;
 use crate::timeline;
 use builder::Builder;
-use core::mem;
 use desk::{Candidate, Desk, Ground, Search};
 use gaps::Gaps;
 use memory::Memory;
-use order::{Arranged, Sheet};
 use strategy::Need;
 use uses::Uses;
 use weights::Way;
@@ -66,6 +65,21 @@ pub struct Request<'a> {
     pub budget_bytes: u64,
 }
 
+/// A request with its ops in the order in which they are to run.
+#[derive(Clone, Copy, Debug)]
+struct Task<'a> {
+    sequence: &'a Sequence<'a>,
+    machine: &'a Machine,
+    budget_bytes: u64,
+}
+
+impl<'a> Task<'a> {
+    const fn new(request: &Request<'a>, sequence: &'a Sequence<'a>) -> Self {
+        let Request { machine, budget_bytes, .. } = *request;
+        Self { sequence, machine, budget_bytes }
+    }
+}
+
 /// Buffers for a plan, owned by the caller. Their lengths follow from the
 /// [limits of the graph](Limits::of_graph).
 #[derive(Debug)]
@@ -80,10 +94,6 @@ pub struct Output<'o> {
     pub pools: &'o mut [Pool],
     /// One for each tensor.
     pub tensor_pool: &'o mut [u32],
-    /// One for each op; working memory only. With fewer, ops keep the given order.
-    pub ops: &'o mut [Op],
-    /// One for each read and write of all ops; as `ops`.
-    pub operands: &'o mut [TensorId],
 }
 
 impl Output<'_> {
@@ -105,8 +115,6 @@ impl Output<'_> {
             arena: self.arena,
             pools: self.pools,
             tensor_pool: self.tensor_pool,
-            ops: self.ops,
-            operands: self.operands,
         }
     }
 }
@@ -135,7 +143,8 @@ pub const fn scratch_words(limits: &Limits) -> usize {
         Search::scratch_words(limits),
         larger(write, judge),
     ]);
-    order::sheet_words(limits).saturating_add(larger(order::scratch_words(limits), list))
+    let sequences = Sequence::scratch_words(limits).saturating_add(order::kept_words(limits));
+    sequences.saturating_add(larger(list_schedule_words(limits), list))
 }
 
 /// The least memory with which a strategy can plan, and what takes it.
@@ -163,11 +172,13 @@ pub fn least_memory(
     arena: &mut [ArenaPlacement],
     scratch: &mut Scratch<'_>,
 ) -> Result<LeastMemory, PlanningError> {
-    let need = Need::of(strategy);
+    let mut scratch = scratch.reborrow();
+    let given = Sequence::as_given(request.graph, &mut scratch)?;
+    let task = Task::new(request, &given);
     if strategy.is_for_chains() {
-        weights::check(request.graph, scratch)?;
+        weights::check(&given, &mut scratch)?;
     }
-    memory::smallest(request, need, arena, &mut scratch.reborrow())
+    memory::smallest(&task, Need::of(strategy), arena, &mut scratch)
 }
 
 /// The figures of [`least_memory`] that an error names.
@@ -202,9 +213,11 @@ pub fn cycle_ns(
         _ => return Ok(None),
     };
     let mut scratch = scratch.reborrow();
-    weights::check(request.graph, &mut scratch)?;
-    let memory = Memory::new(request, Need::Layer, arena, &mut scratch)?;
-    Ok(weights::cycle_ns(request, &memory, way, &mut scratch)?)
+    let given = Sequence::as_given(request.graph, &mut scratch)?;
+    let task = Task::new(request, &given);
+    weights::check(&given, &mut scratch)?;
+    let memory = Memory::new(&task, Need::Layer, arena, &mut scratch)?;
+    Ok(weights::cycle_ns(&task, &memory, way, &mut scratch)?)
 }
 
 /// Plans. The same input gives the same plan.
@@ -214,91 +227,83 @@ pub fn cycle_ns(
 pub fn plan<'o>(
     request: &Request<'_>,
     strategy: Strategy,
-    output: Output<'o>,
+    mut output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Plan<'o>, PlanningError> {
     let (budget_bytes, device_bytes) = (request.budget_bytes, request.machine.device_bytes);
     if budget_bytes > device_bytes {
         return Err(PlanningError::BudgetAboveDevice { budget_bytes, device_bytes });
     }
-    let mut scratch = scratch.reborrow();
-    if strategy.is_for_chains() {
-        weights::check(request.graph, &mut scratch)?;
-    }
-    let mut output = output;
     output.check(request.graph)?;
-    let (ops, operands) = (mem::take(&mut output.ops), mem::take(&mut output.operands));
-    let given = Arranged::as_given(*request.graph);
-    let sheet = match strategy {
+    let mut scratch = scratch.reborrow();
+    let given = Sequence::as_given(request.graph, &mut scratch)?;
+    if strategy.is_for_chains() {
+        weights::check(&given, &mut scratch)?;
+    }
+    let task = |sequence| Task::new(request, sequence);
+    let best = match strategy {
         Strategy::Auto(Auto { order: Order::Free, .. }) if !strategy.takes_first() => {
-            Sheet::new(request.graph, ops, operands, &mut scratch)?
+            order::best(&given, &mut scratch, |sequence, scratch| {
+                sample(&Task::new(request, sequence), output.reborrow(), scratch)
+            })?
         }
         _ => None,
     };
-    let Some(mut sheet) = sheet else {
-        return plan_arranged(request, &given, strategy, output, &mut scratch);
-    };
-    let other = sheet.best(request, &mut scratch, |request, scratch| {
-        sample(request, output.reborrow(), scratch)
-    })?;
-    match strategy.shared(request.graph.ops().len()) {
-        Some(half) if other.is_reordered() => {
-            plan_either(request, [&given, &other], half, output, &mut scratch)
+    match (&best, strategy.shared(request.graph.ops().len())) {
+        (Some(best), Some(half)) => {
+            plan_either([&given, best].map(task), half, output, &mut scratch)
         }
-        _ => plan_arranged(request, &other, strategy, output, &mut scratch),
+        (Some(best), None) => plan_task(&task(best), strategy, output, &mut scratch),
+        (None, _) => plan_task(&task(&given), strategy, output, &mut scratch),
     }
 }
 
 /// Plans in the better of two orders; of equals, in the second.
 fn plan_either<'o>(
-    request: &Request<'_>,
-    [one, other]: [&Arranged<'_>; 2],
+    [one, other]: [Task<'_>; 2],
     strategy: Strategy,
     mut output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Plan<'o>, PlanningError> {
-    let mut period_ns =
-        |arranged| match plan_arranged(request, arranged, strategy, output.reborrow(), scratch) {
-            Ok(plan) => Ok(plan.predicted.period_ns),
-            Err(PlanningError::Infeasible { .. }) => Ok(u64::MAX),
-            Err(error) => Err(error),
-        };
+    let mut period_ns = |task| match plan_task(&task, strategy, output.reborrow(), scratch) {
+        Ok(plan) => Ok(plan.predicted.period_ns),
+        Err(PlanningError::Infeasible { .. }) => Ok(u64::MAX),
+        Err(error) => Err(error),
+    };
     let better = if period_ns(one)? < period_ns(other)? { one } else { other };
-    plan_arranged(request, better, strategy, output, scratch)
+    plan_task(&better, strategy, output, scratch)
 }
 
 /// What the best of a sample of lists comes to; none where none of them fits.
 fn sample(
-    request: &Request<'_>,
+    task: &Task<'_>,
     output: Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<Prediction>, PlanningError> {
     let mut scratch = scratch.reborrow();
-    let Output { steps, resident, arena, pools, tensor_pool, .. } = output;
-    let mut desk = Desk::new(request, steps, resident, (pools, tensor_pool));
-    let memory = Memory::new(request, Need::LargestOp, arena, &mut scratch)?;
-    let uses = Uses::new(request.graph, &mut scratch)?;
+    let Output { steps, resident, arena, pools, tensor_pool } = output;
+    let mut desk = Desk::new(task, steps, resident, (pools, tensor_pool));
+    let memory = Memory::new(task, Need::LargestOp, arena, &mut scratch)?;
+    let uses = Uses::new(task.sequence, &mut scratch)?;
     let ground = Ground { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
     desk.sample(&ground, &mut scratch)
 }
 
-/// Plans with the ops in some order of the requested graph.
-fn plan_arranged<'o>(
-    request: &Request<'_>,
-    arranged: &Arranged<'_>,
+/// Plans with the ops in one order.
+fn plan_task<'o>(
+    task: &Task<'_>,
     strategy: Strategy,
     output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Plan<'o>, PlanningError> {
     let mut scratch = scratch.reborrow();
-    let request_in_order = Request { graph: &arranged.graph, ..*request };
-    let Output { steps, resident, arena, pools, tensor_pool, .. } = output;
+    let Output { steps, resident, arena, pools, tensor_pool } = output;
     let pools = (pools, tensor_pool);
-    let mut desk = Desk::new(&request_in_order, steps, resident, pools);
-    let memory = Memory::new(&request_in_order, Need::of(strategy), arena, &mut scratch)?;
-    let uses = Uses::new(&arranged.graph, &mut scratch)?;
+    let mut desk = Desk::new(task, steps, resident, pools);
+    let memory = Memory::new(task, Need::of(strategy), arena, &mut scratch)?;
+    let uses = Uses::new(task.sequence, &mut scratch)?;
     let mut search = match strategy {
-        Strategy::Auto(_) => Some(Search::new(&arranged.graph, &mut scratch)?),
+        Strategy::Auto(_) => Some(Search::new(task.sequence, &mut scratch)?),
         _ => None,
     };
     let ground = Ground { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
@@ -308,10 +313,12 @@ fn plan_arranged<'o>(
             return Err(BufferTooShort { buffer: Buffer::Steps, needed, len }.into());
         }
         if let Some(needed_bytes) = desk.host_shortage_bytes {
-            let host_bytes = request.machine.host_bytes;
+            let host_bytes = task.machine.host_bytes;
             return Err(PlanError::HostMemory { needed_bytes, host_bytes }.into());
         }
-        let (min_feasible_bytes, op) = min_feasible(request, strategy, arena, &mut scratch)?;
+        let need = Need::of(strategy);
+        let least = memory::smallest(task, need, arena, &mut scratch)?;
+        let LeastMemory { bytes: min_feasible_bytes, op, .. } = least;
         return Err(PlanningError::Infeasible { min_feasible_bytes, op });
     };
     let (best, memory) = match strategy {
@@ -325,10 +332,9 @@ fn plan_arranged<'o>(
     };
     let Desk { steps, resident, pools, tensor_pool, .. } = desk;
     let Candidate { lengths, predicted, .. } = best;
-    arranged.name_as_given(&mut steps[..lengths.steps]);
     let lists = (&steps[..lengths.steps], &resident[..lengths.resident]);
-    let plan = memory.plan(request, &arena[..memory.placed], lists, (pools, tensor_pool))?;
-    let rooms = HostRooms::new(request.graph, request.machine, &plan, &mut scratch)?;
+    let plan = memory.plan(task, &arena[..memory.placed], lists, (pools, tensor_pool))?;
+    let rooms = HostRooms::new(task.sequence.graph(), task.machine, &plan, &mut scratch)?;
     let predicted = Prediction { host_bytes: rooms.moved_bytes(), ..predicted };
     Ok(Plan { predicted, ..plan })
 }
@@ -350,7 +356,7 @@ fn with_slabs<'m>(
     if !best.is_ideal() {
         return Ok((best, memory));
     }
-    let Some(divided) = slabs::divide(desk.request, &memory, lists, scratch)? else {
+    let Some(divided) = slabs::divide(desk.task, &memory, lists, scratch)? else {
         return Ok((best, memory));
     };
     let grounds =
@@ -371,7 +377,7 @@ fn settle<'m>(
     scratch: &mut Scratch<'m>,
 ) -> Result<(Candidate, Memory<'m>), PlanningError> {
     let lists = (&desk.steps[..best.lengths.steps], &desk.resident[..best.lengths.resident]);
-    let Some(settled) = memory.settle(desk.request, lists, arena, scratch)? else {
+    let Some(settled) = memory.settle(desk.task, lists, arena, scratch)? else {
         return Ok((best, memory));
     };
     let grounds =

@@ -10,41 +10,35 @@ mod groups;
 mod schedule;
 mod touches;
 
-use super::{PlanningError, Request};
-use crate::graph::{Graph, Op, OpId, TensorId};
-use crate::plan::{Prediction, Step};
+use super::PlanningError;
+use crate::graph::{Graph, OpId};
+use crate::plan::{PlanError, Prediction};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::sequence::Sequence;
 use groups::Groups;
 
 pub use groups::Join;
 
-/// Words of scratch that a [`Sheet`] holds.
-pub(super) const fn sheet_words(limits: &Limits) -> usize {
-    words::<u32>(limits.ops)
+/// Words of scratch that [`arrange`] keeps.
+pub(super) const fn kept_words(limits: &Limits) -> usize {
+    words::<OpId>(limits.ops).saturating_add(Sequence::scratch_words(limits))
 }
 
-/// Words of scratch that [`Sheet::fill`] asks for.
-pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    let sort = list_schedule_words(limits);
-    let check = Graph::scratch_words(limits.tensors);
-    if sort > check { sort } else { check }
-}
-
-/// Words of scratch that [`list_schedule`] asks for.
+/// Words of scratch that [`list_schedule`] asks for, by [`Limits::of_graph`].
 #[must_use]
 pub const fn list_schedule_words(limits: &Limits) -> usize {
     Groups::scratch_words(limits).saturating_add(schedule::scratch_words(limits))
 }
 
 /// Writes an order that keeps the dependencies and in which values die soon: the given op at
-/// each position. As long as there are ops. O(ops × log + operands).
+/// each position of `order`, which has one for each op. O(ops × log + operands).
 ///
 /// # Errors
 /// Scratch that is too small.
 pub fn list_schedule(
     graph: &Graph<'_>,
     join: Join,
-    order: &mut [u32],
+    order: &mut [OpId],
     scratch: &mut Scratch<'_>,
 ) -> Result<(), OutOfScratch> {
     let mut scratch = scratch.reborrow();
@@ -52,131 +46,57 @@ pub fn list_schedule(
     schedule::write(graph, &groups, order, &mut scratch)
 }
 
-/// A graph in some order.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Arranged<'a> {
-    pub(super) graph: Graph<'a>,
-    /// The given op at each position; empty where the order is the given one.
-    given: &'a [u32],
+/// The launches of a graph in the order that a way to join ops leads to; none where that is
+/// the given one. O(ops × log + operands).
+pub(super) fn arrange<'s>(
+    graph: &'s Graph<'s>,
+    join: Join,
+    scratch: &mut Scratch<'s>,
+) -> Result<Option<Sequence<'s>>, PlanError> {
+    let order = scratch.take(graph.ops().len(), OpId(0))?;
+    list_schedule(graph, join, order, scratch)?;
+    if order.is_sorted() {
+        return Ok(None);
+    }
+    Sequence::new(graph, order.iter().copied(), scratch).map(Some)
 }
 
-impl<'a> Arranged<'a> {
-    /// In the given order.
-    pub(super) const fn as_given(graph: Graph<'a>) -> Self {
-        Self { graph, given: &[] }
-    }
-
-    /// Whether the order is another one.
-    pub(super) const fn is_reordered(&self) -> bool {
-        !self.given.is_empty()
-    }
-
-    /// Names the ops of a list as the given graph does.
-    pub(super) fn name_as_given(&self, steps: &mut [Step]) {
-        for step in steps {
-            if let Step::Launch(op) = step
-                && let Some(&given) = self.given.get(op.index())
-            {
-                *op = OpId(given);
-            }
+/// The best order to be had, by what a sample of lists comes to in each; none unless another
+/// is better than the given one.
+pub(super) fn best<'s>(
+    given: &Sequence<'s>,
+    scratch: &mut Scratch<'s>,
+    mut sample: impl FnMut(&Sequence<'_>, &mut Scratch<'_>) -> Result<Option<Prediction>, PlanningError>,
+) -> Result<Option<Sequence<'s>>, PlanningError> {
+    let mut least = sample(given, scratch)?;
+    let mut best = None;
+    for join in [Join::Light, Join::All] {
+        if least.is_some_and(|least| least.period_ns == least.compute_ns) {
+            break;
+        }
+        let mut scratch = scratch.reborrow();
+        let Some(sequence) = arrange(given.graph(), join, &mut scratch)? else { continue };
+        let predicted = match sample(&sequence, &mut scratch) {
+            Err(PlanningError::Infeasible { .. }) => None,
+            other => other?,
+        };
+        let is_better = predicted.is_some_and(|predicted| {
+            least.is_none_or(|least| predicted.period_ns < least.period_ns)
+        });
+        if is_better {
+            (least, best) = (predicted, Some(join));
         }
     }
-}
-
-/// Room for a graph in another order.
-#[derive(Debug)]
-pub(super) struct Sheet<'a> {
-    ops: &'a mut [Op],
-    operands: &'a mut [TensorId],
-    given: &'a mut [u32],
-}
-
-impl<'a> Sheet<'a> {
-    /// None where there is too little room for the graph.
-    pub(super) fn new(
-        graph: &Graph<'_>,
-        ops: &'a mut [Op],
-        operands: &'a mut [TensorId],
-        scratch: &mut Scratch<'a>,
-    ) -> Result<Option<Self>, OutOfScratch> {
-        let len = graph.ops().len();
-        let count = |op: &Op| u64::from(op.reads) + u64::from(op.writes);
-        let operands_len = graph.ops().iter().map(count).sum::<u64>();
-        // Half of 32 bits name an op, and position an operand.
-        let most = u64::from(u32::MAX >> 1);
-        let fits = len as u64 <= most.min(ops.len() as u64)
-            && operands_len <= most.min(operands.len() as u64);
-        if !fits {
-            return Ok(None);
-        }
-        Ok(Some(Self { ops, operands, given: scratch.take(len, 0u32)? }))
-    }
-
-    /// The best order to be had, by what a sample of lists comes to in each; the given one
-    /// unless another is better.
-    pub(super) fn best<'g>(
-        &'g mut self,
-        request: &Request<'g>,
-        scratch: &mut Scratch<'_>,
-        mut sample: impl FnMut(
-            &Request<'_>,
-            &mut Scratch<'_>,
-        ) -> Result<Option<Prediction>, PlanningError>,
-    ) -> Result<Arranged<'g>, PlanningError> {
-        let mut least = sample(request, scratch)?;
-        let mut best = None;
-        for join in [Join::Light, Join::All] {
-            if least.is_some_and(|least| least.period_ns == least.compute_ns) {
-                break;
-            }
-            let Some(arranged) = self.fill(request.graph, join, scratch)? else { continue };
-            let request = Request { graph: &arranged.graph, ..*request };
-            let predicted = match sample(&request, scratch) {
-                Err(PlanningError::Infeasible { .. }) => None,
-                other => other?,
-            };
-            let is_better = predicted.is_some_and(|predicted| {
-                least.is_none_or(|least| predicted.period_ns < least.period_ns)
-            });
-            if is_better {
-                (least, best) = (predicted, Some(join));
-            }
-        }
-        let Some(join) = best else { return Ok(Arranged::as_given(*request.graph)) };
-        let arranged = self.fill(request.graph, join, scratch)?;
-        Ok(arranged.unwrap_or(Arranged::as_given(*request.graph)))
-    }
-
-    /// The graph in the order that a way to join ops leads to; none where that is the given
-    /// one. O(ops × log + operands).
-    fn fill<'g>(
-        &'g mut self,
-        graph: &Graph<'g>,
-        join: Join,
-        scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Arranged<'g>>, OutOfScratch> {
-        list_schedule(graph, join, self.given, scratch)?;
-        if self.given.is_sorted() {
-            return Ok(None);
-        }
-        let mut from = 0;
-        for (&given, op) in self.given.iter().zip(&mut *self.ops) {
-            let operands = graph.operands_of(OpId(given));
-            self.operands[from..from + operands.len()].copy_from_slice(operands);
-            *op = Op { first_operand: from as u32, ..graph.op(OpId(given)) };
-            from += operands.len();
-        }
-        let (ops, operands) = (&self.ops[..self.given.len()], &self.operands[..from]);
-        let checked = Graph::new(graph.tensors(), ops, operands, &mut scratch.reborrow());
-        // A legal order of a valid graph is a valid graph.
-        Ok(checked.ok().map(|graph| Arranged { graph, given: self.given }))
+    match best {
+        Some(join) => Ok(arrange(given.graph(), join, scratch)?),
+        None => Ok(None),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Kind, Tensor};
+    use crate::graph::{Kind, Op, Tensor, TensorId};
 
     const INPUT: Tensor = Tensor { bytes: 10_000, kind: Kind::Input };
     const STATE: Tensor = Tensor { bytes: 10_000, kind: Kind::State };
@@ -208,14 +128,15 @@ mod tests {
         let mut memory = [0; 4096];
         let mut scratch = Scratch::new(&mut memory);
         let graph = Graph::new(tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
-        let (mut other_ops, mut other_operands) = (ops, operands);
-        let mut sheet =
-            Sheet::new(&graph, &mut other_ops, &mut other_operands, &mut scratch).unwrap().unwrap();
-        let arranged = sheet.fill(&graph, join, &mut scratch).unwrap()?;
-        for (at, &given) in (0..).map(OpId).zip(arranged.given) {
-            assert_eq!(arranged.graph.operands_of(at), graph.operands_of(OpId(given)));
+        let sequence = arrange(&graph, join, &mut scratch).unwrap()?;
+        let mut order = [u32::MAX; OPS];
+        for (slot, launch) in order.iter_mut().zip(sequence.launches()) {
+            let op = sequence.op(launch);
+            assert_eq!(sequence.reads(launch), graph.reads(op));
+            assert_eq!(sequence.writes(launch), graph.writes(op));
+            *slot = op.0;
         }
-        Some(arranged.given.try_into().unwrap())
+        Some(order)
     }
 
     /// Two layers forward and backward; each but the first hands a gradient on.

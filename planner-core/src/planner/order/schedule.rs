@@ -8,7 +8,7 @@
 
 use super::groups::Groups;
 use super::touches::Touches;
-use crate::graph::{Graph, Kind, TensorId};
+use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::planner::heap::Heap;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
@@ -35,7 +35,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 pub(super) fn write(
     graph: &Graph<'_>,
     groups: &Groups<'_>,
-    order: &mut [u32],
+    order: &mut [OpId],
     scratch: &mut Scratch<'_>,
 ) -> Result<(), OutOfScratch> {
     let (ops, tensors) = (graph.ops().len(), graph.tensors().len());
@@ -55,7 +55,7 @@ pub(super) fn write(
     let mut order = order.iter_mut();
     while let Some(group) = schedule.next() {
         for (op, slot) in groups.ops(group).zip(&mut order) {
-            *slot = op.0;
+            *slot = op;
         }
         schedule.run(group);
     }

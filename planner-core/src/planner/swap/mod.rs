@@ -20,13 +20,14 @@ pub use classes::Classes;
 
 use super::builder::{Lengths, Stuck};
 use super::uses::Uses;
-use super::{PlanningError, Request};
+use super::{PlanningError, Request, Task};
 use crate::lower::{self, lower_pieces};
 use crate::machine::{Direction, Machine};
 use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError, Prediction, Resident, Step};
 use crate::schedule::Scheduled;
 use crate::scratch::{Buffer, BufferTooShort, Limits, Scratch, larger, total, words};
+use crate::sequence::Sequence;
 use crate::timeline::{self, predict_pieces};
 use belady::Choice;
 
@@ -69,7 +70,12 @@ pub struct Room<'o> {
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let write = larger(belady::scratch_words(limits), timing::scratch_words(limits));
-    let write = total([Uses::scratch_words(limits), Choice::scratch_words(limits), write]);
+    let write = total([
+        Sequence::scratch_words(limits),
+        Uses::scratch_words(limits),
+        Choice::scratch_words(limits),
+        write,
+    ]);
     let judge = larger(lower::scratch_words(limits), timeline::scratch_words(limits));
     let schedule = words::<Scheduled>(limits.steps);
     let judge = total([schedule, Pieces::scratch_words(limits), judge]);
@@ -147,10 +153,12 @@ fn write(
     let len = steps.len();
     let resident = Buffer::Resident.first(resident, request.graph.tensors().len())?;
     let mut scratch = scratch.reborrow();
-    let uses = Uses::new(request.graph, &mut scratch)?;
-    let mut choice = Choice::new(request.graph, &mut scratch)?;
-    choice.choose(request, classes, &uses, threshold, &mut scratch)?;
-    match timing::write(request, classes, &uses, &choice, (steps, resident), &mut scratch)? {
+    let sequence = Sequence::as_given(request.graph, &mut scratch)?;
+    let task = Task::new(request, &sequence);
+    let uses = Uses::new(&sequence, &mut scratch)?;
+    let mut choice = Choice::new(&sequence, &mut scratch)?;
+    choice.choose(&task, classes, &uses, threshold, &mut scratch)?;
+    match timing::write(&task, classes, &uses, &choice, (steps, resident), &mut scratch)? {
         Ok(written) => Ok(written),
         Err(Stuck::ManySteps { needed }) => {
             Err(BufferTooShort { buffer: Buffer::Steps, needed, len }.into())

@@ -7,9 +7,9 @@
 use super::chain::{Chain, Item};
 use super::course::{LAPS, transfers};
 use super::selection::{Selection, Span};
-use crate::graph::OpId;
 use crate::planner::builder::{Builder, Lengths, Stuck};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::sequence::LaunchId;
 
 /// What happens; prefetches come last at their place in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,9 +175,9 @@ impl<'n> Notes<'n> {
                 step(&mut builder, (chain, selection), (event, layer), copy_again)?;
                 next += 1;
             }
-            let op = OpId((launch % ops) as u32);
-            let graph = builder.request.graph;
-            for &tensor in graph.reads(op) {
+            let op = LaunchId((launch % ops) as u32);
+            let sequence = builder.task.sequence;
+            for &tensor in sequence.reads(op) {
                 builder.prefetch(tensor)?;
             }
             builder.launch(op)?;
