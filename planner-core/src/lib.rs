@@ -72,6 +72,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod allocations;
 mod arena;
 pub mod backend;
 pub mod bounds;
@@ -99,8 +100,7 @@ pub use graph::{Graph, GraphError, Kind, Op, OpId, Tensor, TensorId};
 pub use host::HostRooms;
 pub use lower::lower;
 pub use machine::{Machine, MachineParameters};
-pub use placement::Placements;
-pub use plan::{Part, Plan, PlanError, Step};
+pub use plan::{Part, Placements, Plan, PlanError, Step};
 pub use schedule::{Schedule, Scheduled, Stream, Wait};
 pub use scratch::{Limits, OutOfScratch, Scratch};
 pub use verify::{Verified, VerifyError, verify};

@@ -7,8 +7,7 @@
 
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::Machine;
-use crate::placement::Placements;
-use crate::plan::{Part, Place, Plan, PlanError, Step};
+use crate::plan::{Part, Place, Placements, Plan, PlanError, Step};
 use crate::scratch::{Limits, Scratch, total, words};
 use core::ops::Range;
 

@@ -2,7 +2,6 @@
 //! [`verify`](crate::verify()) turns it into something that may run.
 
 use crate::graph::{Graph, OpId, TensorId};
-use crate::placement::Placements;
 use crate::scratch::{BufferTooShort, Limits, OutOfScratch};
 use core::fmt;
 
@@ -122,6 +121,42 @@ impl Plan<'_> {
     #[must_use]
     pub fn iterations(&self) -> u32 {
         self.placements.map_or(1, |placements| placements.iterations)
+    }
+}
+
+/// The objects of every allocation of a plan, over one or more iterations. Allocations are
+/// numbered in list order: first one for each entry of `resident_at_start`, then, iteration
+/// after iteration, one for each prefetch and, at a launch, one for each written tensor of
+/// which something is not resident, in the op's order, and one for its workspace. Arena
+/// tensors have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placements<'a> {
+    /// Iterations that the objects are given for before they repeat: 1 to
+    /// [`Placements::MOST_ITERATIONS`].
+    pub iterations: u32,
+    /// Object numbers within their pools, one allocation after the other; the first of an
+    /// allocation holds its first newly allocated object, and so on.
+    pub objects: &'a [u64],
+    /// For each allocation, where its numbers end in `objects`.
+    pub ends: &'a [u32],
+}
+
+impl<'a> Placements<'a> {
+    /// Most iterations that placements may cover.
+    pub const MOST_ITERATIONS: u32 = 64;
+
+    /// The objects of one allocation; none where there is no such allocation.
+    #[must_use]
+    pub fn of(&self, allocation: u32) -> &'a [u64] {
+        let end = |at: u32| self.ends.get(at as usize).map_or(0, |&end| end as usize);
+        let first = allocation.checked_sub(1).map_or(0, end);
+        self.objects.get(first..end(allocation)).unwrap_or_default()
+    }
+
+    /// Whether the ends are those of all numbers, one allocation behind the other.
+    pub(crate) fn is_table(&self) -> bool {
+        let last = self.ends.last().map_or(0, |&end| end as usize);
+        self.ends.is_sorted() && last == self.objects.len()
     }
 }
 

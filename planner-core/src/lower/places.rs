@@ -1,10 +1,10 @@
 //! What each allocation waits for where its objects are fixed.
 
 use super::{NEVER, Points, later, seen_later};
+use crate::allocations::{self, Event, walk};
 use crate::graph::Graph;
 use crate::pieces::Pieces;
-use crate::placement::{Event, Placements, walk};
-use crate::plan::{Place, Plan, PlanError};
+use crate::plan::{Place, Placements, Plan, PlanError};
 use crate::schedule::Scheduled;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
@@ -28,7 +28,7 @@ struct Holders<'a> {
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
-        crate::placement::walk_scratch_words(limits),
+        allocations::scratch_words(limits),
         words::<u32>(limits.objects).saturating_mul(3),
         words::<u64>(limits.objects),
         words::<u64>(limits.pools),

@@ -1,12 +1,12 @@
 //! From a plan to the same plan with its objects fixed.
 
-use super::Placements;
 use super::sweep::{self, sweep};
-use super::walk::{Event, Totals, walk};
+use crate::allocations::{Event, Totals, walk};
 use crate::graph::Graph;
 use crate::lower::{self, lower_pieces};
 use crate::machine::Machine;
 use crate::pieces::Pieces;
+use crate::plan::Placements;
 use crate::plan::{Plan, PlanError, Prediction};
 use crate::schedule::Scheduled;
 use crate::scratch::{Buffer, BufferTooShort, Limits, OutOfScratch, Scratch, larger, words};

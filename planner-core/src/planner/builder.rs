@@ -1,8 +1,9 @@
 //! Writes the list of steps, and keeps what every strategy must know: what is resident,
 //! which host copies are valid, what is still needed, and how much memory is free.
 
-use super::Task;
-use super::memory::{CHUNKS, Memory, POOLS};
+use super::memory::{CHUNKS, Memory};
+use super::request::POOLS;
+use super::request::Task;
 use super::uses::{Use, Uses};
 use crate::graph::{Kind, TensorId};
 use crate::plan::{Part, Resident, Step};

@@ -10,12 +10,13 @@
 //! Plotkin, Shmoys and Tardos, "Fast approximation algorithms for fractional packing and
 //! covering problems", 1995).
 
-use super::Task;
 use super::builder::Stuck;
 use super::gaps::{Gaps, Span};
 use super::heap::Heap;
-use super::memory::{Memory, POOLS};
+use super::memory::Memory;
 use super::pressure::{FULL, Pressures};
+use super::request::POOLS;
+use super::request::Task;
 use super::tree::MinTree;
 use crate::machine::Direction;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};

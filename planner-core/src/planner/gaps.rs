@@ -4,8 +4,9 @@
 //! cyclic sequence. Moving `x` objects of the tensor in the gap frees them at all those
 //! ops, for an upload and, unless the host holds them already, a download.
 
-use super::Task;
-use super::memory::{CHUNKS, Memory, POOLS};
+use super::memory::{CHUNKS, Memory};
+use super::request::POOLS;
+use super::request::Task;
 use super::tree::MinTree;
 use crate::graph::Kind;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};

@@ -1,8 +1,10 @@
 //! How a plan's memory is divided: an arena for small tensors, a pool of chunks, and
 //! sometimes a pool of [slabs](super::slabs) for what takes less than half a chunk.
 
+use super::error::PlanningError;
+use super::request::{LeastMemory, POOLS, Task};
+use super::strategy::Need;
 use super::threshold::{self, COUNT, Threshold, choose, thresholds};
-use super::{LeastMemory, Need, PlanningError, Task};
 use crate::arena::{self, Lifetimes, admits, size_bytes};
 use crate::graph::{Kind, TensorId};
 use crate::plan::{ArenaPlacement, Plan, Pool, Prediction, Resident, Step};
@@ -25,8 +27,6 @@ pub(super) struct Memory<'m> {
 pub(super) const CHUNKS: usize = 0;
 /// The pool of slabs.
 pub(super) const SLABS: usize = 1;
-/// How many pools there are at most.
-pub(super) const POOLS: usize = 2;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     // Twice: once more where states settle.

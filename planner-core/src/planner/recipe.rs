@@ -2,9 +2,11 @@
 
 use super::chance::Chance;
 use super::choice::Weight;
+use super::lms;
 use super::paced::Pace;
+use super::request::Task;
+use super::strategy::{Auto, Lms, Strategy, Weights, Window};
 use super::weights::Way;
-use super::{Auto, Lms, Strategy, Task, Weights, Window, lms};
 
 /// One list of steps that a strategy considers.
 #[derive(Clone, Copy, Debug)]

@@ -3,8 +3,8 @@
 //! What is divided between chunks and slabs can serve only the one or the other, so a list
 //! that was made without slabs tells how much of each there is to be.
 
-use super::Task;
 use super::memory::{CHUNKS, Memory, objects_of};
+use super::request::Task;
 use crate::graph::TensorId;
 use crate::plan::{Resident, Step};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};

@@ -3,7 +3,8 @@
 //! There a tensor takes no more than its bytes, but takes them all the time; in the pool it
 //! takes whole chunks, and gives them back whenever others need them more.
 
-use super::{Need, Task};
+use super::request::Task;
+use super::strategy::Need;
 use crate::arena::{Lifetimes, admits, size_bytes};
 use crate::graph::{Kind, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};

@@ -17,10 +17,10 @@
 //! second of two iterations is kept, so that what the window reaches beyond the end of one
 //! is there at the start of the next.
 
-use super::Window;
 use super::builder::{Builder, Lengths, Stuck};
 use super::memory::CHUNKS;
 use super::queue::Queue;
+use super::strategy::Window;
 use crate::graph::{Kind, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};

@@ -9,7 +9,7 @@ use super::recent::{Recent, Rested};
 use super::{Classes, Threshold};
 use crate::graph::{Kind, TensorId};
 use crate::plan::Pool;
-use crate::planner::Task;
+use crate::planner::request::Task;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 

@@ -3,7 +3,8 @@
 use crate::graph::{Graph, OpId, TensorId};
 use crate::machine::Machine;
 use crate::plan::{Place, PlanError, Pool};
-use crate::planner::{PlanningError, Request};
+use crate::planner::error::PlanningError;
+use crate::planner::request::Request;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
 /// Size classes, and which of them each tensor and workspace takes an object of.

@@ -19,8 +19,9 @@ mod timing;
 pub use classes::Classes;
 
 use super::builder::{Lengths, Stuck};
+use super::error::PlanningError;
+use super::request::{Request, Task};
 use super::uses::Uses;
-use super::{PlanningError, Request, Task};
 use crate::lower::{self, lower_pieces};
 use crate::machine::{Direction, Machine};
 use crate::pieces::Pieces;

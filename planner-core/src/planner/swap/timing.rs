@@ -16,7 +16,7 @@ use super::belady::{Choice, Fate};
 use crate::graph::{Kind, TensorId};
 use crate::machine::Direction;
 use crate::plan::{Part, Resident, Step};
-use crate::planner::Task;
+use crate::planner::request::Task;
 use crate::schedule::Stream;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};

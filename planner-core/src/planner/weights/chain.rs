@@ -2,8 +2,9 @@
 
 use crate::graph::{Kind, TensorId};
 use crate::machine::{Direction, Machine};
+use crate::planner::error::PlanningError;
 use crate::planner::memory::{CHUNKS, Memory};
-use crate::planner::{PlanningError, Task};
+use crate::planner::request::Task;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 

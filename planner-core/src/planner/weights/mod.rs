@@ -19,9 +19,9 @@ mod profile;
 mod selection;
 mod transfers;
 
-use super::Task;
 use super::builder::{Builder, Lengths, Stuck};
 use super::memory::Memory;
+use super::request::Task;
 use crate::graph::Kind;
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
 use chain::{Chain, Item};

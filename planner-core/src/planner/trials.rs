@@ -3,14 +3,15 @@
 use super::builder::{Builder, Lengths, Stuck};
 use super::chance::Chance;
 use super::choice::{self, Weight};
+use super::error::PlanningError;
 use super::gaps::Gaps;
 use super::memory::Memory;
 use super::pressure::Pressures;
 use super::recipe::{LARGE_OPS, PACES, Recipe, Rounds, SAMPLE};
+use super::request::Task;
+use super::strategy::Strategy;
 use super::uses::Uses;
-use super::{
-    PlanningError, Strategy, Task, fit, in_core, lms, on_demand, paced, vdnn, weights, window,
-};
+use super::{fit, in_core, lms, on_demand, paced, vdnn, weights, window};
 use crate::host::HostRooms;
 use crate::lower::lower_pieces;
 use crate::pieces::Pieces;
@@ -23,7 +24,7 @@ use core::iter;
 
 /// What all lists of one task stand on.
 #[derive(Clone, Copy)]
-pub(super) struct Ground<'g> {
+pub(super) struct Basis<'g> {
     pub(super) memory: &'g Memory<'g>,
     pub(super) uses: &'g Uses<'g>,
     pub(super) arena: &'g [ArenaPlacement],
@@ -101,7 +102,7 @@ impl<'s> Search<'s> {
 }
 
 /// Where lists are written and judged, one at a time.
-pub(super) struct Desk<'d, 'r> {
+pub(super) struct Trials<'d, 'r> {
     pub(super) task: &'r Task<'r>,
     pub(super) steps: &'d mut [Step],
     pub(super) resident: &'d mut [Resident],
@@ -113,7 +114,7 @@ pub(super) struct Desk<'d, 'r> {
     pub(super) steps_needed: Option<usize>,
 }
 
-impl<'d, 'r> Desk<'d, 'r> {
+impl<'d, 'r> Trials<'d, 'r> {
     pub(super) const fn new(
         task: &'r Task<'r>,
         steps: &'d mut [Step],
@@ -127,14 +128,14 @@ impl<'d, 'r> Desk<'d, 'r> {
     /// What the best of a sample of lists comes to; none where none of them fits.
     pub(super) fn sample(
         &mut self,
-        ground: &Ground<'_>,
+        basis: &Basis<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Prediction>, PlanningError> {
         let mut scratch = scratch.reborrow();
         let mut search = Some(Search::new(self.task.sequence, &mut scratch)?);
         let mut best: Option<Prediction> = None;
         for recipe in SAMPLE {
-            let candidate = self.try_out(recipe, ground, &mut search, &mut scratch)?;
+            let candidate = self.try_out(recipe, basis, &mut search, &mut scratch)?;
             if let Some(Candidate { predicted, .. }) = candidate
                 && best.is_none_or(|best| predicted.period_ns < best.period_ns)
             {
@@ -151,22 +152,22 @@ impl<'d, 'r> Desk<'d, 'r> {
     pub(super) fn best(
         &mut self,
         strategy: Strategy,
-        ground: &Ground<'_>,
+        basis: &Basis<'_>,
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
         let [rounds, _] = strategy.rounds(self.task.sequence.len());
         let lists = Lists { recipes: strategy.recipes(self.task), rounds, to_beat: None };
-        self.best_of(lists, strategy.takes_first(), ground, search, scratch)
+        self.best_of(lists, strategy.takes_first(), basis, search, scratch)
     }
 
-    /// A list that is no worse than the best on other ground, written, and that it is on that;
-    /// or the best on its own ground, written once more.
+    /// A list that is no worse than the best on another basis, written, and that it is on that;
+    /// or the best on its own basis, written once more.
     pub(super) fn keep_better(
         &mut self,
         strategy: Strategy,
         best: Candidate,
-        [own, other]: [Ground<'_>; 2],
+        [own, other]: [Basis<'_>; 2],
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(Candidate, bool), PlanningError> {
@@ -177,13 +178,13 @@ impl<'d, 'r> Desk<'d, 'r> {
         Ok((again.unwrap_or(best), false))
     }
 
-    /// A list that is no worse than another on ground that has changed since, written; none
+    /// A list that is no worse than another on a basis that has changed since, written; none
     /// where none is found.
     fn better(
         &mut self,
         strategy: Strategy,
         than: Candidate,
-        ground: &Ground<'_>,
+        basis: &Basis<'_>,
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
@@ -191,14 +192,14 @@ impl<'d, 'r> Desk<'d, 'r> {
         let rounds = if than.is_ideal() { Rounds::default() } else { rounds };
         let lists = Lists { recipes: iter::once(than.recipe), rounds, to_beat: Some(than) };
         search.iter_mut().for_each(|search| search.pressures.recall());
-        self.best_of(lists, false, ground, search, scratch)
+        self.best_of(lists, false, basis, search, scratch)
     }
 
     fn best_of(
         &mut self,
         mut lists: Lists<impl Iterator<Item = Recipe>>,
         takes_first: bool,
-        ground: &Ground<'_>,
+        basis: &Basis<'_>,
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
@@ -212,7 +213,7 @@ impl<'d, 'r> Desk<'d, 'r> {
                 .next()
                 .or_else(|| search.as_mut()?.anew(guide?.recipe, &mut lists.rounds));
             let Some(recipe) = recipe else { break };
-            let candidate = self.try_out(recipe, ground, search, scratch)?;
+            let candidate = self.try_out(recipe, basis, search, scratch)?;
             let is_better = |candidate: &Candidate| match (best, lists.to_beat) {
                 (Some(best), _) => candidate.cost() < best.cost(),
                 (None, Some(other)) => candidate.cost() <= other.cost(),
@@ -231,7 +232,7 @@ impl<'d, 'r> Desk<'d, 'r> {
             }
         }
         match best {
-            Some(best) if !written_last => self.again(best, ground, search, scratch),
+            Some(best) if !written_last => self.again(best, basis, search, scratch),
             best => Ok(best),
         }
     }
@@ -240,12 +241,12 @@ impl<'d, 'r> Desk<'d, 'r> {
     fn again(
         &mut self,
         best: Candidate,
-        ground: &Ground<'_>,
+        basis: &Basis<'_>,
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
         search.iter_mut().for_each(|search| search.pressures.recall());
-        self.try_out(best.recipe, ground, search, scratch)
+        self.try_out(best.recipe, basis, search, scratch)
     }
 
     /// Writes a list and judges it; none where it does not fit the budget, the
@@ -253,11 +254,11 @@ impl<'d, 'r> Desk<'d, 'r> {
     fn try_out(
         &mut self,
         recipe: Recipe,
-        ground: &Ground<'_>,
+        basis: &Basis<'_>,
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
-        let lengths = match self.write(recipe, ground, search, &mut scratch.reborrow())? {
+        let lengths = match self.write(recipe, basis, search, &mut scratch.reborrow())? {
             Ok(lengths) => lengths,
             Err(Stuck::NoRoom) => return Ok(None),
             Err(Stuck::ManySteps { needed }) => {
@@ -270,7 +271,7 @@ impl<'d, 'r> Desk<'d, 'r> {
         let graph = sequence.graph();
         let lists = (&self.steps[..lengths.steps], &self.resident[..lengths.resident]);
         let pools = (&mut *self.pools, &mut *self.tensor_pool);
-        let plan = ground.memory.plan(self.task, ground.arena, lists, pools)?;
+        let plan = basis.memory.plan(self.task, basis.arena, lists, pools)?;
         let mut scratch = scratch.reborrow();
         let schedule = scratch.take(plan.steps.len(), Scheduled::EMPTY)?;
         let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
@@ -294,13 +295,13 @@ impl<'d, 'r> Desk<'d, 'r> {
     fn write(
         &mut self,
         recipe: Recipe,
-        ground: &Ground<'_>,
+        basis: &Basis<'_>,
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
         let output = (&mut *self.steps, &mut *self.resident);
         let mut scratch = scratch.reborrow();
-        let Ground { memory, uses, .. } = *ground;
+        let Basis { memory, uses, .. } = *basis;
         let builder = Builder::new(self.task, memory, uses, output, &mut scratch)?;
         if memory.pools() > 1 && !matches!(recipe, Recipe::Paced { .. }) {
             return Ok(Err(Stuck::NoRoom));

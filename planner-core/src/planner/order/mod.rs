@@ -10,7 +10,7 @@ mod groups;
 mod schedule;
 mod touches;
 
-use super::PlanningError;
+use super::error::PlanningError;
 use crate::graph::{Graph, OpId};
 use crate::plan::{PlanError, Prediction};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
