@@ -90,6 +90,14 @@ pub struct Prediction {
     pub host_bytes: u64,
 }
 
+impl Prediction {
+    /// What makes one plan better than another: the period, then the bytes over both links.
+    #[must_use]
+    pub const fn cost(&self) -> (u64, u64) {
+        (self.period_ns, self.h2d_bytes.saturating_add(self.d2h_bytes))
+    }
+}
+
 /// One iteration of a schedule that repeats for ever.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {

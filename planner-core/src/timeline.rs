@@ -12,7 +12,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 /// Iterations that a prediction looks at.
 pub const LAPS: u64 = 8;
 
-/// Words of scratch that [`predict`] asks for: per step 9, per tensor 3.2, per piece 1.2, per
+/// Words of scratch that [`predict`] asks for, by [`Limits::of_plan`]: per step 9, per tensor 3.2, per piece 1.2, per
 /// pool 1.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {

@@ -94,8 +94,7 @@ pub fn search(
 }
 
 fn cost(plan: &OwnedPlan) -> Cost {
-    let predicted = plan.predicted;
-    (predicted.period_ns, predicted.h2d_bytes.saturating_add(predicted.d2h_bytes))
+    plan.predicted.cost()
 }
 
 impl Found {

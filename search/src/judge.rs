@@ -49,9 +49,7 @@ fn arrange<'a>(
 }
 
 fn cost(plan: Result<Plan<'_>, PlanningError>) -> Cost {
-    plan.map_or(IMPOSSIBLE, |Plan { predicted, .. }| {
-        (predicted.period_ns, predicted.h2d_bytes.saturating_add(predicted.d2h_bytes))
-    })
+    plan.map_or(IMPOSSIBLE, |plan| plan.predicted.cost())
 }
 
 /// A plan whose ops are named as in the order's graph, with the names of the given one.

@@ -283,9 +283,7 @@ fn better(
     other: Result<OwnedPlan, PlanningError>,
 ) -> Result<OwnedPlan, PlanningError> {
     use PlanningError::Infeasible;
-    let cost = |plan: &OwnedPlan| {
-        (plan.predicted.period_ns, plan.predicted.h2d_bytes + plan.predicted.d2h_bytes)
-    };
+    let cost = |plan: &OwnedPlan| plan.predicted.cost();
     let other_is_better = match (&one, &other) {
         (Ok(one), Ok(other)) => cost(other) < cost(one),
         (Ok(_), Err(_)) => false,

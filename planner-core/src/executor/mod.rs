@@ -39,7 +39,7 @@ use inputs::Inputs;
 use memory::Memory;
 use points::Points;
 
-/// Words of scratch that an executor asks for. `runs` bounds into how many runs of
+/// Words of scratch that an executor asks for, by [`Limits::of_plan`]. `runs` bounds into how many runs of
 /// consecutive objects memory may be broken; at most one an object is ever used, and what
 /// the scratch holds beyond this is used for more. With placements, it bounds of how many
 /// pieces all virtual ranges together consist; [`Executor::start`] calls no device where it

@@ -25,7 +25,7 @@ pub struct HostRooms<'a> {
 }
 
 impl<'a> HostRooms<'a> {
-    /// Words of scratch that [`HostRooms::new`] asks for: per tensor at most 24, and 300; per
+    /// Words of scratch that [`HostRooms::new`] asks for, by [`Limits::of_plan`]: per tensor at most 24, and 300; per
     /// piece 1.
     #[must_use]
     pub const fn scratch_words(limits: &Limits) -> usize {

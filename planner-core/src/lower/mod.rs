@@ -34,7 +34,7 @@ type Points = [i64; 3];
 /// Before everything.
 const NEVER: i64 = i64::MIN;
 
-/// Words of scratch that [`lower`] asks for: per step 7.7, per tensor 5, per piece 3.2, per
+/// Words of scratch that [`lower`] asks for, by [`Limits::of_plan`]: per step 7.7, per tensor 5, per piece 3.2, per
 /// pool 12. With placements: per step 6.2 for each iteration that they cover, per object
 /// number 2.5, per piece 4.
 #[must_use]
@@ -50,8 +50,8 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Lowers a plan into `out`, which needs room for one entry a step, for each iteration that
-/// its placements cover. O(steps + operands), times the few sweeps that the vector clocks
+/// Lowers a plan into `out`, which needs [`Limits::entries`] of [`Limits::of_plan`]: one a step,
+/// for each iteration that its placements cover. O(steps + operands), times the few sweeps that the vector clocks
 /// take; placements are sorted by object.
 ///
 /// # Errors

@@ -38,7 +38,7 @@ struct Cache<'b, 's> {
     order: Queue<'s>,
     /// The last launch that must find each tensor, of those looked ahead to.
     kept_for: &'s mut [u32],
-    /// The current launch, counted from 1 over all laps.
+    /// The current launch, counted from 1 over all iterations.
     now: u32,
 }
 
@@ -59,25 +59,25 @@ pub(super) fn write(
         kept_for: scratch.take(tensors, 0u32)?,
         now: 0,
     };
-    Ok(cache.two_laps(fate))
+    Ok(cache.two_iterations(fate))
 }
 
 /// Ops from one that touches a tensor to the next that does, in the cyclic sequence; asked
 /// when the first of them has been launched.
 pub(super) fn distance(builder: &Builder<'_>, op: LaunchId, tensor: TensorId) -> u32 {
-    let (next_lap, next) = builder.next_position(tensor);
-    let laps_ops = if next_lap { builder.task.sequence.len() as u32 } else { 0 };
-    laps_ops + next.0 - op.0
+    let (next_iteration, next) = builder.next_position(tensor);
+    let iteration_ops = if next_iteration { builder.task.sequence.len() as u32 } else { 0 };
+    iteration_ops + next.0 - op.0
 }
 
 impl Cache<'_, '_> {
-    fn two_laps(
+    fn two_iterations(
         mut self,
         fate: impl Fn(&Builder<'_>, LaunchId, TensorId) -> Fate,
     ) -> Result<Lengths, Stuck> {
         let sequence = self.builder.task.sequence;
-        for lap in 0..2 {
-            if lap == 1 {
+        for iteration in 0..2 {
+            if iteration == 1 {
                 self.builder.restart();
             }
             for op in sequence.launches() {

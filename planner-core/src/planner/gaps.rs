@@ -87,7 +87,7 @@ impl<'a> Gaps<'a> {
         };
         let last = scratch.reborrow().take(sequence.tensors().len(), NONE)?;
         // Twice around, so that each use sees the one before it in the last iteration.
-        for _lap in 0..2 {
+        for _iteration in 0..2 {
             for op in sequence.launches().rev() {
                 let first = sequence.first_slot(op);
                 let operands = sequence.operands_of(op);
@@ -100,7 +100,7 @@ impl<'a> Gaps<'a> {
             }
         }
         last.fill(NONE);
-        for _lap in 0..2 {
+        for _iteration in 0..2 {
             for (last, tensor) in last.iter_mut().zip(sequence.tensors()) {
                 // Only a state's value lives on into the next iteration.
                 *last = if tensor.kind == Kind::State { *last } else { NONE };

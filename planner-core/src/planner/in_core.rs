@@ -9,8 +9,8 @@ use crate::sequence::LaunchId;
 /// as that is done with.
 pub(super) fn write(mut builder: Builder<'_>, early_inputs: bool) -> Result<Lengths, Stuck> {
     let sequence = builder.task.sequence;
-    for lap in 0..2 {
-        if lap == 1 {
+    for iteration in 0..2 {
+        if iteration == 1 {
             builder.restart();
         }
         for op in sequence.launches() {

@@ -1,4 +1,4 @@
-//! Large Model Support (Le et al., TFLMS: Large Model Support in TensorFlow by Sequence
+//! Large Model Support (Le et al., TFLMS: Large Model Support in TensorFlow by Graph
 //! Rewriting, 2018, and Automatic GPU Memory Management for Large Neural Models in TensorFlow,
 //! ISMM 2019), as section 2 of the window paper describes it.
 //!

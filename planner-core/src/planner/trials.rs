@@ -39,10 +39,8 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// What makes one list better than another.
     fn cost(&self) -> (u64, u64) {
-        let Prediction { period_ns, h2d_bytes, d2h_bytes, .. } = self.predicted;
-        (period_ns, h2d_bytes.saturating_add(d2h_bytes))
+        self.predicted.cost()
     }
 
     fn is_paced(&self) -> bool {

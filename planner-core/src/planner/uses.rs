@@ -92,7 +92,7 @@ impl<'a> Uses<'a> {
         Use(self.first[tensor.index()])
     }
 
-    /// The use that follows that of an operand, given by its position in the sequence.
+    /// The use that follows that of an operand, given by its slot.
     pub(super) fn next(&self, operand: usize) -> Use {
         Use(self.next[operand])
     }

@@ -37,7 +37,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 /// last, its workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
-    lap: u32,
+    iteration: u32,
     op: LaunchId,
     operand: u32,
 }
@@ -51,7 +51,7 @@ struct Slide<'b, 's> {
     leaving_objects: u64,
     /// How many ops in the window use each tensor.
     entries: &'s mut [u32],
-    /// The last op that brought each tensor into the window, with the parity of the lap: an
+    /// The last op that brought each tensor into the window, with the parity of the iteration: an
     /// op that reads and writes a tensor brings it in once.
     entered_by: &'s mut [u32],
     /// The launch after which each tensor was last considered for a swap-out.
@@ -89,9 +89,9 @@ pub(super) fn write(
         reserved: scratch.take(tensors, 0u8)?,
         reserved_objects: 0,
         covered_bytes: 0,
-        next: Position { lap: 0, op: LaunchId(0), operand: 0 },
+        next: Position { iteration: 0, op: LaunchId(0), operand: 0 },
     };
-    Ok(slide.two_laps())
+    Ok(slide.two_iterations())
 }
 
 impl Slide<'_, '_> {
@@ -99,14 +99,14 @@ impl Slide<'_, '_> {
         self.builder.task.sequence
     }
 
-    fn two_laps(mut self) -> Result<Lengths, Stuck> {
-        for lap in 0..2 {
-            if lap == 1 {
+    fn two_iterations(mut self) -> Result<Lengths, Stuck> {
+        for iteration in 0..2 {
+            if iteration == 1 {
                 self.builder.restart();
             }
             let ops = self.sequence().len() as u32;
             for op in (0..ops).map(LaunchId) {
-                self.grow(lap, op)?;
+                self.grow(iteration, op)?;
                 self.builder.launch(op)?;
                 self.leave(op)?;
             }
@@ -116,10 +116,10 @@ impl Slide<'_, '_> {
 
     /// Lets variables in: those of the running op in any case, others as long as the window
     /// has bytes and the device has memory for them, and at most one iteration ahead.
-    fn grow(&mut self, lap: u32, running: LaunchId) -> Result<(), Stuck> {
+    fn grow(&mut self, iteration: u32, running: LaunchId) -> Result<(), Stuck> {
         loop {
-            let must = self.next.lap == lap && self.next.op == running;
-            let full_circle = self.next.lap > lap && self.next.op >= running;
+            let must = self.next.iteration == iteration && self.next.op == running;
+            let full_circle = self.next.iteration > iteration && self.next.op >= running;
             if full_circle {
                 return Ok(());
             }
@@ -134,7 +134,7 @@ impl Slide<'_, '_> {
 
     /// Lets the next variable in; `false` where it would exceed the window.
     fn enter(&mut self, must: bool) -> Result<bool, Stuck> {
-        let Position { lap, op, operand } = self.next;
+        let Position { iteration, op, operand } = self.next;
         let sequence = self.builder.task.sequence;
         let operands = sequence.operands_of(op);
         let Some(&tensor) = operands.get(operand as usize) else {
@@ -148,13 +148,13 @@ impl Slide<'_, '_> {
             self.covered_bytes = self.covered_bytes.saturating_add(bytes);
             let last = op.index() + 1 == sequence.len();
             self.next = Position {
-                lap: lap + u32::from(last),
+                iteration: iteration + u32::from(last),
                 op: if last { LaunchId(0) } else { LaunchId(op.0 + 1) },
                 operand: 0,
             };
             return Ok(true);
         };
-        let entrance = op.0 << 1 | (lap & 1);
+        let entrance = op.0 << 1 | (iteration & 1);
         let first_time = self.entered_by[tensor.index()] != entrance;
         if first_time && !self.builder.memory.in_arena(tensor) {
             let bytes = sequence.tensor(tensor).bytes;

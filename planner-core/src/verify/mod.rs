@@ -157,7 +157,7 @@ fn seen_later(points: Points, laps: i64, stream_steps: [u32; 3]) -> Points {
     })
 }
 
-/// Words of scratch that [`verify`] asks for: per step 12.3, per tensor 8.7, per operand 1,
+/// Words of scratch that [`verify`] asks for, by [`Limits::of_plan`]: per step 12.3, per tensor 8.7, per operand 1,
 /// per piece 3.3, per op 0.2, per pool 2. With placements: per step 6.5, and 3 for each
 /// iteration that they cover, per object number 2.
 #[must_use]

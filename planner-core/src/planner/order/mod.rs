@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_allocates_next_to_nothing_keeps_nobody_waiting() {
+    fn a_small_allocation_keeps_no_one_waiting() {
         let [first, second] = FORWARD;
         let [second_back, first_back] = BACKWARD;
         let step = [

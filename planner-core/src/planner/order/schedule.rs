@@ -16,7 +16,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 const COMPARED: usize = 64;
 
 /// Allocations that do not matter.
-const NEXT_TO_NOTHING_BYTES: i64 = 4096;
+const SMALL_BYTES: i64 = 4096;
 
 /// No group.
 const NONE: u32 = u32::MAX;
@@ -146,7 +146,7 @@ impl Schedule<'_, '_> {
         let most = ready.clone().rev().max_by_key(|&at| gain_bytes(at))?;
         let next = match gain_bytes(most) {
             1.. => most,
-            _ => ready.find(|&at| gain_bytes(at) >= -NEXT_TO_NOTHING_BYTES).unwrap_or(0),
+            _ => ready.find(|&at| gain_bytes(at) >= -SMALL_BYTES).unwrap_or(0),
         };
         Some(self.ready.take(next))
     }

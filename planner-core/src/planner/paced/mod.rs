@@ -22,7 +22,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
 /// Iterations that are followed.
-const LAPS: u64 = 4;
+const ITERATIONS: u64 = 4;
 
 /// The least that a segment is, as a fraction of the pool.
 const LEAST_SEGMENT: u64 = 4096;
@@ -87,7 +87,7 @@ struct Paced<'b, 's, 'p> {
     wanted: &'s mut [u64],
     /// Memory that had to be freed by force comes at this time.
     forced_ns: u64,
-    lap: u64,
+    iteration: u64,
     /// How hard pressed the links were in the last iteration.
     seen: &'s mut Pressure<'p>,
     pace: Pace,
@@ -126,11 +126,11 @@ pub(super) fn write(
         gap_end: scratch.take(tensors, u64::MAX)?,
         wanted: scratch.take(tensors, 0)?,
         forced_ns: 0,
-        lap: 0,
+        iteration: 0,
         seen,
         pace,
     };
-    Ok(paced.laps().and_then(|()| paced.builder.finish()))
+    Ok(paced.iterations().and_then(|()| paced.builder.finish()))
 }
 
 impl<'b> Paced<'b, '_, '_> {
@@ -148,12 +148,12 @@ impl<'b> Paced<'b, '_, '_> {
 
     /// The position of an op over all iterations.
     fn position(&self, op: LaunchId, later: bool) -> u64 {
-        (self.lap + u64::from(later)) * self.sequence().len() as u64 + u64::from(op.0)
+        (self.iteration + u64::from(later)) * self.sequence().len() as u64 + u64::from(op.0)
     }
 
-    fn laps(&mut self) -> Result<(), Stuck> {
-        for lap in 0..LAPS {
-            self.lap = lap;
+    fn iterations(&mut self) -> Result<(), Stuck> {
+        for iteration in 0..ITERATIONS {
+            self.iteration = iteration;
             self.builder.restart();
             for op in self.sequence().launches() {
                 self.op(op)?;

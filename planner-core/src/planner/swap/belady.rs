@@ -47,7 +47,7 @@ impl<'a> Choice<'a> {
         })
     }
 
-    /// What becomes of the tensor of an operand, given by its position in the sequence. A tensor
+    /// What becomes of the tensor of an operand, given by its slot. A tensor
     /// that an op reads and writes is judged at the write.
     pub(super) fn fate(&self, slot: usize) -> Fate {
         match self.fates[slot] {

@@ -67,7 +67,8 @@ impl Classes<'_> {
         })
     }
 
-    /// Words of scratch that [`Classes::needs`] asks for.
+    /// Words of scratch that [`Classes::needs`] asks for, by [`Limits::of_graph`] with `pools` the
+    /// number of classes.
     #[must_use]
     pub const fn needs_scratch_words(limits: &Limits) -> usize {
         words::<u32>(limits.tensors).saturating_add(words::<u64>(limits.pools))

@@ -139,8 +139,8 @@ pub fn estimate_ns(
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, PlanningError> {
     let Room { steps, resident } = room;
-    let (_, lap_ns) = write(request, &classes, threshold, (steps, resident), scratch)?;
-    Ok(lap_ns)
+    let (_, iteration_ns) = write(request, &classes, threshold, (steps, resident), scratch)?;
+    Ok(iteration_ns)
 }
 
 fn write(

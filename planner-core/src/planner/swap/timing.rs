@@ -117,7 +117,9 @@ pub(super) fn write(
         let is_old = choice.is_at_start(tensor) && uses.is_written(tensor);
         timing.copied[tensor.index()] = u8::from(!is_old);
     }
-    Ok(timing.two_laps().and_then(|lap_ns| Ok((timing.finish(resident)?, lap_ns))))
+    Ok(timing
+        .two_iterations()
+        .and_then(|iteration_ns| Ok((timing.finish(resident)?, iteration_ns))))
 }
 
 impl<'s> Timing<'s, '_> {
@@ -126,15 +128,15 @@ impl<'s> Timing<'s, '_> {
     }
 
     /// Follows two iterations; how much longer than one the two keep any stream.
-    fn two_laps(&mut self) -> Result<u64, Stuck> {
-        self.lap()?;
+    fn two_iterations(&mut self) -> Result<u64, Stuck> {
+        self.iteration()?;
         let first_ns = self.free_ns;
-        self.lap()?;
-        let laps = self.free_ns.into_iter().zip(first_ns);
-        Ok(laps.map(|(second_ns, first_ns)| second_ns - first_ns).max().unwrap_or(0))
+        self.iteration()?;
+        let iterations = self.free_ns.into_iter().zip(first_ns);
+        Ok(iterations.map(|(second_ns, first_ns)| second_ns - first_ns).max().unwrap_or(0))
     }
 
-    fn lap(&mut self) -> Result<(), Stuck> {
+    fn iteration(&mut self) -> Result<(), Stuck> {
         self.start();
         for op in self.sequence().launches() {
             self.op(op)?;

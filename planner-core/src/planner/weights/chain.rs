@@ -1,4 +1,4 @@
-//! A sequence as a chain of layers, as the weight-offloading paper sees it (section 3).
+//! A graph as a chain of layers, as the weight-offloading paper sees it (section 3).
 
 use crate::graph::{Kind, TensorId};
 use crate::machine::{Direction, Machine};

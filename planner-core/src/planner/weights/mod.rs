@@ -119,7 +119,7 @@ pub(super) fn write(
     let selection = Selection::new(&chain, rule, &mut scratch)?;
     let mut course = Course::new(&chain, &selection, timing, &mut scratch)?;
     let written = match timing {
-        Timing::Cyclic { .. } => course.write_laps(),
+        Timing::Cyclic { .. } => course.write_iterations(),
         Timing::Barrier { .. } => course.best_cut().and_then(|(_, cut)| course.write_cycle(cut)),
     };
     if written.is_none() {
@@ -161,8 +161,8 @@ pub(super) fn cycle_ns(
 /// Each state comes for an op and leaves after it.
 fn layer_to_layer(mut builder: Builder<'_>) -> Result<Lengths, Stuck> {
     let sequence = builder.task.sequence;
-    for lap in 0..2 {
-        if lap == 1 {
+    for iteration in 0..2 {
+        if iteration == 1 {
             builder.restart();
         }
         for op in sequence.launches() {
