@@ -108,8 +108,11 @@ impl Scheduled {
 
     /// The waits for all streams, in the order of [`Stream::ALL`].
     #[must_use]
+    #[inline]
     pub fn waits(&self) -> [Option<Wait>; 3] {
-        Stream::ALL.map(|stream| self.wait(stream))
+        let [compute, upload, download] = self.waits;
+        let some = |wait: Wait| (wait != NO_WAIT).then_some(wait);
+        [some(compute), some(upload), some(download)]
     }
 
     /// Makes the step wait on a stream, or not. No stream has a step `u32::MAX`.

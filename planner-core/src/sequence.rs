@@ -12,6 +12,7 @@ pub(crate) struct LaunchId(pub(crate) u32);
 
 impl LaunchId {
     /// The id as an index.
+    #[inline]
     pub(crate) const fn index(self) -> usize {
         self.0 as usize
     }
@@ -97,6 +98,7 @@ impl<'a> Sequence<'a> {
     }
 
     /// How many launches there are.
+    #[inline]
     pub(crate) const fn len(&self) -> usize {
         self.launches.len()
     }
@@ -109,11 +111,13 @@ impl<'a> Sequence<'a> {
     }
 
     /// The op of a launch.
+    #[inline]
     pub(crate) const fn op(&self, launch: LaunchId) -> OpId {
         self.launches[launch.index()].op
     }
 
     /// How long a launch takes.
+    #[inline]
     pub(crate) fn time_ns(&self, launch: LaunchId) -> u64 {
         self.graph.op(self.op(launch)).time_ns
     }
@@ -125,29 +129,34 @@ impl<'a> Sequence<'a> {
     }
 
     /// Device memory that is held only during a launch.
+    #[inline]
     pub(crate) fn workspace_bytes(&self, launch: LaunchId) -> u64 {
         self.graph.op(self.op(launch)).workspace_bytes
     }
 
     /// What a launch reads.
+    #[inline]
     pub(crate) fn reads(&self, launch: LaunchId) -> &'a [TensorId] {
         let Launch { first_slot, first_write, .. } = self.launches[launch.index()];
         &self.operands[first_slot as usize..first_write as usize]
     }
 
     /// What a launch writes.
+    #[inline]
     pub(crate) fn writes(&self, launch: LaunchId) -> &'a [TensorId] {
         let Launch { first_write, end_slot, .. } = self.launches[launch.index()];
         &self.operands[first_write as usize..end_slot as usize]
     }
 
     /// What a launch reads, then what it writes; a tensor updated in place comes twice.
+    #[inline]
     pub(crate) fn operands_of(&self, launch: LaunchId) -> &'a [TensorId] {
         let Launch { first_slot, end_slot, .. } = self.launches[launch.index()];
         &self.operands[first_slot as usize..end_slot as usize]
     }
 
     /// The slot of a launch's first operand; those of the others follow.
+    #[inline]
     pub(crate) const fn first_slot(&self, launch: LaunchId) -> usize {
         self.launches[launch.index()].first_slot as usize
     }
@@ -175,6 +184,7 @@ impl<'a> Sequence<'a> {
     }
 
     /// One tensor.
+    #[inline]
     pub(crate) fn tensor(&self, id: TensorId) -> Tensor {
         self.graph.tensor(id)
     }
