@@ -140,10 +140,10 @@ pub fn place<'o>(
         let mut scratch = scratch.reborrow();
         let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
         let totals = walk(graph, &plan, &pieces, iterations, &mut scratch, |event| {
-            if let Event::Take { allocation, slots, .. } = event {
-                if let Some(end) = ends.get_mut(allocation as usize) {
-                    *end = slots.end;
-                }
+            if let Event::Take { allocation, slots, .. } = event
+                && let Some(end) = ends.get_mut(allocation as usize)
+            {
+                *end = slots.end;
             }
             Ok(())
         })?;
