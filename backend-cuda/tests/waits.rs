@@ -155,9 +155,9 @@ fn edges(schedule: &OwnedSchedule) -> Vec<(usize, Edge)> {
     let per_phase = schedule.steps.len() / phases as usize;
     let mut edges = Vec::new();
     for (at, entry) in schedule.steps.iter().enumerate() {
-        let Some(stream) = entry.stream else { continue };
+        let Some(stream) = entry.stream() else { continue };
         let phase = (at / per_phase) as u64;
-        for (awaited, wait) in Stream::ALL.into_iter().zip(entry.waits) {
+        for (awaited, wait) in Stream::ALL.into_iter().zip(entry.waits()) {
             let Some(wait) = wait else { continue };
             let laps = u64::from(wait.laps) % phases;
             let behind = Place {
@@ -167,7 +167,7 @@ fn edges(schedule: &OwnedSchedule) -> Vec<(usize, Edge)> {
             };
             edges.push((
                 at,
-                Edge { of: Place { stream, index: entry.index.into(), phase }, behind },
+                Edge { of: Place { stream, index: entry.index().into(), phase }, behind },
             ));
         }
     }
@@ -187,7 +187,7 @@ fn hold(graph: &Graph<'_>, machine: &Machine, backend: &Integrity, plan: &OwnedP
     let mut unseen = Vec::new();
     for &(at, edge) in &edges {
         let mut without = schedule.clone();
-        without.steps[at].waits[edge.behind.stream as usize] = None;
+        without.steps[at].set_wait(edge.behind.stream, None);
         assert!(planning::prove(graph, machine, &plan, &without.schedule()).is_err(), "{edge:?}");
         let heard = run(&verified, backend, (Some(edge), DELAYS_NS[0]), true);
         assert_eq!(heard, reference, "{edge:?}");

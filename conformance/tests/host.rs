@@ -12,8 +12,8 @@ use planner_core::backend::{DeviceAddress, HostRange, Kernels, Paging, Transfers
 use planner_core::plan::{Pool, Resident};
 use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy as Planner};
 use planner_core::{
-    ExecuteError, Graph, HostLayout, Kind, Machine, MachineParameters, OpId, Part, Plan, PlanError,
-    Scratch, Step, TensorId, VerifyError,
+    ExecuteError, Graph, HostLayout, Kind, Limits, Machine, MachineParameters, OpId, Part, Plan,
+    PlanError, Scratch, Step, TensorId, VerifyError,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -30,7 +30,7 @@ fn with_layout<T>(
     plan: &Plan<'_>,
     then: impl FnOnce(Result<HostLayout<'_>, PlanError>) -> T,
 ) -> T {
-    let mut memory = vec![0; HostLayout::scratch_words(&planning::limits(graph, plan))];
+    let mut memory = vec![0; HostLayout::scratch_words(&Limits::of_plan(graph, plan))];
     then(HostLayout::new(graph, machine, plan, &mut Scratch::new(&mut memory)))
 }
 

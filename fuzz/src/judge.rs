@@ -5,7 +5,7 @@ use backend_sim::{SimDevice, SimKernels, reference_digest};
 use conformance::ledger;
 use conformance::plans::Case;
 use planner_core::plan::{PlanError, Prediction};
-use planner_core::{Graph, HostLayout, Machine, Plan, Scratch, Verified};
+use planner_core::{Graph, HostLayout, Limits, Machine, Plan, Scratch, Verified};
 use spillway::planning;
 use workloads::OwnedPlan;
 
@@ -94,7 +94,7 @@ fn prove(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> Result<Predic
 
 /// What the rooms on the host take.
 fn host_bytes(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> Result<u64, PlanError> {
-    let mut memory = vec![0; HostLayout::scratch_words(&planning::limits(graph, plan))];
+    let mut memory = vec![0; HostLayout::scratch_words(&Limits::of_plan(graph, plan))];
     let rooms = HostLayout::new(graph, machine, plan, &mut Scratch::new(&mut memory))?;
     Ok(rooms.moved_bytes())
 }

@@ -51,7 +51,8 @@ impl Footprint {
     }
 }
 
-/// Words of scratch that [`measure`] asks for, the table of pieces apart.
+/// Words of scratch that [`measure`] asks for, by [`Limits::of_plan`], the table of
+/// pieces apart.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     total([

@@ -94,8 +94,7 @@ pub fn search(
 }
 
 fn cost(plan: &OwnedPlan) -> Cost {
-    let predicted = plan.predicted;
-    (predicted.period_ns, predicted.h2d_bytes.saturating_add(predicted.d2h_bytes))
+    plan.predicted.cost()
 }
 
 impl Found {
@@ -139,24 +138,23 @@ impl Search<'_, '_> {
     /// The best plan in the two best orders, in the given one, and in what `auto` chooses.
     fn earnest(&self, ranked: &[Candidate], given: Vec<u32>) -> Result<Found, PlanningError> {
         let free = Strategy::Auto(Auto::default());
-        let best = ranked.iter().take(2).map(|candidate| (candidate.order.clone(), EARNEST));
-        let mut tried: Vec<_> = best.chain([(given, free)]).map(|of| (of, None)).collect();
-        self.team.each(&mut tried, |judge, ((order, strategy), plan)| {
-            *plan = Some(judge.order_plan(self.request, order, *strategy));
-            true
-        });
-        let mut error = PlanningError::OutputFull;
-        let mut best: Option<Found> = None;
-        for ((order, _), plan) in tried {
-            match plan {
-                Some(Ok(plan)) if best.as_ref().is_none_or(|best| cost(&plan) < best.cost()) => {
-                    best = Some(Found { plan, order, evaluations: 0, seconds: 0.0 });
-                }
-                Some(Err(other)) => error = other,
-                _ => {}
-            }
+        let orders = ranked.iter().take(2).map(|candidate| candidate.order.clone());
+        let mut tried: Vec<_> = orders.map(|order| (order, None)).collect();
+        let each = || {
+            self.team.each(&mut tried, |judge, (order, plan)| {
+                *plan = judge.order_plan(self.request, order, EARNEST).ok();
+                true
+            })
+        };
+        let (_, planned) = rayon::join(each, || crate::plan_in(self.request, &given, free));
+        let found = |order, plan| Found { plan, order, evaluations: 0, seconds: 0.0 };
+        let tried = tried.into_iter().filter_map(|(order, plan)| Some(found(order, plan?)));
+        // Of equals, the first.
+        match (tried.min_by_key(Found::cost), planned) {
+            (Some(best), Ok(plan)) if cost(&plan) >= best.cost() => Ok(best),
+            (Some(best), Err(_)) => Ok(best),
+            (_, planned) => Ok(found(given, planned?)),
         }
-        best.ok_or(error)
     }
 
     /// Moves blocks of ops while time lasts; the best order seen.

@@ -35,7 +35,7 @@ fn arrange<'a>(
     ops: &'a mut Vec<Op>,
     operands: &'a mut Vec<TensorId>,
     memory: &mut Vec<u64>,
-) -> Option<Graph<'a>> {
+) -> Result<Graph<'a>, PlanningError> {
     ops.clear();
     operands.clear();
     for &op in order {
@@ -44,13 +44,12 @@ fn arrange<'a>(
         operands.extend_from_slice(graph.operands_of(op));
     }
     memory.resize(Graph::scratch_words(graph.tensors().len()), 0);
-    Graph::new(graph.tensors(), ops, operands, &mut Scratch::new(memory)).ok()
+    Graph::new(graph.tensors(), ops, operands, &mut Scratch::new(memory))
+        .map_err(PlanningError::Order)
 }
 
 fn cost(plan: Result<Plan<'_>, PlanningError>) -> Cost {
-    plan.map_or(IMPOSSIBLE, |Plan { predicted, .. }| {
-        (predicted.period_ns, predicted.h2d_bytes.saturating_add(predicted.d2h_bytes))
-    })
+    plan.map_or(IMPOSSIBLE, |plan| plan.predicted.cost())
 }
 
 /// A plan whose ops are named as in the order's graph, with the names of the given one.
@@ -107,8 +106,7 @@ impl Judge {
         then: impl FnOnce(&mut swapping::Room, &Request<'_>, Classes<'_>) -> Result<T, PlanningError>,
     ) -> Result<T, PlanningError> {
         let Self { ops, operands, memory, classes, swaps, .. } = self;
-        let graph = arrange(request.graph, order, ops, operands, memory);
-        let graph = graph.ok_or(PlanningError::OutputFull)?;
+        let graph = arrange(request.graph, order, ops, operands, memory)?;
         let request = Request { graph: &graph, ..*request };
         sizes.decode(&request, division, classes);
         then(swaps, &request, classes.classes())
@@ -142,10 +140,10 @@ impl Judge {
         then: impl FnOnce(Result<Plan<'_>, PlanningError>) -> T,
     ) -> T {
         let Self { ops, operands, memory, plans, .. } = self;
-        let Some(graph) = arrange(request.graph, order, ops, operands, memory) else {
-            return then(Err(PlanningError::OutputFull));
-        };
-        then(plans.plan(&Request { graph: &graph, ..*request }, strategy))
+        match arrange(request.graph, order, ops, operands, memory) {
+            Ok(graph) => then(plans.plan(&Request { graph: &graph, ..*request }, strategy)),
+            Err(error) => then(Err(error)),
+        }
     }
 }
 

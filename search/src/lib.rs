@@ -22,7 +22,7 @@ use workloads::OwnedPlan;
 /// Plans with the ops in another order, the given op at each position, and names them as given.
 ///
 /// # Errors
-/// Those of the strategy; [`PlanningError::OutputFull`] for an order that breaks a dependency.
+/// Those of the strategy; [`PlanningError::Order`] for an order that breaks a dependency.
 pub fn plan_in(
     request: &Request<'_>,
     order: &[u32],

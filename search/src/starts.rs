@@ -21,17 +21,12 @@ pub(crate) fn starts(request: &Request<'_>, dependencies: &Dependencies) -> Vec<
 }
 
 fn list_schedule(graph: &Graph<'_>, join: Join) -> Vec<u32> {
-    let limits = Limits {
-        ops: graph.ops().len(),
-        operands: graph.operands().len(),
-        tensors: graph.tensors().len(),
-        ..Limits::default()
-    };
-    let mut order = vec![0; limits.ops];
+    let limits = Limits::of_graph(graph);
+    let mut order = vec![OpId(0); limits.ops];
     let mut memory = vec![0; planner::list_schedule_words(&limits)];
     // The scratch has the size asked for.
     let _ = planner::list_schedule(graph, join, &mut order, &mut Scratch::new(&mut memory));
-    order
+    order.into_iter().map(|op| op.0).collect()
 }
 
 /// Ready ops that are compared.

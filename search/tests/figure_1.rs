@@ -11,7 +11,7 @@ use planner_core::plan::{Pool, Step};
 use planner_core::planner::Request;
 use planner_core::planner::swap::Threshold;
 use planner_core::timeline::{self, Timeline};
-use planner_core::{Kind, Machine, MachineParameters, OpId, Scratch, Stream};
+use planner_core::{Kind, Limits, Machine, MachineParameters, OpId, Scratch, Stream};
 use search::{Limit, Watch, joint};
 use spillway::planning;
 use spillway::swapping::{self, Swap};
@@ -95,7 +95,7 @@ fn concat_units(first: First, classes: Vec<Pool>) -> u64 {
     let graph = graph.graph().unwrap();
     assert!(plan.resident_at_start.is_empty());
     let schedule = planning::schedule(&graph, &MACHINE, &plan).unwrap();
-    let mut memory = vec![0; timeline::scratch_words(&planning::limits(&graph, &plan))];
+    let mut memory = vec![0; timeline::scratch_words(&Limits::of_plan(&graph, &plan))];
     let scratch = &mut Scratch::new(&mut memory);
     let pieces = Pieces::new(&graph, &MACHINE, &plan, scratch).unwrap();
     let mut durations_ns = vec![0; plan.steps.len()];

@@ -1,10 +1,9 @@
 //! A plan's predicted timeline: when each step starts and ends, why it starts no earlier, and
 //! how much device memory is held meanwhile.
 
-use crate::planning;
 use planner_core::pieces::Pieces;
 use planner_core::timeline::{self, LAPS, Timeline};
-use planner_core::{Part, PlanError, Scratch, Step, Stream, TensorId, Verified, Wait};
+use planner_core::{Limits, Part, PlanError, Scratch, Step, Stream, TensorId, Verified, Wait};
 use std::ops::Range;
 
 /// One step of one iteration.
@@ -44,7 +43,7 @@ impl Course {
     /// No memory.
     pub(crate) fn of(verified: &Verified<'_>) -> Result<Self, PlanError> {
         let (graph, plan) = (verified.graph(), verified.plan());
-        let mut memory = vec![0; timeline::scratch_words(&planning::limits(graph, plan))];
+        let mut memory = vec![0; timeline::scratch_words(&Limits::of_plan(graph, plan))];
         let scratch = &mut Scratch::new(&mut memory);
         let pieces = Pieces::new(graph, verified.machine(), plan, scratch)?;
         let mut durations_ns = vec![0; plan.steps.len()];
@@ -129,10 +128,10 @@ impl<'c> Clock<'c> {
     fn spans(&self, iteration: usize) -> impl Iterator<Item = Span> {
         let steps = self.verified.schedule().of_iteration(iteration as u64).iter().enumerate();
         steps.filter_map(move |(step, entry)| {
-            let stream = entry.stream?;
-            let end_ns = self.timeline.end_ns(iteration, stream, entry.index);
+            let stream = entry.stream()?;
+            let end_ns = self.timeline.end_ns(iteration, stream, entry.index());
             let start_ns = end_ns.saturating_sub(self.durations_ns[step]);
-            let previous_end_ns = match (entry.index.checked_sub(1), iteration.checked_sub(1)) {
+            let previous_end_ns = match (entry.index().checked_sub(1), iteration.checked_sub(1)) {
                 (Some(index), _) => self.timeline.end_ns(iteration, stream, index),
                 (None, Some(iteration)) => {
                     let steps = self.positions[stream as usize].len() as u32;
@@ -141,7 +140,8 @@ impl<'c> Clock<'c> {
                 (None, None) => 0,
             };
             let idle_ns = start_ns.saturating_sub(previous_end_ns);
-            let last = self.awaited(iteration, entry.waits).find(|&(_, end_ns)| end_ns == start_ns);
+            let last =
+                self.awaited(iteration, entry.waits()).find(|&(_, end_ns)| end_ns == start_ns);
             let awaited = last.filter(|_| idle_ns > 0).map(|(position, _)| position);
             Some(Span { iteration, step, stream, start_ns, end_ns, idle_ns, awaited })
         })
@@ -233,7 +233,7 @@ fn held(verified: &Verified<'_>, pieces: &Pieces<'_>, clock: &Clock<'_>) -> Vec<
     for iteration in 0..LAPS as usize {
         let entries = verified.schedule().of_iteration(iteration as u64);
         for (entry, demand) in entries.iter().zip(&demands) {
-            let ends = clock.awaited(iteration, entry.waits).map(|(_, end_ns)| end_ns);
+            let ends = clock.awaited(iteration, entry.waits()).map(|(_, end_ns)| end_ns);
             let freed_ns = ends.max().unwrap_or(0);
             changes.push((freed_ns, -i128::from(demand.frees_bytes)));
         }
@@ -264,6 +264,7 @@ fn level(bytes: i128) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::planning;
     use crate::proof;
     use planner_core::Kind;
     use planner_core::planner::{Request, Strategy};

@@ -11,7 +11,7 @@ use planner_core::machine::transmission_ns;
 use planner_core::pieces::Pieces;
 use planner_core::planner::{Auto, Request, Strategy};
 use planner_core::timeline::{self, Timeline};
-use planner_core::{Kind, Machine, Scratch, Stream};
+use planner_core::{Kind, Limits, Machine, Scratch, Stream};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use spillway::planning;
@@ -114,7 +114,7 @@ fn alone_ns(work: &OwnedGraph, machine: &Machine, budget_bytes: u64) -> Result<u
     prove(&request, &plan)?;
     let schedule = planning::schedule(&graph, machine, &plan.plan())?;
     let plan = plan.plan();
-    let mut memory = vec![0; timeline::scratch_words(&planning::limits(&graph, &plan))];
+    let mut memory = vec![0; timeline::scratch_words(&Limits::of_plan(&graph, &plan))];
     let scratch = &mut Scratch::new(&mut memory);
     let pieces = Pieces::new(&graph, machine, &plan, scratch)?;
     let mut durations_ns = vec![0; plan.steps.len()];

@@ -7,7 +7,7 @@ use planner_core::backend::{
     Addresses, Chunks, DeviceAddress, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers,
 };
 use planner_core::planner::{Request, Strategy};
-use planner_core::{Graph, HostLayout, Kind, Machine, OpId, Scratch, Stream, TensorId};
+use planner_core::{Graph, HostLayout, Kind, Limits, Machine, OpId, Scratch, Stream, TensorId};
 use spillway::planning;
 use std::ops::Range;
 use workloads::OwnedGraph;
@@ -391,7 +391,7 @@ fn with_layout(
     let (budget_bytes, _) = planning::min_feasible(&request, Strategy::InCore)?;
     let plan = planning::plan(&Request { budget_bytes, ..request }, Strategy::InCore)?;
     let plan = plan.plan();
-    let mut memory = vec![0; HostLayout::scratch_words(&planning::limits(graph, &plan))];
+    let mut memory = vec![0; HostLayout::scratch_words(&Limits::of_plan(graph, &plan))];
     then(&HostLayout::new(graph, &machine, &plan, &mut Scratch::new(&mut memory))?)
 }
 

@@ -6,12 +6,12 @@ use crate::fault::{Fault, returns};
 use crate::graphs::{Arrays, arrays};
 use crate::numbers::{numbers, numbers_u32, numbers_usize};
 use backend_checks::{AddressMap, Operands, Refused, Unavailable};
-use planner_core::arena::{self, Lifetimes};
 use planner_core::backend::{Addresses, Chunks, DeviceAddress, HostRange, Launch, Point};
 use planner_core::machine::{Direction, transmission_ns};
 use planner_core::packing::{self, Item};
 use planner_core::pieces::Pieces;
-use planner_core::placement::{self, Placements};
+use planner_core::placement;
+use planner_core::plan::Placements;
 use planner_core::planner::swap::{self, Classes};
 use planner_core::planner::{self, list_schedule_words};
 use planner_core::scratch::words;
@@ -130,10 +130,8 @@ fn check_graph(input: &Input) -> Result<(), Fault> {
 type Size = fn(&Limits) -> usize;
 
 fn check_sizes(limits: &Limits) -> Result<(), Fault> {
-    let sizes: [(&str, Size); 21] = [
+    let sizes: [(&str, Size); 19] = [
         ("Graph::scratch_words", |it| Graph::scratch_words(it.tensors)),
-        ("Lifetimes::scratch_words", Lifetimes::scratch_words),
-        ("arena::scratch_words", arena::scratch_words),
         ("bounds::scratch_words", bounds::scratch_words),
         ("executor::scratch_words", |it| executor::scratch_words(it, it.objects)),
         ("footprint::scratch_words", footprint::scratch_words),
@@ -144,7 +142,7 @@ fn check_sizes(limits: &Limits) -> Result<(), Fault> {
         ("Pieces::scratch_words", Pieces::scratch_words),
         ("placement::scratch_words", placement::scratch_words),
         ("planner::scratch_words", planner::scratch_words),
-        ("planner::max_steps", planner::max_steps),
+        ("Limits::max_steps", Limits::max_steps),
         ("list_schedule_words", list_schedule_words),
         ("swap::scratch_words", swap::scratch_words),
         ("Classes::needs_scratch_words", Classes::needs_scratch_words),

@@ -14,7 +14,7 @@ use planner_core::bounds::{self, Order};
 use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
 use planner_core::planner::swap::{self, Classes};
 use planner_core::planner::{self, Join, Output, Request, list_schedule, list_schedule_words};
-use planner_core::{Graph, Limits, Machine, Op, OpId, Plan, Scheduled, Step, TensorId};
+use planner_core::{Graph, Limits, Machine, OpId, Plan, Step, TensorId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -170,7 +170,7 @@ fn check_bounds(input: &Input, request: &Request<'_>, limits: &Limits) -> Result
 }
 
 fn check_order(input: &Input, graph: &Graph<'_>, limits: &Limits) -> Result<(), Fault> {
-    let mut order = vec![7; part(limits.ops, input.room_permille[6])];
+    let mut order = vec![OpId(7); part(limits.ops, input.room_permille[6])];
     lend("list_schedule", list_schedule_words(limits), input.permille, |scratch| {
         list_schedule(graph, input.join, &mut order, scratch)
     })
@@ -178,29 +178,22 @@ fn check_order(input: &Input, graph: &Graph<'_>, limits: &Limits) -> Result<(), 
 
 fn check_plan(input: &Input, request: &Request<'_>, limits: &Limits) -> Result<(), Fault> {
     let How::Strategy(strategy) = input.how else { return Ok(()) };
-    let steps = planner::max_steps(limits).min(MOST_STEPS);
-    let limits = Limits { steps, pieces: limits.tensors + 2 * steps, ..*limits };
+    let steps = limits.max_steps().min(MOST_STEPS);
+    let limits = limits.with_steps(steps);
     let small = |len: usize, array: usize| part(len, input.room_permille[array]);
     let tensors = limits.tensors;
     let mut list = vec![Step::Launch(OpId(0)); small(steps, 0)];
-    let mut schedule = vec![Scheduled::EMPTY; small(steps, 1)];
     let mut resident =
         vec![Resident { part: Part::whole(TensorId(0)), host_copy: false }; small(2 * tensors, 2)];
     let mut arena = vec![PLACEMENT; small(tensors, 3)];
     let mut pools = vec![Pool { object_bytes: 1, count: 0 }; small(2, 4)];
     let mut tensor_pool = vec![0; small(tensors, 5)];
-    let op = Op { time_ns: 0, workspace_bytes: 0, first_operand: 0, reads: 0, writes: 0 };
-    let mut ops = vec![op; small(limits.ops, 6)];
-    let mut operands = vec![TensorId(0); small(limits.operands, 7)];
     let output = Output {
         steps: &mut list,
-        schedule: &mut schedule,
         resident: &mut resident,
         arena: &mut arena,
         pools: &mut pools,
         tensor_pool: &mut tensor_pool,
-        ops: &mut ops,
-        operands: &mut operands,
     };
     let mut planned = None;
     let room_was_small = input.room_permille != [1000; 8];
@@ -234,29 +227,21 @@ fn check_swap(input: &Input, request: &Request<'_>, limits: &Limits) -> Result<(
         Classes::bytes(&first_fit.pools, counts, request.machine)
     })?;
     for classes in [&input.classes, &first_fit] {
-        let steps = planner::max_steps(limits).min(MOST_STEPS);
-        let limits = Limits {
-            steps,
-            pieces: limits.tensors + 2 * steps,
-            pools: classes.pools.len(),
-            ..*limits
-        };
+        let steps = limits.max_steps().min(MOST_STEPS);
+        let limits = Limits { pools: classes.pools.len(), ..limits.with_steps(steps) };
         let mut list = vec![Step::Launch(OpId(0)); part(steps, input.room_permille[0])];
-        let mut schedule = vec![Scheduled::EMPTY; part(steps, input.room_permille[1])];
         let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
         let mut resident = vec![nothing; part(limits.tensors, input.room_permille[2])];
         let room_was_small = input.room_permille != [1000; 8];
         let words = swap::scratch_words(&limits);
         lend("swap::estimate_ns", words, input.permille, |scratch| {
-            let room =
-                swap::Room { steps: &mut list, schedule: &mut schedule, resident: &mut resident };
+            let room = swap::Room { steps: &mut list, resident: &mut resident };
             let ns = swap::estimate_ns(request, classes.classes(), threshold, room, scratch);
             except_room(ns, room_was_small, 0)
         })?;
         let mut planned = None;
         lend("swap::plan", words, input.permille, |scratch| {
-            let room =
-                swap::Room { steps: &mut list, schedule: &mut schedule, resident: &mut resident };
+            let room = swap::Room { steps: &mut list, resident: &mut resident };
             let plan = swap::plan(request, classes.classes(), threshold, room, scratch);
             let owned = plan.map(|plan: Plan<'_>| Some(OwnedPlan::from(&plan)));
             planned = except_room(owned, room_was_small, None)?;

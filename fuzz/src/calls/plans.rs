@@ -11,7 +11,6 @@ use crate::plans;
 use backend_sim::{SimDevice, SimKernels};
 use conformance::plans::Case;
 use middleware::{Faults, Layered, LayeredKernels, SlowLink, Tracer};
-use planner_core::arena::{self, Lifetimes};
 use planner_core::backend::{Kernels, Paging, Transfers};
 use planner_core::pieces::Pieces;
 use planner_core::placement::{self, Over};
@@ -23,7 +22,6 @@ use planner_core::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use spillway::planning;
 use workloads::OwnedGraph;
 
 /// Longer lists are not made room for.
@@ -107,7 +105,7 @@ pub fn files(input: &Input) -> Files {
 pub fn check(input: &Input) -> Result<(), Fault> {
     let Ok(graph) = input.case.graph.graph() else { return Ok(()) };
     let (machine, plan) = (&input.case.machine, &input.case.plan.plan());
-    let limits = &planning::limits(&graph, plan);
+    let limits = &Limits::of_plan(&graph, plan);
     check_tables(input, &graph, machine, plan, limits)?;
     let mut room = vec![Scheduled::EMPTY; limits.entries().min(MOST_ENTRIES)];
     let len = room.len() * input.room_permille / 1000;
@@ -115,7 +113,7 @@ pub fn check(input: &Input) -> Result<(), Fault> {
     lend("lower", lower::scratch_words(limits), input.permille, |scratch| {
         let Schedule { stream_steps, iterations, .. } =
             match lower(&graph, machine, plan, &mut room[..len], scratch) {
-                Err(PlanError::Scratch(_)) if len < limits.entries() => return Ok(()),
+                Err(PlanError::BufferTooShort(_)) if len < limits.entries() => return Ok(()),
                 lowered => lowered?,
             };
         lowered = Some((stream_steps, iterations));
@@ -145,15 +143,28 @@ fn forged<'s>(
             steps.iter_mut().skip(at % len).take(1).for_each(change);
         };
         match *forgery {
-            Forgery::Wait(at, of, wait) => with(at, &|entry| entry.waits[of] = wait),
-            Forgery::Stream(at, stream) => with(at, &|entry| entry.stream = stream),
-            Forgery::Index(at, index) => with(at, &|entry| entry.index = index),
+            Forgery::Wait(at, of, wait) => with(at, &|entry| entry.set_wait(Stream::ALL[of], wait)),
+            Forgery::Stream(at, stream) => {
+                with(at, &|entry| *entry = moved(entry, stream, entry.index()));
+            }
+            Forgery::Index(at, index) => {
+                with(at, &|entry| *entry = moved(entry, entry.stream(), index));
+            }
             Forgery::StreamSteps(of, steps) => stream_steps[of] = steps,
             Forgery::Iterations(new) => iterations = new,
             Forgery::Cut(at) => end = end.min(at),
         }
     }
     Schedule { steps: &steps[..end], stream_steps, iterations }
+}
+
+/// The entry with its waits, elsewhere.
+fn moved(entry: &Scheduled, stream: Option<Stream>, index: u32) -> Scheduled {
+    let mut moved = Scheduled::new(stream, index);
+    for (stream, wait) in Stream::ALL.into_iter().zip(entry.waits()) {
+        moved.set_wait(stream, wait);
+    }
+    moved
 }
 
 /// What is made of a plan alone.
@@ -166,18 +177,6 @@ fn check_tables(
 ) -> Result<(), Fault> {
     let [one, two, three] = input.numbers;
     let permille = input.permille;
-    lend("Lifetimes::new", Lifetimes::scratch_words(limits), permille, |scratch| {
-        let lifetimes = Lifetimes::new(graph, scratch)?;
-        for id in graph.tensor_ids() {
-            let _ = (lifetimes.touches(id), lifetimes.last_read(id));
-            let _ = arena::admits(graph, &lifetimes, one, id);
-        }
-        let mut out = input.case.plan.arena.clone();
-        let mut memory = vec![7; arena::scratch_words(limits)];
-        let packed =
-            arena::pack(graph, machine, &lifetimes, two, &mut out, &mut Scratch::new(&mut memory));
-        packed.map(|_| ()).or(Ok::<_, planner_core::OutOfScratch>(()))
-    })?;
     lend("Pieces::new", Pieces::scratch_words(limits), permille, |scratch| {
         let mut scratch = scratch.reborrow();
         let pieces = Pieces::new(graph, machine, plan, &mut scratch)?;
@@ -239,15 +238,10 @@ fn check_placing(
         return Ok(());
     }
     let limits = Limits { iterations: iterations as usize, objects, ..*limits };
-    let mut schedule = vec![Scheduled::EMPTY; limits.entries().min(MOST_ENTRIES)];
     let (mut objects, mut ends) = (vec![0; objects], vec![0; allocations]);
     lend("placement::place", placement::scratch_words(&limits), input.permille, |scratch| {
-        let room =
-            placement::Room { objects: &mut objects, ends: &mut ends, schedule: &mut schedule };
-        match placement::place(graph, machine, plan, input.over, room, scratch) {
-            Err(placement::PlacementError::Scratch(_)) if limits.entries() > MOST_ENTRIES => Ok(()),
-            placed => placed.map(|_| ()),
-        }
+        let room = placement::Room { objects: &mut objects, ends: &mut ends };
+        placement::place(graph, machine, plan, input.over, room, scratch).map(|_| ())
     })
 }
 
@@ -299,7 +293,7 @@ fn is_small(verified: &Verified<'_>) -> bool {
 
 fn fits_host(verified: &Verified<'_>) -> bool {
     let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
-    let mut memory = vec![0; HostLayout::scratch_words(&planning::limits(graph, plan))];
+    let mut memory = vec![0; HostLayout::scratch_words(&Limits::of_plan(graph, plan))];
     HostLayout::new(graph, machine, plan, &mut Scratch::new(&mut memory))
         .is_ok_and(|layout| layout.moved_bytes() <= machine.host_bytes)
 }
@@ -330,7 +324,7 @@ fn run_in<B: Transfers + Paging, K: Kernels<B>>(
     kernels: &mut K,
     input: &Input,
 ) -> Result<(), ExecuteError<B::Error>> {
-    let limits = planning::limits(verified.graph(), verified.plan());
+    let limits = Limits::of_plan(verified.graph(), verified.plan());
     let words = executor::scratch_words(&limits, (input.numbers[2] % 64) as usize);
     let mut memory = vec![7; words * input.permille / 1000];
     let mut executor = Executor::start(verified, device, kernels, &mut Scratch::new(&mut memory))?;
@@ -347,7 +341,7 @@ fn check_other(
     plan: &Plan<'_>,
     schedule: &Schedule<'_>,
 ) -> Result<(), Fault> {
-    let limits = &planning::limits(graph, plan);
+    let limits = &Limits::of_plan(graph, plan);
     let permille = input.permille.min(999);
     lend("verify with another graph", verify::scratch_words(limits), permille, |scratch| {
         verify(graph, machine, plan, schedule, scratch).map(|_| ())

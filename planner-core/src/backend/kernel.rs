@@ -1,3 +1,5 @@
+//! What computes: the ops of a graph on a device.
+
 use super::{Addresses, DeviceAddress, ErrorType};
 use crate::graph::OpId;
 use crate::host::HostLayout;

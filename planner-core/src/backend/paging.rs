@@ -1,3 +1,5 @@
+//! Device memory: address ranges, and physical objects mapped into them.
+
 use super::ErrorType;
 
 /// A virtual address on the device.

@@ -1,3 +1,5 @@
+//! Streams of work, and waiting for points on them.
+
 use super::ErrorType;
 use crate::schedule::Stream;
 

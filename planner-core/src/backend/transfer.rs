@@ -1,3 +1,5 @@
+//! Host memory, and copies between it and the device.
+
 use super::{DeviceAddress, Streams};
 
 /// Bytes of the host block.

@@ -10,7 +10,7 @@ use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::{Machine, transmission_ns};
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, words};
 
-/// Words of scratch that the functions here ask for, each.
+/// Words of scratch that each of the functions here asks for, by [`Limits::of_graph`].
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let (given, any) = (given_order::scratch_words(limits), any_order::scratch_words(limits));

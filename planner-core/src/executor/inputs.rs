@@ -54,12 +54,12 @@ impl<'a> Inputs<'a> {
             match *step {
                 Step::Prefetch(part) if is_input(part) => {
                     let next = inputs.is_next(part.tensor, at);
-                    inputs.last_prefetch[usize::from(next)] = Some(entry.index);
+                    inputs.last_prefetch[usize::from(next)] = Some(entry.index());
                     if next {
                         inputs.first_next = inputs.first_next.or(Some(at));
                     }
                 }
-                Step::Offload(part) if is_input(part) => inputs.last_offload = Some(entry.index),
+                Step::Offload(part) if is_input(part) => inputs.last_offload = Some(entry.index()),
                 _ => {}
             }
         }

@@ -25,7 +25,8 @@ pub struct HostLayout<'a> {
 }
 
 impl<'a> HostLayout<'a> {
-    /// Words of scratch that [`HostLayout::new`] asks for: per tensor at most 24, and 300; per
+    /// Words of scratch that [`HostLayout::new`] asks for, by [`Limits::of_plan`]: per tensor at
+    /// most 24, and 300; per
     /// piece 1.
     #[must_use]
     pub const fn scratch_words(limits: &Limits) -> usize {

@@ -160,8 +160,9 @@ fn seen_later(points: Points, laps: i64, stream_steps: [u32; 3]) -> Points {
     })
 }
 
-/// Words of scratch that [`verify`] asks for: per step 12.3, per tensor 24 (and 300), per
-/// operand 1, per piece 8, per op 0.2, per pool 2. With placements: per step 6.5, and 3 for each
+/// Words of scratch that [`verify`] asks for, by [`Limits::of_plan`]: per step 12.3, per tensor 24
+/// (and 300), per operand 1, per piece 8, per op 0.2, per pool 2. With placements: per step 6.5,
+/// and 3 for each
 /// iteration that they cover, per object number 2.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {

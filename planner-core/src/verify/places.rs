@@ -6,8 +6,7 @@ use super::clocks::Clocks;
 use super::{NEVER, Points, VerifyError, later, seen_later};
 use crate::graph::Graph;
 use crate::pieces::Pieces;
-use crate::placement::Placements;
-use crate::plan::{Part, Place, Plan, PlanError, Step};
+use crate::plan::{Part, Place, Placements, Plan, PlanError, Step};
 use crate::scratch::{Limits, Scratch, total, words};
 use core::ops::Range;
 

@@ -11,16 +11,18 @@ mod upload;
 use super::builder::{Builder, Lengths, Stuck};
 use super::gaps::Gaps;
 use super::heap::Heap;
-use super::memory::{CHUNKS, POOLS};
+use super::memory::CHUNKS;
 use super::pressure::{FULL, Pressure};
+use super::request::POOLS;
 use super::tree::MinTree;
-use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::graph::{Kind, TensorId};
 use crate::machine::{Direction, Machine, MachineParameters};
 use crate::schedule::Stream;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::{LaunchId, Sequence};
 
 /// Iterations that are followed.
-const LAPS: u64 = 4;
+const ITERATIONS: u64 = 4;
 
 /// The least that a segment is, as a fraction of the pool.
 const LEAST_SEGMENT: u64 = 4096;
@@ -85,7 +87,7 @@ struct Paced<'b, 's, 'p> {
     wanted: &'s mut [u64],
     /// Memory that had to be freed by force comes at this time.
     forced_ns: u64,
-    lap: u64,
+    iteration: u64,
     /// How hard pressed the links were in the last iteration.
     seen: &'s mut Pressure<'p>,
     pace: Pace,
@@ -100,10 +102,10 @@ pub(super) fn write(
     scratch: &mut Scratch<'_>,
 ) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
     let mut scratch = scratch.reborrow();
-    let (graph, tensors) = (builder.request.graph, builder.request.graph.tensors().len());
-    let positions = builder.memory.pools() * graph.ops().len();
+    let (sequence, tensors) = (builder.task.sequence, builder.task.sequence.tensors().len());
+    let positions = builder.memory.pools() * sequence.len();
     let planned = scratch.take(positions, 0i64)?;
-    let slack = gaps.planned_slack(builder.request, builder.memory, &mut scratch)?;
+    let slack = gaps.planned_slack(builder.task, builder.memory, &mut scratch)?;
     for (at, planned) in planned.iter_mut().enumerate() {
         *planned = slack.min(at, at + 1);
     }
@@ -114,7 +116,7 @@ pub(super) fn write(
         planned_slack: planned,
         uploads: Heap::new(3 * tensors, &mut scratch)?,
         tails: Heap::new(3 * tensors, &mut scratch)?,
-        started_ns: scratch.take(graph.ops().len(), 0)?,
+        started_ns: scratch.take(sequence.len(), 0)?,
         downloads: Heap::new(3 * tensors, &mut scratch)?,
         copying: heapless::Deque::new(),
         free_ns: [0; 3],
@@ -124,20 +126,20 @@ pub(super) fn write(
         gap_end: scratch.take(tensors, u64::MAX)?,
         wanted: scratch.take(tensors, 0)?,
         forced_ns: 0,
-        lap: 0,
+        iteration: 0,
         seen,
         pace,
     };
-    Ok(paced.laps().and_then(|()| paced.builder.finish()))
+    Ok(paced.iterations().and_then(|()| paced.builder.finish()))
 }
 
 impl<'b> Paced<'b, '_, '_> {
-    fn graph(&self) -> &'b Graph<'b> {
-        self.builder.request.graph
+    fn sequence(&self) -> &'b Sequence<'b> {
+        self.builder.task.sequence
     }
 
     fn machine(&self) -> &'b Machine {
-        self.builder.request.machine
+        self.builder.task.machine
     }
 
     fn objects(&self, tensor: TensorId) -> u64 {
@@ -145,23 +147,23 @@ impl<'b> Paced<'b, '_, '_> {
     }
 
     /// The position of an op over all iterations.
-    fn position(&self, op: OpId, later: bool) -> u64 {
-        (self.lap + u64::from(later)) * self.graph().ops().len() as u64 + u64::from(op.0)
+    fn position(&self, op: LaunchId, later: bool) -> u64 {
+        (self.iteration + u64::from(later)) * self.sequence().len() as u64 + u64::from(op.0)
     }
 
-    fn laps(&mut self) -> Result<(), Stuck> {
-        for lap in 0..LAPS {
-            self.lap = lap;
+    fn iterations(&mut self) -> Result<(), Stuck> {
+        for iteration in 0..ITERATIONS {
+            self.iteration = iteration;
             self.builder.restart();
-            for op in self.graph().op_ids() {
+            for op in self.sequence().launches() {
                 self.op(op)?;
             }
         }
         Ok(())
     }
 
-    fn op(&mut self, op: OpId) -> Result<(), Stuck> {
-        let time_ns = self.graph().op(op).time_ns;
+    fn op(&mut self, op: LaunchId) -> Result<(), Stuck> {
+        let time_ns = self.sequence().time_ns(op);
         let now_ns = self.free_ns[Stream::Compute as usize];
         let until_ns = now_ns.saturating_add(time_ns.max(1));
         self.forced_ns = now_ns;
@@ -185,7 +187,7 @@ impl<'b> Paced<'b, '_, '_> {
         self.free_ns[Stream::Compute as usize] = start_ns.saturating_add(time_ns);
         // The next time around, nothing has come early yet.
         for pool in 0..self.builder.memory.pools() {
-            let at = pool * self.graph().ops().len() + op.index();
+            let at = pool * self.sequence().len() + op.index();
             let planned = self.planned_slack[at];
             self.slack.add(at, at + 1, planned - self.slack.min(at, at + 1));
         }
@@ -193,16 +195,16 @@ impl<'b> Paced<'b, '_, '_> {
     }
 
     /// When an op can start.
-    fn start_ns(&self, op: OpId) -> u64 {
-        let graph = self.graph();
-        let arrived = graph.operands_of(op).iter().map(|tensor| self.arrived_ns[tensor.index()]);
-        let copied = graph.writes(op).iter().map(|tensor| self.copied_ns[tensor.index()]);
+    fn start_ns(&self, op: LaunchId) -> u64 {
+        let sequence = self.sequence();
+        let arrived = sequence.operands_of(op).iter().map(|tensor| self.arrived_ns[tensor.index()]);
+        let copied = sequence.writes(op).iter().map(|tensor| self.copied_ns[tensor.index()]);
         arrived.chain(copied).fold(self.forced_ns, u64::max)
     }
 
     /// Notes which link is behind at an op: fully pressed where the op waits, half where it
     /// only has work left.
-    fn look(&mut self, op: OpId, now_ns: u64, start_ns: u64) {
+    fn look(&mut self, op: LaunchId, now_ns: u64, start_ns: u64) {
         let waits = start_ns > now_ns;
         let pressure = |free_ns: u64| match (free_ns > now_ns, waits) {
             (true, true) => FULL,
@@ -228,7 +230,7 @@ impl<'b> Paced<'b, '_, '_> {
     fn evict(&mut self, tensor: TensorId, from: u64) -> Result<(), Stuck> {
         let kept = self.kept[tensor.index()];
         if kept < self.builder.held(tensor) {
-            self.builder.evict_from(tensor, from.max(kept))?;
+            self.builder.evict_from(tensor, from.max(kept));
             if self.builder.held(tensor) <= kept {
                 self.uploads.push(self.gap_end[tensor.index()], tensor.0);
             }
@@ -238,7 +240,7 @@ impl<'b> Paced<'b, '_, '_> {
 
     /// Time to move the objects `from..to` of a tensor.
     fn transfer_ns(&self, direction: Direction, tensor: TensorId, from: u64, to: u64) -> u64 {
-        let bytes = self.builder.memory.bytes(self.builder.request, tensor, from, to);
+        let bytes = self.builder.memory.bytes(self.builder.task, tensor, from, to);
         self.machine().transfer_ns(direction, bytes).unwrap_or(u64::MAX / 16)
     }
 
@@ -285,7 +287,7 @@ impl<'b> Paced<'b, '_, '_> {
     fn copy(&mut self, tensor: TensorId, from: u64, now_ns: u64) -> Result<u64, Stuck> {
         let to = self.objects(tensor) - self.builder.copied(tensor);
         let duration_ns = self.transfer_ns(Direction::DeviceToHost, tensor, from, to);
-        self.builder.offload_from(tensor, from)?;
+        self.builder.offload_from(tensor, from);
         let free_ns = &mut self.free_ns[Stream::Download as usize];
         *free_ns = now_ns.max(*free_ns).saturating_add(duration_ns);
         self.copied_ns[tensor.index()] = *free_ns;
@@ -296,11 +298,11 @@ impl<'b> Paced<'b, '_, '_> {
     }
 
     /// Brings in what an op still misses.
-    fn fetch(&mut self, op: OpId, now_ns: u64) -> Result<(), Stuck> {
-        for &tensor in self.graph().operands_of(op) {
+    fn fetch(&mut self, op: LaunchId, now_ns: u64) -> Result<(), Stuck> {
+        for &tensor in self.sequence().operands_of(op) {
             self.kept[tensor.index()] = u64::MAX;
         }
-        for &tensor in self.graph().reads(op) {
+        for &tensor in self.sequence().reads(op) {
             let missing = self.objects(tensor) - self.builder.held(tensor);
             if missing > 0 {
                 self.make_room(op, self.builder.pool(tensor), missing)?;
@@ -312,7 +314,7 @@ impl<'b> Paced<'b, '_, '_> {
 
     /// Frees memory of a pool by force: what is being copied, what waits to be, and at last whatever
     /// the op does not touch.
-    fn make_room(&mut self, op: OpId, pool: usize, objects: u64) -> Result<(), Stuck> {
+    fn make_room(&mut self, op: LaunchId, pool: usize, objects: u64) -> Result<(), Stuck> {
         while self.builder.free_objects(pool) < objects {
             if let Some(Copying { end_ns, tensor, from }) = self.copying.pop_front() {
                 let before = self.builder.free_objects(pool);
@@ -334,13 +336,13 @@ impl<'b> Paced<'b, '_, '_> {
     }
 
     /// Evicts the tensor that is used again last of those of a pool that an op does not touch.
-    fn evict_any(&mut self, op: OpId, pool: usize) -> Result<(), Stuck> {
-        let graph = self.graph();
+    fn evict_any(&mut self, op: LaunchId, pool: usize) -> Result<(), Stuck> {
+        let sequence = self.sequence();
         let next = |tensor: TensorId| self.builder.next_position(tensor);
-        let victim = graph
+        let victim = sequence
             .tensor_ids()
             .filter(|&tensor| self.builder.held(tensor) > 0 && self.builder.pool(tensor) == pool)
-            .filter(|tensor| !graph.operands_of(op).contains(tensor))
+            .filter(|tensor| !sequence.operands_of(op).contains(tensor))
             .max_by_key(|&tensor| next(tensor))
             .ok_or(Stuck::NoRoom)?;
         let (later, next) = next(victim);
@@ -352,12 +354,12 @@ impl<'b> Paced<'b, '_, '_> {
     }
 
     /// After an op: what leaves now, what must be copied first, what must come back.
-    fn begin_gaps(&mut self, op: OpId) -> Result<(), Stuck> {
-        let graph = self.graph();
-        let first = graph.op(op).first_operand as usize;
-        let reads = graph.op(op).reads as usize;
+    fn begin_gaps(&mut self, op: LaunchId) -> Result<(), Stuck> {
+        let sequence = self.sequence();
+        let first = sequence.first_slot(op);
+        let reads = sequence.reads(op).len();
         let now = self.position(op, false);
-        for (at, &tensor) in graph.operands_of(op).iter().enumerate() {
+        for (at, &tensor) in sequence.operands_of(op).iter().enumerate() {
             let slot = first + at;
             let index = tensor.index();
             let (next, later) = self.gaps.next_use(slot);
@@ -366,7 +368,7 @@ impl<'b> Paced<'b, '_, '_> {
             }
             self.gap_end[index] = self.position(next, later);
             if !self.builder.is_needed(tensor) {
-                let comes_anew = graph.tensor(tensor).kind == Kind::Input && later;
+                let comes_anew = sequence.tensor(tensor).kind == Kind::Input && later;
                 if comes_anew && self.builder.reads_first(tensor) {
                     self.uploads.push(self.gap_end[index], tensor.0);
                 }
@@ -387,7 +389,7 @@ impl<'b> Paced<'b, '_, '_> {
             } else if moved > 0 {
                 self.downloads.push(now, tensor.0);
             } else if at >= reads && self.wanted[index] > 0 {
-                self.downloads.push(now + graph.ops().len() as u64, tensor.0);
+                self.downloads.push(now + sequence.len() as u64, tensor.0);
             }
         }
         Ok(())

@@ -19,9 +19,9 @@ mod profile;
 mod selection;
 mod transfers;
 
-use super::Request;
 use super::builder::{Builder, Lengths, Stuck};
 use super::memory::Memory;
+use super::request::Task;
 use crate::graph::Kind;
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
 use chain::{Chain, Item};
@@ -113,13 +113,13 @@ pub(super) fn write(
         Way::LayerToLayer => return Ok(layer_to_layer(builder)),
         Way::Greedy(rule, timing) => (rule, timing),
     };
-    let Some(chain) = Chain::new(builder.request, builder.memory, &mut scratch)? else {
+    let Some(chain) = Chain::new(builder.task, builder.memory, &mut scratch)? else {
         return Ok(Err(Stuck::NoRoom));
     };
     let selection = Selection::new(&chain, rule, &mut scratch)?;
     let mut course = Course::new(&chain, &selection, timing, &mut scratch)?;
     let written = match timing {
-        Timing::Cyclic { .. } => course.write_laps(),
+        Timing::Cyclic { .. } => course.write_iterations(),
         Timing::Barrier { .. } => course.best_cut().and_then(|(_, cut)| course.write_cycle(cut)),
     };
     if written.is_none() {
@@ -131,13 +131,13 @@ pub(super) fn write(
 
 /// The length of a cycle with a barrier at its end; none where memory does not suffice.
 pub(super) fn cycle_ns(
-    request: &Request<'_>,
+    task: &Task<'_>,
     memory: &Memory<'_>,
     way: Way,
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<u64>, OutOfScratch> {
     let mut scratch = scratch.reborrow();
-    let Some(chain) = Chain::new(request, memory, &mut scratch)? else { return Ok(None) };
+    let Some(chain) = Chain::new(task, memory, &mut scratch)? else { return Ok(None) };
     match way {
         Way::LayerToLayer => {
             let up_ns = |layer, item| match chain.size(layer, item) {
@@ -148,7 +148,7 @@ pub(super) fn cycle_ns(
                 let weight_ns = up_ns(layer, Item::Weight).saturating_mul(2);
                 sum.saturating_add(weight_ns).saturating_add(up_ns(layer, Item::Optimizer))
             });
-            Ok(Some(request.graph.compute_ns().saturating_add(transfers_ns)))
+            Ok(Some(task.sequence.compute_ns().saturating_add(transfers_ns)))
         }
         Way::Greedy(rule, timing) => {
             let selection = Selection::new(&chain, rule, &mut scratch)?;
@@ -160,19 +160,19 @@ pub(super) fn cycle_ns(
 
 /// Each state comes for an op and leaves after it.
 fn layer_to_layer(mut builder: Builder<'_>) -> Result<Lengths, Stuck> {
-    let graph = builder.request.graph;
-    for lap in 0..2 {
-        if lap == 1 {
+    let sequence = builder.task.sequence;
+    for iteration in 0..2 {
+        if iteration == 1 {
             builder.restart();
         }
-        for op in graph.op_ids() {
-            for &tensor in graph.reads(op) {
+        for op in sequence.launches() {
+            for &tensor in sequence.reads(op) {
                 builder.prefetch(tensor)?;
             }
             builder.launch(op)?;
-            let mut states =
-                graph.reads(op).iter().filter(|id| graph.tensor(**id).kind == Kind::State);
-            states.try_for_each(|&state| builder.evict(state))?;
+            let states =
+                sequence.reads(op).iter().filter(|id| sequence.tensor(**id).kind == Kind::State);
+            states.for_each(|&state| builder.evict(state));
         }
     }
     builder.finish()

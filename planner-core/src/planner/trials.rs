@@ -3,27 +3,28 @@
 use super::builder::{Builder, Lengths, Stuck};
 use super::chance::Chance;
 use super::choice::{self, Weight};
+use super::error::PlanningError;
 use super::gaps::Gaps;
 use super::memory::Memory;
 use super::pressure::Pressures;
 use super::recipe::{LARGE_OPS, PACES, Recipe, Rounds, SAMPLE};
+use super::request::Task;
+use super::strategy::Strategy;
 use super::uses::Uses;
-use super::{
-    PlanningError, Request, Strategy, fit, in_core, lms, on_demand, paced, vdnn, weights, window,
-};
-use crate::graph::Graph;
+use super::{fit, in_core, lms, on_demand, paced, vdnn, weights, window};
 use crate::host::HostLayout;
 use crate::lower::lower_pieces;
 use crate::pieces::Pieces;
 use crate::plan::{ArenaPlacement, PlanError, Pool, Prediction, Resident, Step};
 use crate::schedule::Scheduled;
 use crate::scratch::{Limits, OutOfScratch, Scratch};
+use crate::sequence::Sequence;
 use crate::timeline::predict_pieces;
 use core::iter;
 
-/// What all lists of one request stand on.
+/// What all lists of one task stand on.
 #[derive(Clone, Copy)]
-pub(super) struct Ground<'g> {
+pub(super) struct Basis<'g> {
     pub(super) memory: &'g Memory<'g>,
     pub(super) uses: &'g Uses<'g>,
     pub(super) arena: &'g [ArenaPlacement],
@@ -38,10 +39,8 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// What makes one list better than another.
     fn cost(&self) -> (u64, u64) {
-        let Prediction { period_ns, h2d_bytes, d2h_bytes, .. } = self.predicted;
-        (period_ns, h2d_bytes.saturating_add(d2h_bytes))
+        self.predicted.cost()
     }
 
     fn is_paced(&self) -> bool {
@@ -75,9 +74,12 @@ impl<'s> Search<'s> {
         Gaps::scratch_words(limits).saturating_add(Pressures::scratch_words(limits))
     }
 
-    pub(super) fn new(graph: &Graph<'_>, scratch: &mut Scratch<'s>) -> Result<Self, OutOfScratch> {
-        let gaps = Gaps::new(graph, scratch)?;
-        Ok(Self { gaps, pressures: Pressures::new(graph.ops().len(), scratch)? })
+    pub(super) fn new(
+        sequence: &Sequence<'_>,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<Self, OutOfScratch> {
+        let gaps = Gaps::new(sequence, scratch)?;
+        Ok(Self { gaps, pressures: Pressures::new(sequence.len(), scratch)? })
     }
 
     /// The next of the lists that are chosen anew, by the best paced one so far; none behind
@@ -98,57 +100,46 @@ impl<'s> Search<'s> {
 }
 
 /// Where lists are written and judged, one at a time.
-pub(super) struct Desk<'d, 'r> {
-    pub(super) request: &'r Request<'r>,
+pub(super) struct Trials<'d, 'r> {
+    pub(super) task: &'r Task<'r>,
     pub(super) steps: &'d mut [Step],
-    pub(super) schedule: &'d mut [Scheduled],
     pub(super) resident: &'d mut [Resident],
     pub(super) pools: &'d mut [Pool],
     pub(super) tensor_pool: &'d mut [u32],
     /// The least host memory of the lists that need more than there is.
     pub(super) host_shortage_bytes: Option<u64>,
-    /// Whether some list needs more steps than there is room for.
-    pub(super) output_full: bool,
+    /// Of the lists for which there are too few steps, what the shortest needs.
+    pub(super) steps_needed: Option<usize>,
 }
 
-impl<'d, 'r> Desk<'d, 'r> {
+impl<'d, 'r> Trials<'d, 'r> {
     pub(super) const fn new(
-        request: &'r Request<'r>,
+        task: &'r Task<'r>,
         steps: &'d mut [Step],
-        schedule: &'d mut [Scheduled],
         resident: &'d mut [Resident],
         (pools, tensor_pool): (&'d mut [Pool], &'d mut [u32]),
     ) -> Self {
-        let (host_shortage_bytes, output_full) = (None, false);
-        Self {
-            request,
-            steps,
-            schedule,
-            resident,
-            pools,
-            tensor_pool,
-            host_shortage_bytes,
-            output_full,
-        }
+        let (host_shortage_bytes, steps_needed) = (None, None);
+        Self { task, steps, resident, pools, tensor_pool, host_shortage_bytes, steps_needed }
     }
 
     /// What the best of a sample of lists comes to; none where none of them fits.
     pub(super) fn sample(
         &mut self,
-        ground: &Ground<'_>,
+        basis: &Basis<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Prediction>, PlanningError> {
         let mut scratch = scratch.reborrow();
-        let mut search = Some(Search::new(self.request.graph, &mut scratch)?);
+        let mut search = Some(Search::new(self.task.sequence, &mut scratch)?);
         let mut best: Option<Prediction> = None;
         for recipe in SAMPLE {
-            let candidate = self.try_out(recipe, ground, &mut search, &mut scratch)?;
+            let candidate = self.try_out(recipe, basis, &mut search, &mut scratch)?;
             if let Some(Candidate { predicted, .. }) = candidate
                 && best.is_none_or(|best| predicted.period_ns < best.period_ns)
             {
                 best = Some(predicted);
             }
-            if best.is_some() && self.request.graph.ops().len() >= LARGE_OPS {
+            if best.is_some() && self.task.sequence.len() >= LARGE_OPS {
                 break;
             }
         }
@@ -159,22 +150,22 @@ impl<'d, 'r> Desk<'d, 'r> {
     pub(super) fn best(
         &mut self,
         strategy: Strategy,
-        ground: &Ground<'_>,
+        basis: &Basis<'_>,
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
-        let [rounds, _] = strategy.rounds(self.request.graph.ops().len());
-        let lists = Lists { recipes: strategy.recipes(self.request), rounds, to_beat: None };
-        self.best_of(lists, strategy.takes_first(), ground, search, scratch)
+        let [rounds, _] = strategy.rounds(self.task.sequence.len());
+        let lists = Lists { recipes: strategy.recipes(self.task), rounds, to_beat: None };
+        self.best_of(lists, strategy.takes_first(), basis, search, scratch)
     }
 
-    /// A list that is no worse than the best on other ground, written, and that it is on that;
-    /// or the best on its own ground, written once more.
+    /// A list that is no worse than the best on another basis, written, and that it is on that;
+    /// or the best on its own basis, written once more.
     pub(super) fn keep_better(
         &mut self,
         strategy: Strategy,
         best: Candidate,
-        [own, other]: [Ground<'_>; 2],
+        [own, other]: [Basis<'_>; 2],
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(Candidate, bool), PlanningError> {
@@ -185,28 +176,28 @@ impl<'d, 'r> Desk<'d, 'r> {
         Ok((again.unwrap_or(best), false))
     }
 
-    /// A list that is no worse than another on ground that has changed since, written; none
+    /// A list that is no worse than another on a basis that has changed since, written; none
     /// where none is found.
     fn better(
         &mut self,
         strategy: Strategy,
         than: Candidate,
-        ground: &Ground<'_>,
+        basis: &Basis<'_>,
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
-        let [_, rounds] = strategy.rounds(self.request.graph.ops().len());
+        let [_, rounds] = strategy.rounds(self.task.sequence.len());
         let rounds = if than.is_ideal() { Rounds::default() } else { rounds };
         let lists = Lists { recipes: iter::once(than.recipe), rounds, to_beat: Some(than) };
         search.iter_mut().for_each(|search| search.pressures.recall());
-        self.best_of(lists, false, ground, search, scratch)
+        self.best_of(lists, false, basis, search, scratch)
     }
 
     fn best_of(
         &mut self,
         mut lists: Lists<impl Iterator<Item = Recipe>>,
         takes_first: bool,
-        ground: &Ground<'_>,
+        basis: &Basis<'_>,
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
@@ -220,7 +211,7 @@ impl<'d, 'r> Desk<'d, 'r> {
                 .next()
                 .or_else(|| search.as_mut()?.anew(guide?.recipe, &mut lists.rounds));
             let Some(recipe) = recipe else { break };
-            let candidate = self.try_out(recipe, ground, search, scratch)?;
+            let candidate = self.try_out(recipe, basis, search, scratch)?;
             let is_better = |candidate: &Candidate| match (best, lists.to_beat) {
                 (Some(best), _) => candidate.cost() < best.cost(),
                 (None, Some(other)) => candidate.cost() <= other.cost(),
@@ -239,7 +230,7 @@ impl<'d, 'r> Desk<'d, 'r> {
             }
         }
         match best {
-            Some(best) if !written_last => self.again(best, ground, search, scratch),
+            Some(best) if !written_last => self.again(best, basis, search, scratch),
             best => Ok(best),
         }
     }
@@ -248,12 +239,12 @@ impl<'d, 'r> Desk<'d, 'r> {
     fn again(
         &mut self,
         best: Candidate,
-        ground: &Ground<'_>,
+        basis: &Basis<'_>,
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
         search.iter_mut().for_each(|search| search.pressures.recall());
-        self.try_out(best.recipe, ground, search, scratch)
+        self.try_out(best.recipe, basis, search, scratch)
     }
 
     /// Writes a list and judges it; none where it does not fit the budget, the
@@ -261,25 +252,28 @@ impl<'d, 'r> Desk<'d, 'r> {
     fn try_out(
         &mut self,
         recipe: Recipe,
-        ground: &Ground<'_>,
+        basis: &Basis<'_>,
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate>, PlanningError> {
-        let lengths = match self.write(recipe, ground, search, &mut scratch.reborrow())? {
+        let lengths = match self.write(recipe, basis, search, &mut scratch.reborrow())? {
             Ok(lengths) => lengths,
             Err(Stuck::NoRoom) => return Ok(None),
-            Err(Stuck::OutputFull) => {
-                self.output_full = true;
+            Err(Stuck::ManySteps { needed }) => {
+                let least = self.steps_needed.get_or_insert(needed);
+                *least = needed.min(*least);
                 return Ok(None);
             }
         };
-        let Request { graph, machine, .. } = *self.request;
+        let Task { sequence, machine, .. } = *self.task;
+        let graph = sequence.graph();
         let lists = (&self.steps[..lengths.steps], &self.resident[..lengths.resident]);
         let pools = (&mut *self.pools, &mut *self.tensor_pool);
-        let plan = ground.memory.plan(self.request, ground.arena, lists, pools)?;
+        let plan = basis.memory.plan(self.task, basis.arena, lists, pools)?;
         let mut scratch = scratch.reborrow();
+        let schedule = scratch.take(plan.steps.len(), Scheduled::EMPTY)?;
         let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
-        let schedule = lower_pieces(graph, &plan, &pieces, self.schedule, &mut scratch)?;
+        let schedule = lower_pieces(graph, &plan, &pieces, schedule, &mut scratch)?;
         let (predicted, _) =
             predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;
         if predicted.host_bytes > machine.host_bytes {
@@ -299,14 +293,14 @@ impl<'d, 'r> Desk<'d, 'r> {
     fn write(
         &mut self,
         recipe: Recipe,
-        ground: &Ground<'_>,
+        basis: &Basis<'_>,
         search: &mut Option<Search<'_>>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
         let output = (&mut *self.steps, &mut *self.resident);
         let mut scratch = scratch.reborrow();
-        let Ground { memory, uses, .. } = *ground;
-        let builder = Builder::new(self.request, memory, uses, output, &mut scratch)?;
+        let Basis { memory, uses, .. } = *basis;
+        let builder = Builder::new(self.task, memory, uses, output, &mut scratch)?;
         if memory.pools() > 1 && !matches!(recipe, Recipe::Paced { .. }) {
             return Ok(Err(Stuck::NoRoom));
         }
@@ -323,7 +317,7 @@ impl<'d, 'r> Desk<'d, 'r> {
                     return Ok(Err(Stuck::NoRoom));
                 };
                 let chosen = choice::choose(
-                    self.request,
+                    self.task,
                     memory,
                     gaps,
                     (spare_permille, weight),

@@ -41,7 +41,7 @@ use inputs::Inputs;
 use memory::Memory;
 use points::Points;
 
-/// Words of scratch that an executor asks for. `runs` bounds into how many runs of
+/// Words of scratch that an executor asks for, by [`Limits::of_plan`]. `runs` bounds into how many runs of
 /// consecutive objects memory may be broken; at most one an object is ever used, and what
 /// the scratch holds beyond this is used for more. With placements, it bounds of how many
 /// pieces all virtual ranges together consist; [`Executor::start`] calls no device where it
@@ -199,7 +199,7 @@ impl<'a> Executor<'a> {
         entry: &Scheduled,
     ) -> Result<(), Fault<B::Error>> {
         self.memory.reclaim(device)?;
-        let waits = self.points.awaited(&entry.waits, self.iterations);
+        let waits = self.points.awaited(&entry.waits(), self.iterations);
         match *step {
             Step::Prefetch(part) => {
                 self.wait(device, Stream::Upload, waits)?;
@@ -238,7 +238,7 @@ impl<'a> Executor<'a> {
         entry: &Scheduled,
     ) -> Result<u64, Fault<B::Error>> {
         let point = device.signal(stream)?;
-        if point.value != self.points.value(stream, entry.index, self.iterations) {
+        if point.value != self.points.value(stream, entry.index(), self.iterations) {
             return Err(Fault::ForeignSignal(stream));
         }
         self.enqueued[stream as usize] = point.value;
