@@ -4,6 +4,7 @@
 //! A piece holds consecutive slots, so that a walk keeps no more than one number a piece.
 
 use crate::graph::{Graph, OpId, TensorId};
+use crate::index_set::IndexSet;
 use crate::pieces::Pieces;
 use crate::plan::{Part, Place, Plan, PlanError, Step};
 use crate::scratch::{Limits, Scratch, words};
@@ -64,10 +65,13 @@ impl Totals {
 
 /// Words of scratch that [`walk`] asks for.
 pub(crate) const fn scratch_words(limits: &Limits) -> usize {
-    words::<u32>(limits.pieces).saturating_mul(2)
+    words::<u32>(limits.pieces)
+        .saturating_mul(2)
+        .saturating_add(IndexSet::scratch_words(limits.pieces))
 }
 
-/// Walks the list so many times. O(steps + operands), times the iterations.
+/// Walks the list so many times. O(steps + operands + log pieces for each piece that is taken),
+/// times the iterations.
 ///
 /// # Errors
 /// A list whose residency is broken, more than 2^32 - 2 slots or steps in all, and errors of
@@ -85,7 +89,9 @@ pub(crate) fn walk(
     let mut scratch = scratch.reborrow();
     let first = scratch.take(pieces.len(), NO_SLOT)?;
     let first_at_start = scratch.take(pieces.len(), NO_SLOT)?;
-    let mut walk = Walk { graph, pieces, first, totals: Totals::default(), see };
+    let mut missing = IndexSet::new(pieces.len(), &mut scratch)?;
+    (0..pieces.len()).for_each(|piece| missing.insert(piece));
+    let mut walk = Walk { graph, pieces, first, missing, totals: Totals::default(), see };
     for (entry, resident) in (0..).zip(plan.resident_at_start) {
         walk.bring(resident.part, Place::Start(entry), 0)?;
     }
@@ -106,6 +112,8 @@ struct Walk<'w, S> {
     pieces: &'w Pieces<'w>,
     /// The first slot of each piece that is resident.
     first: &'w mut [u32],
+    /// The pieces that are not.
+    missing: IndexSet<'w>,
     totals: Totals,
     see: S,
 }
@@ -142,12 +150,11 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
         at: u32,
     ) -> Result<(), PlanError> {
         let mut count = 0u64;
-        for piece in pieces {
-            if self.first[piece] == NO_SLOT {
-                let first = u64::from(self.totals.slots) + count;
-                self.first[piece] = slot(first).ok_or(PlanError::Overflow(place))?;
-                count += self.pieces.range(tensor, piece).1;
-            }
+        while let Some(piece) = self.missing.first(pieces.clone()) {
+            let first = u64::from(self.totals.slots) + count;
+            self.first[piece] = slot(first).ok_or(PlanError::Overflow(place))?;
+            self.missing.remove(piece);
+            count += self.pieces.range(tensor, piece).1;
         }
         if count > 0 {
             let (allocation, slots) = self.totals.add(count).ok_or(PlanError::Overflow(place))?;
@@ -182,6 +189,7 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
             if first == NO_SLOT {
                 return Err(PlanError::NotResident(place, tensor));
             }
+            self.missing.insert(piece);
             let slots = self.slots(tensor, piece, first);
             (self.see)(Event::Give { at, slots })?;
         }

@@ -89,6 +89,7 @@ pub mod executor;
 pub mod footprint;
 pub mod graph;
 pub mod host;
+mod index_set;
 pub mod lower;
 pub mod machine;
 pub mod packing;

@@ -3,7 +3,7 @@
 //! A trace nests: `linear` calls `t` and `addmm`, and `addmm` asks for a workspace. An op is a
 //! node that must have written what no op inside it has written.
 
-use super::operands::Draft;
+use super::operands::{Draft, inputs};
 use super::role::{Role, fills, role};
 use super::storage::{Origin, Storages, Tensor, TensorIndex};
 use super::value::{Value, views};
@@ -182,9 +182,15 @@ impl<'a> Walk<'a> {
             Role::Communicates => vec![draft(None).collective()],
             Role::Computes if traced.base_name().starts_with("_foreach_") => {
                 let length = traced.inputs.iter().map(Value::list_length).max().unwrap_or(0);
-                (0..length).map(|position| draft(Some(position)).operator()).collect()
+                let mut inputs = inputs(traced);
+                let operator = |position| {
+                    // Work is that of the positions that lists have, not of all lists for each.
+                    inputs.retain(|(value, _)| value.has_position(position));
+                    draft(Some(position)).operator(&inputs)
+                };
+                (0..length).map(operator).collect()
             }
-            Role::Computes => vec![draft(None).operator()],
+            Role::Computes => vec![draft(None).operator(&inputs(traced))],
             _ => Vec::new(),
         };
         ops.into_iter().flatten().for_each(|op| self.push(op));

@@ -4,6 +4,10 @@
 // The lint knows test functions, not what they call.
 #![allow(clippy::unwrap_used)]
 
+mod chains;
+mod placed;
+mod traces;
+
 use planner_core::bounds::Order;
 use planner_core::planner::Request;
 use serde_json::{Value, json};
@@ -13,7 +17,6 @@ use std::fs;
 use std::hint::black_box;
 use std::time::Instant;
 use workloads::format::{read_graph, read_machine, read_plan};
-use workloads::pytorch::{Device, import};
 use workloads::{OwnedGraph, OwnedMachine, OwnedPlan};
 
 const SIZE: usize = 8000;
@@ -22,8 +25,8 @@ const TIMES: usize = 8;
 const MOST: u64 = 24;
 
 /// Nanoseconds that this thread has had a processor, where the system says so: what else the
-/// machine does takes none of them. Counters in the loops would count only the loops that
-/// somebody thought of.
+/// machine does takes none of them. It stands for work counted, as instructions can be counted
+/// only where the system permits it, and counters in the loops miss those nobody thought of.
 fn thread_ns() -> Option<u64> {
     fs::read_to_string("/proc/thread-self/schedstat").ok()?.split(' ').next()?.parse().ok()
 }
@@ -210,26 +213,4 @@ fn placements_cover_64_iterations_at_most() {
             Ok(_) => assert!(!refused),
         }
     }
-}
-
-/// `size` operators inside each other, each of which updates a tensor of its own.
-fn nested(size: usize) -> Vec<u8> {
-    let node = |at: usize| {
-        let tensor = json!([at, at + (1 << 32), 0, 8, 4, "cuda:0"]);
-        json!({
-            "id": at, "parent": at.max(2) - 1, "name": "aten::add_", "tid": 1, "rf_id": at,
-            "op_schema": "aten::add_(Tensor(a!) self, Scalar other) -> Tensor(a!)",
-            "inputs": [tensor, 1], "input_shapes": [[8], []],
-            "outputs": [tensor], "output_shapes": [[8]],
-        })
-    };
-    bytes(&json!({ "nodes": (1..=size).map(node).collect::<Value>() }))
-}
-
-#[test]
-fn nodes_inside_each_other() {
-    grows("import", nested, |trace| {
-        let graph = import(trace, None, Device::Cuda, "nested").unwrap();
-        assert!(graph.ops.len() >= SIZE);
-    });
 }
