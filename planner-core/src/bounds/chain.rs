@@ -1,4 +1,4 @@
-//! A chain of ops of which each waits for the one before it, and where all others lie.
+//! A chain of ops, each of which waits for the one before it, and the position of all other ops.
 
 use super::Order;
 use super::reached::Reached;
@@ -12,12 +12,12 @@ pub(super) const LINKS: usize = 64;
 pub(super) struct Chain<'a> {
     /// For each op the last link that comes before it in every order, or that it is.
     before: &'a mut [u32],
-    /// The first link that comes behind it in every order, or that it is, from the end.
+    /// The first link that comes after it in every order, or that it is, from the end.
     behind: &'a mut [u32],
     links: u32,
 }
 
-/// How long a path of ops takes, and its last op, counted from 1.
+/// The length of a path of ops, and its last op, counted from 1.
 type Path = [u64; 2];
 
 impl<'a> Chain<'a> {
@@ -80,12 +80,12 @@ impl<'a> Chain<'a> {
         Ok(())
     }
 
-    /// The place behind all links.
+    /// The position after all links.
     pub(super) fn end(&self) -> usize {
         self.links as usize + 1
     }
 
-    /// The last link before an op and the first behind it, or both the link that it is.
+    /// The last link before an op and the first after it, or both the link that it is.
     pub(super) fn around(&self, op: OpId) -> (usize, usize) {
         let (before, behind) = (self.before[op.index()], self.behind[op.index()]);
         (before as usize, self.end() - behind as usize)
@@ -115,7 +115,7 @@ fn extend(
     }
 }
 
-/// Writes down the path from an op on, without that op; how long it is.
+/// Writes the path from an op on, without that op. Returns its length.
 fn follow(nearest: &[u32], from: OpId, path: &mut [u32]) -> usize {
     let next = |&op: &u32| nearest[op as usize].checked_sub(1);
     let ops = core::iter::successors(next(&from.0), next);

@@ -1,4 +1,4 @@
-//! What compute and the links need one after the other: ops that wait for each other cut an
+//! The time that compute and the links need one after the other: ops that wait for each other cut an
 //! iteration into windows, each as long as what must be computed, downloaded or uploaded within
 //! it. `docs/bounds.md` has the proof.
 
@@ -19,7 +19,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// The least period by windows between the ops of a chain through an op. O(operands).
+/// Returns a bound on the period from windows between the ops of a chain through an op. O(operands).
 pub(super) fn period_ns(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -41,13 +41,13 @@ pub(super) fn period_ns(
     Ok(windows.longest_ns(machine, budget_bytes))
 }
 
-/// The value that each tensor holds. Places are links of the chain; 0 is the iteration's start.
+/// The value that each tensor holds. Positions are links of the chain; 0 is the iteration's start.
 struct Lives<'a> {
-    /// The first link behind its first touch; none before that.
+    /// The first link after its first touch; none before that.
     from: &'a mut [u32],
     /// The last link before its last touch, or that this is.
     until: &'a mut [u32],
-    /// The last link before the op that wrote it, or that this is; none where the host has it.
+    /// The last link before the op that wrote it, or that this is; none if the host has it.
     written: &'a mut [u32],
     /// The last link of which it is known when what is absent comes back.
     returns: &'a mut [u32],
@@ -128,7 +128,7 @@ impl Windows<'_> {
             }
             for tensor in reads.touches(graph, op) {
                 if !lives.is_begun(tensor) {
-                    // A state is there from the start.
+                    // A state has a value from the start.
                     lives.begin(tensor, if is_state(tensor) { 1 } else { behind }, NONE);
                 }
                 // Overwritten unread, a state may be dead.
@@ -144,7 +144,7 @@ impl Windows<'_> {
         Ok(())
     }
 
-    /// What is absent at a link before a touch comes back before it. Of several touches behind
+    /// What is absent at a link before a touch comes back before it. Of several touches after
     /// a link the first of the given order counts.
     fn add_read(
         &mut self,
@@ -195,7 +195,7 @@ impl Windows<'_> {
         }
     }
 
-    /// The longest way from the iteration's start to its end by windows.
+    /// Returns the longest path from the iteration's start to its end by windows.
     fn longest_ns(self, machine: &Machine, budget_bytes: u64) -> u64 {
         let Self { mut compute_ns, mut down_bytes, mut up_bytes, op_ns, end } = self;
         for table in [&mut compute_ns, &mut down_bytes, &mut up_bytes] {
@@ -235,7 +235,7 @@ impl<'a> Table<'a> {
         Ok(Self { cells: scratch.take(SIDE * SIDE, 0u64)? })
     }
 
-    /// Adds to all windows that start and end so.
+    /// Adds to all windows that start and end in these ranges.
     fn add(&mut self, start: (usize, usize), end: (usize, usize), figure: u64) {
         if start.0 > start.1 || end.0 > end.1 {
             return;
