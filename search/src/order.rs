@@ -112,7 +112,7 @@ impl Dependencies {
 struct Ready {
     ops: Vec<u32>,
     /// The position of each op in `ops`, or `OUT`.
-    place: Vec<u32>,
+    position_of: Vec<u32>,
     /// By position; entries of taken ops stay.
     first: BinaryHeap<Reverse<u32>>,
 }
@@ -121,11 +121,11 @@ const OUT: u32 = u32::MAX;
 
 impl Ready {
     fn new(ops: usize) -> Self {
-        Self { ops: Vec::new(), place: vec![OUT; ops], first: BinaryHeap::new() }
+        Self { ops: Vec::new(), position_of: vec![OUT; ops], first: BinaryHeap::new() }
     }
 
     fn insert(&mut self, op: u32, position: u32) {
-        self.place[op as usize] = self.ops.len() as u32;
+        self.position_of[op as usize] = self.ops.len() as u32;
         self.ops.push(op);
         self.first.push(Reverse(position));
     }
@@ -138,7 +138,7 @@ impl Ready {
     fn take_first(&mut self, order: &[u32]) -> Option<u32> {
         loop {
             let Reverse(position) = self.first.pop()?;
-            let place = self.place[order[position as usize] as usize];
+            let place = self.position_of[order[position as usize] as usize];
             if place != OUT {
                 return Some(self.take(place as usize));
             }
@@ -148,9 +148,9 @@ impl Ready {
     fn take(&mut self, at: usize) -> u32 {
         let op = self.ops.swap_remove(at);
         if let Some(&moved) = self.ops.get(at) {
-            self.place[moved as usize] = at as u32;
+            self.position_of[moved as usize] = at as u32;
         }
-        self.place[op as usize] = OUT;
+        self.position_of[op as usize] = OUT;
         op
     }
 }

@@ -230,7 +230,7 @@ mod tests {
         let [a, b, rest @ ..] = blocks;
         allocator.release(a);
         allocator.release(b);
-        // 20 MiB are free, but not in one piece; they go back, and make room for this.
+        // 20 MiB are free, but not in one piece; they go back, and free memory for this.
         let joined = allocator.allocate(20 * MIB).unwrap();
         assert_eq!(allocator.reserved_bytes(), 60 * MIB);
         allocator.release(joined);

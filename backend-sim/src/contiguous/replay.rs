@@ -63,7 +63,7 @@ impl fmt::Display for ReplayError {
             ),
             Self::OutOfMemory { iterations, place, bytes } => write!(
                 f,
-                "{place}, after {iterations} iterations: no room for {bytes} contiguous bytes"
+                "{place}, after {iterations} iterations: {bytes} contiguous bytes do not fit"
             ),
             Self::Plan(error) => error.fmt(f),
         }

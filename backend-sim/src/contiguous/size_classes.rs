@@ -96,7 +96,7 @@ mod tests {
         assert_eq!((smaller.bytes(), allocator.reserved_bytes()), (3_072, 7_168));
         assert_eq!(allocator.allocate(4_096).unwrap().start(), start);
         allocator.release(smaller);
-        // The cached block makes room for this.
+        // The cached block is given back for this.
         assert_eq!(allocator.allocate(5_000).unwrap().bytes(), 5_120);
         assert_eq!((allocator.reserved_bytes(), allocator.used_bytes()), (9_216, 9_216));
         assert_eq!(allocator.allocate(1_000), None);

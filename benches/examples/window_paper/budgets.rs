@@ -18,7 +18,7 @@ struct Use {
 /// One batch.
 struct Cell {
     batch: u64,
-    /// What fits contiguous blocks; chunks of 40 MiB; and chunks of 2 MiB at fixed places.
+    /// What fits contiguous blocks; chunks of 40 MiB; and chunks of 2 MiB with fixed objects.
     uses: [Option<Use>; 3],
     /// What contiguous blocks for budgets of 8 GiB take, and for 16 GiB, were there more.
     unlimited: [Option<u64>; 2],

@@ -1,4 +1,4 @@
-//! The size of chunks: mapped as it goes, and at fixed places.
+//! The size of chunks: mapped during the run, and with fixed objects.
 
 use crate::Result;
 use crate::chart::{COLOURS, Line, Panel, draw};
@@ -22,7 +22,7 @@ struct Cell {
     chunks_mapped: Option<u64>,
     /// Idle memory at the peak of `window`.
     waste_bytes: Option<u64>,
-    /// `window` and `auto`, where fixed places are found.
+    /// `window` and `auto`, if objects can be fixed.
     placed_ns: [Option<u64>; 2],
 }
 

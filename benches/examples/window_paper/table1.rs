@@ -92,13 +92,13 @@ fn mapped_ns(work: &OwnedGraph, chunk_bytes: u64) -> Result<Option<u64>> {
     Ok(mapped(work, chunk_bytes)?.map(|(_, simulated)| simulated.period_ns))
 }
 
-/// `auto` at fixed places, on the simulated device.
+/// `auto` with fixed objects, on the simulated device.
 fn placed_ns(graph: &Graph<'_>) -> Result<Option<u64>> {
     let machine = machine(2 << 20)?;
     let Some(plan) = in_places(graph, &machine, AUTO)? else { return Ok(None) };
     let simulated = simulate(graph, &machine, &plan)?;
     if plan.placements.is_some() && simulated.map_calls > 0 {
-        return Err("a plan with fixed places maps".into());
+        return Err("a plan with fixed objects maps".into());
     }
     Ok(Some(simulated.period_ns))
 }

@@ -99,10 +99,10 @@ struct Windows<'a> {
 impl Windows<'_> {
     fn add_compute(&mut self, graph: &Graph<'_>, chain: &Chain<'_>) {
         for op in graph.op_ids() {
-            let (before, behind) = chain.around(op);
+            let (before, after) = chain.around(op);
             let time_ns = graph.op(op).time_ns;
-            let behind = if before == behind { behind + 1 } else { behind };
-            self.compute_ns.add((0, before), (behind, self.end), time_ns);
+            let after = if before == after { after + 1 } else { after };
+            self.compute_ns.add((0, before), (after, self.end), time_ns);
             if let Some(link) = chain.link_of(op) {
                 self.op_ns[link] = time_ns;
             }
@@ -120,20 +120,20 @@ impl Windows<'_> {
         let mut lives = Lives::new(graph, scratch)?;
         let is_state = |tensor: TensorId| graph.tensor(tensor).kind == Kind::State;
         for op in graph.op_ids() {
-            let (before, behind) = chain.around(op);
+            let (before, after) = chain.around(op);
             reads.note(graph, op);
             for tensor in reads.overwrites(graph, op).filter(|&tensor| !is_state(tensor)) {
                 self.add_written(graph, tensor, &lives);
-                lives.begin(tensor, behind, before as u32);
+                lives.begin(tensor, after, before as u32);
             }
             for tensor in reads.touches(graph, op) {
                 if !lives.is_begun(tensor) {
                     // A state has a value from the start.
-                    lives.begin(tensor, if is_state(tensor) { 1 } else { behind }, NONE);
+                    lives.begin(tensor, if is_state(tensor) { 1 } else { after }, NONE);
                 }
                 // Overwritten unread, a state may be dead.
                 if !(is_state(tensor) && flags[tensor.index()] & OVERWRITTEN != 0) {
-                    self.add_read(graph, tensor, (before, behind), &mut lives);
+                    self.add_read(graph, tensor, (before, after), &mut lives);
                 }
             }
             self.add_held(graph, chain, op, &reads, &lives);
@@ -150,14 +150,14 @@ impl Windows<'_> {
         &mut self,
         graph: &Graph<'_>,
         tensor: TensorId,
-        (before, behind): (usize, usize),
+        (before, after): (usize, usize),
         lives: &mut Lives<'_>,
     ) {
         let at = tensor.index();
         let first = lives.returns[at] as usize + 1;
         // Where the op is a link itself, nothing that it touches is absent.
-        let last = if before == behind { before - 1 } else { before };
-        self.up_bytes.add((first, last), (behind, self.end), graph.tensor(tensor).bytes);
+        let last = if before == after { before - 1 } else { before };
+        self.up_bytes.add((first, last), (after, self.end), graph.tensor(tensor).bytes);
         lives.returns[at] = lives.returns[at].max(before as u32);
         lives.until[at] = lives.until[at].max(before as u32);
     }

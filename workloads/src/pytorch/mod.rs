@@ -78,7 +78,7 @@ pub struct KinetoReport {
 /// the Kineto trace, or a roofline's without one.
 ///
 /// # Errors
-/// The place in a file or the node that makes no sense, in one sentence.
+/// The position in a file or the node that makes no sense, in one sentence.
 pub fn import(
     trace: &[u8],
     kineto: Option<&[u8]>,

@@ -74,14 +74,14 @@ impl Window {
         innermost
     }
 
-    /// The positions of the nodes inside a node; see [`Window::place`].
+    /// The positions of the nodes inside a node; see [`Window::position`].
     pub(super) fn inside(&self, node: usize) -> RangeInclusive<usize> {
         let [first, last] = self.nested[node];
         first + 1..=last
     }
 
     /// The position of a node in an order in which the nodes inside a node are adjacent.
-    pub(super) fn place(&self, node: usize) -> usize {
+    pub(super) fn position(&self, node: usize) -> usize {
         self.nested[node][0]
     }
 
