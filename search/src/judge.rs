@@ -1,4 +1,4 @@
-//! Judges individuals: each is planned and timed, in room that is kept from one to the next.
+//! Judges individuals: plans and times each, in buffers that are kept from one to the next.
 
 use crate::pool::{Division, Sizes};
 use planner_core::graph::{Op, OpId, TensorId};
@@ -17,7 +17,7 @@ pub(crate) type Cost = (u64, u64);
 /// No plan.
 pub(crate) const IMPOSSIBLE: Cost = (u64::MAX, u64::MAX);
 
-/// Room to judge one individual after the other without allocation.
+/// Buffers to judge one individual after another without allocation.
 #[derive(Debug, Default)]
 pub(crate) struct Judge {
     ops: Vec<Op>,
@@ -68,7 +68,7 @@ fn named(plan: Result<Plan<'_>, PlanningError>, order: &[u32]) -> Result<OwnedPl
 }
 
 impl Judge {
-    /// What the swap planner makes of an order and a division of memory, by its own clock.
+    /// Judges an order and a division of memory by the swap planner's own clock.
     pub(crate) fn swap(
         &mut self,
         request: &Request<'_>,
@@ -112,7 +112,7 @@ impl Judge {
         then(swaps, &request, classes.classes())
     }
 
-    /// What another strategy makes of an order.
+    /// Judges an order by another strategy.
     pub(crate) fn order(
         &mut self,
         request: &Request<'_>,
@@ -160,7 +160,7 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
     use workloads::models;
 
-    /// Unless memory is too small.
+    /// Returns nothing if memory is too small.
     fn has_a_plan(request: &Request<'_>, rng: &mut ChaCha8Rng) -> Result<(), String> {
         let order = Dependencies::new(request.graph).random(rng);
         let sizes = Sizes::new(request, Mapping::Consecutive);

@@ -1,5 +1,5 @@
 //! Searches for a better order of the ops, and for the published planner also for a better
-//! division of memory: what `planner-core` leaves to those who have threads and seconds.
+//! division of memory. Searches need threads and seconds, which `planner-core` does not.
 //!
 //! [`genetic`] is the search of SwapAdvisor (C. Huang, G. Jin, J. Li: SwapAdvisor: push deep
 //! learning beyond the GPU memory limit via smart swapping, ASPLOS 2020), with its swap planner

@@ -56,7 +56,7 @@ fn graph(first: First) -> OwnedGraph {
         left(&mut graph);
     }
     graph.push_op("Conv2", UNIT_NS, 0, &[a[0], w[1]], &[a[2]]);
-    // Published copies begin behind the last use, ours behind the last write: so it writes.
+    // Published copies begin after the last use, ours after the last write: so the op writes.
     graph.push_op("Conv3", UNIT_NS, 0, &[a[2], w[2]], &[a[2], a[3]]);
     graph.push_op("Conv4", UNIT_NS, 0, &[a[3], w[3]], &[a[4]]);
     if let First::Right = first {
@@ -69,7 +69,7 @@ fn graph(first: First) -> OwnedGraph {
     graph
 }
 
-/// `Concat` comes behind `begin` and four convolutions.
+/// `Concat` comes after `begin` and four convolutions.
 const CONCAT: OpId = OpId(5);
 
 fn coarse() -> Vec<Pool> {

@@ -1,11 +1,11 @@
-//! A training step as a chain of layers, as weight offloading sees it.
+//! Turns a training step into the chain of layers that weight offloading takes.
 //!
-//! The forward pass ends behind the last op that is the first to read a state; what follows it
-//! is backward. Wherever the forward pass hands on one tensor alone, a layer ends. An op of the
+//! The forward pass ends after the last op that is the first to read a state. The rest
+//! is the backward pass. A layer ends wherever the forward pass hands on a single tensor. An op of the
 //! backward pass belongs to the lowest layer whose states, values or gradients it takes, so that
-//! a parameter is updated as soon as its gradient is there. States that several layers touch, or
-//! that the forward pass writes, stay on the device, and so does room for what a layer needs for
-//! a time: the chain has the memory that this leaves. Chunks and latencies are not counted.
+//! a parameter is updated as soon as its gradient exists. States that several layers touch, or
+//! that the forward pass writes, stay on the device. The largest temporary need of a layer is
+//! reserved there too. The chain has the remaining memory. Chunks and latencies are not counted.
 
 use crate::chain::{Layer, OwnedChain};
 use crate::{OwnedGraph, OwnedMachine};
@@ -19,11 +19,11 @@ use std::fmt;
 pub enum NoChain {
     /// The graph is malformed.
     Graph(GraphError),
-    /// Nothing that the forward pass reads is updated behind it.
+    /// Nothing that the forward pass reads is updated after it.
     NoTraining,
     /// The forward pass never hands on a single tensor.
     OneLayer,
-    /// Beside what can leave, more is needed than the machine has.
+    /// The tensors that have to stay need more than the machine has.
     Memory {
         /// What is needed.
         needed_bytes: u64,
@@ -94,7 +94,7 @@ pub fn chain(
     })
 }
 
-/// Where the backward pass begins.
+/// Returns the position at which the backward pass begins.
 fn turn(graph: &Graph<'_>) -> Result<usize, NoChain> {
     let mut is_seen = vec![false; graph.tensors().len()];
     let mut written_by = vec![None; graph.tensors().len()];
@@ -322,14 +322,14 @@ impl Step<'_> {
 struct Passing {
     /// Those that a layer keeps, or has again.
     is_counted: Vec<bool>,
-    /// The place in the order at which each is last touched.
+    /// The position in the order at which each is last touched.
     last: Vec<usize>,
     is_alive: Vec<bool>,
     bytes: u64,
 }
 
 impl Passing {
-    /// What is alive while the op at a place runs, with its workspace.
+    /// The bytes alive while the op at a position runs, with its workspace.
     fn run(&mut self, graph: &Graph<'_>, at: usize, op: OpId) -> u64 {
         let passes = |tensor: TensorId| graph.tensor(tensor).kind == Kind::Temporary;
         for &tensor in graph.operands_of(op).iter().filter(|&&tensor| passes(tensor)) {

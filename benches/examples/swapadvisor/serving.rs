@@ -2,7 +2,7 @@
 //! (Poisson), each for a random model, and are served one after the other.
 //!
 //! Shared, each model has a part of the memory, and a plan for it. In turns, a model that runs
-//! must be on the device as a whole; the one used least recently makes room, and compute waits
+//! must be on the device as a whole; the least recently used one is evicted, and compute waits
 //! for the parameters.
 
 use super::chart::{COLOURS, Line, Panel, draw};
@@ -105,7 +105,7 @@ fn ways(work: &OwnedGraph, machine: &Machine, counts: &[u64]) -> Result<Vec<Way>
     Ok(ways)
 }
 
-/// How long one batch takes, with nothing before it and nothing behind: until all that the
+/// How long one batch takes, with nothing before and nothing after it: until all that the
 /// plan's iteration moves has arrived.
 fn alone_ns(work: &OwnedGraph, machine: &Machine, budget_bytes: u64) -> Result<u64> {
     let graph = work.graph()?;

@@ -71,7 +71,7 @@ pub(crate) fn in_pages(
     none_if_infeasible(planning::plan(&request, strategy))
 }
 
-/// As [`in_pages`], with everything at fixed places; where that makes the period longer, over
+/// As [`in_pages`], with fixed objects; if that makes the period longer, over
 /// more iterations.
 pub(crate) fn in_places(
     graph: &Graph<'_>,

@@ -9,7 +9,7 @@ use super::value::{Value, View, views};
 use super::window::Window;
 use hashbrown::HashSet;
 
-/// An op in the making.
+/// An op under construction.
 pub(super) struct Draft<'a> {
     window: &'a Window,
     storages: &'a Storages,
@@ -134,7 +134,7 @@ impl<'a> Draft<'a> {
         self.op.traffic_bytes = self.op.traffic_bytes.saturating_add(bytes);
     }
 
-    /// Whether an op inside has written the tensor for good.
+    /// Returns whether an op inside has written the tensor permanently.
     fn is_done(&self, tensor: TensorIndex) -> bool {
         let wrapper = only_fills(self.node().base_name());
         let inside = self.progress.inside.get(tensor);
