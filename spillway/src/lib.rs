@@ -59,9 +59,10 @@
 //!
 //! - [`Plan::save`] and [`Plan::read`] keep plans in files, which the program `spillway` reads
 //!   and writes as well. What is read is proved again.
-//! - [`Plan::verified`] is what an [`Executor`](core::Executor) of the core runs on any backend;
-//!   [`planning::execute`] runs it from start to finish. What a backend provides is in
-//!   [`core::backend`].
+//! - A [`Session`] runs a plan on a device, with your kernels. The example `train` trains a
+//!   network so. What a backend and kernels provide is in [`core::backend`].
+//! - [`Plan::verified`] is what an [`Executor`](core::Executor) of the core runs, for runtimes
+//!   with a loop of their own.
 //! - [`planning`], [`placing`] and [`swapping`] are the core's functions with memory of their
 //!   own, and [`proof`] adds names to their errors: for planners and tools of your own.
 //! - [`core`] is the library beneath, which neither allocates nor needs an operating system.
@@ -82,6 +83,7 @@ pub mod plan_builder;
 pub mod planning;
 pub mod proof;
 pub mod report;
+mod session;
 pub mod strategy;
 pub mod summary;
 pub mod swapping;
@@ -96,5 +98,6 @@ pub use plan::{Parts, Plan};
 pub use plan_builder::PlanBuilder;
 pub use planner_core as core;
 pub use planner_core::{OpId, TensorId};
+pub use session::{Session, SessionError};
 pub use strategy::Strategy;
 pub use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, machines};

@@ -317,7 +317,7 @@ pub fn with_executor<B: Transfers + Paging, K: Kernels<B>, T>(
 
 /// Words of scratch with which an [`Executor`] seldom runs out: for a plan that is mapped as
 /// it goes one run an object, up to some millions; else one an object number.
-fn executor_words(verified: &Verified<'_>) -> usize {
+pub(crate) fn executor_words(verified: &Verified<'_>) -> usize {
     const MOST_RUNS: u64 = 1 << 21;
     let plan = verified.plan();
     let limits = Limits::of_plan(verified.graph(), plan);
