@@ -95,7 +95,7 @@ fn at(at: Moment) -> impl Fn(CudaError) -> ExecuteError<CudaError> {
 impl Replay {
     /// Captures and launches the next iterations of an executor that has run `iterations`, as
     /// many as the cycle is long. Afterwards it must run no more by itself;
-    /// [`Executor::finish`] is right again whenever whole cycles have run.
+    /// [`Executor::save_states`] is right again whenever whole cycles have run.
     ///
     /// # Errors
     /// Those of the executor and of the driver.
