@@ -277,7 +277,7 @@ pub(crate) fn of_plan(name: &str) -> Option<Method> {
 mod tests {
     use super::*;
 
-    fn refused(strategy: Entry, settings: &[&str]) -> String {
+    fn refused(strategy: &Entry, settings: &[&str]) -> String {
         let settings: Vec<_> = settings.iter().map(|&s| s.to_owned()).collect();
         strategy.with(&settings).unwrap_err().message
     }
@@ -295,8 +295,8 @@ mod tests {
         let settings = ["threshold=40".to_owned(), "ahead=3".to_owned()];
         let lms = Lms { threshold: Some(40), ahead: Some(3) };
         assert_eq!(LMS.with(&settings).unwrap().method.of_core(), Some(Strategy::Lms(lms)));
-        assert!(refused(LMS, &["bytes=1"]).ends_with("it has threshold, ahead"));
-        assert!(refused(LMS, &["ahead=0"]).contains("1 or more"));
+        assert!(refused(&LMS, &["bytes=1"]).ends_with("it has threshold, ahead"));
+        assert!(refused(&LMS, &["ahead=0"]).contains("1 or more"));
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
         let chosen = WEIGHTS.with(&["variant=published".to_owned()]).unwrap();
         let published = Strategy::Weights(Weights { published: true, activations: false });
         assert_eq!(chosen.method.of_core(), Some(published));
-        assert!(refused(WEIGHTS, &["bytes=1"]).ends_with("it has variant, activations"));
+        assert!(refused(&WEIGHTS, &["bytes=1"]).ends_with("it has variant, activations"));
     }
 
     #[test]
@@ -313,7 +313,7 @@ mod tests {
         let auto = Auto { effort: Some(9), order: Order::Given };
         assert_eq!(AUTO.with(&settings).unwrap().method.of_core(), Some(Strategy::Auto(auto)));
         assert_eq!(Auto::default().order, Order::Free);
-        assert!(refused(AUTO, &["order=random"]).contains("can only be given"));
+        assert!(refused(&AUTO, &["order=random"]).contains("can only be given"));
     }
 
     #[test]
@@ -323,7 +323,7 @@ mod tests {
         let pools = [(1 << 20, 40), (64 << 20, 3)];
         let pools = pools.map(|(object_bytes, count)| Pool { object_bytes, count });
         assert_eq!(swap, Swap { classes: Some(pools.to_vec()), threshold: Threshold::Ns(5) });
-        assert!(refused(SWAP, &["classes=1MiB"]).contains("sizes and counts"));
+        assert!(refused(&SWAP, &["classes=1MiB"]).contains("sizes and counts"));
     }
 
     #[test]
@@ -335,20 +335,20 @@ mod tests {
         assert_eq!((genetic.population, genetic.limit.rounds), (8, Some(3)));
         assert_eq!(genetic.limit.seconds, None);
         assert!(matches!(JOINT.with(&[]).unwrap().method, Method::Joint(_)));
-        assert!(refused(JOINT, &["seconds=0"]).contains("above 0"));
-        assert!(refused(JOINT, &["mutation=0"]).contains("from 1 to 100"));
+        assert!(refused(&JOINT, &["seconds=0"]).contains("above 0"));
+        assert!(refused(&JOINT, &["mutation=0"]).contains("from 1 to 100"));
     }
 
     #[test]
     fn unknown_parameters_are_refused_with_the_known_ones() {
-        assert!(refused(WINDOW, &["size=1"]).ends_with("it has bytes, variant"));
-        assert!(refused(AUTO, &["bytes=1"]).ends_with("it has effort, order"));
-        assert!(refused(AUTO, &["effort=10001"]).contains("up to 10000"));
-        assert!(refused(FIT, &["bytes=1"]).ends_with("fit has no parameters"));
-        assert!(refused(WINDOW, &["bytes"]).contains("name=value"));
-        assert!(refused(WINDOW, &["bytes=0"]).contains("a size"));
-        assert!(refused(WINDOW, &["variant=x"]).contains("published"));
-        assert!(refused(WINDOW, &["bytes=1", "bytes=2"]).contains("twice"));
+        assert!(refused(&WINDOW, &["size=1"]).ends_with("it has bytes, variant"));
+        assert!(refused(&AUTO, &["bytes=1"]).ends_with("it has effort, order"));
+        assert!(refused(&AUTO, &["effort=10001"]).contains("up to 10000"));
+        assert!(refused(&FIT, &["bytes=1"]).ends_with("fit has no parameters"));
+        assert!(refused(&WINDOW, &["bytes"]).contains("name=value"));
+        assert!(refused(&WINDOW, &["bytes=0"]).contains("a size"));
+        assert!(refused(&WINDOW, &["variant=x"]).contains("published"));
+        assert!(refused(&WINDOW, &["bytes=1", "bytes=2"]).contains("twice"));
     }
 
     #[test]
