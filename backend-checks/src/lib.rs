@@ -1,16 +1,14 @@
 //! What backends over a driver do alike. Before they turn to it, [`AddressMap`] knows what is
 //! reserved and mapped, [`Operands`] what a launch brings, and [`Refused`] says what is wrong
-//! with a call; [`fill_states`] writes what the host's block holds at first.
+//! with a call.
 #![forbid(unsafe_code)]
 
 mod address_map;
 mod operands;
 mod refused;
-mod states;
 mod unavailable;
 
 pub use address_map::AddressMap;
 pub use operands::Operands;
 pub use refused::Refused;
-pub use states::{StateBytes, fill_states};
 pub use unavailable::Unavailable;

@@ -22,17 +22,11 @@ pub enum Refused {
     PartOfMapping(DeviceAddress),
     /// The point has not been signalled, so that nothing may wait for it.
     Unsignalled(Point),
-    /// The host's block has been created already.
+    /// The host block has been created already.
     HostCreatedTwice,
-    /// The tensor does not exist, or the host's block has no such bytes.
+    /// The range is not inside the host block, the block does not exist yet, or a copy has no
+    /// bytes.
     NoHostRange(HostRange),
-    /// Bytes that the host's block does not have are to be written or read.
-    NoHostBytes {
-        /// The first.
-        offset_bytes: u64,
-        /// How many.
-        bytes: u64,
-    },
     /// An address is not a multiple of 4 bytes, and kernels work on words.
     Misaligned(DeviceAddress),
     /// The launch names an op that the graph does not have, or brings other numbers of
@@ -57,13 +51,10 @@ impl fmt::Display for Refused {
                     "signal {value} of the {stream:?} stream is awaited before it is enqueued"
                 )
             }
-            Self::HostCreatedTwice => write!(f, "the host's block has been created already"),
-            Self::NoHostRange(HostRange { tensor, offset_bytes, bytes }) => {
-                write!(f, "{} for {tensor}", Self::NoHostBytes { offset_bytes, bytes })
-            }
-            Self::NoHostBytes { offset_bytes, bytes } => {
+            Self::HostCreatedTwice => write!(f, "the host block has been created already"),
+            Self::NoHostRange(HostRange { offset_bytes, bytes }) => {
                 let end = offset_bytes.saturating_add(bytes);
-                write!(f, "the host's block has no bytes {offset_bytes}..{end}")
+                write!(f, "the host block has no bytes {offset_bytes}..{end}")
             }
             Self::Misaligned(at) => write!(f, "address {:#x} is not a multiple of 4 bytes", at.0),
             Self::Operands(op) => {

@@ -1,11 +1,10 @@
 //! The driver, its devices, and how one is opened.
 
+use crate::CudaDevice;
 use crate::driver::{self, granularity_bytes};
 use crate::error::{CudaError, Unavailable, named};
-use crate::{CudaDevice, StateBytes};
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
 use cudarc::driver::{CudaContext, result};
-use planner_core::Graph;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -127,16 +126,11 @@ impl Cuda {
         }
     }
 
-    /// Opens a device for a graph. `states` says what the graph's states hold at first.
+    /// Opens a device.
     ///
     /// # Errors
     /// Those of [`Cuda::device`], and a size of chunks that the device does not have.
-    pub fn open<'g>(
-        &self,
-        options: &Options,
-        graph: Graph<'g>,
-        states: StateBytes<'g>,
-    ) -> Result<CudaDevice<'g>, Unavailable> {
+    pub fn open(&self, options: &Options) -> Result<CudaDevice, Unavailable> {
         let context = self.context(options.ordinal)?;
         let granularity = granularity_bytes(&context)?;
         let chunk_bytes = options.chunk_bytes.unwrap_or(granularity);
@@ -148,7 +142,7 @@ impl Cuda {
         }
         let (_, memory_bytes) = named("cuMemGetInfo", context.mem_get_info())?;
         let opened = Opened { context, chunk_bytes, memory_bytes: memory_bytes as u64 };
-        Ok(CudaDevice::new(opened, graph, states)?)
+        Ok(CudaDevice::new(opened)?)
     }
 }
 

@@ -18,7 +18,7 @@ impl fmt::Debug for Graph {
     }
 }
 
-impl CudaDevice<'_> {
+impl CudaDevice {
     /// From now on, what is enqueued on any stream is captured instead of done, until
     /// [`CudaDevice::end_capture`].
     ///

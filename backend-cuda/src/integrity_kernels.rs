@@ -2,12 +2,11 @@
 
 use crate::driver::{self, Argument::Long, Argument::Word};
 use crate::error::{CudaError, Unavailable};
-use crate::kernel::READING_BYTES;
 use crate::{Cuda, CudaDevice, Options};
 use backend_checks::{Operands, Refused};
-use integrity::{Backend, Found, value};
-use planner_core::backend::{DeviceAddress, Launch};
-use planner_core::{Graph, Machine, MachineParameters, Stream};
+use integrity::{Backend, Found, fill_inputs, fill_states};
+use planner_core::backend::{DeviceAddress, Kernels, Launch};
+use planner_core::{Graph, HostLayout, Machine, MachineParameters, Stream};
 use std::path::PathBuf;
 
 /// Threads of a block.
@@ -19,19 +18,42 @@ fn grid(bytes: u64, most_blocks: u64) -> [u32; 2] {
     [blocks as u32, THREADS]
 }
 
-impl CudaDevice<'_> {
-    /// Enqueues an op of the device's graph, with the arithmetic of the crate `integrity`.
+/// Bytes of a reading, as in the source.
+const READING_BYTES: u64 = 12;
+
+/// Kernels for every op of a graph on one device, with the arithmetic of the crate `integrity`.
+#[derive(Clone, Copy, Debug)]
+pub struct IntegrityKernels<'g> {
+    graph: Graph<'g>,
+    /// A reading for each operand of the op that has most.
+    readings: u64,
+    /// The result of an op.
+    result: u64,
+}
+
+impl<'g> IntegrityKernels<'g> {
+    /// Loads the kernels of a graph.
     ///
     /// # Errors
-    /// Addresses that are not mapped or do not fit the op, and those of the driver.
-    pub fn launch_integrity(&mut self, launch: &Launch<'_>) -> Result<(), CudaError> {
-        self.allow_access()?;
-        self.load_kernels()?;
+    /// Those of the driver.
+    pub fn new(device: &mut CudaDevice, graph: Graph<'g>) -> Result<Self, CudaError> {
+        device.load_kernels()?;
+        let most_reads = graph.op_ids().map(|op| graph.reads(op).len()).max();
+        let bytes = most_reads.unwrap_or(0) as u64 * READING_BYTES;
+        let readings = device.working_memory(bytes + 8)?;
+        Ok(Self { graph, readings, result: readings + bytes })
+    }
+}
+
+impl Kernels<CudaDevice> for IntegrityKernels<'_> {
+    fn launch(&mut self, device: &mut CudaDevice, launch: &Launch<'_>) -> Result<(), CudaError> {
+        device.allow_access()?;
+        device.load_kernels()?;
         let Operands { reads, writes } = Operands::new(&self.graph, launch)?;
-        let (reads, writes) = (self.checked(&reads)?, self.checked(&writes)?);
-        let Some(kernels) = &self.kernels else { return Ok(()) };
-        let stream = self.queued[Stream::Compute as usize].stream();
-        let (readings, result) = (kernels.readings.at, kernels.result);
+        let (reads, writes) = (device.checked(&reads)?, device.checked(&writes)?);
+        let Some(kernels) = &device.kernels else { return Ok(()) };
+        let stream = device.queued[Stream::Compute as usize].stream();
+        let Self { readings, result, .. } = *self;
         let most_blocks = kernels.most_blocks;
         for (place, &(at, bytes)) in (0..).zip(&reads) {
             let reading = readings + place * READING_BYTES;
@@ -48,6 +70,25 @@ impl CudaDevice<'_> {
         Ok(())
     }
 
+    fn fill_states(
+        &mut self,
+        device: &mut CudaDevice,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), CudaError> {
+        fill_states(&self.graph, device, layout)
+    }
+
+    fn fill_inputs(
+        &mut self,
+        device: &mut CudaDevice,
+        iteration: u64,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), CudaError> {
+        fill_inputs(&self.graph, device, iteration, layout)
+    }
+}
+
+impl CudaDevice {
     /// The addresses of operands, if all of each is mapped and kernels can take it.
     fn checked(&self, operands: &[(DeviceAddress, u64)]) -> Result<Vec<(u64, u64)>, Refused> {
         let checked = |&(at, bytes): &(DeviceAddress, u64)| {
@@ -98,7 +139,8 @@ impl Integrity {
 
 impl Backend for Integrity {
     type Error = CudaError;
-    type Device<'g> = CudaDevice<'g>;
+    type Device = CudaDevice;
+    type Kernels<'g> = IntegrityKernels<'g>;
 
     fn name(&self) -> &'static str {
         "cuda"
@@ -120,43 +162,17 @@ impl Backend for Integrity {
         Ok(Found { device: format!("{}, {}", info.name, info.driver), machine })
     }
 
-    fn open<'g>(
-        &self,
-        graph: Graph<'g>,
-        machine: Machine,
-        _: u64,
-    ) -> Result<CudaDevice<'g>, String> {
+    fn open(&self, machine: Machine, _: u64) -> Result<CudaDevice, String> {
         let chunk_bytes = Some(machine.chunk_bytes);
         let options = Options { ordinal: self.ordinal, chunk_bytes };
-        let states = move |tensor, first, bytes: &mut [u8]| {
-            value::initial_state(tensor, graph.tensor(tensor).bytes).fill(first, bytes);
-        };
-        let cuda = Cuda::load(self.driver.as_deref())?;
-        let mut device = cuda.open(&options, graph, Box::new(states))?;
-        // A capture cannot load them.
-        device.load_kernels().map_err(|error| error.to_string())?;
-        Ok(device)
+        Ok(Cuda::load(self.driver.as_deref())?.open(&options)?)
     }
 
-    fn launch(&self, device: &mut CudaDevice<'_>, launch: &Launch<'_>) -> Result<(), CudaError> {
-        device.launch_integrity(launch)
-    }
-
-    fn write_host(
+    fn kernels<'g>(
         &self,
-        device: &mut CudaDevice<'_>,
-        offset_bytes: u64,
-        from: &[u8],
-    ) -> Result<(), CudaError> {
-        device.write_host(offset_bytes, from)
-    }
-
-    fn read_host(
-        &self,
-        device: &mut CudaDevice<'_>,
-        offset_bytes: u64,
-        into: &mut [u8],
-    ) -> Result<(), CudaError> {
-        device.read_host(offset_bytes, into)
+        device: &mut CudaDevice,
+        graph: Graph<'g>,
+    ) -> Result<IntegrityKernels<'g>, CudaError> {
+        IntegrityKernels::new(device, graph)
     }
 }

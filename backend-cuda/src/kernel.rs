@@ -17,10 +17,7 @@ const PTX: &CStr =
 /// Blocks of 256 threads that a multiprocessor of most devices holds.
 const BLOCKS_OF_MULTIPROCESSOR: u64 = 8;
 
-/// Bytes of a reading, as in the source.
-pub(crate) const READING_BYTES: u64 = 12;
-
-/// The kernels, and where those of integrity keep what they find.
+/// The kernels.
 #[derive(Debug)]
 pub(crate) struct Kernels {
     pub(crate) read: Function,
@@ -29,13 +26,10 @@ pub(crate) struct Kernels {
     occupy: Function,
     /// Blocks that the device runs at once.
     pub(crate) most_blocks: u64,
-    /// A reading for each operand of the op that has most, and the result behind them.
-    pub(crate) readings: Working,
-    pub(crate) result: u64,
     _module: Module,
 }
 
-impl CudaDevice<'_> {
+impl CudaDevice {
     /// Loads the kernels; nothing if they are.
     pub(crate) fn load_kernels(&mut self) -> Result<&Kernels, CudaError> {
         let kernels = match self.kernels.take() {
@@ -47,10 +41,6 @@ impl CudaDevice<'_> {
 
     fn loaded(&self) -> Result<Kernels, CudaError> {
         let module = Module::new(&self.context, PTX)?;
-        let most_reads = self.graph.op_ids().map(|op| self.graph.reads(op).len()).max();
-        let bytes = most_reads.unwrap_or(0) as u64 * READING_BYTES;
-        let compute = self.queued[Stream::Compute as usize].stream();
-        let readings = Working::zeroed(compute, bytes + 8)?;
         let multiprocessors =
             named("cuDeviceGetAttribute", self.context.attribute(MULTIPROCESSOR_COUNT))?;
         Ok(Kernels {
@@ -59,10 +49,18 @@ impl CudaDevice<'_> {
             combine: module.function(c"integrity_combine")?,
             write: module.function(c"integrity_write")?,
             occupy: module.function(c"occupy")?,
-            result: readings.at + bytes,
-            readings,
             _module: module,
         })
+    }
+
+    /// The address of memory for kernels to work in, zero at first, for as long as the device
+    /// lives.
+    pub(crate) fn working_memory(&mut self, bytes: u64) -> Result<u64, CudaError> {
+        let compute = self.queued[Stream::Compute as usize].stream();
+        let working = Working::zeroed(compute, bytes)?;
+        let at = working.at;
+        self.working.push(working);
+        Ok(at)
     }
 
     /// Keeps a stream busy for a time, with one thread that waits: for schedules whose ops are

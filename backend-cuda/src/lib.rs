@@ -24,16 +24,16 @@ mod stream;
 mod transfer;
 
 pub use adapter::{Cuda, DeviceInfo, Options};
-pub use backend_checks::StateBytes;
 pub use cudarc;
 pub use error::{CudaError, Unavailable};
 pub use graph::Graph;
-pub use integrity_kernels::Integrity;
+pub use integrity_kernels::{Integrity, IntegrityKernels};
 pub use measure::{Copies, Link, Load, Mapping, Measured};
 pub use replay::{Cycle, Replay, cycle};
 
 use adapter::Opened;
 use cudarc::driver::CudaContext;
+use driver::Working;
 use kernel::Kernels;
 use paging::Space;
 use planner_core::Stream;
@@ -68,39 +68,34 @@ pub struct Counters {
     pub graph_launches: u64,
 }
 
-/// An open device, with the block of host memory that it copies from and to.
-pub struct CudaDevice<'g> {
-    graph: planner_core::Graph<'g>,
-    states: StateBytes<'g>,
+/// An open device, with the host block that it copies from and to.
+pub struct CudaDevice {
     /// The three streams.
     queued: [Queued; 3],
     /// How many signals of each stream came before the capture that is under way, if one is.
     captured_from: Option<[u64; 3]>,
     space: Space,
-    /// The host's block, once it is created.
+    /// The host block, once it is created.
     host: Option<HostBlock>,
     /// Loaded when one is launched first.
     kernels: Option<Kernels>,
+    /// Memory beside the chunks.
+    working: Vec<Working>,
     counters: Counters,
     context: Arc<CudaContext>,
 }
 
-impl<'g> CudaDevice<'g> {
-    fn new(
-        opened: Opened,
-        graph: planner_core::Graph<'g>,
-        states: StateBytes<'g>,
-    ) -> Result<Self, CudaError> {
+impl CudaDevice {
+    fn new(opened: Opened) -> Result<Self, CudaError> {
         let context = &opened.context;
         let queued = || Queued::new(context);
         Ok(Self {
-            graph,
-            states,
             queued: [queued()?, queued()?, queued()?],
             captured_from: None,
             space: Space::new(context, opened.chunk_bytes, opened.memory_bytes),
             host: None,
             kernels: None,
+            working: Vec::new(),
             counters: Counters::default(),
             context: opened.context,
         })
@@ -142,11 +137,11 @@ pub struct Compute<'d> {
     pub stream: &'d Arc<cudarc::driver::CudaStream>,
 }
 
-impl ErrorType for CudaDevice<'_> {
+impl ErrorType for CudaDevice {
     type Error = CudaError;
 }
 
-impl fmt::Debug for CudaDevice<'_> {
+impl fmt::Debug for CudaDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CudaDevice")
             .field("queued", &self.queued)
@@ -155,7 +150,7 @@ impl fmt::Debug for CudaDevice<'_> {
     }
 }
 
-impl Drop for CudaDevice<'_> {
+impl Drop for CudaDevice {
     fn drop(&mut self) {
         // What is enqueued uses what is dropped next. Where the device is lost, nothing is in
         // use any more.

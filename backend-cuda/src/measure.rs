@@ -1,6 +1,5 @@
 //! A device as a machine file has it, by measurement.
 
-mod bench;
 mod copies;
 mod fit;
 mod mapping;
@@ -9,8 +8,8 @@ pub use copies::{Copies, Load};
 pub use fit::Link;
 pub use mapping::Mapping;
 
-use crate::{Cuda, DeviceInfo, Options, Unavailable};
-use planner_core::{Machine, MachineParameters};
+use crate::{Cuda, CudaDevice, DeviceInfo, Options, Unavailable};
+use planner_core::{Machine, MachineParameters, Stream};
 
 /// The smallest chunks where none are asked for.
 const CHUNK_BYTES: u64 = 2 << 20;
@@ -103,4 +102,12 @@ impl Cuda {
     pub fn measure_mapping(&self, options: &Options) -> Result<Mapping, Unavailable> {
         mapping::measure(self, options)
     }
+}
+
+/// Opens a device to measure on, with its kernels loaded.
+fn open(cuda: &Cuda, options: &Options) -> Result<CudaDevice, Unavailable> {
+    let mut device = cuda.open(options)?;
+    device.occupy(Stream::Compute, 1)?;
+    device.wait_idle()?;
+    Ok(device)
 }

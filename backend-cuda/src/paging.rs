@@ -103,7 +103,7 @@ impl Drop for Space {
     }
 }
 
-impl CudaDevice<'_> {
+impl CudaDevice {
     /// Lets the device read and write all that is mapped.
     pub(crate) fn allow_access(&mut self) -> Result<(), CudaError> {
         let Some(Range { start, end }) = self.space.closed.clone() else { return Ok(()) };
@@ -129,7 +129,7 @@ impl CudaDevice<'_> {
     }
 }
 
-impl Paging for CudaDevice<'_> {
+impl Paging for CudaDevice {
     fn chunk_bytes(&self) -> u64 {
         self.space.addresses.chunk_bytes()
     }

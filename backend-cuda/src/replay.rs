@@ -12,13 +12,15 @@ use planner_core::{ExecuteError, Executor, Kind, Plan, PlanError, Scratch, Strea
 ///
 /// A launch waits for all of the launch before it. Several iterations in one graph make this
 /// barrier rarer. Where ops read inputs there is one in each, since the host fills their two
-/// rooms between launches.
+/// slots between launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cycle {
     /// Iterations in each graph.
     pub iterations: u64,
-    /// Graphs that are launched by turns, until addresses and rooms come round.
+    /// Graphs that are launched by turns, until addresses and slots come round.
     pub graphs: u64,
+    /// Whether the host fills inputs before each launch.
+    pub fills_inputs: bool,
 }
 
 impl Cycle {
@@ -67,17 +69,14 @@ fn makespan_ns(verified: &Verified<'_>, last: usize, memory: &mut [u64]) -> Resu
 #[must_use]
 pub fn cycle(graph: &planner_core::Graph<'_>, plan: &Plan<'_>) -> Option<Cycle> {
     let period = u64::from(plan.placements?.iterations);
-    Some(if has_inputs(graph) {
+    let fills_inputs = graph.tensors().iter().any(|tensor| tensor.kind == Kind::Input);
+    Some(if fills_inputs {
         let graphs = if period.is_multiple_of(2) { period } else { 2 * period };
-        Cycle { iterations: 1, graphs }
+        Cycle { iterations: 1, graphs, fills_inputs }
     } else {
         // As many as a prediction looks at.
-        Cycle { iterations: (LAPS / period).max(1) * period, graphs: 1 }
+        Cycle { iterations: (LAPS / period).max(1) * period, graphs: 1, fills_inputs }
     })
-}
-
-fn has_inputs(graph: &planner_core::Graph<'_>) -> bool {
-    graph.tensors().iter().any(|tensor| tensor.kind == Kind::Input)
 }
 
 /// Graphs that stand for all further iterations of an executor.
@@ -100,9 +99,9 @@ impl Replay {
     ///
     /// # Errors
     /// Those of the executor and of the driver.
-    pub fn record<'g, K: Kernels<CudaDevice<'g>>>(
+    pub fn record<K: Kernels<CudaDevice>>(
         executor: &mut Executor<'_>,
-        device: &mut CudaDevice<'g>,
+        device: &mut CudaDevice,
         kernels: &mut K,
         cycle: Cycle,
         iterations: u64,
@@ -118,24 +117,24 @@ impl Replay {
         Ok(Self { graphs, cycle, iterations: iterations + cycle.length() })
     }
 
-    /// Launches a whole cycle. Where there are inputs, blocks before each launch until the one
-    /// before has ended, and fills a room.
+    /// Launches a whole cycle of the executor whose iterations were captured. Where there are
+    /// inputs, blocks before each launch until the one before has ended, and fills their slots.
     ///
     /// # Errors
     /// Those of the driver.
-    pub fn run<'g, K: Kernels<CudaDevice<'g>>>(
+    pub fn run<K: Kernels<CudaDevice>>(
         &mut self,
-        device: &mut CudaDevice<'g>,
+        executor: &Executor<'_>,
+        device: &mut CudaDevice,
         kernels: &mut K,
     ) -> Result<(), ExecuteError<CudaError>> {
-        let fills = has_inputs(&device.graph);
         for graph in &self.graphs {
             self.iterations += self.cycle.iterations;
             let next = self.iterations + 1;
-            if fills {
+            if self.cycle.fills_inputs {
                 device
                     .wait_idle()
-                    .and_then(|()| kernels.fill_inputs(device, next))
+                    .and_then(|()| kernels.fill_inputs(device, next, executor.host_layout()))
                     .map_err(at(Moment::Inputs(next)))?;
             }
             device.launch_graph(graph).map_err(at(Moment::Inputs(next)))?;

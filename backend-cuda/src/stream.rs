@@ -160,7 +160,7 @@ impl Queued {
     }
 }
 
-impl CudaDevice<'_> {
+impl CudaDevice {
     /// Fails for points that nothing has signalled.
     fn check_signalled(&self, point: Point) -> Result<(), CudaError> {
         if point.value > self.queued[point.stream as usize].signalled {
@@ -179,7 +179,7 @@ impl CudaDevice<'_> {
     }
 }
 
-impl Streams for CudaDevice<'_> {
+impl Streams for CudaDevice {
     fn wait(&mut self, stream: Stream, point: Point) -> Result<(), CudaError> {
         self.check_signalled(point)?;
         let of = &self.queued[point.stream as usize];

@@ -1,12 +1,12 @@
-//! The host's block, and copies between it and the device.
+//! The host block, and copies between it and the device.
 
 use crate::CudaDevice;
 use crate::driver::{self, Pinned};
 use crate::error::CudaError;
-use backend_checks::{Refused, fill_states};
+use backend_checks::Refused;
 use cudarc::driver::CudaContext;
+use planner_core::Stream;
 use planner_core::backend::{BackendError, DeviceAddress, ErrorKind, HostRange, Transfers};
-use planner_core::{HostRooms, Stream};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -29,50 +29,18 @@ impl HostBlock {
     }
 
     /// What holds some of its bytes, if there are any and it has them.
-    fn check(&self, offset_bytes: u64, bytes: u64) -> Result<Option<&Pinned>, Refused> {
-        match offset_bytes.checked_add(bytes) {
+    fn check(&self, range: HostRange) -> Result<Option<&Pinned>, Refused> {
+        match range.offset_bytes.checked_add(range.bytes) {
             Some(end) if end <= self.bytes => Ok(self.pinned.as_ref()),
-            _ => Err(Refused::NoHostBytes { offset_bytes, bytes }),
+            _ => Err(Refused::NoHostRange(range)),
         }
-    }
-
-    fn write(&self, offset_bytes: u64, from: &[u8]) -> Result<(), Refused> {
-        if let Some(pinned) = self.check(offset_bytes, from.len() as u64)? {
-            pinned.write(offset_bytes, from);
-        }
-        Ok(())
-    }
-
-    fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), Refused> {
-        if let Some(pinned) = self.check(offset_bytes, into.len() as u64)? {
-            pinned.read(offset_bytes, into);
-        }
-        Ok(())
     }
 }
 
-impl CudaDevice<'_> {
-    /// Writes into the host's block, at once. No enqueued work may use these bytes.
-    ///
-    /// # Errors
-    /// Bytes that the block does not have.
-    pub fn write_host(&mut self, offset_bytes: u64, from: &[u8]) -> Result<(), CudaError> {
-        Ok(self.host_block(offset_bytes, from.len())?.write(offset_bytes, from)?)
-    }
-
-    /// Reads from the host's block. No enqueued work may write these bytes. This works after
-    /// any error of the device as well.
-    ///
-    /// # Errors
-    /// Bytes that the block does not have.
-    pub fn read_host(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), CudaError> {
-        Ok(self.host_block(offset_bytes, into.len())?.read(offset_bytes, into)?)
-    }
-
-    /// The block, of which some bytes are wanted.
-    fn host_block(&self, offset_bytes: u64, len: usize) -> Result<&HostBlock, Refused> {
-        let bytes = len as u64;
-        self.host.as_ref().ok_or(Refused::NoHostBytes { offset_bytes, bytes })
+impl CudaDevice {
+    /// The host memory behind a range, if it has bytes.
+    fn pinned(&self, range: HostRange) -> Result<Option<&Pinned>, Refused> {
+        self.host.as_ref().ok_or(Refused::NoHostRange(range))?.check(range)
     }
 
     /// The host's end of a copy whose device's end is mapped.
@@ -81,26 +49,36 @@ impl CudaDevice<'_> {
         host: HostRange,
         at: DeviceAddress,
     ) -> Result<(&Pinned, Range<u64>), CudaError> {
-        let HostRange { tensor, offset_bytes, bytes } = host;
-        let is_known = tensor.index() < self.graph.tensors().len() && bytes > 0;
-        let block = self.host.as_ref().filter(|_| is_known);
-        let pinned = block.and_then(|block| block.check(offset_bytes, bytes).ok().flatten());
+        let HostRange { offset_bytes, bytes } = host;
+        let pinned = self.pinned(host)?.filter(|_| bytes > 0);
         let pinned = pinned.ok_or(Refused::NoHostRange(host))?;
         self.space.addresses.check_mapped(at, bytes)?;
         Ok((pinned, offset_bytes..offset_bytes + bytes))
     }
 }
 
-impl Transfers for CudaDevice<'_> {
-    fn create_host(&mut self, rooms: &HostRooms<'_>) -> Result<(), CudaError> {
+impl Transfers for CudaDevice {
+    fn create_host(&mut self, bytes: u64) -> Result<(), CudaError> {
         if self.host.is_some() {
             return Err(Refused::HostCreatedTwice.into());
         }
-        let block = HostBlock::new(&self.context, rooms.bytes())?;
-        fill_states(&self.graph, rooms, &mut self.states, |offset_bytes, piece| {
-            block.write(offset_bytes, piece)
-        })?;
-        self.host = Some(block);
+        self.host = Some(HostBlock::new(&self.context, bytes)?);
+        Ok(())
+    }
+
+    fn write_host(&mut self, offset_bytes: u64, from: &[u8]) -> Result<(), CudaError> {
+        let range = HostRange { offset_bytes, bytes: from.len() as u64 };
+        if let Some(pinned) = self.pinned(range)? {
+            pinned.write(offset_bytes, from);
+        }
+        Ok(())
+    }
+
+    fn read_host(&mut self, offset_bytes: u64, into: &mut [u8]) -> Result<(), CudaError> {
+        let range = HostRange { offset_bytes, bytes: into.len() as u64 };
+        if let Some(pinned) = self.pinned(range)? {
+            pinned.read(offset_bytes, into);
+        }
         Ok(())
     }
 

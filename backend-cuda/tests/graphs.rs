@@ -6,7 +6,7 @@ mod common;
 
 use backend_cuda::{Cycle, Integrity, Replay, cycle};
 use emulated_cuda::Emulated;
-use integrity::{Backend, IntegrityKernels, reference_digest};
+use integrity::{Backend, reference_digest, states_digest};
 use planner_core::planner::Strategy;
 use planner_core::{Kind, Machine};
 use spillway::planning;
@@ -23,14 +23,13 @@ fn hold(
     let plan = plan.plan();
     let schedule = planning::schedule(&graph, machine, &plan).unwrap();
     let verified = planning::prove(&graph, machine, &plan, &schedule.schedule()).unwrap();
-    let rooms = common::rooms(&verified);
     let divided = cycle(&graph, &plan).unwrap();
     for (first, others) in [(0, 0), (0, 1), (3, 4)] {
-        let iterations = first + (1 + others) * divided.length();
-        let mut device = backend.open(graph, *machine, 0).unwrap();
-        let mut kernels = IntegrityKernels::new(backend, &rooms);
+        let iterations = first + (2 + others) * divided.length();
+        let mut device = backend.open(*machine, 0).unwrap();
+        let mut kernels = backend.kernels(&mut device, graph).unwrap();
         let steady = |emulated: &Emulated| emulated.counters().vmm_calls;
-        planning::with_executor(
+        let digest = planning::with_executor(
             &verified,
             &mut device,
             &mut kernels,
@@ -39,17 +38,22 @@ fn hold(
                 let before = steady(emulated);
                 let mut replay = Replay::record(&mut executor, device, kernels, divided, first)?;
                 for _ in 0..others {
-                    replay.run(device, kernels)?;
+                    replay.run(&executor, device, kernels)?;
                 }
-                executor.finish(device)?;
+                executor.save_states(device)?;
+                let between = states_digest(&graph, device, executor.host_layout()).unwrap();
+                let saved = first + (1 + others) * divided.length();
+                assert_eq!(between, reference_digest(&graph, saved), "{saved} iterations");
+                // Graphs can go on after states were saved.
+                replay.run(&executor, device, kernels)?;
+                executor.save_states(device)?;
                 assert_eq!(steady(emulated), before, "calls that map");
-                Ok(())
+                Ok(states_digest(&graph, device, executor.host_layout()).unwrap())
             },
         )
         .unwrap();
-        let launches = (1 + others) * divided.graphs;
+        let launches = (2 + others) * divided.graphs;
         assert_eq!(device.counters().graph_launches, launches);
-        let digest = rooms.digest(backend, &mut device).unwrap();
         assert_eq!(digest, reference_digest(&graph, iterations), "{iterations} iterations");
     }
     (divided, plan.placements.unwrap().iterations)

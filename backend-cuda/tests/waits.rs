@@ -6,11 +6,12 @@
 mod common;
 
 use backend_cuda::{CudaDevice, CudaError, Integrity};
-use integrity::{Backend, IntegrityKernels, reference_digest};
+use integrity::{Backend, reference_digest, states_digest};
 use middleware::{Layer, Layered, LayeredKernels};
 use planner_core::backend::{DeviceAddress, HostRange, Launch, Point, Streams, Transfers};
+use planner_core::executor::Moment;
 use planner_core::planner::{Auto, Lms, Order, Strategy};
-use planner_core::{Graph, Kind, Machine, Stream, Verified};
+use planner_core::{ExecuteError, Graph, Kind, Machine, Stream, Verified};
 use spillway::planning::{self, OwnedSchedule};
 use workloads::OwnedPlan;
 
@@ -55,7 +56,7 @@ impl Deaf {
         Some(Place { stream, index: done % steps, phase })
     }
 
-    fn delay(&self, device: &mut CudaDevice<'_>, stream: Stream) -> Result<(), CudaError> {
+    fn delay(&self, device: &mut CudaDevice, stream: Stream) -> Result<(), CudaError> {
         let place = self.place(stream);
         if self.edge.is_some_and(|edge| Some(edge.behind) == place) {
             device.occupy(stream, self.delay_ns)?;
@@ -64,12 +65,12 @@ impl Deaf {
     }
 }
 
-impl<'g> Layer<CudaDevice<'g>> for Deaf {
+impl Layer<CudaDevice> for Deaf {
     type Error = CudaError;
 
     fn wait(
         &mut self,
-        device: &mut CudaDevice<'g>,
+        device: &mut CudaDevice,
         stream: Stream,
         point: Point,
     ) -> Result<(), CudaError> {
@@ -80,7 +81,7 @@ impl<'g> Layer<CudaDevice<'g>> for Deaf {
         if is_it && !self.hears { Ok(()) } else { device.wait(stream, point) }
     }
 
-    fn signal(&mut self, device: &mut CudaDevice<'g>, stream: Stream) -> Result<Point, CudaError> {
+    fn signal(&mut self, device: &mut CudaDevice, stream: Stream) -> Result<Point, CudaError> {
         let point = device.signal(stream)?;
         self.signals[stream as usize] = point.value;
         Ok(point)
@@ -88,7 +89,7 @@ impl<'g> Layer<CudaDevice<'g>> for Deaf {
 
     fn upload(
         &mut self,
-        device: &mut CudaDevice<'g>,
+        device: &mut CudaDevice,
         from: HostRange,
         to: DeviceAddress,
     ) -> Result<(), CudaError> {
@@ -98,7 +99,7 @@ impl<'g> Layer<CudaDevice<'g>> for Deaf {
 
     fn download(
         &mut self,
-        device: &mut CudaDevice<'g>,
+        device: &mut CudaDevice,
         from: DeviceAddress,
         to: HostRange,
     ) -> Result<(), CudaError> {
@@ -108,9 +109,9 @@ impl<'g> Layer<CudaDevice<'g>> for Deaf {
 
     fn launch(
         &mut self,
-        device: &mut CudaDevice<'g>,
+        device: &mut CudaDevice,
         launch: &Launch<'_>,
-        run: impl FnOnce(&mut CudaDevice<'g>, &Launch<'_>) -> Result<(), CudaError>,
+        run: impl FnOnce(&mut CudaDevice, &Launch<'_>) -> Result<(), CudaError>,
     ) -> Result<(), CudaError> {
         self.delay(device, Stream::Compute)?;
         run(device, launch)
@@ -125,7 +126,6 @@ fn run(
     hears: bool,
 ) -> u64 {
     let graph = *verified.graph();
-    let rooms = common::rooms(verified);
     let schedule = verified.schedule();
     let layer = Deaf {
         edge,
@@ -136,20 +136,17 @@ fn run(
         base: None,
         signals: [0; 3],
     };
-    let mut device = Layered::new(backend.open(graph, *verified.machine(), 0).unwrap(), layer);
-    let mut kernels = LayeredKernels(IntegrityKernels::new(backend, &rooms));
-    planning::with_executor(
-        verified,
-        &mut device,
-        &mut kernels,
-        |mut executor, device, kernels| {
-            device.layer.base = Some(device.layer.signals);
-            executor.run(device, kernels, ITERATIONS)?;
-            executor.finish(device)
-        },
-    )
-    .unwrap();
-    rooms.digest(backend, &mut device.device).unwrap()
+    let mut device = backend.open(*verified.machine(), 0).unwrap();
+    let mut kernels = LayeredKernels(backend.kernels(&mut device, graph).unwrap());
+    let mut device = Layered::new(device, layer);
+    planning::with_executor(verified, &mut device, &mut kernels, |mut executor, device, kernels| {
+        device.layer.base = Some(device.layer.signals);
+        executor.run(device, kernels, ITERATIONS)?;
+        executor.save_states(device)?;
+        states_digest(&graph, device, executor.host_layout())
+            .map_err(|error| ExecuteError::Device { at: Moment::Save, error })
+    })
+    .unwrap()
 }
 
 /// The waits of a schedule's steps, each with its place in the list.
@@ -158,9 +155,9 @@ fn edges(schedule: &OwnedSchedule) -> Vec<(usize, Edge)> {
     let per_phase = schedule.steps.len() / phases as usize;
     let mut edges = Vec::new();
     for (at, entry) in schedule.steps.iter().enumerate() {
-        let Some(stream) = entry.stream else { continue };
+        let Some(stream) = entry.stream() else { continue };
         let phase = (at / per_phase) as u64;
-        for (awaited, wait) in Stream::ALL.into_iter().zip(entry.waits) {
+        for (awaited, wait) in Stream::ALL.into_iter().zip(entry.waits()) {
             let Some(wait) = wait else { continue };
             let laps = u64::from(wait.laps) % phases;
             let behind = Place {
@@ -170,7 +167,7 @@ fn edges(schedule: &OwnedSchedule) -> Vec<(usize, Edge)> {
             };
             edges.push((
                 at,
-                Edge { of: Place { stream, index: entry.index.into(), phase }, behind },
+                Edge { of: Place { stream, index: entry.index().into(), phase }, behind },
             ));
         }
     }
@@ -190,7 +187,7 @@ fn hold(graph: &Graph<'_>, machine: &Machine, backend: &Integrity, plan: &OwnedP
     let mut unseen = Vec::new();
     for &(at, edge) in &edges {
         let mut without = schedule.clone();
-        without.steps[at].waits[edge.behind.stream as usize] = None;
+        without.steps[at].set_wait(edge.behind.stream, None);
         assert!(planning::prove(graph, machine, &plan, &without.schedule()).is_err(), "{edge:?}");
         let heard = run(&verified, backend, (Some(edge), DELAYS_NS[0]), true);
         assert_eq!(heard, reference, "{edge:?}");

@@ -2,108 +2,126 @@
 //!
 //! All work is done when it is enqueued, in that order. So whatever a wait might wait for has
 //! been done, and streams are three numbers. `docs/backends.md` walks through it.
+//!
+//! Kernels of one's own read and write device memory by [`HostDevice::read`] and
+//! [`HostDevice::write`]. These add an input to a sum:
+//!
+//! ```
+//! use backend_host::{HostDevice, HostError};
+//! use planner_core::backend::{Kernels, Launch, Transfers};
+//! use planner_core::planner::{Request, Strategy};
+//! use planner_core::{HostLayout, Kind, Machine, MachineParameters, TensorId};
+//! use spillway::planning;
+//! use workloads::OwnedGraph;
+//!
+//! struct Adder { sum: TensorId, number: TensorId }
+//!
+//! impl Kernels<HostDevice> for Adder {
+//!     fn launch(&mut self, device: &mut HostDevice, launch: &Launch<'_>) -> Result<(), HostError> {
+//!         let mut total = 0;
+//!         for address in launch.reads.iter() {
+//!             let mut number = [0; 8];
+//!             device.read(address, &mut number)?;
+//!             total += u64::from_le_bytes(number);
+//!         }
+//!         launch.writes.iter().try_for_each(|address| device.write(address, &total.to_le_bytes()))
+//!     }
+//!     fn fill_states(
+//!         &mut self, device: &mut HostDevice, layout: &HostLayout<'_>,
+//!     ) -> Result<(), HostError> {
+//!         device.write_host(layout.offset_bytes(self.sum, 0, 0), &100u64.to_le_bytes())
+//!     }
+//!     fn fill_inputs(
+//!         &mut self, device: &mut HostDevice, iteration: u64, layout: &HostLayout<'_>,
+//!     ) -> Result<(), HostError> {
+//!         let offset_bytes = layout.offset_bytes(self.number, HostLayout::slot(iteration), 0);
+//!         device.write_host(offset_bytes, &iteration.to_le_bytes())
+//!     }
+//! }
+//!
+//! let mut graph = OwnedGraph::new("sums");
+//! let sum = graph.push_tensor("sum", 8, Kind::State);
+//! let number = graph.push_tensor("number", 8, Kind::Input);
+//! graph.push_op("add", 1000, 0, &[sum, number], &[sum]);
+//! let graph = graph.graph()?;
+//! let machine = Machine::new(MachineParameters {
+//!     device_bytes: 1 << 16, host_bytes: 1 << 16, chunk_bytes: 1024,
+//!     h2d_bytes_per_s: 1_000_000_000, d2h_bytes_per_s: 1_000_000_000,
+//!     transfer_latency_ns: 0, map_ns_per_chunk: 0, unmap_ns_per_chunk: 0,
+//! })?;
+//! let request = Request { graph: &graph, machine: &machine, budget_bytes: 1 << 16 };
+//! let plan = planning::plan(&request, Strategy::OnDemand)?;
+//! let plan = plan.plan();
+//! let schedule = planning::schedule(&graph, &machine, &plan)?;
+//! let schedule = schedule.schedule();
+//! let verified = planning::prove(&graph, &machine, &plan, &schedule)?;
+//!
+//! let mut device = HostDevice::new(machine.chunk_bytes, machine.device_bytes);
+//! let mut adder = Adder { sum, number };
+//! planning::with_executor(&verified, &mut device, &mut adder, |mut executor, device, adder| {
+//!     executor.run(device, adder, 4)?;
+//!     executor.save_states(device)?;
+//!     let mut saved = [0; 8];
+//!     let offset_bytes = executor.host_layout().offset_bytes(sum, 0, 0);
+//!     device.read_host(offset_bytes, &mut saved).expect("the slot of a state");
+//!     assert_eq!(u64::from_le_bytes(saved), 100 + 1 + 2 + 3 + 4);
+//!     Ok(())
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod error;
+mod integrity_kernels;
 mod paging;
 mod stream;
 mod transfer;
 
 pub use error::HostError;
 
-use integrity::{Backend, Found, Reading, value};
+pub use integrity_kernels::{Host, IntegrityKernels};
+
 use paging::Pages;
-use planner_core::backend::{ErrorType, Launch};
-use planner_core::{Graph, Machine, MachineParameters};
+use planner_core::backend::{DeviceAddress, ErrorType};
 
 /// A device of host memory.
 #[derive(Debug)]
-pub struct HostDevice<'g> {
-    graph: Graph<'g>,
+pub struct HostDevice {
     pages: Pages,
-    /// The host's block, once it is created.
+    /// The host block, once it is created.
     block: Option<Vec<u8>>,
     /// Signals of each stream.
     signals: [u64; 3],
 }
 
-impl ErrorType for HostDevice<'_> {
-    type Error = HostError;
+impl HostDevice {
+    /// A device of so many bytes, which are allocated when its chunks are created.
+    ///
+    /// # Panics
+    /// Chunks without bytes.
+    #[must_use]
+    pub fn new(chunk_bytes: u64, device_bytes: u64) -> Self {
+        assert!(chunk_bytes > 0, "a chunk has bytes");
+        Self { pages: Pages::new(chunk_bytes, device_bytes), block: None, signals: [0; 3] }
+    }
+
+    /// Reads device memory, for kernels.
+    ///
+    /// # Errors
+    /// A range that is not all mapped.
+    pub fn read(&self, address: DeviceAddress, into: &mut [u8]) -> Result<(), HostError> {
+        Ok(self.pages.read(address, into)?)
+    }
+
+    /// Writes device memory, for kernels.
+    ///
+    /// # Errors
+    /// A range that is not all mapped; then nothing is written.
+    pub fn write(&mut self, address: DeviceAddress, from: &[u8]) -> Result<(), HostError> {
+        Ok(self.pages.write(address, from)?)
+    }
 }
 
-/// Opens devices of 16 MiB in chunks of 4 KiB.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Host;
-
-impl Backend for Host {
+impl ErrorType for HostDevice {
     type Error = HostError;
-    type Device<'g> = HostDevice<'g>;
-
-    fn name(&self) -> &'static str {
-        "host"
-    }
-
-    fn find(&self) -> Result<Found, String> {
-        let parameters = MachineParameters {
-            device_bytes: 16 << 20,
-            host_bytes: 1 << 30,
-            chunk_bytes: 4096,
-            h2d_bytes_per_s: 1_000_000_000,
-            d2h_bytes_per_s: 1_000_000_000,
-            transfer_latency_ns: 0,
-            map_ns_per_chunk: 0,
-            unmap_ns_per_chunk: 0,
-        };
-        let machine = Machine::new(parameters).map_err(|error| error.to_string())?;
-        Ok(Found { device: "host memory".to_owned(), machine })
-    }
-
-    fn open<'g>(
-        &self,
-        graph: Graph<'g>,
-        machine: Machine,
-        _order: u64,
-    ) -> Result<HostDevice<'g>, String> {
-        let pages = Pages::new(machine.chunk_bytes, machine.device_bytes);
-        Ok(HostDevice { graph, pages, block: None, signals: [0; 3] })
-    }
-
-    fn launch(&self, device: &mut HostDevice<'_>, launch: &Launch<'_>) -> Result<(), HostError> {
-        let (graph, op) = (device.graph, launch.op);
-        let bytes = |tensor| graph.tensor(tensor).bytes;
-        let mut readings = Vec::new();
-        for (&tensor, at) in graph.reads(op).iter().zip(launch.reads.iter()) {
-            readings.push(Reading::of(&device.pages.read(at, bytes(tensor))?));
-        }
-        let result = value::op_result(op, readings.into_iter());
-        let writes = graph.writes(op).iter().zip(launch.writes.iter());
-        let writes = writes.map(|(&tensor, at)| (at, bytes(tensor)));
-        let workspace = launch.workspace.map(|at| (at, graph.op(op).workspace_bytes));
-        for (position, (at, bytes)) in (0..).zip(writes.chain(workspace)) {
-            let mut written = vec![0; bytes as usize];
-            value::written(result, position, bytes).fill(0, &mut written);
-            device.pages.write(at, &written)?;
-        }
-        Ok(())
-    }
-
-    fn write_host(
-        &self,
-        device: &mut HostDevice<'_>,
-        offset_bytes: u64,
-        from: &[u8],
-    ) -> Result<(), HostError> {
-        device.block(offset_bytes, from.len() as u64)?.copy_from_slice(from);
-        Ok(())
-    }
-
-    fn read_host(
-        &self,
-        device: &mut HostDevice<'_>,
-        offset_bytes: u64,
-        into: &mut [u8],
-    ) -> Result<(), HostError> {
-        into.copy_from_slice(device.block(offset_bytes, into.len() as u64)?);
-        Ok(())
-    }
 }

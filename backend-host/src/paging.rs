@@ -18,10 +18,13 @@ impl Pages {
         Self { device_bytes, memory: Vec::new(), next_free: chunk_bytes, addresses }
     }
 
-    pub(crate) fn read(&self, at: DeviceAddress, bytes: u64) -> Result<Vec<u8>, Refused> {
-        let parts = self.addresses.physical(at, bytes)?.into_iter();
-        let parts = parts.map(|part| &self.memory[part.start as usize..part.end as usize]);
-        Ok(parts.collect::<Vec<_>>().concat())
+    pub(crate) fn read(&self, at: DeviceAddress, mut into: &mut [u8]) -> Result<(), Refused> {
+        for part in self.addresses.physical(at, into.len() as u64)? {
+            let (first, rest) = into.split_at_mut((part.end - part.start) as usize);
+            first.copy_from_slice(&self.memory[part.start as usize..part.end as usize]);
+            into = rest;
+        }
+        Ok(())
     }
 
     pub(crate) fn write(&mut self, at: DeviceAddress, mut from: &[u8]) -> Result<(), Refused> {
@@ -34,7 +37,7 @@ impl Pages {
     }
 }
 
-impl Paging for HostDevice<'_> {
+impl Paging for HostDevice {
     fn chunk_bytes(&self) -> u64 {
         self.pages.addresses.chunk_bytes()
     }

@@ -3,7 +3,7 @@ use backend_checks::Refused;
 use planner_core::Stream;
 use planner_core::backend::{Point, Streams};
 
-impl Streams for HostDevice<'_> {
+impl Streams for HostDevice {
     fn wait(&mut self, _stream: Stream, point: Point) -> Result<(), HostError> {
         self.reached(point).map(drop)
     }

@@ -1,8 +1,7 @@
 //! The simulated device as integrity kernels and the conformance suite take it.
 
-use crate::{SimDevice, SimError};
+use crate::{SimDevice, SimError, SimKernels};
 use integrity::{Backend, Found};
-use planner_core::backend::Launch;
 use planner_core::{Graph, Machine, MachineParameters};
 
 /// Simulated devices with real bytes, for small work.
@@ -37,7 +36,8 @@ impl Default for Sim {
 
 impl Backend for Sim {
     type Error = SimError;
-    type Device<'g> = SimDevice<'g>;
+    type Device = SimDevice;
+    type Kernels<'g> = SimKernels<'g>;
 
     fn name(&self) -> &'static str {
         "sim"
@@ -49,40 +49,21 @@ impl Backend for Sim {
         Ok(Found { device, machine: self.machine })
     }
 
-    fn open<'g>(
-        &self,
-        graph: Graph<'g>,
-        machine: Machine,
-        order: u64,
-    ) -> Result<SimDevice<'g>, String> {
+    fn open(&self, machine: Machine, order: u64) -> Result<SimDevice, String> {
         let device = match order {
-            0 => SimDevice::new(graph, machine),
-            seed => SimDevice::adversarial(graph, machine, seed),
+            0 => SimDevice::new(machine),
+            seed => SimDevice::adversarial(machine, seed),
         };
         let device = device.with_bytes();
         Ok(if self.is_forgiving { device.forgiving() } else { device })
     }
 
-    fn launch<'g>(&self, device: &mut SimDevice<'g>, launch: &Launch<'_>) -> Result<(), SimError> {
-        device.launch(launch)
-    }
-
-    fn write_host(
+    fn kernels<'g>(
         &self,
-        device: &mut SimDevice<'_>,
-        offset_bytes: u64,
-        from: &[u8],
-    ) -> Result<(), SimError> {
-        device.write_host(offset_bytes, from)
-    }
-
-    fn read_host(
-        &self,
-        device: &mut SimDevice<'_>,
-        offset_bytes: u64,
-        into: &mut [u8],
-    ) -> Result<(), SimError> {
-        device.read_host(offset_bytes, into)
+        _device: &mut SimDevice,
+        graph: Graph<'g>,
+    ) -> Result<SimKernels<'g>, SimError> {
+        Ok(SimKernels::new(graph))
     }
 
     fn orders(&self) -> u64 {

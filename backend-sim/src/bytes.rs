@@ -28,12 +28,12 @@ impl Bytes {
         self.host = vec![JUNK; bytes as usize];
     }
 
-    /// Bytes of the host's block, which must be there.
+    /// Bytes of the host block, which must be there.
     pub(crate) fn host(&self, range: HostRange) -> &[u8] {
         &self.host[range.offset_bytes as usize..][..range.bytes as usize]
     }
 
-    /// Bytes of the host's block, which must be there.
+    /// Bytes of the host block, which must be there.
     pub(crate) fn host_mut(&mut self, range: HostRange) -> &mut [u8] {
         &mut self.host[range.offset_bytes as usize..][..range.bytes as usize]
     }

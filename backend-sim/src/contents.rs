@@ -12,7 +12,7 @@ use planner_core::{OpId, TensorId};
 pub(crate) enum Memory {
     /// The device, by physical address.
     Device,
-    /// The host's block, by offset.
+    /// The host block, by offset.
     Host,
 }
 
@@ -81,16 +81,16 @@ impl Contents {
         }
     }
 
-    /// Makes room for the host's block.
+    /// Makes room for the host block.
     pub(crate) fn create_host(&mut self, bytes: u64) {
         if let Some(memories) = self.bytes_mut() {
             memories.create_host(bytes);
         }
     }
 
-    /// Puts a tensor's value into a room on the host.
-    pub(crate) fn fill_host(&mut self, room: HostRange, value: Value) {
-        for effect in self.write(&[Segment::of_host(room)], room.tensor, value) {
+    /// Puts a tensor's value into a range on the host.
+    pub(crate) fn write_host(&mut self, to: HostRange, tensor: TensorId, value: Value) {
+        for effect in self.write(&[Segment::of_host(to)], tensor, value) {
             self.apply(effect);
         }
     }
@@ -143,11 +143,11 @@ impl Contents {
         }
     }
 
-    /// What is in a state's host copy.
-    pub(crate) fn host_copy(&self, room: HostRange) -> Result<Reading, SimError> {
+    /// What is in a tensor's host copy.
+    pub(crate) fn read_host(&self, from: HostRange, tensor: TensorId) -> Result<Reading, SimError> {
         match self {
-            Self::Shadow(shadow) => shadow.host_copy(room).map(Reading::exact),
-            Self::Bytes(bytes) => Ok(Reading::of(bytes.host(room))),
+            Self::Shadow(shadow) => shadow.read_host(from, tensor).map(Reading::exact),
+            Self::Bytes(bytes) => Ok(Reading::of(bytes.host(from))),
         }
     }
 }

@@ -40,12 +40,10 @@ pub enum SimError {
         /// The work.
         work: Point,
     },
-    /// The host's block has not been created.
-    NoHost,
     /// The device has no real bytes to look at.
     NoBytes,
     /// The host writes where work still reads or writes.
-    RoomInUse {
+    HostInUse {
         /// Where it writes.
         range: HostRange,
         /// The work.
@@ -88,10 +86,10 @@ pub enum SimError {
         /// The work that has not ended.
         other: Point,
     },
-    /// At the end, a byte of a state's host copy does not hold that byte of the state, or is
-    /// of another version than the first byte.
+    /// A byte of a tensor's host copy does not hold that byte of the tensor, or is of another
+    /// version than the first byte.
     HostCopy {
-        /// The state.
+        /// The tensor.
         tensor: TensorId,
         /// The byte within it.
         offset_bytes: u64,
@@ -130,10 +128,9 @@ impl fmt::Display for SimError {
             Self::UnmappedInUse { at, work } => {
                 write!(f, "{} still uses what is to be unmapped at {:#x}", Work(work), at.0)
             }
-            Self::NoHost => write!(f, "the host's block has not been created"),
-            Self::RoomInUse { range: HostRange { tensor, offset_bytes, bytes }, work } => write!(
+            Self::HostInUse { range: HostRange { offset_bytes, bytes }, work } => write!(
                 f,
-                "the host writes bytes {offset_bytes}..{} of its block ({tensor}) while {} uses them",
+                "the host writes bytes {offset_bytes}..{} of its block while {} uses them",
                 offset_bytes.saturating_add(bytes),
                 Work(work)
             ),

@@ -7,7 +7,7 @@ use crate::stream::Chance;
 /// What goes wrong, now and then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// Chunks, the host's block, addresses or a mapping are refused, one in sixteen.
+    /// Chunks, the host block, addresses or a mapping are refused, one in sixteen.
     Allocations,
     /// One copy in sixteen fails when it takes effect, and leaves garbage where it copied to;
     /// then the device reports nothing but that.
@@ -31,7 +31,7 @@ impl Faults {
     }
 }
 
-impl SimDevice<'_> {
+impl SimDevice {
     /// Whether a fault strikes now.
     fn strikes(&mut self, fault: Fault, one_in: u64) -> bool {
         let faults = self.faults.as_mut().filter(|faults| faults.fault == fault);

@@ -1,101 +1,107 @@
-//! Kernels for every op of a graph, and the inputs that they read.
+//! Kernels for every op of a graph, and the states and inputs that they read.
 
 use crate::SimDevice;
 use crate::error::SimError;
-use crate::stream::Queue;
-use crate::work::Work;
+use crate::work::{Operand, Work};
 use backend_checks::{Operands, Refused};
-use integrity::value;
-use planner_core::backend::{HostRange, Kernels, Launch};
-use planner_core::{Graph, Kind, Stream, TensorId};
+use integrity::{slots, value};
+use planner_core::backend::{DeviceAddress, HostRange, Kernels, Launch};
+use planner_core::{Graph, HostLayout, Kind, Stream, TensorId};
 
 /// Kernels for every op of a graph: an op reads all bytes of what it reads, and the values
 /// that it writes follow from what it read and from nothing else.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SimKernels<'g> {
     graph: Graph<'g>,
+    /// Where the host copy of each state lies, once they are filled.
+    states: Vec<(TensorId, HostRange)>,
 }
 
 impl<'g> SimKernels<'g> {
     /// The kernels of a graph.
     #[must_use]
     pub const fn new(graph: Graph<'g>) -> Self {
-        Self { graph }
+        Self { graph, states: Vec::new() }
+    }
+
+    /// One number for the values of all states, from their host copies on the device that they
+    /// were filled on. Two runs that computed the same have the same digest.
+    ///
+    /// # Errors
+    /// [`SimError::HostCopy`] when a host copy is not one whole version of its state, and
+    /// failures of earlier work.
+    pub fn digest(&self, device: &SimDevice) -> Result<u64, SimError> {
+        let values = self.states.iter().map(|&(state, slot)| device.read_value(slot, state));
+        Ok(integrity::digest(values.collect::<Result<Vec<_>, _>>()?.into_iter()))
     }
 }
 
-impl<'g> Kernels<SimDevice<'g>> for SimKernels<'g> {
-    fn launch(&mut self, device: &mut SimDevice<'g>, launch: &Launch<'_>) -> Result<(), SimError> {
-        device.launch(launch)
+impl Kernels<SimDevice> for SimKernels<'_> {
+    fn launch(&mut self, device: &mut SimDevice, launch: &Launch<'_>) -> Result<(), SimError> {
+        device.launch(&self.graph, launch)
     }
 
-    fn fill_inputs(&mut self, device: &mut SimDevice<'g>, iteration: u64) -> Result<(), SimError> {
-        let inputs = self.graph.tensor_ids();
-        inputs
-            .filter(|&id| self.graph.tensor(id).kind == Kind::Input)
-            .try_for_each(|tensor| device.fill_input(tensor, iteration))
+    fn fill_states(
+        &mut self,
+        device: &mut SimDevice,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), SimError> {
+        self.states = slots(&self.graph, layout, Kind::State, 0).collect();
+        self.states.iter().try_for_each(|&(state, slot)| {
+            device.write_value(slot, state, value::initial_state(state, slot.bytes))
+        })
+    }
+
+    fn fill_inputs(
+        &mut self,
+        device: &mut SimDevice,
+        iteration: u64,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), SimError> {
+        let mut slots = slots(&self.graph, layout, Kind::Input, HostLayout::slot(iteration));
+        slots.try_for_each(|(input, slot)| {
+            device.write_value(slot, input, value::input(input, iteration, slot.bytes))
+        })
     }
 }
 
-impl SimDevice<'_> {
-    /// Enqueues an op on the compute stream. Its reads must hold the right bytes of the
-    /// right tensors, each of one version, when it begins; its workspace holds garbage
+impl SimDevice {
+    /// Enqueues an op of a graph on the compute stream. Its reads must hold the right bytes of
+    /// the right tensors, each of one version, when it begins; its workspace holds garbage
     /// after it.
     ///
     /// # Errors
     /// Addresses that are not mapped or do not fit the op, and failures of earlier work.
-    pub fn launch(&mut self, launch: &Launch<'_>) -> Result<(), SimError> {
+    pub fn launch(&mut self, graph: &Graph<'_>, launch: &Launch<'_>) -> Result<(), SimError> {
         self.check_failure()?;
         let op = launch.op;
-        Operands::check(&self.graph, launch)?;
-        if !self.updates_in_place(launch) {
+        Operands::check(graph, launch)?;
+        if !updates_in_place(graph, launch) {
             return Err(Refused::Operands(op).into());
         }
-        self.clock.launch(self.graph.op(op).time_ns, launch.iteration);
+        let operand = |(&tensor, at): (&TensorId, DeviceAddress)| Operand {
+            tensor,
+            at,
+            bytes: graph.tensor(tensor).bytes,
+        };
+        let workspace_bytes = graph.op(op).workspace_bytes;
         let work = Work::Launch {
             op,
-            reads: launch.reads.iter().collect(),
-            writes: launch.writes.iter().collect(),
-            workspace: launch.workspace,
+            reads: graph.reads(op).iter().zip(launch.reads.iter()).map(operand).collect(),
+            writes: graph.writes(op).iter().zip(launch.writes.iter()).map(operand).collect(),
+            workspace: launch.workspace.map(|at| (at, workspace_bytes)),
         };
+        self.clock.launch(graph.op(op).time_ns, launch.iteration);
         self.submit(Stream::Compute, work)
     }
+}
 
-    /// Whether a launch has the same address for both ends of an update in place.
-    fn updates_in_place(&self, launch: &Launch<'_>) -> bool {
-        let (reads, writes) = (self.graph.reads(launch.op), self.graph.writes(launch.op));
-        let in_place = |(position, tensor): (usize, &TensorId)| {
-            let read = reads.iter().position(|read| read == tensor);
-            read.is_none_or(|read| launch.reads.get(read) == launch.writes.get(position))
-        };
-        writes.iter().enumerate().all(in_place)
-    }
-
-    /// Puts an input's value for an iteration, counted from 1, into its room on the host.
-    ///
-    /// # Errors
-    /// [`SimError::RoomInUse`] when enqueued work still uses the room.
-    pub fn fill_input(&mut self, tensor: TensorId, iteration: u64) -> Result<(), SimError> {
-        self.check_failure()?;
-        let room = (iteration % 2) as u32;
-        let host = self.host.as_ref().ok_or(SimError::NoHost)?;
-        let range = host.range(&self.graph, tensor, room);
-        self.check_unused(range)?;
-        self.contents.fill_host(range, value::input(tensor, iteration, range.bytes));
-        Ok(())
-    }
-
-    /// Whether the host may write here now.
-    pub(crate) fn check_unused(&self, range: HostRange) -> Result<(), SimError> {
-        let used = |host: HostRange| {
-            let (start, end) = (host.offset_bytes, host.offset_bytes + host.bytes);
-            start < range.offset_bytes + range.bytes && range.offset_bytes < end
-        };
-        for (work, pending) in self.queues.iter().flat_map(Queue::pending) {
-            if !self.is_forgiving && pending.host().is_some_and(|(host, _)| used(host)) {
-                return Err(SimError::RoomInUse { range, work });
-            }
-        }
-        Ok(())
-    }
+/// Whether a launch has the same address for both ends of an update in place.
+fn updates_in_place(graph: &Graph<'_>, launch: &Launch<'_>) -> bool {
+    let (reads, writes) = (graph.reads(launch.op), graph.writes(launch.op));
+    let in_place = |(position, tensor): (usize, &TensorId)| {
+        let read = reads.iter().position(|read| read == tensor);
+        read.is_none_or(|read| launch.reads.get(read) == launch.writes.get(position))
+    };
+    writes.iter().enumerate().all(in_place)
 }

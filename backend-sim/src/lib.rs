@@ -31,12 +31,10 @@ use bytes::Bytes;
 use clock::Clock;
 use contents::Contents;
 use faults::Faults;
-use integrity::digest;
 use paging::AddressSpace;
 use planner_core::backend::ErrorType;
-use planner_core::{Graph, Kind, Machine, Stream};
+use planner_core::{Machine, Stream};
 use stream::{Chance, Queue};
-use transfer::HostBlock;
 
 /// What a device has done so far, set-up included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,10 +57,9 @@ pub struct Counters {
     pub d2h_bytes: u64,
 }
 
-/// A simulated device, with the block of host memory that it copies from and to.
+/// A simulated device, with the host block that it copies from and to.
 #[derive(Debug)]
-pub struct SimDevice<'g> {
-    graph: Graph<'g>,
+pub struct SimDevice {
     machine: Machine,
     clock: Clock,
     /// The three streams.
@@ -70,8 +67,8 @@ pub struct SimDevice<'g> {
     /// Where the order of effects is drawn from; none for the order of submission.
     chance: Option<Chance>,
     space: AddressSpace,
-    /// The host's block, once it is created.
-    host: Option<HostBlock>,
+    /// Size of the host block, once it is created.
+    host_bytes: Option<u64>,
     contents: Contents,
     counters: Counters,
     failure: Option<SimError>,
@@ -80,18 +77,17 @@ pub struct SimDevice<'g> {
     is_forgiving: bool,
 }
 
-impl<'g> SimDevice<'g> {
+impl SimDevice {
     /// A device on which work takes effect in the order in which it is enqueued.
     #[must_use]
-    pub fn new(graph: Graph<'g>, machine: Machine) -> Self {
+    pub fn new(machine: Machine) -> Self {
         Self {
-            graph,
             machine,
             clock: Clock::new(machine),
             queues: Default::default(),
             chance: None,
             space: AddressSpace::new(machine.chunk_bytes),
-            host: None,
+            host_bytes: None,
             contents: Contents::Shadow(Default::default()),
             counters: Counters::default(),
             failure: None,
@@ -103,9 +99,9 @@ impl<'g> SimDevice<'g> {
     /// A device on which work takes effect in an order drawn from `seed` among those that
     /// the waits allow.
     #[must_use]
-    pub fn adversarial(graph: Graph<'g>, machine: Machine, seed: u64) -> Self {
+    pub fn adversarial(machine: Machine, seed: u64) -> Self {
         let chance = Some(Chance::new(seed));
-        Self { chance, ..Self::new(graph, machine) }
+        Self { chance, ..Self::new(machine) }
     }
 
     /// The same device with real bytes on it, for small work. It computes what any device
@@ -117,7 +113,7 @@ impl<'g> SimDevice<'g> {
     }
 
     /// The same device, which lets pass what a real one does not notice: work that races, and
-    /// rooms and ranges that change while they are used.
+    /// bytes and ranges that change while they are used.
     #[must_use]
     pub fn forgiving(self) -> Self {
         Self { is_forgiving: true, ..self }
@@ -127,24 +123,6 @@ impl<'g> SimDevice<'g> {
     #[must_use]
     pub fn failing(self, fault: Fault, seed: u64) -> Self {
         Self { faults: Some(Faults::new(fault, seed)), ..self }
-    }
-
-    /// One number for the values of all states, from their host copies. Two runs that
-    /// computed the same have the same digest.
-    ///
-    /// # Errors
-    /// [`SimError::HostCopy`] when a host copy is not one whole version of its state, and
-    /// failures of earlier work.
-    pub fn digest(&self) -> Result<u64, SimError> {
-        self.check_failure()?;
-        let states = self.graph.tensor_ids();
-        let states = states.filter(|&id| self.graph.tensor(id).kind == Kind::State);
-        let values = states.map(|tensor| {
-            let none = SimError::HostCopy { tensor, offset_bytes: 0 };
-            let host = self.host.as_ref().ok_or(none)?;
-            self.contents.host_copy(host.range(&self.graph, tensor, 0))
-        });
-        Ok(digest(values.collect::<Result<Vec<_>, _>>()?.into_iter()))
     }
 
     /// When the last launch of each iteration ends.
@@ -188,6 +166,6 @@ impl<'g> SimDevice<'g> {
     }
 }
 
-impl ErrorType for SimDevice<'_> {
+impl ErrorType for SimDevice {
     type Error = SimError;
 }

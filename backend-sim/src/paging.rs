@@ -105,7 +105,7 @@ impl AddressSpace {
     }
 }
 
-impl Paging for SimDevice<'_> {
+impl Paging for SimDevice {
     fn chunk_bytes(&self) -> u64 {
         self.machine.chunk_bytes
     }
@@ -148,7 +148,7 @@ impl Paging for SimDevice<'_> {
         self.check_failure()?;
         let end = at.0.saturating_add(chunks.saturating_mul(self.machine.chunk_bytes));
         for (work, pending) in self.queues.iter().flat_map(Queue::pending) {
-            let spans = pending.spans(&self.graph);
+            let spans = pending.spans();
             if !self.is_forgiving
                 && spans.iter().any(|span| span.at.0 < end && at.0 < span.at.0 + span.bytes)
             {
@@ -162,7 +162,7 @@ impl Paging for SimDevice<'_> {
     }
 }
 
-impl SimDevice<'_> {
+impl SimDevice {
     /// The host is busy with some chunks; what it submits next waits for it.
     fn spend_mapping_ns(&mut self, ns_per_chunk: u64, chunks: u64) {
         let ns = ns_per_chunk.saturating_mul(chunks);

@@ -130,12 +130,10 @@ impl Shadow {
         })
     }
 
-    /// The value of a state's host copy.
-    pub(crate) fn host_copy(&self, room: HostRange) -> Result<Value, SimError> {
-        self.whole(&[Segment::of_host(room)], room.tensor).map_err(|bad| {
-            let (tensor, offset_bytes) = (room.tensor, bad.offset_bytes);
-            SimError::HostCopy { tensor, offset_bytes }
-        })
+    /// The value of a tensor's host copy.
+    pub(crate) fn read_host(&self, from: HostRange, tensor: TensorId) -> Result<Value, SimError> {
+        let whole = self.whole(&[Segment::of_host(from)], tensor);
+        whole.map_err(|BadByte { offset_bytes, .. }| SimError::HostCopy { tensor, offset_bytes })
     }
 }
 

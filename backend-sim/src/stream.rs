@@ -72,12 +72,12 @@ const fn scramble(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-impl SimDevice<'_> {
+impl SimDevice {
     /// Enqueues work and, without a seed, lets it take effect.
     pub(crate) fn submit(&mut self, stream: Stream, work: Work) -> Result<(), SimError> {
         let queue = &mut self.queues[stream as usize];
         let point = Point { stream, value: queue.signalled + 1 };
-        for span in work.spans(&self.graph) {
+        for span in work.spans() {
             if !self.space.is_mapped(span.at, span.bytes) {
                 return Err(SimError::Unmapped { work: point, at: span.at });
             }
@@ -198,7 +198,7 @@ impl SimDevice<'_> {
     }
 }
 
-impl Streams for SimDevice<'_> {
+impl Streams for SimDevice {
     fn wait(&mut self, stream: Stream, point: Point) -> Result<(), SimError> {
         self.check_signalled(point)?;
         if let Some(ns) = self.clock.signal_ns(point.stream, point.value) {

@@ -1,99 +1,109 @@
-//! Copies, each enqueued on its stream.
+//! The host block, and copies, each enqueued on its stream.
 
 use crate::SimDevice;
 use crate::error::SimError;
+use crate::stream::Queue;
 use crate::work::Work;
 use backend_checks::Refused;
-use integrity::value;
+use integrity::{Reading, Value};
 use planner_core::backend::{DeviceAddress, HostRange, Transfers};
-use planner_core::{Graph, HostRooms, Kind, Stream, TensorId};
+use planner_core::{Stream, TensorId};
 
-/// The host's block, as far as the simulator itself puts values there or looks at them.
-#[derive(Debug)]
-pub(crate) struct HostBlock {
-    bytes: u64,
-    /// Where the rooms of each tensor begin; those of temporaries are not used.
-    rooms: Vec<[u64; 2]>,
-}
+impl SimDevice {
+    /// Writes a tensor's value into the host block, as [`Transfers::write_host`] writes its
+    /// bytes.
+    ///
+    /// # Errors
+    /// Bytes outside the block, [`SimError::HostInUse`], and failures of earlier work.
+    pub fn write_value(
+        &mut self,
+        to: HostRange,
+        tensor: TensorId,
+        value: Value,
+    ) -> Result<(), SimError> {
+        self.check_failure()?;
+        self.check_host(to)?;
+        self.check_unused(to)?;
+        self.contents.write_host(to, tensor, value);
+        Ok(())
+    }
 
-impl HostBlock {
-    /// All of one room of a state or an input.
-    pub(crate) fn range(&self, graph: &Graph<'_>, tensor: TensorId, room: u32) -> HostRange {
-        let offset_bytes = self.rooms[tensor.index()][room as usize];
-        HostRange { tensor, offset_bytes, bytes: graph.tensor(tensor).bytes }
+    /// Reads a tensor's host copy.
+    ///
+    /// # Errors
+    /// Bytes outside the block, [`SimError::HostCopy`] where they are not one whole version of
+    /// the tensor, and failures of earlier work.
+    pub fn read_value(&self, from: HostRange, tensor: TensorId) -> Result<Reading, SimError> {
+        self.check_failure()?;
+        self.check_host(from)?;
+        self.contents.read_host(from, tensor)
+    }
+
+    fn check_host(&self, range: HostRange) -> Result<(), SimError> {
+        let HostRange { offset_bytes, bytes } = range;
+        let end = offset_bytes.checked_add(bytes);
+        let is_inside = end.zip(self.host_bytes).is_some_and(|(end, block)| end <= block);
+        if is_inside { Ok(()) } else { Err(Refused::NoHostRange(range).into()) }
+    }
+
+    /// Whether a copy can have this end on the host.
+    fn check_copy(&self, range: HostRange) -> Result<(), SimError> {
+        if range.bytes == 0 {
+            return Err(Refused::NoHostRange(range).into());
+        }
+        self.check_host(range)
+    }
+
+    /// Whether the host may write here now.
+    fn check_unused(&self, range: HostRange) -> Result<(), SimError> {
+        let used = |host: HostRange| {
+            let (start, end) = (host.offset_bytes, host.offset_bytes + host.bytes);
+            start < range.offset_bytes + range.bytes && range.offset_bytes < end
+        };
+        for (work, pending) in self.queues.iter().flat_map(Queue::pending) {
+            if !self.is_forgiving && pending.host().is_some_and(|(host, _)| used(host)) {
+                return Err(SimError::HostInUse { range, work });
+            }
+        }
+        Ok(())
     }
 }
 
-impl SimDevice<'_> {
-    /// Writes into the host's block, on a device [with real bytes](SimDevice::with_bytes).
-    ///
-    /// # Errors
-    /// Bytes that the block does not have, or that enqueued work uses; and
-    /// [`SimError::NoBytes`].
-    pub fn write_host(&mut self, offset_bytes: u64, from: &[u8]) -> Result<(), SimError> {
-        let range = self.host_bytes(offset_bytes, from.len())?;
+impl Transfers for SimDevice {
+    fn create_host(&mut self, bytes: u64) -> Result<(), SimError> {
+        self.check_failure()?;
+        if self.host_bytes.is_some() {
+            return Err(Refused::HostCreatedTwice.into());
+        }
+        self.check_allocation(true)?;
+        self.contents.create_host(bytes);
+        self.host_bytes = Some(bytes);
+        Ok(())
+    }
+
+    /// On a device [with real bytes](SimDevice::with_bytes); [`SimError::NoBytes`] on others,
+    /// which have [`write_value`](SimDevice::write_value). [`SimError::HostInUse`] where
+    /// enqueued work uses the bytes.
+    fn write_host(&mut self, offset_bytes: u64, from: &[u8]) -> Result<(), SimError> {
+        let range = HostRange { offset_bytes, bytes: from.len() as u64 };
+        self.check_host(range)?;
         self.check_unused(range)?;
         self.contents.bytes_mut().ok_or(SimError::NoBytes)?.host_mut(range).copy_from_slice(from);
         Ok(())
     }
 
-    /// Reads from the host's block, on a device [with real bytes](SimDevice::with_bytes),
-    /// also after an error.
-    ///
-    /// # Errors
-    /// Bytes that the block does not have, and [`SimError::NoBytes`].
-    pub fn read_host(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SimError> {
-        let range = self.host_bytes(offset_bytes, into.len())?;
+    /// On a device [with real bytes](SimDevice::with_bytes); [`SimError::NoBytes`] on others,
+    /// which have [`read_value`](SimDevice::read_value).
+    fn read_host(&mut self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SimError> {
+        let range = HostRange { offset_bytes, bytes: into.len() as u64 };
+        self.check_host(range)?;
         into.copy_from_slice(self.contents.bytes().ok_or(SimError::NoBytes)?.host(range));
-        Ok(())
-    }
-
-    fn host_bytes(&self, offset_bytes: u64, bytes: usize) -> Result<HostRange, SimError> {
-        let range = HostRange { tensor: TensorId(0), offset_bytes, bytes: bytes as u64 };
-        let has = self.has_host(offset_bytes, range.bytes);
-        has.then_some(range).ok_or(Refused::NoHostRange(range).into())
-    }
-
-    fn check_host(&self, range: HostRange) -> Result<(), SimError> {
-        let HostRange { tensor, offset_bytes, bytes } = range;
-        let is_known = tensor.index() < self.graph.tensors().len();
-        if is_known && bytes > 0 && self.has_host(offset_bytes, bytes) {
-            Ok(())
-        } else {
-            Err(Refused::NoHostRange(range).into())
-        }
-    }
-
-    fn has_host(&self, offset_bytes: u64, bytes: u64) -> bool {
-        let block_bytes = self.host.as_ref().map_or(0, |host| host.bytes);
-        offset_bytes.checked_add(bytes).is_some_and(|end| end <= block_bytes)
-    }
-}
-
-impl Transfers for SimDevice<'_> {
-    fn create_host(&mut self, rooms: &HostRooms<'_>) -> Result<(), SimError> {
-        self.check_failure()?;
-        if self.host.is_some() {
-            return Err(Refused::HostCreatedTwice.into());
-        }
-        self.check_allocation(true)?;
-        let tensors = self.graph.tensor_ids();
-        let starts = tensors.map(|tensor| [0, 1].map(|room| rooms.offset_bytes(tensor, room, 0)));
-        self.contents.create_host(rooms.bytes());
-        let host = HostBlock { bytes: rooms.bytes(), rooms: starts.collect() };
-        for tensor in self.graph.tensor_ids() {
-            if self.graph.tensor(tensor).kind == Kind::State {
-                let room = host.range(&self.graph, tensor, 0);
-                self.contents.fill_host(room, value::initial_state(tensor, room.bytes));
-            }
-        }
-        self.host = Some(host);
         Ok(())
     }
 
     fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), SimError> {
         self.check_failure()?;
-        self.check_host(from)?;
+        self.check_copy(from)?;
         let delay = self.delay();
         self.clock.copy(Stream::Upload, from.bytes.saturating_mul(1 + delay));
         self.counters.h2d_bytes += from.bytes;
@@ -102,7 +112,7 @@ impl Transfers for SimDevice<'_> {
 
     fn download(&mut self, from: DeviceAddress, to: HostRange) -> Result<(), SimError> {
         self.check_failure()?;
-        self.check_host(to)?;
+        self.check_copy(to)?;
         let delay = self.delay();
         self.clock.copy(Stream::Download, to.bytes.saturating_mul(1 + delay));
         self.counters.d2h_bytes += to.bytes;

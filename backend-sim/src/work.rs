@@ -6,11 +6,21 @@ use crate::error::SimError;
 use crate::extents::{Extent, Extents};
 use integrity::value;
 use planner_core::backend::{DeviceAddress, HostRange, Point};
-use planner_core::{Graph, OpId};
+use planner_core::{OpId, TensorId};
 use std::collections::BTreeMap;
 
 /// The number that stands for the workspace where others name a tensor.
 const WORKSPACE: u32 = u32::MAX;
+/// The number that stands for what a copy moves: its only operand.
+const COPIED: u32 = 0;
+
+/// A tensor of a launch, and where it lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operand {
+    pub(crate) tensor: TensorId,
+    pub(crate) at: DeviceAddress,
+    pub(crate) bytes: u64,
+}
 
 /// One piece of enqueued work.
 #[derive(Clone, Debug)]
@@ -27,16 +37,17 @@ pub(crate) enum Work {
     },
     Launch {
         op: OpId,
-        reads: Vec<DeviceAddress>,
-        writes: Vec<DeviceAddress>,
-        workspace: Option<DeviceAddress>,
+        reads: Vec<Operand>,
+        writes: Vec<Operand>,
+        /// Its address and its size.
+        workspace: Option<(DeviceAddress, u64)>,
     },
 }
 
 /// A device range that work touches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
-    /// The tensor, or [`WORKSPACE`].
+    /// The tensor, [`WORKSPACE`] or [`COPIED`].
     operand: u32,
     pub(crate) at: DeviceAddress,
     pub(crate) bytes: u64,
@@ -74,23 +85,27 @@ pub(crate) struct Running {
 impl Work {
     /// The device ranges it touches: of a launch, first all reads, then all writes, then
     /// the workspace.
-    pub(crate) fn spans(&self, graph: &Graph<'_>) -> Vec<Span> {
+    pub(crate) fn spans(&self) -> Vec<Span> {
         match *self {
             Self::Upload { host, device, .. } => vec![copy_span(host, device, true)],
             Self::Download { host, device, .. } => vec![copy_span(host, device, false)],
-            Self::Launch { op, ref reads, ref writes, workspace } => {
+            Self::Launch { ref reads, ref writes, workspace, .. } => {
                 let span = |writes| {
-                    move |(tensor, &at): (&planner_core::TensorId, &DeviceAddress)| {
-                        let bytes = graph.tensor(*tensor).bytes;
-                        Span { operand: tensor.0, at, bytes, writes }
+                    move |&Operand { tensor, at, bytes }: &Operand| Span {
+                        operand: tensor.0,
+                        at,
+                        bytes,
+                        writes,
                     }
                 };
-                let reads = graph.reads(op).iter().zip(reads).map(span(false));
-                let writes = graph.writes(op).iter().zip(writes).map(span(true));
-                let bytes = graph.op(op).workspace_bytes;
-                let workspace = workspace.filter(|_| bytes > 0);
-                let workspace =
-                    workspace.map(|at| Span { operand: WORKSPACE, at, bytes, writes: true });
+                let (reads, writes) =
+                    (reads.iter().map(span(false)), writes.iter().map(span(true)));
+                let workspace = workspace.map(|(at, bytes)| Span {
+                    operand: WORKSPACE,
+                    at,
+                    bytes,
+                    writes: true,
+                });
                 reads.chain(writes).chain(workspace).collect()
             }
         }
@@ -114,7 +129,7 @@ impl Work {
 }
 
 fn copy_span(host: HostRange, at: DeviceAddress, writes: bool) -> Span {
-    Span { operand: host.tensor.0, at, bytes: host.bytes, writes }
+    Span { operand: COPIED, at, bytes: host.bytes, writes }
 }
 
 impl Running {
@@ -141,11 +156,11 @@ impl Running {
     }
 }
 
-impl SimDevice<'_> {
+impl SimDevice {
     /// Starts work: from now on, until it ends, nobody else may write what it touches or
     /// touch what it writes.
     pub(crate) fn begin(&self, point: Point, work: Work) -> Result<Running, SimError> {
-        let spans = work.spans(&self.graph);
+        let spans = work.spans();
         let delay = work.delay();
         let mut running =
             Running { point, work, delay, uses: BTreeMap::new(), effects: Vec::new() };
@@ -162,7 +177,7 @@ impl SimDevice<'_> {
             segments.push(found);
         }
         if let Some((host, writes)) = running.work.host() {
-            running.note(Segment::of_host(host), Use { operand: host.tensor.0, writes });
+            running.note(Segment::of_host(host), Use { operand: COPIED, writes });
         }
         let mut others = self.queues.iter().filter_map(|queue| queue.running.as_ref());
         if let Some(other) = others.find(|other| !self.is_forgiving && running.races(other)) {
@@ -192,38 +207,30 @@ impl SimDevice<'_> {
         segments: &[Vec<Segment>],
     ) -> Result<Vec<Effect>, SimError> {
         let device = segments.first().map_or(&[][..], Vec::as_slice);
-        match running.work {
-            Work::Upload { host, .. } => Ok(self.contents.copy(&[Segment::of_host(host)], device)),
-            Work::Download { host, .. } => {
+        match &running.work {
+            &Work::Upload { host, .. } => Ok(self.contents.copy(&[Segment::of_host(host)], device)),
+            &Work::Download { host, .. } => {
                 Ok(self.contents.copy(device, &[Segment::of_host(host)]))
             }
-            Work::Launch { op, .. } => self.launch_effects(op, running.point, segments),
+            Work::Launch { op, reads, writes, workspace } => {
+                let mut segments = segments.iter();
+                let mut readings = Vec::new();
+                for (&Operand { tensor, .. }, from) in reads.iter().zip(segments.by_ref()) {
+                    let read = Read { work: running.point, op: *op, tensor };
+                    readings.push(self.contents.read(from, read)?);
+                }
+                let result = value::op_result(*op, readings.into_iter());
+                let mut effects = Vec::new();
+                for ((position, operand), to) in (0..).zip(writes).zip(segments.by_ref()) {
+                    let value = value::written(result, position, operand.bytes);
+                    effects.extend(self.contents.write(to, operand.tensor, value));
+                }
+                if let Some((&(_, bytes), to)) = workspace.as_ref().zip(segments.next()) {
+                    let value = value::written(result, writes.len() as u32, bytes);
+                    effects.extend(self.contents.waste(to, value));
+                }
+                Ok(effects)
+            }
         }
-    }
-
-    fn launch_effects(
-        &self,
-        op: OpId,
-        work: Point,
-        segments: &[Vec<Segment>],
-    ) -> Result<Vec<Effect>, SimError> {
-        let mut segments = segments.iter();
-        let mut readings = Vec::new();
-        for (&tensor, from) in self.graph.reads(op).iter().zip(segments.by_ref()) {
-            readings.push(self.contents.read(from, Read { work, op, tensor })?);
-        }
-        let result = value::op_result(op, readings.into_iter());
-        let mut effects = Vec::new();
-        let writes = self.graph.writes(op);
-        for ((position, &tensor), to) in (0..).zip(writes).zip(segments.by_ref()) {
-            let value = value::written(result, position, self.graph.tensor(tensor).bytes);
-            effects.extend(self.contents.write(to, tensor, value));
-        }
-        if let Some(to) = segments.next() {
-            let bytes = self.graph.op(op).workspace_bytes;
-            let value = value::written(result, writes.len() as u32, bytes);
-            effects.extend(self.contents.waste(to, value));
-        }
-        Ok(effects)
     }
 }

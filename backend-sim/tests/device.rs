@@ -6,12 +6,13 @@ mod common;
 
 use backend_checks::Refused;
 use backend_sim::{SimDevice, SimError, reference_digest};
-use common::{OwnedPlan, Work, limits, machine};
+use common::{Work, machine};
+use integrity::value;
 use planner_core::backend::{
     Addresses, BackendError, Chunks, DeviceAddress, ErrorKind, HostRange, Launch, Paging, Point,
     Streams, Transfers,
 };
-use planner_core::{HostRooms, Kind, Machine, MachineParameters, OpId, Scratch, Stream, TensorId};
+use planner_core::{HostLayout, Kind, Machine, MachineParameters, OpId, Stream, TensorId};
 
 const STATE: TensorId = TensorId(0);
 const INPUT: TensorId = TensorId(1);
@@ -27,30 +28,34 @@ fn work() -> Work {
     work
 }
 
-/// Bytes of a room, from an offset on. What moves comes first: the input; then the state, and
-/// the input's other room.
-fn range(tensor: TensorId, room: u32, offset_bytes: u64, bytes: u64) -> HostRange {
-    let start = match (tensor, room) {
+/// Bytes of a slot, from an offset on: the input's first slot, the state, and the input's other
+/// slot.
+fn range(tensor: TensorId, slot: u32, offset_bytes: u64, bytes: u64) -> HostRange {
+    let start = match (tensor, slot) {
         (INPUT, 0) => 0,
         (INPUT, _) => 8 + 7,
         _ => 8,
     };
-    HostRange { tensor, offset_bytes: start + offset_bytes, bytes }
+    HostRange { offset_bytes: start + offset_bytes, bytes }
 }
 
-fn create_host(device: &mut SimDevice<'_>) -> Result<(), SimError> {
-    let (work, machine) = (work(), machine(CHUNK_BYTES));
-    let (graph, plan) = (work.graph(), OwnedPlan::in_core(&work, CHUNK_BYTES));
-    let plan = plan.plan(&machine);
-    let mut memory = vec![0; HostRooms::scratch_words(&limits(&graph, &plan))];
-    let scratch = &mut Scratch::new(&mut memory);
-    let rooms = HostRooms::new(&graph, &machine, &plan, scratch).unwrap();
-    assert_eq!((rooms.moved_bytes(), rooms.bytes()), (8, 8 + 7 + 8));
-    device.create_host(&rooms)
+fn create_host(device: &mut SimDevice) -> Result<(), SimError> {
+    device.create_host(8 + 7 + 8)?;
+    device.write_value(range(STATE, 0, 0, 7), STATE, value::initial_state(STATE, 7))
+}
+
+fn fill_input(device: &mut SimDevice, iteration: u64) -> Result<(), SimError> {
+    let slot = range(INPUT, HostLayout::slot(iteration), 0, 8);
+    device.write_value(slot, INPUT, value::input(INPUT, iteration, 8))
+}
+
+fn digest(device: &SimDevice) -> Result<u64, SimError> {
+    let state = device.read_value(range(STATE, 0, 0, 7), STATE)?;
+    Ok(integrity::digest([state].into_iter()))
 }
 
 /// Eight chunks; two ranges of two chunks each, mapped to the first four chunks.
-fn set_up(device: &mut SimDevice<'_>) -> [DeviceAddress; 2] {
+fn set_up(device: &mut SimDevice) -> [DeviceAddress; 2] {
     create_host(device).unwrap();
     device.create(8).unwrap();
     [0, 2].map(|first| {
@@ -60,16 +65,17 @@ fn set_up(device: &mut SimDevice<'_>) -> [DeviceAddress; 2] {
     })
 }
 
-fn launch(device: &mut SimDevice<'_>, [state, input]: [DeviceAddress; 2]) -> Result<(), SimError> {
+fn launch(device: &mut SimDevice, [state, input]: [DeviceAddress; 2]) -> Result<(), SimError> {
+    let work = work();
     let (reads, writes) = ([state.0, input.0], [state.0]);
     let (reads, writes) = (Addresses::new(&reads), Addresses::new(&writes));
-    device.launch(&Launch { op: OP, iteration: 1, reads, writes, workspace: None })
+    device.launch(&work.graph(), &Launch { op: OP, iteration: 1, reads, writes, workspace: None })
 }
 
 /// The one iteration; `waits` says whether the launch and the download wait.
-fn iterate(device: &mut SimDevice<'_>, waits: [bool; 2]) -> Result<u64, SimError> {
+fn iterate(device: &mut SimDevice, waits: [bool; 2]) -> Result<u64, SimError> {
     let [state, input] = set_up(device);
-    device.fill_input(INPUT, 1)?;
+    fill_input(device, 1)?;
     device.upload(range(STATE, 0, 0, 7), state)?;
     device.upload(range(INPUT, 1, 0, 8), input)?;
     let arrived = device.signal(Stream::Upload)?;
@@ -86,7 +92,7 @@ fn iterate(device: &mut SimDevice<'_>, waits: [bool; 2]) -> Result<u64, SimError
     for point in [arrived, ended, saved] {
         device.block_until(point)?;
     }
-    device.digest()
+    digest(device)
 }
 
 #[test]
@@ -94,11 +100,11 @@ fn an_iteration_by_hand_gives_the_reference() {
     let work = work();
     let reference = reference_digest(&work.graph(), 1);
     assert_ne!(reference, reference_digest(&work.graph(), 0));
-    let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+    let mut device = SimDevice::new(machine(CHUNK_BYTES));
     assert_eq!(iterate(&mut device, [true; 2]), Ok(reference));
     assert_eq!(device.iteration_ends_ns(), [5 + 15 + 100]);
     for seed in 0..100 {
-        let mut device = SimDevice::adversarial(work.graph(), machine(CHUNK_BYTES), seed);
+        let mut device = SimDevice::adversarial(machine(CHUNK_BYTES), seed);
         assert_eq!(iterate(&mut device, [true; 2]), Ok(reference));
     }
 }
@@ -109,7 +115,7 @@ fn a_missing_wait_is_seen_within_ten_seeds() {
     let reference = reference_digest(&work.graph(), 1);
     for waits in [[false, true], [true, false]] {
         let caught = (0..10).any(|seed| {
-            let mut device = SimDevice::adversarial(work.graph(), machine(CHUNK_BYTES), seed);
+            let mut device = SimDevice::adversarial(machine(CHUNK_BYTES), seed);
             iterate(&mut device, waits) != Ok(reference)
         });
         assert!(caught, "{waits:?}");
@@ -120,24 +126,24 @@ fn a_missing_wait_is_seen_within_ten_seeds() {
 fn real_bytes_give_the_same_digest_and_a_forgiving_device_a_wrong_one() {
     let work = work();
     let reference = reference_digest(&work.graph(), 1);
-    let device = || SimDevice::new(work.graph(), machine(CHUNK_BYTES)).with_bytes();
+    let device = || SimDevice::new(machine(CHUNK_BYTES)).with_bytes();
     assert_eq!(iterate(&mut device(), [true; 2]), Ok(reference));
     let run = |seed, waits| {
-        let device = SimDevice::adversarial(work.graph(), machine(CHUNK_BYTES), seed);
+        let device = SimDevice::adversarial(machine(CHUNK_BYTES), seed);
         iterate(&mut device.with_bytes().forgiving(), waits).unwrap()
     };
     assert!((0..20).all(|seed| run(seed, [true; 2]) == reference));
     assert!((0..20).any(|seed| run(seed, [false, true]) != reference));
-    let mut shadow = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+    let mut shadow = SimDevice::new(machine(CHUNK_BYTES));
     create_host(&mut shadow).unwrap();
     assert_eq!(shadow.read_host(0, &mut [0]), Err(SimError::NoBytes));
+    assert_eq!(shadow.write_host(0, &[0]), Err(SimError::NoBytes));
 }
 
 #[test]
 fn copies_that_overlap_in_time_and_place_race() {
-    let work = work();
     let races = (0..100).any(|seed| {
-        let mut device = SimDevice::adversarial(work.graph(), machine(CHUNK_BYTES), seed);
+        let mut device = SimDevice::adversarial(machine(CHUNK_BYTES), seed);
         let [state, _] = set_up(&mut device);
         device.upload(range(STATE, 0, 0, 7), state).unwrap();
         device.signal(Stream::Upload).unwrap();
@@ -150,7 +156,6 @@ fn copies_that_overlap_in_time_and_place_race() {
 
 #[test]
 fn reads_must_find_the_right_bytes_of_one_version() {
-    let work = work();
     let point = Point { stream: Stream::Compute, value: 1 };
     let at_byte =
         |tensor, offset_bytes| SimError::WrongContent { work: point, op: OP, tensor, offset_bytes };
@@ -167,10 +172,10 @@ fn reads_must_find_the_right_bytes_of_one_version() {
         (whole, [range(INPUT, 1, 0, 4), range(INPUT, 0, 4, 4)], Err(mixed)),
     ];
     for (state, input, expected) in cases {
-        let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+        let mut device = SimDevice::new(machine(CHUNK_BYTES));
         let addresses = set_up(&mut device);
-        device.fill_input(INPUT, 1).unwrap();
-        device.fill_input(INPUT, 2).unwrap();
+        fill_input(&mut device, 1).unwrap();
+        fill_input(&mut device, 2).unwrap();
         for (from, to) in [state, input].into_iter().zip(addresses) {
             device.upload(from[0], to).unwrap();
             device.upload(from[1], DeviceAddress(to.0 + CHUNK_BYTES)).unwrap();
@@ -183,12 +188,11 @@ fn reads_must_find_the_right_bytes_of_one_version() {
 
 #[test]
 fn a_chunk_under_two_addresses_is_one_chunk() {
-    let work = work();
-    let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+    let mut device = SimDevice::new(machine(CHUNK_BYTES));
     let [state, input] = set_up(&mut device);
     let alias = device.reserve(2).unwrap();
     device.map(alias, Chunks { first: 0, count: 2 }).unwrap();
-    device.fill_input(INPUT, 1).unwrap();
+    fill_input(&mut device, 1).unwrap();
     device.upload(range(STATE, 0, 0, 7), alias).unwrap();
     device.upload(range(INPUT, 1, 0, 8), input).unwrap();
     assert_eq!(launch(&mut device, [state, input]), Ok(()));
@@ -204,8 +208,7 @@ fn a_chunk_under_two_addresses_is_one_chunk() {
 
 #[test]
 fn a_chunk_counts_once_however_often_it_is_mapped() {
-    let work = work();
-    let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+    let mut device = SimDevice::new(machine(CHUNK_BYTES));
     set_up(&mut device);
     let alias = device.reserve(2).unwrap();
     device.map(alias, Chunks { first: 0, count: 2 }).unwrap();
@@ -217,10 +220,9 @@ fn a_chunk_counts_once_however_often_it_is_mapped() {
 
 #[test]
 fn a_copy_of_garbage_leaves_garbage() {
-    let work = work();
-    let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+    let mut device = SimDevice::new(machine(CHUNK_BYTES));
     let addresses = set_up(&mut device);
-    device.fill_input(INPUT, 1).unwrap();
+    fill_input(&mut device, 1).unwrap();
     device.upload(range(STATE, 0, 0, 7), addresses[0]).unwrap();
     device.upload(range(INPUT, 1, 0, 8), addresses[1]).unwrap();
     device.upload(range(INPUT, 0, 0, 8), addresses[1]).unwrap();
@@ -231,8 +233,7 @@ fn a_copy_of_garbage_leaves_garbage() {
 
 #[test]
 fn mapping_mistakes_are_errors() {
-    let work = work();
-    let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+    let mut device = SimDevice::new(machine(CHUNK_BYTES));
     let too_many = device.create(1 << 40).unwrap_err();
     assert_eq!(too_many.kind(), ErrorKind::OutOfDeviceMemory);
     let [state, input] = set_up(&mut device);
@@ -259,28 +260,26 @@ fn mapping_mistakes_are_errors() {
 
 #[test]
 fn what_enqueued_work_uses_stays() {
-    let work = work();
-    let mut device = SimDevice::adversarial(work.graph(), machine(CHUNK_BYTES), 0);
+    let mut device = SimDevice::adversarial(machine(CHUNK_BYTES), 0);
     let [_, input] = set_up(&mut device);
-    device.fill_input(INPUT, 1).unwrap();
+    fill_input(&mut device, 1).unwrap();
     device.upload(range(INPUT, 1, 0, 8), input).unwrap();
     let work = Point { stream: Stream::Upload, value: 1 };
     assert_eq!(device.unmap(input, 2), Err(SimError::UnmappedInUse { at: input, work }));
-    assert_eq!(device.fill_input(INPUT, 2), Ok(()), "the other room");
+    assert_eq!(fill_input(&mut device, 2), Ok(()), "the other slot");
     assert_eq!(
-        device.fill_input(INPUT, 3),
-        Err(SimError::RoomInUse { range: range(INPUT, 1, 0, 8), work })
+        fill_input(&mut device, 3),
+        Err(SimError::HostInUse { range: range(INPUT, 1, 0, 8), work })
     );
     let arrived = device.signal(Stream::Upload).unwrap();
     device.block_until(arrived).unwrap();
     assert_eq!(device.unmap(input, 2), Ok(()));
-    assert_eq!(device.fill_input(INPUT, 3), Ok(()));
+    assert_eq!(fill_input(&mut device, 3), Ok(()));
 }
 
 #[test]
 fn the_device_may_be_ahead_of_the_host() {
-    let work = work();
-    let mut device = SimDevice::adversarial(work.graph(), machine(CHUNK_BYTES), 0);
+    let mut device = SimDevice::adversarial(machine(CHUNK_BYTES), 0);
     let [state, _] = set_up(&mut device);
     device.upload(range(STATE, 0, 0, 7), state).unwrap();
     let arrived = device.signal(Stream::Upload).unwrap();
@@ -289,8 +288,7 @@ fn the_device_may_be_ahead_of_the_host() {
 
 #[test]
 fn a_point_must_be_signalled_before_it_is_awaited() {
-    let work = work();
-    let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+    let mut device = SimDevice::new(machine(CHUNK_BYTES));
     let point = Point { stream: Stream::Upload, value: 1 };
     assert_eq!(device.wait(Stream::Compute, point), Err(Refused::Unsignalled(point).into()));
     assert_eq!(device.reached(point), Err(Refused::Unsignalled(point).into()));
@@ -301,12 +299,11 @@ fn a_point_must_be_signalled_before_it_is_awaited() {
 
 #[test]
 fn the_host_has_one_block() {
-    let work = work();
-    let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
-    assert_eq!(device.fill_input(INPUT, 1), Err(SimError::NoHost));
+    let mut device = SimDevice::new(machine(CHUNK_BYTES));
+    assert_eq!(fill_input(&mut device, 1), Err(Refused::NoHostRange(range(INPUT, 1, 0, 8)).into()));
     let [state, _] = set_up(&mut device);
     assert_eq!(create_host(&mut device), Err(Refused::HostCreatedTwice.into()));
-    for bad in [range(STATE, 0, 0, 0), range(INPUT, 1, 4, 5), range(TensorId(2), 0, 0, 1)] {
+    for bad in [range(STATE, 0, 0, 0), range(INPUT, 1, 4, 5), range(INPUT, 1, 8, 1)] {
         assert_eq!(device.upload(bad, state), Err(Refused::NoHostRange(bad).into()));
         assert_eq!(device.download(state, bad), Err(Refused::NoHostRange(bad).into()));
     }
@@ -314,27 +311,25 @@ fn the_host_has_one_block() {
 
 #[test]
 fn a_torn_host_copy_has_no_digest() {
-    let work = work();
-    let mut device = SimDevice::new(work.graph(), machine(CHUNK_BYTES));
+    let mut device = SimDevice::new(machine(CHUNK_BYTES));
     let [state, input] = set_up(&mut device);
-    device.fill_input(INPUT, 1).unwrap();
+    fill_input(&mut device, 1).unwrap();
     device.upload(range(STATE, 0, 0, 7), state).unwrap();
     device.upload(range(INPUT, 1, 0, 8), input).unwrap();
     launch(&mut device, [state, input]).unwrap();
     device.download(state, range(STATE, 0, 0, 4)).unwrap();
-    assert_eq!(device.digest(), Err(SimError::HostCopy { tensor: STATE, offset_bytes: 4 }));
+    assert_eq!(digest(&device), Err(SimError::HostCopy { tensor: STATE, offset_bytes: 4 }));
 }
 
 #[test]
 fn mapping_costs_host_time_and_blocking_waits_for_the_device() {
-    let work = work();
     let machine = Machine::new(MachineParameters {
         map_ns_per_chunk: 7,
         unmap_ns_per_chunk: 3,
         ..*machine(CHUNK_BYTES)
     })
     .unwrap();
-    let mut device = SimDevice::new(work.graph(), machine);
+    let mut device = SimDevice::new(machine);
     let [state, input] = set_up(&mut device);
     assert_eq!(device.host_ns(), 4 * 7);
     device.upload(range(STATE, 0, 0, 7), state).unwrap();

@@ -7,12 +7,13 @@ mod common;
 use backend_checks::Refused;
 use backend_sim::{Counters, SimDevice, SimError, SimKernels, reference_digest};
 use common::{OwnedPlan, Work, execute, limits, lowered, machine, predicted_period_ns, verified};
-use planner_core::backend::{Kernels, Launch, Point, Streams};
+use integrity::reference_values;
+use planner_core::backend::{Kernels, Launch, Point, Streams, Transfers};
 use planner_core::executor::{self, Moment};
 use planner_core::plan::{Pool, Resident};
 use planner_core::{
-    ExecuteError, Executor, Kind, Machine, MachineParameters, OpId, Part, Scratch, Step, Stream,
-    TensorId, Verified,
+    ExecuteError, Executor, HostLayout, Kind, Machine, MachineParameters, OpId, Part, Scratch,
+    Step, Stream, TensorId, Verified,
 };
 
 const CHUNK_BYTES: u64 = 4;
@@ -73,7 +74,7 @@ fn an_in_core_plan_computes_without_a_stall() {
     let machine = machine(CHUNK_BYTES);
     with_verified(&work, &owned, &machine, |verified| {
         let graph = *verified.graph();
-        let mut device = SimDevice::new(graph, machine);
+        let mut device = SimDevice::new(machine);
         assert_eq!(execute(verified, &mut device, graph, 8, 64), Ok(reference_digest(&graph, 8)));
         assert_eq!(device.period_ns(4, 8), Some(graph.compute_ns()));
         let (plan, schedule) = (verified.plan(), verified.schedule());
@@ -86,7 +87,7 @@ fn an_in_core_plan_computes_without_a_stall() {
 fn count(work: &Work, owned: &OwnedPlan, machine: Machine, iterations: u64) -> Counters {
     let mut counters = None;
     with_verified(work, owned, &machine, |verified| {
-        let mut device = SimDevice::new(*verified.graph(), machine);
+        let mut device = SimDevice::new(machine);
         let digest = execute(verified, &mut device, *verified.graph(), iterations, 64);
         assert_eq!(digest, Ok(reference_digest(verified.graph(), iterations)));
         counters = Some(device.counters());
@@ -144,7 +145,7 @@ fn what_has_its_place_is_mapped_before_it_runs() {
 }
 
 #[test]
-fn the_host_copy_of_what_lies_elsewhere_is_brought_home() {
+fn states_that_lie_elsewhere_are_saved() {
     let (work, owned) = placed();
     for iterations in 1..4 {
         assert_eq!(count(&work, &owned, machine(CHUNK_BYTES), iterations).d2h_bytes, 3);
@@ -157,7 +158,7 @@ fn what_the_device_has_left_is_unmapped_without_blocking() {
     with_verified(&work, &owned, &machine(CHUNK_BYTES), |verified| {
         let graph = *verified.graph();
         let mut memory = memory(verified, 64);
-        let mut device = SimDevice::new(graph, machine(CHUNK_BYTES));
+        let mut device = SimDevice::new(machine(CHUNK_BYTES));
         let mut kernels = SimKernels::new(graph);
         let scratch = &mut Scratch::new(&mut memory);
         let mut executor = Executor::start(verified, &mut device, &mut kernels, scratch).unwrap();
@@ -171,7 +172,7 @@ fn what_the_device_has_left_is_unmapped_without_blocking() {
 }
 
 #[test]
-fn an_input_that_is_written_goes_back_to_its_own_room() {
+fn an_input_that_is_written_goes_back_to_its_own_slot() {
     let mut work = Work::default();
     let sum = work.tensor(Kind::State, 4);
     let input = work.tensor(Kind::Input, 8);
@@ -216,14 +217,14 @@ fn mapping_costs_show_in_the_period() {
     let slow =
         Machine::new(MachineParameters { map_ns_per_chunk: 100, ..*machine(CHUNK_BYTES) }).unwrap();
     with_verified(&work, &owned, &slow, |verified| {
-        let mut device = SimDevice::new(*verified.graph(), slow);
+        let mut device = SimDevice::new(slow);
         execute(verified, &mut device, *verified.graph(), 8, 64).unwrap();
         assert!(device.period_ns(4, 8).unwrap() >= 8 * 100);
         assert_eq!(device.counters().mapping_ns, device.counters().chunks_mapped * 100);
     });
     let (work, owned) = placed();
     with_verified(&work, &owned, &slow, |verified| {
-        let mut device = SimDevice::new(*verified.graph(), slow);
+        let mut device = SimDevice::new(slow);
         execute(verified, &mut device, *verified.graph(), 8, 64).unwrap();
         let (plan, schedule) = (verified.plan(), verified.schedule());
         let predicted_ns = predicted_period_ns(verified.graph(), &slow, plan, schedule);
@@ -262,7 +263,7 @@ fn the_host_maps_ahead_though_an_input_arrives_late() {
     })
     .unwrap();
     with_verified(&work, &owned, &slow, |verified| {
-        let mut device = SimDevice::new(*verified.graph(), slow);
+        let mut device = SimDevice::new(slow);
         execute(verified, &mut device, *verified.graph(), 8, 64).unwrap();
         let (plan, schedule) = (verified.plan(), verified.schedule());
         let predicted_ns = predicted_period_ns(verified.graph(), &slow, plan, schedule);
@@ -283,7 +284,7 @@ fn a_device_of_other_chunks_or_too_little_memory_is_refused() {
     let (work, owned) = work();
     with_verified(&work, &owned, &machine(CHUNK_BYTES), |verified| {
         let run = |machine| {
-            let mut device = SimDevice::new(*verified.graph(), machine);
+            let mut device = SimDevice::new(machine);
             execute(verified, &mut device, *verified.graph(), 1, 64).unwrap_err()
         };
         let (planned_bytes, device_bytes) = (CHUNK_BYTES, 2 * CHUNK_BYTES);
@@ -299,6 +300,91 @@ fn a_device_of_other_chunks_or_too_little_memory_is_refused() {
     });
 }
 
+/// A state that stays and one that comes and goes, both updated.
+fn offloading() -> (Work, OwnedPlan) {
+    let mut work = Work::default();
+    let stays = work.tensor(Kind::State, 3);
+    let moves = work.tensor(Kind::State, 4);
+    work.op(10, 0, &[stays, moves], &[stays, moves]);
+    let [stays, moves] = [stays, moves].map(|id| Part::whole(TensorId(id)));
+    let plan = OwnedPlan {
+        pools: vec![Pool { object_bytes: CHUNK_BYTES, count: 2 }],
+        resident_at_start: vec![Resident { part: stays, host_copy: false }],
+        steps: vec![
+            Step::Prefetch(moves),
+            Step::Launch(OpId(0)),
+            Step::Offload(moves),
+            Step::Evict(moves),
+        ],
+        ..OwnedPlan::default()
+    };
+    (work, plan)
+}
+
+/// Saves states after each of some runs, and returns the bytes that were downloaded.
+fn save_between_runs(work: &Work, owned: &OwnedPlan, seed: Option<u64>) -> u64 {
+    let machine = machine(CHUNK_BYTES);
+    let mut downloaded_bytes = 0;
+    with_verified(work, owned, &machine, |verified| {
+        let graph = *verified.graph();
+        let mut memory = memory(verified, 64);
+        let mut device = match seed {
+            Some(seed) => SimDevice::adversarial(machine, seed),
+            None => SimDevice::new(machine),
+        };
+        let mut kernels = SimKernels::new(graph);
+        let scratch = &mut Scratch::new(&mut memory);
+        let mut executor = Executor::start(verified, &mut device, &mut kernels, scratch).unwrap();
+        let mut iterations = 0;
+        for run in [0, 1, 0, 2, 3, 5] {
+            executor.run(&mut device, &mut kernels, run).unwrap();
+            executor.save_states(&mut device).unwrap();
+            iterations += run;
+            let digest = kernels.digest(&device);
+            assert_eq!(digest, Ok(reference_digest(&graph, iterations)), "after {iterations}");
+        }
+        downloaded_bytes = device.counters().d2h_bytes;
+    });
+    downloaded_bytes
+}
+
+#[test]
+fn states_can_be_saved_between_runs() {
+    for ((work, owned), offloaded_bytes) in [(work(), 0), (placed(), 0), (offloading(), 11 * 4)] {
+        for seed in [None].into_iter().chain((0..20).map(Some)) {
+            let downloaded_bytes = save_between_runs(&work, &owned, seed);
+            let saved_bytes = downloaded_bytes - offloaded_bytes;
+            assert_eq!(saved_bytes, 5 * 3, "what stays, each time but before the first run");
+        }
+    }
+}
+
+#[test]
+fn the_layout_of_an_executor_finds_the_bytes_of_a_state() {
+    let (work, owned) = work();
+    let machine = machine(CHUNK_BYTES);
+    with_verified(&work, &owned, &machine, |verified| {
+        let graph = *verified.graph();
+        let mut memory = memory(verified, 64);
+        let mut device = SimDevice::new(machine).with_bytes();
+        let mut kernels = &mut SimKernels::new(graph);
+        let scratch = &mut Scratch::new(&mut memory);
+        let mut executor = Executor::start(verified, &mut device, &mut kernels, scratch).unwrap();
+        for iterations in 0..3 {
+            executor.save_states(&mut device).unwrap();
+            let values = reference_values(&graph, iterations);
+            for (state, bytes) in [(TensorId(0), 16), (TensorId(1), 3)] {
+                let (mut expected, mut found) = (vec![0; bytes], vec![0; bytes]);
+                values[state.index()].fill(0, &mut expected);
+                let offset_bytes = executor.host_layout().offset_bytes(state, 0, 0);
+                device.read_host(offset_bytes, &mut found).unwrap();
+                assert_eq!(found, expected, "{state} after {iterations}");
+            }
+            executor.run(&mut device, &mut kernels, 1).unwrap();
+        }
+    });
+}
+
 #[test]
 fn too_few_runs_are_an_error_and_enough_are_enough() {
     let (work, owned) = work();
@@ -306,15 +392,15 @@ fn too_few_runs_are_an_error_and_enough_are_enough() {
         let graph = *verified.graph();
         let run = |runs: usize| {
             let mut memory = vec![0; exact_words(verified) + 3 * runs];
-            let mut device = SimDevice::new(graph, machine(CHUNK_BYTES));
+            let mut device = SimDevice::new(machine(CHUNK_BYTES));
             let mut kernels = SimKernels::new(graph);
             let scratch = &mut Scratch::new(&mut memory);
             let started = Executor::start(verified, &mut device, &mut kernels, scratch);
             let result = started.and_then(|mut executor| {
                 executor.run(&mut device, &mut kernels, 100)?;
-                executor.finish(&mut device)
+                executor.save_states(&mut device)
             });
-            (result, device.digest())
+            (result, kernels.digest(&device))
         };
         assert!(matches!(run(0).0, Err(ExecuteError::Scratch(_))));
         let (result, digest) = run(4);
@@ -329,7 +415,7 @@ fn exact_words(verified: &Verified<'_>) -> usize {
     (0..)
         .find(|&words| {
             let graph = *verified.graph();
-            let mut device = SimDevice::new(graph, machine(CHUNK_BYTES));
+            let mut device = SimDevice::new(machine(CHUNK_BYTES));
             let mut memory = vec![0; words + 3];
             let scratch = &mut Scratch::new(&mut memory);
             let mut kernels = SimKernels::new(graph);
@@ -345,16 +431,29 @@ struct Failing<'g> {
     iteration: u64,
 }
 
-impl<'g> Kernels<SimDevice<'g>> for Failing<'g> {
-    fn launch(&mut self, device: &mut SimDevice<'g>, launch: &Launch<'_>) -> Result<(), SimError> {
+impl Kernels<SimDevice> for Failing<'_> {
+    fn launch(&mut self, device: &mut SimDevice, launch: &Launch<'_>) -> Result<(), SimError> {
         if launch.iteration == self.iteration {
             return Err(Refused::Operands(launch.op).into());
         }
         self.kernels.launch(device, launch)
     }
 
-    fn fill_inputs(&mut self, device: &mut SimDevice<'g>, iteration: u64) -> Result<(), SimError> {
-        self.kernels.fill_inputs(device, iteration)
+    fn fill_states(
+        &mut self,
+        device: &mut SimDevice,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), SimError> {
+        self.kernels.fill_states(device, layout)
+    }
+
+    fn fill_inputs(
+        &mut self,
+        device: &mut SimDevice,
+        iteration: u64,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), SimError> {
+        self.kernels.fill_inputs(device, iteration, layout)
     }
 }
 
@@ -364,7 +463,7 @@ fn after_an_error_nothing_runs_and_the_host_copies_stay() {
     with_verified(&work, &owned, &machine(CHUNK_BYTES), |verified| {
         let graph = *verified.graph();
         let mut memory = memory(verified, 64);
-        let mut device = SimDevice::new(graph, machine(CHUNK_BYTES));
+        let mut device = SimDevice::new(machine(CHUNK_BYTES));
         let mut kernels = Failing { kernels: SimKernels::new(graph), iteration: 3 };
         let scratch = &mut Scratch::new(&mut memory);
         let mut executor = Executor::start(verified, &mut device, &mut kernels, scratch).unwrap();
@@ -377,8 +476,8 @@ fn after_an_error_nothing_runs_and_the_host_copies_stay() {
              gives it"
         );
         assert_eq!(executor.run(&mut device, &mut kernels, 5), Err(ExecuteError::Failed));
-        assert_eq!(executor.finish(&mut device), Err(ExecuteError::Failed));
-        assert_eq!(device.digest(), Ok(reference_digest(&graph, 0)));
+        assert_eq!(executor.save_states(&mut device), Err(ExecuteError::Failed));
+        assert_eq!(kernels.kernels.digest(&device), Ok(reference_digest(&graph, 0)));
     });
 }
 
@@ -388,7 +487,7 @@ fn a_signal_by_others_is_noticed() {
     with_verified(&work, &owned, &machine(CHUNK_BYTES), |verified| {
         let graph = *verified.graph();
         let mut memory = memory(verified, 64);
-        let mut device = SimDevice::new(graph, machine(CHUNK_BYTES));
+        let mut device = SimDevice::new(machine(CHUNK_BYTES));
         device.signal(Stream::Upload).unwrap();
         let mut kernels = SimKernels::new(graph);
         let scratch = &mut Scratch::new(&mut memory);

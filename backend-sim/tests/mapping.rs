@@ -44,7 +44,7 @@ fn check_period_ns(work: &Work, owned: &OwnedPlan, expected_ns: u64) {
         let (graph, machine) = (*verified.graph(), *verified.machine());
         let (plan, schedule) = (verified.plan(), verified.schedule());
         assert_eq!(predicted_period_ns(&graph, &machine, plan, schedule), expected_ns);
-        let mut device = SimDevice::new(graph, machine);
+        let mut device = SimDevice::new(machine);
         assert_eq!(execute(verified, &mut device, graph, 8, 64), Ok(reference_digest(&graph, 8)));
         assert_eq!(device.period_ns(4, 8), Some(expected_ns));
         assert!(device.counters().unmap_calls > 0, "mapped as it goes");
@@ -115,7 +115,7 @@ fn what_never_leaves_is_mapped_at_the_start_and_no_more() {
     let [few, many] = [20, 40].map(|iterations| {
         let mut chunks = 0;
         with_verified(&work, &owned, |verified| {
-            let mut device = SimDevice::new(*verified.graph(), slow_links());
+            let mut device = SimDevice::new(slow_links());
             execute(verified, &mut device, *verified.graph(), iterations, 64).unwrap();
             chunks = device.counters().chunks_mapped;
         });
@@ -132,7 +132,7 @@ fn a_host_far_ahead_keeps_no_more_mappings_and_ranges() {
     with_verified(&work, &owned, |verified| {
         let graph = *verified.graph();
         let mut memory = vec![0; executor::scratch_words(&limits(&graph, verified.plan()), 64)];
-        let mut device = SimDevice::new(graph, slow_links());
+        let mut device = SimDevice::new(slow_links());
         let mut kernels = SimKernels::new(graph);
         let scratch = &mut Scratch::new(&mut memory);
         let mut executor = Executor::start(verified, &mut device, &mut kernels, scratch).unwrap();
@@ -144,7 +144,7 @@ fn a_host_far_ahead_keeps_no_more_mappings_and_ranges() {
             assert!(unmapped + 3 * 6 >= 5 * iterations, "{unmapped} after {iterations}");
         }
         assert_eq!(device.counters().ranges, ranges);
-        executor.finish(&mut device).unwrap();
+        executor.save_states(&mut device).unwrap();
         assert_eq!(device.counters().unmap_calls, 5 * 199);
     });
 }

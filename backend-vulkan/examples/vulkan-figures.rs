@@ -4,14 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "what fails here ends the measurement")]
 
 use backend_vulkan::{Options, Vulkan, VulkanDevice};
+use planner_core::Stream;
 use planner_core::backend::{Chunks, DeviceAddress, HostRange, Paging, Streams, Transfers};
-use planner_core::planner::{Request, Strategy};
-use planner_core::{HostRooms, Kind, Machine, MachineParameters, Scratch, Stream, TensorId};
-use spillway::planning;
 use std::time::{Duration, Instant};
-use workloads::{OwnedGraph, machines};
 
-/// Size of the only tensor.
+/// Size of the largest copy.
 const BYTES: u64 = 128 << 20;
 const REPEATS: u32 = 7;
 const SUBMITS: u32 = 1000;
@@ -21,14 +18,9 @@ fn main() {
     let vulkan = Vulkan::load(false).unwrap();
     let info = vulkan.device(device.as_deref()).unwrap();
     println!("{} ({}, Vulkan {})\n", info.name, info.driver, info.api_version);
-    let mut graph = OwnedGraph::new("figures");
-    graph.push_tensor("t", BYTES, Kind::State);
-    graph.push_op("o", 1, 0, &[], &[TensorId(0)]);
     let open = |chunk_bytes| {
         let options = Options { device: device.as_deref(), chunk_bytes: Some(chunk_bytes) };
-        vulkan
-            .open(&options, graph.graph().unwrap(), Box::new(|_, _, bytes| bytes.fill(1)))
-            .unwrap()
+        vulkan.open(&options).unwrap()
     };
     println!("| chunk | chunks | map, a chunk | unmap, a chunk |\n|--:|--:|--:|--:|");
     let page_bytes = info.page_bytes;
@@ -38,9 +30,9 @@ fn main() {
     let mut device = open(2 << 20);
     println!("\nAn empty submission with its signal: {:?}", submits(&mut device));
     println!("\n| copy of | up | down |\n|--:|--:|--:|");
-    let (at, room) = set_up(&mut device, &graph);
+    let at = set_up(&mut device);
     for bytes in [4 << 10, 256 << 10, 2 << 20, 16 << 20, BYTES] {
-        copies(&mut device, at, HostRange { bytes, ..room });
+        copies(&mut device, at, HostRange { offset_bytes: 0, bytes });
     }
 }
 
@@ -49,13 +41,13 @@ fn least(mut run: impl FnMut() -> Duration) -> Duration {
     (0..REPEATS).map(|_| run()).min().unwrap()
 }
 
-fn finish(device: &mut VulkanDevice<'_>, stream: Stream) {
+fn finish(device: &mut VulkanDevice, stream: Stream) {
     let point = device.signal(stream).unwrap();
     device.block_until(point).unwrap();
 }
 
 /// Chunks in reverse, so that each is bound on its own.
-fn binds(device: &mut VulkanDevice<'_>) {
+fn binds(device: &mut VulkanDevice) {
     let chunk_bytes = device.chunk_bytes();
     let count = (BYTES / chunk_bytes).min(1000);
     device.create(count).unwrap();
@@ -80,7 +72,7 @@ fn binds(device: &mut VulkanDevice<'_>) {
     println!("| {} KiB | {count} | {map:.2?} | {unmap:.2?} |", chunk_bytes >> 10);
 }
 
-fn submits(device: &mut VulkanDevice<'_>) -> Duration {
+fn submits(device: &mut VulkanDevice) -> Duration {
     least(|| {
         let start = Instant::now();
         for _ in 1..SUBMITS {
@@ -91,43 +83,34 @@ fn submits(device: &mut VulkanDevice<'_>) -> Duration {
     }) / SUBMITS
 }
 
-/// Maps a range for the tensor and makes its room.
-fn set_up(device: &mut VulkanDevice<'_>, graph: &OwnedGraph) -> (DeviceAddress, HostRange) {
-    let graph = graph.graph().unwrap();
-    let machine = machines::builtin("v100-pcie3").unwrap().machine;
-    let machine =
-        Machine::new(MachineParameters { chunk_bytes: device.chunk_bytes(), ..*machine }).unwrap();
-    let request = Request { graph: &graph, machine: &machine, budget_bytes: machine.device_bytes };
-    let plan = planning::plan(&request, Strategy::InCore).unwrap();
-    let plan = plan.plan();
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(&graph, &plan))];
-    let rooms = HostRooms::new(&graph, &machine, &plan, &mut Scratch::new(&mut memory)).unwrap();
-    device.create_host(&rooms).unwrap();
+/// Creates the host block, with all bytes written, and maps a range of the same size.
+fn set_up(device: &mut VulkanDevice) -> DeviceAddress {
+    device.create_host(BYTES).unwrap();
+    device.write_host(0, &vec![1; BYTES as usize]).unwrap();
     let count = BYTES.div_ceil(device.chunk_bytes());
     device.create(count).unwrap();
     let at = device.reserve(count).unwrap();
     device.map(at, Chunks { first: 0, count }).unwrap();
-    let offset_bytes = rooms.offset_bytes(TensorId(0), 0, 0);
-    (at, HostRange { tensor: TensorId(0), offset_bytes, bytes: BYTES })
+    at
 }
 
-fn copies(device: &mut VulkanDevice<'_>, at: DeviceAddress, room: HostRange) {
-    let speed = |time: Duration| room.bytes as f64 / time.as_secs_f64() / 1e9;
+fn copies(device: &mut VulkanDevice, at: DeviceAddress, host: HostRange) {
+    let speed = |time: Duration| host.bytes as f64 / time.as_secs_f64() / 1e9;
     let up = least(|| {
         let start = Instant::now();
-        device.upload(room, at).unwrap();
+        device.upload(host, at).unwrap();
         finish(device, Stream::Upload);
         start.elapsed()
     });
     let down = least(|| {
         let start = Instant::now();
-        device.download(at, room).unwrap();
+        device.download(at, host).unwrap();
         finish(device, Stream::Download);
         start.elapsed()
     });
     println!(
         "| {} KiB | {up:.1?}, {:.2} GB/s | {down:.1?}, {:.2} GB/s |",
-        room.bytes >> 10,
+        host.bytes >> 10,
         speed(up),
         speed(down)
     );

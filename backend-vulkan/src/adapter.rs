@@ -2,9 +2,8 @@
 
 use crate::driver::{Also, Buffer, Device, Instance, Physical, Queue};
 use crate::error::{Unavailable, VulkanError};
-use crate::{StateBytes, VulkanDevice, queues};
+use crate::{VulkanDevice, queues};
 use ash::vk;
-use planner_core::Graph;
 use std::sync::Arc;
 
 /// The Vulkan of this machine.
@@ -72,19 +71,13 @@ impl Vulkan {
         Ok(self.physical_devices()?.iter().map(|physical| self.info(physical)).collect())
     }
 
-    /// Opens a device, made for one graph. `states` writes what the states hold before the
-    /// first iteration: of a tensor, the bytes from an offset on.
+    /// Opens a device.
     ///
     /// # Errors
     /// Where no such device can be had, and why.
-    pub fn open<'g>(
-        &self,
-        options: &Options<'_>,
-        graph: Graph<'g>,
-        states: StateBytes<'g>,
-    ) -> Result<VulkanDevice<'g>, Unavailable> {
+    pub fn open(&self, options: &Options<'_>) -> Result<VulkanDevice, Unavailable> {
         let opened = self.open_raw(&self.choose(options.device)?, Also::default())?;
-        VulkanDevice::new(opened, options, graph, states)
+        VulkanDevice::new(opened, options)
     }
 
     /// The device that [`Vulkan::open`] opens, by that part of its name.

@@ -5,9 +5,9 @@ use crate::error::VulkanError;
 use crate::kernel::{Compute, Kernel, KernelError};
 use crate::{Options, Vulkan, VulkanDevice};
 use backend_checks::{Operands, Refused};
-use integrity::{Backend, Found, value};
-use planner_core::backend::{DeviceAddress, Launch};
-use planner_core::{Graph, Machine, MachineParameters};
+use integrity::{Backend, Found, fill_inputs, fill_states};
+use planner_core::backend::{DeviceAddress, Kernels, Launch};
+use planner_core::{Graph, HostLayout, Machine, MachineParameters};
 
 const SOURCE: &str = include_str!("integrity.wgsl");
 
@@ -16,9 +16,16 @@ const GROUP: u64 = 256;
 /// Groups of a launch, each of whose threads takes many words.
 const MOST_GROUPS: u64 = 4096;
 
+/// Kernels for every op of a graph on one device, with the arithmetic of the crate `integrity`.
+#[derive(Clone, Copy, Debug)]
+pub struct IntegrityKernels<'g> {
+    graph: Graph<'g>,
+    passes: Passes,
+}
+
 /// The three passes, and where readings and the result lie between them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct IntegrityKernels {
+struct Passes {
     read: Kernel,
     combine: Kernel,
     write: Kernel,
@@ -104,22 +111,61 @@ fn mask(bytes: u64) -> u32 {
     if bytes >= 4 { u32::MAX } else { (1 << (8 * bytes)) - 1 }
 }
 
-impl VulkanDevice<'_> {
-    /// Enqueues an op of the device's graph, with the arithmetic of the crate `integrity`.
+impl<'g> IntegrityKernels<'g> {
+    /// Compiles the kernels of a graph.
     ///
     /// # Errors
-    /// Addresses that are not mapped or do not fit the op, and those of the driver.
-    pub fn launch_integrity(&mut self, launch: &Launch<'_>) -> Result<(), VulkanError> {
-        let kernels = self.integrity_kernels()?;
+    /// Those of the driver.
+    pub fn new(device: &mut VulkanDevice, graph: Graph<'g>) -> Result<Self, VulkanError> {
+        let most_reads = graph.op_ids().map(|op| graph.reads(op).len()).max();
+        let stride_bytes = device.binding_alignment_bytes().max(16);
+        let mut compiled = |entry| {
+            device.kernel(SOURCE, entry).map_err(|error| match error {
+                KernelError::Driver(error) => error,
+                KernelError::Source(text) => unreachable!("the source is a constant: {text}"),
+            })
+        };
+        let [read, combine, write] = [compiled("take")?, compiled("combine")?, compiled("put")?];
+        let slots = most_reads.unwrap_or(0) as u64 + 1;
+        let readings = device.working_memory(slots * stride_bytes)?;
+        Ok(Self { graph, passes: Passes { read, combine, write, readings, stride_bytes } })
+    }
+}
+
+impl Kernels<VulkanDevice> for IntegrityKernels<'_> {
+    fn launch(
+        &mut self,
+        device: &mut VulkanDevice,
+        launch: &Launch<'_>,
+    ) -> Result<(), VulkanError> {
         let Operands { reads, writes } = Operands::new(&self.graph, launch)?;
-        let operand = |(at, bytes)| self.operand(at, bytes);
+        let operand = |(at, bytes)| device.operand(at, bytes);
         let inputs = reads.into_iter().map(operand).collect::<Result<Vec<_>, _>>()?;
         let outputs = writes.into_iter().map(operand).collect::<Result<Vec<_>, _>>()?;
-        let alignment_bytes = self.binding_alignment_bytes();
-        let most_bytes = self.most_binding_bytes() / alignment_bytes * alignment_bytes;
-        kernels.launch(&mut self.compute()?, launch.op.0, &inputs, &outputs, most_bytes)
+        let alignment_bytes = device.binding_alignment_bytes();
+        let most_bytes = device.most_binding_bytes() / alignment_bytes * alignment_bytes;
+        self.passes.launch(&mut device.compute()?, launch.op.0, &inputs, &outputs, most_bytes)
     }
 
+    fn fill_states(
+        &mut self,
+        device: &mut VulkanDevice,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), VulkanError> {
+        fill_states(&self.graph, device, layout)
+    }
+
+    fn fill_inputs(
+        &mut self,
+        device: &mut VulkanDevice,
+        iteration: u64,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), VulkanError> {
+        fill_inputs(&self.graph, device, iteration, layout)
+    }
+}
+
+impl VulkanDevice {
     fn operand(&self, at: DeviceAddress, bytes: u64) -> Result<Operand, VulkanError> {
         let range = self.range(at, bytes.next_multiple_of(4))?;
         if !range.offset_bytes.is_multiple_of(4) {
@@ -133,29 +179,9 @@ impl VulkanDevice<'_> {
         };
         Ok(Operand { range, skip: before / 4, bytes })
     }
-
-    fn integrity_kernels(&mut self) -> Result<IntegrityKernels, VulkanError> {
-        if let Some(kernels) = self.integrity {
-            return Ok(kernels);
-        }
-        let most_reads = self.graph.op_ids().map(|op| self.graph.reads(op).len()).max();
-        let stride_bytes = self.binding_alignment_bytes().max(16);
-        let mut compiled = |entry| {
-            self.kernel(SOURCE, entry).map_err(|error| match error {
-                KernelError::Driver(error) => error,
-                KernelError::Source(text) => unreachable!("the source is a constant: {text}"),
-            })
-        };
-        let [read, combine, write] = [compiled("take")?, compiled("combine")?, compiled("put")?];
-        let slots = most_reads.unwrap_or(0) as u64 + 1;
-        let readings = self.working_memory(slots * stride_bytes)?;
-        let kernels = IntegrityKernels { read, combine, write, readings, stride_bytes };
-        self.integrity = Some(kernels);
-        Ok(kernels)
-    }
 }
 
-impl IntegrityKernels {
+impl Passes {
     fn launch(
         self,
         compute: &mut Compute<'_>,
@@ -221,7 +247,8 @@ impl Integrity {
 
 impl Backend for Integrity {
     type Error = VulkanError;
-    type Device<'g> = VulkanDevice<'g>;
+    type Device = VulkanDevice;
+    type Kernels<'g> = IntegrityKernels<'g>;
 
     fn name(&self) -> &'static str {
         "vulkan"
@@ -244,50 +271,22 @@ impl Backend for Integrity {
         Ok(Found { device: format!("{}, {}", info.name, info.driver), machine })
     }
 
-    fn open<'g>(
+    fn open(&self, machine: Machine, _: u64) -> Result<VulkanDevice, String> {
+        let chunk_bytes = Some(machine.chunk_bytes);
+        let options = Options { device: self.device.as_deref(), chunk_bytes };
+        let vulkan = Vulkan::load(self.validation).map_err(|error| error.to_string())?;
+        vulkan.open(&options).map_err(|error| error.to_string())
+    }
+
+    fn kernels<'g>(
         &self,
+        device: &mut VulkanDevice,
         graph: Graph<'g>,
-        machine: Machine,
-        _: u64,
-    ) -> Result<VulkanDevice<'g>, String> {
-        let open = || {
-            let chunk_bytes = Some(machine.chunk_bytes);
-            let options = Options { device: self.device.as_deref(), chunk_bytes };
-            let states = move |tensor, first, bytes: &mut [u8]| {
-                value::initial_state(tensor, graph.tensor(tensor).bytes).fill(first, bytes);
-            };
-            Vulkan::load(self.validation)?.open(&options, graph, Box::new(states))
-        };
-        open().map_err(|error| error.to_string())
+    ) -> Result<IntegrityKernels<'g>, VulkanError> {
+        IntegrityKernels::new(device, graph)
     }
 
-    fn launch(
-        &self,
-        device: &mut VulkanDevice<'_>,
-        launch: &Launch<'_>,
-    ) -> Result<(), VulkanError> {
-        device.launch_integrity(launch)
-    }
-
-    fn write_host(
-        &self,
-        device: &mut VulkanDevice<'_>,
-        offset_bytes: u64,
-        from: &[u8],
-    ) -> Result<(), VulkanError> {
-        device.write_host(offset_bytes, from)
-    }
-
-    fn read_host(
-        &self,
-        device: &mut VulkanDevice<'_>,
-        offset_bytes: u64,
-        into: &mut [u8],
-    ) -> Result<(), VulkanError> {
-        device.read_host(offset_bytes, into)
-    }
-
-    fn close(&self, device: VulkanDevice<'_>) -> Result<(), String> {
+    fn close(&self, device: VulkanDevice) -> Result<(), String> {
         let messages = device.device.messages();
         drop(device);
         let messages = messages.take();

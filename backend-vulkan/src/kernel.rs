@@ -118,7 +118,7 @@ fn interface(module: &naga::Module, info: &ModuleInfo, entry: &str) -> Result<(u
     Ok((bindings.len() as u32, immediates))
 }
 
-impl VulkanDevice<'_> {
+impl VulkanDevice {
     /// Compiles a compute shader, for as long as the device lives. It may bind storage buffers,
     /// in group 0 and counted from 0, and have immediates.
     ///

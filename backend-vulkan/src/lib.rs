@@ -22,18 +22,15 @@ mod wgpu;
 
 pub use adapter::{DeviceInfo, Options, Vulkan};
 pub use ash;
-pub use backend_checks::StateBytes;
 pub use driver::BufferRange;
 pub use error::{Unavailable, VulkanError};
-pub use integrity_kernels::Integrity;
+pub use integrity_kernels::{Integrity, IntegrityKernels};
 pub use kernel::{Compute, Kernel, KernelError};
 
 use adapter::Opened;
 use driver::{Buffer, Device, Memory};
-use integrity_kernels::IntegrityKernels;
 use kernel::Compiled;
 use paging::Space;
-use planner_core::Graph;
 use planner_core::backend::ErrorType;
 use std::fmt;
 use std::sync::Arc;
@@ -65,34 +62,25 @@ pub struct Counters {
     pub d2h_bytes: u64,
 }
 
-/// An open device, with the block of host memory that it copies from and to.
-pub struct VulkanDevice<'g> {
+/// An open device, with the host block that it copies from and to.
+pub struct VulkanDevice {
     /// The same device as wgpu sees it, where it was opened for that.
     #[cfg(feature = "wgpu")]
     lent: Option<wgpu::Lent>,
-    graph: Graph<'g>,
-    states: StateBytes<'g>,
     /// The three streams.
     queued: [Queued; 3],
     space: Space,
-    /// The host's block, once it is created.
+    /// The host block, once it is created.
     host: Option<HostBlock>,
     kernels: Vec<Compiled>,
     /// Memory beside the chunks.
     working: Vec<(Buffer, Memory)>,
-    /// Compiled at the first launch.
-    integrity: Option<IntegrityKernels>,
     counters: Counters,
     device: Arc<Device>,
 }
 
-impl<'g> VulkanDevice<'g> {
-    fn new(
-        opened: Opened,
-        options: &Options<'_>,
-        graph: Graph<'g>,
-        states: StateBytes<'g>,
-    ) -> Result<Self, Unavailable> {
+impl VulkanDevice {
+    fn new(opened: Opened, options: &Options<'_>) -> Result<Self, Unavailable> {
         let page_bytes = opened.page_bytes;
         let chunk_bytes = options.chunk_bytes.unwrap_or(page_bytes);
         if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(page_bytes) {
@@ -107,14 +95,11 @@ impl<'g> VulkanDevice<'g> {
         Ok(Self {
             #[cfg(feature = "wgpu")]
             lent: None,
-            graph,
-            states,
             queued: [queued(compute)?, queued(upload)?, queued(download)?],
             space: Space::new(&opened, chunk_bytes)?,
             host: None,
             kernels: Vec::new(),
             working: Vec::new(),
-            integrity: None,
             counters: Counters::default(),
             device: opened.device,
         })
@@ -136,11 +121,11 @@ impl<'g> VulkanDevice<'g> {
     }
 }
 
-impl ErrorType for VulkanDevice<'_> {
+impl ErrorType for VulkanDevice {
     type Error = VulkanError;
 }
 
-impl fmt::Debug for VulkanDevice<'_> {
+impl fmt::Debug for VulkanDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("VulkanDevice")
             .field("queued", &self.queued)
@@ -149,7 +134,7 @@ impl fmt::Debug for VulkanDevice<'_> {
     }
 }
 
-impl Drop for VulkanDevice<'_> {
+impl Drop for VulkanDevice {
     fn drop(&mut self) {
         // What is enqueued uses what is dropped next. Where the device is lost, nothing is in
         // use any more.

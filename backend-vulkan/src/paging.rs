@@ -198,7 +198,7 @@ impl Space {
     }
 }
 
-impl VulkanDevice<'_> {
+impl VulkanDevice {
     /// Hands over what was mapped and unmapped.
     pub(crate) fn flush_binds(&mut self) -> Result<(), VulkanError> {
         if self.space.pending.is_empty() {
@@ -220,7 +220,7 @@ impl VulkanDevice<'_> {
     }
 }
 
-impl Paging for VulkanDevice<'_> {
+impl Paging for VulkanDevice {
     fn chunk_bytes(&self) -> u64 {
         self.space.addresses.chunk_bytes()
     }

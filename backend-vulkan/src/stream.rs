@@ -75,7 +75,7 @@ impl Queued {
     }
 }
 
-impl VulkanDevice<'_> {
+impl VulkanDevice {
     /// Starts work on a stream, after all that is enqueued there.
     pub(crate) fn record(&mut self, stream: Stream) -> Result<&mut Commands, VulkanError> {
         let queued = &mut self.queued[stream as usize];
@@ -148,7 +148,7 @@ impl VulkanDevice<'_> {
     }
 }
 
-impl Streams for VulkanDevice<'_> {
+impl Streams for VulkanDevice {
     fn wait(&mut self, stream: Stream, point: Point) -> Result<(), VulkanError> {
         self.check_signalled(point)?;
         // A stream runs in its own order.

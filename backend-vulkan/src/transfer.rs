@@ -1,11 +1,11 @@
-//! The host's block, and copies between it and the device.
+//! The host block, and copies between it and the device.
 
 use crate::VulkanDevice;
 use crate::driver::{Buffer, BufferRange, Device, Memory};
 use crate::error::VulkanError;
-use backend_checks::{Refused, fill_states};
+use backend_checks::Refused;
+use planner_core::Stream;
 use planner_core::backend::{DeviceAddress, HostRange, Transfers};
-use planner_core::{HostRooms, Stream};
 use std::sync::Arc;
 
 /// Size of a segment of the block. Drivers bound the size of one allocation.
@@ -51,65 +51,41 @@ impl HostBlock {
         })
     }
 
-    fn check(&self, offset_bytes: u64, bytes: u64) -> Result<(), Refused> {
-        match offset_bytes.checked_add(bytes) {
-            Some(end) if end <= self.bytes => Ok(()),
-            _ => Err(Refused::NoHostBytes { offset_bytes, bytes }),
-        }
-    }
-
-    fn write(&self, offset_bytes: u64, mut from: &[u8]) -> Result<(), Refused> {
-        self.check(offset_bytes, from.len() as u64)?;
+    /// Writes bytes that the block has.
+    fn write(&self, offset_bytes: u64, mut from: &[u8]) {
         for (segment, offset, bytes) in self.parts(offset_bytes, from.len() as u64) {
             let (first, rest) = from.split_at(bytes as usize);
             self.segments[segment].1.write(offset, first);
             from = rest;
         }
-        Ok(())
     }
 
-    fn read(&self, offset_bytes: u64, mut into: &mut [u8]) -> Result<(), Refused> {
-        self.check(offset_bytes, into.len() as u64)?;
+    /// Reads bytes that the block has.
+    fn read(&self, offset_bytes: u64, mut into: &mut [u8]) {
         for (segment, offset, bytes) in self.parts(offset_bytes, into.len() as u64) {
             let (first, rest) = into.split_at_mut(bytes as usize);
             self.segments[segment].1.read(offset, first);
             into = rest;
         }
-        Ok(())
     }
 }
 
-impl VulkanDevice<'_> {
-    /// Writes into the host's block, at once. No enqueued work may use these bytes.
-    ///
-    /// # Errors
-    /// Bytes that the block does not have.
-    pub fn write_host(&mut self, offset_bytes: u64, from: &[u8]) -> Result<(), VulkanError> {
-        Ok(self.host_block(offset_bytes, from.len())?.write(offset_bytes, from)?)
-    }
-
-    /// Reads from the host's block. No enqueued work may write these bytes. This works after
-    /// any error of the device as well.
-    ///
-    /// # Errors
-    /// Bytes that the block does not have.
-    pub fn read_host(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), VulkanError> {
-        Ok(self.host_block(offset_bytes, into.len())?.read(offset_bytes, into)?)
-    }
-
-    /// The block, of which some bytes are wanted.
-    fn host_block(&self, offset_bytes: u64, len: usize) -> Result<&HostBlock, Refused> {
-        let bytes = len as u64;
-        self.host.as_ref().ok_or(Refused::NoHostBytes { offset_bytes, bytes })
+impl VulkanDevice {
+    /// The block, if it has these bytes.
+    fn block(&self, range: HostRange) -> Result<&HostBlock, Refused> {
+        let end = range.offset_bytes.checked_add(range.bytes);
+        let block = self.host.as_ref().filter(|block| end.is_some_and(|end| end <= block.bytes));
+        block.ok_or(Refused::NoHostRange(range))
     }
 
     /// The copies that go between a host range and an address, each as the host's bytes and
     /// the device's.
     fn copies(&self, host: HostRange, at: DeviceAddress) -> Result<Vec<Pair>, VulkanError> {
-        let HostRange { tensor, offset_bytes, bytes } = host;
-        let block = self.host.as_ref().filter(|block| block.check(offset_bytes, bytes).is_ok());
-        let is_known = tensor.index() < self.graph.tensors().len() && bytes > 0;
-        let block = block.filter(|_| is_known).ok_or(Refused::NoHostRange(host))?;
+        let HostRange { offset_bytes, bytes } = host;
+        let block = self.block(host)?;
+        if bytes == 0 {
+            return Err(Refused::NoHostRange(host).into());
+        }
         let mut device = self.space.range(at, bytes)?;
         let parts = block.parts(offset_bytes, bytes).map(|(segment, offset_bytes, bytes)| {
             let here = BufferRange { buffer: block.segments[segment].0.raw, offset_bytes, bytes };
@@ -124,16 +100,24 @@ impl VulkanDevice<'_> {
 /// Bytes that are copied, at both ends.
 type Pair = [BufferRange; 2];
 
-impl Transfers for VulkanDevice<'_> {
-    fn create_host(&mut self, rooms: &HostRooms<'_>) -> Result<(), VulkanError> {
+impl Transfers for VulkanDevice {
+    fn create_host(&mut self, bytes: u64) -> Result<(), VulkanError> {
         if self.host.is_some() {
             return Err(Refused::HostCreatedTwice.into());
         }
-        let block = HostBlock::new(&self.device, rooms.bytes())?;
-        fill_states(&self.graph, rooms, &mut self.states, |offset_bytes, piece| {
-            block.write(offset_bytes, piece)
-        })?;
-        self.host = Some(block);
+        self.host = Some(HostBlock::new(&self.device, bytes)?);
+        Ok(())
+    }
+
+    fn write_host(&mut self, offset_bytes: u64, from: &[u8]) -> Result<(), VulkanError> {
+        let range = HostRange { offset_bytes, bytes: from.len() as u64 };
+        self.block(range)?.write(offset_bytes, from);
+        Ok(())
+    }
+
+    fn read_host(&mut self, offset_bytes: u64, into: &mut [u8]) -> Result<(), VulkanError> {
+        let range = HostRange { offset_bytes, bytes: into.len() as u64 };
+        self.block(range)?.read(offset_bytes, into);
         Ok(())
     }
 

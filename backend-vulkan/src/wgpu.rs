@@ -8,14 +8,14 @@
 //! signal of that stream comes after it, on the same queue.
 #![allow(unsafe_code, reason = "wgpu takes handles of the driver's")]
 
+use crate::VulkanDevice;
 use crate::adapter::{Options, Vulkan};
 use crate::driver::{Also, Device, Physical, loader};
 use crate::error::{Unavailable, VulkanError};
-use crate::{StateBytes, VulkanDevice};
 use ash::vk;
 use backend_checks::Refused;
+use planner_core::Stream;
 use planner_core::backend::DeviceAddress;
-use planner_core::{Graph, Stream};
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::fmt;
@@ -49,12 +49,7 @@ impl Vulkan {
     ///
     /// # Errors
     /// Where no such device can be had, and why.
-    pub fn open_with_wgpu<'g>(
-        &self,
-        options: &Options<'_>,
-        graph: Graph<'g>,
-        states: StateBytes<'g>,
-    ) -> Result<VulkanDevice<'g>, Unavailable> {
+    pub fn open_with_wgpu(&self, options: &Options<'_>) -> Result<VulkanDevice, Unavailable> {
         let physical = self.choose(options.device)?;
         let (instance, exposed) = self.expose(&physical)?;
         let extensions = exposed.adapter.required_device_extensions(FEATURES);
@@ -67,7 +62,7 @@ impl Vulkan {
         let queue = opened.streams[Stream::Compute as usize];
         let place = (queue.family, queue.place);
         let lent = Lent::new(&opened.device, instance, exposed, &extensions, place)?;
-        let mut device = VulkanDevice::new(opened, options, graph, states)?;
+        let mut device = VulkanDevice::new(opened, options)?;
         device.lent = Some(lent);
         Ok(device)
     }
@@ -145,7 +140,7 @@ impl Lent {
     }
 }
 
-impl VulkanDevice<'_> {
+impl VulkanDevice {
     /// The device as wgpu sees it; none unless it was opened with [`Vulkan::open_with_wgpu`].
     /// Its queue is that of the compute stream, and only [`VulkanDevice::submit_wgpu`] submits
     /// there.

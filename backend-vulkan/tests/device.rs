@@ -2,10 +2,12 @@
 //! of bindings, what is used again.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use backend_vulkan::{Integrity, Options, Vulkan, VulkanDevice};
+use backend_vulkan::{Integrity, IntegrityKernels, Options, Vulkan, VulkanDevice};
 use integrity::{Backend, Reading, value};
-use planner_core::backend::{Addresses, Chunks, DeviceAddress, Launch, Paging, Streams};
-use planner_core::{Graph, Kind, OpId, Stream, TensorId};
+use planner_core::backend::{
+    Addresses, Chunks, DeviceAddress, HostRange, Kernels, Launch, Paging, Streams, Transfers,
+};
+use planner_core::{Kind, OpId, Stream, TensorId};
 use std::process::ExitCode;
 use workloads::OwnedGraph;
 
@@ -35,9 +37,8 @@ fn main() -> ExitCode {
     test_harness::with_device(missing, tests)
 }
 
-/// Opens a device for a graph whose states hold zeros.
-fn open<'g>(vulkan: &Vulkan, options: &Options<'_>, graph: Graph<'g>) -> VulkanDevice<'g> {
-    vulkan.open(options, graph, Box::new(|_, _, bytes| bytes.fill(0))).unwrap()
+fn open(vulkan: &Vulkan, options: &Options<'_>) -> VulkanDevice {
+    vulkan.open(options).unwrap()
 }
 
 /// A graph of two states and an op from one to the other.
@@ -49,7 +50,12 @@ fn work(bytes: u64) -> OwnedGraph {
     graph
 }
 
-fn launch(device: &mut VulkanDevice<'_>, from: DeviceAddress, to: DeviceAddress) {
+fn launch(
+    device: &mut VulkanDevice,
+    kernels: &mut IntegrityKernels<'_>,
+    from: DeviceAddress,
+    to: DeviceAddress,
+) {
     let (reads, writes) = ([from.0], [to.0]);
     let launch = Launch {
         op: OpId(0),
@@ -58,18 +64,17 @@ fn launch(device: &mut VulkanDevice<'_>, from: DeviceAddress, to: DeviceAddress)
         writes: Addresses::new(&writes),
         workspace: None,
     };
-    device.launch_integrity(&launch).unwrap();
+    kernels.launch(device, &launch).unwrap();
 }
 
-fn finish(device: &mut VulkanDevice<'_>, stream: Stream) {
+fn finish(device: &mut VulkanDevice, stream: Stream) {
     let point = device.signal(stream).unwrap();
     device.block_until(point).unwrap();
 }
 
 fn the_layer_hears_a_missing_barrier(vulkan: &Vulkan, options: &Options<'_>) {
-    let owned = work(4);
     for (barrier, heard) in [(true, 0), (false, 1)] {
-        let mut device = open(vulkan, options, owned.graph().unwrap());
+        let mut device = open(vulkan, options);
         let memory = device.working_memory(1024).unwrap();
         let mut compute = device.compute().unwrap();
         compute.fill(memory, 1);
@@ -87,13 +92,13 @@ fn the_layer_hears_a_missing_barrier(vulkan: &Vulkan, options: &Options<'_>) {
 
 /// A tensor that takes two bindings and ends inside a word, read and written.
 fn what_exceeds_a_binding_is_split(vulkan: &Vulkan, options: &Options<'_>) {
-    let owned = work(1);
-    let most_bytes = open(vulkan, options, owned.graph().unwrap()).most_binding_bytes();
+    let most_bytes = open(vulkan, options).most_binding_bytes();
     // Where one binding holds as much, the test would take all memory.
     let bytes = most_bytes.min(1 << 28) + 4097;
     let owned = work(bytes);
     let graph = owned.graph().unwrap();
-    let device = &mut open(vulkan, options, graph);
+    let device = &mut open(vulkan, options);
+    let kernels = &mut IntegrityKernels::new(device, graph).unwrap();
     let chunk_bytes = device.chunk_bytes();
     let count = (bytes + 64).div_ceil(chunk_bytes);
     device.create(2 * count).unwrap();
@@ -105,7 +110,7 @@ fn what_exceeds_a_binding_is_split(vulkan: &Vulkan, options: &Options<'_>) {
     });
     let whole = device.range(DeviceAddress(from.0 - 4), count * chunk_bytes).unwrap();
     device.compute().unwrap().fill(whole, 7);
-    launch(device, from, to);
+    launch(device, kernels, from, to);
     let mut expected = vec![0; bytes as usize];
     expected.iter_mut().step_by(4).for_each(|byte| *byte = 7);
     let result = value::op_result(OpId(0), [Reading::of(&expected)].into_iter());
@@ -113,40 +118,23 @@ fn what_exceeds_a_binding_is_split(vulkan: &Vulkan, options: &Options<'_>) {
     let result = value::op_result(OpId(0), [between].into_iter());
     value::written(result, 0, bytes).fill(0, &mut expected);
     // Back, so that what was written is read.
-    launch(device, to, from);
+    launch(device, kernels, to, from);
     finish(device, Stream::Compute);
     assert_eq!(read_back(device, from, bytes), expected);
 }
 
-/// Bytes of device memory, by way of a host block.
-fn read_back(device: &mut VulkanDevice<'_>, at: DeviceAddress, bytes: u64) -> Vec<u8> {
-    use planner_core::backend::{HostRange, Transfers};
-    use planner_core::planner::{Request, Strategy};
-    use planner_core::{HostRooms, Machine, MachineParameters, Scratch};
-    use spillway::planning;
-    use workloads::machines;
-    let owned = work(bytes);
-    let graph = owned.graph().unwrap();
-    let machine = machines::builtin("v100-pcie3").unwrap().machine;
-    let machine =
-        Machine::new(MachineParameters { chunk_bytes: device.chunk_bytes(), ..*machine }).unwrap();
-    let request = Request { graph: &graph, machine: &machine, budget_bytes: machine.device_bytes };
-    let plan = planning::plan(&request, Strategy::InCore).unwrap();
-    let plan = plan.plan();
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(&graph, &plan))];
-    let rooms = HostRooms::new(&graph, &machine, &plan, &mut Scratch::new(&mut memory)).unwrap();
-    device.create_host(&rooms).unwrap();
-    let offset_bytes = rooms.offset_bytes(TensorId(0), 0, 0);
-    device.download(at, HostRange { tensor: TensorId(0), offset_bytes, bytes }).unwrap();
+/// Bytes of device memory, by way of the host block.
+fn read_back(device: &mut VulkanDevice, at: DeviceAddress, bytes: u64) -> Vec<u8> {
+    device.create_host(bytes).unwrap();
+    device.download(at, HostRange { offset_bytes: 0, bytes }).unwrap();
     finish(device, Stream::Download);
     let mut read = vec![0; bytes as usize];
-    device.read_host(offset_bytes, &mut read).unwrap();
+    device.read_host(0, &mut read).unwrap();
     read
 }
 
 fn bindings_are_checked(vulkan: &Vulkan, options: &Options<'_>) {
-    let owned = work(4);
-    let device = &mut open(vulkan, options, owned.graph().unwrap());
+    let device = &mut open(vulkan, options);
     let source = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;
         @compute @workgroup_size(1) fn one() { x[9] = 1u; }";
     let kernel = device.kernel(source, "one").unwrap();
@@ -161,8 +149,7 @@ fn bindings_are_checked(vulkan: &Vulkan, options: &Options<'_>) {
 
 /// However far the host runs ahead.
 fn lists_of_commands_are_used_again(vulkan: &Vulkan, options: &Options<'_>) {
-    let owned = work(4);
-    let device = &mut open(vulkan, options, owned.graph().unwrap());
+    let device = &mut open(vulkan, options);
     let memory = device.working_memory(1 << 16).unwrap();
     for word in 0..2000 {
         device.compute().unwrap().fill(memory, word);
@@ -173,8 +160,7 @@ fn lists_of_commands_are_used_again(vulkan: &Vulkan, options: &Options<'_>) {
 }
 
 fn what_is_mapped_is_bound_together(vulkan: &Vulkan, options: &Options<'_>) {
-    let owned = work(4);
-    let device = &mut open(vulkan, options, owned.graph().unwrap());
+    let device = &mut open(vulkan, options);
     device.create(8).unwrap();
     let at = device.reserve(8).unwrap();
     let place = |chunk| DeviceAddress(at.0 + chunk * device.chunk_bytes());
@@ -194,11 +180,7 @@ fn what_is_mapped_is_bound_together(vulkan: &Vulkan, options: &Options<'_>) {
 }
 
 fn wrong_chunks_and_names_are_refused(vulkan: &Vulkan, options: &Options<'_>) {
-    let owned = work(4);
-    let graph = owned.graph().unwrap();
-    let refused = |options: &Options<'_>| {
-        vulkan.open(options, graph, Box::new(|_, _, _| ())).unwrap_err().to_string()
-    };
+    let refused = |options: &Options<'_>| vulkan.open(options).unwrap_err().to_string();
     let page_bytes = vulkan.device(options.device).unwrap().page_bytes;
     let odd = Options { chunk_bytes: Some(page_bytes + 1), ..*options };
     assert!(refused(&odd).contains(&format!("pages of {page_bytes} bytes")));

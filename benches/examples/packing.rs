@@ -38,7 +38,7 @@ fn ms(took: Duration) -> f64 {
 
 fn recorded(text: &mut String, problems: &[Problem]) -> std::fmt::Result {
     writeln!(text, "\n## The challenging problems of MiniMalloc\n")?;
-    writeln!(text, "The eleven of them, each known to fit into 1,048,576.\n")?;
+    writeln!(text, "Each of the eleven is known to fit into 1,048,576.\n")?;
     write!(text, "| problem | items | load | first fit, of capacity | default, of capacity | ")?;
     writeln!(text, "of load | ms | high, of capacity | of load | ms |")?;
     writeln!(text, "|---|{}", "--:|".repeat(9))?;
@@ -65,7 +65,7 @@ fn recorded(text: &mut String, problems: &[Problem]) -> std::fmt::Result {
 fn many(text: &mut String) -> std::fmt::Result {
     const COUNT: u32 = 100_000;
     writeln!(text, "\n## Many items\n")?;
-    writeln!(text, "Of 100,000 random items, one begins at each instant; default effort.\n")?;
+    writeln!(text, "100,000 random items, one beginning at each instant, with default effort.\n")?;
     writeln!(text, "| longest life | of load | ms |\n|--:|--:|--:|")?;
     for most_life in [50, 5_000, 100_000] {
         let mut random = problems::random(1);

@@ -1,8 +1,7 @@
-//! What it takes to fix the objects of all that is allocated, for auto's plans: a page in
-//! Markdown.
+//! Measures what fixed objects cost in plans of `auto`, and writes a page in Markdown.
 //!
-//! `placements PAGE [FOLDER]`; the folder of graph files is `../shared/graphs` beside the
-//! checkout where none is given, and may not be there.
+//! `placements PAGE [FOLDER]`; the folder of graph files defaults to `../shared/graphs` beside
+//! the checkout, and may be missing.
 
 use backend_sim::{Counters, SimDevice, SimKernels};
 use planner_core::planner::{Auto, Order, PlanningError, Request, Strategy};
@@ -17,9 +16,9 @@ const STRATEGY: Strategy = Strategy::Auto(Auto { effort: None, order: Order::Fre
 const MACHINES: [&str; 2] = ["v100-pcie3", "v100-nvlink"];
 const MODELS: [&str; 3] =
     ["resnet50:batch=64", "resnet152:batch=64", "resnet50:batch=64,mode=inference"];
-/// Shares of the in-core need; 0 is the least that will do.
+/// Shares of the in-core need; 0 is the smallest feasible budget.
 const PERCENT: [u64; 5] = [75, 50, 35, 25, 0];
-/// Iterations that are carried out.
+/// Iterations that are run.
 const ITERATIONS: u64 = 10;
 
 const TITLES: &str = "| work | budget | chunks | left | longer | repeat | ranges | calls | \
@@ -63,7 +62,7 @@ impl std::fmt::Display for Tally {
         let Self { cells, placed, mapping_calls } = self;
         write!(
             f,
-            "Fixed in {placed} of {cells} cells; calls of map and unmap after the set-up, in \
+            "Fixed in {placed} of {cells} cells; map and unmap calls after the set-up, in \
              {ITERATIONS} iterations of each of these: {mapping_calls}."
         )
     }
@@ -81,7 +80,7 @@ fn works(folder: &Path) -> Result<Vec<OwnedGraph>, Box<dyn Error>> {
     Ok(works)
 }
 
-/// A cell's figures; none where no plan fits.
+/// Returns the figures of a cell, or none if no plan fits.
 fn row(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -132,7 +131,7 @@ fn row(
     )))
 }
 
-/// The simulator's counts after the set-up, and after all iterations.
+/// Returns the simulator's counts after the set-up, and after all iterations.
 fn counters(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -142,7 +141,7 @@ fn counters(
     let schedule = planning::schedule(graph, machine, &plan)?;
     let schedule = schedule.schedule();
     let verified = planning::prove(graph, machine, &plan, &schedule)?;
-    let (mut device, mut kernels) = (SimDevice::new(*graph, *machine), SimKernels::new(*graph));
+    let (mut device, mut kernels) = (SimDevice::new(*machine), SimKernels::new(*graph));
     let counters = planning::with_executor(
         &verified,
         &mut device,
@@ -156,7 +155,7 @@ fn counters(
     Ok(counters)
 }
 
-/// The most internal waste and its mean, over all steps.
+/// Returns the maximum and the mean of the internal waste over all steps.
 fn waste(
     graph: &Graph<'_>,
     machine: &Machine,

@@ -1,4 +1,4 @@
-//! How large a budget may be so that a run fits the device, by who gives out the memory.
+//! The largest budget with which a run fits the device, by memory manager.
 
 use backend_sim::contiguous::{CachingAllocator, ReplayError, SizeClasses, replay};
 use planner_core::planner::{PlanningError, Request, Strategy};
@@ -12,7 +12,7 @@ const ITERATIONS: u64 = 16;
 /// Contiguous blocks are planned for by the sizes to which allocators round them.
 const BLOCK_STEP_BYTES: u64 = 512;
 
-/// Who gives out the memory.
+/// The memory manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manager {
     /// Pages of this size behind virtual addresses, in bytes.
@@ -38,11 +38,11 @@ pub struct Largest {
 
 /// Tries all multiples of `step_bytes` from the device's memory down, since a run may fit with
 /// one budget and not with a smaller one. With pages the first plan fits: its budget holds.
-/// `None` where no budget will do.
+/// `None` if no budget fits.
 ///
 /// # Errors
-/// A plan that moves parts of tensors, in contiguous memory, and all that hinders planning but
-/// a small budget.
+/// A plan that moves parts of tensors, in contiguous memory, and all planning errors except
+/// a budget that is too small.
 pub fn largest_budget(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -72,7 +72,7 @@ pub fn largest_budget(
     Ok(None)
 }
 
-/// The bytes that a run takes from the device, and the segments an iteration, if it fits.
+/// Returns the bytes that a run takes from the device, and segments per iteration, if it fits.
 fn run(
     graph: &Graph<'_>,
     machine: &Machine,

@@ -6,7 +6,7 @@ pub mod problems;
 use planner_core::{Kind, TensorId};
 use workloads::OwnedGraph;
 
-/// A training step of some `ops` ops: layers of a matrix product, a bias, a normalisation
+/// Returns a training step of about `ops` ops: layers of a matrix product, a bias, a normalisation
 /// and an activation, forward, backward, and an update of each parameter.
 ///
 /// Sizes vary from layer to layer between a few hundred bytes and some tens of megabytes.

@@ -8,10 +8,10 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Where the challenging problems of MiniMalloc are looked for: beside the checkout.
+/// The folder of MiniMalloc's challenging problems, beside the checkout.
 pub const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/minimalloc");
 
-/// What is known to be enough, and what is to be packed.
+/// Items to pack, and a capacity that is known to suffice.
 #[derive(Clone, Debug)]
 pub struct Problem {
     /// In a file's name, the part before the capacity.
@@ -64,7 +64,7 @@ fn item(line: &str) -> Option<Item> {
     Some(Item { first: first?.try_into().ok()?, last: last.try_into().ok()?, bytes: bytes? })
 }
 
-/// Random numbers below what is asked for; each seed gives others.
+/// Returns a generator of random numbers below its argument, by seed.
 pub fn random(mut seed: u64) -> impl FnMut(u64) -> u64 {
     move |below| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -117,7 +117,7 @@ pub fn generate(seed: u64, pieces: usize) -> Problem {
 /// allocating memory for it.
 ///
 /// # Panics
-/// Where two items that are alive together overlap, or the height is not what was said.
+/// If two items that are alive together overlap, or the reported height is wrong.
 #[must_use]
 pub fn pack(items: &[Item], most_steps: u64) -> (Packing, Duration) {
     let mut memory = vec![0; packing::scratch_words(items.len())];

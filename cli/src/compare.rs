@@ -5,7 +5,6 @@ mod lp;
 mod plot;
 mod table;
 
-use crate::budget::Budget;
 use crate::failure::Failure;
 use crate::strategy;
 use crate::work::{self, Setting, Work};
@@ -13,6 +12,7 @@ use crate::{machine, output, proof};
 use clap::{Args, ValueEnum};
 use grid::{Grid, Wanted};
 use planner_core::planner::{Request, Strategy};
+use spillway::Budget;
 use spillway::planning;
 use std::path::PathBuf;
 use std::str::FromStr;

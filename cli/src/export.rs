@@ -1,9 +1,9 @@
 //! `spillway export`.
 
 use crate::failure::Failure;
-use crate::units::{bytes, count, time};
 use crate::{machine, output, work};
 use clap::{Args, Subcommand};
+use spillway::units::{bytes, count, time};
 use std::path::{Path, PathBuf};
 use workloads::chain::Layer;
 use workloads::{OwnedChain, Shown, format, layers};

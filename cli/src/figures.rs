@@ -1,127 +1,43 @@
-//! What is known of some work under a budget, and of a plan for it: what `--json` prints,
-//! and what every summary is made from.
+//! What is known of some work under a budget, and of a plan for it: what `--json` prints.
 
 use crate::failure::Failure;
 use crate::method::Method;
 use crate::names::Names;
 use crate::proof::{self, Proved};
 use crate::strategy;
-use crate::units::ratio;
 use crate::work::Setting;
 use planner_core::bounds::Order;
 use planner_core::planner::Request;
-use planner_core::{Kind, OpId, Part, Plan, Step};
 use serde::{Serialize, Serializer};
+use spillway::figures::{Bound, ByKind, Context, Needs};
 use spillway::planning;
 use workloads::OwnedPlan;
 
-/// Bytes by kind of tensor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct ByKind {
-    /// Of states.
-    pub(crate) state: u64,
-    /// Of inputs.
-    pub(crate) input: u64,
-    /// Of temporaries.
-    pub(crate) temporary: u64,
-}
-
-impl ByKind {
-    /// Adds bytes to those of a kind.
-    pub(crate) fn add(&mut self, kind: Kind, bytes: u64) {
-        let sum = match kind {
-            Kind::State => &mut self.state,
-            Kind::Input => &mut self.input,
-            Kind::Temporary => &mut self.temporary,
-        };
-        *sum = sum.saturating_add(bytes);
-    }
-}
-
 /// The figures of a plan, or of the lack of one.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Figures {
-    pub(crate) graph: String,
-    pub(crate) strategy: String,
-    pub(crate) machine: String,
-    pub(crate) budget_bytes: u64,
-    pub(crate) feasible: bool,
-    /// Not known of a strategy that is not ours.
-    pub(crate) min_feasible_bytes: Option<u64>,
-    pub(crate) in_core_peak_bytes: u64,
-    pub(crate) compute_ns: u64,
-    /// The best that costs next to nothing.
-    pub(crate) lower_bound_ns: u64,
-    /// Which plans that holds for; this one is among them.
-    #[serde(serialize_with = "order_name")]
-    pub(crate) lower_bound_order: Order,
+    /// What is known without a plan.
+    pub(crate) context: Context,
+    /// What only a plan can say.
+    pub(crate) planned: Option<spillway::Figures>,
     /// Of the linear program in the given order, where it was solved and this plan keeps that.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) lp_bound_ns: Option<u64>,
-    /// How far the period is above the best of these bounds, relative to that.
-    pub(crate) gap: Option<f64>,
-    #[serde(skip)]
-    given_order_bound_ns: u64,
-    /// Everything that only a plan can say.
-    #[serde(flatten)]
-    pub(crate) planned: Planned,
-    /// Wall time; not known of a plan that was read.
-    pub(crate) planning_ns: Option<u64>,
-    /// The length of a chain strategy's own schedule of one cycle, as published.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) cycle_ns: Option<u64>,
-    /// Why the plan's objects are not fixed, though that was wanted.
-    pub(crate) unplaced: Option<String>,
+    lp_bound_ns: Option<u64>,
 }
 
-/// The figures of a plan; all are `None` where there is none.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct Planned {
-    pub(crate) period_ns: Option<u64>,
-    pub(crate) stall_ns: Option<u64>,
-    pub(crate) peak_bytes: Option<u64>,
-    pub(crate) requested_peak_bytes: Option<u64>,
-    pub(crate) waste_bytes: Option<u64>,
-    pub(crate) h2d_bytes: Option<u64>,
-    pub(crate) d2h_bytes: Option<u64>,
-    pub(crate) h2d_bytes_by_kind: Option<ByKind>,
-    pub(crate) d2h_bytes_by_kind: Option<ByKind>,
-    pub(crate) host_bytes: Option<u64>,
-    /// With a room of its own for every tensor that moves.
-    pub(crate) host_unshared_bytes: Option<u64>,
-    pub(crate) steps: Option<u64>,
-    /// Iterations for which objects are fixed; none where they are not.
-    pub(crate) placement_iterations: Option<u32>,
-    /// Whether ops run in another order than the given one, for which the lower bound holds.
-    pub(crate) reordered: Option<bool>,
-}
-
-/// What can be said before planning.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Needs {
-    /// Device memory with everything resident.
-    pub(crate) in_core_peak_bytes: u64,
-    /// The smallest budget for a strategy, and the op that needs it.
-    pub(crate) min_feasible: Option<(u64, OpId)>,
-}
-
-impl Needs {
-    /// What the work needs in-core, and under a strategy.
-    pub(crate) fn of(setting: Setting<'_>, method: Option<&Method>) -> Result<Self, Failure> {
-        let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
-        let machine = &setting.machine.machine;
-        let in_core_peak_bytes = planning::in_core_peak_bytes(&graph, machine)
-            .map_err(|error| Failure::cannot(error.to_string()))?;
-        // The budget has no influence on the smallest one.
-        let budget_bytes = machine.device_bytes;
-        let request = Request { graph: &graph, machine, budget_bytes };
-        let least = method.map(|method| method.min_feasible(&request));
-        let names = Names::new(setting.work, &[]);
-        let min_feasible = least
-            .transpose()
-            .map_err(|error| Failure::cannot(names.planning_error(&error, budget_bytes)))?;
-        Ok(Self { in_core_peak_bytes, min_feasible })
-    }
+/// What the work needs in-core, and under a strategy.
+pub(crate) fn needs(setting: Setting<'_>, method: Option<&Method>) -> Result<Needs, Failure> {
+    let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
+    let machine = &setting.machine.machine;
+    let in_core_peak_bytes = planning::in_core_peak_bytes(&graph, machine)
+        .map_err(|error| Failure::cannot(error.to_string()))?;
+    // The budget has no influence on the smallest one.
+    let budget_bytes = machine.device_bytes;
+    let request = Request { graph: &graph, machine, budget_bytes };
+    let least =
+        method.map(|method| method.min_feasible(&request)).transpose().map_err(|error| {
+            Failure::cannot(Names::new(setting.work, &[]).planning_error(&error, budget_bytes))
+        })?;
+    Ok(Needs { in_core_peak_bytes, min_feasible_bytes: least.map(|(bytes, _)| bytes) })
 }
 
 impl Figures {
@@ -129,113 +45,133 @@ impl Figures {
     /// is none of ours, or cannot plan this work, the least memory is not known.
     pub(crate) fn of_file(setting: Setting<'_>, plan: &OwnedPlan) -> Result<Self, Failure> {
         let method = strategy::of_plan(&plan.strategy);
-        let needs = Needs::of(setting, method.as_ref()).or_else(|_| Needs::of(setting, None))?;
+        let needs = needs(setting, method.as_ref()).or_else(|_| needs(setting, None))?;
         Self::without_plan(setting, &plan.strategy, plan.budget_bytes, needs)
     }
 
     /// The figures without a plan.
     pub(crate) fn without_plan(
-        setting: Setting<'_>,
+        Setting { work, machine }: Setting<'_>,
         strategy: &str,
         budget_bytes: u64,
         needs: Needs,
     ) -> Result<Self, Failure> {
-        let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
-        let machine = &setting.machine.machine;
-        let lower_bound_ns = |order| {
-            planning::lower_bound_ns(&graph, machine, budget_bytes, order)
-                .map_err(|error| Failure::cannot(error.to_string()))
-        };
-        Ok(Self {
-            graph: setting.work.name.clone(),
-            strategy: strategy.to_owned(),
-            machine: setting.machine.name.clone(),
-            budget_bytes,
-            feasible: false,
-            min_feasible_bytes: needs.min_feasible.map(|(bytes, _)| bytes),
-            in_core_peak_bytes: needs.in_core_peak_bytes,
-            compute_ns: graph.compute_ns(),
-            lower_bound_ns: lower_bound_ns(Order::Any)?,
-            lower_bound_order: Order::Any,
-            lp_bound_ns: None,
-            gap: None,
-            given_order_bound_ns: lower_bound_ns(Order::Given)?,
-            planned: Planned::default(),
-            planning_ns: None,
-            cycle_ns: None,
-            unplaced: None,
-        })
+        let context = Context::new(work, machine, strategy, budget_bytes, needs)
+            .map_err(|error| Failure::cannot(error.to_string()))?;
+        Ok(Self { context, planned: None, lp_bound_ns: None })
     }
 
     /// The same with a plan.
     pub(crate) fn with_plan(self, proved: &Proved<'_>) -> Self {
-        let mut figures = Self { feasible: true, planned: Planned::of(proved), ..self };
-        if figures.planned.reordered == Some(false) {
-            figures.lower_bound_ns = figures.given_order_bound_ns;
-            figures.lower_bound_order = Order::Given;
-        }
-        figures.gap = figures.above(figures.lower_bound_ns);
-        figures
+        self.with_figures(spillway::Figures::of(proved))
+    }
+
+    /// The same with the figures of a plan.
+    pub(crate) fn with_figures(self, planned: spillway::Figures) -> Self {
+        Self { planned: Some(planned), ..self }
     }
 
     /// The same with the bound of the linear program, if that holds for this plan.
-    pub(crate) fn with_lp_bound(mut self, lp_bound_ns: Option<u64>) -> Self {
-        if self.lower_bound_order == Order::Given {
-            self.lp_bound_ns = lp_bound_ns;
-            self.gap = self.above(lp_bound_ns.unwrap_or(0).max(self.lower_bound_ns));
-        }
-        self
+    pub(crate) fn with_lp_bound(self, lp_bound_ns: Option<u64>) -> Self {
+        let holds = self.bound().order == Order::Given;
+        Self { lp_bound_ns: lp_bound_ns.filter(|_| holds), ..self }
     }
 
-    fn above(&self, bound_ns: u64) -> Option<f64> {
-        Some(ratio(self.planned.period_ns?, bound_ns)? - 1.0)
+    /// The period, where there is a plan.
+    pub(crate) fn period_ns(&self) -> Option<u64> {
+        Some(self.planned?.period_ns)
     }
-}
 
-fn order_name<S: Serializer>(order: &Order, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(match order {
-        Order::Given => "given",
-        Order::Any => "any",
-    })
-}
+    /// The best bound that costs next to nothing, and the plans for which it holds; this one is
+    /// among them.
+    fn bound(&self) -> Bound {
+        let any = Bound { period_ns: self.context.any_order_bound_ns, order: Order::Any };
+        self.planned.map_or(any, |planned| self.context.bound(&planned))
+    }
 
-impl Planned {
-    fn of(proved: &Proved<'_>) -> Self {
-        let footprint = &proved.footprint;
-        let plan = proved.verified.plan();
-        let predicted = plan.predicted;
-        let (mut up, mut down) = (ByKind::default(), ByKind::default());
-        for (step, &bytes) in plan.steps.iter().zip(&proved.step_bytes) {
-            let kind = |part: &Part| proved.verified.graph().tensor(part.tensor).kind;
-            match step {
-                Step::Prefetch(part) => up.add(kind(part), bytes),
-                Step::Offload(part) => down.add(kind(part), bytes),
-                Step::Launch(_) | Step::Evict(_) => {}
-            }
-        }
-        Self {
-            period_ns: Some(predicted.period_ns),
-            stall_ns: Some(predicted.period_ns.saturating_sub(predicted.compute_ns)),
-            peak_bytes: Some(predicted.peak_bytes),
-            requested_peak_bytes: Some(footprint.requested_bytes),
-            waste_bytes: Some(footprint.waste_bytes()),
-            h2d_bytes: Some(predicted.h2d_bytes),
-            d2h_bytes: Some(predicted.d2h_bytes),
-            h2d_bytes_by_kind: Some(up),
-            d2h_bytes_by_kind: Some(down),
-            host_bytes: Some(predicted.host_bytes),
-            host_unshared_bytes: Some(footprint.host_bytes()),
-            steps: Some(plan.steps.len() as u64),
-            placement_iterations: plan.placements.map(|placements| placements.iterations),
-            reordered: Some(is_reordered(plan)),
-        }
+    /// How far the period is above the best of the bounds, relative to that.
+    fn gap(&self) -> Option<f64> {
+        let bound = self.bound();
+        let period_ns = bound.period_ns.max(self.lp_bound_ns.unwrap_or(0));
+        Bound { period_ns, ..bound }.gap(self.period_ns()?)
     }
 }
 
-fn is_reordered(plan: &Plan<'_>) -> bool {
-    let launched = plan.steps.iter().filter_map(|step| match step {
-        Step::Launch(op) => Some(op.0),
-        _ => None,
-    });
-    !launched.is_sorted()
+/// The JSON object. What only a plan can say is null where there is none.
+#[derive(Serialize)]
+struct Record<'f> {
+    graph: &'f str,
+    strategy: &'f str,
+    machine: &'f str,
+    budget_bytes: u64,
+    feasible: bool,
+    min_feasible_bytes: Option<u64>,
+    in_core_peak_bytes: u64,
+    compute_ns: u64,
+    lower_bound_ns: u64,
+    lower_bound_order: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lp_bound_ns: Option<u64>,
+    gap: Option<f64>,
+    period_ns: Option<u64>,
+    stall_ns: Option<u64>,
+    peak_bytes: Option<u64>,
+    requested_peak_bytes: Option<u64>,
+    waste_bytes: Option<u64>,
+    h2d_bytes: Option<u64>,
+    d2h_bytes: Option<u64>,
+    h2d_bytes_by_kind: Option<ByKind>,
+    d2h_bytes_by_kind: Option<ByKind>,
+    host_bytes: Option<u64>,
+    host_unshared_bytes: Option<u64>,
+    steps: Option<u64>,
+    placement_iterations: Option<u32>,
+    reordered: Option<bool>,
+    planning_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cycle_ns: Option<u64>,
+    unplaced: Option<String>,
+}
+
+impl Serialize for Figures {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { context, planned, lp_bound_ns } = self;
+        let planned = planned.as_ref();
+        let bound = self.bound();
+        let record = Record {
+            graph: &context.graph,
+            strategy: &context.strategy,
+            machine: &context.machine,
+            budget_bytes: context.budget_bytes,
+            feasible: planned.is_some(),
+            min_feasible_bytes: context.min_feasible_bytes,
+            in_core_peak_bytes: context.in_core_peak_bytes,
+            compute_ns: context.compute_ns,
+            lower_bound_ns: bound.period_ns,
+            lower_bound_order: match bound.order {
+                Order::Given => "given",
+                Order::Any => "any",
+            },
+            lp_bound_ns: *lp_bound_ns,
+            gap: self.gap(),
+            period_ns: planned.map(|plan| plan.period_ns),
+            stall_ns: planned.map(|plan| plan.stall_ns),
+            peak_bytes: planned.map(|plan| plan.peak_bytes),
+            requested_peak_bytes: planned.map(|plan| plan.requested_peak_bytes),
+            waste_bytes: planned.map(|plan| plan.waste_bytes),
+            h2d_bytes: planned.map(|plan| plan.upload_bytes),
+            d2h_bytes: planned.map(|plan| plan.download_bytes),
+            h2d_bytes_by_kind: planned.map(|plan| plan.upload_bytes_by_kind),
+            d2h_bytes_by_kind: planned.map(|plan| plan.download_bytes_by_kind),
+            host_bytes: planned.map(|plan| plan.host_bytes),
+            host_unshared_bytes: planned.map(|plan| plan.host_unshared_bytes),
+            steps: planned.map(|plan| plan.steps),
+            placement_iterations: planned.and_then(|plan| plan.placement_iterations),
+            reordered: planned.map(|plan| plan.reordered),
+            planning_ns: context.planning_ns,
+            cycle_ns: context.cycle_ns,
+            unplaced: context.unplaced.map(|unplaced| unplaced.to_string()),
+        };
+        record.serialize(serializer)
+    }
 }

@@ -1,12 +1,12 @@
 //! A graph that was made here: where it goes, and what it is in a few lines.
 
 use crate::failure::Failure;
-use crate::figures::ByKind;
 use crate::machine;
 use crate::output;
 use crate::proof;
-use crate::units::{bytes, count, time};
+use spillway::figures::ByKind;
 use spillway::planning;
+use spillway::units::{bytes, count, time};
 use std::path::Path;
 use workloads::{OwnedGraph, Shown, format};
 

@@ -3,8 +3,8 @@
 use crate::failure::Failure;
 use crate::graph_file;
 use crate::output;
-use crate::units::{count, percent};
 use clap::{Args, Subcommand, ValueEnum};
+use spillway::units::{count, percent};
 use std::path::{Path, PathBuf};
 use workloads::pytorch::{self, ImportError, Report, Source};
 use workloads::{Shown, format};

@@ -2,8 +2,8 @@
 
 use crate::failure::Failure;
 use crate::output;
-use crate::units;
 use crate::work::is_file;
+use spillway::units;
 use std::ffi::OsString;
 use std::path::Path;
 use workloads::{OwnedMachine, Shown, format, machines};

@@ -1,11 +1,9 @@
 //! Plans, checks and runs computations that need more memory than the device has.
 
 mod backend;
-mod budget;
 mod check;
 mod compare;
 mod conformance;
-mod course;
 mod devices;
 mod export;
 mod failure;
@@ -21,13 +19,10 @@ mod output;
 mod plan;
 mod plan_file;
 mod proof;
-mod report;
 mod run;
 mod shortage;
 mod strategy;
 mod summary;
-mod trace;
-mod units;
 mod usage;
 mod work;
 

@@ -3,12 +3,12 @@
 use crate::backend::cuda;
 use crate::failure::Failure;
 use crate::output;
-use crate::units::{bytes, parse_bytes};
 use backend_cuda::{Cuda, Integrity, Link, Load, Measured, Options, Unavailable};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use planner_core::MachineParameters;
 use serde::Serialize;
+use spillway::units::{bytes, parse_bytes};
 use std::path::PathBuf;
 use workloads::{OwnedMachine, Shown, format};
 

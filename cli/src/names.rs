@@ -1,277 +1,53 @@
-//! What the core calls `op 17`, a person knows as `op 17 ("conv1")`.
+//! Errors of planners and of the program's backends, with the names of ops and tensors.
 
-use crate::units;
 use backend_checks::Refused;
 use backend_cuda::CudaError;
 use backend_sim::SimError;
 use backend_vulkan::VulkanError;
-use planner_core::backend::HostRange;
-use planner_core::executor::Moment;
-use planner_core::plan::{Part, Place, PlanError, Step};
 use planner_core::planner::PlanningError;
-use planner_core::{ExecuteError, OpId, TensorId, VerifyError};
-use std::error::Error;
-use workloads::{OwnedGraph, Shown};
+use planner_core::{ExecuteError, Step};
+use spillway::names::{self, Mentions};
+use workloads::OwnedGraph;
 
 /// The names of a graph, and the steps of a plan for it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Names<'n> {
-    graph: &'n OwnedGraph,
-    steps: &'n [Step],
-}
+pub(crate) struct Names<'n>(names::Names<'n>);
 
 impl<'n> Names<'n> {
     /// The names of a graph; steps are described where they are given.
     pub(crate) const fn new(graph: &'n OwnedGraph, steps: &'n [Step]) -> Self {
-        Self { graph, steps }
+        Self(names::Names::new(graph, steps))
     }
 
-    /// An op with its name, if there is such an op.
-    pub(crate) fn op(&self, op: OpId) -> String {
-        named(op.to_string(), self.graph.op_names.get(op.index()))
-    }
-
-    /// A tensor with its name, if there is such a tensor.
-    pub(crate) fn tensor(&self, tensor: TensorId) -> String {
-        named(tensor.to_string(), self.graph.tensor_names.get(tensor.index()))
-    }
-
-    /// The name alone of what a step is about.
-    pub(crate) fn of_step(&self, step: &Step) -> Shown<'n> {
-        Shown::name(match step {
-            Step::Launch(op) => &self.graph.op_names[op.index()],
-            Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
-                &self.graph.tensor_names[part.tensor.index()]
-            }
-        })
-    }
-
-    /// A step in a few words, by name alone.
-    pub(crate) fn brief(&self, step: &Step) -> String {
-        let what = match step {
-            Step::Launch(_) => "",
-            Step::Prefetch(_) => "upload of ",
-            Step::Offload(_) => "download of ",
-            Step::Evict(_) => "evict of ",
-        };
-        format!("{what}{}", self.of_step(step))
-    }
-
-    /// What a step does, and to what.
-    pub(crate) fn step(&self, step: &Step) -> String {
-        match step {
-            Step::Launch(op) => format!("launch of {}", self.op(*op)),
-            Step::Prefetch(part) => format!("prefetch of {}", self.part(part)),
-            Step::Offload(part) => format!("offload of {}", self.part(part)),
-            Step::Evict(part) => format!("evict of {}", self.part(part)),
-        }
-    }
-
-    fn part(&self, part: &Part) -> String {
-        let tensor = self.tensor(part.tensor);
-        if part.is_whole() {
-            return tensor;
-        }
-        let last = part.first.saturating_add(part.count).saturating_sub(1);
-        format!("{tensor}, objects {} to {last}", part.first)
-    }
-
-    fn place(&self, place: Place) -> String {
-        let step = match place {
-            Place::Step(at) => self.steps.get(at as usize),
-            _ => None,
-        };
-        match step {
-            Some(step) => format!("{place}, the {}", self.step(step)),
-            None => place.to_string(),
-        }
-    }
-
-    /// Why a plan breaks the format's rules.
-    pub(crate) fn plan_error(&self, error: &PlanError) -> String {
-        self.translate(&error.to_string(), &mentions(error))
-    }
-
-    /// Why a schedule is not safe.
-    pub(crate) fn verify_error(&self, error: &VerifyError) -> String {
-        let (step, tensor) = match *error {
-            VerifyError::Plan(error) => return self.plan_error(&error),
-            VerifyError::Race { step, tensor, .. } => (step, Some(tensor)),
-            VerifyError::NotThisPlan { step }
-            | VerifyError::BadWait { step, .. }
-            | VerifyError::Memory { step, .. } => (step, None),
-            _ => return error.to_string(),
-        };
-        let tensors = [tensor, None];
-        let mentions = Mentions { place: Some(Place::Step(step)), op: None, tensors };
-        self.translate(&error.to_string(), &mentions)
-    }
-
-    /// Why there is no plan.
+    /// Why there is no plan, and what helps.
     pub(crate) fn planning_error(&self, error: &PlanningError, budget_bytes: u64) -> String {
-        match *error {
-            PlanningError::Infeasible { min_feasible_bytes, op }
-                if min_feasible_bytes > budget_bytes =>
-            {
-                format!(
-                    "the budget of {} is too small: {} needs at least {}",
-                    exactly(budget_bytes),
-                    self.op(op),
-                    exactly(min_feasible_bytes)
-                )
-            }
-            PlanningError::Infeasible { .. } => {
-                "no plan was found, although the budget is enough for every single op".to_owned()
-            }
-            PlanningError::BudgetAboveDevice { budget_bytes, device_bytes } => format!(
-                "the budget of {} is more than the device's {}",
-                exactly(budget_bytes),
-                exactly(device_bytes)
-            ),
-            PlanningError::Plan(error) => self.plan_error(&error),
-            PlanningError::NoChain { op } => {
-                let mentions = Mentions { op: Some(op), ..Mentions::default() };
-                let reason = self.translate(&error.to_string(), &mentions);
+        let reason = self.0.planning_error(error, budget_bytes);
+        match error {
+            PlanningError::NoChain { .. } => {
                 format!("{reason}; `spillway export chain` makes one of a training step")
             }
-            _ => error.to_string(),
+            _ => reason,
         }
     }
 
     /// Why the simulated device refuses.
     pub(crate) fn sim_error(&self, error: &SimError) -> String {
-        self.translate(&error.to_string(), &sim_mentions(error))
+        self.0.translate(&error.to_string(), &sim_mentions(error))
     }
 
     /// Why a plan could not be carried out on the simulated device.
     pub(crate) fn execute_error(&self, error: &ExecuteError<SimError>) -> String {
-        self.execution(error, sim_mentions)
+        self.0.execute_error(error, sim_mentions)
     }
 
     /// Why a plan could not be carried out on a Vulkan device.
     pub(crate) fn vulkan_execute_error(&self, error: &ExecuteError<VulkanError>) -> String {
-        self.execution(error, vulkan_mentions)
+        self.0.execute_error(error, vulkan_mentions)
     }
 
     /// Why a plan could not be carried out on a CUDA device.
     pub(crate) fn cuda_execute_error(&self, error: &ExecuteError<CudaError>) -> String {
-        self.execution(error, cuda_mentions)
-    }
-
-    fn execution<E: Error>(
-        &self,
-        error: &ExecuteError<E>,
-        mentioned: fn(&E) -> Mentions,
-    ) -> String {
-        let (at, mut mentions) = match error {
-            ExecuteError::Plan(error) => return self.plan_error(error),
-            ExecuteError::Device { at, error } => (at, mentioned(error)),
-            ExecuteError::Fragmented(at)
-            | ExecuteError::PoolEmpty { at, .. }
-            | ExecuteError::ForeignSignal { at, .. } => (at, Mentions::default()),
-            _ => return error.to_string(),
-        };
-        mentions.place = match *at {
-            Moment::Step { step, .. } => Some(Place::Step(step)),
-            _ => None,
-        };
-        self.translate(&error.to_string(), &mentions)
-    }
-
-    /// Puts names where the core's message has ids.
-    fn translate(&self, message: &str, mentions: &Mentions) -> String {
-        let place = mentions.place.map(|place| (place.to_string(), self.place(place)));
-        let op = mentions.op.map(|op| (op.to_string(), self.op(op)));
-        let tensors = mentions.tensors.into_iter().flatten();
-        let tensors = tensors.map(|tensor| (tensor.to_string(), self.tensor(tensor)));
-        let known: Vec<_> = place.into_iter().chain(op).chain(tensors).collect();
-        replace(message, &known)
-    }
-}
-
-/// A size in units and to the byte: what is needed may be typed as the next budget.
-pub(crate) fn exactly(bytes: u64) -> String {
-    format!("{} ({bytes} bytes)", units::bytes(bytes))
-}
-
-fn named(id: String, name: Option<&String>) -> String {
-    match name {
-        None => id,
-        Some(name) => format!("{id} ({:?})", Shown::name(name)),
-    }
-}
-
-/// Replaces each text of the pairs where it is not followed by a digit, from left to right,
-/// so that a name which looks like an id stays as it is.
-fn replace(text: &str, pairs: &[(String, String)]) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some(next) = rest.chars().next() {
-        let found = pairs.iter().find(|(from, _)| {
-            rest.strip_prefix(from.as_str())
-                .is_some_and(|after| !after.starts_with(|c: char| c.is_ascii_digit()))
-        });
-        let (length, shown) = match found {
-            Some((from, to)) => (from.len(), to.clone()),
-            None => (next.len_utf8(), next.to_string()),
-        };
-        out += &shown;
-        rest = &rest[length..];
-    }
-    out
-}
-
-/// The ids that an error carries.
-#[derive(Clone, Copy, Debug, Default)]
-struct Mentions {
-    place: Option<Place>,
-    op: Option<OpId>,
-    tensors: [Option<TensorId>; 2],
-}
-
-fn mentions(error: &PlanError) -> Mentions {
-    use PlanError as E;
-    let at = |place| Mentions { place: Some(place), ..Mentions::default() };
-    let of = |tensor| Mentions { tensors: [Some(tensor), None], ..Mentions::default() };
-    match *error {
-        E::UnknownTensor(place, tensor)
-        | E::PlacedTwice(place, tensor)
-        | E::ArenaStep(place, tensor)
-        | E::TemporaryAtStart(place, tensor)
-        | E::AlreadyResident(place, tensor)
-        | E::NotResident(place, tensor)
-        | E::NoValue(place, tensor)
-        | E::NextInput(place, tensor)
-        | E::ArenaInputAbsent(place, tensor)
-        | E::NoHostCopy(place, tensor)
-        | E::ValueLost(place, tensor)
-        | E::Range { place, tensor, .. } => Mentions { place: Some(place), ..of(tensor) },
-        E::UnknownOp(place, op) | E::LaunchedTwice(place, op) => {
-            Mentions { op: Some(op), ..at(place) }
-        }
-        E::Dependency { place, op, tensor } => {
-            Mentions { place: Some(place), op: Some(op), ..of(tensor) }
-        }
-        E::Overflow(place)
-        | E::ObjectSize(place)
-        | E::Misaligned(place)
-        | E::OutsideArena(place)
-        | E::PoolFull { place, .. }
-        | E::PlacementSize { place, .. }
-        | E::UnknownObject { place, .. }
-        | E::TwoHolders { place, .. } => at(place),
-        E::TensorWithoutPool(tensor)
-        | E::ArenaInput(tensor)
-        | E::ArenaStateNotResident(tensor)
-        | E::PlacementEnd(tensor) => of(tensor),
-        E::ArenaOverlap(one, other) => {
-            Mentions { tensors: [Some(one), Some(other)], ..Mentions::default() }
-        }
-        E::WorkspaceWithoutPool(op) | E::NeverLaunched(op) => {
-            Mentions { op: Some(op), ..Mentions::default() }
-        }
-        // The rest speak of sizes alone.
-        _ => Mentions::default(),
+        self.0.execute_error(error, cuda_mentions)
     }
 }
 
@@ -286,13 +62,11 @@ fn cuda_mentions(error: &CudaError) -> Mentions {
 }
 
 fn refused_mentions(refused: &Refused) -> Mentions {
-    let (op, tensor) = match *refused {
-        Refused::Operands(op) => (Some(op), None),
-        Refused::NoHostRange(range) => (None, Some(range.tensor)),
+    match *refused {
+        Refused::Operands(op) => Mentions { op: Some(op), ..Mentions::default() },
         // The rest speak of addresses and chunks alone.
-        _ => (None, None),
-    };
-    Mentions { place: None, op, tensors: [tensor, None] }
+        _ => Mentions::default(),
+    }
 }
 
 fn sim_mentions(error: &SimError) -> Mentions {
@@ -301,56 +75,9 @@ fn sim_mentions(error: &SimError) -> Mentions {
         SimError::WrongContent { op, tensor, .. } | SimError::MixedVersions { op, tensor, .. } => {
             (Some(op), Some(tensor))
         }
-        SimError::RoomInUse { range: HostRange { tensor, .. }, .. }
-        | SimError::HostCopy { tensor, .. } => (None, Some(tensor)),
+        SimError::HostCopy { tensor, .. } => (None, Some(tensor)),
         // The rest speak of addresses and chunks alone.
         _ => (None, None),
     };
     Mentions { place: None, op, tensors: [tensor, None] }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use planner_core::{Kind, Stream};
-
-    fn graph() -> OwnedGraph {
-        let mut graph = OwnedGraph::new("g");
-        for name in ["w", "tensor 0", "x\ny"] {
-            graph.push_tensor(name, 4, Kind::State);
-        }
-        graph.push_op("conv1", 1, 0, &[TensorId(0)], &[]);
-        graph
-    }
-
-    #[test]
-    fn errors_name_steps_ops_and_tensors() {
-        let graph = graph();
-        let steps = [Step::Launch(OpId(0)), Step::Evict(Part::whole(TensorId(1)))];
-        let names = Names::new(&graph, &steps);
-        let lost = PlanError::ValueLost(Place::Step(1), TensorId(1));
-        assert_eq!(
-            names.plan_error(&lost),
-            "step 1, the evict of tensor 1 (\"tensor 0\"): tensor 1 (\"tensor 0\") is needed \
-             later, and the host has no copy of its value"
-        );
-        let race = VerifyError::Race { step: 0, stream: Stream::Upload, tensor: TensorId(2) };
-        let race = names.verify_error(&race);
-        assert!(race.starts_with("step 0, the launch of op 0 (\"conv1\"): "), "{race}");
-        assert!(race.ends_with("use tensor 2 (\"x\\ny\")"), "{race}");
-    }
-
-    #[test]
-    fn ids_without_a_name_stay_numbers() {
-        let graph = graph();
-        let names = Names::new(&graph, &[]);
-        let unknown = PlanError::UnknownTensor(Place::Step(9), TensorId(12));
-        assert_eq!(names.plan_error(&unknown), "step 9: there is no tensor 12");
-    }
-
-    #[test]
-    fn ids_are_not_taken_for_the_start_of_longer_ones() {
-        let pairs = [("tensor 1".to_owned(), "ONE".to_owned())];
-        assert_eq!(replace("tensor 12 and tensor 1", &pairs), "tensor 12 and ONE");
-    }
 }

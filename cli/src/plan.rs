@@ -1,20 +1,19 @@
 //! `spillway plan`.
 
-use crate::budget::Budget;
-use crate::course::Course;
 use crate::failure::Failure;
-use crate::figures::{Figures, Needs};
+use crate::figures::{self, Figures};
 use crate::names::Names;
-use crate::proof::Proved;
 use crate::strategy::{self, Chosen};
 use crate::work::{self, Setting, Work};
-use crate::{machine, output, proof, report, shortage, summary, trace};
+use crate::{machine, output, proof, shortage, summary};
 use clap::Args;
 use planner_core::planner::{PlanningError, Request};
+use spillway::figures::Needs;
 use spillway::planning::{self, OwnedSchedule};
+use spillway::{Budget, Error, Graph, Plan};
 use std::path::PathBuf;
 use std::time::Instant;
-use workloads::{OwnedPlan, format};
+use workloads::OwnedPlan;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,8 +76,8 @@ pub(crate) struct Choices {
 pub(crate) struct Draft {
     /// What is known so far.
     pub(crate) figures: Figures,
-    /// A plan with its schedule, not proved yet; or why there is none.
-    pub(crate) plan: Result<(OwnedPlan, OwnedSchedule), PlanningError>,
+    /// A plan that is not proved yet; or why there is none.
+    pub(crate) plan: Result<OwnedPlan, PlanningError>,
 }
 
 /// How much memory a plan gets, and how it uses it.
@@ -99,37 +98,31 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let stdout_is_taken = output::check(&inputs, &outputs, arguments.json)?;
     let Work { graph: work, machine } = work::load(&arguments.work)?;
     let machine = machine::choose(arguments.choices.machine.as_deref(), machine)?;
-    let setting = Setting { work: &work, machine: &machine };
-    let (figures, plan, schedule) = plan_for(setting, &arguments.choices)?;
-    let proved = proof::prove(setting, &plan, &schedule);
-    let proved = proved.map_err(|reason| defect(&plan.strategy, &reason).with(&figures))?;
-    let figures = figures.with_plan(&proved);
-    save(arguments, setting, &plan, &proved, &figures).map_err(|failure| failure.with(&figures))?;
+    let graph = Graph::new(work).map_err(|error| Failure::cannot(error.to_string()))?;
+    let setting = Setting { work: graph.owned(), machine: &machine };
+    let (figures, plan) = choose(setting, &arguments.choices)?;
+    let context = figures.context.clone();
+    let plan = Plan::in_context(graph, machine, plan, context)
+        .map_err(|error| defect(&figures.context.strategy, &error.to_string()).with(&figures))?;
+    let figures = figures.with_figures(*plan.figures());
+    save(arguments, &plan).map_err(|failure| failure.with(&figures))?;
     if arguments.json {
         return output::print_json(&figures);
     }
-    output::summarize(&summary::of(&figures, &machine.machine), stdout_is_taken)
+    output::summarize(&summary::of(&figures, &plan.machine().machine), stdout_is_taken)
 }
 
 /// Writes the files that are wanted.
-fn save(
-    arguments: &Arguments,
-    setting: Setting<'_>,
-    plan: &OwnedPlan,
-    proved: &Proved<'_>,
-    figures: &Figures,
-) -> Result<(), Failure> {
+fn save(arguments: &Arguments, plan: &Plan) -> Result<(), Failure> {
+    let cannot = |error: Error| Failure::cannot(error.to_string());
     if let Some(path) = &arguments.output {
-        output::save(path, &format::write_plan(plan))?;
+        output::save(path, &plan.to_json())?;
     }
-    if arguments.trace.is_some() || arguments.report.is_some() {
-        let course = Course::of(&proved.verified).map_err(|e| Failure::cannot(e.to_string()))?;
-        if let Some(path) = &arguments.trace {
-            output::save(path, &trace::render(setting, proved, &course))?;
-        }
-        if let Some(path) = &arguments.report {
-            output::save(path, report::render(setting, proved, &course, figures).as_bytes())?;
-        }
+    if let Some(path) = &arguments.trace {
+        output::save(path, &plan.trace().map_err(cannot)?)?;
+    }
+    if let Some(path) = &arguments.report {
+        output::save(path, plan.report().map_err(cannot)?.as_bytes())?;
     }
     Ok(())
 }
@@ -141,7 +134,7 @@ pub(crate) fn defect(strategy: &str, reason: &str) -> Failure {
     ))
 }
 
-/// Plans as chosen.
+/// Plans as chosen, and lowers the plan.
 ///
 /// # Errors
 /// The reason why there is no plan, with the figures.
@@ -149,16 +142,24 @@ pub(crate) fn plan_for(
     setting: Setting<'_>,
     choices: &Choices,
 ) -> Result<(Figures, OwnedPlan, OwnedSchedule), Failure> {
+    let (figures, plan) = choose(setting, choices)?;
+    let schedule =
+        proof::lower(setting, &plan).map_err(|reason| defect(&plan.strategy, &reason))?;
+    Ok((figures, plan, schedule))
+}
+
+/// Plans as chosen.
+fn choose(setting: Setting<'_>, choices: &Choices) -> Result<(Figures, OwnedPlan), Failure> {
     let chosen = choices.strategy.with(&choices.settings)?;
-    let needs = Needs::of(setting, Some(&chosen.method))?;
-    let least_bytes = needs.min_feasible.map_or(0, |(bytes, _)| bytes);
+    let needs = figures::needs(setting, Some(&chosen.method))?;
+    let least_bytes = needs.min_feasible_bytes.unwrap_or(0);
     let budget_bytes = choices.budget.map_or(setting.machine.machine.device_bytes, |budget| {
         budget.bytes(needs.in_core_peak_bytes, least_bytes)
     });
     let room = Room { budget_bytes, placed: !choices.no_placements, less: None };
     let Draft { figures, plan } = draft(setting, &chosen, needs, room)?;
     match plan {
-        Ok((plan, schedule)) => Ok((figures, plan, schedule)),
+        Ok(plan) => Ok((figures, plan)),
         Err(error) => {
             let mut reason = Names::new(setting.work, &[]).planning_error(&error, budget_bytes);
             if matches!(error, PlanningError::Infeasible { min_feasible_bytes, .. }
@@ -186,29 +187,26 @@ pub(crate) fn draft(
     let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
     let request = Request { graph: &graph, machine: &setting.machine.machine, budget_bytes };
     // Why there is none, planning will say.
-    figures.cycle_ns = chosen
+    figures.context.cycle_ns = chosen
         .method
         .of_core()
         .and_then(|strategy| planning::cycle_ns(&request, strategy).ok().flatten());
     let started = Instant::now();
-    let less_plan = less.and_then(|less| less.plan.as_ref().ok()).map(|(plan, _)| plan);
+    let less_plan = less.and_then(|less| less.plan.as_ref().ok());
     let planned = chosen.method.plan(&request, placed, less_plan);
-    figures.planning_ns = u64::try_from(started.elapsed().as_nanos()).ok();
+    figures.context.planning_ns = u64::try_from(started.elapsed().as_nanos()).ok();
     let plan = match planned {
         Ok((plan, unplaced)) => {
             if placed && plan.placements.is_none() {
-                let of_less = less.and_then(|less| less.figures.unplaced.clone());
-                figures.unplaced = unplaced.map(|unplaced| unplaced.to_string()).or(of_less);
+                let of_less = less.and_then(|less| less.figures.context.unplaced);
+                figures.context.unplaced = unplaced.or(of_less);
             }
-            let plan = OwnedPlan {
+            Ok(OwnedPlan {
                 graph: setting.work.name.clone(),
                 machine: setting.machine.name.clone(),
                 strategy: chosen.name.to_owned(),
                 ..plan
-            };
-            let schedule = proof::lower(setting, &plan);
-            let schedule = schedule.map_err(|reason| defect(chosen.name, &reason))?;
-            Ok((plan, schedule))
+            })
         }
         Err(error) => Err(error),
     };

@@ -6,7 +6,6 @@ use crate::figures::Figures;
 use crate::names::Names;
 use crate::plan::{self, Choices};
 use crate::proof::Proved;
-use crate::units::{bytes, count, time};
 use crate::work::{self, Setting, Work};
 use crate::{machine, output, plan_file, proof, summary};
 use clap::Args;
@@ -15,6 +14,7 @@ use integrity::reference_digest;
 use planner_core::planner::{Request, Strategy};
 use serde::Serialize;
 use spillway::planning::{self, OwnedSchedule};
+use spillway::units::{bytes, count, time};
 use std::path::{Path, PathBuf};
 use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, Shown};
 
@@ -244,7 +244,7 @@ fn hex(digest: u64) -> String {
 
 /// The lines about the run.
 fn shown(report: &Report) -> String {
-    let planned_ns = report.figures.planned.period_ns.unwrap_or(0);
+    let planned_ns = report.figures.period_ns().unwrap_or(0);
     let predicted_ns = report.graph_period_ns.unwrap_or(planned_ns);
     let measured_ns = report.measured_period_ns;
     let compared = match measured_ns.cmp(&predicted_ns) {
@@ -268,7 +268,7 @@ fn shown(report: &Report) -> String {
         "run",
         report.iterations,
         Shown::name(&report.device),
-        bytes(report.figures.budget_bytes),
+        bytes(report.figures.context.budget_bytes),
         "set-up",
         count(report.setup_map_calls),
         count(report.setup_virtual_ranges),

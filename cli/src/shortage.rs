@@ -1,12 +1,12 @@
 //! What the smallest feasible budget is made up of.
 
-use crate::names::Names;
 use crate::proof;
-use crate::units::{bytes, count};
 use crate::work::Setting;
 use planner_core::planner::{LeastMemory, Request, Strategy};
 use planner_core::{Graph, Kind, OpId, TensorId};
+use spillway::names::Names;
 use spillway::planning;
+use spillway::units::{bytes, count};
 use std::collections::HashSet;
 use std::fmt::Write;
 

@@ -5,7 +5,6 @@ mod settings;
 
 use crate::failure::Failure;
 use crate::method::Method;
-use crate::units::parse_bytes;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use planner_core::plan::Pool;
@@ -14,6 +13,7 @@ use planner_core::planner::{Auto, Lms, Order, Strategy, Weights, Window};
 use search::{Limit, genetic, joint};
 use settings::Settings;
 use spillway::swapping::Swap;
+use spillway::units::parse_bytes;
 
 /// A strategy.
 #[derive(Debug)]
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn the_readme_lists_them_in_their_order() {
         let readme = include_str!("../../README.md");
-        let (_, table) = readme.split_once("\nStrategies so far:\n").unwrap();
+        let (_, table) = readme.split_once("\nThe strategies:\n").unwrap();
         let rows = table.lines().skip_while(|line| !line.starts_with("| `"));
         let rows = rows.take_while(|line| line.starts_with('|'));
         let listed: Vec<_> = rows.filter_map(|row| row.split('`').nth(1)).collect();

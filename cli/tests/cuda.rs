@@ -47,8 +47,8 @@ fn iterations_run_as_graphs() {
 
 #[test]
 fn what_no_graph_can_hold_is_refused() {
-    run(&["--graph", "--no-placements"]).fails(1, &["maps as it goes"]);
-    run(&["--graph", "--iterations", "1"]).fails(1, &["run at least those"]);
+    run(&["--graph", "--no-placements"]).fails_with_output(1, &["maps as it goes"]);
+    run(&["--graph", "--iterations", "1"]).fails_with_output(1, &["run at least those"]);
     run(&["--seed", "1"]).fails(2, &["--seed"]);
 }
 
@@ -94,6 +94,9 @@ fn a_device_is_picked_by_its_number() {
         Folder::new().run_in(&[driver, ("SPILLWAY_CUDA_DEVICE", device)], &run)
     };
     with("0").done();
-    with("1").fails(1, &["there is no CUDA device 1; there is 0 (emulated CUDA device, no GPU)"]);
+    with("1").fails_with_output(
+        1,
+        &["there is no CUDA device 1; there is 0 (emulated CUDA device, no GPU)"],
+    );
     with("the first").fails(2, &["SPILLWAY_CUDA_DEVICE", "counted from 0"]);
 }

@@ -110,7 +110,7 @@ fn work_that_is_no_chain_is_refused_by_strategies_for_chains() {
     let folder = Folder::new();
     folder
         .run(&["plan", SMALL, "-s", "weights"])
-        .fails(1, &["chains of layers only", "fc.bias.sgd"]);
+        .fails(1, &["chains of layers only", "fc.bias.sgd", "`spillway export chain` makes one"]);
     let compared = folder.run(&["compare", SMALL, "-b", "50%", "--no-placements"]).done();
     assert!(!compared.stdout.contains("weights"));
 }
@@ -247,7 +247,7 @@ fn more_iterations_measure_the_same() {
     };
     let (few, many) = (measured("8"), measured("20"));
     assert_eq!(few["measured_period_ns"], many["measured_period_ns"]);
-    assert_ne!(few["measured_period_ns"], measured("2")["measured_period_ns"]);
+    assert_eq!(few["measured_period_ns"], few["period_ns"]);
     let calls = |ran: &Value| ran["map_calls_per_iteration"].as_f64().unwrap();
     assert!((calls(&few) / calls(&many) - 1.0).abs() < 0.02, "{few} {many}");
 }
@@ -285,7 +285,7 @@ fn a_plan_needs_no_more_than_the_hosts_memory() {
     let just = plan(packed_bytes, &["--json"]).done().json();
     assert_eq!((&just["host_bytes"], &just["digests_match"]), (&json!(packed_bytes), &json!(true)));
     let shown = plan(packed_bytes, &[]).done().stdout;
-    assert!(shown.contains(" pinned; ") && shown.contains("a whole room for each tensor"));
+    assert!(shown.contains(" pinned; ") && shown.contains("a whole slot for each tensor"));
     plan(1000, &[]).fails(1, &["bytes of pinned host memory, the machine has 1000"]);
 }
 

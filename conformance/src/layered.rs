@@ -1,8 +1,8 @@
 //! Backends with middleware over their devices.
 
 use integrity::{Backend, Exemption, Found};
-use middleware::{Layer, Layered};
-use planner_core::backend::{BackendError, Launch};
+use middleware::{Layer, Layered, LayeredKernels};
+use planner_core::backend::BackendError;
 use planner_core::{Graph, Machine};
 
 /// A backend whose devices have a layer each.
@@ -24,11 +24,12 @@ impl<T, F, L, E> Backend for LayeredBackend<T, F>
 where
     T: Backend,
     F: Fn(u64) -> L + Send + Sync + 'static,
-    L: for<'g> Layer<T::Device<'g>, Error = E> + 'static,
+    L: Layer<T::Device, Error = E> + 'static,
     E: BackendError + From<T::Error> + 'static,
 {
     type Error = E;
-    type Device<'g> = Layered<T::Device<'g>, L>;
+    type Device = Layered<T::Device, L>;
+    type Kernels<'g> = LayeredKernels<T::Kernels<'g>>;
 
     fn name(&self) -> &'static str {
         self.backend.name()
@@ -38,40 +39,20 @@ where
         self.backend.find()
     }
 
-    fn open<'g>(
-        &self,
-        graph: Graph<'g>,
-        machine: Machine,
-        order: u64,
-    ) -> Result<Self::Device<'g>, String> {
-        let device = self.backend.open(graph, machine, order)?;
+    fn open(&self, machine: Machine, order: u64) -> Result<Self::Device, String> {
+        let device = self.backend.open(machine, order)?;
         Ok(Layered::new(device, (self.layer)(order)))
     }
 
-    fn launch(&self, device: &mut Self::Device<'_>, launch: &Launch<'_>) -> Result<(), E> {
-        let Layered { device, layer } = device;
-        layer.launch(device, launch, |device, launch| self.backend.launch(device, launch))
-    }
-
-    fn write_host(
+    fn kernels<'g>(
         &self,
-        device: &mut Self::Device<'_>,
-        offset_bytes: u64,
-        from: &[u8],
-    ) -> Result<(), E> {
-        Ok(self.backend.write_host(&mut device.device, offset_bytes, from)?)
+        device: &mut Self::Device,
+        graph: Graph<'g>,
+    ) -> Result<Self::Kernels<'g>, E> {
+        Ok(LayeredKernels(self.backend.kernels(&mut device.device, graph)?))
     }
 
-    fn read_host(
-        &self,
-        device: &mut Self::Device<'_>,
-        offset_bytes: u64,
-        into: &mut [u8],
-    ) -> Result<(), E> {
-        Ok(self.backend.read_host(&mut device.device, offset_bytes, into)?)
-    }
-
-    fn close(&self, device: Self::Device<'_>) -> Result<(), String> {
+    fn close(&self, device: Self::Device) -> Result<(), String> {
         self.backend.close(device.device)
     }
 

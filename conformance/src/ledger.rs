@@ -1,4 +1,4 @@
-//! A judge of plans that follows the format's text sentence by sentence.
+//! A judge of plans that follows `docs/format.md` sentence by sentence.
 //!
 //! It keeps its books for every object of every tensor and writes out eight iterations one
 //! after the other. That is slow and plainly right, which is its whole purpose: it is meant
@@ -28,7 +28,7 @@ pub const LAPS: u32 = 8;
 /// What a valid plan does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
-    /// The exact figures. Its `host_bytes` gives every tensor that is moved a room of its
+    /// The exact figures. Its `host_bytes` gives every tensor that is moved a slot of its
     /// own, which is one of several figures that the format accepts.
     pub prediction: Prediction,
     /// The least and the most that a plan may state as `host_bytes`: what is moved of states
@@ -133,6 +133,7 @@ pub fn measure(
     if rooms_bytes.0 > machine.host_bytes {
         return Err(Violation::of_plan("the machine has too little pinned host memory"));
     }
+    check_host_block(graph, plan)?;
     Ok(Judgement {
         prediction,
         accepted_host_bytes: accepted_host_bytes(&layout, &deeds),
@@ -260,6 +261,19 @@ fn moved_bytes(graph: &Graph<'_>, plan: &Plan<'_>, counts: impl Fn(Kind) -> bool
 /// Bytes of the states and inputs that are moved.
 fn moved_lasting_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> u64 {
     moved_bytes(graph, plan, |kind| kind != Kind::Temporary)
+}
+
+/// The host block holds each state, each input twice, and the temporaries that move: its size
+/// is a number of 64 bits.
+fn check_host_block(graph: &Graph<'_>, plan: &Plan<'_>) -> Result<(), Violation> {
+    let (load_bytes, _) = host::load_bytes(&host::temporaries(graph, plan));
+    let lasting_bytes = graph.tensors().iter().map(|tensor| match tensor.kind {
+        Kind::State => u128::from(tensor.bytes),
+        Kind::Input => 2 * u128::from(tensor.bytes),
+        Kind::Temporary => 0,
+    });
+    let block_bytes = lasting_bytes.sum::<u128>() + u128::from(load_bytes);
+    u64::try_from(block_bytes).map(drop).map_err(|_| Violation::overflow())
 }
 
 /// A room for each state and input that is moved, and for temporaries from what is in use at

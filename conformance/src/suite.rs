@@ -16,8 +16,7 @@
 //! }
 //! ```
 //!
-//! `MyBackend` implements [`Backend`]: it opens devices, launches integrity kernels, and
-//! shows the host's block. Whatever a check puts on the device it puts there through the
+//! `MyBackend` implements [`Backend`]: it opens devices and makes integrity kernels. Whatever a check puts on the device it puts there through the
 //! traits, and whatever it finds it compares byte by byte.
 //!
 //! A missing wait shows only if work is late. So checks keep a stream busy before the work
@@ -89,14 +88,15 @@ macro_rules! list {
 pub fn checks<T: Backend>() -> Vec<Check<T>> {
     list! {
         OnRig transfers: [
-            states_lie_in_their_rooms,
+            the_host_writes_and_reads_its_block,
+            written_bytes_are_uploaded,
             bytes_return_as_they_were,
             copies_of_any_size_and_place,
             copies_in_both_directions_at_once,
             uploaded_bytes_are_free_behind_the_point,
             unmapped_addresses_are_refused,
-            bytes_that_the_host_has_not_are_refused,
-            copies_without_a_block_are_refused,
+            bytes_outside_the_block_are_refused,
+            without_a_block_all_is_refused,
             the_host_has_one_block,
         ],
         OnRig paging: [
@@ -139,6 +139,8 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
             streams_do_not_disturb_each_other,
         ],
         OnRig kernels: [
+            states_lie_in_their_slots,
+            inputs_take_their_slots_in_turn,
             every_byte_counts,
             launches_leave_the_rest_alone,
             small_tensors_count_too,

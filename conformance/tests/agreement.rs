@@ -5,7 +5,7 @@ use conformance::ledger::{judge, measure};
 use conformance::plans::{Case, cases, cases_on_small_hosts, misplaced_cases, mutated_cases};
 use planner_core::pieces::Pieces;
 use planner_core::timeline::{self, Timeline};
-use planner_core::{Plan, Scheduled, Scratch, VerifyError};
+use planner_core::{Limits, Plan, Scratch, Stream, VerifyError};
 use proptest::prelude::*;
 use spillway::planning;
 
@@ -46,7 +46,7 @@ proptest! {
         let judgement = judge(&graph, &case.machine, &plan).unwrap();
         let owned = planning::schedule(&graph, &case.machine, &plan).unwrap();
         let schedule = owned.schedule();
-        let limits = planning::limits(&graph, &plan);
+        let limits = Limits::of_plan(&graph, &plan);
         let mut memory = vec![0; timeline::scratch_words(&limits)];
         let scratch = &mut Scratch::new(&mut memory);
         let pieces = Pieces::new(&graph, &case.machine, &plan, scratch).unwrap();
@@ -55,9 +55,10 @@ proptest! {
         let timeline = Timeline::new(&schedule, &durations_ns, scratch).unwrap();
         for event in &judgement.timeline {
             let lap = event.lap as usize - 1;
-            let Scheduled { stream, index, .. } = schedule.of_iteration(lap as u64)[event.step];
-            let Some(stream) = stream else { continue };
-            prop_assert_eq!(timeline.end_ns(lap, stream, index), event.end_ns, "{:?}", event);
+            let entry = schedule.of_iteration(lap as u64)[event.step];
+            let Some(stream) = entry.stream() else { continue };
+            let end_ns = timeline.end_ns(lap, stream, entry.index());
+            prop_assert_eq!(end_ns, event.end_ns, "{:?}", event);
         }
     }
 
@@ -129,8 +130,12 @@ proptest! {
         let plan = case.plan.plan();
         let mut schedule = planning::schedule(&graph, &case.machine, &plan).unwrap();
         for step in 0..schedule.steps.len() {
-            for stream in 0..3 {
-                let Some(wait) = schedule.steps[step].waits[stream].take() else { continue };
+            for stream in Stream::ALL {
+                let wait = schedule.steps[step].wait(stream);
+                if wait.is_none() {
+                    continue;
+                }
+                schedule.steps[step].set_wait(stream, None);
                 let verdict =
                     planning::prove(&graph, &case.machine, &plan, &schedule.schedule());
                 prop_assert!(
@@ -138,11 +143,11 @@ proptest! {
                         verdict,
                         Err(VerifyError::Race { .. } | VerifyError::Memory { .. })
                     ),
-                    "without its wait for stream {} step {} passes",
+                    "without its wait for {} step {} passes",
                     stream,
                     step
                 );
-                schedule.steps[step].waits[stream] = Some(wait);
+                schedule.steps[step].set_wait(stream, wait);
             }
         }
     }

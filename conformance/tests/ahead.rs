@@ -38,14 +38,14 @@ const CHAIN_STRATEGIES: [Planner; 3] = [
 #[derive(Clone, Copy)]
 struct NeverBlocks;
 
-impl<'g> Layer<SimDevice<'g>> for NeverBlocks {
+impl Layer<SimDevice> for NeverBlocks {
     type Error = SimError;
 
-    fn reached(&mut self, _: &mut SimDevice<'g>, _: Point) -> Result<bool, SimError> {
+    fn reached(&mut self, _: &mut SimDevice, _: Point) -> Result<bool, SimError> {
         Ok(true)
     }
 
-    fn block_until(&mut self, _: &mut SimDevice<'g>, _: Point) -> Result<(), SimError> {
+    fn block_until(&mut self, _: &mut SimDevice, _: Point) -> Result<(), SimError> {
         Ok(())
     }
 }
@@ -54,25 +54,25 @@ impl<'g> Layer<SimDevice<'g>> for NeverBlocks {
 #[derive(Clone, Copy)]
 struct Blocks;
 
-impl<'g> Layer<SimDevice<'g>> for Blocks {
+impl Layer<SimDevice> for Blocks {
     type Error = SimError;
 }
 
 /// A device after some iterations.
-fn run<'g>(
-    verified: &Verified<'g>,
-    host: impl Layer<SimDevice<'g>, Error = SimError>,
+fn run(
+    verified: &Verified<'_>,
+    host: impl Layer<SimDevice, Error = SimError>,
     iterations: u64,
-) -> SimDevice<'g> {
+) -> SimDevice {
     let graph = *verified.graph();
-    let mut device = Layered::new(SimDevice::new(graph, *verified.machine()), host);
+    let mut device = Layered::new(SimDevice::new(*verified.machine()), host);
     let mut kernels = LayeredKernels(SimKernels::new(graph));
     planning::execute(verified, &mut device, &mut kernels, iterations).unwrap();
     device.device
 }
 
 /// When all streams have ended.
-fn end_ns(mut device: SimDevice<'_>) -> u64 {
+fn end_ns(mut device: SimDevice) -> u64 {
     for stream in Stream::ALL {
         let point = device.signal(stream).unwrap();
         device.block_until(point).unwrap();
@@ -81,16 +81,16 @@ fn end_ns(mut device: SimDevice<'_>) -> u64 {
 }
 
 /// How much longer twice as many iterations take.
-fn growth_ns<'g>(
-    verified: &Verified<'g>,
-    host: impl Layer<SimDevice<'g>, Error = SimError> + Copy,
+fn growth_ns(
+    verified: &Verified<'_>,
+    host: impl Layer<SimDevice, Error = SimError> + Copy,
     iterations: u64,
 ) -> u64 {
     end_ns(run(verified, host, 2 * iterations)) - end_ns(run(verified, host, iterations))
 }
 
 /// From the fourth iteration to the eighth, as predictions have it.
-fn period_ns(device: &SimDevice<'_>) -> u64 {
+fn period_ns(device: &SimDevice) -> u64 {
     device.period_ns(LAPS / 2, LAPS).unwrap()
 }
 
@@ -121,12 +121,6 @@ fn is_as_predicted(
             with_verified(graph, machine, &plan, |verified| {
                 let measured_ns = period_ns(&run(verified, Blocks, LAPS));
                 let context = format!("{strategy:?} in {budget_bytes} bytes");
-                prop_assert_eq!(
-                    measured_ns,
-                    period_ns(&run(verified, NeverBlocks, LAPS)),
-                    "{}",
-                    context
-                );
                 prop_assert!(measured_ns <= plan.predicted.period_ns, "{}", context);
                 Ok(())
             })?;

@@ -265,9 +265,9 @@ const REFUSALS: &[&str] = &[
     "has no object",
     "has two holders",
     "in other objects than at the start",
-    "cover no iteration",
+    "do not cover 1 to 64 iterations",
     "there is no op",
-    "there is no such pool",
+    "names no such pool",
     "there is no tensor",
 ];
 

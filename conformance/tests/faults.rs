@@ -4,14 +4,14 @@
 
 use backend_sim::{Fault, Sim, SimDevice, SimError, SimKernels, reference_digest};
 use conformance::graphs::training_graphs;
-use integrity::{Reading, Rooms, Value, value};
+use integrity::{Reading, Value, slots, value};
 use middleware::{Faults, FaultyError, Layer, Layered, LayeredKernels};
 use planner_core::backend::{
-    BackendError, DeviceAddress, ErrorKind, HostRange, Launch, Paging, Point, Streams, Transfers,
+    BackendError, DeviceAddress, ErrorKind, HostRange, Launch, Paging, Point, Transfers,
 };
 use planner_core::executor::Moment;
 use planner_core::planner::{Request, Strategy};
-use planner_core::{ExecuteError, Graph, HostRooms, Kind, Scratch, Stream, Verified};
+use planner_core::{ExecuteError, Graph, HostLayout, Kind, Stream, TensorId, Verified};
 use proptest::strategy::{Strategy as _, ValueTree};
 use proptest::test_runner::TestRunner;
 use spillway::{placing, planning};
@@ -23,10 +23,11 @@ const SEEDS: u64 = 300;
 /// brought since.
 struct Host<'g> {
     graph: Graph<'g>,
-    rooms: Rooms<'g>,
+    /// The states, and where they lie, once they are filled.
+    states: Vec<(TensorId, HostRange)>,
     /// The values of all tensors behind the launches that are enqueued.
     values: Vec<Value>,
-    /// Bytes of the block; none where it cannot be known.
+    /// Bytes of the block, once states are filled; none where it cannot be known.
     bytes: Vec<Option<u8>>,
     /// Downloads that may not have ended: the point of each, where it writes, and what.
     under_way: Vec<(u64, HostRange, Vec<u8>)>,
@@ -34,26 +35,16 @@ struct Host<'g> {
 }
 
 impl<'g> Host<'g> {
-    fn new(graph: Graph<'g>, rooms: &HostRooms<'_>) -> Self {
-        let mut host = Self {
+    fn new(graph: Graph<'g>) -> Self {
+        let initial = |tensor| value::initial_state(tensor, graph.tensor(tensor).bytes);
+        Self {
             graph,
-            rooms: Rooms::new(graph, rooms),
-            values: Vec::new(),
-            bytes: vec![None; rooms.bytes() as usize],
+            states: Vec::new(),
+            values: graph.tensor_ids().map(initial).collect(),
+            bytes: Vec::new(),
             under_way: Vec::new(),
             signals: 0,
-        };
-        for tensor in graph.tensor_ids() {
-            let bytes = graph.tensor(tensor).bytes;
-            let value = value::initial_state(tensor, bytes);
-            host.values.push(value);
-            if graph.tensor(tensor).kind == Kind::State {
-                let room =
-                    HostRange { tensor, offset_bytes: host.rooms.offset_bytes(tensor, 0), bytes };
-                host.learn(room, &filled(value, 0, bytes));
-            }
         }
-        host
     }
 
     fn learn(&mut self, range: HostRange, bytes: &[u8]) {
@@ -79,8 +70,11 @@ impl<'g> Host<'g> {
         }
     }
 
-    fn check(&self, device: &SimDevice<'_>) -> Result<(), String> {
+    fn check(&self, device: &mut SimDevice) -> Result<(), String> {
         let mut block = vec![0; self.bytes.len()];
+        if block.is_empty() {
+            return Ok(());
+        }
         device.read_host(0, &mut block).map_err(|error| error.to_string())?;
         match block
             .iter()
@@ -88,7 +82,7 @@ impl<'g> Host<'g> {
             .position(|(byte, known)| known.is_some_and(|known| known != *byte))
         {
             None => Ok(()),
-            Some(at) => Err(format!("byte {at} of the host's block is lost")),
+            Some(at) => Err(format!("byte {at} of the host block is lost")),
         }
     }
 }
@@ -127,13 +121,31 @@ impl<D: Transfers + Paging> Layer<D> for Host<'_> {
         from: DeviceAddress,
         to: HostRange,
     ) -> Result<(), D::Error> {
-        if self.graph.tensor(to.tensor).kind == Kind::State {
-            let first = to.offset_bytes - self.rooms.offset_bytes(to.tensor, 0);
-            let bytes = filled(self.values[to.tensor.index()], first, to.bytes);
+        let is_inside = |slot: &HostRange| {
+            (slot.offset_bytes..slot.offset_bytes + slot.bytes).contains(&to.offset_bytes)
+        };
+        if let Some((state, slot)) = self.states.iter().find(|(_, slot)| is_inside(slot)) {
+            let first = to.offset_bytes - slot.offset_bytes;
+            let bytes = filled(self.values[state.index()], first, to.bytes);
             self.bytes[to.offset_bytes as usize..][..to.bytes as usize].fill(None);
             self.under_way.push((self.signals + 1, to, bytes));
         }
         device.download(from, to)
+    }
+
+    fn fill_states(
+        &mut self,
+        device: &mut D,
+        layout: &HostLayout<'_>,
+        fill: impl FnOnce(&mut D, &HostLayout<'_>) -> Result<(), D::Error>,
+    ) -> Result<(), D::Error> {
+        fill(device, layout)?;
+        self.states = slots(&self.graph, layout, Kind::State, 0).collect();
+        self.bytes = vec![None; layout.bytes() as usize];
+        for (state, slot) in self.states.clone() {
+            self.learn(slot, &filled(self.values[state.index()], 0, slot.bytes));
+        }
+        Ok(())
     }
 
     fn launch(
@@ -178,29 +190,21 @@ fn with_plans(mut then: impl FnMut(&Verified<'_>)) {
     }
 }
 
-fn with_rooms<T>(verified: &Verified<'_>, then: impl FnOnce(&HostRooms<'_>) -> T) -> T {
-    let (graph, plan) = (verified.graph(), verified.plan());
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
-    let scratch = &mut Scratch::new(&mut memory);
-    then(&HostRooms::new(graph, verified.machine(), plan, scratch).unwrap())
-}
-
 /// Runs a plan on a device with a fault. The error, if there is one; then the host is checked,
 /// else the digest.
 fn run(verified: &Verified<'_>, fault: Fault, seed: u64) -> Option<ExecuteError<SimError>> {
     let (graph, machine) = (*verified.graph(), *verified.machine());
-    let device = SimDevice::adversarial(graph, machine, seed).with_bytes().failing(fault, seed);
-    let host = with_rooms(verified, |rooms| Host::new(graph, rooms));
-    let mut device = Layered::new(device, host);
+    let device = SimDevice::adversarial(machine, seed).with_bytes().failing(fault, seed);
+    let mut device = Layered::new(device, Host::new(graph));
     let mut kernels = LayeredKernels(SimKernels::new(graph));
     let error = planning::execute(verified, &mut device, &mut kernels, ITERATIONS).err();
-    let Layered { device, layer: host } = device;
+    let Layered { mut device, layer: host } = device;
     match error {
-        None => assert_eq!(device.digest(), Ok(reference_digest(&graph, ITERATIONS))),
+        None => assert_eq!(kernels.0.digest(&device), Ok(reference_digest(&graph, ITERATIONS))),
         // Before there is a block, the host has nothing to lose.
         Some(ExecuteError::Device { at: Moment::SetUp, .. })
             if device.read_host(0, &mut [0]).is_err() => {}
-        Some(_) => host.check(&device).unwrap(),
+        Some(_) => host.check(&mut device).unwrap(),
     }
     error
 }
@@ -256,12 +260,13 @@ fn delays_change_no_result() {
 fn injected_faults_are_reported_and_delays_change_no_result() {
     let run = |verified: &Verified<'_>, faults: Faults, seed| {
         let (graph, machine) = (*verified.graph(), *verified.machine());
-        let mut device = Layered::new(SimDevice::adversarial(graph, machine, seed), faults);
+        let mut device = Layered::new(SimDevice::adversarial(machine, seed), faults);
         let mut kernels = LayeredKernels(SimKernels::new(graph));
         let ran = planning::execute(verified, &mut device, &mut kernels, ITERATIONS);
-        ran.map(|()| assert_eq!(device.device.digest(), Ok(reference_digest(&graph, ITERATIONS))))
+        let reference = Ok(reference_digest(&graph, ITERATIONS));
+        ran.map(|()| assert_eq!(kernels.0.digest(&device.device), reference))
     };
-    let (mut copies, mut allocations) = (0, 0);
+    let (mut copies, mut allocations, mut fills) = (0, 0, [0; 2]);
     with_plans(|verified| {
         for seed in 0..40 {
             let faults = Faults::new(seed);
@@ -272,6 +277,12 @@ fn injected_faults_are_reported_and_delays_change_no_result() {
                 let ExecuteError::Device { error, .. } = failed else { panic!("{failed}") };
                 assert_eq!(error, FaultyError::Injected(ErrorKind::Other));
                 copies += 1;
+            }
+            if let Err(error) = run(verified, faults.clone().failed_fills(5), seed) {
+                let ExecuteError::Device { at, error } = error else { panic!("{error}") };
+                assert_eq!(error, FaultyError::Injected(ErrorKind::Other));
+                assert!(matches!(at, Moment::States | Moment::Inputs(_)), "{at}");
+                fills[usize::from(at == Moment::States)] += 1;
             }
             let refused = run(verified, faults.failed_allocations(20), seed);
             if let Err(refused) = refused {
@@ -285,23 +296,22 @@ fn injected_faults_are_reported_and_delays_change_no_result() {
         }
     });
     assert!(copies > 20 && allocations > 20, "{copies} and {allocations}");
+    assert!(fills[0] > 20 && fills[1] > 20, "{fills:?}");
 }
 
 /// What the tests rest on: a byte that is lost is seen.
 #[test]
 fn a_lost_byte_is_seen() {
-    let machine = Sim::default().machine.with_device_bytes(1 << 20);
     with_plans(|verified| {
-        let graph = *verified.graph();
-        let mut device = SimDevice::new(graph, machine).with_bytes();
-        with_rooms(verified, |rooms| {
-            device.create_host(rooms).unwrap();
-            let host = Host::new(graph, rooms);
-            host.check(&device).unwrap();
-            let at = host.bytes.iter().position(Option::is_some).unwrap();
-            device.write_host(at as u64, &[!host.bytes[at].unwrap()]).unwrap();
-            assert!(host.check(&device).is_err());
-            device.signal(Stream::Upload).unwrap();
-        });
+        let (graph, machine) = (*verified.graph(), *verified.machine());
+        let device = SimDevice::new(machine).with_bytes();
+        let mut device = Layered::new(device, Host::new(graph));
+        let mut kernels = LayeredKernels(SimKernels::new(graph));
+        planning::execute(verified, &mut device, &mut kernels, 0).unwrap();
+        let Layered { mut device, layer: host } = device;
+        host.check(&mut device).unwrap();
+        let at = host.bytes.iter().position(Option::is_some).unwrap();
+        device.write_host(at as u64, &[!host.bytes[at].unwrap()]).unwrap();
+        assert!(host.check(&mut device).is_err());
     });
 }

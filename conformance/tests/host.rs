@@ -1,4 +1,4 @@
-//! Rooms on the host: packed soundly, as small as they are said to be, and what shares one
+//! Slots on the host: packed soundly, as small as they are said to be, and what shares one
 //! wrongly is found.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -12,43 +12,44 @@ use planner_core::backend::{DeviceAddress, HostRange, Kernels, Paging, Transfers
 use planner_core::plan::{Pool, Resident};
 use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy as Planner};
 use planner_core::{
-    ExecuteError, Graph, HostRooms, Kind, Machine, MachineParameters, OpId, Part, Plan, PlanError,
-    Scratch, Step, TensorId, VerifyError,
+    ExecuteError, Graph, HostLayout, Kind, Limits, Machine, MachineParameters, OpId, Part, Plan,
+    PlanError, Scratch, Step, TensorId, VerifyError,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use spillway::planning;
+use std::vec::IntoIter;
 use workloads::{OwnedGraph, OwnedPlan};
 
 const ITERATIONS: u64 = 4;
 
-/// Finds a plan's rooms, and hands them on.
-fn with_rooms<T>(
+/// Finds a plan's layout, and hands it on.
+fn with_layout<T>(
     graph: &Graph<'_>,
     machine: &Machine,
     plan: &Plan<'_>,
-    then: impl FnOnce(Result<HostRooms<'_>, PlanError>) -> T,
+    then: impl FnOnce(Result<HostLayout<'_>, PlanError>) -> T,
 ) -> T {
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
-    then(HostRooms::new(graph, machine, plan, &mut Scratch::new(&mut memory)))
+    let mut memory = vec![0; HostLayout::scratch_words(&Limits::of_plan(graph, plan))];
+    then(HostLayout::new(graph, machine, plan, &mut Scratch::new(&mut memory)))
 }
 
-/// Holds a plan's rooms to the format; returns how much they save.
+/// Holds a plan's layout to the format; returns how much it saves.
 fn hold(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> Result<u64, TestCaseError> {
     let uses = host::temporaries(graph, plan);
-    with_rooms(graph, machine, plan, |rooms| {
-        let rooms = rooms.unwrap();
-        let at = |tensor, room, byte| rooms.offset_bytes(tensor, room, byte);
-        host::check(graph, &uses, rooms.bytes(), at).map_err(TestCaseError::fail)?;
+    with_layout(graph, machine, plan, |layout| {
+        let layout = layout.unwrap();
+        let at = |tensor, slot, byte| layout.offset_bytes(tensor, slot, byte);
+        host::check(graph, &uses, layout.bytes(), at).map_err(TestCaseError::fail)?;
         for used in &uses {
             let shared = uses.iter().position(|other| other.meets(used) && other != used);
             let Some(shared) = shared else { continue };
             let other = &uses[shared];
-            let onto = rooms.offset_bytes(other.tensor, 0, other.bytes.start);
-            let moved = |tensor, room, byte| {
-                if tensor == used.tensor { onto } else { rooms.offset_bytes(tensor, room, byte) }
+            let onto = layout.offset_bytes(other.tensor, 0, other.bytes.start);
+            let moved = |tensor, slot, byte| {
+                if tensor == used.tensor { onto } else { layout.offset_bytes(tensor, slot, byte) }
             };
-            prop_assert!(host::check(graph, &uses, rooms.bytes(), moved).is_err());
+            prop_assert!(host::check(graph, &uses, layout.bytes(), moved).is_err());
         }
         let lasting = |step: &Step| match step {
             Step::Prefetch(part) | Step::Offload(part) => Some(part.tensor),
@@ -60,7 +61,7 @@ fn hold(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> Result<u64, Te
         moved.dedup();
         let lasting_bytes: u64 = moved.iter().map(|&tensor| graph.tensor(tensor).bytes).sum();
         let (load_bytes, sum_bytes) = host::load_bytes(&uses);
-        let temporary_bytes = rooms.moved_bytes() - lasting_bytes;
+        let temporary_bytes = layout.moved_bytes() - lasting_bytes;
         prop_assert!((load_bytes..=sum_bytes).contains(&temporary_bytes));
         Ok(sum_bytes - temporary_bytes)
     })
@@ -112,8 +113,8 @@ fn with_little_memory(
     let plan = planned(&graph, &machine, strategy).unwrap();
     let packed_bytes = plan.predicted.host_bytes;
     hold(&graph, &machine, &plan.plan())?;
-    with_rooms(&graph, &machine, &plan.plan(), |rooms| {
-        prop_assert_eq!(rooms.unwrap().moved_bytes(), packed_bytes);
+    with_layout(&graph, &machine, &plan.plan(), |layout| {
+        prop_assert_eq!(layout.unwrap().moved_bytes(), packed_bytes);
         Ok(())
     })?;
     let just = machine.with_host_bytes(packed_bytes);
@@ -125,10 +126,10 @@ fn with_little_memory(
         Ok(plan) => {
             prop_assert!(plan.predicted.host_bytes <= little.host_bytes);
             prop_assert!(judge(&graph, &little, &plan.plan()).is_ok());
-            let mut device = SimDevice::adversarial(graph, little, share);
+            let mut device = SimDevice::adversarial(little, share);
             let kernels = &mut SimKernels::new(graph);
             prop_assert_eq!(run(&graph, &little, &plan.plan(), &mut device, kernels), Ok(()));
-            prop_assert_eq!(device.digest(), Ok(reference_digest(&graph, ITERATIONS)));
+            prop_assert_eq!(kernels.digest(&device), Ok(reference_digest(&graph, ITERATIONS)));
         }
         Err(PlanningError::Plan(PlanError::HostMemory { needed_bytes, host_bytes })) => {
             prop_assert!(needed_bytes > host_bytes && host_bytes == little.host_bytes);
@@ -138,16 +139,36 @@ fn with_little_memory(
     Ok(())
 }
 
-/// Takes one tensor's room for another's.
+/// Takes one tensor's slot for another's.
 struct Mistaken {
     tensor: TensorId,
     from_bytes: u64,
     to_bytes: u64,
+    /// What is copied, in the order of the copies.
+    uploads: IntoIter<TensorId>,
+    downloads: IntoIter<TensorId>,
 }
 
 impl Mistaken {
-    fn range(&self, range: HostRange) -> HostRange {
-        if range.tensor != self.tensor {
+    /// The copies of all iterations of a plan.
+    fn new(plan: &Plan<'_>, tensor: TensorId, from_bytes: u64, to_bytes: u64) -> Self {
+        let residents = plan.resident_at_start.iter().map(|resident| resident.part.tensor);
+        let (mut uploads, mut downloads): (Vec<_>, Vec<_>) = (residents.collect(), Vec::new());
+        for _ in 0..ITERATIONS {
+            for step in plan.steps {
+                match step {
+                    Step::Prefetch(part) => uploads.push(part.tensor),
+                    Step::Offload(part) => downloads.push(part.tensor),
+                    _ => {}
+                }
+            }
+        }
+        let (uploads, downloads) = (uploads.into_iter(), downloads.into_iter());
+        Self { tensor, from_bytes, to_bytes, uploads, downloads }
+    }
+
+    fn range(&self, copied: Option<TensorId>, range: HostRange) -> HostRange {
+        if copied != Some(self.tensor) {
             return range;
         }
         HostRange { offset_bytes: range.offset_bytes - self.from_bytes + self.to_bytes, ..range }
@@ -163,7 +184,8 @@ impl<D: Transfers + Paging> Layer<D> for Mistaken {
         from: HostRange,
         to: DeviceAddress,
     ) -> Result<(), D::Error> {
-        device.upload(self.range(from), to)
+        let copied = self.uploads.next();
+        device.upload(self.range(copied, from), to)
     }
 
     fn download(
@@ -172,12 +194,13 @@ impl<D: Transfers + Paging> Layer<D> for Mistaken {
         from: DeviceAddress,
         to: HostRange,
     ) -> Result<(), D::Error> {
-        device.download(from, self.range(to))
+        let copied = self.downloads.next();
+        device.download(from, self.range(copied, to))
     }
 }
 
 /// Whether all of one temporary is away while another leaves, so that its value is lost where
-/// both have the same room.
+/// both have the same slot.
 fn is_lost(plan: &Plan<'_>, one: &HostUse, other: &HostUse) -> bool {
     let at = |of: TensorId, prefetch: bool| {
         let wanted = move |step: &Step| match step {
@@ -199,7 +222,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_plans_have_sound_rooms(case in cases()) {
+    fn random_plans_have_sound_layouts(case in cases()) {
         hold(&case.graph.graph().unwrap(), &case.machine, &case.plan.plan())?;
     }
 
@@ -209,15 +232,15 @@ proptest! {
         let (graph, machine) = (case.graph.graph().unwrap(), case.machine);
         let plan = case.plan.plan();
         let ample = machine.with_host_bytes(u64::MAX);
-        let needed_bytes = with_rooms(&graph, &machine, &plan, |rooms| rooms.map(|it| it.moved_bytes()));
-        let ample_bytes = with_rooms(&graph, &ample, &plan, |rooms| rooms.map(|it| it.moved_bytes()));
+        let needed_bytes = with_layout(&graph, &machine, &plan, |rooms| rooms.map(|it| it.moved_bytes()));
+        let ample_bytes = with_layout(&graph, &ample, &plan, |rooms| rooms.map(|it| it.moved_bytes()));
         let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
         let proved = planning::prove(&graph, &machine, &plan, &schedule.schedule());
         match needed_bytes {
             Ok(needed_bytes) => {
                 prop_assert!(needed_bytes <= machine.host_bytes);
                 prop_assert!(proved.is_ok());
-                let mut device = SimDevice::new(graph, machine);
+                let mut device = SimDevice::new(machine);
                 let kernels = &mut SimKernels::new(graph);
                 prop_assert_eq!(run(&graph, &machine, &plan, &mut device, kernels), Ok(()));
             }
@@ -244,7 +267,7 @@ proptest! {
 
     /// Behind what is shared others are hit, or the block ends: that is found as well.
     #[test]
-    fn two_values_in_one_room_are_found(
+    fn two_values_in_one_slot_are_found(
         graph in training_graphs(3..=6),
         machine in machines(),
         strategy in simple_planners(),
@@ -261,15 +284,15 @@ proptest! {
         }
         prop_assume!(!pairs.is_empty());
         let (one, other) = pairs[pick.index(pairs.len())];
-        let [to_bytes, from_bytes] = with_rooms(&graph, &machine, &plan, |rooms| {
-            let rooms = rooms.unwrap();
-            [one, other].map(|used| rooms.offset_bytes(used.tensor, 0, 0))
+        let [to_bytes, from_bytes] = with_layout(&graph, &machine, &plan, |layout| {
+            let layout = layout.unwrap();
+            [one, other].map(|used| layout.offset_bytes(used.tensor, 0, 0))
         });
-        let layer = Mistaken { tensor: other.tensor, from_bytes, to_bytes };
-        let mut mistaken = Layered::new(SimDevice::new(graph, machine), layer);
+        let layer = Mistaken::new(&plan, other.tensor, from_bytes, to_bytes);
+        let mut mistaken = Layered::new(SimDevice::new(machine), layer);
         let kernels = &mut LayeredKernels(SimKernels::new(graph));
         let ran = run(&graph, &machine, &plan, &mut mistaken, kernels);
-        let found = ran.is_err() || mistaken.device.digest() != Ok(reference_digest(&graph, ITERATIONS));
+        let found = ran.is_err() || kernels.0.digest(&mistaken.device) != Ok(reference_digest(&graph, ITERATIONS));
         prop_assert!(found, "{:?} lies where {:?} is", other, one);
     }
 
@@ -315,11 +338,12 @@ fn moved_bytes(steps: &str) -> u64 {
     let plan = plan.plan();
     assert!(judge(&graph, &MACHINE, &plan).is_ok());
     hold(&graph, &MACHINE, &plan).unwrap();
-    let mut device = SimDevice::new(graph, MACHINE);
-    run(&graph, &MACHINE, &plan, &mut device, &mut SimKernels::new(graph)).unwrap();
-    assert_eq!(device.digest(), Ok(reference_digest(&graph, ITERATIONS)));
+    let mut device = SimDevice::new(MACHINE);
+    let mut kernels = SimKernels::new(graph);
+    run(&graph, &MACHINE, &plan, &mut device, &mut kernels).unwrap();
+    assert_eq!(kernels.digest(&device), Ok(reference_digest(&graph, ITERATIONS)));
     let mut moved_bytes = 0;
-    with_rooms(&graph, &MACHINE, &plan, |rooms| moved_bytes = rooms.unwrap().moved_bytes());
+    with_layout(&graph, &MACHINE, &plan, |layout| moved_bytes = layout.unwrap().moved_bytes());
     moved_bytes
 }
 

@@ -55,10 +55,11 @@ fn run(graph: Graph<'_>, machine: Machine, plan: &OwnedPlan, seed: u64) -> Resul
     let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
     let schedule = schedule.schedule();
     let verified = planning::prove(&graph, &machine, &plan, &schedule).unwrap();
-    let mut device = SimDevice::adversarial(graph, machine, seed);
-    planning::execute(&verified, &mut device, &mut SimKernels::new(graph), ITERATIONS)
+    let mut device = SimDevice::adversarial(machine, seed);
+    let mut kernels = SimKernels::new(graph);
+    planning::execute(&verified, &mut device, &mut kernels, ITERATIONS)
         .map_err(|error| error.to_string())?;
-    match device.digest().map_err(|error| error.to_string())? {
+    match kernels.digest(&device).map_err(|error| error.to_string())? {
         digest if digest == reference_digest(&graph, ITERATIONS) => Ok(()),
         _ => Err("the digest is not that of the graph".into()),
     }

@@ -56,14 +56,14 @@ fn plan(graph: &OwnedGraph, machine: &Machine, budget_bytes: u64) -> OwnedPlan {
     let schedule = planning::schedule(&graph, machine, &plan).unwrap();
     let schedule = schedule.schedule();
     let verified = planning::prove(&graph, machine, &plan, &schedule).unwrap();
-    let mut device = SimDevice::adversarial(graph, *machine, plan.predicted.period_ns);
+    let mut device = SimDevice::adversarial(*machine, plan.predicted.period_ns);
     let (device, kernels) = (&mut device, &mut SimKernels::new(graph));
     planning::with_executor(&verified, device, kernels, |mut executor, device, kernels| {
         executor.run(device, kernels, ITERATIONS)?;
-        executor.finish(device)
+        executor.save_states(device)
     })
     .unwrap();
-    assert_eq!(device.digest().unwrap(), reference_digest(&graph, ITERATIONS));
+    assert_eq!(kernels.digest(device).unwrap(), reference_digest(&graph, ITERATIONS));
     owned
 }
 

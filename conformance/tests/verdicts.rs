@@ -1,14 +1,14 @@
 //! What the suite says of a check, and what it says with middleware in between.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use backend_host::{Host, HostDevice, HostError};
+use backend_host::{Host, HostDevice, HostError, IntegrityKernels};
 use backend_sim::Sim;
 use conformance::layered::LayeredBackend;
 use conformance::suite::{Check, Verdict, checks, judge};
 use integrity::{Backend, Exemption, Found};
 use middleware::{Faults, SlowLink};
-use planner_core::backend::Launch;
-use planner_core::{Graph, Machine};
+use planner_core::backend::{Kernels, Launch};
+use planner_core::{Graph, HostLayout, Machine};
 
 const WORKS: &str = "transfers::bytes_return_as_they_were";
 const FAILS: &str = "kernels::every_byte_counts";
@@ -18,7 +18,8 @@ struct Lame(Vec<Exemption>);
 
 impl Backend for Lame {
     type Error = HostError;
-    type Device<'g> = HostDevice<'g>;
+    type Device = HostDevice;
+    type Kernels<'g> = LameKernels<'g>;
 
     fn name(&self) -> &'static str {
         "lame"
@@ -28,39 +29,45 @@ impl Backend for Lame {
         Host.find()
     }
 
-    fn open<'g>(
+    fn open(&self, machine: Machine, order: u64) -> Result<HostDevice, String> {
+        Host.open(machine, order)
+    }
+
+    fn kernels<'g>(
         &self,
+        device: &mut HostDevice,
         graph: Graph<'g>,
-        machine: Machine,
-        order: u64,
-    ) -> Result<HostDevice<'g>, String> {
-        Host.open(graph, machine, order)
-    }
-
-    fn launch(&self, _: &mut HostDevice<'_>, launch: &Launch<'_>) -> Result<(), HostError> {
-        panic!("{} cannot be launched", launch.op)
-    }
-
-    fn write_host(
-        &self,
-        device: &mut HostDevice<'_>,
-        offset_bytes: u64,
-        from: &[u8],
-    ) -> Result<(), HostError> {
-        Host.write_host(device, offset_bytes, from)
-    }
-
-    fn read_host(
-        &self,
-        device: &mut HostDevice<'_>,
-        offset_bytes: u64,
-        into: &mut [u8],
-    ) -> Result<(), HostError> {
-        Host.read_host(device, offset_bytes, into)
+    ) -> Result<LameKernels<'g>, HostError> {
+        Host.kernels(device, graph).map(LameKernels)
     }
 
     fn exemptions(&self) -> &[Exemption] {
         &self.0
+    }
+}
+
+struct LameKernels<'g>(IntegrityKernels<'g>);
+
+impl Kernels<HostDevice> for LameKernels<'_> {
+    fn launch(&mut self, _: &mut HostDevice, launch: &Launch<'_>) -> Result<(), HostError> {
+        panic!("{} cannot be launched", launch.op)
+    }
+
+    fn fill_states(
+        &mut self,
+        device: &mut HostDevice,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), HostError> {
+        self.0.fill_states(device, layout)
+    }
+
+    fn fill_inputs(
+        &mut self,
+        device: &mut HostDevice,
+        iteration: u64,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), HostError> {
+        self.0.fill_inputs(device, iteration, layout)
     }
 }
 

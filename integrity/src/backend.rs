@@ -1,17 +1,20 @@
-use planner_core::backend::{BackendError, ErrorType, Launch, Paging, Transfers};
+use planner_core::backend::{BackendError, ErrorType, Kernels, Paging, Transfers};
 use planner_core::{Graph, Machine};
 
 /// A backend with kernels that compute as [`value`](crate::value) says.
 ///
-/// A value of this type is a way to open devices, not a device. It implements what the traits
-/// of [`planner_core::backend`] leave to embedders, and nothing else: how a device is opened,
-/// what an op computes, and what lies in the host's block.
+/// A value of this type is a way to open devices, not a device. It has what the traits of
+/// [`planner_core::backend`] leave to embedders, and nothing else: how a device is opened, and
+/// kernels.
 pub trait Backend: Send + Sync + 'static {
     /// The error of its devices.
     type Error: BackendError + 'static;
 
-    /// An open device, made for one graph.
-    type Device<'g>: Transfers + Paging + ErrorType<Error = Self::Error>;
+    /// An open device.
+    type Device: Transfers + Paging + ErrorType<Error = Self::Error>;
+
+    /// The kernels of a graph.
+    type Kernels<'g>: Kernels<Self::Device>;
 
     /// Its name in commands and tables, such as `vulkan`.
     fn name(&self) -> &'static str;
@@ -22,9 +25,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Why there is none, for a person. Then the suite reports every check as ignored.
     fn find(&self) -> Result<Found, String>;
 
-    /// Opens a device, on which nothing is created yet. Its
-    /// [`create_host`](Transfers::create_host) puts
-    /// [`initial_state`](crate::value::initial_state) into the room of every state.
+    /// Opens a device, on which nothing is created yet.
     ///
     /// `machine` is the one that was found, with a device or a host of that size or smaller. A
     /// backend may keep to the smaller sizes, or ignore them. `order`, below
@@ -33,50 +34,26 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// # Errors
     /// Why it cannot be opened, for a person.
-    fn open<'g>(
-        &self,
-        graph: Graph<'g>,
-        machine: Machine,
-        order: u64,
-    ) -> Result<Self::Device<'g>, String>;
+    fn open(&self, machine: Machine, order: u64) -> Result<Self::Device, String>;
 
-    /// Enqueues an op of the graph on the compute stream; [`value`](crate::value) says what it
-    /// computes. Addresses and objects are multiples of 4 bytes, unless the machine's chunks
-    /// are not.
+    /// Makes the kernels of a graph, for one device. [`value`](crate::value) says what an op
+    /// computes; [`fill_states`](crate::fill_states) and [`fill_inputs`](crate::fill_inputs)
+    /// write states and inputs. Addresses and objects are multiples of 4 bytes, unless the
+    /// machine's chunks are not.
     ///
     /// # Errors
     /// Those of the device.
-    fn launch(&self, device: &mut Self::Device<'_>, launch: &Launch<'_>)
-    -> Result<(), Self::Error>;
-
-    /// Writes into the host's block, at once. No enqueued work uses these bytes.
-    ///
-    /// # Errors
-    /// Bytes that the block does not have.
-    fn write_host(
+    fn kernels<'g>(
         &self,
-        device: &mut Self::Device<'_>,
-        offset_bytes: u64,
-        from: &[u8],
-    ) -> Result<(), Self::Error>;
+        device: &mut Self::Device,
+        graph: Graph<'g>,
+    ) -> Result<Self::Kernels<'g>, Self::Error>;
 
-    /// Reads from the host's block. No enqueued work writes these bytes. This must work after
-    /// any error of the device as well.
-    ///
-    /// # Errors
-    /// Bytes that the block does not have.
-    fn read_host(
-        &self,
-        device: &mut Self::Device<'_>,
-        offset_bytes: u64,
-        into: &mut [u8],
-    ) -> Result<(), Self::Error>;
-
-    /// Takes leave of a device, whatever state it is in.
+    /// Closes a device, whatever state it is in.
     ///
     /// # Errors
     /// What else the device has to complain of, such as messages of a validation layer.
-    fn close(&self, device: Self::Device<'_>) -> Result<(), String> {
+    fn close(&self, device: Self::Device) -> Result<(), String> {
         drop(device);
         Ok(())
     }

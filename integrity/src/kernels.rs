@@ -1,82 +1,79 @@
-use crate::backend::Backend;
-use crate::value::{self, Reading};
-use planner_core::backend::{Kernels, Launch};
-use planner_core::{Graph, HostRooms, Kind, TensorId};
+use crate::value::{self, Reading, Value};
+use planner_core::backend::{HostRange, Transfers};
+use planner_core::{Graph, HostLayout, Kind, TensorId};
 
-/// Where the values of states and inputs lie in the host's block.
-#[derive(Clone, Debug)]
-pub struct Rooms<'g> {
-    graph: Graph<'g>,
-    /// The rooms of each tensor; those of temporaries are not used.
-    offsets_bytes: Vec<[u64; 2]>,
+/// Bounds the memory that filling takes.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Writes [`initial_state`](value::initial_state) into the slots of all states, in pieces of
+/// at most 1 MiB. O(bytes of all states).
+///
+/// # Errors
+/// Those of the device, after which nothing more is written.
+pub fn fill_states<D: Transfers>(
+    graph: &Graph<'_>,
+    device: &mut D,
+    layout: &HostLayout<'_>,
+) -> Result<(), D::Error> {
+    slots(graph, layout, Kind::State, 0)
+        .try_for_each(|(state, slot)| fill(device, slot, value::initial_state(state, slot.bytes)))
 }
 
-impl<'g> Rooms<'g> {
-    /// Notes the rooms of a plan.
-    #[must_use]
-    pub fn new(graph: Graph<'g>, rooms: &HostRooms<'_>) -> Self {
-        let offsets = |tensor| [0, 1].map(|room| rooms.offset_bytes(tensor, room, 0));
-        Self { graph, offsets_bytes: graph.tensor_ids().map(offsets).collect() }
-    }
-
-    /// Where the room of a state begins, or that of an input in an iteration.
-    #[must_use]
-    pub fn offset_bytes(&self, tensor: TensorId, iteration: u64) -> u64 {
-        self.offsets_bytes[tensor.index()][(iteration % 2) as usize]
-    }
-
-    fn of_kind(&self, kind: Kind) -> impl Iterator<Item = TensorId> + use<'g> {
-        let graph = self.graph;
-        graph.tensor_ids().filter(move |&tensor| graph.tensor(tensor).kind == kind)
-    }
-
-    /// The digest of what lies in the rooms of all states.
-    ///
-    /// # Errors
-    /// Those of [`Backend::read_host`].
-    pub fn digest<B: Backend>(
-        &self,
-        backend: &B,
-        device: &mut B::Device<'g>,
-    ) -> Result<u64, B::Error> {
-        let mut readings = Vec::new();
-        let mut bytes = Vec::new();
-        for tensor in self.of_kind(Kind::State) {
-            bytes.resize(self.graph.tensor(tensor).bytes as usize, 0);
-            backend.read_host(device, self.offset_bytes(tensor, 0), &mut bytes)?;
-            readings.push(Reading::of(&bytes));
-        }
-        Ok(value::digest(readings.into_iter()))
-    }
+/// Writes the [`input`](value::input) of an iteration into the slots of all inputs, in pieces
+/// of at most 1 MiB. O(bytes of all inputs).
+///
+/// # Errors
+/// Those of the device, after which nothing more is written.
+pub fn fill_inputs<D: Transfers>(
+    graph: &Graph<'_>,
+    device: &mut D,
+    iteration: u64,
+    layout: &HostLayout<'_>,
+) -> Result<(), D::Error> {
+    slots(graph, layout, Kind::Input, HostLayout::slot(iteration)).try_for_each(|(input, slot)| {
+        fill(device, slot, value::input(input, iteration, slot.bytes))
+    })
 }
 
-/// The kernels of a backend as an executor takes them, with the inputs that they read.
-#[derive(Debug)]
-pub struct IntegrityKernels<'a, 'g, B> {
-    backend: &'a B,
-    rooms: &'a Rooms<'g>,
+/// The [`digest`](value::digest) of what lies in the slots of all states.
+///
+/// # Errors
+/// Those of the device.
+pub fn states_digest<D: Transfers>(
+    graph: &Graph<'_>,
+    device: &mut D,
+    layout: &HostLayout<'_>,
+) -> Result<u64, D::Error> {
+    let mut readings = Vec::new();
+    for (_, HostRange { offset_bytes, bytes }) in slots(graph, layout, Kind::State, 0) {
+        let mut read = vec![0; bytes as usize];
+        device.read_host(offset_bytes, &mut read)?;
+        readings.push(Reading::of(&read));
+    }
+    Ok(value::digest(readings.into_iter()))
 }
 
-impl<'a, 'g, B> IntegrityKernels<'a, 'g, B> {
-    /// The kernels for a plan of these rooms.
-    #[must_use]
-    pub const fn new(backend: &'a B, rooms: &'a Rooms<'g>) -> Self {
-        Self { backend, rooms }
-    }
+/// The tensors of a kind, and where one slot of each lies in the host block.
+pub fn slots(
+    graph: &Graph<'_>,
+    layout: &HostLayout<'_>,
+    kind: Kind,
+    slot: u32,
+) -> impl Iterator<Item = (TensorId, HostRange)> {
+    graph.tensor_ids().zip(graph.tensors()).filter(move |(_, tensor)| tensor.kind == kind).map(
+        move |(id, tensor)| {
+            let offset_bytes = layout.offset_bytes(id, slot, 0);
+            (id, HostRange { offset_bytes, bytes: tensor.bytes })
+        },
+    )
 }
 
-impl<'g, B: Backend> Kernels<B::Device<'g>> for IntegrityKernels<'_, 'g, B> {
-    fn launch(&mut self, device: &mut B::Device<'g>, launch: &Launch<'_>) -> Result<(), B::Error> {
-        self.backend.launch(device, launch)
+fn fill<D: Transfers>(device: &mut D, slot: HostRange, value: Value) -> Result<(), D::Error> {
+    let mut piece = Vec::new();
+    for first in (0..slot.bytes).step_by(PIECE_BYTES as usize) {
+        piece.resize((slot.bytes - first).min(PIECE_BYTES) as usize, 0);
+        value.fill(first, &mut piece);
+        device.write_host(slot.offset_bytes + first, &piece)?;
     }
-
-    fn fill_inputs(&mut self, device: &mut B::Device<'g>, iteration: u64) -> Result<(), B::Error> {
-        let mut bytes = Vec::new();
-        for tensor in self.rooms.of_kind(Kind::Input) {
-            bytes.resize(self.rooms.graph.tensor(tensor).bytes as usize, 0);
-            value::input(tensor, iteration, bytes.len() as u64).fill(0, &mut bytes);
-            self.backend.write_host(device, self.rooms.offset_bytes(tensor, iteration), &bytes)?;
-        }
-        Ok(())
-    }
+    Ok(())
 }

@@ -18,6 +18,6 @@ mod reference;
 pub mod value;
 
 pub use backend::{Backend, Exemption, Found};
-pub use kernels::{IntegrityKernels, Rooms};
+pub use kernels::{fill_inputs, fill_states, slots, states_digest};
 pub use reference::{reference_digest, reference_values};
 pub use value::{Reading, Value, digest};

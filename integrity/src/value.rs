@@ -5,14 +5,14 @@
 //! values. A kernel for an op takes three passes:
 //!
 //! 1. For each tensor that it reads, in the op's order, the [`Reading`]: words 0 and 1 are
-//!    its value, and each word that is not the one of this value adds to its *deviation*, a
-//!    sum that many threads may make in any order. It is zero where every byte is right.
+//!    its value, and each word that differs from this value adds to its *deviation*, a
+//!    sum that many threads may make in any order. It is zero if every byte is right.
 //! 2. [`op_result`]: the number of the op and all readings, folded in their order.
 //! 3. For each tensor that it writes, by position, all words of the value [`written`]; the
-//!    workspace is filled like one more tensor behind them.
+//!    workspace is filled like one more tensor after them.
 //!
-//! The last word of a tensor may be cut short. A kernel reads the bytes that are missing as
-//! zero; what it writes there does not matter, since no plan puts anything else so near.
+//! The last word of a tensor may be cut short. A kernel reads the missing bytes as
+//! zero. What it writes there does not matter, since no plan puts anything else into that word.
 
 use planner_core::{OpId, TensorId};
 
@@ -49,7 +49,7 @@ impl Value {
         Self { low, high }
     }
 
-    /// Folds another value in, its low word first.
+    /// Folds in another value, its low word first.
     #[must_use]
     pub const fn fold_value(self, value: Self) -> Self {
         self.fold(value.low).fold(value.high)
@@ -65,7 +65,7 @@ impl Value {
         }
     }
 
-    /// As much of the value as a tensor of so many bytes holds: all of it from 8 bytes on.
+    /// Returns the part of the value that a tensor of this size holds: all of it from 8 bytes on.
     #[must_use]
     pub const fn cut(self, bytes: u64) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl Value {
         }
     }
 
-    /// The bytes `offset_bytes..` of a tensor of this value, as many as there is room for.
+    /// Fills a buffer with the bytes `offset_bytes..` of a tensor of this value.
     pub fn fill(self, offset_bytes: u64, bytes: &mut [u8]) {
         let skipped = (offset_bytes % 4) as usize;
         let (first, rest) = bytes.split_at_mut(bytes.len().min((4 - skipped) % 4));
@@ -88,29 +88,29 @@ impl Value {
     }
 }
 
-/// A word without the bytes that a tensor of so many bytes does not have.
+/// Returns a word without the bytes beyond the end of a tensor of this size.
 const fn first_bytes(word: u32, bytes: u64) -> u32 {
     if bytes >= 4 { word } else { word & ((1 << (8 * bytes)) - 1) }
 }
 
-/// What an op finds in a tensor that it reads.
+/// What an op reads from a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// The tensor's first two words.
     pub value: Value,
     /// The sum, over all words, of [`scramble`] of what the word is xor what it should be;
-    /// zero where the tensor holds one value throughout.
+    /// zero if the tensor holds one value throughout.
     pub deviation: u32,
 }
 
 impl Reading {
-    /// A tensor that holds a value throughout.
+    /// Returns the reading of a tensor that holds this value throughout.
     #[must_use]
     pub const fn exact(value: Value) -> Self {
         Self { value, deviation: 0 }
     }
 
-    /// What is in a tensor's bytes.
+    /// Reads the bytes of a tensor.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         let words = || {
@@ -131,33 +131,33 @@ impl Reading {
     }
 }
 
-/// The value of a state of so many bytes before the first iteration.
+/// Returns the value of a state of this size before the first iteration.
 #[must_use]
 pub const fn initial_state(tensor: TensorId, bytes: u64) -> Value {
     STATE.fold(tensor.0).cut(bytes)
 }
 
-/// The value of an input of so many bytes in an iteration, counted from 1.
+/// Returns the value of an input of this size in an iteration, counted from 1.
 #[must_use]
 pub const fn input(tensor: TensorId, iteration: u64, bytes: u64) -> Value {
     let iteration = Value { low: iteration as u32, high: (iteration >> 32) as u32 };
     INPUT.fold(tensor.0).fold_value(iteration).cut(bytes)
 }
 
-/// What an op makes of what it reads, in its order: of each reading the low word, the high
+/// Returns the result of an op from its readings, in order: of each the low word, the high
 /// word, and the deviation.
 #[must_use]
 pub fn op_result(op: OpId, reads: impl Iterator<Item = Reading>) -> Value {
     reads.fold(OP.fold(op.0), fold_reading)
 }
 
-/// The value of the `position`-th tensor, of so many bytes, that an op writes.
+/// Returns the value of the `position`-th tensor, of this size, that an op writes.
 #[must_use]
 pub const fn written(op_result: Value, position: u32, bytes: u64) -> Value {
     op_result.fold(position).cut(bytes)
 }
 
-/// One number for all states, in their order. Two runs that computed the same have the same
+/// Returns one number for all states, in order. Two runs that computed the same have the same
 /// digest.
 #[must_use]
 pub fn digest(states: impl Iterator<Item = Reading>) -> u64 {

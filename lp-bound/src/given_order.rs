@@ -1,4 +1,4 @@
-//! The least period in the given order.
+//! A lower bound on the period in the given order.
 
 use crate::model::{Model, UNIT};
 use crate::solver::{Method, solve};
@@ -12,7 +12,7 @@ use planner_core::{Graph, Machine, OpId};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Count pages, not bytes. The bound is higher and holds only for plans that keep large
-    /// inputs, temporaries and workspaces on pages; without, it holds for every plan.
+    /// inputs, temporaries and workspaces on pages. Without pages it holds for every plan.
     pub pages: Option<Pages>,
 }
 
@@ -26,19 +26,19 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// As the planners here divide memory: what is smaller than a chunk may lie in the arena.
+    /// As the planners here divide memory: tensors smaller than a chunk may lie in the arena.
     #[must_use]
     pub const fn of(machine: &Machine) -> Self {
         Self { page_bytes: machine.chunk_bytes, least_bytes: machine.chunk_bytes }
     }
 }
 
-/// A least period, and what it took.
+/// A bound on the period, and how it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// No plan in the given order has a shorter period.
     pub period_ns: u64,
-    /// The solver's own figure, rounded down: not proved, and more by what the proof lost.
+    /// The solver's own figure, rounded down. It is not proved, and higher by what the proof loses.
     pub solver_ns: u64,
     /// Variables of the linear program.
     pub columns: usize,
@@ -84,7 +84,7 @@ impl core::error::Error for Error {}
 /// relative to the period.
 const LOSS: f64 = 1e-6;
 
-/// A period that no plan can beat that runs the ops in the given order: the best of the
+/// Returns a period that no plan in the given order of the ops can beat: the better of the
 /// linear program and [`bounds::period_ns`].
 ///
 /// # Errors
@@ -95,7 +95,7 @@ pub fn period_ns(
     budget_bytes: u64,
     options: Options,
 ) -> Result<Bound, Error> {
-    // Arena and pools end on chunks, so that a plan has only the whole ones of its budget.
+    // Arena and pools end on chunks, so a plan can use only the whole chunks of its budget.
     let budget_bytes = match options.pages {
         Some(Pages { page_bytes: 0, .. }) => return Err(Error::NoPage),
         Some(_) => budget_bytes - budget_bytes % machine.chunk_bytes,
@@ -124,7 +124,7 @@ struct Stalls {
     solver: f64,
 }
 
-/// The interior point is fastest by far; where it ends too early, simplex goes on.
+/// The interior point is fastest by far; if it ends too early, simplex continues.
 fn stalls(model: &Model, compute: f64) -> Option<Stalls> {
     let mut best: Option<Stalls> = None;
     for method in [Method::InteriorPoint, Method::Simplex] {

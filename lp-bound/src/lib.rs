@@ -1,9 +1,9 @@
-//! The least period in a given order of the ops, stronger than `planner_core::bounds`: a
-//! linear program in which every tensor may move in part. What it assumes, and why it holds,
-//! is in `docs/bounds.md`.
+//! A lower bound on the period in a given order of the ops, stronger than `planner_core::bounds`:
+//! a linear program in which every tensor may move in part. `docs/bounds.md` has its assumptions
+//! and its proof.
 //!
-//! It is solved by HiGHS, behind the feature `highs`, since that is built from C++. Nothing
-//! depends on the solver being right: the bound is computed anew from its dual values.
+//! HiGHS solves it, behind the feature `highs`, since it is built from C++. The bound does not rely
+//! on the solver: it is computed again from its dual values.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "highs")]

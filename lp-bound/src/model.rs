@@ -31,7 +31,7 @@ struct Away {
     traffic: f64,
 }
 
-/// A quantity at each point that is the sum of what lies around it.
+/// A quantity at each point: the sum of what covers the point.
 struct RunningSum {
     at: Vec<Column>,
     changes: Vec<Vec<(Column, f64)>>,
@@ -96,8 +96,8 @@ fn before(point: usize, points: usize) -> usize {
     (point + points - 1) % points
 }
 
-/// A value leaves only with a copy on the host, which is made once: of what is absent in a
-/// gap, all has been downloaded in this gap or for an earlier one.
+/// A value leaves only with a copy on the host, which is made once: everything that is absent in a
+/// gap has been downloaded in this gap or for an earlier one.
 fn aways(program: &mut Program, gaps: &[Gap]) -> Vec<Away> {
     let mut aways = Vec::with_capacity(gaps.len());
     let mut copied = None;
@@ -147,7 +147,7 @@ fn segments(
     flows
 }
 
-/// Writes what links traffic and memory.
+/// Writes the constraints that link traffic and memory.
 struct Memory<'s> {
     points: usize,
     most: f64,
@@ -190,7 +190,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Bytes that were uploaded before they are due.
+    /// Bytes uploaded before they are due.
     fn ahead(
         &self,
         program: &mut Program,
@@ -211,7 +211,7 @@ impl Memory<'_> {
         ahead
     }
 
-    /// Bytes that are to be downloaded, have been written, and are not yet on the host.
+    /// Bytes to be downloaded that have been written and are not yet on the host.
     fn waiting(
         &self,
         program: &mut Program,

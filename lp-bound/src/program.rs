@@ -1,4 +1,4 @@
-//! A linear program in the making, and the bound that any dual values prove for it.
+//! A linear program under construction, and the bound that any dual values prove for it.
 
 /// A variable, by position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,7 +41,7 @@ impl Program {
         self.rows.push(Row { at_least: value, exactly: true, terms });
     }
 
-    /// A cost that no solution is below, proved by these dual values, whatever they are:
+    /// Returns a cost that no solution is below, proved by these dual values, whatever they are:
     /// weak duality over variables with finite limits, after Neumaier and Shcherbina, "Safe
     /// bounds in linear and mixed-integer linear programming" (2004). Less a margin for the
     /// rounding of the sums here.
@@ -69,5 +69,5 @@ impl Program {
     }
 }
 
-/// How much more a reduced cost's rounding weighs than its share of the long sums.
+/// How much more the rounding of a reduced cost weighs than its share of the long sums.
 const TERM_ROUNDING: f64 = 1e-3;

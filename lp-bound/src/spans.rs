@@ -1,4 +1,4 @@
-//! What may be absent when, over the points of one iteration.
+//! When each value may be absent, over the points of one iteration.
 //!
 //! An iteration of `n` ops has `2 n` points in time: `2 i` is the start of op `i`, `2 i + 1`
 //! its end. Spans are half open and go around: from 5 to 2 is 5, ..., `2 n - 1`, 0, 1.
@@ -15,31 +15,31 @@ pub(crate) struct Gap {
     pub(crate) link_bytes: u64,
     /// The first point at which it may be absent.
     pub(crate) opens: usize,
-    /// The point by which it is back.
+    /// The point by which it is resident again.
     pub(crate) closes: usize,
-    /// The end of the op that wrote the value; none where the host has it already.
+    /// The end of the op that wrote the value; none if the host already has it.
     pub(crate) written: Option<usize>,
     /// Whether the gap before this one holds the same written value.
     pub(crate) continues: bool,
 }
 
-/// Bytes that arrive once an iteration whatever happens.
+/// Bytes that arrive once an iteration in every plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
     pub(crate) bytes: u64,
-    /// The point by which they are there.
+    /// The point by which they are resident.
     pub(crate) due: usize,
 }
 
 /// The memory and the traffic of one iteration in the given order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spans {
-    /// Gaps of one value stand together, in the order in which they come.
+    /// Gaps of one value are adjacent and in order.
     pub(crate) gaps: Vec<Gap>,
     pub(crate) arrivals: Vec<Arrival>,
     /// Memory at each point with every living value on the device.
     pub(crate) alive_bytes: Vec<u64>,
-    /// Memory that each op needs for itself.
+    /// Memory that each op needs on its own.
     op_bytes: Vec<u64>,
 }
 
@@ -73,7 +73,7 @@ impl Spans {
         spans
     }
 
-    /// An op that alone needs more than there is, and how much.
+    /// An op that on its own needs more than the budget, and how much it needs.
     pub(crate) fn does_not_fit(&self, budget_bytes: u64) -> Option<(OpId, u64)> {
         let at = self.op_bytes.iter().position(|&bytes| bytes > budget_bytes)?;
         Some((OpId(at as u32), self.op_bytes[at]))
@@ -116,7 +116,7 @@ impl Spans {
             }
             let points = self.alive_bytes.len();
             let (opens, closes) = ((2 * from.op + 2) % points, 2 * to.op);
-            // A value that is overwritten unread is dead: its memory is nobody's.
+            // A value that is overwritten unread is dead: its memory does not count.
             if opens == closes || !to.reads {
                 continue;
             }

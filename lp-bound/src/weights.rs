@@ -1,10 +1,10 @@
-//! The least period of a chain of layers whose weights leave, by the integer program of
+//! The shortest period of a chain of layers whose weights are offloaded, by the integer program of
 //! Beaumont, Eyraud-Dubois, Shilova & Zhao, section 6 (equations 2 to 8), and its relaxation.
 //!
 //! The memory of an op counts what is resident of the *other* layers' weights (read literally,
 //! equation 4 counts its own twice and is no bound), and what is resident of a weight is
-//! between none and all of it. Activations stay. What the optimizer keeps is there for the op that
-//! updates it, and moves at no cost.
+//! between none and all of it. Activations stay. Optimizer states are resident for the op that
+//! updates them, and move at no cost.
 
 use core::fmt;
 use highs::{Col, RowProblem, Sense};
@@ -14,20 +14,20 @@ use workloads::OwnedChain;
 /// How to solve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WeightOptions {
-    /// Whether a weight moves whole or not at all; else in any part.
+    /// Whether a weight moves whole or not at all; otherwise in any part.
     pub whole: bool,
     /// The gap at which the integer program counts as solved, relative to the period.
     pub gap: f64,
-    /// After so long, the bound so far will do.
+    /// The time after which the bound so far is taken.
     pub most_s: f64,
 }
 
 /// A bound on a chain's period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WeightBound {
-    /// No schedule is shorter, by the solver's word.
+    /// No schedule is shorter, according to the solver.
     pub period_ns: u64,
-    /// The shortest that the program allows, as far as it was found.
+    /// The shortest solution found, if any.
     pub found_ns: Option<u64>,
 }
 
@@ -43,23 +43,23 @@ impl fmt::Display for Unsolved {
 
 impl core::error::Error for Unsolved {}
 
-/// The program in the making. Ops are counted as in the paper, but from 0: `B_L` to `B_1`, then
+/// The program under construction. Ops are counted as in the paper, but from 0: `B_L` to `B_1`, then
 /// `F_1` to `F_L`; layers from 0. Amounts are shares of a weight.
 struct Program<'c> {
     chain: &'c OwnedChain,
     /// The unit of time, so that numbers are near 1.
     unit_s: f64,
     problem: RowProblem,
-    /// Idle time behind each op.
+    /// Idle time after each op.
     idle: Vec<Col>,
-    /// Of each layer and op: offloaded, prefetched, deleted behind the op's start; and resident
+    /// Of each layer and op: offloaded, prefetched, deleted after the op's start; and resident
     /// then.
     moves: Vec<Vec<[Col; 4]>>,
     /// The choices of each layer with a weight: offloaded, deleted across the turn, and around.
     choices: Vec<(usize, [Col; 3])>,
 }
 
-/// What has to be an integer.
+/// The integer variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Integers {
     None,
@@ -69,7 +69,7 @@ enum Integers {
     Choices,
 }
 
-/// What the solver may be wrong by, in units of time: constraints hold up to 10^-6.
+/// The solver's tolerance in units of time: constraints hold up to 10^-6.
 const TOLERANCE: f64 = 1e-3;
 
 const OFFLOADED: usize = 0;
@@ -234,7 +234,7 @@ impl<'c> Program<'c> {
         }
     }
 
-    /// Leaves out what is below a bound that is known, in units of time.
+    /// Adds a known bound, in units of time.
     fn at_least(&mut self, period: f64) {
         let compute = compute_ns(self.chain) as f64 / 1e9 / self.unit_s;
         let idle = self.idle.iter().map(|&idle| (idle, 1.0));
@@ -256,13 +256,13 @@ fn unit_s(chain: &OwnedChain) -> f64 {
     ((compute_ns(chain) as f64 / 1e9 + transfers_s) / 100.0).max(1e-12)
 }
 
-/// A period that no schedule of a chain can beat that moves weights alone.
+/// Returns a period that no schedule of a chain can beat if it moves only weights.
 ///
 /// For whole weights, the program in which only their numbers are integers comes first. What it
-/// proves is a row of the program itself, which on its own is far from its bound for long.
+/// proves becomes a row of the program itself, which on its own takes long to reach its bound.
 ///
 /// # Errors
-/// A solver that fails: also where a layer does not fit.
+/// A solver that fails, also because a layer does not fit.
 pub fn weights_period_ns(
     chain: &OwnedChain,
     options: WeightOptions,
@@ -298,7 +298,7 @@ fn solve(program: Program<'_>, options: WeightOptions) -> Result<(f64, Option<f6
     } else {
         return Err(Unsolved);
     };
-    // An integer program that has no solution has no bound that means anything.
+    // The bound of an integer program without a solution is meaningless.
     if !bound.is_finite() || solved.status() == highs::HighsModelStatus::Infeasible {
         return Err(Unsolved);
     }

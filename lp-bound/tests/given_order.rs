@@ -27,7 +27,7 @@ fn bound_ns(graph: &OwnedGraph, budget_bytes: u64, pages: Option<Pages>) -> u64 
     period_ns(&graph.graph().unwrap(), &MACHINE, budget_bytes, Options { pages }).unwrap().period_ns
 }
 
-/// A value made, kept while two others come and go, and used at the end.
+/// A value that is written, kept while two others are written and die, and used at the end.
 fn kept_value(bytes: u64, middle_bytes: u64, middle_ns: u64) -> OwnedGraph {
     let mut graph = OwnedGraph::new("kept");
     let kept = graph.push_tensor("kept", bytes, Kind::Temporary);
@@ -57,7 +57,7 @@ fn what_has_a_copy_on_the_host_leaves_for_nothing() {
     let weights = ["a", "b"].map(|name| graph.push_tensor(name, 8000, Kind::State));
     graph.push_op("first", 1000, 0, &[weights[0]], &[]);
     graph.push_op("second", 1000, 0, &[weights[1]], &[]);
-    // There is no room for anything to come while an op runs.
+    // Memory is too small to upload anything while an op runs.
     assert_close(bound_ns(&graph, 8000, None), 2000 + 2 * 8000);
     assert_close(bound_ns(&graph, 16_000, None), 2000);
 }

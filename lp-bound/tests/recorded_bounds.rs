@@ -14,7 +14,7 @@ fn main() -> ExitCode {
     )
 }
 
-/// The recorded bounds leave out tensors of less than 64 KiB, and are the less by those.
+/// The recorded bounds leave out tensors of less than 64 KiB, and are lower by those.
 fn recorded_bounds_are_reproduced() {
     let recorded = std::fs::read_to_string(shared("graphs/lower_bounds.json")).unwrap();
     let recorded: serde_json::Value = serde_json::from_str(&recorded).unwrap();

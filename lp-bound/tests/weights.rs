@@ -25,7 +25,7 @@ fn period_ns(chain: &OwnedChain, strategy: Planner) -> u64 {
     planning::plan(&request, strategy).unwrap().predicted.period_ns
 }
 
-/// Three equal layers; with a fourth weight's room for a gradient, or without.
+/// Three equal layers, with or without memory of a fourth weight for a gradient.
 #[test]
 fn what_has_to_move_takes_its_time() {
     let layer = Layer {

@@ -1,5 +1,5 @@
 use crate::Layer;
-use planner_core::HostRooms;
+use planner_core::HostLayout;
 use planner_core::backend::{
     BackendError, Chunks, DeviceAddress, ErrorKind, HostRange, Paging, Transfers,
 };
@@ -7,14 +7,15 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::fmt;
 
-/// Faults at random: copies that fail or take long, and allocations that fail. The same seed
-/// and the same calls give the same faults. What fails is refused and changes nothing.
+/// Faults at random: copies that fail or take long, allocations that fail, and states and
+/// inputs that cannot be filled. The same seed and the same calls give the same faults. What fails is refused and changes nothing.
 #[derive(Clone, Debug)]
 pub struct Faults {
     rng: ChaCha8Rng,
     delayed_copies: u32,
     failed_copies: u32,
     failed_allocations: u32,
+    failed_fills: u32,
 }
 
 /// How often a delayed copy is made, at most.
@@ -25,7 +26,7 @@ impl Faults {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let rng = ChaCha8Rng::seed_from_u64(seed);
-        Self { rng, delayed_copies: 0, failed_copies: 0, failed_allocations: 0 }
+        Self { rng, delayed_copies: 0, failed_copies: 0, failed_allocations: 0, failed_fills: 0 }
     }
 
     /// Lets one copy in so many take up to 32 times as long: it is made so often.
@@ -40,11 +41,17 @@ impl Faults {
         Self { failed_copies: one_in, ..self }
     }
 
-    /// Lets one allocation in so many fail: of chunks, of the host's block, of addresses, or of
+    /// Lets one allocation in so many fail: of chunks, of the host block, of addresses, or of
     /// a mapping.
     #[must_use]
     pub fn failed_allocations(self, one_in: u32) -> Self {
         Self { failed_allocations: one_in, ..self }
+    }
+
+    /// Lets one in so many of the calls fail by which kernels fill states and inputs.
+    #[must_use]
+    pub fn failed_fills(self, one_in: u32) -> Self {
+        Self { failed_fills: one_in, ..self }
     }
 
     /// Whether something that happens once in so many times happens now.
@@ -62,6 +69,13 @@ impl Faults {
             1
         };
         (0..times).try_for_each(|_| copy()).map_err(FaultyError::Device)
+    }
+
+    fn fill<E>(&mut self, fill: impl FnOnce() -> Result<(), E>) -> Result<(), FaultyError<E>> {
+        if self.strikes(self.failed_fills) {
+            return Err(FaultyError::Injected(ErrorKind::Other));
+        }
+        fill().map_err(FaultyError::Device)
     }
 
     fn allocate<E, T>(
@@ -94,7 +108,9 @@ impl<E> From<E> for FaultyError<E> {
 impl<E: fmt::Display> fmt::Display for FaultyError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Injected(ErrorKind::Other) => write!(f, "a copy failed, as it was meant to"),
+            Self::Injected(ErrorKind::Other) => {
+                write!(f, "a copy or a fill failed, as it was meant to")
+            }
             Self::Injected(kind) => write!(f, "an allocation failed, as it was meant to: {kind:?}"),
             Self::Device(error) => error.fmt(f),
         }
@@ -115,8 +131,8 @@ impl<E: BackendError> BackendError for FaultyError<E> {
 impl<D: Transfers + Paging> Layer<D> for Faults {
     type Error = FaultyError<D::Error>;
 
-    fn create_host(&mut self, device: &mut D, rooms: &HostRooms<'_>) -> Result<(), Self::Error> {
-        self.allocate(ErrorKind::OutOfHostMemory, || device.create_host(rooms))
+    fn create_host(&mut self, device: &mut D, bytes: u64) -> Result<(), Self::Error> {
+        self.allocate(ErrorKind::OutOfHostMemory, || device.create_host(bytes))
     }
 
     fn upload(
@@ -152,5 +168,24 @@ impl<D: Transfers + Paging> Layer<D> for Faults {
         chunks: Chunks,
     ) -> Result<(), Self::Error> {
         self.allocate(ErrorKind::OutOfDeviceMemory, || device.map(at, chunks))
+    }
+
+    fn fill_states(
+        &mut self,
+        device: &mut D,
+        layout: &HostLayout<'_>,
+        fill: impl FnOnce(&mut D, &HostLayout<'_>) -> Result<(), D::Error>,
+    ) -> Result<(), Self::Error> {
+        self.fill(|| fill(device, layout))
+    }
+
+    fn fill_inputs(
+        &mut self,
+        device: &mut D,
+        iteration: u64,
+        layout: &HostLayout<'_>,
+        fill: impl FnOnce(&mut D, u64, &HostLayout<'_>) -> Result<(), D::Error>,
+    ) -> Result<(), Self::Error> {
+        self.fill(|| fill(device, iteration, layout))
     }
 }

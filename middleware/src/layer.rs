@@ -2,7 +2,7 @@ use planner_core::backend::{
     BackendError, Chunks, DeviceAddress, ErrorType, HostRange, Kernels, Launch, Paging, Point,
     Streams, Transfers,
 };
-use planner_core::{HostRooms, Stream};
+use planner_core::{HostLayout, Stream};
 
 /// What happens to calls on their way to a device. Each method stands for the one of the same
 /// name in [`planner_core::backend`], and hands the call on unless it is overridden.
@@ -46,8 +46,34 @@ pub trait Layer<D: Transfers + Paging> {
     ///
     /// # Errors
     /// Those of the device.
-    fn create_host(&mut self, device: &mut D, rooms: &HostRooms<'_>) -> Result<(), Self::Error> {
-        Ok(device.create_host(rooms)?)
+    fn create_host(&mut self, device: &mut D, bytes: u64) -> Result<(), Self::Error> {
+        Ok(device.create_host(bytes)?)
+    }
+
+    /// See [`Transfers::write_host`].
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn write_host(
+        &mut self,
+        device: &mut D,
+        offset_bytes: u64,
+        from: &[u8],
+    ) -> Result<(), Self::Error> {
+        Ok(device.write_host(offset_bytes, from)?)
+    }
+
+    /// See [`Transfers::read_host`].
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn read_host(
+        &mut self,
+        device: &mut D,
+        offset_bytes: u64,
+        into: &mut [u8],
+    ) -> Result<(), Self::Error> {
+        Ok(device.read_host(offset_bytes, into)?)
     }
 
     /// See [`Transfers::upload`].
@@ -125,6 +151,33 @@ pub trait Layer<D: Transfers + Paging> {
     ) -> Result<(), Self::Error> {
         Ok(run(device, launch)?)
     }
+
+    /// See [`Kernels::fill_states`], which is `fill`.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn fill_states(
+        &mut self,
+        device: &mut D,
+        layout: &HostLayout<'_>,
+        fill: impl FnOnce(&mut D, &HostLayout<'_>) -> Result<(), D::Error>,
+    ) -> Result<(), Self::Error> {
+        Ok(fill(device, layout)?)
+    }
+
+    /// See [`Kernels::fill_inputs`], which is `fill`.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn fill_inputs(
+        &mut self,
+        device: &mut D,
+        iteration: u64,
+        layout: &HostLayout<'_>,
+        fill: impl FnOnce(&mut D, u64, &HostLayout<'_>) -> Result<(), D::Error>,
+    ) -> Result<(), Self::Error> {
+        Ok(fill(device, iteration, layout)?)
+    }
 }
 
 /// A device with a layer.
@@ -167,8 +220,16 @@ impl<D: Transfers + Paging, L: Layer<D>> Streams for Layered<D, L> {
 }
 
 impl<D: Transfers + Paging, L: Layer<D>> Transfers for Layered<D, L> {
-    fn create_host(&mut self, rooms: &HostRooms<'_>) -> Result<(), L::Error> {
-        self.layer.create_host(&mut self.device, rooms)
+    fn create_host(&mut self, bytes: u64) -> Result<(), L::Error> {
+        self.layer.create_host(&mut self.device, bytes)
+    }
+
+    fn write_host(&mut self, offset_bytes: u64, from: &[u8]) -> Result<(), L::Error> {
+        self.layer.write_host(&mut self.device, offset_bytes, from)
+    }
+
+    fn read_host(&mut self, offset_bytes: u64, into: &mut [u8]) -> Result<(), L::Error> {
+        self.layer.read_host(&mut self.device, offset_bytes, into)
     }
 
     fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), L::Error> {
@@ -202,7 +263,8 @@ impl<D: Transfers + Paging, L: Layer<D>> Paging for Layered<D, L> {
     }
 }
 
-/// The kernels of a device, for the same device with a layer.
+/// The kernels of a device, for the same device with a layer. What they do on the device, such
+/// as to write its host block, goes past the layer.
 #[derive(Clone, Copy, Debug)]
 pub struct LayeredKernels<K>(pub K);
 
@@ -217,7 +279,24 @@ where
         layer.launch(device, launch, |device, launch| self.0.launch(device, launch))
     }
 
-    fn fill_inputs(&mut self, device: &mut Layered<D, L>, iteration: u64) -> Result<(), L::Error> {
-        Ok(self.0.fill_inputs(&mut device.device, iteration)?)
+    fn fill_states(
+        &mut self,
+        device: &mut Layered<D, L>,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), L::Error> {
+        let Layered { device, layer } = device;
+        layer.fill_states(device, layout, |device, layout| self.0.fill_states(device, layout))
+    }
+
+    fn fill_inputs(
+        &mut self,
+        device: &mut Layered<D, L>,
+        iteration: u64,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), L::Error> {
+        let Layered { device, layer } = device;
+        layer.fill_inputs(device, iteration, layout, |device, iteration, layout| {
+            self.0.fill_inputs(device, iteration, layout)
+        })
     }
 }

@@ -25,7 +25,7 @@
 //! # let schedule = planning::schedule(&graph, &machine, &plan)?;
 //! # let schedule = schedule.schedule();
 //! # let verified = planning::prove(&graph, &machine, &plan, &schedule)?;
-//! let device = SimDevice::new(graph, machine);
+//! let device = SimDevice::new(machine);
 //! let mut device = Layered::new(device, Tracer::new(|device: &SimDevice| device.host_ns()));
 //! let mut kernels = LayeredKernels(SimKernels::new(graph));
 //! planning::execute(&verified, &mut device, &mut kernels, 10)?;

@@ -1,6 +1,6 @@
 use crate::Layer;
 use planner_core::backend::{Chunks, DeviceAddress, HostRange, Launch, Paging, Point, Transfers};
-use planner_core::{HostRooms, OpId, Stream};
+use planner_core::{HostLayout, OpId, Stream};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -37,6 +37,8 @@ enum Call {
     Signal(Stream),
     Blocked(Point),
     CreateHost { bytes: u64 },
+    WriteHost(HostRange),
+    ReadHost(HostRange),
     Upload { from: HostRange, to: DeviceAddress },
     Download { from: DeviceAddress, to: HostRange },
     Create { chunks: u64 },
@@ -44,6 +46,8 @@ enum Call {
     Map { at: DeviceAddress, chunks: Chunks },
     Unmap { at: DeviceAddress, chunks: u64 },
     Launch { op: OpId, iteration: u64 },
+    FillStates,
+    FillInputs { iteration: u64 },
 }
 
 /// The track of what acts at once.
@@ -157,7 +161,12 @@ impl Record {
 impl Call {
     /// The track, the name, and what else there is to say.
     fn shown(self) -> (u64, String, Value) {
-        let copy = |range: HostRange, at: DeviceAddress| json!({ "bytes": range.bytes, "host_offset": range.offset_bytes, "device": at.0 });
+        let host = |HostRange { offset_bytes, bytes }| json!({ "bytes": bytes, "host_offset": offset_bytes });
+        let copy = |range: HostRange, at: DeviceAddress| {
+            let mut args = host(range);
+            args["device"] = at.0.into();
+            args
+        };
         match self {
             Self::Wait { stream, point } => {
                 (track(stream), format!("wait for {} {}", point.stream, point.value), json!({}))
@@ -167,13 +176,15 @@ impl Call {
                 (HOST, format!("block until {} {}", point.stream, point.value), json!({}))
             }
             Self::CreateHost { bytes } => {
-                (HOST, "create the host's block".to_owned(), json!({ "bytes": bytes }))
+                (HOST, "create the host block".to_owned(), json!({ "bytes": bytes }))
             }
+            Self::WriteHost(range) => (HOST, "write the host block".to_owned(), host(range)),
+            Self::ReadHost(range) => (HOST, "read the host block".to_owned(), host(range)),
             Self::Upload { from, to } => {
-                (track(Stream::Upload), format!("upload {}", from.tensor), copy(from, to))
+                (track(Stream::Upload), "upload".to_owned(), copy(from, to))
             }
             Self::Download { from, to } => {
-                (track(Stream::Download), format!("download {}", to.tensor), copy(to, from))
+                (track(Stream::Download), "download".to_owned(), copy(to, from))
             }
             Self::Create { chunks } => (HOST, "create".to_owned(), json!({ "chunks": chunks })),
             Self::Reserve { chunks } => (HOST, "reserve".to_owned(), json!({ "chunks": chunks })),
@@ -186,6 +197,10 @@ impl Call {
             }
             Self::Launch { op, iteration } => {
                 (track(Stream::Compute), op.to_string(), json!({ "iteration": iteration }))
+            }
+            Self::FillStates => (HOST, "fill states".to_owned(), json!({})),
+            Self::FillInputs { iteration } => {
+                (HOST, "fill inputs".to_owned(), json!({ "iteration": iteration }))
             }
         }
     }
@@ -221,9 +236,28 @@ impl<D: Transfers + Paging, C: FnMut(&D) -> u64> Layer<D> for Tracer<C> {
         self.note(device, Call::Blocked(point), |device| device.block_until(point))
     }
 
-    fn create_host(&mut self, device: &mut D, rooms: &HostRooms<'_>) -> Result<(), D::Error> {
-        let call = Call::CreateHost { bytes: rooms.bytes() };
-        self.note(device, call, |device| device.create_host(rooms))
+    fn create_host(&mut self, device: &mut D, bytes: u64) -> Result<(), D::Error> {
+        self.note(device, Call::CreateHost { bytes }, |device| device.create_host(bytes))
+    }
+
+    fn write_host(
+        &mut self,
+        device: &mut D,
+        offset_bytes: u64,
+        from: &[u8],
+    ) -> Result<(), D::Error> {
+        let call = Call::WriteHost(HostRange { offset_bytes, bytes: from.len() as u64 });
+        self.note(device, call, |device| device.write_host(offset_bytes, from))
+    }
+
+    fn read_host(
+        &mut self,
+        device: &mut D,
+        offset_bytes: u64,
+        into: &mut [u8],
+    ) -> Result<(), D::Error> {
+        let call = Call::ReadHost(HostRange { offset_bytes, bytes: into.len() as u64 });
+        self.note(device, call, |device| device.read_host(offset_bytes, into))
     }
 
     fn upload(
@@ -268,5 +302,24 @@ impl<D: Transfers + Paging, C: FnMut(&D) -> u64> Layer<D> for Tracer<C> {
     ) -> Result<(), D::Error> {
         let call = Call::Launch { op: launch.op, iteration: launch.iteration };
         self.note(device, call, |device| run(device, launch))
+    }
+
+    fn fill_states(
+        &mut self,
+        device: &mut D,
+        layout: &HostLayout<'_>,
+        fill: impl FnOnce(&mut D, &HostLayout<'_>) -> Result<(), D::Error>,
+    ) -> Result<(), D::Error> {
+        self.note(device, Call::FillStates, |device| fill(device, layout))
+    }
+
+    fn fill_inputs(
+        &mut self,
+        device: &mut D,
+        iteration: u64,
+        layout: &HostLayout<'_>,
+        fill: impl FnOnce(&mut D, u64, &HostLayout<'_>) -> Result<(), D::Error>,
+    ) -> Result<(), D::Error> {
+        self.note(device, Call::FillInputs { iteration }, |device| fill(device, iteration, layout))
     }
 }

@@ -3,9 +3,9 @@
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};
 use middleware::{Layer, Layered, LayeredKernels, SlowLink, Tracer};
-use planner_core::backend::{Chunks, Paging};
+use planner_core::backend::{Chunks, HostRange, Paging, Streams, Transfers};
 use planner_core::planner::{Request, Strategy};
-use planner_core::{Kind, Machine, MachineParameters};
+use planner_core::{Kind, Machine, MachineParameters, Stream};
 use serde_json::Value;
 use spillway::planning;
 use workloads::OwnedGraph;
@@ -40,7 +40,7 @@ fn work() -> OwnedGraph {
 }
 
 /// Runs the plan with the least memory, and returns the device.
-fn run<L: for<'g> Layer<SimDevice<'g>>>(layer: L, then: impl FnOnce(&Layered<SimDevice<'_>, L>)) {
+fn run<L: Layer<SimDevice>>(layer: L, then: impl FnOnce(&Layered<SimDevice, L>)) {
     let work = work();
     let graph = work.graph().unwrap();
     let request = Request { graph: &graph, machine: &MACHINE, budget_bytes: 0 };
@@ -50,10 +50,10 @@ fn run<L: for<'g> Layer<SimDevice<'g>>>(layer: L, then: impl FnOnce(&Layered<Sim
     let schedule = planning::schedule(&graph, &MACHINE, &plan).unwrap();
     let schedule = schedule.schedule();
     let verified = planning::prove(&graph, &MACHINE, &plan, &schedule).unwrap();
-    let mut device = Layered::new(SimDevice::new(graph, MACHINE), layer);
+    let mut device = Layered::new(SimDevice::new(MACHINE), layer);
     let mut kernels = LayeredKernels(SimKernels::new(graph));
     assert!(planning::execute(&verified, &mut device, &mut kernels, ITERATIONS).is_ok());
-    assert_eq!(device.device.digest(), Ok(reference_digest(&graph, ITERATIONS)));
+    assert_eq!(kernels.0.digest(&device.device), Ok(reference_digest(&graph, ITERATIONS)));
     then(&device);
 }
 
@@ -66,7 +66,7 @@ fn slices<'t>(trace: &'t Value, name: &str) -> Vec<&'t Value> {
 
 #[test]
 fn a_trace_has_a_track_a_stream_and_says_what_is_resident() {
-    let now_ns: fn(&SimDevice<'_>) -> u64 = |device| device.host_ns();
+    let now_ns: fn(&SimDevice) -> u64 = |device| device.host_ns();
     run(Tracer::new(now_ns), |device| {
         let (trace, counters) = (device.layer.json(), device.device.counters());
         let events = trace["traceEvents"].as_array().unwrap();
@@ -85,6 +85,13 @@ fn a_trace_has_a_track_a_stream_and_says_what_is_resident() {
         assert!(slices(&trace, "upload").iter().all(|slice| slice["tid"] == 2));
         assert!(slices(&trace, "download").iter().all(|slice| slice["tid"] == 3));
         assert_eq!(slices(&trace, "op").len() as u64, 2 * ITERATIONS);
+        let filled = slices(&trace, "fill");
+        let names: Vec<&str> = filled.iter().map(|slice| slice["name"].as_str().unwrap()).collect();
+        assert_eq!(names[..2], ["fill states", "fill inputs"]);
+        let iterations =
+            filled[1..].iter().map(|slice| slice["args"]["iteration"].as_u64().unwrap());
+        assert!(iterations.eq(1..=ITERATIONS + 1), "the next iteration's inputs come early");
+        assert!(filled.iter().all(|slice| slice["tid"] == 0));
         assert_eq!(slices(&trace, "map").len() as u64, counters.map_calls);
         let mapping_us: f64 = ["map", "unmap"]
             .iter()
@@ -100,9 +107,8 @@ fn a_trace_has_a_track_a_stream_and_says_what_is_resident() {
 
 #[test]
 fn what_is_refused_is_traced_as_refused_and_not_resident() {
-    let work = work();
-    let device = SimDevice::new(work.graph().unwrap(), MACHINE);
-    let mut device = Layered::new(device, Tracer::by_wall_clock::<SimDevice<'_>>());
+    let device = SimDevice::new(MACHINE);
+    let mut device = Layered::new(device, Tracer::by_wall_clock::<SimDevice>());
     device.create(4).unwrap();
     let at = device.reserve(2).unwrap();
     assert!(device.map(at, Chunks { first: 4, count: 1 }).is_err());
@@ -121,6 +127,43 @@ fn what_is_refused_is_traced_as_refused_and_not_resident() {
     let resident: Vec<u64> =
         resident.map(|event| event["args"]["mapped"].as_u64().unwrap() / 256).collect();
     assert_eq!(resident, [0, 2, 3, 2]);
+}
+
+#[test]
+fn reads_and_writes_of_the_host_block_are_traced() {
+    let device = SimDevice::new(MACHINE).with_bytes();
+    let mut device = Layered::new(device, Tracer::by_wall_clock::<SimDevice>());
+    device.create_host(8).unwrap();
+    device.write_host(5, &[1, 2, 3]).unwrap();
+    let mut read = [0; 2];
+    device.read_host(6, &mut read).unwrap();
+    assert_eq!(read, [2, 3]);
+    assert!(device.read_host(7, &mut read).is_err());
+    let trace = device.layer.json();
+    let [read, refused] = slices(&trace, "read the host block")[..] else { panic!() };
+    assert_eq!((&read["args"]["host_offset"], &read["args"]["bytes"]), (&6.into(), &2.into()));
+    assert!(read["args"]["refused"].is_null() && refused["args"]["refused"] == true);
+    let [write] = slices(&trace, "write the host block")[..] else { panic!() };
+    assert_eq!((&write["args"]["host_offset"], &write["args"]["bytes"]), (&5.into(), &3.into()));
+}
+
+#[test]
+fn a_layer_lies_over_a_borrowed_device_too() {
+    let mut device = SimDevice::new(MACHINE).with_bytes();
+    let mut slow = Layered::new(&mut device, SlowLink { times: 3 });
+    slow.create(2).unwrap();
+    slow.create_host(8).unwrap();
+    slow.write_host(0, &[7; 8]).unwrap();
+    let at = slow.reserve(2).unwrap();
+    slow.map(at, Chunks { first: 0, count: 2 }).unwrap();
+    slow.upload(HostRange { offset_bytes: 0, bytes: 8 }, at).unwrap();
+    let point = slow.signal(Stream::Upload).unwrap();
+    slow.block_until(point).unwrap();
+    assert_eq!(slow.reached(point), Ok(true));
+    slow.unmap(at, 2).unwrap();
+    let mut read = [0; 8];
+    device.read_host(0, &mut read).unwrap();
+    assert_eq!((read, device.counters().h2d_bytes), ([7; 8], 3 * 8));
 }
 
 #[test]

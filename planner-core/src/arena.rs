@@ -5,11 +5,12 @@ use crate::graph::{Graph, Kind, TensorId};
 use crate::machine::Machine;
 use crate::packing::{self, Item};
 use crate::plan::{ArenaPlacement, PlanError};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Buffer, BufferTooShort, Limits, OutOfScratch, Scratch, words};
+use crate::sequence::Sequence;
 
-/// Where each tensor's life begins and ends, in ops of the given order.
+/// Where each tensor's life begins and ends, in launches.
 #[derive(Debug)]
-pub struct Lifetimes<'a> {
+pub(crate) struct Lifetimes<'a> {
     first: &'a mut [u32],
     last: &'a mut [u32],
     last_read: &'a mut [u32],
@@ -22,7 +23,7 @@ const NEVER: u32 = u32::MAX;
 impl<'a> Lifetimes<'a> {
     /// Words of scratch that [`Lifetimes::new`] asks for.
     #[must_use]
-    pub const fn scratch_words(limits: &Limits) -> usize {
+    pub(crate) const fn scratch_words(limits: &Limits) -> usize {
         words::<u32>(limits.tensors).saturating_mul(4)
     }
 
@@ -30,45 +31,48 @@ impl<'a> Lifetimes<'a> {
     ///
     /// # Errors
     /// Scratch that is too small.
-    pub fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
-        let tensors = graph.tensors().len();
+    pub(crate) fn new(
+        sequence: &Sequence<'_>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let tensors = sequence.tensors().len();
         let first = scratch.take(tensors, NEVER)?;
         let last = scratch.take(tensors, NEVER)?;
         let last_read = scratch.take(tensors, NEVER)?;
         let by_first = scratch.take(tensors, 0u32)?;
         let mut touched = 0;
-        for op in graph.op_ids() {
-            for &tensor in graph.operands_of(op) {
+        for launch in sequence.launches() {
+            for &tensor in sequence.operands_of(launch) {
                 if first[tensor.index()] == NEVER {
-                    first[tensor.index()] = op.0;
+                    first[tensor.index()] = launch.0;
                     by_first[touched] = tensor.0;
                     touched += 1;
                 }
-                last[tensor.index()] = op.0;
+                last[tensor.index()] = launch.0;
             }
-            for &tensor in graph.reads(op) {
-                last_read[tensor.index()] = op.0;
+            for &tensor in sequence.reads(launch) {
+                last_read[tensor.index()] = launch.0;
             }
         }
         Ok(Self { first, last, last_read, by_first: &by_first[..touched] })
     }
 
-    /// The first and the last op that touch a tensor, if any does.
+    /// The first and the last launch that touch a tensor, if any does.
     ///
     /// # Panics
     /// The graph has no such tensor.
     #[must_use]
-    pub fn touches(&self, tensor: TensorId) -> Option<(u32, u32)> {
+    pub(crate) fn touches(&self, tensor: TensorId) -> Option<(u32, u32)> {
         let first = self.first[tensor.index()];
         (first != NEVER).then(|| (first, self.last[tensor.index()]))
     }
 
-    /// The last op that reads a tensor, if any does.
+    /// The last launch that reads a tensor, if any does.
     ///
     /// # Panics
     /// The graph has no such tensor.
     #[must_use]
-    pub fn last_read(&self, tensor: TensorId) -> Option<u32> {
+    pub(crate) fn last_read(&self, tensor: TensorId) -> Option<u32> {
         let op = self.last_read[tensor.index()];
         (op != NEVER).then_some(op)
     }
@@ -80,7 +84,7 @@ impl<'a> Lifetimes<'a> {
 /// # Panics
 /// The graph has no such tensor, or `lifetimes` are of another graph.
 #[must_use]
-pub fn admits(
+pub(crate) fn admits(
     graph: &Graph<'_>,
     lifetimes: &Lifetimes<'_>,
     below_bytes: u64,
@@ -101,7 +105,7 @@ pub(crate) fn size_bytes(graph: &Graph<'_>, machine: &Machine, tensor: TensorId)
 
 /// Words of scratch that [`pack`] asks for.
 #[must_use]
-pub const fn scratch_words(limits: &Limits) -> usize {
+pub(crate) const fn scratch_words(limits: &Limits) -> usize {
     words::<u64>(limits.tensors).saturating_add(packing::scratch_words(limits.tensors))
 }
 
@@ -114,7 +118,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
 ///
 /// # Panics
 /// `lifetimes` are of another graph.
-pub fn pack(
+pub(crate) fn pack(
     graph: &Graph<'_>,
     machine: &Machine,
     lifetimes: &Lifetimes<'_>,
@@ -132,7 +136,7 @@ pub fn pack(
         let kind = move |tensor: &TensorId| graph.tensor(*tensor).kind;
         admitted.clone().filter(move |tensor| (kind(tensor) == Kind::Temporary) == is_temporary)
     };
-    let mut placed = Placed { out, len: 0 };
+    let mut placed = Placed { out, len: 0, most: lifetimes.by_first.len() };
     let mut own_bytes = 0u64;
     for tensor in of_kind(false) {
         placed.push(tensor, own_bytes)?;
@@ -161,15 +165,17 @@ pub fn pack(
 struct Placed<'a> {
     out: &'a mut [ArenaPlacement],
     len: usize,
+    /// How many there may be.
+    most: usize,
 }
 
 impl Placed<'_> {
-    fn push(&mut self, tensor: TensorId, offset_bytes: u64) -> Result<(), OutOfScratch> {
-        let too_small = OutOfScratch {
-            needed_words: words::<ArenaPlacement>(self.len + 1),
-            free_words: words::<ArenaPlacement>(self.out.len()),
+    fn push(&mut self, tensor: TensorId, offset_bytes: u64) -> Result<(), BufferTooShort> {
+        let Some(slot) = self.out.get_mut(self.len) else {
+            let (needed, len) = (self.most, self.out.len());
+            return Err(BufferTooShort { buffer: Buffer::Arena, needed, len });
         };
-        *self.out.get_mut(self.len).ok_or(too_small)? = ArenaPlacement { tensor, offset_bytes };
+        *slot = ArenaPlacement { tensor, offset_bytes };
         self.len += 1;
         Ok(())
     }

@@ -31,13 +31,13 @@ pub struct Footprint {
     pub host_lasting_bytes: u64,
     /// The parts of these that move.
     pub host_parts_bytes: u64,
-    /// Host room for every temporary that moves, each with a room of its own.
+    /// Host room for every temporary that moves, each with a slot of its own.
     pub host_temporary_bytes: u64,
 }
 
 impl Footprint {
-    /// Pinned host memory with a room of its own for every tensor that moves;
-    /// [`HostRooms`](crate::HostRooms) need less.
+    /// Pinned host memory with a slot of its own for every tensor that moves;
+    /// [`HostLayout`](crate::HostLayout) need less.
     #[must_use]
     pub const fn host_bytes(&self) -> u64 {
         // Cannot overflow: all tensors together fit into 64 bits.
@@ -51,7 +51,8 @@ impl Footprint {
     }
 }
 
-/// Words of scratch that [`measure`] asks for, the table of pieces apart.
+/// Words of scratch that [`measure`] asks for, by [`Limits::of_plan`], the table of
+/// pieces apart.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     total([

@@ -1,14 +1,18 @@
-//! The work: tensors, and the operations of one iteration that is repeated for ever.
+//! The work: tensors, and the operations of one iteration that is repeated for ever
+//! (`docs/format.md`, 1).
 
-use crate::scratch::{OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use bytemuck::{Pod, Zeroable};
 use core::fmt;
 
 /// A position in [`Graph::tensors`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Pod, Zeroable)]
+#[repr(transparent)]
 pub struct TensorId(pub u32);
 
 /// A position in [`Graph::ops`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Pod, Zeroable)]
+#[repr(transparent)]
 pub struct OpId(pub u32);
 
 impl TensorId {
@@ -347,6 +351,24 @@ impl<'a> Graph<'a> {
     pub fn compute_ns(&self) -> u64 {
         // Cannot overflow: the constructor has checked it.
         self.ops.iter().map(|op| op.time_ns).sum()
+    }
+}
+
+impl Limits {
+    /// The sizes of a graph, for planning it: steps and pieces are enough for every strategy.
+    /// A fraction of the steps is enough for most plans; see [`Limits::with_steps`]. O(ops).
+    #[must_use]
+    pub fn of_graph(graph: &Graph<'_>) -> Self {
+        let count = |op: &Op| (op.reads as usize).saturating_add(op.writes as usize);
+        let operands = graph.ops.iter().map(count).fold(0, usize::saturating_add);
+        let limits = Self {
+            ops: graph.ops.len(),
+            operands: operands.max(graph.operands.len()),
+            tensors: graph.tensors.len(),
+            pools: 2,
+            ..Self::default()
+        };
+        limits.with_steps(limits.max_steps())
     }
 }
 

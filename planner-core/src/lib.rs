@@ -42,33 +42,37 @@
 //! };
 //! let ops = [layer(0), layer(3), layer(6)];
 //!
-//! let mut memory = [0; 4096];
-//! let mut scratch = Scratch::new(&mut memory);
-//! let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow())?;
+//! let mut memory = [0; 16];
+//! let graph = Graph::new(&tensors, &ops, &operands, &mut Scratch::new(&mut memory))?;
 //! let machine = Machine::new(MachineParameters {
 //!     device_bytes: 16 * mib, host_bytes: 1 << 30, chunk_bytes: 2 * mib,
 //!     h2d_bytes_per_s: 12_000_000_000, d2h_bytes_per_s: 12_000_000_000,
 //!     transfer_latency_ns: 10_000, map_ns_per_chunk: 0, unmap_ns_per_chunk: 0,
 //! })?;
 //!
-//! // Room for the answer.
-//! let mut steps = [Step::Launch(OpId(0)); 64];
-//! let mut schedule = [Scheduled::EMPTY; 64];
-//! let mut resident = [Resident { part: Part::whole(TensorId(0)), host_copy: false }; 14];
-//! let mut arena = [ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; 7];
-//! let (mut pools, mut tensor_pool) = ([Pool { object_bytes: 1, count: 0 }; 2], [0; 7]);
-//! let (mut other_ops, mut other_operands) = (ops, operands);
-//! let output = Output {
-//!     steps: &mut steps, schedule: &mut schedule, resident: &mut resident,
-//!     arena: &mut arena, pools: &mut pools, tensor_pool: &mut tensor_pool,
-//!     ops: &mut other_ops, operands: &mut other_operands,
-//! };
+//! // Memory for the answer: the sizes follow from the graph.
+//! let limits = Limits::of_graph(&graph);
+//! let mut memory = vec![0; planner::scratch_words(&limits)];
+//! let mut scratch = Scratch::new(&mut memory);
+//! let part = Part::whole(TensorId(0));
 //! let request = Request { graph: &graph, machine: &machine, budget_bytes: 16 * mib };
+//! let output = Output {
+//!     steps: &mut vec![Step::Launch(OpId(0)); limits.steps],
+//!     resident: &mut vec![Resident { part, host_copy: false }; 2 * limits.tensors],
+//!     arena: &mut vec![ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; limits.tensors],
+//!     pools: &mut [Pool { object_bytes: 1, count: 0 }; 2],
+//!     tensor_pool: &mut vec![0; limits.tensors],
+//! };
 //! let plan = planner::plan(&request, Strategy::Auto(Auto::default()), output, &mut scratch)?;
 //! assert!(plan.predicted.peak_bytes <= 16 * mib);
 //!
-//! let mut steps = [Scheduled::EMPTY; 64];
-//! let schedule = lower(&graph, &machine, &plan, &mut steps, &mut scratch)?;
+//! // The sizes of a plan say what lowering and verifying it take.
+//! let limits = Limits::of_plan(&graph, &plan);
+//! let words = lower::scratch_words(&limits).max(verify::scratch_words(&limits));
+//! let mut memory = vec![0; words];
+//! let mut scratch = Scratch::new(&mut memory);
+//! let mut entries = vec![Scheduled::EMPTY; limits.entries()];
+//! let schedule = lower(&graph, &machine, &plan, &mut entries, &mut scratch)?;
 //! let verified = verify(&graph, &machine, &plan, &schedule, &mut scratch)?;
 //! // `Executor::start(&verified, …)` runs it on any backend.
 //! # let _ = verified;
@@ -77,13 +81,15 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
-pub mod arena;
+mod allocations;
+mod arena;
 pub mod backend;
 pub mod bounds;
 pub mod executor;
 pub mod footprint;
 pub mod graph;
 pub mod host;
+mod index_set;
 pub mod lower;
 pub mod machine;
 pub mod packing;
@@ -95,16 +101,16 @@ mod ranges;
 mod residency;
 pub mod schedule;
 pub mod scratch;
+mod sequence;
 pub mod timeline;
 pub mod verify;
 
 pub use executor::{ExecuteError, Executor};
 pub use graph::{Graph, GraphError, Kind, Op, OpId, Tensor, TensorId};
-pub use host::HostRooms;
+pub use host::HostLayout;
 pub use lower::lower;
 pub use machine::{Machine, MachineParameters};
-pub use placement::Placements;
-pub use plan::{Part, Plan, PlanError, Step};
+pub use plan::{Part, Placements, Plan, PlanError, Step};
 pub use schedule::{Schedule, Scheduled, Stream, Wait};
 pub use scratch::{Limits, OutOfScratch, Scratch};
 pub use verify::{Verified, VerifyError, verify};

@@ -35,7 +35,7 @@ pub struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    /// Words of scratch that [`Pieces::new`] asks for.
+    /// Words of scratch that [`Pieces::new`] asks for, by [`Limits::of_plan`].
     #[must_use]
     pub const fn scratch_words(limits: &Limits) -> usize {
         total([

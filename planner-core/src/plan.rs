@@ -1,9 +1,9 @@
 //! What a plan says. A plan is untrusted: planners, files and embedders make it, and only
-//! [`verify`](crate::verify()) turns it into something that may run.
+//! [`verify`](crate::verify()) turns it into something that may run. `docs/format.md`
+//! says what each field means, and when a plan is valid.
 
-use crate::graph::{OpId, TensorId};
-use crate::placement::Placements;
-use crate::scratch::OutOfScratch;
+use crate::graph::{Graph, OpId, TensorId};
+use crate::scratch::{BufferTooShort, Limits, OutOfScratch};
 use core::fmt;
 
 /// A tensor, or a range of its objects.
@@ -91,6 +91,14 @@ pub struct Prediction {
     pub host_bytes: u64,
 }
 
+impl Prediction {
+    /// What makes one plan better than another: the period, then the bytes over both links.
+    #[must_use]
+    pub const fn cost(&self) -> (u64, u64) {
+        (self.period_ns, self.h2d_bytes.saturating_add(self.d2h_bytes))
+    }
+}
+
 /// One iteration of a schedule that repeats for ever.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
@@ -124,16 +132,76 @@ impl Plan<'_> {
     /// # Errors
     /// [`PlanError::PlacementIterations`].
     pub fn check_iterations(&self) -> Result<(), PlanError> {
-        match self.iterations() {
-            1..=Placements::MOST_ITERATIONS => Ok(()),
-            iterations => Err(PlanError::PlacementIterations(iterations)),
-        }
+        Placements::check_iterations(self.iterations())
     }
 
     /// Iterations after which everything repeats, its placements included.
     #[must_use]
     pub fn iterations(&self) -> u32 {
         self.placements.map_or(1, |placements| placements.iterations)
+    }
+}
+
+/// The objects of every allocation of a plan, over one or more iterations. Allocations are
+/// numbered in list order: first one for each entry of `resident_at_start`, then, iteration
+/// after iteration, one for each prefetch and, at a launch, one for each written tensor of
+/// which something is not resident, in the op's order, and one for its workspace. Arena
+/// tensors have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placements<'a> {
+    /// Iterations that the objects are given for before they repeat: 1 to
+    /// [`Placements::MOST_ITERATIONS`].
+    pub iterations: u32,
+    /// Object numbers within their pools, one allocation after the other; the first of an
+    /// allocation holds its first newly allocated object, and so on.
+    pub objects: &'a [u64],
+    /// For each allocation, where its numbers end in `objects`.
+    pub ends: &'a [u32],
+}
+
+impl<'a> Placements<'a> {
+    /// Most iterations that placements may cover.
+    pub const MOST_ITERATIONS: u32 = 64;
+
+    /// Checks that objects may be given for this many iterations.
+    pub(crate) fn check_iterations(iterations: u32) -> Result<(), PlanError> {
+        match iterations {
+            1..=Self::MOST_ITERATIONS => Ok(()),
+            _ => Err(PlanError::PlacementIterations(iterations)),
+        }
+    }
+
+    /// The objects of one allocation; none where there is no such allocation.
+    #[must_use]
+    pub fn of(&self, allocation: u32) -> &'a [u64] {
+        let end = |at: u32| self.ends.get(at as usize).map_or(0, |&end| end as usize);
+        let first = allocation.checked_sub(1).map_or(0, end);
+        self.objects.get(first..end(allocation)).unwrap_or_default()
+    }
+
+    /// Whether the ends are those of all numbers, one allocation behind the other.
+    pub(crate) fn is_table(&self) -> bool {
+        let last = self.ends.last().map_or(0, |&end| end as usize);
+        self.ends.is_sorted() && last == self.objects.len()
+    }
+}
+
+impl Limits {
+    /// The sizes of a plan, for all that is done with it: lowering, predicting, verifying,
+    /// placing and running it.
+    #[must_use]
+    pub fn of_plan(graph: &Graph<'_>, plan: &Plan<'_>) -> Self {
+        let ranges = plan.resident_at_start.len().saturating_add(plan.steps.len());
+        let graph = Self::of_graph(graph);
+        Self {
+            steps: plan.steps.len(),
+            pieces: graph.tensors.saturating_add(ranges.saturating_mul(2)),
+            pools: plan.pools.len(),
+            // A plan with more is refused before it needs the memory.
+            iterations: plan.iterations().min(Placements::MOST_ITERATIONS) as usize,
+            objects: plan.placements.map_or(0, |placements| placements.objects.len()),
+            ..graph
+        }
     }
 }
 
@@ -170,6 +238,8 @@ impl fmt::Display for Place {
 pub enum PlanError {
     /// Working memory or output is too small for a plan of this size.
     Scratch(OutOfScratch),
+    /// A buffer for output is too short.
+    BufferTooShort(BufferTooShort),
     /// The plan has more than 2^32 - 2 steps.
     TooManySteps,
     /// A size or a time exceeds 64 bits.
@@ -341,6 +411,12 @@ pub enum PlanError {
     PlacementEnd(TensorId),
 }
 
+impl From<BufferTooShort> for PlanError {
+    fn from(error: BufferTooShort) -> Self {
+        Self::BufferTooShort(error)
+    }
+}
+
 impl From<OutOfScratch> for PlanError {
     fn from(error: OutOfScratch) -> Self {
         Self::Scratch(error)
@@ -351,6 +427,7 @@ impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Scratch(error) => error.fmt(f),
+            Self::BufferTooShort(error) => error.fmt(f),
             Self::TooManySteps => write!(f, "the plan has more than 2^32 - 2 steps"),
             Self::Overflow(place) => write!(f, "{place}: a size or a time exceeds 64 bits"),
             Self::BudgetAboveDevice { budget_bytes, device_bytes } => write!(

@@ -1,6 +1,7 @@
 //! A plan lowered to three streams and the waits between them.
 
 use crate::plan::Step;
+use bytemuck::{Pod, Zeroable};
 use core::fmt;
 
 /// The three streams. Each takes its steps in list order; all three run at the same time.
@@ -42,7 +43,8 @@ impl fmt::Display for Stream {
 
 /// "Start after step `index` of that stream, `laps` iterations back." Where that iteration
 /// lies before the first, there is nothing to wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Pod, Zeroable)]
+#[repr(C)]
 pub struct Wait {
     /// Position among the steps of the awaited stream, within an iteration.
     pub index: u32,
@@ -51,20 +53,82 @@ pub struct Wait {
 }
 
 /// When one step of a plan runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
 pub struct Scheduled {
-    /// The stream that takes it; none for an evict.
-    pub stream: Option<Stream>,
-    /// Its position within its stream and iteration (for an evict, without meaning).
-    pub index: u32,
-    /// What must have ended before it starts, by stream. For an evict, which is on no
-    /// stream: what must have ended before its memory is free.
-    pub waits: [Option<Wait>; 3],
+    /// The number of a stream; `NO_STREAM` for an evict.
+    stream: u32,
+    index: u32,
+    /// By stream; `NO_WAIT` where there is none.
+    waits: [Wait; 3],
 }
 
+const NO_STREAM: u32 = u32::MAX;
+const NO_WAIT: Wait = Wait { index: u32::MAX, laps: u32::MAX };
+
 impl Scheduled {
-    /// What room for a schedule is filled with.
-    pub const EMPTY: Self = Self { stream: None, index: 0, waits: [None; 3] };
+    /// Fills buffers for a schedule.
+    pub const EMPTY: Self = Self { stream: NO_STREAM, index: 0, waits: [NO_WAIT; 3] };
+
+    /// A step without waits, at a position within its stream and iteration. An evict is on no
+    /// stream, and its position means nothing.
+    #[must_use]
+    pub const fn new(stream: Option<Stream>, index: u32) -> Self {
+        let stream = match stream {
+            Some(stream) => stream as u32,
+            None => NO_STREAM,
+        };
+        Self { stream, index, ..Self::EMPTY }
+    }
+
+    /// The stream that takes the step; none for an evict.
+    #[must_use]
+    pub const fn stream(&self) -> Option<Stream> {
+        match self.stream {
+            0 => Some(Stream::Compute),
+            1 => Some(Stream::Upload),
+            2 => Some(Stream::Download),
+            _ => None,
+        }
+    }
+
+    /// The step's position within its stream and iteration; for an evict, without meaning.
+    #[must_use]
+    pub const fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// What must have ended on a stream before the step starts. For an evict, which is on no
+    /// stream: before its memory is free.
+    #[must_use]
+    pub fn wait(&self, stream: Stream) -> Option<Wait> {
+        let wait = self.waits[stream as usize];
+        (wait != NO_WAIT).then_some(wait)
+    }
+
+    /// The waits for all streams, in the order of [`Stream::ALL`].
+    #[must_use]
+    #[inline]
+    pub fn waits(&self) -> [Option<Wait>; 3] {
+        let [compute, upload, download] = self.waits;
+        let some = |wait: Wait| (wait != NO_WAIT).then_some(wait);
+        [some(compute), some(upload), some(download)]
+    }
+
+    /// Makes the step wait on a stream, or not. No stream has a step `u32::MAX`.
+    pub fn set_wait(&mut self, stream: Stream, wait: Option<Wait>) {
+        self.waits[stream as usize] = wait.unwrap_or(NO_WAIT);
+    }
+}
+
+impl fmt::Debug for Scheduled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheduled")
+            .field("stream", &self.stream())
+            .field("index", &self.index)
+            .field("waits", &self.waits())
+            .finish()
+    }
 }
 
 /// When the steps run, in list order, which is the order of submission: those of one

@@ -30,6 +30,74 @@ impl fmt::Display for OutOfScratch {
 
 impl core::error::Error for OutOfScratch {}
 
+/// A buffer that the caller brings for output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Buffer {
+    /// The steps of a plan.
+    Steps,
+    /// What is resident at its start.
+    Resident,
+    /// Its arena.
+    Arena,
+    /// Its pools.
+    Pools,
+    /// The pool of each tensor.
+    TensorPool,
+    /// The entries of a schedule.
+    Schedule,
+    /// The object numbers of placements.
+    Objects,
+    /// The ends of placements.
+    Ends,
+}
+
+impl Buffer {
+    /// The first `needed` entries of a buffer.
+    pub(crate) fn first<T>(
+        self,
+        entries: &mut [T],
+        needed: usize,
+    ) -> Result<&mut [T], BufferTooShort> {
+        let error = BufferTooShort { buffer: self, needed, len: entries.len() };
+        entries.get_mut(..needed).ok_or(error)
+    }
+}
+
+impl fmt::Display for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Steps => "steps",
+            Self::Resident => "resident tensors",
+            Self::Arena => "the arena",
+            Self::Pools => "pools",
+            Self::TensorPool => "the pool of each tensor",
+            Self::Schedule => "the schedule",
+            Self::Objects => "object numbers",
+            Self::Ends => "the ends of placements",
+        })
+    }
+}
+
+/// A buffer for output is too short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferTooShort {
+    /// The buffer.
+    pub buffer: Buffer,
+    /// Entries that it needs.
+    pub needed: usize,
+    /// Entries that it has.
+    pub len: usize,
+}
+
+impl fmt::Display for BufferTooShort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { buffer, needed, len } = self;
+        write!(f, "the buffer for {buffer} is too short: it needs {needed} entries and has {len}")
+    }
+}
+
+impl core::error::Error for BufferTooShort {}
+
 /// Words that `count` values of type `T` take in a [`Scratch`].
 #[must_use]
 pub const fn words<T>(count: usize) -> usize {
@@ -86,7 +154,8 @@ impl<'a> Scratch<'a> {
     }
 }
 
-/// The sizes that working memory depends on.
+/// The sizes that output and working memory depend on. [`Limits::of_graph`] gives those for
+/// planning, [`Limits::of_plan`] those for everything that is done with a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Operations of the graph.
@@ -109,6 +178,22 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Steps that are enough for a plan of every strategy: of each operand, at most a prefetch,
+    /// an offload and two evicts; and as many a tensor to close the cycle.
+    #[must_use]
+    pub const fn max_steps(&self) -> usize {
+        total([self.ops, self.operands.saturating_mul(4), self.tensors.saturating_mul(4)])
+    }
+
+    /// The same graph, with room for plans of so many steps.
+    #[must_use]
+    pub const fn with_steps(self, steps: usize) -> Self {
+        // Two ranges of a tensor may be resident at start.
+        let ranges = steps.saturating_add(self.tensors.saturating_mul(2));
+        let pieces = self.tensors.saturating_add(ranges.saturating_mul(2));
+        Self { steps, pieces, ..self }
+    }
+
     /// Entries of a schedule.
     #[must_use]
     pub const fn entries(&self) -> usize {
@@ -144,12 +229,12 @@ mod tests {
             bounds::scratch_words(&limits),
             executor::scratch_words(&limits, MOST),
             footprint::scratch_words(&limits),
-            host::HostRooms::scratch_words(&limits),
+            host::HostLayout::scratch_words(&limits),
             lower::scratch_words(&limits),
             packing::scratch_words(MOST),
             crate::pieces::Pieces::scratch_words(&limits),
             placement::scratch_words(&limits),
-            planner::max_steps(&limits),
+            limits.max_steps(),
             planner::scratch_words(&limits),
             swap::scratch_words(&limits),
             swap::Classes::needs_scratch_words(&limits),

@@ -1,5 +1,5 @@
 //! When each step runs: `start = max(end of the previous step of this stream, end of the
-//! awaited steps)`, over eight iterations.
+//! awaited steps)`, over eight iterations (`docs/format.md`, 4 and 7).
 
 use crate::footprint::{self, Footprint};
 use crate::graph::{Graph, Kind};
@@ -12,7 +12,8 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 /// Iterations that a prediction looks at.
 pub const LAPS: u64 = 8;
 
-/// Words of scratch that [`predict`] asks for: per step 9, per tensor 4.7, per piece 2.5.
+/// Words of scratch that [`predict`] asks for, by [`Limits::of_plan`]: per step 9, per tensor 4.7,
+/// per piece 2.5.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     total([
@@ -23,7 +24,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Everything a plan promises of itself, with a room of its own on the host for every tensor
+/// Everything a plan promises of itself, with a slot of its own on the host for every tensor
 /// that moves, and its footprint. O(steps + operands).
 ///
 /// # Errors
@@ -189,9 +190,9 @@ impl<'a> Timeline<'a> {
         for lap in 0..LAPS as usize {
             let entries = schedule.of_iteration(lap as u64);
             for (entry, &duration_ns) in entries.iter().zip(durations_ns) {
-                let Some(stream) = entry.stream else { continue };
+                let Some(stream) = entry.stream() else { continue };
                 let mut start_ns = free_ns[stream as usize];
-                for (awaited_stream, wait) in entry.waits.iter().enumerate() {
+                for (awaited_stream, wait) in entry.waits().iter().enumerate() {
                     if let Some(wait) = wait
                         && let Some(awaited) = lap.checked_sub(wait.laps as usize)
                     {
@@ -200,7 +201,7 @@ impl<'a> Timeline<'a> {
                     }
                 }
                 let end_ns = start_ns.saturating_add(duration_ns);
-                let slot = slots.of(lap, stream as usize, entry.index);
+                let slot = slots.of(lap, stream as usize, entry.index());
                 if let Some(slot) = ends_ns.get_mut(slot) {
                     *slot = end_ns;
                 }

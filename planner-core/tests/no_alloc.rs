@@ -105,56 +105,47 @@ const NOTHING: Resident = Resident { part: Part::whole(TensorId(0)), host_copy: 
 const NOWHERE: ArenaPlacement = ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 };
 
 /// What a plan is written into.
-struct Paper {
+struct Buffers {
     steps: Vec<Step>,
-    schedule: Vec<Scheduled>,
     resident: Vec<Resident>,
     arena: Vec<ArenaPlacement>,
     pools: [Pool; 2],
     tensor_pool: Vec<u32>,
-    ops: Vec<Op>,
-    operands: Vec<TensorId>,
 }
 
-impl Paper {
-    fn new(limits: &Limits, ops: &[Op], operands: &[TensorId]) -> Self {
+impl Buffers {
+    fn new(limits: &Limits) -> Self {
         Self {
             steps: vec![LAUNCH; limits.steps],
-            schedule: vec![Scheduled::EMPTY; limits.steps],
             resident: vec![NOTHING; 2 * limits.tensors],
             arena: vec![NOWHERE; limits.tensors],
             pools: [Pool { object_bytes: 1, count: 0 }; 2],
             tensor_pool: vec![0; limits.tensors],
-            ops: ops.to_vec(),
-            operands: operands.to_vec(),
         }
     }
 
     fn output(&mut self) -> Output<'_> {
         Output {
             steps: &mut self.steps,
-            schedule: &mut self.schedule,
             resident: &mut self.resident,
             arena: &mut self.arena,
             pools: &mut self.pools,
             tensor_pool: &mut self.tensor_pool,
-            ops: &mut self.ops,
-            operands: &mut self.operands,
         }
     }
 }
 
 fn limits((tensors, ops, operands): (&[Tensor], &[Op], &[TensorId]), steps: usize) -> Limits {
-    Limits {
+    let limits = Limits {
         ops: ops.len(),
         operands: operands.len(),
         tensors: tensors.len(),
-        steps,
-        pieces: tensors.len() + 2 * (steps + tensors.len()),
         pools: 2,
         iterations: ITERATIONS,
         objects: 20_000,
-    }
+        ..Limits::default()
+    };
+    limits.with_steps(steps)
 }
 
 #[test]
@@ -162,7 +153,7 @@ fn weight_offloading_allocates_nothing() {
     let (tensors, ops, operands) = layers(40);
     let limits = limits((&tensors, &ops, &operands), 1000);
     let mut memory = vec![0; planner::scratch_words(&limits)];
-    let mut paper = Paper::new(&limits, &ops, &operands);
+    let mut buffers = Buffers::new(&limits);
     let machine = Machine::new(MachineParameters { chunk_bytes: 1, ..*MACHINE }).unwrap();
 
     let before = ALLOCATIONS.with(Cell::get);
@@ -170,7 +161,7 @@ fn weight_offloading_allocates_nothing() {
     let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
     let request = Request { graph: &graph, machine: &machine, budget_bytes: 300_000 };
     let strategy = Strategy::Weights(Weights { published: false, activations: false });
-    let plan = planner::plan(&request, strategy, paper.output(), &mut scratch).unwrap();
+    let plan = planner::plan(&request, strategy, buffers.output(), &mut scratch).unwrap();
     let after = ALLOCATIONS.with(Cell::get);
 
     assert!(plan.predicted.h2d_bytes > 0, "the plan should move something");
@@ -191,8 +182,7 @@ fn nothing_is_allocated() {
         placement::scratch_words(&limits),
     ];
     let mut memory = vec![0; words.into_iter().max().unwrap()];
-    let mut paper = Paper::new(&limits, &ops, &operands);
-    let mut lowered = vec![Scheduled::EMPTY; ITERATIONS * limits.steps];
+    let mut buffers = Buffers::new(&limits);
     let (mut objects, mut ends) = (vec![0; limits.objects], vec![0; 4 * limits.steps]);
 
     let before = ALLOCATIONS.with(Cell::get);
@@ -200,9 +190,9 @@ fn nothing_is_allocated() {
     let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
     let request = Request { graph: &graph, machine: &MACHINE, budget_bytes: 200_000 };
     let strategy = Strategy::Auto(Auto::default());
-    let plan = planner::plan(&request, strategy, paper.output(), &mut scratch).unwrap();
+    let plan = planner::plan(&request, strategy, buffers.output(), &mut scratch).unwrap();
     let over = Over { iterations: ITERATIONS as u32, settled: true };
-    let room = Room { objects: &mut objects, ends: &mut ends, schedule: &mut lowered };
+    let room = Room { objects: &mut objects, ends: &mut ends };
     let plan = placement::place(&graph, &MACHINE, &plan, over, room, &mut scratch).unwrap();
     let mut lowered = [Scheduled::EMPTY; 4096];
     let schedule = lower(&graph, &MACHINE, &plan, &mut lowered, &mut scratch).unwrap();

@@ -1,13 +1,12 @@
 //! The published search: a genetic algorithm over orders of the ops and divisions of memory
 //! (SwapAdvisor, section 5).
 //!
-//! Every individual has random numbers of its own, seeded by its place in the search, so the
-//! number of threads does not matter. A limit in seconds ends the search where the machine's
-//! speed has brought it; a limit in generations ends it always at the same place.
+//! Every individual has its own random numbers, seeded by its position in the search, so the
+//! result does not depend on the number of threads. A limit in seconds makes the result depend on
+//! the speed of the machine; a limit in generations does not.
 //!
-//! As published, individuals are judged by a simulation, here the swap planner's own clock. What
-//! is the best by it is lowered and timed: the best plan by the timeline is what the search
-//! hands over.
+//! As published, a simulation judges individuals, here the swap planner's own clock. The best
+//! individuals are lowered and timed, and the search returns the best plan by the timeline.
 
 use crate::judge::Judge;
 use crate::limit::{Limit, Progress, Watch};
@@ -28,10 +27,10 @@ pub struct Settings {
     pub population: usize,
     /// The probability of each mutation.
     pub mutation: f64,
-    /// What normalized times are multiplied by before the softmax of the selection: the more,
+    /// The factor of normalized times before the softmax of the selection: the larger it is,
     /// the fewer bad individuals survive. 1 as published.
     pub selection: f64,
-    /// Where random numbers begin.
+    /// The seed of the random numbers.
     pub seed: u64,
     /// When to stop.
     pub limit: Limit,
@@ -39,9 +38,9 @@ pub struct Settings {
     pub threshold: Threshold,
     /// Which class a size may belong to.
     pub mapping: Mapping,
-    /// Whether orders are searched; else all individuals have the first one's.
+    /// Whether orders are searched; otherwise all individuals have the order of the first.
     pub orders: bool,
-    /// Whether divisions of memory are searched; else all individuals have the first one's.
+    /// Whether divisions of memory are searched; otherwise all individuals have that of the first.
     pub divisions: bool,
 }
 
@@ -81,7 +80,7 @@ pub struct Generation {
     pub worst_ns: u64,
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The best plan seen.
@@ -173,7 +172,7 @@ pub fn search(
     Ok(Found { plan, order, division, evaluations: search.evaluations, seconds, generations })
 }
 
-/// Plans once more what was found, in classes that fit the budget at hand.
+/// Plans again with a result, in classes that fit this budget.
 ///
 /// # Errors
 /// Those of the swap planner.
@@ -196,7 +195,7 @@ impl Search<'_, '_> {
         rng
     }
 
-    /// The first generation is random, in what is searched.
+    /// Makes the first generation: random in every searched dimension.
     fn first(&self) -> Vec<Individual> {
         let individual = |at| {
             let rng = &mut self.rng(at);
@@ -211,7 +210,7 @@ impl Search<'_, '_> {
         (0..self.settings.population.max(2)).map(individual).collect()
     }
 
-    /// Judges those that have not been; once time is up, the rest keeps no plan.
+    /// Judges new individuals. Once time is up, the rest get no plan.
     fn judge(&mut self, mut population: Vec<Individual>, watch: &Watch<'_>) -> Vec<Individual> {
         let Self { request, settings, sizes, started, .. } = self;
         let (started, limit) = (*started, settings.limit);
@@ -247,7 +246,7 @@ impl Search<'_, '_> {
         Ok((plan, individual))
     }
 
-    /// Survivors, with a probability that falls with the period relative to the best: without
+    /// Draws survivors, with a probability that falls with the period relative to the best: without
     /// replacement, by the largest of `log(u) / weight` (Efraimidis & Spirakis, 2006).
     fn select(&self, population: Vec<Individual>) -> Vec<Individual> {
         let survivors = self.settings.population.max(2);
@@ -266,7 +265,7 @@ impl Search<'_, '_> {
         keyed.into_iter().take(survivors).map(|(_, individual)| individual).collect()
     }
 
-    /// Parents and children: of each pair, two orders and two divisions make four children.
+    /// Adds children: the two orders and two divisions of each pair of parents make four.
     fn breed(&self, population: Vec<Individual>) -> Vec<Individual> {
         let mut parents: Vec<usize> = (0..population.len()).collect();
         let rng = &mut self.rng(usize::MAX >> 34);

@@ -1,10 +1,11 @@
-//! Beyond the published search: chunks make size classes unnecessary, so only the order is
-//! searched, with `auto` in that order as the judge.
+//! Searches orders only, since chunks make size classes unnecessary. `auto` judges each order.
+//! This goes beyond the published search.
 //!
-//! Orders are cheap to judge by the first list of `auto` that fits. From the best of several
-//! starts, blocks of ops are moved, several candidates at a time, and the best of them is kept
-//! when it is no worse, or, as in simulated annealing, little worse while the search is young.
-//! In the end `auto` plans in earnest in the best orders, and without any; the best plan wins.
+//! The first list of `auto` that fits judges an order cheaply. The search starts from the best of
+//! several orders and moves blocks of ops, several candidates at a time. It keeps the best candidate
+//! if that is no worse or, early in the search, slightly worse (simulated annealing).
+//! At the end `auto` plans with full effort in the best orders, the given order and an order of its
+//! own; the best plan wins.
 
 use crate::judge::{Cost, IMPOSSIBLE};
 use crate::limit::{Limit, Progress, Watch};
@@ -20,18 +21,18 @@ use workloads::OwnedPlan;
 /// How to search.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// Where random numbers begin.
+    /// The seed of the random numbers.
     pub seed: u64,
-    /// When to stop. Planning in earnest, at the end, takes part of the time.
+    /// When to stop. Planning with full effort at the end takes part of the time.
     pub limit: Limit,
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The best plan seen.
     pub plan: OwnedPlan,
-    /// Its order: the given op at each position.
+    /// Its order: the id of the given op at each position.
     pub order: Vec<u32>,
     /// Orders that were judged.
     pub evaluations: u64,
@@ -39,19 +40,19 @@ pub struct Found {
     pub seconds: f64,
 }
 
-/// Candidates of a round: the same whatever the number of threads.
+/// Candidates of a round, independent of the number of threads.
 const CANDIDATES: usize = 8;
 
-/// Part of the time after which no more orders are judged.
+/// The share of the time after which no more orders are judged.
 const JUDGING: f64 = 0.6;
 
-/// The first list that fits, in the order at hand.
+/// Takes the first list that fits, in the current order.
 const QUICK: Strategy = Strategy::Auto(Auto { effort: Some(0), order: Order::Given });
 
-/// In earnest, in the order at hand.
+/// Plans with full effort, in the current order.
 const EARNEST: Strategy = Strategy::Auto(Auto { effort: None, order: Order::Given });
 
-/// Plans in earnest in an order that was found before.
+/// Plans with full effort in an order that was found before.
 ///
 /// # Errors
 /// Those of `auto`.
@@ -94,8 +95,7 @@ pub fn search(
 }
 
 fn cost(plan: &OwnedPlan) -> Cost {
-    let predicted = plan.predicted;
-    (predicted.period_ns, predicted.h2d_bytes.saturating_add(predicted.d2h_bytes))
+    plan.predicted.cost()
 }
 
 impl Found {
@@ -127,7 +127,7 @@ impl Search<'_, '_> {
         });
     }
 
-    /// Judges orders; the best first.
+    /// Judges orders and sorts them, best first.
     fn rank(&mut self, orders: Vec<Vec<u32>>) -> Vec<Candidate> {
         let candidate = |order| Candidate { order, cost: IMPOSSIBLE };
         let mut candidates: Vec<_> = orders.into_iter().map(candidate).collect();
@@ -136,30 +136,29 @@ impl Search<'_, '_> {
         candidates
     }
 
-    /// The best plan in the two best orders, in the given one, and in what `auto` chooses.
+    /// Returns the best plan in the two best orders, the given one, and the one that `auto` chooses.
     fn earnest(&self, ranked: &[Candidate], given: Vec<u32>) -> Result<Found, PlanningError> {
         let free = Strategy::Auto(Auto::default());
-        let best = ranked.iter().take(2).map(|candidate| (candidate.order.clone(), EARNEST));
-        let mut tried: Vec<_> = best.chain([(given, free)]).map(|of| (of, None)).collect();
-        self.team.each(&mut tried, |judge, ((order, strategy), plan)| {
-            *plan = Some(judge.order_plan(self.request, order, *strategy));
-            true
-        });
-        let mut error = PlanningError::OutputFull;
-        let mut best: Option<Found> = None;
-        for ((order, _), plan) in tried {
-            match plan {
-                Some(Ok(plan)) if best.as_ref().is_none_or(|best| cost(&plan) < best.cost()) => {
-                    best = Some(Found { plan, order, evaluations: 0, seconds: 0.0 });
-                }
-                Some(Err(other)) => error = other,
-                _ => {}
-            }
+        let orders = ranked.iter().take(2).map(|candidate| candidate.order.clone());
+        let mut tried: Vec<_> = orders.map(|order| (order, None)).collect();
+        let each = || {
+            self.team.each(&mut tried, |judge, (order, plan)| {
+                *plan = judge.order_plan(self.request, order, EARNEST).ok();
+                true
+            })
+        };
+        let (_, planned) = rayon::join(each, || crate::plan_in(self.request, &given, free));
+        let found = |order, plan| Found { plan, order, evaluations: 0, seconds: 0.0 };
+        let tried = tried.into_iter().filter_map(|(order, plan)| Some(found(order, plan?)));
+        // Of equals, the first.
+        match (tried.min_by_key(Found::cost), planned) {
+            (Some(best), Ok(plan)) if cost(&plan) >= best.cost() => Ok(best),
+            (Some(best), Err(_)) => Ok(best),
+            (_, planned) => Ok(found(given, planned?)),
         }
-        best.ok_or(error)
     }
 
-    /// Moves blocks of ops while time lasts; the best order seen.
+    /// Moves blocks of ops until time is up. Returns the best order seen.
     fn improve(
         &mut self,
         dependencies: &Dependencies,
@@ -185,7 +184,7 @@ impl Search<'_, '_> {
             let Some(least) = candidates.into_iter().min_by_key(|candidate| candidate.cost) else {
                 break;
             };
-            // Little worse is accepted, ever less of it.
+            // Accepts slightly worse orders, less and less so.
             let margin = current.cost.0 / (500 + 20 * rounds);
             if least.cost.0 <= current.cost.0.saturating_add(margin) {
                 current = least;
@@ -204,7 +203,7 @@ impl Search<'_, '_> {
     }
 }
 
-/// Moves of blocks within what the dependencies allow.
+/// Moves blocks of ops as far as the dependencies allow.
 struct Moves<'d> {
     dependencies: &'d Dependencies,
     before: Vec<Vec<u32>>,
@@ -222,12 +221,12 @@ impl<'d> Moves<'d> {
         Self { dependencies, before, position: vec![0; ops] }
     }
 
-    /// The order with one block of ops moved: earlier, to behind the last op that any of them
+    /// Returns the order with one block of ops moved: earlier, to after the last op that any of them
     /// waits for, or later, to before the first that waits for any of them, or part of the way.
     fn moved(&mut self, order: &[u32], rng: &mut ChaCha8Rng) -> Vec<u32> {
         (0u32..).zip(order).for_each(|(at, &op)| self.position[op as usize] = at);
         let mut moved = order.to_vec();
-        // A few draws find a block that can move, as a rule.
+        // A few draws usually find a block that can move.
         for _ in 0..64 {
             let from = rng.random_range(0..order.len());
             let len = 1usize << rng.random_range(0..6);

@@ -1,4 +1,4 @@
-//! Judges individuals: each is planned and timed, in room that is kept from one to the next.
+//! Judges individuals: plans and times each, in buffers that are kept from one to the next.
 
 use crate::pool::{Division, Sizes};
 use planner_core::graph::{Op, OpId, TensorId};
@@ -17,7 +17,7 @@ pub(crate) type Cost = (u64, u64);
 /// No plan.
 pub(crate) const IMPOSSIBLE: Cost = (u64::MAX, u64::MAX);
 
-/// Room to judge one individual after the other without allocation.
+/// Buffers to judge one individual after another without allocation.
 #[derive(Debug, Default)]
 pub(crate) struct Judge {
     ops: Vec<Op>,
@@ -35,7 +35,7 @@ fn arrange<'a>(
     ops: &'a mut Vec<Op>,
     operands: &'a mut Vec<TensorId>,
     memory: &mut Vec<u64>,
-) -> Option<Graph<'a>> {
+) -> Result<Graph<'a>, PlanningError> {
     ops.clear();
     operands.clear();
     for &op in order {
@@ -44,13 +44,12 @@ fn arrange<'a>(
         operands.extend_from_slice(graph.operands_of(op));
     }
     memory.resize(Graph::scratch_words(graph.tensors().len()), 0);
-    Graph::new(graph.tensors(), ops, operands, &mut Scratch::new(memory)).ok()
+    Graph::new(graph.tensors(), ops, operands, &mut Scratch::new(memory))
+        .map_err(PlanningError::Order)
 }
 
 fn cost(plan: Result<Plan<'_>, PlanningError>) -> Cost {
-    plan.map_or(IMPOSSIBLE, |Plan { predicted, .. }| {
-        (predicted.period_ns, predicted.h2d_bytes.saturating_add(predicted.d2h_bytes))
-    })
+    plan.map_or(IMPOSSIBLE, |plan| plan.predicted.cost())
 }
 
 /// A plan whose ops are named as in the order's graph, with the names of the given one.
@@ -69,7 +68,7 @@ fn named(plan: Result<Plan<'_>, PlanningError>, order: &[u32]) -> Result<OwnedPl
 }
 
 impl Judge {
-    /// What the swap planner makes of an order and a division of memory, by its own clock.
+    /// Judges an order and a division of memory by the swap planner's own clock.
     pub(crate) fn swap(
         &mut self,
         request: &Request<'_>,
@@ -107,14 +106,13 @@ impl Judge {
         then: impl FnOnce(&mut swapping::Room, &Request<'_>, Classes<'_>) -> Result<T, PlanningError>,
     ) -> Result<T, PlanningError> {
         let Self { ops, operands, memory, classes, swaps, .. } = self;
-        let graph = arrange(request.graph, order, ops, operands, memory);
-        let graph = graph.ok_or(PlanningError::OutputFull)?;
+        let graph = arrange(request.graph, order, ops, operands, memory)?;
         let request = Request { graph: &graph, ..*request };
         sizes.decode(&request, division, classes);
         then(swaps, &request, classes.classes())
     }
 
-    /// What another strategy makes of an order.
+    /// Judges an order by another strategy.
     pub(crate) fn order(
         &mut self,
         request: &Request<'_>,
@@ -142,10 +140,10 @@ impl Judge {
         then: impl FnOnce(Result<Plan<'_>, PlanningError>) -> T,
     ) -> T {
         let Self { ops, operands, memory, plans, .. } = self;
-        let Some(graph) = arrange(request.graph, order, ops, operands, memory) else {
-            return then(Err(PlanningError::OutputFull));
-        };
-        then(plans.plan(&Request { graph: &graph, ..*request }, strategy))
+        match arrange(request.graph, order, ops, operands, memory) {
+            Ok(graph) => then(plans.plan(&Request { graph: &graph, ..*request }, strategy)),
+            Err(error) => then(Err(error)),
+        }
     }
 }
 
@@ -162,7 +160,7 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
     use workloads::models;
 
-    /// Unless memory is too small.
+    /// Returns nothing if memory is too small.
     fn has_a_plan(request: &Request<'_>, rng: &mut ChaCha8Rng) -> Result<(), String> {
         let order = Dependencies::new(request.graph).random(rng);
         let sizes = Sizes::new(request, Mapping::Consecutive);

@@ -1,5 +1,5 @@
 //! Searches for a better order of the ops, and for the published planner also for a better
-//! division of memory: what `planner-core` leaves to those who have threads and seconds.
+//! division of memory. Searches need threads and seconds, which `planner-core` does not.
 //!
 //! [`genetic`] is the search of SwapAdvisor (C. Huang, G. Jin, J. Li: SwapAdvisor: push deep
 //! learning beyond the GPU memory limit via smart swapping, ASPLOS 2020), with its swap planner
@@ -22,7 +22,7 @@ use workloads::OwnedPlan;
 /// Plans with the ops in another order, the given op at each position, and names them as given.
 ///
 /// # Errors
-/// Those of the strategy; [`PlanningError::OutputFull`] for an order that breaks a dependency.
+/// Those of the strategy; [`PlanningError::Order`] for an order that breaks a dependency.
 pub fn plan_in(
     request: &Request<'_>,
     order: &[u32],

@@ -1,4 +1,4 @@
-//! When a search stops, and who watches it.
+//! When a search stops, and its observer.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,32 +7,32 @@ use std::time::Instant;
 /// When a search stops: whichever comes first, or when it is interrupted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Limit {
-    /// After so much time.
+    /// After this time.
     pub seconds: Option<f64>,
-    /// After so many generations, or rounds.
+    /// After this many generations or rounds.
     pub rounds: Option<u64>,
-    /// With a period that no plan can beat.
+    /// On reaching this period, a bound that no plan can beat.
     pub bound_ns: u64,
 }
 
-/// How far a search has come.
+/// The progress of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
-    /// Since its start.
+    /// Time since the start.
     pub seconds: f64,
     /// Generations, or rounds.
     pub rounds: u64,
     /// Individuals judged.
     pub evaluations: u64,
-    /// The least period so far.
+    /// The shortest period so far.
     pub best_ns: Option<u64>,
 }
 
-/// Who watches a search.
+/// The observer of a search.
 pub struct Watch<'w> {
     /// Set to end the search with the best plan so far.
     pub interrupted: &'w AtomicBool,
-    /// Told of progress.
+    /// Receives progress.
     pub progress: &'w mut (dyn FnMut(&Progress) + Send),
 }
 
@@ -49,13 +49,13 @@ impl Watch<'_> {
 }
 
 impl Limit {
-    /// Whether time is up, or nobody wants to wait.
+    /// Returns whether time is up or the search was interrupted.
     pub(crate) fn is_over(&self, started: Instant, interrupted: &AtomicBool) -> bool {
         interrupted.load(Ordering::Relaxed)
             || self.seconds.is_some_and(|most| started.elapsed().as_secs_f64() >= most)
     }
 
-    /// Whether the search ends after so many rounds, with this period.
+    /// Returns whether the search ends after this many rounds, with this period.
     pub(crate) fn is_reached(
         &self,
         started: Instant,

@@ -6,18 +6,18 @@ use rand_chacha::ChaCha8Rng;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Which ops must wait for which: reads for writes, and writes for both, of the same tensor.
+/// The dependencies between ops: reads wait for writes, and writes wait for both, of the same tensor.
 #[derive(Clone, Debug)]
 pub struct Dependencies {
-    /// The first entry of each op in `followers`, and the number of all.
+    /// The first entry of each op in `followers`, then the number of entries.
     start: Vec<u32>,
     followers: Vec<u32>,
-    /// How many entries name each op.
+    /// The number of entries that name each op.
     waits: Vec<u32>,
 }
 
 impl Dependencies {
-    /// Those of the given order. O(operands).
+    /// Returns the dependencies of the given order. O(operands).
     #[must_use]
     pub fn new(graph: &Graph<'_>) -> Self {
         let tensors = graph.tensors().len();
@@ -51,14 +51,14 @@ impl Dependencies {
         Self { start, followers: edges.into_iter().map(|(_, after)| after).collect(), waits }
     }
 
-    /// The ops that wait for one.
+    /// Returns the ops that wait for an op.
     #[must_use]
     pub fn followers(&self, op: u32) -> &[u32] {
         let [from, to] = [op, op + 1].map(|op| self.start[op as usize] as usize);
         &self.followers[from..to]
     }
 
-    /// Whether an order has every op once, and none before one that it waits for.
+    /// Returns whether an order has every op once, after all ops that it waits for.
     #[must_use]
     pub fn keeps(&self, order: &[u32]) -> bool {
         let mut position = vec![u32::MAX; self.waits.len()];
@@ -74,14 +74,14 @@ impl Dependencies {
         order.len() == self.waits.len() && (0..).zip(&position).all(follows)
     }
 
-    /// A random order: the walk of [`Self::mutate`] that always mutates.
+    /// Returns a random order: [`Self::mutate`] with probability 1.
     #[must_use]
     pub fn random(&self, rng: &mut ChaCha8Rng) -> Vec<u32> {
         let given: Vec<u32> = (0..self.waits.len() as u32).collect();
         self.mutate(&given, 1.0, rng)
     }
 
-    /// Walks the ops as a scheduler does: with a probability any ready op runs next, else the
+    /// Schedules the ops: with a probability, a random ready op runs next, otherwise the
     /// ready op that is first in the order. O(ops × log + dependencies).
     #[must_use]
     pub fn mutate(&self, order: &[u32], probability: f64, rng: &mut ChaCha8Rng) -> Vec<u32> {
@@ -108,12 +108,12 @@ impl Dependencies {
     }
 }
 
-/// The ops that may run next: any of them can be taken, or the first.
+/// The ops that may run next. Gives a random one, or the first.
 struct Ready {
     ops: Vec<u32>,
-    /// Where each op is among `ops`; `OUT` where it is not.
-    place: Vec<u32>,
-    /// By position; entries of ops that have been taken linger.
+    /// The position of each op in `ops`, or `OUT`.
+    position_of: Vec<u32>,
+    /// By position; entries of taken ops stay.
     first: BinaryHeap<Reverse<u32>>,
 }
 
@@ -121,11 +121,11 @@ const OUT: u32 = u32::MAX;
 
 impl Ready {
     fn new(ops: usize) -> Self {
-        Self { ops: Vec::new(), place: vec![OUT; ops], first: BinaryHeap::new() }
+        Self { ops: Vec::new(), position_of: vec![OUT; ops], first: BinaryHeap::new() }
     }
 
     fn insert(&mut self, op: u32, position: u32) {
-        self.place[op as usize] = self.ops.len() as u32;
+        self.position_of[op as usize] = self.ops.len() as u32;
         self.ops.push(op);
         self.first.push(Reverse(position));
     }
@@ -138,7 +138,7 @@ impl Ready {
     fn take_first(&mut self, order: &[u32]) -> Option<u32> {
         loop {
             let Reverse(position) = self.first.pop()?;
-            let place = self.place[order[position as usize] as usize];
+            let place = self.position_of[order[position as usize] as usize];
             if place != OUT {
                 return Some(self.take(place as usize));
             }
@@ -148,14 +148,14 @@ impl Ready {
     fn take(&mut self, at: usize) -> u32 {
         let op = self.ops.swap_remove(at);
         if let Some(&moved) = self.ops.get(at) {
-            self.place[moved as usize] = at as u32;
+            self.position_of[moved as usize] = at as u32;
         }
-        self.place[op as usize] = OUT;
+        self.position_of[op as usize] = OUT;
         op
     }
 }
 
-/// Two children: the first ops of one parent, as many as `point`, then the rest as they come
+/// Returns two children: the first `point` ops of one parent, then the rest in the order they have
 /// in the other. Both keep the dependencies that both parents keep.
 #[must_use]
 pub fn cross(one: &[u32], other: &[u32], point: usize) -> [Vec<u32>; 2] {
@@ -176,7 +176,7 @@ mod tests {
     use proptest::prelude::*;
     use rand::SeedableRng;
 
-    /// Figure 4, its ops counted from 0: parents 1 2 3 4 5 and 2 3 4 1 5, cut behind the third.
+    /// Figure 4, its ops counted from 0: parents 1 2 3 4 5 and 2 3 4 1 5, cut after the third.
     #[test]
     fn orders_are_crossed_as_in_figure_4() {
         let [one, other] = cross(&[0, 1, 2, 3, 4], &[1, 2, 3, 0, 4], 3);

@@ -11,7 +11,7 @@ use spillway::swapping::{self, OwnedClasses};
 /// Draws of a random division.
 const DRAWS: usize = 64;
 
-/// Which class a size may belong to.
+/// The classes that a size may belong to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mapping {
     /// That of the size before it, or the next one, as published.
@@ -21,7 +21,7 @@ pub enum Mapping {
     Free,
 }
 
-/// The sizes of a graph, and what they have use for.
+/// The sizes of a graph, and how many tensors use each.
 #[derive(Clone, Debug)]
 pub struct Sizes {
     /// Ascending, each once: the published `TS`.
@@ -72,7 +72,7 @@ impl Sizes {
         object_bytes
     }
 
-    /// A random division that the ops can do with, where a few draws find one: each size begins
+    /// Returns a random division that suffices for the ops, if a few draws find one: each size begins
     /// a class with random odds, and each class gets a random part of what all its users take
     /// together. Where sizes may belong to any class, some change theirs.
     #[must_use]
@@ -192,7 +192,7 @@ impl Sizes {
         }
     }
 
-    /// Counts that are not more than a class has use for, nor more than the budget: what is
+    /// Limits counts to what each class can use, and to the budget: what is
     /// too much is given up, the same number of bytes by each class that has them.
     #[must_use]
     pub fn repaired(&self, mut division: Division) -> Division {
@@ -211,7 +211,7 @@ impl Sizes {
                 return division;
             }
             let each_bytes = excess_bytes.div_ceil(shrinkable);
-            // A class of small objects gives up its share, and one of larger objects than that
+            // A class of small objects gives up its share, and a class of objects larger than its share
             // none, unless no class can do otherwise.
             let fewer = |bytes: u64| each_bytes / bytes;
             let some_can = count.iter().zip(&object_bytes).any(|(&n, &b)| n > 1 && fewer(b) > 0);
@@ -241,9 +241,9 @@ impl Sizes {
         self.enlarge(request, into);
     }
 
-    /// Gives each class what the ops need, and takes that from the classes with most to spare.
+    /// Gives each class what the ops need, taken from the classes with the most to spare.
     fn enlarge(&self, request: &Request<'_>, classes: &mut OwnedClasses) {
-        // What no class is large enough for is for the planner to refuse.
+        // The planner refuses tensors that no class is large enough for.
         let Ok((needs, _)) = swapping::needs(request.graph, &classes.classes()) else { return };
         let pools = &mut classes.pools;
         pools.iter_mut().zip(&needs).for_each(|(pool, &need)| pool.count = pool.count.max(need));

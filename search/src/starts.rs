@@ -1,4 +1,4 @@
-//! Orders to begin with.
+//! The first orders of a search.
 
 use crate::order::Dependencies;
 use planner_core::planner::{self, Join, Request};
@@ -21,23 +21,18 @@ pub(crate) fn starts(request: &Request<'_>, dependencies: &Dependencies) -> Vec<
 }
 
 fn list_schedule(graph: &Graph<'_>, join: Join) -> Vec<u32> {
-    let limits = Limits {
-        ops: graph.ops().len(),
-        operands: graph.operands().len(),
-        tensors: graph.tensors().len(),
-        ..Limits::default()
-    };
-    let mut order = vec![0; limits.ops];
+    let limits = Limits::of_graph(graph);
+    let mut order = vec![OpId(0); limits.ops];
     let mut memory = vec![0; planner::list_schedule_words(&limits)];
     // The scratch has the size asked for.
     let _ = planner::list_schedule(graph, join, &mut order, &mut Scratch::new(&mut memory));
-    order
+    order.into_iter().map(|op| op.0).collect()
 }
 
 /// Ready ops that are compared.
 const COMPARED: usize = 256;
 
-/// A list schedule that runs the op next that brings in least: bytes of what is not among the
+/// Returns a list schedule that next runs the op that brings in least: bytes of what is not among the
 /// tensors used last, as many as fit into this part of the budget, less bytes of temporaries
 /// that die. Of equals, the first of the given order. So the steps of a layer that share a
 /// large weight run one after the other. O(ops × ready ops × operands of an op).
@@ -68,14 +63,14 @@ fn near_states(request: &Request<'_>, dependencies: &Dependencies, part: u64) ->
     order
 }
 
-/// What has been used last.
+/// The tensors used most recently.
 struct Near<'g> {
     graph: &'g Graph<'g>,
     capacity_bytes: u64,
     /// When each tensor was last used, in bytes brought in by then; 0 before that.
     used: Vec<u64>,
     brought_bytes: u64,
-    /// Ops that have still to touch a tensor.
+    /// The number of ops that have yet to touch each tensor.
     left: Vec<u32>,
 }
 

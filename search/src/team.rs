@@ -1,23 +1,23 @@
-//! The threads of a search, each with a judge of its own.
+//! The threads of a search, each with its own judge.
 
 use crate::judge::Judge;
 use rayon::prelude::*;
 use std::sync::Mutex;
 
-/// One judge a thread, kept from one round to the next.
+/// One judge per thread, kept from one round to the next.
 #[derive(Debug)]
 pub(crate) struct Team {
     judges: Vec<Mutex<Judge>>,
 }
 
 impl Team {
-    /// For the threads of the current pool.
+    /// Makes judges for the threads of the current pool.
     pub(crate) fn new() -> Self {
         let threads = rayon::current_num_threads().max(1);
         Self { judges: (0..threads).map(|_| Mutex::default()).collect() }
     }
 
-    /// Does something with each, and counts for how many it is true.
+    /// Calls a function on each item and counts for how many it returns true.
     pub(crate) fn each<T: Send>(
         &self,
         individuals: &mut [T],
@@ -32,7 +32,7 @@ impl Team {
         done.sum()
     }
 
-    /// Makes something of each, in order.
+    /// Maps each item, in order.
     pub(crate) fn map<T: Sync, U: Send>(
         &self,
         items: &[T],

@@ -11,7 +11,7 @@ use planner_core::plan::{Pool, Step};
 use planner_core::planner::Request;
 use planner_core::planner::swap::Threshold;
 use planner_core::timeline::{self, Timeline};
-use planner_core::{Kind, Machine, MachineParameters, OpId, Scratch, Stream};
+use planner_core::{Kind, Limits, Machine, MachineParameters, OpId, Scratch, Stream};
 use search::{Limit, Watch, joint};
 use spillway::planning;
 use spillway::swapping::{self, Swap};
@@ -56,7 +56,7 @@ fn graph(first: First) -> OwnedGraph {
         left(&mut graph);
     }
     graph.push_op("Conv2", UNIT_NS, 0, &[a[0], w[1]], &[a[2]]);
-    // Published copies begin behind the last use, ours behind the last write: so it writes.
+    // Published copies begin after the last use, ours after the last write: so the op writes.
     graph.push_op("Conv3", UNIT_NS, 0, &[a[2], w[2]], &[a[2], a[3]]);
     graph.push_op("Conv4", UNIT_NS, 0, &[a[3], w[3]], &[a[4]]);
     if let First::Right = first {
@@ -69,7 +69,7 @@ fn graph(first: First) -> OwnedGraph {
     graph
 }
 
-/// `Concat` comes behind `begin` and four convolutions.
+/// `Concat` comes after `begin` and four convolutions.
 const CONCAT: OpId = OpId(5);
 
 fn coarse() -> Vec<Pool> {
@@ -95,7 +95,7 @@ fn concat_units(first: First, classes: Vec<Pool>) -> u64 {
     let graph = graph.graph().unwrap();
     assert!(plan.resident_at_start.is_empty());
     let schedule = planning::schedule(&graph, &MACHINE, &plan).unwrap();
-    let mut memory = vec![0; timeline::scratch_words(&planning::limits(&graph, &plan))];
+    let mut memory = vec![0; timeline::scratch_words(&Limits::of_plan(&graph, &plan))];
     let scratch = &mut Scratch::new(&mut memory);
     let pieces = Pieces::new(&graph, &MACHINE, &plan, scratch).unwrap();
     let mut durations_ns = vec![0; plan.steps.len()];

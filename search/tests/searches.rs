@@ -1,4 +1,4 @@
-//! What both searches are held to.
+//! What both searches must satisfy.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use conformance::graphs::{machines, untidy_graphs};
@@ -75,7 +75,7 @@ proptest! {
     }
 }
 
-/// A generation more is never worse, and an interrupt hands over the best plan so far.
+/// Another generation is never worse, and an interrupt returns the best plan so far.
 #[test]
 fn an_interrupt_hands_over_the_best_so_far() {
     let work = workloads::models::generate("rnn:batch=8,layers=3,steps=6,width=256").unwrap();

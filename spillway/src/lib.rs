@@ -1,5 +1,103 @@
-//! Runs computations that need more memory than the GPU has, by planning every transfer ahead.
+//! Spillway runs computations that need more memory than the GPU has. It plans every transfer
+//! between host and device before the first one starts, and proves the plan safe.
+//!
+//! The computation is one iteration that repeats: a training step, or one pass of inference. Its
+//! ops, their times, and the sizes of its tensors are known ahead. For a memory budget, Spillway
+//! decides what leaves the device, when it comes back, and in which memory everything lies, so
+//! that ops wait as little as can be.
+//!
+//! # What it does
+//!
+//! - **Plans.** [`Graph::plan`] takes a machine, a budget and a [`Strategy`]: the default
+//!   [`Auto`](strategy::Auto) tries many plans, those of published strategies included.
+//! - **Proves.** A [`Plan`] is proved or does not exist, whoever made it: no op reads a wrong
+//!   value, no memory is overwritten while it is used, and the budget holds in every order that
+//!   the plan's waits allow.
+//! - **Predicts.** The period, the stalls, the peak of memory and the bytes over each link are
+//!   exact for the given times; [`Plan::bound`] says how far any other plan could be better.
+//! - **Explains.** [`Plan::report`] is a page of HTML, [`Plan::trace`] opens in Perfetto, and
+//!   each [`Error`] names the tensors and ops that it is about.
+//!
+//! # What it does not
+//!
+//! - It computes nothing: ops are your kernels, on a backend of your choice.
+//! - It measures nothing: the times of ops are yours, and so is the machine, unless it is one of
+//!   the built-in [`machines`].
+//! - It does not adapt while it runs: with other sizes, another graph needs another plan.
+//!
+//! # Getting started
+//!
+//! A training step of two layers, planned for 80 % of the memory that it needs in-core:
+//!
+//! ```
+//! use spillway::strategy::Auto;
+//! use spillway::{GraphBuilder, machines};
+//!
+//! let mib = 1 << 20;
+//! let mut graph = GraphBuilder::new("step");
+//! let x = graph.input("x", 8 * mib);
+//! let [w1, w2] = ["w1", "w2"].map(|name| graph.state(name, 64 * mib));
+//! let [h, g2, g1] = ["h", "g2", "g1"].map(|name| graph.temporary(name, 8 * mib));
+//! graph.op("forward 1", 5_000_000).reads([x, w1]).writes([h]);
+//! graph.op("forward 2", 5_000_000).reads([h, w2]).writes([g2]);
+//! graph.op("backward 2", 10_000_000).reads([g2, h, w2]).writes([w2, g1]);
+//! graph.op("backward 1", 10_000_000).reads([g1, x, w1]).writes([w1]);
+//! let graph = graph.build()?;
+//!
+//! let machine = machines::builtin("v100-pcie3").expect("the name is in the list");
+//! let plan = graph.plan(&machine).budget("80%").strategy(Auto::default()).run()?;
+//!
+//! assert!(plan.figures().peak_bytes <= plan.owned().budget_bytes);
+//! println!("{} ns an iteration", plan.figures().period_ns);
+//! println!("{} ns at the least", plan.bound().period_ns);
+//! let page = plan.report()?;
+//! # assert!(page.contains("backward 2"));
+//! # Ok::<(), spillway::Error>(())
+//! ```
+//!
+//! # Where to go next
+//!
+//! - [`Plan::save`] and [`Plan::read`] keep plans in files, which the program `spillway` reads
+//!   and writes as well. What is read is proved again.
+//! - A [`Session`] runs a plan on a device, with your kernels. The example `train` trains a
+//!   network so. What a backend and kernels provide is in [`core::backend`].
+//! - [`Plan::verified`] is what an [`Executor`](core::Executor) of the core runs, for runtimes
+//!   with a loop of their own.
+//! - [`planning`], [`placing`] and [`swapping`] are the core's functions with memory of their
+//!   own, and [`proof`] adds names to their errors: for planners and tools of your own.
+//! - [`core`] is the library beneath, which neither allocates nor needs an operating system.
+//! - [`OwnedGraph`], [`OwnedMachine`] and [`OwnedPlan`] come from the crate
+//!   `spillway-workloads`, which also reads files, imports traces of PyTorch, and generates
+//!   graphs of well-known models; [`Graph::new`] takes what it makes.
+#![forbid(unsafe_code)]
 
+pub mod budget;
+mod course;
+pub mod error;
+pub mod figures;
+pub mod graph;
+pub mod names;
 pub mod placing;
+pub mod plan;
+pub mod plan_builder;
 pub mod planning;
+pub mod proof;
+pub mod report;
+mod session;
+pub mod strategy;
+pub mod summary;
 pub mod swapping;
+mod trace;
+pub mod units;
+
+pub use budget::Budget;
+pub use error::Error;
+pub use figures::Figures;
+pub use graph::{Graph, GraphBuilder, OpBuilder};
+pub use plan::{Parts, Plan};
+pub use plan_builder::PlanBuilder;
+pub use planner_core as core;
+pub use planner_core::{OpId, TensorId};
+pub use session::{Session, SessionError};
+pub use strategy::Strategy;
+pub use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, machines};

@@ -3,7 +3,7 @@
 use crate::planning;
 use planner_core::placement::{self, Over, PlacementError};
 use planner_core::planner::{PlanningError, Request, Strategy};
-use planner_core::{Graph, Limits, Machine, Plan, Scheduled, Scratch};
+use planner_core::{Graph, Limits, Machine, Plan, Scratch};
 use std::fmt;
 use workloads::{OwnedPlacements, OwnedPlan};
 
@@ -201,7 +201,7 @@ fn slots(
     iterations: u32,
 ) -> Result<(usize, usize), PlacementError> {
     let plan = Plan { placements: None, ..plan.plan() };
-    let mut memory = vec![0; placement::scratch_words(&planning::limits(graph, &plan))];
+    let mut memory = vec![0; placement::scratch_words(&Limits::of_plan(graph, &plan))];
     placement::slots(graph, machine, &plan, iterations, &mut Scratch::new(&mut memory))
 }
 
@@ -229,13 +229,9 @@ fn place_in(
 ) -> Result<OwnedPlan, PlacementError> {
     let bare = Plan { placements: None, ..plan.plan() };
     let iterations = over.iterations as usize;
-    let limits = Limits { iterations, objects: slots, ..planning::limits(graph, &bare) };
+    let limits = Limits { iterations, objects: slots, ..Limits::of_plan(graph, &bare) };
     let mut memory = vec![0; placement::scratch_words(&limits)];
-    let room = placement::Room {
-        objects: &mut vec![0; slots],
-        ends: &mut vec![0; allocations],
-        schedule: &mut vec![Scheduled::EMPTY; limits.entries()],
-    };
+    let room = placement::Room { objects: &mut vec![0; slots], ends: &mut vec![0; allocations] };
     let scratch = &mut Scratch::new(&mut memory);
     let placed = placement::place(graph, machine, &bare, over, room, scratch)?;
     Ok(OwnedPlan {

@@ -4,20 +4,18 @@
 use planner_core::backend::{Kernels, Paging, Transfers};
 use planner_core::bounds::Order;
 use planner_core::footprint::Footprint;
-use planner_core::graph::{Op, OpId, TensorId};
+use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{ArenaPlacement, Part, Plan, PlanError, Pool, Prediction, Resident, Step};
 use planner_core::planner::{self, LeastMemory, Output, PlanningError, Request, Strategy};
 use planner_core::schedule::{Schedule, Scheduled};
 use planner_core::scratch::{Limits, OutOfScratch, Scratch, words};
 use planner_core::verify::VerifyError;
 use planner_core::{
-    ExecuteError, Executor, Graph, Machine, Placements, Verified, bounds, executor, lower,
-    timeline, verify,
+    ExecuteError, Executor, Graph, Machine, Verified, bounds, executor, lower, timeline, verify,
 };
 use workloads::OwnedPlan;
 
 const STEP: Step = Step::Launch(OpId(0));
-const OP: Op = Op { time_ns: 0, workspace_bytes: 0, first_operand: 0, reads: 0, writes: 0 };
 const RESIDENT: Resident = Resident { part: Part::whole(TensorId(0)), host_copy: false };
 const PLACEMENT: ArenaPlacement = ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 };
 
@@ -56,45 +54,14 @@ fn buffer<T: Clone>(len: usize, fill: T) -> Result<Vec<T>, OutOfScratch> {
     Ok(vec![fill; len])
 }
 
-fn graph_limits(graph: &Graph<'_>) -> Limits {
-    Limits {
-        ops: graph.ops().len(),
-        operands: graph.operands().len(),
-        tensors: graph.tensors().len(),
-        steps: 0,
-        pieces: graph.tensors().len(),
-        pools: 2,
-        ..Limits::default()
-    }
-}
-
-/// The sizes of a plan, by which working memory is measured.
-#[must_use]
-pub fn limits(graph: &Graph<'_>, plan: &Plan<'_>) -> Limits {
-    let steps = plan.steps.len();
-    let ranges = plan.resident_at_start.len() + steps;
-    Limits {
-        steps,
-        pieces: graph.tensors().len().saturating_add(2 * ranges),
-        pools: plan.pools.len(),
-        // A plan with more is refused before it needs the room.
-        iterations: plan.iterations().min(Placements::MOST_ITERATIONS) as usize,
-        objects: plan.placements.map_or(0, |placements| placements.objects.len()),
-        ..graph_limits(graph)
-    }
-}
-
 /// Room for plans, kept from one planning to the next: planning again costs no allocation.
 #[derive(Debug, Default)]
 pub struct Room {
     steps: Vec<Step>,
-    schedule: Vec<Scheduled>,
     resident: Vec<Resident>,
     arena: Vec<ArenaPlacement>,
     pools: Vec<Pool>,
     tensor_pool: Vec<u32>,
-    ops: Vec<Op>,
-    operands: Vec<TensorId>,
     memory: Vec<u64>,
 }
 
@@ -108,26 +75,21 @@ impl Room {
         request: &Request<'_>,
         strategy: Strategy,
     ) -> Result<Plan<'_>, PlanningError> {
-        let limits = graph_limits(request.graph);
+        let limits = Limits::of_graph(request.graph);
         let whole = limits.ops + limits.operands + limits.tensors;
         let mut steps = self.steps.len().max(whole).max(LEAST_STEPS);
         let (bare, lengths) = loop {
-            let pieces = limits.tensors + 2 * steps;
-            let limits = Limits { steps, pieces, ..limits };
-            self.grow(&limits);
+            self.grow(&limits.with_steps(steps));
             let output = Output {
                 steps: &mut self.steps,
-                schedule: &mut self.schedule,
                 resident: &mut self.resident,
                 arena: &mut self.arena,
                 pools: &mut self.pools,
                 tensor_pool: &mut self.tensor_pool,
-                ops: &mut self.ops,
-                operands: &mut self.operands,
             };
             match planner::plan(request, strategy, output, &mut Scratch::new(&mut self.memory)) {
-                Err(PlanningError::OutputFull) if steps < planner::max_steps(&limits) => {
-                    steps *= 2;
+                Err(PlanningError::BufferTooShort(short)) if steps < limits.max_steps() => {
+                    steps = steps.saturating_mul(2).max(short.needed);
                 }
                 Err(error) => return Err(error),
                 Ok(plan) => {
@@ -165,13 +127,10 @@ impl Room {
             }
         }
         at_least(&mut self.steps, limits.steps, STEP);
-        at_least(&mut self.schedule, limits.steps, Scheduled::EMPTY);
         at_least(&mut self.resident, 2 * limits.tensors, RESIDENT);
         at_least(&mut self.arena, limits.tensors, PLACEMENT);
         at_least(&mut self.pools, limits.pools, Pool { object_bytes: 1, count: 0 });
         at_least(&mut self.tensor_pool, limits.tensors, 0);
-        at_least(&mut self.ops, limits.ops, OP);
-        at_least(&mut self.operands, limits.operands, TensorId(0));
         at_least(&mut self.memory, planner::scratch_words(limits), 0);
     }
 }
@@ -226,7 +185,7 @@ pub fn least_memory(
     request: &Request<'_>,
     strategy: Strategy,
 ) -> Result<(LeastMemory, Vec<TensorId>), PlanningError> {
-    let limits = graph_limits(request.graph);
+    let limits = Limits::of_graph(request.graph);
     let mut arena = vec![PLACEMENT; limits.tensors];
     let mut memory = vec![0; planner::scratch_words(&limits)];
     let scratch = &mut Scratch::new(&mut memory);
@@ -251,7 +210,7 @@ pub fn min_feasible(
 /// # Errors
 /// Those of [`planner::cycle_ns`], but for room.
 pub fn cycle_ns(request: &Request<'_>, strategy: Strategy) -> Result<Option<u64>, PlanningError> {
-    let limits = graph_limits(request.graph);
+    let limits = Limits::of_graph(request.graph);
     let mut arena = vec![PLACEMENT; limits.tensors];
     let mut memory = vec![0; planner::scratch_words(&limits)];
     planner::cycle_ns(request, strategy, &mut arena, &mut Scratch::new(&mut memory))
@@ -267,7 +226,7 @@ pub fn schedule(
     plan: &Plan<'_>,
 ) -> Result<OwnedSchedule, PlanError> {
     plan.check_iterations()?;
-    let limits = limits(graph, plan);
+    let limits = Limits::of_plan(graph, plan);
     let mut steps = buffer(limits.entries(), Scheduled::EMPTY)?;
     let mut memory = buffer(lower::scratch_words(&limits), 0)?;
     let scratch = &mut Scratch::new(&mut memory);
@@ -286,7 +245,7 @@ pub fn predict(
     plan: &Plan<'_>,
     schedule: &Schedule<'_>,
 ) -> Result<(Prediction, Footprint), PlanError> {
-    let mut memory = buffer(timeline::scratch_words(&limits(graph, plan)), 0)?;
+    let mut memory = buffer(timeline::scratch_words(&Limits::of_plan(graph, plan)), 0)?;
     timeline::predict(graph, machine, plan, schedule, &mut Scratch::new(&mut memory))
 }
 
@@ -300,7 +259,7 @@ pub fn check_prediction(
     plan: &Plan<'_>,
     schedule: &Schedule<'_>,
 ) -> Result<(Prediction, Footprint), PlanError> {
-    let mut memory = buffer(timeline::scratch_words(&limits(graph, plan)), 0)?;
+    let mut memory = buffer(timeline::scratch_words(&Limits::of_plan(graph, plan)), 0)?;
     timeline::check(graph, machine, plan, schedule, &mut Scratch::new(&mut memory))
 }
 
@@ -314,11 +273,11 @@ pub fn prove<'a>(
     plan: &Plan<'a>,
     schedule: &Schedule<'a>,
 ) -> Result<Verified<'a>, VerifyError> {
-    let mut memory = buffer(verify::scratch_words(&limits(graph, plan)), 0)?;
+    let mut memory = buffer(verify::scratch_words(&Limits::of_plan(graph, plan)), 0)?;
     verify(graph, machine, plan, schedule, &mut Scratch::new(&mut memory))
 }
 
-/// Runs a verified plan from start to finish.
+/// Runs iterations of a verified plan, after which the host block holds all states.
 ///
 /// # Errors
 /// Those of the [`Executor`], but for room.
@@ -330,7 +289,7 @@ pub fn execute<B: Transfers + Paging, K: Kernels<B>>(
 ) -> Result<(), ExecuteError<B::Error>> {
     with_executor(verified, device, kernels, |mut executor, device, kernels| {
         executor.run(device, kernels, iterations)?;
-        executor.finish(device)
+        executor.save_states(device)
     })
 }
 
@@ -358,10 +317,10 @@ pub fn with_executor<B: Transfers + Paging, K: Kernels<B>, T>(
 
 /// Words of scratch with which an [`Executor`] seldom runs out: for a plan that is mapped as
 /// it goes one run an object, up to some millions; else one an object number.
-fn executor_words(verified: &Verified<'_>) -> usize {
+pub(crate) fn executor_words(verified: &Verified<'_>) -> usize {
     const MOST_RUNS: u64 = 1 << 21;
     let plan = verified.plan();
-    let limits = limits(verified.graph(), plan);
+    let limits = Limits::of_plan(verified.graph(), plan);
     let objects = plan.pools.iter().fold(0u64, |sum, pool| sum.saturating_add(pool.count));
     let runs = objects.min(MOST_RUNS) as usize;
     executor::scratch_words(&limits, runs.max(limits.objects))
@@ -371,7 +330,7 @@ fn with_bounds_scratch<T>(
     graph: &Graph<'_>,
     measure: impl FnOnce(&mut Scratch<'_>) -> Result<T, OutOfScratch>,
 ) -> Result<T, OutOfScratch> {
-    let mut memory = buffer(bounds::scratch_words(&graph_limits(graph)), 0)?;
+    let mut memory = buffer(bounds::scratch_words(&Limits::of_graph(graph)), 0)?;
     measure(&mut Scratch::new(&mut memory))
 }
 

@@ -1,10 +1,9 @@
 //! The swap planner with memory of its own, and size classes for those who name none.
 
 use planner_core::graph::{OpId, TensorId};
-use planner_core::plan::{Part, Plan, PlanError, Pool, Prediction, Resident, Step};
+use planner_core::plan::{Part, Plan, PlanError, Pool, Resident, Step};
 use planner_core::planner::swap::{self, Classes, Threshold};
-use planner_core::planner::{self, PlanningError, Request};
-use planner_core::schedule::Scheduled;
+use planner_core::planner::{PlanningError, Request};
 use planner_core::scratch::{Limits, Scratch};
 use planner_core::{Graph, Kind};
 use workloads::OwnedPlan;
@@ -87,8 +86,7 @@ fn by_growth(graph: &Graph<'_>, growth_permille: u64) -> OwnedClasses {
 /// # Errors
 /// A tensor or a workspace for which no class is large enough.
 pub fn needs(graph: &Graph<'_>, classes: &Classes<'_>) -> Result<(Vec<u64>, OpId), PlanError> {
-    let limits =
-        Limits { tensors: graph.tensors().len(), pools: classes.pools.len(), ..Limits::default() };
+    let limits = Limits { pools: classes.pools.len(), ..Limits::of_graph(graph) };
     let mut memory = vec![0; Classes::needs_scratch_words(&limits)];
     let mut least = vec![0; classes.pools.len()];
     let op = classes.needs(graph, &mut least, &mut Scratch::new(&mut memory))?;
@@ -171,7 +169,6 @@ fn share(request: &Request<'_>, classes: &mut OwnedClasses) {
 #[derive(Debug, Default)]
 pub struct Room {
     steps: Vec<Step>,
-    schedule: Vec<Scheduled>,
     resident: Vec<Resident>,
     memory: Vec<u64>,
 }
@@ -227,25 +224,15 @@ impl Room {
         pools: usize,
         mut then: impl FnMut(swap::Room<'_>, &mut Scratch<'_>) -> Result<T, PlanningError>,
     ) -> Result<T, PlanningError> {
-        let graph = request.graph;
-        let limits = Limits {
-            ops: graph.ops().len(),
-            operands: graph.operands().len(),
-            tensors: graph.tensors().len(),
-            pools,
-            ..Limits::default()
-        };
+        let limits = Limits { pools, ..Limits::of_graph(request.graph) };
         let mut steps = self.steps.len().max(limits.ops + limits.operands + limits.tensors);
-        let most_steps = planner::max_steps(&limits);
         loop {
-            self.grow(&Limits { steps, pieces: limits.tensors + 2 * steps, ..limits });
-            let room = swap::Room {
-                steps: &mut self.steps,
-                schedule: &mut self.schedule,
-                resident: &mut self.resident,
-            };
+            self.grow(&limits.with_steps(steps));
+            let room = swap::Room { steps: &mut self.steps, resident: &mut self.resident };
             match then(room, &mut Scratch::new(&mut self.memory)) {
-                Err(PlanningError::OutputFull) if steps < most_steps => steps *= 2,
+                Err(PlanningError::BufferTooShort(short)) if steps < limits.max_steps() => {
+                    steps = steps.saturating_mul(2).max(short.needed);
+                }
                 done => return done,
             }
         }
@@ -258,7 +245,6 @@ impl Room {
             }
         }
         at_least(&mut self.steps, limits.steps, Step::Launch(OpId(0)));
-        at_least(&mut self.schedule, limits.steps, Scheduled::EMPTY);
         let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
         at_least(&mut self.resident, limits.tensors, nothing);
         at_least(&mut self.memory, swap::scratch_words(limits), 0);
@@ -295,12 +281,13 @@ fn divisions(request: &Request<'_>, swap: &Swap) -> Vec<OwnedClasses> {
 /// lacks.
 pub fn plan(request: &Request<'_>, swap: &Swap) -> Result<OwnedPlan, PlanningError> {
     let mut room = Room::default();
-    let mut best: Result<OwnedPlan, PlanningError> = Err(PlanningError::OutputFull);
-    for division in divisions(request, swap) {
+    let mut plan = |division: OwnedClasses| {
         let planned = room.plan(request, division.classes(), swap.threshold);
-        best = better(best, planned.map(|plan| OwnedPlan::from(&plan)));
-    }
-    best
+        planned.map(|plan| OwnedPlan::from(&plan))
+    };
+    let mut divisions = divisions(request, swap).into_iter();
+    let first = plan(divisions.next().unwrap_or_default());
+    divisions.fold(first, |best, division| better(best, plan(division)))
 }
 
 fn better(
@@ -308,10 +295,7 @@ fn better(
     other: Result<OwnedPlan, PlanningError>,
 ) -> Result<OwnedPlan, PlanningError> {
     use PlanningError::{Infeasible, Plan};
-    let cost = |plan: &OwnedPlan| {
-        let Prediction { period_ns, h2d_bytes, d2h_bytes, .. } = plan.predicted;
-        (period_ns, h2d_bytes.saturating_add(d2h_bytes))
-    };
+    let cost = |plan: &OwnedPlan| plan.predicted.cost();
     let other_is_better = match (&one, &other) {
         (Ok(one), Ok(other)) => cost(other) < cost(one),
         // The device is large enough: what is short is the host.

@@ -12,12 +12,12 @@ pub struct Layer {
     pub forward_ns: u64,
     /// Time of the op backward.
     pub backward_ns: u64,
-    /// The weight, which is updated backward; 0 where there is none.
+    /// The bytes of the weight, which is updated backward; 0 if there is none.
     pub weight_bytes: u64,
-    /// What the layer hands on; 0 where that is nothing.
+    /// The bytes of the layer's output; 0 if it has none.
     pub activation_bytes: u64,
-    /// What the optimizer keeps of the weight, such as momentum, which is read and updated
-    /// backward; 0 where there is none.
+    /// The bytes of the optimizer's states of the weight, such as momentum, which are read and
+    /// updated backward; 0 if there are none.
     pub optimizer_bytes: u64,
 }
 
@@ -30,7 +30,7 @@ pub struct OwnedChain {
     pub device_bytes: u64,
     /// Speed of the link, each way.
     pub bandwidth_bytes_per_s: u64,
-    /// What the first layer reads; 0 where that is nothing.
+    /// The bytes that the first layer reads; 0 if there are none.
     pub input_bytes: u64,
     /// The layers.
     pub layers: Vec<Layer>,
@@ -41,7 +41,7 @@ impl OwnedChain {
     /// triples of the same sum (3-partition). Then a byte is a unit of the numbers, and an
     /// iteration takes two seconds a triple.
     ///
-    /// None where the numbers are not triples, their sum cannot be shared among them, or a
+    /// None if the numbers are not triples, their sum cannot be shared among them, or a
     /// share does not divide 10^9: transfers would not take whole nanoseconds.
     #[must_use]
     pub fn three_partition(numbers: &[u64]) -> Option<Self> {
@@ -100,8 +100,8 @@ impl OwnedChain {
         graph
     }
 
-    /// The machine that the chain brings: sizes are exact, transfers have no latency, and the
-    /// host has room for everything.
+    /// Returns the chain's machine: sizes are exact, transfers have no latency, and the
+    /// host memory fits everything.
     ///
     /// # Errors
     /// The bandwidth is zero.

@@ -34,7 +34,7 @@ impl OwnedGraph {
         id
     }
 
-    /// Adds an op behind all others.
+    /// Adds an op after all others.
     pub fn push_op(
         &mut self,
         name: impl Into<String>,

@@ -1,11 +1,11 @@
-//! A training step as a chain of layers, as weight offloading sees it.
+//! Turns a training step into the chain of layers that weight offloading takes.
 //!
-//! The forward pass ends behind the last op that is the first to read a state; what follows it
-//! is backward. Wherever the forward pass hands on one tensor alone, a layer ends. An op of the
+//! The forward pass ends after the last op that is the first to read a state. The rest
+//! is the backward pass. A layer ends wherever the forward pass hands on a single tensor. An op of the
 //! backward pass belongs to the lowest layer whose states, values or gradients it takes, so that
-//! a parameter is updated as soon as its gradient is there. States that several layers touch, or
-//! that the forward pass writes, stay on the device, and so does room for what a layer needs for
-//! a time: the chain has the memory that this leaves. Chunks and latencies are not counted.
+//! a parameter is updated as soon as its gradient exists. States that several layers touch, or
+//! that the forward pass writes, stay on the device. The largest temporary need of a layer is
+//! reserved there too. The chain has the remaining memory. Chunks and latencies are not counted.
 
 use crate::chain::{Layer, OwnedChain};
 use crate::{OwnedGraph, OwnedMachine};
@@ -19,11 +19,11 @@ use std::fmt;
 pub enum NoChain {
     /// The graph is malformed.
     Graph(GraphError),
-    /// Nothing that the forward pass reads is updated behind it.
+    /// Nothing that the forward pass reads is updated after it.
     NoTraining,
     /// The forward pass never hands on a single tensor.
     OneLayer,
-    /// Beside what can leave, more is needed than the machine has.
+    /// The tensors that have to stay need more than the machine has.
     Memory {
         /// What is needed.
         needed_bytes: u64,
@@ -94,16 +94,18 @@ pub fn chain(
     })
 }
 
-/// Where the backward pass begins.
+/// Returns the position at which the backward pass begins.
 fn turn(graph: &Graph<'_>) -> Result<usize, NoChain> {
     let mut is_seen = vec![false; graph.tensors().len()];
+    let mut written_by = vec![None; graph.tensors().len()];
     let is_state = |tensor: TensorId| graph.tensor(tensor).kind == Kind::State;
     let mut turn = 0;
     for op in graph.op_ids() {
+        graph.writes(op).iter().for_each(|tensor| written_by[tensor.index()] = Some(op));
         for &tensor in graph.reads(op).iter().filter(|tensor| is_state(**tensor)) {
             let is_first = !std::mem::replace(&mut is_seen[tensor.index()], true);
             // What is updated where it is first read is an optimizer's or a statistic.
-            if is_first && !graph.writes(op).contains(&tensor) {
+            if is_first && written_by[tensor.index()] != Some(op) {
                 turn = op.index() + 1;
             }
         }
@@ -133,7 +135,7 @@ impl Cuts {
         let tensors = graph.tensors().len();
         let (mut first, mut last) = (vec![usize::MAX; tensors], vec![0; tensors]);
         for op in graph.op_ids().take(turn) {
-            for tensor in graph.touches(op).filter(|&tensor| is_temporary(tensor)) {
+            for tensor in graph.operands_of(op).iter().filter(|&&tensor| is_temporary(tensor)) {
                 first[tensor.index()] = first[tensor.index()].min(op.index());
                 last[tensor.index()] = op.index();
             }
@@ -174,7 +176,7 @@ impl Cuts {
         self.own(graph, &mut touched_in);
         let mut is_gradient = vec![false; graph.tensors().len()];
         for op in graph.op_ids().skip(self.turn) {
-            let own = graph.touches(op).filter(|tensor| !is_gradient[tensor.index()]);
+            let own = graph.operands_of(op).iter().filter(|tensor| !is_gradient[tensor.index()]);
             let own = own.filter_map(|tensor| {
                 let handed_on = usize::from(self.is_handed_on[tensor.index()]);
                 Some((touched_in[tensor.index()]? + handed_on).min(self.layers - 1))
@@ -198,10 +200,10 @@ impl Cuts {
     /// not where the backward pass touches it before that layer's turn, such as a table that the
     /// embedding and the scores share.
     fn own(&self, graph: &Graph<'_>, touched_in: &mut [Option<usize>]) {
-        let is_lasting = |tensor: &TensorId| graph.tensor(*tensor).kind != Kind::Temporary;
+        let is_lasting = |tensor: &&TensorId| graph.tensor(**tensor).kind != Kind::Temporary;
         let mut is_shared = vec![false; graph.tensors().len()];
         for (op, &layer) in graph.op_ids().zip(&self.layer_of) {
-            for tensor in graph.touches(op).filter(is_lasting) {
+            for tensor in graph.operands_of(op).iter().filter(is_lasting) {
                 let before = touched_in[tensor.index()].replace(layer);
                 is_shared[tensor.index()] |= before.is_some_and(|before| before != layer);
             }
@@ -209,7 +211,9 @@ impl Cuts {
         // The last op that takes a value which this layer or a later one does not hand on.
         let mut last_use = vec![0; self.layers + 1];
         for op in graph.op_ids().skip(self.turn) {
-            for tensor in graph.touches(op).filter(|tensor| !self.is_handed_on[tensor.index()]) {
+            for tensor in
+                graph.operands_of(op).iter().filter(|tensor| !self.is_handed_on[tensor.index()])
+            {
                 if let Some(layer) = self.written_in[tensor.index()] {
                     last_use[layer] = op.index();
                 }
@@ -219,7 +223,7 @@ impl Cuts {
             last_use[layer] = last_use[layer].max(last_use[layer + 1]);
         }
         for op in graph.op_ids().skip(self.turn) {
-            for tensor in graph.touches(op).filter(is_lasting) {
+            for tensor in graph.operands_of(op).iter().filter(is_lasting) {
                 let early =
                     touched_in[tensor.index()].map(|layer| op.index() < last_use[layer + 1]);
                 is_shared[tensor.index()] |= early.unwrap_or(false);
@@ -248,7 +252,7 @@ impl Step<'_> {
         let (mut is_forward, mut is_written) = (vec![false; tensors], vec![false; tensors]);
         for op in self.graph.op_ids() {
             let is_early = op.index() < self.turn;
-            for tensor in self.graph.touches(op) {
+            for tensor in self.graph.operands_of(op) {
                 touched_in[tensor.index()].insert(self.layer_of[op.index()]);
                 is_forward[tensor.index()] |= is_early;
             }
@@ -285,7 +289,7 @@ impl Step<'_> {
         let tensors = graph.tensors().len();
         let mut last = vec![0; tensors];
         for (at, &op) in order.iter().enumerate() {
-            for tensor in graph.touches(op) {
+            for tensor in graph.operands_of(op) {
                 last[tensor.index()] = at;
             }
         }
@@ -318,24 +322,24 @@ impl Step<'_> {
 struct Passing {
     /// Those that a layer keeps, or has again.
     is_counted: Vec<bool>,
-    /// The place in the order at which each is last touched.
+    /// The position in the order at which each is last touched.
     last: Vec<usize>,
     is_alive: Vec<bool>,
     bytes: u64,
 }
 
 impl Passing {
-    /// What is alive while the op at a place runs, with its workspace.
+    /// The bytes alive while the op at a position runs, with its workspace.
     fn run(&mut self, graph: &Graph<'_>, at: usize, op: OpId) -> u64 {
         let passes = |tensor: TensorId| graph.tensor(tensor).kind == Kind::Temporary;
-        for tensor in graph.touches(op).filter(|&tensor| passes(tensor)) {
+        for &tensor in graph.operands_of(op).iter().filter(|&&tensor| passes(tensor)) {
             let is_new = !self.is_counted[tensor.index()] && self.last[tensor.index()] >= at;
             if is_new && !std::mem::replace(&mut self.is_alive[tensor.index()], true) {
                 self.bytes += graph.tensor(tensor).bytes;
             }
         }
         let bytes = self.bytes + graph.op(op).workspace_bytes;
-        for tensor in graph.touches(op) {
+        for &tensor in graph.operands_of(op) {
             let ends = self.last[tensor.index()] == at;
             if ends && std::mem::take(&mut self.is_alive[tensor.index()]) {
                 self.bytes -= graph.tensor(tensor).bytes;

@@ -1,9 +1,10 @@
 //! Machines by name.
 //!
 //! Memory and link speeds are the vendors' figures and those of published experiments, with
-//! 10 µs a transfer. Chunks are the 2 MiB that CUDA maps at the least. To map one and set
-//! its access rights takes some 40 µs by published measurements of CUDA's virtual memory
-//! calls, and to unmap it about as long: an order of magnitude, the same for all machines.
+//! 10 µs per transfer. Chunks are 2 MiB, the smallest size that CUDA maps. Mapping one and setting
+//! its access rights takes about 40 µs by published measurements of CUDA's virtual memory
+//! calls, and unmapping takes about as long. These are orders of magnitude, the same for all
+//! machines.
 
 use planner_core::{Machine, MachineParameters};
 
@@ -100,13 +101,13 @@ const BUILTIN: [(&str, Machine, &str); 6] = [
     ),
 ];
 
-/// The machine of that name.
+/// Returns the machine of that name.
 #[must_use]
 pub fn builtin(name: &str) -> Option<OwnedMachine> {
     all().map(|(machine, _)| machine).find(|machine| machine.name == name)
 }
 
-/// Every built-in machine, with a line that says what it is and what was assumed.
+/// Lists every built-in machine, with a line that describes it and its assumptions.
 pub fn all() -> impl Iterator<Item = (OwnedMachine, &'static str)> {
     BUILTIN
         .into_iter()

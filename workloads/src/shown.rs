@@ -67,7 +67,7 @@ impl fmt::Debug for Shown<'_> {
     }
 }
 
-/// The bytes of the first characters that have room once they are escaped.
+/// Returns the bytes of the first characters that fit once they are escaped.
 fn fitting(chars: impl Iterator<Item = char>, special: &[char], mut room: usize) -> usize {
     let fit = chars.take_while(|&c| {
         let width = if needs_escape(c, special) { c.escape_default().len() } else { 1 };

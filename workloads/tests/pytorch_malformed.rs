@@ -5,7 +5,6 @@
 
 mod recording;
 
-use proptest::prelude::*;
 use recording::{Layout, Trace, t};
 use serde_json::{Value, json};
 use workloads::pytorch::{Device, ImportError, import};
@@ -153,100 +152,4 @@ fn text_that_is_not_utf8_is_refused() {
     let error = import(&trace, Some(b"\"\xff\""), Device::Cuda, "text").unwrap_err();
     let expected = "the Kineto trace cannot be used: line 1 column 2: invalid UTF-8";
     assert_eq!(error.to_string(), expected);
-}
-
-/// What a careless or a hostile hand does to a file.
-#[derive(Clone, Debug)]
-enum Damage {
-    Cut(usize),
-    Replace(usize, u8),
-    Repeat(usize, usize),
-    Remove(usize, usize),
-    /// Puts something else in the place of the number behind a position.
-    Number(usize, &'static str),
-}
-
-const NUMBERS: [&str; 10] = [
-    "-1",
-    "0",
-    "1",
-    "9223372036854775807",
-    "18446744073709551615",
-    "1e300",
-    "null",
-    "[]",
-    "\"x\"",
-    "{\"a\":[0]}",
-];
-
-fn damage() -> impl Strategy<Value = Damage> {
-    let at = 0usize..100_000;
-    prop_oneof![
-        at.clone().prop_map(Damage::Cut),
-        (at.clone(), any::<u8>()).prop_map(|(at, byte)| Damage::Replace(at, byte)),
-        (at.clone(), 1usize..300).prop_map(|(at, length)| Damage::Repeat(at, length)),
-        (at.clone(), 1usize..300).prop_map(|(at, length)| Damage::Remove(at, length)),
-        (at.clone(), 0..NUMBERS.len()).prop_map(|(at, n)| Damage::Number(at, NUMBERS[n])),
-        (at, 0..NUMBERS.len()).prop_map(|(at, n)| Damage::Number(at, NUMBERS[n])),
-    ]
-}
-
-fn apply(bytes: &mut Vec<u8>, damage: &Damage) {
-    let length = bytes.len().max(1);
-    let end = bytes.len();
-    match *damage {
-        Damage::Cut(at) => bytes.truncate(at % length),
-        Damage::Replace(at, byte) => {
-            bytes.iter_mut().skip(at % length).take(1).for_each(|place| *place = byte);
-        }
-        Damage::Repeat(at, count) => {
-            let at = at % length;
-            bytes.extend_from_within(at.min(end)..(at + count).min(end));
-            let added = bytes.split_off(end);
-            bytes.splice(at.min(end)..at.min(end), added);
-        }
-        Damage::Remove(at, count) => {
-            bytes.drain((at % length).min(end)..(at % length + count).min(end));
-        }
-        Damage::Number(at, number) => {
-            let digit = |byte: &u8| byte.is_ascii_digit();
-            let at = at % length;
-            let Some(from) = bytes.iter().skip(at).position(digit).map(|skip| at + skip) else {
-                return;
-            };
-            let digits = bytes[from..].iter().take_while(|byte| digit(byte)).count();
-            bytes.splice(from..from + digits, number.bytes());
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2000, ..Default::default() })]
-
-    #[test]
-    fn damaged_traces_never_panic(
-        flat: bool,
-        device: bool,
-        damages in prop::collection::vec(damage(), 1..4),
-    ) {
-        let mut trace = sample().json(if flat { Layout::Flat } else { Layout::Nested });
-        damages.iter().for_each(|damage| apply(&mut trace, damage));
-        let device = if device { Device::Cuda } else { Device::Cpu };
-        if let Ok(graph) = import(&trace, None, device, "damaged") {
-            prop_assert!(graph.graph().is_ok());
-        }
-    }
-
-    #[test]
-    fn damaged_timings_never_panic(
-        names: bool,
-        damages in prop::collection::vec(damage(), 1..4),
-    ) {
-        let trace = sample().json(Layout::Flat);
-        let mut kineto = kineto(names);
-        damages.iter().for_each(|damage| apply(&mut kineto, damage));
-        if let Ok(graph) = import(&trace, Some(&kineto), Device::Cuda, "damaged") {
-            prop_assert!(graph.graph().is_ok());
-        }
-    }
 }

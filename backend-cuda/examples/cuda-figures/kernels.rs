@@ -4,8 +4,7 @@ use backend_cuda::cudarc::driver::CudaEvent;
 use backend_cuda::cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 use backend_cuda::{Cuda, CudaDevice, CudaError, Options};
 use planner_core::backend::{Kernels, Launch, Streams};
-use planner_core::{Graph, Kind, Stream, TensorId};
-use workloads::OwnedGraph;
+use planner_core::{Graph, HostLayout, Stream};
 
 /// Kernels in a row, and how long each waits.
 const ROW: u32 = 200;
@@ -24,11 +23,7 @@ pub(crate) struct Occupying {
 impl Occupying {
     /// Measures rows of kernels, each with its signal.
     pub(crate) fn measure(cuda: &Cuda, options: &Options) -> Result<Self, String> {
-        let mut graph = OwnedGraph::new("a tensor");
-        graph.push_tensor("t", 1, Kind::State);
-        graph.push_op("o", 1, 0, &[], &[TensorId(0)]);
-        let graph = graph.graph().map_err(|error| error.to_string())?;
-        let mut device = cuda.open(options, graph, Box::new(|_, _, _| ()))?;
+        let mut device = cuda.open(options)?;
         let mut least = |as_graph| -> Result<u64, CudaError> {
             let mut times_ns = (0..REPEATS).map(|_| row_ns(&mut device, as_graph));
             times_ns.try_fold(u64::MAX, |least, ns| Ok(least.min(ns?)))
@@ -48,9 +43,9 @@ impl Occupying {
 }
 
 /// What a kernel of a row takes beyond its wait.
-fn row_ns(device: &mut CudaDevice<'_>, as_graph: bool) -> Result<u64, CudaError> {
+fn row_ns(device: &mut CudaDevice, as_graph: bool) -> Result<u64, CudaError> {
     device.occupy(Stream::Compute, 1)?;
-    let row = |device: &mut CudaDevice<'_>| -> Result<(), CudaError> {
+    let row = |device: &mut CudaDevice| -> Result<(), CudaError> {
         for _ in 0..ROW {
             device.occupy(Stream::Compute, ROW_NS)?;
             device.signal(Stream::Compute)?;
@@ -76,7 +71,7 @@ fn row_ns(device: &mut CudaDevice<'_>, as_graph: bool) -> Result<u64, CudaError>
 }
 
 /// A point of time of the compute stream.
-pub(crate) fn time(device: &mut CudaDevice<'_>) -> Result<CudaEvent, CudaError> {
+pub(crate) fn time(device: &mut CudaDevice) -> Result<CudaEvent, CudaError> {
     let event = device.compute()?.stream.record_event(Some(CU_EVENT_DEFAULT));
     event.map_err(|error| CudaError::Driver { call: "cuEventRecord", code: error.0 })
 }
@@ -88,26 +83,31 @@ pub(crate) fn elapsed_ns(start: &CudaEvent, end: &CudaEvent) -> Result<f64, Cuda
     Ok(f64::from(elapsed?) * 1e6)
 }
 
-/// Kernels that last as long as the ops, launch included.
+/// Kernels that last as long as the ops, launch included, whatever tensors hold.
 pub(crate) struct Recorded<'g> {
     pub(crate) graph: Graph<'g>,
     /// What a launch takes by itself.
     pub(crate) launch_ns: u64,
 }
 
-impl<'g> Kernels<CudaDevice<'g>> for Recorded<'g> {
-    fn launch(
-        &mut self,
-        device: &mut CudaDevice<'g>,
-        launch: &Launch<'_>,
-    ) -> Result<(), CudaError> {
+impl Kernels<CudaDevice> for Recorded<'_> {
+    fn launch(&mut self, device: &mut CudaDevice, launch: &Launch<'_>) -> Result<(), CudaError> {
         // Only this makes what is mapped accessible before the op.
         device.compute()?;
         let time_ns = self.graph.op(launch.op).time_ns;
         device.occupy(Stream::Compute, time_ns.saturating_sub(self.launch_ns))
     }
 
-    fn fill_inputs(&mut self, _: &mut CudaDevice<'g>, _: u64) -> Result<(), CudaError> {
+    fn fill_states(&mut self, _: &mut CudaDevice, _: &HostLayout<'_>) -> Result<(), CudaError> {
+        Ok(())
+    }
+
+    fn fill_inputs(
+        &mut self,
+        _: &mut CudaDevice,
+        _: u64,
+        _: &HostLayout<'_>,
+    ) -> Result<(), CudaError> {
         Ok(())
     }
 }

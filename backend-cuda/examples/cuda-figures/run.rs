@@ -60,20 +60,19 @@ fn period_ns(
     let graph = *verified.graph();
     let chunk_bytes = Some(verified.machine().chunk_bytes);
     let options = Options { ordinal: bench.ordinal, chunk_bytes };
-    let states = Box::new(|_, _, bytes: &mut [u8]| bytes.fill(1));
-    let mut device = bench.cuda.open(&options, graph, states)?;
+    let mut device = bench.cuda.open(&options)?;
     // A capture cannot load the kernel.
     device.occupy(Stream::Compute, 1).map_err(|error| error.to_string())?;
     let occupying = bench.occupying;
     let launch_ns = if as_graph.is_some() { occupying.graph_ns } else { occupying.eager_ns };
     let mut kernels = Recorded { graph, launch_ns };
-    let now = |device: &mut CudaDevice<'_>| time(device).map_err(at_end);
+    let now = |device: &mut CudaDevice| time(device).map_err(at_end);
     let ran = planning::with_executor(
         verified,
         &mut device,
         &mut kernels,
         |mut executor, device, kernels| {
-            let host = |device: &CudaDevice<'_>| {
+            let host = |device: &CudaDevice| {
                 let Counters { mapping_ns, blocked_ns, .. } = device.counters();
                 [mapping_ns, blocked_ns]
             };
@@ -91,7 +90,7 @@ fn period_ns(
                     let start = now(device)?;
                     let cycles = iterations.div_ceil(cycle.length());
                     for _ in 0..cycles {
-                        replay.run(device, kernels)?;
+                        replay.run(&executor, device, kernels)?;
                     }
                     (start, now(device)?, cycles * cycle.length())
                 }
@@ -100,7 +99,7 @@ fn period_ns(
             let a_period = |ns: f64| ns / iterations as f64;
             let host_ns = [0, 1].map(|of: usize| a_period((after_ns[of] - before_ns[of]) as f64));
             let period_ns = a_period(elapsed_ns(&start, &end).map_err(at_end)?);
-            executor.finish(device)?;
+            executor.save_states(device)?;
             Ok((period_ns, host_ns))
         },
     );
@@ -108,5 +107,5 @@ fn period_ns(
 }
 
 fn at_end(error: CudaError) -> ExecuteError<CudaError> {
-    ExecuteError::Device { at: Moment::End, error }
+    ExecuteError::Device { at: Moment::Save, error }
 }

@@ -7,14 +7,17 @@ use crate::work::Place;
 use backend_cuda::cudarc::driver::CudaEvent;
 use backend_cuda::cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 use backend_cuda::{Compute, Cuda, CudaDevice, CudaError, Options, Replay, cycle};
-use integrity::Rooms;
-use planner_core::backend::{Kernels, Launch};
+use integrity::slots;
+use planner_core::backend::{Kernels, Launch, Transfers};
 use planner_core::executor::Moment;
-use planner_core::{ExecuteError, Graph, HostRooms, Kind, Machine, Scratch, Verified};
+use planner_core::{ExecuteError, Graph, HostLayout, Kind, Machine, Verified};
 use spillway::planning;
 use std::error::Error;
 use std::time::{Duration, Instant};
 use workloads::OwnedPlan;
+
+/// Bounds the memory that filling a state takes.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// What is trained, and on what.
 #[derive(Debug)]
@@ -72,7 +75,6 @@ type Span = [CudaEvent; 2];
 struct Training<'b> {
     bench: &'b Bench<'b>,
     graph: Graph<'b>,
-    rooms: Rooms<'b>,
     launcher: Launcher,
     /// By op, where times are taken.
     spans: Option<Vec<Vec<Span>>>,
@@ -91,19 +93,16 @@ pub(crate) fn train(
     let schedule = planning::schedule(&graph, machine, &plan)?;
     let schedule = schedule.schedule();
     let verified = planning::prove(&graph, machine, &plan, &schedule)?;
-    let fill = |state, first: u64, bytes: &mut [u8]| model.fill(state, first, bytes);
-    let mut device = bench.cuda.open(&bench.options, graph, Box::new(fill))?;
+    let mut device = bench.cuda.open(&bench.options)?;
     let works = model.ops.iter().flatten();
     let launcher = Launcher::new(device.compute()?, bench.products, works)?;
-    let rooms = rooms(&verified)?;
     let spans = (way == Way::Timed).then(|| model.ops.iter().map(|_| Vec::new()).collect());
-    let mut training = Training { bench, graph, rooms, launcher, spans };
+    let mut training = Training { bench, graph, launcher, spans };
     let ran = run(&verified, &mut device, &mut training, (way, iterations));
     // The kernels go before the device does, and nothing may run in them then.
     let is_idle = device.wait_idle();
-    let (period, map_calls) = ran?;
+    let Ran { period, map_calls, states } = ran?;
     is_idle?;
-    let states = states(&device, &graph, &training.rooms)?;
     // The progress is the first of them.
     let losses = states[0].chunks_exact(4).skip(LOSSES).map(bytemuck::pod_read_unaligned);
     let losses = losses.take(iterations as usize);
@@ -124,28 +123,34 @@ pub(crate) fn train(
 
 /// What the host holds of all states.
 fn states(
-    device: &CudaDevice<'_>,
+    device: &mut CudaDevice,
     graph: &Graph<'_>,
-    rooms: &Rooms<'_>,
+    layout: &HostLayout<'_>,
 ) -> Result<Vec<Vec<u8>>, CudaError> {
-    let mut states = Vec::new();
-    for (state, properties) in graph.tensor_ids().zip(graph.tensors()) {
-        if properties.kind == Kind::State {
-            let mut bytes = vec![0; properties.bytes as usize];
-            device.read_host(rooms.offset_bytes(state, 0), &mut bytes)?;
-            states.push(bytes);
-        }
-    }
-    Ok(states)
+    let slots = slots(graph, layout, Kind::State, 0);
+    let bytes = slots.map(|(_, slot)| {
+        let mut bytes = vec![0; slot.bytes as usize];
+        device.read_host(slot.offset_bytes, &mut bytes).map(|()| bytes)
+    });
+    bytes.collect()
 }
 
-/// Runs all iterations; the time of one, and calls that map after the set-up.
-fn run<'g>(
-    verified: &Verified<'g>,
-    device: &mut CudaDevice<'g>,
-    training: &mut Training<'g>,
+/// What an executor left.
+struct Ran {
+    /// Time of an iteration.
+    period: Duration,
+    /// Calls that map after the set-up.
+    map_calls: u64,
+    states: Vec<Vec<u8>>,
+}
+
+/// Runs all iterations.
+fn run(
+    verified: &Verified<'_>,
+    device: &mut CudaDevice,
+    training: &mut Training<'_>,
     (way, iterations): (Way, u64),
-) -> Result<(Duration, u64), Box<dyn Error>> {
+) -> Result<Ran, Box<dyn Error>> {
     let divided = match cycle(verified.graph(), verified.plan()) {
         Some(divided) => Some(divided).filter(|_| way == Way::Graphs),
         None if way == Way::Graphs => return Err("the plan is mapped as it goes".into()),
@@ -161,8 +166,7 @@ fn run<'g>(
     if divided.is_some() && iterations < first + 2 * length {
         return Err(format!("as graphs, at least {} iterations are needed", 2 * length + 1).into());
     }
-    let maps =
-        |device: &CudaDevice<'_>| device.counters().map_calls + device.counters().unmap_calls;
+    let maps = |device: &CudaDevice| device.counters().map_calls + device.counters().unmap_calls;
     let ran =
         planning::with_executor(verified, device, training, |mut executor, device, training| {
             let set_up = maps(device);
@@ -179,27 +183,21 @@ fn run<'g>(
                 None => executor.run(device, training, iterations - done)?,
                 Some(replay) => {
                     for _ in 0..(iterations - done) / length {
-                        replay.run(device, training)?;
+                        replay.run(&executor, device, training)?;
                     }
                 }
             }
             device.wait_idle().map_err(idle)?;
             let period = start.elapsed().div_f64((iterations - done) as f64);
-            executor.finish(device)?;
-            Ok((period, maps(device) - set_up))
+            executor.save_states(device)?;
+            let states = states(device, verified.graph(), executor.host_layout()).map_err(idle)?;
+            Ok(Ran { period, map_calls: maps(device) - set_up, states })
         });
     Ok(ran?)
 }
 
 fn idle(error: CudaError) -> ExecuteError<CudaError> {
-    ExecuteError::Device { at: Moment::End, error }
-}
-
-fn rooms<'g>(verified: &Verified<'g>) -> Result<Rooms<'g>, Box<dyn Error>> {
-    let (graph, plan) = (verified.graph(), verified.plan());
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
-    let scratch = &mut Scratch::new(&mut memory);
-    Ok(Rooms::new(*graph, &HostRooms::new(graph, verified.machine(), plan, scratch)?))
+    ExecuteError::Device { at: Moment::Save, error }
 }
 
 impl Training<'_> {
@@ -227,12 +225,8 @@ impl Training<'_> {
     }
 }
 
-impl<'g> Kernels<CudaDevice<'g>> for Training<'g> {
-    fn launch(
-        &mut self,
-        device: &mut CudaDevice<'g>,
-        launch: &Launch<'_>,
-    ) -> Result<(), CudaError> {
+impl Kernels<CudaDevice> for Training<'_> {
+    fn launch(&mut self, device: &mut CudaDevice, launch: &Launch<'_>) -> Result<(), CudaError> {
         let op = launch.op;
         let reads = self.graph.reads(op).iter().zip(launch.reads.iter());
         let writes = self.graph.writes(op).iter().zip(launch.writes.iter());
@@ -259,16 +253,33 @@ impl<'g> Kernels<CudaDevice<'g>> for Training<'g> {
         Ok(())
     }
 
+    fn fill_states(
+        &mut self,
+        device: &mut CudaDevice,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), CudaError> {
+        let mut piece = Vec::new();
+        for (state, slot) in slots(&self.graph, layout, Kind::State, 0) {
+            for first in (0..slot.bytes).step_by(PIECE_BYTES) {
+                piece.resize(PIECE_BYTES.min((slot.bytes - first) as usize), 0);
+                self.bench.model.fill(state, first, &mut piece);
+                device.write_host(slot.offset_bytes + first, &piece)?;
+            }
+        }
+        Ok(())
+    }
+
     fn fill_inputs(
         &mut self,
-        device: &mut CudaDevice<'g>,
+        device: &mut CudaDevice,
         iteration: u64,
+        layout: &HostLayout<'_>,
     ) -> Result<(), CudaError> {
         let Bench { model, text, .. } = self.bench;
         let batch = text.batch(iteration, model.sizes.batch, model.sizes.context);
         for (tensor, numbers) in [model.text, model.targets].into_iter().zip(&batch) {
-            let room = self.rooms.offset_bytes(tensor, iteration);
-            device.write_host(room, bytemuck::cast_slice(numbers))?;
+            let offset_bytes = layout.offset_bytes(tensor, HostLayout::slot(iteration), 0);
+            device.write_host(offset_bytes, bytemuck::cast_slice(numbers))?;
         }
         Ok(())
     }

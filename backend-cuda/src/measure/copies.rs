@@ -1,15 +1,13 @@
 //! Copies as a plan makes them: many, enqueued ahead, each with its signal.
 
-use super::bench;
 use super::fit::median;
 use crate::driver;
 use crate::error::{CudaError, named};
-use crate::transfer::HostBlock;
 use crate::{Cuda, CudaDevice, Options, Unavailable};
 use cudarc::driver::CudaEvent;
 use cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
+use planner_core::Stream;
 use planner_core::backend::{Chunks, DeviceAddress, HostRange, Paging, Streams, Transfers};
-use planner_core::{Stream, TensorId};
 
 /// Bytes copied in one row of copies, and how many copies it has.
 const ROW_BYTES: u64 = 32 << 20;
@@ -77,8 +75,8 @@ struct Row {
 }
 
 /// A device with a range for each direction and one that is filled, and pinned memory.
-struct Ends<'g> {
-    device: CudaDevice<'g>,
+struct Ends {
+    device: CudaDevice,
     at: DeviceAddress,
     most_bytes: u64,
     /// Time of filling a range.
@@ -93,28 +91,26 @@ pub(super) fn measure(
     mut rows: impl FnMut(),
 ) -> Result<Vec<Copies>, Unavailable> {
     let most_bytes = (free_bytes / 8).clamp(SIZES[0], SIZES[SIZES.len() - 1]);
-    bench::on(cuda, options, 2 * most_bytes, |device| {
-        let mut ends = Ends::new(device, most_bytes)?;
-        let mut copies = Vec::new();
-        for bytes in SIZES.into_iter().filter(|&bytes| bytes <= most_bytes) {
-            let mut ns = [[0.0; 2]; 3];
-            for load in Load::ALL {
-                let alone_ns = ns[Load::Alone as usize];
-                for (way, ns) in ns[load as usize].iter_mut().enumerate() {
-                    let row = Row { way, bytes, load, alone_ns: alone_ns[way] };
-                    *ns = ends.copy_ns(row)?;
-                    rows();
-                }
+    let mut ends = Ends::new(super::open(cuda, options)?, most_bytes)?;
+    let mut copies = Vec::new();
+    for bytes in SIZES.into_iter().filter(|&bytes| bytes <= most_bytes) {
+        let mut ns = [[0.0; 2]; 3];
+        for load in Load::ALL {
+            let alone_ns = ns[Load::Alone as usize];
+            for (way, ns) in ns[load as usize].iter_mut().enumerate() {
+                let row = Row { way, bytes, load, alone_ns: alone_ns[way] };
+                *ns = ends.copy_ns(row)?;
+                rows();
             }
-            copies.push(Copies { bytes, ns });
         }
-        Ok(copies)
-    })
+        copies.push(Copies { bytes, ns });
+    }
+    Ok(copies)
 }
 
-impl<'g> Ends<'g> {
-    fn new(mut device: CudaDevice<'g>, most_bytes: u64) -> Result<Self, CudaError> {
-        device.host = Some(HostBlock::new(&device.context, 2 * most_bytes)?);
+impl Ends {
+    fn new(mut device: CudaDevice, most_bytes: u64) -> Result<Self, CudaError> {
+        device.create_host(2 * most_bytes)?;
         let count = (3 * most_bytes).div_ceil(device.chunk_bytes());
         device.create(count)?;
         let at = device.reserve(count)?;
@@ -146,8 +142,8 @@ impl<'g> Ends<'g> {
     /// Enqueues copies as an executor does.
     fn copy(&mut self, way: usize, bytes: u64, times: u64) -> Result<(), CudaError> {
         let offset_bytes = way as u64 * self.most_bytes;
-        let (tensor, at) = (TensorId(0), DeviceAddress(self.at.0 + offset_bytes));
-        let host = HostRange { tensor, offset_bytes, bytes };
+        let at = DeviceAddress(self.at.0 + offset_bytes);
+        let host = HostRange { offset_bytes, bytes };
         for _ in 0..times {
             match WAYS[way] {
                 Stream::Upload => self.device.upload(host, at)?,

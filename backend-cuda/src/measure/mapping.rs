@@ -1,6 +1,5 @@
 //! What it costs the host to map, to give access and to unmap, as an executor does.
 
-use super::bench;
 use super::fit::median;
 use crate::{Cuda, Options, Unavailable};
 use planner_core::Stream;
@@ -44,32 +43,31 @@ impl Mapping {
 
 /// Measures with chunks of the size that the options ask for.
 pub(super) fn measure(cuda: &Cuda, options: &Options) -> Result<Mapping, Unavailable> {
-    bench::on(cuda, options, 1, |mut device| {
-        device.create(RANGE_CHUNKS)?;
-        let at = device.reserve(RANGE_CHUNKS)?;
-        let mut times_ns = [(); 2].map(|()| [(); 3].map(|()| Vec::new()));
-        for (busy, times_ns) in times_ns.iter_mut().enumerate() {
-            for _ in 0..REPEATS {
-                if busy == 1 {
-                    device.occupy(Stream::Compute, BUSY_NS)?;
-                }
-                let start = Instant::now();
-                device.map(at, Chunks { first: 0, count: RANGE_CHUNKS })?;
-                let mapped = Instant::now();
-                device.allow_access()?;
-                let opened = Instant::now();
-                device.unmap(at, RANGE_CHUNKS)?;
-                let times = [mapped - start, opened - mapped, opened.elapsed()];
-                for (all, time) in times_ns.iter_mut().zip(times) {
-                    all.push(time.as_nanos() as f64 / RANGE_CHUNKS as f64);
-                }
-                device.wait_idle()?;
+    let mut device = super::open(cuda, options)?;
+    device.create(RANGE_CHUNKS)?;
+    let at = device.reserve(RANGE_CHUNKS)?;
+    let mut times_ns = [(); 2].map(|()| [(); 3].map(|()| Vec::new()));
+    for (busy, times_ns) in times_ns.iter_mut().enumerate() {
+        for _ in 0..REPEATS {
+            if busy == 1 {
+                device.occupy(Stream::Compute, BUSY_NS)?;
             }
+            let start = Instant::now();
+            device.map(at, Chunks { first: 0, count: RANGE_CHUNKS })?;
+            let mapped = Instant::now();
+            device.allow_access()?;
+            let opened = Instant::now();
+            device.unmap(at, RANGE_CHUNKS)?;
+            let times = [mapped - start, opened - mapped, opened.elapsed()];
+            for (all, time) in times_ns.iter_mut().zip(times) {
+                all.push(time.as_nanos() as f64 / RANGE_CHUNKS as f64);
+            }
+            device.wait_idle()?;
         }
-        let [idle_ns, busy_ns] =
-            times_ns.map(|kinds| kinds.map(|times| median(times).unwrap_or_default()));
-        Ok(Mapping { chunk_bytes: device.chunk_bytes(), idle_ns, busy_ns })
-    })
+    }
+    let [idle_ns, busy_ns] =
+        times_ns.map(|kinds| kinds.map(|times| median(times).unwrap_or_default()));
+    Ok(Mapping { chunk_bytes: device.chunk_bytes(), idle_ns, busy_ns })
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 
 use backend_cuda::Integrity;
 use emulated_cuda::Emulated;
-use integrity::{Backend, Rooms};
+use integrity::Backend;
 use planner_core::planner::{Request, Strategy};
-use planner_core::{Graph, HostRooms, Kind, Machine, MachineParameters, Scratch, Verified};
+use planner_core::{Graph, Kind, Machine, MachineParameters};
 use spillway::{placing, planning};
 use workloads::{OwnedGraph, OwnedPlan};
 
@@ -61,12 +61,4 @@ pub(crate) fn placed(
     let budget_bytes = least_bytes + spare * machine.chunk_bytes;
     let plan = planning::plan(&Request { budget_bytes, ..request }, strategy).unwrap();
     placing::place(graph, machine, &plan, u64::MAX).unwrap()
-}
-
-/// Where a plan's host copies will lie.
-pub(crate) fn rooms<'g>(verified: &Verified<'g>) -> Rooms<'g> {
-    let (graph, plan) = (verified.graph(), verified.plan());
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
-    let rooms = HostRooms::new(graph, verified.machine(), plan, &mut Scratch::new(&mut memory));
-    Rooms::new(*graph, &rooms.unwrap())
 }

@@ -1,9 +1,9 @@
 //! A best-fit caching allocator, as PyTorch's `CUDACachingAllocator` is by default: sizes in
 //! steps of 512 bytes; blocks of at most 1 MiB from segments of 2 MiB, others from segments
 //! of 20 MiB or, from 10 MiB on, of their own size in steps of 2 MiB. The smallest free block
-//! that is large enough is taken and what is left over split off; neighbours that are free
-//! are joined; and segments that are free as a whole go back to the driver only when it has
-//! no room for a new one. TensorFlow and Neural Network Libraries do nearly the same.
+//! that is large enough is taken and the rest is split off; neighbours that are free
+//! are joined. Segments that are wholly free go back to the driver only if it has
+//! no memory for a new one. TensorFlow and Neural Network Libraries do nearly the same.
 
 use super::{Allocator, Block, Driver};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ const LARGE_SEGMENT_BYTES: u64 = 20 << 20;
 const OWN_SEGMENT_BYTES: u64 = 10 << 20;
 const OWN_SEGMENT_STEP_BYTES: u64 = 2 << 20;
 
-/// From where blocks of a size come.
+/// The pool that blocks of a size come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Pool {
     Small,
@@ -29,7 +29,7 @@ impl Pool {
         if bytes <= SMALL_BYTES { Self::Small } else { Self::Large }
     }
 
-    /// Whether so much left over becomes a block of its own.
+    /// Returns whether a remainder of this size becomes a block of its own.
     const fn splits(self, left_bytes: u64) -> bool {
         match self {
             Self::Small => left_bytes >= STEP_BYTES,
@@ -68,7 +68,7 @@ pub struct CachingAllocator {
 }
 
 impl CachingAllocator {
-    /// An allocator that holds nothing yet.
+    /// Makes an empty allocator.
     #[must_use]
     pub const fn new(device_bytes: u64) -> Self {
         Self {
@@ -86,7 +86,7 @@ impl CachingAllocator {
         (found == pool).then_some(start)
     }
 
-    /// A new segment, as one free block; the block's start.
+    /// Takes a new segment as one free block. Returns its start.
     fn grow(&mut self, bytes: u64) -> Option<u64> {
         let segment_bytes = segment_bytes(bytes)?;
         let start = self.driver.reserve(segment_bytes)?;
@@ -95,7 +95,7 @@ impl CachingAllocator {
         Some(start)
     }
 
-    /// Gives segments that are free as a whole back to the driver.
+    /// Gives segments that are wholly free back to the driver.
     fn give_back(&mut self) {
         let segments = &self.segments;
         let whole = |&&(_, bytes, start): &&_| segments.get(&start) == Some(&bytes);
@@ -113,7 +113,7 @@ impl CachingAllocator {
         self.free.insert((pool, bytes, start));
     }
 
-    /// Removes a free block, which its neighbour takes in; its size.
+    /// Removes a free block that joins its neighbour. Returns its size.
     fn join(&mut self, start: u64) -> Option<u64> {
         let Piece { bytes, pool, free } = *self.pieces.get(&start)?;
         if !free {
@@ -209,7 +209,7 @@ mod tests {
         blocks.into_iter().for_each(|block| allocator.release(block));
         let block = allocator.allocate(16 * MIB).unwrap();
         assert_eq!((block.start(), block.bytes()), (starts[2], 16 * MIB));
-        // What is left of it is the best fit for this.
+        // The remainder is the best fit for this.
         assert_eq!(allocator.allocate(3 * MIB).unwrap().start(), starts[2] + 16 * MIB);
         assert_eq!(allocator.reserved_bytes(), 64 * MIB);
     }
@@ -230,7 +230,7 @@ mod tests {
         let [a, b, rest @ ..] = blocks;
         allocator.release(a);
         allocator.release(b);
-        // 20 MiB are free, but not in one piece; they go back, and make room for this.
+        // 20 MiB are free, but not in one piece; they go back, and free memory for this.
         let joined = allocator.allocate(20 * MIB).unwrap();
         assert_eq!(allocator.reserved_bytes(), 60 * MIB);
         allocator.release(joined);

@@ -1,9 +1,9 @@
 //! Memory managers that give each tensor one contiguous block, as deep-learning frameworks
-//! do: what pages are compared with.
+//! do, for comparison with pages.
 //!
 //! Blocks are cut from segments that the driver gives out. The driver places segments by
 //! pages of its own, so that any of them fit whose sizes add up to no more than the device;
-//! within a segment nothing can move, and that is where memory falls to pieces.
+//! within a segment nothing can move, and memory fragments.
 
 mod caching;
 mod replay;
@@ -13,7 +13,7 @@ pub use caching::CachingAllocator;
 pub use replay::{ReplayError, Usage, replay};
 pub use size_classes::SizeClasses;
 
-/// A contiguous block that somebody holds.
+/// A contiguous block that is held.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Block {
     start: u64,
@@ -36,11 +36,11 @@ impl Block {
 
 /// A manager of a device's memory.
 pub trait Allocator {
-    /// A block of at least so many bytes, which overlaps no other that is held; `None` where
-    /// the device has no room for it, even after everything cached is given back.
+    /// Returns a block of at least this size that overlaps no other held block. `None` if
+    /// the device has no memory for it, even after everything cached is given back.
     fn allocate(&mut self, bytes: u64) -> Option<Block>;
 
-    /// Takes a block back that came from here. One that came from another allocator breaks
+    /// Takes back a block of this allocator. A block of another allocator corrupts
     /// the accounts, or panics.
     fn release(&mut self, block: Block);
 

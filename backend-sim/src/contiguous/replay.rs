@@ -5,7 +5,7 @@ use planner_core::plan::Place;
 use planner_core::{Graph, OpId, Part, Plan, PlanError, Step, TensorId};
 use std::fmt;
 
-/// Memory that a plan takes; bytes are each at their own peak.
+/// Memory that a plan takes. Each figure in bytes is at its own peak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// The most bytes that the allocator had taken from the device.
@@ -15,8 +15,8 @@ pub struct Usage {
     /// The most bytes that were asked for.
     pub requested_bytes: u64,
     /// Segments taken from the driver in the last iteration; none where the cache has
-    /// settled. Where there are some, others were given back for them, and on a real device
-    /// that waits for all work under way.
+    /// settled. If there are some, others were given back for them, and on a real device
+    /// that waits for all work in flight.
     pub segments_per_iteration: u64,
 }
 
@@ -35,7 +35,7 @@ impl Usage {
 pub enum ReplayError {
     /// The plan moves a part of a tensor, which contiguous memory holds as a whole.
     Part {
-        /// Where.
+        /// The position of the step.
         place: Place,
         /// The tensor.
         tensor: TensorId,
@@ -44,7 +44,7 @@ pub enum ReplayError {
     OutOfMemory {
         /// Iterations that were completed.
         iterations: u64,
-        /// Where in the next one.
+        /// The position of the step in the next one.
         place: Place,
         /// The size of the block that was asked for.
         bytes: u64,
@@ -63,7 +63,7 @@ impl fmt::Display for ReplayError {
             ),
             Self::OutOfMemory { iterations, place, bytes } => write!(
                 f,
-                "{place}, after {iterations} iterations: no room for {bytes} contiguous bytes"
+                "{place}, after {iterations} iterations: {bytes} contiguous bytes do not fit"
             ),
             Self::Plan(error) => error.fmt(f),
         }
@@ -78,8 +78,8 @@ impl From<PlanError> for ReplayError {
     }
 }
 
-/// Follows a plan for so many iterations: what it holds at the start, prefetches, what
-/// launches write, workspaces and evicts, each of which takes effect at once. The plan's
+/// Follows a plan for some iterations: resident tensors, prefetches, tensors that
+/// launches write, workspaces and evicts. Each takes effect at once. The plan's
 /// arena is one block. O((steps + operands) log tensors) an iteration.
 ///
 /// # Errors
@@ -173,7 +173,7 @@ impl<A: Allocator> Walk<'_, A> {
         Ok(())
     }
 
-    /// A tensor comes to the device, unless it lies in the arena.
+    /// Allocates a tensor, unless it lies in the arena.
     fn bring(&mut self, place: Place, part: Part) -> Result<(), ReplayError> {
         let tensor = self.whole(place, part)?;
         if self.in_arena[tensor.index()] {
@@ -192,7 +192,7 @@ impl<A: Allocator> Walk<'_, A> {
         if known { Ok(()) } else { Err(PlanError::UnknownTensor(place, tensor).into()) }
     }
 
-    /// The tensor of a part that is all of it.
+    /// Returns the tensor of a part that is all of it.
     fn whole(&self, place: Place, part: Part) -> Result<TensorId, ReplayError> {
         let Part { tensor, first, count } = part;
         self.check(place, tensor)?;

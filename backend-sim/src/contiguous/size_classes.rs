@@ -1,5 +1,5 @@
 //! Pools of blocks of one size each: powers of two and three steps between. A block serves
-//! only its own class; when the driver has no room, all blocks that nobody holds go back.
+//! only its own class; if the driver has no memory left, all free blocks go back.
 
 use super::{Allocator, Block, Driver};
 use std::collections::BTreeMap;
@@ -18,13 +18,13 @@ fn class_bytes(bytes: u64) -> Option<u64> {
 #[derive(Debug)]
 pub struct SizeClasses {
     driver: Driver,
-    /// Starts of the blocks that nobody holds, by class.
+    /// Starts of the free blocks, by class.
     free: BTreeMap<u64, Vec<u64>>,
     used_bytes: u64,
 }
 
 impl SizeClasses {
-    /// An allocator that holds nothing yet.
+    /// Makes an empty allocator.
     #[must_use]
     pub const fn new(device_bytes: u64) -> Self {
         Self { driver: Driver::new(device_bytes), free: BTreeMap::new(), used_bytes: 0 }
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!((smaller.bytes(), allocator.reserved_bytes()), (3_072, 7_168));
         assert_eq!(allocator.allocate(4_096).unwrap().start(), start);
         allocator.release(smaller);
-        // The cached block makes room for this.
+        // The cached block is given back for this.
         assert_eq!(allocator.allocate(5_000).unwrap().bytes(), 5_120);
         assert_eq!((allocator.reserved_bytes(), allocator.used_bytes()), (9_216, 9_216));
         assert_eq!(allocator.allocate(1_000), None);

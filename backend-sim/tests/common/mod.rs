@@ -147,10 +147,10 @@ pub(crate) fn predicted_period_ns(
 }
 
 /// Runs iterations on a device, in two calls.
-pub(crate) fn execute<'g>(
+pub(crate) fn execute(
     verified: &Verified<'_>,
-    device: &mut SimDevice<'g>,
-    graph: Graph<'g>,
+    device: &mut SimDevice,
+    graph: Graph<'_>,
     iterations: u64,
     runs: usize,
 ) -> Result<u64, ExecuteError<SimError>> {
@@ -161,8 +161,8 @@ pub(crate) fn execute<'g>(
     let mut executor = Executor::start(verified, device, &mut kernels, &mut scratch)?;
     executor.run(device, &mut kernels, iterations / 2)?;
     executor.run(device, &mut kernels, iterations - iterations / 2)?;
-    executor.finish(device)?;
-    Ok(device.digest().unwrap())
+    executor.save_states(device)?;
+    Ok(kernels.digest(device).unwrap())
 }
 
 pub(crate) fn machine(chunk_bytes: u64) -> Machine {

@@ -3,9 +3,10 @@
 use crate::network::{Launched, Network, ROWS};
 use crate::text::Text;
 use backend_vulkan::{Options, Vulkan, VulkanDevice, VulkanError};
-use integrity::Rooms;
-use planner_core::backend::{DeviceAddress, Kernels, Launch};
-use planner_core::{Graph, HostRooms, Machine, OpId, Scratch, TensorId};
+use integrity::slots;
+use planner_core::backend::{DeviceAddress, Kernels, Launch, Transfers};
+use planner_core::executor::Moment;
+use planner_core::{ExecuteError, Graph, HostLayout, Kind, Machine, OpId, TensorId};
 use spillway::planning;
 use std::collections::HashMap;
 use std::error::Error;
@@ -27,7 +28,7 @@ pub(crate) struct Trained {
 struct Training<'n> {
     network: &'n Network,
     text: &'n Text,
-    rooms: Rooms<'n>,
+    graph: Graph<'n>,
     pipelines: Vec<wgpu::ComputePipeline>,
     /// By op, and by the addresses of its tensors, of which a plan has few.
     bound: HashMap<(OpId, Vec<u64>), wgpu::BindGroup>,
@@ -47,13 +48,9 @@ pub(crate) fn train(
     let schedule = planning::schedule(&graph, machine, &plan)?;
     let schedule = schedule.schedule();
     let verified = planning::prove(&graph, machine, &plan, &schedule)?;
-    let rooms = rooms(&graph, machine, &plan)?;
-    let states = |state, first: u64, bytes: &mut [u8]| {
-        bytes.copy_from_slice(&network.state(state)[first as usize..][..bytes.len()]);
-    };
-    let mut device = vulkan.open_with_wgpu(options, graph, Box::new(states))?;
+    let mut device = vulkan.open_with_wgpu(options)?;
     let pipelines = pipelines(&device, network);
-    let mut training = Training { network, text, rooms, pipelines, bound: HashMap::new() };
+    let mut training = Training { network, text, graph, pipelines, bound: HashMap::new() };
     let run = planning::with_executor(
         &verified,
         &mut device,
@@ -61,33 +58,26 @@ pub(crate) fn train(
         |mut executor, device, training| {
             let (start, set_up) = (Instant::now(), device.counters().map_calls);
             executor.run(device, training, iterations)?;
-            executor.finish(device)?;
-            Ok((start.elapsed(), device.counters().map_calls - set_up))
+            executor.save_states(device)?;
+            let (time, map_calls) = (start.elapsed(), device.counters().map_calls - set_up);
+            let mut read = |state: TensorId| {
+                let mut bytes = vec![0; graph.tensor(state).bytes as usize];
+                let offset_bytes = executor.host_layout().offset_bytes(state, 0, 0);
+                let read = device.read_host(offset_bytes, &mut bytes);
+                read.map(|()| bytes)
+                    .map_err(|error| ExecuteError::Device { at: Moment::Save, error })
+            };
+            let losses = read(network.losses)?;
+            let losses = losses.chunks_exact(4).skip(1).map(bytemuck::pod_read_unaligned).collect();
+            let weights = network.weights.iter().map(|&weights| read(weights));
+            let weights = weights.collect::<Result<Vec<_>, _>>()?.concat();
+            Ok(Trained { losses, weights, time, map_calls })
         },
     );
-    let (time, map_calls) = run?;
-    let read = |state: TensorId| {
-        let mut bytes = vec![0; graph.tensor(state).bytes as usize];
-        device.read_host(training.rooms.offset_bytes(state, 0), &mut bytes).map(|()| bytes)
-    };
-    let losses = read(network.losses)?;
-    let losses = losses.chunks_exact(4).skip(1).map(bytemuck::pod_read_unaligned).collect();
-    let weights = network.weights.iter().map(|&weights| read(weights));
-    let weights = weights.collect::<Result<Vec<_>, _>>()?.concat();
-    Ok(Trained { losses, weights, time, map_calls })
+    Ok(run?)
 }
 
-fn rooms<'g>(
-    graph: &Graph<'g>,
-    machine: &Machine,
-    plan: &planner_core::Plan<'_>,
-) -> Result<Rooms<'g>, Box<dyn Error>> {
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
-    let rooms = HostRooms::new(graph, machine, plan, &mut Scratch::new(&mut memory))?;
-    Ok(Rooms::new(*graph, &rooms))
-}
-
-fn pipelines(device: &VulkanDevice<'_>, network: &Network) -> Vec<wgpu::ComputePipeline> {
+fn pipelines(device: &VulkanDevice, network: &Network) -> Vec<wgpu::ComputePipeline> {
     let device = device.wgpu().expect("the device was opened for wgpu");
     let module = device.create_shader_module(wgpu::include_wgsl!("kernels.wgsl"));
     let pipeline = |op: &Launched| {
@@ -116,7 +106,7 @@ impl Training<'_> {
     /// Binds the tensors of an op where they are now, if they have not been bound there.
     fn bind(
         &mut self,
-        device: &mut VulkanDevice<'_>,
+        device: &mut VulkanDevice,
         op: OpId,
         addresses: &[u64],
     ) -> Result<(), VulkanError> {
@@ -149,10 +139,10 @@ impl Training<'_> {
     }
 }
 
-impl<'g> Kernels<VulkanDevice<'g>> for Training<'_> {
+impl Kernels<VulkanDevice> for Training<'_> {
     fn launch(
         &mut self,
-        device: &mut VulkanDevice<'g>,
+        device: &mut VulkanDevice,
         launch: &Launch<'_>,
     ) -> Result<(), VulkanError> {
         let op = launch.op;
@@ -175,14 +165,26 @@ impl<'g> Kernels<VulkanDevice<'g>> for Training<'_> {
         device.submit_wgpu([encoder.finish()])
     }
 
+    fn fill_states(
+        &mut self,
+        device: &mut VulkanDevice,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), VulkanError> {
+        slots(&self.graph, layout, Kind::State, 0).try_for_each(|(state, slot)| {
+            device.write_host(slot.offset_bytes, self.network.state(state))
+        })
+    }
+
     fn fill_inputs(
         &mut self,
-        device: &mut VulkanDevice<'g>,
+        device: &mut VulkanDevice,
         iteration: u64,
+        layout: &HostLayout<'_>,
     ) -> Result<(), VulkanError> {
         let (ones, targets) = self.text.batch(iteration, ROWS);
-        let room = |tensor| self.rooms.offset_bytes(tensor, iteration);
-        device.write_host(room(self.network.ones), bytemuck::cast_slice(&ones))?;
-        device.write_host(room(self.network.targets), bytemuck::cast_slice(&targets))
+        let slot = HostLayout::slot(iteration);
+        let at = |tensor| layout.offset_bytes(tensor, slot, 0);
+        device.write_host(at(self.network.ones), bytemuck::cast_slice(&ones))?;
+        device.write_host(at(self.network.targets), bytemuck::cast_slice(&targets))
     }
 }

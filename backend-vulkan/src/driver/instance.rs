@@ -82,7 +82,7 @@ impl Physical {
         first(wanted).or_else(|| first(flags))
     }
 
-    /// Size of the memory that the host's block lies in.
+    /// Size of the memory that the host block lies in.
     pub(crate) fn host_memory_bytes(&self) -> u64 {
         let kind = self.memory_type_of_host(u32::MAX);
         let heap = kind.map(|kind| self.memory.memory_types[kind as usize].heap_index);

@@ -2,7 +2,7 @@
 //! (Poisson), each for a random model, and are served one after the other.
 //!
 //! Shared, each model has a part of the memory, and a plan for it. In turns, a model that runs
-//! must be on the device as a whole; the one used least recently makes room, and compute waits
+//! must be on the device as a whole; the least recently used one is evicted, and compute waits
 //! for the parameters.
 
 use super::chart::{COLOURS, Line, Panel, draw};
@@ -11,7 +11,7 @@ use planner_core::machine::transmission_ns;
 use planner_core::pieces::Pieces;
 use planner_core::planner::{Auto, Request, Strategy};
 use planner_core::timeline::{self, Timeline};
-use planner_core::{Kind, Machine, Scratch, Stream};
+use planner_core::{Kind, Limits, Machine, Scratch, Stream};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use spillway::planning;
@@ -105,7 +105,7 @@ fn ways(work: &OwnedGraph, machine: &Machine, counts: &[u64]) -> Result<Vec<Way>
     Ok(ways)
 }
 
-/// How long one batch takes, with nothing before it and nothing behind: until all that the
+/// How long one batch takes, with nothing before and nothing after it: until all that the
 /// plan's iteration moves has arrived.
 fn alone_ns(work: &OwnedGraph, machine: &Machine, budget_bytes: u64) -> Result<u64> {
     let graph = work.graph()?;
@@ -114,7 +114,7 @@ fn alone_ns(work: &OwnedGraph, machine: &Machine, budget_bytes: u64) -> Result<u
     prove(&request, &plan)?;
     let schedule = planning::schedule(&graph, machine, &plan.plan())?;
     let plan = plan.plan();
-    let mut memory = vec![0; timeline::scratch_words(&planning::limits(&graph, &plan))];
+    let mut memory = vec![0; timeline::scratch_words(&Limits::of_plan(&graph, &plan))];
     let scratch = &mut Scratch::new(&mut memory);
     let pieces = Pieces::new(&graph, machine, &plan, scratch)?;
     let mut durations_ns = vec![0; plan.steps.len()];

@@ -169,7 +169,7 @@ fn cycle_ns(chain: &OwnedChain, strategy: Strategy) -> Done<u64> {
     planning::cycle_ns(&request, strategy)?.ok_or_else(|| "a strategy without cycles".into())
 }
 
-/// The sum of the ops' times, the period, and the planning time in a warm room.
+/// The sum of the ops' times, the period, and the planning time in warm buffers.
 fn period_ns(chain: &OwnedChain, strategy: Strategy) -> Done<(u64, u64, u64)> {
     const TIMES: usize = 3;
     let (owned, machine) = (chain.graph(), chain.machine()?.machine);

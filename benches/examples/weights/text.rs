@@ -9,21 +9,21 @@ const HEAD: &str = "\
 # Weight offloading on chains of layers
 
 *Weight Offloading Strategies for Training Large DNN Models* (Beaumont, Eyraud-Dubois, Shilova &
-Zhao) on its fifteen chains, reconstructed. All of this page is written by
+Zhao), reconstructed on its fifteen chains. This page is written by
 
     cargo run --release -p spillway-benches --example weights -- CHAINS docs
 
 where CHAINS is a folder with the chains. *Greedy*, *Greedy\\** (without the discount) and *L2L*
-are the published cycles, with a barrier at their end; *whole* (`weights`) and *parts* (`auto`)
-are periods of plans in our timeline, which also bring the input to the device in every
-iteration: the paper's model has it there for nothing, and so has the column *no input*.
+are the published cycles, with a barrier at their end. *Whole* (`weights`) and *parts* (`auto`)
+are periods of plans in our timeline, which also upload the input in every
+iteration. In the paper's model, and in the column *no input*, the input is on the device for free.
 
 ![Period over compute by bandwidth and by memory](weights.svg)
 
 ## Table 1
 
-Milliseconds, and planning times on shared cores. Each published figure is the printed one but
-for L2L on bert-96-b32 (printed 14230) and Greedy\\* on bert-96-b16 (printed 6085).
+Milliseconds, and planning times on shared cores. Each published figure equals the printed one,
+except L2L on bert-96-b32 (printed 14230) and Greedy\\* on bert-96-b16 (printed 6085).
 
 | chain | Σ u | Greedy | L2L | Greedy\\* | whole | parts | planned as published | whole |
 |---|--:|--:|--:|--:|--:|--:|--:|--:|
@@ -32,11 +32,11 @@ for L2L on bert-96-b32 (printed 14230) and Greedy\\* on bert-96-b16 (printed 608
 const BANDWIDTH: &str = "
 ## Bandwidth (figure 4)
 
-Milliseconds. *Idle* is the idle time without the discount over that with it. *Bounds* are those
-of the paper's integer program for whole weights, solved to 0.1 % in the seconds beside it (two
-shared cores), and of its relaxation for parts; like the column *no input*, they have the input
-on the device for nothing. Where *parts* is below the bound for whole weights, no schedule that moves
-whole weights is as fast. Bounds take a solver:
+Milliseconds. *Idle* is the idle time without the discount over that with it. *Bound, whole* is
+the paper's integer program for whole weights, solved to 0.1 % in the seconds beside it (two
+shared cores). *Bound, parts* is its relaxation for parts. Both have the input on the device for
+free, as the column *no input* does. If *parts* is below the bound for whole weights, no schedule
+that moves whole weights is as fast. The bounds need a solver:
 
     lp-bound/with-highs cargo run --release -p spillway-benches --features highs \\
         --example weights -- CHAINS docs
@@ -46,7 +46,7 @@ whole weights is as fast. Bounds take a solver:
 const MEMORY: &str = "
 ## Memory
 
-Period over compute from the smallest memory to all, at 12 GB/s.
+Period over compute at 12 GB/s, from the smallest memory to the memory in which everything fits.
 
 | GB | Greedy | Greedy\\* | L2L | whole | parts |
 |--:|--:|--:|--:|--:|--:|
@@ -55,10 +55,10 @@ Period over compute from the smallest memory to all, at 12 GB/s.
 const EXTRAS: &str = "
 ## Optimizer states and activations
 
-Period over compute of `gpt-2-38-b32` where an optimizer keeps once (momentum) or twice (Adam)
-the size of each weight. Those states leave between backward ops by the same selection, in all
-columns. *With activations* (`activations=yes`), what a layer hands on may leave as well, until
-the backward op of the next one; so it may in *parts*. A dash stands where memory is too small
+Period over compute of `gpt-2-38-b32` with an optimizer that keeps once (momentum) or twice (Adam)
+the size of each weight. In all columns, the same selection offloads these states between
+backward ops. *With activations* (`activations=yes`) and *parts* may also offload the output of a
+layer until the backward op of the next layer. A dash means that memory is too small
 for all activations and the states of one op.
 
 | optimizer | GB/s | GB | whole | with activations | parts |
@@ -68,9 +68,10 @@ for all activations and the states of one op.
 const PARTITION: &str = "
 ## 3-partition
 
-The chains of theorem 1: without idle time exactly where the numbers fall into triples of the
-same sum, here 20. Idle time in percent of compute; *parts* has the ops in the given order, and no
-idle time whether there are triples or not: only what cannot be cut makes the problem hard.
+The chains of theorem 1: they can run without idle time exactly if the numbers form triples of the
+same sum, here 20. Figures are idle time in percent of compute. *Parts* keeps the given order of
+the ops and never has idle time, with or without triples: only indivisible weights make the problem
+hard.
 
 | numbers | triples | Greedy | whole | parts |
 |---|---|--:|--:|--:|
@@ -143,7 +144,7 @@ pub(super) fn page(
     page
 }
 
-/// What of the paper's section 7.2 holds here.
+/// Compares with the claims of the paper's section 7.2.
 fn claims(studies: &[(&str, Vec<Study>)]) -> String {
     let outcomes = || studies.iter().flat_map(|(_, study)| study.iter());
     let fast = outcomes().filter(|(gigabytes, ..)| *gigabytes >= 4.0);
@@ -153,9 +154,9 @@ fn claims(studies: &[(&str, Vec<Study>)]) -> String {
         outcomes().map(|(_, o, _)| undiscounted_idle(o)).fold(0.0, f64::max),
     );
     format!(
-        "The paper finds almost no idle time from 4 GB/s on: here the integer program has none, and \
-         the\npublished greedy up to {:.1} % of compute. It finds up to five times the idle time \
-         without the\ndiscount: here it is up to {ratio:.2} times.\n",
+        "The paper finds almost no idle time from 4 GB/s on. Here the integer program has none, and \
+         the\npublished greedy up to {:.1} % of compute. The paper finds up to five times the idle \
+         time without the\ndiscount. Here it is up to {ratio:.2} times.\n",
         100.0 * idle
     )
 }

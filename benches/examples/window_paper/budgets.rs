@@ -18,7 +18,7 @@ struct Use {
 /// One batch.
 struct Cell {
     batch: u64,
-    /// What fits contiguous blocks; chunks of 40 MiB; and chunks of 2 MiB at fixed places.
+    /// What fits contiguous blocks; chunks of 40 MiB; and chunks of 2 MiB with fixed objects.
     uses: [Option<Use>; 3],
     /// What contiguous blocks for budgets of 8 GiB take, and for 16 GiB, were there more.
     unlimited: [Option<u64>; 2],
@@ -111,26 +111,26 @@ fn panels(cells: &[Cell]) -> Vec<Panel> {
 }
 
 const TEXT: &str = "\
-# Figure 3: budgets and the memory really used
+# Figure 3: budgets and the memory used
 
     cargo run --release -p spillway-benches --example window_paper -- budgets
 
-writes this file and the picture. The work is the calibrated ResNet-50 of [table1.md](table1.md).
+writes this file and the image. The work is the calibrated ResNet-50 of [table1.md](table1.md).
 
 ![Budgets and memory](budgets.svg)
 
-Each cell is the largest budget with which a run fits 16 GiB, and what of the device is then
-taken, in GiB. *Best fit* is the caching allocator; budgets are tried in steps of 128 MiB. The
-last two columns are what it takes for budgets of 8 and 16 GiB where the device is larger.
+Each cell gives the largest budget with which a run fits 16 GiB, and the device memory that it
+then takes, in GiB. *Best fit* is the caching allocator; budgets are tried in steps of 128 MiB. The
+last two columns give what it takes for budgets of 8 and 16 GiB on a larger device.
 
 {table}
-- With chunks, whatever the batch, all of the device can be the budget, and no plan takes more.
-  `window` uses less than its budget where a smaller window is faster; `auto` uses all of it
+- With chunks, the budget can be the whole device at every batch, and no plan takes more.
+  `window` uses less than its budget if a smaller window is faster. `auto` uses all of it
   from batch 256 on.
 - With contiguous blocks, budgets must be smaller from batch 1120 on, by up to 7 %.
-- The paper says that at batch 928 a budget of 8 GB fills 16 GB. Here it fills 9.1: blocks of
-  the few sizes that this network has are reused as they are. What the simulated allocator
-  does not see are workspaces of convolutions, which the published schedule does not count, and
-  memory that is held until a copy has ended. Networks with more sizes lose half of the device,
+- The paper says that at batch 928 a budget of 8 GB fills 16 GB. Here it fills 9.1, because this
+  network has few sizes and their blocks are reused unchanged. The simulated allocator
+  does not see workspaces of convolutions, which the published schedule does not count, or
+  memory that is held until a copy ends. Networks with more sizes lose half of the device,
   as published: see [fragmentation.md](../fragmentation.md).
 ";

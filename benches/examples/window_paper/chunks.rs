@@ -1,4 +1,4 @@
-//! The size of chunks: mapped as it goes, and at fixed places.
+//! The size of chunks: mapped during the run, and with fixed objects.
 
 use crate::Result;
 use crate::chart::{COLOURS, Line, Panel, draw};
@@ -22,7 +22,7 @@ struct Cell {
     chunks_mapped: Option<u64>,
     /// Idle memory at the peak of `window`.
     waste_bytes: Option<u64>,
-    /// `window` and `auto`, where fixed places are found.
+    /// `window` and `auto`, if objects can be fixed.
     placed_ns: [Option<u64>; 2],
 }
 
@@ -123,21 +123,21 @@ const TEXT: &str = "\
 
     cargo run --release -p spillway-benches --example window_paper -- chunks
 
-writes this file and the picture. The work is the calibrated ResNet-50 of [table1.md](table1.md),
-where the ways to map are described; to map and unmap a chunk takes 106 µs whatever its
-size. Figures under the names of strategies are images per second; *idle* is what of the mapped
-memory holds nothing when most is mapped, with `window`.
+writes this file and the image. The work is the calibrated ResNet-50 of [table1.md](table1.md),
+which describes the ways to map. Mapping and unmapping a chunk takes 106 µs, whatever its
+size. Figures under the names of strategies are images per second. *Idle* is the mapped memory
+that holds nothing at the peak of mapped memory, with `window`.
 
 ![Images per second over the size of chunks](chunks.svg)
 {tables}
-- *Mapped as it goes*, chunks of 2 MiB make `window` four to seven times slower, by tens of
-  thousands of calls an iteration. Where mapping holds up compute, speed rises up to chunks of 40
-  to 80 MiB and hardly from there, while larger chunks leave more of the memory idle: at 120 MiB
-  and batch 256, 3.1 GiB. That is why 40 MB is a good choice.
-- *At fixed places* nothing is mapped once the plan runs. `auto` is as fast with chunks of 2 MiB
-  as with any: there is no reason for more, and at large batches a little to lose. `window`,
-  which tries six sizes of its window, is moved by idle memory even so, at batch 256.
-- A host that maps is at its limit up to chunks of 8 MiB: the period is what the calls take. With
-  larger ones it gets ahead of the device, and from 40 MiB on the plan is at most 3 % slower than
-  at fixed places.
+- *Mapped during the run*, chunks of 2 MiB make `window` four to seven times slower, because of tens
+  of thousands of calls per iteration. If mapping holds up compute, speed rises up to chunks of 40
+  to 80 MiB and then hardly any more, while larger chunks leave more memory idle: 3.1 GiB at
+  120 MiB and batch 256. That is why 40 MB is a good choice.
+- *With fixed objects* nothing is mapped once the plan runs. `auto` is as fast with chunks of 2 MiB
+  as with larger ones, and larger ones cost a little at large batches. `window` tries six sizes of
+  its window and is still affected by idle memory at batch 256.
+- A host that maps is the bottleneck up to chunks of 8 MiB: the period is the time of its calls.
+  With larger chunks it runs ahead of the device. From 40 MiB on the plan is at most 3 % slower than
+  with fixed objects.
 ";

@@ -176,33 +176,33 @@ const TEXT: &str = "\
 
     cargo run --release -p spillway-benches --example window_paper -- networks
 
-writes this file and the picture. The networks are as generated ([models.md](../models.md)), on
-16 GiB and 50 GB/s each way; times of ops are a roofline's and not calibrated.
+writes this file and the image. The networks are the generated ones ([models.md](../models.md)), on
+16 GiB and 50 GB/s each way. The times of ops come from a roofline and are not calibrated.
 
 ![Speed and memory over the batch](networks.svg)
 
 ## Largest batches
 
 {batches}
-- *In-core*: which DenseNet was used is not stated. 512 images in 16 GiB leave 34 MB each, where
-  a DenseNet-121 takes 90, so batches compare only as ratios. Of DeepLabv3+ 9 images fit here and
-  6 there; pix2pixHD fits as published.
-- *The caching allocator* lets batches grow more than published: here it is enough that some
-  budget fits, in steps of 128 MiB down to the smallest, however slow, and neither workspaces
-  nor memory held by copies under way take room. Batches in between may not fit.
-- *Virtual addresses* gain 1.3 to 1.6 times on that, where 1.5 to 2 times were published. With
-  them, only the operands of the largest op have to fit.
-- `auto` goes a few images beyond, since its chunks are smaller.
+- *In-core*: the paper does not say which DenseNet it used. 512 images in 16 GiB leave 34 MB each,
+  but a DenseNet-121 takes 90, so batches compare only as ratios. 9 images of DeepLabv3+ fit here,
+  6 in the paper; pix2pixHD fits as published.
+- *The caching allocator* lets batches grow more than published. Here any budget counts that fits,
+  in steps of 128 MiB down to the smallest, however slow the plan, and neither workspaces
+  nor transfers in flight take memory. Batches in between may not fit.
+- *Virtual addresses* allow batches 1.3 to 1.6 times as large as that; 1.5 to 2 times were
+  published. With them, only the operands of the largest op have to fit.
+- `auto` fits a few images more, since its chunks are smaller.
 
 ## Speed and memory
 
-Images per second, and the memory that is taken in GiB. For *40 MiB mapped*, mapping holds up
-compute; it takes 106 µs a chunk.
+Images per second, and the memory taken in GiB. For *40 MiB mapped*, mapping holds up
+compute; it takes 106 µs per chunk.
 {tables}
-- `auto` is as fast as in-core where that fits. Elsewhere it is faster than all others, but for
-  pix2pixHD at batch 15, where `window` is ahead by less than 0.7 %.
-- As in figure 5, chunks keep memory within the device whatever the batch.
-- pix2pixHD computes long enough for its transfers up to some 20 images; it is published that
-  larger batches were faster than in-core, for reasons of the kernels, which a roofline does not
-  know.
+- `auto` is as fast as in-core if everything fits. Otherwise it is faster than all others, except
+  for pix2pixHD at batch 15, where `window` is ahead by less than 0.7 %.
+- As in figure 5, chunks keep memory within the device at every batch.
+- The compute of pix2pixHD hides its transfers up to about 20 images. The paper reports that
+  larger batches were faster than in-core. The cause lies in the kernels, which a roofline does
+  not model.
 ";

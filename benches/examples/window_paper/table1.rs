@@ -92,13 +92,13 @@ fn mapped_ns(work: &OwnedGraph, chunk_bytes: u64) -> Result<Option<u64>> {
     Ok(mapped(work, chunk_bytes)?.map(|(_, simulated)| simulated.period_ns))
 }
 
-/// `auto` at fixed places, on the simulated device.
+/// `auto` with fixed objects, on the simulated device.
 fn placed_ns(graph: &Graph<'_>) -> Result<Option<u64>> {
     let machine = machine(2 << 20)?;
     let Some(plan) = in_places(graph, &machine, AUTO)? else { return Ok(None) };
     let simulated = simulate(graph, &machine, &plan)?;
     if plan.placements.is_some() && simulated.map_calls > 0 {
-        return Err("a plan with fixed places maps".into());
+        return Err("a plan with fixed objects maps".into());
     }
     Ok(Some(simulated.period_ns))
 }
@@ -230,8 +230,8 @@ const TEXT: &str = "\
     lp-bound/with-highs cargo run --release -p spillway-benches --features highs \\
         --example window_paper -- table1
 
-writes this file and the picture. Without the feature there is no bound. Published figures are
-from table 1 of Hayakawa & Narihira, who took those of the P100 from Le et al.
+writes this file and the image. Without the feature there is no bound. Published figures are
+from table 1 of Hayakawa & Narihira, who took the figures of the P100 from Le et al.
 
 ![Images per second over the batch](table1.svg)
 
@@ -239,40 +239,42 @@ from table 1 of Hayakawa & Narihira, who took those of the P100 from Le et al.
 ## Images per second
 
 {speeds}
-- *`window`* is the published variant, which copies even what the host holds already. With the
-  *caching allocator* it is given the largest budget with which the run fits; with chunks, all
-  of the device.
+- *`window`* is the published variant, which also copies tensors that the host already holds. With
+  the *caching allocator* it gets the largest budget with which the run fits; with chunks, the
+  whole device.
 - *Mapped by the host*: the simulated host maps and unmaps before it submits a step. It runs up
   to an iteration ahead of the device.
-- *Mapping holds up compute*: the same plan; each launch takes longer by what is mapped and
-  unmapped between the one before and it.
-- *`auto`, static aliasing* runs on the simulated device, which counts no mapping call.
-- *Bound* is the linear program for the given order of the ops, on pages of 2 MiB;
-  `auto` may run them in another order, and be below.
+- *Mapping holds up compute*: the same plan, but each launch takes longer by the time of the
+  mapping and unmapping calls since the previous launch.
+- *`auto`, static aliasing* has fixed objects and runs on the simulated device, which counts no
+  mapping call.
+- *Bound* is the linear program for the given order of the ops, on pages of 2 MiB.
+  `auto` may run them in another order and be below it.
 
 {gaps}
-## Where the published figures are not met
+## Differences from the published figures
 
-- *Schedule* is met within 15 % in all six cells. Where everything fits, the published run is 5
-  to 11 % slower than in-core; here nothing that moves is waited for. At 1120 the published
+- *Schedule* agrees within 15 % in all six cells. If everything fits, the published run is 5
+  to 11 % slower than in-core; here no op waits for a transfer. At 1120 the published
   run is out of memory, and the simulated one is not: see [budgets.md](budgets.md).
-- *Virtual addresses, mapped by the host*, cost nothing, since the host maps while the device
-  computes; the published run loses 5 to 11 % at batch 64 and 128, and a quarter at 190 and 256.
-  So its mapping calls were waited for: CUDA may synchronise when it unmaps or sets access
-  rights. From 512 on links decide, and the published row is met within 15 % either way.
-- If *mapping holds up compute*, the published row is met within 15 % in all nine cells, of which
-  the five from 512 on had no part in the fit. There links decide, and what mapping takes
-  from compute costs little: that is why the published loss vanishes.
-- *LMS on the P100* is met within 15 % up to batch 256, and is faster here above. Its authors
-  tune two numbers, and so does `lms`, but on a timeline in which copies wait for nothing but
-  the link and memory. At 928 the published iteration takes 6.8 s, twice as long as compute: in
-  that time 270 GB cross the assumed link each way, four times what is to be kept. The
-  published copies were waited for.
+- *Virtual addresses, mapped by the host*, cost nothing here, since the host maps while the device
+  computes. The published run loses 5 to 11 % at batch 64 and 128, and a quarter at 190 and 256,
+  so compute must have waited for its mapping calls: CUDA may synchronise when it unmaps or sets
+  access rights. From 512 on the links are the bottleneck, and the published row agrees within 15 %
+  either way.
+- If *mapping holds up compute*, the published row agrees within 15 % in all nine cells. The
+  five from 512 on had no part in the fit. There the links are the bottleneck, so that the time
+  mapping takes from compute costs little, and the published loss vanishes.
+- *LMS on the P100* agrees within 15 % up to batch 256, and is faster here above that. Its authors
+  tune two numbers, and so does `lms`, but on a timeline in which copies wait only for
+  the link and for memory. At 928 the published iteration takes 6.8 s, twice as long as compute. In
+  that time 270 GB can cross the assumed link each way, four times the bytes to be kept. So compute
+  must have waited for the published copies.
 
 ## The largest batch
 
 {largest}
-No plan runs an op whose operands do not fit together, so the last line is the most that can
-run at all without splitting ops: in the backward pass of a batch norm of the first stage, three
-tensors are needed at once. The published run with virtual addresses ends at 1440.
+No plan runs an op whose operands do not fit together, so the last line is the largest batch that
+can run without splitting ops. The backward pass of a batch norm of the first stage needs three
+tensors at once. The published run with virtual addresses ends at 1440.
 ";

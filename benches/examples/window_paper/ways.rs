@@ -71,7 +71,7 @@ pub(crate) fn in_pages(
     none_if_infeasible(planning::plan(&request, strategy))
 }
 
-/// As [`in_pages`], with everything at fixed places; where that makes the period longer, over
+/// As [`in_pages`], with fixed objects; if that makes the period longer, over
 /// more iterations.
 pub(crate) fn in_places(
     graph: &Graph<'_>,
@@ -111,7 +111,7 @@ pub(crate) fn simulate(
     let schedule = planning::schedule(graph, machine, &plan)?;
     let schedule = schedule.schedule();
     let verified = planning::prove(graph, machine, &plan, &schedule)?;
-    let (mut device, mut kernels) = (SimDevice::new(*graph, *machine), SimKernels::new(*graph));
+    let (mut device, mut kernels) = (SimDevice::new(*machine), SimKernels::new(*graph));
     let run = planning::with_executor(&verified, &mut device, &mut kernels, |mut run, d, k| {
         run.run(d, k, WARM_UP)?;
         let before = d.counters();

@@ -33,7 +33,7 @@ const fn row(name: &'static str, figures: [u64; 9]) -> Published {
     Published { name, per_second }
 }
 
-/// How long the ops of an iteration take together: so much, and so much an image.
+/// How long the ops of an iteration take together: a fixed part, and a part per image.
 #[derive(Clone, Copy)]
 pub(crate) struct Speed {
     pub(crate) fixed_ns: u64,
@@ -56,7 +56,7 @@ pub(crate) fn v100() -> Result<Machine> {
     Ok(machines::builtin("v100-nvlink").ok_or("no such machine")?.machine)
 }
 
-/// The P100 of the other paper, behind two links of 20 GB/s each way.
+/// The P100 of the other paper, with two links of 20 GB/s each way.
 pub(crate) fn p100() -> Result<Machine> {
     let bytes_per_s = 40_000_000_000;
     let links = MachineParameters {

@@ -5,14 +5,15 @@ use super::real::{self, Mapping, Measured, Real};
 use super::suite;
 use crate::failure::Failure;
 use crate::names::Names;
-use crate::units::bytes;
 use backend_checks::Unavailable;
-use backend_cuda::{Counters, Cuda, CudaDevice, CudaError, Cycle, Integrity, Replay};
+use backend_cuda::{
+    Counters, Cuda, CudaDevice, CudaError, Cycle, Integrity, IntegrityKernels, Replay,
+};
 use indicatif::ProgressBar;
-use integrity::IntegrityKernels;
 use planner_core::{ExecuteError, Verified};
 use serde_json::json;
 use spillway::planning;
+use spillway::units::bytes;
 use std::time::Instant;
 use workloads::Shown;
 
@@ -95,12 +96,12 @@ impl Runner for Graphs {
 }
 
 impl Real for Integrity {
-    fn mapping(device: &CudaDevice<'_>) -> Mapping {
+    fn mapping(device: &CudaDevice) -> Mapping {
         let Counters { ranges, map_calls: calls, mapping_ns: ns, .. } = device.counters();
         Mapping { ranges, calls, ns }
     }
 
-    fn wait_idle(device: &mut CudaDevice<'_>) -> Result<(), CudaError> {
+    fn wait_idle(device: &mut CudaDevice) -> Result<(), CudaError> {
         device.wait_idle()
     }
 
@@ -115,10 +116,10 @@ impl Real for Integrity {
 
 /// Runs all iterations, the last of them as graphs. Those that do not fill a cycle run first,
 /// one by one. The period is that of all graphs but the first cycle, where there are more.
-fn iterate<'g>(
-    verified: &Verified<'g>,
-    device: &mut CudaDevice<'g>,
-    kernels: &mut IntegrityKernels<'_, 'g, Integrity>,
+fn iterate(
+    verified: &Verified<'_>,
+    device: &mut CudaDevice,
+    kernels: &mut IntegrityKernels<'_>,
     cycle: Cycle,
     iterations: u64,
     progress: &ProgressBar,
@@ -139,14 +140,14 @@ fn iterate<'g>(
             (start, timed) = (Instant::now(), others * cycle.length());
         }
         for _ in 0..others {
-            replay.run(device, kernels)?;
+            replay.run(&executor, device, kernels)?;
             progress.inc(cycle.length());
         }
         real::idle::<Integrity>(device)?;
         let period = start.elapsed().div_f64(timed as f64);
         let maps = Integrity::mapping(device).calls - first_maps;
-        executor.finish(device)?;
-        Ok(Measured { set_up, period, map_calls: maps as f64 / iterations as f64 })
+        let digest = real::digest::<Integrity>(verified, &mut executor, device)?;
+        Ok(Measured { set_up, period, map_calls: maps as f64 / iterations as f64, digest })
     })
 }
 

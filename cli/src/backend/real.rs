@@ -4,10 +4,10 @@ use super::entry::{Outcome, Runner, Stopped};
 use crate::failure::Failure;
 use crate::names::Names;
 use indicatif::ProgressBar;
-use integrity::{Backend, IntegrityKernels, Rooms};
+use integrity::{Backend, states_digest};
 use planner_core::backend::{BackendError, ErrorKind};
 use planner_core::executor::Moment;
-use planner_core::{ExecuteError, HostRooms, Scratch, Verified};
+use planner_core::{ExecuteError, Executor, Verified};
 use spillway::planning;
 use std::time::{Duration, Instant};
 use workloads::Shown;
@@ -26,10 +26,10 @@ pub(super) struct Mapping {
 /// A backend with real devices.
 pub(super) trait Real: Backend {
     /// What a device has done about its memory so far.
-    fn mapping(device: &Self::Device<'_>) -> Mapping;
+    fn mapping(device: &Self::Device) -> Mapping;
 
     /// Blocks until a device has done everything.
-    fn wait_idle(device: &mut Self::Device<'_>) -> Result<(), Self::Error>;
+    fn wait_idle(device: &mut Self::Device) -> Result<(), Self::Error>;
 
     /// An error in words.
     fn explain(names: &Names<'_>, error: &ExecuteError<Self::Error>) -> String;
@@ -46,6 +46,8 @@ pub(super) struct Measured {
     pub(super) period: Duration,
     /// Calls of `map` in one iteration.
     pub(super) map_calls: f64,
+    /// One number for all states after the last iteration.
+    pub(super) digest: u64,
 }
 
 impl<B: Real> Runner for B {
@@ -61,7 +63,7 @@ impl<B: Real> Runner for B {
         progress: &ProgressBar,
     ) -> Result<Outcome, Stopped> {
         run(verified, names, self, |device, kernels| {
-            iterate(verified, device, kernels, iterations, progress)
+            iterate::<B>(verified, device, kernels, iterations, progress)
         })
     }
 }
@@ -80,17 +82,17 @@ pub(super) fn run<'g, B: Real>(
     names: &Names<'_>,
     backend: &B,
     iterate: impl FnOnce(
-        &mut B::Device<'g>,
-        &mut IntegrityKernels<'_, 'g, B>,
+        &mut B::Device,
+        &mut B::Kernels<'g>,
     ) -> Result<Measured, ExecuteError<B::Error>>,
 ) -> Result<Outcome, Stopped> {
-    let rooms = rooms(verified)?;
-    let device = backend.open(*verified.graph(), *verified.machine(), 0);
+    let device = backend.open(*verified.machine(), 0);
     let mut device = device.map_err(|reason| Shown::message(reason).to_string())?;
-    let ran = iterate(&mut device, &mut IntegrityKernels::new(backend, &rooms));
-    let Measured { set_up, period, map_calls } =
+    let kernels = backend.kernels(&mut device, *verified.graph());
+    let kernels = kernels.map_err(|error| ExecuteError::Device { at: Moment::SetUp, error });
+    let ran = kernels.and_then(|mut kernels| iterate(&mut device, &mut kernels));
+    let Measured { set_up, period, map_calls, digest } =
         ran.map_err(|error| stopped::<B>(names, &error))?;
-    let digest = rooms.digest(backend, &mut device).map_err(|error| error.to_string())?;
     let Mapping { ranges, calls: set_up_maps, ns: mapping_ns } = set_up;
     let period_ns = period.as_nanos() as u64;
     Ok(Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest })
@@ -108,24 +110,27 @@ fn stopped<B: Real>(names: &Names<'_>, error: &ExecuteError<B::Error>) -> Stoppe
     Stopped { reason: B::explain(names, error), too_large }
 }
 
-/// Where the host copies will lie.
-fn rooms<'g>(verified: &Verified<'g>) -> Result<Rooms<'g>, String> {
-    let (graph, plan) = (verified.graph(), verified.plan());
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
-    let rooms = HostRooms::new(graph, verified.machine(), plan, &mut Scratch::new(&mut memory));
-    Ok(Rooms::new(*graph, &rooms.map_err(|error| error.to_string())?))
+/// One number for all states, which it saves.
+pub(super) fn digest<B: Real>(
+    verified: &Verified<'_>,
+    executor: &mut Executor<'_>,
+    device: &mut B::Device,
+) -> Result<u64, ExecuteError<B::Error>> {
+    executor.save_states(device)?;
+    states_digest(verified.graph(), device, executor.host_layout())
+        .map_err(|error| ExecuteError::Device { at: Moment::Save, error })
 }
 
 /// Blocks until a device has done everything.
-pub(super) fn idle<B: Real>(device: &mut B::Device<'_>) -> Result<(), ExecuteError<B::Error>> {
-    B::wait_idle(device).map_err(|error| ExecuteError::Device { at: Moment::End, error })
+pub(super) fn idle<B: Real>(device: &mut B::Device) -> Result<(), ExecuteError<B::Error>> {
+    B::wait_idle(device).map_err(|error| ExecuteError::Device { at: Moment::Save, error })
 }
 
 /// Runs all iterations. The period is that of all but the first.
-fn iterate<'g, B: Real>(
-    verified: &Verified<'g>,
-    device: &mut B::Device<'g>,
-    kernels: &mut IntegrityKernels<'_, 'g, B>,
+fn iterate<B: Real>(
+    verified: &Verified<'_>,
+    device: &mut B::Device,
+    kernels: &mut B::Kernels<'_>,
     iterations: u64,
     progress: &ProgressBar,
 ) -> Result<Measured, ExecuteError<B::Error>> {
@@ -146,7 +151,7 @@ fn iterate<'g, B: Real>(
         let steady = iterations.saturating_sub(1).max(1);
         let period = start.elapsed().div_f64(steady as f64);
         let map_calls = (B::mapping(device).calls - first_maps) as f64 / steady as f64;
-        executor.finish(device)?;
-        Ok(Measured { set_up, period, map_calls })
+        let digest = digest::<B>(verified, &mut executor, device)?;
+        Ok(Measured { set_up, period, map_calls, digest })
     })
 }

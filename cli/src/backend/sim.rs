@@ -51,29 +51,29 @@ fn run(
     seed: Option<u64>,
     progress: &ProgressBar,
 ) -> Result<Outcome, String> {
-    let (graph, budget_bytes) = (*verified.graph(), verified.plan().budget_bytes);
-    let machine = verified.machine().with_device_bytes(budget_bytes);
+    let machine = verified.machine().with_device_bytes(verified.plan().budget_bytes);
     let mut device = match seed {
-        Some(seed) => SimDevice::adversarial(graph, machine, seed),
-        None => SimDevice::new(graph, machine),
+        Some(seed) => SimDevice::adversarial(machine, seed),
+        None => SimDevice::new(machine),
     };
-    let ran = iterate(verified, &mut device, iterations, progress);
+    let mut kernels = SimKernels::new(*verified.graph());
+    let ran = iterate(verified, &mut device, &mut kernels, iterations, progress);
     let (set_up, period_ns, map_calls) = ran.map_err(|error| names.execute_error(&error))?;
-    let digest = device.digest().map_err(|error| names.sim_error(&error))?;
+    let digest = kernels.digest(&device).map_err(|error| names.sim_error(&error))?;
     let Counters { ranges, map_calls: set_up_maps, mapping_ns, .. } = set_up;
     Ok(Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest })
 }
 
 /// Runs all iterations; what it took before them, the period, and the map calls in one
 /// iteration.
-fn iterate<'a>(
-    verified: &Verified<'a>,
-    device: &mut SimDevice<'a>,
+fn iterate(
+    verified: &Verified<'_>,
+    device: &mut SimDevice,
+    kernels: &mut SimKernels<'_>,
     iterations: u64,
     progress: &ProgressBar,
 ) -> Result<(Counters, u64, f64), ExecuteError<SimError>> {
-    let mut kernels = SimKernels::new(*verified.graph());
-    planning::with_executor(verified, device, &mut kernels, |mut executor, device, kernels| {
+    planning::with_executor(verified, device, kernels, |mut executor, device, kernels| {
         let set_up = device.counters();
         let mut first_maps = set_up.map_calls;
         let mut busy_ns = 0;
@@ -89,19 +89,19 @@ fn iterate<'a>(
         }
         let maps = device.counters().map_calls - first_maps;
         let map_calls = maps as f64 / iterations.saturating_sub(1).max(1) as f64;
-        executor.finish(device)?;
+        executor.save_states(device)?;
         Ok((set_up, period_ns(device, iterations).max(busy_ns), map_calls))
     })
 }
 
 /// What the two links have been busy for.
-fn transfers_ns(device: &SimDevice<'_>) -> [u64; 2] {
+fn transfers_ns(device: &SimDevice) -> [u64; 2] {
     [Stream::Upload, Stream::Download].map(|stream| device.busy_ns(stream))
 }
 
 /// From the fourth iteration to the eighth, as predictions have it; over all but the first
 /// where there are fewer; the first where it is alone.
-fn period_ns(device: &SimDevice<'_>, iterations: u64) -> u64 {
+fn period_ns(device: &SimDevice, iterations: u64) -> u64 {
     let steady = device.period_ns(LAPS / 2, LAPS).filter(|_| iterations >= LAPS);
     let period_ns = steady.or_else(|| device.period_ns(1, iterations));
     period_ns.unwrap_or_else(|| device.iteration_ends_ns().last().copied().unwrap_or(0))

@@ -4,11 +4,11 @@ use super::entry::{Device, Entry, Runs};
 use super::real::{Mapping, Real};
 use super::suite;
 use crate::names::Names;
-use crate::units::bytes;
 use backend_checks::Unavailable;
 use backend_vulkan::{DeviceInfo, Integrity, Vulkan, VulkanDevice, VulkanError};
 use planner_core::ExecuteError;
 use serde_json::json;
+use spillway::units::bytes;
 use workloads::Shown;
 
 pub(super) const ENTRY: Entry = Entry {
@@ -83,12 +83,12 @@ fn text(info: &DeviceInfo) -> String {
 }
 
 impl Real for Integrity {
-    fn mapping(device: &VulkanDevice<'_>) -> Mapping {
+    fn mapping(device: &VulkanDevice) -> Mapping {
         let counters = device.counters();
         Mapping { ranges: counters.ranges, calls: counters.map_calls, ns: counters.mapping_ns }
     }
 
-    fn wait_idle(device: &mut VulkanDevice<'_>) -> Result<(), VulkanError> {
+    fn wait_idle(device: &mut VulkanDevice) -> Result<(), VulkanError> {
         device.wait_idle()
     }
 

@@ -1,9 +1,8 @@
 //! What every strategy makes of every budget.
 
 use super::{Bound as Bounds, lp};
-use crate::budget::Budget;
 use crate::failure::Failure;
-use crate::figures::{Figures, Needs};
+use crate::figures::{self, Figures};
 use crate::names::Names;
 use crate::plan::{self, Draft, Room};
 use crate::proof;
@@ -13,6 +12,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use planner_core::bounds::Order;
 use planner_core::planner::{Request, Strategy};
 use serde::Serialize;
+use spillway::Budget;
+use spillway::figures::Needs;
 use spillway::planning;
 
 /// All plans of a comparison.
@@ -73,13 +74,13 @@ impl Grid {
         let mut strategies = Vec::new();
         for entry in entries {
             let chosen = entry.with(&[])?;
-            let needs = Needs::of(setting, Some(&chosen.method))?;
+            let needs = figures::needs(setting, Some(&chosen.method))?;
             strategies.push((chosen, needs));
         }
         let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
-        let in_core_peak_bytes = Needs::of(setting, None)?.in_core_peak_bytes;
-        let least = strategies.iter().filter_map(|(_, needs)| needs.min_feasible);
-        let least_bytes = least.map(|(bytes, _)| bytes).min().unwrap_or(0);
+        let in_core_peak_bytes = figures::needs(setting, None)?.in_core_peak_bytes;
+        let least = strategies.iter().filter_map(|(_, needs)| needs.min_feasible_bytes);
+        let least_bytes = least.min().unwrap_or(0);
         let column = |budget: &Budget| Column {
             budget: budget.to_string(),
             budget_bytes: budget.bytes(in_core_peak_bytes, least_bytes),
@@ -107,7 +108,7 @@ impl Grid {
     /// The strategies, each with its cells.
     pub(super) fn strategies(&self) -> impl Iterator<Item = (&str, &[Cell])> {
         let lines = self.rows.chunks(self.budgets.len().max(1));
-        lines.filter_map(|cells| Some((cells.first()?.figures.strategy.as_str(), cells)))
+        lines.filter_map(|cells| Some((cells.first()?.figures.context.strategy.as_str(), cells)))
     }
 }
 
@@ -174,14 +175,15 @@ fn cell(
 ) -> Result<Cell, Failure> {
     let figures = draft.figures.clone();
     match &draft.plan {
-        Ok((plan, schedule)) => {
-            let proved = proof::prove(setting, plan, schedule);
-            let proved = proved.map_err(|reason| plan::defect(chosen.name, &reason))?;
+        Ok(plan) => {
+            let defect = |reason: String| plan::defect(chosen.name, &reason);
+            let schedule = proof::lower(setting, plan).map_err(defect)?;
+            let proved = proof::prove(setting, plan, &schedule).map_err(defect)?;
             let figures = figures.with_plan(&proved).with_lp_bound(lp_bound_ns);
             Ok(Cell { figures, reason: None })
         }
         Err(error) => {
-            let budget_bytes = figures.budget_bytes;
+            let budget_bytes = figures.context.budget_bytes;
             let reason = Names::new(setting.work, &[]).planning_error(error, budget_bytes);
             Ok(Cell { figures, reason: Some(reason) })
         }

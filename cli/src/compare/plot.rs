@@ -1,8 +1,8 @@
 //! A comparison as an SVG image: the period over the budget, both relative to in-core.
 
 use super::grid::{Bound, Cell, Column, Grid};
-use crate::report::escape;
-use crate::units::{bytes, percent, ratio, time};
+use spillway::report::escape;
+use spillway::units::{bytes, percent, ratio, time};
 use std::fmt::Write;
 use workloads::Shown;
 
@@ -101,8 +101,8 @@ pub(super) fn render(grid: &Grid) -> String {
 /// What a strategy reaches, from the smallest budget to the largest.
 fn points(cells: &[Cell]) -> Vec<Point> {
     let point = |cell: &Cell| {
-        let period_ns = cell.figures.planned.period_ns?;
-        Some(Point { budget_bytes: cell.figures.budget_bytes, period_ns })
+        let period_ns = cell.figures.period_ns()?;
+        Some(Point { budget_bytes: cell.figures.context.budget_bytes, period_ns })
     };
     sorted(cells.iter().filter_map(point).collect())
 }
@@ -275,13 +275,13 @@ impl Scale {
 
 /// What the legend says of budgets without a plan.
 fn remark(cells: &[Cell]) -> String {
-    let Some(lacking) = cells.iter().find(|cell| !cell.figures.feasible) else {
+    let Some(lacking) = cells.iter().find(|cell| cell.figures.planned.is_none()) else {
         return String::new();
     };
-    let figures = &lacking.figures;
-    match figures.min_feasible_bytes {
-        Some(least) if least > figures.budget_bytes => {
-            format!(" (from {})", percent(least, figures.in_core_peak_bytes))
+    let context = &lacking.figures.context;
+    match context.min_feasible_bytes {
+        Some(least) if least > context.budget_bytes => {
+            format!(" (from {})", percent(least, context.in_core_peak_bytes))
         }
         _ => " (not everywhere)".to_owned(),
     }

@@ -1,7 +1,7 @@
 //! A comparison as a table.
 
 use super::grid::{Cell, Grid};
-use crate::units::{bytes, ratio, time};
+use spillway::units::{bytes, ratio, time};
 use std::fmt::Write;
 use workloads::Shown;
 
@@ -61,9 +61,10 @@ fn lines(grid: &Grid) -> Vec<Vec<String>> {
 /// The period, or what stands in its way.
 fn shown(cell: &Cell) -> String {
     let figures = &cell.figures;
-    match (figures.planned.period_ns, figures.min_feasible_bytes) {
-        (Some(period_ns), _) => relative(period_ns, figures.compute_ns),
-        (None, Some(least_bytes)) if least_bytes > figures.budget_bytes => {
+    let context = &figures.context;
+    match (figures.period_ns(), context.min_feasible_bytes) {
+        (Some(period_ns), _) => relative(period_ns, context.compute_ns),
+        (None, Some(least_bytes)) if least_bytes > context.budget_bytes => {
             format!("needs {}", bytes(least_bytes))
         }
         // Above the device, or too little host memory: the JSON object has the reason.

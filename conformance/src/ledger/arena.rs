@@ -1,4 +1,4 @@
-//! What may lie in the arena, and where.
+//! What may lie in the arena, and where (`docs/format.md`, 3.3).
 
 use super::Violation;
 use super::order::Order;

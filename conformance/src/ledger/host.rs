@@ -1,4 +1,4 @@
-//! What a plan takes of the host's memory, and when.
+//! What a plan takes of the host's memory, and when (`docs/format.md`, 8).
 
 use planner_core::{Graph, Kind, Plan, Step, TensorId};
 use std::ops::Range;
@@ -75,7 +75,7 @@ pub fn load_bytes(uses: &[HostUse]) -> (u64, u64) {
     (most.unwrap_or(0), uses.iter().map(HostUse::len_bytes).sum())
 }
 
-/// Checks rooms on the host, given by where each byte of a tensor's rooms lies: all are within
+/// Checks slots on the host, given by where each byte of a tensor's slots lies: all are within
 /// the block, and no two share a byte but temporaries whose spans do not overlap.
 ///
 /// # Errors
@@ -86,31 +86,31 @@ pub fn check(
     block_bytes: u64,
     at: impl Fn(TensorId, u32, u64) -> u64,
 ) -> Result<(), String> {
-    let mut rooms = Vec::new();
+    let mut slots = Vec::new();
     for tensor in graph.tensor_ids() {
         let count = match graph.tensor(tensor).kind {
             Kind::State => 1,
             Kind::Input => 2,
             Kind::Temporary => 0,
         };
-        for room in 0..count {
-            let start = at(tensor, room, 0);
-            rooms.push((tensor, None, start..start + graph.tensor(tensor).bytes));
+        for slot in 0..count {
+            let start = at(tensor, slot, 0);
+            slots.push((tensor, None, start..start + graph.tensor(tensor).bytes));
         }
     }
     for used in uses {
         let start = at(used.tensor, 0, used.bytes.start);
-        rooms.push((used.tensor, Some(used), start..start + used.len_bytes()));
+        slots.push((used.tensor, Some(used), start..start + used.len_bytes()));
     }
-    for (position, (tensor, used, bytes)) in rooms.iter().enumerate() {
+    for (position, (tensor, used, bytes)) in slots.iter().enumerate() {
         if bytes.end > block_bytes {
             return Err(format!("{tensor} lies in {bytes:?}, past the end at {block_bytes}"));
         }
-        for (other, other_used, other_bytes) in &rooms[..position] {
+        for (other, other_used, other_bytes) in &slots[..position] {
             let overlap = bytes.start < other_bytes.end && other_bytes.start < bytes.end;
             let apart = used.zip(*other_used).is_some_and(|(used, other)| !used.meets(other));
             if overlap && !apart {
-                return Err(format!("{tensor} and {other} share room and are both in use"));
+                return Err(format!("{tensor} and {other} share bytes and are both in use"));
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Pools and objects: what lies where, and how much of the budget that takes.
+//! Pools and objects: what lies where, and how much of the budget that takes
+//! (`docs/format.md`, 3.2 and 3.4).
 
 use super::Violation;
 use planner_core::plan::{Place, Pool};

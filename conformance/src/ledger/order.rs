@@ -1,4 +1,4 @@
-//! The order of the launches, and what follows from it for each tensor.
+//! The order of the launches, and what follows from it for each tensor (`docs/format.md`, rule 1).
 
 use super::Violation;
 use planner_core::plan::Place;

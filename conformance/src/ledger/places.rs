@@ -1,4 +1,4 @@
-//! Fixed physical objects: who holds which, and from when to when.
+//! Fixed physical objects: who holds which, and from when to when (`docs/format.md`, 3.6).
 
 use super::Violation;
 use super::layout::Layout;

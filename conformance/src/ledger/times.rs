@@ -1,4 +1,5 @@
-//! When each step runs: three streams, the waits between them, and memory in list order.
+//! When each step runs: three streams, the waits between them, and memory in list order
+//! (`docs/format.md`, 3.5 and 4).
 
 use super::layout::Layout;
 use super::places::{Changes, Physical};

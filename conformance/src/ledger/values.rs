@@ -1,4 +1,5 @@
-//! Who holds which value: residency, host copies, and what a step may do with them.
+//! Who holds which value: residency, host copies, and what a step may do with them
+//! (`docs/format.md`, 5, and rules 2 to 6).
 
 use super::layout::Layout;
 use super::order::Order;

@@ -62,15 +62,15 @@ pub fn two_devices_do_not_disturb_each_other<T: Backend>(bench: &Bench<'_, T>) -
             [open()?, open()?]
         };
         let (at, other) = (stays.range(3)?, goes.range(3)?);
-        let sent = stays.fill(stays.room(A), 1)?;
-        goes.fill(goes.room(D), 2)?;
+        let sent = stays.fill(stays.slot(A), 1)?;
+        goes.fill(goes.slot(D), 2)?;
         stays.send(A, at)?;
         goes.send(D, other)?;
         stays.finish(Stream::Upload)?;
         goes.works()?;
         goes.close()?;
-        stays.get(at, stays.room(C))?;
-        stays.expect(stays.room(C), &sent, "what was sent before another device went")?;
+        stays.get(at, stays.slot(C))?;
+        stays.expect(stays.slot(C), &sent, "what was sent before another device went")?;
         stays.works()?;
         stays.close()?;
     }

@@ -2,10 +2,37 @@
 
 use super::Rig;
 use super::failure::Outcome;
-use super::rig::{A, B, C, COPY, D, SMALL, UPDATE, WASTE};
-use integrity::Backend;
+use super::rig::{A, B, C, COPY, D, INPUT, SMALL, UPDATE, WASTE};
+use integrity::{Backend, value};
 use planner_core::Stream;
 use planner_core::backend::DeviceAddress;
+
+/// When states are filled, every state's value lies in its slot.
+pub fn states_lie_in_their_slots<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    for state in [A, B, C, D] {
+        let mut initial = vec![0; rig.bytes() as usize];
+        value::initial_state(state, rig.bytes()).fill(0, &mut initial);
+        rig.expect(rig.slot(state), &initial, "the slot of a state")?;
+    }
+    Ok(())
+}
+
+/// When the inputs of an iteration are filled, they lie in the slots of that iteration, and
+/// the others still hold those of the iteration before.
+pub fn inputs_take_their_slots_in_turn<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    let mut before = rig.fill(rig.input_slot(0), 1)?;
+    for iteration in 1..4 {
+        rig.fill_inputs(iteration)?;
+        let mut filled = vec![0; rig.bytes() as usize];
+        value::input(INPUT, iteration, rig.bytes()).fill(0, &mut filled);
+        rig.expect(rig.input_slot(iteration), &filled, "the slot of an input")?;
+        rig.expect(rig.input_slot(iteration - 1), &before, "the input's other slot")?;
+        before = filled;
+    }
+    Ok(())
+}
 
 /// An op reads every byte of every operand, in the op's order: whichever is wrong, what it
 /// writes is just what follows from that.
@@ -14,27 +41,27 @@ pub fn every_byte_counts<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     let (chunk, bytes) = (rig.chunk_bytes(), rig.bytes());
     let (c, d) = (rig.scattered(3)?, rig.scattered(3)?);
     for wrong in [None, Some(0), Some(5), Some(chunk - 1), Some(chunk), Some(bytes - 1)] {
-        let mut state = rig.fill(rig.room(C), 1)?;
-        let mut other = rig.fill(rig.room(D), 2)?;
+        let mut state = rig.fill(rig.slot(C), 1)?;
+        let mut other = rig.fill(rig.slot(D), 2)?;
         if let Some(at) = wrong {
             state[at as usize] ^= 0x10;
             other[(bytes - 1 - at) as usize] ^= 1;
-            rig.write(rig.room(C), &state)?;
-            rig.write(rig.room(D), &other)?;
+            rig.write(rig.slot(C), &state)?;
+            rig.write(rig.slot(D), &other)?;
         }
-        rig.put(rig.room(C), c)?;
-        rig.put(rig.room(D), d)?;
+        rig.put(rig.slot(C), c)?;
+        rig.put(rig.slot(D), d)?;
         rig.launch(UPDATE, &[c, d], &[c])?;
         rig.finish(Stream::Compute)?;
-        rig.get(c, rig.room(A))?;
+        rig.get(c, rig.slot(A))?;
         let computed = rig.computed(UPDATE, &[&state, &other]);
         rig.expect(
-            rig.room(A),
+            rig.slot(A),
             &computed,
             &format!("what follows from a wrong byte at {wrong:?}"),
         )?;
-        rig.get(d, rig.room(A))?;
-        rig.expect(rig.room(A), &other, "an operand that is only read")?;
+        rig.get(d, rig.slot(A))?;
+        rig.expect(rig.slot(A), &other, "an operand that is only read")?;
     }
     Ok(())
 }
@@ -44,8 +71,8 @@ pub fn every_byte_counts<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
 pub fn launches_leave_the_rest_alone<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let (from, to) = (rig.range(3)?, rig.range(3)?);
-    let sent = rig.fill(rig.room(A), 1)?;
-    rig.put(rig.room(A), from)?;
+    let sent = rig.fill(rig.slot(A), 1)?;
+    rig.put(rig.slot(A), from)?;
     let word_end = rig.bytes().next_multiple_of(4);
     let rest = 3 * rig.chunk_bytes() - word_end;
     let behind = DeviceAddress(to.0 + word_end);
@@ -55,8 +82,8 @@ pub fn launches_leave_the_rest_alone<T: Backend>(rig: &mut Rig<'_, T>) -> Outcom
     rig.finish(Stream::Compute)?;
     rig.get(behind, rig.host(C, 0..rest))?;
     rig.expect(rig.host(C, 0..rest), &kept, "what lies behind a tensor that was written")?;
-    rig.get(from, rig.room(D))?;
-    rig.expect(rig.room(D), &sent, "a tensor that was only read")
+    rig.get(from, rig.slot(D))?;
+    rig.expect(rig.slot(D), &sent, "a tensor that was only read")
 }
 
 /// Tensors of one to nine bytes hold as much of their value as they can.
@@ -64,15 +91,15 @@ pub fn small_tensors_count_too<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     for (op, small, bytes) in SMALL {
         let (one, from) = (rig.range(1)?, rig.range(3)?);
-        let state = rig.fill(rig.room(small), 1)?;
-        let other = rig.fill(rig.room(A), 2)?;
-        rig.put(rig.room(small), one)?;
-        rig.put(rig.room(A), from)?;
+        let state = rig.fill(rig.slot(small), 1)?;
+        let other = rig.fill(rig.slot(A), 2)?;
+        rig.put(rig.slot(small), one)?;
+        rig.put(rig.slot(A), from)?;
         rig.launch(op, &[one, from], &[one])?;
         rig.finish(Stream::Compute)?;
-        rig.get(one, rig.room(small))?;
+        rig.get(one, rig.slot(small))?;
         let computed = rig.computed(op, &[&state, &other]);
-        rig.expect(rig.room(small), &computed, &format!("a tensor of {bytes} bytes"))?;
+        rig.expect(rig.slot(small), &computed, &format!("a tensor of {bytes} bytes"))?;
     }
     Ok(())
 }
@@ -82,12 +109,12 @@ pub fn small_tensors_count_too<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
 pub fn the_workspace_is_used<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let (from, to, space) = (rig.range(3)?, rig.range(3)?, rig.range(3)?);
-    let sent = rig.fill(rig.room(A), 1)?;
-    rig.put(rig.room(A), from)?;
+    let sent = rig.fill(rig.slot(A), 1)?;
+    rig.put(rig.slot(A), from)?;
     rig.launch_with(WASTE, &[from], &[to], Some(space))?;
     rig.finish(Stream::Compute)?;
-    rig.get(to, rig.room(B))?;
-    rig.expect(rig.room(B), &rig.computed(WASTE, &[&sent]), "what an op with a workspace writes")?;
-    rig.get(space, rig.room(C))?;
-    rig.expect(rig.room(C), &rig.wasted(WASTE, &[&sent]), "the workspace")
+    rig.get(to, rig.slot(B))?;
+    rig.expect(rig.slot(B), &rig.computed(WASTE, &[&sent]), "what an op with a workspace writes")?;
+    rig.get(space, rig.slot(C))?;
+    rig.expect(rig.slot(C), &rig.wasted(WASTE, &[&sent]), "the workspace")
 }

@@ -59,12 +59,12 @@ pub fn too_long_ranges_are_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome 
 pub fn what_is_mapped_can_be_read_and_written<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let (from, to) = (rig.scattered(3)?, rig.scattered(3)?);
-    let sent = rig.fill(rig.room(A), 1)?;
-    rig.put(rig.room(A), from)?;
+    let sent = rig.fill(rig.slot(A), 1)?;
+    rig.put(rig.slot(A), from)?;
     rig.launch(COPY, &[from], &[to])?;
     rig.finish(Stream::Compute)?;
-    rig.get(to, rig.room(B))?;
-    rig.expect(rig.room(B), &rig.computed(COPY, &[&sent]), "what was computed")
+    rig.get(to, rig.slot(B))?;
+    rig.expect(rig.slot(B), &rig.computed(COPY, &[&sent]), "what was computed")
 }
 
 /// A range of several chunks holds them in their order.
@@ -102,21 +102,21 @@ pub fn chunks_keep_what_is_written<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome 
 pub fn remapping_shows_other_chunks<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let (at, to) = (rig.mapped(Chunks { first: 8, count: 3 })?, rig.range(3)?);
-    rig.fill(rig.room(A), 1)?;
-    rig.put(rig.room(A), at)?;
+    rig.fill(rig.slot(A), 1)?;
+    rig.put(rig.slot(A), at)?;
     rig.launch(COPY, &[at], &[to])?;
     rig.finish(Stream::Compute)?;
     rig.device().unmap(at, 3)?;
     rig.device().map(at, Chunks { first: 11, count: 3 })?;
     let elsewhere = rig.mapped(Chunks { first: 11, count: 3 })?;
-    let sent = rig.fill(rig.room(B), 2)?;
-    rig.put(rig.room(B), elsewhere)?;
+    let sent = rig.fill(rig.slot(B), 2)?;
+    rig.put(rig.slot(B), elsewhere)?;
     rig.launch(COPY, &[at], &[to])?;
     rig.finish(Stream::Compute)?;
-    rig.get(at, rig.room(C))?;
-    rig.expect(rig.room(C), &sent, "a range that was mapped anew")?;
-    rig.get(to, rig.room(C))?;
-    rig.expect(rig.room(C), &rig.computed(COPY, &[&sent]), "what was computed from it")
+    rig.get(at, rig.slot(C))?;
+    rig.expect(rig.slot(C), &sent, "a range that was mapped anew")?;
+    rig.get(to, rig.slot(C))?;
+    rig.expect(rig.slot(C), &rig.computed(COPY, &[&sent]), "what was computed from it")
 }
 
 /// One chunk may be mapped at several addresses: what an upload writes through one, a download
@@ -143,7 +143,7 @@ pub fn launches_see_through_aliases<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome
     let [one, other] = [(); 2].map(|()| Chunks { first: 8, count: 3 });
     let (one, other) = (rig.mapped(one)?, rig.mapped(other)?);
     let (from, to) = (rig.range(3)?, rig.range(3)?);
-    let sent = rig.fill(rig.room(A), 1)?;
+    let sent = rig.fill(rig.slot(A), 1)?;
     rig.keep_busy(Stream::Upload)?;
     rig.send(A, from)?;
     rig.order(Stream::Upload, Stream::Compute)?;
@@ -152,10 +152,10 @@ pub fn launches_see_through_aliases<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome
     rig.launch(COPY, &[other], &[to])?;
     rig.order(Stream::Compute, Stream::Download)?;
     rig.fetch(other, B)?;
-    rig.get(to, rig.room(C))?;
+    rig.get(to, rig.slot(C))?;
     let written = rig.computed(COPY, &[&sent]);
-    rig.expect(rig.room(B), &written, "what was fetched through an alias")?;
-    rig.expect(rig.room(C), &rig.computed(COPY, &[&written]), "what was read through an alias")
+    rig.expect(rig.slot(B), &written, "what was fetched through an alias")?;
+    rig.expect(rig.slot(C), &rig.computed(COPY, &[&written]), "what was read through an alias")
 }
 
 /// Eight ranges over one chunk: when one is unmapped, the others stay.
@@ -189,10 +189,10 @@ pub fn neighbours_are_unmapped_together<T: Backend>(rig: &mut Rig<'_, T>) -> Out
     rig.device().unmap(at, 4)?;
     ensure!(rig.device().unmap(at, 4).is_err(), "what is unmapped may be unmapped again");
     rig.device().map(at, Chunks { first: 8, count: 4 })?;
-    let sent = rig.fill(rig.room(A), 1)?;
-    rig.put(rig.room(A), at)?;
-    rig.get(at, rig.room(B))?;
-    rig.expect(rig.room(B), &sent, "a range that was unmapped and mapped again")
+    let sent = rig.fill(rig.slot(A), 1)?;
+    rig.put(rig.slot(A), at)?;
+    rig.get(at, rig.slot(B))?;
+    rig.expect(rig.slot(B), &sent, "a range that was unmapped and mapped again")
 }
 
 /// To map where no range is, not a whole number of chunks from its start, or beyond its end is
@@ -268,14 +268,14 @@ pub fn unmapping_a_part_is_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome 
     rig.set_up()?;
     let chunk = rig.chunk_bytes();
     let at = rig.mapped(Chunks { first: 4, count: 3 })?;
-    let sent = rig.fill(rig.room(A), 1)?;
-    rig.put(rig.room(A), at)?;
+    let sent = rig.fill(rig.slot(A), 1)?;
+    rig.put(rig.slot(A), at)?;
     for (first, count) in [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1)] {
         let part = DeviceAddress(at.0 + first * chunk);
         ensure!(rig.device().unmap(part, count).is_err(), "one may unmap {count} of 3 chunks");
     }
-    rig.get(at, rig.room(B))?;
-    rig.expect(rig.room(B), &sent, "a mapping of which a part was to be unmapped")?;
+    rig.get(at, rig.slot(B))?;
+    rig.expect(rig.slot(B), &sent, "a mapping of which a part was to be unmapped")?;
     Ok(rig.device().unmap(at, 3)?)
 }
 
@@ -283,8 +283,8 @@ pub fn unmapping_a_part_is_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome 
 pub fn mapping_does_not_disturb_work<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let (from, to) = (rig.range(3)?, rig.range(3)?);
-    let sent = rig.fill(rig.room(A), 1)?;
-    rig.put(rig.room(A), from)?;
+    let sent = rig.fill(rig.slot(A), 1)?;
+    rig.put(rig.slot(A), from)?;
     rig.keep_busy(Stream::Compute)?;
     rig.launch(COPY, &[from], &[to])?;
     let point = rig.signal(Stream::Compute)?;
@@ -294,6 +294,6 @@ pub fn mapping_does_not_disturb_work<T: Backend>(rig: &mut Rig<'_, T>) -> Outcom
         rig.device().unmap(at, 2)?;
     }
     rig.device().block_until(point)?;
-    rig.get(to, rig.room(B))?;
-    rig.expect(rig.room(B), &rig.computed(COPY, &[&sent]), "what was computed meanwhile")
+    rig.get(to, rig.slot(B))?;
+    rig.expect(rig.slot(B), &rig.computed(COPY, &[&sent]), "what was computed meanwhile")
 }

@@ -5,10 +5,11 @@ use super::Bench;
 use super::failure::{Failure, Outcome, ensure};
 use crate::chains::chains;
 use crate::graphs::{Layer, graphs, training_graph, training_graphs};
-use integrity::{Backend, IntegrityKernels, Rooms, reference_values};
+use integrity::{Backend, reference_values, slots};
+use planner_core::backend::Transfers;
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy, Weights, Window};
-use planner_core::{Graph, HostRooms, Kind, Machine, MachineParameters, Plan, Scratch, Step};
+use planner_core::{Graph, HostLayout, Kind, Machine, MachineParameters, Plan, Step};
 use proptest::strategy::{Strategy as Generator, ValueTree};
 use proptest::test_runner::TestRunner;
 use spillway::swapping::{self, Swap};
@@ -18,8 +19,11 @@ use workloads::{OwnedGraph, OwnedPlan};
 
 /// Graphs for each planner.
 const GRAPHS: usize = 4;
-/// So many that the objects of a plan that is mapped once come round.
-const ITERATIONS: u64 = 5;
+/// When states are saved and looked at. The first run is so long that the objects of a plan that
+/// is mapped once come round; then it goes on.
+const ITERATIONS: [u64; 2] = [5, 7];
+/// The same for a long run.
+const MANY_ITERATIONS: [u64; 2] = [1000, 10_000];
 /// What generated graphs are made for; they are stretched to the device's chunks.
 const GENERATED_CHUNK_BYTES: u64 = 256;
 
@@ -245,7 +249,8 @@ fn hold<T: Backend>(
     Ok(())
 }
 
-/// Runs a plan on a fresh device, and compares all states with what the graph says.
+/// Runs a plan on a fresh device, and compares all states with what the graph says, in between
+/// and at the end.
 fn run<T: Backend>(
     bench: &Bench<'_, T>,
     graph: &Graph<'_>,
@@ -256,43 +261,53 @@ fn run<T: Backend>(
     let schedule = planning::schedule(graph, &machine, plan)?;
     let schedule = schedule.schedule();
     let verified = planning::prove(graph, &machine, plan, &schedule)?;
-    let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(graph, plan))];
-    let rooms = HostRooms::new(graph, &machine, plan, &mut Scratch::new(&mut memory))?;
-    let rooms = Rooms::new(*graph, &rooms);
-    let device = bench.backend.open(*graph, bench.machine, bench.order);
-    let mut device = device.map_err(Failure::new)?;
-    let mut kernels = IntegrityKernels::new(bench.backend, &rooms);
-    let iterations = if length == Length::Long { 10_000 } else { ITERATIONS };
-    let mut grown = Ok(());
+    let mut device = bench.backend.open(bench.machine, bench.order).map_err(Failure::new)?;
+    let mut kernels = bench.backend.kernels(&mut device, *graph)?;
+    let is_long = length == Length::Long;
     planning::with_executor(
         &verified,
         &mut device,
         &mut kernels,
         |mut executor, device, kernels| {
-            if length == Length::Long {
-                executor.run(device, kernels, iterations / 10)?;
-                let before = Usage::now();
-                executor.run(device, kernels, iterations - iterations / 10)?;
-                if let (Some(before), Some(now)) = (before, Usage::now()) {
-                    grown = before.check_growth(&now);
-                }
-            } else {
-                executor.run(device, kernels, iterations)?;
+            let (mut outcome, mut before, mut done) = (Ok(()), None, 0);
+            for iterations in if is_long { MANY_ITERATIONS } else { ITERATIONS } {
+                executor.run(device, kernels, iterations - done)?;
+                let now = Usage::now().filter(|_| is_long);
+                let growth = before
+                    .zip(now)
+                    .map_or(Ok(()), |(before, now): (Usage, Usage)| before.check_growth(&now));
+                executor.save_states(device)?;
+                let compared = compare(graph, device, executor.host_layout(), iterations);
+                outcome = outcome.and(growth).and(compared);
+                (before, done) = (Usage::now().filter(|_| is_long), iterations);
             }
-            executor.finish(device)
+            Ok(outcome)
         },
-    )?;
-    grown?;
-    let values = reference_values(graph, iterations);
-    for tensor in graph.tensor_ids().filter(|&id| graph.tensor(id).kind == Kind::State) {
-        let mut expected = vec![0; graph.tensor(tensor).bytes as usize];
-        values[tensor.index()].fill(0, &mut expected);
-        let mut found = vec![0; expected.len()];
-        bench.backend.read_host(&mut device, rooms.offset_bytes(tensor, 0), &mut found)?;
-        let wrong = found.iter().zip(&expected).position(|(found, expected)| found != expected);
-        ensure!(wrong.is_none(), "{tensor} is wrong from byte {} on", wrong.unwrap_or(0));
-    }
+    )??;
     bench.backend.close(device).map_err(Failure::new)
+}
+
+/// Fails unless the host block holds all states as they are after some iterations.
+fn compare<D: Transfers>(
+    graph: &Graph<'_>,
+    device: &mut D,
+    layout: &HostLayout<'_>,
+    iterations: u64,
+) -> Outcome {
+    let values = reference_values(graph, iterations);
+    for (state, slot) in slots(graph, layout, Kind::State, 0) {
+        let mut expected = vec![0; slot.bytes as usize];
+        values[state.index()].fill(0, &mut expected);
+        let mut found = vec![0; expected.len()];
+        device.read_host(slot.offset_bytes, &mut found)?;
+        let wrong = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+        ensure!(
+            wrong.is_none(),
+            "after {iterations} iterations {state} is wrong from byte {} on",
+            wrong.unwrap_or(0)
+        );
+    }
+    Ok(())
 }
 
 /// What this process uses.

@@ -2,12 +2,12 @@
 
 use super::Bench;
 use super::failure::{Failure, Outcome, ensure};
-use integrity::{Backend, Reading, Rooms, Value, value};
+use integrity::{Backend, Reading, Value, value};
 use planner_core::backend::{
-    Addresses, Chunks, DeviceAddress, HostRange, Launch, Paging, Point, Streams, Transfers,
+    Addresses, Chunks, DeviceAddress, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers,
 };
 use planner_core::planner::{Request, Strategy};
-use planner_core::{Graph, HostRooms, Kind, Machine, OpId, Scratch, Stream, TensorId};
+use planner_core::{Graph, HostLayout, Kind, Limits, Machine, OpId, Scratch, Stream, TensorId};
 use spillway::planning;
 use std::ops::Range;
 use workloads::OwnedGraph;
@@ -44,6 +44,9 @@ pub(super) const SMALL: [(OpId, TensorId, u64); 7] = [
     (OpId(10), TensorId(11), 9),
 ];
 
+/// An input that no op reads.
+pub(super) const INPUT: TensorId = TensorId(12);
+
 /// The graph of all rigs on a machine: the states `A` to `D` of two and a half chunks and
 /// three bytes, and some that serve single checks.
 pub(super) fn work(machine: &Machine) -> OwnedGraph {
@@ -63,18 +66,21 @@ pub(super) fn work(machine: &Machine) -> OwnedGraph {
         graph.push_tensor("small", bytes, Kind::State);
         graph.push_op("small", 1, 0, &[small, A], &[small]);
     }
+    graph.push_tensor("input", bytes, Kind::Input);
     graph
 }
 
-/// A fresh device with a small graph. Rooms, chunks and ranges are made when a check asks for
-/// them.
+/// A fresh device with a small graph. Kernels, the host block, chunks and ranges are made when a
+/// check asks for them.
 #[derive(Debug)]
 pub struct Rig<'g, T: Backend> {
     backend: &'g T,
     graph: Graph<'g>,
     machine: Machine,
-    device: T::Device<'g>,
-    rooms: Option<Rooms<'g>>,
+    device: T::Device,
+    kernels: Option<T::Kernels<'g>>,
+    /// Where the slots of each tensor begin, once the block is created.
+    slots: Vec<[u64; 2]>,
     block_bytes: u64,
     /// Chunks that are mapped by [`Rig::range`].
     used_chunks: u64,
@@ -86,30 +92,31 @@ impl<'g, T: Backend> Rig<'g, T> {
     /// Opens a device.
     pub(super) fn open(bench: &Bench<'g, T>, work: &'g OwnedGraph) -> Outcome<Self> {
         let (graph, machine) = (work.graph()?, bench.machine);
-        let device = bench.backend.open(graph, machine, bench.order).map_err(Failure::new)?;
+        let device = bench.backend.open(machine, bench.order).map_err(Failure::new)?;
         Ok(Self {
             backend: bench.backend,
             graph,
             machine,
             device,
-            rooms: None,
+            kernels: None,
+            slots: Vec::new(),
             block_bytes: 0,
             used_chunks: 0,
             load: None,
         })
     }
 
-    /// Takes leave of the device.
+    /// Closes the device.
     pub(super) fn close(self) -> Outcome {
         self.backend.close(self.device).map_err(Failure::new)
     }
 
     /// The device itself.
-    pub fn device(&mut self) -> &mut T::Device<'g> {
+    pub fn device(&mut self) -> &mut T::Device {
         &mut self.device
     }
 
-    /// Creates the chunks and the host's block, as an executor does.
+    /// Creates the chunks and the host block and fills states, as an executor does.
     pub(super) fn set_up(&mut self) -> Outcome {
         self.create()?;
         self.create_host()
@@ -121,20 +128,36 @@ impl<'g, T: Backend> Rig<'g, T> {
         Ok(self.device.create(count)?)
     }
 
-    /// Creates the host's block, with the rooms of a plan that keeps everything on the device.
+    /// Creates the host block, with the slots of a plan that keeps everything on the device, and
+    /// fills states.
     pub(super) fn create_host(&mut self) -> Outcome {
-        let machine = self.machine.with_host_bytes(u64::MAX).with_device_bytes(u64::MAX);
-        let request = Request { graph: &self.graph, machine: &machine, budget_bytes: 0 };
-        let (budget_bytes, _) = planning::min_feasible(&request, Strategy::InCore)?;
-        let plan = planning::plan(&Request { budget_bytes, ..request }, Strategy::InCore)?;
-        let plan = plan.plan();
-        let mut memory = vec![0; HostRooms::scratch_words(&planning::limits(&self.graph, &plan))];
-        let scratch = &mut Scratch::new(&mut memory);
-        let rooms = HostRooms::new(&self.graph, &machine, &plan, scratch)?;
-        self.device.create_host(&rooms)?;
-        self.block_bytes = rooms.bytes();
-        self.rooms = Some(Rooms::new(self.graph, &rooms));
-        Ok(())
+        let graph = self.graph;
+        with_layout(&graph, self.machine, |layout| {
+            self.device.create_host(layout.bytes())?;
+            self.block_bytes = layout.bytes();
+            let slots = |tensor| [0, 1].map(|slot| layout.offset_bytes(tensor, slot, 0));
+            self.slots = graph.tensor_ids().map(slots).collect();
+            let (device, kernels) = self.kernels()?;
+            Ok(kernels.fill_states(device, layout)?)
+        })
+    }
+
+    /// Fills the input of an iteration.
+    pub(super) fn fill_inputs(&mut self, iteration: u64) -> Outcome {
+        let graph = self.graph;
+        with_layout(&graph, self.machine, |layout| {
+            let (device, kernels) = self.kernels()?;
+            Ok(kernels.fill_inputs(device, iteration, layout)?)
+        })
+    }
+
+    /// The device and its kernels.
+    fn kernels(&mut self) -> Outcome<(&mut T::Device, &mut T::Kernels<'g>)> {
+        let kernels = match self.kernels.take() {
+            Some(kernels) => kernels,
+            None => self.backend.kernels(&mut self.device, self.graph)?,
+        };
+        Ok((&mut self.device, self.kernels.insert(kernels)))
     }
 
     /// The machine that the rig was opened for.
@@ -157,31 +180,38 @@ impl<'g, T: Backend> Rig<'g, T> {
         self.graph.tensor(A).bytes
     }
 
-    /// Size of the host's block.
+    /// Size of the host block.
     pub(super) const fn block_bytes(&self) -> u64 {
         self.block_bytes
     }
 
-    /// Bytes of a state's room, from its start.
+    /// Bytes of a state's slot, from its start.
     pub(super) fn host(&self, tensor: TensorId, bytes: Range<u64>) -> HostRange {
-        let start = self.rooms.as_ref().map_or(0, |rooms| rooms.offset_bytes(tensor, 0));
+        let start = self.slots.get(tensor.index()).map_or(0, |slots| slots[0]);
         let offset_bytes = start + bytes.start;
-        HostRange { tensor, offset_bytes, bytes: bytes.end - bytes.start }
+        HostRange { offset_bytes, bytes: bytes.end - bytes.start }
     }
 
-    /// All of a state's room.
-    pub(super) fn room(&self, tensor: TensorId) -> HostRange {
+    /// The slot of [`INPUT`] in an iteration.
+    pub(super) fn input_slot(&self, iteration: u64) -> HostRange {
+        let slot = HostLayout::slot(iteration) as usize;
+        let offset_bytes = self.slots.get(INPUT.index()).map_or(0, |slots| slots[slot]);
+        HostRange { offset_bytes, bytes: self.graph.tensor(INPUT).bytes }
+    }
+
+    /// All of a state's slot.
+    pub(super) fn slot(&self, tensor: TensorId) -> HostRange {
         self.host(tensor, 0..self.graph.tensor(tensor).bytes)
     }
 
     /// Puts bytes into a range on the host.
     pub(super) fn write(&mut self, range: HostRange, bytes: &[u8]) -> Outcome {
-        Ok(self.backend.write_host(&mut self.device, range.offset_bytes, bytes)?)
+        Ok(self.device.write_host(range.offset_bytes, bytes)?)
     }
 
     /// Puts bytes drawn from a seed into a range on the host, and returns them.
     pub(super) fn fill(&mut self, range: HostRange, seed: u64) -> Outcome<Vec<u8>> {
-        let bytes = filled(value::input(range.tensor, seed, u64::MAX), range.bytes);
+        let bytes = filled(value::input(INPUT, seed, u64::MAX), range.bytes);
         self.write(range, &bytes)?;
         Ok(bytes)
     }
@@ -189,7 +219,7 @@ impl<'g, T: Backend> Rig<'g, T> {
     /// Fails unless a range on the host holds these bytes.
     pub(super) fn expect(&mut self, range: HostRange, expected: &[u8], what: &str) -> Outcome {
         let mut found = vec![0; range.bytes as usize];
-        self.backend.read_host(&mut self.device, range.offset_bytes, &mut found)?;
+        self.device.read_host(range.offset_bytes, &mut found)?;
         let wrong = found.iter().zip(expected).position(|(found, expected)| found != expected);
         if let Some(at) = wrong {
             let (found, expected) = (found[at], expected[at]);
@@ -233,16 +263,16 @@ impl<'g, T: Backend> Rig<'g, T> {
         Ok(at)
     }
 
-    /// Enqueues an upload of a state's room.
+    /// Enqueues an upload of a state's slot.
     pub(super) fn send(&mut self, tensor: TensorId, to: DeviceAddress) -> Outcome {
-        let room = self.room(tensor);
-        Ok(self.device.upload(room, to)?)
+        let slot = self.slot(tensor);
+        Ok(self.device.upload(slot, to)?)
     }
 
-    /// Enqueues a download to a state's room.
+    /// Enqueues a download to a state's slot.
     pub(super) fn fetch(&mut self, from: DeviceAddress, tensor: TensorId) -> Outcome {
-        let room = self.room(tensor);
-        Ok(self.device.download(from, room)?)
+        let slot = self.slot(tensor);
+        Ok(self.device.download(from, slot)?)
     }
 
     /// Uploads and waits.
@@ -296,7 +326,8 @@ impl<'g, T: Backend> Rig<'g, T> {
         let (reads, writes): (Vec<_>, Vec<_>) = (numbers(reads), numbers(writes));
         let (reads, writes) = (Addresses::new(&reads), Addresses::new(&writes));
         let launch = Launch { op, iteration: 1, reads, writes, workspace };
-        Ok(self.backend.launch(&mut self.device, &launch)?)
+        let (device, kernels) = self.kernels()?;
+        Ok(kernels.launch(device, &launch)?)
     }
 
     /// What an op makes of the bytes that it reads: of the first tensor that it writes.
@@ -316,21 +347,21 @@ impl<'g, T: Backend> Rig<'g, T> {
     /// Enqueues work on a stream that takes a real device a while, on memory of its own, so
     /// that what is enqueued there next is late.
     pub(super) fn keep_busy(&mut self, stream: Stream) -> Outcome {
-        let room = self.room(LOAD);
+        let slot = self.slot(LOAD);
         let load = match self.load {
             Some(load) => load,
             None => {
                 let count = self.created() - CHUNKS;
                 let load = self.mapped(Chunks { first: CHUNKS, count })?;
-                self.put(room, load)?;
+                self.put(slot, load)?;
                 *self.load.insert(load)
             }
         };
         for _ in 0..BUSY_STEPS {
             match stream {
                 Stream::Compute => self.launch(WORK, &[load], &[load])?,
-                Stream::Upload => self.device.upload(room, load)?,
-                Stream::Download => self.device.download(load, room)?,
+                Stream::Upload => self.device.upload(slot, load)?,
+                Stream::Download => self.device.download(load, slot)?,
             }
         }
         Ok(())
@@ -339,14 +370,29 @@ impl<'g, T: Backend> Rig<'g, T> {
     /// Fails unless the device still does what it is asked: sends, computes and fetches.
     pub(super) fn works(&mut self) -> Outcome {
         let (from, to) = (self.range(3)?, self.range(3)?);
-        let sent = self.fill(self.room(A), 77)?;
+        let sent = self.fill(self.slot(A), 77)?;
         self.send(A, from)?;
         self.order(Stream::Upload, Stream::Compute)?;
         self.launch(COPY, &[from], &[to])?;
         self.order(Stream::Compute, Stream::Download)?;
-        self.get(to, self.room(B))?;
-        self.expect(self.room(B), &self.computed(COPY, &[&sent]), "what a device does afterwards")
+        self.get(to, self.slot(B))?;
+        self.expect(self.slot(B), &self.computed(COPY, &[&sent]), "what a device does afterwards")
     }
+}
+
+/// Hands on the layout of a plan that keeps everything on the device.
+fn with_layout(
+    graph: &Graph<'_>,
+    machine: Machine,
+    then: impl FnOnce(&HostLayout<'_>) -> Outcome,
+) -> Outcome {
+    let machine = machine.with_host_bytes(u64::MAX).with_device_bytes(u64::MAX);
+    let request = Request { graph, machine: &machine, budget_bytes: 0 };
+    let (budget_bytes, _) = planning::min_feasible(&request, Strategy::InCore)?;
+    let plan = planning::plan(&Request { budget_bytes, ..request }, Strategy::InCore)?;
+    let plan = plan.plan();
+    let mut memory = vec![0; HostLayout::scratch_words(&Limits::of_plan(graph, &plan))];
+    then(&HostLayout::new(graph, &machine, &plan, &mut Scratch::new(&mut memory))?)
 }
 
 fn filled(value: Value, bytes: u64) -> Vec<u8> {

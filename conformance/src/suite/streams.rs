@@ -47,11 +47,11 @@ pub fn unsignalled_points_are_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outco
 /// written.
 pub fn launches_run_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
-    let mut state = rig.fill(rig.room(C), 1)?;
-    let other = rig.fill(rig.room(D), 2)?;
+    let mut state = rig.fill(rig.slot(C), 1)?;
+    let other = rig.fill(rig.slot(D), 2)?;
     let (c, d) = (rig.range(3)?, rig.range(3)?);
-    rig.put(rig.room(C), c)?;
-    rig.put(rig.room(D), d)?;
+    rig.put(rig.slot(C), c)?;
+    rig.put(rig.slot(D), d)?;
     for step in 0..8 {
         rig.launch(UPDATE, &[c, d], &[c])?;
         if step % 2 == 0 {
@@ -60,8 +60,8 @@ pub fn launches_run_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
         state = rig.computed(UPDATE, &[&state, &other]);
     }
     rig.finish(Stream::Compute)?;
-    rig.get(c, rig.room(C))?;
-    rig.expect(rig.room(C), &state, "a state after eight launches")
+    rig.get(c, rig.slot(C))?;
+    rig.expect(rig.slot(C), &state, "a state after eight launches")
 }
 
 /// Uploads run in the order in which they are enqueued: what comes last stays, whole or in
@@ -69,108 +69,108 @@ pub fn launches_run_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
 pub fn uploads_run_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let (half, bytes) = (rig.bytes() / 2, rig.bytes());
-    rig.fill(rig.room(A), 1)?;
-    let mut expected = rig.fill(rig.room(B), 2)?;
+    rig.fill(rig.slot(A), 1)?;
+    let mut expected = rig.fill(rig.slot(B), 2)?;
     let last = rig.fill(rig.host(C, 0..half), 3)?;
     expected[..half as usize].copy_from_slice(&last);
     let at = rig.range(3)?;
-    let rooms = [rig.host(A, 0..bytes), rig.host(B, 0..bytes), rig.host(C, 0..half)];
-    for room in rooms {
-        rig.device().upload(room, at)?;
+    let slots = [rig.host(A, 0..bytes), rig.host(B, 0..bytes), rig.host(C, 0..half)];
+    for slot in slots {
+        rig.device().upload(slot, at)?;
     }
     rig.finish(Stream::Upload)?;
-    rig.get(at, rig.room(D))?;
-    rig.expect(rig.room(D), &expected, "what was uploaded three times")
+    rig.get(at, rig.slot(D))?;
+    rig.expect(rig.slot(D), &expected, "what was uploaded three times")
 }
 
 /// Downloads run in the order in which they are enqueued.
 pub fn downloads_run_in_order<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let (one, other) = (rig.range(3)?, rig.range(3)?);
-    rig.fill(rig.room(A), 1)?;
-    let last = rig.fill(rig.room(B), 2)?;
-    rig.put(rig.room(A), one)?;
-    rig.put(rig.room(B), other)?;
-    let room = rig.room(C);
+    rig.fill(rig.slot(A), 1)?;
+    let last = rig.fill(rig.slot(B), 2)?;
+    rig.put(rig.slot(A), one)?;
+    rig.put(rig.slot(B), other)?;
+    let slot = rig.slot(C);
     for from in [one, other, one, other] {
-        rig.device().download(from, room)?;
+        rig.device().download(from, slot)?;
     }
     rig.finish(Stream::Download)?;
-    rig.expect(room, &last, "a room that was written four times")
+    rig.expect(slot, &last, "a slot that was written four times")
 }
 
 /// A launch that waits for an upload sees what was uploaded.
 pub fn compute_waits_for_uploads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let (from, to) = (rig.range(3)?, rig.range(3)?);
-    rig.fill(rig.room(A), 1)?;
-    rig.put(rig.room(A), from)?;
-    let sent = rig.fill(rig.room(A), 2)?;
+    rig.fill(rig.slot(A), 1)?;
+    rig.put(rig.slot(A), from)?;
+    let sent = rig.fill(rig.slot(A), 2)?;
     rig.keep_busy(Stream::Upload)?;
     rig.send(A, from)?;
     rig.order(Stream::Upload, Stream::Compute)?;
     rig.launch(COPY, &[from], &[to])?;
     rig.finish(Stream::Compute)?;
-    rig.get(to, rig.room(B))?;
-    rig.expect(rig.room(B), &rig.computed(COPY, &[&sent]), "what was computed from an upload")
+    rig.get(to, rig.slot(B))?;
+    rig.expect(rig.slot(B), &rig.computed(COPY, &[&sent]), "what was computed from an upload")
 }
 
 /// A download that waits for a launch fetches what was computed.
 pub fn downloads_wait_for_compute<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
-    let sent = rig.fill(rig.room(A), 1)?;
+    let sent = rig.fill(rig.slot(A), 1)?;
     let (from, to) = (rig.range(3)?, rig.range(3)?);
-    rig.put(rig.room(A), from)?;
+    rig.put(rig.slot(A), from)?;
     rig.keep_busy(Stream::Compute)?;
     rig.launch(COPY, &[from], &[to])?;
     rig.order(Stream::Compute, Stream::Download)?;
-    rig.get(to, rig.room(B))?;
-    rig.expect(rig.room(B), &rig.computed(COPY, &[&sent]), "what was fetched behind a launch")
+    rig.get(to, rig.slot(B))?;
+    rig.expect(rig.slot(B), &rig.computed(COPY, &[&sent]), "what was fetched behind a launch")
 }
 
 /// An upload that waits for a launch does not change what the launch reads.
 pub fn uploads_wait_for_compute<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
-    let sent = rig.fill(rig.room(A), 1)?;
-    rig.fill(rig.room(B), 2)?;
+    let sent = rig.fill(rig.slot(A), 1)?;
+    rig.fill(rig.slot(B), 2)?;
     let (from, to) = (rig.range(3)?, rig.range(3)?);
-    rig.put(rig.room(A), from)?;
+    rig.put(rig.slot(A), from)?;
     rig.keep_busy(Stream::Compute)?;
     rig.launch(COPY, &[from], &[to])?;
     rig.order(Stream::Compute, Stream::Upload)?;
-    rig.put(rig.room(B), from)?;
+    rig.put(rig.slot(B), from)?;
     rig.finish(Stream::Compute)?;
-    rig.get(to, rig.room(C))?;
+    rig.get(to, rig.slot(C))?;
     let computed = rig.computed(COPY, &[&sent]);
-    rig.expect(rig.room(C), &computed, "what was computed before its operand was overwritten")
+    rig.expect(rig.slot(C), &computed, "what was computed before its operand was overwritten")
 }
 
 /// A launch that waits for a download does not change what the download fetches.
 pub fn compute_waits_for_downloads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
-    rig.fill(rig.room(A), 1)?;
-    let old = rig.fill(rig.room(B), 2)?;
+    rig.fill(rig.slot(A), 1)?;
+    let old = rig.fill(rig.slot(B), 2)?;
     let (from, to) = (rig.range(3)?, rig.range(3)?);
-    rig.put(rig.room(A), from)?;
-    rig.put(rig.room(B), to)?;
+    rig.put(rig.slot(A), from)?;
+    rig.put(rig.slot(B), to)?;
     rig.keep_busy(Stream::Download)?;
     rig.fetch(to, C)?;
     rig.order(Stream::Download, Stream::Compute)?;
     rig.launch(COPY, &[from], &[to])?;
     rig.finish(Stream::Compute)?;
     rig.finish(Stream::Download)?;
-    rig.expect(rig.room(C), &old, "what was fetched before it was overwritten")
+    rig.expect(rig.slot(C), &old, "what was fetched before it was overwritten")
 }
 
-/// An upload that waits for a download neither reads the room before it is written nor
+/// An upload that waits for a download neither reads the slot before it is written nor
 /// overwrites what is being fetched.
 pub fn uploads_wait_for_downloads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
-    let saved = rig.fill(rig.room(A), 1)?;
-    rig.fill(rig.room(B), 2)?;
-    rig.fill(rig.room(C), 3)?;
+    let saved = rig.fill(rig.slot(A), 1)?;
+    rig.fill(rig.slot(B), 2)?;
+    rig.fill(rig.slot(C), 3)?;
     let (one, other) = (rig.range(3)?, rig.range(3)?);
-    rig.put(rig.room(A), one)?;
+    rig.put(rig.slot(A), one)?;
     rig.keep_busy(Stream::Download)?;
     rig.fetch(one, C)?;
     rig.order(Stream::Download, Stream::Upload)?;
@@ -178,23 +178,23 @@ pub fn uploads_wait_for_downloads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.send(B, one)?;
     rig.finish(Stream::Upload)?;
     rig.finish(Stream::Download)?;
-    rig.expect(rig.room(C), &saved, "what was fetched before it was overwritten")?;
-    rig.get(other, rig.room(D))?;
-    rig.expect(rig.room(D), &saved, "what was fetched and sent again")
+    rig.expect(rig.slot(C), &saved, "what was fetched before it was overwritten")?;
+    rig.get(other, rig.slot(D))?;
+    rig.expect(rig.slot(D), &saved, "what was fetched and sent again")
 }
 
 /// A download that waits for an upload fetches what was uploaded.
 pub fn downloads_wait_for_uploads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let at = rig.range(3)?;
-    rig.fill(rig.room(A), 1)?;
-    rig.put(rig.room(A), at)?;
-    let sent = rig.fill(rig.room(A), 2)?;
+    rig.fill(rig.slot(A), 1)?;
+    rig.put(rig.slot(A), at)?;
+    let sent = rig.fill(rig.slot(A), 2)?;
     rig.keep_busy(Stream::Upload)?;
     rig.send(A, at)?;
     rig.order(Stream::Upload, Stream::Download)?;
-    rig.get(at, rig.room(B))?;
-    rig.expect(rig.room(B), &sent, "what was fetched behind an upload")
+    rig.get(at, rig.slot(B))?;
+    rig.expect(rig.slot(B), &sent, "what was fetched behind an upload")
 }
 
 /// Who waits for a stream has waited for all that this stream had waited for: a schedule
@@ -202,15 +202,15 @@ pub fn downloads_wait_for_uploads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
 pub fn waits_imply_what_they_waited_for<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let at = rig.range(3)?;
-    rig.fill(rig.room(A), 1)?;
-    rig.put(rig.room(A), at)?;
-    let sent = rig.fill(rig.room(A), 2)?;
+    rig.fill(rig.slot(A), 1)?;
+    rig.put(rig.slot(A), at)?;
+    let sent = rig.fill(rig.slot(A), 2)?;
     rig.keep_busy(Stream::Upload)?;
     rig.send(A, at)?;
     rig.order(Stream::Upload, Stream::Compute)?;
     rig.order(Stream::Compute, Stream::Download)?;
-    rig.get(at, rig.room(B))?;
-    rig.expect(rig.room(B), &sent, "what was fetched behind a launch behind an upload")
+    rig.get(at, rig.slot(B))?;
+    rig.expect(rig.slot(B), &sent, "what was fetched behind a launch behind an upload")
 }
 
 /// A wait holds for all work that is enqueued behind it, and a later wait for less does not
@@ -218,11 +218,11 @@ pub fn waits_imply_what_they_waited_for<T: Backend>(rig: &mut Rig<'_, T>) -> Out
 pub fn waits_hold_for_all_that_follows<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let (one, other) = (rig.range(3)?, rig.range(3)?);
-    rig.fill(rig.room(A), 1)?;
-    rig.put(rig.room(A), one)?;
-    rig.put(rig.room(A), other)?;
+    rig.fill(rig.slot(A), 1)?;
+    rig.put(rig.slot(A), one)?;
+    rig.put(rig.slot(A), other)?;
     let early = rig.signal(Stream::Upload)?;
-    let sent = rig.fill(rig.room(A), 2)?;
+    let sent = rig.fill(rig.slot(A), 2)?;
     rig.keep_busy(Stream::Upload)?;
     rig.send(A, other)?;
     rig.order(Stream::Upload, Stream::Download)?;
@@ -232,7 +232,7 @@ pub fn waits_hold_for_all_that_follows<T: Backend>(rig: &mut Rig<'_, T>) -> Outc
         rig.signal(Stream::Download)?;
     }
     rig.finish(Stream::Download)?;
-    rig.expect(rig.room(B), &sent, "what was fetched last")
+    rig.expect(rig.slot(B), &sent, "what was fetched last")
 }
 
 /// A stream may wait for a point of its own: that is reached by then.
@@ -254,8 +254,8 @@ pub fn what_is_reached_has_been_done<T: Backend>(rig: &mut Rig<'_, T>) -> Outcom
     const MOST_QUESTIONS: usize = 10_000;
     rig.set_up()?;
     let at = rig.range(3)?;
-    let sent = rig.fill(rig.room(A), 1)?;
-    rig.put(rig.room(A), at)?;
+    let sent = rig.fill(rig.slot(A), 1)?;
+    rig.put(rig.slot(A), at)?;
     rig.keep_busy(Stream::Download)?;
     rig.fetch(at, B)?;
     let point = rig.signal(Stream::Download)?;
@@ -266,18 +266,18 @@ pub fn what_is_reached_has_been_done<T: Backend>(rig: &mut Rig<'_, T>) -> Outcom
     if !is_reached {
         rig.device().block_until(point)?;
     }
-    rig.expect(rig.room(B), &sent, "what was fetched before a point that is reached")
+    rig.expect(rig.slot(B), &sent, "what was fetched before a point that is reached")
 }
 
 /// Whoever has blocked until a point finds what was done before it.
 pub fn blocking_waits_for_the_work<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let at = rig.range(3)?;
-    let sent = rig.fill(rig.room(A), 1)?;
-    rig.put(rig.room(A), at)?;
+    let sent = rig.fill(rig.slot(A), 1)?;
+    rig.put(rig.slot(A), at)?;
     rig.keep_busy(Stream::Download)?;
-    rig.get(at, rig.room(B))?;
-    rig.expect(rig.room(B), &sent, "what was fetched before a point that was blocked for")
+    rig.get(at, rig.slot(B))?;
+    rig.expect(rig.slot(B), &sent, "what was fetched before a point that was blocked for")
 }
 
 /// All three streams at work on memory of their own do not disturb each other, with mapping
@@ -286,11 +286,11 @@ pub fn streams_do_not_disturb_each_other<T: Backend>(rig: &mut Rig<'_, T>) -> Ou
     rig.set_up()?;
     let [sent, fetched, read, updated] =
         [rig.range(3)?, rig.range(3)?, rig.range(3)?, rig.range(3)?];
-    let mut expected = rig.fill(rig.room(A), 1)?;
-    let other = rig.fill(rig.room(B), 2)?;
-    rig.put(rig.room(A), updated)?;
-    rig.put(rig.room(B), read)?;
-    rig.put(rig.room(B), fetched)?;
+    let mut expected = rig.fill(rig.slot(A), 1)?;
+    let other = rig.fill(rig.slot(B), 2)?;
+    rig.put(rig.slot(A), updated)?;
+    rig.put(rig.slot(B), read)?;
+    rig.put(rig.slot(B), fetched)?;
     for _ in 0..8 {
         rig.send(A, sent)?;
         rig.signal(Stream::Upload)?;
@@ -302,12 +302,12 @@ pub fn streams_do_not_disturb_each_other<T: Backend>(rig: &mut Rig<'_, T>) -> Ou
         rig.device().unmap(idle, 1)?;
     }
     Stream::ALL.into_iter().try_for_each(|stream| rig.finish(stream))?;
-    rig.expect(rig.room(C), &other, "what was fetched meanwhile")?;
-    rig.get(sent, rig.room(D))?;
-    rig.expect(rig.room(D), &expected, "what was sent meanwhile")?;
+    rig.expect(rig.slot(C), &other, "what was fetched meanwhile")?;
+    rig.get(sent, rig.slot(D))?;
+    rig.expect(rig.slot(D), &expected, "what was sent meanwhile")?;
     for _ in 0..8 {
         expected = rig.computed(UPDATE, &[&expected, &other]);
     }
-    rig.get(updated, rig.room(D))?;
-    rig.expect(rig.room(D), &expected, "what was computed meanwhile")
+    rig.get(updated, rig.slot(D))?;
+    rig.expect(rig.slot(D), &expected, "what was computed meanwhile")
 }

@@ -3,17 +3,35 @@
 use super::Rig;
 use super::failure::{Outcome, ensure};
 use super::rig::{A, B, C, D};
-use integrity::{Backend, value};
+use integrity::Backend;
 use planner_core::Stream;
 use planner_core::backend::{DeviceAddress, HostRange, Paging, Streams, Transfers};
 
-/// When `create_host` returns, every state's value lies in its room.
-pub fn states_lie_in_their_rooms<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+/// The host writes and reads just the bytes that it names, of any size and at any offset.
+pub fn the_host_writes_and_reads_its_block<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
-    for state in [A, B, C, D] {
-        let mut initial = vec![0; rig.bytes() as usize];
-        value::initial_state(state, rig.bytes()).fill(0, &mut initial);
-        rig.expect(rig.room(state), &initial, "the room of a state")?;
+    let bytes = rig.bytes();
+    let mut block = rig.fill(rig.slot(A), 1)?;
+    for (seed, range) in (2..).zip([0..1, 1..2, 3..8, 5..bytes, bytes - 1..bytes, 7..7]) {
+        let (start, end) = (range.start as usize, range.end as usize);
+        let written = rig.fill(rig.host(A, range.clone()), seed)?;
+        block[start..end].copy_from_slice(&written);
+        let case = format!("bytes {range:?} of what the host wrote");
+        rig.expect(rig.host(A, range), &block[start..end], &case)?;
+        rig.expect(rig.slot(A), &block, &format!("the slot around {case}"))?;
+    }
+    Ok(())
+}
+
+/// What the host has written is what a copy reads that is enqueued at once.
+pub fn written_bytes_are_uploaded<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    let at = rig.range(3)?;
+    for seed in 1..4 {
+        let sent = rig.fill(rig.slot(A), seed)?;
+        rig.put(rig.slot(A), at)?;
+        rig.get(at, rig.slot(B))?;
+        rig.expect(rig.slot(B), &sent, "what was written and sent at once")?;
     }
     Ok(())
 }
@@ -21,9 +39,9 @@ pub fn states_lie_in_their_rooms<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
 /// The host has one block: to create it again is an error, and leaves it as it was.
 pub fn the_host_has_one_block<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
-    let bytes = rig.fill(rig.room(A), 1)?;
-    ensure!(rig.create_host().is_err(), "the host's block may be created twice");
-    rig.expect(rig.room(A), &bytes, "the block after it was to be created again")?;
+    let bytes = rig.fill(rig.slot(A), 1)?;
+    ensure!(rig.create_host().is_err(), "the host block may be created twice");
+    rig.expect(rig.slot(A), &bytes, "the block after it was to be created again")?;
     rig.works()
 }
 
@@ -31,11 +49,15 @@ pub fn the_host_has_one_block<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
 /// neighbours.
 pub fn bytes_return_as_they_were<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
-    let sent = rig.fill(rig.room(A), 1)?;
     let at = rig.scattered(3)?;
-    rig.put(rig.room(A), at)?;
-    rig.get(at, rig.room(B))?;
-    rig.expect(rig.room(B), &sent, "what was sent and fetched")
+    // A byte that is not copied may be right by chance, but not twice.
+    for seed in [1, 2] {
+        let sent = rig.fill(rig.slot(A), seed)?;
+        rig.put(rig.slot(A), at)?;
+        rig.get(at, rig.slot(B))?;
+        rig.expect(rig.slot(B), &sent, "what was sent and fetched")?;
+    }
+    Ok(())
 }
 
 /// A copy moves just the bytes that it names: one byte, odd numbers of bytes at odd places,
@@ -56,19 +78,19 @@ pub fn copies_of_any_size_and_place<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome
     ];
     for (seed, range) in (1..).zip(cases) {
         let case = |what: &str| format!("bytes {range:?} of {what}");
-        let mut device = rig.fill(rig.room(A), 2 * seed)?;
-        rig.put(rig.room(A), at)?;
-        let sent = rig.fill(rig.room(B), 2 * seed + 1)?;
+        let mut device = rig.fill(rig.slot(A), 2 * seed)?;
+        rig.put(rig.slot(A), at)?;
+        let sent = rig.fill(rig.slot(B), 2 * seed + 1)?;
         let place = range.start as usize..range.end as usize;
         rig.put(rig.host(B, range.clone()), DeviceAddress(at.0 + range.start))?;
         device[place.clone()].copy_from_slice(&sent[place.clone()]);
-        rig.get(at, rig.room(A))?;
-        rig.expect(rig.room(A), &device, &case("an upload"))?;
+        rig.get(at, rig.slot(A))?;
+        rig.expect(rig.slot(A), &device, &case("an upload"))?;
 
-        let mut host = rig.fill(rig.room(C), 1000 + seed)?;
+        let mut host = rig.fill(rig.slot(C), 1000 + seed)?;
         rig.get(DeviceAddress(at.0 + range.start), rig.host(C, range.clone()))?;
         host[place.clone()].copy_from_slice(&device[place]);
-        rig.expect(rig.room(C), &host, &case("a download"))?;
+        rig.expect(rig.slot(C), &host, &case("a download"))?;
     }
     Ok(())
 }
@@ -77,10 +99,10 @@ pub fn copies_of_any_size_and_place<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome
 pub fn copies_in_both_directions_at_once<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let chunk = rig.chunk_bytes();
-    let sent = rig.fill(rig.room(A), 1)?;
-    let kept = rig.fill(rig.room(B), 2)?;
+    let sent = rig.fill(rig.slot(A), 1)?;
+    let kept = rig.fill(rig.slot(B), 2)?;
     let (one, other) = (rig.scattered(3)?, rig.scattered(3)?);
-    rig.put(rig.room(B), other)?;
+    rig.put(rig.slot(B), other)?;
     let starts = (0..rig.bytes()).step_by((chunk / 8).max(1) as usize);
     for start in starts {
         let end = rig.bytes().min(start + (chunk / 8).max(1));
@@ -90,9 +112,9 @@ pub fn copies_in_both_directions_at_once<T: Backend>(rig: &mut Rig<'_, T>) -> Ou
     }
     rig.finish(Stream::Download)?;
     rig.finish(Stream::Upload)?;
-    rig.expect(rig.room(C), &kept, "what was fetched in parts")?;
-    rig.get(one, rig.room(D))?;
-    rig.expect(rig.room(D), &sent, "what was sent in parts")
+    rig.expect(rig.slot(C), &kept, "what was fetched in parts")?;
+    rig.get(one, rig.slot(D))?;
+    rig.expect(rig.slot(D), &sent, "what was sent in parts")
 }
 
 /// The host bytes of an upload are free once the next signal of the stream is reached: what
@@ -101,24 +123,24 @@ pub fn uploaded_bytes_are_free_behind_the_point<T: Backend>(rig: &mut Rig<'_, T>
     rig.set_up()?;
     let at = rig.range(3)?;
     rig.keep_busy(Stream::Upload)?;
-    let sent = rig.fill(rig.room(A), 1)?;
+    let sent = rig.fill(rig.slot(A), 1)?;
     rig.send(A, at)?;
     let point = rig.signal(Stream::Upload)?;
     rig.device().block_until(point)?;
-    rig.fill(rig.room(A), 2)?;
-    rig.get(at, rig.room(B))?;
-    rig.expect(rig.room(B), &sent, "what was sent before its room was filled anew")
+    rig.fill(rig.slot(A), 2)?;
+    rig.get(at, rig.slot(B))?;
+    rig.expect(rig.slot(B), &sent, "what was sent before its slot was filled anew")
 }
 
 /// A copy to or from addresses of which not all are mapped is refused, and changes nothing.
 pub fn unmapped_addresses_are_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
-    let (chunk, room) = (rig.chunk_bytes(), rig.room(A));
+    let (chunk, slot) = (rig.chunk_bytes(), rig.slot(A));
     let half = rig.half_mapped()?;
     let gone = rig.range(3)?;
     rig.device().unmap(gone, 3)?;
     let second = DeviceAddress(half.0 + chunk);
-    let end = DeviceAddress(u64::MAX - room.bytes / 2);
+    let end = DeviceAddress(u64::MAX - slot.bytes / 2);
     for (at, what) in [
         (half, "a range that is mapped in part"),
         (second, "a range that was never mapped"),
@@ -126,34 +148,42 @@ pub fn unmapped_addresses_are_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outco
         (DeviceAddress(0), "address 0"),
         (end, "the end of all addresses"),
     ] {
-        ensure!(rig.device().upload(room, at).is_err(), "one may upload to {what}");
-        ensure!(rig.device().download(at, room).is_err(), "one may download from {what}");
+        ensure!(rig.device().upload(slot, at).is_err(), "one may upload to {what}");
+        ensure!(rig.device().download(at, slot).is_err(), "one may download from {what}");
     }
     rig.works()
 }
 
-/// A copy to or from bytes that the host's block does not have is refused, and changes
-/// nothing.
-pub fn bytes_that_the_host_has_not_are_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+/// Bytes outside the host block are refused, to copies and to the host, and nothing changes.
+pub fn bytes_outside_the_block_are_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let at = rig.range(3)?;
-    let (end, tensor) = (rig.block_bytes(), A);
+    let end = rig.block_bytes();
     for (offset_bytes, bytes) in [(end, 1), (end - 1, 2), (u64::MAX, 1), (u64::MAX, u64::MAX)] {
-        let range = HostRange { tensor, offset_bytes, bytes };
+        let range = HostRange { offset_bytes, bytes };
         let what = format_args!("{bytes} bytes at {offset_bytes} of a block of {end}");
         ensure!(rig.device().upload(range, at).is_err(), "one may upload {what}");
         ensure!(rig.device().download(at, range).is_err(), "one may download to {what}");
     }
+    for (offset_bytes, bytes) in [(end, 1), (end - 1, 2), (u64::MAX, 1)] {
+        let mut buffer = vec![0; bytes];
+        let what = format_args!("{bytes} bytes at {offset_bytes} of a block of {end}");
+        ensure!(rig.device().write_host(offset_bytes, &buffer).is_err(), "one may write {what}");
+        let read = rig.device().read_host(offset_bytes, &mut buffer);
+        ensure!(read.is_err(), "one may read {what}");
+    }
     rig.works()
 }
 
-/// Without a block there is nothing to copy: an error.
-pub fn copies_without_a_block_are_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+/// Without a block there is nothing to copy, write or read: an error.
+pub fn without_a_block_all_is_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.create()?;
     let at = rig.range(3)?;
-    let room = HostRange { tensor: A, offset_bytes: 0, bytes: 1 };
-    ensure!(rig.device().upload(room, at).is_err(), "one may upload what is not there");
-    ensure!(rig.device().download(at, room).is_err(), "one may download to nowhere");
+    let range = HostRange { offset_bytes: 0, bytes: 1 };
+    ensure!(rig.device().upload(range, at).is_err(), "one may upload what is not there");
+    ensure!(rig.device().download(at, range).is_err(), "one may download to nowhere");
+    ensure!(rig.device().write_host(0, &[0]).is_err(), "one may write what is not there");
+    ensure!(rig.device().read_host(0, &mut [0]).is_err(), "one may read what is not there");
     rig.create_host()?;
     rig.works()
 }

@@ -45,12 +45,23 @@ pub(crate) enum Bug {
     UploadsLate,
     /// Copies to where nothing is mapped do nothing.
     CopiesToNowhere,
-    /// Copies from where the host has nothing do nothing.
+    /// Copies from where the host has nothing do nothing, and neither do the host's writes and
+    /// reads there.
     CopiesFromNowhere,
     /// A second block is taken for the first.
     CreatesBlocksTwice,
-    /// A state does not lie in its room.
+    /// What the host writes lacks its last byte.
+    WritesHostTooLittle,
+    /// What the host writes spoils the byte that follows.
+    WritesHostTooMuch,
+    /// What the host writes is there when the host reads or writes again.
+    WritesHostLate,
+    /// What the host reads lacks its last byte.
+    ReadsHostTooLittle,
+    /// A state does not lie in its slot.
     ForgetsAState,
+    /// Inputs are those of the next iteration, in the slots of that.
+    FillsTheOtherSlot,
     /// Too many chunks are an error of another kind.
     RunsOutOfSomething,
     /// When there were too many chunks, there can be none.

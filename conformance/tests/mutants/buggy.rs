@@ -8,7 +8,7 @@ use middleware::Layer;
 use planner_core::backend::{
     Addresses, Chunks, DeviceAddress, HostRange, Launch, Paging, Point, Streams, Transfers,
 };
-use planner_core::{HostRooms, Stream, TensorId};
+use planner_core::{HostLayout, Stream, TensorId};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
@@ -27,6 +27,8 @@ pub(crate) struct Buggy {
     calls: u64,
     /// Waits that have been asked for and not made, by waiting and awaited stream.
     waits: [[u64; 3]; 3],
+    /// What the host has written and is not there yet.
+    written: Option<(u64, Vec<u8>)>,
     upload: Option<(HostRange, DeviceAddress)>,
     download: Option<(DeviceAddress, HostRange)>,
     last_range: Option<DeviceAddress>,
@@ -48,6 +50,7 @@ impl Buggy {
             bug,
             calls: 0,
             waits: [[0; 3]; 3],
+            written: None,
             upload: None,
             download: None,
             last_range: None,
@@ -61,7 +64,7 @@ impl Buggy {
     }
 
     /// Makes the waits that were put off, and the uploads that are late.
-    fn before_work(&mut self, device: &mut SimDevice<'_>, stream: Stream) -> Result<(), SimError> {
+    fn before_work(&mut self, device: &mut SimDevice, stream: Stream) -> Result<(), SimError> {
         for (of, value) in Stream::ALL.into_iter().zip(self.waits[stream as usize]) {
             if value > 0 {
                 device.wait(stream, Point { stream: of, value })?;
@@ -75,8 +78,13 @@ impl Buggy {
         Ok(())
     }
 
+    /// Writes what the host wrote last, where that is late.
+    fn write_late(&mut self, device: &mut SimDevice) -> Result<(), SimError> {
+        self.written.take().map_or(Ok(()), |(at, from)| device.write_host(at, &from))
+    }
+
     /// Makes the copies that were held back.
-    fn catch_up(&mut self, device: &mut SimDevice<'_>) -> Result<(), SimError> {
+    fn catch_up(&mut self, device: &mut SimDevice) -> Result<(), SimError> {
         if let Some((from, to)) = self.upload.take() {
             device.upload(from, to)?;
         }
@@ -87,7 +95,7 @@ impl Buggy {
     }
 
     /// As many bytes as the bug lets through.
-    fn cut(&self, device: &SimDevice<'_>, at: DeviceAddress, range: HostRange) -> HostRange {
+    fn cut(&self, device: &SimDevice, at: DeviceAddress, range: HostRange) -> HostRange {
         let to_border = device.chunk_bytes() - at.0 % device.chunk_bytes();
         let bytes =
             if self.bug == Bug::CopiesOneChunk { range.bytes.min(to_border) } else { range.bytes };
@@ -125,7 +133,7 @@ impl Buggy {
     /// Maps chunk by chunk, as some bugs want it.
     fn map_each(
         &mut self,
-        device: &mut SimDevice<'_>,
+        device: &mut SimDevice,
         at: DeviceAddress,
         chunks: Chunks,
     ) -> Result<(), SimError> {
@@ -150,12 +158,12 @@ impl Drop for Buggy {
     }
 }
 
-impl<'g> Layer<SimDevice<'g>> for Buggy {
+impl Layer<SimDevice> for Buggy {
     type Error = SimError;
 
     fn wait(
         &mut self,
-        device: &mut SimDevice<'g>,
+        device: &mut SimDevice,
         stream: Stream,
         point: Point,
     ) -> Result<(), SimError> {
@@ -180,7 +188,7 @@ impl<'g> Layer<SimDevice<'g>> for Buggy {
         }
     }
 
-    fn signal(&mut self, device: &mut SimDevice<'g>, stream: Stream) -> Result<Point, SimError> {
+    fn signal(&mut self, device: &mut SimDevice, stream: Stream) -> Result<Point, SimError> {
         match self.bug {
             Bug::HearsTheLastWait => self.before_work(device, stream)?,
             Bug::UploadsOutOfOrder | Bug::DownloadsOutOfOrder => self.catch_up(device)?,
@@ -202,7 +210,7 @@ impl<'g> Layer<SimDevice<'g>> for Buggy {
         Ok(Point { value: point.value + ahead, ..point })
     }
 
-    fn reached(&mut self, device: &mut SimDevice<'g>, point: Point) -> Result<bool, SimError> {
+    fn reached(&mut self, device: &mut SimDevice, point: Point) -> Result<bool, SimError> {
         match self.bug {
             Bug::AsksForAnything => Ok(device.reached(point).unwrap_or(false)),
             Bug::ReachesAtOnce => device.reached(point).map(|_| true),
@@ -210,7 +218,7 @@ impl<'g> Layer<SimDevice<'g>> for Buggy {
         }
     }
 
-    fn block_until(&mut self, device: &mut SimDevice<'g>, point: Point) -> Result<(), SimError> {
+    fn block_until(&mut self, device: &mut SimDevice, point: Point) -> Result<(), SimError> {
         self.under_way = 0;
         match self.bug {
             Bug::BlocksForNothing => device.reached(point).map(drop),
@@ -222,23 +230,53 @@ impl<'g> Layer<SimDevice<'g>> for Buggy {
         }
     }
 
-    fn create_host(
-        &mut self,
-        device: &mut SimDevice<'g>,
-        rooms: &HostRooms<'_>,
-    ) -> Result<(), SimError> {
-        match (self.bug, device.create_host(rooms)) {
+    fn create_host(&mut self, device: &mut SimDevice, bytes: u64) -> Result<(), SimError> {
+        match (self.bug, device.create_host(bytes)) {
             (Bug::CreatesBlocksTwice, Err(SimError::Refused(Refused::HostCreatedTwice))) => Ok(()),
-            (Bug::ForgetsAState, Ok(())) => {
-                device.write_host(rooms.offset_bytes(TensorId(0), 0, 0), &[0])
-            }
             (_, created) => created,
         }
     }
 
+    fn write_host(
+        &mut self,
+        device: &mut SimDevice,
+        offset_bytes: u64,
+        from: &[u8],
+    ) -> Result<(), SimError> {
+        self.write_late(device)?;
+        let written = match self.bug {
+            Bug::WritesHostTooLittle => {
+                device.write_host(offset_bytes, &from[..from.len().saturating_sub(1)])
+            }
+            Bug::WritesHostTooMuch => device
+                .write_host(offset_bytes, &[from, &[0]].concat())
+                .or_else(|_| device.write_host(offset_bytes, from)),
+            Bug::WritesHostLate => {
+                // Whether the bytes exist is found at once.
+                device.read_host(offset_bytes, &mut from.to_vec())?;
+                self.written = Some((offset_bytes, from.to_vec()));
+                Ok(())
+            }
+            _ => device.write_host(offset_bytes, from),
+        };
+        written.or_else(|error| self.forgive_copy(error))
+    }
+
+    fn read_host(
+        &mut self,
+        device: &mut SimDevice,
+        offset_bytes: u64,
+        into: &mut [u8],
+    ) -> Result<(), SimError> {
+        self.write_late(device)?;
+        let end = into.len().saturating_sub(usize::from(self.bug == Bug::ReadsHostTooLittle));
+        let read = device.read_host(offset_bytes, &mut into[..end]);
+        read.or_else(|error| self.forgive_copy(error))
+    }
+
     fn upload(
         &mut self,
-        device: &mut SimDevice<'g>,
+        device: &mut SimDevice,
         from: HostRange,
         to: DeviceAddress,
     ) -> Result<(), SimError> {
@@ -267,7 +305,7 @@ impl<'g> Layer<SimDevice<'g>> for Buggy {
 
     fn download(
         &mut self,
-        device: &mut SimDevice<'g>,
+        device: &mut SimDevice,
         from: DeviceAddress,
         to: HostRange,
     ) -> Result<(), SimError> {
@@ -291,7 +329,7 @@ impl<'g> Layer<SimDevice<'g>> for Buggy {
         downloaded.or_else(|error| self.forgive_copy(error))
     }
 
-    fn create(&mut self, device: &mut SimDevice<'g>, count: u64) -> Result<(), SimError> {
+    fn create(&mut self, device: &mut SimDevice, count: u64) -> Result<(), SimError> {
         if self.bug == Bug::NeverRecovers && self.calls > 0 {
             return Err(Refused::CreatedTwice.into());
         }
@@ -304,11 +342,7 @@ impl<'g> Layer<SimDevice<'g>> for Buggy {
         }
     }
 
-    fn reserve(
-        &mut self,
-        device: &mut SimDevice<'g>,
-        chunks: u64,
-    ) -> Result<DeviceAddress, SimError> {
+    fn reserve(&mut self, device: &mut SimDevice, chunks: u64) -> Result<DeviceAddress, SimError> {
         let last = self.last_range;
         let at = match (self.bug, device.reserve(chunks)) {
             (Bug::RangesWithoutEnd, Err(_)) => DeviceAddress(device.chunk_bytes()),
@@ -323,7 +357,7 @@ impl<'g> Layer<SimDevice<'g>> for Buggy {
 
     fn map(
         &mut self,
-        device: &mut SimDevice<'g>,
+        device: &mut SimDevice,
         at: DeviceAddress,
         chunks: Chunks,
     ) -> Result<(), SimError> {
@@ -352,7 +386,7 @@ impl<'g> Layer<SimDevice<'g>> for Buggy {
 
     fn unmap(
         &mut self,
-        device: &mut SimDevice<'g>,
+        device: &mut SimDevice,
         at: DeviceAddress,
         chunks: u64,
     ) -> Result<(), SimError> {
@@ -396,12 +430,12 @@ impl<'g> Layer<SimDevice<'g>> for Buggy {
 
     fn launch(
         &mut self,
-        device: &mut SimDevice<'g>,
+        device: &mut SimDevice,
         launch: &Launch<'_>,
-        run: impl FnOnce(&mut SimDevice<'g>, &Launch<'_>) -> Result<(), SimError>,
+        run: impl FnOnce(&mut SimDevice, &Launch<'_>) -> Result<(), SimError>,
     ) -> Result<(), SimError> {
         self.before_work(device, Stream::Compute)?;
-        let host = HostRange { tensor: TensorId(0), offset_bytes: 0, bytes: 1 };
+        let host = HostRange { offset_bytes: 0, bytes: 1 };
         match self.bug {
             Bug::LosesLaunches => {
                 self.calls += 1;
@@ -430,5 +464,29 @@ impl<'g> Layer<SimDevice<'g>> for Buggy {
             }
             _ => run(device, launch),
         }
+    }
+
+    fn fill_states(
+        &mut self,
+        device: &mut SimDevice,
+        layout: &HostLayout<'_>,
+        fill: impl FnOnce(&mut SimDevice, &HostLayout<'_>) -> Result<(), SimError>,
+    ) -> Result<(), SimError> {
+        fill(device, layout)?;
+        if self.bug == Bug::ForgetsAState {
+            device.write_host(layout.offset_bytes(TensorId(0), 0, 0), &[0])?;
+        }
+        Ok(())
+    }
+
+    fn fill_inputs(
+        &mut self,
+        device: &mut SimDevice,
+        iteration: u64,
+        layout: &HostLayout<'_>,
+        fill: impl FnOnce(&mut SimDevice, u64, &HostLayout<'_>) -> Result<(), SimError>,
+    ) -> Result<(), SimError> {
+        let ahead = u64::from(self.bug == Bug::FillsTheOtherSlot);
+        fill(device, iteration + ahead, layout)
     }
 }

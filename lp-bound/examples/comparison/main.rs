@@ -1,5 +1,5 @@
-//! Every strategy beside the least possible period, on all works, links and budgets: one
-//! table in Markdown, with the works and budgets chosen by filters.
+//! Compares every strategy with the bound on the period, on all works, links and budgets, and
+//! writes a page in Markdown. Filters select works and budgets.
 
 mod cells;
 mod record;
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use workloads::{OwnedGraph, format, machines, models};
 
-/// Built-in models beside the graph files.
+/// Built-in models to plan in addition to the graph files.
 const MODELS: [&str; 3] =
     ["resnet50:batch=64", "resnet152:batch=64", "resnet50:batch=64,mode=inference"];
 
@@ -33,7 +33,7 @@ struct Arguments {
     /// Shares of the in-core need in percent, or min
     #[arg(long, value_delimiter = ',', default_value = "75%,50%,35%,25%,min")]
     budgets: Vec<Budget>,
-    /// Bounds on record; what is solved is added
+    /// File of known bounds; newly solved bounds are added
     #[arg(long, default_value = "docs/bounds.json")]
     bounds: PathBuf,
     /// Write the table to this file [default: standard output]

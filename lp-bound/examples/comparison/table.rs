@@ -4,35 +4,37 @@ use crate::cells::{COLUMNS, Cell, Planned};
 use std::fmt::Write;
 
 const HEAD: &str = "\
-# How near `auto` is to the best
+# How close `auto` is to the bound
 
-Written by
+This page is written by
 
     cargo run --release -p spillway-lp-bound --example comparison -- -o docs/comparison.md
 
-which plans everything below, proves each plan safe, and takes the bounds from
-[bounds.json](bounds.json). Bounds that are not there are solved and added with HiGHS:
+which makes every plan below, proves it safe, and reads the bounds from
+[bounds.json](bounds.json). Missing bounds are solved with HiGHS and added:
 `lp-bound/with-highs cargo run --release -p spillway-lp-bound --features highs --example comparison`.
-`--graphs`, `--machines` and `--budgets` choose a part; graph files come from `--folder`.
+`--graphs`, `--machines` and `--budgets` select cells; graph files come from `--folder`.
 
-- *Budgets* are relative to the in-core need; `min` is the least that `auto` can do with.
-  Under † the budget is less than twice what the largest op needs. What no plan can meet is
-  left out. `in-core` has no column, since it fits none of these budgets.
+- *Budgets* are relative to the in-core need; `min` is the smallest budget for which `auto` finds
+  a plan. † marks budgets of less than twice the need of the largest op. Budgets that no plan
+  meets are left out. `in-core` has no column, since it fits none of these budgets.
 - All other figures are periods over compute.
 - *Bound* is the linear program of [bounds.md](bounds.md) for the given order of the ops, with
-  pages: no plan that keeps the order is below. Not every bound can be attained: the program
-  knows no latency and moves bytes one by one.
-- *Gap* is how far the period left of it is above the bound.
-- `auto` may run the ops in another order, and then be below that bound.
-- `auto` with more memory is never slower: where it would be, its plan for less is handed on.
+  pages. No plan that keeps the order is shorter. Some bounds cannot be reached: the program
+  ignores latency and moves single bytes.
+- *Gap* is how far the period to its left is above the bound.
+- `auto` may run the ops in another order, and can then be below the bound.
+- `auto` is never slower with more memory: it reuses the plan for a smaller budget if that is
+  shorter.
 ";
 
 const TAIL: &str = "
 ## What holds `auto` back in the given order
 
-From the timelines of `plan --trace`, and from the program with the choice of a plan fixed,
-without latency and with: each byte is then charged its share of one latency a tensor. Plans
-are those of `--set effort=128` where more lists are tried by default.
+These figures come from the timelines of `plan --trace`, and from the linear program with the
+choice of gaps fixed to that of a plan, without and with latency. With latency, each byte is
+charged its share of one latency per tensor. Plans are made with `--set effort=128` if more lists
+are tried by default.
 
 | work | GB/s | budget | bound | with latency | choice fixed | both | auto |
 |---|--:|--:|--:|--:|--:|--:|--:|
@@ -45,20 +47,22 @@ are those of `--set effort=128` where more lists are tried by default.
 | `resnet50:batch=64,mode=inference` | 12 | 75 % | 1.415 | 1.416 | 1.474 | 1.474 | 1.489 |
 | `linear_et` | 50 | min | 1.739 | 1.905 | 1.804 | 1.968 | 2.410 |
 
-- *The choice of gaps* costs most where memory is short. The program moves more bytes than
-  `auto` does, and pays less for them, since more cross both links at once. At 50 % and 12 GB/s
-  it lets 65 MB of weights of `resnet50_et` be away from the turn from forward to backward until
-  their update, where `auto` lets 10 MB: their copies go out as the iteration ends, beside
-  uploads, and make room for uploads at the turn. So both links are busy for 6 % of its period, in
-  `auto`'s plan for less than 2 %. What a link seems to cost near the ends of a gap is a guess
-  from one list, and does not see that such a copy may go out long before.
-- *Latency.* Most transfers are last pages, which are memory for few bytes, and small tensors. At
-  75 % and 12 GB/s the 330 transfers of `resnet50_et` take 3.2 % of the period in latencies.
-- *Pace.* What is left between the last two columns: around the turn, uploads wait for memory
-  and downloads are done; and an op in need waits for a whole segment of the download link.
-- *Few pages.* The tensors of `linear_et` have one or two pages, so that what moves is rounded up,
-  and the last page of an op in need is waited for in full.
-- *At the minimum* one op takes the whole pool, so that nothing is there ahead of it.
+- *The choice of gaps* costs most when memory is short. The program moves more bytes than
+  `auto` does, but pays less for them, since more bytes cross both links at once. At 50 % and
+  12 GB/s it keeps 65 MB of the weights of `resnet50_et` on the host from the turn between forward
+  and backward until their update; `auto` keeps 10 MB there. The downloads of these weights run
+  at the end of the iteration, beside uploads, and free memory for uploads at the turn. Both
+  links are busy together for 6 % of the program's period, and for less than 2 % of the period of
+  `auto`'s plan. `auto` estimates the cost of a link near the ends of a gap from one list, and
+  does not see that such a download may run long before.
+- *Latency.* Most transfers are last pages, which hold few bytes, and small tensors. At
+  75 % and 12 GB/s the latencies of the 330 transfers of `resnet50_et` take 3.2 % of the period.
+- *Pace* is the rest, between the last two columns. Around the turn, uploads wait for memory
+  while the downloads are done. An op that needs memory waits for a whole segment of the download
+  link.
+- *Few pages.* The tensors of `linear_et` have one or two pages. Amounts are rounded up to pages,
+  and an op waits for all of the last page that it needs.
+- *At the minimum* one op takes the whole pool, so nothing can be prefetched ahead of it.
 ";
 
 /// Everything, from the works to the gaps.

@@ -1,5 +1,8 @@
+//! What computes: the ops of a graph on a device.
+
 use super::{Addresses, DeviceAddress, ErrorType};
 use crate::graph::OpId;
+use crate::host::HostLayout;
 
 /// One launch of an op.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +19,8 @@ pub struct Launch<'a> {
     pub workspace: Option<DeviceAddress>,
 }
 
-/// The embedder's kernels, for one backend.
+/// The embedder's kernels, for one backend: what ops compute, and the values of states and
+/// inputs. Only kernels know what a tensor means.
 pub trait Kernels<B: ErrorType> {
     /// Enqueues an op on [`Stream::Compute`](crate::Stream::Compute). It may touch exactly
     /// what the launch names, and nothing after the next signal of that stream.
@@ -25,11 +29,43 @@ pub trait Kernels<B: ErrorType> {
     /// Those of the backend.
     fn launch(&mut self, device: &mut B, launch: &Launch<'_>) -> Result<(), B::Error>;
 
-    /// Puts the inputs of an iteration (counted from 1) into their rooms on the host, room
-    /// `iteration % 2`. Called when nothing reads those rooms any more, during the iteration
-    /// before: no later than the first copy of its values.
+    /// Writes the initial value of every state into its slot of the host block, by
+    /// [`Transfers::write_host`](super::Transfers::write_host). Called once, after the block is
+    /// created and before any copy.
     ///
     /// # Errors
     /// Those of the backend.
-    fn fill_inputs(&mut self, device: &mut B, iteration: u64) -> Result<(), B::Error>;
+    fn fill_states(&mut self, device: &mut B, layout: &HostLayout<'_>) -> Result<(), B::Error>;
+
+    /// Writes the value of every input in an iteration (counted from 1) into its
+    /// [slot](HostLayout::slot) of that iteration. Called when nothing uses those slots any
+    /// more, during the iteration before: no later than the first copy of the values.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    fn fill_inputs(
+        &mut self,
+        device: &mut B,
+        iteration: u64,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), B::Error>;
+}
+
+impl<B: ErrorType, K: Kernels<B> + ?Sized> Kernels<B> for &mut K {
+    fn launch(&mut self, device: &mut B, launch: &Launch<'_>) -> Result<(), B::Error> {
+        K::launch(self, device, launch)
+    }
+
+    fn fill_states(&mut self, device: &mut B, layout: &HostLayout<'_>) -> Result<(), B::Error> {
+        K::fill_states(self, device, layout)
+    }
+
+    fn fill_inputs(
+        &mut self,
+        device: &mut B,
+        iteration: u64,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), B::Error> {
+        K::fill_inputs(self, device, iteration, layout)
+    }
 }

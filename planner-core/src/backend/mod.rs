@@ -1,12 +1,105 @@
 //! What a backend provides: streams, transfers, paging; and what an embedder brings: kernels.
 //!
-//! A backend is one value that implements [`Streams`], [`Transfers`] and [`Paging`]. All
-//! calls come from one host thread, in list order of the schedule.
+//! # For whoever writes a backend
+//!
+//! A backend is one value that implements [`Streams`], [`Transfers`] and [`Paging`]. It knows
+//! bytes and addresses, and neither graph nor tensors nor values. All calls come from one host
+//! thread, in list order of the schedule.
 //!
 //! A call that is refused changes nothing, and the backend goes on working; after an error of
-//! work on the device, nothing more need work but reading the host's block. A backend may be
+//! work on the device, nothing need work but [`Transfers::read_host`]. A backend may be
 //! dropped at any time, with work under way. `docs/backends.md` shows how to write one; the
 //! crate `conformance` checks every promise that is made here.
+//!
+//! ```
+//! use planner_core::Stream;
+//! use planner_core::backend::{BackendError, ErrorKind, ErrorType, Point, Streams};
+//! # use core::fmt;
+//!
+//! /// Does all work when it is enqueued, so every point that is signalled is reached.
+//! struct Device {
+//!     signals: [u64; 3],
+//! }
+//!
+//! #[derive(Debug)]
+//! struct Unsignalled(Point);
+//! # impl fmt::Display for Unsignalled {
+//! #     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { write!(f, "{:?}", self.0) }
+//! # }
+//! # impl core::error::Error for Unsignalled {}
+//!
+//! impl BackendError for Unsignalled {
+//!     fn kind(&self) -> ErrorKind { ErrorKind::Other }
+//! }
+//!
+//! impl ErrorType for Device {
+//!     type Error = Unsignalled;
+//! }
+//!
+//! impl Streams for Device {
+//!     fn wait(&mut self, _: Stream, point: Point) -> Result<(), Unsignalled> {
+//!         self.block_until(point)
+//!     }
+//!     fn signal(&mut self, stream: Stream) -> Result<Point, Unsignalled> {
+//!         self.signals[stream as usize] += 1;
+//!         Ok(Point { stream, value: self.signals[stream as usize] })
+//!     }
+//!     fn reached(&mut self, point: Point) -> Result<bool, Unsignalled> {
+//!         self.block_until(point).map(|()| true)
+//!     }
+//!     fn block_until(&mut self, point: Point) -> Result<(), Unsignalled> {
+//!         let is_signalled = point.value <= self.signals[point.stream as usize];
+//!         if is_signalled { Ok(()) } else { Err(Unsignalled(point)) }
+//!     }
+//! }
+//! # let mut device = Device { signals: [0; 3] };
+//! # let point = device.signal(Stream::Upload).unwrap();
+//! # assert!(device.reached(point).unwrap());
+//! ```
+//!
+//! # For whoever writes kernels
+//!
+//! [`Kernels`] is implemented for a backend's device: it launches ops with the means of that
+//! device, and writes the values of states and inputs where the [`HostLayout`] says. Nothing
+//! else knows what tensors mean.
+//!
+//! ```
+//! use planner_core::backend::{Kernels, Launch, Transfers};
+//! use planner_core::{HostLayout, TensorId};
+//!
+//! const WEIGHT: TensorId = TensorId(0);
+//! const BATCH: TensorId = TensorId(1);
+//!
+//! struct Network {
+//!     weight: Vec<u8>,
+//!     batches: Vec<Vec<u8>>,
+//! }
+//!
+//! impl<D: Transfers> Kernels<D> for Network {
+//!     fn launch(&mut self, device: &mut D, launch: &Launch<'_>) -> Result<(), D::Error> {
+//!         # let _ = (device, launch);
+//!         // Enqueues the op at launch.reads and launch.writes, by methods of the device's own.
+//!         Ok(())
+//!     }
+//!     fn fill_states(&mut self, device: &mut D, layout: &HostLayout<'_>) -> Result<(), D::Error> {
+//!         device.write_host(layout.offset_bytes(WEIGHT, 0, 0), &self.weight)
+//!     }
+//!     fn fill_inputs(
+//!         &mut self,
+//!         device: &mut D,
+//!         iteration: u64,
+//!         layout: &HostLayout<'_>,
+//!     ) -> Result<(), D::Error> {
+//!         let slot = HostLayout::slot(iteration);
+//!         let batch = &self.batches[iteration as usize % self.batches.len()];
+//!         device.write_host(layout.offset_bytes(BATCH, slot, 0), batch)
+//!     }
+//! }
+//! ```
+//!
+//! A `&mut` of a backend is a backend, and a `&mut` of kernels is kernels.
+//!
+//! [`HostLayout`]: crate::HostLayout
 
 mod kernel;
 mod paging;
@@ -42,4 +135,8 @@ pub trait BackendError: core::error::Error {
 pub trait ErrorType {
     /// The error.
     type Error: BackendError;
+}
+
+impl<T: ErrorType + ?Sized> ErrorType for &mut T {
+    type Error = T::Error;
 }

@@ -1,3 +1,5 @@
+//! Device memory: address ranges, and physical objects mapped into them.
+
 use super::ErrorType;
 
 /// A virtual address on the device.
@@ -82,4 +84,26 @@ pub trait Paging: ErrorType {
     /// # Errors
     /// A range that is not mapped, or holds only a part of a mapping.
     fn unmap(&mut self, at: DeviceAddress, chunks: u64) -> Result<(), Self::Error>;
+}
+
+impl<T: Paging + ?Sized> Paging for &mut T {
+    fn chunk_bytes(&self) -> u64 {
+        T::chunk_bytes(self)
+    }
+
+    fn create(&mut self, count: u64) -> Result<(), Self::Error> {
+        T::create(self, count)
+    }
+
+    fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, Self::Error> {
+        T::reserve(self, chunks)
+    }
+
+    fn map(&mut self, at: DeviceAddress, chunks: Chunks) -> Result<(), Self::Error> {
+        T::map(self, at, chunks)
+    }
+
+    fn unmap(&mut self, at: DeviceAddress, chunks: u64) -> Result<(), Self::Error> {
+        T::unmap(self, at, chunks)
+    }
 }

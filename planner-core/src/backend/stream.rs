@@ -1,3 +1,5 @@
+//! Streams of work, and waiting for points on them.
+
 use super::ErrorType;
 use crate::schedule::Stream;
 
@@ -44,4 +46,22 @@ pub trait Streams: ErrorType {
     /// A point that has not been signalled yet, and those of the driver: work that failed
     /// on the device is reported here at the latest.
     fn block_until(&mut self, point: Point) -> Result<(), Self::Error>;
+}
+
+impl<T: Streams + ?Sized> Streams for &mut T {
+    fn wait(&mut self, stream: Stream, point: Point) -> Result<(), Self::Error> {
+        T::wait(self, stream, point)
+    }
+
+    fn signal(&mut self, stream: Stream) -> Result<Point, Self::Error> {
+        T::signal(self, stream)
+    }
+
+    fn reached(&mut self, point: Point) -> Result<bool, Self::Error> {
+        T::reached(self, point)
+    }
+
+    fn block_until(&mut self, point: Point) -> Result<(), Self::Error> {
+        T::block_until(self, point)
+    }
 }

@@ -1,41 +1,77 @@
-use super::{DeviceAddress, Streams};
-use crate::graph::TensorId;
-use crate::host::HostRooms;
+//! Host memory, and copies between it and the device.
 
-/// Bytes of a tensor's host copy.
+use super::{DeviceAddress, Streams};
+
+/// Bytes of the host block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostRange {
-    /// The tensor.
-    pub tensor: TensorId,
-    /// First byte, from the start of the host's block.
+    /// First byte, from the start of the block.
     pub offset_bytes: u64,
     /// Number of bytes, not zero.
     pub bytes: u64,
 }
 
-/// Copies between the host's block and the device, each enqueued on its stream.
+/// The host block, and copies between it and the device, each enqueued on its stream.
 ///
 /// A device range may span several mapped chunks.
 pub trait Transfers: Streams {
-    /// Creates the host's block, once, before any copy and before inputs are filled. On return
-    /// every state's value lies in its room.
+    /// Creates the host block of that many bytes, once, before any copy. What it holds is
+    /// undefined until it is written.
     ///
     /// # Errors
     /// Too little host memory, and a second call.
-    fn create_host(&mut self, rooms: &HostRooms<'_>) -> Result<(), Self::Error>;
+    fn create_host(&mut self, bytes: u64) -> Result<(), Self::Error>;
+
+    /// Writes `from` into the host block, on the calling thread: copies enqueued afterwards
+    /// read these bytes. No enqueued copy may still use them; the caller must have waited for a
+    /// signal that follows the last one.
+    ///
+    /// # Errors
+    /// Bytes outside the block.
+    fn write_host(&mut self, offset_bytes: u64, from: &[u8]) -> Result<(), Self::Error>;
+
+    /// Reads from the host block, on the calling thread. No enqueued download may still write
+    /// these bytes; the caller must have waited for a signal that follows the last one. Works
+    /// after any error of the device.
+    ///
+    /// # Errors
+    /// Bytes outside the block.
+    fn read_host(&mut self, offset_bytes: u64, into: &mut [u8]) -> Result<(), Self::Error>;
 
     /// Enqueues a copy on [`Stream::Upload`](crate::Stream::Upload). The host bytes are
     /// read, and the device range must be mapped, until the next signal of that stream is
     /// reached.
     ///
     /// # Errors
-    /// A range that is not mapped or not on the host, and those of the driver.
+    /// A range that is not mapped or outside the block, and those of the driver.
     fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), Self::Error>;
 
     /// Enqueues a copy on [`Stream::Download`](crate::Stream::Download). The host bytes are
     /// written by the time the next signal of that stream is reached.
     ///
     /// # Errors
-    /// A range that is not mapped or not on the host, and those of the driver.
+    /// A range that is not mapped or outside the block, and those of the driver.
     fn download(&mut self, from: DeviceAddress, to: HostRange) -> Result<(), Self::Error>;
+}
+
+impl<T: Transfers + ?Sized> Transfers for &mut T {
+    fn create_host(&mut self, bytes: u64) -> Result<(), Self::Error> {
+        T::create_host(self, bytes)
+    }
+
+    fn write_host(&mut self, offset_bytes: u64, from: &[u8]) -> Result<(), Self::Error> {
+        T::write_host(self, offset_bytes, from)
+    }
+
+    fn read_host(&mut self, offset_bytes: u64, into: &mut [u8]) -> Result<(), Self::Error> {
+        T::read_host(self, offset_bytes, into)
+    }
+
+    fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), Self::Error> {
+        T::upload(self, from, to)
+    }
+
+    fn download(&mut self, from: DeviceAddress, to: HostRange) -> Result<(), Self::Error> {
+        T::download(self, from, to)
+    }
 }

@@ -1,6 +1,6 @@
-//! What must cross each link in whatever order the ops run; `docs/bounds.md` has the proof.
+//! The bytes that must cross each link in any order of the ops; `docs/bounds.md` has the proof.
 //!
-//! Any op gives such a bound. Up to 64 are looked at together, so that a word holds one bit
+//! Every op gives such a bound. Up to 64 are examined together, so that a word holds one bit
 //! for each.
 
 use super::reached::Reached;
@@ -85,7 +85,7 @@ impl Chosen {
         (at < OPS).then_some(at)
     }
 
-    /// The bit of an op, if it is chosen.
+    /// Returns the bit of an op, if it is chosen.
     fn bit(&self, op: OpId) -> u64 {
         self.at(op).filter(|&at| self.ops[at] == Some(op)).map_or(0, |at| 1 << at)
     }
@@ -103,7 +103,7 @@ const ARRIVES: u8 = 8;
 struct Held {
     up_bytes: [u64; OPS],
     down_bytes: [u64; OPS],
-    /// What crosses in any case.
+    /// The bytes that cross in every plan.
     arriving_bytes: u64,
 }
 
@@ -199,7 +199,7 @@ impl Held {
         }
         let [after, before, touched] = life;
         let alive = after & before;
-        // What arrived leaves for nothing.
+        // An input leaves without a transfer.
         let dirty = if flags & ARRIVES == 0 { alive } else { touched };
         for (held_bytes, mut bits) in [(&mut self.up_bytes, alive), (&mut self.down_bytes, dirty)] {
             while bits != 0 {

@@ -1,4 +1,4 @@
-//! A chain of ops of which each waits for the one before it, and where all others lie.
+//! A chain of ops, each of which waits for the one before it, and the position of all other ops.
 
 use super::Order;
 use super::reached::Reached;
@@ -12,12 +12,12 @@ pub(super) const LINKS: usize = 64;
 pub(super) struct Chain<'a> {
     /// For each op the last link that comes before it in every order, or that it is.
     before: &'a mut [u32],
-    /// The first link that comes behind it in every order, or that it is, from the end.
-    behind: &'a mut [u32],
+    /// The first link that comes after it in every order, or that it is, from the end.
+    after: &'a mut [u32],
     links: u32,
 }
 
-/// How long a path of ops takes, and its last op, counted from 1.
+/// The length of a path of ops, and its last op, counted from 1.
 type Path = [u64; 2];
 
 impl<'a> Chain<'a> {
@@ -36,8 +36,8 @@ impl<'a> Chain<'a> {
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
         let ops = graph.ops().len();
-        let (before, behind) = (scratch.take(ops, 0u32)?, scratch.take(ops, 0u32)?);
-        let mut chain = Self { before, behind, links: 0 };
+        let (before, after) = (scratch.take(ops, 0u32)?, scratch.take(ops, 0u32)?);
+        let mut chain = Self { before, after, links: 0 };
         chain.link(graph, order, through, &mut scratch.reborrow())?;
         let mut scratch = scratch.reborrow();
         let mut reached = Reached::new(graph, order, 0u32, u32::max, &mut scratch)?;
@@ -47,8 +47,8 @@ impl<'a> Chain<'a> {
         }
         reached.clear();
         for op in graph.op_ids().rev() {
-            let own = chain.behind[op.index()];
-            chain.behind[op.index()] = reached.step(graph, op, |behind| behind.max(own));
+            let own = chain.after[op.index()];
+            chain.after[op.index()] = reached.step(graph, op, |after| after.max(own));
         }
         Ok(chain)
     }
@@ -75,26 +75,26 @@ impl<'a> Chain<'a> {
         let links = path[..len].iter().skip(at % distance).step_by(distance);
         for (link, &op) in (1..).zip(links) {
             self.before[op as usize] = link;
-            self.behind[op as usize] = self.links + 1 - link;
+            self.after[op as usize] = self.links + 1 - link;
         }
         Ok(())
     }
 
-    /// The place behind all links.
+    /// The position after all links.
     pub(super) fn end(&self) -> usize {
         self.links as usize + 1
     }
 
-    /// The last link before an op and the first behind it, or both the link that it is.
+    /// The last link before an op and the first after it, or both the link that it is.
     pub(super) fn around(&self, op: OpId) -> (usize, usize) {
-        let (before, behind) = (self.before[op.index()], self.behind[op.index()]);
-        (before as usize, self.end() - behind as usize)
+        let (before, after) = (self.before[op.index()], self.after[op.index()]);
+        (before as usize, self.end() - after as usize)
     }
 
     /// The link that an op is.
     pub(super) fn link_of(&self, op: OpId) -> Option<usize> {
-        let (before, behind) = self.around(op);
-        (before == behind).then_some(before)
+        let (before, after) = self.around(op);
+        (before == after).then_some(before)
     }
 }
 
@@ -115,7 +115,7 @@ fn extend(
     }
 }
 
-/// Writes down the path from an op on, without that op; how long it is.
+/// Writes the path from an op on, without that op. Returns its length.
 fn follow(nearest: &[u32], from: OpId, path: &mut [u32]) -> usize {
     let next = |&op: &u32| nearest[op as usize].checked_sub(1);
     let ops = core::iter::successors(next(&from.0), next);

@@ -1,4 +1,4 @@
-//! What must cross each link when the ops run in the given order.
+//! The bytes that must cross each link in the given order of the ops.
 
 use super::Alive;
 use crate::graph::{Graph, Kind, OpId, TensorId};
@@ -58,7 +58,7 @@ pub(super) fn link_bytes(
     Ok((up_bytes, excess_bytes(&down, down_states)))
 }
 
-/// Marks what each tensor's value is needed for, from the last op to the first.
+/// Marks the uses of each tensor's value, from the last op to the first.
 struct Backwards<'a> {
     /// The last read of the value that a tensor holds here.
     last_read: &'a mut [u32],

@@ -1,4 +1,4 @@
-//! What no plan can do without: the memory of running in-core, and a least period.
+//! The memory that running in-core takes, and lower bounds on the period.
 
 mod any_order;
 mod chain;
@@ -10,7 +10,7 @@ use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::machine::{Machine, transmission_ns};
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, words};
 
-/// Words of scratch that the functions here ask for, each.
+/// Words of scratch that each function here needs, by [`Limits::of_graph`].
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let (given, any) = (given_order::scratch_words(limits), any_order::scratch_words(limits));
@@ -18,7 +18,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     larger(windows::scratch_words(limits), larger(given, any))
 }
 
-/// The device memory that the work takes with everything resident: the most, over the ops
+/// Returns the device memory that the work takes with everything resident: the maximum, over the ops
 /// in the given order, of all states, the inputs and temporaries between their first and
 /// last touch, and the workspace. Tensors of at least half a chunk count in whole chunks; where
 /// all together exceed 64 bits, so does the result. O(operands).
@@ -48,18 +48,18 @@ pub fn in_core_peak_bytes(
     Ok(state_bytes.saturating_add(peak_bytes))
 }
 
-/// Which plans a bound is for.
+/// The plans that a bound holds for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Those that run the ops in the given order.
+    /// Plans that run the ops in the given order.
     Given,
-    /// All.
+    /// All plans.
     Any,
 }
 
-/// A period that no plan in such an order can beat: what must cross each link within a budget,
-/// and what compute and the links need one after the other. Sizes count exactly, so pages and
-/// parts of tensors are no way around it. O(operands + 64 tensors); `docs/bounds.md` has the
+/// Returns a period that no plan in such an order can beat: from the bytes that must cross each link
+/// within a budget, and from what compute and the links need one after the other. Sizes count
+/// exactly, so it also holds for pages and parts of tensors. O(operands + 64 tensors); `docs/bounds.md` has the
 /// proof.
 ///
 /// # Errors
@@ -112,7 +112,7 @@ impl<'a> Reads<'a> {
         graph.reads(op).iter().for_each(|tensor| self.by[tensor.index()] = op.0);
     }
 
-    /// What an op that was noted writes without reading it.
+    /// Returns what a noted op writes without reading it.
     fn overwrites<'g>(&self, graph: &Graph<'g>, op: OpId) -> impl Iterator<Item = TensorId> {
         let writes = graph.writes(op).iter().copied();
         writes.filter(move |tensor| self.by[tensor.index()] != op.0)

@@ -1,4 +1,4 @@
-//! What is handed on from op to op.
+//! Facts that propagate from op to op along dependencies.
 
 use super::Order;
 use crate::graph::{Graph, OpId};
@@ -35,7 +35,7 @@ impl<'a, T: Pod> Reached<'a, T> {
         Ok(Self { order, last: none, writer, readers, none, join })
     }
 
-    /// Begins another walk.
+    /// Starts another walk.
     pub(super) fn clear(&mut self) {
         self.last = self.none;
         self.writer.fill(self.none);

@@ -1,4 +1,4 @@
-//! What compute and the links need one after the other: ops that wait for each other cut an
+//! The time that compute and the links need one after the other: ops that wait for each other cut an
 //! iteration into windows, each as long as what must be computed, downloaded or uploaded within
 //! it. `docs/bounds.md` has the proof.
 
@@ -19,7 +19,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// The least period by windows between the ops of a chain through an op. O(operands).
+/// Returns a bound on the period from windows between the ops of a chain through an op. O(operands).
 pub(super) fn period_ns(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -41,13 +41,13 @@ pub(super) fn period_ns(
     Ok(windows.longest_ns(machine, budget_bytes))
 }
 
-/// The value that each tensor holds. Places are links of the chain; 0 is the iteration's start.
+/// The value that each tensor holds. Positions are links of the chain; 0 is the iteration's start.
 struct Lives<'a> {
-    /// The first link behind its first touch; none before that.
+    /// The first link after its first touch; none before that.
     from: &'a mut [u32],
     /// The last link before its last touch, or that this is.
     until: &'a mut [u32],
-    /// The last link before the op that wrote it, or that this is; none where the host has it.
+    /// The last link before the op that wrote it, or that this is; none if the host has it.
     written: &'a mut [u32],
     /// The last link of which it is known when what is absent comes back.
     returns: &'a mut [u32],
@@ -99,10 +99,10 @@ struct Windows<'a> {
 impl Windows<'_> {
     fn add_compute(&mut self, graph: &Graph<'_>, chain: &Chain<'_>) {
         for op in graph.op_ids() {
-            let (before, behind) = chain.around(op);
+            let (before, after) = chain.around(op);
             let time_ns = graph.op(op).time_ns;
-            let behind = if before == behind { behind + 1 } else { behind };
-            self.compute_ns.add((0, before), (behind, self.end), time_ns);
+            let after = if before == after { after + 1 } else { after };
+            self.compute_ns.add((0, before), (after, self.end), time_ns);
             if let Some(link) = chain.link_of(op) {
                 self.op_ns[link] = time_ns;
             }
@@ -120,20 +120,20 @@ impl Windows<'_> {
         let mut lives = Lives::new(graph, scratch)?;
         let is_state = |tensor: TensorId| graph.tensor(tensor).kind == Kind::State;
         for op in graph.op_ids() {
-            let (before, behind) = chain.around(op);
+            let (before, after) = chain.around(op);
             reads.note(graph, op);
             for tensor in reads.overwrites(graph, op).filter(|&tensor| !is_state(tensor)) {
                 self.add_written(graph, tensor, &lives);
-                lives.begin(tensor, behind, before as u32);
+                lives.begin(tensor, after, before as u32);
             }
             for tensor in reads.touches(graph, op) {
                 if !lives.is_begun(tensor) {
-                    // A state is there from the start.
-                    lives.begin(tensor, if is_state(tensor) { 1 } else { behind }, NONE);
+                    // A state has a value from the start.
+                    lives.begin(tensor, if is_state(tensor) { 1 } else { after }, NONE);
                 }
                 // Overwritten unread, a state may be dead.
                 if !(is_state(tensor) && flags[tensor.index()] & OVERWRITTEN != 0) {
-                    self.add_read(graph, tensor, (before, behind), &mut lives);
+                    self.add_read(graph, tensor, (before, after), &mut lives);
                 }
             }
             self.add_held(graph, chain, op, &reads, &lives);
@@ -144,20 +144,20 @@ impl Windows<'_> {
         Ok(())
     }
 
-    /// What is absent at a link before a touch comes back before it. Of several touches behind
+    /// What is absent at a link before a touch comes back before it. Of several touches after
     /// a link the first of the given order counts.
     fn add_read(
         &mut self,
         graph: &Graph<'_>,
         tensor: TensorId,
-        (before, behind): (usize, usize),
+        (before, after): (usize, usize),
         lives: &mut Lives<'_>,
     ) {
         let at = tensor.index();
         let first = lives.returns[at] as usize + 1;
         // Where the op is a link itself, nothing that it touches is absent.
-        let last = if before == behind { before - 1 } else { before };
-        self.up_bytes.add((first, last), (behind, self.end), graph.tensor(tensor).bytes);
+        let last = if before == after { before - 1 } else { before };
+        self.up_bytes.add((first, last), (after, self.end), graph.tensor(tensor).bytes);
         lives.returns[at] = lives.returns[at].max(before as u32);
         lives.until[at] = lives.until[at].max(before as u32);
     }
@@ -195,7 +195,7 @@ impl Windows<'_> {
         }
     }
 
-    /// The longest way from the iteration's start to its end by windows.
+    /// Returns the longest path from the iteration's start to its end by windows.
     fn longest_ns(self, machine: &Machine, budget_bytes: u64) -> u64 {
         let Self { mut compute_ns, mut down_bytes, mut up_bytes, op_ns, end } = self;
         for table in [&mut compute_ns, &mut down_bytes, &mut up_bytes] {
@@ -235,7 +235,7 @@ impl<'a> Table<'a> {
         Ok(Self { cells: scratch.take(SIDE * SIDE, 0u64)? })
     }
 
-    /// Adds to all windows that start and end so.
+    /// Adds to all windows that start and end in these ranges.
     fn add(&mut self, start: (usize, usize), end: (usize, usize), figure: u64) {
         if start.0 > start.1 || end.0 > end.1 {
             return;

@@ -11,9 +11,11 @@ use core::fmt;
 pub enum Moment {
     /// While memory was set up.
     SetUp,
-    /// While this entry of `resident_at_start` was brought in.
+    /// While this entry of `resident_at_start` was uploaded.
     Start(u32),
-    /// While the inputs of this iteration were put into their rooms.
+    /// While the states were put into their slots.
+    States,
+    /// While the inputs of this iteration were put into their slots.
     Inputs(u64),
     /// While this step was enqueued.
     Step {
@@ -22,18 +24,19 @@ pub enum Moment {
         /// The position in the plan's list.
         step: u32,
     },
-    /// After the last iteration.
-    End,
+    /// While all work was waited for and states were saved.
+    Save,
 }
 
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SetUp => write!(f, "setting up memory"),
-            Self::Start(entry) => write!(f, "bringing in resident_at_start[{entry}]"),
+            Self::Start(entry) => write!(f, "uploading resident_at_start[{entry}]"),
+            Self::States => write!(f, "filling the states"),
             Self::Inputs(iteration) => write!(f, "filling the inputs of iteration {iteration}"),
             Self::Step { iteration, step } => write!(f, "step {step} of iteration {iteration}"),
-            Self::End => write!(f, "after the last iteration"),
+            Self::Save => write!(f, "waiting for all work and saving the states"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The inputs: a fresh value each iteration, in two rooms on the host used in turn.
+//! The inputs: a fresh value each iteration, in two slots on the host used in turn.
 
 use super::points::Points;
 use crate::backend::Point;
@@ -8,7 +8,7 @@ use crate::schedule::Stream;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use crate::verify::Verified;
 
-/// Which iteration's value each input has, on the device and in its rooms on the host.
+/// Which iteration's value each input has, on the device and in its slots on the host.
 #[derive(Debug)]
 pub(super) struct Inputs<'a> {
     /// One more than the position of the last launch that reads each tensor, 0 for none.
@@ -54,12 +54,12 @@ impl<'a> Inputs<'a> {
             match *step {
                 Step::Prefetch(part) if is_input(part) => {
                     let next = inputs.is_next(part.tensor, at);
-                    inputs.last_prefetch[usize::from(next)] = Some(entry.index);
+                    inputs.last_prefetch[usize::from(next)] = Some(entry.index());
                     if next {
                         inputs.first_next = inputs.first_next.or(Some(at));
                     }
                 }
-                Step::Offload(part) if is_input(part) => inputs.last_offload = Some(entry.index),
+                Step::Offload(part) if is_input(part) => inputs.last_offload = Some(entry.index()),
                 _ => {}
             }
         }
@@ -89,8 +89,8 @@ impl<'a> Inputs<'a> {
     }
 
     /// What must be reached before the values of iteration `iteration + 1` are put into
-    /// their rooms: the last copies from and to them.
-    pub(super) fn free_rooms(
+    /// their slots: the last copies from and to them.
+    pub(super) fn free_slots(
         &self,
         points: &Points,
         iteration: u64,

@@ -2,10 +2,10 @@
 
 use super::Fault;
 use super::layout::Layout;
+use crate::allocations::{self, Event, NO_SLOT, Taker, walk};
 use crate::backend::{DeviceAddress, Paging};
 use crate::graph::TensorId;
-use crate::placement::{Event, NO_SLOT, Placements, Taker, walk, walk_scratch_words};
-use crate::plan::{Part, PlanError};
+use crate::plan::{Part, Placements, PlanError};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use core::iter;
 use core::ops::Range;
@@ -60,7 +60,7 @@ impl<'a> Placed<'a> {
             words::<u64>(limits.objects),
             words::<Run>(runs),
             words::<u32>(limits.tensors.saturating_add(limits.ops)),
-            walk_scratch_words(limits),
+            allocations::scratch_words(limits),
         ])
     }
 
@@ -86,7 +86,7 @@ impl<'a> Placed<'a> {
         let mapped = scratch.take(allocations, [0; 4])?;
         let last = scratch.take(graph.tensors().len() + graph.ops().len(), NONE)?;
         let limits = Limits { pieces: pieces.len(), ..Limits::default() };
-        let room = scratch.free_words().saturating_sub(walk_scratch_words(&limits));
+        let room = scratch.free_words().saturating_sub(allocations::scratch_words(&limits));
         let most_runs = most_runs.min(room / words::<Run>(1)).min(u32::MAX as usize);
         let runs = scratch.take(most_runs, [NO_SLOT, 0])?;
         let mut ranges = Ranges { address, mapped, len: 0, runs, runs_len: 0, last };

@@ -6,7 +6,7 @@ use crate::schedule::{Stream, Wait};
 /// From steps to values of their streams. They saturate: a device may count from anywhere.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Points {
-    /// Signals of each stream before the first iteration.
+    /// Signals of each stream that belong to no iteration.
     pub(super) base: [u64; 3],
     /// Steps of each stream in an iteration.
     pub(super) stream_steps: [u32; 3],
@@ -21,6 +21,12 @@ impl Points {
             device.block_until(point)?;
         }
         Ok(())
+    }
+
+    /// Notes a signal between two iterations, when everything before it has ended. The values
+    /// of earlier steps are off by one from then on, which is harmless: all are reached.
+    pub(super) fn skip_signal(&mut self, stream: Stream) {
+        self.base[stream as usize] += 1;
     }
 
     /// The value of a step of an iteration, counted from 1.

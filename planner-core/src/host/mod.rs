@@ -1,6 +1,6 @@
-//! Host memory: one pinned block, in which everything that moves has its room.
+//! Host memory: one pinned block, in which everything that moves has its slot, and inputs two.
 //!
-//! States and inputs keep their rooms for ever. A temporary needs one only for a
+//! States and inputs keep their slots for ever. A temporary needs one only for a
 //! span of the list, and those whose spans do not overlap may share bytes.
 
 mod spans;
@@ -15,17 +15,18 @@ use spans::Spans;
 
 /// Where the host copy of each tensor lies.
 #[derive(Debug)]
-pub struct HostRooms<'a> {
-    /// Where the rooms of each tensor begin; both are the same but for inputs.
-    rooms: &'a [[u64; 2]],
+pub struct HostLayout<'a> {
+    /// Where the slots of each tensor begin; both are the same but for inputs.
+    slots: &'a [[u64; 2]],
     /// The first byte of each tensor that moves, for temporaries.
     from_bytes: &'a [u64],
     moved_bytes: u64,
     bytes: u64,
 }
 
-impl<'a> HostRooms<'a> {
-    /// Words of scratch that [`HostRooms::new`] asks for: per tensor at most 24, and 300; per
+impl<'a> HostLayout<'a> {
+    /// Words of scratch that [`HostLayout::new`] asks for, by [`Limits::of_plan`]: per tensor at
+    /// most 24, and 300; per
     /// piece 1.
     #[must_use]
     pub const fn scratch_words(limits: &Limits) -> usize {
@@ -42,7 +43,7 @@ impl<'a> HostRooms<'a> {
         ])
     }
 
-    /// Lays the block out; the same plan gives the same rooms. Temporaries are packed by first
+    /// Lays the block out; the same plan gives the same slots. Temporaries are packed by first
     /// fit, and with [effort](packing::default_steps) where only that may fit the machine.
     /// O(operands + steps log steps), and packing.
     ///
@@ -62,7 +63,7 @@ impl<'a> HostRooms<'a> {
         unfilled.fill(graph, machine, plan, &pieces, &mut scratch)
     }
 
-    /// [`HostRooms::new`] with the table of pieces at hand.
+    /// [`HostLayout::new`] with the table of pieces at hand.
     pub(crate) fn of_pieces(
         graph: &Graph<'_>,
         machine: &Machine,
@@ -80,37 +81,42 @@ impl<'a> HostRooms<'a> {
         self.moved_bytes
     }
 
-    /// The whole block: behind that, the second rooms of inputs, and the states and inputs that
+    /// The whole block: behind that, the second slots of inputs, and the states and inputs that
     /// no iteration moves.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Where a byte of a tensor lies in the block. The values of an input in even iterations
-    /// are in its room 0, those in odd ones in its room 1; all others have room 0 only. Of a
-    /// temporary, only bytes that move have a place.
+    /// The slot of an input's value in an iteration: 0 in even ones, 1 in odd ones.
+    #[must_use]
+    pub const fn slot(iteration: u64) -> u32 {
+        (iteration % 2) as u32
+    }
+
+    /// Where a byte of a tensor lies in the block. An input has two slots, used in turn; all
+    /// others have slot 0 only. Of a temporary, only bytes that move lie in the block.
     ///
     /// # Panics
     /// The graph has no such tensor.
     #[must_use]
-    pub fn offset_bytes(&self, tensor: TensorId, room: u32, byte: u64) -> u64 {
+    pub fn offset_bytes(&self, tensor: TensorId, slot: u32, byte: u64) -> u64 {
         let index = tensor.index();
-        let start = self.rooms[index][room as usize % 2];
+        let start = self.slots[index][slot as usize % 2];
         start.saturating_add(byte.saturating_sub(self.from_bytes[index]))
     }
 }
 
-/// Rooms before they are known.
+/// Slots before they are known.
 struct Unfilled<'a> {
-    rooms: &'a mut [[u64; 2]],
+    slots: &'a mut [[u64; 2]],
     from_bytes: &'a mut [u64],
 }
 
 impl<'a> Unfilled<'a> {
     fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
         let tensors = graph.tensors().len();
-        Ok(Self { rooms: scratch.take(tensors, [0; 2])?, from_bytes: scratch.take(tensors, 0)? })
+        Ok(Self { slots: scratch.take(tensors, [0; 2])?, from_bytes: scratch.take(tensors, 0)? })
     }
 
     fn fill(
@@ -120,8 +126,8 @@ impl<'a> Unfilled<'a> {
         plan: &Plan<'_>,
         pieces: &Pieces<'_>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<HostRooms<'a>, PlanError> {
-        let Self { rooms, from_bytes } = self;
+    ) -> Result<HostLayout<'a>, PlanError> {
+        let Self { slots, from_bytes } = self;
         let mut scratch = scratch.reborrow();
         let spans = Spans::new(graph, plan, pieces, &mut scratch)?;
         let mut bytes = 0u64;
@@ -135,7 +141,7 @@ impl<'a> Unfilled<'a> {
             tensors.filter(|(_, tensor)| tensor.kind != Kind::Temporary)
         };
         for (id, tensor) in lasting().filter(|&(id, _)| spans.moves(id)) {
-            rooms[id.index()] = [append(tensor.bytes)?; 2];
+            slots[id.index()] = [append(tensor.bytes)?; 2];
         }
         let least_bytes = append(0)?;
         let offsets = scratch.take(spans.items(graph).count(), 0u64)?;
@@ -143,7 +149,7 @@ impl<'a> Unfilled<'a> {
         let height_bytes = pack(&spans, graph, fits_bytes, offsets, &mut scratch)?;
         let first = append(height_bytes)?;
         for ((id, _), &offset_bytes) in spans.items(graph).zip(&*offsets) {
-            rooms[id.index()] = [first.saturating_add(offset_bytes); 2];
+            slots[id.index()] = [first.saturating_add(offset_bytes); 2];
             from_bytes[id.index()] = spans.first_byte(id);
         }
         let moved_bytes = append(0)?;
@@ -152,7 +158,7 @@ impl<'a> Unfilled<'a> {
             return Err(PlanError::HostMemory { needed_bytes: moved_bytes, host_bytes });
         }
         for (id, tensor) in lasting() {
-            let [one, other] = &mut rooms[id.index()];
+            let [one, other] = &mut slots[id.index()];
             if !spans.moves(id) {
                 *one = append(tensor.bytes)?;
                 *other = *one;
@@ -161,7 +167,7 @@ impl<'a> Unfilled<'a> {
                 *other = append(tensor.bytes)?;
             }
         }
-        Ok(HostRooms { rooms, from_bytes, moved_bytes, bytes })
+        Ok(HostLayout { slots, from_bytes, moved_bytes, bytes })
     }
 }
 

@@ -1,4 +1,4 @@
-//! When each temporary needs its room on the host.
+//! When each temporary needs its slot on the host.
 
 use crate::graph::{Graph, Kind, TensorId};
 use crate::packing::Item;
@@ -24,7 +24,7 @@ const UNCLEAR: u8 = 8;
 /// launch of the earlier span has waited for every prefetch of its tensor, the offloads of the
 /// later one wait for the first launch of theirs, and offloads keep the order of the list.
 ///
-/// Any other temporary needs its room all the time: one that never comes back, is touched by
+/// Any other temporary needs its slot all the time: one that never comes back, is touched by
 /// no launch after a copy, or gives something back while it arrives.
 #[derive(Debug)]
 pub(super) struct Spans<'a> {

@@ -63,8 +63,8 @@ impl<'a> Clocks<'a> {
         let mut changed = false;
         for (iteration, (out, needs)) in (0..).zip(out.chunks(entries).zip(needs.chunks(entries))) {
             for (entry, needs) in out.iter().zip(needs) {
-                if let Some(stream) = entry.stream {
-                    changed |= self.step(iteration, stream, entry.index, needs);
+                if let Some(stream) = entry.stream() {
+                    changed |= self.step(iteration, stream, entry.index(), needs);
                 }
             }
         }
@@ -148,10 +148,12 @@ impl<'a> Clocks<'a> {
 
     #[inline]
     fn reduce_step(&self, iteration: u32, entry: &mut Scheduled, needs: &Points) {
-        let own = entry.stream.map(|stream| stream as usize);
-        let before =
-            entry.stream.map_or([NEVER; 3], |stream| self.before(iteration, stream, entry.index));
-        for (s, &need) in needs.iter().enumerate() {
+        let own = entry.stream().map(|stream| stream as usize);
+        let before = entry
+            .stream()
+            .map_or([NEVER; 3], |stream| self.before(iteration, stream, entry.index()));
+        for (stream, &need) in Stream::ALL.into_iter().zip(needs) {
+            let s = stream as usize;
             let implied = Some(s) == own
                 || need <= before[s]
                 || needs.iter().enumerate().any(|(other, &point)| {
@@ -159,7 +161,7 @@ impl<'a> Clocks<'a> {
                         && Some(other) != own
                         && self.at_point(iteration, other, point)[s] >= need
                 });
-            entry.waits[s] = (!implied).then(|| self.wait(s, need));
+            entry.set_wait(stream, (!implied).then(|| self.wait(s, need)));
         }
     }
 }

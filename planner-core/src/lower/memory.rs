@@ -10,7 +10,7 @@ use crate::schedule::Scheduled;
 use crate::scratch::Scratch;
 
 /// Adds to `needs` what each allocation waits for: the shortest list-order prefix of its
-/// pool's releases that covers the shortage (format, "Memory returns in list order").
+/// pool's releases that covers the shortage (`docs/format.md`, 3.5).
 pub(super) fn memory_needs(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
@@ -49,7 +49,7 @@ impl MemoryWalk<'_, '_> {
             match *step {
                 Step::Launch(op) => {
                     if let Some((pool, objects)) = self.pieces.workspace(self.graph, op) {
-                        let done = [i64::from(entry.index), NEVER, NEVER];
+                        let done = [i64::from(entry.index()), NEVER, NEVER];
                         queues.release(at as u32, pool, objects, done).ok_or(overflow)?;
                     }
                 }
@@ -164,9 +164,9 @@ impl MemoryWalk<'_, '_> {
             return Ok(());
         }
         let count = self.plan.pools[pool].count;
-        let release_done = |step: u32| match self.out[step as usize] {
-            Scheduled { stream: Some(_), index, .. } => [i64::from(index), NEVER, NEVER],
-            _ => needs[step as usize],
+        let release_done = |step: u32| match self.out[step as usize].stream() {
+            Some(_) => [i64::from(self.out[step as usize].index()), NEVER, NEVER],
+            None => needs[step as usize],
         };
         let granted = queues.grant(at as u32, pool, count, self.stream_steps, release_done);
         let full = || {

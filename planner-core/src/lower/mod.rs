@@ -21,7 +21,7 @@ use crate::plan::{Plan, PlanError};
 use crate::ranges::LastUses;
 use crate::residency::Residency;
 use crate::schedule::{Schedule, Scheduled, Stream};
-use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
+use crate::scratch::{Buffer, Limits, Scratch, larger, total, words};
 use clocks::Clocks;
 use hazards::Hazards;
 use memory::memory_needs;
@@ -34,7 +34,8 @@ type Points = [i64; 3];
 /// Before everything.
 const NEVER: i64 = i64::MIN;
 
-/// Words of scratch that [`lower`] asks for: per step 7.7, per tensor 6, per piece 8, per
+/// Words of scratch that [`lower`] asks for, by [`Limits::of_plan`]: per step 7.7, per tensor 6,
+/// per piece 8, per
 /// pool 12. With placements: per step 6.2 for each iteration that they cover, per object
 /// number 2.5, per piece 4.
 #[must_use]
@@ -50,8 +51,8 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Lowers a plan into `out`, which needs room for one entry a step, for each iteration that
-/// its placements cover. O(steps + operands), times the few sweeps that the vector clocks
+/// Lowers a plan into `out`, which needs [`Limits::entries`] of [`Limits::of_plan`]: one a step,
+/// for each iteration that its placements cover. O(steps + operands), times the few sweeps that the vector clocks
 /// take; placements are sorted by object.
 ///
 /// # Errors
@@ -82,8 +83,7 @@ pub(crate) fn lower_pieces<'o>(
     // The table of pieces has checked that they can be numbered.
     let entries = plan.steps.len() * iterations as usize;
     debug_assert!(entries < u32::MAX as usize);
-    let needed_words = words::<Scheduled>(entries);
-    let out = out.get_mut(..entries).ok_or(OutOfScratch { needed_words, free_words: 0 })?;
+    let out = Buffer::Schedule.first(out, entries)?;
     let stream_steps = number_steps(plan, out);
 
     let needs = scratch.take(entries, [NEVER; 3])?;
@@ -91,7 +91,7 @@ pub(crate) fn lower_pieces<'o>(
     for _lap in 0..2 {
         hazards.start_lap(stream_steps);
         for ((step, entry), needs) in plan.steps.iter().zip(&*out).zip(&mut *needs) {
-            *needs = hazards.walk(graph, pieces, step, i64::from(entry.index));
+            *needs = hazards.walk(graph, pieces, step, i64::from(entry.index()));
         }
     }
     if plan.placements.is_none() {
@@ -116,10 +116,11 @@ fn repeat<T: Copy>(values: &mut [T], count: usize) {
 fn number_steps(plan: &Plan<'_>, out: &mut [Scheduled]) -> [u32; 3] {
     let mut counts = [0; 3];
     for (entry, step) in out.iter_mut().zip(plan.steps) {
-        *entry = Scheduled { stream: Stream::of(step), ..Scheduled::EMPTY };
-        if let Some(stream) = entry.stream {
-            entry.index = counts[stream as usize];
-            counts[stream as usize] += 1;
+        *entry = Scheduled::EMPTY;
+        if let Some(stream) = Stream::of(step) {
+            let count = &mut counts[stream as usize];
+            *entry = Scheduled::new(Some(stream), *count);
+            *count += 1;
         }
     }
     repeat(out, plan.steps.len());

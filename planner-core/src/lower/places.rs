@@ -1,10 +1,10 @@
 //! What each allocation waits for where its objects are fixed.
 
 use super::{NEVER, Points, later, seen_later};
+use crate::allocations::{self, Event, walk};
 use crate::graph::Graph;
 use crate::pieces::Pieces;
-use crate::placement::{Event, Placements, walk};
-use crate::plan::{Place, Plan, PlanError};
+use crate::plan::{Place, Placements, Plan, PlanError};
 use crate::schedule::Scheduled;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
@@ -28,7 +28,7 @@ struct Holders<'a> {
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
-        crate::placement::walk_scratch_words(limits),
+        allocations::scratch_words(limits),
         words::<u32>(limits.objects).saturating_mul(3),
         words::<u64>(limits.objects),
         words::<u64>(limits.pools),
@@ -36,7 +36,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 }
 
 /// Adds to `needs` what each allocation waits for: the releases of the previous holders of
-/// its objects (format, "Optional `placements`").
+/// its objects (`docs/format.md`, 3.6).
 pub(super) fn placed_needs(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
@@ -171,9 +171,9 @@ impl Waits<'_> {
         let (taken, given) = (taken as usize - 1, given as usize - 1);
         let laps = laps + (taken / steps) as i64 - (given / steps) as i64;
         let release = given % steps;
-        let done = match self.out[release] {
-            Scheduled { stream: Some(_), index, .. } => [i64::from(index), NEVER, NEVER],
-            _ => self.needs[release],
+        let done = match self.out[release].stream() {
+            Some(_) => [i64::from(self.out[release].index()), NEVER, NEVER],
+            None => self.needs[release],
         };
         self.needs[taken] = later(self.needs[taken], seen_later(done, laps, self.stream_steps));
     }

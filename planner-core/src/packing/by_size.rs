@@ -1,4 +1,4 @@
-//! The largest first, each where it fits lowest.
+//! Largest first: each item goes to the lowest offset that fits.
 
 use super::spans::Spans;
 use crate::scratch::{OutOfScratch, Scratch, words};
@@ -13,8 +13,8 @@ pub(super) const fn most_steps(items: usize) -> u64 {
     (items as u64).saturating_mul(items as u64) / 2
 }
 
-/// Gives each item, from the largest to the smallest, the lowest offset at which it meets
-/// none before it. Returns the height. O(n²).
+/// Gives each item, from the largest to the smallest, the lowest offset at which it overlaps
+/// no earlier item. Returns the height. O(n²).
 pub(super) fn pack(
     spans: &Spans<'_>,
     offsets: &mut [u64],
@@ -22,7 +22,7 @@ pub(super) fn pack(
 ) -> Result<u64, OutOfScratch> {
     let mut scratch = scratch.reborrow();
     let order = scratch.take(spans.len(), 0u32)?;
-    // Those placed so far, by offset.
+    // The items placed so far, by offset.
     let placed = scratch.take(spans.len(), 0u32)?;
     order.iter_mut().zip(spans.ids()).for_each(|(slot, item)| *slot = item);
     order.sort_unstable_by_key(|&item| (Reverse(spans.bytes(item)), item));

@@ -8,8 +8,8 @@ pub(super) const fn scratch_words(items: usize) -> usize {
 }
 
 /// Gives each item, in the order in which they begin (and of those that begin together, in
-/// the given order), the lowest offset that is free then; items that are alive around the
-/// circle come first and never give theirs back. Returns the height.
+/// the given order), the lowest offset that is free then. Items that are alive around the
+/// circle come first and never release theirs. Returns the height.
 /// O(n log n + n × gaps / 128).
 pub(super) fn pack(
     spans: &Spans<'_>,
@@ -53,7 +53,7 @@ struct Gaps<'a> {
     taken: &'a mut [u32],
     /// The widest gap of each row.
     widest: &'a mut [u64],
-    /// The rows by offset, and behind them those that are not in use.
+    /// The rows by offset, then the unused ones.
     order: &'a mut [u32],
     rows: usize,
 }
@@ -92,11 +92,11 @@ impl<'a> Gaps<'a> {
         row * ROW..row * ROW + self.taken[row] as usize
     }
 
-    /// The lowest offset at which `bytes` are free; they no longer are.
+    /// Takes `bytes` at the lowest offset at which they are free, and returns it.
     fn take(&mut self, bytes: u64) -> u64 {
         let rows = &self.order[..self.rows];
         let wide = rows.iter().position(|&row| self.widest[row as usize] >= bytes);
-        // The last gap takes whatever no other does.
+        // The last gap fits everything.
         let position = wide.unwrap_or(self.rows - 1);
         let row = rows[position] as usize;
         let mut slots = self.slots(row);
@@ -111,7 +111,7 @@ impl<'a> Gaps<'a> {
         offset
     }
 
-    /// Makes a range free again.
+    /// Frees a range.
     fn give(&mut self, start: u64, bytes: u64) {
         let end = start.saturating_add(bytes);
         let first = |row: u32| self.start[row as usize * ROW];

@@ -1,9 +1,9 @@
 //! Offsets by lifetime: items that are never alive together may lie on the same bytes.
 //!
 //! Finding the lowest packing is NP-hard (dynamic storage allocation; Garey & Johnson, SR2),
-//! so it is looked for in three ways, each only while the packing is higher than its load:
-//! first fit in the order of beginnings; the largest first; and a search. `docs/packing.md`
-//! tells how it works and what it reaches.
+//! so three methods look for it, each only while the packing is higher than its load:
+//! first fit in the order of beginnings; largest first; and a search. `docs/packing.md`
+//! describes them and has figures.
 
 mod by_size;
 mod first_fit;
@@ -14,22 +14,22 @@ mod stack;
 use crate::scratch::{OutOfScratch, Scratch, words};
 use spans::Spans;
 
-/// What takes bytes for a while.
+/// Bytes with a lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
     /// The first instant at which it is alive.
     pub first: u32,
-    /// The last one. Where it is before the first, the life goes on to the last instant there
-    /// is, and from instant 0: time is a circle.
+    /// The last one. If it is before the first, the item lives to the last instant
+    /// and from instant 0: time is a circle.
     pub last: u32,
     /// Its size.
     pub bytes: u64,
 }
 
-/// How good a packing is.
+/// The quality of a packing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packing {
-    /// Where the highest item ends.
+    /// The end of the highest item.
     pub height_bytes: u64,
     /// The most bytes that are alive at once: no packing is lower.
     pub load_bytes: u64,
@@ -38,7 +38,7 @@ pub struct Packing {
 /// More items than this are not searched, whatever the effort.
 const MOST_SEARCHED: usize = 4096;
 
-/// Words of scratch that [`pack`] asks for: at most 14 for each item, and 300.
+/// Words of scratch that [`pack`] needs: at most 14 for each item, and 300.
 #[must_use]
 pub const fn scratch_words(items: usize) -> usize {
     let first_fit = first_fit::scratch_words(items);
@@ -52,7 +52,7 @@ const fn larger(one: usize, other: usize) -> usize {
     if one > other { one } else { other }
 }
 
-/// Steps that make a good packing of so many items in some tens of milliseconds at most.
+/// Returns the steps that make a good packing of this many items in at most tens of milliseconds.
 #[must_use]
 pub const fn default_steps(items: usize) -> u64 {
     const MOST: u64 = 1 << 25;
@@ -60,14 +60,14 @@ pub const fn default_steps(items: usize) -> u64 {
     if steps < MOST { steps } else { MOST }
 }
 
-/// Gives each item an offset such that no two that are alive together overlap, and keeps the
-/// height low. There is an offset for each item; items beyond that are left out.
+/// Assigns an offset to each item so that no two that are alive together overlap, and keeps the
+/// height low. Items without an entry in the offsets are left out.
 ///
-/// A step is one look at an item in one stretch of time, about a nanosecond. With none it is
-/// first fit, O(n log n) and some more where memory is in thousands of pieces; more steps
+/// A step is one look at an item in one stretch of time, about a nanosecond. Without steps it is
+/// first fit, O(n log n) and somewhat more if memory is in thousands of fragments. More steps
 /// never make a higher packing. The same items are packed in the same way. Offsets are sums
-/// of sizes, so they are aligned as the sizes are; where the sizes' sum exceeds 64 bits they
-/// mean nothing.
+/// of sizes, so they are aligned as the sizes are. If the sum of the sizes exceeds 64 bits,
+/// they are meaningless.
 ///
 /// # Errors
 /// Scratch that is too small.

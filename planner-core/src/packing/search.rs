@@ -1,4 +1,4 @@
-//! A tree search for a packing that is hardly higher than its load.
+//! A tree search for a packing with a height close to its load.
 
 use super::spans::Spans;
 use super::stack::{Stack, unit_bytes};
@@ -15,12 +15,12 @@ pub(super) struct Search<'a> {
     /// and its least offset before.
     least: &'a mut [u32],
     decisions: usize,
-    /// Where each item stands in the order of preference, at first and in this run.
+    /// The position of each item in the order of preference, initially and in this run.
     first_rank: &'a mut [u32],
     rank: &'a mut [u32],
     /// How often an item was alive where a section overflowed.
     blame: &'a mut [u32],
-    /// How high the open items of each section reach at least.
+    /// A lower bound on the height that the open items of each section reach.
     reach: &'a mut [u32],
     target: u32,
     /// The lowest height above its target at which a node failed in this run.
@@ -31,16 +31,16 @@ pub(super) struct Search<'a> {
 /// Stands for the sections of a decision to place.
 const PLACED: [u32; 2] = [u32::MAX, 0];
 
-/// What a node has come to.
+/// The judgement of a node.
 enum Node {
     Packed,
-    /// What is open in these sections does not fit.
+    /// The open items of these sections do not fit.
     Failed([u32; 2]),
     /// This item is next.
     Next(u32),
 }
 
-/// What a run has come to.
+/// The result of a run.
 enum Outcome {
     Packed,
     /// No packing is lower than this.
@@ -64,7 +64,7 @@ pub(super) const fn scratch_words(items: usize) -> usize {
 }
 
 /// Looks for packings lower than `height_bytes` until one is as low as the load, until that
-/// is proved impossible, or for so many steps. Returns the height of the offsets.
+/// is proved impossible, or until the steps are used up. Returns the height of the offsets.
 pub(super) fn improve(
     spans: Spans<'_>,
     mut height_bytes: u64,
@@ -185,7 +185,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Judges the smallest part of what is open.
+    /// Judges the smallest part of the open items.
     ///
     /// The items of a section lie one above the other, none below its floor: in the order of
     /// the floors they reach least high, so that a section that overflows in this order does
@@ -222,7 +222,7 @@ impl<'a> Search<'a> {
         Node::Next(self.next([from, to], by_slack))
     }
 
-    /// Blames the items in the first section of this one that reaches so high.
+    /// Blames the items in the first section of this span that reaches this height.
     fn blame(&mut self, item: u32, highest: u32) {
         let spans = self.stack.spans;
         let mut sections = spans.parts(spans.get(item)).into_iter().flatten();
@@ -260,10 +260,10 @@ impl<'a> Search<'a> {
         self.steps += self.stack.open().len() as u64;
     }
 
-    /// Takes decisions back until one on which the failure depends can be turned: an item
-    /// that was placed is postponed. False when there is none.
+    /// Undoes decisions until one that the failure depends on can be reversed: an item
+    /// that was placed is postponed. Returns false if there is none.
     ///
-    /// What fails within some sections fails whatever is decided of items outside them.
+    /// A failure within some sections does not depend on decisions about items outside them.
     fn turn(&mut self, mut failed: [u32; 2]) -> bool {
         let spans = self.stack.spans;
         while self.decisions > 0 {
@@ -294,7 +294,7 @@ impl<'a> Search<'a> {
     }
 
     /// Raises an item that failed where it was, and with it all that are alike, to the lowest
-    /// top of an open item on which it can lie. False when that is too high.
+    /// top of an open item on which it can lie. Returns false if that is too high.
     fn postpone(&mut self, item: u32, failed: &mut [u32; 2]) -> bool {
         let spans = self.stack.spans;
         let span = spans.get(item);

@@ -4,8 +4,8 @@ use super::Item;
 use crate::scratch::{OutOfScratch, Scratch, total, words};
 use core::ops::Range;
 
-/// The sections of a life: from the first up to `to`, which is not one of them; where it is
-/// not behind the first, the life goes on around the circle.
+/// The sections of a lifetime: from the first up to `to`, exclusive. If `to` is
+/// not after the first, the lifetime goes around the circle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) from: u32,
@@ -13,7 +13,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Whether it is alive both at the end of the circle and at its start.
+    /// Returns whether it is alive both at the end of the circle and at its start.
     pub(super) const fn wraps(self) -> bool {
         self.to <= self.from
     }
@@ -23,7 +23,7 @@ impl Span {
         if self.wraps() { begun || !over } else { begun && !over }
     }
 
-    /// Whether two items are alive together.
+    /// Returns whether two items are alive together.
     pub(super) const fn meets(self, other: Self) -> bool {
         if self.wraps() || other.wraps() {
             self.covers(other.from) || other.covers(self.from)
@@ -108,12 +108,12 @@ impl<'a> Spans<'a> {
         if span.wraps() { [0, self.sections() as u32] } else { [span.from, span.to] }
     }
 
-    /// How many sections a life has.
+    /// Returns the number of sections of a lifetime.
     pub(super) fn sections_of(&self, span: Span) -> usize {
         self.parts(span).iter().map(ExactSizeIterator::len).sum()
     }
 
-    /// The most bytes that are alive during a life.
+    /// Returns the most bytes that are alive during a lifetime.
     pub(super) fn load_bytes(&self, span: Span) -> u64 {
         let parts = self.parts(span).into_iter();
         parts.flat_map(|part| &self.load_bytes[part]).copied().max().unwrap_or(0)

@@ -1,14 +1,14 @@
-//! A packing under construction, from the bottom up, that can be taken back.
+//! A packing under construction, from the bottom up, whose decisions can be undone.
 
 use super::spans::Spans;
 use crate::scratch::{OutOfScratch, Scratch, words};
 
-/// Some items lie at their place, the others are open. Sizes and heights are in units of so
-/// many bytes that all heights stay below 2^31.
+/// Some items are placed, the others are open. The unit of sizes and heights is large enough
+/// that all heights stay below 2^31.
 pub(super) struct Stack<'a> {
     pub(super) spans: Spans<'a>,
     size: &'a mut [u32],
-    /// Where a placed item lies; the lowest place that an open one may still take.
+    /// The offset of a placed item; the lowest offset that an open one may still take.
     floor: &'a mut [u32],
     /// What the floor of an open item is at least, because it was postponed.
     least: &'a mut [u32],
@@ -50,7 +50,7 @@ impl<'a> Stack<'a> {
         })
     }
 
-    /// Takes everything back.
+    /// Undoes everything.
     pub(super) fn clear(&mut self) {
         self.floor.fill(0);
         self.least.fill(0);
@@ -78,7 +78,7 @@ impl<'a> Stack<'a> {
         self.floor(item) + self.size(item)
     }
 
-    /// Whether two items can change places.
+    /// Returns whether two items are interchangeable.
     pub(super) fn alike(&self, one: u32, other: u32) -> bool {
         self.spans.get(one) == self.spans.get(other) && self.size(one) == self.size(other)
     }
@@ -152,7 +152,7 @@ impl<'a> Stack<'a> {
         }
     }
 
-    /// Opens the item again that was placed last, after all of these.
+    /// Reopens the item that was placed last, after all of these.
     pub(super) fn take_back(&mut self, item: u32, before: impl Iterator<Item = u32>) {
         let (span, top) = (self.spans.get(item), self.top(item));
         let parts = self.spans.parts(span);
@@ -193,7 +193,7 @@ impl<'a> Stack<'a> {
         before
     }
 
-    /// Lets an open item down on what holds it.
+    /// Lowers an open item onto the items below it.
     fn settle(&mut self, item: u32) {
         let mut floor = self.least[item as usize];
         for part in self.spans.parts(self.spans.get(item)) {

@@ -1,15 +1,15 @@
 //! From a plan to the same plan with its objects fixed.
 
-use super::Placements;
 use super::sweep::{self, sweep};
-use super::walk::{Event, Totals, walk};
+use crate::allocations::{Event, Totals, walk};
 use crate::graph::Graph;
 use crate::lower::{self, lower_pieces};
 use crate::machine::Machine;
 use crate::pieces::Pieces;
+use crate::plan::Placements;
 use crate::plan::{Plan, PlanError, Prediction};
 use crate::schedule::Scheduled;
-use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
+use crate::scratch::{Buffer, BufferTooShort, Limits, OutOfScratch, Scratch, larger, words};
 use crate::timeline::{self, predict_pieces};
 use core::fmt;
 
@@ -32,8 +32,6 @@ pub struct Room<'o> {
     pub objects: &'o mut [u64],
     /// The ends of all allocations.
     pub ends: &'o mut [u32],
-    /// One entry a step, for each iteration; working memory only.
-    pub schedule: &'o mut [Scheduled],
 }
 
 /// Why a plan has no placements.
@@ -45,8 +43,8 @@ pub enum PlacementError {
         /// How many more would do.
         objects: u64,
     },
-    /// There is too little room.
-    RoomFull,
+    /// A buffer for output is too short.
+    BufferTooShort(BufferTooShort),
     /// The working memory is too small.
     Scratch(OutOfScratch),
     /// The plan breaks a rule, or its numbers exceed 32 bits.
@@ -59,10 +57,17 @@ impl From<OutOfScratch> for PlacementError {
     }
 }
 
+impl From<BufferTooShort> for PlacementError {
+    fn from(error: BufferTooShort) -> Self {
+        Self::BufferTooShort(error)
+    }
+}
+
 impl From<PlanError> for PlacementError {
     fn from(error: PlanError) -> Self {
         match error {
             PlanError::Scratch(error) => Self::Scratch(error),
+            PlanError::BufferTooShort(error) => Self::BufferTooShort(error),
             other => Self::Plan(other),
         }
     }
@@ -72,7 +77,7 @@ impl fmt::Display for PlacementError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Short { objects } => write!(f, "the pools are short of {objects} objects"),
-            Self::RoomFull => write!(f, "there is too little room for the placements"),
+            Self::BufferTooShort(error) => error.fmt(f),
             Self::Scratch(error) => error.fmt(f),
             Self::Plan(error) => error.fmt(f),
         }
@@ -82,10 +87,12 @@ impl fmt::Display for PlacementError {
 impl core::error::Error for PlacementError {}
 
 /// Words of scratch that [`place`] asks for; of the limits, `iterations` and `objects` are
-/// those of the placements. Per object number 4.5, or what lowering or predicting takes.
+/// those of the placements, the others those of [`Limits::of_plan`]. Per object number 4.5, or
+/// what a schedule and lowering or predicting take.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let judge = larger(lower::scratch_words(limits), timeline::scratch_words(limits));
+    let judge = judge.saturating_add(words::<Scheduled>(limits.entries()));
     Pieces::scratch_words(limits).saturating_add(larger(sweep::scratch_words(limits), judge))
 }
 
@@ -93,7 +100,8 @@ pub const fn scratch_words(limits: &Limits) -> usize {
 /// iterations.
 ///
 /// # Errors
-/// A plan whose structure or residency is broken, or whose numbers exceed 32 bits.
+/// A plan whose structure or residency is broken, or whose numbers exceed 32 bits; more
+/// iterations than [`Placements::MOST_ITERATIONS`], or none.
 pub fn slots(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -101,6 +109,7 @@ pub fn slots(
     iterations: u32,
     scratch: &mut Scratch<'_>,
 ) -> Result<(usize, usize), PlacementError> {
+    Placements::check_iterations(iterations)?;
     let mut scratch = scratch.reborrow();
     let pieces = Pieces::new(graph, machine, plan, &mut scratch)?;
     let all = |_: Event<'_>| Ok(());
@@ -126,24 +135,23 @@ pub fn place<'o>(
     scratch: &mut Scratch<'_>,
 ) -> Result<Plan<'o>, PlacementError> {
     let mut scratch = scratch.reborrow();
-    let Room { objects, ends, schedule } = room;
+    let Room { objects, ends } = room;
     let iterations = over.iterations;
+    Placements::check_iterations(iterations)?;
     let plan = Plan { placements: None, ..*plan };
     let totals = {
         let mut scratch = scratch.reborrow();
         let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
-        let mut fits = true;
         let totals = walk(graph, &plan, &pieces, iterations, &mut scratch, |event| {
-            if let Event::Take { allocation, slots, .. } = event {
-                match ends.get_mut(allocation as usize) {
-                    Some(end) => *end = slots.end,
-                    None => fits = false,
-                }
+            if let Event::Take { allocation, slots, .. } = event
+                && let Some(end) = ends.get_mut(allocation as usize)
+            {
+                *end = slots.end;
             }
             Ok(())
         })?;
-        let objects = objects.get_mut(..totals.slots as usize).filter(|_| fits);
-        let objects = objects.ok_or(PlacementError::RoomFull)?;
+        Buffer::Ends.first(ends, totals.allocations as usize)?;
+        let objects = Buffer::Objects.first(objects, totals.slots as usize)?;
         let lacking = sweep(graph, &plan, &pieces, over, objects, &mut scratch)?;
         if lacking > 0 {
             return Err(PlacementError::Short { objects: lacking });
@@ -154,6 +162,8 @@ pub fn place<'o>(
     let ends = &ends[..totals.allocations as usize];
     let placements = Some(Placements { iterations, objects, ends });
     let plan = Plan { placements, ..plan };
+    let entries = plan.steps.len().saturating_mul(iterations as usize);
+    let schedule = scratch.take(entries, Scheduled::EMPTY)?;
     let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
     let schedule = lower_pieces(graph, &plan, &pieces, schedule, &mut scratch)?;
     let (exact, _) = predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;

@@ -14,7 +14,7 @@
 
 use super::Over;
 use super::free::Free;
-use super::walk::{self, Event, walk};
+use crate::allocations::{self, Event, walk};
 use crate::graph::Graph;
 use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError};
@@ -31,7 +31,7 @@ const TRIES: [u64; 2] = [256, 1 << 22];
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
-        walk::scratch_words(limits),
+        allocations::scratch_words(limits),
         words::<u32>(limits.objects).saturating_mul(8),
         Free::scratch_words(limits),
         words::<u32>(limits.pools).saturating_mul(3),

@@ -1,12 +1,14 @@
 //! Writes the list of steps, and keeps what every strategy must know: what is resident,
 //! which host copies are valid, what is still needed, and how much memory is free.
 
-use super::Request;
-use super::memory::{CHUNKS, Memory, POOLS};
+use super::memory::{CHUNKS, Memory};
+use super::request::POOLS;
+use super::request::Task;
 use super::uses::{Use, Uses};
-use crate::graph::{Kind, OpId, TensorId};
+use crate::graph::{Kind, TensorId};
 use crate::plan::{Part, Resident, Step};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::sequence::LaunchId;
 
 /// A list of steps in the making. It follows the rules of a valid plan as long as tensors
 /// are prefetched before they are read and memory is freed before it is taken.
@@ -16,7 +18,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 /// so many, and one copy serves every later evict of the same value.
 #[derive(Debug)]
 pub(super) struct Builder<'b> {
-    pub(super) request: &'b Request<'b>,
+    pub(super) task: &'b Task<'b>,
     pub(super) memory: &'b Memory<'b>,
     uses: &'b Uses<'b>,
     steps: &'b mut [Step],
@@ -45,8 +47,11 @@ pub(super) struct Lengths {
 pub(super) enum Stuck {
     /// The strategy needs more memory than there is.
     NoRoom,
-    /// The output has room for too few entries.
-    OutputFull,
+    /// The list has more steps than there is room for.
+    ManySteps {
+        /// How many it has.
+        needed: usize,
+    },
 }
 
 impl<'b> Builder<'b> {
@@ -56,15 +61,15 @@ impl<'b> Builder<'b> {
 
     /// Starts with an empty device, but for the arena.
     pub(super) fn new(
-        request: &'b Request<'b>,
+        task: &'b Task<'b>,
         memory: &'b Memory<'b>,
         uses: &'b Uses<'b>,
         (steps, resident): (&'b mut [Step], &'b mut [Resident]),
         scratch: &mut Scratch<'b>,
     ) -> Result<Self, OutOfScratch> {
-        let tensors = request.graph.tensors().len();
+        let tensors = task.sequence.tensors().len();
         let mut builder = Self {
-            request,
+            task,
             memory,
             uses,
             steps,
@@ -77,7 +82,7 @@ impl<'b> Builder<'b> {
             upcoming: scratch.take(tensors, Use::NONE.0)?,
             free_objects: [0, 1].map(|pool| memory.pool_objects(pool)),
         };
-        for tensor in request.graph.tensor_ids() {
+        for tensor in task.sequence.tensor_ids() {
             builder.copied[tensor.index()] = memory.objects(tensor);
         }
         builder.restart();
@@ -87,7 +92,7 @@ impl<'b> Builder<'b> {
     /// Forgets the steps so far; what they left on the device is there at the start.
     pub(super) fn restart(&mut self) {
         self.len = 0;
-        for (id, tensor) in self.request.graph.tensor_ids().zip(self.request.graph.tensors()) {
+        for (id, tensor) in self.task.sequence.tensor_ids().zip(self.task.sequence.tensors()) {
             match tensor.kind {
                 Kind::Input => self.copied[id.index()] = self.memory.objects(id),
                 Kind::Temporary => self.copied[id.index()] = 0,
@@ -123,7 +128,7 @@ impl<'b> Builder<'b> {
     /// state, by the next iteration.
     pub(super) fn is_needed(&self, tensor: TensorId) -> bool {
         let upcoming = self.upcoming(tensor);
-        let is_state = self.request.graph.tensor(tensor).kind == Kind::State;
+        let is_state = self.task.sequence.tensor(tensor).kind == Kind::State;
         upcoming.reads() || (upcoming.is_none() && is_state)
     }
 
@@ -133,12 +138,12 @@ impl<'b> Builder<'b> {
     }
 
     /// The op that uses a tensor first in an iteration; the first op where none does.
-    pub(super) fn first_op(&self, tensor: TensorId) -> OpId {
-        self.uses.first(tensor).op().unwrap_or(OpId(0))
+    pub(super) fn first_op(&self, tensor: TensorId) -> LaunchId {
+        self.uses.first(tensor).op().unwrap_or(LaunchId(0))
     }
 
     /// The op that uses a tensor next, behind whether that is in the next iteration.
-    pub(super) fn next_position(&self, tensor: TensorId) -> (bool, OpId) {
+    pub(super) fn next_position(&self, tensor: TensorId) -> (bool, LaunchId) {
         let upcoming = self.upcoming(tensor);
         match upcoming.op() {
             Some(op) => (false, op),
@@ -153,7 +158,7 @@ impl<'b> Builder<'b> {
 
     /// The pool of a tensor.
     pub(super) fn pool(&self, tensor: TensorId) -> usize {
-        self.memory.pool(self.request, tensor)
+        self.memory.pool(self.task, tensor)
     }
 
     /// Objects of a pool that hold nothing.
@@ -162,19 +167,22 @@ impl<'b> Builder<'b> {
     }
 
     /// Objects of a pool that a launch would still have to allocate, its workspace included.
-    pub(super) fn launch_objects(&self, op: OpId, pool: usize) -> u64 {
-        let workspace = if pool == CHUNKS { self.memory.workspace(self.request, op) } else { 0 };
-        let written = self.request.graph.writes(op).iter();
+    pub(super) fn launch_objects(&self, op: LaunchId, pool: usize) -> u64 {
+        let workspace = if pool == CHUNKS { self.memory.workspace(self.task, op) } else { 0 };
+        let written = self.task.sequence.writes(op).iter();
         let written = written.filter(|&&tensor| self.pool(tensor) == pool);
         written.fold(workspace, |sum, &tensor| {
             sum.saturating_add(self.memory.objects(tensor) - self.held(tensor))
         })
     }
 
-    fn push(&mut self, step: Step) -> Result<(), Stuck> {
-        *self.steps.get_mut(self.len).ok_or(Stuck::OutputFull)? = step;
+    /// Adds a step; where there is no room for it, the list is still followed to its end, to
+    /// know how much it needs.
+    fn push(&mut self, step: Step) {
+        if let Some(slot) = self.steps.get_mut(self.len) {
+            *slot = step;
+        }
         self.len += 1;
-        Ok(())
     }
 
     /// The objects `from..to` of a tensor.
@@ -189,7 +197,7 @@ impl<'b> Builder<'b> {
     /// Allocates up to the object `to`.
     fn take(&mut self, tensor: TensorId, to: u64) -> Result<(), Stuck> {
         let objects = to - self.held(tensor);
-        let free_objects = &mut self.free_objects[self.memory.pool(self.request, tensor)];
+        let free_objects = &mut self.free_objects[self.memory.pool(self.task, tensor)];
         *free_objects = free_objects.checked_sub(objects).ok_or(Stuck::NoRoom)?;
         self.held[tensor.index()] = to;
         Ok(())
@@ -205,80 +213,79 @@ impl<'b> Builder<'b> {
         let from = self.held(tensor);
         if from < to {
             self.take(tensor, to)?;
-            self.push(Step::Prefetch(self.part(tensor, from, to)))?;
+            self.push(Step::Prefetch(self.part(tensor, from, to)));
         }
         Ok(())
     }
 
     /// Copies a tensor to the host.
-    pub(super) fn offload(&mut self, tensor: TensorId) -> Result<(), Stuck> {
-        self.offload_from(tensor, 0)
+    pub(super) fn offload(&mut self, tensor: TensorId) {
+        self.offload_from(tensor, 0);
     }
 
     /// Copies a tensor to the host from object `from` on, except for what the host holds.
-    pub(super) fn offload_from(&mut self, tensor: TensorId, from: u64) -> Result<(), Stuck> {
+    pub(super) fn offload_from(&mut self, tensor: TensorId, from: u64) {
         let to = self.memory.objects(tensor) - self.copied(tensor);
         if from < to {
             self.copied[tensor.index()] = self.memory.objects(tensor) - from;
-            self.push(Step::Offload(self.part(tensor, from, to)))?;
+            self.push(Step::Offload(self.part(tensor, from, to)));
         }
-        Ok(())
     }
 
     /// Copies a tensor to the host whether the host holds it or not.
-    pub(super) fn offload_again(&mut self, tensor: TensorId) -> Result<(), Stuck> {
+    pub(super) fn offload_again(&mut self, tensor: TensorId) {
         self.copied[tensor.index()] = 0;
-        self.offload(tensor)
+        self.offload(tensor);
     }
 
     /// Gives a tensor's memory back, after copying a value that would be lost.
-    pub(super) fn evict(&mut self, tensor: TensorId) -> Result<(), Stuck> {
-        self.evict_from(tensor, 0)
+    pub(super) fn evict(&mut self, tensor: TensorId) {
+        self.evict_from(tensor, 0);
     }
 
     /// Gives back a tensor's memory from object `from` on, after copying what would be lost.
-    pub(super) fn evict_from(&mut self, tensor: TensorId, from: u64) -> Result<(), Stuck> {
+    pub(super) fn evict_from(&mut self, tensor: TensorId, from: u64) {
         let to = self.held(tensor);
         if from >= to {
-            return Ok(());
+            return;
         }
         if self.is_needed(tensor) {
-            self.offload_from(tensor, from)?;
+            self.offload_from(tensor, from);
         }
         self.free_objects[self.pool(tensor)] += to - from;
         self.held[tensor.index()] = from;
-        self.push(Step::Evict(self.part(tensor, from, to)))
+        self.push(Step::Evict(self.part(tensor, from, to)));
     }
 
     /// Runs an op, and gives back what nobody needs after it.
-    pub(super) fn launch(&mut self, op: OpId) -> Result<(), Stuck> {
-        let graph = self.request.graph;
+    pub(super) fn launch(&mut self, op: LaunchId) -> Result<(), Stuck> {
+        let sequence = self.task.sequence;
         let fits = |pool| self.launch_objects(op, pool) <= self.free_objects(pool);
         if !(0..self.memory.pools()).all(fits) {
             return Err(Stuck::NoRoom);
         }
-        self.push(Step::Launch(op))?;
-        for &tensor in graph.writes(op) {
+        self.push(Step::Launch(sequence.op(op)));
+        for &tensor in sequence.writes(op) {
             self.take(tensor, self.memory.objects(tensor))?;
             // After an input's last read the host holds its next value, which stays.
-            let is_input = graph.tensor(tensor).kind == Kind::Input;
+            let is_input = sequence.tensor(tensor).kind == Kind::Input;
             if !(is_input && self.uses.is_done_with(tensor, op)) {
                 self.copied[tensor.index()] = 0;
             }
         }
-        let operands = graph.operands_of(op);
-        let first = graph.op(op).first_operand as usize;
+        let operands = sequence.operands_of(op);
+        let first = sequence.first_slot(op);
         for (slot, &tensor) in (first..).zip(operands) {
             self.upcoming[tensor.index()] = self.uses.next(slot).0;
             // The next iteration's value is on the host now.
-            let is_input = graph.tensor(tensor).kind == Kind::Input;
+            let is_input = sequence.tensor(tensor).kind == Kind::Input;
             if is_input && self.uses.is_last_read(tensor, op) {
                 self.copied[tensor.index()] = self.memory.objects(tensor);
             }
         }
         for &tensor in operands {
             if !self.is_needed(tensor) {
-                self.evict(tensor)?;
+                self.evict(tensor);
             }
         }
         Ok(())
@@ -286,14 +293,14 @@ impl<'b> Builder<'b> {
 
     /// Closes the cycle: the iteration ends with what it began with.
     pub(super) fn finish(mut self) -> Result<Lengths, Stuck> {
-        let graph = self.request.graph;
-        for tensor in graph.tensor_ids() {
-            self.evict_from(tensor, self.held_at_start[tensor.index()])?;
+        let sequence = self.task.sequence;
+        for tensor in sequence.tensor_ids() {
+            self.evict_from(tensor, self.held_at_start[tensor.index()]);
         }
-        let mut lengths = Lengths { steps: 0, resident: 0 };
-        for tensor in graph.tensor_ids() {
+        let mut entries = 0;
+        for tensor in sequence.tensor_ids() {
             if self.memory.in_arena(tensor) {
-                self.finish_arena(tensor, &mut lengths)?;
+                self.finish_arena(tensor, &mut entries);
                 continue;
             }
             let (held, copied) =
@@ -301,46 +308,43 @@ impl<'b> Builder<'b> {
             self.prefetch_to(tensor, held)?;
             let only_here = self.memory.objects(tensor) - copied;
             if only_here < held {
-                self.offload_from(tensor, only_here)?;
+                self.offload_from(tensor, only_here);
             }
-            self.list(tensor, 0, held.min(only_here), false, &mut lengths)?;
-            self.list(tensor, held.min(only_here), held, true, &mut lengths)?;
+            self.list(tensor, 0, held.min(only_here), false, &mut entries);
+            self.list(tensor, held.min(only_here), held, true, &mut entries);
         }
-        lengths.steps = self.len;
-        Ok(lengths)
+        if self.len > self.steps.len() {
+            return Err(Stuck::ManySteps { needed: self.len });
+        }
+        Ok(Lengths { steps: self.len, resident: entries })
     }
 
     /// Arena states stay, and arena inputs come anew at the end of each iteration.
-    fn finish_arena(&mut self, tensor: TensorId, lengths: &mut Lengths) -> Result<(), Stuck> {
-        let host_copy = match self.request.graph.tensor(tensor).kind {
-            Kind::Temporary => return Ok(()),
+    fn finish_arena(&mut self, tensor: TensorId, entries: &mut usize) {
+        let host_copy = match self.task.sequence.tensor(tensor).kind {
+            Kind::Temporary => return,
             Kind::State => !self.uses.is_written(tensor),
             Kind::Input => {
-                self.push(Step::Prefetch(Part::whole(tensor)))?;
+                self.push(Step::Prefetch(Part::whole(tensor)));
                 true
             }
         };
-        let slot = self.resident.get_mut(lengths.resident).ok_or(Stuck::OutputFull)?;
-        *slot = Resident { part: Part::whole(tensor), host_copy };
-        lengths.resident += 1;
-        Ok(())
+        self.add_resident(Resident { part: Part::whole(tensor), host_copy }, entries);
     }
 
     /// Lists the objects `from..to` of a tensor as resident at start, if there are any.
-    fn list(
-        &mut self,
-        tensor: TensorId,
-        from: u64,
-        to: u64,
-        host_copy: bool,
-        lengths: &mut Lengths,
-    ) -> Result<(), Stuck> {
+    fn list(&mut self, tensor: TensorId, from: u64, to: u64, host_copy: bool, entries: &mut usize) {
         if from < to {
             let part = self.part(tensor, from, to);
-            let slot = self.resident.get_mut(lengths.resident).ok_or(Stuck::OutputFull)?;
-            *slot = Resident { part, host_copy };
-            lengths.resident += 1;
+            self.add_resident(Resident { part, host_copy }, entries);
         }
-        Ok(())
+    }
+
+    /// Adds an entry; the buffer has two for each tensor.
+    fn add_resident(&mut self, resident: Resident, entries: &mut usize) {
+        if let Some(slot) = self.resident.get_mut(*entries) {
+            *slot = resident;
+            *entries += 1;
+        }
     }
 }

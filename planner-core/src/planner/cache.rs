@@ -12,8 +12,9 @@
 use super::builder::{Builder, Lengths, Stuck};
 use super::memory::CHUNKS;
 use super::queue::Queue;
-use crate::graph::{Kind, OpId, TensorId};
+use crate::graph::{Kind, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::sequence::LaunchId;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     Queue::scratch_words(limits).saturating_add(words::<u32>(limits.tensors))
@@ -37,7 +38,7 @@ struct Cache<'b, 's> {
     order: Queue<'s>,
     /// The last launch that must find each tensor, of those looked ahead to.
     kept_for: &'s mut [u32],
-    /// The current launch, counted from 1 over all laps.
+    /// The current launch, counted from 1 over all iterations.
     now: u32,
 }
 
@@ -46,10 +47,10 @@ pub(super) fn write(
     builder: Builder<'_>,
     ahead: u32,
     scratch: &mut Scratch<'_>,
-    fate: impl Fn(&Builder<'_>, OpId, TensorId) -> Fate,
+    fate: impl Fn(&Builder<'_>, LaunchId, TensorId) -> Fate,
 ) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
-    let graph = builder.request.graph;
-    let (tensors, ops) = (graph.tensors().len(), graph.ops().len() as u32);
+    let sequence = builder.task.sequence;
+    let (tensors, ops) = (sequence.tensors().len(), sequence.len() as u32);
     let mut scratch = scratch.reborrow();
     let cache = Cache {
         builder,
@@ -58,33 +59,33 @@ pub(super) fn write(
         kept_for: scratch.take(tensors, 0u32)?,
         now: 0,
     };
-    Ok(cache.two_laps(fate))
+    Ok(cache.two_iterations(fate))
 }
 
 /// Ops from one that touches a tensor to the next that does, in the cyclic sequence; asked
 /// when the first of them has been launched.
-pub(super) fn distance(builder: &Builder<'_>, op: OpId, tensor: TensorId) -> u32 {
-    let (next_lap, next) = builder.next_position(tensor);
-    let laps_ops = if next_lap { builder.request.graph.ops().len() as u32 } else { 0 };
-    laps_ops + next.0 - op.0
+pub(super) fn distance(builder: &Builder<'_>, op: LaunchId, tensor: TensorId) -> u32 {
+    let (next_iteration, next) = builder.next_position(tensor);
+    let iteration_ops = if next_iteration { builder.task.sequence.len() as u32 } else { 0 };
+    iteration_ops + next.0 - op.0
 }
 
 impl Cache<'_, '_> {
-    fn two_laps(
+    fn two_iterations(
         mut self,
-        fate: impl Fn(&Builder<'_>, OpId, TensorId) -> Fate,
+        fate: impl Fn(&Builder<'_>, LaunchId, TensorId) -> Fate,
     ) -> Result<Lengths, Stuck> {
-        let graph = self.builder.request.graph;
-        for lap in 0..2 {
-            if lap == 1 {
+        let sequence = self.builder.task.sequence;
+        for iteration in 0..2 {
+            if iteration == 1 {
                 self.builder.restart();
             }
-            for op in graph.op_ids() {
+            for op in sequence.launches() {
                 self.now = self.now.saturating_add(1);
                 self.fetch(op)?;
                 self.look_ahead(op)?;
                 self.builder.launch(op)?;
-                for &tensor in graph.operands_of(op) {
+                for &tensor in sequence.operands_of(op) {
                     self.settle(tensor, fate(&self.builder, op, tensor))?;
                 }
             }
@@ -92,16 +93,16 @@ impl Cache<'_, '_> {
         self.builder.finish()
     }
 
-    fn keep(&mut self, op: OpId, launch: u32) {
-        for &tensor in self.builder.request.graph.operands_of(op) {
+    fn keep(&mut self, op: LaunchId, launch: u32) {
+        for &tensor in self.builder.task.sequence.operands_of(op) {
             self.kept_for[tensor.index()] = launch;
         }
     }
 
     /// Brings in what an op misses, and leaves room for what it allocates.
-    fn fetch(&mut self, op: OpId) -> Result<(), Stuck> {
+    fn fetch(&mut self, op: LaunchId) -> Result<(), Stuck> {
         self.keep(op, self.now);
-        for &tensor in self.builder.request.graph.reads(op) {
+        for &tensor in self.builder.task.sequence.reads(op) {
             if !self.builder.is_resident(tensor) {
                 self.bring(tensor, 0)?;
             }
@@ -111,14 +112,14 @@ impl Cache<'_, '_> {
 
     /// Brings in what the next ops miss, in order, as long as all that one misses fits beside
     /// what those before it allocate. Of what the very next one misses, a part will do.
-    fn look_ahead(&mut self, op: OpId) -> Result<(), Stuck> {
+    fn look_ahead(&mut self, op: LaunchId) -> Result<(), Stuck> {
         let launch_objects = self.builder.launch_objects(op, CHUNKS);
-        let ops = self.builder.request.graph.ops().len() as u32;
+        let ops = self.builder.task.sequence.len() as u32;
         let (mut written_objects, mut workspace_objects) = (0u64, 0u64);
         for ahead in 1..=self.ahead {
-            // Both are below 2^31, as for any graph.
-            let [before, next] = [ahead - 1, ahead].map(|ahead| OpId((op.0 + ahead) % ops));
-            let workspace = self.builder.memory.workspace(self.builder.request, before);
+            // Both are below 2^31, as `Uses` demands.
+            let [before, next] = [ahead - 1, ahead].map(|ahead| LaunchId((op.0 + ahead) % ops));
+            let workspace = self.builder.memory.workspace(self.builder.task, before);
             let written = self.builder.launch_objects(before, CHUNKS) - workspace;
             written_objects = written_objects.saturating_add(written);
             workspace_objects = workspace_objects.max(workspace);
@@ -141,29 +142,29 @@ impl Cache<'_, '_> {
     }
 
     /// Keeps what an op touches and none before it keeps.
-    fn claim(&mut self, op: OpId, launch: u32) {
-        for &tensor in self.builder.request.graph.operands_of(op) {
+    fn claim(&mut self, op: LaunchId, launch: u32) {
+        for &tensor in self.builder.task.sequence.operands_of(op) {
             let kept_for = &mut self.kept_for[tensor.index()];
             *kept_for = if *kept_for < self.now { launch } else { *kept_for };
         }
     }
 
-    fn disclaim(&mut self, op: OpId, launch: u32) {
-        for &tensor in self.builder.request.graph.operands_of(op) {
+    fn disclaim(&mut self, op: LaunchId, launch: u32) {
+        for &tensor in self.builder.task.sequence.operands_of(op) {
             let kept_for = &mut self.kept_for[tensor.index()];
             *kept_for = if *kept_for == launch { 0 } else { *kept_for };
         }
     }
 
-    fn missing_objects(&self, op: OpId) -> u64 {
-        let reads = self.builder.request.graph.reads(op).iter();
+    fn missing_objects(&self, op: LaunchId) -> u64 {
+        let reads = self.builder.task.sequence.reads(op).iter();
         let missing = reads.filter(|&&tensor| self.is_missing(tensor));
         missing.fold(0, |sum, &tensor| sum.saturating_add(self.builder.memory.objects(tensor)))
     }
 
     /// Brings in what an op misses, as far as there is room beside the current launch.
-    fn bring_missing(&mut self, op: OpId, launch_objects: u64) -> Result<(), Stuck> {
-        for &tensor in self.builder.request.graph.reads(op) {
+    fn bring_missing(&mut self, op: LaunchId, launch_objects: u64) -> Result<(), Stuck> {
+        for &tensor in self.builder.task.sequence.reads(op) {
             if self.is_missing(tensor) {
                 match self.bring(tensor, launch_objects) {
                     Err(Stuck::NoRoom) => return Ok(()),
@@ -177,7 +178,7 @@ impl Cache<'_, '_> {
     /// Whether the value that the next op to touch a tensor reads is on the host alone.
     fn is_missing(&self, tensor: TensorId) -> bool {
         let upcoming = self.builder.upcoming(tensor);
-        let is_temporary = self.builder.request.graph.tensor(tensor).kind == Kind::Temporary;
+        let is_temporary = self.builder.task.sequence.tensor(tensor).kind == Kind::Temporary;
         let reads = match upcoming.is_none() {
             true => !is_temporary && self.builder.reads_first(tensor),
             false => upcoming.reads(),
@@ -205,7 +206,7 @@ impl Cache<'_, '_> {
             let tensor = evictable.ok_or(Stuck::NoRoom)?;
             evictable = self.oldest_evictable(self.order.behind(tensor));
             self.order.remove(tensor);
-            self.builder.evict(tensor)?;
+            self.builder.evict(tensor);
         }
         Ok(())
     }
@@ -241,7 +242,7 @@ impl Cache<'_, '_> {
         match fate {
             Fate::Pinned => {}
             Fate::Cached => self.order.push(tensor),
-            Fate::Leaves => self.builder.evict(tensor)?,
+            Fate::Leaves => self.builder.evict(tensor),
         }
         Ok(())
     }

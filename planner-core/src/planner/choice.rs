@@ -10,16 +10,17 @@
 //! Plotkin, Shmoys and Tardos, "Fast approximation algorithms for fractional packing and
 //! covering problems", 1995).
 
-use super::Request;
 use super::builder::Stuck;
 use super::gaps::{Gaps, Span};
 use super::heap::Heap;
-use super::memory::{Memory, POOLS};
+use super::memory::Memory;
 use super::pressure::{FULL, Pressures};
+use super::request::POOLS;
+use super::request::Task;
 use super::tree::MinTree;
-use crate::graph::Op;
 use crate::machine::Direction;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::LaunchId;
 
 /// How gaps are weighed against each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,38 +53,42 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 /// itself allows that, by the pressures in use; notes how much memory is left over.
 /// O(gaps × log) for each time a gap is weighed.
 pub(super) fn choose(
-    request: &Request<'_>,
+    task: &Task<'_>,
     memory: &Memory<'_>,
     gaps: &mut Gaps<'_>,
     (spare_permille, weight): (u64, Weight),
     pressures: &mut Pressures<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Result<(), Stuck>, OutOfScratch> {
-    let ops = request.graph.ops();
+    let sequence = task.sequence;
+    let ops = sequence.len();
     let mut scratch = scratch.reborrow();
     gaps.clear();
-    let slack = gaps.slack(request, memory, spare_permille, &mut scratch)?;
+    let slack = gaps.slack(task, memory, spare_permille, &mut scratch)?;
     let used = &pressures.used;
     // An op without a time still counts.
-    let tight = |(at, op): (usize, &Op)| match slack.min(at, at + 1) {
-        ..0 => (op.time_ns.max(1) as f64 * f64::from(used.memory[at])).max(1.0) as u64,
+    let tight = |at: usize| match slack.min(at, at + 1) {
+        ..0 => {
+            let time_ns = sequence.time_ns(LaunchId((at % ops) as u32));
+            (time_ns.max(1) as f64 * f64::from(used.memory[at])).max(1.0) as u64
+        }
         0.. => 0,
     };
-    let positions = memory.pools() * ops.len();
-    let relief = (0..positions).map(|at| tight((at, &ops[at % ops.len()])));
+    let positions = memory.pools() * ops;
+    let relief = (0..positions).map(tight);
     let relief = sums(relief, &mut scratch)?;
-    let length_ns = sums(ops.iter().map(|op| op.time_ns), &mut scratch)?;
+    let length_ns = sums(sequence.launches().map(|op| sequence.time_ns(op)), &mut scratch)?;
     let up = sums(used.up.iter().copied().map(u64::from), &mut scratch)?;
     let down = sums(used.down.iter().copied().map(u64::from), &mut scratch)?;
     let heap = Heap::new(gaps.len(), &mut scratch)?;
-    let scale = Scale { request, memory, weight, relief, length_ns, up, down };
+    let scale = Scale { task, memory, weight, relief, length_ns, up, down };
     let mut choice = Choice { scale, gaps, slack, heap };
     if let Err(stuck) = choice.cover() {
         return Ok(Err(stuck));
     }
     choice.give_back();
     for at in 0..positions {
-        let halves = (memory.pool_objects(at / ops.len()) / HALVES).max(1);
+        let halves = (memory.pool_objects(at / ops) / HALVES).max(1);
         let left = choice.slack.min(at, at + 1).max(0);
         pressures.seen.memory[at] = used.memory[at] / (1.0 + left as f32 / halves as f32);
     }
@@ -93,7 +98,7 @@ pub(super) fn choose(
 /// What gaps are weighed with.
 #[derive(Clone, Copy)]
 struct Scale<'s> {
-    request: &'s Request<'s>,
+    task: &'s Task<'s>,
     memory: &'s Memory<'s>,
     weight: Weight,
     /// Weight of the ops so far that exceed their pool if nothing moves.
@@ -163,8 +168,8 @@ impl Choice<'_, '_> {
     fn set_moved(&mut self, slot: usize, objects: u64) {
         let change = objects as i64 - self.gaps.moved(slot) as i64;
         self.gaps.set_moved(slot, objects);
-        let Scale { request, memory, .. } = self.scale;
-        if let Some(ranges) = self.gaps.ranges(request, memory, slot) {
+        let Scale { task, memory, .. } = self.scale;
+        if let Some(ranges) = self.gaps.ranges(task, memory, slot) {
             for (from, to) in ranges {
                 self.slack.add(from, to, change);
             }
@@ -174,12 +179,12 @@ impl Choice<'_, '_> {
     /// A gap's key (the least is taken first) and how many objects it should still move;
     /// none where it is of no use.
     fn weigh(&self, slot: usize) -> Option<(u64, u64)> {
-        let Scale { request, memory, .. } = self.scale;
-        let graph = request.graph;
-        let span = self.gaps.span(graph, slot)?;
-        let ranges = self.gaps.ranges(request, memory, slot)?;
+        let Scale { task, memory, .. } = self.scale;
+        let sequence = task.sequence;
+        let span = self.gaps.span(sequence, slot)?;
+        let ranges = self.gaps.ranges(task, memory, slot)?;
         let moved = self.gaps.moved(slot);
-        let tensor = graph.operands()[slot];
+        let tensor = sequence.operands()[slot];
         let left = memory.objects(tensor) - moved;
         let objects = left.min(u64::try_from(-self.least_slack(ranges)).ok()?);
         let relief = sum(self.scale.relief, ranges);
@@ -190,7 +195,7 @@ impl Choice<'_, '_> {
         let (gain, objects) = match self.scale.weight {
             // The last object may be half empty, and so the best to move on its own.
             Weight::Density => {
-                let pool_objects = memory.pool_objects(memory.pool(request, tensor));
+                let pool_objects = memory.pool_objects(memory.pool(task, tensor));
                 let few = (pool_objects / LEAST).clamp(1, objects.max(1));
                 match (density(objects), density(few)) {
                     (all, one) if one > all => (one, few),
@@ -198,7 +203,7 @@ impl Choice<'_, '_> {
                 }
             }
             Weight::Length => {
-                let ranges = span.ranges(graph.ops().len());
+                let ranges = span.ranges(sequence.len());
                 (sum(self.scale.length_ns, ranges) as f64, objects)
             }
         };
@@ -212,9 +217,9 @@ impl Choice<'_, '_> {
         if moved == 0 {
             return None;
         }
-        let Scale { request, memory, .. } = self.scale;
-        let span = self.gaps.span(request.graph, slot)?;
-        let ranges = self.gaps.ranges(request, memory, slot)?;
+        let Scale { task, memory, .. } = self.scale;
+        let span = self.gaps.span(task.sequence, slot)?;
+        let ranges = self.gaps.ranges(task, memory, slot)?;
         let objects = match moved.min(u64::try_from(self.least_slack(ranges)).ok()?) {
             0 => return None,
             // The first to move is half empty, and goes on its own.
@@ -240,23 +245,23 @@ impl Choice<'_, '_> {
     /// Link time of moving so many objects instead of so many, weighed by the pressure on the
     /// link where the gap ends (uploads) and begins (downloads).
     fn cost_ns(&self, slot: usize, span: Span, (from, to): (u64, u64)) -> u64 {
-        let Scale { request, memory, up, down, .. } = self.scale;
-        let tensor = request.graph.operands()[slot];
+        let Scale { task, memory, up, down, .. } = self.scale;
+        let tensor = task.sequence.operands()[slot];
         let all = memory.objects(tensor);
         // Objects leave from the end.
         let time_ns = |direction, from: u64, to: u64| match memory.bytes(
-            request,
+            task,
             tensor,
             all - to,
             all - from,
         ) {
             0 => 0,
-            bytes => request.machine.transfer_ns(direction, bytes).unwrap_or(0),
+            bytes => task.machine.transfer_ns(direction, bytes).unwrap_or(0),
         };
         let up_ns = time_ns(Direction::HostToDevice, from, to);
         let on_host = self.gaps.on_host(slot, all, from).clamp(from, to);
         let down_ns = time_ns(Direction::DeviceToHost, on_host, to);
-        let ops = request.graph.ops().len();
+        let ops = task.sequence.len();
         let near = ops / NEAR + 1;
         let at_end = mean(up, span.to, (span.to + 1).min(ops));
         let up = at_end.max(mean(up, span.to.saturating_sub(near), span.to.min(ops)));

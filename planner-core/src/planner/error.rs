@@ -1,8 +1,8 @@
 //! Why there is no plan.
 
-use crate::graph::OpId;
+use crate::graph::{GraphError, OpId};
 use crate::plan::PlanError;
-use crate::scratch::OutOfScratch;
+use crate::scratch::{BufferTooShort, OutOfScratch};
 use core::fmt;
 
 /// Why there is no plan.
@@ -28,8 +28,13 @@ pub enum PlanningError {
         /// The machine's memory.
         device_bytes: u64,
     },
-    /// The output has room for too few steps (or other entries).
-    OutputFull,
+    /// What is on the device cannot leave in time for the next op.
+    Stuck,
+    /// An order of the ops that is asked for makes no graph.
+    Order(GraphError),
+    /// A buffer for output is too short. For steps: of the lists that do not fit, what the
+    /// shortest needs.
+    BufferTooShort(BufferTooShort),
     /// The working memory is too small.
     Scratch(OutOfScratch),
     /// The plan needs more than the machine has, or its sizes or times exceed 64 bits.
@@ -42,10 +47,17 @@ impl From<OutOfScratch> for PlanningError {
     }
 }
 
+impl From<BufferTooShort> for PlanningError {
+    fn from(error: BufferTooShort) -> Self {
+        Self::BufferTooShort(error)
+    }
+}
+
 impl From<PlanError> for PlanningError {
     fn from(error: PlanError) -> Self {
         match error {
             PlanError::Scratch(error) => Self::Scratch(error),
+            PlanError::BufferTooShort(error) => Self::BufferTooShort(error),
             other => Self::Plan(other),
         }
     }
@@ -66,7 +78,9 @@ impl fmt::Display for PlanningError {
                 f,
                 "the budget of {budget_bytes} bytes is more than the device's {device_bytes}"
             ),
-            Self::OutputFull => write!(f, "the output has room for too few steps"),
+            Self::Stuck => write!(f, "what is on the device cannot leave in time for the next op"),
+            Self::Order(error) => write!(f, "the order of the ops makes no graph: {error}"),
+            Self::BufferTooShort(error) => error.fmt(f),
             Self::Scratch(error) => error.fmt(f),
             Self::Plan(error) => error.fmt(f),
         }

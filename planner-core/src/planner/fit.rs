@@ -14,8 +14,9 @@
 use super::builder::{Builder, Lengths, Stuck};
 use super::cache::{self, Fate, distance};
 use super::residents::{Residents, Spans};
-use crate::graph::{Kind, OpId, TensorId};
+use crate::graph::{Kind, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
+use crate::sequence::LaunchId;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     let choosing = Spans::scratch_words(limits);
@@ -32,7 +33,7 @@ pub(super) fn write(
     {
         let mut scratch = scratch.reborrow();
         let mut spans = Spans::new(&builder, &mut scratch)?;
-        for tensor in builder.request.graph.tensor_ids() {
+        for tensor in builder.task.sequence.tensor_ids() {
             spans.add_lifetime(&builder, tensor);
         }
         residents.choose(&builder, &mut spans);
@@ -46,10 +47,10 @@ pub(super) fn write(
 pub(super) fn fate_of_state(
     builder: &Builder<'_>,
     residents: &Residents<'_>,
-    op: OpId,
+    op: LaunchId,
     tensor: TensorId,
 ) -> Option<Fate> {
-    (builder.request.graph.tensor(tensor).kind == Kind::State).then(|| {
+    (builder.task.sequence.tensor(tensor).kind == Kind::State).then(|| {
         match distance(builder, op, tensor) > 2 {
             _ if residents.stays(tensor) => Fate::Pinned,
             true => Fate::Leaves,

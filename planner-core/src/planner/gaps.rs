@@ -4,11 +4,13 @@
 //! cyclic sequence. Moving `x` objects of the tensor in the gap frees them at all those
 //! ops, for an upload and, unless the host holds them already, a download.
 
-use super::Request;
-use super::memory::{CHUNKS, Memory, POOLS};
+use super::memory::{CHUNKS, Memory};
+use super::request::POOLS;
+use super::request::Task;
 use super::tree::MinTree;
-use crate::graph::{Graph, Kind, OpId};
+use crate::graph::Kind;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::{LaunchId, Sequence};
 
 /// No operand.
 const NONE: u32 = u32::MAX;
@@ -71,8 +73,11 @@ impl<'a> Gaps<'a> {
     }
 
     /// Finds the gaps. O(operands).
-    pub(super) fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
-        let operands = graph.operands().len();
+    pub(super) fn new(
+        sequence: &Sequence<'_>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let operands = sequence.operands().len();
         let gaps = Self {
             next: scratch.take(operands, NONE)?,
             op: scratch.take(operands, 0)?,
@@ -80,12 +85,12 @@ impl<'a> Gaps<'a> {
             moved: scratch.take(operands, 0)?,
             offloaded: scratch.take(operands, 0)?,
         };
-        let last = scratch.reborrow().take(graph.tensors().len(), NONE)?;
+        let last = scratch.reborrow().take(sequence.tensors().len(), NONE)?;
         // Twice around, so that each use sees the one before it in the last iteration.
-        for _lap in 0..2 {
-            for op in graph.op_ids().rev() {
-                let first = graph.op(op).first_operand as usize;
-                let operands = graph.operands_of(op);
+        for _iteration in 0..2 {
+            for op in sequence.launches().rev() {
+                let first = sequence.first_slot(op);
+                let operands = sequence.operands_of(op);
                 for (at, &tensor) in operands.iter().enumerate().rev() {
                     let slot = first + at;
                     gaps.op[slot] = op.0;
@@ -95,15 +100,15 @@ impl<'a> Gaps<'a> {
             }
         }
         last.fill(NONE);
-        for _lap in 0..2 {
-            for (last, tensor) in last.iter_mut().zip(graph.tensors()) {
+        for _iteration in 0..2 {
+            for (last, tensor) in last.iter_mut().zip(sequence.tensors()) {
                 // Only a state's value lives on into the next iteration.
                 *last = if tensor.kind == Kind::State { *last } else { NONE };
             }
-            for op in graph.op_ids() {
-                let first = graph.op(op).first_operand as usize;
-                let reads = graph.op(op).reads as usize;
-                for (at, &tensor) in graph.operands_of(op).iter().enumerate() {
+            for op in sequence.launches() {
+                let first = sequence.first_slot(op);
+                let reads = sequence.reads(op).len();
+                for (at, &tensor) in sequence.operands_of(op).iter().enumerate() {
                     if at >= reads {
                         last[tensor.index()] = (first + at) as u32;
                     }
@@ -174,24 +179,21 @@ impl<'a> Gaps<'a> {
     }
 
     /// The op that uses an operand's tensor next, and whether that is in the next iteration.
-    pub(super) fn next_use(&self, slot: usize) -> (OpId, bool) {
+    pub(super) fn next_use(&self, slot: usize) -> (LaunchId, bool) {
         let next = self.next[slot];
         let op = self.op[next as usize];
-        (OpId(op), next <= slot as u32)
+        (LaunchId(op), next <= slot as u32)
     }
 
     /// The gap behind an operand in which its value lives on; none where it dies, or where
     /// the same op uses it again.
-    pub(super) fn span(&self, graph: &Graph<'_>, slot: usize) -> Option<Span> {
+    pub(super) fn span(&self, sequence: &Sequence<'_>, slot: usize) -> Option<Span> {
         let next = self.next[slot] as usize;
         let (from, to) = (self.op[slot] as usize + 1, self.op[next] as usize);
         let wraps = next <= slot;
-        let tensor = graph.operands()[slot];
-        let is_read = {
-            let op = graph.op(OpId(self.op[next]));
-            next < (op.first_operand + op.reads) as usize
-        };
-        let lives = match graph.tensor(tensor).kind {
+        let tensor = sequence.operands()[slot];
+        let is_read = { next < sequence.first_write(LaunchId(self.op[next])) };
+        let lives = match sequence.tensor(tensor).kind {
             Kind::State => wraps || is_read,
             _ => !wraps && is_read,
         };
@@ -203,27 +205,27 @@ impl<'a> Gaps<'a> {
     /// stand one behind the other.
     pub(super) fn ranges(
         &self,
-        request: &Request<'_>,
+        task: &Task<'_>,
         memory: &Memory<'_>,
         slot: usize,
     ) -> Option<[(usize, usize); 2]> {
-        let graph = request.graph;
-        let ops = graph.ops().len();
-        let first = memory.pool(request, graph.operands()[slot]) * ops;
-        let ranges = self.span(graph, slot)?.ranges(ops);
+        let sequence = task.sequence;
+        let ops = sequence.len();
+        let first = memory.pool(task, sequence.operands()[slot]) * ops;
+        let ranges = self.span(sequence, slot)?.ranges(ops);
         Some(ranges.map(|(from, to)| (first + from, first + to)))
     }
 
     /// For each pool, at each op the objects that stay free when everything moves as chosen.
     pub(super) fn planned_slack<'s>(
         &self,
-        request: &Request<'_>,
+        task: &Task<'_>,
         memory: &Memory<'_>,
         scratch: &mut Scratch<'s>,
     ) -> Result<MinTree<'s>, OutOfScratch> {
-        let mut slack = self.slack(request, memory, 0, scratch)?;
+        let mut slack = self.slack(task, memory, 0, scratch)?;
         for slot in 0..self.moved.len() {
-            if let (1.., Some(ranges)) = (self.moved[slot], self.ranges(request, memory, slot)) {
+            if let (1.., Some(ranges)) = (self.moved[slot], self.ranges(task, memory, slot)) {
                 for (from, to) in ranges {
                     slack.add(from, to, self.moved[slot] as i64);
                 }
@@ -236,22 +238,22 @@ impl<'a> Gaps<'a> {
     /// that is alive.
     pub(super) fn slack<'s>(
         &self,
-        request: &Request<'_>,
+        task: &Task<'_>,
         memory: &Memory<'_>,
         spare_permille: u64,
         scratch: &mut Scratch<'s>,
     ) -> Result<MinTree<'s>, OutOfScratch> {
-        let graph = request.graph;
-        let ops = graph.ops().len();
+        let sequence = task.sequence;
+        let ops = sequence.len();
         let own = scratch.take(memory.pools() * ops, 0u64)?;
-        for op in graph.op_ids() {
-            own[CHUNKS * ops + op.index()] = memory.workspace(request, op);
-            let first = graph.op(op).first_operand as usize;
-            for (slot, &tensor) in (first..).zip(graph.operands_of(op)) {
+        for op in sequence.launches() {
+            own[CHUNKS * ops + op.index()] = memory.workspace(task, op);
+            let first = sequence.first_slot(op);
+            for (slot, &tensor) in (first..).zip(sequence.operands_of(op)) {
                 // Of an op that uses a tensor twice, the last operand counts.
                 let again =
                     self.next[slot] > slot as u32 && self.op[self.next[slot] as usize] == op.0;
-                let own = &mut own[memory.pool(request, tensor) * ops + op.index()];
+                let own = &mut own[memory.pool(task, tensor) * ops + op.index()];
                 *own += if again { 0 } else { memory.objects(tensor) };
             }
         }
@@ -268,8 +270,8 @@ impl<'a> Gaps<'a> {
             usable.max(own) as i64 - own as i64
         });
         let mut slack = MinTree::new(values, scratch)?;
-        for (slot, &tensor) in graph.operands().iter().enumerate() {
-            if let Some(ranges) = self.ranges(request, memory, slot) {
+        for (slot, &tensor) in sequence.operands().iter().enumerate() {
+            if let Some(ranges) = self.ranges(task, memory, slot) {
                 for (from, to) in ranges {
                     slack.add(from, to, -(memory.objects(tensor) as i64));
                 }

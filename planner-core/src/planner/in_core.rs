@@ -2,18 +2,19 @@
 //! room for that.
 
 use super::builder::{Builder, Lengths, Stuck};
-use crate::graph::{Kind, OpId};
+use crate::graph::Kind;
+use crate::sequence::LaunchId;
 
 /// With `early_inputs`, the next value of an input takes the place of the last one as soon
 /// as that is done with.
 pub(super) fn write(mut builder: Builder<'_>, early_inputs: bool) -> Result<Lengths, Stuck> {
-    let graph = builder.request.graph;
-    for lap in 0..2 {
-        if lap == 1 {
+    let sequence = builder.task.sequence;
+    for iteration in 0..2 {
+        if iteration == 1 {
             builder.restart();
         }
-        for op in graph.op_ids() {
-            for &tensor in graph.reads(op) {
+        for op in sequence.launches() {
+            for &tensor in sequence.reads(op) {
                 if !builder.is_resident(tensor) {
                     builder.prefetch(tensor)?;
                 }
@@ -28,10 +29,10 @@ pub(super) fn write(mut builder: Builder<'_>, early_inputs: bool) -> Result<Leng
 }
 
 /// Brings in the next iteration's value of each input that an op was the last to use.
-fn renew_inputs(builder: &mut Builder<'_>, op: OpId) -> Result<(), Stuck> {
-    let graph = builder.request.graph;
-    for &tensor in graph.reads(op) {
-        let done = graph.tensor(tensor).kind == Kind::Input
+fn renew_inputs(builder: &mut Builder<'_>, op: LaunchId) -> Result<(), Stuck> {
+    let sequence = builder.task.sequence;
+    for &tensor in sequence.reads(op) {
+        let done = sequence.tensor(tensor).kind == Kind::Input
             && !builder.is_resident(tensor)
             && builder.upcoming(tensor).is_none();
         if done && builder.reads_first(tensor) {

@@ -12,9 +12,9 @@
 //! Its authors tune both numbers by simulating memory and time; here, a grid of them is
 //! tried in the timeline.
 
-use super::Lms;
 use super::builder::{Builder, Lengths, Stuck};
 use super::cache::{self, Fate, distance};
+use super::strategy::Lms;
 use crate::scratch::{OutOfScratch, Scratch};
 
 /// Thresholds that are tried, as fractions of the number of ops. With the first, nothing

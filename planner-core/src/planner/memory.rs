@@ -1,12 +1,15 @@
 //! How a plan's memory is divided: an arena for small tensors, a pool of chunks, and
 //! sometimes a pool of [slabs](super::slabs) for what takes less than half a chunk.
 
-use super::threshold::{self, Threshold, choose, thresholds};
-use super::{LeastMemory, Need, PlanningError, Request};
+use super::error::PlanningError;
+use super::request::{LeastMemory, POOLS, Task};
+use super::strategy::Need;
+use super::threshold::{self, COUNT, Threshold, choose, thresholds};
 use crate::arena::{self, Lifetimes, admits, size_bytes};
-use crate::graph::{Kind, OpId, TensorId};
+use crate::graph::{Kind, TensorId};
 use crate::plan::{ArenaPlacement, Place, Plan, PlanError, Pool, Prediction, Resident, Step};
-use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::scratch::{Buffer, Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::LaunchId;
 
 /// The memory of a plan.
 #[derive(Debug)]
@@ -24,8 +27,6 @@ pub(super) struct Memory<'m> {
 pub(super) const CHUNKS: usize = 0;
 /// The pool of slabs.
 pub(super) const SLABS: usize = 1;
-/// How many pools there are at most.
-pub(super) const POOLS: usize = 2;
 
 /// Objects that planning counts at most, so that sums and differences of a few such numbers
 /// fit into 64 bits with a sign.
@@ -51,21 +52,19 @@ struct Division {
 }
 
 fn divide(
-    request: &Request<'_>,
+    task: &Task<'_>,
     need: Need,
     lifetimes: &Lifetimes<'_>,
     threshold: Threshold,
     arena: &mut [ArenaPlacement],
     scratch: &mut Scratch<'_>,
 ) -> Result<Division, PlanningError> {
-    let Request { graph, machine, .. } = *request;
-    if arena.len() < graph.tensors().len() {
-        return Err(PlanningError::OutputFull);
-    }
+    let Task { sequence, machine, .. } = *task;
+    Buffer::Arena.first(arena, sequence.tensors().len())?;
     let below_bytes = threshold.below_bytes;
     let (placed, arena_bytes) =
-        arena::pack(graph, machine, lifetimes, below_bytes, arena, scratch)?;
-    let needed_bytes = objects_of(request, arena_bytes)
+        arena::pack(sequence.graph(), machine, lifetimes, below_bytes, arena, scratch)?;
+    let needed_bytes = objects_of(task, arena_bytes)
         .checked_add(threshold.pool(need).0)
         .and_then(|chunks| chunks.checked_mul(machine.chunk_bytes))
         .unwrap_or(u64::MAX);
@@ -74,55 +73,56 @@ fn divide(
 
 /// The division that needs least; its tensors are left in the arena.
 fn least(
-    request: &Request<'_>,
+    task: &Task<'_>,
     need: Need,
     lifetimes: &Lifetimes<'_>,
-    thresholds: &[Threshold],
+    [first, rest @ ..]: &[Threshold; COUNT],
     arena: &mut [ArenaPlacement],
     scratch: &mut Scratch<'_>,
 ) -> Result<Division, PlanningError> {
-    let mut least: Option<Division> = None;
-    let mut last_bytes = None;
-    for &threshold in thresholds {
-        let at_least_bytes = threshold.least(need).saturating_mul(request.machine.chunk_bytes);
-        if least.is_none_or(|least| at_least_bytes < least.needed_bytes) {
-            let division = divide(request, need, lifetimes, threshold, arena, scratch)?;
-            last_bytes = Some(threshold.below_bytes);
-            if least.is_none_or(|least| division.needed_bytes < least.needed_bytes) {
-                least = Some(division);
+    let mut least = divide(task, need, lifetimes, *first, arena, scratch)?;
+    let mut last_bytes = first.below_bytes;
+    for &threshold in rest {
+        let at_least_bytes = threshold.least(need).saturating_mul(task.machine.chunk_bytes);
+        if at_least_bytes < least.needed_bytes {
+            let division = divide(task, need, lifetimes, threshold, arena, scratch)?;
+            last_bytes = threshold.below_bytes;
+            if division.needed_bytes < least.needed_bytes {
+                least = division;
             }
         }
     }
-    let least = least.ok_or(PlanningError::OutputFull)?;
-    if last_bytes != Some(least.threshold.below_bytes) {
+    if last_bytes != least.threshold.below_bytes {
         // A later try has overwritten the arena.
-        divide(request, need, lifetimes, least.threshold, arena, scratch)?;
+        divide(task, need, lifetimes, least.threshold, arena, scratch)?;
     }
     Ok(least)
 }
 
-fn objects_of(request: &Request<'_>, bytes: u64) -> u64 {
-    bytes.div_ceil(request.machine.chunk_bytes)
+pub(super) fn objects_of(task: &Task<'_>, bytes: u64) -> u64 {
+    bytes.div_ceil(task.machine.chunk_bytes)
 }
 
 /// The smallest budget that any of the arenas allows; its tensors are left in the arena.
 pub(super) fn smallest(
-    request: &Request<'_>,
+    task: &Task<'_>,
     need: Need,
     arena: &mut [ArenaPlacement],
     scratch: &mut Scratch<'_>,
 ) -> Result<LeastMemory, PlanningError> {
-    let lifetimes = Lifetimes::new(request.graph, scratch)?;
-    let thresholds = thresholds(request, &lifetimes, scratch)?;
-    let least = least(request, need, &lifetimes, &thresholds, arena, scratch)?;
+    let lifetimes = Lifetimes::new(task.sequence, scratch)?;
+    let thresholds = thresholds(task, &lifetimes, scratch)?;
+    let least = least(task, need, &lifetimes, &thresholds, arena, scratch)?;
     let Division { threshold, placed, arena_bytes, needed_bytes: bytes } = least;
-    let (_, op) = threshold.pool(need);
+    let (_, launch) = threshold.pool(need);
+    let op = task.sequence.op(launch);
     Ok(LeastMemory { bytes, op, arena_bytes, placed })
 }
 
 /// Checks that all tensors and workspaces together take as few objects as can be counted.
-fn check_objects(request: &Request<'_>, objects: &[u64]) -> Result<(), PlanError> {
-    let workspaces = request.graph.ops().iter().map(|op| objects_of(request, op.workspace_bytes));
+fn check_objects(task: &Task<'_>, objects: &[u64]) -> Result<(), PlanError> {
+    let ops = task.sequence.graph().ops().iter();
+    let workspaces = ops.map(|op| objects_of(task, op.workspace_bytes));
     let sum = objects.iter().copied().chain(workspaces).fold(0, u64::saturating_add);
     if sum > MOST_OBJECTS { Err(PlanError::Overflow(Place::End)) } else { Ok(()) }
 }
@@ -131,34 +131,35 @@ impl<'m> Memory<'m> {
     /// Divides the budget by the [threshold that saves most](choose), or where its arena is
     /// packed too loosely, by the one that needs least.
     pub(super) fn new(
-        request: &Request<'_>,
+        task: &Task<'_>,
         need: Need,
         arena: &mut [ArenaPlacement],
         scratch: &mut Scratch<'m>,
     ) -> Result<Self, PlanningError> {
-        let Request { graph, machine, budget_bytes } = *request;
-        let objects = scratch.take(graph.tensors().len(), 0u64)?;
+        let Task { sequence, machine, budget_bytes } = *task;
+        let objects = scratch.take(sequence.tensors().len(), 0u64)?;
         let mut scratch = scratch.reborrow();
-        let lifetimes = Lifetimes::new(graph, &mut scratch)?;
-        let thresholds = thresholds(request, &lifetimes, &mut scratch)?;
+        let lifetimes = Lifetimes::new(sequence, &mut scratch)?;
+        let thresholds = thresholds(task, &lifetimes, &mut scratch)?;
         let threshold = choose(&thresholds, need, budget_bytes / machine.chunk_bytes);
-        let mut division = divide(request, need, &lifetimes, threshold, arena, &mut scratch)?;
+        let mut division = divide(task, need, &lifetimes, threshold, arena, &mut scratch)?;
         if division.needed_bytes > budget_bytes {
-            division = least(request, need, &lifetimes, &thresholds, arena, &mut scratch)?;
+            division = least(task, need, &lifetimes, &thresholds, arena, &mut scratch)?;
         }
         if division.needed_bytes > budget_bytes {
-            let (_, op) = division.threshold.pool(need);
+            let (_, launch) = division.threshold.pool(need);
+            let op = sequence.op(launch);
             let min_feasible_bytes = division.needed_bytes;
             return Err(PlanningError::Infeasible { min_feasible_bytes, op });
         }
         let below_bytes = division.threshold.below_bytes;
-        for tensor in graph.tensor_ids() {
-            if !admits(graph, &lifetimes, below_bytes, tensor) {
-                objects[tensor.index()] = objects_of(request, graph.tensor(tensor).bytes);
+        for tensor in sequence.tensor_ids() {
+            if !admits(sequence.graph(), &lifetimes, below_bytes, tensor) {
+                objects[tensor.index()] = objects_of(task, sequence.tensor(tensor).bytes);
             }
         }
-        check_objects(request, objects)?;
-        let arena_chunks = objects_of(request, division.arena_bytes);
+        check_objects(task, objects)?;
+        let arena_chunks = objects_of(task, division.arena_bytes);
         let count = (budget_bytes / machine.chunk_bytes).saturating_sub(arena_chunks);
         // More than everything takes is of no use.
         let count = count.min(MOST_OBJECTS);
@@ -189,12 +190,12 @@ impl<'m> Memory<'m> {
     /// lies there already. O(steps + tensors).
     pub(super) fn settle<'s>(
         &self,
-        request: &Request<'_>,
+        task: &Task<'_>,
         (steps, resident): (&[Step], &[Resident]),
         arena: &mut [ArenaPlacement],
         scratch: &mut Scratch<'s>,
     ) -> Result<Option<Memory<'s>>, OutOfScratch> {
-        let Request { graph, machine, .. } = *request;
+        let Task { sequence, machine, .. } = *task;
         let objects = scratch.take(self.objects.len(), 0u64)?;
         objects.copy_from_slice(self.objects);
         let mut scratch = scratch.reborrow();
@@ -210,20 +211,20 @@ impl<'m> Memory<'m> {
         }
         let (mut arena_bytes, mut placed) = (self.arena_bytes, self.placed);
         let mut chunks = 0u64;
-        for tensor in graph.tensor_ids() {
+        for tensor in sequence.tensor_ids() {
             let its_chunks = objects[tensor.index()];
-            let is_state = graph.tensor(tensor).kind == Kind::State;
-            let is_idle = its_chunks == 0 || self.pool(request, tensor) == SLABS;
+            let is_state = sequence.tensor(tensor).kind == Kind::State;
+            let is_idle = its_chunks == 0 || self.pool(task, tensor) == SLABS;
             if !is_state || is_idle || staying[tensor.index()] != its_chunks {
                 continue;
             }
             let Some(slot) = arena.get_mut(placed) else { return Ok(None) };
             *slot = ArenaPlacement { tensor, offset_bytes: arena_bytes };
-            arena_bytes = arena_bytes.saturating_add(size_bytes(graph, machine, tensor));
+            arena_bytes = arena_bytes.saturating_add(size_bytes(sequence.graph(), machine, tensor));
             (placed, chunks) = (placed + 1, chunks.saturating_add(its_chunks));
             objects[tensor.index()] = 0;
         }
-        let more = objects_of(request, arena_bytes) - objects_of(request, self.arena_bytes);
+        let more = objects_of(task, arena_bytes) - objects_of(task, self.arena_bytes);
         let mut pools = self.pools;
         pools[CHUNKS].count = pools[CHUNKS].count.saturating_sub(more);
         let memory = Memory { placed, arena_bytes, objects, pools };
@@ -236,9 +237,9 @@ impl<'m> Memory<'m> {
     }
 
     /// The pool of a tensor that is not in the arena.
-    pub(super) fn pool(&self, request: &Request<'_>, tensor: TensorId) -> usize {
+    pub(super) fn pool(&self, task: &Task<'_>, tensor: TensorId) -> usize {
         let Pool { object_bytes, count } = self.pools[SLABS];
-        let is_small = count > 0 && request.graph.tensor(tensor).bytes <= object_bytes;
+        let is_small = count > 0 && task.sequence.tensor(tensor).bytes <= object_bytes;
         if is_small { SLABS } else { CHUNKS }
     }
 
@@ -253,15 +254,15 @@ impl<'m> Memory<'m> {
     }
 
     /// Bytes of a tensor that its chunks `from..to` really hold.
-    pub(super) fn bytes(&self, request: &Request<'_>, tensor: TensorId, from: u64, to: u64) -> u64 {
-        let bytes = request.graph.tensor(tensor).bytes;
-        let up_to = |chunks: u64| chunks.saturating_mul(request.machine.chunk_bytes).min(bytes);
+    pub(super) fn bytes(&self, task: &Task<'_>, tensor: TensorId, from: u64, to: u64) -> u64 {
+        let bytes = task.sequence.tensor(tensor).bytes;
+        let up_to = |chunks: u64| chunks.saturating_mul(task.machine.chunk_bytes).min(bytes);
         up_to(to).saturating_sub(up_to(from))
     }
 
     /// Chunks of an op's workspace.
-    pub(super) fn workspace(&self, request: &Request<'_>, op: OpId) -> u64 {
-        objects_of(request, request.graph.op(op).workspace_bytes)
+    pub(super) fn workspace(&self, task: &Task<'_>, op: LaunchId) -> u64 {
+        objects_of(task, task.sequence.workspace_bytes(op))
     }
 
     /// Whether a tensor lies in the arena.
@@ -272,21 +273,21 @@ impl<'m> Memory<'m> {
     /// The plan of these lists in this memory, without its predictions.
     pub(super) fn plan<'o>(
         &self,
-        request: &Request<'_>,
+        task: &Task<'_>,
         arena: &'o [ArenaPlacement],
         (steps, resident_at_start): (&'o [Step], &'o [Resident]),
         (pools, tensor_pool): (&'o mut [Pool], &'o mut [u32]),
     ) -> Result<Plan<'o>, PlanningError> {
-        let graph = request.graph;
-        let pools = pools.get_mut(..self.pools()).ok_or(PlanningError::OutputFull)?;
+        let sequence = task.sequence;
+        let pools = Buffer::Pools.first(pools, self.pools())?;
         pools.copy_from_slice(&self.pools[..pools.len()]);
-        let named = if pools.len() > 1 { graph.tensors().len() } else { 0 };
-        let tensor_pool = tensor_pool.get_mut(..named).ok_or(PlanningError::OutputFull)?;
-        for (pool, tensor) in tensor_pool.iter_mut().zip(graph.tensor_ids()) {
-            *pool = self.pool(request, tensor) as u32;
+        let named = if pools.len() > 1 { sequence.tensors().len() } else { 0 };
+        let tensor_pool = Buffer::TensorPool.first(tensor_pool, named)?;
+        for (pool, tensor) in tensor_pool.iter_mut().zip(sequence.tensor_ids()) {
+            *pool = self.pool(task, tensor) as u32;
         }
         Ok(Plan {
-            budget_bytes: request.budget_bytes,
+            budget_bytes: task.budget_bytes,
             arena_bytes: self.arena_bytes,
             arena,
             pools,

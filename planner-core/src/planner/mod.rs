@@ -4,11 +4,11 @@
 //! the `builder`, which keeps residency, host copies and occupancy, decides whether an evict
 //! needs an offload, and closes the cycle.
 
+mod auto;
 mod builder;
 mod cache;
 mod chance;
 mod choice;
-mod desk;
 mod error;
 mod fit;
 mod gaps;
@@ -22,102 +22,52 @@ mod paced;
 mod pressure;
 mod queue;
 mod recipe;
+mod request;
 mod residents;
 mod slabs;
 mod strategy;
 pub mod swap;
 mod threshold;
 mod tree;
+mod trials;
 mod uses;
 mod vdnn;
 mod weights;
 mod window;
 
-use crate::graph::{Graph, Op, OpId, TensorId};
-use crate::host::HostRooms;
+use crate::graph::OpId;
+use crate::host::HostLayout;
 use crate::lower;
-use crate::machine::Machine;
-use crate::plan::{ArenaPlacement, Plan, PlanError, Pool, Prediction, Resident, Step};
+use crate::plan::ArenaPlacement;
 use crate::schedule::Scheduled;
-use crate::scratch::{Limits, Scratch, larger, total};
+use crate::scratch::{Limits, Scratch, larger, total, words};
+use crate::sequence::Sequence;
 use crate::timeline;
 use builder::Builder;
-use core::mem;
-use desk::{Candidate, Desk, Ground, Search};
 use gaps::Gaps;
 use memory::Memory;
-use order::{Arranged, Sheet};
+use request::Task;
 use strategy::Need;
+use trials::Search;
 use uses::Uses;
 use weights::Way;
 
+pub use auto::plan;
 pub use error::PlanningError;
 pub use order::{Join, list_schedule, list_schedule_words};
+pub use request::{LeastMemory, Output, Request};
 pub use strategy::{Auto, Lms, Order, Strategy, Weights, Window};
 
-/// What to plan for.
-#[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
-    /// The work.
-    pub graph: &'a Graph<'a>,
-    /// Where it runs.
-    pub machine: &'a Machine,
-    /// Device memory for the plan.
-    pub budget_bytes: u64,
-}
-
-/// Room for a plan, owned by the caller.
-#[derive(Debug)]
-pub struct Output<'o> {
-    /// The list; [`max_steps`] are always enough, and a fraction of that mostly is.
-    pub steps: &'o mut [Step],
-    /// As many as steps; working memory only.
-    pub schedule: &'o mut [Scheduled],
-    /// Two for each tensor.
-    pub resident: &'o mut [Resident],
-    /// One for each tensor.
-    pub arena: &'o mut [ArenaPlacement],
-    /// Two.
-    pub pools: &'o mut [Pool],
-    /// One for each tensor.
-    pub tensor_pool: &'o mut [u32],
-    /// One for each op; working memory only. With fewer, ops keep the given order.
-    pub ops: &'o mut [Op],
-    /// One for each read and write of all ops; as `ops`.
-    pub operands: &'o mut [TensorId],
-}
-
-impl Output<'_> {
-    /// The same room, for a while.
-    const fn reborrow(&mut self) -> Output<'_> {
-        Output {
-            steps: self.steps,
-            schedule: self.schedule,
-            resident: self.resident,
-            arena: self.arena,
-            pools: self.pools,
-            tensor_pool: self.tensor_pool,
-            ops: self.ops,
-            operands: self.operands,
-        }
-    }
-}
-
-/// Steps that are enough for every strategy here: of each operand, at most a prefetch, an
-/// offload and two evicts; and as many a tensor to close the cycle.
-#[must_use]
-pub const fn max_steps(limits: &Limits) -> usize {
-    total([limits.ops, limits.operands.saturating_mul(4), limits.tensors.saturating_mul(4)])
-}
-
-/// Words of scratch that [`plan`] asks for; of the limits, `steps` is the length of the
-/// output's steps, and `pools` is 2. At most 79 per op, 6 per operand and 44 per tensor, or
-/// what lowering or predicting a list or its rooms on the host take beside it.
+/// Words of scratch that [`plan`] and its kin ask for, by the [limits of the
+/// graph](Limits::of_graph) with as many [steps](Limits::with_steps) as the output has. At most
+/// 79 per op, 6 per operand and 44 per tensor, or what lowering or predicting a list or its
+/// host layout take beside it.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let lower = lower::scratch_words(limits);
     let predict = timeline::scratch_words(limits);
-    let judge = larger(lower, larger(predict, HostRooms::scratch_words(limits)));
+    let judge = larger(lower, larger(predict, HostLayout::scratch_words(limits)));
+    let judge = judge.saturating_add(words::<Scheduled>(limits.steps));
     let strategies = larger(window::scratch_words(limits), vdnn::scratch_words(limits));
     let strategies = larger(strategies, fit::scratch_words(limits));
     let strategies = larger(strategies, cache::scratch_words(limits));
@@ -132,20 +82,8 @@ pub const fn scratch_words(limits: &Limits) -> usize {
         Search::scratch_words(limits),
         larger(write, judge),
     ]);
-    order::sheet_words(limits).saturating_add(larger(order::scratch_words(limits), list))
-}
-
-/// The least memory with which a strategy can plan, and what takes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeastMemory {
-    /// The smallest feasible budget.
-    pub bytes: u64,
-    /// The op that needs it.
-    pub op: OpId,
-    /// What of it is the arena, before rounding up to chunks.
-    pub arena_bytes: u64,
-    /// How many tensors lie in the arena.
-    pub placed: usize,
+    let sequences = Sequence::scratch_words(limits).saturating_add(order::kept_words(limits));
+    sequences.saturating_add(larger(list_schedule_words(limits), list))
 }
 
 /// The smallest budget with which a strategy can plan at all, and the op that needs it:
@@ -160,11 +98,13 @@ pub fn least_memory(
     arena: &mut [ArenaPlacement],
     scratch: &mut Scratch<'_>,
 ) -> Result<LeastMemory, PlanningError> {
-    let need = Need::of(strategy);
+    let mut scratch = scratch.reborrow();
+    let given = Sequence::as_given(request.graph, &mut scratch)?;
+    let task = Task::new(request, &given);
     if strategy.is_for_chains() {
-        weights::check(request.graph, scratch)?;
+        weights::check(&given, &mut scratch)?;
     }
-    memory::smallest(request, need, arena, &mut scratch.reborrow())
+    memory::smallest(&task, Need::of(strategy), arena, &mut scratch)
 }
 
 /// The figures of [`least_memory`] that an error names.
@@ -199,178 +139,9 @@ pub fn cycle_ns(
         _ => return Ok(None),
     };
     let mut scratch = scratch.reborrow();
-    weights::check(request.graph, &mut scratch)?;
-    let memory = Memory::new(request, Need::Layer, arena, &mut scratch)?;
-    Ok(weights::cycle_ns(request, &memory, way, &mut scratch)?)
-}
-
-/// Plans. The same input gives the same plan.
-///
-/// # Errors
-/// An infeasible budget, with the smallest feasible one; room that is too small.
-pub fn plan<'o>(
-    request: &Request<'_>,
-    strategy: Strategy,
-    output: Output<'o>,
-    scratch: &mut Scratch<'_>,
-) -> Result<Plan<'o>, PlanningError> {
-    let (budget_bytes, device_bytes) = (request.budget_bytes, request.machine.device_bytes);
-    if budget_bytes > device_bytes {
-        return Err(PlanningError::BudgetAboveDevice { budget_bytes, device_bytes });
-    }
-    let mut scratch = scratch.reborrow();
-    if strategy.is_for_chains() {
-        weights::check(request.graph, &mut scratch)?;
-    }
-    let mut output = output;
-    let (ops, operands) = (mem::take(&mut output.ops), mem::take(&mut output.operands));
-    let given = Arranged::as_given(*request.graph);
-    let sheet = match strategy {
-        Strategy::Auto(Auto { order: Order::Free, .. }) if !strategy.takes_first() => {
-            Sheet::new(request.graph, ops, operands, &mut scratch)?
-        }
-        _ => None,
-    };
-    let Some(mut sheet) = sheet else {
-        return plan_arranged(request, &given, strategy, output, &mut scratch);
-    };
-    let other = sheet.best(request, &mut scratch, |request, scratch| {
-        sample(request, output.reborrow(), scratch)
-    })?;
-    match strategy.shared(request.graph.ops().len()) {
-        Some(half) if other.is_reordered() => {
-            plan_either(request, [&given, &other], half, output, &mut scratch)
-        }
-        _ => plan_arranged(request, &other, strategy, output, &mut scratch),
-    }
-}
-
-/// Plans in the better of two orders; of equals, in the second.
-fn plan_either<'o>(
-    request: &Request<'_>,
-    [one, other]: [&Arranged<'_>; 2],
-    strategy: Strategy,
-    mut output: Output<'o>,
-    scratch: &mut Scratch<'_>,
-) -> Result<Plan<'o>, PlanningError> {
-    let mut period_ns =
-        |arranged| match plan_arranged(request, arranged, strategy, output.reborrow(), scratch) {
-            Ok(plan) => Ok(plan.predicted.period_ns),
-            Err(PlanningError::Infeasible { .. }) => Ok(u64::MAX),
-            Err(error) => Err(error),
-        };
-    let better = if period_ns(one)? < period_ns(other)? { one } else { other };
-    plan_arranged(request, better, strategy, output, scratch)
-}
-
-/// What the best of a sample of lists comes to; none where none of them fits.
-fn sample(
-    request: &Request<'_>,
-    output: Output<'_>,
-    scratch: &mut Scratch<'_>,
-) -> Result<Option<Prediction>, PlanningError> {
-    let mut scratch = scratch.reborrow();
-    let Output { steps, schedule, resident, arena, pools, tensor_pool, .. } = output;
-    let mut desk = Desk::new(request, steps, schedule, resident, (pools, tensor_pool));
-    let memory = Memory::new(request, Need::LargestOp, arena, &mut scratch)?;
-    let uses = Uses::new(request.graph, &mut scratch)?;
-    let ground = Ground { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
-    desk.sample(&ground, &mut scratch)
-}
-
-/// Plans with the ops in some order of the requested graph.
-fn plan_arranged<'o>(
-    request: &Request<'_>,
-    arranged: &Arranged<'_>,
-    strategy: Strategy,
-    output: Output<'o>,
-    scratch: &mut Scratch<'_>,
-) -> Result<Plan<'o>, PlanningError> {
-    let mut scratch = scratch.reborrow();
-    let request_in_order = Request { graph: &arranged.graph, ..*request };
-    let Output { steps, schedule, resident, arena, pools, tensor_pool, .. } = output;
-    let pools = (pools, tensor_pool);
-    let mut desk = Desk::new(&request_in_order, steps, schedule, resident, pools);
-    let memory = Memory::new(&request_in_order, Need::of(strategy), arena, &mut scratch)?;
-    let uses = Uses::new(&arranged.graph, &mut scratch)?;
-    let mut search = match strategy {
-        Strategy::Auto(_) => Some(Search::new(&arranged.graph, &mut scratch)?),
-        _ => None,
-    };
-    let ground = Ground { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
-    let Some(best) = desk.best(strategy, &ground, &mut search, &mut scratch)? else {
-        if desk.output_full {
-            return Err(PlanningError::OutputFull);
-        }
-        if let Some(needed_bytes) = desk.host_shortage_bytes {
-            let host_bytes = request.machine.host_bytes;
-            return Err(PlanError::HostMemory { needed_bytes, host_bytes }.into());
-        }
-        let (min_feasible_bytes, op) = min_feasible(request, strategy, arena, &mut scratch)?;
-        return Err(PlanningError::Infeasible { min_feasible_bytes, op });
-    };
-    let (best, memory) = match strategy {
-        Strategy::Auto(_) if !strategy.takes_first() => {
-            let whole = (best, memory);
-            let unsettled =
-                with_slabs(&mut desk, strategy, whole, &uses, arena, &mut search, &mut scratch)?;
-            settle(&mut desk, strategy, unsettled, &uses, arena, &mut search, &mut scratch)?
-        }
-        _ => (best, memory),
-    };
-    let Desk { steps, resident, pools, tensor_pool, .. } = desk;
-    let Candidate { lengths, predicted, .. } = best;
-    arranged.name_as_given(&mut steps[..lengths.steps]);
-    let lists = (&steps[..lengths.steps], &resident[..lengths.resident]);
-    let plan = memory.plan(request, &arena[..memory.placed], lists, (pools, tensor_pool))?;
-    let rooms = HostRooms::new(request.graph, request.machine, &plan, &mut scratch)?;
-    let predicted = Prediction { host_bytes: rooms.moved_bytes(), ..predicted };
-    Ok(Plan { predicted, ..plan })
-}
-
-/// A list and its memory once what is small has slabs of its own; or the same again, written,
-/// where that is no better. Only where no op waits for memory anyway: chunks serve all
-/// tensors in turn, so where memory is short a part of it for some alone costs more time than
-/// their half-empty chunks do (0.5 to 3 % on recorded training steps).
-fn with_slabs<'m>(
-    desk: &mut Desk<'_, '_>,
-    strategy: Strategy,
-    (best, memory): (Candidate, Memory<'m>),
-    uses: &Uses<'_>,
-    arena: &[ArenaPlacement],
-    search: &mut Option<Search<'_>>,
-    scratch: &mut Scratch<'_>,
-) -> Result<(Candidate, Memory<'m>), PlanningError> {
-    let lists = (&desk.steps[..best.lengths.steps], &desk.resident[..best.lengths.resident]);
-    if !best.is_ideal() {
-        return Ok((best, memory));
-    }
-    let Some(divided) = slabs::divide(desk.request, &memory, lists, scratch)? else {
-        return Ok((best, memory));
-    };
-    let grounds =
-        [&memory, &divided].map(|memory| Ground { memory, uses, arena: &arena[..memory.placed] });
-    let (best, is_other) = desk.keep_better(strategy, best, grounds, search, scratch)?;
-    Ok((best, if is_other { divided } else { memory }))
-}
-
-/// A list and its memory once the states that stay for good lie in the arena; or the same
-/// again, written, where that is no better.
-fn settle<'m>(
-    desk: &mut Desk<'_, '_>,
-    strategy: Strategy,
-    (best, memory): (Candidate, Memory<'m>),
-    uses: &Uses<'_>,
-    arena: &mut [ArenaPlacement],
-    search: &mut Option<Search<'_>>,
-    scratch: &mut Scratch<'m>,
-) -> Result<(Candidate, Memory<'m>), PlanningError> {
-    let lists = (&desk.steps[..best.lengths.steps], &desk.resident[..best.lengths.resident]);
-    let Some(settled) = memory.settle(desk.request, lists, arena, scratch)? else {
-        return Ok((best, memory));
-    };
-    let grounds =
-        [&memory, &settled].map(|memory| Ground { memory, uses, arena: &arena[..memory.placed] });
-    let (best, is_other) = desk.keep_better(strategy, best, grounds, search, scratch)?;
-    Ok((best, if is_other { settled } else { memory }))
+    let given = Sequence::as_given(request.graph, &mut scratch)?;
+    let task = Task::new(request, &given);
+    weights::check(&given, &mut scratch)?;
+    let memory = Memory::new(&task, Need::Layer, arena, &mut scratch)?;
+    Ok(weights::cycle_ns(&task, &memory, way, &mut scratch)?)
 }

@@ -6,7 +6,7 @@
 //! the gaps of the next are weighed by it.
 
 use super::chance::Chance;
-use super::memory::POOLS;
+use super::request::POOLS;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
 /// A link that is busy whenever it could be, and makes ops wait.

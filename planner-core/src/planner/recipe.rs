@@ -2,9 +2,11 @@
 
 use super::chance::Chance;
 use super::choice::Weight;
+use super::lms;
 use super::paced::Pace;
+use super::request::Task;
+use super::strategy::{Auto, Lms, Strategy, Weights, Window};
 use super::weights::Way;
-use super::{Auto, Lms, Request, Strategy, Weights, Window, lms};
 
 /// One list of steps that a strategy considers.
 #[derive(Clone, Copy, Debug)]
@@ -133,8 +135,8 @@ impl Strategy {
     }
 
     /// The recipes of which the best is kept, best guesses first.
-    pub(super) fn recipes(self, request: &Request<'_>) -> impl Iterator<Item = Recipe> {
-        let (budget_bytes, ops) = (request.budget_bytes, request.graph.ops().len());
+    pub(super) fn recipes(self, task: &Task<'_>) -> impl Iterator<Item = Recipe> {
+        let (budget_bytes, ops) = (task.budget_bytes, task.sequence.len());
         let auto = if let Self::Auto(auto) = self { Some(auto) } else { None };
         let is = move |strategy: Self| (self == strategy || auto.is_some()).then_some(());
         let in_core = is(Self::InCore)

@@ -2,8 +2,9 @@
 
 use super::builder::Builder;
 use super::memory::CHUNKS;
-use crate::graph::{Kind, OpId, TensorId};
+use crate::graph::{Kind, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::sequence::LaunchId;
 
 const NONE: u32 = u32::MAX;
 
@@ -25,11 +26,11 @@ impl<'a> Spans<'a> {
         builder: &Builder<'_>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
-        let graph = builder.request.graph;
-        let change = scratch.take(graph.ops().len() + 1, 0u64)?;
-        let last = scratch.take(graph.tensors().len(), NONE)?;
-        for op in graph.op_ids() {
-            for &tensor in graph.operands_of(op) {
+        let sequence = builder.task.sequence;
+        let change = scratch.take(sequence.len() + 1, 0u64)?;
+        let last = scratch.take(sequence.tensors().len(), NONE)?;
+        for op in sequence.launches() {
+            for &tensor in sequence.operands_of(op) {
                 last[tensor.index()] = op.0;
             }
         }
@@ -37,13 +38,19 @@ impl<'a> Spans<'a> {
     }
 
     /// The last op that touches a tensor.
-    pub(super) fn last(&self, tensor: TensorId) -> Option<OpId> {
+    pub(super) fn last(&self, tensor: TensorId) -> Option<LaunchId> {
         let last = self.last[tensor.index()];
-        (last != NONE).then_some(OpId(last))
+        (last != NONE).then_some(LaunchId(last))
     }
 
     /// A tensor is on the device from one op to another.
-    pub(super) fn add(&mut self, builder: &Builder<'_>, tensor: TensorId, from: OpId, to: OpId) {
+    pub(super) fn add(
+        &mut self,
+        builder: &Builder<'_>,
+        tensor: TensorId,
+        from: LaunchId,
+        to: LaunchId,
+    ) {
         let objects = builder.memory.objects(tensor);
         let (from, after) = (from.index(), to.index() + 1);
         self.change[from] = self.change[from].wrapping_add(objects);
@@ -54,11 +61,11 @@ impl<'a> Spans<'a> {
     fn set_touches(&mut self, builder: &Builder<'_>) {
         self.change.fill(0);
         self.last.fill(NONE);
-        let graph = builder.request.graph;
-        for op in graph.op_ids() {
-            for &tensor in graph.operands_of(op) {
+        let sequence = builder.task.sequence;
+        for op in sequence.launches() {
+            for &tensor in sequence.operands_of(op) {
                 let again = core::mem::replace(&mut self.last[tensor.index()], op.0) == op.0;
-                if !again && graph.tensor(tensor).kind != Kind::State {
+                if !again && sequence.tensor(tensor).kind != Kind::State {
                     self.add(builder, tensor, op, op);
                 }
             }
@@ -67,7 +74,7 @@ impl<'a> Spans<'a> {
 
     /// A temporary or an input is on the device from its first touch to its last.
     pub(super) fn add_lifetime(&mut self, builder: &Builder<'_>, tensor: TensorId) {
-        if builder.request.graph.tensor(tensor).kind == Kind::State {
+        if builder.task.sequence.tensor(tensor).kind == Kind::State {
             return;
         }
         if let Some(last) = self.last(tensor) {
@@ -102,13 +109,13 @@ impl<'a> Residents<'a> {
         builder: &Builder<'_>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
-        let graph = builder.request.graph;
-        let rank = scratch.take(graph.tensors().len(), NONE)?;
-        let counted_for = scratch.take(graph.tensors().len(), 0u32)?;
+        let sequence = builder.task.sequence;
+        let rank = scratch.take(sequence.tensors().len(), NONE)?;
+        let counted_for = scratch.take(sequence.tensors().len(), 0u32)?;
         let mut ranked = 0;
-        for &tensor in graph.op_ids().flat_map(|op| graph.operands_of(op)) {
+        for &tensor in sequence.launches().flat_map(|op| sequence.operands_of(op)) {
             let counts =
-                graph.tensor(tensor).kind == Kind::State && !builder.memory.in_arena(tensor);
+                sequence.tensor(tensor).kind == Kind::State && !builder.memory.in_arena(tensor);
             if counts && rank[tensor.index()] == NONE {
                 rank[tensor.index()] = ranked;
                 ranked += 1;
@@ -141,14 +148,14 @@ impl<'a> Residents<'a> {
     }
 
     fn fit(&mut self, builder: &Builder<'_>, spans: &Spans<'_>) -> bool {
-        let graph = builder.request.graph;
-        let staying = graph.tensor_ids().filter(|&tensor| self.stays(tensor));
+        let sequence = builder.task.sequence;
+        let staying = sequence.tensor_ids().filter(|&tensor| self.stays(tensor));
         let staying: u64 = staying.map(|tensor| builder.memory.objects(tensor)).sum();
         self.counted_for.fill(0);
         let mut alive = 0u64;
-        graph.op_ids().zip(&*spans.change).all(|(op, &change)| {
+        sequence.launches().zip(&*spans.change).all(|(op, &change)| {
             alive = alive.wrapping_add(change);
-            let workspace = builder.memory.workspace(builder.request, op);
+            let workspace = builder.memory.workspace(builder.task, op);
             // No tensor counts twice, and all tensors together are below 2^64.
             let taken = (staying + alive + self.streamed(builder, op)).saturating_add(workspace);
             taken <= builder.memory.pool_objects(CHUNKS)
@@ -156,11 +163,11 @@ impl<'a> Residents<'a> {
     }
 
     /// Chunks of the states that do not stay, of an op and of the next one.
-    fn streamed(&mut self, builder: &Builder<'_>, op: OpId) -> u64 {
-        let graph = builder.request.graph;
-        let next = OpId((op.0 + 1) % graph.ops().len() as u32);
+    fn streamed(&mut self, builder: &Builder<'_>, op: LaunchId) -> u64 {
+        let sequence = builder.task.sequence;
+        let next = LaunchId((op.0 + 1) % sequence.len() as u32);
         let mut streamed = 0;
-        for &tensor in graph.operands_of(op).iter().chain(graph.operands_of(next)) {
+        for &tensor in sequence.operands_of(op).iter().chain(sequence.operands_of(next)) {
             let (rank, counted_for) =
                 (self.rank[tensor.index()], &mut self.counted_for[tensor.index()]);
             let counts = rank != NONE && rank >= self.staying;

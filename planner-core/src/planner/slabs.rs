@@ -3,8 +3,8 @@
 //! What is divided between chunks and slabs can serve only the one or the other, so a list
 //! that was made without slabs tells how much of each there is to be.
 
-use super::Request;
-use super::memory::{CHUNKS, Memory};
+use super::memory::{CHUNKS, Memory, objects_of};
+use super::request::Task;
 use crate::graph::TensorId;
 use crate::plan::{Resident, Step};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
@@ -31,7 +31,7 @@ struct Held {
 
 /// Follows a list, and notes the most that it holds.
 struct Walk<'w> {
-    request: &'w Request<'w>,
+    task: &'w Task<'w>,
     memory: &'w Memory<'w>,
     sizes_bytes: [u64; SIZES],
     /// Objects of each tensor.
@@ -44,7 +44,7 @@ struct Walk<'w> {
 
 impl Walk<'_> {
     fn set(&mut self, tensor: TensorId, objects: u64) {
-        let bytes = self.request.graph.tensor(tensor).bytes;
+        let bytes = self.task.sequence.tensor(tensor).bytes;
         let objects = objects.min(self.memory.objects(tensor));
         let before = core::mem::replace(&mut self.held[tensor.index()], objects);
         self.now.chunks = self.now.chunks - before + objects;
@@ -75,10 +75,11 @@ impl Walk<'_> {
                 self.set(part.tensor, held(part.tensor).saturating_sub(part.count));
             }
             Step::Launch(op) => {
-                for &tensor in self.request.graph.writes(op) {
+                for &tensor in self.task.sequence.graph().writes(op) {
                     self.set(tensor, u64::MAX);
                 }
-                return self.look(self.memory.workspace(self.request, op));
+                let bytes = self.task.sequence.graph().op(op).workspace_bytes;
+                return self.look(objects_of(self.task, bytes));
             }
             Step::Offload(_) => {}
         }
@@ -89,19 +90,19 @@ impl Walk<'_> {
 /// The memory with slabs of the size that saves most, by what a list of our own holds; none
 /// where that is next to nothing. O(steps + tensors).
 pub(super) fn divide<'m>(
-    request: &Request<'_>,
+    task: &Task<'_>,
     memory: &Memory<'m>,
     (steps, resident): (&[Step], &[Resident]),
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<Memory<'m>>, OutOfScratch> {
-    let Request { graph, machine, .. } = *request;
+    let Task { sequence, machine, .. } = *task;
     let mut scratch = scratch.reborrow();
-    let held = scratch.take(graph.tensors().len(), 0u64)?;
+    let held = scratch.take(sequence.tensors().len(), 0u64)?;
     // As for the arena; of small chunks, a part that leaves room for several sizes.
     let alignment_bytes = (machine.chunk_bytes / 16).clamp(1, 256);
     let sizes_bytes = FRACTIONS.map(|fraction| {
-        let pooled = graph.tensor_ids().filter(|&tensor| !memory.in_arena(tensor));
-        let bytes = pooled.map(|tensor| graph.tensor(tensor).bytes);
+        let pooled = sequence.tensor_ids().filter(|&tensor| !memory.in_arena(tensor));
+        let bytes = pooled.map(|tensor| sequence.tensor(tensor).bytes);
         bytes
             .filter(|&bytes| bytes <= machine.chunk_bytes / fraction)
             .max()
@@ -109,7 +110,7 @@ pub(super) fn divide<'m>(
     });
     let (most_chunks, most_small) = ([0; SIZES], [0; SIZES]);
     let now = Held::default();
-    let mut walk = Walk { request, memory, sizes_bytes, held, now, most_chunks, most_small };
+    let mut walk = Walk { task, memory, sizes_bytes, held, now, most_chunks, most_small };
     for &Resident { part, .. } in resident {
         let held = walk.held[part.tensor.index()];
         walk.set(part.tensor, held.saturating_add(part.count));

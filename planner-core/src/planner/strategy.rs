@@ -82,6 +82,40 @@ impl Weights {
 }
 
 impl Strategy {
+    /// Every strategy, with default parameters.
+    #[must_use]
+    pub fn all() -> [Self; 10] {
+        [
+            Self::InCore,
+            Self::OnDemand,
+            Self::Fit,
+            Self::Vdnn,
+            Self::Lms(Lms::default()),
+            Self::Window(Window::default()),
+            Self::Weights(Weights::default()),
+            Self::WeightsUndiscounted,
+            Self::LayerToLayer,
+            Self::Auto(Auto::default()),
+        ]
+    }
+
+    /// The name, without parameters.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::InCore => "in-core",
+            Self::OnDemand => "on-demand",
+            Self::Fit => "fit",
+            Self::Vdnn => "vdnn",
+            Self::Lms(_) => "lms",
+            Self::Window(_) => "window",
+            Self::Weights(_) => "weights",
+            Self::WeightsUndiscounted => "weights-undiscounted",
+            Self::LayerToLayer => "layer-to-layer",
+            Self::Auto(_) => "auto",
+        }
+    }
+
     pub(super) const fn is_for_chains(self) -> bool {
         matches!(self, Self::Weights(_) | Self::WeightsUndiscounted | Self::LayerToLayer)
     }
@@ -95,6 +129,30 @@ pub struct Lms {
     pub threshold: Option<u32>,
     /// Ops ahead of that use at which it is swapped in; at most the threshold counts.
     pub ahead: Option<u32>,
+}
+
+impl From<Auto> for Strategy {
+    fn from(auto: Auto) -> Self {
+        Self::Auto(auto)
+    }
+}
+
+impl From<Window> for Strategy {
+    fn from(window: Window) -> Self {
+        Self::Window(window)
+    }
+}
+
+impl From<Weights> for Strategy {
+    fn from(weights: Weights) -> Self {
+        Self::Weights(weights)
+    }
+}
+
+impl From<Lms> for Strategy {
+    fn from(lms: Lms) -> Self {
+        Self::Lms(lms)
+    }
 }
 
 /// What must be on the device at once.

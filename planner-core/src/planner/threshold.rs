@@ -3,10 +3,12 @@
 //! There a tensor takes no more than its bytes, but takes them all the time; in the pool it
 //! takes whole chunks, and gives them back whenever others need them more.
 
-use super::{Need, Request};
+use super::request::Task;
+use super::strategy::Need;
 use crate::arena::{Lifetimes, admits, size_bytes};
-use crate::graph::{Kind, OpId, TensorId};
+use crate::graph::{Kind, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::sequence::LaunchId;
 
 /// The sizes that are considered, as fractions of a chunk; the last one is no arena at all.
 const FRACTIONS: [u64; COUNT] = [1, 2, 4, 8, 16, 32, 128, u64::MAX];
@@ -23,16 +25,16 @@ pub(super) struct Threshold {
     /// Chunks of the arena, if it is packed without a gap.
     arena: u64,
     /// The most chunks of the pool that are alive at once, and the op at which.
-    everything: (u64, OpId),
+    everything: (u64, LaunchId),
     /// The same without the states that the op does not touch.
-    layer: (u64, OpId),
+    layer: (u64, LaunchId),
     /// The most chunks of the pool that an op touches, and the op.
-    largest_op: (u64, OpId),
+    largest_op: (u64, LaunchId),
 }
 
 impl Threshold {
     /// The most chunks of the pool that must be on the device at once, and the op at which.
-    pub(super) const fn pool(&self, need: Need) -> (u64, OpId) {
+    pub(super) const fn pool(&self, need: Need) -> (u64, LaunchId) {
         match need {
             Need::LargestOp => self.largest_op,
             Need::Layer => self.layer,
@@ -80,24 +82,24 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 
 /// All thresholds, from the largest. O(operands).
 pub(super) fn thresholds(
-    request: &Request<'_>,
+    task: &Task<'_>,
     lifetimes: &Lifetimes<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<[Threshold; COUNT], OutOfScratch> {
-    let graph = request.graph;
-    let below_bytes = FRACTIONS.map(|fraction| request.machine.chunk_bytes / fraction);
-    let size = |tensor| Size::new(request, lifetimes, &below_bytes, tensor);
+    let sequence = task.sequence;
+    let below_bytes = FRACTIONS.map(|fraction| task.machine.chunk_bytes / fraction);
+    let size = |tensor| Size::new(task, lifetimes, &below_bytes, tensor);
     let mut scratch = scratch.reborrow();
-    let seen_by = scratch.take(graph.tensors().len(), u32::MAX)?;
+    let seen_by = scratch.take(sequence.tensors().len(), u32::MAX)?;
     let (mut alive, mut states) = (Tally::default(), Tally::default());
-    for tensor in graph.tensor_ids().filter(|&tensor| lifetimes.touches(tensor).is_some()) {
-        let kind = graph.tensor(tensor).kind;
+    for tensor in sequence.tensor_ids().filter(|&tensor| lifetimes.touches(tensor).is_some()) {
+        let kind = sequence.tensor(tensor).kind;
         alive.add(size(tensor).when_idle(kind));
         if kind == Kind::State {
             states.add(size(tensor));
         }
     }
-    let none = (0, OpId(0));
+    let none = (0, LaunchId(0));
     let mut thresholds = below_bytes.map(|below_bytes| Threshold {
         below_bytes,
         arena: 0,
@@ -105,20 +107,20 @@ pub(super) fn thresholds(
         layer: none,
         largest_op: none,
     });
-    for op in graph.op_ids() {
+    for op in sequence.launches() {
         let (mut touched, mut over) = (Tally::default(), Tally::default());
         let mut own = Tally::default();
-        for &tensor in graph.operands_of(op) {
+        for &tensor in sequence.operands_of(op) {
             if seen_by[tensor.index()] == op.0 {
                 continue;
             }
             seen_by[tensor.index()] = op.0;
             let size = size(tensor);
             touched.add(size);
-            if graph.tensor(tensor).kind == Kind::State {
+            if sequence.tensor(tensor).kind == Kind::State {
                 own.add(size);
             }
-            let passing = size.less(size.when_idle(graph.tensor(tensor).kind));
+            let passing = size.less(size.when_idle(sequence.tensor(tensor).kind));
             let (first, last) = lifetimes.touches(tensor).unwrap_or_default();
             if first == op.0 {
                 alive.add(passing);
@@ -128,12 +130,12 @@ pub(super) fn thresholds(
             }
         }
         let others = states.pool().into_iter().zip(own.pool()).map(|(all, own)| all - own);
-        raise(&mut thresholds, request, op, [&alive, &touched], others);
+        raise(&mut thresholds, task, op, [&alive, &touched], others);
         alive.remove(&over);
     }
     // In bytes so far: a division at each op takes time.
     for threshold in &mut thresholds {
-        threshold.arena = threshold.arena.div_ceil(request.machine.chunk_bytes);
+        threshold.arena = threshold.arena.div_ceil(task.machine.chunk_bytes);
     }
     Ok(thresholds)
 }
@@ -142,14 +144,14 @@ pub(super) fn thresholds(
 /// the states that it does not.
 fn raise(
     thresholds: &mut [Threshold; COUNT],
-    request: &Request<'_>,
-    op: OpId,
+    task: &Task<'_>,
+    op: LaunchId,
     [alive, touched]: [&Tally; 2],
     other_states: impl Iterator<Item = u64>,
 ) {
-    let chunk_bytes = request.machine.chunk_bytes;
-    let workspace = request.graph.op(op).workspace_bytes.div_ceil(chunk_bytes);
-    let raise = |most: &mut (u64, OpId), chunks: u64| {
+    let chunk_bytes = task.machine.chunk_bytes;
+    let workspace = task.sequence.workspace_bytes(op).div_ceil(chunk_bytes);
+    let raise = |most: &mut (u64, LaunchId), chunks: u64| {
         let chunks = chunks.saturating_add(workspace);
         if chunks > most.0 {
             *most = (chunks, op);
@@ -178,17 +180,17 @@ struct Size {
 
 impl Size {
     fn new(
-        request: &Request<'_>,
+        task: &Task<'_>,
         lifetimes: &Lifetimes<'_>,
         below_bytes: &[u64; COUNT],
         tensor: TensorId,
     ) -> Self {
-        let Request { graph, machine, .. } = *request;
-        let bytes = graph.tensor(tensor).bytes;
+        let Task { sequence, machine, .. } = *task;
+        let bytes = sequence.tensor(tensor).bytes;
         let chunks = bytes.div_ceil(machine.chunk_bytes);
         let admitting = below_bytes.partition_point(|&below_bytes| bytes < below_bytes);
-        if admitting > 0 && admits(graph, lifetimes, u64::MAX, tensor) {
-            Self { admitting, chunks, bytes: size_bytes(graph, machine, tensor) }
+        if admitting > 0 && admits(sequence.graph(), lifetimes, u64::MAX, tensor) {
+            Self { admitting, chunks, bytes: size_bytes(sequence.graph(), machine, tensor) }
         } else {
             Self { admitting: 0, chunks, bytes: 0 }
         }
@@ -258,6 +260,7 @@ mod tests {
     use super::*;
     use crate::graph::{Graph, Op, Tensor};
     use crate::machine::{Machine, MachineParameters};
+    use crate::sequence::Sequence;
 
     const CHUNK_BYTES: u64 = 1024;
 
@@ -291,9 +294,10 @@ mod tests {
             unmap_ns_per_chunk: 0,
         })
         .unwrap();
-        let lifetimes = Lifetimes::new(&graph, &mut scratch).unwrap();
-        let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
-        thresholds(&request, &lifetimes, &mut scratch).unwrap()
+        let sequence = &Sequence::as_given(&graph, &mut scratch).unwrap();
+        let lifetimes = Lifetimes::new(sequence, &mut scratch).unwrap();
+        let task = Task { sequence, machine: &machine, budget_bytes: 0 };
+        thresholds(&task, &lifetimes, &mut scratch).unwrap()
     }
 
     #[test]
@@ -302,7 +306,7 @@ mod tests {
             found().map(|Threshold { below_bytes, arena, everything, largest_op, .. }| {
                 (below_bytes, arena, everything, largest_op)
             });
-        let [first, last] = [OpId(0), OpId(2)];
+        let [first, last] = [LaunchId(0), LaunchId(2)];
         assert_eq!(all[0], (1024, 2, (7, last), (4, first)));
         // The input is in the pool,
         assert_eq!(all[1], (512, 2, (7, last), (5, first)));
@@ -318,7 +322,7 @@ mod tests {
     fn a_layer_needs_all_but_the_states_of_others() {
         // The last op touches the bias and not the weight, of four chunks.
         let layers = found().map(|threshold| threshold.layer);
-        assert_eq!((layers[0], layers[7]), ((4, OpId(0)), (7, OpId(0))));
+        assert_eq!((layers[0], layers[7]), ((4, LaunchId(0)), (7, LaunchId(0))));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! When each tensor is used next, in the cyclic sequence of ops.
 
-use crate::graph::{Graph, OpId, TensorId};
-use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::graph::TensorId;
+use crate::plan::PlanError;
+use crate::scratch::{Limits, Scratch, total, words};
+use crate::sequence::{LaunchId, Sequence};
 
 /// The next op that touches a tensor within the iteration, and whether it reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +13,7 @@ impl Use {
     /// No op touches the tensor before the iteration ends.
     pub(super) const NONE: Self = Self(u32::MAX);
 
-    const fn new(op: OpId, reads: bool) -> Self {
+    const fn new(op: LaunchId, reads: bool) -> Self {
         Self(op.0 << 1 | reads as u32)
     }
 
@@ -21,8 +23,8 @@ impl Use {
     }
 
     /// The op, if there is one.
-    pub(super) fn op(self) -> Option<OpId> {
-        (!self.is_none()).then_some(OpId(self.0 >> 1))
+    pub(super) fn op(self) -> Option<LaunchId> {
+        (!self.is_none()).then_some(LaunchId(self.0 >> 1))
     }
 
     /// Whether the tensor's value is read there.
@@ -54,24 +56,29 @@ impl<'a> Uses<'a> {
     }
 
     /// Walks the ops backwards. O(operands).
-    pub(super) fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
-        debug_assert!(graph.ops().len() <= i32::MAX as usize, "a graph has no more ops");
-        let tensors = graph.tensors().len();
+    pub(super) fn new(
+        sequence: &Sequence<'_>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, PlanError> {
+        if sequence.len() > (u32::MAX >> 1) as usize {
+            return Err(PlanError::TooManySteps);
+        }
+        let tensors = sequence.tensors().len();
         let none = Use::NONE.0;
-        let next = scratch.take(graph.operands().len(), none)?;
+        let next = scratch.take(sequence.operands().len(), none)?;
         let first = scratch.take(tensors, none)?;
         let last_read = scratch.take(tensors, none)?;
         let written = scratch.take(tensors, 0u8)?;
-        for op in graph.op_ids().rev() {
-            let operands = graph.op(op).first_operand as usize;
-            for (slot, &tensor) in (operands..).zip(graph.operands_of(op)) {
+        for op in sequence.launches().rev() {
+            let operands = sequence.first_slot(op);
+            for (slot, &tensor) in (operands..).zip(sequence.operands_of(op)) {
                 next[slot] = first[tensor.index()];
             }
-            for &tensor in graph.writes(op) {
+            for &tensor in sequence.writes(op) {
                 first[tensor.index()] = Use::new(op, false).0;
                 written[tensor.index()] = 1;
             }
-            for &tensor in graph.reads(op) {
+            for &tensor in sequence.reads(op) {
                 first[tensor.index()] = Use::new(op, true).0;
                 let last = &mut last_read[tensor.index()];
                 *last = if *last == none { op.0 } else { *last };
@@ -85,18 +92,18 @@ impl<'a> Uses<'a> {
         Use(self.first[tensor.index()])
     }
 
-    /// The use that follows that of an operand, given by its position in the graph.
+    /// The use that follows that of an operand, given by its slot.
     pub(super) fn next(&self, operand: usize) -> Use {
         Use(self.next[operand])
     }
 
     /// Whether an op is the last one to read a tensor.
-    pub(super) fn is_last_read(&self, tensor: TensorId, op: OpId) -> bool {
+    pub(super) fn is_last_read(&self, tensor: TensorId, op: LaunchId) -> bool {
         self.last_read[tensor.index()] == op.0
     }
 
     /// Whether the last read of a tensor lies before an op.
-    pub(super) fn is_done_with(&self, tensor: TensorId, op: OpId) -> bool {
+    pub(super) fn is_done_with(&self, tensor: TensorId, op: LaunchId) -> bool {
         self.last_read[tensor.index()] < op.0
     }
 

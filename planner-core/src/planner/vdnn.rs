@@ -19,8 +19,9 @@ use super::builder::{Builder, Lengths, Stuck};
 use super::cache::{self, Fate};
 use super::fit::{self, fate_of_state};
 use super::residents::{Residents, Spans};
-use crate::graph::{Kind, OpId, TensorId};
+use crate::graph::{Kind, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::sequence::LaunchId;
 use core::ops::Range;
 
 const NONE: u32 = u32::MAX;
@@ -46,7 +47,7 @@ impl<'a> Gaps<'a> {
     }
 
     fn new(builder: &Builder<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
-        let tensors = builder.request.graph.tensors().len();
+        let tensors = builder.task.sequence.tensors().len();
         let mut gaps =
             Self { from: scratch.take(tensors, NONE)?, length: scratch.take(tensors, 0)? };
         gaps.find_longest(builder, scratch, 0..u32::MAX)?;
@@ -65,13 +66,13 @@ impl<'a> Gaps<'a> {
         scratch: &mut Scratch<'_>,
         places: Range<u32>,
     ) -> Result<(), OutOfScratch> {
-        let graph = builder.request.graph;
+        let sequence = builder.task.sequence;
         let mut scratch = scratch.reborrow();
-        let last_touch = scratch.take(graph.tensors().len(), NONE)?;
-        for op in graph.op_ids() {
-            for &tensor in graph.reads(op) {
+        let last_touch = scratch.take(sequence.tensors().len(), NONE)?;
+        for op in sequence.launches() {
+            for &tensor in sequence.reads(op) {
                 let from = last_touch[tensor.index()];
-                let is_temporary = graph.tensor(tensor).kind == Kind::Temporary;
+                let is_temporary = sequence.tensor(tensor).kind == Kind::Temporary;
                 let crosses = from < places.end && op.0 > places.start;
                 let longest = &mut self.length[tensor.index()];
                 if is_temporary && from != NONE && crosses && op.0 - from > *longest {
@@ -79,7 +80,7 @@ impl<'a> Gaps<'a> {
                     self.from[tensor.index()] = from;
                 }
             }
-            for &tensor in graph.operands_of(op) {
+            for &tensor in sequence.operands_of(op) {
                 last_touch[tensor.index()] = op.0;
             }
         }
@@ -88,10 +89,10 @@ impl<'a> Gaps<'a> {
 
     /// The op behind which the gaps of most chunks lie.
     fn turn(&self, builder: &Builder<'_>, scratch: &mut Scratch<'_>) -> Result<u32, OutOfScratch> {
-        let graph = builder.request.graph;
+        let sequence = builder.task.sequence;
         let mut scratch = scratch.reborrow();
-        let change = scratch.take(graph.ops().len() + 1, 0u64)?;
-        for tensor in graph.tensor_ids() {
+        let change = scratch.take(sequence.len() + 1, 0u64)?;
+        for tensor in sequence.tensor_ids() {
             if let Some(from) = self.leaves_after(tensor) {
                 let objects = builder.memory.objects(tensor);
                 let to = from.index() + self.length[tensor.index()] as usize;
@@ -109,16 +110,16 @@ impl<'a> Gaps<'a> {
         Ok(most.1)
     }
 
-    fn leaves_after(&self, tensor: TensorId) -> Option<OpId> {
+    fn leaves_after(&self, tensor: TensorId) -> Option<LaunchId> {
         let from = self.from[tensor.index()];
-        (from != NONE).then_some(OpId(from))
+        (from != NONE).then_some(LaunchId(from))
     }
 
     /// A temporary is on the device before its gap, and from one op before its end.
     fn add_spans(&self, builder: &Builder<'_>, spans: &mut Spans<'_>, tensor: TensorId) {
         match (self.leaves_after(tensor), spans.last(tensor)) {
             (Some(from), Some(last)) => {
-                let back = OpId(from.0 + self.length[tensor.index()] - 1);
+                let back = LaunchId(from.0 + self.length[tensor.index()] - 1);
                 spans.add(builder, tensor, builder.first_op(tensor), from);
                 spans.add(builder, tensor, back, last);
             }
@@ -137,7 +138,7 @@ pub(super) fn write(
     {
         let mut scratch = scratch.reborrow();
         let mut spans = Spans::new(&builder, &mut scratch)?;
-        for tensor in builder.request.graph.tensor_ids() {
+        for tensor in builder.task.sequence.tensor_ids() {
             gaps.add_spans(&builder, &mut spans, tensor);
         }
         residents.choose(&builder, &mut spans);

@@ -17,12 +17,13 @@
 //! second of two iterations is kept, so that what the window reaches beyond the end of one
 //! is there at the start of the next.
 
-use super::Window;
 use super::builder::{Builder, Lengths, Stuck};
 use super::memory::CHUNKS;
 use super::queue::Queue;
-use crate::graph::{Graph, Kind, OpId, TensorId};
+use super::strategy::Window;
+use crate::graph::{Kind, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::{LaunchId, Sequence};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
@@ -36,8 +37,8 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 /// last, its workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
-    lap: u32,
-    op: OpId,
+    iteration: u32,
+    op: LaunchId,
     operand: u32,
 }
 
@@ -50,7 +51,7 @@ struct Slide<'b, 's> {
     leaving_objects: u64,
     /// How many ops in the window use each tensor.
     entries: &'s mut [u32],
-    /// The last op that brought each tensor into the window, with the parity of the lap: an
+    /// The last op that brought each tensor into the window, with the parity of the iteration: an
     /// op that reads and writes a tensor brings it in once.
     entered_by: &'s mut [u32],
     /// The launch after which each tensor was last considered for a swap-out.
@@ -73,7 +74,7 @@ pub(super) fn write(
     window_bytes: u64,
     scratch: &mut Scratch<'_>,
 ) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
-    let tensors = builder.request.graph.tensors().len();
+    let tensors = builder.task.sequence.tensors().len();
     let mut scratch = scratch.reborrow();
     let slide = Slide {
         builder,
@@ -88,24 +89,24 @@ pub(super) fn write(
         reserved: scratch.take(tensors, 0u8)?,
         reserved_objects: 0,
         covered_bytes: 0,
-        next: Position { lap: 0, op: OpId(0), operand: 0 },
+        next: Position { iteration: 0, op: LaunchId(0), operand: 0 },
     };
-    Ok(slide.two_laps())
+    Ok(slide.two_iterations())
 }
 
 impl Slide<'_, '_> {
-    fn graph(&self) -> &Graph<'_> {
-        self.builder.request.graph
+    fn sequence(&self) -> &Sequence<'_> {
+        self.builder.task.sequence
     }
 
-    fn two_laps(mut self) -> Result<Lengths, Stuck> {
-        for lap in 0..2 {
-            if lap == 1 {
+    fn two_iterations(mut self) -> Result<Lengths, Stuck> {
+        for iteration in 0..2 {
+            if iteration == 1 {
                 self.builder.restart();
             }
-            let ops = self.graph().ops().len() as u32;
-            for op in (0..ops).map(OpId) {
-                self.grow(lap, op)?;
+            let ops = self.sequence().len() as u32;
+            for op in (0..ops).map(LaunchId) {
+                self.grow(iteration, op)?;
                 self.builder.launch(op)?;
                 self.leave(op)?;
             }
@@ -115,10 +116,10 @@ impl Slide<'_, '_> {
 
     /// Lets variables in: those of the running op in any case, others as long as the window
     /// has bytes and the device has memory for them, and at most one iteration ahead.
-    fn grow(&mut self, lap: u32, running: OpId) -> Result<(), Stuck> {
+    fn grow(&mut self, iteration: u32, running: LaunchId) -> Result<(), Stuck> {
         loop {
-            let must = self.next.lap == lap && self.next.op == running;
-            let full_circle = self.next.lap > lap && self.next.op >= running;
+            let must = self.next.iteration == iteration && self.next.op == running;
+            let full_circle = self.next.iteration > iteration && self.next.op >= running;
             if full_circle {
                 return Ok(());
             }
@@ -133,34 +134,34 @@ impl Slide<'_, '_> {
 
     /// Lets the next variable in; `false` where it would exceed the window.
     fn enter(&mut self, must: bool) -> Result<bool, Stuck> {
-        let Position { lap, op, operand } = self.next;
-        let graph = self.builder.request.graph;
-        let operands = graph.operands_of(op);
+        let Position { iteration, op, operand } = self.next;
+        let sequence = self.builder.task.sequence;
+        let operands = sequence.operands_of(op);
         let Some(&tensor) = operands.get(operand as usize) else {
-            let bytes = graph.op(op).workspace_bytes;
+            let bytes = sequence.workspace_bytes(op);
             if !must && self.covered_bytes.saturating_add(bytes) > self.window_bytes {
                 return Ok(false);
             }
-            let objects = self.builder.memory.workspace(self.builder.request, op);
+            let objects = self.builder.memory.workspace(self.builder.task, op);
             self.make_room(objects)?;
             self.reserved_objects += objects;
             self.covered_bytes = self.covered_bytes.saturating_add(bytes);
-            let last = op.index() + 1 == graph.ops().len();
+            let last = op.index() + 1 == sequence.len();
             self.next = Position {
-                lap: lap + u32::from(last),
-                op: if last { OpId(0) } else { OpId(op.0 + 1) },
+                iteration: iteration + u32::from(last),
+                op: if last { LaunchId(0) } else { LaunchId(op.0 + 1) },
                 operand: 0,
             };
             return Ok(true);
         };
-        let entrance = op.0 << 1 | (lap & 1);
+        let entrance = op.0 << 1 | (iteration & 1);
         let first_time = self.entered_by[tensor.index()] != entrance;
         if first_time && !self.builder.memory.in_arena(tensor) {
-            let bytes = graph.tensor(tensor).bytes;
+            let bytes = sequence.tensor(tensor).bytes;
             if !must && self.covered_bytes.saturating_add(bytes) > self.window_bytes {
                 return Ok(false);
             }
-            let reads = operand < graph.op(op).reads;
+            let reads = (operand as usize) < sequence.reads(op).len();
             self.bring(tensor, reads)?;
             self.covered_bytes = self.covered_bytes.saturating_add(bytes);
             self.entries[tensor.index()] += 1;
@@ -200,7 +201,7 @@ impl Slide<'_, '_> {
         while self.builder.free_objects(CHUNKS) < wanted {
             let oldest = self.leaving.front().ok_or(Stuck::NoRoom)?;
             self.stay(oldest);
-            self.builder.evict(oldest)?;
+            self.builder.evict(oldest);
         }
         Ok(())
     }
@@ -212,28 +213,28 @@ impl Slide<'_, '_> {
     }
 
     /// What becomes of the variables of an op that has been launched.
-    fn leave(&mut self, op: OpId) -> Result<(), Stuck> {
-        let graph = self.builder.request.graph;
-        let workspace = self.builder.memory.workspace(self.builder.request, op);
+    fn leave(&mut self, op: LaunchId) -> Result<(), Stuck> {
+        let sequence = self.builder.task.sequence;
+        let workspace = self.builder.memory.workspace(self.builder.task, op);
         self.reserved_objects -= workspace;
-        self.covered_bytes = self.covered_bytes.saturating_sub(graph.op(op).workspace_bytes);
-        for &tensor in graph.writes(op) {
+        self.covered_bytes = self.covered_bytes.saturating_sub(sequence.workspace_bytes(op));
+        for &tensor in sequence.writes(op) {
             if core::mem::take(&mut self.reserved[tensor.index()]) == 1 {
                 self.reserved_objects -= self.builder.memory.objects(tensor);
             }
         }
         self.launches += 1;
-        for &tensor in graph.operands_of(op) {
+        for &tensor in sequence.operands_of(op) {
             let left_after = &mut self.left_after[tensor.index()];
             let again = core::mem::replace(left_after, self.launches) == self.launches;
             if again || self.builder.memory.in_arena(tensor) {
                 continue;
             }
             self.entries[tensor.index()] -= 1;
-            self.covered_bytes = self.covered_bytes.saturating_sub(graph.tensor(tensor).bytes);
+            self.covered_bytes = self.covered_bytes.saturating_sub(sequence.tensor(tensor).bytes);
             match (self.builder.is_resident(tensor), self.entries[tensor.index()] > 0) {
                 (true, true) | (false, false) => {}
-                (true, false) => self.swap_out(tensor)?,
+                (true, false) => self.swap_out(tensor),
                 // Its value died, and an op in the window needs the next one.
                 (false, true) => self.bring_again(tensor)?,
             }
@@ -241,7 +242,7 @@ impl Slide<'_, '_> {
         Ok(())
     }
 
-    fn swap_out(&mut self, tensor: TensorId) -> Result<(), Stuck> {
+    fn swap_out(&mut self, tensor: TensorId) {
         self.leaving.push(tensor);
         self.leaving_objects += self.builder.memory.objects(tensor);
         match self.window.published {
@@ -253,7 +254,7 @@ impl Slide<'_, '_> {
     /// The memory that a dead value has just left is set aside for the next one, or takes
     /// the next iteration's input at once.
     fn bring_again(&mut self, tensor: TensorId) -> Result<(), Stuck> {
-        let is_input = self.graph().tensor(tensor).kind == Kind::Input;
+        let is_input = self.sequence().tensor(tensor).kind == Kind::Input;
         let next_iteration = self.builder.upcoming(tensor).is_none();
         let reads = is_input && next_iteration && self.builder.reads_first(tensor);
         self.bring(tensor, reads)

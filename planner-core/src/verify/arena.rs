@@ -1,6 +1,8 @@
-//! No two tensors that are in use at the same time share bytes of the arena.
+//! No two tensors that are in use at the same time share bytes of the arena
+//! (`docs/format.md`, 3.3).
 
 use crate::graph::{Graph, Kind};
+use crate::index_set::IndexSet;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Step};
 use crate::scratch::{Limits, Scratch, words};
 
@@ -8,13 +10,14 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     words::<u32>(limits.tensors)
         .saturating_mul(2)
         .saturating_add(words::<u32>(limits.tensors).saturating_mul(2))
+        .saturating_add(IndexSet::scratch_words(limits.tensors))
 }
 
 /// Comes last, when all temporaries are over: what nobody touches may share their bytes,
 /// but not those that a state or an input owns.
 const UNTOUCHED: u32 = u32::MAX;
 
-/// Sweeps over the list with the set of places in use, sorted by offset.
+/// Sweeps over the list with the set of places in use, by offset. O(steps + operands + n log n).
 pub(super) fn check(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
@@ -36,32 +39,35 @@ pub(super) fn check(
             (first[index], last[index]) = (0, u32::MAX);
         }
     }
+    let by_offset = scratch.take(plan.arena.len(), 0u32)?;
     let by_start = scratch.take(plan.arena.len(), 0u32)?;
-    for (at, slot) in (0..).zip(&mut *by_start) {
-        *slot = at;
+    for ((position, slot), rank) in (0..).zip(&mut *by_offset).zip(&mut *by_start) {
+        (*slot, *rank) = (position, position);
     }
-    by_start.sort_unstable_by_key(|&at| first[plan.arena[at as usize].tensor.index()]);
-    let in_use = scratch.take(plan.arena.len(), 0u32)?;
-    let mut places = Places { graph, arena: plan.arena, last, in_use, len: 0, after_purge: 0 };
-    for &at in &*by_start {
-        places.enter(at, first[plan.arena[at as usize].tensor.index()])?;
+    by_offset.sort_unstable_by_key(|&position| plan.arena[position as usize].offset_bytes);
+    let in_use = IndexSet::new(plan.arena.len(), scratch)?;
+    let mut places = Places { graph, arena: plan.arena, by_offset, last, in_use };
+    let first = |places: &Places<'_>, rank| first[places.placement(rank).tensor.index()];
+    by_start.sort_unstable_by_key(|&rank| first(&places, rank as usize));
+    for &rank in &*by_start {
+        places.enter(rank as usize, first(&places, rank as usize))?;
     }
     Ok(())
 }
 
-/// Places in use, by offset; those whose time is over are removed when they are met.
+/// Places in use, by rank in the order of offsets; those whose time is over are removed when
+/// they are met.
 struct Places<'w> {
     graph: &'w Graph<'w>,
     arena: &'w [ArenaPlacement],
+    by_offset: &'w [u32],
     last: &'w [u32],
-    in_use: &'w mut [u32],
-    len: usize,
-    after_purge: usize,
+    in_use: IndexSet<'w>,
 }
 
 impl Places<'_> {
-    fn placement(&self, slot: usize) -> ArenaPlacement {
-        self.arena[self.in_use[slot] as usize]
+    fn placement(&self, rank: usize) -> ArenaPlacement {
+        self.arena[self.by_offset[rank] as usize]
     }
 
     fn end_bytes(&self, placement: ArenaPlacement) -> u64 {
@@ -69,51 +75,32 @@ impl Places<'_> {
         placement.offset_bytes.saturating_add(self.graph.tensor(placement.tensor).bytes)
     }
 
-    fn is_over(&self, slot: usize, now: u32) -> bool {
-        self.last[self.placement(slot).tensor.index()] < now
-    }
-
-    fn remove(&mut self, slot: usize) {
-        self.in_use.copy_within(slot + 1..self.len, slot);
-        self.len -= 1;
-    }
-
-    fn enter(&mut self, place: u32, now: u32) -> Result<(), PlanError> {
-        if self.len > 2 * self.after_purge + 64 {
-            self.purge(now);
-        }
-        let new = self.arena[place as usize];
-        let mut slot = self.in_use[..self.len]
-            .partition_point(|&other| self.arena[other as usize].offset_bytes < new.offset_bytes);
-        while slot > 0 && self.is_over(slot - 1, now) {
-            self.remove(slot - 1);
-            slot -= 1;
-        }
-        while slot < self.len && self.is_over(slot, now) {
-            self.remove(slot);
-        }
-        let overlap = |other: ArenaPlacement| PlanError::ArenaOverlap(other.tensor, new.tensor);
-        if slot > 0 && self.end_bytes(self.placement(slot - 1)) > new.offset_bytes {
-            return Err(overlap(self.placement(slot - 1)));
-        }
-        if slot < self.len && self.placement(slot).offset_bytes < self.end_bytes(new) {
-            return Err(overlap(self.placement(slot)));
-        }
-        self.in_use.copy_within(slot..self.len, slot + 1);
-        self.in_use[slot] = place;
-        self.len += 1;
-        Ok(())
-    }
-
-    fn purge(&mut self, now: u32) {
-        let mut kept = 0;
-        for slot in 0..self.len {
-            if !self.is_over(slot, now) {
-                self.in_use[kept] = self.in_use[slot];
-                kept += 1;
+    /// A neighbour that is still in use.
+    fn neighbour(
+        &mut self,
+        now: u32,
+        find: impl Fn(&IndexSet<'_>) -> Option<usize>,
+    ) -> Option<ArenaPlacement> {
+        while let Some(rank) = find(&self.in_use) {
+            let placement = self.placement(rank);
+            if self.last[placement.tensor.index()] >= now {
+                return Some(placement);
             }
+            self.in_use.remove(rank);
         }
-        self.len = kept;
-        self.after_purge = kept;
+        None
+    }
+
+    fn enter(&mut self, rank: usize, now: u32) -> Result<(), PlanError> {
+        let new = self.placement(rank);
+        let before = self.neighbour(now, |in_use| in_use.before(rank));
+        let after = self.neighbour(now, |in_use| in_use.next(rank));
+        let overlaps_before = |other: &ArenaPlacement| self.end_bytes(*other) > new.offset_bytes;
+        let overlaps_after = |other: &ArenaPlacement| other.offset_bytes < self.end_bytes(new);
+        if let Some(other) = before.filter(overlaps_before).or(after.filter(overlaps_after)) {
+            return Err(PlanError::ArenaOverlap(other.tensor, new.tensor));
+        }
+        self.in_use.insert(rank);
+        Ok(())
     }
 }

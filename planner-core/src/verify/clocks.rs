@@ -51,16 +51,16 @@ impl<'a> Clocks<'a> {
     fn check_steps(&mut self, plan: &Plan<'_>, iteration: u32) -> Result<(), VerifyError> {
         let mut counts = [0u32; 3];
         for (at, entry) in (0..).zip(self.schedule.of_iteration(iteration.into())) {
-            if plan.steps.get(at as usize).map(Stream::of) != Some(entry.stream) {
+            if plan.steps.get(at as usize).map(Stream::of) != Some(entry.stream()) {
                 return Err(VerifyError::NotThisPlan { step: at });
             }
-            let Some(stream) = entry.stream else { continue };
+            let Some(stream) = entry.stream() else { continue };
             let count = &mut counts[stream as usize];
-            if entry.index != *count || *count >= self.schedule.stream_steps[stream as usize] {
+            if entry.index() != *count || *count >= self.schedule.stream_steps[stream as usize] {
                 return Err(VerifyError::NotThisPlan { step: at });
             }
             *count += 1;
-            let slot = self.slot(stream as usize, entry.index);
+            let slot = self.slot(stream as usize, entry.index());
             let position =
                 self.position.get_mut(slot).ok_or(VerifyError::NotThisPlan { step: at })?;
             *position = at;
@@ -72,10 +72,10 @@ impl<'a> Clocks<'a> {
     }
 
     fn check_waits(&self, at: u32, entry: &Scheduled) -> Result<(), VerifyError> {
-        for (stream, wait) in Stream::ALL.into_iter().zip(entry.waits) {
+        for (stream, wait) in Stream::ALL.into_iter().zip(entry.waits()) {
             let Some(wait) = wait else { continue };
             let exists = wait.index < self.schedule.stream_steps[stream as usize];
-            let own = entry.stream == Some(stream);
+            let own = entry.stream() == Some(stream);
             let listed_before = |wait: Wait| {
                 wait.laps > 0 || self.position[self.slot(stream as usize, wait.index)] < at
             };
@@ -113,11 +113,11 @@ impl<'a> Clocks<'a> {
         for iteration in 0..self.schedule.iterations {
             *reached = reached.map(|points| seen_later(points, 1, stream_steps));
             for entry in self.schedule.of_iteration(iteration.into()) {
-                let Some(stream) = entry.stream else { continue };
+                let Some(stream) = entry.stream() else { continue };
                 let waited_for = self.waited_for(iteration, entry);
                 let mut clock = later(reached[stream as usize], waited_for);
-                clock[stream as usize] = i64::from(entry.index);
-                let slot = self.clock_slot(iteration, 0, stream as usize, entry.index);
+                clock[stream as usize] = i64::from(entry.index());
+                let slot = self.clock_slot(iteration, 0, stream as usize, entry.index());
                 changed |= clock != self.ended[slot];
                 self.ended[slot] = clock;
                 reached[stream as usize] = clock;
@@ -129,7 +129,7 @@ impl<'a> Clocks<'a> {
     /// What has ended when all waits of a step are met.
     fn waited_for(&self, iteration: u32, entry: &Scheduled) -> Points {
         let mut clock = [NEVER; 3];
-        for (s, wait) in entry.waits.iter().enumerate() {
+        for (s, wait) in entry.waits().iter().enumerate() {
             if let Some(wait) = wait {
                 let mut points = self.ended[self.clock_slot(iteration, wait.laps, s, wait.index)];
                 points[s] = i64::from(wait.index);
@@ -143,7 +143,7 @@ impl<'a> Clocks<'a> {
     /// The steps of an iteration, in list order, each with its position on its stream.
     pub(super) fn steps(&self) -> impl Iterator<Item = (u32, &'a Step, i64)> + use<'a> {
         let entries = self.schedule.of_iteration(0);
-        let indices = entries.iter().map(|entry| i64::from(entry.index));
+        let indices = entries.iter().map(|entry| i64::from(entry.index()));
         (0..).zip(self.plan.steps).zip(indices).map(|((at, step), index)| (at, step, index))
     }
 
@@ -153,7 +153,7 @@ impl<'a> Clocks<'a> {
 
     /// The position of a step on its stream.
     pub(super) fn index(&self, step: u32) -> i64 {
-        i64::from(self.schedule.steps[step as usize].index)
+        i64::from(self.schedule.steps[step as usize].index())
     }
 
     /// Iterations after which the waits repeat.
@@ -165,9 +165,11 @@ impl<'a> Clocks<'a> {
     /// iteration starts (an evict: counts as free) is not known to have ended.
     pub(super) fn missing(&self, iteration: u32, at: u32, must: Points) -> Option<Stream> {
         let entry = &self.schedule.of_iteration(iteration.into())[at as usize];
-        let own = entry.stream;
+        let own = entry.stream();
         let known = match own {
-            Some(stream) => self.ended[self.clock_slot(iteration, 0, stream as usize, entry.index)],
+            Some(stream) => {
+                self.ended[self.clock_slot(iteration, 0, stream as usize, entry.index())]
+            }
             None => self.waited_for(iteration, entry),
         };
         Stream::ALL.into_iter().find(|&s| Some(s) != own && known[s as usize] < must[s as usize])

@@ -1,5 +1,6 @@
 //! No object has two owners: memory that a step takes is free by the time it starts, in the
-//! list order of the releases, and no pool ever gives out more than it has.
+//! list order of the releases, and no pool ever gives out more than it has
+//! (`docs/format.md`, 3.5).
 
 use super::clocks::Clocks;
 use super::{NEVER, Points, VerifyError, later, seen_later};

@@ -21,7 +21,7 @@ mod races;
 mod values;
 
 use crate::graph::{Graph, TensorId};
-use crate::host::HostRooms;
+use crate::host::HostLayout;
 use crate::machine::Machine;
 use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError};
@@ -160,8 +160,9 @@ fn seen_later(points: Points, laps: i64, stream_steps: [u32; 3]) -> Points {
     })
 }
 
-/// Words of scratch that [`verify`] asks for: per step 12.3, per tensor 24 (and 300), per
-/// operand 1, per piece 8, per op 0.2, per pool 2. With placements: per step 6.5, and 3 for each
+/// Words of scratch that [`verify`] asks for, by [`Limits::of_plan`]: per step 12.3, per tensor 24
+/// (and 300), per operand 1, per piece 8, per op 0.2, per pool 2. With placements: per step 6.5,
+/// and 3 for each
 /// iteration that they cover, per object number 2.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
@@ -173,11 +174,11 @@ pub const fn scratch_words(limits: &Limits) -> usize {
         races::scratch_words(limits),
         larger(grants::scratch_words(limits), places::scratch_words(limits)),
     ]);
-    let rooms = HostRooms::words_beside_pieces(limits);
+    let rooms = HostLayout::words_beside_pieces(limits);
     Pieces::scratch_words(limits).saturating_add(larger(rooms, proof))
 }
 
-/// Proves a schedule safe. O((steps + operands) log steps), and what [`HostRooms::new`] takes.
+/// Proves a schedule safe. O((steps + operands) log steps), and what [`HostLayout::new`] takes.
 ///
 /// # Errors
 /// The first rule that is broken or wait that is missing, with the step.
@@ -193,7 +194,7 @@ pub fn verify<'a>(
     order::check(graph, plan, &mut scratch.reborrow())?;
     arena::check(graph, plan, &mut scratch.reborrow())?;
     values::check(graph, plan, &pieces, &mut scratch.reborrow())?;
-    HostRooms::of_pieces(graph, machine, plan, &pieces, &mut scratch.reborrow())?;
+    HostLayout::of_pieces(graph, machine, plan, &pieces, &mut scratch.reborrow())?;
     let clocks = Clocks::new(plan, schedule, &mut scratch)?;
     let freed = races::check(graph, &pieces, &clocks, &mut scratch)?;
     match plan.placements {

@@ -1,4 +1,5 @@
-//! Every op runs once, in an order that keeps the dependencies of the given one.
+//! Every op runs once, in an order that keeps the dependencies of the given one
+//! (`docs/format.md`, rule 1).
 
 use crate::graph::{Graph, OpId, TensorId};
 use crate::plan::{Place, Plan, PlanError, Step};

@@ -1,19 +1,20 @@
 //! No object has two owners where the plan says who has which: every allocation takes objects
 //! that nobody owns, and starts behind the releases of their last owners; after all
-//! iterations that the placements cover, everything lies where it began.
+//! iterations that the placements cover, everything lies where it began (`docs/format.md`, 3.6).
 
 use super::clocks::Clocks;
 use super::{NEVER, Points, VerifyError, later, seen_later};
 use crate::graph::Graph;
+use crate::index_set::IndexSet;
 use crate::pieces::Pieces;
-use crate::placement::Placements;
-use crate::plan::{Part, Place, Plan, PlanError, Step};
+use crate::plan::{Part, Place, Placements, Plan, PlanError, Step};
 use crate::scratch::{Limits, Scratch, total, words};
 use core::ops::Range;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
         words::<u32>(limits.pieces).saturating_mul(2),
+        IndexSet::scratch_words(limits.pieces),
         words::<u64>(limits.objects).saturating_mul(2),
         words::<u32>(limits.objects),
         words::<Owner>(limits.objects),
@@ -42,7 +43,9 @@ pub(super) fn check(
 ) -> Result<(), VerifyError> {
     let iterations = placements.iterations;
     let numbers = scratch.take(pieces.len(), NOWHERE)?;
-    let mut list = List { graph, plan, placements, pieces, numbers, next: 0 };
+    let missing = IndexSet::new(pieces.len(), scratch)?;
+    let mut list = List { graph, plan, placements, pieces, numbers, missing, next: 0 };
+    list.clear();
     let ranks = ranks(&mut list, scratch)?;
     let owners = scratch.take(ranks.len(), FRESH)?;
     let mut objects = Objects { plan, placements, clocks, freed, ranks, owners };
@@ -115,8 +118,7 @@ fn ranks<'a>(list: &mut List<'_>, scratch: &mut Scratch<'a>) -> Result<&'a [u32]
     for (rank, key) in ranks.iter_mut().zip(&*keys) {
         *rank = sorted.partition_point(|other| other < key) as u32;
     }
-    list.next = 0;
-    list.numbers.fill(NOWHERE);
+    list.clear();
     Ok(ranks)
 }
 
@@ -187,11 +189,20 @@ struct List<'w> {
     pieces: &'w Pieces<'w>,
     /// Where the numbers of each resident piece begin.
     numbers: &'w mut [u32],
+    /// The pieces that are not resident.
+    missing: IndexSet<'w>,
     /// The number of the next allocation.
     next: u32,
 }
 
 impl List<'_> {
+    /// Before the list, nothing is resident.
+    fn clear(&mut self) {
+        self.next = 0;
+        self.numbers.fill(NOWHERE);
+        (0..self.numbers.len()).for_each(|piece| self.missing.insert(piece));
+    }
+
     fn start(
         &mut self,
         see: &mut impl FnMut(Deed) -> Result<(), VerifyError>,
@@ -223,6 +234,7 @@ impl List<'_> {
                     for piece in self.pieces.of_part(part) {
                         let count = self.pieces.pool_objects(part.tensor, piece) as usize;
                         let first = core::mem::replace(&mut self.numbers[piece], NOWHERE) as usize;
+                        self.missing.insert(piece);
                         see(Deed::Give { step, numbers: first..first + count })?;
                     }
                 }
@@ -244,19 +256,17 @@ impl List<'_> {
         if pieces.in_arena(tensor) {
             return Ok(());
         }
-        let missing = |numbers: &[u32], piece: usize| numbers[piece] == NOWHERE;
-        let range = pieces.of_part(part).filter(|&piece| missing(self.numbers, piece));
-        let count = range.map(|piece| pieces.pool_objects(tensor, piece)).sum();
+        let missing = self.missing.within(pieces.of_part(part));
+        let count = missing.map(|piece| pieces.pool_objects(tensor, piece)).sum();
         if count == 0 {
             return Ok(());
         }
         let taken = self.take(place, pieces.pool(tensor), count, see)?;
         let mut first = taken.start as u32;
-        for piece in pieces.of_part(part) {
-            if missing(self.numbers, piece) {
-                self.numbers[piece] = first;
-                first += pieces.pool_objects(tensor, piece) as u32;
-            }
+        while let Some(piece) = self.missing.first(pieces.of_part(part)) {
+            self.numbers[piece] = first;
+            self.missing.remove(piece);
+            first += pieces.pool_objects(tensor, piece) as u32;
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Who uses which memory when: every use is ordered against the uses it conflicts with.
+//! Who uses which memory when: every use is ordered against the uses it conflicts with
+//! (`docs/format.md`, 4).
 
 use super::clocks::Clocks;
 use super::{NEVER, Points, VerifyError};

@@ -1,5 +1,5 @@
 //! Every read finds the current value, nothing that is still needed is lost, and an
-//! iteration ends as it began (format, "A valid plan", rules 2 to 6).
+//! iteration ends as it began (`docs/format.md`, rules 2 to 6).
 
 use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::pieces::Pieces;

@@ -23,7 +23,7 @@ struct LayerRecord {
     backward_ns: u64,
     weight_bytes: u64,
     activation_bytes: u64,
-    /// Ours: the published chains have none.
+    /// An extension: the published chains have none.
     #[serde(default, skip_serializing_if = "is_zero")]
     optimizer_bytes: u64,
 }

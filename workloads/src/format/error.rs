@@ -12,12 +12,12 @@ pub enum ErrorKind {
     Io,
     /// The content breaks the format.
     Malformed,
-    /// The content is legal, and this version cannot use it.
+    /// The content is legal, but this version cannot use it.
     Unsupported,
 }
 
-/// Why a file cannot be read or written. Displays as one line: the file where it is known,
-/// the place in it, and the reason.
+/// Why a file cannot be read or written. Displays as one line: the file if it is known,
+/// the location in it, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormatError {
     kind: ErrorKind,

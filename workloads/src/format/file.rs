@@ -23,7 +23,7 @@ pub const MAX_INFLATION: u64 = 200;
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// Reads a file, or standard input for `-`, and decompresses it where it is compressed.
+/// Reads a file, or standard input for `-`, and decompresses it if it is compressed.
 ///
 /// # Errors
 /// The file cannot be read, exceeds a limit, or is damaged; the error names the file.
@@ -44,7 +44,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<Vec<u8>, FormatError> {
     read().map_err(|error| error.in_file(path))
 }
 
-/// Reads the graph files (`*.graph.json.gz`) of a folder, by the names of the graphs; none where
+/// Reads the graph files (`*.graph.json.gz`) of a folder, by the names of the graphs. None if
 /// there is no such folder.
 ///
 /// # Errors
@@ -72,7 +72,7 @@ fn read_bounded(source: impl Read) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Inflates what starts as gzip files do; anything else is returned as it is.
+/// Inflates bytes that start like a gzip file. Returns other bytes unchanged.
 ///
 /// # Errors
 /// The compressed data is damaged, or inflates beyond the limits of this module.

@@ -87,7 +87,7 @@ fn ids(numbers: Vec<u32>) -> Vec<TensorId> {
     numbers.into_iter().map(TensorId).collect()
 }
 
-/// The core knows numbers only; a person looks for names.
+/// The core knows only numbers; messages give names.
 fn with_names(graph: &OwnedGraph, error: GraphError) -> String {
     let op = |id: OpId| format!("op {} ({:?})", id.0, Shown::name(&graph.op_names[id.index()]));
     let tensor = |id: TensorId| match graph.tensor_names.get(id.index()) {

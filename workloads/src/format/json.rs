@@ -1,4 +1,4 @@
-//! JSON text to records and back. What serde leaves lenient is refused here.
+//! JSON text to records and back, stricter than serde.
 
 use super::error::{ErrorKind, FormatError};
 use super::file::decompress;
@@ -40,7 +40,7 @@ impl Document {
     }
 }
 
-/// Which format a file has; only as much is read as that takes.
+/// Returns the format of a file. Reads no further than necessary.
 ///
 /// # Errors
 /// The file is no JSON object up to its field `format`, or that is missing or unknown.
@@ -148,7 +148,7 @@ pub(crate) fn checked_text(bytes: &[u8], value_bytes: usize) -> Result<&str, For
     Ok(text)
 }
 
-/// Whether so much memory can be had. What is had is given back.
+/// Returns whether this much memory can be allocated. Frees it again.
 fn check_room(bytes: usize) -> Result<(), FormatError> {
     let mut room = Vec::<u8>::new();
     let reserved = room.try_reserve_exact(bytes);

@@ -1,7 +1,7 @@
 //! Reading and writing the interchange formats.
 //!
-//! Files are untrusted: whatever they hold, reading ends in a value or in a [`FormatError`]
-//! that names the place, and never in a panic, in unbounded memory or in a deep stack.
+//! Files are untrusted: whatever they hold, reading returns a value or a [`FormatError`]
+//! that names the location. It never panics, and bounds its memory and stack.
 //!
 //! | refused | limit |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! | more values than there is memory for | when memory is asked for, before they are read |
 //!
 //! Unknown fields are ignored. Repeated fields, numbers that are not integers of 64 bits,
-//! arrays in place of objects, and anything behind the closing brace are errors.
+//! arrays in place of objects, and anything after the closing brace are errors.
 
 mod chain;
 mod error;

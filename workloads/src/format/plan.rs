@@ -61,8 +61,8 @@ struct PredictionRecord {
     host_bytes: u64,
 }
 
-/// Reads a plan, gzip or plain. Only its form is checked: whether it fits a graph and a
-/// machine is for the verifier to say.
+/// Reads a plan, gzip or plain. Only its form is checked: the verifier checks whether it fits a graph
+/// and a machine.
 ///
 /// # Errors
 /// The bytes are no plan file.

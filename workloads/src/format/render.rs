@@ -5,8 +5,8 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 use std::io;
 
-/// Writes a record as one line of JSON. Hidden characters are escaped in strings, so that a
-/// terminal does not obey them; the values are the same.
+/// Writes a record as one line of JSON. Escapes hidden characters in strings, so that a
+/// terminal does not interpret them; the values stay the same.
 ///
 /// # Panics
 /// The record has a map whose keys are no strings, or its own serialization fails.

@@ -1,4 +1,4 @@
-//! Files written whole or not at all.
+//! Writes files whole or not at all.
 
 use super::error::{ErrorKind, FormatError};
 use super::file::compress;
@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// As many links may lead to each other.
+/// The longest chain of links to follow.
 const MAX_LINKS: usize = 40;
 
 /// Writes a file whole or not at all, compressed where its name ends in `.gz`; `-` is
@@ -31,7 +31,7 @@ pub fn save(path: impl AsRef<Path>, bytes: &[u8]) -> Result<(), FormatError> {
     replace.map_err(|error| unwritable(&error).in_file(path))
 }
 
-/// Removes what is half written, and lets nothing more be saved: for a program that ends now.
+/// Removes unfinished files and refuses further saves, for a program that is exiting.
 pub fn stop_saving() {
     let mut unfinished = unfinished();
     for path in unfinished.drain(..) {
@@ -46,7 +46,7 @@ fn unwritable(error: &io::Error) -> FormatError {
     FormatError::new(ErrorKind::Io, format!("cannot be written: {error}"))
 }
 
-/// Where a file is to be written: what its path leads to, links followed.
+/// The file to write: its path with links resolved.
 #[derive(Debug)]
 pub struct Target {
     path: PathBuf,

@@ -1,5 +1,5 @@
-//! BERT: a transformer with layer norms behind, pretrained to fill gaps, with scores by the
-//! table of embeddings itself, and to tell whether the second half of a text follows its first.
+//! BERT: a transformer with layer norms after each block, pretrained on masked tokens, scored with
+//! the table of embeddings itself, and on whether the second half of a text follows the first.
 //! Queries, keys and values are one product, and all tokens are scored; texts have no padding.
 //!
 //! J. Devlin, M.-W. Chang, K. Lee, K. Toutanova: BERT: pre-training of deep bidirectional
@@ -60,7 +60,7 @@ fn bert(arguments: &Arguments, tape: &mut Tape) {
     tape.learn_all_labels(&[("words", scores), ("follows", follows)]);
 }
 
-/// A copy of the row of each text's first token.
+/// Copies the row of each text's first token.
 fn first_tokens(tape: &mut Tape, x: Value, batch: u64) -> Value {
     let y = tape.output("first.out".to_owned(), [batch, x.shape[1], 1, 1], &[x]);
     tape.op("first".to_owned(), 0, &[tape.at(x)], &[tape.at(y)]);

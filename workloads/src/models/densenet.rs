@@ -1,5 +1,5 @@
 //! DenseNet-121, 169 and 201 as torchvision has them: growth 32, bottlenecks of 128
-//! channels, and 1000 classes. Every layer joins what all layers before it in its block made.
+//! channels, and 1000 classes. Every layer reads the outputs of all earlier layers of its block.
 //!
 //! G. Huang, Z. Liu, L. van der Maaten, K. Weinberger: Densely connected convolutional
 //! networks, 2017.
@@ -57,7 +57,7 @@ fn densenet(arguments: &Arguments, tape: &mut Tape, depths: [u64; 4]) {
     tape.learn_labels(scores);
 }
 
-/// Each layer sees the input and what the layers before it made, and makes 32 channels.
+/// Each layer reads the input and the outputs of the layers before it, and adds 32 channels.
 fn dense_block(tape: &mut Tape, name: &str, x: Value, depth: u64) -> Value {
     let mut features = vec![x];
     for layer in 1..=depth {

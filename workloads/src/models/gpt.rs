@@ -1,4 +1,4 @@
-//! GPT-2: a transformer with layer norms in front, and scores by the table of embeddings itself.
+//! GPT-2: a transformer with layer norms before each block, scored with the table of embeddings.
 //!
 //! A. Radford, J. Wu, R. Child, D. Luan, D. Amodei, I. Sutskever: Language models are
 //! unsupervised multitask learners, 2019.

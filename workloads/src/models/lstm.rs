@@ -1,5 +1,5 @@
-//! An LSTM whose steps are unrolled, with one fused op a cell, that tells which of 1000
-//! classes a sequence belongs to.
+//! An LSTM whose steps are unrolled, with one fused op per cell, that classifies
+//! sequences into 1000 classes.
 //!
 //! S. Hochreiter, J. Schmidhuber: Long short-term memory, 1997.
 
@@ -38,7 +38,7 @@ pub(super) const LSTM: Model = Model {
     build: lstm,
 };
 
-/// A layer on its way through the sequence.
+/// A layer at one step of the sequence.
 struct Layer {
     from_input: Matrix,
     from_hidden: Matrix,

@@ -1,7 +1,7 @@
 //! Graphs of well-known models, from a line of text.
 //!
 //! A spec such as `resnet50:batch=512,mode=training` names a model and sets some of its
-//! parameters; the rest have defaults. It alone fixes the graph, down to the time of each
+//! parameters; the rest have defaults. It alone determines the graph, including the time of each
 //! op, and the graph is named after it with all parameters written out. All arithmetic is
 //! on integers, so every machine generates the same graph.
 //!
@@ -39,7 +39,7 @@ use tape::Tape;
 pub struct Model {
     /// Its name in a spec.
     pub name: &'static str,
-    /// What it is, in a line.
+    /// Its description, in one line.
     pub about: &'static str,
     /// Its parameters, in the order of the graph's name.
     pub parameters: &'static [Parameter],
@@ -71,7 +71,7 @@ static MODELS: [Model; 15] = [
     rnn::BRNN,
 ];
 
-/// Makes the graph of one iteration.
+/// Generates the graph of one iteration.
 ///
 /// # Errors
 /// The model or a parameter is unknown, a value is not one that the parameter takes, or

@@ -82,7 +82,7 @@ impl Cell<'_> {
         format!("{}.{part}", self.name)
     }
 
-    /// Two separable convolutions, one behind the other.
+    /// Two separable convolutions, one after the other.
     fn separable(&mut self, part: &str, x: Value, side: u64, stride: u64) -> Value {
         let [first, second] = ["a", "b"].map(|end| format!("{}.{end}", self.named(part)));
         let kernel = Kernel::square(side, stride).separable();

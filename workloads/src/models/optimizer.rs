@@ -1,9 +1,9 @@
-//! How parameters are updated, one op a parameter or a few, at the end of the step.
+//! How parameters are updated at the end of the step, one op per parameter or per few of them.
 
 use super::tape::{FLOAT_BYTES, Tape, Value, elements};
 use planner_core::Kind;
 
-/// The rule of the update, with what it keeps of each parameter beside it.
+/// The rule of the update, and the states it keeps for each parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Optimizer {
     /// Stochastic gradient descent.

@@ -1,8 +1,8 @@
 //! pix2pixHD at 512 x 1024: the global generator, two discriminators at two scales, and a
 //! perceptual loss. The networks are those of the authors' release. A step is that of Neural
-//! Network Libraries' example: the discriminators are updated first; then they look again,
-//! and the generator is updated. What that update does not use is not computed: gradients of
-//! the discriminators, and of what they see in the real images.
+//! Network Libraries' example: the discriminators are updated first; then they run again,
+//! and the generator is updated. Gradients that this update does not use are left out: those of
+//! the discriminators, and of their features of the real images.
 //!
 //! T. Wang, M. Liu, J. Zhu, A. Tao, J. Kautz, B. Catanzaro: High-resolution image synthesis
 //! and semantic manipulation with conditional GANs, 2018.
@@ -23,7 +23,7 @@ const LABELS: u64 = 35;
 /// The convolutions of VGG-16 up to the first of the last block: channels, and how many.
 const VGG16: [(u64, u64); 5] = [(64, 2), (128, 2), (256, 3), (512, 3), (512, 1)];
 
-/// Without local enhancer, which is for twice the size.
+/// Without the local enhancer, which is for twice the size.
 pub(super) const PIX2PIXHD: Model = Model {
     name: "pix2pixhd",
     about: "pix2pixHD, global generator of 182,546,755 parameters and discriminators of \
@@ -33,7 +33,7 @@ pub(super) const PIX2PIXHD: Model = Model {
     build: pix2pixhd,
 };
 
-/// The layers of a discriminator, of which the last gives its verdict: channels and stride.
+/// The layers of a discriminator: channels and stride. The last one gives the scores.
 const LAYERS: [(u64, u64); 5] = [(64, 2), (128, 2), (256, 2), (512, 1), (1, 1)];
 const VERDICT: usize = LAYERS.len() - 1;
 
@@ -123,7 +123,7 @@ fn discriminators(tape: &mut Tape, channels: u64) -> Discriminators {
     })
 }
 
-/// What so many layers of each discriminator see in an image of the scene.
+/// Returns the features of the first layers of each discriminator for an image of the scene.
 fn discriminate(
     tape: &mut Tape,
     name: &str,
@@ -151,7 +151,7 @@ fn discriminate(
     })
 }
 
-/// The discriminators are to tell real images from generated ones.
+/// The loss of the discriminators: to tell real images from generated ones.
 fn learn_to_discriminate(
     tape: &mut Tape,
     filters: &Discriminators,
@@ -170,7 +170,7 @@ fn learn_to_discriminate(
     tape.minimize("d.loss", loss);
 }
 
-/// The generator is to deceive them, and to make what looks like the real image in the
+/// The loss of the generator: to deceive them, and to match the real image in the
 /// layers of the discriminators and of VGG-16.
 fn learn_to_generate(
     tape: &mut Tape,
@@ -198,7 +198,7 @@ fn learn_to_generate(
     tape.minimize("g.loss", loss);
 }
 
-/// The weights of VGG-16, which are given, by block.
+/// The weights of VGG-16 by block, which are not trained.
 fn vgg16(tape: &mut Tape) -> Vec<Vec<Filter>> {
     let mut inputs = 3;
     let blocks = (1..).zip(VGG16).map(|(block, (channels, layers))| {
@@ -213,7 +213,7 @@ fn vgg16(tape: &mut Tape) -> Vec<Vec<Filter>> {
     blocks.collect()
 }
 
-/// What the first layer of each block of VGG-16 sees in an image.
+/// Returns the features of the first layer of each block of VGG-16 for an image.
 fn look(tape: &mut Tape, name: &str, blocks: &[Vec<Filter>], image: Value) -> Vec<Value> {
     let mut x = image;
     let mut seen = Vec::new();

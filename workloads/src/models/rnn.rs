@@ -1,5 +1,5 @@
-//! Stacks of LSTM cells in one or both directions, unrolled, that tell a class of each step;
-//! as frameworks of static graphs fuse them: three ops a cell forward and five backward, which
+//! Stacks of LSTM cells in one or both directions, unrolled, that classify each step.
+//! Ops are fused as in frameworks of static graphs: three ops per cell forward and five backward, which
 //! add to gradients of weights and of states in place.
 //!
 //! The RNN and BRNN of SwapAdvisor (Huang et al., 2020, section 6.1); M. Schuster, K. Paliwal:
@@ -70,7 +70,7 @@ struct Layer {
     cells: Vec<Cell>,
 }
 
-/// What one step of a layer leaves.
+/// The results of one step of a layer.
 #[derive(Clone, Copy)]
 struct Cell {
     sums: TensorId,
@@ -220,7 +220,7 @@ impl Network<'_> {
         scores
     }
 
-    /// Adds to a gradient in place, or begins it: what the op reads of it, and what it writes.
+    /// Adds to a gradient in place, or creates it. Returns what the op reads of it and writes.
     fn add_to(
         &mut self,
         sum: &mut Option<TensorId>,

@@ -1,12 +1,12 @@
-//! How long an op takes on a device of which only two speeds are known.
+//! The time of an op on a device described by two speeds.
 
-/// Time to launch an op, as in the published graphs that these are compared with.
+/// Time to launch an op, as in the published graphs used for comparison.
 const LAUNCH_NS: u128 = 5_000;
 
 /// An op is bound by arithmetic or by memory, whichever takes longer.
 ///
 /// The defaults, 14 TFLOP/s and 800 GB/s, are a V100's single-precision peak (PCIe version)
-/// and what of its nominal 900 GB/s a kernel attains.
+/// and the part of its nominal 900 GB/s that a kernel reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Roofline {
     /// Thousandths of a TFLOP/s, which are operations per nanosecond.

@@ -1,4 +1,4 @@
-//! Parameters of models: what they are, and what a spec sets them to.
+//! Parameters of models, and the values that a spec sets.
 
 use super::roofline::Roofline;
 use super::{Model, list};
@@ -11,7 +11,7 @@ use std::fmt;
 pub struct Parameter {
     /// Its name in a spec.
     pub name: &'static str,
-    /// Its value where a spec does not set it.
+    /// Its value if a spec does not set it.
     pub default: &'static str,
     /// What values it takes.
     pub domain: Domain,
@@ -95,7 +95,7 @@ pub enum SpecError {
         /// What it was given.
         value: String,
     },
-    /// The work is too large to be described.
+    /// The sizes of the work exceed 64 bits.
     Graph(GraphError),
 }
 
@@ -190,7 +190,7 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// Reads what stands behind the colon of a spec, if it has one.
+    /// Reads the text after the colon of a spec, if it has one.
     pub(super) fn parse(model: &'static Model, text: Option<&str>) -> Result<Self, SpecError> {
         let mut set = vec![None; model.parameters.len()];
         for part in text.into_iter().flat_map(|text| text.split(',')) {
@@ -222,7 +222,7 @@ impl Arguments {
         self.values[known.expect("a model asks only for the parameters that it lists")]
     }
 
-    /// Whether the graph is of a training step.
+    /// Returns whether the graph is of a training step.
     pub(super) fn training(&self) -> bool {
         self.get(&MODE) == 0
     }

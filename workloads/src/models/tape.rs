@@ -1,4 +1,4 @@
-//! Records a model's forward pass, and how each layer is undone; then emits the backward
+//! Records a model's forward pass and the backward function of each layer; then emits the backward
 //! pass in reverse and the optimizer, in the order in which PyTorch runs them.
 
 use super::optimizer::Optimizer;
@@ -44,7 +44,7 @@ impl Value {
 
 type Backward = Box<dyn FnOnce(&mut Tape)>;
 
-/// What has been recorded and is not undone yet.
+/// The recorded layers whose backward pass has not been emitted yet.
 #[derive(Default)]
 pub(super) struct Pass {
     backward: Vec<Backward>,
@@ -97,7 +97,7 @@ impl Tape {
         self.graph.push_tensor(name, bytes, kind)
     }
 
-    /// Something that each iteration is given, and that is not differentiated.
+    /// Adds an input, which is not differentiated.
     pub(super) fn input(&mut self, name: &str, shape: Shape, element_bytes: u64) -> Value {
         let bytes = elements(&shape).saturating_mul(element_bytes);
         let tensor = self.tensor(name.to_owned(), bytes, Kind::Input);
@@ -161,7 +161,7 @@ impl Tape {
     /// The tensor that holds a value.
     ///
     /// # Panics
-    /// Another value has taken its place: the layers are put together wrongly.
+    /// Another value has overwritten it: the layers are put together wrongly.
     pub(super) fn at(&self, value: Value) -> TensorId {
         assert_eq!(self.held[&value.tensor], value.id, "a value is read after it is overwritten");
         value.tensor

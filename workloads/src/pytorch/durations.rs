@@ -1,5 +1,5 @@
-//! How long an op takes, from what it computes and moves: a roofline of 14 TFLOP/s and
-//! 800 GB/s, about a V100's in single precision, behind 5 µs for a launch.
+//! The time of an op, from what it computes and moves: a roofline of 14 TFLOP/s and
+//! 800 GB/s, about a V100's in single precision, plus 5 µs for a launch.
 
 use super::ops::TracedOp;
 use super::schema;

@@ -8,10 +8,10 @@ use crate::OwnedGraph;
 use hashbrown::{HashMap, HashSet};
 use planner_core::{Kind, TensorId};
 
-/// Builds the graph; tensors stand in the order in which ops first name them.
+/// Builds the graph. Tensors are in the order in which ops first name them.
 ///
 /// # Errors
-/// What the format's rules say against the graph.
+/// The rule of the format that the graph breaks.
 pub(super) fn emit(
     name: &str,
     window: &Window,
@@ -70,7 +70,7 @@ struct Emitted<'a> {
     kinds: &'a [Kind],
     ids: Vec<Option<TensorId>>,
     uses_of_storage: HashMap<i64, u32>,
-    /// Whether reading the tensor gives a value rather than what happened to be there.
+    /// Returns whether the tensor holds a defined value.
     has_value: Vec<bool>,
 }
 

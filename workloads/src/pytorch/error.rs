@@ -5,7 +5,7 @@ use crate::shown::Shown;
 use core::fmt;
 use planner_core::GraphError;
 
-/// Which of the two files is meant.
+/// One of the two files of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The execution trace.

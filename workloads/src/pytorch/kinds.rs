@@ -11,7 +11,7 @@ struct Covered(BTreeMap<u64, u64>);
 
 impl Covered {
     fn add(&mut self, (mut first, mut end): (u64, u64)) {
-        // From the back: what meets the range joins it.
+        // From the end: ranges that meet this one join it.
         while let Some((&other_first, &other_end)) = self.0.range(..=end).next_back()
             && first <= other_end
         {
@@ -53,7 +53,7 @@ pub(super) fn kinds(tensors: &[Tensor], ops: &[TracedOp]) -> Vec<Kind> {
         histories[touch.tensor].note(touch, tensors[touch.tensor].bytes);
     }
     let before = |tensor: &Tensor| tensor.origin == Origin::Before;
-    // Where nothing that was there before is written, parameters look like inputs.
+    // If nothing from before the iteration is written, parameters look like inputs.
     let trains = tensors.iter().zip(&histories).any(|(t, history)| before(t) && history.written);
     let kind = |(tensor, history): (&Tensor, &History)| match tensor.origin {
         Origin::Allocated | Origin::Returned => Kind::Temporary,

@@ -44,7 +44,7 @@ const VALUE_BYTES: usize = 64;
 /// Reads a Kineto trace.
 ///
 /// # Errors
-/// The place in the file that cannot be understood.
+/// The position in the file that cannot be understood.
 pub(super) fn read(trace: &[u8]) -> Result<Kineto<'_>, ImportError> {
     #[derive(serde::Deserialize)]
     struct File<'a> {

@@ -1,4 +1,4 @@
-//! How long an op took: from kernels to launches, to operators, to nodes, to ops.
+//! The measured time of each op: from kernels to launches, to operators, to nodes, to ops.
 
 use super::ImportError;
 use super::kineto::{Kineto, Operator, Thread};
@@ -23,7 +23,7 @@ pub(super) type Threads = BTreeMap<Thread, Vec<usize>>;
 /// Gives every op the time of the kernels that it launched; an op without any takes none.
 ///
 /// # Errors
-/// When the two traces are not of the same work.
+/// The two traces are not of the same work.
 pub(super) fn measure(
     window: &Window,
     ops: &[TracedOp],

@@ -1,4 +1,4 @@
-//! Execution traces of PyTorch, with measured times where a Kineto trace is at hand.
+//! Imports execution traces of PyTorch, with measured times if there is a Kineto trace.
 //!
 //! An execution trace (PyTorch's `ExecutionTraceObserver`, the format that MLCommons Chakra
 //! builds on) is the tree of operators that ran, with the tensors each was given and returned;
@@ -53,7 +53,7 @@ impl Device {
     }
 }
 
-/// What an import found beside the graph.
+/// Facts that an import reports in addition to the graph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The `ProfilerStep#` annotation of the iteration; nothing when it is the whole trace.
@@ -73,12 +73,12 @@ pub struct KinetoReport {
     pub ops_with_kernel: usize,
 }
 
-/// Makes a graph of one iteration of an execution trace (JSON, not compressed): of the last
+/// Builds the graph of one iteration of an execution trace (JSON, not compressed): of the last
 /// step that another follows, or of everything where no steps are marked. Times are those of
 /// the Kineto trace, or a roofline's without one.
 ///
 /// # Errors
-/// The place in a file or the node that makes no sense, in one sentence.
+/// The position in a file or the node that makes no sense, in one sentence.
 pub fn import(
     trace: &[u8],
     kineto: Option<&[u8]>,
@@ -88,7 +88,7 @@ pub fn import(
     import_with_report(trace, kineto, device, name).map(|(graph, _)| graph)
 }
 
-/// [`import`], and what it found out on the way.
+/// Does the same as [`import`], and also reports what it found.
 ///
 /// # Errors
 /// As [`import`].

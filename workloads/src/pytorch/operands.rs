@@ -9,7 +9,7 @@ use super::value::{Value, View, views};
 use super::window::Window;
 use hashbrown::HashSet;
 
-/// An op in the making.
+/// An op under construction.
 pub(super) struct Draft<'a> {
     window: &'a Window,
     storages: &'a Storages,
@@ -34,17 +34,10 @@ impl<'a> Draft<'a> {
         &self.window.nodes[self.op.node]
     }
 
-    /// An operator, by its schema; nothing if ops inside it have written all it must write.
-    pub(super) fn operator(mut self) -> Option<TracedOp> {
+    /// An operator with its [`inputs`]; nothing if ops inside it have written all it must write.
+    pub(super) fn operator(mut self, inputs: &[(&Value, Access)]) -> Option<TracedOp> {
         let node = self.node();
-        let arguments = schema::arguments(&node.schema);
-        let training = arguments
-            .iter()
-            .zip(&node.inputs)
-            .any(|(argument, value)| argument.name == "training" && *value == Value::Bool(true));
-        for (at, value) in node.inputs.iter().enumerate() {
-            let access =
-                arguments.get(at).map_or(Access::Read, |argument| access(node, argument, training));
+        for &(value, access) in inputs {
             self.each_view(value, |draft, view| draft.input(view, access));
         }
         if self.op.position.is_none_or(|position| position == 0) {
@@ -141,7 +134,7 @@ impl<'a> Draft<'a> {
         self.op.traffic_bytes = self.op.traffic_bytes.saturating_add(bytes);
     }
 
-    /// Whether an op inside has written the tensor for good.
+    /// Returns whether an op inside has written the tensor permanently.
     fn is_done(&self, tensor: TensorIndex) -> bool {
         let wrapper = only_fills(self.node().base_name());
         let inside = self.progress.inside.get(tensor);
@@ -156,6 +149,19 @@ impl<'a> Draft<'a> {
     fn has_value(&self, tensor: TensorIndex) -> bool {
         self.storages.tensors[tensor].written
     }
+}
+
+/// The inputs of an operator that hold tensors, and how it uses them by its schema.
+pub(super) fn inputs(node: &Node) -> Vec<(&Value, Access)> {
+    let arguments = schema::arguments(&node.schema);
+    let training = arguments
+        .iter()
+        .zip(&node.inputs)
+        .any(|(argument, value)| argument.name == "training" && *value == Value::Bool(true));
+    let access =
+        |at| arguments.get(at).map_or(Access::Read, |argument| access(node, argument, training));
+    let inputs = node.inputs.iter().enumerate().map(|(at, value)| (value, access(at)));
+    inputs.filter(|(value, _)| !views(core::slice::from_ref(*value)).is_empty()).collect()
 }
 
 /// What the schema says of an argument. It is silent about running statistics.

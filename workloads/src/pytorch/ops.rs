@@ -3,7 +3,7 @@
 //! A trace nests: `linear` calls `t` and `addmm`, and `addmm` asks for a workspace. An op is a
 //! node that must have written what no op inside it has written.
 
-use super::operands::Draft;
+use super::operands::{Draft, inputs};
 use super::role::{Role, fills, role};
 use super::storage::{Origin, Storages, Tensor, TensorIndex};
 use super::value::{Value, views};
@@ -58,7 +58,7 @@ pub(super) struct Inside {
 #[derive(Default)]
 pub(super) struct AllInside {
     tensors: HashMap<TensorIndex, Inside>,
-    /// Tensors that hold something unread and began in the iteration: the place of the node at
+    /// Tensors that hold something unread and began in the iteration: the position of the node at
     /// which each began, and the tensor.
     unread: BTreeSet<(usize, TensorIndex)>,
 }
@@ -68,9 +68,9 @@ impl AllInside {
         self.tensors.get(&tensor)
     }
 
-    /// What holds something unread and began at some places, in order.
-    pub(super) fn unread(&self, places: RangeInclusive<usize>) -> Vec<TensorIndex> {
-        let (from, to) = places.into_inner();
+    /// What holds something unread and began at some positions, in order.
+    pub(super) fn unread(&self, positions: RangeInclusive<usize>) -> Vec<TensorIndex> {
+        let (from, to) = positions.into_inner();
         if from > to {
             return Vec::new();
         }
@@ -80,7 +80,7 @@ impl AllInside {
         tensors
     }
 
-    /// Notes what was done to a tensor that began at a place, or before the iteration.
+    /// Notes what was done to a tensor that began at a position, or before the iteration.
     fn note(&mut self, tensor: TensorIndex, began: Option<usize>, new: Inside) {
         let noted = self.tensors.entry(tensor).or_insert(new);
         noted.written |= new.written;
@@ -89,8 +89,8 @@ impl AllInside {
             (noted.unread, noted.touched) = (new.unread, new.touched);
         }
         match began {
-            Some(place) if noted.unread => drop(self.unread.insert((place, tensor))),
-            Some(place) => drop(self.unread.remove(&(place, tensor))),
+            Some(position) if noted.unread => drop(self.unread.insert((position, tensor))),
+            Some(position) => drop(self.unread.remove(&(position, tensor))),
             None => {}
         }
     }
@@ -182,9 +182,15 @@ impl<'a> Walk<'a> {
             Role::Communicates => vec![draft(None).collective()],
             Role::Computes if traced.base_name().starts_with("_foreach_") => {
                 let length = traced.inputs.iter().map(Value::list_length).max().unwrap_or(0);
-                (0..length).map(|position| draft(Some(position)).operator()).collect()
+                let mut inputs = inputs(traced);
+                let operator = |position| {
+                    // Work is that of the positions that lists have, not of all lists for each.
+                    inputs.retain(|(value, _)| value.has_position(position));
+                    draft(Some(position)).operator(&inputs)
+                };
+                (0..length).map(operator).collect()
             }
-            Role::Computes => vec![draft(None).operator()],
+            Role::Computes => vec![draft(None).operator(&inputs(traced))],
             _ => Vec::new(),
         };
         ops.into_iter().flatten().for_each(|op| self.push(op));
@@ -208,7 +214,7 @@ impl<'a> Walk<'a> {
     /// Where a tensor began; none for what was there before the iteration.
     fn began(&self, tensor: TensorIndex) -> Option<usize> {
         let Tensor { origin, node, .. } = self.storages.tensors[tensor];
-        (origin != Origin::Before).then(|| self.window.place(node))
+        (origin != Origin::Before).then(|| self.window.position(node))
     }
 
     /// Tells the node around one that has ended what was done inside. The shorter notes join

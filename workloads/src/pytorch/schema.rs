@@ -1,7 +1,7 @@
 //! Operator declarations: which arguments an operator writes.
 //!
 //! The grammar is PyTorch's `aten/src/ATen/native/README.md`: `Tensor(a!)` is written, and
-//! arguments behind `*` are keywords, as `out` always is.
+//! arguments after `*` are keywords, as `out` always is.
 
 /// One declared argument.
 #[derive(Debug, PartialEq)]
@@ -9,7 +9,7 @@ pub(super) struct Argument<'a> {
     pub(super) name: &'a str,
     /// Whether it carries a `!`.
     pub(super) written: bool,
-    /// Whether it stands behind the `*`.
+    /// Whether it comes after the `*`.
     pub(super) keyword: bool,
 }
 
@@ -30,7 +30,7 @@ pub(super) fn arguments(schema: &str) -> Vec<Argument<'_>> {
     arguments
 }
 
-/// What stands between the first parenthesis and its partner.
+/// Returns the text between the first parenthesis and the matching one.
 fn parenthesised(schema: &str) -> &str {
     let Some((_, rest)) = schema.split_once('(') else { return "" };
     let mut depth = 0usize;
@@ -45,7 +45,7 @@ fn parenthesised(schema: &str) -> &str {
     rest
 }
 
-/// Splits at the commas that stand outside all brackets.
+/// Splits at the commas outside all brackets.
 fn split(list: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0usize;
     list.split(move |letter| {

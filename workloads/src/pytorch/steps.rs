@@ -20,7 +20,7 @@ type Run<'a> = &'a [usize];
 /// finds a host thread that ran operators of the same names in the same order.
 ///
 /// # Errors
-/// When there is no such step.
+/// There is no such step.
 pub(super) fn nodes_by_name(
     window: &Window,
     operators: &[Operator<'_>],

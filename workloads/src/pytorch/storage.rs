@@ -1,4 +1,4 @@
-//! Which tensor a storage holds: ids are addresses, and the allocator uses them again.
+//! Which tensor a storage holds. Ids are addresses, which the allocator reuses.
 
 use super::value::View;
 use hashbrown::{HashMap, HashSet};
@@ -15,7 +15,7 @@ pub(super) enum Origin {
     Allocated,
     /// An operator returned it that had not been given it.
     Returned,
-    /// The optimizer made it, full of zeros: state at its birth.
+    /// The optimizer made it, full of zeros: a new state.
     Born,
 }
 

@@ -67,7 +67,7 @@ struct RawAttribute {
     value: Json,
 }
 
-/// Values with shapes and strides where the layout puts them in the same place.
+/// Values with shapes and strides where the layout puts them in the same field.
 #[derive(Default)]
 struct RawValues {
     values: Vec<Json>,
@@ -114,7 +114,7 @@ const VALUE_BYTES: usize = 256;
 /// Reads the nodes of a trace, in the order of the file.
 ///
 /// # Errors
-/// The place in the file, or the node, that cannot be understood.
+/// The position in the file, or the node, that cannot be understood.
 pub(super) fn read(trace: &[u8], device: Device) -> Result<Vec<Node>, ImportError> {
     let trace = Source::Trace.text(trace, VALUE_BYTES)?;
     let raw: RawTrace = serde_json::from_str(trace)

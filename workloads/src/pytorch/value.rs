@@ -169,6 +169,11 @@ impl Value {
         }
     }
 
+    /// Whether it is there at a position of lists, as what is no list is at any.
+    pub(super) fn has_position(&self, position: usize) -> bool {
+        !matches!(self, Self::List(values) if values.len() <= position)
+    }
+
     /// The tensor, when the value is one.
     pub(super) fn view(&self) -> Option<&View> {
         match self {

@@ -1,4 +1,4 @@
-//! One iteration of the trace, and how its nodes lie inside each other.
+//! One iteration of the trace, and how its nodes nest.
 
 use super::ImportError;
 use super::trace::Node;
@@ -13,8 +13,8 @@ pub(super) struct Window {
     parents: Vec<Option<usize>>,
     /// The last node inside each node, or the node itself.
     last_inside: Vec<usize>,
-    /// Place of each node in the order in which every node comes before those inside it, and
-    /// these before all others; and the place of the last one inside it.
+    /// Position of each node in the order in which every node comes before those inside it, and
+    /// these before all others; and the position of the last one inside it.
     nested: Vec<[usize; 2]>,
 }
 
@@ -74,14 +74,14 @@ impl Window {
         innermost
     }
 
-    /// The places of the nodes inside a node; see [`Window::place`].
+    /// The positions of the nodes inside a node; see [`Window::position`].
     pub(super) fn inside(&self, node: usize) -> RangeInclusive<usize> {
         let [first, last] = self.nested[node];
         first + 1..=last
     }
 
-    /// The place of a node in an order in which those inside a node lie beside each other.
-    pub(super) fn place(&self, node: usize) -> usize {
+    /// The position of a node in an order in which the nodes inside a node are adjacent.
+    pub(super) fn position(&self, node: usize) -> usize {
         self.nested[node][0]
     }
 
@@ -98,7 +98,7 @@ impl Window {
     }
 }
 
-/// Refuses nodes inside themselves, on whatever way: on each there is one inside a node that
+/// Refuses cycles of nodes: each cycle has a node inside one that
 /// starts later. Only the root of a trace, which starts first, may be its own parent.
 fn check_parents(nodes: &[Node]) -> Result<(), ImportError> {
     let ids: HashSet<u64> = nodes.iter().map(|node| node.id).collect();
@@ -111,8 +111,8 @@ fn check_parents(nodes: &[Node]) -> Result<(), ImportError> {
     }
 }
 
-/// The place of each node, and of the last one inside it, in an order in which those inside a
-/// node come right behind it.
+/// The position of each node, and of the last one inside it, in an order in which those inside a
+/// node come right after it.
 fn nested(parents: &[Option<usize>]) -> Vec<[usize; 2]> {
     let mut inside = vec![0; parents.len()];
     for (node, parent) in parents.iter().enumerate().rev() {

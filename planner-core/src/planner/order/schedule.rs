@@ -8,7 +8,7 @@
 
 use super::groups::Groups;
 use super::touches::Touches;
-use crate::graph::{Graph, Kind, TensorId};
+use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::planner::heap::Heap;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
@@ -16,7 +16,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 const COMPARED: usize = 64;
 
 /// Allocations that do not matter.
-const NEXT_TO_NOTHING_BYTES: i64 = 4096;
+const SMALL_BYTES: i64 = 4096;
 
 /// No group.
 const NONE: u32 = u32::MAX;
@@ -35,7 +35,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 pub(super) fn write(
     graph: &Graph<'_>,
     groups: &Groups<'_>,
-    order: &mut [u32],
+    order: &mut [OpId],
     scratch: &mut Scratch<'_>,
 ) -> Result<(), OutOfScratch> {
     let (ops, tensors) = (graph.ops().len(), graph.tensors().len());
@@ -55,7 +55,7 @@ pub(super) fn write(
     let mut order = order.iter_mut();
     while let Some(group) = schedule.next() {
         for (op, slot) in groups.ops(group).zip(&mut order) {
-            *slot = op.0;
+            *slot = op;
         }
         schedule.run(group);
     }
@@ -146,7 +146,7 @@ impl Schedule<'_, '_> {
         let most = ready.clone().rev().max_by_key(|&at| gain_bytes(at))?;
         let next = match gain_bytes(most) {
             1.. => most,
-            _ => ready.find(|&at| gain_bytes(at) >= -NEXT_TO_NOTHING_BYTES).unwrap_or(0),
+            _ => ready.find(|&at| gain_bytes(at) >= -SMALL_BYTES).unwrap_or(0),
         };
         Some(self.ready.take(next))
     }

@@ -1,19 +1,20 @@
 //! Prefetches ahead of need, as early as memory allows.
 
 use super::Paced;
-use crate::graph::{Kind, OpId, TensorId};
+use crate::graph::{Kind, TensorId};
 use crate::machine::Direction;
 use crate::planner::builder::{Builder, Stuck};
 use crate::planner::heap::Heap;
 use crate::planner::memory::CHUNKS;
 use crate::schedule::Stream;
+use crate::sequence::LaunchId;
 
 /// An op that comes within so many latencies is near: a segment or two may be in its way.
 const NEAR_LATENCIES: u64 = 300;
 
 impl Paced<'_, '_, '_> {
     /// Prefetches ahead of need while that link would be idle and memory allows.
-    pub(super) fn upload(&mut self, op: OpId, now_ns: u64, until_ns: u64) -> Result<(), Stuck> {
+    pub(super) fn upload(&mut self, op: LaunchId, now_ns: u64, until_ns: u64) -> Result<(), Stuck> {
         while self.free_ns[Stream::Upload as usize] < until_ns {
             let tail = Self::next(&mut self.tails, &self.builder, self.gap_end);
             let tail_is_due = tail.is_some_and(|(end, _)| self.is_near(op, end));
@@ -49,8 +50,8 @@ impl Paced<'_, '_, '_> {
     }
 
     /// Whether an op ahead comes so soon that its transfers must not wait.
-    fn is_near(&self, op: OpId, end: u64) -> bool {
-        let end = (end % self.graph().ops().len() as u64) as usize;
+    fn is_near(&self, op: LaunchId, end: u64) -> bool {
+        let end = (end % self.sequence().len() as u64) as usize;
         // As far from here as it was an iteration ago.
         let ahead_ns = self.started_ns[end].saturating_sub(self.started_ns[op.index()]);
         ahead_ns <= NEAR_LATENCIES.saturating_mul(self.machine().transfer_latency_ns)
@@ -60,12 +61,12 @@ impl Paced<'_, '_, '_> {
     /// then in segments, so that such pages need not wait long.
     fn upload_body(
         &mut self,
-        op: OpId,
+        op: LaunchId,
         now_ns: u64,
         (end, tensor): (u64, TensorId),
         in_segments: bool,
     ) -> Result<bool, Stuck> {
-        let data = self.graph().tensor(tensor);
+        let data = self.sequence().tensor(tensor);
         let missing = self.objects(tensor) - self.builder.held(tensor);
         if data.kind == Kind::Input {
             return self.upload_some(op, now_ns, (end, tensor), missing, missing);
@@ -87,7 +88,7 @@ impl Paced<'_, '_, '_> {
     /// Prefetches as many objects as there is room for, within limits.
     fn upload_some(
         &mut self,
-        op: OpId,
+        op: LaunchId,
         now_ns: u64,
         (end, tensor): (u64, TensorId),
         least: u64,
@@ -106,8 +107,8 @@ impl Paced<'_, '_, '_> {
     }
 
     /// The ops of a pool from one on, up to the one that ends a gap.
-    fn ahead(&self, op: OpId, end: u64, pool: usize) -> [(usize, usize); 2] {
-        let ops = self.graph().ops().len();
+    fn ahead(&self, op: LaunchId, end: u64, pool: usize) -> [(usize, usize); 2] {
+        let ops = self.sequence().len();
         let end = (end % ops as u64) as usize;
         let (from, first) = (op.index(), pool * ops);
         let ranges = if end > from { [(from, end), (0, 0)] } else { [(from, ops), (0, end)] };
@@ -115,7 +116,7 @@ impl Paced<'_, '_, '_> {
     }
 
     /// Objects of a pool that may be taken from here to the end of a gap.
-    fn room(&self, op: OpId, end: u64, pool: usize) -> u64 {
+    fn room(&self, op: LaunchId, end: u64, pool: usize) -> u64 {
         let taken = self.builder.launch_objects(op, pool);
         let now = self.builder.free_objects(pool).saturating_sub(taken);
         let ahead = self.ahead(op, end, pool).map(|(from, to)| self.slack.min(from, to));

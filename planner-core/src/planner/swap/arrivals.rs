@@ -2,8 +2,9 @@
 
 use super::Classes;
 use super::belady::{Choice, Fate};
-use crate::graph::{Graph, TensorId};
+use crate::graph::TensorId;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::Sequence;
 
 /// No arrival.
 pub(super) const NONE: u32 = u32::MAX;
@@ -32,13 +33,13 @@ impl<'a> Arrivals<'a> {
 
     /// Follows what is on the device. O(operands).
     pub(super) fn new(
-        graph: &Graph<'_>,
+        sequence: &Sequence<'_>,
         classes: &Classes<'_>,
         choice: &Choice<'_>,
         present: &mut [u8],
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
-        let (operands, pools) = (graph.operands().len(), classes.pools.len());
+        let (operands, pools) = (sequence.operands().len(), classes.pools.len());
         let mut arrivals = Self {
             tensor: scratch.take(operands, 0u32)?,
             number: scratch.take(operands, 0u64)?,
@@ -48,12 +49,12 @@ impl<'a> Arrivals<'a> {
         };
         let last = scratch.take(pools, NONE)?;
         let taken = scratch.take(pools, 0u64)?;
-        for tensor in graph.tensor_ids() {
+        for tensor in sequence.tensor_ids() {
             present[tensor.index()] = u8::from(choice.is_at_start(tensor));
         }
-        for op in graph.op_ids() {
-            let reads = graph.reads(op).len();
-            for (at, &tensor) in graph.operands_of(op).iter().enumerate() {
+        for op in sequence.launches() {
+            let reads = sequence.reads(op).len();
+            for (at, &tensor) in sequence.operands_of(op).iter().enumerate() {
                 let class = classes.of_tensor(tensor);
                 if core::mem::replace(&mut present[tensor.index()], 1) == 1 {
                     continue;
@@ -63,11 +64,11 @@ impl<'a> Arrivals<'a> {
                     arrivals.push(tensor, class, taken[class], last);
                 }
             }
-            if let Some(class) = classes.of_workspace(graph, op) {
+            if let Some(class) = classes.of_workspace(sequence.graph(), sequence.op(op)) {
                 taken[class] += 1;
             }
-            let first = graph.op(op).first_operand as usize;
-            for (slot, &tensor) in (first..).zip(graph.operands_of(op)) {
+            let first = sequence.first_slot(op);
+            for (slot, &tensor) in (first..).zip(sequence.operands_of(op)) {
                 if choice.fate(slot) != Fate::Stays {
                     present[tensor.index()] = 0;
                 }

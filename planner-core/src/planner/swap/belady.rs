@@ -7,10 +7,11 @@
 use super::super::uses::{Use, Uses};
 use super::recent::{Recent, Rested};
 use super::{Classes, Threshold};
-use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::graph::{Kind, TensorId};
 use crate::plan::Pool;
-use crate::planner::Request;
+use crate::planner::request::Task;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::{LaunchId, Sequence};
 
 const NONE: u32 = u32::MAX;
 
@@ -36,14 +37,17 @@ impl<'a> Choice<'a> {
         words::<u8>(limits.operands).saturating_add(words::<u8>(limits.tensors))
     }
 
-    pub(super) fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+    pub(super) fn new(
+        sequence: &Sequence<'_>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
         Ok(Self {
-            fates: scratch.take(graph.operands().len(), Fate::Stays as u8)?,
-            at_start: scratch.take(graph.tensors().len(), 0u8)?,
+            fates: scratch.take(sequence.operands().len(), Fate::Stays as u8)?,
+            at_start: scratch.take(sequence.tensors().len(), 0u8)?,
         })
     }
 
-    /// What becomes of the tensor of an operand, given by its position in the graph. A tensor
+    /// What becomes of the tensor of an operand, given by its slot. A tensor
     /// that an op reads and writes is judged at the write.
     pub(super) fn fate(&self, slot: usize) -> Fate {
         match self.fates[slot] {
@@ -62,25 +66,25 @@ impl<'a> Choice<'a> {
     /// O(operands + evictions × tensors of a class on the device).
     pub(super) fn choose(
         &mut self,
-        request: &Request<'_>,
+        task: &Task<'_>,
         classes: &Classes<'_>,
         uses: &Uses<'_>,
         threshold: Threshold,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), OutOfScratch> {
         let mut scratch = scratch.reborrow();
-        let graph = request.graph;
-        let pressed = scratch.take(graph.operands().len() + graph.ops().len(), 0u8)?;
-        let mut scan = Scan::new(request, classes, uses, threshold, &mut scratch)?;
+        let sequence = task.sequence;
+        let pressed = scratch.take(sequence.operands().len() + sequence.len(), 0u8)?;
+        let mut scan = Scan::new(task, classes, uses, threshold, &mut scratch)?;
         scan.run(self, |slot| {
             pressed[slot] = 1;
             false
         });
-        for tensor in graph.tensor_ids() {
+        for tensor in sequence.tensor_ids() {
             self.at_start[tensor.index()] = scan.present[tensor.index()];
         }
         scan.run(self, |slot| pressed[slot] == 0);
-        for tensor in graph.tensor_ids() {
+        for tensor in sequence.tensor_ids() {
             let stays = self.is_at_start(tensor) && scan.is_present(tensor);
             self.at_start[tensor.index()] = u8::from(stays);
             if scan.is_present(tensor) && !stays {
@@ -98,7 +102,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 
 /// One scan of the ops.
 struct Scan<'s> {
-    request: &'s Request<'s>,
+    task: &'s Task<'s>,
     classes: &'s Classes<'s>,
     uses: &'s Uses<'s>,
     threshold: Threshold,
@@ -131,21 +135,21 @@ impl<'s> Scan<'s> {
     }
 
     fn new(
-        request: &'s Request<'s>,
+        task: &'s Task<'s>,
         classes: &'s Classes<'s>,
         uses: &'s Uses<'s>,
         threshold: Threshold,
         scratch: &mut Scratch<'s>,
     ) -> Result<Self, OutOfScratch> {
-        let (tensors, pools) = (request.graph.tensors().len(), classes.pools.len());
+        let (tensors, pools) = (task.sequence.tensors().len(), classes.pools.len());
         Ok(Self {
-            request,
+            task,
             classes,
             uses,
             threshold,
             free: scratch.take(pools, 0u64)?,
             recent: Recent::new(tensors, pools, scratch)?,
-            rested: Rested::new(request.graph, classes, scratch)?,
+            rested: Rested::new(task.sequence, classes, scratch)?,
             present: scratch.take(tensors, 0u8)?,
             upcoming: scratch.take(tensors, 0u32)?,
             last_slot: scratch.take(tensors, NONE)?,
@@ -163,11 +167,11 @@ impl<'s> Scan<'s> {
     /// workspace (behind all operands), `spares` says whether what no op has touched yet must
     /// give way.
     fn run(&mut self, choice: &mut Choice<'_>, mut spares: impl FnMut(usize) -> bool) {
-        let graph = self.request.graph;
+        let sequence = self.task.sequence;
         self.start(choice);
-        for op in graph.op_ids() {
-            let operands = graph.operands_of(op);
-            let first = graph.op(op).first_operand as usize;
+        for op in sequence.launches() {
+            let operands = sequence.operands_of(op);
+            let first = sequence.first_slot(op);
             for &tensor in operands {
                 self.touched_by[tensor.index()] = op.0;
             }
@@ -180,9 +184,9 @@ impl<'s> Scan<'s> {
                 self.present[tensor.index()] = 1;
                 self.recent.push(class, tensor);
             }
-            let workspace = self.classes.of_workspace(graph, op);
+            let workspace = self.classes.of_workspace(sequence.graph(), sequence.op(op));
             if let Some(class) = workspace {
-                let slot = graph.operands().len() + op.index();
+                let slot = sequence.operands().len() + op.index();
                 self.take(choice, class, op, || spares(slot));
                 self.free[class] += 1;
             }
@@ -201,7 +205,7 @@ impl<'s> Scan<'s> {
         self.last_ns.fill(0);
         self.touched_by.fill(NONE);
         self.now_ns = 0;
-        for tensor in self.request.graph.tensor_ids() {
+        for tensor in self.task.sequence.tensor_ids() {
             self.upcoming[tensor.index()] = self.uses.first(tensor).0;
             self.present[tensor.index()] = choice.at_start[tensor.index()];
             if choice.is_at_start(tensor) {
@@ -217,7 +221,7 @@ impl<'s> Scan<'s> {
         &mut self,
         choice: &mut Choice<'_>,
         class: usize,
-        op: OpId,
+        op: LaunchId,
         spares: impl FnOnce() -> bool,
     ) {
         if self.free[class] > 0 {
@@ -236,7 +240,7 @@ impl<'s> Scan<'s> {
 
     /// Of what was used a threshold ago or earlier, what is next used latest. Where there is
     /// none, what was used least recently.
-    fn victim(&mut self, class: usize, op: OpId) -> Option<TensorId> {
+    fn victim(&mut self, class: usize, op: LaunchId) -> Option<TensorId> {
         self.rest(class);
         let mut rested = core::mem::take(&mut self.rested);
         let latest = rested.with(class, |heap| {
@@ -258,7 +262,7 @@ impl<'s> Scan<'s> {
     /// Moves what has not been used for a threshold of time.
     fn rest(&mut self, class: usize) {
         let object_bytes = self.classes.pools[class].object_bytes;
-        let threshold_ns = self.threshold.ns(self.request.machine, object_bytes);
+        let threshold_ns = self.threshold.ns(self.task.machine, object_bytes);
         loop {
             let (slots, times, now_ns) = (&*self.last_slot, &*self.last_ns, self.now_ns);
             let rests = self.recent.rest(class, |tensor| {
@@ -282,7 +286,7 @@ impl<'s> Scan<'s> {
     }
 
     /// Of what is there from the start and not touched yet, what is used latest.
-    fn untouched(&self, class: usize, op: OpId) -> Option<TensorId> {
+    fn untouched(&self, class: usize, op: LaunchId) -> Option<TensorId> {
         let untouched = self.recent.of(class);
         let untouched = untouched.take_while(|tensor| self.last_slot[tensor.index()] == NONE);
         let others = untouched.filter(|tensor| self.touched_by[tensor.index()] != op.0);
@@ -291,35 +295,35 @@ impl<'s> Scan<'s> {
 
     /// The position of the next use, in this iteration or the next.
     fn next_use(&self, tensor: TensorId) -> u64 {
-        let position = |op: OpId| u64::from(op.0);
+        let position = |op: LaunchId| u64::from(op.0);
         let upcoming = Use(self.upcoming[tensor.index()]);
         upcoming.op().map_or_else(
             || {
                 let first = self.uses.first(tensor).op().map_or(0, position);
-                self.request.graph.ops().len() as u64 + first
+                self.task.sequence.len() as u64 + first
             },
             position,
         )
     }
 
     /// After an op: what nobody needs dies, the rest has been used most recently.
-    fn leave(&mut self, choice: &mut Choice<'_>, op: OpId) {
-        let graph = self.request.graph;
-        self.now_ns = self.now_ns.saturating_add(graph.op(op).time_ns);
-        let first = graph.op(op).first_operand as usize;
-        for (slot, &tensor) in (first..).zip(graph.operands_of(op)) {
+    fn leave(&mut self, choice: &mut Choice<'_>, op: LaunchId) {
+        let sequence = self.task.sequence;
+        self.now_ns = self.now_ns.saturating_add(sequence.time_ns(op));
+        let first = sequence.first_slot(op);
+        for (slot, &tensor) in (first..).zip(sequence.operands_of(op)) {
             self.upcoming[tensor.index()] = self.uses.next(slot).0;
             self.last_slot[tensor.index()] = slot as u32;
             self.last_ns[tensor.index()] = self.now_ns;
         }
-        for &tensor in graph.operands_of(op) {
+        for &tensor in sequence.operands_of(op) {
             if !self.is_present(tensor) {
                 continue;
             }
             let class = self.classes.of_tensor(tensor);
             self.recent.remove(class, tensor);
             let upcoming = Use(self.upcoming[tensor.index()]);
-            let is_state = graph.tensor(tensor).kind == Kind::State;
+            let is_state = sequence.tensor(tensor).kind == Kind::State;
             if upcoming.reads() || (upcoming.is_none() && is_state) {
                 self.recent.push(class, tensor);
             } else {

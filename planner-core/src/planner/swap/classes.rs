@@ -3,7 +3,8 @@
 use crate::graph::{Graph, OpId, TensorId};
 use crate::machine::Machine;
 use crate::plan::{Place, PlanError, Pool};
-use crate::planner::{PlanningError, Request};
+use crate::planner::error::PlanningError;
+use crate::planner::request::Request;
 use crate::scratch::{Limits, Scratch, words};
 
 /// Size classes, and which of them each tensor and workspace takes an object of.
@@ -66,7 +67,8 @@ impl Classes<'_> {
         })
     }
 
-    /// Words of scratch that [`Classes::needs`] asks for.
+    /// Words of scratch that [`Classes::needs`] asks for, by [`Limits::of_graph`] with `pools` the
+    /// number of classes.
     #[must_use]
     pub const fn needs_scratch_words(limits: &Limits) -> usize {
         words::<u32>(limits.tensors).saturating_add(words::<u64>(limits.pools))

@@ -19,14 +19,16 @@ mod timing;
 pub use classes::Classes;
 
 use super::builder::{Lengths, Stuck};
+use super::error::PlanningError;
+use super::request::{Request, Task};
 use super::uses::Uses;
-use super::{PlanningError, Request};
 use crate::lower::{self, lower_pieces};
 use crate::machine::{Direction, Machine};
 use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError, Prediction, Resident, Step};
 use crate::schedule::Scheduled;
-use crate::scratch::{Limits, Scratch, larger, total};
+use crate::scratch::{Buffer, BufferTooShort, Limits, Scratch, larger, total, words};
+use crate::sequence::Sequence;
 use crate::timeline::{self, predict_pieces};
 use belady::Choice;
 
@@ -52,26 +54,32 @@ impl Threshold {
     }
 }
 
-/// Room for the lists of a plan, owned by the caller.
+/// Buffers for the lists of a plan, owned by the caller. Their lengths follow from the
+/// [limits of the graph](Limits::of_graph).
 #[derive(Debug)]
 pub struct Room<'o> {
-    /// The list; [`super::max_steps`] are always enough.
+    /// The list; [`Limits::max_steps`] are always enough.
     pub steps: &'o mut [Step],
-    /// As many as steps; working memory only.
-    pub schedule: &'o mut [Scheduled],
     /// One for each tensor.
     pub resident: &'o mut [Resident],
 }
 
-/// Words of scratch that [`plan`] asks for; of the limits, `steps` is the length of the room's
-/// steps and `pools` the number of classes. Per operand 8, per tensor 10, per op 1 words while
-/// the list is written, or what lowering or predicting it takes.
+/// Words of scratch that [`plan`] asks for, by the [limits of the graph](Limits::of_graph) with
+/// as many [steps](Limits::with_steps) as the room has; `pools` is the number of classes. Per
+/// operand 8, per tensor 10, per op 1 words while the list is written, or what a schedule and
+/// lowering or predicting the list take.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let write = larger(belady::scratch_words(limits), timing::scratch_words(limits));
-    let write = total([Uses::scratch_words(limits), Choice::scratch_words(limits), write]);
+    let write = total([
+        Sequence::scratch_words(limits),
+        Uses::scratch_words(limits),
+        Choice::scratch_words(limits),
+        write,
+    ]);
     let judge = larger(lower::scratch_words(limits), timeline::scratch_words(limits));
-    let judge = Pieces::scratch_words(limits).saturating_add(judge);
+    let schedule = words::<Scheduled>(limits.steps);
+    let judge = total([schedule, Pieces::scratch_words(limits), judge]);
     larger(Classes::needs_scratch_words(limits).saturating_add(limits.pools), larger(write, judge))
 }
 
@@ -91,7 +99,7 @@ pub fn plan<'o>(
     if budget_bytes > device_bytes {
         return Err(PlanningError::BudgetAboveDevice { budget_bytes, device_bytes });
     }
-    let Room { steps, schedule, resident } = room;
+    let Room { steps, resident } = room;
     let (lengths, _) = write(request, &classes, threshold, (steps, resident), scratch)?;
     let plan = Plan {
         budget_bytes,
@@ -107,6 +115,7 @@ pub fn plan<'o>(
     };
     let mut scratch = scratch.reborrow();
     let Request { graph, machine, .. } = *request;
+    let schedule = scratch.take(plan.steps.len(), Scheduled::EMPTY)?;
     let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
     let schedule = lower_pieces(graph, &plan, &pieces, schedule, &mut scratch)?;
     let (predicted, _) = predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;
@@ -129,26 +138,32 @@ pub fn estimate_ns(
     room: Room<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, PlanningError> {
-    let Room { steps, resident, .. } = room;
-    let (_, lap_ns) = write(request, &classes, threshold, (steps, resident), scratch)?;
-    Ok(lap_ns)
+    let Room { steps, resident } = room;
+    let (_, iteration_ns) = write(request, &classes, threshold, (steps, resident), scratch)?;
+    Ok(iteration_ns)
 }
 
 fn write(
     request: &Request<'_>,
     classes: &Classes<'_>,
     threshold: Threshold,
-    lists: (&mut [Step], &mut [Resident]),
+    (steps, resident): (&mut [Step], &mut [Resident]),
     scratch: &mut Scratch<'_>,
 ) -> Result<(Lengths, u64), PlanningError> {
     classes.check(request, scratch)?;
+    let len = steps.len();
+    let resident = Buffer::Resident.first(resident, request.graph.tensors().len())?;
     let mut scratch = scratch.reborrow();
-    let uses = Uses::new(request.graph, &mut scratch)?;
-    let mut choice = Choice::new(request.graph, &mut scratch)?;
-    choice.choose(request, classes, &uses, threshold, &mut scratch)?;
-    match timing::write(request, classes, &uses, &choice, lists, &mut scratch)? {
+    let sequence = Sequence::as_given(request.graph, &mut scratch)?;
+    let task = Task::new(request, &sequence);
+    let uses = Uses::new(&sequence, &mut scratch)?;
+    let mut choice = Choice::new(&sequence, &mut scratch)?;
+    choice.choose(&task, classes, &uses, threshold, &mut scratch)?;
+    match timing::write(&task, classes, &uses, &choice, (steps, resident), &mut scratch)? {
         Ok(written) => Ok(written),
-        // The classes have been checked: there is room.
-        Err(Stuck::OutputFull | Stuck::NoRoom) => Err(PlanningError::OutputFull),
+        Err(Stuck::ManySteps { needed }) => {
+            Err(BufferTooShort { buffer: Buffer::Steps, needed, len }.into())
+        }
+        Err(Stuck::NoRoom) => Err(PlanningError::Stuck),
     }
 }

@@ -2,8 +2,9 @@
 
 use super::super::heap::Heap;
 use super::Classes;
-use crate::graph::{Graph, TensorId};
+use crate::graph::TensorId;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::Sequence;
 
 /// The tensors of each class on the device, the least recently used first: rings, each closed
 /// by an entry behind those of the tensors.
@@ -104,18 +105,18 @@ impl<'a> Rested<'a> {
 
     /// With room for one entry a touch, and one for what is there at the start.
     pub(super) fn new(
-        graph: &Graph<'_>,
+        sequence: &Sequence<'_>,
         classes: &Classes<'_>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
         let pools = classes.pools.len();
-        let most = graph.operands().len() + graph.tensors().len();
+        let most = sequence.operands().len() + sequence.tensors().len();
         let rested = Self {
             entries: scratch.take(most, [0; 2])?,
             start: scratch.take(pools + 1, 0u32)?,
             len: scratch.take(pools, 0u32)?,
         };
-        for tensor in graph.operands().iter().copied().chain(graph.tensor_ids()) {
+        for tensor in sequence.operands().iter().copied().chain(sequence.tensor_ids()) {
             rested.start[classes.of_tensor(tensor) + 1] += 1;
         }
         for class in 0..pools {

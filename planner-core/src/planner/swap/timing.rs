@@ -13,12 +13,13 @@ use super::super::uses::Uses;
 use super::Classes;
 use super::arrivals::{Arrivals, NONE};
 use super::belady::{Choice, Fate};
-use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::graph::{Kind, TensorId};
 use crate::machine::Direction;
 use crate::plan::{Part, Resident, Step};
-use crate::planner::Request;
+use crate::planner::request::Task;
 use crate::schedule::Stream;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::{LaunchId, Sequence};
 
 /// Where a tensor is.
 const ABSENT: u8 = 0;
@@ -40,7 +41,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 }
 
 struct Timing<'s, 'o> {
-    request: &'s Request<'s>,
+    task: &'s Task<'s>,
     classes: &'s Classes<'s>,
     uses: &'s Uses<'s>,
     choice: &'s Choice<'s>,
@@ -76,7 +77,7 @@ struct Timing<'s, 'o> {
 
 /// Writes the list; also returns how long its iteration took.
 pub(super) fn write(
-    request: &Request<'_>,
+    task: &Task<'_>,
     classes: &Classes<'_>,
     uses: &Uses<'_>,
     choice: &Choice<'_>,
@@ -84,23 +85,23 @@ pub(super) fn write(
     scratch: &mut Scratch<'_>,
 ) -> Result<Result<(Lengths, u64), Stuck>, OutOfScratch> {
     let mut scratch = scratch.reborrow();
-    let (graph, pools) = (request.graph, classes.pools.len());
-    let tensors = graph.tensors().len();
+    let (sequence, pools) = (task.sequence, classes.pools.len());
+    let tensors = sequence.tensors().len();
     let place = scratch.take(tensors, ABSENT)?;
     let mut timing = Timing {
-        request,
+        task,
         classes,
         uses,
         choice,
         steps,
         len: 0,
-        arrivals: Arrivals::new(graph, classes, choice, place, &mut scratch)?,
+        arrivals: Arrivals::new(sequence, classes, choice, place, &mut scratch)?,
         waiting: scratch.take(pools, NONE)?,
         freed: scratch.take(pools, 0u64)?,
         freed_ns: scratch.take(pools, 0u64)?,
         taken: scratch.take(pools, 0u64)?,
-        ready: Heap::new(graph.operands().len(), &mut scratch)?,
-        granted_ns: scratch.take(graph.operands().len(), 0u64)?,
+        ready: Heap::new(sequence.operands().len(), &mut scratch)?,
+        granted_ns: scratch.take(sequence.operands().len(), 0u64)?,
         place,
         copied: scratch.take(tensors, 0u8)?,
         copied_at_start: scratch.take(tensors, 0u8)?,
@@ -112,30 +113,32 @@ pub(super) fn write(
         arrived_ns: scratch.take(tensors, 0u64)?,
         free_ns: [0; 3],
     };
-    for tensor in graph.tensor_ids() {
+    for tensor in sequence.tensor_ids() {
         let is_old = choice.is_at_start(tensor) && uses.is_written(tensor);
         timing.copied[tensor.index()] = u8::from(!is_old);
     }
-    Ok(timing.two_laps().and_then(|lap_ns| Ok((timing.finish(resident)?, lap_ns))))
+    Ok(timing
+        .two_iterations()
+        .and_then(|iteration_ns| Ok((timing.finish(resident)?, iteration_ns))))
 }
 
 impl<'s> Timing<'s, '_> {
-    fn graph(&self) -> &'s Graph<'s> {
-        self.request.graph
+    fn sequence(&self) -> &'s Sequence<'s> {
+        self.task.sequence
     }
 
     /// Follows two iterations; how much longer than one the two keep any stream.
-    fn two_laps(&mut self) -> Result<u64, Stuck> {
-        self.lap()?;
+    fn two_iterations(&mut self) -> Result<u64, Stuck> {
+        self.iteration()?;
         let first_ns = self.free_ns;
-        self.lap()?;
-        let laps = self.free_ns.into_iter().zip(first_ns);
-        Ok(laps.map(|(second_ns, first_ns)| second_ns - first_ns).max().unwrap_or(0))
+        self.iteration()?;
+        let iterations = self.free_ns.into_iter().zip(first_ns);
+        Ok(iterations.map(|(second_ns, first_ns)| second_ns - first_ns).max().unwrap_or(0))
     }
 
-    fn lap(&mut self) -> Result<(), Stuck> {
+    fn iteration(&mut self) -> Result<(), Stuck> {
         self.start();
-        for op in self.graph().op_ids() {
+        for op in self.sequence().launches() {
             self.op(op)?;
         }
         while self.settle_one()? {}
@@ -144,13 +147,13 @@ impl<'s> Timing<'s, '_> {
 
     /// An iteration starts.
     fn start(&mut self) {
-        let graph = self.graph();
+        let sequence = self.sequence();
         self.len = 0;
         self.taken.fill(0);
         for (class, pool) in self.classes.pools.iter().enumerate() {
             self.freed[class] = pool.count;
         }
-        for (id, tensor) in graph.tensor_ids().zip(graph.tensors()) {
+        for (id, tensor) in sequence.tensor_ids().zip(sequence.tensors()) {
             let is_there = self.choice.is_at_start(id);
             self.place[id.index()] = if is_there { PRESENT } else { ABSENT };
             self.planned[id.index()] = u8::from(is_there);
@@ -170,10 +173,13 @@ impl<'s> Timing<'s, '_> {
         }
     }
 
-    fn push(&mut self, step: Step) -> Result<(), Stuck> {
-        *self.steps.get_mut(self.len).ok_or(Stuck::OutputFull)? = step;
+    /// Adds a step; where there is no room for it, the list is still followed to its end, to
+    /// know how much it needs.
+    fn push(&mut self, step: Step) {
+        if let Some(slot) = self.steps.get_mut(self.len) {
+            *slot = step;
+        }
         self.len += 1;
-        Ok(())
     }
 
     /// Lets arrivals in as far as there are free objects.
@@ -196,8 +202,8 @@ impl<'s> Timing<'s, '_> {
         self.admit(class);
     }
 
-    fn op(&mut self, op: OpId) -> Result<(), Stuck> {
-        let time_ns = self.graph().op(op).time_ns;
+    fn op(&mut self, op: LaunchId) -> Result<(), Stuck> {
+        let time_ns = self.sequence().time_ns(op);
         let now_ns = self.free_ns[Stream::Compute as usize];
         self.settle(now_ns)?;
         self.upload(now_ns.saturating_add(time_ns.max(1)))?;
@@ -208,7 +214,7 @@ impl<'s> Timing<'s, '_> {
             self.settle(start_ns)?;
             self.upload(start_ns.saturating_add(time_ns.max(1)))?;
         }
-        self.push(Step::Launch(op))?;
+        self.push(Step::Launch(self.sequence().op(op)));
         self.free_ns[Stream::Compute as usize] = start_ns.saturating_add(time_ns);
         self.end(op)
     }
@@ -235,7 +241,7 @@ impl<'s> Timing<'s, '_> {
     }
 
     fn evict(&mut self, tensor: TensorId, now_ns: u64) -> Result<(), Stuck> {
-        self.push(Step::Evict(Part::whole(tensor)))?;
+        self.push(Step::Evict(Part::whole(tensor)));
         self.place[tensor.index()] = ABSENT;
         self.free(self.classes.of_tensor(tensor), now_ns);
         Ok(())
@@ -265,25 +271,26 @@ impl<'s> Timing<'s, '_> {
         self.free_ns[Stream::Upload as usize] = end_ns;
         self.arrived_ns[tensor.index()] = end_ns;
         self.place[tensor.index()] = PRESENT;
-        self.push(Step::Prefetch(Part::whole(tensor)))?;
+        self.push(Step::Prefetch(Part::whole(tensor)));
         Ok(true)
     }
 
     fn transfer_ns(&self, direction: Direction, tensor: TensorId) -> u64 {
-        let bytes = self.graph().tensor(tensor).bytes;
-        self.request.machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX / 16)
+        let bytes = self.sequence().tensor(tensor).bytes;
+        self.task.machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX / 16)
     }
 
     /// Brings in all that an op reads; returns when the last of it arrives.
-    fn bring(&mut self, op: OpId) -> Result<u64, Stuck> {
-        for &tensor in self.graph().reads(op) {
+    fn bring(&mut self, op: LaunchId) -> Result<u64, Stuck> {
+        for &tensor in self.sequence().reads(op) {
             while self.place[tensor.index()] != PRESENT {
                 if !self.upload_one()? && !self.settle_one()? {
                     return Err(Stuck::NoRoom);
                 }
             }
         }
-        let arrived = self.graph().reads(op).iter().map(|tensor| self.arrived_ns[tensor.index()]);
+        let arrived =
+            self.sequence().reads(op).iter().map(|tensor| self.arrived_ns[tensor.index()]);
         Ok(arrived.fold(0, u64::max))
     }
 
@@ -297,9 +304,9 @@ impl<'s> Timing<'s, '_> {
     }
 
     /// Frees what an op takes; returns when that has been copied.
-    fn make_room(&mut self, op: OpId) -> Result<u64, Stuck> {
+    fn make_room(&mut self, op: LaunchId) -> Result<u64, Stuck> {
         let mut settled_ns = 0;
-        for &tensor in self.graph().operands_of(op) {
+        for &tensor in self.sequence().operands_of(op) {
             let class = self.classes.of_tensor(tensor);
             self.taken[class] += u64::from(self.planned[tensor.index()] == 0);
             self.planned[tensor.index()] = 1;
@@ -308,7 +315,9 @@ impl<'s> Timing<'s, '_> {
                 settled_ns = self.settle_next(settled_ns)?;
             }
         }
-        if let Some(class) = self.classes.of_workspace(self.graph(), op) {
+        if let Some(class) =
+            self.classes.of_workspace(self.sequence().graph(), self.sequence().op(op))
+        {
             self.taken[class] += 1;
             while self.taken[class] > self.freed[class] {
                 settled_ns = self.settle_next(settled_ns)?;
@@ -318,27 +327,27 @@ impl<'s> Timing<'s, '_> {
     }
 
     /// An op has run: what it leaves behind goes where it was chosen to go.
-    fn end(&mut self, op: OpId) -> Result<(), Stuck> {
-        let graph = self.graph();
-        for &tensor in graph.writes(op) {
+    fn end(&mut self, op: LaunchId) -> Result<(), Stuck> {
+        let sequence = self.sequence();
+        for &tensor in sequence.writes(op) {
             // After an input's last read the host holds its next value, which stays.
-            let is_input = graph.tensor(tensor).kind == Kind::Input;
+            let is_input = sequence.tensor(tensor).kind == Kind::Input;
             if !(is_input && self.uses.is_done_with(tensor, op)) {
                 self.copied[tensor.index()] = 0;
             }
         }
-        for &tensor in graph.reads(op) {
-            let is_input = graph.tensor(tensor).kind == Kind::Input;
+        for &tensor in sequence.reads(op) {
+            let is_input = sequence.tensor(tensor).kind == Kind::Input;
             if is_input && self.uses.is_last_read(tensor, op) {
                 self.copied[tensor.index()] = 1;
             }
         }
         let now_ns = self.free_ns[Stream::Compute as usize];
-        if let Some(class) = self.classes.of_workspace(graph, op) {
+        if let Some(class) = self.classes.of_workspace(sequence.graph(), sequence.op(op)) {
             self.free(class, now_ns);
         }
-        let first = graph.op(op).first_operand as usize;
-        for (slot, &tensor) in (first..).zip(graph.operands_of(op)) {
+        let first = sequence.first_slot(op);
+        for (slot, &tensor) in (first..).zip(sequence.operands_of(op)) {
             let fate = self.choice.fate(slot);
             if fate != Fate::Stays {
                 self.planned[tensor.index()] = 0;
@@ -363,18 +372,24 @@ impl<'s> Timing<'s, '_> {
         let back = (self.leaving_front + self.leaving_len) % self.leaving.len();
         (self.leaving[back], self.leaving_ns[back]) = (tensor.0, end_ns);
         self.leaving_len += 1;
-        self.push(Step::Offload(Part::whole(tensor)))
+        self.push(Step::Offload(Part::whole(tensor)));
+        Ok(())
     }
 
     /// The lists are complete: all that was not there at the start has left or died.
     fn finish(&self, resident: &mut [Resident]) -> Result<Lengths, Stuck> {
-        let at_start = self.graph().tensor_ids().filter(|&id| self.choice.is_at_start(id));
+        let at_start = self.sequence().tensor_ids().filter(|&id| self.choice.is_at_start(id));
         let mut len = 0;
         for tensor in at_start {
             let host_copy = self.copied_at_start[tensor.index()] == 1;
-            let slot = resident.get_mut(len).ok_or(Stuck::OutputFull)?;
-            *slot = Resident { part: Part::whole(tensor), host_copy };
-            len += 1;
+            // The buffer has one for each tensor.
+            if let Some(slot) = resident.get_mut(len) {
+                *slot = Resident { part: Part::whole(tensor), host_copy };
+                len += 1;
+            }
+        }
+        if self.len > self.steps.len() {
+            return Err(Stuck::ManySteps { needed: self.len });
         }
         Ok(Lengths { steps: self.len, resident: len })
     }

@@ -1,10 +1,12 @@
 //! A graph as a chain of layers, as the weight-offloading paper sees it (section 3).
 
-use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::graph::{Kind, TensorId};
 use crate::machine::{Direction, Machine};
+use crate::planner::error::PlanningError;
 use crate::planner::memory::{CHUNKS, Memory};
-use crate::planner::{PlanningError, Request};
+use crate::planner::request::Task;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::{LaunchId, Sequence};
 
 /// The tensors of a layer: what it reads and updates, what its optimizer keeps, what comes in,
 /// and what it hands on.
@@ -23,54 +25,59 @@ fn holds(list: &[TensorId], tensors: &[Option<TensorId>]) -> bool {
 }
 
 /// The layer of a forward op, behind what the layer before hands on.
-fn layer(graph: &Graph<'_>, op: OpId, before: Option<TensorId>) -> Option<Layer> {
+fn layer(sequence: &Sequence<'_>, op: LaunchId, before: Option<TensorId>) -> Option<Layer> {
     let mut layer = Layer { before, ..Layer::default() };
-    for &tensor in graph.reads(op) {
-        match graph.tensor(tensor).kind {
+    for &tensor in sequence.reads(op) {
+        match sequence.tensor(tensor).kind {
             Kind::State => layer.weight = Some(tensor),
             Kind::Input if op.0 == 0 => layer.before = Some(tensor),
             _ => {}
         }
     }
-    layer.after = graph.writes(op).first().copied();
+    layer.after = sequence.writes(op).first().copied();
     let is_new = |tensor: TensorId| {
-        graph.tensor(tensor).kind == Kind::Temporary && Some(tensor) != layer.before
+        sequence.tensor(tensor).kind == Kind::Temporary && Some(tensor) != layer.before
     };
-    let fits = holds(graph.reads(op), &[layer.weight, layer.before])
-        && holds(graph.writes(op), &[layer.after])
+    let fits = holds(sequence.reads(op), &[layer.weight, layer.before])
+        && holds(sequence.writes(op), &[layer.after])
         && layer.after.is_none_or(is_new);
     fits.then_some(layer)
 }
 
 /// What the backward op of a layer updates beside its weight.
-fn optimizer(graph: &Graph<'_>, back: OpId, weight: Option<TensorId>) -> Option<TensorId> {
-    let is_other =
-        |tensor: &&TensorId| graph.tensor(**tensor).kind == Kind::State && Some(**tensor) != weight;
-    graph.reads(back).iter().find(is_other).copied()
+fn optimizer(
+    sequence: &Sequence<'_>,
+    back: LaunchId,
+    weight: Option<TensorId>,
+) -> Option<TensorId> {
+    let is_other = |tensor: &&TensorId| {
+        sequence.tensor(**tensor).kind == Kind::State && Some(**tensor) != weight
+    };
+    sequence.reads(back).iter().find(is_other).copied()
 }
 
-/// Whether the ops of a graph form a chain: half of them run layers forward, the others the
+/// Whether the ops of a sequence form a chain: half of them run layers forward, the others the
 /// same layers backward, and no two layers share a state. O(ops) when `mark` finds a tensor
 /// at once.
 fn walk(
-    graph: &Graph<'_>,
+    sequence: &Sequence<'_>,
     mut mark: impl FnMut(usize, Layer) -> bool,
 ) -> Result<(), PlanningError> {
-    let ops = graph.ops().len();
+    let ops = sequence.len();
     let mut before = None;
-    for op in graph.op_ids().take(ops.div_ceil(2)) {
-        let no_chain = PlanningError::NoChain { op };
-        let mut layer = layer(graph, op, before).ok_or(no_chain)?;
+    for op in sequence.launches().take(ops.div_ceil(2)) {
+        let no_chain = PlanningError::NoChain { op: sequence.op(op) };
+        let mut layer = layer(sequence, op, before).ok_or(no_chain)?;
         before = layer.after;
-        let back = OpId((ops - 1 - op.index()) as u32);
-        layer.optimizer = optimizer(graph, back, layer.weight);
+        let back = LaunchId((ops - 1 - op.index()) as u32);
+        layer.optimizer = optimizer(sequence, back, layer.weight);
         let Layer { weight, optimizer, before, after } = layer;
         let is_backward = back.index() >= ops / 2
             && back != op
-            && holds(graph.reads(back), &[weight, optimizer, before, after])
-            && holds(graph.writes(back), &[weight, optimizer, before]);
+            && holds(sequence.reads(back), &[weight, optimizer, before, after])
+            && holds(sequence.writes(back), &[weight, optimizer, before]);
         if !is_backward {
-            return Err(PlanningError::NoChain { op: back });
+            return Err(PlanningError::NoChain { op: sequence.op(back) });
         }
         if !mark(op.index(), layer) {
             return Err(no_chain);
@@ -79,17 +86,17 @@ fn walk(
     Ok(())
 }
 
-/// Whether the ops of a graph form a chain.
+/// Whether the ops of a sequence form a chain.
 ///
 /// # Errors
 /// The first op that does not belong to one.
 pub(in crate::planner) fn check(
-    graph: &Graph<'_>,
+    sequence: &Sequence<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let mut scratch = scratch.reborrow();
-    let seen = scratch.take(graph.tensors().len(), 0u8)?;
-    walk(graph, |_, layer| is_first_seen(seen, layer))
+    let seen = scratch.take(sequence.tensors().len(), 0u8)?;
+    walk(sequence, |_, layer| is_first_seen(seen, layer))
 }
 
 /// Marks the tensors of a layer; false where an earlier layer has one of them.
@@ -127,7 +134,7 @@ pub(super) struct Chain<'c> {
     pub(super) alive: &'c [u64],
     /// What each layer hands on.
     pub(super) handed: &'c [u64],
-    /// Of each op, in the order of the graph.
+    /// Of each op, in the order of the sequence.
     pub(super) workspaces: &'c [u64],
     pub(super) op_ns: &'c [u64],
     pub(super) input: Option<Input>,
@@ -154,14 +161,14 @@ impl<'c> Chain<'c> {
         ])
     }
 
-    /// Looks at a graph that has passed [`check`].
+    /// Looks at a sequence that has passed [`check`].
     pub(super) fn new(
-        request: &Request<'_>,
+        task: &Task<'_>,
         memory: &Memory<'_>,
         scratch: &mut Scratch<'c>,
     ) -> Result<Option<Self>, OutOfScratch> {
-        let Request { graph, machine, .. } = *request;
-        let ops = graph.ops().len();
+        let Task { sequence, machine, .. } = *task;
+        let ops = sequence.len();
         let layers = ops / 2;
         let size = |tensor: Option<TensorId>| tensor.map_or(0, |tensor| memory.objects(tensor));
         let mut take = || scratch.take(layers, u32::MAX);
@@ -173,14 +180,14 @@ impl<'c> Chain<'c> {
         let workspaces = scratch.take(ops, 0u64)?;
         let op_ns = scratch.take(ops, 0u64)?;
         let (mut input, mut sum) = (None, 0u64);
-        let walked = walk(graph, |at, layer| {
+        let walked = walk(sequence, |at, layer| {
             if at == 0 {
                 sum = size(layer.before);
                 input = layer.before;
             }
             let items = [layer.weight, layer.optimizer, layer.before];
             objects[at] = items.map(size);
-            bytes[at] = items.map(|item| item.map_or(0, |tensor| graph.tensor(tensor).bytes));
+            bytes[at] = items.map(|item| item.map_or(0, |tensor| sequence.tensor(tensor).bytes));
             for (tensors, item) in tensors.iter_mut().zip(items) {
                 tensors[at] = item.map_or(u32::MAX, |tensor| tensor.0);
             }
@@ -192,15 +199,15 @@ impl<'c> Chain<'c> {
         if walked.is_err() {
             return Ok(None);
         }
-        for op in graph.op_ids() {
-            workspaces[op.index()] = memory.workspace(request, op);
-            op_ns[op.index()] = graph.op(op).time_ns;
+        for op in sequence.launches() {
+            workspaces[op.index()] = memory.workspace(task, op);
+            op_ns[op.index()] = sequence.time_ns(op);
         }
         let input = input.filter(|&tensor| memory.objects(tensor) > 0).map(|tensor| Input {
             tensor,
             objects: memory.objects(tensor),
             up_ns: machine
-                .transfer_ns(Direction::HostToDevice, graph.tensor(tensor).bytes)
+                .transfer_ns(Direction::HostToDevice, sequence.tensor(tensor).bytes)
                 .unwrap_or(u64::MAX),
         });
         let pool_objects = memory.pool_objects(CHUNKS);

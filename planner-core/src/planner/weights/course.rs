@@ -7,9 +7,9 @@ use super::profile::Profile;
 use super::selection::{Selection, Span};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
-/// Laps that a course without a barrier takes; the third is the plan, and the fourth shows
+/// Iterations that a course without a barrier takes; the third is the plan, and the fourth shows
 /// what is fetched for it ahead.
-pub(super) const LAPS: usize = 4;
+pub(super) const ITERATIONS: usize = 4;
 
 /// Parts of an item that there is room for.
 const MOST_PARTS: usize = 32;
@@ -142,8 +142,8 @@ impl<'c> Course<'c> {
     pub(super) fn write_cycle(&mut self, cut: usize) -> Option<()> {
         let layers = self.chain.layers();
         let mut origin_ns = 0;
-        for lap in 0..LAPS - 1 {
-            self.notes.start(lap * self.chain.ops() + layers);
+        for iteration in 0..ITERATIONS - 1 {
+            self.notes.start(iteration * self.chain.ops() + layers);
             origin_ns = self.cycle(origin_ns, cut)?;
         }
         Some(())
@@ -181,11 +181,11 @@ impl<'c> Course<'c> {
     }
 
     /// Iterations that follow each other without a barrier, written down.
-    pub(super) fn write_laps(&mut self) -> Option<()> {
+    pub(super) fn write_iterations(&mut self) -> Option<()> {
         let input = self.chain.input.map_or(0, |input| input.objects);
         self.profile.restart(self.staying(Span::Around).saturating_add(input));
         self.notes.start(0);
-        for _ in 0..LAPS {
+        for _ in 0..ITERATIONS {
             self.all_forward()?;
             self.all_backward()?;
         }

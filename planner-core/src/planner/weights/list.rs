@@ -5,11 +5,11 @@
 //! starts. So what a step waits for is listed before it, and nothing else in front of that.
 
 use super::chain::{Chain, Item};
-use super::course::{LAPS, transfers};
+use super::course::{ITERATIONS, transfers};
 use super::selection::{Selection, Span};
-use crate::graph::OpId;
 use crate::planner::builder::{Builder, Lengths, Stuck};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::sequence::LaunchId;
 
 /// What happens; prefetches come last at their place in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Event {
 /// What a course writes down: launches, and what happens between them.
 #[derive(Debug)]
 pub(super) struct Notes<'n> {
-    /// Start and end of each launch, over all laps.
+    /// Start and end of each launch, over all iterations.
     launches: &'n mut [[u64; 2]],
     launched: usize,
     /// A time; and the launch that it follows, the layer, and the event.
@@ -79,18 +79,18 @@ fn key([time_ns, entry]: &[u64; 2]) -> (usize, bool, u64) {
 }
 
 impl<'n> Notes<'n> {
-    /// Of three laps, up to twelve entries a layer or part.
+    /// Of three iterations, up to twelve entries a layer or part.
     const fn entries(limits: &Limits) -> usize {
         transfers(limits).saturating_mul(3 * 6).saturating_add(3)
     }
 
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        words::<[u64; 2]>(limits.ops.saturating_mul(LAPS))
+        words::<[u64; 2]>(limits.ops.saturating_mul(ITERATIONS))
             .saturating_add(words::<[u64; 2]>(Self::entries(limits)))
     }
 
     pub(super) fn new(limits: &Limits, scratch: &mut Scratch<'n>) -> Result<Self, OutOfScratch> {
-        let launches = scratch.take(LAPS * limits.ops, [0; 2])?;
+        let launches = scratch.take(ITERATIONS * limits.ops, [0; 2])?;
         let entries = scratch.take(Self::entries(limits), [0; 2])?;
         // Layers and launches have numbers of so many bits.
         let full = limits.ops >= 1 << LAYER_BITS;
@@ -116,9 +116,9 @@ impl<'n> Notes<'n> {
         }
     }
 
-    /// Adds what happens after the last launch. The first lap is not needed.
+    /// Adds what happens after the last launch. The first iteration is not needed.
     pub(super) fn add(&mut self, event: Event, layer: usize, at_ns: u64) {
-        if !self.on || self.full || self.launched < self.launches.len() / LAPS {
+        if !self.on || self.full || self.launched < self.launches.len() / ITERATIONS {
             return;
         }
         match self.entries.get_mut(self.len) {
@@ -148,7 +148,7 @@ impl<'n> Notes<'n> {
         entries.sort_unstable_by_key(|entry| (key(entry), entry[1]));
     }
 
-    /// Writes the third lap as a list; the second leads up to it.
+    /// Writes the third iteration as a list; the second leads up to it.
     pub(super) fn write(
         &mut self,
         chain: &Chain<'_>,
@@ -175,9 +175,9 @@ impl<'n> Notes<'n> {
                 step(&mut builder, (chain, selection), (event, layer), copy_again)?;
                 next += 1;
             }
-            let op = OpId((launch % ops) as u32);
-            let graph = builder.request.graph;
-            for &tensor in graph.reads(op) {
+            let op = LaunchId((launch % ops) as u32);
+            let sequence = builder.task.sequence;
+            for &tensor in sequence.reads(op) {
                 builder.prefetch(tensor)?;
             }
             builder.launch(op)?;
@@ -204,7 +204,7 @@ fn step(
     let kept = |span| all - selection.moved(layer, span);
     match event {
         // Nothing that an op writes is fetched before.
-        Event::Offload(_) if held < all && builder.copied(tensor) == all => Ok(()),
+        Event::Offload(_) if held < all && builder.copied(tensor) == all => {}
         Event::Offload(Item::Weight) if copy_again => builder.offload_again(tensor),
         Event::Offload(item) => {
             let kept = match item {
@@ -213,12 +213,14 @@ fn step(
                 Item::Handed => kept(Span::Saved),
             };
             let from = (all - builder.copied(tensor)).saturating_sub(part);
-            builder.offload_from(tensor, from.max(kept))
+            builder.offload_from(tensor, from.max(kept));
         }
         Event::Evict(span) => builder.evict_from(tensor, held.saturating_sub(part).max(kept(span))),
-        Event::Prefetch(_) | Event::PrefetchInput => match all - held {
-            0 => Ok(()),
-            missing => builder.prefetch_to(tensor, held + (missing - 1) % part + 1),
-        },
+        Event::Prefetch(_) | Event::PrefetchInput => {
+            if let missing @ 1.. = all - held {
+                builder.prefetch_to(tensor, held + (missing - 1) % part + 1)?;
+            }
+        }
     }
+    Ok(())
 }

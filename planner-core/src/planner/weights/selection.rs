@@ -214,7 +214,7 @@ fn spans(chain: &Chain<'_>, activations: bool) -> impl Iterator<Item = (usize, S
     weights.chain(optimizer).chain(handed)
 }
 
-/// The ops strictly within a span, in the order of the graph.
+/// The ops strictly within a span, in the order of the sequence.
 fn covered(chain: &Chain<'_>, layer: usize, span: Span) -> [Range<usize>; 2] {
     let back = chain.backward(layer);
     match span {

@@ -1,4 +1,4 @@
-//! What is done to each element alone.
+//! Elementwise operations.
 
 use crate::models::tape::{Tape, Value};
 use planner_core::TensorId;
@@ -18,7 +18,7 @@ impl Tape {
         self.activate(name, x_at, x, y)
     }
 
-    /// The backward pass needs what was left, not what was given.
+    /// The backward pass needs the output, not the input.
     fn activate(&mut self, name: &str, x_at: TensorId, x: Value, y: Value) -> Value {
         self.op(name.to_owned(), 0, &[x_at], &[self.at(y)]);
         self.undo_from(name, x, y, &[y]);

@@ -19,7 +19,7 @@ impl Filter {
     }
 }
 
-/// Where a batch norm follows, which has a bias, the convolution has none.
+/// A convolution before a batch norm has no bias, since the batch norm has one.
 impl Tape {
     /// Weights of `channels` channels, each of which sees `inputs`.
     fn filter(&mut self, name: &str, channels: u64, inputs: u64, window: Window) -> Filter {
@@ -96,7 +96,7 @@ impl Tape {
         self.apply(name, flops, x, filter, y)
     }
 
-    /// A convolution the other way round, with bias, which doubles the image's size.
+    /// A transposed convolution with bias, which doubles the image's size.
     pub(in crate::models) fn doubling(&mut self, name: &str, x: Value, channels: u64) -> Value {
         let window = Window::same(3, 2);
         let [batch, inputs, height, width] = x.shape;

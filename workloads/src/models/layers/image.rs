@@ -1,4 +1,4 @@
-//! What changes the shape of images.
+//! Operations that change the shape of images.
 
 use crate::models::tape::{Shape, Tape, Value};
 
@@ -23,7 +23,7 @@ impl Tape {
     }
 
     /// The channels of all parts in one tensor. The backward pass is one op, which adds to
-    /// the gradients that parts have already.
+    /// the gradients that parts already have.
     pub(in crate::models) fn concatenate(&mut self, name: &str, parts: &[Value]) -> Value {
         let channels = parts.iter().map(|part| part.shape[1]).sum();
         let [batch, _, height, width] = parts[0].shape;

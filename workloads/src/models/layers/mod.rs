@@ -1,4 +1,4 @@
-//! Layers, each with its forward ops and how they are undone.
+//! Layers, each with its forward and backward ops.
 
 mod activation;
 mod convolution;

@@ -1,4 +1,4 @@
-//! What makes images smaller.
+//! Pooling.
 
 use super::Window;
 use crate::models::tape::{INDEX_BYTES, Tape, Value, elements};

@@ -1,7 +1,7 @@
-//! A convolution with the normalization behind it, as frameworks of static graphs fuse them:
+//! A convolution and the normalization after it, as frameworks of static graphs fuse them:
 //! two ops forward, two backward, and one update of all its parameters. In training, the
-//! normalization keeps what it normalized beside what it puts out, and a separable convolution
-//! what lies between its halves: then memory is about what is published for such models.
+//! normalization keeps the normalized tensor beside its output, and a separable convolution
+//! the tensor between its halves. Memory then roughly matches the published figures.
 
 use super::product_flops;
 use crate::models::tape::{FLOAT_BYTES, Tape, Value, elements};
@@ -22,7 +22,7 @@ pub(in crate::models) struct Kernel {
 }
 
 impl Kernel {
-    /// A square kernel with zeros around the image, and a ReLU behind.
+    /// A square kernel with zeros around the image, and a ReLU after it.
     pub(in crate::models) const fn square(side: u64, stride: u64) -> Self {
         let (padded, separable, relu) = (true, false, true);
         Self { height: side, width: side, stride, padded, separable, relu }

@@ -1,0 +1,188 @@
+//! The verifier against the ledger, on any plan: the same verdict, and the same figures.
+
+use crate::fault::{Fault, returns};
+use backend_sim::{SimDevice, SimKernels, reference_digest};
+use conformance::ledger;
+use conformance::plans::Case;
+use planner_core::plan::{PlanError, Prediction};
+use planner_core::{Graph, HostLayout, Limits, Machine, Plan, Scratch, Verified};
+use spillway::planning;
+use workloads::OwnedPlan;
+
+/// The ledger keeps its books by object,
+const MOST_OBJECTS: u64 = 500;
+/// and by iteration of the placements.
+const MOST_ITERATIONS: u32 = 100;
+/// What a run is worth.
+const MOST_RUN_BYTES: u64 = 1 << 20;
+const ITERATIONS: u64 = 5;
+const ORDERS: u64 = 3;
+
+/// What is known of a case once it has been judged without a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Every rule but the figures that the plan promises is kept.
+    Valid,
+    /// Some rule is broken.
+    Invalid,
+    /// There is no such graph.
+    NoGraph,
+}
+
+/// Judges a case in both ways, and runs it where it is valid and small.
+///
+/// # Errors
+/// Two verdicts, two figures, or a run that goes wrong.
+pub fn judge(case: &Case) -> Result<Verdict, Fault> {
+    let Ok(graph) = case.graph.graph() else { return Ok(Verdict::NoGraph) };
+    let (machine, plan) = (&case.machine, case.plan.plan());
+    let fast = returns("the verifier", || prove(&graph, machine, &plan))?;
+    if is_for_ledger(&graph, &plan) {
+        let slow = returns("the ledger", || ledger::measure(&graph, machine, &plan))?;
+        compare(&fast, &slow)?;
+    }
+    let Ok(exact) = fast else { return Ok(Verdict::Invalid) };
+    let host_bytes = returns("the rooms", || host_bytes(&graph, machine, &plan))?;
+    let host_bytes = host_bytes.ok().filter(|&bytes| bytes <= machine.host_bytes);
+    let Some(host_bytes) = host_bytes else {
+        return Err(Fault::new(
+            "rooms",
+            "a plan is verified that the host has too little memory for",
+        ));
+    };
+    let exact = Prediction { host_bytes, ..exact };
+    let exact = OwnedPlan { predicted: exact, ..case.plan.clone() };
+    for (name, plan) in [("exact", &exact), ("claimed", &case.plan)] {
+        compare_claims(name, &graph, machine, &plan.plan())?;
+    }
+    let bytes = MOST_RUN_BYTES;
+    let is_small = graph.tensors().iter().all(|tensor| tensor.bytes <= bytes)
+        && exact.budget_bytes <= 4 * bytes
+        && exact.pools.iter().all(|pool| pool.count <= bytes)
+        && machine.chunk_bytes <= bytes;
+    if is_small {
+        returns("the run", || run(&graph, machine, &exact))??;
+    }
+    Ok(Verdict::Valid)
+}
+
+/// Whether the ledger has time for a plan.
+fn is_for_ledger(graph: &Graph<'_>, plan: &Plan<'_>) -> bool {
+    let pool = |table: &[u32], at: usize| table.get(at).map_or(0, |&pool| pool as usize);
+    let count = |pool: usize, bytes: u64| {
+        let object_bytes = plan.pools.get(pool).map_or(0, |pool| pool.object_bytes);
+        bytes.checked_div(object_bytes).unwrap_or(0)
+    };
+    let tensors = graph.tensors().iter().enumerate();
+    let ops = graph.ops().iter().enumerate();
+    let of_tensors = tensors.map(|(at, it)| count(pool(plan.tensor_pool, at), it.bytes));
+    let of_ops = ops.map(|(at, it)| count(pool(plan.workspace_pool, at), it.workspace_bytes));
+    let objects = of_tensors.chain(of_ops).fold(0, u64::saturating_add);
+    objects <= MOST_OBJECTS && plan.iterations() <= MOST_ITERATIONS
+}
+
+/// What lowering, verifying and predicting say of a plan, its promises apart: the figures that it
+/// should promise, with a room of its own on the host for everything.
+fn prove(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> Result<Prediction, String> {
+    let owned = planning::schedule(graph, machine, plan).map_err(|error| error.to_string())?;
+    let schedule = owned.schedule();
+    planning::prove(graph, machine, plan, &schedule).map_err(|error| error.to_string())?;
+    let predicted = planning::predict(graph, machine, plan, &schedule);
+    let (prediction, _) = predicted.map_err(|error| error.to_string())?;
+    Ok(prediction)
+}
+
+/// What the rooms on the host take.
+fn host_bytes(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> Result<u64, PlanError> {
+    let mut memory = vec![0; HostLayout::scratch_words(&Limits::of_plan(graph, plan))];
+    let rooms = HostLayout::new(graph, machine, plan, &mut Scratch::new(&mut memory))?;
+    Ok(rooms.moved_bytes())
+}
+
+/// The rules, and the figures but for those on which rooms are shared.
+fn compare(
+    fast: &Result<Prediction, String>,
+    slow: &Result<ledger::Judgement, ledger::Violation>,
+) -> Result<(), Fault> {
+    match (fast, slow) {
+        (Ok(_), Err(violation)) => {
+            let detail = format!("the verifier accepts, the ledger says: {violation}");
+            Err(Fault::new(format!("accepted though {}", sketch(&violation.message)), detail))
+        }
+        (Err(error), Ok(_)) => {
+            let detail = format!("the ledger accepts, the verifier says: {error}");
+            Err(Fault::new(format!("refused since {}", sketch(error)), detail))
+        }
+        (Ok(fast), Ok(slow)) => {
+            let slow = Prediction { host_bytes: fast.host_bytes, ..slow.prediction };
+            match *fast == slow {
+                true => Ok(()),
+                false => Err(Fault::new("figures", format!("{fast:?} for the ledger's {slow:?}"))),
+            }
+        }
+        (Err(_), Err(_)) => Ok(()),
+    }
+}
+
+/// A sentence without its numbers.
+fn sketch(sentence: &str) -> String {
+    let words = sentence.split_whitespace();
+    let plain = words.filter(|word| !word.contains(|c: char| c.is_ascii_digit()));
+    plain.collect::<Vec<_>>().join(" ")
+}
+
+/// What a plan promises is right in the eyes of both, or of neither.
+fn compare_claims(
+    name: &str,
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'_>,
+) -> Result<(), Fault> {
+    let fast = returns("the check", || {
+        let owned = planning::schedule(graph, machine, plan)?;
+        planning::check_prediction(graph, machine, plan, &owned.schedule()).map(|_| ())
+    })?;
+    if name == "exact"
+        && let Err(error) = fast
+    {
+        return Err(Fault::new("exact figures refused", format!("exact figures refused: {error}")));
+    }
+    if !is_for_ledger(graph, plan) {
+        return Ok(());
+    }
+    let slow = returns("the ledger", || ledger::judge(graph, machine, plan))?;
+    if fast.is_ok() != slow.is_ok() {
+        let detail = format!("{name} figures: {fast:?} by the timeline, {slow:?} by the ledger");
+        return Err(Fault::new(format!("{name} figures judged in two ways"), detail));
+    }
+    Ok(())
+}
+
+/// In several orders, the plan computes what the graph says.
+fn run(graph: &Graph<'_>, machine: &Machine, plan: &OwnedPlan) -> Result<(), Fault> {
+    let plan = plan.plan();
+    let fault = |error: String| Fault::new(format!("run: {}", sketch(&error)), error);
+    let owned = planning::schedule(graph, machine, &plan).map_err(|it| fault(it.to_string()))?;
+    let schedule = owned.schedule();
+    let verified = planning::prove(graph, machine, &plan, &schedule);
+    run_verified(&verified.map_err(|it| fault(it.to_string()))?).map_err(fault)
+}
+
+/// In several orders, a verified plan computes what the graph says.
+///
+/// # Errors
+/// What goes wrong.
+pub fn run_verified(verified: &Verified<'_>) -> Result<(), String> {
+    let (graph, machine) = (*verified.graph(), *verified.machine());
+    let reference = reference_digest(&graph, ITERATIONS);
+    for seed in 0..ORDERS {
+        let mut device = SimDevice::adversarial(machine, seed);
+        let mut kernels = SimKernels::new(graph);
+        planning::execute(verified, &mut device, &mut kernels, ITERATIONS)
+            .map_err(|error| error.to_string())?;
+        if kernels.digest(&device).map_err(|error| error.to_string())? != reference {
+            return Err("the digest is not that of the graph".to_owned());
+        }
+    }
+    Ok(())
+}

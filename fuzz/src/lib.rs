@@ -1,0 +1,27 @@
+//! Garbage for everything that is public.
+//!
+//! A [`case`] is a number: with the seed it decides on a target and on an input for it. The same
+//! seed and number give the same input on every machine.
+//!
+//! | target | input | what must hold |
+//! |---|---|---|
+//! | [`judge`] | [`plans`], valid or mutated | the verifier and the ledger agree; what is valid runs |
+//! | [`calls`] | [`plans`], [`graphs`], [`machines`], sizes, schedules | every function returns |
+//! | [`texts`] | damaged files | readers and importers return |
+//!
+//! A short run is the crate's test. A long one, in which [`memory`] is watched as well:
+//!
+//! ```text
+//! cargo run --profile fuzz -p fuzz -- --minutes 10
+//! ```
+
+pub mod calls;
+pub mod case;
+pub mod fault;
+pub mod graphs;
+pub mod judge;
+pub mod machines;
+pub mod memory;
+pub mod numbers;
+pub mod plans;
+pub mod texts;

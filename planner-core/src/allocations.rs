@@ -1,0 +1,228 @@
+//! What a plan takes and gives back, allocation by allocation, over several iterations.
+//!
+//! The object numbers of all allocations form one array, and a *slot* is a position there.
+//! A piece holds consecutive slots, so that a walk keeps no more than one number a piece.
+
+use crate::graph::{Graph, OpId, TensorId};
+use crate::index_set::IndexSet;
+use crate::pieces::Pieces;
+use crate::plan::{Part, Place, Plan, PlanError, Step};
+use crate::scratch::{Limits, Scratch, words};
+use core::ops::Range;
+
+/// No slot.
+pub(crate) const NO_SLOT: u32 = u32::MAX;
+
+/// What takes objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taker {
+    Tensor(TensorId),
+    Workspace(OpId),
+}
+
+/// What happens to the objects of some slots. Positions count the steps of all iterations
+/// from 1; 0 is the start.
+#[derive(Clone, Debug)]
+pub(crate) enum Event<'e> {
+    /// An allocation takes them.
+    Take {
+        /// Where it is listed.
+        place: Place,
+        /// Its position.
+        at: u32,
+        /// Its number.
+        allocation: u32,
+        taker: Taker,
+        pool: usize,
+        slots: Range<u32>,
+        /// The first slot of each piece of the tensor after this, or [`NO_SLOT`]; that of the
+        /// workspace.
+        first: &'e [u32],
+    },
+    /// They are free again from this position on.
+    Give { at: u32, slots: Range<u32> },
+    /// A piece that lay in the objects of `start` lies in those of `end` after the last
+    /// iteration.
+    End { tensor: TensorId, start: Range<u32>, end: Range<u32> },
+}
+
+/// How much a plan allocates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub(crate) allocations: u32,
+    pub(crate) slots: u32,
+}
+
+impl Totals {
+    /// One more allocation, of so many objects: its number, and its slots.
+    fn add(&mut self, count: u64) -> Option<(u32, Range<u32>)> {
+        let first = self.slots;
+        self.slots = u64::from(first).checked_add(count).and_then(slot)?;
+        self.allocations += 1;
+        Some((self.allocations - 1, first..self.slots))
+    }
+}
+
+/// Words of scratch that [`walk`] asks for.
+pub(crate) const fn scratch_words(limits: &Limits) -> usize {
+    words::<u32>(limits.pieces)
+        .saturating_mul(2)
+        .saturating_add(IndexSet::scratch_words(limits.pieces))
+}
+
+/// Walks the list so many times. O(steps + operands + log pieces for each piece that is taken),
+/// times the iterations.
+///
+/// # Errors
+/// A list whose residency is broken, more than 2^32 - 2 slots or steps in all, and errors of
+/// `see`.
+pub(crate) fn walk(
+    graph: &Graph<'_>,
+    plan: &Plan<'_>,
+    pieces: &Pieces<'_>,
+    iterations: u32,
+    scratch: &mut Scratch<'_>,
+    see: impl FnMut(Event<'_>) -> Result<(), PlanError>,
+) -> Result<Totals, PlanError> {
+    let entries = (plan.steps.len() as u64).checked_mul(iterations.into());
+    entries.and_then(slot).ok_or(PlanError::TooManySteps)?;
+    let mut scratch = scratch.reborrow();
+    let first = scratch.take(pieces.len(), NO_SLOT)?;
+    let first_at_start = scratch.take(pieces.len(), NO_SLOT)?;
+    let mut missing = IndexSet::new(pieces.len(), &mut scratch)?;
+    (0..pieces.len()).for_each(|piece| missing.insert(piece));
+    let mut walk = Walk { graph, pieces, first, missing, totals: Totals::default(), see };
+    for (entry, resident) in (0..).zip(plan.resident_at_start) {
+        walk.bring(resident.part, Place::Start(entry), 0)?;
+    }
+    first_at_start.copy_from_slice(walk.first);
+    let mut at = 0;
+    for _ in 0..iterations {
+        for (step, action) in (0..).zip(plan.steps) {
+            at += 1;
+            walk.step(action, Place::Step(step), at)?;
+        }
+    }
+    walk.end(first_at_start)?;
+    Ok(walk.totals)
+}
+
+struct Walk<'w, S> {
+    graph: &'w Graph<'w>,
+    pieces: &'w Pieces<'w>,
+    /// The first slot of each piece that is resident.
+    first: &'w mut [u32],
+    /// The pieces that are not.
+    missing: IndexSet<'w>,
+    totals: Totals,
+    see: S,
+}
+
+impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
+    fn step(&mut self, step: &Step, place: Place, at: u32) -> Result<(), PlanError> {
+        match *step {
+            Step::Prefetch(part) => self.bring(part, place, at),
+            Step::Launch(op) => self.launch(op, place, at),
+            Step::Evict(part) => self.evict(part, place, at),
+            Step::Offload(_) => Ok(()),
+        }
+    }
+
+    /// Takes objects for all of a part, of which nothing may be resident.
+    fn bring(&mut self, part: Part, place: Place, at: u32) -> Result<(), PlanError> {
+        let tensor = part.tensor;
+        if self.pieces.in_arena(tensor) {
+            return Ok(());
+        }
+        let pieces = self.pieces.of_part(part);
+        if self.first[pieces.clone()].iter().any(|&first| first != NO_SLOT) {
+            return Err(PlanError::AlreadyResident(place, tensor));
+        }
+        self.take_pieces(tensor, pieces, place, at)
+    }
+
+    /// Takes objects for those of some pieces that have none.
+    fn take_pieces(
+        &mut self,
+        tensor: TensorId,
+        pieces: Range<usize>,
+        place: Place,
+        at: u32,
+    ) -> Result<(), PlanError> {
+        let mut count = 0u64;
+        while let Some(piece) = self.missing.first(pieces.clone()) {
+            let first = u64::from(self.totals.slots) + count;
+            self.first[piece] = slot(first).ok_or(PlanError::Overflow(place))?;
+            self.missing.remove(piece);
+            count += self.pieces.range(tensor, piece).1;
+        }
+        if count > 0 {
+            let (allocation, slots) = self.totals.add(count).ok_or(PlanError::Overflow(place))?;
+            let (taker, pool) = (Taker::Tensor(tensor), self.pieces.pool(tensor));
+            let first = &self.first[self.pieces.of(tensor)];
+            (self.see)(Event::Take { place, at, allocation, taker, pool, slots, first })?;
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, op: OpId, place: Place, at: u32) -> Result<(), PlanError> {
+        let (graph, pieces) = (self.graph, self.pieces);
+        for &tensor in graph.writes(op).iter().filter(|&&tensor| !pieces.in_arena(tensor)) {
+            self.take_pieces(tensor, pieces.of(tensor), place, at)?;
+        }
+        if let Some((pool, count)) = pieces.workspace(graph, op) {
+            let (allocation, given) = self.totals.add(count).ok_or(PlanError::Overflow(place))?;
+            let (taker, slots, first) = (Taker::Workspace(op), given.clone(), &[given.start]);
+            (self.see)(Event::Take { place, at, allocation, taker, pool, slots, first })?;
+            (self.see)(Event::Give { at, slots: given })?;
+        }
+        Ok(())
+    }
+
+    fn evict(&mut self, part: Part, place: Place, at: u32) -> Result<(), PlanError> {
+        let tensor = part.tensor;
+        if self.pieces.in_arena(tensor) {
+            return Err(PlanError::ArenaStep(place, tensor));
+        }
+        for piece in self.pieces.of_part(part) {
+            let first = core::mem::replace(&mut self.first[piece], NO_SLOT);
+            if first == NO_SLOT {
+                return Err(PlanError::NotResident(place, tensor));
+            }
+            self.missing.insert(piece);
+            let slots = self.slots(tensor, piece, first);
+            (self.see)(Event::Give { at, slots })?;
+        }
+        Ok(())
+    }
+
+    /// The slots of a piece from the first one on; they have been counted.
+    fn slots(&self, tensor: TensorId, piece: usize, first: u32) -> Range<u32> {
+        first..first + self.pieces.range(tensor, piece).1 as u32
+    }
+
+    /// The end of the list is its start.
+    fn end(&mut self, first_at_start: &[u32]) -> Result<(), PlanError> {
+        for tensor in self.graph.tensor_ids() {
+            for piece in self.pieces.of(tensor) {
+                let (start, end) = (first_at_start[piece], self.first[piece]);
+                match (start, end) {
+                    (NO_SLOT, NO_SLOT) => {}
+                    (NO_SLOT, _) => return Err(PlanError::AlreadyResident(Place::End, tensor)),
+                    (_, NO_SLOT) => return Err(PlanError::NotResident(Place::End, tensor)),
+                    _ => {
+                        let start = self.slots(tensor, piece, start);
+                        let end = self.slots(tensor, piece, end);
+                        (self.see)(Event::End { tensor, start, end })?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A slot's number, which is never [`NO_SLOT`].
+fn slot(number: u64) -> Option<u32> {
+    u32::try_from(number).ok().filter(|&number| number != NO_SLOT)
+}

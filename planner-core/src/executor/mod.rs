@@ -1,0 +1,367 @@
+//! Carries a verified plan out, on any backend.
+//!
+//! One loop that knows steps and no strategies. [`Executor::start`] sets memory up and
+//! uploads what is resident at start (the prologue), [`Executor::run`] enqueues iterations,
+//! and [`Executor::save_states`] waits for them and downloads every state whose host copy is
+//! stale. Then the host block holds all states, at the offsets of [`Executor::host_layout`];
+//! running can go on.
+//!
+//! Each step signals its stream once, so that step `i` of an iteration is a known value of
+//! that stream and a wait of the schedule is a wait for that value. Nothing else orders
+//! the work: the host runs ahead, and blocks only before it fills a slot whose last value
+//! is still being copied, and before it maps a range whose mapping of three iterations ago is
+//! still in use.
+//!
+//! A plan with placements is mapped once, before it runs: it makes no call of `map` or
+//! `unmap` after [`Executor::start`]. Any other is mapped as it goes.
+
+mod error;
+mod inputs;
+mod layout;
+mod memory;
+mod objects;
+mod placed;
+mod points;
+mod queued;
+mod ranges;
+mod unmaps;
+
+use crate::backend::{
+    Addresses, DeviceAddress, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers,
+};
+use crate::graph::{Graph, Kind, OpId};
+use crate::host::HostLayout;
+use crate::plan::{Part, Step};
+use crate::schedule::{Scheduled, Stream};
+use crate::scratch::{Limits, Scratch, total, words};
+use crate::verify::Verified;
+use error::Fault;
+pub use error::{ExecuteError, Moment};
+use inputs::Inputs;
+use memory::Memory;
+use points::Points;
+
+/// Words of scratch that an executor asks for, by [`Limits::of_plan`]. `runs` bounds into how many runs of
+/// consecutive objects memory may be broken; at most one an object is ever used, and what
+/// the scratch holds beyond this is used for more. With placements, it bounds of how many
+/// pieces all virtual ranges together consist; [`Executor::start`] calls no device where it
+/// is too small.
+#[must_use]
+pub const fn scratch_words(limits: &Limits, runs: usize) -> usize {
+    total([
+        HostLayout::scratch_words(limits),
+        Inputs::scratch_words(limits),
+        words::<u64>(limits.operands),
+        Memory::scratch_words(limits, runs),
+    ])
+}
+
+/// A plan under way on a device.
+#[derive(Debug)]
+pub struct Executor<'a> {
+    verified: Verified<'a>,
+    memory: Memory<'a>,
+    host: HostLayout<'a>,
+    inputs: Inputs<'a>,
+    points: Points,
+    /// The last value that each stream signals, of what is enqueued; 0 before the first
+    /// iteration.
+    enqueued: [u64; 3],
+    /// The addresses of one launch.
+    operands: &'a mut [u64],
+    /// Iterations enqueued.
+    iterations: u64,
+    failed: bool,
+}
+
+impl<'a> Executor<'a> {
+    /// Sets the device's memory and the host block up, fills states and the first inputs, and
+    /// uploads what is resident at start.
+    ///
+    /// # Errors
+    /// Too little scratch, a device of other chunks, and errors of the device.
+    pub fn start<B: Transfers + Paging, K: Kernels<B>>(
+        verified: &Verified<'a>,
+        device: &mut B,
+        kernels: &mut K,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, ExecuteError<B::Error>> {
+        let planned_bytes = verified.machine().chunk_bytes;
+        let device_bytes = device.chunk_bytes();
+        if planned_bytes != device_bytes {
+            return Err(ExecuteError::ChunkBytes { planned_bytes, device_bytes });
+        }
+        let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
+        let host = HostLayout::new(graph, machine, plan, scratch)?;
+        let most_operands = graph.ops().iter().map(|op| op.reads as usize + op.writes as usize);
+        let mut executor = Self {
+            inputs: Inputs::new(verified, scratch)?,
+            operands: scratch.take(most_operands.max().unwrap_or(0), 0)?,
+            memory: Memory::new(verified, scratch)?,
+            host,
+            points: Points { base: [0; 3], stream_steps: verified.schedule().stream_steps },
+            enqueued: [0; 3],
+            verified: *verified,
+            iterations: 0,
+            failed: false,
+        };
+        executor.memory.set_up(device).map_err(|fault| fault.at(Moment::SetUp))?;
+        device
+            .create_host(executor.host.bytes())
+            .map_err(|error| Fault::Device(error).at(Moment::SetUp))?;
+        kernels
+            .fill_states(device, &executor.host)
+            .map_err(|error| Fault::Device(error).at(Moment::States))?;
+        kernels
+            .fill_inputs(device, 1, &executor.host)
+            .map_err(|error| Fault::Device(error).at(Moment::Inputs(1)))?;
+        executor.upload_residents(device)?;
+        Ok(executor)
+    }
+
+    /// The prologue.
+    fn upload_residents<B: Transfers + Paging>(
+        &mut self,
+        device: &mut B,
+    ) -> Result<(), ExecuteError<B::Error>> {
+        for (entry, resident) in (0..).zip(self.verified.plan().resident_at_start) {
+            let part = resident.part;
+            self.inputs.value[part.tensor.index()] = 1;
+            self.upload(device, part, 1).map_err(|fault| fault.at(Moment::Start(entry)))?;
+        }
+        self.points.start(device).map_err(|error| Fault::Device(error).at(Moment::SetUp))
+    }
+
+    /// Enqueues iterations. Returns when the last is enqueued, not when it has ended.
+    ///
+    /// # Errors
+    /// Those of the device, and [`ExecuteError::Fragmented`]; afterwards nothing more can
+    /// be run or saved.
+    pub fn run<B: Transfers + Paging, K: Kernels<B>>(
+        &mut self,
+        device: &mut B,
+        kernels: &mut K,
+        iterations: u64,
+    ) -> Result<(), ExecuteError<B::Error>> {
+        if core::mem::replace(&mut self.failed, true) {
+            return Err(ExecuteError::Failed);
+        }
+        for _ in 0..iterations {
+            self.iterate(device, kernels)?;
+        }
+        self.failed = false;
+        Ok(())
+    }
+
+    fn iterate<B: Transfers + Paging, K: Kernels<B>>(
+        &mut self,
+        device: &mut B,
+        kernels: &mut K,
+    ) -> Result<(), ExecuteError<B::Error>> {
+        self.iterations += 1;
+        let iteration = self.iterations;
+        let entries = self.verified.schedule().of_iteration(iteration - 1);
+        let steps = self.verified.plan().steps.iter().zip(entries);
+        for (at, (step, entry)) in (0..).zip(steps) {
+            // As late as may be: it blocks for the last copy of the iteration before.
+            if self.inputs.needs_next(at) {
+                self.fill_next(device, kernels)?;
+            }
+            self.enqueue(device, kernels, (at, step), entry)
+                .map_err(|fault| fault.at(Moment::Step { iteration, step: at }))?;
+        }
+        if self.inputs.needs_no_next() {
+            self.fill_next(device, kernels)?;
+        }
+        Ok(())
+    }
+
+    /// Fills the inputs of the next iteration, once their slots are free.
+    fn fill_next<B: Transfers + Paging, K: Kernels<B>>(
+        &self,
+        device: &mut B,
+        kernels: &mut K,
+    ) -> Result<(), ExecuteError<B::Error>> {
+        let iteration = self.iterations;
+        self.inputs
+            .free_slots(&self.points, iteration)
+            .try_for_each(|point| device.block_until(point))
+            .and_then(|()| kernels.fill_inputs(device, iteration + 1, &self.host))
+            .map_err(|error| Fault::Device(error).at(Moment::Inputs(iteration + 1)))
+    }
+
+    /// One step.
+    fn enqueue<B: Transfers + Paging, K: Kernels<B>>(
+        &mut self,
+        device: &mut B,
+        kernels: &mut K,
+        (at, step): (u32, &Step),
+        entry: &Scheduled,
+    ) -> Result<(), Fault<B::Error>> {
+        self.memory.reclaim(device)?;
+        let waits = self.points.awaited(&entry.waits(), self.iterations);
+        match *step {
+            Step::Prefetch(part) => {
+                self.wait(device, Stream::Upload, waits)?;
+                let value = self.inputs.arrives(part.tensor, at, self.iterations);
+                self.upload(device, part, value)?;
+                self.signal(device, Stream::Upload, entry)?;
+            }
+            Step::Offload(part) => {
+                self.wait(device, Stream::Download, waits)?;
+                self.download(device, part)?;
+                self.signal(device, Stream::Download, entry)?;
+            }
+            Step::Launch(op) => self.launch(device, kernels, op, entry, waits)?,
+            Step::Evict(part) => self.memory.evict(device, part, waits)?,
+        }
+        Ok(())
+    }
+
+    fn wait<B: Streams>(
+        &self,
+        device: &mut B,
+        stream: Stream,
+        points: [u64; 3],
+    ) -> Result<(), Fault<B::Error>> {
+        for (of, value) in Stream::ALL.into_iter().zip(points).filter(|&(_, value)| value > 0) {
+            device.wait(stream, Point { stream: of, value })?;
+        }
+        Ok(())
+    }
+
+    /// Signals the end of a step; returns its value.
+    fn signal<B: Streams>(
+        &mut self,
+        device: &mut B,
+        stream: Stream,
+        entry: &Scheduled,
+    ) -> Result<u64, Fault<B::Error>> {
+        let point = device.signal(stream)?;
+        if point.value != self.points.value(stream, entry.index(), self.iterations) {
+            return Err(Fault::ForeignSignal(stream));
+        }
+        self.enqueued[stream as usize] = point.value;
+        Ok(point.value)
+    }
+
+    fn launch<B: Transfers + Paging, K: Kernels<B>>(
+        &mut self,
+        device: &mut B,
+        kernels: &mut K,
+        op: OpId,
+        entry: &Scheduled,
+        waits: [u64; 3],
+    ) -> Result<(), Fault<B::Error>> {
+        let graph = *self.verified.graph();
+        for &tensor in graph.writes(op) {
+            let pieces = self.memory.pieces().of(tensor);
+            self.memory.allocate(device, tensor, pieces, self.enqueued)?;
+            self.inputs.value[tensor.index()] = self.iterations;
+        }
+        let workspace = self.memory.allocate_workspace(device, op)?;
+        self.wait(device, Stream::Compute, waits)?;
+        let (reads, writes) = operands(self.operands, &self.memory, &graph, op);
+        let iteration = self.iterations;
+        kernels.launch(device, &Launch { op, iteration, reads, writes, workspace })?;
+        let end = self.signal(device, Stream::Compute, entry)?;
+        self.memory.release_workspace(device, op, end)
+    }
+
+    /// Allocates a part and copies it in; of an input, the value of iteration `value`.
+    fn upload<B: Transfers + Paging>(
+        &mut self,
+        device: &mut B,
+        part: Part,
+        value: u64,
+    ) -> Result<(), Fault<B::Error>> {
+        let pieces = self.memory.pieces().of_part(part);
+        self.memory.allocate(device, part.tensor, pieces, self.enqueued)?;
+        let to = self.address(part);
+        Ok(device.upload(self.host_range(part, value), to)?)
+    }
+
+    fn download<B: Transfers>(&self, device: &mut B, part: Part) -> Result<(), Fault<B::Error>> {
+        let to = self.host_range(part, self.inputs.value[part.tensor.index()]);
+        Ok(device.download(self.address(part), to)?)
+    }
+
+    /// The address of a part.
+    fn address(&self, part: Part) -> DeviceAddress {
+        self.memory.address(part.tensor, self.memory.pieces().offset_bytes(part))
+    }
+
+    /// The host copy of a part; of an input, in the slot of iteration `value`.
+    fn host_range(&self, part: Part, value: u64) -> HostRange {
+        let graph = self.verified.graph();
+        let (tensor, pieces) = (part.tensor, self.memory.pieces());
+        let is_input = graph.tensor(tensor).kind == Kind::Input;
+        let slot = if is_input { HostLayout::slot(value) } else { 0 };
+        let offset_bytes = self.host.offset_bytes(tensor, slot, pieces.offset_bytes(part));
+        HostRange { offset_bytes, bytes: pieces.part_bytes(graph, part) }
+    }
+
+    /// Where the host copy of each tensor lies in the host block.
+    #[must_use]
+    pub const fn host_layout(&self) -> &HostLayout<'a> {
+        &self.host
+    }
+
+    /// Waits for everything that is enqueued, and downloads every state of which only the
+    /// device has the last value: the host block then holds all states. May be called at any
+    /// time between runs; running can go on. O(entries of `resident_at_start`).
+    ///
+    /// # Errors
+    /// Those of the device; afterwards nothing more can be run or saved. And
+    /// [`ExecuteError::Failed`], without a copy, after an error of an earlier call.
+    pub fn save_states<B: Transfers + Paging>(
+        &mut self,
+        device: &mut B,
+    ) -> Result<(), ExecuteError<B::Error>> {
+        if core::mem::replace(&mut self.failed, true) {
+            return Err(ExecuteError::Failed);
+        }
+        // Before the first iteration the host has them all.
+        if self.iterations > 0 {
+            self.download_states(device).map_err(|fault| fault.at(Moment::Save))?;
+        }
+        self.failed = false;
+        Ok(())
+    }
+
+    fn download_states<B: Transfers + Paging>(
+        &mut self,
+        device: &mut B,
+    ) -> Result<(), Fault<B::Error>> {
+        for stream in Stream::ALL {
+            device.block_until(self.points.end(stream, self.iterations))?;
+        }
+        self.memory.reclaim(device)?;
+        for resident in self.verified.plan().resident_at_start {
+            let kind = self.verified.graph().tensor(resident.part.tensor).kind;
+            if kind == Kind::State && !resident.host_copy {
+                self.download(device, resident.part)?;
+            }
+        }
+        let point = device.signal(Stream::Download)?;
+        device.block_until(point)?;
+        self.points.skip_signal(point.stream);
+        self.enqueued[point.stream as usize] = point.value;
+        Ok(())
+    }
+}
+
+/// Writes the addresses of an op's operands into `out`: reads, and writes.
+fn operands<'o>(
+    out: &'o mut [u64],
+    memory: &Memory<'_>,
+    graph: &Graph<'_>,
+    op: OpId,
+) -> (Addresses<'o>, Addresses<'o>) {
+    let (reads, writes) = (graph.reads(op), graph.writes(op));
+    for (out, &tensor) in out.iter_mut().zip(reads.iter().chain(writes)) {
+        *out = memory.address(tensor, 0).0;
+    }
+    let (out_reads, rest) = out.split_at(reads.len());
+    (Addresses::new(out_reads), Addresses::new(&rest[..writes.len()]))
+}

@@ -1,0 +1,397 @@
+//! A list paced by the clock: the chosen gaps, carried out in simulated time.
+//!
+//! Op by op, the three streams are followed in time. Values whose gap has begun leave as
+//! soon as the host holds them; copies to the host start when their link is idle, those of
+//! gaps that have begun first; prefetches start when their link is idle and memory allows,
+//! in the order in which their ops come. How early a prefetch may come is decided by the
+//! slack of all ops up to the one that needs it. The last of a few iterations is kept.
+
+mod upload;
+
+use super::builder::{Builder, Lengths, Stuck};
+use super::gaps::Gaps;
+use super::heap::Heap;
+use super::memory::CHUNKS;
+use super::pressure::{FULL, Pressure};
+use super::request::POOLS;
+use super::tree::MinTree;
+use crate::graph::{Kind, TensorId};
+use crate::machine::{Direction, Machine, MachineParameters};
+use crate::schedule::Stream;
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::{LaunchId, Sequence};
+
+/// Iterations that are followed.
+const ITERATIONS: u64 = 4;
+
+/// The least that a segment is, as a fraction of the pool.
+const LEAST_SEGMENT: u64 = 4096;
+
+/// How transfers are cut and ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pace {
+    /// The least that a transfer takes where there is more to move, in latencies: long
+    /// segments lose less to the latency, short ones give memory back sooner.
+    pub(super) segment_latencies: u64,
+    /// Whether half-empty last pages come back just in time, and not with their tensor:
+    /// they are memory for few bytes.
+    pub(super) tails_in_time: bool,
+}
+
+/// Copies to the host that may be under way at the same time.
+const UNDER_WAY: usize = 256;
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    total([
+        Gaps::working_words(limits),
+        words::<i64>(limits.ops.saturating_mul(POOLS)),
+        words::<u64>(limits.ops),
+        Heap::scratch_words(limits.tensors.saturating_mul(3)).saturating_mul(3),
+        words::<u64>(limits.tensors).saturating_mul(5),
+    ])
+}
+
+/// A copy to the host under way.
+#[derive(Clone, Copy, Debug)]
+struct Copying {
+    end_ns: u64,
+    tensor: TensorId,
+    /// The host holds the value from this object on when it ends.
+    from: u64,
+}
+
+struct Paced<'b, 's, 'p> {
+    builder: Builder<'b>,
+    gaps: &'s Gaps<'s>,
+    /// Objects of each pool free at each op, prefetches that came early taken off.
+    slack: MinTree<'s>,
+    planned_slack: &'s mut [i64],
+    /// What must come back, by the op that needs it.
+    uploads: Heap<'s>,
+    /// Half-empty last pages that must come back: memory for few bytes, so just in time.
+    tails: Heap<'s>,
+    /// When each op started in the last iteration.
+    started_ns: &'s mut [u64],
+    /// What must go to the host, by when its gap began or will begin.
+    downloads: Heap<'s>,
+    copying: heapless::Deque<Copying, UNDER_WAY>,
+    /// When each stream has done all that is listed.
+    free_ns: [u64; 3],
+    arrived_ns: &'s mut [u64],
+    copied_ns: &'s mut [u64],
+    /// Objects that stay in the gap that has begun; all where none has.
+    kept: &'s mut [u64],
+    /// The op that ends the gap, counted over all iterations.
+    gap_end: &'s mut [u64],
+    /// Objects that the host will need of the current value.
+    wanted: &'s mut [u64],
+    /// Memory that had to be freed by force comes at this time.
+    forced_ns: u64,
+    iteration: u64,
+    /// How hard pressed the links were in the last iteration.
+    seen: &'s mut Pressure<'p>,
+    pace: Pace,
+}
+
+/// Carries the gaps out.
+pub(super) fn write(
+    builder: Builder<'_>,
+    gaps: &Gaps<'_>,
+    pace: Pace,
+    seen: &mut Pressure<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let (sequence, tensors) = (builder.task.sequence, builder.task.sequence.tensors().len());
+    let positions = builder.memory.pools() * sequence.len();
+    let planned = scratch.take(positions, 0i64)?;
+    let slack = gaps.planned_slack(builder.task, builder.memory, &mut scratch)?;
+    for (at, planned) in planned.iter_mut().enumerate() {
+        *planned = slack.min(at, at + 1);
+    }
+    let mut paced = Paced {
+        builder,
+        gaps,
+        slack,
+        planned_slack: planned,
+        uploads: Heap::new(3 * tensors, &mut scratch)?,
+        tails: Heap::new(3 * tensors, &mut scratch)?,
+        started_ns: scratch.take(sequence.len(), 0)?,
+        downloads: Heap::new(3 * tensors, &mut scratch)?,
+        copying: heapless::Deque::new(),
+        free_ns: [0; 3],
+        arrived_ns: scratch.take(tensors, 0)?,
+        copied_ns: scratch.take(tensors, 0)?,
+        kept: scratch.take(tensors, u64::MAX)?,
+        gap_end: scratch.take(tensors, u64::MAX)?,
+        wanted: scratch.take(tensors, 0)?,
+        forced_ns: 0,
+        iteration: 0,
+        seen,
+        pace,
+    };
+    Ok(paced.iterations().and_then(|()| paced.builder.finish()))
+}
+
+impl<'b> Paced<'b, '_, '_> {
+    fn sequence(&self) -> &'b Sequence<'b> {
+        self.builder.task.sequence
+    }
+
+    fn machine(&self) -> &'b Machine {
+        self.builder.task.machine
+    }
+
+    fn objects(&self, tensor: TensorId) -> u64 {
+        self.builder.memory.objects(tensor)
+    }
+
+    /// The position of an op over all iterations.
+    fn position(&self, op: LaunchId, later: bool) -> u64 {
+        (self.iteration + u64::from(later)) * self.sequence().len() as u64 + u64::from(op.0)
+    }
+
+    fn iterations(&mut self) -> Result<(), Stuck> {
+        for iteration in 0..ITERATIONS {
+            self.iteration = iteration;
+            self.builder.restart();
+            for op in self.sequence().launches() {
+                self.op(op)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn op(&mut self, op: LaunchId) -> Result<(), Stuck> {
+        let time_ns = self.sequence().time_ns(op);
+        let now_ns = self.free_ns[Stream::Compute as usize];
+        let until_ns = now_ns.saturating_add(time_ns.max(1));
+        self.forced_ns = now_ns;
+        self.settle(now_ns)?;
+        self.download(now_ns, until_ns)?;
+        self.upload(op, now_ns, until_ns)?;
+        self.fetch(op, now_ns)?;
+        for pool in 0..self.builder.memory.pools() {
+            self.make_room(op, pool, self.builder.launch_objects(op, pool))?;
+        }
+        let start_ns = self.start_ns(op);
+        if start_ns > now_ns {
+            // While the op waits, the links need not.
+            self.settle(start_ns)?;
+            self.download(now_ns, start_ns.saturating_add(time_ns.max(1)))?;
+            self.upload(op, start_ns, start_ns.saturating_add(time_ns.max(1)))?;
+        }
+        self.look(op, now_ns, start_ns);
+        self.started_ns[op.index()] = start_ns;
+        self.builder.launch(op)?;
+        self.free_ns[Stream::Compute as usize] = start_ns.saturating_add(time_ns);
+        // The next time around, nothing has come early yet.
+        for pool in 0..self.builder.memory.pools() {
+            let at = pool * self.sequence().len() + op.index();
+            let planned = self.planned_slack[at];
+            self.slack.add(at, at + 1, planned - self.slack.min(at, at + 1));
+        }
+        self.begin_gaps(op)
+    }
+
+    /// When an op can start.
+    fn start_ns(&self, op: LaunchId) -> u64 {
+        let sequence = self.sequence();
+        let arrived = sequence.operands_of(op).iter().map(|tensor| self.arrived_ns[tensor.index()]);
+        let copied = sequence.writes(op).iter().map(|tensor| self.copied_ns[tensor.index()]);
+        arrived.chain(copied).fold(self.forced_ns, u64::max)
+    }
+
+    /// Notes which link is behind at an op: fully pressed where the op waits, half where it
+    /// only has work left.
+    fn look(&mut self, op: LaunchId, now_ns: u64, start_ns: u64) {
+        let waits = start_ns > now_ns;
+        let pressure = |free_ns: u64| match (free_ns > now_ns, waits) {
+            (true, true) => FULL,
+            (true, false) => FULL / 2,
+            (false, _) => 0,
+        };
+        self.seen.up[op.index()] = pressure(self.free_ns[Stream::Upload as usize]);
+        self.seen.down[op.index()] = pressure(self.free_ns[Stream::Download as usize]);
+    }
+
+    /// Evicts what has been copied by now.
+    fn settle(&mut self, now_ns: u64) -> Result<(), Stuck> {
+        while let Some(&Copying { tensor, from, .. }) =
+            self.copying.front().filter(|copying| copying.end_ns <= now_ns)
+        {
+            self.copying.pop_front();
+            self.evict(tensor, from)?;
+        }
+        Ok(())
+    }
+
+    /// Evicts from an object on what the gap does not keep.
+    fn evict(&mut self, tensor: TensorId, from: u64) -> Result<(), Stuck> {
+        let kept = self.kept[tensor.index()];
+        if kept < self.builder.held(tensor) {
+            self.builder.evict_from(tensor, from.max(kept));
+            if self.builder.held(tensor) <= kept {
+                self.uploads.push(self.gap_end[tensor.index()], tensor.0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Time to move the objects `from..to` of a tensor.
+    fn transfer_ns(&self, direction: Direction, tensor: TensorId, from: u64, to: u64) -> u64 {
+        let bytes = self.builder.memory.bytes(self.builder.task, tensor, from, to);
+        self.machine().transfer_ns(direction, bytes).unwrap_or(u64::MAX / 16)
+    }
+
+    /// Objects of a segment: a few in flight hide the latency. Objects of a few bytes, or links
+    /// without latency, are no reason for a list without end.
+    fn segment(&self, bytes_per_s: u64) -> u64 {
+        let MachineParameters { transfer_latency_ns, chunk_bytes, .. } = **self.machine();
+        let span_ns = u128::from(transfer_latency_ns) * u128::from(self.pace.segment_latencies);
+        let bytes = span_ns.saturating_mul(bytes_per_s.into()) / 1_000_000_000;
+        u64::try_from(bytes / u128::from(chunk_bytes))
+            .unwrap_or(u64::MAX)
+            .max(self.builder.memory.pool_objects(CHUNKS) / LEAST_SEGMENT)
+            .max(1)
+    }
+
+    /// Copies to the host while that link would be idle.
+    fn download(&mut self, now_ns: u64, until_ns: u64) -> Result<(), Stuck> {
+        let segment = self.segment(self.machine().d2h_bytes_per_s);
+        while self.free_ns[Stream::Download as usize] < until_ns && !self.copying.is_full() {
+            let Some((key, id)) = self.downloads.pop() else { return Ok(()) };
+            let tensor = TensorId(id);
+            let from = self.objects(tensor) - self.wanted(tensor);
+            let to = self.objects(tensor) - self.builder.copied(tensor);
+            if from >= to || !self.builder.is_needed(tensor) {
+                continue;
+            }
+            let some = if to - from > segment.saturating_mul(2) { segment } else { to - from };
+            self.copy(tensor, to - some, now_ns)?;
+            if from < to - some {
+                self.downloads.push(key, id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Objects of a tensor that the host needs by the end of its gap, or ever.
+    fn wanted(&self, tensor: TensorId) -> u64 {
+        let objects = self.objects(tensor);
+        let kept = self.kept[tensor.index()].min(objects);
+        self.wanted[tensor.index()].max(objects - kept)
+    }
+
+    /// Copies a tensor to the host from an object on; returns when that ends.
+    fn copy(&mut self, tensor: TensorId, from: u64, now_ns: u64) -> Result<u64, Stuck> {
+        let to = self.objects(tensor) - self.builder.copied(tensor);
+        let duration_ns = self.transfer_ns(Direction::DeviceToHost, tensor, from, to);
+        self.builder.offload_from(tensor, from);
+        let free_ns = &mut self.free_ns[Stream::Download as usize];
+        *free_ns = now_ns.max(*free_ns).saturating_add(duration_ns);
+        self.copied_ns[tensor.index()] = *free_ns;
+        let end_ns = *free_ns;
+        // A full queue is seen by the caller, or what does not enter it is evicted at once.
+        let _ = self.copying.push_back(Copying { end_ns, tensor, from });
+        Ok(end_ns)
+    }
+
+    /// Brings in what an op still misses.
+    fn fetch(&mut self, op: LaunchId, now_ns: u64) -> Result<(), Stuck> {
+        for &tensor in self.sequence().operands_of(op) {
+            self.kept[tensor.index()] = u64::MAX;
+        }
+        for &tensor in self.sequence().reads(op) {
+            let missing = self.objects(tensor) - self.builder.held(tensor);
+            if missing > 0 {
+                self.make_room(op, self.builder.pool(tensor), missing)?;
+                self.prefetch(tensor, missing, now_ns.max(self.forced_ns))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees memory of a pool by force: what is being copied, what waits to be, and at last whatever
+    /// the op does not touch.
+    fn make_room(&mut self, op: LaunchId, pool: usize, objects: u64) -> Result<(), Stuck> {
+        while self.builder.free_objects(pool) < objects {
+            if let Some(Copying { end_ns, tensor, from }) = self.copying.pop_front() {
+                let before = self.builder.free_objects(pool);
+                self.evict(tensor, from)?;
+                if self.builder.free_objects(pool) > before {
+                    self.forced_ns = self.forced_ns.max(end_ns);
+                }
+            } else if let Some((_, id)) = self.downloads.pop() {
+                let tensor = TensorId(id);
+                let kept = self.kept[tensor.index()];
+                if kept < self.builder.held(tensor) && self.builder.is_needed(tensor) {
+                    self.copy(tensor, kept, self.forced_ns)?;
+                }
+            } else {
+                self.evict_any(op, pool)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Evicts the tensor that is used again last of those of a pool that an op does not touch.
+    fn evict_any(&mut self, op: LaunchId, pool: usize) -> Result<(), Stuck> {
+        let sequence = self.sequence();
+        let next = |tensor: TensorId| self.builder.next_position(tensor);
+        let victim = sequence
+            .tensor_ids()
+            .filter(|&tensor| self.builder.held(tensor) > 0 && self.builder.pool(tensor) == pool)
+            .filter(|tensor| !sequence.operands_of(op).contains(tensor))
+            .max_by_key(|&tensor| next(tensor))
+            .ok_or(Stuck::NoRoom)?;
+        let (later, next) = next(victim);
+        self.gap_end[victim.index()] = self.position(next, later);
+        self.kept[victim.index()] = 0;
+        let end_ns = self.copy(victim, 0, self.forced_ns)?;
+        self.forced_ns = self.forced_ns.max(end_ns);
+        self.evict(victim, 0)
+    }
+
+    /// After an op: what leaves now, what must be copied first, what must come back.
+    fn begin_gaps(&mut self, op: LaunchId) -> Result<(), Stuck> {
+        let sequence = self.sequence();
+        let first = sequence.first_slot(op);
+        let reads = sequence.reads(op).len();
+        let now = self.position(op, false);
+        for (at, &tensor) in sequence.operands_of(op).iter().enumerate() {
+            let slot = first + at;
+            let index = tensor.index();
+            let (next, later) = self.gaps.next_use(slot);
+            if self.builder.memory.in_arena(tensor) || (next == op && !later) {
+                continue;
+            }
+            self.gap_end[index] = self.position(next, later);
+            if !self.builder.is_needed(tensor) {
+                let comes_anew = sequence.tensor(tensor).kind == Kind::Input && later;
+                if comes_anew && self.builder.reads_first(tensor) {
+                    self.uploads.push(self.gap_end[index], tensor.0);
+                }
+                continue;
+            }
+            if at >= reads {
+                self.wanted[index] = self.gaps.offloaded(slot);
+            }
+            let moved = self.gaps.moved(slot);
+            if moved > 0 {
+                self.kept[index] = self.objects(tensor) - moved;
+            }
+            if moved > 0 && self.builder.copied(tensor) >= moved {
+                // The host may hold it as far as copies go that are still under way.
+                if self.copied_ns[index] <= self.free_ns[Stream::Compute as usize] {
+                    self.evict(tensor, self.kept[index])?;
+                }
+            } else if moved > 0 {
+                self.downloads.push(now, tensor.0);
+            } else if at >= reads && self.wanted[index] > 0 {
+                self.downloads.push(now + sequence.len() as u64, tensor.0);
+            }
+        }
+        Ok(())
+    }
+}

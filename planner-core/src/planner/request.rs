@@ -1,0 +1,88 @@
+//! What to plan for, and the buffers that a plan is written into.
+
+use crate::graph::{Graph, OpId};
+use crate::machine::Machine;
+use crate::plan::{ArenaPlacement, Pool, Resident, Step};
+use crate::scratch::{Buffer, BufferTooShort};
+use crate::sequence::Sequence;
+
+/// How many pools a plan has at most: chunks, and slabs.
+pub(super) const POOLS: usize = 2;
+
+/// What to plan for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The work.
+    pub graph: &'a Graph<'a>,
+    /// Where it runs.
+    pub machine: &'a Machine,
+    /// Device memory for the plan.
+    pub budget_bytes: u64,
+}
+
+/// A request with its ops in the order in which they are to run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Task<'a> {
+    pub(super) sequence: &'a Sequence<'a>,
+    pub(super) machine: &'a Machine,
+    pub(super) budget_bytes: u64,
+}
+
+impl<'a> Task<'a> {
+    pub(super) const fn new(request: &Request<'a>, sequence: &'a Sequence<'a>) -> Self {
+        let Request { machine, budget_bytes, .. } = *request;
+        Self { sequence, machine, budget_bytes }
+    }
+}
+
+/// Buffers for a plan, owned by the caller. Their lengths follow from the
+/// [limits of the graph](crate::Limits::of_graph).
+#[derive(Debug)]
+pub struct Output<'o> {
+    /// The list; [`max_steps`](crate::Limits::max_steps) are always enough, and a fraction of that mostly is.
+    pub steps: &'o mut [Step],
+    /// Two for each tensor.
+    pub resident: &'o mut [Resident],
+    /// One for each tensor.
+    pub arena: &'o mut [ArenaPlacement],
+    /// Two.
+    pub pools: &'o mut [Pool],
+    /// One for each tensor.
+    pub tensor_pool: &'o mut [u32],
+}
+
+impl Output<'_> {
+    /// Checks the buffers whose lengths follow from the graph.
+    pub(super) fn check(&mut self, graph: &Graph<'_>) -> Result<(), BufferTooShort> {
+        let tensors = graph.tensors().len();
+        Buffer::Resident.first(self.resident, tensors.saturating_mul(2))?;
+        Buffer::Arena.first(self.arena, tensors)?;
+        Buffer::Pools.first(self.pools, POOLS)?;
+        Buffer::TensorPool.first(self.tensor_pool, tensors)?;
+        Ok(())
+    }
+
+    /// The same buffers, for a while.
+    pub(super) const fn reborrow(&mut self) -> Output<'_> {
+        Output {
+            steps: self.steps,
+            resident: self.resident,
+            arena: self.arena,
+            pools: self.pools,
+            tensor_pool: self.tensor_pool,
+        }
+    }
+}
+
+/// The least memory with which a strategy can plan, and what takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeastMemory {
+    /// The smallest feasible budget.
+    pub bytes: u64,
+    /// The op that needs it.
+    pub op: OpId,
+    /// What of it is the arena, before rounding up to chunks.
+    pub arena_bytes: u64,
+    /// How many tensors lie in the arena.
+    pub placed: usize,
+}

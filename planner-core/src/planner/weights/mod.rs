@@ -1,0 +1,179 @@
+//! Weight offloading for chains of layers (Beaumont, Eyraud-Dubois, Shilova & Zhao, Weight
+//! Offloading Strategies for Training Large DNN Models).
+//!
+//! Weights leave between their forward op and their backward one, or between that and the
+//! next forward one, or both: then one copy to the host serves two prefetches. Beyond the
+//! paper, so do the optimizer's states between backward ops, and activations between the
+//! forward and the backward op of the layer that reads them. [`selection`] says which leave (algorithm 1), [`course`] when (algorithm 2),
+//! and [`list`] makes steps of that.
+//!
+//! Where the paper is ambiguous: an op's excess counts its own weight once; ties go to the
+//! last layer; what the first so many prefetches of a cycle bring is there at its start, if it
+//! fits beside the first op; and weights that only leave after their forward op are copied
+//! ahead of that, the smallest first, just before the copies of the backward phase.
+
+mod chain;
+mod course;
+mod list;
+mod profile;
+mod selection;
+mod transfers;
+
+use super::builder::{Builder, Lengths, Stuck};
+use super::memory::Memory;
+use super::request::Task;
+use crate::graph::Kind;
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
+use chain::{Chain, Item};
+use course::{Course, Timing};
+use selection::{Profit, Reserve, Rule, Selection, Tie};
+
+pub(super) use chain::check;
+
+/// One way to move the weights of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Some of them, by the two algorithms.
+    Greedy(Rule, Timing),
+    /// All of them, around every op (L2L; Pudipeddi et al., 2020).
+    LayerToLayer,
+}
+
+impl Way {
+    /// As published.
+    pub(super) const fn published(discount: bool) -> Self {
+        Self::Greedy(Rule::PUBLISHED, Timing::Barrier { discount })
+    }
+
+    /// As published, and without a barrier for several reserves, ties and profits; also with
+    /// activations, if they may move.
+    pub(super) fn whole(activations: bool) -> impl Iterator<Item = Self> {
+        const RESERVES: [Reserve; 10] = [
+            Reserve::Sixteenths(0),
+            Reserve::OwnWeight,
+            Reserve::Sixteenths(8),
+            Reserve::Sixteenths(16),
+            Reserve::Sixteenths(24),
+            Reserve::Sixteenths(32),
+            Reserve::Sixteenths(48),
+            Reserve::Turn(8),
+            Reserve::Turn(16),
+            Reserve::Turn(32),
+        ];
+        let all = activations.then(|| Self::cyclic(&RESERVES, true, 1)).into_iter().flatten();
+        Self::cyclic(&RESERVES, false, 1).chain([Self::published(true)]).chain(all)
+    }
+
+    /// The same without a barrier and in parts; for some reserves with activations as well.
+    pub(super) fn in_parts() -> impl Iterator<Item = Self> {
+        const RESERVES: [Reserve; 10] = [
+            Reserve::Turn(2),
+            Reserve::Turn(5),
+            Reserve::Sixteenths(2),
+            Reserve::Sixteenths(0),
+            Reserve::Sixteenths(1),
+            Reserve::Sixteenths(4),
+            Reserve::Sixteenths(8),
+            Reserve::Sixteenths(12),
+            Reserve::Sixteenths(16),
+            Reserve::OwnWeight,
+        ];
+        let some = RESERVES.get(..4).unwrap_or_default();
+        Self::cyclic(&RESERVES, false, 32).chain(Self::cyclic(some, true, 32))
+    }
+
+    fn cyclic(reserves: &[Reserve], activations: bool, parts: u64) -> impl Iterator<Item = Self> {
+        reserves.iter().flat_map(move |&reserve| {
+            [Profit::Ops, Profit::Time].into_iter().flat_map(move |profit| {
+                [Tie::Last, Tie::First].into_iter().flat_map(move |tie| {
+                    let rule = Rule { reserve, tie, profit, activations, parts };
+                    [false, true].map(|ahead| Self::Greedy(rule, Timing::Cyclic { ahead }))
+                })
+            })
+        })
+    }
+}
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    total([
+        Chain::scratch_words(limits),
+        Selection::scratch_words(limits),
+        larger(Selection::working_words(limits), Course::scratch_words(limits)),
+    ])
+}
+
+/// Moves the weights of a chain; there is no room for that on other graphs.
+pub(super) fn write(
+    builder: Builder<'_>,
+    way: Way,
+    scratch: &mut Scratch<'_>,
+) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let (rule, timing) = match way {
+        Way::LayerToLayer => return Ok(layer_to_layer(builder)),
+        Way::Greedy(rule, timing) => (rule, timing),
+    };
+    let Some(chain) = Chain::new(builder.task, builder.memory, &mut scratch)? else {
+        return Ok(Err(Stuck::NoRoom));
+    };
+    let selection = Selection::new(&chain, rule, &mut scratch)?;
+    let mut course = Course::new(&chain, &selection, timing, &mut scratch)?;
+    let written = match timing {
+        Timing::Cyclic { .. } => course.write_iterations(),
+        Timing::Barrier { .. } => course.best_cut().and_then(|(_, cut)| course.write_cycle(cut)),
+    };
+    if written.is_none() {
+        return Ok(Err(Stuck::NoRoom));
+    }
+    let copy_again = timing == Timing::Barrier { discount: false };
+    Ok(course.notes.write(&chain, &selection, builder, copy_again))
+}
+
+/// The length of a cycle with a barrier at its end; none where memory does not suffice.
+pub(super) fn cycle_ns(
+    task: &Task<'_>,
+    memory: &Memory<'_>,
+    way: Way,
+    scratch: &mut Scratch<'_>,
+) -> Result<Option<u64>, OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let Some(chain) = Chain::new(task, memory, &mut scratch)? else { return Ok(None) };
+    match way {
+        Way::LayerToLayer => {
+            let up_ns = |layer, item| match chain.size(layer, item) {
+                0 => 0,
+                objects => chain.up_ns(layer, item, objects),
+            };
+            let transfers_ns = (0..chain.layers()).fold(0u64, |sum, layer| {
+                let weight_ns = up_ns(layer, Item::Weight).saturating_mul(2);
+                sum.saturating_add(weight_ns).saturating_add(up_ns(layer, Item::Optimizer))
+            });
+            Ok(Some(task.sequence.compute_ns().saturating_add(transfers_ns)))
+        }
+        Way::Greedy(rule, timing) => {
+            let selection = Selection::new(&chain, rule, &mut scratch)?;
+            let mut course = Course::new(&chain, &selection, timing, &mut scratch)?;
+            Ok(course.best_cut().map(|(cycle_ns, _)| cycle_ns))
+        }
+    }
+}
+
+/// Each state comes for an op and leaves after it.
+fn layer_to_layer(mut builder: Builder<'_>) -> Result<Lengths, Stuck> {
+    let sequence = builder.task.sequence;
+    for iteration in 0..2 {
+        if iteration == 1 {
+            builder.restart();
+        }
+        for op in sequence.launches() {
+            for &tensor in sequence.reads(op) {
+                builder.prefetch(tensor)?;
+            }
+            builder.launch(op)?;
+            let states =
+                sequence.reads(op).iter().filter(|id| sequence.tensor(**id).kind == Kind::State);
+            states.for_each(|&state| builder.evict(state));
+        }
+    }
+    builder.finish()
+}

@@ -1,0 +1,227 @@
+//! The ops in the order in which they run: a list of launches, each of an op of the graph.
+//! An op may be launched more than once.
+
+use crate::graph::{Graph, OpId, Tensor, TensorId};
+use crate::plan::PlanError;
+use crate::scratch::{Limits, Scratch, words};
+use bytemuck::{Pod, Zeroable};
+
+/// A position in a [`Sequence`]: one launch of an op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LaunchId(pub(crate) u32);
+
+impl LaunchId {
+    /// The id as an index.
+    #[inline]
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// One launch. Its operands have slots of their own, since two launches of an op differ in
+/// what uses their tensors next.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Launch {
+    op: OpId,
+    first_slot: u32,
+    /// The slot of the first operand that is written.
+    first_write: u32,
+    end_slot: u32,
+}
+
+/// Launches, and the operands of all of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sequence<'a> {
+    graph: &'a Graph<'a>,
+    launches: &'a [Launch],
+    operands: &'a [TensorId],
+}
+
+impl<'a> Sequence<'a> {
+    pub(crate) const fn scratch_words(limits: &Limits) -> usize {
+        words::<Launch>(limits.ops).saturating_add(words::<TensorId>(limits.operands))
+    }
+
+    /// Launches ops of a graph in some order that keeps its dependencies. O(operands).
+    ///
+    /// # Errors
+    /// More launches or operands than 31 bits count; scratch that is too small.
+    pub(crate) fn new(
+        graph: &'a Graph<'a>,
+        order: impl Iterator<Item = OpId> + Clone,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, PlanError> {
+        let (mut len, mut slots) = (0, 0usize);
+        for op in order.clone() {
+            len += 1;
+            slots = slots.saturating_add(graph.operands_of(op).len());
+        }
+        // The planner marks launches and slots with one more bit.
+        const MOST: usize = u32::MAX as usize >> 1;
+        if len > MOST || slots > MOST {
+            return Err(PlanError::TooManySteps);
+        }
+        let launches = scratch.take(len, Launch::zeroed())?;
+        let operands = scratch.take(slots, TensorId(0))?;
+        let mut first_slot = 0;
+        for (launch, op) in launches.iter_mut().zip(order) {
+            let its_operands = graph.operands_of(op);
+            let end_slot = first_slot + its_operands.len();
+            operands[first_slot..end_slot].copy_from_slice(its_operands);
+            *launch = Launch {
+                op,
+                first_slot: first_slot as u32,
+                first_write: first_slot as u32 + graph.op(op).reads,
+                end_slot: end_slot as u32,
+            };
+            first_slot = end_slot;
+        }
+        Ok(Self { graph, launches, operands })
+    }
+
+    /// Launches the ops of a graph in the given order.
+    ///
+    /// # Errors
+    /// Those of [`Sequence::new`].
+    pub(crate) fn as_given(
+        graph: &'a Graph<'a>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, PlanError> {
+        let ops = 0..graph.ops().len() as u32;
+        Self::new(graph, ops.map(OpId), scratch)
+    }
+
+    /// The graph whose ops are launched.
+    pub(crate) const fn graph(&self) -> &'a Graph<'a> {
+        self.graph
+    }
+
+    /// How many launches there are.
+    #[inline]
+    pub(crate) const fn len(&self) -> usize {
+        self.launches.len()
+    }
+
+    /// All launches, in order.
+    pub(crate) fn launches(
+        &self,
+    ) -> impl ExactSizeIterator<Item = LaunchId> + DoubleEndedIterator + use<> {
+        (0..self.launches.len() as u32).map(LaunchId)
+    }
+
+    /// The op of a launch.
+    #[inline]
+    pub(crate) const fn op(&self, launch: LaunchId) -> OpId {
+        self.launches[launch.index()].op
+    }
+
+    /// How long a launch takes.
+    #[inline]
+    pub(crate) fn time_ns(&self, launch: LaunchId) -> u64 {
+        self.graph.op(self.op(launch)).time_ns
+    }
+
+    /// How long all launches take together.
+    pub(crate) fn compute_ns(&self) -> u64 {
+        let times_ns = self.launches().map(|launch| self.time_ns(launch));
+        times_ns.fold(0, u64::saturating_add)
+    }
+
+    /// Device memory that is held only during a launch.
+    #[inline]
+    pub(crate) fn workspace_bytes(&self, launch: LaunchId) -> u64 {
+        self.graph.op(self.op(launch)).workspace_bytes
+    }
+
+    /// What a launch reads.
+    #[inline]
+    pub(crate) fn reads(&self, launch: LaunchId) -> &'a [TensorId] {
+        let Launch { first_slot, first_write, .. } = self.launches[launch.index()];
+        &self.operands[first_slot as usize..first_write as usize]
+    }
+
+    /// What a launch writes.
+    #[inline]
+    pub(crate) fn writes(&self, launch: LaunchId) -> &'a [TensorId] {
+        let Launch { first_write, end_slot, .. } = self.launches[launch.index()];
+        &self.operands[first_write as usize..end_slot as usize]
+    }
+
+    /// What a launch reads, then what it writes; a tensor updated in place comes twice.
+    #[inline]
+    pub(crate) fn operands_of(&self, launch: LaunchId) -> &'a [TensorId] {
+        let Launch { first_slot, end_slot, .. } = self.launches[launch.index()];
+        &self.operands[first_slot as usize..end_slot as usize]
+    }
+
+    /// The slot of a launch's first operand; those of the others follow.
+    #[inline]
+    pub(crate) const fn first_slot(&self, launch: LaunchId) -> usize {
+        self.launches[launch.index()].first_slot as usize
+    }
+
+    /// The slot of the first operand that a launch writes.
+    pub(crate) const fn first_write(&self, launch: LaunchId) -> usize {
+        self.launches[launch.index()].first_write as usize
+    }
+
+    /// The operands of all launches, by slot.
+    pub(crate) const fn operands(&self) -> &'a [TensorId] {
+        self.operands
+    }
+
+    /// All tensors.
+    pub(crate) const fn tensors(&self) -> &'a [Tensor] {
+        self.graph.tensors()
+    }
+
+    /// The ids of all tensors, in order.
+    pub(crate) fn tensor_ids(
+        &self,
+    ) -> impl ExactSizeIterator<Item = TensorId> + DoubleEndedIterator + use<> {
+        self.graph.tensor_ids()
+    }
+
+    /// One tensor.
+    #[inline]
+    pub(crate) fn tensor(&self, id: TensorId) -> Tensor {
+        self.graph.tensor(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Kind, Op};
+
+    #[test]
+    fn an_op_is_launched_twice() {
+        let tensor = |kind| Tensor { bytes: 8, kind };
+        let tensors = [tensor(Kind::State), tensor(Kind::Temporary)];
+        let operands = [0, 1, 1, 0].map(TensorId);
+        let op = |time_ns, first_operand| Op {
+            time_ns,
+            workspace_bytes: 0,
+            first_operand,
+            reads: 1,
+            writes: 1,
+        };
+        let ops = [op(5, 0), op(7, 2)];
+        let mut memory = [0; 64];
+        let mut scratch = Scratch::new(&mut memory);
+        let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
+        let order = [0, 0, 1].map(OpId);
+        let sequence = Sequence::new(&graph, order.into_iter(), &mut scratch).unwrap();
+        assert_eq!((sequence.len(), sequence.compute_ns()), (3, 17));
+        let of = |launch| {
+            let launch = LaunchId(launch);
+            (sequence.op(launch), sequence.reads(launch)[0], sequence.first_slot(launch))
+        };
+        assert_eq!(of(0), (OpId(0), TensorId(0), 0));
+        assert_eq!(of(1), (OpId(0), TensorId(0), 2));
+        assert_eq!(of(2), (OpId(1), TensorId(1), 4));
+        assert_eq!(sequence.operands(), [0, 1, 0, 1, 1, 0].map(TensorId));
+        assert_eq!(sequence.writes(LaunchId(1)), [TensorId(1)]);
+    }
+}

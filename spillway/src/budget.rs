@@ -1,0 +1,117 @@
+//! How much device memory a plan may take.
+
+use crate::units::{self, parse_bytes, thousandths};
+use std::fmt;
+use std::str::FromStr;
+
+/// A memory budget: parsed from a size (`4GiB`, `512MiB`, `1000000`), a percentage (`35%`) or
+/// `min`; a number is bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Budget {
+    /// This many bytes.
+    Bytes(u64),
+    /// A share, in thousandths of a percent, of the memory that the work needs in-core.
+    MilliPercent(u128),
+    /// The smallest budget with which the strategy can plan.
+    Min,
+}
+
+impl FromStr for Budget {
+    type Err = BadBudget;
+
+    fn from_str(text: &str) -> Result<Self, BadBudget> {
+        let budget = match text.strip_suffix('%') {
+            _ if text == "min" => Some(Self::Min),
+            Some(number) => thousandths(number.trim_end()).map(Self::MilliPercent),
+            None => parse_bytes(text).map(Self::Bytes),
+        };
+        budget.ok_or(BadBudget)
+    }
+}
+
+/// A text is not a budget. Displays as what a budget is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadBudget;
+
+impl fmt::Display for BadBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "a budget is a size (4GiB, 512MiB, 1000000), a percentage of what the work needs \
+             in-core (35%), or min",
+        )
+    }
+}
+
+impl std::error::Error for BadBudget {}
+
+impl From<u64> for Budget {
+    fn from(bytes: u64) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+impl TryFrom<&str> for Budget {
+    type Error = BadBudget;
+
+    fn try_from(text: &str) -> Result<Self, BadBudget> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Bytes(bytes) => f.write_str(&units::bytes(bytes)),
+            Self::MilliPercent(milli) => write!(f, "{} %", milli as f64 / 1000.0),
+            Self::Min => f.write_str("min"),
+        }
+    }
+}
+
+impl Budget {
+    /// The budget in bytes, rounded down, for work that needs this much in-core and a strategy
+    /// that needs this much at least.
+    #[must_use]
+    pub fn bytes(self, in_core_peak_bytes: u64, min_feasible_bytes: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Min => min_feasible_bytes,
+            Self::MilliPercent(milli) => {
+                let bytes = milli.saturating_mul(in_core_peak_bytes.into()) / 100_000;
+                u64::try_from(bytes).unwrap_or(u64::MAX)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_round_down() {
+        let bytes = |text: &str| text.parse::<Budget>().unwrap().bytes(1001, 7);
+        assert_eq!(bytes("35%"), 350);
+        assert_eq!(bytes("12.5 %"), 125);
+        assert_eq!(bytes("100%"), 1001);
+        assert_eq!(bytes("min"), 7);
+        assert_eq!(bytes("1KiB"), 1024);
+        assert_eq!("99999999%".parse::<Budget>().unwrap().bytes(u64::MAX, 0), u64::MAX);
+    }
+
+    #[test]
+    fn budgets_are_shown_as_people_write_them() {
+        for (text, shown) in
+            [("35%", "35 %"), ("12.5 %", "12.5 %"), ("4GiB", "4.00 GiB"), ("min", "min")]
+        {
+            assert_eq!(text.parse::<Budget>().unwrap().to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for text in ["", "%", "-5%", "max", "4 gigs", "35 percent"] {
+            assert!(text.parse::<Budget>().is_err(), "{text}");
+        }
+    }
+}

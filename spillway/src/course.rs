@@ -1,0 +1,332 @@
+//! A plan's predicted timeline: when each step starts and ends, why it starts no earlier, and
+//! how much device memory is held meanwhile.
+
+use planner_core::pieces::Pieces;
+use planner_core::timeline::{self, LAPS, Timeline};
+use planner_core::{Limits, Part, PlanError, Scratch, Step, Stream, TensorId, Verified, Wait};
+use std::ops::Range;
+
+/// One step of one iteration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    /// The iteration, from 0.
+    pub(crate) iteration: usize,
+    /// The position in the plan's list.
+    pub(crate) step: usize,
+    /// The stream that it runs on.
+    pub(crate) stream: Stream,
+    /// When it starts.
+    pub(crate) start_ns: u64,
+    /// When it ends.
+    pub(crate) end_ns: u64,
+    /// How long its stream was idle before it.
+    pub(crate) idle_ns: u64,
+    /// The step of another stream that its stream was idle for.
+    pub(crate) awaited: Option<usize>,
+}
+
+/// Eight iterations, as predicted.
+#[derive(Clone, Debug)]
+pub(crate) struct Course {
+    /// All steps that take time, iteration by iteration in list order.
+    pub(crate) spans: Vec<Span>,
+    /// Device memory held, the arena included: from each time to the next.
+    pub(crate) held_bytes: Vec<(u64, u64)>,
+    /// The end of each iteration's last launch.
+    pub(crate) iteration_ends_ns: Vec<u64>,
+}
+
+impl Course {
+    /// Computes the timeline of a plan.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(crate) fn of(verified: &Verified<'_>) -> Result<Self, PlanError> {
+        let (graph, plan) = (verified.graph(), verified.plan());
+        let mut memory = vec![0; timeline::scratch_words(&Limits::of_plan(graph, plan))];
+        let scratch = &mut Scratch::new(&mut memory);
+        let pieces = Pieces::new(graph, verified.machine(), plan, scratch)?;
+        let mut durations_ns = vec![0; plan.steps.len()];
+        timeline::durations(verified.machine(), &pieces, &mut durations_ns)?;
+        let timeline = Timeline::new(verified.schedule(), &durations_ns, scratch)?;
+        let clock = Clock::new(verified, durations_ns, &timeline);
+        let iterations = 0..LAPS as usize;
+        Ok(Self {
+            spans: iterations.clone().flat_map(|iteration| clock.spans(iteration)).collect(),
+            held_bytes: held(verified, &pieces, &clock),
+            iteration_ends_ns: iterations
+                .map(|iteration| clock.iteration_end_ns(iteration))
+                .collect(),
+        })
+    }
+
+    /// One iteration, once under way. The one after it is known too, so that what is fetched
+    /// ahead for it is seen.
+    pub(crate) fn steady_iteration(&self) -> Range<u64> {
+        self.iteration_ends_ns[5]..self.iteration_ends_ns[6]
+    }
+
+    /// Four iterations, once under way.
+    pub(crate) fn steady_iterations(&self) -> Range<u64> {
+        self.iteration_ends_ns[2]..self.iteration_ends_ns[6]
+    }
+
+    /// The steps that run within a window, at least in part.
+    pub(crate) fn within(&self, window: &Range<u64>) -> impl Iterator<Item = &Span> {
+        let (from, to) = (window.start, window.end);
+        self.spans.iter().filter(move |span| span.end_ns > from && span.start_ns < to)
+    }
+
+    /// The memory held within a window, the level at its start included.
+    pub(crate) fn held_within(&self, window: &Range<u64>) -> Vec<(u64, u64)> {
+        let before = self.held_bytes.partition_point(|&(ns, _)| ns <= window.start);
+        let level = before.checked_sub(1).map_or(0, |at| self.held_bytes[at].1);
+        let rest = self.held_bytes[before..].iter().copied().take_while(|&(ns, _)| ns < window.end);
+        std::iter::once((window.start, level)).chain(rest).collect()
+    }
+}
+
+/// The times of all steps.
+struct Clock<'c> {
+    verified: &'c Verified<'c>,
+    timeline: &'c Timeline<'c>,
+    durations_ns: Vec<u64>,
+    /// The list positions of each stream's steps.
+    positions: [Vec<usize>; 3],
+}
+
+impl<'c> Clock<'c> {
+    fn new(verified: &'c Verified<'c>, durations_ns: Vec<u64>, timeline: &'c Timeline<'c>) -> Self {
+        let mut positions: [Vec<usize>; 3] = Default::default();
+        for (at, step) in verified.plan().steps.iter().enumerate() {
+            if let Some(stream) = Stream::of(step) {
+                positions[stream as usize].push(at);
+            }
+        }
+        Self { verified, timeline, durations_ns, positions }
+    }
+
+    fn iteration_end_ns(&self, iteration: usize) -> u64 {
+        let launches = self.verified.schedule().stream_steps[Stream::Compute as usize];
+        self.timeline.end_ns(iteration, Stream::Compute, launches.saturating_sub(1))
+    }
+
+    /// The awaited steps: list position, and end.
+    fn awaited(
+        &self,
+        iteration: usize,
+        waits: [Option<Wait>; 3],
+    ) -> impl Iterator<Item = (usize, u64)> {
+        Stream::ALL.into_iter().zip(waits).filter_map(move |(stream, wait)| {
+            let wait = wait?;
+            let awaited_iteration = iteration.checked_sub(wait.laps as usize)?;
+            let &position = self.positions[stream as usize].get(wait.index as usize)?;
+            Some((position, self.timeline.end_ns(awaited_iteration, stream, wait.index)))
+        })
+    }
+
+    fn spans(&self, iteration: usize) -> impl Iterator<Item = Span> {
+        let steps = self.verified.schedule().of_iteration(iteration as u64).iter().enumerate();
+        steps.filter_map(move |(step, entry)| {
+            let stream = entry.stream()?;
+            let end_ns = self.timeline.end_ns(iteration, stream, entry.index());
+            let start_ns = end_ns.saturating_sub(self.durations_ns[step]);
+            let previous_end_ns = match (entry.index().checked_sub(1), iteration.checked_sub(1)) {
+                (Some(index), _) => self.timeline.end_ns(iteration, stream, index),
+                (None, Some(iteration)) => {
+                    let steps = self.positions[stream as usize].len() as u32;
+                    self.timeline.end_ns(iteration, stream, steps - 1)
+                }
+                (None, None) => 0,
+            };
+            let idle_ns = start_ns.saturating_sub(previous_end_ns);
+            let last =
+                self.awaited(iteration, entry.waits()).find(|&(_, end_ns)| end_ns == start_ns);
+            let awaited = last.filter(|_| idle_ns > 0).map(|(position, _)| position);
+            Some(Span { iteration, step, stream, start_ns, end_ns, idle_ns, awaited })
+        })
+    }
+}
+
+/// Device memory that a step takes and gives back.
+#[derive(Clone, Copy, Debug, Default)]
+struct Demand {
+    takes_bytes: u64,
+    workspace_bytes: u64,
+    frees_bytes: u64,
+}
+
+/// Follows the list to see what each step takes. It has been proved, so nothing is checked,
+/// and no sum of what is held can overflow.
+struct Walk<'w> {
+    verified: &'w Verified<'w>,
+    pieces: &'w Pieces<'w>,
+    resident: Vec<bool>,
+}
+
+impl<'w> Walk<'w> {
+    fn new(verified: &'w Verified<'w>, pieces: &'w Pieces<'w>) -> Self {
+        Self { verified, pieces, resident: vec![false; pieces.len()] }
+    }
+
+    /// What is resident at start.
+    fn start_bytes(&mut self) -> u64 {
+        let entries = self.verified.plan().resident_at_start;
+        entries
+            .iter()
+            .map(|entry| self.take(entry.part.tensor, self.pieces.of_part(entry.part)))
+            .sum()
+    }
+
+    fn bytes(&self, tensor: TensorId, piece: usize) -> u64 {
+        let pool = self.verified.plan().pools.get(self.pieces.pool(tensor));
+        self.pieces.pool_objects(tensor, piece) * pool.map_or(0, |pool| pool.object_bytes)
+    }
+
+    /// Makes pieces resident; the bytes of those that were not.
+    fn take(&mut self, tensor: TensorId, pieces: Range<usize>) -> u64 {
+        let mut taken_bytes = 0;
+        for piece in pieces {
+            if !std::mem::replace(&mut self.resident[piece], true) {
+                taken_bytes += self.bytes(tensor, piece);
+            }
+        }
+        taken_bytes
+    }
+
+    fn free(&mut self, part: Part) -> u64 {
+        let pieces = self.pieces.of_part(part);
+        self.resident[pieces.clone()].fill(false);
+        pieces.map(|piece| self.bytes(part.tensor, piece)).sum()
+    }
+
+    fn step(&mut self, step: &Step) -> Demand {
+        let mut demand = Demand::default();
+        match *step {
+            Step::Prefetch(part) => {
+                demand.takes_bytes = self.take(part.tensor, self.pieces.of_part(part));
+            }
+            Step::Evict(part) => demand.frees_bytes = self.free(part),
+            Step::Launch(op) => {
+                let graph = self.verified.graph();
+                for &tensor in graph.writes(op) {
+                    demand.takes_bytes += self.take(tensor, self.pieces.of(tensor));
+                }
+                if let Some((pool, objects)) = self.pieces.workspace(graph, op) {
+                    demand.workspace_bytes =
+                        objects * self.verified.plan().pools[pool].object_bytes;
+                }
+            }
+            Step::Offload(_) => {}
+        }
+        demand
+    }
+}
+
+/// Memory over time: taken when a step starts, free when what an evict waits for has ended.
+fn held(verified: &Verified<'_>, pieces: &Pieces<'_>, clock: &Clock<'_>) -> Vec<(u64, u64)> {
+    let plan = verified.plan();
+    let mut walk = Walk::new(verified, pieces);
+    let mut held_bytes = i128::from(plan.arena_bytes) + i128::from(walk.start_bytes());
+    let demands: Vec<_> = plan.steps.iter().map(|step| walk.step(step)).collect();
+    let mut changes: Vec<(u64, i128)> = Vec::new();
+    for iteration in 0..LAPS as usize {
+        let entries = verified.schedule().of_iteration(iteration as u64);
+        for (entry, demand) in entries.iter().zip(&demands) {
+            let ends = clock.awaited(iteration, entry.waits()).map(|(_, end_ns)| end_ns);
+            let freed_ns = ends.max().unwrap_or(0);
+            changes.push((freed_ns, -i128::from(demand.frees_bytes)));
+        }
+        for span in clock.spans(iteration) {
+            let Demand { takes_bytes, workspace_bytes, .. } = demands[span.step];
+            changes.push((span.start_ns, i128::from(takes_bytes) + i128::from(workspace_bytes)));
+            changes.push((span.end_ns, -i128::from(workspace_bytes)));
+        }
+    }
+    // At the same time, what is given back comes before what is taken.
+    changes.retain(|&(_, bytes)| bytes != 0);
+    changes.sort_unstable();
+    let mut levels: Vec<(u64, u64)> = vec![(0, level(held_bytes))];
+    for (ns, bytes) in changes {
+        held_bytes += bytes;
+        match levels.last_mut() {
+            Some(last) if last.0 == ns => last.1 = level(held_bytes),
+            _ => levels.push((ns, level(held_bytes))),
+        }
+    }
+    levels
+}
+
+fn level(bytes: i128) -> u64 {
+    u64::try_from(bytes).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::planning;
+    use crate::proof;
+    use planner_core::Kind;
+    use planner_core::planner::{Request, Strategy};
+    use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, machines, models};
+
+    /// A plan within twice the least budget, and its course.
+    fn course(work: &OwnedGraph, machine: &OwnedMachine) -> (OwnedPlan, Course) {
+        let (graph, machine_only) = (work.graph().unwrap(), &machine.machine);
+        let budget_bytes = machine_only.device_bytes;
+        let request = Request { graph: &graph, machine: machine_only, budget_bytes };
+        let (least_bytes, _) = planning::min_feasible(&request, Strategy::OnDemand).unwrap();
+        let request = Request { budget_bytes: 2 * least_bytes, ..request };
+        let plan = planning::plan(&request, Strategy::OnDemand).unwrap();
+        let schedule = proof::lower(work, machine, &plan).unwrap();
+        let proved = proof::prove(work, machine, &plan, &schedule).unwrap();
+        let course = Course::of(&proved.verified).unwrap();
+        let pools = plan.pools.iter().map(|pool| pool.object_bytes * pool.count);
+        let most_bytes = plan.arena_bytes + pools.sum::<u64>();
+        let held_bytes = course.held_bytes.iter().map(|&(_, bytes)| bytes);
+        assert!(held_bytes.max().is_some_and(|bytes| bytes > 0 && bytes <= most_bytes));
+        (plan, course)
+    }
+
+    /// Each op's workspace is as large as the tensor that it writes.
+    fn with_workspaces() -> OwnedGraph {
+        let mut graph = OwnedGraph::new("g");
+        let mut last = graph.push_tensor("x", 8 << 20, Kind::Input);
+        for name in ["a", "b", "c", "d"] {
+            let next = graph.push_tensor(name, 8 << 20, Kind::Temporary);
+            graph.push_op(name, 1_000_000, 8 << 20, &[last], &[next]);
+            last = next;
+        }
+        graph
+    }
+
+    #[test]
+    fn what_is_taken_is_given_back() {
+        let machine = machines::builtin("v100-pcie3").unwrap();
+        let resnet = models::generate("resnet50:batch=2,image=64").unwrap();
+        for work in [with_workspaces(), resnet] {
+            let (plan, course) = course(&work, &machine);
+            let starts = plan.resident_at_start.iter().map(|entry| entry.part.tensor);
+            let pooled = starts.filter(|id| plan.arena.iter().all(|place| place.tensor != *id));
+            let object_bytes = plan.pools[0].object_bytes;
+            let start_bytes = pooled
+                .map(|id| work.tensors[id.index()].bytes.div_ceil(object_bytes) * object_bytes)
+                .sum::<u64>();
+            let last = course.held_bytes.last().map(|&(_, bytes)| bytes);
+            assert_eq!(last, Some(plan.arena_bytes + start_bytes));
+        }
+    }
+
+    #[test]
+    fn idle_times_add_up_to_the_stall() {
+        let machine = machines::builtin("v100-pcie3").unwrap();
+        let work = models::generate("resnet50:batch=2,image=64").unwrap();
+        let (plan, course) = course(&work, &machine);
+        let stall_ns = plan.predicted.period_ns - plan.predicted.compute_ns;
+        let window = course.steady_iteration();
+        let launches = course.within(&window).filter(|span| span.stream == Stream::Compute);
+        let stalled: Vec<_> = launches.filter(|span| span.idle_ns > 0).collect();
+        assert_eq!(stalled.iter().map(|span| span.idle_ns).sum::<u64>(), stall_ns);
+        assert!(stalled.len() > 10 && stalled.iter().all(|span| span.awaited.is_some()));
+    }
+}

@@ -1,0 +1,143 @@
+//! What can go wrong, in terms of the graph's own names.
+
+use crate::budget::BadBudget;
+use crate::names::Names;
+use planner_core::planner::PlanningError;
+use planner_core::{GraphError, OpId, OutOfScratch, PlanError, VerifyError};
+use std::convert::Infallible;
+use std::fmt;
+use workloads::format::FormatError;
+use workloads::{OwnedGraph, Shown};
+
+/// Why there is no graph, no plan, or no file. Displays with the names of tensors and ops.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The graph is malformed.
+    Graph {
+        /// The defect, with ids.
+        error: GraphError,
+        /// The same with names.
+        message: String,
+    },
+    /// A text is not a budget.
+    Budget(BadBudget),
+    /// The budget is too small for the strategy.
+    Infeasible {
+        /// The budget.
+        budget_bytes: u64,
+        /// The smallest budget with which the strategy can plan.
+        least_bytes: u64,
+        /// The op that needs it.
+        op: OpId,
+        /// The same with the op's name.
+        message: String,
+    },
+    /// There is no plan for another reason.
+    Planning {
+        /// The reason, with ids.
+        error: PlanningError,
+        /// The same with names.
+        message: String,
+    },
+    /// A plan is not safe, or promises what it does not keep.
+    Invalid {
+        /// The first rule that it breaks, with ids.
+        error: VerifyError,
+        /// The same with names.
+        message: String,
+    },
+    /// A plan is for another graph.
+    OtherGraph {
+        /// The name of the graph in the plan.
+        planned: String,
+        /// The name of the graph at hand.
+        given: String,
+    },
+    /// A plan is for another machine.
+    OtherMachine {
+        /// The name of the machine in the plan.
+        planned: String,
+        /// The name of the machine at hand.
+        given: String,
+    },
+    /// A file cannot be read or written, or is malformed.
+    File(FormatError),
+    /// The process has too little memory.
+    OutOfMemory(OutOfScratch),
+}
+
+impl Error {
+    pub(crate) fn graph(work: &OwnedGraph, error: GraphError) -> Self {
+        let message = Names::new(work, &[]).graph_error(&error);
+        Self::Graph { error, message }
+    }
+
+    pub(crate) fn planning(names: &Names<'_>, error: PlanningError, budget_bytes: u64) -> Self {
+        let message = names.planning_error(&error, budget_bytes);
+        match error {
+            PlanningError::Infeasible { min_feasible_bytes: least_bytes, op }
+                if least_bytes > budget_bytes =>
+            {
+                Self::Infeasible { budget_bytes, least_bytes, op, message }
+            }
+            PlanningError::Scratch(error) => Self::OutOfMemory(error),
+            error => Self::Planning { error, message },
+        }
+    }
+
+    pub(crate) fn invalid(names: &Names<'_>, error: VerifyError) -> Self {
+        match error {
+            VerifyError::Plan(PlanError::Scratch(error)) => Self::OutOfMemory(error),
+            error => Self::Invalid { error, message: names.verify_error(&error) },
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Graph { message, .. }
+            | Self::Infeasible { message, .. }
+            | Self::Planning { message, .. }
+            | Self::Invalid { message, .. } => f.write_str(message),
+            Self::Budget(error) => error.fmt(f),
+            Self::OtherGraph { planned, given } => {
+                let (planned, given) = (Shown::name(planned), Shown::name(given));
+                write!(f, "the plan is for the graph {planned:?}, and this is {given:?}")
+            }
+            Self::OtherMachine { planned, given } => {
+                let (planned, given) = (Shown::name(planned), Shown::name(given));
+                write!(f, "the plan is for the machine {planned:?}, and this is {given:?}")
+            }
+            Self::File(error) => error.fmt(f),
+            Self::OutOfMemory(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<BadBudget> for Error {
+    fn from(error: BadBudget) -> Self {
+        Self::Budget(error)
+    }
+}
+
+impl From<FormatError> for Error {
+    fn from(error: FormatError) -> Self {
+        Self::File(error)
+    }
+}
+
+impl From<OutOfScratch> for Error {
+    fn from(error: OutOfScratch) -> Self {
+        Self::OutOfMemory(error)
+    }
+}
+
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}

@@ -1,0 +1,214 @@
+//! Figures of a plan, and what they compare with.
+
+use crate::error::Error;
+use crate::placing::Unplaced;
+use crate::planning;
+use crate::proof::Proved;
+use crate::units::ratio;
+use planner_core::bounds::Order;
+use planner_core::{Kind, Part, Plan, Step};
+use serde::Serialize;
+use workloads::{OwnedGraph, OwnedMachine};
+
+/// Bytes by kind of tensor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ByKind {
+    /// Of states.
+    pub state: u64,
+    /// Of inputs.
+    pub input: u64,
+    /// Of temporaries.
+    pub temporary: u64,
+}
+
+impl ByKind {
+    /// Adds bytes to those of a kind.
+    pub fn add(&mut self, kind: Kind, bytes: u64) {
+        let sum = match kind {
+            Kind::State => &mut self.state,
+            Kind::Input => &mut self.input,
+            Kind::Temporary => &mut self.temporary,
+        };
+        *sum = sum.saturating_add(bytes);
+    }
+}
+
+/// The figures of a proved plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Figures {
+    /// Time from one iteration to the next, once under way.
+    pub period_ns: u64,
+    /// The sum of all op times.
+    pub compute_ns: u64,
+    /// Time of a period in which no op runs.
+    pub stall_ns: u64,
+    /// Device memory: the arena, and the most bytes of objects held after any step.
+    pub peak_bytes: u64,
+    /// Of the peak, the bytes of tensors and workspaces.
+    pub requested_peak_bytes: u64,
+    /// The rest of the peak.
+    pub waste_bytes: u64,
+    /// Bytes copied to the device in one iteration.
+    pub upload_bytes: u64,
+    /// Bytes copied to the host in one iteration.
+    pub download_bytes: u64,
+    /// The uploaded bytes by kind of tensor.
+    pub upload_bytes_by_kind: ByKind,
+    /// The downloaded bytes by kind of tensor.
+    pub download_bytes_by_kind: ByKind,
+    /// Pinned host memory.
+    pub host_bytes: u64,
+    /// Pinned host memory if no two tensors shared any.
+    pub host_unshared_bytes: u64,
+    /// Steps of one iteration.
+    pub steps: u64,
+    /// Iterations for which the physical objects are fixed; `None` where they are not.
+    pub placement_iterations: Option<u32>,
+    /// Whether ops run in another order than the graph's.
+    pub reordered: bool,
+}
+
+impl Figures {
+    /// The figures of a plan. O(steps).
+    #[must_use]
+    pub fn of(proved: &Proved<'_>) -> Self {
+        let footprint = &proved.footprint;
+        let plan = proved.verified.plan();
+        let predicted = plan.predicted;
+        let (mut up, mut down) = (ByKind::default(), ByKind::default());
+        for (step, &bytes) in plan.steps.iter().zip(&proved.step_bytes) {
+            let kind = |part: &Part| proved.verified.graph().tensor(part.tensor).kind;
+            match step {
+                Step::Prefetch(part) => up.add(kind(part), bytes),
+                Step::Offload(part) => down.add(kind(part), bytes),
+                Step::Launch(_) | Step::Evict(_) => {}
+            }
+        }
+        Self {
+            period_ns: predicted.period_ns,
+            compute_ns: predicted.compute_ns,
+            stall_ns: predicted.period_ns.saturating_sub(predicted.compute_ns),
+            peak_bytes: predicted.peak_bytes,
+            requested_peak_bytes: footprint.requested_bytes,
+            waste_bytes: footprint.waste_bytes(),
+            upload_bytes: predicted.h2d_bytes,
+            download_bytes: predicted.d2h_bytes,
+            upload_bytes_by_kind: up,
+            download_bytes_by_kind: down,
+            host_bytes: predicted.host_bytes,
+            host_unshared_bytes: footprint.host_bytes(),
+            steps: plan.steps.len() as u64,
+            placement_iterations: plan.placements.map(|placements| placements.iterations),
+            reordered: is_reordered(plan),
+        }
+    }
+}
+
+fn is_reordered(plan: &Plan<'_>) -> bool {
+    let launched = plan.steps.iter().filter_map(|step| match step {
+        Step::Launch(op) => Some(op.0),
+        _ => None,
+    });
+    !launched.is_sorted()
+}
+
+/// A period that no plan can beat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// The period.
+    pub period_ns: u64,
+    /// The plans for which it holds.
+    pub order: Order,
+}
+
+impl Bound {
+    /// How much longer a period is, relative to the bound; `None` where the bound is 0.
+    #[must_use]
+    pub fn gap(&self, period_ns: u64) -> Option<f64> {
+        Some(ratio(period_ns, self.period_ns)? - 1.0)
+    }
+}
+
+/// What is known of some work under a budget, and of how it was planned, beside the figures of
+/// the plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Context {
+    /// The name of the graph.
+    pub graph: String,
+    /// The name of the machine.
+    pub machine: String,
+    /// The name of the strategy.
+    pub strategy: String,
+    /// Device memory for the plan.
+    pub budget_bytes: u64,
+    /// Device memory with everything resident.
+    pub in_core_peak_bytes: u64,
+    /// The smallest budget with which the strategy can plan; `None` where the strategy is not
+    /// known or cannot plan this work.
+    pub min_feasible_bytes: Option<u64>,
+    /// The sum of all op times.
+    pub compute_ns: u64,
+    /// A period that no plan in any order of the ops can beat.
+    pub any_order_bound_ns: u64,
+    /// A period that no plan in the graph's order of the ops can beat.
+    pub given_order_bound_ns: u64,
+    /// Wall-clock time of planning; `None` for a plan that was read.
+    pub planning_ns: Option<u64>,
+    /// The length of a chain strategy's own schedule of one cycle, as published.
+    pub cycle_ns: Option<u64>,
+    /// Why the plan's objects are not fixed, though that was asked for.
+    pub unplaced: Option<Unplaced>,
+}
+
+impl Context {
+    /// Computes the bounds. O((tensors + operands) log tensors).
+    ///
+    /// # Errors
+    /// The graph is malformed, or there is too little memory.
+    pub fn new(
+        work: &OwnedGraph,
+        machine: &OwnedMachine,
+        strategy: &str,
+        budget_bytes: u64,
+        needs: Needs,
+    ) -> Result<Self, Error> {
+        let graph = work.graph().map_err(|error| Error::graph(work, error))?;
+        let bound_ns =
+            |order| planning::lower_bound_ns(&graph, &machine.machine, budget_bytes, order);
+        Ok(Self {
+            graph: work.name.clone(),
+            machine: machine.name.clone(),
+            strategy: strategy.to_owned(),
+            budget_bytes,
+            in_core_peak_bytes: needs.in_core_peak_bytes,
+            min_feasible_bytes: needs.min_feasible_bytes,
+            compute_ns: graph.compute_ns(),
+            any_order_bound_ns: bound_ns(Order::Any)?,
+            given_order_bound_ns: bound_ns(Order::Given)?,
+            planning_ns: None,
+            cycle_ns: None,
+            unplaced: None,
+        })
+    }
+
+    /// The better of the bounds that hold for a plan: the one for the given order, unless the
+    /// plan has another.
+    #[must_use]
+    pub fn bound(&self, figures: &Figures) -> Bound {
+        match figures.reordered {
+            true => Bound { period_ns: self.any_order_bound_ns, order: Order::Any },
+            false => Bound { period_ns: self.given_order_bound_ns, order: Order::Given },
+        }
+    }
+}
+
+/// Device memory that some work needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// With everything resident.
+    pub in_core_peak_bytes: u64,
+    /// For a strategy, at least; `None` where that is not known.
+    pub min_feasible_bytes: Option<u64>,
+}

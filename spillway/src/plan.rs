@@ -1,0 +1,221 @@
+//! A plan that owns its data and is proved.
+
+use crate::course::Course;
+use crate::error::Error;
+use crate::figures::{Bound, Context, Figures, Needs};
+use crate::graph::Graph;
+use crate::names::Names;
+use crate::planning::{self, OwnedSchedule};
+use crate::proof::{self, Proved};
+use crate::strategy::Strategy;
+use crate::{report, trace};
+use planner_core::Verified;
+use planner_core::planner::Request;
+use std::path::Path;
+use workloads::{OwnedMachine, OwnedPlan, format};
+
+/// A plan that was proved: it is safe in every order that its waits allow, and its prediction
+/// is exact.
+///
+/// [`Graph::plan`] makes one; [`Plan::read`] and [`Plan::new`] prove one that comes from
+/// elsewhere.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    graph: Graph,
+    machine: OwnedMachine,
+    plan: OwnedPlan,
+    schedule: OwnedSchedule,
+    context: Context,
+    figures: Figures,
+}
+
+/// What a [`Plan`] is made of.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// The graph that it runs.
+    pub graph: Graph,
+    /// The machine that it is for.
+    pub machine: OwnedMachine,
+    /// The steps.
+    pub plan: OwnedPlan,
+    /// The waits between the steps.
+    pub schedule: OwnedSchedule,
+}
+
+impl Plan {
+    /// Lowers and proves a plan that something else made. Its strategy is only a label.
+    ///
+    /// # Errors
+    /// [`Error::OtherGraph`] or [`Error::OtherMachine`] where it names another one;
+    /// [`Error::Invalid`] where it breaks a rule or its prediction is not exact.
+    pub fn new(graph: &Graph, machine: &OwnedMachine, plan: OwnedPlan) -> Result<Self, Error> {
+        check_names(graph, machine, &plan)?;
+        let (core, on) = (graph.graph(), &machine.machine);
+        let request = Request { graph: &core, machine: on, budget_bytes: on.device_bytes };
+        let least = |strategy: Strategy| strategy.min_feasible(&request).ok();
+        let needs = Needs {
+            in_core_peak_bytes: planning::in_core_peak_bytes(&core, on)?,
+            min_feasible_bytes: Strategy::named(&plan.strategy).and_then(least).map(|(b, _)| b),
+        };
+        let work = graph.owned();
+        let context = Context::new(work, machine, &plan.strategy, plan.budget_bytes, needs)?;
+        Self::in_context(graph.clone(), machine.clone(), plan, context)
+    }
+
+    /// Lowers and proves a plan of which its planner knows more: for planners of one's own. The
+    /// names in the plan are not looked at.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where it breaks a rule or its prediction is not exact.
+    pub fn in_context(
+        graph: Graph,
+        machine: OwnedMachine,
+        plan: OwnedPlan,
+        context: Context,
+    ) -> Result<Self, Error> {
+        let schedule = proof::lower(graph.owned(), &machine, &plan)?;
+        let figures = Figures::of(&proof::prove(graph.owned(), &machine, &plan, &schedule)?);
+        Ok(Self { graph, machine, plan, schedule, context, figures })
+    }
+
+    /// Reads a plan file (`spillway.plan.v1`, compressed where its name ends in `.gz`) and proves
+    /// the plan.
+    ///
+    /// # Errors
+    /// [`Error::File`] where it cannot be read or is malformed; those of [`Plan::new`].
+    pub fn read(
+        path: impl AsRef<Path>,
+        graph: &Graph,
+        machine: &OwnedMachine,
+    ) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let plan = format::read_plan(&format::load(path)?).map_err(|error| error.in_file(path))?;
+        Self::new(graph, machine, plan)
+    }
+
+    /// Reads a plan from the bytes of a plan file, and proves it.
+    ///
+    /// # Errors
+    /// [`Error::File`] where the bytes are malformed; those of [`Plan::new`].
+    pub fn from_json(bytes: &[u8], graph: &Graph, machine: &OwnedMachine) -> Result<Self, Error> {
+        Self::new(graph, machine, format::read_plan(bytes)?)
+    }
+
+    /// The bytes of a plan file (`spillway.plan.v1`).
+    #[must_use]
+    pub fn to_json(&self) -> Vec<u8> {
+        format::write_plan(&self.plan)
+    }
+
+    /// Writes a plan file whole or not at all, compressed where its name ends in `.gz`.
+    ///
+    /// # Errors
+    /// [`Error::File`]: it cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        Ok(format::save(path, &self.to_json())?)
+    }
+
+    /// The graph that it runs.
+    #[must_use]
+    pub const fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The machine that it is for.
+    #[must_use]
+    pub const fn machine(&self) -> &OwnedMachine {
+        &self.machine
+    }
+
+    /// The steps.
+    #[must_use]
+    pub const fn owned(&self) -> &OwnedPlan {
+        &self.plan
+    }
+
+    /// The waits between the steps.
+    #[must_use]
+    pub const fn schedule(&self) -> &OwnedSchedule {
+        &self.schedule
+    }
+
+    /// The names by which to speak of its steps and errors.
+    #[must_use]
+    pub fn names(&self) -> Names<'_> {
+        Names::new(self.graph.owned(), &self.plan.steps)
+    }
+
+    /// What it holds, moves and takes.
+    #[must_use]
+    pub const fn figures(&self) -> &Figures {
+        &self.figures
+    }
+
+    /// What is known of the work and of how it was planned.
+    #[must_use]
+    pub const fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// A period that no plan can beat under this budget: none in the same order of the ops, or
+    /// none at all where this plan reorders them.
+    #[must_use]
+    pub fn bound(&self) -> Bound {
+        self.context.bound(&self.figures)
+    }
+
+    /// The plan as an executor takes it. It is proved again, since the core's proof borrows the
+    /// data. O((steps + operands) log steps).
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn verified(&self) -> Result<Verified<'_>, Error> {
+        Ok(self.proved()?.verified)
+    }
+
+    fn proved(&self) -> Result<Proved<'_>, Error> {
+        proof::prove(self.graph.owned(), &self.machine, &self.plan, &self.schedule)
+    }
+
+    /// A report: one self-contained page of HTML.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn report(&self) -> Result<String, Error> {
+        let proved = self.proved()?;
+        Ok(report::render(&proved, &self.course(&proved)?, &self.context))
+    }
+
+    /// The predicted timeline of four iterations as JSON, for Perfetto or Chrome's tracing page.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn trace(&self) -> Result<Vec<u8>, Error> {
+        let proved = self.proved()?;
+        Ok(trace::render(&proved, &self.course(&proved)?))
+    }
+
+    fn course(&self, proved: &Proved<'_>) -> Result<Course, Error> {
+        Course::of(&proved.verified).map_err(|error| Error::invalid(&self.names(), error.into()))
+    }
+
+    /// What it is made of, by value.
+    #[must_use]
+    pub fn into_parts(self) -> Parts {
+        let Self { graph, machine, plan, schedule, .. } = self;
+        Parts { graph, machine, plan, schedule }
+    }
+}
+
+/// Checks that a plan names this graph and this machine.
+fn check_names(graph: &Graph, machine: &OwnedMachine, plan: &OwnedPlan) -> Result<(), Error> {
+    if plan.graph != graph.name() {
+        let (planned, given) = (plan.graph.clone(), graph.name().to_owned());
+        return Err(Error::OtherGraph { planned, given });
+    }
+    if plan.machine != machine.name {
+        let (planned, given) = (plan.machine.clone(), machine.name.clone());
+        return Err(Error::OtherMachine { planned, given });
+    }
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! A plan on one page of HTML that needs nothing from elsewhere.
+
+mod chart;
+mod tables;
+
+use crate::course::Course;
+use crate::figures::{Context, Figures};
+use crate::proof::Proved;
+use crate::summary;
+use crate::units::{bytes, percent, ratio, time};
+use planner_core::bounds::Order;
+use workloads::Shown;
+use workloads::shown::is_hidden;
+
+const STYLE: &str = include_str!("report/style.css");
+
+/// The page.
+pub(crate) fn render(proved: &Proved<'_>, course: &Course, context: &Context) -> String {
+    let figures = Figures::of(proved);
+    let name = escape(&Shown::name(&context.graph).to_string());
+    let chart = chart::render(proved, course);
+    let facts: String = summary::rows(context, &figures, &proved.machine.machine)
+        .iter()
+        .map(|(name, value)| format!("<tr><th>{name}</th><td>{}</td></tr>\n", escape(value)))
+        .collect();
+    let moved = tables::moved(proved);
+    let stalls = tables::stalls(proved, course);
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{name} – Spillway</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <header><h1>{name}</h1>\n<p>{}</p></header>\n{}\
+         <section><h2>One iteration, once under way</h2>\n{chart}</section>\n\
+         <section><h2>The plan</h2>\n<table class=\"facts\">{facts}</table></section>\n\
+         <div class=\"columns\">\n<section><h2>Largest traffic</h2>\n{moved}</section>\n\
+         <section><h2>Stalls</h2>\n{stalls}</section>\n</div>\n</body>\n</html>\n",
+        escape(&subtitle(context)),
+        tiles(context, &figures),
+    )
+}
+
+fn subtitle(context: &Context) -> String {
+    format!(
+        "on {} with {} of device memory, strategy {}",
+        Shown::name(&context.machine),
+        bytes(context.budget_bytes),
+        Shown::name(&context.strategy)
+    )
+}
+
+/// The figures that matter most.
+fn tiles(context: &Context, figures: &Figures) -> String {
+    let Figures { period_ns, compute_ns, stall_ns, .. } = *figures;
+    let slower = ratio(period_ns, compute_ns);
+    let slower = slower.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2} ×"));
+    let bound = context.bound(figures);
+    let above = match bound.order {
+        Order::Given => "above the lower bound for this order",
+        Order::Any => "above the lower bound for any order",
+    };
+    let above_ns = period_ns.saturating_sub(bound.period_ns);
+    let moved_bytes = figures.upload_bytes.saturating_add(figures.download_bytes);
+    let tiles = [
+        (slower, format!("compute alone, {}", time(compute_ns))),
+        (time(period_ns), format!("an iteration, {} stalled", time(stall_ns))),
+        (percent(above_ns, bound.period_ns), above.to_owned()),
+        (
+            percent(context.budget_bytes, context.in_core_peak_bytes),
+            format!("of the {} needed in-core", bytes(context.in_core_peak_bytes)),
+        ),
+        (bytes(moved_bytes), "moved an iteration".to_owned()),
+    ];
+    let tile = |(value, label): &(String, String)| {
+        format!("<div><b>{}</b><span>{}</span></div>\n", escape(value), escape(label))
+    };
+    format!("<section class=\"tiles\">\n{}</section>\n", tiles.iter().map(tile).collect::<String>())
+}
+
+/// Escapes text for HTML and SVG.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            c if is_hidden(c) => out.extend(c.escape_default()),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_cannot_break_out_of_the_page() {
+        let escaped = super::escape("<a href=\"x\">&\n");
+        assert_eq!(escaped, "&lt;a href=&quot;x&quot;&gt;&amp;\\n");
+    }
+}

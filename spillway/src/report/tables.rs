@@ -1,0 +1,111 @@
+//! What moves most, and what the device waits for.
+
+use super::escape;
+use crate::course::{Course, Span};
+use crate::names::Names;
+use crate::proof::Proved;
+use crate::units::{bytes, percent, time};
+use planner_core::{Kind, Step, Stream, TensorId};
+use workloads::Shown;
+
+/// Rows of a table.
+const ROWS: usize = 15;
+
+/// What one tensor moves in an iteration.
+#[derive(Clone, Copy, Default)]
+struct Traffic {
+    up_bytes: u64,
+    down_bytes: u64,
+}
+
+impl Traffic {
+    const fn sum_bytes(self) -> u64 {
+        self.up_bytes.saturating_add(self.down_bytes)
+    }
+}
+
+/// The tensors that move most.
+pub(super) fn moved(proved: &Proved<'_>) -> String {
+    let mut traffic = vec![Traffic::default(); proved.work.tensors.len()];
+    for (step, &moved_bytes) in proved.verified.plan().steps.iter().zip(&proved.step_bytes) {
+        match step {
+            Step::Prefetch(part) => traffic[part.tensor.index()].up_bytes += moved_bytes,
+            Step::Offload(part) => traffic[part.tensor.index()].down_bytes += moved_bytes,
+            Step::Launch(_) | Step::Evict(_) => {}
+        }
+    }
+    let mut moving: Vec<_> = traffic
+        .iter()
+        .enumerate()
+        .filter(|(_, traffic)| traffic.sum_bytes() > 0)
+        .map(|(at, &traffic)| (TensorId(at as u32), traffic))
+        .collect();
+    if moving.is_empty() {
+        return "<p class=\"note\">Nothing moves.</p>".to_owned();
+    }
+    // Equal ones stay in the order of their ids.
+    moving.sort_by_key(|(_, traffic)| std::cmp::Reverse(traffic.sum_bytes()));
+    let rows: String = moving.iter().take(ROWS).map(|&(id, t)| moved_row(proved, id, t)).collect();
+    let all_bytes: u64 = moving.iter().map(|(_, traffic)| traffic.sum_bytes()).sum();
+    let shown_bytes: u64 = moving.iter().take(ROWS).map(|(_, traffic)| traffic.sum_bytes()).sum();
+    format!(
+        "<table><tr><th>tensor</th><th>kind</th><th class=\"n\">size</th>\
+         <th class=\"n\">up</th><th class=\"n\">down</th></tr>\n{rows}</table>\n\
+         <p class=\"note\">{} of {} tensors that move; {} of the traffic.</p>\n",
+        moving.len().min(ROWS),
+        moving.len(),
+        percent(shown_bytes, all_bytes)
+    )
+}
+
+fn moved_row(proved: &Proved<'_>, id: TensorId, traffic: Traffic) -> String {
+    let tensor = proved.work.tensors[id.index()];
+    let kind = match tensor.kind {
+        Kind::State => "state",
+        Kind::Input => "input",
+        Kind::Temporary => "temporary",
+    };
+    format!(
+        "<tr><td class=\"name\">{}</td><td>{kind}</td><td class=\"n\">{}</td>\
+         <td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
+        escape(&Shown::name(&proved.work.tensor_names[id.index()]).to_string()),
+        bytes(tensor.bytes),
+        bytes(traffic.up_bytes),
+        bytes(traffic.down_bytes)
+    )
+}
+
+/// The ops before which the device waits longest, and for what.
+pub(super) fn stalls(proved: &Proved<'_>, course: &Course) -> String {
+    let window = course.steady_iteration();
+    let mut stalled: Vec<&Span> = course
+        .within(&window)
+        .filter(|span| span.stream == Stream::Compute && span.idle_ns > 0)
+        .collect();
+    if stalled.is_empty() {
+        return "<p class=\"note\">Compute never waits.</p>".to_owned();
+    }
+    stalled.sort_by_key(|span| std::cmp::Reverse(span.idle_ns));
+    let all_ns: u64 = stalled.iter().map(|span| span.idle_ns).sum();
+    let steps = proved.verified.plan().steps;
+    let names = Names::new(proved.work, steps);
+    let row = |span: &&Span| {
+        let awaited = span.awaited.map(|awaited| names.brief(&steps[awaited]));
+        format!(
+            "<tr><td class=\"name\">{}</td><td class=\"n\">{}</td><td class=\"name\">{}</td></tr>\n",
+            escape(&names.brief(&steps[span.step])),
+            time(span.idle_ns),
+            escape(&awaited.unwrap_or_default())
+        )
+    };
+    let rows: String = stalled.iter().take(ROWS).map(row).collect();
+    let shown_ns: u64 = stalled.iter().take(ROWS).map(|span| span.idle_ns).sum();
+    format!(
+        "<table><tr><th>before</th><th class=\"n\">stall</th><th>waiting for</th></tr>\n{rows}\
+         </table>\n<p class=\"note\">{} of {} ops that wait; {} of the {} of this iteration.</p>\n",
+        stalled.len().min(ROWS),
+        stalled.len(),
+        percent(shown_ns, all_ns),
+        time(all_ns)
+    )
+}

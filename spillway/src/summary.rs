@@ -1,0 +1,105 @@
+//! A plan in a few lines.
+
+use crate::figures::{ByKind, Context, Figures};
+use crate::units::{bytes, count, percent, ratio, time};
+use planner_core::Machine;
+use planner_core::bounds::Order;
+
+/// The rows of a plan's summary: what each is about, and what it says.
+#[must_use]
+pub fn rows(
+    context: &Context,
+    figures: &Figures,
+    machine: &Machine,
+) -> Vec<(&'static str, String)> {
+    let mut rows = vec![("memory", memory(context))];
+    rows.extend(times(context, figures));
+    if let Some(cycle_ns) = context.cycle_ns {
+        rows.push(("cycle", format!("{} as published, with a barrier at its end", time(cycle_ns))));
+    }
+    rows.extend(traffic(figures));
+    rows.extend([("peak", peak(figures)), ("host", host(figures, machine))]);
+    let planning =
+        context.planning_ns.map_or_else(String::new, |ns| format!(", planned in {}", time(ns)));
+    let order = if figures.reordered { ", ops in another order than given" } else { "" };
+    let steps = count(figures.steps);
+    rows.push(("objects", objects(context, figures)));
+    rows.push(("plan", format!("{steps} steps{order}{planning}; proved safe")));
+    rows
+}
+
+fn memory(context: &Context) -> String {
+    let least = match context.min_feasible_bytes {
+        Some(least) => format!("; {} is the least this strategy can do with", bytes(least)),
+        None => String::new(),
+    };
+    format!(
+        "needs {} in-core, may take {} ({}){least}",
+        bytes(context.in_core_peak_bytes),
+        bytes(context.budget_bytes),
+        percent(context.budget_bytes, context.in_core_peak_bytes),
+    )
+}
+
+fn times(context: &Context, figures: &Figures) -> [(&'static str, String); 3] {
+    let Figures { period_ns, compute_ns, stall_ns, .. } = *figures;
+    let slower = ratio(period_ns, compute_ns)
+        .map_or_else(String::new, |ratio| format!(", {ratio:.2} × compute alone"));
+    let bound = context.bound(figures);
+    let plans = match bound.order {
+        Order::Given => "no plan in the given order",
+        Order::Any => "no plan in any order",
+    };
+    let gap = match period_ns.saturating_sub(bound.period_ns) {
+        0 => "this plan takes no longer".to_owned(),
+        gap_ns => format!("this plan is {} above it", percent(gap_ns, bound.period_ns)),
+    };
+    [
+        ("period", format!("{} an iteration{slower}", time(period_ns))),
+        ("stall", format!("{} of it, {}", time(stall_ns), percent(stall_ns, period_ns))),
+        ("bound", format!("{plans} can beat {}; {gap}", time(bound.period_ns))),
+    ]
+}
+
+fn traffic(figures: &Figures) -> [(&'static str, String); 2] {
+    let Figures { upload_bytes, download_bytes, .. } = *figures;
+    let link = |sum_bytes, kinds| format!("{} an iteration{}", bytes(sum_bytes), by_kind(kinds));
+    [
+        ("upload", link(upload_bytes, &figures.upload_bytes_by_kind)),
+        ("download", link(download_bytes, &figures.download_bytes_by_kind)),
+    ]
+}
+
+fn peak(figures: &Figures) -> String {
+    let Figures { peak_bytes, requested_peak_bytes, waste_bytes, .. } = *figures;
+    let share = percent(waste_bytes, peak_bytes);
+    let (requested, waste) = (bytes(requested_peak_bytes), bytes(waste_bytes));
+    format!("{}: {requested} requested, {waste} wasted ({share})", bytes(peak_bytes))
+}
+
+fn host(figures: &Figures, machine: &Machine) -> String {
+    let Figures { host_bytes, host_unshared_bytes, .. } = *figures;
+    let shared = match host_bytes < host_unshared_bytes {
+        true => format!("; {} with a whole slot for each tensor", bytes(host_unshared_bytes)),
+        false => String::new(),
+    };
+    format!("{} of {} pinned{shared}", bytes(host_bytes), bytes(machine.host_bytes))
+}
+
+/// Whether physical objects are fixed, and why not.
+fn objects(context: &Context, figures: &Figures) -> String {
+    match (figures.placement_iterations, context.unplaced) {
+        (Some(1), _) => "fixed, so that all is mapped before it runs".to_owned(),
+        (Some(n), _) => format!("fixed for {n} iterations, so that all is mapped before it runs"),
+        (None, Some(reason)) => format!("mapped as it goes: {reason}"),
+        (None, None) => "mapped as it goes".to_owned(),
+    }
+}
+
+fn by_kind(kinds: &ByKind) -> String {
+    let named =
+        [("states", kinds.state), ("inputs", kinds.input), ("temporaries", kinds.temporary)];
+    let moved = named.iter().filter(|(_, sum_bytes)| *sum_bytes > 0);
+    let parts: Vec<_> = moved.map(|(name, b)| format!("{name} {}", bytes(*b))).collect();
+    if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) }
+}

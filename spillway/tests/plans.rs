@@ -1,0 +1,253 @@
+//! Plans are made within budgets, kept in files, and proved whoever made them.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use serde_json::Value;
+use spillway::core::bounds::Order;
+use spillway::core::planner::Strategy as CoreStrategy;
+use spillway::core::{PlanError, Step, VerifyError};
+use spillway::figures::Bound;
+use spillway::strategy::{Auto, Lms, Swap, Weights, Window};
+use spillway::{Budget, Error, Graph, GraphBuilder, OwnedMachine, OwnedPlan, Plan, machines};
+use std::path::PathBuf;
+
+const MIB: u64 = 1 << 20;
+
+fn machine() -> OwnedMachine {
+    machines::builtin("v100-pcie3").unwrap()
+}
+
+/// A training step of some layers, each with a weight of 16 MiB and activations of 8 MiB.
+fn step() -> Graph {
+    const LAYERS: usize = 4;
+    let mut graph = GraphBuilder::new("step");
+    let mut last = graph.input("x", 8 * MIB);
+    let weights: Vec<_> = (0..LAYERS).map(|i| graph.state(format!("w{i}"), 16 * MIB)).collect();
+    let mut saved = Vec::new();
+    for (i, &weight) in weights.iter().enumerate() {
+        let next = graph.temporary(format!("h{i}"), 8 * MIB);
+        graph.op(format!("forward {i}"), 2_000_000).reads([last, weight]).writes([next]);
+        saved.push(last);
+        last = next;
+    }
+    for (i, &weight) in weights.iter().enumerate().rev() {
+        let next = graph.temporary(format!("g{i}"), 8 * MIB);
+        let op = graph.op(format!("backward {i}"), 4_000_000).workspace_bytes(2 * MIB);
+        op.reads([last, saved[i], weight]).writes([weight, next]);
+        last = next;
+    }
+    graph.build().unwrap()
+}
+
+/// A list in which `auto` tries few plans.
+const QUICK: Auto = Auto { effort: Some(2), order: spillway::strategy::Order::Free };
+
+fn planned() -> (Graph, Plan) {
+    let graph = step();
+    let plan = graph.plan(&machine()).budget("60%").strategy(QUICK).run().unwrap();
+    (graph, plan)
+}
+
+/// A file that goes away with the test.
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("spillway-{}-{name}", std::process::id())))
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn budget_bytes(budget: Budget) -> u64 {
+    let plan = step().plan(&machine()).budget(budget).strategy(QUICK).run().unwrap();
+    assert!(plan.figures().peak_bytes <= plan.owned().budget_bytes);
+    assert_eq!(plan.owned().budget_bytes, plan.context().budget_bytes);
+    plan.owned().budget_bytes
+}
+
+#[test]
+fn budgets_are_bytes_shares_or_the_least() {
+    let (_, plan) = planned();
+    let in_core = plan.context().in_core_peak_bytes;
+    assert_eq!(plan.owned().budget_bytes, in_core * 60 / 100);
+    assert_eq!(budget_bytes(Budget::Bytes(80 * MIB)), 80 * MIB);
+    assert_eq!(budget_bytes("0.5GiB".parse().unwrap()), 512 * MIB);
+    let least = plan.context().min_feasible_bytes.unwrap();
+    assert_eq!(budget_bytes(Budget::Min), least);
+    let graph = step();
+    let in_bytes = graph.plan(&machine()).budget(80 << 20).strategy(QUICK).run().unwrap();
+    assert_eq!(in_bytes.owned().budget_bytes, 80 * MIB);
+    let whole = graph.plan(&machine()).strategy(QUICK).run().unwrap();
+    assert_eq!(whole.owned().budget_bytes, machine().machine.device_bytes);
+}
+
+#[test]
+fn a_budget_that_cannot_be_is_refused() {
+    let graph = step();
+    let error = graph.plan(&machine()).budget("much").run().unwrap_err();
+    assert!(matches!(error, Error::Budget(_)));
+    assert!(error.to_string().starts_with("a budget is a size"), "{error}");
+
+    let error = graph.plan(&machine()).budget(MIB).strategy(QUICK).run().unwrap_err();
+    let Error::Infeasible { budget_bytes, least_bytes, op, ref message } = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(budget_bytes, MIB);
+    let name = &graph.owned().op_names[op.index()];
+    assert!(message.contains(&format!("{op} ({name:?})")), "{message}");
+    assert!(message.contains(&format!("({least_bytes} bytes)")), "{message}");
+    let least = graph.plan(&machine()).budget(least_bytes).strategy(QUICK).run().unwrap();
+    assert_eq!(least.figures().peak_bytes, least_bytes);
+    assert!(graph.plan(&machine()).budget(least_bytes - 1).strategy(QUICK).run().is_err());
+
+    let error = graph.plan(&machine()).budget("1TiB").strategy(QUICK).run().unwrap_err();
+    assert!(matches!(error, Error::Planning { .. }), "{error:?}");
+}
+
+#[test]
+fn strategies_are_made_of_their_parameters() {
+    let graph = step();
+    let plans = [
+        (graph.plan(&machine()).strategy(QUICK), "auto"),
+        (graph.plan(&machine()).strategy(Window::default()), "window"),
+        (graph.plan(&machine()).strategy(Lms::default()), "lms"),
+        (graph.plan(&machine()).strategy(CoreStrategy::OnDemand), "on-demand"),
+        (graph.plan(&machine()).strategy(Swap::default()), "swap"),
+    ];
+    for (plan, name) in plans {
+        let plan = plan.budget("60%").run().unwrap();
+        assert_eq!(
+            (plan.owned().strategy.as_str(), plan.context().strategy.as_str()),
+            (name, name)
+        );
+        let again = Plan::from_json(&plan.to_json(), &graph, &machine()).unwrap();
+        assert_eq!(again.context().min_feasible_bytes, plan.context().min_feasible_bytes, "{name}");
+        assert!(again.context().min_feasible_bytes.is_some(), "{name}");
+    }
+    let error = graph.plan(&machine()).strategy(Weights::default()).run().unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.contains("chains of layers only") && message.contains("(\"backward 0\")"),
+        "{message}"
+    );
+}
+
+#[test]
+fn objects_are_fixed_unless_that_is_not_wanted() {
+    let (graph, plan) = planned();
+    assert!(plan.figures().placement_iterations.is_some());
+    assert_eq!(plan.context().unplaced, None);
+    let mapped = graph.plan(&machine()).budget("60%").strategy(QUICK).placed(false).run().unwrap();
+    assert_eq!(mapped.figures().placement_iterations, None);
+}
+
+#[test]
+fn figures_add_up() {
+    let (_, plan) = planned();
+    let figures = plan.figures();
+    assert_eq!(figures.compute_ns, 24_000_000);
+    assert_eq!(figures.period_ns, figures.compute_ns + figures.stall_ns);
+    assert_eq!(figures.peak_bytes, figures.requested_peak_bytes + figures.waste_bytes);
+    let up = figures.upload_bytes_by_kind;
+    assert_eq!(figures.upload_bytes, up.state + up.input + up.temporary);
+    assert!(up.input >= 8 * MIB, "the input comes anew in each iteration");
+    let down = figures.download_bytes_by_kind;
+    assert_eq!(figures.download_bytes, down.state + down.input + down.temporary);
+    assert!(down.state + down.temporary > 0, "at 60 %, something has to leave");
+    assert!(figures.host_bytes >= 8 * MIB && figures.host_bytes <= figures.host_unshared_bytes);
+    assert_eq!(figures.steps, plan.owned().steps.len() as u64);
+    let bound = plan.bound();
+    assert!((figures.compute_ns..=figures.period_ns).contains(&bound.period_ns));
+    assert!(bound.gap(figures.period_ns).is_some_and(|gap| (0.0..1.0).contains(&gap)));
+    assert_eq!(plan.verified().unwrap().plan().predicted.period_ns, figures.period_ns);
+}
+
+#[test]
+fn with_everything_resident_no_plan_is_better() {
+    let plan = step().plan(&machine()).strategy(CoreStrategy::InCore).run().unwrap();
+    assert!(!plan.figures().reordered);
+    assert_eq!(plan.bound(), Bound { period_ns: 24_000_000, order: Order::Given });
+    assert_eq!(plan.bound().gap(plan.figures().period_ns), Some(0.0));
+}
+
+#[test]
+fn a_plan_that_is_read_back_is_the_same() {
+    let (graph, plan) = planned();
+    for name in ["same.plan.json", "same.plan.json.gz"] {
+        let file = File::new(name);
+        plan.save(&file.0).unwrap();
+        let read = Plan::read(&file.0, &graph, &machine()).unwrap();
+        assert_eq!(read.owned(), plan.owned());
+        assert_eq!(read.figures(), plan.figures());
+        assert_eq!((read.bound(), read.context().planning_ns), (plan.bound(), None));
+    }
+    let error = Plan::read("/nowhere/at.all", &graph, &machine()).unwrap_err();
+    assert!(matches!(error, Error::File(_)), "{error:?}");
+    assert!(error.to_string().starts_with("/nowhere/at.all: "), "{error}");
+    let error = Plan::from_json(b"{}", &graph, &machine()).unwrap_err();
+    assert!(matches!(error, Error::File(_)), "{error:?}");
+}
+
+fn forged(change: impl Fn(&mut OwnedPlan)) -> Error {
+    let (graph, plan) = planned();
+    let mut forged = plan.owned().clone();
+    change(&mut forged);
+    Plan::new(&graph, &machine(), forged).unwrap_err()
+}
+
+#[test]
+fn a_forged_plan_is_refused_by_name() {
+    let promised = forged(|plan| plan.predicted.period_ns -= 1);
+    let Error::Invalid { error: VerifyError::Plan(PlanError::Prediction { .. }), .. } = promised
+    else {
+        panic!("{promised:?}");
+    };
+    let lost = forged(|plan| plan.steps.retain(|step| !matches!(step, Step::Offload(_))));
+    assert!(matches!(lost, Error::Invalid { .. }), "{lost:?}");
+    let message = lost.to_string();
+    assert!(message.starts_with("step ") && message.contains("(\""), "{message}");
+    let unlaunched = forged(|plan| plan.steps.retain(|step| !matches!(step, Step::Launch(_))));
+    assert!(matches!(unlaunched, Error::Invalid { .. }), "{unlaunched:?}");
+}
+
+#[test]
+fn a_plan_is_for_one_graph_and_one_machine() {
+    let other = forged(|plan| plan.graph = "other\n".to_owned());
+    assert!(matches!(other, Error::OtherGraph { .. }));
+    assert_eq!(other.to_string(), "the plan is for the graph \"other\\n\", and this is \"step\"");
+    let other = forged(|plan| plan.machine = "other".to_owned());
+    assert!(matches!(other, Error::OtherMachine { .. }));
+    assert_eq!(
+        other.to_string(),
+        "the plan is for the machine \"other\", and this is \"v100-pcie3\""
+    );
+}
+
+#[test]
+fn reports_and_traces_name_the_ops() {
+    let (graph, plan) = planned();
+    let page = plan.report().unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("backward 0"));
+    assert!(page.contains("planned in"));
+    let trace: Value = serde_json::from_slice(&plan.trace().unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let launches = events.iter().filter(|event| event["ph"] == "X" && event["tid"] == 1);
+    for name in &graph.owned().op_names {
+        assert_eq!(launches.clone().filter(|event| event["name"] == **name).count(), 4, "{name}");
+    }
+}
+
+#[test]
+fn the_parts_of_a_plan_are_owned() {
+    fn is_owned<T: Send + 'static>(_: &T) {}
+    let (_, plan) = planned();
+    let schedule = plan.schedule().steps.clone();
+    let parts = plan.clone().into_parts();
+    is_owned(&parts);
+    assert_eq!((&parts.plan, &parts.machine), (plan.owned(), plan.machine()));
+    assert_eq!((&parts.graph, parts.schedule.steps), (plan.graph(), schedule));
+}

@@ -1,0 +1,144 @@
+//! Sessions: they own what they need, states can be read between iterations, and misuse is an
+//! error.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use backend_host::{HostDevice, HostError};
+use spillway::core::backend::{Kernels, Launch, Transfers};
+use spillway::core::{ExecuteError, HostLayout, Machine, MachineParameters, OpId};
+use spillway::{GraphBuilder, OwnedMachine, Plan, Session, SessionError, TensorId};
+use std::thread;
+
+/// Adds each input to a sum, and counts in a large state that has to leave in between.
+struct Adder {
+    sum: TensorId,
+    large: TensorId,
+    x: TensorId,
+}
+
+const LARGE_BYTES: usize = 4096;
+
+impl Kernels<HostDevice> for Adder {
+    fn launch(&mut self, device: &mut HostDevice, launch: &Launch<'_>) -> Result<(), HostError> {
+        let len = if launch.op == OpId(0) { 8 } else { LARGE_BYTES };
+        let mut total = vec![0; len];
+        device.read(launch.reads.get(0).unwrap(), &mut total)?;
+        let added = match launch.op {
+            OpId(0) => {
+                let mut x = [0; 8];
+                device.read(launch.reads.get(1).unwrap(), &mut x)?;
+                u64::from_le_bytes(x)
+            }
+            _ => 1,
+        };
+        let first = u64::from_le_bytes(total[..8].try_into().unwrap()) + added;
+        total[..8].copy_from_slice(&first.to_le_bytes());
+        device.write(launch.writes.get(0).unwrap(), &total)
+    }
+
+    fn fill_states(
+        &mut self,
+        device: &mut HostDevice,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), HostError> {
+        device.write_host(layout.offset_bytes(self.sum, 0, 0), &100u64.to_le_bytes())?;
+        device.write_host(layout.offset_bytes(self.large, 0, 0), &[0; LARGE_BYTES])
+    }
+
+    fn fill_inputs(
+        &mut self,
+        device: &mut HostDevice,
+        iteration: u64,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), HostError> {
+        let offset_bytes = layout.offset_bytes(self.x, HostLayout::slot(iteration), 0);
+        device.write_host(offset_bytes, &iteration.to_le_bytes())
+    }
+}
+
+/// A plan in the least memory: two large states take turns.
+fn planned() -> (Plan, Adder, TensorId) {
+    let mut graph = GraphBuilder::new("sums");
+    let sum = graph.state("sum", 8);
+    let [large, other] = ["large", "other"].map(|name| graph.state(name, LARGE_BYTES as u64));
+    let x = graph.input("x", 8);
+    graph.op("add", 1000).reads([sum, x]).writes([sum]);
+    graph.op("count", 1000).reads([large]).writes([large]);
+    graph.op("count others", 1000).reads([other]).writes([other]);
+    let machine = Machine::new(MachineParameters {
+        device_bytes: 1 << 16,
+        host_bytes: 1 << 16,
+        chunk_bytes: 1024,
+        h2d_bytes_per_s: 1_000_000_000,
+        d2h_bytes_per_s: 1_000_000_000,
+        transfer_latency_ns: 0,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    });
+    let machine = OwnedMachine { name: "host".to_owned(), machine: machine.unwrap() };
+    let plan = graph.build().unwrap().plan(&machine).budget("min").run().unwrap();
+    (plan, Adder { sum, large, x }, other)
+}
+
+fn device() -> HostDevice {
+    HostDevice::new(1024, 1 << 16)
+}
+
+fn first<K: Kernels<HostDevice>>(
+    session: &mut Session<HostDevice, K>,
+    state: TensorId,
+    len: usize,
+) -> u64 {
+    let mut bytes = vec![0; len];
+    session.read_state(state, &mut bytes).unwrap();
+    u64::from_le_bytes(bytes[..8].try_into().unwrap())
+}
+
+#[test]
+fn states_are_read_between_iterations() {
+    let (plan, adder, other) = planned();
+    assert!(plan.figures().download_bytes > 0, "a state leaves");
+    let (sum, large) = (adder.sum, adder.large);
+    let mut session = Session::new(plan, device(), adder).unwrap();
+    assert_eq!(first(&mut session, sum, 8), 100);
+    session.step().unwrap();
+    assert_eq!(first(&mut session, sum, 8), 101);
+    session.run(3).unwrap();
+    assert_eq!(first(&mut session, sum, 8), 100 + 1 + 2 + 3 + 4);
+    assert_eq!(first(&mut session, large, LARGE_BYTES), 4);
+    assert_eq!(first(&mut session, other, LARGE_BYTES), 4);
+    assert_eq!(session.iterations(), 4);
+}
+
+/// As a field of a struct, on another thread.
+#[test]
+fn a_session_owns_what_it_needs() {
+    struct Trainer {
+        session: Session<HostDevice, Adder>,
+    }
+    let (plan, adder, _) = planned();
+    let sum = adder.sum;
+    let mut trainer = Trainer { session: Session::new(plan, device(), adder).unwrap() };
+    trainer.session.step().unwrap();
+    let moved = thread::spawn(move || {
+        trainer.session.step().unwrap();
+        first(&mut trainer.session, sum, 8)
+    });
+    assert_eq!(moved.join().unwrap(), 103);
+}
+
+#[test]
+fn misuse_is_an_error() {
+    let (plan, adder, _) = planned();
+    let other_chunks = HostDevice::new(4096, 1 << 16);
+    let error = Session::new(plan, other_chunks, adder).unwrap_err();
+    assert!(matches!(error, SessionError::Execute(ExecuteError::ChunkBytes { .. })), "{error}");
+    let (plan, adder, _) = planned();
+    let (sum, x) = (adder.sum, adder.x);
+    let mut session = Session::new(plan, device(), adder).unwrap();
+    for id in [x, TensorId(77)] {
+        let error = session.read_state(id, &mut [0; 8]).unwrap_err();
+        assert!(matches!(error, SessionError::NotAState(of) if of == id), "{error}");
+    }
+    let error = session.read_state(sum, &mut [0; 9]).unwrap_err().to_string();
+    assert_eq!(error, "the buffer has 9 bytes, and the tensor has 8");
+}
