@@ -6,7 +6,7 @@ mod plot;
 mod table;
 
 use crate::failure::Failure;
-use crate::strategy::Name;
+use crate::strategy;
 use crate::work::{self, Setting, Work};
 use crate::{machine, output, proof};
 use clap::{Args, ValueEnum};
@@ -71,10 +71,10 @@ enum Bound {
 }
 
 /// Which strategies to compare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum Choice {
     All,
-    One(Name),
+    One(&'static strategy::Entry),
 }
 
 impl FromStr for Choice {
@@ -84,28 +84,28 @@ impl FromStr for Choice {
         if text == "all" {
             return Ok(Self::All);
         }
-        Name::from_str(text, false).map(Self::One).map_err(|_| {
-            let names: Vec<_> = Name::value_variants().iter().map(|name| name.as_str()).collect();
+        strategy::find(text).map(Self::One).ok_or_else(|| {
+            let names: Vec<_> = strategy::ALL.iter().map(|strategy| strategy.name).collect();
             format!("a strategy is one of {}, or all", names.join(", "))
         })
     }
 }
 
 /// Each strategy once, in the order asked for; all are those that can plan the work.
-fn chosen(choices: &[Choice], is_chain: bool) -> Vec<Name> {
-    let mut names: Vec<Name> = Vec::new();
+fn chosen(choices: &[Choice], is_chain: bool) -> Vec<&'static strategy::Entry> {
+    let mut chosen: Vec<&strategy::Entry> = Vec::new();
     for choice in choices {
-        let meant = Name::value_variants().iter().filter(|&&name| match choice {
-            Choice::All => name != Name::Joint && (is_chain || !name.is_for_chains()),
-            Choice::One(one) => name == *one,
+        let meant = strategy::ALL.iter().filter(|strategy| match choice {
+            Choice::All => strategy.compared.holds(is_chain),
+            Choice::One(one) => strategy.name == one.name,
         });
-        for &name in meant {
-            if !names.contains(&name) {
-                names.push(name);
+        for &strategy in meant {
+            if chosen.iter().all(|other| other.name != strategy.name) {
+                chosen.push(strategy);
             }
         }
     }
-    names
+    chosen
 }
 
 /// Whether the strategies for chains can plan the work.

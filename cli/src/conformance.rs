@@ -1,17 +1,9 @@
 //! `spillway conformance`.
 
-use crate::backend::{cuda_devices, vulkan_devices};
+use crate::backend::{self, Entry, Ignored, Report};
 use crate::failure::Failure;
 use crate::output;
-use backend_host::Host;
-use backend_sim::Sim;
-use backend_vulkan::{Integrity, Vulkan};
 use clap::Args;
-use conformance::suite::{Verdict, checks, judge};
-use indicatif::{ProgressBar, ProgressStyle};
-use integrity::Backend;
-use serde::Serialize;
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use workloads::Shown;
 
@@ -29,52 +21,17 @@ layer listens where it is installed, and each of its messages is a failure.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// What is checked: sim, a simulated device; host, a device of host memory; or vulkan or
-    /// cuda, a device of this machine
-    #[arg(long, value_name = "BACKEND")]
-    backend: String,
+    /// What is checked
+    #[arg(long, value_name = "BACKEND", value_parser = backend::parser(backend::all()))]
+    backend: &'static Entry,
     /// Print one JSON object and nothing else
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// What became of all checks.
-#[derive(Serialize)]
-struct Report {
-    backend: &'static str,
-    /// None where there is no such device.
-    device: Option<String>,
-    passed: Vec<&'static str>,
-    failed: Vec<&'static str>,
-    ignored: Vec<Ignored>,
-    /// Why checks failed.
-    failures: BTreeMap<&'static str, String>,
-}
-
-#[derive(Serialize)]
-struct Ignored {
-    name: &'static str,
-    reason: String,
-}
-
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let report = match arguments.backend.as_str() {
-        "sim" => report(&Sim::default()),
-        "host" => report(&Host),
-        "vulkan" => {
-            // With the layer that checks every call, where it is installed.
-            let validation = Vulkan::load(true).is_ok();
-            report(&Integrity { validation, ..vulkan_devices() })
-        }
-        "cuda" => report(&cuda_devices()?),
-        other => {
-            return Err(Failure::bad_input(format!(
-                "there is no backend {:?}; there are sim, host, vulkan and cuda",
-                Shown::name(other)
-            )));
-        }
-    };
+    let report = (arguments.backend.conformance)()?;
     if !arguments.json {
         output::print(shown(&report))?;
     }
@@ -85,41 +42,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         (Some(_), failed) => format!("{failed} checks failed"),
     };
     Err(Failure::cannot(reason).with(&report))
-}
-
-fn report<B: Backend>(backend: &B) -> Report {
-    let found = backend.find();
-    let mut report = Report {
-        backend: backend.name(),
-        device: found.as_ref().ok().map(|found| found.device.clone()),
-        passed: Vec::new(),
-        failed: Vec::new(),
-        ignored: Vec::new(),
-        failures: BTreeMap::new(),
-    };
-    let checks = checks::<B>();
-    let progress = progress(checks.len() as u64);
-    for check in &checks {
-        match judge(check, backend, &found) {
-            Verdict::Passed => report.passed.push(check.name),
-            Verdict::Ignored(reason) => report.ignored.push(Ignored { name: check.name, reason }),
-            Verdict::Failed(failure) => {
-                report.failed.push(check.name);
-                report.failures.insert(check.name, failure.to_string());
-            }
-        }
-        progress.inc(1);
-    }
-    progress.finish_and_clear();
-    report
-}
-
-/// Nothing is shown unless standard error is a terminal.
-fn progress(checks: u64) -> ProgressBar {
-    let bar = ProgressBar::new(checks);
-    let style = ProgressStyle::with_template("checking {bar:40} {pos}/{len}");
-    // The template is a constant; without it the bar looks different and works as well.
-    style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
 }
 
 /// The table: a line for each check, what failed with the reason.
@@ -155,6 +77,7 @@ fn shown(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     #[test]
     fn the_table_says_what_failed_and_why() {

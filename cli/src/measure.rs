@@ -1,6 +1,6 @@
 //! `spillway measure`.
 
-use crate::backend::cuda_devices;
+use crate::backend::cuda;
 use crate::failure::Failure;
 use crate::output;
 use backend_cuda::{Cuda, Integrity, Link, Load, Measured, Options, Unavailable};
@@ -69,7 +69,7 @@ fn chunk_bytes(text: &str) -> Result<u64, String> {
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let is_taken = output::check(&[], &[&arguments.output], arguments.json)?;
-    let devices = cuda_devices()?;
+    let devices = cuda::chosen()?;
     let measured = measure(&devices, arguments.chunk);
     let measured = measured
         .map_err(|Unavailable(reason)| Failure::cannot(Shown::message(reason).to_string()))?;

@@ -61,7 +61,7 @@ pub(crate) struct Choices {
     pub(crate) budget: Option<Budget>,
     /// How to plan
     #[arg(short, long, value_name = "S", value_enum, default_value = "auto")]
-    pub(crate) strategy: strategy::Name,
+    pub(crate) strategy: &'static strategy::Entry,
     /// Set a parameter of the strategy; may be repeated
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub(crate) settings: Vec<String>,

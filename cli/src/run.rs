@@ -1,6 +1,6 @@
 //! `spillway run`.
 
-use crate::backend::{Backend, Outcome, Stopped};
+use crate::backend::{self, Entry, Options, Outcome, Runner, Stopped};
 use crate::failure::Failure;
 use crate::figures::Figures;
 use crate::names::Names;
@@ -47,11 +47,10 @@ pub(crate) struct Arguments {
     plan: Option<PathBuf>,
     #[command(flatten)]
     choices: Choices,
-    /// What runs it: sim, a simulated device, or vulkan or cuda, a device of this machine
-    /// (SPILLWAY_VULKAN_DEVICE=NAME picks one by a part of its name, SPILLWAY_CUDA_DEVICE=N by its
-    /// number; SPILLWAY_CUDA_DRIVER=PATH is used as the CUDA driver)
-    #[arg(long, value_name = "BACKEND", default_value = "sim")]
-    backend: String,
+    /// What runs it
+    #[arg(long, value_name = "BACKEND", default_value = "sim",
+          value_parser = backend::parser(backend::runners()))]
+    backend: &'static Entry,
     /// Run iterations as CUDA graphs, which takes a plan with placements; iterations that fill
     /// no graph run before
     #[arg(long)]
@@ -94,7 +93,8 @@ struct Report {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let backend = Backend::choose(&arguments.backend, arguments.seed, arguments.graph)?;
+    let options = Options { seed: arguments.seed, graph: arguments.graph };
+    let runner = arguments.backend.open(options)?;
     if let Some(path) = &arguments.plan {
         plan_file::check_inputs(&arguments.work, path)?;
     }
@@ -117,7 +117,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => plan::defect(&plan.strategy, &reason).with(&figures),
     })?;
     let figures = figures.with_plan(&proved);
-    let report = carry_out(setting, &figures, &proved, &backend, arguments.iterations);
+    let report = carry_out(setting, &figures, &proved, arguments, runner.as_ref());
     let report = report.map_err(|failure| failure.with(&figures))?;
     if !arguments.json {
         output::print(summary::of(&report.figures, &machine.machine) + &shown(&report))?;
@@ -162,25 +162,26 @@ fn carry_out(
     setting: Setting<'_>,
     figures: &Figures,
     proved: &Proved<'_>,
-    backend: &Backend,
-    iterations: u64,
+    &Arguments { backend, iterations, .. }: &Arguments,
+    runner: &dyn Runner,
 ) -> Result<Report, Failure> {
-    let device = backend.device(&setting.machine.name)?;
+    let device = runner.device(&setting.machine.name)?;
     let names = Names::new(setting.work, proved.verified.plan().steps);
     let progress = progress(iterations);
-    let outcome = backend.run(&proved.verified, &names, iterations, &progress);
+    let outcome = runner.run(&proved.verified, &names, iterations, &progress);
     let outcome = outcome.map_err(|stopped| Failure::cannot(stopped.reason))?;
-    let in_core = in_core_digest(setting, &backend.in_order(), iterations, &progress)?;
+    let in_order = backend.open(Options::default())?;
+    let in_core = in_core_digest(setting, in_order.as_ref(), iterations, &progress)?;
     progress.finish_and_clear();
     let reference = reference_digest(proved.verified.graph(), iterations);
     let Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest } = outcome;
     Ok(Report {
         figures: figures.clone(),
-        backend: backend.name(),
+        backend: backend.name,
         device,
         iterations,
         measured_period_ns: period_ns,
-        graph_period_ns: backend.predicted_ns(&proved.verified, iterations),
+        graph_period_ns: runner.predicted_ns(&proved.verified, iterations),
         map_calls_per_iteration: map_calls,
         setup_virtual_ranges: ranges,
         setup_map_calls: set_up_maps,
@@ -196,7 +197,7 @@ fn carry_out(
 /// None where its sizes exceed what can be planned at all, or what a real device has.
 fn in_core_digest(
     setting: Setting<'_>,
-    backend: &Backend,
+    runner: &dyn Runner,
     iterations: u64,
     progress: &ProgressBar,
 ) -> Result<Option<u64>, Failure> {
@@ -215,7 +216,7 @@ fn in_core_digest(
         let schedule = proof::lower(setting, &plan)?;
         let proved = proof::prove(setting, &plan, &schedule)?;
         let names = Names::new(setting.work, &plan.steps);
-        backend.run(&proved.verified, &names, iterations, progress)
+        runner.run(&proved.verified, &names, iterations, progress)
     };
     match run() {
         Ok(outcome) => Ok(Some(outcome.digest)),

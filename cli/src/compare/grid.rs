@@ -6,7 +6,7 @@ use crate::figures::{self, Figures};
 use crate::names::Names;
 use crate::plan::{self, Draft, Room};
 use crate::proof;
-use crate::strategy::{Chosen, Name};
+use crate::strategy::{self, Chosen};
 use crate::work::Setting;
 use indicatif::{ProgressBar, ProgressStyle};
 use planner_core::bounds::Order;
@@ -67,13 +67,13 @@ impl Grid {
     /// Plans and proves them all.
     pub(super) fn plan(
         setting: Setting<'_>,
-        names: &[Name],
+        entries: &[&strategy::Entry],
         budgets: &[Budget],
         wanted: Wanted,
     ) -> Result<Self, Failure> {
         let mut strategies = Vec::new();
-        for name in names {
-            let chosen = name.with(&[])?;
+        for entry in entries {
+            let chosen = entry.with(&[])?;
             let needs = figures::needs(setting, Some(&chosen.method))?;
             strategies.push((chosen, needs));
         }

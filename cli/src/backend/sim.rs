@@ -1,15 +1,50 @@
-//! A proved plan on the simulated device.
+//! The simulated device, and proved plans on it.
 
-use crate::backend::Outcome;
+use super::entry::{Entry, Outcome, Runner, Runs, Stopped};
+use super::suite;
+use crate::failure::Failure;
 use crate::names::Names;
-use backend_sim::{Counters, SimDevice, SimError, SimKernels};
+use backend_sim::{Counters, Sim, SimDevice, SimError, SimKernels};
 use indicatif::ProgressBar;
 use planner_core::timeline::LAPS;
 use planner_core::{ExecuteError, Stream, Verified};
 use spillway::planning;
 
+pub(super) const ENTRY: Entry = Entry {
+    name: "sim",
+    help: "A simulated device",
+    devices: None,
+    runs: Some(Runs {
+        seeds: true,
+        graphs: false,
+        open: |options| Ok(Box::new(Simulated { seed: options.seed })),
+    }),
+    conformance: || Ok(suite::report(&Sim::default())),
+};
+
+/// A simulated device, in an order drawn from a seed if there is one.
+struct Simulated {
+    seed: Option<u64>,
+}
+
+impl Runner for Simulated {
+    fn device(&self, machine: &str) -> Result<String, Failure> {
+        Ok(format!("simulated {machine}"))
+    }
+
+    fn run(
+        &self,
+        verified: &Verified<'_>,
+        names: &Names<'_>,
+        iterations: u64,
+        progress: &ProgressBar,
+    ) -> Result<Outcome, Stopped> {
+        Ok(run(verified, names, iterations, self.seed, progress)?)
+    }
+}
+
 /// Runs a plan on a device that has just its budget.
-pub(crate) fn run(
+fn run(
     verified: &Verified<'_>,
     names: &Names<'_>,
     iterations: u64,

@@ -1,6 +1,7 @@
 //! A proved plan on a real device, with integrity kernels and by the wall clock.
 
-use crate::backend::{Outcome, Stopped};
+use super::entry::{Outcome, Runner, Stopped};
+use crate::failure::Failure;
 use crate::names::Names;
 use indicatif::ProgressBar;
 use integrity::{Backend, states_digest};
@@ -13,17 +14,17 @@ use workloads::Shown;
 
 /// What a device has done about its memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mapping {
+pub(super) struct Mapping {
     /// Virtual ranges reserved.
-    pub(crate) ranges: u64,
+    pub(super) ranges: u64,
     /// Calls of `map`.
-    pub(crate) calls: u64,
+    pub(super) calls: u64,
     /// Time that the host was busy with them.
-    pub(crate) ns: u64,
+    pub(super) ns: u64,
 }
 
 /// A backend with real devices.
-pub(crate) trait Real: Backend {
+pub(super) trait Real: Backend {
     /// What a device has done about its memory so far.
     fn mapping(device: &Self::Device) -> Mapping;
 
@@ -39,23 +40,44 @@ pub(crate) trait Real: Backend {
 
 /// What was measured of all iterations.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Measured {
+pub(super) struct Measured {
     /// Before the first.
-    pub(crate) set_up: Mapping,
-    pub(crate) period: Duration,
+    pub(super) set_up: Mapping,
+    pub(super) period: Duration,
     /// Calls of `map` in one iteration.
-    pub(crate) map_calls: f64,
+    pub(super) map_calls: f64,
     /// One number for all states after the last iteration.
-    pub(crate) digest: u64,
+    pub(super) digest: u64,
+}
+
+impl<B: Real> Runner for B {
+    fn device(&self, _machine: &str) -> Result<String, Failure> {
+        device(self)
+    }
+
+    fn run(
+        &self,
+        verified: &Verified<'_>,
+        names: &Names<'_>,
+        iterations: u64,
+        progress: &ProgressBar,
+    ) -> Result<Outcome, Stopped> {
+        run(verified, names, self, |device, kernels| {
+            iterate::<B>(verified, device, kernels, iterations, progress)
+        })
+    }
 }
 
 /// The device and its driver, for a person.
-pub(crate) fn device<B: Real>(backend: &B) -> Result<String, String> {
-    Ok(backend.find()?.device)
+pub(super) fn device<B: Real>(backend: &B) -> Result<String, Failure> {
+    match backend.find() {
+        Ok(found) => Ok(found.device),
+        Err(reason) => Err(Failure::cannot(Shown::message(reason).to_string())),
+    }
 }
 
 /// Runs a plan, by `iterate`, on a device that creates no more chunks than the plan has.
-pub(crate) fn run<'g, B: Real>(
+pub(super) fn run<'g, B: Real>(
     verified: &Verified<'g>,
     names: &Names<'_>,
     backend: &B,
@@ -89,7 +111,7 @@ fn stopped<B: Real>(names: &Names<'_>, error: &ExecuteError<B::Error>) -> Stoppe
 }
 
 /// One number for all states, which it saves.
-pub(crate) fn digest<B: Real>(
+pub(super) fn digest<B: Real>(
     verified: &Verified<'_>,
     executor: &mut Executor<'_>,
     device: &mut B::Device,
@@ -100,12 +122,12 @@ pub(crate) fn digest<B: Real>(
 }
 
 /// Blocks until a device has done everything.
-pub(crate) fn idle<B: Real>(device: &mut B::Device) -> Result<(), ExecuteError<B::Error>> {
+pub(super) fn idle<B: Real>(device: &mut B::Device) -> Result<(), ExecuteError<B::Error>> {
     B::wait_idle(device).map_err(|error| ExecuteError::Device { at: Moment::Save, error })
 }
 
 /// Runs all iterations. The period is that of all but the first.
-pub(crate) fn iterate<B: Real>(
+fn iterate<B: Real>(
     verified: &Verified<'_>,
     device: &mut B::Device,
     kernels: &mut B::Kernels<'_>,

@@ -1,0 +1,165 @@
+//! CUDA devices as real ones, and plans as CUDA graphs.
+
+use super::entry::{Device, Entry, Outcome, Runner, Runs, Stopped};
+use super::real::{self, Mapping, Measured, Real};
+use super::suite;
+use crate::failure::Failure;
+use crate::names::Names;
+use backend_checks::Unavailable;
+use backend_cuda::{
+    Counters, Cuda, CudaDevice, CudaError, Cycle, Integrity, IntegrityKernels, Replay,
+};
+use indicatif::ProgressBar;
+use planner_core::{ExecuteError, Verified};
+use serde_json::json;
+use spillway::planning;
+use spillway::units::bytes;
+use std::time::Instant;
+use workloads::Shown;
+
+pub(super) const ENTRY: Entry = Entry {
+    name: "cuda",
+    help: "A CUDA device of this machine (SPILLWAY_CUDA_DEVICE=N picks one by its number; \
+           SPILLWAY_CUDA_DRIVER=PATH is used as the CUDA driver)",
+    devices: Some(devices),
+    runs: Some(Runs {
+        seeds: false,
+        graphs: true,
+        open: |options| match options.graph {
+            true => Ok(Box::new(Graphs(chosen()?))),
+            false => Ok(Box::new(chosen()?)),
+        },
+    }),
+    conformance: || Ok(suite::report(&chosen()?)),
+};
+
+/// The CUDA device of this machine, and its driver, of which others may be picked from outside.
+pub(crate) fn chosen() -> Result<Integrity, Failure> {
+    Integrity::from_environment()
+        .map_err(|reason| Failure::bad_input(Shown::message(reason.to_string()).to_string()))
+}
+
+fn devices() -> Result<Vec<Device>, Unavailable> {
+    let cuda = Cuda::load(Integrity::from_environment()?.driver.as_deref())?;
+    (0..cuda.count()?).map(|ordinal| listed(&cuda, ordinal)).collect()
+}
+
+/// A device, with what a plan for it has to keep to.
+fn listed(cuda: &Cuda, ordinal: usize) -> Result<Device, Unavailable> {
+    let info = cuda.device(ordinal)?;
+    let fields = json!({
+        "backend": ENTRY.name,
+        "name": info.name,
+        "driver": info.driver,
+        "memory_bytes": info.memory_bytes,
+        // What nobody uses now.
+        "free_bytes": info.free_bytes,
+        // Chunks are multiples of it.
+        "page_bytes": info.granularity_bytes,
+    });
+    let text = format!(
+        "{}: {}\n    driver {}, memory {}, of which {} free\n    pages of {}\n",
+        ENTRY.name,
+        Shown::name(&info.name),
+        Shown::name(&info.driver),
+        bytes(info.memory_bytes),
+        bytes(info.free_bytes),
+        bytes(info.granularity_bytes)
+    );
+    Ok(Device { fields, text })
+}
+
+/// A CUDA device that runs iterations as graphs.
+struct Graphs(Integrity);
+
+impl Runner for Graphs {
+    fn device(&self, _machine: &str) -> Result<String, Failure> {
+        real::device(&self.0)
+    }
+
+    fn run(
+        &self,
+        verified: &Verified<'_>,
+        names: &Names<'_>,
+        iterations: u64,
+        progress: &ProgressBar,
+    ) -> Result<Outcome, Stopped> {
+        let cycle = cycle(verified, iterations)?;
+        real::run(verified, names, &self.0, |device, kernels| {
+            iterate(verified, device, kernels, cycle, iterations, progress)
+        })
+    }
+
+    fn predicted_ns(&self, verified: &Verified<'_>, iterations: u64) -> Option<u64> {
+        cycle(verified, iterations).ok()?.predicted_ns(verified)
+    }
+}
+
+impl Real for Integrity {
+    fn mapping(device: &CudaDevice) -> Mapping {
+        let Counters { ranges, map_calls: calls, mapping_ns: ns, .. } = device.counters();
+        Mapping { ranges, calls, ns }
+    }
+
+    fn wait_idle(device: &mut CudaDevice) -> Result<(), CudaError> {
+        device.wait_idle()
+    }
+
+    fn explain(names: &Names<'_>, error: &ExecuteError<CudaError>) -> String {
+        names.cuda_execute_error(error)
+    }
+
+    fn lacks_addresses(error: &CudaError) -> bool {
+        matches!(error, CudaError::AddressSpace { .. })
+    }
+}
+
+/// Runs all iterations, the last of them as graphs. Those that do not fill a cycle run first,
+/// one by one. The period is that of all graphs but the first cycle, where there are more.
+fn iterate(
+    verified: &Verified<'_>,
+    device: &mut CudaDevice,
+    kernels: &mut IntegrityKernels<'_>,
+    cycle: Cycle,
+    iterations: u64,
+    progress: &ProgressBar,
+) -> Result<Measured, ExecuteError<CudaError>> {
+    planning::with_executor(verified, device, kernels, |mut executor, device, kernels| {
+        let set_up = Integrity::mapping(device);
+        let first = iterations % cycle.length();
+        executor.run(device, kernels, first)?;
+        real::idle::<Integrity>(device)?;
+        let first_maps = Integrity::mapping(device).calls;
+        let mut start = Instant::now();
+        let mut replay = Replay::record(&mut executor, device, kernels, cycle, first)?;
+        progress.inc(first + cycle.length());
+        let mut timed = cycle.length();
+        let others = iterations / cycle.length() - 1;
+        if others > 0 {
+            real::idle::<Integrity>(device)?;
+            (start, timed) = (Instant::now(), others * cycle.length());
+        }
+        for _ in 0..others {
+            replay.run(&executor, device, kernels)?;
+            progress.inc(cycle.length());
+        }
+        real::idle::<Integrity>(device)?;
+        let period = start.elapsed().div_f64(timed as f64);
+        let maps = Integrity::mapping(device).calls - first_maps;
+        let digest = real::digest::<Integrity>(verified, &mut executor, device)?;
+        Ok(Measured { set_up, period, map_calls: maps as f64 / iterations as f64, digest })
+    })
+}
+
+/// How the plan's iterations are divided into graphs.
+fn cycle(verified: &Verified<'_>, iterations: u64) -> Result<Cycle, String> {
+    let cycle = backend_cuda::cycle(verified.graph(), verified.plan());
+    let cycle = cycle.ok_or("a plan without placements maps as it goes, which no graph holds")?;
+    if iterations < cycle.length() {
+        let length = cycle.length();
+        return Err(format!(
+            "the graphs of this plan hold {length} iterations; run at least those"
+        ));
+    }
+    Ok(cycle)
+}

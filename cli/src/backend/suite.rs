@@ -1,0 +1,63 @@
+//! A backend held to the conformance suite.
+
+use conformance::suite::{Verdict, checks, judge};
+use indicatif::{ProgressBar, ProgressStyle};
+use integrity::Backend;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What became of all checks.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    pub(crate) backend: &'static str,
+    /// None where there is no such device.
+    pub(crate) device: Option<String>,
+    pub(crate) passed: Vec<&'static str>,
+    pub(crate) failed: Vec<&'static str>,
+    pub(crate) ignored: Vec<Ignored>,
+    /// Why checks failed.
+    pub(crate) failures: BTreeMap<&'static str, String>,
+}
+
+/// A check that did not run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Ignored {
+    pub(crate) name: &'static str,
+    pub(crate) reason: String,
+}
+
+/// Runs all checks.
+pub(super) fn report<B: Backend>(backend: &B) -> Report {
+    let found = backend.find();
+    let mut report = Report {
+        backend: backend.name(),
+        device: found.as_ref().ok().map(|found| found.device.clone()),
+        passed: Vec::new(),
+        failed: Vec::new(),
+        ignored: Vec::new(),
+        failures: BTreeMap::new(),
+    };
+    let checks = checks::<B>();
+    let progress = progress(checks.len() as u64);
+    for check in &checks {
+        match judge(check, backend, &found) {
+            Verdict::Passed => report.passed.push(check.name),
+            Verdict::Ignored(reason) => report.ignored.push(Ignored { name: check.name, reason }),
+            Verdict::Failed(failure) => {
+                report.failed.push(check.name);
+                report.failures.insert(check.name, failure.to_string());
+            }
+        }
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    report
+}
+
+/// Nothing is shown unless standard error is a terminal.
+fn progress(checks: u64) -> ProgressBar {
+    let bar = ProgressBar::new(checks);
+    let style = ProgressStyle::with_template("checking {bar:40} {pos}/{len}");
+    // The template is a constant; without it the bar looks different and works as well.
+    style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
+}
