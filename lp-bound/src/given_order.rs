@@ -28,7 +28,7 @@ pub struct Pages {
 impl Pages {
     /// As the planners here divide memory: tensors smaller than a chunk may lie in the arena.
     #[must_use]
-    pub const fn of(machine: &Machine) -> Self {
+    pub fn of(machine: &Machine) -> Self {
         Self { page_bytes: machine.chunk_bytes, least_bytes: machine.chunk_bytes }
     }
 }
