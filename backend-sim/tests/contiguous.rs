@@ -118,7 +118,7 @@ fn follow_plan(plan: &OwnedPlan, device_mib: u64) -> Result<Usage, ReplayError> 
 fn blocks_are_taken_and_given_back_in_list_order() {
     let steps = vec![
         Step::Prefetch(STATE),
-        Step::Launch(OpId(0)),
+        Step::launch(OpId(0)),
         Step::Evict(STATE),
         Step::Evict(TEMPORARY),
     ];
@@ -143,7 +143,7 @@ fn a_full_device_goes_back_to_the_driver_in_every_iteration() {
     let plan = plan(vec![
         Step::Prefetch(STATE),
         Step::Evict(STATE),
-        Step::Launch(OpId(0)),
+        Step::launch(OpId(0)),
         Step::Evict(TEMPORARY),
     ]);
     let mut allocator = SizeClasses::new(60 * MIB);
@@ -162,7 +162,7 @@ fn the_arena_is_one_block_that_stays() {
         arena_bytes: 31 * MIB,
         arena,
         resident_at_start: vec![resident],
-        ..plan(vec![Step::Launch(OpId(0)), Step::Evict(STATE), Step::Prefetch(STATE)])
+        ..plan(vec![Step::launch(OpId(0)), Step::Evict(STATE), Step::Prefetch(STATE)])
     };
     // The arena's segment has 1 MiB more, which is too little to be split off.
     let usage = follow_plan(&plan, 1 << 10).unwrap();
@@ -186,7 +186,7 @@ fn parts_and_broken_plans_are_refused() {
             PlanError::AlreadyResident(at(1), TensorId(0)).into(),
         ),
         (vec![Step::Evict(all)], PlanError::NotResident(at(0), TensorId(0)).into()),
-        (vec![Step::Launch(OpId(7))], PlanError::UnknownOp(at(0), OpId(7)).into()),
+        (vec![Step::launch(OpId(7))], PlanError::UnknownOp(at(0), OpId(7)).into()),
         (
             vec![Step::Offload(Part::whole(TensorId(9)))],
             PlanError::UnknownTensor(at(0), TensorId(9)).into(),

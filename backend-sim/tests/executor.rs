@@ -38,10 +38,10 @@ fn work() -> (Work, OwnedPlan) {
         steps: vec![
             Step::Prefetch(whole(input)),
             Step::Prefetch(rest),
-            Step::Launch(OpId(0)),
+            Step::launch(OpId(0)),
             Step::Evict(rest),
             Step::Evict(whole(input)),
-            Step::Launch(OpId(1)),
+            Step::launch(OpId(1)),
             Step::Evict(whole(product)),
         ],
         ..OwnedPlan::default()
@@ -183,11 +183,11 @@ fn an_input_that_is_written_goes_back_to_its_own_slot() {
         pools: vec![Pool { object_bytes: CHUNK_BYTES, count: 5 }],
         resident_at_start: vec![Resident { part: whole(sum), host_copy: false }],
         steps: vec![
-            Step::Launch(OpId(0)),
+            Step::launch(OpId(0)),
             Step::Offload(whole(input)),
             Step::Evict(whole(input)),
             Step::Prefetch(whole(input)),
-            Step::Launch(OpId(1)),
+            Step::launch(OpId(1)),
             Step::Evict(whole(input)),
         ],
         ..OwnedPlan::default()
@@ -247,11 +247,11 @@ fn the_host_maps_ahead_though_an_input_arrives_late() {
         pools: vec![Pool { object_bytes: CHUNK_BYTES, count: 3 }],
         resident_at_start: vec![Resident { part: whole(sum), host_copy: false }],
         steps: vec![
-            Step::Launch(OpId(0)),
-            Step::Launch(OpId(1)),
+            Step::launch(OpId(0)),
+            Step::launch(OpId(1)),
             Step::Evict(whole(product)),
             Step::Prefetch(whole(input)),
-            Step::Launch(OpId(2)),
+            Step::launch(OpId(2)),
             Step::Evict(whole(input)),
         ],
         ..OwnedPlan::default()
@@ -312,7 +312,7 @@ fn offloading() -> (Work, OwnedPlan) {
         resident_at_start: vec![Resident { part: stays, host_copy: false }],
         steps: vec![
             Step::Prefetch(moves),
-            Step::Launch(OpId(0)),
+            Step::launch(OpId(0)),
             Step::Offload(moves),
             Step::Evict(moves),
         ],

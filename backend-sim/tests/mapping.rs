@@ -61,9 +61,9 @@ fn what_comes_twice_an_iteration_does_not_hold_up_the_host() {
         pools: vec![Pool { object_bytes: CHUNK_BYTES, count: 1000 }],
         steps: vec![
             Step::Prefetch(whole(input)),
-            Step::Launch(OpId(0)),
+            Step::launch(OpId(0)),
             Step::Evict(whole(input)),
-            Step::Launch(OpId(1)),
+            Step::launch(OpId(1)),
             Step::Evict(whole(input)),
         ],
         ..OwnedPlan::default()
@@ -85,13 +85,13 @@ fn in_parts() -> (Work, OwnedPlan) {
         pools: vec![Pool { object_bytes: CHUNK_BYTES, count: 200 }],
         resident_at_start: vec![Resident { part: whole(weight), host_copy: true }],
         steps: vec![
-            Step::Launch(OpId(0)),
-            Step::Launch(OpId(1)),
+            Step::launch(OpId(0)),
+            Step::launch(OpId(1)),
             Step::Evict(part(1, 1)),
             Step::Prefetch(part(1, 1)),
             Step::Offload(whole(sum)),
             Step::Evict(whole(sum)),
-            Step::Launch(OpId(2)),
+            Step::launch(OpId(2)),
             Step::Evict(part(3, 1)),
             Step::Evict(part(1, 1)),
             Step::Prefetch(part(1, 1)),

@@ -47,7 +47,7 @@ fn layers() -> (Work, OwnedPlan) {
     work.op(20, 0, &[b, w1], &[w1]);
     work.op(20, 0, &[a, w0, input], &[w0]);
     let whole = |id| Part::whole(TensorId(id));
-    let launch = |op| Step::Launch(OpId(op));
+    let launch = |op| Step::launch(OpId(op));
     let plan = OwnedPlan {
         pools: vec![Pool { object_bytes: 4, count: 12 }],
         resident_at_start: vec![Resident { part: whole(w0), host_copy: false }],

@@ -5,10 +5,7 @@ use planner_core::machine::MachineError;
 use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
 use planner_core::planner::{self, Auto, Output, PlanningError, Request, Strategy};
 use planner_core::schedule::Scheduled;
-use planner_core::{
-    Graph, GraphError, Kind, Limits, Machine, MachineParameters, Op, OpId, Plan, Scratch, Step,
-    Tensor, TensorId, VerifyError, lower, verify,
-};
+use planner_core::{Graph, GraphError, Kind, Launched, Limits, Machine, MachineParameters, Op, OpId, Plan, Scratch, Step, Tensor, TensorId, VerifyError, lower, verify};
 
 const LAYERS: usize = 8;
 const TENSORS: usize = 5 * LAYERS + 1;
@@ -56,10 +53,9 @@ impl Network {
             _ => Kind::Temporary,
         };
         let bytes = |id: usize| 3000 + 1700 * (id as u64 % 5);
-        let no_op = Op { time_ns: 0, workspace_bytes: 0, first_operand: 0, reads: 0, writes: 0 };
         let mut network = Self {
             tensors: core::array::from_fn(|id| Tensor { bytes: bytes(id), kind: kind(id) }),
-            ops: [no_op; OPS],
+            ops: [Op::default(); OPS],
             operands: [TensorId(0); OPERANDS],
         };
         let weight = |layer: usize| 1 + layer;
@@ -75,6 +71,7 @@ impl Network {
                 first_operand: operands as u32,
                 reads: reads.len() as u32,
                 writes: writes.len() as u32,
+                repeatable: false,
             };
             ops += 1;
             for &id in reads.iter().chain(writes) {
@@ -137,7 +134,7 @@ pub fn digest(memory: &mut [u64; WORDS]) -> Result<u64, Failure> {
         unmap_ns_per_chunk: 0,
     })
     .map_err(Failure::Machine)?;
-    let launch = Step::Launch(OpId(0));
+    let launch = Step::launch(OpId(0));
     let mut steps = [launch; STEPS];
     let part = Part::whole(TensorId(0));
     let mut resident = [Resident { part, host_copy: false }; 2 * TENSORS];
@@ -170,7 +167,7 @@ fn mix(plan: &Plan<'_>) -> u64 {
     };
     for step in plan.steps {
         let (kind, id) = match *step {
-            Step::Launch(op) => (0, op.0),
+            Step::Launch(Launched { op, .. }) => (0, op.0),
             Step::Prefetch(part) => (1, part.tensor.0),
             Step::Offload(part) => (2, part.tensor.0),
             Step::Evict(part) => (3, part.tensor.0),

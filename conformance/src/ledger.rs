@@ -15,7 +15,7 @@ mod values;
 use layout::Layout;
 use order::Order;
 use planner_core::plan::Place;
-use planner_core::{Graph, Kind, Machine, Part, Plan, Step, TensorId};
+use planner_core::{Graph, Kind, Launched, Machine, Part, Plan, Step, TensorId};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -176,7 +176,7 @@ fn check_ids(graph: &Graph<'_>, plan: &Plan<'_>) -> Result<(), Violation> {
             Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
                 known(place, part.tensor)?;
             }
-            Step::Launch(op) if op.index() >= graph.ops().len() => {
+            Step::Launch(Launched { op, .. }) if op.index() >= graph.ops().len() => {
                 return Err(Violation::at(place, format!("there is no {op}")));
             }
             Step::Launch(_) => {}
@@ -217,6 +217,7 @@ fn predict(
     let prediction = Prediction {
         period_ns: transfers_ns.into_iter().fold(lap_ns(plan, timeline), u64::max),
         compute_ns: graph.compute_ns(),
+        repeat_ns: 0,
         peak_bytes: u64::try_from(peak_bytes).map_err(|_| Violation::overflow())?,
         h2d_bytes,
         d2h_bytes,

@@ -4,7 +4,7 @@
 
 use conformance::ledger::{Judgement, judge};
 use conformance::plans::{Case, cases, mutated_cases};
-use planner_core::{Kind, OpId, Part, Step, TensorId};
+use planner_core::{Kind, Launched, OpId, Part, Step, TensorId};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ fn launches(case: &Case) -> Vec<(usize, OpId)> {
     let steps = case.plan.steps.iter().enumerate();
     steps
         .filter_map(|(at, step)| match *step {
-            Step::Launch(op) => Some((at, op)),
+            Step::Launch(Launched { op, .. }) => Some((at, op)),
             _ => None,
         })
         .collect()

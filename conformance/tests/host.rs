@@ -323,7 +323,7 @@ fn moved_bytes(steps: &str) -> u64 {
         ("*", name) => Step::Offload(part(name)),
         ("+", name) => Step::Prefetch(part(name)),
         ("-", name) => Step::Evict(part(name)),
-        _ => Step::Launch(OpId(step.parse().unwrap())),
+        _ => Step::launch(OpId(step.parse().unwrap())),
     };
     let resident = |tensor, host_copy| Resident { part: Part::whole(tensor), host_copy };
     let plan = OwnedPlan {

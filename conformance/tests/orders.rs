@@ -3,7 +3,7 @@
 
 use conformance::graphs::{Layer, legal_order, training_graph, untidy_graphs};
 use planner_core::planner::{Auto, Order, Request, Strategy as Planner};
-use planner_core::{Graph, Machine, MachineParameters, Step};
+use planner_core::{Graph, Launched, Machine, MachineParameters, Step};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use spillway::planning;
@@ -32,7 +32,7 @@ fn plan(graph: &Graph<'_>, budget_bytes: u64, order: Order) -> OwnedPlan {
 
 fn is_reordered(plan: &OwnedPlan) -> bool {
     let launched = plan.steps.iter().filter_map(|step| match step {
-        Step::Launch(op) => Some(*op),
+        Step::Launch(Launched { op, .. }) => Some(*op),
         _ => None,
     });
     !launched.is_sorted()

@@ -94,7 +94,7 @@ fn written(ops: &[[&str; 2]], chunks: u64, count: u64, steps: &str) -> (OwnedGra
     let step = |step: &str| match step.split_at(1) {
         ("+", name) => Step::Prefetch(Part::whole(ids(name)[0])),
         ("-", name) => Step::Evict(Part::whole(ids(name)[0])),
-        _ => Step::Launch(OpId(step.parse().unwrap())),
+        _ => Step::launch(OpId(step.parse().unwrap())),
     };
     let plan = OwnedPlan {
         budget_bytes: count * bytes,

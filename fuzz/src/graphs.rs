@@ -106,13 +106,14 @@ pub fn arrays() -> impl Strategy<Value = Arrays> {
     let kind = select(vec![Kind::State, Kind::Input, Kind::Temporary]);
     let tensor = (numbers(), kind).prop_map(|(bytes, kind)| Tensor { bytes, kind });
     let run = (numbers_u32(), numbers_u32(), numbers_u32());
-    let op = (numbers(), numbers(), run).prop_map(
-        |(time_ns, workspace_bytes, (first_operand, reads, writes))| Op {
+    let op = (numbers(), numbers(), run, any::<bool>()).prop_map(
+        |(time_ns, workspace_bytes, (first_operand, reads, writes), repeatable)| Op {
             time_ns,
             workspace_bytes,
             first_operand,
             reads,
             writes,
+            repeatable,
         },
     );
     let operands = vec(numbers_u32().prop_map(TensorId), 0..=12);

@@ -11,7 +11,7 @@ use planner_core::planner::swap::Threshold;
 use planner_core::planner::{
     Auto, Lms, Order, PlanningError, Request, Strategy as Planner, Weights, Window,
 };
-use planner_core::{Graph, Kind, Machine, OpId, Step, TensorId};
+use planner_core::{Graph, Kind, Launched, Machine, OpId, Step, TensorId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -246,9 +246,17 @@ fn each_number(plan: &mut OwnedPlan, change: &mut impl FnMut(u64) -> u64) {
         *object_bytes = change(*object_bytes);
         *count = change(*count);
     }
-    let Prediction { period_ns, compute_ns, peak_bytes, h2d_bytes, d2h_bytes, host_bytes } =
-        &mut plan.predicted;
-    for figure in [period_ns, compute_ns, peak_bytes, h2d_bytes, d2h_bytes, host_bytes] {
+    let Prediction {
+        period_ns,
+        compute_ns,
+        repeat_ns,
+        peak_bytes,
+        h2d_bytes,
+        d2h_bytes,
+        host_bytes,
+    } = &mut plan.predicted;
+    let bytes = [peak_bytes, h2d_bytes, d2h_bytes, host_bytes];
+    for figure in [period_ns, compute_ns, repeat_ns].into_iter().chain(bytes) {
         *figure = change(*figure);
     }
     for ArenaPlacement { tensor: TensorId(tensor), offset_bytes } in &mut plan.arena {
@@ -259,7 +267,7 @@ fn each_number(plan: &mut OwnedPlan, change: &mut impl FnMut(u64) -> u64) {
     plan.resident_at_start.iter_mut().for_each(|Resident { part: it, .. }| part(it, change));
     for step in &mut plan.steps {
         match step {
-            Step::Launch(OpId(op)) => narrow(op, change),
+            Step::Launch(Launched { op: OpId(op), .. }) => narrow(op, change),
             Step::Prefetch(it) | Step::Offload(it) | Step::Evict(it) => part(it, change),
         }
     }

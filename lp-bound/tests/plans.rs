@@ -3,6 +3,7 @@
 
 use conformance::graphs::{graphs, machines};
 use conformance::plans::cases;
+use planner_core::Launched;
 use planner_core::bounds::Order as Bounded;
 use planner_core::plan::Step;
 use planner_core::planner::{Auto, Order, Request, Strategy as Planner, Window};
@@ -31,7 +32,7 @@ fn given_order_ns(
 
 fn runs_in_order(plan: &OwnedPlan) -> bool {
     let launched = plan.steps.iter().filter_map(|step| match step {
-        Step::Launch(op) => Some(op.0),
+        Step::Launch(Launched { op, .. }) => Some(op.0),
         _ => None,
     });
     launched.is_sorted()

@@ -3,7 +3,7 @@
 //! The object numbers of all allocations form one array, and a *slot* is a position there.
 //! A piece holds consecutive slots, so that a walk keeps no more than one number a piece.
 
-use crate::graph::{Graph, OpId, TensorId};
+use crate::graph::{Graph, Launched, OpId, TensorId};
 use crate::index_set::IndexSet;
 use crate::pieces::Pieces;
 use crate::plan::{Part, Place, Plan, PlanError, Step};
@@ -122,7 +122,7 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
     fn step(&mut self, step: &Step, place: Place, at: u32) -> Result<(), PlanError> {
         match *step {
             Step::Prefetch(part) => self.bring(part, place, at),
-            Step::Launch(op) => self.launch(op, place, at),
+            Step::Launch(launched) => self.launch(launched, place, at),
             Step::Evict(part) => self.evict(part, place, at),
             Step::Offload(_) => Ok(()),
         }
@@ -165,11 +165,12 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
         Ok(())
     }
 
-    fn launch(&mut self, op: OpId, place: Place, at: u32) -> Result<(), PlanError> {
+    fn launch(&mut self, launched: Launched, place: Place, at: u32) -> Result<(), PlanError> {
         let (graph, pieces) = (self.graph, self.pieces);
-        for &tensor in graph.writes(op).iter().filter(|&&tensor| !pieces.in_arena(tensor)) {
+        for tensor in graph.written_by(launched).filter(|&tensor| !pieces.in_arena(tensor)) {
             self.take_pieces(tensor, pieces.of(tensor), place, at)?;
         }
+        let op = launched.op;
         if let Some((pool, count)) = pieces.workspace(graph, op) {
             let (allocation, given) = self.totals.add(count).ok_or(PlanError::Overflow(place))?;
             let (taker, slots, first) = (Taker::Workspace(op), given.clone(), &[given.start]);

@@ -1,6 +1,6 @@
 //! Requested, mapped and wasted bytes: three numbers kept apart everywhere.
 
-use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::graph::{Graph, Kind, Launched, OpId, TensorId};
 use crate::pieces::Pieces;
 use crate::plan::{Part, Place, Plan, PlanError, Step};
 use crate::residency::Residency;
@@ -142,11 +142,11 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     fn find_last_uses(&mut self) {
         for (at, step) in (0..).zip(self.plan.steps) {
-            let Step::Launch(op) = *step else { continue };
-            for &tensor in self.graph.reads(op) {
+            let Step::Launch(launched) = *step else { continue };
+            for tensor in self.graph.read_by(launched) {
                 self.last_use[tensor.index()] = at;
             }
-            for &tensor in self.graph.writes(op) {
+            for tensor in self.graph.written_by(launched) {
                 if self.graph.tensor(tensor).kind != Kind::Input {
                     self.last_use[tensor.index()] = at;
                 }
@@ -218,7 +218,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                 self.held_bytes -= self.object_bytes(part.tensor, objects);
                 self.shrink(part.tensor, self.pieces.part_bytes(self.graph, part));
             }
-            Step::Launch(op) => self.launch(op),
+            Step::Launch(launched) => self.launch(launched),
         }
         Ok(())
     }
@@ -261,13 +261,13 @@ impl<'w, 'a> Walk<'w, 'a> {
         piece
     }
 
-    fn launch(&mut self, op: OpId) {
-        for &tensor in self.graph.operands_of(op) {
+    fn launch(&mut self, launched: Launched) {
+        for tensor in self.graph.operands_by(launched) {
             if self.pieces.in_arena(tensor) {
                 self.live(tensor);
             }
         }
-        for &tensor in self.graph.writes(op) {
+        for tensor in self.graph.written_by(launched) {
             if self.pieces.in_arena(tensor) {
                 continue;
             }
@@ -276,6 +276,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             let bytes = self.graph.tensor(tensor).bytes;
             self.grow(tensor, bytes - self.resident_bytes[tensor.index()]);
         }
+        let op = launched.op;
         if let Some(held_bytes) = self.workspace_held_bytes(op) {
             self.held_bytes += held_bytes;
             self.requested_bytes += self.graph.op(op).workspace_bytes;
@@ -307,13 +308,14 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// Takes back what a launch holds only while it runs.
     fn end_step(&mut self, at: u32, step: &Step) {
-        let Step::Launch(op) = *step else { return };
+        let Step::Launch(launched) = *step else { return };
+        let op = launched.op;
         if let Some(held_bytes) = self.workspace_held_bytes(op) {
             self.held_bytes -= held_bytes;
             self.requested_bytes -= self.graph.op(op).workspace_bytes;
             self.allocations -= 1;
         }
-        for &tensor in self.graph.operands_of(op) {
+        for tensor in self.graph.operands_by(launched) {
             let dies = self.pieces.in_arena(tensor)
                 && self.graph.tensor(tensor).kind != Kind::State
                 && self.last_use[tensor.index()] == at

@@ -63,9 +63,9 @@ pub struct Tensor {
     pub kind: Kind,
 }
 
-/// One operation. Its operands are a run of the graph's operand array, behind those of the ops
+/// One operation. Its operands are a run of the graph's operand array, after those of the ops
 /// before it: first what it reads, then what it writes; a tensor in both is updated in place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Op {
     /// Time on the compute stream.
     pub time_ns: u64,
@@ -77,6 +77,33 @@ pub struct Op {
     pub reads: u32,
     /// Number of tensors written.
     pub writes: u32,
+    /// Whether it may be launched again: on the values that it read the first time, it writes the
+    /// same bytes into its temporaries (`docs/format.md`, 1).
+    pub repeatable: bool,
+}
+
+/// A launch of an op: the first one of an iteration, or a repeat, which neither reads nor writes
+/// the states and inputs that the op writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Launched {
+    /// The op.
+    pub op: OpId,
+    /// Whether the op has been launched before in the same iteration.
+    pub is_repeat: bool,
+}
+
+impl Launched {
+    /// The first launch of an op in an iteration.
+    #[must_use]
+    pub const fn first(op: OpId) -> Self {
+        Self { op, is_repeat: false }
+    }
+
+    /// A later launch of an op in an iteration.
+    #[must_use]
+    pub const fn repeat(op: OpId) -> Self {
+        Self { op, is_repeat: true }
+    }
 }
 
 /// A checked graph: every id is in range and every value that is read exists.
@@ -346,6 +373,49 @@ impl<'a> Graph<'a> {
         reads.iter().chain(only_written).copied()
     }
 
+    /// What a launch reads: of a repeat, without the states and inputs that the op writes.
+    ///
+    /// # Panics
+    /// There is no such op.
+    pub fn read_by(
+        &self,
+        launched: Launched,
+    ) -> impl DoubleEndedIterator<Item = TensorId> + Clone + use<'a> {
+        let (graph, writes) = (*self, self.writes(launched.op));
+        let is_read = move |tensor: &TensorId| {
+            !launched.is_repeat
+                || graph.tensor(*tensor).kind == Kind::Temporary
+                || !writes.contains(tensor)
+        };
+        self.reads(launched.op).iter().copied().filter(is_read)
+    }
+
+    /// What a launch writes: of a repeat, the temporaries alone.
+    ///
+    /// # Panics
+    /// There is no such op.
+    pub fn written_by(
+        &self,
+        launched: Launched,
+    ) -> impl DoubleEndedIterator<Item = TensorId> + Clone + use<'a> {
+        let graph = *self;
+        let is_written = move |tensor: &TensorId| {
+            !launched.is_repeat || graph.tensor(*tensor).kind == Kind::Temporary
+        };
+        self.writes(launched.op).iter().copied().filter(is_written)
+    }
+
+    /// What a launch reads, then what it writes; a tensor updated in place comes twice.
+    ///
+    /// # Panics
+    /// There is no such op.
+    pub fn operands_by(
+        &self,
+        launched: Launched,
+    ) -> impl DoubleEndedIterator<Item = TensorId> + Clone + use<'a> {
+        self.read_by(launched).chain(self.written_by(launched))
+    }
+
     /// The sum of all op times.
     #[must_use]
     pub fn compute_ns(&self) -> u64 {
@@ -380,7 +450,7 @@ mod tests {
     const STATE: Tensor = Tensor { bytes: 8, kind: Kind::State };
 
     fn op(first_operand: u32, reads: u32, writes: u32) -> Op {
-        Op { time_ns: 1, workspace_bytes: 0, first_operand, reads, writes }
+        Op { time_ns: 1, first_operand, reads, writes, ..Op::default() }
     }
 
     fn check(tensors: &[Tensor], ops: &[Op], operands: &[u32]) -> Result<(), GraphError> {

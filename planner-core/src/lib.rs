@@ -38,7 +38,7 @@
 //! // Each layer reads a value and its weight, and writes the next value.
 //! let operands = [0, 1, 4, 4, 2, 5, 5, 3, 6].map(TensorId);
 //! let layer = |first_operand| Op {
-//!     time_ns: 1_000_000, workspace_bytes: 0, first_operand, reads: 2, writes: 1,
+//!     time_ns: 1_000_000, first_operand, reads: 2, writes: 1, ..Op::default()
 //! };
 //! let ops = [layer(0), layer(3), layer(6)];
 //!
@@ -57,7 +57,7 @@
 //! let part = Part::whole(TensorId(0));
 //! let request = Request { graph: &graph, machine: &machine, budget_bytes: 16 * mib };
 //! let output = Output {
-//!     steps: &mut vec![Step::Launch(OpId(0)); limits.steps],
+//!     steps: &mut vec![Step::launch(OpId(0)); limits.steps],
 //!     resident: &mut vec![Resident { part, host_copy: false }; 2 * limits.tensors],
 //!     arena: &mut vec![ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; limits.tensors],
 //!     pools: &mut [Pool { object_bytes: 1, count: 0 }; 2],
@@ -106,7 +106,7 @@ pub mod timeline;
 pub mod verify;
 
 pub use executor::{ExecuteError, Executor};
-pub use graph::{Graph, GraphError, Kind, Op, OpId, Tensor, TensorId};
+pub use graph::{Graph, GraphError, Kind, Launched, Op, OpId, Tensor, TensorId};
 pub use host::HostLayout;
 pub use lower::lower;
 pub use machine::{Machine, MachineParameters};

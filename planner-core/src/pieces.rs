@@ -5,7 +5,7 @@
 //! that has. Building the table checks the plan's structure (ids, ranges, pools, budget,
 //! places in the arena), so that whoever walks the list afterwards can rely on it.
 
-use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::graph::{Graph, Kind, Launched, OpId, TensorId};
 use crate::machine::Machine;
 use crate::plan::{Part, Place, Plan, PlanError, Step};
 use crate::scratch::{Limits, Scratch, total, words};
@@ -350,7 +350,7 @@ fn cut<'a>(
     scratch: &mut Scratch<'a>,
 ) -> Result<&'a [u64], PlanError> {
     for (at, step) in plan.steps.iter().enumerate() {
-        if let Step::Launch(op) = *step
+        if let Step::Launch(Launched { op, .. }) = *step
             && op.index() >= graph.ops().len()
         {
             return Err(PlanError::UnknownOp(place_of(at, Place::Step), op));

@@ -2,7 +2,7 @@
 //! [`verify`](crate::verify()) turns it into something that may run. `docs/format.md`
 //! says what each field means, and when a plan is valid.
 
-use crate::graph::{Graph, OpId, TensorId};
+use crate::graph::{Graph, Launched, OpId, TensorId};
 use crate::scratch::{BufferTooShort, Limits, OutOfScratch};
 use core::fmt;
 
@@ -39,12 +39,27 @@ impl Part {
 pub enum Step {
     /// Allocate device memory, then copy the host value in.
     Prefetch(Part),
-    /// Run an op; allocates what is not resident of what it writes, and its workspace.
-    Launch(OpId),
+    /// Run an op, for the first time in an iteration or again; allocates what is not resident of
+    /// what the launch writes, and the op's workspace.
+    Launch(Launched),
     /// Copy to the host; the device copy stays.
     Offload(Part),
     /// Give back the device memory.
     Evict(Part),
+}
+
+impl Step {
+    /// The first launch of an op in an iteration.
+    #[must_use]
+    pub const fn launch(op: OpId) -> Self {
+        Self::Launch(Launched::first(op))
+    }
+
+    /// A later launch of an op in an iteration.
+    #[must_use]
+    pub const fn repeat(op: OpId) -> Self {
+        Self::Launch(Launched::repeat(op))
+    }
 }
 
 /// What is on the device when an iteration starts.
@@ -79,8 +94,10 @@ pub struct ArenaPlacement {
 pub struct Prediction {
     /// Time from one iteration to the next, once under way.
     pub period_ns: u64,
-    /// The sum of all op times.
+    /// The sum of all op times, each op once.
     pub compute_ns: u64,
+    /// The time of all repeats.
+    pub repeat_ns: u64,
     /// The arena, and the most bytes of objects held after any step.
     pub peak_bytes: u64,
     /// Bytes copied to the device in one iteration.
@@ -328,8 +345,21 @@ pub enum PlanError {
     ArenaStep(Place, TensorId),
     /// A temporary is listed in `resident_at_start`.
     TemporaryAtStart(Place, TensorId),
-    /// The op runs twice.
+    /// The op is launched for the first time twice.
     LaunchedTwice(Place, OpId),
+    /// The op is launched again, but it is not repeatable.
+    NotRepeatable(Place, OpId),
+    /// The op is repeated before its first launch.
+    RepeatedTooEarly(Place, OpId),
+    /// A repeat would read another value than the first launch of the op did.
+    RepeatReads {
+        /// Where it stands.
+        place: Place,
+        /// The op.
+        op: OpId,
+        /// The tensor that holds another value, or none.
+        tensor: TensorId,
+    },
     /// The op never runs.
     NeverLaunched(OpId),
     /// The op runs before another one that it depends on through this tensor.
@@ -503,6 +533,17 @@ impl fmt::Display for PlanError {
                 write!(f, "{place}: {tensor} is a temporary and has no value at the start")
             }
             Self::LaunchedTwice(place, op) => write!(f, "{place}: {op} has run already"),
+            Self::NotRepeatable(place, op) => {
+                write!(f, "{place}: {op} is launched again, but it is not repeatable")
+            }
+            Self::RepeatedTooEarly(place, op) => {
+                write!(f, "{place}: {op} is repeated before its first launch")
+            }
+            Self::RepeatReads { place, op, tensor } => write!(
+                f,
+                "{place}: {op} is launched again, but {tensor} does not hold the value that its \
+                 first launch read"
+            ),
             Self::NeverLaunched(op) => write!(f, "{op} never runs"),
             Self::Dependency { place, op, tensor } => {
                 write!(f, "{place}: {op} runs out of order with another op that touches {tensor}")

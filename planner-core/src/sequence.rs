@@ -1,7 +1,7 @@
-//! The ops in the order in which they run: a list of launches, each of an op of the graph.
-//! An op may be launched more than once.
+//! The ops in the order in which they run: a list of launches, each of an op of the graph. The
+//! second launch of an op and every later one is a repeat.
 
-use crate::graph::{Graph, OpId, Tensor, TensorId};
+use crate::graph::{Graph, Launched, OpId, Tensor, TensorId};
 use crate::plan::PlanError;
 use crate::scratch::{Limits, Scratch, words};
 use bytemuck::{Pod, Zeroable};
@@ -24,6 +24,8 @@ impl LaunchId {
 #[repr(C)]
 struct Launch {
     op: OpId,
+    /// 1 for a repeat.
+    is_repeat: u32,
     first_slot: u32,
     /// The slot of the first operand that is written.
     first_write: u32,
@@ -40,7 +42,9 @@ pub(crate) struct Sequence<'a> {
 
 impl<'a> Sequence<'a> {
     pub(crate) const fn scratch_words(limits: &Limits) -> usize {
-        words::<Launch>(limits.ops).saturating_add(words::<TensorId>(limits.operands))
+        words::<Launch>(limits.ops)
+            .saturating_add(words::<TensorId>(limits.operands))
+            .saturating_add(words::<u8>(limits.ops))
     }
 
     /// Launches ops of a graph in some order that keeps its dependencies. O(operands).
@@ -64,20 +68,28 @@ impl<'a> Sequence<'a> {
         }
         let launches = scratch.take(len, Launch::zeroed())?;
         let operands = scratch.take(slots, TensorId(0))?;
-        let mut first_slot = 0;
+        let seen = scratch.reborrow().take(graph.ops().len(), 0u8)?;
+        let mut slot = 0;
         for (launch, op) in launches.iter_mut().zip(order) {
-            let its_operands = graph.operands_of(op);
-            let end_slot = first_slot + its_operands.len();
-            operands[first_slot..end_slot].copy_from_slice(its_operands);
+            let is_repeat = core::mem::replace(&mut seen[op.index()], 1) == 1;
+            let launched = Launched { op, is_repeat };
+            let first_slot = slot as u32;
+            let mut push = |tensor| {
+                operands[slot] = tensor;
+                slot += 1;
+            };
+            graph.read_by(launched).for_each(&mut push);
+            let reads = graph.read_by(launched).count() as u32;
+            graph.written_by(launched).for_each(push);
             *launch = Launch {
                 op,
-                first_slot: first_slot as u32,
-                first_write: first_slot as u32 + graph.op(op).reads,
-                end_slot: end_slot as u32,
+                is_repeat: u32::from(is_repeat),
+                first_slot,
+                first_write: first_slot + reads,
+                end_slot: slot as u32,
             };
-            first_slot = end_slot;
         }
-        Ok(Self { graph, launches, operands })
+        Ok(Self { graph, launches, operands: &operands[..slot] })
     }
 
     /// Launches the ops of a graph in the given order.
@@ -114,6 +126,12 @@ impl<'a> Sequence<'a> {
     #[inline]
     pub(crate) const fn op(&self, launch: LaunchId) -> OpId {
         self.launches[launch.index()].op
+    }
+
+    /// The op of a launch, and whether it is a repeat.
+    pub(crate) const fn launched(&self, launch: LaunchId) -> Launched {
+        let Launch { op, is_repeat, .. } = self.launches[launch.index()];
+        Launched { op, is_repeat: is_repeat == 1 }
     }
 
     /// How long a launch takes.
@@ -202,10 +220,10 @@ mod tests {
         let operands = [0, 1, 1, 0].map(TensorId);
         let op = |time_ns, first_operand| Op {
             time_ns,
-            workspace_bytes: 0,
             first_operand,
             reads: 1,
             writes: 1,
+            ..Op::default()
         };
         let ops = [op(5, 0), op(7, 2)];
         let mut memory = [0; 64];

@@ -2,7 +2,7 @@
 //! awaited steps)`, over eight iterations (`docs/format.md`, 4 and 7).
 
 use crate::footprint::{self, Footprint};
-use crate::graph::{Graph, Kind};
+use crate::graph::{Graph, Kind, Launched};
 use crate::machine::{Direction, Machine};
 use crate::pieces::Pieces;
 use crate::plan::{Place, Plan, PlanError, Prediction, Step};
@@ -59,6 +59,7 @@ pub(crate) fn predict_pieces(
     let prediction = Prediction {
         period_ns: timeline.period_ns(),
         compute_ns: graph.compute_ns(),
+        repeat_ns: repeat_ns(graph, plan),
         peak_bytes: footprint.peak_bytes,
         h2d_bytes: footprint.h2d_bytes,
         d2h_bytes: footprint.d2h_bytes,
@@ -85,6 +86,7 @@ pub fn check(
     for (figure, claimed, exact) in [
         ("period_ns", claimed.period_ns, exact.period_ns),
         ("compute_ns", claimed.compute_ns, exact.compute_ns),
+        ("repeat_ns", claimed.repeat_ns, exact.repeat_ns),
         ("peak_bytes", claimed.peak_bytes, exact.peak_bytes),
         ("h2d_bytes", claimed.h2d_bytes, exact.h2d_bytes),
         ("d2h_bytes", claimed.d2h_bytes, exact.d2h_bytes),
@@ -107,6 +109,15 @@ pub fn check(
     Ok((exact, footprint))
 }
 
+/// The time of all repeats of a plan whose [durations] do not overflow.
+fn repeat_ns(graph: &Graph<'_>, plan: &Plan<'_>) -> u64 {
+    let repeat_ns = |step: &Step| match *step {
+        Step::Launch(Launched { op, is_repeat: true }) => graph.op(op).time_ns,
+        _ => 0,
+    };
+    plan.steps.iter().map(repeat_ns).fold(0, u64::saturating_add)
+}
+
 /// How long each step of a plan takes; an evict takes no time.
 ///
 /// # Errors
@@ -120,7 +131,7 @@ pub fn durations(
     let mut sum_ns = 0u64;
     for (at, (step, out_ns)) in (0..).zip(plan.steps.iter().zip(out_ns)) {
         let duration_ns = match *step {
-            Step::Launch(op) => Some(graph.op(op).time_ns),
+            Step::Launch(Launched { op, .. }) => Some(graph.op(op).time_ns),
             Step::Prefetch(part) => {
                 machine.transfer_ns(Direction::HostToDevice, pieces.part_bytes(graph, part))
             }

@@ -50,7 +50,14 @@ fn chain(length: u32) -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
         tensors.push(Tensor { bytes: 3000 + u64::from(at), kind: Kind::State });
         tensors.push(Tensor { bytes: 5000, kind: Kind::Temporary });
         let first_operand = operands.len() as u32;
-        ops.push(Op { time_ns: 700, workspace_bytes: 100, first_operand, reads: 2, writes: 2 });
+        ops.push(Op {
+            time_ns: 700,
+            workspace_bytes: 100,
+            first_operand,
+            reads: 2,
+            writes: 2,
+            repeatable: true,
+        });
         let before = if at == 0 { 0 } else { value - 2 };
         operands.extend([before, weight, weight, value].map(TensorId));
     }
@@ -78,6 +85,7 @@ fn layers(count: u32) -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
             first_operand: operands.len() as u32,
             reads: reads.len() as u32,
             writes: writes.len() as u32,
+            repeatable: is_forward,
         });
         operands.extend(reads.into_iter().chain(writes));
     }
@@ -100,7 +108,7 @@ const MACHINE: Machine = {
     machine
 };
 
-const LAUNCH: Step = Step::Launch(OpId(0));
+const LAUNCH: Step = Step::launch(OpId(0));
 const NOTHING: Resident = Resident { part: Part::whole(TensorId(0)), host_copy: false };
 const NOWHERE: ArenaPlacement = ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 };
 

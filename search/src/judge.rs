@@ -6,7 +6,7 @@ use planner_core::plan::Step;
 use planner_core::planner::swap::{Classes, Threshold};
 use planner_core::planner::{PlanningError, Request, Strategy};
 use planner_core::scratch::Scratch;
-use planner_core::{Graph, Plan};
+use planner_core::{Graph, Launched, Plan};
 use spillway::planning;
 use spillway::swapping::{self, OwnedClasses};
 use workloads::OwnedPlan;
@@ -56,7 +56,7 @@ fn cost(plan: Result<Plan<'_>, PlanningError>) -> Cost {
 fn named(plan: Result<Plan<'_>, PlanningError>, order: &[u32]) -> Result<OwnedPlan, PlanningError> {
     let mut plan = OwnedPlan::from(&plan?);
     for step in &mut plan.steps {
-        if let Step::Launch(op) = step {
+        if let Step::Launch(Launched { op, .. }) = step {
             *op = OpId(order[op.index()]);
         }
     }

@@ -102,7 +102,7 @@ fn concat_units(first: First, classes: Vec<Pool>) -> u64 {
     timeline::durations(&MACHINE, &pieces, &mut durations_ns).unwrap();
     let timeline = Timeline::new(&schedule.schedule(), &durations_ns, scratch).unwrap();
     let launches = plan.steps.iter().filter(|step| matches!(step, Step::Launch(_)));
-    let at = launches.take_while(|step| **step != Step::Launch(CONCAT)).count();
+    let at = launches.take_while(|step| **step != Step::launch(CONCAT)).count();
     timeline.end_ns(0, Stream::Compute, at as u32) / UNIT_NS
 }
 

@@ -3,7 +3,9 @@
 
 use planner_core::pieces::Pieces;
 use planner_core::timeline::{self, LAPS, Timeline};
-use planner_core::{Limits, Part, PlanError, Scratch, Step, Stream, TensorId, Verified, Wait};
+use planner_core::{
+    Launched, Limits, Part, PlanError, Scratch, Step, Stream, TensorId, Verified, Wait,
+};
 use std::ops::Range;
 
 /// One step of one iteration.
@@ -207,7 +209,7 @@ impl<'w> Walk<'w> {
                 demand.takes_bytes = self.take(part.tensor, self.pieces.of_part(part));
             }
             Step::Evict(part) => demand.frees_bytes = self.free(part),
-            Step::Launch(op) => {
+            Step::Launch(Launched { op, .. }) => {
                 let graph = self.verified.graph();
                 for &tensor in graph.writes(op) {
                     demand.takes_bytes += self.take(tensor, self.pieces.of(tensor));

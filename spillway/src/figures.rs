@@ -6,7 +6,7 @@ use crate::planning;
 use crate::proof::Proved;
 use crate::units::ratio;
 use planner_core::bounds::Order;
-use planner_core::{Kind, Part, Plan, Step};
+use planner_core::{Kind, Launched, Part, Plan, Step};
 use serde::Serialize;
 use workloads::{OwnedGraph, OwnedMachine};
 
@@ -107,7 +107,7 @@ impl Figures {
 
 fn is_reordered(plan: &Plan<'_>) -> bool {
     let launched = plan.steps.iter().filter_map(|step| match step {
-        Step::Launch(op) => Some(op.0),
+        Step::Launch(Launched { op, .. }) => Some(op.0),
         _ => None,
     });
     !launched.is_sorted()

@@ -4,7 +4,7 @@ use crate::units;
 use planner_core::executor::Moment;
 use planner_core::plan::{Part, Place, PlanError, Step};
 use planner_core::planner::PlanningError;
-use planner_core::{ExecuteError, GraphError, OpId, TensorId, VerifyError};
+use planner_core::{ExecuteError, GraphError, Launched, OpId, TensorId, VerifyError};
 use std::error::Error;
 use workloads::{OwnedGraph, Shown};
 
@@ -37,7 +37,7 @@ impl<'n> Names<'n> {
     /// The name alone of what a step is about. The plan has been proved, so that all ids exist.
     pub(crate) fn of_step(&self, step: &Step) -> Shown<'n> {
         Shown::name(match step {
-            Step::Launch(op) => &self.graph.op_names[op.index()],
+            Step::Launch(Launched { op, .. }) => &self.graph.op_names[op.index()],
             Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
                 &self.graph.tensor_names[part.tensor.index()]
             }
@@ -59,7 +59,7 @@ impl<'n> Names<'n> {
     #[must_use]
     pub fn step(&self, step: &Step) -> String {
         match step {
-            Step::Launch(op) => format!("launch of {}", self.op(*op)),
+            Step::Launch(Launched { op, .. }) => format!("launch of {}", self.op(*op)),
             Step::Prefetch(part) => format!("prefetch of {}", self.part(part)),
             Step::Offload(part) => format!("offload of {}", self.part(part)),
             Step::Evict(part) => format!("evict of {}", self.part(part)),
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn errors_name_steps_ops_and_tensors() {
         let graph = graph();
-        let steps = [Step::Launch(OpId(0)), Step::Evict(Part::whole(TensorId(1)))];
+        let steps = [Step::launch(OpId(0)), Step::Evict(Part::whole(TensorId(1)))];
         let names = Names::new(&graph, &steps);
         let lost = PlanError::ValueLost(Place::Step(1), TensorId(1));
         assert_eq!(

@@ -15,7 +15,7 @@ use planner_core::{
 };
 use workloads::OwnedPlan;
 
-const STEP: Step = Step::Launch(OpId(0));
+const STEP: Step = Step::launch(OpId(0));
 const RESIDENT: Resident = Resident { part: Part::whole(TensorId(0)), host_copy: false };
 const PLACEMENT: ArenaPlacement = ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 };
 

@@ -244,7 +244,7 @@ impl Room {
                 room.resize(len, fill);
             }
         }
-        at_least(&mut self.steps, limits.steps, Step::Launch(OpId(0)));
+        at_least(&mut self.steps, limits.steps, Step::launch(OpId(0)));
         let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
         at_least(&mut self.resident, limits.tensors, nothing);
         at_least(&mut self.memory, swap::scratch_words(limits), 0);

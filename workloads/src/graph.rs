@@ -50,11 +50,20 @@ impl OwnedGraph {
             first_operand: self.operands.len() as u32,
             reads: reads.len() as u32,
             writes: writes.len() as u32,
+            repeatable: false,
         });
         self.operands.extend(reads);
         self.operands.extend(writes);
         self.op_names.push(name.into());
         id
+    }
+
+    /// Allows an op to be launched again (`docs/format.md`, 1).
+    ///
+    /// # Panics
+    /// The graph has no such op.
+    pub fn set_repeatable(&mut self, op: OpId) {
+        self.ops[op.index()].repeatable = true;
     }
 
     /// The same graph with its ops in another order, which must keep the dependencies.
@@ -66,12 +75,13 @@ impl OwnedGraph {
         let (ops, op_names, operands) = (Vec::new(), Vec::new(), Vec::new());
         let mut ordered = Self { ops, op_names, operands, ..self.clone() };
         for op in order {
-            let Op { time_ns, workspace_bytes, first_operand, reads, writes } =
+            let Op { time_ns, workspace_bytes, first_operand, reads, writes, repeatable } =
                 self.ops[op.index()];
             let operands = &self.operands[first_operand as usize..];
             let (reads, rest) = operands.split_at(reads as usize);
             let (name, writes) = (&self.op_names[op.index()], &rest[..writes as usize]);
-            ordered.push_op(name, time_ns, workspace_bytes, reads, writes);
+            let ordered_op = ordered.push_op(name, time_ns, workspace_bytes, reads, writes);
+            ordered.ops[ordered_op.index()].repeatable = repeatable;
         }
         ordered
     }

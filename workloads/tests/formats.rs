@@ -110,7 +110,7 @@ fn steps() -> impl Strategy<Value = Step> {
         parts().prop_map(Step::Prefetch),
         parts().prop_map(Step::Offload),
         parts().prop_map(Step::Evict),
-        any::<u32>().prop_map(|op| Step::Launch(OpId(op))),
+        any::<u32>().prop_map(|op| Step::launch(OpId(op))),
     ]
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Allocator, Block};
 use planner_core::plan::Place;
-use planner_core::{Graph, OpId, Part, Plan, PlanError, Step, TensorId};
+use planner_core::{Graph, Launched, OpId, Part, Plan, PlanError, Step, TensorId};
 use std::fmt;
 
 /// Memory that a plan takes. Each figure in bytes is at its own peak.
@@ -143,7 +143,7 @@ impl<A: Allocator> Walk<'_, A> {
     fn step(&mut self, place: Place, step: &Step) -> Result<(), ReplayError> {
         match *step {
             Step::Prefetch(part) => self.bring(place, part),
-            Step::Launch(op) => self.launch(place, op),
+            Step::Launch(Launched { op, .. }) => self.launch(place, op),
             Step::Offload(part) => self.whole(place, part).map(drop),
             Step::Evict(part) => {
                 let tensor = self.whole(place, part)?;

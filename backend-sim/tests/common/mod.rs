@@ -29,6 +29,7 @@ impl Work {
             first_operand: self.operands.len() as u32,
             reads: reads.len() as u32,
             writes: writes.len() as u32,
+            ..Op::default()
         });
         self.operands.extend(reads.iter().chain(writes).map(|&id| TensorId(id)));
     }
@@ -87,7 +88,7 @@ impl OwnedPlan {
         let written = |id: &TensorId| graph.op_ids().any(|op| graph.writes(op).contains(id));
         let touched = |id: &TensorId| graph.op_ids().any(|op| graph.touches(op).any(|t| t == *id));
         let mut steps: Vec<_> = of_kind(Kind::Input).map(|id| Step::Prefetch(whole(id))).collect();
-        steps.extend(graph.op_ids().map(Step::Launch));
+        steps.extend(graph.op_ids().map(Step::launch));
         let leaving = of_kind(Kind::Input).chain(of_kind(Kind::Temporary).filter(touched));
         steps.extend(leaving.map(|id| Step::Evict(whole(id))));
         Self {

@@ -8,7 +8,7 @@ use planner_core::graph::Op;
 use planner_core::plan::Step;
 use planner_core::planner::Request;
 use planner_core::scratch::Scratch;
-use planner_core::{Graph, Plan};
+use planner_core::{Graph, Launched, Plan};
 use std::time::Instant;
 use workloads::models;
 
@@ -53,7 +53,7 @@ fn in_order_of<T>(
 ) -> Result<T> {
     let (mut ops, mut operands) = (Vec::new(), Vec::new());
     let launched = plan.steps.iter().filter_map(|step| match *step {
-        Step::Launch(op) => Some(op),
+        Step::Launch(Launched { op, .. }) => Some(op),
         _ => None,
     });
     for op in launched {

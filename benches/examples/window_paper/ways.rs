@@ -4,7 +4,7 @@ use crate::Result;
 use backend_sim::contiguous::{CachingAllocator, replay};
 use backend_sim::{SimDevice, SimKernels};
 use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy, Window};
-use planner_core::{Graph, Machine, MachineParameters, Part, Step, TensorId};
+use planner_core::{Graph, Launched, Machine, MachineParameters, Part, Step, TensorId};
 use spillway::{placing, planning};
 use spillway_benches::fragmentation::{Largest, Manager, largest_budget};
 use workloads::{OwnedGraph, OwnedPlan};
@@ -148,7 +148,7 @@ pub(crate) fn held_up_ns(work: &OwnedGraph, machine: &Machine, plan: &OwnedPlan)
                 mapped[tensor.index()] = false;
                 pending_ns += chunks(tensor) * machine.unmap_ns_per_chunk;
             }
-            Step::Launch(op) => {
+            Step::Launch(Launched { op, .. }) => {
                 for &tensor in graph.writes(op) {
                     if !std::mem::replace(&mut mapped[tensor.index()], true) {
                         pending_ns += chunks(tensor) * machine.map_ns_per_chunk;

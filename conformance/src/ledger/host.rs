@@ -1,6 +1,6 @@
 //! What a plan takes of the host's memory, and when (`docs/format.md`, 8).
 
-use planner_core::{Graph, Kind, Plan, Step, TensorId};
+use planner_core::{Graph, Kind, Launched, Plan, Step, TensorId};
 use std::ops::Range;
 
 /// A temporary that moves.
@@ -39,10 +39,11 @@ fn host_use(graph: &Graph<'_>, plan: &Plan<'_>, tensor: TensorId) -> Option<Host
     let positions = |wanted: &dyn Fn(&Step) -> bool| -> Vec<usize> {
         (0..plan.steps.len()).filter(|&at| wanted(&plan.steps[at])).collect()
     };
-    let writes =
-        positions(&|step| matches!(*step, Step::Launch(op) if graph.writes(op).contains(&tensor)));
+    let writes = positions(
+        &|step| matches!(*step, Step::Launch(Launched { op, .. }) if graph.writes(op).contains(&tensor)),
+    );
     let touches = positions(
-        &|step| matches!(*step, Step::Launch(op) if graph.touches(op).any(|it| it == tensor)),
+        &|step| matches!(*step, Step::Launch(Launched { op, .. }) if graph.touches(op).any(|it| it == tensor)),
     );
     let offloads = positions(&|step| matches!(step, Step::Offload(part) if part.tensor == tensor));
     let prefetches =

@@ -2,7 +2,7 @@
 
 use super::Violation;
 use planner_core::plan::Place;
-use planner_core::{Graph, OpId, Plan, Step, TensorId};
+use planner_core::{Graph, Launched, OpId, Plan, Step, TensorId};
 
 /// The launches in list order, each with its step.
 pub(super) struct Order<'a> {
@@ -16,7 +16,7 @@ impl<'a> Order<'a> {
     pub(super) fn check(graph: &'a Graph<'a>, plan: &Plan<'_>) -> Result<Self, Violation> {
         let mut launches: Vec<(usize, OpId)> = Vec::new();
         for (step, action) in plan.steps.iter().enumerate() {
-            let Step::Launch(op) = *action else { continue };
+            let Step::Launch(Launched { op, .. }) = *action else { continue };
             let place = Place::Step(step as u32);
             for &(_, earlier) in &launches {
                 if earlier == op {

@@ -6,7 +6,7 @@ use super::places::{Changes, Physical};
 use super::values::Deed;
 use super::{Event, Violation};
 use planner_core::plan::Place;
-use planner_core::{Kind, Machine, OpId, Step, TensorId};
+use planner_core::{Kind, Launched, Machine, OpId, Step, TensorId};
 use std::collections::BTreeMap;
 
 /// Memory given back: one evict, or one workspace.
@@ -117,7 +117,9 @@ impl Clock<'_> {
                 let duration_ns = self.transfer_ns(deed.bytes, self.machine.d2h_bytes_per_s);
                 (self.offload_ready_ns(deed), duration_ns)
             }
-            Step::Launch(op) => (self.launch_ready_ns(op), Some(self.layout.graph.op(op).time_ns)),
+            Step::Launch(Launched { op, .. }) => {
+                (self.launch_ready_ns(op), Some(self.layout.graph.op(op).time_ns))
+            }
         };
         let grant = self.grant(deed)?;
         let start_ns = ready_ns.max(grant.ns).max(self.stream_free_ns(deed.action));
@@ -167,7 +169,7 @@ impl Clock<'_> {
                 .layout
                 .pool_of(part.tensor)
                 .map(|pool| (pool, deed.objects.end - deed.objects.start)),
-            Step::Launch(op) => self.layout.workspace(op),
+            Step::Launch(Launched { op, .. }) => self.layout.workspace(op),
             Step::Prefetch(_) | Step::Offload(_) => None,
         };
         let Some((pool, objects)) = released else { return };
@@ -191,7 +193,9 @@ impl Clock<'_> {
     }
 
     fn last_launch_ends_ns(&self, matches: impl Fn(OpId) -> bool) -> u64 {
-        self.last_end_ns(|deed| matches!(deed.action, Step::Launch(op) if matches(op)))
+        self.last_end_ns(
+            |deed| matches!(deed.action, Step::Launch(Launched { op, .. }) if matches(op)),
+        )
     }
 
     fn touches(&self, op: OpId, tensor: TensorId) -> bool {
@@ -235,7 +239,7 @@ impl Clock<'_> {
             .rposition(|deed| matches!(deed.action, Step::Prefetch(part) if part.tensor == tensor));
         let before = self.deeds[..previous.unwrap_or(0)].iter().zip(&self.events);
         let touching = before.filter(
-            |(deed, _)| matches!(deed.action, Step::Launch(op) if self.touches(op, tensor)),
+            |(deed, _)| matches!(deed.action, Step::Launch(Launched { op, .. }) if self.touches(op, tensor)),
         );
         touching.map(|(_, event)| event.end_ns).max().unwrap_or(0)
     }

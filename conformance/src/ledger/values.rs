@@ -5,7 +5,7 @@ use super::layout::Layout;
 use super::order::Order;
 use super::{LAPS, Violation};
 use planner_core::plan::Place;
-use planner_core::{Kind, OpId, Part, Step, TensorId};
+use planner_core::{Kind, Launched, OpId, Part, Step, TensorId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -168,7 +168,7 @@ impl<'a> Walk<'a> {
     fn take(&mut self, lap: u32, step: usize, action: Step) -> Result<Deed, Violation> {
         let place = Place::Step(step as u32);
         let (objects, taken, workspace_bytes) = match action {
-            Step::Launch(op) => {
+            Step::Launch(Launched { op, .. }) => {
                 let taken = self.launch(step, op).map_err(|m| Violation::at(place, m))?;
                 (0..0, taken, self.layout.graph.op(op).workspace_bytes)
             }
@@ -213,7 +213,7 @@ impl<'a> Walk<'a> {
     }
 
     fn workspace_held_bytes(&self, action: Step) -> u128 {
-        let Step::Launch(op) = action else { return 0 };
+        let Step::Launch(Launched { op, .. }) = action else { return 0 };
         let Some((pool, objects)) = self.layout.workspace(op) else { return 0 };
         u128::from(objects) * u128::from(self.layout.plan.pools[pool].object_bytes)
     }

@@ -81,7 +81,7 @@ fn moves(step: &Step, tensor: TensorId) -> bool {
 /// The step with another tensor, range or op.
 fn renamed(graph: &Graph<'_>, step: Step, choices: &mut Choices) -> Step {
     match step {
-        Step::Launch(_) => Step::Launch(random_op(graph, choices)),
+        Step::Launch(_) => Step::launch(random_op(graph, choices)),
         Step::Prefetch(part) => Step::Prefetch(altered(graph, part, choices)),
         Step::Offload(part) => Step::Offload(altered(graph, part, choices)),
         Step::Evict(part) => Step::Evict(altered(graph, part, choices)),
@@ -103,7 +103,7 @@ fn random_step(graph: &Graph<'_>, choices: &mut Choices) -> Step {
         0 => Step::Prefetch(part),
         1 => Step::Offload(part),
         2 => Step::Evict(part),
-        _ => Step::Launch(random_op(graph, choices)),
+        _ => Step::launch(random_op(graph, choices)),
     }
 }
 

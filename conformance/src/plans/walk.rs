@@ -339,7 +339,7 @@ impl Walk<'_> {
         let (pool, objects) = self.homes.workspace(self.graph, op);
         self.walked.use_of_pools[pool].take(objects);
         self.walked.use_of_pools[pool].held -= objects;
-        self.walked.steps.push(Step::Launch(op));
+        self.walked.steps.push(Step::launch(op));
         self.launched += 1;
         for tensor in self.graph.touches(op) {
             self.forget(tensor);

@@ -325,7 +325,7 @@ impl<'g, T: Backend> Rig<'g, T> {
         let numbers = |addresses: &[DeviceAddress]| addresses.iter().map(|at| at.0).collect();
         let (reads, writes): (Vec<_>, Vec<_>) = (numbers(reads), numbers(writes));
         let (reads, writes) = (Addresses::new(&reads), Addresses::new(&writes));
-        let launch = Launch { op, iteration: 1, reads, writes, workspace };
+        let launch = Launch { op, is_repeat: false, iteration: 1, reads, writes, workspace };
         let (device, kernels) = self.kernels()?;
         Ok(kernels.launch(device, &launch)?)
     }

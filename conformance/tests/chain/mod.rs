@@ -1,7 +1,7 @@
 //! A chain of three layers, and the steps of plans, to be followed by hand.
 
 use planner_core::planner::{Request, Strategy};
-use planner_core::{Kind, Machine, MachineParameters, Step};
+use planner_core::{Kind, Launched, Machine, MachineParameters, Step};
 use spillway::planning;
 use workloads::{OwnedGraph, OwnedPlan};
 
@@ -57,7 +57,7 @@ pub(crate) fn list(
     let name = |tensor: planner_core::TensorId| &owned.tensor_names[tensor.index()];
     let start = plan.resident_at_start.iter().map(|entry| name(entry.part.tensor).clone());
     let steps = plan.steps.iter().map(|step| match *step {
-        Step::Launch(op) => format!("[{}]", owned.op_names[op.index()]),
+        Step::Launch(Launched { op, .. }) => format!("[{}]", owned.op_names[op.index()]),
         Step::Prefetch(part) => format!("+{}", name(part.tensor)),
         Step::Offload(part) => format!(">{}", name(part.tensor)),
         Step::Evict(part) => format!("-{}", name(part.tensor)),

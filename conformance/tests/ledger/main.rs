@@ -58,7 +58,7 @@ const fn prefetch(tensor: u32) -> Step {
 }
 
 const fn launch(op: u32) -> Step {
-    Step::Launch(OpId(op))
+    Step::launch(OpId(op))
 }
 
 const fn offload(tensor: u32) -> Step {

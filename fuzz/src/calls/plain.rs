@@ -108,6 +108,7 @@ fn check_graph(input: &Input) -> Result<(), Fault> {
             let addresses = [one, two, three];
             let launch = Launch {
                 op: OpId(two as u32),
+                is_repeat: two % 3 == 0,
                 iteration: three,
                 reads: Addresses::new(&addresses[..(one % 4) as usize]),
                 writes: Addresses::new(&addresses[..(two % 4) as usize]),

@@ -182,7 +182,7 @@ fn check_plan(input: &Input, request: &Request<'_>, limits: &Limits) -> Result<(
     let limits = limits.with_steps(steps);
     let small = |len: usize, array: usize| part(len, input.room_permille[array]);
     let tensors = limits.tensors;
-    let mut list = vec![Step::Launch(OpId(0)); small(steps, 0)];
+    let mut list = vec![Step::launch(OpId(0)); small(steps, 0)];
     let mut resident =
         vec![Resident { part: Part::whole(TensorId(0)), host_copy: false }; small(2 * tensors, 2)];
     let mut arena = vec![PLACEMENT; small(tensors, 3)];
@@ -229,7 +229,7 @@ fn check_swap(input: &Input, request: &Request<'_>, limits: &Limits) -> Result<(
     for classes in [&input.classes, &first_fit] {
         let steps = limits.max_steps().min(MOST_STEPS);
         let limits = Limits { pools: classes.pools.len(), ..limits.with_steps(steps) };
-        let mut list = vec![Step::Launch(OpId(0)); part(steps, input.room_permille[0])];
+        let mut list = vec![Step::launch(OpId(0)); part(steps, input.room_permille[0])];
         let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
         let mut resident = vec![nothing; part(limits.tensors, input.room_permille[2])];
         let room_was_small = input.room_permille != [1000; 8];

@@ -9,6 +9,10 @@ use crate::host::HostLayout;
 pub struct Launch<'a> {
     /// The op.
     pub op: OpId,
+    /// Whether the op has been launched before in this iteration: then it writes the same bytes
+    /// into its temporaries as the first time. The states and inputs that it writes have the
+    /// address 0; the kernel touches none of them.
+    pub is_repeat: bool,
     /// The iteration, counted from 1.
     pub iteration: u64,
     /// Addresses of what it reads, in the op's order, each a whole tensor.

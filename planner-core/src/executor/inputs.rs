@@ -43,8 +43,8 @@ impl<'a> Inputs<'a> {
             first_next: None,
         };
         for (position, step) in (1..).zip(steps) {
-            if let Step::Launch(op) = *step {
-                for tensor in graph.reads(op) {
+            if let Step::Launch(launched) = *step {
+                for tensor in graph.read_by(launched) {
                     inputs.last_read[tensor.index()] = position;
                 }
             }

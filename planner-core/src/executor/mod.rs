@@ -29,7 +29,7 @@ mod unmaps;
 use crate::backend::{
     Addresses, DeviceAddress, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers,
 };
-use crate::graph::{Graph, Kind, OpId};
+use crate::graph::{Graph, Kind, Launched, TensorId};
 use crate::host::HostLayout;
 use crate::plan::{Part, Step};
 use crate::schedule::{Scheduled, Stream};
@@ -212,7 +212,7 @@ impl<'a> Executor<'a> {
                 self.download(device, part)?;
                 self.signal(device, Stream::Download, entry)?;
             }
-            Step::Launch(op) => self.launch(device, kernels, op, entry, waits)?,
+            Step::Launch(launched) => self.launch(device, kernels, launched, entry, waits)?,
             Step::Evict(part) => self.memory.evict(device, part, waits)?,
         }
         Ok(())
@@ -249,21 +249,22 @@ impl<'a> Executor<'a> {
         &mut self,
         device: &mut B,
         kernels: &mut K,
-        op: OpId,
+        launched: Launched,
         entry: &Scheduled,
         waits: [u64; 3],
     ) -> Result<(), Fault<B::Error>> {
         let graph = *self.verified.graph();
-        for &tensor in graph.writes(op) {
+        for tensor in graph.written_by(launched) {
             let pieces = self.memory.pieces().of(tensor);
             self.memory.allocate(device, tensor, pieces, self.enqueued)?;
             self.inputs.value[tensor.index()] = self.iterations;
         }
+        let Launched { op, is_repeat } = launched;
         let workspace = self.memory.allocate_workspace(device, op)?;
         self.wait(device, Stream::Compute, waits)?;
-        let (reads, writes) = operands(self.operands, &self.memory, &graph, op);
+        let (reads, writes) = operands(self.operands, &self.memory, &graph, launched);
         let iteration = self.iterations;
-        kernels.launch(device, &Launch { op, iteration, reads, writes, workspace })?;
+        kernels.launch(device, &Launch { op, is_repeat, iteration, reads, writes, workspace })?;
         let end = self.signal(device, Stream::Compute, entry)?;
         self.memory.release_workspace(device, op, end)
     }
@@ -351,16 +352,21 @@ impl<'a> Executor<'a> {
     }
 }
 
-/// Writes the addresses of an op's operands into `out`: reads, and writes.
+/// Writes the addresses of an op's operands into `out`: reads, and writes; 0 for those that a
+/// repeat does not touch.
 fn operands<'o>(
     out: &'o mut [u64],
     memory: &Memory<'_>,
     graph: &Graph<'_>,
-    op: OpId,
+    launched: Launched,
 ) -> (Addresses<'o>, Addresses<'o>) {
+    let Launched { op, is_repeat } = launched;
     let (reads, writes) = (graph.reads(op), graph.writes(op));
-    for (out, &tensor) in out.iter_mut().zip(reads.iter().chain(writes)) {
-        *out = memory.address(tensor, 0).0;
+    let is_left_alone = |tensor: &TensorId| {
+        is_repeat && graph.tensor(*tensor).kind != Kind::Temporary && writes.contains(tensor)
+    };
+    for (out, tensor) in out.iter_mut().zip(reads.iter().chain(writes)) {
+        *out = if is_left_alone(tensor) { 0 } else { memory.address(*tensor, 0).0 };
     }
     let (out_reads, rest) = out.split_at(reads.len());
     (Addresses::new(out_reads), Addresses::new(&rest[..writes.len()]))

@@ -162,14 +162,14 @@ fn count(layout: &Layout<'_>, counts: &mut [u64], left: &mut [u64]) {
                 of_tensors[part.tensor.index()] += if has_left == 0 { ahead } else { 0 };
             }
             Step::Prefetch(part) => left[part.tensor.index()] = 0,
-            Step::Launch(op) => {
-                for tensor in graph.writes(op) {
+            Step::Launch(launched) => {
+                for tensor in graph.written_by(launched) {
                     left[tensor.index()] = 0;
                 }
-                if let Some((pool, _)) = layout.pieces.workspace(graph, op)
+                if let Some((pool, _)) = layout.pieces.workspace(graph, launched.op)
                     && layout.has_ranges(pool)
                 {
-                    of_ops[op.index()] += ahead;
+                    of_ops[launched.op.index()] += ahead;
                 }
             }
             Step::Offload(_) => {}

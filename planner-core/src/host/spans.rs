@@ -64,12 +64,12 @@ impl<'a> Spans<'a> {
         };
         for (at, step) in (0..).zip(plan.steps) {
             match *step {
-                Step::Launch(op) => {
-                    for &tensor in graph.operands_of(op) {
+                Step::Launch(launched) => {
+                    for tensor in graph.operands_by(launched) {
                         spans.ends[tensor.index()][1] = at;
                         spans.flags[tensor.index()] &= !(RETURNING | LEAVING);
                     }
-                    for &tensor in graph.writes(op) {
+                    for tensor in graph.written_by(launched) {
                         spans.written[tensor.index()] = at;
                     }
                 }

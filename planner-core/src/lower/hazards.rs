@@ -67,13 +67,13 @@ impl<'a> Hazards<'a> {
         now: i64,
     ) -> Points {
         match *step {
-            Step::Launch(op) => {
+            Step::Launch(launched) => {
                 let (mut upload, mut download) = (NEVER, NEVER);
-                for &tensor in graph.operands_of(op) {
+                for tensor in graph.operands_by(launched) {
                     upload = upload.max(last(&self.prefetched, pieces, Part::whole(tensor)));
                     self.touched[tensor.index()] = now;
                 }
-                for &tensor in graph.writes(op) {
+                for tensor in graph.written_by(launched) {
                     download = download.max(last(&self.offloaded, pieces, Part::whole(tensor)));
                     self.written[tensor.index()] = now;
                 }

@@ -2,7 +2,7 @@
 
 use super::queues::{END, Queues};
 use super::{NEVER, Points, later};
-use crate::graph::{Graph, OpId};
+use crate::graph::{Graph, Launched};
 use crate::pieces::Pieces;
 use crate::plan::{Place, Plan, PlanError, Step};
 use crate::residency::Residency;
@@ -47,7 +47,7 @@ impl MemoryWalk<'_, '_> {
         for (at, (step, entry)) in self.plan.steps.iter().zip(self.out).enumerate() {
             let overflow = PlanError::Overflow(Self::place(at));
             match *step {
-                Step::Launch(op) => {
+                Step::Launch(Launched { op, .. }) => {
                     if let Some((pool, objects)) = self.pieces.workspace(self.graph, op) {
                         let done = [i64::from(entry.index()), NEVER, NEVER];
                         queues.release(at as u32, pool, objects, done).ok_or(overflow)?;
@@ -101,7 +101,7 @@ impl MemoryWalk<'_, '_> {
                     self.allocate(queues, at, pool, objects)?;
                     self.grant(queues, at, pool, needs)?;
                 }
-                Step::Launch(op) => self.launch(residency, queues, at, op, needs)?,
+                Step::Launch(launched) => self.launch(residency, queues, at, launched, needs)?,
                 Step::Evict(part) => {
                     residency.release(self.pieces, part, Self::place(at))?;
                 }
@@ -117,18 +117,18 @@ impl MemoryWalk<'_, '_> {
         residency: &mut Residency<'_>,
         queues: &mut Queues<'_>,
         at: usize,
-        op: OpId,
+        launched: Launched,
         needs: &mut [Points],
     ) -> Result<(), PlanError> {
-        for &tensor in self.graph.writes(op) {
+        for tensor in self.graph.written_by(launched) {
             let objects = residency.write(self.pieces, tensor);
             self.allocate(queues, at, self.pieces.pool(tensor), objects)?;
         }
-        let workspace = self.pieces.workspace(self.graph, op);
+        let workspace = self.pieces.workspace(self.graph, launched.op);
         if let Some((pool, objects)) = workspace {
             self.allocate(queues, at, pool, objects)?;
         }
-        for &tensor in self.graph.writes(op) {
+        for tensor in self.graph.written_by(launched) {
             if !self.pieces.in_arena(tensor) {
                 self.grant(queues, at, self.pieces.pool(tensor), needs)?;
             }

@@ -264,7 +264,7 @@ impl<'b> Builder<'b> {
         if !(0..self.memory.pools()).all(fits) {
             return Err(Stuck::NoRoom);
         }
-        self.push(Step::Launch(sequence.op(op)));
+        self.push(Step::Launch(sequence.launched(op)));
         for &tensor in sequence.writes(op) {
             self.take(tensor, self.memory.objects(tensor))?;
             // After an input's last read the host holds its next value, which stays.

@@ -74,11 +74,12 @@ impl Walk<'_> {
             Step::Evict(part) => {
                 self.set(part.tensor, held(part.tensor).saturating_sub(part.count));
             }
-            Step::Launch(op) => {
-                for &tensor in self.task.sequence.graph().writes(op) {
+            Step::Launch(launched) => {
+                let graph = self.task.sequence.graph();
+                for tensor in graph.written_by(launched) {
                     self.set(tensor, u64::MAX);
                 }
-                let bytes = self.task.sequence.graph().op(op).workspace_bytes;
+                let bytes = graph.op(launched.op).workspace_bytes;
                 return self.look(objects_of(self.task, bytes));
             }
             Step::Offload(_) => {}

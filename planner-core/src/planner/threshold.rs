@@ -278,6 +278,7 @@ mod tests {
             first_operand,
             reads,
             writes: 1,
+            ..Op::default()
         };
         let ops = [op(0, 3, 0), op(4, 1, 0), op(6, 2, 1000)];
         let mut memory = [0; 256];

@@ -27,8 +27,8 @@ pub(super) fn check(
     let first = scratch.take(tensors, UNTOUCHED)?;
     let last = scratch.take(tensors, 0u32)?;
     for (at, step) in (0..).zip(plan.steps) {
-        let Step::Launch(op) = *step else { continue };
-        for &tensor in graph.operands_of(op) {
+        let Step::Launch(launched) = *step else { continue };
+        for tensor in graph.operands_by(launched) {
             first[tensor.index()] = first[tensor.index()].min(at);
             last[tensor.index()] = at;
         }

@@ -76,15 +76,15 @@ pub(super) fn check(
                     held.ask(plan, pieces.pool(part.tensor), at, &releases, clocks)?;
                 }
             }
-            Step::Launch(op) => {
-                for &tensor in graph.writes(op) {
+            Step::Launch(launched) => {
+                for tensor in graph.written_by(launched) {
                     held.allocate(pieces, Part::whole(tensor), at + 1, Place::Step(at))?;
                 }
-                let workspace = pieces.workspace(graph, op);
+                let workspace = pieces.workspace(graph, launched.op);
                 if let Some((pool, objects)) = workspace {
                     held.add(pool, objects, at + 1, Place::Step(at))?;
                 }
-                for &tensor in graph.writes(op) {
+                for tensor in graph.written_by(launched) {
                     if !pieces.in_arena(tensor) {
                         held.ask(plan, pieces.pool(tensor), at, &releases, clocks)?;
                     }
@@ -111,7 +111,7 @@ impl<'a> Releases<'a> {
     ) -> Result<Self, VerifyError> {
         let release = |step: &Step| match *step {
             Step::Evict(part) => Some((pieces.pool(part.tensor), pieces.part_objects(part))),
-            Step::Launch(op) => pieces.workspace(graph, op),
+            Step::Launch(launched) => pieces.workspace(graph, launched.op),
             Step::Prefetch(_) | Step::Offload(_) => None,
         };
         let first = scratch.take(plan.pools.len() + 1, 0u32)?;

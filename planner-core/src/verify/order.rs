@@ -1,7 +1,8 @@
-//! Every op runs once, in an order that keeps the dependencies of the given one
+//! Every op is launched, first in an order that keeps the dependencies of the given one, and
+//! only repeatable ops again
 //! (`docs/format.md`, rule 1).
 
-use crate::graph::{Graph, OpId, TensorId};
+use crate::graph::{Graph, Launched, OpId, TensorId};
 use crate::plan::{Place, Plan, PlanError, Step};
 use crate::scratch::{Limits, Scratch, total, words};
 
@@ -59,8 +60,15 @@ pub(super) fn check(
     }
     histories.of.fill(0);
     for (at, step) in (0..).zip(plan.steps) {
-        let Step::Launch(op) = *step else { continue };
+        let Step::Launch(Launched { op, is_repeat }) = *step else { continue };
         let place = Place::Step(at);
+        if is_repeat {
+            match (graph.op(op).repeatable, launched[op.index()]) {
+                (false, _) => return Err(PlanError::NotRepeatable(place, op)),
+                (true, 0) => return Err(PlanError::RepeatedTooEarly(place, op)),
+                _ => continue,
+            }
+        }
         if core::mem::replace(&mut launched[op.index()], 1) == 1 {
             return Err(PlanError::LaunchedTwice(place, op));
         }

@@ -221,11 +221,11 @@ impl List<'_> {
             let place = Place::Step(step);
             match *action {
                 Step::Prefetch(part) => self.take_missing(part, place, see)?,
-                Step::Launch(op) => {
-                    for &tensor in self.graph.writes(op) {
+                Step::Launch(launched) => {
+                    for tensor in self.graph.written_by(launched) {
                         self.take_missing(Part::whole(tensor), place, see)?;
                     }
-                    if let Some((pool, count)) = self.pieces.workspace(self.graph, op) {
+                    if let Some((pool, count)) = self.pieces.workspace(self.graph, launched.op) {
                         let numbers = self.take(place, pool, count, see)?;
                         see(Deed::Give { step, numbers })?;
                     }

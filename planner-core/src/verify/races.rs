@@ -3,7 +3,7 @@
 
 use super::clocks::Clocks;
 use super::{NEVER, Points, VerifyError};
-use crate::graph::{Graph, OpId, TensorId};
+use crate::graph::{Graph, Launched, TensorId};
 use crate::pieces::Pieces;
 use crate::plan::{Part, Step};
 use crate::ranges::LastUses;
@@ -109,7 +109,7 @@ impl<'a> Uses<'a> {
         now: i64,
     ) -> (Points, TensorId) {
         match *step {
-            Step::Launch(op) => self.launch(graph, pieces, op, now),
+            Step::Launch(launched) => self.launch(graph, pieces, launched, now),
             Step::Prefetch(part) => (self.prefetch(graph, pieces, part, now), part.tensor),
             Step::Offload(part) => {
                 let uploaded = last(&self.uploaded, pieces, part);
@@ -128,7 +128,7 @@ impl<'a> Uses<'a> {
         &mut self,
         graph: &Graph<'_>,
         pieces: &Pieces<'_>,
-        op: OpId,
+        launched: Launched,
         now: i64,
     ) -> (Points, TensorId) {
         let mut must = [NEVER; 3];
@@ -139,11 +139,11 @@ impl<'a> Uses<'a> {
                 cause = tensor;
             }
         };
-        for &tensor in graph.writes(op) {
+        for tensor in graph.written_by(launched) {
             raise(2, last(&self.downloaded, pieces, Part::whole(tensor)), tensor);
             self.written[tensor.index()] = now;
         }
-        for &tensor in graph.operands_of(op) {
+        for tensor in graph.operands_by(launched) {
             raise(1, last(&self.uploaded, pieces, Part::whole(tensor)), tensor);
             self.launched[tensor.index()] = now;
         }

@@ -1,7 +1,7 @@
 //! Every read finds the current value, nothing that is still needed is lost, and an
 //! iteration ends as it began (`docs/format.md`, rules 2 to 6).
 
-use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::graph::{Graph, Kind, Launched, TensorId};
 use crate::pieces::Pieces;
 use crate::plan::{Part, Place, Plan, PlanError, Step};
 use crate::ranges::Flags;
@@ -54,7 +54,7 @@ pub(super) fn check(
             let place = Place::Step(at);
             match *step {
                 Step::Prefetch(part) => walk.prefetch(place, part)?,
-                Step::Launch(op) => walk.launch(place, at, op)?,
+                Step::Launch(launched) => walk.launch(place, at, launched)?,
                 Step::Offload(part) => walk.offload(place, at, part)?,
                 Step::Evict(part) => walk.evict(place, part, needed == 1)?,
             }
@@ -80,11 +80,11 @@ fn find_needed(
     for (step, needed) in plan.steps.iter().zip(needed).rev() {
         match *step {
             Step::Evict(part) => *needed = later[part.tensor.index()],
-            Step::Launch(op) => {
-                for &tensor in graph.writes(op) {
+            Step::Launch(launched) => {
+                for tensor in graph.written_by(launched) {
                     later[tensor.index()] = 0;
                 }
-                for &tensor in graph.reads(op) {
+                for tensor in graph.read_by(launched) {
                     later[tensor.index()] = 1;
                 }
             }
@@ -121,8 +121,8 @@ impl Walk<'_> {
 
     fn find_last_reads(&mut self) {
         for (at, step) in (0..).zip(self.plan.steps) {
-            let Step::Launch(op) = *step else { continue };
-            for &tensor in self.graph.reads(op) {
+            let Step::Launch(launched) = *step else { continue };
+            for tensor in self.graph.read_by(launched) {
                 if self.kind(tensor) == Kind::Input {
                     self.last_read[tensor.index()] = at;
                 }
@@ -186,11 +186,11 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn launch(&mut self, place: Place, at: u32, op: OpId) -> Result<(), PlanError> {
-        for &tensor in self.graph.reads(op) {
+    fn launch(&mut self, place: Place, at: u32, launched: Launched) -> Result<(), PlanError> {
+        for tensor in self.graph.read_by(launched) {
             self.check_value(place, Part::whole(tensor))?;
         }
-        for &tensor in self.graph.writes(op) {
+        for tensor in self.graph.written_by(launched) {
             let last_read = self.last_read[tensor.index()];
             let after_last_read = last_read != UNREAD && at > last_read;
             if self.pieces.in_arena(tensor) && self.kind(tensor) == Kind::Input {
@@ -203,7 +203,7 @@ impl Walk<'_> {
                 false => self.change(Part::whole(tensor), HOST, RESIDENT | CURRENT),
             }
         }
-        for &tensor in self.graph.reads(op) {
+        for tensor in self.graph.read_by(launched) {
             if self.last_read[tensor.index()] == at {
                 self.forget_input(tensor);
             }

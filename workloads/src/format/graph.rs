@@ -33,6 +33,8 @@ struct OpRecord<'a> {
     writes: Vec<u32>,
     #[serde(default)]
     workspace_bytes: u64,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    repeatable: bool,
 }
 
 /// Reads a graph, gzip or plain, and checks it.
@@ -47,7 +49,8 @@ pub fn read_graph(bytes: &[u8]) -> Result<OwnedGraph, FormatError> {
     }
     for Object(op) in record.ops {
         let (reads, writes) = (ids(op.reads), ids(op.writes));
-        graph.push_op(op.name, op.time_ns, op.workspace_bytes, &reads, &writes);
+        let id = graph.push_op(op.name, op.time_ns, op.workspace_bytes, &reads, &writes);
+        graph.ops[id.index()].repeatable = op.repeatable;
     }
     if let Err(error) = graph.graph() {
         return Err(FormatError::malformed(with_names(&graph, error)));
@@ -73,6 +76,7 @@ pub fn write_graph(graph: &OwnedGraph) -> Vec<u8> {
             reads: reads.iter().map(|tensor| tensor.0).collect(),
             writes: rest[..op.writes as usize].iter().map(|tensor| tensor.0).collect(),
             workspace_bytes: op.workspace_bytes,
+            repeatable: op.repeatable,
         })
     });
     render(&GraphRecord {

@@ -5,10 +5,11 @@ use super::json::{Document, Object, parse};
 use super::render::render;
 use super::step::{ResidentRecord, StepRecord};
 use crate::plan::{OwnedPlacements, OwnedPlan};
-use planner_core::TensorId;
 use planner_core::plan::{ArenaPlacement, Pool, Prediction};
+use planner_core::{Launched, Step, TensorId};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 #[derive(Serialize, Deserialize)]
 struct PlanRecord<'a> {
@@ -55,6 +56,8 @@ struct PoolRecord {
 struct PredictionRecord {
     period_ns: u64,
     compute_ns: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    repeat_ns: u64,
     peak_bytes: u64,
     h2d_bytes: u64,
     d2h_bytes: u64,
@@ -91,17 +94,32 @@ pub fn read_plan(bytes: &[u8]) -> Result<OwnedPlan, FormatError> {
         tensor_pool: record.tensor_pool.into_owned(),
         workspace_pool: record.workspace_pool.into_owned(),
         resident_at_start: record.resident_at_start.into_iter().map(|record| record.0).collect(),
-        steps: record.steps.into_iter().map(|record| record.0).collect(),
+        steps: with_repeats(record.steps),
         placements,
         predicted: Prediction {
             period_ns: predicted.period_ns,
             compute_ns: predicted.compute_ns,
+            repeat_ns: predicted.repeat_ns,
             peak_bytes: predicted.peak_bytes,
             h2d_bytes: predicted.h2d_bytes,
             d2h_bytes: predicted.d2h_bytes,
             host_bytes: predicted.host_bytes,
         },
     })
+}
+
+/// The steps, in which every launch of an op but its first is a repeat.
+fn with_repeats(records: Vec<StepRecord>) -> Vec<Step> {
+    let mut launched = HashSet::new();
+    let again = |step| match step {
+        Step::Launch(Launched { op, .. }) if !launched.insert(op) => Step::repeat(op),
+        step => step,
+    };
+    records.into_iter().map(|StepRecord(step)| step).map(again).collect()
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// All arrays in one, with their ends.
@@ -132,8 +150,15 @@ pub fn write_plan(plan: &OwnedPlan) -> Vec<u8> {
         .pools
         .iter()
         .map(|pool| Object(PoolRecord { object_bytes: pool.object_bytes, count: pool.count }));
-    let Prediction { period_ns, compute_ns, peak_bytes, h2d_bytes, d2h_bytes, host_bytes } =
-        plan.predicted;
+    let Prediction {
+        period_ns,
+        compute_ns,
+        repeat_ns,
+        peak_bytes,
+        h2d_bytes,
+        d2h_bytes,
+        host_bytes,
+    } = plan.predicted;
     render(&PlanRecord {
         format: Document::Plan.format().into(),
         graph: plan.graph.as_str().into(),
@@ -149,6 +174,7 @@ pub fn write_plan(plan: &OwnedPlan) -> Vec<u8> {
         predicted: Object(PredictionRecord {
             period_ns,
             compute_ns,
+            repeat_ns,
             peak_bytes,
             h2d_bytes,
             d2h_bytes,

@@ -2,7 +2,7 @@
 
 use super::json::Object;
 use planner_core::plan::{Part, Resident, Step};
-use planner_core::{OpId, TensorId};
+use planner_core::{Launched, OpId, TensorId};
 use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use serde::ser::{SerializeTuple, Serializer};
 use serde::{Deserialize, Serialize};
@@ -60,7 +60,7 @@ pub(super) struct StepRecord(pub(super) Step);
 impl Serialize for StepRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (verb, part) = match self.0 {
-            Step::Launch(op) => return ("launch", op.0).serialize(serializer),
+            Step::Launch(Launched { op, .. }) => return ("launch", op.0).serialize(serializer),
             Step::Prefetch(part) => ("prefetch", part),
             Step::Offload(part) => ("offload", part),
             Step::Evict(part) => ("evict", part),
@@ -109,7 +109,7 @@ impl<'de> Visitor<'de> for StepVisitor {
         };
         let part = part(id, range).map_err(Error::custom)?;
         Ok(match verb {
-            Verb::Launch => Step::Launch(OpId(id)),
+            Verb::Launch => Step::launch(OpId(id)),
             Verb::Prefetch => Step::Prefetch(part),
             Verb::Offload => Step::Offload(part),
             Verb::Evict => Step::Evict(part),

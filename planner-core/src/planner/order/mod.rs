@@ -117,10 +117,10 @@ mod tests {
             slots.zip(reads.iter().chain(writes)).for_each(|(slot, &id)| *slot = TensorId(id));
             let op = Op {
                 time_ns: 1,
-                workspace_bytes: 0,
                 first_operand: first_operand as u32,
                 reads: reads.len() as u32,
                 writes: writes.len() as u32,
+                ..Op::default()
             };
             first_operand += reads.len() + writes.len();
             op

@@ -214,7 +214,7 @@ impl<'s> Timing<'s, '_> {
             self.settle(start_ns)?;
             self.upload(start_ns.saturating_add(time_ns.max(1)))?;
         }
-        self.push(Step::Launch(self.sequence().op(op)));
+        self.push(Step::Launch(self.sequence().launched(op)));
         self.free_ns[Stream::Compute as usize] = start_ns.saturating_add(time_ns);
         self.end(op)
     }
