@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use lp_bound::{Options, period_ns};
-use planner_core::Machine;
+use planner_core::{Machine, MachineParameters};
 use std::process::ExitCode;
 use test_harness::shared;
 use workloads::format;
@@ -26,7 +26,7 @@ fn recorded_bounds_are_reproduced() {
         let entry = &recorded[format!("{name}/{percent}/{gigabytes}")];
         let expected = entry["period_over_compute"].as_f64().unwrap();
         let per_s = gigabytes * 1_000_000_000;
-        let machine = Machine {
+        let machine = Machine::new(MachineParameters {
             device_bytes: 1 << 40,
             host_bytes: 1 << 40,
             chunk_bytes: 1 << 10,
@@ -35,7 +35,8 @@ fn recorded_bounds_are_reproduced() {
             transfer_latency_ns: 0,
             map_ns_per_chunk: 0,
             unmap_ns_per_chunk: 0,
-        };
+        })
+        .unwrap();
         let budget_bytes = entry["budget_bytes"].as_u64().unwrap();
         let found = period_ns(&graph, &machine, budget_bytes, Options::default()).unwrap();
         let found = found.period_ns as f64 / graph.compute_ns() as f64;
