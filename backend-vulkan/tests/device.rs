@@ -59,6 +59,7 @@ fn launch(
     let (reads, writes) = ([from.0], [to.0]);
     let launch = Launch {
         op: OpId(0),
+        is_repeat: false,
         iteration: 1,
         reads: Addresses::new(&reads),
         writes: Addresses::new(&writes),
