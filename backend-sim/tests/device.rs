@@ -69,7 +69,10 @@ fn launch(device: &mut SimDevice, [state, input]: [DeviceAddress; 2]) -> Result<
     let work = work();
     let (reads, writes) = ([state.0, input.0], [state.0]);
     let (reads, writes) = (Addresses::new(&reads), Addresses::new(&writes));
-    device.launch(&work.graph(), &Launch { op: OP, iteration: 1, reads, writes, workspace: None })
+    device.launch(
+        &work.graph(),
+        &Launch { op: OP, is_repeat: false, iteration: 1, reads, writes, workspace: None },
+    )
 }
 
 /// The one iteration; `waits` says whether the launch and the download wait.
