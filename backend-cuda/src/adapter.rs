@@ -20,7 +20,7 @@ pub struct Cuda {
 /// What is known of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its place among the devices.
+    /// Its index among the devices.
     pub ordinal: usize,
     /// Its name.
     pub name: String,
@@ -39,7 +39,7 @@ pub struct DeviceInfo {
 /// How a device is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Its place among the devices.
+    /// Its index among the devices.
     pub ordinal: usize,
     /// Size of chunks, a multiple of the granularity; else that.
     pub chunk_bytes: Option<u64>,

@@ -76,7 +76,7 @@ fn main() -> ExitCode {
         return exit(done.and_then(|()| machine::print_list()), false);
     }
     match Cli::try_parse() {
-        Ok(Cli { command }) => exit(obey(&command), wants_json(&command)),
+        Ok(Cli { command }) => exit(execute(&command), wants_json(&command)),
         Err(error) => exit(usage::answer(error), false),
     }
 }
@@ -104,7 +104,7 @@ const fn wants_json(command: &Command) -> bool {
     }
 }
 
-fn obey(command: &Command) -> Result<(), Failure> {
+fn execute(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Plan(arguments) => plan::run(arguments),
         Command::Run(arguments) => run::run(arguments),

@@ -82,7 +82,7 @@ pub(crate) struct Draft {
 
 /// How much memory a plan gets, and how it uses it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room<'d> {
+pub(crate) struct MemoryOptions<'d> {
     pub(crate) budget_bytes: u64,
     /// Whether physical objects are to be fixed.
     pub(crate) placed: bool,
@@ -156,8 +156,8 @@ fn choose(setting: Setting<'_>, choices: &Choices) -> Result<(Figures, OwnedPlan
     let budget_bytes = choices.budget.map_or(setting.machine.machine.device_bytes, |budget| {
         budget.bytes(needs.in_core_peak_bytes, least_bytes)
     });
-    let room = Room { budget_bytes, placed: !choices.no_placements, less: None };
-    let Draft { figures, plan } = draft(setting, &chosen, needs, room)?;
+    let memory = MemoryOptions { budget_bytes, placed: !choices.no_placements, less: None };
+    let Draft { figures, plan } = draft(setting, &chosen, needs, memory)?;
     match plan {
         Ok(plan) => Ok((figures, plan)),
         Err(error) => {
@@ -181,7 +181,7 @@ pub(crate) fn draft(
     setting: Setting<'_>,
     chosen: &Chosen,
     needs: Needs,
-    Room { budget_bytes, placed, less }: Room<'_>,
+    MemoryOptions { budget_bytes, placed, less }: MemoryOptions<'_>,
 ) -> Result<Draft, Failure> {
     let mut figures = Figures::without_plan(setting, chosen.name, budget_bytes, needs)?;
     let graph = proof::graph(setting.work).map_err(Failure::cannot)?;

@@ -82,8 +82,8 @@ pub fn mutated_cases() -> impl Strategy<Value = Case> {
     })
 }
 
-/// Plans on machines whose host has from nothing to all that a room for each tensor takes; none
-/// states more than the host has.
+/// Plans on machines whose host has from no bytes to enough for a slot for each
+/// tensor; no plan states more host memory than there is.
 pub fn cases_on_small_hosts() -> impl Strategy<Value = Case> {
     (cases(), 0..=64u64).prop_map(|(case, share)| {
         let host_bytes = case.plan.predicted.host_bytes * share / 64;

@@ -197,18 +197,18 @@ extern "C" __global__ void normalize_gradient(const float *change, const float *
 
 // ---- Attention ----
 
-// A block a row, which is the scores of one place with all others. Of those behind it, none
+// A block a row, which is the scores of one position with all others. Of those behind it, none
 // counts.
 extern "C" __global__ void softmax_before(float *scores, u32 context) {
     scores += u64(blockIdx.x) * context;
-    u32 place = blockIdx.x % context;
+    u32 position = blockIdx.x % context;
     float most = scores[0], sum = 0;
-    for (u32 at = threadIdx.x; at <= place; at += blockDim.x) most = fmaxf(most, scores[at]);
+    for (u32 at = threadIdx.x; at <= position; at += blockDim.x) most = fmaxf(most, scores[at]);
     most = most_of_block(most);
-    for (u32 at = threadIdx.x; at <= place; at += blockDim.x) sum += expf(scores[at] - most);
+    for (u32 at = threadIdx.x; at <= position; at += blockDim.x) sum += expf(scores[at] - most);
     sum = sum_of_block(sum);
     for (u32 at = threadIdx.x; at < context; at += blockDim.x)
-        scores[at] = at <= place ? expf(scores[at] - most) / sum : 0;
+        scores[at] = at <= position ? expf(scores[at] - most) / sum : 0;
 }
 
 // A block a row. The changes of weights become those of scores.
@@ -241,7 +241,7 @@ extern "C" __global__ void gelu_back(const float *change, const float *in, float
 
 // ---- The ends ----
 
-// A row for each character of the text, and behind those of all characters one for each place.
+// A row for each character of the text, and behind those of all characters one for each position.
 extern "C" __global__ void embed(const u32 *text, const float *table, float *out, u64 count,
                                  u32 context, u32 characters, u32 width) {
     u64 at = thread();

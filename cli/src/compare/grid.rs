@@ -4,7 +4,7 @@ use super::{Bound as Bounds, lp};
 use crate::failure::Failure;
 use crate::figures::{self, Figures};
 use crate::names::Names;
-use crate::plan::{self, Draft, Room};
+use crate::plan::{self, Draft, MemoryOptions};
 use crate::proof;
 use crate::strategy::{self, Chosen};
 use crate::work::Setting;
@@ -155,8 +155,9 @@ fn cells(
         for &at in &ascending {
             let column = &budgets[at];
             bar.set_message(format!("{} at {}", chosen.name, column.budget));
-            let room = Room { budget_bytes: column.budget_bytes, placed, less: less.as_ref() };
-            let draft = plan::draft(setting, chosen, *needs, room)?;
+            let memory =
+                MemoryOptions { budget_bytes: column.budget_bytes, placed, less: less.as_ref() };
+            let draft = plan::draft(setting, chosen, *needs, memory)?;
             cells[at] = Some(cell(setting, chosen, &draft, lp_bounds_ns[at])?);
             less = Some(draft).filter(|draft| draft.plan.is_ok()).or(less);
             bar.inc(1);
