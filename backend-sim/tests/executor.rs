@@ -472,8 +472,7 @@ fn after_an_error_nothing_runs_and_the_host_copies_stay() {
         assert_eq!(executor.run(&mut device, &mut kernels, 5), Err(error));
         assert_eq!(
             error.to_string(),
-            "step 2 of iteration 3: the launch of op 0 does not fit the operands that the graph \
-             gives it"
+            "step 2 of iteration 3: the operands of the launch of op 0 are not those in the graph"
         );
         assert_eq!(executor.run(&mut device, &mut kernels, 5), Err(ExecuteError::Failed));
         assert_eq!(executor.save_states(&mut device), Err(ExecuteError::Failed));

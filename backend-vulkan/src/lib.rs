@@ -105,7 +105,7 @@ impl VulkanDevice {
         })
     }
 
-    /// What has been done so far.
+    /// What was done so far.
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.counters

@@ -84,7 +84,7 @@ impl Space {
         Some((block, buffer, Arc::clone(&self.slabs)))
     }
 
-    /// Allocations for so many chunks.
+    /// Allocations for this many chunks.
     fn slabs(&self, count: u64) -> Result<Vec<Memory>, VulkanError> {
         let bytes = count
             .checked_mul(self.addresses.chunk_bytes())
@@ -130,7 +130,7 @@ impl Space {
         Ok(at)
     }
 
-    /// Adds a block of at least so many bytes; none where the address space is too small.
+    /// Adds a block of at least this many bytes; none where the address space is too small.
     fn add_block(&mut self, bytes: u64, space_bytes: u64) -> Result<Option<usize>, VulkanError> {
         let taken: u64 = self.blocks.iter().map(|block| block.buffer.bytes).sum();
         let most = (space_bytes - taken).min(self.device.physical.max_buffer_bytes);

@@ -48,7 +48,7 @@ impl Vulkan {
     /// Opens a device like [`Vulkan::open`], for wgpu as well.
     ///
     /// # Errors
-    /// Where no such device can be had, and why.
+    /// If no such device is available; the error says why.
     pub fn open_with_wgpu(&self, options: &Options<'_>) -> Result<VulkanDevice, Unavailable> {
         let physical = self.choose(options.device)?;
         let (instance, exposed) = self.expose(&physical)?;

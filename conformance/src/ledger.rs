@@ -1,8 +1,8 @@
 //! A judge of plans that follows `docs/format.md` sentence by sentence.
 //!
-//! It keeps its books for every object of every tensor and writes out eight iterations one
-//! after the other. That is slow and plainly right, which is its whole purpose: it is meant
-//! for graphs of a few tensors with a few objects each.
+//! It tracks every object of every tensor and follows eight iterations one after the other.
+//! That is slow and simple on purpose: it is meant for graphs of a few tensors with a few
+//! objects each.
 
 mod arena;
 pub mod host;
@@ -148,7 +148,7 @@ pub fn measure(
     })
 }
 
-/// All allocations of so many iterations of a plan that keeps the rules, in the order of
+/// All allocations of this many iterations of a plan that keeps the rules, in the order of
 /// placements; its own are ignored.
 pub(crate) fn allocations(
     graph: &Graph<'_>,

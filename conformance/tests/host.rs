@@ -265,7 +265,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Behind what is shared others are hit, or the block ends: that is found as well.
+    /// After what is shared others are hit, or the block ends: that is found as well.
     #[test]
     fn two_values_in_one_slot_are_found(
         graph in training_graphs(3..=6),

@@ -1,4 +1,4 @@
-//! The core's verbs with memory of their own: what borrows there owns here, and buffers
+//! The core's functions with their own memory. Results own what the core's borrow, and buffers
 //! grow until the work fits.
 
 use planner_core::backend::{Kernels, Paging, Transfers};
@@ -147,7 +147,7 @@ pub fn plan(request: &Request<'_>, strategy: Strategy) -> Result<OwnedPlan, Plan
 /// never makes `auto` slower, since where it would, `less` is handed on.
 ///
 /// # Errors
-/// Those of [`plan`] where that is none for less memory either, or the device is too small.
+/// Those of [`plan`] if there is no plan for less memory either, or the device is too small.
 pub fn plan_with_more(
     request: &Request<'_>,
     strategy: Strategy,

@@ -1,4 +1,4 @@
-//! The swap planner with memory of its own, and size classes for those who name none.
+//! The swap planner with its own memory, and default size classes.
 
 use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{Part, Plan, PlanError, Pool, Resident, Step};

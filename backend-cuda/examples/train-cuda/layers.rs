@@ -11,7 +11,7 @@ pub(crate) struct Linear {
     outputs: u32,
 }
 
-/// Gains, and biases behind them.
+/// Gains, and biases after them.
 pub(crate) struct Norm(Parameter);
 
 /// One product.

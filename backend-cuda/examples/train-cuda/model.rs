@@ -38,12 +38,12 @@ impl Sizes {
     }
 }
 
-/// What a state holds at first; zeros behind that.
+/// What a state holds at first; zeros after that.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum First {
     Zeros,
     Ones(u64),
-    /// So many elements drawn by the parameter's number, with a variance of one in `inputs`.
+    /// This many elements drawn by the parameter's number, with a variance of one in `inputs`.
     Drawn {
         parameter: u64,
         count: u64,
@@ -166,11 +166,11 @@ impl Model {
         let split = self.linear(&block.split, attended, None);
         let (weights, mixed) = self.attention(split);
         let middle = self.linear(&block.merge, mixed, Some(value));
-        let (normal, behind) = self.norm(&block.norms[1], middle);
+        let (normal, after) = self.norm(&block.norms[1], middle);
         let wide = self.linear(&block.widen, normal, None);
         let active = self.gelu(wide);
         let output = self.linear(&block.narrow, active, Some(middle));
-        let (inputs, normal, statistics) = ([value, middle], [attended, normal], [before, behind]);
+        let (inputs, normal, statistics) = ([value, middle], [attended, normal], [before, after]);
         (Passed { inputs, normal, statistics, split, weights, mixed, wide, active }, output)
     }
 
@@ -260,7 +260,7 @@ impl Model {
         parameter
     }
 
-    /// A matrix with so many rows drawn at random, and rows of zeros behind them.
+    /// A matrix with this many rows drawn at random, and rows of zeros after them.
     pub(crate) fn drawn(
         &mut self,
         name: &str,

@@ -68,7 +68,7 @@ impl Trained {
     }
 }
 
-/// Events before and behind an op.
+/// Events before and after an op.
 type Span = [CudaEvent; 2];
 
 /// The kernels as an executor takes them.
@@ -153,7 +153,7 @@ fn run(
 ) -> Result<Ran, Box<dyn Error>> {
     let divided = match cycle(verified.graph(), verified.plan()) {
         Some(divided) => Some(divided).filter(|_| way == Way::Graphs),
-        None if way == Way::Graphs => return Err("the plan is mapped as it goes".into()),
+        None if way == Way::Graphs => return Err("the plan is mapped as it runs".into()),
         None => None,
     };
     let length = divided.map_or(1, |divided| divided.length());

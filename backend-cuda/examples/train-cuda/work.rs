@@ -69,7 +69,7 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
-    /// A matrix with rows of so many elements.
+    /// A matrix with rows of this many elements.
     pub(crate) fn new(location: impl Into<Location>, row: u32) -> Self {
         Self { location: location.into(), row, is_transposed: false, steps: [0, 0] }
     }
@@ -139,7 +139,7 @@ pub(crate) fn each(kernel: &'static str, count: u64, arguments: Vec<Argument>) -
     Work::Call(Call { kernel, blocks: [blocks, 1, 1], threads: MOST_THREADS, arguments })
 }
 
-/// A block a row, of so many elements.
+/// A block a row, of this many elements.
 pub(crate) fn by_row(
     kernel: &'static str,
     [rows, width]: [u32; 2],

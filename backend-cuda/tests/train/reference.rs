@@ -2,7 +2,7 @@
 
 use crate::model::Sizes;
 
-/// Rows of so many numbers each.
+/// Rows of this many numbers each.
 #[derive(Clone)]
 struct Rows(Vec<Vec<f64>>);
 
@@ -18,7 +18,7 @@ impl Rows {
         Self(self.0.iter().zip(&other.0).map(sum).collect())
     }
 
-    /// Through a layer with a row of weights for each input, and the biases behind them.
+    /// Through a layer with a row of weights for each input, and the biases after them.
     fn through(&self, weights: &[f64]) -> Self {
         self.map(|row| {
             let columns = weights.len() / (row.len() + 1);

@@ -27,7 +27,7 @@ pub(crate) struct Stay {
     pub(crate) until: Option<usize>,
 }
 
-/// All allocations of so many iterations, in the order of placements: first one for each entry
+/// All allocations of this many iterations, in the order of placements: first one for each entry
 /// of `resident_at_start`, then one for each prefetch and, at a launch, for each written tensor
 /// of which something is not resident, and for a workspace. Arena tensors have none.
 pub(super) fn allocations(

@@ -38,7 +38,7 @@ pub(super) struct Taken {
 pub(super) enum Objects {
     /// These objects of a tensor.
     Of(TensorId, Vec<u64>),
-    /// A workspace of so many objects.
+    /// A workspace of this many objects.
     Workspace(u64),
 }
 

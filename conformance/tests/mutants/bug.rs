@@ -100,7 +100,7 @@ pub(crate) enum Bug {
     ClobbersOperands,
     /// A launch does not write the first byte of what it writes.
     LeavesAByte,
-    /// A launch writes into the word behind what it writes.
+    /// A launch writes into the word after what it writes.
     Overruns,
     /// The workspace is where the first operand lies.
     SharesTheWorkspace,

@@ -157,8 +157,9 @@ fn check_memory(bytes: usize) -> Result<(), FormatError> {
     // Without this, compilers leave out what is not used.
     std::hint::black_box(&buffer);
     reserved.map_err(|_| {
-        let message =
-            format!("cannot be read: it may take {bytes} bytes of memory, which cannot be had");
+        let message = format!(
+            "cannot be read: it may need {bytes} bytes of memory, which cannot be allocated"
+        );
         FormatError::new(ErrorKind::Io, message)
     })
 }
