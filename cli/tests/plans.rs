@@ -185,7 +185,7 @@ fn run_prints_the_figures_of_the_contract() {
     assert_ne!(run(&["--iterations", "1"])["digest"], ran["digest"]);
 }
 
-/// With everything in its place, nothing is mapped on the way, and nothing else costs time.
+/// With placements, nothing is mapped during the run, and nothing else costs time.
 #[test]
 fn fixed_objects_are_mapped_before_the_first_iteration() {
     for strategy in ["on-demand", "fit", "vdnn", "lms", "window", "auto"] {

@@ -1,4 +1,4 @@
-//! Bad usage and malformed files: exit status 2, and a sentence that names the place.
+//! Bad usage and malformed files: exit status 2, and a message that says where.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod common;

@@ -142,7 +142,7 @@ pub fn plan_with_spare(
 /// What is done to a case.
 #[derive(Clone, Copy, Debug)]
 enum Mutation {
-    /// Another number in some place of the plan.
+    /// Another number somewhere in the plan.
     Number(usize, NewNumber),
     /// A copy of an input to the host, anywhere.
     OffloadInput(usize, usize),

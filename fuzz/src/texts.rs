@@ -78,7 +78,7 @@ enum Damage {
     Replace(usize, u8),
     Repeat(usize, usize),
     Remove(usize, usize),
-    /// Something else in the place of the number after a position.
+    /// Replaces the number after a position.
     Number(usize, &'static str),
     /// This many brackets.
     Deep(usize, usize),

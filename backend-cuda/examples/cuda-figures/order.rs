@@ -49,7 +49,7 @@ pub(crate) fn measure(bench: &Bench, works: &[Work]) -> Result<bool, String> {
     Ok(all_ran)
 }
 
-/// A plan on the device; none where there is none for the budget, or none in fixed places.
+/// A plan on the device; `None` if the budget allows none, or none with placements.
 fn plan(
     bench: &Bench,
     work: &Work,

@@ -53,7 +53,7 @@ impl Blas {
         Ok(Self { blas, _workspace: workspace })
     }
 
-    /// Enqueues a product whose places have these addresses. To the library, which stores
+    /// Enqueues a product whose locations have these addresses. To the library, which stores
     /// matrices by columns, each is its transpose: it computes right times left.
     pub(crate) fn multiply(
         &self,

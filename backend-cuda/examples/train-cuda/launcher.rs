@@ -86,7 +86,7 @@ impl Launcher {
         if self.blas.is_some() { "cuBLAS" } else { "the kernel of this example" }
     }
 
-    /// Enqueues work whose places have these addresses.
+    /// Enqueues work whose locations have these addresses.
     pub(crate) fn launch(
         &self,
         stream: &Arc<CudaStream>,

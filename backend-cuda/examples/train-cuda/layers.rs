@@ -220,7 +220,7 @@ impl Model {
         changed
     }
 
-    /// A product for each head of each sequence. Its rows are places; so are the terms of its
+    /// A product for each head of each sequence. Its rows are positions; so are the terms of its
     /// sums or its columns, and the other of the two are the numbers of a head.
     fn for_each_head(
         &self,
@@ -260,7 +260,7 @@ impl Model {
         Matrix::new(tensor, width).stepping([context * width, width / heads])
     }
 
-    /// A value for each head and two places.
+    /// A value for each head and two positions.
     fn by_position(&self, location: impl Into<Location>) -> Matrix {
         let Sizes { context, heads, .. } = self.sizes;
         Matrix::new(location, context).stepping([heads * context * context, context * context])

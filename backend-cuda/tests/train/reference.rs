@@ -56,7 +56,7 @@ fn softmax(scores: &[f64]) -> Vec<f64> {
     scores.iter().map(|score| (score - most).exp() / sum).collect()
 }
 
-/// Of one sequence: each place sees itself and those before it.
+/// Of one sequence: each position sees itself and those before it.
 fn attention(split: &Rows, heads: usize) -> Rows {
     let width = split.0[0].len() / 3;
     let size = width / heads;

@@ -60,7 +60,7 @@ pub fn bytes_return_as_they_were<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     Ok(())
 }
 
-/// A copy moves just the bytes that it names: one byte, odd numbers of bytes at odd places,
+/// A copy moves just the bytes that it names: one byte, odd numbers of bytes at odd offsets,
 /// and bytes on both sides of a border between chunks. Their neighbours stay as they were.
 pub fn copies_of_any_size_and_offset<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;

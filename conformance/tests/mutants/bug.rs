@@ -37,9 +37,9 @@ pub(crate) enum Bug {
     DownloadsTooLittle,
     /// Copies end where a chunk ends.
     CopiesOneChunk,
-    /// An upload changes places with the next.
+    /// An upload is swapped with the next.
     UploadsOutOfOrder,
-    /// A download changes places with the next.
+    /// A download is swapped with the next.
     DownloadsOutOfOrder,
     /// Uploads read the host when something else is enqueued.
     UploadsLate,
