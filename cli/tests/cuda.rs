@@ -48,7 +48,7 @@ fn iterations_run_as_graphs() {
 #[test]
 fn what_no_graph_can_hold_is_refused() {
     run(&["--graph", "--no-placements"]).fails_with_output(1, &["maps memory as it runs"]);
-    run(&["--graph", "--iterations", "1"]).fails_with_output(1, &["run at least those"]);
+    run(&["--graph", "--iterations", "1"]).fails_with_output(1, &["run at least that many"]);
     run(&["--seed", "1"]).fails(2, &["--seed"]);
 }
 

@@ -198,7 +198,7 @@ mod tests {
     }
 
     /// In more ops than random graphs have, what leaves may still be there when others have
-    /// made enough room for it to come back.
+    /// made enough space for it to come back.
     #[test]
     fn every_individual_of_a_recurrent_network_has_a_plan() {
         let work = models::generate("brnn:batch=8,layers=2,steps=12,width=128").unwrap();
