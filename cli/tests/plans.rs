@@ -110,7 +110,7 @@ fn work_that_is_no_chain_is_refused_by_strategies_for_chains() {
     let folder = Folder::new();
     folder
         .run(&["plan", SMALL, "-s", "weights"])
-        .fails(1, &["chains of layers only", "fc.bias.sgd", "`spillway export chain` makes one"]);
+        .fails(1, &["chains of layers only", "fc.bias.sgd", "`spillway export chain` converts"]);
     let compared = folder.run(&["compare", SMALL, "-b", "50%", "--no-placements"]).done();
     assert!(!compared.stdout.contains("weights"));
 }
