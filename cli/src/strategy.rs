@@ -63,21 +63,21 @@ pub(crate) static ALL: &[&Entry] = &[
 
 const IN_CORE: Entry = Entry {
     name: "in-core",
-    help: "Everything stays on the device; only inputs move",
+    help: "Keep everything on the device; only inputs move",
     compared: Compared::Always,
     method: |_| Ok(Method::Strategy(Strategy::InCore)),
 };
 
 const ON_DEMAND: Entry = Entry {
     name: "on-demand",
-    help: "Evict what was used least recently when memory is needed, prefetch one op ahead",
+    help: "Evict the least recently used tensor when memory is needed, prefetch one op ahead",
     compared: Compared::Always,
     method: |_| Ok(Method::Strategy(Strategy::OnDemand)),
 };
 
 const FIT: Entry = Entry {
     name: "fit",
-    help: "As many states on the device as fit, the rest streamed one op ahead",
+    help: "Keep as many states on the device as fit, prefetch the rest one op ahead",
     compared: Compared::Always,
     method: |_| Ok(Method::Strategy(Strategy::Fit)),
 };
@@ -91,7 +91,7 @@ const VDNN: Entry = Entry {
 
 const LMS: Entry = Entry {
     name: "lms",
-    help: "Swap out what is next used far ahead (Large Model Support; parameters: threshold=OPS, \
+    help: "Swap out tensors whose next use is far ahead (Large Model Support; parameters: threshold=OPS, \
            ahead=OPS)",
     compared: Compared::Always,
     method: |set| {
@@ -117,7 +117,7 @@ const WINDOW: Entry = Entry {
 
 const WEIGHTS: Entry = Entry {
     name: "weights",
-    help: "Of a chain of layers, move the weights and optimizer states that relieve memory most \
+    help: "For a chain of layers, move the weights and optimizer states that free the most memory \
            for their transfers (parameters: variant=published, activations=yes moves those as \
            well)",
     compared: Compared::OnChains,
@@ -137,7 +137,7 @@ const WEIGHTS_UNDISCOUNTED: Entry = Entry {
 
 const LAYER_TO_LAYER: Entry = Entry {
     name: "layer-to-layer",
-    help: "Of a chain of layers, bring each weight for an op and let it leave after it",
+    help: "For a chain of layers, prefetch each weight for an op and evict it after the op",
     compared: Compared::OnChains,
     method: |_| Ok(Method::Strategy(Strategy::LayerToLayer)),
 };

@@ -11,7 +11,7 @@ use workloads::{OwnedGraph, OwnedPlan};
 
 const AUTO: Planner = Planner::Auto(Auto { effort: Some(1), order: Order::Free });
 
-/// Plans from the least memory upwards, each budget so much above the one before.
+/// Plans from the least memory upwards, each budget `step_bytes` above the one before.
 fn climb(graph: &OwnedGraph, machine: Machine, step_bytes: u64) -> Result<(), TestCaseError> {
     let graph = graph.graph().unwrap();
     let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };

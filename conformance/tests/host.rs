@@ -226,14 +226,14 @@ proptest! {
         hold(&case.graph.graph().unwrap(), &case.machine, &case.plan.plan())?;
     }
 
-    /// What is proved has its rooms, and runs.
+    /// A plan is proved exactly when its host layout fits. What is proved runs.
     #[test]
-    fn the_verifier_refuses_just_what_has_no_rooms(case in cases_on_small_hosts()) {
+    fn the_verifier_refuses_just_what_has_no_host_layout(case in cases_on_small_hosts()) {
         let (graph, machine) = (case.graph.graph().unwrap(), case.machine);
         let plan = case.plan.plan();
         let ample = machine.with_host_bytes(u64::MAX);
-        let needed_bytes = with_layout(&graph, &machine, &plan, |rooms| rooms.map(|it| it.moved_bytes()));
-        let ample_bytes = with_layout(&graph, &ample, &plan, |rooms| rooms.map(|it| it.moved_bytes()));
+        let needed_bytes = with_layout(&graph, &machine, &plan, |layout| layout.map(|it| it.moved_bytes()));
+        let ample_bytes = with_layout(&graph, &ample, &plan, |layout| layout.map(|it| it.moved_bytes()));
         let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
         let proved = planning::prove(&graph, &machine, &plan, &schedule.schedule());
         match needed_bytes {
@@ -265,7 +265,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Behind what is shared others are hit, or the block ends: that is found as well.
+    /// After what is shared others are hit, or the block ends: that is found as well.
     #[test]
     fn two_values_in_one_slot_are_found(
         graph in training_graphs(3..=6),
@@ -348,7 +348,7 @@ fn moved_bytes(steps: &str) -> u64 {
 }
 
 #[test]
-fn values_that_are_away_one_after_the_other_share_room() {
+fn values_that_are_away_one_after_the_other_share_bytes() {
     assert_eq!(moved_bytes("0 *a -a +a 1 -a 2 *b -b +b 3 -b"), 512);
     assert_eq!(moved_bytes("0 *a -a 2 *b -b +a 1 -a +b 3 -b"), 1024);
     // A span begins where the value is written, not where it leaves.
@@ -356,13 +356,13 @@ fn values_that_are_away_one_after_the_other_share_room() {
 }
 
 #[test]
-fn halves_take_half_the_room() {
+fn halves_take_half_the_bytes() {
     assert_eq!(moved_bytes("0 *A -A 2 *b -b +A 1 -a +b 3 -b"), 256 + 512);
     assert_eq!(moved_bytes("0 *A -A +A 1 -a 2 *B -B +B 3 -b"), 256);
 }
 
 #[test]
-fn what_no_launch_touches_after_it_was_copied_has_a_room_of_its_own() {
+fn what_no_launch_touches_after_it_was_copied_has_its_own_bytes() {
     let later = "2 *b -b +b 3 -b";
     for before in ["0 *a 1 -a", "0 *a -a +a 1 *a -a", "0 *a -a +a 1 -a +a -a"] {
         assert_eq!(moved_bytes(&format!("{before} {later}")), 1024, "{before}");

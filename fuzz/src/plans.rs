@@ -1,5 +1,5 @@
 //! Plans: valid ones of every strategy and of the generators of `conformance`, and what
-//! becomes of them in clumsy or hostile hands.
+//! careless or hostile changes make of them.
 
 use crate::graphs::{Resize, doubled, resized, resizes};
 use crate::machines::{self, Change, changed};
@@ -115,7 +115,7 @@ fn planned() -> impl Strategy<Value = Case> {
     )
 }
 
-/// A plan for so many bytes more than a strategy needs.
+/// A plan for this many bytes more than a strategy needs.
 ///
 /// # Errors
 /// Those of the strategy.
@@ -142,13 +142,13 @@ pub fn plan_with_spare(
 /// What is done to a case.
 #[derive(Clone, Copy, Debug)]
 enum Mutation {
-    /// Another number in some place of the plan.
+    /// Another number somewhere in the plan.
     Number(usize, NewNumber),
     /// A copy of an input to the host, anywhere.
     OffloadInput(usize, usize),
     /// No prefetch of some tensor.
     NoPrefetch(usize),
-    /// So many sixty-fourths of the host memory that the plan wants.
+    /// This many sixty-fourths of the host memory that the plan wants.
     LittleHost(u64),
     /// Another machine.
     Machine(Change),

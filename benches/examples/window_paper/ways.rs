@@ -82,7 +82,7 @@ pub(crate) fn in_places(
     let request = Request { graph, machine, budget_bytes: machine.device_bytes };
     let (placed, unplaced) = placing::plan(&request, strategy)?;
     if let Some(unplaced) = unplaced {
-        eprintln!("mapped as it goes: {unplaced}");
+        eprintln!("mapped as it runs: {unplaced}");
     }
     if placed.predicted.period_ns <= plain.predicted.period_ns {
         return Ok(Some(placed));

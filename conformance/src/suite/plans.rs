@@ -87,7 +87,7 @@ pub fn swap<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
 
 /// Statically aliased plans: everything is mapped before the first iteration, one chunk under
 /// several ranges.
-pub fn statically_aliased<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
+pub fn with_placements<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     for strategy in [Strategy::OnDemand, AUTO] {
         let aliased = Aliased::new(strategy);
         hold(bench, training_graphs(2..=5), &aliased)?;
@@ -98,7 +98,7 @@ pub fn statically_aliased<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
 
 const AUTO: Strategy = Strategy::Auto(Auto { effort: Some(3), order: Order::Free });
 
-/// Ten thousand iterations of a small plan, mapped as it goes and then mapped once: the last
+/// Ten thousand iterations of a small plan, mapped as it runs and then mapped once: the last
 /// nine thousand take no more handles, and hardly more memory, than the first thousand.
 pub fn ten_thousand_iterations<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     let machine = machine(bench);
