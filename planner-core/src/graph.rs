@@ -381,13 +381,16 @@ impl<'a> Graph<'a> {
         &self,
         launched: Launched,
     ) -> impl DoubleEndedIterator<Item = TensorId> + Clone + use<'a> {
-        let (graph, writes) = (*self, self.writes(launched.op));
-        let is_read = move |tensor: &TensorId| {
-            !launched.is_repeat
-                || graph.tensor(*tensor).kind == Kind::Temporary
-                || !writes.contains(tensor)
-        };
+        let graph = *self;
+        let is_read = move |tensor: &TensorId| graph.is_read_by(launched, *tensor);
         self.reads(launched.op).iter().copied().filter(is_read)
+    }
+
+    /// Whether a launch reads a tensor that its op reads.
+    pub(crate) fn is_read_by(&self, launched: Launched, tensor: TensorId) -> bool {
+        !launched.is_repeat
+            || self.tensor(tensor).kind == Kind::Temporary
+            || !self.writes(launched.op).contains(&tensor)
     }
 
     /// What a launch writes: of a repeat, the temporaries alone.
@@ -399,10 +402,13 @@ impl<'a> Graph<'a> {
         launched: Launched,
     ) -> impl DoubleEndedIterator<Item = TensorId> + Clone + use<'a> {
         let graph = *self;
-        let is_written = move |tensor: &TensorId| {
-            !launched.is_repeat || graph.tensor(*tensor).kind == Kind::Temporary
-        };
+        let is_written = move |tensor: &TensorId| graph.is_written_by(launched, *tensor);
         self.writes(launched.op).iter().copied().filter(is_written)
+    }
+
+    /// Whether a launch writes a tensor that its op writes.
+    pub(crate) fn is_written_by(&self, launched: Launched, tensor: TensorId) -> bool {
+        !launched.is_repeat || self.tensor(tensor).kind == Kind::Temporary
     }
 
     /// What a launch reads, then what it writes; a tensor updated in place comes twice.

@@ -9,7 +9,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use core::ops::Range;
 
 /// The nodes that make up some positions of a tensor.
-fn cover(all: &Range<usize>, range: &Range<usize>, mut visit: impl FnMut(usize)) {
+pub(crate) fn cover(all: &Range<usize>, range: &Range<usize>, mut visit: impl FnMut(usize)) {
     let pieces = all.len();
     let mut left = range.start - all.start + pieces;
     let mut right = range.end - all.start + pieces;
@@ -27,13 +27,13 @@ fn cover(all: &Range<usize>, range: &Range<usize>, mut visit: impl FnMut(usize))
 }
 
 /// The first and the last node of some positions; none where there are no positions.
-fn ends(all: &Range<usize>, range: &Range<usize>) -> Option<[usize; 2]> {
+pub(crate) fn ends(all: &Range<usize>, range: &Range<usize>) -> Option<[usize; 2]> {
     let node = |position: usize| position - all.start + all.len();
     (!range.is_empty()).then(|| [node(range.start), node(range.end - 1)])
 }
 
 /// The nodes above a node, from the bottom up.
-fn above(node: usize) -> impl Iterator<Item = usize> {
+pub(crate) fn above(node: usize) -> impl Iterator<Item = usize> {
     core::iter::successors(Some(node / 2), |node| Some(node / 2)).take_while(|&node| node > 0)
 }
 

@@ -14,11 +14,13 @@
 
 mod arena;
 mod clocks;
+mod copies;
 mod grants;
 mod order;
 mod places;
 mod races;
 mod values;
+mod versions;
 
 use crate::graph::{Graph, TensorId};
 use crate::host::HostLayout;

@@ -1,6 +1,8 @@
-//! Every read finds the current value, nothing that is still needed is lost, and an
+//! Every launch finds the values that it reads, nothing that is still needed is lost, and an
 //! iteration ends as it began (`docs/format.md`, rules 2 to 6).
 
+use super::copies::{Change, Copies, Held, Pair};
+use super::versions::Versions;
 use crate::graph::{Graph, Kind, Launched, TensorId};
 use crate::pieces::Pieces;
 use crate::plan::{Part, Place, Plan, PlanError, Step};
@@ -9,87 +11,56 @@ use crate::scratch::{Limits, Scratch, total, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
+        Versions::scratch_words(limits),
+        words::<u32>(limits.steps),
         Flags::scratch_words(limits),
+        Copies::scratch_words(limits),
         words::<u32>(limits.tensors),
-        words::<u8>(limits.steps).saturating_mul(2),
-        words::<u8>(limits.tensors),
     ])
 }
 
 /// The piece is on the device.
 const RESIDENT: u8 = 1;
-/// The device copy holds the current value (of an input after its last read: the next one).
-const CURRENT: u8 = 2;
-/// The host copy holds that value.
-const HOST: u8 = 4;
 /// The piece is on the device when an iteration starts.
-const AT_START: u8 = 8;
+const AT_START: u8 = 2;
 /// And the plan claims a host copy then.
-const CLAIMED: u8 = 16;
+const CLAIMED: u8 = 4;
 
-const UNREAD: u32 = u32::MAX;
-
+/// The list must launch every op for the first time once, in an order that keeps the
+/// dependencies. O((steps + operands) log pieces).
 pub(super) fn check(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
     pieces: &Pieces<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanError> {
-    let needed = scratch.take(plan.steps.len(), 0u8)?;
-    find_needed(graph, plan, needed, scratch)?;
+    let versions = Versions::new(graph, plan, scratch)?;
+    let needed = scratch.take(plan.steps.len(), Held::NONE.version)?;
+    versions.find_needed(plan, needed, scratch)?;
     let mut walk = Walk {
         graph,
         plan,
         pieces,
-        state: Flags::new(pieces.len(), scratch)?,
-        last_read: scratch.take(graph.tensors().len(), UNREAD)?,
+        versions: &versions,
+        flags: Flags::new(pieces.len(), scratch)?,
+        copies: Copies::new(pieces.len(), scratch)?,
+        on_device_only: scratch.take(graph.tensors().len(), Held::NONE.version)?,
     };
-    walk.find_last_reads();
     walk.start()?;
     walk.check_arena()?;
     // The second iteration finds what the first one left: an input that nobody brought in
     // again is on the device without a value.
-    for _lap in 0..2 {
+    for _iteration in 0..2 {
         for ((at, step), &needed) in (0..).zip(plan.steps).zip(&*needed) {
             let place = Place::Step(at);
             match *step {
-                Step::Prefetch(part) => walk.prefetch(place, part)?,
+                Step::Prefetch(part) => walk.prefetch(place, at, part)?,
                 Step::Launch(launched) => walk.launch(place, at, launched)?,
                 Step::Offload(part) => walk.offload(place, at, part)?,
-                Step::Evict(part) => walk.evict(place, part, needed == 1)?,
+                Step::Evict(part) => walk.evict(place, part, needed)?,
             }
         }
         walk.end()?;
-    }
-    Ok(())
-}
-
-/// Marks the evicts after which the value of the tensor is still read: by a later op, or,
-/// for a state, by the next iteration.
-fn find_needed(
-    graph: &Graph<'_>,
-    plan: &Plan<'_>,
-    needed: &mut [u8],
-    scratch: &mut Scratch<'_>,
-) -> Result<(), PlanError> {
-    let mut scratch = scratch.reborrow();
-    let later = scratch.take(graph.tensors().len(), 0u8)?;
-    for (later, tensor) in later.iter_mut().zip(graph.tensors()) {
-        *later = u8::from(tensor.kind == Kind::State);
-    }
-    for (step, needed) in plan.steps.iter().zip(needed).rev() {
-        match *step {
-            Step::Evict(part) => *needed = later[part.tensor.index()],
-            Step::Launch(launched) => {
-                for tensor in graph.written_by(launched) {
-                    later[tensor.index()] = 0;
-                }
-                for tensor in graph.read_by(launched) {
-                    later[tensor.index()] = 1;
-                }
-            }
-            Step::Prefetch(_) | Step::Offload(_) => {}
-        }
     }
     Ok(())
 }
@@ -98,42 +69,42 @@ struct Walk<'w> {
     graph: &'w Graph<'w>,
     plan: &'w Plan<'w>,
     pieces: &'w Pieces<'w>,
-    state: Flags<'w>,
-    /// The step of an input's last read.
-    last_read: &'w mut [u32],
+    versions: &'w Versions<'w, 'w>,
+    flags: Flags<'w>,
+    copies: Copies<'w>,
+    /// By tensor, the version of all resident pieces whose host copy holds another one: only a
+    /// launch makes such pieces, and it writes the whole tensor.
+    on_device_only: &'w mut [u32],
 }
 
 impl Walk<'_> {
     /// The flags that all pieces of a part have, and those that any has.
     fn look(&mut self, part: Part) -> [u8; 2] {
-        self.state.look(&self.pieces.of(part.tensor), &self.pieces.of_part(part))
+        self.flags.look(&self.pieces.of(part.tensor), &self.pieces.of_part(part))
     }
 
     /// Takes flags from all pieces of a part, then gives them others.
-    fn change(&mut self, part: Part, taken: u8, given: u8) {
+    fn flag(&mut self, part: Part, taken: u8, given: u8) {
         let (of, range) = (self.pieces.of(part.tensor), self.pieces.of_part(part));
-        self.state.change(&of, &range, taken, given);
+        self.flags.change(&of, &range, taken, given);
+    }
+
+    fn change(&mut self, part: Part, change: Change) {
+        let (of, range) = (self.pieces.of(part.tensor), self.pieces.of_part(part));
+        self.copies.change(&of, &range, change);
     }
 
     fn kind(&self, tensor: TensorId) -> Kind {
         self.graph.tensor(tensor).kind
     }
 
-    fn find_last_reads(&mut self) {
-        for (at, step) in (0..).zip(self.plan.steps) {
-            let Step::Launch(launched) = *step else { continue };
-            for tensor in self.graph.read_by(launched) {
-                if self.kind(tensor) == Kind::Input {
-                    self.last_read[tensor.index()] = at;
-                }
-            }
-        }
-    }
-
     fn start(&mut self) -> Result<(), PlanError> {
         for (id, tensor) in self.graph.tensor_ids().zip(self.graph.tensors()) {
             if tensor.kind != Kind::Temporary {
-                self.change(Part::whole(id), 0, HOST);
+                self.change(Part::whole(id), Change::host(self.versions.held(id, 0)));
+            }
+            if tensor.kind == Kind::State {
+                self.on_device_only[id.index()] = 0;
             }
         }
         for (at, entry) in (0..).zip(self.plan.resident_at_start) {
@@ -141,15 +112,17 @@ impl Walk<'_> {
             if self.kind(tensor) == Kind::Temporary {
                 return Err(PlanError::TemporaryAtStart(place, tensor));
             }
-            // An input's fresh value lies on the host whatever the plan claims.
-            let stale = !entry.host_copy && self.kind(tensor) == Kind::State;
             let [_, any] = self.look(entry.part);
             if any & AT_START != 0 {
                 return Err(PlanError::AlreadyResident(place, tensor));
             }
             let claimed = if entry.host_copy { CLAIMED } else { 0 };
-            let taken = if stale { HOST } else { 0 };
-            self.change(entry.part, taken, RESIDENT | CURRENT | AT_START | claimed);
+            self.flag(entry.part, 0, RESIDENT | AT_START | claimed);
+            // An input's fresh value lies on the host whatever the plan claims.
+            let is_stale = !entry.host_copy && self.kind(tensor) == Kind::State;
+            let held = self.versions.held(tensor, 0);
+            let on_host = if is_stale { Held::NONE } else { held };
+            self.change(entry.part, Change::both(held, on_host));
         }
         Ok(())
     }
@@ -161,7 +134,7 @@ impl Walk<'_> {
                 Kind::State if self.look(Part::whole(tensor))[0] & AT_START == 0 => {
                     return Err(PlanError::ArenaStateNotResident(tensor));
                 }
-                Kind::Input if self.last_read[tensor.index()] == UNREAD => {
+                Kind::Input if self.versions.is_unread(tensor) => {
                     return Err(PlanError::ArenaInput(tensor));
                 }
                 _ => {}
@@ -170,44 +143,81 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn prefetch(&mut self, place: Place, part: Part) -> Result<(), PlanError> {
+    fn prefetch(&mut self, place: Place, at: u32, part: Part) -> Result<(), PlanError> {
         let tensor = part.tensor;
         if self.pieces.in_arena(tensor) && self.kind(tensor) == Kind::Temporary {
             return Err(PlanError::ArenaStep(place, tensor));
         }
-        let [all, any] = self.look(part);
+        let [_, any] = self.look(part);
         if any & RESIDENT != 0 {
             return Err(PlanError::AlreadyResident(place, tensor));
         }
-        if all & HOST == 0 {
+        if self.held(part).host.valid_until <= at {
             return Err(PlanError::NoHostCopy(place, tensor));
         }
-        self.change(part, 0, RESIDENT | CURRENT);
+        self.flag(part, 0, RESIDENT);
+        self.change(part, Change::PREFETCH);
         Ok(())
     }
 
+    /// What all pieces of a part hold.
+    fn held(&mut self, part: Part) -> Pair {
+        self.copies.look(&self.pieces.of(part.tensor), &self.pieces.of_part(part))
+    }
+
     fn launch(&mut self, place: Place, at: u32, launched: Launched) -> Result<(), PlanError> {
-        for tensor in self.graph.read_by(launched) {
-            self.check_value(place, Part::whole(tensor))?;
+        for (tensor, version) in self.versions.reads(launched) {
+            self.check_read(place, launched, tensor, version)?;
         }
-        for tensor in self.graph.written_by(launched) {
-            let last_read = self.last_read[tensor.index()];
-            let after_last_read = last_read != UNREAD && at > last_read;
-            if self.pieces.in_arena(tensor) && self.kind(tensor) == Kind::Input {
-                self.check_arena_write(place, tensor, after_last_read)?;
-            }
-            // What the host holds after the last read is the next value, which this write does
-            // not touch; on the device it leaves no value.
-            match after_last_read {
-                true => self.change(Part::whole(tensor), CURRENT, RESIDENT),
-                false => self.change(Part::whole(tensor), HOST, RESIDENT | CURRENT),
-            }
+        for (tensor, version) in self.versions.writes(launched) {
+            self.write(place, at, tensor, version)?;
         }
         for tensor in self.graph.read_by(launched) {
-            if self.last_read[tensor.index()] == at {
+            if self.kind(tensor) == Kind::Input && self.versions.is_last_read(tensor, at) {
                 self.forget_input(tensor);
             }
         }
+        Ok(())
+    }
+
+    /// A tensor is resident with the version that the launch reads: the current value, or, for a
+    /// repeat, that which the first launch of the op read.
+    fn check_read(
+        &mut self,
+        place: Place,
+        launched: Launched,
+        tensor: TensorId,
+        version: u32,
+    ) -> Result<(), PlanError> {
+        let [all, _] = self.look(Part::whole(tensor));
+        let is_resident = all & RESIDENT != 0;
+        let op = launched.op;
+        match is_resident && self.held(Part::whole(tensor)).device.version == version {
+            true => Ok(()),
+            false if launched.is_repeat => Err(PlanError::RepeatReads { place, op, tensor }),
+            false if is_resident => Err(PlanError::NoValue(place, tensor)),
+            false => Err(PlanError::NotResident(place, tensor)),
+        }
+    }
+
+    fn write(
+        &mut self,
+        place: Place,
+        at: u32,
+        tensor: TensorId,
+        version: u32,
+    ) -> Result<(), PlanError> {
+        let is_input = self.kind(tensor) == Kind::Input;
+        let is_after_reads = is_input && self.versions.is_after_reads(tensor, at);
+        if is_input && self.pieces.in_arena(tensor) {
+            self.check_arena_write(place, tensor, is_after_reads)?;
+        }
+        // What the host holds after the last read is the next value, which this write does
+        // not touch; on the device it leaves no value.
+        let held = if is_after_reads { Held::NONE } else { self.versions.held(tensor, version) };
+        self.flag(Part::whole(tensor), 0, RESIDENT);
+        self.change(Part::whole(tensor), Change::device(held));
+        self.on_device_only[tensor.index()] = held.version;
         Ok(())
     }
 
@@ -217,9 +227,9 @@ impl Walk<'_> {
         &mut self,
         place: Place,
         tensor: TensorId,
-        after_last_read: bool,
+        is_after_reads: bool,
     ) -> Result<(), PlanError> {
-        if after_last_read {
+        if is_after_reads {
             return Err(PlanError::ArenaInput(tensor));
         }
         let [all, _] = self.look(Part::whole(tensor));
@@ -229,17 +239,14 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Whether a copy of the tensor at this step would be of an input's next value. That is the
-    /// only one of an input that no op reads.
-    fn holds_next(&self, tensor: TensorId, at: u32) -> bool {
-        let last_read = self.last_read[tensor.index()];
-        self.kind(tensor) == Kind::Input && (last_read == UNREAD || at > last_read)
-    }
-
     /// After an input's last read the host has the next iteration's value.
     fn forget_input(&mut self, tensor: TensorId) {
-        let gone = if self.pieces.in_arena(tensor) { RESIDENT | CURRENT } else { CURRENT };
-        self.change(Part::whole(tensor), gone, HOST);
+        let part = Part::whole(tensor);
+        if self.pieces.in_arena(tensor) {
+            self.flag(part, RESIDENT, 0);
+        }
+        self.change(part, Change::both(Held::NONE, Held::NEXT));
+        self.on_device_only[tensor.index()] = Held::NONE.version;
     }
 
     fn offload(&mut self, place: Place, at: u32, part: Part) -> Result<(), PlanError> {
@@ -247,27 +254,24 @@ impl Walk<'_> {
         if self.pieces.in_arena(tensor) && self.kind(tensor) == Kind::Temporary {
             return Err(PlanError::ArenaStep(place, tensor));
         }
-        if self.holds_next(tensor, at) {
+        // The next value is the only one of an input that no op reads.
+        let holds_next =
+            self.versions.is_unread(tensor) || self.versions.is_after_reads(tensor, at);
+        if self.kind(tensor) == Kind::Input && holds_next {
             return Err(PlanError::NextInput(place, tensor));
         }
-        self.check_value(place, part)?;
-        self.change(part, 0, HOST);
-        Ok(())
-    }
-
-    /// Whether a part is resident, with its current value.
-    fn check_value(&mut self, place: Place, part: Part) -> Result<(), PlanError> {
         let [all, _] = self.look(part);
         if all & RESIDENT == 0 {
-            return Err(PlanError::NotResident(place, part.tensor));
+            return Err(PlanError::NotResident(place, tensor));
         }
-        if all & CURRENT == 0 {
-            return Err(PlanError::NoValue(place, part.tensor));
+        if self.held(part).device.valid_until <= at {
+            return Err(PlanError::NoValue(place, tensor));
         }
+        self.change(part, Change::OFFLOAD);
         Ok(())
     }
 
-    fn evict(&mut self, place: Place, part: Part, needed: bool) -> Result<(), PlanError> {
+    fn evict(&mut self, place: Place, part: Part, needed: u32) -> Result<(), PlanError> {
         let tensor = part.tensor;
         if self.pieces.in_arena(tensor) {
             return Err(PlanError::ArenaStep(place, tensor));
@@ -276,10 +280,16 @@ impl Walk<'_> {
         if all & RESIDENT == 0 {
             return Err(PlanError::NotResident(place, tensor));
         }
-        if needed && all & HOST == 0 {
-            return Err(PlanError::ValueLost(place, tensor));
+        if self.held(part).differ == 1 {
+            let version = self.on_device_only[tensor.index()];
+            let is_result =
+                self.kind(tensor) == Kind::State && version == self.versions.last(tensor);
+            if is_result || (version != Held::NONE.version && version == needed) {
+                return Err(PlanError::ValueLost(place, tensor));
+            }
         }
-        self.change(part, RESIDENT | CURRENT, 0);
+        self.flag(part, RESIDENT, 0);
+        self.change(part, Change::device(Held::NONE));
         Ok(())
     }
 
@@ -290,22 +300,36 @@ impl Walk<'_> {
             if kind == Kind::Temporary && self.pieces.in_arena(tensor) {
                 continue;
             }
+            let is_next = kind == Kind::Input && !self.versions.is_unread(tensor);
+            let last = if is_next { Held::NEXT.version } else { self.versions.last(tensor) };
             let of = self.pieces.of(tensor);
             for piece in of.clone() {
-                let [state, _] = self.state.look(&of, &(piece..piece + 1));
-                let has = |flag| state & flag != 0;
+                let [flags, _] = self.flags.look(&of, &(piece..piece + 1));
+                let has = |flag| flags & flag != 0;
                 if has(RESIDENT) && !has(AT_START) {
                     return Err(PlanError::AlreadyResident(Place::End, tensor));
                 }
                 if has(AT_START) && !has(RESIDENT) {
                     return Err(PlanError::NotResident(Place::End, tensor));
                 }
-                if has(CLAIMED) && !has(HOST) {
+                let held = self.copies.look(&of, &(piece..piece + 1));
+                if has(CLAIMED) && held.host.version != last {
                     return Err(PlanError::NoHostCopy(Place::End, tensor));
                 }
+                let next = |held: Held| {
+                    let is_last = kind != Kind::Temporary && held.version == last;
+                    if is_last { self.versions.held(tensor, 0) } else { Held::NONE }
+                };
+                let change = Change::both(next(held.device), next(held.host));
+                self.copies.change(&of, &(piece..piece + 1), change);
             }
-            if kind == Kind::Input {
-                self.state.change(&of, &of, 0, HOST);
+            match kind {
+                Kind::State => self.on_device_only[tensor.index()] = 0,
+                Kind::Input => {
+                    self.change(Part::whole(tensor), Change::host(self.versions.held(tensor, 0)));
+                    self.on_device_only[tensor.index()] = Held::NONE.version;
+                }
+                Kind::Temporary => {}
             }
         }
         Ok(())
