@@ -326,3 +326,21 @@ fn parts_hold_versions_of_their_own() {
     ];
     case.assert_valid(&other_half);
 }
+#[test]
+fn arena_temporaries_share_bytes_between_spans() {
+    // Tensor 2 lives between the two spans of tensor 1.
+    let case = Case::new(&[STATE, TEMPORARY, TEMPORARY])
+        .op(&[0], &[1])
+        .op(&[1], &[])
+        .op(&[], &[2])
+        .op(&[2], &[])
+        .op(&[1], &[])
+        .resident(0, true)
+        .in_arena(1, 0)
+        .in_arena(2, 0);
+    case.assert_valid(&[run(0), run(1), run(2), run(3), again(0), run(4)]);
+    let overlap = PlanError::ArenaOverlap(TensorId(1), TensorId(2));
+    case.assert_refused(&[run(0), run(1), run(2), run(3), run(4)], overlap);
+    let overlap = PlanError::ArenaOverlap(TensorId(2), TensorId(1));
+    case.assert_refused(&[run(0), run(1), run(2), again(0), run(3), run(4)], overlap);
+}
