@@ -142,6 +142,6 @@ fn spare(allocated: u64, choices: &mut Choices) -> u64 {
     match choices.below(3) {
         0 => 0,
         1 => 1 + choices.below(4) as u64,
-        _ => allocated * (1 + choices.below(4) as u64),
+        _ => allocated * (1 + choices.below(8) as u64),
     }
 }

@@ -27,7 +27,12 @@ impl<'a> Sequence<'a> {
     /// The ops in this order, and repeats of some of those that are repeatable.
     pub(super) fn random(graph: &'a Graph<'a>, order: &[OpId], choices: &mut Choices) -> Self {
         let mut sequence = Self::once(graph, order);
-        let ops: Vec<OpId> = order.iter().copied().filter(|&op| graph.op(op).repeatable).collect();
+        let repeatable = order.iter().copied().filter(|&op| graph.op(op).repeatable);
+        let is_temporary = |tensor: &TensorId| graph.tensor(*tensor).kind == Kind::Temporary;
+        // Repeats that make something come first, and are more likely.
+        let (making, idle): (Vec<OpId>, Vec<OpId>) =
+            repeatable.partition(|&op| graph.writes(op).iter().any(is_temporary));
+        let ops = [&making[..], &making, &making, &idle].concat();
         for _ in 0..choices.below(2 * ops.len().min(4) + 1) {
             let op = choices.pick(&ops);
             let at = choices.below(sequence.launches.len()) + 1;
