@@ -58,7 +58,7 @@ impl Immediates {
     }
 }
 
-/// A tensor or a workspace at its address.
+/// A tensor or a workspace at its offset.
 #[derive(Clone, Copy, Debug)]
 struct Operand {
     /// As far as possible in front of it as bindings are aligned.

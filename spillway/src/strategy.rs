@@ -68,7 +68,7 @@ impl Strategy {
         }
     }
 
-    /// Plans, with fixed physical objects where that is wanted and can be.
+    /// Plans, with fixed physical objects if they are wanted and possible.
     pub(crate) fn plan(
         &self,
         request: &Request<'_>,
