@@ -57,7 +57,7 @@ struct Walk<'a> {
     graph: &'a Graph<'a>,
     sequence: &'a Sequence<'a>,
     homes: &'a Homes,
-    /// Decisions about the tensor or the launch at hand.
+    /// Decisions about the current tensor or launch.
     choices: Choices,
     /// Launches so far.
     launched: usize,
@@ -208,7 +208,7 @@ impl Walk<'_> {
         runs
     }
 
-    /// Fewer than so many moves that are legal, whether they serve a purpose or not.
+    /// Fewer than this many moves that are legal, whether they serve a purpose or not.
     fn move_at_random(&mut self, bound: usize) {
         let moves = [Move::Prefetch, Move::Evict, Move::Offload];
         for _ in 0..self.choices.below(bound) {
