@@ -373,6 +373,18 @@ impl<'a> Graph<'a> {
         reads.iter().chain(only_written).copied()
     }
 
+    /// Whether a launch leaves an operand of its op alone: a repeat does so with the states and
+    /// inputs that the op writes. O(writes).
+    ///
+    /// # Panics
+    /// There is no such op or tensor.
+    #[must_use]
+    pub fn leaves_alone(&self, launched: Launched, operand: TensorId) -> bool {
+        launched.is_repeat
+            && self.tensor(operand).kind != Kind::Temporary
+            && self.writes(launched.op).contains(&operand)
+    }
+
     /// What a launch reads: of a repeat, without the states and inputs that the op writes.
     ///
     /// # Panics
@@ -382,15 +394,8 @@ impl<'a> Graph<'a> {
         launched: Launched,
     ) -> impl DoubleEndedIterator<Item = TensorId> + Clone + use<'a> {
         let graph = *self;
-        let is_read = move |tensor: &TensorId| graph.is_read_by(launched, *tensor);
-        self.reads(launched.op).iter().copied().filter(is_read)
-    }
-
-    /// Whether a launch reads a tensor that its op reads.
-    pub(crate) fn is_read_by(&self, launched: Launched, tensor: TensorId) -> bool {
-        !launched.is_repeat
-            || self.tensor(tensor).kind == Kind::Temporary
-            || !self.writes(launched.op).contains(&tensor)
+        let reads = self.reads(launched.op).iter().copied();
+        reads.filter(move |&tensor| !graph.leaves_alone(launched, tensor))
     }
 
     /// What a launch writes: of a repeat, the temporaries alone.

@@ -181,7 +181,7 @@ fn reads(
     let first = graph.op(launched.op).first_operand as usize;
     let reads = graph.reads(launched.op);
     let versions = reads.iter().copied().zip(of_operand[first..].iter().copied());
-    versions.filter(move |&(tensor, _)| graph.is_read_by(launched, tensor))
+    versions.filter(move |&(tensor, _)| !graph.leaves_alone(launched, tensor))
 }
 
 fn writes(
