@@ -344,3 +344,15 @@ fn arena_temporaries_share_bytes_between_spans() {
     let overlap = PlanError::ArenaOverlap(TensorId(2), TensorId(1));
     case.assert_refused(&[run(0), run(1), run(2), again(0), run(3), run(4)], overlap);
 }
+
+#[test]
+fn untouched_temporaries_share_bytes_with_each_other_but_not_with_a_state() {
+    let case = Case::new(&[STATE, TEMPORARY, TEMPORARY])
+        .op(&[0], &[])
+        .resident(0, true)
+        .in_arena(1, 0)
+        .in_arena(2, 0);
+    case.assert_valid(&[run(0)]);
+    let overlap = PlanError::ArenaOverlap(TensorId(0), TensorId(1));
+    case.in_arena(0, 0).assert_refused(&[run(0)], overlap);
+}
