@@ -2,7 +2,7 @@
 
 use super::Bench;
 use super::failure::{Failure, Outcome, ensure};
-use integrity::{Backend, Reading, Value, value};
+use integrity::{Backend, FoldOrder, Reading, Value, value};
 use planner_core::backend::{
     Addresses, Chunks, DeviceAddress, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers,
 };
@@ -330,18 +330,23 @@ impl<'g, T: Backend> Rig<'g, T> {
         Ok(kernels.launch(device, &launch)?)
     }
 
-    /// What an op makes of the bytes that it reads: of the first tensor that it writes.
+    /// What an op makes of the bytes that it reads, by the op's order: of the first tensor that
+    /// it writes.
     pub(super) fn computed(&self, op: OpId, reads: &[&[u8]]) -> Vec<u8> {
-        let result = value::op_result(op, reads.iter().map(|bytes| Reading::of(bytes)));
-        let bytes = self.graph.tensor(self.graph.writes(op)[0]).bytes;
-        filled(value::written(result, 0, bytes), bytes)
+        self.written(op, 0, reads)
     }
 
-    /// What an op that writes one tensor leaves in its workspace.
-    pub(super) fn wasted(&self, op: OpId, reads: &[&[u8]]) -> Vec<u8> {
-        let result = value::op_result(op, reads.iter().map(|bytes| Reading::of(bytes)));
-        let bytes = self.graph.op(op).workspace_bytes;
-        filled(value::written(result, 1, bytes), bytes)
+    /// The same of the tensor at a position, or, behind the last, of the workspace.
+    pub(super) fn written(&self, op: OpId, position: usize, reads: &[&[u8]]) -> Vec<u8> {
+        let FoldOrder { reads: order, repeated } = FoldOrder::new(&self.graph, op);
+        let readings = order.iter().map(|&position| Reading::of(reads[position]));
+        let results = value::op_results(op, repeated, readings);
+        let tensor = self.graph.writes(op).get(position).map(|&tensor| self.graph.tensor(tensor));
+        let (kind, bytes) = tensor.map_or_else(
+            || (Kind::Temporary, self.graph.op(op).workspace_bytes),
+            |tensor| (tensor.kind, tensor.bytes),
+        );
+        filled(value::written(results.of(kind), position as u32, bytes), bytes)
     }
 
     /// Enqueues work on a stream that takes a real device a while, on memory of its own, so

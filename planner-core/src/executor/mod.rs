@@ -29,7 +29,7 @@ mod unmaps;
 use crate::backend::{
     Addresses, DeviceAddress, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers,
 };
-use crate::graph::{Graph, Kind, Launched, TensorId};
+use crate::graph::{Graph, Kind, Launched};
 use crate::host::HostLayout;
 use crate::plan::{Part, Step};
 use crate::schedule::{Scheduled, Stream};
@@ -353,20 +353,17 @@ impl<'a> Executor<'a> {
 }
 
 /// Writes the addresses of an op's operands into `out`: reads, and writes; 0 for those that a
-/// repeat does not touch.
+/// repeat leaves alone.
 fn operands<'o>(
     out: &'o mut [u64],
     memory: &Memory<'_>,
     graph: &Graph<'_>,
     launched: Launched,
 ) -> (Addresses<'o>, Addresses<'o>) {
-    let Launched { op, is_repeat } = launched;
-    let (reads, writes) = (graph.reads(op), graph.writes(op));
-    let is_left_alone = |tensor: &TensorId| {
-        is_repeat && graph.tensor(*tensor).kind != Kind::Temporary && writes.contains(tensor)
-    };
-    for (out, tensor) in out.iter_mut().zip(reads.iter().chain(writes)) {
-        *out = if is_left_alone(tensor) { 0 } else { memory.address(*tensor, 0).0 };
+    let (reads, writes) = (graph.reads(launched.op), graph.writes(launched.op));
+    for (out, &tensor) in out.iter_mut().zip(reads.iter().chain(writes)) {
+        let is_left_alone = graph.leaves_alone(launched, tensor);
+        *out = if is_left_alone { 0 } else { memory.address(tensor, 0).0 };
     }
     let (out_reads, rest) = out.split_at(reads.len());
     (Addresses::new(out_reads), Addresses::new(&rest[..writes.len()]))
