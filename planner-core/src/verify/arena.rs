@@ -54,9 +54,10 @@ pub(super) fn check(
     }
     // What nobody touches may share its bytes, but not with a state or an input.
     let untouched = plan.arena.iter().filter(|placement| is_temporary(placement.tensor));
-    for &ArenaPlacement { tensor, .. } in untouched {
+    // Each at a step of its own, so that they may share bytes with each other as well.
+    for (at, &ArenaPlacement { tensor, .. }) in (plan.steps.len() as u32..).zip(untouched) {
         if owners.touched[tensor.index()] == NONE {
-            owners.take(tensor, plan.steps.len() as u32)?;
+            owners.take(tensor, at)?;
         }
     }
     Ok(())
