@@ -22,6 +22,7 @@ mod kineto;
 mod measured;
 mod operands;
 mod ops;
+mod repeats;
 mod role;
 mod schema;
 mod steps;
