@@ -10,7 +10,9 @@ use conformance::plans::{cases, cases_on_small_hosts, predicted_by_ledger};
 use middleware::{Layer, Layered, LayeredKernels};
 use planner_core::backend::{DeviceAddress, HostRange, Kernels, Paging, Transfers};
 use planner_core::plan::{Pool, Resident};
-use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy as Planner};
+use planner_core::planner::{
+    Auto, Lms, Order, PlanningError, Repeats, Request, Strategy as Planner,
+};
 use planner_core::{
     ExecuteError, Graph, HostLayout, Kind, Limits, Machine, MachineParameters, OpId, Part, Plan,
     PlanError, Scratch, Step, TensorId, VerifyError,
@@ -298,7 +300,7 @@ proptest! {
 
     #[test]
     fn plans_of_auto_fit_the_hosts_memory(graph in graphs(), machine in machines(), share in 0..=64u64) {
-        let strategy = Planner::Auto(Auto { effort: Some(3), order: Order::Free });
+        let strategy = Planner::Auto(Auto { effort: Some(3), order: Order::Free, repeats: Repeats::Allowed });
         with_little_memory(&graph, machine, strategy, share)?;
     }
 }

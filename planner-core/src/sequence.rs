@@ -109,6 +109,11 @@ impl<'a> Sequence<'a> {
         self.graph
     }
 
+    /// Whether any op is launched again.
+    pub(crate) const fn has_repeats(&self) -> bool {
+        self.len() > self.graph.ops().len()
+    }
+
     /// How many launches there are.
     #[inline]
     pub(crate) const fn len(&self) -> usize {

@@ -39,7 +39,11 @@ fn step() -> Graph {
 }
 
 /// A list in which `auto` tries few plans.
-const QUICK: Auto = Auto { effort: Some(2), order: spillway::strategy::Order::Free };
+const QUICK: Auto = Auto {
+    effort: Some(2),
+    order: spillway::strategy::Order::Free,
+    repeats: spillway::strategy::Repeats::Allowed,
+};
 
 fn planned() -> (Graph, Plan) {
     let graph = step();
