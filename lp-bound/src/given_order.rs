@@ -1,6 +1,7 @@
 //! A lower bound on the period in the given order.
 
 use crate::model::{Model, UNIT};
+use crate::program::Program;
 use crate::solver::{Method, solve};
 use crate::spans::Spans;
 use core::fmt;
@@ -105,33 +106,41 @@ pub fn period_ns(
     if let Some((op, needed_bytes)) = spans.does_not_fit(budget_bytes) {
         return Err(Error::Infeasible { op, needed_bytes });
     }
-    let model = Model::new(graph, machine, budget_bytes, &spans);
-    let stalls = stalls(&model, graph.compute_ns() as f64 / UNIT).ok_or(Error::Solver)?;
+    let Model { program, most_stall } = Model::new(graph, machine, budget_bytes, &spans);
+    let bound = bound(graph, &program, most_stall)?;
     let cheap_ns = cheap_ns(graph, machine, budget_bytes)?;
-    let period_ns = |stall: f64| graph.compute_ns().saturating_add((stall * UNIT) as u64);
+    Ok(Bound { period_ns: bound.period_ns.max(cheap_ns), ..bound })
+}
+
+/// Solves a program whose cost is what a period has beside compute; plans with a higher cost than
+/// `most` are not modelled.
+pub(crate) fn bound(graph: &Graph<'_>, program: &Program, most: f64) -> Result<Bound, Error> {
+    let compute = graph.compute_ns() as f64 / UNIT;
+    let cost = cost(program, most, compute).ok_or(Error::Solver)?;
+    let period_ns = |cost: f64| graph.compute_ns().saturating_add((cost * UNIT) as u64);
     Ok(Bound {
-        period_ns: period_ns(stalls.proved - 1.0 / UNIT).max(cheap_ns),
-        solver_ns: period_ns(stalls.solver),
-        columns: model.program.columns.len(),
-        rows: model.program.rows.len(),
+        period_ns: period_ns(cost.proved - 1.0 / UNIT),
+        solver_ns: period_ns(cost.solver),
+        columns: program.columns.len(),
+        rows: program.rows.len(),
     })
 }
 
-/// Stalls of an iteration, in units of the model.
+/// The least cost of a program, in its units.
 #[derive(Clone, Copy, Debug)]
-struct Stalls {
+struct Cost {
     proved: f64,
     solver: f64,
 }
 
 /// The interior point is fastest by far; if it ends too early, simplex continues.
-fn stalls(model: &Model, compute: f64) -> Option<Stalls> {
-    let mut best: Option<Stalls> = None;
+fn cost(program: &Program, most: f64, compute: f64) -> Option<Cost> {
+    let mut best: Option<Cost> = None;
     for method in [Method::InteriorPoint, Method::Simplex] {
-        let Some((solver, duals)) = solve(&model.program, method) else { continue };
-        let proved = model.program.proved_cost(&duals).min(model.most_stall);
+        let Some((solver, duals)) = solve(program, method) else { continue };
+        let proved = program.proved_cost(&duals).min(most);
         if best.is_none_or(|best| proved > best.proved) {
-            best = Some(Stalls { proved, solver });
+            best = Some(Cost { proved, solver });
         }
         if proved > solver - LOSS * (compute + solver) {
             break;
