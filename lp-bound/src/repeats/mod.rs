@@ -9,8 +9,9 @@ use model::Model;
 use planner_core::{Graph, Machine, OpId};
 use values::Values;
 
-/// How many ops are marks. With more the bound is higher and takes longer.
-const MARKS: usize = 48;
+/// How many ops are marks, beside the first. More marks see more of what memory and the links cannot
+/// do, but let more repeats of a part each add up to a whole. So both are tried.
+const MARKS: [usize; 2] = [4, 16];
 
 /// The part of the budget that all tensors together may take which are left out.
 const LEFT_OUT: u64 = 2000;
@@ -32,11 +33,17 @@ pub fn period_with_repeats_ns(
     if let Some((op, needed_bytes)) = spans.does_not_fit(budget_bytes) {
         return Err(Error::Infeasible { op, needed_bytes });
     }
-    let marks_count = std::env::var("MARKS").ok().and_then(|m| m.parse().ok()).unwrap_or(MARKS);
-    let values = Values::new(graph, marks(graph, &spans, marks_count), least_bytes(graph, budget_bytes));
-    let Model { program, most_stall } = Model::new(graph, machine, budget_bytes, &values);
-    eprintln!("{} columns {} rows", program.columns.len(), program.rows.len());
-    bound(graph, &program, most_stall)
+    let least_bytes = least_bytes(graph, budget_bytes);
+    let mut best: Option<Bound> = None;
+    for count in MARKS {
+        let values = Values::new(graph, marks(graph, &spans, count), least_bytes);
+        let Model { program, most } = Model::new(graph, machine, budget_bytes, &values);
+        let bound = bound(graph, &program, most)?;
+        if best.is_none_or(|best| bound.period_ns > best.period_ns) {
+            best = Some(bound);
+        }
+    }
+    best.ok_or(Error::Solver)
 }
 
 /// In stretches of the ops that write equally much, the op with most alive; and the first op.

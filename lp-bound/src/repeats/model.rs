@@ -1,8 +1,8 @@
 //! The linear program for plans that repeat ops; `docs/bounds.md` has the proof. Units are those of
 //! the program for plans that do not.
 
-use crate::model::scaled;
 use super::values::{Repeat, Source, Value, Values};
+use crate::model::scaled;
 use crate::program::{Column, Program};
 use planner_core::{Graph, Machine};
 
@@ -11,7 +11,7 @@ use planner_core::{Graph, Machine};
 pub(crate) struct Model {
     pub(crate) program: Program,
     /// No plan with longer stalls and repeats was modelled.
-    pub(crate) most_stall: f64,
+    pub(crate) most: f64,
 }
 
 /// The variables of a value, as shares of its bytes. Entry `j` is for interval `first + j`.
@@ -55,7 +55,7 @@ impl Model {
         }
         rows.write_memory(graph, budget_bytes);
         rows.write_links(graph, per_time, most_bytes, most_stall);
-        Self { program: rows.program, most_stall }
+        Self { program: rows.program, most: most_stall }
     }
 }
 
@@ -172,17 +172,23 @@ impl Rows<'_> {
         self.write_copies(at, maker);
     }
 
-    /// Nothing is uploaded that was not downloaded before, nor downloaded that is nowhere.
+    /// Nothing is uploaded that was not downloaded before. What is still to be read is present, or
+    /// on the host, or will be made again; and so is what is still to be downloaded, without the host.
     fn write_copies(&mut self, at: usize, maker: Option<usize>) {
+        let value = &self.values.values[at];
+        let last_read = value.reads.iter().max().copied().unwrap_or(0);
         let Shares { present, uploaded, copied } = &self.shares[at];
         for (entry, &copy) in copied.iter().enumerate() {
             self.program.at_least(0.0, vec![(copy, 1.0), (uploaded[entry], -1.0)]);
-            if let Some(&next) = copied.get(entry + 1) {
-                self.program.at_least(0.0, vec![(next, 1.0), (copy, -1.0)]);
-                let mut terms = vec![(present[entry + 1], 1.0), (copy, 1.0)];
-                terms.push((copied[copied.len() - 1], -1.0));
-                terms.extend(maker.map(|maker| (self.runs[maker].total, 1.0)));
-                self.program.at_least(0.0, terms);
+            let Some(&next) = copied.get(entry + 1) else { continue };
+            self.program.at_least(0.0, vec![(next, 1.0), (copy, -1.0)]);
+            let mut kept = vec![(present[entry + 1], 1.0), (copy, 1.0)];
+            kept.extend(maker.map(|maker| (self.runs[maker].total, 1.0)));
+            if value.first() + entry < last_read {
+                self.program.at_least(1.0, kept);
+            } else {
+                kept.push((copied[copied.len() - 1], -1.0));
+                self.program.at_least(0.0, kept);
             }
         }
     }
