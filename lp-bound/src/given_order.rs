@@ -37,7 +37,7 @@ impl Pages {
 /// A bound on the period, and how it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// No plan in the given order has a shorter period.
+    /// No plan that the bound is for has a shorter period.
     pub period_ns: u64,
     /// The solver's own figure, rounded down. It is not proved, and higher by what the proof loses.
     pub solver_ns: u64,
@@ -85,8 +85,8 @@ impl core::error::Error for Error {}
 /// relative to the period.
 const LOSS: f64 = 1e-6;
 
-/// Returns a period that no plan in the given order of the ops can beat: the better of the
-/// linear program and [`bounds::period_ns`].
+/// Returns a period that no plan in the given order of the ops can beat that runs each op once: the
+/// better of the linear program and [`bounds::period_ns`].
 ///
 /// # Errors
 /// A budget that is too small for one op, pages of no bytes, or a solver that fails.
@@ -108,7 +108,9 @@ pub fn period_ns(
     }
     let Model { program, most_stall } = Model::new(graph, machine, budget_bytes, &spans);
     let bound = bound(graph, &program, most_stall)?;
-    let cheap_ns = cheap_ns(graph, machine, budget_bytes)?;
+    let cheap_ns = with_scratch(graph, |scratch| {
+        bounds::period_ns(graph, machine, budget_bytes, Order::Given, scratch)
+    })?;
     Ok(Bound { period_ns: bound.period_ns.max(cheap_ns), ..bound })
 }
 
@@ -149,7 +151,11 @@ fn cost(program: &Program, most: f64, compute: f64) -> Option<Cost> {
     best
 }
 
-fn cheap_ns(graph: &Graph<'_>, machine: &Machine, budget_bytes: u64) -> Result<u64, Error> {
+/// Calls a bound of the core with working memory.
+pub(crate) fn with_scratch(
+    graph: &Graph<'_>,
+    cheap_ns: impl FnOnce(&mut Scratch<'_>) -> Result<u64, OutOfScratch>,
+) -> Result<u64, Error> {
     let limits = Limits {
         ops: graph.ops().len(),
         operands: graph.operands().len(),
@@ -160,6 +166,5 @@ fn cheap_ns(graph: &Graph<'_>, machine: &Machine, budget_bytes: u64) -> Result<u
         ..Limits::default()
     };
     let mut memory = vec![0; bounds::scratch_words(&limits)];
-    let scratch = &mut Scratch::new(&mut memory);
-    bounds::period_ns(graph, machine, budget_bytes, Order::Given, scratch).map_err(Error::Scratch)
+    cheap_ns(&mut Scratch::new(&mut memory)).map_err(Error::Scratch)
 }

@@ -3,21 +3,22 @@
 mod model;
 mod values;
 
-use crate::given_order::{self, Bound, Error, Options, bound};
+use crate::given_order::{self, Bound, Error, Options, bound, with_scratch};
 use crate::spans::Spans;
 use model::Model;
+use planner_core::bounds::{self, Order};
 use planner_core::{Graph, Machine, OpId};
 use values::Values;
 
-/// How many ops are marks, beside the first. More marks see more of what memory and the links cannot
-/// do, but let more repeats of a part each add up to a whole. So both are tried.
-const MARKS: [usize; 2] = [4, 16];
+/// How many ops are marks, beside the first. More gain next to nothing, and take longer.
+const MARKS: usize = 16;
 
 /// The part of the budget that all tensors together may take which are left out.
 const LEFT_OUT: u64 = 2000;
 
 /// Returns a period that no plan can beat whose first launches are in the given order, however
-/// often it launches repeatable ops again.
+/// often it launches repeatable ops again: the better of a linear program and
+/// [`bounds::period_with_repeats_ns`]. Without repeatable ops it is [`period_ns`](crate::period_ns).
 ///
 /// # Errors
 /// A budget that is too small for one op, or a solver that fails.
@@ -34,30 +35,27 @@ pub fn period_with_repeats_ns(
         return Err(Error::Infeasible { op, needed_bytes });
     }
     let least_bytes = least_bytes(graph, budget_bytes);
-    let mut best: Option<Bound> = None;
-    for count in MARKS {
-        let values = Values::new(graph, marks(graph, &spans, count), least_bytes);
-        let Model { program, most } = Model::new(graph, machine, budget_bytes, &values);
-        let bound = bound(graph, &program, most)?;
-        if best.is_none_or(|best| bound.period_ns > best.period_ns) {
-            best = Some(bound);
-        }
-    }
-    best.ok_or(Error::Solver)
+    let values = Values::new(graph, marks(graph, &spans), least_bytes);
+    let Model { program, most } = Model::new(graph, machine, budget_bytes, &values);
+    let bound = bound(graph, &program, most)?;
+    let cheap_ns = with_scratch(graph, |scratch| {
+        bounds::period_with_repeats_ns(graph, machine, budget_bytes, Order::Given, scratch)
+    })?;
+    Ok(Bound { period_ns: bound.period_ns.max(cheap_ns), ..bound })
 }
 
 /// In stretches of the ops that write equally much, the op with most alive; and the first op.
-fn marks(graph: &Graph<'_>, spans: &Spans, count: usize) -> Vec<OpId> {
+fn marks(graph: &Graph<'_>, spans: &Spans) -> Vec<OpId> {
     let written_bytes = |op: OpId| -> u64 {
         // One more, so that an op that writes nothing counts.
         1 + graph.writes(op).iter().map(|&tensor| graph.tensor(tensor).bytes).sum::<u64>()
     };
     let total_bytes: u128 = graph.op_ids().map(|op| u128::from(written_bytes(op))).sum();
     let mut so_far_bytes: u128 = 0;
-    let mut best: Vec<Option<(u64, OpId)>> = vec![None; count];
+    let mut best: [Option<(u64, OpId)>; MARKS] = [None; MARKS];
     for op in graph.op_ids().skip(1) {
         so_far_bytes += u128::from(written_bytes(op));
-        let stretch = ((so_far_bytes * count as u128 / total_bytes) as usize).min(count - 1);
+        let stretch = ((so_far_bytes * MARKS as u128 / total_bytes) as usize).min(MARKS - 1);
         let alive_bytes = spans.alive_bytes[2 * op.index()];
         if best[stretch].is_none_or(|(most_bytes, _)| alive_bytes > most_bytes) {
             best[stretch] = Some((alive_bytes, op));

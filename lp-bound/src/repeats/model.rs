@@ -1,9 +1,10 @@
 //! The linear program for plans that repeat ops; `docs/bounds.md` has the proof. Units are those of
 //! the program for plans that do not.
 
-use super::values::{Repeat, Source, Value, Values};
+use super::values::{Read, Repeat, Source, Value, Values};
 use crate::model::scaled;
 use crate::program::{Column, Program};
+use core::ops::Range;
 use planner_core::{Graph, Machine};
 
 /// The program of one graph, machine, budget and choice of marks.
@@ -53,10 +54,21 @@ impl Model {
         for at in 0..values.repeats.len() {
             rows.write_repeat(at, &makers);
         }
+        for window in windows(values.marks.len()) {
+            rows.write_window(window, &makers);
+        }
         rows.write_memory(graph, budget_bytes);
         rows.write_links(graph, per_time, most_bytes, most_stall);
         Self { program: rows.program, most: most_stall }
     }
+}
+
+/// Runs of 2, 4, 8 ... intervals, side by side.
+fn windows(intervals: usize) -> impl Iterator<Item = Range<usize>> {
+    let lengths = core::iter::successors(Some(2), |length| Some(2 * length));
+    lengths.take_while(move |&length| length < intervals).flat_map(move |length| {
+        (0..intervals).step_by(length).map(move |from| from..(from + length).min(intervals))
+    })
 }
 
 /// How often a plan without repeats moves a value each way, at most.
@@ -204,6 +216,58 @@ impl Rows<'_> {
                 let mut terms = self.available(read.value, interval, makers[read.value]);
                 terms.push((run, -1.0));
                 self.program.at_least(0.0, terms);
+            }
+        }
+    }
+
+    /// What is made again in several intervals is made whole in one of them, of inputs that are whole
+    /// there: parts of them, used twice, do not do.
+    fn write_window(&mut self, window: Range<usize>, makers: &[Option<usize>]) {
+        let values = self.values;
+        let is_begun = |repeat: &Repeat| repeat.first < window.start && window.start <= repeat.last;
+        let mut made = vec![None; values.repeats.len()];
+        for (at, repeat) in values.repeats.iter().enumerate().filter(|(_, it)| is_begun(it)) {
+            let share = self.program.column(0.0, 0.0, 1.0);
+            let from = window.start - repeat.first;
+            let runs = self.runs[at].shares[from..].iter().take(window.len());
+            let mut terms: Vec<_> = runs.map(|&run| (run, 1.0)).collect();
+            terms.push((share, -1.0));
+            self.program.at_least(0.0, terms);
+            made[at] = Some(share);
+        }
+        let available = |rows: &Self, value: usize, from: usize| {
+            let Shares { present, uploaded, .. } = &rows.shares[value];
+            let entry = from - values.values[value].first();
+            let mut terms = vec![(present[entry], 1.0)];
+            terms.extend(uploaded[entry..].iter().take(window.len()).map(|&share| (share, 1.0)));
+            terms.extend(makers[value].and_then(|maker| made[maker]).map(|share| (share, 1.0)));
+            terms
+        };
+        for (repeat, made) in values.repeats.iter().zip(&made) {
+            let Some(made) = *made else { continue };
+            for &Read { value, later } in &repeat.reads {
+                let mut terms = available(self, value, window.start + later);
+                terms.push((made, -1.0));
+                self.program.at_least(0.0, terms);
+            }
+            for &at in &repeat.writes {
+                let value = &values.values[at];
+                if value.last < window.start {
+                    continue;
+                }
+                let mut terms = available(self, at, window.start);
+                if value.reads.iter().any(|read| window.contains(read)) {
+                    self.program.at_least(1.0, terms.clone());
+                }
+                if value.last >= window.end {
+                    let is_overwritten = value.overwritten.is_some_and(|at| window.contains(&at));
+                    if is_overwritten {
+                        terms.remove(0);
+                    }
+                    let next = self.shares[at].present[window.end - value.first()];
+                    terms.push((next, -1.0));
+                    self.program.at_least(0.0, terms);
+                }
             }
         }
     }
