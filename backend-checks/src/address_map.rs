@@ -63,7 +63,7 @@ impl<R> AddressMap<R> {
         self.created = Some(count.min(u64::MAX.checked_div(self.chunk_bytes).unwrap_or(0)));
     }
 
-    /// Enters a reservation that the backend has found room for; it ends with the address space
+    /// Enters a reservation that the backend has found addresses for; it ends with the address space
     /// at the latest.
     pub fn reserve(&mut self, at: DeviceAddress, bytes: u64, kept: R) {
         self.reserved.insert(at.0, Reservation { end: at.0.saturating_add(bytes), kept });

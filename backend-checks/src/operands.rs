@@ -7,7 +7,7 @@ use planner_core::backend::{DeviceAddress, Launch};
 pub struct Operands {
     /// What the op reads, in its order.
     pub reads: Vec<(DeviceAddress, u64)>,
-    /// What it writes, in its order, and its workspace behind that.
+    /// What it writes, in its order, and its workspace after that.
     pub writes: Vec<(DeviceAddress, u64)>,
 }
 

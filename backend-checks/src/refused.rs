@@ -2,8 +2,8 @@ use planner_core::OpId;
 use planner_core::backend::{DeviceAddress, HostRange, Point};
 use std::fmt;
 
-/// Why a call is refused that asks for what is not there. It is of kind
-/// [`Other`](planner_core::backend::ErrorKind::Other), and has changed nothing.
+/// Why a call with wrong arguments is refused. Its kind is
+/// [`Other`](planner_core::backend::ErrorKind::Other), and it has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refused {
@@ -18,7 +18,7 @@ pub enum Refused {
     AlreadyMapped(DeviceAddress),
     /// Not all of the range is mapped.
     NotMapped(DeviceAddress),
-    /// What is to be unmapped is a part of a mapping.
+    /// The range to unmap is only part of a mapping.
     PartOfMapping(DeviceAddress),
     /// The point has not been signalled, so that nothing may wait for it.
     Unsignalled(Point),
@@ -29,8 +29,8 @@ pub enum Refused {
     NoHostRange(HostRange),
     /// An address is not a multiple of 4 bytes, and kernels work on words.
     Misaligned(DeviceAddress),
-    /// The launch names an op that the graph does not have, or brings other numbers of
-    /// addresses than the op has operands, or no workspace where the op wants one.
+    /// The launch names an op that the graph does not have, has more or fewer addresses than the
+    /// op has operands, or lacks the op's workspace.
     Operands(OpId),
 }
 
@@ -43,12 +43,12 @@ impl fmt::Display for Refused {
             Self::AlreadyMapped(at) => write!(f, "address {:#x} is mapped already", at.0),
             Self::NotMapped(at) => write!(f, "the range at {:#x} is not all mapped", at.0),
             Self::PartOfMapping(at) => {
-                write!(f, "what is to be unmapped at {:#x} is a part of a mapping", at.0)
+                write!(f, "the range to unmap at {:#x} is only part of a mapping", at.0)
             }
             Self::Unsignalled(Point { stream, value }) => {
                 write!(
                     f,
-                    "signal {value} of the {stream:?} stream is awaited before it is enqueued"
+                    "a wait for signal {value} of the {stream:?} stream comes before the signal is enqueued"
                 )
             }
             Self::HostCreatedTwice => write!(f, "the host block has been created already"),
@@ -58,7 +58,7 @@ impl fmt::Display for Refused {
             }
             Self::Misaligned(at) => write!(f, "address {:#x} is not a multiple of 4 bytes", at.0),
             Self::Operands(op) => {
-                write!(f, "the launch of {op} does not fit the operands that the graph gives it")
+                write!(f, "the operands of the launch of {op} are not those in the graph")
             }
         }
     }

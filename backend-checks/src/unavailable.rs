@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// Why a device cannot be had, for a person.
+/// Why no device is available, as text for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable(pub String);
 

@@ -20,13 +20,13 @@ pub struct Cuda {
 /// What is known of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its place among the devices.
+    /// Its index among the devices.
     pub ordinal: usize,
     /// Its name.
     pub name: String,
     /// The version of CUDA that the driver supports.
     pub driver: String,
-    /// Memory that nobody uses now.
+    /// Memory that is free now.
     pub free_bytes: u64,
     /// All of its memory.
     pub memory_bytes: u64,
@@ -39,7 +39,7 @@ pub struct DeviceInfo {
 /// How a device is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Its place among the devices.
+    /// Its index among the devices.
     pub ordinal: usize,
     /// Size of chunks, a multiple of the granularity; else that.
     pub chunk_bytes: Option<u64>,
@@ -63,7 +63,7 @@ impl Cuda {
         let version = driver::version()?;
         if version < VERSION {
             return Err(Unavailable(format!(
-                "the CUDA driver supports version {}, and {} is needed",
+                "the CUDA driver supports version {}, but {} is needed",
                 shown(version),
                 shown(VERSION)
             )));
@@ -108,7 +108,7 @@ impl Cuda {
         };
         let names = (0..self.count()? as i32).map(name).collect::<Result<Vec<_>, CudaError>>()?;
         Ok(match &names[..] {
-            [] => "there is none".to_owned(),
+            [] => "the machine has none".to_owned(),
             names => format!("there is {}", names.join(", ")),
         })
     }
@@ -136,8 +136,8 @@ impl Cuda {
         let chunk_bytes = options.chunk_bytes.unwrap_or(granularity);
         if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(granularity) {
             return Err(Unavailable(format!(
-                "the device maps multiples of {granularity} bytes, and chunks of {chunk_bytes} \
-                 are asked for"
+                "a chunk size of {chunk_bytes} bytes is not a positive multiple of the device's \
+                 granularity of {granularity} bytes"
             )));
         }
         let (_, memory_bytes) = named("cuMemGetInfo", context.mem_get_info())?;

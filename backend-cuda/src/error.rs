@@ -49,15 +49,15 @@ pub enum CudaError {
         /// Chunks wanted.
         chunks: u64,
     },
-    /// The call asks for what is not there.
+    /// The arguments of the call are wrong.
     Refused(Refused),
     /// The host asks for a point of a graph that is being captured, which no work reaches yet.
     Captured(Point),
     /// Memory is mapped or unmapped while a graph is captured.
     MappedInGraph,
-    /// A graph is to be captured while another is.
+    /// A capture begins while another is under way.
     CapturedTwice,
-    /// A capture is to end, and none is under way.
+    /// A capture ends, but none is under way.
     NotCaptured,
 }
 
@@ -75,7 +75,7 @@ impl fmt::Display for CudaError {
                 write!(f, "the device's {device_bytes} bytes hold fewer than {chunks} chunks")
             }
             Self::OutOfHostMemory { bytes } => {
-                write!(f, "the host has no {bytes} bytes that can be pinned")
+                write!(f, "the host cannot pin {bytes} bytes")
             }
             Self::AddressSpace { chunks } => {
                 write!(f, "no addresses are left for {chunks} chunks")
@@ -83,11 +83,11 @@ impl fmt::Display for CudaError {
             Self::Refused(refused) => refused.fmt(f),
             Self::Captured(Point { stream, value }) => write!(
                 f,
-                "the host asks for signal {value} of the {stream:?} stream, which a graph is to \
-                 reach that is still being captured"
+                "the host asks for signal {value} of the {stream:?} stream, which belongs to a graph that \
+                 is still being captured"
             ),
             Self::MappedInGraph => {
-                write!(f, "memory is mapped while a graph is captured, which cannot hold that")
+                write!(f, "memory cannot be mapped while a graph is captured")
             }
             Self::CapturedTwice => write!(f, "a graph is being captured already"),
             Self::NotCaptured => write!(f, "no graph is being captured"),

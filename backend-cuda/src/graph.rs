@@ -22,7 +22,7 @@ impl CudaDevice {
     /// From now on, what is enqueued on any stream is captured instead of done, until
     /// [`CudaDevice::end_capture`].
     ///
-    /// All of a graph runs behind everything that was enqueued before its launch, so waits for
+    /// All of a graph runs after everything that was enqueued before its launch, so waits for
     /// points from before the capture are left out. Signals count as always: their points are
     /// reached when the graph is launched and has run.
     ///
@@ -71,7 +71,7 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Enqueues a graph of this device: behind all that is enqueued, and before all that will
+    /// Enqueues a graph of this device: after all that is enqueued, and before all that will
     /// be. The last point of each stream is reached when it has run.
     ///
     /// # Errors

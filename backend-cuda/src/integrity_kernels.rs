@@ -104,7 +104,7 @@ impl CudaDevice {
 
 /// Names the library that is used as the driver, instead of the system's.
 const DRIVER: &str = "SPILLWAY_CUDA_DRIVER";
-/// Gives the device's place among the devices.
+/// Gives the device's index among the devices.
 const DEVICE: &str = "SPILLWAY_CUDA_DEVICE";
 
 /// How this machine's CUDA is taken by integrity kernels and the conformance suite.
@@ -112,7 +112,7 @@ const DEVICE: &str = "SPILLWAY_CUDA_DEVICE";
 pub struct Integrity {
     /// The library that is the driver; else the system's.
     pub driver: Option<PathBuf>,
-    /// The device's place among the devices.
+    /// The device's index among the devices.
     pub ordinal: usize,
 }
 

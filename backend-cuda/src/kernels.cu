@@ -31,7 +31,7 @@ static __device__ u32 word_of(Value value, u32 index) {
     return scramble(value.low + scramble(value.high ^ index));
 }
 
-// The bits of word `index` that lie in a tensor of so many bytes.
+// The bits of word `index` that lie in a tensor of this many bytes.
 static __device__ u32 mask(u64 bytes, u64 index) {
     if (bytes <= 4 * index) return 0;
     u64 left = bytes - 4 * index;
@@ -73,7 +73,7 @@ extern "C" __global__ void integrity_combine(Reading *readings, Value *result, u
     *result = value;
 }
 
-// Writes whole words; what it puts behind the tensor's end does not matter.
+// Writes whole words; what it puts after the tensor's end does not matter.
 extern "C" __global__ void integrity_write(u32 *tensor, u64 bytes, const Value *result, u32 position) {
     Value value = fold(*result, position);
     value.low &= mask(bytes, 0);

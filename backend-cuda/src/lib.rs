@@ -101,7 +101,7 @@ impl CudaDevice {
         })
     }
 
-    /// What has been done so far.
+    /// What was done so far.
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.counters

@@ -65,7 +65,7 @@ fn makespan_ns(verified: &Verified<'_>, last: usize, memory: &mut [u64]) -> Resu
     Ok(ends.max().unwrap_or(0))
 }
 
-/// How a plan is divided into graphs; none for a plan that is mapped as it goes.
+/// How a plan is divided into graphs; none for a plan that is mapped as it runs.
 #[must_use]
 pub fn cycle(graph: &planner_core::Graph<'_>, plan: &Plan<'_>) -> Option<Cycle> {
     let period = u64::from(plan.placements?.iterations);

@@ -59,7 +59,7 @@ impl Queued {
         named("cuStreamSynchronize", self.stream.synchronize())
     }
 
-    /// An event behind everything that is enqueued.
+    /// An event after everything that is enqueued.
     pub(crate) fn record(&mut self) -> Result<CudaEvent, CudaError> {
         let event = match self.spare.pop() {
             Some(event) => event,
@@ -183,7 +183,7 @@ impl Streams for CudaDevice {
     fn wait(&mut self, stream: Stream, point: Point) -> Result<(), CudaError> {
         self.check_signalled(point)?;
         let of = &self.queued[point.stream as usize];
-        // A stream runs in its own order, and a graph behind all that came before it.
+        // A stream runs in its own order, and a graph after all that came before it.
         if point.stream == stream
             || self.captured_from.is_some_and(|from| point.value <= from[point.stream as usize])
         {

@@ -46,10 +46,10 @@ fn all_tables_are_printed() -> Result<Completion, Failed> {
     let expect = |holds, what: &str| if holds { Ok(()) } else { Err(format!("{what}:\n{said}")) };
     expect(output.status.success(), "it fails")?;
     expect(text.contains("\"format\":\"spillway.machine.v1\""), "no machine")?;
-    for way in ["eager", "mapped as it goes", "graph"] {
+    for way in ["eager", "mapped as it runs", "graph"] {
         expect(text.contains(&format!("| {way} | ")), way)?;
     }
     expect(text.contains(" of 3 within the larger of"), "not all plans have run")?;
-    expect(text.contains(" in order: so many"), "no order")?;
+    expect(text.contains(" in order: this many"), "no order")?;
     Ok(Completion::Completed)
 }

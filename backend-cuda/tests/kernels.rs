@@ -53,7 +53,7 @@ impl Device {
         LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 }
     }
 
-    /// Two readings of a tensor, one behind the other.
+    /// Two readings of a tensor, one after the other.
     fn read(&self, grid: (u32, u32), tensor: &CudaSlice<u8>, len: u64) -> CudaSlice<u8> {
         let readings = self.stream.alloc_zeros(24).unwrap();
         let kernel = self.module.load_function("integrity_read").unwrap();
@@ -111,7 +111,7 @@ fn the_ptx_computes_as_defined() {
 fn agree(device: &Device, grid: (u32, u32), bytes: &[u8]) {
     let len = bytes.len();
     let expected = Reading::of(bytes);
-    // What is behind the end is not to matter.
+    // What is after the end is not to matter.
     let mut padded = bytes.to_vec();
     padded.resize(len.next_multiple_of(4), 0xee);
     let mut tensor = device.upload(&padded);

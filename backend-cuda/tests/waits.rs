@@ -10,7 +10,7 @@ use integrity::{Backend, reference_digest, states_digest};
 use middleware::{Layer, Layered, LayeredKernels};
 use planner_core::backend::{DeviceAddress, HostRange, Launch, Point, Streams, Transfers};
 use planner_core::executor::Moment;
-use planner_core::planner::{Auto, Lms, Order, Strategy};
+use planner_core::planner::{Auto, Lms, Order, Repeats, Strategy};
 use planner_core::{ExecuteError, Graph, Kind, Machine, Stream, Verified};
 use spillway::planning::{self, OwnedSchedule};
 use workloads::OwnedPlan;
@@ -21,7 +21,7 @@ const ITERATIONS: u64 = 4;
 
 /// A step of each iteration of a phase, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct Position {
     stream: Stream,
     index: u64,
     phase: u64,
@@ -30,8 +30,8 @@ struct Place {
 /// A wait of a step for another.
 #[derive(Clone, Copy, Debug)]
 struct Edge {
-    of: Place,
-    behind: Place,
+    of: Position,
+    awaited: Position,
 }
 
 /// Delays the step that a wait is for, and does not hear the wait.
@@ -49,16 +49,16 @@ struct Deaf {
 
 impl Deaf {
     /// The step of a stream that is being enqueued; none outside of iterations.
-    fn place(&self, stream: Stream) -> Option<Place> {
+    fn position(&self, stream: Stream) -> Option<Position> {
         let done = self.signals[stream as usize] - self.base?[stream as usize];
         let steps = self.steps[stream as usize];
         let phase = done.checked_div(steps)? % self.phases;
-        Some(Place { stream, index: done % steps, phase })
+        Some(Position { stream, index: done % steps, phase })
     }
 
     fn delay(&self, device: &mut CudaDevice, stream: Stream) -> Result<(), CudaError> {
-        let place = self.place(stream);
-        if self.edge.is_some_and(|edge| Some(edge.behind) == place) {
+        let position = self.position(stream);
+        if self.edge.is_some_and(|edge| Some(edge.awaited) == position) {
             device.occupy(stream, self.delay_ns)?;
         }
         Ok(())
@@ -74,10 +74,10 @@ impl Layer<CudaDevice> for Deaf {
         stream: Stream,
         point: Point,
     ) -> Result<(), CudaError> {
-        let place = self.place(stream);
+        let position = self.position(stream);
         let is_it = self
             .edge
-            .is_some_and(|edge| Some(edge.of) == place && edge.behind.stream == point.stream);
+            .is_some_and(|edge| Some(edge.of) == position && edge.awaited.stream == point.stream);
         if is_it && !self.hears { Ok(()) } else { device.wait(stream, point) }
     }
 
@@ -149,7 +149,7 @@ fn run(
     .unwrap()
 }
 
-/// The waits of a schedule's steps, each with its place in the list.
+/// The waits of a schedule's steps, each with its position in the list.
 fn edges(schedule: &OwnedSchedule) -> Vec<(usize, Edge)> {
     let phases = u64::from(schedule.iterations);
     let per_phase = schedule.steps.len() / phases as usize;
@@ -159,15 +159,15 @@ fn edges(schedule: &OwnedSchedule) -> Vec<(usize, Edge)> {
         let phase = (at / per_phase) as u64;
         for (awaited, wait) in Stream::ALL.into_iter().zip(entry.waits()) {
             let Some(wait) = wait else { continue };
-            let laps = u64::from(wait.laps) % phases;
-            let behind = Place {
+            let iterations = u64::from(wait.laps) % phases;
+            let awaited = Position {
                 stream: awaited,
                 index: wait.index.into(),
-                phase: (phase + phases - laps) % phases,
+                phase: (phase + phases - iterations) % phases,
             };
             edges.push((
                 at,
-                Edge { of: Place { stream, index: entry.index().into(), phase }, behind },
+                Edge { of: Position { stream, index: entry.index().into(), phase }, awaited },
             ));
         }
     }
@@ -187,7 +187,7 @@ fn hold(graph: &Graph<'_>, machine: &Machine, backend: &Integrity, plan: &OwnedP
     let mut unseen = Vec::new();
     for &(at, edge) in &edges {
         let mut without = schedule.clone();
-        without.steps[at].set_wait(edge.behind.stream, None);
+        without.steps[at].set_wait(edge.awaited.stream, None);
         assert!(planning::prove(graph, machine, &plan, &without.schedule()).is_err(), "{edge:?}");
         let heard = run(&verified, backend, (Some(edge), DELAYS_NS[0]), true);
         assert_eq!(heard, reference, "{edge:?}");
@@ -211,7 +211,8 @@ fn every_wait_that_is_not_heard_is_seen() {
     let (_, backend, machine) = common::emulated();
     let work = common::training_step(machine.chunk_bytes, Kind::Input);
     let graph = work.graph().unwrap();
-    let auto = Strategy::Auto(Auto { effort: Some(3), order: Order::Free });
+    let auto =
+        Strategy::Auto(Auto { effort: Some(3), order: Order::Free, repeats: Repeats::Allowed });
     let lms = Strategy::Lms(Lms { threshold: Some(1), ahead: Some(1) });
     let wants = [
         (Strategy::OnDemand, 0),

@@ -9,15 +9,15 @@ pub enum HostError {
     OutOfDeviceMemory,
     /// No virtual addresses are left.
     AddressSpace,
-    /// The call asks for what is not there.
+    /// The arguments of the call are wrong.
     Refused(Refused),
 }
 
 impl fmt::Display for HostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OutOfDeviceMemory => f.write_str("the device is too small"),
-            Self::AddressSpace => f.write_str("there are no addresses left"),
+            Self::OutOfDeviceMemory => f.write_str("the device has too little memory"),
+            Self::AddressSpace => f.write_str("no addresses are left"),
             Self::Refused(refused) => refused.fmt(f),
         }
     }

@@ -3,7 +3,7 @@
 //! All work is done when it is enqueued, in that order. So whatever a wait might wait for has
 //! been done, and streams are three numbers. `docs/backends.md` walks through it.
 //!
-//! Kernels of one's own read and write device memory by [`HostDevice::read`] and
+//! An embedder's kernels read and write device memory by [`HostDevice::read`] and
 //! [`HostDevice::write`]. These add an input to a sum:
 //!
 //! ```
@@ -95,7 +95,7 @@ pub struct HostDevice {
 }
 
 impl HostDevice {
-    /// A device of so many bytes, which are allocated when its chunks are created.
+    /// A device of this many bytes, which are allocated when its chunks are created.
     ///
     /// # Panics
     /// Chunks without bytes.

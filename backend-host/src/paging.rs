@@ -56,7 +56,7 @@ impl Paging for HostDevice {
         let at = self.pages.next_free;
         let bytes = self.pages.addresses.bytes(chunks).ok_or(HostError::AddressSpace)?;
         let end = at.checked_add(bytes).ok_or(HostError::AddressSpace)?;
-        // A chunk is left out behind each range.
+        // A chunk is left out after each range.
         let next_free = end.checked_add(self.chunk_bytes()).ok_or(HostError::AddressSpace)?;
         self.pages.next_free = next_free;
         self.pages.addresses.reserve(DeviceAddress(at), bytes, ());

@@ -50,7 +50,7 @@ impl Bytes {
         self.set(to, &vec![JUNK; to.bytes as usize]);
     }
 
-    /// The bytes of some segments, one behind the other.
+    /// The bytes of some segments, one after the other.
     pub(crate) fn gather(&self, from: &[Segment]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for &Segment { memory, start, bytes: length } in from {
@@ -63,7 +63,7 @@ impl Bytes {
         bytes
     }
 
-    /// What it does to write bytes to segments, one behind the other.
+    /// What it does to write bytes to segments, one after the other.
     pub(crate) fn write(to: &[Segment], mut bytes: &[u8]) -> Vec<Effect> {
         let mut effects = Vec::new();
         for &to in to {

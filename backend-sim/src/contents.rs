@@ -74,14 +74,14 @@ impl Contents {
         }
     }
 
-    /// Makes room for chunks.
+    /// Allocates chunks.
     pub(crate) fn create(&mut self, chunks: u64) {
         if let Some(bytes) = self.bytes_mut() {
             bytes.create(chunks);
         }
     }
 
-    /// Makes room for the host block.
+    /// Allocates the host block.
     pub(crate) fn create_host(&mut self, bytes: u64) {
         if let Some(memories) = self.bytes_mut() {
             memories.create_host(bytes);

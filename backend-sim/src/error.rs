@@ -17,7 +17,7 @@ pub enum SimError {
         /// Size of the device.
         device_bytes: u64,
     },
-    /// Memory that would be there is refused: a [fault](crate::Fault::Allocations).
+    /// An allocation that would fit is refused: a [fault](crate::Fault::Allocations).
     AllocationFailed {
         /// Whether it was to be on the host.
         on_host: bool,
@@ -31,11 +31,11 @@ pub enum SimError {
         /// Chunks wanted.
         chunks: u64,
     },
-    /// The call asks for what is not there.
+    /// The arguments of the call are wrong.
     Refused(Refused),
-    /// What is to be unmapped is used by work that has not ended.
+    /// Memory to unmap is used by work that has not ended.
     UnmappedInUse {
-        /// Start of what is to be unmapped.
+        /// Start of the range to unmap.
         at: DeviceAddress,
         /// The work.
         work: Point,
@@ -117,7 +117,7 @@ impl fmt::Display for SimError {
                 write!(f, "the device's {device_bytes} bytes hold fewer than {chunks} chunks")
             }
             Self::AllocationFailed { on_host } => {
-                write!(f, "no memory on the {}", if on_host { "host" } else { "device" })
+                write!(f, "the {} has no memory left", if on_host { "host" } else { "device" })
             }
             Self::CopyFailed(work) => write!(f, "{} failed", Work(work)),
             Self::Lost => write!(f, "the device is lost"),
@@ -126,7 +126,7 @@ impl fmt::Display for SimError {
             }
             Self::Refused(refused) => refused.fmt(f),
             Self::UnmappedInUse { at, work } => {
-                write!(f, "{} still uses what is to be unmapped at {:#x}", Work(work), at.0)
+                write!(f, "{} still uses the memory to unmap at {:#x}", Work(work), at.0)
             }
             Self::HostInUse { range: HostRange { offset_bytes, bytes }, work } => write!(
                 f,
@@ -134,22 +134,27 @@ impl fmt::Display for SimError {
                 offset_bytes.saturating_add(bytes),
                 Work(work)
             ),
-            Self::NoBytes => write!(f, "the device has no real bytes"),
+            Self::NoBytes => write!(f, "the device simulates contents and has no real bytes"),
             Self::Unmapped { work, at } => {
-                write!(f, "{} touches address {:#x}, not all of it mapped", Work(work), at.0)
+                write!(
+                    f,
+                    "{} touches the range at {:#x}, which is not all mapped",
+                    Work(work),
+                    at.0
+                )
             }
             Self::WrongContent { work, op, tensor, offset_bytes } => write!(
                 f,
-                "{} ({op}) reads {tensor}, but its byte {offset_bytes} is not there",
+                "{} ({op}) reads {tensor}, but the memory does not hold its byte {offset_bytes}",
                 Work(work)
             ),
             Self::MixedVersions { work, op, tensor, offset_bytes } => write!(
                 f,
-                "{} ({op}) reads {tensor}, but its byte {offset_bytes} is of another version",
+                "{} ({op}) reads {tensor}, but its byte {offset_bytes} has another version",
                 Work(work)
             ),
             Self::Race { work, other } if work == other => {
-                write!(f, "two operands of {} share bytes, and one is written", Work(work))
+                write!(f, "two operands of {} share bytes, and one of them is written", Work(work))
             }
             Self::Race { work, other } => {
                 write!(f, "{} started while {} used the same bytes", Work(work), Work(other))

@@ -8,7 +8,7 @@ pub(crate) trait Extent: Copy {
     /// The value of what remains when the first `length` units are cut off.
     fn after(self, length: u64) -> Self;
 
-    /// Whether `next`, right behind `length` units of this, continues it.
+    /// Whether `next`, right after `length` units of this, continues it.
     fn continues(self, length: u64, next: Self) -> bool;
 }
 
@@ -60,11 +60,11 @@ impl<T: Extent> Extents<T> {
         {
             (start, length, value) = (at, before + length, previous);
         }
-        if let Some(&(behind, next)) = self.ranges.get(&(start + length))
+        if let Some(&(after, next)) = self.ranges.get(&(start + length))
             && value.continues(length, next)
         {
             self.ranges.remove(&(start + length));
-            length += behind;
+            length += after;
         }
         self.ranges.insert(start, (length, value));
     }
@@ -73,9 +73,9 @@ impl<T: Extent> Extents<T> {
         if let Some((&start, range)) = self.ranges.range_mut(..at).next_back()
             && start + range.0 > at
         {
-            let behind = (start + range.0 - at, range.1.after(at - start));
+            let after = (start + range.0 - at, range.1.after(at - start));
             range.0 = at - start;
-            self.ranges.insert(at, behind);
+            self.ranges.insert(at, after);
         }
     }
 }

@@ -155,7 +155,7 @@ impl SimDevice {
         self.clock.host_ns()
     }
 
-    /// What has been done so far.
+    /// What was done so far.
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.counters

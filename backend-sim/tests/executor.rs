@@ -108,7 +108,7 @@ fn what_comes_and_goes_is_mapped_and_unmapped_once_an_iteration() {
     assert!(many.peak_chunks <= 11);
 }
 
-/// The plan of [`work`] with places for two iterations: the weight in 0 to 3, whose first half
+/// The plan of [`work`] with placements over two iterations: the weight in 0 to 3, whose first half
 /// comes back as 8, 9 in the first, the sum in 4, the input in 5, 6, the product in 7, 8 and
 /// then in 5, 6, and the workspace beside them.
 fn placed() -> (Work, OwnedPlan) {
@@ -472,8 +472,7 @@ fn after_an_error_nothing_runs_and_the_host_copies_stay() {
         assert_eq!(executor.run(&mut device, &mut kernels, 5), Err(error));
         assert_eq!(
             error.to_string(),
-            "step 2 of iteration 3: the launch of op 0 does not fit the operands that the graph \
-             gives it"
+            "step 2 of iteration 3: the operands of the launch of op 0 are not those in the graph"
         );
         assert_eq!(executor.run(&mut device, &mut kernels, 5), Err(ExecuteError::Failed));
         assert_eq!(executor.save_states(&mut device), Err(ExecuteError::Failed));

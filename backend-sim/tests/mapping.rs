@@ -1,4 +1,4 @@
-//! A plan that is mapped as it goes follows its schedule: the host maps ahead, and unmaps what
+//! A plan that is mapped as it runs follows its schedule: the host maps ahead, and unmaps what
 //! the device has left.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -47,7 +47,7 @@ fn check_period_ns(work: &Work, owned: &OwnedPlan, expected_ns: u64) {
         let mut device = SimDevice::new(machine);
         assert_eq!(execute(verified, &mut device, graph, 8, 64), Ok(reference_digest(&graph, 8)));
         assert_eq!(device.period_ns(4, 8), Some(expected_ns));
-        assert!(device.counters().unmap_calls > 0, "mapped as it goes");
+        assert!(device.counters().unmap_calls > 0, "mapped as it runs");
     });
 }
 

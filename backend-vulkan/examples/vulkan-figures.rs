@@ -52,18 +52,18 @@ fn binds(device: &mut VulkanDevice) {
     let count = (BYTES / chunk_bytes).min(1000);
     device.create(count).unwrap();
     let at = device.reserve(count).unwrap();
-    let place = |chunk| DeviceAddress(at.0 + chunk * chunk_bytes);
+    let address = |chunk| DeviceAddress(at.0 + chunk * chunk_bytes);
     let (mut map, mut unmap) = (Duration::MAX, Duration::MAX);
     for _ in 0..REPEATS {
         let start = Instant::now();
         for chunk in 0..count {
-            device.map(place(chunk), Chunks { first: count - 1 - chunk, count: 1 }).unwrap();
+            device.map(address(chunk), Chunks { first: count - 1 - chunk, count: 1 }).unwrap();
         }
         finish(device, Stream::Compute);
         map = map.min(start.elapsed());
         let start = Instant::now();
         for chunk in 0..count {
-            device.unmap(place(chunk), 1).unwrap();
+            device.unmap(address(chunk), 1).unwrap();
         }
         finish(device, Stream::Compute);
         unmap = unmap.min(start.elapsed());

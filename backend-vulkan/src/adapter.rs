@@ -74,7 +74,7 @@ impl Vulkan {
     /// Opens a device.
     ///
     /// # Errors
-    /// Where no such device can be had, and why.
+    /// If no such device is available; the error says why.
     pub fn open(&self, options: &Options<'_>) -> Result<VulkanDevice, Unavailable> {
         let opened = self.open_raw(&self.choose(options.device)?, Also::default())?;
         VulkanDevice::new(opened, options)
@@ -114,8 +114,8 @@ impl Vulkan {
                 let reason = refused(device).unwrap_or_default();
                 format!("{} cannot be used: {reason}", device_name(device))
             }
-            (None, Some(name)) => format!("no Vulkan device has {name:?} in its name"),
-            (None, None) => "there is no device of Vulkan 1.3 or later".to_owned(),
+            (None, Some(name)) => format!("no Vulkan device's name contains {name:?}"),
+            (None, None) => "no device supports Vulkan 1.3 or later".to_owned(),
         }))
     }
 

@@ -43,7 +43,7 @@ pub enum VulkanError {
         /// What the device has for all of its sparse buffers together.
         space_bytes: u64,
     },
-    /// The call asks for what is not there.
+    /// The arguments of the call are wrong.
     Refused(Refused),
     /// A kernel is given other bindings than it has, or more than the device allows in one.
     Bindings,
@@ -67,7 +67,7 @@ impl fmt::Display for VulkanError {
                 write!(f, "the device's {device_bytes} bytes hold fewer than {chunks} chunks")
             }
             Self::OutOfHostMemory { bytes } => {
-                write!(f, "the host has no {bytes} bytes that the device can copy from")
+                write!(f, "the host has no {bytes} free bytes that the device can copy from")
             }
             Self::AddressSpace { chunks, space_bytes } => write!(
                 f,
@@ -75,7 +75,7 @@ impl fmt::Display for VulkanError {
                  sparse addresses in all"
             ),
             Self::Refused(refused) => refused.fmt(f),
-            Self::Bindings => write!(f, "the bindings are not those of the kernel"),
+            Self::Bindings => write!(f, "the bindings do not match the kernel"),
         }
     }
 }

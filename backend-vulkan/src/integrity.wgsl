@@ -31,7 +31,7 @@ struct Piece {
     // Fold: the op, and its reads. Write: the position.
     number: u32,
     reads: u32,
-    // Words from one reading to the next; the result is behind the last.
+    // Words from one reading to the next; the result is after the last.
     stride: u32,
     result: u32,
 }

@@ -57,7 +57,7 @@ impl Immediates {
     }
 }
 
-/// A tensor or a workspace at its place.
+/// A tensor or a workspace at its offset.
 #[derive(Clone, Copy, Debug)]
 struct Operand {
     /// As far as possible in front of it as bindings are aligned.

@@ -66,7 +66,7 @@ pub struct Counters {
 pub struct VulkanDevice {
     /// The same device as wgpu sees it, where it was opened for that.
     #[cfg(feature = "wgpu")]
-    lent: Option<wgpu::Lent>,
+    wgpu_device: Option<wgpu::WgpuDevice>,
     /// The three streams.
     queued: [Queued; 3],
     space: Space,
@@ -94,7 +94,7 @@ impl VulkanDevice {
         let queued = |queue| Queued::new(device, queue);
         Ok(Self {
             #[cfg(feature = "wgpu")]
-            lent: None,
+            wgpu_device: None,
             queued: [queued(compute)?, queued(upload)?, queued(download)?],
             space: Space::new(&opened, chunk_bytes)?,
             host: None,
@@ -105,7 +105,7 @@ impl VulkanDevice {
         })
     }
 
-    /// What has been done so far.
+    /// What was done so far.
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.counters

@@ -22,7 +22,7 @@ const BLOCK_BYTES: u64 = 16 << 30;
 /// Binds that are gathered before they are handed over.
 const MOST_PENDING: usize = 1024;
 
-/// A sparse buffer, and what of it is reserved. Whoever it is lent to keeps it as well.
+/// A sparse buffer, and what of it is reserved. Whoever it is shared with keeps it as well.
 #[derive(Debug)]
 struct Block {
     buffer: Arc<Buffer>,
@@ -84,7 +84,7 @@ impl Space {
         Some((block, buffer, Arc::clone(&self.slabs)))
     }
 
-    /// Allocations for so many chunks.
+    /// Allocations for this many chunks.
     fn slabs(&self, count: u64) -> Result<Vec<Memory>, VulkanError> {
         let bytes = count
             .checked_mul(self.addresses.chunk_bytes())
@@ -113,13 +113,13 @@ impl Space {
         (most_bytes / self.addresses.chunk_bytes()).max(1)
     }
 
-    /// Reserves addresses in the first block with room, or in a new one.
+    /// Reserves addresses in the first block with enough free bytes, or in a new one.
     fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, VulkanError> {
         let space_bytes = self.device.limits().sparse_address_space_size;
         let exhausted = VulkanError::AddressSpace { chunks, space_bytes };
         let bytes = self.addresses.bytes(chunks).ok_or(exhausted)?;
-        let has_room = |block: &Block| block.buffer.bytes - block.used_bytes >= bytes;
-        let block = match self.blocks.iter().position(has_room) {
+        let has_bytes = |block: &Block| block.buffer.bytes - block.used_bytes >= bytes;
+        let block = match self.blocks.iter().position(has_bytes) {
             Some(block) => block,
             None => self.add_block(bytes, space_bytes)?.ok_or(exhausted)?,
         };
@@ -130,7 +130,7 @@ impl Space {
         Ok(at)
     }
 
-    /// Adds a block of at least so many bytes; none where the address space is too small.
+    /// Adds a block of at least this many bytes; none where the address space is too small.
     fn add_block(&mut self, bytes: u64, space_bytes: u64) -> Result<Option<usize>, VulkanError> {
         let taken: u64 = self.blocks.iter().map(|block| block.buffer.bytes).sum();
         let most = (space_bytes - taken).min(self.device.physical.max_buffer_bytes);
@@ -146,13 +146,13 @@ impl Space {
 
     fn map(&mut self, at: DeviceAddress, chunks: Chunks) -> Result<(), VulkanError> {
         let &block = self.addresses.check_map(at, chunks)?;
-        self.make_room(false)?;
+        self.flush_for(false)?;
         self.addresses.map(at, chunks);
         let (mut chunk, mut at, end) = (chunks.first, at.0, chunks.first + chunks.count);
         while chunk < end {
-            let (slab, place) = (chunk / self.slab_chunks(), chunk % self.slab_chunks());
-            let count = (self.slab_chunks() - place).min(end - chunk);
-            let memory = (&self.slabs[slab as usize], place * self.addresses.chunk_bytes());
+            let (slab, index) = (chunk / self.slab_chunks(), chunk % self.slab_chunks());
+            let count = (self.slab_chunks() - index).min(end - chunk);
+            let memory = (&self.slabs[slab as usize], index * self.addresses.chunk_bytes());
             let block = &self.blocks[block];
             let (offset, bytes) = (at - block.address, count * self.addresses.chunk_bytes());
             self.pending.push(Bind::new(&block.buffer, offset, bytes, Some(memory)));
@@ -164,7 +164,7 @@ impl Space {
 
     fn unmap(&mut self, at: DeviceAddress, chunks: u64) -> Result<(), VulkanError> {
         let &block = self.addresses.check_unmap(at, chunks)?;
-        self.make_room(true)?;
+        self.flush_for(true)?;
         self.addresses.unmap(at, chunks);
         let bytes = chunks * self.addresses.chunk_bytes();
         let block = &self.blocks[block];
@@ -172,8 +172,8 @@ impl Space {
         Ok(())
     }
 
-    /// Hands over what is pending where more of that kind cannot be added.
-    fn make_room(&mut self, unmaps: bool) -> Result<(), VulkanError> {
+    /// Hands over the pending binds if one more of this kind cannot be added.
+    fn flush_for(&mut self, unmaps: bool) -> Result<(), VulkanError> {
         if self.unmaps != unmaps || self.pending.len() >= MOST_PENDING {
             self.bind()?;
             self.unmaps = unmaps;
@@ -181,7 +181,7 @@ impl Space {
         Ok(())
     }
 
-    /// Hands over what is pending. Returns whether there was any.
+    /// Hands over the pending binds. Returns whether there were any.
     fn bind(&mut self) -> Result<bool, VulkanError> {
         if self.pending.is_empty() {
             return Ok(false);

@@ -2,7 +2,7 @@
 
 use ash::vk::QueueFlags;
 
-/// A queue: its family, and its place there.
+/// A queue: its family, and its index there.
 pub(crate) type Place = (u32, u32);
 
 /// The queues of the three streams, in their order, and the one that binds pages. Several may
@@ -26,7 +26,7 @@ pub(crate) fn choose(families: &[(QueueFlags, u32)]) -> Option<Places> {
         let others = QueueFlags::TRANSFER | QueueFlags::SPARSE_BINDING;
         others.contains(families[index as usize].0)
     };
-    let queue = |family, count: u32, place: u32| (family, place.min(count.saturating_sub(1)));
+    let queue = |family, count: u32, index: u32| (family, index.min(count.saturating_sub(1)));
     let [upload, download] = match with(QueueFlags::TRANSFER).find(only_copies) {
         Some((family, count)) => [queue(family, count, 0), queue(family, count, 1)],
         None => [queue(compute, count, 1), queue(compute, count, 2)],
@@ -34,7 +34,7 @@ pub(crate) fn choose(families: &[(QueueFlags, u32)]) -> Option<Places> {
     let streams = [(compute, 0), upload, download];
     let binding = || with(QueueFlags::SPARSE_BINDING);
     let mut queues =
-        binding().flat_map(|(family, count)| (0..count).map(move |place| (family, place)));
+        binding().flat_map(|(family, count)| (0..count).map(move |index| (family, index)));
     let unused = queues.find(|queue| !streams.contains(queue));
     let binding = unused.or_else(|| binding().next().map(|(family, _)| (family, 0)))?;
     Some(Places { streams, binding })

@@ -24,7 +24,7 @@ pub(crate) struct Queued {
     /// What the next submission waits for, by stream; 0 for nothing.
     waits: [u64; 3],
     recording: Option<Commands>,
-    /// Commands that have been submitted, each with the signal behind it.
+    /// Commands that have been submitted, each with the signal after it.
     in_flight: VecDeque<(u64, Commands)>,
 }
 

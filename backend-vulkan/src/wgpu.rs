@@ -27,8 +27,8 @@ const FEATURES: wgpu::Features = wgpu::Features::empty();
 
 /// A device as wgpu sees it.
 #[derive(Debug)]
-pub(crate) struct Lent {
-    /// The sparse buffers that have been lent, by their numbers.
+pub(crate) struct WgpuDevice {
+    /// The sparse buffers that wgpu has, by their numbers.
     buffers: HashMap<usize, wgpu::Buffer>,
     queue: wgpu::Queue,
     device: wgpu::Device,
@@ -48,7 +48,7 @@ impl Vulkan {
     /// Opens a device like [`Vulkan::open`], for wgpu as well.
     ///
     /// # Errors
-    /// Where no such device can be had, and why.
+    /// If no such device is available; the error says why.
     pub fn open_with_wgpu(&self, options: &Options<'_>) -> Result<VulkanDevice, Unavailable> {
         let physical = self.choose(options.device)?;
         let (instance, exposed) = self.expose(&physical)?;
@@ -60,10 +60,10 @@ impl Vulkan {
         let also = Also { info, extensions: extensions.clone(), features: core };
         let opened = self.open_raw(&physical, also)?;
         let queue = opened.streams[Stream::Compute as usize];
-        let place = (queue.family, queue.place);
-        let lent = Lent::new(&opened.device, instance, exposed, &extensions, place)?;
+        let index = (queue.family, queue.index);
+        let wgpu_device = WgpuDevice::new(&opened.device, instance, exposed, &extensions, index)?;
         let mut device = VulkanDevice::new(opened, options)?;
-        device.lent = Some(lent);
+        device.wgpu_device = Some(wgpu_device);
         Ok(device)
     }
 
@@ -98,13 +98,13 @@ impl Vulkan {
     }
 }
 
-impl Lent {
+impl WgpuDevice {
     fn new(
         device: &Arc<Device>,
         instance: hal::vulkan::Instance,
         exposed: hal::ExposedAdapter<Api>,
         extensions: &[&'static CStr],
-        (family, place): (u32, u32),
+        (family, index): (u32, u32),
     ) -> Result<Self, Unavailable> {
         let kept = Arc::clone(device);
         let limits = exposed.capabilities.limits.clone();
@@ -120,7 +120,7 @@ impl Lent {
                 &limits,
                 &hints,
                 family,
-                place,
+                index,
             )
         };
         let opened = opened.map_err(refused)?;
@@ -146,7 +146,7 @@ impl VulkanDevice {
     /// there.
     #[must_use]
     pub fn wgpu(&self) -> Option<&wgpu::Device> {
-        self.lent.as_ref().map(|lent| &lent.device)
+        self.wgpu_device.as_ref().map(|wgpu_device| &wgpu_device.device)
     }
 
     /// Lends memory at an address to wgpu, as a part of a buffer: the buffer, and the part's
@@ -163,13 +163,13 @@ impl VulkanDevice {
     ) -> Result<(wgpu::Buffer, u64), VulkanError> {
         let range = self.range(at, bytes)?;
         let (number, block, slabs) = self.space.block(at).ok_or(Refused::NotMapped(at))?;
-        let lent = self.lent.as_mut().ok_or(VulkanError::Bindings)?;
-        let buffer = lent.buffers.entry(number).or_insert_with(|| {
+        let wgpu_device = self.wgpu_device.as_mut().ok_or(VulkanError::Bindings)?;
+        let buffer = wgpu_device.buffers.entry(number).or_insert_with(|| {
             let usage = wgpu::BufferUsages::STORAGE
                 | wgpu::BufferUsages::COPY_SRC
                 | wgpu::BufferUsages::COPY_DST;
             let descriptor = wgpu::BufferDescriptor {
-                label: Some("lent"),
+                label: Some("spillway"),
                 size: block.bytes,
                 usage,
                 mapped_at_creation: false,
@@ -181,7 +181,7 @@ impl VulkanDevice {
                     block.raw,
                     Box::new(move || drop((block, slabs))),
                 );
-                lent.device.create_buffer_from_hal::<Api>(raw, &descriptor)
+                wgpu_device.device.create_buffer_from_hal::<Api>(raw, &descriptor)
             }
         });
         Ok((buffer.clone(), range.offset_bytes()))
@@ -203,17 +203,17 @@ impl VulkanDevice {
             self.submit(stream, false)?;
         }
         self.flush_binds()?;
-        let lent = self.lent.as_ref().ok_or(VulkanError::Bindings)?;
+        let wgpu_device = self.wgpu_device.as_ref().ok_or(VulkanError::Bindings)?;
         // SAFETY: nothing of the queue is destroyed through this.
-        let queue = unsafe { lent.queue.as_hal::<Api>() }.ok_or(VulkanError::Bindings)?;
+        let queue = unsafe { wgpu_device.queue.as_hal::<Api>() }.ok_or(VulkanError::Bindings)?;
         for (semaphore, value) in self.waits(stream) {
             let stage = vk::PipelineStageFlags::ALL_COMMANDS;
             queue.add_wait_semaphore(semaphore.raw(), Some(value), stage);
         }
         drop(queue);
-        lent.queue.submit(commands);
+        wgpu_device.queue.submit(commands);
         let code = vk::Result::ERROR_DEVICE_LOST;
-        let polled = lent.device.poll(wgpu::PollType::Poll);
+        let polled = wgpu_device.device.poll(wgpu::PollType::Poll);
         polled.map_err(|_| VulkanError::Driver { call: "wgpu::Device::poll", code })?;
         self.has_waited(stream);
         Ok(())

@@ -164,9 +164,9 @@ fn what_is_mapped_is_bound_together(vulkan: &Vulkan, options: &Options<'_>) {
     let device = &mut open(vulkan, options);
     device.create(8).unwrap();
     let at = device.reserve(8).unwrap();
-    let place = |chunk| DeviceAddress(at.0 + chunk * device.chunk_bytes());
-    let places: Vec<_> = (0..8).map(place).collect();
-    for (chunk, &at) in (0..).zip(&places) {
+    let address = |chunk| DeviceAddress(at.0 + chunk * device.chunk_bytes());
+    let addresses: Vec<_> = (0..8).map(address).collect();
+    for (chunk, &at) in (0..).zip(&addresses) {
         device.map(at, Chunks { first: chunk, count: 1 }).unwrap();
     }
     assert_eq!(device.counters().bind_calls, 0);
@@ -174,8 +174,8 @@ fn what_is_mapped_is_bound_together(vulkan: &Vulkan, options: &Options<'_>) {
     finish(device, Stream::Compute);
     assert_eq!(device.counters().bind_calls, 1);
     // The same address twice takes two calls, in this order.
-    device.unmap(places[3], 1).unwrap();
-    device.map(places[3], Chunks { first: 5, count: 1 }).unwrap();
+    device.unmap(addresses[3], 1).unwrap();
+    device.map(addresses[3], Chunks { first: 5, count: 1 }).unwrap();
     finish(device, Stream::Compute);
     assert_eq!(device.counters().bind_calls, 3);
 }

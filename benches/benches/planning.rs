@@ -34,10 +34,11 @@ fn planning_by_ops(criterion: &mut Criterion) {
             ("auto, first plan", Strategy::Auto(Auto { effort: Some(0), ..Auto::default() })),
             ("auto", Strategy::Auto(Auto::default())),
         ] {
-            let mut room = planning::Room::default();
+            let mut buffers = planning::Buffers::default();
             group.bench_function(id(name), |bencher| {
-                bencher
-                    .iter(|| black_box(room.plan(&request, strategy).expect("a plan").steps.len()));
+                bencher.iter(|| {
+                    black_box(buffers.plan(&request, strategy).expect("a plan").steps.len())
+                });
             });
         }
         let plan = planning::plan(&request, Strategy::Window(given)).expect("a plan");

@@ -3,7 +3,7 @@
 use backend_sim::contiguous::{CachingAllocator, ReplayError, SizeClasses, replay};
 use planner_core::planner::{PlanningError, Request, Strategy};
 use planner_core::{Graph, Machine, MachineParameters, Plan};
-use spillway::planning::Room;
+use spillway::planning::Buffers;
 use std::error::Error;
 
 /// Iterations for which a plan is followed: a run that lasts so long has settled.
@@ -55,11 +55,11 @@ pub fn largest_budget(
         Manager::BestFit | Manager::SizeClasses => BLOCK_STEP_BYTES,
     };
     let machine = Machine::new(MachineParameters { chunk_bytes, ..**machine })?;
-    let mut room = Room::default();
+    let mut buffers = Buffers::default();
     for steps in (1..=machine.device_bytes / step_bytes).rev() {
         let budget_bytes = steps * step_bytes;
         let request = Request { graph, machine: &machine, budget_bytes };
-        let plan = match room.plan(&request, strategy) {
+        let plan = match buffers.plan(&request, strategy) {
             Err(PlanningError::Infeasible { .. }) => return Ok(None),
             plan => plan?,
         };

@@ -72,7 +72,7 @@ pub fn random(mut seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// A problem as hard as those of MiniMalloc: a stretch of time and bytes is cut into so many
+/// A problem as hard as those of MiniMalloc: a stretch of time and bytes is cut into this many
 /// pieces, the largest one first, in time or in bytes; all of them fit into its height, which
 /// is their load.
 #[must_use]

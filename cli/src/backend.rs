@@ -54,7 +54,7 @@ impl Entry {
         }
         if options.seed.is_some() && !runs.seeds {
             return Err(Failure::bad_input(
-                "--seed orders the simulated device; a real one orders itself",
+                "--seed is for simulated devices; a real device chooses its own order",
             ));
         }
         (runs.open)(options)

@@ -17,7 +17,7 @@ Examples:
 Nothing in the plan is believed: its structure, the waits between its steps, the proof that
 no step can go wrong, and its prediction are all worked out again.";
 
-/// Prove that a plan is safe for some work, and that it promises what it does.
+/// Prove that a plan is safe for some work, and that its predictions are exact.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
@@ -25,8 +25,8 @@ pub(crate) struct Arguments {
     work: String,
     /// The plan file (- for standard input)
     plan: PathBuf,
-    /// A machine file or the name of a built-in machine [default: the one that the plan
-    /// names]
+    /// A machine file or the name of a built-in machine [default: the machine that the
+    /// plan names]
     #[arg(short, long, value_name = "M")]
     machine: Option<String>,
     /// Print one JSON object and nothing else
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.json {
         return output::print_json(&Verdict { valid: true, reason: None, figures });
     }
-    output::print("valid: safe in every order that its waits allow; its prediction is exact\n")?;
+    output::print("valid: safe in every order that its waits allow; the prediction is exact\n")?;
     output::print(summary::of(&figures, &machine.machine))
 }
 

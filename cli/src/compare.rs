@@ -27,7 +27,7 @@ Examples:
 /// Plan the same work with several strategies under several budgets.
 ///
 /// The table shows each plan's period, relative to compute alone. Every plan is proved safe.
-/// More memory never makes `auto` slower: where it would, the plan for less is handed on.
+/// More memory never makes `auto` slower: if it would, the plan for less memory is used.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
@@ -35,24 +35,24 @@ pub(crate) struct Arguments {
     /// resnet50:batch=512 (see `spillway model list`)
     work: String,
     /// A machine file or the name of a built-in machine (`--machine list` shows them)
-    /// [default: the one that a chain brings, else v100-pcie3]
+    /// [default: the machine in the chain file, else v100-pcie3]
     #[arg(short, long, value_name = "M")]
     machine: Option<String>,
-    /// Budgets, as `plan` takes them; min is the least that any of the strategies can do with
+    /// Budgets, as `plan` takes them; min is the smallest that any of the strategies can use
     #[arg(short, long, value_name = "B,B,…", value_delimiter = ',', allow_hyphen_values = true)]
     #[arg(default_value = "100%,75%,50%,35%,25%,min")]
     budgets: Vec<Budget>,
-    /// Strategies, or all of them, but joint, which searches for seconds, and those for chains
-    /// where the work is none
+    /// Strategies, or all: every strategy except joint, which searches for seconds, and except
+    /// those for chains if the work is not a chain
     #[arg(short, long, value_name = "S,S,…", value_delimiter = ',', default_value = "all")]
     strategies: Vec<Choice>,
     /// The bound that plans are compared with
     #[arg(long, value_name = "BOUND", value_enum, default_value = "cheap")]
     bound: Bound,
-    /// Plan without fixing the physical objects of everything, as `plan --no-placements` does
+    /// Plan without fixing physical objects, as `plan --no-placements` does
     #[arg(long)]
     no_placements: bool,
-    /// Draw the comparison to this file: an SVG image that needs nothing from elsewhere
+    /// Draw the comparison to this file: a self-contained SVG image
     #[arg(long, value_name = "F.svg")]
     plot: Option<PathBuf>,
     /// Print one JSON object and nothing else
@@ -63,10 +63,10 @@ pub(crate) struct Arguments {
 /// Which bound to compare with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Bound {
-    /// Compute, and the bytes that must cross each link in any order of the ops
+    /// Compute time, and the bytes that must cross each link in any order of the ops
     Cheap,
-    /// Also a linear program for the given order: much nearer to what can be had, but it takes
-    /// seconds to minutes a budget for thousands of ops (not in every build)
+    /// Also a linear program for the given order: much tighter, but takes seconds to minutes
+    /// per budget for thousands of ops (not in every build)
     Lp,
 }
 

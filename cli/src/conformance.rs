@@ -17,11 +17,11 @@ Each check holds the backend to one promise of its traits. The simulated device 
 twenty orders; the host's memory is an example of a backend. On Vulkan, Khronos' validation
 layer listens where it is installed, and each of its messages is a failure.";
 
-/// Hold a backend to the conformance suite
+/// Check a backend with the conformance suite
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// What is checked
+    /// The backend to check
     #[arg(long, value_name = "BACKEND", value_parser = backend::parser(backend::all()))]
     backend: &'static Entry,
     /// Print one JSON object and nothing else

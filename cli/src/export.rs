@@ -16,7 +16,7 @@ Examples:
 The machine's memory, less what several layers share and what one needs while it runs, is the
 chain's.";
 
-/// Show work as another model of it.
+/// Convert work to another model.
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -37,7 +37,7 @@ struct Chain {
     /// The machine, built in or from a file; or list
     #[arg(short, long)]
     machine: Option<String>,
-    /// Keep only what each layer hands on, and run it again for its backward op
+    /// Keep only the outputs of each layer, and recompute the layer for its backward op
     #[arg(long)]
     recompute: bool,
     /// Write the chain to this file [default: standard output]

@@ -9,14 +9,14 @@ use workloads::format::{ErrorKind, FormatError};
 pub(crate) struct Failure {
     /// The exit status.
     pub(crate) status: u8,
-    /// What is wrong, and where, on one line; details may follow on more.
+    /// What is wrong, and where, on one line. Details may follow on further lines.
     pub(crate) message: String,
-    /// What is known all the same, as a JSON object.
+    /// What is known despite the failure, as a JSON object.
     known: Option<Value>,
 }
 
 impl Failure {
-    /// What was asked for is clear and cannot be done.
+    /// The request is valid but cannot be fulfilled.
     pub(crate) fn cannot(message: impl Into<String>) -> Self {
         Self { status: 1, message: message.into(), known: None }
     }
@@ -32,7 +32,7 @@ impl Failure {
         Self { status, message: error.to_string(), known: None }
     }
 
-    /// The same with what is known all the same, an object.
+    /// Adds what is known despite the failure, an object.
     pub(crate) fn with(self, known: &impl Serialize) -> Self {
         Self { known: serde_json::to_value(known).ok(), ..self }
     }

@@ -20,7 +20,7 @@ pub(crate) struct Figures {
     pub(crate) context: Context,
     /// What only a plan can say.
     pub(crate) planned: Option<spillway::Figures>,
-    /// Of the linear program in the given order, where it was solved and this plan keeps that.
+    /// The bound of the linear program, if it was solved and the plan keeps the given order.
     lp_bound_ns: Option<u64>,
 }
 

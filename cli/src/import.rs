@@ -17,7 +17,7 @@ Examples:
 The trace is what PyTorch's ExecutionTraceObserver writes. Times are those of the Kineto
 trace (torch.profiler's export) where one is given, else a roofline's estimates.";
 
-/// Make a graph of what another program recorded.
+/// Make a graph from another program's recording.
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
     #[command(subcommand)]

@@ -36,7 +36,7 @@ pub(crate) fn find(machine: &str) -> Result<OwnedMachine, Failure> {
     if !is_file(machine) {
         let names: Vec<_> = machines::all().map(|(machine, _)| machine.name).collect();
         return Err(Failure::bad_input(format!(
-            "there is no machine {:?}, and no such file; built in are {}",
+            "no machine or file is named {:?}; the built-in machines are {}",
             Shown::name(machine),
             names.join(", ")
         )));
@@ -45,8 +45,8 @@ pub(crate) fn find(machine: &str) -> Result<OwnedMachine, Failure> {
     format::read_machine(&bytes).map_err(|error| Failure::reading(&error.in_file(machine)))
 }
 
-/// Whether the command line asks for the list of machines, whatever else it says: nobody
-/// should have to name some work to see it.
+/// Whether the command line asks for the list of machines. If so, its other arguments are
+/// ignored, so that no work has to be named.
 pub(crate) fn list_is_asked_for(mut arguments: impl Iterator<Item = OsString>) -> bool {
     while let Some(argument) = arguments.next() {
         match argument.to_str() {

@@ -46,8 +46,8 @@ Examples:
 Exit status: 0 done; 1 understood, but it cannot be done (the budget is too small, the
 plan is invalid, results differ); 2 bad usage or a malformed file.";
 
-/// Runs computations that need more memory than the device has: every transfer is planned
-/// before the first one starts, and proved safe.
+/// Run computations that need more memory than the device has. Every transfer is planned and
+/// proved safe before the first one starts.
 #[derive(Parser)]
 #[command(name = "spillway", bin_name = "spillway", version, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
         return exit(done.and_then(|()| machine::print_list()), false);
     }
     match Cli::try_parse() {
-        Ok(Cli { command }) => exit(obey(&command), wants_json(&command)),
+        Ok(Cli { command }) => exit(execute(&command), wants_json(&command)),
         Err(error) => exit(usage::answer(error), false),
     }
 }
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
 fn exit(done: Result<(), Failure>, json: bool) -> ExitCode {
     let Err(failure) = done else { return ExitCode::SUCCESS };
     if let Some(report) = failure.report().filter(|_| json) {
-        // Where standard output is gone, the sentence below is what is left.
+        // If standard output is closed, only the sentence below is shown.
         let _ = output::print_json(&report);
     }
     output::note(&format!("error: {}", failure.message));
@@ -104,7 +104,7 @@ const fn wants_json(command: &Command) -> bool {
     }
 }
 
-fn obey(command: &Command) -> Result<(), Failure> {
+fn execute(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Plan(arguments) => plan::run(arguments),
         Command::Run(arguments) => run::run(arguments),

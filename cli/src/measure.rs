@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     /// where they are larger]
     #[arg(long, value_name = "SIZE", value_parser = chunk_bytes)]
     chunk: Option<u64>,
-    /// What the machine is called; plans name it [default: after the device]
+    /// The machine's name, which plans refer to [default: the device's name]
     #[arg(long)]
     name: Option<String>,
     /// Write the machine to this file
@@ -63,7 +63,7 @@ struct Report {
 
 fn chunk_bytes(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text).filter(|&bytes| bytes > 0);
-    bytes.ok_or_else(|| "the size of chunks is a size such as 2MiB".to_owned())
+    bytes.ok_or_else(|| "the chunk size must be a size such as 2MiB".to_owned())
 }
 
 /// Runs the command.
@@ -89,7 +89,7 @@ fn measure(devices: &Integrity, chunk_bytes: Option<u64>) -> Result<Measured, Un
     let cuda = Cuda::load(devices.driver.as_deref())?;
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("measuring {bar:40} {pos}/{len}");
-    // The template is a constant; without it the bar looks different and works as well.
+    // The template is a constant. Without it the bar only looks different.
     let bar = style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style));
     let measured = cuda.measure(&Options { ordinal: devices.ordinal, chunk_bytes }, |done, of| {
         bar.set_length(of);

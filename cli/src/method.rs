@@ -111,11 +111,11 @@ fn bound_ns(request: &Request<'_>) -> u64 {
 static SEARCHING: AtomicBool = AtomicBool::new(false);
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on, an interrupt or a request to terminate ends a search, which then hands over the
-/// best plan so far; without a search, or a second time, it ends the program, of which no half
-/// a file remains.
+/// From now on, an interrupt or a request to terminate ends a search, which then returns the
+/// best plan so far. Without a search, or the second time, it ends the program and leaves no
+/// partial file.
 pub(crate) fn heed_interrupts() {
-    // Where they are to be ignored (`nohup`), or cannot be heard, all is as it was.
+    // If they are ignored (`nohup`) or cannot be caught, nothing changes.
     let _ = ctrlc::try_set_handler(|| {
         if !SEARCHING.load(Ordering::Relaxed) || INTERRUPTED.swap(true, Ordering::Relaxed) {
             format::stop_saving();
@@ -124,12 +124,12 @@ pub(crate) fn heed_interrupts() {
     });
 }
 
-/// Searches behind a progress bar, which standard error shows where that is a terminal.
+/// Searches with a progress bar if standard error is a terminal.
 fn watched<T>(seconds: Option<f64>, search: impl FnOnce(&mut Watch<'_>) -> T) -> T {
     SEARCHING.store(true, Ordering::Relaxed);
     let bar = ProgressBar::new(seconds.map_or(0, |seconds| (seconds * 1000.0) as u64));
     let style = ProgressStyle::with_template("searching {bar:40} {elapsed} {msg}");
-    // The template is sound; without it the bar looks different and works as well.
+    // The template is a constant. Without it the bar only looks different.
     let bar = style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style));
     let mut show = |progress: &Progress| {
         let Progress { seconds, rounds, evaluations, best_ns } = *progress;

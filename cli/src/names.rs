@@ -1,4 +1,4 @@
-//! Errors of planners and of the program's backends, with the names of ops and tensors.
+//! Errors of planners and of the program's backends, with names of ops and tensors.
 
 use backend_checks::Refused;
 use backend_cuda::CudaError;
@@ -24,7 +24,7 @@ impl<'n> Names<'n> {
         let reason = self.0.planning_error(error, budget_bytes);
         match error {
             PlanningError::NoChain { .. } => {
-                format!("{reason}; `spillway export chain` makes one of a training step")
+                format!("{reason}; `spillway export chain` converts a training step to one")
             }
             _ => reason,
         }
@@ -64,7 +64,7 @@ fn cuda_mentions(error: &CudaError) -> Mentions {
 fn refused_mentions(refused: &Refused) -> Mentions {
     match *refused {
         Refused::Operands(op) => Mentions { op: Some(op), ..Mentions::default() },
-        // The rest speak of addresses and chunks alone.
+        // The others name only addresses and chunks.
         _ => Mentions::default(),
     }
 }
@@ -76,7 +76,7 @@ fn sim_mentions(error: &SimError) -> Mentions {
             (Some(op), Some(tensor))
         }
         SimError::HostCopy { tensor, .. } => (None, Some(tensor)),
-        // The rest speak of addresses and chunks alone.
+        // The others name only addresses and chunks.
         _ => (None, None),
     };
     Mentions { place: None, op, tensors: [tensor, None] }

@@ -24,7 +24,7 @@ static LOOK: extern "C" fn() = {
     look
 };
 
-/// Every command writes to standard output. Whether that is closed, only Linux tells.
+/// Every command writes to standard output. Only Linux tells whether it is closed.
 ///
 /// # Errors
 /// It is.
@@ -97,7 +97,7 @@ pub(crate) fn check(
     let outputs = outputs.iter().filter_map(|output| output.as_deref());
     let (to_stdout, files): (Vec<_>, Vec<_>) = outputs.partition(|output| is_stdout(output));
     if to_stdout.len() + usize::from(json) > 1 {
-        return Err(Failure::bad_input("only one thing can be written to standard output"));
+        return Err(Failure::bad_input("only one output can be written to standard output"));
     }
     for (at, output) in files.iter().enumerate() {
         let target = Target::find(output).map_err(|error| Failure::cannot(error.to_string()))?;
@@ -108,7 +108,8 @@ pub(crate) fn check(
             return Err(Failure::bad_input(message));
         }
         if let Some(other) = files[..at].iter().find(|other| target.is(other)) {
-            let message = format!("{} and {shown}: two outputs, one file", Shown::path(*other));
+            let message =
+                format!("{} and {shown}: both outputs are the same file", Shown::path(*other));
             return Err(Failure::bad_input(message));
         }
     }

@@ -52,11 +52,11 @@ pub(crate) struct Arguments {
 #[derive(Args, Debug)]
 pub(crate) struct Choices {
     /// A machine file or the name of a built-in machine (`--machine list` shows them)
-    /// [default: the one that a chain brings, else v100-pcie3]
+    /// [default: the machine in the chain file, else v100-pcie3]
     #[arg(short, long, value_name = "M")]
     pub(crate) machine: Option<String>,
     /// Device memory for the plan: a size (4GiB, 512MiB, 1000000), a percentage of what the
-    /// work needs in-core (35%), or min for the least that will do [default: all of it]
+    /// work needs in-core (35%), or min for the smallest possible [default: all of it]
     #[arg(short, long, value_name = "B", allow_hyphen_values = true)]
     pub(crate) budget: Option<Budget>,
     /// How to plan
@@ -65,8 +65,8 @@ pub(crate) struct Choices {
     /// Set a parameter of the strategy; may be repeated
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub(crate) settings: Vec<String>,
-    /// Do not fix the physical objects of everything: memory is then mapped as the plan runs
-    /// [default: they are fixed where that costs at most 1 % of the period]
+    /// Do not fix physical objects: memory is then mapped as the plan runs [default: objects
+    /// are fixed if that costs at most 1 % of the period]
     #[arg(long)]
     pub(crate) no_placements: bool,
 }
@@ -82,7 +82,7 @@ pub(crate) struct Draft {
 
 /// How much memory a plan gets, and how it uses it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room<'d> {
+pub(crate) struct MemoryOptions<'d> {
     pub(crate) budget_bytes: u64,
     /// Whether physical objects are to be fixed.
     pub(crate) placed: bool,
@@ -127,10 +127,10 @@ fn save(arguments: &Arguments, plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A plan of our own that does not pass is never written or run.
+/// The failure when a planner's own plan is invalid. Such a plan is never written or run.
 pub(crate) fn defect(strategy: &str, reason: &str) -> Failure {
     Failure::cannot(format!(
-        "{strategy}: the plan is invalid, which is a defect of this program: {reason}"
+        "{strategy}: the planner made an invalid plan (a bug in spillway): {reason}"
     ))
 }
 
@@ -156,8 +156,8 @@ fn choose(setting: Setting<'_>, choices: &Choices) -> Result<(Figures, OwnedPlan
     let budget_bytes = choices.budget.map_or(setting.machine.machine.device_bytes, |budget| {
         budget.bytes(needs.in_core_peak_bytes, least_bytes)
     });
-    let room = Room { budget_bytes, placed: !choices.no_placements, less: None };
-    let Draft { figures, plan } = draft(setting, &chosen, needs, room)?;
+    let memory = MemoryOptions { budget_bytes, placed: !choices.no_placements, less: None };
+    let Draft { figures, plan } = draft(setting, &chosen, needs, memory)?;
     match plan {
         Ok(plan) => Ok((figures, plan)),
         Err(error) => {
@@ -176,17 +176,17 @@ fn choose(setting: Setting<'_>, choices: &Choices) -> Result<(Figures, OwnedPlan
     }
 }
 
-/// Plans within so many bytes, with fixed physical objects where that is wanted and can be.
+/// Plans within a budget, with fixed physical objects if they are wanted and possible.
 pub(crate) fn draft(
     setting: Setting<'_>,
     chosen: &Chosen,
     needs: Needs,
-    Room { budget_bytes, placed, less }: Room<'_>,
+    MemoryOptions { budget_bytes, placed, less }: MemoryOptions<'_>,
 ) -> Result<Draft, Failure> {
     let mut figures = Figures::without_plan(setting, chosen.name, budget_bytes, needs)?;
     let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
     let request = Request { graph: &graph, machine: &setting.machine.machine, budget_bytes };
-    // Why there is none, planning will say.
+    // If there is none, planning says why.
     figures.context.cycle_ns = chosen
         .method
         .of_core()

@@ -1,4 +1,4 @@
-//! Plan files, and whether they are for the work and the machine at hand.
+//! Plan files, and whether they are for the given work and machine.
 
 use crate::failure::Failure;
 use crate::machine;
@@ -41,7 +41,7 @@ pub(crate) fn check_names(
 ) -> Result<(), String> {
     if plan.graph != work.name {
         let (planned, given) = (Shown::name(&plan.graph), Shown::name(&work.name));
-        return Err(format!("it is for the graph {planned:?}, and this is {given:?}"));
+        return Err(format!("it is for the graph {planned:?}, but the graph is {given:?}"));
     }
     if plan.machine != machine.name {
         let (planned, given) = (Shown::name(&plan.machine), Shown::name(&machine.name));

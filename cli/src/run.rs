@@ -36,31 +36,31 @@ mapping memory costs, which a prediction leaves out; a plan with placements maps
 before the first iteration. The simulated device has just the
 memory of the budget.";
 
-/// Carry a plan out, and compare its results with those of running in-core.
+/// Rehearse a plan, and compare its results with those of an in-core run.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// A graph or chain file (.json, .json.gz), - for standard input, or a model spec
     work: String,
-    /// Carry out this plan, instead of planning [its machine is the default then]
+    /// Run this plan instead of planning [its machine is then the default]
     #[arg(long, value_name = "PLAN", conflicts_with_all = ["budget", "strategy", "settings", "no_placements"])]
     plan: Option<PathBuf>,
     #[command(flatten)]
     choices: Choices,
-    /// What runs it
+    /// The backend that runs the plan
     #[arg(long, value_name = "BACKEND", default_value = "sim",
           value_parser = backend::parser(backend::runners()))]
     backend: &'static Entry,
-    /// Run iterations as CUDA graphs, which takes a plan with placements; iterations that fill
-    /// no graph run before
+    /// Run iterations as CUDA graphs; the plan must have placements. Iterations that do not
+    /// fill a graph run first
     #[arg(long)]
     graph: bool,
     /// How many iterations to run
     #[arg(long, value_name = "N", default_value_t = 10,
           value_parser = clap::value_parser!(u64).range(1..))]
     iterations: u64,
-    /// Let work take effect in an order drawn from this number, among those that the plan's
-    /// waits allow [default: the order in which it is submitted]
+    /// Seed for a random order of the work, among all orders that the plan's waits allow
+    /// [default: the order of submission]
     #[arg(long)]
     seed: Option<u64>,
     /// Print one JSON object and nothing else
@@ -126,7 +126,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return if arguments.json { output::print_json(&report) } else { Ok(()) };
     }
     let failure = Failure::cannot(format!(
-        "the results differ: digest {}, in-core {}, by the graph alone {}",
+        "the results differ: digest {}, in-core {}, from the graph alone {}",
         report.digest,
         report.in_core_digest.as_deref().unwrap_or("none"),
         report.reference_digest
@@ -229,7 +229,7 @@ fn in_core_digest(
 fn progress(iterations: u64) -> ProgressBar {
     let bar = ProgressBar::new(iterations.saturating_mul(2));
     let style = ProgressStyle::with_template("running {bar:40} {pos}/{len}, {eta} left");
-    // The template is a constant; without it the bar looks different and works as well.
+    // The template is a constant. Without it the bar only looks different.
     style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
 }
 
@@ -257,8 +257,8 @@ fn shown(report: &Report) -> String {
         }
     };
     let verdict = match (&report.in_core_digest, report.digests_match) {
-        (Some(_), true) => "the same as in-core and by the graph alone",
-        (None, true) => "the same as by the graph alone; in-core it does not fit",
+        (Some(_), true) => "the same as in-core and as computed from the graph alone",
+        (None, true) => "the same as computed from the graph alone; it does not fit in-core",
         (_, false) => "WRONG",
     };
     let plural = if report.iterations == 1 { "" } else { "s" };

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use planner_core::plan::Pool;
 use planner_core::planner::swap::Threshold;
-use planner_core::planner::{Auto, Lms, Order, Strategy, Weights, Window};
+use planner_core::planner::{Auto, Lms, Order, Repeats, Strategy, Weights, Window};
 use search::{Limit, genetic, joint};
 use settings::Settings;
 use spillway::swapping::Swap;
@@ -63,21 +63,21 @@ pub(crate) static ALL: &[&Entry] = &[
 
 const IN_CORE: Entry = Entry {
     name: "in-core",
-    help: "Everything stays on the device; only inputs move",
+    help: "Keep everything on the device; only inputs move",
     compared: Compared::Always,
     method: |_| Ok(Method::Strategy(Strategy::InCore)),
 };
 
 const ON_DEMAND: Entry = Entry {
     name: "on-demand",
-    help: "Evict what was used least recently when memory is needed, prefetch one op ahead",
+    help: "Evict the least recently used tensor when memory is needed, prefetch one op ahead",
     compared: Compared::Always,
     method: |_| Ok(Method::Strategy(Strategy::OnDemand)),
 };
 
 const FIT: Entry = Entry {
     name: "fit",
-    help: "As many states on the device as fit, the rest streamed one op ahead",
+    help: "Keep as many states on the device as fit, prefetch the rest one op ahead",
     compared: Compared::Always,
     method: |_| Ok(Method::Strategy(Strategy::Fit)),
 };
@@ -91,7 +91,7 @@ const VDNN: Entry = Entry {
 
 const LMS: Entry = Entry {
     name: "lms",
-    help: "Swap out what is next used far ahead (Large Model Support; parameters: threshold=OPS, \
+    help: "Swap out tensors whose next use is far ahead (Large Model Support; parameters: threshold=OPS, \
            ahead=OPS)",
     compared: Compared::Always,
     method: |set| {
@@ -117,7 +117,7 @@ const WINDOW: Entry = Entry {
 
 const WEIGHTS: Entry = Entry {
     name: "weights",
-    help: "Of a chain of layers, move the weights and optimizer states that relieve memory most \
+    help: "For a chain of layers, move the weights and optimizer states that free the most memory \
            for their transfers (parameters: variant=published, activations=yes moves those as \
            well)",
     compared: Compared::OnChains,
@@ -137,7 +137,7 @@ const WEIGHTS_UNDISCOUNTED: Entry = Entry {
 
 const LAYER_TO_LAYER: Entry = Entry {
     name: "layer-to-layer",
-    help: "Of a chain of layers, bring each weight for an op and let it leave after it",
+    help: "For a chain of layers, prefetch each weight for an op and evict it after the op",
     compared: Compared::OnChains,
     method: |_| Ok(Method::Strategy(Strategy::LayerToLayer)),
 };
@@ -146,14 +146,15 @@ const AUTO: Entry = Entry {
     name: "auto",
     help: "Move parts of tensors, paced by the clock, with the ops in the given or a better \
            order; the best of many plans, those of all other strategies included (parameters: \
-           effort=PLANS, order=given)",
+           effort=PLANS, order=given, repeats=no)",
     compared: Compared::Always,
     method: |set| {
         let rule = "must be a number of plans to try, up to 10000; 0 takes the first that fits";
         let plans = |value: &str| value.parse().ok().filter(|&plans| plans <= 10_000);
         let effort = set.get("effort", rule, plans)?;
         let order = if set.is("order", "given")? { Order::Given } else { Order::Free };
-        Ok(Method::Strategy(Strategy::Auto(Auto { effort, order })))
+        let repeats = if set.is("repeats", "no")? { Repeats::Never } else { Repeats::Allowed };
+        Ok(Method::Strategy(Strategy::Auto(Auto { effort, order, repeats })))
     },
 };
 
@@ -310,7 +311,7 @@ mod tests {
     #[test]
     fn auto_takes_its_parameters() {
         let settings = ["effort=9".to_owned(), "order=given".to_owned()];
-        let auto = Auto { effort: Some(9), order: Order::Given };
+        let auto = Auto { effort: Some(9), order: Order::Given, ..Auto::default() };
         assert_eq!(AUTO.with(&settings).unwrap().method.of_core(), Some(Strategy::Auto(auto)));
         assert_eq!(Auto::default().order, Order::Free);
         assert!(refused(&AUTO, &["order=random"]).contains("can only be given"));
@@ -342,7 +343,7 @@ mod tests {
     #[test]
     fn unknown_parameters_are_refused_with_the_known_ones() {
         assert!(refused(&WINDOW, &["size=1"]).ends_with("it has bytes, variant"));
-        assert!(refused(&AUTO, &["bytes=1"]).ends_with("it has effort, order"));
+        assert!(refused(&AUTO, &["bytes=1"]).ends_with("it has effort, order, repeats"));
         assert!(refused(&AUTO, &["effort=10001"]).contains("up to 10000"));
         assert!(refused(&FIT, &["bytes=1"]).ends_with("fit has no parameters"));
         assert!(refused(&WINDOW, &["bytes"]).contains("name=value"));

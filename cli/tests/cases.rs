@@ -119,7 +119,7 @@ fn hang() {
     }
 }
 
-/// What is mapped as it goes takes as long as predicted.
+/// What is mapped as it runs takes as long as predicted.
 fn longer() {
     let case = Case::find("longer");
     let plan = case.path("plan");
@@ -129,7 +129,7 @@ fn longer() {
         let ran = case.run("run", &[&["--json"], how].concat()).done().json();
         assert_eq!(ran["measured_period_ns"], ran["period_ns"]);
         assert_eq!(ran["digests_match"], true);
-        assert!(ran["map_calls_per_iteration"].as_f64().unwrap() > 0.0, "mapped as it goes");
+        assert!(ran["map_calls_per_iteration"].as_f64().unwrap() > 0.0, "mapped as it runs");
     }
 }
 

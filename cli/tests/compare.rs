@@ -212,7 +212,7 @@ fn nonsense_is_refused() {
     for (more, words) in [
         (["-s", "magic"], "layer-to-layer, auto, swap, joint, or all"),
         (["-b", "50%,x"], "a percentage"),
-        (["-m", "nowhere"], "built in are"),
+        (["-m", "nowhere"], "built-in machines are"),
     ] {
         let arguments = [&["compare", SMALL][..], &more].concat();
         folder.run(&arguments).fails(2, &[words]);

@@ -47,8 +47,8 @@ fn iterations_run_as_graphs() {
 
 #[test]
 fn what_no_graph_can_hold_is_refused() {
-    run(&["--graph", "--no-placements"]).fails_with_output(1, &["maps as it goes"]);
-    run(&["--graph", "--iterations", "1"]).fails_with_output(1, &["run at least those"]);
+    run(&["--graph", "--no-placements"]).fails_with_output(1, &["maps memory as it runs"]);
+    run(&["--graph", "--iterations", "1"]).fails_with_output(1, &["run at least that many"]);
     run(&["--seed", "1"]).fails(2, &["--seed"]);
 }
 
@@ -81,8 +81,8 @@ fn a_device_is_measured_for_plans_to_be_made_for_it() {
     let ran = folder.run_in(&variables, &run).done().json();
     assert_eq!(ran["machine"], measured["machine"]);
     assert_eq!(ran["digests_match"], true);
-    folder.run_in(&variables, &["measure", "--chunk", "1000"]).fails(1, &["multiples of 4096"]);
-    folder.run_in(&variables, &["measure", "-o", "-", "--json"]).fails(2, &["only one thing"]);
+    folder.run_in(&variables, &["measure", "--chunk", "1000"]).fails(1, &["granularity of 4096"]);
+    folder.run_in(&variables, &["measure", "-o", "-", "--json"]).fails(2, &["only one output"]);
 }
 
 #[test]

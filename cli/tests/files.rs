@@ -34,7 +34,7 @@ fn files_that_memory_is_too_small_for_are_refused() {
                 .unwrap();
             let stderr = String::from_utf8_lossy(&ran.stderr);
             assert_eq!(ran.status.code(), Some(2), "{mebibytes} MiB: {stderr}");
-            let said = stderr.contains("out of memory") || stderr.contains("cannot be had");
+            let said = stderr.contains("out of memory") || stderr.contains("cannot be allocated");
             assert!(said && stderr.starts_with("error: "), "{mebibytes} MiB: {stderr}");
         }
     }

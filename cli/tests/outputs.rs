@@ -87,13 +87,13 @@ fn two_outputs_are_two_files() {
     for other in ["a", "./a", "sub/../a", "link", &absolute] {
         for outputs in [["-o", "a", "--report", other], ["--trace", other, "--report", "a"]] {
             let ran = folder.run(&[&["plan", SMALL][..], &outputs].concat());
-            ran.fails(2, &["two outputs, one file", "a"]);
+            ran.fails(2, &["both outputs are the same file", "a"]);
         }
     }
     assert_eq!(folder.files(), ["link", "sub"]);
     // Devices take everything, and are no files.
     folder.run(&["plan", SMALL, "-o", "/dev/null", "--report", "/dev/null"]).done();
-    folder.run(&["plan", SMALL, "-o", "/dev/stdout", "--json"]).fails(2, &["only one thing"]);
+    folder.run(&["plan", SMALL, "-o", "/dev/stdout", "--json"]).fails(2, &["only one output"]);
     let plan = folder.run(&["plan", SMALL, "-o", "/dev/stdout"]).done();
     assert!(plan.json()["steps"].is_array() && plan.stderr.contains("proved safe"));
 }

@@ -110,7 +110,7 @@ fn work_that_is_no_chain_is_refused_by_strategies_for_chains() {
     let folder = Folder::new();
     folder
         .run(&["plan", SMALL, "-s", "weights"])
-        .fails(1, &["chains of layers only", "fc.bias.sgd", "`spillway export chain` makes one"]);
+        .fails(1, &["chains of layers only", "fc.bias.sgd", "`spillway export chain` converts"]);
     let compared = folder.run(&["compare", SMALL, "-b", "50%", "--no-placements"]).done();
     assert!(!compared.stdout.contains("weights"));
 }
@@ -185,7 +185,7 @@ fn run_prints_the_figures_of_the_contract() {
     assert_ne!(run(&["--iterations", "1"])["digest"], ran["digest"]);
 }
 
-/// With everything in its place, nothing is mapped on the way, and nothing else costs time.
+/// With placements, nothing is mapped during the run, and nothing else costs time.
 #[test]
 fn fixed_objects_are_mapped_before_the_first_iteration() {
     for strategy in ["on-demand", "fit", "vdnn", "lms", "window", "auto"] {

@@ -1,4 +1,4 @@
-//! Bad usage and malformed files: exit status 2, and a sentence that names the place.
+//! Bad usage and malformed files: exit status 2, and a message that says where.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod common;
@@ -23,7 +23,7 @@ fn bad_usage_has_status_2() {
         ),
         (&["plan", SMALL, "--set", "bytes=1"], "auto has no parameter"),
         (&["plan", SMALL, "-s", "window", "--set", "size=1"], "it has bytes, variant"),
-        (&["plan", SMALL, "-m", "cray"], "built in are v100-pcie3"),
+        (&["plan", SMALL, "-m", "cray"], "built-in machines are v100-pcie3"),
         (&["plan", SMALL, "-m", "cray.json"], "cray.json: cannot be read"),
         (&["plan", SMALL, "-o", "-", "--json"], "standard output"),
         (&["run", SMALL, "--iterations", "0"], "--iterations"),
@@ -85,7 +85,7 @@ fn where_there_is_no_vulkan_a_sentence_says_so() {
     assert!(shown.contains("vulkan: none, since "), "{shown}");
 }
 
-/// What a command says on standard error stands in its JSON object, with what is known.
+/// The JSON object has the message from standard error, with what is known.
 #[test]
 fn with_json_every_status_1_has_an_object() {
     let folder = Folder::new();

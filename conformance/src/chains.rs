@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use workloads::OwnedChain;
 use workloads::chain::Layer;
 
-/// Chains of up to so many layers, some without weight, activation or time, some of equal
+/// Chains of up to this many layers, some without weight, activation or time, some of equal
 /// layers; on links about as fast as their ops.
 pub fn chains(layers: usize) -> impl Strategy<Value = OwnedChain> {
     let bytes = |most| prop_oneof![1 => Just(0), 5 => 1..=most];

@@ -22,14 +22,14 @@ impl Choices {
         number.checked_rem(bound).unwrap_or(0)
     }
 
-    /// Sets so many decisions aside. What is decided by them then stays the same when others
+    /// Sets this many decisions aside. What is decided by them then stays the same when others
     /// need fewer, and a property test can shrink one thing without disturbing the next.
     #[must_use]
     pub fn fork(&mut self, count: usize) -> Self {
         Self::new(self.numbers.by_ref().take(count).collect())
     }
 
-    /// True in one of so many cases.
+    /// True in one of this many cases.
     pub fn one_in(&mut self, cases: usize) -> bool {
         self.below(cases) + 1 == cases
     }
@@ -41,7 +41,7 @@ impl Choices {
     }
 }
 
-/// Lists of at most so many decisions.
+/// Lists of at most this many decisions.
 pub fn choices(most: usize) -> impl Strategy<Value = Choices> {
     proptest::collection::vec(any::<u16>(), 0..=most).prop_map(Choices::new)
 }

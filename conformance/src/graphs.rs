@@ -110,7 +110,7 @@ pub struct Layer {
     pub has_momentum: bool,
 }
 
-/// Training steps of so many layers, with sizes that differ widely from layer to layer.
+/// Training steps of this many layers, with sizes that differ widely from layer to layer.
 pub fn training_graphs(layers: RangeInclusive<usize>) -> impl Strategy<Value = OwnedGraph> {
     let skewed_bytes = || (0..=5u32, 1..=64u64).prop_map(|(doublings, bytes)| bytes << doublings);
     let workspace_bytes = prop_oneof![1 => Just(0), 1 => skewed_bytes()];

@@ -1,8 +1,8 @@
 //! A judge of plans that follows `docs/format.md` sentence by sentence.
 //!
-//! It keeps its books for every object of every tensor and writes out eight iterations one
-//! after the other. That is slow and plainly right, which is its whole purpose: it is meant
-//! for graphs of a few tensors with a few objects each.
+//! It tracks every object of every tensor and follows eight iterations one after the other.
+//! That is slow and simple on purpose: it is meant for graphs of a few tensors with a few
+//! objects each.
 
 mod arena;
 pub mod host;
@@ -23,7 +23,7 @@ pub(crate) use places::Allocation;
 pub use planner_core::plan::Prediction;
 
 /// Iterations that are written out; the format times eight.
-pub const LAPS: u32 = 8;
+pub const ITERATIONS: u32 = 8;
 
 /// What a valid plan does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,9 +34,9 @@ pub struct Judgement {
     /// The least and the most that a plan may state as `host_bytes`: what is moved of states
     /// and inputs, and all states and inputs with the temporaries that are moved.
     pub accepted_host_bytes: (u64, u64),
-    /// What the rooms on the host take at least, and at most. Whether they can be had is clear
-    /// to this judge outside these bounds only: inside, it accepts.
-    pub rooms_bytes: (u64, u64),
+    /// The least and the most bytes that the host layout can take. Between them this judge
+    /// cannot tell whether the layout fits the host, and accepts.
+    pub host_layout_bytes: (u64, u64),
     /// The first step after which the most bytes of objects are held.
     pub first_peak_step: usize,
     /// Bytes that tensors and workspaces really fill of the objects held there.
@@ -52,7 +52,7 @@ pub struct Judgement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// The iteration, counted from 1.
-    pub lap: u32,
+    pub iteration: u32,
     /// The position in the list.
     pub step: usize,
     /// When it starts; for an evict, when it completes.
@@ -125,27 +125,30 @@ pub fn measure(
     let order = Order::check(graph, plan)?;
     let layout = Layout::check(graph, machine, plan)?;
     arena::check(graph, machine, plan, &order)?;
-    let deeds = values::walk(&layout, &order)?;
-    let changes = places::follow(&layout, &deeds)?;
-    let timeline = times::run(&layout, machine, &deeds, changes.as_ref())?;
-    let (prediction, first_peak_step) = predict(&layout, &deeds, &timeline)?;
-    let rooms_bytes = rooms_bytes(graph, plan);
-    if rooms_bytes.0 > machine.host_bytes {
+    let records = values::walk(&layout, &order)?;
+    let changes = places::follow(&layout, &records)?;
+    let timeline = times::run(&layout, machine, &records, changes.as_ref())?;
+    let (prediction, first_peak_step) = predict(&layout, &records, &timeline)?;
+    let host_layout_bytes = host_layout_bytes(graph, plan);
+    if host_layout_bytes.0 > machine.host_bytes {
         return Err(Violation::of_plan("the machine has too little pinned host memory"));
     }
     check_host_block(graph, plan)?;
     Ok(Judgement {
         prediction,
-        accepted_host_bytes: accepted_host_bytes(&layout, &deeds),
-        rooms_bytes,
+        accepted_host_bytes: accepted_host_bytes(&layout, &records),
+        host_layout_bytes,
         first_peak_step,
-        requested_bytes_at_peak: deeds[first_peak_step].requested_bytes,
-        waste_bytes: deeds[..plan.steps.len()].iter().map(|deed| waste_bytes(plan, deed)).collect(),
+        requested_bytes_at_peak: records[first_peak_step].requested_bytes,
+        waste_bytes: records[..plan.steps.len()]
+            .iter()
+            .map(|record| waste_bytes(plan, record))
+            .collect(),
         timeline,
     })
 }
 
-/// All allocations of so many iterations of a plan that keeps the rules, in the order of
+/// All allocations of this many iterations of a plan that keeps the rules, in the order of
 /// placements; its own are ignored.
 pub(crate) fn allocations(
     graph: &Graph<'_>,
@@ -156,8 +159,8 @@ pub(crate) fn allocations(
     let plan = Plan { placements: None, ..*plan };
     measure(graph, machine, &plan)?;
     let layout = Layout::check(graph, machine, &plan)?;
-    let deeds = values::walk(&layout, &Order::check(graph, &plan)?)?;
-    places::allocations(&layout, &deeds, iterations)
+    let records = values::walk(&layout, &Order::check(graph, &plan)?)?;
+    places::allocations(&layout, &records, iterations)
 }
 
 fn check_ids(graph: &Graph<'_>, plan: &Plan<'_>) -> Result<(), Violation> {
@@ -186,36 +189,36 @@ fn check_ids(graph: &Graph<'_>, plan: &Plan<'_>) -> Result<(), Violation> {
 }
 
 /// What is held less what is filled of it; and the bound, by the largest objects.
-fn waste_bytes(plan: &Plan<'_>, deed: &values::Deed) -> [u128; 2] {
+fn waste_bytes(plan: &Plan<'_>, record: &values::StepRecord) -> [u128; 2] {
     let largest_bytes = plan.pools.iter().map(|pool| pool.object_bytes).max().unwrap_or(0);
-    let bound_bytes = deed.allocations as u128 * u128::from(largest_bytes);
-    [deed.held_bytes - u128::from(deed.requested_bytes), bound_bytes]
+    let bound_bytes = record.allocations as u128 * u128::from(largest_bytes);
+    [record.held_bytes - u128::from(record.requested_bytes), bound_bytes]
 }
 
 /// The exact figures, and the step at which the peak is first reached.
 fn predict(
     layout: &Layout<'_>,
-    deeds: &[values::Deed],
+    records: &[values::StepRecord],
     timeline: &[Event],
 ) -> Result<(Prediction, usize), Violation> {
     let (graph, plan) = (layout.graph, layout.plan);
     let mut transferred_bytes = [0u64; 2];
     let mut transfers_ns = [0u64; 2];
     let (mut peak_bytes, mut first_peak_step) = (0, 0);
-    for (deed, event) in deeds.iter().zip(timeline).take(plan.steps.len()) {
-        if let Some(way) = deed.way() {
-            add(&mut transferred_bytes[way], deed.bytes)?;
-            add(&mut transfers_ns[way], event.end_ns - event.start_ns)?;
+    for (record, event) in records.iter().zip(timeline).take(plan.steps.len()) {
+        if let Some(direction) = record.direction() {
+            add(&mut transferred_bytes[direction], record.bytes)?;
+            add(&mut transfers_ns[direction], event.end_ns - event.start_ns)?;
         }
-        if deed.held_bytes > peak_bytes {
-            (peak_bytes, first_peak_step) = (deed.held_bytes, deed.step);
+        if record.held_bytes > peak_bytes {
+            (peak_bytes, first_peak_step) = (record.held_bytes, record.step);
         }
     }
     peak_bytes += u128::from(plan.arena_bytes);
     let [h2d_bytes, d2h_bytes] = transferred_bytes;
     let host_bytes = moved_bytes(graph, plan, |_| true);
     let prediction = Prediction {
-        period_ns: transfers_ns.into_iter().fold(lap_ns(plan, timeline), u64::max),
+        period_ns: transfers_ns.into_iter().fold(iteration_ns(plan, timeline), u64::max),
         compute_ns: graph.compute_ns(),
         repeat_ns: 0,
         peak_bytes: u64::try_from(peak_bytes).map_err(|_| Violation::overflow())?,
@@ -233,9 +236,9 @@ fn add(sum: &mut u64, term: u64) -> Result<(), Violation> {
 
 /// A quarter of the time from the end of the last launch of the fourth iteration to that of
 /// the eighth, rounded down.
-fn lap_ns(plan: &Plan<'_>, timeline: &[Event]) -> u64 {
-    let last_launch_ends_ns = |lap: u32| {
-        let mut launches = timeline.iter().rev().filter(|event| event.lap == lap);
+fn iteration_ns(plan: &Plan<'_>, timeline: &[Event]) -> u64 {
+    let last_launch_ends_ns = |iteration: u32| {
+        let mut launches = timeline.iter().rev().filter(|event| event.iteration == iteration);
         launches
             .find(|event| matches!(plan.steps[event.step], Step::Launch(_)))
             .map_or(0, |event| event.end_ns)
@@ -277,20 +280,20 @@ fn check_host_block(graph: &Graph<'_>, plan: &Plan<'_>) -> Result<(), Violation>
     u64::try_from(block_bytes).map(drop).map_err(|_| Violation::overflow())
 }
 
-/// A room for each state and input that is moved, and for temporaries from what is in use at
-/// the same time to a room for each.
-fn rooms_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> (u64, u64) {
+/// Bytes of the states and inputs that are moved, with the temporaries that are moved: at least
+/// those in use at the same time, at most all of them.
+fn host_layout_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> (u64, u64) {
     let lasting_bytes = moved_lasting_bytes(graph, plan);
     let (load_bytes, sum_bytes) = host::load_bytes(&host::temporaries(graph, plan));
     (lasting_bytes + load_bytes, lasting_bytes + sum_bytes)
 }
 
 /// What a plan may state as `host_bytes`.
-fn accepted_host_bytes(layout: &Layout<'_>, deeds: &[values::Deed]) -> (u64, u64) {
+fn accepted_host_bytes(layout: &Layout<'_>, records: &[values::StepRecord]) -> (u64, u64) {
     let (graph, plan) = (layout.graph, layout.plan);
-    let moved = deeds.iter().filter_map(|deed| match deed.action {
+    let moved = records.iter().filter_map(|record| match record.action {
         Step::Prefetch(part) | Step::Offload(part) => {
-            let objects = deed.objects.clone();
+            let objects = record.objects.clone();
             Some(objects.map(move |object| (part.tensor, object)))
         }
         Step::Launch(_) | Step::Evict(_) => None,

@@ -74,7 +74,7 @@ pub fn misplaced_cases() -> impl Strategy<Value = (Case, OwnedPlan)> {
     })
 }
 
-/// Plans with one corruption each. Some are valid all the same.
+/// Plans with one corruption each. Some are still valid.
 pub fn mutated_cases() -> impl Strategy<Value = Case> {
     (cases(), choices(8)).prop_map(|(case, mut choices)| {
         let plan = mutate(&checked(&case.graph), &case.machine, &case.plan, &mut choices);
@@ -82,8 +82,8 @@ pub fn mutated_cases() -> impl Strategy<Value = Case> {
     })
 }
 
-/// Plans on machines whose host has from nothing to all that a room for each tensor takes; none
-/// states more than the host has.
+/// Plans on machines whose host has from no bytes to enough for a slot for each
+/// tensor; no plan states more host memory than there is.
 pub fn cases_on_small_hosts() -> impl Strategy<Value = Case> {
     (cases(), 0..=64u64).prop_map(|(case, share)| {
         let host_bytes = case.plan.predicted.host_bytes * share / 64;
@@ -94,7 +94,7 @@ pub fn cases_on_small_hosts() -> impl Strategy<Value = Case> {
 }
 
 /// A valid plan for the graph with its ops in this order: a walk of random legal steps that
-/// ends where it began. Pools have from just enough objects to so many that memory that is
+/// ends where it began. Pools have from just enough objects to this many that memory that is
 /// given back is not needed for several iterations.
 #[must_use]
 pub fn random_plan(

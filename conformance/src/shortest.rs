@@ -12,7 +12,7 @@ use workloads::OwnedChain;
 
 /// Where a weight is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Place {
+enum WeightState {
     /// On the device; the host's copy is out of date.
     Changed,
     /// On the device and on the host.
@@ -24,7 +24,7 @@ enum Place {
 }
 
 /// Of each layer; more would take too long.
-type Places = [Place; 5];
+type WeightStates = [WeightState; 5];
 
 /// A transfer under way: of which layer, and for how long yet.
 type Flight = Option<(usize, u64)>;
@@ -37,7 +37,7 @@ struct Moment {
     running: u64,
     up: Flight,
     down: Flight,
-    places: Places,
+    states: WeightStates,
 }
 
 /// When a weight leaves, if ever.
@@ -144,8 +144,8 @@ impl Search<'_> {
         let (layer, backward) = (self.layer(last), last < self.layers());
         let runs = moment.running > 0;
         let alive = if backward && !runs { layer } else { layer + 1 };
-        let weights = moment.places[..self.layers()].iter().enumerate();
-        let weights = weights.filter(|(_, place)| **place != Place::Away);
+        let weights = moment.states[..self.layers()].iter().enumerate();
+        let weights = weights.filter(|(_, state)| **state != WeightState::Away);
         self.chain.input_bytes
             + self.chain.layers[..alive].iter().map(|layer| layer.activation_bytes).sum::<u64>()
             + weights.map(|(layer, _)| self.weight(layer)).sum::<u64>()
@@ -164,19 +164,19 @@ impl Search<'_> {
             let across = self.ended(moment, forward) || moment.launched <= back;
             let leaves = self.leaves[layer];
             let may = (around && leaves.around) || (across && leaves.across);
-            if may && moment.places[layer] == Place::Copied {
-                moment.places[layer] = Place::Away;
+            if may && moment.states[layer] == WeightState::Copied {
+                moment.states[layer] = WeightState::Away;
             }
         }
     }
 
     fn end_op(&self, moment: &mut Moment) {
         let op = moment.launched - 1;
-        let place = &mut moment.places[self.layer(op)];
+        let state = &mut moment.states[self.layer(op)];
         if op < self.layers() {
-            *place = Place::Changed;
-        } else if *place == Place::Back {
-            *place = Place::Copied;
+            *state = WeightState::Changed;
+        } else if *state == WeightState::Back {
+            *state = WeightState::Copied;
         }
     }
 
@@ -190,10 +190,10 @@ impl Search<'_> {
         let later = |(layer, left): (usize, u64)| (layer, left - 1);
         (moment.up, moment.down) = (moment.up.map(later), moment.down.map(later));
         if let Some((layer, 0)) = moment.up {
-            (moment.up, moment.places[layer]) = (None, Place::Back);
+            (moment.up, moment.states[layer]) = (None, WeightState::Back);
         }
         if let Some((layer, 0)) = moment.down {
-            (moment.down, moment.places[layer]) = (None, Place::Copied);
+            (moment.down, moment.states[layer]) = (None, WeightState::Copied);
         }
         self.settle(&mut moment);
         moment
@@ -202,16 +202,16 @@ impl Search<'_> {
     /// All that one decision can lead to at the same moment.
     fn decide(&self, moment: &Moment) -> Vec<Moment> {
         let mut next = Vec::new();
-        for (layer, place) in moment.places[..self.layers()].iter().enumerate() {
+        for (layer, state) in moment.states[..self.layers()].iter().enumerate() {
             let flight = Some((layer, self.transfer_units[layer]));
             let leaves = self.leaves[layer].around || self.leaves[layer].across;
             let updates = moment.running > 0 && moment.launched == self.backward(layer) + 1;
-            if *place == Place::Away && moment.up.is_none() {
-                let mut places = moment.places;
-                places[layer] = Place::Coming;
-                next.push(Moment { up: flight, places, ..*moment });
+            if *state == WeightState::Away && moment.up.is_none() {
+                let mut states = moment.states;
+                states[layer] = WeightState::Coming;
+                next.push(Moment { up: flight, states, ..*moment });
             }
-            if *place == Place::Changed && leaves && moment.down.is_none() && !updates {
+            if *state == WeightState::Changed && leaves && moment.down.is_none() && !updates {
                 next.push(Moment { down: flight, ..*moment });
             }
         }
@@ -227,7 +227,7 @@ impl Search<'_> {
         }
         let layer = self.layer(op);
         let copying = moment.down.is_some_and(|(copied, _)| copied == layer);
-        let there = !matches!(moment.places[layer], Place::Away | Place::Coming);
+        let there = !matches!(moment.states[layer], WeightState::Away | WeightState::Coming);
         if !there || (copying && op < self.layers()) {
             return None;
         }
@@ -248,32 +248,37 @@ impl Search<'_> {
 
     /// States in which an iteration may begin.
     fn starts(&self) -> Vec<Moment> {
-        let empty =
-            Moment { launched: 0, running: 0, up: None, down: None, places: [Place::Away; 5] };
+        let empty = Moment {
+            launched: 0,
+            running: 0,
+            up: None,
+            down: None,
+            states: [WeightState::Away; 5],
+        };
         let mut starts = vec![empty];
         for (layer, leaves) in self.leaves.iter().enumerate() {
-            let places: Vec<_> = match leaves {
+            let states: Vec<_> = match leaves {
                 Leaves { across: true, around } => {
-                    let changed = (!around).then_some(Place::Changed);
-                    let places = [Place::Away, Place::Coming, Place::Back];
-                    places.into_iter().chain(changed).collect()
+                    let changed = (!around).then_some(WeightState::Changed);
+                    let states = [WeightState::Away, WeightState::Coming, WeightState::Back];
+                    states.into_iter().chain(changed).collect()
                 }
-                Leaves { across: false, around: true } => vec![Place::Copied],
-                Leaves { across: false, around: false } => vec![Place::Changed],
+                Leaves { across: false, around: true } => vec![WeightState::Copied],
+                Leaves { across: false, around: false } => vec![WeightState::Changed],
             };
             let mut longer = Vec::new();
-            for (mut start, &place) in
-                starts.iter().flat_map(|s| places.iter().map(move |p| (*s, p)))
+            for (mut start, &state) in
+                starts.iter().flat_map(|s| states.iter().map(move |p| (*s, p)))
             {
-                start.places[layer] = place;
+                start.states[layer] = state;
                 let underway = (1..self.transfer_units[layer]).map(|left| Some((layer, left)));
-                match place {
-                    Place::Coming if start.up.is_some() => continue,
-                    Place::Coming => {
+                match state {
+                    WeightState::Coming if start.up.is_some() => continue,
+                    WeightState::Coming => {
                         longer.extend(underway.map(|up| Moment { up, ..start }));
                         continue;
                     }
-                    Place::Changed if leaves.across && start.down.is_none() => {
+                    WeightState::Changed if leaves.across && start.down.is_none() => {
                         longer.extend(underway.map(|down| Moment { down, ..start }));
                     }
                     _ => {}

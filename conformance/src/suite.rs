@@ -1,4 +1,4 @@
-//! What every backend is held to: one function a check, each for one promise of the traits.
+//! The checks that every backend must pass: one function for each promise of the traits.
 //!
 //! A backend's own tests run them all, each as a test with a name:
 //!
@@ -16,8 +16,8 @@
 //! }
 //! ```
 //!
-//! `MyBackend` implements [`Backend`]: it opens devices and makes integrity kernels. Whatever a check puts on the device it puts there through the
-//! traits, and whatever it finds it compares byte by byte.
+//! `MyBackend` implements [`Backend`]: it opens devices and makes integrity kernels. Checks use
+//! a device only through the traits, and compare results byte by byte.
 //!
 //! A missing wait shows only if work is late. So checks keep a stream busy before the work
 //! that another must wait for, and on a device that can choose they run in many
@@ -48,18 +48,18 @@ pub struct Check<T: Backend> {
     run: Run<T>,
 }
 
-/// What a check wants.
+/// What a check needs.
 enum Run<T: Backend> {
     /// One fresh device with a small graph.
     OnRig(fn(&mut Rig<'_, T>) -> Outcome),
-    /// To open devices of its own.
+    /// Opens its own devices.
     OnBench(fn(&Bench<'_, T>) -> Outcome),
-    /// The same, once, in the last order, while no other check runs in this process: it
+    /// The same, once, in the last order, while no other check runs in this process, since it
     /// measures what the process uses.
     Alone(fn(&Bench<'_, T>) -> Outcome),
 }
 
-/// Where checks that want devices of their own open them.
+/// For checks that open their own devices.
 #[derive(Clone, Copy, Debug)]
 pub struct Bench<'a, T> {
     /// The backend.
@@ -83,7 +83,7 @@ macro_rules! list {
     };
 }
 
-/// All checks, in the order in which an author may want to make them pass.
+/// All checks, in the order in which a backend's author should make them pass.
 #[must_use]
 pub fn checks<T: Backend>() -> Vec<Check<T>> {
     list! {
@@ -91,9 +91,9 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
             the_host_writes_and_reads_its_block,
             written_bytes_are_uploaded,
             bytes_return_as_they_were,
-            copies_of_any_size_and_place,
+            copies_of_any_size_and_offset,
             copies_in_both_directions_at_once,
-            uploaded_bytes_are_free_behind_the_point,
+            uploaded_bytes_are_free_after_the_point,
             unmapped_addresses_are_refused,
             bytes_outside_the_block_are_refused,
             without_a_block_all_is_refused,
@@ -161,18 +161,18 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
             weights,
             layer_to_layer,
             swap,
-            statically_aliased,
+            with_placements,
         ],
         Alone plans: [ten_thousand_iterations],
     }
 }
 
 impl<T: Backend> Check<T> {
-    /// Why the check cannot see on this system all that it is meant to see; none where it can.
+    /// Why the check cannot measure everything on this system; `None` if it can.
     #[must_use]
     pub fn blind_spot(&self) -> Option<&'static str> {
         let is_blind = matches!(self.run, Run::Alone(_)) && plans::Usage::now().is_none();
-        is_blind.then_some("this system does not tell what a process uses")
+        is_blind.then_some("this system does not report what a process uses")
     }
 
     /// Runs the check in each of the backend's orders.

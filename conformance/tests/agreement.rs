@@ -54,10 +54,10 @@ proptest! {
         timeline::durations(&case.machine, &pieces, &mut durations_ns).unwrap();
         let timeline = Timeline::new(&schedule, &durations_ns, scratch).unwrap();
         for event in &judgement.timeline {
-            let lap = event.lap as usize - 1;
-            let entry = schedule.of_iteration(lap as u64)[event.step];
+            let iteration = event.iteration as usize - 1;
+            let entry = schedule.of_iteration(iteration as u64)[event.step];
             let Some(stream) = entry.stream() else { continue };
-            let end_ns = timeline.end_ns(lap, stream, entry.index());
+            let end_ns = timeline.end_ns(iteration, stream, entry.index());
             prop_assert_eq!(end_ns, event.end_ns, "{:?}", event);
         }
     }
@@ -91,12 +91,12 @@ proptest! {
         prop_assert_eq!(slow.is_ok(), fast.is_ok(), "{:?} {:?}", slow, fast);
     }
 
-    /// Between what is needed at one time and a room for each, packing is the verifier's to judge.
+    /// Between these bounds only the verifier, which packs, can tell.
     #[test]
     fn small_hosts_get_the_same_verdict(case in cases_on_small_hosts()) {
         let slow = judge(&case.graph.graph().unwrap(), &case.machine, &case.plan.plan());
         let fast = fast_verdict(&case, &case.plan.plan());
-        let most_bytes = slow.as_ref().map_or(0, |judgement| judgement.rooms_bytes.1);
+        let most_bytes = slow.as_ref().map_or(0, |judgement| judgement.host_layout_bytes.1);
         match &fast {
             Err(reason) if case.machine.host_bytes < most_bytes => {
                 prop_assert!(reason.contains("pinned host memory"), "{}", reason);

@@ -129,9 +129,9 @@ fn is_as_predicted(
     Ok(())
 }
 
-/// Whether the host may block for the room of an input: one that is copied back to it, or
+/// Whether the host may block for the slot of an input: one that is copied back to it, or
 /// that is brought in though no op reads it.
-fn waits_for_rooms(graph: &Graph<'_>, plan: &OwnedPlan) -> bool {
+fn waits_for_slots(graph: &Graph<'_>, plan: &OwnedPlan) -> bool {
     let is_input = |part: &Part| graph.tensor(part.tensor).kind == Kind::Input;
     let is_read = |part: &Part| graph.op_ids().any(|op| graph.reads(op).contains(&part.tensor));
     plan.steps.iter().any(|step| match step {
@@ -148,7 +148,7 @@ proptest! {
     fn a_random_plan_takes_no_longer_than_if_the_host_never_blocked(case in cases()) {
         const ITERATIONS: u64 = 40;
         let graph = case.graph.graph().unwrap();
-        prop_assume!(!waits_for_rooms(&graph, &case.plan));
+        prop_assume!(!waits_for_slots(&graph, &case.plan));
         with_verified(graph, case.machine, &case.plan, |verified| {
             let measured_ns = growth_ns(verified, Blocks, ITERATIONS);
             let least_ns = growth_ns(verified, NeverBlocks, ITERATIONS);

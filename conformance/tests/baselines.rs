@@ -68,7 +68,7 @@ fn fit_falls_back_to_the_least_recently_used() {
     );
 }
 
-/// Forward turns to backward behind `F2`. `a0` leaves after `F1`, its last use forward, and comes back one op before `B0`, even
+/// Forward turns to backward after `F2`. `a0` leaves after `F1`, its last use forward, and comes back one op before `B0`, even
 /// where it could stay. The gap of `a1`, from `F2` to `B1`, is but one op. Without `a0`, all
 /// weights fit into six chunks.
 #[test]

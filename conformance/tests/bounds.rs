@@ -142,9 +142,9 @@ fn what_overwrites_an_input_has_no_copy() {
 }
 
 /// A long op early in the forward pass, and one late in the backward pass: what outlives the
-/// first part has left before the ops between, and what the last part reads comes behind them.
+/// first part has left before the ops between, and what the last part reads comes after them.
 #[test]
-fn compute_lies_between_the_crossings_of_what_is_made_before_it_and_read_behind_it() {
+fn compute_lies_between_the_crossings_of_what_is_made_before_it_and_read_after_it() {
     let mut graph = OwnedGraph::new("valley");
     let [large, small, other] =
         [9000, 10, 10].map(|bytes| graph.push_tensor("value", bytes, Kind::Temporary));
@@ -157,7 +157,7 @@ fn compute_lies_between_the_crossings_of_what_is_made_before_it_and_read_behind_
     }
 }
 
-/// A state that is read before and behind an op comes back in this iteration, but need not
+/// A state that is read before and after an op comes back in this iteration, but need not
 /// leave in it.
 #[test]
 fn states_come_back_between_their_readers() {

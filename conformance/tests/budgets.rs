@@ -4,14 +4,15 @@
 use conformance::graphs::{graphs, machines};
 use conformance::planners;
 use planner_core::Machine;
-use planner_core::planner::{Auto, Order, Request, Strategy as Planner};
+use planner_core::planner::{Auto, Order, Repeats, Request, Strategy as Planner};
 use proptest::prelude::*;
 use spillway::planning;
 use workloads::{OwnedGraph, OwnedPlan};
 
-const AUTO: Planner = Planner::Auto(Auto { effort: Some(1), order: Order::Free });
+const AUTO: Planner =
+    Planner::Auto(Auto { effort: Some(1), order: Order::Free, repeats: Repeats::Allowed });
 
-/// Plans from the least memory upwards, each budget so much above the one before.
+/// Plans from the least memory upwards, each budget `step_bytes` above the one before.
 fn climb(graph: &OwnedGraph, machine: Machine, step_bytes: u64) -> Result<(), TestCaseError> {
     let graph = graph.graph().unwrap();
     let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };

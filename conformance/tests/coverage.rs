@@ -204,8 +204,8 @@ const CLASSES: &[Class] = &[
         let table = placements.placements();
         let later = starts as u32..placements.ends.len() as u32;
         let arrays: Vec<_> = later.map(|allocation| table.of(allocation)).collect();
-        let lap = arrays.len() / placements.iterations as usize;
-        arrays.len() > lap && arrays[..lap] != arrays[lap..2 * lap]
+        let len = arrays.len() / placements.iterations as usize;
+        arrays.len() > len && arrays[..len] != arrays[len..2 * len]
     }),
     ("many steps", |case, _| case.plan.steps.len() > 50),
 ];

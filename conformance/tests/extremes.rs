@@ -41,7 +41,7 @@ const HUGE: MachineParameters = MachineParameters {
     unmap_ns_per_chunk: MOST,
 };
 
-/// Layers forward and backward, each with a weight and an activation of so many bytes.
+/// Layers forward and backward, each with a weight and an activation of this many bytes.
 fn training_step(layers: usize, bytes: u64, time_ns: u64) -> OwnedGraph {
     let mut graph = OwnedGraph::default();
     let input = graph.push_tensor("input", bytes, Kind::Input);

@@ -25,7 +25,7 @@ struct Host<'g> {
     graph: Graph<'g>,
     /// The states, and where they lie, once they are filled.
     states: Vec<(TensorId, HostRange)>,
-    /// The values of all tensors behind the launches that are enqueued.
+    /// The values of all tensors after the launches that are enqueued.
     values: Vec<Value>,
     /// Bytes of the block, once states are filled; none where it cannot be known.
     bytes: Vec<Option<u8>>,
@@ -232,7 +232,7 @@ fn refused_allocations_are_out_of_memory() {
     all_say(
         &errors,
         &[ErrorKind::OutOfDeviceMemory, ErrorKind::OutOfHostMemory],
-        "no memory on the",
+        "has no memory left",
     );
 }
 

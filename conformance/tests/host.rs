@@ -10,7 +10,9 @@ use conformance::plans::{cases, cases_on_small_hosts, predicted_by_ledger};
 use middleware::{Layer, Layered, LayeredKernels};
 use planner_core::backend::{DeviceAddress, HostRange, Kernels, Paging, Transfers};
 use planner_core::plan::{Pool, Resident};
-use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy as Planner};
+use planner_core::planner::{
+    Auto, Lms, Order, PlanningError, Repeats, Request, Strategy as Planner,
+};
 use planner_core::{
     ExecuteError, Graph, HostLayout, Kind, Limits, Machine, MachineParameters, OpId, Part, Plan,
     PlanError, Scratch, Step, TensorId, VerifyError,
@@ -226,14 +228,14 @@ proptest! {
         hold(&case.graph.graph().unwrap(), &case.machine, &case.plan.plan())?;
     }
 
-    /// What is proved has its rooms, and runs.
+    /// A plan is proved exactly when its host layout fits. What is proved runs.
     #[test]
-    fn the_verifier_refuses_just_what_has_no_rooms(case in cases_on_small_hosts()) {
+    fn the_verifier_refuses_just_what_has_no_host_layout(case in cases_on_small_hosts()) {
         let (graph, machine) = (case.graph.graph().unwrap(), case.machine);
         let plan = case.plan.plan();
         let ample = machine.with_host_bytes(u64::MAX);
-        let needed_bytes = with_layout(&graph, &machine, &plan, |rooms| rooms.map(|it| it.moved_bytes()));
-        let ample_bytes = with_layout(&graph, &ample, &plan, |rooms| rooms.map(|it| it.moved_bytes()));
+        let needed_bytes = with_layout(&graph, &machine, &plan, |layout| layout.map(|it| it.moved_bytes()));
+        let ample_bytes = with_layout(&graph, &ample, &plan, |layout| layout.map(|it| it.moved_bytes()));
         let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
         let proved = planning::prove(&graph, &machine, &plan, &schedule.schedule());
         match needed_bytes {
@@ -265,7 +267,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Behind what is shared others are hit, or the block ends: that is found as well.
+    /// After what is shared others are hit, or the block ends: that is found as well.
     #[test]
     fn two_values_in_one_slot_are_found(
         graph in training_graphs(3..=6),
@@ -298,7 +300,7 @@ proptest! {
 
     #[test]
     fn plans_of_auto_fit_the_hosts_memory(graph in graphs(), machine in machines(), share in 0..=64u64) {
-        let strategy = Planner::Auto(Auto { effort: Some(3), order: Order::Free });
+        let strategy = Planner::Auto(Auto { effort: Some(3), order: Order::Free, repeats: Repeats::Allowed });
         with_little_memory(&graph, machine, strategy, share)?;
     }
 }
@@ -348,7 +350,7 @@ fn moved_bytes(steps: &str) -> u64 {
 }
 
 #[test]
-fn values_that_are_away_one_after_the_other_share_room() {
+fn values_that_are_away_one_after_the_other_share_bytes() {
     assert_eq!(moved_bytes("0 *a -a +a 1 -a 2 *b -b +b 3 -b"), 512);
     assert_eq!(moved_bytes("0 *a -a 2 *b -b +a 1 -a +b 3 -b"), 1024);
     // A span begins where the value is written, not where it leaves.
@@ -356,13 +358,13 @@ fn values_that_are_away_one_after_the_other_share_room() {
 }
 
 #[test]
-fn halves_take_half_the_room() {
+fn halves_take_half_the_bytes() {
     assert_eq!(moved_bytes("0 *A -A 2 *b -b +A 1 -a +b 3 -b"), 256 + 512);
     assert_eq!(moved_bytes("0 *A -A +A 1 -a 2 *B -B +B 3 -b"), 256);
 }
 
 #[test]
-fn what_no_launch_touches_after_it_was_copied_has_a_room_of_its_own() {
+fn what_no_launch_touches_after_it_was_copied_has_its_own_bytes() {
     let later = "2 *b -b +b 3 -b";
     for before in ["0 *a 1 -a", "0 *a -a +a 1 *a -a", "0 *a -a +a 1 -a +a -a"] {
         assert_eq!(moved_bytes(&format!("{before} {later}")), 1024, "{before}");

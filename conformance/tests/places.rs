@@ -48,7 +48,7 @@ fn hold(graph: Graph<'_>, machine: Machine, owned: &OwnedPlan) -> Result<(), Tes
     Ok(())
 }
 
-/// The plan with so many objects in its only pool.
+/// The plan with this many objects in its only pool.
 fn with_objects(case: &Case, count: u64) -> OwnedPlan {
     let mut plan = case.plan.clone();
     plan.pools[0].count = count;
@@ -77,8 +77,8 @@ const MACHINE: Machine = {
     machine
 };
 
-/// Ops that write and read tensors of so many chunks; `w` is a state and there at the start. A
-/// step is `+x`, `-x` or the number of an op. The pool holds so many tensors.
+/// Ops that write and read tensors of this many chunks; `w` is a state and there at the start. A
+/// step is `+x`, `-x` or the number of an op. The pool holds this many tensors.
 fn written(ops: &[[&str; 2]], chunks: u64, count: u64, steps: &str) -> (OwnedGraph, OwnedPlan) {
     const NAMES: &str = "wabcdxy";
     let bytes = chunks * MACHINE.chunk_bytes;

@@ -7,7 +7,7 @@ use conformance::graphs::{graphs, machines};
 use conformance::planners;
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{
-    Auto, Lms, Order, PlanningError, Request, Strategy as Planner, Weights, Window,
+    Auto, Lms, Order, PlanningError, Repeats, Request, Strategy as Planner, Weights, Window,
 };
 use planner_core::{Graph, Machine};
 use proptest::prelude::*;
@@ -27,12 +27,23 @@ const STRATEGIES: [(&str, Planner); 14] = [
     ("window", Planner::Window(Window { bytes: None, published: false })),
     ("window, published", Planner::Window(Window { bytes: None, published: true })),
     ("window of 700 bytes", Planner::Window(Window { bytes: Some(700), published: false })),
-    ("auto", Planner::Auto(Auto { effort: Some(9), order: Order::Free })),
-    ("auto, in the given order", Planner::Auto(Auto { effort: Some(9), order: Order::Given })),
-    ("auto, first list", Planner::Auto(Auto { effort: Some(0), order: Order::Free })),
+    (
+        "auto",
+        Planner::Auto(Auto { effort: Some(9), order: Order::Free, repeats: Repeats::Allowed }),
+    ),
+    (
+        "auto, in the given order",
+        Planner::Auto(Auto { effort: Some(9), order: Order::Given, repeats: Repeats::Allowed }),
+    ),
+    (
+        "auto, first list",
+        Planner::Auto(Auto { effort: Some(0), order: Order::Free, repeats: Repeats::Allowed }),
+    ),
 ];
-const SHAKEN: [(&str, Planner); 1] =
-    [("auto, shaken", Planner::Auto(Auto { effort: Some(40), order: Order::Given }))];
+const SHAKEN: [(&str, Planner); 1] = [(
+    "auto, shaken",
+    Planner::Auto(Auto { effort: Some(40), order: Order::Given, repeats: Repeats::Allowed }),
+)];
 const THRESHOLDS: [(&str, Threshold); 3] = [
     ("swap", Threshold::RoundTrip),
     ("swap at any time", Threshold::Ns(0)),
@@ -43,7 +54,10 @@ const CHAIN_STRATEGIES: [(&str, Planner); 5] = [
     ("weights, published", Planner::Weights(Weights { published: true, activations: false })),
     ("weights, undiscounted", Planner::WeightsUndiscounted),
     ("layer-to-layer", Planner::LayerToLayer),
-    ("auto", Planner::Auto(Auto { effort: Some(9), order: Order::Free })),
+    (
+        "auto",
+        Planner::Auto(Auto { effort: Some(9), order: Order::Free, repeats: Repeats::Allowed }),
+    ),
 ];
 const ITERATIONS: u64 = 8;
 

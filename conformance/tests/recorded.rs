@@ -106,7 +106,7 @@ fn recorded_graphs_are_planned_proved_and_run() {
     }
 }
 
-/// And nearly all of auto's find a place for everything, with as many objects as they hold at
+/// Nearly all of auto's plans get placements, with as many objects as they hold at
 /// their peak and at a cost of at most a hundredth of the period.
 fn autos_plans_are_placed() {
     let strategy = Strategy::Auto(Auto::default());

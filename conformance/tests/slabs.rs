@@ -13,7 +13,7 @@ const AUTO: Planner = Planner::Auto(Auto { effort: None, order: Order::Given });
 const CHUNK_BYTES: u64 = 1024;
 const ITERATIONS: u64 = 4;
 
-/// Layers that each keep one value of so many bytes until it is read again, in reverse; and a
+/// Layers that each keep one value of this many bytes until it is read again, in reverse; and a
 /// weight of some chunks each.
 fn layers(count: u32, value_bytes: u64, time_ns: u64) -> OwnedGraph {
     let mut graph = OwnedGraph::default();

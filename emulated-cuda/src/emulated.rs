@@ -75,7 +75,7 @@ impl Emulated {
     #[must_use]
     pub fn explanation(&self) -> String {
         let mut text = vec![0; 4096];
-        // SAFETY: so many bytes may be written.
+        // SAFETY: this many bytes may be written.
         let bytes = unsafe { (self.explanation)(text.as_mut_ptr(), text.len()) };
         text.truncate(bytes);
         String::from_utf8_lossy(&text).into_owned()

@@ -35,7 +35,7 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// Returns true once in so many times, and never for 0.
+    /// Returns true once in this many times, and never for 0.
     pub(crate) fn one_in(&mut self, times: u64) -> bool {
         times > 0 && self.next().is_multiple_of(times)
     }

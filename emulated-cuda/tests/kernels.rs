@@ -168,7 +168,7 @@ fn lanes_that_part_meet_again() {
 }
 
 #[test]
-fn dynamic_shared_memory_is_behind_the_static() {
+fn dynamic_shared_memory_is_after_the_static() {
     let device = device();
     let text = format!(
         ".extern .shared .align 16 .b8 dynamic[];\n{}",

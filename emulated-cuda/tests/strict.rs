@@ -65,7 +65,7 @@ fn mappings_are_whole_and_apart() {
     let (at, handle) = (reserve(4 * PAGE), create(2 * PAGE).unwrap());
     assert_eq!(map(at, PAGE, PAGE, handle), CUDA_ERROR_INVALID_VALUE, "an offset");
     assert_eq!(map(at, PAGE, 0, handle), CUDA_ERROR_INVALID_VALUE, "a part of a handle");
-    assert_eq!(map(at + 1, 2 * PAGE, 0, handle), CUDA_ERROR_INVALID_VALUE, "a byte behind");
+    assert_eq!(map(at + 1, 2 * PAGE, 0, handle), CUDA_ERROR_INVALID_VALUE, "a byte after");
     assert_eq!(map(at + 3 * PAGE as u64, 2 * PAGE, 0, handle), CUDA_ERROR_INVALID_VALUE, "the end");
     let before = device.emulated.counters();
     assert_eq!(map(at, 2 * PAGE, 0, handle), CUDA_SUCCESS);

@@ -26,9 +26,9 @@ pub enum Resize {
     Workspace(usize, u64),
     /// Time of an op.
     Time(usize, u64),
-    /// All bytes, times two so often.
+    /// All bytes, doubled this many times.
     Bytes(u32),
-    /// All times, times two so often.
+    /// All times, doubled this many times.
     Times(u32),
 }
 
@@ -72,7 +72,7 @@ pub fn resized(graph: OwnedGraph, resize: Resize) -> OwnedGraph {
     if changed.graph().is_ok() { changed } else { graph }
 }
 
-/// A number times two so often, or as much as there is.
+/// A number doubled this many times, or the largest number if that overflows.
 #[must_use]
 pub const fn doubled(number: u64, doublings: u32) -> u64 {
     number.saturating_mul(1 << doublings)

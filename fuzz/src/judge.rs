@@ -42,11 +42,11 @@ pub fn judge(case: &Case) -> Result<Verdict, Fault> {
         compare(&fast, &slow)?;
     }
     let Ok(exact) = fast else { return Ok(Verdict::Invalid) };
-    let host_bytes = returns("the rooms", || host_bytes(&graph, machine, &plan))?;
+    let host_bytes = returns("the host layout", || host_bytes(&graph, machine, &plan))?;
     let host_bytes = host_bytes.ok().filter(|&bytes| bytes <= machine.host_bytes);
     let Some(host_bytes) = host_bytes else {
         return Err(Fault::new(
-            "rooms",
+            "host layout",
             "a plan is verified that the host has too little memory for",
         ));
     };
@@ -81,8 +81,8 @@ fn is_for_ledger(graph: &Graph<'_>, plan: &Plan<'_>) -> bool {
     objects <= MOST_OBJECTS && plan.iterations() <= MOST_ITERATIONS
 }
 
-/// What lowering, verifying and predicting say of a plan, its promises apart: the figures that it
-/// should promise, with a room of its own on the host for everything.
+/// Lowers, verifies and predicts a plan, whatever it promises. Returns the figures that it
+/// should promise, with a host offset for each tensor.
 fn prove(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> Result<Prediction, String> {
     let owned = planning::schedule(graph, machine, plan).map_err(|error| error.to_string())?;
     let schedule = owned.schedule();
@@ -92,14 +92,14 @@ fn prove(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> Result<Predic
     Ok(prediction)
 }
 
-/// What the rooms on the host take.
+/// Bytes that the host layout takes.
 fn host_bytes(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> Result<u64, PlanError> {
     let mut memory = vec![0; HostLayout::scratch_words(&Limits::of_plan(graph, plan))];
-    let rooms = HostLayout::new(graph, machine, plan, &mut Scratch::new(&mut memory))?;
-    Ok(rooms.moved_bytes())
+    let layout = HostLayout::new(graph, machine, plan, &mut Scratch::new(&mut memory))?;
+    Ok(layout.moved_bytes())
 }
 
-/// The rules, and the figures but for those on which rooms are shared.
+/// The rules, and the figures except `host_bytes`.
 fn compare(
     fast: &Result<Prediction, String>,
     slow: &Result<ledger::Judgement, ledger::Violation>,

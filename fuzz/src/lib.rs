@@ -1,4 +1,4 @@
-//! Garbage for everything that is public.
+//! Calls everything public with garbage.
 //!
 //! A [`case`] is a number: with the seed it decides on a target and on an input for it. The same
 //! seed and number give the same input on every machine.

@@ -18,7 +18,7 @@ const PROGRESS: Duration = Duration::from_secs(10);
 ///
 /// Prints what goes wrong, each kind of fault once, and writes the input to a folder of its own.
 /// A plan there is judged again by `spillway check graph.json plan.json --machine machine.json`.
-/// Ends with status 1 where anything went wrong. Where it dies, `current` in the folder of findings
+/// Ends with status 1 if anything went wrong. If it dies, `current` in the folder of findings
 /// holds the number of the case.
 #[derive(Parser, Debug)]
 struct Arguments {

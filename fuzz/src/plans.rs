@@ -1,5 +1,5 @@
 //! Plans: valid ones of every strategy and of the generators of `conformance`, and what
-//! becomes of them in clumsy or hostile hands.
+//! careless or hostile changes make of them.
 
 use crate::graphs::{Resize, doubled, resized, resizes};
 use crate::machines::{self, Change, changed};
@@ -9,7 +9,7 @@ use conformance::plans::{Case, cases, mutate};
 use planner_core::plan::{ArenaPlacement, Part, Pool, Prediction, Resident};
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{
-    Auto, Lms, Order, PlanningError, Request, Strategy as Planner, Weights, Window,
+    Auto, Lms, Order, PlanningError, Repeats, Request, Strategy as Planner, Weights, Window,
 };
 use planner_core::{Graph, Kind, Launched, Machine, OpId, Step, TensorId};
 use proptest::collection::vec;
@@ -78,8 +78,10 @@ pub fn strategies() -> impl Strategy<Value = How> {
     let weights = (flag(), flag())
         .prop_map(|(published, activations)| Planner::Weights(Weights { published, activations }));
     let order = select(vec![Order::Given, Order::Free]);
-    let auto = (0..=6u32, order)
-        .prop_map(|(effort, order)| Planner::Auto(Auto { effort: Some(effort), order }));
+    let repeats = select(vec![Repeats::Never, Repeats::Allowed]);
+    let auto = (0..=6u32, order, repeats).prop_map(|(effort, order, repeats)| {
+        Planner::Auto(Auto { effort: Some(effort), order, repeats })
+    });
     let plain = select(vec![
         Planner::InCore,
         Planner::OnDemand,
@@ -115,7 +117,7 @@ fn planned() -> impl Strategy<Value = Case> {
     )
 }
 
-/// A plan for so many bytes more than a strategy needs.
+/// A plan for this many bytes more than a strategy needs.
 ///
 /// # Errors
 /// Those of the strategy.
@@ -142,13 +144,13 @@ pub fn plan_with_spare(
 /// What is done to a case.
 #[derive(Clone, Copy, Debug)]
 enum Mutation {
-    /// Another number in some place of the plan.
+    /// Another number somewhere in the plan.
     Number(usize, NewNumber),
     /// A copy of an input to the host, anywhere.
     OffloadInput(usize, usize),
     /// No prefetch of some tensor.
     NoPrefetch(usize),
-    /// So many sixty-fourths of the host memory that the plan wants.
+    /// This many sixty-fourths of the host memory that the plan wants.
     LittleHost(u64),
     /// Another machine.
     Machine(Change),

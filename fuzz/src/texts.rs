@@ -78,9 +78,9 @@ enum Damage {
     Replace(usize, u8),
     Repeat(usize, usize),
     Remove(usize, usize),
-    /// Something else in the place of the number behind a position.
+    /// Replaces the number after a position.
     Number(usize, &'static str),
-    /// So many brackets.
+    /// This many brackets.
     Deep(usize, usize),
 }
 

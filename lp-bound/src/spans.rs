@@ -82,7 +82,7 @@ impl Spans {
     fn add(&mut self, graph: &Graph<'_>, tensor: TensorId, touches: &[Touch], options: Options) {
         let Some(&first) = touches.first() else { return };
         let data = graph.tensor(tensor);
-        // A state that stays for good may lie beside the pages.
+        // A state that stays permanently may lie beside the pages.
         let options = if data.kind == Kind::State { Options::default() } else { options };
         for share in shares(data.bytes, options) {
             if share.memory_bytes == 0 {
@@ -136,7 +136,7 @@ fn around_from(from: usize, to: usize, points: usize) -> impl Iterator<Item = us
     (from..from + length).map(move |point| point % points)
 }
 
-/// The shares of so many bytes; the second may have none.
+/// The shares of this many bytes; the second may have none.
 fn shares(bytes: u64, options: Options) -> [Share; 2] {
     let exact = |bytes| Share { memory_bytes: bytes, link_bytes: bytes };
     match options.pages {

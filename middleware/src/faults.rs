@@ -29,32 +29,32 @@ impl Faults {
         Self { rng, delayed_copies: 0, failed_copies: 0, failed_allocations: 0, failed_fills: 0 }
     }
 
-    /// Lets one copy in so many take up to 32 times as long: it is made so often.
+    /// Makes one copy in this many take up to 32 times as long, by repeating it.
     #[must_use]
     pub fn delayed_copies(self, one_in: u32) -> Self {
         Self { delayed_copies: one_in, ..self }
     }
 
-    /// Lets one copy in so many fail.
+    /// Lets one copy in this many fail.
     #[must_use]
     pub fn failed_copies(self, one_in: u32) -> Self {
         Self { failed_copies: one_in, ..self }
     }
 
-    /// Lets one allocation in so many fail: of chunks, of the host block, of addresses, or of
+    /// Lets one allocation in this many fail: of chunks, of the host block, of addresses, or of
     /// a mapping.
     #[must_use]
     pub fn failed_allocations(self, one_in: u32) -> Self {
         Self { failed_allocations: one_in, ..self }
     }
 
-    /// Lets one in so many of the calls fail by which kernels fill states and inputs.
+    /// Lets one in this many of the calls fail by which kernels fill states and inputs.
     #[must_use]
     pub fn failed_fills(self, one_in: u32) -> Self {
         Self { failed_fills: one_in, ..self }
     }
 
-    /// Whether something that happens once in so many times happens now.
+    /// Whether something that happens once in this many times happens now.
     fn strikes(&mut self, one_in: u32) -> bool {
         one_in > 0 && self.rng.random_range(0..one_in) == 0
     }
@@ -109,9 +109,9 @@ impl<E: fmt::Display> fmt::Display for FaultyError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Injected(ErrorKind::Other) => {
-                write!(f, "a copy or a fill failed, as it was meant to")
+                write!(f, "injected fault: a copy or a fill failed")
             }
-            Self::Injected(kind) => write!(f, "an allocation failed, as it was meant to: {kind:?}"),
+            Self::Injected(kind) => write!(f, "injected fault: an allocation failed with {kind:?}"),
             Self::Device(error) => error.fmt(f),
         }
     }

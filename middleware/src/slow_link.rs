@@ -1,8 +1,8 @@
 use crate::Layer;
 use planner_core::backend::{DeviceAddress, HostRange, Paging, Transfers};
 
-/// A link that takes several times as long: each copy is made so often. That holds on any
-/// device, in its own time, and blocks nobody who does not wait for the copy.
+/// A link that takes several times as long, because each copy is repeated. That holds on any
+/// device, in its own time, and blocks only those who wait for the copy.
 #[derive(Clone, Copy, Debug)]
 pub struct SlowLink {
     /// How often each copy is made; at least once.

@@ -194,6 +194,13 @@ impl Limits {
         Self { steps, pieces, ..self }
     }
 
+    /// Lists in which each op may be launched twice, on average.
+    #[must_use]
+    pub(crate) const fn with_repeats(self) -> Self {
+        let (ops, operands) = (self.ops.saturating_mul(2), self.operands.saturating_mul(2));
+        Self { ops, operands, ..self }
+    }
+
     /// Entries of a schedule.
     #[must_use]
     pub const fn entries(&self) -> usize {

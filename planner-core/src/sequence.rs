@@ -29,10 +29,10 @@ struct Launch {
     first_slot: u32,
     /// The slot of the first operand that is written.
     first_write: u32,
-    end_slot: u32,
 }
 
-/// Launches, and the operands of all of them.
+/// Launches, and the operands of all of them. A last entry of `launches` is none: the operands of
+/// the one before it end where its own begin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sequence<'a> {
     graph: &'a Graph<'a>,
@@ -42,7 +42,7 @@ pub(crate) struct Sequence<'a> {
 
 impl<'a> Sequence<'a> {
     pub(crate) const fn scratch_words(limits: &Limits) -> usize {
-        words::<Launch>(limits.ops)
+        words::<Launch>(limits.ops.saturating_add(1))
             .saturating_add(words::<TensorId>(limits.operands))
             .saturating_add(words::<u8>(limits.ops))
     }
@@ -66,7 +66,7 @@ impl<'a> Sequence<'a> {
         if len > MOST || slots > MOST {
             return Err(PlanError::TooManySteps);
         }
-        let launches = scratch.take(len, Launch::zeroed())?;
+        let launches = scratch.take(len + 1, Launch::zeroed())?;
         let operands = scratch.take(slots, TensorId(0))?;
         let seen = scratch.reborrow().take(graph.ops().len(), 0u8)?;
         let mut slot = 0;
@@ -86,9 +86,9 @@ impl<'a> Sequence<'a> {
                 is_repeat: u32::from(is_repeat),
                 first_slot,
                 first_write: first_slot + reads,
-                end_slot: slot as u32,
             };
         }
+        launches[len].first_slot = slot as u32;
         Ok(Self { graph, launches, operands: &operands[..slot] })
     }
 
@@ -109,17 +109,22 @@ impl<'a> Sequence<'a> {
         self.graph
     }
 
+    /// Whether any op is launched again.
+    pub(crate) const fn has_repeats(&self) -> bool {
+        self.len() > self.graph.ops().len()
+    }
+
     /// How many launches there are.
     #[inline]
     pub(crate) const fn len(&self) -> usize {
-        self.launches.len()
+        self.launches.len() - 1
     }
 
     /// All launches, in order.
     pub(crate) fn launches(
         &self,
     ) -> impl ExactSizeIterator<Item = LaunchId> + DoubleEndedIterator + use<> {
-        (0..self.launches.len() as u32).map(LaunchId)
+        (0..self.len() as u32).map(LaunchId)
     }
 
     /// The op of a launch.
@@ -132,6 +137,11 @@ impl<'a> Sequence<'a> {
     pub(crate) const fn launched(&self, launch: LaunchId) -> Launched {
         let Launch { op, is_repeat, .. } = self.launches[launch.index()];
         Launched { op, is_repeat: is_repeat == 1 }
+    }
+
+    /// Whether the op of a launch may be launched again.
+    pub(crate) fn is_repeatable(&self, launch: LaunchId) -> bool {
+        self.graph.op(self.op(launch)).repeatable
     }
 
     /// How long a launch takes.
@@ -162,15 +172,18 @@ impl<'a> Sequence<'a> {
     /// What a launch writes.
     #[inline]
     pub(crate) fn writes(&self, launch: LaunchId) -> &'a [TensorId] {
-        let Launch { first_write, end_slot, .. } = self.launches[launch.index()];
-        &self.operands[first_write as usize..end_slot as usize]
+        let Launch { first_write, .. } = self.launches[launch.index()];
+        &self.operands[first_write as usize..self.end_slot(launch)]
     }
 
     /// What a launch reads, then what it writes; a tensor updated in place comes twice.
     #[inline]
     pub(crate) fn operands_of(&self, launch: LaunchId) -> &'a [TensorId] {
-        let Launch { first_slot, end_slot, .. } = self.launches[launch.index()];
-        &self.operands[first_slot as usize..end_slot as usize]
+        &self.operands[self.first_slot(launch)..self.end_slot(launch)]
+    }
+
+    const fn end_slot(&self, launch: LaunchId) -> usize {
+        self.launches[launch.index() + 1].first_slot as usize
     }
 
     /// The slot of a launch's first operand; those of the others follow.

@@ -12,7 +12,7 @@ use crate::limit::{Limit, Progress, Watch};
 use crate::order::Dependencies;
 use crate::starts::starts;
 use crate::team::Team;
-use planner_core::planner::{Auto, Order, PlanningError, Request, Strategy};
+use planner_core::planner::{Auto, Order, PlanningError, Repeats, Request, Strategy};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::time::Instant;
@@ -47,10 +47,12 @@ const CANDIDATES: usize = 8;
 const JUDGING: f64 = 0.6;
 
 /// Takes the first list that fits, in the current order.
-const QUICK: Strategy = Strategy::Auto(Auto { effort: Some(0), order: Order::Given });
+const QUICK: Strategy =
+    Strategy::Auto(Auto { effort: Some(0), order: Order::Given, repeats: Repeats::Never });
 
 /// Plans with full effort, in the current order.
-const EARNEST: Strategy = Strategy::Auto(Auto { effort: None, order: Order::Given });
+const EARNEST: Strategy =
+    Strategy::Auto(Auto { effort: None, order: Order::Given, repeats: Repeats::Allowed });
 
 /// Plans with full effort in an order that was found before.
 ///

@@ -24,8 +24,8 @@ pub(crate) struct Judge {
     operands: Vec<TensorId>,
     memory: Vec<u64>,
     classes: OwnedClasses,
-    swaps: swapping::Room,
-    plans: planning::Room,
+    swaps: swapping::Buffers,
+    plans: planning::Buffers,
 }
 
 /// A graph in another order of its ops.
@@ -103,7 +103,7 @@ impl Judge {
         order: &[u32],
         sizes: &Sizes,
         division: &Division,
-        then: impl FnOnce(&mut swapping::Room, &Request<'_>, Classes<'_>) -> Result<T, PlanningError>,
+        then: impl FnOnce(&mut swapping::Buffers, &Request<'_>, Classes<'_>) -> Result<T, PlanningError>,
     ) -> Result<T, PlanningError> {
         let Self { ops, operands, memory, classes, swaps, .. } = self;
         let graph = arrange(request.graph, order, ops, operands, memory)?;
@@ -166,9 +166,9 @@ mod tests {
         let sizes = Sizes::new(request, Mapping::Consecutive);
         let division = sizes.random(request, rng);
         let (mut judge, threshold) = (Judge::default(), Threshold::default());
-        let lap_ns = judge.swap(request, &order, &sizes, &division, threshold);
+        let estimate_ns = judge.swap(request, &order, &sizes, &division, threshold);
         match judge.swap_plan(request, &order, &sizes, &division, threshold) {
-            Ok(_) if lap_ns == u64::MAX => Err("there is a plan".to_owned()),
+            Ok(_) if estimate_ns == u64::MAX => Err("there is a plan".to_owned()),
             Ok(_)
             | Err(
                 PlanningError::Infeasible { .. }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     /// In more ops than random graphs have, what leaves may still be there when others have
-    /// made enough room for it to come back.
+    /// made enough space for it to come back.
     #[test]
     fn every_individual_of_a_recurrent_network_has_a_plan() {
         let work = models::generate("brnn:batch=8,layers=2,steps=12,width=128").unwrap();

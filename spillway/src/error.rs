@@ -51,14 +51,14 @@ pub enum Error {
     OtherGraph {
         /// The name of the graph in the plan.
         planned: String,
-        /// The name of the graph at hand.
+        /// The name of the graph that was given.
         given: String,
     },
     /// A plan is for another machine.
     OtherMachine {
         /// The name of the machine in the plan.
         planned: String,
-        /// The name of the machine at hand.
+        /// The name of the machine that was given.
         given: String,
     },
     /// A file cannot be read or written, or is malformed.
@@ -104,11 +104,11 @@ impl fmt::Display for Error {
             Self::Budget(error) => error.fmt(f),
             Self::OtherGraph { planned, given } => {
                 let (planned, given) = (Shown::name(planned), Shown::name(given));
-                write!(f, "the plan is for the graph {planned:?}, and this is {given:?}")
+                write!(f, "the plan is for the graph {planned:?}, but the graph is {given:?}")
             }
             Self::OtherMachine { planned, given } => {
                 let (planned, given) = (Shown::name(planned), Shown::name(given));
-                write!(f, "the plan is for the machine {planned:?}, and this is {given:?}")
+                write!(f, "the plan is for the machine {planned:?}, but the machine is {given:?}")
             }
             Self::File(error) => error.fmt(f),
             Self::OutOfMemory(error) => error.fmt(f),

@@ -3,8 +3,8 @@
 //!
 //! The computation is one iteration that repeats: a training step, or one pass of inference. Its
 //! ops, their times, and the sizes of its tensors are known ahead. For a memory budget, Spillway
-//! decides what leaves the device, when it comes back, and in which memory everything lies, so
-//! that ops wait as little as can be.
+//! decides what leaves the device, when it comes back, and where in memory each tensor lies, so
+//! that ops wait as little as possible.
 //!
 //! # What it does
 //!

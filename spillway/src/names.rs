@@ -129,10 +129,10 @@ impl<'n> Names<'n> {
                 )
             }
             PlanningError::Infeasible { .. } => {
-                "no plan was found, although the budget is enough for every single op".to_owned()
+                "no plan was found, although each op alone fits the budget".to_owned()
             }
             PlanningError::BudgetAboveDevice { budget_bytes, device_bytes } => format!(
-                "the budget of {} is more than the device's {}",
+                "the budget of {} is larger than the device's {}",
                 exactly(budget_bytes),
                 exactly(device_bytes)
             ),
@@ -179,7 +179,7 @@ impl<'n> Names<'n> {
     }
 }
 
-/// A size in units and to the byte: what is needed may be typed as the next budget.
+/// A size in units and in bytes, so that it can be used as the next budget.
 fn exactly(bytes: u64) -> String {
     format!("{} ({bytes} bytes)", units::bytes(bytes))
 }

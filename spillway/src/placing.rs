@@ -1,4 +1,4 @@
-//! Plans with fixed physical objects: what a pool lacks for that, a plan leaves.
+//! Plans with fixed physical objects. If a pool has too few objects, a plan for less is tried.
 
 use crate::planning;
 use planner_core::placement::{self, Over, PlacementError};
@@ -9,20 +9,20 @@ use workloads::{OwnedPlacements, OwnedPlan};
 
 /// Most iterations over which objects are fixed.
 const MOST_ITERATIONS: u32 = 8;
-/// Iterations over which a period is looked for that is no longer than before.
+/// Iterations within which a period no longer than before is looked for.
 const FEW_ITERATIONS: u32 = 3;
 /// Most object numbers of all placements that are tried for one plan. The iterations of
 /// `docs/placements.md` have up to 15,000; a million take about a second.
 const MOST_SLOTS: usize = 1 << 22;
-/// A period with placements should be longer than without by one in so many at most.
+/// Placements may lengthen the period by at most one part in this many.
 const LONGER: u64 = 100;
-/// Plans that are placed, each of which leaves more of the budget than the one before.
+/// Plans that are tried, each for a smaller budget than the one before.
 const ATTEMPTS: usize = 4;
 
 /// Why a plan has no placements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unplaced {
-    /// So many more objects would do, and no plan that leaves them was found.
+    /// This many more objects are needed, and no plan that leaves them free was found.
     Short(u64),
     /// Waiting for fixed objects makes the period this long.
     Slow(u64),
@@ -33,22 +33,22 @@ pub enum Unplaced {
 impl fmt::Display for Unplaced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Short(1) => write!(f, "to fix where everything lies takes an object more"),
+            Self::Short(1) => write!(f, "fixed placements need 1 more object"),
             Self::Short(objects) => {
-                write!(f, "to fix where everything lies takes {objects} objects more")
+                write!(f, "fixed placements need {objects} more objects")
             }
             Self::Slow(period_ns) => {
-                write!(f, "with everything in a fixed place, the period is {period_ns} ns")
+                write!(f, "with fixed placements, the period is {period_ns} ns")
             }
-            Self::Large => write!(f, "there are too many objects to fix where everything lies"),
+            Self::Large => write!(f, "there are too many objects for fixed placements"),
         }
     }
 }
 
-/// Plans with fixed physical objects, where the period is then longer by a hundredth at most,
-/// or no longer than what mapping as it goes takes the host. Where the objects do not suffice,
-/// or waiting for them takes longer, a plan for a smaller budget may leave enough. Else the
-/// plan without, and why.
+/// Plans with fixed physical objects if that lengthens the period by at most a hundredth, or if
+/// the period is no longer than the host's mapping time without. If there are too few objects,
+/// or waiting for them takes longer, tries smaller budgets, whose plans leave more objects free.
+/// Otherwise returns the plan without fixed objects, and the reason.
 ///
 /// # Errors
 /// Those of [`planning::plan`].
@@ -92,7 +92,7 @@ pub fn plan_by(
     })
 }
 
-/// As [`plan`], and no worse than `less`, which `auto` planned so for less memory.
+/// Like [`plan`], but no worse than `less`, which `auto` planned this way for less memory.
 ///
 /// # Errors
 /// Those of [`plan`], if there is no such plan.
@@ -109,8 +109,8 @@ pub fn plan_with_more(
     }
 }
 
-/// A plan that never holds so many of its objects. Several pools have those of the plan that
-/// is short of them, and one pool of chunks has what its smaller arena leaves.
+/// Returns a plan that leaves `spare` objects unused. A single pool gets them added; several
+/// pools get the counts of `plain`.
 fn leaving(
     spare: u64,
     request: &Request<'_>,
@@ -146,7 +146,7 @@ fn shorter(
     }
 }
 
-/// What the host spends in an iteration on mapping as it goes.
+/// Host time per iteration for mapping, if the plan maps as it runs.
 fn mapping_ns(graph: &Graph<'_>, machine: &Machine, plan: &OwnedPlan) -> u64 {
     let slots = |iterations| slots(graph, machine, plan, iterations).map_or(0, |(_, slots)| slots);
     let objects = slots(2).saturating_sub(slots(1)) as u64;
@@ -154,9 +154,10 @@ fn mapping_ns(graph: &Graph<'_>, machine: &Machine, plan: &OwnedPlan) -> u64 {
     objects.saturating_mul(ns_per_chunk)
 }
 
-/// Fixes the objects of a plan over the fewest iterations with which its period is no longer
-/// than before, or else over those of the first few with which it is shortest; over more only
-/// where all of these make it longer than `most_ns`, and only as long as that takes seconds.
+/// Fixes the objects of a plan over the fewest iterations for which its period is no longer
+/// than before; otherwise over the count among the first few that gives the shortest period.
+/// Tries more iterations only if the period is still longer than `most_ns`, up to a bound on
+/// the work.
 ///
 /// # Errors
 /// Why there are no placements.
@@ -193,7 +194,7 @@ pub fn place(
     best.map_err(|unplaced| least.map_or(unplaced, Unplaced::Short))
 }
 
-/// Allocations and object numbers of placements over so many iterations.
+/// Counts the allocations and object numbers of placements over `iterations`.
 fn slots(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -205,7 +206,7 @@ fn slots(
     placement::slots(graph, machine, &plan, iterations, &mut Scratch::new(&mut memory))
 }
 
-/// Fixes the objects of a plan, however many there are.
+/// Fixes the objects of a plan, whatever their number.
 ///
 /// # Errors
 /// Those of [`placement::place`].
@@ -219,7 +220,7 @@ pub fn place_over(
     place_in(size, graph, machine, plan, over)
 }
 
-/// The same where the [`slots`] are known.
+/// The same if the [`slots`] are known.
 fn place_in(
     (allocations, slots): (usize, usize),
     graph: &Graph<'_>,
@@ -231,9 +232,9 @@ fn place_in(
     let iterations = over.iterations as usize;
     let limits = Limits { iterations, objects: slots, ..Limits::of_plan(graph, &bare) };
     let mut memory = vec![0; placement::scratch_words(&limits)];
-    let room = placement::Room { objects: &mut vec![0; slots], ends: &mut vec![0; allocations] };
+    let buffers = placement::Room { objects: &mut vec![0; slots], ends: &mut vec![0; allocations] };
     let scratch = &mut Scratch::new(&mut memory);
-    let placed = placement::place(graph, machine, &bare, over, room, scratch)?;
+    let placed = placement::place(graph, machine, &bare, over, buffers, scratch)?;
     Ok(OwnedPlan {
         placements: placed.placements.map(OwnedPlacements::from),
         predicted: placed.predicted,

@@ -62,7 +62,7 @@ impl Plan {
         Self::in_context(graph.clone(), machine.clone(), plan, context)
     }
 
-    /// Lowers and proves a plan of which its planner knows more: for planners of one's own. The
+    /// Lowers and proves a plan of which its planner knows more, for custom planners. The
     /// names in the plan are not looked at.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! The core's verbs with memory of their own: what borrows there owns here, and buffers
+//! The core's functions with their own memory. Results own what the core's borrow, and buffers
 //! grow until the work fits.
 
 use planner_core::backend::{Kernels, Paging, Transfers};
@@ -19,7 +19,7 @@ const STEP: Step = Step::launch(OpId(0));
 const RESIDENT: Resident = Resident { part: Part::whole(TensorId(0)), host_copy: false };
 const PLACEMENT: ArenaPlacement = ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 };
 
-/// Room for steps that costs next to nothing: small work can be moved in small parts.
+/// Steps that a buffer holds at first. That costs little memory, and suffices for small work.
 const LEAST_STEPS: usize = 32768;
 
 /// A schedule that owns its steps.
@@ -45,18 +45,18 @@ impl OwnedSchedule {
 /// A buffer of the size that an untrusted plan asks for, if there is memory for it.
 fn buffer<T: Clone>(len: usize, fill: T) -> Result<Vec<T>, OutOfScratch> {
     let needed_words = words::<T>(len);
-    let mut room = Vec::<T>::new();
-    let reserved = room.try_reserve_exact(len);
+    let mut buffer = Vec::<T>::new();
+    let reserved = buffer.try_reserve_exact(len);
     // Without this, compilers leave out what is not used.
-    std::hint::black_box(&room);
-    drop(room);
+    std::hint::black_box(&buffer);
+    drop(buffer);
     reserved.map_err(|_| OutOfScratch { needed_words, free_words: 0 })?;
     Ok(vec![fill; len])
 }
 
-/// Room for plans, kept from one planning to the next: planning again costs no allocation.
+/// Buffers for plans. Planning again reuses them without an allocation.
 #[derive(Debug, Default)]
-pub struct Room {
+pub struct Buffers {
     steps: Vec<Step>,
     resident: Vec<Resident>,
     arena: Vec<ArenaPlacement>,
@@ -65,11 +65,11 @@ pub struct Room {
     memory: Vec<u64>,
 }
 
-impl Room {
+impl Buffers {
     /// Plans, with as many steps as it takes.
     ///
     /// # Errors
-    /// Those of [`planner::plan`], but for room.
+    /// Those of [`planner::plan`], except those for buffers that are too short.
     pub fn plan(
         &mut self,
         request: &Request<'_>,
@@ -121,9 +121,9 @@ impl Room {
     }
 
     fn grow(&mut self, limits: &Limits) {
-        fn at_least<T: Clone>(room: &mut Vec<T>, len: usize, fill: T) {
-            if room.len() < len {
-                room.resize(len, fill);
+        fn at_least<T: Clone>(buffer: &mut Vec<T>, len: usize, fill: T) {
+            if buffer.len() < len {
+                buffer.resize(len, fill);
             }
         }
         at_least(&mut self.steps, limits.steps, STEP);
@@ -135,19 +135,19 @@ impl Room {
     }
 }
 
-/// Plans once; see [`Room::plan`]. Names and strategy of the result are empty.
+/// Plans once; see [`Buffers::plan`]. Names and strategy of the result are empty.
 ///
 /// # Errors
-/// Those of [`planner::plan`], but for room.
+/// Those of [`planner::plan`], except those for buffers that are too short.
 pub fn plan(request: &Request<'_>, strategy: Strategy) -> Result<OwnedPlan, PlanningError> {
-    Room::default().plan(request, strategy).map(|plan| OwnedPlan::from(&plan))
+    Buffers::default().plan(request, strategy).map(|plan| OwnedPlan::from(&plan))
 }
 
 /// Plans under a larger budget than `less` was planned for by the same strategy: more memory
 /// never makes `auto` slower, since where it would, `less` is handed on.
 ///
 /// # Errors
-/// Those of [`plan`] where that is none for less memory either, or the device is too small.
+/// Those of [`plan`] if there is no plan for less memory either, or the device is too small.
 pub fn plan_with_more(
     request: &Request<'_>,
     strategy: Strategy,
@@ -180,7 +180,7 @@ pub(crate) fn faster_with_less(
 /// The least memory with which a strategy can plan, and the tensors in its arena.
 ///
 /// # Errors
-/// Those of [`planner::least_memory`], but for room.
+/// Those of [`planner::least_memory`], except those for buffers that are too short.
 pub fn least_memory(
     request: &Request<'_>,
     strategy: Strategy,
@@ -196,7 +196,7 @@ pub fn least_memory(
 /// The smallest budget with which a strategy can plan, and the op that needs it.
 ///
 /// # Errors
-/// Those of [`planner::min_feasible`], but for room.
+/// Those of [`planner::min_feasible`], except those for buffers that are too short.
 pub fn min_feasible(
     request: &Request<'_>,
     strategy: Strategy,
@@ -208,7 +208,7 @@ pub fn min_feasible(
 /// The length of a chain strategy's own schedule of one cycle; see [`planner::cycle_ns`].
 ///
 /// # Errors
-/// Those of [`planner::cycle_ns`], but for room.
+/// Those of [`planner::cycle_ns`], except those for buffers that are too short.
 pub fn cycle_ns(request: &Request<'_>, strategy: Strategy) -> Result<Option<u64>, PlanningError> {
     let limits = Limits::of_graph(request.graph);
     let mut arena = vec![PLACEMENT; limits.tensors];
@@ -219,7 +219,7 @@ pub fn cycle_ns(request: &Request<'_>, strategy: Strategy) -> Result<Option<u64>
 /// Lowers a plan.
 ///
 /// # Errors
-/// Those of [`lower`](planner_core::lower()), but for room.
+/// Those of [`lower`](planner_core::lower()), except those for buffers that are too short.
 pub fn schedule(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -238,7 +238,7 @@ pub fn schedule(
 /// Predicts a plan's times and memory.
 ///
 /// # Errors
-/// Those of [`timeline::predict`], but for room.
+/// Those of [`timeline::predict`], except those for buffers that are too short.
 pub fn predict(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -252,7 +252,7 @@ pub fn predict(
 /// Predicts, and checks that the plan promises just that.
 ///
 /// # Errors
-/// Those of [`timeline::check`], but for room.
+/// Those of [`timeline::check`], except those for buffers that are too short.
 pub fn check_prediction(
     graph: &Graph<'_>,
     machine: &Machine,
@@ -266,7 +266,7 @@ pub fn check_prediction(
 /// Proves a schedule safe.
 ///
 /// # Errors
-/// Those of [`verify`](planner_core::verify()), but for room.
+/// Those of [`verify`](planner_core::verify()), except those for buffers that are too short.
 pub fn prove<'a>(
     graph: &Graph<'a>,
     machine: &Machine,
@@ -280,7 +280,7 @@ pub fn prove<'a>(
 /// Runs iterations of a verified plan, after which the host block holds all states.
 ///
 /// # Errors
-/// Those of the [`Executor`], but for room.
+/// Those of the [`Executor`], except those for buffers that are too short.
 pub fn execute<B: Transfers + Paging, K: Kernels<B>>(
     verified: &Verified<'_>,
     device: &mut B,
@@ -296,7 +296,7 @@ pub fn execute<B: Transfers + Paging, K: Kernels<B>>(
 /// Starts a verified plan, and hands the executor on.
 ///
 /// # Errors
-/// Those of [`Executor::start`], but for room; those of `then`.
+/// Those of [`Executor::start`], except those for buffers that are too short; those of `then`.
 pub fn with_executor<B: Transfers + Paging, K: Kernels<B>, T>(
     verified: &Verified<'_>,
     device: &mut B,

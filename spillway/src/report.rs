@@ -1,4 +1,4 @@
-//! A plan on one page of HTML that needs nothing from elsewhere.
+//! A plan as one self-contained page of HTML.
 
 mod chart;
 mod tables;

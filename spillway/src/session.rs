@@ -61,7 +61,7 @@ impl<E: fmt::Display> fmt::Display for SessionError<E> {
             Self::Execute(error) => error.fmt(f),
             Self::NotAState(tensor) => write!(f, "{tensor} is not a state of the graph"),
             Self::BufferSize { tensor_bytes, buffer_bytes } => {
-                write!(f, "the buffer has {buffer_bytes} bytes, and the tensor has {tensor_bytes}")
+                write!(f, "the buffer has {buffer_bytes} bytes, but the tensor has {tensor_bytes}")
             }
         }
     }

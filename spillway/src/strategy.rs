@@ -8,7 +8,7 @@ use planner_core::planner::{PlanningError, Request, Strategy as CoreStrategy};
 use workloads::OwnedPlan;
 
 pub use crate::swapping::Swap;
-pub use planner_core::planner::{Auto, Lms, Order, Weights, Window};
+pub use planner_core::planner::{Auto, Lms, Order, Repeats, Weights, Window};
 
 /// How to plan. Made from the core's [`Strategy`](CoreStrategy), from the parameters of one of
 /// these such as [`Auto`], or from [`Swap`].
@@ -68,7 +68,7 @@ impl Strategy {
         }
     }
 
-    /// Plans, with fixed physical objects where that is wanted and can be.
+    /// Plans, with fixed physical objects if they are wanted and possible.
     pub(crate) fn plan(
         &self,
         request: &Request<'_>,

@@ -5,7 +5,7 @@ use crate::units::{bytes, count, percent, ratio, time};
 use planner_core::Machine;
 use planner_core::bounds::Order;
 
-/// The rows of a plan's summary: what each is about, and what it says.
+/// The rows of a plan's summary: a title and a text each.
 #[must_use]
 pub fn rows(
     context: &Context,
@@ -30,11 +30,11 @@ pub fn rows(
 
 fn memory(context: &Context) -> String {
     let least = match context.min_feasible_bytes {
-        Some(least) => format!("; {} is the least this strategy can do with", bytes(least)),
+        Some(least) => format!("; this strategy needs at least {}", bytes(least)),
         None => String::new(),
     };
     format!(
-        "needs {} in-core, may take {} ({}){least}",
+        "needs {} in-core, budget {} ({}){least}",
         bytes(context.in_core_peak_bytes),
         bytes(context.budget_bytes),
         percent(context.budget_bytes, context.in_core_peak_bytes),
@@ -89,10 +89,12 @@ fn host(figures: &Figures, machine: &Machine) -> String {
 /// Whether physical objects are fixed, and why not.
 fn objects(context: &Context, figures: &Figures) -> String {
     match (figures.placement_iterations, context.unplaced) {
-        (Some(1), _) => "fixed, so that all is mapped before it runs".to_owned(),
-        (Some(n), _) => format!("fixed for {n} iterations, so that all is mapped before it runs"),
-        (None, Some(reason)) => format!("mapped as it goes: {reason}"),
-        (None, None) => "mapped as it goes".to_owned(),
+        (Some(1), _) => "fixed; all memory is mapped before the first iteration".to_owned(),
+        (Some(n), _) => {
+            format!("fixed for {n} iterations; all memory is mapped before the first one")
+        }
+        (None, Some(reason)) => format!("mapped as it runs: {reason}"),
+        (None, None) => "mapped as it runs".to_owned(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The swap planner with memory of its own, and size classes for those who name none.
+//! The swap planner with its own memory, and default size classes.
 
 use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{Part, Plan, PlanError, Pool, Resident, Step};
@@ -126,13 +126,13 @@ fn demands(graph: &Graph<'_>, classes: &OwnedClasses) -> Vec<u64> {
     most
 }
 
-/// What a class may take at most to get all that it has use for: this fraction of the budget.
-const NEXT_TO_NOTHING: u64 = 64;
+/// A class is small if all that it can use is at most the budget divided by this.
+const SMALL_DIVISOR: u64 = 64;
 
-/// Divides the budget among classes: those that take next to nothing get all that they have
-/// use for; of the rest, beyond what the ops need, each gets the same share of that.
+/// Divides the budget among classes. Small classes get all that they can use; each of the others
+/// gets what the ops need, and the same share of what it could use beyond that.
 fn share(request: &Request<'_>, classes: &mut OwnedClasses) {
-    // What no class is large enough for is for the planner to refuse.
+    // The planner refuses what no class is large enough for.
     let Ok((mut counts, _)) = needs(request.graph, &classes.classes()) else { return };
     let demands = demands(request.graph, classes);
     let pools = &mut classes.pools;
@@ -146,7 +146,7 @@ fn share(request: &Request<'_>, classes: &mut OwnedClasses) {
     let mut order: Vec<usize> = (0..pools.len()).collect();
     order.sort_by_key(by_demand);
     for class in order {
-        let is_small = by_demand(&class) <= request.budget_bytes / NEXT_TO_NOTHING;
+        let is_small = by_demand(&class) <= request.budget_bytes / SMALL_DIVISOR;
         let more_bytes =
             sum_bytes - class_bytes(class, counts[class]) + class_bytes(class, demands[class]);
         if is_small && more_bytes <= request.budget_bytes.into() {
@@ -164,20 +164,19 @@ fn share(request: &Request<'_>, classes: &mut OwnedClasses) {
     pools.iter_mut().zip(counts).for_each(|(pool, count)| pool.count = count);
 }
 
-/// Room for plans of swaps, kept from one planning to the next: planning again costs no
-/// allocation.
+/// Buffers for plans of swaps. Planning again reuses them without an allocation.
 #[derive(Debug, Default)]
-pub struct Room {
+pub struct Buffers {
     steps: Vec<Step>,
     resident: Vec<Resident>,
     memory: Vec<u64>,
 }
 
-impl Room {
+impl Buffers {
     /// Plans in these classes, with as many steps as it takes.
     ///
     /// # Errors
-    /// Those of [`swap::plan`], but for room.
+    /// Those of [`swap::plan`], except those for buffers that are too short.
     pub fn plan<'r>(
         &'r mut self,
         request: &Request<'_>,
@@ -185,8 +184,8 @@ impl Room {
         threshold: Threshold,
     ) -> Result<Plan<'r>, PlanningError> {
         let ((steps, resident), predicted) =
-            self.with_steps(request, classes.pools.len(), |room, scratch| {
-                let plan = swap::plan(request, classes, threshold, room, scratch)?;
+            self.with_steps(request, classes.pools.len(), |buffers, scratch| {
+                let plan = swap::plan(request, classes, threshold, buffers, scratch)?;
                 Ok(((plan.steps.len(), plan.resident_at_start.len()), plan.predicted))
             })?;
         Ok(Plan {
@@ -206,15 +205,15 @@ impl Room {
     /// How long an iteration takes by the planner's own clock.
     ///
     /// # Errors
-    /// Those of [`swap::estimate_ns`], but for room.
+    /// Those of [`swap::estimate_ns`], except those for buffers that are too short.
     pub fn estimate_ns(
         &mut self,
         request: &Request<'_>,
         classes: Classes<'_>,
         threshold: Threshold,
     ) -> Result<u64, PlanningError> {
-        self.with_steps(request, classes.pools.len(), |room, scratch| {
-            swap::estimate_ns(request, classes, threshold, room, scratch)
+        self.with_steps(request, classes.pools.len(), |buffers, scratch| {
+            swap::estimate_ns(request, classes, threshold, buffers, scratch)
         })
     }
 
@@ -228,8 +227,8 @@ impl Room {
         let mut steps = self.steps.len().max(limits.ops + limits.operands + limits.tensors);
         loop {
             self.grow(&limits.with_steps(steps));
-            let room = swap::Room { steps: &mut self.steps, resident: &mut self.resident };
-            match then(room, &mut Scratch::new(&mut self.memory)) {
+            let buffers = swap::Room { steps: &mut self.steps, resident: &mut self.resident };
+            match then(buffers, &mut Scratch::new(&mut self.memory)) {
                 Err(PlanningError::BufferTooShort(short)) if steps < limits.max_steps() => {
                     steps = steps.saturating_mul(2).max(short.needed);
                 }
@@ -239,9 +238,9 @@ impl Room {
     }
 
     fn grow(&mut self, limits: &Limits) {
-        fn at_least<T: Clone>(room: &mut Vec<T>, len: usize, fill: T) {
-            if room.len() < len {
-                room.resize(len, fill);
+        fn at_least<T: Clone>(buffer: &mut Vec<T>, len: usize, fill: T) {
+            if buffer.len() < len {
+                buffer.resize(len, fill);
             }
         }
         at_least(&mut self.steps, limits.steps, Step::launch(OpId(0)));
@@ -277,12 +276,12 @@ fn divisions(request: &Request<'_>, swap: &Swap) -> Vec<OwnedClasses> {
 /// the timeline. Names and strategy of the result are empty.
 ///
 /// # Errors
-/// Those of [`swap::plan`], but for room; of several divisions, what the one that needs least
+/// Those of [`swap::plan`], except those for buffers that are too short; of several divisions, what the one that needs least
 /// lacks.
 pub fn plan(request: &Request<'_>, swap: &Swap) -> Result<OwnedPlan, PlanningError> {
-    let mut room = Room::default();
+    let mut buffers = Buffers::default();
     let mut plan = |division: OwnedClasses| {
-        let planned = room.plan(request, division.classes(), swap.threshold);
+        let planned = buffers.plan(request, division.classes(), swap.threshold);
         planned.map(|plan| OwnedPlan::from(&plan))
     };
     let mut divisions = divisions(request, swap).into_iter();

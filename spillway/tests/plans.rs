@@ -39,7 +39,11 @@ fn step() -> Graph {
 }
 
 /// A list in which `auto` tries few plans.
-const QUICK: Auto = Auto { effort: Some(2), order: spillway::strategy::Order::Free };
+const QUICK: Auto = Auto {
+    effort: Some(2),
+    order: spillway::strategy::Order::Free,
+    repeats: spillway::strategy::Repeats::Allowed,
+};
 
 fn planned() -> (Graph, Plan) {
     let graph = step();
@@ -218,12 +222,15 @@ fn a_forged_plan_is_refused_by_name() {
 fn a_plan_is_for_one_graph_and_one_machine() {
     let other = forged(|plan| plan.graph = "other\n".to_owned());
     assert!(matches!(other, Error::OtherGraph { .. }));
-    assert_eq!(other.to_string(), "the plan is for the graph \"other\\n\", and this is \"step\"");
+    assert_eq!(
+        other.to_string(),
+        "the plan is for the graph \"other\\n\", but the graph is \"step\""
+    );
     let other = forged(|plan| plan.machine = "other".to_owned());
     assert!(matches!(other, Error::OtherMachine { .. }));
     assert_eq!(
         other.to_string(),
-        "the plan is for the machine \"other\", and this is \"v100-pcie3\""
+        "the plan is for the machine \"other\", but the machine is \"v100-pcie3\""
     );
 }
 

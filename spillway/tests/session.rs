@@ -140,5 +140,5 @@ fn misuse_is_an_error() {
         assert!(matches!(error, SessionError::NotAState(of) if of == id), "{error}");
     }
     let error = session.read_state(sum, &mut [0; 9]).unwrap_err().to_string();
-    assert_eq!(error, "the buffer has 9 bytes, and the tensor has 8");
+    assert_eq!(error, "the buffer has 9 bytes, but the tensor has 8");
 }

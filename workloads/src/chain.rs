@@ -70,7 +70,7 @@ impl OwnedChain {
     /// The chain as a graph: `F1`, `F2`, … and back to `B1`.
     ///
     /// `Fi` reads the weight `wi` and `a(i-1)`, and writes `ai`. `Bi` reads those three and
-    /// writes `wi` and `a(i-1)`, whose place the gradient takes; its workspace is the weight's
+    /// writes `wi` and `a(i-1)`, which the gradient overwrites; its workspace is the weight's
     /// gradient. It also updates `si`, what the optimizer keeps. What has no bytes has no tensor.
     #[must_use]
     pub fn graph(&self) -> OwnedGraph {

@@ -68,10 +68,10 @@ impl fmt::Debug for Shown<'_> {
 }
 
 /// Returns the bytes of the first characters that fit once they are escaped.
-fn fitting(chars: impl Iterator<Item = char>, special: &[char], mut room: usize) -> usize {
+fn fitting(chars: impl Iterator<Item = char>, special: &[char], mut left: usize) -> usize {
     let fit = chars.take_while(|&c| {
         let width = if needs_escape(c, special) { c.escape_default().len() } else { 1 };
-        room.checked_sub(width).inspect(|&left| room = left).is_some()
+        left.checked_sub(width).inspect(|&rest| left = rest).is_some()
     });
     fit.map(char::len_utf8).sum()
 }

@@ -50,7 +50,7 @@ fn a_transformer_falls_into_halves_of_blocks() {
     );
     let graph = models::generate(&spec).unwrap();
     let seen = view(&spec, true);
-    // The embedding, the positions, and the last norm with all behind it.
+    // The embedding, the positions, and the last norm with all after it.
     assert_eq!(seen.layers.len(), 2 + 2 * 3 + 1);
     let halves = [4 * width * (width + 1) + 2 * width, 8 * width * width + 7 * width];
     for (at, layer) in seen.layers[2..8].iter().enumerate() {

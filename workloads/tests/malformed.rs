@@ -1,4 +1,4 @@
-//! Each way in which a file can be wrong is an error that names the place.
+//! Each way in which a file can be wrong is an error that says where.
 
 use workloads::OwnedGraph;
 use workloads::format::{

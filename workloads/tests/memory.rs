@@ -62,7 +62,7 @@ fn bytes(value: &Value) -> Vec<u8> {
     serde_json::to_vec(value).unwrap()
 }
 
-/// A graph and a plan of `size` states that come for an op and leave behind it.
+/// A graph and a plan of `size` states that come for an op and leave after it.
 fn files(size: usize) -> [Vec<u8>; 2] {
     let tensors = vec![json!({ "name": "t", "bytes": 1, "kind": "state" }); size];
     let op = |at| json!({ "name": "o", "time_ns": 1, "reads": [at], "writes": [] });

@@ -123,7 +123,7 @@ mod tests {
         let mut one = plans.clone();
         one[3].measured_ns = 1e6;
         assert_eq!((in_order(&one), worst_pair(&one)), (19, Some((3, 19))));
-        // Two neighbours that change places.
+        // Two neighbours that swap.
         let mut swapped = plans.clone();
         swapped[5].measured_ns = swapped[6].measured_ns + 1.0;
         assert_eq!((in_order(&swapped), worst_pair(&swapped)), (19, Some((5, 6))));

@@ -37,7 +37,7 @@ impl Occupying {
         let Self { eager_ns, graph_ns } = self;
         println!(
             "A kernel that waits takes {eager_ns} ns longer than it waits, and {graph_ns} ns as \
-             part of a graph; it waits so much less.\n"
+             part of a graph, so it waits less.\n"
         );
     }
 }

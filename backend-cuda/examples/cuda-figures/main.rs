@@ -83,7 +83,7 @@ fn figures() -> Result<bool, String> {
     Ok(periods && order)
 }
 
-/// Tells whoever waits what is under way.
+/// Shows progress on standard error.
 fn note(text: &str) {
     eprintln!("{text}");
 }

@@ -49,7 +49,7 @@ pub(crate) fn measure(bench: &Bench, works: &[Work]) -> Result<bool, String> {
     Ok(all_ran)
 }
 
-/// A plan on the device; none where there is none for the budget, or none in fixed places.
+/// A plan on the device; `None` if the budget allows none, or none with placements.
 fn plan(
     bench: &Bench,
     work: &Work,
@@ -73,7 +73,7 @@ fn print(plans: &mut [Timed]) {
     let met = plans.iter().filter(|timed| timed.is_met()).count();
     println!("\n{met} of {} within the tolerance.", plans.len());
     println!(
-        "{} of {} in order: so many can be chosen of which no two, predicted further apart than \
+        "{} of {} in order: this many can be chosen of which no two, predicted further apart than \
          the tolerance, were measured the other way round.",
         in_order(plans),
         plans.len()

@@ -29,7 +29,7 @@ pub(crate) fn measure(bench: &Bench, works: &[Work]) -> Result<bool, String> {
         };
         for (way, name, plan) in [
             (Way::Eager, "eager", &placed),
-            (Way::Dynamic, "mapped as it goes", &queued),
+            (Way::Dynamic, "mapped as it runs", &queued),
             (Way::Graph, "graph", &placed),
         ] {
             note(&format!("{}: {name}", work.name));
@@ -68,7 +68,7 @@ pub(crate) fn row(timed: &Timed) -> String {
     )
 }
 
-/// A plan that is mapped as it goes, and one that is mapped once.
+/// A plan that is mapped as it runs, and one that is mapped once.
 fn plans(graph: &Graph<'_>, machine: &Machine) -> Result<[OwnedPlan; 2], String> {
     let auto = Strategy::Auto(Auto::default());
     let request = request(graph, machine, 50)?;

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "the library's functions take addresses")]
 
 use crate::launcher::named;
-use crate::work::{Matmul, Matrix, Place};
+use crate::work::{Location, Matmul, Matrix};
 use backend_cuda::CudaError;
 use backend_cuda::cudarc::cublas::result::{CublasError, sgemm_strided_batched};
 use backend_cuda::cudarc::cublas::{CudaBlas, sys};
@@ -53,12 +53,12 @@ impl Blas {
         Ok(Self { blas, _workspace: workspace })
     }
 
-    /// Enqueues a product whose places have these addresses. To the library, which stores
+    /// Enqueues a product whose locations have these addresses. To the library, which stores
     /// matrices by columns, each is its transpose: it computes right times left.
     pub(crate) fn multiply(
         &self,
         matmul: &Matmul,
-        address: impl Fn(Place) -> u64,
+        address: impl Fn(Location) -> u64,
     ) -> Result<(), CudaError> {
         let Matmul { left, right, result, .. } = *matmul;
         let [rows, columns, depth] =
@@ -69,7 +69,7 @@ impl Blas {
         let step = |matrix: Matrix| i64::from(matrix.steps[1]);
         for outer in 0..matmul.batch[0] {
             let at = |matrix: Matrix| {
-                address(matrix.place) + 4 * u64::from(outer) * u64::from(matrix.steps[0])
+                address(matrix.location) + 4 * u64::from(outer) * u64::from(matrix.steps[0])
             };
             // SAFETY: the matrices lie inside the op's tensors, which stay mapped until the
             // step's signal, and the factors are read before the call returns.

@@ -50,7 +50,7 @@ static __device__ float most_of_block(float value) {
 #define EACH 4
 #define SIDE (TILE / EACH)
 
-// Loads TILE rows of DEPTH elements, from `row` and `k` on, and zeros behind the matrix's end.
+// Loads TILE rows of DEPTH elements, from `row` and `k` on, and zeros after the matrix's end.
 // Neighbouring threads load neighbours in memory.
 static __device__ void load(float (*tile)[TILE + EACH], const float *matrix, u32 row, u32 rows, u32 k,
                             u32 depth, u32 row_step, u32 k_step) {
@@ -133,7 +133,7 @@ extern "C" __global__ void column_sums(const float *matrix, float *sums, u32 row
     if (lane == 0 && column < columns) sums[column] = sum;
 }
 
-// ---- Normalization of rows: gains times (in - mean) / deviation, and biases behind the gains ----
+// ---- Normalization of rows: gains times (in - mean) / deviation, and biases after the gains ----
 
 // A block a row. Notes mean and reciprocal deviation of each.
 extern "C" __global__ void normalize(const float *in, const float *gains, float *out,
@@ -175,7 +175,7 @@ extern "C" __global__ void normalize_back(const float *change, const float *in, 
     }
 }
 
-// The changes of gains, and behind them of biases; threads as for sums of columns.
+// The changes of gains, and after them of biases; threads as for sums of columns.
 extern "C" __global__ void normalize_gradient(const float *change, const float *in,
                                               const float *statistics, float *gradient, u32 rows,
                                               u32 width) {
@@ -197,18 +197,18 @@ extern "C" __global__ void normalize_gradient(const float *change, const float *
 
 // ---- Attention ----
 
-// A block a row, which is the scores of one place with all others. Of those behind it, none
+// A block a row, which is the scores of one position with all others. Of those after it, none
 // counts.
 extern "C" __global__ void softmax_before(float *scores, u32 context) {
     scores += u64(blockIdx.x) * context;
-    u32 place = blockIdx.x % context;
+    u32 position = blockIdx.x % context;
     float most = scores[0], sum = 0;
-    for (u32 at = threadIdx.x; at <= place; at += blockDim.x) most = fmaxf(most, scores[at]);
+    for (u32 at = threadIdx.x; at <= position; at += blockDim.x) most = fmaxf(most, scores[at]);
     most = most_of_block(most);
-    for (u32 at = threadIdx.x; at <= place; at += blockDim.x) sum += expf(scores[at] - most);
+    for (u32 at = threadIdx.x; at <= position; at += blockDim.x) sum += expf(scores[at] - most);
     sum = sum_of_block(sum);
     for (u32 at = threadIdx.x; at < context; at += blockDim.x)
-        scores[at] = at <= place ? expf(scores[at] - most) / sum : 0;
+        scores[at] = at <= position ? expf(scores[at] - most) / sum : 0;
 }
 
 // A block a row. The changes of weights become those of scores.
@@ -241,7 +241,7 @@ extern "C" __global__ void gelu_back(const float *change, const float *in, float
 
 // ---- The ends ----
 
-// A row for each character of the text, and behind those of all characters one for each place.
+// A row for each character of the text, and after those of all characters one for each position.
 extern "C" __global__ void embed(const u32 *text, const float *table, float *out, u64 count,
                                  u32 context, u32 characters, u32 width) {
     u64 at = thread();
@@ -294,7 +294,7 @@ struct Progress {
     float losses[1];
 };
 
-// One block. Puts the mean behind those of earlier iterations.
+// One block. Puts the mean after those of earlier iterations.
 extern "C" __global__ void count_loss(const float *losses, Progress *progress, u32 rows) {
     float sum = 0;
     for (u32 row = threadIdx.x; row < rows; row += blockDim.x) sum += losses[row];

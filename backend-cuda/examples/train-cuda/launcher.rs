@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "the driver cannot check what a kernel does with its arguments")]
 
 use crate::cublas::Blas;
-use crate::work::{Argument, Call, Place, Work};
+use crate::work::{Argument, Call, Location, Work};
 use backend_cuda::cudarc::driver::{CudaFunction, CudaModule, LaunchConfig, PushKernelArg};
 use backend_cuda::cudarc::driver::{CudaStream, DriverError};
 use backend_cuda::cudarc::nvrtc::Ptx;
@@ -86,12 +86,12 @@ impl Launcher {
         if self.blas.is_some() { "cuBLAS" } else { "the kernel of this example" }
     }
 
-    /// Enqueues work whose places have these addresses.
+    /// Enqueues work whose locations have these addresses.
     pub(crate) fn launch(
         &self,
         stream: &Arc<CudaStream>,
         work: &Work,
-        address: impl Fn(Place) -> u64,
+        address: impl Fn(Location) -> u64,
     ) -> Result<(), CudaError> {
         match (work, &self.blas) {
             (Work::Call(call), _) => self.call(stream, call, address),
@@ -104,10 +104,10 @@ impl Launcher {
         &self,
         stream: &Arc<CudaStream>,
         call: &Call,
-        address: impl Fn(Place) -> u64,
+        address: impl Fn(Location) -> u64,
     ) -> Result<(), CudaError> {
         let value = |argument: &Argument| match *argument {
-            Argument::At(place) => Value::Long(place.map_or(0, &address)),
+            Argument::At(location) => Value::Long(location.map_or(0, &address)),
             Argument::Word(word) => Value::Word(word),
             Argument::Long(long) => Value::Long(long),
             Argument::Number(number) => Value::Number(number),

@@ -1,7 +1,7 @@
 //! Layers of the transformer as ops, forward and backward.
 
 use crate::model::{First, Model, Parameter, Sizes};
-use crate::work::{Argument, Matmul, Matrix, Place, Work, by_column, by_row, each};
+use crate::work::{Argument, Location, Matmul, Matrix, Work, by_column, by_row, each};
 use planner_core::TensorId;
 
 /// A matrix with a row for each input, and the biases as the last.
@@ -11,7 +11,7 @@ pub(crate) struct Linear {
     outputs: u32,
 }
 
-/// Gains, and biases behind them.
+/// Gains, and biases after them.
 pub(crate) struct Norm(Parameter);
 
 /// One product.
@@ -26,7 +26,7 @@ fn product(
 
 /// An address, if there is something.
 fn optional(tensor: Option<TensorId>) -> Argument {
-    Argument::At(tensor.map(Place::from))
+    Argument::At(tensor.map(Location::from))
 }
 
 impl Model {
@@ -43,7 +43,7 @@ impl Model {
     /// Where a layer's biases lie, in its weights or in their gradient.
     fn biases(layer: &Linear, tensor: TensorId) -> Argument {
         let first = u64::from(layer.inputs) * u64::from(layer.outputs);
-        Place::from(tensor).at(first).into()
+        Location::from(tensor).at(first).into()
     }
 
     /// The input times the weights, and what is added, if anything.
@@ -165,14 +165,14 @@ impl Model {
         changed
     }
 
-    /// Weights of all places for each place, and the values mixed by them.
+    /// Weights of all positions for each position, and the values mixed by them.
     pub(crate) fn attention(&mut self, split: TensorId) -> (TensorId, TensorId) {
         let Sizes { context, width, .. } = self.sizes;
         let scores = self.scores();
         let weights = self.temporary("attention weights", scores);
         let mixed = self.value("mixed", width);
         let Heads { queries, keys, values } = self.heads(split);
-        let (by, to) = (self.by_place(weights), self.by_head(mixed));
+        let (by, to) = (self.by_position(weights), self.by_head(mixed));
         let work = vec![
             self.for_each_head([queries, keys.transposed(), by], [true, false], self.scale()),
             by_row(
@@ -196,10 +196,10 @@ impl Model {
         let Sizes { context, width, .. } = self.sizes;
         let changed = self.value("attention change", 3 * width);
         let (old, new) = (self.heads(split), self.heads(changed));
-        let (by, of_output) = (self.by_place(weights), self.by_head(change));
-        let of_weights = self.by_place(Place::WORKSPACE);
+        let (by, of_output) = (self.by_position(weights), self.by_head(change));
+        let of_weights = self.by_position(Location::WORKSPACE);
         let scale = self.scale();
-        let arguments = vec![weights.into(), Place::WORKSPACE.into(), Argument::Word(context)];
+        let arguments = vec![weights.into(), Location::WORKSPACE.into(), Argument::Word(context)];
         let work = vec![
             self.for_each_head([by.transposed(), of_output, new.values], [false, true], 1.0),
             self.for_each_head(
@@ -220,7 +220,7 @@ impl Model {
         changed
     }
 
-    /// A product for each head of each sequence. Its rows are places; so are the terms of its
+    /// A product for each head of each sequence. Its rows are positions; so are the terms of its
     /// sums or its columns, and the other of the two are the numbers of a head.
     fn for_each_head(
         &self,
@@ -248,22 +248,22 @@ impl Model {
     fn heads(&self, split: TensorId) -> Heads {
         let Sizes { context, width, heads, .. } = self.sizes;
         let [queries, keys, values] = [0, 1, 2].map(|part| {
-            let place = Place::from(split).at(part * u64::from(width));
-            Matrix::new(place, 3 * width).stepping([3 * context * width, width / heads])
+            let location = Location::from(split).at(part * u64::from(width));
+            Matrix::new(location, 3 * width).stepping([3 * context * width, width / heads])
         });
         Heads { queries, keys, values }
     }
 
-    /// A value with `width` numbers a place, divided into heads.
+    /// A value with `width` numbers a position, divided into heads.
     fn by_head(&self, tensor: TensorId) -> Matrix {
         let Sizes { context, width, heads, .. } = self.sizes;
         Matrix::new(tensor, width).stepping([context * width, width / heads])
     }
 
-    /// A value for each head and two places.
-    fn by_place(&self, place: impl Into<Place>) -> Matrix {
+    /// A value for each head and two positions.
+    fn by_position(&self, location: impl Into<Location>) -> Matrix {
         let Sizes { context, heads, .. } = self.sizes;
-        Matrix::new(place, context).stepping([heads * context * context, context * context])
+        Matrix::new(location, context).stepping([heads * context * context, context * context])
     }
 
     const fn score_rows(&self) -> [u32; 2] {

@@ -2,7 +2,7 @@
 
 use crate::layers::{Linear, Norm};
 use crate::text::scramble;
-use crate::work::{Argument, Place, Work, by_row, each};
+use crate::work::{Argument, Location, Work, by_row, each};
 use planner_core::{Kind, TensorId};
 use workloads::OwnedGraph;
 
@@ -11,7 +11,7 @@ use workloads::OwnedGraph;
 pub(crate) struct Sizes {
     /// Different characters.
     pub(crate) characters: u32,
-    /// Numbers for each place of a sequence.
+    /// Numbers for each position of a sequence.
     pub(crate) width: u32,
     pub(crate) layers: u32,
     /// Heads of attention, into which the width is divided.
@@ -20,7 +20,7 @@ pub(crate) struct Sizes {
     pub(crate) context: u32,
     /// Sequences of an iteration.
     pub(crate) batch: u32,
-    /// Room for losses.
+    /// Number of losses that the model keeps.
     pub(crate) iterations: u64,
     /// Adam's step size.
     pub(crate) rate: f32,
@@ -38,12 +38,12 @@ impl Sizes {
     }
 }
 
-/// What a state holds at first; zeros behind that.
+/// What a state holds at first; zeros after that.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum First {
     Zeros,
     Ones(u64),
-    /// So many elements drawn by the parameter's number, with a variance of one in `inputs`.
+    /// This many elements drawn by the parameter's number, with a variance of one in `inputs`.
     Drawn {
         parameter: u64,
         count: u64,
@@ -166,11 +166,11 @@ impl Model {
         let split = self.linear(&block.split, attended, None);
         let (weights, mixed) = self.attention(split);
         let middle = self.linear(&block.merge, mixed, Some(value));
-        let (normal, behind) = self.norm(&block.norms[1], middle);
+        let (normal, after) = self.norm(&block.norms[1], middle);
         let wide = self.linear(&block.widen, normal, None);
         let active = self.gelu(wide);
         let output = self.linear(&block.narrow, active, Some(middle));
-        let (inputs, normal, statistics) = ([value, middle], [attended, normal], [before, behind]);
+        let (inputs, normal, statistics) = ([value, middle], [attended, normal], [before, after]);
         (Passed { inputs, normal, statistics, split, weights, mixed, wide, active }, output)
     }
 
@@ -212,7 +212,7 @@ impl Model {
     fn loss(&mut self, logits: TensorId) -> TensorId {
         let (rows, characters) = (self.sizes.rows(), self.sizes.characters);
         let change = self.value("change of logits", characters);
-        let losses = Place::WORKSPACE.into();
+        let losses = Location::WORKSPACE.into();
         let [from, targets, to] = [logits, self.targets, change].map(Argument::from);
         let arguments = vec![from, targets, to, losses, Argument::Word(characters)];
         let counted = vec![losses, self.progress.into(), Argument::Word(rows)];
@@ -235,7 +235,7 @@ impl Model {
         self.push(&format!("update {}", parameter.name), 0, &reads, &reads[1..4], vec![work]);
     }
 
-    /// A value with `width` elements for each place of a sequence.
+    /// A value with `width` elements for each position of a sequence.
     pub(crate) fn value(&mut self, name: &str, width: u32) -> TensorId {
         self.temporary(name, self.sizes.elements(width))
     }
@@ -260,7 +260,7 @@ impl Model {
         parameter
     }
 
-    /// A matrix with so many rows drawn at random, and rows of zeros behind them.
+    /// A matrix with this many rows drawn at random, and rows of zeros after them.
     pub(crate) fn drawn(
         &mut self,
         name: &str,

@@ -15,7 +15,7 @@ pub(crate) struct Settings {
     pub(crate) products: Products,
     /// Of which the links count; else they are measured.
     pub(crate) machine: Option<Machine>,
-    /// Its place among the devices.
+    /// Its index among the devices.
     pub(crate) device: usize,
 }
 

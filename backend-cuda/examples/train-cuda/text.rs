@@ -21,7 +21,7 @@ impl Text {
         Self { numbers, characters: known.len() as u32 }
     }
 
-    /// The sequences drawn for an iteration, one behind the other; and the same one character
+    /// The sequences drawn for an iteration, one after the other; and the same one character
     /// on, which is what is to be guessed.
     pub(crate) fn batch(&self, iteration: u64, sequences: u32, context: u32) -> [Vec<u32>; 2] {
         let context = context as usize;

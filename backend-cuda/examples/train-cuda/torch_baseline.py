@@ -91,7 +91,7 @@ class Transformer:
         places = torch.arange(context, device=text.device)
         value = functional.embedding(text, self.table) + self.table[self.characters + places]
         value = value.reshape(-1, width)
-        behind = torch.ones(context, context, dtype=torch.bool, device=text.device).triu(1)
+        future = torch.ones(context, context, dtype=torch.bool, device=text.device).triu(1)
 
         def linear(value, layer):
             return torch.addmm(layer[1], value, layer[0])
@@ -103,7 +103,7 @@ class Transformer:
             parts = linear(normal(value, first), split).reshape(batch, context, 3, self.heads, -1)
             queries, keys, values = parts.permute(2, 0, 3, 1, 4)
             scores = queries @ keys.transpose(2, 3) / queries.shape[-1] ** 0.5
-            weights = scores.masked_fill(behind, float("-inf")).softmax(-1)
+            weights = scores.masked_fill(future, float("-inf")).softmax(-1)
             mixed = (weights @ values).transpose(1, 2).reshape(-1, width)
             value = value + linear(mixed, merge)
             wide = linear(normal(value, second), widen)

@@ -106,7 +106,7 @@ impl Trainer {
         Ok(timed)
     }
 
-    /// The ways of training that can be had, and what is to be said of others.
+    /// The ways of training that are available, and why others are not.
     pub(crate) fn ways(
         &self,
         model: &Model,

@@ -3,7 +3,7 @@
 use crate::launcher::{Launcher, Products, named};
 use crate::model::{LOSSES, Model};
 use crate::text::Text;
-use crate::work::Place;
+use crate::work::Location;
 use backend_cuda::cudarc::driver::CudaEvent;
 use backend_cuda::cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 use backend_cuda::{Compute, Cuda, CudaDevice, CudaError, Options, Replay, cycle};
@@ -68,7 +68,7 @@ impl Trained {
     }
 }
 
-/// Events before and behind an op.
+/// Events before and after an op.
 type Span = [CudaEvent; 2];
 
 /// The kernels as an executor takes them.
@@ -153,7 +153,7 @@ fn run(
 ) -> Result<Ran, Box<dyn Error>> {
     let divided = match cycle(verified.graph(), verified.plan()) {
         Some(divided) => Some(divided).filter(|_| way == Way::Graphs),
-        None if way == Way::Graphs => return Err("the plan is mapped as it goes".into()),
+        None if way == Way::Graphs => return Err("the plan is mapped as it runs".into()),
         None => None,
     };
     let length = divided.map_or(1, |divided| divided.length());
@@ -231,15 +231,15 @@ impl Kernels<CudaDevice> for Training<'_> {
         let reads = self.graph.reads(op).iter().zip(launch.reads.iter());
         let writes = self.graph.writes(op).iter().zip(launch.writes.iter());
         let operands: Vec<_> = reads.chain(writes).collect();
-        let address = |place: Place| {
-            let at = match place.tensor {
+        let address = |location: Location| {
+            let at = match location.tensor {
                 None => launch.workspace,
                 Some(tensor) => {
                     let operand = operands.iter().find(|(operand, _)| **operand == tensor);
                     operand.map(|(_, at)| *at)
                 }
             };
-            at.expect("an op launches what works on its operands").0 + 4 * place.first
+            at.expect("an op launches what works on its operands").0 + 4 * location.first
         };
         let compute = device.compute()?;
         let start = self.event(&compute)?;

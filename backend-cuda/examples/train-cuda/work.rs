@@ -1,16 +1,16 @@
-//! What an op launches, with places in tensors where addresses will be.
+//! What an op launches, with locations in tensors instead of addresses.
 
 use planner_core::TensorId;
 
 /// Elements side by side: of a tensor, or of the op's workspace, from one on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     /// None for the workspace.
     pub(crate) tensor: Option<TensorId>,
     pub(crate) first: u64,
 }
 
-impl Place {
+impl Location {
     pub(crate) const WORKSPACE: Self = Self { tensor: None, first: 0 };
 
     pub(crate) const fn at(self, first: u64) -> Self {
@@ -18,7 +18,7 @@ impl Place {
     }
 }
 
-impl From<TensorId> for Place {
+impl From<TensorId> for Location {
     fn from(tensor: TensorId) -> Self {
         Self { tensor: Some(tensor), first: 0 }
     }
@@ -28,15 +28,15 @@ impl From<TensorId> for Place {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Argument {
     /// An address, or a null one.
-    At(Option<Place>),
+    At(Option<Location>),
     Word(u32),
     Long(u64),
     Number(f32),
 }
 
-impl<P: Into<Place>> From<P> for Argument {
-    fn from(place: P) -> Self {
-        Self::At(Some(place.into()))
+impl<P: Into<Location>> From<P> for Argument {
+    fn from(location: P) -> Self {
+        Self::At(Some(location.into()))
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum Work {
 /// A matrix, or several of one size.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix {
-    pub(crate) place: Place,
+    pub(crate) location: Location,
     /// Elements from one row to the next, as it is stored.
     pub(crate) row: u32,
     /// Whether its transpose is meant.
@@ -69,9 +69,9 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
-    /// A matrix with rows of so many elements.
-    pub(crate) fn new(place: impl Into<Place>, row: u32) -> Self {
-        Self { place: place.into(), row, is_transposed: false, steps: [0, 0] }
+    /// A matrix with rows of this many elements.
+    pub(crate) fn new(location: impl Into<Location>, row: u32) -> Self {
+        Self { location: location.into(), row, is_transposed: false, steps: [0, 0] }
     }
 
     pub(crate) const fn transposed(self) -> Self {
@@ -115,7 +115,8 @@ impl Matmul {
     pub(crate) fn call(&self) -> Call {
         let Self { left, right, result, .. } = *self;
         let ([left_row, left_k], [right_k, right_column]) = (left.strides(), right.strides());
-        let mut arguments = vec![left.place.into(), right.place.into(), result.place.into()];
+        let mut arguments =
+            vec![left.location.into(), right.location.into(), result.location.into()];
         arguments.extend([self.rows, self.columns, self.depth].map(Argument::Word));
         let strides = [left_row, left_k, right_column, right_k, result.row];
         arguments.extend(strides.map(Argument::Word));
@@ -138,7 +139,7 @@ pub(crate) fn each(kernel: &'static str, count: u64, arguments: Vec<Argument>) -
     Work::Call(Call { kernel, blocks: [blocks, 1, 1], threads: MOST_THREADS, arguments })
 }
 
-/// A block a row, of so many elements.
+/// A block a row, of this many elements.
 pub(crate) fn by_row(
     kernel: &'static str,
     [rows, width]: [u32; 2],

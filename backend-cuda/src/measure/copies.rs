@@ -132,7 +132,7 @@ impl Ends {
         named("cuEventRecord", stream.record_event(Some(CU_EVENT_DEFAULT)))
     }
 
-    /// Fills the range behind those that are copied.
+    /// Fills the range after those that are copied.
     fn fill(&self, times: u64) -> Result<(), CudaError> {
         let stream = self.device.queued[Stream::Compute as usize].stream();
         let at = self.at.0 + 2 * self.most_bytes;
@@ -154,7 +154,7 @@ impl Ends {
         Ok(())
     }
 
-    /// The time of a copy: the median of several rows, behind one that does not count.
+    /// The time of a copy: the median of several rows, after one that does not count.
     fn copy_ns(&mut self, row: Row) -> Result<f64, Unavailable> {
         let mut times_ns = Vec::new();
         for _ in 0..=REPEATS {
@@ -163,7 +163,7 @@ impl Ends {
         Ok(median(times_ns.drain(1..)).unwrap_or_default())
     }
 
-    /// A row of copies, behind a gate that is as long as the host needs to enqueue it.
+    /// A row of copies, after a gate that is as long as the host needs to enqueue it.
     fn row_ns(&mut self, row: Row) -> Result<f64, Unavailable> {
         let mut gate_ns = GATE_NS;
         while gate_ns <= MOST_GATE_NS {

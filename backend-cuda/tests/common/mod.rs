@@ -49,7 +49,7 @@ pub(crate) fn training_step(chunk_bytes: u64, reads: Kind) -> OwnedGraph {
     graph
 }
 
-/// A plan of a strategy that is mapped once, with so many chunks to spare.
+/// A plan of a strategy that is mapped once, with this many chunks to spare.
 pub(crate) fn placed(
     graph: &Graph<'_>,
     machine: &Machine,

@@ -2,7 +2,7 @@
 
 use crate::model::Sizes;
 
-/// Rows of so many numbers each.
+/// Rows of this many numbers each.
 #[derive(Clone)]
 struct Rows(Vec<Vec<f64>>);
 
@@ -18,7 +18,7 @@ impl Rows {
         Self(self.0.iter().zip(&other.0).map(sum).collect())
     }
 
-    /// Through a layer with a row of weights for each input, and the biases behind them.
+    /// Through a layer with a row of weights for each input, and the biases after them.
     fn through(&self, weights: &[f64]) -> Self {
         self.map(|row| {
             let columns = weights.len() / (row.len() + 1);
@@ -56,7 +56,7 @@ fn softmax(scores: &[f64]) -> Vec<f64> {
     scores.iter().map(|score| (score - most).exp() / sum).collect()
 }
 
-/// Of one sequence: each place sees itself and those before it.
+/// Of one sequence: each position sees itself and those before it.
 fn attention(split: &Rows, heads: usize) -> Rows {
     let width = split.0[0].len() / 3;
     let size = width / heads;

@@ -74,7 +74,7 @@ fn update(@builtin(global_invocation_id) id: vec3u) {
 
 var<workgroup> losses_of_rows: array<f32, ROWS>;
 
-// d = softmax a less one at the right character, per row. The mean of the losses is put behind
+// d = softmax a less one at the right character, per row. The mean of the losses is put after
 // those of earlier iterations; c[0] counts them. b holds numbers of characters.
 @compute @workgroup_size(ROWS)
 fn loss(@builtin(local_invocation_index) row: u32) {

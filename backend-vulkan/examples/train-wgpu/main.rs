@@ -20,7 +20,7 @@ use workloads::machines;
 
 const WIDTH: usize = 256;
 const HIDDEN: usize = 6;
-/// Losses are shown as means over so many.
+/// Losses are shown as means over this many.
 const SHOWN: usize = 25;
 
 fn main() -> Result<(), Box<dyn Error>> {

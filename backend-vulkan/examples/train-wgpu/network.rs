@@ -49,7 +49,7 @@ struct Layer {
 }
 
 impl Network {
-    /// A network with so many hidden layers of one width, with room for the losses of so many
+    /// A network with this many hidden layers of one width, with room for the losses of this many
     /// iterations.
     pub(crate) fn new(characters: usize, width: usize, hidden: usize, iterations: u64) -> Self {
         let mut graph = OwnedGraph::new("perceptron");

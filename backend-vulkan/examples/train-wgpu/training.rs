@@ -17,7 +17,7 @@ use workloads::OwnedPlan;
 #[derive(Debug)]
 pub(crate) struct Trained {
     pub(crate) losses: Vec<f32>,
-    /// The weights of all layers, one behind the other.
+    /// The weights of all layers, one after the other.
     pub(crate) weights: Vec<u8>,
     pub(crate) time: Duration,
     /// Calls of `map` after the set-up.

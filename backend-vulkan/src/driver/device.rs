@@ -13,8 +13,8 @@ use std::sync::Arc;
 pub(crate) struct Queue {
     raw: vk::Queue,
     pub(crate) family: u32,
-    /// Its place in the family.
-    pub(crate) place: u32,
+    /// Its index in the family.
+    pub(crate) index: u32,
 }
 
 /// An open device.
@@ -58,7 +58,7 @@ pub(crate) struct Submit<'a> {
 
 impl Device {
     /// Opens a device, with what another user of it wants as well, and with queues, each named
-    /// by its family and its place there. Returns these in the same order; the same queue may
+    /// by its family and its index there. Returns these in the same order; the same queue may
     /// be named more than once.
     pub(crate) fn open(
         instance: &Arc<Instance>,
@@ -69,7 +69,7 @@ impl Device {
         let mut families: Vec<u32> = queues.iter().map(|&(family, _)| family).collect();
         families.sort_unstable();
         families.dedup();
-        let most = queues.iter().map(|&(_, place)| place as usize + 1).max().unwrap_or(0);
+        let most = queues.iter().map(|&(_, index)| index as usize + 1).max().unwrap_or(0);
         let priorities = vec![1.0; most];
         let infos: Vec<_> = families
             .iter()
@@ -121,10 +121,10 @@ impl Device {
             physical: *physical,
             instance: Arc::clone(instance),
         };
-        let queues = queues.iter().map(|&(family, place)| {
+        let queues = queues.iter().map(|&(family, index)| {
             // SAFETY: the device was opened with this queue.
-            let raw = unsafe { device.raw.get_device_queue(family, place) };
-            Queue { raw, family, place }
+            let raw = unsafe { device.raw.get_device_queue(family, index) };
+            Queue { raw, family, index }
         });
         let queues = queues.collect();
         Ok((Arc::new(device), queues))

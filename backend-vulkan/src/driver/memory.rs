@@ -59,7 +59,7 @@ impl Memory {
     /// Copies bytes in, at an offset.
     pub(crate) fn write(&self, offset_bytes: u64, from: &[u8]) {
         let to = self.host_bytes(offset_bytes, from.len());
-        // SAFETY: `to` has so many bytes, inside the mapping. No reference to them exists; what
+        // SAFETY: `to` has this many bytes, inside the mapping. No reference to them exists; what
         // the device does to them at the same time can only spoil their value.
         unsafe { to.copy_from_nonoverlapping(NonNull::from(from).cast(), from.len()) };
     }

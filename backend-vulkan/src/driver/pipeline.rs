@@ -17,7 +17,7 @@ pub(crate) struct Pipeline {
 
 impl Pipeline {
     /// Compiles SPIR-V that a validated module was written as, with storage buffers
-    /// `0..bindings` in group 0 and so many words of immediates.
+    /// `0..bindings` in group 0 and this many words of immediates.
     pub(crate) fn new(
         device: &Arc<Device>,
         spirv: &[u32],

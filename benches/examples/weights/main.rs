@@ -9,7 +9,7 @@ mod plot;
 mod text;
 
 use planner_core::planner::{Auto, PlanningError, Request, Strategy, Weights};
-use spillway::planning::{self, Room};
+use spillway::planning::{self, Buffers};
 use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
@@ -175,11 +175,11 @@ fn period_ns(chain: &OwnedChain, strategy: Strategy) -> Done<(u64, u64, u64)> {
     let (owned, machine) = (chain.graph(), chain.machine()?.machine);
     let graph = owned.graph()?;
     let request = Request { graph: &graph, machine: &machine, budget_bytes: chain.device_bytes };
-    let mut room = Room::default();
+    let mut buffers = Buffers::default();
     let (mut period_ns, mut planning_ns) = (0, u64::MAX);
     for _ in 0..TIMES {
         let started = Instant::now();
-        period_ns = room.plan(&request, strategy)?.predicted.period_ns;
+        period_ns = buffers.plan(&request, strategy)?.predicted.period_ns;
         planning_ns = planning_ns.min(u64::try_from(started.elapsed().as_nanos())?);
     }
     Ok((graph.compute_ns(), period_ns, planning_ns))

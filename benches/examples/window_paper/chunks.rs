@@ -97,8 +97,8 @@ fn render(batch: u64, cells: &[Cell]) -> String {
 const LINES: [&str; 4] = [
     "window, host maps",
     "window, mapping holds up compute",
-    "window, static aliasing",
-    "auto, static aliasing",
+    "window, placements",
+    "auto, placements",
 ];
 
 fn panel(batch: u64, cells: &[Cell]) -> Panel {

@@ -14,7 +14,7 @@ use spillway::planning;
 use std::path::Path;
 use workloads::{OwnedGraph, models};
 
-/// A network, and the largest published batch in-core; by schedule, it is so many times as
+/// A network, and the largest published batch in-core; by schedule, it is this many times as
 /// large.
 struct Network {
     model: &'static str,
@@ -29,7 +29,7 @@ const NETWORKS: [Network; 3] = [
 ];
 
 const WAYS: [&str; 4] =
-    ["in-core", "window, caching allocator", "window, 40 MiB mapped", "auto, static aliasing"];
+    ["in-core", "window, caching allocator", "window, 40 MiB mapped", "auto, placements"];
 
 /// A way's period and memory.
 #[derive(Clone, Copy)]

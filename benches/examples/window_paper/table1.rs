@@ -51,7 +51,7 @@ fn rows() -> [Row; 10] {
             let largest = in_blocks(&work.graph()?, &work::v100()?, LMS)?;
             Ok(largest.map(|largest| largest.period_ns))
         }),
-        of_v100("`auto`, static aliasing", None, |work| placed_ns(&work.graph()?)),
+        of_v100("`auto`, placements", None, |work| placed_ns(&work.graph()?)),
         of_v100("bound, given order", None, |work| bound_ns(&work.graph()?, &work::v100()?)),
         Row {
             speed: P100,
@@ -162,7 +162,7 @@ fn gaps(rows: &[Row]) -> String {
     let gaps = auto.iter().zip(bound).map(|(&auto, &bound)| {
         cell(auto.zip(bound), |(auto, bound)| percent(auto as f64, bound as f64))
     });
-    table(&head("period above the bound at batch"), &[row("`auto`, static aliasing", gaps)])
+    table(&head("period above the bound at batch"), &[row("`auto`, placements", gaps)])
 }
 
 /// The largest batches that can run at all.
@@ -246,7 +246,7 @@ from table 1 of Hayakawa & Narihira, who took the figures of the P100 from Le et
   to an iteration ahead of the device.
 - *Mapping holds up compute*: the same plan, but each launch takes longer by the time of the
   mapping and unmapping calls since the previous launch.
-- *`auto`, static aliasing* has fixed objects and runs on the simulated device, which counts no
+- *`auto`, placements* has fixed objects and runs on the simulated device, which counts no
   mapping call.
 - *Bound* is the linear program for the given order of the ops, on pages of 2 MiB.
   `auto` may run them in another order and be below it.

@@ -3,7 +3,7 @@
 use crate::Result;
 use backend_sim::contiguous::{CachingAllocator, replay};
 use backend_sim::{SimDevice, SimKernels};
-use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy, Window};
+use planner_core::planner::{Auto, Lms, Order, PlanningError, Repeats, Request, Strategy, Window};
 use planner_core::{Graph, Launched, Machine, MachineParameters, Part, Step, TensorId};
 use spillway::{placing, planning};
 use spillway_benches::fragmentation::{Largest, Manager, largest_budget};
@@ -12,7 +12,8 @@ use workloads::{OwnedGraph, OwnedPlan};
 /// As published: what the host holds already is copied, too.
 pub(crate) const WINDOW: Strategy = Strategy::Window(Window { bytes: None, published: true });
 pub(crate) const LMS: Strategy = Strategy::Lms(Lms { threshold: None, ahead: None });
-pub(crate) const AUTO: Strategy = Strategy::Auto(Auto { effort: None, order: Order::Free });
+pub(crate) const AUTO: Strategy =
+    Strategy::Auto(Auto { effort: None, order: Order::Free, repeats: Repeats::Allowed });
 
 /// The chunks of the paper.
 pub(crate) const PAPER_CHUNK_BYTES: u64 = 40 << 20;
@@ -82,7 +83,7 @@ pub(crate) fn in_places(
     let request = Request { graph, machine, budget_bytes: machine.device_bytes };
     let (placed, unplaced) = placing::plan(&request, strategy)?;
     if let Some(unplaced) = unplaced {
-        eprintln!("mapped as it goes: {unplaced}");
+        eprintln!("mapped as it runs: {unplaced}");
     }
     if placed.predicted.period_ns <= plain.predicted.period_ns {
         return Ok(Some(placed));

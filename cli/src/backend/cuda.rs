@@ -44,7 +44,7 @@ fn devices() -> Result<Vec<Device>, Unavailable> {
     (0..cuda.count()?).map(|ordinal| listed(&cuda, ordinal)).collect()
 }
 
-/// A device, with what a plan for it has to keep to.
+/// A device, with its limits for plans.
 fn listed(cuda: &Cuda, ordinal: usize) -> Result<Device, Unavailable> {
     let info = cuda.device(ordinal)?;
     let fields = json!({
@@ -52,7 +52,7 @@ fn listed(cuda: &Cuda, ordinal: usize) -> Result<Device, Unavailable> {
         "name": info.name,
         "driver": info.driver,
         "memory_bytes": info.memory_bytes,
-        // What nobody uses now.
+        // Memory that is free now.
         "free_bytes": info.free_bytes,
         // Chunks are multiples of it.
         "page_bytes": info.granularity_bytes,
@@ -154,11 +154,12 @@ fn iterate(
 /// How the plan's iterations are divided into graphs.
 fn cycle(verified: &Verified<'_>, iterations: u64) -> Result<Cycle, String> {
     let cycle = backend_cuda::cycle(verified.graph(), verified.plan());
-    let cycle = cycle.ok_or("a plan without placements maps as it goes, which no graph holds")?;
+    let cycle = cycle
+        .ok_or("a plan without placements maps memory as it runs, which a CUDA graph cannot do")?;
     if iterations < cycle.length() {
         let length = cycle.length();
         return Err(format!(
-            "the graphs of this plan hold {length} iterations; run at least those"
+            "the CUDA graphs of this plan hold {length} iterations; run at least that many"
         ));
     }
     Ok(cycle)

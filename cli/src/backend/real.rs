@@ -12,7 +12,7 @@ use spillway::planning;
 use std::time::{Duration, Instant};
 use workloads::Shown;
 
-/// What a device has done about its memory.
+/// A device's memory counters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mapping {
     /// Virtual ranges reserved.
@@ -25,7 +25,7 @@ pub(super) struct Mapping {
 
 /// A backend with real devices.
 pub(super) trait Real: Backend {
-    /// What a device has done about its memory so far.
+    /// The device's memory counters so far.
     fn mapping(device: &Self::Device) -> Mapping;
 
     /// Blocks until a device has done everything.

@@ -6,7 +6,7 @@ use integrity::Backend;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What became of all checks.
+/// The results of all checks.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) backend: &'static str,
@@ -54,10 +54,10 @@ pub(super) fn report<B: Backend>(backend: &B) -> Report {
     report
 }
 
-/// Nothing is shown unless standard error is a terminal.
+/// Shows nothing unless standard error is a terminal.
 fn progress(checks: u64) -> ProgressBar {
     let bar = ProgressBar::new(checks);
     let style = ProgressStyle::with_template("checking {bar:40} {pos}/{len}");
-    // The template is a constant; without it the bar looks different and works as well.
+    // The template is a constant. Without it the bar only looks different.
     style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
 }

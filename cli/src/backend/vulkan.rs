@@ -32,12 +32,12 @@ fn chosen(validation: bool) -> Integrity {
 fn devices() -> Result<Vec<Device>, Unavailable> {
     let devices = Vulkan::load(false)?.devices()?;
     if devices.is_empty() {
-        return Err(Unavailable("there is no device of Vulkan 1.3 or later".to_owned()));
+        return Err(Unavailable("no device supports Vulkan 1.3 or later".to_owned()));
     }
     Ok(devices.iter().map(listed).collect())
 }
 
-/// A device, with what a plan for it has to keep to.
+/// A device, with its limits for plans.
 fn listed(info: &DeviceInfo) -> Device {
     let fields = json!({
         "backend": ENTRY.name,

@@ -4,7 +4,7 @@ use super::{Bound as Bounds, lp};
 use crate::failure::Failure;
 use crate::figures::{self, Figures};
 use crate::names::Names;
-use crate::plan::{self, Draft, Room};
+use crate::plan::{self, Draft, MemoryOptions};
 use crate::proof;
 use crate::strategy::{self, Chosen};
 use crate::work::Setting;
@@ -120,7 +120,7 @@ fn in_core_period_ns(setting: Setting<'_>) -> Option<u64> {
         setting.machine.machine.with_device_bytes(device_bytes).with_host_bytes(host_bytes);
     let mut request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
     let (least_bytes, _) = planning::min_feasible(&request, Strategy::InCore).ok()?;
-    // The next iteration's inputs find room beside everything else.
+    // The next iteration's inputs fit beside everything else.
     request.budget_bytes = least_bytes.saturating_mul(2);
     let plan = planning::plan(&request, Strategy::InCore).ok()?;
     Some(plan.predicted.period_ns)
@@ -155,8 +155,9 @@ fn cells(
         for &at in &ascending {
             let column = &budgets[at];
             bar.set_message(format!("{} at {}", chosen.name, column.budget));
-            let room = Room { budget_bytes: column.budget_bytes, placed, less: less.as_ref() };
-            let draft = plan::draft(setting, chosen, *needs, room)?;
+            let memory =
+                MemoryOptions { budget_bytes: column.budget_bytes, placed, less: less.as_ref() };
+            let draft = plan::draft(setting, chosen, *needs, memory)?;
             cells[at] = Some(cell(setting, chosen, &draft, lp_bounds_ns[at])?);
             less = Some(draft).filter(|draft| draft.plan.is_ok()).or(less);
             bar.inc(1);
@@ -190,10 +191,10 @@ fn cell(
     }
 }
 
-/// A bar for so many pieces of work.
+/// A progress bar for pieces of work.
 pub(super) fn progress(verb: &str, pieces: usize) -> ProgressBar {
     let bar = ProgressBar::new(pieces as u64);
     let style = format!("{verb} {{bar:40}} {{pos}}/{{len}} {{elapsed}} {{msg}}");
-    // The template is sound; without it the bar looks different and works as well.
+    // The template is a constant. Without it the bar only looks different.
     ProgressStyle::with_template(&style).map_or_else(|_| bar.clone(), |s| bar.clone().with_style(s))
 }

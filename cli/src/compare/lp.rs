@@ -1,4 +1,4 @@
-//! The least period by linear programming, where that is built in.
+//! The least period by linear programming, if it is built in.
 
 use super::grid::Column;
 use crate::failure::Failure;

@@ -47,7 +47,7 @@ text { fill: #4a5463; }
 .bound { fill: none; stroke: #1c2430; stroke-width: 2; stroke-dasharray: 7 5; }
 .marker { stroke: #fff; stroke-width: .25; }";
 
-/// Where things lie. The period has a logarithmic axis: equal distances are equal ratios.
+/// Positions in the image. The period has a logarithmic axis: equal distances are equal ratios.
 struct Scale {
     most_share: f64,
     least_ratio: f64,

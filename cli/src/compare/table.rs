@@ -58,7 +58,7 @@ fn lines(grid: &Grid) -> Vec<Vec<String>> {
     lines
 }
 
-/// The period, or what stands in its way.
+/// The period, or why there is none.
 fn shown(cell: &Cell) -> String {
     let figures = &cell.figures;
     let context = &figures.context;

@@ -27,7 +27,7 @@ impl<'s> Settings<'s> {
         let mut given: Vec<Setting<'s>> = Vec::new();
         for text in texts {
             let Some((name, value)) = text.split_once('=') else {
-                return Err(refusal(text, "it is not of the form name=value"));
+                return Err(refusal(text, "it does not have the form name=value"));
             };
             if given.iter().any(|other| other.name == name) {
                 return Err(refusal(text, format!("{} is set twice", Shown::name(name))));

@@ -5,7 +5,7 @@ use super::order::Order;
 use planner_core::plan::{ArenaPlacement, Place};
 use planner_core::{Graph, Kind, Machine, Plan, Step, TensorId};
 
-/// Checks places and kinds of all that lies in the arena.
+/// Checks offsets and kinds of all that lies in the arena.
 pub(super) fn check(
     graph: &Graph<'_>,
     machine: &Machine,

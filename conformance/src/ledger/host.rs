@@ -12,7 +12,7 @@ pub struct HostUse {
     /// tensor after its last prefetch, by position in the list; the whole list where there are
     /// no such launches.
     pub span: (usize, usize),
-    /// From the first byte that moves to behind the last.
+    /// From the first byte that moves to after the last.
     pub bytes: Range<u64>,
 }
 

@@ -2,7 +2,7 @@
 
 use super::Violation;
 use super::layout::Layout;
-use super::values::{Deed, Objects, Taken};
+use super::values::{Objects, StepRecord, Taken};
 use planner_core::plan::Place;
 use planner_core::{Step, TensorId};
 use std::collections::BTreeMap;
@@ -27,12 +27,12 @@ pub(crate) struct Stay {
     pub(crate) until: Option<usize>,
 }
 
-/// All allocations of so many iterations, in the order of placements: first one for each entry
+/// All allocations of this many iterations, in the order of placements: first one for each entry
 /// of `resident_at_start`, then one for each prefetch and, at a launch, for each written tensor
 /// of which something is not resident, and for a workspace. Arena tensors have none.
 pub(super) fn allocations(
     layout: &Layout<'_>,
-    deeds: &[Deed],
+    records: &[StepRecord],
     iterations: u32,
 ) -> Result<Vec<Allocation>, Violation> {
     let mut allocations: Vec<Allocation> = Vec::new();
@@ -46,10 +46,10 @@ pub(super) fn allocations(
         }
     }
     // What a step allocates is the same in every iteration.
-    let lap = &deeds[..layout.plan.steps.len()];
-    for (at, deed) in (1..).zip((0..iterations).flat_map(|_| lap)) {
-        let place = Place::Step(deed.step as u32);
-        for Taken { pool, objects } in &deed.taken {
+    let iteration = &records[..layout.plan.steps.len()];
+    for (at, record) in (1..).zip((0..iterations).flat_map(|_| iteration)) {
+        let place = Place::Step(record.step as u32);
+        for Taken { pool, objects } in &record.taken {
             let stays = match objects {
                 Objects::Of(tensor, objects) => {
                     objects.iter().map(|&object| of_tensor(*tensor, object)).collect()
@@ -61,10 +61,10 @@ pub(super) fn allocations(
             };
             allocations.push(Allocation { place, at, pool: *pool, stays });
         }
-        if let Step::Evict(part) = deed.action {
+        if let Step::Evict(part) = record.action {
             for stay in allocations.iter_mut().flat_map(|allocation| &mut allocation.stays) {
                 let named = stay.held.is_some_and(|(tensor, object)| {
-                    tensor == part.tensor && deed.objects.contains(&object)
+                    tensor == part.tensor && record.objects.contains(&object)
                 });
                 if named && stay.until.is_none() {
                     stay.until = Some(at);
@@ -87,19 +87,22 @@ pub(super) struct Changes(Vec<Change>);
 
 impl Changes {
     /// What a step changes.
-    pub(super) fn of(&self, deed: &Deed, steps: usize) -> &Change {
-        &self.0[((deed.lap as usize - 1) * steps + deed.step) % self.0.len()]
+    pub(super) fn of(&self, record: &StepRecord, steps: usize) -> &Change {
+        &self.0[((record.iteration as usize - 1) * steps + record.step) % self.0.len()]
     }
 }
 
 /// Follows the placements, where the plan has some: no object has two holders, and what is
 /// resident at the end of all iterations lies in the same objects as at the start.
-pub(super) fn follow(layout: &Layout<'_>, deeds: &[Deed]) -> Result<Option<Changes>, Violation> {
+pub(super) fn follow(
+    layout: &Layout<'_>,
+    records: &[StepRecord],
+) -> Result<Option<Changes>, Violation> {
     let Some(placements) = layout.plan.placements else { return Ok(None) };
     if !(1..=64).contains(&placements.iterations) {
         return Err(Violation::of_plan("the placements do not cover 1 to 64 iterations"));
     }
-    let allocations = allocations(layout, deeds, placements.iterations)?;
+    let allocations = allocations(layout, records, placements.iterations)?;
     if placements.ends.len() > allocations.len() {
         return Err(Violation::of_plan("there are more placements than allocations"));
     }

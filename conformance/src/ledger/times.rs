@@ -3,7 +3,7 @@
 
 use super::layout::Layout;
 use super::places::{Changes, Physical};
-use super::values::Deed;
+use super::values::StepRecord;
 use super::{Event, Violation};
 use planner_core::plan::Place;
 use planner_core::{Kind, Launched, Machine, OpId, Step, TensorId};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// Memory given back: one evict, or one workspace.
 struct Release {
-    lap: u32,
+    iteration: u32,
     objects: u64,
     completes_ns: u64,
 }
@@ -27,13 +27,13 @@ struct PoolBook {
 #[derive(Clone, Copy, Default)]
 struct Grant {
     ns: u64,
-    lap: Option<u32>,
+    iteration: Option<u32>,
 }
 
 struct Clock<'a> {
     layout: &'a Layout<'a>,
     machine: &'a Machine,
-    deeds: &'a [Deed],
+    records: &'a [StepRecord],
     events: Vec<Event>,
     memory: Memory<'a>,
 }
@@ -51,17 +51,17 @@ enum Memory<'a> {
 pub(super) fn run(
     layout: &Layout<'_>,
     machine: &Machine,
-    deeds: &[Deed],
+    records: &[StepRecord],
     changes: Option<&Changes>,
 ) -> Result<Vec<Event>, Violation> {
     let memory = match changes {
         None => Memory::Queued(start_pools(layout)?),
         Some(changes) => Memory::Placed(changes, BTreeMap::new()),
     };
-    let mut clock = Clock { layout, machine, deeds, events: Vec::new(), memory };
-    for deed in deeds {
-        let event = clock.time(deed)?;
-        clock.release(deed, &event);
+    let mut clock = Clock { layout, machine, records, events: Vec::new(), memory };
+    for record in records {
+        let event = clock.time(record)?;
+        clock.release(record, &event);
         clock.events.push(event);
     }
     Ok(clock.events)
@@ -99,37 +99,37 @@ impl PoolBook {
             let release = releases.next()?;
             released += u128::from(release.objects);
             grant.ns = grant.ns.max(release.completes_ns);
-            grant.lap = Some(release.lap);
+            grant.iteration = Some(release.iteration);
         }
         Some(grant)
     }
 }
 
 impl Clock<'_> {
-    fn time(&mut self, deed: &Deed) -> Result<Event, Violation> {
-        let (ready_ns, duration_ns) = match deed.action {
-            Step::Evict(_) => (self.evict_completes_ns(deed), Some(0)),
+    fn time(&mut self, record: &StepRecord) -> Result<Event, Violation> {
+        let (ready_ns, duration_ns) = match record.action {
+            Step::Evict(_) => (self.evict_completes_ns(record), Some(0)),
             Step::Prefetch(_) => {
-                let duration_ns = self.transfer_ns(deed.bytes, self.machine.h2d_bytes_per_s);
-                (self.prefetch_ready_ns(deed), duration_ns)
+                let duration_ns = self.transfer_ns(record.bytes, self.machine.h2d_bytes_per_s);
+                (self.prefetch_ready_ns(record), duration_ns)
             }
             Step::Offload(_) => {
-                let duration_ns = self.transfer_ns(deed.bytes, self.machine.d2h_bytes_per_s);
-                (self.offload_ready_ns(deed), duration_ns)
+                let duration_ns = self.transfer_ns(record.bytes, self.machine.d2h_bytes_per_s);
+                (self.offload_ready_ns(record), duration_ns)
             }
             Step::Launch(Launched { op, .. }) => {
                 (self.launch_ready_ns(op), Some(self.layout.graph.op(op).time_ns))
             }
         };
-        let grant = self.grant(deed)?;
-        let start_ns = ready_ns.max(grant.ns).max(self.stream_free_ns(deed.action));
+        let grant = self.grant(record)?;
+        let start_ns = ready_ns.max(grant.ns).max(self.stream_free_ns(record.action));
         let end_ns = duration_ns.and_then(|duration_ns| start_ns.checked_add(duration_ns));
         Ok(Event {
-            lap: deed.lap,
-            step: deed.step,
+            iteration: record.iteration,
+            step: record.step,
             start_ns,
             end_ns: end_ns.ok_or_else(Violation::overflow)?,
-            memory_lag: grant.lap.map(|lap| deed.lap - lap),
+            memory_lag: grant.iteration.map(|iteration| record.iteration - iteration),
         })
     }
 
@@ -141,60 +141,64 @@ impl Clock<'_> {
 
     /// A launch's allocations in one pool are one grant. Fixed objects are granted when their
     /// previous holders have released them.
-    fn grant(&mut self, deed: &Deed) -> Result<Grant, Violation> {
+    fn grant(&mut self, record: &StepRecord) -> Result<Grant, Violation> {
         let mut grants = Vec::new();
         match &mut self.memory {
             Memory::Queued(pools) => {
-                for (pool, objects) in deed.allocated() {
+                for (pool, objects) in record.allocated() {
                     grants.push(pools[pool].grant(objects).ok_or_else(|| {
-                        let place = Place::Step(deed.step as u32);
+                        let place = Place::Step(record.step as u32);
                         Violation::at(place, format!("pool {pool} never has enough free objects"))
                     })?);
                 }
             }
             Memory::Placed(changes, released) => {
-                let taken = &changes.of(deed, self.layout.plan.steps.len()).taken;
+                let taken = &changes.of(record, self.layout.plan.steps.len()).taken;
                 let released = taken.iter().filter_map(|object| released.get(object));
-                grants.extend(released.map(|&(ns, lap)| Grant { ns, lap: Some(lap) }));
+                grants.extend(
+                    released.map(|&(ns, iteration)| Grant { ns, iteration: Some(iteration) }),
+                );
             }
         }
         let ns = grants.iter().map(|grant| grant.ns).max().unwrap_or(0);
-        Ok(Grant { ns, lap: grants.iter().filter_map(|grant| grant.lap).max() })
+        Ok(Grant { ns, iteration: grants.iter().filter_map(|grant| grant.iteration).max() })
     }
 
     /// A workspace is released at its launch's own position and complete when the op ends.
-    fn release(&mut self, deed: &Deed, event: &Event) {
-        let released = match deed.action {
+    fn release(&mut self, record: &StepRecord, event: &Event) {
+        let released = match record.action {
             Step::Evict(part) => self
                 .layout
                 .pool_of(part.tensor)
-                .map(|pool| (pool, deed.objects.end - deed.objects.start)),
+                .map(|pool| (pool, record.objects.end - record.objects.start)),
             Step::Launch(Launched { op, .. }) => self.layout.workspace(op),
             Step::Prefetch(_) | Step::Offload(_) => None,
         };
         let Some((pool, objects)) = released else { return };
         match &mut self.memory {
             Memory::Queued(pools) => {
-                let release = Release { lap: deed.lap, objects, completes_ns: event.end_ns };
+                let release =
+                    Release { iteration: record.iteration, objects, completes_ns: event.end_ns };
                 pools[pool].releases.push(release);
             }
             Memory::Placed(changes, released) => {
-                let given = &changes.of(deed, self.layout.plan.steps.len()).given;
-                released.extend(given.iter().map(|&object| (object, (event.end_ns, deed.lap))));
+                let given = &changes.of(record, self.layout.plan.steps.len()).given;
+                released
+                    .extend(given.iter().map(|&object| (object, (event.end_ns, record.iteration))));
             }
         }
     }
 
     /// The end of the last of certain steps listed so far. Each stream ends its steps in list
     /// order, so of one stream's steps the last one ends last.
-    fn last_end_ns(&self, matches: impl Fn(&Deed) -> bool) -> u64 {
-        let done = self.deeds.iter().zip(&self.events).filter(|(deed, _)| matches(deed));
+    fn last_end_ns(&self, matches: impl Fn(&StepRecord) -> bool) -> u64 {
+        let done = self.records.iter().zip(&self.events).filter(|(record, _)| matches(record));
         done.map(|(_, event)| event.end_ns).max().unwrap_or(0)
     }
 
     fn last_launch_ends_ns(&self, matches: impl Fn(OpId) -> bool) -> u64 {
         self.last_end_ns(
-            |deed| matches!(deed.action, Step::Launch(Launched { op, .. }) if matches(op)),
+            |record| matches!(record.action, Step::Launch(Launched { op, .. }) if matches(op)),
         )
     }
 
@@ -204,22 +208,22 @@ impl Clock<'_> {
 
     /// Each stream takes its steps in list order, one after the other.
     fn stream_free_ns(&self, action: Step) -> u64 {
-        self.last_end_ns(|deed| match action {
-            Step::Launch(_) => matches!(deed.action, Step::Launch(_)),
-            Step::Prefetch(_) => matches!(deed.action, Step::Prefetch(_)),
-            Step::Offload(_) => matches!(deed.action, Step::Offload(_)),
+        self.last_end_ns(|record| match action {
+            Step::Launch(_) => matches!(record.action, Step::Launch(_)),
+            Step::Prefetch(_) => matches!(record.action, Step::Prefetch(_)),
+            Step::Offload(_) => matches!(record.action, Step::Offload(_)),
             Step::Evict(_) => false,
         })
     }
 
     /// A prefetch waits for the last offload of the same objects and the last launch that
     /// touches the tensor.
-    fn prefetch_ready_ns(&self, deed: &Deed) -> u64 {
-        let Step::Prefetch(part) = deed.action else { return 0 };
+    fn prefetch_ready_ns(&self, record: &StepRecord) -> u64 {
+        let Step::Prefetch(part) = record.action else { return 0 };
         let offloaded_ns = self
-            .last_end_ns(|other| matches!(other.action, Step::Offload(_)) && share(deed, other));
+            .last_end_ns(|other| matches!(other.action, Step::Offload(_)) && share(record, other));
         let kind = self.layout.graph.tensor(part.tensor).kind;
-        let whole = deed.objects == (0..self.layout.objects(part.tensor));
+        let whole = record.objects == (0..self.layout.objects(part.tensor));
         let unused_ns = if kind == Kind::Input && whole && !self.layout.in_arena(part.tensor) {
             self.second_copy_free_ns(part.tensor)
         } else {
@@ -233,13 +237,13 @@ impl Clock<'_> {
     /// launch that touches the input and is listed before the previous prefetch of the input
     /// has ended.
     fn second_copy_free_ns(&self, tensor: TensorId) -> u64 {
-        let listed = &self.deeds[..self.events.len()];
-        let previous = listed
-            .iter()
-            .rposition(|deed| matches!(deed.action, Step::Prefetch(part) if part.tensor == tensor));
-        let before = self.deeds[..previous.unwrap_or(0)].iter().zip(&self.events);
+        let listed = &self.records[..self.events.len()];
+        let previous = listed.iter().rposition(
+            |record| matches!(record.action, Step::Prefetch(part) if part.tensor == tensor),
+        );
+        let before = self.records[..previous.unwrap_or(0)].iter().zip(&self.events);
         let touching = before.filter(
-            |(deed, _)| matches!(deed.action, Step::Launch(Launched { op, .. }) if self.touches(op, tensor)),
+            |(record, _)| matches!(record.action, Step::Launch(Launched { op, .. }) if self.touches(op, tensor)),
         );
         touching.map(|(_, event)| event.end_ns).max().unwrap_or(0)
     }
@@ -248,7 +252,7 @@ impl Clock<'_> {
     /// still being offloaded.
     fn launch_ready_ns(&self, op: OpId) -> u64 {
         let writes = self.layout.graph.writes(op);
-        self.last_end_ns(|deed| match deed.action {
+        self.last_end_ns(|record| match record.action {
             Step::Prefetch(part) => self.touches(op, part.tensor),
             Step::Offload(part) => writes.contains(&part.tensor),
             Step::Launch(_) | Step::Evict(_) => false,
@@ -257,28 +261,29 @@ impl Clock<'_> {
 
     /// An offload waits for the last write of the tensor and the last prefetch of the same
     /// objects.
-    fn offload_ready_ns(&self, deed: &Deed) -> u64 {
-        let Step::Offload(part) = deed.action else { return 0 };
+    fn offload_ready_ns(&self, record: &StepRecord) -> u64 {
+        let Step::Offload(part) = record.action else { return 0 };
         let written_ns =
             self.last_launch_ends_ns(|op| self.layout.graph.writes(op).contains(&part.tensor));
         let arrived_ns = self
-            .last_end_ns(|other| matches!(other.action, Step::Prefetch(_)) && share(deed, other));
+            .last_end_ns(|other| matches!(other.action, Step::Prefetch(_)) && share(record, other));
         written_ns.max(arrived_ns)
     }
 
     /// An evict completes when the last launch that touches the tensor, and the last offload
     /// and prefetch of each of its objects, have ended.
-    fn evict_completes_ns(&self, deed: &Deed) -> u64 {
-        let Step::Evict(part) = deed.action else { return 0 };
+    fn evict_completes_ns(&self, record: &StepRecord) -> u64 {
+        let Step::Evict(part) = record.action else { return 0 };
         let used_ns = self.last_launch_ends_ns(|op| self.touches(op, part.tensor));
-        let copied_ns = self.last_end_ns(|other| other.way().is_some() && share(deed, other));
+        let copied_ns =
+            self.last_end_ns(|other| other.direction().is_some() && share(record, other));
         used_ns.max(copied_ns)
     }
 }
 
 /// Whether two steps name some object in common.
-fn share(one: &Deed, other: &Deed) -> bool {
-    let tensor = |deed: &Deed| match deed.action {
+fn share(one: &StepRecord, other: &StepRecord) -> bool {
+    let tensor = |record: &StepRecord| match record.action {
         Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => Some(part.tensor),
         Step::Launch(_) => None,
     };

@@ -3,15 +3,15 @@
 
 use super::layout::Layout;
 use super::order::Order;
-use super::{LAPS, Violation};
+use super::{ITERATIONS, Violation};
 use planner_core::plan::Place;
 use planner_core::{Kind, Launched, OpId, Part, Step, TensorId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// One step of one iteration, with what it means for memory.
-pub(super) struct Deed {
-    pub(super) lap: u32,
+pub(super) struct StepRecord {
+    pub(super) iteration: u32,
     pub(super) step: usize,
     pub(super) action: Step,
     /// The objects it names; none for a launch.
@@ -38,11 +38,11 @@ pub(super) struct Taken {
 pub(super) enum Objects {
     /// These objects of a tensor.
     Of(TensorId, Vec<u64>),
-    /// A workspace of so many objects.
+    /// A workspace of this many objects.
     Workspace(u64),
 }
 
-impl Deed {
+impl StepRecord {
     /// Objects it allocates, by pool.
     pub(super) fn allocated(&self) -> BTreeMap<usize, u64> {
         let mut allocated = BTreeMap::new();
@@ -56,7 +56,7 @@ impl Deed {
     }
 
     /// 0 for a copy to the device, 1 for one to the host.
-    pub(super) const fn way(&self) -> Option<usize> {
+    pub(super) const fn direction(&self) -> Option<usize> {
         match self.action {
             Step::Prefetch(_) => Some(0),
             Step::Offload(_) => Some(1),
@@ -84,17 +84,17 @@ struct Walk<'a> {
 }
 
 /// Takes the steps of eight iterations in list order, by rules 2 to 6 of a valid plan.
-pub(super) fn walk(layout: &Layout<'_>, order: &Order<'_>) -> Result<Vec<Deed>, Violation> {
+pub(super) fn walk(layout: &Layout<'_>, order: &Order<'_>) -> Result<Vec<StepRecord>, Violation> {
     let mut walk = Walk::new(layout, order);
     walk.start()?;
-    let mut deeds = Vec::new();
-    for lap in 1..=LAPS {
+    let mut records = Vec::new();
+    for iteration in 1..=ITERATIONS {
         for (step, &action) in layout.plan.steps.iter().enumerate() {
-            deeds.push(walk.take(lap, step, action)?);
+            records.push(walk.take(iteration, step, action)?);
         }
         walk.end()?;
     }
-    Ok(deeds)
+    Ok(records)
 }
 
 impl<'a> Walk<'a> {
@@ -165,7 +165,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn take(&mut self, lap: u32, step: usize, action: Step) -> Result<Deed, Violation> {
+    fn take(&mut self, iteration: u32, step: usize, action: Step) -> Result<StepRecord, Violation> {
         let place = Place::Step(step as u32);
         let (objects, taken, workspace_bytes) = match action {
             Step::Launch(Launched { op, .. }) => {
@@ -186,8 +186,8 @@ impl<'a> Walk<'a> {
             }
             Step::Launch(_) | Step::Evict(_) => 0,
         };
-        Ok(Deed {
-            lap,
+        Ok(StepRecord {
+            iteration,
             step,
             action,
             objects,

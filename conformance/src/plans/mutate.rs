@@ -6,7 +6,7 @@ use planner_core::plan::ArenaPlacement;
 use planner_core::{Graph, Kind, Machine, OpId, Part, Step, TensorId};
 use workloads::{OwnedPlacements, OwnedPlan};
 
-/// The plan with one random corruption. Where it is valid all the same, its predictions are
+/// The plan with one random corruption. If it is still valid, its predictions are
 /// exact again, unless they are what was corrupted.
 #[must_use]
 pub fn mutate(

@@ -6,7 +6,7 @@ use planner_core::{Graph, Machine, TensorId};
 use std::collections::BTreeMap;
 use workloads::{OwnedPlacements, OwnedPlan};
 
-/// The plan with valid placements over so many iterations. Where an allocation finds no object
+/// The plan with valid placements over this many iterations. Where an allocation finds no object
 /// that will do, the pool gets one more. A plan that the ledger refuses stays as it is.
 pub(super) fn place(
     graph: &Graph<'_>,
@@ -36,9 +36,9 @@ struct Places<'a> {
     plan: OwnedPlan,
     /// The position of the last release of each object so far.
     held_until: BTreeMap<(usize, u64), usize>,
-    /// When what an object held at the start comes back for good.
+    /// When what an object held at the start comes back permanently.
     needed_at: BTreeMap<(usize, u64), usize>,
-    /// When each thing that is there at the end has come for good.
+    /// When each thing that is there at the end has come permanently.
     comes_at: BTreeMap<(TensorId, u64), usize>,
     /// Where each thing was at the start.
     homes: BTreeMap<(TensorId, u64), u64>,
@@ -82,7 +82,7 @@ impl<'a> Places<'a> {
         array
     }
 
-    /// An object that nobody holds until then.
+    /// An object that is free until then.
     fn pick(&mut self, pool: usize, at: usize, until: usize, choices: &mut Choices) -> u64 {
         let free = |&object: &u64| {
             let held_until = self.held_until.get(&(pool, object)).copied();

@@ -57,7 +57,7 @@ struct Walk<'a> {
     graph: &'a Graph<'a>,
     order: &'a [OpId],
     homes: &'a Homes,
-    /// Decisions about the tensor or the launch at hand.
+    /// Decisions about the current tensor or launch.
     choices: Choices,
     /// Launches so far.
     launched: usize,
@@ -168,7 +168,7 @@ impl Walk<'_> {
         self.graph.tensor(tensor).kind == Kind::Input && read
     }
 
-    /// Whether nobody reads the value that the tensor has now.
+    /// Whether no op reads the value that the tensor has now.
     fn is_dead(&self, tensor: TensorId) -> bool {
         let mut later = self.order[self.launched..].iter();
         match later.find(|&&op| self.graph.touches(op).any(|touched| touched == tensor)) {
@@ -216,7 +216,7 @@ impl Walk<'_> {
         runs
     }
 
-    /// Fewer than so many moves that are legal, whether they serve a purpose or not.
+    /// Fewer than this many moves that are legal, whether they serve a purpose or not.
     fn move_at_random(&mut self, bound: usize) {
         let moves = [Move::Prefetch, Move::Evict, Move::Offload];
         for _ in 0..self.choices.below(bound) {

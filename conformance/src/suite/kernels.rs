@@ -75,13 +75,13 @@ pub fn launches_leave_the_rest_alone<T: Backend>(rig: &mut Rig<'_, T>) -> Outcom
     rig.put(rig.slot(A), from)?;
     let word_end = rig.bytes().next_multiple_of(4);
     let rest = 3 * rig.chunk_bytes() - word_end;
-    let behind = DeviceAddress(to.0 + word_end);
+    let after = DeviceAddress(to.0 + word_end);
     let kept = rig.fill(rig.host(B, 0..rest), 2)?;
-    rig.put(rig.host(B, 0..rest), behind)?;
+    rig.put(rig.host(B, 0..rest), after)?;
     rig.launch(COPY, &[from], &[to])?;
     rig.finish(Stream::Compute)?;
-    rig.get(behind, rig.host(C, 0..rest))?;
-    rig.expect(rig.host(C, 0..rest), &kept, "what lies behind a tensor that was written")?;
+    rig.get(after, rig.host(C, 0..rest))?;
+    rig.expect(rig.host(C, 0..rest), &kept, "what lies after a tensor that was written")?;
     rig.get(from, rig.slot(D))?;
     rig.expect(rig.slot(D), &sent, "a tensor that was only read")
 }

@@ -137,7 +137,7 @@ pub fn what_is_mapped_twice_is_one_chunk<T: Backend>(rig: &mut Rig<'_, T>) -> Ou
 }
 
 /// The same for launches: what one writes through one address the next reads through another,
-/// on one stream or behind a wait.
+/// on one stream or after a wait.
 pub fn launches_see_through_aliases<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let [one, other] = [(); 2].map(|()| Chunks { first: 8, count: 3 });
@@ -207,7 +207,7 @@ pub fn mapping_outside_of_ranges_is_refused<T: Backend>(rig: &mut Rig<'_, T>) ->
         ensure!(mapped.is_err(), "one may map {what}");
         Ok(())
     };
-    refuse(1, 1, "a byte behind a chunk's start")?;
+    refuse(1, 1, "a byte after a chunk's start")?;
     refuse(chunk / 2, 1, "in the middle of a chunk")?;
     refuse(0, 4, "more than a range has")?;
     refuse(2 * chunk, 2, "over the end of a range")?;

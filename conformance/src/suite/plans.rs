@@ -8,7 +8,9 @@ use crate::graphs::{Layer, graphs, training_graph, training_graphs};
 use integrity::{Backend, reference_values, slots};
 use planner_core::backend::Transfers;
 use planner_core::planner::swap::Threshold;
-use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy, Weights, Window};
+use planner_core::planner::{
+    Auto, Lms, Order, PlanningError, Repeats, Request, Strategy, Weights, Window,
+};
 use planner_core::{Graph, HostLayout, Kind, Machine, MachineParameters, Plan, Step};
 use proptest::strategy::{Strategy as Generator, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -87,7 +89,7 @@ pub fn swap<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
 
 /// Statically aliased plans: everything is mapped before the first iteration, one chunk under
 /// several ranges.
-pub fn statically_aliased<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
+pub fn with_placements<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     for strategy in [Strategy::OnDemand, AUTO] {
         let aliased = Aliased::new(strategy);
         hold(bench, training_graphs(2..=5), &aliased)?;
@@ -96,9 +98,10 @@ pub fn statically_aliased<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     Ok(())
 }
 
-const AUTO: Strategy = Strategy::Auto(Auto { effort: Some(3), order: Order::Free });
+const AUTO: Strategy =
+    Strategy::Auto(Auto { effort: Some(3), order: Order::Free, repeats: Repeats::Allowed });
 
-/// Ten thousand iterations of a small plan, mapped as it goes and then mapped once: the last
+/// Ten thousand iterations of a small plan, mapped as it runs and then mapped once: the last
 /// nine thousand take no more handles, and hardly more memory, than the first thousand.
 pub fn ten_thousand_iterations<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     let machine = machine(bench);

@@ -299,9 +299,9 @@ impl<'g, T: Backend> Rig<'g, T> {
     }
 
     /// Orders what is enqueued on one stream before what will be on another.
-    pub(super) fn order(&mut self, before: Stream, behind: Stream) -> Outcome {
+    pub(super) fn order(&mut self, before: Stream, after: Stream) -> Outcome {
         let point = self.device.signal(before)?;
-        Ok(self.device.wait(behind, point)?)
+        Ok(self.device.wait(after, point)?)
     }
 
     /// Enqueues an op without a workspace.

@@ -125,7 +125,7 @@ pub fn downloads_wait_for_compute<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.launch(COPY, &[from], &[to])?;
     rig.order(Stream::Compute, Stream::Download)?;
     rig.get(to, rig.slot(B))?;
-    rig.expect(rig.slot(B), &rig.computed(COPY, &[&sent]), "what was fetched behind a launch")
+    rig.expect(rig.slot(B), &rig.computed(COPY, &[&sent]), "what was fetched after a launch")
 }
 
 /// An upload that waits for a launch does not change what the launch reads.
@@ -194,7 +194,7 @@ pub fn downloads_wait_for_uploads<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.send(A, at)?;
     rig.order(Stream::Upload, Stream::Download)?;
     rig.get(at, rig.slot(B))?;
-    rig.expect(rig.slot(B), &sent, "what was fetched behind an upload")
+    rig.expect(rig.slot(B), &sent, "what was fetched after an upload")
 }
 
 /// Who waits for a stream has waited for all that this stream had waited for: a schedule
@@ -210,10 +210,10 @@ pub fn waits_imply_what_they_waited_for<T: Backend>(rig: &mut Rig<'_, T>) -> Out
     rig.order(Stream::Upload, Stream::Compute)?;
     rig.order(Stream::Compute, Stream::Download)?;
     rig.get(at, rig.slot(B))?;
-    rig.expect(rig.slot(B), &sent, "what was fetched behind a launch behind an upload")
+    rig.expect(rig.slot(B), &sent, "what was fetched after a launch after an upload")
 }
 
-/// A wait holds for all work that is enqueued behind it, and a later wait for less does not
+/// A wait holds for all work that is enqueued after it, and a later wait for less does not
 /// lift it.
 pub fn waits_hold_for_all_that_follows<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;

@@ -60,9 +60,9 @@ pub fn bytes_return_as_they_were<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     Ok(())
 }
 
-/// A copy moves just the bytes that it names: one byte, odd numbers of bytes at odd places,
+/// A copy moves just the bytes that it names: one byte, odd numbers of bytes at odd offsets,
 /// and bytes on both sides of a border between chunks. Their neighbours stay as they were.
-pub fn copies_of_any_size_and_place<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+pub fn copies_of_any_size_and_offset<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let (chunk, bytes) = (rig.chunk_bytes(), rig.bytes());
     let at = rig.scattered(3)?;
@@ -119,7 +119,7 @@ pub fn copies_in_both_directions_at_once<T: Backend>(rig: &mut Rig<'_, T>) -> Ou
 
 /// The host bytes of an upload are free once the next signal of the stream is reached: what
 /// is written there then does not arrive.
-pub fn uploaded_bytes_are_free_behind_the_point<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+pub fn uploaded_bytes_are_free_after_the_point<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let at = rig.range(3)?;
     rig.keep_busy(Stream::Upload)?;

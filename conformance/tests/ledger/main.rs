@@ -86,7 +86,7 @@ fn ids(tensors: &[u32]) -> Vec<TensorId> {
     tensors.iter().copied().map(TensorId).collect()
 }
 
-/// A plan with one pool of so many chunks.
+/// A plan with one pool of this many chunks.
 fn case(
     tensors: &[Tensor],
     ops: &[OpData<'_>],

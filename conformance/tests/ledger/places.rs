@@ -15,7 +15,7 @@ fn placed_for(iterations: u32, mut case: Case, arrays: &[&[u64]]) -> Case {
     case
 }
 
-/// `slow` leaves after a copy of 100 ns, and `quick`, listed behind it, at once at 50; then
+/// `slow` leaves after a copy of 100 ns, and `quick`, listed after it, at once at 50; then
 /// `x` wants one object.
 fn slow_and_quick() -> Case {
     let steps = [launch(0), offload(0), evict(0), evict(1), prefetch(2), launch(1), evict(2)];

@@ -37,9 +37,9 @@ pub(crate) enum Bug {
     DownloadsTooLittle,
     /// Copies end where a chunk ends.
     CopiesOneChunk,
-    /// An upload changes places with the next.
+    /// An upload is swapped with the next.
     UploadsOutOfOrder,
-    /// A download changes places with the next.
+    /// A download is swapped with the next.
     DownloadsOutOfOrder,
     /// Uploads read the host when something else is enqueued.
     UploadsLate,
@@ -100,7 +100,7 @@ pub(crate) enum Bug {
     ClobbersOperands,
     /// A launch does not write the first byte of what it writes.
     LeavesAByte,
-    /// A launch writes into the word behind what it writes.
+    /// A launch writes into the word after what it writes.
     Overruns,
     /// The workspace is where the first operand lies.
     SharesTheWorkspace,

@@ -16,7 +16,7 @@ thread_local! {
     static DEVICES: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Chunks that nobody asked for, for bugs to use.
+/// Chunks beyond those asked for, for bugs to use.
 const SPARE_CHUNKS: u64 = 256;
 
 /// The layer with a bug.
@@ -34,7 +34,7 @@ pub(crate) struct Buggy {
     last_range: Option<DeviceAddress>,
     /// What has been mapped.
     mapped: BTreeMap<DeviceAddress, Chunks>,
-    /// What has been unmapped, and is there all the same.
+    /// What has been unmapped but is still there.
     stale: BTreeMap<DeviceAddress, u64>,
     /// Which chunk serves instead of one.
     instead: BTreeMap<u64, u64>,
@@ -102,7 +102,7 @@ impl Buggy {
         HostRange { bytes, ..range }
     }
 
-    /// What becomes of an error of a copy.
+    /// What happens to an error of a copy.
     fn forgive_copy(&self, error: SimError) -> Result<(), SimError> {
         match (self.bug, error) {
             (Bug::CopiesToNowhere, SimError::Unmapped { .. })
@@ -452,10 +452,10 @@ impl Layer<SimDevice> for Buggy {
             }
             Bug::Overruns => {
                 run(device, launch)?;
-                let behind = launch.writes.get(0).map(|at| at.0 + 2 * device.chunk_bytes());
-                let behind = behind.map(|at| DeviceAddress(at + device.chunk_bytes() / 2 + 4));
+                let after = launch.writes.get(0).map(|at| at.0 + 2 * device.chunk_bytes());
+                let after = after.map(|at| DeviceAddress(at + device.chunk_bytes() / 2 + 4));
                 // Where that is not mapped nothing is hit.
-                behind.map_or(Ok(()), |behind| device.upload(host, behind)).or(Ok(()))
+                after.map_or(Ok(()), |after| device.upload(host, after)).or(Ok(()))
             }
             Bug::SharesTheWorkspace => {
                 let workspace = launch.workspace.and(launch.reads.get(0));

@@ -52,18 +52,18 @@ const MUTANTS: &[(Bug, &[&str])] = &[
         Bug::UploadsTooLittle,
         &["transfers::bytes_return_as_they_were", "transfers::copies_in_both_directions_at_once"],
     ),
-    (Bug::UploadsTooMuch, &["transfers::copies_of_any_size_and_place"]),
+    (Bug::UploadsTooMuch, &["transfers::copies_of_any_size_and_offset"]),
     (Bug::DownloadsTooLittle, &["transfers::bytes_return_as_they_were"]),
     (
         Bug::CopiesOneChunk,
         &[
-            "transfers::copies_of_any_size_and_place",
+            "transfers::copies_of_any_size_and_offset",
             "paging::what_is_mapped_can_be_read_and_written",
         ],
     ),
     (Bug::UploadsOutOfOrder, &["streams::uploads_run_in_order"]),
     (Bug::DownloadsOutOfOrder, &["streams::downloads_run_in_order"]),
-    (Bug::UploadsLate, &["transfers::uploaded_bytes_are_free_behind_the_point"]),
+    (Bug::UploadsLate, &["transfers::uploaded_bytes_are_free_after_the_point"]),
     (Bug::CopiesToNowhere, &["transfers::unmapped_addresses_are_refused"]),
     (
         Bug::CopiesFromNowhere,
@@ -89,7 +89,7 @@ const MUTANTS: &[(Bug, &[&str])] = &[
         &[
             "paging::what_is_mapped_twice_is_one_chunk",
             "paging::launches_see_through_aliases",
-            "plans::statically_aliased",
+            "plans::with_placements",
         ],
     ),
     (Bug::ChunksForget, &["paging::chunks_keep_what_is_written"]),

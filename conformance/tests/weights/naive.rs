@@ -191,7 +191,7 @@ struct Changes {
 }
 
 impl Changes {
-    /// Takes so much at the earliest time not before `from` from which on it fits for good.
+    /// Takes the memory at the earliest time not before `from` from which on it fits permanently.
     fn take(&mut self, from: i128, bytes: i128) -> Option<i128> {
         let used = |at: i128| -> i128 {
             self.all.iter().filter(|(time, _)| *time <= at).map(|(_, change)| change).sum()

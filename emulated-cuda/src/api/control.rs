@@ -28,7 +28,7 @@ extern "C" fn emulated_cuda_delay_all() {
 /// Writes as much of the explanation as there is room for. Returns its length.
 ///
 /// # Safety
-/// So many bytes may be written.
+/// This many bytes may be written.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn emulated_cuda_explanation(into: *mut u8, bytes: usize) -> usize {
     let explanation = call(|driver, _| driver.device.explanation());

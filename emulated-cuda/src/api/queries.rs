@@ -45,7 +45,7 @@ driver_functions! {
     fn cuDeviceGetName(name: *mut c_char, len: c_int, device: CUdevice) {
         check_device(driver, device)?;
         for (at, &byte) in NAME.to_bytes_with_nul().iter().take(len.max(0) as usize).enumerate() {
-            // SAFETY: the caller's, for so many bytes.
+            // SAFETY: the caller's, for this many bytes.
             unsafe { store(name.add(at), byte as c_char) }?;
         }
     }

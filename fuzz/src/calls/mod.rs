@@ -11,7 +11,7 @@ use std::fmt::{Debug, Display};
 /// More working memory is never lent.
 const MOST_WORDS: usize = 1 << 20;
 
-/// Lends so many thousandths of the working memory that is documented to be enough, with
+/// Lends this many thousandths of the working memory that is documented to be enough, with
 /// garbage in it, to a call.
 ///
 /// # Errors

@@ -29,7 +29,7 @@ pub struct Input {
     arrays: Arrays,
     items: Vec<Item>,
     effort: u64,
-    /// How many of the items are given room.
+    /// How many of the items get an offset.
     offsets: usize,
     permille: usize,
     limits: Limits,

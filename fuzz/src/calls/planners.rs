@@ -1,4 +1,4 @@
-//! Calls of planners and bounds: any graph, machine and budget, any room for the answer. What
+//! Calls of planners and bounds: any graph, machine and budget, output buffers of any length. What
 //! is planned is valid.
 
 use super::lend;
@@ -21,7 +21,7 @@ use proptest::sample::select;
 use spillway::swapping::OwnedClasses;
 use workloads::{OwnedGraph, OwnedPlan};
 
-/// Longer lists are not made room for.
+/// Buffers for lists are no longer than this.
 const MOST_STEPS: usize = 2048;
 
 /// What such calls are made with.
@@ -33,8 +33,8 @@ pub struct Input {
     budget: Budget,
     /// How much of the working memory that is enough is lent.
     permille: usize,
-    /// How much of the room for the answer, array by array.
-    room_permille: [usize; 8],
+    /// How much of each output buffer is lent.
+    buffer_permille: [usize; 8],
     classes: OwnedClasses,
     join: Join,
 }
@@ -55,20 +55,20 @@ pub fn inputs() -> impl Strategy<Value = Input> {
         3 => (0..=8192u64).prop_map(Budget::BeyondLeast)
     ];
     let permille = || prop_oneof![3 => Just(1000usize), 1 => 0..=1000usize];
-    let room_permille = prop_oneof![
+    let buffer_permille = prop_oneof![
         2 => Just([1000; 8]),
         1 => proptest::array::uniform8(permille())
     ];
     let join = select(vec![Join::Light, Join::All]);
-    let sizes = (permille(), room_permille);
+    let sizes = (permille(), buffer_permille);
     (graphs, machines, strategies(), budget, sizes, classes(), join).prop_map(
-        |(graph, machine, how, budget, (permille, room_permille), classes, join)| Input {
+        |(graph, machine, how, budget, (permille, buffer_permille), classes, join)| Input {
             graph,
             machine,
             how,
             budget,
             permille,
-            room_permille,
+            buffer_permille,
             classes,
             join,
         },
@@ -116,16 +116,16 @@ pub fn check(input: &Input) -> Result<(), Fault> {
     let mut least_bytes = 0;
     if let Some(strategy) = strategy {
         let request = Request { graph: &graph, machine: &input.machine, budget_bytes: 0 };
-        let mut arena = vec![PLACEMENT; part(limits.tensors, input.room_permille[0])];
+        let mut arena = vec![PLACEMENT; part(limits.tensors, input.buffer_permille[0])];
         let words = planner::scratch_words(&limits);
         lend("planner::min_feasible", words, input.permille, |scratch| {
             let found = planner::min_feasible(&request, strategy, &mut arena, scratch);
-            (least_bytes, _) = except_room(found, arena.len() < limits.tensors, (0, OpId(0)))?;
+            (least_bytes, _) = unless_short(found, arena.len() < limits.tensors, (0, OpId(0)))?;
             Ok::<_, planner::PlanningError>(())
         })?;
         lend("planner::cycle_ns", words, input.permille, |scratch| {
             let cycle_ns = planner::cycle_ns(&request, strategy, &mut arena, scratch);
-            except_room(cycle_ns, arena.len() < limits.tensors, None)
+            unless_short(cycle_ns, arena.len() < limits.tensors, None)
         })?;
     }
     let budget_bytes = match input.budget {
@@ -146,13 +146,13 @@ fn part(len: usize, permille: usize) -> usize {
     len * permille / 1000
 }
 
-/// The result; where room for answers was small, lacking it is nothing to report.
-fn except_room<T>(
+/// Ignores errors where an output buffer was too short.
+fn unless_short<T>(
     result: Result<T, planner::PlanningError>,
-    room_was_small: bool,
+    is_short: bool,
     otherwise: T,
 ) -> Result<T, planner::PlanningError> {
-    if room_was_small { Ok(result.unwrap_or(otherwise)) } else { result }
+    if is_short { Ok(result.unwrap_or(otherwise)) } else { result }
 }
 
 fn check_bounds(input: &Input, request: &Request<'_>, limits: &Limits) -> Result<(), Fault> {
@@ -170,7 +170,7 @@ fn check_bounds(input: &Input, request: &Request<'_>, limits: &Limits) -> Result
 }
 
 fn check_order(input: &Input, graph: &Graph<'_>, limits: &Limits) -> Result<(), Fault> {
-    let mut order = vec![OpId(7); part(limits.ops, input.room_permille[6])];
+    let mut order = vec![OpId(7); part(limits.ops, input.buffer_permille[6])];
     lend("list_schedule", list_schedule_words(limits), input.permille, |scratch| {
         list_schedule(graph, input.join, &mut order, scratch)
     })
@@ -180,7 +180,7 @@ fn check_plan(input: &Input, request: &Request<'_>, limits: &Limits) -> Result<(
     let How::Strategy(strategy) = input.how else { return Ok(()) };
     let steps = limits.max_steps().min(MOST_STEPS);
     let limits = limits.with_steps(steps);
-    let small = |len: usize, array: usize| part(len, input.room_permille[array]);
+    let small = |len: usize, array: usize| part(len, input.buffer_permille[array]);
     let tensors = limits.tensors;
     let mut list = vec![Step::launch(OpId(0)); small(steps, 0)];
     let mut resident =
@@ -196,10 +196,10 @@ fn check_plan(input: &Input, request: &Request<'_>, limits: &Limits) -> Result<(
         tensor_pool: &mut tensor_pool,
     };
     let mut planned = None;
-    let room_was_small = input.room_permille != [1000; 8];
+    let is_short = input.buffer_permille != [1000; 8];
     lend("planner::plan", planner::scratch_words(&limits), input.permille, |scratch| {
         let plan = planner::plan(request, strategy, output, scratch);
-        planned = except_room(plan.map(|plan| Some(OwnedPlan::from(&plan))), room_was_small, None)?;
+        planned = unless_short(plan.map(|plan| Some(OwnedPlan::from(&plan))), is_short, None)?;
         Ok::<_, planner::PlanningError>(())
     })?;
     is_valid(input, planned)
@@ -229,22 +229,22 @@ fn check_swap(input: &Input, request: &Request<'_>, limits: &Limits) -> Result<(
     for classes in [&input.classes, &first_fit] {
         let steps = limits.max_steps().min(MOST_STEPS);
         let limits = Limits { pools: classes.pools.len(), ..limits.with_steps(steps) };
-        let mut list = vec![Step::launch(OpId(0)); part(steps, input.room_permille[0])];
+        let mut list = vec![Step::launch(OpId(0)); part(steps, input.buffer_permille[0])];
         let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
-        let mut resident = vec![nothing; part(limits.tensors, input.room_permille[2])];
-        let room_was_small = input.room_permille != [1000; 8];
+        let mut resident = vec![nothing; part(limits.tensors, input.buffer_permille[2])];
+        let is_short = input.buffer_permille != [1000; 8];
         let words = swap::scratch_words(&limits);
         lend("swap::estimate_ns", words, input.permille, |scratch| {
-            let room = swap::Room { steps: &mut list, resident: &mut resident };
-            let ns = swap::estimate_ns(request, classes.classes(), threshold, room, scratch);
-            except_room(ns, room_was_small, 0)
+            let output = swap::Room { steps: &mut list, resident: &mut resident };
+            let ns = swap::estimate_ns(request, classes.classes(), threshold, output, scratch);
+            unless_short(ns, is_short, 0)
         })?;
         let mut planned = None;
         lend("swap::plan", words, input.permille, |scratch| {
-            let room = swap::Room { steps: &mut list, resident: &mut resident };
-            let plan = swap::plan(request, classes.classes(), threshold, room, scratch);
+            let output = swap::Room { steps: &mut list, resident: &mut resident };
+            let plan = swap::plan(request, classes.classes(), threshold, output, scratch);
             let owned = plan.map(|plan: Plan<'_>| Some(OwnedPlan::from(&plan)));
-            planned = except_room(owned, room_was_small, None)?;
+            planned = unless_short(owned, is_short, None)?;
             Ok::<_, planner::PlanningError>(())
         })?;
         is_valid(input, planned)?;

@@ -24,7 +24,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use workloads::OwnedGraph;
 
-/// Longer lists are not made room for.
+/// Buffers for lists are no longer than this.
 const MOST_ENTRIES: usize = 1 << 14;
 /// Larger work is not run.
 const MOST_RUN_BYTES: u64 = 1 << 20;
@@ -37,8 +37,8 @@ pub struct Input {
     other: OwnedGraph,
     /// How much of the memory that is enough is lent.
     permille: usize,
-    /// How much of the room for a schedule.
-    room_permille: usize,
+    /// How much of the schedule buffer is lent.
+    buffer_permille: usize,
     forgeries: Vec<Forgery>,
     numbers: [u64; 3],
     over: Over,
@@ -62,11 +62,11 @@ pub fn inputs() -> impl Strategy<Value = Input> {
         .prop_map(|(iterations, settled)| Over { iterations, settled });
     let sizes = (permille(), permille(), [numbers(), numbers(), numbers()]);
     (plans::plans(), graphs(), sizes, vec(forgeries(), 0..=3), over).prop_map(
-        |(case, other, (permille, room_permille, numbers), forgeries, over)| Input {
+        |(case, other, (permille, buffer_permille, numbers), forgeries, over)| Input {
             case,
             other,
             permille,
-            room_permille,
+            buffer_permille,
             forgeries,
             numbers,
             over,
@@ -107,12 +107,12 @@ pub fn check(input: &Input) -> Result<(), Fault> {
     let (machine, plan) = (&input.case.machine, &input.case.plan.plan());
     let limits = &Limits::of_plan(&graph, plan);
     check_tables(input, &graph, machine, plan, limits)?;
-    let mut room = vec![Scheduled::EMPTY; limits.entries().min(MOST_ENTRIES)];
-    let len = room.len() * input.room_permille / 1000;
+    let mut buffer = vec![Scheduled::EMPTY; limits.entries().min(MOST_ENTRIES)];
+    let len = buffer.len() * input.buffer_permille / 1000;
     let mut lowered = None;
     lend("lower", lower::scratch_words(limits), input.permille, |scratch| {
         let Schedule { stream_steps, iterations, .. } =
-            match lower(&graph, machine, plan, &mut room[..len], scratch) {
+            match lower(&graph, machine, plan, &mut buffer[..len], scratch) {
                 Err(PlanError::BufferTooShort(_)) if len < limits.entries() => return Ok(()),
                 lowered => lowered?,
             };
@@ -123,7 +123,7 @@ pub fn check(input: &Input) -> Result<(), Fault> {
     let is_sound = lowered.is_some() && input.forgeries.is_empty();
     let permille = if is_sound { input.permille } else { input.permille.min(999) };
     let (stream_steps, iterations) = lowered.unwrap_or(([1, 1, 1], 1));
-    let schedule = forged(&mut room, stream_steps, iterations, &input.forgeries);
+    let schedule = forged(&mut buffer, stream_steps, iterations, &input.forgeries);
     let input = &Input { permille, ..input.clone() };
     check_schedule(input, &graph, machine, plan, &schedule, limits)?;
     let Ok(other) = input.other.graph() else { return Ok(()) };
@@ -240,8 +240,8 @@ fn check_placing(
     let limits = Limits { iterations: iterations as usize, objects, ..*limits };
     let (mut objects, mut ends) = (vec![0; objects], vec![0; allocations]);
     lend("placement::place", placement::scratch_words(&limits), input.permille, |scratch| {
-        let room = placement::Room { objects: &mut objects, ends: &mut ends };
-        placement::place(graph, machine, plan, input.over, room, scratch).map(|_| ())
+        let output = placement::Room { objects: &mut objects, ends: &mut ends };
+        placement::place(graph, machine, plan, input.over, output, scratch).map(|_| ())
     })
 }
 
@@ -349,8 +349,8 @@ fn check_other(
     lend("predict with another graph", timeline::scratch_words(limits), permille, |scratch| {
         timeline::predict(graph, machine, plan, schedule, scratch)
     })?;
-    let mut room = vec![Scheduled::EMPTY; limits.entries().min(MOST_ENTRIES)];
+    let mut buffer = vec![Scheduled::EMPTY; limits.entries().min(MOST_ENTRIES)];
     lend("lower with another graph", lower::scratch_words(limits), permille, |scratch| {
-        lower(graph, machine, plan, &mut room, scratch).map(|_| ())
+        lower(graph, machine, plan, &mut buffer, scratch).map(|_| ())
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::Budget;
 use crate::record::Record;
-use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy, Window};
+use planner_core::planner::{Auto, Lms, Order, PlanningError, Repeats, Request, Strategy, Window};
 use planner_core::{Graph, Machine};
 use serde::Serialize;
 use spillway::planning;
@@ -29,8 +29,8 @@ pub(crate) const COLUMNS: [Column; 7] = [
 ];
 const LMS: Lms = Lms { threshold: None, ahead: None };
 const WINDOW: Window = Window { bytes: None, published: false };
-const IN_ORDER: Auto = Auto { effort: None, order: Order::Given };
-const AUTO: Auto = Auto { effort: None, order: Order::Free };
+const IN_ORDER: Auto = Auto { effort: None, order: Order::Given, repeats: Repeats::Never };
+const AUTO: Auto = Auto { effort: None, order: Order::Free, repeats: Repeats::Never };
 
 /// One work under one budget.
 #[derive(Clone, Debug, Serialize)]

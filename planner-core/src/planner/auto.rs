@@ -2,15 +2,18 @@
 
 use super::error::PlanningError;
 use super::memory::{self, Memory};
-use super::request::{LeastMemory, Output, Request, Task};
+use super::request::{LeastMemory, Output, Request, Task, Written};
 use super::strategy::{Auto, Need, Order, Strategy};
 use super::trials::{Basis, Candidate, Search, Trials};
 use super::uses::Uses;
-use super::{order, slabs, weights};
+use super::{order, repeats, slabs, weights};
 use crate::host::HostLayout;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Prediction};
 use crate::scratch::{Buffer, BufferTooShort, Scratch};
 use crate::sequence::Sequence;
+
+/// What more lists gain over a sample of them, as a fraction of the period, at most as a rule.
+const GAIN: u64 = 10;
 
 /// Plans. The same input gives the same plan.
 ///
@@ -33,7 +36,7 @@ pub fn plan<'o>(
         weights::check(&given, &mut scratch)?;
     }
     let task = |sequence| Task::new(request, sequence);
-    let best = match strategy {
+    let order = match strategy {
         Strategy::Auto(Auto { order: Order::Free, .. }) if !strategy.takes_first() => {
             order::best(&given, &mut scratch, |sequence, scratch| {
                 sample(&Task::new(request, sequence), output.reborrow(), scratch)
@@ -41,29 +44,84 @@ pub fn plan<'o>(
         }
         _ => None,
     };
-    match (&best, strategy.shared(request.graph.ops().len())) {
-        (Some(best), Some(half)) => {
-            plan_either([&given, best].map(task), half, output, &mut scratch)
-        }
-        (Some(best), None) => plan_task(&task(best), strategy, output, &mut scratch),
-        (None, _) => plan_task(&task(&given), strategy, output, &mut scratch),
+    let best = order.as_ref().unwrap_or(&given);
+    let lists = strategy.lists_with_repeats(request.graph);
+    let repeated = match lists {
+        0 => None,
+        _ => repeats::search::best(&task(best), lists, &mut output, &mut scratch)?,
+    };
+    let mut contest = Contest { output, best: None, written: None, shortage: None };
+    let half = strategy.shared(request.graph.ops().len());
+    if let (Some(_), Some(half)) = (&order, half) {
+        contest.enter(&task(&given), half, &mut scratch)?;
     }
+    let strategy = order.as_ref().and(half).unwrap_or(strategy);
+    contest.enter(&task(best), strategy, &mut scratch)?;
+    if let Some((repeated, sampled)) = &repeated
+        && contest.may_lose_to(sampled)
+    {
+        contest.enter(&task(repeated), half.unwrap_or(strategy), &mut scratch)?;
+    }
+    contest.winner(&mut scratch)
 }
 
-/// Plans in the better of two orders; of equals, in the second.
-fn plan_either<'o>(
-    [one, other]: [Task<'_>; 2],
-    strategy: Strategy,
-    mut output: Output<'o>,
-    scratch: &mut Scratch<'_>,
-) -> Result<Plan<'o>, PlanningError> {
-    let mut period_ns = |task| match plan_task(&task, strategy, output.reborrow(), scratch) {
-        Ok(plan) => Ok(plan.predicted.period_ns),
-        Err(PlanningError::Infeasible { .. }) => Ok(u64::MAX),
-        Err(error) => Err(error),
-    };
-    let better = if period_ns(one)? < period_ns(other)? { one } else { other };
-    plan_task(&better, strategy, output, scratch)
+/// Plans of the same work, of which the best is kept.
+struct Contest<'o, 't> {
+    output: Output<'o>,
+    /// The period of the best plan, and what it is a plan of.
+    best: Option<(u64, Task<'t>, Strategy)>,
+    /// The plan that was written last, if that is the best.
+    written: Option<Written>,
+    /// What the first one that there is no plan of needs more of.
+    shortage: Option<PlanningError>,
+}
+
+impl<'o, 't> Contest<'o, 't> {
+    /// Plans, and keeps the plan if it is better than those before, or as good where it runs each
+    /// op once.
+    fn enter(
+        &mut self,
+        task: &Task<'t>,
+        strategy: Strategy,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        self.written = None;
+        let plan = match plan_task(task, strategy, self.output.reborrow(), scratch) {
+            Err(error) if error.is_of_one_list() => {
+                self.shortage = self.shortage.or(Some(error));
+                return Ok(());
+            }
+            plan => plan?,
+        };
+        let Prediction { period_ns, repeat_ns, .. } = plan.predicted;
+        let is_better = self.best.is_none_or(|(least_ns, ..)| {
+            period_ns < least_ns || (period_ns == least_ns && repeat_ns == 0)
+        });
+        if is_better {
+            self.best = Some((period_ns, *task, strategy));
+            self.written = Some(Written::of(&plan));
+        }
+        Ok(())
+    }
+
+    /// Whether a plan that a sample of is known could be better than the best so far: more lists
+    /// may gain a little.
+    fn may_lose_to(&self, sampled: &Prediction) -> bool {
+        let least_ns = sampled.period_ns - sampled.period_ns / GAIN;
+        self.best.is_none_or(|(best_ns, ..)| least_ns < best_ns)
+    }
+
+    /// The best plan, written once more where another came after it.
+    fn winner(self, scratch: &mut Scratch<'_>) -> Result<Plan<'o>, PlanningError> {
+        match (self.written, self.best, self.shortage) {
+            (Some(written), ..) => Ok(self.output.written(written)),
+            (None, Some((_, task, strategy)), _) => {
+                plan_task(&task, strategy, self.output, scratch)
+            }
+            (None, None, Some(error)) => Err(error),
+            (None, None, None) => Err(PlanError::TooManySteps.into()),
+        }
+    }
 }
 
 /// What the best of a sample of lists comes to; none where none of them fits.

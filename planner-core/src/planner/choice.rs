@@ -14,7 +14,7 @@ use super::builder::Stuck;
 use super::gaps::{Gaps, Span};
 use super::heap::Heap;
 use super::memory::Memory;
-use super::pressure::{FULL, Pressures};
+use super::pressure::{FULL, IDLE, Pressure, Pressures};
 use super::request::POOLS;
 use super::request::Task;
 use super::tree::MinTree;
@@ -66,22 +66,9 @@ pub(super) fn choose(
     gaps.clear();
     let slack = gaps.slack(task, memory, spare_permille, &mut scratch)?;
     let used = &pressures.used;
-    // An op without a time still counts.
-    let tight = |at: usize| match slack.min(at, at + 1) {
-        ..0 => {
-            let time_ns = sequence.time_ns(LaunchId((at % ops) as u32));
-            (time_ns.max(1) as f64 * f64::from(used.memory[at])).max(1.0) as u64
-        }
-        0.. => 0,
-    };
     let positions = memory.pools() * ops;
-    let relief = (0..positions).map(tight);
-    let relief = sums(relief, &mut scratch)?;
-    let length_ns = sums(sequence.launches().map(|op| sequence.time_ns(op)), &mut scratch)?;
-    let up = sums(used.up.iter().copied().map(u64::from), &mut scratch)?;
-    let down = sums(used.down.iter().copied().map(u64::from), &mut scratch)?;
+    let scale = Scale::new(task, memory, weight, used, &slack, &mut scratch)?;
     let heap = Heap::new(gaps.len(), &mut scratch)?;
-    let scale = Scale { task, memory, weight, relief, length_ns, up, down };
     let mut choice = Choice { scale, gaps, slack, heap };
     if let Err(stuck) = choice.cover() {
         return Ok(Err(stuck));
@@ -97,17 +84,71 @@ pub(super) fn choose(
 
 /// What gaps are weighed with.
 #[derive(Clone, Copy)]
-struct Scale<'s> {
-    task: &'s Task<'s>,
-    memory: &'s Memory<'s>,
+pub(super) struct Scale<'s> {
+    pub(super) task: &'s Task<'s>,
+    pub(super) memory: &'s Memory<'s>,
     weight: Weight,
     /// Weight of the ops so far that exceed their pool if nothing moves.
-    relief: &'s [u64],
+    pub(super) relief: &'s [u64],
     /// Time of all ops so far.
     length_ns: &'s [u64],
     /// Pressure on each link, summed over the ops so far.
     up: &'s [u64],
     down: &'s [u64],
+}
+
+impl<'s> Scale<'s> {
+    pub(super) fn new(
+        task: &'s Task<'s>,
+        memory: &'s Memory<'s>,
+        weight: Weight,
+        used: &Pressure<'_>,
+        slack: &MinTree<'_>,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<Self, OutOfScratch> {
+        let sequence = task.sequence;
+        let ops = sequence.len();
+        // An op without a time still counts.
+        let tight = |at: usize| match slack.min(at, at + 1) {
+            ..0 => {
+                let time_ns = sequence.time_ns(LaunchId((at % ops) as u32));
+                (time_ns.max(1) as f64 * f64::from(used.memory[at])).max(1.0) as u64
+            }
+            0.. => 0,
+        };
+        let relief = sums((0..memory.pools() * ops).map(tight), scratch)?;
+        let length_ns = sums(sequence.launches().map(|op| sequence.time_ns(op)), scratch)?;
+        let up = sums(used.up.iter().copied().map(u64::from), scratch)?;
+        let down = sums(used.down.iter().copied().map(u64::from), scratch)?;
+        Ok(Self { task, memory, weight, relief, length_ns, up, down })
+    }
+
+    /// The least memory left over in ranges.
+    pub(super) fn least_slack(&self, slack: &MinTree<'_>, ranges: [(usize, usize); 2]) -> i64 {
+        let [one, other] = ranges.map(|(from, to)| slack.min(from, to));
+        one.min(other)
+    }
+
+    /// How dense a gap is where some of its objects move, beside those that do already, and how
+    /// many of them should: the last object may be half empty, and so the best to move on its own.
+    pub(super) fn denser(
+        &self,
+        gaps: &Gaps<'_>,
+        slot: usize,
+        span: Span,
+        relief: u64,
+        (moved, objects): (u64, u64),
+    ) -> (f64, u64) {
+        let Self { task, memory, .. } = *self;
+        let density = |objects| self.density(gaps, slot, span, relief, (moved, moved + objects));
+        let tensor = task.sequence.operands()[slot];
+        let pool_objects = memory.pool_objects(memory.pool(task, tensor));
+        let few = (pool_objects / LEAST).clamp(1, objects.max(1));
+        match (density(objects), density(few)) {
+            (all, one) if one > all => (one, few),
+            (all, _) => (all, objects),
+        }
+    }
 }
 
 /// A choice in the making.
@@ -191,17 +232,8 @@ impl Choice<'_, '_> {
         if objects == 0 || relief == 0 {
             return None;
         }
-        let density = |objects| self.density(slot, span, relief, (moved, moved + objects));
         let (gain, objects) = match self.scale.weight {
-            // The last object may be half empty, and so the best to move on its own.
-            Weight::Density => {
-                let pool_objects = memory.pool_objects(memory.pool(task, tensor));
-                let few = (pool_objects / LEAST).clamp(1, objects.max(1));
-                match (density(objects), density(few)) {
-                    (all, one) if one > all => (one, few),
-                    (all, _) => (all, objects),
-                }
-            }
+            Weight::Density => self.scale.denser(self.gaps, slot, span, relief, (moved, objects)),
             Weight::Length => {
                 let ranges = span.ranges(sequence.len());
                 (sum(self.scale.length_ns, ranges) as f64, objects)
@@ -227,25 +259,39 @@ impl Choice<'_, '_> {
             objects => objects,
         };
         let relief = sum(self.scale.relief, ranges);
-        let density = self.density(slot, span, relief, (moved - objects, moved));
+        let density = self.scale.density(self.gaps, slot, span, relief, (moved - objects, moved));
         Some((density.to_bits(), objects))
     }
 
     fn least_slack(&self, ranges: [(usize, usize); 2]) -> i64 {
-        let [one, other] = ranges.map(|(from, to)| self.slack.min(from, to));
-        one.min(other)
+        self.scale.least_slack(&self.slack, ranges)
     }
+}
 
+impl Scale<'_> {
     /// Relief per cost, when the objects `from..to` that leave last are moved.
-    fn density(&self, slot: usize, span: Span, relief: u64, (from, to): (u64, u64)) -> f64 {
-        let cost_ns = self.cost_ns(slot, span, (from, to));
+    fn density(
+        &self,
+        gaps: &Gaps<'_>,
+        slot: usize,
+        span: Span,
+        relief: u64,
+        (from, to): (u64, u64),
+    ) -> f64 {
+        let cost_ns = self.cost_ns(gaps, slot, span, (from, to));
         relief as f64 * (to - from) as f64 / cost_ns.max(1) as f64
     }
 
     /// Link time of moving so many objects instead of so many, weighed by the pressure on the
     /// link where the gap ends (uploads) and begins (downloads).
-    fn cost_ns(&self, slot: usize, span: Span, (from, to): (u64, u64)) -> u64 {
-        let Scale { task, memory, up, down, .. } = self.scale;
+    pub(super) fn cost_ns(
+        &self,
+        gaps: &Gaps<'_>,
+        slot: usize,
+        span: Span,
+        (from, to): (u64, u64),
+    ) -> u64 {
+        let Self { task, memory, up, down, .. } = *self;
         let tensor = task.sequence.operands()[slot];
         let all = memory.objects(tensor);
         // Objects leave from the end.
@@ -259,15 +305,14 @@ impl Choice<'_, '_> {
             bytes => task.machine.transfer_ns(direction, bytes).unwrap_or(0),
         };
         let up_ns = time_ns(Direction::HostToDevice, from, to);
-        let on_host = self.gaps.on_host(slot, all, from).clamp(from, to);
+        let on_host = gaps.on_host(slot, all, from).clamp(from, to);
         let down_ns = time_ns(Direction::DeviceToHost, on_host, to);
         let ops = task.sequence.len();
         let near = ops / NEAR + 1;
         let at_end = mean(up, span.to, (span.to + 1).min(ops));
         let up = at_end.max(mean(up, span.to.saturating_sub(near), span.to.min(ops)));
         let down = mean(down, span.from.min(ops - 1), (span.from + near).min(ops));
-        // Even where a link is idle, less to move is better.
-        up_ns.saturating_mul(up + 8).saturating_add(down_ns.saturating_mul(down + 8))
+        up_ns.saturating_mul(up + IDLE).saturating_add(down_ns.saturating_mul(down + IDLE))
     }
 }
 
@@ -284,7 +329,7 @@ fn sums<'s>(
 }
 
 /// What lies in ranges, from sums.
-fn sum(sums: &[u64], ranges: [(usize, usize); 2]) -> u64 {
+pub(super) fn sum(sums: &[u64], ranges: [(usize, usize); 2]) -> u64 {
     ranges.iter().map(|&(from, to)| sums[to] - sums[from]).sum()
 }
 

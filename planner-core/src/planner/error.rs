@@ -41,6 +41,18 @@ pub enum PlanningError {
     Plan(PlanError),
 }
 
+impl PlanningError {
+    /// Whether another list of launches for the same work may do with less.
+    pub(super) const fn is_of_one_list(&self) -> bool {
+        matches!(
+            self,
+            Self::Infeasible { .. }
+                | Self::BufferTooShort(_)
+                | Self::Plan(PlanError::HostMemory { .. })
+        )
+    }
+}
+
 impl From<OutOfScratch> for PlanningError {
     fn from(error: OutOfScratch) -> Self {
         Self::Scratch(error)

@@ -178,6 +178,21 @@ impl<'a> Gaps<'a> {
         }
     }
 
+    /// The operand that wrote the value of an operand; [`u32::MAX`] where no op does.
+    pub(super) fn version(&self, slot: usize) -> u32 {
+        self.version[slot]
+    }
+
+    /// The launch of an operand.
+    pub(super) fn launch(&self, slot: usize) -> LaunchId {
+        LaunchId(self.op[slot])
+    }
+
+    /// The operand that uses the tensor of an operand next.
+    pub(super) fn next_slot(&self, slot: usize) -> usize {
+        self.next[slot] as usize
+    }
+
     /// The op that uses an operand's tensor next, and whether that is in the next iteration.
     pub(super) fn next_use(&self, slot: usize) -> (LaunchId, bool) {
         let next = self.next[slot];

@@ -22,6 +22,7 @@ mod paced;
 mod pressure;
 mod queue;
 mod recipe;
+mod repeats;
 mod request;
 mod residents;
 mod slabs;
@@ -56,7 +57,7 @@ pub use auto::plan;
 pub use error::PlanningError;
 pub use order::{Join, list_schedule, list_schedule_words};
 pub use request::{LeastMemory, Output, Request};
-pub use strategy::{Auto, Lms, Order, Strategy, Weights, Window};
+pub use strategy::{Auto, Lms, Order, Repeats, Strategy, Weights, Window};
 
 /// Words of scratch that [`plan`] and its kin ask for, by the [limits of the
 /// graph](Limits::of_graph) with as many [steps](Limits::with_steps) as the output has. At most
@@ -64,6 +65,7 @@ pub use strategy::{Auto, Lms, Order, Strategy, Weights, Window};
 /// host layout take beside it.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
+    let limits = &limits.with_repeats();
     let lower = lower::scratch_words(limits);
     let predict = timeline::scratch_words(limits);
     let judge = larger(lower, larger(predict, HostLayout::scratch_words(limits)));
@@ -76,6 +78,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let write = Builder::scratch_words(limits).saturating_add(larger(strategies, paced));
     let write = larger(write, Gaps::working_words(limits));
     let write = larger(write, slabs::scratch_words(limits));
+
     let list = total([
         memory::scratch_words(limits),
         Uses::scratch_words(limits),
@@ -83,7 +86,10 @@ pub const fn scratch_words(limits: &Limits) -> usize {
         larger(write, judge),
     ]);
     let sequences = Sequence::scratch_words(limits).saturating_add(order::kept_words(limits));
-    sequences.saturating_add(larger(list_schedule_words(limits), list))
+    let repeats = repeats::search::scratch_words(limits).saturating_add(larger(write, judge));
+    let found = repeats::search::kept_words(limits);
+    let list = found.saturating_add(list);
+    sequences.saturating_add(larger(list_schedule_words(limits), larger(list, repeats)))
 }
 
 /// The smallest budget with which a strategy can plan at all, and the op that needs it:

@@ -12,6 +12,10 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 /// A link that is busy whenever it could be, and makes ops wait.
 pub(super) const FULL: u8 = 255;
 
+/// What is added to a pressure where gaps are weighed: even where a link is idle, less to move is
+/// better.
+pub(super) const IDLE: u64 = 8;
+
 /// Parts of an iteration whose pressures are shaken alike.
 const SHAKEN_ALIKE: usize = 16;
 
@@ -44,6 +48,27 @@ impl<'a> Pressure<'a> {
             down: scratch.take(ops, FULL)?,
             memory: scratch.take(POOLS * ops, 1.0)?,
         })
+    }
+
+    /// The mean pressure of both links, and what is added where gaps are weighed by it.
+    pub(super) fn mean_of_links(&self) -> u64 {
+        let links = self.up.iter().chain(&*self.down);
+        let sum = links.map(|&link| u64::from(link)).fold(0, u64::saturating_add);
+        sum / (2 * self.up.len()).max(1) as u64 + IDLE
+    }
+
+    /// Goes half of the way for the links, and all of it for memory, to what a list showed that
+    /// holds these launches at some positions, each after what was made again for it.
+    pub(super) fn learn(&mut self, seen: &Pressure<'_>, positions: &[u32]) {
+        let mut from = 0;
+        for (at, &position) in positions.iter().enumerate() {
+            let position = position as usize;
+            let most = |link: &[u8]| link[from..=position].iter().copied().max().unwrap_or(0);
+            self.up[at] = u8::midpoint(self.up[at], most(seen.up));
+            self.down[at] = u8::midpoint(self.down[at], most(seen.down));
+            self.memory[at] = seen.memory[position];
+            from = position + 1;
+        }
     }
 
     pub(super) fn copy_from(&mut self, other: &Pressure<'_>) {

@@ -4,9 +4,11 @@ use super::chance::Chance;
 use super::choice::Weight;
 use super::lms;
 use super::paced::Pace;
+use super::repeats::search::MOST_LISTS as MOST_REPEATED;
 use super::request::Task;
-use super::strategy::{Auto, Lms, Strategy, Weights, Window};
+use super::strategy::{Auto, Lms, Repeats, Strategy, Weights, Window};
 use super::weights::Way;
+use crate::graph::Graph;
 
 /// One list of steps that a strategy considers.
 #[derive(Clone, Copy, Debug)]
@@ -134,12 +136,28 @@ impl Strategy {
         ]
     }
 
+    /// How many lists with repeats are tried; none where there can be none.
+    pub(super) fn lists_with_repeats(self, graph: &Graph<'_>) -> usize {
+        match self {
+            Self::Auto(auto)
+                if auto.repeats == Repeats::Allowed
+                    && graph.ops().iter().any(|op| op.repeatable) =>
+            {
+                (auto.lists(graph.ops().len()) / 2).clamp(1, MOST_REPEATED)
+            }
+            _ => 0,
+        }
+    }
+
     /// The recipes of which the best is kept, best guesses first.
     pub(super) fn recipes(self, task: &Task<'_>) -> impl Iterator<Item = Recipe> {
         let (budget_bytes, ops) = (task.budget_bytes, task.sequence.len());
         let auto = if let Self::Auto(auto) = self { Some(auto) } else { None };
-        let is = move |strategy: Self| (self == strategy || auto.is_some()).then_some(());
+        // Lists with repeats have been chosen for these alone.
+        let with_others = auto.filter(|_| !task.sequence.has_repeats());
+        let is = move |strategy: Self| (self == strategy || with_others.is_some()).then_some(());
         let in_core = is(Self::InCore)
+            .or(auto.map(|_| ()))
             .into_iter()
             .flat_map(|()| [true, false].map(|early_inputs| Recipe::InCore { early_inputs }));
         let paced = auto.into_iter().flat_map(move |auto| {
@@ -152,12 +170,12 @@ impl Strategy {
         });
         let lms = match self {
             Self::Lms(lms) => Some(lms),
-            _ => auto.map(|_| Lms::default()),
+            _ => with_others.map(|_| Lms::default()),
         };
         let lms = lms.into_iter().flat_map(move |lms| lms::grid(lms, ops));
         let window = match self {
             Self::Window(window) => Some(window),
-            _ => auto.map(|_| Window::default()),
+            _ => with_others.map(|_| Window::default()),
         };
         let given = window.and_then(|window| Some(Recipe::Window { window, bytes: window.bytes? }));
         let tried = window.filter(|window| window.bytes.is_none()).into_iter();
@@ -175,10 +193,10 @@ impl Strategy {
         };
         let whole = match self {
             Self::Weights(Weights { published: false, activations }) => Some(activations),
-            _ => auto.map(|_| true),
+            _ => with_others.map(|_| true),
         };
         let ways = ways.into_iter().chain(whole.into_iter().flat_map(Way::whole));
-        let in_parts = auto.into_iter().flat_map(|_| Way::in_parts());
+        let in_parts = with_others.into_iter().flat_map(|_| Way::in_parts());
         in_core
             .chain(paced)
             .chain(is(Self::OnDemand).map(|()| Recipe::OnDemand))

@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, OpId};
 use crate::machine::Machine;
-use crate::plan::{ArenaPlacement, Pool, Resident, Step};
+use crate::plan::{ArenaPlacement, Plan, Pool, Resident, Step};
 use crate::scratch::{Buffer, BufferTooShort};
 use crate::sequence::Sequence;
 
@@ -70,6 +70,57 @@ impl Output<'_> {
             arena: self.arena,
             pools: self.pools,
             tensor_pool: self.tensor_pool,
+        }
+    }
+}
+
+impl<'o> Output<'o> {
+    /// The plan that was written last.
+    pub(super) fn written(self, written: Written) -> Plan<'o> {
+        let Written { bare, steps, resident, arena, pools, tensor_pool } = written;
+        Plan {
+            steps: &self.steps[..steps],
+            resident_at_start: &self.resident[..resident],
+            arena: &self.arena[..arena],
+            pools: &self.pools[..pools],
+            tensor_pool: &self.tensor_pool[..tensor_pool],
+            ..bare
+        }
+    }
+}
+
+/// How far the buffers hold a plan, and the rest of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    bare: Plan<'static>,
+    steps: usize,
+    resident: usize,
+    arena: usize,
+    pools: usize,
+    tensor_pool: usize,
+}
+
+impl Written {
+    pub(super) const fn of(plan: &Plan<'_>) -> Self {
+        let Plan { budget_bytes, arena_bytes, predicted, .. } = *plan;
+        Self {
+            bare: Plan {
+                budget_bytes,
+                arena_bytes,
+                arena: &[],
+                pools: &[],
+                tensor_pool: &[],
+                workspace_pool: &[],
+                resident_at_start: &[],
+                steps: &[],
+                placements: None,
+                predicted,
+            },
+            steps: plan.steps.len(),
+            resident: plan.resident_at_start.len(),
+            arena: plan.arena.len(),
+            pools: plan.pools.len(),
+            tensor_pool: plan.tensor_pool.len(),
         }
     }
 }

@@ -40,6 +40,19 @@ pub struct Auto {
     pub effort: Option<u32>,
     /// Whether ops may run in another order.
     pub order: Order,
+    /// Whether ops may run again.
+    pub repeats: Repeats,
+}
+
+/// Whether [repeatable](crate::Op::repeatable) ops are launched again, so that what they make
+/// need not stay on the device or move.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Repeats {
+    /// Each op runs once.
+    Never,
+    /// Wherever that makes the plan shorter.
+    #[default]
+    Allowed,
 }
 
 /// Which orders of the ops are considered.

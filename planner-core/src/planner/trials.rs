@@ -6,7 +6,7 @@ use super::choice::{self, Weight};
 use super::error::PlanningError;
 use super::gaps::Gaps;
 use super::memory::Memory;
-use super::pressure::Pressures;
+use super::pressure::{Pressure, Pressures};
 use super::recipe::{LARGE_OPS, PACES, Recipe, Rounds, SAMPLE};
 use super::request::Task;
 use super::strategy::Strategy;
@@ -82,6 +82,11 @@ impl<'s> Search<'s> {
         Ok(Self { gaps, pressures: Pressures::new(sequence.len(), scratch)? })
     }
 
+    /// The pressures that the last list showed.
+    pub(super) const fn seen(&self) -> &Pressure<'s> {
+        &self.pressures.seen
+    }
+
     /// The next of the lists that are chosen anew, by the best paced one so far; none behind
     /// the last.
     fn anew(&mut self, guide: Recipe, rounds: &mut Rounds) -> Option<Recipe> {
@@ -144,6 +149,17 @@ impl<'d, 'r> Trials<'d, 'r> {
             }
         }
         Ok(best)
+    }
+
+    /// The better of the first two paced lists.
+    pub(super) fn sample_paced(
+        &mut self,
+        basis: &Basis<'_>,
+        search: &mut Option<Search<'_>>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Prediction>, PlanningError> {
+        let first = self.try_out(SAMPLE[1], basis, search, scratch)?;
+        Ok(first.map(|candidate| candidate.predicted))
     }
 
     /// The best list of a strategy, written; none where no recipe fits the budget.

@@ -55,7 +55,7 @@ struct Slide<'b, 's> {
     /// op that reads and writes a tensor brings it in once.
     entered_by: &'s mut [u32],
     /// The launch after which each tensor was last considered for a swap-out.
-    left_after: &'s mut [u32],
+    left_behind: &'s mut [u32],
     launches: u32,
     /// Tensors whose memory is set aside for an op in the window that will write them.
     reserved: &'s mut [u8],
@@ -84,7 +84,7 @@ pub(super) fn write(
         leaving_objects: 0,
         entries: scratch.take(tensors, 0u32)?,
         entered_by: scratch.take(tensors, u32::MAX)?,
-        left_after: scratch.take(tensors, u32::MAX)?,
+        left_behind: scratch.take(tensors, u32::MAX)?,
         launches: 0,
         reserved: scratch.take(tensors, 0u8)?,
         reserved_objects: 0,
@@ -225,8 +225,8 @@ impl Slide<'_, '_> {
         }
         self.launches += 1;
         for &tensor in sequence.operands_of(op) {
-            let left_after = &mut self.left_after[tensor.index()];
-            let again = core::mem::replace(left_after, self.launches) == self.launches;
+            let left_behind = &mut self.left_behind[tensor.index()];
+            let again = core::mem::replace(left_behind, self.launches) == self.launches;
             if again || self.builder.memory.in_arena(tensor) {
                 continue;
             }

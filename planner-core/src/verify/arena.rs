@@ -1,106 +1,150 @@
 //! No two tensors that are in use at the same time share bytes of the arena
 //! (`docs/format.md`, 3.3).
+//!
+//! A temporary has the bytes from a launch that writes it without reading it until another tensor
+//! takes them in the same way; a launch that touches it after that finds them gone.
 
-use crate::graph::{Graph, Kind};
+use crate::graph::{Graph, Kind, Launched, TensorId};
 use crate::index_set::IndexSet;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Step};
 use crate::scratch::{Limits, Scratch, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     words::<u32>(limits.tensors)
-        .saturating_mul(2)
-        .saturating_add(words::<u32>(limits.tensors).saturating_mul(2))
+        .saturating_mul(4)
         .saturating_add(IndexSet::scratch_words(limits.tensors))
 }
 
-/// Comes last, when all temporaries are over: what nobody touches may share their bytes,
-/// but not those that a state or an input owns.
-const UNTOUCHED: u32 = u32::MAX;
+/// Not in the arena, not touched, taken by nobody.
+const NONE: u32 = u32::MAX;
 
-/// Sweeps over the list with the set of places in use, by offset. O(steps + operands + n log n).
+/// Follows the list with the set of tensors that have their bytes. O(steps + operands + n log n).
 pub(super) fn check(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanError> {
     let tensors = graph.tensors().len();
-    let first = scratch.take(tensors, UNTOUCHED)?;
-    let last = scratch.take(tensors, 0u32)?;
-    for (at, step) in (0..).zip(plan.steps) {
-        let Step::Launch(launched) = *step else { continue };
-        for tensor in graph.operands_by(launched) {
-            first[tensor.index()] = first[tensor.index()].min(at);
-            last[tensor.index()] = at;
-        }
-    }
-    for placement in plan.arena {
-        let index = placement.tensor.index();
-        if graph.tensor(placement.tensor).kind != Kind::Temporary {
-            (first[index], last[index]) = (0, u32::MAX);
-        }
-    }
     let by_offset = scratch.take(plan.arena.len(), 0u32)?;
-    let by_start = scratch.take(plan.arena.len(), 0u32)?;
-    for ((position, slot), rank) in (0..).zip(&mut *by_offset).zip(&mut *by_start) {
-        (*slot, *rank) = (position, position);
+    for (position, slot) in (0..).zip(&mut *by_offset) {
+        *slot = position;
     }
     by_offset.sort_unstable_by_key(|&position| plan.arena[position as usize].offset_bytes);
-    let in_use = IndexSet::new(plan.arena.len(), scratch)?;
-    let mut places = Places { graph, arena: plan.arena, by_offset, last, in_use };
-    let first = |places: &Places<'_>, rank| first[places.placement(rank).tensor.index()];
-    by_start.sort_unstable_by_key(|&rank| first(&places, rank as usize));
-    for &rank in &*by_start {
-        places.enter(rank as usize, first(&places, rank as usize))?;
+    let rank = scratch.take(tensors, NONE)?;
+    for (at, &position) in (0..).zip(&*by_offset) {
+        rank[plan.arena[position as usize].tensor.index()] = at;
+    }
+    let mut owners = Owners {
+        graph,
+        arena: plan.arena,
+        by_offset,
+        rank,
+        touched: scratch.take(tensors, NONE)?,
+        taken_by: scratch.take(tensors, NONE)?,
+        owning: IndexSet::new(plan.arena.len(), scratch)?,
+    };
+    let is_temporary = |tensor: TensorId| graph.tensor(tensor).kind == Kind::Temporary;
+    for placement in plan.arena.iter().filter(|placement| !is_temporary(placement.tensor)) {
+        owners.take(placement.tensor, 0)?;
+    }
+    for (at, step) in (0..).zip(plan.steps) {
+        if let Step::Launch(launched) = *step {
+            owners.launch(launched, at)?;
+        }
+    }
+    // What nobody touches may share its bytes, but not with a state or an input.
+    let untouched = plan.arena.iter().filter(|placement| is_temporary(placement.tensor));
+    for &ArenaPlacement { tensor, .. } in untouched {
+        if owners.touched[tensor.index()] == NONE {
+            owners.take(tensor, plan.steps.len() as u32)?;
+        }
     }
     Ok(())
 }
 
-/// Places in use, by rank in the order of offsets; those whose time is over are removed when
-/// they are met.
-struct Places<'w> {
+/// The tensors that have their bytes, no two of which overlap.
+struct Owners<'w> {
     graph: &'w Graph<'w>,
     arena: &'w [ArenaPlacement],
+    /// Positions in the arena's list, and the rank of each tensor among them.
     by_offset: &'w [u32],
-    last: &'w [u32],
-    in_use: IndexSet<'w>,
+    rank: &'w [u32],
+    /// The last step that touched each tensor.
+    touched: &'w mut [u32],
+    /// The tensor that took each one's bytes.
+    taken_by: &'w mut [u32],
+    owning: IndexSet<'w>,
 }
 
-impl Places<'_> {
+impl Owners<'_> {
     fn placement(&self, rank: usize) -> ArenaPlacement {
         self.arena[self.by_offset[rank] as usize]
     }
 
     fn end_bytes(&self, placement: ArenaPlacement) -> u64 {
-        // The table of pieces has checked that every place ends inside the arena.
+        // The table of pieces has checked that every tensor ends inside the arena.
         placement.offset_bytes.saturating_add(self.graph.tensor(placement.tensor).bytes)
     }
 
-    /// A neighbour that is still in use.
-    fn neighbour(
-        &mut self,
-        now: u32,
-        find: impl Fn(&IndexSet<'_>) -> Option<usize>,
-    ) -> Option<ArenaPlacement> {
-        while let Some(rank) = find(&self.in_use) {
-            let placement = self.placement(rank);
-            if self.last[placement.tensor.index()] >= now {
-                return Some(placement);
+    /// What a launch only writes takes its bytes; all else that it touches has to have them.
+    fn launch(&mut self, launched: Launched, at: u32) -> Result<(), PlanError> {
+        let graph = self.graph;
+        for tensor in graph.read_by(launched) {
+            if self.rank[tensor.index()] != NONE {
+                self.find(tensor, at)?;
             }
-            self.in_use.remove(rank);
         }
-        None
+        for tensor in graph.written_by(launched) {
+            let is_read = self.touched[tensor.index()] == at;
+            if self.rank[tensor.index()] == NONE || is_read {
+                continue;
+            }
+            match graph.tensor(tensor).kind {
+                Kind::Temporary => self.take(tensor, at)?,
+                Kind::State | Kind::Input => self.find(tensor, at)?,
+            }
+        }
+        Ok(())
     }
 
-    fn enter(&mut self, rank: usize, now: u32) -> Result<(), PlanError> {
-        let new = self.placement(rank);
-        let before = self.neighbour(now, |in_use| in_use.before(rank));
-        let after = self.neighbour(now, |in_use| in_use.next(rank));
-        let overlaps_before = |other: &ArenaPlacement| self.end_bytes(*other) > new.offset_bytes;
-        let overlaps_after = |other: &ArenaPlacement| other.offset_bytes < self.end_bytes(new);
-        if let Some(other) = before.filter(overlaps_before).or(after.filter(overlaps_after)) {
-            return Err(PlanError::ArenaOverlap(other.tensor, new.tensor));
+    /// Touches a tensor, whose bytes must not have been taken.
+    fn find(&mut self, tensor: TensorId, at: u32) -> Result<(), PlanError> {
+        self.touched[tensor.index()] = at;
+        match self.taken_by[tensor.index()] {
+            NONE => Ok(()),
+            other => Err(PlanError::ArenaOverlap(tensor, TensorId(other))),
         }
-        self.in_use.insert(rank);
+    }
+
+    /// Takes the bytes of a tensor from all others, which must be temporaries that the same launch
+    /// does not touch.
+    fn take(&mut self, tensor: TensorId, at: u32) -> Result<(), PlanError> {
+        let rank = self.rank[tensor.index()] as usize;
+        let new = self.placement(rank);
+        let end = self.end_bytes(new);
+        while let Some(other) = self.overlapping(rank, end) {
+            let placement = self.placement(other);
+            let index = placement.tensor.index();
+            let is_fixed = self.graph.tensor(placement.tensor).kind != Kind::Temporary;
+            if is_fixed || self.touched[index] == at {
+                return Err(PlanError::ArenaOverlap(placement.tensor, tensor));
+            }
+            self.taken_by[index] = tensor.0;
+            self.owning.remove(other);
+        }
+        self.owning.insert(rank);
+        self.taken_by[tensor.index()] = NONE;
+        self.touched[tensor.index()] = at;
         Ok(())
+    }
+
+    /// The rank of another tensor that has some of the bytes of one.
+    fn overlapping(&self, rank: usize, end: u64) -> Option<usize> {
+        let start = self.placement(rank).offset_bytes;
+        let before = self.owning.before(rank);
+        let before = before.filter(|&other| self.end_bytes(self.placement(other)) > start);
+        let after = self.owning.next(rank + 1);
+        let after = after.filter(|&other| self.placement(other).offset_bytes < end);
+        before.or(after)
     }
 }

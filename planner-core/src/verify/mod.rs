@@ -19,6 +19,7 @@ mod order;
 mod places;
 mod races;
 mod values;
+mod versions;
 
 use crate::graph::{Graph, TensorId};
 use crate::host::HostLayout;

@@ -111,10 +111,10 @@ impl Canvas<'_> {
                 "<rect class=\"b {stream}{odd}\" x=\"{from:.2}\" y=\"{y}\" width=\"{width:.2}\" \
                  height=\"{LANE_HEIGHT}\"><title>{title}</title></rect>"
             ));
-            let room = ((to - from) / 6.0) as usize;
-            if block.count == 1 && room >= 6 {
+            let characters = ((to - from) / 6.0) as usize;
+            if block.count == 1 && characters >= 6 {
                 let (x, name) = ((from + to) / 2.0, self.names().of_step(self.step(block.first)));
-                let name = escape(&shortened(&name.to_string(), room));
+                let name = escape(&shortened(&name.to_string(), characters));
                 self.draw(format_args!(
                     "<text class=\"in\" x=\"{x:.1}\" y=\"{middle}\">{name}</text>"
                 ));
@@ -251,11 +251,11 @@ fn round_step(ns: u64) -> u64 {
 }
 
 /// The end of a long name says more than its start.
-fn shortened(name: &str, room: usize) -> String {
+fn shortened(name: &str, characters: usize) -> String {
     let length = name.chars().count();
-    if length <= room {
+    if length <= characters {
         return name.to_owned();
     }
-    let tail: String = name.chars().skip(length - room.saturating_sub(1)).collect();
+    let tail: String = name.chars().skip(length - characters.saturating_sub(1)).collect();
     format!("…{tail}")
 }

@@ -116,16 +116,16 @@ impl<'de> Visitor<'de> for FindFormat<'_> {
 /// list takes a list's own size, three times while the outer one grows.
 const VALUE_BYTES: usize = 128;
 
-/// UTF-8 that is nested within bounds, which serde_json checks not at all in what it ignores;
-/// and memory for its values, each of which takes so much at most, can be had now. serde_json
-/// would end the process where there is none.
+/// Checks that the text is UTF-8, and that it is nested no deeper than `MAX_DEPTH`: serde_json
+/// checks neither in what it ignores. Checks that there is memory for its values, each of which
+/// takes at most `value_bytes`: without, serde_json would abort the process.
 pub(crate) fn checked_text(bytes: &[u8], value_bytes: usize) -> Result<&str, FormatError> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Err(FormatError::malformed("the file is empty"));
     }
     let text = std::str::from_utf8(bytes).map_err(|error| {
-        let place = place_of(bytes, error.valid_up_to());
-        FormatError::malformed(format!("{place}: invalid UTF-8"))
+        let position = position_of(bytes, error.valid_up_to());
+        FormatError::malformed(format!("{position}: invalid UTF-8"))
     })?;
     let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
     let mut values = 1usize;
@@ -140,28 +140,31 @@ pub(crate) fn checked_text(bytes: &[u8], value_bytes: usize) -> Result<&str, For
             _ => {}
         }
         if depth > MAX_DEPTH {
-            let place = place_of(bytes, at);
-            return Err(FormatError::malformed(format!("{place}: nested deeper than {MAX_DEPTH}")));
+            let position = position_of(bytes, at);
+            return Err(FormatError::malformed(format!(
+                "{position}: nested deeper than {MAX_DEPTH}"
+            )));
         }
     }
-    check_room(values.saturating_mul(value_bytes).saturating_add(text.len()))?;
+    check_memory(values.saturating_mul(value_bytes).saturating_add(text.len()))?;
     Ok(text)
 }
 
-/// Returns whether this much memory can be allocated. Frees it again.
-fn check_room(bytes: usize) -> Result<(), FormatError> {
-    let mut room = Vec::<u8>::new();
-    let reserved = room.try_reserve_exact(bytes);
+/// Fails if this much memory cannot be allocated. Frees it again.
+fn check_memory(bytes: usize) -> Result<(), FormatError> {
+    let mut buffer = Vec::<u8>::new();
+    let reserved = buffer.try_reserve_exact(bytes);
     // Without this, compilers leave out what is not used.
-    std::hint::black_box(&room);
+    std::hint::black_box(&buffer);
     reserved.map_err(|_| {
-        let message =
-            format!("cannot be read: it may take {bytes} bytes of memory, which cannot be had");
+        let message = format!(
+            "cannot be read: it may need {bytes} bytes of memory, which cannot be allocated"
+        );
         FormatError::new(ErrorKind::Io, message)
     })
 }
 
-fn place_of(bytes: &[u8], at: usize) -> String {
+fn position_of(bytes: &[u8], at: usize) -> String {
     let before = &bytes[..at];
     let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
     let column = before.iter().rev().take_while(|&&byte| byte != b'\n').count() + 1;

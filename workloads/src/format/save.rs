@@ -15,7 +15,7 @@ const MAX_LINKS: usize = 40;
 /// standard output. An existing file is replaced, a device or pipe is written to.
 ///
 /// # Errors
-/// The file cannot be written; the error names it, and nothing is left behind.
+/// The file cannot be written. The error names it, and no partial file remains.
 pub fn save(path: impl AsRef<Path>, bytes: &[u8]) -> Result<(), FormatError> {
     let path = path.as_ref();
     let bytes = match path.extension() {
@@ -35,7 +35,7 @@ pub fn save(path: impl AsRef<Path>, bytes: &[u8]) -> Result<(), FormatError> {
 pub fn stop_saving() {
     let mut unfinished = unfinished();
     for path in unfinished.drain(..) {
-        // Where that fails, the next program that writes the file removes it.
+        // If that fails, the next program that writes the file removes it.
         let _ = fs::remove_file(path);
     }
     // It stays locked.
@@ -218,7 +218,7 @@ impl Drop for Temporary {
         if !self.is_renamed {
             let mut unfinished = unfinished();
             unfinished.retain(|path| *path != self.path);
-            // Where that fails, the next program that writes the file removes it.
+            // If that fails, the next program that writes the file removes it.
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -124,7 +124,7 @@ impl fmt::Display for SpecError {
                 write!(f, "there is no model {name:?}; known are {}", known.join(", "))
             }
             Self::NotAnAssignment(part) => {
-                write!(f, "{:?} is not of the form name=value", Shown::name(part))
+                write!(f, "{:?} does not have the form name=value", Shown::name(part))
             }
             Self::UnknownParameter { model, parameter } => {
                 let parameters = list().iter().find(|known| known.name == *model);

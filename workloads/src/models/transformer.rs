@@ -48,7 +48,7 @@ pub(super) fn embed(tape: &mut Tape, name: &str, tokens: Value, table: Value) ->
     y
 }
 
-/// Adds, in place, the rows of a table with so many, which are the same for all texts.
+/// Adds, in place, the rows of a table with this many, which are the same for all texts.
 pub(super) fn add_rows(tape: &mut Tape, name: &str, x: Value, rows: u64) -> Value {
     let table = tape.parameter(format!("{name}.weight"), [rows, x.shape[1], 1, 1]);
     let y = tape.in_place(x);

@@ -15,7 +15,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The text of the file, for whose values there is memory: so much for each.
+    /// The text of the file, after a check that there is memory for its values.
     pub(super) fn text(self, file: &[u8], value_bytes: usize) -> Result<&str, ImportError> {
         let text = checked_text(file, value_bytes);
         text.map_err(|error| ImportError::Text { source: self, error })

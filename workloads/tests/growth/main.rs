@@ -107,12 +107,12 @@ fn check(files: &Files) {
     planning::predict(&graph, machine, &plan, &schedule.schedule()).unwrap();
 }
 
-/// A state of so many bytes, which are as many objects.
+/// A state of this many bytes, which are as many objects.
 fn state(bytes: usize) -> Value {
     json!({ "name": "a", "bytes": bytes, "kind": "state" })
 }
 
-/// One tensor, cut into `size` pieces, and so many steps of it whole.
+/// One tensor, cut into `size` pieces, and this many steps of it whole.
 fn cut(size: usize, whole: &[Value]) -> Files {
     let ops = json!([{ "name": "o", "time_ns": 1, "reads": [0], "writes": [] }]);
     let parts = (0..size).map(|part| json!(["offload", 0, part, 1]));

@@ -41,7 +41,7 @@ fn arenas() {
     grows("arena", |size| read(&stacked(4 * size)), prove);
 }
 
-/// A tensor of `size` pieces that as many ops overwrite, each behind these steps with a piece.
+/// A tensor of `size` pieces that as many ops overwrite, each after these steps with a piece.
 fn pieces(size: usize, before: &[&str]) -> Files {
     let op = json!({ "name": "o", "time_ns": 1, "reads": [], "writes": [0] });
     let steps = (0..size).flat_map(|at| {

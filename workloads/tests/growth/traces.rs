@@ -32,7 +32,7 @@ fn nodes_inside_each_other() {
     });
 }
 
-/// One operator on a list of `size` tensors, with as many numbers behind it.
+/// One operator on a list of `size` tensors, with as many numbers after it.
 fn list(size: usize) -> Vec<u8> {
     let tensors: Value = (2..size + 2).map(tensor).collect();
     let arguments = vec!["Scalar other"; size].join(", ");

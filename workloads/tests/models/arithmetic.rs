@@ -31,7 +31,7 @@ fn forward_passes_take_the_published_arithmetic() {
 }
 
 /// A multiplication for each weight and token, the table of embeddings counted once, and two
-/// for each column, token and token before it or behind.
+/// for each column, token and token before it or after.
 #[test]
 fn transformers_multiply_by_every_weight() {
     let (layers, width, sequence, vocabulary) = (3, 128, 256, 1000);

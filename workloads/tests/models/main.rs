@@ -146,8 +146,8 @@ fn wrong_specs_say_what_is_right() {
              densenet201, deeplabv3plus, pix2pixhd, gpt, bert, lstm, wresnet152, inception4, \
              nasnet, rnn, brnn",
         ),
-        ("resnet50:", "\"\" is not of the form name=value"),
-        ("resnet50:batch", "\"batch\" is not of the form name=value"),
+        ("resnet50:", "\"\" does not have the form name=value"),
+        ("resnet50:batch", "\"batch\" does not have the form name=value"),
         (
             "resnet50:size=1",
             "resnet50 has no parameter \"size\"; it has batch, image, mode, tflops, memory_gb_s",

@@ -116,7 +116,7 @@ pub(crate) fn resnet50() {
     assert_equals_file(&graph, &inflated("graphs/resnet50_et.graph.json.gz"));
 }
 
-/// A trace without the step annotations that `keep` refuses, and with one more behind all.
+/// A trace without the step annotations that `keep` refuses, and with one more after all.
 fn with_steps(trace: &[u8], keep: impl Fn(&str) -> bool) -> Vec<u8> {
     let mut trace: serde_json::Value = serde_json::from_slice(trace).unwrap();
     let nodes = trace["nodes"].as_array_mut().unwrap();

@@ -53,7 +53,7 @@ impl Kernel {
         (extent + padding).saturating_sub(reach) / self.stride + 1
     }
 
-    /// Weights for so many channels, each of which sees `inputs`.
+    /// Weights for this many channels, each of which sees `inputs`.
     const fn weights(self, inputs: u64, channels: u64) -> u64 {
         let area = self.height * self.width;
         match self.separable {

@@ -1,0 +1,66 @@
+//! Repeats: values that are dropped after a use and made again before the next, instead of
+//! staying or moving.
+//!
+//! A gap of a value may be closed in three ways, and one covering problem ([`cover`]) chooses
+//! among them by price: memory at each op, time on each link, time on the compute stream. What is
+//! chosen becomes a list of launches, some ops more than once ([`unroll`]), and that is planned as
+//! any other list.
+
+mod cover;
+pub(super) mod search;
+mod unroll;
+mod values;
+
+use super::choice::{self, Scale};
+use super::gaps::Gaps;
+use super::heap::Heap;
+use super::memory::Memory;
+use super::pressure::Pressure;
+use super::request::Task;
+use crate::graph::OpId;
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
+use cover::{Cover, Dropped};
+use values::Values;
+
+/// Words of scratch that [`launches`] asks for.
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    total([
+        Values::scratch_words(limits),
+        Dropped::scratch_words(limits),
+        larger(
+            choice::scratch_words(limits).saturating_add(cover::scratch_words(limits)),
+            unroll::scratch_words(limits),
+        ),
+        words::<u32>(1),
+    ])
+}
+
+/// Writes the ops to launch, some of them again, where a nanosecond of compute costs so much and
+/// one of a link that is fully pressed costs 255. Returns how many launches there are; none where
+/// no choice is found.
+pub(super) fn launches(
+    task: &Task<'_>,
+    memory: &Memory<'_>,
+    gaps: &mut Gaps<'_>,
+    used: &Pressure<'_>,
+    compute_price: u64,
+    (out, positions): (&mut [OpId], &mut [u32]),
+    scratch: &mut Scratch<'_>,
+) -> Result<Option<usize>, OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let mut values = Values::new(task.sequence, gaps, &mut scratch)?;
+    let mut dropped = Dropped::new(gaps.len(), &mut scratch)?;
+    {
+        let mut scratch = scratch.reborrow();
+        gaps.clear();
+        let slack = gaps.slack(task, memory, 0, &mut scratch)?;
+        let scale = Scale::new(task, memory, choice::Weight::Density, used, &slack, &mut scratch)?;
+        let heap = Heap::new(2 * gaps.len(), &mut scratch)?;
+        let cuts = scratch.take(1024, 0)?;
+        let (values, dropped) = (&mut values, &mut dropped);
+        let mut cover = Cover { scale, gaps, values, dropped, slack, heap, compute_price, cuts };
+        cover.cover();
+        cover.give_back();
+    }
+    unroll::unroll(task.sequence, gaps, memory, &values, &dropped, out, positions, &mut scratch)
+}

@@ -1,0 +1,220 @@
+//! The search for the repeats that make the shortest plan.
+//!
+//! One price of compute leads to one list of launches. Prices are tried from a coarse grid, then
+//! near the best one, then with the pressures that the lists so far showed. In the next round the
+//! best list takes the place of the sequence, so that what was made again may be dropped again.
+
+use crate::graph::OpId;
+use crate::plan::Prediction;
+use crate::planner::error::PlanningError;
+use crate::planner::gaps::Gaps;
+use crate::planner::memory::{self, Memory};
+use crate::planner::pressure::Pressure;
+use crate::planner::request::{Output, Task};
+use crate::planner::strategy::Need;
+use crate::planner::trials::{Basis, Search, Trials};
+use crate::planner::uses::Uses;
+use crate::scratch::{Limits, Scratch, larger, total, words};
+use crate::sequence::Sequence;
+
+/// What a nanosecond of compute costs where one of a link that is fully pressed costs 255, best
+/// guess first. Most works have their best price between 3000 and 7000.
+const COARSE: [u64; 7] = [4700, 3300, 6600, 2300, 9300, 1200, 16_000];
+
+/// Factors, in percent, of the best price so far.
+const FINE: [u64; 6] = [119, 84, 109, 92, 104, 96];
+
+/// The same while the pressures of the lists before are learned.
+const LEARNING: [u64; 8] = [100, 90, 110, 80, 125, 100, 90, 110];
+
+/// Rounds beyond which no work gained more than 0.1 % of its period.
+const ROUNDS: usize = 3;
+
+/// Lists that are tried at most.
+pub(in crate::planner) const MOST_LISTS: usize =
+    ROUNDS * (COARSE.len() + FINE.len() + LEARNING.len());
+
+/// Words of scratch that [`best`] keeps.
+pub(in crate::planner) const fn kept_words(limits: &Limits) -> usize {
+    words::<OpId>(limits.ops).saturating_mul(2).saturating_add(Sequence::scratch_words(limits))
+}
+
+/// Words of scratch that [`best`] asks for, by limits [with repeats](Limits::with_repeats).
+pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
+    let probe = total([
+        words::<OpId>(limits.ops),
+        words::<u32>(limits.ops),
+        larger(
+            super::scratch_words(limits),
+            total([
+                Sequence::scratch_words(limits),
+                memory::scratch_words(limits),
+                Uses::scratch_words(limits),
+                Search::scratch_words(limits),
+            ]),
+        ),
+    ]);
+    total([
+        kept_words(limits),
+        Sequence::scratch_words(limits),
+        memory::scratch_words(limits),
+        Gaps::scratch_words(limits),
+        Pressure::scratch_words(limits),
+        probe,
+    ])
+}
+
+/// A list of launches, and what a plan of it comes to.
+#[derive(Clone, Copy)]
+struct Found {
+    predicted: Prediction,
+    launches: usize,
+}
+
+/// The best sequence with repeats of so many that are tried, and what a plan of it comes to; none
+/// where none is found.
+pub(in crate::planner) fn best<'s>(
+    task: &Task<'s>,
+    lists: usize,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'s>,
+) -> Result<Option<(Sequence<'s>, Prediction)>, PlanningError> {
+    let graph = task.sequence.graph();
+    let most = graph.ops().len().saturating_mul(2);
+    let kept = scratch.take(most, OpId(0))?;
+    let better = scratch.take(most, OpId(0))?;
+    let mut best: Option<Found> = None;
+    let mut left = lists;
+    for _round in 0..ROUNDS {
+        let before = best.map(|best| best.predicted.cost());
+        let mut scratch = scratch.reborrow();
+        let extended = match best {
+            Some(Found { launches, .. }) => {
+                Some(Sequence::new(graph, kept[..launches].iter().copied(), &mut scratch)?)
+            }
+            None => None,
+        };
+        let base = Task { sequence: extended.as_ref().unwrap_or(task.sequence), ..*task };
+        let mut round = Round::new(&base, better, output.reborrow(), best, &mut scratch)?;
+        round.run(&mut left, &mut scratch)?;
+        best = round.best;
+        if let Some(Found { launches, .. }) = best {
+            kept[..launches].copy_from_slice(&better[..launches]);
+        }
+        if left == 0 || best.map(|best| best.predicted.cost()) == before {
+            break;
+        }
+    }
+    let Some(Found { predicted, launches }) = best else { return Ok(None) };
+    let sequence = Sequence::new(graph, kept[..launches].iter().copied(), scratch)?;
+    Ok(Some((sequence, predicted)))
+}
+
+/// Lists that add repeats to one sequence.
+struct Round<'r, 'o> {
+    base: &'r Task<'r>,
+    memory: Memory<'r>,
+    gaps: Gaps<'r>,
+    used: Pressure<'r>,
+    output: Output<'o>,
+    /// The best list of all rounds, and its launches.
+    best: Option<Found>,
+    launches: &'r mut [OpId],
+}
+
+impl<'r, 'o> Round<'r, 'o> {
+    fn new(
+        base: &'r Task<'r>,
+        launches: &'r mut [OpId],
+        mut output: Output<'o>,
+        best: Option<Found>,
+        scratch: &mut Scratch<'r>,
+    ) -> Result<Self, PlanningError> {
+        let memory = Memory::new(base, Need::LargestOp, output.reborrow().arena, scratch)?;
+        let gaps = Gaps::new(base.sequence, scratch)?;
+        let used = Pressure::new(base.sequence.len(), scratch)?;
+        Ok(Self { base, memory, gaps, used, output, best, launches })
+    }
+
+    /// Tries one price after the other, as long as there are lists left.
+    fn run(&mut self, left: &mut usize, scratch: &mut Scratch<'_>) -> Result<(), PlanningError> {
+        let at_rest = self.used.mean_of_links();
+        // The best price of this round.
+        let mut top: Option<((u64, u64), u64)> = None;
+        let fine = FINE.iter().map(|&percent| (percent, false));
+        let near = fine.chain(LEARNING.iter().map(|&percent| (percent, true)));
+        let coarse = COARSE.iter().map(|&price| (Some(price), 100, false));
+        for (price, percent, learns) in coarse.chain(near.map(|(by, learns)| (None, by, learns))) {
+            let Some(price) = price.or(top.map(|(_, price)| price)) else { return Ok(()) };
+            let Some(fewer) = left.checked_sub(1) else { return Ok(()) };
+            *left = fewer;
+            // Where links are pressed less, a nanosecond of theirs costs less.
+            let scale = self.used.mean_of_links();
+            let price = price.saturating_mul(percent) / 100;
+            let found = self.probe(price.saturating_mul(scale) / at_rest, learns, scratch)?;
+            if let Some(Found { predicted, .. }) = found
+                && top.is_none_or(|(least, _)| predicted.cost() < least)
+            {
+                top = Some((predicted.cost(), price));
+            }
+        }
+        Ok(())
+    }
+
+    /// The list that a price leads to, which is kept if it is the best so far.
+    fn probe(
+        &mut self,
+        price: u64,
+        learns: bool,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Found>, PlanningError> {
+        let mut scratch = scratch.reborrow();
+        let base = self.base.sequence;
+        let list = scratch.take(self.launches.len(), OpId(0))?;
+        let positions = scratch.take(base.len(), 0u32)?;
+        let lists = (&mut *list, &mut *positions);
+        let (memory, gaps, used) = (&self.memory, &mut self.gaps, &self.used);
+        let launches = super::launches(self.base, memory, gaps, used, price, lists, &mut scratch)?;
+        let Some(launches) = launches else { return Ok(None) };
+        let order = list[..launches].iter().copied();
+        let sequence = Sequence::new(base.graph(), order, &mut scratch)?;
+        let task = Task { sequence: &sequence, ..*self.base };
+        let learner = learns.then_some((&mut self.used, &*positions));
+        let predicted = judge(&task, self.output.reborrow(), learner, &mut scratch)?;
+        let found = predicted.map(|predicted| Found { predicted, launches });
+        let is_better = |found: &Found| {
+            self.best.is_none_or(|best| found.predicted.cost() < best.predicted.cost())
+        };
+        if let Some(found) = found.filter(is_better) {
+            self.best = Some(found);
+            self.launches[..launches].copy_from_slice(&list[..launches]);
+        }
+        Ok(found)
+    }
+}
+
+/// What a paced list of a sequence comes to; none where it does not fit. The pressures that it
+/// shows are learned, for the launches of the base by their positions.
+fn judge(
+    task: &Task<'_>,
+    output: Output<'_>,
+    learner: Option<(&mut Pressure<'_>, &[u32])>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Option<Prediction>, PlanningError> {
+    let mut scratch = scratch.reborrow();
+    let Output { steps, resident, arena, pools, tensor_pool } = output;
+    let mut trials = Trials::new(task, steps, resident, (pools, tensor_pool));
+    let memory = match Memory::new(task, Need::LargestOp, arena, &mut scratch) {
+        // More of what is small lies in the arena for longer.
+        Err(PlanningError::Infeasible { .. }) => return Ok(None),
+        memory => memory?,
+    };
+    let uses = Uses::new(task.sequence, &mut scratch)?;
+    let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
+    let mut search = Some(Search::new(task.sequence, &mut scratch)?);
+    let predicted = trials.sample_paced(&basis, &mut search, &mut scratch)?;
+    if let (Some(_), Some((used, positions)), Some(search)) = (predicted, learner, &search) {
+        used.learn(search.seen(), positions);
+    }
+    Ok(predicted)
+}

@@ -1,0 +1,178 @@
+//! The list of launches in which chosen values are made again where they are read next.
+
+use super::cover::Dropped;
+use super::values::{NONE, Values, repeat_reads};
+use crate::graph::{Kind, OpId};
+use crate::planner::gaps::Gaps;
+use crate::planner::memory::Memory;
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::{LaunchId, Sequence};
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    total([words::<u32>(limits.tensors), words::<u32>(limits.ops).saturating_mul(2)])
+}
+
+/// A list in the making.
+struct Unrolling<'u, 's> {
+    sequence: &'u Sequence<'s>,
+    gaps: &'u Gaps<'u>,
+    memory: &'u Memory<'u>,
+    values: &'u Values<'u>,
+    /// The value that each temporary holds; none where it was dropped.
+    holds: &'u mut [u32],
+    /// Launches that wait for what they read.
+    stack: &'u mut [u32],
+    /// Launches that were made again for the next launch.
+    again: &'u mut [u32],
+    launches: &'u mut [OpId],
+    len: usize,
+    /// Operands that more launches may have.
+    operands_left: usize,
+}
+
+/// Writes the ops to launch, in order: those of the sequence, each after what it needs and is not
+/// there any more. Returns how many there are; none where a value cannot be made again or there
+/// are too many.
+pub(super) fn unroll(
+    sequence: &Sequence<'_>,
+    gaps: &Gaps<'_>,
+    memory: &Memory<'_>,
+    values: &Values<'_>,
+    dropped: &Dropped<'_>,
+    launches: &mut [OpId],
+    positions: &mut [u32],
+    scratch: &mut Scratch<'_>,
+) -> Result<Option<usize>, OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let mut unrolling = Unrolling {
+        sequence,
+        gaps,
+        memory,
+        values,
+        holds: scratch.take(sequence.tensors().len(), NONE)?,
+        stack: scratch.take(sequence.len(), 0)?,
+        again: scratch.take(sequence.len(), 0)?,
+        launches,
+        len: 0,
+        operands_left: sequence.graph().operands().len().saturating_mul(2),
+    };
+    for launch in sequence.launches() {
+        if unrolling.launch(launch, dropped).is_none() {
+            return Ok(None);
+        }
+        positions[launch.index()] = unrolling.len as u32 - 1;
+    }
+    Ok(Some(unrolling.len))
+}
+
+impl Unrolling<'_, '_> {
+    /// Launches an op after what it needs, and drops what is not to be kept.
+    fn launch(&mut self, launch: LaunchId, dropped: &Dropped<'_>) -> Option<()> {
+        let sequence = self.sequence;
+        let first = sequence.first_slot(launch);
+        let mut made = 0;
+        for slot in first..sequence.first_write(launch) {
+            self.make(slot, launch, &mut made)?;
+        }
+        self.push(launch)?;
+        for at in 0..made {
+            let maker = LaunchId(self.again[at]);
+            for slot in self.written(maker) {
+                self.drop_dead(slot as u32, launch);
+            }
+        }
+        for (slot, &tensor) in (first..).zip(sequence.operands_of(launch)) {
+            if sequence.tensor(tensor).kind != Kind::Temporary {
+                continue;
+            }
+            if slot >= sequence.first_write(launch) {
+                self.holds[tensor.index()] = slot as u32;
+            }
+            if dropped.is_dropped(slot) {
+                self.holds[tensor.index()] = NONE;
+                continue;
+            }
+            let value = self.gaps.version(slot);
+            if value != NONE {
+                self.drop_dead(value, launch);
+            }
+        }
+        Some(())
+    }
+
+    /// Forgets a value that no later launch of the sequence reads and that takes memory.
+    fn drop_dead(&mut self, value: u32, launch: LaunchId) {
+        let tensor = self.sequence.operands()[value as usize];
+        let is_held = self.holds[tensor.index()] == value;
+        let is_over = !self.values.is_read_from(value, LaunchId(launch.0 + 1));
+        if is_held && is_over && !self.memory.in_arena(tensor) {
+            self.holds[tensor.index()] = NONE;
+        }
+    }
+
+    /// The operands of the temporaries that a launch writes.
+    fn written(&self, launch: LaunchId) -> impl Iterator<Item = usize> + use<> {
+        let first = self.sequence.first_write(launch);
+        first..first + self.sequence.writes(launch).len()
+    }
+
+    fn push(&mut self, launch: LaunchId) -> Option<()> {
+        let operands = self.sequence.operands_of(launch).len();
+        self.operands_left = self.operands_left.checked_sub(operands)?;
+        *self.launches.get_mut(self.len)? = self.sequence.op(launch);
+        self.len += 1;
+        Some(())
+    }
+
+    fn is_there(&self, slot: usize) -> bool {
+        let tensor = self.sequence.operands()[slot];
+        self.sequence.tensor(tensor).kind != Kind::Temporary
+            || self.holds[tensor.index()] == self.gaps.version(slot)
+    }
+
+    /// Makes what an operand of a launch reads, where it is not there.
+    fn make(&mut self, slot: usize, launch: LaunchId, made: &mut usize) -> Option<()> {
+        if self.is_there(slot) {
+            return Some(());
+        }
+        let mut depth = 0;
+        self.wait_for(slot, &mut depth)?;
+        while let Some(top) = depth.checked_sub(1) {
+            let maker = LaunchId(self.stack[top]);
+            let mut reads = repeat_reads(self.sequence, maker);
+            if let Some(slot) = reads.find(|&slot| !self.is_there(slot)) {
+                self.wait_for(slot, &mut depth)?;
+                continue;
+            }
+            let reads_now = repeat_reads(self.sequence, maker)
+                .filter(|&slot| !self.is_temporary(slot))
+                .all(|slot| self.values.is_unchanged(slot, launch));
+            if !reads_now || !self.sequence.is_repeatable(maker) {
+                return None;
+            }
+            depth -= 1;
+            self.push(maker)?;
+            for slot in self.written(maker) {
+                if self.is_temporary(slot) {
+                    let tensor = self.sequence.operands()[slot];
+                    self.holds[tensor.index()] = slot as u32;
+                }
+            }
+            *self.again.get_mut(*made)? = maker.0;
+            *made += 1;
+        }
+        self.is_there(slot).then_some(())
+    }
+
+    fn is_temporary(&self, slot: usize) -> bool {
+        let tensor = self.sequence.operands()[slot];
+        self.sequence.tensor(tensor).kind == Kind::Temporary
+    }
+
+    fn wait_for(&mut self, slot: usize, depth: &mut usize) -> Option<()> {
+        let maker = self.gaps.launch(self.gaps.version(slot) as usize);
+        *self.stack.get_mut(*depth)? = maker.0;
+        *depth += 1;
+        Some(())
+    }
+}

@@ -1,0 +1,170 @@
+//! The values of a sequence: who makes them, who reads them last, and what it takes to make one
+//! again.
+
+use crate::graph::{Kind, TensorId};
+use crate::planner::gaps::Gaps;
+use crate::planner::memory::Memory;
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::{LaunchId, Sequence};
+use heapless::Vec;
+
+/// Ops that are run again for one value at most.
+const MOST_OPS: usize = 256;
+
+/// Values that are held for one at most.
+const MOST_HELD: usize = 64;
+
+/// No launch, or no operand.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// The values of the temporaries. A value is named by the operand that writes it.
+#[derive(Debug)]
+pub(super) struct Values<'a> {
+    /// The last launch that reads each value, by the operand that writes it.
+    last_read: &'a mut [u32],
+    /// The first launch after each operand's that writes the tensor.
+    overwritten: &'a mut [u32],
+    /// Whether a launch is in the closure that was found last: then its number.
+    marks: &'a mut [u32],
+    mark: u32,
+}
+
+impl<'a> Values<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        total([
+            words::<u32>(limits.operands).saturating_mul(2),
+            words::<u32>(limits.ops),
+            words::<u32>(limits.tensors),
+        ])
+    }
+
+    /// Walks the sequence backwards. O(operands).
+    pub(super) fn new(
+        sequence: &Sequence<'_>,
+        gaps: &Gaps<'_>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
+        let operands = sequence.operands().len();
+        let last_read = scratch.take(operands, NONE)?;
+        let overwritten = scratch.take(operands, NONE)?;
+        let marks = scratch.take(sequence.len(), 0)?;
+        let next_write = scratch.reborrow().take(sequence.tensors().len(), NONE)?;
+        for launch in sequence.launches().rev() {
+            let (first, first_write) = (sequence.first_slot(launch), sequence.first_write(launch));
+            let operands = sequence.operands_of(launch);
+            for (slot, tensor) in (first..).zip(operands) {
+                overwritten[slot] = next_write[tensor.index()];
+                let version = gaps.version(slot);
+                if slot < first_write && version != NONE && last_read[version as usize] == NONE {
+                    last_read[version as usize] = launch.0;
+                }
+            }
+            for tensor in sequence.writes(launch) {
+                next_write[tensor.index()] = launch.0;
+            }
+        }
+        Ok(Self { last_read, overwritten, marks, mark: 0 })
+    }
+
+    /// Whether a launch from `at` on reads a value.
+    pub(super) fn is_read_from(&self, value: u32, at: LaunchId) -> bool {
+        let last = self.last_read[value as usize];
+        last != NONE && last >= at.0
+    }
+
+    /// Whether what an operand reads of a state or an input is still there at a launch.
+    pub(super) fn is_unchanged(&self, slot: usize, at: LaunchId) -> bool {
+        self.overwritten[slot] >= at.0
+    }
+
+    /// The last launch that reads a value.
+    pub(super) fn last_read(&self, value: u32) -> Option<LaunchId> {
+        let last = self.last_read[value as usize];
+        (last != NONE).then_some(LaunchId(last))
+    }
+
+    /// Keeps a value until a launch that is to read it.
+    pub(super) fn hold(&mut self, value: u32, until: LaunchId) {
+        let last = &mut self.last_read[value as usize];
+        *last = if *last == NONE { until.0 } else { until.0.max(*last) };
+    }
+
+    /// What it takes to make a value again just before a launch: its op, and those that make what
+    /// the op reads and nothing reads any more, as far as that `is_better_held`. None where
+    /// this cannot be.
+    pub(super) fn closure(
+        &mut self,
+        (sequence, gaps, memory): (&Sequence<'_>, &Gaps<'_>, &Memory<'_>),
+        value: u32,
+        at: LaunchId,
+        mut is_better_held: impl FnMut(&Self, u32, u64) -> bool,
+    ) -> Option<Closure> {
+        self.mark += 1;
+        let mut closure = Closure { time_ns: 0, makers: Vec::new(), held: Vec::new() };
+        let first = gaps.launch(value as usize);
+        self.marks[first.index()] = self.mark;
+        closure.makers.push(first).ok()?;
+        let mut looked_at = 0;
+        while let Some(&launch) = closure.makers.get(looked_at) {
+            looked_at += 1;
+            if !sequence.is_repeatable(launch) {
+                return None;
+            }
+            closure.time_ns = closure.time_ns.saturating_add(sequence.time_ns(launch));
+            for slot in repeat_reads(sequence, launch) {
+                let tensor = sequence.operands()[slot];
+                let is_unchanged = self.is_unchanged(slot, at);
+                if sequence.tensor(tensor).kind != Kind::Temporary {
+                    if !is_unchanged {
+                        return None;
+                    }
+                    continue;
+                }
+                let version = gaps.version(slot);
+                let maker = gaps.launch(version as usize);
+                let is_there = self.is_read_from(version, at)
+                    || (memory.in_arena(tensor) && is_unchanged)
+                    || self.marks[maker.index()] == self.mark;
+                if is_there {
+                    continue;
+                }
+                let can_be_made = sequence.is_repeatable(maker);
+                if is_unchanged && (!can_be_made || is_better_held(self, version, closure.time_ns))
+                {
+                    if !closure.held.contains(&version) {
+                        closure.held.push(version).ok()?;
+                    }
+                } else {
+                    self.marks[maker.index()] = self.mark;
+                    closure.makers.push(maker).ok()?;
+                }
+            }
+        }
+        Some(closure)
+    }
+}
+
+/// What it takes to make a value again.
+#[derive(Debug)]
+pub(super) struct Closure {
+    /// The time of all ops.
+    pub(super) time_ns: u64,
+    /// The launches whose ops run again, the last one first.
+    pub(super) makers: Vec<LaunchId, MOST_OPS>,
+    /// Values that stay longer than anything reads them now.
+    pub(super) held: Vec<u32, MOST_HELD>,
+}
+
+/// The slots of what a repeat of a launch would read.
+pub(super) fn repeat_reads<'s>(
+    sequence: &Sequence<'s>,
+    launch: LaunchId,
+) -> impl Iterator<Item = usize> + use<'s> {
+    let sequence = *sequence;
+    let is_kept = move |tensor: TensorId| {
+        sequence.tensor(tensor).kind == Kind::Temporary
+            || !sequence.writes(launch).contains(&tensor)
+    };
+    (sequence.first_slot(launch)..sequence.first_write(launch))
+        .filter(move |&slot| is_kept(sequence.operands()[slot]))
+}
