@@ -75,7 +75,8 @@ impl Method {
                     Some(found) => joint::plan_again(request, found),
                     None => {
                         let mut settings = *settings;
-                        settings.limit.bound_ns = bound_ns(request);
+                        // The bounds are for plans that run each op once; this one is for all.
+                        settings.limit.bound_ns = request.graph.compute_ns();
                         let searched = watched(settings.limit.seconds, |watch| {
                             joint::search(request, &settings, watch)
                         });
@@ -101,7 +102,7 @@ impl Method {
     }
 }
 
-/// No order has a shorter period.
+/// No order has a shorter period if each op runs once.
 fn bound_ns(request: &Request<'_>) -> u64 {
     let Request { graph, machine, budget_bytes } = *request;
     planning::lower_bound_ns(graph, machine, budget_bytes, Order::Any).unwrap_or(0)
