@@ -1,14 +1,14 @@
 //! What backends over a driver do alike. Before they turn to it, [`AddressMap`] knows what is
-//! reserved and mapped, [`Operands`] what a launch brings, and [`Refused`] says what is wrong
-//! with a call.
+//! reserved and mapped, [`check_launch`] checks what a launch brings, and [`Refused`] says what
+//! is wrong with a call.
 #![forbid(unsafe_code)]
 
 mod address_map;
-mod operands;
+mod launch;
 mod refused;
 mod unavailable;
 
 pub use address_map::AddressMap;
-pub use operands::Operands;
+pub use launch::check_launch;
 pub use refused::Refused;
 pub use unavailable::Unavailable;

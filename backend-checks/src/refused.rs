@@ -30,8 +30,11 @@ pub enum Refused {
     /// An address is not a multiple of 4 bytes, and kernels work on words.
     Misaligned(DeviceAddress),
     /// The launch names an op that the graph does not have, has more or fewer addresses than the
-    /// op has operands, or lacks the op's workspace.
+    /// op has operands, lacks the op's workspace, or, as a repeat, has the address of a state or
+    /// an input that the op writes.
     Operands(OpId),
+    /// The launch repeats an op that is not repeatable.
+    NotRepeatable(OpId),
 }
 
 impl fmt::Display for Refused {
@@ -59,6 +62,9 @@ impl fmt::Display for Refused {
             Self::Misaligned(at) => write!(f, "address {:#x} is not a multiple of 4 bytes", at.0),
             Self::Operands(op) => {
                 write!(f, "the operands of the launch of {op} are not those in the graph")
+            }
+            Self::NotRepeatable(op) => {
+                write!(f, "{op} is launched as a repeat, but it is not repeatable")
             }
         }
     }

@@ -3,10 +3,10 @@
 use crate::driver::{self, Argument::Long, Argument::Word};
 use crate::error::{CudaError, Unavailable};
 use crate::{Cuda, CudaDevice, Options};
-use backend_checks::{Operands, Refused};
-use integrity::{Backend, Found, fill_inputs, fill_states};
+use backend_checks::{Refused, check_launch};
+use integrity::{Backend, Found, Passes, Read, Write, fill_inputs, fill_states};
 use planner_core::backend::{DeviceAddress, Kernels, Launch};
-use planner_core::{Graph, HostLayout, Machine, MachineParameters, Stream};
+use planner_core::{Graph, HostLayout, Kind, Machine, MachineParameters, Stream};
 use std::path::PathBuf;
 
 /// Threads of a block.
@@ -20,6 +20,8 @@ fn grid(bytes: u64, most_blocks: u64) -> [u32; 2] {
 
 /// Bytes of a reading, as in the source.
 const READING_BYTES: u64 = 12;
+/// Bytes of a result, of which an op has two.
+const RESULT_BYTES: u64 = 8;
 
 /// Kernels for every op of a graph on one device, with the arithmetic of the crate `integrity`.
 #[derive(Clone, Copy, Debug)]
@@ -27,8 +29,8 @@ pub struct IntegrityKernels<'g> {
     graph: Graph<'g>,
     /// A reading for each operand of the op that has most.
     readings: u64,
-    /// The result of an op.
-    result: u64,
+    /// The two results of an op.
+    results: u64,
 }
 
 impl<'g> IntegrityKernels<'g> {
@@ -40,8 +42,8 @@ impl<'g> IntegrityKernels<'g> {
         device.load_kernels()?;
         let most_reads = graph.op_ids().map(|op| graph.reads(op).len()).max();
         let bytes = most_reads.unwrap_or(0) as u64 * READING_BYTES;
-        let readings = device.working_memory(bytes + 8)?;
-        Ok(Self { graph, readings, result: readings + bytes })
+        let readings = device.working_memory(bytes + 2 * RESULT_BYTES)?;
+        Ok(Self { graph, readings, results: readings + bytes })
     }
 }
 
@@ -49,22 +51,25 @@ impl Kernels<CudaDevice> for IntegrityKernels<'_> {
     fn launch(&mut self, device: &mut CudaDevice, launch: &Launch<'_>) -> Result<(), CudaError> {
         device.allow_access()?;
         device.load_kernels()?;
-        let Operands { reads, writes } = Operands::new(&self.graph, launch)?;
-        let (reads, writes) = (device.checked(&reads)?, device.checked(&writes)?);
+        check_launch(&self.graph, launch)?;
+        let Passes { reads, repeated, writes } = Passes::new(&self.graph, launch);
+        let operands = reads.iter().map(|read| (read.at, read.bytes));
+        device.check_mapped(operands.chain(writes.iter().map(|write| (write.at, write.bytes))))?;
         let Some(kernels) = &device.kernels else { return Ok(()) };
         let stream = device.queued[Stream::Compute as usize].stream();
-        let Self { readings, result, .. } = *self;
+        let Self { readings, results, .. } = *self;
         let most_blocks = kernels.most_blocks;
-        for (place, &(at, bytes)) in (0..).zip(&reads) {
-            let reading = readings + place * READING_BYTES;
-            let arguments = [Long(at), Long(bytes), Long(reading)];
+        for (number, &Read { at, bytes, .. }) in (0..).zip(&reads) {
+            let reading = readings + number * READING_BYTES;
+            let arguments = [Long(at.0), Long(bytes), Long(reading)];
             driver::launch(stream, kernels.read, grid(bytes, most_blocks), &arguments)?;
         }
-        let count = reads.len() as u32;
-        let arguments = [Long(readings), Long(result), Word(launch.op.0), Word(count)];
+        let [repeated, count] = [repeated, reads.len()].map(|count| Word(count as u32));
+        let arguments = [Long(readings), Long(results), Word(launch.op.0), repeated, count];
         driver::launch(stream, kernels.combine, [1, 1], &arguments)?;
-        for (position, &(at, bytes)) in (0..).zip(&writes) {
-            let arguments = [Long(at), Long(bytes), Long(result), Word(position)];
+        for &Write { kind, position, at, bytes, .. } in &writes {
+            let result = if kind == Kind::Temporary { results } else { results + RESULT_BYTES };
+            let arguments = [Long(at.0), Long(bytes), Long(result), Word(position)];
             driver::launch(stream, kernels.write, grid(bytes, most_blocks), &arguments)?;
         }
         Ok(())
@@ -89,16 +94,18 @@ impl Kernels<CudaDevice> for IntegrityKernels<'_> {
 }
 
 impl CudaDevice {
-    /// The addresses of operands, if all of each is mapped and kernels can take it.
-    fn checked(&self, operands: &[(DeviceAddress, u64)]) -> Result<Vec<(u64, u64)>, Refused> {
-        let checked = |&(at, bytes): &(DeviceAddress, u64)| {
+    /// Checks that all of each operand, an address and a size in bytes, is mapped and that kernels
+    /// can take it.
+    fn check_mapped(
+        &self,
+        operands: impl IntoIterator<Item = (DeviceAddress, u64)>,
+    ) -> Result<(), Refused> {
+        operands.into_iter().try_for_each(|(at, bytes)| {
             if !at.0.is_multiple_of(4) {
                 return Err(Refused::Misaligned(at));
             }
-            self.space.addresses.check_mapped(at, bytes.next_multiple_of(4))?;
-            Ok((at.0, bytes))
-        };
-        operands.iter().map(checked).collect()
+            self.space.addresses.check_mapped(at, bytes.next_multiple_of(4)).map(drop)
+        })
     }
 }
 

@@ -62,15 +62,20 @@ extern "C" __global__ void integrity_read(const u32 *tensor, u64 bytes, Reading 
     }
 }
 
-// One thread. Leaves the deviations zero for the next op.
-extern "C" __global__ void integrity_combine(Reading *readings, Value *result, u32 op, u32 reads) {
+// One thread. The first result is of the first `repeated` readings, which repeats of the op make
+// as well; the second is of all. Leaves the deviations zero for the next op.
+extern "C" __global__ void integrity_combine(
+    Reading *readings, Value *results, u32 op, u32 repeated, u32 reads
+) {
     Value value = fold(Value{3, 0}, op);
+    results[0] = value;
     for (u32 read = 0; read < reads; read++) {
         value = fold(fold(value, readings[read].value.low), readings[read].value.high);
         value = fold(value, readings[read].deviation);
         readings[read].deviation = 0;
+        if (read < repeated) results[0] = value;
     }
-    *result = value;
+    results[1] = value;
 }
 
 // Writes whole words; what it puts after the tensor's end does not matter.

@@ -7,20 +7,29 @@ mod common;
 use backend_cuda::{Cycle, Integrity, Replay, cycle};
 use emulated_cuda::Emulated;
 use integrity::{Backend, reference_digest, states_digest};
-use planner_core::planner::Strategy;
-use planner_core::{Kind, Machine};
+use planner_core::planner::{Auto, Order, Repeats, Strategy};
+use planner_core::{Graph, Kind, Machine};
 use spillway::planning;
+use workloads::{OwnedGraph, OwnedPlan};
 
 /// Runs some iterations eagerly, and some cycles as graphs.
 fn hold(
-    (emulated, backend, machine): &(Emulated, Integrity, Machine),
+    bench @ (_, _, machine): &(Emulated, Integrity, Machine),
     reads: Kind,
     spare: u64,
 ) -> (Cycle, u32) {
     let work = common::training_step(machine.chunk_bytes, reads);
     let graph = work.graph().unwrap();
-    let plan = common::placed(&graph, machine, Strategy::OnDemand, spare);
-    let plan = plan.plan();
+    hold_plan(bench, &graph, &common::placed(&graph, machine, Strategy::OnDemand, spare))
+}
+
+/// The same under a plan.
+fn hold_plan(
+    (emulated, backend, machine): &(Emulated, Integrity, Machine),
+    graph: &Graph<'_>,
+    plan: &OwnedPlan,
+) -> (Cycle, u32) {
+    let (graph, plan) = (*graph, plan.plan());
     let schedule = planning::schedule(&graph, machine, &plan).unwrap();
     let verified = planning::prove(&graph, machine, &plan, &schedule.schedule()).unwrap();
     let divided = cycle(&graph, &plan).unwrap();
@@ -75,4 +84,43 @@ fn graphs_compute_what_iterations_do() {
     assert!(alternating > 0, "no plan whose objects take more than an iteration to come round");
     let counters = bench.0.counters();
     assert_eq!(counters.left_behind, 0, "{counters:?}");
+}
+
+/// A step of training whose activations take far longer to move than to make again.
+fn repeatable_step(chunk_bytes: u64, reads: Kind) -> OwnedGraph {
+    const LAYERS: usize = 5;
+    let mut graph = OwnedGraph::new("repeats");
+    let mut values = vec![graph.push_tensor("x", 3 * chunk_bytes, reads)];
+    let mut weights = Vec::new();
+    for layer in 0..LAYERS {
+        let weight = graph.push_tensor("w", 64, Kind::State);
+        let output = graph.push_tensor("a", 3 * chunk_bytes, Kind::Temporary);
+        let forward = graph.push_op("forward", 1000, 0, &[values[layer], weight], &[output]);
+        graph.set_repeatable(forward);
+        values.push(output);
+        weights.push(weight);
+    }
+    let mut slope = values[LAYERS];
+    for layer in (0..LAYERS).rev() {
+        let before = graph.push_tensor("g", 3 * chunk_bytes, Kind::Temporary);
+        let reads = [slope, values[layer], weights[layer]];
+        graph.push_op("backward", 1000, 0, &reads, &[weights[layer], before]);
+        slope = before;
+    }
+    graph
+}
+
+#[test]
+fn repeats_are_captured_as_launches_are() {
+    let bench = common::emulated();
+    bench.0.delay_all();
+    let auto =
+        Strategy::Auto(Auto { effort: Some(3), order: Order::Free, repeats: Repeats::Allowed });
+    for reads in [Kind::Input, Kind::State] {
+        let work = repeatable_step(bench.2.chunk_bytes, reads);
+        let graph = work.graph().unwrap();
+        let plan = common::placed(&graph, &bench.2, auto, 1);
+        assert!(plan.predicted.repeat_ns > 0, "no op is repeated");
+        hold_plan(&bench, &graph, &plan);
+    }
 }

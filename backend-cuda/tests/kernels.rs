@@ -67,15 +67,16 @@ impl Device {
         readings
     }
 
-    /// The result of op 7 of both readings, which are ready for the next op then.
-    fn combine(&self, readings: &mut CudaSlice<u8>) -> CudaSlice<u8> {
-        let result = self.stream.alloc_zeros(8).unwrap();
+    /// The results of op 7, whose repeats make so many of the two readings; these are ready for
+    /// the next op then.
+    fn combine(&self, readings: &mut CudaSlice<u8>, repeated: u32) -> CudaSlice<u8> {
+        let results = self.stream.alloc_zeros(16).unwrap();
         let kernel = self.module.load_function("integrity_combine").unwrap();
         let mut launch = self.stream.launch_builder(&kernel);
-        launch.arg(readings).arg(&result).arg(&7u32).arg(&2u32);
+        launch.arg(readings).arg(&results).arg(&7u32).arg(&repeated).arg(&2u32);
         // SAFETY: the kernel has these parameters.
         unsafe { launch.launch(Self::grid((1, 1))) }.unwrap();
-        result
+        results
     }
 
     fn write(&self, grid: (u32, u32), tensor: &mut CudaSlice<u8>, len: u64, of: &CudaSlice<u8>) {
@@ -120,14 +121,16 @@ fn agree(device: &Device, grid: (u32, u32), bytes: &[u8]) {
     let reading = [low, high, expected.deviation];
     assert_eq!(words(&device.download(&readings)), [reading; 2].concat(), "{len} {grid:?}");
 
-    let result = device.combine(&mut readings);
-    let op_result = value::op_result(OpId(7), [expected; 2].into_iter());
-    assert_eq!(words(&device.download(&result)), [op_result.low, op_result.high]);
+    let repeated = len % 3;
+    let computed = device.combine(&mut readings, repeated as u32);
+    let results = value::op_results(OpId(7), repeated, [expected; 2].into_iter());
+    let expected = [results.repeated, results.all].map(|Value { low, high }| [low, high]).concat();
+    assert_eq!(words(&device.download(&computed)), expected, "{repeated} repeated");
     let reading = [low, high, 0];
     assert_eq!(words(&device.download(&readings)), [reading; 2].concat(), "for the next op");
 
-    device.write(grid, &mut tensor, len as u64, &result);
+    device.write(grid, &mut tensor, len as u64, &computed);
     let mut expected = vec![0; len];
-    value::written(op_result, 3, len as u64).fill(0, &mut expected);
+    value::written(results.repeated, 3, len as u64).fill(0, &mut expected);
     assert_eq!(device.download(&tensor)[..len], expected, "{len} {grid:?}");
 }

@@ -1,8 +1,8 @@
 //! Kernels in which every wrong byte shows, and the device as the conformance suite takes it.
 
 use crate::{HostDevice, HostError};
-use backend_checks::Operands;
-use integrity::{Backend, Found, Reading, fill_inputs, fill_states, value};
+use backend_checks::check_launch;
+use integrity::{Backend, Found, Passes, Read, Reading, Write, fill_inputs, fill_states, value};
 use planner_core::backend::{Kernels, Launch};
 use planner_core::{Graph, HostLayout, Machine, MachineParameters};
 
@@ -14,17 +14,18 @@ pub struct IntegrityKernels<'g> {
 
 impl Kernels<HostDevice> for IntegrityKernels<'_> {
     fn launch(&mut self, device: &mut HostDevice, launch: &Launch<'_>) -> Result<(), HostError> {
-        let Operands { reads, writes } = Operands::new(&self.graph, launch)?;
+        check_launch(&self.graph, launch)?;
+        let Passes { reads, repeated, writes } = Passes::new(&self.graph, launch);
         let mut readings = Vec::new();
-        for (at, bytes) in reads {
+        for Read { at, bytes, .. } in reads {
             let mut read = vec![0; bytes as usize];
             device.read(at, &mut read)?;
             readings.push(Reading::of(&read));
         }
-        let result = value::op_result(launch.op, readings.into_iter());
-        for (position, (at, bytes)) in (0..).zip(writes) {
+        let results = value::op_results(launch.op, repeated, readings.into_iter());
+        for Write { kind, position, at, bytes, .. } in writes {
             let mut written = vec![0; bytes as usize];
-            value::written(result, position, bytes).fill(0, &mut written);
+            value::written(results.of(kind), position, bytes).fill(0, &mut written);
             device.write(at, &written)?;
         }
         Ok(())

@@ -2,10 +2,10 @@
 
 use crate::SimDevice;
 use crate::error::SimError;
-use crate::work::{Operand, Work};
-use backend_checks::{Operands, Refused};
-use integrity::{slots, value};
-use planner_core::backend::{DeviceAddress, HostRange, Kernels, Launch};
+use crate::work::Work;
+use backend_checks::{Refused, check_launch};
+use integrity::{Passes, slots, value};
+use planner_core::backend::{HostRange, Kernels, Launch};
 use planner_core::{Graph, HostLayout, Kind, Stream, TensorId};
 
 /// Kernels for every op of a graph: an op reads all bytes of what it reads, and the values
@@ -75,22 +75,11 @@ impl SimDevice {
     pub fn launch(&mut self, graph: &Graph<'_>, launch: &Launch<'_>) -> Result<(), SimError> {
         self.check_failure()?;
         let op = launch.op;
-        Operands::check(graph, launch)?;
+        check_launch(graph, launch)?;
         if !updates_in_place(graph, launch) {
             return Err(Refused::Operands(op).into());
         }
-        let operand = |(&tensor, at): (&TensorId, DeviceAddress)| Operand {
-            tensor,
-            at,
-            bytes: graph.tensor(tensor).bytes,
-        };
-        let workspace_bytes = graph.op(op).workspace_bytes;
-        let work = Work::Launch {
-            op,
-            reads: graph.reads(op).iter().zip(launch.reads.iter()).map(operand).collect(),
-            writes: graph.writes(op).iter().zip(launch.writes.iter()).map(operand).collect(),
-            workspace: launch.workspace.map(|at| (at, workspace_bytes)),
-        };
+        let work = Work::Launch { op, passes: Passes::new(graph, launch) };
         self.clock.launch(graph.op(op).time_ns, launch.iteration);
         self.submit(Stream::Compute, work)
     }

@@ -1,12 +1,12 @@
 //! Work: what it touches, what it reads when it begins, and what it changes when it ends.
 
 use crate::SimDevice;
-use crate::contents::{Effect, Memory, Read, Segment};
+use crate::contents::{self, Effect, Memory, Segment};
 use crate::error::SimError;
 use crate::extents::{Extent, Extents};
-use integrity::value;
+use integrity::{Passes, Read, Write, value};
+use planner_core::OpId;
 use planner_core::backend::{DeviceAddress, HostRange, Point};
-use planner_core::{OpId, TensorId};
 use std::collections::BTreeMap;
 
 /// The number that stands for the workspace where others name a tensor.
@@ -14,34 +14,12 @@ const WORKSPACE: u32 = u32::MAX;
 /// The number that stands for what a copy moves: its only operand.
 const COPIED: u32 = 0;
 
-/// A tensor of a launch, and where it lies.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Operand {
-    pub(crate) tensor: TensorId,
-    pub(crate) at: DeviceAddress,
-    pub(crate) bytes: u64,
-}
-
 /// One piece of enqueued work.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
-    Upload {
-        host: HostRange,
-        device: DeviceAddress,
-        delay: u64,
-    },
-    Download {
-        host: HostRange,
-        device: DeviceAddress,
-        delay: u64,
-    },
-    Launch {
-        op: OpId,
-        reads: Vec<Operand>,
-        writes: Vec<Operand>,
-        /// Its address and its size.
-        workspace: Option<(DeviceAddress, u64)>,
-    },
+    Upload { host: HostRange, device: DeviceAddress, delay: u64 },
+    Download { host: HostRange, device: DeviceAddress, delay: u64 },
+    Launch { op: OpId, passes: Passes },
 }
 
 /// A device range that work touches.
@@ -83,30 +61,25 @@ pub(crate) struct Running {
 }
 
 impl Work {
-    /// The device ranges it touches: of a launch, first all reads, then all writes, then
-    /// the workspace.
+    /// The device ranges it touches: of a launch, first all reads, then all writes.
     pub(crate) fn spans(&self) -> Vec<Span> {
         match *self {
             Self::Upload { host, device, .. } => vec![copy_span(host, device, true)],
             Self::Download { host, device, .. } => vec![copy_span(host, device, false)],
-            Self::Launch { ref reads, ref writes, workspace, .. } => {
-                let span = |writes| {
-                    move |&Operand { tensor, at, bytes }: &Operand| Span {
-                        operand: tensor.0,
-                        at,
-                        bytes,
-                        writes,
-                    }
-                };
-                let (reads, writes) =
-                    (reads.iter().map(span(false)), writes.iter().map(span(true)));
-                let workspace = workspace.map(|(at, bytes)| Span {
-                    operand: WORKSPACE,
+            Self::Launch { ref passes, .. } => {
+                let reads = passes.reads.iter().map(|&Read { tensor, at, bytes }| Span {
+                    operand: tensor.0,
+                    at,
+                    bytes,
+                    writes: false,
+                });
+                let writes = passes.writes.iter().map(|&Write { tensor, at, bytes, .. }| Span {
+                    operand: tensor.map_or(WORKSPACE, |tensor| tensor.0),
                     at,
                     bytes,
                     writes: true,
                 });
-                reads.chain(writes).chain(workspace).collect()
+                reads.chain(writes).collect()
             }
         }
     }
@@ -212,22 +185,22 @@ impl SimDevice {
             &Work::Download { host, .. } => {
                 Ok(self.contents.copy(device, &[Segment::of_host(host)]))
             }
-            Work::Launch { op, reads, writes, workspace } => {
+            Work::Launch { op, passes } => {
                 let mut segments = segments.iter();
                 let mut readings = Vec::new();
-                for (&Operand { tensor, .. }, from) in reads.iter().zip(segments.by_ref()) {
-                    let read = Read { work: running.point, op: *op, tensor };
+                for (&Read { tensor, .. }, from) in passes.reads.iter().zip(segments.by_ref()) {
+                    let read = contents::Read { work: running.point, op: *op, tensor };
                     readings.push(self.contents.read(from, read)?);
                 }
-                let result = value::op_result(*op, readings.into_iter());
+                let results = value::op_results(*op, passes.repeated, readings.into_iter());
                 let mut effects = Vec::new();
-                for ((position, operand), to) in (0..).zip(writes).zip(segments.by_ref()) {
-                    let value = value::written(result, position, operand.bytes);
-                    effects.extend(self.contents.write(to, operand.tensor, value));
-                }
-                if let Some((&(_, bytes), to)) = workspace.as_ref().zip(segments.next()) {
-                    let value = value::written(result, writes.len() as u32, bytes);
-                    effects.extend(self.contents.waste(to, value));
+                for (write, to) in passes.writes.iter().zip(segments) {
+                    let result = results.of(write.kind);
+                    let value = value::written(result, write.position, write.bytes);
+                    effects.extend(match write.tensor {
+                        Some(tensor) => self.contents.write(to, tensor, value),
+                        None => self.contents.waste(to, value),
+                    });
                 }
                 Ok(effects)
             }

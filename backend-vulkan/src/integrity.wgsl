@@ -31,9 +31,12 @@ struct Piece {
     // Fold: the op, and its reads. Write: the position.
     number: u32,
     reads: u32,
-    // Words from one reading to the next; the result is after the last.
+    // Words from one reading to the next. Fold: the two results are `result` words from the
+    // start; write: the result that is written.
     stride: u32,
     result: u32,
+    // Fold: of the reads, those that repeats of the op read as well.
+    repeated: u32,
 }
 var<immediate> p: Piece;
 
@@ -72,16 +75,21 @@ fn take(
 
 @group(0) @binding(0) var<storage, read_write> readings: array<u32>;
 
+// The first result is of the first `repeated` readings, the second of all.
 @compute @workgroup_size(1)
 fn combine() {
     var value = fold(vec2u(3u, 0u), p.number);
+    var of_repeated = value;
     for (var read = 0u; read < p.reads; read += 1u) {
         let at = read * p.stride;
         value = fold(fold(value, readings[at]), readings[at + 1u]);
         value = fold(value, readings[at + 2u]);
+        if read < p.repeated { of_repeated = value; }
     }
-    readings[p.result] = value.x;
-    readings[p.result + 1u] = value.y;
+    readings[p.result] = of_repeated.x;
+    readings[p.result + 1u] = of_repeated.y;
+    readings[p.result + 2u] = value.x;
+    readings[p.result + 3u] = value.y;
 }
 
 @group(0) @binding(0) var<storage, read> result: array<u32>;

@@ -4,10 +4,10 @@ use crate::driver::BufferRange;
 use crate::error::VulkanError;
 use crate::kernel::{Compute, Kernel, KernelError};
 use crate::{Options, Vulkan, VulkanDevice};
-use backend_checks::{Operands, Refused};
+use backend_checks::{Refused, check_launch};
 use integrity::{Backend, Found, fill_inputs, fill_states};
 use planner_core::backend::{DeviceAddress, Kernels, Launch};
-use planner_core::{Graph, HostLayout, Machine, MachineParameters};
+use planner_core::{Graph, HostLayout, Kind, Machine, MachineParameters};
 
 const SOURCE: &str = include_str!("integrity.wgsl");
 
@@ -23,14 +23,14 @@ pub struct IntegrityKernels<'g> {
     passes: Passes,
 }
 
-/// The three passes, and where readings and the result lie between them.
+/// The three passes, and where readings and the results lie between them.
 #[derive(Clone, Copy, Debug)]
 struct Passes {
     read: Kernel,
     combine: Kernel,
     write: Kernel,
     readings: BufferRange,
-    /// From one reading to the next. The result is the last.
+    /// From one reading to the next, at least 16. Both results lie behind the last.
     stride_bytes: u64,
 }
 
@@ -47,13 +47,14 @@ struct Immediates {
     reads: u32,
     stride: u32,
     result: u32,
+    repeated: u32,
 }
 
 impl Immediates {
     fn words(self) -> [u32; 12] {
         let Self { skip, first, words, last_mask, masks: [low, high], head, .. } = self;
-        let Self { number, reads, stride, result, .. } = self;
-        [skip, first, words, last_mask, low, high, head, number, reads, stride, result, 0]
+        let Self { number, reads, stride, result, repeated, .. } = self;
+        [skip, first, words, last_mask, low, high, head, number, reads, stride, result, repeated]
     }
 }
 
@@ -65,6 +66,26 @@ struct Operand {
     /// Words of the range before it.
     skip: u64,
     bytes: u64,
+}
+
+/// What an op writes.
+#[derive(Clone, Copy, Debug)]
+struct Output {
+    operand: Operand,
+    /// Its position among all that the op writes.
+    position: u32,
+    /// Whether it follows from all that the op reads, not just from what repeats read as well.
+    of_all: bool,
+}
+
+/// What one launch of an op does.
+#[derive(Debug)]
+struct Op {
+    number: u32,
+    /// Of the inputs, those that repeats read as well.
+    repeated: u32,
+    inputs: Vec<Operand>,
+    outputs: Vec<Output>,
 }
 
 impl Operand {
@@ -138,13 +159,21 @@ impl Kernels<VulkanDevice> for IntegrityKernels<'_> {
         device: &mut VulkanDevice,
         launch: &Launch<'_>,
     ) -> Result<(), VulkanError> {
-        let Operands { reads, writes } = Operands::new(&self.graph, launch)?;
-        let operand = |(at, bytes)| device.operand(at, bytes);
-        let inputs = reads.into_iter().map(operand).collect::<Result<Vec<_>, _>>()?;
-        let outputs = writes.into_iter().map(operand).collect::<Result<Vec<_>, _>>()?;
+        check_launch(&self.graph, launch)?;
+        let integrity::Passes { reads, repeated, writes } =
+            integrity::Passes::new(&self.graph, launch);
+        let inputs = reads.iter().map(|read| device.operand(read.at, read.bytes));
+        let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+        let mut outputs = Vec::new();
+        for write in &writes {
+            let of_all = write.kind != Kind::Temporary;
+            let operand = device.operand(write.at, write.bytes)?;
+            outputs.push(Output { operand, position: write.position, of_all });
+        }
         let alignment_bytes = device.binding_alignment_bytes();
         let most_bytes = device.most_binding_bytes() / alignment_bytes * alignment_bytes;
-        self.passes.launch(&mut device.compute()?, launch.op.0, &inputs, &outputs, most_bytes)
+        let op = Op { number: launch.op.0, repeated: repeated as u32, inputs, outputs };
+        self.passes.launch(&mut device.compute()?, &op, most_bytes)
     }
 
     fn fill_states(
@@ -185,17 +214,16 @@ impl Passes {
     fn launch(
         self,
         compute: &mut Compute<'_>,
-        op: u32,
-        inputs: &[Operand],
-        outputs: &[Operand],
+        op: &Op,
         most_bytes: u64,
     ) -> Result<(), VulkanError> {
+        let Op { number, repeated, inputs, outputs } = op;
         let stride_bytes = self.stride_bytes;
         compute.fill(self.readings, 0);
         compute.barrier();
-        for (place, input) in (0..).zip(inputs) {
+        for (index, input) in (0..).zip(inputs) {
             let reading = BufferRange {
-                offset_bytes: place * stride_bytes,
+                offset_bytes: index * stride_bytes,
                 bytes: stride_bytes,
                 ..self.readings
             };
@@ -210,15 +238,17 @@ impl Passes {
         compute.barrier();
         let result = (self.readings.bytes / 4 - stride_bytes / 4) as u32;
         let all = Immediates {
-            number: op,
+            number: *number,
             reads: inputs.len() as u32,
+            repeated: *repeated,
             stride: (stride_bytes / 4) as u32,
             result,
             ..Immediates::default()
         };
         compute.dispatch(self.combine, &[self.readings], &all.words(), [1, 1, 1])?;
-        for (position, output) in (0..).zip(outputs) {
-            for (piece, immediates, groups) in output.pieces(most_bytes) {
+        for &Output { operand, position, of_all } in outputs {
+            let result = result + if of_all { 2 } else { 0 };
+            for (piece, immediates, groups) in operand.pieces(most_bytes) {
                 // Bindings of neighbours may overlap in front of the first.
                 compute.barrier();
                 let immediates = Immediates { number: position, result, ..immediates };

@@ -63,7 +63,9 @@ fn cuda_mentions(error: &CudaError) -> Mentions {
 
 fn refused_mentions(refused: &Refused) -> Mentions {
     match *refused {
-        Refused::Operands(op) => Mentions { op: Some(op), ..Mentions::default() },
+        Refused::Operands(op) | Refused::NotRepeatable(op) => {
+            Mentions { op: Some(op), ..Mentions::default() }
+        }
         // The others name only addresses and chunks.
         _ => Mentions::default(),
     }

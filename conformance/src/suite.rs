@@ -29,6 +29,7 @@ mod harness;
 pub mod kernels;
 pub mod paging;
 pub mod plans;
+pub mod repeats;
 mod rig;
 pub mod streams;
 pub mod transfers;
@@ -146,6 +147,12 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
             small_tensors_count_too,
             the_workspace_is_used,
         ],
+        OnRig repeats: [
+            the_same_bytes_are_written,
+            states_and_inputs_are_left_alone,
+            the_workspace_is_used_again,
+            earlier_values_come_back,
+        ],
         OnBench devices: [
             a_device_may_be_dropped_at_any_time,
             two_devices_do_not_disturb_each_other,
@@ -163,6 +170,7 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
             swap,
             with_placements,
         ],
+        OnBench repeats: [plans_with_repeats],
         Alone plans: [ten_thousand_iterations],
     }
 }

@@ -4,14 +4,14 @@
 
 use backend_sim::{Fault, Sim, SimDevice, SimError, SimKernels, reference_digest};
 use conformance::graphs::training_graphs;
-use integrity::{Reading, Value, slots, value};
+use integrity::{FoldOrder, Reading, Value, slots, value};
 use middleware::{Faults, FaultyError, Layer, Layered, LayeredKernels};
 use planner_core::backend::{
     BackendError, DeviceAddress, ErrorKind, HostRange, Launch, Paging, Point, Transfers,
 };
 use planner_core::executor::Moment;
 use planner_core::planner::{Request, Strategy};
-use planner_core::{ExecuteError, Graph, HostLayout, Kind, Stream, TensorId, Verified};
+use planner_core::{ExecuteError, Graph, HostLayout, Kind, Stream, Tensor, TensorId, Verified};
 use proptest::strategy::{Strategy as _, ValueTree};
 use proptest::test_runner::TestRunner;
 use spillway::{placing, planning};
@@ -155,14 +155,16 @@ impl<D: Transfers + Paging> Layer<D> for Host<'_> {
         run: impl FnOnce(&mut D, &Launch<'_>) -> Result<(), D::Error>,
     ) -> Result<(), D::Error> {
         let (graph, op) = (self.graph, launch.op);
-        let reads = graph.reads(op).iter().map(|&tensor| match graph.tensor(tensor) {
+        let FoldOrder { reads, repeated } = FoldOrder::new(&graph, op);
+        let tensors = reads.iter().map(|&position| graph.reads(op)[position]);
+        let reads = tensors.map(|tensor| match graph.tensor(tensor) {
             data if data.kind == Kind::Input => value::input(tensor, launch.iteration, data.bytes),
             _ => self.values[tensor.index()],
         });
-        let result = value::op_result(op, reads.map(Reading::exact));
+        let results = value::op_results(op, repeated, reads.map(Reading::exact));
         for (position, &tensor) in (0..).zip(graph.writes(op)) {
-            let written = value::written(result, position, graph.tensor(tensor).bytes);
-            self.values[tensor.index()] = written;
+            let Tensor { bytes, kind } = graph.tensor(tensor);
+            self.values[tensor.index()] = value::written(results.of(kind), position, bytes);
         }
         run(device, launch)
     }

@@ -14,10 +14,12 @@
 
 mod backend;
 mod kernels;
+mod passes;
 mod reference;
 pub mod value;
 
 pub use backend::{Backend, Exemption, Found};
 pub use kernels::{fill_inputs, fill_states, slots, states_digest};
+pub use passes::{FoldOrder, Passes, Read, Write};
 pub use reference::{reference_digest, reference_values};
-pub use value::{Reading, Value, digest};
+pub use value::{Reading, Results, Value, digest};

@@ -1,3 +1,4 @@
+use crate::FoldOrder;
 use crate::value::{self, Reading, Value, digest};
 use planner_core::{Graph, Kind};
 
@@ -16,9 +17,12 @@ pub fn reference_values(graph: &Graph<'_>, iterations: u64) -> Vec<Value> {
             }
         }
         for op in graph.op_ids() {
-            let reads = graph.reads(op).iter().map(|tensor| Reading::exact(values[tensor.index()]));
-            let result = value::op_result(op, reads);
+            let FoldOrder { reads, repeated } = FoldOrder::new(graph, op);
+            let tensors = reads.iter().map(|&position| graph.reads(op)[position]);
+            let reads = tensors.map(|tensor| Reading::exact(values[tensor.index()]));
+            let results = value::op_results(op, repeated, reads);
             for (position, &tensor) in (0..).zip(graph.writes(op)) {
+                let result = results.of(graph.tensor(tensor).kind);
                 values[tensor.index()] = value::written(result, position, bytes(tensor));
             }
         }

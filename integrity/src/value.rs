@@ -4,17 +4,23 @@
 //! [`Value`] of two words, from which all its bytes follow, and an op computes values from
 //! values. A kernel for an op takes three passes:
 //!
-//! 1. For each tensor that it reads, in the op's order, the [`Reading`]: words 0 and 1 are
-//!    its value, and each word that differs from this value adds to its *deviation*, a
-//!    sum that many threads may make in any order. It is zero if every byte is right.
-//! 2. [`op_result`]: the number of the op and all readings, folded in their order.
+//! 1. For each tensor that it reads, the [`Reading`]: words 0 and 1 are its value, and each
+//!    word that differs from this value adds to its *deviation*, a sum that many threads may
+//!    make in any order. It is zero if every byte is right.
+//! 2. [`op_results`]: the number of the op and all readings, folded in the order of
+//!    [`Passes::reads`](crate::Passes::reads). There are two results: one of what repeats of
+//!    the op read as well, from which what they write follows, and one of everything.
 //! 3. For each tensor that it writes, by position, all words of the value [`written`]; the
-//!    workspace is filled like one more tensor after them.
+//!    workspace is filled like one more tensor after them. Temporaries and the workspace get
+//!    the first result, states and inputs the second.
+//!
+//! Nothing depends on the iteration or on how often an op is launched, so a repeat writes the
+//! bytes that the first launch wrote.
 //!
 //! The last word of a tensor may be cut short. A kernel reads the missing bytes as
 //! zero. What it writes there does not matter, since no plan puts anything else into that word.
 
-use planner_core::{OpId, TensorId};
+use planner_core::{Kind, OpId, TensorId};
 
 const STATE: Value = Value { low: 1, high: 0 };
 const INPUT: Value = Value { low: 2, high: 0 };
@@ -144,17 +150,39 @@ pub const fn input(tensor: TensorId, iteration: u64, bytes: u64) -> Value {
     INPUT.fold(tensor.0).fold_value(iteration).cut(bytes)
 }
 
-/// Returns the result of an op from its readings, in order: of each the low word, the high
-/// word, and the deviation.
-#[must_use]
-pub fn op_result(op: OpId, reads: impl Iterator<Item = Reading>) -> Value {
-    reads.fold(OP.fold(op.0), fold_reading)
+/// What an op writes follows from these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Results {
+    /// For temporaries and the workspace: from what repeats of the op read as well.
+    pub repeated: Value,
+    /// For states and inputs: from all that the op reads.
+    pub all: Value,
 }
 
-/// Returns the value of the `position`-th tensor, of this size, that an op writes.
+impl Results {
+    /// Returns the one from which tensors of a kind follow.
+    #[must_use]
+    pub const fn of(self, kind: Kind) -> Value {
+        match kind {
+            Kind::Temporary => self.repeated,
+            Kind::State | Kind::Input => self.all,
+        }
+    }
+}
+
+/// Returns the results of an op from its readings, of each the low word, the high word, and the
+/// deviation. The first `repeated` of them are of what repeats read as well.
 #[must_use]
-pub const fn written(op_result: Value, position: u32, bytes: u64) -> Value {
-    op_result.fold(position).cut(bytes)
+pub fn op_results(op: OpId, repeated: usize, mut reads: impl Iterator<Item = Reading>) -> Results {
+    let repeated = reads.by_ref().take(repeated).fold(OP.fold(op.0), fold_reading);
+    Results { repeated, all: reads.fold(repeated, fold_reading) }
+}
+
+/// Returns the value of the `position`-th tensor, of this size, that an op writes, from the
+/// [result](Results) that it follows from.
+#[must_use]
+pub const fn written(result: Value, position: u32, bytes: u64) -> Value {
+    result.fold(position).cut(bytes)
 }
 
 /// Returns one number for all states, in order. Two runs that computed the same have the same
@@ -184,8 +212,9 @@ mod tests {
         let start = Value::default();
         assert_ne!(start.fold(1).fold(2), start.fold(2).fold(1));
         let [one, two] = [1, 2].map(|low| Reading::exact(Value { low, high: 0 }));
-        let read = |readings: [Reading; 2]| op_result(OpId(0), readings.into_iter());
-        assert_ne!(read([one, two]), read([two, one]));
+        let read = |readings: [Reading; 2]| op_results(OpId(0), 1, readings.into_iter());
+        assert_ne!(read([one, two]).all, read([two, one]).all);
+        assert_eq!(read([one, two]).repeated, read([one, one]).repeated);
         assert_ne!(written(start, 0, 8), written(start, 1, 8));
         assert_ne!(input(TensorId(0), 1, 8), input(TensorId(0), 2, 8));
         assert_ne!(input(TensorId(0), 1, 8), input(TensorId(0), 1 << 32, 8));

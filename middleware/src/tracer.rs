@@ -1,6 +1,6 @@
 use crate::Layer;
 use planner_core::backend::{Chunks, DeviceAddress, HostRange, Launch, Paging, Point, Transfers};
-use planner_core::{HostLayout, OpId, Stream};
+use planner_core::{HostLayout, Launched, Stream};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -45,7 +45,7 @@ enum Call {
     Reserve { chunks: u64 },
     Map { at: DeviceAddress, chunks: Chunks },
     Unmap { at: DeviceAddress, chunks: u64 },
-    Launch { op: OpId, iteration: u64 },
+    Launch { launched: Launched, iteration: u64 },
     FillStates,
     FillInputs { iteration: u64 },
 }
@@ -195,8 +195,13 @@ impl Call {
             Self::Unmap { at, chunks } => {
                 (HOST, "unmap".to_owned(), json!({ "device": at.0, "chunks": chunks }))
             }
-            Self::Launch { op, iteration } => {
-                (track(Stream::Compute), op.to_string(), json!({ "iteration": iteration }))
+            Self::Launch { launched: Launched { op, is_repeat }, iteration } => {
+                let mut args = json!({ "iteration": iteration });
+                if !is_repeat {
+                    return (track(Stream::Compute), op.to_string(), args);
+                }
+                args["repeat"] = true.into();
+                (track(Stream::Compute), format!("{op} again"), args)
             }
             Self::FillStates => (HOST, "fill states".to_owned(), json!({})),
             Self::FillInputs { iteration } => {
@@ -300,7 +305,7 @@ impl<D: Transfers + Paging, C: FnMut(&D) -> u64> Layer<D> for Tracer<C> {
         launch: &Launch<'_>,
         run: impl FnOnce(&mut D, &Launch<'_>) -> Result<(), D::Error>,
     ) -> Result<(), D::Error> {
-        let call = Call::Launch { op: launch.op, iteration: launch.iteration };
+        let call = Call::Launch { launched: launch.launched(), iteration: launch.iteration };
         self.note(device, call, |device| run(device, launch))
     }
 

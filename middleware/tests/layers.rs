@@ -3,7 +3,9 @@
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};
 use middleware::{Layer, Layered, LayeredKernels, SlowLink, Tracer};
-use planner_core::backend::{Chunks, HostRange, Paging, Streams, Transfers};
+use planner_core::backend::{
+    Addresses, Chunks, HostRange, Kernels, Launch, Paging, Streams, Transfers,
+};
 use planner_core::planner::{Request, Strategy};
 use planner_core::{Kind, Machine, MachineParameters, Stream};
 use serde_json::Value;
@@ -127,6 +129,33 @@ fn what_is_refused_is_traced_as_refused_and_not_resident() {
     let resident: Vec<u64> =
         resident.map(|event| event["args"]["mapped"].as_u64().unwrap() / 256).collect();
     assert_eq!(resident, [0, 2, 3, 2]);
+}
+
+#[test]
+fn repeats_are_traced_as_repeats() {
+    let mut work = OwnedGraph::new("work");
+    let made = work.push_tensor("made", 100, Kind::Temporary);
+    let op = work.push_op("make", 100, 0, &[], &[made]);
+    work.set_repeatable(op);
+    let mut kernels = LayeredKernels(SimKernels::new(work.graph().unwrap()));
+    let device = SimDevice::new(MACHINE);
+    let mut device = Layered::new(device, Tracer::by_wall_clock::<SimDevice>());
+    device.create(1).unwrap();
+    let at = device.reserve(1).unwrap();
+    device.map(at, Chunks { first: 0, count: 1 }).unwrap();
+    for is_repeat in [false, true] {
+        let (reads, writes, iteration) = (Addresses::new(&[]), [at.0], 1);
+        let writes = Addresses::new(&writes);
+        let launch = Launch { op, is_repeat, iteration, reads, writes, workspace: None };
+        kernels.launch(&mut device, &launch).unwrap();
+    }
+    let trace = device.layer.json();
+    let [first, repeat] = slices(&trace, "op")[..] else { panic!() };
+    assert_eq!(
+        (first["name"].as_str(), repeat["name"].as_str()),
+        (Some("op 0"), Some("op 0 again"))
+    );
+    assert!(first["args"]["repeat"].is_null() && repeat["args"]["repeat"] == true);
 }
 
 #[test]

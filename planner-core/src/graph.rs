@@ -373,6 +373,18 @@ impl<'a> Graph<'a> {
         reads.iter().chain(only_written).copied()
     }
 
+    /// Whether a launch leaves an operand of its op alone: a repeat does so with the states and
+    /// inputs that the op writes. O(writes).
+    ///
+    /// # Panics
+    /// There is no such op or tensor.
+    #[must_use]
+    pub fn leaves_alone(&self, launched: Launched, operand: TensorId) -> bool {
+        launched.is_repeat
+            && self.tensor(operand).kind != Kind::Temporary
+            && self.writes(launched.op).contains(&operand)
+    }
+
     /// What a launch reads: of a repeat, without the states and inputs that the op writes.
     ///
     /// # Panics
@@ -381,13 +393,9 @@ impl<'a> Graph<'a> {
         &self,
         launched: Launched,
     ) -> impl DoubleEndedIterator<Item = TensorId> + Clone + use<'a> {
-        let (graph, writes) = (*self, self.writes(launched.op));
-        let is_read = move |tensor: &TensorId| {
-            !launched.is_repeat
-                || graph.tensor(*tensor).kind == Kind::Temporary
-                || !writes.contains(tensor)
-        };
-        self.reads(launched.op).iter().copied().filter(is_read)
+        let graph = *self;
+        let reads = self.reads(launched.op).iter().copied();
+        reads.filter(move |&tensor| !graph.leaves_alone(launched, tensor))
     }
 
     /// What a launch writes: of a repeat, the temporaries alone.
@@ -399,10 +407,13 @@ impl<'a> Graph<'a> {
         launched: Launched,
     ) -> impl DoubleEndedIterator<Item = TensorId> + Clone + use<'a> {
         let graph = *self;
-        let is_written = move |tensor: &TensorId| {
-            !launched.is_repeat || graph.tensor(*tensor).kind == Kind::Temporary
-        };
+        let is_written = move |tensor: &TensorId| graph.is_written_by(launched, *tensor);
         self.writes(launched.op).iter().copied().filter(is_written)
+    }
+
+    /// Whether a launch writes a tensor that its op writes.
+    pub(crate) fn is_written_by(&self, launched: Launched, tensor: TensorId) -> bool {
+        !launched.is_repeat || self.tensor(tensor).kind == Kind::Temporary
     }
 
     /// What a launch reads, then what it writes; a tensor updated in place comes twice.

@@ -281,7 +281,13 @@ impl Model {
         writes: &[TensorId],
         work: Vec<Work>,
     ) {
-        self.graph.push_op(name, UNKNOWN_NS, workspace_bytes, reads, writes);
+        let op = self.graph.push_op(name, UNKNOWN_NS, workspace_bytes, reads, writes);
+        // No kernel draws random numbers or sums in an order of its own, so what makes only
+        // temporaries makes the same ones again. The loss and Adam's steps also write states.
+        let tensors = &self.graph.tensors;
+        if writes.iter().all(|written| tensors[written.index()].kind == Kind::Temporary) {
+            self.graph.set_repeatable(op);
+        }
         self.ops.push(work);
     }
 

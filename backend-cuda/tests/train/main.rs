@@ -142,6 +142,7 @@ fn assert_the_same(settings: &[&str]) -> Trained {
     for way in &ways[1..] {
         let predicted = way.plan.predicted;
         assert!(predicted.peak_bytes <= need_bytes / 3 && predicted.d2h_bytes > 0);
+        assert!(predicted.repeat_ns > 0, "{}: no op is repeated", way.name);
         assert_eq!(train(way).difference(&in_core), None, "{}", way.name);
     }
     in_core

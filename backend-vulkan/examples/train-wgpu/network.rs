@@ -147,7 +147,13 @@ impl Network {
         let Layer { inputs, outputs, cut, .. } = *layer;
         let flops = 2 * ROWS * inputs * outputs;
         let time_ns = (flops / FLOPS_PER_NS) as u64;
-        self.graph.push_op(entry, time_ns, 0, reads, writes);
+        let op = self.graph.push_op(entry, time_ns, 0, reads, writes);
+        // No kernel draws random numbers or sums in an order of its own, so what makes only
+        // temporaries makes the same ones again. The loss and updates also write states.
+        let tensors = &self.graph.tensors;
+        if writes.iter().all(|written| tensors[written.index()].kind == Kind::Temporary) {
+            self.graph.set_repeatable(op);
+        }
         self.ops.push(Launched { entry, inputs, outputs, cut, threads });
     }
 

@@ -116,5 +116,5 @@ pub fn the_workspace_is_used<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.get(to, rig.slot(B))?;
     rig.expect(rig.slot(B), &rig.computed(WASTE, &[&sent]), "what an op with a workspace writes")?;
     rig.get(space, rig.slot(C))?;
-    rig.expect(rig.slot(C), &rig.wasted(WASTE, &[&sent]), "the workspace")
+    rig.expect(rig.slot(C), &rig.written(WASTE, 1, &[&sent]), "the workspace")
 }

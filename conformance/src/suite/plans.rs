@@ -130,13 +130,13 @@ pub fn ten_thousand_iterations<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
 
 /// How long a plan runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Length {
+pub(super) enum Length {
     Short,
     Long,
 }
 
 /// What makes plans.
-trait Planner {
+pub(super) trait Planner {
     fn min_bytes(&self, request: &Request<'_>) -> Result<u64, PlanningError>;
     fn plan(&self, request: &Request<'_>) -> Result<OwnedPlan, PlanningError>;
 }
@@ -195,7 +195,7 @@ fn chain_graphs() -> impl Generator<Value = OwnedGraph> {
 
 /// The machine of a bench, with links that are about as fast as the ops of generated graphs, so
 /// that planners have something to decide.
-fn machine<T>(bench: &Bench<'_, T>) -> Machine {
+pub(super) fn machine<T>(bench: &Bench<'_, T>) -> Machine {
     let bytes_per_s = bench.machine.chunk_bytes.saturating_mul(4_000_000);
     let parameters = MachineParameters {
         h2d_bytes_per_s: bytes_per_s,
@@ -254,7 +254,7 @@ fn hold<T: Backend>(
 
 /// Runs a plan on a fresh device, and compares all states with what the graph says, in between
 /// and at the end.
-fn run<T: Backend>(
+pub(super) fn run<T: Backend>(
     bench: &Bench<'_, T>,
     graph: &Graph<'_>,
     plan: &Plan<'_>,

@@ -2,12 +2,14 @@
 
 use super::Bench;
 use super::failure::{Failure, Outcome, ensure};
-use integrity::{Backend, Reading, Value, value};
+use integrity::{Backend, FoldOrder, Reading, Value, value};
 use planner_core::backend::{
     Addresses, Chunks, DeviceAddress, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers,
 };
 use planner_core::planner::{Request, Strategy};
-use planner_core::{Graph, HostLayout, Kind, Limits, Machine, OpId, Scratch, Stream, TensorId};
+use planner_core::{
+    Graph, HostLayout, Kind, Launched, Limits, Machine, OpId, Scratch, Stream, TensorId,
+};
 use spillway::planning;
 use std::ops::Range;
 use workloads::OwnedGraph;
@@ -47,6 +49,16 @@ pub(super) const SMALL: [(OpId, TensorId, u64); 7] = [
 /// An input that no op reads.
 pub(super) const INPUT: TensorId = TensorId(12);
 
+/// Repeatable: updates [`C`] and [`FLAGS`] in place, reads [`A`] between them, writes [`MADE`]
+/// between them, and has a workspace of the same size.
+pub(super) const NORM: OpId = OpId(11);
+/// Repeatable: updates [`MADE`] in place, and reads [`D`].
+pub(super) const GROW: OpId = OpId(12);
+/// A temporary.
+pub(super) const MADE: TensorId = TensorId(13);
+/// An input that an op updates in place.
+pub(super) const FLAGS: TensorId = TensorId(14);
+
 /// The graph of all rigs on a machine: the states `A` to `D` of two and a half chunks and
 /// three bytes, and some that serve single checks.
 pub(super) fn work(machine: &Machine) -> OwnedGraph {
@@ -67,6 +79,12 @@ pub(super) fn work(machine: &Machine) -> OwnedGraph {
         graph.push_op("small", 1, 0, &[small, A], &[small]);
     }
     graph.push_tensor("input", bytes, Kind::Input);
+    graph.push_tensor("made", bytes, Kind::Temporary);
+    graph.push_tensor("flags", bytes, Kind::Input);
+    graph.push_op("norm", 1, bytes, &[C, A, FLAGS], &[C, MADE, FLAGS]);
+    graph.push_op("grow", 1, 0, &[MADE, D], &[MADE]);
+    graph.set_repeatable(NORM);
+    graph.set_repeatable(GROW);
     graph
 }
 
@@ -199,7 +217,7 @@ impl<'g, T: Backend> Rig<'g, T> {
         HostRange { offset_bytes, bytes: self.graph.tensor(INPUT).bytes }
     }
 
-    /// All of a state's slot.
+    /// All of the slot of a state, or of the first of an input.
     pub(super) fn slot(&self, tensor: TensorId) -> HostRange {
         self.host(tensor, 0..self.graph.tensor(tensor).bytes)
     }
@@ -322,26 +340,52 @@ impl<'g, T: Backend> Rig<'g, T> {
         writes: &[DeviceAddress],
         workspace: Option<DeviceAddress>,
     ) -> Outcome {
+        self.enqueue(Launched::first(op), reads, writes, workspace)
+    }
+
+    /// Enqueues a repeat of an op.
+    pub(super) fn repeat(
+        &mut self,
+        op: OpId,
+        reads: &[DeviceAddress],
+        writes: &[DeviceAddress],
+        workspace: Option<DeviceAddress>,
+    ) -> Outcome {
+        self.enqueue(Launched::repeat(op), reads, writes, workspace)
+    }
+
+    fn enqueue(
+        &mut self,
+        Launched { op, is_repeat }: Launched,
+        reads: &[DeviceAddress],
+        writes: &[DeviceAddress],
+        workspace: Option<DeviceAddress>,
+    ) -> Outcome {
         let numbers = |addresses: &[DeviceAddress]| addresses.iter().map(|at| at.0).collect();
         let (reads, writes): (Vec<_>, Vec<_>) = (numbers(reads), numbers(writes));
         let (reads, writes) = (Addresses::new(&reads), Addresses::new(&writes));
-        let launch = Launch { op, is_repeat: false, iteration: 1, reads, writes, workspace };
+        let launch = Launch { op, is_repeat, iteration: 1, reads, writes, workspace };
         let (device, kernels) = self.kernels()?;
         Ok(kernels.launch(device, &launch)?)
     }
 
-    /// What an op makes of the bytes that it reads: of the first tensor that it writes.
+    /// What an op makes of the bytes that it reads, by the op's order: of the first tensor that
+    /// it writes.
     pub(super) fn computed(&self, op: OpId, reads: &[&[u8]]) -> Vec<u8> {
-        let result = value::op_result(op, reads.iter().map(|bytes| Reading::of(bytes)));
-        let bytes = self.graph.tensor(self.graph.writes(op)[0]).bytes;
-        filled(value::written(result, 0, bytes), bytes)
+        self.written(op, 0, reads)
     }
 
-    /// What an op that writes one tensor leaves in its workspace.
-    pub(super) fn wasted(&self, op: OpId, reads: &[&[u8]]) -> Vec<u8> {
-        let result = value::op_result(op, reads.iter().map(|bytes| Reading::of(bytes)));
-        let bytes = self.graph.op(op).workspace_bytes;
-        filled(value::written(result, 1, bytes), bytes)
+    /// The same of the tensor at a position, or, behind the last, of the workspace.
+    pub(super) fn written(&self, op: OpId, position: usize, reads: &[&[u8]]) -> Vec<u8> {
+        let FoldOrder { reads: order, repeated } = FoldOrder::new(&self.graph, op);
+        let readings = order.iter().map(|&position| Reading::of(reads[position]));
+        let results = value::op_results(op, repeated, readings);
+        let tensor = self.graph.writes(op).get(position).map(|&tensor| self.graph.tensor(tensor));
+        let (kind, bytes) = tensor.map_or_else(
+            || (Kind::Temporary, self.graph.op(op).workspace_bytes),
+            |tensor| (tensor.kind, tensor.bytes),
+        );
+        filled(value::written(results.of(kind), position as u32, bytes), bytes)
     }
 
     /// Enqueues work on a stream that takes a real device a while, on memory of its own, so

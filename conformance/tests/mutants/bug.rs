@@ -104,6 +104,18 @@ pub(crate) enum Bug {
     Overruns,
     /// The workspace is where the first operand lies.
     SharesTheWorkspace,
+    /// A repeat writes other bytes, as if it drew new random numbers.
+    RepeatsDrawAnew,
+    /// A repeat writes where the first launch of its op wrote.
+    RepeatsWriteToTheFirst,
+    /// A repeat does all that the first launch of its op did, to states and inputs too.
+    RepeatsUpdateStates,
+    /// A repeat uses the workspace of the first launch of its op.
+    RepeatsUseTheFirstWorkspace,
+    /// A repeat that writes where its op has written before does nothing.
+    RepeatsTrustTheFirst,
+    /// Repeats are lost.
+    LosesRepeats,
     /// A device with work under way cannot be dropped.
     DropsBadly,
     /// Memory is lost with every signal.

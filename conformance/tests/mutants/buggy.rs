@@ -8,7 +8,7 @@ use middleware::Layer;
 use planner_core::backend::{
     Addresses, Chunks, DeviceAddress, HostRange, Launch, Paging, Point, Streams, Transfers,
 };
-use planner_core::{HostLayout, Stream, TensorId};
+use planner_core::{HostLayout, OpId, Stream, TensorId};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
@@ -38,9 +38,32 @@ pub(crate) struct Buggy {
     stale: BTreeMap<DeviceAddress, u64>,
     /// Which chunk serves instead of one.
     instead: BTreeMap<u64, u64>,
+    /// The addresses of each op's last launch that was no repeat.
+    first: BTreeMap<OpId, FirstLaunch>,
     created: u64,
     spare: u64,
     under_way: u64,
+}
+
+/// The addresses of a launch.
+#[derive(Clone, Debug)]
+struct FirstLaunch {
+    reads: Vec<u64>,
+    writes: Vec<u64>,
+    workspace: Option<DeviceAddress>,
+}
+
+impl FirstLaunch {
+    fn of(launch: &Launch<'_>) -> Self {
+        let numbers = |addresses: Addresses<'_>| addresses.iter().map(|at| at.0).collect();
+        let Launch { reads, writes, workspace, .. } = *launch;
+        Self { reads: numbers(reads), writes: numbers(writes), workspace }
+    }
+
+    /// The addresses of a repeat, with those of the first launch where the repeat has none.
+    fn filled(of: Addresses<'_>, own: &[u64]) -> Vec<u64> {
+        of.iter().zip(own).map(|(at, &first)| if at.0 == 0 { first } else { at.0 }).collect()
+    }
 }
 
 impl Buggy {
@@ -57,6 +80,7 @@ impl Buggy {
             mapped: BTreeMap::new(),
             stale: BTreeMap::new(),
             instead: BTreeMap::new(),
+            first: BTreeMap::new(),
             created: 0,
             spare: 0,
             under_way: 0,
@@ -128,6 +152,49 @@ impl Buggy {
     fn other(&mut self) -> u64 {
         self.spare += 1;
         self.created + self.spare % SPARE_CHUNKS
+    }
+
+    /// A repeat as some bugs do it.
+    fn repeat(
+        &self,
+        device: &mut SimDevice,
+        launch: &Launch<'_>,
+        run: impl FnOnce(&mut SimDevice, &Launch<'_>) -> Result<(), SimError>,
+    ) -> Result<(), SimError> {
+        let Some(first) = self.first.get(&launch.op) else { return run(device, launch) };
+        let made = launch.writes.iter().find(|at| at.0 != 0);
+        match self.bug {
+            Bug::LosesRepeats => Ok(()),
+            Bug::RepeatsTrustTheFirst => {
+                let is_there = launch
+                    .writes
+                    .iter()
+                    .zip(&first.writes)
+                    .all(|(at, &first)| at.0 == 0 || at.0 == first);
+                if is_there { Ok(()) } else { run(device, launch) }
+            }
+            Bug::RepeatsDrawAnew => {
+                run(device, launch)?;
+                let host = HostRange { offset_bytes: 0, bytes: 1 };
+                made.map_or(Ok(()), |made| device.upload(host, made))
+            }
+            Bug::RepeatsWriteToTheFirst => {
+                let writes = launch.writes.iter().zip(&first.writes);
+                let writes: Vec<u64> =
+                    writes.map(|(at, &first)| if at.0 == 0 { 0 } else { first }).collect();
+                run(device, &Launch { writes: Addresses::new(&writes), ..*launch })
+            }
+            Bug::RepeatsUpdateStates => {
+                let reads = FirstLaunch::filled(launch.reads, &first.reads);
+                let writes = FirstLaunch::filled(launch.writes, &first.writes);
+                let (reads, writes) = (Addresses::new(&reads), Addresses::new(&writes));
+                run(device, &Launch { is_repeat: false, reads, writes, ..*launch })
+            }
+            Bug::RepeatsUseTheFirstWorkspace => {
+                run(device, &Launch { workspace: first.workspace, ..*launch })
+            }
+            _ => run(device, launch),
+        }
     }
 
     /// Maps chunk by chunk, as some bugs want it.
@@ -436,6 +503,10 @@ impl Layer<SimDevice> for Buggy {
     ) -> Result<(), SimError> {
         self.before_work(device, Stream::Compute)?;
         let host = HostRange { offset_bytes: 0, bytes: 1 };
+        if launch.is_repeat {
+            return self.repeat(device, launch, run);
+        }
+        self.first.insert(launch.op, FirstLaunch::of(launch));
         match self.bug {
             Bug::LosesLaunches => {
                 self.calls += 1;

@@ -5,7 +5,7 @@ use crate::case::Files;
 use crate::fault::{Fault, returns};
 use crate::graphs::{Arrays, arrays};
 use crate::numbers::{numbers, numbers_u32, numbers_usize};
-use backend_checks::{AddressMap, Operands, Refused, Unavailable};
+use backend_checks::{AddressMap, Refused, Unavailable, check_launch};
 use planner_core::backend::{Addresses, Chunks, DeviceAddress, HostRange, Launch, Point};
 use planner_core::machine::{Direction, transmission_ns};
 use planner_core::packing::{self, Item};
@@ -115,7 +115,7 @@ fn check_graph(input: &Input) -> Result<(), Fault> {
                 workspace: (three % 2 == 0).then_some(DeviceAddress(one)),
             };
             for launch in [launch, Launch { op, ..launch }] {
-                let _ = (Operands::check(&graph, &launch), Operands::new(&graph, &launch));
+                let _ = check_launch(&graph, &launch);
             }
             graph.touches(op).for_each(|tensor| assert!(graph.tensor(tensor).bytes > 0));
         }
@@ -237,6 +237,7 @@ fn check_words(&[one, two, three, ..]: &[u64; 8]) -> Result<(), Fault> {
         Refused::NoHostRange(range),
         Refused::Misaligned(at),
         Refused::Operands(OpId(one as u32)),
+        Refused::NotRepeatable(OpId(one as u32)),
     ];
     for refused in refused {
         returns("Refused", || refused.to_string())?;

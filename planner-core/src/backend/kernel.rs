@@ -1,7 +1,7 @@
 //! What computes: the ops of a graph on a device.
 
 use super::{Addresses, DeviceAddress, ErrorType};
-use crate::graph::OpId;
+use crate::graph::{Launched, OpId};
 use crate::host::HostLayout;
 
 /// One launch of an op.
@@ -9,9 +9,10 @@ use crate::host::HostLayout;
 pub struct Launch<'a> {
     /// The op.
     pub op: OpId,
-    /// Whether the op has been launched before in this iteration: then it writes the same bytes
-    /// into its temporaries as the first time. The states and inputs that it writes have the
-    /// address 0; the kernel touches none of them.
+    /// Whether the op has been launched before in this iteration. A repeat must write the same
+    /// bytes into its temporaries as the first launch, so it draws the same random numbers. The
+    /// states and inputs that the op writes have the address 0; the kernel neither reads nor
+    /// writes them.
     pub is_repeat: bool,
     /// The iteration, counted from 1.
     pub iteration: u64,
@@ -23,11 +24,20 @@ pub struct Launch<'a> {
     pub workspace: Option<DeviceAddress>,
 }
 
+impl Launch<'_> {
+    /// Which launch of the op this is.
+    #[must_use]
+    pub const fn launched(&self) -> Launched {
+        Launched { op: self.op, is_repeat: self.is_repeat }
+    }
+}
+
 /// The embedder's kernels, for one backend: what ops compute, and the values of states and
 /// inputs. Only kernels know what a tensor means.
 pub trait Kernels<B: ErrorType> {
     /// Enqueues an op on [`Stream::Compute`](crate::Stream::Compute). It may touch exactly
-    /// what the launch names, and nothing after the next signal of that stream.
+    /// what the launch names, and nothing after the next signal of that stream. A repeat comes
+    /// only where the graph says that the op is repeatable.
     ///
     /// # Errors
     /// Those of the backend.

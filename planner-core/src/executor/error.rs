@@ -64,7 +64,7 @@ pub enum ExecuteError<E> {
         /// The device's error.
         error: E,
     },
-    /// Free memory is in more runs than working memory has room for.
+    /// Free memory is in more runs than fit into working memory.
     Fragmented(Moment),
     /// A pool has fewer free objects than the plan promised.
     PoolEmpty {

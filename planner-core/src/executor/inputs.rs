@@ -95,8 +95,9 @@ impl<'a> Inputs<'a> {
         points: &Points,
         iteration: u64,
     ) -> impl Iterator<Item = Point> + use<> {
-        let point = |stream, index: Option<u32>, laps: u64| {
-            let iteration = iteration.checked_sub(laps).filter(|&iteration| iteration > 0)?;
+        let point = |stream, index: Option<u32>, iterations_back: u64| {
+            let iteration =
+                iteration.checked_sub(iterations_back).filter(|&iteration| iteration > 0)?;
             Some(Point { stream, value: points.value(stream, index?, iteration) })
         };
         let [own, next] = self.last_prefetch;

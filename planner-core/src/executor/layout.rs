@@ -7,12 +7,19 @@ use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError, Pool};
 use crate::scratch::{Limits, Scratch, total, words};
 use crate::verify::Verified;
+use bytemuck::{Pod, Zeroable};
 
 /// The address of a pool whose objects are mapped into ranges of their tensors.
 const IN_RANGES: u64 = u64::MAX;
 
-/// A pool's first chunk, and the address at which all of it is mapped or [`IN_RANGES`].
-type Place = [u64; 2];
+/// Where a pool lies.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct PoolMemory {
+    first_chunk: u64,
+    /// The address at which all of it is mapped, or [`IN_RANGES`].
+    address: u64,
+}
 
 /// Device memory under one plan.
 ///
@@ -22,7 +29,7 @@ type Place = [u64; 2];
 pub(super) struct Layout<'a> {
     pub(super) verified: Verified<'a>,
     pub(super) pieces: Pieces<'a>,
-    places: &'a mut [Place],
+    pools: &'a mut [PoolMemory],
     /// The address of each tensor, now.
     pub(super) address: &'a mut [u64],
     /// How many pieces of each tensor have objects.
@@ -33,7 +40,7 @@ impl<'a> Layout<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         total([
             Pieces::scratch_words(limits),
-            words::<Place>(limits.pools),
+            words::<PoolMemory>(limits.pools),
             words::<u64>(limits.tensors),
             words::<u32>(limits.tensors),
         ])
@@ -50,15 +57,15 @@ impl<'a> Layout<'a> {
         let layout = Self {
             verified: *verified,
             pieces: Pieces::new(graph, verified.machine(), plan, scratch)?,
-            places: scratch.take(plan.pools.len(), [0, 0])?,
+            pools: scratch.take(plan.pools.len(), PoolMemory::zeroed())?,
             address: scratch.take(tensors, 0)?,
             resident: scratch.take(tensors, 0)?,
         };
-        let mut first = layout.arena_chunks();
+        let mut first_chunk = layout.arena_chunks();
         for pool in 0..plan.pools.len() {
-            let base = if layout.takes_one_object(pool) { 0 } else { IN_RANGES };
-            layout.places[pool] = [first, base];
-            first += layout.chunks(pool);
+            let address = if layout.takes_one_object(pool) { 0 } else { IN_RANGES };
+            layout.pools[pool] = PoolMemory { first_chunk, address };
+            first_chunk += layout.chunks(pool);
         }
         Ok(layout)
     }
@@ -90,8 +97,9 @@ impl<'a> Layout<'a> {
         }
         for pool in 0..pools {
             if !self.has_ranges(pool) {
-                let chunks = Chunks { first: self.places[pool][0], count: self.chunks(pool) };
-                self.places[pool][1] = map_whole(device, chunks)?;
+                let chunks =
+                    Chunks { first: self.pools[pool].first_chunk, count: self.chunks(pool) };
+                self.pools[pool].address = map_whole(device, chunks)?;
             }
         }
         Ok(())
@@ -110,7 +118,7 @@ impl<'a> Layout<'a> {
 
     /// Whether what lies in a pool has ranges of its own.
     pub(super) fn has_ranges(&self, pool: usize) -> bool {
-        self.places[pool][1] == IN_RANGES
+        self.pools[pool].address == IN_RANGES
     }
 
     pub(super) fn object_bytes(&self, pool: usize) -> u64 {
@@ -124,7 +132,7 @@ impl<'a> Layout<'a> {
     /// The address of an object in a pool that is mapped as a whole.
     pub(super) fn object_address(&self, pool: usize, object: u64) -> u64 {
         // The pool ends within 64 bits, if not where the device has put it.
-        self.places[pool][1].saturating_add(object * self.object_bytes(pool))
+        self.pools[pool].address.saturating_add(object * self.object_bytes(pool))
     }
 
     /// The address of a tensor, or of a part of it.
@@ -132,7 +140,7 @@ impl<'a> Layout<'a> {
         DeviceAddress(self.address[tensor.index()].saturating_add(offset_bytes))
     }
 
-    /// Maps runs of objects, each a first one and how many, one behind the other.
+    /// Maps runs of objects, each a first one and how many, one after the other.
     pub(super) fn map<B: Paging>(
         &self,
         device: &mut B,
@@ -142,7 +150,7 @@ impl<'a> Layout<'a> {
     ) -> Result<(), Fault<B::Error>> {
         let chunks_per_object = self.chunks_per_object(pool);
         for (first, count) in runs {
-            let first = self.places[pool][0] + first * chunks_per_object;
+            let first = self.pools[pool].first_chunk + first * chunks_per_object;
             let chunks = Chunks { first, count: count * chunks_per_object };
             device.map(at, chunks)?;
             at.0 = at.0.saturating_add(chunks.count * self.chunk_bytes());

@@ -19,6 +19,14 @@ pub(super) struct Memory<'a> {
     objects: Objects<'a>,
 }
 
+/// The workspace of an op that has one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Workspace {
+    pub(super) op: OpId,
+    pub(super) pool: usize,
+    pub(super) objects: u64,
+}
+
 /// Who gets which objects.
 #[derive(Debug)]
 enum Objects<'a> {
@@ -92,7 +100,7 @@ impl<'a> Memory<'a> {
     }
 
     /// Takes the objects of a part away. They are free at once, since the schedule orders
-    /// whoever gets them next behind `points`.
+    /// whoever gets them next after `points`.
     pub(super) fn evict<B: Streams + Paging>(
         &mut self,
         device: &mut B,
@@ -117,14 +125,15 @@ impl<'a> Memory<'a> {
         let Some(workspace) = self.workspace(op) else { return Ok(None) };
         match &mut self.objects {
             Objects::Queued(queued) => {
-                queued.allocate_workspace(&self.layout, device, op, workspace).map(Some)
+                queued.allocate_workspace(&self.layout, device, workspace).map(Some)
             }
-            Objects::Placed(placed) => Ok(Some(placed.take(&self.layout, workspace.0))),
+            Objects::Placed(placed) => Ok(Some(placed.take(&self.layout, workspace.pool))),
         }
     }
 
-    fn workspace(&self, op: OpId) -> Option<(usize, u64)> {
-        self.layout.pieces.workspace(self.layout.verified.graph(), op)
+    fn workspace(&self, op: OpId) -> Option<Workspace> {
+        let (pool, objects) = self.layout.pieces.workspace(self.layout.verified.graph(), op)?;
+        Some(Workspace { op, pool, objects })
     }
 
     /// Takes the workspace of an op away, if it has one, once its launch, which ends at a
@@ -138,7 +147,7 @@ impl<'a> Memory<'a> {
         if let Some(workspace) = self.workspace(op)
             && let Objects::Queued(queued) = &mut self.objects
         {
-            queued.release_workspace(&self.layout, device, op, workspace, end)?;
+            queued.release_workspace(&self.layout, device, workspace, end)?;
         }
         Ok(())
     }

@@ -29,7 +29,7 @@ mod unmaps;
 use crate::backend::{
     Addresses, DeviceAddress, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers,
 };
-use crate::graph::{Graph, Kind, Launched, TensorId};
+use crate::graph::{Graph, Kind, Launched};
 use crate::host::HostLayout;
 use crate::plan::{Part, Step};
 use crate::schedule::{Scheduled, Stream};
@@ -161,14 +161,13 @@ impl<'a> Executor<'a> {
         self.iterations += 1;
         let iteration = self.iterations;
         let entries = self.verified.schedule().of_iteration(iteration - 1);
-        let steps = self.verified.plan().steps.iter().zip(entries);
-        for (at, (step, entry)) in (0..).zip(steps) {
+        for (step, entry) in (0..).zip(entries) {
             // As late as may be: it blocks for the last copy of the iteration before.
-            if self.inputs.needs_next(at) {
+            if self.inputs.needs_next(step) {
                 self.fill_next(device, kernels)?;
             }
-            self.enqueue(device, kernels, (at, step), entry)
-                .map_err(|fault| fault.at(Moment::Step { iteration, step: at }))?;
+            self.enqueue(device, kernels, step, entry)
+                .map_err(|fault| fault.at(Moment::Step { iteration, step }))?;
         }
         if self.inputs.needs_no_next() {
             self.fill_next(device, kernels)?;
@@ -190,20 +189,20 @@ impl<'a> Executor<'a> {
             .map_err(|error| Fault::Device(error).at(Moment::Inputs(iteration + 1)))
     }
 
-    /// One step.
+    /// Enqueues the step at a position of the plan's list.
     fn enqueue<B: Transfers + Paging, K: Kernels<B>>(
         &mut self,
         device: &mut B,
         kernels: &mut K,
-        (at, step): (u32, &Step),
+        step: u32,
         entry: &Scheduled,
     ) -> Result<(), Fault<B::Error>> {
         self.memory.reclaim(device)?;
         let waits = self.points.awaited(&entry.waits(), self.iterations);
-        match *step {
+        match self.verified.plan().steps[step as usize] {
             Step::Prefetch(part) => {
                 self.wait(device, Stream::Upload, waits)?;
-                let value = self.inputs.arrives(part.tensor, at, self.iterations);
+                let value = self.inputs.arrives(part.tensor, step, self.iterations);
                 self.upload(device, part, value)?;
                 self.signal(device, Stream::Upload, entry)?;
             }
@@ -353,20 +352,17 @@ impl<'a> Executor<'a> {
 }
 
 /// Writes the addresses of an op's operands into `out`: reads, and writes; 0 for those that a
-/// repeat does not touch.
+/// repeat leaves alone.
 fn operands<'o>(
     out: &'o mut [u64],
     memory: &Memory<'_>,
     graph: &Graph<'_>,
     launched: Launched,
 ) -> (Addresses<'o>, Addresses<'o>) {
-    let Launched { op, is_repeat } = launched;
-    let (reads, writes) = (graph.reads(op), graph.writes(op));
-    let is_left_alone = |tensor: &TensorId| {
-        is_repeat && graph.tensor(*tensor).kind != Kind::Temporary && writes.contains(tensor)
-    };
-    for (out, tensor) in out.iter_mut().zip(reads.iter().chain(writes)) {
-        *out = if is_left_alone(tensor) { 0 } else { memory.address(*tensor, 0).0 };
+    let (reads, writes) = (graph.reads(launched.op), graph.writes(launched.op));
+    for (out, &tensor) in out.iter_mut().zip(reads.iter().chain(writes)) {
+        let is_left_alone = graph.leaves_alone(launched, tensor);
+        *out = if is_left_alone { 0 } else { memory.address(tensor, 0).0 };
     }
     let (out_reads, rest) = out.split_at(reads.len());
     (Addresses::new(out_reads), Addresses::new(&rest[..writes.len()]))

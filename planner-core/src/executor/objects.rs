@@ -4,18 +4,31 @@
 //! more than one of a single chunk where its chunks lie together.
 
 use crate::scratch::{OutOfScratch, Scratch, words};
+use bytemuck::{Pod, Zeroable};
 
 /// No run.
 const NONE: u32 = u32::MAX;
 
-/// First object, number of objects, and the next run of the list or [`NONE`].
-type Run = [u64; 3];
+/// Consecutive objects.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Run {
+    first: u64,
+    count: u64,
+    /// The next run of the list, or [`NONE`].
+    next: u64,
+}
 
-/// A list of runs: its first and its last.
-pub(super) type List = [u32; 2];
+/// A list of runs: its first and its last, or [`NONE`] twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct List {
+    first: u32,
+    last: u32,
+}
 
 /// The list of nothing.
-pub(super) const EMPTY: List = [NONE, NONE];
+pub(super) const EMPTY: List = List { first: NONE, last: NONE };
 
 /// Why objects cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,107 +54,109 @@ impl<'a> Objects<'a> {
         words::<List>(pools).saturating_add(words::<Run>(runs))
     }
 
-    /// Pools of `counts` objects, all of them free. Takes as many runs as the scratch has
-    /// room for; one an object is as many as can ever be used.
+    /// Pools of `counts` objects, all of them free. Takes as many runs as fit into the
+    /// scratch; one an object is as many as can ever be used.
     pub(super) fn new(
         counts: impl ExactSizeIterator<Item = u64>,
         most_runs: u64,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
         let free = scratch.take(counts.len(), EMPTY)?;
-        let room = scratch.free_words() / words::<Run>(1);
+        let most_free_runs = scratch.free_words() / words::<Run>(1);
         let most_runs = most_runs.min(u64::from(NONE));
-        let runs = usize::try_from(most_runs).unwrap_or(usize::MAX).min(room);
-        let runs = scratch.take::<Run>(runs, [0, 0, u64::from(NONE)])?;
+        let runs = usize::try_from(most_runs).unwrap_or(usize::MAX).min(most_free_runs);
+        let runs = scratch.take(runs, Run { first: 0, count: 0, next: NONE.into() })?;
         for (run, next) in runs.iter_mut().zip(1..) {
-            run[2] = next;
+            run.next = next;
         }
         if let Some(last) = runs.last_mut() {
-            last[2] = u64::from(NONE);
+            last.next = NONE.into();
         }
-        let spare = if runs.is_empty() { EMPTY } else { [0, runs.len() as u32 - 1] };
+        let spare =
+            if runs.is_empty() { EMPTY } else { List { first: 0, last: runs.len() as u32 - 1 } };
         let mut objects = Self { runs, spare, free };
         for (pool, count) in counts.enumerate().filter(|&(_, count)| count > 0) {
             let needed_words = words::<Run>(1);
             let run = objects.new_run(0, count);
             let run = run.map_err(|_| OutOfScratch { needed_words, free_words: 0 })?;
-            objects.free[pool] = [run, run];
+            objects.free[pool] = List { first: run, last: run };
         }
         Ok(objects)
     }
 
     fn next(&self, run: u32) -> u32 {
-        self.runs[run as usize][2] as u32
+        self.runs[run as usize].next as u32
     }
 
     fn new_run(&mut self, first: u64, count: u64) -> Result<u32, Shortage> {
-        let run = self.spare[0];
+        let run = self.spare.first;
         if run == NONE {
             return Err(Shortage::Runs);
         }
-        self.spare[0] = self.next(run);
-        self.runs[run as usize] = [first, count, u64::from(NONE)];
+        self.spare.first = self.next(run);
+        self.runs[run as usize] = Run { first, count, next: NONE.into() };
         Ok(run)
     }
 
     /// Takes objects from the front of a pool's queue, in its order.
     pub(super) fn take(&mut self, pool: usize, count: u64) -> Result<List, Shortage> {
-        let first = self.free[pool][0];
+        let first = self.free[pool].first;
         let (mut last, mut missing) = (NONE, count);
         let mut next = first;
         while missing > 0 {
             if next == NONE {
                 return Err(Shortage::Objects);
             }
-            let [start, length, _] = self.runs[next as usize];
-            if length > missing {
-                let rest = self.new_run(start + missing, length - missing)?;
-                let behind = self.runs[next as usize][2];
-                self.runs[rest as usize][2] = behind;
-                self.runs[next as usize] = [start, missing, u64::from(rest)];
-                if self.free[pool][1] == next {
-                    self.free[pool][1] = rest;
+            let run = self.runs[next as usize];
+            if run.count > missing {
+                let rest = self.new_run(run.first + missing, run.count - missing)?;
+                self.runs[rest as usize].next = run.next;
+                self.runs[next as usize] =
+                    Run { first: run.first, count: missing, next: rest.into() };
+                if self.free[pool].last == next {
+                    self.free[pool].last = rest;
                 }
             }
-            missing -= length.min(missing);
+            missing -= run.count.min(missing);
             (last, next) = (next, self.next(next));
         }
         if last == NONE {
             return Ok(EMPTY);
         }
-        self.runs[last as usize][2] = u64::from(NONE);
-        self.free[pool] = if next == NONE { EMPTY } else { [next, self.free[pool][1]] };
-        Ok([first, last])
+        self.runs[last as usize].next = NONE.into();
+        let rest = List { first: next, last: self.free[pool].last };
+        self.free[pool] = if next == NONE { EMPTY } else { rest };
+        Ok(List { first, last })
     }
 
     /// Appends a list to a pool's queue.
     pub(super) fn give(&mut self, pool: usize, list: List) {
-        let [mut first, last] = list;
-        let [front, back] = self.free[pool];
+        let List { mut first, last } = list;
+        let queue = self.free[pool];
         if first == NONE {
             return;
         }
-        if front == NONE {
+        if queue.first == NONE {
             self.free[pool] = list;
             return;
         }
-        let [start, count, next] = self.runs[first as usize];
-        let end = self.runs[back as usize];
-        if end[0] + end[1] == start {
-            self.runs[back as usize][1] += count;
-            self.runs[first as usize][2] = u64::from(self.spare[0]);
-            self.spare[0] = first;
-            first = next as u32;
+        let run = self.runs[first as usize];
+        let end = &mut self.runs[queue.last as usize];
+        if end.first + end.count == run.first {
+            end.count += run.count;
+            self.runs[first as usize].next = self.spare.first.into();
+            self.spare.first = first;
+            first = run.next as u32;
         }
-        self.runs[back as usize][2] = u64::from(first);
-        self.free[pool][1] = if first == NONE { back } else { last };
+        self.runs[queue.last as usize].next = first.into();
+        self.free[pool].last = if first == NONE { queue.last } else { last };
     }
 
     /// The runs of a list, as first object and number of objects.
     pub(super) fn runs(&self, list: List) -> impl Iterator<Item = (u64, u64)> + use<'_, 'a> {
-        let mut next = list[0];
+        let mut next = list.first;
         core::iter::from_fn(move || {
-            let [first, count, _] = *self.runs.get(next as usize)?;
+            let Run { first, count, .. } = *self.runs.get(next as usize)?;
             next = self.next(next);
             Some((first, count))
         })

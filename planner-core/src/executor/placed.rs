@@ -7,14 +7,21 @@ use crate::backend::{DeviceAddress, Paging};
 use crate::graph::TensorId;
 use crate::plan::{Part, Placements, PlanError};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use bytemuck::{Pod, Zeroable};
 use core::iter;
 use core::ops::Range;
 
 /// No range.
 const NONE: u32 = u32::MAX;
 
-/// The first slot, or [`NO_SLOT`] where nothing is mapped, and the number of objects.
-type Run = [u32; 2];
+/// Objects of consecutive slots of the placements.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Run {
+    /// The first slot, or [`NO_SLOT`] where nothing is mapped.
+    first_slot: u32,
+    count: u32,
+}
 
 /// What is mapped once.
 ///
@@ -34,9 +41,17 @@ pub(super) struct Placed<'a> {
     ranges: Ranges<'a>,
 }
 
-/// A virtual range: its first run, the one behind its last, its pool, and another range of
-/// the same tensor or workspace or [`NONE`].
-type Mapped = [u32; 4];
+/// A virtual range.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Mapped {
+    first_run: u32,
+    /// The run after its last.
+    end_run: u32,
+    pool: u32,
+    /// Another range of the same tensor or workspace, or [`NONE`].
+    next: u32,
+}
 
 /// All ranges.
 #[derive(Debug)]
@@ -47,7 +62,7 @@ struct Ranges<'a> {
     len: usize,
     runs: &'a mut [Run],
     runs_len: usize,
-    /// The last range of each tensor, and behind those of each workspace.
+    /// The last range of each tensor, and after those of each workspace.
     last: &'a mut [u32],
 }
 
@@ -83,12 +98,12 @@ impl<'a> Placed<'a> {
         })?;
         let range_of = scratch.take(allocations, NONE)?;
         let address = scratch.take(allocations, 0)?;
-        let mapped = scratch.take(allocations, [0; 4])?;
+        let mapped = scratch.take(allocations, Mapped::zeroed())?;
         let last = scratch.take(graph.tensors().len() + graph.ops().len(), NONE)?;
         let limits = Limits { pieces: pieces.len(), ..Limits::default() };
-        let room = scratch.free_words().saturating_sub(allocations::scratch_words(&limits));
-        let most_runs = most_runs.min(room / words::<Run>(1)).min(u32::MAX as usize);
-        let runs = scratch.take(most_runs, [NO_SLOT, 0])?;
+        let free_words = scratch.free_words().saturating_sub(allocations::scratch_words(&limits));
+        let most_runs = most_runs.min(free_words / words::<Run>(1)).min(u32::MAX as usize);
+        let runs = scratch.take(most_runs, Run { first_slot: NO_SLOT, count: 0 })?;
         let mut ranges = Ranges { address, mapped, len: 0, runs, runs_len: 0, last };
         // Ranges of all of a tensor come first: where only a part of it has objects, one of
         // them will do, since the rest is not touched.
@@ -98,19 +113,22 @@ impl<'a> Placed<'a> {
                     && layout.has_ranges(pool)
                     && first.contains(&NO_SLOT) != whole
                 {
-                    let counts = first.iter().zip(0..).map(|(&first, piece)| match taker {
-                        Taker::Tensor(tensor) => {
-                            let piece = pieces.of(tensor).start + piece;
-                            // Placements have been counted in 32 bits.
-                            [first, pieces.range(tensor, piece).1 as u32]
-                        }
-                        Taker::Workspace(_) => [first, slots.len() as u32],
+                    let runs = first.iter().zip(0..).map(|(&first_slot, piece)| {
+                        // Placements have been counted in 32 bits.
+                        let count = match taker {
+                            Taker::Tensor(tensor) => {
+                                let piece = pieces.of(tensor).start + piece;
+                                pieces.range(tensor, piece).1 as u32
+                            }
+                            Taker::Workspace(_) => slots.len() as u32,
+                        };
+                        Run { first_slot, count }
                     });
                     let owner = match taker {
                         Taker::Tensor(tensor) => tensor.index(),
                         Taker::Workspace(op) => graph.tensors().len() + op.index(),
                     };
-                    let range = ranges.find_or_add(placements, owner, pool, counts)?;
+                    let range = ranges.find_or_add(placements, owner, pool, runs)?;
                     range_of[allocation as usize] = range;
                 }
                 Ok(())
@@ -127,9 +145,8 @@ impl<'a> Placed<'a> {
     ) -> Result<(), Fault<B::Error>> {
         let Ranges { address, mapped, len, runs, .. } = &mut self.ranges;
         for (address, mapped) in address.iter_mut().zip(&mapped[..*len]) {
-            let [first, end, pool, _] = mapped.map(|number| number as usize);
-            let runs = runs[first..end].iter().copied();
-            let count: u64 = runs.clone().map(|[_, count]| u64::from(count)).sum();
+            let (runs, pool) = (runs[mapped.runs()].iter().copied(), mapped.pool as usize);
+            let count: u64 = runs.clone().map(|run| u64::from(run.count)).sum();
             let mut at = device.reserve(count * layout.chunks_per_object(pool))?;
             *address = at.0;
             for (first, count) in in_a_row(objects(self.placements, runs)) {
@@ -180,8 +197,14 @@ impl<'a> Placed<'a> {
     }
 }
 
+impl Mapped {
+    const fn runs(self) -> Range<usize> {
+        self.first_run as usize..self.end_run as usize
+    }
+}
+
 impl Ranges<'_> {
-    /// The range of an owner in which all of `runs` lie in their places, or a new one.
+    /// The range of an owner in which all of `runs` lie at their offsets, or a new one.
     fn find_or_add(
         &mut self,
         placements: Placements<'_>,
@@ -190,8 +213,8 @@ impl Ranges<'_> {
         runs: impl Iterator<Item = Run> + Clone,
     ) -> Result<u32, OutOfScratch> {
         let mut range = self.last[owner];
-        while let Some(&[first, end, _, next]) = self.mapped.get(range as usize) {
-            let known = self.runs[first as usize..end as usize].iter().copied();
+        while let Some(mapped) = self.mapped.get(range as usize) {
+            let known = self.runs[mapped.runs()].iter().copied();
             let wanted = objects(placements, runs.clone());
             if wanted.zip(objects(placements, known)).all(|(wanted, known)| match wanted {
                 None => true,
@@ -199,16 +222,16 @@ impl Ranges<'_> {
             }) {
                 return Ok(range);
             }
-            range = next;
+            range = mapped.next;
         }
-        let first = self.runs_len;
+        let first_run = self.runs_len as u32;
         for run in runs {
             let slot = self.runs.get_mut(self.runs_len);
             *slot.ok_or(OutOfScratch { needed_words: words::<Run>(1), free_words: 0 })? = run;
             self.runs_len += 1;
         }
-        let (first, end) = (first as u32, self.runs_len as u32);
-        self.mapped[self.len] = [first, end, pool as u32, self.last[owner]];
+        let (end_run, next) = (self.runs_len as u32, self.last[owner]);
+        self.mapped[self.len] = Mapped { first_run, end_run, pool: pool as u32, next };
         self.last[owner] = self.len as u32;
         self.len += 1;
         Ok(self.last[owner])
@@ -236,9 +259,9 @@ fn objects(
     placements: Placements<'_>,
     runs: impl Iterator<Item = Run>,
 ) -> impl Iterator<Item = Option<u64>> {
-    runs.flat_map(move |[first, count]| {
+    runs.flat_map(move |Run { first_slot, count }| {
         (0..count).map(move |at| {
-            let slot = first.checked_add(at).filter(|_| first != NO_SLOT)?;
+            let slot = first_slot.checked_add(at).filter(|_| first_slot != NO_SLOT)?;
             placements.objects.get(slot as usize).copied()
         })
     })

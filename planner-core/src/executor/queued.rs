@@ -2,11 +2,12 @@
 
 use super::Fault;
 use super::layout::Layout;
+use super::memory::Workspace;
 use super::objects::{EMPTY, List, Objects, Shortage};
 use super::ranges::{ITERATIONS_AHEAD, Owner, Ranges};
 use super::unmaps::Unmaps;
 use crate::backend::{DeviceAddress, Paging, Streams};
-use crate::graph::{OpId, TensorId};
+use crate::graph::TensorId;
 use crate::plan::{Part, Step};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use core::ops::Range;
@@ -177,7 +178,7 @@ impl<'a> Queued<'a> {
     }
 
     /// Takes the objects of a part away. They are free at once, since the schedule orders
-    /// whoever gets them next behind `points`; its mappings go when those are reached.
+    /// whoever gets them next after `points`; its mappings go when those are reached.
     pub(super) fn evict<B: Streams + Paging>(
         &mut self,
         layout: &mut Layout<'_>,
@@ -205,8 +206,7 @@ impl<'a> Queued<'a> {
         &mut self,
         layout: &Layout<'_>,
         device: &mut B,
-        op: OpId,
-        (pool, objects): (usize, u64),
+        Workspace { op, pool, objects }: Workspace,
     ) -> Result<DeviceAddress, Fault<B::Error>> {
         self.workspace = self.take(pool, objects)?;
         if !layout.has_ranges(pool) {
@@ -228,8 +228,7 @@ impl<'a> Queued<'a> {
         &mut self,
         layout: &Layout<'_>,
         device: &mut B,
-        op: OpId,
-        (pool, objects): (usize, u64),
+        Workspace { op, pool, objects }: Workspace,
         end: u64,
     ) -> Result<(), Fault<B::Error>> {
         if layout.has_ranges(pool) {

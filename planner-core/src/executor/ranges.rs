@@ -6,12 +6,13 @@ use crate::backend::{DeviceAddress, Paging};
 use crate::graph::{OpId, TensorId};
 use crate::plan::Step;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use bytemuck::{Pod, Zeroable};
 use core::ops::Range;
 
 /// How many iterations pass before a range is used again.
 ///
 /// Before the host uses a range again, it blocks until the steps that used it last have ended,
-/// so what it enqueues next starts behind steps of three iterations ago. This makes no period
+/// so what it enqueues next starts after steps of three iterations ago. This makes no period
 /// longer than that of a host that never blocks, `P`. A longer one would need a circle of waits
 /// that takes more than `P` for each iteration that it spans. Cut the circle at each block of
 /// the host, and leave out smaller circles in between, which take at most `P` for each
@@ -20,8 +21,14 @@ use core::ops::Range;
 /// three iterations.
 pub(super) const ITERATIONS_AHEAD: usize = 3;
 
-/// An address, and how many unmappings must be done until nothing that leaves is mapped there.
-type Virtual = [u64; 2];
+/// A virtual range.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Virtual {
+    address: u64,
+    /// How many unmappings must be done until nothing that leaves is mapped there.
+    unmaps: u64,
+}
 
 /// The ranges of all tensors and of all workspaces.
 ///
@@ -31,7 +38,7 @@ type Virtual = [u64; 2];
 #[derive(Debug)]
 pub(super) struct Ranges<'a> {
     /// The first range of each owner, and the number of all ranges. Owners are the tensors,
-    /// and behind them the ops.
+    /// and after them the ops.
     first: &'a mut [u64],
     /// The range in use of each owner.
     current: &'a mut [u64],
@@ -75,7 +82,8 @@ impl<'a> Ranges<'a> {
             (*first, *current, total) = (total, total, total + *first);
         }
         first[owners] = total;
-        let ranges = scratch.take(usize::try_from(total).unwrap_or(usize::MAX), [0, 0])?;
+        let ranges =
+            scratch.take(usize::try_from(total).unwrap_or(usize::MAX), Virtual::zeroed())?;
         Ok(Self { first, current, ranges, tensors })
     }
 
@@ -92,7 +100,7 @@ impl<'a> Ranges<'a> {
                 // Of a tensor that never comes, the chunks may exceed all numbers.
                 let chunks_per_object = layout.chunks_per_object(pool);
                 let chunks = layout.pieces.objects(tensor).saturating_mul(chunks_per_object);
-                self.ranges[range][0] = device.reserve(chunks)?.0;
+                self.ranges[range].address = device.reserve(chunks)?.0;
                 layout.address[tensor.index()] = self.current(Owner::Tensor(tensor)).0;
             }
         }
@@ -100,7 +108,7 @@ impl<'a> Ranges<'a> {
             if let Some((pool, objects)) = layout.pieces.workspace(&graph, op) {
                 for range in self.of(Owner::Workspace(op)) {
                     let chunks = objects * layout.chunks_per_object(pool);
-                    self.ranges[range][0] = device.reserve(chunks)?.0;
+                    self.ranges[range].address = device.reserve(chunks)?.0;
                 }
             }
         }
@@ -122,23 +130,23 @@ impl<'a> Ranges<'a> {
 
     /// The addresses of an owner's ranges.
     pub(super) fn addresses(&self, owner: Owner) -> impl Iterator<Item = DeviceAddress> {
-        self.ranges[self.of(owner)].iter().map(|&[address, _]| DeviceAddress(address))
+        self.ranges[self.of(owner)].iter().map(|range| DeviceAddress(range.address))
     }
 
     /// The address of the range in use.
     pub(super) fn current(&self, owner: Owner) -> DeviceAddress {
-        DeviceAddress(self.ranges[self.current[self.index(owner)] as usize][0])
+        DeviceAddress(self.ranges[self.current[self.index(owner)] as usize].address)
     }
 
     /// How many unmappings must be done until what left is no longer mapped in the range in
     /// use.
     pub(super) fn unmaps(&self, owner: Owner) -> u64 {
-        self.ranges[self.current[self.index(owner)] as usize][1]
+        self.ranges[self.current[self.index(owner)] as usize].unmaps
     }
 
     /// Notes that what has just been put off lies in the range in use.
     pub(super) fn note_unmap(&mut self, owner: Owner, put_off: u64) {
-        self.ranges[self.current[self.index(owner)] as usize][1] = put_off;
+        self.ranges[self.current[self.index(owner)] as usize].unmaps = put_off;
     }
 
     /// Takes the next range of an owner, the one that it left first.

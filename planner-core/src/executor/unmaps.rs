@@ -4,10 +4,17 @@ use super::Fault;
 use crate::backend::{DeviceAddress, Paging, Point, Streams};
 use crate::schedule::Stream;
 use crate::scratch::{OutOfScratch, Scratch, words};
+use bytemuck::{Pod, Zeroable};
 
-/// The point to be reached on each stream (0 where there is none), the address, and the
-/// number of chunks.
-type Pending = [u64; 5];
+/// A mapping that is to go.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Pending {
+    /// The point to be reached on each stream; 0 where there is none.
+    points: [u64; 3],
+    address: u64,
+    chunks: u64,
+}
 
 /// Pending unmappings, in a ring. They are done in the order in which they were put off, so
 /// a single number says which of them are done.
@@ -30,7 +37,7 @@ impl<'a> Unmaps<'a> {
         most_pending: usize,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
-        Ok(Self { ring: scratch.take(most_pending, [0; 5])?, done: 0, put_off: 0 })
+        Ok(Self { ring: scratch.take(most_pending, Pending::zeroed())?, done: 0, put_off: 0 })
     }
 
     /// How many unmappings have been put off so far: this many must be done until all of
@@ -54,9 +61,8 @@ impl<'a> Unmaps<'a> {
         chunks: u64,
     ) -> Result<(), Fault<B::Error>> {
         self.finish(device, (self.put_off + 1).saturating_sub(self.ring.len() as u64))?;
-        let [compute, upload, download] = points;
         let slot = self.slot(self.put_off);
-        self.ring[slot] = [compute, upload, download, at.0, chunks];
+        self.ring[slot] = Pending { points, address: at.0, chunks };
         self.put_off += 1;
         Ok(())
     }
@@ -71,7 +77,7 @@ impl<'a> Unmaps<'a> {
         device: &mut B,
     ) -> Result<(), Fault<B::Error>> {
         while self.done < self.put_off {
-            for point in points(self.ring[self.slot(self.done)]) {
+            for point in self.ring[self.slot(self.done)].points() {
                 if !device.reached(point)? {
                     return Ok(());
                 }
@@ -88,7 +94,7 @@ impl<'a> Unmaps<'a> {
         count: u64,
     ) -> Result<(), Fault<B::Error>> {
         while self.done < count {
-            for point in points(self.ring[self.slot(self.done)]) {
+            for point in self.ring[self.slot(self.done)].points() {
                 device.block_until(point)?;
             }
             self.do_next(device)?;
@@ -97,16 +103,18 @@ impl<'a> Unmaps<'a> {
     }
 
     fn do_next<B: Paging>(&mut self, device: &mut B) -> Result<(), Fault<B::Error>> {
-        let [_, _, _, at, chunks] = self.ring[self.slot(self.done)];
+        let Pending { address, chunks, .. } = self.ring[self.slot(self.done)];
         self.done += 1;
-        Ok(device.unmap(DeviceAddress(at), chunks)?)
+        Ok(device.unmap(DeviceAddress(address), chunks)?)
     }
 }
 
-fn points(pending: Pending) -> impl Iterator<Item = Point> {
-    Stream::ALL
-        .into_iter()
-        .zip(pending)
-        .filter(|&(_, value)| value > 0)
-        .map(|(stream, value)| Point { stream, value })
+impl Pending {
+    fn points(self) -> impl Iterator<Item = Point> {
+        Stream::ALL
+            .into_iter()
+            .zip(self.points)
+            .filter(|&(_, value)| value > 0)
+            .map(|(stream, value)| Point { stream, value })
+    }
 }

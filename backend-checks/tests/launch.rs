@@ -1,0 +1,61 @@
+//! What launches must bring.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use backend_checks::{Refused, check_launch};
+use planner_core::backend::{Addresses, DeviceAddress, Launch};
+use planner_core::{Graph, Kind, Op, OpId, Scratch, Tensor, TensorId};
+
+/// Repeatable: updates a state in place, and writes a temporary in a workspace.
+const NORM: OpId = OpId(0);
+/// Reads the temporary and updates the state.
+const UPDATE: OpId = OpId(1);
+
+const TENSORS: [Tensor; 2] =
+    [Tensor { bytes: 8, kind: Kind::State }, Tensor { bytes: 8, kind: Kind::Temporary }];
+const OPS: [Op; 2] = [
+    Op { time_ns: 1, workspace_bytes: 8, first_operand: 0, reads: 1, writes: 2, repeatable: true },
+    Op { time_ns: 1, workspace_bytes: 0, first_operand: 3, reads: 2, writes: 1, repeatable: false },
+];
+const OPERANDS: [TensorId; 6] =
+    [TensorId(0), TensorId(0), TensorId(1), TensorId(1), TensorId(0), TensorId(0)];
+
+fn checked(
+    op: OpId,
+    is_repeat: bool,
+    reads: &[u64],
+    writes: &[u64],
+    workspace: Option<u64>,
+) -> Result<(), Refused> {
+    let mut memory = vec![0; Graph::scratch_words(TENSORS.len())];
+    let graph = Graph::new(&TENSORS, &OPS, &OPERANDS, &mut Scratch::new(&mut memory)).unwrap();
+    let (reads, writes) = (Addresses::new(reads), Addresses::new(writes));
+    let workspace = workspace.map(DeviceAddress);
+    check_launch(&graph, &Launch { op, is_repeat, iteration: 1, reads, writes, workspace })
+}
+
+#[test]
+fn a_launch_brings_what_its_op_has() {
+    assert_eq!(checked(NORM, false, &[64], &[64, 128], Some(192)), Ok(()));
+    let refused = Err(Refused::Operands(NORM));
+    assert_eq!(checked(NORM, false, &[], &[64, 128], Some(192)), refused);
+    assert_eq!(checked(NORM, false, &[64], &[64], Some(192)), refused);
+    assert_eq!(checked(NORM, false, &[64], &[64, 128], None), refused);
+    assert_eq!(checked(UPDATE, false, &[64, 0], &[0], Some(0)), Err(Refused::Operands(UPDATE)));
+    assert_eq!(checked(OpId(2), false, &[], &[], None), Err(Refused::Operands(OpId(2))));
+}
+
+#[test]
+fn a_repeat_brings_nothing_that_it_leaves_alone() {
+    assert_eq!(checked(NORM, true, &[0], &[0, 128], Some(192)), Ok(()));
+    for (read, written) in [(64, 0), (0, 64)] {
+        let found = checked(NORM, true, &[read], &[written, 128], Some(192));
+        assert_eq!(found, Err(Refused::Operands(NORM)), "{read} {written}");
+    }
+}
+
+#[test]
+fn only_repeatable_ops_are_repeated() {
+    let refused = checked(UPDATE, true, &[128, 0], &[0], None).unwrap_err();
+    assert_eq!(refused, Refused::NotRepeatable(UPDATE));
+    assert_eq!(refused.to_string(), "op 1 is launched as a repeat, but it is not repeatable");
+}

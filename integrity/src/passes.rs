@@ -1,0 +1,103 @@
+use planner_core::backend::{DeviceAddress, Launch};
+use planner_core::{Graph, Kind, Launched, OpId, TensorId};
+
+/// What an op reads, in the order in which readings are folded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoldOrder {
+    /// Positions in [`Graph::reads`]: in the op's order, but for what its repeats leave alone,
+    /// which comes last. That is the states and inputs that a repeatable op updates in place.
+    pub reads: Vec<usize>,
+    /// How many of them repeats read as well.
+    pub repeated: usize,
+}
+
+impl FoldOrder {
+    /// The order of an op. O(reads times writes).
+    ///
+    /// # Panics
+    /// There is no such op.
+    #[must_use]
+    pub fn new(graph: &Graph<'_>, op: OpId) -> Self {
+        let repeat = Launched { op, is_repeat: graph.op(op).repeatable };
+        let reads = graph.reads(op);
+        let (mut reads, last): (Vec<_>, Vec<_>) =
+            (0..reads.len()).partition(|&position| !graph.leaves_alone(repeat, reads[position]));
+        let repeated = reads.len();
+        reads.extend(last);
+        Self { reads, repeated }
+    }
+}
+
+/// A launch as its kernel carries it out, with addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passes {
+    /// What it reads, in the order in which readings are folded.
+    pub reads: Vec<Read>,
+    /// How many of the reads repeats of the op read as well; of a repeat, all.
+    pub repeated: usize,
+    /// What it writes, in the op's order, and its workspace, if any.
+    pub writes: Vec<Write>,
+}
+
+/// A tensor that a launch reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The tensor.
+    pub tensor: TensorId,
+    /// Where it begins.
+    pub at: DeviceAddress,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// A tensor that a launch writes, or its workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// The tensor; none for the workspace.
+    pub tensor: Option<TensorId>,
+    /// Its kind; that of a workspace is temporary.
+    pub kind: Kind,
+    /// Its position among all that the op writes.
+    pub position: u32,
+    /// Where it begins.
+    pub at: DeviceAddress,
+    /// Its size.
+    pub bytes: u64,
+}
+
+impl Passes {
+    /// The passes of a launch that has the operands of its op: of a repeat, without what it
+    /// leaves alone. O(reads times writes).
+    ///
+    /// # Panics
+    /// There is no such op.
+    #[must_use]
+    pub fn new(graph: &Graph<'_>, launch: &Launch<'_>) -> Self {
+        let launched = launch.launched();
+        let FoldOrder { reads, repeated } = FoldOrder::new(graph, launch.op);
+        let read = |position: usize| {
+            let (tensor, at) = (graph.reads(launch.op)[position], launch.reads.get(position)?);
+            let read = Read { tensor, at, bytes: graph.tensor(tensor).bytes };
+            Some(read).filter(|_| !graph.leaves_alone(launched, tensor))
+        };
+        let written = graph.writes(launch.op);
+        let writes =
+            (0..).zip(written).zip(launch.writes.iter()).map(|((position, &tensor), at)| {
+                let (kind, bytes) = (graph.tensor(tensor).kind, graph.tensor(tensor).bytes);
+                Write { tensor: Some(tensor), kind, position, at, bytes }
+            });
+        let workspace = launch.workspace.map(|at| Write {
+            tensor: None,
+            kind: Kind::Temporary,
+            position: written.len() as u32,
+            at,
+            bytes: graph.op(launch.op).workspace_bytes,
+        });
+        let is_written = |write: &Write| !launch.is_repeat || write.kind == Kind::Temporary;
+        Self {
+            reads: reads.into_iter().filter_map(read).collect(),
+            repeated,
+            writes: writes.filter(is_written).chain(workspace).collect(),
+        }
+    }
+}
