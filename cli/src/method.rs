@@ -75,8 +75,7 @@ impl Method {
                     Some(found) => joint::plan_again(request, found),
                     None => {
                         let mut settings = *settings;
-                        // The bounds are for plans that run each op once; this one is for all.
-                        settings.limit.bound_ns = request.graph.compute_ns();
+                        settings.limit.bound_ns = bound_with_repeats_ns(request);
                         let searched = watched(settings.limit.seconds, |watch| {
                             joint::search(request, &settings, watch)
                         });
@@ -100,6 +99,12 @@ impl Method {
             }
         }
     }
+}
+
+/// No order has a shorter period, with repeats or without.
+fn bound_with_repeats_ns(request: &Request<'_>) -> u64 {
+    let Request { graph, machine, budget_bytes } = *request;
+    planning::lower_bound_repeats_ns(graph, machine, budget_bytes, Order::Any).unwrap_or(0)
 }
 
 /// No order has a shorter period if each op runs once.
