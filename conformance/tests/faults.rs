@@ -4,7 +4,7 @@
 
 use backend_sim::{Fault, Sim, SimDevice, SimError, SimKernels, reference_digest};
 use conformance::graphs::training_graphs;
-use integrity::{Reading, Value, slots, value};
+use integrity::{FoldOrder, Reading, Value, slots, value};
 use middleware::{Faults, FaultyError, Layer, Layered, LayeredKernels};
 use planner_core::backend::{
     BackendError, DeviceAddress, ErrorKind, HostRange, Launch, Paging, Point, Transfers,
@@ -155,13 +155,20 @@ impl<D: Transfers + Paging> Layer<D> for Host<'_> {
         run: impl FnOnce(&mut D, &Launch<'_>) -> Result<(), D::Error>,
     ) -> Result<(), D::Error> {
         let (graph, op) = (self.graph, launch.op);
-        let reads = graph.reads(op).iter().map(|&tensor| match graph.tensor(tensor) {
+        if launch.is_repeat {
+            // A first launch reads what other first launches wrote.
+            return run(device, launch);
+        }
+        let FoldOrder { reads, repeated } = FoldOrder::new(&graph, op);
+        let tensors = reads.iter().map(|&position| graph.reads(op)[position]);
+        let reads = tensors.map(|tensor| match graph.tensor(tensor) {
             data if data.kind == Kind::Input => value::input(tensor, launch.iteration, data.bytes),
             _ => self.values[tensor.index()],
         });
-        let result = value::op_result(op, reads.map(Reading::exact));
+        let results = value::op_results(op, repeated, reads.map(Reading::exact));
         for (position, &tensor) in (0..).zip(graph.writes(op)) {
-            let written = value::written(result, position, graph.tensor(tensor).bytes);
+            let data = graph.tensor(tensor);
+            let written = value::written(results.of(data.kind), position, data.bytes);
             self.values[tensor.index()] = written;
         }
         run(device, launch)
