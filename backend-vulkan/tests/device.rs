@@ -114,10 +114,10 @@ fn what_exceeds_a_binding_is_split(vulkan: &Vulkan, options: &Options<'_>) {
     launch(device, kernels, from, to);
     let mut expected = vec![0; bytes as usize];
     expected.iter_mut().step_by(4).for_each(|byte| *byte = 7);
-    let results = value::op_results(OpId(0), 1, [Reading::of(&expected)].into_iter());
-    let between = Reading::exact(value::written(results.all, 0, bytes));
-    let results = value::op_results(OpId(0), 1, [between].into_iter());
-    value::written(results.all, 0, bytes).fill(0, &mut expected);
+    let result = value::op_results(OpId(0), 1, [Reading::of(&expected)].into_iter()).all;
+    let between = Reading::exact(value::written(result, 0, bytes));
+    let result = value::op_results(OpId(0), 1, [between].into_iter()).all;
+    value::written(result, 0, bytes).fill(0, &mut expected);
     // Back, so that what was written is read.
     launch(device, kernels, to, from);
     finish(device, Stream::Compute);

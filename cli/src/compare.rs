@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     /// those for chains if the work is not a chain
     #[arg(short, long, value_name = "S,S,…", value_delimiter = ',', default_value = "all")]
     strategies: Vec<Choice>,
-    /// The bound that plans are compared with
+    /// The bound that plans are compared with; it holds for plans that run each op once
     #[arg(long, value_name = "BOUND", value_enum, default_value = "cheap")]
     bound: Bound,
     /// Plan without fixing physical objects, as `plan --no-placements` does

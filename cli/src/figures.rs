@@ -82,14 +82,15 @@ impl Figures {
         Some(self.planned?.period_ns)
     }
 
-    /// The best bound that costs next to nothing, and the plans for which it holds; this one is
-    /// among them.
+    /// The best bound that costs next to nothing and holds for the order of this plan. It is for
+    /// plans that run each op once.
     fn bound(&self) -> Bound {
         let any = Bound { period_ns: self.context.any_order_bound_ns, order: Order::Any };
         self.planned.map_or(any, |planned| self.context.bound(&planned))
     }
 
-    /// How far the period is above the best of the bounds, relative to that.
+    /// How far the period is above the best of the bounds, relative to that; negative where
+    /// repeats make it shorter.
     fn gap(&self) -> Option<f64> {
         let bound = self.bound();
         let period_ns = bound.period_ns.max(self.lp_bound_ns.unwrap_or(0));
@@ -114,6 +115,9 @@ struct Record<'f> {
     lp_bound_ns: Option<u64>,
     gap: Option<f64>,
     period_ns: Option<u64>,
+    repeat_ns: Option<u64>,
+    repeats: Option<u64>,
+    repeated_bytes: Option<u64>,
     stall_ns: Option<u64>,
     peak_bytes: Option<u64>,
     requested_peak_bytes: Option<u64>,
@@ -155,6 +159,9 @@ impl Serialize for Figures {
             lp_bound_ns: *lp_bound_ns,
             gap: self.gap(),
             period_ns: planned.map(|plan| plan.period_ns),
+            repeat_ns: planned.map(|plan| plan.repeat_ns),
+            repeats: planned.map(|plan| plan.repeats),
+            repeated_bytes: planned.map(|plan| plan.repeated_bytes),
             stall_ns: planned.map(|plan| plan.stall_ns),
             peak_bytes: planned.map(|plan| plan.peak_bytes),
             requested_peak_bytes: planned.map(|plan| plan.requested_peak_bytes),

@@ -41,5 +41,5 @@ fn the_examples_of_the_format_get_the_verdicts_beside_them() {
             }
         }
     }
-    assert_eq!((files, verdicts), (8, [3, 1]));
+    assert_eq!((files, verdicts), (15, [6, 3]));
 }

@@ -149,7 +149,9 @@ fn plan_prints_the_figures_of_the_contract() {
     assert_eq!(figures["lower_bound_order"], "given");
     let gap = number("period_ns") as f64 / number("lower_bound_ns") as f64 - 1.0;
     assert_eq!(figures["gap"], gap);
-    assert_eq!(number("stall_ns"), number("period_ns") - number("compute_ns"));
+    let busy_ns = number("compute_ns") + number("repeat_ns");
+    assert_eq!(number("stall_ns"), number("period_ns") - busy_ns);
+    assert_eq!(number("repeats") > 0, number("repeat_ns") > 0);
     assert_eq!(number("waste_bytes"), number("peak_bytes") - number("requested_peak_bytes"));
     assert!(number("peak_bytes") <= number("budget_bytes"));
     for sum in ["h2d_bytes", "d2h_bytes"] {

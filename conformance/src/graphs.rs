@@ -29,13 +29,20 @@ enum Access {
 /// One op of a random graph: its time, its workspace, and what it does with which tensor.
 type OpSeed = (u64, u64, Vec<(usize, Access)>);
 
-/// Random graphs of every shape: those of [`small_graphs`], and training steps, tidy or not.
+/// Random graphs of every shape: those of [`small_graphs`], and training steps, tidy or not. Any
+/// op may be repeatable.
 pub fn graphs() -> impl Strategy<Value = OwnedGraph> {
-    prop_oneof![
+    let graphs = prop_oneof![
         6 => small_graphs().boxed(),
         1 => training_graphs(1..=4).boxed(),
         1 => untidy_graphs(1..=4).boxed(),
-    ]
+    ];
+    (graphs, vec(proptest::bool::weighted(0.7), 12)).prop_map(|(mut graph, repeatable)| {
+        for (op, repeatable) in graph.ops.iter_mut().zip(repeatable) {
+            op.repeatable = repeatable;
+        }
+        graph
+    })
 }
 
 /// Graphs of 1 to 12 ops and 1 to 10 tensors of all kinds and of bytes to several chunks:

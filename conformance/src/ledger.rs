@@ -220,13 +220,24 @@ fn predict(
     let prediction = Prediction {
         period_ns: transfers_ns.into_iter().fold(iteration_ns(plan, timeline), u64::max),
         compute_ns: graph.compute_ns(),
-        repeat_ns: 0,
+        repeat_ns: repeat_ns(graph, plan)?,
         peak_bytes: u64::try_from(peak_bytes).map_err(|_| Violation::overflow())?,
         h2d_bytes,
         d2h_bytes,
         host_bytes,
     };
     Ok((prediction, first_peak_step))
+}
+
+/// The time of the repeats.
+fn repeat_ns(graph: &Graph<'_>, plan: &Plan<'_>) -> Result<u64, Violation> {
+    let mut sum_ns = 0;
+    for step in plan.steps {
+        if let Step::Launch(Launched { op, is_repeat: true }) = *step {
+            add(&mut sum_ns, graph.op(op).time_ns)?;
+        }
+    }
+    Ok(sum_ns)
 }
 
 fn add(sum: &mut u64, term: u64) -> Result<(), Violation> {

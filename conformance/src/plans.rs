@@ -3,6 +3,7 @@
 mod homes;
 mod mutate;
 mod places;
+mod sequence;
 mod walk;
 
 use crate::choices::{Choices, choices};
@@ -11,6 +12,7 @@ use crate::ledger::{Judgement, Prediction, measure};
 use planner_core::plan::Pool;
 use planner_core::{Graph, Machine, OpId};
 use proptest::prelude::*;
+use sequence::Sequence;
 use workloads::{OwnedGraph, OwnedPlan};
 
 pub use mutate::mutate;
@@ -47,7 +49,7 @@ pub fn cases() -> impl Strategy<Value = Case> {
 /// Valid plans without placements, half of them with the ops in an order of their own.
 pub fn unplaced_cases() -> impl Strategy<Value = Case> {
     let keys = prop_oneof![Just(Vec::new()), proptest::collection::vec(any::<u16>(), 12)];
-    (graphs(), machines(), keys, choices(800)).prop_map(|(graph, machine, keys, mut choices)| {
+    (graphs(), machines(), keys, choices(1200)).prop_map(|(graph, machine, keys, mut choices)| {
         let order = legal_order(&checked(&graph), &keys);
         let plan = random_plan(&checked(&graph), &machine, &order, &mut choices);
         Case { graph, machine, plan }
@@ -93,9 +95,9 @@ pub fn cases_on_small_hosts() -> impl Strategy<Value = Case> {
     })
 }
 
-/// A valid plan for the graph with its ops in this order: a walk of random legal steps that
-/// ends where it began. Pools have from just enough objects to this many that memory that is
-/// given back is not needed for several iterations.
+/// A valid plan for the graph with its ops in this order, some of those that are repeatable more
+/// than once: a walk of random legal steps that ends where it began. Pools have from just enough
+/// objects to so many that memory that is given back is not needed for several iterations.
 #[must_use]
 pub fn random_plan(
     graph: &Graph<'_>,
@@ -104,8 +106,9 @@ pub fn random_plan(
     choices: &mut Choices,
 ) -> OwnedPlan {
     let mut spares = choices.fork(10);
-    let homes = homes::Homes::choose(graph, machine, order, &mut choices.fork(80));
-    let walked = walk::walk(graph, order, &homes, choices);
+    let sequence = Sequence::random(graph, order, &mut choices.fork(40));
+    let homes = homes::Homes::choose(graph, machine, &sequence, &mut choices.fork(80));
+    let walked = walk::walk(graph, &sequence, &homes, choices);
     let pools: Vec<Pool> = homes
         .pools_object_bytes
         .iter()
@@ -139,6 +142,6 @@ fn spare(allocated: u64, choices: &mut Choices) -> u64 {
     match choices.below(3) {
         0 => 0,
         1 => 1 + choices.below(4) as u64,
-        _ => allocated * (1 + choices.below(4) as u64),
+        _ => allocated * (1 + choices.below(8) as u64),
     }
 }

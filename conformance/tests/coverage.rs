@@ -18,26 +18,87 @@ fn samples(strategy: impl Strategy<Value = Case>, count: usize) -> Vec<Case> {
     (0..count).map(|_| sample()).collect()
 }
 
-fn launches(case: &Case) -> Vec<(usize, OpId)> {
+fn launches(case: &Case) -> Vec<(usize, Launched)> {
     let steps = case.plan.steps.iter().enumerate();
     steps
         .filter_map(|(at, step)| match *step {
-            Step::Launch(Launched { op, .. }) => Some((at, op)),
+            Step::Launch(launched) => Some((at, launched)),
             _ => None,
         })
         .collect()
 }
 
-fn last_launch(case: &Case, matches: impl Fn(OpId) -> bool) -> Option<usize> {
-    launches(case).into_iter().rfind(|&(_, op)| matches(op)).map(|(at, _)| at)
+fn repeats(case: &Case) -> Vec<(usize, OpId)> {
+    let repeats = launches(case).into_iter().filter(|(_, launched)| launched.is_repeat);
+    repeats.map(|(at, launched)| (at, launched.op)).collect()
+}
+
+fn last_launch(case: &Case, matches: impl Fn(Launched) -> bool) -> Option<usize> {
+    launches(case).into_iter().rfind(|&(_, launched)| matches(launched)).map(|(at, _)| at)
 }
 
 fn last_read(case: &Case, tensor: TensorId) -> Option<usize> {
-    last_launch(case, |op| case.graph.graph().unwrap().reads(op).contains(&tensor))
+    let graph = case.graph.graph().unwrap();
+    last_launch(case, |launched| graph.read_by(launched).any(|read| read == tensor))
 }
 
 fn last_write(case: &Case, tensor: TensorId) -> Option<usize> {
-    last_launch(case, |op| case.graph.graph().unwrap().writes(op).contains(&tensor))
+    let graph = case.graph.graph().unwrap();
+    last_launch(case, |launched| graph.written_by(launched).any(|written| written == tensor))
+}
+
+/// Whether an op writes a tensor of this kind.
+fn writes_a(case: &Case, op: OpId, wanted: Kind) -> bool {
+    case.graph.graph().unwrap().writes(op).iter().any(|&tensor| kind(case, tensor) == wanted)
+}
+
+/// Whether an op updates a temporary in place.
+fn updates_a_temporary(case: &Case, op: OpId) -> bool {
+    let graph = case.graph.graph().unwrap();
+    let mut writes = graph.writes(op).iter();
+    writes.any(|tensor| kind(case, *tensor) == Kind::Temporary && graph.reads(op).contains(tensor))
+}
+
+/// A temporary that a repeat makes anew: its launches begin a second span.
+fn is_made_anew(case: &Case, tensor: TensorId) -> bool {
+    let graph = case.graph.graph().unwrap();
+    repeats(case)
+        .into_iter()
+        .any(|(_, op)| graph.writes(op).contains(&tensor) && !graph.reads(op).contains(&tensor))
+}
+
+/// Whether a temporary leaves the device without an offload, before a repeat makes it again.
+fn drops_and_makes_again(case: &Case) -> bool {
+    let graph = case.graph.graph().unwrap();
+    let moves = |step: &Step, tensor| match *step {
+        Step::Offload(part) | Step::Prefetch(part) => part.tensor == tensor,
+        _ => false,
+    };
+    repeats(case).into_iter().any(|(at, op)| {
+        graph.writes(op).iter().any(|&tensor| {
+            let is_evict = |step: &Step| matches!(*step, Step::Evict(it) if it.tensor == tensor);
+            kind(case, tensor) == Kind::Temporary
+                && case.plan.steps[..at].iter().any(is_evict)
+                && !case.plan.steps[..at].iter().any(|step| moves(step, tensor))
+        })
+    })
+}
+
+/// Whether a repeat reads a value that the tensor has had before, and a prefetch brings it.
+fn prefetches_an_earlier_value(case: &Case) -> bool {
+    let graph = case.graph.graph().unwrap();
+    let launches = launches(case);
+    repeats(case).into_iter().any(|(at, op)| {
+        graph.read_by(Launched::repeat(op)).any(|tensor| {
+            let first = launches.iter().find(|(_, launched)| launched.op == op).unwrap().0;
+            let writes = launches.iter().filter(|(_, launched)| {
+                graph.written_by(*launched).any(|written| written == tensor)
+            });
+            let last_write = writes.filter(|(step, _)| (first..at).contains(step)).next_back();
+            let prefetch = prefetches(case, tensor).into_iter().rfind(|&step| step < at);
+            last_write.is_some_and(|&(write, _)| prefetch > Some(write))
+        })
+    })
 }
 
 fn inputs(case: &Case) -> impl Iterator<Item = TensorId> {
@@ -132,7 +193,50 @@ const CLASSES: &[Class] = &[
     }),
     ("workspace", |case, _| case.graph.ops.iter().any(|op| op.workspace_bytes > 0)),
     ("op that takes no time", |case, _| case.graph.ops.iter().any(|op| op.time_ns == 0)),
-    ("another order of the ops", |case, _| !launches(case).iter().map(|l| l.1).is_sorted()),
+    ("another order of the ops", |case, _| {
+        let launches = launches(case).into_iter();
+        !launches.filter(|(_, it)| !it.is_repeat).map(|(_, it)| it.op).is_sorted()
+    }),
+    ("no repeat of a repeatable op", |case, _| {
+        repeats(case).is_empty() && case.graph.ops.iter().any(|op| op.repeatable)
+    }),
+    ("repeat", |case, _| !repeats(case).is_empty()),
+    ("many repeats", |case, _| repeats(case).len() > 5),
+    ("op repeated twice", |case, _| {
+        let mut ops: Vec<OpId> = repeats(case).into_iter().map(|(_, op)| op).collect();
+        ops.sort_unstable();
+        ops.windows(2).any(|pair| pair[0] == pair[1])
+    }),
+    ("temporary dropped and made again", |case, _| drops_and_makes_again(case)),
+    ("repeat of an update in place", |case, _| {
+        repeats(case).into_iter().any(|(_, op)| updates_a_temporary(case, op))
+    }),
+    ("repeat that leaves a state alone", |case, _| {
+        let mut ops = repeats(case).into_iter().map(|(_, op)| op);
+        ops.any(|op| writes_a(case, op, Kind::State) && writes_a(case, op, Kind::Temporary))
+    }),
+    ("repeat that leaves an input alone", |case, _| {
+        repeats(case).into_iter().any(|(_, op)| writes_a(case, op, Kind::Input))
+    }),
+    ("repeat that touches nothing", |case, _| {
+        let graph = case.graph.graph().unwrap();
+        let mut ops = repeats(case).into_iter().map(|(_, op)| op);
+        ops.any(|op| graph.operands_by(Launched::repeat(op)).next().is_none())
+    }),
+    ("repeat with a workspace", |case, _| {
+        repeats(case).into_iter().any(|(_, op)| case.graph.ops[op.index()].workspace_bytes > 0)
+    }),
+    ("repeat of an earlier value from the host", |case, _| prefetches_an_earlier_value(case)),
+    ("repeat that reads an input last", |case, _| {
+        inputs(case).any(|tensor| {
+            let last_read = last_read(case, tensor);
+            repeats(case).into_iter().any(|(at, _)| Some(at) == last_read)
+        })
+    }),
+    ("temporary of the arena made anew", |case, _| {
+        in_arena(case, Kind::Temporary).into_iter().any(|tensor| is_made_anew(case, tensor))
+    }),
+    ("repeat with placements", |case, _| !repeats(case).is_empty() && iterations(case).is_some()),
     ("range", |case, _| parts(case).any(|part| is_partial(case, part))),
     ("all objects as a range", |case, _| {
         parts(case).any(|part| !part.is_whole() && !is_partial(case, part))
@@ -188,9 +292,12 @@ const CLASSES: &[Class] = &[
     ("memory granted at once", |_, judgement| {
         judgement.timeline.iter().all(|event| event.memory_lag.is_none())
     }),
-    ("stall", |_, judgement| judgement.prediction.period_ns > judgement.prediction.compute_ns),
+    ("stall", |_, Judgement { prediction, .. }| {
+        prediction.period_ns > prediction.compute_ns + prediction.repeat_ns
+    }),
     ("no stall", |case, judgement| {
         judgement.prediction.h2d_bytes > 0
+            && judgement.prediction.repeat_ns == 0
             && judgement.prediction.period_ns == judgement.prediction.compute_ns
             && case.plan.steps.len() > case.graph.ops.len()
     }),
@@ -240,6 +347,9 @@ const REFUSALS: &[&str] = &[
     "no range of",
     "depends on",
     "is launched twice",
+    "is repeated before its first launch",
+    "is repeated and is not repeatable",
+    "that op",
     "is never launched",
     "is full",
     "never has enough free objects",
@@ -257,6 +367,8 @@ const REFUSALS: &[&str] = &[
     "where this step is not allowed",
     "more than the device has",
     "does not hold the current value",
+    "the device has no valid copy",
+    "the host has the next value",
     "the host has no valid copy",
     "is not aligned",
     "the only copy of",

@@ -4,7 +4,9 @@
 
 use planner_core::plan::{Place, PlanError, Pool};
 use planner_core::planner::swap::{Classes, Threshold};
-use planner_core::planner::{Auto, Lms, Order, PlanningError, Request, Strategy, Weights, Window};
+use planner_core::planner::{
+    Auto, Lms, Order, PlanningError, Repeats, Request, Strategy, Weights, Window,
+};
 use planner_core::{Graph, Kind, Machine, MachineParameters, Scratch, TensorId};
 use spillway::planning;
 use spillway::swapping::{self, Swap};
@@ -22,7 +24,7 @@ const STRATEGIES: [Strategy; 10] = [
     Strategy::Weights(Weights { published: false, activations: true }),
     Strategy::WeightsUndiscounted,
     Strategy::LayerToLayer,
-    Strategy::Auto(Auto { effort: Some(40), order: Order::Free }),
+    Strategy::Auto(Auto { effort: Some(40), order: Order::Free, repeats: Repeats::Allowed }),
 ];
 
 fn machine(parameters: MachineParameters) -> Machine {
@@ -132,7 +134,8 @@ fn an_object_for_each_of_so_many_bytes_is_refused_too() {
     let machine = machine(MachineParameters { transfer_latency_ns: 0, ..HUGE });
     let budget_bytes = 1 << 63;
     let request = Request { graph: &graph, machine: &machine, budget_bytes };
-    let auto = Strategy::Auto(Auto { effort: Some(9), order: Order::Given });
+    let auto =
+        Strategy::Auto(Auto { effort: Some(9), order: Order::Given, repeats: Repeats::Allowed });
     let refused = PlanningError::Plan(PlanError::Overflow(Place::End));
     assert_eq!(planning::plan(&request, auto).unwrap_err(), refused);
 }

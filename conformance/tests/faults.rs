@@ -11,7 +11,7 @@ use planner_core::backend::{
 };
 use planner_core::executor::Moment;
 use planner_core::planner::{Request, Strategy};
-use planner_core::{ExecuteError, Graph, HostLayout, Kind, Stream, TensorId, Verified};
+use planner_core::{ExecuteError, Graph, HostLayout, Kind, Stream, Tensor, TensorId, Verified};
 use proptest::strategy::{Strategy as _, ValueTree};
 use proptest::test_runner::TestRunner;
 use spillway::{placing, planning};
@@ -167,9 +167,8 @@ impl<D: Transfers + Paging> Layer<D> for Host<'_> {
         });
         let results = value::op_results(op, repeated, reads.map(Reading::exact));
         for (position, &tensor) in (0..).zip(graph.writes(op)) {
-            let data = graph.tensor(tensor);
-            let written = value::written(results.of(data.kind), position, data.bytes);
-            self.values[tensor.index()] = written;
+            let Tensor { bytes, kind } = graph.tensor(tensor);
+            self.values[tensor.index()] = value::written(results.of(kind), position, bytes);
         }
         run(device, launch)
     }

@@ -150,6 +150,17 @@ enum Mutation {
     OffloadInput(usize, usize),
     /// No prefetch of some tensor.
     NoPrefetch(usize),
+    /// One of the launches once more, anywhere.
+    LaunchAgain {
+        /// Which launch.
+        launch: usize,
+        /// Where in the list.
+        at: usize,
+    },
+    /// One of the launches as a repeat where it was none, and the reverse.
+    OtherLaunch(usize),
+    /// One of the ops repeatable where it was not, and the reverse.
+    OtherOp(usize),
     /// This many sixty-fourths of the host memory that the plan wants.
     LittleHost(u64),
     /// Another machine.
@@ -175,6 +186,10 @@ fn mutations() -> impl Strategy<Value = Mutation> {
         5 => (at, new).prop_map(|(at, new)| Mutation::Number(at, new)),
         2 => (0..64usize, 0..64usize).prop_map(|(at, tensor)| Mutation::OffloadInput(at, tensor)),
         1 => (0..64usize).prop_map(Mutation::NoPrefetch),
+        2 => (0..64usize, 0..64usize)
+            .prop_map(|(launch, at)| Mutation::LaunchAgain { launch, at }),
+        1 => (0..64usize).prop_map(Mutation::OtherLaunch),
+        1 => (0..64usize).prop_map(Mutation::OtherOp),
         2 => (0..=64u64).prop_map(Mutation::LittleHost),
         2 => machines::changes().prop_map(Mutation::Machine),
         1 => resizes().prop_map(Mutation::Graph),
@@ -200,6 +215,22 @@ fn mutated(mut case: Case, mutation: Mutation) -> Case {
             let brings = |step: &Step| matches!(step, Step::Prefetch(part) if part.tensor == id);
             plan.steps.retain(|step| !brings(step));
         }
+        Mutation::LaunchAgain { launch, at } => {
+            if let Some(Launched { op, .. }) = nth_launch(plan, launch).copied() {
+                plan.steps.insert(at % (plan.steps.len() + 1), Step::repeat(op));
+            }
+        }
+        Mutation::OtherLaunch(launch) => {
+            if let Some(launched) = nth_launch(plan, launch) {
+                launched.is_repeat = !launched.is_repeat;
+            }
+        }
+        Mutation::OtherOp(op) => {
+            let ops = case.graph.ops.len().max(1);
+            if let Some(op) = case.graph.ops.get_mut(op % ops) {
+                op.repeatable = !op.repeatable;
+            }
+        }
         Mutation::LittleHost(share) => {
             let host_bytes = plan.predicted.host_bytes.saturating_mul(share) / 64;
             case.machine = case.machine.with_host_bytes(host_bytes);
@@ -209,6 +240,20 @@ fn mutated(mut case: Case, mutation: Mutation) -> Case {
         Mutation::Bytes(doublings, more_objects) => return larger(case, doublings, more_objects),
     }
     case
+}
+
+/// One of the launches, counted around; none where there are none.
+fn nth_launch(plan: &mut OwnedPlan, number: usize) -> Option<&mut Launched> {
+    let mut launches: Vec<&mut Launched> = plan
+        .steps
+        .iter_mut()
+        .filter_map(|step| match step {
+            Step::Launch(launched) => Some(launched),
+            _ => None,
+        })
+        .collect();
+    let count = launches.len().max(1);
+    (number % count < launches.len()).then(|| launches.swap_remove(number % count))
 }
 
 fn set_number(plan: &mut OwnedPlan, at: usize, new: NewNumber) {

@@ -1,6 +1,7 @@
 //! A lower bound on the period in the given order.
 
 use crate::model::{Model, UNIT};
+use crate::program::Program;
 use crate::solver::{Method, solve};
 use crate::spans::Spans;
 use core::fmt;
@@ -36,7 +37,7 @@ impl Pages {
 /// A bound on the period, and how it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// No plan in the given order has a shorter period.
+    /// No plan that the bound is for has a shorter period.
     pub period_ns: u64,
     /// The solver's own figure, rounded down. It is not proved, and higher by what the proof loses.
     pub solver_ns: u64,
@@ -84,8 +85,8 @@ impl core::error::Error for Error {}
 /// relative to the period.
 const LOSS: f64 = 1e-6;
 
-/// Returns a period that no plan in the given order of the ops can beat: the better of the
-/// linear program and [`bounds::period_ns`].
+/// Returns a period that no plan in the given order of the ops can beat that runs each op once: the
+/// better of the linear program and [`bounds::period_ns`].
 ///
 /// # Errors
 /// A budget that is too small for one op, pages of no bytes, or a solver that fails.
@@ -105,33 +106,43 @@ pub fn period_ns(
     if let Some((op, needed_bytes)) = spans.does_not_fit(budget_bytes) {
         return Err(Error::Infeasible { op, needed_bytes });
     }
-    let model = Model::new(graph, machine, budget_bytes, &spans);
-    let stalls = stalls(&model, graph.compute_ns() as f64 / UNIT).ok_or(Error::Solver)?;
-    let cheap_ns = cheap_ns(graph, machine, budget_bytes)?;
-    let period_ns = |stall: f64| graph.compute_ns().saturating_add((stall * UNIT) as u64);
+    let Model { program, most_stall } = Model::new(graph, machine, budget_bytes, &spans);
+    let bound = bound(graph, &program, most_stall)?;
+    let cheap_ns = with_scratch(graph, |scratch| {
+        bounds::period_ns(graph, machine, budget_bytes, Order::Given, scratch)
+    })?;
+    Ok(Bound { period_ns: bound.period_ns.max(cheap_ns), ..bound })
+}
+
+/// Solves a program whose cost is what a period has beside compute; plans with a higher cost than
+/// `most` are not modelled.
+pub(crate) fn bound(graph: &Graph<'_>, program: &Program, most: f64) -> Result<Bound, Error> {
+    let compute = graph.compute_ns() as f64 / UNIT;
+    let cost = cost(program, most, compute).ok_or(Error::Solver)?;
+    let period_ns = |cost: f64| graph.compute_ns().saturating_add((cost * UNIT) as u64);
     Ok(Bound {
-        period_ns: period_ns(stalls.proved - 1.0 / UNIT).max(cheap_ns),
-        solver_ns: period_ns(stalls.solver),
-        columns: model.program.columns.len(),
-        rows: model.program.rows.len(),
+        period_ns: period_ns(cost.proved - 1.0 / UNIT),
+        solver_ns: period_ns(cost.solver),
+        columns: program.columns.len(),
+        rows: program.rows.len(),
     })
 }
 
-/// Stalls of an iteration, in units of the model.
+/// The least cost of a program, in its units.
 #[derive(Clone, Copy, Debug)]
-struct Stalls {
+struct Cost {
     proved: f64,
     solver: f64,
 }
 
 /// The interior point is fastest by far; if it ends too early, simplex continues.
-fn stalls(model: &Model, compute: f64) -> Option<Stalls> {
-    let mut best: Option<Stalls> = None;
+fn cost(program: &Program, most: f64, compute: f64) -> Option<Cost> {
+    let mut best: Option<Cost> = None;
     for method in [Method::InteriorPoint, Method::Simplex] {
-        let Some((solver, duals)) = solve(&model.program, method) else { continue };
-        let proved = model.program.proved_cost(&duals).min(model.most_stall);
+        let Some((solver, duals)) = solve(program, method) else { continue };
+        let proved = program.proved_cost(&duals).min(most);
         if best.is_none_or(|best| proved > best.proved) {
-            best = Some(Stalls { proved, solver });
+            best = Some(Cost { proved, solver });
         }
         if proved > solver - LOSS * (compute + solver) {
             break;
@@ -140,7 +151,11 @@ fn stalls(model: &Model, compute: f64) -> Option<Stalls> {
     best
 }
 
-fn cheap_ns(graph: &Graph<'_>, machine: &Machine, budget_bytes: u64) -> Result<u64, Error> {
+/// Calls a bound of the core with working memory.
+pub(crate) fn with_scratch(
+    graph: &Graph<'_>,
+    cheap_ns: impl FnOnce(&mut Scratch<'_>) -> Result<u64, OutOfScratch>,
+) -> Result<u64, Error> {
     let limits = Limits {
         ops: graph.ops().len(),
         operands: graph.operands().len(),
@@ -151,6 +166,5 @@ fn cheap_ns(graph: &Graph<'_>, machine: &Machine, budget_bytes: u64) -> Result<u
         ..Limits::default()
     };
     let mut memory = vec![0; bounds::scratch_words(&limits)];
-    let scratch = &mut Scratch::new(&mut memory);
-    bounds::period_ns(graph, machine, budget_bytes, Order::Given, scratch).map_err(Error::Scratch)
+    cheap_ns(&mut Scratch::new(&mut memory)).map_err(Error::Scratch)
 }

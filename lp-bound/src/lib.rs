@@ -13,6 +13,8 @@ mod model;
 #[cfg(feature = "highs")]
 mod program;
 #[cfg(feature = "highs")]
+mod repeats;
+#[cfg(feature = "highs")]
 mod solver;
 #[cfg(feature = "highs")]
 mod spans;
@@ -21,5 +23,7 @@ mod weights;
 
 #[cfg(feature = "highs")]
 pub use given_order::{Bound, Error, Options, Pages, period_ns};
+#[cfg(feature = "highs")]
+pub use repeats::period_with_repeats_ns;
 #[cfg(feature = "highs")]
 pub use weights::{Unsolved, WeightBound, WeightOptions, weights_period_ns};

@@ -9,7 +9,7 @@ use planner_core::{Graph, Machine};
 
 pub(crate) const UNIT: f64 = (1u64 << 20) as f64;
 
-fn scaled(quantity: u64) -> f64 {
+pub(crate) fn scaled(quantity: u64) -> f64 {
     quantity as f64 / UNIT
 }
 

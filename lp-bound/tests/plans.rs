@@ -9,7 +9,7 @@ use planner_core::plan::Step;
 use planner_core::planner::{Auto, Order, Repeats, Request, Strategy as Planner, Window};
 use proptest::prelude::*;
 use spillway::planning;
-use workloads::OwnedPlan;
+use workloads::{OwnedGraph, OwnedPlan};
 
 const STRATEGIES: [Planner; 4] = [
     Planner::OnDemand,
@@ -30,6 +30,33 @@ fn given_order_ns(
     lp_bound::period_ns(graph, machine, budget_bytes, options).unwrap().period_ns
 }
 
+/// The least bound for plans with repeats, if all ops that may be launched again are. A plan without
+/// repeats is one of them.
+fn check_with_repeats(
+    graph: &OwnedGraph,
+    machine: &planner_core::Machine,
+    budget_bytes: u64,
+    period_ns: u64,
+    in_order: bool,
+) -> Result<(), TestCaseError> {
+    let mut graph = graph.clone();
+    let ops: Vec<_> = graph.graph().unwrap().op_ids().collect();
+    ops.into_iter().for_each(|op| graph.set_repeatable(op));
+    let graph = graph.graph().unwrap();
+    for order in [Bounded::Any, Bounded::Given] {
+        let bound_ns = planning::lower_bound_repeats_ns(&graph, machine, budget_bytes, order);
+        let bound_ns = bound_ns.unwrap();
+        let holds = bound_ns <= period_ns || (order == Bounded::Given && !in_order);
+        prop_assert!(holds, "repeats, {order:?}: {bound_ns} > {period_ns}");
+    }
+    #[cfg(feature = "highs")]
+    if in_order {
+        let bound = lp_bound::period_with_repeats_ns(&graph, machine, budget_bytes).unwrap();
+        prop_assert!(bound.period_ns <= period_ns, "repeats: {bound:?} > {period_ns}");
+    }
+    Ok(())
+}
+
 fn runs_in_order(plan: &OwnedPlan) -> bool {
     let launched = plan.steps.iter().filter_map(|step| match step {
         Step::Launch(Launched { op, .. }) => Some(op.0),
@@ -47,7 +74,9 @@ proptest! {
             |order| planning::lower_bound_ns(&graph, &case.machine, budget_bytes, order).unwrap();
         let bound_ns = cheap_ns(Bounded::Any);
         prop_assert!(bound_ns <= period_ns, "any order: {bound_ns} > {period_ns}");
-        if runs_in_order(&case.plan) {
+        let in_order = runs_in_order(&case.plan);
+        check_with_repeats(&case.graph, &case.machine, budget_bytes, period_ns, in_order)?;
+        if in_order {
             let bound_ns = cheap_ns(Bounded::Given);
             prop_assert!(bound_ns <= period_ns, "links, given order: {bound_ns} > {period_ns}");
             #[cfg(feature = "highs")]
@@ -60,11 +89,11 @@ proptest! {
 
     #[test]
     fn no_planner_beats_a_bound(
-        graph in graphs(),
+        owned in graphs(),
         machine in machines(),
         spare_bytes in 0..4096u64,
     ) {
-        let graph = graph.graph().unwrap();
+        let graph = owned.graph().unwrap();
         for strategy in STRATEGIES {
             let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
             let (least_bytes, _) = planning::min_feasible(&request(0), strategy).unwrap();
@@ -72,6 +101,7 @@ proptest! {
             let plan = planning::plan(&request(budget_bytes), strategy).unwrap();
             let period_ns = plan.predicted.period_ns;
             let in_order = runs_in_order(&plan);
+            check_with_repeats(&owned, &machine, budget_bytes, period_ns, in_order)?;
             for order in [Bounded::Any, Bounded::Given] {
                 let bound_ns =
                     planning::lower_bound_ns(&graph, &machine, budget_bytes, order).unwrap();

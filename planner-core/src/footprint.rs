@@ -64,7 +64,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Walks the list once. O(steps + operands).
+/// Walks the list three times. O(steps + operands).
 ///
 /// # Errors
 /// A list whose residency is broken.
@@ -76,6 +76,7 @@ pub fn measure(pieces: &Pieces<'_>, scratch: &mut Scratch<'_>) -> Result<Footpri
         walk.look(at);
         walk.end_step(at, step);
     }
+    walk.add_temporaries();
     let mean_bytes = walk.wasted_bytes.checked_div(plan.steps.len() as u128).unwrap_or(0);
     // A mean of 64-bit numbers.
     walk.footprint.mean_internal_waste_bytes = mean_bytes as u64;
@@ -84,6 +85,8 @@ pub fn measure(pieces: &Pieces<'_>, scratch: &mut Scratch<'_>) -> Result<Footpri
 
 const MOVED: u8 = 1;
 const LIVE: u8 = 2;
+/// The launch at hand reads the tensor.
+const READ: u8 = 4;
 
 struct Walk<'w, 'a> {
     graph: &'w Graph<'w>,
@@ -93,8 +96,8 @@ struct Walk<'w, 'a> {
     flags: &'a mut [u8],
     /// For each piece, a later one, or itself, before which all have been copied.
     next_uncopied: &'a mut [u32],
-    /// For arena tensors: the step of their last touch (an input's: of its last read).
-    last_use: &'a mut [u32],
+    /// The step of each tensor's last read.
+    last_read: &'a mut [u32],
     /// Bytes of objects held.
     held_bytes: u128,
     /// Bytes that are resident, by tensor.
@@ -123,7 +126,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             residency,
             flags: scratch.take(graph.tensors().len(), 0u8)?,
             next_uncopied: scratch.take(pieces.len(), 0u32)?,
-            last_use: scratch.take(graph.tensors().len(), 0u32)?,
+            last_read: scratch.take(graph.tensors().len(), 0u32)?,
             held_bytes: 0,
             resident_bytes: scratch.take(graph.tensors().len(), 0u64)?,
             requested_bytes: 0,
@@ -135,21 +138,16 @@ impl<'w, 'a> Walk<'w, 'a> {
         for (at, next) in (0..).zip(&mut *walk.next_uncopied) {
             *next = at;
         }
-        walk.find_last_uses();
+        walk.find_last_reads();
         walk.start();
         Ok(walk)
     }
 
-    fn find_last_uses(&mut self) {
+    fn find_last_reads(&mut self) {
         for (at, step) in (0..).zip(self.plan.steps) {
             let Step::Launch(launched) = *step else { continue };
             for tensor in self.graph.read_by(launched) {
-                self.last_use[tensor.index()] = at;
-            }
-            for tensor in self.graph.written_by(launched) {
-                if self.graph.tensor(tensor).kind != Kind::Input {
-                    self.last_use[tensor.index()] = at;
-                }
+                self.last_read[tensor.index()] = at;
             }
         }
     }
@@ -166,7 +164,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// An arena tensor comes to life, if it has not already.
+    /// A state or input in the arena comes to life, if it has not already.
     fn live(&mut self, tensor: TensorId) {
         let flags = &mut self.flags[tensor.index()];
         if *flags & LIVE == 0 {
@@ -262,11 +260,6 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     fn launch(&mut self, launched: Launched) {
-        for tensor in self.graph.operands_by(launched) {
-            if self.pieces.in_arena(tensor) {
-                self.live(tensor);
-            }
-        }
         for tensor in self.graph.written_by(launched) {
             if self.pieces.in_arena(tensor) {
                 continue;
@@ -315,15 +308,43 @@ impl<'w, 'a> Walk<'w, 'a> {
             self.requested_bytes -= self.graph.op(op).workspace_bytes;
             self.allocations -= 1;
         }
-        for tensor in self.graph.operands_by(launched) {
-            let dies = self.pieces.in_arena(tensor)
-                && self.graph.tensor(tensor).kind != Kind::State
-                && self.last_use[tensor.index()] == at
+        for tensor in self.graph.read_by(launched) {
+            let dies = self.graph.tensor(tensor).kind == Kind::Input
+                && self.last_read[tensor.index()] == at
                 && self.flags[tensor.index()] & LIVE != 0;
             if dies {
                 self.flags[tensor.index()] &= !LIVE;
                 self.requested_bytes -= self.graph.tensor(tensor).bytes;
                 self.arena_requested_bytes -= self.graph.tensor(tensor).bytes;
+            }
+        }
+    }
+
+    /// Counts the temporaries in the arena of which a span covers the peak.
+    fn add_temporaries(&mut self) {
+        let peak = self.footprint.peak_step;
+        // Where the last span of each tensor begins; reads are over.
+        let begin = &mut *self.last_read;
+        begin.fill(u32::MAX);
+        for (at, step) in (0..).zip(self.plan.steps) {
+            let Step::Launch(launched) = *step else { continue };
+            for tensor in self.graph.read_by(launched) {
+                self.flags[tensor.index()] |= READ;
+            }
+            for tensor in self.graph.written_by(launched) {
+                if self.flags[tensor.index()] & READ == 0 {
+                    begin[tensor.index()] = at;
+                }
+            }
+            for tensor in self.graph.operands_by(launched) {
+                self.flags[tensor.index()] &= !READ;
+                let is_counted = self.flags[tensor.index()] & LIVE != 0;
+                let is_temporary = self.graph.tensor(tensor).kind == Kind::Temporary;
+                let covers = begin[tensor.index()] <= peak && peak <= at;
+                if covers && is_temporary && self.pieces.in_arena(tensor) && !is_counted {
+                    self.flags[tensor.index()] |= LIVE;
+                    self.footprint.requested_bytes += self.graph.tensor(tensor).bytes;
+                }
             }
         }
     }

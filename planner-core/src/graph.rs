@@ -407,10 +407,13 @@ impl<'a> Graph<'a> {
         launched: Launched,
     ) -> impl DoubleEndedIterator<Item = TensorId> + Clone + use<'a> {
         let graph = *self;
-        let is_written = move |tensor: &TensorId| {
-            !launched.is_repeat || graph.tensor(*tensor).kind == Kind::Temporary
-        };
+        let is_written = move |tensor: &TensorId| graph.is_written_by(launched, *tensor);
         self.writes(launched.op).iter().copied().filter(is_written)
+    }
+
+    /// Whether a launch writes a tensor that its op writes.
+    pub(crate) fn is_written_by(&self, launched: Launched, tensor: TensorId) -> bool {
+        !launched.is_repeat || self.tensor(tensor).kind == Kind::Temporary
     }
 
     /// What a launch reads, then what it writes; a tensor updated in place comes twice.

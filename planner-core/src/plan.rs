@@ -375,11 +375,12 @@ pub enum PlanError {
     AlreadyResident(Place, TensorId),
     /// Something must be resident and is not.
     NotResident(Place, TensorId),
-    /// The device copy does not hold the current value.
+    /// The device copy does not hold the current value, where an op is launched for the first time
+    /// or a part is offloaded that no later launch reads.
     NoValue(Place, TensorId),
     /// An input would be offloaded with its next value, which the host has.
     NextInput(Place, TensorId),
-    /// The host copy does not hold the current value.
+    /// The host copy holds neither the current value nor one that a later launch reads.
     NoHostCopy(Place, TensorId),
     /// The only copy of a value that is still needed would be lost.
     ValueLost(Place, TensorId),
@@ -563,7 +564,11 @@ impl fmt::Display for PlanError {
                  input, which is not offloaded"
             ),
             Self::NoHostCopy(place, tensor) => {
-                write!(f, "{place}: the host does not hold the current value of {tensor}")
+                write!(
+                    f,
+                    "{place}: the host does not hold the current value of {tensor}, nor one that \
+                     is read later"
+                )
             }
             Self::ValueLost(place, tensor) => write!(
                 f,

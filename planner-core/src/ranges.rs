@@ -9,7 +9,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use core::ops::Range;
 
 /// The nodes that make up some positions of a tensor.
-fn cover(all: &Range<usize>, range: &Range<usize>, mut visit: impl FnMut(usize)) {
+pub(crate) fn cover(all: &Range<usize>, range: &Range<usize>, mut visit: impl FnMut(usize)) {
     let pieces = all.len();
     let mut left = range.start - all.start + pieces;
     let mut right = range.end - all.start + pieces;
@@ -27,13 +27,13 @@ fn cover(all: &Range<usize>, range: &Range<usize>, mut visit: impl FnMut(usize))
 }
 
 /// The first and the last node of some positions; none where there are no positions.
-fn ends(all: &Range<usize>, range: &Range<usize>) -> Option<[usize; 2]> {
+pub(crate) fn ends(all: &Range<usize>, range: &Range<usize>) -> Option<[usize; 2]> {
     let node = |position: usize| position - all.start + all.len();
     (!range.is_empty()).then(|| [node(range.start), node(range.end - 1)])
 }
 
 /// The nodes above a node, from the bottom up.
-fn above(node: usize) -> impl Iterator<Item = usize> {
+pub(crate) fn above(node: usize) -> impl Iterator<Item = usize> {
     core::iter::successors(Some(node / 2), |node| Some(node / 2)).take_while(|&node| node > 0)
 }
 
@@ -157,70 +157,6 @@ impl<'a> Flags<'a> {
     }
 }
 
-/// A number of each piece.
-#[derive(Debug)]
-pub(crate) struct Numbers<'a> {
-    nodes: &'a mut [Span],
-}
-
-/// The least and the greatest number below a node, and the one that all pieces below its
-/// children are still to be given, or [`Numbers::NONE`].
-type Span = [u32; 3];
-
-impl<'a> Numbers<'a> {
-    /// No piece may be given this number, which all have at first.
-    pub(crate) const NONE: u32 = u32::MAX;
-
-    pub(crate) const fn scratch_words(limits: &Limits) -> usize {
-        words::<u32>(limits.pieces.saturating_mul(6))
-    }
-
-    pub(crate) fn new(pieces: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
-        let nodes = scratch.take(6 * pieces, Self::NONE)?;
-        Ok(Self { nodes: bytemuck::cast_slice_mut(nodes) })
-    }
-
-    /// The number of all pieces of a range, if it is one, of the tensor that has the pieces `of`.
-    pub(crate) fn of_all(&mut self, of: &Range<usize>, range: &Range<usize>) -> Option<u32> {
-        self.push_down(of, range);
-        let [mut least, mut most] = [u32::MAX, 0];
-        cover(of, range, |node| {
-            let [low, high, _] = self.nodes[2 * of.start + node];
-            (least, most) = (least.min(low), most.max(high));
-        });
-        (least == most).then_some(least)
-    }
-
-    /// Gives all pieces of a range a number.
-    pub(crate) fn set(&mut self, of: &Range<usize>, range: &Range<usize>, number: u32) {
-        self.push_down(of, range);
-        cover(of, range, |node| self.nodes[2 * of.start + node] = [number; 3]);
-        for node in ends(of, range).into_iter().flatten().flat_map(above) {
-            let [one, other] = [2 * node, 2 * node + 1].map(|child| 2 * of.start + child);
-            let ([a, b, _], [c, d, _]) = (self.nodes[one], self.nodes[other]);
-            let given = self.nodes[2 * of.start + node][2];
-            if given == Self::NONE {
-                self.nodes[2 * of.start + node] = [a.min(c), b.max(d), Self::NONE];
-            }
-        }
-    }
-
-    /// Gives the children what they are still to be given, above the ends of a range.
-    fn push_down(&mut self, of: &Range<usize>, range: &Range<usize>) {
-        for leaf in ends(of, range).into_iter().flatten() {
-            for height in (1..=leaf.checked_ilog2().unwrap_or(0)).rev() {
-                let node = leaf >> height;
-                let given = self.nodes[2 * of.start + node][2];
-                if given != Self::NONE {
-                    self.nodes[2 * of.start + 2 * node] = [given; 3];
-                    self.nodes[2 * of.start + 2 * node + 1] = [given; 3];
-                    self.nodes[2 * of.start + node][2] = Self::NONE;
-                }
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,22 +201,6 @@ mod tests {
             let (taken, given) = ((step >> 3) as u8 & 7, step as u8 & 7);
             flags.change(&of, &range, taken, given);
             plain[range].iter_mut().for_each(|flags| *flags = *flags & !taken | given);
-        }
-    }
-
-    #[test]
-    fn numbers_agree_with_an_array() {
-        let mut memory = [0; 63];
-        let mut numbers = Numbers::new(21, &mut Scratch::new(&mut memory)).unwrap();
-        let (mut plain, mut seed) = ([Numbers::NONE; 21], 1);
-        for step in 0..4000u32 {
-            let (of, range) = any_range(&mut seed);
-            let first = plain[range.start];
-            let of_all = plain[range.clone()].iter().all(|&it| it == first).then_some(first);
-            assert_eq!(numbers.of_all(&of, &range), of_all, "{step}: {of:?} {range:?}");
-            let (of, range) = any_range(&mut seed);
-            numbers.set(&of, &range, step >> 2 & 3);
-            plain[range].fill(step >> 2 & 3);
         }
     }
 }

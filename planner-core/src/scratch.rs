@@ -136,8 +136,10 @@ impl<'a> Scratch<'a> {
             return Err(error);
         };
         self.free = rest;
-        let Ok(typed) = bytemuck::try_cast_slice_mut::<u64, T>(taken) else { return Err(error) };
-        let slice = typed.get_mut(..count).ok_or(error)?;
+        // The last word may be filled in part only.
+        let bytes = bytemuck::cast_slice_mut::<u64, u8>(taken);
+        let filled = bytes.get_mut(..count.saturating_mul(size_of::<T>())).ok_or(error)?;
+        let Ok(slice) = bytemuck::try_cast_slice_mut::<u8, T>(filled) else { return Err(error) };
         slice.fill(fill);
         Ok(slice)
     }
@@ -266,6 +268,6 @@ mod tests {
                 Err(OutOfScratch { needed_words: 1, free_words: 0 })
             );
         }
-        assert_eq!(scratch.take::<u64>(2, 0).unwrap(), &[0, 0]);
+        assert_eq!(scratch.take::<[u32; 3]>(1, [1, 2, 3]).unwrap(), &[[1, 2, 3]]);
     }
 }

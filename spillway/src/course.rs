@@ -3,9 +3,7 @@
 
 use planner_core::pieces::Pieces;
 use planner_core::timeline::{self, LAPS, Timeline};
-use planner_core::{
-    Launched, Limits, Part, PlanError, Scratch, Step, Stream, TensorId, Verified, Wait,
-};
+use planner_core::{Limits, Part, PlanError, Scratch, Step, Stream, TensorId, Verified, Wait};
 use std::ops::Range;
 
 /// One step of one iteration.
@@ -209,12 +207,12 @@ impl<'w> Walk<'w> {
                 demand.takes_bytes = self.take(part.tensor, self.pieces.of_part(part));
             }
             Step::Evict(part) => demand.frees_bytes = self.free(part),
-            Step::Launch(Launched { op, .. }) => {
+            Step::Launch(launched) => {
                 let graph = self.verified.graph();
-                for &tensor in graph.writes(op) {
+                for tensor in graph.written_by(launched) {
                     demand.takes_bytes += self.take(tensor, self.pieces.of(tensor));
                 }
-                if let Some((pool, objects)) = self.pieces.workspace(graph, op) {
+                if let Some((pool, objects)) = self.pieces.workspace(graph, launched.op) {
                     demand.workspace_bytes =
                         objects * self.verified.plan().pools[pool].object_bytes;
                 }

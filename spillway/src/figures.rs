@@ -6,7 +6,7 @@ use crate::planning;
 use crate::proof::Proved;
 use crate::units::ratio;
 use planner_core::bounds::Order;
-use planner_core::{Kind, Launched, Part, Plan, Step};
+use planner_core::{Graph, Kind, Launched, Part, Plan, Step};
 use serde::Serialize;
 use workloads::{OwnedGraph, OwnedMachine};
 
@@ -39,9 +39,16 @@ impl ByKind {
 pub struct Figures {
     /// Time from one iteration to the next, once under way.
     pub period_ns: u64,
-    /// The sum of all op times.
+    /// The sum of all op times, each op once.
     pub compute_ns: u64,
-    /// Time of a period in which no op runs.
+    /// Time of the ops that run again.
+    pub repeat_ns: u64,
+    /// Launches of ops that run again.
+    pub repeats: u64,
+    /// Bytes of the values that repeats make for ops that run for the first time; without
+    /// repeats, all of them would stay or move.
+    pub repeated_bytes: u64,
+    /// Time of a period in which no op runs: the period less compute and repeats.
     pub stall_ns: u64,
     /// Device memory: the arena, and the most bytes of objects held after any step.
     pub peak_bytes: u64,
@@ -65,12 +72,12 @@ pub struct Figures {
     pub steps: u64,
     /// Iterations for which the physical objects are fixed; `None` where they are not.
     pub placement_iterations: Option<u32>,
-    /// Whether ops run in another order than the graph's.
+    /// Whether ops run, for the first time, in another order than the graph's.
     pub reordered: bool,
 }
 
 impl Figures {
-    /// The figures of a plan. O(steps).
+    /// The figures of a plan. O(steps + operands of all launches).
     #[must_use]
     pub fn of(proved: &Proved<'_>) -> Self {
         let footprint = &proved.footprint;
@@ -88,7 +95,13 @@ impl Figures {
         Self {
             period_ns: predicted.period_ns,
             compute_ns: predicted.compute_ns,
-            stall_ns: predicted.period_ns.saturating_sub(predicted.compute_ns),
+            repeat_ns: predicted.repeat_ns,
+            repeats: launches(plan).filter(|launched| launched.is_repeat).count() as u64,
+            repeated_bytes: repeated_bytes(proved.verified.graph(), plan),
+            stall_ns: predicted
+                .period_ns
+                .saturating_sub(predicted.compute_ns)
+                .saturating_sub(predicted.repeat_ns),
             peak_bytes: predicted.peak_bytes,
             requested_peak_bytes: footprint.requested_bytes,
             waste_bytes: footprint.waste_bytes(),
@@ -105,25 +118,50 @@ impl Figures {
     }
 }
 
-fn is_reordered(plan: &Plan<'_>) -> bool {
-    let launched = plan.steps.iter().filter_map(|step| match step {
-        Step::Launch(Launched { op, .. }) => Some(op.0),
+/// The launches of a plan in list order.
+fn launches(plan: &Plan<'_>) -> impl Iterator<Item = Launched> {
+    plan.steps.iter().filter_map(|step| match *step {
+        Step::Launch(launched) => Some(launched),
         _ => None,
-    });
-    !launched.is_sorted()
+    })
 }
 
-/// A period that no plan can beat.
+fn is_reordered(plan: &Plan<'_>) -> bool {
+    let first = launches(plan).filter(|launched| !launched.is_repeat);
+    !first.map(|launched| launched.op.0).is_sorted()
+}
+
+fn repeated_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> u64 {
+    // Whether a repeat made the value, and no first launch has read it since.
+    let mut is_new = vec![false; graph.tensors().len()];
+    let mut sum_bytes = 0u64;
+    for launched in launches(plan) {
+        if !launched.is_repeat {
+            for tensor in graph.read_by(launched) {
+                if std::mem::take(&mut is_new[tensor.index()]) {
+                    sum_bytes = sum_bytes.saturating_add(graph.tensor(tensor).bytes);
+                }
+            }
+        }
+        for tensor in graph.written_by(launched) {
+            is_new[tensor.index()] = launched.is_repeat;
+        }
+    }
+    sum_bytes
+}
+
+/// A period that no plan can beat that runs each op once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// The period.
     pub period_ns: u64,
-    /// The plans for which it holds.
+    /// Which of these plans it holds for.
     pub order: Order,
 }
 
 impl Bound {
-    /// How much longer a period is, relative to the bound; `None` where the bound is 0.
+    /// How much longer a period is, relative to the bound; negative if it is shorter, as that of
+    /// a plan with repeats can be. `None` where the bound is 0.
     #[must_use]
     pub fn gap(&self, period_ns: u64) -> Option<f64> {
         Some(ratio(period_ns, self.period_ns)? - 1.0)
@@ -148,11 +186,11 @@ pub struct Context {
     /// The smallest budget with which the strategy can plan; `None` where the strategy is not
     /// known or cannot plan this work.
     pub min_feasible_bytes: Option<u64>,
-    /// The sum of all op times.
+    /// The sum of all op times, each op once.
     pub compute_ns: u64,
-    /// A period that no plan in any order of the ops can beat.
+    /// A period that no plan that runs each op once can beat, in any order of the ops.
     pub any_order_bound_ns: u64,
-    /// A period that no plan in the graph's order of the ops can beat.
+    /// A period that no plan that runs each op once can beat, in the graph's order of the ops.
     pub given_order_bound_ns: u64,
     /// Wall-clock time of planning; `None` for a plan that was read.
     pub planning_ns: Option<u64>,
@@ -193,8 +231,8 @@ impl Context {
         })
     }
 
-    /// The better of the bounds that hold for a plan: the one for the given order, unless the
-    /// plan has another.
+    /// The better of the bounds that hold for the order of a plan: the one for the given order,
+    /// unless the plan has another. A plan with repeats may be shorter.
     #[must_use]
     pub fn bound(&self, figures: &Figures) -> Bound {
         match figures.reordered {

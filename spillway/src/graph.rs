@@ -59,7 +59,7 @@ impl Graph {
 /// let x = graph.input("x", 4096);
 /// let w = graph.state("w", 1 << 20);
 /// let y = graph.temporary("y", 4096);
-/// graph.op("matmul", 20_000).reads([x, w]).writes([y]);
+/// graph.op("matmul", 20_000).reads([x, w]).writes([y]).repeatable();
 /// graph.op("update", 10_000).reads([y, w]).writes([w]);
 /// let graph = graph.build()?;
 /// # assert_eq!(graph.graph().ops().len(), 2);
@@ -107,7 +107,7 @@ impl GraphBuilder {
     }
 }
 
-/// The op that was added last: its operands and its workspace.
+/// The op that was added last: its operands, its workspace, and whether it may run again.
 #[derive(Debug)]
 pub struct OpBuilder<'g> {
     owned: &'g mut OwnedGraph,
@@ -140,6 +140,14 @@ impl OpBuilder<'_> {
     /// Sets the device memory that the op needs while it runs.
     pub fn workspace_bytes(self, bytes: u64) -> Self {
         self.owned.ops[self.id.index()].workspace_bytes = bytes;
+        self
+    }
+
+    /// Allows plans to launch the op again in the same iteration, on the values that it read the
+    /// first time: it then writes the same bytes into the temporaries that it writes. The launch
+    /// neither reads nor writes the states and inputs that the op writes.
+    pub fn repeatable(self) -> Self {
+        self.owned.set_repeatable(self.id);
         self
     }
 

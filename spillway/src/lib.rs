@@ -14,7 +14,8 @@
 //!   value, no memory is overwritten while it is used, and the budget holds in every order that
 //!   the plan's waits allow.
 //! - **Predicts.** The period, the stalls, the peak of memory and the bytes over each link are
-//!   exact for the given times; [`Plan::bound`] says how far any other plan could be better.
+//!   exact for the given times; [`Plan::bound`] says how far any other plan that runs each op once
+//!   could be better.
 //! - **Explains.** [`Plan::report`] is a page of HTML, [`Plan::trace`] opens in Perfetto, and
 //!   each [`Error`] names the tensors and ops that it is about.
 //!

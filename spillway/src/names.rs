@@ -47,7 +47,8 @@ impl<'n> Names<'n> {
     /// A step in a few words, by name alone. The plan has been proved, so that all ids exist.
     pub(crate) fn brief(&self, step: &Step) -> String {
         let what = match step {
-            Step::Launch(_) => "",
+            Step::Launch(Launched { is_repeat: false, .. }) => "",
+            Step::Launch(Launched { is_repeat: true, .. }) => "repeat of ",
             Step::Prefetch(_) => "upload of ",
             Step::Offload(_) => "download of ",
             Step::Evict(_) => "evict of ",
@@ -59,7 +60,10 @@ impl<'n> Names<'n> {
     #[must_use]
     pub fn step(&self, step: &Step) -> String {
         match step {
-            Step::Launch(Launched { op, .. }) => format!("launch of {}", self.op(*op)),
+            Step::Launch(Launched { op, is_repeat: false }) => {
+                format!("launch of {}", self.op(*op))
+            }
+            Step::Launch(Launched { op, is_repeat: true }) => format!("repeat of {}", self.op(*op)),
             Step::Prefetch(part) => format!("prefetch of {}", self.part(part)),
             Step::Offload(part) => format!("offload of {}", self.part(part)),
             Step::Evict(part) => format!("evict of {}", self.part(part)),
@@ -239,10 +243,11 @@ fn mentions(error: &PlanError) -> Mentions {
         | E::NoHostCopy(place, tensor)
         | E::ValueLost(place, tensor)
         | E::Range { place, tensor, .. } => Mentions { place: Some(place), ..of(tensor) },
-        E::UnknownOp(place, op) | E::LaunchedTwice(place, op) => {
-            Mentions { op: Some(op), ..at(place) }
-        }
-        E::Dependency { place, op, tensor } => {
+        E::UnknownOp(place, op)
+        | E::LaunchedTwice(place, op)
+        | E::NotRepeatable(place, op)
+        | E::RepeatedTooEarly(place, op) => Mentions { op: Some(op), ..at(place) },
+        E::Dependency { place, op, tensor } | E::RepeatReads { place, op, tensor } => {
             Mentions { place: Some(place), op: Some(op), ..of(tensor) }
         }
         E::Overflow(place)
@@ -310,6 +315,32 @@ mod tests {
         let race = names.verify_error(&race);
         assert!(race.starts_with("step 0, the launch of op 0 (\"conv1\"): "), "{race}");
         assert!(race.ends_with("use tensor 2 (\"x\\ny\")"), "{race}");
+    }
+
+    #[test]
+    fn errors_about_repeats_name_the_op_the_tensor_and_the_step() {
+        let (graph, op) = (graph(), OpId(0));
+        let steps = [Step::launch(op), Step::repeat(op)];
+        let names = Names::new(&graph, &steps);
+        let place = Place::Step(1);
+        for (error, expected) in [
+            (
+                PlanError::NotRepeatable(place, op),
+                "op 0 (\"conv1\") is launched again, but it is not repeatable",
+            ),
+            (
+                PlanError::RepeatedTooEarly(place, op),
+                "op 0 (\"conv1\") is repeated before its first launch",
+            ),
+            (
+                PlanError::RepeatReads { place, op, tensor: TensorId(0) },
+                "op 0 (\"conv1\") is launched again, but tensor 0 (\"w\") does not hold the value \
+                 that its first launch read",
+            ),
+        ] {
+            let expected = format!("step 1, the repeat of op 0 (\"conv1\"): {expected}");
+            assert_eq!(names.plan_error(&error), expected);
+        }
     }
 
     #[test]

@@ -342,7 +342,8 @@ pub fn in_core_peak_bytes(graph: &Graph<'_>, machine: &Machine) -> Result<u64, O
     with_bounds_scratch(graph, |scratch| bounds::in_core_peak_bytes(graph, machine, scratch))
 }
 
-/// A period that no plan in such an order can beat; see [`bounds::period_ns`].
+/// A period that no plan in such an order can beat that runs each op once; see
+/// [`bounds::period_ns`].
 ///
 /// # Errors
 /// No memory.
@@ -354,5 +355,21 @@ pub fn lower_bound_ns(
 ) -> Result<u64, OutOfScratch> {
     with_bounds_scratch(graph, |scratch| {
         bounds::period_ns(graph, machine, budget_bytes, order, scratch)
+    })
+}
+
+/// A period that no plan in such an order can beat, however often it launches repeatable ops again;
+/// see [`bounds::period_with_repeats_ns`].
+///
+/// # Errors
+/// No memory.
+pub fn lower_bound_repeats_ns(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    budget_bytes: u64,
+    order: Order,
+) -> Result<u64, OutOfScratch> {
+    with_bounds_scratch(graph, |scratch| {
+        bounds::period_with_repeats_ns(graph, machine, budget_bytes, order, scratch)
     })
 }

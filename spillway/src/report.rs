@@ -25,6 +25,7 @@ pub(crate) fn render(proved: &Proved<'_>, course: &Course, context: &Context) ->
         .collect();
     let moved = tables::moved(proved);
     let stalls = tables::stalls(proved, course);
+    let repeats = tables::repeats(proved);
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -33,7 +34,7 @@ pub(crate) fn render(proved: &Proved<'_>, course: &Course, context: &Context) ->
          <section><h2>One iteration, once under way</h2>\n{chart}</section>\n\
          <section><h2>The plan</h2>\n<table class=\"facts\">{facts}</table></section>\n\
          <div class=\"columns\">\n<section><h2>Largest traffic</h2>\n{moved}</section>\n\
-         <section><h2>Stalls</h2>\n{stalls}</section>\n</div>\n</body>\n</html>\n",
+         <section><h2>Stalls</h2>\n{stalls}</section>\n{repeats}</div>\n</body>\n</html>\n",
         escape(&subtitle(context)),
         tiles(context, &figures),
     )
@@ -50,20 +51,28 @@ fn subtitle(context: &Context) -> String {
 
 /// The figures that matter most.
 fn tiles(context: &Context, figures: &Figures) -> String {
-    let Figures { period_ns, compute_ns, stall_ns, .. } = *figures;
+    let Figures { period_ns, compute_ns, repeat_ns, stall_ns, .. } = *figures;
+    let repeated = match figures.repeats {
+        0 => String::new(),
+        _ => format!(", {} of repeats", time(repeat_ns)),
+    };
     let slower = ratio(period_ns, compute_ns);
     let slower = slower.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2} ×"));
     let bound = context.bound(figures);
-    let above = match bound.order {
-        Order::Given => "above the lower bound for this order",
-        Order::Any => "above the lower bound for any order",
+    let order = match bound.order {
+        Order::Given => "this order",
+        Order::Any => "any order",
     };
-    let above_ns = period_ns.saturating_sub(bound.period_ns);
+    let distance_ns = period_ns.abs_diff(bound.period_ns);
+    let side = if period_ns < bound.period_ns { "below" } else { "above" };
     let moved_bytes = figures.upload_bytes.saturating_add(figures.download_bytes);
     let tiles = [
         (slower, format!("compute alone, {}", time(compute_ns))),
-        (time(period_ns), format!("an iteration, {} stalled", time(stall_ns))),
-        (percent(above_ns, bound.period_ns), above.to_owned()),
+        (time(period_ns), format!("an iteration, {} stalled{repeated}", time(stall_ns))),
+        (
+            percent(distance_ns, bound.period_ns),
+            format!("{side} the lower bound for {order}, each op once"),
+        ),
         (
             percent(context.budget_bytes, context.in_core_peak_bytes),
             format!("of the {} needed in-core", bytes(context.in_core_peak_bytes)),

@@ -14,6 +14,9 @@ pub fn rows(
 ) -> Vec<(&'static str, String)> {
     let mut rows = vec![("memory", memory(context))];
     rows.extend(times(context, figures));
+    if figures.repeats > 0 {
+        rows.push(("repeats", repeats(figures)));
+    }
     if let Some(cycle_ns) = context.cycle_ns {
         rows.push(("cycle", format!("{} as published, with a barrier at its end", time(cycle_ns))));
     }
@@ -46,19 +49,42 @@ fn times(context: &Context, figures: &Figures) -> [(&'static str, String); 3] {
     let slower = ratio(period_ns, compute_ns)
         .map_or_else(String::new, |ratio| format!(", {ratio:.2} × compute alone"));
     let bound = context.bound(figures);
-    let plans = match bound.order {
-        Order::Given => "no plan in the given order",
-        Order::Any => "no plan in any order",
+    let order = match bound.order {
+        Order::Given => "in the given order",
+        Order::Any => "in any order",
     };
-    let gap = match period_ns.saturating_sub(bound.period_ns) {
-        0 => "this plan takes no longer".to_owned(),
-        gap_ns => format!("this plan is {} above it", percent(gap_ns, bound.period_ns)),
+    let gap = match period_ns.checked_sub(bound.period_ns) {
+        Some(0) => "this plan takes no longer".to_owned(),
+        Some(gap_ns) => format!("this plan is {} above it", percent(gap_ns, bound.period_ns)),
+        None => {
+            let gap_ns = bound.period_ns - period_ns;
+            format!("this plan, with repeats, is {} below it", percent(gap_ns, bound.period_ns))
+        }
     };
     [
         ("period", format!("{} an iteration{slower}", time(period_ns))),
         ("stall", format!("{} of it, {}", time(stall_ns), percent(stall_ns, period_ns))),
-        ("bound", format!("{plans} can beat {}; {gap}", time(bound.period_ns))),
+        (
+            "bound",
+            format!(
+                "no plan that runs each op once can beat {} {order}; {gap}",
+                time(bound.period_ns)
+            ),
+        ),
     ]
+}
+
+/// How much runs again, and what would stay or move otherwise.
+fn repeats(figures: &Figures) -> String {
+    let Figures { repeats, repeat_ns, repeated_bytes, compute_ns, .. } = *figures;
+    let plural = if repeats == 1 { "" } else { "s" };
+    format!(
+        "{} op{plural}, {} ({} of compute), for {} of values that neither stay nor move",
+        count(repeats),
+        time(repeat_ns),
+        percent(repeat_ns, compute_ns),
+        bytes(repeated_bytes)
+    )
 }
 
 fn traffic(figures: &Figures) -> [(&'static str, String); 2] {

@@ -3,7 +3,7 @@
 use crate::course::{Course, Span};
 use crate::names::Names;
 use crate::proof::Proved;
-use planner_core::Stream;
+use planner_core::{Launched, Step, Stream};
 use serde::Serialize;
 use std::borrow::Cow;
 use workloads::{Shown, format};
@@ -24,6 +24,11 @@ struct Event<'t> {
     #[serde(rename = "ph")]
     phase: char,
     name: Cow<'t, str>,
+    #[serde(rename = "cat", skip_serializing_if = "Option::is_none")]
+    category: Option<&'static str>,
+    /// The name of a colour in Chrome's tracing page. Perfetto takes one from the event's name.
+    #[serde(rename = "cname", skip_serializing_if = "Option::is_none")]
+    colour: Option<&'static str>,
     pid: u32,
     tid: u32,
     #[serde(rename = "ts", skip_serializing_if = "Option::is_none")]
@@ -91,6 +96,8 @@ fn label<'t>(what: &'static str, track: u32, name: &'t str) -> Event<'t> {
     Event {
         phase: 'M',
         name: what.into(),
+        category: None,
+        colour: None,
         pid: PROCESS,
         tid: track,
         start_us: None,
@@ -106,9 +113,22 @@ fn slice<'t>(proved: &Proved<'t>, span: &Span, from_ns: u64) -> Event<'t> {
     let moved_bytes = proved.step_bytes[span.step];
     // What began before the window is cut off at its start.
     let start_ns = span.start_ns.max(from_ns);
+    let is_repeat = matches!(step, Step::Launch(Launched { is_repeat: true, .. }));
+    let category = match span.stream {
+        Stream::Compute if is_repeat => "repeat",
+        Stream::Compute => "compute",
+        Stream::Upload => "upload",
+        Stream::Download => "download",
+    };
+    let name = match step {
+        Step::Launch(_) => names.brief(step),
+        _ => names.of_step(step).to_string(),
+    };
     Event {
         phase: 'X',
-        name: names.of_step(step).to_string().into(),
+        name: name.into(),
+        category: Some(category),
+        colour: is_repeat.then_some("olive"),
         pid: PROCESS,
         tid: span.stream as u32 + 1,
         start_us: Some(micros(start_ns - from_ns)),

@@ -3,10 +3,12 @@
 
 use serde_json::Value;
 use spillway::core::bounds::Order;
+use spillway::core::plan::{Part, Pool, Prediction, Resident};
 use spillway::core::planner::Strategy as CoreStrategy;
-use spillway::core::{PlanError, Step, VerifyError};
+use spillway::core::{OpId, PlanError, Step, VerifyError};
 use spillway::figures::Bound;
 use spillway::strategy::{Auto, Lms, Swap, Weights, Window};
+use spillway::summary;
 use spillway::{Budget, Error, Graph, GraphBuilder, OwnedMachine, OwnedPlan, Plan, machines};
 use std::path::PathBuf;
 
@@ -257,4 +259,114 @@ fn the_parts_of_a_plan_are_owned() {
     is_owned(&parts);
     assert_eq!((&parts.plan, &parts.machine), (plan.owned(), plan.machine()));
     assert_eq!((&parts.graph, parts.schedule.steps), (plan.graph(), schedule));
+}
+
+/// Two temporaries of 8 MiB, made again for the last op within 32 MiB; and a plan by hand.
+fn with_repeats() -> (Graph, OwnedMachine, OwnedPlan) {
+    let mut graph = GraphBuilder::new("again");
+    let [x, w] = ["x", "w"].map(|name| graph.state(name, 8 * MIB));
+    let [y, z, s] = ["y", "z", "s"].map(|name| graph.temporary(name, 8 * MIB));
+    graph.op("norm", 1_000_000).reads([x, w]).writes([w, y]).repeatable();
+    graph.op("relu", 1_000_000).reads([y]).writes([y]).repeatable();
+    graph.op("forward", 3_000_000).reads([y]).writes([z]);
+    graph.op("loss", 3_000_000).reads([z]).writes([s]);
+    graph.op("backward", 3_000_000).reads([x, y, s]).writes([x]);
+    let graph = graph.build().unwrap();
+    let launch = |op| Step::launch(OpId(op));
+    let repeat = |op| Step::repeat(OpId(op));
+    let evict = |tensor| Step::Evict(Part::whole(tensor));
+    let steps = vec![
+        launch(0),
+        launch(1),
+        launch(2),
+        evict(y),
+        launch(3),
+        evict(z),
+        repeat(0),
+        repeat(1),
+        launch(4),
+        evict(y),
+        evict(s),
+    ];
+    let resident = [x, w].map(|id| Resident { part: Part::whole(id), host_copy: false });
+    let plan = OwnedPlan {
+        graph: "again".to_owned(),
+        machine: machine().name,
+        strategy: "by hand".to_owned(),
+        budget_bytes: 32 * MIB,
+        pools: vec![Pool { object_bytes: 2 * MIB, count: 16 }],
+        resident_at_start: resident.into(),
+        steps,
+        predicted: Prediction {
+            period_ns: 13_000_000,
+            compute_ns: 11_000_000,
+            repeat_ns: 2_000_000,
+            peak_bytes: 32 * MIB,
+            ..Prediction::default()
+        },
+        ..OwnedPlan::default()
+    };
+    (graph, machine(), plan)
+}
+
+#[test]
+fn repeats_are_counted_apart_from_compute_and_stalls() {
+    let (graph, machine, plan) = with_repeats();
+    let plan = Plan::new(&graph, &machine, plan).unwrap();
+    let figures = plan.figures();
+    assert_eq!((figures.repeats, figures.repeat_ns), (2, 2_000_000));
+    assert_eq!((figures.compute_ns, figures.stall_ns), (11_000_000, 0));
+    // Both repeats are for one value, which one op reads.
+    assert_eq!(figures.repeated_bytes, 8 * MIB);
+    assert!(!figures.reordered);
+    let rows = summary::rows(plan.context(), figures, &machine.machine);
+    let row = |name: &str| rows.iter().find(|row| row.0 == name).map(|row| row.1.as_str());
+    assert_eq!(
+        row("repeats"),
+        Some(
+            "2 ops, 2.00 ms (18.2 % of compute), for 8.00 MiB of values that neither stay nor move"
+        )
+    );
+    assert!(row("bound").unwrap().starts_with("no plan that runs each op once can beat "));
+    let (graph, once) = planned();
+    assert_eq!((graph.name(), once.figures().repeats), ("step", 0));
+    let rows = summary::rows(once.context(), once.figures(), &machine.machine);
+    assert!(rows.iter().all(|row| row.0 != "repeats"));
+}
+
+#[test]
+fn reports_and_traces_show_repeats() {
+    let (graph, machine, plan) = with_repeats();
+    let plan = Plan::new(&graph, &machine, plan).unwrap();
+    let page = plan.report().unwrap();
+    assert_eq!(page.matches("class=\"b repeat").count(), 2, "{page}");
+    assert!(page.contains("<h2>Repeats</h2>") && page.contains("2 of 2 ops that run again"));
+    assert!(page.contains("<title>repeat of op 1 (&quot;relu&quot;), 1.00 ms</title>"));
+    let trace: Value = serde_json::from_slice(&plan.trace().unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let named = |name: &str| {
+        let event = events.iter().find(|event| event["name"] == name).unwrap();
+        (event["cat"].clone(), event["cname"].is_string())
+    };
+    assert_eq!(named("repeat of relu"), ("repeat".into(), true));
+    assert_eq!(named("relu"), ("compute".into(), false));
+    let once = planned().1.report().unwrap();
+    assert!(!once.contains("class=\"b repeat") && !once.contains("<h2>Repeats</h2>"));
+}
+
+#[test]
+fn a_wrong_repeat_is_refused_by_name() {
+    let refused = |change: &dyn Fn(&mut OwnedPlan)| {
+        let (graph, machine, mut plan) = with_repeats();
+        change(&mut plan);
+        Plan::new(&graph, &machine, plan).unwrap_err().to_string()
+    };
+    // The relu runs on what it has written already.
+    let stale = refused(&|plan| plan.steps.insert(2, Step::repeat(OpId(1))));
+    let at = "step 2, the repeat of op 1 (\"relu\"): op 1 (\"relu\") is launched again, but ";
+    let expected = "tensor 2 (\"y\") does not hold the value that its first launch read";
+    assert_eq!(stale, format!("{at}{expected}"));
+    let forbidden = refused(&|plan| plan.steps.insert(3, Step::repeat(OpId(2))));
+    let end = "op 2 (\"forward\") is launched again, but it is not repeatable";
+    assert!(forbidden.starts_with("step 3, the repeat of ") && forbidden.ends_with(end));
 }

@@ -72,6 +72,7 @@ impl OwnedChain {
     /// `Fi` reads the weight `wi` and `a(i-1)`, and writes `ai`. `Bi` reads those three and
     /// writes `wi` and `a(i-1)`, which the gradient overwrites; its workspace is the weight's
     /// gradient. It also updates `si`, what the optimizer keeps. What has no bytes has no tensor.
+    /// Forward ops are repeatable.
     #[must_use]
     pub fn graph(&self) -> OwnedGraph {
         let mut graph = OwnedGraph::new(self.name.as_str());
@@ -90,7 +91,8 @@ impl OwnedChain {
             |tensors: &[Option<TensorId>]| tensors.iter().flatten().copied().collect::<Vec<_>>();
         for (number, layer, operands) in &layers {
             let (reads, writes) = (present(&operands[1..3]), present(&operands[3..]));
-            graph.push_op(format!("F{number}"), layer.forward_ns, 0, &reads, &writes);
+            let op = graph.push_op(format!("F{number}"), layer.forward_ns, 0, &reads, &writes);
+            graph.promise_repeats(op);
         }
         for (number, layer, operands) in layers.iter().rev() {
             let (reads, writes) = (present(operands), present(&operands[..3]));
@@ -136,6 +138,20 @@ mod tests {
         let backward = seconds(list(|layer| layer.backward_ns));
         assert_eq!(backward, [0, 1, 0, 1, 0, 0, 0, 0, 0, 0]);
         assert_eq!(chain.graph().graph().unwrap().compute_ns(), 4_000_000_000);
+    }
+
+    #[test]
+    fn forward_ops_that_write_an_activation_are_repeatable() {
+        let layer = |activation_bytes| Layer { activation_bytes, ..Layer::default() };
+        let chain = OwnedChain {
+            name: "c".to_owned(),
+            device_bytes: 1,
+            bandwidth_bytes_per_s: 1,
+            input_bytes: 1,
+            layers: vec![layer(1), layer(1), layer(0)],
+        };
+        let repeatable: Vec<_> = chain.graph().ops.iter().map(|op| op.repeatable).collect();
+        assert_eq!(repeatable, [true, true, false, false, false, false]);
     }
 
     #[test]

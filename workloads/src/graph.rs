@@ -58,12 +58,27 @@ impl OwnedGraph {
         id
     }
 
-    /// Allows an op to be launched again (`docs/format.md`, 1).
+    /// Marks an op as repeatable (`docs/format.md`, 9): launched again, it writes the same bytes
+    /// into its temporaries.
     ///
     /// # Panics
     /// The graph has no such op.
     pub fn set_repeatable(&mut self, op: OpId) {
         self.ops[op.index()].repeatable = true;
+    }
+
+    /// Marks an op of which the same is known as repeatable if it writes a temporary: a repeat of
+    /// any other op would write nothing. O(operands of the op).
+    ///
+    /// # Panics
+    /// The graph has no such op, or not all of its operands.
+    pub fn promise_repeats(&mut self, op: OpId) {
+        let Op { first_operand, reads, writes, .. } = self.ops[op.index()];
+        let written = &self.operands[(first_operand + reads) as usize..][..writes as usize];
+        let is_temporary = |tensor: &TensorId| self.tensors[tensor.index()].kind == Kind::Temporary;
+        if written.iter().any(is_temporary) {
+            self.set_repeatable(op);
+        }
     }
 
     /// The same graph with its ops in another order, which must keep the dependencies.

@@ -1,7 +1,7 @@
 //! What is written is read back as it was, and nothing that is read can do harm.
 
 use planner_core::plan::{ArenaPlacement, Part, Pool, Prediction, Resident, Step};
-use planner_core::{Kind, Machine, MachineParameters, OpId, TensorId};
+use planner_core::{Kind, Launched, Machine, MachineParameters, OpId, TensorId};
 use proptest::prelude::*;
 use workloads::chain::Layer;
 use workloads::format::{
@@ -21,7 +21,7 @@ fn name() -> impl Strategy<Value = String> {
 fn graphs() -> impl Strategy<Value = OwnedGraph> {
     let bytes = 1..1u64 << 50;
     let tensor = (name(), bytes, 0..3u8);
-    let op = (name(), 0..1u64 << 50, 0..1u64 << 50, any::<u64>(), any::<u64>());
+    let op = (name(), 0..1u64 << 50, 0..1u64 << 50, any::<[u64; 2]>(), any::<bool>());
     let tensors = proptest::collection::vec(tensor, 0..20);
     (name(), tensors, proptest::collection::vec(op, 1..20)).prop_map(|(name, tensors, ops)| {
         let mut graph = OwnedGraph::new(name);
@@ -29,14 +29,17 @@ fn graphs() -> impl Strategy<Value = OwnedGraph> {
             let kind = [Kind::State, Kind::Input, Kind::Temporary][usize::from(kind)];
             graph.push_tensor(name, bytes, kind);
         }
-        for (name, time_ns, workspace_bytes, reads, writes) in ops {
+        for (name, time_ns, workspace_bytes, [reads, writes], repeatable) in ops {
             let ids = |mask: u64| {
                 (0..graph.tensors.len() as u32).filter(move |id| mask >> id & 1 == 1).map(TensorId)
             };
             let reads: Vec<_> =
                 ids(reads).filter(|id| graph.tensors[id.index()].kind != Kind::Temporary).collect();
             let writes: Vec<_> = ids(writes).collect();
-            graph.push_op(name, time_ns, workspace_bytes, &reads, &writes);
+            let op = graph.push_op(name, time_ns, workspace_bytes, &reads, &writes);
+            if repeatable {
+                graph.set_repeatable(op);
+            }
         }
         graph
     })
@@ -105,30 +108,40 @@ fn placements() -> impl Strategy<Value = OwnedPlacements> {
     })
 }
 
-fn steps() -> impl Strategy<Value = Step> {
-    prop_oneof![
+/// A few ops, so that some are launched again.
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
         parts().prop_map(Step::Prefetch),
         parts().prop_map(Step::Offload),
         parts().prop_map(Step::Evict),
-        any::<u32>().prop_map(|op| Step::launch(OpId(op))),
-    ]
+        (0..8u32).prop_map(|op| Step::launch(OpId(op))),
+    ];
+    proptest::collection::vec(step, 0..30).prop_map(|mut steps| {
+        let mut launched = [false; 8];
+        for step in &mut steps {
+            if let Step::Launch(Launched { op, is_repeat }) = step {
+                *is_repeat = std::mem::replace(&mut launched[op.index()], true);
+            }
+        }
+        steps
+    })
 }
 
 prop_compose! {
     fn plans()(
         names in [name(), name(), name()],
-        numbers in any::<[u64; 8]>(),
+        numbers in any::<[u64; 9]>(),
         arena in proptest::collection::vec(any::<(u32, u64)>(), 0..5),
         pools in proptest::collection::vec(any::<(u64, u64)>(), 0..5),
         tensor_pool in proptest::collection::vec(any::<u32>(), 0..5),
         workspace_pool in proptest::collection::vec(any::<u32>(), 0..5),
         resident in proptest::collection::vec((parts(), any::<bool>()), 0..5),
-        steps in proptest::collection::vec(steps(), 0..30),
+        steps in steps(),
         placements in proptest::option::of(placements()),
     ) -> OwnedPlan {
         let [graph, machine, strategy] = names;
-        let [budget_bytes, arena_bytes, period_ns, compute_ns, peak_bytes, h2d_bytes, d2h_bytes,
-            host_bytes] = numbers;
+        let [budget_bytes, arena_bytes, period_ns, compute_ns, repeat_ns, peak_bytes, h2d_bytes,
+            d2h_bytes, host_bytes] = numbers;
         OwnedPlan {
             graph,
             machine,
@@ -154,6 +167,7 @@ prop_compose! {
             predicted: Prediction {
                 period_ns,
                 compute_ns,
+                repeat_ns,
                 peak_bytes,
                 h2d_bytes,
                 d2h_bytes,
@@ -259,4 +273,25 @@ proptest! {
         }
         read_all(&file);
     }
+}
+
+#[test]
+fn the_second_launch_of_an_op_is_a_repeat() {
+    let plan = |steps: &str, repeat: &str| {
+        let file = format!(
+            r#"{{ "format": "spillway.plan.v1", "graph": "g", "machine": "m", "strategy": "s",
+                 "budget_bytes": 1, "pools": [], "resident_at_start": [], "steps": [{steps}],
+                 "predicted": {{ "period_ns": 1, "compute_ns": 1, {repeat} "peak_bytes": 1,
+                                "h2d_bytes": 0, "d2h_bytes": 0, "host_bytes": 0 }} }}"#
+        );
+        read_plan(file.as_bytes()).unwrap()
+    };
+    let [one, two] = [1, 2].map(OpId);
+    let again = r#"["launch", 1], ["launch", 2], ["launch", 1], ["launch", 1]"#;
+    let read = plan(again, r#""repeat_ns": 7,"#);
+    let expected = [Step::launch(one), Step::launch(two), Step::repeat(one), Step::repeat(one)];
+    assert_eq!((&read.steps[..], read.predicted.repeat_ns), (&expected[..], 7));
+    assert_eq!(read_plan(&write_plan(&read)).unwrap(), read);
+    let once = plan(r#"["launch", 1], ["launch", 2]"#, "");
+    assert_eq!((once.steps, once.predicted.repeat_ns), (expected[..2].to_vec(), 0));
 }

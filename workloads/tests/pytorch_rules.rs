@@ -520,3 +520,66 @@ fn estimated_times() {
     ];
     assert_eq!(times_ns(&trace.import()), expected);
 }
+
+/// The ops that may run again.
+fn repeatable(trace: &Trace) -> Vec<String> {
+    let graph = trace.import();
+    let ops = graph.ops.iter().zip(&graph.op_names);
+    let repeatable = ops.filter(|(op, _)| op.repeatable);
+    repeatable.map(|(_, name)| name.split('@').next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn ops_that_draw_numbers_or_exchange_data_do_not_run_again() {
+    let unary = |trace: &mut Trace, schema: &str, to: u64| {
+        trace.call(schema, args![t(1, [10])], args![t(to, [10])]);
+    };
+    let mut trace = Trace::new();
+    relu(&mut trace, 1, 2);
+    for (at, schema) in (10..).zip([
+        "aten::native_dropout(Tensor input, float p, bool? train) -> (Tensor, Tensor)",
+        "aten::rand_like(Tensor self) -> Tensor",
+        "aten::sample(Tensor self, *, Generator? generator=None) -> Tensor",
+        "aten::attention(Tensor query, float dropout_p=0.0) -> Tensor",
+        "mine::relu(Tensor self) -> Tensor",
+        "c10d::scatter(Tensor self) -> Tensor",
+        "nccl::all_reduce(Tensor self) -> Tensor",
+        // The kept elements are given.
+        "aten::native_dropout_backward(Tensor grad, Tensor mask, float scale) -> Tensor",
+    ]) {
+        unary(&mut trace, schema, at);
+    }
+    let bernoulli_ = "aten::bernoulli_(Tensor(a!) self, float p) -> Tensor(a!)";
+    trace.call(bernoulli_, args![t(2, [10]), json!(0.5)], args![t(2, [10])]);
+    trace.call(RELU_, args![t(2, [10])], args![t(2, [10])]);
+    assert_eq!(repeatable(&trace), ["relu", "native_dropout_backward", "relu_"]);
+}
+
+#[test]
+fn a_copy_from_elsewhere_does_not_run_again() {
+    let mut trace = Trace::new();
+    for (to, from) in [(2, t(1, [10]).on("cpu")), (3, t(2, [10]))] {
+        trace.call(EMPTY, args![json!([10])], args![t(to, [10])]);
+        trace.call(COPY_, args![t(to, [10]), from], args![t(to, [10])]);
+    }
+    assert_eq!(ops(&trace.import()), ["copy_: -> s2", "copy_: s2 -> s3"]);
+    let marks: Vec<_> = trace.import().ops.iter().map(|op| op.repeatable).collect();
+    assert_eq!(marks, [false, true]);
+}
+
+#[test]
+fn of_ops_that_update_states_only_batch_norms_run_again() {
+    let mut trace = Trace::new();
+    for (at, name) in (5..).zip(["native_batch_norm", "observe"]) {
+        let schema =
+            format!("aten::{name}(Tensor input, Tensor(a!) running_mean, bool training) -> Tensor");
+        let inputs = args![t(1, [10]), t(2, [4]), json!(true)];
+        trace.call(&schema, inputs, args![t(at, [10])]);
+    }
+    add_(&mut trace, 2, 3);
+    let graph = trace.import();
+    let expected =
+        ["native_batch_norm: s1 s2 -> s2 s5", "observe: s1 s2 -> s2 s6", "add_: s2 s3 -> s2"];
+    assert_eq!(ops(&graph), expected);
+    assert_eq!(repeatable(&trace), ["native_batch_norm"]);
+}

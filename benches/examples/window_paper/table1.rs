@@ -248,7 +248,7 @@ from table 1 of Hayakawa & Narihira, who took the figures of the P100 from Le et
   mapping and unmapping calls since the previous launch.
 - *`auto`, placements* has fixed objects and runs on the simulated device, which counts no
   mapping call.
-- *Bound* is the linear program for the given order of the ops, on pages of 2 MiB.
+- *Bound* is the linear program for the given order of the ops, each op once, on pages of 2 MiB.
   `auto` may run them in another order and be below it.
 
 {gaps}

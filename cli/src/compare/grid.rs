@@ -46,7 +46,7 @@ pub(super) struct Column {
     pub(super) budget_bytes: u64,
 }
 
-/// Periods that no plan can beat that keeps to an order.
+/// Periods that no plan can beat that keeps to an order and runs each op once.
 #[derive(Debug, Serialize)]
 pub(super) struct Bound {
     pub(super) name: &'static str,

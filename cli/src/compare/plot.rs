@@ -83,7 +83,7 @@ pub(super) fn render(grid: &Grid) -> String {
     let in_core =
         grid.in_core_period_ns.map_or_else(String::new, |ns| format!(" and {}", time(ns)));
     let subtitle = format!(
-        "on {}; in-core {}{in_core} an iteration",
+        "on {}; in-core {}{in_core} an iteration; bound: each op once",
         Shown::name(&grid.machine),
         bytes(grid.in_core_peak_bytes)
     );

@@ -31,7 +31,7 @@ pub(super) fn render(grid: &Grid) -> String {
         }
         let _ = writeln!(text, "{}", row.trim_end());
     }
-    text
+    text + "\n  Bounds are for plans that run each op once.\n"
 }
 
 /// The cells of the table, line by line.

@@ -62,17 +62,15 @@ fn overlap(graph: &Graph<'_>, one: &ArenaPlacement, other: &ArenaPlacement) -> b
     !ends_before(one, other) && !ends_before(other, one)
 }
 
-/// States and inputs own their bytes. Two temporaries may share theirs when the spans from
-/// the first to the last launch that touches each do not overlap.
+/// States and inputs own their bytes. Two temporaries may share theirs when no span of one
+/// overlaps a span of the other.
 fn may_share(graph: &Graph<'_>, order: &Order<'_>, one: TensorId, other: TensorId) -> bool {
     let temporary = |tensor: TensorId| graph.tensor(tensor).kind == Kind::Temporary;
-    let apart = match (order.span(one), order.span(other)) {
-        (Some((first, last)), Some((other_first, other_last))) => {
-            last < other_first || other_last < first
-        }
-        _ => true,
+    let spans = order.spans(other);
+    let is_apart = |(first, last)| {
+        spans.iter().all(|&(other_first, other_last)| last < other_first || other_last < first)
     };
-    temporary(one) && temporary(other) && apart
+    temporary(one) && temporary(other) && order.spans(one).into_iter().all(is_apart)
 }
 
 /// States in the arena are always resident at start.

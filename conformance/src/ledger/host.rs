@@ -1,6 +1,7 @@
 //! What a plan takes of the host's memory, and when (`docs/format.md`, 8).
 
-use planner_core::{Graph, Kind, Launched, Plan, Step, TensorId};
+use super::order;
+use planner_core::{Graph, Kind, Plan, Step, TensorId};
 use std::ops::Range;
 
 /// A temporary that moves.
@@ -8,9 +9,9 @@ use std::ops::Range;
 pub struct HostUse {
     /// The temporary.
     pub tensor: TensorId,
-    /// From the launch that writes the offloaded value to the last launch that touches the
-    /// tensor after its last prefetch, by position in the list; the whole list where there are
-    /// no such launches.
+    /// From the launch that writes the offloaded value, first or again, to the last launch that
+    /// touches the tensor after its last prefetch, by position in the list; the whole list where
+    /// there are no such launches.
     pub span: (usize, usize),
     /// From the first byte that moves to after the last.
     pub bytes: Range<u64>,
@@ -40,11 +41,10 @@ fn host_use(graph: &Graph<'_>, plan: &Plan<'_>, tensor: TensorId) -> Option<Host
         (0..plan.steps.len()).filter(|&at| wanted(&plan.steps[at])).collect()
     };
     let writes = positions(
-        &|step| matches!(*step, Step::Launch(Launched { op, .. }) if graph.writes(op).contains(&tensor)),
+        &|step| matches!(*step, Step::Launch(it) if order::writes(graph, it).contains(&tensor)),
     );
-    let touches = positions(
-        &|step| matches!(*step, Step::Launch(Launched { op, .. }) if graph.touches(op).any(|it| it == tensor)),
-    );
+    let touches =
+        positions(&|step| matches!(*step, Step::Launch(it) if order::touches(graph, it, tensor)));
     let offloads = positions(&|step| matches!(step, Step::Offload(part) if part.tensor == tensor));
     let prefetches =
         positions(&|step| matches!(step, Step::Prefetch(part) if part.tensor == tensor));

@@ -2,70 +2,121 @@
 
 use super::Violation;
 use planner_core::plan::Place;
-use planner_core::{Graph, Launched, OpId, Plan, Step, TensorId};
+use planner_core::{Graph, Kind, Launched, OpId, Plan, Step, TensorId};
 
 /// The launches in list order, each with its step.
 pub(super) struct Order<'a> {
     graph: &'a Graph<'a>,
-    launches: Vec<(usize, OpId)>,
+    launches: Vec<(usize, Launched)>,
 }
 
 impl<'a> Order<'a> {
-    /// Rule 1: every op is launched exactly once, and any two ops of which one writes what
-    /// the other touches keep the order that the graph gives them.
+    /// Rule 1: every op is launched, none but repeatable ops again, and any two ops of which
+    /// one writes what the other touches are first launched in the order of the graph.
     pub(super) fn check(graph: &'a Graph<'a>, plan: &Plan<'_>) -> Result<Self, Violation> {
-        let mut launches: Vec<(usize, OpId)> = Vec::new();
+        let mut launches: Vec<(usize, Launched)> = Vec::new();
         for (step, action) in plan.steps.iter().enumerate() {
-            let Step::Launch(Launched { op, .. }) = *action else { continue };
-            let place = Place::Step(step as u32);
-            for &(_, earlier) in &launches {
-                if earlier == op {
-                    return Err(Violation::at(place, format!("{op} is launched twice")));
-                }
-                if let Some(tensor) = conflict(graph, earlier, op).filter(|_| earlier.0 > op.0) {
-                    let message = format!("{op} depends on {earlier} the other way: {tensor}");
-                    return Err(Violation::at(place, message));
-                }
-            }
-            launches.push((step, op));
+            let Step::Launch(launched) = *action else { continue };
+            check_launch(graph, &launches, launched)
+                .map_err(|message| Violation::at(Place::Step(step as u32), message))?;
+            launches.push((step, launched));
         }
         for op in graph.op_ids() {
-            if !launches.iter().any(|&(_, launched)| launched == op) {
+            if !launches.iter().any(|(_, launched)| launched.op == op) {
                 return Err(Violation::at(Place::End, format!("{op} is never launched")));
             }
         }
         Ok(Self { graph, launches })
     }
 
-    fn steps(&self, matches: impl Fn(OpId) -> bool) -> impl Iterator<Item = usize> {
-        self.launches.iter().filter(move |&&(_, op)| matches(op)).map(|&(step, _)| step)
+    fn steps(&self, matches: impl Fn(Launched) -> bool) -> impl Iterator<Item = usize> {
+        self.launches.iter().filter(move |(_, launched)| matches(*launched)).map(|(step, _)| *step)
     }
 
     /// The last step in the list that reads the tensor.
     pub(super) fn last_read(&self, tensor: TensorId) -> Option<usize> {
-        self.steps(|op| self.graph.reads(op).contains(&tensor)).last()
+        self.steps(|launched| reads(self.graph, launched).contains(&tensor)).last()
     }
 
     /// The last step in the list that writes the tensor.
     pub(super) fn last_write(&self, tensor: TensorId) -> Option<usize> {
-        self.steps(|op| self.graph.writes(op).contains(&tensor)).last()
+        self.steps(|launched| writes(self.graph, launched).contains(&tensor)).last()
     }
 
-    /// The first and the last step in the list that touch the tensor.
-    pub(super) fn span(&self, tensor: TensorId) -> Option<(usize, usize)> {
-        let touching = |op| self.graph.touches(op).any(|touched| touched == tensor);
-        self.steps(touching).next().zip(self.steps(touching).last())
+    /// The spans of a tensor, each with its first and last step. One begins with each launch,
+    /// first or again, that writes the tensor without reading it.
+    pub(super) fn spans(&self, tensor: TensorId) -> Vec<(usize, usize)> {
+        let mut spans: Vec<(usize, usize)> = Vec::new();
+        for &(step, launched) in &self.launches {
+            if !touches(self.graph, launched, tensor) {
+                continue;
+            }
+            match spans.last_mut() {
+                Some(span) if reads(self.graph, launched).contains(&tensor) => span.1 = step,
+                _ => spans.push((step, step)),
+            }
+        }
+        spans
     }
 
-    /// Whether a later launch of the list reads the value that the tensor has at a step: it
-    /// does where the next launch that touches the tensor reads it. `None` where no later
-    /// launch touches it.
-    pub(super) fn next_touch_reads(&self, tensor: TensorId, step: usize) -> Option<bool> {
-        let later = self.launches.iter().filter(|&&(launch, _)| launch > step);
-        let mut touching =
-            later.filter(|&&(_, op)| self.graph.touches(op).any(|touched| touched == tensor));
-        touching.next().map(|&(_, op)| self.graph.reads(op).contains(&tensor))
+    /// The op that makes the value which the first launch of an op reads: the last that is
+    /// first launched before it and writes the tensor; none where that value is what the
+    /// iteration begins with.
+    pub(super) fn maker(&self, op: OpId, tensor: TensorId) -> Option<OpId> {
+        let firsts = self.launches.iter().filter(|(_, launched)| !launched.is_repeat);
+        let before = firsts.map(|(_, launched)| launched.op).take_while(|&earlier| earlier != op);
+        before.filter(|&earlier| self.graph.writes(earlier).contains(&tensor)).last()
     }
+
+    /// All launches after a step of the list.
+    pub(super) fn after(&self, step: usize) -> impl Iterator<Item = Launched> {
+        self.launches.iter().filter(move |(at, _)| *at > step).map(|(_, launched)| *launched)
+    }
+}
+
+fn check_launch(
+    graph: &Graph<'_>,
+    before: &[(usize, Launched)],
+    Launched { op, is_repeat }: Launched,
+) -> Result<(), String> {
+    match (before.iter().any(|(_, earlier)| earlier.op == op), is_repeat) {
+        (false, true) => return Err(format!("{op} is repeated before its first launch")),
+        (true, false) => return Err(format!("{op} is launched twice")),
+        (true, true) if !graph.op(op).repeatable => {
+            return Err(format!("{op} is repeated and is not repeatable"));
+        }
+        (true, true) => return Ok(()),
+        (false, false) => {}
+    }
+    for (_, earlier) in before.iter().filter(|(_, earlier)| earlier.op > op) {
+        if let Some(tensor) = conflict(graph, earlier.op, op) {
+            return Err(format!("{op} depends on {} the other way: {tensor}", earlier.op));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a repeat leaves the tensor alone: a state or input that its op writes.
+fn is_left_alone(graph: &Graph<'_>, launched: Launched, tensor: TensorId) -> bool {
+    let is_written = graph.writes(launched.op).contains(&tensor);
+    launched.is_repeat && is_written && graph.tensor(tensor).kind != Kind::Temporary
+}
+
+/// What a launch reads.
+pub(super) fn reads(graph: &Graph<'_>, launched: Launched) -> Vec<TensorId> {
+    let reads = graph.reads(launched.op).iter().copied();
+    reads.filter(|&tensor| !is_left_alone(graph, launched, tensor)).collect()
+}
+
+/// What a launch writes.
+pub(super) fn writes(graph: &Graph<'_>, launched: Launched) -> Vec<TensorId> {
+    let writes = graph.writes(launched.op).iter().copied();
+    writes.filter(|&tensor| !is_left_alone(graph, launched, tensor)).collect()
+}
+
+/// Whether a launch reads or writes the tensor.
+pub(super) fn touches(graph: &Graph<'_>, launched: Launched, tensor: TensorId) -> bool {
+    reads(graph, launched).contains(&tensor) || writes(graph, launched).contains(&tensor)
 }
 
 /// A tensor that both ops touch and one of them writes.

@@ -4,9 +4,9 @@
 use super::layout::Layout;
 use super::places::{Changes, Physical};
 use super::values::StepRecord;
-use super::{Event, Violation};
+use super::{Event, Violation, order};
 use planner_core::plan::Place;
-use planner_core::{Kind, Launched, Machine, OpId, Step, TensorId};
+use planner_core::{Kind, Launched, Machine, Step, TensorId};
 use std::collections::BTreeMap;
 
 /// Memory given back: one evict, or one workspace.
@@ -117,8 +117,9 @@ impl Clock<'_> {
                 let duration_ns = self.transfer_ns(record.bytes, self.machine.d2h_bytes_per_s);
                 (self.offload_ready_ns(record), duration_ns)
             }
-            Step::Launch(Launched { op, .. }) => {
-                (self.launch_ready_ns(op), Some(self.layout.graph.op(op).time_ns))
+            Step::Launch(launched) => {
+                let duration_ns = self.layout.graph.op(launched.op).time_ns;
+                (self.launch_ready_ns(launched), Some(duration_ns))
             }
         };
         let grant = self.grant(record)?;
@@ -196,14 +197,14 @@ impl Clock<'_> {
         done.map(|(_, event)| event.end_ns).max().unwrap_or(0)
     }
 
-    fn last_launch_ends_ns(&self, matches: impl Fn(OpId) -> bool) -> u64 {
+    fn last_launch_ends_ns(&self, matches: impl Fn(Launched) -> bool) -> u64 {
         self.last_end_ns(
-            |record| matches!(record.action, Step::Launch(Launched { op, .. }) if matches(op)),
+            |record| matches!(record.action, Step::Launch(launched) if matches(launched)),
         )
     }
 
-    fn touches(&self, op: OpId, tensor: TensorId) -> bool {
-        self.layout.graph.touches(op).any(|touched| touched == tensor)
+    fn touches(&self, launched: Launched, tensor: TensorId) -> bool {
+        order::touches(self.layout.graph, launched, tensor)
     }
 
     /// Each stream takes its steps in list order, one after the other.
@@ -227,7 +228,7 @@ impl Clock<'_> {
         let unused_ns = if kind == Kind::Input && whole && !self.layout.in_arena(part.tensor) {
             self.second_copy_free_ns(part.tensor)
         } else {
-            self.last_launch_ends_ns(|op| self.touches(op, part.tensor))
+            self.last_launch_ends_ns(|launched| self.touches(launched, part.tensor))
         };
         offloaded_ns.max(unused_ns)
     }
@@ -243,17 +244,17 @@ impl Clock<'_> {
         );
         let before = self.records[..previous.unwrap_or(0)].iter().zip(&self.events);
         let touching = before.filter(
-            |(record, _)| matches!(record.action, Step::Launch(Launched { op, .. }) if self.touches(op, tensor)),
+            |(record, _)| matches!(record.action, Step::Launch(launched) if self.touches(launched, tensor)),
         );
         touching.map(|(_, event)| event.end_ns).max().unwrap_or(0)
     }
 
     /// A launch waits until every tensor it touches has arrived and no tensor it writes is
     /// still being offloaded.
-    fn launch_ready_ns(&self, op: OpId) -> u64 {
-        let writes = self.layout.graph.writes(op);
+    fn launch_ready_ns(&self, launched: Launched) -> u64 {
+        let writes = order::writes(self.layout.graph, launched);
         self.last_end_ns(|record| match record.action {
-            Step::Prefetch(part) => self.touches(op, part.tensor),
+            Step::Prefetch(part) => self.touches(launched, part.tensor),
             Step::Offload(part) => writes.contains(&part.tensor),
             Step::Launch(_) | Step::Evict(_) => false,
         })
@@ -263,8 +264,9 @@ impl Clock<'_> {
     /// objects.
     fn offload_ready_ns(&self, record: &StepRecord) -> u64 {
         let Step::Offload(part) = record.action else { return 0 };
-        let written_ns =
-            self.last_launch_ends_ns(|op| self.layout.graph.writes(op).contains(&part.tensor));
+        let written_ns = self.last_launch_ends_ns(|launched| {
+            order::writes(self.layout.graph, launched).contains(&part.tensor)
+        });
         let arrived_ns = self
             .last_end_ns(|other| matches!(other.action, Step::Prefetch(_)) && share(record, other));
         written_ns.max(arrived_ns)
@@ -274,7 +276,7 @@ impl Clock<'_> {
     /// and prefetch of each of its objects, have ended.
     fn evict_completes_ns(&self, record: &StepRecord) -> u64 {
         let Step::Evict(part) = record.action else { return 0 };
-        let used_ns = self.last_launch_ends_ns(|op| self.touches(op, part.tensor));
+        let used_ns = self.last_launch_ends_ns(|launched| self.touches(launched, part.tensor));
         let copied_ns =
             self.last_end_ns(|other| other.direction().is_some() && share(record, other));
         used_ns.max(copied_ns)

@@ -3,7 +3,7 @@
 
 use super::layout::Layout;
 use super::order::Order;
-use super::{ITERATIONS, Violation};
+use super::{ITERATIONS, Violation, order};
 use planner_core::plan::Place;
 use planner_core::{Kind, Launched, OpId, Part, Step, TensorId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,9 +65,14 @@ impl StepRecord {
     }
 }
 
-/// Two values are equal when their numbers are.
+/// A value of a tensor, by where it comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Value(u64);
+struct Value {
+    /// The iteration that makes it, or that it is supplied for.
+    iteration: u32,
+    /// The op that makes it; none where no op does. A repeat makes what the first launch made.
+    maker: Option<OpId>,
+}
 
 type Object = (TensorId, u64);
 
@@ -78,9 +83,11 @@ struct Walk<'a> {
     device: BTreeMap<Object, Value>,
     /// What the host holds of each object.
     host: BTreeMap<Object, Value>,
-    /// The value that each tensor should have.
+    /// What the last first launch wrote to each tensor, or what the iteration began with.
     current: Vec<Value>,
-    values: u64,
+    /// What the iteration began with.
+    at_start: Vec<Value>,
+    iteration: u32,
 }
 
 /// Takes the steps of eight iterations in list order, by rules 2 to 6 of a valid plan.
@@ -89,8 +96,9 @@ pub(super) fn walk(layout: &Layout<'_>, order: &Order<'_>) -> Result<Vec<StepRec
     walk.start()?;
     let mut records = Vec::new();
     for iteration in 1..=ITERATIONS {
+        walk.begin(iteration);
         for (step, &action) in layout.plan.steps.iter().enumerate() {
-            records.push(walk.take(iteration, step, action)?);
+            records.push(walk.take(step, action)?);
         }
         walk.end()?;
     }
@@ -99,20 +107,39 @@ pub(super) fn walk(layout: &Layout<'_>, order: &Order<'_>) -> Result<Vec<StepRec
 
 impl<'a> Walk<'a> {
     fn new(layout: &'a Layout<'a>, order: &'a Order<'a>) -> Self {
-        let tensors = layout.graph.tensors().len();
+        let first = Value { iteration: 1, maker: None };
+        let values = vec![first; layout.graph.tensors().len()];
         Self {
             layout,
             order,
             device: BTreeMap::new(),
             host: BTreeMap::new(),
-            current: (0..tensors as u64).map(Value).collect(),
-            values: tensors as u64,
+            current: values.clone(),
+            at_start: values,
+            iteration: 1,
         }
     }
 
-    fn new_value(&mut self) -> Value {
-        self.values += 1;
-        Value(self.values - 1)
+    fn begin(&mut self, iteration: u32) {
+        self.iteration = iteration;
+        self.at_start.clone_from(&self.current);
+    }
+
+    /// The value that the first launch of an op reads, and each repeat again.
+    fn read_by(&self, op: OpId, tensor: TensorId) -> Value {
+        match self.order.maker(op, tensor) {
+            None => self.at_start[tensor.index()],
+            maker => Value { iteration: self.iteration, maker },
+        }
+    }
+
+    /// A copy is valid while it holds the current value or one that a launch listed later reads.
+    fn is_valid(&self, step: usize, tensor: TensorId, value: Value) -> bool {
+        let reads = |launched: Launched| {
+            order::reads(self.layout.graph, launched).contains(&tensor)
+                && self.read_by(launched.op, tensor) == value
+        };
+        value == self.current(tensor) || self.order.after(step).any(reads)
     }
 
     fn current(&self, tensor: TensorId) -> Value {
@@ -127,7 +154,7 @@ impl<'a> Walk<'a> {
         0..self.layout.objects(tensor)
     }
 
-    fn host_valid(&self, tensor: TensorId, object: u64) -> bool {
+    fn host_is_current(&self, tensor: TensorId, object: u64) -> bool {
         self.host.get(&(tensor, object)) == Some(&self.current(tensor))
     }
 
@@ -165,12 +192,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn take(&mut self, iteration: u32, step: usize, action: Step) -> Result<StepRecord, Violation> {
+    fn take(&mut self, step: usize, action: Step) -> Result<StepRecord, Violation> {
         let place = Place::Step(step as u32);
         let (objects, taken, workspace_bytes) = match action {
-            Step::Launch(Launched { op, .. }) => {
-                let taken = self.launch(step, op).map_err(|m| Violation::at(place, m))?;
-                (0..0, taken, self.layout.graph.op(op).workspace_bytes)
+            Step::Launch(launched) => {
+                let taken = self.launch(step, launched).map_err(|m| Violation::at(place, m))?;
+                (0..0, taken, self.layout.graph.op(launched.op).workspace_bytes)
             }
             Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
                 let objects = self.layout.named(place, part)?;
@@ -187,7 +214,7 @@ impl<'a> Walk<'a> {
             Step::Launch(_) | Step::Evict(_) => 0,
         };
         Ok(StepRecord {
-            iteration,
+            iteration: self.iteration,
             step,
             action,
             objects,
@@ -232,7 +259,7 @@ impl<'a> Walk<'a> {
         }
         for object in objects.clone() {
             match action {
-                Step::Prefetch(_) => self.prefetch(tensor, object)?,
+                Step::Prefetch(_) => self.prefetch(step, tensor, object)?,
                 Step::Offload(_) => self.offload(step, tensor, object)?,
                 Step::Evict(_) => self.evict(step, tensor, object)?,
                 Step::Launch(_) => {}
@@ -245,63 +272,84 @@ impl<'a> Walk<'a> {
     }
 
     /// Rule 2: only what is not resident and has a valid host copy is prefetched.
-    fn prefetch(&mut self, tensor: TensorId, object: u64) -> Result<(), String> {
-        if !self.host_valid(tensor, object) {
+    fn prefetch(&mut self, step: usize, tensor: TensorId, object: u64) -> Result<(), String> {
+        let on_host = self.host.get(&(tensor, object)).copied();
+        let Some(value) = on_host.filter(|&value| self.is_valid(step, tensor, value)) else {
             return Err(format!("the host has no valid copy of {tensor}"));
-        }
-        match self.device.insert((tensor, object), self.current(tensor)) {
+        };
+        match self.device.insert((tensor, object), value) {
             Some(_) => Err(format!("{tensor} is resident already")),
             None => Ok(()),
         }
     }
 
-    /// Rule 4: only what is resident with its current value is offloaded, but not the next
+    /// Rule 4: only what is resident with a valid device copy is offloaded, but not the next
     /// value of an input, the only one of an input that no launch reads; afterwards the host
-    /// copy is valid.
+    /// copy holds the same value.
     fn offload(&mut self, step: usize, tensor: TensorId, object: u64) -> Result<(), String> {
-        self.check_value(tensor, object)?;
+        let value = self.resident(tensor, object)?;
+        if !self.is_valid(step, tensor, value) {
+            return Err(format!("the device has no valid copy of {tensor}"));
+        }
         let is_read = self.order.last_read(tensor).is_some_and(|last_read| step < last_read);
         if self.kind(tensor) == Kind::Input && !is_read {
             return Err(format!("the host has the next value of {tensor}"));
         }
-        self.host.insert((tensor, object), self.current(tensor));
+        self.host.insert((tensor, object), value);
         Ok(())
     }
 
-    fn check_value(&self, tensor: TensorId, object: u64) -> Result<(), String> {
-        match self.device.get(&(tensor, object)) {
-            None => Err(format!("{tensor} is not resident")),
-            Some(&value) if value != self.current(tensor) => {
-                Err(format!("the device does not hold the current value of {tensor}"))
-            }
-            Some(_) => Ok(()),
-        }
+    fn resident(&self, tensor: TensorId, object: u64) -> Result<Value, String> {
+        let value = self.device.get(&(tensor, object)).copied();
+        value.ok_or_else(|| format!("{tensor} is not resident"))
     }
 
-    /// Rule 5: only what is resident is evicted, and only with a valid host copy or when the
-    /// value is never read again, by a later op or, for a state, by the next iteration.
+    /// Rule 5: only what is resident is evicted, and only where the host holds the same value,
+    /// or the launch that next touches the tensor does not read the value. A state never loses
+    /// its last value, which the next iteration reads.
     fn evict(&mut self, step: usize, tensor: TensorId, object: u64) -> Result<(), String> {
-        let read_by_next = self.kind(tensor) == Kind::State;
-        let read_again = self.order.next_touch_reads(tensor, step).unwrap_or(read_by_next);
-        if self.device.remove(&(tensor, object)).is_none() {
-            return Err(format!("{tensor} is not resident"));
-        }
-        if read_again && !self.host_valid(tensor, object) {
+        let graph = self.layout.graph;
+        let value = self.resident(tensor, object)?;
+        let next = self.order.after(step).find(|&next| order::touches(graph, next, tensor));
+        let is_read_next = next.is_some_and(|next| {
+            order::reads(graph, next).contains(&tensor) && self.read_by(next.op, tensor) == value
+        });
+        let is_last = value == self.current(tensor)
+            && self.order.last_write(tensor).is_none_or(|last_write| last_write < step);
+        let is_result = self.kind(tensor) == Kind::State && is_last;
+        let is_on_host = self.host.get(&(tensor, object)) == Some(&value);
+        if (is_read_next || is_result) && !is_on_host {
             return Err(format!("the only copy of {tensor} would be lost"));
         }
+        self.device.remove(&(tensor, object));
         Ok(())
     }
 
-    /// Rule 3: what an op reads is resident with its current value. What is not resident of
-    /// what it writes is allocated, and the host copies of that become stale.
-    fn launch(&mut self, step: usize, op: OpId) -> Result<Vec<Taken>, String> {
-        let graph = self.layout.graph;
-        for &tensor in graph.reads(op) {
-            self.objects(tensor).try_for_each(|object| self.check_value(tensor, object))?;
+    /// Rule 3: what an op reads is resident with its current value, and what a repeat reads with
+    /// the value that the first launch read.
+    fn check_value(&self, launched: Launched, tensor: TensorId, object: u64) -> Result<(), String> {
+        let op = launched.op;
+        let holds = self.resident(tensor, object)? == self.read_by(op, tensor);
+        match launched.is_repeat {
+            _ if holds => Ok(()),
+            false => Err(format!("the device does not hold the current value of {tensor}")),
+            true => {
+                Err(format!("the device does not hold the value of {tensor} that {op} read first"))
+            }
+        }
+    }
+
+    /// What is not resident of what a launch writes is allocated. All of it then has the value
+    /// that the op makes, and host copies keep the value they have.
+    fn launch(&mut self, step: usize, launched: Launched) -> Result<Vec<Taken>, String> {
+        let (graph, op) = (self.layout.graph, launched.op);
+        for tensor in order::reads(graph, launched) {
+            self.objects(tensor)
+                .try_for_each(|object| self.check_value(launched, tensor, object))?;
         }
         let mut taken = Vec::new();
-        for &tensor in graph.writes(op) {
-            let written = self.new_value();
+        for tensor in order::writes(graph, launched) {
+            let written = Value { iteration: self.iteration, maker: Some(op) };
             let mut absent = Vec::new();
             for object in self.objects(tensor) {
                 if self.device.insert((tensor, object), written).is_none() {
@@ -311,7 +359,7 @@ impl<'a> Walk<'a> {
             if let Some(pool) = self.layout.pool_of(tensor).filter(|_| !absent.is_empty()) {
                 taken.push(Taken { pool, objects: Objects::Of(tensor, absent) });
             }
-            if !self.belongs_to_next(step, tensor) {
+            if !launched.is_repeat && !self.belongs_to_next(step, tensor) {
                 self.current[tensor.index()] = written;
             }
         }
@@ -333,21 +381,25 @@ impl<'a> Walk<'a> {
 
     /// After its last read an input's host copy is the next iteration's, and the device copy
     /// holds no value; in the arena it is resident no more. A temporary in the arena holds a
-    /// value until its last touch.
+    /// value only within a span.
     fn forget(&mut self, step: usize, tensor: TensorId) {
-        let last_touch = self.order.span(tensor).map(|(_, last)| last);
         let ends = match self.kind(tensor) {
             Kind::State => false,
             Kind::Input => self.order.last_read(tensor) == Some(step),
-            Kind::Temporary => last_touch == Some(step),
+            Kind::Temporary => self.order.spans(tensor).iter().any(|&(_, last)| last == step),
         };
         if ends && self.layout.in_arena(tensor) {
             self.device.remove(&(tensor, 0));
         }
         if ends && self.kind(tensor) == Kind::Input {
-            self.current[tensor.index()] = self.new_value();
-            self.give_host(tensor);
+            self.supply_next(tensor);
         }
+    }
+
+    /// The host has the input's value for the next iteration.
+    fn supply_next(&mut self, tensor: TensorId) {
+        self.current[tensor.index()] = Value { iteration: self.iteration + 1, maker: None };
+        self.give_host(tensor);
     }
 
     /// Rule 6: what is resident at start is resident at the end and nothing else, with a
@@ -361,7 +413,7 @@ impl<'a> Walk<'a> {
                 if others.remove(&(tensor, object)).is_none() {
                     return Err(Violation::at(Place::End, format!("{tensor} is not resident")));
                 }
-                if resident.host_copy && !self.host_valid(tensor, object) {
+                if resident.host_copy && !self.host_is_current(tensor, object) {
                     let message = format!("{tensor} has no host copy and claims one");
                     return Err(Violation::at(Place::End, message));
                 }
@@ -373,11 +425,12 @@ impl<'a> Walk<'a> {
         for tensor in self.layout.graph.tensor_ids() {
             let unread = self.order.last_read(tensor).is_none();
             match self.kind(tensor) {
-                Kind::Temporary => self.current[tensor.index()] = self.new_value(),
-                Kind::Input if unread => {
-                    self.current[tensor.index()] = self.new_value();
-                    self.give_host(tensor);
+                // No value, which no copy holds.
+                Kind::Temporary => {
+                    let iteration = self.iteration + 1;
+                    self.current[tensor.index()] = Value { iteration, maker: None };
                 }
+                Kind::Input if unread => self.supply_next(tensor),
                 Kind::Input | Kind::State => {}
             }
         }

@@ -1,5 +1,6 @@
 //! Random pools and a random arena.
 
+use super::sequence::Sequence;
 use crate::choices::Choices;
 use planner_core::plan::ArenaPlacement;
 use planner_core::{Graph, Kind, Machine, OpId, TensorId};
@@ -18,7 +19,7 @@ impl Homes {
     pub(super) fn choose(
         graph: &Graph<'_>,
         machine: &Machine,
-        order: &[OpId],
+        sequence: &Sequence<'_>,
         choices: &mut Choices,
     ) -> Self {
         let chunk_bytes = machine.chunk_bytes;
@@ -41,7 +42,7 @@ impl Homes {
         let workspaces_bytes = graph.ops().iter().map(|op| op.workspace_bytes);
         homes.workspace_pool = homes.pools_for(machine, workspaces_bytes, &mut choices.fork(15));
         if choices.one_in(2) {
-            homes.fill_arena(graph, machine, order, choices);
+            homes.fill_arena(graph, machine, sequence, choices);
             homes.arena_bytes += choices.below(3) as u64 * 100;
         }
         homes
@@ -97,17 +98,17 @@ impl Homes {
         &mut self,
         graph: &Graph<'_>,
         machine: &Machine,
-        order: &[OpId],
+        sequence: &Sequence<'_>,
         choices: &mut Choices,
     ) {
         for tensor in graph.tensor_ids() {
             let bytes = graph.tensor(tensor).bytes;
-            if bytes > 2048 || choices.one_in(2) || !may_lie_in_arena(graph, order, tensor) {
+            if bytes > 2048 || choices.one_in(2) || !may_lie_in_arena(graph, sequence, tensor) {
                 continue;
             }
             let step_bytes = machine.chunk_bytes.min(256);
             let mut offset_bytes = 0;
-            while !self.is_free(graph, order, tensor, offset_bytes) {
+            while !self.is_free(graph, sequence, tensor, offset_bytes) {
                 offset_bytes += step_bytes;
             }
             self.arena.push(ArenaPlacement { tensor, offset_bytes });
@@ -118,7 +119,7 @@ impl Homes {
     fn is_free(
         &self,
         graph: &Graph<'_>,
-        order: &[OpId],
+        sequence: &Sequence<'_>,
         tensor: TensorId,
         offset_bytes: u64,
     ) -> bool {
@@ -127,27 +128,24 @@ impl Homes {
             let other_end_bytes = other.offset_bytes + graph.tensor(other.tensor).bytes;
             end_bytes <= other.offset_bytes
                 || other_end_bytes <= offset_bytes
-                || live_apart(graph, order, tensor, other.tensor)
+                || live_apart(graph, sequence, tensor, other.tensor)
         })
     }
 }
 
-/// Whether both are temporaries and one is done with before the other is first touched.
-fn live_apart(graph: &Graph<'_>, order: &[OpId], one: TensorId, other: TensorId) -> bool {
-    let touches = |op: &OpId, tensor| graph.touches(*op).any(|touched| touched == tensor);
-    let span = |tensor| {
-        let first = order.iter().position(|op| touches(op, tensor));
-        first.zip(order.iter().rposition(|op| touches(op, tensor)))
-    };
-    let temporary = |tensor| graph.tensor(tensor).kind == Kind::Temporary;
-    let (Some(one_span), Some(other_span)) = (span(one), span(other)) else { return false };
-    let apart = one_span.1 < other_span.0 || other_span.1 < one_span.0;
-    temporary(one) && temporary(other) && apart
+/// Whether both are temporaries, and no span of one meets a span of the other.
+fn live_apart(graph: &Graph<'_>, sequence: &Sequence<'_>, one: TensorId, other: TensorId) -> bool {
+    let is_temporary = |tensor| graph.tensor(tensor).kind == Kind::Temporary;
+    let spans = sequence.spans(other);
+    let is_apart = |(first, last)| spans.iter().all(|&(begin, end)| last < begin || end < first);
+    is_temporary(one) && is_temporary(other) && sequence.spans(one).into_iter().all(is_apart)
 }
 
-/// Inputs that are never read, or written after their last read, may not.
-fn may_lie_in_arena(graph: &Graph<'_>, order: &[OpId], tensor: TensorId) -> bool {
-    let last_read = order.iter().rposition(|&op| graph.reads(op).contains(&tensor));
-    let last_write = order.iter().rposition(|&op| graph.writes(op).contains(&tensor));
-    graph.tensor(tensor).kind != Kind::Input || (last_read.is_some() && last_write <= last_read)
+/// Inputs that are never read, or written after their last read, may not, and nothing may whose
+/// values the host has to keep.
+fn may_lie_in_arena(graph: &Graph<'_>, sequence: &Sequence<'_>, tensor: TensorId) -> bool {
+    let last_read = sequence.last_read(tensor);
+    let is_lasting = last_read.is_some() && sequence.last_write(tensor) <= last_read;
+    let is_input = graph.tensor(tensor).kind == Kind::Input;
+    (!is_input || is_lasting) && !sequence.needs_host(tensor)
 }

@@ -3,7 +3,7 @@
 use super::predicted_by_ledger;
 use crate::choices::Choices;
 use planner_core::plan::ArenaPlacement;
-use planner_core::{Graph, Kind, Machine, OpId, Part, Step, TensorId};
+use planner_core::{Graph, Kind, Launched, Machine, OpId, Part, Step, TensorId};
 use workloads::{OwnedPlacements, OwnedPlan};
 
 /// The plan with one random corruption. If it is still valid, its predictions are
@@ -16,14 +16,15 @@ pub fn mutate(
     choices: &mut Choices,
 ) -> OwnedPlan {
     let mut mutated = plan.clone();
-    match choices.below(9) {
+    match choices.below(11) {
         // Where there are no placements, the steps are corrupted instead.
         0..=1 if corrupt_placements(&mut mutated, choices) => {}
         0..=3 => corrupt_steps(graph, &mut mutated, choices),
         4 => corrupt_start(graph, &mut mutated, choices),
         5 => corrupt_pools(graph, &mut mutated, choices),
         6 => corrupt_arena(graph, machine, &mut mutated, choices),
-        7 => leave_an_arena_input_absent(graph, &mut mutated, choices),
+        7..=8 => corrupt_repeats(&mut mutated, choices),
+        9 => leave_an_arena_input_absent(graph, &mut mutated, choices),
         _ => {
             corrupt_figures(machine, &mut mutated, choices);
             return mutated;
@@ -56,6 +57,37 @@ fn corrupt_steps(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices)
     }
 }
 
+/// Launches an op once more, or changes one of the repeats that there are.
+fn corrupt_repeats(plan: &mut OwnedPlan, choices: &mut Choices) {
+    let positions = |repeats_only: bool| -> Vec<usize> {
+        let is_wanted =
+            |step: &Step| matches!(*step, Step::Launch(it) if it.is_repeat || !repeats_only);
+        (0..plan.steps.len()).filter(|&at| is_wanted(&plan.steps[at])).collect()
+    };
+    let (launch, repeat) = (choices.pick(&positions(false)), choices.pick(&positions(true)));
+    let other = choices.below(plan.steps.len() + 1);
+    match (choices.below(5), launch, repeat) {
+        (0, _, Some(at)) => {
+            plan.steps.remove(at);
+        }
+        (1, _, Some(at)) => {
+            let step = plan.steps.remove(at);
+            plan.steps.insert(other.min(plan.steps.len()), step);
+        }
+        (2, Some(at), _) => {
+            if let Step::Launch(launched) = &mut plan.steps[at] {
+                launched.is_repeat = !launched.is_repeat;
+            }
+        }
+        (_, Some(at), _) => {
+            if let Step::Launch(Launched { op, .. }) = plan.steps[at] {
+                plan.steps.insert(other.max(at + 1), Step::repeat(op));
+            }
+        }
+        (_, None, _) => {}
+    }
+}
+
 /// Offloads an input that is resident at start, or that a prefetch brings.
 fn offload_an_input(graph: &Graph<'_>, plan: &mut OwnedPlan, at: usize, choices: &mut Choices) {
     let brought = plan.steps.iter().filter_map(|step| match *step {
@@ -81,7 +113,9 @@ fn moves(step: &Step, tensor: TensorId) -> bool {
 /// The step with another tensor, range or op.
 fn renamed(graph: &Graph<'_>, step: Step, choices: &mut Choices) -> Step {
     match step {
-        Step::Launch(_) => Step::launch(random_op(graph, choices)),
+        Step::Launch(Launched { is_repeat, .. }) => {
+            Step::Launch(Launched { op: random_op(graph, choices), is_repeat })
+        }
         Step::Prefetch(part) => Step::Prefetch(altered(graph, part, choices)),
         Step::Offload(part) => Step::Offload(altered(graph, part, choices)),
         Step::Evict(part) => Step::Evict(altered(graph, part, choices)),
@@ -99,10 +133,11 @@ fn random_tensor(graph: &Graph<'_>, choices: &mut Choices) -> TensorId {
 
 fn random_step(graph: &Graph<'_>, choices: &mut Choices) -> Step {
     let part = random_part(graph, choices);
-    match choices.below(4) {
+    match choices.below(5) {
         0 => Step::Prefetch(part),
         1 => Step::Offload(part),
         2 => Step::Evict(part),
+        3 => Step::repeat(random_op(graph, choices)),
         _ => Step::launch(random_op(graph, choices)),
     }
 }
@@ -237,7 +272,7 @@ fn leave_an_arena_input_absent(graph: &Graph<'_>, plan: &mut OwnedPlan, choices:
 
 fn corrupt_figures(machine: &Machine, plan: &mut OwnedPlan, choices: &mut Choices) {
     let predicted = &mut plan.predicted;
-    match choices.below(9) {
+    match choices.below(10) {
         0 => predicted.period_ns += 1,
         1 => predicted.compute_ns = predicted.compute_ns.saturating_sub(1),
         2 => predicted.peak_bytes += machine.chunk_bytes,
@@ -245,7 +280,8 @@ fn corrupt_figures(machine: &Machine, plan: &mut OwnedPlan, choices: &mut Choice
         4 => predicted.d2h_bytes += 1,
         5 => predicted.host_bytes += 1,
         6 => predicted.host_bytes = predicted.host_bytes.saturating_sub(1),
-        7 => plan.budget_bytes = machine.device_bytes + 1,
+        7 => predicted.repeat_ns += 1,
+        8 => plan.budget_bytes = machine.device_bytes + 1,
         _ => plan.budget_bytes = plan.budget_bytes.saturating_sub(machine.chunk_bytes),
     }
 }

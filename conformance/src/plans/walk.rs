@@ -1,9 +1,10 @@
 //! A walk of random legal steps that ends where it began.
 
 use super::homes::Homes;
+use super::sequence::{Sequence, Value};
 use crate::choices::Choices;
 use planner_core::plan::Resident;
-use planner_core::{Graph, Kind, OpId, Part, Step, TensorId};
+use planner_core::{Graph, Kind, Launched, Part, Step, TensorId};
 use std::ops::Range;
 
 /// What a walk leaves behind.
@@ -34,11 +35,10 @@ impl Use {
 /// One object of a tensor.
 #[derive(Clone, Copy, Default)]
 struct Cell {
-    resident: bool,
-    /// The device holds the current value.
-    on_device: bool,
-    /// The host holds the current value.
-    on_host: bool,
+    /// What the device holds; none where the object is not resident.
+    device: Option<Value>,
+    /// What the host holds.
+    host: Option<Value>,
     /// What is promised for the start: nothing, or residency and perhaps a host copy.
     promise: Option<bool>,
 }
@@ -55,7 +55,7 @@ type Run = (TensorId, Range<usize>);
 
 struct Walk<'a> {
     graph: &'a Graph<'a>,
-    order: &'a [OpId],
+    sequence: &'a Sequence<'a>,
     homes: &'a Homes,
     /// Decisions about the current tensor or launch.
     choices: Choices,
@@ -65,11 +65,11 @@ struct Walk<'a> {
     walked: Walked,
 }
 
-/// Walks once through the list. Where nothing is decided, everything an op reads is brought
+/// Walks once through the list. Where nothing is decided, everything a launch reads is brought
 /// in before it, nothing is given back, and the end is put right.
 pub(super) fn walk(
     graph: &Graph<'_>,
-    order: &[OpId],
+    sequence: &Sequence<'_>,
     homes: &Homes,
     choices: &mut Choices,
 ) -> Walked {
@@ -84,7 +84,7 @@ pub(super) fn walk(
     let clears_out = choices.one_in(3);
     let cells = cells.collect();
     let mut walk =
-        Walk { graph, order, homes, choices: choices.fork(0), launched: 0, cells, walked };
+        Walk { graph, sequence, homes, choices: choices.fork(0), launched: 0, cells, walked };
     let mut starts = choices.fork(150);
     for tensor in graph.tensor_ids() {
         walk.choices = starts.fork(6);
@@ -93,11 +93,12 @@ pub(super) fn walk(
     for used in &mut walk.walked.use_of_pools {
         used.allocated = 0;
     }
-    for &op in order {
+    for &launched in sequence.launches() {
         walk.choices = choices.fork(40);
         walk.move_at_random(moves_per_op);
-        walk.repeat_until_done(|walk| walk.needed_by(op));
-        walk.launch(op);
+        walk.repeat_until_done(|walk| walk.needed_by(launched));
+        walk.repeat_until_done(|walk| walk.lost_by(launched));
+        walk.launch(launched);
         if clears_out && walk.choices.one_in(2) {
             walk.repeat_until_done(Walk::clearing_out);
         }
@@ -122,7 +123,7 @@ impl Walk<'_> {
             self.runs_at_start(objects)
         };
         for cell in &mut self.cells[tensor.index()] {
-            cell.on_host = kind != Kind::Temporary;
+            cell.host = (kind != Kind::Temporary).then_some(Value::Start);
         }
         for run in runs.into_iter().filter(|run| !run.is_empty()) {
             let host_copy = !self.choices.one_in(2);
@@ -132,9 +133,9 @@ impl Walk<'_> {
                 self.walked.use_of_pools[pool].take(run.len() as u64);
             }
             self.cells[tensor.index()][run].fill(Cell {
-                resident: true,
-                on_device: true,
-                on_host: host_copy,
+                device: Some(Value::Start),
+                // The host has an input's value, whatever the plan claims.
+                host: (host_copy || kind == Kind::Input).then_some(Value::Start),
                 promise: Some(host_copy),
             });
         }
@@ -152,48 +153,39 @@ impl Walk<'_> {
         }
     }
 
-    fn last_read(&self, tensor: TensorId) -> Option<usize> {
-        self.order.iter().rposition(|&op| self.graph.reads(op).contains(&tensor))
-    }
-
     /// Whether an input is written after its last read.
     fn is_spoiled(&self, tensor: TensorId) -> bool {
-        let last_write = self.order.iter().rposition(|&op| self.graph.writes(op).contains(&tensor));
-        self.graph.tensor(tensor).kind == Kind::Input && last_write > self.last_read(tensor)
+        let is_input = self.graph.tensor(tensor).kind == Kind::Input;
+        is_input && self.sequence.last_write(tensor) > self.sequence.last_read(tensor)
     }
 
-    /// Whether an input's value is the next iteration's already.
-    fn is_next(&self, tensor: TensorId) -> bool {
-        let read = self.last_read(tensor).is_some_and(|last_read| last_read < self.launched);
-        self.graph.tensor(tensor).kind == Kind::Input && read
+    fn current(&self, tensor: TensorId) -> Value {
+        self.sequence.current(self.launched, tensor)
     }
 
-    /// Whether no op reads the value that the tensor has now.
-    fn is_dead(&self, tensor: TensorId) -> bool {
-        let mut later = self.order[self.launched..].iter();
-        match later.find(|&&op| self.graph.touches(op).any(|touched| touched == tensor)) {
-            Some(&op) => !self.graph.reads(op).contains(&tensor),
-            None => self.graph.tensor(tensor).kind != Kind::State,
-        }
-    }
-
-    /// Whether the move is legal for the object.
+    /// Whether the move is legal for the object and loses nothing that is needed.
     fn can(&self, action: Move, tensor: TensorId, object: usize) -> bool {
-        let cell = self.cells[tensor.index()][object];
+        let Cell { device, host, promise } = self.cells[tensor.index()][object];
+        let (sequence, position) = (self.sequence, self.launched);
         let kind = self.graph.tensor(tensor).kind;
         let in_arena = self.homes.in_arena(tensor);
-        match action {
-            Move::Evict => cell.resident && !in_arena && (cell.on_host || self.is_dead(tensor)),
+        let is_needed = |value| sequence.is_needed(position, tensor, value);
+        let is_valid = |value| sequence.is_valid(position, tensor, value);
+        match (action, device) {
+            (Move::Evict, Some(value)) => !in_arena && (host == device || !is_needed(value)),
             _ if in_arena && kind == Kind::Temporary => false,
-            Move::Offload => {
-                let read_later = self.last_read(tensor) >= Some(self.launched);
-                cell.resident && cell.on_device && (kind != Kind::Input || read_later)
+            (Move::Offload, Some(value)) => {
+                let is_read_later = sequence.last_read(tensor) >= Some(position);
+                let is_kept = host == device || !host.is_some_and(is_needed);
+                (kind != Kind::Input || is_read_later) && is_kept && is_valid(value)
             }
-            Move::Prefetch => {
-                let clobbered = self.is_next(tensor) && self.is_spoiled(tensor);
-                let once = !in_arena || !self.is_next(tensor) || cell.promise.is_some();
-                !cell.resident && cell.on_host && !clobbered && once
+            (Move::Prefetch, None) => {
+                let is_next = sequence.is_next(position, tensor);
+                let is_clobbered = is_next && self.is_spoiled(tensor);
+                let is_once = !in_arena || !is_next || promise.is_some();
+                host.is_some_and(is_valid) && !is_clobbered && is_once
             }
+            (Move::Evict | Move::Offload, None) | (Move::Prefetch, Some(_)) => false,
         }
     }
 
@@ -251,15 +243,34 @@ impl Walk<'_> {
         }
     }
 
-    /// What an op reads and is absent, and the one prefetch of an input in the arena, even
-    /// where the op overwrites it.
-    fn needed_by(&self, op: OpId) -> Vec<(Move, Run)> {
+    /// What a launch reads and is absent or holds another value, and the one prefetch of an input
+    /// in the arena, even where the op overwrites it.
+    fn needed_by(&self, launched: Launched) -> Vec<(Move, Run)> {
         self.runs(|tensor, object| {
-            let read = self.graph.reads(op).contains(&tensor);
-            let written = self.graph.writes(op).contains(&tensor);
-            let input = self.graph.tensor(tensor).kind == Kind::Input;
-            let wanted = read || (written && input && self.homes.in_arena(tensor));
-            (wanted && self.can(Move::Prefetch, tensor, object)).then_some(Move::Prefetch)
+            let Cell { device, host, .. } = self.cells[tensor.index()][object];
+            let value = self.sequence.value_read(launched, tensor);
+            let is_input = self.graph.tensor(tensor).kind == Kind::Input;
+            let is_overwritten = self.sequence.writes(launched, tensor);
+            let is_brought = is_overwritten && is_input && self.homes.in_arena(tensor);
+            let action = match (value, device) {
+                (Some(_), None) if host == value => Move::Prefetch,
+                (None, None) if is_brought => Move::Prefetch,
+                (Some(_), Some(_)) if host == value && device != value => Move::Evict,
+                _ => return None,
+            };
+            self.can(action, tensor, object).then_some(action)
+        })
+    }
+
+    /// What a launch overwrites and the host has to keep.
+    fn lost_by(&self, launched: Launched) -> Vec<(Move, Run)> {
+        self.runs(|tensor, object| {
+            let Cell { device, host, .. } = self.cells[tensor.index()][object];
+            let held = device.filter(|_| self.sequence.writes(launched, tensor))?;
+            let is_lost = held != Value::Of(launched.op)
+                && host != device
+                && self.sequence.is_needed(self.launched + 1, tensor, held);
+            (is_lost && self.can(Move::Offload, tensor, object)).then_some(Move::Offload)
         })
     }
 
@@ -269,21 +280,21 @@ impl Walk<'_> {
     }
 
     fn leaving(&self, tensor: TensorId, object: usize) -> Option<Move> {
-        let resident = self.cells[tensor.index()][object].resident && !self.homes.in_arena(tensor);
-        let action =
-            if self.can(Move::Evict, tensor, object) { Move::Evict } else { Move::Offload };
-        resident.then_some(action)
+        let actions = [Move::Evict, Move::Offload].into_iter();
+        let mut legal = actions.filter(|&action| self.can(action, tensor, object));
+        legal.next().filter(|_| !self.homes.in_arena(tensor))
     }
 
     /// What is still to be done for the promises of the start.
     fn closing(&self) -> Vec<(Move, Run)> {
         self.runs(|tensor, object| {
-            let cell = self.cells[tensor.index()][object];
-            match cell.promise {
+            let Cell { device, host, promise } = self.cells[tensor.index()][object];
+            let current = Some(self.current(tensor));
+            match promise {
                 None => self.leaving(tensor, object),
-                Some(_) if !cell.resident => Some(Move::Prefetch),
-                Some(_) if !cell.on_device => Some(Move::Evict),
-                Some(true) if !cell.on_host => Some(Move::Offload),
+                Some(_) if device.is_none() => (host == current).then_some(Move::Prefetch),
+                Some(_) if device != current => (host == current).then_some(Move::Evict),
+                Some(true) if host != current => Some(Move::Offload),
                 Some(_) => None,
             }
         })
@@ -302,9 +313,9 @@ impl Walk<'_> {
         let part = self.part(tensor, run);
         for cell in &mut self.cells[tensor.index()][run.clone()] {
             match action {
-                Move::Prefetch => (cell.resident, cell.on_device) = (true, true),
-                Move::Offload => cell.on_host = true,
-                Move::Evict => (cell.resident, cell.on_device) = (false, false),
+                Move::Prefetch => cell.device = cell.host,
+                Move::Offload => cell.host = cell.device,
+                Move::Evict => cell.device = None,
             }
         }
         if let Some(pool) = self.homes.pool_of(tensor) {
@@ -322,16 +333,15 @@ impl Walk<'_> {
         });
     }
 
-    fn launch(&mut self, op: OpId) {
+    fn launch(&mut self, launched: Launched) {
+        let op = launched.op;
         for &tensor in self.graph.writes(op) {
-            let is_next = self.is_next(tensor);
-            let cells = &mut self.cells[tensor.index()];
-            let absent = cells.iter().filter(|cell| !cell.resident).count();
-            for cell in cells {
-                cell.resident = true;
-                cell.on_device = !is_next;
-                cell.on_host &= is_next;
+            if !self.sequence.writes(launched, tensor) {
+                continue;
             }
+            let cells = &mut self.cells[tensor.index()];
+            let absent = cells.iter().filter(|cell| cell.device.is_none()).count();
+            cells.iter_mut().for_each(|cell| cell.device = Some(Value::Of(op)));
             if let Some(pool) = self.homes.pool_of(tensor) {
                 self.walked.use_of_pools[pool].take(absent as u64);
             }
@@ -339,29 +349,31 @@ impl Walk<'_> {
         let (pool, objects) = self.homes.workspace(self.graph, op);
         self.walked.use_of_pools[pool].take(objects);
         self.walked.use_of_pools[pool].held -= objects;
-        self.walked.steps.push(Step::launch(op));
-        self.launched += 1;
+        self.walked.steps.push(Step::Launch(launched));
         for tensor in self.graph.touches(op) {
             self.forget(tensor);
         }
+        self.launched += 1;
     }
 
     /// Ends the life of an input's value at its last read, and of a temporary in the arena at
-    /// its last touch.
+    /// the end of a span.
     fn forget(&mut self, tensor: TensorId) {
         let in_arena = self.homes.in_arena(tensor);
-        let later = &self.order[self.launched..];
-        let touched_later = later.iter().any(|&op| self.graph.touches(op).any(|t| t == tensor));
-        let read_last = self.last_read(tensor) == Some(self.launched - 1);
+        let position = self.launched;
+        let is_read_last = self.sequence.last_read(tensor) == Some(position);
+        let cells = &mut self.cells[tensor.index()];
         match self.graph.tensor(tensor).kind {
-            Kind::Input if read_last => {
-                for cell in &mut self.cells[tensor.index()] {
-                    cell.resident &= !in_arena;
-                    (cell.on_device, cell.on_host) = (false, true);
+            Kind::Input if is_read_last => {
+                for cell in cells {
+                    cell.host = Some(Value::Next);
+                    cell.device = cell.device.filter(|_| !in_arena);
                 }
             }
-            Kind::Temporary if in_arena && !touched_later => {
-                self.cells[tensor.index()][0].resident = false;
+            Kind::Temporary if in_arena => {
+                if self.sequence.spans(tensor).iter().any(|&(_, last)| last == position) {
+                    cells[0].device = None;
+                }
             }
             Kind::Input | Kind::State | Kind::Temporary => {}
         }

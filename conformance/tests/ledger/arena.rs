@@ -50,6 +50,8 @@ fn two_temporaries_may_share_bytes_when_their_spans_do_not_overlap() {
         accepted(&with_arena(at_one_op, 109, &[(0, 0), (2, 0), (1, 100)])),
         "no op touches tensor 2"
     );
+    let untouched = case(&[temporary(9); 2], &[(1, &[], &[])], 1, &[], &[launch(0)]);
+    assert!(accepted(&with_arena(untouched, 9, &[(0, 0), (1, 0)])), "no op touches either");
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod arena;
 mod figures;
 mod memory;
 mod places;
+mod repeats;
 mod times;
 mod values;
 

@@ -4,7 +4,7 @@ use crate::*;
 use workloads::OwnedPlacements;
 
 /// The same case with these arrays for one iteration.
-fn placed(case: Case, arrays: &[&[u64]]) -> Case {
+pub(crate) fn placed(case: Case, arrays: &[&[u64]]) -> Case {
     placed_for(1, case, arrays)
 }
 

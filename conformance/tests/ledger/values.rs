@@ -100,7 +100,7 @@ fn rule_2_after_its_last_read_an_inputs_device_copy_holds_no_value() {
     assert_refused(&partly, "step 0: the device does not hold the current value of tensor 0");
     let offloaded =
         case(&[input(9)], &[read], 9, &[], &[prefetch(0), launch(0), offload(0), evict(0)]);
-    assert_refused(&offloaded, "step 2: the device does not hold the current value of tensor 0");
+    assert_refused(&offloaded, "step 2: the device has no valid copy of tensor 0");
 }
 
 #[test]

@@ -20,7 +20,7 @@ which makes every plan below, proves it safe, and reads the bounds from
   meets are left out. `in-core` has no column, since it fits none of these budgets.
 - All other figures are periods over compute.
 - *Bound* is the linear program of [bounds.md](bounds.md) for the given order of the ops, with
-  pages. No plan that keeps the order is shorter. Some bounds cannot be reached: the program
+  pages. No plan that keeps the order and runs each op once is shorter. Some bounds cannot be reached: the program
   ignores latency and moves single bytes.
 - *Gap* is how far the period to its left is above the bound.
 - `auto` may run the ops in another order, and can then be below the bound.

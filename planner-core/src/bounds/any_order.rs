@@ -91,12 +91,12 @@ impl Chosen {
     }
 }
 
-const READ: u8 = 1;
+pub(super) const READ: u8 = 1;
 const WRITTEN: u8 = 2;
 /// Some op overwrites the tensor without reading it: until then its value may be dead.
 pub(super) const OVERWRITTEN: u8 = 4;
 /// The value comes from the host, if it is an input's: the first to touch it reads it.
-const ARRIVES: u8 = 8;
+pub(super) const ARRIVES: u8 = 8;
 
 /// For each chosen op, the bytes that are on the device or on the host while it runs, and that
 /// have to cross a link once an iteration for every byte that is on the host.

@@ -4,6 +4,7 @@ mod any_order;
 mod chain;
 mod given_order;
 mod reached;
+mod repeats;
 mod windows;
 
 use crate::graph::{Graph, Kind, OpId, TensorId};
@@ -15,7 +16,8 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, larger, words};
 pub const fn scratch_words(limits: &Limits) -> usize {
     let (given, any) = (given_order::scratch_words(limits), any_order::scratch_words(limits));
     // Each more than `in_core_peak_bytes` takes.
-    larger(windows::scratch_words(limits), larger(given, any))
+    let once = larger(windows::scratch_words(limits), larger(given, any));
+    larger(once, repeats::scratch_words(limits))
 }
 
 /// Returns the device memory that the work takes with everything resident: the maximum, over the ops
@@ -57,7 +59,7 @@ pub enum Order {
     Any,
 }
 
-/// Returns a period that no plan in such an order can beat: from the bytes that must cross each link
+/// Returns a period that no plan in such an order can beat that runs each op once: from the bytes that must cross each link
 /// within a budget, and from what compute and the links need one after the other. Sizes count
 /// exactly, so it also holds for pages and parts of tensors. O(operands + 64 tensors); `docs/bounds.md` has the
 /// proof.
@@ -80,16 +82,50 @@ pub fn period_ns(
     if order == Order::Given {
         let (up, down) = given_order::link_bytes(graph, budget_bytes, scratch)?;
         (up_bytes, down_bytes) = (up_bytes.max(up), down_bytes.max(down));
-        let size_bytes = |tensor| graph.tensor(tensor).bytes;
-        let alive = Alive::touched(graph, size_bytes, &mut scratch.reborrow())?;
-        let most = graph.op_ids().zip(alive.bytes(graph)).max_by_key(|&(_, bytes)| bytes);
-        let most = most.map_or(worst, |(op, _)| op);
+        let most = most_alive(graph, scratch)?.unwrap_or(worst);
         period_ns = period_ns.max(windows_ns(Order::Given, most, scratch)?);
     }
     let link_ns = |bytes, bytes_per_s| transmission_ns(bytes, bytes_per_s).unwrap_or(u64::MAX);
     Ok(period_ns
         .max(link_ns(up_bytes, machine.h2d_bytes_per_s))
         .max(link_ns(down_bytes, machine.d2h_bytes_per_s)))
+}
+
+/// Returns a period that no plan in such an order can beat, however often it launches repeatable
+/// ops again: from what must be uploaded or made again, since it does not fit while one op runs. It is
+/// at least compute; without repeatable ops it is [`period_ns`].
+/// O(operands + 64 tensors + tensors log tensors); `docs/bounds.md` has the proof.
+///
+/// # Errors
+/// Scratch that is too small.
+pub fn period_with_repeats_ns(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    budget_bytes: u64,
+    order: Order,
+    scratch: &mut Scratch<'_>,
+) -> Result<u64, OutOfScratch> {
+    if !graph.ops().iter().any(|op| op.repeatable) {
+        return period_ns(graph, machine, budget_bytes, order, scratch);
+    }
+    let (_, _, worst) = any_order::link_bytes(graph, budget_bytes, scratch)?;
+    let around_ns = |order, around, scratch: &mut Scratch<'_>| {
+        repeats::period_ns(graph, machine, budget_bytes, (order, around), scratch)
+    };
+    let any_ns = around_ns(Order::Any, worst, scratch)?;
+    if order == Order::Any {
+        return Ok(any_ns);
+    }
+    let most = most_alive(graph, scratch)?.unwrap_or(worst);
+    Ok(any_ns.max(around_ns(Order::Given, most, scratch)?))
+}
+
+/// The op of the given order during which most is alive.
+fn most_alive(graph: &Graph<'_>, scratch: &mut Scratch<'_>) -> Result<Option<OpId>, OutOfScratch> {
+    let size_bytes = |tensor| graph.tensor(tensor).bytes;
+    let alive = Alive::touched(graph, size_bytes, &mut scratch.reborrow())?;
+    let most = graph.op_ids().zip(alive.bytes(graph)).max_by_key(|&(_, bytes)| bytes);
+    Ok(most.map(|(op, _)| op))
 }
 
 /// Which tensors an op reads, noted op by op, so that ops of many operands take no longer than

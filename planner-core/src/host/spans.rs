@@ -18,8 +18,9 @@ const UNCLEAR: u8 = 8;
 
 /// What moves of each tensor, and when.
 ///
-/// A temporary's span goes from the launch that writes what is offloaded first to the last
-/// launch that touches the tensor, where that comes after all of its copies. Two temporaries
+/// A temporary's span goes from the launch, first or again, that writes what is offloaded first to
+/// the last launch that touches the tensor, where that comes after all of its copies; it covers
+/// every version that moves. Two temporaries
 /// may share bytes where their spans do not overlap, and nothing has to wait for that: the last
 /// launch of the earlier span has waited for every prefetch of its tensor, the offloads of the
 /// later one wait for the first launch of theirs, and offloads keep the order of the list.

@@ -6,7 +6,7 @@ use super::request::{LeastMemory, Output, Request, Task, Written};
 use super::strategy::{Auto, Need, Order, Strategy};
 use super::trials::{Basis, Candidate, Search, Trials};
 use super::uses::Uses;
-use super::{order, repeats, slabs, weights};
+use super::{checkpoint, order, repeats, slabs, weights};
 use crate::host::HostLayout;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Prediction};
 use crate::scratch::{Buffer, BufferTooShort, Scratch};
@@ -44,6 +44,9 @@ pub fn plan<'o>(
         }
         _ => None,
     };
+    if strategy.has_segments() {
+        return plan_segments(&task(&given), strategy, output, &mut scratch);
+    }
     let best = order.as_ref().unwrap_or(&given);
     let lists = strategy.lists_with_repeats(request.graph);
     let repeated = match lists {
@@ -63,6 +66,74 @@ pub fn plan<'o>(
         contest.enter(&task(repeated), half.unwrap_or(strategy), &mut scratch)?;
     }
     contest.winner(&mut scratch)
+}
+
+/// Plans with each number of segments, and keeps the best plan.
+fn plan_segments<'o>(
+    task: &Task<'_>,
+    strategy: Strategy,
+    mut output: Output<'o>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Plan<'o>, PlanningError> {
+    let mut scratch = scratch.reborrow();
+    let memory = Memory::new(task, Need::LargestOp, output.arena, &mut scratch)?;
+    let mut best: Option<((u64, u64), usize)> = None;
+    let mut shortage: Option<PlanningError> = None;
+    let mut tried = 0;
+    let mut look = |sequence: &Sequence<'_>, scratch: &mut Scratch<'_>| {
+        let task = Task { sequence, ..*task };
+        match plan_task(&task, strategy, output.reborrow(), scratch) {
+            Ok(plan) => {
+                let cost = plan.predicted.cost();
+                best = best.filter(|&(least, _)| least <= cost).or(Some((cost, tried)));
+            }
+            Err(error) if error.is_of_one_list() => shortage = Some(error.less(shortage)),
+            Err(error) => return Err(error),
+        }
+        tried += 1;
+        Ok(())
+    };
+    look(task.sequence, &mut scratch)?;
+    checkpoint::each(task, &memory, &mut scratch, look)?;
+    let Some((_, best)) = best else {
+        return Err(shortage.unwrap_or(PlanningError::Stuck));
+    };
+    let (mut tried, mut written) = (0, None);
+    let write = |sequence: &Sequence<'_>, scratch: &mut Scratch<'_>| {
+        if tried == best {
+            let task = Task { sequence, ..*task };
+            let plan = plan_task(&task, strategy, output.reborrow(), scratch)?;
+            written = Some(Written::of(&plan));
+        }
+        tried += 1;
+        Ok(())
+    };
+    let mut write = write;
+    write(task.sequence, &mut scratch)?;
+    checkpoint::each(task, &memory, &mut scratch, write)?;
+    written.map(|written| output.written(written)).ok_or(PlanningError::Stuck)
+}
+
+/// The smallest budget that any number of segments allows; its tensors are left in the arena.
+pub(super) fn least_with_segments(
+    task: &Task<'_>,
+    strategy: Strategy,
+    arena: &mut [ArenaPlacement],
+    scratch: &mut Scratch<'_>,
+) -> Result<LeastMemory, PlanningError> {
+    let mut scratch = scratch.reborrow();
+    let unlimited = Task { budget_bytes: u64::MAX, ..*task };
+    let memory = Memory::new(&unlimited, Need::LargestOp, arena, &mut scratch)?;
+    let mut least = memory::smallest(task, Need::of(strategy), arena, &mut scratch)?;
+    checkpoint::each(task, &memory, &mut scratch, |sequence, scratch| {
+        let task = Task { sequence, ..*task };
+        let segments = memory::smallest(&task, Need::of(strategy), arena, scratch)?;
+        if segments.bytes < least.bytes {
+            least = segments;
+        }
+        Ok(())
+    })?;
+    Ok(least)
 }
 
 /// Plans of the same work, of which the best is kept.
@@ -153,7 +224,9 @@ fn plan_task<'o>(
     let memory = Memory::new(task, Need::of(strategy), arena, &mut scratch)?;
     let uses = Uses::new(task.sequence, &mut scratch)?;
     let mut search = match strategy {
-        Strategy::Auto(_) => Some(Search::new(task.sequence, &mut scratch)?),
+        Strategy::Auto(_) | Strategy::CheckpointOffload => {
+            Some(Search::new(task.sequence, &mut scratch)?)
+        }
         _ => None,
     };
     let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };

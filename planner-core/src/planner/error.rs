@@ -42,6 +42,17 @@ pub enum PlanningError {
 }
 
 impl PlanningError {
+    /// The one of two that asks for less memory.
+    pub(super) fn less(self, other: Option<Self>) -> Self {
+        match (self, other) {
+            (
+                Self::Infeasible { min_feasible_bytes: one, .. },
+                Some(other @ Self::Infeasible { min_feasible_bytes: least, .. }),
+            ) if least <= one => other,
+            _ => self,
+        }
+    }
+
     /// Whether another list of launches for the same work may do with less.
     pub(super) const fn is_of_one_list(&self) -> bool {
         matches!(

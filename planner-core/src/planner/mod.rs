@@ -8,6 +8,7 @@ mod auto;
 mod builder;
 mod cache;
 mod chance;
+mod checkpoint;
 mod choice;
 mod error;
 mod fit;
@@ -87,6 +88,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     ]);
     let sequences = Sequence::scratch_words(limits).saturating_add(order::kept_words(limits));
     let repeats = repeats::search::scratch_words(limits).saturating_add(larger(write, judge));
+    let repeats = larger(repeats, checkpoint::scratch_words(limits).saturating_add(list));
     let found = repeats::search::kept_words(limits);
     let list = found.saturating_add(list);
     sequences.saturating_add(larger(list_schedule_words(limits), larger(list, repeats)))
@@ -109,6 +111,9 @@ pub fn least_memory(
     let task = Task::new(request, &given);
     if strategy.is_for_chains() {
         weights::check(&given, &mut scratch)?;
+    }
+    if strategy.has_segments() {
+        return auto::least_with_segments(&task, strategy, arena, &mut scratch);
     }
     memory::smallest(&task, Need::of(strategy), arena, &mut scratch)
 }

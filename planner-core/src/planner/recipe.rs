@@ -20,6 +20,7 @@ pub(super) enum Recipe {
     Lms { threshold: u32, ahead: u32 },
     Window { window: Window, bytes: u64 },
     Weights(Way),
+    Offloaded { pace: Pace },
     Paced { spare_permille: u64, weight: Weight, pace: Pace },
 }
 
@@ -157,6 +158,7 @@ impl Strategy {
         let with_others = auto.filter(|_| !task.sequence.has_repeats());
         let is = move |strategy: Self| (self == strategy || with_others.is_some()).then_some(());
         let in_core = is(Self::InCore)
+            .or(is(Self::Checkpoint))
             .or(auto.map(|_| ()))
             .into_iter()
             .flat_map(|()| [true, false].map(|early_inputs| Recipe::InCore { early_inputs }));
@@ -200,6 +202,11 @@ impl Strategy {
         in_core
             .chain(paced)
             .chain(is(Self::OnDemand).map(|()| Recipe::OnDemand))
+            .chain(PACES.into_iter().flat_map(move |pace| {
+                is(Self::CheckpointOffload)
+                    .filter(|_| auto.is_none())
+                    .map(|()| Recipe::Offloaded { pace })
+            }))
             .chain(is(Self::Fit).map(|()| Recipe::Fit))
             .chain(is(Self::Vdnn).map(|()| Recipe::Vdnn))
             .chain(ways.chain(in_parts).map(Recipe::Weights))

@@ -26,6 +26,11 @@ pub enum Strategy {
     WeightsUndiscounted,
     /// Of a chain of layers, each weight comes for an op and leaves after it.
     LayerToLayer,
+    /// Segments of the forward pass run again in the backward pass; what they begin with stays
+    /// (Chen et al., 2016).
+    Checkpoint,
+    /// The same, with what segments begin with on the host between the passes.
+    CheckpointOffload,
     /// Gaps chosen by density and paced by the clock, in several variants and rounds, and all
     /// other strategies: the best of them by the timeline. Ops may run in another order.
     Auto(Auto),
@@ -97,7 +102,7 @@ impl Weights {
 impl Strategy {
     /// Every strategy, with default parameters.
     #[must_use]
-    pub fn all() -> [Self; 10] {
+    pub fn all() -> [Self; 12] {
         [
             Self::InCore,
             Self::OnDemand,
@@ -108,6 +113,8 @@ impl Strategy {
             Self::Weights(Weights::default()),
             Self::WeightsUndiscounted,
             Self::LayerToLayer,
+            Self::Checkpoint,
+            Self::CheckpointOffload,
             Self::Auto(Auto::default()),
         ]
     }
@@ -125,8 +132,15 @@ impl Strategy {
             Self::Weights(_) => "weights",
             Self::WeightsUndiscounted => "weights-undiscounted",
             Self::LayerToLayer => "layer-to-layer",
+            Self::Checkpoint => "checkpoint",
+            Self::CheckpointOffload => "checkpoint-offload",
             Self::Auto(_) => "auto",
         }
+    }
+
+    /// Whether the strategy is one of checkpointing.
+    pub(super) const fn has_segments(self) -> bool {
+        matches!(self, Self::Checkpoint | Self::CheckpointOffload)
     }
 
     pub(super) const fn is_for_chains(self) -> bool {
@@ -182,7 +196,7 @@ pub(super) enum Need {
 impl Need {
     pub(super) const fn of(strategy: Strategy) -> Self {
         match strategy {
-            Strategy::InCore => Self::Everything,
+            Strategy::InCore | Strategy::Checkpoint => Self::Everything,
             Strategy::Weights(weights) if weights.moves_activations() => Self::LargestOp,
             Strategy::Weights(_) | Strategy::WeightsUndiscounted | Strategy::LayerToLayer => {
                 Self::Layer

@@ -8,7 +8,7 @@ use super::strategy::Need;
 use crate::arena::{Lifetimes, admits, size_bytes};
 use crate::graph::{Kind, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
-use crate::sequence::LaunchId;
+use crate::sequence::{LaunchId, Sequence};
 
 /// The sizes that are considered, as fractions of a chunk; the last one is no arena at all.
 const FRACTIONS: [u64; COUNT] = [1, 2, 4, 8, 16, 32, 128, u64::MAX];
@@ -78,6 +78,8 @@ pub(super) fn choose(thresholds: &[Threshold; COUNT], need: Need, budget_chunks:
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     words::<u32>(limits.tensors)
+        .saturating_add(words::<u8>(limits.tensors).saturating_mul(2))
+        .saturating_add(words::<u8>(limits.operands))
 }
 
 /// All thresholds, from the largest. O(operands).
@@ -91,6 +93,8 @@ pub(super) fn thresholds(
     let size = |tensor| Size::new(task, lifetimes, &below_bytes, tensor);
     let mut scratch = scratch.reborrow();
     let seen_by = scratch.take(sequence.tensors().len(), u32::MAX)?;
+    let dies = find_deaths(sequence, &mut scratch)?;
+    let is_alive = scratch.take(sequence.tensors().len(), 0u8)?;
     let (mut alive, mut states) = (Tally::default(), Tally::default());
     for tensor in sequence.tensor_ids().filter(|&tensor| lifetimes.touches(tensor).is_some()) {
         let kind = sequence.tensor(tensor).kind;
@@ -110,7 +114,8 @@ pub(super) fn thresholds(
     for op in sequence.launches() {
         let (mut touched, mut over) = (Tally::default(), Tally::default());
         let mut own = Tally::default();
-        for &tensor in sequence.operands_of(op) {
+        let first_slot = sequence.first_slot(op);
+        for (slot, &tensor) in (first_slot..).zip(sequence.operands_of(op)) {
             if seen_by[tensor.index()] == op.0 {
                 continue;
             }
@@ -121,12 +126,12 @@ pub(super) fn thresholds(
                 own.add(size);
             }
             let passing = size.less(size.when_idle(sequence.tensor(tensor).kind));
-            let (first, last) = lifetimes.touches(tensor).unwrap_or_default();
-            if first == op.0 {
+            if core::mem::replace(&mut is_alive[tensor.index()], 1) == 0 {
                 alive.add(passing);
             }
-            if last == op.0 {
+            if dies[slot] == 1 {
                 over.add(passing);
+                is_alive[tensor.index()] = 0;
             }
         }
         let others = states.pool().into_iter().zip(own.pool()).map(|(all, own)| all - own);
@@ -138,6 +143,32 @@ pub(super) fn thresholds(
         threshold.arena = threshold.arena.div_ceil(task.machine.chunk_bytes);
     }
     Ok(thresholds)
+}
+
+/// For each operand, whether its tensor has no value from its launch to the next that touches it,
+/// or none does; for an input only in the latter case, since its next value comes in between. Where
+/// a launch has two operands of a tensor, both say the same.
+fn find_deaths<'s>(
+    sequence: &Sequence<'_>,
+    scratch: &mut Scratch<'s>,
+) -> Result<&'s [u8], OutOfScratch> {
+    let dies = scratch.take(sequence.operands().len(), 0u8)?;
+    let mut scratch = scratch.reborrow();
+    let dies_before = scratch.take(sequence.tensors().len(), 1u8)?;
+    for launch in sequence.launches().rev() {
+        let operands = sequence.operands_of(launch);
+        for (slot, tensor) in (sequence.first_slot(launch)..).zip(operands) {
+            dies[slot] = dies_before[tensor.index()];
+        }
+        for &tensor in sequence.writes(launch) {
+            let is_temporary = sequence.tensor(tensor).kind == Kind::Temporary;
+            dies_before[tensor.index()] = u8::from(is_temporary);
+        }
+        for tensor in sequence.reads(launch) {
+            dies_before[tensor.index()] = 0;
+        }
+    }
+    Ok(dies)
 }
 
 /// Raises what the thresholds lead to by what is alive at an op, and what it touches; beside

@@ -11,7 +11,7 @@ use super::recipe::{LARGE_OPS, PACES, Recipe, Rounds, SAMPLE};
 use super::request::Task;
 use super::strategy::Strategy;
 use super::uses::Uses;
-use super::{fit, in_core, lms, on_demand, paced, vdnn, weights, window};
+use super::{checkpoint, fit, in_core, lms, on_demand, paced, vdnn, weights, window};
 use crate::host::HostLayout;
 use crate::lower::lower_pieces;
 use crate::pieces::Pieces;
@@ -328,6 +328,12 @@ impl<'d, 'r> Trials<'d, 'r> {
             Recipe::Weights(way) => weights::write(builder, way, &mut scratch),
             Recipe::Lms { threshold, ahead } => lms::write(builder, threshold, ahead, &mut scratch),
             Recipe::Window { window, bytes } => window::write(builder, window, bytes, &mut scratch),
+            Recipe::Offloaded { pace } => {
+                let Some(Search { gaps, pressures }) = search else {
+                    return Ok(Err(Stuck::NoRoom));
+                };
+                checkpoint::write_offloaded(builder, gaps, pace, &mut pressures.seen, &mut scratch)
+            }
             Recipe::Paced { spare_permille, weight, pace } => {
                 let Some(Search { gaps, pressures }) = search else {
                     return Ok(Err(Stuck::NoRoom));

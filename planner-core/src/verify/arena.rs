@@ -57,6 +57,8 @@ pub(super) fn check(
     for &ArenaPlacement { tensor, .. } in untouched {
         if owners.touched[tensor.index()] == NONE {
             owners.take(tensor, plan.steps.len() as u32)?;
+            // No step touches it: the next of these may take the same bytes.
+            owners.touched[tensor.index()] = NONE;
         }
     }
     Ok(())

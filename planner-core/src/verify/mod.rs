@@ -4,7 +4,8 @@
 //! with [`lower`](crate::lower()). It proves, from the waits alone, that in no execution
 //! that respects them
 //!
-//! - an op reads anything but the current value of a tensor (`order`, `values`),
+//! - an op reads anything but the current value of a tensor, or a repeat anything but what the
+//!   first launch read (`order`, `values`),
 //! - memory is overwritten, on the device or the host, while it is still used (`races`),
 //! - an object has two owners, or a pool gives out more than it has (`grants`, and `places`
 //!   where the plan fixes who has which),
@@ -14,6 +15,7 @@
 
 mod arena;
 mod clocks;
+mod copies;
 mod grants;
 mod order;
 mod places;
@@ -161,20 +163,23 @@ fn seen_later(points: Points, laps: i64, stream_steps: [u32; 3]) -> Points {
     })
 }
 
-/// Words of scratch that [`verify`] asks for, by [`Limits::of_plan`]: per step 12.3, per tensor 24
-/// (and 300), per operand 1, per piece 8, per op 0.2, per pool 2. With placements: per step 6.5,
+/// Words of scratch that [`verify`] asks for, by [`Limits::of_plan`]: per step 12, per tensor 24
+/// (and 300), per operand 1, per piece 11, per op 0.2, per pool 2. With placements: per step 6.5,
 /// and 3 for each
 /// iteration that they cover, per object number 2.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
-    let proof = total([
+    // These are done before the clocks are known, one after the other.
+    let of_plan = larger(
         order::scratch_words(limits),
-        arena::scratch_words(limits),
-        values::scratch_words(limits),
+        larger(arena::scratch_words(limits), values::scratch_words(limits)),
+    );
+    let of_schedule = total([
         Clocks::scratch_words(limits),
         races::scratch_words(limits),
         larger(grants::scratch_words(limits), places::scratch_words(limits)),
     ]);
+    let proof = larger(of_plan, of_schedule);
     let rooms = HostLayout::words_beside_pieces(limits);
     Pieces::scratch_words(limits).saturating_add(larger(rooms, proof))
 }

@@ -1,122 +1,196 @@
-//! Which values launches read and write. A value of a tensor has a number: the first launches
-//! before it that wrote the tensor in the iteration. A repeat reads and makes the values that the
-//! first launch of its op did.
+//! Which version of its operands each launch reads and makes.
+//!
+//! A tensor's versions are numbered: 0 is what the iteration begins with, and each first launch
+//! that writes the tensor makes the next one. A repeat reads and makes what the first launch did.
 
-use crate::graph::{Graph, Kind, Launched, TensorId};
+use super::copies::Held;
+use crate::graph::{Graph, Launched, TensorId};
 use crate::plan::{Plan, Step};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
-/// No value.
-pub(super) const NOTHING: u32 = u32::MAX;
+pub(super) struct Versions<'g, 'a> {
+    graph: Graph<'g>,
+    /// The version of each operand that the first launch reads or makes.
+    of_operand: &'a [u32],
+    /// Where the versions of each tensor begin in `valid_until`, and the number of all.
+    first: &'a [u32],
+    /// The last step that reads each version, or the first launch that replaces it where that is
+    /// later. A copy is valid at the steps before: it holds the current value, or one that a
+    /// launch listed later reads.
+    valid_until: &'a mut [u32],
+    /// The last step that reads each tensor.
+    last_read: &'a mut [u32],
+}
 
 const UNREAD: u32 = u32::MAX;
 
-/// The values of one iteration.
-#[derive(Debug)]
-pub(super) struct Versions<'a> {
-    /// The value that each operand of the graph reads or writes.
-    of_operand: &'a [u32],
-    /// Where the values of each tensor begin in `last_read`.
-    first: &'a [u32],
-    /// The last step that reads each value.
-    last_read: &'a [u32],
-}
-
-impl<'a> Versions<'a> {
+impl<'g, 'a> Versions<'g, 'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
         total([
             words::<u32>(limits.operands),
             words::<u32>(limits.tensors.saturating_add(1)),
-            words::<u32>(limits.tensors.saturating_add(limits.operands)),
+            words::<u32>(limits.operands.saturating_add(limits.tensors)),
+            words::<u32>(limits.tensors),
+            // Counts while versions are numbered, and what is needed next of each tensor.
             words::<u32>(limits.tensors),
         ])
     }
 
-    /// Numbers the values of a list that launches every op, and none again before. O(steps +
-    /// operands).
+    /// Walks the list once, which launches every op for the first time once. O(steps + operands).
     pub(super) fn new(
-        graph: &Graph<'_>,
+        graph: &Graph<'g>,
         plan: &Plan<'_>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
-        let tensors = graph.tensors().len();
         let of_operand = scratch.take(graph.operands().len(), 0u32)?;
-        let first = scratch.take(tensors + 1, 0u32)?;
-        // One value at the start, and one for each write.
-        first[1..].fill(1);
-        for tensor in graph.op_ids().flat_map(|op| graph.writes(op)) {
+        let first = scratch.take(graph.tensors().len() + 1, 0u32)?;
+        for &tensor in graph.op_ids().flat_map(|op| graph.writes(op)) {
             first[tensor.index() + 1] += 1;
         }
-        for at in 0..tensors {
-            first[at + 1] += first[at];
+        let mut end = 0;
+        for count in &mut first[1..] {
+            // Tensors and operands together fit into 32 bits.
+            end += *count + 1;
+            *count = end;
         }
-        let last_read = scratch.take(first[tensors] as usize, UNREAD)?;
-        let current = scratch.reborrow().take(tensors, 0u32)?;
+        let valid_until = scratch.take(end as usize, 0u32)?;
+        let last_read = scratch.take(graph.tensors().len(), UNREAD)?;
+        number(graph, plan, of_operand, &mut scratch.reborrow())?;
+        let mut versions = Self { graph: *graph, of_operand, first, valid_until, last_read };
+        versions.find_ends(plan);
+        Ok(versions)
+    }
+
+    fn find_ends(&mut self, plan: &Plan<'_>) {
+        let (graph, of_operand) = (self.graph, self.of_operand);
         for (at, step) in (0..).zip(plan.steps) {
             let Step::Launch(launched) = *step else { continue };
-            for (slot, tensor) in reads(graph, launched) {
-                let version = &mut of_operand[slot];
-                if !launched.is_repeat {
-                    *version = current[tensor.index()];
-                }
-                last_read[(first[tensor.index()] + *version) as usize] = at;
+            for (tensor, version) in reads(graph, of_operand, launched) {
+                self.last_read[tensor.index()] = at;
+                self.extend(tensor, version, at);
             }
-            for (slot, tensor) in writes(graph, launched) {
-                if !launched.is_repeat {
-                    current[tensor.index()] += 1;
-                    of_operand[slot] = current[tensor.index()];
+            if !launched.is_repeat {
+                for (tensor, version) in writes(graph, of_operand, launched) {
+                    debug_assert!(version > 0, "a first launch makes a version after the start's");
+                    self.extend(tensor, version - 1, at);
                 }
             }
         }
-        Ok(Self { of_operand, first, last_read })
+        for tensor in graph.tensor_ids() {
+            self.extend(tensor, self.last(tensor), u32::MAX);
+        }
     }
 
-    /// The value that an operand of the graph reads or writes.
-    pub(super) fn of_operand(&self, slot: usize) -> u32 {
-        self.of_operand[slot]
+    fn extend(&mut self, tensor: TensorId, version: u32, at: u32) {
+        let slot = self.first[tensor.index()] as usize + version as usize;
+        self.valid_until[slot] = self.valid_until[slot].max(at);
     }
 
-    /// The value that a tensor has after all launches.
+    /// The version of a tensor that the last first launch makes.
     pub(super) fn last(&self, tensor: TensorId) -> u32 {
-        let index = tensor.index();
-        self.first[index + 1] - self.first[index] - 1
+        self.first[tensor.index() + 1] - self.first[tensor.index()] - 1
     }
 
-    /// Whether a step after this one reads a value.
-    pub(super) fn is_read_after(&self, tensor: TensorId, version: u32, at: u32) -> bool {
-        let slot = self.first[tensor.index()].checked_add(version);
-        let last = slot.and_then(|slot| self.last_read.get(slot as usize));
-        version <= self.last(tensor) && last.is_some_and(|&last| last != UNREAD && last > at)
+    /// A copy of a version.
+    pub(super) fn held(&self, tensor: TensorId, version: u32) -> Held {
+        let slot = self.first[tensor.index()] as usize + version as usize;
+        Held { version, valid_until: self.valid_until[slot] }
     }
 
-    /// The last step that reads any value of a tensor.
-    pub(super) fn last_read(&self, tensor: TensorId) -> Option<u32> {
-        let [from, to] = [tensor.index(), tensor.index() + 1].map(|at| self.first[at] as usize);
-        self.last_read[from..to].iter().copied().filter(|&last| last != UNREAD).max()
+    /// Whether no launch reads the tensor.
+    pub(super) fn is_unread(&self, tensor: TensorId) -> bool {
+        self.last_read[tensor.index()] == UNREAD
+    }
+
+    /// Whether this step is the last one that reads the tensor.
+    pub(super) fn is_last_read(&self, tensor: TensorId, at: u32) -> bool {
+        !self.is_unread(tensor) && self.last_read[tensor.index()] == at
+    }
+
+    /// Whether the step is listed after the last one that reads the tensor.
+    pub(super) fn is_after_reads(&self, tensor: TensorId, at: u32) -> bool {
+        !self.is_unread(tensor) && self.last_read[tensor.index()] < at
+    }
+
+    /// What a launch reads, and in which version.
+    pub(super) fn reads(&self, launched: Launched) -> impl Iterator<Item = (TensorId, u32)> {
+        reads(self.graph, self.of_operand, launched)
+    }
+
+    /// What a launch writes, and which version that makes.
+    pub(super) fn writes(&self, launched: Launched) -> impl Iterator<Item = (TensorId, u32)> {
+        writes(self.graph, self.of_operand, launched)
+    }
+
+    /// For each evict, the version that the launch which next touches the tensor reads; that of
+    /// [`Held::NONE`] where it reads none.
+    pub(super) fn find_needed(
+        &self,
+        plan: &Plan<'_>,
+        needed: &mut [u32],
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), OutOfScratch> {
+        let mut scratch = scratch.reborrow();
+        let next = scratch.take(self.graph.tensors().len(), Held::NONE.version)?;
+        for (step, needed) in plan.steps.iter().zip(needed).rev() {
+            match *step {
+                Step::Evict(part) => *needed = next[part.tensor.index()],
+                Step::Launch(launched) => {
+                    for (tensor, _) in self.writes(launched) {
+                        next[tensor.index()] = Held::NONE.version;
+                    }
+                    for (tensor, version) in self.reads(launched) {
+                        next[tensor.index()] = version;
+                    }
+                }
+                Step::Prefetch(_) | Step::Offload(_) => {}
+            }
+        }
+        Ok(())
     }
 }
 
-/// What a launch reads, each with its operand of the graph.
-pub(super) fn reads(
+/// Numbers what the first launches read and make.
+fn number(
     graph: &Graph<'_>,
+    plan: &Plan<'_>,
+    of_operand: &mut [u32],
+    scratch: &mut Scratch<'_>,
+) -> Result<(), OutOfScratch> {
+    let current = scratch.take(graph.tensors().len(), 0u32)?;
+    for step in plan.steps {
+        let Step::Launch(Launched { op, is_repeat: false }) = *step else { continue };
+        let first_read = graph.op(op).first_operand as usize;
+        let first_write = first_read + graph.reads(op).len();
+        for (tensor, version) in graph.reads(op).iter().zip(&mut of_operand[first_read..]) {
+            *version = current[tensor.index()];
+        }
+        for (tensor, version) in graph.writes(op).iter().zip(&mut of_operand[first_write..]) {
+            current[tensor.index()] += 1;
+            *version = current[tensor.index()];
+        }
+    }
+    Ok(())
+}
+
+fn reads(
+    graph: Graph<'_>,
+    of_operand: &[u32],
     launched: Launched,
-) -> impl Iterator<Item = (usize, TensorId)> {
+) -> impl Iterator<Item = (TensorId, u32)> {
     let first = graph.op(launched.op).first_operand as usize;
-    let (reads, writes) = (graph.reads(launched.op), graph.writes(launched.op));
-    (first..).zip(reads.iter().copied()).filter(move |(_, tensor)| {
-        !launched.is_repeat
-            || graph.tensor(*tensor).kind == Kind::Temporary
-            || !writes.contains(tensor)
-    })
+    let reads = graph.reads(launched.op);
+    let versions = reads.iter().copied().zip(of_operand[first..].iter().copied());
+    versions.filter(move |&(tensor, _)| !graph.leaves_alone(launched, tensor))
 }
 
-/// What a launch writes, each with its operand of the graph.
-pub(super) fn writes(
-    graph: &Graph<'_>,
+fn writes(
+    graph: Graph<'_>,
+    of_operand: &[u32],
     launched: Launched,
-) -> impl Iterator<Item = (usize, TensorId)> {
+) -> impl Iterator<Item = (TensorId, u32)> {
     let first = graph.op(launched.op).first_operand as usize + graph.reads(launched.op).len();
-    (first..).zip(graph.writes(launched.op).iter().copied()).filter(move |(_, tensor)| {
-        !launched.is_repeat || graph.tensor(*tensor).kind == Kind::Temporary
-    })
+    let writes = graph.writes(launched.op);
+    let versions = writes.iter().copied().zip(of_operand[first..].iter().copied());
+    versions.filter(move |&(tensor, _)| graph.is_written_by(launched, tensor))
 }

@@ -5,7 +5,7 @@ use crate::course::{Course, Span};
 use crate::names::Names;
 use crate::proof::Proved;
 use crate::units::{bytes, count, time};
-use planner_core::{Step, Stream};
+use planner_core::{Launched, Step, Stream};
 use std::fmt::Write;
 use std::ops::Range;
 
@@ -38,6 +38,8 @@ struct Block<'b> {
     first: &'b Span,
     count: u64,
     busy_ns: u64,
+    /// Of that, repeats.
+    repeat_ns: u64,
 }
 
 /// The image.
@@ -56,7 +58,7 @@ pub(super) fn render(proved: &Proved<'_>, course: &Course) -> String {
     format!(
         "<div class=\"scroll\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
          aria-label=\"Timeline of one iteration\">\n{}</svg></div>\n\
-         <p class=\"note\">Compute runs the ops; red is where it stalls. Below, the device memory \
+         <p class=\"note\">Compute runs the ops, in purple those that run again; red is where it stalls. Below, the device memory \
          held, against the budget (dashed). Hold the pointer over a bar to see what it is.</p>\n",
         canvas.svg
     )
@@ -107,8 +109,12 @@ impl Canvas<'_> {
             let width = (to - from).max(0.3);
             let odd = if at % 2 == 1 { " odd" } else { "" };
             let title = escape(&self.title(block));
+            let class = match block.repeat_ns > block.busy_ns / 2 {
+                true => "repeat".to_owned(),
+                false => stream.to_string(),
+            };
             self.draw(format_args!(
-                "<rect class=\"b {stream}{odd}\" x=\"{from:.2}\" y=\"{y}\" width=\"{width:.2}\" \
+                "<rect class=\"b {class}{odd}\" x=\"{from:.2}\" y=\"{y}\" width=\"{width:.2}\" \
                  height=\"{LANE_HEIGHT}\"><title>{title}</title></rect>"
             ));
             let characters = ((to - from) / 6.0) as usize;
@@ -127,6 +133,7 @@ impl Canvas<'_> {
         for span in course.within(&self.window).filter(|span| span.stream == stream) {
             let (from, to) = (self.x(span.start_ns), self.x(span.end_ns));
             let busy_ns = span.end_ns - span.start_ns;
+            let repeat_ns = if self.is_repeat(span) { busy_ns } else { 0 };
             match blocks.last_mut() {
                 Some(last)
                     if last.to - last.from < NARROW
@@ -136,8 +143,9 @@ impl Canvas<'_> {
                     last.to = to;
                     last.count += 1;
                     last.busy_ns += busy_ns;
+                    last.repeat_ns += repeat_ns;
                 }
-                _ => blocks.push(Block { from, to, first: span, count: 1, busy_ns }),
+                _ => blocks.push(Block { from, to, first: span, count: 1, busy_ns, repeat_ns }),
             }
         }
         blocks
@@ -151,10 +159,18 @@ impl Canvas<'_> {
         &self.proved.verified.plan().steps[span.step]
     }
 
+    fn is_repeat(&self, span: &Span) -> bool {
+        matches!(self.step(span), Step::Launch(Launched { is_repeat: true, .. }))
+    }
+
     fn title(&self, block: &Block<'_>) -> String {
         let busy = time(block.busy_ns);
         if block.count > 1 {
-            return format!("{} steps, {busy}", count(block.count));
+            let repeated = match block.repeat_ns {
+                0 => String::new(),
+                repeat_ns => format!(", {} of repeats", time(repeat_ns)),
+            };
+            return format!("{} steps, {busy}{repeated}", count(block.count));
         }
         let step = self.names().step(self.step(block.first));
         match self.proved.step_bytes[block.first.step] {

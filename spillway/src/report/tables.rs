@@ -1,11 +1,11 @@
-//! What moves most, and what the device waits for.
+//! What moves most, what the device waits for, and what runs again.
 
 use super::escape;
 use crate::course::{Course, Span};
 use crate::names::Names;
 use crate::proof::Proved;
 use crate::units::{bytes, percent, time};
-use planner_core::{Kind, Step, Stream, TensorId};
+use planner_core::{Kind, Launched, OpId, Step, Stream, TensorId};
 use workloads::Shown;
 
 /// Rows of a table.
@@ -105,6 +105,43 @@ pub(super) fn stalls(proved: &Proved<'_>, course: &Course) -> String {
          </table>\n<p class=\"note\">{} of {} ops that wait; {} of the {} of this iteration.</p>\n",
         stalled.len().min(ROWS),
         stalled.len(),
+        percent(shown_ns, all_ns),
+        time(all_ns)
+    )
+}
+
+/// The ops that take longest to run again; nothing where none does.
+pub(super) fn repeats(proved: &Proved<'_>) -> String {
+    let graph = proved.verified.graph();
+    let mut times = vec![0u64; graph.ops().len()];
+    for step in proved.verified.plan().steps {
+        if let Step::Launch(Launched { op, is_repeat: true }) = step {
+            times[op.index()] += 1;
+        }
+    }
+    let repeat_ns = |op: OpId| graph.op(op).time_ns.saturating_mul(times[op.index()]);
+    let mut repeated: Vec<_> = graph.op_ids().filter(|op| times[op.index()] > 0).collect();
+    if repeated.is_empty() {
+        return String::new();
+    }
+    repeated.sort_by_key(|&op| std::cmp::Reverse(repeat_ns(op)));
+    let row = |&op: &OpId| {
+        format!(
+            "<tr><td class=\"name\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
+            escape(&Shown::name(&proved.work.op_names[op.index()]).to_string()),
+            times[op.index()],
+            time(repeat_ns(op))
+        )
+    };
+    let rows: String = repeated.iter().take(ROWS).map(row).collect();
+    let shown_ns: u64 = repeated.iter().take(ROWS).map(|&op| repeat_ns(op)).sum();
+    let all_ns = proved.verified.plan().predicted.repeat_ns;
+    format!(
+        "<section><h2>Repeats</h2>\n<table><tr><th>op</th><th class=\"n\">repeats</th>\
+         <th class=\"n\">time</th></tr>\n{rows}</table>\n\
+         <p class=\"note\">{} of {} ops that run again; {} of the {} that this takes.</p></section>\n",
+        repeated.len().min(ROWS),
+        repeated.len(),
         percent(shown_ns, all_ns),
         time(all_ns)
     )

@@ -50,7 +50,9 @@ pub fn read_graph(bytes: &[u8]) -> Result<OwnedGraph, FormatError> {
     for Object(op) in record.ops {
         let (reads, writes) = (ids(op.reads), ids(op.writes));
         let id = graph.push_op(op.name, op.time_ns, op.workspace_bytes, &reads, &writes);
-        graph.ops[id.index()].repeatable = op.repeatable;
+        if op.repeatable {
+            graph.set_repeatable(id);
+        }
     }
     if let Err(error) = graph.graph() {
         return Err(FormatError::malformed(with_names(&graph, error)));

@@ -167,7 +167,9 @@ impl Tape {
         value.tensor
     }
 
-    /// Records an op; its traffic is every byte that it reads or writes.
+    /// Records an op; its traffic is every byte that it reads or writes. No op draws random
+    /// numbers, and what else an op writes does not depend on a state that it updates: all are
+    /// repeatable, unless they write states alone.
     pub(super) fn op(
         &mut self,
         name: String,
@@ -178,7 +180,8 @@ impl Tape {
         let bytes = reads.iter().chain(writes);
         let bytes = bytes.map(|tensor| u128::from(self.graph.tensors[tensor.index()].bytes)).sum();
         let time_ns = self.roofline.time_ns(flops, bytes);
-        self.graph.push_op(name, time_ns, 0, reads, writes);
+        let op = self.graph.push_op(name, time_ns, 0, reads, writes);
+        self.graph.promise_repeats(op);
     }
 
     /// Whether the layer that made `y` will be undone.

@@ -2,6 +2,7 @@
 
 use super::ImportError;
 use super::ops::{Access, Touch, TracedOp};
+use super::repeats::Repeats;
 use super::storage::{Origin, Tensor, TensorIndex};
 use super::window::Window;
 use crate::OwnedGraph;
@@ -29,6 +30,7 @@ pub(super) fn emit(
         uses_of_storage: HashMap::new(),
         has_value: kinds.iter().map(|kind| *kind != Kind::Temporary).collect(),
     };
+    let mut repeats = Repeats::Never;
     for (at, op) in ops.iter().enumerate() {
         let node = &window.nodes[op.node];
         let name = match op.position {
@@ -36,11 +38,17 @@ pub(super) fn emit(
             Some(position) => format!("{}.{position}@{}", node.base_name(), node.id),
         };
         let first = at == 0 || ops[at - 1].node != op.node;
+        if first {
+            repeats = Repeats::of(node);
+        }
         let workspace_bytes =
             workspaces.get(&op.node).copied().filter(|_| first).unwrap_or_default();
         let (reads, writes) = emitted.operands(&op.touches);
         if !reads.is_empty() || !writes.is_empty() {
-            emitted.graph.push_op(name, op_ns[at], workspace_bytes, &reads, &writes);
+            let id = emitted.graph.push_op(name, op_ns[at], workspace_bytes, &reads, &writes);
+            if repeats.allow(!reads.is_empty(), emitted.updates(&reads, &writes)) {
+                emitted.graph.promise_repeats(id);
+            }
         }
     }
     emitted.graph.graph().map_err(ImportError::Graph)?;
@@ -93,6 +101,13 @@ impl Emitted<'_> {
         }
         writes.iter().for_each(|&tensor| self.has_value[tensor] = true);
         (self.ids(&reads), self.ids(&writes))
+    }
+
+    /// Whether an op reads and writes a state or an input.
+    fn updates(&self, reads: &[TensorId], writes: &[TensorId]) -> bool {
+        let lasts = |tensor: TensorId| self.graph.tensors[tensor.index()].kind != Kind::Temporary;
+        let written: HashSet<_> = writes.iter().collect();
+        reads.iter().any(|tensor| lasts(*tensor) && written.contains(tensor))
     }
 
     fn ids(&mut self, tensors: &[TensorIndex]) -> Vec<TensorId> {

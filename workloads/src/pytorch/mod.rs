@@ -11,6 +11,9 @@
 //!              kineto (steps) ──► measured
 //! ```
 //!
+//! Ops that write the same bytes when they run again are marked as repeatable, by their names and
+//! declarations (`docs/models.md`).
+//!
 //! Sources: <https://github.com/pytorch/pytorch>, `torch/csrc/profiler/standalone/`;
 //! <https://github.com/mlcommons/chakra>; <https://github.com/pytorch/kineto>.
 
@@ -22,6 +25,7 @@ mod kineto;
 mod measured;
 mod operands;
 mod ops;
+mod repeats;
 mod role;
 mod schema;
 mod steps;

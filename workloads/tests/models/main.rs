@@ -6,7 +6,8 @@ mod resnet;
 mod shapes;
 mod sizes;
 
-use planner_core::Kind;
+use planner_core::{Kind, OpId};
+use std::collections::BTreeSet;
 use workloads::OwnedGraph;
 use workloads::format::{read_graph, write_graph};
 use workloads::models::{SpecError, generate, list};
@@ -107,6 +108,32 @@ fn inference_keeps_nothing_for_training() {
         let gradients = graph.tensor_names.iter().filter(|name| name.contains("grad"));
         assert_eq!(gradients.count(), 0, "{spec}");
     }
+}
+
+/// The last part of the names of ops of which `keep` holds, each once.
+fn parts(graph: &OwnedGraph, keep: impl Fn(OpId) -> bool) -> BTreeSet<&str> {
+    let ids = (0..).map(OpId).zip(&graph.op_names);
+    ids.filter(|&(op, _)| keep(op)).filter_map(|(_, name)| name.rsplit('.').next()).collect()
+}
+
+#[test]
+fn all_ops_are_repeatable_but_those_that_write_states_alone() {
+    let once = ["add_", "adam", "sgd"];
+    for spec in SMALL {
+        let graph = make(spec);
+        let is_repeatable = |op: OpId| graph.ops[op.index()].repeatable;
+        let found = parts(&graph, |op| !is_repeatable(op));
+        // Of batch norms, `add_` counts the iterations.
+        assert!(found.iter().all(|part| once.contains(part)), "{spec}: {found:?}");
+        assert!(!found.is_empty(), "{spec}");
+        let repeatable = parts(&graph, is_repeatable);
+        assert!(repeatable.contains("backward") && repeatable.len() > 3, "{spec}: {repeatable:?}");
+    }
+    let resnet = make(SMALL[0]);
+    let batch_norm = resnet.op_names.iter().position(|name| name == "bn1").unwrap();
+    assert!(resnet.ops[batch_norm].repeatable);
+    let inference = make("resnet50:mode=inference,image=1");
+    assert!(inference.ops.iter().all(|op| op.repeatable));
 }
 
 #[test]

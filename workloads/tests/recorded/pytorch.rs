@@ -79,6 +79,8 @@ fn assert_equals_file(graph: &OwnedGraph, file: &[u8]) {
         assert_eq!(ours.time_ns, theirs["time_ns"].as_u64().unwrap(), "time of {name}");
         let workspace = theirs["workspace_bytes"].as_u64().unwrap_or(0);
         assert_eq!(ours.workspace_bytes, workspace, "workspace of {name}");
+        let repeatable = theirs["repeatable"].as_bool().unwrap_or(false);
+        assert_eq!(ours.repeatable, repeatable, "whether {name} is repeatable");
     }
 }
 

@@ -22,7 +22,7 @@ const MOST_CUTS: usize = 1024;
 
 /// What is dropped in the gap after each operand, and where each gap ends.
 #[derive(Debug)]
-pub(super) struct Dropped<'a> {
+pub(in crate::planner) struct Dropped<'a> {
     is_dropped: &'a mut [u8],
     /// The launch before which the value must be there again, where a repeat needs it before
     /// the launch that reads it next.
@@ -30,17 +30,25 @@ pub(super) struct Dropped<'a> {
 }
 
 impl<'a> Dropped<'a> {
-    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
         words::<u8>(limits.operands).saturating_add(words::<u32>(limits.operands))
     }
 
-    pub(super) fn new(slots: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+    pub(in crate::planner) fn new(
+        slots: usize,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, OutOfScratch> {
         Ok(Self { is_dropped: scratch.take(slots, 0)?, cut: scratch.take(slots, NONE)? })
     }
 
     /// Whether the value of an operand is dropped after its launch.
-    pub(super) fn is_dropped(&self, slot: usize) -> bool {
+    pub(in crate::planner) fn is_dropped(&self, slot: usize) -> bool {
         self.is_dropped[slot] == 1
+    }
+
+    /// Drops the value of an operand after its launch.
+    pub(in crate::planner) fn drop_after(&mut self, slot: usize) {
+        self.is_dropped[slot] = 1;
     }
 
     fn clear(&mut self) {

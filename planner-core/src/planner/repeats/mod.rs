@@ -19,8 +19,11 @@ use super::pressure::Pressure;
 use super::request::Task;
 use crate::graph::OpId;
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
-use cover::{Cover, Dropped};
-use values::Values;
+use cover::Cover;
+
+pub(super) use cover::Dropped;
+pub(super) use unroll::{scratch_words as unroll_words, unroll};
+pub(super) use values::Values;
 
 /// Words of scratch that [`launches`] asks for.
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -44,7 +47,7 @@ pub(super) fn launches(
     gaps: &mut Gaps<'_>,
     used: &Pressure<'_>,
     compute_price: u64,
-    (out, positions): (&mut [OpId], &mut [u32]),
+    lists: (&mut [OpId], &mut [u32]),
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<usize>, OutOfScratch> {
     let mut scratch = scratch.reborrow();
@@ -62,5 +65,5 @@ pub(super) fn launches(
         cover.cover();
         cover.give_back();
     }
-    unroll::unroll(task.sequence, gaps, memory, &values, &dropped, out, positions, &mut scratch)
+    unroll(task.sequence, gaps, memory, &values, &dropped, lists, &mut scratch)
 }

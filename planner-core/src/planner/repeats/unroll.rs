@@ -8,7 +8,7 @@ use crate::planner::memory::Memory;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
-pub(super) const fn scratch_words(limits: &Limits) -> usize {
+pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     total([words::<u32>(limits.tensors), words::<u32>(limits.ops).saturating_mul(2)])
 }
 
@@ -32,15 +32,14 @@ struct Unrolling<'u, 's> {
 
 /// Writes the ops to launch, in order: those of the sequence, each after what it needs and is not
 /// there any more. Returns how many there are; none where a value cannot be made again or there
-/// are too many.
-pub(super) fn unroll(
+/// are too many. `positions` says where each launch of the sequence is among them.
+pub(in crate::planner) fn unroll(
     sequence: &Sequence<'_>,
     gaps: &Gaps<'_>,
     memory: &Memory<'_>,
     values: &Values<'_>,
     dropped: &Dropped<'_>,
-    launches: &mut [OpId],
-    positions: &mut [u32],
+    (launches, positions): (&mut [OpId], &mut [u32]),
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<usize>, OutOfScratch> {
     let mut scratch = scratch.reborrow();

@@ -19,7 +19,7 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// The values of the temporaries. A value is named by the operand that writes it.
 #[derive(Debug)]
-pub(super) struct Values<'a> {
+pub(in crate::planner) struct Values<'a> {
     /// The last launch that reads each value, by the operand that writes it.
     last_read: &'a mut [u32],
     /// The first launch after each operand's that writes the tensor.
@@ -30,7 +30,7 @@ pub(super) struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
         total([
             words::<u32>(limits.operands).saturating_mul(2),
             words::<u32>(limits.ops),
@@ -39,7 +39,7 @@ impl<'a> Values<'a> {
     }
 
     /// Walks the sequence backwards. O(operands).
-    pub(super) fn new(
+    pub(in crate::planner) fn new(
         sequence: &Sequence<'_>,
         gaps: &Gaps<'_>,
         scratch: &mut Scratch<'a>,
@@ -84,7 +84,7 @@ impl<'a> Values<'a> {
     }
 
     /// Keeps a value until a launch that is to read it.
-    pub(super) fn hold(&mut self, value: u32, until: LaunchId) {
+    pub(in crate::planner) fn hold(&mut self, value: u32, until: LaunchId) {
         let last = &mut self.last_read[value as usize];
         *last = if *last == NONE { until.0 } else { until.0.max(*last) };
     }

@@ -1,0 +1,215 @@
+//! The launches of a random plan in their order, some ops more than once.
+
+use crate::choices::Choices;
+use planner_core::{Graph, Kind, Launched, OpId, TensorId};
+
+/// A value of a tensor within one iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    /// What the iteration began with.
+    Start,
+    /// What this op makes of it.
+    Of(OpId),
+    /// What the next iteration begins with, of an input.
+    Next,
+}
+
+/// Launches in an order in which everything that is read can be had again: by an earlier launch,
+/// or from the host.
+pub(super) struct Sequence<'a> {
+    graph: &'a Graph<'a>,
+    /// For each op, what it reads at its first launch, and each repeat again.
+    read_first: Vec<Vec<(TensorId, Value)>>,
+    launches: Vec<Launched>,
+}
+
+impl<'a> Sequence<'a> {
+    /// The ops in this order, and repeats of some of those that are repeatable.
+    pub(super) fn random(graph: &'a Graph<'a>, order: &[OpId], choices: &mut Choices) -> Self {
+        let mut sequence = Self::once(graph, order);
+        let repeatable = order.iter().copied().filter(|&op| graph.op(op).repeatable);
+        let is_temporary = |tensor: &TensorId| graph.tensor(*tensor).kind == Kind::Temporary;
+        // Repeats that make something come first, and are more likely.
+        let (making, idle): (Vec<OpId>, Vec<OpId>) =
+            repeatable.partition(|&op| graph.writes(op).iter().any(is_temporary));
+        let ops = [&making[..], &making, &making, &idle].concat();
+        for _ in 0..choices.below(2 * ops.len().min(4) + 1) {
+            let op = choices.pick(&ops);
+            let at = choices.below(sequence.launches.len()) + 1;
+            let from_host = choices.one_in(3);
+            let repeated = op.and_then(|op| sequence.with_repeat(op, at, from_host));
+            sequence = repeated.unwrap_or(sequence);
+        }
+        sequence
+    }
+
+    /// The ops in this order, each once.
+    fn once(graph: &'a Graph<'a>, order: &[OpId]) -> Self {
+        let mut read_first = vec![Vec::new(); graph.ops().len()];
+        let mut current = vec![Value::Start; graph.tensors().len()];
+        for &op in order {
+            let reads = graph.reads(op).iter();
+            read_first[op.index()] =
+                reads.map(|&tensor| (tensor, current[tensor.index()])).collect();
+            for tensor in graph.writes(op) {
+                current[tensor.index()] = Value::Of(op);
+            }
+        }
+        let launches = order.iter().copied().map(Launched::first).collect();
+        Self { graph, read_first, launches }
+    }
+
+    /// The sequence with a repeat of an op before some position, and the repeats that this needs.
+    /// `None` where some value cannot be had then.
+    fn with_repeat(&self, op: OpId, at: usize, from_host: bool) -> Option<Self> {
+        let first = self.launches.iter().position(|launched| launched.op == op)?;
+        let at = at.max(first + 1);
+        let mut launches = self.launches.clone();
+        launches.insert(at, Launched::repeat(op));
+        let read_first = self.read_first.clone();
+        let mut repeated = Self { graph: self.graph, read_first, launches };
+        // Each round repeats one more op; a sequence that needs very many is not worth it.
+        for _ in 0..8 {
+            match repeated.missing(from_host) {
+                None => return Some(repeated),
+                Some((reader, Value::Of(maker))) if repeated.graph.op(maker).repeatable => {
+                    repeated.launches.insert(reader, Launched::repeat(maker));
+                }
+                Some(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// The first launch that reads a value which is neither what the tensor was given last nor,
+    /// where that is allowed, what the host can have kept; and that value.
+    fn missing(&self, from_host: bool) -> Option<(usize, Value)> {
+        let missing = |tensor| self.missing_of(tensor, from_host);
+        self.graph.tensor_ids().filter_map(missing).min_by_key(|&(reader, _)| reader)
+    }
+
+    fn missing_of(&self, tensor: TensorId, from_host: bool) -> Option<(usize, Value)> {
+        let temporary = self.graph.tensor(tensor).kind == Kind::Temporary;
+        let (mut device, mut host) = (Value::Start, (!temporary).then_some(Value::Start));
+        for (at, &launched) in self.launches.iter().enumerate() {
+            if let Some(value) = self.value_read(launched, tensor).filter(|&it| it != device) {
+                let is_kept = from_host && host == Some(value);
+                if !is_kept || self.is_needed(at + 1, tensor, device) {
+                    return Some((at, value));
+                }
+                device = value;
+            }
+            if !self.writes(launched, tensor) {
+                continue;
+            }
+            let is_lost =
+                device != Value::Of(launched.op) && self.is_needed(at + 1, tensor, device);
+            if is_lost {
+                // The host holds one value at a time.
+                if host.is_some_and(|it| it != device && self.is_needed(at + 1, tensor, it)) {
+                    return self.next_reader(at + 1, tensor, device).map(|reader| (reader, device));
+                }
+                host = Some(device);
+            }
+            device = Value::Of(launched.op);
+        }
+        None
+    }
+
+    fn next_reader(&self, from: usize, tensor: TensorId, value: Value) -> Option<usize> {
+        (from..self.launches.len())
+            .find(|&at| self.value_read(self.launches[at], tensor) == Some(value))
+    }
+
+    /// All launches.
+    pub(super) fn launches(&self) -> &[Launched] {
+        &self.launches
+    }
+
+    /// Which value of the tensor a launch reads.
+    pub(super) fn value_read(&self, launched: Launched, tensor: TensorId) -> Option<Value> {
+        let is_temporary = self.graph.tensor(tensor).kind == Kind::Temporary;
+        let is_left_alone =
+            !is_temporary && launched.is_repeat && self.graph.writes(launched.op).contains(&tensor);
+        let reads = self.read_first[launched.op.index()].iter();
+        let mut reads = reads.filter(|&&(read, _)| read == tensor && !is_left_alone);
+        reads.next().map(|&(_, value)| value)
+    }
+
+    /// Whether a launch writes the tensor.
+    pub(super) fn writes(&self, launched: Launched, tensor: TensorId) -> bool {
+        let is_temporary = self.graph.tensor(tensor).kind == Kind::Temporary;
+        (is_temporary || !launched.is_repeat) && self.graph.writes(launched.op).contains(&tensor)
+    }
+
+    fn touches(&self, launched: Launched, tensor: TensorId) -> bool {
+        self.value_read(launched, tensor).is_some() || self.writes(launched, tensor)
+    }
+
+    /// The position of the last launch that reads the tensor.
+    pub(super) fn last_read(&self, tensor: TensorId) -> Option<usize> {
+        self.launches.iter().rposition(|&it| self.value_read(it, tensor).is_some())
+    }
+
+    /// The position of the last launch that writes the tensor.
+    pub(super) fn last_write(&self, tensor: TensorId) -> Option<usize> {
+        self.launches.iter().rposition(|&it| self.writes(it, tensor))
+    }
+
+    /// What the last first launch before a position wrote; after the last read of an input, what
+    /// the next iteration begins with.
+    pub(super) fn current(&self, position: usize, tensor: TensorId) -> Value {
+        if self.is_next(position, tensor) {
+            return Value::Next;
+        }
+        let before = self.launches[..position].iter().filter(|launched| !launched.is_repeat);
+        let mut makers = before.filter(|&&launched| self.writes(launched, tensor));
+        makers.next_back().map_or(Value::Start, |launched| Value::Of(launched.op))
+    }
+
+    /// Whether an input's value is the next iteration's at a position.
+    pub(super) fn is_next(&self, position: usize, tensor: TensorId) -> bool {
+        let is_input = self.graph.tensor(tensor).kind == Kind::Input;
+        is_input && self.last_read(tensor).is_some_and(|last_read| last_read < position)
+    }
+
+    /// Whether a value has to be kept at a position: it is read from there on before a launch
+    /// makes it again, or it is what a state is left with.
+    pub(super) fn is_needed(&self, position: usize, tensor: TensorId, value: Value) -> bool {
+        for &launched in &self.launches[position..] {
+            if self.value_read(launched, tensor) == Some(value) {
+                return true;
+            }
+            if self.writes(launched, tensor) && value == Value::Of(launched.op) {
+                return false;
+            }
+        }
+        let is_result = value == self.current(self.launches.len(), tensor);
+        self.graph.tensor(tensor).kind == Kind::State && is_result
+    }
+
+    /// Whether a copy of a value at a position is of use: it is current or is read later.
+    pub(super) fn is_valid(&self, position: usize, tensor: TensorId, value: Value) -> bool {
+        value == self.current(position, tensor)
+            || self.next_reader(position, tensor, value).is_some()
+    }
+
+    /// The spans of a temporary, by positions: one begins with each launch that writes it without
+    /// reading it.
+    pub(super) fn spans(&self, tensor: TensorId) -> Vec<(usize, usize)> {
+        let mut spans: Vec<(usize, usize)> = Vec::new();
+        for (at, &launched) in self.launches.iter().enumerate() {
+            match spans.last_mut() {
+                _ if !self.touches(launched, tensor) => {}
+                Some(span) if self.value_read(launched, tensor).is_some() => span.1 = at,
+                _ => spans.push((at, at)),
+            }
+        }
+        spans
+    }
+
+    /// Whether the host has to keep a value that the device does not.
+    pub(super) fn needs_host(&self, tensor: TensorId) -> bool {
+        self.missing_of(tensor, false).is_some()
+    }
+}

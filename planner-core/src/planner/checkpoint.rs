@@ -1,0 +1,207 @@
+//! Activation checkpointing (Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear
+//! memory cost", 2016), as frameworks do it: the forward pass is cut into segments; what a segment
+//! takes from the ones before it stays, the rest is dropped and made again in the backward pass.
+//! Nothing moves but inputs. Or what stays is moved to the host between the passes, as the large
+//! libraries do.
+//!
+//! Frameworks leave the segments to their users. Here several numbers of segments are tried, the
+//! square root of the number of ops among them, each cut near equal parts where least crosses the
+//! cut. A list of ops does not say where the forward pass ends: that is where most is alive.
+
+use super::builder::{Builder, Lengths, Stuck};
+use super::error::PlanningError;
+use super::gaps::Gaps;
+use super::memory::Memory;
+use super::paced::{self, Pace};
+use super::pressure::Pressure;
+use super::repeats::{self, Dropped, Values};
+use super::request::Task;
+use crate::graph::{Kind, OpId};
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
+use crate::sequence::{LaunchId, Sequence};
+
+/// Numbers of segments that are tried, beside the square root of the ops of the forward pass.
+const SEGMENTS: [usize; 13] = [2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128];
+
+/// A cut may be so far from that of equal parts, as a fraction of a segment.
+const NEAR: usize = 3;
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    total([
+        words::<OpId>(limits.ops),
+        words::<u32>(limits.ops),
+        Sequence::scratch_words(limits),
+        Gaps::scratch_words(limits),
+        Values::scratch_words(limits),
+        Dropped::scratch_words(limits),
+        words::<u64>(limits.ops.saturating_add(1)).saturating_mul(2),
+        words::<u32>(limits.ops),
+        larger(repeats::unroll_words(limits), Gaps::working_words(limits)),
+    ])
+}
+
+/// Calls `see` with the sequence that each number of segments leads to, but for those in which
+/// something cannot be made again.
+pub(super) fn each(
+    task: &Task<'_>,
+    memory: &Memory<'_>,
+    scratch: &mut Scratch<'_>,
+    mut see: impl FnMut(&Sequence<'_>, &mut Scratch<'_>) -> Result<(), PlanningError>,
+) -> Result<(), PlanningError> {
+    let sequence = task.sequence;
+    let mut scratch = scratch.reborrow();
+    let most = sequence.graph().ops().len().saturating_mul(2);
+    let gaps = Gaps::new(sequence, &mut scratch)?;
+    let turn = turn(task, &gaps, &mut scratch)?;
+    let root = turn.isqrt();
+    for segments in SEGMENTS.into_iter().chain([root]) {
+        if segments < 2 || segments >= turn.max(2) {
+            continue;
+        }
+        let mut scratch = scratch.reborrow();
+        let launches = scratch.take(most, OpId(0))?;
+        let positions = scratch.take(sequence.len(), 0u32)?;
+        let made = {
+            let mut scratch = scratch.reborrow();
+            let mut values = Values::new(sequence, &gaps, &mut scratch)?;
+            let mut dropped = Dropped::new(gaps.len(), &mut scratch)?;
+            let cuts = cuts(task, &gaps, &values, turn, segments, &mut scratch)?;
+            drop_between(task, &gaps, (&mut values, &mut dropped), turn, cuts);
+            let lists = (&mut *launches, &mut *positions);
+            repeats::unroll(sequence, &gaps, memory, &values, &dropped, lists, &mut scratch)?
+        };
+        if let Some(len) = made.filter(|&len| len > sequence.len()) {
+            let order = launches[..len].iter().copied();
+            let repeated = Sequence::new(sequence.graph(), order, &mut scratch)?;
+            see(&repeated, &mut scratch)?;
+        }
+    }
+    Ok(())
+}
+
+/// The gaps of temporaries, each with the operand that it follows.
+fn gaps_of_temporaries<'g>(
+    task: &'g Task<'_>,
+    gaps: &'g Gaps<'_>,
+) -> impl Iterator<Item = (usize, usize, usize)> + 'g {
+    let sequence = task.sequence;
+    (0..gaps.len()).filter_map(move |slot| {
+        let span = gaps.span(sequence, slot).filter(|span| !span.wraps)?;
+        let tensor = sequence.operands()[slot];
+        let is_temporary = sequence.tensor(tensor).kind == Kind::Temporary;
+        is_temporary.then_some((slot, span.from, span.to))
+    })
+}
+
+/// The launch before which most bytes of temporaries wait for their next use.
+fn turn(
+    task: &Task<'_>,
+    gaps: &Gaps<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<usize, OutOfScratch> {
+    let mut scratch = scratch.reborrow();
+    let change = scratch.take(task.sequence.len() + 1, 0u64)?;
+    for (slot, from, to) in gaps_of_temporaries(task, gaps) {
+        let bytes = task.sequence.tensor(task.sequence.operands()[slot]).bytes;
+        change[from] = change[from].wrapping_add(bytes);
+        change[to] = change[to].wrapping_sub(bytes);
+    }
+    let (mut bytes, mut most) = (0u64, (0u64, 0));
+    for (at, &change) in change.iter().enumerate() {
+        bytes = bytes.wrapping_add(change);
+        if bytes > most.0 {
+            most = (bytes, at);
+        }
+    }
+    Ok(most.1)
+}
+
+/// The launches before which segments begin, but for the first.
+fn cuts<'s>(
+    task: &Task<'_>,
+    gaps: &Gaps<'_>,
+    values: &Values<'_>,
+    turn: usize,
+    segments: usize,
+    scratch: &mut Scratch<'s>,
+) -> Result<&'s [u32], OutOfScratch> {
+    let cuts = scratch.take(segments - 1, 0u32)?;
+    let mut scratch = scratch.reborrow();
+    let crossing = scratch.take(turn + 1, 0u64)?;
+    for (slot, from, to) in gaps_of_temporaries(task, gaps) {
+        // Within the forward pass a value crosses the cuts between two of its uses.
+        if to < turn {
+            let bytes = task.sequence.tensor(task.sequence.operands()[slot]).bytes;
+            crossing[from] = crossing[from].wrapping_add(bytes);
+            crossing[to + 1] = crossing[to + 1].wrapping_sub(bytes);
+        }
+    }
+    let mut sum = 0u64;
+    for bytes in &mut *crossing {
+        sum = sum.wrapping_add(*bytes);
+        *bytes = sum;
+    }
+    let _ = values;
+    let near = turn / segments / NEAR;
+    for (at, cut) in cuts.iter_mut().enumerate() {
+        let equal = (at + 1) * turn / segments;
+        let range = equal.saturating_sub(near).max(1)..=(equal + near).min(turn);
+        let best = range.min_by_key(|&at| (crossing[at], at.abs_diff(equal)));
+        *cut = best.unwrap_or(equal) as u32;
+    }
+    cuts.sort_unstable();
+    Ok(cuts)
+}
+
+/// Drops what waits over the turn and crosses no cut, and holds what does for repeats.
+fn drop_between(
+    task: &Task<'_>,
+    gaps: &Gaps<'_>,
+    (values, dropped): (&mut Values<'_>, &mut Dropped<'_>),
+    turn: usize,
+    cuts: &[u32],
+) {
+    let sequence = task.sequence;
+    let is_cut = |from: LaunchId, to: usize| {
+        let next = cuts.partition_point(|&cut| cut <= from.0);
+        cuts.get(next).is_some_and(|&cut| cut as usize <= to)
+    };
+    let end = LaunchId(sequence.len() as u32 - 1);
+    for (slot, from, to) in gaps_of_temporaries(task, gaps) {
+        let value = gaps.version(slot);
+        let maker = gaps.launch(value as usize);
+        if to < turn && is_cut(LaunchId(from as u32 - 1), to) {
+            values.hold(value, end);
+        }
+        let waits = from <= turn && turn < to;
+        if waits && !is_cut(maker, from - 1) && sequence.is_repeatable(maker) {
+            dropped.drop_after(slot);
+        }
+    }
+}
+
+/// Writes a list in which what waits for more than the first repeat is on the host meanwhile.
+pub(super) fn write_offloaded(
+    builder: Builder<'_>,
+    gaps: &mut Gaps<'_>,
+    pace: Pace,
+    seen: &mut Pressure<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+    let sequence = builder.task.sequence;
+    gaps.clear();
+    let Some(first) = sequence.launches().find(|&launch| sequence.launched(launch).is_repeat)
+    else {
+        return Ok(Err(Stuck::NoRoom));
+    };
+    for slot in 0..gaps.len() {
+        let tensor = sequence.operands()[slot];
+        let waits = gaps.span(sequence, slot).is_some_and(|span| {
+            !span.wraps && span.from <= first.index() && first.index() < span.to
+        });
+        if waits && sequence.tensor(tensor).kind == Kind::Temporary {
+            gaps.set_moved(slot, builder.memory.objects(tensor));
+        }
+    }
+    paced::write(builder, gaps, pace, seen, scratch)
+}

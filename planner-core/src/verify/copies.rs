@@ -1,0 +1,225 @@
+//! Which version of its tensor each piece holds, on the device and on the host.
+//!
+//! The trees are those of [`ranges`](crate::ranges). A prefetch of pieces with different versions
+//! still costs O(log pieces): what a node has to pass on to its children may be "as the host".
+
+use crate::ranges::{above, cover, ends};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use bytemuck::{Pod, Zeroable};
+use core::ops::Range;
+
+/// What one copy of a piece holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Held {
+    pub(super) version: u32,
+    /// The copy is valid at earlier steps.
+    pub(super) valid_until: u32,
+}
+
+impl Held {
+    /// No value.
+    pub(super) const NONE: Self = Self { version: u32::MAX, valid_until: 0 };
+    /// An input's value for the next iteration.
+    pub(super) const NEXT: Self = Self { version: u32::MAX - 1, valid_until: u32::MAX };
+    /// The version of pieces that hold different ones.
+    const MIXED: u32 = u32::MAX - 2;
+    /// As the device copy, and as the host copy: for changes only.
+    const AS_DEVICE: Self = Self { version: u32::MAX - 3, valid_until: 0 };
+    const AS_HOST: Self = Self { version: u32::MAX - 4, valid_until: 0 };
+
+    /// What a change leaves of a device copy and a host copy.
+    const fn after(change: Self, device: Self, host: Self) -> Self {
+        match change {
+            Self::AS_DEVICE => device,
+            Self::AS_HOST => host,
+            held => held,
+        }
+    }
+
+    fn join(self, other: Self) -> Self {
+        let is_same = self.version == other.version;
+        Self {
+            version: if is_same { self.version } else { Self::MIXED },
+            valid_until: self.valid_until.min(other.valid_until),
+        }
+    }
+}
+
+/// The copies of a range of pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Pair {
+    pub(super) device: Held,
+    pub(super) host: Held,
+    /// 1 where the two differ in any piece.
+    pub(super) differ: u32,
+}
+
+impl Pair {
+    const fn new(device: Held, host: Held) -> Self {
+        Self { device, host, differ: (device.version != host.version) as u32 }
+    }
+
+    fn join(self, other: Self) -> Self {
+        Self {
+            device: self.device.join(other.device),
+            host: self.host.join(other.host),
+            differ: self.differ | other.differ,
+        }
+    }
+
+    fn after(self, change: Change) -> Self {
+        let after = |change| Held::after(change, self.device, self.host);
+        let changed = Self::new(after(change.device), after(change.host));
+        // Where pieces hold different versions, some differ from whatever all of the others hold;
+        // only two copies of the same pieces are known otherwise.
+        let differ = match (change.device, change.host) {
+            (Held::AS_DEVICE, Held::AS_HOST) => self.differ,
+            (device, host) if device == host => 0,
+            _ => changed.differ,
+        };
+        Self { differ, ..changed }
+    }
+}
+
+/// What becomes of the copies of a range of pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Change {
+    device: Held,
+    host: Held,
+}
+
+impl Change {
+    const NONE: Self = Self { device: Held::AS_DEVICE, host: Held::AS_HOST };
+    /// The device gets what the host has.
+    pub(super) const PREFETCH: Self = Self { device: Held::AS_HOST, host: Held::AS_HOST };
+    /// The host gets what the device has.
+    pub(super) const OFFLOAD: Self = Self { device: Held::AS_DEVICE, host: Held::AS_DEVICE };
+
+    pub(super) const fn device(held: Held) -> Self {
+        Self { device: held, ..Self::NONE }
+    }
+
+    pub(super) const fn host(held: Held) -> Self {
+        Self { host: held, ..Self::NONE }
+    }
+
+    pub(super) const fn both(device: Held, host: Held) -> Self {
+        Self { device, host }
+    }
+
+    /// This change, then another.
+    const fn then(self, other: Self) -> Self {
+        Self {
+            device: Held::after(other.device, self.device, self.host),
+            host: Held::after(other.host, self.device, self.host),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Node {
+    pair: Pair,
+    /// What is still to be done to the children.
+    pending: Change,
+}
+
+impl Node {
+    fn change(&mut self, change: Change) {
+        self.pair = self.pair.after(change);
+        self.pending = self.pending.then(change);
+    }
+}
+
+/// The copies of each piece.
+#[derive(Debug)]
+pub(super) struct Copies<'a> {
+    nodes: &'a mut [Node],
+}
+
+impl<'a> Copies<'a> {
+    pub(super) const fn scratch_words(limits: &Limits) -> usize {
+        words::<Node>(limits.pieces.saturating_mul(2))
+    }
+
+    /// No piece has a value.
+    pub(super) fn new(pieces: usize, scratch: &mut Scratch<'a>) -> Result<Self, OutOfScratch> {
+        let empty = Node { pair: Pair::new(Held::NONE, Held::NONE), pending: Change::NONE };
+        Ok(Self { nodes: scratch.take(2 * pieces, empty)? })
+    }
+
+    /// What the pieces of a range hold, of the tensor that has the pieces `of`.
+    pub(super) fn look(&mut self, of: &Range<usize>, range: &Range<usize>) -> Pair {
+        self.push_down(of, range);
+        let mut seen = None;
+        cover(of, range, |node| {
+            let pair = self.nodes[2 * of.start + node].pair;
+            seen = Some(seen.map_or(pair, |seen: Pair| seen.join(pair)));
+        });
+        seen.unwrap_or(Pair::new(Held::NONE, Held::NONE))
+    }
+
+    /// Changes all pieces of a range.
+    pub(super) fn change(&mut self, of: &Range<usize>, range: &Range<usize>, change: Change) {
+        self.push_down(of, range);
+        cover(of, range, |node| self.nodes[2 * of.start + node].change(change));
+        for node in ends(of, range).into_iter().flatten().flat_map(above) {
+            let [one, other] = [2 * node, 2 * node + 1].map(|child| 2 * of.start + child);
+            let joined = self.nodes[one].pair.join(self.nodes[other].pair);
+            let node = &mut self.nodes[2 * of.start + node];
+            node.pair = joined.after(node.pending);
+        }
+    }
+
+    /// Does to the children what is still to be done, above the ends of a range.
+    fn push_down(&mut self, of: &Range<usize>, range: &Range<usize>) {
+        for leaf in ends(of, range).into_iter().flatten() {
+            for height in (1..=leaf.checked_ilog2().unwrap_or(0)).rev() {
+                let node = leaf >> height;
+                let parent = &mut self.nodes[2 * of.start + node];
+                let pending = core::mem::replace(&mut parent.pending, Change::NONE);
+                if pending != Change::NONE {
+                    self.nodes[2 * of.start + 2 * node].change(pending);
+                    self.nodes[2 * of.start + 2 * node + 1].change(pending);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_agree_with_an_array() {
+        let mut memory = [0; 2 * 21 * size_of::<Node>() / 8];
+        let mut copies = Copies::new(21, &mut Scratch::new(&mut memory)).unwrap();
+        let mut plain = [Pair::new(Held::NONE, Held::NONE); 21];
+        let mut seed = 1u64;
+        let mut draw = |below: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as usize % below
+        };
+        for _ in 0..5000 {
+            let of = [0..1, 1..6, 6..13, 13..21][draw(4)].clone();
+            let start = of.start + draw(of.len());
+            let range = start..start + 1 + draw(of.end - start);
+            let seen = plain[range.clone()].iter().copied().reduce(Pair::join).unwrap();
+            assert_eq!(copies.look(&of, &range), seen);
+            let version = draw(3) as u32;
+            let held = Held { version, valid_until: 9 - version };
+            let changes =
+                [Change::PREFETCH, Change::OFFLOAD, Change::device(held), Change::host(held)];
+            let change = changes[draw(4)];
+            copies.change(&of, &range, change);
+            for pair in &mut plain[range] {
+                let after = |change| Held::after(change, pair.device, pair.host);
+                *pair = Pair::new(after(change.device), after(change.host));
+            }
+        }
+    }
+}
