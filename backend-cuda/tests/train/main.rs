@@ -43,7 +43,7 @@ fn set_up(settings: &[&str]) -> (Emulated, Trainer, Model) {
     let driver = Emulated::built_path();
     let emulated = Emulated::open(&driver).unwrap();
     let text = Text::new();
-    let settings = settings.iter().chain(&["machine=h200-pcie5"]).map(ToString::to_string);
+    let settings = settings.iter().chain(&["machine=v100-pcie3"]).map(ToString::to_string);
     let settings = Settings::new(text.characters, settings).unwrap();
     let model = Model::new(settings.sizes);
     (emulated, Trainer::new(Cuda::load(Some(&driver)).unwrap(), text, settings).unwrap(), model)
@@ -150,7 +150,7 @@ fn assert_the_same(settings: &[&str]) -> Trained {
 
 #[test]
 fn in_a_third_of_the_memory_it_learns_the_same() {
-    let settings = ["width=32", "layers=3", "heads=2", "context=16", "batch=2", "rate=0.003"];
+    let settings = ["width=32", "layers=3", "heads=2", "context=24", "batch=3", "rate=0.003"];
     let settings = [&settings[..], &["iterations=16", "budget=33%", "matmul=own"]].concat();
     let losses = assert_the_same(&settings).losses;
     assert_eq!(losses.len(), 16);
