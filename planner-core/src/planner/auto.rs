@@ -53,6 +53,10 @@ pub fn plan<'o>(
         0 => None,
         _ => repeats::search::best(&task(best), lists, &mut output, &mut scratch)?,
     };
+    let segments_ns = match lists {
+        0 | 1 => u64::MAX,
+        _ => least_launches_ns(&task(&given), &mut output, &mut scratch)?,
+    };
     let mut contest = Contest { output, best: None, written: None, shortage: None };
     let half = strategy.shared(request.graph.ops().len());
     if let (Some(_), Some(half)) = (&order, half) {
@@ -65,10 +69,10 @@ pub fn plan<'o>(
     {
         contest.enter(&task(repeated), half.unwrap_or(strategy), &mut scratch)?;
     }
-    if lists > 1
-        && let Some(segments) = contest.beaten_by_segments(&task(&given), &mut scratch)?
-    {
-        return plan_segments(&task(&given), segments, contest.output, &mut scratch);
+    let given = task(&given);
+    let better = contest.beaten_by_segments(&given, segments_ns, &mut scratch)?;
+    if let Some(segments) = better {
+        return plan_segments(&given, segments, contest.output, &mut scratch);
     }
     contest.winner(&mut scratch)
 }
@@ -119,6 +123,22 @@ fn plan_segments<'o>(
     written.map(|written| output.written(written)).ok_or(PlanningError::Stuck)
 }
 
+/// The time of the launches of the shortest list with segments.
+fn least_launches_ns(
+    task: &Task<'_>,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<u64, PlanningError> {
+    let mut scratch = scratch.reborrow();
+    let memory = Memory::new(task, Need::LargestOp, output.arena, &mut scratch)?;
+    let mut least_ns = u64::MAX;
+    checkpoint::each(task, &memory, &mut scratch, |sequence, _| {
+        least_ns = least_ns.min(sequence.compute_ns());
+        Ok(())
+    })?;
+    Ok(least_ns)
+}
+
 /// The smallest budget that any number of segments allows; its tensors are left in the arena.
 pub(super) fn least_with_segments(
     task: &Task<'_>,
@@ -129,10 +149,10 @@ pub(super) fn least_with_segments(
     let mut scratch = scratch.reborrow();
     let unlimited = Task { budget_bytes: u64::MAX, ..*task };
     let memory = Memory::new(&unlimited, Need::LargestOp, arena, &mut scratch)?;
-    let mut least = memory::smallest(task, Need::of(strategy), arena, &mut scratch)?;
+    let mut least = memory::smallest(task, Need::of(strategy, task.sequence), arena, &mut scratch)?;
     checkpoint::each(task, &memory, &mut scratch, |sequence, scratch| {
         let task = Task { sequence, ..*task };
-        let segments = memory::smallest(&task, Need::of(strategy), arena, scratch)?;
+        let segments = memory::smallest(&task, Need::of(strategy, task.sequence), arena, scratch)?;
         if segments.bytes < least.bytes {
             least = segments;
         }
@@ -192,23 +212,17 @@ impl<'o, 't> Contest<'o, 't> {
     fn beaten_by_segments(
         &mut self,
         task: &Task<'_>,
+        launches_ns: u64,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Strategy>, PlanningError> {
-        let mut scratch = scratch.reborrow();
         let mut least_ns = self.best.map_or(u64::MAX, |(period_ns, ..)| period_ns);
-        let mut launches_ns = u64::MAX;
-        let memory = Memory::new(task, Need::LargestOp, self.output.arena, &mut scratch)?;
-        checkpoint::each(task, &memory, &mut scratch, |sequence, _| {
-            launches_ns = launches_ns.min(sequence.compute_ns());
-            Ok(())
-        })?;
         let mut better = None;
         for strategy in [Strategy::Checkpoint, Strategy::CheckpointOffload] {
             if launches_ns >= least_ns {
                 break;
             }
             self.written = None;
-            match plan_segments(task, strategy, self.output.reborrow(), &mut scratch) {
+            match plan_segments(task, strategy, self.output.reborrow(), scratch) {
                 Ok(plan) if plan.predicted.period_ns < least_ns => {
                     (least_ns, better) = (plan.predicted.period_ns, Some(strategy));
                 }
@@ -258,7 +272,7 @@ fn plan_task<'o>(
     let Output { steps, resident, arena, pools, tensor_pool } = output;
     let pools = (pools, tensor_pool);
     let mut trials = Trials::new(task, steps, resident, pools);
-    let memory = Memory::new(task, Need::of(strategy), arena, &mut scratch)?;
+    let memory = Memory::new(task, Need::of(strategy, task.sequence), arena, &mut scratch)?;
     let uses = Uses::new(task.sequence, &mut scratch)?;
     let mut search = match strategy {
         Strategy::Auto(_) | Strategy::CheckpointOffload => {
@@ -276,7 +290,7 @@ fn plan_task<'o>(
             let host_bytes = task.machine.host_bytes;
             return Err(PlanError::HostMemory { needed_bytes, host_bytes }.into());
         }
-        let need = Need::of(strategy);
+        let need = Need::of(strategy, task.sequence);
         let least = memory::smallest(task, need, arena, &mut scratch)?;
         let LeastMemory { bytes: min_feasible_bytes, op, .. } = least;
         return Err(PlanningError::Infeasible { min_feasible_bytes, op });

@@ -115,7 +115,7 @@ pub fn least_memory(
     if strategy.has_segments() {
         return auto::least_with_segments(&task, strategy, arena, &mut scratch);
     }
-    memory::smallest(&task, Need::of(strategy), arena, &mut scratch)
+    memory::smallest(&task, Need::of(strategy, &given), arena, &mut scratch)
 }
 
 /// The figures of [`least_memory`] that an error names.

@@ -159,6 +159,7 @@ impl Strategy {
         let is = move |strategy: Self| (self == strategy || with_others.is_some()).then_some(());
         let in_core = is(Self::InCore)
             .or(is(Self::Checkpoint))
+            .or(is(Self::CheckpointOffload).filter(|()| !task.sequence.has_repeats()))
             .or(auto.map(|_| ()))
             .into_iter()
             .flat_map(|()| [true, false].map(|early_inputs| Recipe::InCore { early_inputs }));

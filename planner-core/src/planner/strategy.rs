@@ -1,5 +1,7 @@
 //! How to plan: the strategies and their parameters.
 
+use crate::sequence::Sequence;
+
 /// How to plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -194,8 +196,10 @@ pub(super) enum Need {
 }
 
 impl Need {
-    pub(super) const fn of(strategy: Strategy) -> Self {
+    pub(super) const fn of(strategy: Strategy, sequence: &Sequence<'_>) -> Self {
         match strategy {
+            // Without segments there is nothing that could move.
+            Strategy::CheckpointOffload if !sequence.has_repeats() => Self::Everything,
             Strategy::InCore | Strategy::Checkpoint => Self::Everything,
             Strategy::Weights(weights) if weights.moves_activations() => Self::LargestOp,
             Strategy::Weights(_) | Strategy::WeightsUndiscounted | Strategy::LayerToLayer => {

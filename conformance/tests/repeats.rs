@@ -1,0 +1,123 @@
+//! `auto` launches ops again where that pays, and never where it does not.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use conformance::graphs::{graphs, machines};
+use conformance::planners;
+use planner_core::planner::{Auto, Order, PlanningError, Repeats, Request, Strategy as Planner};
+use planner_core::{Graph, Kind, Machine, MachineParameters};
+use proptest::prelude::*;
+use spillway::planning;
+use workloads::OwnedGraph;
+
+const fn auto(repeats: Repeats) -> Planner {
+    Planner::Auto(Auto { effort: Some(9), order: Order::Given, repeats })
+}
+
+/// The period of a plan that keeps every rule; none where the budget is too small.
+fn period_ns(
+    request: &Request<'_>,
+    strategy: Planner,
+    least_bytes: u64,
+) -> Result<Option<u64>, TestCaseError> {
+    let plan = planners::check(request, least_bytes, |request| planning::plan(request, strategy));
+    Ok(plan.map_err(TestCaseError::fail)?.map(|plan| plan.predicted.period_ns))
+}
+
+proptest! {
+    #[test]
+    fn auto_is_no_slower_than_without_repeats_or_with_segments(
+        owned in graphs(),
+        machine in machines(),
+        spare_bytes in 0..4096u64,
+    ) {
+        let graph = owned.graph().unwrap();
+        let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
+        let least_bytes = planning::min_feasible(&request(0), auto(Repeats::Allowed)).unwrap().0;
+        let request = request(least_bytes + spare_bytes);
+        let with = period_ns(&request, auto(Repeats::Allowed), least_bytes)?.unwrap();
+        for other in [auto(Repeats::Never), Planner::Checkpoint, Planner::CheckpointOffload] {
+            let least_bytes = match planning::min_feasible(&request, other) {
+                Err(PlanningError::Stuck) => continue,
+                least => least.unwrap().0,
+            };
+            if let Some(without) = period_ns(&request, other, least_bytes)? {
+                prop_assert!(with <= without, "{} after {} of {}", with, without, other.name());
+            }
+        }
+    }
+}
+
+/// A row of layers, each with a value that is slow to make and one that follows from it at once;
+/// the backward pass reads both.
+fn row(layers: u32) -> OwnedGraph {
+    let mut graph = OwnedGraph::new("row");
+    let mut value = graph.push_tensor("input", 64, Kind::Input);
+    let mut made = Vec::new();
+    for layer in 0..layers {
+        let slow = graph.push_tensor(format!("slow{layer}"), 1024, Kind::Temporary);
+        let quick = graph.push_tensor(format!("quick{layer}"), 1024, Kind::Temporary);
+        for (name, time_ns, read, written) in
+            [("convolve", 1000, value, slow), ("normalise", 10, slow, quick)]
+        {
+            let op = graph.push_op(format!("{name}{layer}"), time_ns, 0, &[read], &[written]);
+            graph.set_repeatable(op);
+        }
+        made.push([slow, quick]);
+        value = quick;
+    }
+    for (layer, [slow, quick]) in made.into_iter().enumerate().rev() {
+        let gradient = graph.push_tensor(format!("gradient{layer}"), 64, Kind::Temporary);
+        graph.push_op(format!("back{layer}"), 1000, 0, &[slow, quick], &[gradient]);
+    }
+    graph
+}
+
+fn slow_links() -> Machine {
+    Machine::new(MachineParameters {
+        device_bytes: 1 << 20,
+        host_bytes: 1 << 20,
+        chunk_bytes: 256,
+        h2d_bytes_per_s: 1_000_000_000,
+        d2h_bytes_per_s: 1_000_000_000,
+        transfer_latency_ns: 10,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    })
+    .unwrap()
+}
+
+fn plan(graph: &Graph<'_>, budget_bytes: u64, strategy: Planner) -> (u64, u64) {
+    let machine = slow_links();
+    let request = Request { graph, machine: &machine, budget_bytes };
+    let predicted = planning::plan(&request, strategy).unwrap().predicted;
+    (predicted.period_ns, predicted.repeat_ns)
+}
+
+/// Of sixteen layers, what is quick to make is made again, and nothing else.
+#[test]
+fn what_is_quick_to_make_is_made_again() {
+    let owned = row(16);
+    let graph = owned.graph().unwrap();
+    // All that is slow to make, and three values beside it.
+    let budget_bytes = 20 * 1024;
+    let (once_ns, _) = plan(&graph, budget_bytes, auto(Repeats::Never));
+    let (period_ns, repeat_ns) = plan(&graph, budget_bytes, auto(Repeats::Allowed));
+    assert!(repeat_ns > 0 && repeat_ns <= 16 * 10, "{repeat_ns} {period_ns} {once_ns}");
+    assert_eq!(period_ns, graph.compute_ns() + repeat_ns);
+    assert!(once_ns > period_ns, "{once_ns}");
+}
+
+/// Checkpointing runs whole segments again, and moves nothing.
+#[test]
+fn checkpointing_runs_segments_again() {
+    let owned = row(16);
+    let graph = owned.graph().unwrap();
+    let (period_ns, repeat_ns) = plan(&graph, 20 * 1024, Planner::Checkpoint);
+    assert!(repeat_ns >= 4 * 1000, "{repeat_ns}");
+    assert_eq!(period_ns, graph.compute_ns() + repeat_ns);
+    let machine = slow_links();
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: 4 * 1024 };
+    let error = planning::plan(&request, Planner::Checkpoint).unwrap_err();
+    assert!(matches!(error, PlanningError::Infeasible { min_feasible_bytes, .. }
+        if min_feasible_bytes > 4 * 1024 && min_feasible_bytes <= 20 * 1024));
+}
