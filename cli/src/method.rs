@@ -75,7 +75,7 @@ impl Method {
                     Some(found) => joint::plan_again(request, found),
                     None => {
                         let mut settings = *settings;
-                        settings.limit.bound_ns = bound_ns(request);
+                        settings.limit.bound_ns = bound_with_repeats_ns(request);
                         let searched = watched(settings.limit.seconds, |watch| {
                             joint::search(request, &settings, watch)
                         });
@@ -101,7 +101,13 @@ impl Method {
     }
 }
 
-/// No order has a shorter period.
+/// No order has a shorter period, with repeats or without.
+fn bound_with_repeats_ns(request: &Request<'_>) -> u64 {
+    let Request { graph, machine, budget_bytes } = *request;
+    planning::lower_bound_repeats_ns(graph, machine, budget_bytes, Order::Any).unwrap_or(0)
+}
+
+/// No order has a shorter period if each op runs once.
 fn bound_ns(request: &Request<'_>) -> u64 {
     let Request { graph, machine, budget_bytes } = *request;
     planning::lower_bound_ns(graph, machine, budget_bytes, Order::Any).unwrap_or(0)

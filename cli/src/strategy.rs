@@ -56,6 +56,8 @@ pub(crate) static ALL: &[&Entry] = &[
     &WEIGHTS,
     &WEIGHTS_UNDISCOUNTED,
     &LAYER_TO_LAYER,
+    &CHECKPOINT,
+    &CHECKPOINT_OFFLOAD,
     &AUTO,
     &SWAP,
     &JOINT,
@@ -142,11 +144,26 @@ const LAYER_TO_LAYER: Entry = Entry {
     method: |_| Ok(Method::Strategy(Strategy::LayerToLayer)),
 };
 
+const CHECKPOINT: Entry = Entry {
+    name: "checkpoint",
+    help: "Activation checkpointing: keep what segments of the forward pass begin with, run the \
+           segments again in the backward pass; nothing moves but inputs",
+    compared: Compared::Always,
+    method: |_| Ok(Method::Strategy(Strategy::Checkpoint)),
+};
+
+const CHECKPOINT_OFFLOAD: Entry = Entry {
+    name: "checkpoint-offload",
+    help: "The same, with what segments begin with on the host between the passes",
+    compared: Compared::Always,
+    method: |_| Ok(Method::Strategy(Strategy::CheckpointOffload)),
+};
+
 const AUTO: Entry = Entry {
     name: "auto",
-    help: "Move parts of tensors, paced by the clock, with the ops in the given or a better \
-           order; the best of many plans, those of all other strategies included (parameters: \
-           effort=PLANS, order=given, repeats=no)",
+    help: "Move parts of tensors, paced by the clock, and launch ops again where that takes less \
+           time than a transfer, with the ops in the given or a better order; the best of many \
+           plans (parameters: effort=PLANS, order=given, repeats=no)",
     compared: Compared::Always,
     method: |set| {
         let rule = "must be a number of plans to try, up to 10000; 0 takes the first that fits";

@@ -86,6 +86,7 @@ fn the_table_has_a_line_a_strategy_and_one_for_the_bound() {
     assert_eq!(line("bound,")[..3], ["bound,", "any", "order"]);
     let bound: f64 = line("bound,")[4].parse().unwrap();
     assert!(1.0 < slower && bound <= slower, "{table}");
+    assert!(table.ends_with("Bounds are for plans that run each op once.\n"), "{table}");
 }
 
 /// Whatever the order of the budgets.

@@ -15,7 +15,7 @@ use spillway::planning;
 use spillway::swapping::{self, Swap};
 use workloads::OwnedPlan;
 
-const STRATEGIES: [(&str, Planner); 14] = [
+const STRATEGIES: [(&str, Planner); 16] = [
     ("in-core", Planner::InCore),
     ("on-demand", Planner::OnDemand),
     ("fit", Planner::Fit),
@@ -39,6 +39,8 @@ const STRATEGIES: [(&str, Planner); 14] = [
         "auto, first list",
         Planner::Auto(Auto { effort: Some(0), order: Order::Free, repeats: Repeats::Allowed }),
     ),
+    ("checkpoint", Planner::Checkpoint),
+    ("checkpoint-offload", Planner::CheckpointOffload),
 ];
 const SHAKEN: [(&str, Planner); 1] = [(
     "auto, shaken",

@@ -526,7 +526,7 @@ fn repeatable(trace: &Trace) -> Vec<String> {
     let graph = trace.import();
     let ops = graph.ops.iter().zip(&graph.op_names);
     let repeatable = ops.filter(|(op, _)| op.repeatable);
-    repeatable.map(|(_, name)| name.split('@').next().unwrap().to_owned()).collect()
+    repeatable.filter_map(|(_, name)| name.split('@').next()).map(str::to_owned).collect()
 }
 
 #[test]

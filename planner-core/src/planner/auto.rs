@@ -65,6 +65,11 @@ pub fn plan<'o>(
     {
         contest.enter(&task(repeated), half.unwrap_or(strategy), &mut scratch)?;
     }
+    if lists > 1
+        && let Some(segments) = contest.beaten_by_segments(&task(&given), &mut scratch)?
+    {
+        return plan_segments(&task(&given), segments, contest.output, &mut scratch);
+    }
     contest.winner(&mut scratch)
 }
 
@@ -180,6 +185,38 @@ impl<'o, 't> Contest<'o, 't> {
     fn may_lose_to(&self, sampled: &Prediction) -> bool {
         let least_ns = sampled.period_ns - sampled.period_ns / GAIN;
         self.best.is_none_or(|(best_ns, ..)| least_ns < best_ns)
+    }
+
+    /// The strategy of checkpointing that has a better plan, if one has. Few works come so far
+    /// that it has to be planned: no plan takes less than its launches.
+    fn beaten_by_segments(
+        &mut self,
+        task: &Task<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Strategy>, PlanningError> {
+        let mut scratch = scratch.reborrow();
+        let mut least_ns = self.best.map_or(u64::MAX, |(period_ns, ..)| period_ns);
+        let mut launches_ns = u64::MAX;
+        let memory = Memory::new(task, Need::LargestOp, self.output.arena, &mut scratch)?;
+        checkpoint::each(task, &memory, &mut scratch, |sequence, _| {
+            launches_ns = launches_ns.min(sequence.compute_ns());
+            Ok(())
+        })?;
+        let mut better = None;
+        for strategy in [Strategy::Checkpoint, Strategy::CheckpointOffload] {
+            if launches_ns >= least_ns {
+                break;
+            }
+            self.written = None;
+            match plan_segments(task, strategy, self.output.reborrow(), &mut scratch) {
+                Ok(plan) if plan.predicted.period_ns < least_ns => {
+                    (least_ns, better) = (plan.predicted.period_ns, Some(strategy));
+                }
+                Err(error) if !error.is_of_one_list() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(better)
     }
 
     /// The best plan, written once more where another came after it.

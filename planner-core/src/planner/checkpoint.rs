@@ -65,7 +65,7 @@ pub(super) fn each(
             let mut scratch = scratch.reborrow();
             let mut values = Values::new(sequence, &gaps, &mut scratch)?;
             let mut dropped = Dropped::new(gaps.len(), &mut scratch)?;
-            let cuts = cuts(task, &gaps, &values, turn, segments, &mut scratch)?;
+            let cuts = cuts(task, &gaps, turn, segments, &mut scratch)?;
             drop_between(task, &gaps, (&mut values, &mut dropped), turn, cuts);
             let lists = (&mut *launches, &mut *positions);
             repeats::unroll(sequence, &gaps, memory, &values, &dropped, lists, &mut scratch)?
@@ -120,7 +120,6 @@ fn turn(
 fn cuts<'s>(
     task: &Task<'_>,
     gaps: &Gaps<'_>,
-    values: &Values<'_>,
     turn: usize,
     segments: usize,
     scratch: &mut Scratch<'s>,
@@ -141,7 +140,6 @@ fn cuts<'s>(
         sum = sum.wrapping_add(*bytes);
         *bytes = sum;
     }
-    let _ = values;
     let near = turn / segments / NEAR;
     for (at, cut) in cuts.iter_mut().enumerate() {
         let equal = (at + 1) * turn / segments;

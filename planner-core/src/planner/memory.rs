@@ -111,7 +111,7 @@ pub(super) fn smallest(
     scratch: &mut Scratch<'_>,
 ) -> Result<LeastMemory, PlanningError> {
     let lifetimes = Lifetimes::new(task.sequence, scratch)?;
-    let thresholds = thresholds(task, &lifetimes, scratch)?;
+    let thresholds = thresholds(task, need, &lifetimes, scratch)?;
     let least = least(task, need, &lifetimes, &thresholds, arena, scratch)?;
     let Division { threshold, placed, arena_bytes, needed_bytes: bytes } = least;
     let (_, launch) = threshold.pool(need);
@@ -140,7 +140,7 @@ impl<'m> Memory<'m> {
         let objects = scratch.take(sequence.tensors().len(), 0u64)?;
         let mut scratch = scratch.reborrow();
         let lifetimes = Lifetimes::new(sequence, &mut scratch)?;
-        let thresholds = thresholds(task, &lifetimes, &mut scratch)?;
+        let thresholds = thresholds(task, need, &lifetimes, &mut scratch)?;
         let threshold = choose(&thresholds, need, budget_bytes / machine.chunk_bytes);
         let mut division = divide(task, need, &lifetimes, threshold, arena, &mut scratch)?;
         if division.needed_bytes > budget_bytes {

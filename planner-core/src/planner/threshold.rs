@@ -82,9 +82,12 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         .saturating_add(words::<u8>(limits.operands))
 }
 
-/// All thresholds, from the largest. O(operands).
+/// All thresholds, from the largest. Where all that is alive is needed at once and some of it is
+/// made again, a temporary takes memory only while it has a value; else from its first to its last
+/// use, since the arena keeps its bytes for it. O(operands).
 pub(super) fn thresholds(
     task: &Task<'_>,
+    need: Need,
     lifetimes: &Lifetimes<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<[Threshold; COUNT], OutOfScratch> {
@@ -93,7 +96,8 @@ pub(super) fn thresholds(
     let size = |tensor| Size::new(task, lifetimes, &below_bytes, tensor);
     let mut scratch = scratch.reborrow();
     let seen_by = scratch.take(sequence.tensors().len(), u32::MAX)?;
-    let dies = find_deaths(sequence, &mut scratch)?;
+    let by_value = need == Need::Everything && sequence.has_repeats();
+    let dies = find_deaths(sequence, by_value, &mut scratch)?;
     let is_alive = scratch.take(sequence.tensors().len(), 0u8)?;
     let (mut alive, mut states) = (Tally::default(), Tally::default());
     for tensor in sequence.tensor_ids().filter(|&tensor| lifetimes.touches(tensor).is_some()) {
@@ -145,11 +149,12 @@ pub(super) fn thresholds(
     Ok(thresholds)
 }
 
-/// For each operand, whether its tensor has no value from its launch to the next that touches it,
-/// or none does; for an input only in the latter case, since its next value comes in between. Where
-/// a launch has two operands of a tensor, both say the same.
+/// For each operand, whether its launch is the last to touch the tensor; or, by value, whether a
+/// temporary has no value from there to the next launch that does. Where a launch has two operands
+/// of a tensor, both say the same.
 fn find_deaths<'s>(
     sequence: &Sequence<'_>,
+    by_value: bool,
     scratch: &mut Scratch<'s>,
 ) -> Result<&'s [u8], OutOfScratch> {
     let dies = scratch.take(sequence.operands().len(), 0u8)?;
@@ -162,7 +167,7 @@ fn find_deaths<'s>(
         }
         for &tensor in sequence.writes(launch) {
             let is_temporary = sequence.tensor(tensor).kind == Kind::Temporary;
-            dies_before[tensor.index()] = u8::from(is_temporary);
+            dies_before[tensor.index()] = u8::from(is_temporary && by_value);
         }
         for tensor in sequence.reads(launch) {
             dies_before[tensor.index()] = 0;
@@ -329,7 +334,7 @@ mod tests {
         let sequence = &Sequence::as_given(&graph, &mut scratch).unwrap();
         let lifetimes = Lifetimes::new(sequence, &mut scratch).unwrap();
         let task = Task { sequence, machine: &machine, budget_bytes: 0 };
-        thresholds(&task, &lifetimes, &mut scratch).unwrap()
+        thresholds(&task, Need::LargestOp, &lifetimes, &mut scratch).unwrap()
     }
 
     #[test]

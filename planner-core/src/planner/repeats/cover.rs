@@ -1,7 +1,7 @@
 //! Which values leave between two uses by a copy and which are made again, so that every op fits:
 //! the [choice](crate::planner::choice) of gaps, with one more way to close each.
 //!
-//! To make a value again takes the time of its [closure](Values::closure_ns) on the compute
+//! To make a value again takes the time of its [closure](Values::closure) on the compute
 //! stream, and what the closure reads must be there by then: a gap of that is *cut* where the
 //! repeat needs it.
 
@@ -11,14 +11,17 @@ use crate::planner::choice::{Scale, sum};
 use crate::planner::gaps::{Gaps, Span};
 use crate::planner::heap::Heap;
 use crate::planner::tree::MinTree;
-use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use crate::sequence::LaunchId;
+use heapless::Vec;
 
 /// Gaps of a value that are looked through for the one that spans a launch.
 const LOOKED_AT: usize = 64;
 
-/// Gaps that are cut in one go.
-const MOST_CUTS: usize = 1024;
+/// Gaps that are cut for one closure at most: the others are found missing when they are.
+const MOST_CUTS: usize = 256;
+
+type Cuts = Vec<u32, MOST_CUTS>;
 
 /// What is dropped in the gap after each operand, and where each gap ends.
 #[derive(Debug)]
@@ -58,11 +61,7 @@ impl<'a> Dropped<'a> {
 }
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    total([
-        Heap::scratch_words(limits.operands.saturating_mul(2)),
-        words::<u32>(MOST_CUTS),
-        words::<u32>(MOST_CUTS),
-    ])
+    Heap::scratch_words(limits.operands.saturating_mul(2))
 }
 
 /// A choice in the making.
@@ -77,7 +76,6 @@ pub(super) struct Cover<'c, 'g, 'v> {
     pub(super) heap: Heap<'c>,
     /// What a nanosecond of compute costs, where one of a link that is fully pressed costs 255.
     pub(super) compute_price: u64,
-    pub(super) cuts: &'c mut [u32],
 }
 
 /// What a gap should do next: a key (the least is taken first), and how many objects leave.
@@ -280,44 +278,37 @@ impl Cover<'_, '_, '_> {
         let gain = relief as f64 * self.objects(slot) as f64;
         self.dropped.is_dropped[slot] = 1;
         self.add(slot, self.objects(slot) as i64);
-        self.cuts[0] = slot as u32;
-        let mut waiting = 1;
-        while waiting > 0 {
-            waiting -= 1;
-            let slot = self.cuts[waiting] as usize;
-            self.cut_inputs(slot, gain, &mut waiting);
+        let mut waiting: Cuts = Vec::new();
+        let _ = waiting.push(slot as u32);
+        while let Some(slot) = waiting.pop() {
+            self.cut_inputs(slot as usize, gain, &mut waiting);
         }
     }
 
     /// Cuts the gaps of what it takes to make the value of a gap again, at the end of that gap;
     /// those of them that are dropped themselves wait for the same.
-    fn cut_inputs(&mut self, slot: usize, gain: f64, waiting: &mut usize) {
+    fn cut_inputs(&mut self, slot: usize, gain: f64, waiting: &mut Cuts) {
         let Some(span) = self.span(slot) else { return };
         let at = LaunchId(span.to as u32);
         let Some(closure) = self.closure(slot, span, gain) else { return };
         for &value in &closure.held {
             self.hold(value, at);
         }
-        let gaps: heapless::Vec<usize, MOST_CUTS> =
-            self.inputs(&closure, at).take(MOST_CUTS).collect();
+        let inputs = self.inputs(&closure, at).map(|gap| gap as u32);
+        let gaps: Cuts = inputs.take(MOST_CUTS).collect();
         for gap in gaps {
-            if self.cut(gap, at)
-                && self.dropped.is_dropped(gap)
-                && let Some(next) = self.cuts.get_mut(*waiting)
-            {
-                *next = gap as u32;
-                *waiting += 1;
+            if self.cut(gap as usize, at) && self.dropped.is_dropped(gap as usize) {
+                // Where there is no room, the list is longer than the choice knows.
+                let _ = waiting.push(gap);
             }
         }
     }
 
     /// Keeps a value that nothing reads any more until a launch.
     fn hold(&mut self, value: u32, at: LaunchId) {
-        let Scale { task, memory, .. } = self.scale;
-        let tensor = task.sequence.operands()[value as usize];
-        let range = held_range(&self.scale, self.values, value, at);
-        let _ = (task, memory);
-        self.slack.add(range.0, range.1, -(memory.objects(tensor) as i64));
+        let objects = self.objects(value as usize);
+        let (from, to) = held_range(&self.scale, self.values, value, at);
+        self.slack.add(from, to, -(objects as i64));
         self.values.hold(value, at);
     }
 

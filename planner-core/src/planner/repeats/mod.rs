@@ -18,7 +18,7 @@ use super::memory::Memory;
 use super::pressure::Pressure;
 use super::request::Task;
 use crate::graph::OpId;
-use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
 use cover::Cover;
 
 pub(super) use cover::Dropped;
@@ -34,7 +34,6 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
             choice::scratch_words(limits).saturating_add(cover::scratch_words(limits)),
             unroll::scratch_words(limits),
         ),
-        words::<u32>(1),
     ])
 }
 
@@ -59,9 +58,8 @@ pub(super) fn launches(
         let slack = gaps.slack(task, memory, 0, &mut scratch)?;
         let scale = Scale::new(task, memory, choice::Weight::Density, used, &slack, &mut scratch)?;
         let heap = Heap::new(2 * gaps.len(), &mut scratch)?;
-        let cuts = scratch.take(1024, 0)?;
         let (values, dropped) = (&mut values, &mut dropped);
-        let mut cover = Cover { scale, gaps, values, dropped, slack, heap, compute_price, cuts };
+        let mut cover = Cover { scale, gaps, values, dropped, slack, heap, compute_price };
         cover.cover();
         cover.give_back();
     }
