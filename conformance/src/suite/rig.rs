@@ -375,7 +375,7 @@ impl<'g, T: Backend> Rig<'g, T> {
         self.written(op, 0, reads)
     }
 
-    /// The same of the tensor at a position, or, behind the last, of the workspace.
+    /// The same of the tensor at a position, or, after the last, of the workspace.
     pub(super) fn written(&self, op: OpId, position: usize, reads: &[&[u8]]) -> Vec<u8> {
         let FoldOrder { reads: order, repeated } = FoldOrder::new(&self.graph, op);
         let readings = order.iter().map(|&position| Reading::of(reads[position]));

@@ -18,7 +18,7 @@ pub struct Point {
 /// This is a timeline semaphore for each stream (Vulkan) or a sequence of events (CUDA).
 pub trait Streams: ErrorType {
     /// Makes all work enqueued on `stream` from now on start only once `point` is reached.
-    /// Signals that follow come behind it too, with or without work: whoever waits for them
+    /// Signals that follow come after it too, with or without work: whoever waits for them
     /// has waited for `point`. A stream may wait for a point of its own.
     ///
     /// # Errors
