@@ -85,7 +85,7 @@ fn plan_segments<'o>(
     scratch: &mut Scratch<'_>,
 ) -> Result<Plan<'o>, PlanningError> {
     let mut scratch = scratch.reborrow();
-    let memory = Memory::new(task, Need::LargestOp, output.arena, &mut scratch)?;
+    let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
     let mut best: Option<((u64, u64), usize)> = None;
     let mut shortage: Option<PlanningError> = None;
     let mut tried = 0;
@@ -108,7 +108,7 @@ fn plan_segments<'o>(
         return Err(shortage.unwrap_or(PlanningError::Stuck));
     };
     let (mut tried, mut written) = (0, None);
-    let write = |sequence: &Sequence<'_>, scratch: &mut Scratch<'_>| {
+    let mut write = |sequence: &Sequence<'_>, scratch: &mut Scratch<'_>| {
         if tried == best {
             let task = Task { sequence, ..*task };
             let plan = plan_task(&task, strategy, output.reborrow(), scratch)?;
@@ -117,7 +117,6 @@ fn plan_segments<'o>(
         tried += 1;
         Ok(())
     };
-    let mut write = write;
     write(task.sequence, &mut scratch)?;
     checkpoint::each(task, &memory, &mut scratch, write)?;
     written.map(|written| output.written(written)).ok_or(PlanningError::Stuck)
@@ -130,7 +129,7 @@ fn least_launches_ns(
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, PlanningError> {
     let mut scratch = scratch.reborrow();
-    let memory = Memory::new(task, Need::LargestOp, output.arena, &mut scratch)?;
+    let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
     let mut least_ns = u64::MAX;
     checkpoint::each(task, &memory, &mut scratch, |sequence, _| {
         least_ns = least_ns.min(sequence.compute_ns());
@@ -147,8 +146,7 @@ pub(super) fn least_with_segments(
     scratch: &mut Scratch<'_>,
 ) -> Result<LeastMemory, PlanningError> {
     let mut scratch = scratch.reborrow();
-    let unlimited = Task { budget_bytes: u64::MAX, ..*task };
-    let memory = Memory::new(&unlimited, Need::LargestOp, arena, &mut scratch)?;
+    let memory = checkpoint::memory(task, arena, &mut scratch)?;
     let mut least = memory::smallest(task, Need::of(strategy, task.sequence), arena, &mut scratch)?;
     checkpoint::each(task, &memory, &mut scratch, |sequence, scratch| {
         let task = Task { sequence, ..*task };

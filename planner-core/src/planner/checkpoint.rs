@@ -16,7 +16,9 @@ use super::paced::{self, Pace};
 use super::pressure::Pressure;
 use super::repeats::{self, Dropped, Values};
 use super::request::Task;
+use super::strategy::Need;
 use crate::graph::{Kind, OpId};
+use crate::plan::ArenaPlacement;
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
@@ -38,6 +40,16 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         words::<u32>(limits.ops),
         larger(repeats::unroll_words(limits), Gaps::working_words(limits)),
     ])
+}
+
+/// What is small in any budget, so that the segments do not depend on it.
+pub(super) fn memory<'m>(
+    task: &Task<'_>,
+    arena: &mut [ArenaPlacement],
+    scratch: &mut Scratch<'m>,
+) -> Result<Memory<'m>, PlanningError> {
+    let unlimited = Task { budget_bytes: u64::MAX, ..*task };
+    Memory::new(&unlimited, Need::LargestOp, arena, scratch)
 }
 
 /// Calls `see` with the sequence that each number of segments leads to, but for those in which
