@@ -91,10 +91,10 @@ fn prefetches_an_earlier_value(case: &Case) -> bool {
     repeats(case).into_iter().any(|(at, op)| {
         graph.read_by(Launched::repeat(op)).any(|tensor| {
             let first = launches.iter().find(|(_, launched)| launched.op == op).unwrap().0;
-            let writes = launches.iter().filter(|(_, launched)| {
+            let mut writes = launches.iter().filter(|(_, launched)| {
                 graph.written_by(*launched).any(|written| written == tensor)
             });
-            let last_write = writes.filter(|(step, _)| (first..at).contains(step)).next_back();
+            let last_write = writes.rfind(|(step, _)| (first..at).contains(step));
             let prefetch = prefetches(case, tensor).into_iter().rfind(|&step| step < at);
             last_write.is_some_and(|&(write, _)| prefetch > Some(write))
         })
