@@ -73,7 +73,9 @@ impl Figures {
 
     /// The same with the bound of the linear program, if that holds for this plan.
     pub(crate) fn with_lp_bound(self, lp_bound_ns: Option<u64>) -> Self {
-        let holds = self.bound().order == Order::Given;
+        // The linear program launches each op once.
+        let Bound { order, repeats, .. } = self.bound();
+        let holds = order == Order::Given && !repeats;
         Self { lp_bound_ns: lp_bound_ns.filter(|_| holds), ..self }
     }
 
@@ -82,15 +84,15 @@ impl Figures {
         Some(self.planned?.period_ns)
     }
 
-    /// The best bound that costs next to nothing and holds for the order of this plan. It is for
-    /// plans that run each op once.
+    /// The best bound that costs next to nothing and holds for this plan; without one, for all
+    /// that run each op once.
     fn bound(&self) -> Bound {
-        let any = Bound { period_ns: self.context.any_order_bound_ns, order: Order::Any };
+        let period_ns = self.context.any_order_bound_ns;
+        let any = Bound { period_ns, order: Order::Any, repeats: false };
         self.planned.map_or(any, |planned| self.context.bound(&planned))
     }
 
-    /// How far the period is above the best of the bounds, relative to that; negative where
-    /// repeats make it shorter.
+    /// How far the period is above the best of the bounds, relative to that.
     fn gap(&self) -> Option<f64> {
         let bound = self.bound();
         let period_ns = bound.period_ns.max(self.lp_bound_ns.unwrap_or(0));

@@ -150,18 +150,19 @@ fn repeated_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> u64 {
     sum_bytes
 }
 
-/// A period that no plan can beat that runs each op once.
+/// A period that no plan can beat: of all plans, or of those that run each op once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// The period.
     pub period_ns: u64,
-    /// Which of these plans it holds for.
+    /// In which orders of the ops.
     pub order: Order,
+    /// Whether it holds for plans with repeats.
+    pub repeats: bool,
 }
 
 impl Bound {
-    /// How much longer a period is, relative to the bound; negative if it is shorter, as that of
-    /// a plan with repeats can be. `None` where the bound is 0.
+    /// How much longer a period is, relative to the bound. `None` where the bound is 0.
     #[must_use]
     pub fn gap(&self, period_ns: u64) -> Option<f64> {
         Some(ratio(period_ns, self.period_ns)? - 1.0)
@@ -192,6 +193,10 @@ pub struct Context {
     pub any_order_bound_ns: u64,
     /// A period that no plan that runs each op once can beat, in the graph's order of the ops.
     pub given_order_bound_ns: u64,
+    /// A period that no plan can beat in any order of the ops, whatever it repeats.
+    pub any_order_repeats_bound_ns: u64,
+    /// A period that no plan can beat in the graph's order of the ops, whatever it repeats.
+    pub given_order_repeats_bound_ns: u64,
     /// Wall-clock time of planning; `None` for a plan that was read.
     pub planning_ns: Option<u64>,
     /// The length of a chain strategy's own schedule of one cycle, as published.
@@ -215,6 +220,8 @@ impl Context {
         let graph = work.graph().map_err(|error| Error::graph(work, error))?;
         let bound_ns =
             |order| planning::lower_bound_ns(&graph, &machine.machine, budget_bytes, order);
+        let repeats_bound_ns =
+            |order| planning::lower_bound_repeats_ns(&graph, &machine.machine, budget_bytes, order);
         Ok(Self {
             graph: work.name.clone(),
             machine: machine.name.clone(),
@@ -225,20 +232,27 @@ impl Context {
             compute_ns: graph.compute_ns(),
             any_order_bound_ns: bound_ns(Order::Any)?,
             given_order_bound_ns: bound_ns(Order::Given)?,
+            any_order_repeats_bound_ns: repeats_bound_ns(Order::Any)?,
+            given_order_repeats_bound_ns: repeats_bound_ns(Order::Given)?,
             planning_ns: None,
             cycle_ns: None,
             unplaced: None,
         })
     }
 
-    /// The better of the bounds that hold for the order of a plan: the one for the given order,
-    /// unless the plan has another. A plan with repeats may be shorter.
+    /// The best of the bounds that hold for a plan: the one for the given order, unless the plan
+    /// has another; and the one for plans that run each op once, unless the plan repeats some.
     #[must_use]
     pub fn bound(&self, figures: &Figures) -> Bound {
-        match figures.reordered {
-            true => Bound { period_ns: self.any_order_bound_ns, order: Order::Any },
-            false => Bound { period_ns: self.given_order_bound_ns, order: Order::Given },
-        }
+        let repeats = figures.repeats > 0;
+        let order = if figures.reordered { Order::Any } else { Order::Given };
+        let period_ns = match (order, repeats) {
+            (Order::Any, false) => self.any_order_bound_ns,
+            (Order::Given, false) => self.given_order_bound_ns,
+            (Order::Any, true) => self.any_order_repeats_bound_ns,
+            (Order::Given, true) => self.given_order_repeats_bound_ns,
+        };
+        Bound { period_ns, order, repeats }
     }
 }
 

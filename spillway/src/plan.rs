@@ -157,8 +157,9 @@ impl Plan {
         &self.context
     }
 
-    /// A period that no plan that runs each op once can beat under this budget: none in the same
-    /// order of the ops, or none at all where this plan reorders them.
+    /// A period that no plan can beat under this budget: none in the same order of the ops, or none
+    /// in any where this plan reorders them; and where this plan repeats no op, none that runs each
+    /// op once.
     #[must_use]
     pub fn bound(&self) -> Bound {
         self.context.bound(&self.figures)

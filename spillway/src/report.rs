@@ -63,16 +63,13 @@ fn tiles(context: &Context, figures: &Figures) -> String {
         Order::Given => "this order",
         Order::Any => "any order",
     };
-    let distance_ns = period_ns.abs_diff(bound.period_ns);
-    let side = if period_ns < bound.period_ns { "below" } else { "above" };
+    let distance_ns = period_ns.saturating_sub(bound.period_ns);
+    let once = if bound.repeats { "" } else { ", each op once" };
     let moved_bytes = figures.upload_bytes.saturating_add(figures.download_bytes);
     let tiles = [
         (slower, format!("compute alone, {}", time(compute_ns))),
         (time(period_ns), format!("an iteration, {} stalled{repeated}", time(stall_ns))),
-        (
-            percent(distance_ns, bound.period_ns),
-            format!("{side} the lower bound for {order}, each op once"),
-        ),
+        (percent(distance_ns, bound.period_ns), format!("above the lower bound for {order}{once}")),
         (
             percent(context.budget_bytes, context.in_core_peak_bytes),
             format!("of the {} needed in-core", bytes(context.in_core_peak_bytes)),

@@ -54,23 +54,23 @@ fn times(context: &Context, figures: &Figures) -> [(&'static str, String); 3] {
         Order::Any => "in any order",
     };
     let gap = match period_ns.checked_sub(bound.period_ns) {
-        Some(0) => "this plan takes no longer".to_owned(),
+        Some(0) | None => "this plan takes no longer".to_owned(),
         Some(gap_ns) => format!("this plan is {} above it", percent(gap_ns, bound.period_ns)),
-        None => {
-            let gap_ns = bound.period_ns - period_ns;
-            format!("this plan, with repeats, is {} below it", percent(gap_ns, bound.period_ns))
+    };
+    let (that, also) = match bound.repeats {
+        false => (" that runs each op once", String::new()),
+        true => {
+            let once_ns = match bound.order {
+                Order::Given => context.given_order_bound_ns,
+                Order::Any => context.any_order_bound_ns,
+            };
+            ("", format!(" ({} where each op runs once)", time(once_ns)))
         }
     };
     [
         ("period", format!("{} an iteration{slower}", time(period_ns))),
         ("stall", format!("{} of it, {}", time(stall_ns), percent(stall_ns, period_ns))),
-        (
-            "bound",
-            format!(
-                "no plan that runs each op once can beat {} {order}; {gap}",
-                time(bound.period_ns)
-            ),
-        ),
+        ("bound", format!("no plan{that} can beat {} {order}{also}; {gap}", time(bound.period_ns))),
     ]
 }
 
