@@ -10,6 +10,7 @@ use integrity::{Backend, reference_digest, states_digest};
 use planner_core::planner::{Auto, Order, Repeats, Strategy};
 use planner_core::{Graph, Kind, Machine};
 use spillway::planning;
+use std::sync::{Mutex, PoisonError};
 use workloads::{OwnedGraph, OwnedPlan};
 
 /// Runs some iterations eagerly, and some cycles as graphs.
@@ -68,8 +69,12 @@ fn hold_plan(
     (divided, plan.placements.unwrap().iterations)
 }
 
+/// One test at a time: the counters of the driver are those of the process.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn graphs_compute_what_iterations_do() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let bench = common::emulated();
     bench.0.delay_all();
     let mut alternating = 0;
@@ -112,6 +117,7 @@ fn repeatable_step(chunk_bytes: u64, reads: Kind) -> OwnedGraph {
 
 #[test]
 fn repeats_are_captured_as_launches_are() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let bench = common::emulated();
     bench.0.delay_all();
     let auto =
