@@ -221,13 +221,13 @@ impl Buffers {
         &mut self,
         request: &Request<'_>,
         pools: usize,
-        mut then: impl FnMut(swap::Room<'_>, &mut Scratch<'_>) -> Result<T, PlanningError>,
+        mut then: impl FnMut(swap::Output<'_>, &mut Scratch<'_>) -> Result<T, PlanningError>,
     ) -> Result<T, PlanningError> {
         let limits = Limits { pools, ..Limits::of_graph(request.graph) };
         let mut steps = self.steps.len().max(limits.ops + limits.operands + limits.tensors);
         loop {
             self.grow(&limits.with_steps(steps));
-            let buffers = swap::Room { steps: &mut self.steps, resident: &mut self.resident };
+            let buffers = swap::Output { steps: &mut self.steps, resident: &mut self.resident };
             match then(buffers, &mut Scratch::new(&mut self.memory)) {
                 Err(PlanningError::BufferTooShort(short)) if steps < limits.max_steps() => {
                     steps = steps.saturating_mul(2).max(short.needed);

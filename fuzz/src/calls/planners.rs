@@ -235,13 +235,13 @@ fn check_swap(input: &Input, request: &Request<'_>, limits: &Limits) -> Result<(
         let is_short = input.buffer_permille != [1000; 8];
         let words = swap::scratch_words(&limits);
         lend("swap::estimate_ns", words, input.permille, |scratch| {
-            let output = swap::Room { steps: &mut list, resident: &mut resident };
+            let output = swap::Output { steps: &mut list, resident: &mut resident };
             let ns = swap::estimate_ns(request, classes.classes(), threshold, output, scratch);
             unless_short(ns, is_short, 0)
         })?;
         let mut planned = None;
         lend("swap::plan", words, input.permille, |scratch| {
-            let output = swap::Room { steps: &mut list, resident: &mut resident };
+            let output = swap::Output { steps: &mut list, resident: &mut resident };
             let plan = swap::plan(request, classes.classes(), threshold, output, scratch);
             let owned = plan.map(|plan: Plan<'_>| Some(OwnedPlan::from(&plan)));
             planned = unless_short(owned, is_short, None)?;

@@ -2,11 +2,12 @@
 
 use super::error::PlanningError;
 use super::memory::{self, Memory};
-use super::request::{LeastMemory, Output, Request, Task, Written};
-use super::strategy::{Auto, Need, Order, Strategy};
+use super::recipe::{Auto, Order};
+use super::request::{LeastMemory, Lists, Output, PoolTables, Request, Task, Written};
+use super::strategy::{Need, Strategy};
 use super::trials::{Basis, Candidate, Search, Trials};
 use super::uses::Uses;
-use super::{checkpoint, order, repeats, slabs, weights};
+use super::{checkpoint, order, repeats, slabs};
 use crate::host::HostLayout;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Prediction};
 use crate::scratch::{Buffer, BufferTooShort, Scratch};
@@ -32,9 +33,7 @@ pub fn plan<'o>(
     output.check(request.graph)?;
     let mut scratch = scratch.reborrow();
     let given = Sequence::as_given(request.graph, &mut scratch)?;
-    if strategy.is_for_chains() {
-        weights::check(&given, &mut scratch)?;
-    }
+    strategy.rule().check(&given, &mut scratch)?;
     let task = |sequence| Task::new(request, sequence);
     let order = match strategy {
         Strategy::Auto(Auto { order: Order::Free, .. }) if !strategy.takes_first() => {
@@ -44,7 +43,7 @@ pub fn plan<'o>(
         }
         _ => None,
     };
-    if strategy.has_segments() {
+    if strategy.rule().has_segments() {
         return plan_segments(&task(&given), strategy, output, &mut scratch);
     }
     let best = order.as_ref().unwrap_or(&given);
@@ -147,10 +146,12 @@ pub(super) fn least_with_segments(
 ) -> Result<LeastMemory, PlanningError> {
     let mut scratch = scratch.reborrow();
     let memory = checkpoint::memory(task, arena, &mut scratch)?;
-    let mut least = memory::smallest(task, Need::of(strategy, task.sequence), arena, &mut scratch)?;
+    let mut least =
+        memory::smallest(task, strategy.rule().need(task.sequence), arena, &mut scratch)?;
     checkpoint::each(task, &memory, &mut scratch, |sequence, scratch| {
         let task = Task { sequence, ..*task };
-        let segments = memory::smallest(&task, Need::of(strategy, task.sequence), arena, scratch)?;
+        let segments =
+            memory::smallest(&task, strategy.rule().need(task.sequence), arena, scratch)?;
         if segments.bytes < least.bytes {
             least = segments;
         }
@@ -252,7 +253,7 @@ fn sample(
 ) -> Result<Option<Prediction>, PlanningError> {
     let mut scratch = scratch.reborrow();
     let Output { steps, resident, arena, pools, tensor_pool } = output;
-    let mut trials = Trials::new(task, steps, resident, (pools, tensor_pool));
+    let mut trials = Trials::new(task, steps, resident, PoolTables { pools, tensor_pool });
     let memory = Memory::new(task, Need::LargestOp, arena, &mut scratch)?;
     let uses = Uses::new(task.sequence, &mut scratch)?;
     let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
@@ -268,18 +269,12 @@ fn plan_task<'o>(
 ) -> Result<Plan<'o>, PlanningError> {
     let mut scratch = scratch.reborrow();
     let Output { steps, resident, arena, pools, tensor_pool } = output;
-    let pools = (pools, tensor_pool);
-    let mut trials = Trials::new(task, steps, resident, pools);
-    let memory = Memory::new(task, Need::of(strategy, task.sequence), arena, &mut scratch)?;
+    let mut trials = Trials::new(task, steps, resident, PoolTables { pools, tensor_pool });
+    let memory = Memory::new(task, strategy.rule().need(task.sequence), arena, &mut scratch)?;
     let uses = Uses::new(task.sequence, &mut scratch)?;
-    let mut search = match strategy {
-        Strategy::Auto(_) | Strategy::CheckpointOffload => {
-            Some(Search::new(task.sequence, &mut scratch)?)
-        }
-        _ => None,
-    };
+    let mut search = Search::new(task.sequence, &mut scratch)?;
     let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
-    let Some(best) = trials.best(strategy, &basis, &mut search, &mut scratch)? else {
+    let Some(best) = trials.best(&strategy, &basis, &mut search, &mut scratch)? else {
         if let Some(needed) = trials.steps_needed {
             let len = trials.steps.len();
             return Err(BufferTooShort { buffer: Buffer::Steps, needed, len }.into());
@@ -288,7 +283,7 @@ fn plan_task<'o>(
             let host_bytes = task.machine.host_bytes;
             return Err(PlanError::HostMemory { needed_bytes, host_bytes }.into());
         }
-        let need = Need::of(strategy, task.sequence);
+        let need = strategy.rule().need(task.sequence);
         let least = memory::smallest(task, need, arena, &mut scratch)?;
         let LeastMemory { bytes: min_feasible_bytes, op, .. } = least;
         return Err(PlanningError::Infeasible { min_feasible_bytes, op });
@@ -297,17 +292,17 @@ fn plan_task<'o>(
         Strategy::Auto(_) if !strategy.takes_first() => {
             let whole = (best, memory);
             let unsettled =
-                with_slabs(&mut trials, strategy, whole, &uses, arena, &mut search, &mut scratch)?;
-            settle(&mut trials, strategy, unsettled, &uses, arena, &mut search, &mut scratch)?
+                with_slabs(&mut trials, &strategy, whole, &uses, arena, &mut search, &mut scratch)?;
+            settle(&mut trials, &strategy, unsettled, &uses, arena, &mut search, &mut scratch)?
         }
         _ => (best, memory),
     };
-    let Trials { steps, resident, pools, tensor_pool, .. } = trials;
+    let Trials { steps, resident, tables, .. } = trials;
     let Candidate { lengths, predicted, .. } = best;
-    let lists = (&steps[..lengths.steps], &resident[..lengths.resident]);
-    let plan = memory.plan(task, &arena[..memory.placed], lists, (pools, tensor_pool))?;
-    let rooms = HostLayout::new(task.sequence.graph(), task.machine, &plan, &mut scratch)?;
-    let predicted = Prediction { host_bytes: rooms.moved_bytes(), ..predicted };
+    let lists = Lists { steps: &steps[..lengths.steps], resident: &resident[..lengths.resident] };
+    let plan = memory.plan(task, &arena[..memory.placed], lists, tables)?;
+    let host = HostLayout::new(task.sequence.graph(), task.machine, &plan, &mut scratch)?;
+    let predicted = Prediction { host_bytes: host.moved_bytes(), ..predicted };
     Ok(Plan { predicted, ..plan })
 }
 
@@ -315,20 +310,20 @@ fn plan_task<'o>(
 /// where that is no better. Only where no op waits for memory anyway: chunks serve all
 /// tensors in turn, so where memory is short a part of it for some alone costs more time than
 /// their half-empty chunks do (0.5 to 3 % on recorded training steps).
-fn with_slabs<'m>(
+fn with_slabs<'m, 's>(
     trials: &mut Trials<'_, '_>,
-    strategy: Strategy,
-    (best, memory): (Candidate, Memory<'m>),
+    strategy: &'s Strategy,
+    (best, memory): (Candidate<'s>, Memory<'m>),
     uses: &Uses<'_>,
     arena: &[ArenaPlacement],
-    search: &mut Option<Search<'_>>,
+    search: &mut Search<'_>,
     scratch: &mut Scratch<'_>,
-) -> Result<(Candidate, Memory<'m>), PlanningError> {
-    let lists = (&trials.steps[..best.lengths.steps], &trials.resident[..best.lengths.resident]);
+) -> Result<(Candidate<'s>, Memory<'m>), PlanningError> {
     if !best.is_ideal() {
         return Ok((best, memory));
     }
-    let Some(divided) = slabs::divide(trials.task, &memory, lists, scratch)? else {
+    let Some(divided) = slabs::divide(trials.task, &memory, trials.lists(best.lengths), scratch)?
+    else {
         return Ok((best, memory));
     };
     let bases =
@@ -339,16 +334,16 @@ fn with_slabs<'m>(
 
 /// A list and its memory once the states that stay for good lie in the arena; or the same
 /// again, written, where that is no better.
-fn settle<'m>(
+fn settle<'m, 's>(
     trials: &mut Trials<'_, '_>,
-    strategy: Strategy,
-    (best, memory): (Candidate, Memory<'m>),
+    strategy: &'s Strategy,
+    (best, memory): (Candidate<'s>, Memory<'m>),
     uses: &Uses<'_>,
     arena: &mut [ArenaPlacement],
-    search: &mut Option<Search<'_>>,
+    search: &mut Search<'_>,
     scratch: &mut Scratch<'m>,
-) -> Result<(Candidate, Memory<'m>), PlanningError> {
-    let lists = (&trials.steps[..best.lengths.steps], &trials.resident[..best.lengths.resident]);
+) -> Result<(Candidate<'s>, Memory<'m>), PlanningError> {
+    let lists = trials.lists(best.lengths);
     let Some(settled) = memory.settle(trials.task, lists, arena, scratch)? else {
         return Ok((best, memory));
     };

@@ -1,9 +1,9 @@
 //! Writes the list of steps, and keeps what every strategy must know: what is resident,
 //! which host copies are valid, what is still needed, and how much memory is free.
 
+use super::list::{Lengths, List, Stuck};
 use super::memory::{CHUNKS, Memory};
-use super::request::POOLS;
-use super::request::Task;
+use super::request::{POOLS, Task};
 use super::uses::{Use, Uses};
 use crate::graph::{Kind, TensorId};
 use crate::plan::{Part, Resident, Step};
@@ -21,9 +21,7 @@ pub(super) struct Builder<'b> {
     pub(super) task: &'b Task<'b>,
     pub(super) memory: &'b Memory<'b>,
     uses: &'b Uses<'b>,
-    steps: &'b mut [Step],
-    len: usize,
-    resident: &'b mut [Resident],
+    list: List<'b>,
     /// Objects on the device, from the first on; none for arena tensors.
     held: &'b mut [u64],
     /// Objects of which the host holds the value, from the last on.
@@ -33,25 +31,6 @@ pub(super) struct Builder<'b> {
     /// The next [`Use`] of each tensor.
     upcoming: &'b mut [u32],
     free_objects: [u64; POOLS],
-}
-
-/// How long the lists of a finished plan are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lengths {
-    pub(super) steps: usize,
-    pub(super) resident: usize,
-}
-
-/// Why a list cannot go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stuck {
-    /// The strategy needs more memory than there is.
-    NoRoom,
-    /// The list has more steps than there is room for.
-    ManySteps {
-        /// How many it has.
-        needed: usize,
-    },
 }
 
 impl<'b> Builder<'b> {
@@ -64,7 +43,7 @@ impl<'b> Builder<'b> {
         task: &'b Task<'b>,
         memory: &'b Memory<'b>,
         uses: &'b Uses<'b>,
-        (steps, resident): (&'b mut [Step], &'b mut [Resident]),
+        list: List<'b>,
         scratch: &mut Scratch<'b>,
     ) -> Result<Self, OutOfScratch> {
         let tensors = task.sequence.tensors().len();
@@ -72,9 +51,7 @@ impl<'b> Builder<'b> {
             task,
             memory,
             uses,
-            steps,
-            len: 0,
-            resident,
+            list,
             held: scratch.take(tensors, 0)?,
             copied: scratch.take(tensors, 0)?,
             held_at_start: scratch.take(tensors, 0)?,
@@ -91,7 +68,7 @@ impl<'b> Builder<'b> {
 
     /// Forgets the steps so far; what they left on the device is there at the start.
     pub(super) fn restart(&mut self) {
-        self.len = 0;
+        self.list.clear();
         for (id, tensor) in self.task.sequence.tensor_ids().zip(self.task.sequence.tensors()) {
             match tensor.kind {
                 Kind::Input => self.copied[id.index()] = self.memory.objects(id),
@@ -176,15 +153,6 @@ impl<'b> Builder<'b> {
         })
     }
 
-    /// Adds a step; where there is no room for it, the list is still followed to its end, to
-    /// know how much it needs.
-    fn push(&mut self, step: Step) {
-        if let Some(slot) = self.steps.get_mut(self.len) {
-            *slot = step;
-        }
-        self.len += 1;
-    }
-
     /// The objects `from..to` of a tensor.
     fn part(&self, tensor: TensorId, from: u64, to: u64) -> Part {
         if from == 0 && to == self.memory.objects(tensor) {
@@ -198,7 +166,7 @@ impl<'b> Builder<'b> {
     fn take(&mut self, tensor: TensorId, to: u64) -> Result<(), Stuck> {
         let objects = to - self.held(tensor);
         let free_objects = &mut self.free_objects[self.memory.pool(self.task, tensor)];
-        *free_objects = free_objects.checked_sub(objects).ok_or(Stuck::NoRoom)?;
+        *free_objects = free_objects.checked_sub(objects).ok_or(Stuck::NoMemory)?;
         self.held[tensor.index()] = to;
         Ok(())
     }
@@ -213,7 +181,7 @@ impl<'b> Builder<'b> {
         let from = self.held(tensor);
         if from < to {
             self.take(tensor, to)?;
-            self.push(Step::Prefetch(self.part(tensor, from, to)));
+            self.list.push(Step::Prefetch(self.part(tensor, from, to)));
         }
         Ok(())
     }
@@ -228,7 +196,7 @@ impl<'b> Builder<'b> {
         let to = self.memory.objects(tensor) - self.copied(tensor);
         if from < to {
             self.copied[tensor.index()] = self.memory.objects(tensor) - from;
-            self.push(Step::Offload(self.part(tensor, from, to)));
+            self.list.push(Step::Offload(self.part(tensor, from, to)));
         }
     }
 
@@ -254,7 +222,7 @@ impl<'b> Builder<'b> {
         }
         self.free_objects[self.pool(tensor)] += to - from;
         self.held[tensor.index()] = from;
-        self.push(Step::Evict(self.part(tensor, from, to)));
+        self.list.push(Step::Evict(self.part(tensor, from, to)));
     }
 
     /// Runs an op, and gives back what nobody needs after it.
@@ -262,24 +230,19 @@ impl<'b> Builder<'b> {
         let sequence = self.task.sequence;
         let fits = |pool| self.launch_objects(op, pool) <= self.free_objects(pool);
         if !(0..self.memory.pools()).all(fits) {
-            return Err(Stuck::NoRoom);
+            return Err(Stuck::NoMemory);
         }
-        self.push(Step::Launch(sequence.launched(op)));
+        self.list.push(Step::Launch(sequence.launched(op)));
         for &tensor in sequence.writes(op) {
             self.take(tensor, self.memory.objects(tensor))?;
-            // After an input's last read the host holds its next value, which stays.
-            let is_input = sequence.tensor(tensor).kind == Kind::Input;
-            if !(is_input && self.uses.is_done_with(tensor, op)) {
-                self.copied[tensor.index()] = 0;
-            }
+            self.copied[tensor.index()] = 0;
         }
         let operands = sequence.operands_of(op);
         let first = sequence.first_slot(op);
         for (slot, &tensor) in (first..).zip(operands) {
             self.upcoming[tensor.index()] = self.uses.next(slot).0;
-            // The next iteration's value is on the host now.
             let is_input = sequence.tensor(tensor).kind == Kind::Input;
-            if is_input && self.uses.is_last_read(tensor, op) {
+            if is_input && self.uses.is_read_out(tensor, op) {
                 self.copied[tensor.index()] = self.memory.objects(tensor);
             }
         }
@@ -297,10 +260,9 @@ impl<'b> Builder<'b> {
         for tensor in sequence.tensor_ids() {
             self.evict_from(tensor, self.held_at_start[tensor.index()]);
         }
-        let mut entries = 0;
         for tensor in sequence.tensor_ids() {
             if self.memory.in_arena(tensor) {
-                self.finish_arena(tensor, &mut entries);
+                self.finish_arena(tensor);
                 continue;
             }
             let (held, copied) =
@@ -310,41 +272,30 @@ impl<'b> Builder<'b> {
             if only_here < held {
                 self.offload_from(tensor, only_here);
             }
-            self.list(tensor, 0, held.min(only_here), false, &mut entries);
-            self.list(tensor, held.min(only_here), held, true, &mut entries);
+            self.add_resident(tensor, 0, held.min(only_here), false);
+            self.add_resident(tensor, held.min(only_here), held, true);
         }
-        if self.len > self.steps.len() {
-            return Err(Stuck::ManySteps { needed: self.len });
-        }
-        Ok(Lengths { steps: self.len, resident: entries })
+        self.list.finish()
     }
 
     /// Arena states stay, and arena inputs come anew at the end of each iteration.
-    fn finish_arena(&mut self, tensor: TensorId, entries: &mut usize) {
+    fn finish_arena(&mut self, tensor: TensorId) {
         let host_copy = match self.task.sequence.tensor(tensor).kind {
             Kind::Temporary => return,
             Kind::State => !self.uses.is_written(tensor),
             Kind::Input => {
-                self.push(Step::Prefetch(Part::whole(tensor)));
+                self.list.push(Step::Prefetch(Part::whole(tensor)));
                 true
             }
         };
-        self.add_resident(Resident { part: Part::whole(tensor), host_copy }, entries);
+        self.list.add_resident(Resident { part: Part::whole(tensor), host_copy });
     }
 
     /// Lists the objects `from..to` of a tensor as resident at start, if there are any.
-    fn list(&mut self, tensor: TensorId, from: u64, to: u64, host_copy: bool, entries: &mut usize) {
+    fn add_resident(&mut self, tensor: TensorId, from: u64, to: u64, host_copy: bool) {
         if from < to {
             let part = self.part(tensor, from, to);
-            self.add_resident(Resident { part, host_copy }, entries);
-        }
-    }
-
-    /// Adds an entry; the buffer has two for each tensor.
-    fn add_resident(&mut self, resident: Resident, entries: &mut usize) {
-        if let Some(slot) = self.resident.get_mut(*entries) {
-            *slot = resident;
-            *entries += 1;
+            self.list.add_resident(Resident { part, host_copy });
         }
     }
 }

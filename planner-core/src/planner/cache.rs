@@ -9,11 +9,12 @@
 //! The sequence of ops is cyclic, and of two iterations the second is kept: it starts with
 //! what the first one left, the look ahead across its end included.
 
-use super::builder::{Builder, Lengths, Stuck};
+use super::builder::Builder;
+use super::list::{Lengths, Stuck};
 use super::memory::CHUNKS;
 use super::queue::Queue;
 use crate::graph::{Kind, TensorId};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, Scratch, words};
 use crate::sequence::LaunchId;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -48,7 +49,7 @@ pub(super) fn write(
     ahead: u32,
     scratch: &mut Scratch<'_>,
     fate: impl Fn(&Builder<'_>, LaunchId, TensorId) -> Fate,
-) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+) -> Result<Lengths, Stuck> {
     let sequence = builder.task.sequence;
     let (tensors, ops) = (sequence.tensors().len(), sequence.len() as u32);
     let mut scratch = scratch.reborrow();
@@ -59,7 +60,7 @@ pub(super) fn write(
         kept_for: scratch.take(tensors, 0u32)?,
         now: 0,
     };
-    Ok(cache.two_iterations(fate))
+    cache.two_iterations(fate)
 }
 
 /// Ops from one that touches a tensor to the next that does, in the cyclic sequence; asked
@@ -167,7 +168,7 @@ impl Cache<'_, '_> {
         for &tensor in self.builder.task.sequence.reads(op) {
             if self.is_missing(tensor) {
                 match self.bring(tensor, launch_objects) {
-                    Err(Stuck::NoRoom) => return Ok(()),
+                    Err(Stuck::NoMemory) => return Ok(()),
                     other => other?,
                 }
             }
@@ -199,11 +200,11 @@ impl Cache<'_, '_> {
     /// are free; none where that is not enough.
     fn make_room(&mut self, objects: u64) -> Result<(), Stuck> {
         if !self.is_within_reach(objects) {
-            return Err(Stuck::NoRoom);
+            return Err(Stuck::NoMemory);
         }
         let mut evictable = self.oldest_evictable(self.order.front());
         while self.builder.free_objects(CHUNKS) < objects {
-            let tensor = evictable.ok_or(Stuck::NoRoom)?;
+            let tensor = evictable.ok_or(Stuck::NoMemory)?;
             evictable = self.oldest_evictable(self.order.behind(tensor));
             self.order.remove(tensor);
             self.builder.evict(tensor);

@@ -8,15 +8,18 @@
 //! square root of the number of ops among them, each cut near equal parts where least crosses the
 //! cut. A list of ops does not say where the forward pass ends: that is where most is alive.
 
-use super::builder::{Builder, Lengths, Stuck};
+use super::builder::Builder;
 use super::error::PlanningError;
 use super::gaps::Gaps;
+use super::in_core::InCore;
+use super::list::{Lengths, Stuck};
 use super::memory::Memory;
-use super::paced::{self, Pace};
-use super::pressure::Pressure;
+use super::paced;
+use super::recipe::PACES;
 use super::repeats::{self, Dropped, Values};
 use super::request::Task;
-use super::strategy::Need;
+use super::strategy::{Need, Rule};
+use super::trials::Search;
 use crate::graph::{Kind, OpId};
 use crate::plan::ArenaPlacement;
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total, words};
@@ -27,6 +30,69 @@ const SEGMENTS: [usize; 13] = [2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128];
 
 /// A cut may be so far from that of equal parts, as a fraction of a segment.
 const NEAR: usize = 3;
+
+/// The rule in which nothing but inputs moves.
+#[derive(Debug)]
+pub(super) struct Checkpoint;
+
+impl Rule for Checkpoint {
+    fn need(&self, _: &Sequence<'_>) -> Need {
+        Need::Everything
+    }
+
+    fn has_segments(&self) -> bool {
+        true
+    }
+
+    fn lists(&self, task: &Task<'_>) -> usize {
+        InCore.lists(task)
+    }
+
+    fn write(
+        &self,
+        list: usize,
+        builder: Builder<'_>,
+        search: &mut Search<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Lengths, Stuck> {
+        InCore.write(list, builder, search, scratch)
+    }
+}
+
+/// The rule in which what stays is moved to the host. Without segments there is nothing to move.
+#[derive(Debug)]
+pub(super) struct CheckpointOffload;
+
+impl Rule for CheckpointOffload {
+    fn need(&self, sequence: &Sequence<'_>) -> Need {
+        if sequence.has_repeats() { Need::LargestOp } else { Need::Everything }
+    }
+
+    fn has_segments(&self) -> bool {
+        true
+    }
+
+    fn lists(&self, task: &Task<'_>) -> usize {
+        if task.sequence.has_repeats() { PACES.len() } else { InCore.lists(task) }
+    }
+
+    fn write(
+        &self,
+        list: usize,
+        builder: Builder<'_>,
+        search: &mut Search<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Lengths, Stuck> {
+        let sequence = builder.task.sequence;
+        let is_repeat = |launch: &LaunchId| sequence.launched(*launch).is_repeat;
+        let Some(first) = sequence.launches().find(is_repeat) else {
+            return InCore.write(list, builder, search, scratch);
+        };
+        let Search { gaps, pressures } = search;
+        move_over(&builder, gaps, first);
+        paced::write(builder, gaps, PACES[list], &mut pressures.seen, scratch)
+    }
+}
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
@@ -190,28 +256,17 @@ fn drop_between(
     }
 }
 
-/// Writes a list in which what waits for more than the first repeat is on the host meanwhile.
-pub(super) fn write_offloaded(
-    builder: Builder<'_>,
-    gaps: &mut Gaps<'_>,
-    pace: Pace,
-    seen: &mut Pressure<'_>,
-    scratch: &mut Scratch<'_>,
-) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+/// Moves the temporaries that wait for their next use while a launch runs.
+fn move_over(builder: &Builder<'_>, gaps: &mut Gaps<'_>, launch: LaunchId) {
     let sequence = builder.task.sequence;
     gaps.clear();
-    let Some(first) = sequence.launches().find(|&launch| sequence.launched(launch).is_repeat)
-    else {
-        return Ok(Err(Stuck::NoRoom));
-    };
     for slot in 0..gaps.len() {
         let tensor = sequence.operands()[slot];
         let waits = gaps.span(sequence, slot).is_some_and(|span| {
-            !span.wraps && span.from <= first.index() && first.index() < span.to
+            !span.wraps && span.from <= launch.index() && launch.index() < span.to
         });
         if waits && sequence.tensor(tensor).kind == Kind::Temporary {
             gaps.set_moved(slot, builder.memory.objects(tensor));
         }
     }
-    paced::write(builder, gaps, pace, seen, scratch)
 }

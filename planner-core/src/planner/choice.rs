@@ -10,17 +10,24 @@
 //! Plotkin, Shmoys and Tardos, "Fast approximation algorithms for fractional packing and
 //! covering problems", 1995).
 
-use super::builder::Stuck;
 use super::gaps::{Gaps, Span};
 use super::heap::Heap;
+use super::list::Stuck;
 use super::memory::Memory;
 use super::pressure::{FULL, IDLE, Pressure, Pressures};
-use super::request::POOLS;
-use super::request::Task;
+use super::request::{POOLS, Task};
 use super::tree::MinTree;
 use crate::machine::Direction;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::LaunchId;
+
+/// How gaps are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Choosing {
+    /// The share of each pool that is kept free for transfers under way.
+    pub(super) spare_permille: u64,
+    pub(super) weight: Weight,
+}
 
 /// How gaps are weighed against each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,10 +63,10 @@ pub(super) fn choose(
     task: &Task<'_>,
     memory: &Memory<'_>,
     gaps: &mut Gaps<'_>,
-    (spare_permille, weight): (u64, Weight),
+    Choosing { spare_permille, weight }: Choosing,
     pressures: &mut Pressures<'_>,
     scratch: &mut Scratch<'_>,
-) -> Result<Result<(), Stuck>, OutOfScratch> {
+) -> Result<(), Stuck> {
     let sequence = task.sequence;
     let ops = sequence.len();
     let mut scratch = scratch.reborrow();
@@ -70,16 +77,14 @@ pub(super) fn choose(
     let scale = Scale::new(task, memory, weight, used, &slack, &mut scratch)?;
     let heap = Heap::new(gaps.len(), &mut scratch)?;
     let mut choice = Choice { scale, gaps, slack, heap };
-    if let Err(stuck) = choice.cover() {
-        return Ok(Err(stuck));
-    }
+    choice.cover()?;
     choice.give_back();
     for at in 0..positions {
         let halves = (memory.pool_objects(at / ops) / HALVES).max(1);
         let left = choice.slack.min(at, at + 1).max(0);
         pressures.seen.memory[at] = used.memory[at] / (1.0 + left as f32 / halves as f32);
     }
-    Ok(Ok(()))
+    Ok(())
 }
 
 /// What gaps are weighed with.
@@ -167,7 +172,7 @@ impl Choice<'_, '_> {
             self.queue(slot);
         }
         while self.slack.least() < 0 {
-            let Some((_, slot)) = self.heap.pop() else { return Err(Stuck::NoRoom) };
+            let Some((_, slot)) = self.heap.pop() else { return Err(Stuck::NoMemory) };
             let slot = slot as usize;
             let Some((key, objects)) = self.weigh(slot) else { continue };
             if self.heap.top().is_some_and(|(top, _)| top < key) {

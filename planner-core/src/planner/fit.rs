@@ -11,11 +11,14 @@
 //! - Temporaries and inputs stay while they are needed; where they do not fit, what was used
 //!   least recently leaves.
 
-use super::builder::{Builder, Lengths, Stuck};
+use super::builder::Builder;
 use super::cache::{self, Fate, distance};
+use super::list::{Lengths, Stuck};
 use super::residents::{Residents, Spans};
+use super::strategy::Rule;
+use super::trials::Search;
 use crate::graph::{Kind, TensorId};
-use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
+use crate::scratch::{Limits, Scratch, larger};
 use crate::sequence::LaunchId;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -24,23 +27,32 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     Residents::scratch_words(limits).saturating_add(larger(choosing, caching))
 }
 
-pub(super) fn write(
-    builder: Builder<'_>,
-    scratch: &mut Scratch<'_>,
-) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
-    let mut scratch = scratch.reborrow();
-    let mut residents = Residents::new(&builder, &mut scratch)?;
-    {
+/// The rule.
+#[derive(Debug)]
+pub(super) struct Fit;
+
+impl Rule for Fit {
+    fn write(
+        &self,
+        _: usize,
+        builder: Builder<'_>,
+        _: &mut Search<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Lengths, Stuck> {
         let mut scratch = scratch.reborrow();
-        let mut spans = Spans::new(&builder, &mut scratch)?;
-        for tensor in builder.task.sequence.tensor_ids() {
-            spans.add_lifetime(&builder, tensor);
+        let mut residents = Residents::new(&builder, &mut scratch)?;
+        {
+            let mut scratch = scratch.reborrow();
+            let mut spans = Spans::new(&builder, &mut scratch)?;
+            for tensor in builder.task.sequence.tensor_ids() {
+                spans.add_lifetime(&builder, tensor);
+            }
+            residents.choose(&builder, &mut spans);
         }
-        residents.choose(&builder, &mut spans);
+        cache::write(builder, 1, &mut scratch, |builder, op, tensor| {
+            fate_of_state(builder, &residents, op, tensor).unwrap_or(Fate::Cached)
+        })
     }
-    cache::write(builder, 1, &mut scratch, |builder, op, tensor| {
-        fate_of_state(builder, &residents, op, tensor).unwrap_or(Fate::Cached)
-    })
 }
 
 /// What becomes of a state; none for other tensors.

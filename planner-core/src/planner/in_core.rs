@@ -1,13 +1,42 @@
 //! Everything stays on the device. Only inputs move, a whole iteration ahead where there is
 //! room for that.
 
-use super::builder::{Builder, Lengths, Stuck};
+use super::builder::Builder;
+use super::list::{Lengths, Stuck};
+use super::request::Task;
+use super::strategy::{Need, Rule};
+use super::trials::Search;
 use crate::graph::Kind;
-use crate::sequence::LaunchId;
+use crate::scratch::Scratch;
+use crate::sequence::{LaunchId, Sequence};
+
+/// The rule: with inputs ahead, and without.
+#[derive(Debug)]
+pub(super) struct InCore;
+
+impl Rule for InCore {
+    fn need(&self, _: &Sequence<'_>) -> Need {
+        Need::Everything
+    }
+
+    fn lists(&self, _: &Task<'_>) -> usize {
+        2
+    }
+
+    fn write(
+        &self,
+        list: usize,
+        builder: Builder<'_>,
+        _: &mut Search<'_>,
+        _: &mut Scratch<'_>,
+    ) -> Result<Lengths, Stuck> {
+        write(builder, list == 0)
+    }
+}
 
 /// With `early_inputs`, the next value of an input takes the place of the last one as soon
 /// as that is done with.
-pub(super) fn write(mut builder: Builder<'_>, early_inputs: bool) -> Result<Lengths, Stuck> {
+fn write(mut builder: Builder<'_>, early_inputs: bool) -> Result<Lengths, Stuck> {
     let sequence = builder.task.sequence;
     for iteration in 0..2 {
         if iteration == 1 {

@@ -12,10 +12,47 @@
 //! Its authors tune both numbers by simulating memory and time; here, a grid of them is
 //! tried in the timeline.
 
-use super::builder::{Builder, Lengths, Stuck};
+use super::builder::Builder;
 use super::cache::{self, Fate, distance};
-use super::strategy::Lms;
-use crate::scratch::{OutOfScratch, Scratch};
+use super::list::{Lengths, Stuck};
+use super::request::Task;
+use super::strategy::{Rule, Strategy};
+use super::trials::Search;
+use crate::scratch::Scratch;
+
+/// Parameters of [`Strategy::Lms`]; of each that is not given, several are tried in the
+/// timeline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lms {
+    /// The most ops to a tensor's next use over which it stays; at least 1.
+    pub threshold: Option<u32>,
+    /// Ops ahead of that use at which it is swapped in; at most the threshold counts.
+    pub ahead: Option<u32>,
+}
+
+impl From<Lms> for Strategy {
+    fn from(lms: Lms) -> Self {
+        Self::Lms(lms)
+    }
+}
+
+impl Rule for Lms {
+    fn lists(&self, task: &Task<'_>) -> usize {
+        grid(*self, task.sequence.len()).count()
+    }
+
+    fn write(
+        &self,
+        list: usize,
+        builder: Builder<'_>,
+        _: &mut Search<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Lengths, Stuck> {
+        let parameters = grid(*self, builder.task.sequence.len()).nth(list);
+        let (threshold, ahead) = parameters.ok_or(Stuck::NoMemory)?;
+        write(builder, threshold, ahead, scratch)
+    }
+}
 
 /// Thresholds that are tried, as fractions of the number of ops. With the first, nothing
 /// leaves before memory is short.
@@ -26,7 +63,7 @@ const AHEAD: [u32; 4] = [1, 4, 16, 64];
 
 /// All thresholds and distances to try. Those farther ahead than the threshold would bring
 /// back at once what has just left.
-pub(super) fn grid(lms: Lms, ops: usize) -> impl Iterator<Item = (u32, u32)> {
+fn grid(lms: Lms, ops: usize) -> impl Iterator<Item = (u32, u32)> {
     let ops = u32::try_from(ops).unwrap_or(u32::MAX);
     let tried = FRACTIONS.into_iter().map(move |fraction| ops / fraction);
     let thresholds = tried.filter(move |&ops| ops > 0 && lms.threshold.is_none());
@@ -37,12 +74,12 @@ pub(super) fn grid(lms: Lms, ops: usize) -> impl Iterator<Item = (u32, u32)> {
     })
 }
 
-pub(super) fn write(
+fn write(
     builder: Builder<'_>,
     threshold: u32,
     ahead: u32,
     scratch: &mut Scratch<'_>,
-) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+) -> Result<Lengths, Stuck> {
     let threshold = threshold.max(1);
     cache::write(builder, ahead.min(threshold), scratch, |builder, op, tensor| {
         match distance(builder, op, tensor) > threshold {

@@ -2,7 +2,7 @@
 //! sometimes a pool of [slabs](super::slabs) for what takes less than half a chunk.
 
 use super::error::PlanningError;
-use super::request::{LeastMemory, POOLS, Task};
+use super::request::{LeastMemory, Lists, POOLS, PoolTables, Task};
 use super::strategy::Need;
 use super::threshold::{self, COUNT, Threshold, choose, thresholds};
 use crate::arena::{self, Lifetimes, admits, size_bytes};
@@ -191,7 +191,7 @@ impl<'m> Memory<'m> {
     pub(super) fn settle<'s>(
         &self,
         task: &Task<'_>,
-        (steps, resident): (&[Step], &[Resident]),
+        Lists { steps, resident }: Lists<'_>,
         arena: &mut [ArenaPlacement],
         scratch: &mut Scratch<'s>,
     ) -> Result<Option<Memory<'s>>, OutOfScratch> {
@@ -275,8 +275,8 @@ impl<'m> Memory<'m> {
         &self,
         task: &Task<'_>,
         arena: &'o [ArenaPlacement],
-        (steps, resident_at_start): (&'o [Step], &'o [Resident]),
-        (pools, tensor_pool): (&'o mut [Pool], &'o mut [u32]),
+        lists: Lists<'o>,
+        PoolTables { pools, tensor_pool }: PoolTables<'o>,
     ) -> Result<Plan<'o>, PlanningError> {
         let sequence = task.sequence;
         let pools = Buffer::Pools.first(pools, self.pools())?;
@@ -293,8 +293,8 @@ impl<'m> Memory<'m> {
             pools,
             tensor_pool,
             workspace_pool: &[],
-            resident_at_start,
-            steps,
+            resident_at_start: lists.resident,
+            steps: lists.steps,
             placements: None,
             predicted: Prediction::default(),
         })

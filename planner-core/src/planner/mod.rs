@@ -15,6 +15,7 @@ mod fit;
 mod gaps;
 mod heap;
 mod in_core;
+mod list;
 mod lms;
 mod memory;
 mod on_demand;
@@ -49,16 +50,19 @@ use builder::Builder;
 use gaps::Gaps;
 use memory::Memory;
 use request::Task;
-use strategy::Need;
 use trials::Search;
 use uses::Uses;
 use weights::Way;
 
 pub use auto::plan;
 pub use error::PlanningError;
+pub use lms::Lms;
 pub use order::{Join, list_schedule, list_schedule_words};
+pub use recipe::{Auto, Order, Repeats};
 pub use request::{LeastMemory, Output, Request};
-pub use strategy::{Auto, Lms, Order, Repeats, Strategy, Weights, Window};
+pub use strategy::Strategy;
+pub use weights::Weights;
+pub use window::Window;
 
 /// Words of scratch that [`plan`] and its kin ask for, by the [limits of the
 /// graph](Limits::of_graph) with as many [steps](Limits::with_steps) as the output has. At most
@@ -71,15 +75,11 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let predict = timeline::scratch_words(limits);
     let judge = larger(lower, larger(predict, HostLayout::scratch_words(limits)));
     let judge = judge.saturating_add(words::<Scheduled>(limits.steps));
-    let strategies = larger(window::scratch_words(limits), vdnn::scratch_words(limits));
-    let strategies = larger(strategies, fit::scratch_words(limits));
-    let strategies = larger(strategies, cache::scratch_words(limits));
-    let strategies = larger(strategies, weights::scratch_words(limits));
     let paced = larger(choice::scratch_words(limits), paced::scratch_words(limits));
-    let write = Builder::scratch_words(limits).saturating_add(larger(strategies, paced));
+    let write = larger(strategy::scratch_words(limits), paced);
+    let write = Builder::scratch_words(limits).saturating_add(write);
     let write = larger(write, Gaps::working_words(limits));
     let write = larger(write, slabs::scratch_words(limits));
-
     let list = total([
         memory::scratch_words(limits),
         Uses::scratch_words(limits),
@@ -109,13 +109,11 @@ pub fn least_memory(
     let mut scratch = scratch.reborrow();
     let given = Sequence::as_given(request.graph, &mut scratch)?;
     let task = Task::new(request, &given);
-    if strategy.is_for_chains() {
-        weights::check(&given, &mut scratch)?;
-    }
-    if strategy.has_segments() {
+    strategy.rule().check(&given, &mut scratch)?;
+    if strategy.rule().has_segments() {
         return auto::least_with_segments(&task, strategy, arena, &mut scratch);
     }
-    memory::smallest(&task, Need::of(strategy, &given), arena, &mut scratch)
+    memory::smallest(&task, strategy.rule().need(&given), arena, &mut scratch)
 }
 
 /// The figures of [`least_memory`] that an error names.
@@ -143,16 +141,11 @@ pub fn cycle_ns(
     arena: &mut [ArenaPlacement],
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<u64>, PlanningError> {
-    let way = match strategy {
-        Strategy::Weights(weights) if !weights.moves_activations() => Way::published(true),
-        Strategy::WeightsUndiscounted => Way::published(false),
-        Strategy::LayerToLayer => Way::LayerToLayer,
-        _ => return Ok(None),
-    };
+    let Some(way) = Way::of_cycle(strategy) else { return Ok(None) };
     let mut scratch = scratch.reborrow();
     let given = Sequence::as_given(request.graph, &mut scratch)?;
     let task = Task::new(request, &given);
-    weights::check(&given, &mut scratch)?;
-    let memory = Memory::new(&task, Need::Layer, arena, &mut scratch)?;
+    strategy.rule().check(&given, &mut scratch)?;
+    let memory = Memory::new(&task, strategy.rule().need(&given), arena, &mut scratch)?;
     Ok(weights::cycle_ns(&task, &memory, way, &mut scratch)?)
 }

@@ -1,13 +1,26 @@
-//! Least recently used, with prefetch: what an op misses is fetched one op ahead, and what
-//! was not used for longest makes room. What a pager would do that had seen one iteration.
+//! Least recently used, with prefetch: what an op misses is fetched one op ahead, and the
+//! least recently used leaves when memory is needed. A pager that had seen one iteration would do
+//! the same.
 
-use super::builder::{Builder, Lengths, Stuck};
+use super::builder::Builder;
 use super::cache::{self, Fate};
-use crate::scratch::{OutOfScratch, Scratch};
+use super::list::{Lengths, Stuck};
+use super::strategy::Rule;
+use super::trials::Search;
+use crate::scratch::Scratch;
 
-pub(super) fn write(
-    builder: Builder<'_>,
-    scratch: &mut Scratch<'_>,
-) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
-    cache::write(builder, 1, scratch, |_, _, _| Fate::Cached)
+/// The rule.
+#[derive(Debug)]
+pub(super) struct OnDemand;
+
+impl Rule for OnDemand {
+    fn write(
+        &self,
+        _: usize,
+        builder: Builder<'_>,
+        _: &mut Search<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Lengths, Stuck> {
+        cache::write(builder, 1, scratch, |_, _, _| Fate::Cached)
+    }
 }

@@ -1,39 +1,100 @@
-//! The lists that each strategy considers.
+//! What `auto` tries, and the lists that other strategies consider.
 
+use super::builder::Builder;
 use super::chance::Chance;
-use super::choice::Weight;
-use super::lms;
+use super::choice::{Choosing, Weight};
+use super::fit::Fit;
+use super::in_core::InCore;
+use super::list::{Lengths, Stuck};
+use super::lms::Lms;
+use super::on_demand::OnDemand;
 use super::paced::Pace;
 use super::repeats::search::MOST_LISTS as MOST_REPEATED;
 use super::request::Task;
-use super::strategy::{Auto, Lms, Repeats, Strategy, Weights, Window};
-use super::weights::Way;
+use super::strategy::{Rule, Strategy};
+use super::trials::Search;
+use super::vdnn::Vdnn;
+use super::weights::EveryWay;
+use super::window::Window;
 use crate::graph::Graph;
+use crate::scratch::Scratch;
 
-/// One list of steps that a strategy considers.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Recipe {
-    InCore { early_inputs: bool },
-    OnDemand,
-    Fit,
-    Vdnn,
-    Lms { threshold: u32, ahead: u32 },
-    Window { window: Window, bytes: u64 },
-    Weights(Way),
-    Offloaded { pace: Pace },
-    Paced { spare_permille: u64, weight: Weight, pace: Pace },
+/// Parameters of [`Strategy::Auto`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Auto {
+    /// How many paced lists are tried in the order that is chosen; when not given, as many as
+    /// take about a second, and from 2 to 400. With 0, the first list that fits is the plan, in
+    /// the given order and compared with no other.
+    pub effort: Option<u32>,
+    /// Whether ops may run in another order.
+    pub order: Order,
+    /// Whether ops may run again.
+    pub repeats: Repeats,
 }
 
-/// The first paced lists: shares of the pool, per mille, that are kept free for transfers
-/// under way, and how gaps are weighed; best guesses first.
-const PACED: [(u64, Weight); 7] = [
-    (0, Weight::Density),
-    (50, Weight::Density),
-    (100, Weight::Density),
-    (20, Weight::Density),
-    (200, Weight::Density),
-    (50, Weight::Length),
-    (0, Weight::Length),
+/// Whether [repeatable](crate::Op::repeatable) ops are launched again, so that what they make
+/// need not stay on the device or move.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Repeats {
+    /// Each op runs once.
+    Never,
+    /// Wherever that makes the plan shorter.
+    #[default]
+    Allowed,
+}
+
+/// Which orders of the ops are considered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// The one that is given.
+    Given,
+    /// Also up to two others that keep the dependencies: the one in which a sample of lists
+    /// is best.
+    #[default]
+    Free,
+}
+
+impl From<Auto> for Strategy {
+    fn from(auto: Auto) -> Self {
+        Self::Auto(auto)
+    }
+}
+
+/// One list of steps that is considered.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Recipe<'r> {
+    /// A list of a rule, by its number.
+    Of(&'r dyn Rule, usize),
+    /// A list for `auto` alone.
+    Paced(Paced),
+}
+
+/// A list in which chosen gaps are carried out in simulated time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Paced {
+    pub(super) choosing: Choosing,
+    pub(super) pace: Pace,
+}
+
+/// The rules that `auto` tries after its paced lists.
+const OTHERS: &[&dyn Rule] = &[
+    &OnDemand,
+    &Fit,
+    &Vdnn,
+    &EveryWay,
+    &Lms { threshold: None, ahead: None },
+    &Window { bytes: None, published: false },
+];
+
+/// The first paced lists, best guesses first.
+const PACED: [Choosing; 7] = [
+    Choosing { spare_permille: 0, weight: Weight::Density },
+    Choosing { spare_permille: 50, weight: Weight::Density },
+    Choosing { spare_permille: 100, weight: Weight::Density },
+    Choosing { spare_permille: 20, weight: Weight::Density },
+    Choosing { spare_permille: 200, weight: Weight::Density },
+    Choosing { spare_permille: 50, weight: Weight::Length },
+    Choosing { spare_permille: 0, weight: Weight::Length },
 ];
 
 /// The paces that are tried in turn while gaps are chosen anew.
@@ -52,19 +113,19 @@ const CHANGED_PERCENT: u64 = 30;
 
 /// Lists that tell one order of the ops from another: what is best as a rule, and what
 /// always fits.
-pub(super) const SAMPLE: [Recipe; 4] = [
-    Recipe::InCore { early_inputs: true },
-    Recipe::Paced { spare_permille: PACED[0].0, weight: PACED[0].1, pace: PACES[0] },
-    Recipe::OnDemand,
-    Recipe::Paced { spare_permille: PACED[1].0, weight: PACED[1].1, pace: PACES[0] },
+pub(super) const SAMPLE: [Recipe<'static>; 4] = [
+    Recipe::Of(&InCore, 0),
+    FIRST_PACED,
+    Recipe::Of(&OnDemand, 0),
+    Recipe::Paced(Paced { choosing: PACED[1], pace: PACES[0] }),
 ];
+
+/// The best guess of all.
+pub(super) const FIRST_PACED: Recipe<'static> =
+    Recipe::Paced(Paced { choosing: PACED[0], pace: PACES[0] });
 
 /// Of graphs with so many ops, the first list of the sample that fits is enough.
 pub(super) const LARGE_OPS: usize = 10_000;
-
-/// Window sizes that are tried when none is given, as fractions of four times the budget:
-/// the largest is bounded by memory alone.
-const WINDOW_FRACTIONS: [u64; 6] = [1, 4, 8, 16, 32, 64];
 
 /// Ops that paced lists may have together, when no effort is given: about a second's worth.
 const OPS_PER_PLAN: usize = 100_000;
@@ -84,9 +145,10 @@ pub(super) struct Rounds {
     pub(super) shakes: usize,
 }
 
-impl Recipe {
-    /// A paced list to be made by shaken pressures, with much the same parameters.
-    pub(super) fn nearby(spare_permille: u64, pace: Pace, chance: &mut Chance) -> Self {
+impl Paced {
+    /// A list to be made by shaken pressures, with much the same parameters.
+    pub(super) fn nearby(self, chance: &mut Chance) -> Self {
+        let Self { choosing: Choosing { spare_permille, .. }, pace } = self;
         let spare_permille = if chance.percent(CHANGED_PERCENT) {
             let less = spare_permille.saturating_sub(5);
             chance.one_of(&[spare_permille / 2, less, spare_permille + 5, spare_permille + 20])
@@ -99,13 +161,13 @@ impl Recipe {
         } else {
             pace
         };
-        Self::Paced { spare_permille, weight: Weight::Density, pace }
+        Self { choosing: Choosing { spare_permille, weight: Weight::Density }, pace }
     }
 }
 
 impl Auto {
     /// How many paced lists are tried.
-    fn lists(self, ops: usize) -> usize {
+    fn paced_lists(self, ops: usize) -> usize {
         let by_default = (OPS_PER_PLAN / ops.max(1)).clamp(2, MOST_LISTS);
         self.effort.map_or(by_default, |effort| (effort as usize).max(1))
     }
@@ -115,7 +177,7 @@ impl Strategy {
     /// The same with its lists shared between two orders; none where there are too few.
     pub(super) fn shared(self, ops: usize) -> Option<Self> {
         let Self::Auto(auto) = self else { return None };
-        let half = auto.lists(ops) / 2;
+        let half = auto.paced_lists(ops) / 2;
         let effort = (half > PACED.len()).then_some(u32::try_from(half).ok()?)?;
         Some(Self::Auto(Auto { effort: Some(effort), ..auto }))
     }
@@ -128,7 +190,7 @@ impl Strategy {
     /// How many lists are chosen anew; and how many more once memory is divided anew.
     pub(super) fn rounds(self, ops: usize) -> [Rounds; 2] {
         let Self::Auto(auto) = self else { return [Rounds::default(); 2] };
-        let rounds = auto.lists(ops).saturating_sub(PACED.len());
+        let rounds = auto.paced_lists(ops).saturating_sub(PACED.len());
         let turns = rounds.min(TURNS);
         let shakes = rounds - turns;
         [
@@ -144,76 +206,44 @@ impl Strategy {
                 if auto.repeats == Repeats::Allowed
                     && graph.ops().iter().any(|op| op.repeatable) =>
             {
-                (auto.lists(graph.ops().len()) / 2).clamp(1, MOST_REPEATED)
+                (auto.paced_lists(graph.ops().len()) / 2).clamp(1, MOST_REPEATED)
             }
             _ => 0,
         }
     }
 
     /// The recipes of which the best is kept, best guesses first.
-    pub(super) fn recipes(self, task: &Task<'_>) -> impl Iterator<Item = Recipe> {
-        let (budget_bytes, ops) = (task.budget_bytes, task.sequence.len());
+    pub(super) fn recipes<'r>(&'r self, task: &Task<'_>) -> impl Iterator<Item = Recipe<'r>> {
+        let lists =
+            |rule: &'r dyn Rule| (0..rule.lists(task)).map(move |list| Recipe::Of(rule, list));
         let auto = if let Self::Auto(auto) = self { Some(auto) } else { None };
-        // Lists with repeats have been chosen for these alone.
-        let with_others = auto.filter(|_| !task.sequence.has_repeats());
-        let is = move |strategy: Self| (self == strategy || with_others.is_some()).then_some(());
-        let in_core = is(Self::InCore)
-            .or(is(Self::Checkpoint))
-            .or(is(Self::CheckpointOffload).filter(|()| !task.sequence.has_repeats()))
-            .or(auto.map(|_| ()))
-            .into_iter()
-            .flat_map(|()| [true, false].map(|early_inputs| Recipe::InCore { early_inputs }));
-        let paced = auto.into_iter().flat_map(move |auto| {
-            let paced = PACED.into_iter().take(auto.lists(ops));
-            paced.map(|(spare_permille, weight)| Recipe::Paced {
-                spare_permille,
-                weight,
-                pace: PACES[0],
-            })
-        });
-        let lms = match self {
-            Self::Lms(lms) => Some(lms),
-            _ => with_others.map(|_| Lms::default()),
+        let paced = auto.map_or(0, |auto| auto.paced_lists(task.sequence.len()));
+        let paced = PACED.into_iter().take(paced);
+        // Lists with repeats have been chosen for paced lists alone.
+        let others = match auto {
+            Some(_) if !task.sequence.has_repeats() => OTHERS,
+            _ => &[],
         };
-        let lms = lms.into_iter().flat_map(move |lms| lms::grid(lms, ops));
-        let window = match self {
-            Self::Window(window) => Some(window),
-            _ => with_others.map(|_| Window::default()),
-        };
-        let given = window.and_then(|window| Some(Recipe::Window { window, bytes: window.bytes? }));
-        let tried = window.filter(|window| window.bytes.is_none()).into_iter();
-        let tried = tried.flat_map(move |window| {
-            WINDOW_FRACTIONS.into_iter().map(move |fraction| {
-                let bytes = budget_bytes.saturating_mul(4) / fraction;
-                Recipe::Window { window, bytes }
-            })
-        });
-        let ways = match self {
-            Self::Weights(Weights { published: true, .. }) => Some(Way::published(true)),
-            Self::WeightsUndiscounted => Some(Way::published(false)),
-            Self::LayerToLayer => Some(Way::LayerToLayer),
-            _ => None,
-        };
-        let whole = match self {
-            Self::Weights(Weights { published: false, activations }) => Some(activations),
-            _ => with_others.map(|_| true),
-        };
-        let ways = ways.into_iter().chain(whole.into_iter().flat_map(Way::whole));
-        let in_parts = with_others.into_iter().flat_map(|_| Way::in_parts());
-        in_core
-            .chain(paced)
-            .chain(is(Self::OnDemand).map(|()| Recipe::OnDemand))
-            .chain(PACES.into_iter().flat_map(move |pace| {
-                is(Self::CheckpointOffload)
-                    .filter(|_| auto.is_none())
-                    .map(|()| Recipe::Offloaded { pace })
-            }))
-            .chain(is(Self::Fit).map(|()| Recipe::Fit))
-            .chain(is(Self::Vdnn).map(|()| Recipe::Vdnn))
-            .chain(ways.chain(in_parts).map(Recipe::Weights))
-            .chain(lms.map(|(threshold, ahead)| Recipe::Lms { threshold, ahead }))
-            .chain(given)
-            .chain(tried)
+        lists(self.rule())
+            .chain(paced.map(|choosing| Recipe::Paced(Paced { choosing, pace: PACES[0] })))
+            .chain(others.iter().flat_map(move |&rule| lists(rule)))
+    }
+}
+
+/// Before the paced lists, `auto` keeps everything on the device.
+impl Rule for Auto {
+    fn lists(&self, task: &Task<'_>) -> usize {
+        InCore.lists(task)
+    }
+
+    fn write(
+        &self,
+        list: usize,
+        builder: Builder<'_>,
+        search: &mut Search<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Lengths, Stuck> {
+        InCore.write(list, builder, search, scratch)
     }
 }
 
@@ -235,15 +265,11 @@ mod tests {
 
     #[test]
     fn a_nearby_list_differs_now_and_then() {
-        let (spare, pace) = (50, PACES[0]);
-        let lists: [Recipe; 200] =
-            core::array::from_fn(|seed| Recipe::nearby(spare, pace, &mut Chance::new(seed as u64)));
+        let first = Paced { choosing: PACED[1], pace: PACES[0] };
+        let lists: [Paced; 200] =
+            core::array::from_fn(|seed| first.nearby(&mut Chance::new(seed as u64)));
         let count = |is: fn(u64, Pace) -> bool| {
-            let counts = lists.iter().filter(|list| match **list {
-                Recipe::Paced { spare_permille, pace, .. } => is(spare_permille, pace),
-                _ => false,
-            });
-            counts.count()
+            lists.iter().filter(|list| is(list.choosing.spare_permille, list.pace)).count()
         };
         assert!((30..90).contains(&count(|spare, _| spare != 50)));
         assert!((30..90).contains(&count(|_, pace| pace != PACES[0])));

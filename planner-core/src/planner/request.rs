@@ -125,6 +125,27 @@ impl Written {
     }
 }
 
+/// The list of a plan, and what is resident at its start.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lists<'l> {
+    pub(super) steps: &'l [Step],
+    pub(super) resident: &'l [Resident],
+}
+
+/// The buffers for the pools of a plan.
+#[derive(Debug)]
+pub(super) struct PoolTables<'o> {
+    pub(super) pools: &'o mut [Pool],
+    pub(super) tensor_pool: &'o mut [u32],
+}
+
+impl PoolTables<'_> {
+    /// The same buffers, for a while.
+    pub(super) const fn reborrow(&mut self) -> PoolTables<'_> {
+        PoolTables { pools: self.pools, tensor_pool: self.tensor_pool }
+    }
+}
+
 /// The least memory with which a strategy can plan, and what takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeastMemory {

@@ -4,7 +4,7 @@
 //! that was made without slabs tells how much of each there is to be.
 
 use super::memory::{CHUNKS, Memory, objects_of};
-use super::request::Task;
+use super::request::{Lists, Task};
 use crate::graph::TensorId;
 use crate::plan::{Resident, Step};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
@@ -93,7 +93,7 @@ impl Walk<'_> {
 pub(super) fn divide<'m>(
     task: &Task<'_>,
     memory: &Memory<'m>,
-    (steps, resident): (&[Step], &[Resident]),
+    Lists { steps, resident }: Lists<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<Memory<'m>>, OutOfScratch> {
     let Task { sequence, machine, .. } = *task;

@@ -1,6 +1,27 @@
-//! How to plan: the strategies and their parameters.
+//! How to plan: the table of the strategies, and what the planner asks of each.
+//!
+//! The file of a strategy has its parameters and its [`Rule`]. It is added to the table here: a
+//! variant, a line of [`Strategy::all`] and of [`Strategy::entry`], and one of [`scratch_words`] if
+//! it takes working memory that no other strategy takes.
 
+use super::builder::Builder;
+use super::checkpoint::{Checkpoint, CheckpointOffload};
+use super::error::PlanningError;
+use super::fit::Fit;
+use super::in_core::InCore;
+use super::list::{Lengths, Stuck};
+use super::lms::Lms;
+use super::on_demand::OnDemand;
+use super::recipe::Auto;
+use super::request::Task;
+use super::trials::Search;
+use super::vdnn::Vdnn;
+use super::weights::{LAYER_TO_LAYER, UNDISCOUNTED, Weights};
+use super::window::Window;
+use super::{cache, fit, vdnn, weights, window};
+use crate::scratch::{Limits, Scratch, larger};
 use crate::sequence::Sequence;
+use core::fmt::Debug;
 
 /// How to plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,69 +59,6 @@ pub enum Strategy {
     Auto(Auto),
 }
 
-/// Parameters of [`Strategy::Auto`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Auto {
-    /// How many paced lists are tried in the order that is chosen; when not given, as many as
-    /// take about a second, and from 2 to 400. With 0, the first list that fits is the plan, in
-    /// the given order and compared with no other.
-    pub effort: Option<u32>,
-    /// Whether ops may run in another order.
-    pub order: Order,
-    /// Whether ops may run again.
-    pub repeats: Repeats,
-}
-
-/// Whether [repeatable](crate::Op::repeatable) ops are launched again, so that what they make
-/// need not stay on the device or move.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Repeats {
-    /// Each op runs once.
-    Never,
-    /// Wherever that makes the plan shorter.
-    #[default]
-    Allowed,
-}
-
-/// Which orders of the ops are considered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
-    /// The one that is given.
-    Given,
-    /// Also up to two others that keep the dependencies: the one in which a sample of lists
-    /// is best.
-    #[default]
-    Free,
-}
-
-/// Parameters of [`Strategy::Window`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Window {
-    /// Bytes of the sequence of variables that the window covers; when not given, several
-    /// sizes are tried in the timeline.
-    pub bytes: Option<u64>,
-    /// Exactly as published: also copy values that the host holds already.
-    pub published: bool,
-}
-
-/// Parameters of [`Strategy::Weights`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Weights {
-    /// Exactly as published; else the best of several selections is kept, with and without
-    /// the barrier between iterations.
-    pub published: bool,
-    /// Whether activations may leave as well; never as published.
-    pub activations: bool,
-}
-
-impl Weights {
-    /// Whether activations may leave.
-    #[must_use]
-    pub const fn moves_activations(self) -> bool {
-        self.activations && !self.published
-    }
-}
-
 impl Strategy {
     /// Every strategy, with default parameters.
     #[must_use]
@@ -121,67 +79,78 @@ impl Strategy {
         ]
     }
 
-    /// The name, without parameters.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
+    /// The name of each strategy, and its rule.
+    const fn entry(&self) -> (&'static str, &dyn Rule) {
         match self {
-            Self::InCore => "in-core",
-            Self::OnDemand => "on-demand",
-            Self::Fit => "fit",
-            Self::Vdnn => "vdnn",
-            Self::Lms(_) => "lms",
-            Self::Window(_) => "window",
-            Self::Weights(_) => "weights",
-            Self::WeightsUndiscounted => "weights-undiscounted",
-            Self::LayerToLayer => "layer-to-layer",
-            Self::Checkpoint => "checkpoint",
-            Self::CheckpointOffload => "checkpoint-offload",
-            Self::Auto(_) => "auto",
+            Self::InCore => ("in-core", &InCore),
+            Self::OnDemand => ("on-demand", &OnDemand),
+            Self::Fit => ("fit", &Fit),
+            Self::Vdnn => ("vdnn", &Vdnn),
+            Self::Lms(lms) => ("lms", lms),
+            Self::Window(window) => ("window", window),
+            Self::Weights(weights) => ("weights", weights),
+            Self::WeightsUndiscounted => ("weights-undiscounted", &UNDISCOUNTED),
+            Self::LayerToLayer => ("layer-to-layer", &LAYER_TO_LAYER),
+            Self::Checkpoint => ("checkpoint", &Checkpoint),
+            Self::CheckpointOffload => ("checkpoint-offload", &CheckpointOffload),
+            Self::Auto(auto) => ("auto", auto),
         }
     }
 
-    /// Whether the strategy is one of checkpointing.
-    pub(super) const fn has_segments(self) -> bool {
-        matches!(self, Self::Checkpoint | Self::CheckpointOffload)
+    /// The name, without parameters.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.entry().0
     }
 
-    pub(super) const fn is_for_chains(self) -> bool {
-        matches!(self, Self::Weights(_) | Self::WeightsUndiscounted | Self::LayerToLayer)
-    }
-}
-
-/// Parameters of [`Strategy::Lms`]; of each that is not given, several are tried in the
-/// timeline.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lms {
-    /// The most ops to a tensor's next use over which it stays; at least 1.
-    pub threshold: Option<u32>,
-    /// Ops ahead of that use at which it is swapped in; at most the threshold counts.
-    pub ahead: Option<u32>,
-}
-
-impl From<Auto> for Strategy {
-    fn from(auto: Auto) -> Self {
-        Self::Auto(auto)
+    /// The rule.
+    pub(super) const fn rule(&self) -> &dyn Rule {
+        self.entry().1
     }
 }
 
-impl From<Window> for Strategy {
-    fn from(window: Window) -> Self {
-        Self::Window(window)
-    }
+/// Words of scratch that any rule asks for to write a list, beside those for [`Auto`].
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    let words = larger(cache::scratch_words(limits), fit::scratch_words(limits));
+    let words = larger(words, vdnn::scratch_words(limits));
+    let words = larger(words, window::scratch_words(limits));
+    larger(words, weights::scratch_words(limits))
 }
 
-impl From<Weights> for Strategy {
-    fn from(weights: Weights) -> Self {
-        Self::Weights(weights)
+/// A strategy as the planner sees it: numbered lists of steps, of which the best is the plan.
+pub(super) trait Rule: Debug {
+    /// What must be on the device at once.
+    fn need(&self, _sequence: &Sequence<'_>) -> Need {
+        Need::LargestOp
     }
-}
 
-impl From<Lms> for Strategy {
-    fn from(lms: Lms) -> Self {
-        Self::Lms(lms)
+    /// Refuses work that the rule does not plan.
+    fn check(
+        &self,
+        _sequence: &Sequence<'_>,
+        _scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        Ok(())
     }
+
+    /// Whether the rule plans each [sequence with segments](super::checkpoint::each) as well.
+    fn has_segments(&self) -> bool {
+        false
+    }
+
+    /// How many lists there are.
+    fn lists(&self, _task: &Task<'_>) -> usize {
+        1
+    }
+
+    /// Writes a list, given by its number; best guesses come first.
+    fn write(
+        &self,
+        list: usize,
+        builder: Builder<'_>,
+        search: &mut Search<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Lengths, Stuck>;
 }
 
 /// What must be on the device at once.
@@ -193,19 +162,4 @@ pub(super) enum Need {
     Layer,
     /// Everything that is alive.
     Everything,
-}
-
-impl Need {
-    pub(super) const fn of(strategy: Strategy, sequence: &Sequence<'_>) -> Self {
-        match strategy {
-            // Without segments there is nothing that could move.
-            Strategy::CheckpointOffload if !sequence.has_repeats() => Self::Everything,
-            Strategy::InCore | Strategy::Checkpoint => Self::Everything,
-            Strategy::Weights(weights) if weights.moves_activations() => Self::LargestOp,
-            Strategy::Weights(_) | Strategy::WeightsUndiscounted | Strategy::LayerToLayer => {
-                Self::Layer
-            }
-            _ => Self::LargestOp,
-        }
-    }
 }

@@ -1,21 +1,22 @@
 //! Where lists are written and judged by the timeline, one at a time.
 
-use super::builder::{Builder, Lengths, Stuck};
+use super::builder::Builder;
 use super::chance::Chance;
-use super::choice::{self, Weight};
+use super::choice::{self, Choosing, Weight};
 use super::error::PlanningError;
 use super::gaps::Gaps;
+use super::list::{Lengths, List, Stuck};
 use super::memory::Memory;
-use super::pressure::{Pressure, Pressures};
-use super::recipe::{LARGE_OPS, PACES, Recipe, Rounds, SAMPLE};
-use super::request::Task;
+use super::paced;
+use super::pressure::Pressures;
+use super::recipe::{FIRST_PACED, LARGE_OPS, PACES, Paced, Recipe, Rounds, SAMPLE};
+use super::request::{Lists, PoolTables, Task};
 use super::strategy::Strategy;
 use super::uses::Uses;
-use super::{checkpoint, fit, in_core, lms, on_demand, paced, vdnn, weights, window};
 use crate::host::HostLayout;
 use crate::lower::lower_pieces;
 use crate::pieces::Pieces;
-use crate::plan::{ArenaPlacement, PlanError, Pool, Prediction, Resident, Step};
+use crate::plan::{ArenaPlacement, PlanError, Prediction, Resident, Step};
 use crate::schedule::Scheduled;
 use crate::scratch::{Limits, OutOfScratch, Scratch};
 use crate::sequence::Sequence;
@@ -32,19 +33,15 @@ pub(super) struct Basis<'g> {
 
 /// A list that has been written and judged.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate {
-    recipe: Recipe,
+pub(super) struct Candidate<'r> {
+    recipe: Recipe<'r>,
     pub(super) lengths: Lengths,
     pub(super) predicted: Prediction,
 }
 
-impl Candidate {
-    fn cost(&self) -> (u64, u64) {
-        self.predicted.cost()
-    }
-
+impl Candidate<'_> {
     fn is_paced(&self) -> bool {
-        matches!(self.recipe, Recipe::Paced { .. })
+        matches!(self.recipe, Recipe::Paced(_))
     }
 
     /// Whether no list can be faster.
@@ -54,19 +51,19 @@ impl Candidate {
 }
 
 /// Lists to choose from.
-struct Lists<R> {
+struct Choices<'r, R> {
     recipes: R,
     /// How many more are chosen anew.
     rounds: Rounds,
     /// A list that the best has to be no worse than.
-    to_beat: Option<Candidate>,
+    to_beat: Option<Candidate<'r>>,
 }
 
 /// What paced lists are made of, and what one teaches the next.
 #[derive(Debug)]
 pub(super) struct Search<'s> {
-    gaps: Gaps<'s>,
-    pressures: Pressures<'s>,
+    pub(super) gaps: Gaps<'s>,
+    pub(super) pressures: Pressures<'s>,
 }
 
 impl<'s> Search<'s> {
@@ -82,25 +79,21 @@ impl<'s> Search<'s> {
         Ok(Self { gaps, pressures: Pressures::new(sequence.len(), scratch)? })
     }
 
-    /// The pressures that the last list showed.
-    pub(super) const fn seen(&self) -> &Pressure<'s> {
-        &self.pressures.seen
-    }
-
-    /// The next of the lists that are chosen anew, by the best paced one so far; none behind
+    /// The next of the lists that are chosen anew, by the best paced one so far; none after
     /// the last.
-    fn anew(&mut self, guide: Recipe, rounds: &mut Rounds) -> Option<Recipe> {
-        let Recipe::Paced { spare_permille, pace, .. } = guide else { return None };
+    fn anew<'r>(&mut self, guide: Recipe<'_>, rounds: &mut Rounds) -> Option<Recipe<'r>> {
+        let Recipe::Paced(guide) = guide else { return None };
         if let Some(turns) = rounds.turns.checked_sub(1) {
             rounds.turns = turns;
             self.pressures.turn();
             let pace = PACES[turns % PACES.len()];
-            return Some(Recipe::Paced { spare_permille, weight: Weight::Density, pace });
+            let choosing = Choosing { weight: Weight::Density, ..guide.choosing };
+            return Some(Recipe::Paced(Paced { choosing, pace }));
         }
         rounds.shakes = rounds.shakes.checked_sub(1)?;
         let mut chance = Chance::new(rounds.shakes as u64);
         self.pressures.shake(&mut chance);
-        Some(Recipe::nearby(spare_permille, pace, &mut chance))
+        Some(Recipe::Paced(guide.nearby(&mut chance)))
     }
 }
 
@@ -109,8 +102,7 @@ pub(super) struct Trials<'d, 'r> {
     pub(super) task: &'r Task<'r>,
     pub(super) steps: &'d mut [Step],
     pub(super) resident: &'d mut [Resident],
-    pub(super) pools: &'d mut [Pool],
-    pub(super) tensor_pool: &'d mut [u32],
+    pub(super) tables: PoolTables<'d>,
     /// The least host memory of the lists that need more than there is.
     pub(super) host_shortage_bytes: Option<u64>,
     /// Of the lists for which there are too few steps, what the shortest needs.
@@ -122,10 +114,15 @@ impl<'d, 'r> Trials<'d, 'r> {
         task: &'r Task<'r>,
         steps: &'d mut [Step],
         resident: &'d mut [Resident],
-        (pools, tensor_pool): (&'d mut [Pool], &'d mut [u32]),
+        tables: PoolTables<'d>,
     ) -> Self {
-        let (host_shortage_bytes, steps_needed) = (None, None);
-        Self { task, steps, resident, pools, tensor_pool, host_shortage_bytes, steps_needed }
+        Self { task, steps, resident, tables, host_shortage_bytes: None, steps_needed: None }
+    }
+
+    /// A list that was written last.
+    pub(super) fn lists(&self, lengths: Lengths) -> Lists<'_> {
+        let (steps, resident) = (&self.steps[..lengths.steps], &self.resident[..lengths.resident]);
+        Lists { steps, resident }
     }
 
     /// What the best of a sample of lists comes to; none where none of them fits.
@@ -135,7 +132,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Prediction>, PlanningError> {
         let mut scratch = scratch.reborrow();
-        let mut search = Some(Search::new(self.task.sequence, &mut scratch)?);
+        let mut search = Search::new(self.task.sequence, &mut scratch)?;
         let mut best: Option<Prediction> = None;
         for recipe in SAMPLE {
             let candidate = self.try_out(recipe, basis, &mut search, &mut scratch)?;
@@ -151,40 +148,40 @@ impl<'d, 'r> Trials<'d, 'r> {
         Ok(best)
     }
 
-    /// The better of the first two paced lists.
+    /// What the first paced list comes to; none where it does not fit.
     pub(super) fn sample_paced(
         &mut self,
         basis: &Basis<'_>,
-        search: &mut Option<Search<'_>>,
+        search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Prediction>, PlanningError> {
-        let first = self.try_out(SAMPLE[1], basis, search, scratch)?;
+        let first = self.try_out(FIRST_PACED, basis, search, scratch)?;
         Ok(first.map(|candidate| candidate.predicted))
     }
 
     /// The best list of a strategy, written; none where no recipe fits the budget.
-    pub(super) fn best(
+    pub(super) fn best<'s>(
         &mut self,
-        strategy: Strategy,
+        strategy: &'s Strategy,
         basis: &Basis<'_>,
-        search: &mut Option<Search<'_>>,
+        search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Candidate>, PlanningError> {
+    ) -> Result<Option<Candidate<'s>>, PlanningError> {
         let [rounds, _] = strategy.rounds(self.task.sequence.len());
-        let lists = Lists { recipes: strategy.recipes(self.task), rounds, to_beat: None };
-        self.best_of(lists, strategy.takes_first(), basis, search, scratch)
+        let choices = Choices { recipes: strategy.recipes(self.task), rounds, to_beat: None };
+        self.best_of(choices, strategy.takes_first(), basis, search, scratch)
     }
 
     /// A list that is no worse than the best on another basis, written, and that it is on that;
     /// or the best on its own basis, written once more.
-    pub(super) fn keep_better(
+    pub(super) fn keep_better<'s>(
         &mut self,
-        strategy: Strategy,
-        best: Candidate,
+        strategy: &'s Strategy,
+        best: Candidate<'s>,
         [own, other]: [Basis<'_>; 2],
-        search: &mut Option<Search<'_>>,
+        search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<(Candidate, bool), PlanningError> {
+    ) -> Result<(Candidate<'s>, bool), PlanningError> {
         if let Some(better) = self.better(strategy, best, &other, search, scratch)? {
             return Ok((better, true));
         }
@@ -194,55 +191,54 @@ impl<'d, 'r> Trials<'d, 'r> {
 
     /// A list that is no worse than another on a basis that has changed since, written; none
     /// where none is found.
-    fn better(
+    fn better<'s>(
         &mut self,
-        strategy: Strategy,
-        than: Candidate,
+        strategy: &'s Strategy,
+        than: Candidate<'s>,
         basis: &Basis<'_>,
-        search: &mut Option<Search<'_>>,
+        search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Candidate>, PlanningError> {
+    ) -> Result<Option<Candidate<'s>>, PlanningError> {
         let [_, rounds] = strategy.rounds(self.task.sequence.len());
         let rounds = if than.is_ideal() { Rounds::default() } else { rounds };
-        let lists = Lists { recipes: iter::once(than.recipe), rounds, to_beat: Some(than) };
-        search.iter_mut().for_each(|search| search.pressures.recall());
-        self.best_of(lists, false, basis, search, scratch)
+        let choices = Choices { recipes: iter::once(than.recipe), rounds, to_beat: Some(than) };
+        search.pressures.recall();
+        self.best_of(choices, false, basis, search, scratch)
     }
 
-    fn best_of(
+    fn best_of<'s>(
         &mut self,
-        mut lists: Lists<impl Iterator<Item = Recipe>>,
+        mut choices: Choices<'s, impl Iterator<Item = Recipe<'s>>>,
         takes_first: bool,
         basis: &Basis<'_>,
-        search: &mut Option<Search<'_>>,
+        search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Candidate>, PlanningError> {
-        let mut best: Option<Candidate> = None;
+    ) -> Result<Option<Candidate<'s>>, PlanningError> {
+        let mut best: Option<Candidate<'s>> = None;
         // The best paced list, whose pressures are kept.
-        let mut guide = lists.to_beat.filter(Candidate::is_paced);
+        let mut guide = choices.to_beat.filter(Candidate::is_paced);
         let mut written_last = false;
         while !best.is_some_and(|best| takes_first || best.is_ideal()) {
-            let recipe = lists
-                .recipes
-                .next()
-                .or_else(|| search.as_mut()?.anew(guide?.recipe, &mut lists.rounds));
+            let recipe =
+                choices.recipes.next().or_else(|| search.anew(guide?.recipe, &mut choices.rounds));
             let Some(recipe) = recipe else { break };
             let candidate = self.try_out(recipe, basis, search, scratch)?;
-            let is_better = |candidate: &Candidate| match (best, lists.to_beat) {
-                (Some(best), _) => candidate.cost() < best.cost(),
-                (None, Some(other)) => candidate.cost() <= other.cost(),
+            let is_better = |candidate: &Candidate| match (best, choices.to_beat) {
+                (Some(best), _) => candidate.predicted.cost() < best.predicted.cost(),
+                (None, Some(other)) => candidate.predicted.cost() <= other.predicted.cost(),
                 (None, None) => true,
             };
             let better = candidate.filter(is_better);
             written_last = better.is_some();
             best = better.or(best);
             let guides = |candidate: &Candidate| {
-                let is_least = guide.is_none_or(|guide| candidate.cost() < guide.cost());
+                let is_least =
+                    guide.is_none_or(|guide| candidate.predicted.cost() < guide.predicted.cost());
                 candidate.is_paced() && (written_last || is_least)
             };
             if let Some(candidate) = candidate.filter(guides) {
                 guide = Some(candidate);
-                search.iter_mut().for_each(|search| search.pressures.keep());
+                search.pressures.keep();
             }
         }
         match best {
@@ -252,29 +248,30 @@ impl<'d, 'r> Trials<'d, 'r> {
     }
 
     /// The best list so far, written once more.
-    fn again(
+    fn again<'s>(
         &mut self,
-        best: Candidate,
+        best: Candidate<'s>,
         basis: &Basis<'_>,
-        search: &mut Option<Search<'_>>,
+        search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Candidate>, PlanningError> {
-        search.iter_mut().for_each(|search| search.pressures.recall());
+    ) -> Result<Option<Candidate<'s>>, PlanningError> {
+        search.pressures.recall();
         self.try_out(best.recipe, basis, search, scratch)
     }
 
     /// Writes a list and judges it; none where it does not fit the budget, the
     /// host, or the output.
-    fn try_out(
+    fn try_out<'s>(
         &mut self,
-        recipe: Recipe,
+        recipe: Recipe<'s>,
         basis: &Basis<'_>,
-        search: &mut Option<Search<'_>>,
+        search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Candidate>, PlanningError> {
-        let lengths = match self.write(recipe, basis, search, &mut scratch.reborrow())? {
+    ) -> Result<Option<Candidate<'s>>, PlanningError> {
+        let lengths = match self.write(recipe, basis, search, &mut scratch.reborrow()) {
             Ok(lengths) => lengths,
-            Err(Stuck::NoRoom) => return Ok(None),
+            Err(Stuck::Scratch(error)) => return Err(error.into()),
+            Err(Stuck::NoMemory) => return Ok(None),
             Err(Stuck::ManySteps { needed }) => {
                 let least = self.steps_needed.get_or_insert(needed);
                 *least = needed.min(*least);
@@ -283,9 +280,9 @@ impl<'d, 'r> Trials<'d, 'r> {
         };
         let Task { sequence, machine, .. } = *self.task;
         let graph = sequence.graph();
-        let lists = (&self.steps[..lengths.steps], &self.resident[..lengths.resident]);
-        let pools = (&mut *self.pools, &mut *self.tensor_pool);
-        let plan = basis.memory.plan(self.task, basis.arena, lists, pools)?;
+        let (steps, resident) = (&self.steps[..lengths.steps], &self.resident[..lengths.resident]);
+        let lists = Lists { steps, resident };
+        let plan = basis.memory.plan(self.task, basis.arena, lists, self.tables.reborrow())?;
         let mut scratch = scratch.reborrow();
         let schedule = scratch.take(plan.steps.len(), Scheduled::EMPTY)?;
         let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
@@ -293,7 +290,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         let (predicted, _) =
             predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;
         if predicted.host_bytes > machine.host_bytes {
-            // Temporaries may share room, but that takes time to find out.
+            // Temporaries may share host offsets, but that takes time to find out.
             match HostLayout::of_pieces(graph, machine, &plan, &pieces, &mut scratch) {
                 Err(PlanError::HostMemory { needed_bytes, .. }) => {
                     let least = self.host_shortage_bytes.get_or_insert(needed_bytes);
@@ -308,48 +305,23 @@ impl<'d, 'r> Trials<'d, 'r> {
 
     fn write(
         &mut self,
-        recipe: Recipe,
+        recipe: Recipe<'_>,
         basis: &Basis<'_>,
-        search: &mut Option<Search<'_>>,
+        search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
-        let output = (&mut *self.steps, &mut *self.resident);
+    ) -> Result<Lengths, Stuck> {
         let mut scratch = scratch.reborrow();
-        let Basis { memory, uses, .. } = *basis;
-        let builder = Builder::new(self.task, memory, uses, output, &mut scratch)?;
-        if memory.pools() > 1 && !matches!(recipe, Recipe::Paced { .. }) {
-            return Ok(Err(Stuck::NoRoom));
-        }
+        let (task, Basis { memory, uses, .. }) = (self.task, *basis);
+        let list = List::new(self.steps, self.resident);
+        let builder = Builder::new(task, memory, uses, list, &mut scratch)?;
         match recipe {
-            Recipe::InCore { early_inputs } => Ok(in_core::write(builder, early_inputs)),
-            Recipe::OnDemand => on_demand::write(builder, &mut scratch),
-            Recipe::Fit => fit::write(builder, &mut scratch),
-            Recipe::Vdnn => vdnn::write(builder, &mut scratch),
-            Recipe::Weights(way) => weights::write(builder, way, &mut scratch),
-            Recipe::Lms { threshold, ahead } => lms::write(builder, threshold, ahead, &mut scratch),
-            Recipe::Window { window, bytes } => window::write(builder, window, bytes, &mut scratch),
-            Recipe::Offloaded { pace } => {
-                let Some(Search { gaps, pressures }) = search else {
-                    return Ok(Err(Stuck::NoRoom));
-                };
-                checkpoint::write_offloaded(builder, gaps, pace, &mut pressures.seen, &mut scratch)
-            }
-            Recipe::Paced { spare_permille, weight, pace } => {
-                let Some(Search { gaps, pressures }) = search else {
-                    return Ok(Err(Stuck::NoRoom));
-                };
-                let chosen = choice::choose(
-                    self.task,
-                    memory,
-                    gaps,
-                    (spare_permille, weight),
-                    pressures,
-                    &mut scratch,
-                )?;
-                match chosen {
-                    Ok(()) => paced::write(builder, gaps, pace, &mut pressures.seen, &mut scratch),
-                    Err(stuck) => Ok(Err(stuck)),
-                }
+            // Only paced lists know slabs.
+            Recipe::Of(..) if memory.pools() > 1 => Err(Stuck::NoMemory),
+            Recipe::Of(rule, list) => rule.write(list, builder, search, &mut scratch),
+            Recipe::Paced(Paced { choosing, pace }) => {
+                let Search { gaps, pressures } = search;
+                choice::choose(task, memory, gaps, choosing, pressures, &mut scratch)?;
+                paced::write(builder, gaps, pace, &mut pressures.seen, &mut scratch)
             }
         }
     }

@@ -97,14 +97,10 @@ impl<'a> Uses<'a> {
         Use(self.next[operand])
     }
 
-    /// Whether an op is the last one to read a tensor.
-    pub(super) fn is_last_read(&self, tensor: TensorId, op: LaunchId) -> bool {
-        self.last_read[tensor.index()] == op.0
-    }
-
-    /// Whether the last read of a tensor lies before an op.
-    pub(super) fn is_done_with(&self, tensor: TensorId, op: LaunchId) -> bool {
-        self.last_read[tensor.index()] < op.0
+    /// Whether no op after this one reads a tensor that some op reads. Of an input, the host then
+    /// holds the next iteration's value, whatever is written on the device.
+    pub(super) fn is_read_out(&self, tensor: TensorId, op: LaunchId) -> bool {
+        self.last_read[tensor.index()] <= op.0
     }
 
     /// Whether any op writes a tensor.

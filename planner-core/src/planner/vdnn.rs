@@ -15,10 +15,13 @@
 //! can be planned; inputs, and temporaries outside their gap, stay while they are needed, and
 //! where that is too much, what was used least recently leaves.
 
-use super::builder::{Builder, Lengths, Stuck};
+use super::builder::Builder;
 use super::cache::{self, Fate};
 use super::fit::{self, fate_of_state};
+use super::list::{Lengths, Stuck};
 use super::residents::{Residents, Spans};
+use super::strategy::Rule;
+use super::trials::Search;
 use crate::graph::{Kind, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use crate::sequence::LaunchId;
@@ -128,26 +131,35 @@ impl<'a> Gaps<'a> {
     }
 }
 
-pub(super) fn write(
-    builder: Builder<'_>,
-    scratch: &mut Scratch<'_>,
-) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
-    let mut scratch = scratch.reborrow();
-    let gaps = Gaps::new(&builder, &mut scratch)?;
-    let mut residents = Residents::new(&builder, &mut scratch)?;
-    {
+/// The rule.
+#[derive(Debug)]
+pub(super) struct Vdnn;
+
+impl Rule for Vdnn {
+    fn write(
+        &self,
+        _: usize,
+        builder: Builder<'_>,
+        _: &mut Search<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Lengths, Stuck> {
         let mut scratch = scratch.reborrow();
-        let mut spans = Spans::new(&builder, &mut scratch)?;
-        for tensor in builder.task.sequence.tensor_ids() {
-            gaps.add_spans(&builder, &mut spans, tensor);
+        let gaps = Gaps::new(&builder, &mut scratch)?;
+        let mut residents = Residents::new(&builder, &mut scratch)?;
+        {
+            let mut scratch = scratch.reborrow();
+            let mut spans = Spans::new(&builder, &mut scratch)?;
+            for tensor in builder.task.sequence.tensor_ids() {
+                gaps.add_spans(&builder, &mut spans, tensor);
+            }
+            residents.choose(&builder, &mut spans);
         }
-        residents.choose(&builder, &mut spans);
+        cache::write(builder, 1, &mut scratch, |builder, op, tensor| {
+            match fate_of_state(builder, &residents, op, tensor) {
+                Some(fate) => fate,
+                None if gaps.leaves_after(tensor) == Some(op) => Fate::Leaves,
+                None => Fate::Cached,
+            }
+        })
     }
-    cache::write(builder, 1, &mut scratch, |builder, op, tensor| {
-        match fate_of_state(builder, &residents, op, tensor) {
-            Some(fate) => fate,
-            None if gaps.leaves_after(tensor) == Some(op) => Fate::Leaves,
-            None => Fate::Cached,
-        }
-    })
 }

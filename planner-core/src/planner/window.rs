@@ -17,13 +17,54 @@
 //! second of two iterations is kept, so that what the window reaches beyond the end of one
 //! is there at the start of the next.
 
-use super::builder::{Builder, Lengths, Stuck};
+use super::builder::Builder;
+use super::list::{Lengths, Stuck};
 use super::memory::CHUNKS;
 use super::queue::Queue;
-use super::strategy::Window;
+use super::request::Task;
+use super::strategy::{Rule, Strategy};
+use super::trials::Search;
 use crate::graph::{Kind, TensorId};
-use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::scratch::{Limits, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
+
+/// Window sizes that are tried when none is given, as fractions of four times the budget:
+/// the largest is bounded by memory alone.
+const FRACTIONS: [u64; 6] = [1, 4, 8, 16, 32, 64];
+
+/// Parameters of [`Strategy::Window`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    /// Bytes of the sequence of variables that the window covers; when not given, several
+    /// sizes are tried in the timeline.
+    pub bytes: Option<u64>,
+    /// Exactly as published: also copy values that the host holds already.
+    pub published: bool,
+}
+
+impl From<Window> for Strategy {
+    fn from(window: Window) -> Self {
+        Self::Window(window)
+    }
+}
+
+impl Rule for Window {
+    fn lists(&self, _: &Task<'_>) -> usize {
+        if self.bytes.is_some() { 1 } else { FRACTIONS.len() }
+    }
+
+    fn write(
+        &self,
+        list: usize,
+        builder: Builder<'_>,
+        _: &mut Search<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Lengths, Stuck> {
+        let most_bytes = builder.task.budget_bytes.saturating_mul(4);
+        let bytes = self.bytes.unwrap_or(most_bytes / FRACTIONS[list]);
+        write(builder, *self, bytes, scratch)
+    }
+}
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
@@ -68,12 +109,12 @@ struct Slide<'b, 's> {
 }
 
 /// Slides a window of this size over two iterations.
-pub(super) fn write(
+fn write(
     builder: Builder<'_>,
     window: Window,
     window_bytes: u64,
     scratch: &mut Scratch<'_>,
-) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+) -> Result<Lengths, Stuck> {
     let tensors = builder.task.sequence.tensors().len();
     let mut scratch = scratch.reborrow();
     let slide = Slide {
@@ -91,7 +132,7 @@ pub(super) fn write(
         covered_bytes: 0,
         next: Position { iteration: 0, op: LaunchId(0), operand: 0 },
     };
-    Ok(slide.two_iterations())
+    slide.two_iterations()
 }
 
 impl Slide<'_, '_> {
@@ -126,7 +167,7 @@ impl Slide<'_, '_> {
             match self.enter(must) {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
-                Err(Stuck::NoRoom) if !must => return Ok(()),
+                Err(Stuck::NoMemory) if !must => return Ok(()),
                 Err(stuck) => return Err(stuck),
             }
         }
@@ -196,10 +237,10 @@ impl Slide<'_, '_> {
     fn make_room(&mut self, objects: u64) -> Result<(), Stuck> {
         let wanted = self.reserved_objects.saturating_add(objects);
         if self.builder.free_objects(CHUNKS).saturating_add(self.leaving_objects) < wanted {
-            return Err(Stuck::NoRoom);
+            return Err(Stuck::NoMemory);
         }
         while self.builder.free_objects(CHUNKS) < wanted {
-            let oldest = self.leaving.front().ok_or(Stuck::NoRoom)?;
+            let oldest = self.leaving.front().ok_or(Stuck::NoMemory)?;
             self.stay(oldest);
             self.builder.evict(oldest);
         }

@@ -8,9 +8,10 @@
 
 mod upload;
 
-use super::builder::{Builder, Lengths, Stuck};
+use super::builder::Builder;
 use super::gaps::Gaps;
 use super::heap::Heap;
+use super::list::{Lengths, Stuck};
 use super::memory::CHUNKS;
 use super::pressure::{FULL, Pressure};
 use super::request::POOLS;
@@ -18,7 +19,7 @@ use super::tree::MinTree;
 use crate::graph::{Kind, TensorId};
 use crate::machine::{Direction, Machine, MachineParameters};
 use crate::schedule::Stream;
-use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::scratch::{Limits, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
 /// Iterations that are followed.
@@ -100,7 +101,7 @@ pub(super) fn write(
     pace: Pace,
     seen: &mut Pressure<'_>,
     scratch: &mut Scratch<'_>,
-) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+) -> Result<Lengths, Stuck> {
     let mut scratch = scratch.reborrow();
     let (sequence, tensors) = (builder.task.sequence, builder.task.sequence.tensors().len());
     let positions = builder.memory.pools() * sequence.len();
@@ -130,7 +131,8 @@ pub(super) fn write(
         seen,
         pace,
     };
-    Ok(paced.iterations().and_then(|()| paced.builder.finish()))
+    paced.iterations()?;
+    paced.builder.finish()
 }
 
 impl<'b> Paced<'b, '_, '_> {
@@ -344,7 +346,7 @@ impl<'b> Paced<'b, '_, '_> {
             .filter(|&tensor| self.builder.held(tensor) > 0 && self.builder.pool(tensor) == pool)
             .filter(|tensor| !sequence.operands_of(op).contains(tensor))
             .max_by_key(|&tensor| next(tensor))
-            .ok_or(Stuck::NoRoom)?;
+            .ok_or(Stuck::NoMemory)?;
         let (later, next) = next(victim);
         self.gap_end[victim.index()] = self.position(next, later);
         self.kept[victim.index()] = 0;

@@ -3,8 +3,9 @@
 use super::Paced;
 use crate::graph::{Kind, TensorId};
 use crate::machine::Direction;
-use crate::planner::builder::{Builder, Stuck};
+use crate::planner::builder::Builder;
 use crate::planner::heap::Heap;
+use crate::planner::list::Stuck;
 use crate::planner::memory::CHUNKS;
 use crate::schedule::Stream;
 use crate::sequence::LaunchId;

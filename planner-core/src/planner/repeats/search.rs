@@ -10,7 +10,7 @@ use crate::planner::error::PlanningError;
 use crate::planner::gaps::Gaps;
 use crate::planner::memory::{self, Memory};
 use crate::planner::pressure::Pressure;
-use crate::planner::request::{Output, Task};
+use crate::planner::request::{Output, PoolTables, Task};
 use crate::planner::strategy::Need;
 use crate::planner::trials::{Basis, Search, Trials};
 use crate::planner::uses::Uses;
@@ -203,7 +203,7 @@ fn judge(
 ) -> Result<Option<Prediction>, PlanningError> {
     let mut scratch = scratch.reborrow();
     let Output { steps, resident, arena, pools, tensor_pool } = output;
-    let mut trials = Trials::new(task, steps, resident, (pools, tensor_pool));
+    let mut trials = Trials::new(task, steps, resident, PoolTables { pools, tensor_pool });
     let memory = match Memory::new(task, Need::LargestOp, arena, &mut scratch) {
         // More of what is small lies in the arena for longer.
         Err(PlanningError::Infeasible { .. }) => return Ok(None),
@@ -211,10 +211,10 @@ fn judge(
     };
     let uses = Uses::new(task.sequence, &mut scratch)?;
     let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
-    let mut search = Some(Search::new(task.sequence, &mut scratch)?);
+    let mut search = Search::new(task.sequence, &mut scratch)?;
     let predicted = trials.sample_paced(&basis, &mut search, &mut scratch)?;
-    if let (Some(_), Some((used, positions)), Some(search)) = (predicted, learner, &search) {
-        used.learn(search.seen(), positions);
+    if let (Some(_), Some((used, positions))) = (predicted, learner) {
+        used.learn(&search.pressures.seen, positions);
     }
     Ok(predicted)
 }

@@ -9,6 +9,9 @@
 //!
 //! A value that the host holds is dropped, as published for parameters. There is no arena:
 //! small tensors have classes of their own.
+//!
+//! Residency is not the builder's: a class grants memory by count before the list shows it free,
+//! and what leaves is chosen before anything is listed.
 
 mod arrivals;
 mod belady;
@@ -18,8 +21,8 @@ mod timing;
 
 pub use classes::Classes;
 
-use super::builder::{Lengths, Stuck};
 use super::error::PlanningError;
+use super::list::{Lengths, List, Stuck};
 use super::request::{Request, Task};
 use super::uses::Uses;
 use crate::lower::{self, lower_pieces};
@@ -38,7 +41,7 @@ pub enum Threshold {
     /// As long as an object of its class takes to the host and back.
     #[default]
     RoundTrip,
-    /// So many nanoseconds of compute.
+    /// This many nanoseconds of compute.
     Ns(u64),
 }
 
@@ -57,7 +60,7 @@ impl Threshold {
 /// Buffers for the lists of a plan, owned by the caller. Their lengths follow from the
 /// [limits of the graph](Limits::of_graph).
 #[derive(Debug)]
-pub struct Room<'o> {
+pub struct Output<'o> {
     /// The list; [`Limits::max_steps`] are always enough.
     pub steps: &'o mut [Step],
     /// One for each tensor.
@@ -65,7 +68,7 @@ pub struct Room<'o> {
 }
 
 /// Words of scratch that [`plan`] asks for, by the [limits of the graph](Limits::of_graph) with
-/// as many [steps](Limits::with_steps) as the room has; `pools` is the number of classes. Per
+/// as many [steps](Limits::with_steps) as the output has; `pools` is the number of classes. Per
 /// operand 8, per tensor 10, per op 1 words while the list is written, or what a schedule and
 /// lowering or predicting the list take.
 #[must_use]
@@ -87,20 +90,21 @@ pub const fn scratch_words(limits: &Limits) -> usize {
 ///
 /// # Errors
 /// Classes that are more than the budget or too small for an op, with the least budget for
-/// classes of these sizes; a host that is too small; room that is too small.
+/// classes of these sizes; a host that is too small; buffers that are too short; scratch that is too small.
 pub fn plan<'o>(
     request: &Request<'_>,
     classes: Classes<'o>,
     threshold: Threshold,
-    room: Room<'o>,
+    output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Plan<'o>, PlanningError> {
     let (budget_bytes, device_bytes) = (request.budget_bytes, request.machine.device_bytes);
     if budget_bytes > device_bytes {
         return Err(PlanningError::BudgetAboveDevice { budget_bytes, device_bytes });
     }
-    let Room { steps, resident } = room;
-    let (lengths, _) = write(request, &classes, threshold, (steps, resident), scratch)?;
+    let Output { steps, resident } = output;
+    let buffers = Output { steps: &mut *steps, resident: &mut *resident };
+    let (lengths, _) = write(request, &classes, threshold, buffers, scratch)?;
     let plan = Plan {
         budget_bytes,
         arena_bytes: 0,
@@ -135,11 +139,10 @@ pub fn estimate_ns(
     request: &Request<'_>,
     classes: Classes<'_>,
     threshold: Threshold,
-    room: Room<'_>,
+    output: Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, PlanningError> {
-    let Room { steps, resident } = room;
-    let (_, iteration_ns) = write(request, &classes, threshold, (steps, resident), scratch)?;
+    let (_, iteration_ns) = write(request, &classes, threshold, output, scratch)?;
     Ok(iteration_ns)
 }
 
@@ -147,7 +150,7 @@ fn write(
     request: &Request<'_>,
     classes: &Classes<'_>,
     threshold: Threshold,
-    (steps, resident): (&mut [Step], &mut [Resident]),
+    Output { steps, resident }: Output<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(Lengths, u64), PlanningError> {
     classes.check(request, scratch)?;
@@ -159,11 +162,12 @@ fn write(
     let uses = Uses::new(&sequence, &mut scratch)?;
     let mut choice = Choice::new(&sequence, &mut scratch)?;
     choice.choose(&task, classes, &uses, threshold, &mut scratch)?;
-    match timing::write(&task, classes, &uses, &choice, (steps, resident), &mut scratch)? {
+    match timing::write(&task, classes, &uses, &choice, List::new(steps, resident), &mut scratch) {
         Ok(written) => Ok(written),
         Err(Stuck::ManySteps { needed }) => {
             Err(BufferTooShort { buffer: Buffer::Steps, needed, len }.into())
         }
-        Err(Stuck::NoRoom) => Err(PlanningError::Stuck),
+        Err(Stuck::Scratch(error)) => Err(error.into()),
+        Err(Stuck::NoMemory) => Err(PlanningError::Stuck),
     }
 }

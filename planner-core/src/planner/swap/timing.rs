@@ -2,26 +2,26 @@
 //!
 //! What leaves is copied out, where the host does not hold it, once the op that used it last
 //! has ended. In each class the allocations have numbers, in the order in which the ops need
-//! them, and so has what becomes free; an allocation may take place when as many objects have
+//! them, and so has what becomes free; an allocation is made when as many objects have
 //! become free. What may come in does so when its link is idle, the first needed first. Links
 //! and compute are followed in time, so that memory is given back in the list where a copy
 //! will have ended. Two iterations are followed, and the second is kept.
 
-use super::super::builder::{Lengths, Stuck};
-use super::super::heap::Heap;
-use super::super::uses::Uses;
 use super::Classes;
 use super::arrivals::{Arrivals, NONE};
 use super::belady::{Choice, Fate};
 use crate::graph::{Kind, TensorId};
 use crate::machine::Direction;
 use crate::plan::{Part, Resident, Step};
+use crate::planner::heap::Heap;
+use crate::planner::list::{Lengths, List, Stuck};
 use crate::planner::request::Task;
+use crate::planner::uses::Uses;
 use crate::schedule::Stream;
-use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::scratch::{Limits, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
-/// Where a tensor is.
+/// Whether a tensor is on the device.
 const ABSENT: u8 = 0;
 const PRESENT: u8 = 1;
 /// On the device until its copy has ended.
@@ -40,13 +40,12 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-struct Timing<'s, 'o> {
+struct Timing<'s> {
     task: &'s Task<'s>,
     classes: &'s Classes<'s>,
     uses: &'s Uses<'s>,
     choice: &'s Choice<'s>,
-    steps: &'o mut [Step],
-    len: usize,
+    list: List<'s>,
     arrivals: Arrivals<'s>,
     /// In each class, the first arrival that lacks memory.
     waiting: &'s mut [u32],
@@ -60,7 +59,7 @@ struct Timing<'s, 'o> {
     ready: Heap<'s>,
     /// Since when.
     granted_ns: &'s mut [u64],
-    place: &'s mut [u8],
+    presence: &'s mut [u8],
     /// Whether the host holds a tensor's value.
     copied: &'s mut [u8],
     copied_at_start: &'s mut [u8],
@@ -76,33 +75,31 @@ struct Timing<'s, 'o> {
 }
 
 /// Writes the list; also returns how long its iteration took.
-pub(super) fn write(
-    task: &Task<'_>,
-    classes: &Classes<'_>,
-    uses: &Uses<'_>,
-    choice: &Choice<'_>,
-    (steps, resident): (&mut [Step], &mut [Resident]),
-    scratch: &mut Scratch<'_>,
-) -> Result<Result<(Lengths, u64), Stuck>, OutOfScratch> {
-    let mut scratch = scratch.reborrow();
+pub(super) fn write<'s>(
+    task: &'s Task<'s>,
+    classes: &'s Classes<'s>,
+    uses: &'s Uses<'s>,
+    choice: &'s Choice<'s>,
+    list: List<'s>,
+    scratch: &mut Scratch<'s>,
+) -> Result<(Lengths, u64), Stuck> {
     let (sequence, pools) = (task.sequence, classes.pools.len());
     let tensors = sequence.tensors().len();
-    let place = scratch.take(tensors, ABSENT)?;
+    let presence = scratch.take(tensors, ABSENT)?;
     let mut timing = Timing {
         task,
         classes,
         uses,
         choice,
-        steps,
-        len: 0,
-        arrivals: Arrivals::new(sequence, classes, choice, place, &mut scratch)?,
+        list,
+        arrivals: Arrivals::new(sequence, classes, choice, presence, scratch)?,
         waiting: scratch.take(pools, NONE)?,
         freed: scratch.take(pools, 0u64)?,
         freed_ns: scratch.take(pools, 0u64)?,
         taken: scratch.take(pools, 0u64)?,
-        ready: Heap::new(sequence.operands().len(), &mut scratch)?,
+        ready: Heap::new(sequence.operands().len(), scratch)?,
         granted_ns: scratch.take(sequence.operands().len(), 0u64)?,
-        place,
+        presence,
         copied: scratch.take(tensors, 0u8)?,
         copied_at_start: scratch.take(tensors, 0u8)?,
         planned: scratch.take(tensors, 0u8)?,
@@ -117,12 +114,11 @@ pub(super) fn write(
         let is_old = choice.is_at_start(tensor) && uses.is_written(tensor);
         timing.copied[tensor.index()] = u8::from(!is_old);
     }
-    Ok(timing
-        .two_iterations()
-        .and_then(|iteration_ns| Ok((timing.finish(resident)?, iteration_ns))))
+    let iteration_ns = timing.two_iterations()?;
+    Ok((timing.finish()?, iteration_ns))
 }
 
-impl<'s> Timing<'s, '_> {
+impl<'s> Timing<'s> {
     fn sequence(&self) -> &'s Sequence<'s> {
         self.task.sequence
     }
@@ -148,14 +144,14 @@ impl<'s> Timing<'s, '_> {
     /// An iteration starts.
     fn start(&mut self) {
         let sequence = self.sequence();
-        self.len = 0;
+        self.list.clear();
         self.taken.fill(0);
         for (class, pool) in self.classes.pools.iter().enumerate() {
             self.freed[class] = pool.count;
         }
         for (id, tensor) in sequence.tensor_ids().zip(sequence.tensors()) {
             let is_there = self.choice.is_at_start(id);
-            self.place[id.index()] = if is_there { PRESENT } else { ABSENT };
+            self.presence[id.index()] = if is_there { PRESENT } else { ABSENT };
             self.planned[id.index()] = u8::from(is_there);
             if is_there {
                 self.freed[self.classes.of_tensor(id)] -= 1;
@@ -171,15 +167,6 @@ impl<'s> Timing<'s, '_> {
         for class in 0..self.classes.pools.len() {
             self.admit(class);
         }
-    }
-
-    /// Adds a step; where there is no room for it, the list is still followed to its end, to
-    /// know how much it needs.
-    fn push(&mut self, step: Step) {
-        if let Some(slot) = self.steps.get_mut(self.len) {
-            *slot = step;
-        }
-        self.len += 1;
     }
 
     /// Lets arrivals in as far as there are free objects.
@@ -208,13 +195,13 @@ impl<'s> Timing<'s, '_> {
         self.settle(now_ns)?;
         self.upload(now_ns.saturating_add(time_ns.max(1)))?;
         let mut start_ns = now_ns.max(self.bring(op)?);
-        start_ns = start_ns.max(self.make_room(op)?);
+        start_ns = start_ns.max(self.free_for(op)?);
         if start_ns > now_ns {
             // While the op waits, the links need not.
             self.settle(start_ns)?;
             self.upload(start_ns.saturating_add(time_ns.max(1)))?;
         }
-        self.push(Step::Launch(self.sequence().launched(op)));
+        self.list.push(Step::Launch(self.sequence().launched(op)));
         self.free_ns[Stream::Compute as usize] = start_ns.saturating_add(time_ns);
         self.end(op)
     }
@@ -241,8 +228,8 @@ impl<'s> Timing<'s, '_> {
     }
 
     fn evict(&mut self, tensor: TensorId, now_ns: u64) -> Result<(), Stuck> {
-        self.push(Step::Evict(Part::whole(tensor)));
-        self.place[tensor.index()] = ABSENT;
+        self.list.push(Step::Evict(Part::whole(tensor)));
+        self.presence[tensor.index()] = ABSENT;
         self.free(self.classes.of_tensor(tensor), now_ns);
         Ok(())
     }
@@ -257,21 +244,21 @@ impl<'s> Timing<'s, '_> {
     fn upload_one(&mut self) -> Result<bool, Stuck> {
         let Some((key, arrival)) = self.ready.pop() else { return Ok(false) };
         let tensor = TensorId(self.arrivals.tensor[arrival as usize]);
-        // What comes back makes room before that, but others may have made enough before it.
-        if self.place[tensor.index()] == PRESENT {
+        // What comes back frees memory first, but others may have freed enough before it.
+        if self.presence[tensor.index()] == PRESENT {
             self.ready.push(key, arrival);
             return Ok(false);
         }
         let mut granted_ns = self.granted_ns[arrival as usize];
-        while self.place[tensor.index()] == LEAVING && self.settle_one()? {
+        while self.presence[tensor.index()] == LEAVING && self.settle_one()? {
             granted_ns = granted_ns.max(self.freed_ns[self.classes.of_tensor(tensor)]);
         }
         let free_ns = self.free_ns[Stream::Upload as usize].max(granted_ns);
         let end_ns = free_ns.saturating_add(self.transfer_ns(Direction::HostToDevice, tensor));
         self.free_ns[Stream::Upload as usize] = end_ns;
         self.arrived_ns[tensor.index()] = end_ns;
-        self.place[tensor.index()] = PRESENT;
-        self.push(Step::Prefetch(Part::whole(tensor)));
+        self.presence[tensor.index()] = PRESENT;
+        self.list.push(Step::Prefetch(Part::whole(tensor)));
         Ok(true)
     }
 
@@ -283,9 +270,9 @@ impl<'s> Timing<'s, '_> {
     /// Brings in all that an op reads; returns when the last of it arrives.
     fn bring(&mut self, op: LaunchId) -> Result<u64, Stuck> {
         for &tensor in self.sequence().reads(op) {
-            while self.place[tensor.index()] != PRESENT {
+            while self.presence[tensor.index()] != PRESENT {
                 if !self.upload_one()? && !self.settle_one()? {
-                    return Err(Stuck::NoRoom);
+                    return Err(Stuck::NoMemory);
                 }
             }
         }
@@ -299,18 +286,18 @@ impl<'s> Timing<'s, '_> {
         let next_ns = self.leaving_ns.get(self.leaving_front).copied().unwrap_or(0);
         match self.settle_one()? {
             true => Ok(settled_ns.max(next_ns)),
-            false => Err(Stuck::NoRoom),
+            false => Err(Stuck::NoMemory),
         }
     }
 
     /// Frees what an op takes; returns when that has been copied.
-    fn make_room(&mut self, op: LaunchId) -> Result<u64, Stuck> {
+    fn free_for(&mut self, op: LaunchId) -> Result<u64, Stuck> {
         let mut settled_ns = 0;
         for &tensor in self.sequence().operands_of(op) {
             let class = self.classes.of_tensor(tensor);
             self.taken[class] += u64::from(self.planned[tensor.index()] == 0);
             self.planned[tensor.index()] = 1;
-            self.place[tensor.index()] = PRESENT;
+            self.presence[tensor.index()] = PRESENT;
             while self.taken[class] > self.freed[class] {
                 settled_ns = self.settle_next(settled_ns)?;
             }
@@ -326,19 +313,16 @@ impl<'s> Timing<'s, '_> {
         Ok(settled_ns)
     }
 
-    /// An op has run: what it leaves behind goes where it was chosen to go.
+    /// An op has run: carries out the fates of its operands.
     fn end(&mut self, op: LaunchId) -> Result<(), Stuck> {
         let sequence = self.sequence();
         for &tensor in sequence.writes(op) {
-            // After an input's last read the host holds its next value, which stays.
             let is_input = sequence.tensor(tensor).kind == Kind::Input;
-            if !(is_input && self.uses.is_done_with(tensor, op)) {
-                self.copied[tensor.index()] = 0;
-            }
+            self.copied[tensor.index()] = u8::from(is_input && self.uses.is_read_out(tensor, op));
         }
         for &tensor in sequence.reads(op) {
             let is_input = sequence.tensor(tensor).kind == Kind::Input;
-            if is_input && self.uses.is_last_read(tensor, op) {
+            if is_input && self.uses.is_read_out(tensor, op) {
                 self.copied[tensor.index()] = 1;
             }
         }
@@ -368,29 +352,21 @@ impl<'s> Timing<'s, '_> {
         let end_ns = compute_ns.max(download_ns).saturating_add(duration_ns);
         self.free_ns[Stream::Download as usize] = end_ns;
         self.copied[tensor.index()] = 1;
-        self.place[tensor.index()] = LEAVING;
+        self.presence[tensor.index()] = LEAVING;
         let back = (self.leaving_front + self.leaving_len) % self.leaving.len();
         (self.leaving[back], self.leaving_ns[back]) = (tensor.0, end_ns);
         self.leaving_len += 1;
-        self.push(Step::Offload(Part::whole(tensor)));
+        self.list.push(Step::Offload(Part::whole(tensor)));
         Ok(())
     }
 
-    /// The lists are complete: all that was not there at the start has left or died.
-    fn finish(&self, resident: &mut [Resident]) -> Result<Lengths, Stuck> {
+    /// Lists what is resident at the start: all else has left or died.
+    fn finish(mut self) -> Result<Lengths, Stuck> {
         let at_start = self.sequence().tensor_ids().filter(|&id| self.choice.is_at_start(id));
-        let mut len = 0;
         for tensor in at_start {
             let host_copy = self.copied_at_start[tensor.index()] == 1;
-            // The buffer has one for each tensor.
-            if let Some(slot) = resident.get_mut(len) {
-                *slot = Resident { part: Part::whole(tensor), host_copy };
-                len += 1;
-            }
+            self.list.add_resident(Resident { part: Part::whole(tensor), host_copy });
         }
-        if self.len > self.steps.len() {
-            return Err(Stuck::ManySteps { needed: self.len });
-        }
-        Ok(Lengths { steps: self.len, resident: len })
+        self.list.finish()
     }
 }

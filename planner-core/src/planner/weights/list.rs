@@ -7,7 +7,8 @@
 use super::chain::{Chain, Item};
 use super::course::{ITERATIONS, transfers};
 use super::selection::{Selection, Span};
-use crate::planner::builder::{Builder, Lengths, Stuck};
+use crate::planner::builder::Builder;
+use crate::planner::list::{Lengths, Stuck};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use crate::sequence::LaunchId;
 
@@ -157,7 +158,7 @@ impl<'n> Notes<'n> {
         copy_again: bool,
     ) -> Result<Lengths, Stuck> {
         if self.full {
-            return Err(Stuck::NoRoom);
+            return Err(Stuck::NoMemory);
         }
         self.sort();
         let ops = chain.ops();

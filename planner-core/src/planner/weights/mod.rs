@@ -19,35 +19,170 @@ mod profile;
 mod selection;
 mod transfers;
 
-use super::builder::{Builder, Lengths, Stuck};
+use super::builder::Builder;
+use super::error::PlanningError;
+use super::list::{Lengths, Stuck};
 use super::memory::Memory;
 use super::request::Task;
+use super::strategy::{Need, Rule, Strategy};
+use super::trials::Search;
 use crate::graph::Kind;
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
+use crate::sequence::Sequence;
 use chain::{Chain, Item};
 use course::{Course, Timing};
-use selection::{Profit, Reserve, Rule, Selection, Tie};
+use selection::{Criteria, Profit, Reserve, Selection, Tie};
 
 pub(super) use chain::check;
+
+/// Parameters of [`Strategy::Weights`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Weights {
+    /// Exactly as published; else the best of several selections is kept, with and without
+    /// the barrier between iterations.
+    pub published: bool,
+    /// Whether activations may leave as well; never as published.
+    pub activations: bool,
+}
+
+impl Weights {
+    /// Whether activations may leave.
+    #[must_use]
+    pub const fn moves_activations(self) -> bool {
+        self.activations && !self.published
+    }
+
+    fn ways(self) -> impl Iterator<Item = Way> {
+        let published = self.published.then_some(Way::published(true));
+        let whole = (!self.published).then(|| Way::whole(self.activations));
+        published.into_iter().chain(whole.into_iter().flatten())
+    }
+}
+
+impl From<Weights> for Strategy {
+    fn from(weights: Weights) -> Self {
+        Self::Weights(weights)
+    }
+}
+
+impl Rule for Weights {
+    fn need(&self, _: &Sequence<'_>) -> Need {
+        if self.moves_activations() { Need::LargestOp } else { Need::Layer }
+    }
+
+    fn check(
+        &self,
+        sequence: &Sequence<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        check(sequence, scratch)
+    }
+
+    fn lists(&self, _: &Task<'_>) -> usize {
+        self.ways().count()
+    }
+
+    fn write(
+        &self,
+        list: usize,
+        builder: Builder<'_>,
+        _: &mut Search<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Lengths, Stuck> {
+        write(builder, self.ways().nth(list), scratch)
+    }
+}
+
+/// A rule with one way.
+#[derive(Debug)]
+pub(super) struct OneWay(Way);
+
+/// As published, with a copy to the host each time that a weight leaves.
+pub(super) const UNDISCOUNTED: OneWay = OneWay(Way::published(false));
+
+/// Each weight comes for an op and leaves after it.
+pub(super) const LAYER_TO_LAYER: OneWay = OneWay(Way::LayerToLayer);
+
+impl Rule for OneWay {
+    fn need(&self, _: &Sequence<'_>) -> Need {
+        Need::Layer
+    }
+
+    fn check(
+        &self,
+        sequence: &Sequence<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        check(sequence, scratch)
+    }
+
+    fn write(
+        &self,
+        _: usize,
+        builder: Builder<'_>,
+        _: &mut Search<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Lengths, Stuck> {
+        write(builder, Some(self.0), scratch)
+    }
+}
+
+/// What `auto` tries: all ways, activations included, and those in parts.
+#[derive(Debug)]
+pub(super) struct EveryWay;
+
+impl EveryWay {
+    fn ways() -> impl Iterator<Item = Way> {
+        Way::whole(true).chain(Way::in_parts())
+    }
+}
+
+impl Rule for EveryWay {
+    fn lists(&self, _: &Task<'_>) -> usize {
+        Self::ways().count()
+    }
+
+    fn write(
+        &self,
+        list: usize,
+        builder: Builder<'_>,
+        _: &mut Search<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Lengths, Stuck> {
+        write(builder, Self::ways().nth(list), scratch)
+    }
+}
 
 /// One way to move the weights of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// Some of them, by the two algorithms.
-    Greedy(Rule, Timing),
+    Greedy(Criteria, Timing),
     /// All of them, around every op (L2L; Pudipeddi et al., 2020).
     LayerToLayer,
 }
 
 impl Way {
+    /// The way whose published schedule has a [cycle](cycle_ns).
+    pub(super) const fn of_cycle(strategy: Strategy) -> Option<Self> {
+        match strategy {
+            Strategy::Weights(weights) if !weights.moves_activations() => {
+                Some(Self::published(true))
+            }
+            Strategy::WeightsUndiscounted => Some(Self::published(false)),
+            Strategy::LayerToLayer => Some(Self::LayerToLayer),
+            _ => None,
+        }
+    }
+
     /// As published.
-    pub(super) const fn published(discount: bool) -> Self {
-        Self::Greedy(Rule::PUBLISHED, Timing::Barrier { discount })
+    const fn published(discount: bool) -> Self {
+        Self::Greedy(Criteria::PUBLISHED, Timing::Barrier { discount })
     }
 
     /// As published, and without a barrier for several reserves, ties and profits; also with
     /// activations, if they may move.
-    pub(super) fn whole(activations: bool) -> impl Iterator<Item = Self> {
+    fn whole(activations: bool) -> impl Iterator<Item = Self> {
         const RESERVES: [Reserve; 10] = [
             Reserve::Sixteenths(0),
             Reserve::OwnWeight,
@@ -65,7 +200,7 @@ impl Way {
     }
 
     /// The same without a barrier and in parts; for some reserves with activations as well.
-    pub(super) fn in_parts() -> impl Iterator<Item = Self> {
+    fn in_parts() -> impl Iterator<Item = Self> {
         const RESERVES: [Reserve; 10] = [
             Reserve::Turn(2),
             Reserve::Turn(5),
@@ -86,8 +221,8 @@ impl Way {
         reserves.iter().flat_map(move |&reserve| {
             [Profit::Ops, Profit::Time].into_iter().flat_map(move |profit| {
                 [Tie::Last, Tie::First].into_iter().flat_map(move |tie| {
-                    let rule = Rule { reserve, tie, profit, activations, parts };
-                    [false, true].map(|ahead| Self::Greedy(rule, Timing::Cyclic { ahead }))
+                    let criteria = Criteria { reserve, tie, profit, activations, parts };
+                    [false, true].map(|ahead| Self::Greedy(criteria, Timing::Cyclic { ahead }))
                 })
             })
         })
@@ -102,31 +237,27 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Moves the weights of a chain; there is no room for that on other graphs.
-pub(super) fn write(
+/// Moves the weights of a chain. Other graphs count as too large.
+fn write(
     builder: Builder<'_>,
-    way: Way,
+    way: Option<Way>,
     scratch: &mut Scratch<'_>,
-) -> Result<Result<Lengths, Stuck>, OutOfScratch> {
+) -> Result<Lengths, Stuck> {
     let mut scratch = scratch.reborrow();
-    let (rule, timing) = match way {
-        Way::LayerToLayer => return Ok(layer_to_layer(builder)),
-        Way::Greedy(rule, timing) => (rule, timing),
+    let (criteria, timing) = match way.ok_or(Stuck::NoMemory)? {
+        Way::LayerToLayer => return layer_to_layer(builder),
+        Way::Greedy(criteria, timing) => (criteria, timing),
     };
-    let Some(chain) = Chain::new(builder.task, builder.memory, &mut scratch)? else {
-        return Ok(Err(Stuck::NoRoom));
-    };
-    let selection = Selection::new(&chain, rule, &mut scratch)?;
+    let chain = Chain::new(builder.task, builder.memory, &mut scratch)?.ok_or(Stuck::NoMemory)?;
+    let selection = Selection::new(&chain, criteria, &mut scratch)?;
     let mut course = Course::new(&chain, &selection, timing, &mut scratch)?;
     let written = match timing {
         Timing::Cyclic { .. } => course.write_iterations(),
         Timing::Barrier { .. } => course.best_cut().and_then(|(_, cut)| course.write_cycle(cut)),
     };
-    if written.is_none() {
-        return Ok(Err(Stuck::NoRoom));
-    }
+    written.ok_or(Stuck::NoMemory)?;
     let copy_again = timing == Timing::Barrier { discount: false };
-    Ok(course.notes.write(&chain, &selection, builder, copy_again))
+    course.notes.write(&chain, &selection, builder, copy_again)
 }
 
 /// The length of a cycle with a barrier at its end; none where memory does not suffice.
@@ -150,8 +281,8 @@ pub(super) fn cycle_ns(
             });
             Ok(Some(task.sequence.compute_ns().saturating_add(transfers_ns)))
         }
-        Way::Greedy(rule, timing) => {
-            let selection = Selection::new(&chain, rule, &mut scratch)?;
+        Way::Greedy(criteria, timing) => {
+            let selection = Selection::new(&chain, criteria, &mut scratch)?;
             let mut course = Course::new(&chain, &selection, timing, &mut scratch)?;
             Ok(course.best_cut().map(|(cycle_ns, _)| cycle_ns))
         }

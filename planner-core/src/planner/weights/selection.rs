@@ -67,7 +67,7 @@ pub(in crate::planner) enum Profit {
 
 /// How to select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::planner) struct Rule {
+pub(in crate::planner) struct Criteria {
     pub(super) reserve: Reserve,
     pub(super) tie: Tie,
     pub(super) profit: Profit,
@@ -77,7 +77,7 @@ pub(in crate::planner) struct Rule {
     pub(super) parts: u64,
 }
 
-impl Rule {
+impl Criteria {
     pub(super) const PUBLISHED: Self = Self {
         reserve: Reserve::Sixteenths(0),
         tie: Tie::Last,
@@ -139,24 +139,24 @@ impl<'s> Selection<'s> {
     /// to two choices a part takes O(ops) for each run of layers of the same weight.
     pub(super) fn new(
         chain: &Chain<'_>,
-        rule: Rule,
+        criteria: Criteria,
         scratch: &mut Scratch<'s>,
     ) -> Result<Self, OutOfScratch> {
         let size = |(layer, span): (usize, Span)| chain.size(layer, span.item());
-        let largest = spans(chain, rule.activations).map(size).max().unwrap_or(0);
+        let largest = spans(chain, criteria.activations).map(size).max().unwrap_or(0);
         let selection = Self {
             moved: scratch.take(chain.layers(), [0; SPANS])?,
-            part: largest.div_ceil(rule.parts.max(1)).max(1),
+            part: largest.div_ceil(criteria.parts.max(1)).max(1),
         };
         let mut scratch = scratch.reborrow();
         let mut excess = Excess {
             objects: scratch.take(chain.ops(), 0)?,
             sums: scratch.take(chain.ops() + 1, [0; 2])?,
-            profit: rule.profit,
+            profit: criteria.profit,
             summed: 0,
         };
-        excess.measure(chain, rule.reserve);
-        while let Some(choice) = selection.best(chain, &mut excess, rule) {
+        excess.measure(chain, criteria.reserve);
+        while let Some(choice) = selection.best(chain, &mut excess, criteria) {
             selection.moved[choice.layer][choice.span as usize] += choice.objects;
             excess.relieve(chain, choice);
         }
@@ -173,10 +173,15 @@ impl<'s> Selection<'s> {
         self.moved(layer, span) > 0
     }
 
-    fn best(&self, chain: &Chain<'_>, excess: &mut Excess<'_>, rule: Rule) -> Option<Choice> {
+    fn best(
+        &self,
+        chain: &Chain<'_>,
+        excess: &mut Excess<'_>,
+        criteria: Criteria,
+    ) -> Option<Choice> {
         let mut best: Option<Choice> = None;
         excess.summed = 0;
-        for (layer, span) in spans(chain, rule.activations) {
+        for (layer, span) in spans(chain, criteria.activations) {
             let moved = self.moved(layer, span);
             let objects = self.part.min(chain.size(layer, span.item()) - moved);
             let other = span.other().map_or(0, |other| self.moved(layer, other));
@@ -193,7 +198,7 @@ impl<'s> Selection<'s> {
             let benefit = excess.benefit(chain, layer, span);
             let cost = u128::from(objects) * transfers;
             let choice = Choice { layer, span, objects, benefit, cost };
-            let is_better = best.is_none_or(|best| match rule.tie {
+            let is_better = best.is_none_or(|best| match criteria.tie {
                 Tie::Last => !choice.is_below(&best),
                 Tie::First => best.is_below(&choice),
             });
