@@ -127,6 +127,17 @@ impl<'a> Sequence<'a> {
         (0..self.len() as u32).map(LaunchId)
     }
 
+    /// The launches of some iterations, one after the other, each with the number of its iteration.
+    pub(crate) fn iterations(
+        &self,
+        count: u32,
+    ) -> impl DoubleEndedIterator<Item = (u32, LaunchId)> + use<> {
+        let launches = self.len() as u32;
+        (0..count).flat_map(move |iteration| {
+            (0..launches).map(move |launch| (iteration, LaunchId(launch)))
+        })
+    }
+
     /// The op of a launch.
     #[inline]
     pub(crate) const fn op(&self, launch: LaunchId) -> OpId {
@@ -254,5 +265,9 @@ mod tests {
         assert_eq!(of(2), (OpId(1), TensorId(1), 4));
         assert_eq!(sequence.operands(), [0, 1, 0, 1, 1, 0].map(TensorId));
         assert_eq!(sequence.writes(LaunchId(1)), [TensorId(1)]);
+        let twice = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)];
+        let twice = twice.map(|(iteration, launch)| (iteration, LaunchId(launch)));
+        assert!(sequence.iterations(2).eq(twice));
+        assert!(sequence.iterations(2).rev().eq(twice.into_iter().rev()));
     }
 }

@@ -66,8 +66,15 @@ impl<'b> Builder<'b> {
         Ok(builder)
     }
 
-    /// Forgets the steps so far; what they left on the device is there at the start.
-    pub(super) fn restart(&mut self) {
+    /// Starts the list anew where a launch begins an iteration: so the last of the iterations that
+    /// are followed is kept, and begins with what the one before left on the device.
+    pub(super) fn reach(&mut self, launch: LaunchId) {
+        if launch == LaunchId(0) {
+            self.restart();
+        }
+    }
+
+    fn restart(&mut self) {
         self.list.clear();
         for (id, tensor) in self.task.sequence.tensor_ids().zip(self.task.sequence.tensors()) {
             match tensor.kind {

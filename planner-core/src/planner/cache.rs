@@ -77,18 +77,14 @@ impl Cache<'_, '_> {
         fate: impl Fn(&Builder<'_>, LaunchId, TensorId) -> Fate,
     ) -> Result<Lengths, Stuck> {
         let sequence = self.builder.task.sequence;
-        for iteration in 0..2 {
-            if iteration == 1 {
-                self.builder.restart();
-            }
-            for op in sequence.launches() {
-                self.now = self.now.saturating_add(1);
-                self.fetch(op)?;
-                self.look_ahead(op)?;
-                self.builder.launch(op)?;
-                for &tensor in sequence.operands_of(op) {
-                    self.settle(tensor, fate(&self.builder, op, tensor))?;
-                }
+        for (_, op) in sequence.iterations(2) {
+            self.builder.reach(op);
+            self.now = self.now.saturating_add(1);
+            self.fetch(op)?;
+            self.look_ahead(op)?;
+            self.builder.launch(op)?;
+            for &tensor in sequence.operands_of(op) {
+                self.settle(tensor, fate(&self.builder, op, tensor))?;
             }
         }
         self.builder.finish()

@@ -86,34 +86,32 @@ impl<'a> Gaps<'a> {
             offloaded: scratch.take(operands, 0)?,
         };
         let last = scratch.reborrow().take(sequence.tensors().len(), NONE)?;
-        // Twice around, so that each use sees the one before it in the last iteration.
-        for _iteration in 0..2 {
-            for op in sequence.launches().rev() {
-                let first = sequence.first_slot(op);
-                let operands = sequence.operands_of(op);
-                for (at, &tensor) in operands.iter().enumerate().rev() {
-                    let slot = first + at;
-                    gaps.op[slot] = op.0;
-                    gaps.next[slot] = last[tensor.index()];
-                    last[tensor.index()] = slot as u32;
-                }
+        // Over two iterations, so that each use sees the one that follows in the next iteration.
+        for (_, op) in sequence.iterations(2).rev() {
+            let first = sequence.first_slot(op);
+            let operands = sequence.operands_of(op);
+            for (at, &tensor) in operands.iter().enumerate().rev() {
+                let slot = first + at;
+                gaps.op[slot] = op.0;
+                gaps.next[slot] = last[tensor.index()];
+                last[tensor.index()] = slot as u32;
             }
         }
         last.fill(NONE);
-        for _iteration in 0..2 {
-            for (last, tensor) in last.iter_mut().zip(sequence.tensors()) {
-                // Only a state's value lives on into the next iteration.
-                *last = if tensor.kind == Kind::State { *last } else { NONE };
-            }
-            for op in sequence.launches() {
-                let first = sequence.first_slot(op);
-                let reads = sequence.reads(op).len();
-                for (at, &tensor) in sequence.operands_of(op).iter().enumerate() {
-                    if at >= reads {
-                        last[tensor.index()] = (first + at) as u32;
-                    }
-                    gaps.version[first + at] = last[tensor.index()];
+        for (_, op) in sequence.iterations(2) {
+            if op == LaunchId(0) {
+                for (last, tensor) in last.iter_mut().zip(sequence.tensors()) {
+                    // Only a state's value lives on into the next iteration.
+                    *last = if tensor.kind == Kind::State { *last } else { NONE };
                 }
+            }
+            let first = sequence.first_slot(op);
+            let reads = sequence.reads(op).len();
+            for (at, &tensor) in sequence.operands_of(op).iter().enumerate() {
+                if at >= reads {
+                    last[tensor.index()] = (first + at) as u32;
+                }
+                gaps.version[first + at] = last[tensor.index()];
             }
         }
         Ok(gaps)

@@ -38,20 +38,14 @@ impl Rule for InCore {
 /// as that is done with.
 fn write(mut builder: Builder<'_>, early_inputs: bool) -> Result<Lengths, Stuck> {
     let sequence = builder.task.sequence;
-    for iteration in 0..2 {
-        if iteration == 1 {
-            builder.restart();
+    for (_, op) in sequence.iterations(2) {
+        builder.reach(op);
+        for &tensor in sequence.reads(op) {
+            builder.prefetch(tensor)?;
         }
-        for op in sequence.launches() {
-            for &tensor in sequence.reads(op) {
-                if !builder.is_resident(tensor) {
-                    builder.prefetch(tensor)?;
-                }
-            }
-            builder.launch(op)?;
-            if early_inputs {
-                renew_inputs(&mut builder, op)?;
-            }
+        builder.launch(op)?;
+        if early_inputs {
+            renew_inputs(&mut builder, op)?;
         }
     }
     builder.finish()

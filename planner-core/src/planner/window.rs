@@ -141,16 +141,11 @@ impl Slide<'_, '_> {
     }
 
     fn two_iterations(mut self) -> Result<Lengths, Stuck> {
-        for iteration in 0..2 {
-            if iteration == 1 {
-                self.builder.restart();
-            }
-            let ops = self.sequence().len() as u32;
-            for op in (0..ops).map(LaunchId) {
-                self.grow(iteration, op)?;
-                self.builder.launch(op)?;
-                self.leave(op)?;
-            }
+        for (iteration, op) in self.sequence().iterations(2) {
+            self.builder.reach(op);
+            self.grow(iteration, op)?;
+            self.builder.launch(op)?;
+            self.leave(op)?;
         }
         self.builder.finish()
     }

@@ -23,7 +23,7 @@ use crate::scratch::{Limits, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
 /// Iterations that are followed.
-const ITERATIONS: u64 = 4;
+const ITERATIONS: u32 = 4;
 
 /// The least that a segment is, as a fraction of the pool.
 const LEAST_SEGMENT: u64 = 4096;
@@ -88,7 +88,7 @@ struct Paced<'b, 's, 'p> {
     wanted: &'s mut [u64],
     /// Memory that had to be freed by force comes at this time.
     forced_ns: u64,
-    iteration: u64,
+    iteration: u32,
     /// How hard pressed the links were in the last iteration.
     seen: &'s mut Pressure<'p>,
     pace: Pace,
@@ -150,16 +150,15 @@ impl<'b> Paced<'b, '_, '_> {
 
     /// The position of an op over all iterations.
     fn position(&self, op: LaunchId, later: bool) -> u64 {
-        (self.iteration + u64::from(later)) * self.sequence().len() as u64 + u64::from(op.0)
+        (u64::from(self.iteration) + u64::from(later)) * self.sequence().len() as u64
+            + u64::from(op.0)
     }
 
     fn iterations(&mut self) -> Result<(), Stuck> {
-        for iteration in 0..ITERATIONS {
+        for (iteration, op) in self.sequence().iterations(ITERATIONS) {
             self.iteration = iteration;
-            self.builder.restart();
-            for op in self.sequence().launches() {
-                self.op(op)?;
-            }
+            self.builder.reach(op);
+            self.op(op)?;
         }
         Ok(())
     }

@@ -165,9 +165,8 @@ impl<'n> Notes<'n> {
         let entries = &self.entries[..self.len];
         let mut next = entries.partition_point(|entry| key(entry).0 < ops);
         for launch in ops..3 * ops {
-            if launch == 2 * ops {
-                builder.restart();
-            }
+            let op = LaunchId((launch % ops) as u32);
+            builder.reach(op);
             while let Some(&[_, entry]) = entries.get(next) {
                 let (before, layer, event) = unpack(entry);
                 if before > launch {
@@ -176,7 +175,6 @@ impl<'n> Notes<'n> {
                 step(&mut builder, (chain, selection), (event, layer), copy_again)?;
                 next += 1;
             }
-            let op = LaunchId((launch % ops) as u32);
             let sequence = builder.task.sequence;
             for &tensor in sequence.reads(op) {
                 builder.prefetch(tensor)?;

@@ -26,7 +26,7 @@ use super::memory::Memory;
 use super::request::Task;
 use super::strategy::{Need, Rule, Strategy};
 use super::trials::Search;
-use crate::graph::Kind;
+use crate::graph::{Kind, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
 use crate::sequence::Sequence;
 use chain::{Chain, Item};
@@ -292,19 +292,14 @@ pub(super) fn cycle_ns(
 /// Each state comes for an op and leaves after it.
 fn layer_to_layer(mut builder: Builder<'_>) -> Result<Lengths, Stuck> {
     let sequence = builder.task.sequence;
-    for iteration in 0..2 {
-        if iteration == 1 {
-            builder.restart();
+    for (_, op) in sequence.iterations(2) {
+        builder.reach(op);
+        for &tensor in sequence.reads(op) {
+            builder.prefetch(tensor)?;
         }
-        for op in sequence.launches() {
-            for &tensor in sequence.reads(op) {
-                builder.prefetch(tensor)?;
-            }
-            builder.launch(op)?;
-            let states =
-                sequence.reads(op).iter().filter(|id| sequence.tensor(**id).kind == Kind::State);
-            states.for_each(|&state| builder.evict(state));
-        }
+        builder.launch(op)?;
+        let is_state = |id: &&TensorId| sequence.tensor(**id).kind == Kind::State;
+        sequence.reads(op).iter().filter(is_state).for_each(|&state| builder.evict(state));
     }
     builder.finish()
 }
