@@ -14,8 +14,8 @@ use crate::sequence::LaunchId;
 /// are prefetched before they are read and memory is freed before it is taken.
 ///
 /// Parts leave a tensor from its end, since the last object is the one that may be half
-/// empty: what is resident is always the first so many objects, what the host holds the last
-/// so many, and one copy serves every later evict of the same value.
+/// empty: what is resident is always the first objects, what the host holds the
+/// last, and one copy serves every later evict of the same value.
 #[derive(Debug)]
 pub(super) struct Builder<'b> {
     pub(super) task: &'b Task<'b>,
@@ -75,6 +75,7 @@ impl<'b> Builder<'b> {
     }
 
     fn restart(&mut self) {
+        debug_assert!(self.is_balanced(), "every object is held once or free");
         self.list.clear();
         for (id, tensor) in self.task.sequence.tensor_ids().zip(self.task.sequence.tensors()) {
             match tensor.kind {
@@ -86,6 +87,16 @@ impl<'b> Builder<'b> {
         }
         self.held_at_start.copy_from_slice(self.held);
         self.copied_at_start.copy_from_slice(self.copied);
+    }
+
+    /// Whether the objects that are held and those that are free make up each pool.
+    fn is_balanced(&self) -> bool {
+        let tensors = || self.task.sequence.tensor_ids();
+        (0..self.memory.pools()).all(|pool| {
+            let held = tensors().filter(|&tensor| self.pool(tensor) == pool);
+            let held = held.fold(0, |sum, tensor| sum + self.held(tensor));
+            held + self.free_objects(pool) == self.memory.pool_objects(pool)
+        })
     }
 
     /// Whether all of a tensor is on the device.
@@ -126,7 +137,7 @@ impl<'b> Builder<'b> {
         self.uses.first(tensor).op().unwrap_or(LaunchId(0))
     }
 
-    /// The op that uses a tensor next, behind whether that is in the next iteration.
+    /// Whether a tensor is used next in the next iteration, and the op that uses it.
     pub(super) fn next_position(&self, tensor: TensorId) -> (bool, LaunchId) {
         let upcoming = self.upcoming(tensor);
         match upcoming.op() {
@@ -187,6 +198,8 @@ impl<'b> Builder<'b> {
     pub(super) fn prefetch_to(&mut self, tensor: TensorId, to: u64) -> Result<(), Stuck> {
         let from = self.held(tensor);
         if from < to {
+            let is_on_host = from + self.copied(tensor) >= self.memory.objects(tensor);
+            debug_assert!(is_on_host, "the host holds what is fetched");
             self.take(tensor, to)?;
             self.list.push(Step::Prefetch(self.part(tensor, from, to)));
         }
@@ -202,6 +215,7 @@ impl<'b> Builder<'b> {
     pub(super) fn offload_from(&mut self, tensor: TensorId, from: u64) {
         let to = self.memory.objects(tensor) - self.copied(tensor);
         if from < to {
+            debug_assert!(to <= self.held(tensor), "the device holds what is copied");
             self.copied[tensor.index()] = self.memory.objects(tensor) - from;
             self.list.push(Step::Offload(self.part(tensor, from, to)));
         }
@@ -239,6 +253,10 @@ impl<'b> Builder<'b> {
         if !(0..self.memory.pools()).all(fits) {
             return Err(Stuck::NoMemory);
         }
+        debug_assert!(
+            sequence.reads(op).iter().all(|&tensor| self.is_resident(tensor)),
+            "what an op reads is on the device"
+        );
         self.list.push(Step::Launch(sequence.launched(op)));
         for &tensor in sequence.writes(op) {
             self.take(tensor, self.memory.objects(tensor))?;
@@ -282,6 +300,8 @@ impl<'b> Builder<'b> {
             self.add_resident(tensor, 0, held.min(only_here), false);
             self.add_resident(tensor, held.min(only_here), held, true);
         }
+        debug_assert!(self.is_balanced(), "every object is held once or free");
+        debug_assert!(*self.held == *self.held_at_start, "the iteration ends as it began");
         self.list.finish()
     }
 

@@ -24,7 +24,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 /// What becomes of a tensor with a value that is needed again, after an op that touches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It stays, and never makes room.
+    /// It stays, whatever needs memory.
     Pinned,
     /// It stays until memory is needed and nothing was used less recently.
     Cached,
@@ -35,7 +35,7 @@ pub(super) enum Fate {
 struct Cache<'b, 's> {
     builder: Builder<'b>,
     ahead: u32,
-    /// Tensors that may make room; the least recently used in front.
+    /// Tensors that may leave; the least recently used in front.
     order: Queue<'s>,
     /// The last launch that must find each tensor, of those looked ahead to.
     kept_for: &'s mut [u32],
@@ -96,7 +96,7 @@ impl Cache<'_, '_> {
         }
     }
 
-    /// Brings in what an op misses, and leaves room for what it allocates.
+    /// Brings in what an op misses, and frees what it allocates.
     fn fetch(&mut self, op: LaunchId) -> Result<(), Stuck> {
         self.keep(op, self.now);
         for &tensor in self.builder.task.sequence.reads(op) {
@@ -104,7 +104,7 @@ impl Cache<'_, '_> {
                 self.bring(tensor, 0)?;
             }
         }
-        self.make_room(self.builder.launch_objects(op, CHUNKS))
+        self.free(self.builder.launch_objects(op, CHUNKS))
     }
 
     /// Brings in what the next ops miss, in order, as long as all that one misses fits beside
@@ -159,7 +159,7 @@ impl Cache<'_, '_> {
         missing.fold(0, |sum, &tensor| sum.saturating_add(self.builder.memory.objects(tensor)))
     }
 
-    /// Brings in what an op misses, as far as there is room beside the current launch.
+    /// Brings in what an op misses, as far as memory allows beside the current launch.
     fn bring_missing(&mut self, op: LaunchId, launch_objects: u64) -> Result<(), Stuck> {
         for &tensor in self.builder.task.sequence.reads(op) {
             if self.is_missing(tensor) {
@@ -183,10 +183,10 @@ impl Cache<'_, '_> {
         reads && !self.builder.is_resident(tensor) && self.builder.has_host_copy(tensor)
     }
 
-    /// Fetches a tensor where that leaves so much room.
+    /// Fetches a tensor where `beside_objects` stay free.
     fn bring(&mut self, tensor: TensorId, beside_objects: u64) -> Result<(), Stuck> {
         let objects = self.builder.memory.objects(tensor);
-        self.make_room(beside_objects.saturating_add(objects))?;
+        self.free(beside_objects.saturating_add(objects))?;
         self.builder.prefetch(tensor)?;
         self.order.push(tensor);
         Ok(())
@@ -194,14 +194,14 @@ impl Cache<'_, '_> {
 
     /// Evicts the least recently used that no op in sight touches until this many objects
     /// are free; none where that is not enough.
-    fn make_room(&mut self, objects: u64) -> Result<(), Stuck> {
+    fn free(&mut self, objects: u64) -> Result<(), Stuck> {
         if !self.is_within_reach(objects) {
             return Err(Stuck::NoMemory);
         }
         let mut evictable = self.oldest_evictable(self.order.front());
         while self.builder.free_objects(CHUNKS) < objects {
             let tensor = evictable.ok_or(Stuck::NoMemory)?;
-            evictable = self.oldest_evictable(self.order.behind(tensor));
+            evictable = self.oldest_evictable(self.order.next(tensor));
             self.order.remove(tensor);
             self.builder.evict(tensor);
         }
@@ -215,18 +215,18 @@ impl Cache<'_, '_> {
         while within_reach < objects {
             let Some(tensor) = self.oldest_evictable(from) else { return false };
             within_reach += self.builder.memory.objects(tensor);
-            from = self.order.behind(tensor);
+            from = self.order.next(tensor);
         }
         true
     }
 
-    /// The first that may leave, from a place in the order on.
+    /// The first that may leave, from a position in the order on.
     fn oldest_evictable(&self, mut from: Option<TensorId>) -> Option<TensorId> {
         while let Some(tensor) = from {
             if self.kept_for[tensor.index()] < self.now {
                 return Some(tensor);
             }
-            from = self.order.behind(tensor);
+            from = self.order.next(tensor);
         }
         None
     }

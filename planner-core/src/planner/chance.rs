@@ -19,7 +19,7 @@ impl Chance {
         self.0
     }
 
-    /// One of so many numbers, from 0.
+    /// A number below `count`.
     const fn below(&mut self, count: u64) -> u64 {
         // The upper bits are the better ones.
         match (self.bits() >> 32).checked_rem(count) {
@@ -28,7 +28,7 @@ impl Chance {
         }
     }
 
-    /// True so often in a hundred times.
+    /// True in `times` of a hundred cases.
     pub(super) const fn percent(&mut self, times: u64) -> bool {
         self.below(100) < times
     }
@@ -38,7 +38,7 @@ impl Chance {
         these[self.below(N as u64) as usize]
     }
 
-    /// Up to so much more than 1, or as much less: the factor or what undoes it.
+    /// A factor from 1 to `most`, or its inverse.
     pub(super) fn factor(&mut self, most: f32) -> f32 {
         let factor = 1.0 + (most - 1.0) * (self.below(1 << 20) as f32 / (1 << 20) as f32);
         if self.below(2) == 0 { factor } else { 1.0 / factor }

@@ -3,7 +3,7 @@
 //! A covering problem: at each op, what is away must make up for what exceeds the pool.
 //! Gaps are taken by density (weight of the ops that they relieve, per time of transfer)
 //! until no op exceeds the pool, the last one only in part; then what later gaps have made
-//! needless is given back, the least dense first. Each pool has ops of its own, one behind the
+//! needless is given back, the least dense first. Each pool has ops of its own, one pool after the
 //! other. The weights start as the times of the ops
 //! and are lowered where memory turned out to be left over, so that from one choice to the
 //! next they approach the prices of memory in the linear program (multiplicative weights:
@@ -38,13 +38,15 @@ pub(super) enum Weight {
     Length,
 }
 
-/// Left over memory, as a fraction of the pool, that halves the weight of an op.
+/// Left over memory, as a fraction of the pool, that halves the weight of an op. A balance: weights that
+/// fall faster swing from list to list, slower ones take more lists to settle.
 const HALVES: u64 = 50;
 
 /// The least to move on its own, as a fraction of the pool: an object, unless it is tiny.
 const LEAST: u64 = 1 << 17;
 
-/// The part of an iteration, as a fraction, over which the pressure at a gap's ends is taken.
+/// The part of an iteration, as a fraction, over which the pressure at a gap's ends is taken. A balance: a
+/// shorter one follows each change, a longer one allows for transfers that are early or late.
 const NEAR: usize = 32;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -287,7 +289,7 @@ impl Scale<'_> {
         relief as f64 * (to - from) as f64 / cost_ns.max(1) as f64
     }
 
-    /// Link time of moving so many objects instead of so many, weighed by the pressure on the
+    /// Link time of moving `to` objects instead of `from`, weighed by the pressure on the
     /// link where the gap ends (uploads) and begins (downloads).
     pub(super) fn cost_ns(
         &self,

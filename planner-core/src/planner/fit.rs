@@ -1,6 +1,6 @@
 //! The rule of thumb of inference servers: as many layers on the device as fit, the rest
 //! streamed. (Hugging Face Accelerate's `infer_auto_device_map` with CPU offload fills the
-//! device with layers in their order, keeps room for the largest of the others, and brings
+//! device with layers in their order, keeps memory for the largest of the others, and brings
 //! each of those in for its turn.)
 //!
 //! - The states that are used first stay on the device for good, as many as fit beside what

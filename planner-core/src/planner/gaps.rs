@@ -15,10 +15,11 @@ use crate::sequence::{LaunchId, Sequence};
 /// No operand.
 const NONE: u32 = u32::MAX;
 
-/// Gaps of a value that are looked through for the one that moves most.
+/// Gaps of a value that are looked through for the one that moves most. It bounds the time for values
+/// that many ops read.
 const LOOKED_AT: usize = 64;
 
-/// The gap behind each operand, and what moves in it.
+/// The gap after each operand, and what moves in it.
 #[derive(Debug)]
 pub(super) struct Gaps<'a> {
     /// The operand that uses the tensor next, cyclically; of an op that uses it twice, the
@@ -28,7 +29,7 @@ pub(super) struct Gaps<'a> {
     op: &'a mut [u32],
     /// The operand that wrote the value; none where no op writes it.
     version: &'a mut [u32],
-    /// Objects that move in the gap behind each operand.
+    /// Objects that move in the gap after each operand.
     moved: &'a mut [u64],
     /// The most objects that move in any gap of a value, by the operand that wrote it.
     offloaded: &'a mut [u64],
@@ -39,7 +40,7 @@ pub(super) struct Gaps<'a> {
 pub(super) struct Span {
     /// The first op.
     pub(super) from: usize,
-    /// The op behind the last.
+    /// The op after the last.
     pub(super) to: usize,
     /// Whether it reaches over the end of the iteration.
     pub(super) wraps: bool,
@@ -117,7 +118,7 @@ impl<'a> Gaps<'a> {
         Ok(gaps)
     }
 
-    /// How many gaps there are at most: one behind each operand.
+    /// How many gaps there are at most: one after each operand.
     pub(super) fn len(&self) -> usize {
         self.moved.len()
     }
@@ -128,7 +129,7 @@ impl<'a> Gaps<'a> {
         self.offloaded.fill(0);
     }
 
-    /// Objects that move in the gap behind an operand.
+    /// Objects that move in the gap after an operand.
     pub(super) fn moved(&self, slot: usize) -> u64 {
         self.moved[slot]
     }
@@ -198,7 +199,7 @@ impl<'a> Gaps<'a> {
         (LaunchId(op), next <= slot as u32)
     }
 
-    /// The gap behind an operand in which its value lives on; none where it dies, or where
+    /// The gap after an operand in which its value lives on; none where it dies, or where
     /// the same op uses it again.
     pub(super) fn span(&self, sequence: &Sequence<'_>, slot: usize) -> Option<Span> {
         let next = self.next[slot] as usize;
@@ -214,8 +215,8 @@ impl<'a> Gaps<'a> {
         (lives && !same_op).then_some(Span { from, to, wraps })
     }
 
-    /// The span of a gap as ranges of the ops of its tensor's pool, where those of the pools
-    /// stand one behind the other.
+    /// The span of a gap as ranges of the ops of its tensor's pool, where those of the
+    /// second pool follow those of the first.
     pub(super) fn ranges(
         &self,
         task: &Task<'_>,

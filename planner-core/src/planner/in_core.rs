@@ -1,5 +1,5 @@
-//! Everything stays on the device. Only inputs move, a whole iteration ahead where there is
-//! room for that.
+//! Everything stays on the device. Only inputs move, a whole iteration ahead where memory
+//! allows that.
 
 use super::builder::Builder;
 use super::list::{Lengths, Stuck};
@@ -34,8 +34,8 @@ impl Rule for InCore {
     }
 }
 
-/// With `early_inputs`, the next value of an input takes the place of the last one as soon
-/// as that is done with.
+/// With `early_inputs`, the next value of an input comes into the memory of the last one as
+/// soon as that is done with.
 fn write(mut builder: Builder<'_>, early_inputs: bool) -> Result<Lengths, Stuck> {
     let sequence = builder.task.sequence;
     for (_, op) in sequence.iterations(2) {

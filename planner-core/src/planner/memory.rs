@@ -165,11 +165,15 @@ impl<'m> Memory<'m> {
         let count = count.min(MOST_OBJECTS);
         let pools = [(machine.chunk_bytes, count), (0, 0)]
             .map(|(object_bytes, count)| Pool { object_bytes, count });
+        debug_assert!(
+            count.saturating_add(arena_chunks).saturating_mul(machine.chunk_bytes) <= budget_bytes,
+            "arena and pool fit in the budget"
+        );
         let Division { placed, arena_bytes, .. } = division;
         Ok(Self { placed, arena_bytes, objects, pools })
     }
 
-    /// The same memory with some of its chunks made into slabs of so many bytes.
+    /// The same memory with some of its chunks made into slabs of `object_bytes`.
     pub(super) fn with_slabs(&self, object_bytes: u64, chunks: u64) -> Memory<'m> {
         let Self {
             placed,
@@ -180,6 +184,11 @@ impl<'m> Memory<'m> {
         let chunks = chunks.min(count);
         let slabs = chunks.saturating_mul(chunk_bytes).checked_div(object_bytes).unwrap_or(0);
         let slabs = slabs.min(MOST_OBJECTS);
+        debug_assert!(
+            u128::from(slabs) * u128::from(object_bytes)
+                <= u128::from(chunks) * u128::from(chunk_bytes),
+            "slabs take no more than the chunks that they are made of"
+        );
         let chunks = Pool { object_bytes: chunk_bytes, count: count - chunks };
         let pools = [chunks, Pool { object_bytes, count: slabs }];
         Memory { placed, arena_bytes, objects, pools }

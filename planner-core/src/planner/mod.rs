@@ -134,7 +134,7 @@ pub fn min_feasible(
 /// barrier at its end; none for other strategies, and where activations move.
 ///
 /// # Errors
-/// Those of [`plan`], but for room in its output; `arena` has an entry for each tensor.
+/// Those of [`plan`], but for buffers that are too short; `arena` has an entry for each tensor.
 pub fn cycle_ns(
     request: &Request<'_>,
     strategy: Strategy,

@@ -16,10 +16,12 @@ pub(super) const FULL: u8 = 255;
 /// better.
 pub(super) const IDLE: u64 = 8;
 
-/// Parts of an iteration whose pressures are shaken alike.
+/// Parts of an iteration whose pressures are shaken alike. A balance: what lies near moves together, and
+/// few parts give few lists.
 const SHAKEN_ALIKE: usize = 16;
 
-/// How much a pressure is shaken at most.
+/// How much a pressure is shaken at most. A balance: less finds the same list again, more forgets the
+/// best.
 const SHAKEN_BY: f32 = 1.4;
 
 /// What is added to a link's pressure before it is shaken, so that one of 0 may change too.
@@ -30,7 +32,7 @@ const AT_REST: f32 = 8.0;
 pub(super) struct Pressure<'a> {
     pub(super) up: &'a mut [u8],
     pub(super) down: &'a mut [u8],
-    /// From 0 to 1; the ops of one pool behind those of the other.
+    /// From 0 to 1; the ops of one pool after those of the other.
     pub(super) memory: &'a mut [f32],
 }
 

@@ -33,8 +33,8 @@ impl<'a> Queue<'a> {
         (self.front != NONE).then_some(TensorId(self.front))
     }
 
-    /// The tensor that entered behind another one.
-    pub(super) fn behind(&self, tensor: TensorId) -> Option<TensorId> {
+    /// The tensor that entered after another one.
+    pub(super) fn next(&self, tensor: TensorId) -> Option<TensorId> {
         let after = self.after[tensor.index()];
         (after < OUT).then_some(TensorId(after))
     }

@@ -97,7 +97,7 @@ const PACED: [Choosing; 7] = [
     Choosing { spare_permille: 0, weight: Weight::Length },
 ];
 
-/// The paces that are tried in turn while gaps are chosen anew.
+/// The paces that are tried in turn while gaps are chosen anew. Which is best differs by work.
 pub(super) const PACES: [Pace; 4] = [
     Pace { segment_latencies: 100, tails_in_time: true },
     Pace { segment_latencies: 100, tails_in_time: false },
@@ -108,7 +108,7 @@ pub(super) const PACES: [Pace; 4] = [
 /// The lengths of segments, in latencies, that shaken lists are given now and then.
 const SEGMENTS: [u64; 6] = [30, 50, 100, 200, 300, 1000];
 
-/// How often in a hundred times a shaken list has another pace, or another share kept free.
+/// How many times in a hundred a shaken list has another pace, or another share kept free.
 const CHANGED_PERCENT: u64 = 30;
 
 /// Lists that tell one order of the ops from another: what is best as a rule, and what
@@ -124,7 +124,8 @@ pub(super) const SAMPLE: [Recipe<'static>; 4] = [
 pub(super) const FIRST_PACED: Recipe<'static> =
     Recipe::Paced(Paced { choosing: PACED[0], pace: PACES[0] });
 
-/// Of graphs with so many ops, the first list of the sample that fits is enough.
+/// From this many ops on, the first list of the sample that fits is enough. A balance: the others tell
+/// orders apart more surely, and each takes as long as any list.
 pub(super) const LARGE_OPS: usize = 10_000;
 
 /// Ops that paced lists may have together, when no effort is given: about a second's worth.
@@ -133,7 +134,8 @@ const OPS_PER_PLAN: usize = 100_000;
 /// Paced lists beyond which more gain next to nothing.
 const MOST_LISTS: usize = 400;
 
-/// Rounds in which the pressures come to rest.
+/// Rounds in which the pressures come to rest, as a rule. A balance: further ones change little, and
+/// leave fewer lists to be shaken.
 const TURNS: usize = 25;
 
 /// How many lists are chosen anew once all recipes are done.

@@ -90,7 +90,7 @@ impl<'a> Spans<'a> {
 /// op touches.
 #[derive(Debug)]
 pub(super) struct Residents<'a> {
-    /// The place of each state in the order of first use.
+    /// The rank of each state in the order of first use.
     rank: &'a mut [u32],
     ranked: u32,
     /// How many stay.

@@ -14,7 +14,8 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 const FRACTIONS: [u64; SIZES] = [2, 4, 8];
 const SIZES: usize = 3;
 
-/// Slabs have to save this fraction of the chunks.
+/// Slabs have to save this fraction of the chunks: less does not outweigh that slabs and chunks cannot
+/// serve each other.
 const LEAST: u64 = 64;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -99,7 +100,7 @@ pub(super) fn divide<'m>(
     let Task { sequence, machine, .. } = *task;
     let mut scratch = scratch.reborrow();
     let held = scratch.take(sequence.tensors().len(), 0u64)?;
-    // As for the arena; of small chunks, a part that leaves room for several sizes.
+    // As for the arena; of small chunks, a part of them, so that several sizes differ.
     let alignment_bytes = (machine.chunk_bytes / 16).clamp(1, 256);
     let sizes_bytes = FRACTIONS.map(|fraction| {
         let pooled = sequence.tensor_ids().filter(|&tensor| !memory.in_arena(tensor));

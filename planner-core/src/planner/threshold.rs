@@ -15,7 +15,8 @@ const FRACTIONS: [u64; COUNT] = [1, 2, 4, 8, 16, 32, 128, u64::MAX];
 pub(super) const COUNT: usize = 8;
 
 /// A chunk of the pool serves as many in turn as are alive for each chunk of the budget; one
-/// of the arena has to save so many times that number.
+/// of the arena has to save this many times that number. A balance: more leaves more to the pool, where
+/// a chunk serves several tensors in turn; less leaves fewer chunks half-empty.
 const WEIGHT: u64 = 2;
 
 /// A size below which tensors go to the arena, and the memory that it leads to.

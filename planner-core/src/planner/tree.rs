@@ -39,6 +39,7 @@ impl<'a> MinTree<'a> {
 
     /// Adds to the values at `from..to`.
     pub(super) fn add(&mut self, from: usize, to: usize, value: i64) {
+        debug_assert!(to <= self.leaves, "the positions are those of the tree");
         if from >= to {
             return;
         }

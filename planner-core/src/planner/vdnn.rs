@@ -5,9 +5,9 @@
 //!
 //! A list of ops does not say where the forward pass ends, but its temporaries do: the longest
 //! gap between two uses of a feature map is the one from forward to backward. So the turn is
-//! the place between two ops that lies within the longest gaps of most bytes; a temporary
+//! the op after which the longest gaps of most bytes are open; a temporary
 //! leaves after its last use before the turn and comes back one op ahead of its first use
-//! behind it, where it does not come back at once. Work without a backward pass has a turn,
+//! after it, where it does not come back at once. Work without a backward pass has a turn,
 //! too, and hardly any gap across it.
 //!
 //! vDNN has weights on the device, and inputs are ordinary feature maps of the first layer.
@@ -62,12 +62,12 @@ impl<'a> Gaps<'a> {
     }
 
     /// Of each temporary, the longest gap that begins at or before the last of these ops and
-    /// ends behind the first of them, and is longer than what is known.
+    /// ends after the first of them, and is longer than what is known.
     fn find_longest(
         &mut self,
         builder: &Builder<'_>,
         scratch: &mut Scratch<'_>,
-        places: Range<u32>,
+        around: Range<u32>,
     ) -> Result<(), OutOfScratch> {
         let sequence = builder.task.sequence;
         let mut scratch = scratch.reborrow();
@@ -76,7 +76,7 @@ impl<'a> Gaps<'a> {
             for &tensor in sequence.reads(op) {
                 let from = last_touch[tensor.index()];
                 let is_temporary = sequence.tensor(tensor).kind == Kind::Temporary;
-                let crosses = from < places.end && op.0 > places.start;
+                let crosses = from < around.end && op.0 > around.start;
                 let longest = &mut self.length[tensor.index()];
                 if is_temporary && from != NONE && crosses && op.0 - from > *longest {
                     *longest = op.0 - from;
@@ -90,7 +90,7 @@ impl<'a> Gaps<'a> {
         Ok(())
     }
 
-    /// The op behind which the gaps of most chunks lie.
+    /// The op after which the gaps of most chunks are open.
     fn turn(&self, builder: &Builder<'_>, scratch: &mut Scratch<'_>) -> Result<u32, OutOfScratch> {
         let sequence = builder.task.sequence;
         let mut scratch = scratch.reborrow();

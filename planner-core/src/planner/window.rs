@@ -1,7 +1,7 @@
 //! The locally adaptive window (Hayakawa & Narihira, section 3, figure 2).
 //!
 //! The ops in order, each with the variables it uses, make a cyclic sequence of variables.
-//! A window of so many bytes begins with the variables of the op that runs next.
+//! A window of a given number of bytes begins with the variables of the op that runs next.
 //!
 //! - What enters the window and is not on the device is swapped in (figure 2a). A variable
 //!   that its op will write, and the op's workspace, take their memory when they enter, so
@@ -74,7 +74,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// A position in the cyclic sequence of variables: an operand of an op, or, behind the
+/// A position in the cyclic sequence of variables: an operand of an op, or, after the
 /// last, its workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
@@ -104,7 +104,7 @@ struct Slide<'b, 's> {
     reserved_objects: u64,
     /// Bytes of the variables in the window.
     covered_bytes: u64,
-    /// The first variable behind the window.
+    /// The first variable after the window.
     next: Position,
 }
 
@@ -179,7 +179,7 @@ impl Slide<'_, '_> {
                 return Ok(false);
             }
             let objects = self.builder.memory.workspace(self.builder.task, op);
-            self.make_room(objects)?;
+            self.free(objects)?;
             self.reserved_objects += objects;
             self.covered_bytes = self.covered_bytes.saturating_add(bytes);
             let last = op.index() + 1 == sequence.len();
@@ -219,7 +219,7 @@ impl Slide<'_, '_> {
             return Ok(());
         }
         let objects = self.builder.memory.objects(tensor);
-        self.make_room(objects)?;
+        self.free(objects)?;
         if reads && self.builder.has_host_copy(tensor) {
             return self.builder.prefetch(tensor);
         }
@@ -229,7 +229,7 @@ impl Slide<'_, '_> {
     }
 
     /// Completes the oldest swap-outs until this much is free beside what is set aside.
-    fn make_room(&mut self, objects: u64) -> Result<(), Stuck> {
+    fn free(&mut self, objects: u64) -> Result<(), Stuck> {
         let wanted = self.reserved_objects.saturating_add(objects);
         if self.builder.free_objects(CHUNKS).saturating_add(self.leaving_objects) < wanted {
             return Err(Stuck::NoMemory);

@@ -96,7 +96,7 @@ struct Found {
     released_bytes: u64,
 }
 
-/// The uses of each tensor behind an op, from the last op to the first.
+/// The uses of each tensor after an op, from the last op to the first.
 struct LaterUses<'a, 'g> {
     graph: &'g Graph<'g>,
     /// The first op of all that touches a tensor.

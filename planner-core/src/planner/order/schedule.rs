@@ -12,10 +12,11 @@ use crate::graph::{Graph, Kind, OpId, TensorId};
 use crate::planner::heap::Heap;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
-/// Ready groups that are compared.
+/// Ready groups that are compared: a balance of what is found and the time of each choice.
 const COMPARED: usize = 64;
 
-/// Allocations that do not matter.
+/// Allocations that do not matter: more than the scalars that updates share, far less than a chunk of
+/// any device.
 const SMALL_BYTES: i64 = 4096;
 
 /// No group.
@@ -192,7 +193,7 @@ impl Ready<'_> {
             self.rest.push(u64::from(last), last);
         }
         let at = self.first.partition_point(|&other| other < group);
-        // There is room by now.
+        // It is not full any more.
         let _ = self.first.insert(at, group);
     }
 
@@ -200,7 +201,7 @@ impl Ready<'_> {
     fn take(&mut self, at: usize) -> u32 {
         let group = self.first.remove(at);
         if let Some((_, next)) = self.rest.pop() {
-            // All others come behind the first ones.
+            // All others come after the first ones.
             let _ = self.first.push(next);
         }
         group

@@ -8,7 +8,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 pub(super) struct Touches<'a> {
     /// The position of each tensor's first touch, and the number of all.
     start: &'a mut [u32],
-    /// The op of each touch, behind whether it writes.
+    /// The op of each touch, and in the lowest bit whether it writes.
     touch: &'a mut [u32],
     /// The position of each tensor's next write; the end where there is none.
     write: &'a mut [u32],

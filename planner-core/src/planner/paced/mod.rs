@@ -22,10 +22,12 @@ use crate::schedule::Stream;
 use crate::scratch::{Limits, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
-/// Iterations that are followed.
+/// Iterations that are followed. A balance: with more, the list begins more like it ends, and planning
+/// takes longer in proportion.
 const ITERATIONS: u32 = 4;
 
-/// The least that a segment is, as a fraction of the pool.
+/// The least that a segment is, as a fraction of the pool. It bounds the steps of a list where chunks
+/// are tiny.
 const LEAST_SEGMENT: u64 = 4096;
 
 /// How transfers are cut and ordered.
@@ -34,12 +36,13 @@ pub(super) struct Pace {
     /// The least that a transfer takes where there is more to move, in latencies: long
     /// segments lose less to the latency, short ones give memory back sooner.
     pub(super) segment_latencies: u64,
-    /// Whether half-empty last pages come back just in time, and not with their tensor:
+    /// Whether half-empty last chunks come back just in time, and not with their tensor:
     /// they are memory for few bytes.
     pub(super) tails_in_time: bool,
 }
 
-/// Copies to the host that may be under way at the same time.
+/// Copies to the host that may be under way at the same time. A balance: more may start early, and the
+/// queue takes stack.
 const UNDER_WAY: usize = 256;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -69,7 +72,7 @@ struct Paced<'b, 's, 'p> {
     planned_slack: &'s mut [i64],
     /// What must come back, by the op that needs it.
     uploads: Heap<'s>,
-    /// Half-empty last pages that must come back: memory for few bytes, so just in time.
+    /// Half-empty last chunks that must come back: memory for few bytes, so just in time.
     tails: Heap<'s>,
     /// When each op started in the last iteration.
     started_ns: &'s mut [u64],
@@ -173,7 +176,7 @@ impl<'b> Paced<'b, '_, '_> {
         self.upload(op, now_ns, until_ns)?;
         self.fetch(op, now_ns)?;
         for pool in 0..self.builder.memory.pools() {
-            self.make_room(op, pool, self.builder.launch_objects(op, pool))?;
+            self.free(op, pool, self.builder.launch_objects(op, pool))?;
         }
         let start_ns = self.start_ns(op);
         if start_ns > now_ns {
@@ -203,8 +206,8 @@ impl<'b> Paced<'b, '_, '_> {
         arrived.chain(copied).fold(self.forced_ns, u64::max)
     }
 
-    /// Notes which link is behind at an op: fully pressed where the op waits, half where it
-    /// only has work left.
+    /// Notes the pressure on each link at an op that has work left: full where the op waits, else
+    /// half.
     fn look(&mut self, op: LaunchId, now_ns: u64, start_ns: u64) {
         let waits = start_ns > now_ns;
         let pressure = |free_ns: u64| match (free_ns > now_ns, waits) {
@@ -306,7 +309,7 @@ impl<'b> Paced<'b, '_, '_> {
         for &tensor in self.sequence().reads(op) {
             let missing = self.objects(tensor) - self.builder.held(tensor);
             if missing > 0 {
-                self.make_room(op, self.builder.pool(tensor), missing)?;
+                self.free(op, self.builder.pool(tensor), missing)?;
                 self.prefetch(tensor, missing, now_ns.max(self.forced_ns))?;
             }
         }
@@ -315,7 +318,7 @@ impl<'b> Paced<'b, '_, '_> {
 
     /// Frees memory of a pool by force: what is being copied, what waits to be, and at last whatever
     /// the op does not touch.
-    fn make_room(&mut self, op: LaunchId, pool: usize, objects: u64) -> Result<(), Stuck> {
+    fn free(&mut self, op: LaunchId, pool: usize, objects: u64) -> Result<(), Stuck> {
         while self.builder.free_objects(pool) < objects {
             if let Some(Copying { end_ns, tensor, from }) = self.copying.pop_front() {
                 let before = self.builder.free_objects(pool);

@@ -10,7 +10,8 @@ use crate::planner::memory::CHUNKS;
 use crate::schedule::Stream;
 use crate::sequence::LaunchId;
 
-/// An op that comes within so many latencies is near: a segment or two may be in its way.
+/// An op that starts within this many latencies is near. A balance: with fewer, a segment under way
+/// delays it; with more, half-empty chunks come back too early.
 const NEAR_LATENCIES: u64 = 300;
 
 impl Paced<'_, '_, '_> {
@@ -58,8 +59,8 @@ impl Paced<'_, '_, '_> {
         ahead_ns <= NEAR_LATENCIES.saturating_mul(self.machine().transfer_latency_ns)
     }
 
-    /// Prefetches a tensor, but for its half-empty page where that is to come just in time;
-    /// then in segments, so that such pages need not wait long.
+    /// Prefetches a tensor, but for its half-empty chunk where that is to come just in time;
+    /// then in segments, so that such chunks need not wait long.
     fn upload_body(
         &mut self,
         op: LaunchId,
@@ -86,7 +87,7 @@ impl Paced<'_, '_, '_> {
         self.upload_some(op, now_ns, (end, tensor), body.min(segment), most)
     }
 
-    /// Prefetches as many objects as there is room for, within limits.
+    /// Prefetches as many objects as memory allows, within limits.
     fn upload_some(
         &mut self,
         op: LaunchId,
@@ -95,11 +96,11 @@ impl Paced<'_, '_, '_> {
         least: u64,
         most: u64,
     ) -> Result<bool, Stuck> {
-        let room = self.room(op, end, self.builder.pool(tensor));
-        if room < least {
+        let spare = self.spare(op, end, self.builder.pool(tensor));
+        if spare < least {
             return Ok(false);
         }
-        let some = most.min(room);
+        let some = most.min(spare);
         self.prefetch(tensor, some, now_ns)?;
         for (from, to) in self.ahead(op, end, self.builder.pool(tensor)) {
             self.slack.add(from, to, -(some as i64));
@@ -117,7 +118,7 @@ impl Paced<'_, '_, '_> {
     }
 
     /// Objects of a pool that may be taken from here to the end of a gap.
-    fn room(&self, op: LaunchId, end: u64, pool: usize) -> u64 {
+    fn spare(&self, op: LaunchId, end: u64, pool: usize) -> u64 {
         let taken = self.builder.launch_objects(op, pool);
         let now = self.builder.free_objects(pool).saturating_sub(taken);
         let ahead = self.ahead(op, end, pool).map(|(from, to)| self.slack.min(from, to));

@@ -204,7 +204,7 @@ impl Cover<'_, '_, '_> {
         (gain > 0.0).then(|| (!(gain / cost_ns as f64).to_bits(), all))
     }
 
-    /// What it takes to make the value of a gap again at its end, where that gains so much relief;
+    /// What it takes to make the value of a gap again at its end, where that gains `gain` of relief;
     /// none where that cannot be.
     fn closure(&mut self, slot: usize, span: Span, gain: f64) -> Option<Closure> {
         let Scale { task, memory, .. } = self.scale;
@@ -298,7 +298,7 @@ impl Cover<'_, '_, '_> {
         let gaps: Cuts = inputs.take(MOST_CUTS).collect();
         for gap in gaps {
             if self.cut(gap as usize, at) && self.dropped.is_dropped(gap as usize) {
-                // Where there is no room, the list is longer than the choice knows.
+                // Where it is full, the list is longer than the choice knows.
                 let _ = waiting.push(gap);
             }
         }

@@ -37,7 +37,7 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Writes the ops to launch, some of them again, where a nanosecond of compute costs so much and
+/// Writes the ops to launch, some of them again, where a nanosecond of compute costs `compute_price` and
 /// one of a link that is fully pressed costs 255. Returns how many launches there are; none where
 /// no choice is found.
 pub(super) fn launches(

@@ -2,7 +2,7 @@
 //!
 //! One price of compute leads to one list of launches. Prices are tried from a coarse grid, then
 //! near the best one, then with the pressures that the lists so far showed. In the next round the
-//! best list takes the place of the sequence, so that what was made again may be dropped again.
+//! best list replaces the sequence, so that what was made again may be dropped again.
 
 use crate::graph::OpId;
 use crate::plan::Prediction;
@@ -71,7 +71,7 @@ struct Found {
     launches: usize,
 }
 
-/// The best sequence with repeats of so many that are tried, and what a plan of it comes to; none
+/// The best sequence with repeats of `lists` that are tried, and what a plan of it comes to; none
 /// where none is found.
 pub(in crate::planner) fn best<'s>(
     task: &Task<'s>,

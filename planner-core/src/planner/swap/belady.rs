@@ -4,12 +4,12 @@
 //! it leaves there are there when the second begins. Where the second meets pressure that the
 //! first did not, a state that no op has touched yet gives way: it is not there at the start.
 
-use super::super::uses::{Use, Uses};
 use super::recent::{Recent, Rested};
 use super::{Classes, Threshold};
 use crate::graph::{Kind, TensorId};
 use crate::plan::Pool;
 use crate::planner::request::Task;
+use crate::planner::uses::{Use, Uses};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
@@ -19,7 +19,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Stays,
-    /// It makes room, and its value is needed again.
+    /// It leaves for another, and its value is needed again.
     Leaves,
     /// Its value is not needed again.
     Dies,
@@ -164,7 +164,7 @@ impl<'s> Scan<'s> {
     }
 
     /// Scans all ops, from what is there at the start. Under pressure at an operand, or at a
-    /// workspace (behind all operands), `spares` says whether what no op has touched yet must
+    /// workspace (numbered after all operands), `spares` says whether what no op has touched yet must
     /// give way.
     fn run(&mut self, choice: &mut Choice<'_>, mut spares: impl FnMut(usize) -> bool) {
         let sequence = self.task.sequence;
@@ -330,6 +330,8 @@ impl<'s> Scan<'s> {
                 choice.fates[self.last_slot[tensor.index()] as usize] = Fate::Dies as u8;
                 self.present[tensor.index()] = 0;
                 self.free[class] += 1;
+                let count = self.classes.pools[class].count;
+                debug_assert!(self.free[class] <= count, "a class has that many objects");
             }
         }
     }

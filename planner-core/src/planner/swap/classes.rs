@@ -57,7 +57,7 @@ impl Classes<'_> {
         Ok(())
     }
 
-    /// The memory that so many objects of each class take, each class rounded up to chunks.
+    /// The memory that `counts` objects of the classes take, each class rounded up to chunks.
     #[must_use]
     pub fn bytes(pools: &[Pool], counts: impl Iterator<Item = u64>, machine: &Machine) -> u64 {
         pools.iter().zip(counts).fold(0, |sum, (pool, count)| {

@@ -1,13 +1,13 @@
 //! What is on the device, by when it was used last and by when it is used next.
 
-use super::super::heap::Heap;
 use super::Classes;
 use crate::graph::TensorId;
+use crate::planner::heap::Heap;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::Sequence;
 
 /// The tensors of each class on the device, the least recently used first: rings, each closed
-/// by an entry behind those of the tensors.
+/// by an entry after those of the tensors.
 pub(super) struct Recent<'a> {
     before: &'a mut [u32],
     after: &'a mut [u32],
@@ -62,10 +62,10 @@ impl<'a> Recent<'a> {
     }
 
     pub(super) fn of(&self, class: usize) -> impl Iterator<Item = TensorId> {
-        let behind = |at: u32| self.after[at as usize];
+        let next = |at: u32| self.after[at as usize];
         let tensor = |&at: &u32| (at as usize) < self.tensors;
-        let first = Some(behind((self.tensors + class) as u32)).filter(tensor);
-        core::iter::successors(first, move |&at| Some(behind(at)).filter(tensor)).map(TensorId)
+        let first = Some(next((self.tensors + class) as u32)).filter(tensor);
+        core::iter::successors(first, move |&at| Some(next(at)).filter(tensor)).map(TensorId)
     }
 
     /// The first that has not rested yet, if by now it has.
@@ -103,7 +103,7 @@ impl<'a> Rested<'a> {
         ])
     }
 
-    /// With room for one entry a touch, and one for what is there at the start.
+    /// Holds one entry a touch, and one for what is there at the start.
     pub(super) fn new(
         sequence: &Sequence<'_>,
         classes: &Classes<'_>,

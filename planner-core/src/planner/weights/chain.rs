@@ -24,7 +24,7 @@ fn holds(list: &[TensorId], tensors: &[Option<TensorId>]) -> bool {
         && tensors.iter().flatten().all(|tensor| list.contains(tensor))
 }
 
-/// The layer of a forward op, behind what the layer before hands on.
+/// The layer of a forward op, after the one that hands on `before`.
 fn layer(sequence: &Sequence<'_>, op: LaunchId, before: Option<TensorId>) -> Option<Layer> {
     let mut layer = Layer { before, ..Layer::default() };
     for &tensor in sequence.reads(op) {
@@ -225,12 +225,12 @@ impl<'c> Chain<'c> {
         }))
     }
 
-    /// Time to fetch so many objects.
+    /// Time to fetch objects.
     pub(super) fn up_ns(&self, layer: usize, item: Item, objects: u64) -> u64 {
         self.transfer_ns(Direction::HostToDevice, self.bytes[layer][item as usize], objects)
     }
 
-    /// Time to copy so many objects to the host.
+    /// Time to copy objects to the host.
     pub(super) fn down_ns(&self, layer: usize, item: Item, objects: u64) -> u64 {
         self.transfer_ns(Direction::DeviceToHost, self.bytes[layer][item as usize], objects)
     }

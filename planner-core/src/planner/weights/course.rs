@@ -11,7 +11,8 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 /// what is fetched for it ahead.
 pub(super) const ITERATIONS: usize = 4;
 
-/// Parts of an item that there is room for.
+/// Parts of an item at most. A balance: more parts give memory back sooner, and each takes a latency
+/// and working memory.
 const MOST_PARTS: usize = 32;
 
 /// How transfers are timed.
@@ -149,7 +150,7 @@ impl<'c> Course<'c> {
         Some(())
     }
 
-    /// One cycle from the backward ops on, with the first so many prefetches done already.
+    /// One cycle from the backward ops on, with the first `cut` prefetches done already.
     /// Returns when all is done; none where memory does not suffice.
     fn cycle(&mut self, origin_ns: u64, cut: usize) -> Option<u64> {
         let chain = self.chain;
@@ -267,7 +268,7 @@ impl<'c> Course<'c> {
         self.send(layer, Span::Across)
     }
 
-    /// Runs an op that keeps and gives back so much beside its workspace.
+    /// Runs an op that keeps and gives back objects beside its workspace.
     fn launch(&mut self, op: usize, ready_ns: u64, keeps: u64, gives: u64) -> Option<()> {
         self.profile.forget(self.upload_ns.min(self.compute_ns));
         let workspace = self.chain.workspaces[op];

@@ -1,7 +1,7 @@
 //! From a course to a list of steps.
 //!
 //! Memory returns in list order, so an evict is listed where it completes: before the op that
-//! runs then, ahead of its workspace. A prefetch is listed behind the ops that run when it
+//! runs then, ahead of its workspace. A prefetch is listed after the ops that run when it
 //! starts. So what a step waits for is listed before it, and nothing else in front of that.
 
 use super::chain::{Chain, Item};
@@ -12,7 +12,7 @@ use crate::planner::list::{Lengths, Stuck};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use crate::sequence::LaunchId;
 
-/// What happens; prefetches come last at their place in a list.
+/// What happens; prefetches come last at their position in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// The copy ends.
@@ -73,7 +73,7 @@ const fn unpack(entry: u64) -> (usize, usize, Event) {
     ((entry >> (LAYER_BITS + EVENT_BITS)) as usize, layer as usize, event)
 }
 
-/// The place of an entry in the list.
+/// The position of an entry in the list.
 fn key([time_ns, entry]: &[u64; 2]) -> (usize, bool, u64) {
     let (launch, _, event) = unpack(*entry);
     (launch, matches!(event, Event::Prefetch(_) | Event::PrefetchInput), *time_ns)
@@ -93,12 +93,12 @@ impl<'n> Notes<'n> {
     pub(super) fn new(limits: &Limits, scratch: &mut Scratch<'n>) -> Result<Self, OutOfScratch> {
         let launches = scratch.take(ITERATIONS * limits.ops, [0; 2])?;
         let entries = scratch.take(Self::entries(limits), [0; 2])?;
-        // Layers and launches have numbers of so many bits.
+        // Layers and launches have numbers of `LAYER_BITS`.
         let full = limits.ops >= 1 << LAYER_BITS;
         Ok(Self { launches, launched: 0, entries, len: 0, full, on: false })
     }
 
-    /// Writes down what follows; so many launches came before.
+    /// Writes down what follows; `launched` launches came before.
     pub(super) const fn start(&mut self, launched: usize) {
         self.on = true;
         self.launched = launched;

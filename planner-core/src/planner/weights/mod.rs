@@ -8,7 +8,7 @@
 //! and [`list`] makes steps of that.
 //!
 //! Where the paper is ambiguous: an op's excess counts its own weight once; ties go to the
-//! last layer; what the first so many prefetches of a cycle bring is there at its start, if it
+//! last layer; what the first prefetches of a cycle bring is there at its start, if it
 //! fits beside the first op; and weights that only leave after their forward op are copied
 //! ahead of that, the smallest first, just before the copies of the backward phase.
 

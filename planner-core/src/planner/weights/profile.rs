@@ -28,13 +28,13 @@ impl<'p> Profile<'p> {
         Ok(Self { moments, first: 0, len: 0, used: 0, capacity_objects })
     }
 
-    /// Starts again, with so much in use.
+    /// Starts again, with `used` objects in use.
     pub(super) const fn restart(&mut self, used: u64) {
         (self.first, self.len, self.used) = (0, 0, used);
     }
 
-    /// The first time from which on so much is free for good; none where it never is. It takes
-    /// as many steps as there are moments behind `from`.
+    /// The first time from which on the objects are free for good; none where they never are. It
+    /// takes as many steps as there are moments after `from`.
     pub(super) fn earliest(&self, from: u64, objects: u64) -> Option<u64> {
         let fits =
             |used: u64| used.checked_add(objects).is_some_and(|used| used <= self.capacity_objects);
@@ -57,20 +57,20 @@ impl<'p> Profile<'p> {
         if fits(used) { Some(from) } else { earliest }
     }
 
-    /// Takes so much at a time; false where there is no room to note it.
+    /// Takes objects at a time; false where no more moments can be noted.
     pub(super) fn take(&mut self, at: u64, objects: u64) -> bool {
         self.used = self.used.saturating_add(objects);
         self.moment(at).map(|moment| moment[1] = moment[1].saturating_add(objects)).is_some()
     }
 
-    /// Releases so much at a time; false where there is no room to note it.
+    /// Releases objects at a time; false where no more moments can be noted.
     pub(super) fn release(&mut self, at: u64, objects: u64) -> bool {
         self.used = self.used.saturating_sub(objects);
         self.moment(at).map(|moment| moment[2] = moment[2].saturating_add(objects)).is_some()
     }
 
-    /// At a time, so much is in use beside what stays, before so much is released for good:
-    /// what an op without a time takes from what starts earlier. False where there is no room to note it.
+    /// At a time, objects are in use beside what stays, before others are released for good: what an
+    /// op without a time takes from what starts earlier. False where no more moments can be noted.
     pub(super) fn pass(&mut self, at: u64, objects: u64, released: u64) -> bool {
         let passing = self.moment(at).map(|moment| {
             moment[3] = moment[3].max(objects).saturating_add(released);
@@ -78,23 +78,23 @@ impl<'p> Profile<'p> {
         passing.is_some() && self.release(at, released)
     }
 
-    /// What is noted of a time; none where there is no room for it.
+    /// What is noted of a time; none where no more moments can be noted.
     fn moment(&mut self, at: u64) -> Option<&mut [u64; 4]> {
         if self.len == self.moments.len() && self.first > 0 {
             self.moments.copy_within(self.first..self.len, 0);
             (self.first, self.len) = (0, self.len - self.first);
         }
         let moments = &self.moments[self.first..self.len];
-        let place = self.first + moments.partition_point(|&[moment, ..]| moment < at);
-        if place == self.len || self.moments[place][0] != at {
+        let position = self.first + moments.partition_point(|&[moment, ..]| moment < at);
+        if position == self.len || self.moments[position][0] != at {
             if self.len == self.moments.len() {
                 return None;
             }
-            self.moments.copy_within(place..self.len, place + 1);
-            self.moments[place] = [at, 0, 0, 0];
+            self.moments.copy_within(position..self.len, position + 1);
+            self.moments[position] = [at, 0, 0, 0];
             self.len += 1;
         }
-        self.moments.get_mut(place)
+        self.moments.get_mut(position)
     }
 
     /// Nothing will be asked or noted before this time any more.

@@ -42,7 +42,7 @@ impl Span {
 pub(in crate::planner) enum Reserve {
     /// As much as the op's own weight takes: the paper's formula, read literally.
     OwnWeight,
-    /// So many sixteenths of the largest weight.
+    /// Sixteenths of the largest weight.
     Sixteenths(u8),
     /// The same, but only while the upper half of the layers runs backward: there memory is
     /// short, and prefetches come no sooner than what was updated leaves.
@@ -252,7 +252,7 @@ impl Excess<'_> {
         }
     }
 
-    /// Sums, over the ops up to each, what of its excess so many objects can relieve.
+    /// Sums, over the ops up to each, what of its excess `objects` can relieve.
     fn sum(&mut self, chain: &Chain<'_>, objects: u64) {
         if mem::replace(&mut self.summed, objects) == objects {
             return;

@@ -39,7 +39,7 @@ impl Course<'_> {
     }
 
     /// Fetches for the forward ops what can come before the last backward op runs, when the
-    /// input has its turn; as far as all ops up to that have room for what they hand on.
+    /// input has its turn; as far as memory holds what all ops up to that hand on.
     pub(super) fn prefetch_ahead(&mut self) -> Option<()> {
         let mut handed = 0u64;
         for layer in 0..self.chain.layers() {
@@ -47,9 +47,9 @@ impl Course<'_> {
             let moved = self.selection.moved(layer, Span::Around);
             while self.ahead[layer] < moved {
                 let objects = (moved - self.ahead[layer] - 1) % self.selection.part + 1;
-                let room = objects.saturating_add(handed);
+                let needed = objects.saturating_add(handed);
                 let start_ns =
-                    self.profile.earliest(self.upload_from_ns(layer, Span::Around), room);
+                    self.profile.earliest(self.upload_from_ns(layer, Span::Around), needed);
                 let Some(start_ns) = start_ns.filter(|&start_ns| start_ns < self.started_ns) else {
                     return Some(());
                 };
