@@ -288,14 +288,14 @@ fn plan_task<'o>(
         let LeastMemory { bytes: min_feasible_bytes, op, .. } = least;
         return Err(PlanningError::Infeasible { min_feasible_bytes, op });
     };
-    let (best, memory) = match strategy {
+    let Divided { best, memory } = match strategy {
         Strategy::Auto(_) if !strategy.takes_first() => {
-            let whole = (best, memory);
+            let whole = Divided { best, memory };
             let unsettled =
                 with_slabs(&mut trials, &strategy, whole, &uses, arena, &mut search, &mut scratch)?;
             settle(&mut trials, &strategy, unsettled, &uses, arena, &mut search, &mut scratch)?
         }
-        _ => (best, memory),
+        _ => Divided { best, memory },
     };
     let Trials { steps, resident, tables, .. } = trials;
     let Candidate { lengths, predicted, .. } = best;
@@ -306,6 +306,12 @@ fn plan_task<'o>(
     Ok(Plan { predicted, ..plan })
 }
 
+/// The best list so far, and the memory that it is for.
+struct Divided<'s, 'm> {
+    best: Candidate<'s>,
+    memory: Memory<'m>,
+}
+
 /// A list and its memory once what is small has slabs of its own; or the same again, written,
 /// where that is no better. Only where no op waits for memory anyway: chunks serve all
 /// tensors in turn, so where memory is short a part of it for some alone costs more time than
@@ -313,23 +319,23 @@ fn plan_task<'o>(
 fn with_slabs<'m, 's>(
     trials: &mut Trials<'_, '_>,
     strategy: &'s Strategy,
-    (best, memory): (Candidate<'s>, Memory<'m>),
+    Divided { best, memory }: Divided<'s, 'm>,
     uses: &Uses<'_>,
     arena: &[ArenaPlacement],
     search: &mut Search<'_>,
     scratch: &mut Scratch<'_>,
-) -> Result<(Candidate<'s>, Memory<'m>), PlanningError> {
+) -> Result<Divided<'s, 'm>, PlanningError> {
     if !best.is_ideal() {
-        return Ok((best, memory));
+        return Ok(Divided { best, memory });
     }
     let Some(divided) = slabs::divide(trials.task, &memory, trials.lists(best.lengths), scratch)?
     else {
-        return Ok((best, memory));
+        return Ok(Divided { best, memory });
     };
     let bases =
         [&memory, &divided].map(|memory| Basis { memory, uses, arena: &arena[..memory.placed] });
     let (best, is_other) = trials.keep_better(strategy, best, bases, search, scratch)?;
-    Ok((best, if is_other { divided } else { memory }))
+    Ok(Divided { best, memory: if is_other { divided } else { memory } })
 }
 
 /// A list and its memory once the states that stay for good lie in the arena; or the same
@@ -337,18 +343,18 @@ fn with_slabs<'m, 's>(
 fn settle<'m, 's>(
     trials: &mut Trials<'_, '_>,
     strategy: &'s Strategy,
-    (best, memory): (Candidate<'s>, Memory<'m>),
+    Divided { best, memory }: Divided<'s, 'm>,
     uses: &Uses<'_>,
     arena: &mut [ArenaPlacement],
     search: &mut Search<'_>,
     scratch: &mut Scratch<'m>,
-) -> Result<(Candidate<'s>, Memory<'m>), PlanningError> {
+) -> Result<Divided<'s, 'm>, PlanningError> {
     let lists = trials.lists(best.lengths);
     let Some(settled) = memory.settle(trials.task, lists, arena, scratch)? else {
-        return Ok((best, memory));
+        return Ok(Divided { best, memory });
     };
     let bases =
         [&memory, &settled].map(|memory| Basis { memory, uses, arena: &arena[..memory.placed] });
     let (best, is_other) = trials.keep_better(strategy, best, bases, search, scratch)?;
-    Ok((best, if is_other { settled } else { memory }))
+    Ok(Divided { best, memory: if is_other { settled } else { memory } })
 }

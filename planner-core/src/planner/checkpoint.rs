@@ -16,7 +16,7 @@ use super::list::{Lengths, Stuck};
 use super::memory::Memory;
 use super::paced;
 use super::recipe::PACES;
-use super::repeats::{self, Dropped, Values};
+use super::repeats::{self, Dropped, Unrolled, Values};
 use super::request::Task;
 use super::strategy::{Need, Rule};
 use super::trials::Search;
@@ -144,8 +144,8 @@ pub(super) fn each(
             let mut values = Values::new(sequence, &gaps, &mut scratch)?;
             let mut dropped = Dropped::new(gaps.len(), &mut scratch)?;
             let cuts = cuts(task, &gaps, turn, segments, &mut scratch)?;
-            drop_between(task, &gaps, (&mut values, &mut dropped), turn, cuts);
-            let lists = (&mut *launches, &mut *positions);
+            drop_between(task, &gaps, &mut values, &mut dropped, turn, cuts);
+            let lists = Unrolled { launches: &mut *launches, positions };
             repeats::unroll(sequence, &gaps, memory, &values, &dropped, lists, &mut scratch)?
         };
         if let Some(len) = made.filter(|&len| len > sequence.len()) {
@@ -233,7 +233,8 @@ fn cuts<'s>(
 fn drop_between(
     task: &Task<'_>,
     gaps: &Gaps<'_>,
-    (values, dropped): (&mut Values<'_>, &mut Dropped<'_>),
+    values: &mut Values<'_>,
+    dropped: &mut Dropped<'_>,
     turn: usize,
     cuts: &[u32],
 ) {

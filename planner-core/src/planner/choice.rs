@@ -20,6 +20,7 @@ use super::tree::MinTree;
 use crate::machine::Direction;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::LaunchId;
+use core::ops::Range;
 
 /// How gaps are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,18 +137,20 @@ impl<'s> Scale<'s> {
         one.min(other)
     }
 
-    /// How dense a gap is where some of its objects move, beside those that do already, and how
-    /// many of them should: the last object may be half empty, and so the best to move on its own.
+    /// How dense a gap is where the objects `more` move, after those that do already, and how many of
+    /// them should: the last object may be half empty, and so the best to move on its own.
     pub(super) fn denser(
         &self,
         gaps: &Gaps<'_>,
         slot: usize,
         span: Span,
         relief: u64,
-        (moved, objects): (u64, u64),
+        more: Range<u64>,
     ) -> (f64, u64) {
         let Self { task, memory, .. } = *self;
-        let density = |objects| self.density(gaps, slot, span, relief, (moved, moved + objects));
+        let objects = more.end - more.start;
+        let density =
+            |objects| self.density(gaps, slot, span, relief, more.start..more.start + objects);
         let tensor = task.sequence.operands()[slot];
         let pool_objects = memory.pool_objects(memory.pool(task, tensor));
         let few = (pool_objects / LEAST).clamp(1, objects.max(1));
@@ -240,7 +243,9 @@ impl Choice<'_, '_> {
             return None;
         }
         let (gain, objects) = match self.scale.weight {
-            Weight::Density => self.scale.denser(self.gaps, slot, span, relief, (moved, objects)),
+            Weight::Density => {
+                self.scale.denser(self.gaps, slot, span, relief, moved..moved + objects)
+            }
             Weight::Length => {
                 let ranges = span.ranges(sequence.len());
                 (sum(self.scale.length_ns, ranges) as f64, objects)
@@ -266,7 +271,7 @@ impl Choice<'_, '_> {
             objects => objects,
         };
         let relief = sum(self.scale.relief, ranges);
-        let density = self.scale.density(self.gaps, slot, span, relief, (moved - objects, moved));
+        let density = self.scale.density(self.gaps, slot, span, relief, moved - objects..moved);
         Some((density.to_bits(), objects))
     }
 
@@ -276,27 +281,28 @@ impl Choice<'_, '_> {
 }
 
 impl Scale<'_> {
-    /// Relief per cost, when the objects `from..to` that leave last are moved.
+    /// Relief per cost, when these objects move, counted from the one that leaves first.
     fn density(
         &self,
         gaps: &Gaps<'_>,
         slot: usize,
         span: Span,
         relief: u64,
-        (from, to): (u64, u64),
+        objects: Range<u64>,
     ) -> f64 {
-        let cost_ns = self.cost_ns(gaps, slot, span, (from, to));
-        relief as f64 * (to - from) as f64 / cost_ns.max(1) as f64
+        let count = (objects.end - objects.start) as f64;
+        let cost_ns = self.cost_ns(gaps, slot, span, objects);
+        relief as f64 * count / cost_ns.max(1) as f64
     }
 
-    /// Link time of moving `to` objects instead of `from`, weighed by the pressure on the
+    /// Link time of moving these objects, counted from the one that leaves first, weighed by the pressure on the
     /// link where the gap ends (uploads) and begins (downloads).
     pub(super) fn cost_ns(
         &self,
         gaps: &Gaps<'_>,
         slot: usize,
         span: Span,
-        (from, to): (u64, u64),
+        Range { start: from, end: to }: Range<u64>,
     ) -> u64 {
         let Self { task, memory, up, down, .. } = *self;
         let tensor = task.sequence.operands()[slot];

@@ -14,12 +14,20 @@ use crate::sequence::LaunchId;
 /// delays it; with more, half-empty chunks come back too early.
 const NEAR_LATENCIES: u64 = 300;
 
+/// What must come back.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    tensor: TensorId,
+    /// The op that needs it, counted over all iterations.
+    end: u64,
+}
+
 impl Paced<'_, '_, '_> {
     /// Prefetches ahead of need while that link would be idle and memory allows.
     pub(super) fn upload(&mut self, op: LaunchId, now_ns: u64, until_ns: u64) -> Result<(), Stuck> {
         while self.free_ns[Stream::Upload as usize] < until_ns {
             let tail = Self::next(&mut self.tails, &self.builder, self.gap_end);
-            let tail_is_due = tail.is_some_and(|(end, _)| self.is_near(op, end));
+            let tail_is_due = tail.is_some_and(|tail| self.is_near(op, tail.end));
             let found = match Self::next(&mut self.uploads, &self.builder, self.gap_end) {
                 Some(body) if !tail_is_due => self.upload_body(op, now_ns, body, tail.is_some())?,
                 _ => match tail {
@@ -35,17 +43,13 @@ impl Paced<'_, '_, '_> {
     }
 
     /// The first in a queue that still has to come back.
-    fn next(
-        queue: &mut Heap<'_>,
-        builder: &Builder<'_>,
-        gap_end: &[u64],
-    ) -> Option<(u64, TensorId)> {
+    fn next(queue: &mut Heap<'_>, builder: &Builder<'_>, gap_end: &[u64]) -> Option<Due> {
         loop {
             let (end, id) = queue.top()?;
             let tensor = TensorId(id);
             let is_back = builder.held(tensor) == builder.memory.objects(tensor);
             if !is_back && end == gap_end[tensor.index()] {
-                return Some((end, tensor));
+                return Some(Due { tensor, end });
             }
             queue.pop();
         }
@@ -65,13 +69,14 @@ impl Paced<'_, '_, '_> {
         &mut self,
         op: LaunchId,
         now_ns: u64,
-        (end, tensor): (u64, TensorId),
+        due: Due,
         in_segments: bool,
     ) -> Result<bool, Stuck> {
+        let Due { tensor, end } = due;
         let data = self.sequence().tensor(tensor);
         let missing = self.objects(tensor) - self.builder.held(tensor);
         if data.kind == Kind::Input {
-            return self.upload_some(op, now_ns, (end, tensor), missing, missing);
+            return self.upload_some(op, now_ns, due, missing, missing);
         }
         let segment = self.segment(self.machine().h2d_bytes_per_s);
         let is_half_empty = self.builder.pool(tensor) == CHUNKS
@@ -84,7 +89,7 @@ impl Paced<'_, '_, '_> {
         }
         let body = missing - u64::from(has_tail);
         let most = if in_segments { body.min(segment) } else { body };
-        self.upload_some(op, now_ns, (end, tensor), body.min(segment), most)
+        self.upload_some(op, now_ns, due, body.min(segment), most)
     }
 
     /// Prefetches as many objects as memory allows, within limits.
@@ -92,7 +97,7 @@ impl Paced<'_, '_, '_> {
         &mut self,
         op: LaunchId,
         now_ns: u64,
-        (end, tensor): (u64, TensorId),
+        Due { tensor, end }: Due,
         least: u64,
         most: u64,
     ) -> Result<bool, Stuck> {

@@ -192,13 +192,13 @@ impl Cover<'_, '_, '_> {
         }
         if id < slots {
             let (gain, objects) =
-                self.scale.denser(self.gaps, slot, span, relief, (moved, objects));
+                self.scale.denser(self.gaps, slot, span, relief, moved..moved + objects);
             return Some((!gain.to_bits(), objects));
         }
         let gain = relief as f64 * objects as f64;
         let closure = self.closure(slot, span, gain)?;
         let cost_ns = closure.time_ns.saturating_mul(self.compute_price);
-        let back_ns = self.scale.cost_ns(self.gaps, slot, span, (0, moved));
+        let back_ns = self.scale.cost_ns(self.gaps, slot, span, 0..moved);
         let cost_ns = cost_ns.saturating_sub(back_ns).max(1);
         let gain = gain - self.lost(&closure, LaunchId(span.to as u32));
         (gain > 0.0).then(|| (!(gain / cost_ns as f64).to_bits(), all))

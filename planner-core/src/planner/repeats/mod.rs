@@ -17,12 +17,11 @@ use super::heap::Heap;
 use super::memory::Memory;
 use super::pressure::Pressure;
 use super::request::Task;
-use crate::graph::OpId;
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
 use cover::Cover;
 
 pub(super) use cover::Dropped;
-pub(super) use unroll::{scratch_words as unroll_words, unroll};
+pub(super) use unroll::{Unrolled, scratch_words as unroll_words, unroll};
 pub(super) use values::Values;
 
 /// Words of scratch that [`launches`] asks for.
@@ -46,7 +45,7 @@ pub(super) fn launches(
     gaps: &mut Gaps<'_>,
     used: &Pressure<'_>,
     compute_price: u64,
-    lists: (&mut [OpId], &mut [u32]),
+    lists: Unrolled<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<usize>, OutOfScratch> {
     let mut scratch = scratch.reborrow();

@@ -4,6 +4,7 @@
 //! near the best one, then with the pressures that the lists so far showed. In the next round the
 //! best list replaces the sequence, so that what was made again may be dropped again.
 
+use super::Unrolled;
 use crate::graph::OpId;
 use crate::plan::Prediction;
 use crate::planner::error::PlanningError;
@@ -172,7 +173,7 @@ impl<'r, 'o> Round<'r, 'o> {
         let base = self.base.sequence;
         let list = scratch.take(self.launches.len(), OpId(0))?;
         let positions = scratch.take(base.len(), 0u32)?;
-        let lists = (&mut *list, &mut *positions);
+        let lists = Unrolled { launches: &mut *list, positions: &mut *positions };
         let (memory, gaps, used) = (&self.memory, &mut self.gaps, &self.used);
         let launches = super::launches(self.base, memory, gaps, used, price, lists, &mut scratch)?;
         let Some(launches) = launches else { return Ok(None) };

@@ -30,16 +30,25 @@ struct Unrolling<'u, 's> {
     operands_left: usize,
 }
 
+/// Buffers for a list of launches.
+#[derive(Debug)]
+pub(in crate::planner) struct Unrolled<'u> {
+    /// The ops to launch.
+    pub(in crate::planner) launches: &'u mut [OpId],
+    /// The position of each launch of the sequence among them.
+    pub(in crate::planner) positions: &'u mut [u32],
+}
+
 /// Writes the ops to launch, in order: those of the sequence, each after what it needs and is not
 /// there any more. Returns how many there are; none where a value cannot be made again or there
-/// are too many. `positions` says where each launch of the sequence is among them.
+/// are too many.
 pub(in crate::planner) fn unroll(
     sequence: &Sequence<'_>,
     gaps: &Gaps<'_>,
     memory: &Memory<'_>,
     values: &Values<'_>,
     dropped: &Dropped<'_>,
-    (launches, positions): (&mut [OpId], &mut [u32]),
+    Unrolled { launches, positions }: Unrolled<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Option<usize>, OutOfScratch> {
     let mut scratch = scratch.reborrow();

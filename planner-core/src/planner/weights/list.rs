@@ -161,6 +161,7 @@ impl<'n> Notes<'n> {
             return Err(Stuck::NoMemory);
         }
         self.sort();
+        let source = Source { chain, selection, copy_again };
         let ops = chain.ops();
         let entries = &self.entries[..self.len];
         let mut next = entries.partition_point(|entry| key(entry).0 < ops);
@@ -172,7 +173,7 @@ impl<'n> Notes<'n> {
                 if before > launch {
                     break;
                 }
-                step(&mut builder, (chain, selection), (event, layer), copy_again)?;
+                source.step(&mut builder, layer, event)?;
                 next += 1;
             }
             let sequence = builder.task.sequence;
@@ -185,41 +186,50 @@ impl<'n> Notes<'n> {
     }
 }
 
-fn step(
-    builder: &mut Builder<'_>,
-    (chain, selection): (&Chain<'_>, &Selection<'_>),
-    (event, layer): (Event, usize),
+/// What the steps follow from.
+struct Source<'s> {
+    chain: &'s Chain<'s>,
+    selection: &'s Selection<'s>,
+    /// Whether a weight is copied to the host whether the host holds it or not.
     copy_again: bool,
-) -> Result<(), Stuck> {
-    let item = match event {
-        Event::PrefetchInput => {
-            return chain.input.map_or(Ok(()), |input| builder.prefetch(input.tensor));
-        }
-        Event::Offload(item) | Event::Prefetch(item) => item,
-        Event::Evict(span) => span.item(),
-    };
-    let (tensor, all, part) = (chain.tensor(layer, item), chain.size(layer, item), selection.part);
-    let held = builder.held(tensor);
-    let kept = |span| all - selection.moved(layer, span);
-    match event {
-        // Nothing that an op writes is fetched before.
-        Event::Offload(_) if held < all && builder.copied(tensor) == all => {}
-        Event::Offload(Item::Weight) if copy_again => builder.offload_again(tensor),
-        Event::Offload(item) => {
-            let kept = match item {
-                Item::Weight => kept(Span::Around).min(kept(Span::Across)),
-                Item::Optimizer => kept(Span::Updates),
-                Item::Handed => kept(Span::Saved),
-            };
-            let from = (all - builder.copied(tensor)).saturating_sub(part);
-            builder.offload_from(tensor, from.max(kept));
-        }
-        Event::Evict(span) => builder.evict_from(tensor, held.saturating_sub(part).max(kept(span))),
-        Event::Prefetch(_) | Event::PrefetchInput => {
-            if let missing @ 1.. = all - held {
-                builder.prefetch_to(tensor, held + (missing - 1) % part + 1)?;
+}
+
+impl Source<'_> {
+    fn step(&self, builder: &mut Builder<'_>, layer: usize, event: Event) -> Result<(), Stuck> {
+        let Self { chain, selection, copy_again } = *self;
+        let item = match event {
+            Event::PrefetchInput => {
+                return chain.input.map_or(Ok(()), |input| builder.prefetch(input.tensor));
+            }
+            Event::Offload(item) | Event::Prefetch(item) => item,
+            Event::Evict(span) => span.item(),
+        };
+        let (tensor, all, part) =
+            (chain.tensor(layer, item), chain.size(layer, item), selection.part);
+        let held = builder.held(tensor);
+        let kept = |span| all - selection.moved(layer, span);
+        match event {
+            // Nothing that an op writes is fetched before.
+            Event::Offload(_) if held < all && builder.copied(tensor) == all => {}
+            Event::Offload(Item::Weight) if copy_again => builder.offload_again(tensor),
+            Event::Offload(item) => {
+                let kept = match item {
+                    Item::Weight => kept(Span::Around).min(kept(Span::Across)),
+                    Item::Optimizer => kept(Span::Updates),
+                    Item::Handed => kept(Span::Saved),
+                };
+                let from = (all - builder.copied(tensor)).saturating_sub(part);
+                builder.offload_from(tensor, from.max(kept));
+            }
+            Event::Evict(span) => {
+                builder.evict_from(tensor, held.saturating_sub(part).max(kept(span)));
+            }
+            Event::Prefetch(_) | Event::PrefetchInput => {
+                if let missing @ 1.. = all - held {
+                    builder.prefetch_to(tensor, held + (missing - 1) % part + 1)?;
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
