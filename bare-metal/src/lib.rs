@@ -5,7 +5,10 @@ use planner_core::machine::MachineError;
 use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
 use planner_core::planner::{self, Auto, Output, PlanningError, Request, Strategy};
 use planner_core::schedule::Scheduled;
-use planner_core::{Graph, GraphError, Kind, Launched, Limits, Machine, MachineParameters, Op, OpId, Plan, Scratch, Step, Tensor, TensorId, VerifyError, lower, verify};
+use planner_core::{
+    Graph, GraphError, Kind, Launched, Limits, Machine, MachineParameters, Op, OpId, Plan, Scratch,
+    Step, Tensor, TensorId, VerifyError, lower, verify,
+};
 
 const LAYERS: usize = 8;
 const TENSORS: usize = 5 * LAYERS + 1;

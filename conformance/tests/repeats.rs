@@ -107,6 +107,31 @@ fn what_is_quick_to_make_is_made_again() {
     assert!(once_ns > period_ns, "{once_ns}");
 }
 
+/// An op makes two tensors, of which another op writes one anew: to launch the first op again for
+/// the other tensor would overwrite that.
+#[test]
+fn no_repeat_overwrites_a_newer_value() {
+    let mut owned = OwnedGraph::new("overwritten");
+    let [one, other] = ["one", "other"].map(|name| owned.push_tensor(name, 1, Kind::Temporary));
+    let large = owned.push_tensor("large", 1025, Kind::State);
+    let both = owned.push_op("both", 0, 0, &[], &[one, other]);
+    owned.set_repeatable(both);
+    owned.push_op("large", 0, 0, &[large], &[]);
+    owned.push_op("anew", 0, 1, &[], &[one]);
+    owned.push_op("read", 0, 0, &[one, other], &[one, other]);
+    let graph = owned.graph().unwrap();
+    let fast = MachineParameters { chunk_bytes: 512, transfer_latency_ns: 0, ..*slow_links() };
+    let machine = Machine::new(fast).unwrap();
+    let request = |budget_bytes| Request { graph: &graph, machine: &machine, budget_bytes };
+    for strategy in [auto(Repeats::Allowed), Planner::Checkpoint, Planner::CheckpointOffload] {
+        let least_bytes = planning::min_feasible(&request(0), strategy).unwrap().0;
+        for spare_bytes in [0, 512, 1024] {
+            let request = request(least_bytes + spare_bytes);
+            assert!(period_ns(&request, strategy, least_bytes).unwrap().is_some());
+        }
+    }
+}
+
 /// Checkpointing runs whole segments again, and moves nothing.
 #[test]
 fn checkpointing_runs_segments_again() {

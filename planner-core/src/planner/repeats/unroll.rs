@@ -78,8 +78,10 @@ impl Unrolling<'_, '_> {
     fn launch(&mut self, launch: LaunchId, dropped: &Dropped<'_>) -> Option<()> {
         let sequence = self.sequence;
         let first = sequence.first_slot(launch);
+        let reads = first..sequence.first_write(launch);
         let mut made = 0;
-        for slot in first..sequence.first_write(launch) {
+        // What makes one value may overwrite another.
+        while let Some(slot) = reads.clone().find(|&slot| !self.is_there(slot)) {
             self.make(slot, launch, &mut made)?;
         }
         self.push(launch)?;
@@ -138,11 +140,8 @@ impl Unrolling<'_, '_> {
             || self.holds[tensor.index()] == self.gaps.version(slot)
     }
 
-    /// Makes what an operand of a launch reads, where it is not there.
+    /// Makes what an operand of a launch reads and is not there.
     fn make(&mut self, slot: usize, launch: LaunchId, made: &mut usize) -> Option<()> {
-        if self.is_there(slot) {
-            return Some(());
-        }
         let mut depth = 0;
         self.wait_for(slot, &mut depth)?;
         while let Some(top) = depth.checked_sub(1) {
