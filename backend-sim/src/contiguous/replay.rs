@@ -2,7 +2,7 @@
 
 use super::{Allocator, Block};
 use planner_core::plan::Place;
-use planner_core::{Graph, Launched, OpId, Part, Plan, PlanError, Step, TensorId};
+use planner_core::{Graph, Launched, Part, Plan, PlanError, Step, TensorId};
 use std::fmt;
 
 /// Memory that a plan takes. Each figure in bytes is at its own peak.
@@ -143,7 +143,7 @@ impl<A: Allocator> Walk<'_, A> {
     fn step(&mut self, place: Place, step: &Step) -> Result<(), ReplayError> {
         match *step {
             Step::Prefetch(part) => self.bring(place, part),
-            Step::Launch(Launched { op, .. }) => self.launch(place, op),
+            Step::Launch(launched) => self.launch(place, launched),
             Step::Offload(part) => self.whole(place, part).map(drop),
             Step::Evict(part) => {
                 let tensor = self.whole(place, part)?;
@@ -155,11 +155,12 @@ impl<A: Allocator> Walk<'_, A> {
         }
     }
 
-    fn launch(&mut self, place: Place, op: OpId) -> Result<(), ReplayError> {
+    fn launch(&mut self, place: Place, launched: Launched) -> Result<(), ReplayError> {
+        let op = launched.op;
         if op.index() >= self.graph.ops().len() {
             return Err(PlanError::UnknownOp(place, op).into());
         }
-        for &tensor in self.graph.writes(op) {
+        for tensor in self.graph.written_by(launched) {
             if !self.in_arena[tensor.index()] && self.held[tensor.index()].is_none() {
                 let block = self.take(place, self.graph.tensor(tensor).bytes)?;
                 self.held[tensor.index()] = Some(block);
