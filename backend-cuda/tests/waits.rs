@@ -159,7 +159,7 @@ fn edges(schedule: &OwnedSchedule) -> Vec<(usize, Edge)> {
         let phase = (at / per_phase) as u64;
         for (awaited, wait) in Stream::ALL.into_iter().zip(entry.waits()) {
             let Some(wait) = wait else { continue };
-            let iterations = u64::from(wait.laps) % phases;
+            let iterations = u64::from(wait.iterations_back) % phases;
             let awaited = Position {
                 stream: awaited,
                 index: wait.index.into(),

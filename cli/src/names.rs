@@ -81,5 +81,5 @@ fn sim_mentions(error: &SimError) -> Mentions {
         // The others name only addresses and chunks.
         _ => (None, None),
     };
-    Mentions { place: None, op, tensors: [tensor, None] }
+    Mentions { location: None, op, tensors: [tensor, None] }
 }

@@ -137,7 +137,7 @@ fn what_overwrites_an_input_has_no_copy() {
     let graph = graph.graph().unwrap();
     let bound_ns = planning::lower_bound_ns(&graph, &machine, 5000, Order::Any).unwrap();
     let (down_ns, up_ns) = (4000 + 3000 + 2 * 10 - 5000, 3);
-    // It leaves behind the op that overwrites it, and comes back behind the next.
+    // It leaves after the op that overwrites it, and comes back after the next.
     assert_eq!(bound_ns, 1 + (1 + down_ns) + (1 + up_ns) + 1);
 }
 

@@ -41,7 +41,7 @@ impl fmt::Display for Stream {
     }
 }
 
-/// "Start after step `index` of that stream, `laps` iterations back." Where that iteration
+/// "Start after step `index` of that stream, `iterations_back` iterations earlier." Where that iteration
 /// lies before the first, there is nothing to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(C)]
@@ -49,7 +49,7 @@ pub struct Wait {
     /// Position among the steps of the awaited stream, within an iteration.
     pub index: u32,
     /// How many iterations back.
-    pub laps: u32,
+    pub iterations_back: u32,
 }
 
 /// When one step of a plan runs.
@@ -64,7 +64,7 @@ pub struct Scheduled {
 }
 
 const NO_STREAM: u32 = u32::MAX;
-const NO_WAIT: Wait = Wait { index: u32::MAX, laps: u32::MAX };
+const NO_WAIT: Wait = Wait { index: u32::MAX, iterations_back: u32::MAX };
 
 impl Scheduled {
     /// Fills buffers for a schedule.
@@ -136,7 +136,7 @@ impl fmt::Debug for Scheduled {
 /// differs from one to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule<'a> {
-    /// Entry `i` of an iteration says when step `i` of the plan runs; one iteration behind
+    /// Entry `i` of an iteration says when step `i` of the plan runs; one iteration after
     /// the other.
     pub steps: &'a [Scheduled],
     /// Number of steps of each stream in an iteration.

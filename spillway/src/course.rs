@@ -2,7 +2,7 @@
 //! how much device memory is held meanwhile.
 
 use planner_core::pieces::Pieces;
-use planner_core::timeline::{self, LAPS, Timeline};
+use planner_core::timeline::{self, PREDICTED_ITERATIONS, Timeline};
 use planner_core::{Limits, Part, PlanError, Scratch, Step, Stream, TensorId, Verified, Wait};
 use std::ops::Range;
 
@@ -50,7 +50,7 @@ impl Course {
         timeline::durations(verified.machine(), &pieces, &mut durations_ns)?;
         let timeline = Timeline::new(verified.schedule(), &durations_ns, scratch)?;
         let clock = Clock::new(verified, durations_ns, &timeline);
-        let iterations = 0..LAPS as usize;
+        let iterations = 0..PREDICTED_ITERATIONS as usize;
         Ok(Self {
             spans: iterations.clone().flat_map(|iteration| clock.spans(iteration)).collect(),
             held_bytes: held(verified, &pieces, &clock),
@@ -119,7 +119,7 @@ impl<'c> Clock<'c> {
     ) -> impl Iterator<Item = (usize, u64)> {
         Stream::ALL.into_iter().zip(waits).filter_map(move |(stream, wait)| {
             let wait = wait?;
-            let awaited_iteration = iteration.checked_sub(wait.laps as usize)?;
+            let awaited_iteration = iteration.checked_sub(wait.iterations_back as usize)?;
             let &position = self.positions[stream as usize].get(wait.index as usize)?;
             Some((position, self.timeline.end_ns(awaited_iteration, stream, wait.index)))
         })
@@ -230,7 +230,7 @@ fn held(verified: &Verified<'_>, pieces: &Pieces<'_>, clock: &Clock<'_>) -> Vec<
     let mut held_bytes = i128::from(plan.arena_bytes) + i128::from(walk.start_bytes());
     let demands: Vec<_> = plan.steps.iter().map(|step| walk.step(step)).collect();
     let mut changes: Vec<(u64, i128)> = Vec::new();
-    for iteration in 0..LAPS as usize {
+    for iteration in 0..PREDICTED_ITERATIONS as usize {
         let entries = verified.schedule().of_iteration(iteration as u64);
         for (entry, demand) in entries.iter().zip(&demands) {
             let ends = clock.awaited(iteration, entry.waits()).map(|(_, end_ns)| end_ns);
@@ -307,7 +307,8 @@ mod tests {
         for work in [with_workspaces(), resnet] {
             let (plan, course) = course(&work, &machine);
             let starts = plan.resident_at_start.iter().map(|entry| entry.part.tensor);
-            let pooled = starts.filter(|id| plan.arena.iter().all(|place| place.tensor != *id));
+            let pooled =
+                starts.filter(|id| plan.arena.iter().all(|placement| placement.tensor != *id));
             let object_bytes = plan.pools[0].object_bytes;
             let start_bytes = pooled
                 .map(|id| work.tensors[id.index()].bytes.div_ceil(object_bytes) * object_bytes)

@@ -232,7 +232,8 @@ fn place_in(
     let iterations = over.iterations as usize;
     let limits = Limits { iterations, objects: slots, ..Limits::of_plan(graph, &bare) };
     let mut memory = vec![0; placement::scratch_words(&limits)];
-    let buffers = placement::Room { objects: &mut vec![0; slots], ends: &mut vec![0; allocations] };
+    let buffers =
+        placement::Output { objects: &mut vec![0; slots], ends: &mut vec![0; allocations] };
     let scratch = &mut Scratch::new(&mut memory);
     let placed = placement::place(graph, machine, &bare, over, buffers, scratch)?;
     Ok(OwnedPlan {

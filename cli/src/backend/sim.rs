@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::names::Names;
 use backend_sim::{Counters, Sim, SimDevice, SimError, SimKernels};
 use indicatif::ProgressBar;
-use planner_core::timeline::LAPS;
+use planner_core::timeline::PREDICTED_ITERATIONS;
 use planner_core::{ExecuteError, Stream, Verified};
 use spillway::planning;
 
@@ -102,7 +102,9 @@ fn transfers_ns(device: &SimDevice) -> [u64; 2] {
 /// From the fourth iteration to the eighth, as predictions have it; over all but the first
 /// where there are fewer; the first where it is alone.
 fn period_ns(device: &SimDevice, iterations: u64) -> u64 {
-    let steady = device.period_ns(LAPS / 2, LAPS).filter(|_| iterations >= LAPS);
+    let steady = device
+        .period_ns(PREDICTED_ITERATIONS / 2, PREDICTED_ITERATIONS)
+        .filter(|_| iterations >= PREDICTED_ITERATIONS);
     let period_ns = steady.or_else(|| device.period_ns(1, iterations));
     period_ns.unwrap_or_else(|| device.iteration_ends_ns().last().copied().unwrap_or(0))
 }

@@ -2,10 +2,10 @@
 //! (`docs/format.md`, 3.5 and 4).
 
 use super::layout::Layout;
-use super::places::{Changes, Physical};
+use super::placements::{Changes, Physical};
 use super::values::StepRecord;
 use super::{Event, Violation, order};
-use planner_core::plan::Place;
+use planner_core::plan::Location;
 use planner_core::{Kind, Launched, Machine, Step, TensorId};
 use std::collections::BTreeMap;
 
@@ -75,12 +75,12 @@ fn start_pools(layout: &Layout<'_>) -> Result<Vec<PoolBook>, Violation> {
         .iter()
         .map(|pool| PoolBook { count: pool.count.into(), allocated: 0, releases: Vec::new() })
         .collect();
-    for (place, resident) in (0..).map(Place::Start).zip(layout.plan.resident_at_start) {
+    for (location, resident) in (0..).map(Location::Start).zip(layout.plan.resident_at_start) {
         let Some(pool) = layout.pool_of(resident.part.tensor) else { continue };
-        let objects = layout.named(place, resident.part)?;
+        let objects = layout.named(location, resident.part)?;
         books[pool]
             .grant(objects.end - objects.start)
-            .ok_or_else(|| Violation::at(place, format!("pool {pool} is full")))?;
+            .ok_or_else(|| Violation::at(location, format!("pool {pool} is full")))?;
     }
     Ok(books)
 }
@@ -148,8 +148,11 @@ impl Clock<'_> {
             Memory::Queued(pools) => {
                 for (pool, objects) in record.allocated() {
                     grants.push(pools[pool].grant(objects).ok_or_else(|| {
-                        let place = Place::Step(record.step as u32);
-                        Violation::at(place, format!("pool {pool} never has enough free objects"))
+                        let location = Location::Step(record.step as u32);
+                        Violation::at(
+                            location,
+                            format!("pool {pool} never has enough free objects"),
+                        )
                     })?);
                 }
             }

@@ -7,7 +7,7 @@ use planner_core::plan::Resident;
 use planner_core::{Graph, Kind, Launched, Part, Step, TensorId};
 use std::ops::Range;
 
-/// What a walk leaves behind.
+/// What a walk returns.
 pub(super) struct Walked {
     pub(super) resident_at_start: Vec<Resident>,
     pub(super) steps: Vec<Step>,

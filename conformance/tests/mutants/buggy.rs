@@ -206,12 +206,12 @@ impl Buggy {
     ) -> Result<(), SimError> {
         let Chunks { first, count } = chunks;
         for position in 0..count {
-            let place = DeviceAddress(at.0 + position * device.chunk_bytes());
+            let address = DeviceAddress(at.0 + position * device.chunk_bytes());
             let chunk = match self.bug {
                 Bug::MapsBackwards => first + count - 1 - position,
                 _ => self.served(first + position),
             };
-            device.map(place, Chunks { first: chunk, count: 1 })?;
+            device.map(address, Chunks { first: chunk, count: 1 })?;
         }
         Ok(())
     }

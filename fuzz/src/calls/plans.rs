@@ -76,7 +76,8 @@ pub fn inputs() -> impl Strategy<Value = Input> {
 
 fn forgeries() -> impl Strategy<Value = Forgery> {
     let (at, of) = (0..64usize, 0..3usize);
-    let wait = (numbers_u32(), numbers_u32()).prop_map(|(index, laps)| Wait { index, laps });
+    let wait = (numbers_u32(), numbers_u32())
+        .prop_map(|(index, iterations_back)| Wait { index, iterations_back });
     let stream = prop::option::of(select(Stream::ALL.to_vec()));
     let cut = prop_oneof![at.clone(), numbers_usize()];
     prop_oneof![
@@ -240,7 +241,7 @@ fn check_placing(
     let limits = Limits { iterations: iterations as usize, objects, ..*limits };
     let (mut objects, mut ends) = (vec![0; objects], vec![0; allocations]);
     lend("placement::place", placement::scratch_words(&limits), input.permille, |scratch| {
-        let output = placement::Room { objects: &mut objects, ends: &mut ends };
+        let output = placement::Output { objects: &mut objects, ends: &mut ends };
         placement::place(graph, machine, plan, input.over, output, scratch).map(|_| ())
     })
 }

@@ -47,8 +47,8 @@ impl Points {
     /// or where it lies before the first iteration.
     pub(super) fn awaited(&self, waits: &[Option<Wait>; 3], iteration: u64) -> [u64; 3] {
         Stream::ALL.map(|stream| match waits[stream as usize] {
-            Some(Wait { index, laps }) if u64::from(laps) < iteration => {
-                self.value(stream, index, iteration - u64::from(laps))
+            Some(Wait { index, iterations_back }) if u64::from(iterations_back) < iteration => {
+                self.value(stream, index, iteration - u64::from(iterations_back))
             }
             _ => 0,
         })

@@ -6,7 +6,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
 /// For each step, the last step of every stream that is known to have ended when it has.
 pub(super) struct Clocks<'a> {
-    /// Iteration by iteration, in each one stream behind the other.
+    /// Iteration by iteration, in each one stream after the other.
     ended: &'a mut [Points],
     /// Whether a later iteration looks at a step's clock.
     outlives: &'a mut [u8],
@@ -46,10 +46,12 @@ impl<'a> Clocks<'a> {
     }
 
     /// The iteration that lies so many before another.
-    fn earlier(&self, iteration: u32, laps: u32) -> u32 {
+    fn earlier(&self, iteration: u32, iterations_back: u32) -> u32 {
         match self.iterations {
             1 => 0,
-            n => iteration.checked_sub(laps % n).unwrap_or_else(|| iteration + (n - laps % n)),
+            n => iteration
+                .checked_sub(iterations_back % n)
+                .unwrap_or_else(|| iteration + (n - iterations_back % n)),
         }
     }
 
@@ -93,8 +95,8 @@ impl<'a> Clocks<'a> {
     /// Notes that an iteration looks at a point of an earlier one.
     fn mark(&mut self, iteration: u32, stream: usize, point: i64) {
         if point < 0 {
-            let Wait { index, laps } = self.wait(stream, point);
-            let slot = self.slot(self.earlier(iteration, laps), stream, index);
+            let Wait { index, iterations_back } = self.wait(stream, point);
+            let slot = self.slot(self.earlier(iteration, iterations_back), stream, index);
             self.outlives[slot] = 1;
         }
     }
@@ -109,11 +111,11 @@ impl<'a> Clocks<'a> {
         if point == NEVER {
             return [NEVER; 3];
         }
-        let Wait { index, laps } = self.wait(stream, point);
-        let ended = self.ended[self.slot(self.earlier(iteration, laps), stream, index)];
-        let mut clock = match laps {
+        let Wait { index, iterations_back } = self.wait(stream, point);
+        let ended = self.ended[self.slot(self.earlier(iteration, iterations_back), stream, index)];
+        let mut clock = match iterations_back {
             0 => ended,
-            laps => seen_later(ended, i64::from(laps), self.stream_steps),
+            iterations_back => seen_later(ended, i64::from(iterations_back), self.stream_steps),
         };
         clock[stream] = clock[stream].max(point);
         clock
@@ -124,13 +126,16 @@ impl<'a> Clocks<'a> {
         let steps = i64::from(self.stream_steps[stream]);
         // Nearly all points lie in this iteration or the last, and division is slow.
         if point >= -steps {
-            let laps = u32::from(point < 0);
-            return Wait { index: (point + i64::from(laps) * steps) as u32, laps };
+            let iterations_back = u32::from(point < 0);
+            return Wait {
+                index: (point + i64::from(iterations_back) * steps) as u32,
+                iterations_back,
+            };
         }
         match u32::try_from(-point.div_euclid(steps)) {
-            Ok(laps) => Wait { index: point.rem_euclid(steps) as u32, laps },
+            Ok(iterations_back) => Wait { index: point.rem_euclid(steps) as u32, iterations_back },
             // Later than asked for, so safe, and still further back than anyone can see.
-            Err(_) => Wait { index: 0, laps: u32::MAX },
+            Err(_) => Wait { index: 0, iterations_back: u32::MAX },
         }
     }
 

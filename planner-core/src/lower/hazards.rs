@@ -33,7 +33,7 @@ impl<'a> Hazards<'a> {
         })
     }
 
-    pub(super) fn start_lap(&mut self, stream_steps: [u32; 3]) {
+    pub(super) fn start_iteration(&mut self, stream_steps: [u32; 3]) {
         let [launches, prefetches, offloads] = stream_steps.map(i64::from);
         for (points, steps) in [
             (&mut *self.touched, launches),
@@ -49,7 +49,7 @@ impl<'a> Hazards<'a> {
                 *point = point.saturating_sub(steps);
             }
         }
-        // What no launch touched before its last prefetch was touched two laps back.
+        // What no launch touched before its last prefetch was touched two iterations back.
         for (before, &touched) in self.touched_before_prefetch.iter_mut().zip(&*self.touched) {
             if *before == NEVER {
                 *before = touched.saturating_sub(launches);

@@ -6,12 +6,12 @@
 //! a wait that other waits imply costs the device a semaphore and the reader a thought.
 //!
 //! A point in time is a step of a stream relative to the current iteration: step `i` of
-//! the iteration `l` laps back, on a stream of `n` steps, is the number `i - l * n`.
+//! the iteration `l` iterations back, on a stream of `n` steps, is the number `i - l * n`.
 
 mod clocks;
 mod hazards;
 mod memory;
-mod places;
+mod placements;
 mod queues;
 
 use crate::graph::Graph;
@@ -25,7 +25,7 @@ use crate::scratch::{Buffer, Limits, Scratch, larger, total, words};
 use clocks::Clocks;
 use hazards::Hazards;
 use memory::memory_needs;
-use places::placed_needs;
+use placements::placed_needs;
 use queues::Queues;
 
 /// A point on each stream, relative to the current iteration.
@@ -46,7 +46,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
         words::<i64>(limits.tensors).saturating_mul(3),
         LastUses::scratch_words(limits).saturating_mul(2),
         words::<Points>(limits.entries()),
-        larger(queued, places::scratch_words(limits)),
+        larger(queued, placements::scratch_words(limits)),
         Clocks::scratch_words(limits),
     ])
 }
@@ -88,8 +88,8 @@ pub(crate) fn lower_pieces<'o>(
 
     let needs = scratch.take(entries, [NEVER; 3])?;
     let mut hazards = Hazards::new(graph, pieces, &mut scratch)?;
-    for _lap in 0..2 {
-        hazards.start_lap(stream_steps);
+    for _iteration in 0..2 {
+        hazards.start_iteration(stream_steps);
         for ((step, entry), needs) in plan.steps.iter().zip(&*out).zip(&mut *needs) {
             *needs = hazards.walk(graph, pieces, step, i64::from(entry.index()));
         }
@@ -104,14 +104,14 @@ pub(crate) fn lower_pieces<'o>(
     Ok(Schedule { steps: out, stream_steps, iterations })
 }
 
-/// Copies the first `count` values behind themselves as often as there is room.
+/// Copies the first `count` values after themselves until the slice is full.
 fn repeat<T: Copy>(values: &mut [T], count: usize) {
     for first in (count..values.len()).step_by(count.max(1)) {
         values.copy_within(..count, first);
     }
 }
 
-/// Fills in each step's place on its stream, in all iterations; returns how many steps each
+/// Fills in each step's position on its stream, in all iterations; returns how many steps each
 /// stream has in one.
 fn number_steps(plan: &Plan<'_>, out: &mut [Scheduled]) -> [u32; 3] {
     let mut counts = [0; 3];
@@ -131,9 +131,9 @@ fn later(one: Points, other: Points) -> Points {
     core::array::from_fn(|s| one[s].max(other[s]))
 }
 
-/// The same points, seen from `laps` iterations later.
-fn seen_later(points: Points, laps: i64, stream_steps: [u32; 3]) -> Points {
+/// The same points, seen from so many iterations later.
+fn seen_later(points: Points, iterations: i64, stream_steps: [u32; 3]) -> Points {
     core::array::from_fn(|s| {
-        points[s].saturating_sub(laps.saturating_mul(i64::from(stream_steps[s])))
+        points[s].saturating_sub(iterations.saturating_mul(i64::from(stream_steps[s])))
     })
 }

@@ -10,9 +10,9 @@ pub(super) struct Clocks<'a> {
     plan: Plan<'a>,
     schedule: Schedule<'a>,
     /// For each step on a stream, the last step of every stream that has ended when it has;
-    /// iteration by iteration, in each one stream behind the other.
+    /// iteration by iteration, in each one stream after the other.
     ended: &'a mut [Points],
-    /// List positions of each stream's steps, one stream behind the other.
+    /// List positions of each stream's steps, one stream after the other.
     position: &'a mut [u32],
 }
 
@@ -77,7 +77,8 @@ impl<'a> Clocks<'a> {
             let exists = wait.index < self.schedule.stream_steps[stream as usize];
             let own = entry.stream() == Some(stream);
             let listed_before = |wait: Wait| {
-                wait.laps > 0 || self.position[self.slot(stream as usize, wait.index)] < at
+                wait.iterations_back > 0
+                    || self.position[self.slot(stream as usize, wait.index)] < at
             };
             if own || !exists || !listed_before(wait) {
                 return Err(VerifyError::BadWait { step: at, stream });
@@ -92,15 +93,15 @@ impl<'a> Clocks<'a> {
         first as usize + index as usize
     }
 
-    /// Where the clock of a step is kept, `laps` iterations before another one.
-    fn clock_slot(&self, iteration: u32, laps: u32, stream: usize, index: u32) -> usize {
+    /// Where the clock of a step is kept, `iterations_back` iterations before another one.
+    fn clock_slot(&self, iteration: u32, iterations_back: u32, stream: usize, index: u32) -> usize {
         let slot = self.slot(stream, index);
         let iterations = self.schedule.iterations;
         if iterations == 1 {
             return slot;
         }
-        let laps = laps % iterations;
-        let iteration = (u64::from(iteration) + u64::from(iterations - laps)) as usize;
+        let iterations_back = iterations_back % iterations;
+        let iteration = (u64::from(iteration) + u64::from(iterations - iterations_back)) as usize;
         let steps = self.ended.len() / iterations as usize;
         iteration % iterations as usize * steps + slot
     }
@@ -131,10 +132,12 @@ impl<'a> Clocks<'a> {
         let mut clock = [NEVER; 3];
         for (s, wait) in entry.waits().iter().enumerate() {
             if let Some(wait) = wait {
-                let mut points = self.ended[self.clock_slot(iteration, wait.laps, s, wait.index)];
+                let mut points =
+                    self.ended[self.clock_slot(iteration, wait.iterations_back, s, wait.index)];
                 points[s] = i64::from(wait.index);
-                let laps = i64::from(wait.laps);
-                clock = later(clock, seen_later(points, laps, self.schedule.stream_steps));
+                let iterations_back = i64::from(wait.iterations_back);
+                clock =
+                    later(clock, seen_later(points, iterations_back, self.schedule.stream_steps));
             }
         }
         clock
