@@ -149,7 +149,7 @@ impl SimDevice {
     }
 
     /// Lets a stream run for a while.
-    fn burst(&mut self, stream: Stream, chance: &mut Chance) -> Result<bool, SimError> {
+    fn run_some(&mut self, stream: Stream, chance: &mut Chance) -> Result<bool, SimError> {
         let most = 1 << chance.below(8);
         let mut stepped = false;
         for _ in 0..most {
@@ -181,7 +181,7 @@ impl SimDevice {
                 any @ 0..3 => Stream::ALL[any as usize],
                 _ => self.blocker(point),
             };
-            self.burst(stream, chance)?;
+            self.run_some(stream, chance)?;
         }
         Ok(())
     }
@@ -191,7 +191,7 @@ impl SimDevice {
         let Some(mut chance) = self.chance else { return Ok(()) };
         if chance.below(4) == 0 {
             let stream = Stream::ALL[chance.below(3) as usize];
-            self.burst(stream, &mut chance)?;
+            self.run_some(stream, &mut chance)?;
         }
         self.chance = Some(chance);
         Ok(())

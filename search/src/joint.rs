@@ -51,7 +51,7 @@ const QUICK: Strategy =
     Strategy::Auto(Auto { effort: Some(0), order: Order::Given, repeats: Repeats::Never });
 
 /// Plans with full effort, in the current order.
-const EARNEST: Strategy =
+const THOROUGH: Strategy =
     Strategy::Auto(Auto { effort: None, order: Order::Given, repeats: Repeats::Allowed });
 
 /// Plans with full effort in an order that was found before.
@@ -59,7 +59,7 @@ const EARNEST: Strategy =
 /// # Errors
 /// Those of `auto`.
 pub fn plan_again(request: &Request<'_>, found: &Found) -> Result<OwnedPlan, PlanningError> {
-    crate::plan_in(request, &found.order, EARNEST)
+    crate::plan_in(request, &found.order, THOROUGH)
 }
 
 /// Searches, on all threads of the current pool.
@@ -82,10 +82,10 @@ pub fn search(
     };
     let mut ranked = search.rank(starts(request, &dependencies));
     let given: Vec<u32> = (0..request.graph.ops().len() as u32).collect();
-    let mut found = search.earnest(&ranked, given.clone())?;
+    let mut found = search.plan_thoroughly(&ranked, given.clone())?;
     if found.plan.predicted.period_ns > search.limit.bound_ns && !ranked.is_empty() {
         let improved = search.improve(&dependencies, ranked.swap_remove(0), found.cost(), watch);
-        if let Ok(plan) = crate::plan_in(request, &improved, EARNEST)
+        if let Ok(plan) = crate::plan_in(request, &improved, THOROUGH)
             && cost(&plan) < found.cost()
         {
             found = Found { plan, order: improved, ..found }
@@ -139,13 +139,17 @@ impl Search<'_, '_> {
     }
 
     /// Returns the best plan in the two best orders, the given one, and the one that `auto` chooses.
-    fn earnest(&self, ranked: &[Candidate], given: Vec<u32>) -> Result<Found, PlanningError> {
+    fn plan_thoroughly(
+        &self,
+        ranked: &[Candidate],
+        given: Vec<u32>,
+    ) -> Result<Found, PlanningError> {
         let free = Strategy::Auto(Auto::default());
         let orders = ranked.iter().take(2).map(|candidate| candidate.order.clone());
         let mut tried: Vec<_> = orders.map(|order| (order, None)).collect();
         let each = || {
             self.team.each(&mut tried, |judge, (order, plan)| {
-                *plan = judge.order_plan(self.request, order, EARNEST).ok();
+                *plan = judge.order_plan(self.request, order, THOROUGH).ok();
                 true
             })
         };

@@ -1,6 +1,7 @@
 //! The core's functions with their own memory. Results own what the core's borrow, and buffers
 //! grow until the work fits.
 
+use crate::growth::{at_least, grow, grow_steps};
 use planner_core::backend::{Kernels, Paging, Transfers};
 use planner_core::bounds::Order;
 use planner_core::footprint::Footprint;
@@ -13,6 +14,7 @@ use planner_core::verify::VerifyError;
 use planner_core::{
     ExecuteError, Executor, Graph, Machine, Verified, bounds, executor, lower, timeline, verify,
 };
+use std::ops::ControlFlow::{Break, Continue};
 use workloads::OwnedPlan;
 
 const STEP: Step = Step::launch(OpId(0));
@@ -77,9 +79,9 @@ impl Buffers {
     ) -> Result<Plan<'_>, PlanningError> {
         let limits = Limits::of_graph(request.graph);
         let whole = limits.ops + limits.operands + limits.tensors;
-        let mut steps = self.steps.len().max(whole).max(LEAST_STEPS);
-        let (bare, lengths) = loop {
-            self.grow(&limits.with_steps(steps));
+        let steps = self.steps.len().max(whole).max(LEAST_STEPS);
+        let (bare, lengths) = grow_steps(&limits, steps, |limits| {
+            self.grow(limits);
             let output = Output {
                 steps: &mut self.steps,
                 resident: &mut self.resident,
@@ -87,28 +89,22 @@ impl Buffers {
                 pools: &mut self.pools,
                 tensor_pool: &mut self.tensor_pool,
             };
-            match planner::plan(request, strategy, output, &mut Scratch::new(&mut self.memory)) {
-                Err(PlanningError::BufferTooShort(short)) if steps < limits.max_steps() => {
-                    steps = steps.saturating_mul(2).max(short.needed);
-                }
-                Err(error) => return Err(error),
-                Ok(plan) => {
-                    let lists = (plan.steps.len(), plan.resident_at_start.len(), plan.arena.len());
-                    let pools = (plan.pools.len(), plan.tensor_pool.len());
-                    let bare = Plan {
-                        arena: &[],
-                        pools: &[],
-                        tensor_pool: &[],
-                        workspace_pool: &[],
-                        resident_at_start: &[],
-                        steps: &[],
-                        placements: None,
-                        ..plan
-                    };
-                    break (bare, (lists, pools));
-                }
-            }
-        };
+            let plan =
+                planner::plan(request, strategy, output, &mut Scratch::new(&mut self.memory))?;
+            let lists = (plan.steps.len(), plan.resident_at_start.len(), plan.arena.len());
+            let pools = (plan.pools.len(), plan.tensor_pool.len());
+            let bare = Plan {
+                arena: &[],
+                pools: &[],
+                tensor_pool: &[],
+                workspace_pool: &[],
+                resident_at_start: &[],
+                steps: &[],
+                placements: None,
+                ..plan
+            };
+            Ok((bare, (lists, pools)))
+        })?;
         let ((steps, resident, arena), (pools, named)) = lengths;
         Ok(Plan {
             arena: &self.arena[..arena],
@@ -121,11 +117,6 @@ impl Buffers {
     }
 
     fn grow(&mut self, limits: &Limits) {
-        fn at_least<T: Clone>(buffer: &mut Vec<T>, len: usize, fill: T) {
-            if buffer.len() < len {
-                buffer.resize(len, fill);
-            }
-        }
         at_least(&mut self.steps, limits.steps, STEP);
         at_least(&mut self.resident, 2 * limits.tensors, RESIDENT);
         at_least(&mut self.arena, limits.tensors, PLACEMENT);
@@ -303,16 +294,18 @@ pub fn with_executor<B: Transfers + Paging, K: Kernels<B>, T>(
     kernels: &mut K,
     then: impl FnOnce(Executor<'_>, &mut B, &mut K) -> Result<T, ExecuteError<B::Error>>,
 ) -> Result<T, ExecuteError<B::Error>> {
-    let mut words = executor_words(verified);
-    loop {
-        let mut memory = buffer(words, 0)?;
-        let scratch = &mut Scratch::new(&mut memory);
-        match Executor::start(verified, device, kernels, scratch) {
+    grow(executor_words(verified), then, |then, words| {
+        let mut memory = match buffer(words, 0) {
+            Ok(memory) => memory,
+            Err(error) => return Break(Err(error.into())),
+        };
+        match Executor::start(verified, device, kernels, &mut Scratch::new(&mut memory)) {
             // Then the device has not been called.
-            Err(ExecuteError::Scratch(_)) => words = words.saturating_mul(2),
-            started => return then(started?, device, kernels),
+            Err(ExecuteError::Scratch(_)) => Continue((then, 0)),
+            Err(error) => Break(Err(error)),
+            Ok(executor) => Break(then(executor, device, kernels)),
         }
-    }
+    })
 }
 
 /// Words of scratch with which an [`Executor`] seldom runs out: for a plan that is mapped as

@@ -1,5 +1,6 @@
 //! The swap planner with its own memory, and default size classes.
 
+use crate::growth::{at_least, grow_steps};
 use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{Part, Plan, PlanError, Pool, Resident, Step};
 use planner_core::planner::swap::{self, Classes, Threshold};
@@ -224,25 +225,15 @@ impl Buffers {
         mut then: impl FnMut(swap::Output<'_>, &mut Scratch<'_>) -> Result<T, PlanningError>,
     ) -> Result<T, PlanningError> {
         let limits = Limits { pools, ..Limits::of_graph(request.graph) };
-        let mut steps = self.steps.len().max(limits.ops + limits.operands + limits.tensors);
-        loop {
-            self.grow(&limits.with_steps(steps));
-            let buffers = swap::Output { steps: &mut self.steps, resident: &mut self.resident };
-            match then(buffers, &mut Scratch::new(&mut self.memory)) {
-                Err(PlanningError::BufferTooShort(short)) if steps < limits.max_steps() => {
-                    steps = steps.saturating_mul(2).max(short.needed);
-                }
-                done => return done,
-            }
-        }
+        let steps = self.steps.len().max(limits.ops + limits.operands + limits.tensors);
+        grow_steps(&limits, steps, |limits| {
+            self.grow(limits);
+            let output = swap::Output { steps: &mut self.steps, resident: &mut self.resident };
+            then(output, &mut Scratch::new(&mut self.memory))
+        })
     }
 
     fn grow(&mut self, limits: &Limits) {
-        fn at_least<T: Clone>(buffer: &mut Vec<T>, len: usize, fill: T) {
-            if buffer.len() < len {
-                buffer.resize(len, fill);
-            }
-        }
         at_least(&mut self.steps, limits.steps, Step::launch(OpId(0)));
         let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
         at_least(&mut self.resident, limits.tensors, nothing);
@@ -276,8 +267,8 @@ fn divisions(request: &Request<'_>, swap: &Swap) -> Vec<OwnedClasses> {
 /// the timeline. Names and strategy of the result are empty.
 ///
 /// # Errors
-/// Those of [`swap::plan`], except those for buffers that are too short; of several divisions, what the one that needs least
-/// lacks.
+/// Those of [`swap::plan`], except those for buffers that are too short; of several divisions,
+/// what the one that needs least lacks.
 pub fn plan(request: &Request<'_>, swap: &Swap) -> Result<OwnedPlan, PlanningError> {
     let mut buffers = Buffers::default();
     let mut plan = |division: OwnedClasses| {

@@ -17,7 +17,7 @@ struct Release {
 }
 
 /// What happens in one pool, in list order over all iterations.
-struct PoolBook {
+struct PoolHistory {
     count: u128,
     allocated: u128,
     releases: Vec<Release>,
@@ -41,7 +41,7 @@ struct Clock<'a> {
 /// Memory that is handed out.
 enum Memory<'a> {
     /// In list order.
-    Queued(Vec<PoolBook>),
+    Queued(Vec<PoolHistory>),
     /// As the plan fixes it; with each object, when it was last given back, and in which
     /// iteration.
     Placed(&'a Changes, BTreeMap<Physical, (u64, u32)>),
@@ -68,24 +68,24 @@ pub(super) fn run(
 }
 
 /// What is resident at start has been allocated and must fit.
-fn start_pools(layout: &Layout<'_>) -> Result<Vec<PoolBook>, Violation> {
-    let mut books: Vec<PoolBook> = layout
+fn start_pools(layout: &Layout<'_>) -> Result<Vec<PoolHistory>, Violation> {
+    let mut histories: Vec<PoolHistory> = layout
         .plan
         .pools
         .iter()
-        .map(|pool| PoolBook { count: pool.count.into(), allocated: 0, releases: Vec::new() })
+        .map(|pool| PoolHistory { count: pool.count.into(), allocated: 0, releases: Vec::new() })
         .collect();
     for (location, resident) in (0..).map(Location::Start).zip(layout.plan.resident_at_start) {
         let Some(pool) = layout.pool_of(resident.part.tensor) else { continue };
         let objects = layout.named(location, resident.part)?;
-        books[pool]
+        histories[pool]
             .grant(objects.end - objects.start)
             .ok_or_else(|| Violation::at(location, format!("pool {pool} is full")))?;
     }
-    Ok(books)
+    Ok(histories)
 }
 
-impl PoolBook {
+impl PoolHistory {
     /// The allocation is granted when the shortest prefix of the releases that covers the
     /// shortage has completed, and at once where there is no shortage. `None` where the
     /// releases listed so far do not cover it.

@@ -1,7 +1,7 @@
 //! Calls that take a plan: with plans of any kind, schedules that are forged, other graphs,
 //! and too little memory.
 
-use super::lend;
+use super::call_with_scratch;
 use crate::case::Files;
 use crate::fault::{Fault, returns};
 use crate::graphs::graphs;
@@ -111,7 +111,7 @@ pub fn check(input: &Input) -> Result<(), Fault> {
     let mut buffer = vec![Scheduled::EMPTY; limits.entries().min(MOST_ENTRIES)];
     let len = buffer.len() * input.buffer_permille / 1000;
     let mut lowered = None;
-    lend("lower", lower::scratch_words(limits), input.permille, |scratch| {
+    call_with_scratch("lower", lower::scratch_words(limits), input.permille, |scratch| {
         let Schedule { stream_steps, iterations, .. } =
             match lower(&graph, machine, plan, &mut buffer[..len], scratch) {
                 Err(PlanError::BufferTooShort(_)) if len < limits.entries() => return Ok(()),
@@ -178,7 +178,7 @@ fn check_tables(
 ) -> Result<(), Fault> {
     let [one, two, three] = input.numbers;
     let permille = input.permille;
-    lend("Pieces::new", Pieces::scratch_words(limits), permille, |scratch| {
+    call_with_scratch("Pieces::new", Pieces::scratch_words(limits), permille, |scratch| {
         let mut scratch = scratch.reborrow();
         let pieces = Pieces::new(graph, machine, plan, &mut scratch)?;
         let _ = (pieces.len(), pieces.is_empty());
@@ -208,7 +208,7 @@ fn check_tables(
         let _ = timeline::durations(machine, &pieces, &mut out_ns);
         Ok::<_, PlanError>(())
     })?;
-    lend("HostLayout::new", HostLayout::scratch_words(limits), permille, |scratch| {
+    call_with_scratch("HostLayout::new", HostLayout::scratch_words(limits), permille, |scratch| {
         let layout = HostLayout::new(graph, machine, plan, scratch)?;
         for tensor in graph.tensor_ids() {
             let _ = layout.offset_bytes(tensor, one as u32, two);
@@ -230,20 +230,30 @@ fn check_placing(
     }
     let Over { iterations, .. } = input.over;
     let mut slots = None;
-    lend("placement::slots", placement::scratch_words(limits), input.permille, |scratch| {
-        slots = Some(placement::slots(graph, machine, plan, iterations, scratch)?);
-        Ok::<_, placement::PlacementError>(())
-    })?;
+    call_with_scratch(
+        "placement::slots",
+        placement::scratch_words(limits),
+        input.permille,
+        |scratch| {
+            slots = Some(placement::slots(graph, machine, plan, iterations, scratch)?);
+            Ok::<_, placement::PlacementError>(())
+        },
+    )?;
     let (allocations, objects) = slots.unwrap_or((7, 7));
     if objects > 1 << 16 {
         return Ok(());
     }
     let limits = Limits { iterations: iterations as usize, objects, ..*limits };
     let (mut objects, mut ends) = (vec![0; objects], vec![0; allocations]);
-    lend("placement::place", placement::scratch_words(&limits), input.permille, |scratch| {
-        let output = placement::Output { objects: &mut objects, ends: &mut ends };
-        placement::place(graph, machine, plan, input.over, output, scratch).map(|_| ())
-    })
+    call_with_scratch(
+        "placement::place",
+        placement::scratch_words(&limits),
+        input.permille,
+        |scratch| {
+            let output = placement::Output { objects: &mut objects, ends: &mut ends };
+            placement::place(graph, machine, plan, input.over, output, scratch).map(|_| ())
+        },
+    )
 }
 
 /// What is made of a plan and a schedule.
@@ -258,19 +268,19 @@ fn check_schedule(
     let permille = input.permille;
     returns("Schedule::of_iteration", || schedule.of_iteration(input.numbers[0]).len())?;
     let words = timeline::scratch_words(limits);
-    lend("timeline::predict", words, permille, |scratch| {
+    call_with_scratch("timeline::predict", words, permille, |scratch| {
         timeline::predict(graph, machine, plan, schedule, scratch)
     })?;
-    lend("timeline::check", words, permille, |scratch| {
+    call_with_scratch("timeline::check", words, permille, |scratch| {
         timeline::check(graph, machine, plan, schedule, scratch)
     })?;
-    lend("Timeline::new", words, permille, |scratch| {
+    call_with_scratch("Timeline::new", words, permille, |scratch| {
         let timeline = Timeline::new(schedule, &input.numbers, scratch)?;
         let _ = timeline.end_ns(input.numbers[0] as usize, Stream::Upload, input.numbers[1] as u32);
         Ok::<_, planner_core::OutOfScratch>(timeline.period_ns())
     })?;
     let mut unsafe_run = None;
-    lend("verify", verify::scratch_words(limits), permille, |scratch| {
+    call_with_scratch("verify", verify::scratch_words(limits), permille, |scratch| {
         let verified = verify(graph, machine, plan, schedule, scratch)?;
         if is_small(&verified) && fits_host(&verified) {
             unsafe_run = run_verified(&verified).err();
@@ -344,14 +354,23 @@ fn check_other(
 ) -> Result<(), Fault> {
     let limits = &Limits::of_plan(graph, plan);
     let permille = input.permille.min(999);
-    lend("verify with another graph", verify::scratch_words(limits), permille, |scratch| {
-        verify(graph, machine, plan, schedule, scratch).map(|_| ())
-    })?;
-    lend("predict with another graph", timeline::scratch_words(limits), permille, |scratch| {
-        timeline::predict(graph, machine, plan, schedule, scratch)
-    })?;
+    call_with_scratch(
+        "verify with another graph",
+        verify::scratch_words(limits),
+        permille,
+        |scratch| verify(graph, machine, plan, schedule, scratch).map(|_| ()),
+    )?;
+    call_with_scratch(
+        "predict with another graph",
+        timeline::scratch_words(limits),
+        permille,
+        |scratch| timeline::predict(graph, machine, plan, schedule, scratch),
+    )?;
     let mut buffer = vec![Scheduled::EMPTY; limits.entries().min(MOST_ENTRIES)];
-    lend("lower with another graph", lower::scratch_words(limits), permille, |scratch| {
-        lower(graph, machine, plan, &mut buffer, scratch).map(|_| ())
-    })
+    call_with_scratch(
+        "lower with another graph",
+        lower::scratch_words(limits),
+        permille,
+        |scratch| lower(graph, machine, plan, &mut buffer, scratch).map(|_| ()),
+    )
 }
