@@ -6,7 +6,7 @@ use planner_core::backend::Kernels;
 use planner_core::executor::Moment;
 use planner_core::pieces::Pieces;
 use planner_core::timeline::{PREDICTED_ITERATIONS, Timeline, durations};
-use planner_core::{ExecuteError, Executor, Kind, Plan, PlanError, Scratch, Stream, Verified};
+use planner_core::{ExecuteError, Executor, Kind, Plan, PlanError, Scratch, Verified};
 
 /// How a plan's iterations are divided into graphs.
 ///
@@ -59,7 +59,7 @@ fn makespan_ns(verified: &Verified<'_>, last: usize, memory: &mut [u64]) -> Resu
     let durations_ns = scratch.take(plan.steps.len(), 0u64)?;
     durations(machine, &pieces, durations_ns)?;
     let timeline = Timeline::new(schedule, durations_ns, scratch)?;
-    let streams = Stream::ALL.into_iter().zip(schedule.stream_steps);
+    let streams = schedule.stream_steps.into_iter();
     let ends = streams
         .filter_map(|(stream, steps)| Some(timeline.end_ns(last, stream, steps.checked_sub(1)?)));
     Ok(ends.max().unwrap_or(0))

@@ -111,6 +111,6 @@ pub use host::HostLayout;
 pub use lower::lower;
 pub use machine::{Machine, MachineParameters};
 pub use plan::{Part, Placements, Plan, PlanError, Step};
-pub use schedule::{Schedule, Scheduled, Stream, Wait};
+pub use schedule::{PerStream, Schedule, Scheduled, Stream, Wait};
 pub use scratch::{Limits, OutOfScratch, Scratch};
 pub use verify::{Verified, VerifyError, verify};

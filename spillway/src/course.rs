@@ -3,7 +3,9 @@
 
 use planner_core::pieces::Pieces;
 use planner_core::timeline::{self, PREDICTED_ITERATIONS, Timeline};
-use planner_core::{Limits, Part, PlanError, Scratch, Step, Stream, TensorId, Verified, Wait};
+use planner_core::{
+    Limits, Part, PerStream, PlanError, Scratch, Step, Stream, TensorId, Verified, Wait,
+};
 use std::ops::Range;
 
 /// One step of one iteration.
@@ -92,22 +94,22 @@ struct Clock<'c> {
     timeline: &'c Timeline<'c>,
     durations_ns: Vec<u64>,
     /// The list positions of each stream's steps.
-    positions: [Vec<usize>; 3],
+    positions: PerStream<Vec<usize>>,
 }
 
 impl<'c> Clock<'c> {
     fn new(verified: &'c Verified<'c>, durations_ns: Vec<u64>, timeline: &'c Timeline<'c>) -> Self {
-        let mut positions: [Vec<usize>; 3] = Default::default();
+        let mut positions: PerStream<Vec<usize>> = Default::default();
         for (at, step) in verified.plan().steps.iter().enumerate() {
             if let Some(stream) = Stream::of(step) {
-                positions[stream as usize].push(at);
+                positions[stream].push(at);
             }
         }
         Self { verified, timeline, durations_ns, positions }
     }
 
     fn iteration_end_ns(&self, iteration: usize) -> u64 {
-        let launches = self.verified.schedule().stream_steps[Stream::Compute as usize];
+        let launches = self.verified.schedule().stream_steps[Stream::Compute];
         self.timeline.end_ns(iteration, Stream::Compute, launches.saturating_sub(1))
     }
 
@@ -115,12 +117,12 @@ impl<'c> Clock<'c> {
     fn awaited(
         &self,
         iteration: usize,
-        waits: [Option<Wait>; 3],
+        waits: PerStream<Option<Wait>>,
     ) -> impl Iterator<Item = (usize, u64)> {
-        Stream::ALL.into_iter().zip(waits).filter_map(move |(stream, wait)| {
+        waits.into_iter().filter_map(move |(stream, wait)| {
             let wait = wait?;
             let awaited_iteration = iteration.checked_sub(wait.iterations_back as usize)?;
-            let &position = self.positions[stream as usize].get(wait.index as usize)?;
+            let &position = self.positions[stream].get(wait.index as usize)?;
             Some((position, self.timeline.end_ns(awaited_iteration, stream, wait.index)))
         })
     }
@@ -134,7 +136,7 @@ impl<'c> Clock<'c> {
             let previous_end_ns = match (entry.index().checked_sub(1), iteration.checked_sub(1)) {
                 (Some(index), _) => self.timeline.end_ns(iteration, stream, index),
                 (None, Some(iteration)) => {
-                    let steps = self.positions[stream as usize].len() as u32;
+                    let steps = self.positions[stream].len() as u32;
                     self.timeline.end_ns(iteration, stream, steps - 1)
                 }
                 (None, None) => 0,

@@ -8,7 +8,7 @@ use planner_core::footprint::Footprint;
 use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{ArenaPlacement, Part, Plan, PlanError, Pool, Prediction, Resident, Step};
 use planner_core::planner::{self, LeastMemory, Output, PlanningError, Request, Strategy};
-use planner_core::schedule::{Schedule, Scheduled};
+use planner_core::schedule::{PerStream, Schedule, Scheduled};
 use planner_core::scratch::{Limits, OutOfScratch, Scratch, words};
 use planner_core::verify::VerifyError;
 use planner_core::{
@@ -30,7 +30,7 @@ pub struct OwnedSchedule {
     /// The steps.
     pub steps: Vec<Scheduled>,
     /// Number of steps of each stream in an iteration.
-    pub stream_steps: [u32; 3],
+    pub stream_steps: PerStream<u32>,
     /// Iterations after which the steps repeat.
     pub iterations: u32,
 }

@@ -16,8 +16,9 @@ use planner_core::pieces::Pieces;
 use planner_core::placement::{self, Over};
 use planner_core::timeline::{self, Timeline};
 use planner_core::{
-    ExecuteError, Executor, Graph, HostLayout, Limits, Machine, Part, Plan, PlanError, Schedule,
-    Scheduled, Scratch, Stream, Verified, VerifyError, Wait, executor, footprint, lower, verify,
+    ExecuteError, Executor, Graph, HostLayout, Limits, Machine, Part, PerStream, Plan, PlanError,
+    Schedule, Scheduled, Scratch, Stream, Verified, VerifyError, Wait, executor, footprint, lower,
+    verify,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -123,7 +124,7 @@ pub fn check(input: &Input) -> Result<(), Fault> {
     // One that is forged, or that nothing was written to, may have more steps than the plan.
     let is_sound = lowered.is_some() && input.forgeries.is_empty();
     let permille = if is_sound { input.permille } else { input.permille.min(999) };
-    let (stream_steps, iterations) = lowered.unwrap_or(([1, 1, 1], 1));
+    let (stream_steps, iterations) = lowered.unwrap_or((PerStream::all(1), 1));
     let schedule = forged(&mut buffer, stream_steps, iterations, &input.forgeries);
     let input = &Input { permille, ..input.clone() };
     check_schedule(input, &graph, machine, plan, &schedule, limits)?;
@@ -133,7 +134,7 @@ pub fn check(input: &Input) -> Result<(), Fault> {
 
 fn forged<'s>(
     steps: &'s mut [Scheduled],
-    mut stream_steps: [u32; 3],
+    mut stream_steps: PerStream<u32>,
     mut iterations: u32,
     forgeries: &[Forgery],
 ) -> Schedule<'s> {
@@ -151,7 +152,7 @@ fn forged<'s>(
             Forgery::Index(at, index) => {
                 with(at, &|entry| *entry = moved(entry, entry.stream(), index));
             }
-            Forgery::StreamSteps(of, steps) => stream_steps[of] = steps,
+            Forgery::StreamSteps(of, steps) => stream_steps.0[of] = steps,
             Forgery::Iterations(new) => iterations = new,
             Forgery::Cut(at) => end = end.min(at),
         }
@@ -162,7 +163,7 @@ fn forged<'s>(
 /// The entry with its waits, elsewhere.
 fn moved(entry: &Scheduled, stream: Option<Stream>, index: u32) -> Scheduled {
     let mut moved = Scheduled::new(stream, index);
-    for (stream, wait) in Stream::ALL.into_iter().zip(entry.waits()) {
+    for (stream, wait) in entry.waits() {
         moved.set_wait(stream, wait);
     }
     moved

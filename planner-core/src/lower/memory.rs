@@ -6,7 +6,7 @@ use crate::graph::{Graph, Launched};
 use crate::pieces::Pieces;
 use crate::plan::{Location, Plan, PlanError, Step};
 use crate::residency::Residency;
-use crate::schedule::Scheduled;
+use crate::schedule::{PerStream, Scheduled};
 use crate::scratch::Scratch;
 
 /// Adds to `needs` what each allocation waits for: the shortest list-order prefix of its
@@ -16,7 +16,7 @@ pub(super) fn memory_needs(
     plan: &Plan<'_>,
     pieces: &Pieces<'_>,
     out: &[Scheduled],
-    stream_steps: [u32; 3],
+    stream_steps: PerStream<u32>,
     needs: &mut [Points],
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanError> {
@@ -34,7 +34,7 @@ struct MemoryWalk<'w, 'a> {
     plan: &'w Plan<'a>,
     pieces: &'w Pieces<'a>,
     out: &'w [Scheduled],
-    stream_steps: [u32; 3],
+    stream_steps: PerStream<u32>,
 }
 
 impl MemoryWalk<'_, '_> {
@@ -49,7 +49,7 @@ impl MemoryWalk<'_, '_> {
             match *step {
                 Step::Launch(Launched { op, .. }) => {
                     if let Some((pool, objects)) = self.pieces.workspace(self.graph, op) {
-                        let done = [i64::from(entry.index()), NEVER, NEVER];
+                        let done = PerStream([i64::from(entry.index()), NEVER, NEVER]);
                         queues.release(at as u32, pool, objects, done).ok_or(overflow)?;
                     }
                 }
@@ -165,7 +165,7 @@ impl MemoryWalk<'_, '_> {
         }
         let count = self.plan.pools[pool].count;
         let release_done = |step: u32| match self.out[step as usize].stream() {
-            Some(_) => [i64::from(self.out[step as usize].index()), NEVER, NEVER],
+            Some(_) => PerStream([i64::from(self.out[step as usize].index()), NEVER, NEVER]),
             None => needs[step as usize],
         };
         let granted = queues.grant(at as u32, pool, count, self.stream_steps, release_done);

@@ -20,7 +20,7 @@ use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError};
 use crate::ranges::LastUses;
 use crate::residency::Residency;
-use crate::schedule::{Schedule, Scheduled, Stream};
+use crate::schedule::{PerStream, Schedule, Scheduled, Stream};
 use crate::scratch::{Buffer, Limits, Scratch, larger, total, words};
 use clocks::Clocks;
 use hazards::Hazards;
@@ -29,7 +29,7 @@ use placements::placed_needs;
 use queues::Queues;
 
 /// A point on each stream, relative to the current iteration.
-type Points = [i64; 3];
+type Points = PerStream<i64>;
 
 /// Before everything.
 const NEVER: i64 = i64::MIN;
@@ -86,7 +86,7 @@ pub(crate) fn lower_pieces<'o>(
     let out = Buffer::Schedule.first(out, entries)?;
     let stream_steps = number_steps(plan, out);
 
-    let needs = scratch.take(entries, [NEVER; 3])?;
+    let needs = scratch.take(entries, PerStream::all(NEVER))?;
     let mut hazards = Hazards::new(graph, pieces, &mut scratch)?;
     for _iteration in 0..2 {
         hazards.start_iteration(stream_steps);
@@ -113,12 +113,12 @@ fn repeat<T: Copy>(values: &mut [T], count: usize) {
 
 /// Fills in each step's position on its stream, in all iterations; returns how many steps each
 /// stream has in one.
-fn number_steps(plan: &Plan<'_>, out: &mut [Scheduled]) -> [u32; 3] {
-    let mut counts = [0; 3];
+fn number_steps(plan: &Plan<'_>, out: &mut [Scheduled]) -> PerStream<u32> {
+    let mut counts = PerStream::all(0);
     for (entry, step) in out.iter_mut().zip(plan.steps) {
         *entry = Scheduled::EMPTY;
         if let Some(stream) = Stream::of(step) {
-            let count = &mut counts[stream as usize];
+            let count = &mut counts[stream];
             *entry = Scheduled::new(Some(stream), *count);
             *count += 1;
         }
@@ -128,12 +128,13 @@ fn number_steps(plan: &Plan<'_>, out: &mut [Scheduled]) -> [u32; 3] {
 }
 
 fn later(one: Points, other: Points) -> Points {
-    core::array::from_fn(|s| one[s].max(other[s]))
+    PerStream::from_fn(|stream| one[stream].max(other[stream]))
 }
 
 /// The same points, seen from so many iterations later.
-fn seen_later(points: Points, iterations: i64, stream_steps: [u32; 3]) -> Points {
-    core::array::from_fn(|s| {
-        points[s].saturating_sub(iterations.saturating_mul(i64::from(stream_steps[s])))
+fn seen_later(points: Points, iterations: i64, stream_steps: PerStream<u32>) -> Points {
+    PerStream::from_fn(|stream| {
+        let steps = i64::from(stream_steps[stream]);
+        points[stream].saturating_sub(iterations.saturating_mul(steps))
     })
 }

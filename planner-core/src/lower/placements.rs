@@ -5,7 +5,7 @@ use crate::allocations::{self, Event, walk};
 use crate::graph::Graph;
 use crate::pieces::Pieces;
 use crate::plan::{Location, Placements, Plan, PlanError};
-use crate::schedule::Scheduled;
+use crate::schedule::{PerStream, Scheduled};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// Not given back before the placements repeat.
@@ -42,7 +42,7 @@ pub(super) fn placed_needs(
     plan: &Plan<'_>,
     pieces: &Pieces<'_>,
     out: &[Scheduled],
-    stream_steps: [u32; 3],
+    stream_steps: PerStream<u32>,
     needs: &mut [Points],
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanError> {
@@ -166,7 +166,7 @@ impl<'a> Holders<'a> {
 struct Waits<'w> {
     plan: &'w Plan<'w>,
     out: &'w [Scheduled],
-    stream_steps: [u32; 3],
+    stream_steps: PerStream<u32>,
     needs: &'w mut [Points],
 }
 
@@ -179,7 +179,7 @@ impl Waits<'_> {
         let iterations_back = iterations_back + (taken / steps) as i64 - (given / steps) as i64;
         let release = given % steps;
         let done = match self.out[release].stream() {
-            Some(_) => [i64::from(self.out[release].index()), NEVER, NEVER],
+            Some(_) => PerStream([i64::from(self.out[release].index()), NEVER, NEVER]),
             None => self.needs[release],
         };
         self.needs[taken] =

@@ -1,6 +1,7 @@
 //! The queues of free objects: memory returns in list order.
 
 use super::{NEVER, Points, later, seen_later};
+use crate::schedule::PerStream;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// No step, in a chain of releases.
@@ -75,8 +76,8 @@ impl<'a> Queues<'a> {
                 iteration: scratch.take(pools, 0)?,
                 iterations: scratch.take(pools, 0)?,
                 released: scratch.take(pools, 0)?,
-                done: scratch.take(pools, [NEVER; 3])?,
-                iteration_done: scratch.take(pools, [NEVER; 3])?,
+                done: scratch.take(pools, PerStream::all(NEVER))?,
+                iteration_done: scratch.take(pools, PerStream::all(NEVER))?,
             },
         })
     }
@@ -107,7 +108,7 @@ impl<'a> Queues<'a> {
         step: u32,
         pool: usize,
         count: u64,
-        stream_steps: [u32; 3],
+        stream_steps: PerStream<u32>,
         release_done: impl Fn(u32) -> Points,
     ) -> Option<Points> {
         let per_iteration = i128::from(self.per_iteration[pool]);
@@ -121,7 +122,7 @@ impl<'a> Queues<'a> {
         let cursors = &mut self.cursors;
         if cursors.at[pool] == END || iteration > cursors.iteration[pool] {
             if cursors.iterations[pool] == MOST_ITERATIONS {
-                return Some([NEVER; 3]);
+                return Some(PerStream::all(NEVER));
             }
             cursors.iterations[pool] += 1;
             // Counts may put any number of iterations between two prefixes.
@@ -160,7 +161,7 @@ impl<'a> Queues<'a> {
         &mut self,
         pool: usize,
         release: u32,
-        stream_steps: [u32; 3],
+        stream_steps: PerStream<u32>,
         release_done: &impl Fn(u32) -> Points,
     ) {
         let cursors = &mut self.cursors;

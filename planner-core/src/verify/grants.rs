@@ -7,6 +7,7 @@ use super::{NEVER, Points, VerifyError, later, seen_later};
 use crate::graph::Graph;
 use crate::pieces::Pieces;
 use crate::plan::{Location, Part, Plan, PlanError, Step};
+use crate::schedule::PerStream;
 use crate::scratch::{Limits, Scratch, total, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -124,17 +125,17 @@ impl<'a> Releases<'a> {
         let count = plan.steps.len();
         let step = scratch.take(count, 0u32)?;
         let sum = scratch.take(count, 0u64)?;
-        let done = scratch.take(count, [NEVER; 3])?;
+        let done = scratch.take(count, PerStream::all(NEVER))?;
         let next = scratch.take(plan.pools.len(), 0u32)?;
         for (at, entry, now) in clocks.steps() {
             let Some((pool, objects)) = release(entry) else { continue };
             let slot = (first[pool] + next[pool]) as usize;
-            let (mut before, mut points) = (0u64, [NEVER; 3]);
+            let (mut before, mut points) = (0u64, PerStream::all(NEVER));
             if next[pool] > 0 {
                 (before, points) = (sum[slot - 1], done[slot - 1]);
             }
             let free = match entry {
-                Step::Launch(_) => [now, NEVER, NEVER],
+                Step::Launch(_) => PerStream([now, NEVER, NEVER]),
                 _ => freed[at as usize],
             };
             step[slot] = at;
@@ -155,7 +156,7 @@ impl<'a> Releases<'a> {
         allocated: u64,
         count: u64,
         at: u32,
-        stream_steps: [u32; 3],
+        stream_steps: PerStream<u32>,
     ) -> Option<Points> {
         let range = self.first[pool] as usize..self.first[pool + 1] as usize;
         let per_iteration = *self.sum[range.clone()].last()?;

@@ -28,7 +28,7 @@ use crate::host::HostLayout;
 use crate::machine::Machine;
 use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError};
-use crate::schedule::{Schedule, Stream};
+use crate::schedule::{PerStream, Schedule, Stream};
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
 use clocks::Clocks;
 use core::fmt;
@@ -147,19 +147,20 @@ impl core::error::Error for VerifyError {}
 
 /// A step of each stream, relative to the current iteration: step `i` of the iteration `l`
 /// iterations back, on a stream of `n` steps, is `i - l * n`.
-type Points = [i64; 3];
+type Points = PerStream<i64>;
 
 /// Before everything.
 const NEVER: i64 = i64::MIN;
 
 fn later(one: Points, other: Points) -> Points {
-    core::array::from_fn(|s| one[s].max(other[s]))
+    PerStream::from_fn(|stream| one[stream].max(other[stream]))
 }
 
 /// The same points, seen from so many iterations later.
-fn seen_later(points: Points, iterations: i64, stream_steps: [u32; 3]) -> Points {
-    core::array::from_fn(|s| {
-        points[s].saturating_sub(iterations.saturating_mul(i64::from(stream_steps[s])))
+fn seen_later(points: Points, iterations: i64, stream_steps: PerStream<u32>) -> Points {
+    PerStream::from_fn(|stream| {
+        let steps = i64::from(stream_steps[stream]);
+        points[stream].saturating_sub(iterations.saturating_mul(steps))
     })
 }
 

@@ -8,6 +8,7 @@ use crate::graph::Graph;
 use crate::index_set::IndexSet;
 use crate::pieces::Pieces;
 use crate::plan::{Location, Part, Placements, Plan, PlanError, Step};
+use crate::schedule::PerStream;
 use crate::scratch::{Limits, Scratch, total, words};
 use core::ops::Range;
 
@@ -145,7 +146,7 @@ struct Objects<'w> {
 impl Objects<'_> {
     /// What must have ended before the objects are the new owner's.
     fn see(&mut self, event: &Event, iteration: u32) -> Result<Points, VerifyError> {
-        let mut must = [NEVER; 3];
+        let mut must = PerStream::all(NEVER);
         match *event {
             Event::Take { location, allocation, ref numbers, .. } => {
                 for number in numbers.clone() {
@@ -176,7 +177,7 @@ impl Objects<'_> {
     /// What must have ended before what a step gave back so many iterations ago is free.
     fn released(&self, step: u32, iterations_back: i64) -> Points {
         let done = match self.plan.steps[step as usize] {
-            Step::Launch(_) => [self.clocks.index(step), NEVER, NEVER],
+            Step::Launch(_) => PerStream([self.clocks.index(step), NEVER, NEVER]),
             _ => self.freed[step as usize],
         };
         seen_later(done, iterations_back, self.clocks.stream_steps())
