@@ -1,3 +1,5 @@
+//! Streams: all work ends before the call that enqueues it returns.
+
 use crate::{HostDevice, HostError};
 use backend_checks::Refused;
 use planner_core::Stream;

@@ -7,6 +7,7 @@ use crate::program::{Column, Program};
 use crate::spans::{Gap, Spans};
 use planner_core::{Graph, Machine};
 
+/// Bytes in a unit of the program, so that its numbers are neither huge nor tiny.
 pub(crate) const UNIT: f64 = (1u64 << 20) as f64;
 
 pub(crate) fn scaled(quantity: u64) -> f64 {

@@ -1,3 +1,5 @@
+//! Faults at random.
+
 use crate::Layer;
 use planner_core::HostLayout;
 use planner_core::backend::{

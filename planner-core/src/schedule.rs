@@ -50,14 +50,16 @@ pub struct PerStream<T>(pub [T; 3]);
 impl<T> PerStream<T> {
     /// What `value` returns for each stream.
     #[inline]
-    pub fn from_fn(value: impl FnMut(Stream) -> T) -> Self {
-        Self(Stream::ALL.map(value))
+    pub fn from_fn(mut value: impl FnMut(Stream) -> T) -> Self {
+        // Compilers inline this, but not the map of an array.
+        Self([value(Stream::Compute), value(Stream::Upload), value(Stream::Download)])
     }
 
     /// What `change` makes of each value.
     #[inline]
-    pub fn map<U>(self, change: impl FnMut(T) -> U) -> PerStream<U> {
-        PerStream(self.0.map(change))
+    pub fn map<U>(self, mut change: impl FnMut(T) -> U) -> PerStream<U> {
+        let [compute, upload, download] = self.0;
+        PerStream([change(compute), change(upload), change(download)])
     }
 }
 

@@ -204,8 +204,8 @@ impl<'a> Timeline<'a> {
             for (entry, &duration_ns) in entries.iter().zip(durations_ns) {
                 let Some(stream) = entry.stream() else { continue };
                 let mut start_ns = free_ns[stream];
-                for (awaited_stream, wait) in entry.waits() {
-                    if let Some(wait) = wait
+                for awaited_stream in Stream::ALL {
+                    if let Some(wait) = entry.wait(awaited_stream)
                         && let Some(awaited) = iteration.checked_sub(wait.iterations_back as usize)
                     {
                         let slot = slots.of(awaited, awaited_stream, wait.index);

@@ -40,10 +40,12 @@ pub struct Found {
     pub seconds: f64,
 }
 
-/// Candidates of a round, independent of the number of threads.
+/// Candidates of a round, independent of the number of threads, so that any number of threads finds
+/// the same; enough to keep as many busy.
 const CANDIDATES: usize = 8;
 
-/// The share of the time after which no more orders are judged.
+/// The share of the time after which no more orders are judged: planning with full effort takes
+/// the rest.
 const JUDGING: f64 = 0.6;
 
 /// Takes the first list that fits, in the current order.

@@ -7,16 +7,19 @@ use planner_core::{Graph, Limits, Machine, Plan, Scratch};
 use std::fmt;
 use workloads::{OwnedPlacements, OwnedPlan};
 
-/// Most iterations over which objects are fixed.
+/// Most iterations over which objects are fixed. More of them take fewer objects but more time, and
+/// `docs/placements.md` needs no more.
 const MOST_ITERATIONS: u32 = 8;
 /// Iterations within which a period no longer than before is looked for.
 const FEW_ITERATIONS: u32 = 3;
 /// Most object numbers of all placements that are tried for one plan. The iterations of
 /// `docs/placements.md` have up to 15,000; a million take about a second.
 const MOST_SLOTS: usize = 1 << 22;
-/// Placements may lengthen the period by at most one part in this many.
+/// Placements may lengthen the period by at most one part in this many; a choice, which
+/// `docs/placements.md` states.
 const LONGER: u64 = 100;
-/// Plans that are tried, each for a smaller budget than the one before.
+/// Plans that are tried, each for a smaller budget than the one before: planning takes longer than
+/// all that follows, and `docs/placements.md` needs no more.
 const ATTEMPTS: usize = 4;
 
 /// Why a plan has no placements.

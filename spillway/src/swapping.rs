@@ -61,7 +61,8 @@ pub fn sizes(graph: &Graph<'_>) -> Vec<u64> {
     sizes
 }
 
-/// Ratios of the largest to the smallest size of a class that are tried, per mille.
+/// Ratios of the largest to the smallest size of a class that are tried, per mille: from one class
+/// for each size to a single class.
 const GROWTHS_PERMILLE: [u64; 6] = [1000, 1200, 1500, 2000, 4000, u64::MAX];
 
 /// Classes for sizes within a ratio of each other, without objects yet.
@@ -127,7 +128,8 @@ fn demands(graph: &Graph<'_>, classes: &OwnedClasses) -> Vec<u64> {
     most
 }
 
-/// A class is small if all that it can use is at most the budget divided by this.
+/// A class is small if all that it can use is at most the budget divided by this; a choice, since
+/// what small classes take is not worth dividing.
 const SMALL_DIVISOR: u64 = 64;
 
 /// Divides the budget among classes. Small classes get all that they can use; each of the others

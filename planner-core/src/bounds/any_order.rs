@@ -8,6 +8,7 @@ use super::{Alive, Order, Reads};
 use crate::graph::{Graph, Kind, OpId, Tensor, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
+/// Ops that are looked at together: one for each bit of a word.
 const OPS: usize = u64::BITS as usize;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {

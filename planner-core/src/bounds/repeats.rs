@@ -39,6 +39,7 @@ pub(super) fn period_ns(
 /// A price in 2^-32 ns a byte, and for how many bytes.
 type Offer = [u64; 2];
 
+/// Binary places of a price.
 const PRICE_BITS: u32 = 32;
 
 /// The value that a tensor holds around the op.

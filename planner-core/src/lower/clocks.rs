@@ -78,7 +78,8 @@ impl<'a> Clocks<'a> {
     fn step(&mut self, iteration: u32, stream: Stream, index: u32, needs: &Points) -> bool {
         let mut clock = self.before(iteration, stream, index);
         self.mark(iteration, stream, i64::from(index) - 1);
-        for (awaited, need) in *needs {
+        for awaited in Stream::ALL {
+            let need = needs[awaited];
             if awaited != stream && clock[awaited] < need {
                 clock = later(clock, self.at_point(iteration, awaited, need));
                 self.mark(iteration, awaited, need);
@@ -155,13 +156,14 @@ impl<'a> Clocks<'a> {
         let own = entry.stream();
         let before = own
             .map_or(PerStream::all(NEVER), |stream| self.before(iteration, stream, entry.index()));
-        for (stream, need) in *needs {
+        for stream in Stream::ALL {
+            let need = needs[stream];
             let implied = Some(stream) == own
                 || need <= before[stream]
-                || needs.into_iter().any(|(other, point)| {
+                || Stream::ALL.into_iter().any(|other| {
                     other != stream
                         && Some(other) != own
-                        && self.at_point(iteration, other, point)[stream] >= need
+                        && self.at_point(iteration, other, needs[other])[stream] >= need
                 });
             entry.set_wait(stream, (!implied).then(|| self.wait(stream, need)));
         }

@@ -26,7 +26,8 @@ const NONE: u32 = u32::MAX;
 /// Later than every position.
 const NEVER: u32 = u32::MAX;
 
-/// Objects that are looked at: so many for each slot, and these.
+/// Objects that are looked at: so many for each slot, and these. They bound the time to seconds for
+/// millions of slots; `docs/placements.md` was made with them.
 const TRIES: [u64; 2] = [256, 1 << 22];
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {

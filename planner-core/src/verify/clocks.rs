@@ -135,8 +135,8 @@ impl<'a> Clocks<'a> {
     /// What has ended when all waits of a step are met.
     fn waited_for(&self, iteration: u32, entry: &Scheduled) -> Points {
         let mut clock = PerStream::all(NEVER);
-        for (stream, wait) in entry.waits() {
-            if let Some(wait) = wait {
+        for stream in Stream::ALL {
+            if let Some(wait) = entry.wait(stream) {
                 let mut points = self.ended
                     [self.clock_slot(iteration, wait.iterations_back, stream, wait.index)];
                 points[stream] = i64::from(wait.index);
