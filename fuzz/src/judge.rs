@@ -134,7 +134,7 @@ fn without_numbers(sentence: &str) -> String {
     plain.collect::<Vec<_>>().join(" ")
 }
 
-/// What a plan promises is right in the eyes of both, or of neither.
+/// What a plan promises is right for both the verifier and the ledger, or for neither.
 fn compare_claims(
     name: &str,
     graph: &Graph<'_>,

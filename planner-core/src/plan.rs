@@ -288,7 +288,7 @@ pub enum PlanError {
         figure: &'static str,
         /// What the plan says.
         claimed: u64,
-        /// What is so.
+        /// The exact figure.
         exact: u64,
     },
     /// The plan promises an impossible amount of pinned host memory.

@@ -207,7 +207,7 @@ pub fn verify<'a>(
     match plan.placements {
         None => grants::check(graph, plan, &pieces, &clocks, freed, &mut scratch)?,
         Some(table) => {
-            placements::check(graph, plan, table, &pieces, &clocks, freed, &mut scratch)?
+            placements::check(graph, plan, table, &pieces, &clocks, freed, &mut scratch)?;
         }
     }
     Ok(Verified { graph: *graph, machine: *machine, plan: *plan, schedule: *schedule })
