@@ -1,22 +1,26 @@
 //! Plans with fixed physical objects. If a pool has too few objects, a plan for less is tried.
 
-use crate::planning::{self, buffer};
+use crate::growth::buffer;
+use crate::planning;
 use planner_core::placement::{self, Over, PlacementError};
 use planner_core::planner::{PlanningError, Request, Strategy};
 use planner_core::{Graph, Limits, Machine, Plan, Scratch};
 use std::fmt;
 use workloads::{OwnedPlacements, OwnedPlan};
 
-/// Most iterations over which objects are fixed.
+/// Most iterations over which objects are fixed. More of them take fewer objects but more time, and
+/// `docs/placements.md` needs no more.
 const MOST_ITERATIONS: u32 = 8;
 /// Iterations within which a period no longer than before is looked for.
 const FEW_ITERATIONS: u32 = 3;
 /// Most object numbers of all placements that are tried for one plan. The iterations of
 /// `docs/placements.md` have up to 15,000; a million take about a second.
 const MOST_SLOTS: usize = 1 << 22;
-/// Placements may lengthen the period by at most one part in this many.
+/// Placements may lengthen the period by at most one part in this many; a choice, which
+/// `docs/placements.md` states.
 const LONGER: u64 = 100;
-/// Plans that are tried, each for a smaller budget than the one before.
+/// Plans that are tried, each for a smaller budget than the one before: planning takes longer than
+/// all that follows, and `docs/placements.md` needs no more.
 const ATTEMPTS: usize = 4;
 
 /// Why a plan has no placements.
@@ -233,7 +237,7 @@ fn place_in(
     let limits = Limits { iterations, objects: slots, ..Limits::of_plan(graph, &bare) };
     let mut memory = buffer(placement::scratch_words(&limits), 0)?;
     let (objects, ends) = (&mut buffer(slots, 0)?, &mut buffer(allocations, 0)?);
-    let buffers = placement::Room { objects, ends };
+    let buffers = placement::Output { objects, ends };
     let scratch = &mut Scratch::new(&mut memory);
     let placed = placement::place(graph, machine, &bare, over, buffers, scratch)?;
     Ok(OwnedPlan {

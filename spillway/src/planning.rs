@@ -1,18 +1,20 @@
 //! The core's functions with their own memory. Results own what the core's borrow, and buffers
 //! grow until the work fits.
 
+use crate::growth::{buffer, grow, grow_steps, lengthen};
 use planner_core::backend::{Kernels, Paging, Transfers};
 use planner_core::bounds::Order;
 use planner_core::footprint::Footprint;
 use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{ArenaPlacement, Part, Plan, PlanError, Pool, Prediction, Resident, Step};
 use planner_core::planner::{self, LeastMemory, Output, PlanningError, Request, Strategy};
-use planner_core::schedule::{Schedule, Scheduled};
-use planner_core::scratch::{Limits, OutOfScratch, Scratch, words};
+use planner_core::schedule::{PerStream, Schedule, Scheduled};
+use planner_core::scratch::{Limits, OutOfScratch, Scratch};
 use planner_core::verify::VerifyError;
 use planner_core::{
     ExecuteError, Executor, Graph, Machine, Verified, bounds, executor, lower, timeline, verify,
 };
+use std::ops::ControlFlow::{Break, Continue};
 use workloads::OwnedPlan;
 
 const STEP: Step = Step::launch(OpId(0));
@@ -28,7 +30,7 @@ pub struct OwnedSchedule {
     /// The steps.
     pub steps: Vec<Scheduled>,
     /// Number of steps of each stream in an iteration.
-    pub stream_steps: [u32; 3],
+    pub stream_steps: PerStream<u32>,
     /// Iterations after which the steps repeat.
     pub iterations: u32,
 }
@@ -40,32 +42,6 @@ impl OwnedSchedule {
         let Self { steps, stream_steps, iterations } = self;
         Schedule { steps, stream_steps: *stream_steps, iterations: *iterations }
     }
-}
-
-/// A buffer of the size that untrusted work asks for, if there is memory for it.
-pub(crate) fn buffer<T: Clone>(len: usize, fill: T) -> Result<Vec<T>, OutOfScratch> {
-    let needed_words = words::<T>(len);
-    let mut buffer = Vec::<T>::new();
-    let reserved = buffer.try_reserve_exact(len);
-    // Without this, compilers leave out what is not used.
-    std::hint::black_box(&buffer);
-    drop(buffer);
-    reserved.map_err(|_| OutOfScratch { needed_words, free_words: 0 })?;
-    Ok(vec![fill; len])
-}
-
-/// Makes a buffer this long at least, if there is memory for it.
-pub(crate) fn lengthen<T: Clone>(
-    buffer: &mut Vec<T>,
-    len: usize,
-    fill: T,
-) -> Result<(), OutOfScratch> {
-    if let Some(more) = len.checked_sub(buffer.len()) {
-        let needed_words = words::<T>(len);
-        buffer.try_reserve_exact(more).map_err(|_| OutOfScratch { needed_words, free_words: 0 })?;
-        buffer.resize(len, fill);
-    }
-    Ok(())
 }
 
 /// Buffers for plans. Planning again reuses them without an allocation.
@@ -91,9 +67,9 @@ impl Buffers {
     ) -> Result<Plan<'_>, PlanningError> {
         let limits = Limits::of_graph(request.graph);
         let whole = limits.ops + limits.operands + limits.tensors;
-        let mut steps = self.steps.len().max(whole).max(LEAST_STEPS);
-        let (bare, lengths) = loop {
-            self.grow(&limits.with_steps(steps))?;
+        let steps = self.steps.len().max(whole).max(LEAST_STEPS);
+        let (bare, lengths) = grow_steps(&limits, steps, |limits| {
+            self.grow(limits)?;
             let output = Output {
                 steps: &mut self.steps,
                 resident: &mut self.resident,
@@ -101,28 +77,22 @@ impl Buffers {
                 pools: &mut self.pools,
                 tensor_pool: &mut self.tensor_pool,
             };
-            match planner::plan(request, strategy, output, &mut Scratch::new(&mut self.memory)) {
-                Err(PlanningError::BufferTooShort(short)) if steps < limits.max_steps() => {
-                    steps = steps.saturating_mul(2).max(short.needed);
-                }
-                Err(error) => return Err(error),
-                Ok(plan) => {
-                    let lists = (plan.steps.len(), plan.resident_at_start.len(), plan.arena.len());
-                    let pools = (plan.pools.len(), plan.tensor_pool.len());
-                    let bare = Plan {
-                        arena: &[],
-                        pools: &[],
-                        tensor_pool: &[],
-                        workspace_pool: &[],
-                        resident_at_start: &[],
-                        steps: &[],
-                        placements: None,
-                        ..plan
-                    };
-                    break (bare, (lists, pools));
-                }
-            }
-        };
+            let plan =
+                planner::plan(request, strategy, output, &mut Scratch::new(&mut self.memory))?;
+            let lists = (plan.steps.len(), plan.resident_at_start.len(), plan.arena.len());
+            let pools = (plan.pools.len(), plan.tensor_pool.len());
+            let bare = Plan {
+                arena: &[],
+                pools: &[],
+                tensor_pool: &[],
+                workspace_pool: &[],
+                resident_at_start: &[],
+                steps: &[],
+                placements: None,
+                ..plan
+            };
+            Ok((bare, (lists, pools)))
+        })?;
         let ((steps, resident, arena), (pools, named)) = lengths;
         Ok(Plan {
             arena: &self.arena[..arena],
@@ -312,16 +282,18 @@ pub fn with_executor<B: Transfers + Paging, K: Kernels<B>, T>(
     kernels: &mut K,
     then: impl FnOnce(Executor<'_>, &mut B, &mut K) -> Result<T, ExecuteError<B::Error>>,
 ) -> Result<T, ExecuteError<B::Error>> {
-    let mut words = executor_words(verified);
-    loop {
-        let mut memory = buffer(words, 0)?;
-        let scratch = &mut Scratch::new(&mut memory);
-        match Executor::start(verified, device, kernels, scratch) {
+    grow(executor_words(verified), then, |then, words| {
+        let mut memory = match buffer(words, 0) {
+            Ok(memory) => memory,
+            Err(error) => return Break(Err(error.into())),
+        };
+        match Executor::start(verified, device, kernels, &mut Scratch::new(&mut memory)) {
             // Then the device has not been called.
-            Err(ExecuteError::Scratch(_)) => words = words.saturating_mul(2),
-            started => return then(started?, device, kernels),
+            Err(ExecuteError::Scratch(_)) => Continue((then, 0)),
+            Err(error) => Break(Err(error)),
+            Ok(executor) => Break(then(executor, device, kernels)),
         }
-    }
+    })
 }
 
 /// Words of scratch with which an [`Executor`] seldom runs out: for a plan that is mapped as

@@ -1,8 +1,9 @@
 //! From an untrusted plan to one that is proved safe and keeps its promises.
 
 use crate::error::Error;
+use crate::growth::buffer;
 use crate::names::Names;
-use crate::planning::{self, OwnedSchedule, buffer};
+use crate::planning::{self, OwnedSchedule};
 use planner_core::footprint::Footprint;
 use planner_core::pieces::Pieces;
 use planner_core::{Graph, Limits, PlanError, Scratch, Step, Verified};
