@@ -90,12 +90,12 @@ fn links_that_contend_are_measured_alone_and_together() {
     let driver = Emulated::built_path();
     let variables = [
         ("SPILLWAY_CUDA_DRIVER", driver.to_str().unwrap()),
-        ("EMULATED_CUDA_MEMORY", "67108864"),
-        ("EMULATED_CUDA_H2D_BYTES_PER_S", "8000000000"),
-        ("EMULATED_CUDA_D2H_BYTES_PER_S", "8000000000"),
-        ("EMULATED_CUDA_D2H_BOTH_BYTES_PER_S", "2000000000"),
+        ("EMULATED_CUDA_MEMORY", "33554432"),
+        ("EMULATED_CUDA_H2D_BYTES_PER_S", "1500000000"),
+        ("EMULATED_CUDA_D2H_BYTES_PER_S", "1500000000"),
+        ("EMULATED_CUDA_D2H_BOTH_BYTES_PER_S", "500000000"),
         // Rows of more than so many calls cannot be enqueued ahead.
-        ("EMULATED_CUDA_QUEUE_DEPTH", "100"),
+        ("EMULATED_CUDA_QUEUE_DEPTH", "300"),
     ];
     let folder = Folder::new();
     let measured = folder.run_in(&variables, &["measure", "-o", "machine.json", "--json"]);
@@ -107,7 +107,10 @@ fn links_that_contend_are_measured_alone_and_together() {
     assert!(alone > 2.0 * both, "{file}");
     assert_eq!(measured["one_way_bytes_per_s"][1], file["one_way_d2h_bytes_per_s"]);
     assert_eq!(measured["both_ways_bytes_per_s"][1], file["d2h_bytes_per_s"]);
-    let planned = folder.run(&["plan", SMALL, "-b", "35%", "--machine", "machine.json"]).done();
+    let mut larger = file.clone();
+    larger["device_bytes"] = (1u64 << 30).into();
+    folder.write("larger.json", larger.to_string());
+    let planned = folder.run(&["plan", SMALL, "-b", "35%", "--machine", "larger.json"]).done();
     assert!(planned.stdout.contains("(both in use); one way "), "{}", planned.stdout);
 }
 

@@ -28,7 +28,7 @@ pub(super) const SIZES: [u64; 10] = [
     64 << 20,
 ];
 /// How long the streams are kept busy while the host enqueues a row: the first that is enough.
-const GATES_NS: [u64; 4] = [2_000_000, 16_000_000, 128_000_000, 512_000_000];
+const GATES_NS: [u64; 3] = [2_000_000, 20_000_000, 200_000_000];
 /// Rows of one kind; their median counts.
 const REPEATS: usize = 5;
 /// Kinds of rows, at most.

@@ -195,8 +195,10 @@ fn the_library_is_found_inside_of_pythons_packages() {
     assert_eq!(newest, format!("cuBLAS 0.1.0 ({})", path.display()));
     let other = found(std::slice::from_ref(&old)).name().to_owned();
     assert!(other.ends_with("libcublas.so.12)"), "{other}");
-    std::fs::write(&path, "no library").unwrap();
-    let other = found(&[old, new]).name().to_owned();
+    let broken = folder.join("broken");
+    std::fs::create_dir(&broken).unwrap();
+    std::fs::write(broken.join("libcublas.so.13"), "no library").unwrap();
+    let other = found(&[broken, old]).name().to_owned();
     assert!(other.ends_with("libcublas.so.12)"), "one that cannot be opened: {other}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
