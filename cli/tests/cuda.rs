@@ -90,12 +90,12 @@ fn links_that_contend_are_measured_alone_and_together() {
     let driver = Emulated::built_path();
     let variables = [
         ("SPILLWAY_CUDA_DRIVER", driver.to_str().unwrap()),
-        ("EMULATED_CUDA_MEMORY", "33554432"),
+        ("EMULATED_CUDA_MEMORY", "134217728"),
         ("EMULATED_CUDA_H2D_BYTES_PER_S", "1500000000"),
         ("EMULATED_CUDA_D2H_BYTES_PER_S", "1500000000"),
         ("EMULATED_CUDA_D2H_BOTH_BYTES_PER_S", "500000000"),
         // Rows of more than so many calls cannot be enqueued ahead.
-        ("EMULATED_CUDA_QUEUE_DEPTH", "300"),
+        ("EMULATED_CUDA_QUEUE_DEPTH", "100"),
     ];
     let folder = Folder::new();
     let measured = folder.run_in(&variables, &["measure", "-o", "machine.json", "--json"]);

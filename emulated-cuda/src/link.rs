@@ -24,21 +24,29 @@ pub(crate) struct Speed {
 #[derive(Debug)]
 pub(crate) struct Link {
     speed: Speed,
-    /// When its last copy ends.
-    end: Mutex<Option<Instant>>,
+    uses: Mutex<Uses>,
+}
+
+#[derive(Debug, Default)]
+struct Uses {
+    /// When the last copy ends.
+    end: Option<Instant>,
+    /// Whether the host is busy with it, perhaps late.
+    is_under_way: bool,
 }
 
 impl Link {
-    pub(crate) const fn new(speed: Speed) -> Self {
-        Self { speed, end: Mutex::new(None) }
+    pub(crate) fn new(speed: Speed) -> Self {
+        Self { speed, uses: Mutex::default() }
     }
 
-    fn end(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.end.lock().unwrap_or_else(PoisonError::into_inner)
+    fn uses(&self) -> MutexGuard<'_, Uses> {
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_in_use(&self, at: Instant) -> bool {
-        self.end().is_some_and(|end| at < end + IN_USE)
+        let Uses { end, is_under_way } = *self.uses();
+        is_under_way || end.is_some_and(|end| at < end + IN_USE)
     }
 
     /// Copies some bytes, in the time that the link takes for them beside the other direction.
@@ -51,8 +59,10 @@ impl Link {
     ) -> Outcome {
         let start = clock.now();
         let end = self.speed.duration(bytes, other.is_in_use(start)).map(|takes| start + takes);
-        *self.end() = end;
-        copy()?;
+        *self.uses() = Uses { end, is_under_way: true };
+        let copied = copy();
+        self.uses().is_under_way = false;
+        copied?;
         if let Some(end) = end {
             clock.advance_to(end);
         }
