@@ -20,7 +20,7 @@ impl HostMemory {
     /// Reads the files under a root, which is `/` but in tests.
     pub(crate) fn read(root: &Path) -> Self {
         let groups = groups(root);
-        let limits = groups.iter().filter_map(|group| group.free_bytes());
+        let limits = groups.iter().filter_map(Group::free_bytes);
         let free_bytes = available_bytes(root).into_iter().chain(limits).min();
         Self {
             free_bytes: free_bytes.map(|bytes| bytes - bytes / LEFT),

@@ -23,7 +23,6 @@ pub(crate) struct Functions {
     pub(crate) set_stream: unsafe extern "C" fn(Handle, CUstream) -> Status,
     pub(crate) set_math_mode: unsafe extern "C" fn(Handle, c_int) -> Status,
     pub(crate) set_workspace: unsafe extern "C" fn(Handle, u64, usize) -> Status,
-    #[expect(clippy::type_complexity, reason = "the library's")]
     pub(crate) sgemm_strided_batched: unsafe extern "C" fn(
         Handle,
         c_int,

@@ -47,7 +47,7 @@ pub fn read_machine(bytes: &[u8]) -> Result<OwnedMachine, FormatError> {
     let one_way = record.one_way_h2d_bytes_per_s.zip(record.one_way_d2h_bytes_per_s);
     let one_way_bytes_per_s = one_way.map(<[u64; 2]>::from);
     if one_way_bytes_per_s.is_some_and(|speeds| speeds.contains(&0)) {
-        return Err(FormatError::malformed("a one-way link speed is 0".to_owned()));
+        return Err(FormatError::malformed("a one-way link speed is 0"));
     }
     Ok(OwnedMachine { name: record.name.into_owned(), machine, one_way_bytes_per_s })
 }
