@@ -8,7 +8,7 @@ mod partition;
 mod plot;
 mod text;
 
-use planner_core::planner::{Auto, PlanningError, Request, Strategy, Weights};
+use planner_core::planner::{Auto, Order, PlanningError, Repeats, Request, Strategy, Weights};
 use spillway::planning::{self, Buffers};
 use std::error::Error;
 use std::path::Path;
@@ -47,6 +47,12 @@ const GAP: f64 = 1e-3;
 
 const PUBLISHED: Strategy = Strategy::Weights(Weights { published: true, activations: false });
 const WHOLE: Strategy = Strategy::Weights(Weights { published: false, activations: false });
+const PARTS: Strategy = auto(Repeats::Never);
+const WITH_REPEATS: Strategy = auto(Repeats::Allowed);
+
+const fn auto(repeats: Repeats) -> Strategy {
+    Strategy::Auto(Auto { effort: None, order: Order::Free, repeats })
+}
 
 /// What is known of a chain; all in nanoseconds.
 struct Outcome {
@@ -107,7 +113,10 @@ fn main() -> Done<()> {
     }
     let page = text::page(&rows, &studies, (FIGURE_4[0], &sweep));
     let extras = extras::extras(&load(FIGURE_4[0])?)?;
-    let page = page + &text::extras(&extras) + &text::partitions(&partitions);
+    let chains: Done<Vec<_>> = ROWS.iter().map(|name| load(name)).collect();
+    let repeated = extras::repeated(&chains?)?;
+    let page = page + &text::extras(&extras) + &text::repeated(&repeated);
+    let page = page + &text::partitions(&partitions);
     format::save(Path::new(docs).join("weights.md"), page.as_bytes())?;
     plot::draw(&Path::new(docs).join("weights.svg"), &studies, (FIGURE_4[0], &sweep))
 }
@@ -142,7 +151,7 @@ fn outcome(chain: &OwnedChain) -> Done<Outcome> {
         [PUBLISHED, Strategy::WeightsUndiscounted, Strategy::LayerToLayer]
             .map(|strategy| cycle_ns(chain, strategy));
     let (sum, whole, whole_planning) = period_ns(chain, WHOLE)?;
-    let parts = |chain: &OwnedChain| period_ns(chain, Strategy::Auto(Auto::default()));
+    let parts = |chain: &OwnedChain| period_ns(chain, PARTS);
     Ok(Outcome {
         sum,
         published: published?,

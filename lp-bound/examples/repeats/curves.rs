@@ -19,7 +19,7 @@ const COLOURS: [RGBColor; 5] = [
 const COLUMNS: usize = 3;
 const PANEL: (u32, u32) = (340, 300);
 const KEY_HEIGHT: u32 = 40;
-const KEY_STEP: usize = 200;
+const KEY_STEP: usize = 190;
 /// What a period takes beside compute is drawn on a logarithmic axis, from this share of compute.
 const LEAST: f64 = 0.001;
 
@@ -32,8 +32,8 @@ pub(crate) fn draw(path: &Path, budgets: &[u64], works: &[Measured]) -> Result<(
     for (at, (title, _)) in works.first().map_or(&[][..], |work| &work.rows).iter().enumerate() {
         let (x, colour) = ((20 + at * KEY_STEP) as i32, COLOURS[at % COLOURS.len()]);
         key.draw(&PathElement::new([(x, 20), (x + 28, 20)], colour.stroke_width(2)))?;
-        let text = title.trim_matches('*').split(',').next().unwrap_or_default();
-        key.draw_text(text, &("sans-serif", 13).into_font().color(&BLACK), (x + 36, 13))?;
+        let text = ("sans-serif", 12).into_font().color(&BLACK);
+        key.draw_text(title.trim_matches('*'), &text, (x + 36, 14))?;
     }
     for (area, work) in panels.split_evenly((rows, COLUMNS)).iter().zip(works) {
         panel(area, budgets, work)?;
@@ -69,7 +69,8 @@ fn panel(area: &Area<'_>, budgets: &[u64], work: &Measured) -> Result<(), Box<dy
         let points = points.filter_map(|(&x, &over)| Some((x as f64, height(over?))));
         let stroke = colour.stroke_width(2);
         if *title == BOUND {
-            chart.draw_series(DashedLineSeries::new(points, 6, 4, stroke))?;
+            chart.draw_series(DashedLineSeries::new(points.clone(), 6, 4, stroke))?;
+            chart.draw_series(points.map(|point| Circle::new(point, 2, colour.filled())))?;
         } else {
             chart.draw_series(LineSeries::new(points, stroke).point_size(3))?;
         }
