@@ -97,7 +97,7 @@ fn all_over<const N: usize>(
 }
 
 fn over(chain: &OwnedChain, strategy: Strategy) -> Done<Option<f64>> {
-    match period_ns(chain, strategy) {
+    match period_ns(chain, strategy, 1) {
         Ok((sum_ns, period_ns, _)) => Ok(Some(period_ns as f64 / sum_ns as f64)),
         Err(error) => match error.downcast_ref() {
             Some(PlanningError::Infeasible { .. }) => Ok(None),

@@ -268,7 +268,7 @@ from table 1 of Hayakawa & Narihira, who took the figures of the P100 from Le et
 {gaps}
 ## Differences from the published figures
 
-- With repeats, batch 1440 runs at 782 images/s, 1.8 times as fast as each op once and 2.4 times the
+- With repeats, batch 1440 runs at 784 images/s, 1.8 times as fast as each op once and 2.4 times the
   published speed. Compute alone would be 853.
 - *Schedule* agrees within 15 % in all six cells. If everything fits, the published run is 5
   to 11 % slower than in-core; here no op waits for a transfer. At 1120 the published
