@@ -66,6 +66,9 @@ for all activations and the states of one op.
 ";
 
 const REPEATED: &str = "
+Repeats gain nothing on this chain: a layer takes 83 ms to run again, and its activation 4 ms to move
+at 12 GB/s and 12 ms at 4 GB/s.
+
 ## Activations made again
 
 Period over compute of all chains with 15 % of the memory that they take in-core. *With activations*
