@@ -4,13 +4,9 @@ use crate::Result;
 use crate::chart::{COLOURS, Line, Panel, draw};
 use crate::markdown::{cell, gib, row, table};
 use crate::table1::machine;
-<<<<<<< HEAD
-use crate::ways::{ONCE, PAPER_CHUNK_BYTES, WINDOW, blocks_taken, in_blocks, in_pages, in_places};
-=======
 use crate::ways::{
-    AUTO, PAPER_CHUNK_BYTES, WINDOW, blocks_taken, in_blocks, in_pages, in_placements,
+    ONCE, PAPER_CHUNK_BYTES, WINDOW, blocks_taken, in_blocks, in_pages, in_placements,
 };
->>>>>>> main
 use crate::work::{self, BATCHES, V100};
 use std::path::Path;
 
@@ -49,11 +45,7 @@ fn measure(batch: u64) -> Result<Cell> {
     let blocks =
         blocks.map(|of| Use { budget_bytes: of.budget_bytes, taken_bytes: of.taken_bytes });
     let mapped = in_pages(&graph, &machine(PAPER_CHUNK_BYTES)?, WINDOW)?;
-<<<<<<< HEAD
-    let placed = in_places(&graph, &machine(2 << 20)?, ONCE)?;
-=======
-    let placed = in_placements(&graph, &machine(2 << 20)?, AUTO)?;
->>>>>>> main
+    let placed = in_placements(&graph, &machine(2 << 20)?, ONCE)?;
     let all = |taken_bytes| Use { budget_bytes: device_bytes, taken_bytes };
     let uses = [
         blocks,

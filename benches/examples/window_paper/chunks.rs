@@ -4,11 +4,7 @@ use crate::Result;
 use crate::chart::{COLOURS, Line, Panel, draw};
 use crate::markdown::{cell, gib, row, speed, table};
 use crate::table1::{machine, mapped};
-<<<<<<< HEAD
-use crate::ways::{ONCE, WINDOW, held_up_ns, in_places, simulate};
-=======
-use crate::ways::{AUTO, WINDOW, held_up_ns, in_placements, simulate};
->>>>>>> main
+use crate::ways::{ONCE, WINDOW, held_up_ns, in_placements, simulate};
 use crate::work::{self, V100};
 use planner_core::planner::Strategy;
 use spillway::planning;
