@@ -72,8 +72,8 @@ at 12 GB/s and 12 ms at 4 GB/s.
 ## Activations made again
 
 Period over compute of all chains with 15 % of the memory that they take in-core. *With activations*
-is `weights` with `activations=yes`. `checkpoint` and `checkpoint-offload` keep the weights on the
-device.
+is `weights` with `activations=yes`. `checkpoint` moves nothing but inputs, and so needs memory for
+all weights. No chain gains by repeats.
 
 | chain | GB/s | GB | with activations | checkpoint | checkpoint-offload | parts | with repeats |
 |---|--:|--:|--:|--:|--:|--:|--:|
