@@ -51,6 +51,7 @@ mod settings;
 mod space;
 mod stream;
 mod task;
+mod usage;
 mod worker;
 
 pub use counters::Counters;
