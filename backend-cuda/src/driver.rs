@@ -1,4 +1,4 @@
-//! The driver: its objects that cudarc has no safe types for, each freed when it is dropped.
+//! The driver: its functions, and its objects, each freed when it is dropped.
 //!
 //! All unsafe code of this crate is here. Each object keeps its context alive. What the driver
 //! leaves to its callers, the rest of this crate sees to: ranges lie inside what is mapped or
