@@ -48,6 +48,18 @@ impl CudaDevice {
         Ok(*self.iteration_words.insert(words))
     }
 
+    /// Enqueues that the number of an iteration is written to an address, by a kernel that finds it
+    /// where others do.
+    pub(crate) fn write_iteration(
+        &mut self,
+        launch: &Launch<'_>,
+        at: DeviceAddress,
+    ) -> Result<(), CudaError> {
+        self.allow_access()?;
+        let shown = self.iteration(launch)?;
+        self.set_number(at.0, shown.0, 0)
+    }
+
     fn set_number(&mut self, at: u64, other: u64, addend: u64) -> Result<(), CudaError> {
         let set_number = self.load_kernels()?.set_number;
         let compute = self.queued[Stream::Compute as usize].stream();

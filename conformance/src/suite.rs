@@ -25,6 +25,7 @@
 
 pub mod devices;
 mod failure;
+pub mod graphs;
 mod harness;
 pub mod kernels;
 pub mod paging;
@@ -35,10 +36,10 @@ pub mod streams;
 pub mod transfers;
 
 pub use failure::{Failure, Outcome};
-pub use harness::{Verdict, judge, main};
+pub use harness::{Verdict, judge, main, main_with_graphs};
 pub use rig::Rig;
 
-use integrity::{Backend, Found};
+use integrity::{Backend, Found, Graphs};
 use planner_core::Machine;
 use std::sync::RwLock;
 
@@ -172,6 +173,18 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
         ],
         OnBench repeats: [plans_with_repeats],
         Alone plans: [ten_thousand_iterations],
+    }
+}
+
+/// The checks of backends that capture work as graphs, beyond [`checks`].
+#[must_use]
+pub fn graph_checks<T: Graphs>() -> Vec<Check<T>> {
+    list! {
+        OnRig graphs: [
+            kernels_find_their_iteration,
+            graphs_copy_over_mappings_and_aliases,
+        ],
+        OnBench graphs: [foreign_and_late_graphs_are_refused],
     }
 }
 
