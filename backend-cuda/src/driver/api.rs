@@ -25,6 +25,7 @@ pub(super) fn outcome(call: &'static str, code: c_int) -> Result<(), CudaError> 
 macro_rules! functions {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {$(
         #[allow(non_snake_case, reason = "the driver's names")]
+        #[allow(clippy::too_many_arguments, reason = "as many as the driver's have")]
         pub(super) unsafe fn $name($($argument: $type),*) -> Result<(), CudaError> {
             type Function = unsafe extern "C" fn($($type),*) -> c_int;
             static FOUND: OnceLock<Option<Function>> = OnceLock::new();
