@@ -1,6 +1,7 @@
 //! A plan's predicted timeline: when each step starts and ends, why it starts no earlier, and
 //! how much device memory is held meanwhile.
 
+use crate::planning::buffer;
 use planner_core::pieces::Pieces;
 use planner_core::timeline::{self, LAPS, Timeline};
 use planner_core::{Limits, Part, PlanError, Scratch, Step, Stream, TensorId, Verified, Wait};
@@ -43,7 +44,7 @@ impl Course {
     /// No memory.
     pub(crate) fn of(verified: &Verified<'_>) -> Result<Self, PlanError> {
         let (graph, plan) = (verified.graph(), verified.plan());
-        let mut memory = vec![0; timeline::scratch_words(&Limits::of_plan(graph, plan))];
+        let mut memory = buffer(timeline::scratch_words(&Limits::of_plan(graph, plan)), 0)?;
         let scratch = &mut Scratch::new(&mut memory);
         let pieces = Pieces::new(graph, verified.machine(), plan, scratch)?;
         let mut durations_ns = vec![0; plan.steps.len()];

@@ -1,6 +1,6 @@
 //! Plans with fixed physical objects. If a pool has too few objects, a plan for less is tried.
 
-use crate::planning;
+use crate::planning::{self, buffer};
 use planner_core::placement::{self, Over, PlacementError};
 use planner_core::planner::{PlanningError, Request, Strategy};
 use planner_core::{Graph, Limits, Machine, Plan, Scratch};
@@ -202,7 +202,7 @@ fn slots(
     iterations: u32,
 ) -> Result<(usize, usize), PlacementError> {
     let plan = Plan { placements: None, ..plan.plan() };
-    let mut memory = vec![0; placement::scratch_words(&Limits::of_plan(graph, &plan))];
+    let mut memory = buffer(placement::scratch_words(&Limits::of_plan(graph, &plan)), 0)?;
     placement::slots(graph, machine, &plan, iterations, &mut Scratch::new(&mut memory))
 }
 
@@ -231,8 +231,9 @@ fn place_in(
     let bare = Plan { placements: None, ..plan.plan() };
     let iterations = over.iterations as usize;
     let limits = Limits { iterations, objects: slots, ..Limits::of_plan(graph, &bare) };
-    let mut memory = vec![0; placement::scratch_words(&limits)];
-    let buffers = placement::Room { objects: &mut vec![0; slots], ends: &mut vec![0; allocations] };
+    let mut memory = buffer(placement::scratch_words(&limits), 0)?;
+    let (objects, ends) = (&mut buffer(slots, 0)?, &mut buffer(allocations, 0)?);
+    let buffers = placement::Room { objects, ends };
     let scratch = &mut Scratch::new(&mut memory);
     let placed = placement::place(graph, machine, &bare, over, buffers, scratch)?;
     Ok(OwnedPlan {

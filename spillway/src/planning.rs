@@ -42,8 +42,8 @@ impl OwnedSchedule {
     }
 }
 
-/// A buffer of the size that an untrusted plan asks for, if there is memory for it.
-fn buffer<T: Clone>(len: usize, fill: T) -> Result<Vec<T>, OutOfScratch> {
+/// A buffer of the size that untrusted work asks for, if there is memory for it.
+pub(crate) fn buffer<T: Clone>(len: usize, fill: T) -> Result<Vec<T>, OutOfScratch> {
     let needed_words = words::<T>(len);
     let mut buffer = Vec::<T>::new();
     let reserved = buffer.try_reserve_exact(len);
@@ -52,6 +52,20 @@ fn buffer<T: Clone>(len: usize, fill: T) -> Result<Vec<T>, OutOfScratch> {
     drop(buffer);
     reserved.map_err(|_| OutOfScratch { needed_words, free_words: 0 })?;
     Ok(vec![fill; len])
+}
+
+/// Makes a buffer this long at least, if there is memory for it.
+pub(crate) fn lengthen<T: Clone>(
+    buffer: &mut Vec<T>,
+    len: usize,
+    fill: T,
+) -> Result<(), OutOfScratch> {
+    if let Some(more) = len.checked_sub(buffer.len()) {
+        let needed_words = words::<T>(len);
+        buffer.try_reserve_exact(more).map_err(|_| OutOfScratch { needed_words, free_words: 0 })?;
+        buffer.resize(len, fill);
+    }
+    Ok(())
 }
 
 /// Buffers for plans. Planning again reuses them without an allocation.
@@ -79,7 +93,7 @@ impl Buffers {
         let whole = limits.ops + limits.operands + limits.tensors;
         let mut steps = self.steps.len().max(whole).max(LEAST_STEPS);
         let (bare, lengths) = loop {
-            self.grow(&limits.with_steps(steps));
+            self.grow(&limits.with_steps(steps))?;
             let output = Output {
                 steps: &mut self.steps,
                 resident: &mut self.resident,
@@ -120,18 +134,13 @@ impl Buffers {
         })
     }
 
-    fn grow(&mut self, limits: &Limits) {
-        fn at_least<T: Clone>(buffer: &mut Vec<T>, len: usize, fill: T) {
-            if buffer.len() < len {
-                buffer.resize(len, fill);
-            }
-        }
-        at_least(&mut self.steps, limits.steps, STEP);
-        at_least(&mut self.resident, 2 * limits.tensors, RESIDENT);
-        at_least(&mut self.arena, limits.tensors, PLACEMENT);
-        at_least(&mut self.pools, limits.pools, Pool { object_bytes: 1, count: 0 });
-        at_least(&mut self.tensor_pool, limits.tensors, 0);
-        at_least(&mut self.memory, planner::scratch_words(limits), 0);
+    fn grow(&mut self, limits: &Limits) -> Result<(), OutOfScratch> {
+        lengthen(&mut self.steps, limits.steps, STEP)?;
+        lengthen(&mut self.resident, 2 * limits.tensors, RESIDENT)?;
+        lengthen(&mut self.arena, limits.tensors, PLACEMENT)?;
+        lengthen(&mut self.pools, limits.pools, Pool { object_bytes: 1, count: 0 })?;
+        lengthen(&mut self.tensor_pool, limits.tensors, 0)?;
+        lengthen(&mut self.memory, planner::scratch_words(limits), 0)
     }
 }
 
@@ -186,8 +195,8 @@ pub fn least_memory(
     strategy: Strategy,
 ) -> Result<(LeastMemory, Vec<TensorId>), PlanningError> {
     let limits = Limits::of_graph(request.graph);
-    let mut arena = vec![PLACEMENT; limits.tensors];
-    let mut memory = vec![0; planner::scratch_words(&limits)];
+    let mut arena = buffer(limits.tensors, PLACEMENT)?;
+    let mut memory = buffer(planner::scratch_words(&limits), 0)?;
     let scratch = &mut Scratch::new(&mut memory);
     let least = planner::least_memory(request, strategy, &mut arena, scratch)?;
     Ok((least, arena[..least.placed].iter().map(|placement| placement.tensor).collect()))
@@ -211,8 +220,8 @@ pub fn min_feasible(
 /// Those of [`planner::cycle_ns`], except those for buffers that are too short.
 pub fn cycle_ns(request: &Request<'_>, strategy: Strategy) -> Result<Option<u64>, PlanningError> {
     let limits = Limits::of_graph(request.graph);
-    let mut arena = vec![PLACEMENT; limits.tensors];
-    let mut memory = vec![0; planner::scratch_words(&limits)];
+    let mut arena = buffer(limits.tensors, PLACEMENT)?;
+    let mut memory = buffer(planner::scratch_words(&limits), 0)?;
     planner::cycle_ns(request, strategy, &mut arena, &mut Scratch::new(&mut memory))
 }
 

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::names::Names;
-use crate::planning::{self, OwnedSchedule};
+use crate::planning::{self, OwnedSchedule, buffer};
 use planner_core::footprint::Footprint;
 use planner_core::pieces::Pieces;
 use planner_core::{Graph, Limits, PlanError, Scratch, Step, Verified};
@@ -64,7 +64,7 @@ pub fn prove<'p>(
 
 fn step_bytes(verified: &Verified<'_>) -> Result<Vec<u64>, PlanError> {
     let (graph, plan) = (verified.graph(), verified.plan());
-    let mut memory = vec![0; Pieces::scratch_words(&Limits::of_plan(graph, plan))];
+    let mut memory = buffer(Pieces::scratch_words(&Limits::of_plan(graph, plan)), 0)?;
     let pieces = Pieces::new(graph, verified.machine(), plan, &mut Scratch::new(&mut memory))?;
     let bytes = |step: &Step| match step {
         Step::Prefetch(part) | Step::Offload(part) => pieces.part_bytes(graph, *part),

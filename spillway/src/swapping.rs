@@ -1,10 +1,11 @@
 //! The swap planner with its own memory, and default size classes.
 
+use crate::planning::{buffer, lengthen};
 use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{Part, Plan, PlanError, Pool, Resident, Step};
 use planner_core::planner::swap::{self, Classes, Threshold};
 use planner_core::planner::{PlanningError, Request};
-use planner_core::scratch::{Limits, Scratch};
+use planner_core::scratch::{Limits, OutOfScratch, Scratch};
 use planner_core::{Graph, Kind};
 use workloads::OwnedPlan;
 
@@ -87,7 +88,7 @@ fn by_growth(graph: &Graph<'_>, growth_permille: u64) -> OwnedClasses {
 /// A tensor or a workspace for which no class is large enough.
 pub fn needs(graph: &Graph<'_>, classes: &Classes<'_>) -> Result<(Vec<u64>, OpId), PlanError> {
     let limits = Limits { pools: classes.pools.len(), ..Limits::of_graph(graph) };
-    let mut memory = vec![0; Classes::needs_scratch_words(&limits)];
+    let mut memory = buffer(Classes::needs_scratch_words(&limits), 0)?;
     let mut least = vec![0; classes.pools.len()];
     let op = classes.needs(graph, &mut least, &mut Scratch::new(&mut memory))?;
     Ok((least, op))
@@ -226,7 +227,7 @@ impl Buffers {
         let limits = Limits { pools, ..Limits::of_graph(request.graph) };
         let mut steps = self.steps.len().max(limits.ops + limits.operands + limits.tensors);
         loop {
-            self.grow(&limits.with_steps(steps));
+            self.grow(&limits.with_steps(steps))?;
             let buffers = swap::Output { steps: &mut self.steps, resident: &mut self.resident };
             match then(buffers, &mut Scratch::new(&mut self.memory)) {
                 Err(PlanningError::BufferTooShort(short)) if steps < limits.max_steps() => {
@@ -237,16 +238,11 @@ impl Buffers {
         }
     }
 
-    fn grow(&mut self, limits: &Limits) {
-        fn at_least<T: Clone>(buffer: &mut Vec<T>, len: usize, fill: T) {
-            if buffer.len() < len {
-                buffer.resize(len, fill);
-            }
-        }
-        at_least(&mut self.steps, limits.steps, Step::launch(OpId(0)));
+    fn grow(&mut self, limits: &Limits) -> Result<(), OutOfScratch> {
+        lengthen(&mut self.steps, limits.steps, Step::launch(OpId(0)))?;
         let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
-        at_least(&mut self.resident, limits.tensors, nothing);
-        at_least(&mut self.memory, swap::scratch_words(limits), 0);
+        lengthen(&mut self.resident, limits.tensors, nothing)?;
+        lengthen(&mut self.memory, swap::scratch_words(limits), 0)
     }
 }
 
