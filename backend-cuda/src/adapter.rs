@@ -54,7 +54,8 @@ pub(crate) struct Opened {
 
 impl Cuda {
     /// Finds the driver: the library at `path`, or the system's. A library by its path is taken
-    /// for the whole process, and must call itself `libcuda.so`.
+    /// for the whole process, and must call itself `libcuda.so`. Opening it runs its code in this
+    /// process, so pass only a path that you trust.
     ///
     /// # Errors
     /// Why there is none.
