@@ -67,7 +67,7 @@ pub(crate) fn print_list() -> Result<(), Failure> {
         let default = if name == DEFAULT { " (default)" } else { "" };
         text += &format!(
             "{name}{default}\n    {about}\n    device {device}, host {host}, chunks of {}, \
-             {} GB/s up, {} GB/s down\n",
+             upload {} GB/s, download {} GB/s\n",
             units::bytes(machine.chunk_bytes),
             machine.h2d_bytes_per_s as f64 / 1e9,
             machine.d2h_bytes_per_s as f64 / 1e9,

@@ -3,7 +3,7 @@
 use indicatif::{ProgressBar, ProgressStyle};
 use planner_core::OpId;
 use planner_core::bounds::Order;
-use planner_core::planner::{PlanningError, Request, Strategy};
+use planner_core::planner::{PlanningError, Repeats, Request, Strategy};
 use search::{Progress, Watch, genetic, joint};
 use spillway::placing::{self, Unplaced};
 use spillway::planning;
@@ -72,10 +72,13 @@ impl Method {
             Self::Joint(settings) => {
                 let mut found: Option<joint::Found> = None;
                 placed_by(&mut |request| match &found {
-                    Some(found) => joint::plan_again(request, found),
+                    Some(found) => joint::plan_again(request, settings, found),
                     None => {
                         let mut settings = *settings;
-                        settings.limit.bound_ns = bound_with_repeats_ns(request);
+                        settings.limit.bound_ns = match settings.repeats {
+                            Repeats::Never => bound_ns(request),
+                            Repeats::Allowed => bound_with_repeats_ns(request),
+                        };
                         let searched = watched(settings.limit.seconds, |watch| {
                             joint::search(request, &settings, watch)
                         });
@@ -120,7 +123,7 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// From now on, an interrupt or a request to terminate ends a search, which then returns the
 /// best plan so far. Without a search, or the second time, it ends the program and leaves no
 /// partial file.
-pub(crate) fn heed_interrupts() {
+pub(crate) fn catch_interrupts() {
     // If they are ignored (`nohup`) or cannot be caught, nothing changes.
     let _ = ctrlc::try_set_handler(|| {
         if !SEARCHING.load(Ordering::Relaxed) || INTERRUPTED.swap(true, Ordering::Relaxed) {

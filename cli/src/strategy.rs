@@ -170,7 +170,7 @@ const AUTO: Entry = Entry {
         let plans = |value: &str| value.parse().ok().filter(|&plans| plans <= 10_000);
         let effort = set.get("effort", rule, plans)?;
         let order = if set.is("order", "given")? { Order::Given } else { Order::Free };
-        let repeats = if set.is("repeats", "no")? { Repeats::Never } else { Repeats::Allowed };
+        let repeats = repeats(set)?;
         Ok(Method::Strategy(Strategy::Auto(Auto { effort, order, repeats })))
     },
 };
@@ -193,9 +193,9 @@ const SWAP: Entry = Entry {
 const JOINT: Entry = Entry {
     name: "joint",
     help: "Search for the best order of the ops, with auto as the judge (parameters: seconds=N, \
-           rounds=N, seed=N; variant=published searches an order and size classes for swap with \
-           SwapAdvisor's genetic algorithm, which has population=N, mutation=PERCENT and \
-           selection=FACTOR)",
+           rounds=N, seed=N, repeats=no; variant=published searches an order and size classes for \
+           swap with SwapAdvisor's genetic algorithm, which has population=N, mutation=PERCENT \
+           and selection=FACTOR)",
     compared: Compared::Never,
     method: |set| {
         let limit = limit(set)?;
@@ -203,6 +203,7 @@ const JOINT: Entry = Entry {
         let seed = set.get("seed", "must be an integer", |value| value.parse().ok())?;
         genetic.seed = seed.unwrap_or(genetic.seed);
         let is_published = set.is("variant", "published")?;
+        let repeats = repeats(set)?;
         if let Some(population) = set.number("population", 1 << 16)? {
             genetic.population = population as usize;
         }
@@ -214,10 +215,15 @@ const JOINT: Entry = Entry {
         }
         Ok(match is_published {
             true => Method::Published(genetic),
-            false => Method::Joint(joint::Settings { seed: genetic.seed, limit }),
+            false => Method::Joint(joint::Settings { seed: genetic.seed, limit, repeats }),
         })
     },
 };
+
+/// Whether ops are launched again.
+fn repeats(set: &mut Settings<'_>) -> Result<Repeats, String> {
+    Ok(if set.is("repeats", "no")? { Repeats::Never } else { Repeats::Allowed })
+}
 
 /// How long `joint` searches where nothing is set.
 const SECONDS: f64 = 20.0;
@@ -352,7 +358,13 @@ mod tests {
         let Method::Published(genetic) = method else { panic!() };
         assert_eq!((genetic.population, genetic.limit.rounds), (8, Some(3)));
         assert_eq!(genetic.limit.seconds, None);
-        assert!(matches!(JOINT.with(&[]).unwrap().method, Method::Joint(_)));
+        let repeats = |settings: &[&str]| {
+            let settings: Vec<_> = settings.iter().map(|&s| s.to_owned()).collect();
+            let Method::Joint(joint) = JOINT.with(&settings).unwrap().method else { panic!() };
+            joint.repeats
+        };
+        assert_eq!(repeats(&[]), Repeats::Allowed);
+        assert_eq!(repeats(&["repeats=no"]), Repeats::Never);
         assert!(refused(&JOINT, &["seconds=0"]).contains("above 0"));
         assert!(refused(&JOINT, &["mutation=0"]).contains("from 1 to 100"));
     }

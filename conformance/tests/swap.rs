@@ -33,7 +33,7 @@ fn figure_3() -> OwnedGraph {
     graph
 }
 
-/// `W1` makes room for `W3`, which comes in as soon as `op1` has ended, and `W2` for `A3`. The
+/// `W1` frees memory for `W3`, which comes in as soon as `op1` has ended, and `W2` for `A3`. The
 /// first pass leaves `W3` on the device; in the second it gives way to `A2`, so that none is
 /// there at the start.
 #[test]
@@ -56,7 +56,7 @@ fn what_was_just_used_stays() {
     assert_eq!(plan, "W2 W3 +W1 [op1] -W1 [op2] [op3] -A1 -A2 -A3");
 }
 
-/// Weights that were updated are copied before they make room, and activations too.
+/// Weights that were updated are copied before their memory is freed, and activations too.
 #[test]
 fn what_the_host_does_not_hold_is_copied() {
     let plan = plan(&chain::chain(), 5, Threshold::Ns(0));

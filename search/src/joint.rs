@@ -25,6 +25,22 @@ pub struct Settings {
     pub seed: u64,
     /// When to stop. Planning with full effort at the end takes part of the time.
     pub limit: Limit,
+    /// Whether plans launch ops again.
+    pub repeats: Repeats,
+}
+
+impl Settings {
+    /// Takes the first list that fits, in the current order.
+    const fn quick(&self) -> Strategy {
+        let Self { repeats, .. } = *self;
+        Strategy::Auto(Auto { effort: Some(0), order: Order::Given, repeats })
+    }
+
+    /// Plans with full effort, in the current order.
+    const fn thorough(&self) -> Strategy {
+        let Self { repeats, .. } = *self;
+        Strategy::Auto(Auto { effort: None, order: Order::Given, repeats })
+    }
 }
 
 /// The result of a search.
@@ -40,26 +56,24 @@ pub struct Found {
     pub seconds: f64,
 }
 
-/// Candidates of a round, independent of the number of threads.
+/// Candidates of a round, independent of the number of threads, so that any number of threads finds
+/// the same; enough to keep as many busy.
 const CANDIDATES: usize = 8;
 
-/// The share of the time after which no more orders are judged.
+/// The share of the time after which no more orders are judged: planning with full effort takes
+/// the rest.
 const JUDGING: f64 = 0.6;
-
-/// Takes the first list that fits, in the current order.
-const QUICK: Strategy =
-    Strategy::Auto(Auto { effort: Some(0), order: Order::Given, repeats: Repeats::Never });
-
-/// Plans with full effort, in the current order.
-const EARNEST: Strategy =
-    Strategy::Auto(Auto { effort: None, order: Order::Given, repeats: Repeats::Allowed });
 
 /// Plans with full effort in an order that was found before.
 ///
 /// # Errors
 /// Those of `auto`.
-pub fn plan_again(request: &Request<'_>, found: &Found) -> Result<OwnedPlan, PlanningError> {
-    crate::plan_in(request, &found.order, EARNEST)
+pub fn plan_again(
+    request: &Request<'_>,
+    settings: &Settings,
+    found: &Found,
+) -> Result<OwnedPlan, PlanningError> {
+    crate::plan_in(request, &found.order, settings.thorough())
 }
 
 /// Searches, on all threads of the current pool.
@@ -72,20 +86,14 @@ pub fn search(
     watch: &mut Watch<'_>,
 ) -> Result<Found, PlanningError> {
     let dependencies = Dependencies::new(request.graph);
-    let mut search = Search {
-        request,
-        limit: settings.limit,
-        seed: settings.seed,
-        team: Team::new(),
-        started: Instant::now(),
-        evaluations: 0,
-    };
+    let mut search =
+        Search { request, settings, team: Team::new(), started: Instant::now(), evaluations: 0 };
     let mut ranked = search.rank(starts(request, &dependencies));
     let given: Vec<u32> = (0..request.graph.ops().len() as u32).collect();
-    let mut found = search.earnest(&ranked, given.clone())?;
-    if found.plan.predicted.period_ns > search.limit.bound_ns && !ranked.is_empty() {
+    let mut found = search.plan_thoroughly(&ranked, given.clone())?;
+    if found.plan.predicted.period_ns > settings.limit.bound_ns && !ranked.is_empty() {
         let improved = search.improve(&dependencies, ranked.swap_remove(0), found.cost(), watch);
-        if let Ok(plan) = crate::plan_in(request, &improved, EARNEST)
+        if let Ok(plan) = crate::plan_in(request, &improved, settings.thorough())
             && cost(&plan) < found.cost()
         {
             found = Found { plan, order: improved, ..found }
@@ -113,8 +121,7 @@ struct Candidate {
 
 struct Search<'s, 'r> {
     request: &'s Request<'r>,
-    limit: Limit,
-    seed: u64,
+    settings: &'s Settings,
     team: Team,
     started: Instant,
     evaluations: u64,
@@ -122,9 +129,9 @@ struct Search<'s, 'r> {
 
 impl Search<'_, '_> {
     fn judge(&mut self, candidates: &mut [Candidate]) {
-        let request = self.request;
+        let (request, quick) = (self.request, self.settings.quick());
         self.evaluations += self.team.each(candidates, |judge, candidate| {
-            candidate.cost = judge.order(request, &candidate.order, QUICK);
+            candidate.cost = judge.order(request, &candidate.order, quick);
             true
         });
     }
@@ -139,13 +146,19 @@ impl Search<'_, '_> {
     }
 
     /// Returns the best plan in the two best orders, the given one, and the one that `auto` chooses.
-    fn earnest(&self, ranked: &[Candidate], given: Vec<u32>) -> Result<Found, PlanningError> {
-        let free = Strategy::Auto(Auto::default());
+    fn plan_thoroughly(
+        &self,
+        ranked: &[Candidate],
+        given: Vec<u32>,
+    ) -> Result<Found, PlanningError> {
+        let thorough = self.settings.thorough();
+        let Settings { repeats, .. } = *self.settings;
+        let free = Strategy::Auto(Auto { repeats, ..Auto::default() });
         let orders = ranked.iter().take(2).map(|candidate| candidate.order.clone());
         let mut tried: Vec<_> = orders.map(|order| (order, None)).collect();
         let each = || {
             self.team.each(&mut tried, |judge, (order, plan)| {
-                *plan = judge.order_plan(self.request, order, EARNEST).ok();
+                *plan = judge.order_plan(self.request, order, thorough).ok();
                 true
             })
         };
@@ -170,13 +183,14 @@ impl Search<'_, '_> {
     ) -> Vec<u32> {
         let (mut best, mut best_cost) = (start.order.clone(), start.cost);
         let mut current = start;
-        let judging = Limit { seconds: self.limit.seconds.map(|s| s * JUDGING), ..self.limit };
+        let Settings { seed, limit, .. } = *self.settings;
+        let judging = Limit { seconds: limit.seconds.map(|s| s * JUDGING), ..limit };
         let mut moves = Moves::new(dependencies, current.order.len());
         let mut rounds = 0;
         while !judging.is_reached(self.started, rounds, Some(best_cost.0), watch.interrupted) {
             let mut candidates: Vec<_> = (0..CANDIDATES)
                 .map(|at| {
-                    let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+                    let mut rng = ChaCha8Rng::seed_from_u64(seed);
                     rng.set_stream((rounds << 8) | at as u64);
                     Candidate { order: moves.moved(&current.order, &mut rng), cost: IMPOSSIBLE }
                 })

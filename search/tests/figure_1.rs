@@ -125,7 +125,7 @@ fn joint_is_the_fastest_from_either_order() {
         let request = Request { graph: &graph, machine: &MACHINE, budget_bytes: 10 * MB };
         let limit = Limit { seconds: None, rounds: Some(20), bound_ns: 0 };
         let mut watch = Watch { interrupted: &interrupted, progress: &mut |_| {} };
-        let settings = joint::Settings { seed: 0, limit };
+        let settings = joint::Settings { limit, ..joint::Settings::default() };
         joint::search(&request, &settings, &mut watch).unwrap().plan.predicted.period_ns
     };
     let best_ns = period_ns(First::Left);

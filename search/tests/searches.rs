@@ -3,8 +3,8 @@
 
 use conformance::graphs::{machines, untidy_graphs};
 use conformance::ledger::judge;
-use planner_core::Machine;
-use planner_core::planner::{Auto, PlanningError, Request, Strategy as Planner};
+use planner_core::planner::{Auto, PlanningError, Repeats, Request, Strategy as Planner};
+use planner_core::{Kind, Machine};
 use proptest::prelude::*;
 use search::{Limit, Watch, genetic, joint};
 use spillway::planning;
@@ -22,10 +22,11 @@ fn published(request: &Request<'_>, seed: u64) -> Result<genetic::Found, Plannin
     genetic::search(request, &settings, &mut watch)
 }
 
-fn ours(request: &Request<'_>, seed: u64) -> Result<joint::Found, PlanningError> {
+fn ours(request: &Request<'_>, seed: u64, repeats: Repeats) -> Result<joint::Found, PlanningError> {
     let interrupted = AtomicBool::new(false);
     let mut watch = Watch { interrupted: &interrupted, progress: &mut |_| {} };
-    joint::search(request, &joint::Settings { seed, limit: ROUNDS }, &mut watch)
+    let settings = joint::Settings { seed, limit: ROUNDS, repeats };
+    joint::search(request, &settings, &mut watch)
 }
 
 fn with_threads<T: Send>(threads: usize, search: impl FnOnce() -> T + Send) -> T {
@@ -50,14 +51,18 @@ fn hold(graph: &OwnedGraph, machine: &Machine, spare: u64, seed: u64) -> Result<
         .map(|threads| with_threads(threads, || published(&roomy, seed)).map(|found| found.plan));
     assert_eq!(one, two);
     is_valid(&roomy, &one.unwrap())?;
-    let auto = Planner::Auto(Auto::default());
-    let (least, _) = planning::min_feasible(&request(0), auto).unwrap();
-    let tight = request(least + spare);
-    let found = ours(&tight, seed).map_err(|error| error.to_string())?;
-    is_valid(&tight, &found.plan)?;
-    let auto_ns = planning::plan(&tight, auto).unwrap().predicted.period_ns;
-    assert!(found.plan.predicted.period_ns <= auto_ns);
-    assert_eq!(with_threads(1, || ours(&tight, seed)).unwrap().plan, found.plan);
+    for repeats in [Repeats::Allowed, Repeats::Never] {
+        let auto = Planner::Auto(Auto { repeats, ..Auto::default() });
+        let (least, _) = planning::min_feasible(&request(0), auto).unwrap();
+        let tight = request(least + spare);
+        let found = ours(&tight, seed, repeats).map_err(|error| error.to_string())?;
+        is_valid(&tight, &found.plan)?;
+        let predicted = found.plan.predicted;
+        let auto_ns = planning::plan(&tight, auto).unwrap().predicted.period_ns;
+        assert!(predicted.period_ns <= auto_ns);
+        assert!(repeats == Repeats::Allowed || predicted.repeat_ns == 0);
+        assert_eq!(with_threads(1, || ours(&tight, seed, repeats)).unwrap().plan, found.plan);
+    }
     Ok(())
 }
 
@@ -92,4 +97,37 @@ fn an_interrupt_hands_over_the_best_so_far() {
     let longer = published(&request, 0).unwrap();
     assert!(longer.generations.len() == 3 && longer.evaluations > first.evaluations);
     assert!(longer.plan.predicted.period_ns <= first.plan.predicted.period_ns);
+}
+
+/// A step of training whose activations take five times longer to move than to make.
+fn activations_quickly_made() -> OwnedGraph {
+    const LAYERS: usize = 5;
+    const BYTES: u64 = 6 << 20;
+    let mut graph = OwnedGraph::new("quickly-made");
+    let mut values = vec![graph.push_tensor("x", BYTES, Kind::Input)];
+    for layer in 0..LAYERS {
+        let output = graph.push_tensor("a", BYTES, Kind::Temporary);
+        let forward = graph.push_op("forward", 100_000, 0, &[values[layer]], &[output]);
+        graph.set_repeatable(forward);
+        values.push(output);
+    }
+    let mut gradient = values[LAYERS];
+    for layer in (0..LAYERS).rev() {
+        let before = graph.push_tensor("g", BYTES, Kind::Temporary);
+        graph.push_op("backward", 100_000, 0, &[gradient, values[layer]], &[before]);
+        gradient = before;
+    }
+    graph
+}
+
+#[test]
+fn plans_repeat_ops_only_where_they_may() {
+    let work = activations_quickly_made();
+    let graph = work.graph().unwrap();
+    let machine = workloads::machines::builtin("v100-pcie3").unwrap().machine;
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: 24 << 20 };
+    let [with, without] = [Repeats::Allowed, Repeats::Never]
+        .map(|repeats| ours(&request, 0, repeats).unwrap().plan.predicted);
+    assert!(with.repeat_ns > 0 && with.period_ns < without.period_ns, "{with:?}");
+    assert_eq!(without.repeat_ns, 0);
 }

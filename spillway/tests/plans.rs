@@ -158,12 +158,12 @@ fn figures_add_up() {
     assert_eq!(figures.compute_ns, 24_000_000);
     assert_eq!(figures.period_ns, figures.compute_ns + figures.stall_ns);
     assert_eq!(figures.peak_bytes, figures.requested_peak_bytes + figures.waste_bytes);
-    let up = figures.upload_bytes_by_kind;
-    assert_eq!(figures.upload_bytes, up.state + up.input + up.temporary);
-    assert!(up.input >= 8 * MIB, "the input comes anew in each iteration");
-    let down = figures.download_bytes_by_kind;
-    assert_eq!(figures.download_bytes, down.state + down.input + down.temporary);
-    assert!(down.state + down.temporary > 0, "at 60 %, something has to leave");
+    let upload = figures.upload_bytes_by_kind;
+    assert_eq!(figures.upload_bytes, upload.state + upload.input + upload.temporary);
+    assert!(upload.input >= 8 * MIB, "the input comes anew in each iteration");
+    let download = figures.download_bytes_by_kind;
+    assert_eq!(figures.download_bytes, download.state + download.input + download.temporary);
+    assert!(download.state + download.temporary > 0, "at 60 %, something has to leave");
     assert!(figures.host_bytes >= 8 * MIB && figures.host_bytes <= figures.host_unshared_bytes);
     assert_eq!(figures.steps, plan.owned().steps.len() as u64);
     let bound = plan.bound();

@@ -58,7 +58,8 @@ fn published(request: &Request<'_>, settings: genetic::Settings) -> Result<genet
 }
 
 fn ours(request: &Request<'_>, seconds: f64) -> Result<joint::Found> {
-    let settings = joint::Settings { seed: 0, limit: limit(seconds, request)? };
+    let settings =
+        joint::Settings { limit: limit(seconds, request)?, ..joint::Settings::default() };
     let mut watch = Watch { interrupted: &NEVER, progress: &mut |_| {} };
     let found = joint::search(request, &settings, &mut watch)?;
     prove(request, &found.plan)?;
