@@ -92,6 +92,7 @@ fn queues_text(queues: &Queues) -> String {
     let streams = named.clone().map(|(stream, queue)| format!("{stream} on {}", shown(queue)));
     let mut text = format!("    {}\n", streams.collect::<Vec<_>>().join(", "));
     let mut distinct = queues.streams.to_vec();
+    distinct.sort_unstable();
     distinct.dedup();
     for queue in distinct {
         let on_it = named.clone().filter(|&(_, of)| of == queue).map(|(stream, _)| stream);
@@ -144,6 +145,8 @@ mod tests {
         assert_eq!(warned([(0, 0), (1, 0), (1, 0)]).as_deref(), Some(of_copies));
         let all = "    warning: compute and upload and download share queue 0 of family 0 and do not overlap";
         assert_eq!(warned([(0, 0); 3]).as_deref(), Some(all));
-        assert_eq!(text([(0, 0); 3]).lines().count(), 2);
+        for streams in [[(0, 0); 3], [(0, 0), (1, 0), (0, 0)]] {
+            assert_eq!(text(streams).lines().count(), 2, "{streams:?}");
+        }
     }
 }
