@@ -71,10 +71,10 @@ class Perceptron:
         self.x = graph.input("x", wide)
         self.weights = [graph.state(f"weights {n}", square) for n in range(LAYERS)]
         activations = [self.x] + [graph.temporary(f"activation {n}", wide) for n in range(LAYERS)]
-        self.functions, self.repeats, self.iterations = [], 0, set()
+        self.functions, self.iterations = [], set()
         for n in range(LAYERS):
             x, w, y = activations[n], self.weights[n], activations[n + 1]
-            graph.op(f"forward {n}", 20_000, [x, w], [y], repeatable=True)
+            graph.op(f"forward {n}", 20_000, [x, w], [y])
             self.functions.append(lambda reads, writes: forward(*reads, *writes))
         error = graph.temporary("error", wide)
         graph.op("loss", 1_000, [activations[-1], self.x], [error])
@@ -87,8 +87,7 @@ class Perceptron:
             error = back
 
     def launch(self, op, iteration, is_repeat, reads, writes, workspace):
-        assert workspace == 0 and 0 not in reads + writes
-        self.repeats += is_repeat
+        assert not is_repeat and workspace == 0 and 0 not in reads + writes
         self.iterations.add(iteration)
         reads, writes = [floats(a) for a in reads], [floats(a) for a in writes]
         self.functions[op](reads, writes)

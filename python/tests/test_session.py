@@ -1,5 +1,6 @@
 """Sessions: training within a budget, and what they refuse."""
 
+import ctypes
 import gc
 import weakref
 
@@ -34,12 +35,47 @@ def test_training_in_core_is_bit_identical(plain):
     assert perceptron.train(plan, ITERATIONS)[0] == plain
 
 
-def test_repeats_are_launched_and_change_nothing(plain):
-    perceptron = Perceptron()
-    plan = perceptron.graph.plan(machine(), budget="min", strategy="checkpoint")
-    assert plan.predicted.repeat_ns > 0
-    assert perceptron.train(plan, ITERATIONS)[0] == plain
-    assert perceptron.repeats > 0
+class Chain:
+    """Forward ops whose results the backward ops read in reverse, one page each."""
+
+    LAYERS, BYTES = 6, 4096
+
+    def __init__(self):
+        graph = self.graph = spillway.Graph("chain")
+        self.state = graph.state("state", self.BYTES)
+        self.repeats = 0
+        values = [self.state]
+        for n in range(self.LAYERS):
+            values.append(graph.temporary(f"value {n}", self.BYTES))
+            graph.op(f"forward {n}", 1000, [values[n]], [values[n + 1]], repeatable=True)
+        gradient = values[-1]
+        for n in reversed(range(self.LAYERS)):
+            reads = list({gradient, values[n]})
+            gradient = graph.temporary(f"gradient {n}", self.BYTES) if n else self.state
+            graph.op(f"backward {n}", 1000, reads, [gradient])
+
+    def launch(self, op, iteration, is_repeat, reads, writes, workspace):
+        assert workspace == 0 and len(writes) == 1
+        self.repeats += is_repeat
+        sums = map(sum, zip(*(ctypes.string_at(address, self.BYTES) for address in reads)))
+        ctypes.memmove(writes[0], bytes((3 * s + op) % 256 for s in sums), self.BYTES)
+
+    def run(self, **how):
+        with spillway.Session(self.graph.plan(machine(), **how), self) as session:
+            session.write_state(self.state, bytes(range(256)) * 16)
+            for _ in range(ITERATIONS):
+                session.step()
+            state = bytearray(self.BYTES)
+            session.read_state(self.state, state)
+            return state
+
+
+def test_repeats_are_launched_and_change_nothing():
+    chain = Chain()
+    in_core = chain.run(budget=1 << 20, strategy="in-core")
+    assert chain.repeats == 0 and len(set(in_core)) > 1
+    assert chain.run(budget="min", strategy="checkpoint") == in_core
+    assert chain.repeats > 0
 
 
 class Adder:
