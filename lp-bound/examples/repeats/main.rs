@@ -92,7 +92,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn measure(
     work: &OwnedGraph,
-    OwnedMachine { name, machine }: &OwnedMachine,
+    OwnedMachine { name, machine, .. }: &OwnedMachine,
     percent: &[u64],
     record: &mut Record,
 ) -> Result<Measured, Box<dyn Error>> {
