@@ -1,0 +1,185 @@
+"""A training step: captured, planned, and run within its plan."""
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from spillway import Graph, Session
+
+from .errors import AllocationError, CaptureError
+from .machine import this_machine
+from .measuring import Measurements, memory_profile, peak_bytes, plain_mode
+from .memory import Memory, bytes_of
+from .operations import Outside, operations
+from .recording import Recorder
+from .swapping import Fakes, initialise, swapped_module, swapped_optimizer
+
+
+def capture(model, loss_fn, optimizer, example_batch):
+    """Captures one training step: forward, backward and the optimizer's update.
+
+    `loss_fn(model, batch)` returns the loss, a tensor with one element. A batch is any nesting
+    of tensors in tuples, lists and dicts. The model is not run on real values, and keeps its
+    values; the optimizer gets the states that its first step would make.
+
+    Raises `CaptureError` where the step depends on the values of tensors.
+    """
+    recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), Measurements())
+    fakes = Fakes(recorder)
+    values, structure = tree_flatten(example_batch)
+    batch = [_given(recorder, f"batch.{k}", v) for k, v in enumerate(values)]
+    with swapped_module(model, fakes), recorder.fake_mode, recorder:
+        loss = loss_fn(model, tree_unflatten(batch, structure))
+        _check_loss(loss)
+        loss.backward()
+    initialise(optimizer, lambda p: fakes.has_gradient(p))
+    rates = [_given(recorder, f"lr.{k}", _rate(g)) for k, g in enumerate(optimizer.param_groups)]
+    with recorder.fake_mode, recorder:
+        numbers = [
+            rate if group.get("fused") else rate.item()
+            for rate, group in zip(rates, optimizer.param_groups)
+        ]
+    with swapped_module(model, fakes), swapped_optimizer(optimizer, model, fakes, numbers):
+        with recorder.fake_mode, recorder:
+            optimizer.step()
+    batch, rates, loss = map(recorder.view, batch), map(recorder.view, rates), recorder.view(loss)
+    ops = operations(recorder, list(batch), list(rates), loss)
+    return Step(type(model).__name__, optimizer, recorder.storages, ops, (values, structure))
+
+
+def _given(recorder, name, value):
+    """Returns the fake tensor of what the caller supplies in each iteration."""
+    if not isinstance(value, torch.Tensor):
+        raise CaptureError(f"{name} is no tensor but {value!r}: a batch holds tensors alone")
+    with recorder.fake_mode:
+        fake = torch.empty_like(value, device=value.device)
+    recorder.adopt(fake, "given", name)
+    return fake
+
+
+def _rate(group):
+    rate = group["lr"]
+    return rate if isinstance(rate, torch.Tensor) else torch.tensor(rate, dtype=torch.float64)
+
+
+def _check_loss(loss):
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise CaptureError("loss_fn must return a tensor with one element")
+
+
+class Step:
+    """A captured training step. `graph` is what is planned."""
+
+    def __init__(self, name, optimizer, storages, ops, example):
+        self.name = name
+        self.storages = storages
+        self.operations = ops
+        self._optimizer = optimizer
+        self._example = example
+        self._groups = [_constants(g) for g in optimizer.param_groups]
+        self.graph = Graph(name)
+        for s in storages:
+            add = self.graph.state if s.kind == "state" else self.graph.temporary
+            add(s.name, s.nbytes)
+        for op in ops:
+            m = op.measured
+            self.graph.op(op.name, m.time_ns, op.reads, op.writes, m.workspace_bytes, op.repeatable)
+
+    def plan(self, budget="35%", machine=None, strategy="auto", settings={}):
+        """Returns a plan for a budget: bytes, "8GiB", or a percentage of what the step needs
+        at most. `machine` is this one where none is given."""
+        machine = machine or this_machine()
+        return self.graph.plan(machine, budget=budget, strategy=strategy, settings=settings)
+
+    def compile(self, plan, strict=False):
+        """Returns the function that trains within a plan: `loss = train(batch)`.
+
+        With `strict`, an op that allocates more than its workspace raises `AllocationError`.
+        """
+        return Training(self, plan, strict)
+
+    def supplied(self, batch):
+        """Returns what an iteration gets: the tensors of a batch and the learning rates."""
+        values, structure = tree_flatten(batch)
+        expected, expected_structure = self._example
+        if structure != expected_structure:
+            raise ValueError(f"the batch is {structure}, but {expected_structure} was captured")
+        for k, (value, example) in enumerate(zip(values, expected)):
+            if value.shape != example.shape or value.dtype != example.dtype:
+                raise ValueError(
+                    f"batch.{k} is {tuple(value.shape)} of {value.dtype}, but"
+                    f" {tuple(example.shape)} of {example.dtype} was captured"
+                )
+        for k, group in enumerate(self._optimizer.param_groups):
+            for name, constant in self._groups[k].items():
+                if group[name] != constant:
+                    raise ValueError(
+                        f"{name} of the optimizer's group {k} is {group[name]}, but {constant}"
+                        " was captured; only learning rates may change"
+                    )
+        return Outside(values, [_rate(g) for g in self._optimizer.param_groups])
+
+
+def _constants(group):
+    return {n: v for n, v in group.items() if n not in ("params", "lr", "initial_lr")}
+
+
+class Training:
+    """Trains within a plan. Calling it runs one iteration and returns the loss."""
+
+    def __init__(self, step, plan, strict):
+        self._step = step
+        self._kernels = _Kernels(step, strict)
+        self._session = Session(plan, self._kernels)
+        self.load()
+
+    def __call__(self, batch):
+        outside = self._kernels.outside = self._step.supplied(batch)
+        with plain_mode():
+            self._session.step()
+        if outside.generator is not None:
+            torch.set_rng_state(outside.generator)
+        return outside.loss
+
+    def load(self):
+        """Takes over the values that the model and the optimizer hold now."""
+        for tensor, storage in self._states():
+            self._session.write_state(tensor, bytes_of(storage.value))
+
+    def sync(self):
+        """Gives the model and the optimizer the values that training has reached."""
+        for tensor, storage in self._states():
+            if storage.writes:
+                self._session.read_state(tensor, bytes_of(storage.value))
+
+    def _states(self):
+        return [(t, s) for t, s in enumerate(self._step.storages) if s.kind == "state"]
+
+
+class _Kernels:
+    """What a session calls."""
+
+    def __init__(self, step, strict):
+        self._operations = step.operations
+        self._memory = Memory(step.storages)
+        self._strict = strict
+        self.outside = None
+
+    def launch(self, op, iteration, is_repeat, reads, writes, workspace):
+        operation = self._operations[op]
+        addresses = dict(zip(operation.reads, reads)) | dict(zip(operation.writes, writes))
+        tensor_of = self._memory.at(addresses)
+        if not self._strict:
+            operation.run(tensor_of, self.outside, is_repeat)
+            return
+        with memory_profile() as profile:
+            operation.run(tensor_of, self.outside, is_repeat)
+        used, planned = peak_bytes(profile), operation.measured.workspace_bytes
+        if used > planned:
+            raise AllocationError(
+                f"{operation.name} allocated {used} bytes, but its workspace is {planned}"
+                f" (line {operation.line})"
+            )
+
+    def fill_input(self, tensor, iteration, address, nbytes):
+        raise AssertionError("a captured step has no inputs")
