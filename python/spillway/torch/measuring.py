@@ -1,14 +1,13 @@
 """Runs each kind of op once on real memory: its results' layouts, time, workspace, randomness."""
 
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
-from .launching import launch
+from .allocations import Allocations
+from .launching import launch, plain_mode
 from .recording import View
 from .scalars import Scalar
 
@@ -20,6 +19,7 @@ class Measured:
     time_ns: int
     workspace_bytes: int
     draws: bool  # draws random numbers
+    repeats: bool  # gives the same bytes again, if it draws the same random numbers
 
 
 class Measurements:
@@ -51,28 +51,6 @@ class Measurements:
         return self._measured[key]
 
 
-def peak_bytes(profile):
-    """Returns the most bytes that were allocated at once in a profile with memory."""
-    held = peak = 0
-    for event in profile.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
-    return peak
-
-
-def memory_profile():
-    """Returns a profiler that records allocations."""
-    return torch.autograd.profiler.profile(profile_memory=True)
-
-
-@contextmanager
-def plain_mode():
-    """Within it, ops run without autograd, autocast and the modes that capture uses."""
-    with _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
-        yield
-
-
 class _Operands:
     """Memory for the tensors of one call; calling it gives the tensor of a view."""
 
@@ -92,6 +70,11 @@ class _Operands:
             flat = flat.view(view.dtype)
         return flat.as_strided(view.shape, view.stride, view.offset)
 
+    def results(self, call):
+        """Returns the bytes of the tensors that a call makes."""
+        views = [v for v in call.results if v is not None and v.tensor is not None]
+        return [self._tensors[v.tensor].view(torch.uint8) for v in views]
+
 
 class _generator_kept:
     """Gives the generator its state back at the end."""
@@ -106,19 +89,32 @@ class _generator_kept:
     def has_moved(self):
         return not torch.equal(torch.get_rng_state(), self.state)
 
+    def repeats(self, launch, results):
+        """Returns whether a launch writes the same bytes over whatever the results held."""
+        made = []
+        for garbage in (0x33, 0x55):
+            for result in results:
+                result.fill_(garbage)
+            torch.set_rng_state(self.state)
+            launch()
+            made.append([result.clone() for result in results])
+        return all(map(torch.equal, *made))
+
 
 def _measure(call, memory):
     if call.function is None:
-        return Measured(0, 0, False)
+        return Measured(1, 0, draws=False, repeats=True)
     with plain_mode(), _generator_kept() as generator:
         launch(call, memory)  # makes the operands and warms up
         draws = generator.has_moved()
-        with memory_profile() as profile:
+        with Allocations() as allocations, allocations.of(0):
             launch(call, memory)
         start = time.perf_counter_ns()
         launch(call, memory)
         time_ns = time.perf_counter_ns() - start
-    return Measured(max(time_ns, 1), peak_bytes(profile), draws)
+        repeats = generator.repeats(lambda: launch(call, memory), memory.results(call))
+    ((_, workspace_bytes),) = allocations.peaks()
+    return Measured(max(time_ns, 1), workspace_bytes, draws, repeats)
 
 
 def _plain(call, memory):
@@ -143,4 +139,4 @@ def _key(call):
             return "number"
         return (type(leaf), leaf)
 
-    return call.function, str(structure), tuple(map(part, leaves))
+    return call.function, call.with_gradients, str(structure), tuple(map(part, leaves))

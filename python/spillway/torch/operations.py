@@ -11,7 +11,7 @@ from .measuring import Measured
 from .recording import Storage, View, unique
 
 GENERATOR_BYTES = torch.get_rng_state().numel()
-GENERATOR_COSTS = Measured(1000, 2 * GENERATOR_BYTES, False)
+GENERATOR_COSTS = Measured(1000, 2 * GENERATOR_BYTES, draws=False, repeats=False)
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Operation:
     reads: list
     writes: list
     run: Callable
-    measured: Measured = field(default=Measured(1, 0, False))
+    measured: Measured = field(default=Measured(1000, 0, draws=False, repeats=True))
     repeatable: bool = False
     line: str = ""
 
@@ -54,7 +54,7 @@ def operations(recorder, batch, rates, loss):
     body = []
     for call in calls:
         measured = recorder.measure.measure(call, recorder.storages)
-        repeatable = _is_repeatable(call, recorder.storages)
+        repeatable = measured.repeats and _is_repeatable(call, recorder.storages)
         if measured.draws:
             body += random.operations(call, measured, repeatable)
         else:
@@ -84,8 +84,8 @@ def _plain(call, measured, repeatable):
 
 
 def _is_repeatable(call, storages):
-    """Returns whether a repeat writes the same bytes, and can do so without the states that
-    the call writes."""
+    """Returns whether a repeat is defined: not by a library that may do anything, and possible
+    without the states that the call writes."""
     if call.function is None:
         return True
     if all(storages[t].kind == "state" for t in call.writes):
@@ -177,4 +177,4 @@ def _loss(view):
     def run(tensor_of, outside, is_repeat):
         outside.loss = tensor_of(view).clone()
 
-    return Operation("loss", [view.tensor], [], run, Measured(1, view.dtype.itemsize, False))
+    return Operation("loss", [view.tensor], [], run, Measured(1000, view.dtype.itemsize, draws=False, repeats=False))

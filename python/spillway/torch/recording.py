@@ -118,6 +118,7 @@ class Call:
     function: object
     args: tuple
     kwargs: dict
+    with_gradients: bool
     results: list = field(default_factory=list)
     reads: list = field(default_factory=list)
     writes: list = field(default_factory=list)
@@ -206,17 +207,20 @@ class Recorder(TorchDispatchMode):
     def _record(self, function, args, kwargs):
         out = self._run(function, args, kwargs)
         fakes = list(out) if isinstance(out, (tuple, list)) else [out]
-        fresh = [k for k, f in enumerate(fakes) if isinstance(f, FakeTensor) and self._is_new(f)]
+        fresh = [k for k, f in enumerate(fakes) if self._is_new(f)]
         written = self._written(function, args, kwargs)
         if not fresh and not written:
             return out  # a view
         call_args, call_kwargs = tree_map(self._argument, (args, kwargs))
-        call = Call(self._unique(function._schema.name.split("::")[1]), function, call_args, call_kwargs)
+        name = self._unique(function._schema.name.split("::")[1])
+        call = Call(name, function, call_args, call_kwargs, torch.is_grad_enabled())
         call.line = user_line()
         if fresh and function not in FACTORIES:
             layouts = self.measure.layouts(call, self.storages)
-            for k in fresh:
-                fakes[k] = self._with_layout(fakes[k], *layouts[k])
+            for k, fake in enumerate(fakes):
+                if k in fresh or is_empty(fake):
+                    fakes[k] = self._with_layout(fake, *layouts[k])
+            fresh = [k for k, f in enumerate(fakes) if self._is_new(f)]
         for k in fresh:
             self.adopt(fakes[k], "temporary", call.name if k == 0 else f"{call.name}.{k}")
         call.results = [
@@ -257,8 +261,10 @@ class Recorder(TorchDispatchMode):
             return arg.node
         return self.view(arg) if isinstance(arg, FakeTensor) else arg
 
-    def _is_new(self, fake):
-        storage = fake.untyped_storage()
+    def _is_new(self, result):
+        if not isinstance(result, FakeTensor):
+            return False
+        storage = result.untyped_storage()
         return storage.nbytes() > 0 and storage._cdata not in self._ids
 
     def _with_layout(self, fake, shape, stride):

@@ -1,14 +1,18 @@
 """A training step: captured, planned, and run within its plan."""
 
+from contextlib import nullcontext
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from spillway import Graph, Session
 
+from .allocations import Allocations
 from .errors import AllocationError, CaptureError
+from .launching import plain_mode
 from .machine import this_machine
-from .measuring import Measurements, memory_profile, peak_bytes, plain_mode
+from .measuring import Measurements
 from .memory import Memory, bytes_of
 from .operations import Outside, operations
 from .recording import Recorder
@@ -94,7 +98,8 @@ class Step:
     def compile(self, plan, strict=False):
         """Returns the function that trains within a plan: `loss = train(batch)`.
 
-        With `strict`, an op that allocates more than its workspace raises `AllocationError`.
+        With `strict`, each iteration counts what its ops allocate, and raises `AllocationError`
+        where an op has taken more than its workspace.
         """
         return Training(self, plan, strict)
 
@@ -129,17 +134,36 @@ class Training:
 
     def __init__(self, step, plan, strict):
         self._step = step
-        self._kernels = _Kernels(step, strict)
+        self._strict = strict
+        self._kernels = _Kernels(step)
         self._session = Session(plan, self._kernels)
         self.load()
 
     def __call__(self, batch):
         outside = self._kernels.outside = self._step.supplied(batch)
-        with plain_mode():
-            self._session.step()
+        if self._strict:
+            self._step_counted()
+        else:
+            self._step_once()
         if outside.generator is not None:
             torch.set_rng_state(outside.generator)
         return outside.loss
+
+    def _step_once(self):
+        with plain_mode():
+            self._session.step()
+
+    def _step_counted(self):
+        with Allocations() as allocations:
+            self._kernels.allocations = allocations
+            self._step_once()
+        for number, peak_bytes in allocations.peaks():
+            op = self._step.operations[number]
+            if peak_bytes > op.measured.workspace_bytes:
+                raise AllocationError(
+                    f"{op.name} (line {op.line}) allocated {peak_bytes} bytes, but its workspace"
+                    f" has {op.measured.workspace_bytes}"
+                )
 
     def load(self):
         """Takes over the values that the model and the optimizer hold now."""
@@ -159,27 +183,17 @@ class Training:
 class _Kernels:
     """What a session calls."""
 
-    def __init__(self, step, strict):
+    def __init__(self, step):
         self._operations = step.operations
         self._memory = Memory(step.storages)
-        self._strict = strict
         self.outside = None
+        self.allocations = None
 
     def launch(self, op, iteration, is_repeat, reads, writes, workspace):
         operation = self._operations[op]
         addresses = dict(zip(operation.reads, reads)) | dict(zip(operation.writes, writes))
-        tensor_of = self._memory.at(addresses)
-        if not self._strict:
-            operation.run(tensor_of, self.outside, is_repeat)
-            return
-        with memory_profile() as profile:
-            operation.run(tensor_of, self.outside, is_repeat)
-        used, planned = peak_bytes(profile), operation.measured.workspace_bytes
-        if used > planned:
-            raise AllocationError(
-                f"{operation.name} allocated {used} bytes, but its workspace is {planned}"
-                f" (line {operation.line})"
-            )
+        with self.allocations.of(op) if self.allocations else nullcontext():
+            operation.run(self._memory.at(addresses), self.outside, is_repeat)
 
     def fill_input(self, tensor, iteration, address, nbytes):
         raise AssertionError("a captured step has no inputs")

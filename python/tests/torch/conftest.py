@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 import pytest
 import torch

@@ -6,6 +6,8 @@ from eager import compare
 from torch import nn
 from torch.nn import functional as F
 
+import spillway.torch
+
 
 def mlp():
     return nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 5))
@@ -33,3 +35,85 @@ def batches(k):
 )
 def test_sgd(settings):
     compare(mlp, loss_fn, lambda m: torch.optim.SGD(m.parameters(), lr=0.1, **settings), batches)
+
+
+ADAMS = [
+    dict(),
+    dict(foreach=True),
+    dict(fused=True),
+    dict(amsgrad=True),
+    dict(weight_decay=0.1, maximize=True),
+    dict(foreach=True, amsgrad=True, weight_decay=0.1),
+    dict(fused=True, weight_decay=0.1),
+]
+
+
+@pytest.mark.parametrize("settings", ADAMS, ids=str)
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW])
+def test_adam(optimizer, settings):
+    compare(mlp, loss_fn, lambda m: optimizer(m.parameters(), lr=0.01, **settings), batches)
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        torch.optim.Adadelta,
+        torch.optim.Adagrad,
+        torch.optim.Adamax,
+        torch.optim.NAdam,
+        torch.optim.RMSprop,
+        torch.optim.Rprop,
+    ],
+)
+def test_other_optimizers(optimizer, foreach):
+    make = lambda m: optimizer(m.parameters(), lr=0.01, foreach=foreach)
+    compare(mlp, loss_fn, make, batches)
+
+
+@pytest.mark.parametrize("settings", [dict(), dict(foreach=True), dict(fused=True)], ids=str)
+def test_learning_rates_follow_a_schedule(settings):
+    def between(optimizer):
+        return torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.3).step
+
+    make = lambda m: torch.optim.AdamW(m.parameters(), lr=0.01, **settings)
+    compare(mlp, loss_fn, make, batches, between)
+
+
+def test_gradients_are_clipped_in_a_hook_of_the_optimizer():
+    def make(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def clip(*_):
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+
+        optimizer.register_step_pre_hook(clip)
+        return optimizer
+
+    compare(mlp, loss_fn, make, batches)
+
+
+def test_gradients_are_accumulated_in_the_loss():
+    def accumulated(model, batch):
+        parts = zip(batch["x"].chunk(4), batch["y"].chunk(4))
+        return sum(F.cross_entropy(model(x), y) for x, y in parts) / 4
+
+    compare(mlp, accumulated, lambda m: torch.optim.SGD(m.parameters(), lr=0.1), batches)
+
+
+def test_groups_keep_their_own_settings():
+    def make(model):
+        groups = [
+            dict(params=model[0].parameters(), lr=0.1),
+            dict(params=model[2].parameters(), weight_decay=0.0),
+        ]
+        return torch.optim.AdamW(groups, lr=0.01)
+
+    compare(mlp, loss_fn, make, batches)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.ASGD, torch.optim.RAdam])
+def test_an_optimizer_that_branches_on_its_step_count_is_refused(optimizer):
+    model = mlp()
+    with pytest.raises(spillway.torch.CaptureError, match="test_mlp.py:.*value of a tensor"):
+        spillway.torch.capture(model, loss_fn, optimizer(model.parameters()), batches(0))
