@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .recording import HIDDEN_WRITES, View
 from .scalars import Scalar
@@ -47,35 +47,62 @@ def _find_out_variant(function):
     return None, []
 
 
-def launch(call, tensor_of):
-    """Runs a call, in `plain_mode`. `tensor_of` returns the tensor of a view, or None where a
-    repeat must leave the memory alone."""
+def bind(call, tensor_of):
+    """Returns the function that runs a call, in `plain_mode`, on the same memory each time.
 
-    def argument(arg):
-        if isinstance(arg, View):
-            return tensor_of(arg)
+    `tensor_of` returns the tensor of a view, or None where a repeat must leave the memory alone.
+    """
+    if call.function is None:
+        return lambda: None
+    args, kwargs = tree_map(
+        lambda a: tensor_of(a) if isinstance(a, View) else a, (call.args, call.kwargs)
+    )
+    function = call.function
+    results = [None if view is None else tensor_of(view) for view in call.results]
+    if any(call.results):
+        variant, names = out_variant(function)
+        if names and _returns_list(function):
+            results = [results]
+        if len(names) == len(results) and None not in call.results:
+            function = variant
+            kwargs = kwargs | dict(zip(names, results))
+        else:
+            function = _copying(function, results)
+    if any(isinstance(leaf, Scalar) for leaf in tree_leaves((call.args, call.kwargs))):
+        function = _reading(function, tensor_of)
+
+    def run():
+        torch._C._set_grad_enabled(call.with_gradients)  # some kernels ask
+        function(*args, **kwargs)
+
+    return run
+
+
+def _copying(function, results):
+    """Returns a function that copies what another makes into `results`."""
+
+    def run(*args, **kwargs):
+        made = function(*args, **kwargs)
+        for result, tensor in zip(results, made if isinstance(made, (tuple, list)) else [made]):
+            if result is not None:
+                result.copy_(tensor)
+
+    return run
+
+
+def _reading(function, tensor_of):
+    """Returns a function that computes the numbers among its arguments before it runs another."""
+
+    def number(arg):
         if isinstance(arg, Scalar):
             return arg.value(lambda view, _: tensor_of(view).item())
         return arg
 
-    if call.function is None:
-        return
-    torch._C._set_grad_enabled(call.with_gradients)  # some kernels ask
-    args, kwargs = tree_map(argument, (call.args, call.kwargs))
-    if not any(call.results):
-        call.function(*args, **kwargs)
-        return
-    results = [None if view is None else tensor_of(view) for view in call.results]
-    variant, names = out_variant(call.function)
-    if _returns_list(call.function):
-        results = [results] if names else results
-    if len(names) == len(results) and None not in call.results:
-        variant(*args, **kwargs, **dict(zip(names, results)))
-        return
-    made = call.function(*args, **kwargs)
-    for result, tensor in zip(results, made if isinstance(made, (tuple, list)) else [made]):
-        if result is not None:
-            result.copy_(tensor)
+    def run(*args, **kwargs):
+        args, kwargs = tree_map(number, (args, kwargs))
+        function(*args, **kwargs)
+
+    return run
 
 
 def _returns_list(function):

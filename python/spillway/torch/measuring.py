@@ -7,9 +7,12 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from .allocations import Allocations
-from .launching import launch, plain_mode
+from .launching import bind, plain_mode
 from .recording import View
 from .scalars import Scalar
+
+
+GARBAGE = 0x33
 
 
 @dataclass(frozen=True)
@@ -84,35 +87,33 @@ class _generator_kept:
         return self
 
     def __exit__(self, *_):
+        self.restore()
+
+    def restore(self):
         torch.set_rng_state(self.state)
 
     def has_moved(self):
         return not torch.equal(torch.get_rng_state(), self.state)
-
-    def repeats(self, launch, results):
-        """Returns whether a launch writes the same bytes over whatever the results held."""
-        made = []
-        for garbage in (0x33, 0x55):
-            for result in results:
-                result.fill_(garbage)
-            torch.set_rng_state(self.state)
-            launch()
-            made.append([result.clone() for result in results])
-        return all(map(torch.equal, *made))
 
 
 def _measure(call, memory):
     if call.function is None:
         return Measured(1, 0, draws=False, repeats=True)
     with plain_mode(), _generator_kept() as generator:
-        launch(call, memory)  # makes the operands and warms up
+        launch = bind(call, memory)
+        launch()  # warms up
         draws = generator.has_moved()
+        made = memory.results(call)
+        first = [result.clone() for result in made]
+        for result in made:
+            result.fill_(GARBAGE)
+        generator.restore()
         with Allocations() as allocations, allocations.of(0):
-            launch(call, memory)
-        start = time.perf_counter_ns()
-        launch(call, memory)
-        time_ns = time.perf_counter_ns() - start
-        repeats = generator.repeats(lambda: launch(call, memory), memory.results(call))
+            launch()
+        repeats = all(map(torch.equal, first, made))
+        start = time.thread_time_ns()
+        launch()
+        time_ns = time.thread_time_ns() - start
     ((_, workspace_bytes),) = allocations.peaks()
     return Measured(max(time_ns, 1), workspace_bytes, draws, repeats)
 
@@ -122,7 +123,7 @@ def _plain(call, memory):
     made = []
     function = call.function
     plain = replace(call, function=lambda *a, **k: made.append(function(*a, **k)), results=[])
-    launch(plain, memory)
+    bind(plain, memory)()
     return made[0]
 
 

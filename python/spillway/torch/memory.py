@@ -5,35 +5,23 @@ import ctypes
 import torch
 
 
-class Memory:
-    """Makes tensors over addresses. The same view at the same address is made once."""
+def tensors_at(addresses, storages):
+    """Returns the function from views to tensors over the addresses of their storages; it gives
+    None where the address is 0."""
 
-    def __init__(self, storages):
-        self._storages = storages
-        self._tensors = {}
+    def tensor_of(view):
+        if view.tensor is None:
+            return torch.empty_strided(view.shape, view.stride, dtype=view.dtype)
+        address = addresses[view.tensor]
+        return _tensor(address, storages[view.tensor].nbytes, view) if address else None
 
-    def at(self, addresses):
-        """Returns the function from views to tensors for a launch; `addresses` by tensor."""
+    return tensor_of
 
-        def tensor_of(view):
-            if view.tensor is None:
-                return torch.empty_strided(view.shape, view.stride, dtype=view.dtype)
-            address = addresses[view.tensor]
-            if not address:
-                return None
-            key = address, view
-            tensor = self._tensors.get(key)
-            if tensor is None:
-                tensor = self._tensors[key] = self._make(address, view)
-            return tensor
 
-        return tensor_of
-
-    def _make(self, address, view):
-        nbytes = self._storages[view.tensor].nbytes
-        memory = (ctypes.c_char * nbytes).from_address(address)
-        flat = torch.frombuffer(memory, dtype=view.dtype, count=nbytes // view.dtype.itemsize)
-        return flat.as_strided(view.shape, view.stride, view.offset)
+def _tensor(address, nbytes, view):
+    memory = (ctypes.c_char * nbytes).from_address(address)
+    flat = torch.frombuffer(memory, dtype=view.dtype, count=nbytes // view.dtype.itemsize)
+    return flat.as_strided(view.shape, view.stride, view.offset)
 
 
 def bytes_of(tensor):

@@ -6,7 +6,7 @@ from typing import Callable
 
 import torch
 
-from .launching import launch, leaves_states_alone
+from .launching import bind, leaves_states_alone
 from .measuring import Measured
 from .recording import Storage, View, unique
 
@@ -16,15 +16,13 @@ GENERATOR_COSTS = Measured(1000, 2 * GENERATOR_BYTES, draws=False, repeats=False
 
 @dataclass
 class Operation:
-    """An op of the graph. `run(tensor_of, outside, is_repeat)` does its work.
-
-    `outside` is what an iteration exchanges with its caller.
-    """
+    """An op of the graph. `bind(tensor_of, is_repeat)` returns what does its work on given
+    memory: a function of what the iteration exchanges with its caller."""
 
     name: str
     reads: list
     writes: list
-    run: Callable
+    bind: Callable
     measured: Measured = field(default=Measured(1000, 0, draws=False, repeats=True))
     repeatable: bool = False
     line: str = ""
@@ -77,10 +75,11 @@ def _is_useless(k, calls):
 
 
 def _plain(call, measured, repeatable):
-    def run(tensor_of, outside, is_repeat):
-        launch(call, tensor_of)
+    def bound(tensor_of, is_repeat):
+        run = bind(call, tensor_of)
+        return lambda outside: run()
 
-    return Operation(call.name, call.reads, call.writes, run, measured, repeatable, call.line)
+    return Operation(call.name, call.reads, call.writes, bound, measured, repeatable, call.line)
 
 
 def _is_repeatable(call, storages):
@@ -115,14 +114,21 @@ class _Randomness:
         seed = self._tensor(f"generator before {call.name}", "temporary")
         state, before = _bytes_of(self.state), _bytes_of(seed)
 
-        def copy(tensor_of, outside, is_repeat):
-            tensor_of(before).copy_(tensor_of(state))
+        def copy(tensor_of, is_repeat):
+            source, target = tensor_of(state), tensor_of(before)
+            return lambda outside: target.copy_(source)
 
-        def run(tensor_of, outside, is_repeat):
-            torch.set_rng_state(tensor_of(before))
-            launch(call, tensor_of)
-            if not is_repeat:
-                tensor_of(state).copy_(torch.get_rng_state())
+        def draw(tensor_of, is_repeat):
+            source, target = tensor_of(before), tensor_of(state)
+            run = bind(call, tensor_of)
+
+            def drawn(outside):
+                torch.set_rng_state(source)
+                run()
+                if not is_repeat:
+                    target.copy_(torch.get_rng_state())
+
+            return drawn
 
         measured = replace(
             measured,
@@ -131,7 +137,7 @@ class _Randomness:
         reads, writes = unique([seed, *call.reads]), unique([*call.writes, self.state])
         return [
             Operation(f"before {call.name}", [self.state], [seed], copy, line=call.line),
-            Operation(call.name, reads, writes, run, measured, repeatable, call.line),
+            Operation(call.name, reads, writes, draw, measured, repeatable, call.line),
         ]
 
     def first(self):
@@ -139,20 +145,22 @@ class _Randomness:
         if self.state is None:
             return []
 
-        def run(tensor_of, outside, is_repeat):
-            tensor_of(_bytes_of(self.state)).copy_(torch.get_rng_state())
+        def take(tensor_of, is_repeat):
+            target = tensor_of(_bytes_of(self.state))
+            return lambda outside: target.copy_(torch.get_rng_state())
 
-        return [Operation("generator", [], [self.state], run, GENERATOR_COSTS)]
+        return [Operation("generator", [], [self.state], take, GENERATOR_COSTS)]
 
     def last(self):
         """Returns the op that hands the state back."""
         if self.state is None:
             return []
 
-        def run(tensor_of, outside, is_repeat):
-            outside.generator = tensor_of(_bytes_of(self.state)).clone()
+        def give(tensor_of, is_repeat):
+            source = tensor_of(_bytes_of(self.state))
+            return lambda outside: setattr(outside, "generator", source.clone())
 
-        return [Operation("generator's end", [self.state], [], run, GENERATOR_COSTS)]
+        return [Operation("generator's end", [self.state], [], give, GENERATOR_COSTS)]
 
     def _tensor(self, name, kind):
         self.storages.append(Storage(name, GENERATOR_BYTES, kind, torch.get_rng_state()))
@@ -164,17 +172,25 @@ def _bytes_of(tensor):
 
 
 def _supply(name, views, values):
-    views = [v for v in views if v.tensor is not None]
+    """Returns the op that copies what the caller supplies."""
+    pairs = [(k, view) for k, view in enumerate(views) if view.tensor is not None]
 
-    def run(tensor_of, outside, is_repeat):
-        for view, value in zip(views, values(outside)):
-            tensor_of(view).copy_(value)
+    def copy(tensor_of, is_repeat):
+        targets = [(k, tensor_of(view)) for k, view in pairs]
 
-    return Operation(name, [], [v.tensor for v in views], run, repeatable=True)
+        def run(outside):
+            for k, target in targets:
+                target.copy_(values(outside)[k])
+
+        return run
+
+    return Operation(name, [], [view.tensor for _, view in pairs], copy, repeatable=True)
 
 
 def _loss(view):
-    def run(tensor_of, outside, is_repeat):
-        outside.loss = tensor_of(view).clone()
+    def hand_out(tensor_of, is_repeat):
+        loss = tensor_of(view)
+        return lambda outside: setattr(outside, "loss", loss.clone())
 
-    return Operation("loss", [view.tensor], [], run, Measured(1000, view.dtype.itemsize, draws=False, repeats=False))
+    costs = Measured(1000, view.dtype.itemsize, draws=False, repeats=False)
+    return Operation("loss", [view.tensor], [], hand_out, costs)

@@ -239,6 +239,8 @@ class Recorder(TorchDispatchMode):
         """Runs an op on fake tensors, with any numbers in place of those read from tensors."""
         if function in UNSUPPORTED:
             raise CaptureError(f"{user_line()}: `{function}` changes a tensor's storage")
+        if not function._schema.returns:
+            return None  # in-place, on lists
         args, kwargs = tree_map(
             lambda a: 1.0 if isinstance(a, torch.SymFloat) else a, (args, kwargs)
         )

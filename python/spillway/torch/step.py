@@ -1,7 +1,5 @@
 """A training step: captured, planned, and run within its plan."""
 
-from contextlib import nullcontext
-
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -13,7 +11,7 @@ from .errors import AllocationError, CaptureError
 from .launching import plain_mode
 from .machine import this_machine
 from .measuring import Measurements
-from .memory import Memory, bytes_of
+from .memory import bytes_of, tensors_at
 from .operations import Outside, operations
 from .recording import Recorder
 from .swapping import Fakes, initialise, swapped_module, swapped_optimizer
@@ -181,19 +179,29 @@ class Training:
 
 
 class _Kernels:
-    """What a session calls."""
+    """What a session calls. Each op is bound once to the addresses at which it is launched."""
 
     def __init__(self, step):
-        self._operations = step.operations
-        self._memory = Memory(step.storages)
+        self._step = step
+        self._bound = {}
         self.outside = None
         self.allocations = None
 
     def launch(self, op, iteration, is_repeat, reads, writes, workspace):
-        operation = self._operations[op]
-        addresses = dict(zip(operation.reads, reads)) | dict(zip(operation.writes, writes))
-        with self.allocations.of(op) if self.allocations else nullcontext():
-            operation.run(self._memory.at(addresses), self.outside, is_repeat)
+        key = op, is_repeat, *reads, *writes
+        run = self._bound.get(key)
+        if run is None:
+            run = self._bound[key] = self._bind(op, is_repeat, reads, writes)
+        if self.allocations is None:
+            run(self.outside)
+            return
+        with self.allocations.of(op):
+            run(self.outside)
 
     def fill_input(self, tensor, iteration, address, nbytes):
         raise AssertionError("a captured step has no inputs")
+
+    def _bind(self, op, is_repeat, reads, writes):
+        operation = self._step.operations[op]
+        addresses = dict(zip(operation.reads, reads)) | dict(zip(operation.writes, writes))
+        return operation.bind(tensors_at(addresses, self._step.storages), is_repeat)
