@@ -1,13 +1,15 @@
 """Runs each kind of op once on real memory: its results' layouts, time, workspace, randomness."""
 
 import time
+import warnings
 from dataclasses import dataclass, replace
 
 import torch
 from torch.utils._pytree import tree_flatten
 
 from .allocations import Allocations
-from .launching import bind, plain_mode
+from .launching import bind, forget_out_variant, out_variant, plain_mode
+from .memory import new_memory
 from .recording import View
 from .scalars import Scalar
 
@@ -65,18 +67,16 @@ class _Operands:
         if view.tensor is None:
             return torch.empty_strided(view.shape, view.stride, dtype=view.dtype)
         if view.tensor not in self._tensors:
-            elements = self._storages[view.tensor].nbytes // view.dtype.itemsize
-            value = 0.5 if view.dtype.is_floating_point else 0
-            self._tensors[view.tensor] = torch.full((elements,), value, dtype=view.dtype)
-        flat = self._tensors[view.tensor]
-        if flat.dtype != view.dtype:
-            flat = flat.view(view.dtype)
+            memory = new_memory(self._storages[view.tensor].nbytes)
+            memory.view(view.dtype).fill_(0.5 if view.dtype.is_floating_point else 0)
+            self._tensors[view.tensor] = memory
+        flat = self._tensors[view.tensor].view(view.dtype)
         return flat.as_strided(view.shape, view.stride, view.offset)
 
     def results(self, call):
         """Returns the bytes of the tensors that a call makes."""
         views = [v for v in call.results if v is not None and v.tensor is not None]
-        return [self._tensors[v.tensor].view(torch.uint8) for v in views]
+        return [self._tensors[v.tensor] for v in views]
 
 
 class _generator_kept:
@@ -100,8 +100,7 @@ def _measure(call, memory):
     if call.function is None:
         return Measured(1, 0, draws=False, repeats=True)
     with plain_mode(), _generator_kept() as generator:
-        launch = bind(call, memory)
-        launch()  # warms up
+        launch = _warmed_up(call, memory)
         draws = generator.has_moved()
         made = memory.results(call)
         first = [result.clone() for result in made]
@@ -116,6 +115,22 @@ def _measure(call, memory):
         time_ns = time.thread_time_ns() - start
     ((_, workspace_bytes),) = allocations.peaks()
     return Measured(max(time_ns, 1), workspace_bytes, draws, repeats)
+
+
+def _warmed_up(call, memory):
+    """Binds a call and runs it once, without its out variant if that needs to resize results."""
+    launch = bind(call, memory)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            launch()
+    except RuntimeError:
+        if out_variant(call.function)[0] is None:
+            raise
+        forget_out_variant(call.function)
+        launch = bind(call, memory)
+        launch()
+    return launch
 
 
 def _plain(call, memory):

@@ -4,6 +4,7 @@ import ctypes
 
 import torch
 
+ALIGNMENT = 64
 
 def tensors_at(addresses, storages):
     """Returns the function from views to tensors over the addresses of their storages; it gives
@@ -22,6 +23,13 @@ def _tensor(address, nbytes, view):
     memory = (ctypes.c_char * nbytes).from_address(address)
     flat = torch.frombuffer(memory, dtype=view.dtype, count=nbytes // view.dtype.itemsize)
     return flat.as_strided(view.shape, view.stride, view.offset)
+
+
+def new_memory(nbytes):
+    """Returns bytes aligned as PyTorch's own are, and which PyTorch cannot resize either."""
+    memory = bytearray(nbytes + ALIGNMENT)
+    offset = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % ALIGNMENT
+    return torch.frombuffer(memory, dtype=torch.uint8, count=nbytes, offset=offset)
 
 
 def bytes_of(tensor):

@@ -261,6 +261,8 @@ class Recorder(TorchDispatchMode):
                         f" {self.storages[view.tensor].name}, which has been written since"
                     )
             return arg.node
+        if isinstance(arg, torch.Generator):
+            raise CaptureError(f"{user_line()}: draws from a generator that is not the default one")
         return self.view(arg) if isinstance(arg, FakeTensor) else arg
 
     def _is_new(self, result):

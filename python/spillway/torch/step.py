@@ -76,7 +76,7 @@ class Step:
         self.name = name
         self.storages = storages
         self.operations = ops
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self._example = example
         self._groups = [_constants(g) for g in optimizer.param_groups]
         self.graph = Graph(name)
@@ -92,6 +92,10 @@ class Step:
         at most. `machine` is this one where none is given."""
         machine = machine or this_machine()
         return self.graph.plan(machine, budget=budget, strategy=strategy, settings=settings)
+
+    def least(self, machine=None, strategy="auto"):
+        """Returns the smallest budget in bytes for which the strategy has a plan."""
+        return self.graph.least(machine or this_machine(), strategy)
 
     def compile(self, plan, strict=False):
         """Returns the function that trains within a plan: `loss = train(batch)`.
@@ -113,14 +117,14 @@ class Step:
                     f"batch.{k} is {tuple(value.shape)} of {value.dtype}, but"
                     f" {tuple(example.shape)} of {example.dtype} was captured"
                 )
-        for k, group in enumerate(self._optimizer.param_groups):
+        for k, group in enumerate(self.optimizer.param_groups):
             for name, constant in self._groups[k].items():
                 if group[name] != constant:
                     raise ValueError(
                         f"{name} of the optimizer's group {k} is {group[name]}, but {constant}"
                         " was captured; only learning rates may change"
                     )
-        return Outside(values, [_rate(g) for g in self._optimizer.param_groups])
+        return Outside(values, [_rate(g) for g in self.optimizer.param_groups])
 
 
 def _constants(group):
@@ -132,9 +136,8 @@ class Training:
 
     def __init__(self, step, plan, strict):
         self._step = step
+        self._plan = plan
         self._strict = strict
-        self._kernels = _Kernels(step)
-        self._session = Session(plan, self._kernels)
         self.load()
 
     def __call__(self, batch):
@@ -143,6 +146,7 @@ class Training:
             self._step_counted()
         else:
             self._step_once()
+        self._step.optimizer._opt_called = True  # schedulers of learning rates look at it
         if outside.generator is not None:
             torch.set_rng_state(outside.generator)
         return outside.loss
@@ -164,7 +168,9 @@ class Training:
                 )
 
     def load(self):
-        """Takes over the values that the model and the optimizer hold now."""
+        """Begins again with the values that the model and the optimizer hold now."""
+        self._kernels = _Kernels(self._step)
+        self._session = Session(self._plan, self._kernels)
         for tensor, storage in self._states():
             self._session.write_state(tensor, bytes_of(storage.value))
 
