@@ -204,9 +204,6 @@ class _Kernels:
         with self.allocations.of(op):
             run(self.outside)
 
-    def fill_input(self, tensor, iteration, address, nbytes):
-        raise AssertionError("a captured step has no inputs")
-
     def _bind(self, op, is_repeat, reads, writes):
         operation = self._step.operations[op]
         addresses = dict(zip(operation.reads, reads)) | dict(zip(operation.writes, writes))

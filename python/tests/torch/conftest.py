@@ -1,6 +1,5 @@
-"""Runs the tests with `spillway._core`, or, where that has not been built, with a stand-in."""
+"""Runs the tests with the package of this checkout, once its extension module is built."""
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -11,10 +10,6 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-if importlib.util.find_spec("spillway._core") is None:
-    import in_core
-
-    sys.modules["spillway"] = in_core.package(Path(__file__).parents[2] / "spillway")
 
 
 @pytest.fixture(autouse=True)

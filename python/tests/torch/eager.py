@@ -2,6 +2,7 @@
 
 import copy
 
+import in_core
 import torch
 
 import spillway.torch
@@ -9,9 +10,15 @@ import spillway.torch
 STEPS = 5
 
 
-def compare(make, loss_fn, make_optimizer, batches, between=None, steps=STEPS, seed=7):
+MACHINE = spillway.Machine("test", 8 << 30, 8 << 30, 4096, 10**9, 10**9)
+
+
+def compare(
+    make, loss_fn, make_optimizer, batches, between=None, budget=None, steps=STEPS, seed=7
+):
     """Trains twice from the same seed. `make()` returns the model, `batches(k)` a batch and
-    `between(optimizer)` the function called after each step. Returns the captured step."""
+    `between(optimizer)` the function called after each step. Without a budget (a percentage,
+    or "least"), each tensor has memory of its own. Returns the captured step."""
     torch.manual_seed(seed)
     eager_model = make()
     planned_model = copy.deepcopy(eager_model)
@@ -34,19 +41,36 @@ def compare(make, loss_fn, make_optimizer, batches, between=None, steps=STEPS, s
     torch.set_rng_state(state)
     step = spillway.torch.capture(planned_model, loss_fn, planned, data[0])
     assert torch.equal(torch.get_rng_state(), state), "capture draws random numbers"
-    train = step.compile(step.plan(), strict=True)
+    if budget is None:
+        with in_core.sessions():
+            train = step.compile(step, strict=True)
+    else:
+        plan = planned_within(step, budget)
+        train = step.compile(plan, strict=True)
     after = between(planned) if between else lambda: None
     losses = []
     for batch in data:
         losses.append(train(batch))
         after()
     train.sync()
+    if budget is not None:
+        assert train._session.device_bytes <= plan.budget_bytes
     for k, (a, b) in enumerate(zip(losses, eager_losses)):
         same(a, b, f"loss {k}")
     same_dicts(planned_model.state_dict(), eager_model.state_dict(), "model")
     same_dicts(planned.state_dict(), eager.state_dict(), "optimizer")
     assert torch.equal(torch.get_rng_state(), eager_state), "the generators differ"
     return step, train
+
+
+def planned_within(step, budget):
+    """Returns a plan for a percentage, or for the least that will do where that is more."""
+    try:
+        if budget != "least":
+            return step.plan(budget, MACHINE, settings=dict(effort=1))
+    except spillway.InfeasibleError:
+        pass
+    return step.plan(step.least(MACHINE), MACHINE, settings=dict(effort=1))
 
 
 def same(a, b, name):

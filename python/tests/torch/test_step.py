@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 import torch
-from eager import same_dicts
+from eager import planned_within, same_dicts
 from torch import nn
 from torch.nn import functional as F
 
@@ -106,7 +106,7 @@ def test_training_goes_on_eagerly_from_a_checkpoint():
     eagerly(expected, expected_optimizer, data)
 
     torch.manual_seed(5)
-    train = step.compile(step.plan())
+    train = step.compile(planned_within(step, "35%"))
     for b in data[:3]:
         train(b)
     train.sync()
@@ -121,7 +121,7 @@ def test_training_goes_on_eagerly_from_a_checkpoint():
 
 def test_values_that_are_loaded_into_the_model_are_taken_over():
     trained, _, step = captured()
-    train = step.compile(step.plan())
+    train = step.compile(planned_within(step, "35%"))
     with torch.no_grad():
         trained[3].weight.zero_()
         trained[3].bias.zero_()
@@ -132,7 +132,7 @@ def test_values_that_are_loaded_into_the_model_are_taken_over():
 
 def test_seeds_work_between_steps():
     _, _, step = captured()
-    train = step.compile(step.plan())
+    train = step.compile(planned_within(step, "35%"))
     b = batch()
     losses = []
     for seed in (1, 1, 2):
@@ -144,7 +144,7 @@ def test_seeds_work_between_steps():
 
 def test_other_batches_are_refused():
     _, _, step = captured()
-    train = step.compile(step.plan())
+    train = step.compile(planned_within(step, "35%"))
     with pytest.raises(ValueError, match=r"batch\.0 is \(5, 8\) of torch.float32, but \(6, 8\)"):
         train({"x": torch.randn(5, 8), "y": torch.randn(6, 4)})
     with pytest.raises(ValueError, match="the batch is"):
@@ -153,7 +153,7 @@ def test_other_batches_are_refused():
 
 def test_a_changed_setting_of_the_optimizer_is_refused():
     _, optimizer, step = captured()
-    train = step.compile(step.plan())
+    train = step.compile(planned_within(step, "35%"))
     optimizer.param_groups[0]["weight_decay"] = 0.5
     with pytest.raises(ValueError, match="weight_decay of the optimizer's group 0 is 0.5"):
         train(batch())
@@ -164,10 +164,10 @@ def test_strict_mode_names_the_op_that_allocates_more_than_its_workspace():
     (op,) = [o for o in step.operations if o.name == "mse_loss"]
     assert op.measured.workspace_bytes > 0
     op.measured = dataclasses.replace(op.measured, workspace_bytes=op.measured.workspace_bytes - 1)
-    train = step.compile(step.plan(), strict=True)
+    train = step.compile(planned_within(step, "35%"), strict=True)
     with pytest.raises(spillway.torch.AllocationError, match="mse_loss .* allocated"):
         train(batch())
-    step.compile(step.plan())(batch())
+    step.compile(planned_within(step, "35%"))(batch())
 
 
 def test_large_work_has_a_longer_time_and_a_larger_workspace():
