@@ -41,7 +41,7 @@ def capture(model, loss_fn, optimizer, example_batch):
             rate if group.get("fused") else rate.item()
             for rate, group in zip(rates, optimizer.param_groups)
         ]
-    with swapped_module(model, fakes), swapped_optimizer(optimizer, model, fakes, numbers):
+    with swapped_module(model, fakes), swapped_optimizer(optimizer, fakes, numbers):
         with recorder.fake_mode, recorder:
             optimizer.step()
     batch, rates, loss = map(recorder.view, batch), map(recorder.view, rates), recorder.view(loss)
@@ -90,12 +90,15 @@ class Step:
     def plan(self, budget="35%", machine=None, strategy="auto", settings={}):
         """Returns a plan for a budget: bytes, "8GiB", or a percentage of what the step needs
         at most. `machine` is this one where none is given."""
-        machine = machine or this_machine()
+        machine = machine or self._this_machine()
         return self.graph.plan(machine, budget=budget, strategy=strategy, settings=settings)
 
     def least(self, machine=None, strategy="auto"):
         """Returns the smallest budget in bytes for which the strategy has a plan."""
-        return self.graph.least(machine or this_machine(), strategy)
+        return self.graph.least(machine or self._this_machine(), strategy)
+
+    def _this_machine(self):
+        return this_machine(sum(s.nbytes for s in self.storages))
 
     def compile(self, plan, strict=False):
         """Returns the function that trains within a plan: `loss = train(batch)`.

@@ -24,6 +24,11 @@ class Fakes:
             self._real.append(tensor)
         return self._fakes[id(tensor)]
 
+    def name(self, tensor):
+        """Returns the name in the graph of a state that has a fake tensor."""
+        number = self.recorder.view(self._fakes[id(tensor)]).tensor
+        return "empty" if number is None else self.recorder.storages[number].name
+
     def has_gradient(self, parameter):
         """Returns whether the captured backward pass gave a parameter a gradient."""
         fake = self._fakes.get(id(parameter))
@@ -50,18 +55,17 @@ def swapped_module(model, fakes):
 
 
 @contextmanager
-def swapped_optimizer(optimizer, model, fakes, rates):
+def swapped_optimizer(optimizer, fakes, rates):
     """Within it, the optimizer updates fake parameters, with `rates` as its learning rates."""
     groups, state = optimizer.param_groups, optimizer.state
-    names = {id(p): name for name, p in model.named_parameters()}
 
     def fake(parameter):
-        return fakes.of(parameter, names.get(id(parameter), "parameter"))
+        return fakes.of(parameter, "parameter")
 
     def fake_state(parameter, key, value):
         if not isinstance(value, torch.Tensor):
             return value
-        return fakes.of(value, f"{names.get(id(parameter), 'parameter')}.{key}")
+        return fakes.of(value, f"{fakes.name(parameter)}.{key}")
 
     try:
         optimizer.param_groups = [

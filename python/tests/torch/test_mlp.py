@@ -117,3 +117,26 @@ def test_an_optimizer_that_branches_on_its_step_count_is_refused(optimizer):
     model = mlp()
     with pytest.raises(spillway.torch.CaptureError, match="test_mlp.py:.*value of a tensor"):
         spillway.torch.capture(model, loss_fn, optimizer(model.parameters()), batches(0))
+
+
+def test_the_first_gradient_becomes_the_momentum_whatever_its_sign():
+    class Dead(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+    make = lambda m: torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)
+    step, _ = compare(Dead, lambda m, x: (m.weight * x).sum(), make, lambda k: torch.full((3,), -0.0))
+    (momentum,) = [s.value for s in step.storages if s.name == "weight.momentum_buffer"]
+    assert torch.signbit(momentum).all()
+
+
+def test_a_tensor_that_is_made_empty_and_filled_in_parts():
+    def in_parts(model, batch):
+        out = torch.empty(16, 5)
+        out[:8] = model(batch["x"][:8])
+        out[8:] = model(batch["x"][8:])
+        return F.cross_entropy(out, batch["y"])
+
+    make = lambda m: torch.optim.SGD(m.parameters(), lr=0.1)
+    compare(mlp, in_parts, make, batches, budget="50%")
