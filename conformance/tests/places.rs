@@ -142,6 +142,19 @@ fn what_comes_back_finds_its_object_free() {
 }
 
 #[test]
+fn what_comes_back_soon_waits_for_no_other() {
+    let ops = [["a", ""], ["b", "a"], ["c", "b"], ["", "c"], ["", "w"]];
+    // `c` would take object 0, which has been free for longest; but `w` comes back to that as soon
+    // as `c` is gone.
+    assert_eq!(places(&ops, 3, 1, "-w 0 1 -a 2 -b 3 -c +w 4"), "0 1 2 1 0");
+    // With time enough between the two, it does; then `y` does not.
+    let (again, last) = ([["d", ""], ["x", "d"], ["y", "x"], ["", "y"]], [["", "w"]]);
+    let ops = [&ops[..4], &again, &last].concat();
+    let steps = "-w 0 1 -a 2 -b 3 -c 4 5 -d 6 -x 7 -y +w 8";
+    assert_eq!(places(&ops, 3, 1, steps), "0 1 2 0 1 2 1 0");
+}
+
+#[test]
 fn objects_exchange_what_they_serve() {
     let ops = [["a", ""], ["b", "a"], ["", "b"], ["", "w"]];
     // `a` would take object 1, which has been free for longer; but `b` needs that, since

@@ -112,7 +112,7 @@ impl Graph {
     /// Plans for a machine, and proves the plan safe.
     ///
     /// A budget is bytes, a size ("4GiB"), a share of what the work needs in-core ("35%"), or
-    /// "min". Strategies and their settings are those of `spillway plan --help`; a setting is a
+    /// "min". Strategies, except `joint`, and their settings are those of `spillway plan --help`; a setting is a
     /// number or a text, and `True` and `False` are "yes" and "no".
     ///
     /// Raises `InfeasibleError` where the budget is too small; `GraphError`, `BudgetError` and

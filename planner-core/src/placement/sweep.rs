@@ -5,7 +5,8 @@
 //! list begins. Arcs across the cut have their colours before the sweep: what lies in an
 //! object at the start must find it free when it comes back for good, so that object is *due*
 //! then. For the rest an allocation takes the objects that were released first, as the queue
-//! of a plan without placements would, but none that is due before it is given back.
+//! of a plan without placements would, but none that is due before it is given back, and none that
+//! is due soon after where another is free.
 //!
 //! Where all free objects are due too early, one of them exchanges with an object in use what
 //! both have served since the last moment at which both were free. Then the latter is free;
@@ -28,6 +29,13 @@ const NEVER: u32 = u32::MAX;
 
 /// Objects that are looked at: so many for each slot, and these.
 const TRIES: [u64; 2] = [256, 1 << 22];
+
+/// An object that is due within this fraction of an iteration after a release is taken only if no
+/// other will do: the transfer that it is due for would wait for what it served last. Of 124 plans of
+/// `auto` (eight works, 12 and 50 GB/s, 75 to 25 % of the in-core need, with repeats and without),
+/// 16 are up to 0.57 % longer than before they are placed without this rule, and 5 up to 0.32 % with
+/// it.
+const CLOSE: usize = 4;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
@@ -126,6 +134,8 @@ struct Colours<'w> {
     lacking: u64,
     /// Slots of an iteration, or 0.
     lap: u32,
+    /// Positions within which a due object is close.
+    close: u32,
     tries: u64,
 }
 
@@ -150,6 +160,7 @@ impl<'w> Colours<'w> {
             used: scratch.take(pools, 0)?,
             lacking: 0,
             lap: 0,
+            close: (plan.steps.len() / CLOSE) as u32,
             tries: TRIES[0].saturating_mul(slots as u64).saturating_add(TRIES[1]),
         };
         let mut first = 0;
@@ -212,7 +223,9 @@ impl<'w> Colours<'w> {
     fn pick(&mut self, slot: u32, at: u32, pool: usize) -> u32 {
         let given = self.arcs.given[slot as usize];
         let settled = self.settled(slot, at);
-        let found = settled.or_else(|| self.oldest(pool, given));
+        let found = settled
+            .or_else(|| self.oldest(pool, given.saturating_add(self.close)))
+            .or_else(|| self.oldest(pool, given));
         if let Some(object) = found.or_else(|| self.exchange(pool, at, given)) {
             self.free.remove(object);
             return object;
