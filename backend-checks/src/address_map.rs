@@ -1,3 +1,5 @@
+//! Reserved address ranges, and the chunks that are mapped there.
+
 use crate::Refused;
 use planner_core::backend::{Chunks, DeviceAddress};
 use std::collections::BTreeMap;

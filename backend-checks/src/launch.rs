@@ -1,3 +1,5 @@
+//! What a launch brings: addresses for all operands, and a workspace if the op has one.
+
 use crate::Refused;
 use planner_core::Graph;
 use planner_core::backend::{DeviceAddress, Launch};

@@ -1,3 +1,5 @@
+//! Why a call with wrong arguments is refused.
+
 use planner_core::OpId;
 use planner_core::backend::{DeviceAddress, HostRange, Point};
 use std::fmt;

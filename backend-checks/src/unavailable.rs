@@ -1,3 +1,5 @@
+//! Why there is no device.
+
 use std::fmt;
 
 /// Why no device is available, as text for a person.

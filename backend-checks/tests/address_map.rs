@@ -49,9 +49,9 @@ fn chunks_are_mapped_where_addresses_are_reserved_and_free() {
         let refused = Err(Refused::UnknownChunk(unknown));
         assert_eq!(books.check_map(at(1), chunks(first, 2)), refused);
     }
-    for (place, count, mapped) in [(0, 2, 1), (0, 8, 3), (1, 1, 1), (2, 1, 2), (3, 2, 3)] {
+    for (first, count, mapped) in [(0, 2, 1), (0, 8, 3), (1, 1, 1), (2, 1, 2), (3, 2, 3)] {
         let refused = Err(Refused::AlreadyMapped(at(mapped)));
-        assert_eq!(books.check_map(at(place), chunks(0, count)), refused);
+        assert_eq!(books.check_map(at(first), chunks(0, count)), refused);
     }
     assert!(AddressMap::<()>::new(16).check_map(at(0), chunks(0, 1)).is_err());
 }
@@ -77,18 +77,18 @@ fn what_is_mapped_is_found() {
 #[test]
 fn whole_mappings_are_unmapped() {
     let mut books = books();
-    for (place, count) in [(1, 1), (2, 1), (2, 2)] {
-        let refused = Err(Refused::PartOfMapping(at(place)));
-        assert_eq!(books.check_unmap(at(place), count), refused);
+    for (first, count) in [(1, 1), (2, 1), (2, 2)] {
+        let refused = Err(Refused::PartOfMapping(at(first)));
+        assert_eq!(books.check_unmap(at(first), count), refused);
     }
-    for (place, count) in [(0, 2), (3, 2), (4, 1)] {
-        assert_eq!(books.check_unmap(at(place), count), Err(Refused::NotMapped(at(place))));
+    for (first, count) in [(0, 2), (3, 2), (4, 1)] {
+        assert_eq!(books.check_unmap(at(first), count), Err(Refused::NotMapped(at(first))));
     }
     for at in [DeviceAddress(101), at(16)] {
         assert_eq!(books.check_unmap(at, 1), Err(Refused::NotReserved(at)));
     }
-    for (place, count) in [(1, 2), (3, 1), (1, 3)] {
-        assert_eq!(books.check_unmap(at(place), count), Ok(&"low"));
+    for (first, count) in [(1, 2), (3, 1), (1, 3)] {
+        assert_eq!(books.check_unmap(at(first), count), Ok(&"low"));
     }
     books.unmap(at(1), 2);
     assert!(books.mappings().eq([(at(3), 16)]));

@@ -15,6 +15,7 @@ mod adapter;
 mod driver;
 mod error;
 mod graph;
+mod host_memory;
 mod integrity_kernels;
 mod kernel;
 mod measure;

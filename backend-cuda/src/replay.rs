@@ -5,8 +5,8 @@ use crate::{CudaDevice, Graph};
 use planner_core::backend::Kernels;
 use planner_core::executor::Moment;
 use planner_core::pieces::Pieces;
-use planner_core::timeline::{LAPS, Timeline, durations};
-use planner_core::{ExecuteError, Executor, Kind, Plan, PlanError, Scratch, Stream, Verified};
+use planner_core::timeline::{PREDICTED_ITERATIONS, Timeline, durations};
+use planner_core::{ExecuteError, Executor, Kind, Plan, PlanError, Scratch, Verified};
 
 /// How a plan's iterations are divided into graphs.
 ///
@@ -36,7 +36,7 @@ impl Cycle {
     #[must_use]
     pub fn predicted_ns(&self, verified: &Verified<'_>) -> Option<u64> {
         let last = usize::try_from(self.iterations.checked_sub(1)?).ok()?;
-        if self.iterations > LAPS {
+        if self.iterations > PREDICTED_ITERATIONS {
             return None;
         }
         let mut words = 1 << 12;
@@ -59,7 +59,7 @@ fn makespan_ns(verified: &Verified<'_>, last: usize, memory: &mut [u64]) -> Resu
     let durations_ns = scratch.take(plan.steps.len(), 0u64)?;
     durations(machine, &pieces, durations_ns)?;
     let timeline = Timeline::new(schedule, durations_ns, scratch)?;
-    let streams = Stream::ALL.into_iter().zip(schedule.stream_steps);
+    let streams = schedule.stream_steps.into_iter();
     let ends = streams
         .filter_map(|(stream, steps)| Some(timeline.end_ns(last, stream, steps.checked_sub(1)?)));
     Ok(ends.max().unwrap_or(0))
@@ -75,7 +75,11 @@ pub fn cycle(graph: &planner_core::Graph<'_>, plan: &Plan<'_>) -> Option<Cycle> 
         Cycle { iterations: 1, graphs, fills_inputs }
     } else {
         // As many as a prediction looks at.
-        Cycle { iterations: (LAPS / period).max(1) * period, graphs: 1, fills_inputs }
+        Cycle {
+            iterations: (PREDICTED_ITERATIONS / period).max(1) * period,
+            graphs: 1,
+            fills_inputs,
+        }
     })
 }
 

@@ -132,7 +132,7 @@ fn run(
         delay_ns,
         hears,
         phases: u64::from(schedule.iterations),
-        steps: schedule.stream_steps.map(u64::from),
+        steps: schedule.stream_steps.map(u64::from).0,
         base: None,
         signals: [0; 3],
     };
@@ -157,9 +157,9 @@ fn edges(schedule: &OwnedSchedule) -> Vec<(usize, Edge)> {
     for (at, entry) in schedule.steps.iter().enumerate() {
         let Some(stream) = entry.stream() else { continue };
         let phase = (at / per_phase) as u64;
-        for (awaited, wait) in Stream::ALL.into_iter().zip(entry.waits()) {
+        for (awaited, wait) in entry.waits() {
             let Some(wait) = wait else { continue };
-            let iterations = u64::from(wait.laps) % phases;
+            let iterations = u64::from(wait.iterations_back) % phases;
             let awaited = Position {
                 stream: awaited,
                 index: wait.index.into(),

@@ -1,3 +1,5 @@
+//! The errors of a device of host memory.
+
 use backend_checks::Refused;
 use planner_core::backend::{BackendError, ErrorKind};
 use std::fmt;

@@ -88,6 +88,7 @@ pub use integrity_kernels::{Host, IntegrityKernels};
 pub use {integrity_kernels::Mapped, mapped::MappedDevice};
 
 use paging::Pages;
+use planner_core::PerStream;
 use planner_core::backend::{DeviceAddress, ErrorType};
 
 /// A device of host memory.
@@ -97,7 +98,7 @@ pub struct HostDevice {
     /// The host block, once it is created.
     block: Option<Vec<u8>>,
     /// Signals of each stream.
-    signals: [u64; 3],
+    signals: PerStream<u64>,
 }
 
 impl HostDevice {
@@ -108,7 +109,11 @@ impl HostDevice {
     #[must_use]
     pub fn new(chunk_bytes: u64, device_bytes: u64) -> Self {
         assert!(chunk_bytes > 0, "a chunk has bytes");
-        Self { pages: Pages::new(chunk_bytes, device_bytes), block: None, signals: [0; 3] }
+        Self {
+            pages: Pages::new(chunk_bytes, device_bytes),
+            block: None,
+            signals: PerStream::all(0),
+        }
     }
 
     /// Reads device memory, for kernels.

@@ -1,3 +1,5 @@
+//! Chunks and addresses: a mapping is an entry of a table.
+
 use crate::{HostDevice, HostError};
 use backend_checks::{AddressMap, Refused};
 use planner_core::backend::{Chunks, DeviceAddress, Paging};

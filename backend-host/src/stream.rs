@@ -1,3 +1,5 @@
+//! Streams: all work ends before the call that enqueues it returns.
+
 use crate::{HostDevice, HostError};
 use backend_checks::Refused;
 use planner_core::Stream;
@@ -9,12 +11,12 @@ impl Streams for HostDevice {
     }
 
     fn signal(&mut self, stream: Stream) -> Result<Point, HostError> {
-        self.signals[stream as usize] += 1;
-        Ok(Point { stream, value: self.signals[stream as usize] })
+        self.signals[stream] += 1;
+        Ok(Point { stream, value: self.signals[stream] })
     }
 
     fn reached(&mut self, point: Point) -> Result<bool, HostError> {
-        if point.value > self.signals[point.stream as usize] {
+        if point.value > self.signals[point.stream] {
             return Err(Refused::Unsignalled(point).into());
         }
         Ok(true)

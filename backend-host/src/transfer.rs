@@ -1,3 +1,5 @@
+//! The host block, and copies between it and device memory.
+
 use crate::{HostDevice, HostError};
 use backend_checks::Refused;
 use planner_core::backend::{DeviceAddress, HostRange, Transfers};

@@ -1,7 +1,7 @@
 //! Virtual time: when each piece of work ends on a machine of given speeds.
 
 use planner_core::machine::Direction;
-use planner_core::{Machine, Stream};
+use planner_core::{Machine, PerStream, Stream};
 
 /// One stream's time.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +21,7 @@ struct Lane {
 pub(crate) struct Clock {
     machine: Machine,
     host_ns: u64,
-    lanes: [Lane; 3],
+    lanes: PerStream<Lane>,
     /// The end of the last launch of each iteration.
     pub(crate) iteration_ends_ns: Vec<u64>,
 }
@@ -37,7 +37,7 @@ impl Clock {
     }
 
     pub(crate) fn busy_ns(&self, stream: Stream) -> u64 {
-        self.lanes[stream as usize].busy_ns
+        self.lanes[stream].busy_ns
     }
 
     /// The host is busy for a while.
@@ -52,19 +52,19 @@ impl Clock {
 
     /// When a signal is reached, counted from 1.
     pub(crate) fn signal_ns(&self, stream: Stream, value: u64) -> Option<u64> {
-        self.lanes[stream as usize].signals_ns.get(value.checked_sub(1)? as usize).copied()
+        self.lanes[stream].signals_ns.get(value.checked_sub(1)? as usize).copied()
     }
 
     /// What is submitted next starts no earlier.
     pub(crate) fn wait_until_ns(&mut self, stream: Stream, ns: u64) {
-        let lane = &mut self.lanes[stream as usize];
+        let lane = &mut self.lanes[stream];
         lane.free_ns = lane.free_ns.max(ns);
     }
 
     /// Submits a copy; its time passes at the signal.
     pub(crate) fn copy(&mut self, stream: Stream, bytes: u64) {
         self.wait_until_ns(stream, self.host_ns);
-        let lane = &mut self.lanes[stream as usize];
+        let lane = &mut self.lanes[stream];
         lane.step_bytes = lane.step_bytes.saturating_add(bytes);
     }
 
@@ -77,13 +77,13 @@ impl Clock {
         if ends_ns.len() <= index {
             ends_ns.resize(index + 1, 0);
         }
-        ends_ns[index] = self.lanes[Stream::Compute as usize].free_ns;
+        ends_ns[index] = self.lanes[Stream::Compute].free_ns;
     }
 
     /// Submits a signal.
     pub(crate) fn signal(&mut self, stream: Stream) {
         self.wait_until_ns(stream, self.host_ns);
-        let bytes = core::mem::take(&mut self.lanes[stream as usize].step_bytes);
+        let bytes = core::mem::take(&mut self.lanes[stream].step_bytes);
         if bytes > 0 {
             let direction = match stream {
                 Stream::Download => Direction::DeviceToHost,
@@ -91,12 +91,12 @@ impl Clock {
             };
             self.work(stream, self.machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX));
         }
-        let lane = &mut self.lanes[stream as usize];
+        let lane = &mut self.lanes[stream];
         lane.signals_ns.push(lane.free_ns);
     }
 
     fn work(&mut self, stream: Stream, ns: u64) {
-        let lane = &mut self.lanes[stream as usize];
+        let lane = &mut self.lanes[stream];
         lane.free_ns = lane.free_ns.saturating_add(ns);
         lane.busy_ns = lane.busy_ns.saturating_add(ns);
     }

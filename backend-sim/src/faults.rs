@@ -32,31 +32,31 @@ impl Faults {
 }
 
 impl SimDevice {
-    /// Whether a fault strikes now.
-    fn strikes(&mut self, fault: Fault, one_in: u64) -> bool {
+    /// Whether a fault occurs now.
+    fn occurs(&mut self, fault: Fault, one_in: u64) -> bool {
         let faults = self.faults.as_mut().filter(|faults| faults.fault == fault);
         faults.is_some_and(|faults| faults.chance.below(one_in) == 0)
     }
 
     /// Whether an allocation may go on.
     pub(crate) fn check_allocation(&mut self, on_host: bool) -> Result<(), SimError> {
-        if self.strikes(Fault::Allocations, 16) {
+        if self.occurs(Fault::Allocations, 16) {
             return Err(SimError::AllocationFailed { on_host });
         }
         Ok(())
     }
 
     pub(crate) fn copy_fails(&mut self) -> bool {
-        self.strikes(Fault::Copies, 16)
+        self.occurs(Fault::Copies, 16)
     }
 
     pub(crate) fn is_lost(&mut self) -> bool {
-        self.strikes(Fault::Loss, 128)
+        self.occurs(Fault::Loss, 128)
     }
 
     /// How many times longer than usual the next copy takes.
     pub(crate) fn delay(&mut self) -> u64 {
-        if !self.strikes(Fault::Delays, 4) {
+        if !self.occurs(Fault::Delays, 4) {
             return 0;
         }
         self.faults.as_mut().map_or(0, |faults| 1 + faults.chance.below(15))

@@ -33,7 +33,7 @@ use contents::Contents;
 use faults::Faults;
 use paging::AddressSpace;
 use planner_core::backend::ErrorType;
-use planner_core::{Machine, Stream};
+use planner_core::{Machine, PerStream, Stream};
 use stream::{Chance, Queue};
 
 /// What a device has done so far, set-up included.
@@ -63,7 +63,7 @@ pub struct SimDevice {
     machine: Machine,
     clock: Clock,
     /// The three streams.
-    queues: [Queue; 3],
+    queues: PerStream<Queue>,
     /// Where the order of effects is drawn from; none for the order of submission.
     chance: Option<Chance>,
     space: AddressSpace,

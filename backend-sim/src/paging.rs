@@ -147,7 +147,7 @@ impl Paging for SimDevice {
     fn unmap(&mut self, at: DeviceAddress, chunks: u64) -> Result<(), SimError> {
         self.check_failure()?;
         let end = at.0.saturating_add(chunks.saturating_mul(self.machine.chunk_bytes));
-        for (work, pending) in self.queues.iter().flat_map(Queue::pending) {
+        for (work, pending) in self.queues.0.iter().flat_map(Queue::pending) {
             let spans = pending.spans();
             if !self.is_forgiving
                 && spans.iter().any(|span| span.at.0 < end && at.0 < span.at.0 + span.bytes)

@@ -75,7 +75,7 @@ const fn scramble(word: u64) -> u64 {
 impl SimDevice {
     /// Enqueues work and, without a seed, lets it take effect.
     pub(crate) fn submit(&mut self, stream: Stream, work: Work) -> Result<(), SimError> {
-        let queue = &mut self.queues[stream as usize];
+        let queue = &mut self.queues[stream];
         let point = Point { stream, value: queue.signalled + 1 };
         for span in work.spans() {
             if !self.space.is_mapped(span.at, span.bytes) {
@@ -98,7 +98,7 @@ impl SimDevice {
     fn check_signalled(&self, point: Point) -> Result<(), SimError> {
         match self.failure {
             Some(failure) => Err(failure),
-            None if point.value > self.queues[point.stream as usize].signalled => {
+            None if point.value > self.queues[point.stream].signalled => {
                 Err(Refused::Unsignalled(point).into())
             }
             None => Ok(()),
@@ -106,7 +106,7 @@ impl SimDevice {
     }
 
     fn is_reached(&self, point: Point) -> bool {
-        self.queues[point.stream as usize].reached >= point.value
+        self.queues[point.stream].reached >= point.value
     }
 
     /// One event of a stream. False where it has nothing to do, or waits.
@@ -119,37 +119,37 @@ impl SimDevice {
     }
 
     fn try_step(&mut self, stream: Stream) -> Result<bool, SimError> {
-        if let Some(mut running) = self.queues[stream as usize].running.take() {
+        if let Some(mut running) = self.queues[stream].running.take() {
             if self.is_lost() {
                 return Err(SimError::Lost);
             }
             if running.delay > 0 {
                 running.delay -= 1;
-                self.queues[stream as usize].running = Some(running);
+                self.queues[stream].running = Some(running);
                 return Ok(true);
             }
             self.end(running)?;
             return Ok(true);
         }
-        if let Some(Item::Wait(point)) = self.queues[stream as usize].items.front()
+        if let Some(Item::Wait(point)) = self.queues[stream].items.front()
             && !self.is_reached(*point)
         {
             return Ok(false);
         }
-        match self.queues[stream as usize].items.pop_front() {
+        match self.queues[stream].items.pop_front() {
             None => return Ok(false),
             Some(Item::Wait(_)) => {}
-            Some(Item::Signal) => self.queues[stream as usize].reached += 1,
+            Some(Item::Signal) => self.queues[stream].reached += 1,
             Some(Item::Work(point, work)) => {
                 let running = self.begin(point, work)?;
-                self.queues[stream as usize].running = Some(running);
+                self.queues[stream].running = Some(running);
             }
         }
         Ok(true)
     }
 
     /// Lets a stream run for a while.
-    fn burst(&mut self, stream: Stream, chance: &mut Chance) -> Result<bool, SimError> {
+    fn run_some(&mut self, stream: Stream, chance: &mut Chance) -> Result<bool, SimError> {
         let most = 1 << chance.below(8);
         let mut stepped = false;
         for _ in 0..most {
@@ -164,7 +164,7 @@ impl SimDevice {
     /// The stream at whose head the way to a point is blocked.
     fn blocker(&self, point: Point) -> Stream {
         let mut stream = point.stream;
-        while let Queue { items, running: None, .. } = &self.queues[stream as usize]
+        while let Queue { items, running: None, .. } = &self.queues[stream]
             && let Some(Item::Wait(point)) = items.front()
             && !self.is_reached(*point)
         {
@@ -181,7 +181,7 @@ impl SimDevice {
                 any @ 0..3 => Stream::ALL[any as usize],
                 _ => self.blocker(point),
             };
-            self.burst(stream, chance)?;
+            self.run_some(stream, chance)?;
         }
         Ok(())
     }
@@ -191,7 +191,7 @@ impl SimDevice {
         let Some(mut chance) = self.chance else { return Ok(()) };
         if chance.below(4) == 0 {
             let stream = Stream::ALL[chance.below(3) as usize];
-            self.burst(stream, &mut chance)?;
+            self.run_some(stream, &mut chance)?;
         }
         self.chance = Some(chance);
         Ok(())
@@ -204,14 +204,14 @@ impl Streams for SimDevice {
         if let Some(ns) = self.clock.signal_ns(point.stream, point.value) {
             self.clock.wait_until_ns(stream, ns);
         }
-        self.queues[stream as usize].items.push_back(Item::Wait(point));
+        self.queues[stream].items.push_back(Item::Wait(point));
         self.settle(stream)
     }
 
     fn signal(&mut self, stream: Stream) -> Result<Point, SimError> {
         self.check_failure()?;
         self.clock.signal(stream);
-        let queue = &mut self.queues[stream as usize];
+        let queue = &mut self.queues[stream];
         queue.signalled += 1;
         let point = Point { stream, value: queue.signalled };
         queue.items.push_back(Item::Signal);

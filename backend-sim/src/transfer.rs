@@ -60,7 +60,7 @@ impl SimDevice {
             let (start, end) = (host.offset_bytes, host.offset_bytes + host.bytes);
             start < range.offset_bytes + range.bytes && range.offset_bytes < end
         };
-        for (work, pending) in self.queues.iter().flat_map(Queue::pending) {
+        for (work, pending) in self.queues.0.iter().flat_map(Queue::pending) {
             if !self.is_forgiving && pending.host().is_some_and(|(host, _)| used(host)) {
                 return Err(SimError::HostInUse { range, work });
             }

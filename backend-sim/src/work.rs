@@ -152,7 +152,7 @@ impl SimDevice {
         if let Some((host, writes)) = running.work.host() {
             running.note(Segment::of_host(host), Use { operand: COPIED, writes });
         }
-        let mut others = self.queues.iter().filter_map(|queue| queue.running.as_ref());
+        let mut others = self.queues.0.iter().filter_map(|queue| queue.running.as_ref());
         if let Some(other) = others.find(|other| !self.is_forgiving && running.races(other)) {
             return Err(SimError::Race { work: point, other: other.point });
         }

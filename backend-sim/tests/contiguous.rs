@@ -7,7 +7,7 @@ use backend_sim::contiguous::{
     Allocator, Block, CachingAllocator, ReplayError, SizeClasses, Usage, replay,
 };
 use common::{OwnedPlan, Work};
-use planner_core::plan::{ArenaPlacement, Place, Pool, Resident};
+use planner_core::plan::{ArenaPlacement, Location, Pool, Resident};
 use planner_core::{Kind, Machine, MachineParameters, OpId, Part, PlanError, Step, TensorId};
 use proptest::prelude::*;
 
@@ -131,7 +131,8 @@ fn blocks_are_taken_and_given_back_in_list_order() {
         segments_per_iteration: 0,
     };
     assert_eq!(follow_plan(&plan(steps.clone()), 62), Ok(usage));
-    let full = ReplayError::OutOfMemory { iterations: 0, place: Place::Step(1), bytes: 20 * MIB };
+    let full =
+        ReplayError::OutOfMemory { iterations: 0, location: Location::Step(1), bytes: 20 * MIB };
     assert_eq!(follow_plan(&plan(steps), 61), Err(full));
 }
 
@@ -174,12 +175,12 @@ fn the_arena_is_one_block_that_stays() {
 fn parts_and_broken_plans_are_refused() {
     let half = Part { tensor: TensorId(0), first: 0, count: 100 };
     let all = Part { tensor: TensorId(0), first: 0, count: 12 * MIB / 512 };
-    let at = |place| Place::Step(place);
+    let at = |location| Location::Step(location);
     for (steps, expected) in [
-        (vec![Step::Prefetch(half)], ReplayError::Part { place: at(0), tensor: TensorId(0) }),
+        (vec![Step::Prefetch(half)], ReplayError::Part { location: at(0), tensor: TensorId(0) }),
         (
             vec![Step::Prefetch(all), Step::Evict(half)],
-            ReplayError::Part { place: at(1), tensor: TensorId(0) },
+            ReplayError::Part { location: at(1), tensor: TensorId(0) },
         ),
         (
             vec![Step::Prefetch(STATE), Step::Prefetch(STATE)],

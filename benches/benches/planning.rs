@@ -59,7 +59,7 @@ fn planning_by_ops(criterion: &mut Criterion) {
         });
         for iterations in [1, 2] {
             let over = Over { iterations, settled: true };
-            let name = if iterations == 1 { "place" } else { "place, two iterations" };
+            let name = if iterations == 1 { "placements" } else { "placements, two iterations" };
             let owned = planning::plan(&request, Strategy::Window(given)).expect("a plan");
             group.bench_function(id(name), |bencher| {
                 bencher.iter(|| black_box(placing::place_over(&graph, &machine, &owned, over)));

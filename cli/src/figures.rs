@@ -84,7 +84,7 @@ impl Figures {
         Some(self.planned?.period_ns)
     }
 
-    /// The best bound that costs next to nothing and holds for this plan; without one, for all
+    /// The best bound that is quick to compute and holds for this plan; without one, for all
     /// that run each op once.
     fn bound(&self) -> Bound {
         let period_ns = self.context.any_order_bound_ns;

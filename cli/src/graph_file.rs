@@ -12,7 +12,7 @@ use workloads::{OwnedGraph, Shown, format};
 
 /// Writes a graph to a file and its summary to standard output; or, without a file, the
 /// graph to standard output and the summary to standard error.
-pub(crate) fn deliver(
+pub(crate) fn write(
     graph: &OwnedGraph,
     more: &[(&str, String)],
     path: Option<&Path>,

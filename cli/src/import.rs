@@ -85,7 +85,7 @@ fn import_chain(Chain { chain: path, output }: &Chain) -> Result<(), Failure> {
     let chain = format::read_chain(&load(path)?);
     let chain = chain.map_err(|error| Failure::reading(&error.in_file(path)))?;
     let layers = [("layers", count(chain.layers.len() as u64))];
-    graph_file::deliver(&chain.graph(), &layers, output.as_deref())
+    graph_file::write(&chain.graph(), &layers, output.as_deref())
 }
 
 fn import_trace(arguments: &Pytorch) -> Result<(), Failure> {
@@ -100,7 +100,7 @@ fn import_trace(arguments: &Pytorch) -> Result<(), Failure> {
     };
     let (graph, report) = pytorch::import_with_report(&trace, kineto.as_deref(), device, &name)
         .map_err(|error| failure(&error, arguments))?;
-    graph_file::deliver(&graph, &found(&report), arguments.output.as_deref())
+    graph_file::write(&graph, &found(&report), arguments.output.as_deref())
 }
 
 /// A file's name without its endings.

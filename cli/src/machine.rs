@@ -62,12 +62,12 @@ pub(crate) fn list_is_asked_for(mut arguments: impl Iterator<Item = OsString>) -
 /// Prints the built-in machines.
 pub(crate) fn print_list() -> Result<(), Failure> {
     let mut text = String::new();
-    for (OwnedMachine { name, machine }, about) in machines::all() {
+    for (OwnedMachine { name, machine, .. }, about) in machines::all() {
         let (device, host) = (units::bytes(machine.device_bytes), units::bytes(machine.host_bytes));
         let default = if name == DEFAULT { " (default)" } else { "" };
         text += &format!(
             "{name}{default}\n    {about}\n    device {device}, host {host}, chunks of {}, \
-             {} GB/s up, {} GB/s down\n",
+             upload {} GB/s, download {} GB/s\n",
             units::bytes(machine.chunk_bytes),
             machine.h2d_bytes_per_s as f64 / 1e9,
             machine.d2h_bytes_per_s as f64 / 1e9,

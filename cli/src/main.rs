@@ -70,7 +70,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    method::heed_interrupts();
+    method::catch_interrupts();
     let done = output::check_stdout();
     if done.is_err() || machine::list_is_asked_for(std::env::args_os().skip(1)) {
         return exit(done.and_then(|()| machine::print_list()), false);

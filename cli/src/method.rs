@@ -123,7 +123,7 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// From now on, an interrupt or a request to terminate ends a search, which then returns the
 /// best plan so far. Without a search, or the second time, it ends the program and leaves no
 /// partial file.
-pub(crate) fn heed_interrupts() {
+pub(crate) fn catch_interrupts() {
     // If they are ignored (`nohup`) or cannot be caught, nothing changes.
     let _ = ctrlc::try_set_handler(|| {
         if !SEARCHING.load(Ordering::Relaxed) || INTERRUPTED.swap(true, Ordering::Relaxed) {

@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     output::check(&[], &[&arguments.output], false)?;
     let graph = work::generate(&arguments.spec)?;
-    graph_file::deliver(&graph, &[], arguments.output.as_deref())
+    graph_file::write(&graph, &[], arguments.output.as_deref())
 }
 
 fn list() -> String {

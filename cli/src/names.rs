@@ -1,12 +1,10 @@
-//! Errors of planners and of the program's backends, with names of ops and tensors.
+//! Errors of planners and backends, with names of ops and tensors.
 
 use backend_checks::Refused;
-use backend_cuda::CudaError;
-use backend_sim::SimError;
-use backend_vulkan::VulkanError;
 use planner_core::planner::PlanningError;
 use planner_core::{ExecuteError, Step};
 use spillway::names::{self, Mentions};
+use std::error::Error;
 use workloads::OwnedGraph;
 
 /// The names of a graph, and the steps of a plan for it.
@@ -30,38 +28,27 @@ impl<'n> Names<'n> {
         }
     }
 
-    /// Why the simulated device refuses.
-    pub(crate) fn sim_error(&self, error: &SimError) -> String {
-        self.0.translate(&error.to_string(), &sim_mentions(error))
+    /// Why a device refuses or fails; `mentioned` finds the ids in its error.
+    pub(crate) fn device_error<E: Error>(
+        &self,
+        error: &E,
+        mentioned: impl Fn(&E) -> Mentions,
+    ) -> String {
+        self.0.translate(&error.to_string(), &mentioned(error))
     }
 
-    /// Why a plan could not be carried out on the simulated device.
-    pub(crate) fn execute_error(&self, error: &ExecuteError<SimError>) -> String {
-        self.0.execute_error(error, sim_mentions)
-    }
-
-    /// Why a plan could not be carried out on a Vulkan device.
-    pub(crate) fn vulkan_execute_error(&self, error: &ExecuteError<VulkanError>) -> String {
-        self.0.execute_error(error, vulkan_mentions)
-    }
-
-    /// Why a plan could not be carried out on a CUDA device.
-    pub(crate) fn cuda_execute_error(&self, error: &ExecuteError<CudaError>) -> String {
-        self.0.execute_error(error, cuda_mentions)
+    /// Why a plan did not run to its end; `mentioned` finds the ids in a device's error.
+    pub(crate) fn execute_error<E: Error>(
+        &self,
+        error: &ExecuteError<E>,
+        mentioned: impl Fn(&E) -> Mentions,
+    ) -> String {
+        self.0.execute_error(error, mentioned)
     }
 }
 
-fn vulkan_mentions(error: &VulkanError) -> Mentions {
-    let VulkanError::Refused(refused) = error else { return Mentions::default() };
-    refused_mentions(refused)
-}
-
-fn cuda_mentions(error: &CudaError) -> Mentions {
-    let CudaError::Refused(refused) = error else { return Mentions::default() };
-    refused_mentions(refused)
-}
-
-fn refused_mentions(refused: &Refused) -> Mentions {
+/// The ids in the reason for which a backend refuses a call.
+pub(crate) fn refused_mentions(refused: &Refused) -> Mentions {
     match *refused {
         Refused::Operands(op) | Refused::NotRepeatable(op) => {
             Mentions { op: Some(op), ..Mentions::default() }
@@ -69,17 +56,4 @@ fn refused_mentions(refused: &Refused) -> Mentions {
         // The others name only addresses and chunks.
         _ => Mentions::default(),
     }
-}
-
-fn sim_mentions(error: &SimError) -> Mentions {
-    let (op, tensor) = match *error {
-        SimError::Refused(ref refused) => return refused_mentions(refused),
-        SimError::WrongContent { op, tensor, .. } | SimError::MixedVersions { op, tensor, .. } => {
-            (Some(op), Some(tensor))
-        }
-        SimError::HostCopy { tensor, .. } => (None, Some(tensor)),
-        // The others name only addresses and chunks.
-        _ => (None, None),
-    };
-    Mentions { place: None, op, tensors: [tensor, None] }
 }

@@ -7,6 +7,42 @@ use common::Folder;
 use std::fs;
 use std::process::Command;
 
+/// Runs the program with little memory. Returns its status, none if it aborts, and what it says.
+#[cfg(target_os = "linux")]
+fn run_within(folder: &Folder, mebibytes: u64, command: &[&str]) -> (Option<i32>, String) {
+    let program = env!("CARGO_BIN_EXE_spillway");
+    let shell = format!("ulimit -v {}; exec {program} \"$@\"", mebibytes << 10);
+    let ran = Command::new("sh")
+        .args(["-c", &shell, "sh"])
+        .args(command)
+        .current_dir(folder.path("."))
+        .output()
+        .unwrap();
+    (ran.status.code(), String::from_utf8_lossy(&ran.stderr).into_owned())
+}
+
+/// A graph that can be read in less memory than planning takes.
+#[cfg(target_os = "linux")]
+#[test]
+fn plans_that_memory_is_too_small_for_are_refused() {
+    let folder = Folder::new();
+    let tensors = vec![r#"{"name": "t", "bytes": 1048576, "kind": "state"}"#; 30_000].join(",");
+    let op = |at| format!(r#"{{"name": "o", "time_ns": 1, "reads": [{at}], "writes": []}}"#);
+    let ops = (0..30_000).map(op).collect::<Vec<_>>().join(",");
+    let format = r#""format": "spillway.graph.v1", "name": "g""#;
+    folder.write("g.json", format!(r#"{{{format}, "tensors": [{tensors}], "ops": [{ops}]}}"#));
+    let command = ["plan", "g.json", "-b", "64MiB", "-s", "window", "-o", "p.json"];
+    let mut refused = 0;
+    for mebibytes in (30..100).step_by(5) {
+        let (status, stderr) = run_within(&folder, mebibytes, &command);
+        assert!([Some(0), Some(1), Some(2)].contains(&status), "{mebibytes} MiB: {stderr}");
+        let said = stderr.starts_with("error: working memory is too small");
+        assert_eq!(said, status == Some(1), "{mebibytes} MiB: {stderr}");
+        refused += u32::from(said);
+    }
+    assert!(refused > 0, "planning always had the memory");
+}
+
 /// Files whose values take more memory than there is.
 #[cfg(target_os = "linux")]
 #[test]
@@ -24,16 +60,8 @@ fn files_that_memory_is_too_small_for_are_refused() {
     ];
     for mebibytes in [40, 80, 160, 320] {
         for command in &commands {
-            let program = env!("CARGO_BIN_EXE_spillway");
-            let shell = format!("ulimit -v {}; exec {program} \"$@\"", mebibytes << 10);
-            let ran = Command::new("sh")
-                .args(["-c", &shell, "sh"])
-                .args(command)
-                .current_dir(folder.path("."))
-                .output()
-                .unwrap();
-            let stderr = String::from_utf8_lossy(&ran.stderr);
-            assert_eq!(ran.status.code(), Some(2), "{mebibytes} MiB: {stderr}");
+            let (status, stderr) = run_within(&folder, mebibytes, command);
+            assert_eq!(status, Some(2), "{mebibytes} MiB: {stderr}");
             let said = stderr.contains("out of memory") || stderr.contains("cannot be allocated");
             assert!(said && stderr.starts_with("error: "), "{mebibytes} MiB: {stderr}");
         }

@@ -8,18 +8,18 @@ mod arena;
 pub mod host;
 mod layout;
 mod order;
-mod places;
+mod placements;
 mod times;
 mod values;
 
 use layout::Layout;
 use order::Order;
-use planner_core::plan::Place;
+use planner_core::plan::Location;
 use planner_core::{Graph, Kind, Launched, Machine, Part, Plan, Step, TensorId};
 use std::collections::BTreeSet;
 use std::fmt;
 
-pub(crate) use places::Allocation;
+pub(crate) use placements::Allocation;
 pub use planner_core::plan::Prediction;
 
 /// Iterations that are written out; the format times eight.
@@ -68,18 +68,18 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Where; nowhere in particular for sums over the whole plan.
-    pub place: Option<Place>,
+    pub location: Option<Location>,
     /// What is wrong.
     pub message: String,
 }
 
 impl Violation {
-    fn at(place: Place, message: impl Into<String>) -> Self {
-        Self { place: Some(place), message: message.into() }
+    fn at(location: Location, message: impl Into<String>) -> Self {
+        Self { location: Some(location), message: message.into() }
     }
 
     fn of_plan(message: impl Into<String>) -> Self {
-        Self { place: None, message: message.into() }
+        Self { location: None, message: message.into() }
     }
 
     fn overflow() -> Self {
@@ -89,8 +89,8 @@ impl Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.place {
-            Some(place) => write!(f, "{place}: {}", self.message),
+        match self.location {
+            Some(location) => write!(f, "{location}: {}", self.message),
             None => f.write_str(&self.message),
         }
     }
@@ -126,7 +126,7 @@ pub fn measure(
     let layout = Layout::check(graph, machine, plan)?;
     arena::check(graph, machine, plan, &order)?;
     let records = values::walk(&layout, &order)?;
-    let changes = places::follow(&layout, &records)?;
+    let changes = placements::follow(&layout, &records)?;
     let timeline = times::run(&layout, machine, &records, changes.as_ref())?;
     let (prediction, first_peak_step) = predict(&layout, &records, &timeline)?;
     let host_layout_bytes = host_layout_bytes(graph, plan);
@@ -160,27 +160,27 @@ pub(crate) fn allocations(
     measure(graph, machine, &plan)?;
     let layout = Layout::check(graph, machine, &plan)?;
     let records = values::walk(&layout, &Order::check(graph, &plan)?)?;
-    places::allocations(&layout, &records, iterations)
+    placements::allocations(&layout, &records, iterations)
 }
 
 fn check_ids(graph: &Graph<'_>, plan: &Plan<'_>) -> Result<(), Violation> {
-    let known = |place, tensor: TensorId| match graph.tensors().get(tensor.index()) {
+    let known = |location, tensor: TensorId| match graph.tensors().get(tensor.index()) {
         Some(_) => Ok(()),
-        None => Err(Violation::at(place, format!("there is no {tensor}"))),
+        None => Err(Violation::at(location, format!("there is no {tensor}"))),
     };
-    for (place, placement) in (0..).map(Place::Arena).zip(plan.arena) {
-        known(place, placement.tensor)?;
+    for (location, placement) in (0..).map(Location::Arena).zip(plan.arena) {
+        known(location, placement.tensor)?;
     }
-    for (place, resident) in (0..).map(Place::Start).zip(plan.resident_at_start) {
-        known(place, resident.part.tensor)?;
+    for (location, resident) in (0..).map(Location::Start).zip(plan.resident_at_start) {
+        known(location, resident.part.tensor)?;
     }
-    for (place, step) in (0..).map(Place::Step).zip(plan.steps) {
+    for (location, step) in (0..).map(Location::Step).zip(plan.steps) {
         match *step {
             Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
-                known(place, part.tensor)?;
+                known(location, part.tensor)?;
             }
             Step::Launch(Launched { op, .. }) if op.index() >= graph.ops().len() => {
-                return Err(Violation::at(place, format!("there is no {op}")));
+                return Err(Violation::at(location, format!("there is no {op}")));
             }
             Step::Launch(_) => {}
         }

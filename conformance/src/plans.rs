@@ -2,7 +2,7 @@
 
 mod homes;
 mod mutate;
-mod places;
+mod placements;
 mod sequence;
 mod walk;
 
@@ -60,7 +60,7 @@ pub fn unplaced_cases() -> impl Strategy<Value = Case> {
 pub fn placed_cases() -> impl Strategy<Value = Case> {
     (unplaced_cases(), 1..=3u32, choices(500)).prop_map(|(case, iterations, mut choices)| {
         let (graph, machine) = (checked(&case.graph), case.machine);
-        let placed = places::place(&graph, &machine, case.plan, iterations, &mut choices);
+        let placed = placements::place(&graph, &machine, case.plan, iterations, &mut choices);
         let plan = predicted_by_ledger(placed, &graph, &machine);
         Case { graph: case.graph, machine, plan }
     })

@@ -35,8 +35,8 @@ struct Moment {
     /// Ops launched so far, and what is left of the last one.
     launched: usize,
     running: u64,
-    up: Flight,
-    down: Flight,
+    upload: Flight,
+    download: Flight,
     states: WeightStates,
 }
 
@@ -122,16 +122,16 @@ impl Search<'_> {
 
     /// Whether nothing without bytes leaves, and the links can do all in less than `best`.
     fn is_sensible(&self, best: u64) -> bool {
-        let (mut up, mut down) = (0, 0);
+        let (mut upload, mut download) = (0, 0);
         for (layer, leaves) in self.leaves.iter().enumerate() {
             let times = u64::from(leaves.around) + u64::from(leaves.across);
             if times > 0 && self.weight(layer) == 0 {
                 return false;
             }
-            up += times * self.transfer_units[layer];
-            down += times.min(1) * self.transfer_units[layer];
+            upload += times * self.transfer_units[layer];
+            download += times.min(1) * self.transfer_units[layer];
         }
-        up.max(down) < best
+        upload.max(download) < best
     }
 
     fn ended(&self, moment: &Moment, op: usize) -> bool {
@@ -188,12 +188,12 @@ impl Search<'_> {
         }
         moment.running = moment.running.saturating_sub(1);
         let later = |(layer, left): (usize, u64)| (layer, left - 1);
-        (moment.up, moment.down) = (moment.up.map(later), moment.down.map(later));
-        if let Some((layer, 0)) = moment.up {
-            (moment.up, moment.states[layer]) = (None, WeightState::Back);
+        (moment.upload, moment.download) = (moment.upload.map(later), moment.download.map(later));
+        if let Some((layer, 0)) = moment.upload {
+            (moment.upload, moment.states[layer]) = (None, WeightState::Back);
         }
-        if let Some((layer, 0)) = moment.down {
-            (moment.down, moment.states[layer]) = (None, WeightState::Copied);
+        if let Some((layer, 0)) = moment.download {
+            (moment.download, moment.states[layer]) = (None, WeightState::Copied);
         }
         self.settle(&mut moment);
         moment
@@ -206,13 +206,13 @@ impl Search<'_> {
             let flight = Some((layer, self.transfer_units[layer]));
             let leaves = self.leaves[layer].around || self.leaves[layer].across;
             let updates = moment.running > 0 && moment.launched == self.backward(layer) + 1;
-            if *state == WeightState::Away && moment.up.is_none() {
+            if *state == WeightState::Away && moment.upload.is_none() {
                 let mut states = moment.states;
                 states[layer] = WeightState::Coming;
-                next.push(Moment { up: flight, states, ..*moment });
+                next.push(Moment { upload: flight, states, ..*moment });
             }
-            if *state == WeightState::Changed && leaves && moment.down.is_none() && !updates {
-                next.push(Moment { down: flight, ..*moment });
+            if *state == WeightState::Changed && leaves && moment.download.is_none() && !updates {
+                next.push(Moment { download: flight, ..*moment });
             }
         }
         next.extend(self.launch(moment));
@@ -226,7 +226,7 @@ impl Search<'_> {
             return None;
         }
         let layer = self.layer(op);
-        let copying = moment.down.is_some_and(|(copied, _)| copied == layer);
+        let copying = moment.download.is_some_and(|(copied, _)| copied == layer);
         let there = !matches!(moment.states[layer], WeightState::Away | WeightState::Coming);
         if !there || (copying && op < self.layers()) {
             return None;
@@ -251,8 +251,8 @@ impl Search<'_> {
         let empty = Moment {
             launched: 0,
             running: 0,
-            up: None,
-            down: None,
+            upload: None,
+            download: None,
             states: [WeightState::Away; 5],
         };
         let mut starts = vec![empty];
@@ -273,13 +273,13 @@ impl Search<'_> {
                 start.states[layer] = state;
                 let underway = (1..self.transfer_units[layer]).map(|left| Some((layer, left)));
                 match state {
-                    WeightState::Coming if start.up.is_some() => continue,
+                    WeightState::Coming if start.upload.is_some() => continue,
                     WeightState::Coming => {
-                        longer.extend(underway.map(|up| Moment { up, ..start }));
+                        longer.extend(underway.map(|upload| Moment { upload, ..start }));
                         continue;
                     }
-                    WeightState::Changed if leaves.across && start.down.is_none() => {
-                        longer.extend(underway.map(|down| Moment { down, ..start }));
+                    WeightState::Changed if leaves.across && start.download.is_none() => {
+                        longer.extend(underway.map(|download| Moment { download, ..start }));
                     }
                     _ => {}
                 }

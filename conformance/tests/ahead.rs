@@ -12,7 +12,7 @@ use planner_core::backend::{Point, Streams};
 use planner_core::planner::{
     Auto, Lms, Order, Repeats, Request, Strategy as Planner, Weights, Window,
 };
-use planner_core::timeline::LAPS;
+use planner_core::timeline::PREDICTED_ITERATIONS;
 use planner_core::{Graph, Kind, Machine, MachineParameters, Part, Step, Stream, Verified};
 use proptest::prelude::*;
 use spillway::planning;
@@ -93,7 +93,7 @@ fn growth_ns(
 
 /// From the fourth iteration to the eighth, as predictions have it.
 fn period_ns(device: &SimDevice) -> u64 {
-    device.period_ns(LAPS / 2, LAPS).unwrap()
+    device.period_ns(PREDICTED_ITERATIONS / 2, PREDICTED_ITERATIONS).unwrap()
 }
 
 fn with_verified(
@@ -121,7 +121,7 @@ fn is_as_predicted(
         for budget_bytes in [min_bytes, min_bytes + spare_bytes, 16 * min_bytes] {
             let plan = planning::plan(&request(budget_bytes), strategy).unwrap();
             with_verified(graph, machine, &plan, |verified| {
-                let measured_ns = period_ns(&run(verified, Blocks, LAPS));
+                let measured_ns = period_ns(&run(verified, Blocks, PREDICTED_ITERATIONS));
                 let context = format!("{strategy:?} in {budget_bytes} bytes");
                 prop_assert!(measured_ns <= plan.predicted.period_ns, "{}", context);
                 Ok(())
@@ -144,7 +144,7 @@ fn waits_for_slots(graph: &Graph<'_>, plan: &OwnedPlan) -> bool {
 }
 
 proptest! {
-    /// This holds also where streams fall behind that no launch waits for, which a prediction
+    /// This holds also where streams that no launch waits for are late, which a prediction
     /// leaves out.
     #[test]
     fn a_random_plan_takes_no_longer_than_if_the_host_never_blocked(case in cases()) {
@@ -158,7 +158,7 @@ proptest! {
             let least_ns = growth_ns(verified, NeverBlocks, ITERATIONS).max(predicted_ns);
             // One iteration more, since iterations differ.
             prop_assert!(measured_ns <= least_ns + least_ns / ITERATIONS, "above {}", least_ns);
-            prop_assert!(period_ns(&run(verified, NeverBlocks, LAPS)) <= case.plan.predicted.period_ns);
+            prop_assert!(period_ns(&run(verified, NeverBlocks, PREDICTED_ITERATIONS)) <= case.plan.predicted.period_ns);
             Ok(())
         })?;
     }

@@ -37,7 +37,7 @@ fn with_memory_enough_nothing_moves() {
     }
 }
 
-/// `d` and `w1` need room at `B2`, where neither it nor `B1` uses `w0` and `a0`; `w0` is the
+/// `d` and `w1` need memory at `B2`, where neither it nor `B1` uses `w0` and `a0`; `w0` is the
 /// one that was used first.
 #[test]
 fn on_demand_evicts_the_least_recently_used() {
@@ -47,7 +47,7 @@ fn on_demand_evicts_the_least_recently_used() {
     );
 }
 
-/// At `B2`, four temporaries and the weights of two layers leave no room for a third, so all
+/// At `B2`, four temporaries and the weights of two layers leave no memory for a third, so all
 /// are streamed; `w2` and `w0` turn around on the device.
 #[test]
 fn fit_streams_the_weights_that_do_not_fit() {
@@ -59,7 +59,7 @@ fn fit_streams_the_weights_that_do_not_fit() {
 }
 
 /// With less, temporaries do not fit at all: the weights stay beside what each op touches,
-/// and in the two chunks that are left, `a0` makes room at `F2` and `a1` at `B2`.
+/// and in the two chunks that are left, `a0` frees memory at `F2` and `a1` at `B2`.
 #[test]
 fn fit_falls_back_to_the_least_recently_used() {
     assert_eq!(
@@ -122,6 +122,6 @@ fn fit_keeps_what_would_come_back_at_once() {
 
 /// Of two weights for the next op, one fits beside the running op's.
 #[test]
-fn the_next_op_is_fetched_as_far_as_there_is_room() {
+fn the_next_op_is_fetched_as_far_as_memory_allows() {
     assert_eq!(chain::plan(&readers(&["a", "bc"]), 2, lms(1, 1)), "+a +b [0] -a +c [1] -b -c");
 }

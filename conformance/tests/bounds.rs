@@ -136,9 +136,9 @@ fn what_overwrites_an_input_has_no_copy() {
         Machine::new(MachineParameters { h2d_bytes_per_s: 1_000_000_000_000, ..*MACHINE }).unwrap();
     let graph = graph.graph().unwrap();
     let bound_ns = planning::lower_bound_ns(&graph, &machine, 5000, Order::Any).unwrap();
-    let (down_ns, up_ns) = (4000 + 3000 + 2 * 10 - 5000, 3);
-    // It leaves behind the op that overwrites it, and comes back behind the next.
-    assert_eq!(bound_ns, 1 + (1 + down_ns) + (1 + up_ns) + 1);
+    let (download_ns, upload_ns) = (4000 + 3000 + 2 * 10 - 5000, 3);
+    // It leaves after the op that overwrites it, and comes back after the next.
+    assert_eq!(bound_ns, 1 + (1 + download_ns) + (1 + upload_ns) + 1);
 }
 
 /// A long op early in the forward pass, and one late in the backward pass: what outlives the

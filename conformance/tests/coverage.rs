@@ -357,7 +357,7 @@ const REFUSALS: &[&str] = &[
     "predicted is",
     "shares bytes",
     "has no host copy and claims one",
-    "has two places",
+    "has two offsets",
     "is a temporary",
     "is listed twice",
     "is not resident",

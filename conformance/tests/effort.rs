@@ -21,7 +21,7 @@ fn plan(effort: u32) -> OwnedPlan {
 }
 
 #[test]
-fn shaken_lists_are_better_and_the_same_in_every_run() {
+fn perturbed_lists_are_better_and_the_same_in_every_run() {
     let [few, many, again] = [32, 128, 128].map(plan);
     assert!(many.predicted.period_ns < few.predicted.period_ns);
     assert_eq!(many.steps, again.steps);

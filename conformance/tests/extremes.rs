@@ -2,7 +2,7 @@
 //! never a sum that overflows.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use planner_core::plan::{Place, PlanError, Pool};
+use planner_core::plan::{Location, PlanError, Pool};
 use planner_core::planner::swap::{Classes, Threshold};
 use planner_core::planner::{
     Auto, Lms, Order, PlanningError, Repeats, Request, Strategy, Weights, Window,
@@ -113,7 +113,7 @@ fn links_of_any_speed_and_latency_are_planned_for() {
 fn more_objects_than_can_be_counted_are_refused() {
     let owned = training_step(3, MOST / 10, 1);
     let graph = owned.graph().unwrap();
-    let refused = Err(PlanningError::Plan(PlanError::Overflow(Place::End)));
+    let refused = Err(PlanningError::Plan(PlanError::Overflow(Location::End)));
     let without_latency = MachineParameters { transfer_latency_ns: 0, ..HUGE };
     for parameters in [HUGE, without_latency] {
         assert!(plan_everything(&graph, &machine(parameters)).contains(&refused));
@@ -136,7 +136,7 @@ fn an_object_for_each_of_so_many_bytes_is_refused_too() {
     let request = Request { graph: &graph, machine: &machine, budget_bytes };
     let auto =
         Strategy::Auto(Auto { effort: Some(9), order: Order::Given, repeats: Repeats::Allowed });
-    let refused = PlanningError::Plan(PlanError::Overflow(Place::End));
+    let refused = PlanningError::Plan(PlanError::Overflow(Location::End));
     assert_eq!(planning::plan(&request, auto).unwrap_err(), refused);
 }
 
@@ -177,7 +177,7 @@ fn classes_that_are_too_small_have_no_needs() {
         let classes = Classes { pools: &pools, tensor_pool, workspace_pool: &[0, 0] };
         classes.needs(&graph, least, scratch)
     };
-    let small = PlanError::ObjectSize(Place::Pool(0));
+    let small = PlanError::ObjectSize(Location::Pool(0));
     assert_eq!(needs(&[0; 3], &mut [0], &mut scratch), Err(small));
     let unknown = PlanError::TensorWithoutPool(TensorId(0));
     assert_eq!(needs(&[1; 3], &mut [0], &mut scratch), Err(unknown));
@@ -185,8 +185,8 @@ fn classes_that_are_too_small_have_no_needs() {
     assert_eq!(needs(&[0; 2], &mut [0], &mut scratch), Err(short));
     let pools = [Pool { object_bytes: 100, count: 1 }];
     let classes = Classes { pools: &pools, tensor_pool: &[0; 3], workspace_pool: &[0, 0] };
-    let no_room = PlanError::PoolTable { length: 0, expected: 1 };
-    assert_eq!(classes.needs(&graph, &mut [], &mut scratch), Err(no_room));
+    let no_table = PlanError::PoolTable { length: 0, expected: 1 };
+    assert_eq!(classes.needs(&graph, &mut [], &mut scratch), Err(no_table));
 }
 
 #[test]

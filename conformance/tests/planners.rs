@@ -42,8 +42,8 @@ const STRATEGIES: [(&str, Planner); 16] = [
     ("checkpoint", Planner::Checkpoint),
     ("checkpoint-offload", Planner::CheckpointOffload),
 ];
-const SHAKEN: [(&str, Planner); 1] = [(
-    "auto, shaken",
+const PERTURBED: [(&str, Planner); 1] = [(
+    "auto, perturbed",
     Planner::Auto(Auto { effort: Some(40), order: Order::Given, repeats: Repeats::Allowed }),
 )];
 const THRESHOLDS: [(&str, Threshold); 3] = [
@@ -136,7 +136,7 @@ proptest! {
         spare_bytes in 0..4096u64,
         seed in any::<u64>(),
     ) {
-        hold(graph.graph().unwrap(), machine, &SHAKEN, spare_bytes, seed)?;
+        hold(graph.graph().unwrap(), machine, &PERTURBED, spare_bytes, seed)?;
     }
 }
 

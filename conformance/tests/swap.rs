@@ -33,7 +33,7 @@ fn figure_3() -> OwnedGraph {
     graph
 }
 
-/// `W1` makes room for `W3`, which comes in as soon as `op1` has ended, and `W2` for `A3`. The
+/// `W1` frees memory for `W3`, which comes in as soon as `op1` has ended, and `W2` for `A3`. The
 /// first pass leaves `W3` on the device; in the second it gives way to `A2`, so that none is
 /// there at the start.
 #[test]
@@ -56,7 +56,7 @@ fn what_was_just_used_stays() {
     assert_eq!(plan, "W2 W3 +W1 [op1] -W1 [op2] [op3] -A1 -A2 -A3");
 }
 
-/// Weights that were updated are copied before they make room, and activations too.
+/// Weights that were updated are copied before their memory is freed, and activations too.
 #[test]
 fn what_the_host_does_not_hold_is_copied() {
     let plan = plan(&chain::chain(), 5, Threshold::Ns(0));
@@ -64,6 +64,21 @@ fn what_the_host_does_not_hold_is_copied() {
         plan,
         "w0 w1 w2 [F0] >w0 [F1] >a0 -w0 [F2] -a0 [B2] -a2 +a0 [B1] -a1 +w0 [B0] -d -a0"
     );
+}
+
+/// An input has two slots on the host. Of one that nothing moves they can exceed 64 bits, though
+/// the graph does not.
+#[test]
+fn a_host_block_of_more_than_64_bits_is_refused() {
+    let mut graph = OwnedGraph::new("huge");
+    let state = graph.push_tensor("w", 1, Kind::State);
+    graph.push_tensor("x", 1 << 63, Kind::Input);
+    graph.push_op("op", 1, 0, &[state], &[]);
+    let graph = graph.graph().unwrap();
+    let machine = &chain::MACHINE;
+    let request = Request { graph: &graph, machine, budget_bytes: machine.device_bytes };
+    let refused = swapping::plan(&request, &Swap::default()).unwrap_err();
+    assert!(matches!(refused, PlanningError::Plan(PlanError::Overflow(_))), "{refused}");
 }
 
 proptest! {

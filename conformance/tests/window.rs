@@ -15,8 +15,8 @@ fn window(chunks: u64, published: bool) -> Window {
     Window { bytes: Some(chunks * CHUNK_BYTES), published }
 }
 
-/// A window of one variable: each op finds its own and no more. The oldest swap-out makes
-/// room, and a variable that is used again before that stays.
+/// A window of one variable: each op finds its own and no more. The oldest swap-out frees
+/// memory, and a variable that is used again before that stays.
 #[test]
 fn the_smallest_window_covers_the_running_op() {
     assert_eq!(

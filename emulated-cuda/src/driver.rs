@@ -168,21 +168,21 @@ impl Driver {
 
     /// Enqueues a task.
     pub(crate) fn enqueue(&self, caller: &Caller, stream: usize, task: Task) -> Outcome {
-        self.streams.get(stream)?.push(task, caller.clock.now());
+        self.streams.get(stream)?.push(task, &caller.clock);
         Ok(())
     }
 
     /// Records an event after all that a stream has.
     pub(crate) fn record(&self, caller: &Caller, event: usize, stream: usize) -> Outcome {
         let (event, stream) = (self.events.get(event)?, self.streams.get(stream)?);
-        event.record(stream.record(caller.clock.now()));
+        event.record(stream.record(&caller.clock));
         Ok(())
     }
 
     /// Lets a stream wait for an event.
     pub(crate) fn wait(&self, caller: &Caller, stream: usize, event: usize) -> Outcome {
         let (event, stream) = (self.events.get(event)?, self.streams.get(stream)?);
-        stream.wait(event.recorded(), caller.clock.now())
+        stream.wait(event.recorded(), &caller.clock)
     }
 
     /// Blocks the caller until a stream has done all that is enqueued.
@@ -248,25 +248,26 @@ impl Driver {
         stream: usize,
     ) -> Outcome {
         let (executable, stream) = (self.executables.get(executable)?, self.streams.get(stream)?);
-        stream.push_graph(executable, caller.clock.now())
+        stream.push_graph(executable, &caller.clock)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::Link;
+    use crate::link::Speed;
 
     const PAGE_BYTES: u64 = 4096;
 
     fn driver() -> Driver {
-        let link = Link { bytes_per_s: 0, latency_ns: 0 };
+        let link = Speed { bytes_per_s: 0, both_bytes_per_s: 0, latency_ns: 0 };
         Driver::new(&Settings {
             memory_bytes: PAGE_BYTES,
             pinned_bytes: PAGE_BYTES,
             granularity_bytes: PAGE_BYTES,
             h2d: link,
             d2h: link,
+            queue_depth: 2,
             seed: 0,
         })
     }
@@ -276,7 +277,7 @@ mod tests {
         let stream = driver.create_stream(caller);
         driver.enqueue(caller, stream, Task::Fill { device, byte: 1, bytes: 8 })?;
         let filled = driver.synchronize(caller, stream);
-        driver.streams.remove(stream)?.end(caller.clock.now());
+        driver.streams.remove(stream)?.end(&caller.clock);
         filled
     }
 

@@ -29,7 +29,7 @@ impl Task {
     /// a copy. A kernel that waits for time to pass uses none.
     pub(crate) fn run(&self, on: &Device, clock: &mut Clock) -> Outcome {
         match *self {
-            Self::CopyH2D { host, device, bytes } => on.h2d.transfer(bytes, clock, || {
+            Self::CopyH2D { host, device, bytes } => on.h2d.transfer(&on.d2h, bytes, clock, || {
                 in_pieces(&on.space, device, bytes, |at, len| {
                     let host = host + (at - device) as usize;
                     // SAFETY: the device's bytes may be written, and the host's are pinned,
@@ -38,7 +38,7 @@ impl Task {
                     unsafe { libc::memcpy(at as *mut _, host as *const _, len as usize) };
                 })
             }),
-            Self::CopyD2H { device, host, bytes } => on.d2h.transfer(bytes, clock, || {
+            Self::CopyD2H { device, host, bytes } => on.d2h.transfer(&on.h2d, bytes, clock, || {
                 in_pieces(&on.space, device, bytes, |at, len| {
                     let host = host + (at - device) as usize;
                     // SAFETY: as above.

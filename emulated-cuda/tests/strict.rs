@@ -126,6 +126,25 @@ fn what_is_not_mapped_any_more_ends_the_context() {
     assert!(CudaContext::new(0).unwrap().mem_get_info().is_ok(), "a new context works");
 }
 
+#[test]
+fn a_stream_holds_a_thousand_launches_and_then_blocks() {
+    let device = device();
+    // SAFETY: the memory is freed after the work.
+    let at = unsafe { cudarc::driver::result::malloc_sync(PAGE) }.unwrap();
+    let row = |launches| {
+        occupy(&device, &device.stream, 200_000_000);
+        let gate = device.stream.record_event(None).unwrap();
+        (0..launches).for_each(|_| assert_eq!(fill(&device, at, 1), CUDA_SUCCESS));
+        let is_ahead = !gate.try_is_complete().unwrap();
+        device.stream.synchronize().unwrap();
+        is_ahead
+    };
+    assert!(row(1000), "as many are enqueued ahead");
+    assert!(!row(1100), "the caller waits for the gate");
+    // SAFETY: it is not in use any more.
+    unsafe { sys::cuMemFree_v2(at) }.result().unwrap();
+}
+
 /// Keeps a stream busy.
 fn occupy(device: &Device, stream: &CudaStream, duration_ns: u64) {
     let ptx = c"

@@ -35,8 +35,8 @@ pub fn silence_panics() {
         if !CALLING.get() {
             return shown(info);
         }
-        let place = info.location().map(|at| format!("{}:{}", at.file(), at.line()));
-        LAST_PANIC.set((place.unwrap_or_default(), message(info)));
+        let location = info.location().map(|at| format!("{}:{}", at.file(), at.line()));
+        LAST_PANIC.set((location.unwrap_or_default(), message(info)));
     }));
 }
 
@@ -55,7 +55,10 @@ pub fn returns<T>(name: &str, call: impl FnOnce() -> T) -> Result<T, Fault> {
     let called = panic::catch_unwind(AssertUnwindSafe(call));
     CALLING.set(outer);
     called.map_err(|_| {
-        let (place, message) = LAST_PANIC.take();
-        Fault::new(format!("panic at {place}"), format!("{name} panics at {place}: {message}"))
+        let (location, message) = LAST_PANIC.take();
+        Fault::new(
+            format!("panic at {location}"),
+            format!("{name} panics at {location}: {message}"),
+        )
     })
 }

@@ -107,11 +107,14 @@ fn compare(
     match (fast, slow) {
         (Ok(_), Err(violation)) => {
             let detail = format!("the verifier accepts, the ledger says: {violation}");
-            Err(Fault::new(format!("accepted though {}", sketch(&violation.message)), detail))
+            Err(Fault::new(
+                format!("accepted though {}", without_numbers(&violation.message)),
+                detail,
+            ))
         }
         (Err(error), Ok(_)) => {
             let detail = format!("the ledger accepts, the verifier says: {error}");
-            Err(Fault::new(format!("refused since {}", sketch(error)), detail))
+            Err(Fault::new(format!("refused since {}", without_numbers(error)), detail))
         }
         (Ok(fast), Ok(slow)) => {
             let slow = Prediction { host_bytes: fast.host_bytes, ..slow.prediction };
@@ -125,13 +128,13 @@ fn compare(
 }
 
 /// A sentence without its numbers.
-fn sketch(sentence: &str) -> String {
+fn without_numbers(sentence: &str) -> String {
     let words = sentence.split_whitespace();
     let plain = words.filter(|word| !word.contains(|c: char| c.is_ascii_digit()));
     plain.collect::<Vec<_>>().join(" ")
 }
 
-/// What a plan promises is right in the eyes of both, or of neither.
+/// What a plan promises is right for both the verifier and the ledger, or for neither.
 fn compare_claims(
     name: &str,
     graph: &Graph<'_>,
@@ -161,7 +164,7 @@ fn compare_claims(
 /// In several orders, the plan computes what the graph says.
 fn run(graph: &Graph<'_>, machine: &Machine, plan: &OwnedPlan) -> Result<(), Fault> {
     let plan = plan.plan();
-    let fault = |error: String| Fault::new(format!("run: {}", sketch(&error)), error);
+    let fault = |error: String| Fault::new(format!("run: {}", without_numbers(&error)), error);
     let owned = planning::schedule(graph, machine, &plan).map_err(|it| fault(it.to_string()))?;
     let schedule = owned.schedule();
     let verified = planning::prove(graph, machine, &plan, &schedule);

@@ -123,7 +123,7 @@ fn apply(bytes: &mut Vec<u8>, damage: &Damage) {
     match *damage {
         Damage::Cut(at) => bytes.truncate(at % length),
         Damage::Replace(at, byte) => {
-            bytes.iter_mut().skip(at % length).take(1).for_each(|place| *place = byte);
+            bytes.iter_mut().skip(at % length).take(1).for_each(|at| *at = byte);
         }
         Damage::Repeat(at, count) => {
             let at = (at % length).min(end);

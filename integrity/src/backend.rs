@@ -1,3 +1,5 @@
+//! What has to be known of a backend to run ops with integrity values on it.
+
 use planner_core::backend::{BackendError, ErrorType, Kernels, Paging, Transfers};
 use planner_core::{Graph, Machine};
 

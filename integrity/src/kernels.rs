@@ -1,3 +1,5 @@
+//! The values of states and inputs, written into the host block, and the digest of all states.
+
 use crate::value::{self, Reading, Value};
 use planner_core::backend::{HostRange, Transfers};
 use planner_core::{Graph, HostLayout, Kind, TensorId};

@@ -1,3 +1,5 @@
+//! How an op or a repeat is computed: the order of its readings, and passes over what it writes.
+
 use planner_core::backend::{DeviceAddress, Launch};
 use planner_core::{Graph, Kind, Launched, OpId, TensorId};
 

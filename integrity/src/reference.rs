@@ -1,3 +1,5 @@
+//! The values that every run of a graph must reproduce.
+
 use crate::FoldOrder;
 use crate::value::{self, Reading, Value, digest};
 use planner_core::{Graph, Kind};

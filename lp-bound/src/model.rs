@@ -7,6 +7,7 @@ use crate::program::{Column, Program};
 use crate::spans::{Gap, Spans};
 use planner_core::{Graph, Machine};
 
+/// Bytes in a unit of the program, so that its numbers are neither huge nor tiny.
 pub(crate) const UNIT: f64 = (1u64 << 20) as f64;
 
 pub(crate) fn scaled(quantity: u64) -> f64 {
@@ -22,7 +23,7 @@ pub(crate) struct Model {
 }
 
 /// The variables of one gap.
-struct Away {
+struct Absence {
     gap: Gap,
     /// Memory of the tensor that is absent at some point of the gap.
     absent: Column,
@@ -77,17 +78,17 @@ impl Model {
         spans: &Spans,
     ) -> Self {
         let mut program = Program::default();
-        let aways = aways(&mut program, &spans.gaps);
+        let absences = absences(&mut program, &spans.gaps);
         let points = spans.alive_bytes.len();
-        let total = aways.iter().map(|away| scaled(away.gap.memory_bytes)).sum::<f64>();
+        let total = absences.iter().map(|absence| scaled(absence.gap.memory_bytes)).sum::<f64>();
         let arrivals = spans.arrivals.iter().map(|arrival| scaled(arrival.bytes)).sum::<f64>();
         let most = total + 3.0 * arrivals;
         let per_time = [machine.h2d_bytes_per_s, machine.d2h_bytes_per_s]
             .map(|bytes_per_s| bytes_per_s as f64 / 1e9 * (1.0 + 4.0 * f64::EPSILON));
         let most_stall = most / per_time[0] + most / per_time[1];
-        let [up, down] = segments(&mut program, graph, per_time, most, most_stall);
+        let [upload, download] = segments(&mut program, graph, per_time, most, most_stall);
         let memory = Memory { points, most, needed: spans, budget_bytes };
-        memory.write(&mut program, &aways, &up, &down);
+        memory.write(&mut program, &absences, &upload, &download);
         Self { program, most_stall }
     }
 }
@@ -98,8 +99,8 @@ fn before(point: usize, points: usize) -> usize {
 
 /// A value leaves only with a copy on the host, which is made once: everything that is absent in a
 /// gap has been downloaded in this gap or for an earlier one.
-fn aways(program: &mut Program, gaps: &[Gap]) -> Vec<Away> {
-    let mut aways = Vec::with_capacity(gaps.len());
+fn absences(program: &mut Program, gaps: &[Gap]) -> Vec<Absence> {
+    let mut absences = Vec::with_capacity(gaps.len());
     let mut copied = None;
     for &gap in gaps {
         let most = scaled(gap.memory_bytes);
@@ -121,9 +122,9 @@ fn aways(program: &mut Program, gaps: &[Gap]) -> Vec<Away> {
             }
         };
         let traffic = gap.link_bytes as f64 / gap.memory_bytes as f64;
-        aways.push(Away { gap, absent, new, traffic });
+        absences.push(Absence { gap, absent, new, traffic });
     }
-    aways
+    absences
 }
 
 /// The traffic of each segment fits into its time: an op's, or a stall's.
@@ -156,25 +157,31 @@ struct Memory<'s> {
 }
 
 impl Memory<'_> {
-    fn write(&self, program: &mut Program, aways: &[Away], up: &[Column], down: &[Column]) {
+    fn write(
+        &self,
+        program: &mut Program,
+        absences: &[Absence],
+        upload: &[Column],
+        download: &[Column],
+    ) {
         let mut sum = || RunningSum::new(program, self.points, self.most);
         let (mut open, mut early, mut late) = (sum(), sum(), sum());
         let mut due = vec![Vec::new(); self.points];
         let mut released = vec![Vec::new(); self.points];
-        for away in aways {
-            let Gap { opens, closes, written, .. } = away.gap;
-            open.add(away.absent, 1.0, opens, closes);
-            due[closes].push((away.absent, away.traffic));
-            if let (Some(new), Some(written)) = (away.new, written) {
-                released[written].push((new, -away.traffic));
-                early.add(new, away.traffic, written, opens);
-                late.add(new, away.traffic, opens, before(closes, self.points));
+        for absence in absences {
+            let Gap { opens, closes, written, .. } = absence.gap;
+            open.add(absence.absent, 1.0, opens, closes);
+            due[closes].push((absence.absent, absence.traffic));
+            if let (Some(new), Some(written)) = (absence.new, written) {
+                released[written].push((new, -absence.traffic));
+                early.add(new, absence.traffic, written, opens);
+                late.add(new, absence.traffic, opens, before(closes, self.points));
             }
         }
         let (open, early, late) =
             (open.finish(program), early.finish(program), late.finish(program));
-        let ahead = self.ahead(program, due, up);
-        let waiting = self.waiting(program, released, down);
+        let ahead = self.ahead(program, due, upload);
+        let waiting = self.waiting(program, released, download);
         for point in 0..self.points {
             let alive = self.needed.alive_bytes[point];
             let needed = match alive.checked_sub(self.budget_bytes) {
@@ -195,7 +202,7 @@ impl Memory<'_> {
         &self,
         program: &mut Program,
         due: Vec<Vec<(Column, f64)>>,
-        up: &[Column],
+        upload: &[Column],
     ) -> Vec<Column> {
         let ahead: Vec<Column> =
             (0..self.points).map(|_| program.column(0.0, 0.0, self.most)).collect();
@@ -205,7 +212,7 @@ impl Memory<'_> {
         }
         for (point, mut terms) in due.into_iter().enumerate() {
             let last = before(point, self.points);
-            terms.extend([(ahead[point], 1.0), (ahead[last], -1.0), (up[last], -1.0)]);
+            terms.extend([(ahead[point], 1.0), (ahead[last], -1.0), (upload[last], -1.0)]);
             program.exactly(-arriving[point], terms);
         }
         ahead
@@ -216,7 +223,7 @@ impl Memory<'_> {
         &self,
         program: &mut Program,
         released: Vec<Vec<(Column, f64)>>,
-        down: &[Column],
+        download: &[Column],
     ) -> Vec<Column> {
         let waiting: Vec<Column> =
             (0..self.points).map(|_| program.column(0.0, 0.0, self.most)).collect();
@@ -224,9 +231,9 @@ impl Memory<'_> {
             let last = before(point, self.points);
             if !terms.is_empty() {
                 // What is written only here cannot have been downloaded on the way.
-                program.at_least(0.0, vec![(waiting[last], 1.0), (down[last], -1.0)]);
+                program.at_least(0.0, vec![(waiting[last], 1.0), (download[last], -1.0)]);
             }
-            terms.extend([(waiting[point], 1.0), (waiting[last], -1.0), (down[last], 1.0)]);
+            terms.extend([(waiting[point], 1.0), (waiting[last], -1.0), (download[last], 1.0)]);
             program.exactly(0.0, terms);
         }
         waiting

@@ -9,7 +9,7 @@ use planner_core::{Graph, Kind, OpId, TensorId};
 /// A stretch between two touches of a tensor, of the points at which it may be absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gap {
-    /// Bytes of memory free while the tensor is away.
+    /// Bytes of memory free while the tensor is absent.
     pub(crate) memory_bytes: u64,
     /// Bytes that cross a link each way.
     pub(crate) link_bytes: u64,

@@ -1,3 +1,5 @@
+//! Faults at random.
+
 use crate::Layer;
 use planner_core::HostLayout;
 use planner_core::backend::{
@@ -55,15 +57,15 @@ impl Faults {
     }
 
     /// Whether something that happens once in this many times happens now.
-    fn strikes(&mut self, one_in: u32) -> bool {
+    fn occurs(&mut self, one_in: u32) -> bool {
         one_in > 0 && self.rng.random_range(0..one_in) == 0
     }
 
     fn copy<E>(&mut self, mut copy: impl FnMut() -> Result<(), E>) -> Result<(), FaultyError<E>> {
-        if self.strikes(self.failed_copies) {
+        if self.occurs(self.failed_copies) {
             return Err(FaultyError::Injected(ErrorKind::Other));
         }
-        let times = if self.strikes(self.delayed_copies) {
+        let times = if self.occurs(self.delayed_copies) {
             self.rng.random_range(2..=MOST_DELAY)
         } else {
             1
@@ -72,7 +74,7 @@ impl Faults {
     }
 
     fn fill<E>(&mut self, fill: impl FnOnce() -> Result<(), E>) -> Result<(), FaultyError<E>> {
-        if self.strikes(self.failed_fills) {
+        if self.occurs(self.failed_fills) {
             return Err(FaultyError::Injected(ErrorKind::Other));
         }
         fill().map_err(FaultyError::Device)
@@ -83,7 +85,7 @@ impl Faults {
         kind: ErrorKind,
         allocate: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, FaultyError<E>> {
-        if self.strikes(self.failed_allocations) {
+        if self.occurs(self.failed_allocations) {
             return Err(FaultyError::Injected(kind));
         }
         allocate().map_err(FaultyError::Device)

@@ -1,3 +1,5 @@
+//! A layer between an executor and a device, and the device with a layer around it.
+
 use planner_core::backend::{
     BackendError, Chunks, DeviceAddress, ErrorType, HostRange, Kernels, Launch, Paging, Point,
     Streams, Transfers,

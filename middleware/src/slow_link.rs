@@ -1,3 +1,5 @@
+//! A link that is slower than the device's.
+
 use crate::Layer;
 use planner_core::backend::{DeviceAddress, HostRange, Paging, Transfers};
 

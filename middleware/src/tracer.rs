@@ -1,3 +1,5 @@
+//! A trace of the calls, for Perfetto.
+
 use crate::Layer;
 use planner_core::backend::{Chunks, DeviceAddress, HostRange, Launch, Paging, Point, Transfers};
 use planner_core::{HostLayout, Launched, Stream};

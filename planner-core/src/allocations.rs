@@ -6,7 +6,7 @@
 use crate::graph::{Graph, Launched, OpId, TensorId};
 use crate::index_set::IndexSet;
 use crate::pieces::Pieces;
-use crate::plan::{Part, Place, Plan, PlanError, Step};
+use crate::plan::{Location, Part, Plan, PlanError, Step};
 use crate::scratch::{Limits, Scratch, words};
 use core::ops::Range;
 
@@ -27,7 +27,7 @@ pub(crate) enum Event<'e> {
     /// An allocation takes them.
     Take {
         /// Where it is listed.
-        place: Place,
+        location: Location,
         /// Its position.
         at: u32,
         /// Its number.
@@ -93,14 +93,14 @@ pub(crate) fn walk(
     (0..pieces.len()).for_each(|piece| missing.insert(piece));
     let mut walk = Walk { graph, pieces, first, missing, totals: Totals::default(), see };
     for (entry, resident) in (0..).zip(plan.resident_at_start) {
-        walk.bring(resident.part, Place::Start(entry), 0)?;
+        walk.bring(resident.part, Location::Start(entry), 0)?;
     }
     first_at_start.copy_from_slice(walk.first);
     let mut at = 0;
     for _ in 0..iterations {
         for (step, action) in (0..).zip(plan.steps) {
             at += 1;
-            walk.step(action, Place::Step(step), at)?;
+            walk.step(action, Location::Step(step), at)?;
         }
     }
     walk.end(first_at_start)?;
@@ -119,26 +119,26 @@ struct Walk<'w, S> {
 }
 
 impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
-    fn step(&mut self, step: &Step, place: Place, at: u32) -> Result<(), PlanError> {
+    fn step(&mut self, step: &Step, location: Location, at: u32) -> Result<(), PlanError> {
         match *step {
-            Step::Prefetch(part) => self.bring(part, place, at),
-            Step::Launch(launched) => self.launch(launched, place, at),
-            Step::Evict(part) => self.evict(part, place, at),
+            Step::Prefetch(part) => self.bring(part, location, at),
+            Step::Launch(launched) => self.launch(launched, location, at),
+            Step::Evict(part) => self.evict(part, location, at),
             Step::Offload(_) => Ok(()),
         }
     }
 
     /// Takes objects for all of a part, of which nothing may be resident.
-    fn bring(&mut self, part: Part, place: Place, at: u32) -> Result<(), PlanError> {
+    fn bring(&mut self, part: Part, location: Location, at: u32) -> Result<(), PlanError> {
         let tensor = part.tensor;
         if self.pieces.in_arena(tensor) {
             return Ok(());
         }
         let pieces = self.pieces.of_part(part);
         if self.first[pieces.clone()].iter().any(|&first| first != NO_SLOT) {
-            return Err(PlanError::AlreadyResident(place, tensor));
+            return Err(PlanError::AlreadyResident(location, tensor));
         }
-        self.take_pieces(tensor, pieces, place, at)
+        self.take_pieces(tensor, pieces, location, at)
     }
 
     /// Takes objects for those of some pieces that have none.
@@ -146,49 +146,51 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
         &mut self,
         tensor: TensorId,
         pieces: Range<usize>,
-        place: Place,
+        location: Location,
         at: u32,
     ) -> Result<(), PlanError> {
         let mut count = 0u64;
         while let Some(piece) = self.missing.first(pieces.clone()) {
             let first = u64::from(self.totals.slots) + count;
-            self.first[piece] = slot(first).ok_or(PlanError::Overflow(place))?;
+            self.first[piece] = slot(first).ok_or(PlanError::Overflow(location))?;
             self.missing.remove(piece);
             count += self.pieces.range(tensor, piece).1;
         }
         if count > 0 {
-            let (allocation, slots) = self.totals.add(count).ok_or(PlanError::Overflow(place))?;
+            let (allocation, slots) =
+                self.totals.add(count).ok_or(PlanError::Overflow(location))?;
             let (taker, pool) = (Taker::Tensor(tensor), self.pieces.pool(tensor));
             let first = &self.first[self.pieces.of(tensor)];
-            (self.see)(Event::Take { place, at, allocation, taker, pool, slots, first })?;
+            (self.see)(Event::Take { location, at, allocation, taker, pool, slots, first })?;
         }
         Ok(())
     }
 
-    fn launch(&mut self, launched: Launched, place: Place, at: u32) -> Result<(), PlanError> {
+    fn launch(&mut self, launched: Launched, location: Location, at: u32) -> Result<(), PlanError> {
         let (graph, pieces) = (self.graph, self.pieces);
         for tensor in graph.written_by(launched).filter(|&tensor| !pieces.in_arena(tensor)) {
-            self.take_pieces(tensor, pieces.of(tensor), place, at)?;
+            self.take_pieces(tensor, pieces.of(tensor), location, at)?;
         }
         let op = launched.op;
         if let Some((pool, count)) = pieces.workspace(graph, op) {
-            let (allocation, given) = self.totals.add(count).ok_or(PlanError::Overflow(place))?;
+            let (allocation, given) =
+                self.totals.add(count).ok_or(PlanError::Overflow(location))?;
             let (taker, slots, first) = (Taker::Workspace(op), given.clone(), &[given.start]);
-            (self.see)(Event::Take { place, at, allocation, taker, pool, slots, first })?;
+            (self.see)(Event::Take { location, at, allocation, taker, pool, slots, first })?;
             (self.see)(Event::Give { at, slots: given })?;
         }
         Ok(())
     }
 
-    fn evict(&mut self, part: Part, place: Place, at: u32) -> Result<(), PlanError> {
+    fn evict(&mut self, part: Part, location: Location, at: u32) -> Result<(), PlanError> {
         let tensor = part.tensor;
         if self.pieces.in_arena(tensor) {
-            return Err(PlanError::ArenaStep(place, tensor));
+            return Err(PlanError::ArenaStep(location, tensor));
         }
         for piece in self.pieces.of_part(part) {
             let first = core::mem::replace(&mut self.first[piece], NO_SLOT);
             if first == NO_SLOT {
-                return Err(PlanError::NotResident(place, tensor));
+                return Err(PlanError::NotResident(location, tensor));
             }
             self.missing.insert(piece);
             let slots = self.slots(tensor, piece, first);
@@ -209,8 +211,8 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
                 let (start, end) = (first_at_start[piece], self.first[piece]);
                 match (start, end) {
                     (NO_SLOT, NO_SLOT) => {}
-                    (NO_SLOT, _) => return Err(PlanError::AlreadyResident(Place::End, tensor)),
-                    (_, NO_SLOT) => return Err(PlanError::NotResident(Place::End, tensor)),
+                    (NO_SLOT, _) => return Err(PlanError::AlreadyResident(Location::End, tensor)),
+                    (_, NO_SLOT) => return Err(PlanError::NotResident(Location::End, tensor)),
                     _ => {
                         let start = self.slots(tensor, piece, start);
                         let end = self.slots(tensor, piece, end);

@@ -109,7 +109,7 @@ pub(crate) const fn scratch_words(limits: &Limits) -> usize {
     words::<u64>(limits.tensors).saturating_add(packing::scratch_words(limits.tensors))
 }
 
-/// Places every admitted tensor: states and inputs side by side, then temporaries packed by
+/// Gives every admitted tensor its offset: states and inputs side by side, then temporaries packed by
 /// lifetime, with [effort](packing::default_steps) only where that may save a chunk. Returns
 /// how many were placed, and the arena's bytes. O(operands), and packing.
 ///

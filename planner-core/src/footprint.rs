@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, Kind, Launched, OpId, TensorId};
 use crate::pieces::Pieces;
-use crate::plan::{Part, Place, Plan, PlanError, Step};
+use crate::plan::{Location, Part, Plan, PlanError, Step};
 use crate::residency::Residency;
 use crate::scratch::{Limits, Scratch, total, words};
 
@@ -27,17 +27,17 @@ pub struct Footprint {
     pub h2d_bytes: u64,
     /// Bytes copied to the host in one iteration.
     pub d2h_bytes: u64,
-    /// Host room for every state and input that moves.
+    /// Host bytes for every state and input that moves.
     pub host_lasting_bytes: u64,
     /// The parts of these that move.
     pub host_parts_bytes: u64,
-    /// Host room for every temporary that moves, each with a slot of its own.
+    /// Host bytes for every temporary that moves, each with a slot of its own.
     pub host_temporary_bytes: u64,
 }
 
 impl Footprint {
     /// Pinned host memory with a slot of its own for every tensor that moves;
-    /// [`HostLayout`](crate::HostLayout) need less.
+    /// a [`HostLayout`](crate::HostLayout) may need less.
     #[must_use]
     pub const fn host_bytes(&self) -> u64 {
         // Cannot overflow: all tensors together fit into 64 bits.
@@ -196,23 +196,23 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     fn step(&mut self, at: u32, step: &Step) -> Result<(), PlanError> {
-        let place = Place::Step(at);
+        let location = Location::Step(at);
         match *step {
             Step::Prefetch(part) => {
-                self.footprint.h2d_bytes = self.moved(part, self.footprint.h2d_bytes, place)?;
+                self.footprint.h2d_bytes = self.moved(part, self.footprint.h2d_bytes, location)?;
                 if self.pieces.in_arena(part.tensor) {
                     self.live(part.tensor);
                     return Ok(());
                 }
-                let objects = self.residency.allocate(self.pieces, part, place)?;
+                let objects = self.residency.allocate(self.pieces, part, location)?;
                 self.held_bytes += self.object_bytes(part.tensor, objects);
                 self.grow(part.tensor, self.pieces.part_bytes(self.graph, part));
             }
             Step::Offload(part) => {
-                self.footprint.d2h_bytes = self.moved(part, self.footprint.d2h_bytes, place)?;
+                self.footprint.d2h_bytes = self.moved(part, self.footprint.d2h_bytes, location)?;
             }
             Step::Evict(part) => {
-                let objects = self.residency.release(self.pieces, part, place)?;
+                let objects = self.residency.release(self.pieces, part, location)?;
                 self.held_bytes -= self.object_bytes(part.tensor, objects);
                 self.shrink(part.tensor, self.pieces.part_bytes(self.graph, part));
             }
@@ -221,7 +221,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         Ok(())
     }
 
-    fn moved(&mut self, part: Part, sum_bytes: u64, place: Place) -> Result<u64, PlanError> {
+    fn moved(&mut self, part: Part, sum_bytes: u64, location: Location) -> Result<u64, PlanError> {
         let flags = &mut self.flags[part.tensor.index()];
         if *flags & MOVED == 0 {
             *flags |= MOVED;
@@ -244,7 +244,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
         }
         let bytes = self.pieces.part_bytes(self.graph, part);
-        sum_bytes.checked_add(bytes).ok_or(PlanError::Overflow(place))
+        sum_bytes.checked_add(bytes).ok_or(PlanError::Overflow(location))
     }
 
     /// The first piece from `piece` on that has not been copied.

@@ -20,62 +20,185 @@
 //!
 //! # A complete example
 //!
-//! Three layers of which the device holds two: plan, lower, and prove.
+//! Three layers that need seven chunks run on a device of four: plan, prove, and run. The device is
+//! a table in host memory, at the end of the example; the crates `backend-…` have real devices.
 //!
 //! ```
+//! use core::fmt;
+//! use planner_core::backend::{
+//!     BackendError, Chunks, DeviceAddress, ErrorKind, ErrorType, HostRange, Kernels, Launch, Paging,
+//!     Point, Streams, Transfers,
+//! };
 //! use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
 //! use planner_core::planner::{self, Auto, Output, Request, Strategy};
 //! use planner_core::{
-//!     Graph, Kind, Limits, Machine, MachineParameters, Op, OpId, Scheduled, Scratch, Step,
-//!     Tensor, TensorId, lower, verify,
+//!     Executor, Graph, HostLayout, Kind, Limits, Machine, MachineParameters, Op, OpId, PerStream,
+//!     Scheduled, Scratch, Step, Stream, Tensor, TensorId, executor, lower, verify,
 //! };
 //!
-//! // The input, three weights, and what each layer computes: 4 MiB each.
-//! let mib = 1 << 20;
-//! let tensor = |kind| Tensor { bytes: 4 * mib, kind };
+//! const CHUNK: u64 = 256;
+//! const X: TensorId = TensorId(0);
+//! const WEIGHTS: [TensorId; 3] = [TensorId(1), TensorId(2), TensorId(3)];
+//! const SUM: TensorId = TensorId(4);
+//!
+//! // Each op adds a weight to the value before it. The last adds the result to a sum.
+//! let tensor = |kind| Tensor { bytes: CHUNK, kind };
 //! let (state, temporary) = (tensor(Kind::State), tensor(Kind::Temporary));
-//! let tensors = [tensor(Kind::Input), state, state, state, temporary, temporary, temporary];
-//! // Each layer reads a value and its weight, and writes the next value.
-//! let operands = [0, 1, 4, 4, 2, 5, 5, 3, 6].map(TensorId);
-//! let layer = |first_operand| Op {
-//!     time_ns: 1_000_000, first_operand, reads: 2, writes: 1, ..Op::default()
+//! let tensors = [tensor(Kind::Input), state, state, state, state, temporary, temporary];
+//! let operands = [0, 1, 5, 5, 2, 6, 6, 3, 4, 4].map(TensorId);
+//! let op = |first_operand, reads| Op {
+//!     time_ns: 10_000, first_operand, reads, writes: 1, ..Op::default()
 //! };
-//! let ops = [layer(0), layer(3), layer(6)];
-//!
+//! let ops = [op(0, 2), op(3, 2), op(6, 3)];
 //! let mut memory = [0; 16];
 //! let graph = Graph::new(&tensors, &ops, &operands, &mut Scratch::new(&mut memory))?;
 //! let machine = Machine::new(MachineParameters {
-//!     device_bytes: 16 * mib, host_bytes: 1 << 30, chunk_bytes: 2 * mib,
-//!     h2d_bytes_per_s: 12_000_000_000, d2h_bytes_per_s: 12_000_000_000,
-//!     transfer_latency_ns: 10_000, map_ns_per_chunk: 0, unmap_ns_per_chunk: 0,
+//!     device_bytes: 4 * CHUNK, host_bytes: 1 << 20, chunk_bytes: CHUNK,
+//!     h2d_bytes_per_s: 1_000_000_000, d2h_bytes_per_s: 1_000_000_000,
+//!     transfer_latency_ns: 100, map_ns_per_chunk: 0, unmap_ns_per_chunk: 0,
 //! })?;
 //!
-//! // Memory for the answer: the sizes follow from the graph.
+//! // Plan. The sizes of all memory follow from the graph.
 //! let limits = Limits::of_graph(&graph);
 //! let mut memory = vec![0; planner::scratch_words(&limits)];
-//! let mut scratch = Scratch::new(&mut memory);
-//! let part = Part::whole(TensorId(0));
-//! let request = Request { graph: &graph, machine: &machine, budget_bytes: 16 * mib };
+//! let request = Request { graph: &graph, machine: &machine, budget_bytes: 4 * CHUNK };
 //! let output = Output {
 //!     steps: &mut vec![Step::launch(OpId(0)); limits.steps],
-//!     resident: &mut vec![Resident { part, host_copy: false }; 2 * limits.tensors],
-//!     arena: &mut vec![ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; limits.tensors],
+//!     resident: &mut vec![Resident { part: Part::whole(X), host_copy: false }; 2 * limits.tensors],
+//!     arena: &mut vec![ArenaPlacement { tensor: X, offset_bytes: 0 }; limits.tensors],
 //!     pools: &mut [Pool { object_bytes: 1, count: 0 }; 2],
 //!     tensor_pool: &mut vec![0; limits.tensors],
 //! };
-//! let plan = planner::plan(&request, Strategy::Auto(Auto::default()), output, &mut scratch)?;
-//! assert!(plan.predicted.peak_bytes <= 16 * mib);
+//! let strategy = Strategy::Auto(Auto::default());
+//! let plan = planner::plan(&request, strategy, output, &mut Scratch::new(&mut memory))?;
+//! assert!(plan.predicted.peak_bytes <= 4 * CHUNK && plan.predicted.h2d_bytes > CHUNK);
 //!
-//! // The sizes of a plan say what lowering and verifying it take.
+//! // Prove. From here on, the sizes follow from the plan.
 //! let limits = Limits::of_plan(&graph, &plan);
-//! let words = lower::scratch_words(&limits).max(verify::scratch_words(&limits));
-//! let mut memory = vec![0; words];
+//! let mut memory = vec![0; lower::scratch_words(&limits).max(verify::scratch_words(&limits))];
 //! let mut scratch = Scratch::new(&mut memory);
 //! let mut entries = vec![Scheduled::EMPTY; limits.entries()];
 //! let schedule = lower(&graph, &machine, &plan, &mut entries, &mut scratch)?;
 //! let verified = verify(&graph, &machine, &plan, &schedule, &mut scratch)?;
-//! // `Executor::start(&verified, …)` runs it on any backend.
-//! # let _ = verified;
+//!
+//! // Run. The sum is read back from the host block.
+//! let mut device = Device::default();
+//! let mut memory = vec![0; executor::scratch_words(&limits, 4)];
+//! let mut scratch = Scratch::new(&mut memory);
+//! let mut executor = Executor::start(&verified, &mut device, &mut Layers, &mut scratch)?;
+//! executor.run(&mut device, &mut Layers, 10)?;
+//! executor.save_states(&mut device)?;
+//! let mut sum = [0; CHUNK as usize];
+//! device.read_host(executor.host_layout().offset_bytes(SUM, 0, 0), &mut sum)?;
+//! assert_eq!(sum, [(1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 + 9 + 10) + 10 * (1 + 1 + 1); CHUNK as usize]);
+//!
+//! /// What the ops compute, and the values of states and inputs.
+//! struct Layers;
+//!
+//! impl Kernels<Device> for Layers {
+//!     fn launch(&mut self, device: &mut Device, launch: &Launch<'_>) -> Result<(), Never> {
+//!         for at in 0..CHUNK {
+//!             let read = |address: DeviceAddress| *device.byte(address.0 + at);
+//!             let total = launch.reads.iter().map(read).sum();
+//!             launch.writes.iter().for_each(|address| *device.byte(address.0 + at) = total);
+//!         }
+//!         Ok(())
+//!     }
+//!     fn fill_states(&mut self, device: &mut Device, host: &HostLayout<'_>) -> Result<(), Never> {
+//!         let ones = [1; CHUNK as usize];
+//!         WEIGHTS.into_iter().try_for_each(|weight| {
+//!             device.write_host(host.offset_bytes(weight, 0, 0), &ones)
+//!         })
+//!     }
+//!     fn fill_inputs(
+//!         &mut self, device: &mut Device, iteration: u64, host: &HostLayout<'_>,
+//!     ) -> Result<(), Never> {
+//!         let offset_bytes = host.offset_bytes(X, HostLayout::slot(iteration), 0);
+//!         device.write_host(offset_bytes, &[iteration as u8; CHUNK as usize])
+//!     }
+//! }
+//!
+//! /// A device on which all work is done when it is enqueued. It trusts its caller.
+//! #[derive(Default)]
+//! struct Device {
+//!     memory: Vec<u8>,
+//!     /// The physical chunk that is mapped at each chunk of addresses.
+//!     mapped: Vec<u64>,
+//!     host: Vec<u8>,
+//!     signals: PerStream<u64>,
+//! }
+//!
+//! impl Device {
+//!     fn byte(&mut self, address: u64) -> &mut u8 {
+//!         let chunk = self.mapped[(address / CHUNK) as usize];
+//!         &mut self.memory[(chunk * CHUNK + address % CHUNK) as usize]
+//!     }
+//! }
+//!
+//! impl Streams for Device {
+//!     fn wait(&mut self, _: Stream, _: Point) -> Result<(), Never> { Ok(()) }
+//!     fn signal(&mut self, stream: Stream) -> Result<Point, Never> {
+//!         self.signals[stream] += 1;
+//!         Ok(Point { stream, value: self.signals[stream] })
+//!     }
+//!     fn reached(&mut self, _: Point) -> Result<bool, Never> { Ok(true) }
+//!     fn block_until(&mut self, _: Point) -> Result<(), Never> { Ok(()) }
+//! }
+//!
+//! impl Paging for Device {
+//!     fn chunk_bytes(&self) -> u64 { CHUNK }
+//!     fn create(&mut self, count: u64) -> Result<(), Never> {
+//!         Ok(self.memory.resize((count * CHUNK) as usize, 0))
+//!     }
+//!     fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, Never> {
+//!         let at = DeviceAddress(self.mapped.len() as u64 * CHUNK);
+//!         self.mapped.resize(self.mapped.len() + chunks as usize, u64::MAX);
+//!         Ok(at)
+//!     }
+//!     fn map(&mut self, at: DeviceAddress, chunks: Chunks) -> Result<(), Never> {
+//!         let slots = &mut self.mapped[(at.0 / CHUNK) as usize..];
+//!         Ok(slots.iter_mut().zip(chunks.first..chunks.first + chunks.count)
+//!             .for_each(|(slot, chunk)| *slot = chunk))
+//!     }
+//!     fn unmap(&mut self, _: DeviceAddress, _: u64) -> Result<(), Never> { Ok(()) }
+//! }
+//!
+//! impl Transfers for Device {
+//!     fn create_host(&mut self, bytes: u64) -> Result<(), Never> {
+//!         Ok(self.host.resize(bytes as usize, 0))
+//!     }
+//!     fn write_host(&mut self, offset_bytes: u64, from: &[u8]) -> Result<(), Never> {
+//!         Ok(self.host[offset_bytes as usize..][..from.len()].copy_from_slice(from))
+//!     }
+//!     fn read_host(&mut self, offset_bytes: u64, into: &mut [u8]) -> Result<(), Never> {
+//!         Ok(into.copy_from_slice(&self.host[offset_bytes as usize..][..into.len()]))
+//!     }
+//!     fn upload(&mut self, from: HostRange, to: DeviceAddress) -> Result<(), Never> {
+//!         Ok((0..from.bytes).for_each(|at| {
+//!             *self.byte(to.0 + at) = self.host[(from.offset_bytes + at) as usize];
+//!         }))
+//!     }
+//!     fn download(&mut self, from: DeviceAddress, to: HostRange) -> Result<(), Never> {
+//!         Ok((0..to.bytes).for_each(|at| {
+//!             self.host[(to.offset_bytes + at) as usize] = *self.byte(from.0 + at);
+//!         }))
+//!     }
+//! }
+//!
+//! /// The error of a device on which nothing fails.
+//! #[derive(Debug)]
+//! enum Never {}
+//!
+//! impl fmt::Display for Never {
+//!     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result { match *self {} }
+//! }
+//! impl core::error::Error for Never {}
+//! impl BackendError for Never {
+//!     fn kind(&self) -> ErrorKind { match *self {} }
+//! }
+//! impl ErrorType for Device {
+//!     type Error = Never;
+//! }
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 #![no_std]
@@ -111,6 +234,6 @@ pub use host::HostLayout;
 pub use lower::lower;
 pub use machine::{Machine, MachineParameters};
 pub use plan::{Part, Placements, Plan, PlanError, Step};
-pub use schedule::{Schedule, Scheduled, Stream, Wait};
+pub use schedule::{PerStream, Schedule, Scheduled, Stream, Wait};
 pub use scratch::{Limits, OutOfScratch, Scratch};
 pub use verify::{Verified, VerifyError, verify};

@@ -3,15 +3,15 @@
 //! A tensor is cut where a range of the plan begins or ends, and all state is kept per
 //! piece: a plan that moves whole tensors has one piece a tensor, however many objects
 //! that has. Building the table checks the plan's structure (ids, ranges, pools, budget,
-//! places in the arena), so that whoever walks the list afterwards can rely on it.
+//! arena offsets), so that whoever walks the list afterwards can rely on it.
 
 use crate::graph::{Graph, Kind, Launched, OpId, TensorId};
 use crate::machine::Machine;
-use crate::plan::{Part, Place, Plan, PlanError, Step};
+use crate::plan::{Location, Part, Plan, PlanError, Step};
 use crate::scratch::{Limits, Scratch, total, words};
 use core::ops::Range;
 
-/// No place in the arena.
+/// No position in the arena.
 const NOT_IN_ARENA: u32 = u32::MAX;
 
 /// The pieces of all tensors under one plan.
@@ -25,7 +25,7 @@ pub struct Pieces<'a> {
     graph: Graph<'a>,
     plan: Plan<'a>,
     /// Position in the plan's arena, by tensor.
-    arena_place: &'a [u32],
+    arena_position: &'a [u32],
     /// The first piece of each tensor, and the number of all pieces.
     first_piece: &'a [u32],
     /// The first object of each piece.
@@ -70,17 +70,17 @@ impl<'a> Pieces<'a> {
         }
         check_budget(machine, plan)?;
         let tensors = graph.tensors().len();
-        let arena_place = scratch.take(tensors, NOT_IN_ARENA)?;
-        place_arena(graph, machine, plan, arena_place)?;
+        let arena_position = scratch.take(tensors, NOT_IN_ARENA)?;
+        read_arena(graph, machine, plan, arena_position)?;
         let objects = scratch.take(tensors, 1u64)?;
-        count_objects(graph, machine, plan, arena_place, objects)?;
+        count_objects(graph, machine, plan, arena_position, objects)?;
         debug_assert!(
             objects.iter().try_fold(0u64, |sum, &count| sum.checked_add(count)).is_some(),
             "no tensor has more objects than bytes, and all bytes together fit into 64 bits"
         );
         let first_piece = scratch.take(tensors + 1, 0u32)?;
-        let first_object = cut(graph, plan, arena_place, objects, first_piece, scratch)?;
-        Ok(Self { graph: *graph, plan: *plan, arena_place, first_piece, first_object, objects })
+        let first_object = cut(graph, plan, arena_position, objects, first_piece, scratch)?;
+        Ok(Self { graph: *graph, plan: *plan, arena_position, first_piece, first_object, objects })
     }
 
     /// The graph.
@@ -110,14 +110,14 @@ impl<'a> Pieces<'a> {
     /// Offset in the arena, for a tensor that lies there.
     #[must_use]
     pub fn arena_offset_bytes(&self, tensor: TensorId) -> Option<u64> {
-        let place = self.arena_place[tensor.index()];
-        self.plan.arena.get(place as usize).map(|placement| placement.offset_bytes)
+        let position = self.arena_position[tensor.index()];
+        self.plan.arena.get(position as usize).map(|placement| placement.offset_bytes)
     }
 
     /// Whether a tensor lies in the arena.
     #[must_use]
     pub fn in_arena(&self, tensor: TensorId) -> bool {
-        self.arena_place[tensor.index()] != NOT_IN_ARENA
+        self.arena_position[tensor.index()] != NOT_IN_ARENA
     }
 
     /// Objects of a tensor; an arena tensor counts as one, though it takes none of a pool.
@@ -225,7 +225,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-fn place_of(position: usize, make: impl Fn(u32) -> Place) -> Place {
+fn location_of(position: usize, make: impl Fn(u32) -> Location) -> Location {
     make(u32::try_from(position).unwrap_or(u32::MAX))
 }
 
@@ -240,7 +240,7 @@ fn check_budget(machine: &Machine, plan: &Plan<'_>) -> Result<(), PlanError> {
     let mut needed_bytes = machine.round_up_to_chunks(arena_bytes).ok_or(too_much(u64::MAX))?;
     for (at, pool) in plan.pools.iter().enumerate() {
         if pool.object_bytes == 0 {
-            return Err(PlanError::ObjectSize(place_of(at, Place::Pool)));
+            return Err(PlanError::ObjectSize(location_of(at, Location::Pool)));
         }
         needed_bytes = pool
             .object_bytes
@@ -252,28 +252,29 @@ fn check_budget(machine: &Machine, plan: &Plan<'_>) -> Result<(), PlanError> {
     if needed_bytes > budget_bytes { Err(too_much(needed_bytes)) } else { Ok(()) }
 }
 
-fn place_arena(
+fn read_arena(
     graph: &Graph<'_>,
     machine: &Machine,
     plan: &Plan<'_>,
-    arena_place: &mut [u32],
+    arena_position: &mut [u32],
 ) -> Result<(), PlanError> {
     let alignment_bytes = machine.chunk_bytes.min(256);
     for (at, placement) in plan.arena.iter().enumerate() {
-        let place = place_of(at, Place::Arena);
+        let location = location_of(at, Location::Arena);
         let tensor = placement.tensor;
-        let slot =
-            arena_place.get_mut(tensor.index()).ok_or(PlanError::UnknownTensor(place, tensor))?;
+        let slot = arena_position
+            .get_mut(tensor.index())
+            .ok_or(PlanError::UnknownTensor(location, tensor))?;
         if *slot != NOT_IN_ARENA {
-            return Err(PlanError::PlacedTwice(place, tensor));
+            return Err(PlanError::TwiceInArena(location, tensor));
         }
         *slot = at as u32;
         if !placement.offset_bytes.is_multiple_of(alignment_bytes) {
-            return Err(PlanError::Misaligned(place));
+            return Err(PlanError::Misaligned(location));
         }
         let end = placement.offset_bytes.checked_add(graph.tensor(tensor).bytes);
         if end.is_none_or(|end| end > plan.arena_bytes) {
-            return Err(PlanError::OutsideArena(place));
+            return Err(PlanError::OutsideArena(location));
         }
     }
     Ok(())
@@ -283,7 +284,7 @@ fn count_objects(
     graph: &Graph<'_>,
     machine: &Machine,
     plan: &Plan<'_>,
-    arena_place: &[u32],
+    arena_position: &[u32],
     objects: &mut [u64],
 ) -> Result<(), PlanError> {
     for (length, expected) in [
@@ -307,10 +308,14 @@ fn count_objects(
         let object_bytes = plan.pools.get(pool)?.object_bytes;
         let count = bytes.div_ceil(object_bytes);
         let fits = count <= 1 || object_bytes.is_multiple_of(machine.chunk_bytes);
-        Some(if fits { Ok(count) } else { Err(PlanError::ObjectSize(place_of(pool, Place::Pool))) })
+        Some(if fits {
+            Ok(count)
+        } else {
+            Err(PlanError::ObjectSize(location_of(pool, Location::Pool)))
+        })
     };
     for (id, tensor) in graph.tensor_ids().zip(graph.tensors()) {
-        if arena_place[id.index()] == NOT_IN_ARENA {
+        if arena_position[id.index()] == NOT_IN_ARENA {
             let pool = pool_of(plan.tensor_pool, id.index());
             objects[id.index()] =
                 count(pool, tensor.bytes).ok_or(PlanError::TensorWithoutPool(id))??;
@@ -325,18 +330,18 @@ fn count_objects(
     Ok(())
 }
 
-/// All parts that the plan names, with their places.
-fn parts<'p>(plan: &Plan<'p>) -> impl Iterator<Item = (Place, Part)> + use<'p> {
+/// All parts that the plan names, with their locations.
+fn parts<'p>(plan: &Plan<'p>) -> impl Iterator<Item = (Location, Part)> + use<'p> {
     let starts = plan.resident_at_start.iter().enumerate();
     let steps = plan.steps.iter().enumerate();
-    starts.map(|(at, entry)| (place_of(at, Place::Start), entry.part)).chain(steps.filter_map(
-        |(at, step)| match *step {
+    starts.map(|(at, entry)| (location_of(at, Location::Start), entry.part)).chain(
+        steps.filter_map(|(at, step)| match *step {
             Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
-                Some((place_of(at, Place::Step), part))
+                Some((location_of(at, Location::Step), part))
             }
             Step::Launch(_) => None,
-        },
-    ))
+        }),
+    )
 }
 
 /// Checks every range, then sorts and counts the cuts, and returns the first object of
@@ -344,7 +349,7 @@ fn parts<'p>(plan: &Plan<'p>) -> impl Iterator<Item = (Place, Part)> + use<'p> {
 fn cut<'a>(
     graph: &Graph<'_>,
     plan: &Plan<'a>,
-    arena_place: &[u32],
+    arena_position: &[u32],
     objects: &[u64],
     first_piece: &mut [u32],
     scratch: &mut Scratch<'a>,
@@ -353,23 +358,23 @@ fn cut<'a>(
         if let Step::Launch(Launched { op, .. }) = *step
             && op.index() >= graph.ops().len()
         {
-            return Err(PlanError::UnknownOp(place_of(at, Place::Step), op));
+            return Err(PlanError::UnknownOp(location_of(at, Location::Step), op));
         }
     }
     let mut pieces = graph.tensors().len();
-    for (place, part) in parts(plan) {
+    for (location, part) in parts(plan) {
         let Part { tensor, first, count } = part;
         let &objects =
-            objects.get(tensor.index()).ok_or(PlanError::UnknownTensor(place, tensor))?;
+            objects.get(tensor.index()).ok_or(PlanError::UnknownTensor(location, tensor))?;
         if part.is_whole() {
             continue;
         }
-        if arena_place[tensor.index()] != NOT_IN_ARENA {
-            return Err(PlanError::ArenaStep(place, tensor));
+        if arena_position[tensor.index()] != NOT_IN_ARENA {
+            return Err(PlanError::ArenaStep(location, tensor));
         }
         let inside = first.checked_add(count).is_some_and(|end| end <= objects);
         if count == 0 || !inside {
-            return Err(PlanError::Range { place, tensor, objects });
+            return Err(PlanError::Range { location, tensor, objects });
         }
         let cuts = u32::from(first > 0) + u32::from(first + count < objects);
         first_piece[tensor.index() + 1] += cuts;
@@ -384,12 +389,12 @@ fn cut<'a>(
     Ok(&starts[..used])
 }
 
-/// Writes each tensor's cuts, unsorted, behind its first piece, which starts at object 0.
+/// Writes each tensor's cuts, unsorted, after its first piece, which starts at object 0.
 /// On return `first_piece[t + 1]` is where tensor `t` ends in `starts`.
 fn fill_cuts(plan: &Plan<'_>, objects: &[u64], first_piece: &mut [u32], starts: &mut [u64]) {
     let mut next = 0;
     for slot in &mut first_piece[1..] {
-        // The next free place of the tensor: behind its piece at object 0.
+        // The tensor's next free slot: after its piece at object 0.
         let cuts = core::mem::replace(slot, next + 1);
         next += 1 + cuts;
     }

@@ -80,12 +80,12 @@ pub struct Pool {
     pub count: u64,
 }
 
-/// A small tensor's fixed place in the arena.
+/// A small tensor's fixed offset in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaPlacement {
     /// The tensor.
     pub tensor: TensorId,
-    /// Its place, from the start of the arena.
+    /// Its offset, from the start of the arena.
     pub offset_bytes: u64,
 }
 
@@ -143,7 +143,7 @@ pub struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// Checks over how many iterations the placements go, which bounds the room that working
+    /// Checks over how many iterations the placements go, which bounds the scratch that working
     /// with the plan takes.
     ///
     /// # Errors
@@ -196,7 +196,7 @@ impl<'a> Placements<'a> {
         self.objects.get(first..end(allocation)).unwrap_or_default()
     }
 
-    /// Whether the ends are those of all numbers, one allocation behind the other.
+    /// Whether the ends are those of all numbers, one allocation after the other.
     pub(crate) fn is_table(&self) -> bool {
         let last = self.ends.last().map_or(0, |&end| end as usize);
         self.ends.is_sorted() && last == self.objects.len()
@@ -222,9 +222,9 @@ impl Limits {
     }
 }
 
-/// A place in a plan.
+/// Where in a plan something is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// A position in [`Plan::steps`].
     Step(u32),
     /// A position in [`Plan::resident_at_start`].
@@ -237,7 +237,7 @@ pub enum Place {
     End,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Step(at) => write!(f, "step {at}"),
@@ -260,7 +260,7 @@ pub enum PlanError {
     /// The plan has more than 2^32 - 2 steps.
     TooManySteps,
     /// A size or a time exceeds 64 bits.
-    Overflow(Place),
+    Overflow(Location),
     /// The budget is more than the device has.
     BudgetAboveDevice {
         /// The plan's budget.
@@ -288,7 +288,7 @@ pub enum PlanError {
         figure: &'static str,
         /// What the plan says.
         claimed: u64,
-        /// What is so.
+        /// The exact figure.
         exact: u64,
     },
     /// The plan promises an impossible amount of pinned host memory.
@@ -301,9 +301,9 @@ pub enum PlanError {
         most_bytes: u64,
     },
     /// The tensor does not exist.
-    UnknownTensor(Place, TensorId),
+    UnknownTensor(Location, TensorId),
     /// The op does not exist.
-    UnknownOp(Place, OpId),
+    UnknownOp(Location, OpId),
     /// `tensor_pool` or `workspace_pool` has the wrong length.
     PoolTable {
         /// Its length.
@@ -317,44 +317,44 @@ pub enum PlanError {
     WorkspaceWithoutPool(OpId),
     /// A pool's objects have no bytes, or are no multiple of a chunk though something takes
     /// more than one.
-    ObjectSize(Place),
+    ObjectSize(Location),
     /// The range is empty, or reaches past the tensor's last object.
     Range {
         /// Where it stands.
-        place: Place,
+        location: Location,
         /// The tensor.
         tensor: TensorId,
         /// How many objects the tensor has.
         objects: u64,
     },
-    /// The tensor is placed in the arena twice.
-    PlacedTwice(Place, TensorId),
+    /// The tensor is listed in the arena twice.
+    TwiceInArena(Location, TensorId),
     /// The offset is no multiple of 256 (or of a smaller chunk).
-    Misaligned(Place),
+    Misaligned(Location),
     /// The tensor reaches past the end of the arena.
-    OutsideArena(Place),
+    OutsideArena(Location),
     /// Two tensors whose values live at the same time share bytes of the arena.
     ArenaOverlap(TensorId, TensorId),
     /// An input that is never read, or written after its last read, lies in the arena.
     ArenaInput(TensorId),
     /// An op writes an input in the arena before its prefetch.
-    ArenaInputAbsent(Place, TensorId),
+    ArenaInputAbsent(Location, TensorId),
     /// A state in the arena is not listed in `resident_at_start`.
     ArenaStateNotResident(TensorId),
     /// The step does something that arena tensors do not allow.
-    ArenaStep(Place, TensorId),
+    ArenaStep(Location, TensorId),
     /// A temporary is listed in `resident_at_start`.
-    TemporaryAtStart(Place, TensorId),
+    TemporaryAtStart(Location, TensorId),
     /// The op is launched for the first time twice.
-    LaunchedTwice(Place, OpId),
+    LaunchedTwice(Location, OpId),
     /// The op is launched again, but it is not repeatable.
-    NotRepeatable(Place, OpId),
+    NotRepeatable(Location, OpId),
     /// The op is repeated before its first launch.
-    RepeatedTooEarly(Place, OpId),
+    RepeatedTooEarly(Location, OpId),
     /// A repeat would read another value than the first launch of the op did.
     RepeatReads {
         /// Where it stands.
-        place: Place,
+        location: Location,
         /// The op.
         op: OpId,
         /// The tensor that holds another value, or none.
@@ -365,29 +365,29 @@ pub enum PlanError {
     /// The op runs before another one that it depends on through this tensor.
     Dependency {
         /// Where it stands.
-        place: Place,
+        location: Location,
         /// The op that is too early or too late.
         op: OpId,
         /// The tensor of which it would see or leave the wrong value.
         tensor: TensorId,
     },
     /// Something is resident that must not be.
-    AlreadyResident(Place, TensorId),
+    AlreadyResident(Location, TensorId),
     /// Something must be resident and is not.
-    NotResident(Place, TensorId),
+    NotResident(Location, TensorId),
     /// The device copy does not hold the current value, where an op is launched for the first time
     /// or a part is offloaded that no later launch reads.
-    NoValue(Place, TensorId),
+    NoValue(Location, TensorId),
     /// An input would be offloaded with its next value, which the host has.
-    NextInput(Place, TensorId),
+    NextInput(Location, TensorId),
     /// The host copy holds neither the current value nor one that a later launch reads.
-    NoHostCopy(Place, TensorId),
+    NoHostCopy(Location, TensorId),
     /// The only copy of a value that is still needed would be lost.
-    ValueLost(Place, TensorId),
+    ValueLost(Location, TensorId),
     /// The pool has too few objects for what the list holds at this step.
     PoolFull {
         /// The step.
-        place: Place,
+        location: Location,
         /// The pool.
         pool: u32,
         /// Objects held with the step's allocation.
@@ -409,7 +409,7 @@ pub enum PlanError {
     /// A placement names more or fewer objects than its allocation takes.
     PlacementSize {
         /// The step that allocates.
-        place: Place,
+        location: Location,
         /// The number of the allocation.
         allocation: u32,
         /// Objects it names.
@@ -420,7 +420,7 @@ pub enum PlanError {
     /// A placement names an object that the pool does not have.
     UnknownObject {
         /// The step that allocates.
-        place: Place,
+        location: Location,
         /// The number of the allocation.
         allocation: u32,
         /// The object.
@@ -431,7 +431,7 @@ pub enum PlanError {
     /// A placement names an object that has a holder already.
     TwoHolders {
         /// The step that allocates.
-        place: Place,
+        location: Location,
         /// The number of the allocation.
         allocation: u32,
         /// The object.
@@ -460,7 +460,7 @@ impl fmt::Display for PlanError {
             Self::Scratch(error) => error.fmt(f),
             Self::BufferTooShort(error) => error.fmt(f),
             Self::TooManySteps => write!(f, "the plan has more than 2^32 - 2 steps"),
-            Self::Overflow(place) => write!(f, "{place}: a size or a time exceeds 64 bits"),
+            Self::Overflow(location) => write!(f, "{location}: a size or a time exceeds 64 bits"),
             Self::BudgetAboveDevice { budget_bytes, device_bytes } => write!(
                 f,
                 "the budget of {budget_bytes} bytes is more than the device's {device_bytes}"
@@ -482,8 +482,8 @@ impl fmt::Display for PlanError {
                 "predicted.host_bytes is {claimed_bytes}, not between {least_bytes} and \
                  {most_bytes}"
             ),
-            Self::UnknownTensor(place, tensor) => write!(f, "{place}: there is no {tensor}"),
-            Self::UnknownOp(place, op) => write!(f, "{place}: there is no {op}"),
+            Self::UnknownTensor(location, tensor) => write!(f, "{location}: there is no {tensor}"),
+            Self::UnknownOp(location, op) => write!(f, "{location}: there is no {op}"),
             Self::PoolTable { length, expected } => {
                 write!(f, "a pool table has {length} entries; it must be empty or have {expected}")
             }
@@ -493,22 +493,25 @@ impl fmt::Display for PlanError {
             Self::WorkspaceWithoutPool(op) => {
                 write!(f, "the workspace of {op} is put into a pool that does not exist")
             }
-            Self::ObjectSize(place) => write!(
+            Self::ObjectSize(location) => write!(
                 f,
-                "{place}: object_bytes must not be zero, and must be a multiple of the chunk \
+                "{location}: object_bytes must not be zero, and must be a multiple of the chunk \
                  where something takes more than one object"
             ),
-            Self::Range { place, tensor, objects } => {
-                write!(f, "{place}: the range must be a part of the {objects} objects of {tensor}")
+            Self::Range { location, tensor, objects } => {
+                write!(
+                    f,
+                    "{location}: the range must be a part of the {objects} objects of {tensor}"
+                )
             }
-            Self::PlacedTwice(place, tensor) => {
-                write!(f, "{place}: {tensor} has a place in the arena already")
+            Self::TwiceInArena(location, tensor) => {
+                write!(f, "{location}: {tensor} has an offset in the arena already")
             }
-            Self::Misaligned(place) => {
-                write!(f, "{place}: the offset must be a multiple of 256, or of a smaller chunk")
+            Self::Misaligned(location) => {
+                write!(f, "{location}: the offset must be a multiple of 256, or of a smaller chunk")
             }
-            Self::OutsideArena(place) => {
-                write!(f, "{place}: the tensor reaches past the end of the arena")
+            Self::OutsideArena(location) => {
+                write!(f, "{location}: the tensor reaches past the end of the arena")
             }
             Self::ArenaOverlap(one, other) => {
                 write!(f, "{one} and {other} share bytes of the arena while both are in use")
@@ -518,64 +521,67 @@ impl fmt::Display for PlanError {
                 "{tensor} is an input that is never read or written after its last read, and \
                  may not lie in the arena"
             ),
-            Self::ArenaInputAbsent(place, tensor) => write!(
+            Self::ArenaInputAbsent(location, tensor) => write!(
                 f,
-                "{place}: {tensor} is an input in the arena and needs its prefetch before an op \
+                "{location}: {tensor} is an input in the arena and needs its prefetch before an op \
                  writes it"
             ),
             Self::ArenaStateNotResident(tensor) => write!(
                 f,
                 "{tensor} is a state in the arena and must be listed in resident_at_start"
             ),
-            Self::ArenaStep(place, tensor) => {
-                write!(f, "{place}: {tensor} lies in the arena, where this step is not allowed")
+            Self::ArenaStep(location, tensor) => {
+                write!(f, "{location}: {tensor} lies in the arena, where this step is not allowed")
             }
-            Self::TemporaryAtStart(place, tensor) => {
-                write!(f, "{place}: {tensor} is a temporary and has no value at the start")
+            Self::TemporaryAtStart(location, tensor) => {
+                write!(f, "{location}: {tensor} is a temporary and has no value at the start")
             }
-            Self::LaunchedTwice(place, op) => write!(f, "{place}: {op} has run already"),
-            Self::NotRepeatable(place, op) => {
-                write!(f, "{place}: {op} is launched again, but it is not repeatable")
+            Self::LaunchedTwice(location, op) => write!(f, "{location}: {op} has run already"),
+            Self::NotRepeatable(location, op) => {
+                write!(f, "{location}: {op} is launched again, but it is not repeatable")
             }
-            Self::RepeatedTooEarly(place, op) => {
-                write!(f, "{place}: {op} is repeated before its first launch")
+            Self::RepeatedTooEarly(location, op) => {
+                write!(f, "{location}: {op} is repeated before its first launch")
             }
-            Self::RepeatReads { place, op, tensor } => write!(
+            Self::RepeatReads { location, op, tensor } => write!(
                 f,
-                "{place}: {op} is launched again, but {tensor} does not hold the value that its \
+                "{location}: {op} is launched again, but {tensor} does not hold the value that its \
                  first launch read"
             ),
             Self::NeverLaunched(op) => write!(f, "{op} never runs"),
-            Self::Dependency { place, op, tensor } => {
-                write!(f, "{place}: {op} runs out of order with another op that touches {tensor}")
-            }
-            Self::AlreadyResident(place, tensor) => {
-                write!(f, "{place}: {tensor} is resident already, at least in part")
-            }
-            Self::NotResident(place, tensor) => {
-                write!(f, "{place}: {tensor} is not resident, at least in part")
-            }
-            Self::NoValue(place, tensor) => {
-                write!(f, "{place}: the device does not hold the current value of {tensor}")
-            }
-            Self::NextInput(place, tensor) => write!(
-                f,
-                "{place}: no op reads {tensor} from here on: the host has the next value of this \
-                 input, which is not offloaded"
-            ),
-            Self::NoHostCopy(place, tensor) => {
+            Self::Dependency { location, op, tensor } => {
                 write!(
                     f,
-                    "{place}: the host does not hold the current value of {tensor}, nor one that \
+                    "{location}: {op} runs out of order with another op that touches {tensor}"
+                )
+            }
+            Self::AlreadyResident(location, tensor) => {
+                write!(f, "{location}: {tensor} is resident already, at least in part")
+            }
+            Self::NotResident(location, tensor) => {
+                write!(f, "{location}: {tensor} is not resident, at least in part")
+            }
+            Self::NoValue(location, tensor) => {
+                write!(f, "{location}: the device does not hold the current value of {tensor}")
+            }
+            Self::NextInput(location, tensor) => write!(
+                f,
+                "{location}: no op reads {tensor} from here on: the host has the next value of this \
+                 input, which is not offloaded"
+            ),
+            Self::NoHostCopy(location, tensor) => {
+                write!(
+                    f,
+                    "{location}: the host does not hold the current value of {tensor}, nor one that \
                      is read later"
                 )
             }
-            Self::ValueLost(place, tensor) => write!(
+            Self::ValueLost(location, tensor) => write!(
                 f,
-                "{place}: {tensor} is needed later, and the host has no copy of its value"
+                "{location}: {tensor} is needed later, and the host has no copy of its value"
             ),
-            Self::PoolFull { place, pool, held, count } => {
-                write!(f, "{place}: pool {pool} would hold {held} objects and has {count}")
+            Self::PoolFull { location, pool, held, count } => {
+                write!(f, "{location}: pool {pool} would hold {held} objects and has {count}")
             }
             Self::PlacementIterations(iterations) => write!(
                 f,
@@ -588,17 +594,17 @@ impl fmt::Display for PlanError {
             Self::PlacementCount { placements, allocations } => {
                 write!(f, "there are {placements} placements for {allocations} allocations")
             }
-            Self::PlacementSize { place, allocation, named, taken } => write!(
+            Self::PlacementSize { location, allocation, named, taken } => write!(
                 f,
-                "{place}: placements[{allocation}] names {named} objects, and {taken} are taken"
+                "{location}: placements[{allocation}] names {named} objects, and {taken} are taken"
             ),
-            Self::UnknownObject { place, allocation, object, count } => write!(
+            Self::UnknownObject { location, allocation, object, count } => write!(
                 f,
-                "{place}: placements[{allocation}] names object {object} of a pool of {count}"
+                "{location}: placements[{allocation}] names object {object} of a pool of {count}"
             ),
-            Self::TwoHolders { place, allocation, object } => write!(
+            Self::TwoHolders { location, allocation, object } => write!(
                 f,
-                "{place}: placements[{allocation}] names object {object}, which has a holder \
+                "{location}: placements[{allocation}] names object {object}, which has a holder \
                  already"
             ),
             Self::PlacementEnd(tensor) => write!(

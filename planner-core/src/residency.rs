@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, TensorId};
 use crate::pieces::Pieces;
-use crate::plan::{Part, Place, Plan, PlanError};
+use crate::plan::{Location, Part, Plan, PlanError};
 use crate::ranges::Flags;
 use crate::scratch::{Limits, Scratch, words};
 
@@ -32,7 +32,7 @@ impl<'a> Residency<'a> {
         let state = Flags::new(pieces.len(), scratch)?;
         let mut residency = Self { state, objects: scratch.take(graph.tensors().len(), 0u64)? };
         for (at, entry) in plan.resident_at_start.iter().enumerate() {
-            let objects = residency.allocate(pieces, entry.part, Place::Start(at as u32))?;
+            let objects = residency.allocate(pieces, entry.part, Location::Start(at as u32))?;
             if objects > 0 {
                 let (of, range) = (pieces.of(entry.part.tensor), pieces.of_part(entry.part));
                 residency.state.change(&of, &range, 0, AT_START);
@@ -46,7 +46,7 @@ impl<'a> Residency<'a> {
         &mut self,
         pieces: &Pieces<'_>,
         part: Part,
-        place: Place,
+        location: Location,
     ) -> Result<u64, PlanError> {
         if pieces.in_arena(part.tensor) {
             return Ok(0);
@@ -54,7 +54,7 @@ impl<'a> Residency<'a> {
         let (of, range) = (pieces.of(part.tensor), pieces.of_part(part));
         let [_, any] = self.state.look(&of, &range);
         if any & NOW != 0 {
-            return Err(PlanError::AlreadyResident(place, part.tensor));
+            return Err(PlanError::AlreadyResident(location, part.tensor));
         }
         self.state.change(&of, &range, 0, NOW);
         let objects = pieces.part_objects(part);
@@ -78,15 +78,15 @@ impl<'a> Residency<'a> {
         &mut self,
         pieces: &Pieces<'_>,
         part: Part,
-        place: Place,
+        location: Location,
     ) -> Result<u64, PlanError> {
         if pieces.in_arena(part.tensor) {
-            return Err(PlanError::ArenaStep(place, part.tensor));
+            return Err(PlanError::ArenaStep(location, part.tensor));
         }
         let (of, range) = (pieces.of(part.tensor), pieces.of_part(part));
         let [all, _] = self.state.look(&of, &range);
         if all & NOW == 0 {
-            return Err(PlanError::NotResident(place, part.tensor));
+            return Err(PlanError::NotResident(location, part.tensor));
         }
         self.state.change(&of, &range, NOW, 0);
         let objects = pieces.part_objects(part);
@@ -104,8 +104,8 @@ impl<'a> Residency<'a> {
             let of = pieces.of(tensor);
             for piece in of.clone() {
                 match self.state.look(&of, &(piece..piece + 1)) {
-                    [NOW, _] => return Err(PlanError::AlreadyResident(Place::End, tensor)),
-                    [AT_START, _] => return Err(PlanError::NotResident(Place::End, tensor)),
+                    [NOW, _] => return Err(PlanError::AlreadyResident(Location::End, tensor)),
+                    [AT_START, _] => return Err(PlanError::NotResident(Location::End, tensor)),
                     _ => {}
                 }
             }

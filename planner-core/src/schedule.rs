@@ -3,6 +3,7 @@
 use crate::plan::Step;
 use bytemuck::{Pod, Zeroable};
 use core::fmt;
+use core::ops::{Index, IndexMut};
 
 /// The three streams. Each takes its steps in list order; all three run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,7 +42,62 @@ impl fmt::Display for Stream {
     }
 }
 
-/// "Start after step `index` of that stream, `laps` iterations back." Where that iteration
+/// A value for each stream, in the order of [`Stream::ALL`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct PerStream<T>(pub [T; 3]);
+
+impl<T> PerStream<T> {
+    /// What `value` returns for each stream.
+    #[inline]
+    pub fn from_fn(mut value: impl FnMut(Stream) -> T) -> Self {
+        // Compilers inline this, but not the map of an array.
+        Self([value(Stream::Compute), value(Stream::Upload), value(Stream::Download)])
+    }
+
+    /// What `change` makes of each value.
+    #[inline]
+    pub fn map<U>(self, mut change: impl FnMut(T) -> U) -> PerStream<U> {
+        let [compute, upload, download] = self.0;
+        PerStream([change(compute), change(upload), change(download)])
+    }
+}
+
+impl<T: Copy> PerStream<T> {
+    /// The same value for all streams.
+    #[must_use]
+    pub const fn all(value: T) -> Self {
+        Self([value; 3])
+    }
+}
+
+impl<T> Index<Stream> for PerStream<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, stream: Stream) -> &T {
+        &self.0[stream as usize]
+    }
+}
+
+impl<T> IndexMut<Stream> for PerStream<T> {
+    #[inline]
+    fn index_mut(&mut self, stream: Stream) -> &mut T {
+        &mut self.0[stream as usize]
+    }
+}
+
+impl<T> IntoIterator for PerStream<T> {
+    type Item = (Stream, T);
+    type IntoIter = core::iter::Zip<core::array::IntoIter<Stream, 3>, core::array::IntoIter<T, 3>>;
+
+    #[inline]
+    fn into_iter(self) -> Self::IntoIter {
+        Stream::ALL.into_iter().zip(self.0)
+    }
+}
+
+/// "Start after step `index` of that stream, `iterations_back` iterations earlier." Where that iteration
 /// lies before the first, there is nothing to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(C)]
@@ -49,7 +105,7 @@ pub struct Wait {
     /// Position among the steps of the awaited stream, within an iteration.
     pub index: u32,
     /// How many iterations back.
-    pub laps: u32,
+    pub iterations_back: u32,
 }
 
 /// When one step of a plan runs.
@@ -59,16 +115,16 @@ pub struct Scheduled {
     /// The number of a stream; `NO_STREAM` for an evict.
     stream: u32,
     index: u32,
-    /// By stream; `NO_WAIT` where there is none.
-    waits: [Wait; 3],
+    /// `NO_WAIT` where there is none.
+    waits: PerStream<Wait>,
 }
 
 const NO_STREAM: u32 = u32::MAX;
-const NO_WAIT: Wait = Wait { index: u32::MAX, laps: u32::MAX };
+const NO_WAIT: Wait = Wait { index: u32::MAX, iterations_back: u32::MAX };
 
 impl Scheduled {
     /// Fills buffers for a schedule.
-    pub const EMPTY: Self = Self { stream: NO_STREAM, index: 0, waits: [NO_WAIT; 3] };
+    pub const EMPTY: Self = Self { stream: NO_STREAM, index: 0, waits: PerStream::all(NO_WAIT) };
 
     /// A step without waits, at a position within its stream and iteration. An evict is on no
     /// stream, and its position means nothing.
@@ -102,22 +158,20 @@ impl Scheduled {
     /// stream: before its memory is free.
     #[must_use]
     pub fn wait(&self, stream: Stream) -> Option<Wait> {
-        let wait = self.waits[stream as usize];
+        let wait = self.waits[stream];
         (wait != NO_WAIT).then_some(wait)
     }
 
-    /// The waits for all streams, in the order of [`Stream::ALL`].
+    /// The waits for all streams.
     #[must_use]
     #[inline]
-    pub fn waits(&self) -> [Option<Wait>; 3] {
-        let [compute, upload, download] = self.waits;
-        let some = |wait: Wait| (wait != NO_WAIT).then_some(wait);
-        [some(compute), some(upload), some(download)]
+    pub fn waits(&self) -> PerStream<Option<Wait>> {
+        self.waits.map(|wait| (wait != NO_WAIT).then_some(wait))
     }
 
     /// Makes the step wait on a stream, or not. No stream has a step `u32::MAX`.
     pub fn set_wait(&mut self, stream: Stream, wait: Option<Wait>) {
-        self.waits[stream as usize] = wait.unwrap_or(NO_WAIT);
+        self.waits[stream] = wait.unwrap_or(NO_WAIT);
     }
 }
 
@@ -136,11 +190,11 @@ impl fmt::Debug for Scheduled {
 /// differs from one to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule<'a> {
-    /// Entry `i` of an iteration says when step `i` of the plan runs; one iteration behind
+    /// Entry `i` of an iteration says when step `i` of the plan runs; one iteration after
     /// the other.
     pub steps: &'a [Scheduled],
     /// Number of steps of each stream in an iteration.
-    pub stream_steps: [u32; 3],
+    pub stream_steps: PerStream<u32>,
     /// Iterations after which the entries repeat, at least 1.
     pub iterations: u32,
 }

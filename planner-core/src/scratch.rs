@@ -187,7 +187,7 @@ impl Limits {
         total([self.ops, self.operands.saturating_mul(4), self.tensors.saturating_mul(4)])
     }
 
-    /// The same graph, with room for plans of so many steps.
+    /// The same graph, with limits for plans of so many steps.
     #[must_use]
     pub const fn with_steps(self, steps: usize) -> Self {
         // Two ranges of a tensor may be resident at start.

@@ -5,12 +5,12 @@ use crate::footprint::{self, Footprint};
 use crate::graph::{Graph, Kind, Launched};
 use crate::machine::{Direction, Machine};
 use crate::pieces::Pieces;
-use crate::plan::{Place, Plan, PlanError, Prediction, Step};
-use crate::schedule::{Schedule, Stream};
+use crate::plan::{Location, Plan, PlanError, Prediction, Step};
+use crate::schedule::{PerStream, Schedule, Stream};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// Iterations that a prediction looks at.
-pub const LAPS: u64 = 8;
+pub const PREDICTED_ITERATIONS: u64 = 8;
 
 /// Words of scratch that [`predict`] asks for, by [`Limits::of_plan`]: per step 9, per tensor 4.7,
 /// per piece 2.5.
@@ -69,7 +69,7 @@ pub(crate) fn predict_pieces(
 }
 
 /// Predicts, and checks that the plan promises just that: every figure is exact, but for the
-/// host memory, which need not share room between temporaries, or may; it must hold what
+/// host memory, which may count temporaries as sharing host bytes or not; it must hold what
 /// moves of states and inputs, and the machine must have it.
 ///
 /// # Errors
@@ -140,9 +140,9 @@ pub fn durations(
             }
             Step::Evict(_) => Some(0),
         };
-        let fits = |sum: &u64| sum.checked_mul(LAPS).is_some();
+        let fits = |sum: &u64| sum.checked_mul(PREDICTED_ITERATIONS).is_some();
         let sum = duration_ns.and_then(|ns| sum_ns.checked_add(ns)).filter(fits);
-        sum_ns = sum.ok_or(PlanError::Overflow(Place::Step(at)))?;
+        sum_ns = sum.ok_or(PlanError::Overflow(Location::Step(at)))?;
         *out_ns = duration_ns.unwrap_or(0);
     }
     Ok(())
@@ -151,21 +151,21 @@ pub fn durations(
 /// Where the end of each step is kept: iteration by iteration, in each stream by stream.
 #[derive(Clone, Copy, Debug)]
 struct Slots {
-    first: [usize; 3],
-    per_lap: usize,
+    first: PerStream<usize>,
+    per_iteration: usize,
 }
 
 impl Slots {
-    fn new(stream_steps: [u32; 3]) -> Self {
-        let [launches, prefetches, offloads] = stream_steps.map(|n| n as usize);
+    fn new(stream_steps: PerStream<u32>) -> Self {
+        let PerStream([launches, prefetches, offloads]) = stream_steps.map(|n| n as usize);
         let before_offloads = launches.saturating_add(prefetches);
-        let first = [0, launches, before_offloads];
-        Self { first, per_lap: before_offloads.saturating_add(offloads) }
+        let first = PerStream([0, launches, before_offloads]);
+        Self { first, per_iteration: before_offloads.saturating_add(offloads) }
     }
 
     /// Beyond all others for numbers that no step has: schedules are not trusted.
-    const fn of(&self, lap: usize, stream: usize, index: u32) -> usize {
-        let first = lap.saturating_mul(self.per_lap).saturating_add(self.first[stream]);
+    fn of(&self, iteration: usize, stream: Stream, index: u32) -> usize {
+        let first = iteration.saturating_mul(self.per_iteration).saturating_add(self.first[stream]);
         first.saturating_add(index as usize)
     }
 }
@@ -175,14 +175,14 @@ impl Slots {
 pub struct Timeline<'a> {
     ends_ns: &'a [u64],
     slots: Slots,
-    stream_steps: [u32; 3],
+    stream_steps: PerStream<u32>,
     /// The sum of the durations of each stream's steps in one iteration.
-    busy_ns: [u64; 3],
+    busy_ns: PerStream<u64>,
 }
 
 impl<'a> Timeline<'a> {
     const fn scratch_words(limits: &Limits) -> usize {
-        words::<u64>(limits.steps).saturating_mul(LAPS as usize)
+        words::<u64>(limits.steps).saturating_mul(PREDICTED_ITERATIONS as usize)
     }
 
     /// Runs a schedule for eight iterations. O(steps).
@@ -195,30 +195,31 @@ impl<'a> Timeline<'a> {
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
         let slots = Slots::new(schedule.stream_steps);
-        let ends_ns = scratch.take(slots.per_lap.saturating_mul(LAPS as usize), 0u64)?;
-        let mut busy_ns = [0u64; 3];
-        let mut free_ns = [0u64; 3];
-        for lap in 0..LAPS as usize {
-            let entries = schedule.of_iteration(lap as u64);
+        let ends_ns = scratch
+            .take(slots.per_iteration.saturating_mul(PREDICTED_ITERATIONS as usize), 0u64)?;
+        let mut busy_ns = PerStream::all(0u64);
+        let mut free_ns = PerStream::all(0u64);
+        for iteration in 0..PREDICTED_ITERATIONS as usize {
+            let entries = schedule.of_iteration(iteration as u64);
             for (entry, &duration_ns) in entries.iter().zip(durations_ns) {
                 let Some(stream) = entry.stream() else { continue };
-                let mut start_ns = free_ns[stream as usize];
-                for (awaited_stream, wait) in entry.waits().iter().enumerate() {
-                    if let Some(wait) = wait
-                        && let Some(awaited) = lap.checked_sub(wait.laps as usize)
+                let mut start_ns = free_ns[stream];
+                for awaited_stream in Stream::ALL {
+                    if let Some(wait) = entry.wait(awaited_stream)
+                        && let Some(awaited) = iteration.checked_sub(wait.iterations_back as usize)
                     {
                         let slot = slots.of(awaited, awaited_stream, wait.index);
                         start_ns = start_ns.max(ends_ns.get(slot).copied().unwrap_or(0));
                     }
                 }
                 let end_ns = start_ns.saturating_add(duration_ns);
-                let slot = slots.of(lap, stream as usize, entry.index());
+                let slot = slots.of(iteration, stream, entry.index());
                 if let Some(slot) = ends_ns.get_mut(slot) {
                     *slot = end_ns;
                 }
-                free_ns[stream as usize] = end_ns;
-                if lap == 0 {
-                    let busy = &mut busy_ns[stream as usize];
+                free_ns[stream] = end_ns;
+                if iteration == 0 {
+                    let busy = &mut busy_ns[stream];
                     *busy = busy.saturating_add(duration_ns);
                 }
             }
@@ -228,17 +229,17 @@ impl<'a> Timeline<'a> {
 
     /// When a step ends, 0 for one that does not exist; iterations are counted from 0.
     #[must_use]
-    pub fn end_ns(&self, lap: usize, stream: Stream, index: u32) -> u64 {
-        self.ends_ns.get(self.slots.of(lap, stream as usize, index)).copied().unwrap_or(0)
+    pub fn end_ns(&self, iteration: usize, stream: Stream, index: u32) -> u64 {
+        self.ends_ns.get(self.slots.of(iteration, stream, index)).copied().unwrap_or(0)
     }
 
     /// The largest of the time from iteration 4 to iteration 8, by four, and of what each
     /// link is busy in one iteration.
     #[must_use]
     pub fn period_ns(&self) -> u64 {
-        let last = self.stream_steps[Stream::Compute as usize].saturating_sub(1);
-        let end_ns = |lap| self.end_ns(lap, Stream::Compute, last);
-        let [_, upload_ns, download_ns] = self.busy_ns;
+        let last = self.stream_steps[Stream::Compute].saturating_sub(1);
+        let end_ns = |iteration| self.end_ns(iteration, Stream::Compute, last);
+        let PerStream([_, upload_ns, download_ns]) = self.busy_ns;
         (end_ns(7).saturating_sub(end_ns(3)) / 4).max(upload_ns).max(download_ns)
     }
 }
@@ -249,8 +250,8 @@ mod tests {
 
     #[test]
     fn a_step_that_does_not_exist_ends_at_0() {
-        let schedule = Schedule { steps: &[], stream_steps: [1, 2, 3], iterations: 1 };
-        let mut memory = [0; 6 * LAPS as usize];
+        let schedule = Schedule { steps: &[], stream_steps: PerStream([1, 2, 3]), iterations: 1 };
+        let mut memory = [0; 6 * PREDICTED_ITERATIONS as usize];
         let timeline = Timeline::new(&schedule, &[], &mut Scratch::new(&mut memory)).unwrap();
         assert_eq!(timeline.end_ns(usize::MAX, Stream::Download, u32::MAX), 0);
     }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "counting allocations takes a global allocator")]
 
 use planner_core::bounds::Order;
-use planner_core::placement::{Over, Room};
+use planner_core::placement::Over;
 use planner_core::plan::{ArenaPlacement, Part, Pool, Resident};
 use planner_core::planner::{self, Auto, Output, Request, Strategy, Weights};
 use planner_core::schedule::Scheduled;
@@ -200,8 +200,8 @@ fn nothing_is_allocated() {
     let strategy = Strategy::Auto(Auto::default());
     let plan = planner::plan(&request, strategy, buffers.output(), &mut scratch).unwrap();
     let over = Over { iterations: ITERATIONS as u32, settled: true };
-    let room = Room { objects: &mut objects, ends: &mut ends };
-    let plan = placement::place(&graph, &MACHINE, &plan, over, room, &mut scratch).unwrap();
+    let output = placement::Output { objects: &mut objects, ends: &mut ends };
+    let plan = placement::place(&graph, &MACHINE, &plan, over, output, &mut scratch).unwrap();
     let mut lowered = [Scheduled::EMPTY; 4096];
     let schedule = lower(&graph, &MACHINE, &plan, &mut lowered, &mut scratch).unwrap();
     timeline::check(&graph, &MACHINE, &plan, &schedule, &mut scratch).unwrap();

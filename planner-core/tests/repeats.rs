@@ -1,7 +1,7 @@
 //! What the verifier says of plans that launch ops again.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use planner_core::plan::{ArenaPlacement, Place, Pool, Prediction, Resident};
+use planner_core::plan::{ArenaPlacement, Location, Pool, Prediction, Resident};
 use planner_core::{
     Graph, Kind, Limits, Machine, MachineParameters, Op, OpId, Part, Plan, PlanError, Scheduled,
     Scratch, Step, Tensor, TensorId, VerifyError, lower, verify,
@@ -120,7 +120,11 @@ fn evict(tensor: u32) -> Step {
 }
 
 fn repeat_reads(step: u32, op: u32, tensor: u32) -> PlanError {
-    PlanError::RepeatReads { place: Place::Step(step), op: OpId(op), tensor: TensorId(tensor) }
+    PlanError::RepeatReads {
+        location: Location::Step(step),
+        op: OpId(op),
+        tensor: TensorId(tensor),
+    }
 }
 
 /// Op 0 makes tensor 1 from the input, op 1 reads it, op 2 reads it later.
@@ -137,17 +141,17 @@ fn what_is_dropped_is_made_again() {
     let kept = [prefetch(0), run(0), run(1), again(0), again(0)];
     case.assert_valid(&[&kept[..], &end].concat());
     let lost = [prefetch(0), run(0), run(1), evict(1), run(2), evict(0)];
-    case.assert_refused(&lost, PlanError::ValueLost(Place::Step(3), TensorId(1)));
+    case.assert_refused(&lost, PlanError::ValueLost(Location::Step(3), TensorId(1)));
 }
 
 #[test]
 fn only_repeatable_ops_are_launched_again_and_only_after_their_first_launch() {
     let mut case = dropped_and_made_again();
     let early = [prefetch(0), again(0), run(0), run(1), run(2), evict(1), evict(0)];
-    case.assert_refused(&early, PlanError::RepeatedTooEarly(Place::Step(1), OpId(0)));
+    case.assert_refused(&early, PlanError::RepeatedTooEarly(Location::Step(1), OpId(0)));
     case.ops[0].repeatable = false;
     let refused = [prefetch(0), run(0), run(1), again(0), run(2), evict(1), evict(0)];
-    let error = PlanError::NotRepeatable(Place::Step(3), OpId(0));
+    let error = PlanError::NotRepeatable(Location::Step(3), OpId(0));
     case.assert_refused(&refused, error);
     assert_eq!(error.to_string(), "step 3: op 0 is launched again, but it is not repeatable");
 }
@@ -174,10 +178,10 @@ fn an_input_is_read_by_repeats_and_forgotten_after_the_last() {
         case.assert_valid(&[&before[..], between, &after].concat());
     }
     let late = [prefetch(0), run(0), run(1), again(0), offload(0), run(2), evict(1), evict(0)];
-    case.assert_refused(&late, PlanError::NextInput(Place::Step(4), TensorId(0)));
+    case.assert_refused(&late, PlanError::NextInput(Location::Step(4), TensorId(0)));
 }
 
-/// Op 0 makes version 1 of tensor 1, op 1 reads it, op 2 updates it in place, op 3 reads that.
+/// Op 0 makes version 1 of tensor 1, op 1 reads it, op 2 updates it in location, op 3 reads that.
 fn updated_in_place() -> Case {
     Case::new(&[STATE, TEMPORARY])
         .op(&[0], &[1])
@@ -192,7 +196,7 @@ fn an_older_version_comes_back_for_repeats_only() {
     let case = updated_in_place();
     let chain = [run(0), run(1), run(2)];
     let older = [run(0), run(1), run(2), again(0), run(3), evict(1)];
-    case.assert_refused(&older, PlanError::NoValue(Place::Step(4), TensorId(1)));
+    case.assert_refused(&older, PlanError::NoValue(Location::Step(4), TensorId(1)));
     case.assert_valid(&[&chain[..], &[again(0), again(1), again(2), run(3), evict(1)]].concat());
     case.assert_refused(
         &[&chain[..], &[again(2), run(3), evict(1)]].concat(),
@@ -208,12 +212,12 @@ fn host_copies_keep_their_version() {
     case.assert_valid(&[&older[..], &[evict(1)]].concat());
     // Nobody reads it later.
     let unread = [run(0), run(1), offload(1), run(2), run(3), evict(1), prefetch(1), evict(1)];
-    case.assert_refused(&unread, PlanError::NoHostCopy(Place::Step(6), TensorId(1)));
+    case.assert_refused(&unread, PlanError::NoHostCopy(Location::Step(6), TensorId(1)));
     // A repeat brings version 1 back; the host holds version 2, and the other way round.
     let newer =
         [run(0), run(1), run(2), offload(1), again(0), again(1), evict(1), prefetch(1), run(3)];
     case.assert_valid(&[&newer[..], &[evict(1)]].concat());
-    // Version 1 is offloaded in place of version 2, which is lost.
+    // Version 1 is offloaded instead of version 2, which is lost.
     let lost = [
         run(0),
         run(1),
@@ -227,13 +231,13 @@ fn host_copies_keep_their_version() {
         run(3),
         evict(1),
     ];
-    case.assert_refused(&lost, PlanError::NoValue(Place::Step(9), TensorId(1)));
+    case.assert_refused(&lost, PlanError::NoValue(Location::Step(9), TensorId(1)));
     // Version 1 is offloaded although no launch reads it later.
     let stale =
         [run(0), run(1), run(2), evict(1), again(0), offload(1), again(2), run(3), evict(1)];
     case.assert_valid(&stale);
     let stale = [run(0), run(1), run(2), run(3), again(0), offload(1), evict(1)];
-    case.assert_refused(&stale, PlanError::NoValue(Place::Step(5), TensorId(1)));
+    case.assert_refused(&stale, PlanError::NoValue(Location::Step(5), TensorId(1)));
 }
 
 #[test]
@@ -257,7 +261,7 @@ fn an_evict_keeps_what_is_read_next() {
     ];
     case.assert_valid(&lost);
     let needed = [run(0), run(1), run(2), again(0), evict(1), again(1), again(2), run(3), evict(1)];
-    case.assert_refused(&needed, PlanError::ValueLost(Place::Step(4), TensorId(1)));
+    case.assert_refused(&needed, PlanError::ValueLost(Location::Step(4), TensorId(1)));
 }
 
 #[test]
@@ -269,7 +273,7 @@ fn a_state_keeps_its_last_value() {
         [prefetch(0), run(0), run(1), evict(1), evict(0), prefetch(0), again(0), run(2), evict(0)];
     case.assert_refused(
         &[&old[..], &ends].concat(),
-        PlanError::ValueLost(Place::Step(4), TensorId(0)),
+        PlanError::ValueLost(Location::Step(4), TensorId(0)),
     );
     // With the new value on the host, the old one is gone.
     let gone =
@@ -308,10 +312,10 @@ fn parts_hold_versions_of_their_own() {
     let mixed = [run(0), run(1), Step::Offload(part(0)), run(2), Step::Offload(part(2)), run(3)];
     let end = [evict(1), prefetch(1), again(1), evict(1)];
     case.assert_refused(&[&mixed[..], &end].concat(), repeat_reads(8, 1, 1));
-    let no_copy = PlanError::NoHostCopy(Place::Step(7), TensorId(1));
+    let no_copy = PlanError::NoHostCopy(Location::Step(7), TensorId(1));
     case.assert_refused(&[&mixed[..], &[evict(1), prefetch(1), evict(1)]].concat(), no_copy);
     let half = [run(0), run(1), run(2), Step::Offload(part(0)), evict(1), prefetch(1), run(3)];
-    let lost = PlanError::ValueLost(Place::Step(4), TensorId(1));
+    let lost = PlanError::ValueLost(Location::Step(4), TensorId(1));
     case.assert_refused(&[&half[..], &[evict(1)]].concat(), lost);
     let other_half = [
         run(0),

@@ -37,7 +37,7 @@ impl Settings {
     }
 
     /// Plans with full effort, in the current order.
-    const fn earnest(&self) -> Strategy {
+    const fn thorough(&self) -> Strategy {
         let Self { repeats, .. } = *self;
         Strategy::Auto(Auto { effort: None, order: Order::Given, repeats })
     }
@@ -56,10 +56,12 @@ pub struct Found {
     pub seconds: f64,
 }
 
-/// Candidates of a round, independent of the number of threads.
+/// Candidates of a round, independent of the number of threads, so that any number of threads finds
+/// the same; enough to keep as many busy.
 const CANDIDATES: usize = 8;
 
-/// The share of the time after which no more orders are judged.
+/// The share of the time after which no more orders are judged: planning with full effort takes
+/// the rest.
 const JUDGING: f64 = 0.6;
 
 /// Plans with full effort in an order that was found before.
@@ -71,7 +73,7 @@ pub fn plan_again(
     settings: &Settings,
     found: &Found,
 ) -> Result<OwnedPlan, PlanningError> {
-    crate::plan_in(request, &found.order, settings.earnest())
+    crate::plan_in(request, &found.order, settings.thorough())
 }
 
 /// Searches, on all threads of the current pool.
@@ -88,10 +90,10 @@ pub fn search(
         Search { request, settings, team: Team::new(), started: Instant::now(), evaluations: 0 };
     let mut ranked = search.rank(starts(request, &dependencies));
     let given: Vec<u32> = (0..request.graph.ops().len() as u32).collect();
-    let mut found = search.earnest(&ranked, given.clone())?;
+    let mut found = search.plan_thoroughly(&ranked, given.clone())?;
     if found.plan.predicted.period_ns > settings.limit.bound_ns && !ranked.is_empty() {
         let improved = search.improve(&dependencies, ranked.swap_remove(0), found.cost(), watch);
-        if let Ok(plan) = crate::plan_in(request, &improved, settings.earnest())
+        if let Ok(plan) = crate::plan_in(request, &improved, settings.thorough())
             && cost(&plan) < found.cost()
         {
             found = Found { plan, order: improved, ..found }
@@ -144,15 +146,19 @@ impl Search<'_, '_> {
     }
 
     /// Returns the best plan in the two best orders, the given one, and the one that `auto` chooses.
-    fn earnest(&self, ranked: &[Candidate], given: Vec<u32>) -> Result<Found, PlanningError> {
-        let earnest = self.settings.earnest();
+    fn plan_thoroughly(
+        &self,
+        ranked: &[Candidate],
+        given: Vec<u32>,
+    ) -> Result<Found, PlanningError> {
+        let thorough = self.settings.thorough();
         let Settings { repeats, .. } = *self.settings;
         let free = Strategy::Auto(Auto { repeats, ..Auto::default() });
         let orders = ranked.iter().take(2).map(|candidate| candidate.order.clone());
         let mut tried: Vec<_> = orders.map(|order| (order, None)).collect();
         let each = || {
             self.team.each(&mut tried, |judge, (order, plan)| {
-                *plan = judge.order_plan(self.request, order, earnest).ok();
+                *plan = judge.order_plan(self.request, order, thorough).ok();
                 true
             })
         };

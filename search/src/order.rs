@@ -138,9 +138,9 @@ impl Ready {
     fn take_first(&mut self, order: &[u32]) -> Option<u32> {
         loop {
             let Reverse(position) = self.first.pop()?;
-            let place = self.position_of[order[position as usize] as usize];
-            if place != OUT {
-                return Some(self.take(place as usize));
+            let at = self.position_of[order[position as usize] as usize];
+            if at != OUT {
+                return Some(self.take(at as usize));
             }
         }
     }

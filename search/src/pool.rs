@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Normal};
 use spillway::swapping::{self, OwnedClasses};
 
-/// Draws of a random division.
+/// Draws of a random division before it is taken as it is.
 const DRAWS: usize = 64;
 
 /// The classes that a size may belong to.

@@ -29,7 +29,7 @@ fn list_schedule(graph: &Graph<'_>, join: Join) -> Vec<u32> {
     order.into_iter().map(|op| op.0).collect()
 }
 
-/// Ready ops that are compared.
+/// Ready ops that are compared, which bounds the time for graphs with many ops that wait for none.
 const COMPARED: usize = 256;
 
 /// Returns a list schedule that next runs the op that brings in least: bytes of what is not among the

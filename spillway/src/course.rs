@@ -1,9 +1,12 @@
 //! A plan's predicted timeline: when each step starts and ends, why it starts no earlier, and
 //! how much device memory is held meanwhile.
 
+use crate::growth::buffer;
 use planner_core::pieces::Pieces;
-use planner_core::timeline::{self, LAPS, Timeline};
-use planner_core::{Limits, Part, PlanError, Scratch, Step, Stream, TensorId, Verified, Wait};
+use planner_core::timeline::{self, PREDICTED_ITERATIONS, Timeline};
+use planner_core::{
+    Limits, Part, PerStream, PlanError, Scratch, Step, Stream, TensorId, Verified, Wait,
+};
 use std::ops::Range;
 
 /// One step of one iteration.
@@ -43,14 +46,14 @@ impl Course {
     /// No memory.
     pub(crate) fn of(verified: &Verified<'_>) -> Result<Self, PlanError> {
         let (graph, plan) = (verified.graph(), verified.plan());
-        let mut memory = vec![0; timeline::scratch_words(&Limits::of_plan(graph, plan))];
+        let mut memory = buffer(timeline::scratch_words(&Limits::of_plan(graph, plan)), 0)?;
         let scratch = &mut Scratch::new(&mut memory);
         let pieces = Pieces::new(graph, verified.machine(), plan, scratch)?;
         let mut durations_ns = vec![0; plan.steps.len()];
         timeline::durations(verified.machine(), &pieces, &mut durations_ns)?;
         let timeline = Timeline::new(verified.schedule(), &durations_ns, scratch)?;
         let clock = Clock::new(verified, durations_ns, &timeline);
-        let iterations = 0..LAPS as usize;
+        let iterations = 0..PREDICTED_ITERATIONS as usize;
         Ok(Self {
             spans: iterations.clone().flat_map(|iteration| clock.spans(iteration)).collect(),
             held_bytes: held(verified, &pieces, &clock),
@@ -92,22 +95,22 @@ struct Clock<'c> {
     timeline: &'c Timeline<'c>,
     durations_ns: Vec<u64>,
     /// The list positions of each stream's steps.
-    positions: [Vec<usize>; 3],
+    positions: PerStream<Vec<usize>>,
 }
 
 impl<'c> Clock<'c> {
     fn new(verified: &'c Verified<'c>, durations_ns: Vec<u64>, timeline: &'c Timeline<'c>) -> Self {
-        let mut positions: [Vec<usize>; 3] = Default::default();
+        let mut positions: PerStream<Vec<usize>> = Default::default();
         for (at, step) in verified.plan().steps.iter().enumerate() {
             if let Some(stream) = Stream::of(step) {
-                positions[stream as usize].push(at);
+                positions[stream].push(at);
             }
         }
         Self { verified, timeline, durations_ns, positions }
     }
 
     fn iteration_end_ns(&self, iteration: usize) -> u64 {
-        let launches = self.verified.schedule().stream_steps[Stream::Compute as usize];
+        let launches = self.verified.schedule().stream_steps[Stream::Compute];
         self.timeline.end_ns(iteration, Stream::Compute, launches.saturating_sub(1))
     }
 
@@ -115,12 +118,12 @@ impl<'c> Clock<'c> {
     fn awaited(
         &self,
         iteration: usize,
-        waits: [Option<Wait>; 3],
+        waits: PerStream<Option<Wait>>,
     ) -> impl Iterator<Item = (usize, u64)> {
-        Stream::ALL.into_iter().zip(waits).filter_map(move |(stream, wait)| {
+        waits.into_iter().filter_map(move |(stream, wait)| {
             let wait = wait?;
-            let awaited_iteration = iteration.checked_sub(wait.laps as usize)?;
-            let &position = self.positions[stream as usize].get(wait.index as usize)?;
+            let awaited_iteration = iteration.checked_sub(wait.iterations_back as usize)?;
+            let &position = self.positions[stream].get(wait.index as usize)?;
             Some((position, self.timeline.end_ns(awaited_iteration, stream, wait.index)))
         })
     }
@@ -134,7 +137,7 @@ impl<'c> Clock<'c> {
             let previous_end_ns = match (entry.index().checked_sub(1), iteration.checked_sub(1)) {
                 (Some(index), _) => self.timeline.end_ns(iteration, stream, index),
                 (None, Some(iteration)) => {
-                    let steps = self.positions[stream as usize].len() as u32;
+                    let steps = self.positions[stream].len() as u32;
                     self.timeline.end_ns(iteration, stream, steps - 1)
                 }
                 (None, None) => 0,
@@ -230,7 +233,7 @@ fn held(verified: &Verified<'_>, pieces: &Pieces<'_>, clock: &Clock<'_>) -> Vec<
     let mut held_bytes = i128::from(plan.arena_bytes) + i128::from(walk.start_bytes());
     let demands: Vec<_> = plan.steps.iter().map(|step| walk.step(step)).collect();
     let mut changes: Vec<(u64, i128)> = Vec::new();
-    for iteration in 0..LAPS as usize {
+    for iteration in 0..PREDICTED_ITERATIONS as usize {
         let entries = verified.schedule().of_iteration(iteration as u64);
         for (entry, demand) in entries.iter().zip(&demands) {
             let ends = clock.awaited(iteration, entry.waits()).map(|(_, end_ns)| end_ns);
@@ -307,7 +310,8 @@ mod tests {
         for work in [with_workspaces(), resnet] {
             let (plan, course) = course(&work, &machine);
             let starts = plan.resident_at_start.iter().map(|entry| entry.part.tensor);
-            let pooled = starts.filter(|id| plan.arena.iter().all(|place| place.tensor != *id));
+            let pooled =
+                starts.filter(|id| plan.arena.iter().all(|placement| placement.tensor != *id));
             let object_bytes = plan.pools[0].object_bytes;
             let start_bytes = pooled
                 .map(|id| work.tensors[id.index()].bytes.div_ceil(object_bytes) * object_bytes)

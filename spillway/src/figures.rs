@@ -83,12 +83,12 @@ impl Figures {
         let footprint = &proved.footprint;
         let plan = proved.verified.plan();
         let predicted = plan.predicted;
-        let (mut up, mut down) = (ByKind::default(), ByKind::default());
+        let (mut upload, mut download) = (ByKind::default(), ByKind::default());
         for (step, &bytes) in plan.steps.iter().zip(&proved.step_bytes) {
             let kind = |part: &Part| proved.verified.graph().tensor(part.tensor).kind;
             match step {
-                Step::Prefetch(part) => up.add(kind(part), bytes),
-                Step::Offload(part) => down.add(kind(part), bytes),
+                Step::Prefetch(part) => upload.add(kind(part), bytes),
+                Step::Offload(part) => download.add(kind(part), bytes),
                 Step::Launch(_) | Step::Evict(_) => {}
             }
         }
@@ -107,8 +107,8 @@ impl Figures {
             waste_bytes: footprint.waste_bytes(),
             upload_bytes: predicted.h2d_bytes,
             download_bytes: predicted.d2h_bytes,
-            upload_bytes_by_kind: up,
-            download_bytes_by_kind: down,
+            upload_bytes_by_kind: upload,
+            download_bytes_by_kind: download,
             host_bytes: predicted.host_bytes,
             host_unshared_bytes: footprint.host_bytes(),
             steps: plan.steps.len() as u64,

@@ -77,6 +77,7 @@ mod course;
 pub mod error;
 pub mod figures;
 pub mod graph;
+mod growth;
 pub mod names;
 pub mod placing;
 pub mod plan;

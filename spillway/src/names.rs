@@ -2,7 +2,7 @@
 
 use crate::units;
 use planner_core::executor::Moment;
-use planner_core::plan::{Part, Place, PlanError, Step};
+use planner_core::plan::{Location, Part, PlanError, Step};
 use planner_core::planner::PlanningError;
 use planner_core::{ExecuteError, GraphError, Launched, OpId, TensorId, VerifyError};
 use std::error::Error;
@@ -79,14 +79,14 @@ impl<'n> Names<'n> {
         format!("{tensor}, objects {} to {last}", part.first)
     }
 
-    fn place(&self, place: Place) -> String {
-        let step = match place {
-            Place::Step(at) => self.steps.get(at as usize),
+    fn location(&self, location: Location) -> String {
+        let step = match location {
+            Location::Step(at) => self.steps.get(at as usize),
             _ => None,
         };
         match step {
-            Some(step) => format!("{place}, the {}", self.step(step)),
-            None => place.to_string(),
+            Some(step) => format!("{location}, the {}", self.step(step)),
+            None => location.to_string(),
         }
     }
 
@@ -114,7 +114,7 @@ impl<'n> Names<'n> {
             _ => return error.to_string(),
         };
         let tensors = [tensor, None];
-        let mentions = Mentions { place: Some(Place::Step(step)), op: None, tensors };
+        let mentions = Mentions { location: Some(Location::Step(step)), op: None, tensors };
         self.translate(&error.to_string(), &mentions)
     }
 
@@ -164,8 +164,8 @@ impl<'n> Names<'n> {
             | ExecuteError::ForeignSignal { at, .. } => (at, Mentions::default()),
             _ => return error.to_string(),
         };
-        mentions.place = match *at {
-            Moment::Step { step, .. } => Some(Place::Step(step)),
+        mentions.location = match *at {
+            Moment::Step { step, .. } => Some(Location::Step(step)),
             _ => None,
         };
         self.translate(&error.to_string(), &mentions)
@@ -174,11 +174,12 @@ impl<'n> Names<'n> {
     /// Adds the names to the ids in a message.
     #[must_use]
     pub fn translate(&self, message: &str, mentions: &Mentions) -> String {
-        let place = mentions.place.map(|place| (place.to_string(), self.place(place)));
+        let location =
+            mentions.location.map(|location| (location.to_string(), self.location(location)));
         let op = mentions.op.map(|op| (op.to_string(), self.op(op)));
         let tensors = mentions.tensors.into_iter().flatten();
         let tensors = tensors.map(|tensor| (tensor.to_string(), self.tensor(tensor)));
-        let known: Vec<_> = place.into_iter().chain(op).chain(tensors).collect();
+        let known: Vec<_> = location.into_iter().chain(op).chain(tensors).collect();
         replace(message, &known)
     }
 }
@@ -219,7 +220,7 @@ fn replace(text: &str, pairs: &[(String, String)]) -> String {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mentions {
     /// The part of the plan that it is about.
-    pub place: Option<Place>,
+    pub location: Option<Location>,
     /// The op that it names.
     pub op: Option<OpId>,
     /// The tensors that it names.
@@ -228,36 +229,36 @@ pub struct Mentions {
 
 fn mentions(error: &PlanError) -> Mentions {
     use PlanError as E;
-    let at = |place| Mentions { place: Some(place), ..Mentions::default() };
+    let at = |location| Mentions { location: Some(location), ..Mentions::default() };
     let of = |tensor| Mentions { tensors: [Some(tensor), None], ..Mentions::default() };
     match *error {
-        E::UnknownTensor(place, tensor)
-        | E::PlacedTwice(place, tensor)
-        | E::ArenaStep(place, tensor)
-        | E::TemporaryAtStart(place, tensor)
-        | E::AlreadyResident(place, tensor)
-        | E::NotResident(place, tensor)
-        | E::NoValue(place, tensor)
-        | E::NextInput(place, tensor)
-        | E::ArenaInputAbsent(place, tensor)
-        | E::NoHostCopy(place, tensor)
-        | E::ValueLost(place, tensor)
-        | E::Range { place, tensor, .. } => Mentions { place: Some(place), ..of(tensor) },
-        E::UnknownOp(place, op)
-        | E::LaunchedTwice(place, op)
-        | E::NotRepeatable(place, op)
-        | E::RepeatedTooEarly(place, op) => Mentions { op: Some(op), ..at(place) },
-        E::Dependency { place, op, tensor } | E::RepeatReads { place, op, tensor } => {
-            Mentions { place: Some(place), op: Some(op), ..of(tensor) }
+        E::UnknownTensor(location, tensor)
+        | E::TwiceInArena(location, tensor)
+        | E::ArenaStep(location, tensor)
+        | E::TemporaryAtStart(location, tensor)
+        | E::AlreadyResident(location, tensor)
+        | E::NotResident(location, tensor)
+        | E::NoValue(location, tensor)
+        | E::NextInput(location, tensor)
+        | E::ArenaInputAbsent(location, tensor)
+        | E::NoHostCopy(location, tensor)
+        | E::ValueLost(location, tensor)
+        | E::Range { location, tensor, .. } => Mentions { location: Some(location), ..of(tensor) },
+        E::UnknownOp(location, op)
+        | E::LaunchedTwice(location, op)
+        | E::NotRepeatable(location, op)
+        | E::RepeatedTooEarly(location, op) => Mentions { op: Some(op), ..at(location) },
+        E::Dependency { location, op, tensor } | E::RepeatReads { location, op, tensor } => {
+            Mentions { location: Some(location), op: Some(op), ..of(tensor) }
         }
-        E::Overflow(place)
-        | E::ObjectSize(place)
-        | E::Misaligned(place)
-        | E::OutsideArena(place)
-        | E::PoolFull { place, .. }
-        | E::PlacementSize { place, .. }
-        | E::UnknownObject { place, .. }
-        | E::TwoHolders { place, .. } => at(place),
+        E::Overflow(location)
+        | E::ObjectSize(location)
+        | E::Misaligned(location)
+        | E::OutsideArena(location)
+        | E::PoolFull { location, .. }
+        | E::PlacementSize { location, .. }
+        | E::UnknownObject { location, .. }
+        | E::TwoHolders { location, .. } => at(location),
         E::TensorWithoutPool(tensor)
         | E::ArenaInput(tensor)
         | E::ArenaStateNotResident(tensor)
@@ -283,7 +284,7 @@ fn graph_mentions(error: &GraphError) -> Mentions {
         // The rest speak of sums and limits alone.
         _ => (None, None),
     };
-    Mentions { place: None, op, tensors: [tensor, None] }
+    Mentions { location: None, op, tensors: [tensor, None] }
 }
 
 #[cfg(test)]
@@ -305,7 +306,7 @@ mod tests {
         let graph = graph();
         let steps = [Step::launch(OpId(0)), Step::Evict(Part::whole(TensorId(1)))];
         let names = Names::new(&graph, &steps);
-        let lost = PlanError::ValueLost(Place::Step(1), TensorId(1));
+        let lost = PlanError::ValueLost(Location::Step(1), TensorId(1));
         assert_eq!(
             names.plan_error(&lost),
             "step 1, the evict of tensor 1 (\"tensor 0\"): tensor 1 (\"tensor 0\") is needed \
@@ -322,18 +323,18 @@ mod tests {
         let (graph, op) = (graph(), OpId(0));
         let steps = [Step::launch(op), Step::repeat(op)];
         let names = Names::new(&graph, &steps);
-        let place = Place::Step(1);
+        let location = Location::Step(1);
         for (error, expected) in [
             (
-                PlanError::NotRepeatable(place, op),
+                PlanError::NotRepeatable(location, op),
                 "op 0 (\"conv1\") is launched again, but it is not repeatable",
             ),
             (
-                PlanError::RepeatedTooEarly(place, op),
+                PlanError::RepeatedTooEarly(location, op),
                 "op 0 (\"conv1\") is repeated before its first launch",
             ),
             (
-                PlanError::RepeatReads { place, op, tensor: TensorId(0) },
+                PlanError::RepeatReads { location, op, tensor: TensorId(0) },
                 "op 0 (\"conv1\") is launched again, but tensor 0 (\"w\") does not hold the value \
                  that its first launch read",
             ),
@@ -347,7 +348,7 @@ mod tests {
     fn ids_without_a_name_stay_numbers() {
         let graph = graph();
         let names = Names::new(&graph, &[]);
-        let unknown = PlanError::UnknownTensor(Place::Step(9), TensorId(12));
+        let unknown = PlanError::UnknownTensor(Location::Step(9), TensorId(12));
         assert_eq!(names.plan_error(&unknown), "step 9: there is no tensor 12");
     }
 

@@ -1,5 +1,6 @@
 //! Plans with fixed physical objects. If a pool has too few objects, a plan for less is tried.
 
+use crate::growth::buffer;
 use crate::planning;
 use planner_core::placement::{self, Over, PlacementError};
 use planner_core::planner::{PlanningError, Request, Strategy};
@@ -7,16 +8,19 @@ use planner_core::{Graph, Limits, Machine, Plan, Scratch};
 use std::fmt;
 use workloads::{OwnedPlacements, OwnedPlan};
 
-/// Most iterations over which objects are fixed.
+/// Most iterations over which objects are fixed. More of them take fewer objects but more time, and
+/// `docs/placements.md` needs no more.
 const MOST_ITERATIONS: u32 = 8;
 /// Iterations within which a period no longer than before is looked for.
 const FEW_ITERATIONS: u32 = 3;
 /// Most object numbers of all placements that are tried for one plan. The iterations of
 /// `docs/placements.md` have up to 15,000; a million take about a second.
 const MOST_SLOTS: usize = 1 << 22;
-/// Placements may lengthen the period by at most one part in this many.
+/// Placements may lengthen the period by at most one part in this many; a choice, which
+/// `docs/placements.md` states.
 const LONGER: u64 = 100;
-/// Plans that are tried, each for a smaller budget than the one before.
+/// Plans that are tried, each for a smaller budget than the one before: planning takes longer than
+/// all that follows, and `docs/placements.md` needs no more.
 const ATTEMPTS: usize = 4;
 
 /// Why a plan has no placements.
@@ -202,7 +206,7 @@ fn slots(
     iterations: u32,
 ) -> Result<(usize, usize), PlacementError> {
     let plan = Plan { placements: None, ..plan.plan() };
-    let mut memory = vec![0; placement::scratch_words(&Limits::of_plan(graph, &plan))];
+    let mut memory = buffer(placement::scratch_words(&Limits::of_plan(graph, &plan)), 0)?;
     placement::slots(graph, machine, &plan, iterations, &mut Scratch::new(&mut memory))
 }
 
@@ -231,8 +235,9 @@ fn place_in(
     let bare = Plan { placements: None, ..plan.plan() };
     let iterations = over.iterations as usize;
     let limits = Limits { iterations, objects: slots, ..Limits::of_plan(graph, &bare) };
-    let mut memory = vec![0; placement::scratch_words(&limits)];
-    let buffers = placement::Room { objects: &mut vec![0; slots], ends: &mut vec![0; allocations] };
+    let mut memory = buffer(placement::scratch_words(&limits), 0)?;
+    let (objects, ends) = (&mut buffer(slots, 0)?, &mut buffer(allocations, 0)?);
+    let buffers = placement::Output { objects, ends };
     let scratch = &mut Scratch::new(&mut memory);
     let placed = placement::place(graph, machine, &bare, over, buffers, scratch)?;
     Ok(OwnedPlan {

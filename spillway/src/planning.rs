@@ -1,18 +1,20 @@
 //! The core's functions with their own memory. Results own what the core's borrow, and buffers
 //! grow until the work fits.
 
+use crate::growth::{buffer, grow, grow_steps, lengthen};
 use planner_core::backend::{Kernels, Paging, Transfers};
 use planner_core::bounds::Order;
 use planner_core::footprint::Footprint;
 use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{ArenaPlacement, Part, Plan, PlanError, Pool, Prediction, Resident, Step};
 use planner_core::planner::{self, LeastMemory, Output, PlanningError, Request, Strategy};
-use planner_core::schedule::{Schedule, Scheduled};
-use planner_core::scratch::{Limits, OutOfScratch, Scratch, words};
+use planner_core::schedule::{PerStream, Schedule, Scheduled};
+use planner_core::scratch::{Limits, OutOfScratch, Scratch};
 use planner_core::verify::VerifyError;
 use planner_core::{
     ExecuteError, Executor, Graph, Machine, Verified, bounds, executor, lower, timeline, verify,
 };
+use std::ops::ControlFlow::{Break, Continue};
 use workloads::OwnedPlan;
 
 const STEP: Step = Step::launch(OpId(0));
@@ -28,7 +30,7 @@ pub struct OwnedSchedule {
     /// The steps.
     pub steps: Vec<Scheduled>,
     /// Number of steps of each stream in an iteration.
-    pub stream_steps: [u32; 3],
+    pub stream_steps: PerStream<u32>,
     /// Iterations after which the steps repeat.
     pub iterations: u32,
 }
@@ -40,18 +42,6 @@ impl OwnedSchedule {
         let Self { steps, stream_steps, iterations } = self;
         Schedule { steps, stream_steps: *stream_steps, iterations: *iterations }
     }
-}
-
-/// A buffer of the size that an untrusted plan asks for, if there is memory for it.
-fn buffer<T: Clone>(len: usize, fill: T) -> Result<Vec<T>, OutOfScratch> {
-    let needed_words = words::<T>(len);
-    let mut buffer = Vec::<T>::new();
-    let reserved = buffer.try_reserve_exact(len);
-    // Without this, compilers leave out what is not used.
-    std::hint::black_box(&buffer);
-    drop(buffer);
-    reserved.map_err(|_| OutOfScratch { needed_words, free_words: 0 })?;
-    Ok(vec![fill; len])
 }
 
 /// Buffers for plans. Planning again reuses them without an allocation.
@@ -77,9 +67,9 @@ impl Buffers {
     ) -> Result<Plan<'_>, PlanningError> {
         let limits = Limits::of_graph(request.graph);
         let whole = limits.ops + limits.operands + limits.tensors;
-        let mut steps = self.steps.len().max(whole).max(LEAST_STEPS);
-        let (bare, lengths) = loop {
-            self.grow(&limits.with_steps(steps));
+        let steps = self.steps.len().max(whole).max(LEAST_STEPS);
+        let (bare, lengths) = grow_steps(&limits, steps, |limits| {
+            self.grow(limits)?;
             let output = Output {
                 steps: &mut self.steps,
                 resident: &mut self.resident,
@@ -87,28 +77,22 @@ impl Buffers {
                 pools: &mut self.pools,
                 tensor_pool: &mut self.tensor_pool,
             };
-            match planner::plan(request, strategy, output, &mut Scratch::new(&mut self.memory)) {
-                Err(PlanningError::BufferTooShort(short)) if steps < limits.max_steps() => {
-                    steps = steps.saturating_mul(2).max(short.needed);
-                }
-                Err(error) => return Err(error),
-                Ok(plan) => {
-                    let lists = (plan.steps.len(), plan.resident_at_start.len(), plan.arena.len());
-                    let pools = (plan.pools.len(), plan.tensor_pool.len());
-                    let bare = Plan {
-                        arena: &[],
-                        pools: &[],
-                        tensor_pool: &[],
-                        workspace_pool: &[],
-                        resident_at_start: &[],
-                        steps: &[],
-                        placements: None,
-                        ..plan
-                    };
-                    break (bare, (lists, pools));
-                }
-            }
-        };
+            let plan =
+                planner::plan(request, strategy, output, &mut Scratch::new(&mut self.memory))?;
+            let lists = (plan.steps.len(), plan.resident_at_start.len(), plan.arena.len());
+            let pools = (plan.pools.len(), plan.tensor_pool.len());
+            let bare = Plan {
+                arena: &[],
+                pools: &[],
+                tensor_pool: &[],
+                workspace_pool: &[],
+                resident_at_start: &[],
+                steps: &[],
+                placements: None,
+                ..plan
+            };
+            Ok((bare, (lists, pools)))
+        })?;
         let ((steps, resident, arena), (pools, named)) = lengths;
         Ok(Plan {
             arena: &self.arena[..arena],
@@ -120,18 +104,13 @@ impl Buffers {
         })
     }
 
-    fn grow(&mut self, limits: &Limits) {
-        fn at_least<T: Clone>(buffer: &mut Vec<T>, len: usize, fill: T) {
-            if buffer.len() < len {
-                buffer.resize(len, fill);
-            }
-        }
-        at_least(&mut self.steps, limits.steps, STEP);
-        at_least(&mut self.resident, 2 * limits.tensors, RESIDENT);
-        at_least(&mut self.arena, limits.tensors, PLACEMENT);
-        at_least(&mut self.pools, limits.pools, Pool { object_bytes: 1, count: 0 });
-        at_least(&mut self.tensor_pool, limits.tensors, 0);
-        at_least(&mut self.memory, planner::scratch_words(limits), 0);
+    fn grow(&mut self, limits: &Limits) -> Result<(), OutOfScratch> {
+        lengthen(&mut self.steps, limits.steps, STEP)?;
+        lengthen(&mut self.resident, 2 * limits.tensors, RESIDENT)?;
+        lengthen(&mut self.arena, limits.tensors, PLACEMENT)?;
+        lengthen(&mut self.pools, limits.pools, Pool { object_bytes: 1, count: 0 })?;
+        lengthen(&mut self.tensor_pool, limits.tensors, 0)?;
+        lengthen(&mut self.memory, planner::scratch_words(limits), 0)
     }
 }
 
@@ -186,8 +165,8 @@ pub fn least_memory(
     strategy: Strategy,
 ) -> Result<(LeastMemory, Vec<TensorId>), PlanningError> {
     let limits = Limits::of_graph(request.graph);
-    let mut arena = vec![PLACEMENT; limits.tensors];
-    let mut memory = vec![0; planner::scratch_words(&limits)];
+    let mut arena = buffer(limits.tensors, PLACEMENT)?;
+    let mut memory = buffer(planner::scratch_words(&limits), 0)?;
     let scratch = &mut Scratch::new(&mut memory);
     let least = planner::least_memory(request, strategy, &mut arena, scratch)?;
     Ok((least, arena[..least.placed].iter().map(|placement| placement.tensor).collect()))
@@ -211,8 +190,8 @@ pub fn min_feasible(
 /// Those of [`planner::cycle_ns`], except those for buffers that are too short.
 pub fn cycle_ns(request: &Request<'_>, strategy: Strategy) -> Result<Option<u64>, PlanningError> {
     let limits = Limits::of_graph(request.graph);
-    let mut arena = vec![PLACEMENT; limits.tensors];
-    let mut memory = vec![0; planner::scratch_words(&limits)];
+    let mut arena = buffer(limits.tensors, PLACEMENT)?;
+    let mut memory = buffer(planner::scratch_words(&limits), 0)?;
     planner::cycle_ns(request, strategy, &mut arena, &mut Scratch::new(&mut memory))
 }
 
@@ -303,16 +282,18 @@ pub fn with_executor<B: Transfers + Paging, K: Kernels<B>, T>(
     kernels: &mut K,
     then: impl FnOnce(Executor<'_>, &mut B, &mut K) -> Result<T, ExecuteError<B::Error>>,
 ) -> Result<T, ExecuteError<B::Error>> {
-    let mut words = executor_words(verified);
-    loop {
-        let mut memory = buffer(words, 0)?;
-        let scratch = &mut Scratch::new(&mut memory);
-        match Executor::start(verified, device, kernels, scratch) {
+    grow(executor_words(verified), then, |then, words| {
+        let mut memory = match buffer(words, 0) {
+            Ok(memory) => memory,
+            Err(error) => return Break(Err(error.into())),
+        };
+        match Executor::start(verified, device, kernels, &mut Scratch::new(&mut memory)) {
             // Then the device has not been called.
-            Err(ExecuteError::Scratch(_)) => words = words.saturating_mul(2),
-            started => return then(started?, device, kernels),
+            Err(ExecuteError::Scratch(_)) => Continue((then, 0)),
+            Err(error) => Break(Err(error)),
+            Ok(executor) => Break(then(executor, device, kernels)),
         }
-    }
+    })
 }
 
 /// Words of scratch with which an [`Executor`] seldom runs out: for a plan that is mapped as

@@ -1,6 +1,7 @@
 //! From an untrusted plan to one that is proved safe and keeps its promises.
 
 use crate::error::Error;
+use crate::growth::buffer;
 use crate::names::Names;
 use crate::planning::{self, OwnedSchedule};
 use planner_core::footprint::Footprint;
@@ -64,7 +65,7 @@ pub fn prove<'p>(
 
 fn step_bytes(verified: &Verified<'_>) -> Result<Vec<u64>, PlanError> {
     let (graph, plan) = (verified.graph(), verified.plan());
-    let mut memory = vec![0; Pieces::scratch_words(&Limits::of_plan(graph, plan))];
+    let mut memory = buffer(Pieces::scratch_words(&Limits::of_plan(graph, plan)), 0)?;
     let pieces = Pieces::new(graph, verified.machine(), plan, &mut Scratch::new(&mut memory))?;
     let bytes = |step: &Step| match step {
         Step::Prefetch(part) | Step::Offload(part) => pieces.part_bytes(graph, *part),

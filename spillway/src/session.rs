@@ -1,12 +1,14 @@
 //! A plan under way on a device.
 
 use crate::error::Error;
+use crate::growth::grow;
 use crate::plan::Plan;
 use crate::planning::executor_words;
 use planner_core::backend::{ErrorType, Kernels, Paging, Transfers};
 use planner_core::{ExecuteError, Executor, Kind, Scratch, TensorId};
 use self_cell::{MutBorrow, self_cell};
 use std::fmt;
+use std::ops::ControlFlow::{Break, Continue};
 
 /// A plan, the device that runs it, and the kernels that compute its ops.
 ///
@@ -92,9 +94,9 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         mut device: D,
         mut kernels: K,
     ) -> Result<Self, SessionError<<D as ErrorType>::Error>> {
-        let mut words = executor_words(&plan.verified()?);
-        let mut owner = Owner { plan, memory: MutBorrow::new(Vec::new()) };
-        loop {
+        let words = executor_words(&plan.verified()?);
+        let owner = Owner { plan, memory: MutBorrow::new(Vec::new()) };
+        let running = grow(words, owner, |mut owner, words| {
             owner.memory = MutBorrow::new(vec![0; words]);
             let started = Running::try_new_or_recover(owner, |owner| {
                 let verified = owner.plan.verified()?;
@@ -102,17 +104,15 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
                 Ok(Executor::start(&verified, &mut device, &mut kernels, scratch)?)
             });
             match started {
-                Ok(running) => {
-                    return Ok(Self { device, kernels, running, iterations: 0, saved: true });
-                }
                 // Memory is split into more runs than usual. The device has not been called.
-                Err((again, SessionError::Execute(ExecuteError::Scratch(_)))) => {
-                    owner = again;
-                    words = words.saturating_mul(2);
+                Err((owner, SessionError::Execute(ExecuteError::Scratch(_)))) => {
+                    Continue((owner, 0))
                 }
-                Err((_, error)) => return Err(error),
+                Err((_, error)) => Break(Err(error)),
+                Ok(running) => Break(Ok(running)),
             }
-        }
+        })?;
+        Ok(Self { device, kernels, running, iterations: 0, saved: true })
     }
 
     /// Enqueues one iteration.

@@ -1,10 +1,11 @@
 //! The swap planner with its own memory, and default size classes.
 
+use crate::growth::{buffer, grow_steps, lengthen};
 use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{Part, Plan, PlanError, Pool, Resident, Step};
 use planner_core::planner::swap::{self, Classes, Threshold};
 use planner_core::planner::{PlanningError, Request};
-use planner_core::scratch::{Limits, Scratch};
+use planner_core::scratch::{Limits, OutOfScratch, Scratch};
 use planner_core::{Graph, Kind};
 use workloads::OwnedPlan;
 
@@ -60,7 +61,8 @@ pub fn sizes(graph: &Graph<'_>) -> Vec<u64> {
     sizes
 }
 
-/// Ratios of the largest to the smallest size of a class that are tried, per mille.
+/// Ratios of the largest to the smallest size of a class that are tried, per mille: from one class
+/// for each size to a single class.
 const GROWTHS_PERMILLE: [u64; 6] = [1000, 1200, 1500, 2000, 4000, u64::MAX];
 
 /// Classes for sizes within a ratio of each other, without objects yet.
@@ -87,7 +89,7 @@ fn by_growth(graph: &Graph<'_>, growth_permille: u64) -> OwnedClasses {
 /// A tensor or a workspace for which no class is large enough.
 pub fn needs(graph: &Graph<'_>, classes: &Classes<'_>) -> Result<(Vec<u64>, OpId), PlanError> {
     let limits = Limits { pools: classes.pools.len(), ..Limits::of_graph(graph) };
-    let mut memory = vec![0; Classes::needs_scratch_words(&limits)];
+    let mut memory = buffer(Classes::needs_scratch_words(&limits), 0)?;
     let mut least = vec![0; classes.pools.len()];
     let op = classes.needs(graph, &mut least, &mut Scratch::new(&mut memory))?;
     Ok((least, op))
@@ -126,7 +128,8 @@ fn demands(graph: &Graph<'_>, classes: &OwnedClasses) -> Vec<u64> {
     most
 }
 
-/// A class is small if all that it can use is at most the budget divided by this.
+/// A class is small if all that it can use is at most the budget divided by this; a choice, since
+/// what small classes take is not worth dividing.
 const SMALL_DIVISOR: u64 = 64;
 
 /// Divides the budget among classes. Small classes get all that they can use; each of the others
@@ -224,29 +227,19 @@ impl Buffers {
         mut then: impl FnMut(swap::Output<'_>, &mut Scratch<'_>) -> Result<T, PlanningError>,
     ) -> Result<T, PlanningError> {
         let limits = Limits { pools, ..Limits::of_graph(request.graph) };
-        let mut steps = self.steps.len().max(limits.ops + limits.operands + limits.tensors);
-        loop {
-            self.grow(&limits.with_steps(steps));
-            let buffers = swap::Output { steps: &mut self.steps, resident: &mut self.resident };
-            match then(buffers, &mut Scratch::new(&mut self.memory)) {
-                Err(PlanningError::BufferTooShort(short)) if steps < limits.max_steps() => {
-                    steps = steps.saturating_mul(2).max(short.needed);
-                }
-                done => return done,
-            }
-        }
+        let steps = self.steps.len().max(limits.ops + limits.operands + limits.tensors);
+        grow_steps(&limits, steps, |limits| {
+            self.grow(limits)?;
+            let output = swap::Output { steps: &mut self.steps, resident: &mut self.resident };
+            then(output, &mut Scratch::new(&mut self.memory))
+        })
     }
 
-    fn grow(&mut self, limits: &Limits) {
-        fn at_least<T: Clone>(buffer: &mut Vec<T>, len: usize, fill: T) {
-            if buffer.len() < len {
-                buffer.resize(len, fill);
-            }
-        }
-        at_least(&mut self.steps, limits.steps, Step::launch(OpId(0)));
+    fn grow(&mut self, limits: &Limits) -> Result<(), OutOfScratch> {
+        lengthen(&mut self.steps, limits.steps, Step::launch(OpId(0)))?;
         let nothing = Resident { part: Part::whole(TensorId(0)), host_copy: false };
-        at_least(&mut self.resident, limits.tensors, nothing);
-        at_least(&mut self.memory, swap::scratch_words(limits), 0);
+        lengthen(&mut self.resident, limits.tensors, nothing)?;
+        lengthen(&mut self.memory, swap::scratch_words(limits), 0)
     }
 }
 
@@ -276,8 +269,8 @@ fn divisions(request: &Request<'_>, swap: &Swap) -> Vec<OwnedClasses> {
 /// the timeline. Names and strategy of the result are empty.
 ///
 /// # Errors
-/// Those of [`swap::plan`], except those for buffers that are too short; of several divisions, what the one that needs least
-/// lacks.
+/// Those of [`swap::plan`], except those for buffers that are too short; of several divisions,
+/// what the one that needs least lacks.
 pub fn plan(request: &Request<'_>, swap: &Swap) -> Result<OwnedPlan, PlanningError> {
     let mut buffers = Buffers::default();
     let mut plan = |division: OwnedClasses| {

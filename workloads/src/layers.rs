@@ -268,11 +268,11 @@ impl Step<'_> {
             match touched_in[at].first() {
                 Some(&layer) if touched_in[at].len() == 1 && !is_written[at] => {
                     let layer = &mut layers[layer];
-                    let place = match is_forward[at] {
+                    let bytes = match is_forward[at] {
                         true => &mut layer.weight_bytes,
                         false => &mut layer.optimizer_bytes,
                     };
-                    *place += tensor.bytes;
+                    *bytes += tensor.bytes;
                 }
                 _ => shared_bytes += tensor.bytes,
             }

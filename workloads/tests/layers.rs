@@ -85,7 +85,7 @@ fn layers_take_the_time_of_their_ops() {
         let [kept_bytes, again_bytes] =
             [&kept, &again].map(|chain| sum(chain, |layer| layer.activation_bytes));
         assert!(2 * again_bytes < kept_bytes, "{spec}: {again_bytes} of {kept_bytes}");
-        // What a layer has again takes room for that time.
+        // What a layer has again takes memory for that time.
         assert!(again.device_bytes < kept.device_bytes, "{spec}");
     }
 }

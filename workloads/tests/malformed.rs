@@ -205,6 +205,8 @@ fn placements_are_arrays_of_numbers() {
         (r#""placements": [[1], [-1]]"#, "placements[1][0]: invalid value: integer `-1`"),
         (r#""placements": {}"#, "placements: invalid type: map"),
         (r#""placement_iterations": 4294967296"#, "placement_iterations: invalid value"),
+        (r#""placement_iterations": 0"#, "placement_iterations is 0; it must be from 1 to 64"),
+        (r#""placement_iterations": 65"#, "placement_iterations is 65; it must be from 1 to 64"),
     ] {
         let shown = with(fields).unwrap_err().to_string();
         assert!(shown.starts_with(expected), "{shown}");

@@ -3,10 +3,13 @@
 // The lint knows test functions, not what they call.
 #![allow(clippy::unwrap_used)]
 
+use planner_core::Kind;
+use planner_core::planner::{Auto, Request, Strategy, Window};
 use serde_json::{Value, json};
 use spillway::planning;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use workloads::OwnedGraph;
 use workloads::format::{read_graph, read_plan};
 use workloads::machines::builtin;
 use workloads::pytorch::{Device, import};
@@ -14,15 +17,15 @@ use workloads::pytorch::{Device, import};
 struct Counting;
 
 thread_local! {
-    /// Bytes that this thread holds, and the most it has held.
-    static HELD: Cell<[isize; 2]> = const { Cell::new([0; 2]) };
+    /// Bytes that this thread holds, the most it has held, and its largest allocation.
+    static HELD: Cell<[isize; 3]> = const { Cell::new([0; 3]) };
 }
 
 fn hold(bytes: isize) {
     // A thread that ends counts no more.
     let _ = HELD.try_with(|held| {
-        let [now, most] = held.get();
-        held.set([now + bytes, most.max(now + bytes)]);
+        let [now, most, largest] = held.get();
+        held.set([now + bytes, most.max(now + bytes), largest.max(bytes)]);
     });
 }
 
@@ -44,17 +47,18 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// The most bytes held at once beside what is there before.
-fn most_bytes<T>(made: &T, run: impl Fn(&T)) -> isize {
-    let [before, _] = HELD.get();
-    HELD.set([before; 2]);
+/// The most bytes held at once beside what is there before, and the largest allocation.
+fn most_bytes<T>(made: &T, run: impl Fn(&T)) -> [isize; 2] {
+    let [before, ..] = HELD.get();
+    HELD.set([before, before, 0]);
     run(made);
-    HELD.get()[1] - before
+    let [_, most, largest] = HELD.get();
+    [most - before, largest]
 }
 
 /// Checks that eight times the size takes at most some ten times the memory.
 fn grows<T>(make: impl Fn(usize) -> T, run: impl Fn(&T)) {
-    let [small, large] = [4000, 32_000].map(|size| most_bytes(&make(size), &run));
+    let [small, large] = [4000, 32_000].map(|size| most_bytes(&make(size), &run)[0]);
     assert!(large < 12 * small, "{large} bytes for {small}");
 }
 
@@ -94,10 +98,39 @@ fn check() {
     });
 }
 
+/// `size` ops that each read a state of half a chunk.
+fn work(size: usize) -> OwnedGraph {
+    let mut graph = OwnedGraph::new("g");
+    for at in 0..size {
+        let state = graph.push_tensor(format!("t{at}"), 1 << 20, Kind::State);
+        graph.push_op(format!("o{at}"), 1, 0, &[state], &[]);
+    }
+    graph
+}
+
+#[test]
+fn plan() {
+    let auto = Auto { effort: Some(1), ..Auto::default() };
+    let strategies = [Strategy::Fit, Strategy::Window(Window::default()), Strategy::Auto(auto)];
+    let machine = &builtin("v100-pcie3").unwrap().machine;
+    for strategy in strategies {
+        grows(work, |graph| {
+            let graph = &graph.graph().unwrap();
+            let request = Request { graph, machine, budget_bytes: 64 << 20 };
+            drop(planning::plan(&request, strategy).unwrap());
+        });
+    }
+}
+
+/// A tensor of eight elements.
+fn tensor(at: usize) -> Value {
+    json!([at, at + (1 << 32), 0, 8, 4, "cuda:0"])
+}
+
 /// `size` operators inside each other, each of which updates a tensor of its own.
 fn nested(size: usize) -> Vec<u8> {
     let node = |at: usize| {
-        let tensor = json!([at, at + (1 << 32), 0, 8, 4, "cuda:0"]);
+        let tensor = tensor(at);
         json!({
             "id": at, "parent": at.max(2) - 1, "name": "aten::add_", "tid": 1, "rf_id": at,
             "op_schema": "aten::add_(Tensor(a!) self, Scalar other) -> Tensor(a!)",
@@ -108,7 +141,38 @@ fn nested(size: usize) -> Vec<u8> {
     bytes(&json!({ "nodes": (1..=size).map(node).collect::<Value>() }))
 }
 
+/// An operator on a list of `size` tensors.
+fn list(size: usize) -> Vec<u8> {
+    let tensors: Value = (0..size).map(tensor).collect();
+    let node = json!({
+        "id": 1, "parent": 0, "name": "aten::_foreach_neg_", "tid": 1, "rf_id": 1,
+        "op_schema": "aten::_foreach_neg_(Tensor(a!)[] self) -> ()",
+        "inputs": [tensors], "input_shapes": [], "outputs": [], "output_shapes": [],
+    });
+    bytes(&json!({ "nodes": [node] }))
+}
+
+/// A Kineto trace of the operators that are [`nested`].
+fn kineto(size: usize) -> Vec<u8> {
+    let operator = |at| json!({ "cat": "cpu_op", "name": "aten::add_", "pid": 1, "tid": 1, "ts": at, "dur": 1 });
+    let args = json!({ "correlation": 1 });
+    let launch = json!({ "cat": "cuda_runtime", "pid": 1, "tid": 1, "ts": size, "args": args });
+    let kernel = json!({ "cat": "kernel", "ts": size, "dur": 1, "args": args });
+    let events = (1..=size).map(operator).chain([launch, kernel]);
+    bytes(&json!({ "traceEvents": events.collect::<Value>() }))
+}
+
 #[test]
 fn imports() {
-    grows(nested, |trace| drop(import(trace, None, Device::Cuda, "nested").unwrap()));
+    let without = |trace: &Vec<u8>| drop(import(trace, None, Device::Cuda, "a").unwrap());
+    for make in [nested, list] {
+        grows(make, without);
+        // That there is memory is tried before anything is read: for all that follows, too.
+        let [most, tried] = most_bytes(&make(4000), without);
+        assert!(most <= tried, "{most} bytes, and {tried} were tried");
+    }
+    let both = |size| (nested(size), kineto(size));
+    grows(both, |(trace, kineto)| {
+        drop(import(trace, Some(kineto), Device::Cuda, "a").unwrap());
+    });
 }

@@ -168,6 +168,29 @@ fn traces_of_other_work_are_refused() {
 }
 
 #[test]
+fn no_more_than_64_threads_match_by_name() {
+    for threads in [64, 65] {
+        let (mut trace, mut events) = (Trace::new(), Events::default());
+        for thread in 1..=threads {
+            let relu = "aten::relu_(Tensor(a!) self) -> Tensor(a!)";
+            trace.on_thread(thread, |trace| {
+                trace.call(relu, args![t(thread, [8])], args![t(thread, [8])]);
+            });
+            events.operator("aten::relu_", thread, (thread as f64, 100.0));
+        }
+        events.kernel("kernel", 64, 70.0, 2.5);
+        match import(&trace, &events) {
+            Ok((graph, _)) => assert_eq!((threads, times_ns(&graph).iter().sum()), (64, 2500_u64)),
+            Err(error) => {
+                let expected = "the execution trace has operators on 65 threads, and without \
+                                record ids in the Kineto trace at most 64 can be matched";
+                assert_eq!(error.to_string(), expected);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_foreach_is_split_by_bytes() {
     let mut trace = Trace::new();
     let add = "aten::_foreach_add_(Tensor(a!)[] self, Tensor[] other) -> ()";

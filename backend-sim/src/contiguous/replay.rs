@@ -1,7 +1,7 @@
 //! A plan's allocations and releases, in list order, in contiguous memory.
 
 use super::{Allocator, Block};
-use planner_core::plan::Place;
+use planner_core::plan::Location;
 use planner_core::{Graph, Launched, Part, Plan, PlanError, Step, TensorId};
 use std::fmt;
 
@@ -36,7 +36,7 @@ pub enum ReplayError {
     /// The plan moves a part of a tensor, which contiguous memory holds as a whole.
     Part {
         /// The position of the step.
-        place: Place,
+        location: Location,
         /// The tensor.
         tensor: TensorId,
     },
@@ -45,7 +45,7 @@ pub enum ReplayError {
         /// Iterations that were completed.
         iterations: u64,
         /// The position of the step in the next one.
-        place: Place,
+        location: Location,
         /// The size of the block that was asked for.
         bytes: u64,
     },
@@ -56,14 +56,14 @@ pub enum ReplayError {
 impl fmt::Display for ReplayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Part { place, tensor } => write!(
+            Self::Part { location, tensor } => write!(
                 f,
-                "{place}: {tensor} is moved in parts; contiguous memory needs a strategy that \
+                "{location}: {tensor} is moved in parts; contiguous memory needs a strategy that \
                  moves whole tensors: in-core, on-demand, fit, vdnn, lms or window"
             ),
-            Self::OutOfMemory { iterations, place, bytes } => write!(
+            Self::OutOfMemory { iterations, location, bytes } => write!(
                 f,
-                "{place}, after {iterations} iterations: {bytes} contiguous bytes do not fit"
+                "{location}, after {iterations} iterations: {bytes} contiguous bytes do not fit"
             ),
             Self::Plan(error) => error.fmt(f),
         }
@@ -104,7 +104,7 @@ pub fn replay(
     for _ in 0..iterations {
         let before = walk.allocator.segments_taken();
         for (at, step) in (0..).zip(plan.steps) {
-            walk.step(Place::Step(at), step)?;
+            walk.step(Location::Step(at), step)?;
         }
         walk.iterations += 1;
         walk.usage.segments_per_iteration = walk.allocator.segments_taken() - before;
@@ -127,86 +127,86 @@ struct Walk<'w, A> {
 impl<A: Allocator> Walk<'_, A> {
     fn start(&mut self) -> Result<(), ReplayError> {
         for (at, placement) in (0..).zip(self.plan.arena) {
-            let place = Place::Arena(at);
-            self.check(place, placement.tensor)?;
+            let location = Location::Arena(at);
+            self.check(location, placement.tensor)?;
             self.in_arena[placement.tensor.index()] = true;
         }
         if self.plan.arena_bytes > 0 {
-            self.take(Place::Arena(0), self.plan.arena_bytes)?;
+            self.take(Location::Arena(0), self.plan.arena_bytes)?;
         }
         for (at, entry) in (0..).zip(self.plan.resident_at_start) {
-            self.bring(Place::Start(at), entry.part)?;
+            self.bring(Location::Start(at), entry.part)?;
         }
         Ok(())
     }
 
-    fn step(&mut self, place: Place, step: &Step) -> Result<(), ReplayError> {
+    fn step(&mut self, location: Location, step: &Step) -> Result<(), ReplayError> {
         match *step {
-            Step::Prefetch(part) => self.bring(place, part),
-            Step::Launch(launched) => self.launch(place, launched),
-            Step::Offload(part) => self.whole(place, part).map(drop),
+            Step::Prefetch(part) => self.bring(location, part),
+            Step::Launch(launched) => self.launch(location, launched),
+            Step::Offload(part) => self.whole(location, part).map(drop),
             Step::Evict(part) => {
-                let tensor = self.whole(place, part)?;
+                let tensor = self.whole(location, part)?;
                 let block = self.held[tensor.index()].take();
-                let block = block.ok_or(PlanError::NotResident(place, tensor))?;
+                let block = block.ok_or(PlanError::NotResident(location, tensor))?;
                 self.give(block, self.graph.tensor(tensor).bytes);
                 Ok(())
             }
         }
     }
 
-    fn launch(&mut self, place: Place, launched: Launched) -> Result<(), ReplayError> {
+    fn launch(&mut self, location: Location, launched: Launched) -> Result<(), ReplayError> {
         let op = launched.op;
         if op.index() >= self.graph.ops().len() {
-            return Err(PlanError::UnknownOp(place, op).into());
+            return Err(PlanError::UnknownOp(location, op).into());
         }
         for tensor in self.graph.written_by(launched) {
             if !self.in_arena[tensor.index()] && self.held[tensor.index()].is_none() {
-                let block = self.take(place, self.graph.tensor(tensor).bytes)?;
+                let block = self.take(location, self.graph.tensor(tensor).bytes)?;
                 self.held[tensor.index()] = Some(block);
             }
         }
         let workspace_bytes = self.graph.op(op).workspace_bytes;
         if workspace_bytes > 0 {
-            let block = self.take(place, workspace_bytes)?;
+            let block = self.take(location, workspace_bytes)?;
             self.give(block, workspace_bytes);
         }
         Ok(())
     }
 
     /// Allocates a tensor, unless it lies in the arena.
-    fn bring(&mut self, place: Place, part: Part) -> Result<(), ReplayError> {
-        let tensor = self.whole(place, part)?;
+    fn bring(&mut self, location: Location, part: Part) -> Result<(), ReplayError> {
+        let tensor = self.whole(location, part)?;
         if self.in_arena[tensor.index()] {
             return Ok(());
         }
         if self.held[tensor.index()].is_some() {
-            return Err(PlanError::AlreadyResident(place, tensor).into());
+            return Err(PlanError::AlreadyResident(location, tensor).into());
         }
-        let block = self.take(place, self.graph.tensor(tensor).bytes)?;
+        let block = self.take(location, self.graph.tensor(tensor).bytes)?;
         self.held[tensor.index()] = Some(block);
         Ok(())
     }
 
-    fn check(&self, place: Place, tensor: TensorId) -> Result<(), ReplayError> {
+    fn check(&self, location: Location, tensor: TensorId) -> Result<(), ReplayError> {
         let known = tensor.index() < self.graph.tensors().len();
-        if known { Ok(()) } else { Err(PlanError::UnknownTensor(place, tensor).into()) }
+        if known { Ok(()) } else { Err(PlanError::UnknownTensor(location, tensor).into()) }
     }
 
     /// Returns the tensor of a part that is all of it.
-    fn whole(&self, place: Place, part: Part) -> Result<TensorId, ReplayError> {
+    fn whole(&self, location: Location, part: Part) -> Result<TensorId, ReplayError> {
         let Part { tensor, first, count } = part;
-        self.check(place, tensor)?;
+        self.check(location, tensor)?;
         let pool = self.plan.tensor_pool.get(tensor.index()).map_or(0, |&pool| pool as usize);
         let object_bytes = self.plan.pools.get(pool).map_or(1, |pool| pool.object_bytes.max(1));
         let objects = self.graph.tensor(tensor).bytes.div_ceil(object_bytes);
         let whole = part.is_whole() || (first == 0 && count == objects);
-        if whole { Ok(tensor) } else { Err(ReplayError::Part { place, tensor }) }
+        if whole { Ok(tensor) } else { Err(ReplayError::Part { location, tensor }) }
     }
 
-    fn take(&mut self, place: Place, bytes: u64) -> Result<Block, ReplayError> {
+    fn take(&mut self, location: Location, bytes: u64) -> Result<Block, ReplayError> {
         let iterations = self.iterations;
-        let full = ReplayError::OutOfMemory { iterations, place, bytes };
+        let full = ReplayError::OutOfMemory { iterations, location, bytes };
         let block = self.allocator.allocate(bytes).ok_or(full)?;
         self.requested_bytes += bytes;
         let peak = |most: &mut u64, now: u64| *most = now.max(*most);

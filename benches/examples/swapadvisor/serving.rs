@@ -121,7 +121,7 @@ fn alone_ns(work: &OwnedGraph, machine: &Machine, budget_bytes: u64) -> Result<u
     timeline::durations(machine, &pieces, &mut durations_ns)?;
     let timeline = Timeline::new(&schedule.schedule(), &durations_ns, scratch)?;
     let ends = [Stream::Compute, Stream::Upload, Stream::Download].map(|stream| {
-        let last = schedule.stream_steps[stream as usize].checked_sub(1);
+        let last = schedule.stream_steps[stream].checked_sub(1);
         last.map_or(0, |last| timeline.end_ns(0, stream, last))
     });
     Ok(ends.into_iter().max().unwrap_or(0))

@@ -128,7 +128,7 @@ pub(super) fn page(
         }
         page.push('\n');
     }
-    page += &claims(studies);
+    page += &compare_with_claims(studies);
     page += MEMORY;
     for (device_bytes, o) in sweep {
         let over = |ns: u64| ns as f64 / o.sum as f64;
@@ -145,7 +145,7 @@ pub(super) fn page(
 }
 
 /// Compares with the claims of the paper's section 7.2.
-fn claims(studies: &[(&str, Vec<Study>)]) -> String {
+fn compare_with_claims(studies: &[(&str, Vec<Study>)]) -> String {
     let outcomes = || studies.iter().flat_map(|(_, study)| study.iter());
     let fast = outcomes().filter(|(gigabytes, ..)| *gigabytes >= 4.0);
     let idle = fast.map(|(_, o, _)| (o.published - o.sum) as f64 / o.sum as f64);

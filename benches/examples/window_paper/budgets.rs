@@ -4,7 +4,9 @@ use crate::Result;
 use crate::chart::{COLOURS, Line, Panel, draw};
 use crate::markdown::{cell, gib, row, table};
 use crate::table1::machine;
-use crate::ways::{AUTO, PAPER_CHUNK_BYTES, WINDOW, blocks_taken, in_blocks, in_pages, in_places};
+use crate::ways::{
+    AUTO, PAPER_CHUNK_BYTES, WINDOW, blocks_taken, in_blocks, in_pages, in_placements,
+};
 use crate::work::{self, BATCHES, V100};
 use std::path::Path;
 
@@ -43,7 +45,7 @@ fn measure(batch: u64) -> Result<Cell> {
     let blocks =
         blocks.map(|of| Use { budget_bytes: of.budget_bytes, taken_bytes: of.taken_bytes });
     let mapped = in_pages(&graph, &machine(PAPER_CHUNK_BYTES)?, WINDOW)?;
-    let placed = in_places(&graph, &machine(2 << 20)?, AUTO)?;
+    let placed = in_placements(&graph, &machine(2 << 20)?, AUTO)?;
     let all = |taken_bytes| Use { budget_bytes: device_bytes, taken_bytes };
     let uses = [
         blocks,
@@ -82,7 +84,7 @@ fn render(cells: &[Cell]) -> String {
 }
 
 const WAYS: [&str; 3] =
-    ["window, best fit", "window, 40 MiB chunks", "auto, 2 MiB chunks, fixed places"];
+    ["window, best fit", "window, 40 MiB chunks", "auto, 2 MiB chunks, placements"];
 
 fn panels(cells: &[Cell]) -> Vec<Panel> {
     let most = cells.iter().map(|cell| cell.batch).max().unwrap_or(1) as f64;

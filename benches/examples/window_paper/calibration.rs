@@ -12,7 +12,7 @@ const BOUND_BY_LINKS: [(u64, u64); 6] =
     [(256, 559), (512, 457), (928, 400), (512, 446), (928, 409), (1120, 398)];
 
 /// The squared logarithm of simulated over published speed, summed over these batches.
-fn misfit(machine: &Machine, bytes_percent: u64) -> Result<f64> {
+fn squared_error(machine: &Machine, bytes_percent: u64) -> Result<f64> {
     let mut sum = 0.0;
     for (batch, published) in BOUND_BY_LINKS {
         let work = work::resnet(batch, V100, bytes_percent)?;
@@ -30,7 +30,7 @@ pub(crate) fn render() -> Result<String> {
     let mut best = (f64::INFINITY, 0);
     for percent in (70..=100).step_by(2) {
         eprintln!("calibration: {percent} % of the bytes");
-        let misfit = misfit(&machine, percent)?;
+        let misfit = squared_error(&machine, percent)?;
         best = if misfit < best.0 { (misfit, percent) } else { best };
         let deviation = 100.0 * (misfit / BOUND_BY_LINKS.len() as f64).sqrt();
         rows.push(row(&format!("{percent} %"), [format!("{deviation:.1} %")]));

@@ -4,7 +4,7 @@ use crate::Result;
 use crate::chart::{COLOURS, Line, Panel, draw};
 use crate::markdown::{cell, gib, row, speed, table};
 use crate::table1::{machine, mapped};
-use crate::ways::{AUTO, WINDOW, held_up_ns, in_places, simulate};
+use crate::ways::{AUTO, WINDOW, held_up_ns, in_placements, simulate};
 use crate::work::{self, V100};
 use planner_core::planner::Strategy;
 use spillway::planning;
@@ -53,7 +53,7 @@ fn measure(work: &OwnedGraph, chunk_mib: u64) -> Result<Cell> {
     };
     let held_up_ns = |plan: &OwnedPlan| held_up_ns(work, &machine, plan);
     let placed_ns = |strategy: Strategy| -> Result<Option<u64>> {
-        let plan = in_places(&graph, &machine, strategy)?;
+        let plan = in_placements(&graph, &machine, strategy)?;
         let plan = plan.filter(|plan| plan.placements.is_some());
         plan.map(|plan| Ok(simulate(&graph, &machine, &plan)?.period_ns)).transpose()
     };

@@ -5,7 +5,7 @@ use crate::chart::{COLOURS, Line, Panel, draw};
 use crate::markdown::{cell, gib, row, speed, table};
 use crate::table1::machine;
 use crate::ways::{
-    AUTO, PAPER_CHUNK_BYTES, WINDOW, held_up_ns, in_blocks, in_core_ns, in_pages, in_places,
+    AUTO, PAPER_CHUNK_BYTES, WINDOW, held_up_ns, in_blocks, in_core_ns, in_pages, in_placements,
     simulate,
 };
 use crate::work::{largest, v100};
@@ -110,7 +110,7 @@ fn measure(work: &OwnedGraph) -> Result<[Option<Run>; 4]> {
         Ok(Run { period_ns, taken_bytes: plan.predicted.peak_bytes })
     });
     let small = machine(2 << 20)?;
-    let placed = in_places(&graph, &small, AUTO)?.map(|plan| -> Result<_> {
+    let placed = in_placements(&graph, &small, AUTO)?.map(|plan| -> Result<_> {
         let period_ns = simulate(&graph, &small, &plan)?.period_ns;
         Ok(Run { period_ns, taken_bytes: plan.predicted.peak_bytes })
     });

@@ -4,7 +4,7 @@ use crate::chart::{COLOURS, Line, Panel, draw};
 use crate::markdown::{cell, percent, row, speed, table};
 use crate::ways::{
     AUTO, LMS, PAPER_CHUNK_BYTES, Simulated, WINDOW, bound_ns, held_up_ns, in_blocks, in_core_ns,
-    in_pages, in_places, simulate,
+    in_pages, in_placements, simulate,
 };
 use crate::work::{self, BATCHES, P100, Published, V100};
 use crate::{Result, calibration};
@@ -95,7 +95,7 @@ fn mapped_ns(work: &OwnedGraph, chunk_bytes: u64) -> Result<Option<u64>> {
 /// `auto` with fixed objects, on the simulated device.
 fn placed_ns(graph: &Graph<'_>) -> Result<Option<u64>> {
     let machine = machine(2 << 20)?;
-    let Some(plan) = in_places(graph, &machine, AUTO)? else { return Ok(None) };
+    let Some(plan) = in_placements(graph, &machine, AUTO)? else { return Ok(None) };
     let simulated = simulate(graph, &machine, &plan)?;
     if plan.placements.is_some() && simulated.map_calls > 0 {
         return Err("a plan with fixed objects maps".into());

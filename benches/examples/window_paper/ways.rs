@@ -74,7 +74,7 @@ pub(crate) fn in_pages(
 
 /// As [`in_pages`], with fixed objects; if that makes the period longer, over
 /// more iterations.
-pub(crate) fn in_places(
+pub(crate) fn in_placements(
     graph: &Graph<'_>,
     machine: &Machine,
     strategy: Strategy,

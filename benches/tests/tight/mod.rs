@@ -1,3 +1,5 @@
+//! How close to the capacity a packing comes.
+
 use planner_core::packing::default_steps;
 use spillway_benches::problems::{Problem, pack};
 

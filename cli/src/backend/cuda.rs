@@ -4,7 +4,7 @@ use super::entry::{Device, Entry, Outcome, Runner, Runs, Stopped};
 use super::real::{self, Mapping, Measured, Real};
 use super::suite;
 use crate::failure::Failure;
-use crate::names::Names;
+use crate::names::{self, Names};
 use backend_checks::Unavailable;
 use backend_cuda::{
     Counters, Cuda, CudaDevice, CudaError, Cycle, Integrity, IntegrityKernels, Replay,
@@ -12,6 +12,7 @@ use backend_cuda::{
 use indicatif::ProgressBar;
 use planner_core::{ExecuteError, Verified};
 use serde_json::json;
+use spillway::names::Mentions;
 use spillway::planning;
 use spillway::units::bytes;
 use std::time::Instant;
@@ -105,8 +106,11 @@ impl Real for Integrity {
         device.wait_idle()
     }
 
-    fn explain(names: &Names<'_>, error: &ExecuteError<CudaError>) -> String {
-        names.cuda_execute_error(error)
+    fn mentioned(error: &CudaError) -> Mentions {
+        match error {
+            CudaError::Refused(refused) => names::refused_mentions(refused),
+            _ => Mentions::default(),
+        }
     }
 
     fn lacks_addresses(error: &CudaError) -> bool {

@@ -8,6 +8,7 @@ use integrity::{Backend, states_digest};
 use planner_core::backend::{BackendError, ErrorKind};
 use planner_core::executor::Moment;
 use planner_core::{ExecuteError, Executor, Verified};
+use spillway::names::Mentions;
 use spillway::planning;
 use std::time::{Duration, Instant};
 use workloads::Shown;
@@ -31,8 +32,8 @@ pub(super) trait Real: Backend {
     /// Blocks until a device has done everything.
     fn wait_idle(device: &mut Self::Device) -> Result<(), Self::Error>;
 
-    /// An error in words.
-    fn explain(names: &Names<'_>, error: &ExecuteError<Self::Error>) -> String;
+    /// The ids in an error.
+    fn mentioned(error: &Self::Error) -> Mentions;
 
     /// Whether a device has too few addresses.
     fn lacks_addresses(error: &Self::Error) -> bool;
@@ -107,7 +108,7 @@ fn stopped<B: Real>(names: &Names<'_>, error: &ExecuteError<B::Error>) -> Stoppe
         }
         _ => false,
     };
-    Stopped { reason: B::explain(names, error), too_large }
+    Stopped { reason: names.execute_error(error, B::mentioned), too_large }
 }
 
 /// One number for all states, which it saves.

@@ -3,11 +3,12 @@
 use super::entry::{Entry, Outcome, Runner, Runs, Stopped};
 use super::suite;
 use crate::failure::Failure;
-use crate::names::Names;
+use crate::names::{self, Names};
 use backend_sim::{Counters, Sim, SimDevice, SimError, SimKernels};
 use indicatif::ProgressBar;
-use planner_core::timeline::LAPS;
+use planner_core::timeline::PREDICTED_ITERATIONS;
 use planner_core::{ExecuteError, Stream, Verified};
+use spillway::names::Mentions;
 use spillway::planning;
 
 pub(super) const ENTRY: Entry = Entry {
@@ -58,8 +59,9 @@ fn run(
     };
     let mut kernels = SimKernels::new(*verified.graph());
     let ran = iterate(verified, &mut device, &mut kernels, iterations, progress);
-    let (set_up, period_ns, map_calls) = ran.map_err(|error| names.execute_error(&error))?;
-    let digest = kernels.digest(&device).map_err(|error| names.sim_error(&error))?;
+    let (set_up, period_ns, map_calls) =
+        ran.map_err(|error| names.execute_error(&error, mentioned))?;
+    let digest = kernels.digest(&device).map_err(|error| names.device_error(&error, mentioned))?;
     let Counters { ranges, map_calls: set_up_maps, mapping_ns, .. } = set_up;
     Ok(Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest })
 }
@@ -102,7 +104,23 @@ fn transfers_ns(device: &SimDevice) -> [u64; 2] {
 /// From the fourth iteration to the eighth, as predictions have it; over all but the first
 /// where there are fewer; the first where it is alone.
 fn period_ns(device: &SimDevice, iterations: u64) -> u64 {
-    let steady = device.period_ns(LAPS / 2, LAPS).filter(|_| iterations >= LAPS);
+    let steady = device
+        .period_ns(PREDICTED_ITERATIONS / 2, PREDICTED_ITERATIONS)
+        .filter(|_| iterations >= PREDICTED_ITERATIONS);
     let period_ns = steady.or_else(|| device.period_ns(1, iterations));
     period_ns.unwrap_or_else(|| device.iteration_ends_ns().last().copied().unwrap_or(0))
+}
+
+/// The ids in an error.
+fn mentioned(error: &SimError) -> Mentions {
+    let (op, tensor) = match *error {
+        SimError::Refused(ref refused) => return names::refused_mentions(refused),
+        SimError::WrongContent { op, tensor, .. } | SimError::MixedVersions { op, tensor, .. } => {
+            (Some(op), Some(tensor))
+        }
+        SimError::HostCopy { tensor, .. } => (None, Some(tensor)),
+        // The others name only addresses and chunks.
+        _ => (None, None),
+    };
+    Mentions { location: None, op, tensors: [tensor, None] }
 }

@@ -3,11 +3,11 @@
 use super::entry::{Device, Entry, Runs};
 use super::real::{Mapping, Real};
 use super::suite;
-use crate::names::Names;
+use crate::names;
 use backend_checks::Unavailable;
 use backend_vulkan::{DeviceInfo, Integrity, Vulkan, VulkanDevice, VulkanError};
-use planner_core::ExecuteError;
 use serde_json::json;
+use spillway::names::Mentions;
 use spillway::units::bytes;
 use workloads::Shown;
 
@@ -92,8 +92,11 @@ impl Real for Integrity {
         device.wait_idle()
     }
 
-    fn explain(names: &Names<'_>, error: &ExecuteError<VulkanError>) -> String {
-        names.vulkan_execute_error(error)
+    fn mentioned(error: &VulkanError) -> Mentions {
+        match error {
+            VulkanError::Refused(refused) => names::refused_mentions(refused),
+            _ => Mentions::default(),
+        }
     }
 
     fn lacks_addresses(error: &VulkanError) -> bool {

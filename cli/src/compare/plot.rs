@@ -267,14 +267,14 @@ impl Scale {
             svg,
             "</g><text class=\"name\" x=\"{text}\" y=\"{}\">{}</text>",
             legend + 4.5,
-            escape(&(name.to_owned() + &remark(cells)))
+            escape(&(name.to_owned() + &note(cells)))
         );
         svg
     }
 }
 
 /// What the legend says of budgets without a plan.
-fn remark(cells: &[Cell]) -> String {
+fn note(cells: &[Cell]) -> String {
     let Some(lacking) = cells.iter().find(|cell| cell.figures.planned.is_none()) else {
         return String::new();
     };

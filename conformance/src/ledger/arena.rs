@@ -2,7 +2,7 @@
 
 use super::Violation;
 use super::order::Order;
-use planner_core::plan::{ArenaPlacement, Place};
+use planner_core::plan::{ArenaPlacement, Location};
 use planner_core::{Graph, Kind, Machine, Plan, Step, TensorId};
 
 /// Checks offsets and kinds of all that lies in the arena.
@@ -13,18 +13,18 @@ pub(super) fn check(
     order: &Order<'_>,
 ) -> Result<(), Violation> {
     for (at, placement) in plan.arena.iter().enumerate() {
-        let place = Place::Arena(at as u32);
+        let location = Location::Arena(at as u32);
         check_offset(graph, machine, plan, placement)
-            .map_err(|message| Violation::at(place, message))?;
+            .map_err(|message| Violation::at(location, message))?;
         for earlier in &plan.arena[..at] {
             if earlier.tensor == placement.tensor {
-                return Err(Violation::at(place, format!("{} has two places", earlier.tensor)));
+                return Err(Violation::at(location, format!("{} has two offsets", earlier.tensor)));
             }
             if overlap(graph, earlier, placement)
                 && !may_share(graph, order, earlier.tensor, placement.tensor)
             {
                 let message = format!("shares bytes with {} while both live", earlier.tensor);
-                return Err(Violation::at(place, message));
+                return Err(Violation::at(location, message));
             }
         }
         match graph.tensor(placement.tensor).kind {
@@ -32,7 +32,7 @@ pub(super) fn check(
             Kind::Input => check_input(plan, order, placement.tensor),
             Kind::Temporary => Ok(()),
         }
-        .map_err(|message| Violation::at(place, message))?;
+        .map_err(|message| Violation::at(location, message))?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! (`docs/format.md`, 3.2 and 3.4).
 
 use super::Violation;
-use planner_core::plan::{Place, Pool};
+use planner_core::plan::{Location, Pool};
 use planner_core::{Graph, Machine, OpId, Part, Plan, TensorId};
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ impl<'a> Layout<'a> {
                 return Err(Violation::of_plan("a pool table has the wrong length"));
             }
             if let Some(&pool) = table.iter().find(|&&pool| pool as usize >= plan.pools.len()) {
-                return Err(Violation::at(Place::Pool(pool), "a table names no such pool"));
+                return Err(Violation::at(Location::Pool(pool), "a table names no such pool"));
             }
         }
         let layout = Self { graph, plan };
@@ -84,18 +84,18 @@ impl<'a> Layout<'a> {
     }
 
     /// The objects that a part names: a range inside the tensor and not empty, or all.
-    pub(super) fn named(&self, place: Place, part: Part) -> Result<Range<u64>, Violation> {
+    pub(super) fn named(&self, location: Location, part: Part) -> Result<Range<u64>, Violation> {
         let objects = self.objects(part.tensor);
         if part.is_whole() {
             return Ok(0..objects);
         }
         if self.in_arena(part.tensor) {
             let message = format!("{} lies in the arena and has no ranges", part.tensor);
-            return Err(Violation::at(place, message));
+            return Err(Violation::at(location, message));
         }
         match part.first.checked_add(part.count) {
             Some(end) if part.count > 0 && end <= objects => Ok(part.first..end),
-            _ => Err(Violation::at(place, format!("no range of {}'s {objects}", part.tensor))),
+            _ => Err(Violation::at(location, format!("no range of {}'s {objects}", part.tensor))),
         }
     }
 
@@ -112,9 +112,9 @@ impl<'a> Layout<'a> {
 fn check_budget(machine: &Machine, plan: &Plan<'_>) -> Result<(), Violation> {
     let rounded = |bytes: u64| bytes.div_ceil(machine.chunk_bytes).checked_mul(machine.chunk_bytes);
     let mut needed_bytes = rounded(plan.arena_bytes).ok_or_else(Violation::overflow)?;
-    for (place, pool) in (0..).map(Place::Pool).zip(plan.pools) {
+    for (location, pool) in (0..).map(Location::Pool).zip(plan.pools) {
         if pool.object_bytes == 0 {
-            return Err(Violation::at(place, "an object has no bytes"));
+            return Err(Violation::at(location, "an object has no bytes"));
         }
         needed_bytes = pool
             .object_bytes
@@ -139,12 +139,12 @@ fn check_object(
     pool: u32,
     bytes: u64,
 ) -> Result<(), Violation> {
-    let place = Place::Pool(pool);
+    let location = Location::Pool(pool);
     let Some(data) = plan.pools.get(pool as usize) else {
-        return Err(Violation::at(place, "there is no such pool"));
+        return Err(Violation::at(location, "there is no such pool"));
     };
     if bytes > data.object_bytes && data.object_bytes % machine.chunk_bytes != 0 {
-        return Err(Violation::at(place, "its objects are no multiple of a chunk"));
+        return Err(Violation::at(location, "its objects are no multiple of a chunk"));
     }
     Ok(())
 }

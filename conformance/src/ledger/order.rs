@@ -1,7 +1,7 @@
 //! The order of the launches, and what follows from it for each tensor (`docs/format.md`, rule 1).
 
 use super::Violation;
-use planner_core::plan::Place;
+use planner_core::plan::Location;
 use planner_core::{Graph, Kind, Launched, OpId, Plan, Step, TensorId};
 
 /// The launches in list order, each with its step.
@@ -18,12 +18,12 @@ impl<'a> Order<'a> {
         for (step, action) in plan.steps.iter().enumerate() {
             let Step::Launch(launched) = *action else { continue };
             check_launch(graph, &launches, launched)
-                .map_err(|message| Violation::at(Place::Step(step as u32), message))?;
+                .map_err(|message| Violation::at(Location::Step(step as u32), message))?;
             launches.push((step, launched));
         }
         for op in graph.op_ids() {
             if !launches.iter().any(|(_, launched)| launched.op == op) {
-                return Err(Violation::at(Place::End, format!("{op} is never launched")));
+                return Err(Violation::at(Location::End, format!("{op} is never launched")));
             }
         }
         Ok(Self { graph, launches })

@@ -2,10 +2,10 @@
 //! (`docs/format.md`, 3.5 and 4).
 
 use super::layout::Layout;
-use super::places::{Changes, Physical};
+use super::placements::{Changes, Physical};
 use super::values::StepRecord;
 use super::{Event, Violation, order};
-use planner_core::plan::Place;
+use planner_core::plan::Location;
 use planner_core::{Kind, Launched, Machine, Step, TensorId};
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ struct Release {
 }
 
 /// What happens in one pool, in list order over all iterations.
-struct PoolBook {
+struct PoolHistory {
     count: u128,
     allocated: u128,
     releases: Vec<Release>,
@@ -41,7 +41,7 @@ struct Clock<'a> {
 /// Memory that is handed out.
 enum Memory<'a> {
     /// In list order.
-    Queued(Vec<PoolBook>),
+    Queued(Vec<PoolHistory>),
     /// As the plan fixes it; with each object, when it was last given back, and in which
     /// iteration.
     Placed(&'a Changes, BTreeMap<Physical, (u64, u32)>),
@@ -68,24 +68,24 @@ pub(super) fn run(
 }
 
 /// What is resident at start has been allocated and must fit.
-fn start_pools(layout: &Layout<'_>) -> Result<Vec<PoolBook>, Violation> {
-    let mut books: Vec<PoolBook> = layout
+fn start_pools(layout: &Layout<'_>) -> Result<Vec<PoolHistory>, Violation> {
+    let mut histories: Vec<PoolHistory> = layout
         .plan
         .pools
         .iter()
-        .map(|pool| PoolBook { count: pool.count.into(), allocated: 0, releases: Vec::new() })
+        .map(|pool| PoolHistory { count: pool.count.into(), allocated: 0, releases: Vec::new() })
         .collect();
-    for (place, resident) in (0..).map(Place::Start).zip(layout.plan.resident_at_start) {
+    for (location, resident) in (0..).map(Location::Start).zip(layout.plan.resident_at_start) {
         let Some(pool) = layout.pool_of(resident.part.tensor) else { continue };
-        let objects = layout.named(place, resident.part)?;
-        books[pool]
+        let objects = layout.named(location, resident.part)?;
+        histories[pool]
             .grant(objects.end - objects.start)
-            .ok_or_else(|| Violation::at(place, format!("pool {pool} is full")))?;
+            .ok_or_else(|| Violation::at(location, format!("pool {pool} is full")))?;
     }
-    Ok(books)
+    Ok(histories)
 }
 
-impl PoolBook {
+impl PoolHistory {
     /// The allocation is granted when the shortest prefix of the releases that covers the
     /// shortage has completed, and at once where there is no shortage. `None` where the
     /// releases listed so far do not cover it.
@@ -148,8 +148,11 @@ impl Clock<'_> {
             Memory::Queued(pools) => {
                 for (pool, objects) in record.allocated() {
                     grants.push(pools[pool].grant(objects).ok_or_else(|| {
-                        let place = Place::Step(record.step as u32);
-                        Violation::at(place, format!("pool {pool} never has enough free objects"))
+                        let location = Location::Step(record.step as u32);
+                        Violation::at(
+                            location,
+                            format!("pool {pool} never has enough free objects"),
+                        )
                     })?);
                 }
             }

@@ -4,7 +4,7 @@
 use super::layout::Layout;
 use super::order::Order;
 use super::{ITERATIONS, Violation, order};
-use planner_core::plan::Place;
+use planner_core::plan::Location;
 use planner_core::{Kind, Launched, OpId, Part, Step, TensorId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -167,15 +167,17 @@ impl<'a> Walk<'a> {
                 self.give_host(tensor);
             }
         }
-        for (place, resident) in (0..).map(Place::Start).zip(self.layout.plan.resident_at_start) {
+        for (location, resident) in
+            (0..).map(Location::Start).zip(self.layout.plan.resident_at_start)
+        {
             let tensor = resident.part.tensor;
             if self.kind(tensor) == Kind::Temporary {
-                return Err(Violation::at(place, format!("{tensor} is a temporary")));
+                return Err(Violation::at(location, format!("{tensor} is a temporary")));
             }
-            for object in self.layout.named(place, resident.part)? {
+            for object in self.layout.named(location, resident.part)? {
                 let value = self.current(tensor);
                 if self.device.insert((tensor, object), value).is_some() {
-                    return Err(Violation::at(place, format!("{tensor} is listed twice")));
+                    return Err(Violation::at(location, format!("{tensor} is listed twice")));
                 }
                 if self.kind(tensor) == Kind::State && !resident.host_copy {
                     self.host.remove(&(tensor, object));
@@ -193,17 +195,17 @@ impl<'a> Walk<'a> {
     }
 
     fn take(&mut self, step: usize, action: Step) -> Result<StepRecord, Violation> {
-        let place = Place::Step(step as u32);
+        let location = Location::Step(step as u32);
         let (objects, taken, workspace_bytes) = match action {
             Step::Launch(launched) => {
-                let taken = self.launch(step, launched).map_err(|m| Violation::at(place, m))?;
+                let taken = self.launch(step, launched).map_err(|m| Violation::at(location, m))?;
                 (0..0, taken, self.layout.graph.op(launched.op).workspace_bytes)
             }
             Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
-                let objects = self.layout.named(place, part)?;
+                let objects = self.layout.named(location, part)?;
                 let taken = self
                     .transfer(step, action, part, &objects)
-                    .map_err(|message| Violation::at(place, message))?;
+                    .map_err(|message| Violation::at(location, message))?;
                 (objects, taken, 0)
             }
         };
@@ -409,18 +411,18 @@ impl<'a> Walk<'a> {
         let mut others = self.device.clone();
         for resident in self.layout.plan.resident_at_start {
             let tensor = resident.part.tensor;
-            for object in self.layout.named(Place::End, resident.part)? {
+            for object in self.layout.named(Location::End, resident.part)? {
                 if others.remove(&(tensor, object)).is_none() {
-                    return Err(Violation::at(Place::End, format!("{tensor} is not resident")));
+                    return Err(Violation::at(Location::End, format!("{tensor} is not resident")));
                 }
                 if resident.host_copy && !self.host_is_current(tensor, object) {
                     let message = format!("{tensor} has no host copy and claims one");
-                    return Err(Violation::at(Place::End, message));
+                    return Err(Violation::at(Location::End, message));
                 }
             }
         }
         if let Some((tensor, _)) = others.into_keys().next() {
-            return Err(Violation::at(Place::End, format!("{tensor} is still resident")));
+            return Err(Violation::at(Location::End, format!("{tensor} is still resident")));
         }
         for tensor in self.layout.graph.tensor_ids() {
             let unread = self.order.last_read(tensor).is_none();

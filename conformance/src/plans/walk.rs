@@ -7,7 +7,7 @@ use planner_core::plan::Resident;
 use planner_core::{Graph, Kind, Launched, Part, Step, TensorId};
 use std::ops::Range;
 
-/// What a walk leaves behind.
+/// What a walk returns.
 pub(super) struct Walked {
     pub(super) resident_at_start: Vec<Resident>,
     pub(super) steps: Vec<Step>,
@@ -100,7 +100,7 @@ pub(super) fn walk(
         walk.repeat_until_done(|walk| walk.lost_by(launched));
         walk.launch(launched);
         if clears_out && walk.choices.one_in(2) {
-            walk.repeat_until_done(Walk::clearing_out);
+            walk.repeat_until_done(Walk::evictions);
         }
     }
     walk.choices = choices.fork(40);
@@ -275,7 +275,7 @@ impl Walk<'_> {
     }
 
     /// Gives everything back, with an offload first where that is needed.
-    fn clearing_out(&self) -> Vec<(Move, Run)> {
+    fn evictions(&self) -> Vec<(Move, Run)> {
         self.runs(|tensor, object| self.leaving(tensor, object))
     }
 

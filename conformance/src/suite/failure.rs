@@ -1,3 +1,5 @@
+//! Why a check of the suite fails.
+
 use std::error::Error;
 use std::fmt;
 use std::panic::Location;

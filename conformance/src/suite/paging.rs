@@ -238,8 +238,8 @@ pub fn mapping_twice_is_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     let sent = rig.fill(rig.host(A, 0..2 * chunk), 1)?;
     rig.put(rig.host(A, 0..2 * chunk), DeviceAddress(at.0 + chunk))?;
     for (first, count) in [(0, 2), (0, 4), (1, 1), (1, 2), (2, 1), (2, 2)] {
-        let place = DeviceAddress(at.0 + first * chunk);
-        let mapped = rig.device().map(place, Chunks { first: 8, count });
+        let address = DeviceAddress(at.0 + first * chunk);
+        let mapped = rig.device().map(address, Chunks { first: 8, count });
         ensure!(mapped.is_err(), "one may map {count} chunks at {first}, where 1 and 2 are mapped");
     }
     rig.get(DeviceAddress(at.0 + chunk), rig.host(B, 0..2 * chunk))?;

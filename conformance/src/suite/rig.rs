@@ -258,9 +258,9 @@ impl<'g, T: Backend> Rig<'g, T> {
     pub(super) fn scattered(&mut self, count: u64) -> Outcome<DeviceAddress> {
         let at = self.device.reserve(count)?;
         for position in 0..count {
-            let place = DeviceAddress(at.0 + position * self.chunk_bytes());
+            let address = DeviceAddress(at.0 + position * self.chunk_bytes());
             let first = self.used_chunks + count - 1 - position;
-            self.device.map(place, Chunks { first, count: 1 })?;
+            self.device.map(address, Chunks { first, count: 1 })?;
         }
         self.used_chunks += count;
         Ok(at)

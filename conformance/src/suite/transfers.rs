@@ -81,15 +81,15 @@ pub fn copies_of_any_size_and_offset<T: Backend>(rig: &mut Rig<'_, T>) -> Outcom
         let mut device = rig.fill(rig.slot(A), 2 * seed)?;
         rig.put(rig.slot(A), at)?;
         let sent = rig.fill(rig.slot(B), 2 * seed + 1)?;
-        let place = range.start as usize..range.end as usize;
+        let bytes = range.start as usize..range.end as usize;
         rig.put(rig.host(B, range.clone()), DeviceAddress(at.0 + range.start))?;
-        device[place.clone()].copy_from_slice(&sent[place.clone()]);
+        device[bytes.clone()].copy_from_slice(&sent[bytes.clone()]);
         rig.get(at, rig.slot(A))?;
         rig.expect(rig.slot(A), &device, &case("an upload"))?;
 
         let mut host = rig.fill(rig.slot(C), 1000 + seed)?;
         rig.get(DeviceAddress(at.0 + range.start), rig.host(C, range.clone()))?;
-        host[place.clone()].copy_from_slice(&device[place]);
+        host[bytes.clone()].copy_from_slice(&device[bytes]);
         rig.expect(rig.slot(C), &host, &case("a download"))?;
     }
     Ok(())

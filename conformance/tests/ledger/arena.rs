@@ -158,7 +158,7 @@ fn everything_lies_inside_the_arena_once() {
     assert_refused(&far, "past the end of the arena");
     let mut twice = furnished(400, [0, 100, 200, 200], &start);
     twice.plan.arena.push(ArenaPlacement { tensor: TensorId(3), offset_bytes: 300 });
-    assert_refused(&twice, "arena.placements[4]: tensor 3 has two places");
+    assert_refused(&twice, "arena.placements[4]: tensor 3 has two offsets");
 }
 
 #[test]

@@ -142,7 +142,7 @@ fn host_bytes_is_at_most_the_machines() {
 }
 
 #[test]
-fn the_machine_has_room_for_all_that_moves_whatever_the_plan_states() {
+fn the_host_holds_all_that_moves_whatever_the_plan_states() {
     let mut case = with_exact_figures(&busy());
     case.plan.predicted.host_bytes = 200;
     case.machine = case.machine.with_host_bytes(150 + 50 + 70);

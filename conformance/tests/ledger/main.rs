@@ -5,7 +5,7 @@
 mod arena;
 mod figures;
 mod memory;
-mod places;
+mod placements;
 mod repeats;
 mod times;
 mod values;

@@ -1,7 +1,7 @@
 //! Ops that are launched again. All that is launched here is repeatable, where a test does not say
 //! otherwise.
 
-use crate::places::placed;
+use crate::placements::placed;
 use crate::*;
 use conformance::ledger::host;
 

@@ -8,7 +8,7 @@ use middleware::Layer;
 use planner_core::backend::{
     Addresses, Chunks, DeviceAddress, HostRange, Launch, Paging, Point, Streams, Transfers,
 };
-use planner_core::{HostLayout, OpId, Stream, TensorId};
+use planner_core::{HostLayout, OpId, PerStream, Stream, TensorId};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub(crate) struct Buggy {
     /// Calls of one kind so far.
     calls: u64,
     /// Waits that have been asked for and not made, by waiting and awaited stream.
-    waits: [[u64; 3]; 3],
+    waits: PerStream<PerStream<u64>>,
     /// What the host has written and is not there yet.
     written: Option<(u64, Vec<u8>)>,
     upload: Option<(HostRange, DeviceAddress)>,
@@ -72,7 +72,7 @@ impl Buggy {
         Self {
             bug,
             calls: 0,
-            waits: [[0; 3]; 3],
+            waits: PerStream::all(PerStream::all(0)),
             written: None,
             upload: None,
             download: None,
@@ -89,12 +89,12 @@ impl Buggy {
 
     /// Makes the waits that were put off, and the uploads that are late.
     fn before_work(&mut self, device: &mut SimDevice, stream: Stream) -> Result<(), SimError> {
-        for (of, value) in Stream::ALL.into_iter().zip(self.waits[stream as usize]) {
+        for (of, value) in self.waits[stream] {
             if value > 0 {
                 device.wait(stream, Point { stream: of, value })?;
             }
         }
-        self.waits[stream as usize] = [0; 3];
+        self.waits[stream] = PerStream::all(0);
         self.under_way += 1;
         if self.bug == Bug::UploadsLate {
             self.catch_up(device)?;
@@ -206,12 +206,12 @@ impl Buggy {
     ) -> Result<(), SimError> {
         let Chunks { first, count } = chunks;
         for position in 0..count {
-            let place = DeviceAddress(at.0 + position * device.chunk_bytes());
+            let address = DeviceAddress(at.0 + position * device.chunk_bytes());
             let chunk = match self.bug {
                 Bug::MapsBackwards => first + count - 1 - position,
                 _ => self.served(first + position),
             };
-            device.map(place, Chunks { first: chunk, count: 1 })?;
+            device.map(address, Chunks { first: chunk, count: 1 })?;
         }
         Ok(())
     }
@@ -242,7 +242,7 @@ impl Layer<SimDevice> for Buggy {
             }
             Bug::HearsTheLastWait | Bug::SignalsPastWaits => {
                 device.reached(point)?;
-                let value = &mut self.waits[stream as usize][point.stream as usize];
+                let value = &mut self.waits[stream][point.stream];
                 let last = self.bug == Bug::HearsTheLastWait;
                 *value = if last { point.value } else { point.value.max(*value) };
                 Ok(())

@@ -117,16 +117,16 @@ impl Model {
         }
         let mut memory =
             Changes { all: vec![(-1, used)], passing: BTreeMap::new(), most: self.memory };
-        let (mut time, mut up, mut down) = (0, 0, 0);
+        let (mut time, mut upload, mut download) = (0, 0, 0);
         let mut waiting: Vec<(i128, usize, i128)> = Vec::new();
         let mut on_host = BTreeSet::new();
         let mut gone = vec![0; self.layers + 1];
         for k in (1..=self.layers).rev() {
             let mut ready = time;
             if across(k) && !early.contains(&k) {
-                let start = memory.take(up, self.weight[k])?;
-                up = start + self.transfer[k];
-                ready = ready.max(up);
+                let start = memory.take(upload, self.weight[k])?;
+                upload = start + self.transfer[k];
+                ready = ready.max(upload);
             }
             let start = memory.take(ready, self.weight[k])?;
             time = start + self.backward[k];
@@ -137,17 +137,17 @@ impl Model {
             if around(k) {
                 waiting.sort_by_key(|&(transfer, ..)| transfer);
                 while let Some(&(transfer, j, updated)) = waiting.first() {
-                    if down.max(updated) + transfer > time {
+                    if download.max(updated) + transfer > time {
                         break;
                     }
-                    down = down.max(updated) + transfer;
+                    download = download.max(updated) + transfer;
                     on_host.insert(j);
                     waiting.remove(0);
                 }
-                down = down.max(time) + self.transfer[k];
+                download = download.max(time) + self.transfer[k];
                 on_host.insert(k);
-                gone[k] = down;
-                memory.all.push((down, -self.weight[k]));
+                gone[k] = download;
+                memory.all.push((download, -self.weight[k]));
             } else if across(k) {
                 waiting.push((self.transfer[k], k, time));
             }
@@ -155,18 +155,18 @@ impl Model {
         for k in 1..=self.layers {
             let mut ready = time;
             if around(k) {
-                let start = memory.take(up.max(gone[k]), self.weight[k])?;
-                up = start + self.transfer[k];
-                ready = ready.max(up);
+                let start = memory.take(upload.max(gone[k]), self.weight[k])?;
+                upload = start + self.transfer[k];
+                ready = ready.max(upload);
             }
             let start = memory.take(ready, self.activation[k])?;
             time = start + self.forward[k];
             if across(k) {
                 if !on_host.contains(&k) || (around(k) && !discount) {
-                    down = down.max(time) + self.transfer[k];
-                    gone[k] = down;
+                    download = download.max(time) + self.transfer[k];
+                    gone[k] = download;
                 } else {
-                    gone[k] = time.max(down);
+                    gone[k] = time.max(download);
                 }
                 if self.forward[k] == 0 && gone[k] == time {
                     memory.pass(time, 0, self.weight[k]);
@@ -175,10 +175,10 @@ impl Model {
             }
         }
         for k in early {
-            let start = memory.take(up.max(gone[k]), self.weight[k])?;
-            up = start + self.transfer[k];
+            let start = memory.take(upload.max(gone[k]), self.weight[k])?;
+            upload = start + self.transfer[k];
         }
-        Some(time.max(up).max(down))
+        Some(time.max(upload).max(download))
     }
 }
 

@@ -33,7 +33,7 @@ driver_functions! {
 
     fn cuStreamDestroy_v2(stream: CUstream) {
         driver.check_initialized()?;
-        driver.streams.remove(stream as usize)?.end(caller.clock.now());
+        driver.streams.remove(stream as usize)?.end(&caller.clock);
     }
 
     fn cuStreamSynchronize(stream: CUstream) {

@@ -8,15 +8,15 @@ use crate::fault::{Fault, returns};
 use planner_core::Scratch;
 use std::fmt::{Debug, Display};
 
-/// More working memory is never lent.
+/// More working memory is never given.
 const MOST_WORDS: usize = 1 << 20;
 
-/// Lends this many thousandths of the working memory that is documented to be enough, with
-/// garbage in it, to a call.
+/// Calls with this many thousandths of the working memory that is documented to be enough, with
+/// garbage in it.
 ///
 /// # Errors
 /// A panic; too little memory where it was all of it.
-fn lend<T: Debug, E: Display>(
+fn call_with_scratch<T: Debug, E: Display>(
     name: &str,
     enough_words: usize,
     permille: usize,

@@ -1,6 +1,6 @@
 //! Calls that take plain numbers and arrays.
 
-use super::lend;
+use super::call_with_scratch;
 use crate::case::Files;
 use crate::fault::{Fault, returns};
 use crate::graphs::{Arrays, arrays};
@@ -88,9 +88,12 @@ pub fn files(input: &Input) -> Files {
 pub fn check(input: &Input) -> Result<(), Fault> {
     check_graph(input)?;
     let mut offsets = vec![7; input.offsets];
-    lend("packing::pack", packing::scratch_words(input.offsets), input.permille, |scratch| {
-        packing::pack(input.items.iter().copied(), input.effort, &mut offsets, scratch)
-    })?;
+    call_with_scratch(
+        "packing::pack",
+        packing::scratch_words(input.offsets),
+        input.permille,
+        |scratch| packing::pack(input.items.iter().copied(), input.effort, &mut offsets, scratch),
+    )?;
     check_machine(&input.numbers)?;
     check_address_map(input)?;
     check_words(&input.numbers)?;
@@ -101,7 +104,7 @@ fn check_graph(input: &Input) -> Result<(), Fault> {
     let Arrays { tensors, ops, operands } = &input.arrays;
     let words = Graph::scratch_words(tensors.len());
     let [one, two, three, ..] = input.numbers;
-    lend("Graph::new", words, input.permille, |scratch| {
+    call_with_scratch("Graph::new", words, input.permille, |scratch| {
         let graph = Graph::new(tensors, ops, operands, scratch)?;
         for op in graph.op_ids() {
             let _ = (graph.op(op), graph.reads(op), graph.writes(op), graph.operands_of(op));

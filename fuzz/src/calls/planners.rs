@@ -1,7 +1,7 @@
 //! Calls of planners and bounds: any graph, machine and budget, output buffers of any length. What
 //! is planned is valid.
 
-use super::lend;
+use super::call_with_scratch;
 use crate::case::Files;
 use crate::fault::{Fault, returns};
 use crate::graphs::graphs;
@@ -118,12 +118,12 @@ pub fn check(input: &Input) -> Result<(), Fault> {
         let request = Request { graph: &graph, machine: &input.machine, budget_bytes: 0 };
         let mut arena = vec![PLACEMENT; part(limits.tensors, input.buffer_permille[0])];
         let words = planner::scratch_words(&limits);
-        lend("planner::min_feasible", words, input.permille, |scratch| {
+        call_with_scratch("planner::min_feasible", words, input.permille, |scratch| {
             let found = planner::min_feasible(&request, strategy, &mut arena, scratch);
             (least_bytes, _) = unless_short(found, arena.len() < limits.tensors, (0, OpId(0)))?;
             Ok::<_, planner::PlanningError>(())
         })?;
-        lend("planner::cycle_ns", words, input.permille, |scratch| {
+        call_with_scratch("planner::cycle_ns", words, input.permille, |scratch| {
             let cycle_ns = planner::cycle_ns(&request, strategy, &mut arena, scratch);
             unless_short(cycle_ns, arena.len() < limits.tensors, None)
         })?;
@@ -158,11 +158,11 @@ fn unless_short<T>(
 fn check_bounds(input: &Input, request: &Request<'_>, limits: &Limits) -> Result<(), Fault> {
     let (graph, machine) = (request.graph, request.machine);
     let words = bounds::scratch_words(limits);
-    lend("in_core_peak_bytes", words, input.permille, |scratch| {
+    call_with_scratch("in_core_peak_bytes", words, input.permille, |scratch| {
         bounds::in_core_peak_bytes(graph, machine, scratch)
     })?;
     for order in [Order::Given, Order::Any] {
-        lend("bounds::period_ns", words, input.permille, |scratch| {
+        call_with_scratch("bounds::period_ns", words, input.permille, |scratch| {
             bounds::period_ns(graph, machine, request.budget_bytes, order, scratch)
         })?;
     }
@@ -171,7 +171,7 @@ fn check_bounds(input: &Input, request: &Request<'_>, limits: &Limits) -> Result
 
 fn check_order(input: &Input, graph: &Graph<'_>, limits: &Limits) -> Result<(), Fault> {
     let mut order = vec![OpId(7); part(limits.ops, input.buffer_permille[6])];
-    lend("list_schedule", list_schedule_words(limits), input.permille, |scratch| {
+    call_with_scratch("list_schedule", list_schedule_words(limits), input.permille, |scratch| {
         list_schedule(graph, input.join, &mut order, scratch)
     })
 }
@@ -197,11 +197,16 @@ fn check_plan(input: &Input, request: &Request<'_>, limits: &Limits) -> Result<(
     };
     let mut planned = None;
     let is_short = input.buffer_permille != [1000; 8];
-    lend("planner::plan", planner::scratch_words(&limits), input.permille, |scratch| {
-        let plan = planner::plan(request, strategy, output, scratch);
-        planned = unless_short(plan.map(|plan| Some(OwnedPlan::from(&plan))), is_short, None)?;
-        Ok::<_, planner::PlanningError>(())
-    })?;
+    call_with_scratch(
+        "planner::plan",
+        planner::scratch_words(&limits),
+        input.permille,
+        |scratch| {
+            let plan = planner::plan(request, strategy, output, scratch);
+            planned = unless_short(plan.map(|plan| Some(OwnedPlan::from(&plan))), is_short, None)?;
+            Ok::<_, planner::PlanningError>(())
+        },
+    )?;
     is_valid(input, planned)
 }
 
@@ -234,13 +239,13 @@ fn check_swap(input: &Input, request: &Request<'_>, limits: &Limits) -> Result<(
         let mut resident = vec![nothing; part(limits.tensors, input.buffer_permille[2])];
         let is_short = input.buffer_permille != [1000; 8];
         let words = swap::scratch_words(&limits);
-        lend("swap::estimate_ns", words, input.permille, |scratch| {
+        call_with_scratch("swap::estimate_ns", words, input.permille, |scratch| {
             let output = swap::Output { steps: &mut list, resident: &mut resident };
             let ns = swap::estimate_ns(request, classes.classes(), threshold, output, scratch);
             unless_short(ns, is_short, 0)
         })?;
         let mut planned = None;
-        lend("swap::plan", words, input.permille, |scratch| {
+        call_with_scratch("swap::plan", words, input.permille, |scratch| {
             let output = swap::Output { steps: &mut list, resident: &mut resident };
             let plan = swap::plan(request, classes.classes(), threshold, output, scratch);
             let owned = plan.map(|plan: Plan<'_>| Some(OwnedPlan::from(&plan)));

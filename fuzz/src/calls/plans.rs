@@ -1,7 +1,7 @@
 //! Calls that take a plan: with plans of any kind, schedules that are forged, other graphs,
 //! and too little memory.
 
-use super::lend;
+use super::call_with_scratch;
 use crate::case::Files;
 use crate::fault::{Fault, returns};
 use crate::graphs::graphs;
@@ -16,8 +16,9 @@ use planner_core::pieces::Pieces;
 use planner_core::placement::{self, Over};
 use planner_core::timeline::{self, Timeline};
 use planner_core::{
-    ExecuteError, Executor, Graph, HostLayout, Limits, Machine, Part, Plan, PlanError, Schedule,
-    Scheduled, Scratch, Stream, Verified, VerifyError, Wait, executor, footprint, lower, verify,
+    ExecuteError, Executor, Graph, HostLayout, Limits, Machine, Part, PerStream, Plan, PlanError,
+    Schedule, Scheduled, Scratch, Stream, Verified, VerifyError, Wait, executor, footprint, lower,
+    verify,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -76,7 +77,8 @@ pub fn inputs() -> impl Strategy<Value = Input> {
 
 fn forgeries() -> impl Strategy<Value = Forgery> {
     let (at, of) = (0..64usize, 0..3usize);
-    let wait = (numbers_u32(), numbers_u32()).prop_map(|(index, laps)| Wait { index, laps });
+    let wait = (numbers_u32(), numbers_u32())
+        .prop_map(|(index, iterations_back)| Wait { index, iterations_back });
     let stream = prop::option::of(select(Stream::ALL.to_vec()));
     let cut = prop_oneof![at.clone(), numbers_usize()];
     prop_oneof![
@@ -110,7 +112,7 @@ pub fn check(input: &Input) -> Result<(), Fault> {
     let mut buffer = vec![Scheduled::EMPTY; limits.entries().min(MOST_ENTRIES)];
     let len = buffer.len() * input.buffer_permille / 1000;
     let mut lowered = None;
-    lend("lower", lower::scratch_words(limits), input.permille, |scratch| {
+    call_with_scratch("lower", lower::scratch_words(limits), input.permille, |scratch| {
         let Schedule { stream_steps, iterations, .. } =
             match lower(&graph, machine, plan, &mut buffer[..len], scratch) {
                 Err(PlanError::BufferTooShort(_)) if len < limits.entries() => return Ok(()),
@@ -122,7 +124,7 @@ pub fn check(input: &Input) -> Result<(), Fault> {
     // One that is forged, or that nothing was written to, may have more steps than the plan.
     let is_sound = lowered.is_some() && input.forgeries.is_empty();
     let permille = if is_sound { input.permille } else { input.permille.min(999) };
-    let (stream_steps, iterations) = lowered.unwrap_or(([1, 1, 1], 1));
+    let (stream_steps, iterations) = lowered.unwrap_or((PerStream::all(1), 1));
     let schedule = forged(&mut buffer, stream_steps, iterations, &input.forgeries);
     let input = &Input { permille, ..input.clone() };
     check_schedule(input, &graph, machine, plan, &schedule, limits)?;
@@ -132,7 +134,7 @@ pub fn check(input: &Input) -> Result<(), Fault> {
 
 fn forged<'s>(
     steps: &'s mut [Scheduled],
-    mut stream_steps: [u32; 3],
+    mut stream_steps: PerStream<u32>,
     mut iterations: u32,
     forgeries: &[Forgery],
 ) -> Schedule<'s> {
@@ -150,7 +152,7 @@ fn forged<'s>(
             Forgery::Index(at, index) => {
                 with(at, &|entry| *entry = moved(entry, entry.stream(), index));
             }
-            Forgery::StreamSteps(of, steps) => stream_steps[of] = steps,
+            Forgery::StreamSteps(of, steps) => stream_steps.0[of] = steps,
             Forgery::Iterations(new) => iterations = new,
             Forgery::Cut(at) => end = end.min(at),
         }
@@ -161,7 +163,7 @@ fn forged<'s>(
 /// The entry with its waits, elsewhere.
 fn moved(entry: &Scheduled, stream: Option<Stream>, index: u32) -> Scheduled {
     let mut moved = Scheduled::new(stream, index);
-    for (stream, wait) in Stream::ALL.into_iter().zip(entry.waits()) {
+    for (stream, wait) in entry.waits() {
         moved.set_wait(stream, wait);
     }
     moved
@@ -177,7 +179,7 @@ fn check_tables(
 ) -> Result<(), Fault> {
     let [one, two, three] = input.numbers;
     let permille = input.permille;
-    lend("Pieces::new", Pieces::scratch_words(limits), permille, |scratch| {
+    call_with_scratch("Pieces::new", Pieces::scratch_words(limits), permille, |scratch| {
         let mut scratch = scratch.reborrow();
         let pieces = Pieces::new(graph, machine, plan, &mut scratch)?;
         let _ = (pieces.len(), pieces.is_empty());
@@ -207,7 +209,7 @@ fn check_tables(
         let _ = timeline::durations(machine, &pieces, &mut out_ns);
         Ok::<_, PlanError>(())
     })?;
-    lend("HostLayout::new", HostLayout::scratch_words(limits), permille, |scratch| {
+    call_with_scratch("HostLayout::new", HostLayout::scratch_words(limits), permille, |scratch| {
         let layout = HostLayout::new(graph, machine, plan, scratch)?;
         for tensor in graph.tensor_ids() {
             let _ = layout.offset_bytes(tensor, one as u32, two);
@@ -229,20 +231,30 @@ fn check_placing(
     }
     let Over { iterations, .. } = input.over;
     let mut slots = None;
-    lend("placement::slots", placement::scratch_words(limits), input.permille, |scratch| {
-        slots = Some(placement::slots(graph, machine, plan, iterations, scratch)?);
-        Ok::<_, placement::PlacementError>(())
-    })?;
+    call_with_scratch(
+        "placement::slots",
+        placement::scratch_words(limits),
+        input.permille,
+        |scratch| {
+            slots = Some(placement::slots(graph, machine, plan, iterations, scratch)?);
+            Ok::<_, placement::PlacementError>(())
+        },
+    )?;
     let (allocations, objects) = slots.unwrap_or((7, 7));
     if objects > 1 << 16 {
         return Ok(());
     }
     let limits = Limits { iterations: iterations as usize, objects, ..*limits };
     let (mut objects, mut ends) = (vec![0; objects], vec![0; allocations]);
-    lend("placement::place", placement::scratch_words(&limits), input.permille, |scratch| {
-        let output = placement::Room { objects: &mut objects, ends: &mut ends };
-        placement::place(graph, machine, plan, input.over, output, scratch).map(|_| ())
-    })
+    call_with_scratch(
+        "placement::place",
+        placement::scratch_words(&limits),
+        input.permille,
+        |scratch| {
+            let output = placement::Output { objects: &mut objects, ends: &mut ends };
+            placement::place(graph, machine, plan, input.over, output, scratch).map(|_| ())
+        },
+    )
 }
 
 /// What is made of a plan and a schedule.
@@ -257,19 +269,19 @@ fn check_schedule(
     let permille = input.permille;
     returns("Schedule::of_iteration", || schedule.of_iteration(input.numbers[0]).len())?;
     let words = timeline::scratch_words(limits);
-    lend("timeline::predict", words, permille, |scratch| {
+    call_with_scratch("timeline::predict", words, permille, |scratch| {
         timeline::predict(graph, machine, plan, schedule, scratch)
     })?;
-    lend("timeline::check", words, permille, |scratch| {
+    call_with_scratch("timeline::check", words, permille, |scratch| {
         timeline::check(graph, machine, plan, schedule, scratch)
     })?;
-    lend("Timeline::new", words, permille, |scratch| {
+    call_with_scratch("Timeline::new", words, permille, |scratch| {
         let timeline = Timeline::new(schedule, &input.numbers, scratch)?;
         let _ = timeline.end_ns(input.numbers[0] as usize, Stream::Upload, input.numbers[1] as u32);
         Ok::<_, planner_core::OutOfScratch>(timeline.period_ns())
     })?;
     let mut unsafe_run = None;
-    lend("verify", verify::scratch_words(limits), permille, |scratch| {
+    call_with_scratch("verify", verify::scratch_words(limits), permille, |scratch| {
         let verified = verify(graph, machine, plan, schedule, scratch)?;
         if is_small(&verified) && fits_host(&verified) {
             unsafe_run = run_verified(&verified).err();
@@ -343,14 +355,23 @@ fn check_other(
 ) -> Result<(), Fault> {
     let limits = &Limits::of_plan(graph, plan);
     let permille = input.permille.min(999);
-    lend("verify with another graph", verify::scratch_words(limits), permille, |scratch| {
-        verify(graph, machine, plan, schedule, scratch).map(|_| ())
-    })?;
-    lend("predict with another graph", timeline::scratch_words(limits), permille, |scratch| {
-        timeline::predict(graph, machine, plan, schedule, scratch)
-    })?;
+    call_with_scratch(
+        "verify with another graph",
+        verify::scratch_words(limits),
+        permille,
+        |scratch| verify(graph, machine, plan, schedule, scratch).map(|_| ()),
+    )?;
+    call_with_scratch(
+        "predict with another graph",
+        timeline::scratch_words(limits),
+        permille,
+        |scratch| timeline::predict(graph, machine, plan, schedule, scratch),
+    )?;
     let mut buffer = vec![Scheduled::EMPTY; limits.entries().min(MOST_ENTRIES)];
-    lend("lower with another graph", lower::scratch_words(limits), permille, |scratch| {
-        lower(graph, machine, plan, &mut buffer, scratch).map(|_| ())
-    })
+    call_with_scratch(
+        "lower with another graph",
+        lower::scratch_words(limits),
+        permille,
+        |scratch| lower(graph, machine, plan, &mut buffer, scratch).map(|_| ()),
+    )
 }

@@ -68,7 +68,7 @@ pub(crate) fn of(
     budgets: &[Budget],
     record: &mut Record,
 ) -> Result<Vec<Cell>, Box<dyn Error>> {
-    let OwnedMachine { name, machine } = machine;
+    let OwnedMachine { name, machine, .. } = machine;
     let graph = work.graph()?;
     let in_core_peak_bytes = planning::in_core_peak_bytes(&graph, machine)?;
     let request = Request { graph: &graph, machine, budget_bytes: 0 };

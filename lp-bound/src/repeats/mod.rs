@@ -10,7 +10,7 @@ use planner_core::bounds::{self, Order};
 use planner_core::{Graph, Machine, OpId};
 use values::Values;
 
-/// How many ops are marks, beside the first. More gain next to nothing, and take longer.
+/// How many ops are marks, beside the first. More barely raise the bound, and take longer.
 const MARKS: usize = 16;
 
 /// The part of the budget that all tensors together may take which are left out.

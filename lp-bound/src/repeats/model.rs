@@ -317,18 +317,18 @@ impl Rows<'_> {
                 }
             }
         }
-        let [mut up, mut down] = carried;
+        let [mut uploads, mut downloads] = carried;
         let mut ahead = Vec::new();
         for (value, shares) in self.values.values.iter().zip(&self.shares) {
             let bytes = scaled(value.bytes);
             for (entry, &uploaded) in shares.uploaded.iter().enumerate() {
-                up[(value.first() + entry) % intervals].push((uploaded, -bytes));
+                uploads[(value.first() + entry) % intervals].push((uploaded, -bytes));
             }
             for (entry, &copied) in shares.copied.iter().enumerate() {
                 let interval = value.first() + entry;
-                down[interval % intervals].push((copied, -bytes));
+                downloads[interval % intervals].push((copied, -bytes));
                 if entry + 1 < shares.copied.len() {
-                    down[(interval + 1) % intervals].push((copied, bytes));
+                    downloads[(interval + 1) % intervals].push((copied, bytes));
                 }
             }
             if value.source == Source::Arrives {
@@ -336,17 +336,17 @@ impl Rows<'_> {
             }
         }
         // What is there when the iteration begins has arrived at some time in the one before.
-        for up in &mut up {
+        for uploads in &mut uploads {
             let arriving = self.program.column(0.0, 0.0, most_bytes);
-            up.push((arriving, -1.0));
+            uploads.push((arriving, -1.0));
             ahead.push((arriving, 1.0));
         }
         self.program.exactly(0.0, ahead);
         let mut op = 0;
-        for ((end, up), down) in ends.zip(up).zip(down) {
+        for ((end, uploads), downloads) in ends.zip(uploads).zip(downloads) {
             let compute_ns: u64 = graph.ops()[op..end].iter().map(|op| op.time_ns).sum();
             op = end;
-            for (terms, per_time) in [(up, per_time[0]), (down, per_time[1])] {
+            for (terms, per_time) in [(uploads, per_time[0]), (downloads, per_time[1])] {
                 self.program.at_least(-scaled(compute_ns) * per_time, terms);
             }
         }

@@ -105,7 +105,7 @@ impl Values {
             walk.launch(op, interval, marks[interval] == op);
         }
         walk.close(marks.len());
-        walk.prolong();
+        walk.extend_lives();
         let Walk { values, mut repeats, .. } = walk;
         // Within the interval of the first launch nothing is charged for what it writes.
         repeats.retain(|repeat| repeat.last > repeat.first);
@@ -207,7 +207,7 @@ impl Walk<'_> {
     }
 
     /// A value is of use as long as what may be made from it.
-    fn prolong(&mut self) {
+    fn extend_lives(&mut self) {
         for repeat in self.repeats.iter_mut().rev() {
             let until = repeat.writes.iter().map(|&value| self.values[value].last);
             repeat.last = until.max().unwrap_or(repeat.first);

@@ -12,13 +12,13 @@
 //! crate `conformance` checks every promise that is made here.
 //!
 //! ```
-//! use planner_core::Stream;
+//! use planner_core::{PerStream, Stream};
 //! use planner_core::backend::{BackendError, ErrorKind, ErrorType, Point, Streams};
 //! # use core::fmt;
 //!
 //! /// Does all work when it is enqueued, so every point that is signalled is reached.
 //! struct Device {
-//!     signals: [u64; 3],
+//!     signals: PerStream<u64>,
 //! }
 //!
 //! #[derive(Debug)]
@@ -41,18 +41,18 @@
 //!         self.block_until(point)
 //!     }
 //!     fn signal(&mut self, stream: Stream) -> Result<Point, Unsignalled> {
-//!         self.signals[stream as usize] += 1;
-//!         Ok(Point { stream, value: self.signals[stream as usize] })
+//!         self.signals[stream] += 1;
+//!         Ok(Point { stream, value: self.signals[stream] })
 //!     }
 //!     fn reached(&mut self, point: Point) -> Result<bool, Unsignalled> {
 //!         self.block_until(point).map(|()| true)
 //!     }
 //!     fn block_until(&mut self, point: Point) -> Result<(), Unsignalled> {
-//!         let is_signalled = point.value <= self.signals[point.stream as usize];
+//!         let is_signalled = point.value <= self.signals[point.stream];
 //!         if is_signalled { Ok(()) } else { Err(Unsignalled(point)) }
 //!     }
 //! }
-//! # let mut device = Device { signals: [0; 3] };
+//! # let mut device = Device { signals: PerStream::all(0) };
 //! # let point = device.signal(Stream::Upload).unwrap();
 //! # assert!(device.reached(point).unwrap());
 //! ```

@@ -8,6 +8,7 @@ use super::{Alive, Order, Reads};
 use crate::graph::{Graph, Kind, OpId, Tensor, TensorId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
+/// Ops that are looked at together: one for each bit of a word.
 const OPS: usize = u64::BITS as usize;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -30,21 +31,24 @@ pub(super) fn link_bytes(
     budget_bytes: u64,
     scratch: &mut Scratch<'_>,
 ) -> Result<(u64, u64, OpId), OutOfScratch> {
-    let (mut up_bytes, mut down_bytes) = (0, 0);
+    let (mut upload_bytes, mut download_bytes) = (0, 0);
     let (mut first, mut length) = (0, graph.ops().len());
     loop {
         let chosen = Chosen::new(graph, first, length.div_ceil(OPS), scratch)?;
         let held = Held::new(graph, &chosen, scratch)?;
         let mut worst = (0, 0);
-        for (at, (up, down)) in held.up_bytes.into_iter().zip(held.down_bytes).enumerate() {
-            (up_bytes, down_bytes) = (up_bytes.max(up), down_bytes.max(down));
-            worst = worst.max((up.saturating_add(down), at));
+        for (at, (upload, download)) in
+            held.upload_bytes.into_iter().zip(held.download_bytes).enumerate()
+        {
+            (upload_bytes, download_bytes) =
+                (upload_bytes.max(upload), download_bytes.max(download));
+            worst = worst.max((upload.saturating_add(download), at));
         }
         if chosen.stretch <= 1 {
-            let up_bytes = up_bytes.saturating_sub(budget_bytes);
-            let down_bytes = down_bytes.saturating_sub(budget_bytes);
+            let upload_bytes = upload_bytes.saturating_sub(budget_bytes);
+            let download_bytes = download_bytes.saturating_sub(budget_bytes);
             let worst = chosen.ops[worst.1].unwrap_or(OpId(0));
-            return Ok((up_bytes.saturating_add(held.arriving_bytes), down_bytes, worst));
+            return Ok((upload_bytes.saturating_add(held.arriving_bytes), download_bytes, worst));
         }
         first += worst.1 * chosen.stretch;
         length = chosen.stretch;
@@ -101,8 +105,8 @@ pub(super) const ARRIVES: u8 = 8;
 /// For each chosen op, the bytes that are on the device or on the host while it runs, and that
 /// have to cross a link once an iteration for every byte that is on the host.
 struct Held {
-    up_bytes: [u64; OPS],
-    down_bytes: [u64; OPS],
+    upload_bytes: [u64; OPS],
+    download_bytes: [u64; OPS],
     /// The bytes that cross in every plan.
     arriving_bytes: u64,
 }
@@ -120,7 +124,7 @@ impl Held {
             graph.tensor(*tensor).kind == Kind::Input && flags[tensor.index()] & ARRIVES != 0
         };
         let arriving_bytes = sum_bytes(graph, graph.tensor_ids().filter(arrives));
-        let mut held = Self { up_bytes: [0; OPS], down_bytes: [0; OPS], arriving_bytes };
+        let mut held = Self { upload_bytes: [0; OPS], download_bytes: [0; OPS], arriving_bytes };
         held.add_states(graph, &mut reads, flags, chosen);
         held.add_lives(graph, &mut reads, flags, chosen, &mut scratch)?;
         Ok(held)
@@ -135,7 +139,9 @@ impl Held {
         flags: &[u8],
         chosen: &Chosen,
     ) {
-        for (held_bytes, moves) in [(&mut self.up_bytes, READ), (&mut self.down_bytes, WRITTEN)] {
+        for (held_bytes, moves) in
+            [(&mut self.upload_bytes, READ), (&mut self.download_bytes, WRITTEN)]
+        {
             let is_state = |tensor: &TensorId| graph.tensor(*tensor).kind == Kind::State;
             let lives = |tensor: &TensorId| flags[tensor.index()] & (moves | OVERWRITTEN) == moves;
             let living = graph.tensor_ids().filter(is_state).filter(lives);
@@ -201,7 +207,9 @@ impl Held {
         let alive = after & before;
         // An input leaves without a transfer.
         let dirty = if flags & ARRIVES == 0 { alive } else { touched };
-        for (held_bytes, mut bits) in [(&mut self.up_bytes, alive), (&mut self.down_bytes, dirty)] {
+        for (held_bytes, mut bits) in
+            [(&mut self.upload_bytes, alive), (&mut self.download_bytes, dirty)]
+        {
             while bits != 0 {
                 let held_bytes = &mut held_bytes[bits.trailing_zeros() as usize];
                 *held_bytes = held_bytes.saturating_add(bytes);

@@ -5,7 +5,8 @@ use super::reached::Reached;
 use crate::graph::{Graph, OpId};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
-/// The most links of a chain.
+/// The most links of a chain. The tables of windows have a side of about as many entries, so that
+/// they take some 100 KB.
 pub(super) const LINKS: usize = 64;
 
 /// Links count from 1; 0 is the start of the iteration, and [`Chain::end`] its end.

@@ -26,36 +26,36 @@ pub(super) fn link_bytes(
 ) -> Result<(u64, u64), OutOfScratch> {
     let mut scratch = scratch.reborrow();
     let mut walk = Backwards::new(graph, &mut scratch)?;
-    let mut down = Alive::new(graph, &mut scratch)?;
-    let mut up = Alive::new(graph, &mut scratch)?;
+    let mut download = Alive::new(graph, &mut scratch)?;
+    let mut upload = Alive::new(graph, &mut scratch)?;
     for op in graph.op_ids().rev() {
         walk.op(graph, op, |tensor, first, last| {
             let data = graph.tensor(tensor);
             if data.kind == Kind::Temporary {
-                down.add(data.bytes, first, last);
-                up.add(data.bytes, first, last);
+                download.add(data.bytes, first, last);
+                upload.add(data.bytes, first, last);
             }
         });
     }
-    let (mut input_bytes, mut up_states, mut down_states) = (0u64, 0u64, 0u64);
+    let (mut input_bytes, mut upload_states, mut download_states) = (0u64, 0u64, 0u64);
     for tensor in graph.tensor_ids() {
         let data = graph.tensor(tensor);
         let (first, last) = (walk.first_read[tensor.index()], walk.last_read[tensor.index()]);
         let flags = walk.flags[tensor.index()];
         if data.kind == Kind::Input && last != NONE {
             input_bytes += data.bytes;
-            up.add(data.bytes, first, last);
+            upload.add(data.bytes, first, last);
         }
         if data.kind == Kind::State && flags & OVERWRITTEN == 0 {
-            up_states += if last == NONE { 0 } else { data.bytes };
-            down_states += if flags & WRITTEN == 0 { 0 } else { data.bytes };
+            upload_states += if last == NONE { 0 } else { data.bytes };
+            download_states += if flags & WRITTEN == 0 { 0 } else { data.bytes };
         }
     }
     let excess_bytes = |alive: &Alive<'_>, states_bytes: u64| {
         alive.peak_bytes(graph).saturating_add(states_bytes).saturating_sub(budget_bytes)
     };
-    let up_bytes = input_bytes.saturating_add(excess_bytes(&up, up_states));
-    Ok((up_bytes, excess_bytes(&down, down_states)))
+    let upload_bytes = input_bytes.saturating_add(excess_bytes(&upload, upload_states));
+    Ok((upload_bytes, excess_bytes(&download, download_states)))
 }
 
 /// Marks the uses of each tensor's value, from the last op to the first.

@@ -74,21 +74,21 @@ pub fn period_ns(
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, OutOfScratch> {
     let links = any_order::link_bytes(graph, budget_bytes, scratch)?;
-    let (mut up_bytes, mut down_bytes, worst) = links;
+    let (mut upload_bytes, mut download_bytes, worst) = links;
     let windows_ns = |order, through, scratch: &mut Scratch<'_>| {
         windows::period_ns(graph, machine, budget_bytes, (order, through), scratch)
     };
     let mut period_ns = windows_ns(Order::Any, worst, scratch)?;
     if order == Order::Given {
-        let (up, down) = given_order::link_bytes(graph, budget_bytes, scratch)?;
-        (up_bytes, down_bytes) = (up_bytes.max(up), down_bytes.max(down));
+        let (upload, download) = given_order::link_bytes(graph, budget_bytes, scratch)?;
+        (upload_bytes, download_bytes) = (upload_bytes.max(upload), download_bytes.max(download));
         let most = most_alive(graph, scratch)?.unwrap_or(worst);
         period_ns = period_ns.max(windows_ns(Order::Given, most, scratch)?);
     }
     let link_ns = |bytes, bytes_per_s| transmission_ns(bytes, bytes_per_s).unwrap_or(u64::MAX);
     Ok(period_ns
-        .max(link_ns(up_bytes, machine.h2d_bytes_per_s))
-        .max(link_ns(down_bytes, machine.d2h_bytes_per_s)))
+        .max(link_ns(upload_bytes, machine.h2d_bytes_per_s))
+        .max(link_ns(download_bytes, machine.d2h_bytes_per_s)))
 }
 
 /// Returns a period that no plan in such an order can beat, however often it launches repeatable

@@ -39,6 +39,7 @@ pub(super) fn period_ns(
 /// A price in 2^-32 ns a byte, and for how many bytes.
 type Offer = [u64; 2];
 
+/// Binary places of a price.
 const PRICE_BITS: u32 = 32;
 
 /// The value that a tensor holds around the op.
@@ -262,10 +263,10 @@ impl<'a> Absent<'a> {
     /// The most bytes that come back over the link: all that it carries in a period, less what
     /// arrives; and states beside what leaves and comes back while the op does not run.
     fn moved_bytes(&self, machine: &Machine, period_ns: u64, others_ns: u64) -> u64 {
-        let (up, down) = (machine.h2d_bytes_per_s, machine.d2h_bytes_per_s);
-        let carried = carried_bytes(period_ns, up).saturating_sub(self.arriving_bytes);
-        let inputs = self.input_bytes.min(carried_bytes(others_ns, up));
-        let temporaries = carried_both_ways_bytes(others_ns, inputs, [up, down]);
+        let (upload, download) = (machine.h2d_bytes_per_s, machine.d2h_bytes_per_s);
+        let carried = carried_bytes(period_ns, upload).saturating_sub(self.arriving_bytes);
+        let inputs = self.input_bytes.min(carried_bytes(others_ns, upload));
+        let temporaries = carried_both_ways_bytes(others_ns, inputs, [upload, download]);
         let temporaries = temporaries.min(self.temporary_bytes);
         carried.min(self.state_bytes.saturating_add(inputs).saturating_add(temporaries))
     }
@@ -279,10 +280,10 @@ fn carried_bytes(time_ns: u64, bytes_per_s: u64) -> u64 {
 
 /// The bytes that can be downloaded and then uploaded in a time, beside others that are only
 /// uploaded; rounded up.
-fn carried_both_ways_bytes(time_ns: u64, others_bytes: u64, [up, down]: [u64; 2]) -> u64 {
-    let carried = u128::from(time_ns) * u128::from(up);
+fn carried_both_ways_bytes(time_ns: u64, others_bytes: u64, [upload, download]: [u64; 2]) -> u64 {
+    let carried = u128::from(time_ns) * u128::from(upload);
     let left = carried.saturating_sub(u128::from(others_bytes) * 1_000_000_000);
-    let Some(product) = left.checked_mul(u128::from(down)) else { return u64::MAX };
-    let both = (u128::from(up) + u128::from(down)) * 1_000_000_000;
+    let Some(product) = left.checked_mul(u128::from(download)) else { return u64::MAX };
+    let both = (u128::from(upload) + u128::from(download)) * 1_000_000_000;
     u64::try_from(product.div_ceil(both)).unwrap_or(u64::MAX)
 }

@@ -31,8 +31,8 @@ pub(super) fn period_ns(
     let chain = Chain::new(graph, order, through, &mut scratch)?;
     let mut windows = Windows {
         compute_ns: Table::new(&mut scratch)?,
-        down_bytes: Table::new(&mut scratch)?,
-        up_bytes: Table::new(&mut scratch)?,
+        download_bytes: Table::new(&mut scratch)?,
+        upload_bytes: Table::new(&mut scratch)?,
         op_ns: [0; SIDE],
         end: chain.end(),
     };
@@ -89,9 +89,9 @@ const SIDE: usize = LINKS + 3;
 struct Windows<'a> {
     compute_ns: Table<'a>,
     /// What is held at the window's end, and was written within it or cannot leave.
-    down_bytes: Table<'a>,
+    download_bytes: Table<'a>,
     /// What is held at the window's start, and is read within it or cannot leave.
-    up_bytes: Table<'a>,
+    upload_bytes: Table<'a>,
     op_ns: [u64; SIDE],
     end: usize,
 }
@@ -157,7 +157,7 @@ impl Windows<'_> {
         let first = lives.returns[at] as usize + 1;
         // Where the op is a link itself, nothing that it touches is absent.
         let last = if before == after { before - 1 } else { before };
-        self.up_bytes.add((first, last), (after, self.end), graph.tensor(tensor).bytes);
+        self.upload_bytes.add((first, last), (after, self.end), graph.tensor(tensor).bytes);
         lives.returns[at] = lives.returns[at].max(before as u32);
         lives.until[at] = lives.until[at].max(before as u32);
     }
@@ -168,7 +168,7 @@ impl Windows<'_> {
         if lives.written[at] != NONE {
             let alive = (lives.from[at] as usize, lives.until[at] as usize);
             let bytes = graph.tensor(tensor).bytes;
-            self.down_bytes.add((0, lives.written[at] as usize), alive, bytes);
+            self.download_bytes.add((0, lives.written[at] as usize), alive, bytes);
         }
     }
 
@@ -183,8 +183,8 @@ impl Windows<'_> {
     ) {
         let Some(link) = chain.link_of(op) else { return };
         let mut hold = |bytes, first| {
-            self.up_bytes.add((link, link), (link + 1, self.end), bytes);
-            self.down_bytes.add((first, link - 1), (link, link), bytes);
+            self.upload_bytes.add((link, link), (link + 1, self.end), bytes);
+            self.download_bytes.add((first, link - 1), (link, link), bytes);
         };
         hold(graph.op(op).workspace_bytes, 0);
         for tensor in reads.touches(graph, op) {
@@ -197,8 +197,8 @@ impl Windows<'_> {
 
     /// Returns the longest path from the iteration's start to its end by windows.
     fn longest_ns(self, machine: &Machine, budget_bytes: u64) -> u64 {
-        let Self { mut compute_ns, mut down_bytes, mut up_bytes, op_ns, end } = self;
-        for table in [&mut compute_ns, &mut down_bytes, &mut up_bytes] {
+        let Self { mut compute_ns, mut download_bytes, mut upload_bytes, op_ns, end } = self;
+        for table in [&mut compute_ns, &mut download_bytes, &mut upload_bytes] {
             table.sum();
         }
         // Nothing is downloaded before it is written, and nothing that is absent while an op
@@ -215,8 +215,8 @@ impl Windows<'_> {
             for from in 0..to {
                 let window_ns = compute_ns
                     .at(from, to)
-                    .max(link_ns(from, down_bytes.at(from, to), machine.d2h_bytes_per_s))
-                    .max(link_ns(from, up_bytes.at(from, to), machine.h2d_bytes_per_s));
+                    .max(link_ns(from, download_bytes.at(from, to), machine.d2h_bytes_per_s))
+                    .max(link_ns(from, upload_bytes.at(from, to), machine.h2d_bytes_per_s));
                 longest_ns[to] = longest_ns[to].max(longest_ns[from].saturating_add(window_ns));
             }
         }

@@ -8,6 +8,7 @@ use crate::backend::{DeviceAddress, Paging, Streams};
 use crate::graph::{OpId, TensorId};
 use crate::pieces::Pieces;
 use crate::plan::{Part, PlanError};
+use crate::schedule::PerStream;
 use crate::scratch::{Limits, Scratch, larger};
 use crate::verify::Verified;
 use core::ops::Range;
@@ -83,7 +84,7 @@ impl<'a> Memory<'a> {
         device: &mut B,
         tensor: TensorId,
         pieces: Range<usize>,
-        enqueued: [u64; 3],
+        enqueued: PerStream<u64>,
     ) -> Result<(), Fault<B::Error>> {
         let layout = &mut self.layout;
         let resident = layout.resident[tensor.index()] as usize;
@@ -105,7 +106,7 @@ impl<'a> Memory<'a> {
         &mut self,
         device: &mut B,
         part: Part,
-        points: [u64; 3],
+        points: PerStream<u64>,
     ) -> Result<(), Fault<B::Error>> {
         match &mut self.objects {
             Objects::Queued(queued) => queued.evict(&mut self.layout, device, part, points),

@@ -32,7 +32,7 @@ use crate::backend::{
 use crate::graph::{Graph, Kind, Launched};
 use crate::host::HostLayout;
 use crate::plan::{Part, Step};
-use crate::schedule::{Scheduled, Stream};
+use crate::schedule::{PerStream, Scheduled, Stream};
 use crate::scratch::{Limits, Scratch, total, words};
 use crate::verify::Verified;
 use error::Fault;
@@ -66,7 +66,7 @@ pub struct Executor<'a> {
     points: Points,
     /// The last value that each stream signals, of what is enqueued; 0 before the first
     /// iteration.
-    enqueued: [u64; 3],
+    enqueued: PerStream<u64>,
     /// The addresses of one launch.
     operands: &'a mut [u64],
     /// Iterations enqueued.
@@ -99,8 +99,11 @@ impl<'a> Executor<'a> {
             operands: scratch.take(most_operands.max().unwrap_or(0), 0)?,
             memory: Memory::new(verified, scratch)?,
             host,
-            points: Points { base: [0; 3], stream_steps: verified.schedule().stream_steps },
-            enqueued: [0; 3],
+            points: Points {
+                base: PerStream::all(0),
+                stream_steps: verified.schedule().stream_steps,
+            },
+            enqueued: PerStream::all(0),
             verified: *verified,
             iterations: 0,
             failed: false,
@@ -221,9 +224,9 @@ impl<'a> Executor<'a> {
         &self,
         device: &mut B,
         stream: Stream,
-        points: [u64; 3],
+        points: PerStream<u64>,
     ) -> Result<(), Fault<B::Error>> {
-        for (of, value) in Stream::ALL.into_iter().zip(points).filter(|&(_, value)| value > 0) {
+        for (of, value) in points.into_iter().filter(|&(_, value)| value > 0) {
             device.wait(stream, Point { stream: of, value })?;
         }
         Ok(())
@@ -240,7 +243,7 @@ impl<'a> Executor<'a> {
         if point.value != self.points.value(stream, entry.index(), self.iterations) {
             return Err(Fault::ForeignSignal(stream));
         }
-        self.enqueued[stream as usize] = point.value;
+        self.enqueued[stream] = point.value;
         Ok(point.value)
     }
 
@@ -250,7 +253,7 @@ impl<'a> Executor<'a> {
         kernels: &mut K,
         launched: Launched,
         entry: &Scheduled,
-        waits: [u64; 3],
+        waits: PerStream<u64>,
     ) -> Result<(), Fault<B::Error>> {
         let graph = *self.verified.graph();
         for tensor in graph.written_by(launched) {
@@ -346,7 +349,7 @@ impl<'a> Executor<'a> {
         let point = device.signal(Stream::Download)?;
         device.block_until(point)?;
         self.points.skip_signal(point.stream);
-        self.enqueued[point.stream as usize] = point.value;
+        self.enqueued[point.stream] = point.value;
         Ok(())
     }
 }

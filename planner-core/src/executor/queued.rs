@@ -9,6 +9,7 @@ use super::unmaps::Unmaps;
 use crate::backend::{DeviceAddress, Paging, Streams};
 use crate::graph::TensorId;
 use crate::plan::{Part, Step};
+use crate::schedule::PerStream;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use core::ops::Range;
 
@@ -91,7 +92,7 @@ impl<'a> Queued<'a> {
         device: &mut B,
         tensor: TensorId,
         pieces: Range<usize>,
-        enqueued: [u64; 3],
+        enqueued: PerStream<u64>,
     ) -> Result<(), Fault<B::Error>> {
         let pool = layout.pieces.pool(tensor);
         if layout.has_ranges(pool)
@@ -120,7 +121,7 @@ impl<'a> Queued<'a> {
         layout: &mut Layout<'_>,
         device: &mut B,
         tensor: TensorId,
-        enqueued: [u64; 3],
+        enqueued: PerStream<u64>,
     ) -> Result<(), Fault<B::Error>> {
         let owner = Owner::Tensor(tensor);
         let pieces = layout.pieces.of(tensor);
@@ -184,7 +185,7 @@ impl<'a> Queued<'a> {
         layout: &mut Layout<'_>,
         device: &mut B,
         part: Part,
-        points: [u64; 3],
+        points: PerStream<u64>,
     ) -> Result<(), Fault<B::Error>> {
         let (tensor, pool) = (part.tensor, layout.pieces.pool(part.tensor));
         let pieces = layout.pieces.of_part(part);
@@ -234,7 +235,12 @@ impl<'a> Queued<'a> {
         if layout.has_ranges(pool) {
             let owner = Owner::Workspace(op);
             let chunks = objects * layout.chunks_per_object(pool);
-            self.unmaps.put_off(device, [end, 0, 0], self.ranges.current(owner), chunks)?;
+            self.unmaps.put_off(
+                device,
+                PerStream([end, 0, 0]),
+                self.ranges.current(owner),
+                chunks,
+            )?;
             self.ranges.note_unmap(owner, self.unmaps.put_off_so_far());
         }
         self.objects.give(pool, core::mem::replace(&mut self.workspace, EMPTY));

@@ -2,7 +2,7 @@
 
 use super::Fault;
 use crate::backend::{DeviceAddress, Paging, Point, Streams};
-use crate::schedule::Stream;
+use crate::schedule::PerStream;
 use crate::scratch::{OutOfScratch, Scratch, words};
 use bytemuck::{Pod, Zeroable};
 
@@ -11,7 +11,7 @@ use bytemuck::{Pod, Zeroable};
 #[repr(C)]
 struct Pending {
     /// The point to be reached on each stream; 0 where there is none.
-    points: [u64; 3],
+    points: PerStream<u64>,
     address: u64,
     chunks: u64,
 }
@@ -56,7 +56,7 @@ impl<'a> Unmaps<'a> {
     pub(super) fn put_off<B: Streams + Paging>(
         &mut self,
         device: &mut B,
-        points: [u64; 3],
+        points: PerStream<u64>,
         at: DeviceAddress,
         chunks: u64,
     ) -> Result<(), Fault<B::Error>> {
@@ -111,9 +111,8 @@ impl<'a> Unmaps<'a> {
 
 impl Pending {
     fn points(self) -> impl Iterator<Item = Point> {
-        Stream::ALL
+        self.points
             .into_iter()
-            .zip(self.points)
             .filter(|&(_, value)| value > 0)
             .map(|(stream, value)| Point { stream, value })
     }

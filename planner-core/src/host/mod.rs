@@ -9,7 +9,7 @@ use crate::graph::{Graph, Kind, TensorId};
 use crate::machine::Machine;
 use crate::packing::{self, Packing};
 use crate::pieces::Pieces;
-use crate::plan::{Place, Plan, PlanError};
+use crate::plan::{Location, Plan, PlanError};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use spans::Spans;
 
@@ -74,14 +74,14 @@ impl<'a> HostLayout<'a> {
         Unfilled::new(graph, scratch)?.fill(graph, machine, plan, pieces, scratch)
     }
 
-    /// Room for what an iteration moves, which comes first: every state and every input once,
+    /// Bytes for what an iteration moves, which comes first: every state and every input once,
     /// and temporaries.
     #[must_use]
     pub const fn moved_bytes(&self) -> u64 {
         self.moved_bytes
     }
 
-    /// The whole block: behind that, the second slots of inputs, and the states and inputs that
+    /// The whole block: after that come the second slots of inputs, and the states and inputs that
     /// no iteration moves.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
@@ -133,7 +133,7 @@ impl<'a> Unfilled<'a> {
         let mut bytes = 0u64;
         let mut append = |count: u64| {
             let start = bytes;
-            bytes = bytes.checked_add(count).ok_or(PlanError::Overflow(Place::End))?;
+            bytes = bytes.checked_add(count).ok_or(PlanError::Overflow(Location::End))?;
             Ok::<u64, PlanError>(start)
         };
         let lasting = || {

@@ -1,16 +1,16 @@
 //! Vector clocks: which waits others imply.
 
 use super::{NEVER, Points, later, seen_later};
-use crate::schedule::{Scheduled, Stream, Wait};
+use crate::schedule::{PerStream, Scheduled, Stream, Wait};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
 /// For each step, the last step of every stream that is known to have ended when it has.
 pub(super) struct Clocks<'a> {
-    /// Iteration by iteration, in each one stream behind the other.
+    /// Iteration by iteration, in each one stream after the other.
     ended: &'a mut [Points],
     /// Whether a later iteration looks at a step's clock.
     outlives: &'a mut [u8],
-    stream_steps: [u32; 3],
+    stream_steps: PerStream<u32>,
     /// Iterations after which the needs repeat.
     iterations: u32,
 }
@@ -25,12 +25,12 @@ impl<'a> Clocks<'a> {
     /// waits crosses.
     pub(super) fn new(
         out: &[Scheduled],
-        stream_steps: [u32; 3],
+        stream_steps: PerStream<u32>,
         iterations: u32,
         needs: &[Points],
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
-        let ended = scratch.take(out.len(), [NEVER; 3])?;
+        let ended = scratch.take(out.len(), PerStream::all(NEVER))?;
         let outlives = scratch.take(out.len(), 0u8)?;
         let mut clocks = Self { ended, outlives, stream_steps, iterations };
         clocks.sweep(out, needs);
@@ -38,18 +38,20 @@ impl<'a> Clocks<'a> {
         Ok(clocks)
     }
 
-    fn slot(&self, iteration: u32, stream: usize, index: u32) -> usize {
-        let [launches, prefetches, offloads] = self.stream_steps;
-        let first = [0, launches, launches + prefetches][stream] as usize;
+    fn slot(&self, iteration: u32, stream: Stream, index: u32) -> usize {
+        let PerStream([launches, prefetches, offloads]) = self.stream_steps;
+        let first = PerStream([0, launches, launches + prefetches])[stream] as usize;
         let steps = launches as usize + prefetches as usize + offloads as usize;
         iteration as usize * steps + first + index as usize
     }
 
     /// The iteration that lies so many before another.
-    fn earlier(&self, iteration: u32, laps: u32) -> u32 {
+    fn earlier(&self, iteration: u32, iterations_back: u32) -> u32 {
         match self.iterations {
             1 => 0,
-            n => iteration.checked_sub(laps % n).unwrap_or_else(|| iteration + (n - laps % n)),
+            n => iteration
+                .checked_sub(iterations_back % n)
+                .unwrap_or_else(|| iteration + (n - iterations_back % n)),
         }
     }
 
@@ -74,63 +76,66 @@ impl<'a> Clocks<'a> {
     /// The clock of one step. Whether it changed, and a later iteration looks at it.
     #[inline]
     fn step(&mut self, iteration: u32, stream: Stream, index: u32, needs: &Points) -> bool {
-        let own = stream as usize;
         let mut clock = self.before(iteration, stream, index);
-        self.mark(iteration, own, i64::from(index) - 1);
-        for (s, &need) in needs.iter().enumerate() {
-            if s != own && clock[s] < need {
-                clock = later(clock, self.at_point(iteration, s, need));
-                self.mark(iteration, s, need);
+        self.mark(iteration, stream, i64::from(index) - 1);
+        for awaited in Stream::ALL {
+            let need = needs[awaited];
+            if awaited != stream && clock[awaited] < need {
+                clock = later(clock, self.at_point(iteration, awaited, need));
+                self.mark(iteration, awaited, need);
             }
         }
-        clock[own] = i64::from(index);
-        let slot = self.slot(iteration, own, index);
+        clock[stream] = i64::from(index);
+        let slot = self.slot(iteration, stream, index);
         let changed = self.outlives[slot] == 1 && self.ended[slot] != clock;
         self.ended[slot] = clock;
         changed
     }
 
     /// Notes that an iteration looks at a point of an earlier one.
-    fn mark(&mut self, iteration: u32, stream: usize, point: i64) {
+    fn mark(&mut self, iteration: u32, stream: Stream, point: i64) {
         if point < 0 {
-            let Wait { index, laps } = self.wait(stream, point);
-            let slot = self.slot(self.earlier(iteration, laps), stream, index);
+            let Wait { index, iterations_back } = self.wait(stream, point);
+            let slot = self.slot(self.earlier(iteration, iterations_back), stream, index);
             self.outlives[slot] = 1;
         }
     }
 
     /// What has ended when the previous step of a stream has.
     fn before(&self, iteration: u32, stream: Stream, index: u32) -> Points {
-        self.at_point(iteration, stream as usize, i64::from(index) - 1)
+        self.at_point(iteration, stream, i64::from(index) - 1)
     }
 
     /// What has ended when a point is reached.
-    fn at_point(&self, iteration: u32, stream: usize, point: i64) -> Points {
+    fn at_point(&self, iteration: u32, stream: Stream, point: i64) -> Points {
         if point == NEVER {
-            return [NEVER; 3];
+            return PerStream::all(NEVER);
         }
-        let Wait { index, laps } = self.wait(stream, point);
-        let ended = self.ended[self.slot(self.earlier(iteration, laps), stream, index)];
-        let mut clock = match laps {
+        let Wait { index, iterations_back } = self.wait(stream, point);
+        let ended = self.ended[self.slot(self.earlier(iteration, iterations_back), stream, index)];
+        let mut clock = match iterations_back {
             0 => ended,
-            laps => seen_later(ended, i64::from(laps), self.stream_steps),
+            iterations_back => seen_later(ended, i64::from(iterations_back), self.stream_steps),
         };
         clock[stream] = clock[stream].max(point);
         clock
     }
 
     #[inline]
-    fn wait(&self, stream: usize, point: i64) -> Wait {
+    fn wait(&self, stream: Stream, point: i64) -> Wait {
         let steps = i64::from(self.stream_steps[stream]);
         // Nearly all points lie in this iteration or the last, and division is slow.
         if point >= -steps {
-            let laps = u32::from(point < 0);
-            return Wait { index: (point + i64::from(laps) * steps) as u32, laps };
+            let iterations_back = u32::from(point < 0);
+            return Wait {
+                index: (point + i64::from(iterations_back) * steps) as u32,
+                iterations_back,
+            };
         }
         match u32::try_from(-point.div_euclid(steps)) {
-            Ok(laps) => Wait { index: point.rem_euclid(steps) as u32, laps },
+            Ok(iterations_back) => Wait { index: point.rem_euclid(steps) as u32, iterations_back },
             // Later than asked for, so safe, and still further back than anyone can see.
-            Err(_) => Wait { index: 0, laps: u32::MAX },
+            Err(_) => Wait { index: 0, iterations_back: u32::MAX },
         }
     }
 
@@ -148,20 +153,19 @@ impl<'a> Clocks<'a> {
 
     #[inline]
     fn reduce_step(&self, iteration: u32, entry: &mut Scheduled, needs: &Points) {
-        let own = entry.stream().map(|stream| stream as usize);
-        let before = entry
-            .stream()
-            .map_or([NEVER; 3], |stream| self.before(iteration, stream, entry.index()));
-        for (stream, &need) in Stream::ALL.into_iter().zip(needs) {
-            let s = stream as usize;
-            let implied = Some(s) == own
-                || need <= before[s]
-                || needs.iter().enumerate().any(|(other, &point)| {
-                    other != s
+        let own = entry.stream();
+        let before = own
+            .map_or(PerStream::all(NEVER), |stream| self.before(iteration, stream, entry.index()));
+        for stream in Stream::ALL {
+            let need = needs[stream];
+            let implied = Some(stream) == own
+                || need <= before[stream]
+                || Stream::ALL.into_iter().any(|other| {
+                    other != stream
                         && Some(other) != own
-                        && self.at_point(iteration, other, point)[s] >= need
+                        && self.at_point(iteration, other, needs[other])[stream] >= need
                 });
-            entry.set_wait(stream, (!implied).then(|| self.wait(s, need)));
+            entry.set_wait(stream, (!implied).then(|| self.wait(stream, need)));
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::graph::Graph;
 use crate::pieces::Pieces;
 use crate::plan::{Part, Step};
 use crate::ranges::LastUses;
+use crate::schedule::PerStream;
 use crate::scratch::{OutOfScratch, Scratch};
 
 /// The last step of each sort that touched a tensor or a piece.
@@ -33,8 +34,8 @@ impl<'a> Hazards<'a> {
         })
     }
 
-    pub(super) fn start_lap(&mut self, stream_steps: [u32; 3]) {
-        let [launches, prefetches, offloads] = stream_steps.map(i64::from);
+    pub(super) fn start_iteration(&mut self, stream_steps: PerStream<u32>) {
+        let PerStream([launches, prefetches, offloads]) = stream_steps.map(i64::from);
         for (points, steps) in [
             (&mut *self.touched, launches),
             (&mut *self.written, launches),
@@ -49,7 +50,7 @@ impl<'a> Hazards<'a> {
                 *point = point.saturating_sub(steps);
             }
         }
-        // What no launch touched before its last prefetch was touched two laps back.
+        // What no launch touched before its last prefetch was touched two iterations back.
         for (before, &touched) in self.touched_before_prefetch.iter_mut().zip(&*self.touched) {
             if *before == NEVER {
                 *before = touched.saturating_sub(launches);
@@ -77,7 +78,7 @@ impl<'a> Hazards<'a> {
                     download = download.max(last(&self.offloaded, pieces, Part::whole(tensor)));
                     self.written[tensor.index()] = now;
                 }
-                [NEVER, upload, download]
+                PerStream([NEVER, upload, download])
             }
             Step::Prefetch(part) => {
                 let tensor = part.tensor.index();
@@ -89,17 +90,17 @@ impl<'a> Hazards<'a> {
                 self.touched_before_prefetch[tensor] = self.touched[tensor];
                 let download = last(&self.offloaded, pieces, part);
                 self.prefetched.note(&pieces.of(part.tensor), &pieces.of_part(part), now);
-                [launch, NEVER, download]
+                PerStream([launch, NEVER, download])
             }
             Step::Offload(part) => {
                 let upload = last(&self.prefetched, pieces, part);
                 self.offloaded.note(&pieces.of(part.tensor), &pieces.of_part(part), now);
-                [self.written[part.tensor.index()], upload, NEVER]
+                PerStream([self.written[part.tensor.index()], upload, NEVER])
             }
             Step::Evict(part) => {
                 let upload = last(&self.prefetched, pieces, part);
                 let download = last(&self.offloaded, pieces, part);
-                [self.touched[part.tensor.index()], upload, download]
+                PerStream([self.touched[part.tensor.index()], upload, download])
             }
         }
     }

@@ -4,9 +4,9 @@ use super::queues::{END, Queues};
 use super::{NEVER, Points, later};
 use crate::graph::{Graph, Launched};
 use crate::pieces::Pieces;
-use crate::plan::{Place, Plan, PlanError, Step};
+use crate::plan::{Location, Plan, PlanError, Step};
 use crate::residency::Residency;
-use crate::schedule::Scheduled;
+use crate::schedule::{PerStream, Scheduled};
 use crate::scratch::Scratch;
 
 /// Adds to `needs` what each allocation waits for: the shortest list-order prefix of its
@@ -16,7 +16,7 @@ pub(super) fn memory_needs(
     plan: &Plan<'_>,
     pieces: &Pieces<'_>,
     out: &[Scheduled],
-    stream_steps: [u32; 3],
+    stream_steps: PerStream<u32>,
     needs: &mut [Points],
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanError> {
@@ -34,22 +34,22 @@ struct MemoryWalk<'w, 'a> {
     plan: &'w Plan<'a>,
     pieces: &'w Pieces<'a>,
     out: &'w [Scheduled],
-    stream_steps: [u32; 3],
+    stream_steps: PerStream<u32>,
 }
 
 impl MemoryWalk<'_, '_> {
-    fn place(at: usize) -> Place {
-        Place::Step(at as u32)
+    fn location(at: usize) -> Location {
+        Location::Step(at as u32)
     }
 
     /// Lists every release of an iteration in its pool's queue.
     fn releases(&self, queues: &mut Queues<'_>, needs: &[Points]) -> Result<(), PlanError> {
         for (at, (step, entry)) in self.plan.steps.iter().zip(self.out).enumerate() {
-            let overflow = PlanError::Overflow(Self::place(at));
+            let overflow = PlanError::Overflow(Self::location(at));
             match *step {
                 Step::Launch(Launched { op, .. }) => {
                     if let Some((pool, objects)) = self.pieces.workspace(self.graph, op) {
-                        let done = [i64::from(entry.index()), NEVER, NEVER];
+                        let done = PerStream([i64::from(entry.index()), NEVER, NEVER]);
                         queues.release(at as u32, pool, objects, done).ok_or(overflow)?;
                     }
                 }
@@ -76,8 +76,8 @@ impl MemoryWalk<'_, '_> {
             queues.allocated[pool] += self.pieces.part_objects(entry.part);
             let (held, count) = (queues.allocated[pool], self.plan.pools[pool].count);
             if held > count {
-                let (place, pool) = (Place::Start(at as u32), pool as u32);
-                return Err(PlanError::PoolFull { place, pool, held, count });
+                let (location, pool) = (Location::Start(at as u32), pool as u32);
+                return Err(PlanError::PoolFull { location, pool, held, count });
             }
         }
         Ok(())
@@ -93,7 +93,7 @@ impl MemoryWalk<'_, '_> {
         for (at, step) in self.plan.steps.iter().enumerate() {
             match *step {
                 Step::Prefetch(part) => {
-                    let objects = residency.allocate(self.pieces, part, Self::place(at))?;
+                    let objects = residency.allocate(self.pieces, part, Self::location(at))?;
                     if objects == 0 {
                         continue;
                     }
@@ -103,7 +103,7 @@ impl MemoryWalk<'_, '_> {
                 }
                 Step::Launch(launched) => self.launch(residency, queues, at, launched, needs)?,
                 Step::Evict(part) => {
-                    residency.release(self.pieces, part, Self::place(at))?;
+                    residency.release(self.pieces, part, Self::location(at))?;
                 }
                 Step::Offload(_) => {}
             }
@@ -146,7 +146,7 @@ impl MemoryWalk<'_, '_> {
         if objects > 0 {
             let allocated = &mut queues.allocated[pool];
             *allocated =
-                allocated.checked_add(objects).ok_or(PlanError::Overflow(Self::place(at)))?;
+                allocated.checked_add(objects).ok_or(PlanError::Overflow(Self::location(at)))?;
             queues.asked_by[pool] = at as u32;
         }
         Ok(())
@@ -165,13 +165,13 @@ impl MemoryWalk<'_, '_> {
         }
         let count = self.plan.pools[pool].count;
         let release_done = |step: u32| match self.out[step as usize].stream() {
-            Some(_) => [i64::from(self.out[step as usize].index()), NEVER, NEVER],
+            Some(_) => PerStream([i64::from(self.out[step as usize].index()), NEVER, NEVER]),
             None => needs[step as usize],
         };
         let granted = queues.grant(at as u32, pool, count, self.stream_steps, release_done);
         let full = || {
             let held = queues.held(pool, at as u32);
-            PlanError::PoolFull { place: Self::place(at), pool: pool as u32, held, count }
+            PlanError::PoolFull { location: Self::location(at), pool: pool as u32, held, count }
         };
         needs[at] = later(needs[at], granted.ok_or_else(full)?);
         Ok(())

@@ -6,12 +6,12 @@
 //! a wait that other waits imply costs the device a semaphore and the reader a thought.
 //!
 //! A point in time is a step of a stream relative to the current iteration: step `i` of
-//! the iteration `l` laps back, on a stream of `n` steps, is the number `i - l * n`.
+//! the iteration `l` iterations back, on a stream of `n` steps, is the number `i - l * n`.
 
 mod clocks;
 mod hazards;
 mod memory;
-mod places;
+mod placements;
 mod queues;
 
 use crate::graph::Graph;
@@ -20,16 +20,16 @@ use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError};
 use crate::ranges::LastUses;
 use crate::residency::Residency;
-use crate::schedule::{Schedule, Scheduled, Stream};
+use crate::schedule::{PerStream, Schedule, Scheduled, Stream};
 use crate::scratch::{Buffer, Limits, Scratch, larger, total, words};
 use clocks::Clocks;
 use hazards::Hazards;
 use memory::memory_needs;
-use places::placed_needs;
+use placements::placed_needs;
 use queues::Queues;
 
 /// A point on each stream, relative to the current iteration.
-type Points = [i64; 3];
+type Points = PerStream<i64>;
 
 /// Before everything.
 const NEVER: i64 = i64::MIN;
@@ -46,7 +46,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
         words::<i64>(limits.tensors).saturating_mul(3),
         LastUses::scratch_words(limits).saturating_mul(2),
         words::<Points>(limits.entries()),
-        larger(queued, places::scratch_words(limits)),
+        larger(queued, placements::scratch_words(limits)),
         Clocks::scratch_words(limits),
     ])
 }
@@ -86,10 +86,10 @@ pub(crate) fn lower_pieces<'o>(
     let out = Buffer::Schedule.first(out, entries)?;
     let stream_steps = number_steps(plan, out);
 
-    let needs = scratch.take(entries, [NEVER; 3])?;
+    let needs = scratch.take(entries, PerStream::all(NEVER))?;
     let mut hazards = Hazards::new(graph, pieces, &mut scratch)?;
-    for _lap in 0..2 {
-        hazards.start_lap(stream_steps);
+    for _iteration in 0..2 {
+        hazards.start_iteration(stream_steps);
         for ((step, entry), needs) in plan.steps.iter().zip(&*out).zip(&mut *needs) {
             *needs = hazards.walk(graph, pieces, step, i64::from(entry.index()));
         }
@@ -104,21 +104,21 @@ pub(crate) fn lower_pieces<'o>(
     Ok(Schedule { steps: out, stream_steps, iterations })
 }
 
-/// Copies the first `count` values behind themselves as often as there is room.
+/// Copies the first `count` values after themselves until the slice is full.
 fn repeat<T: Copy>(values: &mut [T], count: usize) {
     for first in (count..values.len()).step_by(count.max(1)) {
         values.copy_within(..count, first);
     }
 }
 
-/// Fills in each step's place on its stream, in all iterations; returns how many steps each
+/// Fills in each step's position on its stream, in all iterations; returns how many steps each
 /// stream has in one.
-fn number_steps(plan: &Plan<'_>, out: &mut [Scheduled]) -> [u32; 3] {
-    let mut counts = [0; 3];
+fn number_steps(plan: &Plan<'_>, out: &mut [Scheduled]) -> PerStream<u32> {
+    let mut counts = PerStream::all(0);
     for (entry, step) in out.iter_mut().zip(plan.steps) {
         *entry = Scheduled::EMPTY;
         if let Some(stream) = Stream::of(step) {
-            let count = &mut counts[stream as usize];
+            let count = &mut counts[stream];
             *entry = Scheduled::new(Some(stream), *count);
             *count += 1;
         }
@@ -128,12 +128,13 @@ fn number_steps(plan: &Plan<'_>, out: &mut [Scheduled]) -> [u32; 3] {
 }
 
 fn later(one: Points, other: Points) -> Points {
-    core::array::from_fn(|s| one[s].max(other[s]))
+    PerStream::from_fn(|stream| one[stream].max(other[stream]))
 }
 
-/// The same points, seen from `laps` iterations later.
-fn seen_later(points: Points, laps: i64, stream_steps: [u32; 3]) -> Points {
-    core::array::from_fn(|s| {
-        points[s].saturating_sub(laps.saturating_mul(i64::from(stream_steps[s])))
+/// The same points, seen from so many iterations later.
+fn seen_later(points: Points, iterations: i64, stream_steps: PerStream<u32>) -> Points {
+    PerStream::from_fn(|stream| {
+        let steps = i64::from(stream_steps[stream]);
+        points[stream].saturating_sub(iterations.saturating_mul(steps))
     })
 }

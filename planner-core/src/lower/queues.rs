@@ -1,6 +1,7 @@
 //! The queues of free objects: memory returns in list order.
 
 use super::{NEVER, Points, later, seen_later};
+use crate::schedule::PerStream;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// No step, in a chain of releases.
@@ -8,7 +9,7 @@ pub(super) const END: u32 = u32::MAX;
 
 /// Most iterations in which prefixes end: an iteration that takes more than it gives back ends
 /// otherwise than it began, for which the plan is refused.
-const MOST_LAPS: u8 = 2;
+const MOST_ITERATIONS: u8 = 2;
 
 /// The queue of free objects of each pool, in list order.
 pub(super) struct Queues<'a> {
@@ -21,7 +22,7 @@ pub(super) struct Queues<'a> {
     /// Objects allocated so far, by pool, those resident at start included.
     pub(super) allocated: &'a mut [u64],
     /// Objects released in one iteration, by pool.
-    per_lap: &'a mut [u64],
+    per_iteration: &'a mut [u64],
     /// The step that last allocated and has not been granted yet, by pool.
     pub(super) asked_by: &'a mut [u32],
     cursors: Cursors<'a>,
@@ -33,15 +34,15 @@ struct Cursors<'a> {
     /// The last release of the prefix, [`END`] before the first allocation.
     at: &'a mut [u32],
     /// The iteration of that release, 0 or negative.
-    lap: &'a mut [i64],
+    iteration: &'a mut [i64],
     /// In how many iterations prefixes have ended.
-    laps: &'a mut [u8],
+    iterations: &'a mut [u8],
     /// Objects released in that iteration up to there.
     released: &'a mut [u64],
     /// What must have ended for the whole prefix to be free.
     done: &'a mut [Points],
     /// What must have ended for all releases of an iteration to be free.
-    lap_done: &'a mut [Points],
+    iteration_done: &'a mut [Points],
 }
 
 impl<'a> Queues<'a> {
@@ -68,15 +69,15 @@ impl<'a> Queues<'a> {
             released: scratch.take(steps, 0)?,
             ends: scratch.take(pools, [END; 2])?,
             allocated: scratch.take(pools, 0)?,
-            per_lap: scratch.take(pools, 0)?,
+            per_iteration: scratch.take(pools, 0)?,
             asked_by: scratch.take(pools, END)?,
             cursors: Cursors {
                 at: scratch.take(pools, END)?,
-                lap: scratch.take(pools, 0)?,
-                laps: scratch.take(pools, 0)?,
+                iteration: scratch.take(pools, 0)?,
+                iterations: scratch.take(pools, 0)?,
                 released: scratch.take(pools, 0)?,
-                done: scratch.take(pools, [NEVER; 3])?,
-                lap_done: scratch.take(pools, [NEVER; 3])?,
+                done: scratch.take(pools, PerStream::all(NEVER))?,
+                iteration_done: scratch.take(pools, PerStream::all(NEVER))?,
             },
         })
     }
@@ -95,8 +96,8 @@ impl<'a> Queues<'a> {
             before => self.next[before as usize] = step,
         }
         *last = step;
-        self.per_lap[pool] = self.per_lap[pool].checked_add(objects)?;
-        self.cursors.lap_done[pool] = later(self.cursors.lap_done[pool], done);
+        self.per_iteration[pool] = self.per_iteration[pool].checked_add(objects)?;
+        self.cursors.iteration_done[pool] = later(self.cursors.iteration_done[pool], done);
         Some(())
     }
 
@@ -107,38 +108,40 @@ impl<'a> Queues<'a> {
         step: u32,
         pool: usize,
         count: u64,
-        stream_steps: [u32; 3],
+        stream_steps: PerStream<u32>,
         release_done: impl Fn(u32) -> Points,
     ) -> Option<Points> {
-        let per_lap = i128::from(self.per_lap[pool]);
+        let per_iteration = i128::from(self.per_iteration[pool]);
         let shortage = i128::from(self.allocated[pool]) - i128::from(count);
         // The iteration in which the prefix that covers the shortage ends.
-        let lap = shortage.checked_sub(1)?.checked_div_euclid(per_lap)?;
-        let lap = i64::try_from(lap.max(-i128::from(u32::MAX))).ok()?;
-        if lap > 0 {
+        let iteration = shortage.checked_sub(1)?.checked_div_euclid(per_iteration)?;
+        let iteration = i64::try_from(iteration.max(-i128::from(u32::MAX))).ok()?;
+        if iteration > 0 {
             return None;
         }
         let cursors = &mut self.cursors;
-        if cursors.at[pool] == END || lap > cursors.lap[pool] {
-            if cursors.laps[pool] == MOST_LAPS {
-                return Some([NEVER; 3]);
+        if cursors.at[pool] == END || iteration > cursors.iteration[pool] {
+            if cursors.iterations[pool] == MOST_ITERATIONS {
+                return Some(PerStream::all(NEVER));
             }
-            cursors.laps[pool] += 1;
+            cursors.iterations[pool] += 1;
             // Counts may put any number of iterations between two prefixes.
-            let before = seen_later(cursors.lap_done[pool], 1 - lap, stream_steps);
+            let before = seen_later(cursors.iteration_done[pool], 1 - iteration, stream_steps);
             cursors.done[pool] = later(cursors.done[pool], before);
-            (cursors.lap[pool], cursors.released[pool]) = (lap, 0);
+            (cursors.iteration[pool], cursors.released[pool]) = (iteration, 0);
             self.advance(pool, self.ends[pool][0], stream_steps, &release_done);
         }
-        while i128::from(lap) * per_lap + i128::from(self.cursors.released[pool]) < shortage {
+        while i128::from(iteration) * per_iteration + i128::from(self.cursors.released[pool])
+            < shortage
+        {
             let next = self.next[self.cursors.at[pool] as usize];
-            if next == END || (lap == 0 && next >= step) {
+            if next == END || (iteration == 0 && next >= step) {
                 return None;
             }
             self.advance(pool, next, stream_steps, &release_done);
         }
         let cursors = &self.cursors;
-        let granted = cursors.lap[pool] < 0 || cursors.at[pool] < step;
+        let granted = cursors.iteration[pool] < 0 || cursors.at[pool] < step;
         granted.then_some(cursors.done[pool])
     }
 
@@ -158,14 +161,14 @@ impl<'a> Queues<'a> {
         &mut self,
         pool: usize,
         release: u32,
-        stream_steps: [u32; 3],
+        stream_steps: PerStream<u32>,
         release_done: &impl Fn(u32) -> Points,
     ) {
         let cursors = &mut self.cursors;
         cursors.at[pool] = release;
         cursors.released[pool] =
             cursors.released[pool].saturating_add(self.released[release as usize]);
-        let done = seen_later(release_done(release), -cursors.lap[pool], stream_steps);
+        let done = seen_later(release_done(release), -cursors.iteration[pool], stream_steps);
         cursors.done[pool] = later(cursors.done[pool], done);
     }
 }

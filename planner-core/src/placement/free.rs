@@ -2,7 +2,7 @@
 
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 
-/// One ring of objects a pool, through a place of the pool's own behind all objects.
+/// One ring of objects a pool, through a node of the pool's own after all objects.
 pub(super) struct Free<'a> {
     next: &'a mut [u32],
     previous: &'a mut [u32],
@@ -20,21 +20,21 @@ impl<'a> Free<'a> {
         pools: usize,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
-        let places = objects as usize + pools;
-        let next = scratch.take(places, 0)?;
-        let previous = scratch.take(places, 0)?;
-        for place in objects..places as u32 {
-            next[place as usize] = place;
-            previous[place as usize] = place;
+        let nodes = objects as usize + pools;
+        let next = scratch.take(nodes, 0)?;
+        let previous = scratch.take(nodes, 0)?;
+        for node in objects..nodes as u32 {
+            next[node as usize] = node;
+            previous[node as usize] = node;
         }
         Ok(Self { next, previous, objects })
     }
 
     /// Makes an object the last of the free ones.
     pub(super) fn append(&mut self, pool: usize, object: u32) {
-        let place = self.objects + pool as u32;
-        self.link(self.previous[place as usize], object);
-        self.link(object, place);
+        let node = self.objects + pool as u32;
+        self.link(self.previous[node as usize], object);
+        self.link(object, node);
     }
 
     fn link(&mut self, one: u32, other: u32) {
@@ -47,7 +47,7 @@ impl<'a> Free<'a> {
         self.link(self.previous[object as usize], self.next[object as usize]);
     }
 
-    /// Puts an object in the place of another one, which is free no more.
+    /// Replaces an object, which is no longer free.
     pub(super) fn replace(&mut self, object: u32, by: u32) {
         self.link(self.previous[object as usize], by);
         self.link(by, self.next[object as usize]);
@@ -55,11 +55,11 @@ impl<'a> Free<'a> {
 
     /// The object released first.
     pub(super) fn first(&self, pool: usize) -> Option<u32> {
-        self.behind(self.objects + pool as u32)
+        self.after(self.objects + pool as u32)
     }
 
     /// The one released after another one.
-    pub(super) fn behind(&self, object: u32) -> Option<u32> {
+    pub(super) fn after(&self, object: u32) -> Option<u32> {
         Some(self.next[object as usize]).filter(|&next| next < self.objects)
     }
 }
@@ -73,7 +73,7 @@ mod tests {
         let mut memory = [0; 16];
         let mut free = Free::new(5, 2, &mut Scratch::new(&mut memory)).unwrap();
         let holds = |free: &Free<'_>, pool, objects: &[u32]| {
-            let all = core::iter::successors(free.first(pool), |&object| free.behind(object));
+            let all = core::iter::successors(free.first(pool), |&object| free.after(object));
             all.eq(objects.iter().copied())
         };
         for object in [3, 0, 4] {

@@ -5,4 +5,4 @@ mod free;
 mod place;
 mod sweep;
 
-pub use place::{Over, PlacementError, Room, place, scratch_words, slots};
+pub use place::{Output, Over, PlacementError, place, scratch_words, slots};

@@ -24,10 +24,10 @@ pub struct Over {
     pub settled: bool,
 }
 
-/// Room for placements, owned by the caller. Over so many iterations they take what
-/// [`slots`] says.
+/// Buffers for placements, owned by the caller. [`slots`] says how long they must be for a
+/// number of iterations.
 #[derive(Debug)]
-pub struct Room<'o> {
+pub struct Output<'o> {
     /// The object numbers.
     pub objects: &'o mut [u64],
     /// The ends of all allocations.
@@ -125,17 +125,17 @@ pub fn slots(
 ///
 /// # Errors
 /// [`PlacementError::Short`] where the objects of some pool do not suffice; a plan that is
-/// broken, and room that is too small.
+/// broken, and buffers that are too short.
 pub fn place<'o>(
     graph: &Graph<'_>,
     machine: &Machine,
     plan: &Plan<'o>,
     over: Over,
-    room: Room<'o>,
+    output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Plan<'o>, PlacementError> {
     let mut scratch = scratch.reborrow();
-    let Room { objects, ends } = room;
+    let Output { objects, ends } = output;
     let iterations = over.iterations;
     Placements::check_iterations(iterations)?;
     let plan = Plan { placements: None, ..*plan };

@@ -27,7 +27,8 @@ const NONE: u32 = u32::MAX;
 /// Later than every position.
 const NEVER: u32 = u32::MAX;
 
-/// Objects that are looked at: so many for each slot, and these.
+/// Objects that are looked at: so many for each slot, and these. They bound the time to seconds for
+/// millions of slots; `docs/placements.md` was made with them.
 const TRIES: [u64; 2] = [256, 1 << 22];
 
 /// An object that is due within this fraction of an iteration after a release is taken only if no
@@ -74,7 +75,7 @@ pub(super) fn sweep(
     let mut colours = Colours::new(plan, &arcs, in_pool, &mut scratch)?;
     if settled {
         let at_start = arcs.taken.partition_point(|&taken| taken == 0);
-        colours.lap = ((slots - at_start) as u32).checked_div(iterations).unwrap_or(0);
+        colours.per_iteration = ((slots - at_start) as u32).checked_div(iterations).unwrap_or(0);
     }
     walk(graph, plan, pieces, iterations, &mut scratch, |event| {
         match event {
@@ -133,7 +134,7 @@ struct Colours<'w> {
     used: &'w mut [u32],
     lacking: u64,
     /// Slots of an iteration, or 0.
-    lap: u32,
+    per_iteration: u32,
     /// Positions within which a due object is close.
     close: u32,
     tries: u64,
@@ -159,7 +160,7 @@ impl<'w> Colours<'w> {
             first: scratch.take(pools, 0)?,
             used: scratch.take(pools, 0)?,
             lacking: 0,
-            lap: 0,
+            per_iteration: 0,
             close: (plan.steps.len() / CLOSE) as u32,
             tries: TRIES[0].saturating_mul(slots as u64).saturating_add(TRIES[1]),
         };
@@ -241,17 +242,17 @@ impl<'w> Colours<'w> {
         let mut next = self.free.first(pool);
         while let Some(free) = next.filter(|&free| !self.may_serve(free, given)) {
             self.tries = self.tries.checked_sub(1)?;
-            next = self.free.behind(free);
+            next = self.free.after(free);
         }
         next
     }
 
     /// The object that a slot had an iteration before, where it will do and that is wanted.
     fn settled(&self, slot: u32, at: u32) -> Option<u32> {
-        let earlier = slot.checked_sub(self.lap).filter(|&earlier| earlier != slot)?;
+        let earlier = slot.checked_sub(self.per_iteration).filter(|&earlier| earlier != slot)?;
         let object = self.object[earlier as usize];
-        let is_lap = self.arcs.taken[earlier as usize] > 0;
-        let will_do = is_lap
+        let is_taken = self.arcs.taken[earlier as usize] > 0;
+        let will_do = is_taken
             && self.until[object as usize] < at
             && self.may_serve(object, self.arcs.given[slot as usize]);
         will_do.then_some(object)
@@ -270,7 +271,7 @@ impl<'w> Colours<'w> {
                 }
                 free = held;
             }
-            next = self.free.behind(free);
+            next = self.free.after(free);
         }
         None
     }
@@ -318,7 +319,7 @@ impl<'w> Colours<'w> {
         None
     }
 
-    /// Two objects exchange what they have served behind some slots.
+    /// Two objects exchange what they have served after some slots.
     fn swap(&mut self, [one, other]: [u32; 2], [one_end, other_end]: [u32; 2]) {
         let (of_one, of_other) = (self.last[one as usize], self.last[other as usize]);
         let last_of_one = self.hand_over(other_end, of_other, one, one_end);
@@ -327,9 +328,9 @@ impl<'w> Colours<'w> {
         self.serve_last(other, last_of_other);
     }
 
-    /// Gives the slots behind `end` up to `last` to an object, behind a slot of its own.
+    /// Gives the slots after `end` up to `last` to an object, after a slot of its own.
     /// Returns the last slot that it serves then.
-    fn hand_over(&mut self, end: u32, last: u32, object: u32, behind: u32) -> u32 {
+    fn hand_over(&mut self, end: u32, last: u32, object: u32, after: u32) -> u32 {
         let (mut slot, mut first) = (last, NONE);
         while slot != end {
             self.object[slot as usize] = object;
@@ -337,9 +338,9 @@ impl<'w> Colours<'w> {
             slot = self.before[slot as usize];
         }
         match self.before.get_mut(first as usize) {
-            None => behind,
+            None => after,
             Some(before) => {
-                *before = behind;
+                *before = after;
                 last
             }
         }

@@ -7,7 +7,7 @@ use super::strategy::Need;
 use super::threshold::{self, COUNT, Threshold, choose, thresholds};
 use crate::arena::{self, Lifetimes, admits, size_bytes};
 use crate::graph::{Kind, TensorId};
-use crate::plan::{ArenaPlacement, Place, Plan, PlanError, Pool, Prediction, Resident, Step};
+use crate::plan::{ArenaPlacement, Location, Plan, PlanError, Pool, Prediction, Resident, Step};
 use crate::scratch::{Buffer, Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::LaunchId;
 
@@ -124,7 +124,7 @@ fn check_objects(task: &Task<'_>, objects: &[u64]) -> Result<(), PlanError> {
     let ops = task.sequence.graph().ops().iter();
     let workspaces = ops.map(|op| objects_of(task, op.workspace_bytes));
     let sum = objects.iter().copied().chain(workspaces).fold(0, u64::saturating_add);
-    if sum > MOST_OBJECTS { Err(PlanError::Overflow(Place::End)) } else { Ok(()) }
+    if sum > MOST_OBJECTS { Err(PlanError::Overflow(Location::End)) } else { Ok(()) }
 }
 
 impl<'m> Memory<'m> {

@@ -2,7 +2,7 @@
 
 use super::{NEVER, Points, VerifyError, later, seen_later};
 use crate::plan::{Plan, Step};
-use crate::schedule::{Schedule, Scheduled, Stream, Wait};
+use crate::schedule::{PerStream, Schedule, Scheduled, Stream, Wait};
 use crate::scratch::{Limits, Scratch, words};
 
 /// The clocks of one schedule.
@@ -10,9 +10,9 @@ pub(super) struct Clocks<'a> {
     plan: Plan<'a>,
     schedule: Schedule<'a>,
     /// For each step on a stream, the last step of every stream that has ended when it has;
-    /// iteration by iteration, in each one stream behind the other.
+    /// iteration by iteration, in each one stream after the other.
     ended: &'a mut [Points],
-    /// List positions of each stream's steps, one stream behind the other.
+    /// List positions of each stream's steps, one stream after the other.
     position: &'a mut [u32],
 }
 
@@ -28,7 +28,7 @@ impl<'a> Clocks<'a> {
         schedule: &Schedule<'a>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, VerifyError> {
-        let ended = scratch.take(schedule.steps.len(), [NEVER; 3])?;
+        let ended = scratch.take(schedule.steps.len(), PerStream::all(NEVER))?;
         let position = scratch.take(plan.steps.len(), 0u32)?;
         let mut clocks = Self { plan: *plan, schedule: *schedule, ended, position };
         let entries = plan.steps.len().checked_mul(plan.iterations() as usize);
@@ -43,24 +43,24 @@ impl<'a> Clocks<'a> {
                 clocks.check_waits(at, entry)?;
             }
         }
-        let mut reached = [[NEVER; 3]; 3];
+        let mut reached = PerStream::all(PerStream::all(NEVER));
         while clocks.pass(&mut reached) {}
         Ok(clocks)
     }
 
     fn check_steps(&mut self, plan: &Plan<'_>, iteration: u32) -> Result<(), VerifyError> {
-        let mut counts = [0u32; 3];
+        let mut counts = PerStream::all(0u32);
         for (at, entry) in (0..).zip(self.schedule.of_iteration(iteration.into())) {
             if plan.steps.get(at as usize).map(Stream::of) != Some(entry.stream()) {
                 return Err(VerifyError::NotThisPlan { step: at });
             }
             let Some(stream) = entry.stream() else { continue };
-            let count = &mut counts[stream as usize];
-            if entry.index() != *count || *count >= self.schedule.stream_steps[stream as usize] {
+            let count = &mut counts[stream];
+            if entry.index() != *count || *count >= self.schedule.stream_steps[stream] {
                 return Err(VerifyError::NotThisPlan { step: at });
             }
             *count += 1;
-            let slot = self.slot(stream as usize, entry.index());
+            let slot = self.slot(stream, entry.index());
             let position =
                 self.position.get_mut(slot).ok_or(VerifyError::NotThisPlan { step: at })?;
             *position = at;
@@ -72,12 +72,12 @@ impl<'a> Clocks<'a> {
     }
 
     fn check_waits(&self, at: u32, entry: &Scheduled) -> Result<(), VerifyError> {
-        for (stream, wait) in Stream::ALL.into_iter().zip(entry.waits()) {
+        for (stream, wait) in entry.waits() {
             let Some(wait) = wait else { continue };
-            let exists = wait.index < self.schedule.stream_steps[stream as usize];
+            let exists = wait.index < self.schedule.stream_steps[stream];
             let own = entry.stream() == Some(stream);
             let listed_before = |wait: Wait| {
-                wait.laps > 0 || self.position[self.slot(stream as usize, wait.index)] < at
+                wait.iterations_back > 0 || self.position[self.slot(stream, wait.index)] < at
             };
             if own || !exists || !listed_before(wait) {
                 return Err(VerifyError::BadWait { step: at, stream });
@@ -86,28 +86,34 @@ impl<'a> Clocks<'a> {
         Ok(())
     }
 
-    fn slot(&self, stream: usize, index: u32) -> usize {
-        let [launches, prefetches, _] = self.schedule.stream_steps;
-        let first = [0, launches, launches.saturating_add(prefetches)][stream];
+    fn slot(&self, stream: Stream, index: u32) -> usize {
+        let PerStream([launches, prefetches, _]) = self.schedule.stream_steps;
+        let first = PerStream([0, launches, launches.saturating_add(prefetches)])[stream];
         first as usize + index as usize
     }
 
-    /// Where the clock of a step is kept, `laps` iterations before another one.
-    fn clock_slot(&self, iteration: u32, laps: u32, stream: usize, index: u32) -> usize {
+    /// Where the clock of a step is kept, `iterations_back` iterations before another one.
+    fn clock_slot(
+        &self,
+        iteration: u32,
+        iterations_back: u32,
+        stream: Stream,
+        index: u32,
+    ) -> usize {
         let slot = self.slot(stream, index);
         let iterations = self.schedule.iterations;
         if iterations == 1 {
             return slot;
         }
-        let laps = laps % iterations;
-        let iteration = (u64::from(iteration) + u64::from(iterations - laps)) as usize;
+        let iterations_back = iterations_back % iterations;
+        let iteration = (u64::from(iteration) + u64::from(iterations - iterations_back)) as usize;
         let steps = self.ended.len() / iterations as usize;
         iteration % iterations as usize * steps + slot
     }
 
     /// All iterations; `reached` holds the clock of each stream's last step. Whether any
     /// clock changed.
-    fn pass(&mut self, reached: &mut [Points; 3]) -> bool {
+    fn pass(&mut self, reached: &mut PerStream<Points>) -> bool {
         let stream_steps = self.schedule.stream_steps;
         let mut changed = false;
         for iteration in 0..self.schedule.iterations {
@@ -115,12 +121,12 @@ impl<'a> Clocks<'a> {
             for entry in self.schedule.of_iteration(iteration.into()) {
                 let Some(stream) = entry.stream() else { continue };
                 let waited_for = self.waited_for(iteration, entry);
-                let mut clock = later(reached[stream as usize], waited_for);
-                clock[stream as usize] = i64::from(entry.index());
-                let slot = self.clock_slot(iteration, 0, stream as usize, entry.index());
+                let mut clock = later(reached[stream], waited_for);
+                clock[stream] = i64::from(entry.index());
+                let slot = self.clock_slot(iteration, 0, stream, entry.index());
                 changed |= clock != self.ended[slot];
                 self.ended[slot] = clock;
-                reached[stream as usize] = clock;
+                reached[stream] = clock;
             }
         }
         changed
@@ -128,13 +134,15 @@ impl<'a> Clocks<'a> {
 
     /// What has ended when all waits of a step are met.
     fn waited_for(&self, iteration: u32, entry: &Scheduled) -> Points {
-        let mut clock = [NEVER; 3];
-        for (s, wait) in entry.waits().iter().enumerate() {
-            if let Some(wait) = wait {
-                let mut points = self.ended[self.clock_slot(iteration, wait.laps, s, wait.index)];
-                points[s] = i64::from(wait.index);
-                let laps = i64::from(wait.laps);
-                clock = later(clock, seen_later(points, laps, self.schedule.stream_steps));
+        let mut clock = PerStream::all(NEVER);
+        for stream in Stream::ALL {
+            if let Some(wait) = entry.wait(stream) {
+                let mut points = self.ended
+                    [self.clock_slot(iteration, wait.iterations_back, stream, wait.index)];
+                points[stream] = i64::from(wait.index);
+                let iterations_back = i64::from(wait.iterations_back);
+                clock =
+                    later(clock, seen_later(points, iterations_back, self.schedule.stream_steps));
             }
         }
         clock
@@ -147,7 +155,7 @@ impl<'a> Clocks<'a> {
         (0..).zip(self.plan.steps).zip(indices).map(|((at, step), index)| (at, step, index))
     }
 
-    pub(super) fn stream_steps(&self) -> [u32; 3] {
+    pub(super) fn stream_steps(&self) -> PerStream<u32> {
         self.schedule.stream_steps
     }
 
@@ -167,11 +175,9 @@ impl<'a> Clocks<'a> {
         let entry = &self.schedule.of_iteration(iteration.into())[at as usize];
         let own = entry.stream();
         let known = match own {
-            Some(stream) => {
-                self.ended[self.clock_slot(iteration, 0, stream as usize, entry.index())]
-            }
+            Some(stream) => self.ended[self.clock_slot(iteration, 0, stream, entry.index())],
             None => self.waited_for(iteration, entry),
         };
-        Stream::ALL.into_iter().find(|&s| Some(s) != own && known[s as usize] < must[s as usize])
+        Stream::ALL.into_iter().find(|&stream| Some(stream) != own && known[stream] < must[stream])
     }
 }

@@ -6,7 +6,8 @@ use super::clocks::Clocks;
 use super::{NEVER, Points, VerifyError, later, seen_later};
 use crate::graph::Graph;
 use crate::pieces::Pieces;
-use crate::plan::{Part, Place, Plan, PlanError, Step};
+use crate::plan::{Location, Part, Plan, PlanError, Step};
+use crate::schedule::PerStream;
 use crate::scratch::{Limits, Scratch, total, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -58,31 +59,31 @@ pub(super) fn check(
         asked_by: scratch.take(pools, 0u32)?,
     };
     for (at, entry) in (0..).zip(plan.resident_at_start) {
-        held.allocate(pieces, entry.part, u32::MAX, Place::Start(at))?;
+        held.allocate(pieces, entry.part, u32::MAX, Location::Start(at))?;
         if !pieces.in_arena(entry.part.tensor) {
             let pool = pieces.pool(entry.part.tensor);
             let (held, count) = (held.allocated[pool], plan.pools[pool].count);
             if held > count {
-                let (place, pool) = (Place::Start(at), pool as u32);
-                return Err(PlanError::PoolFull { place, pool, held, count }.into());
+                let (location, pool) = (Location::Start(at), pool as u32);
+                return Err(PlanError::PoolFull { location, pool, held, count }.into());
             }
         }
     }
     for (at, step) in (0..).zip(plan.steps) {
         match *step {
             Step::Prefetch(part) => {
-                held.allocate(pieces, part, at + 1, Place::Step(at))?;
+                held.allocate(pieces, part, at + 1, Location::Step(at))?;
                 if !pieces.in_arena(part.tensor) {
                     held.ask(plan, pieces.pool(part.tensor), at, &releases, clocks)?;
                 }
             }
             Step::Launch(launched) => {
                 for tensor in graph.written_by(launched) {
-                    held.allocate(pieces, Part::whole(tensor), at + 1, Place::Step(at))?;
+                    held.allocate(pieces, Part::whole(tensor), at + 1, Location::Step(at))?;
                 }
                 let workspace = pieces.workspace(graph, launched.op);
                 if let Some((pool, objects)) = workspace {
-                    held.add(pool, objects, at + 1, Place::Step(at))?;
+                    held.add(pool, objects, at + 1, Location::Step(at))?;
                 }
                 for tensor in graph.written_by(launched) {
                     if !pieces.in_arena(tensor) {
@@ -124,21 +125,21 @@ impl<'a> Releases<'a> {
         let count = plan.steps.len();
         let step = scratch.take(count, 0u32)?;
         let sum = scratch.take(count, 0u64)?;
-        let done = scratch.take(count, [NEVER; 3])?;
+        let done = scratch.take(count, PerStream::all(NEVER))?;
         let next = scratch.take(plan.pools.len(), 0u32)?;
         for (at, entry, now) in clocks.steps() {
             let Some((pool, objects)) = release(entry) else { continue };
             let slot = (first[pool] + next[pool]) as usize;
-            let (mut before, mut points) = (0u64, [NEVER; 3]);
+            let (mut before, mut points) = (0u64, PerStream::all(NEVER));
             if next[pool] > 0 {
                 (before, points) = (sum[slot - 1], done[slot - 1]);
             }
             let free = match entry {
-                Step::Launch(_) => [now, NEVER, NEVER],
+                Step::Launch(_) => PerStream([now, NEVER, NEVER]),
                 _ => freed[at as usize],
             };
             step[slot] = at;
-            let overflow = PlanError::Overflow(Place::Step(at));
+            let overflow = PlanError::Overflow(Location::Step(at));
             sum[slot] = before.checked_add(objects).ok_or(overflow)?;
             done[slot] = later(points, free);
             next[pool] += 1;
@@ -155,27 +156,28 @@ impl<'a> Releases<'a> {
         allocated: u64,
         count: u64,
         at: u32,
-        stream_steps: [u32; 3],
+        stream_steps: PerStream<u32>,
     ) -> Option<Points> {
         let range = self.first[pool] as usize..self.first[pool + 1] as usize;
-        let per_lap = *self.sum[range.clone()].last()?;
+        let per_iteration = *self.sum[range.clone()].last()?;
         // The object released as number `wanted`, from 0 in this iteration; before that
         // iteration numbers are negative.
         let wanted = i128::from(allocated) - i128::from(count) - 1;
-        let lap = wanted.div_euclid(i128::from(per_lap));
-        if lap > 0 {
+        let iteration = wanted.div_euclid(i128::from(per_iteration));
+        if iteration > 0 {
             return None;
         }
-        let within = wanted.rem_euclid(i128::from(per_lap));
+        let within = wanted.rem_euclid(i128::from(per_iteration));
         let sums = &self.sum[range.clone()];
         let slot = range.start + sums.partition_point(|&sum| i128::from(sum) <= within);
-        if lap == 0 && self.step[slot] >= at {
+        if iteration == 0 && self.step[slot] >= at {
             return None;
         }
         // Further back than 2^31 iterations, asking for a later one is as good.
-        let laps_back = i64::try_from(-lap).unwrap_or(i64::MAX).min(i64::from(u32::MAX));
-        let earlier = seen_later(self.done[range.end - 1], laps_back + 1, stream_steps);
-        Some(later(earlier, seen_later(self.done[slot], laps_back, stream_steps)))
+        let iterations_back =
+            i64::try_from(-iteration).unwrap_or(i64::MAX).min(i64::from(u32::MAX));
+        let earlier = seen_later(self.done[range.end - 1], iterations_back + 1, stream_steps);
+        Some(later(earlier, seen_later(self.done[slot], iterations_back, stream_steps)))
     }
 
     /// Objects released before a step.
@@ -194,7 +196,7 @@ impl Held<'_> {
         pieces: &Pieces<'_>,
         part: Part,
         asked_by: u32,
-        place: Place,
+        location: Location,
     ) -> Result<(), PlanError> {
         if pieces.in_arena(part.tensor) {
             return Ok(());
@@ -204,7 +206,7 @@ impl Held<'_> {
         *resident += objects;
         match objects {
             0 => Ok(()),
-            _ => self.add(pieces.pool(part.tensor), objects, asked_by, place),
+            _ => self.add(pieces.pool(part.tensor), objects, asked_by, location),
         }
     }
 
@@ -213,10 +215,10 @@ impl Held<'_> {
         pool: usize,
         objects: u64,
         asked_by: u32,
-        place: Place,
+        location: Location,
     ) -> Result<(), PlanError> {
         let allocated = &mut self.allocated[pool];
-        *allocated = allocated.checked_add(objects).ok_or(PlanError::Overflow(place))?;
+        *allocated = allocated.checked_add(objects).ok_or(PlanError::Overflow(location))?;
         self.asked_by[pool] = asked_by;
         Ok(())
     }
@@ -237,8 +239,8 @@ impl Held<'_> {
         let Some(must) = releases.granted_after(pool, allocated, count, at, clocks.stream_steps())
         else {
             let held = allocated - releases.released_before(pool, at);
-            let (place, pool) = (Place::Step(at), pool as u32);
-            return Err(PlanError::PoolFull { place, pool, held, count }.into());
+            let (location, pool) = (Location::Step(at), pool as u32);
+            return Err(PlanError::PoolFull { location, pool, held, count }.into());
         };
         match clocks.missing(0, at, must) {
             Some(stream) => Err(VerifyError::Memory { step: at, stream, pool: pool as u32 }),

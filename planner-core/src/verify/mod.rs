@@ -7,18 +7,18 @@
 //! - an op reads anything but the current value of a tensor, or a repeat anything but what the
 //!   first launch read (`order`, `values`),
 //! - memory is overwritten, on the device or the host, while it is still used (`races`),
-//! - an object has two owners, or a pool gives out more than it has (`grants`, and `places`
+//! - an object has two owners, or a pool gives out more than it has (`grants`, and `placements`
 //!   where the plan fixes who has which),
 //! - a value is lost, or an iteration ends otherwise than it began (`values`).
 //!
-//! The machine has host memory for what moves: rooms are found here as the executor finds them.
+//! The machine has host memory for what moves: host offsets are chosen here as the executor chooses them.
 
 mod arena;
 mod clocks;
 mod copies;
 mod grants;
 mod order;
-mod places;
+mod placements;
 mod races;
 mod values;
 mod versions;
@@ -28,7 +28,7 @@ use crate::host::HostLayout;
 use crate::machine::Machine;
 use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError};
-use crate::schedule::{Schedule, Stream};
+use crate::schedule::{PerStream, Schedule, Stream};
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
 use clocks::Clocks;
 use core::fmt;
@@ -146,20 +146,21 @@ impl fmt::Display for VerifyError {
 impl core::error::Error for VerifyError {}
 
 /// A step of each stream, relative to the current iteration: step `i` of the iteration `l`
-/// laps back, on a stream of `n` steps, is `i - l * n`.
-type Points = [i64; 3];
+/// iterations back, on a stream of `n` steps, is `i - l * n`.
+type Points = PerStream<i64>;
 
 /// Before everything.
 const NEVER: i64 = i64::MIN;
 
 fn later(one: Points, other: Points) -> Points {
-    core::array::from_fn(|s| one[s].max(other[s]))
+    PerStream::from_fn(|stream| one[stream].max(other[stream]))
 }
 
-/// The same points, seen from `laps` iterations later.
-fn seen_later(points: Points, laps: i64, stream_steps: [u32; 3]) -> Points {
-    core::array::from_fn(|s| {
-        points[s].saturating_sub(laps.saturating_mul(i64::from(stream_steps[s])))
+/// The same points, seen from so many iterations later.
+fn seen_later(points: Points, iterations: i64, stream_steps: PerStream<u32>) -> Points {
+    PerStream::from_fn(|stream| {
+        let steps = i64::from(stream_steps[stream]);
+        points[stream].saturating_sub(iterations.saturating_mul(steps))
     })
 }
 
@@ -177,11 +178,11 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let of_schedule = total([
         Clocks::scratch_words(limits),
         races::scratch_words(limits),
-        larger(grants::scratch_words(limits), places::scratch_words(limits)),
+        larger(grants::scratch_words(limits), placements::scratch_words(limits)),
     ]);
     let proof = larger(of_plan, of_schedule);
-    let rooms = HostLayout::words_beside_pieces(limits);
-    Pieces::scratch_words(limits).saturating_add(larger(rooms, proof))
+    let host = HostLayout::words_beside_pieces(limits);
+    Pieces::scratch_words(limits).saturating_add(larger(host, proof))
 }
 
 /// Proves a schedule safe. O((steps + operands) log steps), and what [`HostLayout::new`] takes.
@@ -205,7 +206,9 @@ pub fn verify<'a>(
     let freed = races::check(graph, &pieces, &clocks, &mut scratch)?;
     match plan.placements {
         None => grants::check(graph, plan, &pieces, &clocks, freed, &mut scratch)?,
-        Some(table) => places::check(graph, plan, table, &pieces, &clocks, freed, &mut scratch)?,
+        Some(table) => {
+            placements::check(graph, plan, table, &pieces, &clocks, freed, &mut scratch)?;
+        }
     }
     Ok(Verified { graph: *graph, machine: *machine, plan: *plan, schedule: *schedule })
 }

@@ -3,7 +3,7 @@
 //! (`docs/format.md`, rule 1).
 
 use crate::graph::{Graph, Launched, OpId, TensorId};
-use crate::plan::{Place, Plan, PlanError, Step};
+use crate::plan::{Location, Plan, PlanError, Step};
 use crate::scratch::{Limits, Scratch, total, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -61,16 +61,16 @@ pub(super) fn check(
     histories.of.fill(0);
     for (at, step) in (0..).zip(plan.steps) {
         let Step::Launch(Launched { op, is_repeat }) = *step else { continue };
-        let place = Place::Step(at);
+        let location = Location::Step(at);
         if is_repeat {
             match (graph.op(op).repeatable, launched[op.index()]) {
-                (false, _) => return Err(PlanError::NotRepeatable(place, op)),
-                (true, 0) => return Err(PlanError::RepeatedTooEarly(place, op)),
+                (false, _) => return Err(PlanError::NotRepeatable(location, op)),
+                (true, 0) => return Err(PlanError::RepeatedTooEarly(location, op)),
                 _ => continue,
             }
         }
         if core::mem::replace(&mut launched[op.index()], 1) == 1 {
-            return Err(PlanError::LaunchedTwice(place, op));
+            return Err(PlanError::LaunchedTwice(location, op));
         }
         let mut wrong = None;
         histories.visit(graph, op, |at, tensor, seen| {
@@ -79,7 +79,7 @@ pub(super) fn check(
             }
         });
         if let Some(tensor) = wrong {
-            return Err(PlanError::Dependency { place, op, tensor });
+            return Err(PlanError::Dependency { location, op, tensor });
         }
     }
     match launched.iter().position(|&launched| launched == 0) {

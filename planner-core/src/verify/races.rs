@@ -7,6 +7,7 @@ use crate::graph::{Graph, Launched, TensorId};
 use crate::pieces::Pieces;
 use crate::plan::{Part, Step};
 use crate::ranges::LastUses;
+use crate::schedule::{PerStream, Stream};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -41,7 +42,7 @@ pub(super) fn check<'a>(
     scratch: &mut Scratch<'a>,
 ) -> Result<&'a [Points], VerifyError> {
     let steps = clocks.steps().count();
-    let freed = scratch.take(steps, [NEVER; 3])?;
+    let freed = scratch.take(steps, PerStream::all(NEVER))?;
     let mut uses = Uses::new(graph, pieces, scratch)?;
     for (_, step, now) in clocks.steps() {
         uses.step(graph, pieces, step, now);
@@ -79,13 +80,13 @@ impl<'a> Uses<'a> {
         })
     }
 
-    fn next_iteration(&mut self, stream_steps: [u32; 3]) {
+    fn next_iteration(&mut self, stream_steps: PerStream<u32>) {
         fn age<'p>(points: impl IntoIterator<Item = &'p mut i64>, steps: i64) {
             for point in points {
                 *point = point.saturating_sub(steps);
             }
         }
-        let [launches, uploads, downloads] = stream_steps.map(i64::from);
+        let PerStream([launches, uploads, downloads]) = stream_steps.map(i64::from);
         age(&mut *self.launched, launches);
         age(&mut *self.written, launches);
         age(&mut *self.launched_before_arrival, launches);
@@ -114,12 +115,12 @@ impl<'a> Uses<'a> {
             Step::Offload(part) => {
                 let uploaded = last(&self.uploaded, pieces, part);
                 self.downloaded.note(&pieces.of(part.tensor), &pieces.of_part(part), now);
-                ([self.written[part.tensor.index()], uploaded, NEVER], part.tensor)
+                (PerStream([self.written[part.tensor.index()], uploaded, NEVER]), part.tensor)
             }
             Step::Evict(part) => {
                 let launched = self.launched[part.tensor.index()];
                 let uploaded = last(&self.uploaded, pieces, part);
-                ([launched, uploaded, last(&self.downloaded, pieces, part)], part.tensor)
+                (PerStream([launched, uploaded, last(&self.downloaded, pieces, part)]), part.tensor)
             }
         }
     }
@@ -131,20 +132,20 @@ impl<'a> Uses<'a> {
         launched: Launched,
         now: i64,
     ) -> (Points, TensorId) {
-        let mut must = [NEVER; 3];
+        let mut must = PerStream::all(NEVER);
         let mut cause = TensorId(0);
-        let mut raise = |s: usize, point: i64, tensor: TensorId| {
-            if point > must[s] {
-                must[s] = point;
+        let mut raise = |stream: Stream, point: i64, tensor: TensorId| {
+            if point > must[stream] {
+                must[stream] = point;
                 cause = tensor;
             }
         };
         for tensor in graph.written_by(launched) {
-            raise(2, last(&self.downloaded, pieces, Part::whole(tensor)), tensor);
+            raise(Stream::Download, last(&self.downloaded, pieces, Part::whole(tensor)), tensor);
             self.written[tensor.index()] = now;
         }
         for tensor in graph.operands_by(launched) {
-            raise(1, last(&self.uploaded, pieces, Part::whole(tensor)), tensor);
+            raise(Stream::Upload, last(&self.uploaded, pieces, Part::whole(tensor)), tensor);
             self.launched[tensor.index()] = now;
         }
         (must, cause)
@@ -160,6 +161,6 @@ impl<'a> Uses<'a> {
         self.launched_before_arrival[tensor] = self.launched[tensor];
         let downloaded = last(&self.downloaded, pieces, part);
         self.uploaded.note(&pieces.of(part.tensor), &pieces.of_part(part), now);
-        [launched, NEVER, downloaded]
+        PerStream([launched, NEVER, downloaded])
     }
 }

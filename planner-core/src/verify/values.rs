@@ -5,7 +5,7 @@ use super::copies::{Change, Copies, Held, Pair};
 use super::versions::Versions;
 use crate::graph::{Graph, Kind, Launched, TensorId};
 use crate::pieces::Pieces;
-use crate::plan::{Part, Place, Plan, PlanError, Step};
+use crate::plan::{Location, Part, Plan, PlanError, Step};
 use crate::ranges::Flags;
 use crate::scratch::{Limits, Scratch, total, words};
 
@@ -52,12 +52,12 @@ pub(super) fn check(
     // again is on the device without a value.
     for _iteration in 0..2 {
         for ((at, step), &needed) in (0..).zip(plan.steps).zip(&*needed) {
-            let place = Place::Step(at);
+            let location = Location::Step(at);
             match *step {
-                Step::Prefetch(part) => walk.prefetch(place, at, part)?,
-                Step::Launch(launched) => walk.launch(place, at, launched)?,
-                Step::Offload(part) => walk.offload(place, at, part)?,
-                Step::Evict(part) => walk.evict(place, part, needed)?,
+                Step::Prefetch(part) => walk.prefetch(location, at, part)?,
+                Step::Launch(launched) => walk.launch(location, at, launched)?,
+                Step::Offload(part) => walk.offload(location, at, part)?,
+                Step::Evict(part) => walk.evict(location, part, needed)?,
             }
         }
         walk.end()?;
@@ -108,13 +108,13 @@ impl Walk<'_> {
             }
         }
         for (at, entry) in (0..).zip(self.plan.resident_at_start) {
-            let (place, tensor) = (Place::Start(at), entry.part.tensor);
+            let (location, tensor) = (Location::Start(at), entry.part.tensor);
             if self.kind(tensor) == Kind::Temporary {
-                return Err(PlanError::TemporaryAtStart(place, tensor));
+                return Err(PlanError::TemporaryAtStart(location, tensor));
             }
             let [_, any] = self.look(entry.part);
             if any & AT_START != 0 {
-                return Err(PlanError::AlreadyResident(place, tensor));
+                return Err(PlanError::AlreadyResident(location, tensor));
             }
             let claimed = if entry.host_copy { CLAIMED } else { 0 };
             self.flag(entry.part, 0, RESIDENT | AT_START | claimed);
@@ -143,17 +143,17 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn prefetch(&mut self, place: Place, at: u32, part: Part) -> Result<(), PlanError> {
+    fn prefetch(&mut self, location: Location, at: u32, part: Part) -> Result<(), PlanError> {
         let tensor = part.tensor;
         if self.pieces.in_arena(tensor) && self.kind(tensor) == Kind::Temporary {
-            return Err(PlanError::ArenaStep(place, tensor));
+            return Err(PlanError::ArenaStep(location, tensor));
         }
         let [_, any] = self.look(part);
         if any & RESIDENT != 0 {
-            return Err(PlanError::AlreadyResident(place, tensor));
+            return Err(PlanError::AlreadyResident(location, tensor));
         }
         if self.held(part).host.valid_until <= at {
-            return Err(PlanError::NoHostCopy(place, tensor));
+            return Err(PlanError::NoHostCopy(location, tensor));
         }
         self.flag(part, 0, RESIDENT);
         self.change(part, Change::PREFETCH);
@@ -165,12 +165,12 @@ impl Walk<'_> {
         self.copies.look(&self.pieces.of(part.tensor), &self.pieces.of_part(part))
     }
 
-    fn launch(&mut self, place: Place, at: u32, launched: Launched) -> Result<(), PlanError> {
+    fn launch(&mut self, location: Location, at: u32, launched: Launched) -> Result<(), PlanError> {
         for (tensor, version) in self.versions.reads(launched) {
-            self.check_read(place, launched, tensor, version)?;
+            self.check_read(location, launched, tensor, version)?;
         }
         for (tensor, version) in self.versions.writes(launched) {
-            self.write(place, at, tensor, version)?;
+            self.write(location, at, tensor, version)?;
         }
         for tensor in self.graph.read_by(launched) {
             if self.kind(tensor) == Kind::Input && self.versions.is_last_read(tensor, at) {
@@ -184,7 +184,7 @@ impl Walk<'_> {
     /// repeat, that which the first launch of the op read.
     fn check_read(
         &mut self,
-        place: Place,
+        location: Location,
         launched: Launched,
         tensor: TensorId,
         version: u32,
@@ -194,15 +194,15 @@ impl Walk<'_> {
         let op = launched.op;
         match is_resident && self.held(Part::whole(tensor)).device.version == version {
             true => Ok(()),
-            false if launched.is_repeat => Err(PlanError::RepeatReads { place, op, tensor }),
-            false if is_resident => Err(PlanError::NoValue(place, tensor)),
-            false => Err(PlanError::NotResident(place, tensor)),
+            false if launched.is_repeat => Err(PlanError::RepeatReads { location, op, tensor }),
+            false if is_resident => Err(PlanError::NoValue(location, tensor)),
+            false => Err(PlanError::NotResident(location, tensor)),
         }
     }
 
     fn write(
         &mut self,
-        place: Place,
+        location: Location,
         at: u32,
         tensor: TensorId,
         version: u32,
@@ -210,7 +210,7 @@ impl Walk<'_> {
         let is_input = self.kind(tensor) == Kind::Input;
         let is_after_reads = is_input && self.versions.is_after_reads(tensor, at);
         if is_input && self.pieces.in_arena(tensor) {
-            self.check_arena_write(place, tensor, is_after_reads)?;
+            self.check_arena_write(location, tensor, is_after_reads)?;
         }
         // What the host holds after the last read is the next value, which this write does
         // not touch; on the device it leaves no value.
@@ -225,7 +225,7 @@ impl Walk<'_> {
     /// and what is written after its last read would spoil its next value.
     fn check_arena_write(
         &mut self,
-        place: Place,
+        location: Location,
         tensor: TensorId,
         is_after_reads: bool,
     ) -> Result<(), PlanError> {
@@ -234,7 +234,7 @@ impl Walk<'_> {
         }
         let [all, _] = self.look(Part::whole(tensor));
         if all & RESIDENT == 0 {
-            return Err(PlanError::ArenaInputAbsent(place, tensor));
+            return Err(PlanError::ArenaInputAbsent(location, tensor));
         }
         Ok(())
     }
@@ -249,43 +249,43 @@ impl Walk<'_> {
         self.on_device_only[tensor.index()] = Held::NONE.version;
     }
 
-    fn offload(&mut self, place: Place, at: u32, part: Part) -> Result<(), PlanError> {
+    fn offload(&mut self, location: Location, at: u32, part: Part) -> Result<(), PlanError> {
         let tensor = part.tensor;
         if self.pieces.in_arena(tensor) && self.kind(tensor) == Kind::Temporary {
-            return Err(PlanError::ArenaStep(place, tensor));
+            return Err(PlanError::ArenaStep(location, tensor));
         }
         // The next value is the only one of an input that no op reads.
         let holds_next =
             self.versions.is_unread(tensor) || self.versions.is_after_reads(tensor, at);
         if self.kind(tensor) == Kind::Input && holds_next {
-            return Err(PlanError::NextInput(place, tensor));
+            return Err(PlanError::NextInput(location, tensor));
         }
         let [all, _] = self.look(part);
         if all & RESIDENT == 0 {
-            return Err(PlanError::NotResident(place, tensor));
+            return Err(PlanError::NotResident(location, tensor));
         }
         if self.held(part).device.valid_until <= at {
-            return Err(PlanError::NoValue(place, tensor));
+            return Err(PlanError::NoValue(location, tensor));
         }
         self.change(part, Change::OFFLOAD);
         Ok(())
     }
 
-    fn evict(&mut self, place: Place, part: Part, needed: u32) -> Result<(), PlanError> {
+    fn evict(&mut self, location: Location, part: Part, needed: u32) -> Result<(), PlanError> {
         let tensor = part.tensor;
         if self.pieces.in_arena(tensor) {
-            return Err(PlanError::ArenaStep(place, tensor));
+            return Err(PlanError::ArenaStep(location, tensor));
         }
         let [all, _] = self.look(part);
         if all & RESIDENT == 0 {
-            return Err(PlanError::NotResident(place, tensor));
+            return Err(PlanError::NotResident(location, tensor));
         }
         if self.held(part).differ == 1 {
             let version = self.on_device_only[tensor.index()];
             let is_result =
                 self.kind(tensor) == Kind::State && version == self.versions.last(tensor);
             if is_result || (version != Held::NONE.version && version == needed) {
-                return Err(PlanError::ValueLost(place, tensor));
+                return Err(PlanError::ValueLost(location, tensor));
             }
         }
         self.flag(part, RESIDENT, 0);
@@ -307,14 +307,14 @@ impl Walk<'_> {
                 let [flags, _] = self.flags.look(&of, &(piece..piece + 1));
                 let has = |flag| flags & flag != 0;
                 if has(RESIDENT) && !has(AT_START) {
-                    return Err(PlanError::AlreadyResident(Place::End, tensor));
+                    return Err(PlanError::AlreadyResident(Location::End, tensor));
                 }
                 if has(AT_START) && !has(RESIDENT) {
-                    return Err(PlanError::NotResident(Place::End, tensor));
+                    return Err(PlanError::NotResident(Location::End, tensor));
                 }
                 let held = self.copies.look(&of, &(piece..piece + 1));
                 if has(CLAIMED) && held.host.version != last {
-                    return Err(PlanError::NoHostCopy(Place::End, tensor));
+                    return Err(PlanError::NoHostCopy(Location::End, tensor));
                 }
                 let next = |held: Held| {
                     let is_last = kind != Kind::Temporary && held.version == last;

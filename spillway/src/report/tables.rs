@@ -14,13 +14,13 @@ const ROWS: usize = 15;
 /// What one tensor moves in an iteration.
 #[derive(Clone, Copy, Default)]
 struct Traffic {
-    up_bytes: u64,
-    down_bytes: u64,
+    upload_bytes: u64,
+    download_bytes: u64,
 }
 
 impl Traffic {
     const fn sum_bytes(self) -> u64 {
-        self.up_bytes.saturating_add(self.down_bytes)
+        self.upload_bytes.saturating_add(self.download_bytes)
     }
 }
 
@@ -29,8 +29,8 @@ pub(super) fn moved(proved: &Proved<'_>) -> String {
     let mut traffic = vec![Traffic::default(); proved.work.tensors.len()];
     for (step, &moved_bytes) in proved.verified.plan().steps.iter().zip(&proved.step_bytes) {
         match step {
-            Step::Prefetch(part) => traffic[part.tensor.index()].up_bytes += moved_bytes,
-            Step::Offload(part) => traffic[part.tensor.index()].down_bytes += moved_bytes,
+            Step::Prefetch(part) => traffic[part.tensor.index()].upload_bytes += moved_bytes,
+            Step::Offload(part) => traffic[part.tensor.index()].download_bytes += moved_bytes,
             Step::Launch(_) | Step::Evict(_) => {}
         }
     }
@@ -50,7 +50,7 @@ pub(super) fn moved(proved: &Proved<'_>) -> String {
     let shown_bytes: u64 = moving.iter().take(ROWS).map(|(_, traffic)| traffic.sum_bytes()).sum();
     format!(
         "<table><tr><th>tensor</th><th>kind</th><th class=\"n\">size</th>\
-         <th class=\"n\">up</th><th class=\"n\">down</th></tr>\n{rows}</table>\n\
+         <th class=\"n\">upload</th><th class=\"n\">download</th></tr>\n{rows}</table>\n\
          <p class=\"note\">{} of {} tensors that move; {} of the traffic.</p>\n",
         moving.len().min(ROWS),
         moving.len(),
@@ -70,8 +70,8 @@ fn moved_row(proved: &Proved<'_>, id: TensorId, traffic: Traffic) -> String {
          <td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
         escape(&Shown::name(&proved.work.tensor_names[id.index()]).to_string()),
         bytes(tensor.bytes),
-        bytes(traffic.up_bytes),
-        bytes(traffic.down_bytes)
+        bytes(traffic.upload_bytes),
+        bytes(traffic.download_bytes)
     )
 }
 

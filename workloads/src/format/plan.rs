@@ -5,7 +5,7 @@ use super::json::{Document, Object, parse};
 use super::render::render;
 use super::step::{ResidentRecord, StepRecord};
 use crate::plan::{OwnedPlacements, OwnedPlan};
-use planner_core::plan::{ArenaPlacement, Pool, Prediction};
+use planner_core::plan::{ArenaPlacement, Placements, PlanError, Pool, Prediction};
 use planner_core::{Launched, Step, TensorId};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -72,6 +72,10 @@ struct PredictionRecord {
 pub fn read_plan(bytes: &[u8]) -> Result<OwnedPlan, FormatError> {
     let record: PlanRecord<'static> = parse(bytes, Document::Plan)?;
     let iterations = record.placement_iterations.unwrap_or(1);
+    // A plan with placements has them for its verifier to judge.
+    if record.placements.is_none() && !(1..=Placements::MOST_ITERATIONS).contains(&iterations) {
+        return Err(FormatError::malformed(PlanError::PlacementIterations(iterations).to_string()));
+    }
     let placements = record.placements.map(|arrays| joined(&arrays, iterations)).transpose()?;
     let Object(arena) = record.arena;
     let Object(predicted) = record.predicted;

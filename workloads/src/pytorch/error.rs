@@ -60,6 +60,14 @@ pub enum ImportError {
     },
     /// The two files do not belong together.
     NoStepMatches,
+    /// The operators of the execution trace, which can only be found by their names, are on too
+    /// many threads.
+    ManyThreads {
+        /// Threads with operators.
+        threads: usize,
+        /// The most that are searched for.
+        most: usize,
+    },
     /// No kernel of the Kineto trace was launched by an op of the execution trace.
     NoKernelMatches,
     /// The trace was read, but what it holds is no graph: most often there is no op at all.
@@ -79,6 +87,11 @@ impl fmt::Display for ImportError {
             Self::NoStepMatches => write!(
                 f,
                 "no step of the Kineto trace runs the same operators as the execution trace"
+            ),
+            Self::ManyThreads { threads, most } => write!(
+                f,
+                "the execution trace has operators on {threads} threads, and without record ids \
+                 in the Kineto trace at most {most} can be matched"
             ),
             Self::NoKernelMatches => write!(
                 f,

@@ -48,12 +48,12 @@ pub enum Device {
 
 impl Device {
     /// Whether PyTorch's name of a device (`cuda:0`, `cpu`) means this one.
-    fn holds(self, place: &str) -> bool {
+    fn holds(self, device: &str) -> bool {
         let name = match self {
             Self::Cuda => "cuda",
             Self::Cpu => "cpu",
         };
-        place.split(':').next() == Some(name)
+        device.split(':').next() == Some(name)
     }
 }
 

@@ -34,23 +34,29 @@ impl<'a> Draft<'a> {
         &self.window.nodes[self.op.node]
     }
 
-    /// An operator with its [`inputs`]; nothing if ops inside it have written all it must write.
-    pub(super) fn operator(mut self, inputs: &[(&Value, Access)]) -> Option<TracedOp> {
-        let node = self.node();
+    /// An operator with its [`inputs`] and [`outputs`]; nothing if ops inside it have written all
+    /// it must write.
+    pub(super) fn operator(
+        mut self,
+        inputs: &[(&Value, Access)],
+        outputs: &[&Value],
+    ) -> Option<TracedOp> {
         for &(value, access) in inputs {
             self.each_view(value, |draft, view| draft.input(view, access));
         }
         if self.op.position.is_none_or(|position| position == 0) {
             self.private_temporaries();
         }
-        for value in &node.outputs {
+        for value in outputs {
             self.each_view(value, Self::output);
         }
         if self.progress.in_embedding {
             // An embedding reads the rows that it looks up, not the whole table.
-            let outputs = views(&node.outputs);
-            let returned = outputs.iter().fold(0, |sum: u64, view| sum.saturating_add(view.bytes));
-            self.op.traffic_bytes = returned.saturating_mul(2);
+            self.op.traffic_bytes = 0;
+            for value in outputs {
+                self.each_view(value, |draft, view| draft.add_traffic(view.bytes));
+            }
+            self.op.traffic_bytes = self.op.traffic_bytes.saturating_mul(2);
         }
         let writes = self.op.touches.iter().any(|touch| touch.access != Access::Read);
         writes.then_some(self.op)
@@ -162,6 +168,12 @@ pub(super) fn inputs(node: &Node) -> Vec<(&Value, Access)> {
         |at| arguments.get(at).map_or(Access::Read, |argument| access(node, argument, training));
     let inputs = node.inputs.iter().enumerate().map(|(at, value)| (value, access(at)));
     inputs.filter(|(value, _)| !views(core::slice::from_ref(*value)).is_empty()).collect()
+}
+
+/// The outputs of an operator that hold tensors.
+pub(super) fn outputs(node: &Node) -> Vec<&Value> {
+    let has_tensors = |value: &&Value| !views(core::slice::from_ref(*value)).is_empty();
+    node.outputs.iter().filter(has_tensors).collect()
 }
 
 /// What the schema says of an argument. It is silent about running statistics.

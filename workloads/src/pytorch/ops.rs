@@ -3,12 +3,13 @@
 //! A trace nests: `linear` calls `t` and `addmm`, and `addmm` asks for a workspace. An op is a
 //! node that must have written what no op inside it has written.
 
-use super::operands::{Draft, inputs};
+use super::operands::{Draft, inputs, outputs};
 use super::role::{Role, fills, role};
 use super::storage::{Origin, Storages, Tensor, TensorIndex};
+use super::trace::Node;
 use super::value::{Value, views};
 use super::window::Window;
-use core::ops::RangeInclusive;
+use core::ops::{Range, RangeInclusive};
 use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeSet;
 
@@ -126,6 +127,18 @@ pub(super) fn find(window: &Window) -> (Vec<TracedOp>, Storages) {
     (walk.ops, walk.storages)
 }
 
+/// A `_foreach_*` with more tensors outside its lists than this is one op: each position would
+/// have all of them as operands.
+const MOST_SHARED: usize = 4;
+
+/// The positions in the lists of a `_foreach_*` of which each is an op.
+fn positions(node: &Node) -> Option<Range<usize>> {
+    let values = || node.inputs.iter().chain(&node.outputs);
+    let shared = values().filter(|value| value.view().is_some()).count();
+    let splits = node.base_name().starts_with("_foreach_") && shared <= MOST_SHARED;
+    splits.then(|| 0..node.inputs.iter().map(Value::list_length).max().unwrap_or(0))
+}
+
 struct Walk<'a> {
     window: &'a Window,
     storages: Storages,
@@ -180,17 +193,19 @@ impl<'a> Walk<'a> {
         };
         let ops: Vec<Option<TracedOp>> = match role {
             Role::Communicates => vec![draft(None).collective()],
-            Role::Computes if traced.base_name().starts_with("_foreach_") => {
-                let length = traced.inputs.iter().map(Value::list_length).max().unwrap_or(0);
-                let mut inputs = inputs(traced);
+            Role::Computes => {
+                let (mut inputs, mut outputs) = (inputs(traced), outputs(traced));
                 let operator = |position| {
                     // Work is that of the positions that lists have, not of all lists for each.
                     inputs.retain(|(value, _)| value.has_position(position));
-                    draft(Some(position)).operator(&inputs)
+                    outputs.retain(|value| value.has_position(position));
+                    draft(Some(position)).operator(&inputs, &outputs)
                 };
-                (0..length).map(operator).collect()
+                match positions(traced) {
+                    Some(positions) => positions.map(operator).collect(),
+                    None => vec![draft(None).operator(&inputs, &outputs)],
+                }
             }
-            Role::Computes => vec![draft(None).operator(&inputs(traced))],
             _ => Vec::new(),
         };
         ops.into_iter().flatten().for_each(|op| self.push(op));

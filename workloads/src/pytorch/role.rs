@@ -28,7 +28,7 @@ impl Role {
     }
 }
 
-/// In place by their schema, yet they move no data: they keep the books, or change shapes.
+/// In place by their schema, yet they move no data: they only track memory, or change shapes.
 const NOTHING: &[&str] = &[
     "record_stream",
     "detach_",

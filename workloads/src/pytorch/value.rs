@@ -127,10 +127,10 @@ impl Value {
             Json::Int(offset),
             Json::Int(elements),
             Json::Int(element_bytes),
-            Json::Text(place),
+            Json::Text(holder),
         ] = values.as_slice()
         {
-            if !device.holds(place) || *elements == 0 || *element_bytes == 0 {
+            if !device.holds(holder) || *elements == 0 || *element_bytes == 0 {
                 return Ok(Self::Other);
             }
             let counts = [*offset, *elements, *element_bytes].map(u64::try_from);

@@ -124,9 +124,9 @@ fn nested(parents: &[Option<usize>]) -> Vec<[usize; 2]> {
     let (mut next, mut next_inside) = (0, vec![0; parents.len()]);
     for (node, parent) in parents.iter().enumerate() {
         let next = parent.map_or(&mut next, |parent| &mut next_inside[parent]);
-        let place = *next;
+        let position = *next;
         *next += inside[node] + 1;
-        (nested[node], next_inside[node]) = ([place, place + inside[node]], place + 1);
+        (nested[node], next_inside[node]) = ([position, position + inside[node]], position + 1);
     }
     nested
 }

@@ -29,10 +29,10 @@ fn stacked(size: usize) -> Files {
     let last = json!({ "name": "o", "time_ns": 1, "reads": all, "writes": [] });
     let ops = (0..size).map(op).chain([last]).collect();
     let steps = (0..=size).map(|op| json!(["launch", op])).collect();
-    let place = |at| json!({ "tensor": at, "offset": size - 1 - at });
-    let places: Value = (0..size).map(place).collect();
+    let placement = |at| json!({ "tensor": at, "offset": size - 1 - at });
+    let placements: Value = (0..size).map(placement).collect();
     let made = files(json!(tensors), ops, [json!([]), json!([]), steps]);
-    with(made, &[("arena", json!({ "bytes": size, "placements": places }))])
+    with(made, &[("arena", json!({ "bytes": size, "placements": placements }))])
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, OpId, TensorId};
 use crate::machine::Machine;
-use crate::plan::{Place, PlanError, Pool};
+use crate::plan::{Location, PlanError, Pool};
 use crate::planner::error::PlanningError;
 use crate::planner::request::Request;
 use crate::scratch::{Limits, Scratch, words};
@@ -41,7 +41,7 @@ impl Classes<'_> {
         let too_small = |pool: u32, bytes: u64| {
             let pool_of = self.pools.get(pool as usize);
             pool_of.map(|of| {
-                (of.object_bytes < bytes).then_some(PlanError::ObjectSize(Place::Pool(pool)))
+                (of.object_bytes < bytes).then_some(PlanError::ObjectSize(Location::Pool(pool)))
             })
         };
         for (id, tensor) in graph.tensor_ids().zip(graph.tensors()) {

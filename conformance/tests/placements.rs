@@ -111,7 +111,7 @@ fn written(ops: &[[&str; 2]], chunks: u64, count: u64, steps: &str) -> (OwnedGra
 }
 
 /// The object of each allocation, with tensors of one chunk.
-fn places(ops: &[[&str; 2]], count: u64, iterations: u32, steps: &str) -> String {
+fn objects(ops: &[[&str; 2]], count: u64, iterations: u32, steps: &str) -> String {
     let (graph, plan) = written(ops, 1, count, steps);
     let graph = graph.graph().unwrap();
     match placing::place_over(&graph, &MACHINE, &plan, Over { iterations, settled: true }) {
@@ -129,16 +129,16 @@ const CHAIN: [[&str; 2]; 4] = [["a", ""], ["b", "a"], ["c", "b"], ["", "cw"]];
 #[test]
 fn an_allocation_takes_what_was_released_first() {
     // `w`, then `a`, `b` and `c`, for which 3 is the last that was never used.
-    assert_eq!(places(&CHAIN, 4, 1, "0 1 -a 2 -b 3 -c"), "0 1 2 3");
-    assert_eq!(places(&CHAIN, 3, 1, "0 1 -a 2 -b 3 -c"), "0 1 2 1");
+    assert_eq!(objects(&CHAIN, 4, 1, "0 1 -a 2 -b 3 -c"), "0 1 2 3");
+    assert_eq!(objects(&CHAIN, 3, 1, "0 1 -a 2 -b 3 -c"), "0 1 2 1");
     // In the next iteration, `c` has left its object last.
-    assert_eq!(places(&CHAIN, 3, 2, "0 1 -a 2 -b 3 -c"), "0 1 2 1 1 2 1");
+    assert_eq!(objects(&CHAIN, 3, 2, "0 1 -a 2 -b 3 -c"), "0 1 2 1 1 2 1");
 }
 
 #[test]
 fn what_comes_back_finds_its_object_free() {
     // `b` is there when `w` comes back to object 0, so it may not lie there.
-    assert_eq!(places(&CHAIN, 3, 1, "-w 0 1 -a 2 +w -b 3 -c"), "0 1 2 1 0");
+    assert_eq!(objects(&CHAIN, 3, 1, "-w 0 1 -a 2 +w -b 3 -c"), "0 1 2 1 0");
 }
 
 #[test]
@@ -146,12 +146,12 @@ fn what_comes_back_soon_waits_for_no_other() {
     let ops = [["a", ""], ["b", "a"], ["c", "b"], ["", "c"], ["", "w"]];
     // `c` would take object 0, which has been free for longest; but `w` comes back to that as soon
     // as `c` is gone.
-    assert_eq!(places(&ops, 3, 1, "-w 0 1 -a 2 -b 3 -c +w 4"), "0 1 2 1 0");
+    assert_eq!(objects(&ops, 3, 1, "-w 0 1 -a 2 -b 3 -c +w 4"), "0 1 2 1 0");
     // With time enough between the two, it does; then `y` does not.
     let (again, last) = ([["d", ""], ["x", "d"], ["y", "x"], ["", "y"]], [["", "w"]]);
     let ops = [&ops[..4], &again, &last].concat();
     let steps = "-w 0 1 -a 2 -b 3 -c 4 5 -d 6 -x 7 -y +w 8";
-    assert_eq!(places(&ops, 3, 1, steps), "0 1 2 0 1 2 1 0");
+    assert_eq!(objects(&ops, 3, 1, steps), "0 1 2 0 1 2 1 0");
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn objects_exchange_what_they_serve() {
     let ops = [["a", ""], ["b", "a"], ["", "b"], ["", "w"]];
     // `a` would take object 1, which has been free for longer; but `b` needs that, since
     // object 0 is due when `w` comes back.
-    assert_eq!(places(&ops, 2, 1, "-w 0 1 -a +w 2 -b 3"), "0 0 1 0");
+    assert_eq!(objects(&ops, 2, 1, "-w 0 1 -a +w 2 -b 3"), "0 0 1 0");
 }
 
 /// Three arcs around the circle, of which any two overlap.
@@ -168,9 +168,9 @@ const RING_STEPS: &str = "0 -w 1 -a +w 2 -b";
 
 #[test]
 fn an_odd_ring_closes_after_two_iterations() {
-    assert_eq!(places(&RING, 2, 1, RING_STEPS), "the pools are short of 1 objects");
-    assert_eq!(places(&RING, 2, 2, RING_STEPS), "0 1 0 1 0 1 0");
-    assert_eq!(places(&RING, 3, 1, RING_STEPS), "0 1 2 0");
+    assert_eq!(objects(&RING, 2, 1, RING_STEPS), "the pools are short of 1 objects");
+    assert_eq!(objects(&RING, 2, 2, RING_STEPS), "0 1 0 1 0 1 0");
+    assert_eq!(objects(&RING, 3, 1, RING_STEPS), "0 1 2 0");
 }
 
 /// Of the ring, two placements of 4 tensors are tried before the one of 7 that closes it.
@@ -211,7 +211,7 @@ proptest! {
     })]
 
     #[test]
-    fn with_objects_enough_there_is_a_place_for_all(case in unplaced_cases()) {
+    fn with_objects_enough_all_are_placed(case in unplaced_cases()) {
         prop_assume!(case.plan.pools.len() == 1);
         let graph = case.graph.graph().unwrap();
         let plan = with_objects(&case, PLENTY);

@@ -4,8 +4,8 @@ use super::{NEVER, Points, later, seen_later};
 use crate::allocations::{self, Event, walk};
 use crate::graph::Graph;
 use crate::pieces::Pieces;
-use crate::plan::{Place, Placements, Plan, PlanError};
-use crate::schedule::Scheduled;
+use crate::plan::{Location, Placements, Plan, PlanError};
+use crate::schedule::{PerStream, Scheduled};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// Not given back before the placements repeat.
@@ -42,7 +42,7 @@ pub(super) fn placed_needs(
     plan: &Plan<'_>,
     pieces: &Pieces<'_>,
     out: &[Scheduled],
-    stream_steps: [u32; 3],
+    stream_steps: PerStream<u32>,
     needs: &mut [Points],
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanError> {
@@ -108,16 +108,21 @@ impl<'a> Holders<'a> {
 
     fn see(&mut self, event: Event<'_>) -> Result<(), PlanError> {
         match event {
-            Event::Take { place, at, allocation, pool, slots, .. } => {
+            Event::Take { location, at, allocation, pool, slots, .. } => {
                 let objects = self.placements.of(allocation);
                 let (named, taken) = (objects.len() as u64, slots.len() as u64);
                 if named != taken {
-                    return Err(PlanError::PlacementSize { place, allocation, named, taken });
+                    return Err(PlanError::PlacementSize { location, allocation, named, taken });
                 }
                 for (slot, &object) in slots.zip(objects) {
                     let count = self.plan.pools[pool].count;
                     if object >= count {
-                        return Err(PlanError::UnknownObject { place, allocation, object, count });
+                        return Err(PlanError::UnknownObject {
+                            location,
+                            allocation,
+                            object,
+                            count,
+                        });
                     }
                     self.taken[slot as usize] = at;
                     self.object[slot as usize] = self.pool_first[pool] + object;
@@ -142,39 +147,42 @@ impl<'a> Holders<'a> {
 
     fn two_holders(&self, slot: u32) -> PlanError {
         let allocation = self.placements.ends.partition_point(|&end| end <= slot) as u32;
-        let place = match self.taken[slot as usize].checked_sub(1) {
-            Some(position) => Place::Step(position % self.plan.steps.len() as u32),
+        let location = match self.taken[slot as usize].checked_sub(1) {
+            Some(position) => Location::Step(position % self.plan.steps.len() as u32),
             None => {
                 let entries = (0..).zip(self.plan.resident_at_start);
                 let mut placed =
                     entries.filter(|(_, entry)| !self.pieces.in_arena(entry.part.tensor));
-                placed.nth(allocation as usize).map_or(Place::End, |(entry, _)| Place::Start(entry))
+                placed
+                    .nth(allocation as usize)
+                    .map_or(Location::End, |(entry, _)| Location::Start(entry))
             }
         };
         let object = self.placements.objects[slot as usize];
-        PlanError::TwoHolders { place, allocation, object }
+        PlanError::TwoHolders { location, allocation, object }
     }
 }
 
 struct Waits<'w> {
     plan: &'w Plan<'w>,
     out: &'w [Scheduled],
-    stream_steps: [u32; 3],
+    stream_steps: PerStream<u32>,
     needs: &'w mut [Points],
 }
 
 impl Waits<'_> {
-    /// The allocation at a position waits for the release at another, `laps` iterations back
+    /// The allocation at a position waits for the release at another, so many iterations back
     /// beside those that lie between the two.
-    fn add(&mut self, taken: u32, given: u32, laps: i64) {
+    fn add(&mut self, taken: u32, given: u32, iterations_back: i64) {
         let steps = self.plan.steps.len();
         let (taken, given) = (taken as usize - 1, given as usize - 1);
-        let laps = laps + (taken / steps) as i64 - (given / steps) as i64;
+        let iterations_back = iterations_back + (taken / steps) as i64 - (given / steps) as i64;
         let release = given % steps;
         let done = match self.out[release].stream() {
-            Some(_) => [i64::from(self.out[release].index()), NEVER, NEVER],
+            Some(_) => PerStream([i64::from(self.out[release].index()), NEVER, NEVER]),
             None => self.needs[release],
         };
-        self.needs[taken] = later(self.needs[taken], seen_later(done, laps, self.stream_steps));
+        self.needs[taken] =
+            later(self.needs[taken], seen_later(done, iterations_back, self.stream_steps));
     }
 }

@@ -1,5 +1,5 @@
 //! No object has two owners where the plan says who has which: every allocation takes objects
-//! that nobody owns, and starts behind the releases of their last owners; after all
+//! that nobody owns, and starts after the releases of their last owners; after all
 //! iterations that the placements cover, everything lies where it began (`docs/format.md`, 3.6).
 
 use super::clocks::Clocks;
@@ -7,7 +7,8 @@ use super::{NEVER, Points, VerifyError, later, seen_later};
 use crate::graph::Graph;
 use crate::index_set::IndexSet;
 use crate::pieces::Pieces;
-use crate::plan::{Part, Place, Placements, Plan, PlanError, Step};
+use crate::plan::{Location, Part, Placements, Plan, PlanError, Step};
+use crate::schedule::PerStream;
 use crate::scratch::{Limits, Scratch, total, words};
 use core::ops::Range;
 
@@ -49,11 +50,11 @@ pub(super) fn check(
     let ranks = ranks(&mut list, scratch)?;
     let owners = scratch.take(ranks.len(), FRESH)?;
     let mut objects = Objects { plan, placements, clocks, freed, ranks, owners };
-    list.start(&mut |deed| objects.see(&deed, 0).map(|_| ()))?;
+    list.start(&mut |event| objects.see(&event, 0).map(|_| ()))?;
     let (at_start, first) = (scratch.take(pieces.len(), NOWHERE)?, list.next);
     at_start.copy_from_slice(list.numbers);
     for iteration in 0..iterations {
-        list.iteration(&mut |deed| objects.see(&deed, iteration).map(|_| ()))?;
+        list.iteration(&mut |event| objects.see(&event, iteration).map(|_| ()))?;
     }
     for tensor in graph.tensor_ids() {
         for piece in pieces.of(tensor).filter(|&piece| at_start[piece] != NOWHERE) {
@@ -67,9 +68,11 @@ pub(super) fn check(
     // Once more, now that every object has had its owners.
     list.next = first;
     for iteration in 0..iterations {
-        list.iteration(&mut |deed| {
-            let must = objects.see(&deed, iterations.saturating_add(iteration))?;
-            let Deed::Take { place: Place::Step(step), pool, .. } = deed else { return Ok(()) };
+        list.iteration(&mut |event| {
+            let must = objects.see(&event, iterations.saturating_add(iteration))?;
+            let Event::Take { location: Location::Step(step), pool, .. } = event else {
+                return Ok(());
+            };
             match clocks.missing(iteration, step, must) {
                 Some(stream) => Err(VerifyError::Memory { step, stream, pool: pool as u32 }),
                 None => Ok(()),
@@ -92,12 +95,12 @@ fn ranks<'a>(list: &mut List<'_>, scratch: &mut Scratch<'a>) -> Result<&'a [u32]
         // Cannot overflow: all pools together are inside the budget.
         first_object[at] = first_object[at - 1] + pools[at - 1].count;
     }
-    let mut note = |deed| {
-        let Deed::Take { place, allocation, pool, numbers } = deed else { return Ok(()) };
+    let mut note = |event| {
+        let Event::Take { location, allocation, pool, numbers } = event else { return Ok(()) };
         let count = pools[pool].count;
         for (key, &object) in keys[numbers.clone()].iter_mut().zip(&objects[numbers]) {
             if object >= count {
-                let error = PlanError::UnknownObject { place, allocation, object, count };
+                let error = PlanError::UnknownObject { location, allocation, object, count };
                 return Err(error.into());
             }
             *key = first_object[pool] + object;
@@ -122,9 +125,9 @@ fn ranks<'a>(list: &mut List<'_>, scratch: &mut Scratch<'a>) -> Result<&'a [u32]
     Ok(ranks)
 }
 
-/// What a step does with objects, by where their numbers stand in the placements.
-enum Deed {
-    Take { place: Place, allocation: u32, pool: usize, numbers: Range<usize> },
+/// What a step takes or gives back; `numbers` are positions in the table of placements.
+enum Event {
+    Take { location: Location, allocation: u32, pool: usize, numbers: Range<usize> },
     Give { step: u32, numbers: Range<usize> },
 }
 
@@ -142,27 +145,27 @@ struct Objects<'w> {
 
 impl Objects<'_> {
     /// What must have ended before the objects are the new owner's.
-    fn see(&mut self, deed: &Deed, iteration: u32) -> Result<Points, VerifyError> {
-        let mut must = [NEVER; 3];
-        match *deed {
-            Deed::Take { place, allocation, ref numbers, .. } => {
+    fn see(&mut self, event: &Event, iteration: u32) -> Result<Points, VerifyError> {
+        let mut must = PerStream::all(NEVER);
+        match *event {
+            Event::Take { location, allocation, ref numbers, .. } => {
                 for number in numbers.clone() {
                     let owner = &mut self.owners[self.ranks[number] as usize];
                     match core::mem::replace(owner, OWNED) {
                         FRESH => {}
                         OWNED => {
                             let object = self.placements.objects[number];
-                            let error = PlanError::TwoHolders { place, allocation, object };
+                            let error = PlanError::TwoHolders { location, allocation, object };
                             return Err(error.into());
                         }
                         [released, step] => {
-                            let laps = i64::from(iteration.saturating_sub(released));
-                            must = later(must, self.released(step, laps));
+                            let iterations_back = i64::from(iteration.saturating_sub(released));
+                            must = later(must, self.released(step, iterations_back));
                         }
                     }
                 }
             }
-            Deed::Give { step, ref numbers } => {
+            Event::Give { step, ref numbers } => {
                 for &rank in &self.ranks[numbers.clone()] {
                     self.owners[rank as usize] = [iteration, step];
                 }
@@ -172,12 +175,12 @@ impl Objects<'_> {
     }
 
     /// What must have ended before what a step gave back so many iterations ago is free.
-    fn released(&self, step: u32, laps: i64) -> Points {
+    fn released(&self, step: u32, iterations_back: i64) -> Points {
         let done = match self.plan.steps[step as usize] {
-            Step::Launch(_) => [self.clocks.index(step), NEVER, NEVER],
+            Step::Launch(_) => PerStream([self.clocks.index(step), NEVER, NEVER]),
             _ => self.freed[step as usize],
         };
-        seen_later(done, laps, self.clocks.stream_steps())
+        seen_later(done, iterations_back, self.clocks.stream_steps())
     }
 }
 
@@ -205,29 +208,29 @@ impl List<'_> {
 
     fn start(
         &mut self,
-        see: &mut impl FnMut(Deed) -> Result<(), VerifyError>,
+        see: &mut impl FnMut(Event) -> Result<(), VerifyError>,
     ) -> Result<(), VerifyError> {
         for (entry, resident) in (0..).zip(self.plan.resident_at_start) {
-            self.take_missing(resident.part, Place::Start(entry), see)?;
+            self.take_missing(resident.part, Location::Start(entry), see)?;
         }
         Ok(())
     }
 
     fn iteration(
         &mut self,
-        see: &mut impl FnMut(Deed) -> Result<(), VerifyError>,
+        see: &mut impl FnMut(Event) -> Result<(), VerifyError>,
     ) -> Result<(), VerifyError> {
         for (step, action) in (0..).zip(self.plan.steps) {
-            let place = Place::Step(step);
+            let location = Location::Step(step);
             match *action {
-                Step::Prefetch(part) => self.take_missing(part, place, see)?,
+                Step::Prefetch(part) => self.take_missing(part, location, see)?,
                 Step::Launch(launched) => {
                     for tensor in self.graph.written_by(launched) {
-                        self.take_missing(Part::whole(tensor), place, see)?;
+                        self.take_missing(Part::whole(tensor), location, see)?;
                     }
                     if let Some((pool, count)) = self.pieces.workspace(self.graph, launched.op) {
-                        let numbers = self.take(place, pool, count, see)?;
-                        see(Deed::Give { step, numbers })?;
+                        let numbers = self.take(location, pool, count, see)?;
+                        see(Event::Give { step, numbers })?;
                     }
                 }
                 Step::Evict(part) => {
@@ -235,7 +238,7 @@ impl List<'_> {
                         let count = self.pieces.pool_objects(part.tensor, piece) as usize;
                         let first = core::mem::replace(&mut self.numbers[piece], NOWHERE) as usize;
                         self.missing.insert(piece);
-                        see(Deed::Give { step, numbers: first..first + count })?;
+                        see(Event::Give { step, numbers: first..first + count })?;
                     }
                 }
                 Step::Offload(_) => {}
@@ -248,8 +251,8 @@ impl List<'_> {
     fn take_missing(
         &mut self,
         part: Part,
-        place: Place,
-        see: &mut impl FnMut(Deed) -> Result<(), VerifyError>,
+        location: Location,
+        see: &mut impl FnMut(Event) -> Result<(), VerifyError>,
     ) -> Result<(), VerifyError> {
         let Part { tensor, .. } = part;
         let pieces = self.pieces;
@@ -261,7 +264,7 @@ impl List<'_> {
         if count == 0 {
             return Ok(());
         }
-        let taken = self.take(place, pieces.pool(tensor), count, see)?;
+        let taken = self.take(location, pieces.pool(tensor), count, see)?;
         let mut first = taken.start as u32;
         while let Some(piece) = self.missing.first(pieces.of_part(part)) {
             self.numbers[piece] = first;
@@ -274,22 +277,22 @@ impl List<'_> {
     /// Where the numbers of the next allocation stand.
     fn take(
         &mut self,
-        place: Place,
+        location: Location,
         pool: usize,
         count: u64,
-        see: &mut impl FnMut(Deed) -> Result<(), VerifyError>,
+        see: &mut impl FnMut(Event) -> Result<(), VerifyError>,
     ) -> Result<Range<usize>, VerifyError> {
         let allocation = self.next;
         let named = self.placements.of(allocation).len() as u64;
         if named != count {
             let taken = count;
-            return Err(PlanError::PlacementSize { place, allocation, named, taken }.into());
+            return Err(PlanError::PlacementSize { location, allocation, named, taken }.into());
         }
         self.next += 1;
         // Its numbers are not none, so they end somewhere.
         let end = self.placements.ends[allocation as usize] as usize;
         let numbers = end - count as usize..end;
-        see(Deed::Take { place, allocation, pool, numbers: numbers.clone() })?;
+        see(Event::Take { location, allocation, pool, numbers: numbers.clone() })?;
         Ok(numbers)
     }
 }

@@ -18,20 +18,20 @@ pub(super) fn place(
     let Ok(allocations) = allocations(graph, machine, &plan.plan(), iterations) else {
         return plan;
     };
-    let mut places = Places::new(&allocations, machine, plan);
+    let mut choice = Choice::new(&allocations, machine, plan);
     let arrays: Vec<_> =
-        allocations.iter().map(|allocation| places.array(allocation, choices)).collect();
+        allocations.iter().map(|allocation| choice.array(allocation, choices)).collect();
     let end = |end: &mut u32, array: &Vec<u64>| {
         *end += array.len() as u32;
         Some(*end)
     };
     let ends = arrays.iter().scan(0, end).collect();
-    let plan = places.plan;
+    let plan = choice.plan;
     let placements = OwnedPlacements { iterations, objects: arrays.concat(), ends };
     OwnedPlan { placements: Some(placements), ..plan }
 }
 
-struct Places<'a> {
+struct Choice<'a> {
     machine: &'a Machine,
     plan: OwnedPlan,
     /// The position of the last release of each object so far.
@@ -44,7 +44,7 @@ struct Places<'a> {
     homes: BTreeMap<(TensorId, u64), u64>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> Choice<'a> {
     fn new(allocations: &[Allocation], machine: &'a Machine, plan: OwnedPlan) -> Self {
         let mut comes_at = BTreeMap::new();
         for allocation in allocations {

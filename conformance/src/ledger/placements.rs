@@ -3,7 +3,7 @@
 use super::Violation;
 use super::layout::Layout;
 use super::values::{Objects, StepRecord, Taken};
-use planner_core::plan::Place;
+use planner_core::plan::Location;
 use planner_core::{Step, TensorId};
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(super) type Physical = (usize, u64);
 
 /// One allocation. Positions count the steps of all iterations from 1; 0 is the start.
 pub(crate) struct Allocation {
-    pub(crate) place: Place,
+    pub(crate) location: Location,
     pub(crate) at: usize,
     pub(crate) pool: usize,
     pub(crate) stays: Vec<Stay>,
@@ -37,18 +37,18 @@ pub(super) fn allocations(
 ) -> Result<Vec<Allocation>, Violation> {
     let mut allocations: Vec<Allocation> = Vec::new();
     let of_tensor = |tensor, object| Stay { held: Some((tensor, object)), until: None };
-    for (place, resident) in (0..).map(Place::Start).zip(layout.plan.resident_at_start) {
+    for (location, resident) in (0..).map(Location::Start).zip(layout.plan.resident_at_start) {
         let tensor = resident.part.tensor;
         if let Some(pool) = layout.pool_of(tensor) {
-            let objects = layout.named(place, resident.part)?;
+            let objects = layout.named(location, resident.part)?;
             let stays = objects.map(|object| of_tensor(tensor, object)).collect();
-            allocations.push(Allocation { place, at: 0, pool, stays });
+            allocations.push(Allocation { location, at: 0, pool, stays });
         }
     }
     // What a step allocates is the same in every iteration.
     let iteration = &records[..layout.plan.steps.len()];
     for (at, record) in (1..).zip((0..iterations).flat_map(|_| iteration)) {
-        let place = Place::Step(record.step as u32);
+        let location = Location::Step(record.step as u32);
         for Taken { pool, objects } in &record.taken {
             let stays = match objects {
                 Objects::Of(tensor, objects) => {
@@ -59,7 +59,7 @@ pub(super) fn allocations(
                     vec![Stay { held: None, until: Some(at) }; *count as usize]
                 }
             };
-            allocations.push(Allocation { place, at, pool: *pool, stays });
+            allocations.push(Allocation { location, at, pool: *pool, stays });
         }
         if let Step::Evict(part) = record.action {
             for stay in allocations.iter_mut().flat_map(|allocation| &mut allocation.stays) {
@@ -107,19 +107,22 @@ pub(super) fn follow(
         return Err(Violation::of_plan("there are more placements than allocations"));
     }
     let mut holders: BTreeMap<Physical, Vec<(usize, Stay)>> = BTreeMap::new();
-    for (number, Allocation { place, at, pool, stays }) in (0..).zip(&allocations) {
+    for (number, Allocation { location, at, pool, stays }) in (0..).zip(&allocations) {
         let objects = placements.of(number);
         if objects.len() != stays.len() {
             let message = format!("placements[{number}] has {} numbers", objects.len());
-            return Err(Violation::at(*place, message));
+            return Err(Violation::at(*location, message));
         }
         for (&object, stay) in objects.iter().zip(stays) {
             if object >= layout.plan.pools[*pool].count {
-                return Err(Violation::at(*place, format!("pool {pool} has no object {object}")));
+                return Err(Violation::at(
+                    *location,
+                    format!("pool {pool} has no object {object}"),
+                ));
             }
             let earlier = holders.entry((*pool, object)).or_default();
             if earlier.iter().any(|(_, other)| other.until.is_none_or(|until| until >= *at)) {
-                return Err(Violation::at(*place, format!("object {object} has two holders")));
+                return Err(Violation::at(*location, format!("object {object} has two holders")));
             }
             earlier.push((*at, *stay));
         }
@@ -134,7 +137,7 @@ pub(super) fn follow(
     };
     if resident(|(at, _)| *at == 0) != resident(|(_, stay)| stay.until.is_none()) {
         let message = "what is resident lies in other objects than at the start";
-        return Err(Violation::at(Place::End, message));
+        return Err(Violation::at(Location::End, message));
     }
     let steps = layout.plan.steps.len() * placements.iterations as usize;
     let mut changes: Vec<Change> = (0..steps).map(|_| Change::default()).collect();
