@@ -298,19 +298,20 @@ class Recorder(TorchDispatchMode):
     def _find_operands(self, call, written):
         """Fills in what a call reads and writes."""
         overwritten = set()
+        views = [v for v in tree_leaves((call.args, call.kwargs)) if isinstance(v, View)]
         for fake, overwrites in written:
             view = self.view(fake)
             if view.tensor is None:
                 continue
-            if overwrites and view.fills(self.storages[view.tensor].nbytes):
+            uses = sum(v.tensor == view.tensor for v in views)
+            if overwrites and uses == 1 and view.fills(self.storages[view.tensor].nbytes):
                 overwritten.add(view.tensor)
             call.writes.append(view.tensor)
-        inputs = [v for v in tree_leaves((call.args, call.kwargs)) if isinstance(v, View)]
         numbers = [s for s in tree_leaves((call.args, call.kwargs)) if isinstance(s, Scalar)]
-        inputs += [view for scalar in numbers for view, _ in scalar.leaves()]
+        views += [view for scalar in numbers for view, _ in scalar.leaves()]
         fresh = [v.tensor for v in call.results if v is not None]
         not_read = overwritten.union(fresh, [None])
-        call.reads = unique(v.tensor for v in inputs if v.tensor not in not_read)
+        call.reads = unique(v.tensor for v in views if v.tensor not in not_read)
         call.writes = unique(t for t in call.writes + fresh if t is not None)
         for tensor in call.writes:
             self.storages[tensor].writes += 1

@@ -140,3 +140,16 @@ def test_a_tensor_that_is_made_empty_and_filled_in_parts():
 
     make = lambda m: torch.optim.SGD(m.parameters(), lr=0.1)
     compare(mlp, in_parts, make, batches, budget="50%")
+
+
+def test_a_copy_within_a_tensor_reads_it():
+    def shifted(model, batch):
+        x = batch["x"].clone()
+        x.copy_(x[:1].expand(16, 20))
+        return F.cross_entropy(model(x), batch["y"])
+
+    make = lambda m: torch.optim.SGD(m.parameters(), lr=0.1)
+    model = mlp()
+    step = spillway.torch.capture(model, shifted, make(model), batches(0))
+    (copy,) = [op for op in step.operations if op.name == "copy_"]
+    assert set(copy.writes) <= set(copy.reads)
