@@ -1,4 +1,7 @@
-"""Records the ops of a step while it runs on fake tensors: storages become tensors, views vanish."""
+"""Records the ops of a step while it runs on fake tensors.
+
+Storages become tensors of the graph, and views vanish.
+"""
 
 from dataclasses import dataclass, field
 

@@ -34,10 +34,6 @@ class Scalar:
             return [self.operands]
         return [leaf for o in self.operands if isinstance(o, Scalar) for leaf in o.leaves()]
 
-    def key(self):
-        """Returns what two numbers of the same form have in common."""
-        return (self.function, tuple(o.key() if isinstance(o, Scalar) else o for o in self.operands))
-
     def add(self, other):
         return Scalar(operator.add, (self, other))
 

@@ -93,7 +93,8 @@ def initialise(optimizer, has_gradient):
     for group in optimizer.param_groups:
         for p in group["params"]:
             kept[p] = p.grad
-            p.grad = torch.zeros((), dtype=p.dtype, device=p.device).expand_as(p) if has_gradient(p) else None
+            zero = torch.zeros((), dtype=p.dtype, device=p.device)
+            p.grad = zero.expand_as(p) if has_gradient(p) else None
     try:
         for group in optimizer.param_groups:
             if any(p.grad is not None and not optimizer.state.get(p) for p in group["params"]):

@@ -17,8 +17,8 @@ def compare(
     make, loss_fn, make_optimizer, batches, between=None, budget=None, steps=STEPS, seed=7
 ):
     """Trains twice from the same seed. `make()` returns the model, `batches(k)` a batch and
-    `between(optimizer)` the function called after each step. Without a budget (a percentage,
-    or "least"), each tensor has memory of its own. Returns the captured step."""
+    `between(optimizer)` the function called after each step. Without a budget (a percentage),
+    each tensor has memory of its own. Returns the captured step."""
     torch.manual_seed(seed)
     eager_model = make()
     planned_model = copy.deepcopy(eager_model)
@@ -66,12 +66,12 @@ def compare(
 
 def planned_within(step, budget):
     """Returns a plan for a percentage, or for the least that will do where that is more."""
+    small = sum(s.nbytes for s in step.storages) < 64 << 20
+    machine = MACHINE if small else None
     try:
-        if budget != "least":
-            return step.plan(budget, MACHINE, settings=dict(effort=1))
+        return step.plan(budget, machine, settings=dict(effort=1))
     except spillway.InfeasibleError:
-        pass
-    return step.plan(step.least(MACHINE), MACHINE, settings=dict(effort=1))
+        return step.plan(step.least(machine), machine, settings=dict(effort=1))
 
 
 def same(a, b, name):

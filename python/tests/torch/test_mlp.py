@@ -10,7 +10,8 @@ import spillway.torch
 
 
 def mlp():
-    return nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 5))
+    layers = nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 5)
+    return nn.Sequential(*layers)
 
 
 def loss_fn(model, batch):
@@ -126,7 +127,8 @@ def test_the_first_gradient_becomes_the_momentum_whatever_its_sign():
             self.weight = nn.Parameter(torch.ones(3))
 
     make = lambda m: torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)
-    step, _ = compare(Dead, lambda m, x: (m.weight * x).sum(), make, lambda k: torch.full((3,), -0.0))
+    zeros = lambda k: torch.full((3,), -0.0)
+    step, _ = compare(Dead, lambda m, x: (m.weight * x).sum(), make, zeros)
     (momentum,) = [s.value for s in step.storages if s.name == "weight.momentum_buffer"]
     assert torch.signbit(momentum).all()
 

@@ -39,7 +39,8 @@ def tokens(k):
 
 def test_dropout_draws_what_eager_mode_draws(budget):
     def make():
-        return nn.Sequential(nn.Linear(20, 32), nn.Dropout(0.3), nn.ReLU(), nn.Dropout(), nn.Linear(32, 5))
+        layers = nn.Linear(20, 32), nn.Dropout(0.3), nn.ReLU(), nn.Dropout(), nn.Linear(32, 5)
+        return nn.Sequential(*layers)
 
     step, train = compare(make, classify, adamw, vectors, budget=budget)
     random = [op for op in step.operations if op.measured.draws]
@@ -121,7 +122,10 @@ def test_transformer_with_dropout_and_attention(budget):
         def forward(self, x):
             return self.head(self.encoder(self.embedding(x)))
 
-    compare(Model, lambda m, x: F.cross_entropy(m(x).flatten(0, 1), x.flatten()), adamw, tokens, budget=budget)
+    def loss_fn(model, x):
+        return F.cross_entropy(model(x).flatten(0, 1), x.flatten())
+
+    compare(Model, loss_fn, adamw, tokens, budget=budget)
 
 
 def test_autocast(budget):
@@ -129,19 +133,51 @@ def test_autocast(budget):
         with torch.autocast("cpu", torch.bfloat16):
             return classify(model, batch)
 
-    compare(lambda: nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 5)), mixed, adamw, vectors, budget=budget)
+    def make():
+        return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 5))
+
+    compare(make, mixed, adamw, vectors, budget=budget)
 
 
-def test_gpt2(budget):
+def published(name):
+    """Returns the function that makes a small model of a package, its loss, and its batches."""
     transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=50, n_positions=16)
+    models = pytest.importorskip("torchvision").models
 
-    def loss_fn(model, x):
+    def words(model, x):
         return model(input_ids=x, labels=x).loss
 
-    compare(lambda: transformers.GPT2LMHeadModel(config).train(), loss_fn, adamw, tokens, budget=budget)
+    def pictures(model, batch):
+        return model(pixel_values=batch[0], labels=batch[1]).loss
+
+    def language(model, config, **settings):
+        return lambda: model(config(vocab_size=50, **settings)).train(), words, tokens
+
+    small = dict(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+    )
+    t = transformers
+    if name == "gpt2":
+        size = dict(n_layer=2, n_embd=32, n_head=2, n_positions=16)
+        return language(t.GPT2LMHeadModel, t.GPT2Config, **size)
+    if name == "llama":
+        return language(t.LlamaForCausalLM, t.LlamaConfig, num_key_value_heads=1, **small)
+    if name == "bert":
+        return language(t.BertForMaskedLM, t.BertConfig, **small)
+    if name == "t5":
+        size = dict(d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2)
+        ids = dict(decoder_start_token_id=0, pad_token_id=0)
+        return language(t.T5ForConditionalGeneration, t.T5Config, **size, **ids)
+    if name == "vit":
+        config = t.ViTConfig(image_size=32, patch_size=8, num_labels=10, **small)
+        return lambda: t.ViTForImageClassification(config).train(), pictures, images
+    return lambda: getattr(models, name)(num_classes=10), classify, images
 
 
-def test_resnet(budget):
-    torchvision = pytest.importorskip("torchvision")
-    compare(lambda: torchvision.models.resnet18(num_classes=10), classify, sgd, images, budget=budget)
+@pytest.mark.parametrize(
+    "name", ["gpt2", "llama", "bert", "t5", "vit", "resnet18", "resnet50", "mobilenet_v3_small"]
+)
+def test_published_models(name, budget):
+    make, loss_fn, batches = published(name)
+    optimizer = sgd if name.startswith("resnet") else adamw
+    compare(make, loss_fn, optimizer, batches, budget=budget)
