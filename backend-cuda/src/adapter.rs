@@ -2,10 +2,10 @@
 
 use crate::CudaDevice;
 use crate::driver::{self, Pinned, granularity_bytes};
-use crate::error::{CudaError, Unavailable, named};
+use crate::error::{CudaError, Unavailable};
 use crate::host_memory::HostMemory;
+use cudarc::driver::CudaContext;
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
-use cudarc::driver::{CudaContext, result};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -56,7 +56,8 @@ pub(crate) struct Opened {
 
 impl Cuda {
     /// Finds the driver: the library at `path`, or the system's. A library by its path is taken
-    /// for the whole process, and must call itself `libcuda.so`.
+    /// for the whole process, and must call itself `libcuda.so`. It is opened, which runs code of
+    /// it, and called like a driver: name only a file that you trust.
     ///
     /// # Errors
     /// Why there is none.
@@ -80,13 +81,13 @@ impl Cuda {
     /// driver.
     pub fn device(&self, ordinal: usize) -> Result<DeviceInfo, Unavailable> {
         let context = self.context(ordinal)?;
-        let (free, total) = named("cuMemGetInfo", context.mem_get_info())?;
+        let [free_bytes, memory_bytes] = driver::memory_bytes(&context)?;
         Ok(DeviceInfo {
             ordinal,
-            name: named("cuDeviceGetName", context.name())?,
+            name: driver::device_name(ordinal)?,
             driver: format!("CUDA {}", shown(self.version)),
-            free_bytes: free as u64,
-            memory_bytes: total as u64,
+            free_bytes,
+            memory_bytes,
             host_bytes: HostMemory::read(Path::new("/")).free_bytes.unwrap_or(u64::MAX),
             granularity_bytes: granularity_bytes(&context)?,
         })
@@ -109,18 +110,13 @@ impl Cuda {
     /// # Errors
     /// Those of the driver.
     pub fn count(&self) -> Result<usize, Unavailable> {
-        let count = named("cuDeviceGetCount", result::device::get_count())?;
-        Ok(count.max(0) as usize)
+        Ok(driver::device_count()?)
     }
 
     /// Which devices there are, in words.
     fn names(self) -> Result<String, Unavailable> {
-        let name = |ordinal| {
-            let device = named("cuDeviceGet", result::device::get(ordinal))?;
-            let name = named("cuDeviceGetName", result::device::get_name(device))?;
-            Ok(format!("{ordinal} ({name})"))
-        };
-        let names = (0..self.count()? as i32).map(name).collect::<Result<Vec<_>, CudaError>>()?;
+        let name = |ordinal| Ok(format!("{ordinal} ({})", driver::device_name(ordinal)?));
+        let names = (0..self.count()?).map(name).collect::<Result<Vec<_>, CudaError>>()?;
         Ok(match &names[..] {
             [] => "the machine has none".to_owned(),
             names => format!("there is {}", names.join(", ")),
@@ -132,9 +128,9 @@ impl Cuda {
             let there_are = self.names()?;
             return Err(Unavailable(format!("there is no CUDA device {ordinal}; {there_are}")));
         }
-        let context = named("cuDevicePrimaryCtxRetain", CudaContext::new(ordinal))?;
+        let context = driver::context(ordinal)?;
         let attribute = CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
-        match named("cuDeviceGetAttribute", context.attribute(attribute))? {
+        match driver::attribute(&context, attribute)? {
             0 => Err(Unavailable("the device has no virtual memory management".to_owned())),
             _ => Ok(context),
         }
@@ -154,8 +150,8 @@ impl Cuda {
                  granularity of {granularity} bytes"
             )));
         }
-        let (_, memory_bytes) = named("cuMemGetInfo", context.mem_get_info())?;
-        let opened = Opened { context, chunk_bytes, memory_bytes: memory_bytes as u64 };
+        let [_, memory_bytes] = driver::memory_bytes(&context)?;
+        let opened = Opened { context, chunk_bytes, memory_bytes };
         Ok(CudaDevice::new(opened)?)
     }
 }

@@ -53,6 +53,7 @@ mod settings;
 mod space;
 mod stream;
 mod task;
+mod usage;
 mod worker;
 
 pub use counters::Counters;

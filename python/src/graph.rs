@@ -1,3 +1,5 @@
+//! Graphs, and how to plan them.
+
 use crate::error::{self, FormatError, PlanningError};
 use crate::machine::Machine;
 use crate::plan::Plan;

@@ -1,3 +1,5 @@
+//! Machines.
+
 use crate::error::{Error, FormatError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -47,7 +49,7 @@ impl Machine {
             unmap_ns_per_chunk,
         });
         let machine = machine.map_err(|error| FormatError::new_err(error.to_string()))?;
-        Ok(Self { owned: OwnedMachine { name, machine } })
+        Ok(Self { owned: OwnedMachine { name, machine, one_way_bytes_per_s: None } })
     }
 
     /// A machine from the list that `spillway machines` prints. Raises `Error`, which has the

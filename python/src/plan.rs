@@ -1,3 +1,5 @@
+//! Plans and their figures.
+
 use crate::error;
 use crate::graph::Graph;
 use crate::machine::Machine;
@@ -91,7 +93,7 @@ impl Plan {
     /// The plan in a few lines.
     fn summary(&self) -> String {
         let (context, figures) = (self.plan.context(), self.plan.figures());
-        let rows = summary::rows(context, figures, &self.plan.machine().machine);
+        let rows = summary::rows(context, figures, self.plan.machine());
         rows.iter().map(|(title, text)| format!("{title:<10}{text}\n")).collect()
     }
 

@@ -1,3 +1,5 @@
+//! Plans that run on mapped host memory.
+
 use crate::error::SessionError;
 use crate::kernels::{PyKernels, copied};
 use crate::plan::Plan;

@@ -48,7 +48,7 @@ impl fmt::Debug for Launcher {
 
 /// Names the call that failed.
 pub(crate) fn named<T>(call: &'static str, result: Result<T, DriverError>) -> Result<T, CudaError> {
-    result.map_err(|DriverError(code)| CudaError::Driver { call, code })
+    result.map_err(|DriverError(code)| CudaError::Driver { call, code: code as i32 })
 }
 
 impl Launcher {

@@ -2,8 +2,8 @@
 #![allow(unsafe_code, reason = "bytes are copied between addresses")]
 
 use super::memory;
-use planner_core::Stream;
 use planner_core::backend::Point;
+use planner_core::{PerStream, Stream};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
@@ -11,28 +11,33 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 /// The last signal that each stream has reached.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Progress {
-    reached: Mutex<[u64; 3]>,
+    reached: Mutex<PerStream<u64>>,
     changed: Condvar,
     /// Whether copies are left out, since the device is about to be dropped.
     is_dropped: AtomicBool,
 }
 
 impl Progress {
+    pub(crate) fn new() -> Self {
+        let reached = Mutex::new(PerStream::all(0));
+        Self { reached, changed: Condvar::new(), is_dropped: AtomicBool::new(false) }
+    }
+
     pub(crate) fn reach(&self, Point { stream, value }: Point) {
-        self.reached.lock().unwrap_or_else(PoisonError::into_inner)[stream as usize] = value;
+        self.reached.lock().unwrap_or_else(PoisonError::into_inner)[stream] = value;
         self.changed.notify_all();
     }
 
     pub(crate) fn has_reached(&self, point: Point) -> bool {
         let reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
-        reached[point.stream as usize] >= point.value
+        reached[point.stream] >= point.value
     }
 
     pub(crate) fn block_until(&self, point: Point) {
         let reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_waiting = |reached: &mut [u64; 3]| reached[point.stream as usize] < point.value;
+        let is_waiting = |reached: &mut PerStream<u64>| reached[point.stream] < point.value;
         drop(self.changed.wait_while(reached, is_waiting));
     }
 

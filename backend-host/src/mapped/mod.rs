@@ -9,8 +9,8 @@ use crate::HostError;
 use backend_checks::{AddressMap, Refused};
 use copier::{Copier, Progress};
 use memory::AddressRange;
-use planner_core::Stream;
 use planner_core::backend::{DeviceAddress, ErrorType, Point, Streams};
+use planner_core::{PerStream, Stream};
 use std::fs::File;
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub struct MappedDevice {
     downloads: Copier,
     progress: Arc<Progress>,
     /// Signals of each stream.
-    signals: [u64; 3],
+    signals: PerStream<u64>,
     device_bytes: u64,
     created_bytes: u64,
     pages: Option<File>,
@@ -50,7 +50,7 @@ impl MappedDevice {
         if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(page_bytes) {
             return Err(HostError::ChunkBytes { chunk_bytes, page_bytes });
         }
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(Progress::new());
         let copier = |stream| {
             Copier::start(stream, Arc::clone(&progress)).map_err(|error| HostError::System {
                 call: "starting a thread",
@@ -61,7 +61,7 @@ impl MappedDevice {
             uploads: copier(Stream::Upload)?,
             downloads: copier(Stream::Download)?,
             progress,
-            signals: [0; 3],
+            signals: PerStream::all(0),
             device_bytes,
             created_bytes: 0,
             pages: None,
@@ -111,8 +111,8 @@ impl MappedDevice {
         }
     }
 
-    const fn check_signalled(&self, point: Point) -> Result<(), Refused> {
-        match point.value > self.signals[point.stream as usize] {
+    fn check_signalled(&self, point: Point) -> Result<(), Refused> {
+        match point.value > self.signals[point.stream] {
             true => Err(Refused::Unsignalled(point)),
             false => Ok(()),
         }
@@ -134,8 +134,8 @@ impl Streams for MappedDevice {
     }
 
     fn signal(&mut self, stream: Stream) -> Result<Point, HostError> {
-        self.signals[stream as usize] += 1;
-        let value = self.signals[stream as usize];
+        self.signals[stream] += 1;
+        let value = self.signals[stream];
         match self.copier(stream) {
             Some(copier) => copier.signal(value),
             None => self.progress.reach(Point { stream, value }),

@@ -1,3 +1,4 @@
+//! The host block, and copies that threads carry out.
 #![allow(unsafe_code, reason = "bytes are copied between addresses")]
 
 use super::MappedDevice;
