@@ -1,12 +1,14 @@
 //! The driver, its devices, and how one is opened.
 
 use crate::CudaDevice;
-use crate::driver::{self, granularity_bytes};
-use crate::error::{CudaError, Unavailable, named};
+use crate::driver::{self, Pinned, granularity_bytes};
+use crate::error::{CudaError, Unavailable};
+use crate::host_memory::HostMemory;
+use cudarc::driver::CudaContext;
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
-use cudarc::driver::{CudaContext, result};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The oldest version of CUDA that a driver must support, as the driver counts them.
 const VERSION: i32 = 12_000;
@@ -30,7 +32,7 @@ pub struct DeviceInfo {
     pub free_bytes: u64,
     /// All of its memory.
     pub memory_bytes: u64,
-    /// Memory of the host, as far as the system tells.
+    /// Memory of the host that can be pinned, as far as the system tells.
     pub host_bytes: u64,
     /// What sizes of chunks must be multiples of.
     pub granularity_bytes: u64,
@@ -54,7 +56,8 @@ pub(crate) struct Opened {
 
 impl Cuda {
     /// Finds the driver: the library at `path`, or the system's. A library by its path is taken
-    /// for the whole process, and must call itself `libcuda.so`.
+    /// for the whole process, and must call itself `libcuda.so`. It is opened, which runs code of
+    /// it, and called like a driver: name only a file that you trust.
     ///
     /// # Errors
     /// Why there is none.
@@ -78,16 +81,28 @@ impl Cuda {
     /// driver.
     pub fn device(&self, ordinal: usize) -> Result<DeviceInfo, Unavailable> {
         let context = self.context(ordinal)?;
-        let (free, total) = named("cuMemGetInfo", context.mem_get_info())?;
+        let [free_bytes, memory_bytes] = driver::memory_bytes(&context)?;
         Ok(DeviceInfo {
             ordinal,
-            name: named("cuDeviceGetName", context.name())?,
+            name: driver::device_name(ordinal)?,
             driver: format!("CUDA {}", shown(self.version)),
-            free_bytes: free as u64,
-            memory_bytes: total as u64,
-            host_bytes: host_bytes(),
+            free_bytes,
+            memory_bytes,
+            host_bytes: HostMemory::read(Path::new("/")).free_bytes.unwrap_or(u64::MAX),
             granularity_bytes: granularity_bytes(&context)?,
         })
+    }
+
+    /// Host memory that can be pinned: what the system tells, tried on the driver in steps where
+    /// that is in doubt. A limit of locked memory counts if a block beyond it cannot be pinned; if
+    /// the system tells nothing, the largest block counts that is pinned within seconds.
+    ///
+    /// # Errors
+    /// Those of [`Cuda::device`].
+    pub fn pinnable_bytes(&self, ordinal: usize) -> Result<u64, Unavailable> {
+        let context = self.context(ordinal)?;
+        let can_pin = |bytes| Pinned::new(&context, bytes).is_ok();
+        Ok(pinnable_bytes(HostMemory::read(Path::new("/")), can_pin))
     }
 
     /// How many devices there are.
@@ -95,18 +110,13 @@ impl Cuda {
     /// # Errors
     /// Those of the driver.
     pub fn count(&self) -> Result<usize, Unavailable> {
-        let count = named("cuDeviceGetCount", result::device::get_count())?;
-        Ok(count.max(0) as usize)
+        Ok(driver::device_count()?)
     }
 
     /// Which devices there are, in words.
     fn names(self) -> Result<String, Unavailable> {
-        let name = |ordinal| {
-            let device = named("cuDeviceGet", result::device::get(ordinal))?;
-            let name = named("cuDeviceGetName", result::device::get_name(device))?;
-            Ok(format!("{ordinal} ({name})"))
-        };
-        let names = (0..self.count()? as i32).map(name).collect::<Result<Vec<_>, CudaError>>()?;
+        let name = |ordinal| Ok(format!("{ordinal} ({})", driver::device_name(ordinal)?));
+        let names = (0..self.count()?).map(name).collect::<Result<Vec<_>, CudaError>>()?;
         Ok(match &names[..] {
             [] => "the machine has none".to_owned(),
             names => format!("there is {}", names.join(", ")),
@@ -118,9 +128,9 @@ impl Cuda {
             let there_are = self.names()?;
             return Err(Unavailable(format!("there is no CUDA device {ordinal}; {there_are}")));
         }
-        let context = named("cuDevicePrimaryCtxRetain", CudaContext::new(ordinal))?;
+        let context = driver::context(ordinal)?;
         let attribute = CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
-        match named("cuDeviceGetAttribute", context.attribute(attribute))? {
+        match driver::attribute(&context, attribute)? {
             0 => Err(Unavailable("the device has no virtual memory management".to_owned())),
             _ => Ok(context),
         }
@@ -140,9 +150,32 @@ impl Cuda {
                  granularity of {granularity} bytes"
             )));
         }
-        let (_, memory_bytes) = named("cuMemGetInfo", context.mem_get_info())?;
-        let opened = Opened { context, chunk_bytes, memory_bytes: memory_bytes as u64 };
+        let [_, memory_bytes] = driver::memory_bytes(&context)?;
+        let opened = Opened { context, chunk_bytes, memory_bytes };
         Ok(CudaDevice::new(opened)?)
+    }
+}
+
+/// A block beyond a limit of locked memory is larger by so much, and the smallest that is tried.
+const STEP_BYTES: u64 = 64 << 20;
+/// For how long larger blocks are tried.
+const TRIALS: Duration = Duration::from_secs(2);
+
+/// What can be pinned, by what the system tells and by trying.
+fn pinnable_bytes(memory: HostMemory, can_pin: impl Fn(u64) -> bool) -> u64 {
+    let HostMemory { free_bytes, lock_bytes } = memory;
+    match (free_bytes, lock_bytes) {
+        (Some(free), Some(lock)) if lock < free => {
+            let beyond = lock.saturating_add(STEP_BYTES).min(free);
+            if can_pin(beyond) { free } else { lock }
+        }
+        (Some(free), _) => free,
+        (None, _) => {
+            let start = Instant::now();
+            let sizes = std::iter::successors(Some(STEP_BYTES), |bytes| bytes.checked_mul(2));
+            let pinned = sizes.take_while(|&bytes| start.elapsed() < TRIALS && can_pin(bytes));
+            pinned.last().unwrap_or(0)
+        }
     }
 }
 
@@ -150,10 +183,23 @@ fn shown(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// The host's memory, as Linux has it; more than there can be where the system does not tell.
-fn host_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = total.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kib.map_or(u64::MAX, |kib| kib * 1024)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_doubt_is_tried() {
+        let pinnable = |free, lock, most| {
+            let memory = HostMemory { free_bytes: free, lock_bytes: lock };
+            pinnable_bytes(memory, |bytes| bytes <= most)
+        };
+        const GIB: u64 = 1 << 30;
+        assert_eq!(pinnable(Some(9 * GIB), None, 0), 9 * GIB, "nothing is in doubt");
+        assert_eq!(pinnable(Some(GIB), Some(2 * GIB), 0), GIB);
+        // A driver that pins by itself, and one that locks.
+        assert_eq!(pinnable(Some(9 * GIB), Some(8 << 20), 2 * GIB), 9 * GIB);
+        assert_eq!(pinnable(Some(9 * GIB), Some(8 << 20), 8 << 20), 8 << 20);
+        assert_eq!(pinnable(None, None, 3 * GIB), 2 * GIB);
+        assert_eq!(pinnable(None, None, 0), 0);
+    }
 }

@@ -2,9 +2,9 @@
 
 pub use backend_checks::Unavailable;
 
+use crate::driver;
 use backend_checks::Refused;
 use cudarc::driver::DriverError;
-use cudarc::driver::sys::CUresult;
 use planner_core::backend::{BackendError, ErrorKind, Point};
 use std::fmt;
 
@@ -22,8 +22,8 @@ pub enum CudaError {
     Driver {
         /// What was asked for.
         call: &'static str,
-        /// The driver's code.
-        code: CUresult,
+        /// The driver's code, a `CUresult`, or one of a newer driver.
+        code: i32,
     },
     /// A library that an embedder's kernels call refuses.
     Library {
@@ -59,17 +59,53 @@ pub enum CudaError {
     CapturedTwice,
     /// A capture ends, but none is under way.
     NotCaptured,
+    /// A graph of another device is launched, or of one that is gone.
+    ForeignGraph,
+    /// A graph is launched, but memory has been unmapped since it was captured.
+    LateGraph,
 }
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: i32 = 2;
+
+/// The codes after which a context takes no more work, so that the process has to start again
+/// (CUDA Driver API, `CUresult`).
+const LOST: [i32; 21] = [
+    4,   // DEINITIALIZED
+    46,  // DEVICE_UNAVAILABLE
+    214, // ECC_UNCORRECTABLE
+    220, // NVLINK_UNCORRECTABLE
+    226, // CONTAINED
+    304, // OPERATING_SYSTEM
+    402, // LOSSY_QUERY
+    700, // ILLEGAL_ADDRESS
+    702, // LAUNCH_TIMEOUT
+    709, // CONTEXT_IS_DESTROYED
+    710, // ASSERT
+    714, // HARDWARE_STACK_ERROR
+    715, // ILLEGAL_INSTRUCTION
+    716, // MISALIGNED_ADDRESS
+    717, // INVALID_ADDRESS_SPACE
+    718, // INVALID_PC
+    719, // LAUNCH_FAILED
+    721, // TENSOR_MEMORY_LEAK
+    810, // MPS_CLIENT_TERMINATED
+    911, // EXTERNAL_DEVICE
+    999, // UNKNOWN
+];
 
 /// Names the call that failed.
 pub(crate) fn named<T>(call: &'static str, result: Result<T, DriverError>) -> Result<T, CudaError> {
-    result.map_err(|DriverError(code)| CudaError::Driver { call, code })
+    result.map_err(|DriverError(code)| CudaError::Driver { call, code: code as i32 })
 }
 
 impl fmt::Display for CudaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Driver { call, code } => write!(f, "{call}: {code:?} ({})", code as u32),
+            Self::Driver { call, code } => match driver::error_name(code) {
+                Some(name) => write!(f, "{call}: {name} ({code})"),
+                None => write!(f, "{call}: error {code} of the driver, which has no name"),
+            },
             Self::Library { call, status } => write!(f, "{call}: status {status}"),
             Self::OutOfDeviceMemory { chunks, device_bytes } => {
                 write!(f, "the device's {device_bytes} bytes hold fewer than {chunks} chunks")
@@ -91,6 +127,16 @@ impl fmt::Display for CudaError {
             }
             Self::CapturedTwice => write!(f, "a graph is being captured already"),
             Self::NotCaptured => write!(f, "no graph is being captured"),
+            Self::ForeignGraph => {
+                write!(
+                    f,
+                    "the graph was captured on another device, and cannot be launched on this"
+                )
+            }
+            Self::LateGraph => write!(
+                f,
+                "memory has been unmapped since the graph was captured, so it cannot be launched"
+            ),
         }
     }
 }
@@ -106,28 +152,11 @@ impl From<Refused> for CudaError {
 impl BackendError for CudaError {
     fn kind(&self) -> ErrorKind {
         match *self {
-            Self::OutOfDeviceMemory { .. }
-            | Self::Driver { code: CUresult::CUDA_ERROR_OUT_OF_MEMORY, .. } => {
+            Self::OutOfDeviceMemory { .. } | Self::Driver { code: OUT_OF_MEMORY, .. } => {
                 ErrorKind::OutOfDeviceMemory
             }
             Self::OutOfHostMemory { .. } => ErrorKind::OutOfHostMemory,
-            // After these a context takes no more work.
-            Self::Driver {
-                code:
-                    CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
-                    | CUresult::CUDA_ERROR_LAUNCH_FAILED
-                    | CUresult::CUDA_ERROR_LAUNCH_TIMEOUT
-                    | CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
-                    | CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
-                    | CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE
-                    | CUresult::CUDA_ERROR_INVALID_PC
-                    | CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR
-                    | CUresult::CUDA_ERROR_ASSERT
-                    | CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
-                    | CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE
-                    | CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED,
-                ..
-            } => ErrorKind::Lost,
+            Self::Driver { code, .. } if LOST.contains(&code) => ErrorKind::Lost,
             _ => ErrorKind::Other,
         }
     }

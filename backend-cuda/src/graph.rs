@@ -1,20 +1,27 @@
 //! Work that is captured once and launched as often as wanted.
 
 use crate::CudaDevice;
-use crate::error::{CudaError, named};
+use crate::driver::{self, Event, Executable};
+use crate::error::CudaError;
 use crate::stream::Queued;
-use cudarc::driver::CudaGraph;
-use cudarc::driver::sys::CUgraphInstantiate_flags as Flags;
-use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
 use planner_core::Stream;
 use std::fmt;
 
-/// Captured work of one device.
-pub struct Graph(CudaGraph);
+/// Captured work of one device. Only that device launches it, and no longer once memory has been
+/// unmapped.
+pub struct Graph {
+    captured: Executable,
+    /// The device's number.
+    device: u64,
+    /// How often the device had unmapped memory.
+    unmap_calls: u64,
+    /// Whether a kernel reads the number of its iteration.
+    shows_iteration: bool,
+}
 
 impl fmt::Debug for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Graph").finish_non_exhaustive()
+        f.debug_struct("Graph").field("device", &self.device).finish_non_exhaustive()
     }
 }
 
@@ -34,15 +41,24 @@ impl CudaDevice {
             return Err(CudaError::CapturedTwice);
         }
         self.allow_access()?;
-        let [compute, upload, download] = &mut self.queued;
-        let begun = compute.stream().begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
-        named("cuStreamBeginCapture", begun)?;
-        self.captured_from = Some([compute, upload, download].map(|queued| queued.signalled()));
-        let fork = self.queued[Stream::Compute as usize].record()?;
-        for stream in [Stream::Upload, Stream::Download] {
-            self.queued[stream as usize].wait(&fork)?;
-        }
-        Ok(())
+        // A capture can neither load kernels nor allocate.
+        self.iteration_words()?;
+        driver::begin_capture(self.queued[Stream::Compute as usize].stream())?;
+        self.captured_from = Some(self.queued.each_ref().map(Queued::signalled));
+        self.iteration_shown = None;
+        self.fork()
+    }
+
+    /// What uploads and downloads do next follows compute.
+    fn fork(&mut self) -> Result<(), CudaError> {
+        self.follow(Stream::Upload, Stream::Compute)?;
+        self.follow(Stream::Download, Stream::Compute)
+    }
+
+    /// What compute does next follows all three streams.
+    fn join(&mut self) -> Result<(), CudaError> {
+        self.follow(Stream::Compute, Stream::Upload)?;
+        self.follow(Stream::Compute, Stream::Download)
     }
 
     /// Ends a capture.
@@ -54,36 +70,58 @@ impl CudaDevice {
             return Err(CudaError::NotCaptured);
         }
         let joined = self.join();
-        let ended = self.queued[Stream::Compute as usize].stream().end_capture(Flags(0));
+        let ended = Executable::end_capture(self.queued[Stream::Compute as usize].stream());
         self.captured_from = None;
         self.queued.iter_mut().for_each(Queued::forget_captured);
+        let shows_iteration = self.iteration_shown.take().is_some();
         joined?;
-        let graph = named("cuStreamEndCapture", ended)?;
-        graph.map(Graph).ok_or(CudaError::NotCaptured)
+        let unmap_calls = self.counters.unmap_calls;
+        Ok(Graph { captured: ended?, device: self.number, unmap_calls, shows_iteration })
     }
 
-    /// What compute does next follows all three streams.
-    fn join(&mut self) -> Result<(), CudaError> {
-        for stream in [Stream::Upload, Stream::Download] {
-            let end = self.queued[stream as usize].record()?;
-            self.queued[Stream::Compute as usize].wait(&end)?;
+    /// Fails for graphs that this device cannot launch.
+    pub(crate) fn check_graph(&self, graph: &Graph) -> Result<(), CudaError> {
+        if graph.device != self.number {
+            return Err(CudaError::ForeignGraph);
         }
-        Ok(())
+        if graph.unmap_calls != self.counters.unmap_calls {
+            return Err(CudaError::LateGraph);
+        }
+        if self.captured_from.is_some() { Err(CudaError::CapturedTwice) } else { Ok(()) }
     }
 
     /// Enqueues a graph of this device: after all that is enqueued, and before all that will
     /// be. The last point of each stream is reached when it has run.
     ///
+    /// Kernels that read [`CudaDevice::iteration`] find the number that they were captured with, and
+    /// `iterations_later` added to it.
+    ///
     /// # Errors
-    /// Those of the driver.
-    pub fn launch_graph(&mut self, graph: &Graph) -> Result<(), CudaError> {
+    /// A graph of another device, memory that has been unmapped since the capture, a capture that
+    /// is under way, and errors of the driver.
+    pub fn launch_graph(&mut self, graph: &Graph, iterations_later: u64) -> Result<(), CudaError> {
+        self.check_graph(graph)?;
+        self.allow_access()?;
         self.join()?;
-        named("cuGraphLaunch", graph.0.launch())?;
-        self.counters.graph_launches += 1;
-        let end = self.queued[Stream::Compute as usize].record()?;
-        for stream in [Stream::Upload, Stream::Download] {
-            self.queued[stream as usize].wait(&end)?;
+        if graph.shows_iteration {
+            self.set_first_iteration(iterations_later)?;
         }
+        graph.captured.launch(self.queued[Stream::Compute as usize].stream())?;
+        self.counters.graph_launches += 1;
+        self.iteration_shown = None;
+        self.fork()?;
         self.queued.iter_mut().try_for_each(Queued::mark_again)
+    }
+
+    /// An event after everything that is enqueued on compute, where graphs end.
+    pub(crate) fn end_of_graph(&mut self) -> Result<Event, CudaError> {
+        self.queued[Stream::Compute as usize].record()
+    }
+
+    /// Blocks until an event of [`end_of_graph`](Self::end_of_graph) is reached.
+    pub(crate) fn wait_for_end(&mut self, end: Event) -> Result<(), CudaError> {
+        self.block_for(&end)?;
+        self.queued[Stream::Compute as usize].give_back(end);
+        Ok(())
     }
 }

@@ -4,7 +4,7 @@ use crate::driver::{self, Argument::Long, Argument::Word};
 use crate::error::{CudaError, Unavailable};
 use crate::{Cuda, CudaDevice, Options};
 use backend_checks::{Refused, check_launch};
-use integrity::{Backend, Found, Passes, Read, Write, fill_inputs, fill_states};
+use integrity::{Backend, Found, Graphs, Passes, Read, Write, fill_inputs, fill_states};
 use planner_core::backend::{DeviceAddress, Kernels, Launch};
 use planner_core::{Graph, HostLayout, Kind, Machine, MachineParameters, Stream};
 use std::path::PathBuf;
@@ -181,5 +181,36 @@ impl Backend for Integrity {
         graph: Graph<'g>,
     ) -> Result<IntegrityKernels<'g>, CudaError> {
         IntegrityKernels::new(device, graph)
+    }
+}
+
+impl Graphs for Integrity {
+    type Graph = crate::Graph;
+
+    fn begin_capture(&self, device: &mut CudaDevice) -> Result<(), CudaError> {
+        device.begin_capture()
+    }
+
+    fn end_capture(&self, device: &mut CudaDevice) -> Result<crate::Graph, CudaError> {
+        device.end_capture()
+    }
+
+    fn launch_graph(
+        &self,
+        device: &mut CudaDevice,
+        graph: &crate::Graph,
+        iterations_later: u64,
+    ) -> Result<(), CudaError> {
+        device.launch_graph(graph, iterations_later)
+    }
+
+    fn write_iteration(
+        &self,
+        device: &mut CudaDevice,
+        launch: &Launch<'_>,
+        at: DeviceAddress,
+    ) -> Result<(), CudaError> {
+        device.check_mapped([(at, 8)])?;
+        device.write_iteration(launch, at)
     }
 }

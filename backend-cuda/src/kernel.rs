@@ -2,7 +2,7 @@
 
 use crate::CudaDevice;
 use crate::driver::{self, Argument, Function, Module, Working};
-use crate::error::{CudaError, named};
+use crate::error::CudaError;
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as MULTIPROCESSOR_COUNT;
 use planner_core::Stream;
 use std::ffi::CStr;
@@ -24,6 +24,7 @@ pub(crate) struct Kernels {
     pub(crate) combine: Function,
     pub(crate) write: Function,
     occupy: Function,
+    pub(crate) set_number: Function,
     /// Blocks that the device runs at once.
     pub(crate) most_blocks: u64,
     _module: Module,
@@ -41,14 +42,14 @@ impl CudaDevice {
 
     fn loaded(&self) -> Result<Kernels, CudaError> {
         let module = Module::new(&self.context, PTX)?;
-        let multiprocessors =
-            named("cuDeviceGetAttribute", self.context.attribute(MULTIPROCESSOR_COUNT))?;
+        let multiprocessors = driver::attribute(&self.context, MULTIPROCESSOR_COUNT)?;
         Ok(Kernels {
             most_blocks: multiprocessors.max(1) as u64 * BLOCKS_OF_MULTIPROCESSOR,
             read: module.function(c"integrity_read")?,
             combine: module.function(c"integrity_combine")?,
             write: module.function(c"integrity_write")?,
             occupy: module.function(c"occupy")?,
+            set_number: module.function(c"set_number")?,
             _module: module,
         })
     }

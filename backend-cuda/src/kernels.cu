@@ -86,6 +86,11 @@ extern "C" __global__ void integrity_write(u32 *tensor, u64 bytes, const Value *
     for (u64 at = first(); at < words(bytes); at += stride()) tensor[at] = word_of(value, u32(at));
 }
 
+// One thread. Sets a number to the sum of another, if there is one, and a constant.
+extern "C" __global__ void set_number(u64 *number, const u64 *other, u64 addend) {
+    *number = (other ? *other : 0) + addend;
+}
+
 #ifdef __CUDACC__
 // One thread, which waits for so long.
 extern "C" __global__ void occupy(u64 duration_ns) {

@@ -15,7 +15,9 @@ mod adapter;
 mod driver;
 mod error;
 mod graph;
+mod host_memory;
 mod integrity_kernels;
+mod iteration;
 mod kernel;
 mod measure;
 mod paging;
@@ -39,7 +41,9 @@ use paging::Space;
 use planner_core::Stream;
 use planner_core::backend::ErrorType;
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use stream::Queued;
 use transfer::HostBlock;
 
@@ -69,6 +73,12 @@ pub struct Counters {
 }
 
 /// An open device, with the host block that it copies from and to.
+///
+/// It may move to another thread, with what was captured on it.
+///
+/// When it is dropped, it waits for its work. If that fails on any of its streams, nobody knows what
+/// still uses its memory: then mappings, chunks and the host block are leaked, and a line on the
+/// standard error says so.
 pub struct CudaDevice {
     /// The three streams.
     queued: [Queued; 3],
@@ -81,9 +91,18 @@ pub struct CudaDevice {
     kernels: Option<Kernels>,
     /// Memory beside the chunks.
     working: Vec<Working>,
+    /// Where kernels find the number of the iteration, once one asks.
+    iteration_words: Option<u64>,
+    /// The number that they find there, if it is known.
+    iteration_shown: Option<u64>,
+    /// No other device of this process has this number.
+    number: u64,
     counters: Counters,
     context: Arc<CudaContext>,
 }
+
+/// How many devices were opened.
+static DEVICES: AtomicU64 = AtomicU64::new(0);
 
 impl CudaDevice {
     fn new(opened: Opened) -> Result<Self, CudaError> {
@@ -96,6 +115,9 @@ impl CudaDevice {
             host: None,
             kernels: None,
             working: Vec::new(),
+            iteration_words: None,
+            iteration_shown: None,
+            number: DEVICES.fetch_add(1, Ordering::Relaxed),
             counters: Counters::default(),
             context: opened.context,
         })
@@ -119,12 +141,19 @@ impl CudaDevice {
         Ok(Compute { context: &self.context, stream })
     }
 
-    /// Blocks until everything that is enqueued has ended.
+    /// Blocks until everything that is enqueued has ended, on all three streams even if one of
+    /// them reports an error.
     ///
     /// # Errors
-    /// Those of the driver.
+    /// The first of the driver.
     pub fn wait_idle(&mut self) -> Result<(), CudaError> {
-        self.queued.iter().try_for_each(Queued::synchronize)
+        self.queued.each_ref().map(Queued::synchronize).into_iter().collect()
+    }
+
+    /// Gives up all memory without freeing it: work may still use it.
+    fn leak(&mut self) {
+        self.space.leak();
+        mem::forget((self.host.take(), self.kernels.take(), mem::take(&mut self.working)));
     }
 }
 
@@ -152,9 +181,15 @@ impl fmt::Debug for CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
-        // What is enqueued uses what is dropped next. Where the device is lost, nothing is in
-        // use any more.
+        // What is enqueued uses what is dropped next.
         let _ = self.end_capture();
-        let _ = self.wait_idle();
+        if let Err(error) = self.wait_idle() {
+            let host_bytes = self.host.as_ref().map_or(0, HostBlock::bytes);
+            eprintln!(
+                "a CUDA device is dropped, but its work cannot be waited for ({error}); its memory \
+                 is not freed, nor are {host_bytes} bytes of pinned host memory"
+            );
+            self.leak();
+        }
     }
 }

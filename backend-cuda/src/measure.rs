@@ -21,12 +21,13 @@ const LEFT: u64 = 64;
 pub struct Measured {
     /// The device.
     pub info: DeviceInfo,
-    /// What plans are made for: the links as they are while both are used, which is when plans
-    /// wait for them, and their mean latency. A plan that copies one way only may be faster.
+    /// What plans are made for: the links as they are while both are in use, where that could be
+    /// measured, and their mean latency. A plan that copies in one direction may be faster.
     pub machine: Machine,
-    /// The links to the device and to the host while the other is idle, and while both are
-    /// used.
-    pub links: [[Link; 2]; 2],
+    /// The links to the device and to the host, each while the other is idle.
+    pub alone: [Link; 2],
+    /// The same while both are in use; none where too few rows of copies were enqueued ahead.
+    pub together: Option<[Link; 2]>,
     /// Copies by size.
     pub copies: Vec<Copies>,
     /// Mapping with the chunks of the machine.
@@ -34,11 +35,11 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// By how much of their time copies are slower while the other direction is used.
+    /// The speeds to the device and to the host, each while the other direction is idle, beside
+    /// those of the machine; none where these are the machine's.
     #[must_use]
-    pub fn slower_both_ways(&self) -> [f64; 2] {
-        let [alone, both] = &self.links;
-        [0, 1].map(|way: usize| alone[way].bytes_per_s / both[way].bytes_per_s - 1.0)
+    pub fn one_way_bytes_per_s(&self) -> Option<[u64; 2]> {
+        self.together.map(|_| self.alone.map(|link| link.bytes_per_s.round() as u64))
     }
 
     /// A name for the machine: the device's, in small letters and digits.
@@ -71,19 +72,21 @@ impl Cuda {
             progress(done, copies::ROWS);
         })?;
         let link = |load: Load, way: usize| {
-            let points: Vec<_> =
-                copies.iter().map(|copies| (copies.bytes, copies.ns[load as usize][way])).collect();
-            let unfit = "larger copies take no longer than small ones, so the link has no speed";
-            Link::fit(&points).ok_or_else(|| Unavailable(unfit.to_owned()))
+            let points =
+                copies.iter().filter_map(|of| Some((of.bytes, of.ns[load as usize][way]?)));
+            Link::fit(&points.collect::<Vec<_>>())
         };
-        let links = |load| Ok::<_, Unavailable>([link(load, 0)?, link(load, 1)?]);
-        let links = [links(Load::Alone)?, links(Load::BothWays)?];
+        let links = |load| Some([link(load, 0)?, link(load, 1)?]);
+        let unfit = "larger copies take no longer than small ones, or the host enqueues copies \
+                     more slowly than the device makes them, so the link has no speed";
+        let alone = links(Load::Alone).ok_or_else(|| Unavailable(unfit.to_owned()))?;
+        let together = links(Load::BothWays);
         let [map_ns, unmap_ns] = mapping.paid_ns();
         let free_bytes = info.free_bytes - info.free_bytes / LEFT;
-        let [up, down] = &links[Load::BothWays as usize];
+        let [up, down] = together.unwrap_or(alone);
         let machine = Machine::new(MachineParameters {
             device_bytes: free_bytes / chunk_bytes * chunk_bytes,
-            host_bytes: info.host_bytes,
+            host_bytes: self.pinnable_bytes(options.ordinal)?,
             chunk_bytes,
             h2d_bytes_per_s: up.bytes_per_s.round() as u64,
             d2h_bytes_per_s: down.bytes_per_s.round() as u64,
@@ -92,7 +95,7 @@ impl Cuda {
             unmap_ns_per_chunk: unmap_ns.round() as u64,
         });
         let machine = machine.map_err(|error| Unavailable(error.to_string()))?;
-        Ok(Measured { info, machine, links, copies, mapping })
+        Ok(Measured { info, machine, alone, together, copies, mapping })
     }
 
     /// Measures mapping alone, with chunks of the size that the options ask for.

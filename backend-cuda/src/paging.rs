@@ -1,4 +1,4 @@
-//! Virtual ranges, each reserved by itself, and chunks, each a handle of the driver's.
+//! Virtual ranges, parts of a few reservations, and chunks, each a handle of the driver's.
 //!
 //! A chunk is mapped by a call of its own, since a handle can only be mapped from its start.
 //! Access is set for all that was mapped side by side at once, before the next work.
@@ -9,9 +9,14 @@ use crate::error::CudaError;
 use backend_checks::AddressMap;
 use cudarc::driver::CudaContext;
 use planner_core::backend::{Chunks, DeviceAddress, Paging};
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// The least addresses that are reserved at once: a call for each range would come to tens of
+/// thousands.
+const RESERVED_BYTES: u64 = 1 << 34;
 
 /// The virtual address space, and the physical chunks.
 #[derive(Debug)]
@@ -20,7 +25,11 @@ pub(crate) struct Space {
     context: Arc<CudaContext>,
     /// What is mapped, and not yet accessible.
     closed: Option<Range<u64>>,
-    pub(crate) addresses: AddressMap<Addresses>,
+    pub(crate) addresses: AddressMap<()>,
+    /// What ranges are parts of.
+    reserved: Vec<Addresses>,
+    /// The rest of the last reservation.
+    rest: Range<u64>,
     chunks: Vec<Physical>,
 }
 
@@ -31,6 +40,8 @@ impl Space {
             context: Arc::clone(context),
             closed: None,
             addresses: AddressMap::new(chunk_bytes),
+            reserved: Vec::new(),
+            rest: 0..0,
             chunks: Vec::new(),
         }
     }
@@ -53,9 +64,15 @@ impl Space {
         // Half of all addresses: drivers round up, and must not wrap around.
         let bytes = self.addresses.bytes(chunks).filter(|bytes| bytes.leading_zeros() > 0);
         let bytes = bytes.ok_or(exhausted)?;
-        let addresses = Addresses::new(&self.context, bytes)?;
-        let at = DeviceAddress(addresses.start);
-        self.addresses.reserve(at, bytes, addresses);
+        if self.rest.end - self.rest.start < bytes {
+            let least = RESERVED_BYTES.next_multiple_of(self.addresses.chunk_bytes());
+            let reserved = Addresses::new(&self.context, bytes.max(least))?;
+            self.rest = reserved.range();
+            self.reserved.push(reserved);
+        }
+        let at = DeviceAddress(self.rest.start);
+        self.rest.start += bytes;
+        self.addresses.reserve(at, bytes, ());
         Ok(at)
     }
 
@@ -91,6 +108,14 @@ impl Space {
         driver::unmap(&self.context, at.0, chunks * self.addresses.chunk_bytes())?;
         self.addresses.unmap(at, chunks);
         Ok(())
+    }
+}
+
+impl Space {
+    /// Gives up all chunks, ranges and mappings without freeing them.
+    pub(crate) fn leak(&mut self) {
+        mem::forget((mem::take(&mut self.chunks), mem::take(&mut self.reserved)));
+        self.addresses = AddressMap::new(self.addresses.chunk_bytes());
     }
 }
 

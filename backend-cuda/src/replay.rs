@@ -1,5 +1,6 @@
 //! Iterations of a plan as graphs.
 
+use crate::driver::Event;
 use crate::error::CudaError;
 use crate::{CudaDevice, Graph};
 use planner_core::backend::Kernels;
@@ -90,6 +91,12 @@ pub struct Replay {
     cycle: Cycle,
     /// Iterations enqueued.
     iterations: u64,
+    /// Iterations since the first that was captured.
+    since_captured: u64,
+    /// The last iteration whose inputs are filled.
+    filled: u64,
+    /// The ends of the last two launches, the later one last, where there are inputs.
+    ends: [Option<Event>; 2],
 }
 
 fn at(at: Moment) -> impl Fn(CudaError) -> ExecuteError<CudaError> {
@@ -110,38 +117,87 @@ impl Replay {
         cycle: Cycle,
         iterations: u64,
     ) -> Result<Self, ExecuteError<CudaError>> {
-        let mut graphs = Vec::new();
+        let mut replay = Self {
+            graphs: Vec::new(),
+            cycle,
+            iterations,
+            since_captured: cycle.length(),
+            filled: iterations + 1,
+            ends: [None, None],
+        };
         for _ in 0..cycle.graphs {
             device.begin_capture().map_err(at(Moment::SetUp))?;
-            executor.run(device, kernels, cycle.iterations)?;
-            let graph = device.end_capture().map_err(at(Moment::SetUp))?;
-            device.launch_graph(&graph).map_err(at(Moment::SetUp))?;
-            graphs.push(graph);
+            let ran = executor.run(device, kernels, cycle.iterations);
+            let graph = device.end_capture().map_err(at(Moment::SetUp));
+            ran?;
+            let graph = graph?;
+            replay.launch(device, &graph, 0).map_err(at(Moment::SetUp))?;
+            replay.graphs.push(graph);
         }
-        Ok(Self { graphs, cycle, iterations: iterations + cycle.length() })
+        replay.filled = replay.iterations + 1;
+        Ok(replay)
     }
 
     /// Launches a whole cycle of the executor whose iterations were captured. Where there are
-    /// inputs, blocks before each launch until the one before has ended, and fills their slots.
+    /// inputs, fills them before each launch, and blocks for that until their slots are free: until
+    /// the launch before the last has ended, or the last, if an iteration copies inputs both of its
+    /// own and of the next.
     ///
     /// # Errors
-    /// Those of the driver.
+    /// A device on which the iterations were not captured, and errors of the driver.
     pub fn run<K: Kernels<CudaDevice>>(
         &mut self,
         executor: &Executor<'_>,
         device: &mut CudaDevice,
         kernels: &mut K,
     ) -> Result<(), ExecuteError<CudaError>> {
-        for graph in &self.graphs {
-            self.iterations += self.cycle.iterations;
-            let next = self.iterations + 1;
-            if self.cycle.fills_inputs {
-                device
-                    .wait_idle()
-                    .and_then(|()| kernels.fill_inputs(device, next, executor.host_layout()))
-                    .map_err(at(Moment::Inputs(next)))?;
-            }
-            device.launch_graph(graph).map_err(at(Moment::Inputs(next)))?;
+        let graphs = std::mem::take(&mut self.graphs);
+        let ran = graphs.iter().try_for_each(|graph| self.step(executor, device, kernels, graph));
+        self.graphs = graphs;
+        self.since_captured += self.cycle.length();
+        ran
+    }
+
+    /// Launches one graph, once the inputs that it copies are filled.
+    fn step<K: Kernels<CudaDevice>>(
+        &mut self,
+        executor: &Executor<'_>,
+        device: &mut CudaDevice,
+        kernels: &mut K,
+        graph: &Graph,
+    ) -> Result<(), ExecuteError<CudaError>> {
+        let failed = at(Moment::Inputs(self.iterations + 1));
+        device.check_graph(graph).map_err(&failed)?;
+        let [copies_own, copies_next] = executor.input_slots_used();
+        let needed = self.iterations + 1 + u64::from(copies_next);
+        if self.cycle.fills_inputs && needed > self.filled {
+            self.free_slots(device, copies_own && copies_next).map_err(&failed)?;
+            kernels
+                .fill_inputs(device, needed, executor.host_layout())
+                .map_err(at(Moment::Inputs(needed)))?;
+            self.filled = needed;
+        }
+        self.launch(device, graph, self.since_captured).map_err(&failed)
+    }
+
+    /// Blocks until the launch before the last has ended, or the last.
+    fn free_slots(&mut self, device: &mut CudaDevice, is_last: bool) -> Result<(), CudaError> {
+        let [before_last, last] = &mut self.ends;
+        let end = if is_last { last.take().or(before_last.take()) } else { before_last.take() };
+        end.map_or(Ok(()), |end| device.wait_for_end(end))
+    }
+
+    fn launch(
+        &mut self,
+        device: &mut CudaDevice,
+        graph: &Graph,
+        iterations_later: u64,
+    ) -> Result<(), CudaError> {
+        device.launch_graph(graph, iterations_later)?;
+        self.iterations += self.cycle.iterations;
+        if self.cycle.fills_inputs {
+            let [before_last, last] = &mut self.ends;
+            *before_last = last.replace(device.end_of_graph()?);
         }
         Ok(())
     }

@@ -1,9 +1,10 @@
 //! The streams, each with an event for every signal that may still be asked for.
 
 use crate::CudaDevice;
-use crate::error::{CudaError, named};
+use crate::driver::{self, Event};
+use crate::error::CudaError;
 use backend_checks::Refused;
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
+use cudarc::driver::{CudaContext, CudaStream};
 use planner_core::Stream;
 use planner_core::backend::{Point, Streams};
 use std::collections::VecDeque;
@@ -17,7 +18,7 @@ const MOST_MARKS: usize = 4096;
 #[derive(Debug)]
 struct Mark {
     value: u64,
-    event: CudaEvent,
+    event: Event,
 }
 
 /// One stream.
@@ -32,13 +33,13 @@ pub(crate) struct Queued {
     marks: VecDeque<Mark>,
     /// Signals of the capture that is under way.
     captured: VecDeque<Mark>,
-    spare: Vec<CudaEvent>,
+    spare: Vec<Event>,
 }
 
 impl Queued {
     pub(crate) fn new(context: &Arc<CudaContext>) -> Result<Self, CudaError> {
         Ok(Self {
-            stream: named("cuStreamCreate", context.new_stream())?,
+            stream: driver::new_stream(context)?,
             signalled: 0,
             reached: 0,
             marks: VecDeque::new(),
@@ -56,22 +57,28 @@ impl Queued {
     }
 
     pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
-        named("cuStreamSynchronize", self.stream.synchronize())
+        driver::synchronize(&self.stream)
     }
 
     /// An event after everything that is enqueued.
-    pub(crate) fn record(&mut self) -> Result<CudaEvent, CudaError> {
+    pub(crate) fn record(&mut self) -> Result<Event, CudaError> {
         let event = match self.spare.pop() {
             Some(event) => event,
-            None => named("cuEventCreate", self.stream.context().new_event(None))?,
+            None => Event::new(self.stream.context())?,
         };
-        named("cuEventRecord", event.record(&self.stream))?;
+        event.record(&self.stream)?;
         Ok(event)
     }
 
     /// What is enqueued from now on waits for an event.
-    pub(crate) fn wait(&self, event: &CudaEvent) -> Result<(), CudaError> {
-        named("cuStreamWaitEvent", self.stream.wait(event))
+    pub(crate) fn wait(&self, event: &Event) -> Result<(), CudaError> {
+        event.hold(&self.stream)
+    }
+
+    /// Takes back an event that is of no more use. What waits for it waits for the point at which
+    /// it stood when the wait was enqueued (CUDA Driver API, `cuStreamWaitEvent`).
+    pub(crate) fn give_back(&mut self, event: Event) {
+        self.spare.push(event);
     }
 
     /// Whoever asks for the last signal from now on asks for all that is enqueued by now.
@@ -109,10 +116,10 @@ impl Queued {
         if self.marks.len() >= MOST_MARKS
             && let Some(oldest) = self.marks.front()
         {
-            named("cuEventSynchronize", oldest.event.synchronize())?;
+            oldest.event.synchronize()?;
         }
         while let Some(oldest) = self.marks.front() {
-            if !named("cuEventQuery", oldest.event.try_is_complete())? {
+            if !oldest.event.is_reached()? {
                 break;
             }
             self.reach(oldest.value);
@@ -129,12 +136,14 @@ impl Queued {
     }
 
     /// The event that tells whether a signal is reached; none if it is.
-    fn event(&self, value: u64) -> Option<&CudaEvent> {
+    /// O(log signals).
+    fn event(&self, value: u64) -> Option<&Event> {
         if value <= self.reached {
             return None;
         }
-        let marks = self.captured.iter().filter(|_| self.is_captured(value)).chain(&self.marks);
-        marks.into_iter().find(|mark| mark.value >= value).map(|mark| &mark.event)
+        let marks = if self.is_captured(value) { &self.captured } else { &self.marks };
+        let first = marks.partition_point(|mark| mark.value < value);
+        marks.get(first).map(|mark| &mark.event)
     }
 
     /// Whether a signal is one of the capture that is under way.
@@ -144,7 +153,7 @@ impl Queued {
 
     fn has_reached(&mut self, value: u64) -> Result<bool, CudaError> {
         let Some(event) = self.event(value) else { return Ok(true) };
-        let is_reached = named("cuEventQuery", event.try_is_complete())?;
+        let is_reached = event.is_reached()?;
         if is_reached {
             self.reach(value);
         }
@@ -153,7 +162,7 @@ impl Queued {
 
     fn block_until(&mut self, value: u64) -> Result<(), CudaError> {
         if let Some(event) = self.event(value) {
-            named("cuEventSynchronize", event.synchronize())?;
+            event.synchronize()?;
             self.reach(value);
         }
         Ok(())
@@ -161,6 +170,22 @@ impl Queued {
 }
 
 impl CudaDevice {
+    /// What a stream does next follows all that another has.
+    pub(crate) fn follow(&mut self, stream: Stream, other: Stream) -> Result<(), CudaError> {
+        let event = self.queued[other as usize].record()?;
+        let waits = self.queued[stream as usize].wait(&event);
+        self.queued[other as usize].give_back(event);
+        waits
+    }
+
+    /// Blocks until an event is reached.
+    pub(crate) fn block_for(&mut self, event: &Event) -> Result<(), CudaError> {
+        let start = Instant::now();
+        let reached = event.synchronize();
+        self.counters.blocked_ns += start.elapsed().as_nanos() as u64;
+        reached
+    }
+
     /// Fails for points that nothing has signalled.
     fn check_signalled(&self, point: Point) -> Result<(), CudaError> {
         if point.value > self.queued[point.stream as usize].signalled {

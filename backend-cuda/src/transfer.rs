@@ -28,6 +28,10 @@ impl HostBlock {
         Ok(Self { bytes, pinned })
     }
 
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// What holds some of its bytes, if there are any and it has them.
     fn check(&self, range: HostRange) -> Result<Option<&Pinned>, Refused> {
         match range.offset_bytes.checked_add(range.bytes) {

@@ -10,7 +10,7 @@ fn main() -> ExitCode {
     let is_system = std::env::var("SPILLWAY_CUDA_DRIVER").is_ok_and(|driver| driver == "system");
     let driver = if is_system { None } else { emulated() };
     match Integrity::from_environment() {
-        Ok(chosen) => conformance::suite::main(Integrity { driver, ..chosen }),
+        Ok(chosen) => conformance::suite::main_with_graphs(Integrity { driver, ..chosen }),
         Err(reason) => {
             eprintln!("{reason}");
             ExitCode::FAILURE

@@ -4,23 +4,34 @@
 
 mod common;
 
+use backend_cuda::cudarc::driver::DriverError;
+use backend_cuda::cudarc::driver::sys::CUresult::CUDA_ERROR_UNKNOWN;
+use backend_cuda::{CudaDevice, CudaError};
 use integrity::{Backend, reference_digest, states_digest};
-use planner_core::backend::{BackendError, ErrorKind, Transfers};
+use planner_core::backend::{
+    BackendError, Chunks, DeviceAddress, ErrorKind, HostRange, Paging, Streams, Transfers,
+};
 use planner_core::executor::Moment;
 use planner_core::planner::Strategy;
-use planner_core::{ExecuteError, Kind};
+use planner_core::{ExecuteError, Kind, Stream};
 use spillway::planning;
 use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
 
 const ITERATIONS: u64 = 8;
 
+/// One test at a time: a lost context is that of the process.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn faults_by_seed_are_errors_and_no_more() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (emulated, backend, machine) = common::emulated();
     let work = common::training_step(machine.chunk_bytes, Kind::Input);
     let graph = work.graph().unwrap();
     let placed = common::placed(&graph, &machine, Strategy::OnDemand, 0);
     let mut kinds = HashSet::new();
+    let mut live = emulated.counters().live;
     for seed in 0..60 {
         // With placements, and without.
         let mut plan = placed.plan();
@@ -67,9 +78,89 @@ fn faults_by_seed_are_errors_and_no_more() {
         }
         drop(device);
         let after = emulated.counters();
-        assert!(is_lost || after.left_behind == 0, "seed {seed}: {after:?}");
+        assert!(is_lost || after.live == live, "seed {seed}: {after:?}");
+        assert_eq!(after.freed_in_use, 0, "seed {seed}: {after:?}");
+        if is_lost {
+            // Nothing works in this process any more; the next seed stands for another.
+            assert!(backend.open(machine, 0).is_err(), "seed {seed}: the error has gone");
+            emulated.restart();
+            live = emulated.counters().live;
+        }
     }
     for kind in [ErrorKind::Lost, ErrorKind::OutOfDeviceMemory, ErrorKind::Other] {
         assert!(kinds.contains(&kind), "no {kind:?} among {kinds:?}");
+    }
+}
+
+/// Enqueues copies to the host that are under way for some time.
+fn download_much(device: &mut CudaDevice) {
+    let chunks = (64 << 20) / device.chunk_bytes();
+    device.create(chunks).unwrap();
+    let at: DeviceAddress = device.reserve(chunks).unwrap();
+    device.map(at, Chunks { first: 0, count: chunks }).unwrap();
+    device.create_host(64 << 20).unwrap();
+    for _ in 0..4 {
+        device.download(at, HostRange { offset_bytes: 0, bytes: 64 << 20 }).unwrap();
+    }
+}
+
+#[test]
+fn all_streams_are_waited_for() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (emulated, backend, machine) = common::emulated();
+    let mut device = backend.open(machine, 0).unwrap();
+    // An error that an object left behind is not one of this wait.
+    device.compute().unwrap().context.record_err::<()>(Err(DriverError(CUDA_ERROR_UNKNOWN)));
+    device.occupy(Stream::Download, 50_000_000).unwrap();
+    let point = device.signal(Stream::Download).unwrap();
+    assert_eq!(device.wait_idle(), Ok(()));
+    assert_eq!(device.reached(point), Ok(true));
+    device.occupy(Stream::Download, 50_000_000).unwrap();
+    let point = device.signal(Stream::Download).unwrap();
+    // The first stream that is waited for is another.
+    emulated.inject("cuStreamSynchronize", 909);
+    assert!(device.wait_idle().is_err());
+    assert_eq!(device.reached(point), Ok(true), "another stream has failed");
+}
+
+#[test]
+fn what_may_be_in_use_is_leaked() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (emulated, backend, machine) = common::emulated();
+    let before = emulated.counters();
+    let mut device = backend.open(machine, 0).unwrap();
+    download_much(&mut device);
+    emulated.inject("cuStreamSynchronize", 909);
+    drop(device);
+    let after = emulated.counters();
+    assert_eq!(after.freed_in_use, before.freed_in_use, "freed while copies use it");
+    let chunks = (64 << 20) / machine.chunk_bytes;
+    assert!(after.live > before.live + chunks, "chunks, mappings and the host block: {after:?}");
+    // A device that can be waited for leaves nothing.
+    let mut device = backend.open(machine, 0).unwrap();
+    download_much(&mut device);
+    drop(device);
+    let last = emulated.counters();
+    assert_eq!((last.live, last.freed_in_use), (after.live, after.freed_in_use));
+}
+
+#[test]
+fn codes_of_newer_drivers_are_errors() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (emulated, backend, machine) = common::emulated();
+    let mut device = backend.open(machine, 0).unwrap();
+    let point = device.signal(Stream::Compute).unwrap();
+    emulated.inject("cuEventSynchronize", 4242);
+    let error = device.block_until(point).unwrap_err();
+    assert_eq!(error, CudaError::Driver { call: "cuEventSynchronize", code: 4242 });
+    assert_eq!(error.kind(), ErrorKind::Other);
+    let text = error.to_string();
+    assert_eq!(text, "cuEventSynchronize: error 4242 of the driver, which has no name");
+    emulated.inject("cuMemCreate", 2);
+    let error = device.create(1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfDeviceMemory);
+    assert_eq!(error.to_string(), "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2)");
+    for code in [4, 46, 214, 220, 226, 304, 402, 700, 702, 709, 710, 714, 719, 721, 911, 999] {
+        assert_eq!(CudaError::Driver { call: "", code }.kind(), ErrorKind::Lost, "{code}");
     }
 }

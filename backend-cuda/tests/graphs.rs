@@ -1,16 +1,25 @@
 //! Plans with placements run as CUDA graphs, and call nothing that maps.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+#![allow(unsafe_code, reason = "what a kernel does, only its text says")]
 
 mod common;
 
-use backend_cuda::{Cycle, Integrity, Replay, cycle};
+use backend_cuda::cudarc::driver::{
+    CudaFunction, CudaSlice, DevicePtr, LaunchConfig, PushKernelArg,
+};
+use backend_cuda::cudarc::nvrtc::Ptx;
+use backend_cuda::{
+    CudaDevice, CudaError, Cycle, Graph as CudaGraph, Integrity, IntegrityKernels, Replay, cycle,
+};
 use emulated_cuda::Emulated;
 use integrity::{Backend, reference_digest, states_digest};
+use planner_core::backend::{Chunks, Kernels, Launch, Paging};
 use planner_core::planner::{Auto, Order, Repeats, Strategy};
-use planner_core::{Graph, Kind, Machine};
+use planner_core::{Graph, HostLayout, Kind, Machine, Stream};
 use spillway::planning;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use workloads::{OwnedGraph, OwnedPlan};
 
 /// Runs some iterations eagerly, and some cycles as graphs.
@@ -77,6 +86,7 @@ fn graphs_compute_what_iterations_do() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let bench = common::emulated();
     bench.0.delay_all();
+    let live = bench.0.counters().live;
     let mut alternating = 0;
     for spare in 0..6 {
         let (with_inputs, _) = hold(&bench, Kind::Input, spare);
@@ -88,7 +98,7 @@ fn graphs_compute_what_iterations_do() {
     }
     assert!(alternating > 0, "no plan whose objects take more than an iteration to come round");
     let counters = bench.0.counters();
-    assert_eq!(counters.left_behind, 0, "{counters:?}");
+    assert_eq!((counters.live, counters.freed_in_use), (live, 0), "{counters:?}");
 }
 
 /// A step of training whose activations take far longer to move than to make again.
@@ -129,4 +139,221 @@ fn repeats_are_captured_as_launches_are() {
         let plan = plans.find(|plan| plan.predicted.repeat_ns > 0);
         hold_plan(&bench, &graph, &plan.expect("an op is repeated"));
     }
+}
+
+/// Notes the iteration that a launch reads: the first word counts the notes that follow.
+const NOTE: &str = "
+    .version 8.0
+    .target sm_60
+    .address_size 64
+    .visible .entry note(.param .u64 iteration, .param .u64 notes) {
+        .reg .b64 %rd<5>;
+        ld.param.u64 %rd0, [iteration];
+        ld.param.u64 %rd1, [notes];
+        ld.global.u64 %rd2, [%rd0];
+        ld.global.u64 %rd3, [%rd1];
+        add.s64 %rd3, %rd3, 1;
+        st.global.u64 [%rd1], %rd3;
+        shl.b64 %rd4, %rd3, 3;
+        add.s64 %rd4, %rd1, %rd4;
+        st.global.u64 [%rd4], %rd2;
+        ret;
+    }";
+
+/// Kernels that note the iteration of each launch on the device, and whether work was pending when
+/// inputs were filled.
+struct Watched<'g> {
+    inner: IntegrityKernels<'g>,
+    note: CudaFunction,
+    notes: CudaSlice<u64>,
+    notes_at: u64,
+    filled: Vec<u64>,
+    is_replayed: bool,
+    busy_fills: u32,
+}
+
+impl<'g> Watched<'g> {
+    fn new(device: &mut CudaDevice, inner: IntegrityKernels<'g>) -> Self {
+        let compute = device.compute().unwrap();
+        let module = compute.context.load_module(Ptx::from_src(NOTE)).unwrap();
+        let note = module.load_function("note").unwrap();
+        let notes = compute.stream.alloc_zeros(1 << 12).unwrap();
+        let (notes_at, _) = notes.device_ptr(compute.stream);
+        Self { inner, note, notes_at, notes, filled: Vec::new(), is_replayed: false, busy_fills: 0 }
+    }
+
+    /// The iterations that were noted, one after the other.
+    fn iterations(&self, device: &mut CudaDevice) -> Vec<u64> {
+        device.wait_idle().unwrap();
+        let compute = device.compute().unwrap();
+        // SAFETY: all of it is written before it is read.
+        let mut notes = unsafe { compute.context.alloc_pinned(self.notes.len()) }.unwrap();
+        compute.stream.memcpy_dtoh(&self.notes, &mut notes).unwrap();
+        device.wait_idle().unwrap();
+        let notes: &[u64] = notes.as_slice().unwrap();
+        let mut iterations = notes[1..=notes[0] as usize].to_vec();
+        iterations.dedup();
+        iterations
+    }
+}
+
+impl Kernels<CudaDevice> for Watched<'_> {
+    fn launch(&mut self, device: &mut CudaDevice, launch: &Launch<'_>) -> Result<(), CudaError> {
+        let iteration = device.iteration(launch)?.0;
+        let compute = device.compute()?;
+        let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+        let mut builder = compute.stream.launch_builder(&self.note);
+        // SAFETY: the kernel has these arguments.
+        unsafe { builder.arg(&iteration).arg(&self.notes_at).launch(one) }.unwrap();
+        device.occupy(Stream::Compute, 200_000)?;
+        self.inner.launch(device, launch)
+    }
+
+    fn fill_states(
+        &mut self,
+        device: &mut CudaDevice,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), CudaError> {
+        self.inner.fill_states(device, layout)
+    }
+
+    fn fill_inputs(
+        &mut self,
+        device: &mut CudaDevice,
+        iteration: u64,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), CudaError> {
+        self.filled.push(iteration);
+        if !self.is_replayed {
+            return self.inner.fill_inputs(device, iteration, layout);
+        }
+        let end = device.compute()?.stream.record_event(None).unwrap();
+        std::thread::sleep(Duration::from_micros(500));
+        self.busy_fills += u32::from(matches!(end.try_is_complete(), Ok(false)));
+        self.inner.fill_inputs(device, iteration, layout)
+    }
+}
+
+#[test]
+fn kernels_see_the_iteration_in_both_modes() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (_, backend, machine) = common::emulated();
+    let mut overlapped = 0;
+    for (spare, reads) in [(0, Kind::Input), (0, Kind::State), (3, Kind::Input), (5, Kind::State)] {
+        let work = common::training_step(machine.chunk_bytes, reads);
+        let graph = work.graph().unwrap();
+        let plan = common::placed(&graph, &machine, Strategy::OnDemand, spare);
+        let plan = plan.plan();
+        let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
+        let verified = planning::prove(&graph, &machine, &plan, &schedule.schedule()).unwrap();
+        let divided = cycle(&graph, &plan).unwrap();
+        let mut device = backend.open(machine, 0).unwrap();
+        let inner = backend.kernels(&mut device, graph).unwrap();
+        let mut kernels = Watched::new(&mut device, inner);
+        let iterations = 2 + 4 * divided.length();
+        planning::with_executor(
+            &verified,
+            &mut device,
+            &mut kernels,
+            |mut executor, device, kernels| {
+                executor.run(device, kernels, 2)?;
+                let mut replay = Replay::record(&mut executor, device, kernels, divided, 2)?;
+                kernels.is_replayed = true;
+                for _ in 0..3 {
+                    replay.run(&executor, device, kernels)?;
+                }
+                executor.save_states(device)?;
+                let digest = states_digest(&graph, device, executor.host_layout()).unwrap();
+                assert_eq!(digest, reference_digest(&graph, iterations));
+                let is_late = executor.input_slots_used() == [true, true];
+                assert!(!is_late || kernels.busy_fills == 0, "the last launch has not ended");
+                Ok(())
+            },
+        )
+        .unwrap();
+        let all: Vec<_> = (1..=iterations).collect();
+        assert_eq!(kernels.iterations(&mut device), all, "{reads:?}");
+        if reads == Kind::Input {
+            assert!(
+                kernels.filled.iter().zip(1..).all(|(&filled, next)| filled == next),
+                "{:?}",
+                kernels.filled
+            );
+            overlapped += kernels.busy_fills;
+        }
+    }
+    assert!(overlapped > 0, "the host waited for the last launch before each");
+}
+
+/// A graph of a device that has a mapped chunk.
+fn captured(device: &mut CudaDevice) -> CudaGraph {
+    device.occupy(Stream::Compute, 1).unwrap();
+    device.begin_capture().unwrap();
+    device.occupy(Stream::Compute, 1).unwrap();
+    device.end_capture().unwrap()
+}
+
+#[test]
+fn foreign_and_late_graphs_are_refused() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (_, backend, machine) = common::emulated();
+    let [mut one, mut other] = [0, 1].map(|_| backend.open(machine, 0).unwrap());
+    one.create(1).unwrap();
+    let at = one.reserve(1).unwrap();
+    one.map(at, Chunks { first: 0, count: 1 }).unwrap();
+    let graph = captured(&mut one);
+    assert_eq!(one.launch_graph(&graph, 0), Ok(()));
+    assert_eq!(other.launch_graph(&graph, 0), Err(CudaError::ForeignGraph));
+    one.wait_idle().unwrap();
+    one.unmap(at, 1).unwrap();
+    assert_eq!(one.launch_graph(&graph, 0), Err(CudaError::LateGraph));
+    drop(one);
+    let mut next = backend.open(machine, 0).unwrap();
+    assert_eq!(next.launch_graph(&graph, 0), Err(CudaError::ForeignGraph), "its own is gone");
+}
+
+#[test]
+fn devices_open_beside_a_capture_and_move_between_threads() {
+    const fn is_send<T: Send>() {}
+    is_send::<(CudaDevice, CudaGraph, Replay, IntegrityKernels<'_>)>();
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (_, backend, machine) = common::emulated();
+    let mut device = backend.open(machine, 0).unwrap();
+    device.occupy(Stream::Compute, 1).unwrap();
+    device.begin_capture().unwrap();
+    device.occupy(Stream::Compute, 1).unwrap();
+    let mut device = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let mut other = backend.open(machine, 0).unwrap();
+            let graph = captured(&mut other);
+            other.launch_graph(&graph, 0).unwrap();
+            other.wait_idle().unwrap();
+        });
+        other.join().unwrap();
+        // The capture goes on in another thread.
+        let moved = scope.spawn(|| {
+            let graph = device.end_capture().unwrap();
+            device.launch_graph(&graph, 0).unwrap();
+            device
+        });
+        moved.join().unwrap()
+    });
+    assert_eq!(device.wait_idle(), Ok(()));
+}
+
+#[test]
+fn contexts_are_kept_and_reservations_are_few() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (emulated, backend, machine) = common::emulated();
+    let mut device = backend.open(machine, 0).unwrap();
+    let context = Arc::clone(device.compute().unwrap().context);
+    let before = emulated.counters().vmm_calls;
+    let ranges: Vec<_> = (0..10_000).map(|_| device.reserve(3).unwrap()).collect();
+    assert!(emulated.counters().vmm_calls - before < 10);
+    let mut starts: Vec<_> = ranges.iter().map(|at| at.0).collect();
+    starts.sort_unstable();
+    assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= 3 * machine.chunk_bytes));
+    drop(device);
+    let mut again = backend.open(machine, 0).unwrap();
+    assert!(Arc::ptr_eq(&context, again.compute().unwrap().context), "another context");
 }

@@ -118,8 +118,21 @@ impl Layer<CudaDevice> for Deaf {
     }
 }
 
-/// Runs a plan, with a wait that is heard or not; the digest of all states.
+/// Runs a plan, with a wait that is heard or not; the digest of all states. In a thread of its own,
+/// since the driver's time lags behind for a thread that has waited much, and a delay that lies in
+/// the past delays nothing.
 fn run(
+    verified: &Verified<'_>,
+    backend: &Integrity,
+    delayed: (Option<Edge>, u64),
+    hears: bool,
+) -> u64 {
+    std::thread::scope(|scope| {
+        scope.spawn(|| run_here(verified, backend, delayed, hears)).join().unwrap()
+    })
+}
+
+fn run_here(
     verified: &Verified<'_>,
     backend: &Integrity,
     (edge, delay_ns): (Option<Edge>, u64),

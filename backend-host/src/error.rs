@@ -9,8 +9,29 @@ use std::fmt;
 pub enum HostError {
     /// More chunks are wanted than the device holds.
     OutOfDeviceMemory,
+    /// The host has too little memory for the host block.
+    OutOfHostMemory {
+        /// The size of the block.
+        bytes: u64,
+    },
     /// No virtual addresses are left.
     AddressSpace,
+    /// Chunks of this size cannot be mapped.
+    ChunkBytes {
+        /// The size of a chunk.
+        chunk_bytes: u64,
+        /// The size of a page.
+        page_bytes: u64,
+    },
+    /// The system refuses a call.
+    System {
+        /// What was asked for.
+        call: &'static str,
+        /// The system's code.
+        code: i32,
+    },
+    /// The embedder's kernels failed; they know why.
+    Kernels,
     /// The arguments of the call are wrong.
     Refused(Refused),
 }
@@ -19,7 +40,17 @@ impl fmt::Display for HostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OutOfDeviceMemory => f.write_str("the device has too little memory"),
+            Self::OutOfHostMemory { bytes } => {
+                write!(f, "the host has no {bytes} bytes for the host block")
+            }
             Self::AddressSpace => f.write_str("no addresses are left"),
+            Self::ChunkBytes { chunk_bytes, page_bytes } => {
+                write!(f, "a chunk of {chunk_bytes} bytes is not whole pages of {page_bytes} bytes")
+            }
+            Self::System { call, code } => {
+                write!(f, "{call}: {}", std::io::Error::from_raw_os_error(*code))
+            }
+            Self::Kernels => f.write_str("the kernels failed"),
             Self::Refused(refused) => refused.fmt(f),
         }
     }
@@ -37,7 +68,12 @@ impl BackendError for HostError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::OutOfDeviceMemory => ErrorKind::OutOfDeviceMemory,
-            Self::AddressSpace | Self::Refused(_) => ErrorKind::Other,
+            Self::OutOfHostMemory { .. } => ErrorKind::OutOfHostMemory,
+            Self::AddressSpace
+            | Self::ChunkBytes { .. }
+            | Self::System { .. }
+            | Self::Kernels
+            | Self::Refused(_) => ErrorKind::Other,
         }
     }
 }

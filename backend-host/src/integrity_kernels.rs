@@ -1,5 +1,7 @@
 //! Kernels in which every wrong byte shows, and the device as the conformance suite takes it.
 
+#[cfg(target_os = "linux")]
+use crate::MappedDevice;
 use crate::{HostDevice, HostError};
 use backend_checks::check_launch;
 use integrity::{Backend, Found, Passes, Read, Reading, Write, fill_inputs, fill_states, value};
@@ -12,41 +14,69 @@ pub struct IntegrityKernels<'g> {
     graph: Graph<'g>,
 }
 
-impl Kernels<HostDevice> for IntegrityKernels<'_> {
-    fn launch(&mut self, device: &mut HostDevice, launch: &Launch<'_>) -> Result<(), HostError> {
-        check_launch(&self.graph, launch)?;
-        let Passes { reads, repeated, writes } = Passes::new(&self.graph, launch);
-        let mut readings = Vec::new();
-        for Read { at, bytes, .. } in reads {
-            let mut read = vec![0; bytes as usize];
-            device.read(at, &mut read)?;
-            readings.push(Reading::of(&read));
-        }
-        let results = value::op_results(launch.op, repeated, readings.into_iter());
-        for Write { kind, position, at, bytes, .. } in writes {
-            let mut written = vec![0; bytes as usize];
-            value::written(results.of(kind), position, bytes).fill(0, &mut written);
-            device.write(at, &written)?;
-        }
-        Ok(())
-    }
+/// Implements the kernels for a device with `read` and `write`.
+macro_rules! kernels {
+    ($device:ty) => {
+        impl Kernels<$device> for IntegrityKernels<'_> {
+            fn launch(
+                &mut self,
+                device: &mut $device,
+                launch: &Launch<'_>,
+            ) -> Result<(), HostError> {
+                check_launch(&self.graph, launch)?;
+                let Passes { reads, repeated, writes } = Passes::new(&self.graph, launch);
+                let mut readings = Vec::new();
+                for Read { at, bytes, .. } in reads {
+                    let mut read = vec![0; bytes as usize];
+                    device.read(at, &mut read)?;
+                    readings.push(Reading::of(&read));
+                }
+                let results = value::op_results(launch.op, repeated, readings.into_iter());
+                for Write { kind, position, at, bytes, .. } in writes {
+                    let mut written = vec![0; bytes as usize];
+                    value::written(results.of(kind), position, bytes).fill(0, &mut written);
+                    device.write(at, &written)?;
+                }
+                Ok(())
+            }
 
-    fn fill_states(
-        &mut self,
-        device: &mut HostDevice,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
-        fill_states(&self.graph, device, layout)
-    }
+            fn fill_states(
+                &mut self,
+                device: &mut $device,
+                layout: &HostLayout<'_>,
+            ) -> Result<(), HostError> {
+                fill_states(&self.graph, device, layout)
+            }
 
-    fn fill_inputs(
-        &mut self,
-        device: &mut HostDevice,
-        iteration: u64,
-        layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
-        fill_inputs(&self.graph, device, iteration, layout)
-    }
+            fn fill_inputs(
+                &mut self,
+                device: &mut $device,
+                iteration: u64,
+                layout: &HostLayout<'_>,
+            ) -> Result<(), HostError> {
+                fill_inputs(&self.graph, device, iteration, layout)
+            }
+        }
+    };
+}
+
+kernels!(HostDevice);
+#[cfg(target_os = "linux")]
+kernels!(MappedDevice);
+
+/// A machine of 16 MiB in chunks of 4 KiB.
+fn machine() -> Result<Machine, String> {
+    let parameters = MachineParameters {
+        device_bytes: 16 << 20,
+        host_bytes: 1 << 30,
+        chunk_bytes: 4096,
+        h2d_bytes_per_s: 1_000_000_000,
+        d2h_bytes_per_s: 1_000_000_000,
+        transfer_latency_ns: 0,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    };
+    Machine::new(parameters).map_err(|error| error.to_string())
 }
 
 /// Opens devices of 16 MiB in chunks of 4 KiB.
@@ -63,18 +93,7 @@ impl Backend for Host {
     }
 
     fn find(&self) -> Result<Found, String> {
-        let parameters = MachineParameters {
-            device_bytes: 16 << 20,
-            host_bytes: 1 << 30,
-            chunk_bytes: 4096,
-            h2d_bytes_per_s: 1_000_000_000,
-            d2h_bytes_per_s: 1_000_000_000,
-            transfer_latency_ns: 0,
-            map_ns_per_chunk: 0,
-            unmap_ns_per_chunk: 0,
-        };
-        let machine = Machine::new(parameters).map_err(|error| error.to_string())?;
-        Ok(Found { device: "host memory".to_owned(), machine })
+        Ok(Found { device: "host memory".to_owned(), machine: machine()? })
     }
 
     fn open(&self, machine: Machine, _order: u64) -> Result<HostDevice, String> {
@@ -84,6 +103,39 @@ impl Backend for Host {
     fn kernels<'g>(
         &self,
         _device: &mut HostDevice,
+        graph: Graph<'g>,
+    ) -> Result<IntegrityKernels<'g>, HostError> {
+        Ok(IntegrityKernels { graph })
+    }
+}
+
+/// Opens [`MappedDevice`]s of 16 MiB in chunks of 4 KiB.
+#[cfg(target_os = "linux")]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mapped;
+
+#[cfg(target_os = "linux")]
+impl Backend for Mapped {
+    type Error = HostError;
+    type Device = MappedDevice;
+    type Kernels<'g> = IntegrityKernels<'g>;
+
+    fn name(&self) -> &'static str {
+        "mapped"
+    }
+
+    fn find(&self) -> Result<Found, String> {
+        Ok(Found { device: "host memory, mapped".to_owned(), machine: machine()? })
+    }
+
+    fn open(&self, machine: Machine, _order: u64) -> Result<MappedDevice, String> {
+        MappedDevice::new(machine.chunk_bytes, machine.device_bytes)
+            .map_err(|error| error.to_string())
+    }
+
+    fn kernels<'g>(
+        &self,
+        _device: &mut MappedDevice,
         graph: Graph<'g>,
     ) -> Result<IntegrityKernels<'g>, HostError> {
         Ok(IntegrityKernels { graph })

@@ -69,10 +69,14 @@
 //! })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-#![forbid(unsafe_code)]
+//!
+//! [`MappedDevice`] is for kernels that work on memory: its addresses are those of the process, and
+//! copies run while kernels do.
 
 mod error;
 mod integrity_kernels;
+#[cfg(target_os = "linux")]
+mod mapped;
 mod paging;
 mod stream;
 mod transfer;
@@ -80,6 +84,8 @@ mod transfer;
 pub use error::HostError;
 
 pub use integrity_kernels::{Host, IntegrityKernels};
+#[cfg(target_os = "linux")]
+pub use {integrity_kernels::Mapped, mapped::MappedDevice};
 
 use paging::Pages;
 use planner_core::PerStream;

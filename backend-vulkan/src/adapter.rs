@@ -1,8 +1,9 @@
 //! The devices of this machine: what they are, and why one cannot be used.
 
+use crate::VulkanDevice;
 use crate::driver::{Also, Buffer, Device, Instance, Physical, Queue};
 use crate::error::{Unavailable, VulkanError};
-use crate::{VulkanDevice, queues};
+use crate::queues::{self, Queues};
 use ash::vk;
 use std::sync::Arc;
 
@@ -31,9 +32,9 @@ pub struct DeviceInfo {
     pub address_space_bytes: u64,
     /// The most that a kernel may bind at once.
     pub binding_bytes: u64,
-    /// How many queues serve the three streams and the binding of pages.
-    pub queues: usize,
-    /// Why it cannot be used, if it cannot; then page and queues are 0.
+    /// The queues of the three streams and of the binding of pages; none if it cannot be used.
+    pub queues: Option<Queues>,
+    /// Why it cannot be used, if it cannot; then the page is 0.
     pub refusal: Option<String>,
 }
 
@@ -144,8 +145,8 @@ impl Vulkan {
             None => self.open_raw(physical, Also::default()).map_err(|error| error.to_string()),
         };
         let (page_bytes, queues) = match &opened {
-            Ok(opened) => (opened.page_bytes, opened.distinct_queues()),
-            Err(_) => (0, 0),
+            Ok(opened) => (opened.page_bytes, Some(opened.queues)),
+            Err(_) => (0, None),
         };
         let properties = &physical.properties;
         let text = |text: Result<&std::ffi::CStr, _>| {
@@ -180,17 +181,18 @@ impl Vulkan {
         also: Also<'_>,
     ) -> Result<Opened, VulkanError> {
         let families = self.instance.queue_families(physical);
-        let places = queues::choose(&families).ok_or(VulkanError::Driver {
+        let chosen = queues::choose(&families).ok_or(VulkanError::Driver {
             call: "vkGetPhysicalDeviceQueueFamilyProperties",
             code: vk::Result::ERROR_FEATURE_NOT_PRESENT,
         })?;
-        let [compute, upload, download] = places.streams;
-        let wanted = [compute, upload, download, places.binding];
+        let [compute, upload, download] = chosen.streams;
+        let wanted = [compute, upload, download, chosen.binding];
         let (device, queues) = Device::open(&self.instance, physical, &wanted, also)?;
         let page_bytes = Buffer::sparse(&device, 1)?.requirements().alignment;
         Ok(Opened {
             streams: [queues[0], queues[1], queues[2]],
             binding: queues[3],
+            queues: chosen,
             page_bytes,
             memory_bytes: physical.device_memory_bytes(),
             device,
@@ -209,17 +211,10 @@ pub(crate) struct Opened {
     pub(crate) device: Arc<Device>,
     pub(crate) streams: [Queue; 3],
     pub(crate) binding: Queue,
+    /// All of them, by family and index.
+    pub(crate) queues: Queues,
     pub(crate) page_bytes: u64,
     pub(crate) memory_bytes: u64,
-}
-
-impl Opened {
-    fn distinct_queues(&self) -> usize {
-        let mut queues = vec![self.binding];
-        queues.extend(self.streams.iter().filter(|&&queue| queue != self.binding));
-        queues.dedup();
-        queues.len()
-    }
 }
 
 fn device_name(physical: &Physical) -> String {

@@ -26,6 +26,7 @@ pub use driver::BufferRange;
 pub use error::{Unavailable, VulkanError};
 pub use integrity_kernels::{Integrity, IntegrityKernels};
 pub use kernel::{Compute, Kernel, KernelError};
+pub use queues::{QueueIndex, Queues};
 
 use adapter::Opened;
 use driver::{Buffer, Device, Memory};

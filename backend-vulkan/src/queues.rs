@@ -1,43 +1,73 @@
 //! Which queue serves what.
 
 use ash::vk::QueueFlags;
+use std::cmp::Reverse;
 
 /// A queue: its family, and its index there.
-pub(crate) type Place = (u32, u32);
+pub type QueueIndex = (u32, u32);
 
-/// The queues of the three streams, in their order, and the one that binds pages. Several may
-/// be the same.
+/// The queues that serve a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Places {
-    pub(crate) streams: [Place; 3],
-    pub(crate) binding: Place,
+pub struct Queues {
+    /// Those of the compute, upload and download streams. Streams on the same queue do not
+    /// overlap.
+    pub streams: [QueueIndex; 3],
+    /// The queue that binds pages, which may be one of the streams'.
+    pub binding: QueueIndex,
 }
 
-/// Chooses among families, each with what it can do and how many queues it has: copies on
-/// queues that do nothing else where there are such, each stream on a queue of its own where
-/// there are enough. None where nothing computes or nothing binds pages.
-pub(crate) fn choose(families: &[(QueueFlags, u32)]) -> Option<Places> {
-    let with = |flags: QueueFlags| {
-        let families = (0..).zip(families).filter(move |(_, family)| family.0.contains(flags));
-        families.map(|(index, &(_, count))| (index, count))
+impl Queues {
+    /// How many different queues there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        let mut queues = [&self.streams[..], &[self.binding]].concat();
+        queues.sort_unstable();
+        queues.dedup();
+        queues.len()
+    }
+}
+
+const STREAMS: u32 = 3;
+
+/// Chooses among families, each with what it can do and how many queues it has. Each stream
+/// gets a queue of its own where any combination allows it. Otherwise compute shares its queue
+/// last. Copies prefer families that only copy, then a family other than that of compute. None
+/// where nothing computes or nothing binds pages.
+pub(crate) fn choose(families: &[(QueueFlags, u32)]) -> Option<Queues> {
+    let has = |(family, _): QueueIndex, flags| families[family as usize].0.contains(flags);
+    let only_copies = |(family, _): QueueIndex| {
+        let flags = families[family as usize].0;
+        let others = QueueFlags::TRANSFER | QueueFlags::SPARSE_BINDING | QueueFlags::PROTECTED;
+        flags.contains(QueueFlags::TRANSFER) && others.contains(flags)
     };
-    let (compute, count) = with(QueueFlags::COMPUTE).next()?;
-    let only_copies = |&(index, _): &(u32, u32)| {
-        let others = QueueFlags::TRANSFER | QueueFlags::SPARSE_BINDING;
-        others.contains(families[index as usize].0)
+    // A family that computes or draws can copy, even if it does not say so.
+    let copies = |&queue: &QueueIndex| {
+        let either = QueueFlags::COMPUTE | QueueFlags::GRAPHICS;
+        only_copies(queue) || families[queue.0 as usize].0.intersects(either)
     };
-    let queue = |family, count: u32, index: u32| (family, index.min(count.saturating_sub(1)));
-    let [upload, download] = match with(QueueFlags::TRANSFER).find(only_copies) {
-        Some((family, count)) => [queue(family, count, 0), queue(family, count, 1)],
-        None => [queue(compute, count, 1), queue(compute, count, 2)],
+    let queues = (0..).zip(families).flat_map(|(family, &(_, count))| {
+        (0..count.min(STREAMS + 1)).map(move |index| (family, index))
+    });
+    let queues: Vec<QueueIndex> = queues.collect();
+    let of_copies: Vec<_> = queues.iter().copied().filter(copies).collect();
+    let merit = |&[compute, upload, download]: &[QueueIndex; 3]| {
+        let both = [upload, download];
+        let count = |is: &dyn Fn(QueueIndex) -> bool| both.iter().filter(|&&copy| is(copy)).count();
+        let alone = count(&|copy| copy != compute);
+        let distinct = (alone == 2 && upload != download, alone);
+        (distinct, count(&only_copies), count(&|copy| copy.0 != compute.0))
     };
-    let streams = [(compute, 0), upload, download];
-    let binding = || with(QueueFlags::SPARSE_BINDING);
-    let mut queues =
-        binding().flat_map(|(family, count)| (0..count).map(move |index| (family, index)));
-    let unused = queues.find(|queue| !streams.contains(queue));
-    let binding = unused.or_else(|| binding().next().map(|(family, _)| (family, 0)))?;
-    Some(Places { streams, binding })
+    let computing = queues.iter().copied().filter(|&queue| has(queue, QueueFlags::COMPUTE));
+    let combinations = computing.flat_map(|compute| {
+        let pairs = of_copies.iter().flat_map(|&up| of_copies.iter().map(move |&down| (up, down)));
+        pairs.map(move |(upload, download)| [compute, upload, download])
+    });
+    // The first of the best.
+    let streams = combinations.min_by_key(|streams| Reverse(merit(streams)))?;
+    let mut binding =
+        queues.iter().copied().filter(|&queue| has(queue, QueueFlags::SPARSE_BINDING));
+    let unused = binding.clone().find(|queue| !streams.contains(queue));
+    Some(Queues { streams, binding: unused.or_else(|| binding.next())? })
 }
 
 #[cfg(test)]
@@ -50,8 +80,8 @@ mod tests {
     const COPY: QueueFlags =
         QueueFlags::from_raw(QueueFlags::TRANSFER.as_raw() | QueueFlags::SPARSE_BINDING.as_raw());
 
-    fn chosen(families: &[(QueueFlags, u32)]) -> ([Place; 3], Place) {
-        let Places { streams, binding } = choose(families).unwrap();
+    fn chosen(families: &[(QueueFlags, u32)]) -> ([QueueIndex; 3], QueueIndex) {
+        let Queues { streams, binding } = choose(families).unwrap();
         (streams, binding)
     }
 
@@ -73,6 +103,45 @@ mod tests {
         let graphics = QueueFlags::GRAPHICS | QueueFlags::COMPUTE | QueueFlags::TRANSFER;
         let families = [(graphics, 1), (QueueFlags::SPARSE_BINDING, 1)];
         assert_eq!(chosen(&families), ([(0, 0); 3], (1, 0)));
+    }
+
+    const DRAW: QueueFlags = QueueFlags::from_raw(
+        QueueFlags::GRAPHICS.as_raw()
+            | QueueFlags::COMPUTE.as_raw()
+            | QueueFlags::TRANSFER.as_raw(),
+    );
+    const ASYNC: QueueFlags =
+        QueueFlags::from_raw(QueueFlags::COMPUTE.as_raw() | QueueFlags::TRANSFER.as_raw());
+    const BIND: (QueueFlags, u32) = (QueueFlags::SPARSE_BINDING, 1);
+
+    /// As RADV shows them without its transfer queue.
+    #[test]
+    fn copies_use_asynchronous_compute() {
+        let chosen = |count| chosen(&[(DRAW, 1), (ASYNC, count), BIND]);
+        assert_eq!(chosen(4), ([(0, 0), (1, 0), (1, 1)], (2, 0)));
+        assert_eq!(chosen(2), ([(0, 0), (1, 0), (1, 1)], (2, 0)));
+        // Compute keeps its own queue.
+        assert_eq!(chosen(1), ([(0, 0), (1, 0), (1, 0)], (2, 0)));
+    }
+
+    /// As RADV shows them with its transfer queue.
+    #[test]
+    fn one_copy_queue_and_asynchronous_compute_serve_both_directions() {
+        let chosen = |count| chosen(&[(DRAW, 1), (ASYNC, 4), (QueueFlags::TRANSFER, count), BIND]);
+        assert_eq!(chosen(2), ([(0, 0), (2, 0), (2, 1)], (3, 0)));
+        assert_eq!(chosen(1), ([(0, 0), (1, 0), (2, 0)], (3, 0)));
+    }
+
+    #[test]
+    fn a_family_that_computes_copies_without_saying_so() {
+        let families = [(QueueFlags::GRAPHICS | QueueFlags::COMPUTE, 3), BIND];
+        assert_eq!(chosen(&families), ([(0, 0), (0, 1), (0, 2)], (1, 0)));
+    }
+
+    #[test]
+    fn queues_are_counted_once() {
+        let queues = Queues { streams: [(0, 0), (1, 0), (0, 0)], binding: (1, 0) };
+        assert_eq!(queues.count(), 2);
     }
 
     #[test]

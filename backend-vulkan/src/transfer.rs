@@ -40,7 +40,11 @@ impl HostBlock {
     }
 
     /// The parts of a range: the segment, the offset in it, and how many bytes.
-    fn parts(&self, offset_bytes: u64, bytes: u64) -> impl Iterator<Item = (usize, u64, u64)> {
+    fn parts(
+        &self,
+        offset_bytes: u64,
+        bytes: u64,
+    ) -> impl Iterator<Item = (usize, u64, u64)> + use<> {
         let (segment_bytes, end) = (self.segment_bytes, offset_bytes + bytes);
         let mut next = offset_bytes;
         std::iter::from_fn(move || {
@@ -52,7 +56,7 @@ impl HostBlock {
     }
 
     /// Writes bytes that the block has.
-    fn write(&self, offset_bytes: u64, mut from: &[u8]) {
+    fn write(&mut self, offset_bytes: u64, mut from: &[u8]) {
         for (segment, offset, bytes) in self.parts(offset_bytes, from.len() as u64) {
             let (first, rest) = from.split_at(bytes as usize);
             self.segments[segment].1.write(offset, first);
@@ -111,7 +115,9 @@ impl Transfers for VulkanDevice {
 
     fn write_host(&mut self, offset_bytes: u64, from: &[u8]) -> Result<(), VulkanError> {
         let range = HostRange { offset_bytes, bytes: from.len() as u64 };
-        self.block(range)?.write(offset_bytes, from);
+        self.block(range)?;
+        let block = self.host.as_mut().ok_or(Refused::NoHostRange(range))?;
+        block.write(offset_bytes, from);
         Ok(())
     }
 

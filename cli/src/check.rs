@@ -62,7 +62,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return output::print_json(&Verdict { valid: true, reason: None, figures });
     }
     output::print("valid: safe in every order that its waits allow; the prediction is exact\n")?;
-    output::print(summary::of(&figures, &machine.machine))
+    output::print(summary::of(&figures, &machine))
 }
 
 fn figures_of(setting: Setting<'_>, plan: &OwnedPlan, known: &Figures) -> Result<Figures, String> {

@@ -62,7 +62,7 @@ pub(crate) fn list_is_asked_for(mut arguments: impl Iterator<Item = OsString>) -
 /// Prints the built-in machines.
 pub(crate) fn print_list() -> Result<(), Failure> {
     let mut text = String::new();
-    for (OwnedMachine { name, machine }, about) in machines::all() {
+    for (OwnedMachine { name, machine, .. }, about) in machines::all() {
         let (device, host) = (units::bytes(machine.device_bytes), units::bytes(machine.host_bytes));
         let default = if name == DEFAULT { " (default)" } else { "" };
         text += &format!(

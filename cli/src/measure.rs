@@ -3,7 +3,7 @@
 use crate::backend::cuda;
 use crate::failure::Failure;
 use crate::output;
-use backend_cuda::{Cuda, Integrity, Link, Load, Measured, Options, Unavailable};
+use backend_cuda::{Cuda, Integrity, Link, Measured, Options, Unavailable};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use planner_core::MachineParameters;
@@ -18,8 +18,8 @@ Examples:
   spillway plan step.graph.json.gz --machine machine.json --budget 50% -o plan.json
   spillway run step.graph.json.gz --plan plan.json --machine machine.json --backend cuda
 
-The speeds in the file are those of copies both ways at once: plans wait for links when both are
-in use. SPILLWAY_CUDA_DEVICE=N picks a device by its number. The device should have nothing else
+Plans are predicted with the speeds of copies both ways at once: plans wait for links when both
+are in use. The file has those of one way beside them. SPILLWAY_CUDA_DEVICE=N picks a device by its number. The device should have nothing else
 to do.";
 
 /// Measure a CUDA device of this machine, and write the machine file that plans are made for
@@ -57,6 +57,8 @@ struct Report {
     unmap_ns_per_chunk: u64,
     /// While the other direction is idle.
     one_way_bytes_per_s: [u64; 2],
+    /// While both are in use; none where that could not be measured.
+    both_ways_bytes_per_s: Option<[u64; 2]>,
     /// Whether mapping waits for the device's work.
     mapping_waits_for_work: bool,
 }
@@ -74,7 +76,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let measured = measured
         .map_err(|Unavailable(reason)| Failure::cannot(Shown::message(reason).to_string()))?;
     let name = arguments.name.clone().unwrap_or_else(|| measured.name());
-    let machine = OwnedMachine { name, machine: measured.machine };
+    let one_way_bytes_per_s = measured.one_way_bytes_per_s();
+    let machine = OwnedMachine { name, machine: measured.machine, one_way_bytes_per_s };
     if let Some(path) = &arguments.output {
         let saved = output::save(path, &format::write_machine(&machine));
         saved.map_err(|failure| failure.with(&report(&machine, &measured)))?;
@@ -116,30 +119,34 @@ fn report(machine: &OwnedMachine, measured: &Measured) -> Report {
         transfer_latency_ns,
         map_ns_per_chunk,
         unmap_ns_per_chunk,
-        one_way_bytes_per_s: alone(measured).map(|link| link.bytes_per_s.round() as u64),
+        one_way_bytes_per_s: speeds(measured.alone),
+        both_ways_bytes_per_s: measured.together.map(speeds),
         mapping_waits_for_work: measured.mapping.waits_for_work(),
     }
 }
 
-fn alone(measured: &Measured) -> [Link; 2] {
-    measured.links[Load::Alone as usize]
+fn speeds(links: [Link; 2]) -> [u64; 2] {
+    links.map(|link| link.bytes_per_s.round() as u64)
 }
 
 fn shown(machine: &OwnedMachine, measured: &Measured) -> String {
-    let OwnedMachine { name, machine } = machine;
-    let [up, down] = alone(measured).map(|link| link.bytes_per_s / 1e9);
+    let OwnedMachine { name, machine, .. } = machine;
+    let gbs = |links: [Link; 2]| {
+        let [up, down] = links.map(|link| link.bytes_per_s / 1e9);
+        format!("{up:.2} GB/s up and {down:.2} GB/s down")
+    };
     let micros = |ns: u64| ns as f64 / 1e3;
     let mut text = format!(
-        "{}: {}\n    device {}, host {}, chunks of {}\n    copies both ways at once {:.2} GB/s \
-         up and {:.2} GB/s down, one way {up:.2} and {down:.2}; {:.1} µs each besides\n    \
+        "{}: {}\n    device {}, host {}, chunks of {}\n    copies both ways at once {}, one way \
+         {}; {:.1} µs each besides\n    \
          {:.1} µs to map a chunk, {:.1} µs to unmap it\n",
         Shown::name(name),
         Shown::name(&measured.info.name),
         bytes(machine.device_bytes),
         bytes(machine.host_bytes),
         bytes(machine.chunk_bytes),
-        machine.h2d_bytes_per_s as f64 / 1e9,
-        machine.d2h_bytes_per_s as f64 / 1e9,
+        measured.together.map_or_else(|| "not measured".to_owned(), gbs),
+        gbs(measured.alone),
         micros(machine.transfer_latency_ns),
         micros(machine.map_ns_per_chunk),
         micros(machine.unmap_ns_per_chunk),

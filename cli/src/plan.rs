@@ -109,7 +109,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.json {
         return output::print_json(&figures);
     }
-    output::summarize(&summary::of(&figures, &plan.machine().machine), stdout_is_taken)
+    output::summarize(&summary::of(&figures, plan.machine()), stdout_is_taken)
 }
 
 /// Writes the files that are wanted.

@@ -120,7 +120,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let report = carry_out(setting, &figures, &proved, arguments, runner.as_ref());
     let report = report.map_err(|failure| failure.with(&figures))?;
     if !arguments.json {
-        output::print(summary::of(&report.figures, &machine.machine) + &shown(&report))?;
+        output::print(summary::of(&report.figures, &machine) + &shown(&report))?;
     }
     if report.digests_match {
         return if arguments.json { output::print_json(&report) } else { Ok(()) };
@@ -210,7 +210,7 @@ fn in_core_digest(
     let machine = unlimited.with_device_bytes(budget_bytes);
     let request = Request { graph: &graph, machine: &machine, budget_bytes };
     let Ok(plan) = planning::plan(&request, Strategy::InCore) else { return Ok(None) };
-    let machine = OwnedMachine { name: setting.machine.name.clone(), machine };
+    let machine = OwnedMachine { machine, ..setting.machine.clone() };
     let setting = Setting { machine: &machine, ..setting };
     let run = || {
         let schedule = proof::lower(setting, &plan)?;

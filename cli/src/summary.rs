@@ -1,14 +1,13 @@
 //! A plan on one screen.
 
 use crate::figures::Figures;
-use planner_core::Machine;
 use spillway::summary::rows;
 use spillway::units::bytes;
 use std::fmt::Write;
-use workloads::Shown;
+use workloads::{OwnedMachine, Shown};
 
 /// The summary of a plan.
-pub(crate) fn of(figures: &Figures, machine: &Machine) -> String {
+pub(crate) fn of(figures: &Figures, machine: &OwnedMachine) -> String {
     let context = &figures.context;
     let mut text = format!(
         "{}\n  on {} with {} of device memory, strategy {}\n\n",

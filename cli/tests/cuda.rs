@@ -86,6 +86,35 @@ fn a_device_is_measured_for_plans_to_be_made_for_it() {
 }
 
 #[test]
+fn links_that_contend_are_measured_alone_and_together() {
+    let driver = Emulated::built_path();
+    let variables = [
+        ("SPILLWAY_CUDA_DRIVER", driver.to_str().unwrap()),
+        ("EMULATED_CUDA_MEMORY", "134217728"),
+        ("EMULATED_CUDA_H2D_BYTES_PER_S", "1500000000"),
+        ("EMULATED_CUDA_D2H_BYTES_PER_S", "1500000000"),
+        ("EMULATED_CUDA_D2H_BOTH_BYTES_PER_S", "500000000"),
+        // Rows of more than so many calls cannot be enqueued ahead.
+        ("EMULATED_CUDA_QUEUE_DEPTH", "100"),
+    ];
+    let folder = Folder::new();
+    let measured = folder.run_in(&variables, &["measure", "-o", "machine.json", "--json"]);
+    let measured = measured.done().json();
+    let file: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(folder.path("machine.json")).unwrap()).unwrap();
+    let speed = |name: &str| file[name].as_f64().unwrap();
+    let [alone, both] = [speed("one_way_d2h_bytes_per_s"), speed("d2h_bytes_per_s")];
+    assert!(alone > 2.0 * both, "{file}");
+    assert_eq!(measured["one_way_bytes_per_s"][1], file["one_way_d2h_bytes_per_s"]);
+    assert_eq!(measured["both_ways_bytes_per_s"][1], file["d2h_bytes_per_s"]);
+    let mut larger = file.clone();
+    larger["device_bytes"] = (1u64 << 30).into();
+    folder.write("larger.json", larger.to_string());
+    let planned = folder.run(&["plan", SMALL, "-b", "35%", "--machine", "larger.json"]).done();
+    assert!(planned.stdout.contains("(both in use); one way "), "{}", planned.stdout);
+}
+
+#[test]
 fn a_device_is_picked_by_its_number() {
     let driver = Emulated::built_path();
     let with = |device| {

@@ -25,6 +25,7 @@
 
 pub mod devices;
 mod failure;
+pub mod graphs;
 mod harness;
 pub mod kernels;
 pub mod paging;
@@ -35,10 +36,10 @@ pub mod streams;
 pub mod transfers;
 
 pub use failure::{Failure, Outcome};
-pub use harness::{Verdict, judge, main};
+pub use harness::{Verdict, judge, main, main_with_graphs};
 pub use rig::Rig;
 
-use integrity::{Backend, Found};
+use integrity::{Backend, Found, Graphs};
 use planner_core::Machine;
 use std::sync::RwLock;
 
@@ -104,6 +105,7 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
             chunks_have_the_size_of_the_machine,
             too_many_chunks_are_out_of_memory,
             ranges_lie_apart,
+            ten_thousand_ranges,
             too_long_ranges_are_refused,
             what_is_mapped_can_be_read_and_written,
             chunks_are_mapped_in_order,
@@ -134,6 +136,7 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
             downloads_wait_for_uploads,
             waits_imply_what_they_waited_for,
             waits_hold_for_all_that_follows,
+            a_thousand_steps_may_be_pending,
             a_stream_may_wait_for_itself,
             what_is_reached_has_been_done,
             blocking_waits_for_the_work,
@@ -172,6 +175,18 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
         ],
         OnBench repeats: [plans_with_repeats],
         Alone plans: [ten_thousand_iterations],
+    }
+}
+
+/// The checks of backends that capture work as graphs, beyond [`checks`].
+#[must_use]
+pub fn graph_checks<T: Graphs>() -> Vec<Check<T>> {
+    list! {
+        OnRig graphs: [
+            kernels_find_their_iteration,
+            graphs_copy_over_mappings_and_aliases,
+        ],
+        OnBench graphs: [foreign_and_late_graphs_are_refused],
     }
 }
 

@@ -24,6 +24,8 @@ const NOT_SUPPORTED: Status = 15;
 
 /// `CUBLAS_PEDANTIC_MATH`.
 const PEDANTIC: c_int = 2;
+/// 0.1.0 as the library counts.
+const VERSION: c_int = 100;
 /// The alignment of a workspace.
 const WORKSPACE_ALIGN_BYTES: usize = 256;
 /// Threads of a block.
@@ -112,6 +114,20 @@ pub unsafe extern "C" fn cublasSetStream_v2(handle: *mut Handle, stream: sys::CU
     };
     // SAFETY: the caller's.
     unsafe { with(handle, set) }
+}
+
+/// Tells the version, by which a program sees that this is not the library.
+///
+/// # Safety
+/// The pointer is null, or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasGetVersion_v2(_handle: *mut Handle, version: *mut c_int) -> Status {
+    if version.is_null() {
+        return INVALID_VALUE;
+    }
+    // SAFETY: the caller's.
+    unsafe { version.write(VERSION) };
+    SUCCESS
 }
 
 /// Sets the math mode.

@@ -14,6 +14,8 @@ pub(crate) struct Caller {
     pub(crate) clock: CallerClock,
     faults: Cell<Option<Faults>>,
     refusals: Cell<Random>,
+    /// The next call of this name does nothing and returns this code.
+    next: Cell<Option<(&'static str, u32)>>,
 }
 
 impl Caller {
@@ -23,6 +25,7 @@ impl Caller {
             clock: CallerClock::new(),
             faults: Cell::new(None),
             refusals: Cell::new(Random::new(0)),
+            next: Cell::new(None),
         }
     }
 
@@ -35,6 +38,18 @@ impl Caller {
     pub(crate) fn set_faults(&self, faults: Faults) {
         self.faults.set(Some(faults));
         self.refusals.set(Random::new(faults.seed.unwrap_or(0)));
+    }
+
+    /// Lets the next call of a function do nothing and return a code.
+    pub(crate) fn inject(&self, function: &'static str, code: u32) {
+        self.next.set(Some((function, code)));
+    }
+
+    /// Returns the code that a call of a function returns instead of doing anything, once.
+    pub(crate) fn injected(&self, function: &str) -> Option<u32> {
+        let (_, code) = self.next.get().filter(|(name, _)| *name == function)?;
+        self.next.set(None);
+        Some(code)
     }
 
     /// Fails with the error, if faults say that this call is refused.

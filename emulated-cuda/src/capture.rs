@@ -3,7 +3,9 @@
 use crate::graph::{Graph, Node};
 use crate::outcome::Outcome;
 use crate::task::Task;
-use cudarc::driver::sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+use cudarc::driver::sys::CUresult::{
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -15,6 +17,7 @@ pub(crate) struct Capture {
     pub(crate) origin: usize,
     thread: ThreadId,
     is_open: AtomicBool,
+    is_valid: AtomicBool,
     nodes: Mutex<Vec<Node>>,
 }
 
@@ -22,7 +25,8 @@ impl Capture {
     /// Begins a capture by this thread.
     pub(crate) fn new(origin: usize) -> Self {
         let thread = std::thread::current().id();
-        Self { origin, thread, is_open: AtomicBool::new(true), nodes: Mutex::default() }
+        let [is_open, is_valid] = [(); 2].map(|()| AtomicBool::new(true));
+        Self { origin, thread, is_open, is_valid, nodes: Mutex::default() }
     }
 
     pub(crate) fn is_by_this_thread(&self) -> bool {
@@ -31,6 +35,11 @@ impl Capture {
 
     pub(crate) fn is_open(&self) -> bool {
         self.is_open.load(Ordering::SeqCst)
+    }
+
+    /// Notes a call that is not allowed during a capture: no graph comes of it.
+    pub(crate) fn invalidate(&self) {
+        self.is_valid.store(false, Ordering::SeqCst);
     }
 
     fn nodes(&self) -> MutexGuard<'_, Vec<Node>> {
@@ -48,6 +57,9 @@ impl Capture {
     /// `ends`, depend on all others.
     pub(crate) fn finish(&self, ends: &[usize]) -> Outcome<Graph> {
         self.is_open.store(false, Ordering::SeqCst);
+        if !self.is_valid.load(Ordering::SeqCst) {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        }
         let nodes = self.nodes().clone();
         let mut joined = vec![false; nodes.len()];
         let mut next = ends.to_vec();

@@ -17,6 +17,8 @@ pub struct Counters {
     pub graph_launches: u64,
     /// Kernels, copies and fills that were enqueued or captured.
     pub enqueued: u64,
-    /// Objects that were not destroyed when the context was last destroyed.
-    pub left_behind: u64,
+    /// Objects that are alive now.
+    pub live: u64,
+    /// Ranges that were unmapped, or host memory that was freed, while work used them.
+    pub freed_in_use: u64,
 }

@@ -15,6 +15,8 @@ pub(crate) struct Device {
     pub(crate) space: SharedSpace,
     pub(crate) h2d: Link,
     pub(crate) d2h: Link,
+    /// Work that a stream holds, at most.
+    pub(crate) queue_depth: u64,
     /// When the timer stood at zero: before any call.
     pub(crate) timer_zero: Instant,
     /// The first error of work, or zero.
@@ -37,8 +39,9 @@ impl Device {
         let memory = PhysicalMemory::new(memory_bytes);
         Self {
             space: SharedSpace::new(AddressSpace::new(memory, granularity_bytes)),
-            h2d: settings.h2d,
-            d2h: settings.d2h,
+            h2d: Link::new(settings.h2d),
+            d2h: Link::new(settings.d2h),
+            queue_depth: settings.queue_depth,
             timer_zero: Instant::now(),
             error: AtomicU32::new(0),
             explanation: Mutex::default(),

@@ -78,6 +78,30 @@ impl Driver {
         locked(&self.counters)
     }
 
+    /// Returns the counters, with what is alive now.
+    pub(crate) fn counted(&self) -> Counters {
+        let live = self.live() as u64;
+        Counters { live, ..*self.counters() }
+    }
+
+    /// Notes that a range is unmapped or freed. If work uses any of it, that fails, as it would on
+    /// a device. Returns whether nothing uses it.
+    pub(crate) fn note_freed(&self, at: u64, bytes: u64) -> bool {
+        let is_used = self.device.space.usage.overlaps(&(at..at.saturating_add(bytes)));
+        if is_used {
+            self.counters().freed_in_use += 1;
+            self.device.explain(format!("{bytes} bytes at {at:#x} are freed while work uses them"));
+            self.device.fail(CUDA_ERROR_ILLEGAL_ADDRESS);
+        }
+        !is_used
+    }
+
+    /// Forgets an error of work, and frees all memory.
+    pub(crate) fn restart(&self) {
+        self.device.recover();
+        self.pinned.clear();
+    }
+
     /// Delays the work of all streams from now on, by the seed of the settings or else by 1.
     pub(crate) fn delay_all(&self) {
         // A seed that is set stays.
@@ -135,8 +159,6 @@ impl Driver {
         context.users = context.users.checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         if context.users == 0 {
             context.handle = 0;
-            self.counters().left_behind = self.live() as u64;
-            self.device.recover();
         }
         Ok(())
     }
@@ -168,21 +190,21 @@ impl Driver {
 
     /// Enqueues a task.
     pub(crate) fn enqueue(&self, caller: &Caller, stream: usize, task: Task) -> Outcome {
-        self.streams.get(stream)?.push(task, caller.clock.now());
+        self.streams.get(stream)?.push(task, &caller.clock);
         Ok(())
     }
 
     /// Records an event after all that a stream has.
     pub(crate) fn record(&self, caller: &Caller, event: usize, stream: usize) -> Outcome {
         let (event, stream) = (self.events.get(event)?, self.streams.get(stream)?);
-        event.record(stream.record(caller.clock.now()));
+        event.record(stream.record(&caller.clock));
         Ok(())
     }
 
     /// Lets a stream wait for an event.
     pub(crate) fn wait(&self, caller: &Caller, stream: usize, event: usize) -> Outcome {
         let (event, stream) = (self.events.get(event)?, self.streams.get(stream)?);
-        stream.wait(event.recorded(), caller.clock.now())
+        stream.wait(event.recorded(), &caller.clock)
     }
 
     /// Blocks the caller until a stream has done all that is enqueued.
@@ -191,12 +213,19 @@ impl Driver {
         self.device.check()
     }
 
-    /// The same for all streams.
+    /// The same for all streams. While any of them is captured, by whomever, this is not allowed
+    /// and spoils the capture (CUDA C++ Programming Guide, "Prohibited and Unhandled Operations").
     pub(crate) fn synchronize_all(&self, caller: &Caller) -> Outcome {
-        for stream in self.streams.all() {
-            // Streams that another thread captures meanwhile are skipped.
-            let _ = stream.synchronize(&caller.clock);
+        let streams = self.streams.all();
+        let captures: Vec<_> = streams
+            .iter()
+            .filter_map(|stream| Some(Arc::clone(&stream.capture().as_ref()?.capture)))
+            .collect();
+        captures.iter().for_each(|capture| capture.invalidate());
+        if !captures.is_empty() {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
+        streams.iter().try_for_each(|stream| stream.synchronize(&caller.clock))?;
         self.device.check()
     }
 
@@ -248,25 +277,26 @@ impl Driver {
         stream: usize,
     ) -> Outcome {
         let (executable, stream) = (self.executables.get(executable)?, self.streams.get(stream)?);
-        stream.push_graph(executable, caller.clock.now())
+        stream.push_graph(executable, &caller.clock)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::Link;
+    use crate::link::Speed;
 
     const PAGE_BYTES: u64 = 4096;
 
     fn driver() -> Driver {
-        let link = Link { bytes_per_s: 0, latency_ns: 0 };
+        let link = Speed { bytes_per_s: 0, both_bytes_per_s: 0, latency_ns: 0 };
         Driver::new(&Settings {
             memory_bytes: PAGE_BYTES,
             pinned_bytes: PAGE_BYTES,
             granularity_bytes: PAGE_BYTES,
             h2d: link,
             d2h: link,
+            queue_depth: 2,
             seed: 0,
         })
     }
@@ -276,7 +306,7 @@ mod tests {
         let stream = driver.create_stream(caller);
         driver.enqueue(caller, stream, Task::Fill { device, byte: 1, bytes: 8 })?;
         let filled = driver.synchronize(caller, stream);
-        driver.streams.remove(stream)?.end(caller.clock.now());
+        driver.streams.remove(stream)?.end(&caller.clock);
         filled
     }
 

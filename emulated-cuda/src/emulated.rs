@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 type GetCounters = extern "C" fn(&mut Counters);
 type SetFaults = extern "C" fn(bool, u64, u64, u64);
 type DelayAll = extern "C" fn();
+type Inject = unsafe extern "C" fn(*const u8, usize, u32);
 type GetExplanation = unsafe extern "C" fn(*mut u8, usize) -> usize;
 
 /// The library, opened in place of a driver for the rest of the process.
@@ -16,6 +17,8 @@ pub struct Emulated {
     counters: GetCounters,
     set_faults: SetFaults,
     delay_all: DelayAll,
+    restart: DelayAll,
+    inject: Inject,
     explanation: GetExplanation,
 }
 
@@ -49,11 +52,15 @@ impl Emulated {
             library.get::<GetCounters>(b"emulated_cuda_counters").and_then(|counters| {
                 let set_faults = library.get::<SetFaults>(b"emulated_cuda_set_faults")?;
                 let delay_all = library.get::<DelayAll>(b"emulated_cuda_delay_all")?;
+                let restart = library.get::<DelayAll>(b"emulated_cuda_restart")?;
+                let inject = library.get::<Inject>(b"emulated_cuda_inject")?;
                 let explanation = library.get::<GetExplanation>(b"emulated_cuda_explanation")?;
                 Ok(Self {
                     counters: *counters,
                     set_faults: *set_faults,
                     delay_all: *delay_all,
+                    restart: *restart,
+                    inject: *inject,
                     explanation: *explanation,
                 })
             })
@@ -79,6 +86,19 @@ impl Emulated {
         let bytes = unsafe { (self.explanation)(text.as_mut_ptr(), text.len()) };
         text.truncate(bytes);
         String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Lets the next call of a function of the driver by this thread do nothing and return a code,
+    /// whichever: a newer driver may return codes that are not known today.
+    pub fn inject(&self, function: &'static str, code: u32) {
+        // SAFETY: the name lives as long as the process.
+        unsafe { (self.inject)(function.as_ptr(), function.len(), code) };
+    }
+
+    /// Does for the driver what a new process would, once work has failed: forgets the error, and
+    /// frees the memory of the device and of the host. Nothing may use it any more.
+    pub fn restart(&self) {
+        (self.restart)();
     }
 
     /// Delays the work of all streams that are created from now on, at random, by the seed of the

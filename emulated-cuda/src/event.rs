@@ -21,12 +21,19 @@ pub(crate) enum Recorded {
 }
 
 /// An event of the driver.
-#[derive(Debug, Default)]
-pub(crate) struct Event(Mutex<Recorded>);
+#[derive(Debug)]
+pub(crate) struct Event {
+    is_timed: bool,
+    recorded: Mutex<Recorded>,
+}
 
 impl Event {
+    pub(crate) fn new(is_timed: bool) -> Self {
+        Self { is_timed, recorded: Mutex::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Recorded> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn recorded(&self) -> Recorded {
@@ -58,10 +65,11 @@ impl Event {
         Ok(())
     }
 
-    /// Returns when it was reached.
+    /// Returns when it was reached. Fails for events without a time (CUDA Driver API,
+    /// `cuEventElapsedTime`).
     pub(crate) fn time(&self) -> Outcome<Instant> {
         match &*self.lock() {
-            Recorded::InQueue(marker) => marker.time().ok_or(CUDA_ERROR_NOT_READY),
+            Recorded::InQueue(marker) if self.is_timed => marker.time().ok_or(CUDA_ERROR_NOT_READY),
             _ => Err(CUDA_ERROR_INVALID_HANDLE),
         }
     }

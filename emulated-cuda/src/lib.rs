@@ -25,7 +25,9 @@
 //! | `EMULATED_CUDA_HOST_MEMORY` | bytes of host memory that can be pinned; 4 GiB |
 //! | `EMULATED_CUDA_GRANULARITY` | bytes of the smallest mapping; 4 KiB |
 //! | `EMULATED_CUDA_H2D_BYTES_PER_S`, `EMULATED_CUDA_D2H_BYTES_PER_S` | speed of copies to and from the device; as fast as the host copies |
+//! | `EMULATED_CUDA_H2D_BOTH_BYTES_PER_S`, `EMULATED_CUDA_D2H_BOTH_BYTES_PER_S` | their speed while both directions are in use; the same |
 //! | `EMULATED_CUDA_COPY_LATENCY_NS` | what each copy takes besides; nothing |
+//! | `EMULATED_CUDA_QUEUE_DEPTH` | work of a stream that has not ended, at most; then the caller blocks; 1024 |
 //! | `EMULATED_CUDA_SEED` | delays of threads that set no seed of their own; none |
 #![cfg(target_os = "linux")]
 
@@ -51,6 +53,7 @@ mod settings;
 mod space;
 mod stream;
 mod task;
+mod usage;
 mod worker;
 
 pub use counters::Counters;

@@ -48,6 +48,20 @@ impl PinnedMemory {
         Ok(block as usize)
     }
 
+    /// Returns the length of a block.
+    pub(crate) fn bytes(&self, at: usize) -> Outcome<usize> {
+        self.blocks().get(&at).copied().ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// Frees all blocks. No work uses them any more.
+    pub(crate) fn clear(&self) {
+        let all: Vec<_> = self.blocks().keys().copied().collect();
+        for at in all {
+            // It is there.
+            let _ = self.free(at);
+        }
+    }
+
     /// Frees a block.
     pub(crate) fn free(&self, at: usize) -> Outcome {
         let bytes = self.blocks().remove(&at).ok_or(CUDA_ERROR_INVALID_VALUE)?;

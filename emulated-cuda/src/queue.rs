@@ -1,5 +1,6 @@
 //! The queue of a stream, and markers in it that others may wait for.
 
+use crate::clock::CallerClock;
 use crate::graph::ExecutableGraph;
 use crate::task::Task;
 use std::collections::VecDeque;
@@ -25,18 +26,33 @@ struct State {
     work: VecDeque<(Instant, Work)>,
     enqueued: u64,
     done: u64,
-    /// When the work that was done last ended.
-    end: Option<Instant>,
+    /// When the work that was done last ended, for as much work as the queue holds.
+    ends: VecDeque<Instant>,
 }
 
-/// A queue with one thread that takes work from it.
-#[derive(Debug, Default)]
+impl State {
+    /// Returns when some work ended, by its number, or else the first whose end is known.
+    fn end(&self, number: u64) -> Option<Instant> {
+        let since = usize::try_from(self.done.saturating_sub(number)).unwrap_or(usize::MAX);
+        self.ends.iter().rev().nth(since).or(self.ends.front()).copied()
+    }
+}
+
+/// A queue with one thread that takes work from it. It holds so much work that has not ended,
+/// and blocks whoever enqueues more, as drivers do.
+#[derive(Debug)]
 pub(crate) struct Queue {
+    depth: u64,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Queue {
+    /// Creates a queue that holds at least one piece of work.
+    pub(crate) fn new(depth: u64) -> Self {
+        Self { depth: depth.max(1), state: Mutex::default(), changed: Condvar::new() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -45,19 +61,24 @@ impl Queue {
         self.changed.wait_while(self.lock(), holds).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enqueues work. Returns how much has been enqueued, with it.
-    pub(crate) fn push(&self, work: Work, now: Instant) -> u64 {
+    /// Enqueues work. Blocks the caller while the queue is full; the time passes on the caller's
+    /// clock. Returns how much has been enqueued, with it.
+    pub(crate) fn push(&self, work: Work, caller: &CallerClock) -> u64 {
+        let number = (self.lock().enqueued + 1).saturating_sub(self.depth);
+        if number > 0 {
+            caller.wait(|| self.wait_while(|state| state.done < number).end(number));
+        }
         let mut state = self.lock();
-        state.work.push_back((now, work));
+        state.work.push_back((caller.now(), work));
         state.enqueued += 1;
         self.changed.notify_all();
         state.enqueued
     }
 
     /// Enqueues a marker.
-    pub(crate) fn mark(self: &Arc<Self>, now: Instant) -> Marker {
+    pub(crate) fn mark(self: &Arc<Self>, caller: &CallerClock) -> Marker {
         let time = Arc::default();
-        let number = self.push(Work::Mark(Arc::clone(&time)), now);
+        let number = self.push(Work::Mark(Arc::clone(&time)), caller);
         Marker { queue: Arc::clone(self), number, time }
     }
 
@@ -74,14 +95,17 @@ impl Queue {
     pub(crate) fn finish(&self, end: Instant) {
         let mut state = self.lock();
         state.done += 1;
-        state.end = Some(end);
+        if state.ends.len() as u64 == self.depth {
+            state.ends.pop_front();
+        }
+        state.ends.push_back(end);
         self.changed.notify_all();
     }
 
     /// Blocks until all that is enqueued now has ended. Returns when the work done last ended.
     pub(crate) fn drain(&self) -> Option<Instant> {
         let enqueued = self.lock().enqueued;
-        self.wait_while(|state| state.done < enqueued).end
+        self.wait_while(|state| state.done < enqueued).ends.back().copied()
     }
 }
 
@@ -107,5 +131,37 @@ impl Marker {
     pub(crate) fn wait(&self) -> Option<Instant> {
         drop(self.queue.wait_while(|state| state.done < self.number));
         self.time()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_full_queue_blocks_the_caller_on_its_clock() {
+        let queue = Arc::new(Queue::new(2));
+        let caller = CallerClock::new();
+        let (queue_of_thread, start) = (Arc::clone(&queue), caller.now());
+        let [first, second] = [5, 9].map(|ms| start + Duration::from_millis(ms));
+        // It works late: the ends are when the work was due.
+        let thread = std::thread::spawn(move || {
+            for end in [first, second] {
+                std::thread::sleep(Duration::from_millis(30));
+                queue_of_thread.take();
+                queue_of_thread.finish(end);
+            }
+        });
+        let mark = || queue.mark(&caller);
+        let [one, _] = [mark(), mark()];
+        assert!(!one.is_reached() && caller.now() < first, "nothing blocks yet");
+        mark();
+        assert!(one.is_reached(), "the third waits for the first");
+        assert!((first..second).contains(&caller.now()), "on the caller's clock");
+        mark();
+        let after = caller.now();
+        assert!((second..second + Duration::from_millis(15)).contains(&after), "the second");
+        assert!(thread.join().is_ok());
     }
 }

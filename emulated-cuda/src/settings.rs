@@ -1,6 +1,6 @@
 //! The settings of the process, from environment variables.
 
-use crate::link::Link;
+use crate::link::Speed;
 
 /// How the device and its faults are set up.
 #[derive(Clone, Copy, Debug)]
@@ -9,8 +9,10 @@ pub(crate) struct Settings {
     /// Host memory that can be pinned.
     pub(crate) pinned_bytes: u64,
     pub(crate) granularity_bytes: u64,
-    pub(crate) h2d: Link,
-    pub(crate) d2h: Link,
+    pub(crate) h2d: Speed,
+    pub(crate) d2h: Speed,
+    /// Work of a stream that has not ended, at most; then the caller blocks.
+    pub(crate) queue_depth: u64,
     /// Delays the streams of threads that set no seed of their own; 0 for no delays.
     pub(crate) seed: u64,
 }
@@ -19,13 +21,18 @@ impl Settings {
     /// Reads the variables that the crate's documentation lists.
     pub(crate) fn from_environment() -> Self {
         let latency_ns = variable("EMULATED_CUDA_COPY_LATENCY_NS", 0);
-        let link = |speed| Link { bytes_per_s: variable(speed, 0), latency_ns };
+        let speed = |alone, both| Speed {
+            bytes_per_s: variable(alone, 0),
+            both_bytes_per_s: variable(both, 0),
+            latency_ns,
+        };
         Self {
             memory_bytes: variable("EMULATED_CUDA_MEMORY", 1 << 30),
             pinned_bytes: variable("EMULATED_CUDA_HOST_MEMORY", 4 << 30),
             granularity_bytes: variable("EMULATED_CUDA_GRANULARITY", 4 << 10),
-            h2d: link("EMULATED_CUDA_H2D_BYTES_PER_S"),
-            d2h: link("EMULATED_CUDA_D2H_BYTES_PER_S"),
+            h2d: speed("EMULATED_CUDA_H2D_BYTES_PER_S", "EMULATED_CUDA_H2D_BOTH_BYTES_PER_S"),
+            d2h: speed("EMULATED_CUDA_D2H_BYTES_PER_S", "EMULATED_CUDA_D2H_BOTH_BYTES_PER_S"),
+            queue_depth: variable("EMULATED_CUDA_QUEUE_DEPTH", 1024),
             seed: variable("EMULATED_CUDA_SEED", 0),
         }
     }

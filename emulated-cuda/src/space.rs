@@ -3,30 +3,45 @@
 
 use crate::outcome::Outcome;
 use crate::physical::PhysicalMemory;
+use crate::usage::Usage;
 use cudarc::driver::sys::CUresult::{
     CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY,
 };
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::{ptr, slice};
 
 /// The address space, as calls and work share it.
 #[derive(Debug)]
-pub(crate) struct SharedSpace(RwLock<AddressSpace>);
+pub(crate) struct SharedSpace {
+    space: RwLock<AddressSpace>,
+    /// Calls that want to change it.
+    wanted: AtomicU32,
+    pub(crate) usage: Usage,
+}
 
 impl SharedSpace {
-    pub(crate) const fn new(space: AddressSpace) -> Self {
-        Self(RwLock::new(space))
+    pub(crate) fn new(space: AddressSpace) -> Self {
+        Self { space: RwLock::new(space), wanted: AtomicU32::new(0), usage: Usage::default() }
     }
 
     /// The space to use: nothing is mapped or unmapped while the guard lives.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, AddressSpace> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.space.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The space to change. Waits until no work uses it.
+    /// The space to change. Waits until work lets it go, not until it has ended.
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, AddressSpace> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+        self.wanted.fetch_add(1, Ordering::SeqCst);
+        let space = self.space.write().unwrap_or_else(PoisonError::into_inner);
+        self.wanted.fetch_sub(1, Ordering::SeqCst);
+        space
+    }
+
+    /// Whether a call waits to change it. Kernels let it go then.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) > 0
     }
 }
 
@@ -196,8 +211,13 @@ impl AddressSpace {
         Ok(at)
     }
 
+    /// Returns the length of a reserved range.
+    pub(crate) fn reserved_bytes(&self, at: u64) -> Outcome<u64> {
+        self.reserved.get(&at).copied().ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+
     pub(crate) fn free(&mut self, at: u64) -> Outcome {
-        let bytes = *self.reserved.get(&at).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let bytes = self.reserved_bytes(at)?;
         self.unmap(at, bytes)?;
         self.free_addresses(at, bytes)
     }

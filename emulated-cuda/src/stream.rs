@@ -13,7 +13,6 @@ use crate::worker::Worker;
 use cudarc::driver::sys::CUresult::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 /// A stream of the driver.
 #[derive(Debug)]
@@ -28,7 +27,7 @@ pub(crate) struct Stream {
 impl Stream {
     /// Creates a stream and its thread.
     pub(crate) fn new(handle: usize, device: Arc<Device>, faults: Faults) -> Self {
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(Queue::new(device.queue_depth));
         let of_thread = Arc::clone(&queue);
         let thread = std::thread::spawn(move || run(&of_thread, &device, faults, handle));
         Self { handle, queue, thread: Mutex::new(Some(thread)), capture: Mutex::default() }
@@ -47,30 +46,30 @@ impl Stream {
     }
 
     /// Enqueues a task, or records it in the capture.
-    pub(crate) fn push(&self, task: Task, now: Instant) {
+    pub(crate) fn push(&self, task: Task, caller: &CallerClock) {
         match &mut *self.capture() {
             Some(point) => point.record(task, self.handle),
-            None => drop(self.queue.push(Work::Task(task), now)),
+            None => drop(self.queue.push(Work::Task(task), caller)),
         }
     }
 
-    pub(crate) fn push_graph(&self, graph: Arc<ExecutableGraph>, now: Instant) -> Outcome {
+    pub(crate) fn push_graph(&self, graph: Arc<ExecutableGraph>, caller: &CallerClock) -> Outcome {
         self.check_uncaptured()?;
-        self.queue.push(Work::Graph(graph), now);
+        self.queue.push(Work::Graph(graph), caller);
         Ok(())
     }
 
     /// Marks the point after all that it has, for an event.
-    pub(crate) fn record(&self, now: Instant) -> Recorded {
+    pub(crate) fn record(&self, caller: &CallerClock) -> Recorded {
         match &*self.capture() {
             Some(point) => Recorded::InCapture(point.clone()),
-            None => Recorded::InQueue(self.queue.mark(now)),
+            None => Recorded::InQueue(self.queue.mark(caller)),
         }
     }
 
     /// Lets its next work wait for an event. One that was recorded in a capture takes this stream
     /// into the capture.
-    pub(crate) fn wait(&self, event: Recorded, now: Instant) -> Outcome {
+    pub(crate) fn wait(&self, event: Recorded, caller: &CallerClock) -> Outcome {
         let mut captured = self.capture();
         match (event, &mut *captured) {
             (Recorded::InCapture(other), Some(point)) if other.is_in(&point.capture) => {
@@ -82,7 +81,7 @@ impl Stream {
             }
             (Recorded::InCapture(_), None) => return Err(CUDA_ERROR_INVALID_VALUE),
             (_, Some(_)) => return Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION),
-            (Recorded::InQueue(marker), None) => drop(self.queue.push(Work::Wait(marker), now)),
+            (Recorded::InQueue(marker), None) => drop(self.queue.push(Work::Wait(marker), caller)),
             (Recorded::Never, None) => {}
         }
         Ok(())
@@ -106,8 +105,8 @@ impl Stream {
     }
 
     /// Waits for all work and ends the thread.
-    pub(crate) fn end(&self, now: Instant) {
-        self.queue.push(Work::End, now);
+    pub(crate) fn end(&self, caller: &CallerClock) {
+        self.queue.push(Work::End, caller);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             // A thread that has panicked has ended as well.

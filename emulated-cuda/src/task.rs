@@ -6,6 +6,8 @@ use crate::device::Device;
 use crate::outcome::Outcome;
 use crate::ptx::Launch;
 use crate::space::SharedSpace;
+use crate::usage::InUse;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What is copied at once.
@@ -25,11 +27,25 @@ pub(crate) enum Task {
 }
 
 impl Task {
-    /// Does it. While it uses memory, nothing is mapped or unmapped, except between the pieces of
-    /// a copy. A kernel that waits for time to pass uses none.
-    pub(crate) fn run(&self, on: &Device, clock: &mut Clock) -> Outcome {
+    /// Returns the addresses that it uses. Those of a kernel are not known beforehand.
+    fn ranges(&self) -> Vec<Range<u64>> {
+        let range = |start: u64, bytes: u64| start..start.saturating_add(bytes);
         match *self {
-            Self::CopyH2D { host, device, bytes } => on.h2d.transfer(bytes, clock, || {
+            Self::CopyH2D { host, device, bytes } | Self::CopyD2H { device, host, bytes } => {
+                vec![range(host as u64, bytes), range(device, bytes)]
+            }
+            Self::Fill { device, bytes, .. } => vec![range(device, bytes)],
+            Self::Launch(_) => Vec::new(),
+        }
+    }
+
+    /// Does it. Returns what it uses until it has ended. While it accesses memory, nothing is mapped or unmapped: this happens between the
+    /// pieces of a copy, and between the blocks and the loops of a kernel.
+    pub(crate) fn run<'d>(&self, on: &'d Device, clock: &mut Clock) -> Outcome<Vec<InUse<'d>>> {
+        let ranges = self.ranges().into_iter();
+        let used = ranges.map(|range| on.space.usage.begin(range)).collect();
+        match *self {
+            Self::CopyH2D { host, device, bytes } => on.h2d.transfer(&on.d2h, bytes, clock, || {
                 in_pieces(&on.space, device, bytes, |at, len| {
                     let host = host + (at - device) as usize;
                     // SAFETY: the device's bytes may be written, and the host's are pinned,
@@ -38,7 +54,7 @@ impl Task {
                     unsafe { libc::memcpy(at as *mut _, host as *const _, len as usize) };
                 })
             }),
-            Self::CopyD2H { device, host, bytes } => on.d2h.transfer(bytes, clock, || {
+            Self::CopyD2H { device, host, bytes } => on.d2h.transfer(&on.h2d, bytes, clock, || {
                 in_pieces(&on.space, device, bytes, |at, len| {
                     let host = host + (at - device) as usize;
                     // SAFETY: as above.
@@ -52,11 +68,14 @@ impl Task {
                 unsafe { libc::memset(device as *mut _, byte.into(), bytes as usize) };
                 Ok(())
             }
-            Self::Launch(ref launch) => launch.run(&on.space, clock).map_err(|fault| {
-                on.explain(fault.why);
-                fault.code
-            }),
-        }
+            Self::Launch(ref launch) => {
+                return launch.run(&on.space, clock).map_err(|fault| {
+                    on.explain(fault.why);
+                    fault.code
+                });
+            }
+        }?;
+        Ok(used)
     }
 }
 

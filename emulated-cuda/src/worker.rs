@@ -3,7 +3,6 @@
 use crate::clock::Clock;
 use crate::device::Device;
 use crate::faults::{Faults, Random};
-use crate::outcome::Outcome;
 use crate::task::Task;
 use cudarc::driver::sys::CUresult::CUDA_ERROR_LAUNCH_FAILED;
 
@@ -39,7 +38,7 @@ impl<'d> Worker<'d> {
         if self.device.check().is_err() {
             return;
         }
-        let done: Outcome = if self.failures.one_in(self.faults.failed_one_in) {
+        let done = if self.failures.one_in(self.faults.failed_one_in) {
             Err(CUDA_ERROR_LAUNCH_FAILED)
         } else {
             self.clock.time(|clock| task.run(self.device, clock))

@@ -8,9 +8,10 @@ mod common;
 use common::{Device, device};
 use cudarc::driver::sys::CUresult::{self, *};
 use cudarc::driver::sys::{self, CUdeviceptr};
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::{CudaContext, CudaStream, LaunchConfig, PushKernelArg};
 use emulated_cuda::Emulated;
 use std::ptr;
+use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
 
@@ -122,8 +123,132 @@ fn what_is_not_mapped_any_more_ends_the_context() {
     assert_eq!(create(PAGE), Err(CUDA_ERROR_ILLEGAL_ADDRESS), "the error stays");
     let Device { context, stream, emulated, lock: _lock } = device;
     drop((late, stream, context));
-    assert!(emulated.counters().left_behind > 0, "the address and the handle");
-    assert!(CudaContext::new(0).unwrap().mem_get_info().is_ok(), "a new context works");
+    let again = CudaContext::new(0).unwrap();
+    assert_eq!(again.mem_get_info().unwrap_err().0, CUDA_ERROR_ILLEGAL_ADDRESS, "in this process");
+    let before = emulated.counters();
+    emulated.restart();
+    assert!(emulated.counters().live < before.live, "the address and the handle");
+    assert!(again.mem_get_info().is_ok(), "a new process works");
+}
+
+#[test]
+fn what_is_unmapped_in_use_ends_the_context() {
+    let device = device();
+    let (at, handle) = (reserve(PAGE), create(PAGE).unwrap());
+    assert_eq!(map(at, PAGE, 0, handle), CUDA_SUCCESS);
+    assert_eq!(open(at, PAGE), CUDA_SUCCESS);
+    // It reads its word for half a second, or until that is no longer there.
+    let kernels = device.load(
+        ".visible .entry reads(.param .u64 word) {
+            .reg .pred %p;
+            .reg .b64 %rd<5>;
+            ld.param.u64 %rd0, [word];
+            mov.u64 %rd1, %globaltimer;
+        again:
+            ld.global.u64 %rd2, [%rd0];
+            mov.u64 %rd3, %globaltimer;
+            sub.s64 %rd4, %rd3, %rd1;
+            setp.lt.u64 %p, %rd4, 500000000;
+            @%p bra again;
+            ret;
+        }",
+    );
+    let reads = kernels.get("reads");
+    // SAFETY: the kernel has this argument.
+    unsafe { device.stream.launch_builder(&reads).arg(&at).launch(one_thread()) }.unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let (before, start) = (device.emulated.counters().freed_in_use, Instant::now());
+    assert_eq!(unmap(at, PAGE), CUDA_SUCCESS, "it does not ask who uses it");
+    assert!(start.elapsed() < Duration::from_millis(300), "it does not wait for the kernel");
+    assert_eq!(device.emulated.counters().freed_in_use, before + 1);
+    assert_eq!(device.stream.synchronize().unwrap_err().0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    device.emulated.restart();
+}
+
+fn one_thread() -> LaunchConfig {
+    LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 }
+}
+
+#[test]
+fn host_memory_that_is_freed_in_use_stays() {
+    let device = device();
+    let stream = device.stream.cu_stream();
+    let (mut at, mut pinned) = (0, ptr::null_mut());
+    const BYTES: usize = 64 << 20;
+    // SAFETY: the addresses may be written; what is freed too early, the driver keeps.
+    unsafe {
+        sys::cuMemAlloc_v2(&raw mut at, BYTES).result().unwrap();
+        sys::cuMemHostAlloc(&raw mut pinned, BYTES, 0).result().unwrap();
+        for _ in 0..8 {
+            sys::cuMemcpyDtoHAsync_v2(pinned, at, BYTES, stream).result().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(2));
+        sys::cuMemFreeHost(pinned).result().unwrap();
+    }
+    assert_eq!(device.stream.synchronize().unwrap_err().0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert!(device.emulated.counters().freed_in_use > 0);
+    device.emulated.restart();
+}
+
+#[test]
+fn events_have_the_flags_that_they_were_created_with() {
+    use sys::CUevent_flags::CU_EVENT_DEFAULT;
+    let device = device();
+    let record = |flags| device.stream.record_event(flags).unwrap();
+    let [untimed, timed, later] =
+        [None, Some(CU_EVENT_DEFAULT), Some(CU_EVENT_DEFAULT)].map(record);
+    assert!(timed.elapsed_ms(&later).is_ok());
+    for (start, end) in [(&untimed, &later), (&timed, &untimed)] {
+        assert_eq!(start.elapsed_ms(end).unwrap_err().0, CUDA_ERROR_INVALID_HANDLE);
+    }
+    let mut event = ptr::null_mut();
+    // SAFETY: the event may be written.
+    let created = unsafe { sys::cuEventCreate(&raw mut event, 8) };
+    assert_eq!(created, CUDA_ERROR_INVALID_VALUE, "a flag that no event has");
+}
+
+#[test]
+fn a_context_that_captures_is_not_synchronized() {
+    use sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED;
+    let device = device();
+    assert!(device.context.synchronize().is_ok());
+    device.stream.begin_capture(RELAXED).unwrap();
+    let context = &device.context;
+    let synchronized = std::thread::scope(|scope| {
+        scope.spawn(|| context.synchronize()).join().unwrap().map_err(|error| error.0)
+    });
+    assert_eq!(synchronized, Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED), "by another thread");
+    let ended = device.stream.end_capture(sys::CUgraphInstantiate_flags(0)).err().unwrap();
+    assert_eq!(ended.0, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    assert!(device.context.synchronize().is_ok());
+}
+
+#[test]
+fn a_test_may_ask_for_a_code() {
+    let device = device();
+    device.emulated.inject("cuStreamSynchronize", CUDA_ERROR_TIMEOUT as u32);
+    assert!(device.stream.record_event(None).is_ok(), "another call");
+    assert_eq!(device.stream.synchronize().unwrap_err().0, CUDA_ERROR_TIMEOUT);
+    assert!(device.stream.synchronize().is_ok(), "once");
+}
+
+#[test]
+fn a_stream_holds_a_thousand_launches_and_then_blocks() {
+    let device = device();
+    // SAFETY: the memory is freed after the work.
+    let at = unsafe { cudarc::driver::result::malloc_sync(PAGE) }.unwrap();
+    let row = |launches| {
+        occupy(&device, &device.stream, 200_000_000);
+        let gate = device.stream.record_event(None).unwrap();
+        (0..launches).for_each(|_| assert_eq!(fill(&device, at, 1), CUDA_SUCCESS));
+        let is_ahead = !gate.try_is_complete().unwrap();
+        device.stream.synchronize().unwrap();
+        is_ahead
+    };
+    assert!(row(1000), "as many are enqueued ahead");
+    assert!(!row(1100), "the caller waits for the gate");
+    // SAFETY: it is not in use any more.
+    unsafe { sys::cuMemFree_v2(at) }.result().unwrap();
 }
 
 /// Keeps a stream busy.

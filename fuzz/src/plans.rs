@@ -23,7 +23,11 @@ use workloads::{OwnedMachine, OwnedPlacements, OwnedPlan};
 /// The files that `spillway check` takes, and names for them.
 #[must_use]
 pub fn files(case: &Case) -> Vec<(&'static str, Vec<u8>)> {
-    let machine = OwnedMachine { name: "fuzzed".to_owned(), machine: case.machine };
+    let machine = OwnedMachine {
+        name: "fuzzed".to_owned(),
+        machine: case.machine,
+        one_way_bytes_per_s: None,
+    };
     let plan = OwnedPlan {
         graph: case.graph.name.clone(),
         machine: machine.name.clone(),

@@ -1,6 +1,8 @@
 //! What has to be known of a backend to run ops with integrity values on it.
 
-use planner_core::backend::{BackendError, ErrorType, Kernels, Paging, Transfers};
+use planner_core::backend::{
+    BackendError, DeviceAddress, ErrorType, Kernels, Launch, Paging, Transfers,
+};
 use planner_core::{Graph, Machine};
 
 /// A backend with kernels that compute as [`value`](crate::value) says.
@@ -70,6 +72,48 @@ pub trait Backend: Send + Sync + 'static {
     fn exemptions(&self) -> &[Exemption] {
         &[]
     }
+}
+
+/// A backend whose devices capture work as graphs, for the suite's checks of graphs.
+pub trait Graphs: Backend {
+    /// Captured work of one device.
+    type Graph;
+
+    /// Captures what is enqueued from now on, on all streams.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn begin_capture(&self, device: &mut Self::Device) -> Result<(), Self::Error>;
+
+    /// Ends a capture.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn end_capture(&self, device: &mut Self::Device) -> Result<Self::Graph, Self::Error>;
+
+    /// Enqueues a graph after all that is enqueued and before all that will be. Its kernels find the
+    /// number of the iteration that they were captured in, and `iterations_later` added to it.
+    ///
+    /// # Errors
+    /// A graph of another device, one whose memory has been unmapped, and those of the device.
+    fn launch_graph(
+        &self,
+        device: &mut Self::Device,
+        graph: &Self::Graph,
+        iterations_later: u64,
+    ) -> Result<(), Self::Error>;
+
+    /// Enqueues on the compute stream that the number of the iteration, as kernels find it, is
+    /// written to an address, in 64 bits.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn write_iteration(
+        &self,
+        device: &mut Self::Device,
+        launch: &Launch<'_>,
+        at: DeviceAddress,
+    ) -> Result<(), Self::Error>;
 }
 
 /// A device that is there.

@@ -126,7 +126,7 @@ fn train() -> Result<f32, Box<dyn std::error::Error>> {
         unmap_ns_per_chunk: 0,
     })?;
     let device = HostDevice::new(machine.chunk_bytes, machine.device_bytes);
-    let machine = OwnedMachine { name: "host".to_owned(), machine };
+    let machine = OwnedMachine { name: "host".to_owned(), machine, one_way_bytes_per_s: None };
     let plan = graph.build()?.plan(&machine).budget("70%").run()?;
     println!("{} bytes on the device", plan.figures().peak_bytes);
 

@@ -19,7 +19,7 @@ pub(crate) fn render(proved: &Proved<'_>, course: &Course, context: &Context) ->
     let figures = Figures::of(proved);
     let name = escape(&Shown::name(&context.graph).to_string());
     let chart = chart::render(proved, course);
-    let facts: String = summary::rows(context, &figures, &proved.machine.machine)
+    let facts: String = summary::rows(context, &figures, proved.machine)
         .iter()
         .map(|(name, value)| format!("<tr><th>{name}</th><td>{}</td></tr>\n", escape(value)))
         .collect();

@@ -2,15 +2,15 @@
 
 use crate::figures::{ByKind, Context, Figures};
 use crate::units::{bytes, count, percent, ratio, time};
-use planner_core::Machine;
 use planner_core::bounds::Order;
+use workloads::OwnedMachine;
 
 /// The rows of a plan's summary: a title and a text each.
 #[must_use]
 pub fn rows(
     context: &Context,
     figures: &Figures,
-    machine: &Machine,
+    machine: &OwnedMachine,
 ) -> Vec<(&'static str, String)> {
     let mut rows = vec![("memory", memory(context))];
     rows.extend(times(context, figures));
@@ -21,6 +21,7 @@ pub fn rows(
         rows.push(("cycle", format!("{} as published, with a barrier at its end", time(cycle_ns))));
     }
     rows.extend(traffic(figures));
+    rows.extend(links(figures, machine).map(|links| ("links", links)));
     rows.extend([("peak", peak(figures)), ("host", host(figures, machine))]);
     let planning =
         context.planning_ns.map_or_else(String::new, |ns| format!(", planned in {}", time(ns)));
@@ -96,6 +97,33 @@ fn traffic(figures: &Figures) -> [(&'static str, String); 2] {
     ]
 }
 
+/// With which speeds the plan is predicted, and where that is pessimistic: whatever the schedule,
+/// the direction that copies longer copies alone for the rest of its time.
+fn links(figures: &Figures, machine: &OwnedMachine) -> Option<String> {
+    let alone = machine.one_way_bytes_per_s?;
+    let together = [machine.machine.h2d_bytes_per_s, machine.machine.d2h_bytes_per_s];
+    let gbs = |[up, down]: [u64; 2]| {
+        format!("{:.2} GB/s up and {:.2} down", up as f64 / 1e9, down as f64 / 1e9)
+    };
+    let text = format!("predicted with {} (both in use); one way {}", gbs(together), gbs(alone));
+    let moved = [figures.upload_bytes, figures.download_bytes];
+    let copy_ns = [0, 1].map(|way: usize| moved[way] as f64 / together[way] as f64 * 1e9);
+    let way = usize::from(copy_ns[1] > copy_ns[0]);
+    let alone_ns = copy_ns[way] - copy_ns[1 - way];
+    let saved_ns = alone_ns * (1.0 - together[way] as f64 / alone[way] as f64);
+    if figures.stall_ns == 0 || saved_ns < 1.0 {
+        return Some(text);
+    }
+    Some(format!(
+        "{text}; pessimistic: {} at least {} of an iteration while no {} runs, which takes {} less \
+         one way",
+        ["uploads run for", "downloads run for"][way],
+        time(alone_ns as u64),
+        ["download", "upload"][way],
+        time(saved_ns as u64),
+    ))
+}
+
 fn peak(figures: &Figures) -> String {
     let Figures { peak_bytes, requested_peak_bytes, waste_bytes, .. } = *figures;
     let share = percent(waste_bytes, peak_bytes);
@@ -103,13 +131,13 @@ fn peak(figures: &Figures) -> String {
     format!("{}: {requested} requested, {waste} wasted ({share})", bytes(peak_bytes))
 }
 
-fn host(figures: &Figures, machine: &Machine) -> String {
+fn host(figures: &Figures, machine: &OwnedMachine) -> String {
     let Figures { host_bytes, host_unshared_bytes, .. } = *figures;
     let shared = match host_bytes < host_unshared_bytes {
         true => format!("; {} with a whole slot for each tensor", bytes(host_unshared_bytes)),
         false => String::new(),
     };
-    format!("{} of {} pinned{shared}", bytes(host_bytes), bytes(machine.host_bytes))
+    format!("{} of {} pinned{shared}", bytes(host_bytes), bytes(machine.machine.host_bytes))
 }
 
 /// Whether physical objects are fixed, and why not.

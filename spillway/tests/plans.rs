@@ -6,7 +6,7 @@ use spillway::core::bounds::Order;
 use spillway::core::plan::{Part, Pool, Prediction, Resident};
 use spillway::core::planner::Strategy as CoreStrategy;
 use spillway::core::{OpId, PlanError, Step, VerifyError};
-use spillway::figures::Bound;
+use spillway::figures::{Bound, Figures};
 use spillway::strategy::{Auto, Lms, Swap, Weights, Window};
 use spillway::summary;
 use spillway::{Budget, Error, Graph, GraphBuilder, OwnedMachine, OwnedPlan, Plan, machines};
@@ -319,7 +319,7 @@ fn repeats_are_counted_apart_from_compute_and_stalls() {
     // Both repeats are for one value, which one op reads.
     assert_eq!(figures.repeated_bytes, 8 * MIB);
     assert!(!figures.reordered);
-    let rows = summary::rows(plan.context(), figures, &machine.machine);
+    let rows = summary::rows(plan.context(), figures, &machine);
     let row = |name: &str| rows.iter().find(|row| row.0 == name).map(|row| row.1.as_str());
     assert_eq!(
         row("repeats"),
@@ -331,10 +331,41 @@ fn repeats_are_counted_apart_from_compute_and_stalls() {
     assert!(bound.starts_with("no plan can beat ") && bound.contains(" where each op runs once)"));
     let (graph, once) = planned();
     assert_eq!((graph.name(), once.figures().repeats), ("step", 0));
-    let rows = summary::rows(once.context(), once.figures(), &machine.machine);
+    let rows = summary::rows(once.context(), once.figures(), &machine);
     assert!(rows.iter().all(|row| row.0 != "repeats"));
     let bound = rows.iter().find(|row| row.0 == "bound").unwrap();
     assert!(bound.1.starts_with("no plan that runs each op once can beat "));
+}
+
+#[test]
+fn the_summary_says_where_the_prediction_is_pessimistic() {
+    let (graph, plan) = planned();
+    let with = |one_way_bytes_per_s| OwnedMachine { one_way_bytes_per_s, ..machine() };
+    let links = |figures: &Figures, machine: &OwnedMachine| {
+        let rows = summary::rows(plan.context(), figures, machine).into_iter();
+        rows.filter(|row| row.0 == "links").map(|row| row.1).next()
+    };
+    assert_eq!(links(plan.figures(), &with(None)), None);
+    // Twice the uploads take 48 MB / 12 GB/s, of which half run alone.
+    let mut figures = *plan.figures();
+    (figures.upload_bytes, figures.download_bytes) = (48_000_000, 24_000_000);
+    figures.stall_ns = 5_000_000;
+    let both = "predicted with 12.00 GB/s up and 12.00 down (both in use); one way 24.00 up and \
+                12.00 down"
+        .replace("24.00 up", "24.00 GB/s up");
+    let fast_up = with(Some([24_000_000_000, 12_000_000_000]));
+    let pessimistic = format!(
+        "{both}; pessimistic: uploads run for at least 2.00 ms of an iteration while no download \
+         runs, which takes 1.00 ms less one way"
+    );
+    assert_eq!(links(&figures, &fast_up), Some(pessimistic));
+    // Downloads are as fast both ways, and a plan without stalls waits for nothing.
+    (figures.upload_bytes, figures.download_bytes) = (24_000_000, 48_000_000);
+    assert_eq!(links(&figures, &fast_up), Some(both.clone()));
+    (figures.upload_bytes, figures.stall_ns) = (96_000_000, 0);
+    assert_eq!(links(&figures, &fast_up), Some(both));
+    let page = Plan::new(&graph, &fast_up, plan.owned().clone()).unwrap().report().unwrap();
+    assert!(page.contains("<th>links</th>"), "the report says it too");
 }
 
 #[test]

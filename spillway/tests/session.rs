@@ -74,7 +74,11 @@ fn planned() -> (Plan, Adder, TensorId) {
         map_ns_per_chunk: 0,
         unmap_ns_per_chunk: 0,
     });
-    let machine = OwnedMachine { name: "host".to_owned(), machine: machine.unwrap() };
+    let machine = OwnedMachine {
+        name: "host".to_owned(),
+        machine: machine.unwrap(),
+        one_way_bytes_per_s: None,
+    };
     let plan = graph.build().unwrap().plan(&machine).budget("min").run().unwrap();
     (plan, Adder { sum, large, x }, other)
 }

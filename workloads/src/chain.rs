@@ -118,7 +118,7 @@ impl OwnedChain {
             map_ns_per_chunk: 0,
             unmap_ns_per_chunk: 0,
         })?;
-        Ok(OwnedMachine { name: self.name.clone(), machine })
+        Ok(OwnedMachine { name: self.name.clone(), machine, one_way_bytes_per_s: None })
     }
 }
 

@@ -13,8 +13,12 @@ use planner_core::{Machine, MachineParameters};
 pub struct OwnedMachine {
     /// Name of the machine; plans refer to it.
     pub name: String,
-    /// The machine.
+    /// The machine. Its links have the speeds that plans are predicted with: those of copies in
+    /// both directions at once.
     pub machine: Machine,
+    /// The speeds to the device and to the host in bytes a second, each while the other direction
+    /// is idle; none where they are not known or are the same.
+    pub one_way_bytes_per_s: Option<[u64; 2]>,
 }
 
 const V100_PCIE3: MachineParameters = MachineParameters {
@@ -109,9 +113,9 @@ pub fn builtin(name: &str) -> Option<OwnedMachine> {
 
 /// Lists every built-in machine, with a line that describes it and its assumptions.
 pub fn all() -> impl Iterator<Item = (OwnedMachine, &'static str)> {
-    BUILTIN
-        .into_iter()
-        .map(|(name, machine, about)| (OwnedMachine { name: name.to_owned(), machine }, about))
+    BUILTIN.into_iter().map(|(name, machine, about)| {
+        (OwnedMachine { name: name.to_owned(), machine, one_way_bytes_per_s: None }, about)
+    })
 }
 
 #[cfg(test)]

@@ -65,21 +65,28 @@ fn chains() -> impl Strategy<Value = OwnedChain> {
     )
 }
 
+fn one_way() -> impl Strategy<Value = Option<[u64; 2]>> {
+    prop::option::of([1..u64::MAX, 1..u64::MAX])
+}
+
 fn machines() -> impl Strategy<Value = OwnedMachine> {
-    (name(), any::<[u64; 5]>(), 1..u64::MAX, 1..u64::MAX, 1..u64::MAX).prop_map(
-        |(name, n, chunk_bytes, h2d_bytes_per_s, d2h_bytes_per_s)| OwnedMachine {
-            name,
-            machine: Machine::new(MachineParameters {
-                device_bytes: n[0],
-                host_bytes: n[1],
-                chunk_bytes,
-                h2d_bytes_per_s,
-                d2h_bytes_per_s,
-                transfer_latency_ns: n[2],
-                map_ns_per_chunk: n[3],
-                unmap_ns_per_chunk: n[4],
-            })
-            .expect("no speed and no chunk is zero"),
+    (name(), any::<[u64; 5]>(), 1..u64::MAX, [1..u64::MAX, 1..u64::MAX], one_way()).prop_map(
+        |(name, n, chunk_bytes, [h2d_bytes_per_s, d2h_bytes_per_s], one_way_bytes_per_s)| {
+            OwnedMachine {
+                name,
+                machine: Machine::new(MachineParameters {
+                    device_bytes: n[0],
+                    host_bytes: n[1],
+                    chunk_bytes,
+                    h2d_bytes_per_s,
+                    d2h_bytes_per_s,
+                    transfer_latency_ns: n[2],
+                    map_ns_per_chunk: n[3],
+                    unmap_ns_per_chunk: n[4],
+                })
+                .expect("no speed and no chunk is zero"),
+                one_way_bytes_per_s,
+            }
         },
     )
 }
@@ -294,4 +301,22 @@ fn the_second_launch_of_an_op_is_a_repeat() {
     assert_eq!(read_plan(&write_plan(&read)).unwrap(), read);
     let once = plan(r#"["launch", 1], ["launch", 2]"#, "");
     assert_eq!((once.steps, once.predicted.repeat_ns), (expected[..2].to_vec(), 0));
+}
+
+#[test]
+fn one_way_speeds_are_both_there_and_not_zero() {
+    let read = |speeds: &str| {
+        let file = format!(
+            r#"{{ "format": "spillway.machine.v1", "name": "m", "device_bytes": 1,
+                "host_bytes": 1, "chunk_bytes": 1, "h2d_bytes_per_s": 1, "d2h_bytes_per_s": 1,
+                "transfer_latency_ns": 0, "map_ns_per_chunk": 0, "unmap_ns_per_chunk": 0 {speeds} }}"#
+        );
+        read_machine(file.as_bytes()).map(|machine| machine.one_way_bytes_per_s)
+    };
+    let [h2d, d2h] = [r#","one_way_h2d_bytes_per_s": 2"#, r#","one_way_d2h_bytes_per_s": 3"#];
+    assert_eq!(read("").unwrap(), None);
+    assert_eq!(read(&format!("{h2d}{d2h}")).unwrap(), Some([2, 3]));
+    assert_eq!(read(h2d).unwrap(), None, "half a pair says nothing");
+    let zero = read(&format!("{h2d}{}", d2h.replace('3', "0"))).unwrap_err();
+    assert!(zero.to_string().contains("one-way link speed is 0"), "{zero}");
 }

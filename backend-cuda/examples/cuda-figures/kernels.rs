@@ -62,7 +62,7 @@ fn row_ns(device: &mut CudaDevice, as_graph: bool) -> Result<u64, CudaError> {
     device.occupy(Stream::Compute, GATE_NS)?;
     let start = time(device)?;
     match &captured {
-        Some(graph) => device.launch_graph(graph)?,
+        Some(graph) => device.launch_graph(graph, 0)?,
         None => row(device)?,
     }
     let end = time(device)?;
@@ -73,13 +73,13 @@ fn row_ns(device: &mut CudaDevice, as_graph: bool) -> Result<u64, CudaError> {
 /// A point of time of the compute stream.
 pub(crate) fn time(device: &mut CudaDevice) -> Result<CudaEvent, CudaError> {
     let event = device.compute()?.stream.record_event(Some(CU_EVENT_DEFAULT));
-    event.map_err(|error| CudaError::Driver { call: "cuEventRecord", code: error.0 })
+    event.map_err(|error| CudaError::Driver { call: "cuEventRecord", code: error.0 as i32 })
 }
 
 pub(crate) fn elapsed_ns(start: &CudaEvent, end: &CudaEvent) -> Result<f64, CudaError> {
     let elapsed = start.elapsed_ms(end);
-    let elapsed =
-        elapsed.map_err(|error| CudaError::Driver { call: "cuEventElapsedTime", code: error.0 });
+    let elapsed = elapsed
+        .map_err(|error| CudaError::Driver { call: "cuEventElapsedTime", code: error.0 as i32 });
     Ok(f64::from(elapsed?) * 1e6)
 }
 

@@ -1,6 +1,6 @@
 //! What mapping and copying cost, and the machine file that follows.
 
-use backend_cuda::{Cuda, Load, Mapping, Measured, Options};
+use backend_cuda::{Cuda, Mapping, Measured, Options};
 use workloads::{OwnedMachine, format};
 
 /// The largest chunks whose mapping is measured.
@@ -43,30 +43,47 @@ pub(crate) fn copies(measured: &Measured) {
     println!("|--:|--:|--:|--:|--:|--:|--:|");
     for copies in &measured.copies {
         let speeds = copies.ns.as_flattened().iter();
-        let speeds: String =
-            speeds.map(|ns| format!(" {:.2} |", copies.bytes as f64 / ns)).collect();
+        let speed = |ns: &Option<f64>| match ns {
+            Some(ns) => format!(" {:.2} |", copies.bytes as f64 / ns),
+            None => " – |".to_owned(),
+        };
+        let speeds: String = speeds.map(speed).collect();
         println!("| {} KiB |{speeds}", copies.bytes >> 10);
+    }
+    if measured.copies.iter().any(|copies| copies.ns.as_flattened().contains(&None)) {
+        println!("\nWhere there is no figure, the host did not enqueue the copies ahead, or what");
+        println!("went on besides ended before them.");
     }
     println!("\nA copy takes a latency, and its bytes over a speed:\n");
     println!("| | up | down |");
     println!("|---|--:|--:|");
-    for (load, name) in [(Load::Alone, "alone"), (Load::BothWays, "both")] {
-        let [up, down] = measured.links[load as usize].map(|link| {
+    let alone = Some(measured.alone);
+    for (links, name) in [(alone, "alone"), (measured.together, "both")] {
+        let Some(links) = links else { continue };
+        let [up, down] = links.map(|link| {
             format!("{:.2} GB/s, {:.1} µs", link.bytes_per_s / 1e9, link.latency_ns / 1e3)
         });
         println!("| {name} | {up} | {down} |");
     }
-    let [up, down] = measured.slower_both_ways().map(|slower| 100.0 * slower);
+    let Some(together) = measured.together else {
+        println!("\nCopies in both directions at once have no figure. The machine has the speeds");
+        println!("of one direction alone: predictions may be optimistic.\n");
+        return;
+    };
+    let slower = |way: usize| measured.alone[way].bytes_per_s / together[way].bytes_per_s - 1.0;
+    let [up, down] = [0, 1].map(|way| 100.0 * slower(way));
     println!(
         "\nWhile both directions are used, copies up take {up:+.1} % of their time more, and \
-         copies down {down:+.1} %. The machine has these speeds: plans wait for links that are \
-         both in use.\n"
+         copies down {down:+.1} %. Plans are predicted with these speeds: they wait for links \
+         that are both in use. A plan that copies in one direction for a time may be faster.\n"
     );
 }
 
 /// The machine file.
 pub(crate) fn machine(measured: &Measured) {
-    let machine = OwnedMachine { name: measured.name(), machine: measured.machine };
+    let one_way_bytes_per_s = measured.one_way_bytes_per_s();
+    let machine =
+        OwnedMachine { name: measured.name(), machine: measured.machine, one_way_bytes_per_s };
     println!("The machine that plans are made for:\n");
     println!("    {}\n", String::from_utf8_lossy(&format::write_machine(&machine)).trim_end());
 }

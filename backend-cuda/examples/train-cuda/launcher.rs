@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "the driver cannot check what a kernel does with its arguments")]
 
 use crate::cublas::Blas;
+use crate::cublas_library;
 use crate::work::{Argument, Call, Location, Work};
 use backend_cuda::cudarc::driver::{CudaFunction, CudaModule, LaunchConfig, PushKernelArg};
 use backend_cuda::cudarc::driver::{CudaStream, DriverError};
@@ -35,6 +36,8 @@ pub(crate) struct Launcher {
     module: Arc<CudaModule>,
     functions: HashMap<&'static str, CudaFunction>,
     blas: Option<Blas>,
+    /// What multiplies matrices, in words.
+    products: String,
 }
 
 impl fmt::Debug for Launcher {
@@ -45,7 +48,7 @@ impl fmt::Debug for Launcher {
 
 /// Names the call that failed.
 pub(crate) fn named<T>(call: &'static str, result: Result<T, DriverError>) -> Result<T, CudaError> {
-    result.map_err(|DriverError(code)| CudaError::Driver { call, code })
+    result.map_err(|DriverError(code)| CudaError::Driver { call, code: code as i32 })
 }
 
 impl Launcher {
@@ -55,15 +58,23 @@ impl Launcher {
         products: Products,
         works: impl Iterator<Item = &'w Work>,
     ) -> Result<Self, Box<dyn Error>> {
-        let blas = match products {
-            Products::Own => None,
-            Products::Cublas => Some(Blas::new(compute.stream)?),
-            Products::Either if Blas::is_present() => Some(Blas::new(compute.stream)?),
-            Products::Either => None,
+        let own = "the kernel of this example";
+        let open = || Blas::new(compute.stream, &cublas_library::folders());
+        let (blas, products) = match products {
+            Products::Own => (None, own.to_owned()),
+            Products::Cublas => {
+                let blas = open().map_err(|reason| format!("there is no cuBLAS: {reason}"))?;
+                (Some(blas), String::new())
+            }
+            Products::Either => match open() {
+                Ok(blas) => (Some(blas), String::new()),
+                Err(reason) => (None, format!("{own}, since there is no cuBLAS: {reason}")),
+            },
         };
+        let products = blas.as_ref().map_or(products, |blas| blas.name().to_owned());
         let module = compute.context.load_module(Ptx::from_src(include_str!("kernels.ptx")));
         let module = named("cuModuleLoadData", module)?;
-        let mut launcher = Self { module, functions: HashMap::new(), blas };
+        let mut launcher = Self { module, functions: HashMap::new(), blas, products };
         for work in works {
             match work {
                 Work::Call(call) => launcher.load(call.kernel)?,
@@ -82,8 +93,8 @@ impl Launcher {
     }
 
     /// What multiplies matrices.
-    pub(crate) const fn products(&self) -> &'static str {
-        if self.blas.is_some() { "cuBLAS" } else { "the kernel of this example" }
+    pub(crate) fn products(&self) -> &str {
+        &self.products
     }
 
     /// Enqueues work whose locations have these addresses.

@@ -3,6 +3,7 @@
 //! moments bit by bit. `backend-cuda/train` runs it, and PyTorch beside it.
 
 mod cublas;
+mod cublas_library;
 mod launcher;
 mod layers;
 mod model;

@@ -13,10 +13,19 @@ pub(crate) struct Settings {
     /// The share of what training needs in-core, in percent.
     pub(crate) budget_percent: u64,
     pub(crate) products: Products,
-    /// Of which the links count; else they are measured.
-    pub(crate) machine: Option<Machine>,
+    /// That of a file, or the links of one that is built in; else the device is measured.
+    pub(crate) machine: Option<Given>,
     /// Its index among the devices.
     pub(crate) device: usize,
+}
+
+/// A machine that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Given {
+    /// As it is.
+    File(Machine),
+    /// Its links only: its memory is another's.
+    Builtin(Machine),
 }
 
 impl Settings {
@@ -90,9 +99,9 @@ impl Settings {
 }
 
 /// The machine of that name, or in that file.
-fn find(machine: &str) -> Result<Machine, Box<dyn Error>> {
+fn find(machine: &str) -> Result<Given, Box<dyn Error>> {
     match machines::builtin(machine) {
-        Some(builtin) => Ok(builtin.machine),
-        None => Ok(format::read_machine(&format::load(machine)?)?.machine),
+        Some(builtin) => Ok(Given::Builtin(builtin.machine)),
+        None => Ok(Given::File(format::read_machine(&format::load(machine)?)?.machine)),
     }
 }

@@ -1,7 +1,7 @@
 //! What is trained where, the ways of doing it, and the plans for them.
 
 use crate::model::Model;
-use crate::settings::Settings;
+use crate::settings::{Given, Settings};
 use crate::text::Text;
 use crate::training::{Bench, Trained, Way, train};
 use backend_cuda::{Cuda, DeviceInfo, Options};
@@ -22,7 +22,7 @@ pub(crate) struct Trainer {
     pub(crate) info: DeviceInfo,
     pub(crate) text: Text,
     pub(crate) settings: Settings,
-    machine: Machine,
+    pub(crate) machine: Machine,
 }
 
 /// Memory, and the strategy that is to do with it.
@@ -39,17 +39,17 @@ pub(crate) struct Planned {
 impl Trainer {
     pub(crate) fn new(cuda: Cuda, text: Text, settings: Settings) -> Result<Self, Box<dyn Error>> {
         let options = Options { ordinal: settings.device, chunk_bytes: None };
-        let links = match settings.machine {
-            Some(machine) => machine,
+        let info = cuda.device(settings.device)?;
+        let machine = match settings.machine {
+            Some(Given::File(machine)) => machine,
+            Some(Given::Builtin(links)) => Machine::new(MachineParameters {
+                device_bytes: info.free_bytes,
+                host_bytes: cuda.pinnable_bytes(settings.device)?,
+                chunk_bytes: info.granularity_bytes,
+                ..*links
+            })?,
             None => cuda.measure(&options, |_, _| ())?.machine,
         };
-        let info = cuda.device(settings.device)?;
-        let machine = Machine::new(MachineParameters {
-            device_bytes: info.free_bytes,
-            host_bytes: info.host_bytes,
-            chunk_bytes: info.granularity_bytes,
-            ..*links
-        })?;
         Ok(Self { cuda, info, text, settings, machine })
     }
 
@@ -67,7 +67,7 @@ impl Trainer {
     }
 
     fn fits(&self, (budget_bytes, _): Budget) -> bool {
-        budget_bytes <= self.info.free_bytes
+        budget_bytes <= self.machine.device_bytes.min(self.info.free_bytes)
     }
 
     pub(crate) fn plan(
@@ -117,7 +117,7 @@ impl Trainer {
             let (plan, _) = self.plan(model, in_core)?;
             ways.push(Planned { name: "in-core", plan, way: Way::Eager });
         } else {
-            let free_bytes = self.info.free_bytes;
+            let free_bytes = self.machine.device_bytes.min(self.info.free_bytes);
             others.push(format!("in-core is not run: {free_bytes} bytes of memory are free"));
         }
         let (plan, unplaced) = self.plan(model, self.spilled(in_core))?;

@@ -56,7 +56,7 @@ pub(crate) struct Trained {
     /// By op, the median over all iterations but the first, where times are taken.
     pub(crate) times_ns: Vec<u64>,
     /// What multiplied matrices.
-    pub(crate) products: &'static str,
+    pub(crate) products: String,
 }
 
 impl Trained {
@@ -117,7 +117,7 @@ pub(crate) fn train(
         predicted_ns,
         map_calls,
         times_ns: training.times_ns()?,
-        products: training.launcher.products(),
+        products: training.launcher.products().to_owned(),
     })
 }
 

@@ -1,5 +1,7 @@
-use crate::error::{CudaError, named};
-use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use super::api;
+use super::context::make_current;
+use crate::error::CudaError;
+use cudarc::driver::{CudaContext, CudaStream};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -12,11 +14,15 @@ pub(crate) struct Pinned {
     context: Arc<CudaContext>,
 }
 
+// SAFETY: the memory is the process's, and whichever thread has this object may use it.
+unsafe impl Send for Pinned {}
+
 impl Pinned {
     pub(crate) fn new(context: &Arc<CudaContext>, bytes: u64) -> Result<Self, CudaError> {
-        named("cuCtxSetCurrent", context.bind_to_thread())?;
-        // SAFETY: whatever the memory holds, it is bytes.
-        let start = named("cuMemHostAlloc", unsafe { result::malloc_host(bytes as usize, 0) })?;
+        make_current(context)?;
+        let mut start = std::ptr::null_mut();
+        // SAFETY: the address may be written.
+        unsafe { api::cuMemHostAlloc(&raw mut start, bytes as usize, 0) }?;
         let start = NonNull::new(start.cast()).ok_or(CudaError::OutOfHostMemory { bytes })?;
         Ok(Self { start, bytes, context: Arc::clone(context) })
     }
@@ -27,14 +33,15 @@ impl Pinned {
     /// A range that is not inside.
     fn place(&self, range: &Range<u64>) -> *mut u8 {
         assert!(range.start <= range.end && range.end <= self.bytes, "inside the block");
-        // SAFETY: it lies inside.
+        // SAFETY: it lies inside the block, which is one allocation.
         unsafe { self.start.as_ptr().add(range.start as usize) }
     }
 
     /// Writes, at once.
     pub(crate) fn write(&self, offset_bytes: u64, from: &[u8]) {
         let to = self.place(&(offset_bytes..offset_bytes + from.len() as u64));
-        // SAFETY: the range lies inside, and no copy of the device's uses it.
+        // SAFETY: the range lies inside, and no Rust reference to it exists. A copy of the device
+        // that uses it meanwhile takes or leaves bytes of both, any of which are valid.
         unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
     }
 
@@ -48,9 +55,10 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        let _ = self.context.bind_to_thread();
-        // SAFETY: it is this object's, and no enqueued work uses it.
-        let _ = unsafe { result::free_host(self.start.as_ptr().cast()) };
+        let _ = make_current(&self.context);
+        // SAFETY: it is this object's, and no enqueued work uses it: a device that cannot wait for
+        // its work leaks this.
+        let _ = unsafe { api::cuMemFreeHost(self.start.as_ptr().cast()) };
     }
 }
 
@@ -60,13 +68,12 @@ pub(crate) fn upload(
     from: (&Pinned, Range<u64>),
     to: u64,
 ) -> Result<(), CudaError> {
-    named("cuCtxSetCurrent", stream.context().bind_to_thread())?;
+    make_current(stream.context())?;
     let (host, range) = from;
     let (place, bytes) = (host.place(&range), (range.end - range.start) as usize);
     let stream = stream.cu_stream();
     // SAFETY: both ranges lie inside what they are parts of, and stay until the work has ended.
-    let result = unsafe { sys::cuMemcpyHtoDAsync_v2(to, place.cast(), bytes, stream) };
-    named("cuMemcpyHtoDAsync", result.result())
+    unsafe { api::cuMemcpyHtoDAsync_v2(to, place.cast(), bytes, stream) }
 }
 
 /// Enqueues a copy from mapped addresses.
@@ -75,11 +82,10 @@ pub(crate) fn download(
     from: u64,
     to: (&Pinned, Range<u64>),
 ) -> Result<(), CudaError> {
-    named("cuCtxSetCurrent", stream.context().bind_to_thread())?;
+    make_current(stream.context())?;
     let (host, range) = to;
     let (place, bytes) = (host.place(&range), (range.end - range.start) as usize);
     let stream = stream.cu_stream();
     // SAFETY: the same.
-    let result = unsafe { sys::cuMemcpyDtoHAsync_v2(place.cast(), from, bytes, stream) };
-    named("cuMemcpyDtoHAsync", result.result())
+    unsafe { api::cuMemcpyDtoHAsync_v2(place.cast(), from, bytes, stream) }
 }

@@ -1,5 +1,6 @@
-use crate::error::{CudaError, Unavailable, named};
-use cudarc::driver::{result, sys};
+use super::context::initialize;
+use crate::error::Unavailable;
+use cudarc::driver::sys;
 use libloading::Library;
 use std::path::Path;
 
@@ -15,7 +16,7 @@ pub(crate) fn load(path: Option<&Path>) -> Result<(), Unavailable> {
     if !unsafe { sys::is_culib_present() } {
         return Err(Unavailable(format!("there is no CUDA driver: {NAME} is not found")));
     }
-    Ok(named("cuInit", result::init())?)
+    Ok(initialize()?)
 }
 
 /// Opens a library so that it is found as the driver.
@@ -38,13 +39,4 @@ fn substitute(path: &Path) -> Result<(), Unavailable> {
     // It stays for as long as the process.
     std::mem::forget(library);
     Ok(())
-}
-
-/// The version of CUDA that the driver supports, as 1000 times the major and 10 times the
-/// minor number.
-pub(crate) fn version() -> Result<i32, CudaError> {
-    let mut version = 0;
-    // SAFETY: the number may be written.
-    let result = unsafe { sys::cuDriverGetVersion(&raw mut version) }.result();
-    named("cuDriverGetVersion", result).map(|()| version)
 }

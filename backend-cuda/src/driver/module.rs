@@ -1,5 +1,7 @@
-use crate::error::{CudaError, named};
-use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use super::api;
+use super::context::make_current;
+use crate::error::CudaError;
+use cudarc::driver::{CudaContext, CudaStream, sys};
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 
@@ -14,27 +16,35 @@ pub(crate) struct Module {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Function(sys::CUfunction);
 
+// SAFETY: a module and its kernels are used from any thread that makes their context current, as
+// every function here does.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Send for Function {}
+
 impl Module {
     pub(crate) fn new(context: &Arc<CudaContext>, ptx: &CStr) -> Result<Self, CudaError> {
-        named("cuCtxSetCurrent", context.bind_to_thread())?;
-        // SAFETY: the text ends with a zero.
-        let raw =
-            named("cuModuleLoadData", unsafe { result::module::load_data(ptx.as_ptr().cast()) })?;
+        make_current(context)?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the text ends with a zero, and the module may be written.
+        unsafe { api::cuModuleLoadData(&raw mut raw, ptx.as_ptr().cast()) }?;
         Ok(Self { raw, context: Arc::clone(context) })
     }
 
     pub(crate) fn function(&self, name: &CStr) -> Result<Function, CudaError> {
-        // SAFETY: the module is loaded.
-        let function = unsafe { result::module::get_function(self.raw, name.to_owned()) };
-        named("cuModuleGetFunction", function).map(Function)
+        let mut function = std::ptr::null_mut();
+        // SAFETY: the module is loaded, the name ends with a zero, and the function may be
+        // written.
+        unsafe { api::cuModuleGetFunction(&raw mut function, self.raw, name.as_ptr()) }?;
+        Ok(Function(function))
     }
 }
 
 impl Drop for Module {
     fn drop(&mut self) {
-        let _ = self.context.bind_to_thread();
+        let _ = make_current(&self.context);
         // SAFETY: it is this object's, and no enqueued work uses it.
-        let _ = unsafe { result::module::unload(self.raw) };
+        let _ = unsafe { api::cuModuleUnload(self.raw) };
     }
 }
 
@@ -52,16 +62,17 @@ pub(crate) fn launch(
     [blocks, threads]: [u32; 2],
     arguments: &[Argument],
 ) -> Result<(), CudaError> {
-    named("cuCtxSetCurrent", stream.context().bind_to_thread())?;
+    make_current(stream.context())?;
     let pointer = |argument: &Argument| match argument {
         Argument::Word(word) => std::ptr::from_ref(word) as *mut c_void,
         Argument::Long(long) => std::ptr::from_ref(long) as *mut c_void,
     };
     let mut pointers: Vec<_> = arguments.iter().map(pointer).collect();
-    let (blocks, threads) = ((blocks, 1, 1), (threads, 1, 1));
-    // SAFETY: the arguments are those of the kernel, and what it uses is mapped.
-    let result = unsafe {
-        result::launch_kernel(function.0, blocks, threads, 0, stream.cu_stream(), &mut pointers)
-    };
-    named("cuLaunchKernel", result)
+    let (stream, pointers, extra) =
+        (stream.cu_stream(), pointers.as_mut_ptr(), std::ptr::null_mut());
+    // SAFETY: the arguments are those of the kernel, which the driver copies before it returns, and
+    // what the kernel uses is mapped.
+    unsafe {
+        api::cuLaunchKernel(function.0, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, extra)
+    }
 }

@@ -1,4 +1,5 @@
-//! Copies as a plan makes them: many, enqueued ahead, each with its signal.
+//! Copies as a plan makes them: many, enqueued ahead, each with its signal. A driver blocks the
+//! caller at some thousand launches of a stream that have not ended, so rows are shorter than that.
 
 use super::fit::median;
 use crate::driver;
@@ -26,15 +27,19 @@ pub(super) const SIZES: [u64; 10] = [
     32 << 20,
     64 << 20,
 ];
-/// How long a stream is first kept busy while the host enqueues, and at most.
-const GATE_NS: u64 = 2_000_000;
-const MOST_GATE_NS: u64 = 2_000_000_000;
+/// How long the streams are kept busy while the host enqueues a row: the first that is enough.
+const GATES_NS: [u64; 3] = [2_000_000, 20_000_000, 200_000_000];
 /// Rows of one kind; their median counts.
 const REPEATS: usize = 5;
 /// Kinds of rows, at most.
 pub(super) const ROWS: u64 = 6 * SIZES.len() as u64;
-/// Work on the device's memory while it is copied, in calls at most.
-const MOST_FILLS: u64 = 4096;
+/// What goes on besides a row lasts so many times as long as the row does alone.
+const LASTING: f64 = 4.0;
+/// Copies in the other direction besides a row, at most.
+const MOST_BESIDE: u64 = 200;
+/// Fills of the device's memory besides a row, and the most and fewest bytes of each.
+const FILLS: u64 = 16;
+const FILL_BYTES: [u64; 2] = [1 << 20, 1 << 30];
 
 /// What goes on besides a row of copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +62,9 @@ impl Load {
 pub struct Copies {
     /// Their size.
     pub bytes: u64,
-    /// Time of one to the device and of one to the host, by [`Load`].
-    pub ns: [[f64; 2]; 3],
+    /// Time of one to the device and of one to the host, by [`Load`]; none where the host did not
+    /// enqueue them ahead, or what went on besides ended sooner.
+    pub ns: [[Option<f64>; 2]; 3],
 }
 
 /// The streams of the two directions.
@@ -70,8 +76,8 @@ struct Row {
     way: usize,
     bytes: u64,
     load: Load,
-    /// Time of such a copy while nothing else goes on, once it is known.
-    alone_ns: f64,
+    /// Time of such a copy in each direction while nothing else goes on.
+    alone_ns: [f64; 2],
 }
 
 /// A device with a range for each direction and one that is filled, and pinned memory.
@@ -79,8 +85,9 @@ struct Ends {
     device: CudaDevice,
     at: DeviceAddress,
     most_bytes: u64,
-    /// Time of filling a range.
-    fill_ns: f64,
+    /// Size of the range that is filled, and the time of filling a byte.
+    fill_bytes: u64,
+    fill_ns_per_byte: f64,
 }
 
 /// Measures copies of all sizes; `rows` is told of each kind of row, [`ROWS`] in all.
@@ -91,15 +98,22 @@ pub(super) fn measure(
     mut rows: impl FnMut(),
 ) -> Result<Vec<Copies>, Unavailable> {
     let most_bytes = (free_bytes / 8).clamp(SIZES[0], SIZES[SIZES.len() - 1]);
-    let mut ends = Ends::new(super::open(cuda, options)?, most_bytes)?;
+    let fill_bytes = (free_bytes / 4).clamp(FILL_BYTES[0], FILL_BYTES[1]);
+    let mut ends = Ends::new(super::open(cuda, options)?, most_bytes, fill_bytes)?;
     let mut copies = Vec::new();
     for bytes in SIZES.into_iter().filter(|&bytes| bytes <= most_bytes) {
-        let mut ns = [[0.0; 2]; 3];
+        let mut ns = [[None; 2]; 3];
         for load in Load::ALL {
-            let alone_ns = ns[Load::Alone as usize];
+            let alone_ns = match (load, ns[Load::Alone as usize]) {
+                (Load::Alone, _) => Some([0.0; 2]),
+                (_, [Some(up), Some(down)]) => Some([up, down]),
+                // What goes on besides could not be made long enough.
+                _ => None,
+            };
             for (way, ns) in ns[load as usize].iter_mut().enumerate() {
-                let row = Row { way, bytes, load, alone_ns: alone_ns[way] };
-                *ns = ends.copy_ns(row)?;
+                if let Some(alone_ns) = alone_ns {
+                    *ns = ends.copy_ns(Row { way, bytes, load, alone_ns })?;
+                }
                 rows();
             }
         }
@@ -109,20 +123,21 @@ pub(super) fn measure(
 }
 
 impl Ends {
-    fn new(mut device: CudaDevice, most_bytes: u64) -> Result<Self, CudaError> {
+    fn new(mut device: CudaDevice, most_bytes: u64, fill_bytes: u64) -> Result<Self, CudaError> {
         device.create_host(2 * most_bytes)?;
-        let count = (3 * most_bytes).div_ceil(device.chunk_bytes());
+        let count = (2 * most_bytes + fill_bytes).div_ceil(device.chunk_bytes());
         device.create(count)?;
         let at = device.reserve(count)?;
         device.map(at, Chunks { first: 0, count })?;
         device.allow_access()?;
-        let mut ends = Self { device, at, most_bytes, fill_ns: 0.0 };
+        let mut ends = Self { device, at, most_bytes, fill_bytes, fill_ns_per_byte: 0.0 };
         // The first call is slower.
-        ends.fill(1)?;
+        ends.fill(1, fill_bytes)?;
         let start = ends.event(Stream::Compute)?;
-        ends.fill(FEWEST)?;
+        ends.fill(FEWEST, fill_bytes)?;
         let end = ends.event(Stream::Compute)?;
-        ends.fill_ns = elapsed_ns(&start, &end)? / FEWEST as f64;
+        ends.device.wait_idle()?;
+        ends.fill_ns_per_byte = elapsed_ns(&start, &end)? / (FEWEST * fill_bytes) as f64;
         Ok(ends)
     }
 
@@ -133,10 +148,16 @@ impl Ends {
     }
 
     /// Fills the range after those that are copied.
-    fn fill(&self, times: u64) -> Result<(), CudaError> {
+    fn fill(&self, times: u64, bytes: u64) -> Result<(), CudaError> {
         let stream = self.device.queued[Stream::Compute as usize].stream();
         let at = self.at.0 + 2 * self.most_bytes;
-        (0..times).try_for_each(|_| driver::fill(stream, at, self.most_bytes))
+        (0..times).try_for_each(|_| driver::fill(stream, at, bytes))
+    }
+
+    /// Fills for so long, by few calls.
+    fn fill_for(&self, lasting_ns: f64) -> Result<(), CudaError> {
+        let bytes = lasting_ns / self.fill_ns_per_byte.max(f64::MIN_POSITIVE) / FILLS as f64;
+        self.fill(FILLS, (bytes as u64).clamp(FILL_BYTES[0], self.fill_bytes))
     }
 
     /// Enqueues copies as an executor does.
@@ -154,28 +175,28 @@ impl Ends {
         Ok(())
     }
 
-    /// The time of a copy: the median of several rows, after one that does not count.
-    fn copy_ns(&mut self, row: Row) -> Result<f64, Unavailable> {
+    /// The time of a copy: the median of several rows, after one that does not count. None where a
+    /// row has no time.
+    fn copy_ns(&mut self, row: Row) -> Result<Option<f64>, CudaError> {
         let mut times_ns = Vec::new();
         for _ in 0..=REPEATS {
-            times_ns.push(self.row_ns(row)?);
+            let Some(ns) = self.row_ns(row)? else { return Ok(None) };
+            times_ns.push(ns);
         }
-        Ok(median(times_ns.drain(1..)).unwrap_or_default())
+        Ok(median(times_ns.drain(1..)))
     }
 
     /// A row of copies, after a gate that is as long as the host needs to enqueue it.
-    fn row_ns(&mut self, row: Row) -> Result<f64, Unavailable> {
-        let mut gate_ns = GATE_NS;
-        while gate_ns <= MOST_GATE_NS {
+    fn row_ns(&mut self, row: Row) -> Result<Option<f64>, CudaError> {
+        for gate_ns in GATES_NS {
             if let Some(ns) = self.gated_row_ns(row, gate_ns)? {
-                return Ok(ns);
+                return Ok(Some(ns));
             }
-            gate_ns *= 4;
         }
-        Err(Unavailable("copies end sooner than the host enqueues them".to_owned()))
+        Ok(None)
     }
 
-    /// None where the gate has opened too soon.
+    /// None where the gate has opened too soon, or what goes on besides ends before the row.
     fn gated_row_ns(&mut self, row: Row, gate_ns: u64) -> Result<Option<f64>, CudaError> {
         let Row { way, bytes, load, alone_ns } = row;
         let count = (ROW_BYTES / bytes).clamp(FEWEST, MOST);
@@ -183,20 +204,26 @@ impl Ends {
             self.device.occupy(stream, gate_ns)?;
         }
         // What goes on besides lasts longer than the row, also where it is slowed down.
-        let lasting_ns = 4.0 * alone_ns * count as f64;
+        let lasting_ns = LASTING * alone_ns[way] * count as f64;
         if load == Load::Busy {
-            self.fill(((lasting_ns / self.fill_ns.max(1.0)) as u64).clamp(1, MOST_FILLS))?;
+            self.fill_for(lasting_ns)?;
         }
         if load != Load::Alone {
-            self.copy(1 - way, bytes, 2 * count)?;
+            let beside = lasting_ns / alone_ns[1 - way].max(1.0);
+            self.copy(1 - way, bytes, (beside as u64).clamp(1, MOST_BESIDE))?;
         }
+        let beside = (load != Load::Alone).then(|| self.event(WAYS[1 - way])).transpose()?;
         let start = self.event(WAYS[way])?;
         self.copy(way, bytes, count)?;
         let end = self.event(WAYS[way])?;
         let was_ahead = !named("cuEventQuery", start.try_is_complete())?;
         self.device.wait_idle()?;
+        let lasted = match beside {
+            Some(beside) => elapsed_ns(&end, &beside)? > 0.0,
+            None => true,
+        };
         let ns = elapsed_ns(&start, &end)?;
-        Ok(was_ahead.then_some(ns / count as f64))
+        Ok((was_ahead && lasted).then_some(ns / count as f64))
     }
 }
 

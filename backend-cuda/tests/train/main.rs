@@ -6,6 +6,8 @@
 
 #[path = "../../examples/train-cuda/cublas.rs"]
 mod cublas;
+#[path = "../../examples/train-cuda/cublas_library.rs"]
+mod cublas_library;
 #[path = "../../examples/train-cuda/launcher.rs"]
 mod launcher;
 #[path = "../../examples/train-cuda/layers.rs"]
@@ -166,10 +168,55 @@ fn so_it_does_with_products_by_a_library() {
     let (_, trainer, model) = set_up(&[&settings[..], &["matmul=own"]].concat());
     let own = in_core(&trainer, &model, 16);
     let library = assert_the_same(&[&settings[..], &["matmul=cublas"]].concat());
-    assert_eq!([own.products, library.products], ["the kernel of this example", "cuBLAS"]);
+    assert_eq!(own.products, "the kernel of this example");
+    assert!(library.products.starts_with("cuBLAS 0.1.0 ("), "{}", library.products);
     for (own, library) in own.losses.into_iter().zip(library.losses) {
         assert_near(library.into(), own.into(), 1e-4, "the loss by the library");
     }
+}
+
+#[test]
+fn the_library_is_found_inside_of_pythons_packages() {
+    let driver = Emulated::built_path();
+    Emulated::open(&driver).unwrap();
+    let stand_in = driver.with_file_name("libemulated_cublas.so");
+    let folder = std::env::temp_dir().join(format!("spillway-wheels-{}", std::process::id()));
+    let [old, new] = ["cublas/lib", "cu13/lib"].map(|wheel| folder.join("nvidia").join(wheel));
+    for (folder, file) in [(&old, "libcublas.so.12"), (&new, "libcublas.so.13")] {
+        std::fs::create_dir_all(folder).unwrap();
+        std::fs::copy(&stand_in, folder.join(file)).unwrap();
+    }
+    let device = Cuda::load(Some(&driver)).unwrap().open(&backend_cuda::Options::default());
+    let mut device = device.unwrap();
+    let stream = device.compute().unwrap().stream.clone();
+    let found = |folders: &[std::path::PathBuf]| cublas::Blas::new(&stream, folders).unwrap();
+    let newest = found(&[old.clone(), new.clone()]).name().to_owned();
+    let path = new.join("libcublas.so.13");
+    assert_eq!(newest, format!("cuBLAS 0.1.0 ({})", path.display()));
+    let other = found(std::slice::from_ref(&old)).name().to_owned();
+    assert!(other.ends_with("libcublas.so.12)"), "{other}");
+    let broken = folder.join("broken");
+    std::fs::create_dir(&broken).unwrap();
+    std::fs::write(broken.join("libcublas.so.13"), "no library").unwrap();
+    let other = found(&[broken, old]).name().to_owned();
+    assert!(other.ends_with("libcublas.so.12)"), "one that cannot be opened: {other}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_machine_from_a_file_is_taken_as_it_is() {
+    let file = std::env::temp_dir().join(format!("spillway-{}.machine.json", std::process::id()));
+    let mut machine = workloads::machines::builtin("v100-pcie3").unwrap();
+    machine.machine = machine.machine.with_host_bytes(12_345_678).with_device_bytes(1 << 24);
+    std::fs::write(&file, workloads::format::write_machine(&machine)).unwrap();
+    let driver = Emulated::built_path();
+    Emulated::open(&driver).unwrap();
+    let text = Text::new();
+    let settings = [format!("machine={}", file.display())].into_iter();
+    let settings = Settings::new(text.characters, settings).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let trainer = Trainer::new(Cuda::load(Some(&driver)).unwrap(), text, settings).unwrap();
+    assert_eq!(trainer.machine, machine.machine);
 }
 
 #[test]

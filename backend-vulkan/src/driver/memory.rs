@@ -26,7 +26,7 @@ pub(crate) struct Memory {
 
 // SAFETY: the pointer is to memory of the driver's that belongs to this value alone.
 unsafe impl Send for Memory {}
-// SAFETY: a shared reference only reads through it.
+// SAFETY: a shared reference only reads through it, since `write` takes an exclusive one.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -57,17 +57,20 @@ impl Memory {
     }
 
     /// Copies bytes in, at an offset.
-    pub(crate) fn write(&self, offset_bytes: u64, from: &[u8]) {
+    pub(crate) fn write(&mut self, offset_bytes: u64, from: &[u8]) {
         let to = self.host_bytes(offset_bytes, from.len());
-        // SAFETY: `to` has this many bytes, inside the mapping. No reference to them exists; what
-        // the device does to them at the same time can only spoil their value.
+        // SAFETY: `to` has this many bytes, inside the mapping. No other thread of the host uses
+        // them, since `self` is borrowed exclusively. No reference to them exists; what the device
+        // does to them at the same time can only spoil their value.
         unsafe { to.copy_from_nonoverlapping(NonNull::from(from).cast(), from.len()) };
     }
 
     /// Copies bytes out, from an offset.
     pub(crate) fn read(&self, offset_bytes: u64, into: &mut [u8]) {
         let from = self.host_bytes(offset_bytes, into.len());
-        // SAFETY: as in `write`.
+        // SAFETY: `from` has this many bytes, inside the mapping. Other threads of the host can
+        // only read them. No reference to them exists; what the device does to them at the same
+        // time can only spoil the value that is read.
         unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *into).cast(), into.len()) };
     }
 

@@ -6,6 +6,7 @@
 //! The first argument says what, the second how many seconds each search gets:
 //! - `figure6`, and perhaps the only model to look at;
 //! - `bounds`, the same cells beside the linear program (with the feature `highs`);
+//! - `repeats`, the models of both figures with and without launching ops again;
 //! - `figure7`, `table2`, `figure9`;
 //! - `figure8`, with a file for the plot instead of seconds;
 //! - `figure10`, with the individuals that each search judges instead of seconds.
@@ -15,6 +16,7 @@ mod chart;
 mod figure6;
 mod figure7;
 mod over_time;
+mod repeats;
 #[cfg(feature = "highs")]
 mod second_bound;
 mod serving;
@@ -22,7 +24,7 @@ mod table2;
 
 use planner_core::Graph;
 use planner_core::bounds::Order;
-use planner_core::planner::Request;
+use planner_core::planner::{Repeats, Request};
 use search::{Limit, Watch, genetic, joint};
 use spillway::planning;
 use std::error::Error;
@@ -40,11 +42,12 @@ fn machine(name: &str) -> Result<OwnedMachine> {
     Ok(machines::builtin(name).ok_or("there is no such machine")?)
 }
 
+/// For a search over plans that launch each op once.
 fn limit(seconds: f64, request: &Request<'_>) -> Result<Limit> {
     Ok(Limit { seconds: Some(seconds), rounds: None, bound_ns: bound_ns(request)? })
 }
 
-/// No order of the ops has a shorter period.
+/// No order of the ops has a shorter period, if each op runs once.
 fn bound_ns(request: &Request<'_>) -> Result<u64> {
     let Request { graph, machine, budget_bytes } = *request;
     Ok(planning::lower_bound_ns(graph, machine, budget_bytes, Order::Any)?)
@@ -57,9 +60,13 @@ fn published(request: &Request<'_>, settings: genetic::Settings) -> Result<genet
     Ok(found)
 }
 
+/// The search over orders, for plans that launch each op once.
 fn ours(request: &Request<'_>, seconds: f64) -> Result<joint::Found> {
-    let settings =
-        joint::Settings { limit: limit(seconds, request)?, ..joint::Settings::default() };
+    let limit = limit(seconds, request)?;
+    jointly(request, joint::Settings { limit, repeats: Repeats::Never, seed: 0 })
+}
+
+fn jointly(request: &Request<'_>, settings: joint::Settings) -> Result<joint::Found> {
     let mut watch = Watch { interrupted: &NEVER, progress: &mut |_| {} };
     let found = joint::search(request, &settings, &mut watch)?;
     prove(request, &found.plan)?;
@@ -90,9 +97,10 @@ fn main() -> Result<()> {
         "bounds" => second_bound::run(seconds()?, argument(2)),
         "figure7" => figure7::run(seconds()?),
         "figure8" => serving::run(argument(1)),
+        "repeats" => repeats::run(seconds()?, argument(2)),
         "table2" => table2::run(seconds()?),
         "figure9" => over_time::figure9(seconds()?),
         "figure10" => over_time::figure10(argument(1).map_or(Ok(1500), str::parse)?),
-        _ => Err("what to do is table2, bounds, or figure6 to figure10".into()),
+        _ => Err("what to do is table2, bounds, repeats, or figure6 to figure10".into()),
     }
 }

@@ -1,7 +1,8 @@
-//! What the optimizer's states add, and what it gains to move activations as well.
+//! What the optimizer's states add, and what it gains to move activations or to make them again.
 
-use super::{Done, WHOLE, period_ns};
-use planner_core::planner::{Auto, PlanningError, Strategy, Weights};
+use super::{Done, PARTS, WHOLE, WITH_REPEATS, period_ns};
+use planner_core::planner::{PlanningError, Request, Strategy, Weights};
+use spillway::planning;
 use workloads::OwnedChain;
 use workloads::chain::Layer;
 
@@ -20,9 +21,9 @@ pub(super) struct Extra {
     pub(super) optimizer: &'static str,
     pub(super) gigabytes_per_s: u64,
     pub(super) device_bytes: u64,
-    /// Periods over compute: of whole weights and states, with activations, and of parts; none
-    /// where the memory is too small.
-    pub(super) over: [Option<f64>; 3],
+    /// Periods over compute: of whole weights and states, with activations, of parts, and with
+    /// repeats; none where the memory is too small.
+    pub(super) over: [Option<f64>; 4],
 }
 
 /// All combinations.
@@ -39,9 +40,7 @@ pub(super) fn extras(chain: &OwnedChain) -> Done<Vec<Extra>> {
                     layers: chain.layers.iter().map(with_optimizer).collect(),
                     ..chain.clone()
                 };
-                let strategies = [WHOLE, WITH_ACTIVATIONS, Strategy::Auto(Auto::default())];
-                let [whole, activations, parts] = strategies.map(|s| over(&chain, s));
-                let over = [whole?, activations?, parts?];
+                let over = all_over(&chain, [WHOLE, WITH_ACTIVATIONS, PARTS, WITH_REPEATS])?;
                 extras.push(Extra { optimizer, gigabytes_per_s, device_bytes, over });
             }
         }
@@ -49,8 +48,56 @@ pub(super) fn extras(chain: &OwnedChain) -> Done<Vec<Extra>> {
     Ok(extras)
 }
 
+/// A chain in a part of the memory that it takes in-core.
+pub(super) struct Repeated {
+    pub(super) name: String,
+    pub(super) gigabytes_per_s: u64,
+    pub(super) device_bytes: u64,
+    /// Periods over compute by [`REPEATED`]; none where the memory is too small.
+    pub(super) over: [Option<f64>; REPEATED.len()],
+}
+
+const REPEATED: [Strategy; 5] =
+    [WITH_ACTIVATIONS, Strategy::Checkpoint, Strategy::CheckpointOffload, PARTS, WITH_REPEATS];
+/// Of the memory in-core.
+const PERCENT: u64 = 15;
+
+/// All chains on all links.
+pub(super) fn repeated(chains: &[OwnedChain]) -> Done<Vec<Repeated>> {
+    let mut repeated = Vec::new();
+    for gigabytes_per_s in BANDWIDTHS {
+        for chain in chains {
+            let device_bytes = in_core_bytes(chain)? / 100 * PERCENT;
+            let bandwidth_bytes_per_s = (gigabytes_per_s * 1000) << 20;
+            let chain = OwnedChain { device_bytes, bandwidth_bytes_per_s, ..chain.clone() };
+            let (over, name) = (all_over(&chain, REPEATED)?, chain.name);
+            repeated.push(Repeated { name, gigabytes_per_s, device_bytes, over });
+        }
+    }
+    Ok(repeated)
+}
+
+fn in_core_bytes(chain: &OwnedChain) -> Done<u64> {
+    let whole = OwnedChain { device_bytes: u64::MAX, ..chain.clone() };
+    let (owned, machine) = (whole.graph(), whole.machine()?.machine);
+    let graph = owned.graph()?;
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: u64::MAX };
+    Ok(planning::min_feasible(&request, Strategy::InCore)?.0)
+}
+
+fn all_over<const N: usize>(
+    chain: &OwnedChain,
+    strategies: [Strategy; N],
+) -> Done<[Option<f64>; N]> {
+    let mut periods = [None; N];
+    for (period, strategy) in periods.iter_mut().zip(strategies) {
+        *period = over(chain, strategy)?;
+    }
+    Ok(periods)
+}
+
 fn over(chain: &OwnedChain, strategy: Strategy) -> Done<Option<f64>> {
-    match period_ns(chain, strategy) {
+    match period_ns(chain, strategy, 1) {
         Ok((sum_ns, period_ns, _)) => Ok(Some(period_ns as f64 / sum_ns as f64)),
         Err(error) => match error.downcast_ref() {
             Some(PlanningError::Infeasible { .. }) => Ok(None),

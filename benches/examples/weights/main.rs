@@ -8,7 +8,7 @@ mod partition;
 mod plot;
 mod text;
 
-use planner_core::planner::{Auto, PlanningError, Request, Strategy, Weights};
+use planner_core::planner::{Auto, Order, PlanningError, Repeats, Request, Strategy, Weights};
 use spillway::planning::{self, Buffers};
 use std::error::Error;
 use std::path::Path;
@@ -47,6 +47,12 @@ const GAP: f64 = 1e-3;
 
 const PUBLISHED: Strategy = Strategy::Weights(Weights { published: true, activations: false });
 const WHOLE: Strategy = Strategy::Weights(Weights { published: false, activations: false });
+const PARTS: Strategy = auto(Repeats::Never);
+const WITH_REPEATS: Strategy = auto(Repeats::Allowed);
+
+const fn auto(repeats: Repeats) -> Strategy {
+    Strategy::Auto(Auto { effort: None, order: Order::Free, repeats })
+}
 
 /// What is known of a chain; all in nanoseconds.
 struct Outcome {
@@ -107,7 +113,10 @@ fn main() -> Done<()> {
     }
     let page = text::page(&rows, &studies, (FIGURE_4[0], &sweep));
     let extras = extras::extras(&load(FIGURE_4[0])?)?;
-    let page = page + &text::extras(&extras) + &text::partitions(&partitions);
+    let chains: Done<Vec<_>> = ROWS.iter().map(|name| load(name)).collect();
+    let repeated = extras::repeated(&chains?)?;
+    let page = page + &text::extras(&extras) + &text::repeated(&repeated);
+    let page = page + &text::partitions(&partitions);
     format::save(Path::new(docs).join("weights.md"), page.as_bytes())?;
     plot::draw(&Path::new(docs).join("weights.svg"), &studies, (FIGURE_4[0], &sweep))
 }
@@ -141,8 +150,8 @@ fn outcome(chain: &OwnedChain) -> Done<Outcome> {
     let [published, undiscounted, layer_to_layer] =
         [PUBLISHED, Strategy::WeightsUndiscounted, Strategy::LayerToLayer]
             .map(|strategy| cycle_ns(chain, strategy));
-    let (sum, whole, whole_planning) = period_ns(chain, WHOLE)?;
-    let parts = |chain: &OwnedChain| period_ns(chain, Strategy::Auto(Auto::default()));
+    let (sum, whole, whole_planning) = period_ns(chain, WHOLE, 3)?;
+    let parts = |chain: &OwnedChain| period_ns(chain, PARTS, 1);
     Ok(Outcome {
         sum,
         published: published?,
@@ -151,7 +160,7 @@ fn outcome(chain: &OwnedChain) -> Done<Outcome> {
         whole,
         parts: parts(chain)?.1,
         parts_without_input: parts(&without_input(chain))?.1,
-        published_planning: period_ns(chain, PUBLISHED)?.2,
+        published_planning: period_ns(chain, PUBLISHED, 3)?.2,
         whole_planning,
     })
 }
@@ -169,15 +178,15 @@ fn cycle_ns(chain: &OwnedChain, strategy: Strategy) -> Done<u64> {
     planning::cycle_ns(&request, strategy)?.ok_or_else(|| "a strategy without cycles".into())
 }
 
-/// The sum of the ops' times, the period, and the planning time in warm buffers.
-fn period_ns(chain: &OwnedChain, strategy: Strategy) -> Done<(u64, u64, u64)> {
-    const TIMES: usize = 3;
+/// The sum of the ops' times, the period, and the least planning time of so many times, all but the
+/// first in warm buffers.
+fn period_ns(chain: &OwnedChain, strategy: Strategy, times: usize) -> Done<(u64, u64, u64)> {
     let (owned, machine) = (chain.graph(), chain.machine()?.machine);
     let graph = owned.graph()?;
     let request = Request { graph: &graph, machine: &machine, budget_bytes: chain.device_bytes };
     let mut buffers = Buffers::default();
     let (mut period_ns, mut planning_ns) = (0, u64::MAX);
-    for _ in 0..TIMES {
+    for _ in 0..times {
         let started = Instant::now();
         period_ns = buffers.plan(&request, strategy)?.predicted.period_ns;
         planning_ns = planning_ns.min(u64::try_from(started.elapsed().as_nanos())?);

@@ -26,8 +26,8 @@ pub(super) const INSTANCES: [Instance; 6] = [
 pub(super) fn idle(instance: &Instance) -> Done<[f64; 3]> {
     let chain = OwnedChain::three_partition(instance.numbers).ok_or("numbers without a chain")?;
     let given = Strategy::Auto(Auto { order: Order::Given, ..Auto::default() });
-    let (compute_ns, whole_ns, _) = period_ns(&chain, WHOLE)?;
-    let parts_ns = period_ns(&chain, given)?.1;
+    let (compute_ns, whole_ns, _) = period_ns(&chain, WHOLE, 1)?;
+    let parts_ns = period_ns(&chain, given, 1)?.1;
     let periods = [cycle_ns(&chain, PUBLISHED)?, whole_ns, parts_ns];
     Ok(periods.map(|ns| (ns - compute_ns) as f64 / compute_ns as f64))
 }

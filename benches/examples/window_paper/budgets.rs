@@ -5,7 +5,7 @@ use crate::chart::{COLOURS, Line, Panel, draw};
 use crate::markdown::{cell, gib, row, table};
 use crate::table1::machine;
 use crate::ways::{
-    AUTO, PAPER_CHUNK_BYTES, WINDOW, blocks_taken, in_blocks, in_pages, in_placements,
+    ONCE, PAPER_CHUNK_BYTES, WINDOW, blocks_taken, in_blocks, in_pages, in_placements,
 };
 use crate::work::{self, BATCHES, V100};
 use std::path::Path;
@@ -45,7 +45,7 @@ fn measure(batch: u64) -> Result<Cell> {
     let blocks =
         blocks.map(|of| Use { budget_bytes: of.budget_bytes, taken_bytes: of.taken_bytes });
     let mapped = in_pages(&graph, &machine(PAPER_CHUNK_BYTES)?, WINDOW)?;
-    let placed = in_placements(&graph, &machine(2 << 20)?, AUTO)?;
+    let placed = in_placements(&graph, &machine(2 << 20)?, ONCE)?;
     let all = |taken_bytes| Use { budget_bytes: device_bytes, taken_bytes };
     let uses = [
         blocks,
@@ -123,7 +123,8 @@ writes this file and the image. The work is the calibrated ResNet-50 of [table1.
 
 Each cell gives the largest budget with which a run fits 16 GiB, and the device memory that it
 then takes, in GiB. *Best fit* is the caching allocator; budgets are tried in steps of 128 MiB. The
-last two columns give what it takes for budgets of 8 and 16 GiB on a larger device.
+last two columns give what it takes for budgets of 8 and 16 GiB on a larger device. `auto`
+launches each op once (`--set repeats=no`).
 
 {table}
 - With chunks, the budget can be the whole device at every batch, and no plan takes more.

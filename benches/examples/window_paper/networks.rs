@@ -5,7 +5,7 @@ use crate::chart::{COLOURS, Line, Panel, draw};
 use crate::markdown::{cell, gib, row, speed, table};
 use crate::table1::machine;
 use crate::ways::{
-    AUTO, PAPER_CHUNK_BYTES, WINDOW, held_up_ns, in_blocks, in_core_ns, in_pages, in_placements,
+    ONCE, PAPER_CHUNK_BYTES, WINDOW, held_up_ns, in_blocks, in_core_ns, in_pages, in_placements,
     simulate,
 };
 use crate::work::{largest, v100};
@@ -84,7 +84,7 @@ fn most(model: &str) -> Result<[u64; 4]> {
         largest(|batch| {
             let (work, machine) = (generate(model, batch)?, v100()?);
             let request = Request { graph: &work.graph()?, machine: &machine, budget_bytes: 0 };
-            Ok(planning::min_feasible(&request, AUTO)?.0 <= machine.device_bytes)
+            Ok(planning::min_feasible(&request, ONCE)?.0 <= machine.device_bytes)
         })?,
     ])
 }
@@ -110,7 +110,7 @@ fn measure(work: &OwnedGraph) -> Result<[Option<Run>; 4]> {
         Ok(Run { period_ns, taken_bytes: plan.predicted.peak_bytes })
     });
     let small = machine(2 << 20)?;
-    let placed = in_placements(&graph, &small, AUTO)?.map(|plan| -> Result<_> {
+    let placed = in_placements(&graph, &small, ONCE)?.map(|plan| -> Result<_> {
         let period_ns = simulate(&graph, &small, &plan)?.period_ns;
         Ok(Run { period_ns, taken_bytes: plan.predicted.peak_bytes })
     });
@@ -178,6 +178,7 @@ const TEXT: &str = "\
 
 writes this file and the image. The networks are the generated ones ([models.md](../models.md)), on
 16 GiB and 50 GB/s each way. The times of ops come from a roofline and are not calibrated.
+`auto` launches each op once (`--set repeats=no`).
 
 ![Speed and memory over the batch](networks.svg)
 

@@ -12,8 +12,13 @@ use workloads::{OwnedGraph, OwnedPlan};
 /// As published: what the host holds already is copied, too.
 pub(crate) const WINDOW: Strategy = Strategy::Window(Window { bytes: None, published: true });
 pub(crate) const LMS: Strategy = Strategy::Lms(Lms { threshold: None, ahead: None });
-pub(crate) const AUTO: Strategy =
-    Strategy::Auto(Auto { effort: None, order: Order::Free, repeats: Repeats::Allowed });
+/// Each op once.
+pub(crate) const ONCE: Strategy = auto(Repeats::Never);
+pub(crate) const AUTO: Strategy = auto(Repeats::Allowed);
+
+const fn auto(repeats: Repeats) -> Strategy {
+    Strategy::Auto(Auto { effort: None, order: Order::Free, repeats })
+}
 
 /// The chunks of the paper.
 pub(crate) const PAPER_CHUNK_BYTES: u64 = 40 << 20;
@@ -170,7 +175,7 @@ pub(crate) fn held_up_ns(work: &OwnedGraph, machine: &Machine, plan: &OwnedPlan)
     Ok(predicted.period_ns)
 }
 
-/// The least period in the given order, by the linear program.
+/// The least period in the given order of plans that launch each op once, by the linear program.
 #[cfg(feature = "highs")]
 pub(crate) fn bound_ns(graph: &Graph<'_>, machine: &Machine) -> Result<Option<u64>> {
     let options = lp_bound::Options { pages: Some(lp_bound::Pages::of(machine)) };
@@ -178,8 +183,21 @@ pub(crate) fn bound_ns(graph: &Graph<'_>, machine: &Machine) -> Result<Option<u6
     Ok(Some(bound.period_ns))
 }
 
+/// The same for plans that launch ops again.
+#[cfg(feature = "highs")]
+pub(crate) fn bound_with_repeats_ns(graph: &Graph<'_>, machine: &Machine) -> Result<Option<u64>> {
+    let bound = lp_bound::period_with_repeats_ns(graph, machine, machine.device_bytes)?;
+    Ok(Some(bound.period_ns))
+}
+
 /// It takes a solver.
 #[cfg(not(feature = "highs"))]
 pub(crate) fn bound_ns(_: &Graph<'_>, _: &Machine) -> Result<Option<u64>> {
+    Ok(None)
+}
+
+/// It takes a solver.
+#[cfg(not(feature = "highs"))]
+pub(crate) fn bound_with_repeats_ns(_: &Graph<'_>, _: &Machine) -> Result<Option<u64>> {
     Ok(None)
 }

@@ -5,7 +5,9 @@ use super::real::{Mapping, Real};
 use super::suite;
 use crate::names;
 use backend_checks::Unavailable;
-use backend_vulkan::{DeviceInfo, Integrity, Vulkan, VulkanDevice, VulkanError};
+use backend_vulkan::{
+    DeviceInfo, Integrity, QueueIndex, Queues, Vulkan, VulkanDevice, VulkanError,
+};
 use serde_json::json;
 use spillway::names::Mentions;
 use spillway::units::bytes;
@@ -51,7 +53,11 @@ fn listed(info: &DeviceInfo) -> Device {
         "address_space_bytes": info.address_space_bytes,
         // The most that a kernel binds at once.
         "binding_bytes": info.binding_bytes,
-        "queues": info.queues,
+        "queues": info.queues.map_or(0, |queues| queues.count()),
+        // Of each stream: the queue's family, and its index there.
+        "stream_queues": info.queues.map(|Queues { streams: [compute, upload, download], .. }| {
+            json!({ "compute": compute, "upload": upload, "download": download })
+        }),
         // Why it cannot be used; none where it can.
         "refusal": info.refusal,
     });
@@ -69,17 +75,34 @@ fn text(info: &DeviceInfo) -> String {
     let use_of_it = match &info.refusal {
         Some(reason) => format!("    cannot be used: {}\n", Shown::message(reason)),
         None => format!(
-            "    pages of {}, {} of sparse addresses, bindings up to {}, {}\n",
+            "    pages of {}, {} of sparse addresses, bindings up to {}\n{}",
             bytes(info.page_bytes),
             bytes(info.address_space_bytes),
             bytes(info.binding_bytes),
-            match info.queues {
-                1 => "one queue for all".to_owned(),
-                queues => format!("{queues} queues"),
-            }
+            info.queues.map_or_else(String::new, |queues| queues_text(&queues)),
         ),
     };
     head + &use_of_it
+}
+
+/// Which stream is on which queue, with a warning where some share one.
+fn queues_text(queues: &Queues) -> String {
+    let named = ["compute", "upload", "download"].into_iter().zip(queues.streams);
+    let shown = |(family, index): QueueIndex| format!("queue {index} of family {family}");
+    let streams = named.clone().map(|(stream, queue)| format!("{stream} on {}", shown(queue)));
+    let mut text = format!("    {}\n", streams.collect::<Vec<_>>().join(", "));
+    let mut distinct = queues.streams.to_vec();
+    distinct.sort_unstable();
+    distinct.dedup();
+    for queue in distinct {
+        let on_it = named.clone().filter(|&(_, of)| of == queue).map(|(stream, _)| stream);
+        let on_it: Vec<_> = on_it.collect();
+        if on_it.len() > 1 {
+            let (on_it, queue) = (on_it.join(" and "), shown(queue));
+            text += &format!("    warning: {on_it} share {queue} and do not overlap\n");
+        }
+    }
+    text
 }
 
 impl Real for Integrity {
@@ -101,5 +124,29 @@ impl Real for Integrity {
 
     fn lacks_addresses(error: &VulkanError) -> bool {
         matches!(error, VulkanError::AddressSpace { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_that_share_a_queue_are_warned_of() {
+        let text = |streams| queues_text(&Queues { streams, binding: (2, 0) });
+        assert_eq!(
+            text([(0, 0), (1, 0), (1, 1)]),
+            "    compute on queue 0 of family 0, upload on queue 0 of family 1, download on \
+             queue 1 of family 1\n"
+        );
+        let warned = |streams| text(streams).lines().nth(1).map(str::to_owned);
+        let of_copies =
+            "    warning: upload and download share queue 0 of family 1 and do not overlap";
+        assert_eq!(warned([(0, 0), (1, 0), (1, 0)]).as_deref(), Some(of_copies));
+        let all = "    warning: compute and upload and download share queue 0 of family 0 and do not overlap";
+        assert_eq!(warned([(0, 0); 3]).as_deref(), Some(all));
+        for streams in [[(0, 0); 3], [(0, 0), (1, 0), (0, 0)]] {
+            assert_eq!(text(streams).lines().count(), 2, "{streams:?}");
+        }
     }
 }

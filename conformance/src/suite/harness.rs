@@ -1,7 +1,7 @@
 //! Each check as a test of its own.
 
-use super::{Check, Failure, Outcome, checks};
-use integrity::{Backend, Exemption, Found};
+use super::{Check, Failure, Outcome, checks, graph_checks};
+use integrity::{Backend, Exemption, Found, Graphs};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -56,10 +56,8 @@ fn run<B: Backend>(check: &Check<B>, backend: &B, found: &Found) -> Outcome {
 }
 
 /// The exemptions of checks that do not exist.
-fn misnamed<B: Backend>(backend: &B) -> Outcome {
-    let checks = checks::<B>();
-    let is_known = |name| checks.iter().any(|check| check.name == name);
-    match backend.exemptions().iter().find(|exemption| !is_known(exemption.check())) {
+fn misnamed<B: Backend>(backend: &B, names: &[&str]) -> Outcome {
+    match backend.exemptions().iter().find(|exemption| !names.contains(&exemption.check())) {
         None => Ok(()),
         Some(exemption) => Err(Failure::new(format_args!(
             "{} is exempt from {}, which is no check",
@@ -72,9 +70,19 @@ fn misnamed<B: Backend>(backend: &B) -> Outcome {
 /// The `main` of a test program that holds a backend to the suite. It takes the arguments of
 /// `cargo test`.
 pub fn main<B: Backend>(backend: B) -> ExitCode {
+    run_all(backend, checks())
+}
+
+/// The same for a backend that captures work as graphs.
+pub fn main_with_graphs<B: Graphs>(backend: B) -> ExitCode {
+    run_all(backend, checks().into_iter().chain(graph_checks()).collect())
+}
+
+fn run_all<B: Backend>(backend: B, checks: Vec<Check<B>>) -> ExitCode {
+    let names: Vec<_> = checks.iter().map(|check| check.name).collect();
     let found = Arc::new(backend.find());
     let backend = Arc::new(backend);
-    let trials = checks::<B>().into_iter().map(|check| {
+    let trials = checks.into_iter().map(|check| {
         let (backend, found) = (Arc::clone(&backend), Arc::clone(&found));
         Trial::ignorable_test(check.name, move || match judge(&check, &*backend, &found) {
             Verdict::Passed => Ok(Completion::Completed),
@@ -84,7 +92,7 @@ pub fn main<B: Backend>(backend: B) -> ExitCode {
     });
     let exemptions = {
         let backend = Arc::clone(&backend);
-        Trial::test("exemptions_name_checks", move || Ok(misnamed(&*backend)?))
+        Trial::test("exemptions_name_checks", move || Ok(misnamed(&*backend, &names)?))
     };
     let trials = trials.chain([exemptions]).collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()

@@ -46,6 +46,27 @@ pub fn ranges_lie_apart<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     Ok(())
 }
 
+/// Plans have ten thousand ranges, and more: all of them lie apart, and the last can be used.
+pub fn ten_thousand_ranges<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    const RANGES: usize = 10_000;
+    rig.set_up()?;
+    let bytes = 3 * rig.chunk_bytes();
+    let mut starts = Vec::new();
+    for _ in 0..RANGES {
+        starts.push(rig.device().reserve(3)?.0);
+    }
+    let last = DeviceAddress(starts[RANGES - 1]);
+    starts.sort_unstable();
+    for pair in starts.windows(2) {
+        ensure!(pair[0] + bytes <= pair[1], "ranges at {:#x} and {:#x} overlap", pair[0], pair[1]);
+    }
+    rig.device().map(last, Chunks { first: 0, count: 3 })?;
+    let sent = rig.fill(rig.slot(A), 1)?;
+    rig.put(rig.slot(A), last)?;
+    rig.get(last, rig.slot(B))?;
+    rig.expect(rig.slot(B), &sent, "what was put into the last of many ranges")
+}
+
 /// More addresses than there are is an error.
 pub fn too_long_ranges_are_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;

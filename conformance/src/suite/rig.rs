@@ -354,6 +354,23 @@ impl<'g, T: Backend> Rig<'g, T> {
         self.enqueue(Launched::repeat(op), reads, writes, workspace)
     }
 
+    /// Hands the backend, the device and a launch without operands in an iteration on.
+    pub(super) fn in_iteration(
+        &mut self,
+        iteration: u64,
+        then: impl FnOnce(&T, &mut T::Device, &Launch<'_>) -> Result<(), T::Error>,
+    ) -> Outcome {
+        let [reads, writes] = [(); 2].map(|()| Addresses::new(&[]));
+        let op = COPY;
+        let launch = Launch { op, is_repeat: false, iteration, reads, writes, workspace: None };
+        Ok(then(self.backend, &mut self.device, &launch)?)
+    }
+
+    /// The backend and the device.
+    pub(super) fn backend_and_device(&mut self) -> (&'g T, &mut T::Device) {
+        (self.backend, &mut self.device)
+    }
+
     fn enqueue(
         &mut self,
         Launched { op, is_repeat }: Launched,

@@ -5,7 +5,7 @@ use super::failure::{Outcome, ensure};
 use super::rig::{A, B, C, COPY, D, UPDATE};
 use integrity::Backend;
 use planner_core::Stream;
-use planner_core::backend::{Paging, Point, Streams, Transfers};
+use planner_core::backend::{DeviceAddress, Paging, Point, Streams, Transfers};
 
 /// The signals of each stream are 1, 2, 3, …, and a point that has been waited for is reached,
 /// with all before it.
@@ -233,6 +233,31 @@ pub fn waits_hold_for_all_that_follows<T: Backend>(rig: &mut Rig<'_, T>) -> Outc
     }
     rig.finish(Stream::Download)?;
     rig.expect(rig.slot(B), &sent, "what was fetched last")
+}
+
+/// More than a thousand steps may be pending on a stream: none is lost, and each of their points can
+/// be waited for.
+pub fn a_thousand_steps_may_be_pending<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
+    const STEPS: u64 = 1500;
+    rig.set_up()?;
+    let at = rig.range(3)?;
+    rig.keep_busy(Stream::Upload)?;
+    let sent = rig.fill(rig.slot(A), 1)?;
+    let mut points = Vec::new();
+    // Each step brings a few bytes of its own, the last one the end.
+    let bytes = rig.bytes();
+    let from = |step| bytes * step / STEPS;
+    for step in 0..STEPS {
+        let range = from(step)..from(step + 1).max(from(step) + 1);
+        let to = DeviceAddress(at.0 + range.start);
+        let slot = rig.host(A, range);
+        rig.device().upload(slot, to)?;
+        points.push(rig.signal(Stream::Upload)?);
+    }
+    rig.device().block_until(points[0])?;
+    rig.device().wait(Stream::Download, points[STEPS as usize - 1])?;
+    rig.get(at, rig.slot(B))?;
+    rig.expect(rig.slot(B), &sent, "what many steps brought")
 }
 
 /// A stream may wait for a point of its own: that is reached by then.

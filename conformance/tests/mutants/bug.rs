@@ -68,6 +68,10 @@ pub(crate) enum Bug {
     NeverRecovers,
     /// Ranges lie over each other.
     RangesOverlap,
+    /// There are addresses for a thousand ranges, which are then used again.
+    RangesComeAgain,
+    /// Uploads beyond the thousandth are lost.
+    LosesLateUploads,
     /// There are addresses for everything.
     RangesWithoutEnd,
     /// Chunks are mapped the last first.

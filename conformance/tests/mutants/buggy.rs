@@ -354,6 +354,10 @@ impl Layer<SimDevice> for Buggy {
             Bug::UploadsTooLittle => {
                 device.upload(HostRange { bytes: range.bytes - 1, ..range }, to)
             }
+            Bug::LosesLateUploads => {
+                self.calls += 1;
+                if self.calls > 1000 { Ok(()) } else { device.upload(range, to) }
+            }
             Bug::UploadsTooMuch => device
                 .upload(HostRange { bytes: range.bytes.saturating_add(1), ..range }, to)
                 .or_else(|_| device.upload(range, to)),
@@ -413,6 +417,10 @@ impl Layer<SimDevice> for Buggy {
         let last = self.last_range;
         let at = match (self.bug, device.reserve(chunks)) {
             (Bug::RangesWithoutEnd, Err(_)) => DeviceAddress(device.chunk_bytes()),
+            (Bug::RangesComeAgain, reserved) => {
+                self.calls += 1;
+                last.filter(|_| self.calls > 1000).map_or(reserved, Ok)?
+            }
             (Bug::RangesOverlap, reserved) => {
                 last.map_or(reserved, |last| Ok(DeviceAddress(last.0 + device.chunk_bytes())))?
             }

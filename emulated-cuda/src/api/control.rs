@@ -6,7 +6,7 @@ use crate::faults::Faults;
 
 #[unsafe(no_mangle)]
 extern "C" fn emulated_cuda_counters(into: &mut Counters) {
-    *into = call(|driver, _| *driver.counters());
+    *into = call(|driver, _| driver.counted());
 }
 
 #[unsafe(no_mangle)]
@@ -18,6 +18,23 @@ extern "C" fn emulated_cuda_set_faults(
 ) {
     let faults = Faults { seed: has_seed.then_some(seed), refused_one_in, failed_one_in };
     call(|_, caller| caller.set_faults(faults));
+}
+
+/// Lets this thread's next call of a function do nothing and return a code.
+///
+/// # Safety
+/// The name may be read for as long as the process.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn emulated_cuda_inject(function: *const u8, bytes: usize, code: u32) {
+    // SAFETY: by the promise above.
+    let function = unsafe { std::slice::from_raw_parts(function, bytes) };
+    let function = std::str::from_utf8(function).unwrap_or_default();
+    call(|_, caller| caller.inject(function, code));
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn emulated_cuda_restart() {
+    call(|driver, _| driver.restart());
 }
 
 #[unsafe(no_mangle)]

@@ -94,33 +94,50 @@ driver_functions! {
     }
 
     fn cuCtxSynchronize() {
-        driver.check_uncaptured(caller)?;
+        driver.check_context(caller)?;
         driver.synchronize_all(caller)?;
     }
 
-    fn cuGetErrorName(error: CUresult, name: *mut *const c_char) {
+    fn cuGetErrorName(error: c_uint, name: *mut *const c_char) {
+        let [found, _] = error_texts(error)?;
         // SAFETY: the caller's.
-        unsafe { store(name, error_text(error).as_ptr()) }?;
+        unsafe { store(name, found.as_ptr()) }?;
     }
 
-    fn cuGetErrorString(error: CUresult, string: *mut *const c_char) {
+    fn cuGetErrorString(error: c_uint, string: *mut *const c_char) {
+        let [_, found] = error_texts(error)?;
         // SAFETY: the caller's.
-        unsafe { store(string, error_text(error).as_ptr()) }?;
+        unsafe { store(string, found.as_ptr()) }?;
     }
 }
 
-fn error_text(error: CUresult) -> &'static CStr {
-    match error {
-        CUDA_SUCCESS => c"no error",
-        CUDA_ERROR_INVALID_VALUE => c"invalid argument",
-        CUDA_ERROR_OUT_OF_MEMORY => c"out of memory",
-        CUDA_ERROR_NOT_INITIALIZED => c"initialization error",
-        CUDA_ERROR_INVALID_CONTEXT => c"invalid device context",
-        CUDA_ERROR_INVALID_HANDLE => c"invalid resource handle",
-        CUDA_ERROR_NOT_READY => c"device not ready",
-        CUDA_ERROR_ILLEGAL_ADDRESS => c"an illegal memory access was encountered",
-        CUDA_ERROR_LAUNCH_FAILED => c"unspecified launch failure",
-        CUDA_ERROR_NOT_FOUND => c"named symbol not found",
-        _ => c"an error of the emulated driver",
-    }
+/// Returns the name of a code and what it means. Fails for codes that are not in the table, as a
+/// driver does for those that it does not know.
+fn error_texts(error: u32) -> Outcome<[&'static CStr; 2]> {
+    let known = ERRORS.iter().find(|(code, ..)| *code as u32 == error);
+    known.map(|&(_, name, text)| [name, text]).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
+
+const ERRORS: &[(CUresult, &CStr, &CStr)] = &[
+    (CUDA_SUCCESS, c"CUDA_SUCCESS", c"no error"),
+    (CUDA_ERROR_INVALID_VALUE, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
+    (CUDA_ERROR_OUT_OF_MEMORY, c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
+    (CUDA_ERROR_NOT_INITIALIZED, c"CUDA_ERROR_NOT_INITIALIZED", c"initialization error"),
+    (CUDA_ERROR_INVALID_CONTEXT, c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
+    (CUDA_ERROR_INVALID_PTX, c"CUDA_ERROR_INVALID_PTX", c"a PTX JIT compilation failed"),
+    (CUDA_ERROR_INVALID_HANDLE, c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
+    (CUDA_ERROR_NOT_FOUND, c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
+    (CUDA_ERROR_NOT_READY, c"CUDA_ERROR_NOT_READY", c"device not ready"),
+    (
+        CUDA_ERROR_ILLEGAL_ADDRESS,
+        c"CUDA_ERROR_ILLEGAL_ADDRESS",
+        c"an illegal memory access was encountered",
+    ),
+    (CUDA_ERROR_MISALIGNED_ADDRESS, c"CUDA_ERROR_MISALIGNED_ADDRESS", c"misaligned address"),
+    (CUDA_ERROR_LAUNCH_FAILED, c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
+    (
+        CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
+        c"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+        c"too many resources requested for launch",
+    ),
+];

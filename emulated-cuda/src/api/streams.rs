@@ -12,6 +12,9 @@ use std::sync::Arc;
 
 /// The flag of streams that do not synchronize with the default stream. There are no others.
 const NON_BLOCKING: c_uint = 1;
+/// The flags of events: waits that block, no time, shared with other processes.
+const DISABLE_TIMING: c_uint = 2;
+const ALL_EVENT_FLAGS: c_uint = 1 | DISABLE_TIMING | 4;
 /// The most threads of a block, and the most blocks in the directions y and z.
 const MAX_THREADS: u64 = 1024;
 const MAX_THREADS_Z: u32 = 64;
@@ -33,7 +36,7 @@ driver_functions! {
 
     fn cuStreamDestroy_v2(stream: CUstream) {
         driver.check_initialized()?;
-        driver.streams.remove(stream as usize)?.end(caller.clock.now());
+        driver.streams.remove(stream as usize)?.end(&caller.clock);
     }
 
     fn cuStreamSynchronize(stream: CUstream) {
@@ -49,10 +52,14 @@ driver_functions! {
         driver.wait(caller, stream as usize, event as usize)?;
     }
 
-    fn cuEventCreate(event: *mut CUevent, _flags: c_uint) {
+    fn cuEventCreate(event: *mut CUevent, flags: c_uint) {
         driver.check_context(caller)?;
+        if flags & !ALL_EVENT_FLAGS != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let is_timed = flags & DISABLE_TIMING == 0;
         // SAFETY: the caller's.
-        unsafe { store(event, driver.events.add(|_| Event::default()) as CUevent) }?;
+        unsafe { store(event, driver.events.add(|_| Event::new(is_timed)) as CUevent) }?;
     }
 
     fn cuEventDestroy_v2(event: CUevent) {

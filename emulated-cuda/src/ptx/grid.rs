@@ -9,6 +9,7 @@ use super::symbols::Constant;
 use super::warp::{Warp, WarpState};
 use crate::clock::Clock;
 use crate::space::SharedSpace;
+use crate::usage::InUse;
 use cudarc::driver::sys::CUresult::CUDA_ERROR_LAUNCH_FAILED;
 use std::sync::Arc;
 
@@ -23,11 +24,15 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// Runs all of it.
+    /// Runs all of it. Returns the device memory that it has accessed, in use until it is dropped.
     ///
     /// # Errors
     /// Says in which line and block the kernel failed, and why.
-    pub(crate) fn run(&self, space: &SharedSpace, clock: &mut Clock) -> Result<(), KernelError> {
+    pub(crate) fn run<'s>(
+        &self,
+        space: &'s SharedSpace,
+        clock: &mut Clock,
+    ) -> Result<Vec<InUse<'s>>, KernelError> {
         let count = self.threads.iter().product::<u32>() as usize;
         let local_bytes = self.kernel.local_bytes;
         let mut memory = Memory::new(space, clock, &self.parameters, local_bytes, count);
@@ -44,7 +49,7 @@ impl Launch {
                 }
             }
         }
-        Ok(())
+        Ok(memory.into_used())
     }
 }
 
@@ -80,8 +85,9 @@ impl<'l> Block<'l> {
     fn run(
         &mut self,
         block: [u32; 3],
-        memory: &mut Memory<'_>,
+        memory: &mut Memory<'_, '_>,
     ) -> Result<(), (usize, KernelError)> {
+        memory.pause();
         self.restart(block, memory);
         let code = &self.launch.kernel.instructions;
         loop {
@@ -100,7 +106,7 @@ impl<'l> Block<'l> {
     }
 
     /// Goes to the start of the kernel, as another block.
-    fn restart(&mut self, block: [u32; 3], memory: &mut Memory<'_>) {
+    fn restart(&mut self, block: [u32; 3], memory: &mut Memory<'_, '_>) {
         let Launch { ref kernel, dynamic_bytes, .. } = *self.launch;
         memory.shared.clear();
         memory.shared.resize(kernel.all_shared_bytes(dynamic_bytes) as usize, GARBAGE);

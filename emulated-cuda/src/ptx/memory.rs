@@ -6,7 +6,9 @@ use super::error::KernelError;
 use super::symbols::StateSpace;
 use crate::clock::Clock;
 use crate::space::{AddressSpace, SharedSpace};
+use crate::usage::InUse;
 use cudarc::driver::sys::CUresult::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_MISALIGNED_ADDRESS};
+use std::collections::BTreeMap;
 use std::sync::RwLockReadGuard;
 use std::time::{Duration, Instant};
 
@@ -26,10 +28,12 @@ enum Location {
 }
 
 /// The memory of a launch, as the threads of one block see it.
-pub(super) struct Memory<'l> {
-    space: &'l SharedSpace,
-    /// Held from the first access, so that nothing in use is unmapped.
-    held: Option<RwLockReadGuard<'l, AddressSpace>>,
+pub(super) struct Memory<'l, 's> {
+    space: &'s SharedSpace,
+    /// Held from an access to the next point at which another may map and unmap.
+    held: Option<RwLockReadGuard<'s, AddressSpace>>,
+    /// The mappings that this launch has accessed, by their starts.
+    used: BTreeMap<u64, InUse<'s>>,
     /// The accessible mapping that was found last.
     cached: [u64; 2],
     pub(super) shared: Vec<u8>,
@@ -44,10 +48,10 @@ pub(super) struct Memory<'l> {
     has_read_timer: bool,
 }
 
-impl<'l> Memory<'l> {
+impl<'l, 's> Memory<'l, 's> {
     /// The memory of a block of some threads, which have local memory of `local_bytes` each.
     pub(super) fn new(
-        space: &'l SharedSpace,
+        space: &'s SharedSpace,
         clock: &'l mut Clock,
         parameters: &'l [u8],
         local_bytes: u64,
@@ -56,6 +60,7 @@ impl<'l> Memory<'l> {
         Self {
             space,
             held: None,
+            used: BTreeMap::new(),
             cached: [0, 0],
             shared: Vec::new(),
             parameters,
@@ -66,6 +71,11 @@ impl<'l> Memory<'l> {
             start: Instant::now(),
             has_read_timer: false,
         }
+    }
+
+    /// Returns what was accessed.
+    pub(super) fn into_used(self) -> Vec<InUse<'s>> {
+        self.used.into_values().collect()
     }
 
     /// Whether an address in device memory is aligned, and in the mapping found last.
@@ -123,7 +133,10 @@ impl<'l> Memory<'l> {
     fn is_mapped(&mut self, at: u64) -> bool {
         let held = self.held.get_or_insert_with(|| self.space.read());
         let found = held.accessible(at);
-        self.cached = found.unwrap_or(self.cached);
+        if let Some([start, end]) = found {
+            self.cached = [start, end];
+            self.used.entry(start).or_insert_with(|| self.space.usage.begin(start..end));
+        }
         found.is_some()
     }
 
@@ -230,10 +243,10 @@ impl<'l> Memory<'l> {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Called at a backward branch. A loop that reads the timer may wait for others, so these
-    /// may map and unmap.
-    pub(super) fn branch_backward(&mut self) {
-        if std::mem::take(&mut self.has_read_timer) {
+    /// Called at a backward branch and between blocks. Those who want to may map and unmap, and a
+    /// loop that reads the timer may wait for them.
+    pub(super) fn pause(&mut self) {
+        if std::mem::take(&mut self.has_read_timer) || self.space.is_wanted() {
             self.let_go();
         }
     }

@@ -11,7 +11,7 @@ const MAX_BACKWARD_BRANCHES: u32 = 1 << 16;
 
 type Compute = dyn Fn(&mut Registers, Mask) + Send + Sync;
 type Access =
-    dyn Fn(&mut Registers, Mask, &mut Memory<'_>) -> Result<(), KernelError> + Send + Sync;
+    dyn Fn(&mut Registers, Mask, &mut Memory<'_, '_>) -> Result<(), KernelError> + Send + Sync;
 
 /// What an instruction does.
 pub(super) enum Action {
@@ -124,7 +124,7 @@ impl Warp {
     pub(super) fn run(
         &mut self,
         code: &[Instruction],
-        memory: &mut Memory<'_>,
+        memory: &mut Memory<'_, '_>,
     ) -> Result<(), (usize, KernelError)> {
         let mut budget = MAX_BACKWARD_BRANCHES;
         while self.now.lanes != 0 || self.resume(code)? {
@@ -148,7 +148,7 @@ impl Warp {
                 Action::Branch(target) => {
                     self.branch(*target, lanes);
                     if *target <= at {
-                        memory.branch_backward();
+                        memory.pause();
                         budget -= 1;
                     }
                 }

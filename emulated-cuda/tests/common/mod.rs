@@ -23,6 +23,8 @@ pub(crate) struct Device {
 pub(crate) fn device() -> Device {
     let lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let emulated = Emulated::open(&Emulated::built_path()).unwrap();
+    // A test that has failed may have left an error.
+    emulated.restart();
     let context = CudaContext::new(0).unwrap();
     assert!(context.name().unwrap().contains("no GPU"), "a test of the emulated driver");
     let stream = context.new_stream().unwrap();

@@ -68,7 +68,7 @@ pub(crate) fn of(
     budgets: &[Budget],
     record: &mut Record,
 ) -> Result<Vec<Cell>, Box<dyn Error>> {
-    let OwnedMachine { name, machine } = machine;
+    let OwnedMachine { name, machine, .. } = machine;
     let graph = work.graph()?;
     let in_core_peak_bytes = planning::in_core_peak_bytes(&graph, machine)?;
     let request = Request { graph: &graph, machine, budget_bytes: 0 };
@@ -86,6 +86,7 @@ pub(crate) fn of(
             continue;
         }
         let label = percent.map_or_else(|| "min".to_owned(), |percent| format!("{percent} %"));
+        let unknown = "a bound is not on record; with `--features highs` it is solved";
         let solving = || eprintln!("{} on {name}, {label}: solving for the bound", work.name);
         cells.push(Cell {
             graph: work.name.clone(),
@@ -97,7 +98,7 @@ pub(crate) fn of(
             largest_op_bytes: largest_op_bytes(&graph),
             percent,
             budget_bytes,
-            lp_bound_ns: record.bound_ns(work, machine, budget_bytes, solving)?,
+            lp_bound_ns: record.bound_ns(work, machine, budget_bytes, solving)?.ok_or(unknown)?,
             plans: Vec::new(),
         });
     }

@@ -7,6 +7,7 @@ mod table;
 
 use cells::Cell;
 use clap::Parser;
+use planner_core::{Graph, Machine};
 use record::Record;
 use std::error::Error;
 use std::fs;
@@ -65,7 +66,7 @@ impl FromStr for Budget {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse();
-    let mut record = Record::open(&arguments.bounds)?;
+    let mut record = Record::open(&arguments.bounds, solve)?;
     let mut cells: Vec<Cell> = Vec::new();
     let works = works(&arguments)?;
     for name in &arguments.machines {
@@ -99,4 +100,20 @@ fn works(arguments: &Arguments) -> Result<Vec<OwnedGraph>, Box<dyn Error>> {
         wanted.is_empty() || wanted.iter().any(|start| work.name.starts_with(start))
     });
     Ok(works)
+}
+
+/// The least period of plans on pages in the given order.
+#[cfg(feature = "highs")]
+fn solve(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    budget_bytes: u64,
+) -> Result<Option<u64>, Box<dyn Error>> {
+    let options = lp_bound::Options { pages: Some(lp_bound::Pages::of(machine)) };
+    Ok(Some(lp_bound::period_ns(graph, machine, budget_bytes, options)?.period_ns))
+}
+
+#[cfg(not(feature = "highs"))]
+fn solve(_: &Graph<'_>, _: &Machine, _: u64) -> Result<Option<u64>, Box<dyn Error>> {
+    Ok(None)
 }

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 use std::{fs, io};
 use workloads::{OwnedGraph, format};
 
-/// Everything that the bound for plans on pages depends on; names are for people.
+/// Everything that a bound depends on; names are for people.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Key {
     graph: String,
@@ -38,11 +39,15 @@ struct Entry {
     solved: Solved,
 }
 
+/// Solves for a bound, in nanoseconds; none where there is no solver, or no plan.
+type Solve = fn(&Graph<'_>, &Machine, u64) -> Result<Option<u64>, Box<dyn Error>>;
+
 /// A file of bounds, one a line, in the order of graphs, links and budgets.
 #[derive(Debug)]
 pub(crate) struct Record {
     path: PathBuf,
     bounds: BTreeMap<Key, Solved>,
+    solve: Solve,
 }
 
 impl Record {
@@ -50,28 +55,28 @@ impl Record {
     ///
     /// # Errors
     /// A file that cannot be read or is malformed.
-    pub(crate) fn open(path: &Path) -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn open(path: &Path, solve: Solve) -> Result<Self, Box<dyn Error>> {
         let entries: Vec<Entry> = match fs::read(path) {
             Ok(bytes) => serde_json::from_slice(&bytes)?,
             Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error.into()),
         };
         let bounds = entries.into_iter().map(|Entry { key, solved }| (key, solved)).collect();
-        Ok(Self { path: path.to_owned(), bounds })
+        Ok(Self { path: path.to_owned(), bounds, solve })
     }
 
-    /// The least period of plans on pages in the given order, in nanoseconds: from the file,
-    /// or solved now and written there. For solving, `about_to_solve` is called first.
+    /// The bound in nanoseconds: from the file, or solved now and written there. For solving,
+    /// `about_to_solve` is called first.
     ///
     /// # Errors
-    /// A solver that is not there or fails; a file that cannot be written.
+    /// A solver that fails; a file that cannot be written.
     pub(crate) fn bound_ns(
         &mut self,
         graph: &OwnedGraph,
         machine: &Machine,
         budget_bytes: u64,
         about_to_solve: impl FnOnce(),
-    ) -> Result<u64, Box<dyn Error>> {
+    ) -> Result<Option<u64>, Box<dyn Error>> {
         let key = Key {
             graph: graph.name.clone(),
             crc32: crc32(graph),
@@ -81,13 +86,17 @@ impl Record {
             budget_bytes: budget_bytes - budget_bytes % machine.chunk_bytes.max(1),
         };
         if let Some(solved) = self.bounds.get(&key) {
-            return Ok(solved.period_ns);
+            return Ok(Some(solved.period_ns));
         }
         about_to_solve();
-        let solved = solve(&graph.graph()?, machine, budget_bytes)?;
-        self.bounds.insert(key, solved);
-        self.save()?;
-        Ok(solved.period_ns)
+        let started = Instant::now();
+        let period_ns = (self.solve)(&graph.graph()?, machine, budget_bytes)?;
+        let seconds = (started.elapsed().as_secs_f64() * 10.0).round() / 10.0;
+        if let Some(period_ns) = period_ns {
+            self.bounds.insert(key, Solved { period_ns, seconds });
+            self.save()?;
+        }
+        Ok(period_ns)
     }
 
     fn save(&self) -> io::Result<()> {
@@ -104,22 +113,4 @@ fn crc32(graph: &OwnedGraph) -> u32 {
     let mut crc = Crc::new();
     crc.update(&format::write_graph(graph));
     crc.sum()
-}
-
-#[cfg(feature = "highs")]
-fn solve(
-    graph: &Graph<'_>,
-    machine: &Machine,
-    budget_bytes: u64,
-) -> Result<Solved, Box<dyn Error>> {
-    let started = std::time::Instant::now();
-    let options = lp_bound::Options { pages: Some(lp_bound::Pages::of(machine)) };
-    let period_ns = lp_bound::period_ns(graph, machine, budget_bytes, options)?.period_ns;
-    let seconds = (started.elapsed().as_secs_f64() * 10.0).round() / 10.0;
-    Ok(Solved { period_ns, seconds })
-}
-
-#[cfg(not(feature = "highs"))]
-fn solve(_: &Graph<'_>, _: &Machine, _: u64) -> Result<Solved, Box<dyn Error>> {
-    Err("the bound is not on record; with `--features highs` it is solved".into())
 }

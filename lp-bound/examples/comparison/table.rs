@@ -19,6 +19,8 @@ which makes every plan below, proves it safe, and reads the bounds from
   a plan. † marks budgets of less than twice the need of the largest op. Budgets that no plan
   meets are left out. `in-core` has no column, since it fits none of these budgets.
 - All other figures are periods over compute.
+- Each op runs once: `auto` is `auto` with `--set repeats=no`. [repeats.md](repeats.md) has plans that
+  launch ops again.
 - *Bound* is the linear program of [bounds.md](bounds.md) for the given order of the ops, with
   pages. No plan that keeps the order and runs each op once is shorter. Some bounds cannot be reached: the program
   ignores latency and moves single bytes.

@@ -14,7 +14,8 @@ pub struct Launch<'a> {
     /// states and inputs that the op writes have the address 0; the kernel neither reads nor
     /// writes them.
     pub is_repeat: bool,
-    /// The iteration, counted from 1.
+    /// The iteration, counted from 1. Where a backend captures launches and runs them again, this is
+    /// the captured one; such a backend offers the number in device memory.
     pub iteration: u64,
     /// Addresses of what it reads, in the op's order, each a whole tensor.
     pub reads: Addresses<'a>,

@@ -81,6 +81,13 @@ impl<'a> Inputs<'a> {
         self.first_next.is_none()
     }
 
+    /// Whether an iteration copies from or to the slots of its own inputs, and from those of the
+    /// next iteration's.
+    pub(super) const fn slots_used(&self) -> [bool; 2] {
+        let [own, next] = self.last_prefetch;
+        [own.is_some() || self.last_offload.is_some(), next.is_some()]
+    }
+
     /// Notes a prefetch; returns the iteration whose value it brings.
     pub(super) fn arrives(&mut self, tensor: TensorId, step: u32, iteration: u64) -> u64 {
         let value = iteration + u64::from(self.is_next(tensor, step));

@@ -135,6 +135,13 @@ impl<'a> Executor<'a> {
         self.points.start(device).map_err(|error| Fault::Device(error).at(Moment::SetUp))
     }
 
+    /// Whether each iteration copies from or to the slots of its own inputs, and from those of the
+    /// next iteration's. For embedders that launch captured iterations and fill inputs themselves.
+    #[must_use]
+    pub const fn input_slots_used(&self) -> [bool; 2] {
+        self.inputs.slots_used()
+    }
+
     /// Enqueues iterations. Returns when the last is enqueued, not when it has ended.
     ///
     /// # Errors

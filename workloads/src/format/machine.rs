@@ -20,6 +20,11 @@ struct MachineRecord<'a> {
     transfer_latency_ns: u64,
     map_ns_per_chunk: u64,
     unmap_ns_per_chunk: u64,
+    /// The speeds while the other direction is idle. Both or none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    one_way_h2d_bytes_per_s: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    one_way_d2h_bytes_per_s: Option<u64>,
 }
 
 /// Reads a machine, gzip or plain, and checks it.
@@ -39,13 +44,18 @@ pub fn read_machine(bytes: &[u8]) -> Result<OwnedMachine, FormatError> {
         unmap_ns_per_chunk: record.unmap_ns_per_chunk,
     });
     let machine = machine.map_err(|error| FormatError::malformed(error.to_string()))?;
-    Ok(OwnedMachine { name: record.name.into_owned(), machine })
+    let one_way = record.one_way_h2d_bytes_per_s.zip(record.one_way_d2h_bytes_per_s);
+    let one_way_bytes_per_s = one_way.map(<[u64; 2]>::from);
+    if one_way_bytes_per_s.is_some_and(|speeds| speeds.contains(&0)) {
+        return Err(FormatError::malformed("a one-way link speed is 0"));
+    }
+    Ok(OwnedMachine { name: record.name.into_owned(), machine, one_way_bytes_per_s })
 }
 
 /// Writes a machine as JSON.
 #[must_use]
 pub fn write_machine(machine: &OwnedMachine) -> Vec<u8> {
-    let OwnedMachine { name, machine } = machine;
+    let OwnedMachine { name, machine, one_way_bytes_per_s: one_way } = machine;
     render(&MachineRecord {
         format: Document::Machine.format().into(),
         name: name.into(),
@@ -57,5 +67,7 @@ pub fn write_machine(machine: &OwnedMachine) -> Vec<u8> {
         transfer_latency_ns: machine.transfer_latency_ns,
         map_ns_per_chunk: machine.map_ns_per_chunk,
         unmap_ns_per_chunk: machine.unmap_ns_per_chunk,
+        one_way_h2d_bytes_per_s: one_way.map(|[h2d, _]| h2d),
+        one_way_d2h_bytes_per_s: one_way.map(|[_, d2h]| d2h),
     })
 }

@@ -29,7 +29,7 @@ fn move_(opcode: &mut Opcode<'_, '_, '_>) -> Result<Action, String> {
         (_, Operand::Vector(parts)) => return pack(opcode, kind, result, parts),
         (Operand::Vector(parts), _) => return unpack(opcode, kind, parts, source),
         (_, Operand::Name(name)) => {
-            let clock: Option<fn(&mut Memory<'_>) -> u64> = match *name {
+            let clock: Option<fn(&mut Memory<'_, '_>) -> u64> = match *name {
                 "%globaltimer" | "%globaltimer_lo" => Some(|memory| memory.timer_ns()),
                 "%globaltimer_hi" => Some(|memory| memory.timer_ns() >> 32),
                 "%clock" | "%clock64" => Some(|memory| memory.cycles()),
@@ -55,7 +55,7 @@ fn read_clock(
     opcode: &mut Opcode<'_, '_, '_>,
     kind: Kind,
     result: &Operand<'_>,
-    clock: fn(&mut Memory<'_>) -> u64,
+    clock: fn(&mut Memory<'_, '_>) -> u64,
 ) -> Result<Action, String> {
     let to = opcode.symbols.target(kind, result)?;
     let is_long = kind.bytes() == 8;

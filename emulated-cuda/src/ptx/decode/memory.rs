@@ -198,7 +198,7 @@ impl Access {
         &self,
         at: u64,
         lane: usize,
-        memory: &mut Memory<'_>,
+        memory: &mut Memory<'_, '_>,
     ) -> Result<u64, KernelError> {
         let loaded = memory.load::<BYTES>(self.state_space, at, lane)?;
         Ok((loaded.cast_signed() << self.sign_bits >> self.sign_bits).cast_unsigned())

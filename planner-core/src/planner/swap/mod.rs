@@ -25,10 +25,11 @@ use super::error::PlanningError;
 use super::list::{Lengths, List, Stuck};
 use super::request::{Request, Task};
 use super::uses::Uses;
+use crate::host::HostLayout;
 use crate::lower::{self, lower_pieces};
 use crate::machine::{Direction, Machine};
 use crate::pieces::Pieces;
-use crate::plan::{Plan, PlanError, Prediction, Resident, Step};
+use crate::plan::{Plan, Prediction, Resident, Step};
 use crate::schedule::Scheduled;
 use crate::scratch::{Buffer, BufferTooShort, Limits, Scratch, larger, total, words};
 use crate::sequence::Sequence;
@@ -80,7 +81,8 @@ pub const fn scratch_words(limits: &Limits) -> usize {
         Choice::scratch_words(limits),
         write,
     ]);
-    let judge = larger(lower::scratch_words(limits), timeline::scratch_words(limits));
+    let predict = larger(timeline::scratch_words(limits), HostLayout::scratch_words(limits));
+    let judge = larger(lower::scratch_words(limits), predict);
     let schedule = words::<Scheduled>(limits.steps);
     let judge = total([schedule, Pieces::scratch_words(limits), judge]);
     larger(Classes::needs_scratch_words(limits).saturating_add(limits.pools), larger(write, judge))
@@ -123,10 +125,8 @@ pub fn plan<'o>(
     let pieces = Pieces::new(graph, machine, &plan, &mut scratch)?;
     let schedule = lower_pieces(graph, &plan, &pieces, schedule, &mut scratch)?;
     let (predicted, _) = predict_pieces(graph, machine, &plan, &pieces, &schedule, &mut scratch)?;
-    let (needed_bytes, host_bytes) = (predicted.host_bytes, machine.host_bytes);
-    if needed_bytes > host_bytes {
-        return Err(PlanError::HostMemory { needed_bytes, host_bytes }.into());
-    }
+    let host = HostLayout::of_pieces(graph, machine, &plan, &pieces, &mut scratch)?;
+    let predicted = Prediction { host_bytes: host.moved_bytes(), ..predicted };
     Ok(Plan { predicted, ..plan })
 }
 

@@ -1,15 +1,20 @@
 //! Compares plans that launch ops again with those that do not, with activation checkpointing, and
-//! with the bound for plans with repeats, and writes a table in Markdown. Without the feature `highs` the bound is left
-//! out.
+//! with the bound for plans with repeats. Writes a table in Markdown, and draws the curves.
+
+mod curves;
+#[path = "../comparison/record.rs"]
+mod record;
 
 use clap::Parser;
 use planner_core::planner::{Auto, Order, PlanningError, Repeats, Request, Strategy};
 use planner_core::{Graph, Machine};
+use record::Record;
 use spillway::planning;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
+use workloads::machines::OwnedMachine;
 use workloads::{OwnedGraph, format, machines, models};
 
 /// A built-in model to plan in addition to the graph files.
@@ -25,6 +30,7 @@ const ROWS: [(&str, Strategy); 4] = [
     ("checkpoint-offload", Strategy::CheckpointOffload),
     ("**auto**", auto(Repeats::Allowed)),
 ];
+const BOUND: &str = "*bound with repeats, given order*";
 
 /// Compares plans with and without repeats.
 #[derive(Parser, Debug)]
@@ -41,12 +47,22 @@ struct Arguments {
     /// Shares of the in-core need, in percent
     #[arg(long, value_delimiter = ',', default_value = "75,50,35,25")]
     budgets: Vec<u64>,
-    /// Solve the linear program only for budgets up to this share, in percent; 0 for none
-    #[arg(long, default_value_t = 50)]
-    bounds_up_to: u64,
+    /// File of known bounds; newly solved bounds are added
+    #[arg(long, default_value = "docs/repeats-bounds.json")]
+    bounds: PathBuf,
     /// Write the table to this file [default: standard output]
     #[arg(short, long)]
     output: Option<PathBuf>,
+    /// Draw the periods over the budgets to this file: an SVG image
+    #[arg(long)]
+    plot: Option<PathBuf>,
+}
+
+/// Periods over compute by strategy, one for each budget; none where there is no plan, or the bound
+/// is not known.
+struct Measured {
+    work: String,
+    rows: Vec<(&'static str, Vec<Option<f64>>)>,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -59,15 +75,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     works.retain(|work| {
         wanted.is_empty() || wanted.iter().any(|start| work.name.starts_with(start))
     });
-    let budgets = arguments.budgets.iter();
-    let mut text = budgets
-        .clone()
-        .fold("| work | |".to_owned(), |head, percent| head + &format!(" {percent} % |"));
-    text += &budgets.fold("\n|---|---|".to_owned(), |line, _| line + "--:|");
-    text += "\n";
-    for work in &works {
-        text += &table(work, &machine.machine, &arguments)?;
+    let mut record = Record::open(&arguments.bounds, solve)?;
+    let measured: Result<Vec<_>, _> =
+        works.iter().map(|work| measure(work, &machine, &arguments.budgets, &mut record)).collect();
+    let measured = measured?;
+    if let Some(path) = &arguments.plot {
+        curves::draw(path, &arguments.budgets, &measured)?;
     }
+    let text = table(&arguments.budgets, &measured)?;
     match &arguments.output {
         Some(path) => fs::write(path, text)?,
         None => print!("{text}"),
@@ -75,56 +90,65 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The rows of one work: periods over compute.
-fn table(
+fn measure(
     work: &OwnedGraph,
-    machine: &Machine,
-    arguments: &Arguments,
-) -> Result<String, Box<dyn Error>> {
+    OwnedMachine { name, machine, .. }: &OwnedMachine,
+    percent: &[u64],
+    record: &mut Record,
+) -> Result<Measured, Box<dyn Error>> {
     let graph = work.graph()?;
     let in_core_bytes = planning::in_core_peak_bytes(&graph, machine)?;
-    let ratio = |period_ns: Option<u64>| match period_ns {
-        Some(period_ns) => format!("{:.3}", period_ns as f64 / graph.compute_ns() as f64),
-        None => "–".to_owned(),
-    };
-    let mut text = String::new();
-    let mut name = format!("`{}`", work.name);
-    let mut row = |title: &str, cells: Vec<String>| {
-        let name = std::mem::take(&mut name);
-        writeln!(text, "| {name} | {title} | {} |", cells.join(" | "))
-    };
-    let budgets =
-        || arguments.budgets.iter().map(|&percent| (percent, in_core_bytes / 100 * percent));
+    let budgets = || percent.iter().map(|&percent| (percent, in_core_bytes / 100 * percent));
+    let over = |period_ns: u64| period_ns as f64 / graph.compute_ns() as f64;
+    let mut bounds = Vec::new();
+    for (percent, budget_bytes) in budgets() {
+        let solving = || eprintln!("{} on {name}, {percent} %: solving for the bound", work.name);
+        bounds.push(record.bound_ns(work, machine, budget_bytes, solving)?.map(over));
+    }
+    let mut rows = Vec::new();
     for (title, strategy) in ROWS {
         let mut cells = Vec::new();
         for (percent, budget_bytes) in budgets() {
-            eprintln!("{}: {title} at {percent} %", work.name);
+            eprintln!("{} on {name}, {percent} %: {title}", work.name);
             let request = Request { graph: &graph, machine, budget_bytes };
-            cells.push(ratio(match planning::plan(&request, strategy) {
-                Ok(plan) => Some(plan.predicted.period_ns),
+            cells.push(match planning::plan(&request, strategy) {
+                Ok(plan) => Some(over(plan.predicted.period_ns)),
                 Err(PlanningError::Infeasible { .. }) => None,
                 Err(error) => return Err(error.into()),
-            }));
+            });
         }
-        row(title, cells)?;
+        rows.push((title, cells));
     }
-    let mut cells = Vec::new();
-    for (percent, budget_bytes) in budgets() {
-        let is_wanted = percent <= arguments.bounds_up_to;
-        cells.push(ratio(if is_wanted { bound_ns(&graph, machine, budget_bytes)? } else { None }));
+    rows.push((BOUND, bounds));
+    Ok(Measured { work: work.name.clone(), rows })
+}
+
+fn table(budgets: &[u64], measured: &[Measured]) -> Result<String, std::fmt::Error> {
+    let mut text = "| work | |".to_owned();
+    for percent in budgets {
+        write!(text, " {percent} % |")?;
     }
-    row("*bound with repeats, given order*", cells)?;
+    writeln!(text, "\n|---|---|{}", "--:|".repeat(budgets.len()))?;
+    for Measured { work, rows } in measured {
+        for (at, (title, cells)) in rows.iter().enumerate() {
+            let work = if at == 0 { format!("`{work}`") } else { String::new() };
+            let cells: Vec<_> = cells
+                .iter()
+                .map(|cell| cell.map_or_else(|| "–".to_owned(), |over| format!("{over:.3}")))
+                .collect();
+            writeln!(text, "| {work} | {title} | {} |", cells.join(" | "))?;
+        }
+    }
     Ok(text)
 }
 
-/// What the linear program gives; none where there is no plan, or no solver.
+/// The least period of plans with repeats in the given order.
 #[cfg(feature = "highs")]
-fn bound_ns(
+fn solve(
     graph: &Graph<'_>,
     machine: &Machine,
     budget_bytes: u64,
 ) -> Result<Option<u64>, Box<dyn Error>> {
-    eprintln!("the bound under {budget_bytes} bytes");
     match lp_bound::period_with_repeats_ns(graph, machine, budget_bytes) {
         Ok(bound) => Ok(Some(bound.period_ns)),
         Err(lp_bound::Error::Infeasible { .. }) => Ok(None),
@@ -133,6 +157,6 @@ fn bound_ns(
 }
 
 #[cfg(not(feature = "highs"))]
-fn bound_ns(_: &Graph<'_>, _: &Machine, _: u64) -> Result<Option<u64>, Box<dyn Error>> {
+fn solve(_: &Graph<'_>, _: &Machine, _: u64) -> Result<Option<u64>, Box<dyn Error>> {
     Ok(None)
 }

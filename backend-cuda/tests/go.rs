@@ -1,0 +1,69 @@
+//! The script that measures a device goes on after a failure and says what it means. The programs
+//! it runs are made up here; `check` runs it with the real ones.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Writes a program of the shell.
+fn program(path: &Path, text: &str) {
+    fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// A packed folder whose programs do nothing, and its script.
+fn folder(name: &str) -> (PathBuf, PathBuf) {
+    let folder = std::env::temp_dir().join(format!("spillway-go-{name}-{}", std::process::id()));
+    fs::create_dir_all(folder.join("bin")).unwrap();
+    for name in ["suite", "spillway", "cuda-figures", "train-cuda", "hold-cuda"] {
+        program(&folder.join("bin").join(name), "exit 0");
+    }
+    fs::write(folder.join("bin/libemulated_cublas.so"), "").unwrap();
+    let baseline = folder.join("backend-cuda/examples/train-cuda");
+    fs::create_dir_all(&baseline).unwrap();
+    fs::write(baseline.join("torch_baseline.py"), "raise SystemExit(77)").unwrap();
+    let script = folder.join("go");
+    fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/go"), &script).unwrap();
+    (folder, script)
+}
+
+/// Runs the script; its exit status, and the two files of results.
+fn go(script: &Path) -> (i32, String, String) {
+    let folder = script.parent().unwrap();
+    let ran = Command::new(script).args(["--emulated", "--short"]).output().unwrap();
+    let read = |name| fs::read_to_string(folder.join("results").join(name)).unwrap();
+    (ran.status.code().unwrap(), read("results.md"), read("results.json"))
+}
+
+#[test]
+fn a_failure_is_explained_and_the_rest_is_run() {
+    let (folder, script) = folder("fails");
+    let (status, _, json) = go(&script);
+    assert_eq!(status, 0, "{json}");
+    assert!(json.contains("\"failed\":0,"), "{json}");
+    program(&folder.join("bin/suite"), "echo 'error: a \"promise\" \\ is broken' >&2; exit 101");
+    program(&folder.join("bin/cuda-figures"), "kill -SEGV $$");
+    program(&folder.join("bin/train-cuda"), "echo '| way |'; echo 'no device' >&2; exit 77");
+    let (status, table, json) = go(&script);
+    assert_eq!(status, 1);
+    for line in [
+        "| devices | passed | ",
+        "| suite | failed | ",
+        "no figure below is to be trusted. It said: error: a \"promise\" \\ is broken |",
+        "| small training | not run | ",
+        "It cannot run here: no device |",
+        "| figures | failed | ",
+        "signal 11 ended it.",
+        "| plan by the program | passed | ",
+        "\n## small training\n\n| way |\n",
+    ] {
+        assert!(table.contains(line), "{line}\n{table}");
+    }
+    assert!(json.contains(r#"\"promise\" \\ is broken"#), "{json}");
+    let closed = json.matches("{\"name\":").count() == json.matches("}").count() - 1;
+    assert!(json.contains("\"failed\":2,") && closed, "{json}");
+    fs::remove_dir_all(&folder).unwrap();
+}

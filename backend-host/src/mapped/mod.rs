@@ -1,0 +1,162 @@
+//! A device whose memory is one file of pages, mapped at the addresses that kernels get.
+
+mod copier;
+mod memory;
+mod paging;
+mod transfer;
+
+use crate::HostError;
+use backend_checks::{AddressMap, Refused};
+use copier::{Copier, Progress};
+use memory::AddressRange;
+use planner_core::backend::{DeviceAddress, ErrorType, Point, Streams};
+use planner_core::{PerStream, Stream};
+use std::fs::File;
+use std::sync::Arc;
+
+/// A device of host memory whose addresses are those of the process, so that kernels are plain
+/// functions on memory. For Linux.
+///
+/// Its chunks are pages of one file in memory, set aside when they are created: what a plan
+/// holds on the device takes that many bytes and no more. Kernels run on the calling thread,
+/// uploads and downloads on a thread each, at the same time.
+///
+/// The system limits how many mappings a process has (`vm.max_map_count`); larger chunks
+/// take fewer.
+#[derive(Debug)]
+pub struct MappedDevice {
+    // Dropped first: their threads use all that follows.
+    uploads: Copier,
+    downloads: Copier,
+    progress: Arc<Progress>,
+    /// Signals of each stream.
+    signals: PerStream<u64>,
+    device_bytes: u64,
+    created_bytes: u64,
+    pages: Option<File>,
+    addresses: AddressMap<AddressRange>,
+    /// The host block, once it is created, and its size.
+    block: Option<(AddressRange, u64)>,
+}
+
+impl MappedDevice {
+    /// A device of this many bytes, which are set aside when its chunks are created.
+    ///
+    /// # Errors
+    /// [`HostError::ChunkBytes`] unless a chunk is one or more whole pages, and
+    /// [`HostError::System`] where no threads can be started.
+    pub fn new(chunk_bytes: u64, device_bytes: u64) -> Result<Self, HostError> {
+        let page_bytes = memory::page_bytes();
+        if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(page_bytes) {
+            return Err(HostError::ChunkBytes { chunk_bytes, page_bytes });
+        }
+        let progress = Arc::new(Progress::new());
+        let copier = |stream| {
+            Copier::start(stream, Arc::clone(&progress)).map_err(|error| HostError::System {
+                call: "starting a thread",
+                code: error.raw_os_error().unwrap_or(0),
+            })
+        };
+        Ok(Self {
+            uploads: copier(Stream::Upload)?,
+            downloads: copier(Stream::Download)?,
+            progress,
+            signals: PerStream::all(0),
+            device_bytes,
+            created_bytes: 0,
+            pages: None,
+            addresses: AddressMap::new(chunk_bytes),
+            block: None,
+        })
+    }
+
+    /// The bytes of all chunks that were created: what the device's memory takes.
+    #[must_use]
+    pub const fn created_bytes(&self) -> u64 {
+        self.created_bytes
+    }
+
+    /// Reads device memory, for kernels.
+    ///
+    /// # Errors
+    /// A range that is not all mapped.
+    #[allow(unsafe_code, reason = "bytes are copied from an address")]
+    pub fn read(&self, address: DeviceAddress, into: &mut [u8]) -> Result<(), HostError> {
+        let bytes = into.len() as u64;
+        self.addresses.check_mapped(address, bytes)?;
+        // SAFETY: the range is mapped; the plan's waits keep copies of it apart from kernels.
+        unsafe { memory::copy(address.0, into.as_mut_ptr() as u64, bytes) };
+        Ok(())
+    }
+
+    /// Writes device memory, for kernels.
+    ///
+    /// # Errors
+    /// A range that is not all mapped; then nothing is written.
+    #[allow(unsafe_code, reason = "bytes are copied to an address")]
+    pub fn write(&mut self, address: DeviceAddress, from: &[u8]) -> Result<(), HostError> {
+        let bytes = from.len() as u64;
+        self.addresses.check_mapped(address, bytes)?;
+        // SAFETY: the range is mapped; the plan's waits keep copies of it apart from kernels.
+        unsafe { memory::copy(from.as_ptr() as u64, address.0, bytes) };
+        Ok(())
+    }
+
+    /// The copying thread of a stream; kernels run on the calling one.
+    const fn copier(&self, stream: Stream) -> Option<&Copier> {
+        match stream {
+            Stream::Compute => None,
+            Stream::Upload => Some(&self.uploads),
+            Stream::Download => Some(&self.downloads),
+        }
+    }
+
+    fn check_signalled(&self, point: Point) -> Result<(), Refused> {
+        match point.value > self.signals[point.stream] {
+            true => Err(Refused::Unsignalled(point)),
+            false => Ok(()),
+        }
+    }
+}
+
+impl ErrorType for MappedDevice {
+    type Error = HostError;
+}
+
+impl Streams for MappedDevice {
+    fn wait(&mut self, stream: Stream, point: Point) -> Result<(), HostError> {
+        self.check_signalled(point)?;
+        match self.copier(stream) {
+            Some(copier) => copier.wait(point),
+            None => self.progress.block_until(point),
+        }
+        Ok(())
+    }
+
+    fn signal(&mut self, stream: Stream) -> Result<Point, HostError> {
+        self.signals[stream] += 1;
+        let value = self.signals[stream];
+        match self.copier(stream) {
+            Some(copier) => copier.signal(value),
+            None => self.progress.reach(Point { stream, value }),
+        }
+        Ok(Point { stream, value })
+    }
+
+    fn reached(&mut self, point: Point) -> Result<bool, HostError> {
+        self.check_signalled(point)?;
+        Ok(self.progress.has_reached(point))
+    }
+
+    fn block_until(&mut self, point: Point) -> Result<(), HostError> {
+        self.check_signalled(point)?;
+        self.progress.block_until(point);
+        Ok(())
+    }
+}
+
+impl Drop for MappedDevice {
+    fn drop(&mut self) {
+        self.progress.drop_copies();
+    }
+}

@@ -1,0 +1,121 @@
+//! Graphs: what is captured once runs in every launch as if it had been enqueued.
+
+use super::failure::{Outcome, ensure};
+use super::rig::{A, B, C, COPY};
+use super::{Bench, Rig, rig};
+use integrity::Graphs;
+use planner_core::Stream;
+use planner_core::backend::{Chunks, DeviceAddress, Paging, Transfers};
+
+/// Captures some work.
+fn captured<T: Graphs>(
+    rig: &mut Rig<'_, T>,
+    work: impl FnOnce(&mut Rig<'_, T>) -> Outcome,
+) -> Outcome<T::Graph> {
+    let (backend, device) = rig.backend_and_device();
+    backend.begin_capture(device)?;
+    let worked = work(rig);
+    let (backend, device) = rig.backend_and_device();
+    let graph = backend.end_capture(device);
+    worked?;
+    Ok(graph?)
+}
+
+fn launch<T: Graphs>(rig: &mut Rig<'_, T>, graph: &T::Graph, iterations_later: u64) -> Outcome {
+    let (backend, device) = rig.backend_and_device();
+    Ok(backend.launch_graph(device, graph, iterations_later)?)
+}
+
+/// Enqueues that kernels write the number of their iteration.
+fn note<T: Graphs>(rig: &mut Rig<'_, T>, iteration: u64, at: DeviceAddress) -> Outcome {
+    rig.in_iteration(iteration, |backend, device, launch| {
+        backend.write_iteration(device, launch, at)
+    })
+}
+
+/// Fails unless a number was written.
+fn expect_number<T: Graphs>(
+    rig: &mut Rig<'_, T>,
+    at: DeviceAddress,
+    number: u64,
+    what: &str,
+) -> Outcome {
+    rig.finish(Stream::Compute)?;
+    let slot = rig.host(B, 0..8);
+    rig.get(at, slot)?;
+    rig.expect(slot, &number.to_le_bytes(), what)
+}
+
+/// Kernels find the iteration that they run in, not the one that was captured: enqueued, in each
+/// launch of a graph, and enqueued again.
+pub fn kernels_find_their_iteration<T: Graphs>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    let [one, other] = [rig.range(1)?, rig.range(1)?];
+    note(rig, 1, one)?;
+    expect_number(rig, one, 1, "the iteration of a launch")?;
+    rig.signal(Stream::Compute)?;
+    let graph = captured(rig, |rig| {
+        note(rig, 2, one)?;
+        note(rig, 3, other)?;
+        rig.signal(Stream::Compute).map(drop)
+    })?;
+    for later in [0, 2, 40] {
+        launch(rig, &graph, later)?;
+        expect_number(rig, one, 2 + later, "the first iteration of a graph")?;
+        expect_number(rig, other, 3 + later, "the second iteration of a graph")?;
+    }
+    note(rig, 50, one)?;
+    rig.signal(Stream::Compute)?;
+    expect_number(rig, one, 50, "the iteration of a launch after graphs")
+}
+
+/// A graph copies over several mappings and launches through aliases of them, and each launch sees
+/// what the host holds by then.
+pub fn graphs_copy_over_mappings_and_aliases<T: Graphs>(rig: &mut Rig<'_, T>) -> Outcome {
+    rig.set_up()?;
+    // Three mappings of a chunk each, and an alias of them all.
+    let from = rig.device().reserve(3)?;
+    let bytes = rig.chunk_bytes();
+    for first in 0..3 {
+        rig.device().map(DeviceAddress(from.0 + first * bytes), Chunks { first, count: 1 })?;
+    }
+    let alias = rig.mapped(Chunks { first: 0, count: 3 })?;
+    rig.range(3)?;
+    let to = rig.scattered(3)?;
+    let [sent, fetched] = [rig.slot(A), rig.slot(C)];
+    let graph = captured(rig, |rig| {
+        rig.device().upload(sent, from)?;
+        rig.order(Stream::Upload, Stream::Compute)?;
+        rig.launch(COPY, &[alias], &[to])?;
+        rig.order(Stream::Compute, Stream::Download)?;
+        rig.device().download(to, fetched)?;
+        rig.signal(Stream::Download).map(drop)
+    })?;
+    for seed in 1..4 {
+        let sent = rig.fill(sent, seed)?;
+        launch(rig, &graph, 0)?;
+        rig.finish(Stream::Download)?;
+        rig.expect(fetched, &rig.computed(COPY, &[&sent]), "what a graph computed")?;
+    }
+    Ok(())
+}
+
+/// A graph is refused on another device, after memory was unmapped, and once its device is gone.
+pub fn foreign_and_late_graphs_are_refused<T: Graphs>(bench: &Bench<'_, T>) -> Outcome {
+    let work = rig::work(&bench.machine);
+    let [mut one, mut other] = [Rig::open(bench, &work)?, Rig::open(bench, &work)?];
+    one.set_up()?;
+    other.set_up()?;
+    let at = one.range(1)?;
+    let graph = captured(&mut one, |rig| rig.signal(Stream::Compute).map(drop))?;
+    launch(&mut one, &graph, 0)?;
+    ensure!(launch(&mut other, &graph, 0).is_err(), "another device launches a graph");
+    one.finish(Stream::Compute)?;
+    one.device().unmap(at, 1)?;
+    ensure!(launch(&mut one, &graph, 0).is_err(), "a graph is launched after memory was unmapped");
+    one.works()?;
+    one.close()?;
+    ensure!(launch(&mut other, &graph, 0).is_err(), "a graph outlives its device");
+    other.works()?;
+    other.close()
+}

@@ -1,0 +1,51 @@
+"""Plans memory transfers for computations that need more memory than the device has, and runs them
+within a budget.
+
+    import spillway
+
+    graph = spillway.Graph("step")
+    x = graph.input("x", 4096)
+    w = graph.state("w", 1 << 20)
+    y = graph.temporary("y", 4096)
+    graph.op("matmul", 20_000, reads=[x, w], writes=[y], repeatable=True)
+    graph.op("update", 10_000, reads=[y, w], writes=[w])
+
+    machine = spillway.Machine.builtin("v100-pcie3")
+    plan = graph.plan(machine, budget="80%")
+    print(plan.predicted.period_ns, plan.lower_bound_ns)
+
+A plan is proved safe, or it raises an exception: a subclass of `Error`, whose message names the
+tensors and ops that it is about. `Session` runs a plan on host memory, with kernels of your own.
+"""
+
+from ._core import (
+    BudgetError,
+    Error,
+    FormatError,
+    Graph,
+    GraphError,
+    InfeasibleError,
+    InvalidPlanError,
+    Machine,
+    Plan,
+    PlanningError,
+    Predicted,
+    Session,
+    SessionError,
+)
+
+__all__ = [
+    "BudgetError",
+    "Error",
+    "FormatError",
+    "Graph",
+    "GraphError",
+    "InfeasibleError",
+    "InvalidPlanError",
+    "Machine",
+    "Plan",
+    "PlanningError",
+    "Predicted",
+    "Session",
+    "SessionError",
+]

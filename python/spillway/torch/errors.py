@@ -1,0 +1,28 @@
+"""Why a step cannot be captured or run, with the line of the user's code."""
+
+import os
+import sys
+
+import torch
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_HERE = os.path.dirname(__file__) + os.sep
+
+
+class CaptureError(Exception):
+    """The step cannot be captured; the message names the line that prevents it."""
+
+
+class AllocationError(Exception):
+    """An op allocated more memory than its planned workspace; the message names the op."""
+
+
+def user_line():
+    """Returns "file:line" of the innermost frame outside PyTorch and this package."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((_TORCH, _HERE, "<")):
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "an unknown line"

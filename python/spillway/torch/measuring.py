@@ -1,0 +1,158 @@
+"""Runs each kind of op once on real memory: its results' layouts, time, workspace, randomness."""
+
+import time
+import warnings
+from dataclasses import dataclass, replace
+
+import torch
+from torch.utils._pytree import tree_flatten
+
+from .allocations import Allocations
+from .launching import bind, forget_out_variant, out_variant, plain_mode
+from .memory import new_memory
+from .recording import View
+from .scalars import Scalar
+
+
+GARBAGE = 0x33
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one launch of an op costs."""
+
+    time_ns: int
+    workspace_bytes: int
+    draws: bool  # draws random numbers
+    repeats: bool  # gives the same bytes again, if it draws the same random numbers
+
+
+class Measurements:
+    """Measures ops. Ops with the same function, shapes and strides are measured once."""
+
+    def __init__(self):
+        self._layouts = {}
+        self._measured = {}
+
+    def layouts(self, call, storages):
+        """Returns the shape and the strides of each result of the real op."""
+        key = _key(call)
+        if key not in self._layouts:
+            memory = _Operands(storages)
+            with plain_mode(), _generator_kept():
+                out = _plain(call, memory)
+            outs = out if isinstance(out, (tuple, list)) else [out]
+            self._layouts[key] = [
+                (tuple(t.shape), tuple(t.stride())) if isinstance(t, torch.Tensor) else None
+                for t in outs
+            ]
+        return self._layouts[key]
+
+    def measure(self, call, storages):
+        """Returns the costs of a launch."""
+        key = _key(call)
+        if key not in self._measured:
+            self._measured[key] = _measure(call, _Operands(storages))
+        return self._measured[key]
+
+
+class _Operands:
+    """Memory for the tensors of one call; calling it gives the tensor of a view."""
+
+    def __init__(self, storages):
+        self._storages = storages
+        self._tensors = {}
+
+    def __call__(self, view):
+        if view.tensor is None:
+            return torch.empty_strided(view.shape, view.stride, dtype=view.dtype)
+        if view.tensor not in self._tensors:
+            memory = new_memory(self._storages[view.tensor].nbytes)
+            memory.view(view.dtype).fill_(0.5 if view.dtype.is_floating_point else 0)
+            self._tensors[view.tensor] = memory
+        flat = self._tensors[view.tensor].view(view.dtype)
+        return flat.as_strided(view.shape, view.stride, view.offset)
+
+    def results(self, call):
+        """Returns the bytes of the tensors that a call makes."""
+        views = [v for v in call.results if v is not None and v.tensor is not None]
+        return [self._tensors[v.tensor] for v in views]
+
+
+class _generator_kept:
+    """Gives the generator its state back at the end."""
+
+    def __enter__(self):
+        self.state = torch.get_rng_state()
+        return self
+
+    def __exit__(self, *_):
+        self.restore()
+
+    def restore(self):
+        torch.set_rng_state(self.state)
+
+    def has_moved(self):
+        return not torch.equal(torch.get_rng_state(), self.state)
+
+
+def _measure(call, memory):
+    if call.function is None:
+        return Measured(1, 0, draws=False, repeats=True)
+    with plain_mode(), _generator_kept() as generator:
+        launch = _warmed_up(call, memory)
+        draws = generator.has_moved()
+        made = memory.results(call)
+        first = [result.clone() for result in made]
+        for result in made:
+            result.fill_(GARBAGE)
+        generator.restore()
+        with Allocations() as allocations, allocations.of(0):
+            launch()
+        repeats = all(map(torch.equal, first, made))
+        start = time.thread_time_ns()
+        launch()
+        time_ns = time.thread_time_ns() - start
+    ((_, workspace_bytes),) = allocations.peaks()
+    return Measured(max(time_ns, 1), workspace_bytes, draws, repeats)
+
+
+def _warmed_up(call, memory):
+    """Binds a call and runs it once, without its out variant if that needs to resize results."""
+    launch = bind(call, memory)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            launch()
+    except RuntimeError:
+        if out_variant(call.function)[0] is None:
+            raise
+        forget_out_variant(call.function)
+        launch = bind(call, memory)
+        launch()
+    return launch
+
+
+def _plain(call, memory):
+    """Runs a call whose results have no memory yet."""
+    made = []
+    function = call.function
+    plain = replace(call, function=lambda *a, **k: made.append(function(*a, **k)), results=[])
+    bind(plain, memory)()
+    return made[0]
+
+
+def _key(call):
+    """Returns what decides the costs of a call: its function, shapes, strides and constants."""
+    numbers = {}
+    leaves, structure = tree_flatten((call.args, call.kwargs, call.results))
+
+    def part(leaf):
+        if isinstance(leaf, View):
+            local = numbers.setdefault(leaf.tensor, len(numbers))
+            return (local, leaf.shape, leaf.stride, leaf.offset, leaf.dtype)
+        if isinstance(leaf, Scalar):
+            return "number"
+        return (type(leaf), leaf)
+
+    return call.function, call.with_gradients, str(structure), tuple(map(part, leaves))

@@ -1,0 +1,335 @@
+"""Records the ops of a step while it runs on fake tensors.
+
+Storages become tensors of the graph, and views vanish.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from .errors import CaptureError, user_line
+from .scalars import Scalar, read_tensor
+
+aten = torch.ops.aten
+
+# These update running statistics, which their schemas do not say: argument by name, and the
+# argument that must be true.
+HIDDEN_WRITES = {
+    "aten::native_batch_norm": (("running_mean", "running_var"), "training"),
+    "aten::cudnn_batch_norm": (("running_mean", "running_var"), "training"),
+    "aten::miopen_batch_norm": (("running_mean", "running_var"), "training"),
+}
+
+# In-place ops that read nothing of what they write.
+OVERWRITING = {
+    "aten::" + name
+    for name in (
+        "copy_ fill_ zero_ bernoulli_ uniform_ normal_ random_ exponential_ geometric_"
+        " cauchy_ log_normal_"
+    ).split()
+}
+
+UNSUPPORTED = {aten.resize_.default, aten.set_.source_Tensor, aten.set_.source_Storage}
+
+
+def _empty(*args, **kwargs):
+    return (None,)
+
+
+def _zeros(*args, **kwargs):
+    return (aten.zero_.default,)
+
+
+def _ones(*args, **kwargs):
+    return aten.fill_.Scalar, 1
+
+
+def _full(_, value, **kwargs):
+    return aten.fill_.Scalar, value
+
+
+# Ops that make a tensor of nothing but its shape, as the op that fills it in place. The result
+# of the first has no defined value.
+FACTORIES = {
+    aten.empty.memory_format: _empty,
+    aten.empty_like.default: _empty,
+    aten.empty_strided.default: _empty,
+    aten.new_empty.default: _empty,
+    aten.new_empty_strided.default: _empty,
+    aten.zeros.default: _zeros,
+    aten.zeros_like.default: _zeros,
+    aten.new_zeros.default: _zeros,
+    aten.ones.default: _ones,
+    aten.ones_like.default: _ones,
+    aten.new_ones.default: _ones,
+    aten.full.default: _full,
+    aten.full_like.default: _full,
+    aten.new_full.default: lambda _, size, value, **kwargs: (aten.fill_.Scalar, value),
+    aten.scalar_tensor.default: lambda value, **kwargs: (aten.fill_.Scalar, value),
+    aten.rand_like.default: lambda *args, **kwargs: (aten.uniform_.default, 0.0, 1.0),
+    aten.randn_like.default: lambda *args, **kwargs: (aten.normal_.default, 0.0, 1.0),
+}
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor as an op sees it: a part of a storage. `tensor` is None where it has no bytes."""
+
+    tensor: int | None
+    shape: tuple
+    stride: tuple
+    offset: int
+    dtype: torch.dtype
+
+    def fills(self, nbytes):
+        """Returns whether the view covers all bytes of a storage of `nbytes` bytes."""
+        elements, expected = 1, 1
+        for size, stride in sorted(zip(self.shape, self.stride), key=lambda x: (x[1], x[0])):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+            elements *= size
+        return self.offset == 0 and elements * self.dtype.itemsize == nbytes
+
+
+@dataclass
+class Storage:
+    """A tensor of the graph: the storage of one or more PyTorch tensors."""
+
+    name: str
+    nbytes: int
+    kind: str  # "state", "given" (a temporary that the caller fills) or "temporary"
+    value: torch.Tensor | None = None  # a state's own tensor
+    writes: int = 0
+
+
+@dataclass
+class Call:
+    """One op: a function of PyTorch, with views for its tensors and `Scalar`s for its numbers.
+
+    The function is None where an op only makes memory for a result.
+    """
+
+    name: str
+    function: object
+    args: tuple
+    kwargs: dict
+    with_gradients: bool
+    results: list = field(default_factory=list)
+    reads: list = field(default_factory=list)
+    writes: list = field(default_factory=list)
+    line: str = ""
+
+
+class Recorder(TorchDispatchMode):
+    """Records every op below autograd. Enter it inside a `FakeTensorMode`."""
+
+    def __init__(self, fake_mode, measure):
+        super().__init__()
+        self.fake_mode = fake_mode
+        self.measure = measure
+        self.storages = []
+        self.calls = []
+        self.scalars = {}
+        self._ids = {}
+        self._alive = []  # keeps storages alive, so that their identities stay unique
+        self._names = {}
+
+    def adopt(self, fake, kind, name, value=None):
+        """Registers the storage of a fake tensor; a storage that is known keeps its name."""
+        storage = fake.untyped_storage()
+        if storage.nbytes() and storage._cdata not in self._ids:
+            self._ids[storage._cdata] = len(self.storages)
+            self._alive.append(storage)
+            self.storages.append(Storage(self._unique(name), storage.nbytes(), kind, value))
+
+    def view(self, fake):
+        """Returns the view of a fake tensor whose storage is known."""
+        storage = fake.untyped_storage()
+        tensor = self._ids[storage._cdata] if storage.nbytes() else None
+        return View(
+            tensor, tuple(fake.shape), tuple(fake.stride()), fake.storage_offset(), fake.dtype
+        )
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function.namespace in ("prim", "profiler"):
+            return function(*args, **kwargs)
+        args, kwargs = tree_map(self._known, (args, kwargs))
+        if function is aten._local_scalar_dense.default:
+            return self._item(args[0])
+        if function._schema.name.startswith(("aten::_foreach_", "aten::_fused_")):
+            return self._each(function, args, kwargs)
+        return self._record(function, args, kwargs)
+
+    def _known(self, arg):
+        """Makes a state of a tensor that the step uses but that belongs to no module."""
+        if not isinstance(arg, torch.Tensor):
+            return arg
+        if arg.layout is not torch.strided or arg.is_conj() or arg.is_neg():
+            raise CaptureError(f"{user_line()}: only plain strided tensors can be captured")
+        if isinstance(arg, FakeTensor):
+            return arg
+        fake = self.fake_mode.from_tensor(arg)
+        self.adopt(fake, "state", "constant", arg)
+        return fake
+
+    def _item(self, fake):
+        view = self.view(fake)
+        storage = self.storages[view.tensor]
+        if storage.kind == "temporary" or not fake.dtype.is_floating_point:
+            raise CaptureError(
+                f"{user_line()}: Python needs the value of a tensor (`.item()`, `if`, `print`),"
+                " which differs between iterations"
+            )
+        return torch.SymFloat(Scalar(read_tensor, (view, storage.writes)))
+
+    def _each(self, function, args, kwargs):
+        """Records one call for each tensor of the lists, so that not all need to be resident."""
+
+        def pick(arg, k):
+            return [arg[k]] if isinstance(arg, (list, tuple)) and arg else arg
+
+        lists = [a for a in (*args, *kwargs.values()) if isinstance(a, (list, tuple))]
+        results = []
+        for k in range(max(map(len, lists), default=0)):
+            one = tuple(pick(a, k) for a in args), {n: pick(a, k) for n, a in kwargs.items()}
+            results.append(self._record(function, *one))
+        returns = function._schema.returns
+        if len(returns) <= 1:
+            return [tensor for result in results for tensor in result] if returns else None
+        return tuple([x[0] for x in column] for column in zip(*results))
+
+    def _record(self, function, args, kwargs):
+        out = self._run(function, args, kwargs)
+        fakes = list(out) if isinstance(out, (tuple, list)) else [out]
+        fresh = [k for k, f in enumerate(fakes) if self._is_new(f)]
+        written = self._written(function, args, kwargs)
+        if not fresh and not written:
+            return out  # a view
+        call_args, call_kwargs = tree_map(self._argument, (args, kwargs))
+        name = self._unique(function._schema.name.split("::")[1])
+        call = Call(name, function, call_args, call_kwargs, torch.is_grad_enabled())
+        call.line = user_line()
+        if fresh and function not in FACTORIES:
+            layouts = self.measure.layouts(call, self.storages)
+            for k, fake in enumerate(fakes):
+                if k in fresh or is_empty(fake):
+                    fakes[k] = self._with_layout(fake, *layouts[k])
+            fresh = [k for k, f in enumerate(fakes) if self._is_new(f)]
+        for k in fresh:
+            self.adopt(fakes[k], "temporary", call.name if k == 0 else f"{call.name}.{k}")
+        call.results = [
+            self.view(f) if k in fresh or is_empty(f) else None for k, f in enumerate(fakes)
+        ]
+        if function in FACTORIES:
+            call.function, *more = FACTORIES[function](*args, **kwargs)
+            call.args, call.kwargs = (call.results[0], *more), {}
+        self._find_operands(call, written)
+        if function in FACTORIES:
+            call.results = []
+        self.calls.append(call)
+        return type(out)(fakes) if isinstance(out, (tuple, list)) else fakes[0]
+
+    def _run(self, function, args, kwargs):
+        """Runs an op on fake tensors, with any numbers in place of those read from tensors."""
+        if function in UNSUPPORTED:
+            raise CaptureError(f"{user_line()}: `{function}` changes a tensor's storage")
+        if not function._schema.returns:
+            return None  # in-place, on lists
+        args, kwargs = tree_map(
+            lambda a: 1.0 if isinstance(a, torch.SymFloat) else a, (args, kwargs)
+        )
+        try:
+            return function(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            raise CaptureError(
+                f"{user_line()}: the shape or the value of `{function}` depends on data"
+            ) from None
+
+    def _argument(self, arg):
+        """Returns an argument as a call keeps it."""
+        if isinstance(arg, torch.SymFloat):
+            for view, writes in arg.node.leaves():
+                if self.storages[view.tensor].writes != writes:
+                    raise CaptureError(
+                        f"{user_line()}: uses the number read from"
+                        f" {self.storages[view.tensor].name}, which has been written since"
+                    )
+            return arg.node
+        if isinstance(arg, torch.Generator):
+            raise CaptureError(f"{user_line()}: draws from a generator that is not the default one")
+        return self.view(arg) if isinstance(arg, FakeTensor) else arg
+
+    def _is_new(self, result):
+        if not isinstance(result, FakeTensor):
+            return False
+        storage = result.untyped_storage()
+        return storage.nbytes() > 0 and storage._cdata not in self._ids
+
+    def _with_layout(self, fake, shape, stride):
+        """Replaces a result whose fake shape or strides are not those of the real op."""
+        if tuple(fake.shape) == shape and tuple(fake.stride()) == stride:
+            return fake
+        with self.fake_mode:
+            return torch.empty_strided(shape, stride, dtype=fake.dtype, device=fake.device)
+
+    def _written(self, function, args, kwargs):
+        """Returns the tensors that an op writes, with whether it may read them too."""
+        schema = function._schema
+        if torch.Tag.inplace_view in function.tags:
+            return []
+        given = dict(zip((a.name for a in schema.arguments), args)) | kwargs
+        written = []
+        for argument in schema.arguments:
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                overwrites = argument.is_out or schema.name in OVERWRITING
+                tensors = tree_leaves(given.get(argument.name))
+                written += [(t, overwrites) for t in tensors if isinstance(t, FakeTensor)]
+        names, condition = HIDDEN_WRITES.get(schema.name, ((), None))
+        if names and given[condition]:
+            written += [(given[n], False) for n in names if given[n] is not None]
+        return written
+
+    def _find_operands(self, call, written):
+        """Fills in what a call reads and writes."""
+        overwritten = set()
+        views = [v for v in tree_leaves((call.args, call.kwargs)) if isinstance(v, View)]
+        for fake, overwrites in written:
+            view = self.view(fake)
+            if view.tensor is None:
+                continue
+            uses = sum(v.tensor == view.tensor for v in views)
+            if overwrites and uses == 1 and view.fills(self.storages[view.tensor].nbytes):
+                overwritten.add(view.tensor)
+            call.writes.append(view.tensor)
+        numbers = [s for s in tree_leaves((call.args, call.kwargs)) if isinstance(s, Scalar)]
+        views += [view for scalar in numbers for view, _ in scalar.leaves()]
+        fresh = [v.tensor for v in call.results if v is not None]
+        not_read = overwritten.union(fresh, [None])
+        call.reads = unique(v.tensor for v in views if v.tensor not in not_read)
+        call.writes = unique(t for t in call.writes + fresh if t is not None)
+        for tensor in call.writes:
+            self.storages[tensor].writes += 1
+
+    def _unique(self, name):
+        """Returns the name, with a number where it is taken."""
+        self._names[name] = count = self._names.get(name, -1) + 1
+        return self._unique(f"{name}_{count}") if count else name
+
+
+def is_empty(tensor):
+    """Returns whether a result is a tensor without bytes."""
+    return isinstance(tensor, FakeTensor) and tensor.untyped_storage().nbytes() == 0
+
+
+def unique(items):
+    """Returns the items in the order of their first occurrence."""
+    return list(dict.fromkeys(items))

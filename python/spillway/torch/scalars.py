@@ -1,0 +1,118 @@
+"""Numbers that a step reads from tensors, such as an optimizer's step count, as expressions.
+
+`Tensor.item()` returns such a number while a step is captured. Python's arithmetic on it is
+recorded and done again, in the same order and in double precision, before each op that uses it.
+"""
+
+import operator
+
+import torch
+
+from .errors import CaptureError, user_line
+
+
+class Scalar:
+    """The node of a `torch.SymFloat`: a tensor's value, or a function of other numbers.
+
+    PyTorch calls the methods; their names are those of its own nodes.
+    """
+
+    def __init__(self, function, operands):
+        self.function = function
+        self.operands = operands
+
+    def value(self, read):
+        """Returns the number, given `read`, which returns the value of a leaf's tensor."""
+        if self.function is read_tensor:
+            return read(*self.operands)
+        values = [o.value(read) if isinstance(o, Scalar) else o for o in self.operands]
+        return self.function(*values)
+
+    def leaves(self):
+        """Returns the operands of each `read_tensor` that the number is computed from."""
+        if self.function is read_tensor:
+            return [self.operands]
+        return [leaf for o in self.operands if isinstance(o, Scalar) for leaf in o.leaves()]
+
+    def add(self, other):
+        return Scalar(operator.add, (self, other))
+
+    def sub(self, other):
+        return Scalar(operator.sub, (self, other))
+
+    def mul(self, other):
+        return Scalar(operator.mul, (self, other))
+
+    def float_truediv(self, other):
+        return Scalar(operator.truediv, (self, other))
+
+    def float_pow(self, other):
+        return Scalar(operator.pow, (self, other))
+
+    def neg(self):
+        return Scalar(operator.neg, (self,))
+
+    def sym_max(self, other):
+        return Scalar(max, (self, other))
+
+    def sym_min(self, other):
+        return Scalar(min, (self, other))
+
+    def sym_sqrt(self):
+        return Scalar(lambda x: x**0.5, (self,))
+
+    def wrap_float(self, number):
+        return Scalar(operator.pos, (number,))
+
+    wrap_int = wrap_float
+
+    def ge(self, other):
+        return Comparison()
+
+    gt = le = lt = eq = ne = ge
+
+    def is_float(self):
+        return True
+
+    def is_int(self):
+        return False
+
+    def is_bool(self):
+        return False
+
+    def is_constant(self):
+        return False
+
+    def is_symbolic(self):
+        return True
+
+    def is_nested_int(self):
+        return False
+
+    def guard_float(self, file="", line=0):
+        raise CaptureError(
+            f"{user_line()}: Python needs the value of a tensor, which differs between iterations"
+        )
+
+    guard_int = guard_bool = bool_ = int_ = _graph_repr = str = guard_float
+
+
+class Comparison(Scalar):
+    """A comparison of numbers: PyTorch may check it, but no code may branch on it."""
+
+    def __init__(self):
+        super().__init__(operator.ge, ())
+
+    def is_float(self):
+        return False
+
+    def is_bool(self):
+        return True
+
+    def expect_true(self, file, line):
+        return True
+
+
+def read_tensor():
+    """Marks a leaf; `Scalar.value` calls `read` instead."""
+    raise AssertionError("a leaf has no function")

@@ -1,0 +1,131 @@
+"""Puts fake tensors into a model and an optimizer while a step is captured."""
+
+import inspect
+from contextlib import contextmanager
+
+import torch
+
+
+class Fakes:
+    """Fake tensors for the parameters, buffers and optimizer states of a step."""
+
+    def __init__(self, recorder):
+        self.recorder = recorder
+        self._fakes = {}  # by identity of the real tensor
+        self._real = []
+
+    def of(self, tensor, name):
+        """Returns the fake tensor of a state."""
+        if id(tensor) not in self._fakes:
+            fake = self.recorder.fake_mode.from_tensor(tensor)
+            fake.grad = None
+            self.recorder.adopt(fake, "state", name, tensor)
+            self._fakes[id(tensor)] = fake
+            self._real.append(tensor)
+        return self._fakes[id(tensor)]
+
+    def name(self, tensor):
+        """Returns the name in the graph of a state that has a fake tensor."""
+        number = self.recorder.view(self._fakes[id(tensor)]).tensor
+        return "empty" if number is None else self.recorder.storages[number].name
+
+    def has_gradient(self, parameter):
+        """Returns whether the captured backward pass gave a parameter a gradient."""
+        fake = self._fakes.get(id(parameter))
+        return fake is not None and fake.grad is not None
+
+
+@contextmanager
+def swapped_module(model, fakes):
+    """Within it, the model's parameters and buffers are fake."""
+    real = []
+    for path, module in model.named_modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    real.append((module, name, tensor))
+                    fakes.of(tensor, f"{path}.{name}" if path else name)
+    try:
+        for module, name, tensor in real:
+            setattr(module, name, fakes.of(tensor, name))
+        yield
+    finally:
+        for module, name, tensor in real:
+            setattr(module, name, tensor)
+
+
+@contextmanager
+def swapped_optimizer(optimizer, fakes, rates):
+    """Within it, the optimizer updates fake parameters, with `rates` as its learning rates."""
+    groups, state = optimizer.param_groups, optimizer.state
+
+    def fake(parameter):
+        return fakes.of(parameter, "parameter")
+
+    def fake_state(parameter, key, value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        return fakes.of(value, f"{fakes.name(parameter)}.{key}")
+
+    try:
+        optimizer.param_groups = [
+            dict(group, params=[fake(p) for p in group["params"]], lr=rate)
+            for group, rate in zip(groups, rates)
+        ]
+        optimizer.state = type(state)(
+            state.default_factory,
+            {
+                fake(p): {key: fake_state(p, key, v) for key, v in values.items()}
+                for p, values in state.items()
+            },
+        )
+        yield
+    finally:
+        optimizer.param_groups, optimizer.state = groups, state
+
+
+def initialise(optimizer, has_gradient):
+    """Gives an optimizer the states that its first step would make, as that step would begin.
+
+    `has_gradient` says which parameters have one.
+    """
+    kept = {}
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            kept[p] = p.grad
+            zero = torch.zeros((), dtype=p.dtype, device=p.device)
+            p.grad = zero.expand_as(p) if has_gradient(p) else None
+    try:
+        for group in optimizer.param_groups:
+            if any(p.grad is not None and not optimizer.state.get(p) for p in group["params"]):
+                _initialise_group(optimizer, group)
+    finally:
+        for p, gradient in kept.items():
+            p.grad = gradient
+
+
+def _initialise_group(optimizer, group):
+    if isinstance(optimizer, torch.optim.SGD):
+        _initialise_momentum(optimizer, group)
+    elif hasattr(optimizer, "_init_group"):
+        lists = list(inspect.signature(optimizer._init_group).parameters)[1:]
+        optimizer._init_group(group, *([] for _ in lists))
+    else:
+        raise NotImplementedError(
+            f"{type(optimizer).__name__} makes its states in its first step:"
+            " run one step without Spillway first"
+        )
+
+
+def _initialise_momentum(optimizer, group):
+    """Fills momentum with -0.0, to which the first gradient adds itself without any change."""
+    if not group["momentum"]:
+        return
+    if group["dampening"]:
+        raise NotImplementedError(
+            "the first step of SGD with dampening differs from the others:"
+            " run one step without Spillway first"
+        )
+    for p in group["params"]:
+        if p.grad is not None and optimizer.state[p].get("momentum_buffer") is None:
+            optimizer.state[p]["momentum_buffer"] = torch.full_like(p, -0.0, requires_grad=False)

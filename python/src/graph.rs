@@ -1,0 +1,175 @@
+//! Graphs, and how to plan them.
+
+use crate::error::{self, FormatError, PlanningError};
+use crate::machine::Machine;
+use crate::plan::Plan;
+use crate::strategy::{self, Setting};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use spillway::core::Kind;
+use spillway::core::planner::Request;
+use spillway::{Budget, OwnedGraph, TensorId};
+use std::collections::BTreeMap;
+use workloads::format;
+
+/// One iteration of a computation that repeats: tensors, and ops in one legal order.
+///
+/// Tensors and ops are numbered from 0 in the order in which they are added.
+#[pyclass(module = "spillway")]
+pub(crate) struct Graph {
+    owned: OwnedGraph,
+}
+
+/// A budget: bytes, or a text such as "35%".
+#[derive(FromPyObject)]
+pub(crate) enum BudgetArgument {
+    Bytes(u64),
+    Text(String),
+}
+
+impl Graph {
+    /// The graph, checked.
+    pub(crate) fn checked(&self, py: Python<'_>) -> PyResult<spillway::Graph> {
+        spillway::Graph::new(self.owned.clone()).map_err(|error| self.error(py, &error))
+    }
+
+    pub(crate) fn error(&self, py: Python<'_>, error: &spillway::Error) -> PyErr {
+        error::of_planner(py, &self.owned, error)
+    }
+
+    fn tensor(&mut self, name: String, bytes: u64, kind: Kind) -> u32 {
+        self.owned.push_tensor(name, bytes, kind).0
+    }
+}
+
+#[pymethods]
+impl Graph {
+    #[new]
+    fn new(name: String) -> Self {
+        Self { owned: OwnedGraph::new(name) }
+    }
+
+    /// The name, by which plans refer to the graph.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.owned.name
+    }
+
+    /// Adds a tensor that keeps its value from one iteration to the next. Returns its number.
+    fn state(&mut self, name: String, bytes: u64) -> u32 {
+        self.tensor(name, bytes, Kind::State)
+    }
+
+    /// Adds a tensor that has a new value on the host in each iteration. Returns its number.
+    fn input(&mut self, name: String, bytes: u64) -> u32 {
+        self.tensor(name, bytes, Kind::Input)
+    }
+
+    /// Adds a tensor that an op writes before any op reads it. Returns its number.
+    fn temporary(&mut self, name: String, bytes: u64) -> u32 {
+        self.tensor(name, bytes, Kind::Temporary)
+    }
+
+    /// Adds an op after all others. Returns its number.
+    ///
+    /// A tensor that it reads and writes is updated in place. `workspace_bytes` is device memory
+    /// that it holds only while it runs. A repeatable op may be launched again in the same
+    /// iteration, on the values that it read the first time, and then writes the same bytes.
+    #[pyo3(signature = (name, time_ns, reads, writes, workspace_bytes=0, repeatable=false))]
+    fn op(
+        &mut self,
+        name: String,
+        time_ns: u64,
+        reads: Vec<u32>,
+        writes: Vec<u32>,
+        workspace_bytes: u64,
+        repeatable: bool,
+    ) -> u32 {
+        let [reads, writes] =
+            [reads, writes].map(|ids| ids.into_iter().map(TensorId).collect::<Vec<_>>());
+        let op = self.owned.push_op(name, time_ns, workspace_bytes, &reads, &writes);
+        if repeatable {
+            self.owned.set_repeatable(op);
+        }
+        op.0
+    }
+
+    /// Checks the graph. Raises `GraphError`, which names the first defect.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.checked(py).map(drop)
+    }
+
+    /// The bytes of a graph file (`spillway.graph.v1`). Raises `GraphError`.
+    fn to_json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &format::write_graph(self.checked(py)?.owned())))
+    }
+
+    /// Reads a graph from the bytes of a graph file, compressed or not. Raises `FormatError`.
+    #[staticmethod]
+    fn from_json(json: &[u8]) -> PyResult<Self> {
+        let owned = format::read_graph(json);
+        Ok(Self { owned: owned.map_err(|error| FormatError::new_err(error.to_string()))? })
+    }
+
+    /// Plans for a machine, and proves the plan safe.
+    ///
+    /// A budget is bytes, a size ("4GiB"), a share of what the work needs in-core ("35%"), or
+    /// "min". Strategies, except `joint`, and their settings are those of `spillway plan --help`; a setting is a
+    /// number or a text, and `True` and `False` are "yes" and "no".
+    ///
+    /// Raises `InfeasibleError` where the budget is too small; `GraphError`, `BudgetError` and
+    /// `PlanningError`.
+    #[pyo3(signature = (machine, budget=BudgetArgument::Text("35%".into()), strategy="auto", settings=BTreeMap::new()),
+        text_signature = "($self, machine, budget='35%', strategy='auto', settings={})")]
+    fn plan(
+        &self,
+        py: Python<'_>,
+        machine: &Machine,
+        budget: BudgetArgument,
+        strategy: &str,
+        settings: BTreeMap<String, Setting>,
+    ) -> PyResult<Plan> {
+        let graph = self.checked(py)?;
+        let strategy = strategy::named(strategy, settings)?;
+        let budget = match budget {
+            BudgetArgument::Bytes(bytes) => Ok(Budget::Bytes(bytes)),
+            BudgetArgument::Text(text) => text.parse(),
+        };
+        let budget = budget.map_err(|error| self.error(py, &error.into()))?;
+        let builder = graph.plan(machine.owned()).budget(budget).strategy(strategy);
+        let plan = py.detach(|| builder.run());
+        Ok(Plan::new(plan.map_err(|error| self.error(py, &error))?))
+    }
+
+    /// The smallest budget, in bytes, with which a strategy can plan for a machine.
+    ///
+    /// Raises `GraphError` and `PlanningError`.
+    #[pyo3(signature = (machine, strategy="auto", settings=BTreeMap::new()),
+        text_signature = "($self, machine, strategy='auto', settings={})")]
+    fn least(
+        &self,
+        py: Python<'_>,
+        machine: &Machine,
+        strategy: &str,
+        settings: BTreeMap<String, Setting>,
+    ) -> PyResult<u64> {
+        let graph = self.checked(py)?;
+        let strategy = strategy::named(strategy, settings)?;
+        let on = &machine.owned().machine;
+        let budget_bytes = on.device_bytes;
+        let least = py.detach(|| {
+            let graph = graph.graph();
+            strategy.min_feasible(&Request { graph: &graph, machine: on, budget_bytes })
+        });
+        let (bytes, _) = least.map_err(|error| {
+            let names = spillway::names::Names::new(graph.owned(), &[]);
+            PlanningError::new_err(names.planning_error(&error, budget_bytes))
+        })?;
+        Ok(bytes)
+    }
+
+    fn __repr__(&self) -> String {
+        let OwnedGraph { name, tensors, ops, .. } = &self.owned;
+        format!("Graph({name:?}, {} tensors, {} ops)", tensors.len(), ops.len())
+    }
+}

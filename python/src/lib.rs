@@ -1,0 +1,32 @@
+//! The module `spillway._core`: graphs, machines, plans, and sessions over host memory.
+//!
+//! `spillway/__init__.py` exports what is here, and `spillway/_core.pyi` has its types.
+
+// pyo3 extracts arguments by value.
+#![allow(clippy::needless_pass_by_value)]
+
+mod error;
+mod graph;
+mod kernels;
+mod machine;
+mod plan;
+mod session;
+mod strategy;
+
+/// Plans memory transfers for computations larger than the device.
+#[pyo3::pymodule]
+mod _core {
+    #[pymodule_export]
+    use crate::error::{
+        BudgetError, Error, FormatError, GraphError, InfeasibleError, InvalidPlanError,
+        PlanningError, SessionError,
+    };
+    #[pymodule_export]
+    use crate::graph::Graph;
+    #[pymodule_export]
+    use crate::machine::Machine;
+    #[pymodule_export]
+    use crate::plan::{Plan, Predicted};
+    #[pymodule_export]
+    use crate::session::Session;
+}

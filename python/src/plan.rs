@@ -1,0 +1,144 @@
+//! Plans and their figures.
+
+use crate::error;
+use crate::graph::Graph;
+use crate::machine::Machine;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use spillway::summary;
+
+/// A plan that is proved: safe in every order that its waits allow, with an exact prediction.
+#[pyclass(frozen, module = "spillway")]
+pub(crate) struct Plan {
+    plan: spillway::Plan,
+}
+
+impl Plan {
+    pub(crate) const fn new(plan: spillway::Plan) -> Self {
+        Self { plan }
+    }
+
+    pub(crate) const fn plan(&self) -> &spillway::Plan {
+        &self.plan
+    }
+
+    fn error(&self, py: Python<'_>, error: &spillway::Error) -> PyErr {
+        error::of_planner(py, self.plan.graph().owned(), error)
+    }
+}
+
+#[pymethods]
+impl Plan {
+    /// Reads a plan from the bytes of a plan file, and proves it.
+    ///
+    /// Raises `FormatError` where the bytes are malformed, `InvalidPlanError` where the plan is not
+    /// safe or is for another graph or machine, and `GraphError`.
+    #[staticmethod]
+    fn from_json(py: Python<'_>, json: &[u8], graph: &Graph, machine: &Machine) -> PyResult<Self> {
+        let checked = graph.checked(py)?;
+        let plan = py.detach(|| spillway::Plan::from_json(json, &checked, machine.owned()));
+        Ok(Self::new(plan.map_err(|error| graph.error(py, &error))?))
+    }
+
+    /// The bytes of a plan file (`spillway.plan.v1`).
+    fn to_json<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.plan.to_json())
+    }
+
+    /// What the plan takes, exactly, for the given times of ops and links.
+    #[getter]
+    fn predicted(&self) -> Predicted {
+        let figures = self.plan.figures();
+        Predicted {
+            period_ns: figures.period_ns,
+            compute_ns: figures.compute_ns,
+            repeat_ns: figures.repeat_ns,
+            peak_bytes: figures.peak_bytes,
+            h2d_bytes: figures.upload_bytes,
+            d2h_bytes: figures.download_bytes,
+            host_bytes: figures.host_bytes,
+        }
+    }
+
+    /// A period that no other plan can beat under this budget. Where this plan repeats no op, it
+    /// holds for plans that run each op once.
+    #[getter]
+    fn lower_bound_ns(&self) -> u64 {
+        self.plan.bound().period_ns
+    }
+
+    /// The device memory that the plan may use.
+    #[getter]
+    fn budget_bytes(&self) -> u64 {
+        self.plan.owned().budget_bytes
+    }
+
+    /// The name of the strategy that made it.
+    #[getter]
+    fn strategy(&self) -> &str {
+        &self.plan.owned().strategy
+    }
+
+    /// A report: one self-contained page of HTML.
+    fn report(&self, py: Python<'_>) -> PyResult<String> {
+        py.detach(|| self.plan.report()).map_err(|error| self.error(py, &error))
+    }
+
+    /// The report, as notebooks show it.
+    fn _repr_html_(&self, py: Python<'_>) -> PyResult<String> {
+        let page = self.report(py)?.replace('&', "&amp;").replace('"', "&quot;");
+        Ok(format!("<iframe srcdoc=\"{page}\" width=\"100%\" height=\"600\"></iframe>"))
+    }
+
+    /// The plan in a few lines.
+    fn summary(&self) -> String {
+        let (context, figures) = (self.plan.context(), self.plan.figures());
+        let rows = summary::rows(context, figures, self.plan.machine());
+        rows.iter().map(|(title, text)| format!("{title:<10}{text}\n")).collect()
+    }
+
+    /// Proves the plan again. Raises `InvalidPlanError`.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        let proved = py.detach(|| self.plan.verified().map(drop));
+        proved.map_err(|error| self.error(py, &error))
+    }
+
+    fn __repr__(&self) -> String {
+        let (owned, figures) = (self.plan.owned(), self.plan.figures());
+        let (graph, period_ns) = (&owned.graph, figures.period_ns);
+        format!("Plan({graph:?}, {} bytes, {period_ns} ns an iteration)", owned.budget_bytes)
+    }
+}
+
+/// The figures of a plan, for one iteration.
+#[pyclass(frozen, eq, get_all, module = "spillway")]
+#[derive(PartialEq)]
+pub(crate) struct Predicted {
+    /// Time from one iteration to the next.
+    period_ns: u64,
+    /// The sum of all op times, each op once.
+    compute_ns: u64,
+    /// Time of the ops that run again.
+    repeat_ns: u64,
+    /// The most device memory that is held.
+    peak_bytes: u64,
+    /// Bytes copied to the device.
+    h2d_bytes: u64,
+    /// Bytes copied to the host.
+    d2h_bytes: u64,
+    /// Pinned host memory.
+    host_bytes: u64,
+}
+
+#[pymethods]
+impl Predicted {
+    fn __repr__(&self) -> String {
+        let Self { period_ns, compute_ns, repeat_ns, peak_bytes, h2d_bytes, d2h_bytes, host_bytes } =
+            self;
+        format!(
+            "Predicted(period_ns={period_ns}, compute_ns={compute_ns}, repeat_ns={repeat_ns}, \
+             peak_bytes={peak_bytes}, h2d_bytes={h2d_bytes}, d2h_bytes={d2h_bytes}, \
+             host_bytes={host_bytes})"
+        )
+    }
+}

@@ -1,0 +1,105 @@
+"""Graphs, machines and plans: what they give, and what they refuse."""
+
+import pytest
+from perceptron import Perceptron, machine
+
+import spillway
+
+
+@pytest.fixture
+def graph():
+    return Perceptron().graph
+
+
+def test_a_plan_has_figures_a_bound_and_a_report(graph):
+    plan = graph.plan(machine(), budget="50%", strategy="fit")
+    figures = plan.predicted
+    assert figures.compute_ns == 6 * 60_000 + 1_000
+    assert figures.period_ns >= plan.lower_bound_ns >= figures.compute_ns
+    assert figures.peak_bytes <= plan.budget_bytes
+    assert figures.h2d_bytes > 0 and figures.d2h_bytes > 0 and figures.host_bytes > 0
+    assert figures.repeat_ns == 0
+    assert plan.strategy == "fit"
+    assert "backward 5" in plan.report() and plan.report().startswith("<!DOCTYPE html>")
+    assert plan._repr_html_().startswith("<iframe srcdoc=")
+    assert "period" in plan.summary()
+    plan.check()
+
+
+def test_a_budget_that_is_too_small_names_the_op_and_what_it_needs(graph):
+    least = graph.least(machine(), "fit")
+    with pytest.raises(spillway.InfeasibleError) as raised:
+        graph.plan(machine(), budget=least - 1, strategy="fit")
+    assert raised.value.least_bytes == least
+    assert raised.value.budget_bytes == least - 1
+    assert raised.value.op in str(raised.value)
+    assert graph.plan(machine(), budget=least, strategy="fit").budget_bytes == least
+    assert graph.plan(machine(), budget="min", strategy="fit").budget_bytes == least
+
+
+def test_a_bad_graph_is_refused_by_name():
+    graph = spillway.Graph("bad")
+    y = graph.temporary("never written", 8)
+    graph.op("use", 1, [y], [])
+    for call in [graph.check, graph.to_json, lambda: graph.plan(machine())]:
+        with pytest.raises(spillway.GraphError, match="never written"):
+            call()
+
+
+def test_an_unknown_tensor_is_refused():
+    graph = spillway.Graph("bad")
+    graph.op("use", 1, [7], [])
+    with pytest.raises(spillway.GraphError, match="use"):
+        graph.check()
+    with pytest.raises(OverflowError):
+        graph.op("use", 1, [-1], [])
+
+
+def test_files_hold_the_same(graph):
+    on = machine()
+    plan = graph.plan(on, budget="50%", strategy="fit")
+    again, there = spillway.Graph.from_json(graph.to_json()), spillway.Machine.from_json(on.to_json())
+    assert again.to_json() == graph.to_json() and there.to_json() == on.to_json()
+    read = spillway.Plan.from_json(plan.to_json(), again, there)
+    assert read.to_json() == plan.to_json() and read.predicted == plan.predicted
+
+
+def test_a_plan_is_proved_when_it_is_read(graph):
+    on = machine()
+    json = graph.plan(on, budget="50%", strategy="fit").to_json()
+    other = spillway.Graph("other")
+    other.op("only", 1, [], [other.temporary("t", 8)])
+    with pytest.raises(spillway.InvalidPlanError, match="other"):
+        spillway.Plan.from_json(json, other, on)
+    period = b'"period_ns":'
+    damaged = json.replace(period, period + b" 1", 1)
+    assert damaged != json
+    with pytest.raises(spillway.InvalidPlanError):
+        spillway.Plan.from_json(damaged, graph, on)
+    for read in [spillway.Graph.from_json, spillway.Machine.from_json]:
+        with pytest.raises(spillway.FormatError):
+            read(b"{}")
+
+
+def test_strategies_have_settings(graph):
+    def period_ns(**settings):
+        plan = graph.plan(machine(), budget="50%", settings=settings)
+        return plan.predicted.period_ns
+
+    assert period_ns(effort=20) <= period_ns(effort=0)
+    assert period_ns(effort=2, order="given", repeats=False) > 0
+    for settings, named in [({"efort": 2}, "efort"), ({"order": "best"}, "order")]:
+        with pytest.raises(spillway.PlanningError, match=named):
+            graph.plan(machine(), settings=settings)
+    with pytest.raises(spillway.PlanningError, match="no-such"):
+        graph.plan(machine(), strategy="no-such")
+    with pytest.raises(spillway.BudgetError, match="percentage"):
+        graph.plan(machine(), budget="half")
+
+
+def test_built_in_machines_are_found_by_name():
+    assert spillway.Machine.builtin("v100-pcie3").device_bytes == 16 << 30
+    with pytest.raises(spillway.Error, match="v100-pcie3"):
+        spillway.Machine.builtin("v1000")
+    with pytest.raises(spillway.FormatError):
+        machine(chunk_bytes=0)

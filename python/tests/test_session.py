@@ -1,0 +1,206 @@
+"""Sessions: training within a budget, and what they refuse."""
+
+import ctypes
+import gc
+import weakref
+
+import pytest
+from perceptron import Perceptron, machine, train_plainly
+
+import spillway
+
+ITERATIONS = 6
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return train_plainly(ITERATIONS)
+
+
+@pytest.mark.parametrize("strategy", ["auto", "fit", "on-demand", "swap"])
+def test_training_in_less_than_half_the_memory_is_bit_identical(plain, strategy):
+    perceptron = Perceptron()
+    plan = perceptron.graph.plan(machine(), budget="48%", strategy=strategy)
+    weights, device_bytes = perceptron.train(plan, ITERATIONS)
+    assert weights == plain
+    assert 0 < device_bytes <= plan.budget_bytes
+    assert plan.predicted.peak_bytes <= device_bytes
+    assert plan.predicted.h2d_bytes > 0
+    assert perceptron.iterations == set(range(1, ITERATIONS + 1))
+
+
+def test_training_in_core_is_bit_identical(plain):
+    perceptron = Perceptron()
+    plan = perceptron.graph.plan(machine(), budget=1 << 20, strategy="in-core")
+    assert perceptron.train(plan, ITERATIONS)[0] == plain
+
+
+class Chain:
+    """Forward ops whose results the backward ops read in reverse, one page each."""
+
+    LAYERS, BYTES = 6, 4096
+
+    def __init__(self):
+        graph = self.graph = spillway.Graph("chain")
+        self.state = graph.state("state", self.BYTES)
+        self.repeats = 0
+        values = [self.state]
+        for n in range(self.LAYERS):
+            values.append(graph.temporary(f"value {n}", self.BYTES))
+            graph.op(f"forward {n}", 1000, [values[n]], [values[n + 1]], repeatable=True)
+        gradient = values[-1]
+        for n in reversed(range(self.LAYERS)):
+            reads = list({gradient, values[n]})
+            gradient = graph.temporary(f"gradient {n}", self.BYTES) if n else self.state
+            graph.op(f"backward {n}", 1000, reads, [gradient])
+
+    def launch(self, op, iteration, is_repeat, reads, writes, workspace):
+        assert workspace == 0 and len(writes) == 1
+        self.repeats += is_repeat
+        sums = map(sum, zip(*(ctypes.string_at(address, self.BYTES) for address in reads)))
+        ctypes.memmove(writes[0], bytes((3 * s + op) % 256 for s in sums), self.BYTES)
+
+    def run(self, **how):
+        with spillway.Session(self.graph.plan(machine(), **how), self) as session:
+            session.write_state(self.state, bytes(range(256)) * 16)
+            for _ in range(ITERATIONS):
+                session.step()
+            state = bytearray(self.BYTES)
+            session.read_state(self.state, state)
+            return state
+
+
+def test_repeats_are_launched_and_change_nothing():
+    chain = Chain()
+    in_core = chain.run(budget=1 << 20, strategy="in-core")
+    assert chain.repeats == 0 and len(set(in_core)) > 1
+    assert chain.run(budget="min", strategy="checkpoint") == in_core
+    assert chain.repeats > 0
+
+
+class Adder:
+    """Adds nothing to a sum."""
+
+    def __init__(self):
+        graph = self.graph = spillway.Graph("sum")
+        self.sum, number = graph.state("sum", 8), graph.temporary("number", 8)
+        graph.op("make", 1000, [], [number], workspace_bytes=16)
+        graph.op("add", 1000, [self.sum, number], [self.sum])
+        self.launches = []
+
+    def launch(self, *arguments):
+        self.launches.append(arguments)
+
+    def session(self):
+        return spillway.Session(self.graph.plan(machine(), 1 << 16), self)
+
+
+def test_a_launch_brings_addresses_and_workspace():
+    adder = Adder()
+    session = adder.session()
+    session.step()
+    (make, add) = adder.launches
+    assert make[:4] == (0, 1, False, []) and len(make[4]) == 1 and make[5] > 0
+    assert add[:3] == (1, 1, False) and add[3] == [add[4][0], make[4][0]] and add[5] == 0
+
+
+@pytest.mark.parametrize("failing", ["launch", "fill_input"])
+def test_what_a_callback_raises_comes_out_unchanged(failing):
+    perceptron = Perceptron()
+    error = LookupError("of the embedder")
+
+    def fail(*arguments):
+        raise error
+
+    setattr(perceptron, failing, fail)
+    session = spillway.Session(perceptron.graph.plan(machine(), 1 << 20), perceptron)
+    with pytest.raises(LookupError) as raised:
+        session.step()
+    assert raised.value is error
+    with pytest.raises(spillway.SessionError):
+        session.step()
+
+
+def test_states_are_zeros_until_they_are_written_and_keep_what_was_written():
+    adder = Adder()
+    for written in [bytes(8), b"12345678"]:
+        session = adder.session()
+        if any(written):
+            session.write_state(adder.sum, written)
+        for _ in range(2):
+            into = bytearray(b"?" * 8)
+            session.read_state(adder.sum, into)
+            assert into == written
+            session.step()
+
+
+def test_wrong_tensors_and_buffers_are_refused_by_name():
+    adder = Adder()
+    session = adder.session()
+    with pytest.raises(spillway.SessionError, match="sum.* 7 bytes, not 8"):
+        session.write_state(adder.sum, bytes(7))
+    with pytest.raises(spillway.SessionError, match="sum.* 9 bytes, not 8"):
+        session.read_state(adder.sum, bytearray(9))
+    with pytest.raises(spillway.SessionError, match="number.* is no state"):
+        session.read_state(1, bytearray(8))
+    with pytest.raises(spillway.SessionError, match='"sum" has no tensor 2'):
+        session.write_state(2, bytes(8))
+    with pytest.raises(TypeError):
+        session.read_state(adder.sum, bytes(8))
+
+
+def test_states_are_written_before_the_first_step_only():
+    adder = Adder()
+    session = adder.session()
+    session.step()
+    with pytest.raises(spillway.SessionError, match="before the first step"):
+        session.write_state(adder.sum, bytes(8))
+
+
+def test_a_closed_session_does_nothing():
+    adder = Adder()
+    with adder.session() as session:
+        session.step()
+        assert session.iterations == 1 and session.device_bytes > 0
+    session.close()
+    with pytest.raises(spillway.SessionError, match="closed"):
+        session.step()
+    with pytest.raises(spillway.SessionError, match="closed"):
+        session.read_state(adder.sum, bytearray(8))
+
+
+def test_a_step_within_a_step_is_refused():
+    adder = Adder()
+    session = adder.session()
+    adder.launch = lambda *arguments: session.step()
+    session = adder.session()
+    with pytest.raises(spillway.SessionError, match="in a step"):
+        session.step()
+
+
+def test_kernels_are_checked_before_the_first_step():
+    plan = Perceptron().graph.plan(machine(), 1 << 20)
+
+    class OnlyLaunches:
+        def launch(self, *arguments):
+            pass
+
+    with pytest.raises(AttributeError, match="fill_input"):
+        spillway.Session(plan, OnlyLaunches())
+
+
+def test_chunks_that_are_no_pages_are_refused():
+    adder = Adder()
+    plan = adder.graph.plan(machine(chunk_bytes=1000), "min")
+    with pytest.raises(spillway.SessionError, match="1000 bytes"):
+        spillway.Session(plan, adder)
+
+
+def test_a_session_that_its_kernels_hold_is_collected():
+    adder = Adder()
+    adder.held = adder.session()
+    adder.held.step()
+    gone = weakref.ref(adder)
+    del adder
+    gc.collect()
+    assert gone() is None

@@ -1,0 +1,17 @@
+"""Runs the tests with the package of this checkout, once its extension module is built."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)

@@ -1,0 +1,91 @@
+"""Trains a model twice, eagerly and within a plan, and compares all bits."""
+
+import copy
+
+import in_core
+import torch
+
+import spillway.torch
+
+STEPS = 5
+
+
+MACHINE = spillway.Machine("test", 8 << 30, 8 << 30, 4096, 10**9, 10**9)
+
+
+def compare(
+    make, loss_fn, make_optimizer, batches, between=None, budget=None, steps=STEPS, seed=7
+):
+    """Trains twice from the same seed. `make()` returns the model, `batches(k)` a batch and
+    `between(optimizer)` the function called after each step. Without a budget (a percentage),
+    each tensor has memory of its own. Returns the captured step."""
+    torch.manual_seed(seed)
+    eager_model = make()
+    planned_model = copy.deepcopy(eager_model)
+    eager = make_optimizer(eager_model)
+    planned = make_optimizer(planned_model)
+    data = [batches(k) for k in range(steps)]
+    state = torch.get_rng_state()
+
+    after = between(eager) if between else lambda: None
+    eager_losses = []
+    for batch in data:
+        eager.zero_grad()
+        loss = loss_fn(eager_model, batch)
+        loss.backward()
+        eager.step()
+        after()
+        eager_losses.append(loss.detach())
+    eager_state = torch.get_rng_state()
+
+    torch.set_rng_state(state)
+    step = spillway.torch.capture(planned_model, loss_fn, planned, data[0])
+    assert torch.equal(torch.get_rng_state(), state), "capture draws random numbers"
+    if budget is None:
+        with in_core.sessions():
+            train = step.compile(step, strict=True)
+    else:
+        plan = planned_within(step, budget)
+        train = step.compile(plan, strict=True)
+    after = between(planned) if between else lambda: None
+    losses = []
+    for batch in data:
+        with torch.no_grad():  # which must make no difference
+            losses.append(train(batch))
+        after()
+    train.sync()
+    if budget is not None:
+        assert train._session.device_bytes <= plan.budget_bytes
+    for k, (a, b) in enumerate(zip(losses, eager_losses)):
+        same(a, b, f"loss {k}")
+    same_dicts(planned_model.state_dict(), eager_model.state_dict(), "model")
+    same_dicts(planned.state_dict(), eager.state_dict(), "optimizer")
+    assert torch.equal(torch.get_rng_state(), eager_state), "the generators differ"
+    return step, train
+
+
+def planned_within(step, budget):
+    """Returns a plan for a percentage, or for the least that will do where that is more."""
+    small = sum(s.nbytes for s in step.storages) < 64 << 20
+    machine = MACHINE if small else None
+    try:
+        return step.plan(budget, machine, settings=dict(effort=1))
+    except spillway.InfeasibleError:
+        return step.plan(step.least(machine), machine, settings=dict(effort=1))
+
+
+def same(a, b, name):
+    assert a.shape == b.shape and a.dtype == b.dtype, name
+    as_bytes = [x.detach().contiguous().reshape(-1).view(torch.uint8) for x in (a, b)]
+    assert torch.equal(*as_bytes), f"{name} differs by {(a.double() - b.double()).abs().max()}"
+
+
+def same_dicts(a, b, name):
+    assert a.keys() == b.keys(), name
+    for key in a:
+        if isinstance(a[key], dict):
+            same_dicts(a[key], b[key], f"{name}.{key}")
+        elif isinstance(a[key], torch.Tensor):
+            same(a[key], b[key], f"{name}.{key}")
+        else:
+            assert a[key] == b[key], f"{name}.{key}"

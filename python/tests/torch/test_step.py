@@ -1,0 +1,184 @@
+"""What a captured step refuses, checks and hands back."""
+
+import copy
+import dataclasses
+import inspect
+
+import pytest
+import torch
+from eager import planned_within, same_dicts
+from torch import nn
+from torch.nn import functional as F
+
+import spillway.torch
+
+
+def model():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(), nn.Linear(16, 4))
+
+
+def adam(model):
+    return torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def loss_fn(model, batch):
+    return F.mse_loss(model(batch["x"]), batch["y"])
+
+
+def batch():
+    return {"x": torch.randn(6, 8), "y": torch.randn(6, 4)}
+
+
+def captured(loss_fn=loss_fn):
+    trained = model()
+    optimizer = adam(trained)
+    step = spillway.torch.capture(trained, loss_fn, optimizer, batch())
+    return trained, optimizer, step
+
+
+def uses_item(model, batch):
+    loss = loss_fn(model, batch)
+    return loss * (1 / loss.item())
+
+
+def branches(model, batch):
+    loss = loss_fn(model, batch)
+    return loss if loss > 0 else -loss
+
+
+def selects(model, batch):
+    return batch["x"][batch["x"] > 0].sum() * model[0].weight.sum()
+
+
+def prints(model, batch):
+    loss = loss_fn(model, batch)
+    print(f"{float(loss):.3f}")
+    return loss
+
+
+def draws_elsewhere(model, batch):
+    noise = torch.rand(6, 8, generator=torch.Generator())
+    return F.mse_loss(model(batch["x"] + noise), batch["y"])
+
+
+@pytest.mark.parametrize(
+    ("refused", "line"),
+    [(uses_item, 2), (branches, 2), (selects, 1), (prints, 2), (draws_elsewhere, 1)],
+)
+def test_what_depends_on_values_is_refused_with_its_line(refused, line):
+    first = inspect.getsourcelines(refused)[1]
+    with pytest.raises(spillway.torch.CaptureError, match=rf"test_step\.py:{first + line}: "):
+        captured(refused)
+
+
+def test_a_refused_model_is_left_as_it_was():
+    trained = model()
+    parameters = list(trained.parameters())
+    optimizer = adam(trained)
+    with pytest.raises(spillway.torch.CaptureError):
+        spillway.torch.capture(trained, branches, optimizer, batch())
+    assert all(a is b for a, b in zip(parameters, trained.parameters()))
+    assert all(a is b for a, b in zip(parameters, optimizer.param_groups[0]["params"]))
+    assert not optimizer.state
+
+
+def test_capture_changes_no_value():
+    trained, before = model(), model()
+    spillway.torch.capture(trained, loss_fn, adam(trained), batch())
+    same_dicts(trained.state_dict(), before.state_dict(), "model")
+    assert all(p.grad is None for p in trained.parameters())
+
+
+def test_training_goes_on_eagerly_from_a_checkpoint():
+    trained, optimizer, step = captured()
+    expected, resumed = copy.deepcopy(trained), copy.deepcopy(trained)
+    expected_optimizer = adam(expected)
+    data = [batch() for _ in range(5)]
+
+    def eagerly(model, optimizer, batches):
+        for b in batches:
+            optimizer.zero_grad()
+            loss_fn(model, b).backward()
+            optimizer.step()
+
+    torch.manual_seed(5)
+    eagerly(expected, expected_optimizer, data)
+
+    torch.manual_seed(5)
+    train = step.compile(planned_within(step, "35%"))
+    for b in data[:3]:
+        train(b)
+    train.sync()
+    checkpoint = copy.deepcopy((trained.state_dict(), optimizer.state_dict()))
+    resumed_optimizer = adam(resumed)
+    resumed.load_state_dict(checkpoint[0])
+    resumed_optimizer.load_state_dict(checkpoint[1])
+    eagerly(resumed, resumed_optimizer, data[3:])
+    same_dicts(resumed.state_dict(), expected.state_dict(), "model")
+    same_dicts(resumed_optimizer.state_dict(), expected_optimizer.state_dict(), "optimizer")
+
+
+def test_values_that_are_loaded_into_the_model_are_taken_over():
+    trained, _, step = captured()
+    train = step.compile(planned_within(step, "35%"))
+    with torch.no_grad():
+        trained[3].weight.zero_()
+        trained[3].bias.zero_()
+    train.load()
+    b = batch()
+    torch.testing.assert_close(train(b), b["y"].square().mean())
+
+
+def test_seeds_work_between_steps():
+    _, _, step = captured()
+    train = step.compile(planned_within(step, "35%"))
+    b = batch()
+    losses = []
+    for seed in (1, 1, 2):
+        train.load()
+        torch.manual_seed(seed)
+        losses.append(train(b))
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_other_batches_are_refused():
+    _, _, step = captured()
+    train = step.compile(planned_within(step, "35%"))
+    with pytest.raises(ValueError, match=r"batch\.0 is \(5, 8\) of torch.float32, but \(6, 8\)"):
+        train({"x": torch.randn(5, 8), "y": torch.randn(6, 4)})
+    with pytest.raises(ValueError, match="the batch is"):
+        train([torch.randn(6, 8), torch.randn(6, 4)])
+
+
+def test_a_changed_setting_of_the_optimizer_is_refused():
+    _, optimizer, step = captured()
+    train = step.compile(planned_within(step, "35%"))
+    optimizer.param_groups[0]["weight_decay"] = 0.5
+    with pytest.raises(ValueError, match="weight_decay of the optimizer's group 0 is 0.5"):
+        train(batch())
+
+
+def test_strict_mode_names_the_op_that_allocates_more_than_its_workspace():
+    _, _, step = captured()
+    (op,) = [o for o in step.operations if o.name == "mse_loss"]
+    assert op.measured.workspace_bytes > 0
+    op.measured = dataclasses.replace(op.measured, workspace_bytes=op.measured.workspace_bytes - 1)
+    train = step.compile(planned_within(step, "35%"), strict=True)
+    with pytest.raises(spillway.torch.AllocationError, match="mse_loss .* allocated"):
+        train(batch())
+    step.compile(planned_within(step, "35%"))(batch())
+
+
+def test_large_work_has_a_longer_time_and_a_larger_workspace():
+    def step(width):
+        linear = nn.Conv2d(3, width, 3)
+        x = torch.randn(1, 3, 32, 32)
+        sgd = torch.optim.SGD(linear.parameters(), lr=0.1)
+        step = spillway.torch.capture(linear, lambda m, x: m(x).sum(), sgd, x)
+        (op,) = [o for o in step.operations if o.name == "convolution_backward"]
+        return op.measured
+
+    small, large = step(1), step(256)
+    assert large.time_ns > small.time_ns
+    assert large.workspace_bytes > small.workspace_bytes
