@@ -240,6 +240,33 @@ fn an_interrupt_leaves_no_half_a_file() {
     println!("{in_time} of 10 were in time");
 }
 
+/// The work never arrives. Once the program has removed what an earlier one left, it reads.
+#[test]
+fn a_program_that_waits_for_its_input_can_be_ended() {
+    let folder = Folder::new();
+    for signal in ["-INT", "-TERM", "-HUP"] {
+        let left = temporary(&folder, "p.json");
+        fs::write(&left, "half a plan").unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_spillway"))
+            .args(["plan", "-", "-o", "p.json"])
+            .current_dir(folder.path(""))
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Waiting for the program would close its standard input.
+        let input = child.stdin.take();
+        let start = Instant::now();
+        while left.exists() {
+            assert!(start.elapsed() < Duration::from_secs(60), "{signal}");
+        }
+        let killed = Command::new("kill").args([signal, &child.id().to_string()]).status();
+        assert!(killed.unwrap().success());
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{signal}");
+        assert!(folder.files().is_empty());
+        drop(input);
+    }
+}
+
 /// A kill cannot be caught. Whatever it leaves, the next one removes.
 #[test]
 fn a_killed_program_leaves_nothing_for_long() {
