@@ -1,4 +1,4 @@
-//! Reading, checking and importing take O(n) memory in the size of the files.
+//! Reading, checking and importing take O(n) memory in the size of the files, in O(n) allocations.
 #![allow(unsafe_code, reason = "counting bytes takes a global allocator")]
 // The lint knows test functions, not what they call.
 #![allow(clippy::unwrap_used)]
@@ -16,29 +16,50 @@ use workloads::pytorch::{Device, import};
 
 struct Counting;
 
-thread_local! {
-    /// Bytes that this thread holds, the most it has held, and its largest allocation.
-    static HELD: Cell<[isize; 3]> = const { Cell::new([0; 3]) };
+/// Bytes and allocations of a thread.
+#[derive(Clone, Copy)]
+struct Taken {
+    held_bytes: isize,
+    most_held_bytes: isize,
+    largest_bytes: isize,
+    /// Of all allocations, freed or not.
+    sum_bytes: isize,
+    allocations: isize,
 }
 
-fn hold(bytes: isize) {
+const NOTHING: Taken =
+    Taken { held_bytes: 0, most_held_bytes: 0, largest_bytes: 0, sum_bytes: 0, allocations: 0 };
+
+thread_local! {
+    static TAKEN: Cell<Taken> = const { Cell::new(NOTHING) };
+}
+
+fn count(change: impl FnOnce(&mut Taken)) {
     // A thread that ends counts no more.
-    let _ = HELD.try_with(|held| {
-        let [now, most, largest] = held.get();
-        held.set([now + bytes, most.max(now + bytes), largest.max(bytes)]);
+    let _ = TAKEN.try_with(|cell| {
+        let mut taken = cell.get();
+        change(&mut taken);
+        cell.set(taken);
     });
 }
 
 // SAFETY: every call is passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        hold(layout.size() as isize);
+        let bytes = layout.size() as isize;
+        count(|taken| {
+            taken.held_bytes += bytes;
+            taken.most_held_bytes = taken.most_held_bytes.max(taken.held_bytes);
+            taken.largest_bytes = taken.largest_bytes.max(bytes);
+            taken.sum_bytes += bytes;
+            taken.allocations += 1;
+        });
         // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        hold(-(layout.size() as isize));
+        count(|taken| taken.held_bytes -= layout.size() as isize);
         // SAFETY: the caller keeps the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -47,19 +68,23 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// The most bytes held at once beside what is there before, and the largest allocation.
-fn most_bytes<T>(made: &T, run: impl Fn(&T)) -> [isize; 2] {
-    let [before, ..] = HELD.get();
-    HELD.set([before, before, 0]);
+/// What a run takes beside what is there before.
+fn taken<T>(made: &T, run: impl Fn(&T)) -> Taken {
+    TAKEN.set(NOTHING);
     run(made);
-    let [_, most, largest] = HELD.get();
-    [most - before, largest]
+    TAKEN.get()
 }
 
-/// Checks that eight times the size takes at most some ten times the memory.
+/// Checks that eight times the size takes at most some ten times the memory and the allocations.
 fn grows<T>(make: impl Fn(usize) -> T, run: impl Fn(&T)) {
-    let [small, large] = [4000, 32_000].map(|size| most_bytes(&make(size), &run)[0]);
-    assert!(large < 12 * small, "{large} bytes for {small}");
+    let [small, large] = [4000, 32_000].map(|size| taken(&make(size), &run));
+    for (name, small, large) in [
+        ("bytes at once", small.most_held_bytes, large.most_held_bytes),
+        ("bytes", small.sum_bytes, large.sum_bytes),
+        ("allocations", small.allocations, large.allocations),
+    ] {
+        assert!(large < 12 * small, "{large} {name} for {small}");
+    }
 }
 
 fn bytes(value: &Value) -> Vec<u8> {
@@ -168,7 +193,7 @@ fn imports() {
     for make in [nested, list] {
         grows(make, without);
         // That there is memory is tried before anything is read: for all that follows, too.
-        let [most, tried] = most_bytes(&make(4000), without);
+        let Taken { most_held_bytes: most, largest_bytes: tried, .. } = taken(&make(4000), without);
         assert!(most <= tried, "{most} bytes, and {tried} were tried");
     }
     let both = |size| (nested(size), kineto(size));
