@@ -111,7 +111,7 @@ fn links_of_any_speed_and_latency_are_planned_for() {
 
 #[test]
 fn more_objects_than_can_be_counted_are_refused() {
-    let owned = training_step(3, MOST / 10, 1);
+    let owned = training_step(3, MOST / 11, 1);
     let graph = owned.graph().unwrap();
     let refused = Err(PlanningError::Plan(PlanError::Overflow(Location::End)));
     let without_latency = MachineParameters { transfer_latency_ns: 0, ..HUGE };

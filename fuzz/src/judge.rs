@@ -71,7 +71,7 @@ fn is_for_ledger(graph: &Graph<'_>, plan: &Plan<'_>) -> bool {
     let pool = |table: &[u32], at: usize| table.get(at).map_or(0, |&pool| pool as usize);
     let count = |pool: usize, bytes: u64| {
         let object_bytes = plan.pools.get(pool).map_or(0, |pool| pool.object_bytes);
-        bytes.checked_div(object_bytes).unwrap_or(0)
+        if object_bytes == 0 { 0 } else { bytes.div_ceil(object_bytes) }
     };
     let tensors = graph.tensors().iter().enumerate();
     let ops = graph.ops().iter().enumerate();
@@ -188,4 +188,27 @@ pub fn run_verified(verified: &Verified<'_>) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use planner_core::Kind;
+    use planner_core::plan::Pool;
+    use workloads::OwnedGraph;
+
+    #[test]
+    fn the_ledger_counts_objects_that_are_not_full() {
+        for tensors in [MOST_OBJECTS, MOST_OBJECTS + 1] {
+            let mut graph = OwnedGraph::new("g");
+            (0..tensors).for_each(|_| drop(graph.push_tensor("t", 1, Kind::State)));
+            graph.push_op("o", 1, 0, &[], &[]);
+            let pools = vec![Pool { object_bytes: 1024, count: tensors }];
+            let plan = OwnedPlan { pools, ..OwnedPlan::default() };
+            assert_eq!(
+                is_for_ledger(&graph.graph().unwrap(), &plan.plan()),
+                tensors == MOST_OBJECTS
+            );
+        }
+    }
 }

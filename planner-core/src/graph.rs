@@ -149,7 +149,8 @@ pub enum GraphError {
         /// The temporary without a value.
         tensor: TensorId,
     },
-    /// The sizes of all tensors, the workspaces, or the times add up to more than 64 bits.
+    /// The times, or the sizes of workspaces and tensors, of inputs twice, add up to more than 64
+    /// bits.
     Overflow,
     /// The working memory is too small.
     Scratch(OutOfScratch),
@@ -227,7 +228,13 @@ impl<'a> Graph<'a> {
             if tensor.bytes == 0 {
                 return Err(GraphError::EmptyTensor(id));
             }
-            bytes = bytes.checked_add(tensor.bytes).ok_or(GraphError::Overflow)?;
+            // The host holds two values of an input.
+            let values = if tensor.kind == Kind::Input { 2 } else { 1 };
+            bytes = tensor
+                .bytes
+                .checked_mul(values)
+                .and_then(|more| bytes.checked_add(more))
+                .ok_or(GraphError::Overflow)?;
         }
         let mut time_ns = 0u64;
         for op in self.ops {
@@ -504,6 +511,9 @@ mod tests {
         );
         let huge = Tensor { bytes: u64::MAX, kind: Kind::State };
         assert_eq!(check(&[huge, STATE], &[op(0, 0, 0)], &none), Err(GraphError::Overflow));
+        let half = |kind| [Tensor { bytes: 1 << 63, kind }];
+        assert_eq!(check(&half(Kind::State), &[op(0, 0, 0)], &none), Ok(()));
+        assert_eq!(check(&half(Kind::Input), &[op(0, 0, 0)], &none), Err(GraphError::Overflow));
         for second_run in [op(0, 1, 1), op(1, 1, 1)] {
             assert_eq!(
                 check(&tensors, &[op(0, 1, 1), second_run], &[0, 1, 1, 0]),

@@ -9,7 +9,7 @@ use crate::graph::{Graph, Kind, TensorId};
 use crate::machine::Machine;
 use crate::packing::{self, Packing};
 use crate::pieces::Pieces;
-use crate::plan::{Location, Plan, PlanError};
+use crate::plan::{Plan, PlanError};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use spans::Spans;
 
@@ -49,8 +49,7 @@ impl<'a> HostLayout<'a> {
     ///
     /// # Errors
     /// A plan whose structure is broken, [`PlanError::HostMemory`] where the machine has too
-    /// little for what an iteration moves, a block of more than 2^64 bytes, and scratch that is
-    /// too small.
+    /// little for what an iteration moves, and scratch that is too small.
     pub fn new(
         graph: &Graph<'_>,
         machine: &Machine,
@@ -133,26 +132,27 @@ impl<'a> Unfilled<'a> {
         let mut bytes = 0u64;
         let mut append = |count: u64| {
             let start = bytes;
-            bytes = bytes.checked_add(count).ok_or(PlanError::Overflow(Location::End))?;
-            Ok::<u64, PlanError>(start)
+            // Cannot overflow: the graph's constructor has added up all tensors, inputs twice.
+            bytes += count;
+            start
         };
         let lasting = || {
             let tensors = graph.tensor_ids().zip(graph.tensors());
             tensors.filter(|(_, tensor)| tensor.kind != Kind::Temporary)
         };
         for (id, tensor) in lasting().filter(|&(id, _)| spans.moves(id)) {
-            slots[id.index()] = [append(tensor.bytes)?; 2];
+            slots[id.index()] = [append(tensor.bytes); 2];
         }
-        let least_bytes = append(0)?;
+        let least_bytes = append(0);
         let offsets = scratch.take(spans.items(graph).count(), 0u64)?;
         let fits_bytes = machine.host_bytes.saturating_sub(least_bytes);
         let height_bytes = pack(&spans, graph, fits_bytes, offsets, &mut scratch)?;
-        let first = append(height_bytes)?;
+        let first = append(height_bytes);
         for ((id, _), &offset_bytes) in spans.items(graph).zip(&*offsets) {
             slots[id.index()] = [first.saturating_add(offset_bytes); 2];
             from_bytes[id.index()] = spans.first_byte(id);
         }
-        let moved_bytes = append(0)?;
+        let moved_bytes = append(0);
         if moved_bytes > machine.host_bytes {
             let host_bytes = machine.host_bytes;
             return Err(PlanError::HostMemory { needed_bytes: moved_bytes, host_bytes });
@@ -160,11 +160,11 @@ impl<'a> Unfilled<'a> {
         for (id, tensor) in lasting() {
             let [one, other] = &mut slots[id.index()];
             if !spans.moves(id) {
-                *one = append(tensor.bytes)?;
+                *one = append(tensor.bytes);
                 *other = *one;
             }
             if tensor.kind == Kind::Input {
-                *other = append(tensor.bytes)?;
+                *other = append(tensor.bytes);
             }
         }
         Ok(HostLayout { slots, from_bytes, moved_bytes, bytes })

@@ -1,6 +1,6 @@
 //! When each temporary needs its slot on the host.
 
-use crate::graph::{Graph, Kind, TensorId};
+use crate::graph::{Graph, Kind, Launched, TensorId};
 use crate::packing::Item;
 use crate::pieces::Pieces;
 use crate::plan::{Part, Plan, Step};
@@ -65,12 +65,13 @@ impl<'a> Spans<'a> {
         };
         for (at, step) in (0..).zip(plan.steps) {
             match *step {
-                Step::Launch(launched) => {
-                    for tensor in graph.operands_by(launched) {
+                // Only temporaries have spans, and a repeat touches all of those of its op.
+                Step::Launch(Launched { op, .. }) => {
+                    for &tensor in graph.operands_of(op) {
                         spans.ends[tensor.index()][1] = at;
                         spans.flags[tensor.index()] &= !(RETURNING | LEAVING);
                     }
-                    for tensor in graph.written_by(launched) {
+                    for &tensor in graph.writes(op) {
                         spans.written[tensor.index()] = at;
                     }
                 }
