@@ -66,21 +66,6 @@ fn what_the_host_does_not_hold_is_copied() {
     );
 }
 
-/// An input has two slots on the host. Of one that nothing moves they can exceed 64 bits, though
-/// the graph does not.
-#[test]
-fn a_host_block_of_more_than_64_bits_is_refused() {
-    let mut graph = OwnedGraph::new("huge");
-    let state = graph.push_tensor("w", 1, Kind::State);
-    graph.push_tensor("x", 1 << 63, Kind::Input);
-    graph.push_op("op", 1, 0, &[state], &[]);
-    let graph = graph.graph().unwrap();
-    let machine = &chain::MACHINE;
-    let request = Request { graph: &graph, machine, budget_bytes: machine.device_bytes };
-    let refused = swapping::plan(&request, &Swap::default()).unwrap_err();
-    assert!(matches!(refused, PlanningError::Plan(PlanError::Overflow(_))), "{refused}");
-}
-
 proptest! {
     /// On a host that is too small, more has to stay on the device; where that does not help,
     /// no budget does.

@@ -3,6 +3,7 @@
 use crate::link::Link;
 use crate::outcome::Outcome;
 use crate::physical::PhysicalMemory;
+use crate::pinned::PinnedMemory;
 use crate::settings::Settings;
 use crate::space::{AddressSpace, SharedSpace};
 use cudarc::driver::sys::CUresult::{self, *};
@@ -13,6 +14,7 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) space: SharedSpace,
+    pub(crate) pinned: PinnedMemory,
     pub(crate) h2d: Link,
     pub(crate) d2h: Link,
     /// Work that a stream holds, at most.
@@ -39,6 +41,7 @@ impl Device {
         let memory = PhysicalMemory::new(memory_bytes);
         Self {
             space: SharedSpace::new(AddressSpace::new(memory, granularity_bytes)),
+            pinned: PinnedMemory::new(settings.pinned_bytes),
             h2d: Link::new(settings.h2d),
             d2h: Link::new(settings.d2h),
             queue_depth: settings.queue_depth,

@@ -7,7 +7,6 @@ use crate::event::Event;
 use crate::faults::Faults;
 use crate::graph::{ExecutableGraph, Graph};
 use crate::outcome::Outcome;
-use crate::pinned::PinnedMemory;
 use crate::ptx::{Kernel, Module};
 use crate::registry::{Handles, Registry};
 use crate::settings::Settings;
@@ -32,7 +31,6 @@ pub(crate) struct Driver {
     /// Delays the streams of threads that set no faults; 0 for no delays.
     seed: AtomicU64,
     pub(crate) device: Arc<Device>,
-    pub(crate) pinned: PinnedMemory,
     pub(crate) streams: Registry<Stream>,
     pub(crate) events: Registry<Event>,
     pub(crate) modules: Registry<Module>,
@@ -59,7 +57,6 @@ impl Driver {
             counters: Mutex::default(),
             seed: AtomicU64::new(settings.seed),
             device: Arc::new(Device::new(settings)),
-            pinned: PinnedMemory::new(settings.pinned_bytes),
             streams: Registry::new(&handles),
             events: Registry::new(&handles),
             modules: Registry::new(&handles),
@@ -85,7 +82,7 @@ impl Driver {
     }
 
     /// Notes that a range is unmapped or freed. If work uses any of it, that fails, as it would on
-    /// a device. Returns whether nothing uses it.
+    /// a device. Returns whether work uses it.
     pub(crate) fn note_freed(&self, at: u64, bytes: u64) -> bool {
         let is_used = self.device.space.usage.overlaps(&(at..at.saturating_add(bytes)));
         if is_used {
@@ -93,13 +90,13 @@ impl Driver {
             self.device.explain(format!("{bytes} bytes at {at:#x} are freed while work uses them"));
             self.device.fail(CUDA_ERROR_ILLEGAL_ADDRESS);
         }
-        !is_used
+        is_used
     }
 
     /// Forgets an error of work, and frees all memory.
     pub(crate) fn restart(&self) {
         self.device.recover();
-        self.pinned.clear();
+        self.device.pinned.clear();
     }
 
     /// Delays the work of all streams from now on, by the seed of the settings or else by 1.
@@ -170,7 +167,7 @@ impl Driver {
             + self.modules.len()
             + self.graphs.len()
             + self.executables.len()
-            + self.pinned.live()
+            + self.device.pinned.live()
             + self.device.space.read().live()
     }
 

@@ -7,6 +7,7 @@ use crate::outcome::Outcome;
 use crate::ptx::Launch;
 use crate::space::SharedSpace;
 use crate::usage::InUse;
+use cudarc::driver::sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -44,13 +45,16 @@ impl Task {
     pub(crate) fn run<'d>(&self, on: &'d Device, clock: &mut Clock) -> Outcome<Vec<InUse<'d>>> {
         let ranges = self.ranges().into_iter();
         let used = ranges.map(|range| on.space.usage.begin(range)).collect();
+        if let Self::CopyH2D { host, bytes, .. } | Self::CopyD2H { host, bytes, .. } = *self {
+            // It may have been freed since the copy was enqueued.
+            on.pinned.check(host, bytes).map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)?;
+        }
         match *self {
             Self::CopyH2D { host, device, bytes } => on.h2d.transfer(&on.d2h, bytes, clock, || {
                 in_pieces(&on.space, device, bytes, |at, len| {
                     let host = host + (at - device) as usize;
-                    // SAFETY: the device's bytes may be written, and the host's are pinned,
-                    // which was checked when the copy was enqueued. C's function does not mind
-                    // races.
+                    // SAFETY: the device's bytes may be written, and the host's are pinned and
+                    // not freed while they are in use. C's function does not mind races.
                     unsafe { libc::memcpy(at as *mut _, host as *const _, len as usize) };
                 })
             }),

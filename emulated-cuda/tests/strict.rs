@@ -8,7 +8,7 @@ mod common;
 use common::{Device, device};
 use cudarc::driver::sys::CUresult::{self, *};
 use cudarc::driver::sys::{self, CUdeviceptr};
-use cudarc::driver::{CudaContext, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, LaunchConfig, PushKernelArg};
 use emulated_cuda::Emulated;
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -169,25 +169,40 @@ fn one_thread() -> LaunchConfig {
     LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 }
 }
 
-#[test]
-fn host_memory_that_is_freed_in_use_stays() {
+/// Frees pinned memory that copies are to write, with a stream that is late before them or not.
+/// Returns what they end with.
+fn free_before_copies(is_late: bool) -> Result<(), DriverError> {
     let device = device();
     let stream = device.stream.cu_stream();
     let (mut at, mut pinned) = (0, ptr::null_mut());
     const BYTES: usize = 64 << 20;
-    // SAFETY: the addresses may be written; what is freed too early, the driver keeps.
+    let late = device.context.new_stream().unwrap();
+    if is_late {
+        occupy(&device, &late, 300_000_000);
+        device.stream.join(&late).unwrap();
+    }
+    // SAFETY: the addresses may be written; what is freed too early, the driver keeps or does not
+    // write.
     unsafe {
         sys::cuMemAlloc_v2(&raw mut at, BYTES).result().unwrap();
         sys::cuMemHostAlloc(&raw mut pinned, BYTES, 0).result().unwrap();
-        for _ in 0..8 {
+        for _ in 0..64 {
             sys::cuMemcpyDtoHAsync_v2(pinned, at, BYTES, stream).result().unwrap();
         }
         std::thread::sleep(Duration::from_millis(2));
         sys::cuMemFreeHost(pinned).result().unwrap();
     }
-    assert_eq!(device.stream.synchronize().unwrap_err().0, CUDA_ERROR_ILLEGAL_ADDRESS);
-    assert!(device.emulated.counters().freed_in_use > 0);
+    let ended = device.stream.synchronize();
     device.emulated.restart();
+    ended
+}
+
+#[test]
+fn host_memory_that_is_freed_in_use_or_before_ends_the_context() {
+    for is_late in [true, false] {
+        let ended = free_before_copies(is_late).unwrap_err();
+        assert_eq!(ended.0, CUDA_ERROR_ILLEGAL_ADDRESS, "late: {is_late}");
+    }
 }
 
 #[test]

@@ -201,7 +201,9 @@ mod tests {
     fn the_ledger_counts_objects_that_are_not_full() {
         for tensors in [MOST_OBJECTS, MOST_OBJECTS + 1] {
             let mut graph = OwnedGraph::new("g");
-            (0..tensors).for_each(|_| drop(graph.push_tensor("t", 1, Kind::State)));
+            for _ in 0..tensors {
+                graph.push_tensor("t", 1, Kind::State);
+            }
             graph.push_op("o", 1, 0, &[], &[]);
             let pools = vec![Pool { object_bytes: 1024, count: tensors }];
             let plan = OwnedPlan { pools, ..OwnedPlan::default() };

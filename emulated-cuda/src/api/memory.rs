@@ -158,16 +158,13 @@ driver_functions! {
         driver.check_uncaptured(caller)?;
         caller.refuse(CUDA_ERROR_OUT_OF_MEMORY)?;
         // SAFETY: the caller's.
-        unsafe { store(at, driver.pinned.allocate(bytes)? as *mut c_void) }?;
+        unsafe { store(at, driver.device.pinned.allocate(bytes)? as *mut c_void) }?;
     }
 
     fn cuMemFreeHost(at: *mut c_void) {
         driver.check_initialized()?;
-        // What work uses stays, so that it harms nobody but the test.
-        let bytes = driver.pinned.bytes(at as usize)?;
-        if driver.note_freed(at as u64, bytes as u64) {
-            driver.pinned.free(at as usize)?;
-        }
+        let is_used = |bytes| driver.note_freed(at as u64, bytes as u64);
+        driver.device.pinned.free_unless(at as usize, is_used)?;
     }
 
     fn cuMemcpyHtoDAsync_v2(
@@ -204,7 +201,7 @@ driver_functions! {
 /// Checks and counts a copy.
 fn check_copy(driver: &Driver, caller: &Caller, host: usize, device: u64, bytes: u64) -> Outcome {
     driver.check_context(caller)?;
-    driver.pinned.check(host, bytes)?;
+    driver.device.pinned.check(host, bytes)?;
     driver.device.space.read().check_access(device, bytes).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
     driver.counters().enqueued += 1;
     caller.refuse(CUDA_ERROR_INVALID_VALUE)
