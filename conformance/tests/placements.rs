@@ -20,7 +20,7 @@ const ITERATIONS: u64 = 5;
 /// More objects than an iteration of these plans allocates.
 const PLENTY: u64 = 20_000;
 
-const ONCE: Over = Over { iterations: 1, settled: false };
+const ONCE: Over = Over { iterations: 1, settled: false, spares_due: false };
 
 /// Judged by the ledger, proved, and run in an adversarial order; with placements, without
 /// mapping anything on the way.
@@ -114,7 +114,12 @@ fn written(ops: &[[&str; 2]], chunks: u64, count: u64, steps: &str) -> (OwnedGra
 fn objects(ops: &[[&str; 2]], count: u64, iterations: u32, steps: &str) -> String {
     let (graph, plan) = written(ops, 1, count, steps);
     let graph = graph.graph().unwrap();
-    match placing::place_over(&graph, &MACHINE, &plan, Over { iterations, settled: true }) {
+    match placing::place_over(
+        &graph,
+        &MACHINE,
+        &plan,
+        Over { iterations, settled: true, spares_due: true },
+    ) {
         Err(error) => error.to_string(),
         Ok(placed) => {
             hold(graph, MACHINE, &placed).unwrap();
@@ -192,9 +197,10 @@ proptest! {
         case in unplaced_cases(),
         iterations in 1..=4u32,
         settled: bool,
+        spares_due: bool,
     ) {
         let graph = case.graph.graph().unwrap();
-        let over = Over { iterations, settled };
+        let over = Over { iterations, settled, spares_due };
         match placing::place_over(&graph, &case.machine, &case.plan, over) {
             Ok(placed) => hold(graph, case.machine, &placed)?,
             Err(error) => prop_assert!(matches!(error, PlacementError::Short { .. }), "{}", error),
@@ -262,7 +268,7 @@ fn iterations_that_cannot_be_are_refused() {
     let (graph, plan) = written(&RING, 1, 3, RING_STEPS);
     let graph = graph.graph().unwrap();
     for (iterations, settled) in [(0, true), (0, false), (u32::MAX, true)] {
-        let over = Over { iterations, settled };
+        let over = Over { iterations, settled, spares_due: true };
         let refused = placing::place_over(&graph, &MACHINE, &plan, over).unwrap_err();
         assert!(matches!(refused, PlacementError::Plan(_)), "{over:?}: {refused}");
     }

@@ -182,10 +182,11 @@ pub fn place(
             break;
         }
         let Ok(size) = slots(graph, machine, plan, iterations) else { return best };
-        for settled in [true, false] {
+        let ways = [(true, true), (false, true), (true, false), (false, false)];
+        for (settled, spares_due) in ways {
             let Some(rest) = left.checked_sub(size.1) else { return best };
             left = rest;
-            match place_in(size, graph, machine, plan, Over { iterations, settled }) {
+            match place_in(size, graph, machine, plan, Over { iterations, settled, spares_due }) {
                 Ok(placed) if placed.predicted.period_ns <= good_ns => return Ok(placed),
                 Ok(placed) => best = shorter(best, Ok(placed)),
                 Err(PlacementError::Short { objects }) => {

@@ -22,6 +22,9 @@ pub struct Over {
     /// What an allocation took an iteration before it takes again where it can: there is less
     /// to map, but the objects suffice less often, and more may have to wait.
     pub settled: bool,
+    /// What is due soon for the transfers that begin an iteration is left alone where another
+    /// object will do: those transfers wait less, but what takes the other object may wait more.
+    pub spares_due: bool,
 }
 
 /// Buffers for placements, owned by the caller. [`slots`] says how long they must be for a

@@ -5,8 +5,8 @@
 //! list begins. Arcs across the cut have their colours before the sweep: what lies in an
 //! object at the start must find it free when it comes back for good, so that object is *due*
 //! then. For the rest an allocation takes the objects that were released first, as the queue
-//! of a plan without placements would, but none that is due before it is given back, and none that
-//! is due soon after where another is free.
+//! of a plan without placements would, but none that is due before it is given back, and, if that is
+//! wanted, none that is due soon after where another is free.
 //!
 //! Where all free objects are due too early, one of them exchanges with an object in use what
 //! both have served since the last moment at which both were free. Then the latter is free;
@@ -31,11 +31,10 @@ const NEVER: u32 = u32::MAX;
 /// millions of slots; `docs/placements.md` was made with them.
 const TRIES: [u64; 2] = [256, 1 << 22];
 
-/// An object that is due within this fraction of an iteration after a release is taken only if no
-/// other will do: the transfer that it is due for would wait for what it served last. Of 124 plans of
-/// `auto` (eight works, 12 and 50 GB/s, 75 to 25 % of the in-core need, with repeats and without),
-/// 16 are up to 0.57 % longer than before they are placed without this rule, and 5 up to 0.32 % with
-/// it.
+/// Due objects that are to be [spared](Over::spares_due) are due within this fraction of an iteration
+/// after a release. Of 124 plans of `auto` (eight works, 12 and 50 GB/s, 75 to 25 % of the in-core
+/// need, with repeats and without), placing lengthened 16 by up to 0.57 % without this rule, and 5
+/// by up to 0.32 % with it.
 const CLOSE: usize = 4;
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -53,7 +52,7 @@ pub(super) fn sweep(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
     pieces: &Pieces<'_>,
-    Over { iterations, settled }: Over,
+    Over { iterations, settled, spares_due }: Over,
     objects: &mut [u64],
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, PlanError> {
@@ -73,6 +72,9 @@ pub(super) fn sweep(
         Ok(())
     })?;
     let mut colours = Colours::new(plan, &arcs, in_pool, &mut scratch)?;
+    if spares_due {
+        colours.close = (plan.steps.len() / CLOSE) as u32;
+    }
     if settled {
         let at_start = arcs.taken.partition_point(|&taken| taken == 0);
         colours.per_iteration = ((slots - at_start) as u32).checked_div(iterations).unwrap_or(0);
@@ -135,7 +137,7 @@ struct Colours<'w> {
     lacking: u64,
     /// Slots of an iteration, or 0.
     per_iteration: u32,
-    /// Positions within which a due object is close.
+    /// Positions within which a due object is close; 0 where those are not spared.
     close: u32,
     tries: u64,
 }
@@ -161,7 +163,7 @@ impl<'w> Colours<'w> {
             used: scratch.take(pools, 0)?,
             lacking: 0,
             per_iteration: 0,
-            close: (plan.steps.len() / CLOSE) as u32,
+            close: 0,
             tries: TRIES[0].saturating_mul(slots as u64).saturating_add(TRIES[1]),
         };
         let mut first = 0;
@@ -226,7 +228,7 @@ impl<'w> Colours<'w> {
         let settled = self.settled(slot, at);
         let found = settled
             .or_else(|| self.oldest(pool, given.saturating_add(self.close)))
-            .or_else(|| self.oldest(pool, given));
+            .or_else(|| (self.close > 0).then(|| self.oldest(pool, given))?);
         if let Some(object) = found.or_else(|| self.exchange(pool, at, given)) {
             self.free.remove(object);
             return object;
