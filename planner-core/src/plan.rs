@@ -143,6 +143,25 @@ pub struct Plan<'a> {
 }
 
 impl Plan<'_> {
+    /// The figures alone: budget, size of the arena, and prediction, with empty lists. Whoever owns
+    /// the buffers of a plan can put its lists back.
+    #[must_use]
+    pub const fn without_lists(&self) -> Plan<'static> {
+        let Self { budget_bytes, arena_bytes, predicted, .. } = *self;
+        Plan {
+            budget_bytes,
+            arena_bytes,
+            arena: &[],
+            pools: &[],
+            tensor_pool: &[],
+            workspace_pool: &[],
+            resident_at_start: &[],
+            steps: &[],
+            placements: None,
+            predicted,
+        }
+    }
+
     /// Checks over how many iterations the placements go, which bounds the scratch that working
     /// with the plan takes.
     ///

@@ -52,7 +52,7 @@ impl Machine {
         Ok(Self { owned: OwnedMachine { name, machine, one_way_bytes_per_s: None } })
     }
 
-    /// A machine from the list that `spillway machines` prints. Raises `Error`, which has the
+    /// A machine from the list that `spillway plan --machine list` prints. Raises `Error`, which has the
     /// names, where there is none of that name.
     #[staticmethod]
     fn builtin(name: &str) -> PyResult<Self> {

@@ -81,17 +81,7 @@ impl Buffers {
                 planner::plan(request, strategy, output, &mut Scratch::new(&mut self.memory))?;
             let lists = (plan.steps.len(), plan.resident_at_start.len(), plan.arena.len());
             let pools = (plan.pools.len(), plan.tensor_pool.len());
-            let bare = Plan {
-                arena: &[],
-                pools: &[],
-                tensor_pool: &[],
-                workspace_pool: &[],
-                resident_at_start: &[],
-                steps: &[],
-                placements: None,
-                ..plan
-            };
-            Ok((bare, (lists, pools)))
+            Ok((plan.without_lists(), (lists, pools)))
         })?;
         let ((steps, resident, arena), (pools, named)) = lengths;
         Ok(Plan {

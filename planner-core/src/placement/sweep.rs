@@ -226,9 +226,10 @@ impl<'w> Colours<'w> {
     fn pick(&mut self, slot: u32, at: u32, pool: usize) -> u32 {
         let given = self.arcs.given[slot as usize];
         let settled = self.settled(slot, at);
-        let found = settled
-            .or_else(|| self.oldest(pool, given.saturating_add(self.close)))
-            .or_else(|| (self.close > 0).then(|| self.oldest(pool, given))?);
+        let mut found = settled.or_else(|| self.oldest(pool, given.saturating_add(self.close)));
+        if found.is_none() && self.close > 0 {
+            found = self.oldest(pool, given);
+        }
         if let Some(object) = found.or_else(|| self.exchange(pool, at, given)) {
             self.free.remove(object);
             return object;

@@ -102,20 +102,8 @@ pub(super) struct Written {
 
 impl Written {
     pub(super) const fn of(plan: &Plan<'_>) -> Self {
-        let Plan { budget_bytes, arena_bytes, predicted, .. } = *plan;
         Self {
-            bare: Plan {
-                budget_bytes,
-                arena_bytes,
-                arena: &[],
-                pools: &[],
-                tensor_pool: &[],
-                workspace_pool: &[],
-                resident_at_start: &[],
-                steps: &[],
-                placements: None,
-                predicted,
-            },
+            bare: plan.without_lists(),
             steps: plan.steps.len(),
             resident: plan.resident_at_start.len(),
             arena: plan.arena.len(),
