@@ -17,11 +17,13 @@ pub fn graphs() -> impl Strategy<Value = OwnedGraph> {
     ]
 }
 
-/// A new size or time for something.
+/// A new size or time for something, or something new.
 #[derive(Clone, Copy, Debug)]
 pub enum Resize {
     /// Bytes of a tensor.
     Tensor(usize, u64),
+    /// A further input, which no op touches.
+    Input(u64),
     /// Bytes of an op's workspace.
     Workspace(usize, u64),
     /// Time of an op.
@@ -37,6 +39,7 @@ pub fn resizes() -> impl Strategy<Value = Resize> {
     let at = 0..64usize;
     prop_oneof![
         (at.clone(), numbers()).prop_map(|(at, bytes)| Resize::Tensor(at, bytes)),
+        numbers().prop_map(Resize::Input),
         (at.clone(), numbers()).prop_map(|(at, bytes)| Resize::Workspace(at, bytes)),
         (at, numbers()).prop_map(|(at, ns)| Resize::Time(at, ns)),
         (0..=56u32).prop_map(Resize::Bytes),
@@ -52,6 +55,9 @@ pub fn resized(graph: OwnedGraph, resize: Resize) -> OwnedGraph {
     match resize {
         Resize::Tensor(at, bytes) => {
             changed.tensors.iter_mut().skip(at % tensors).take(1).for_each(|it| it.bytes = bytes);
+        }
+        Resize::Input(bytes) => {
+            changed.push_tensor("untouched", bytes, Kind::Input);
         }
         Resize::Workspace(at, bytes) => {
             let mut ops = changed.ops.iter_mut().skip(at % ops);
