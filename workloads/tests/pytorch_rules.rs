@@ -174,6 +174,78 @@ fn an_op_writes_what_no_op_inside_has_written() {
 }
 
 #[test]
+fn an_op_reads_what_nothing_inside_has_read() {
+    let mut trace = Trace::new();
+    // On a CPU, the bias is copied into the result, to which the product is added.
+    let addmm = "aten::addmm(Tensor self, Tensor mat1, Tensor mat2) -> Tensor";
+    let inputs = args![t(1, [6]), t(2, [5, 8]), t(3, [8, 6])];
+    trace.calling(addmm, inputs, args![t(4, [5, 6])], |trace| {
+        trace.call(EMPTY, args![json!([5, 6])], args![t(4, [5, 6])]);
+        let expand = "aten::expand(Tensor(a) self, SymInt[] size) -> Tensor(a)";
+        trace.call(expand, args![t(1, [6])], args![t(1, [5, 6]).object(9)]);
+        let copied = args![t(4, [5, 6]), t(1, [5, 6]).object(9)];
+        trace.call(COPY_, copied, args![t(4, [5, 6])]);
+        let resolve_conj = "aten::resolve_conj(Tensor(a) self) -> Tensor(a)";
+        trace.call(resolve_conj, args![t(2, [5, 8])], args![t(2, [5, 8])]);
+    });
+    // The same into memory that is given.
+    let addmm_out = "aten::addmm.out(Tensor self, Tensor mat1, Tensor mat2, *, Tensor(a!) out) \
+        -> Tensor(a!)";
+    let inputs = args![t(1, [6]), t(2, [5, 8]), t(3, [8, 6]), t(4, [5, 6])];
+    trace.calling(addmm_out, inputs, args![t(4, [5, 6])], |trace| {
+        trace.call(COPY_, args![t(4, [5, 6]), t(1, [5, 6])], args![t(4, [5, 6])]);
+    });
+    // The mean of what the operator itself has made.
+    let mse_loss = "aten::mse_loss(Tensor self, Tensor target) -> Tensor";
+    trace.calling(mse_loss, args![t(4, [5, 6]), t(5, [5, 6])], args![t(6, [1])], |trace| {
+        trace.call(EMPTY, args![json!([5, 6])], args![t(7, [5, 6])]);
+        let mean = "aten::mean.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)";
+        trace.call(mean, args![t(7, [5, 6]), t(6, [1])], args![t(6, [1])]);
+    });
+    let expected = [
+        "copy_: s1 -> s4",
+        "addmm: s1 s2 s3 s4 -> s4",
+        "copy_: s1 -> s4",
+        "addmm: s1 s2 s3 s4 -> s4",
+        "mean: -> s6",
+        "mse_loss: s4 s5 s6 -> s6",
+    ];
+    assert_eq!(ops(&trace.import()), expected);
+}
+
+#[test]
+fn shapes_and_numbers_are_read_by_no_op() {
+    let mut trace = Trace::new();
+    let one = |storage| args![t(storage, [10])];
+    let inside = |trace: &mut Trace, to| {
+        trace.call(EMPTY, args![json!([10])], one(to));
+        trace.call(COPY_, args![t(to, [10]), t(1, [10])], one(to));
+    };
+    let rand_like = "aten::rand_like(Tensor self) -> Tensor";
+    trace.calling(rand_like, one(2), one(3), |trace| inside(trace, 3));
+    let type_as = "aten::type_as(Tensor self, Tensor other) -> Tensor";
+    trace.calling(type_as, args![t(1, [10]), t(2, [10])], one(4), |trace| inside(trace, 4));
+    // What `item` reads is a number for the operators beside it.
+    let fill = "aten::masked_fill(Tensor self, Tensor value) -> Tensor";
+    trace.calling(fill, args![t(1, [10]), t(6, [1])], one(5), |trace| {
+        let item = "aten::item(Tensor self) -> Scalar";
+        trace.call(item, args![t(6, [1])], args![json!(0.5)]);
+        inside(trace, 5);
+    });
+    let expected = ["copy_: s1 -> s3", "copy_: s1 -> s4", "copy_: s1 -> s5"];
+    assert_eq!(ops(&trace.import()), expected);
+}
+
+#[test]
+fn the_object_of_an_expanded_tensor_is_used_again() {
+    let mut trace = Trace::new();
+    let expand = "aten::expand(Tensor(a) self, SymInt[] size) -> Tensor(a)";
+    trace.call(expand, args![t(1, [10])], args![t(1, [50, 10]).object(9)]);
+    trace.call(RELU, args![t(2, [10]).object(9)], args![t(3, [10])]);
+    assert_eq!(tensors(&trace.import()), ["s2 state 40", "s3 temporary 40"]);
+}
+
+#[test]
 fn fills_inside_prepare_and_wrappers_only_fill() {
     let mut trace = Trace::new();
     let zeros = "aten::zeros(SymInt[] size, *, Device? device=None) -> Tensor";
@@ -338,6 +410,29 @@ fn foreach_is_an_op_per_position() {
     assert_eq!(ops(&graph), expected);
     // 24000 bytes at 800 a nanosecond, and 1; the launch once.
     assert_eq!(times_ns(&graph), [5031, 1, 5011, 1, 5000, 5031, 5031, 1]);
+}
+
+#[test]
+fn a_fused_optimizer_is_an_op_per_parameter() {
+    let adamw = "aten::_fused_adamw_(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] exp_avgs, \
+        Tensor(d!)[] max_exp_avg_sqs, Tensor[] state_steps, *, float lr, Tensor? found_inf) -> ()";
+    let list = |at| [t(at, [2000]), t(at + 1, [10])];
+    let steps = [t(7, [1]), t(8, [1])];
+    let mut trace = Trace::new();
+    let inputs = args![list(1), list(3), list(5), [], steps, json!(0.1), t(9, [1])];
+    trace.call(adamw, inputs, args![]);
+    // Not on lists of tensors.
+    let norm = "aten::_fused_rms_norm(Tensor input, int[] normalized_shape, Tensor weight) \
+        -> (Tensor, Tensor)";
+    let inputs = args![t(1, [20, 100]), json!([20, 100]), t(2, [10])];
+    trace.call(norm, inputs, args![t(10, [2000]), t(11, [20])]);
+    let graph = trace.import();
+    let expected = [
+        "_fused_adamw_.0: s1 s3 s5 s7 s9 -> s1 s3 s5",
+        "_fused_adamw_.1: s2 s4 s6 s8 s9 -> s2 s4 s6",
+        "_fused_rms_norm: s1 s2 -> s10 s11",
+    ];
+    assert_eq!(ops(&graph), expected);
 }
 
 #[test]
