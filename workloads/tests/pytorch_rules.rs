@@ -509,6 +509,59 @@ fn without_training_everything_from_before_is_state() {
 }
 
 #[test]
+fn what_several_steps_read_and_none_writes_is_state() {
+    let kinds_of = |steps: std::ops::Range<u64>| {
+        let mut trace = Trace::new();
+        // What is read before the first step says nothing.
+        relu(&mut trace, 6, 20);
+        for step in steps {
+            trace.note(&format!("ProfilerStep#{step}"), |trace| {
+                // A frozen weight, and a weight that is trained.
+                trace.call(MUL, args![t(1, [10]), t(2, [10])], args![t(3, [10])]);
+                add_(trace, 2, 3);
+                // Each step but the window has read another batch here.
+                if step != 2 {
+                    trace.call(EMPTY, args![json!([10])], args![t(4, [10])]);
+                    relu(trace, 3, 4);
+                    // Changed between the steps.
+                    add_(trace, 5, 3);
+                }
+                relu(trace, 4, 7);
+                relu(trace, 5, 8);
+                // A benchmark's only batch.
+                let linear = "aten::linear(Tensor input, Tensor weight) -> Tensor";
+                trace.call(linear, args![t(15, [10]), t(1, [10])], args![t(16, [10])]);
+                // A batch of this step alone, at an address that is used again.
+                relu(trace, 10 + step, 9);
+                trace.call(MUL, args![t(6, [10]), t(3, [10])], args![t(13, [10])]);
+                trace.call(EMPTY, args![json!([10])], args![t(6, [10])]);
+                relu(trace, 3, 6);
+            });
+        }
+        let graph = trace.import();
+        let inputs = tensors(&graph).into_iter().filter(|line| line.contains("input"));
+        inputs.map(|line| line.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds_of(2..4), ["s4", "s5", "s15", "s12", "s6"]);
+    assert_eq!(kinds_of(1..4), ["s4", "s5", "s15", "s12", "s6"]);
+    // Nothing follows: one step is all there is.
+    assert_eq!(kinds_of(2..3), ["s6", "s1", "s4", "s5", "s15", "s12"]);
+}
+
+#[test]
+fn numbers_on_a_cpu_are_states() {
+    let number = || t(2, [1]).elements_of(8).on("cpu");
+    let batch = |storage| t(storage, [10]).on("cpu");
+    let mut trace = Trace::new();
+    trace.call(MUL, args![batch(1), number()], args![batch(3)]);
+    trace.call(ADD_, args![batch(4), batch(3), json!(1)], args![batch(4)]);
+    let device = workloads::pytorch::Device::Cpu;
+    let json = trace.json(recording::Layout::Nested);
+    let graph = workloads::pytorch::import(&json, None, device, "numbers").unwrap();
+    assert_eq!(tensors(&graph), ["s1 input 40", "s2 state 8", "s3 temporary 40", "s4 state 40"]);
+}
+
+#[test]
 fn optimizer_state_is_born_as_state() {
     let zeros_like = "aten::zeros_like(Tensor self) -> Tensor";
     let birth = |trace: &mut Trace, storage| {

@@ -17,6 +17,7 @@
 //! Sources: <https://github.com/pytorch/pytorch>, `torch/csrc/profiler/standalone/`;
 //! <https://github.com/mlcommons/chakra>; <https://github.com/pytorch/kineto>.
 
+mod constants;
 mod durations;
 mod emit;
 mod error;
@@ -117,7 +118,8 @@ pub fn import_with_report(
             measured.op_ns
         }
     };
-    let kinds = kinds::kinds(&storages.tensors, &ops);
+    let constants = constants::constants(&window);
+    let kinds = kinds::kinds(&storages.tensors, &ops, &constants, device);
     let graph = emit::emit(name, &window, &ops, &op_ns, &storages.tensors, &kinds)?;
     Ok((graph, report))
 }

@@ -104,5 +104,5 @@ pub(super) fn takes_shapes(name: &str) -> bool {
         || name.starts_with("new_")
         || name.ends_with("_like")
         || name.ends_with("_as")
-        || matches!(name, "to" | "bernoulli")
+        || matches!(name, "to" | "bernoulli" | "gather_backward")
 }
