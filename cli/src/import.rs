@@ -6,7 +6,7 @@ use crate::output;
 use clap::{Args, Subcommand, ValueEnum};
 use spillway::units::{count, percent};
 use std::path::{Path, PathBuf};
-use workloads::pytorch::{self, ImportError, Report, Source};
+use workloads::pytorch::{self, ImportError, Nodes, Report, Source};
 use workloads::{Shown, format};
 
 const EXAMPLES: &str = "\
@@ -100,7 +100,9 @@ fn import_trace(arguments: &Pytorch) -> Result<(), Failure> {
     };
     let (graph, report) = pytorch::import_with_report(&trace, kineto.as_deref(), device, &name)
         .map_err(|error| failure(&error, arguments))?;
-    graph_file::write(&graph, &found(&report), arguments.output.as_deref())
+    graph_file::write(&graph, &found(&report, arguments.device), arguments.output.as_deref())?;
+    warnings(&report).iter().for_each(|warning| output::note(&format!("warning: {warning}")));
+    Ok(())
 }
 
 /// A file's name without its endings.
@@ -122,12 +124,15 @@ fn failure(error: &ImportError, arguments: &Pytorch) -> Failure {
         ImportError::NoStepMatches | ImportError::NoKernelMatches => {
             Failure::cannot(format!("{trace} and {kineto}: {error}"))
         }
+        ImportError::OnlyCpu => {
+            Failure::bad_input(format!("{trace}: {error}: import it with --device cpu"))
+        }
         _ => Failure::bad_input(format!("{trace}: {error}")),
     }
 }
 
 /// What the import found beside the graph.
-fn found(report: &Report) -> Vec<(&'static str, String)> {
+fn found(report: &Report, device: Device) -> Vec<(&'static str, String)> {
     let step = report.step.as_deref().unwrap_or("the whole trace");
     let mut rows = vec![("iteration", Shown::name(step).to_string())];
     rows.push(match report.kineto {
@@ -136,8 +141,29 @@ fn found(report: &Report) -> Vec<(&'static str, String)> {
             let (kernels, with_op) = (kineto.kernels as u64, kineto.kernels_with_op as u64);
             let (share, with_op) = (percent(with_op, kernels), count(with_op));
             let (kernels, ops) = (count(kernels), count(kineto.ops_with_kernel as u64));
-            ("times", format!("{with_op} of {kernels} kernels ({share}) belong to {ops} ops"))
+            let what = match device {
+                Device::Cuda => "kernels",
+                Device::Cpu => "operators",
+            };
+            ("times", format!("{with_op} of {kernels} {what} ({share}) belong to {ops} ops"))
         }
     });
     rows
+}
+
+/// What a graph does not tell of the recorded program.
+fn warnings(report: &Report) -> Vec<String> {
+    let found = |nodes: &Nodes| {
+        let (number, first) = (count(nodes.count as u64), Shown::name(&nodes.first));
+        format!("{number}, the first is {first}")
+    };
+    let compiled = report.compiled_regions.as_ref().map(|regions| {
+        let found = found(regions);
+        format!("compiled regions: {found}; the trace, and so the graph, lacks their kernels")
+    });
+    let waits = report.synchronisations.as_ref().map(|waits| {
+        let found = found(waits);
+        format!("synchronisations: {found}; a plan runs these ops, whatever the host reads")
+    });
+    compiled.into_iter().chain(waits).collect()
 }

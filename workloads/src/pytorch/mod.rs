@@ -33,10 +33,13 @@ mod steps;
 mod storage;
 mod trace;
 mod value;
+mod warnings;
 mod window;
 
 use crate::OwnedGraph;
 pub use error::{ImportError, Source};
+use planner_core::GraphError;
+pub use warnings::Nodes;
 
 /// The device whose memory is planned. Tensors elsewhere do not exist for an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,16 +68,20 @@ pub struct Report {
     pub step: Option<String>,
     /// How the Kineto trace fits; nothing without one.
     pub kineto: Option<KinetoReport>,
+    /// Compiled regions: their kernels are not in the trace, and so not in the graph.
+    pub compiled_regions: Option<Nodes>,
+    /// Operators whose value the recorded program waited for: `item` and the like.
+    pub synchronisations: Option<Nodes>,
 }
 
 /// How well a Kineto trace fits the execution trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KinetoReport {
-    /// Kernels, fills and copies that the iteration launched.
+    /// Kernels, fills and copies that the iteration launched; on a CPU, its operators.
     pub kernels: usize,
-    /// Those that an op launched.
+    /// Those that belong to an op.
     pub kernels_with_op: usize,
-    /// Ops that launched something. The others take no time.
+    /// Ops that any of them belongs to. The others take no time.
     pub ops_with_kernel: usize,
 }
 
@@ -105,11 +112,19 @@ pub fn import_with_report(
 ) -> Result<(OwnedGraph, Report), ImportError> {
     let window = window::Window::cut(trace::read(trace, device)?)?;
     let (ops, storages) = ops::find(&window);
-    let mut report = Report { step: window.step.clone(), kineto: None };
+    let mut report = Report {
+        step: window.step.clone(),
+        kineto: None,
+        compiled_regions: warnings::compiled_regions(&window),
+        synchronisations: warnings::synchronisations(&window),
+    };
+    if ops.is_empty() {
+        return Err(without_ops(trace, device, report.compiled_regions));
+    }
     let op_ns = match kineto {
         None => durations::estimate_ns(&window, &ops),
         Some(kineto) => {
-            let measured = measured::measure(&window, &ops, &kineto::read(kineto)?)?;
+            let measured = measured::measure(&window, &ops, &kineto::read(kineto)?, device)?;
             report.kineto = Some(KinetoReport {
                 kernels: measured.kernels,
                 kernels_with_op: measured.kernels_with_op,
@@ -122,4 +137,18 @@ pub fn import_with_report(
     let kinds = kinds::kinds(&storages.tensors, &ops, &constants, device);
     let graph = emit::emit(name, &window, &ops, &op_ns, &storages.tensors, &kinds)?;
     Ok((graph, report))
+}
+
+/// Why a trace gives no ops on a device.
+fn without_ops(trace: &[u8], device: Device, compiled: Option<Nodes>) -> ImportError {
+    let on_cpu = |node: &trace::Node| !value::views(&node.inputs).is_empty();
+    match (compiled, device) {
+        (Some(region), _) => ImportError::Compiled(region.first),
+        (None, Device::Cuda)
+            if trace::read(trace, Device::Cpu).is_ok_and(|nodes| nodes.iter().any(on_cpu)) =>
+        {
+            ImportError::OnlyCpu
+        }
+        _ => ImportError::Graph(GraphError::NoOps),
+    }
 }
