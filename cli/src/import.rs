@@ -12,10 +12,23 @@ use workloads::{Shown, format};
 const EXAMPLES: &str = "\
 Examples:
   spillway import pytorch trace.json.gz -o step.graph.json.gz
+  spillway import pytorch trace.json --device cpu -o step.graph.json.gz
   spillway import pytorch trace.json --kineto kineto.json | spillway plan - --budget 50%
 
-The trace is what PyTorch's ExecutionTraceObserver writes. Times are those of the Kineto
-trace (torch.profiler's export) where one is given, else a roofline's estimates.";
+To record both traces in PyTorch, with two active steps:
+  from torch.profiler import ExecutionTraceObserver, profile, schedule
+
+  observer = ExecutionTraceObserver().register_callback(\"trace.json\")
+  with profile(
+      schedule=schedule(wait=1, warmup=1, active=2, repeat=1),
+      execution_trace_observer=observer,
+      on_trace_ready=lambda profiler: profiler.export_chrome_trace(\"kineto.json\"),
+  ) as profiler:
+      for _ in range(4):
+          train_step()
+          profiler.step()
+
+Times are those of the Kineto trace where one is given, else a roofline's estimates.";
 
 /// Make a graph from another program's recording.
 #[derive(Args, Debug)]
@@ -46,7 +59,7 @@ struct Chain {
 struct Pytorch {
     /// The execution trace (.json, .json.gz), or - for standard input
     trace: PathBuf,
-    /// The Kineto trace of the same run, for measured times
+    /// The Kineto trace of the same run, for the times of kernels, or of operators on a CPU
     #[arg(long, value_name = "FILE")]
     kineto: Option<PathBuf>,
     /// The device whose memory is planned

@@ -101,11 +101,22 @@ fn a_trace_of_a_cpu_is_known() {
     let of_cpu = error(&trace, Device::Cuda);
     assert!(matches!(of_cpu, ImportError::OnlyCpu));
     assert_eq!(of_cpu.to_string(), "the trace has tensors on the CPU alone");
+    // Compiled, and on a CPU alone too.
+    let mut trace = Trace::new();
+    let inputs = args![t(1, [10]).on("cpu")];
+    trace.note_of("Torch-Compiled Region: 0/0", inputs, args![]);
+    assert!(matches!(error(&trace, Device::Cuda), ImportError::OnlyCpu));
+    assert!(matches!(error(&trace, Device::Cpu), ImportError::Compiled(_)));
     // Nothing at all.
     let without: Vec<Argument> = args![json!(1)];
     let mut trace = Trace::new();
     trace.call(RELU, without.clone(), without);
     assert!(matches!(error(&trace, Device::Cuda), ImportError::Graph(_)));
+    // Nothing but a view.
+    let mut trace = Trace::new();
+    let view = || args![t(1, [10]).on("cpu")];
+    trace.call("aten::view(Tensor(a) self) -> Tensor(a)", view(), view());
+    assert!(matches!(error(&trace, Device::Cpu), ImportError::Graph(_)));
     // Nothing on a CPU.
     let mut trace = Trace::new();
     relu(&mut trace, "cuda:0");

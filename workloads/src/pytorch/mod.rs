@@ -119,7 +119,7 @@ pub fn import_with_report(
         synchronisations: warnings::synchronisations(&window),
     };
     if ops.is_empty() {
-        return Err(without_ops(trace, device, report.compiled_regions));
+        return Err(without_ops(trace, device, &window, report.compiled_regions));
     }
     let op_ns = match kineto {
         None => durations::estimate_ns(&window, &ops),
@@ -140,15 +140,23 @@ pub fn import_with_report(
 }
 
 /// Why a trace gives no ops on a device.
-fn without_ops(trace: &[u8], device: Device, compiled: Option<Nodes>) -> ImportError {
-    let on_cpu = |node: &trace::Node| !value::views(&node.inputs).is_empty();
-    match (compiled, device) {
-        (Some(region), _) => ImportError::Compiled(region.first),
-        (None, Device::Cuda)
-            if trace::read(trace, Device::Cpu).is_ok_and(|nodes| nodes.iter().any(on_cpu)) =>
-        {
-            ImportError::OnlyCpu
-        }
-        _ => ImportError::Graph(GraphError::NoOps),
+fn without_ops(
+    trace: &[u8],
+    device: Device,
+    window: &window::Window,
+    compiled: Option<Nodes>,
+) -> ImportError {
+    let has_tensors =
+        |nodes: &[trace::Node]| nodes.iter().any(|node| !value::views(&node.inputs).is_empty());
+    let cpu = || trace::read(trace, Device::Cpu);
+    if device == Device::Cuda
+        && !has_tensors(&window.nodes)
+        && cpu().is_ok_and(|nodes| has_tensors(&nodes))
+    {
+        return ImportError::OnlyCpu;
+    }
+    match compiled {
+        Some(region) => ImportError::Compiled(region.first),
+        None => ImportError::Graph(GraphError::NoOps),
     }
 }

@@ -37,7 +37,7 @@ impl Window {
         let mut steps = (0..nodes.len()).rev().filter(|&at| starts_step(&nodes[at]));
         let (mut step, mut other_steps) = (None, Vec::new());
         if let (Some(end), Some(start)) = (steps.next(), steps.next()) {
-            let first = steps.last().unwrap_or(start);
+            let first = steps.next_back().unwrap_or(start);
             step = Some(nodes[start].name.clone());
             other_steps = nodes.split_off(end);
             other_steps.extend(nodes.drain(..start).skip(first));
