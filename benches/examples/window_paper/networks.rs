@@ -191,8 +191,8 @@ calibrated. `auto` launches each op once (`--set repeats=no`).
 - *The caching allocator* lets batches grow more than published. Here every budget that fits counts,
   however slow its plan; budgets go down to the smallest in steps of 128 MiB. Neither workspaces
   nor transfers in flight take memory. Some batches below the largest may not fit.
-- *Virtual addresses* allow batches that are 1.3 to 1.6 times as large again. The paper has 1.5 to
-  2 times. With virtual addresses, only the operands of the largest op have to fit.
+- *Virtual addresses* allow batches 1.3 to 1.6 times as large as the caching allocator does. The paper
+  has 1.5 to 2 times. With virtual addresses, only the operands of the largest op have to fit.
 - `auto` fits a few more images, since its chunks are smaller.
 
 ## Speed and memory

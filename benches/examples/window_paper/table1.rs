@@ -271,7 +271,7 @@ from table 1 of Hayakawa & Narihira, who took the figures of the P100 from Le et
 - With repeats, batch 1440 runs at 784 images/s. That is 1.8 times as fast as with each op once, and
   2.4 times the published speed. Compute alone would reach 853.
 - *Schedule* agrees within 15 % in all six cells. If everything fits, the published run is 5
-  to 11 % slower than in-core. Here no op waits for a transfer then. At 1120 the published
+  to 11 % slower than in-core, while here no op waits for a transfer. At 1120 the published
   run is out of memory, and the simulated one is not: see [budgets.md](budgets.md).
 - *Virtual addresses, mapped by the host*, cost nothing here, since the host maps while the device
   computes. The published run loses 5 to 11 % at batch 64 and 128, and a quarter at 190 and 256.
