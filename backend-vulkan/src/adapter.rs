@@ -130,7 +130,7 @@ impl Vulkan {
         if features.sparse_residency_aliased == 0 {
             return lacks("aliasing of sparse memory");
         }
-        if !physical.has_push_descriptors {
+        if physical.max_push_descriptors.is_none() {
             return lacks("VK_KHR_push_descriptor");
         }
         if queues::choose(&self.instance.queue_families(physical)).is_none() {

@@ -15,6 +15,7 @@ mod integrity_kernels;
 mod kernel;
 mod paging;
 mod queues;
+mod shader;
 mod stream;
 mod transfer;
 #[cfg(feature = "wgpu")]

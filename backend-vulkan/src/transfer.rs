@@ -92,7 +92,8 @@ impl VulkanDevice {
         }
         let mut device = self.space.range(at, bytes)?;
         let parts = block.parts(offset_bytes, bytes).map(|(segment, offset_bytes, bytes)| {
-            let here = BufferRange { buffer: block.segments[segment].0.raw, offset_bytes, bytes };
+            let buffer = block.segments[segment].0.raw;
+            let here = BufferRange { buffer, offset_bytes, bytes, ..device };
             let there = BufferRange { bytes, ..device };
             device.offset_bytes += bytes;
             [here, there]

@@ -154,7 +154,7 @@ impl VulkanDevice {
     /// not look at parts. What is not mapped any more when a shader runs is undefined.
     ///
     /// # Errors
-    /// A range that is not mapped, and [`VulkanError::Bindings`] on a device that was not
+    /// A range that is not mapped, and [`VulkanError::WithoutWgpu`] on a device that was not
     /// opened for wgpu.
     pub fn lend(
         &mut self,
@@ -163,7 +163,7 @@ impl VulkanDevice {
     ) -> Result<(wgpu::Buffer, u64), VulkanError> {
         let range = self.range(at, bytes)?;
         let (number, block, slabs) = self.space.block(at).ok_or(Refused::NotMapped(at))?;
-        let wgpu_device = self.wgpu_device.as_mut().ok_or(VulkanError::Bindings)?;
+        let wgpu_device = self.wgpu_device.as_mut().ok_or(VulkanError::WithoutWgpu)?;
         let buffer = wgpu_device.buffers.entry(number).or_insert_with(|| {
             let usage = wgpu::BufferUsages::STORAGE
                 | wgpu::BufferUsages::COPY_SRC
@@ -190,7 +190,7 @@ impl VulkanDevice {
     /// Enqueues what wgpu has recorded on the compute stream.
     ///
     /// # Errors
-    /// Those of the driver, and [`VulkanError::Bindings`] on a device that was not opened for
+    /// Those of the driver, and [`VulkanError::WithoutWgpu`] on a device that was not opened for
     /// wgpu.
     pub fn submit_wgpu(
         &mut self,
@@ -203,9 +203,9 @@ impl VulkanDevice {
             self.submit(stream, false)?;
         }
         self.flush_binds()?;
-        let wgpu_device = self.wgpu_device.as_ref().ok_or(VulkanError::Bindings)?;
+        let wgpu_device = self.wgpu_device.as_ref().ok_or(VulkanError::WithoutWgpu)?;
         // SAFETY: nothing of the queue is destroyed through this.
-        let queue = unsafe { wgpu_device.queue.as_hal::<Api>() }.ok_or(VulkanError::Bindings)?;
+        let queue = unsafe { wgpu_device.queue.as_hal::<Api>() }.ok_or(VulkanError::WithoutWgpu)?;
         for (semaphore, value) in self.waits(stream) {
             let stage = vk::PipelineStageFlags::ALL_COMMANDS;
             queue.add_wait_semaphore(semaphore.raw(), Some(value), stage);

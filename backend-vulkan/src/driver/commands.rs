@@ -13,9 +13,11 @@ pub(crate) struct Commands {
     device: Arc<Device>,
 }
 
-/// Bytes of a buffer of the device's.
+/// Bytes of a buffer of one device's. Only that device takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferRange {
+    /// The device's number.
+    pub(crate) device: u64,
     pub(crate) buffer: vk::Buffer,
     pub(crate) offset_bytes: u64,
     pub(crate) bytes: u64,
@@ -121,7 +123,7 @@ impl Commands {
 
     /// Fills a range, a whole number of words, with a word.
     pub(crate) fn fill(&mut self, range: BufferRange, word: u32) {
-        let BufferRange { buffer, offset_bytes, bytes } = range;
+        let BufferRange { buffer, offset_bytes, bytes, .. } = range;
         // SAFETY: the commands are being recorded, and the caller has checked the range.
         unsafe { self.device.raw.cmd_fill_buffer(self.raw, buffer, offset_bytes, bytes, word) };
     }

@@ -7,6 +7,7 @@ use ash::{khr, vk};
 use std::ffi::CStr;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One queue of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +24,14 @@ pub(crate) struct Device {
     pub(super) push_descriptors: khr::push_descriptor::Device,
     /// The families of the queues it was opened with, each once.
     pub(super) families: Vec<u32>,
+    /// No other device of this process has this number.
+    pub(crate) number: u64,
     pub(crate) physical: Physical,
     pub(crate) instance: Arc<Instance>,
 }
+
+/// How many devices were opened.
+static DEVICES: AtomicU64 = AtomicU64::new(0);
 
 /// What another user of a device wants of it.
 #[derive(Clone, Debug, Default)]
@@ -118,6 +124,7 @@ impl Device {
             push_descriptors: khr::push_descriptor::Device::new(&instance.raw, &raw),
             raw,
             families,
+            number: DEVICES.fetch_add(1, Ordering::Relaxed),
             physical: *physical,
             instance: Arc::clone(instance),
         };
@@ -132,6 +139,16 @@ impl Device {
 
     pub(crate) fn limits(&self) -> &vk::PhysicalDeviceLimits {
         &self.physical.properties.limits
+    }
+
+    /// What offsets of bindings must be multiples of.
+    pub(crate) fn binding_alignment_bytes(&self) -> u64 {
+        self.limits().min_storage_buffer_offset_alignment.max(4)
+    }
+
+    /// The most that one binding may hold.
+    pub(crate) fn most_binding_bytes(&self) -> u64 {
+        self.limits().max_storage_buffer_range.into()
     }
 
     /// The functions of the driver.

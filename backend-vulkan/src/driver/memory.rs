@@ -37,13 +37,14 @@ impl Memory {
         memory_type: u32,
         mapped: bool,
     ) -> Result<Self, VulkanError> {
+        device.physical.check_allocation(bytes, memory_type)?;
         let mut flags =
             vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
         let info = vk::MemoryAllocateInfo::default()
             .allocation_size(bytes)
             .memory_type_index(memory_type)
             .push_next(&mut flags);
-        // SAFETY: the device is alive and has the memory type.
+        // SAFETY: the device is alive, has the memory type and can allocate as much of it at once.
         let raw = named("vkAllocateMemory", unsafe { device.raw.allocate_memory(&info, None) })?;
         let mut memory = Self { raw, bytes, mapped: None, device: Arc::clone(device) };
         if mapped {
@@ -133,12 +134,13 @@ impl Buffer {
         bytes: u64,
         flags: vk::BufferCreateFlags,
     ) -> Result<Self, VulkanError> {
+        device.physical.check_buffer(bytes)?;
         let mut info = vk::BufferCreateInfo::default().size(bytes).usage(USAGE).flags(flags);
         if device.families.len() > 1 {
             info = info.sharing_mode(vk::SharingMode::CONCURRENT);
             info = info.queue_family_indices(&device.families);
         }
-        // SAFETY: the device is alive and has the features that the flags want.
+        // SAFETY: the device is alive, has the features that the flags want and allows the size.
         let raw = named("vkCreateBuffer", unsafe { device.raw.create_buffer(&info, None) })?;
         Ok(Self { raw, bytes, device: Arc::clone(device) })
     }
