@@ -193,6 +193,11 @@ impl Space {
         Ok(true)
     }
 
+    /// How many binds were handed over.
+    pub(crate) const fn bound(&self) -> u64 {
+        self.bound
+    }
+
     /// What a submission waits for so that all pages are bound; none where none ever was.
     pub(crate) fn binds(&self) -> Option<(&Semaphore, u64)> {
         (self.bound > 0).then_some((&self.semaphore, self.bound))

@@ -39,6 +39,10 @@ impl HostBlock {
         Ok(block)
     }
 
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// The parts of a range: the segment, the offset in it, and how many bytes.
     fn parts(
         &self,

@@ -196,17 +196,11 @@ impl VulkanDevice {
         &mut self,
         commands: impl IntoIterator<Item = wgpu::CommandBuffer>,
     ) -> Result<(), VulkanError> {
-        let stream = Stream::Compute;
-        if self.is_recording(stream) {
-            // A barrier, between what is recorded and what follows on the queue.
-            self.record(stream)?;
-            self.submit(stream, false)?;
-        }
-        self.flush_binds()?;
+        self.submit_compute()?;
         let wgpu_device = self.wgpu_device.as_ref().ok_or(VulkanError::WithoutWgpu)?;
         // SAFETY: nothing of the queue is destroyed through this.
         let queue = unsafe { wgpu_device.queue.as_hal::<Api>() }.ok_or(VulkanError::WithoutWgpu)?;
-        for (semaphore, value) in self.waits(stream) {
+        for (semaphore, value) in self.compute_waits() {
             let stage = vk::PipelineStageFlags::ALL_COMMANDS;
             queue.add_wait_semaphore(semaphore.raw(), Some(value), stage);
         }
@@ -215,7 +209,7 @@ impl VulkanDevice {
         let code = vk::Result::ERROR_DEVICE_LOST;
         let polled = wgpu_device.device.poll(wgpu::PollType::Poll);
         polled.map_err(|_| VulkanError::Driver { call: "wgpu::Device::poll", code })?;
-        self.has_waited(stream);
+        self.compute_has_waited();
         Ok(())
     }
 }

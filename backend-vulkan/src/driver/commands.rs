@@ -177,7 +177,8 @@ impl Commands {
 
 impl Drop for Commands {
     fn drop(&mut self) {
+        let Some(device) = self.device.to_free() else { return };
         // SAFETY: whoever enqueued the commands has waited for their end.
-        unsafe { self.device.raw.destroy_command_pool(self.pool, None) };
+        unsafe { device.destroy_command_pool(self.pool, None) };
     }
 }

@@ -86,9 +86,10 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        let Some(device) = self.device.to_free() else { return };
         // SAFETY: whoever enqueued work that uses the memory has waited for its end. To free
         // it unmaps it.
-        unsafe { self.device.raw.free_memory(self.raw, None) };
+        unsafe { device.free_memory(self.raw, None) };
     }
 }
 
@@ -160,8 +161,9 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        let Some(device) = self.device.to_free() else { return };
         // SAFETY: whoever enqueued work that uses the buffer has waited for its end.
-        unsafe { self.device.raw.destroy_buffer(self.raw, None) };
+        unsafe { device.destroy_buffer(self.raw, None) };
     }
 }
 

@@ -79,11 +79,12 @@ impl Pipeline {
 
 impl Drop for Pipeline {
     fn drop(&mut self) {
+        let Some(device) = self.device.to_free() else { return };
         // SAFETY: whoever enqueued the kernel has waited for its end; null handles are let be.
         unsafe {
-            self.device.raw.destroy_pipeline(self.raw, None);
-            self.device.raw.destroy_pipeline_layout(self.layout, None);
-            self.device.raw.destroy_descriptor_set_layout(self.bindings, None);
+            device.destroy_pipeline(self.raw, None);
+            device.destroy_pipeline_layout(self.layout, None);
+            device.destroy_descriptor_set_layout(self.bindings, None);
         }
     }
 }
