@@ -292,6 +292,7 @@ impl Backend for Integrity {
         let parameters = MachineParameters {
             device_bytes: info.memory_bytes,
             host_bytes: info.host_bytes,
+            // The least, since the suite maps ten thousand ranges, and lavapipe has few addresses.
             chunk_bytes: info.page_bytes,
             h2d_bytes_per_s: Self::BYTES_PER_S,
             d2h_bytes_per_s: Self::BYTES_PER_S,

@@ -23,7 +23,7 @@ mod transfer;
 #[cfg(feature = "wgpu")]
 mod wgpu;
 
-pub use adapter::{DeviceInfo, Options, Vulkan};
+pub use adapter::{DeviceInfo, Options, Vulkan, default_chunk_bytes};
 pub use ash;
 pub use driver::BufferRange;
 pub use error::{Unavailable, VulkanError};
@@ -94,7 +94,7 @@ pub struct VulkanDevice {
 impl VulkanDevice {
     fn new(opened: Opened, options: &Options<'_>) -> Result<Self, Unavailable> {
         let page_bytes = opened.page_bytes;
-        let chunk_bytes = options.chunk_bytes.unwrap_or(page_bytes);
+        let chunk_bytes = options.chunk_bytes.unwrap_or(default_chunk_bytes(page_bytes));
         if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(page_bytes) {
             return Err(Unavailable(format!(
                 "the device maps pages of {page_bytes} bytes, of which a chunk of {chunk_bytes} \

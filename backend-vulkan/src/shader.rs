@@ -49,6 +49,10 @@ pub(crate) fn translate(wgsl: &str, entry: &str) -> Result<Shader, String> {
     let policy = BoundsCheckPolicy::Restrict;
     let options = spv::Options {
         lang_version: (1, 3),
+        // All that a device is opened with.
+        capabilities: Some(
+            [spv::Capability::Shader, spv::Capability::Matrix].into_iter().collect(),
+        ),
         bounds_check_policies: BoundsCheckPolicies {
             index: policy,
             buffer: policy,
@@ -186,6 +190,27 @@ mod tests {
         let bindings = vec![4, 36, 32];
         let both = Interface { bindings, immediates: 0, group: [2, 3, 1], shared_bytes: 32 };
         assert_eq!(entry(wgsl, "both"), both);
+    }
+
+    #[test]
+    fn shaders_use_no_feature_that_is_not_enabled() {
+        let wgsl = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+            @compute @workgroup_size(1) fn main() { x[0] = dot4U8Packed(x[1], x[2]); }";
+        let spirv = translate(wgsl, "main").unwrap().spirv;
+        // `OpCapability` has two words, and begins what follows the header.
+        let of_capability = |words: &&[u32]| words[0] == 2 << 16 | 17;
+        let capabilities: Vec<u32> =
+            spirv[5..].chunks(2).take_while(of_capability).map(|words| words[1]).collect();
+        assert_eq!(capabilities, [spv::Capability::Shader as u32]);
+    }
+
+    /// A compiler may take a loop without an end for one that is never reached, and leave out checks.
+    #[test]
+    fn loops_are_bounded() {
+        let loops = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+            @compute @workgroup_size(1) fn main() { loop { if x[0] == 1u { break; } } }";
+        let spirv = translate(loops, "main").unwrap().spirv;
+        assert!(spirv.contains(&u32::MAX), "a counter that starts at its largest value");
     }
 
     #[test]

@@ -269,9 +269,11 @@ impl VulkanDevice {
         self.flush_binds()
     }
 
-    /// What the next submission has to wait for.
+    /// What the next submission has to wait for: also for the steps before it, since whoever submits
+    /// it knows nothing of them.
     pub(crate) fn compute_waits(&self) -> impl Iterator<Item = (&Semaphore, u64)> {
-        let Queued { queue, waits, .. } = self.queued[Stream::Compute as usize];
+        let Queued { queue, mut waits, submitted, .. } = self.queued[Stream::Compute as usize];
+        waits[Stream::Compute as usize] = submitted;
         self.points(waits).chain(self.binds(queue))
     }
 

@@ -47,9 +47,17 @@ fn refused(error: impl fmt::Display) -> Unavailable {
 impl Vulkan {
     /// Opens a device like [`Vulkan::open`], for wgpu as well.
     ///
+    /// # Safety
+    /// No method of the device, its drop included, may run at the same time as one of wgpu's objects
+    /// of it on another thread: some of them use its queue, such as `Buffer::map_async`, which
+    /// submits what was written to the buffer, and Vulkan wants one thread at a time to do so.
+    ///
     /// # Errors
     /// If no such device is available; the error says why.
-    pub fn open_with_wgpu(&self, options: &Options<'_>) -> Result<VulkanDevice, Unavailable> {
+    pub unsafe fn open_with_wgpu(
+        &self,
+        options: &Options<'_>,
+    ) -> Result<VulkanDevice, Unavailable> {
         let physical = self.choose(options.device)?;
         let (instance, exposed) = self.expose(&physical)?;
         let extensions = exposed.adapter.required_device_extensions(FEATURES);
@@ -142,8 +150,7 @@ impl WgpuDevice {
 
 impl VulkanDevice {
     /// The device as wgpu sees it; none unless it was opened with [`Vulkan::open_with_wgpu`].
-    /// Its queue is that of the compute stream, and only [`VulkanDevice::submit_wgpu`] submits
-    /// there.
+    /// Its queue is that of the compute stream, where [`VulkanDevice::submit_wgpu`] submits.
     #[must_use]
     pub fn wgpu(&self) -> Option<&wgpu::Device> {
         self.wgpu_device.as_ref().map(|wgpu_device| &wgpu_device.device)
@@ -198,7 +205,8 @@ impl VulkanDevice {
     ) -> Result<(), VulkanError> {
         self.submit_compute()?;
         let wgpu_device = self.wgpu_device.as_ref().ok_or(VulkanError::WithoutWgpu)?;
-        // SAFETY: nothing of the queue is destroyed through this.
+        // SAFETY: nothing of the queue is destroyed through this, and the semaphores live until all
+        // work has ended.
         let queue = unsafe { wgpu_device.queue.as_hal::<Api>() }.ok_or(VulkanError::WithoutWgpu)?;
         for (semaphore, value) in self.compute_waits() {
             let stage = vk::PipelineStageFlags::ALL_COMMANDS;

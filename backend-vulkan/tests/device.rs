@@ -5,6 +5,7 @@
 use backend_vulkan::ash::vk;
 use backend_vulkan::{
     Compute, Integrity, IntegrityKernels, KernelError, Options, Vulkan, VulkanDevice, VulkanError,
+    default_chunk_bytes,
 };
 use integrity::{Backend, Reading, value};
 use planner_core::backend::{
@@ -17,7 +18,7 @@ use workloads::OwnedGraph;
 
 type Test = fn(&Vulkan, &Options<'_>);
 
-const TESTS: [(&str, Test); 10] = [
+const TESTS: [(&str, Test); 11] = [
     ("the_layer_hears_a_missing_barrier", the_layer_hears_a_missing_barrier),
     ("what_exceeds_a_binding_is_split", what_exceeds_a_binding_is_split),
     ("what_is_foreign_is_refused", what_is_foreign_is_refused),
@@ -28,6 +29,7 @@ const TESTS: [(&str, Test); 10] = [
     ("lists_of_commands_are_used_again", lists_of_commands_are_used_again),
     ("what_is_mapped_is_bound_together", what_is_mapped_is_bound_together),
     ("wrong_chunks_and_names_are_refused", wrong_chunks_and_names_are_refused),
+    ("chunks_have_two_mebibytes_by_default", chunks_have_two_mebibytes_by_default),
 ];
 
 fn main() -> ExitCode {
@@ -296,4 +298,13 @@ fn wrong_chunks_and_names_are_refused(vulkan: &Vulkan, options: &Options<'_>) {
     assert!(refused(&odd).contains(&format!("pages of {page_bytes} bytes")));
     let nobody = Options { device: Some("no such device"), ..*options };
     assert!(refused(&nobody).contains("no such device"));
+}
+
+fn chunks_have_two_mebibytes_by_default(vulkan: &Vulkan, options: &Options<'_>) {
+    const MIB: u64 = 1 << 20;
+    for (page_bytes, chunk_bytes) in [(4096, 2 * MIB), (2 * MIB, 2 * MIB), (3 * MIB, 3 * MIB)] {
+        assert_eq!(default_chunk_bytes(page_bytes), chunk_bytes);
+    }
+    let page_bytes = vulkan.device(options.device).unwrap().page_bytes;
+    assert_eq!(open(vulkan, options).chunk_bytes(), default_chunk_bytes(page_bytes));
 }

@@ -20,6 +20,10 @@ pub(crate) struct Queue {
 }
 
 /// An open device.
+///
+/// Vulkan wants one thread at a time to use a queue. The only methods here that do are called by a
+/// `VulkanDevice` that is borrowed exclusively, and each device has one. Where wgpu uses the queue of
+/// compute as well, whoever opened the device for it keeps it to the same thread.
 pub(crate) struct Device {
     pub(super) raw: ash::Device,
     pub(super) push_descriptors: khr::push_descriptor::Device,
@@ -193,8 +197,8 @@ impl Device {
                     .signal_semaphore_infos(signal.as_slice())
             })
             .collect();
-        // SAFETY: the queue is used from this thread only, since submitting borrows the owner
-        // of all queues; the commands have been ended and are not reset before they are done.
+        // SAFETY: one thread at a time uses the queues: see `Device`. The commands have been ended
+        // and are not reset before they are done; commands and semaphores live until then.
         named("vkQueueSubmit2", unsafe {
             self.raw.queue_submit2(queue.raw, &infos, vk::Fence::null())
         })
@@ -227,8 +231,10 @@ impl Device {
             .buffer_binds(&buffers)
             .signal_semaphores(&semaphores)
             .push_next(&mut timeline);
-        // SAFETY: the queue can bind and is used from this thread only; buffers and memory are
-        // alive, and no enqueued work uses the pages.
+        // SAFETY: the queue can bind, and one thread at a time uses the queues: see `Device`. Buffers
+        // and memory live until all work has ended. Work that uses the pages meanwhile reads
+        // anything and changes nothing else, since the buffers are made for residency (Vulkan,
+        // "Sparse Resource Features").
         named("vkQueueBindSparse", unsafe {
             self.raw.queue_bind_sparse(queue.raw, &[info], vk::Fence::null())
         })
@@ -238,7 +244,7 @@ impl Device {
     /// what failed.
     pub(crate) fn wait_idle(&self) -> Vec<VulkanError> {
         let wait = |queue: &Queue| {
-            // SAFETY: queues are used from this thread only.
+            // SAFETY: one thread at a time uses the queues: see `Device`.
             named("vkQueueWaitIdle", unsafe { self.raw.queue_wait_idle(queue.raw) })
         };
         self.queues.iter().map(wait).filter_map(Result::err).collect()
@@ -337,7 +343,7 @@ impl Semaphore {
 impl Drop for Semaphore {
     fn drop(&mut self) {
         let Some(device) = self.device.to_free() else { return };
-        // SAFETY: whoever enqueued work that uses the semaphore has waited for its end.
+        // SAFETY: whoever submitted work that uses the semaphore has waited for its end.
         unsafe { device.destroy_semaphore(self.raw, None) };
     }
 }

@@ -14,7 +14,8 @@ static LOADER: OnceLock<Result<ash::Entry, String>> = OnceLock::new();
 /// The loader, or why there is none.
 pub(crate) fn loader() -> Result<ash::Entry, String> {
     let load = || {
-        // SAFETY: the loader is the system's own library; to load it runs its initialisers.
+        // SAFETY: the loader is the system's own library. To load it runs its initialisers, and to use
+        // it runs the drivers and layers that it finds; `Vulkan::load` says so.
         unsafe { ash::Entry::load() }.map_err(|error| error.to_string())
     };
     LOADER.get_or_init(load).clone()
@@ -267,7 +268,8 @@ unsafe extern "system" fn heard(
     messages: *mut c_void,
 ) -> vk::Bool32 {
     // SAFETY: the layer hands a message that is valid until this returns, and the pointer that
-    // it was given, to messages that live as long as the instance.
+    // it was given, to messages that live as long as the instance. Any thread may be the caller:
+    // they are locked.
     unsafe {
         let text = (*data).message_as_c_str().unwrap_or(c"(no text)").to_string_lossy();
         let messages = &*messages.cast::<Mutex<Vec<String>>>();

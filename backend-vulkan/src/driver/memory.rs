@@ -48,7 +48,7 @@ impl Memory {
         let raw = named("vkAllocateMemory", unsafe { device.raw.allocate_memory(&info, None) })?;
         let mut memory = Self { raw, bytes, mapped: None, device: Arc::clone(device) };
         if mapped {
-            // SAFETY: the memory is the host's to see, and not mapped yet.
+            // SAFETY: the caller chose a type that the host sees, and the memory is not mapped yet.
             let pointer = unsafe {
                 device.raw.map_memory(raw, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty())
             };
@@ -87,7 +87,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let Some(device) = self.device.to_free() else { return };
-        // SAFETY: whoever enqueued work that uses the memory has waited for its end. To free
+        // SAFETY: whoever submitted work that uses the memory has waited for its end. To free
         // it unmaps it.
         unsafe { device.free_memory(self.raw, None) };
     }
@@ -162,7 +162,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let Some(device) = self.device.to_free() else { return };
-        // SAFETY: whoever enqueued work that uses the buffer has waited for its end.
+        // SAFETY: whoever submitted work that uses the buffer has waited for its end.
         unsafe { device.destroy_buffer(self.raw, None) };
     }
 }
