@@ -3,8 +3,8 @@
 #![allow(unsafe_code, reason = "the functions that stand in for the driver's are C")]
 
 use crate::adapter::Opened;
-use crate::driver::Also;
-use crate::{IntegrityKernels, Options, Unavailable, Vulkan, VulkanDevice};
+use crate::driver::{Also, Physical};
+use crate::{IntegrityKernels, Options, Unavailable, Vulkan, VulkanDevice, VulkanError};
 use ash::vk;
 use integrity::{reference_digest, states_digest};
 use planner_core::backend::{Chunks, DeviceAddress, Paging, Streams, Transfers};
@@ -180,6 +180,23 @@ fn binds_are_waited_for_once() {
             assert_eq!(waits(device, stream), [1, 0]);
             assert_eq!(waits(device, stream), [0, 0]);
         }
+    }
+}
+
+/// The driver is not asked: it need not refuse.
+#[test]
+fn memory_beyond_the_limits_is_refused() {
+    let limits: [(fn(&mut Physical), &str); 2] = [
+        (|physical| physical.max_buffer_bytes = 1024, "vkCreateBuffer"),
+        (|physical| physical.max_allocation_bytes = 1024, "vkAllocateMemory"),
+    ];
+    for (limit, call) in limits {
+        let Some(mut opened) = opened() else { return };
+        limit(&mut Arc::get_mut(&mut opened.device).unwrap().physical);
+        let mut device = device(opened);
+        device.working_memory(1024).unwrap();
+        let code = vk::Result::ERROR_OUT_OF_DEVICE_MEMORY;
+        assert_eq!(device.working_memory(1028), Err(VulkanError::Driver { call, code }));
     }
 }
 

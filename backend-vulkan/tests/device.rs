@@ -246,7 +246,6 @@ fn what_a_device_cannot_run_is_no_kernel(vulkan: &Vulkan, options: &Options<'_>)
 fn too_much_working_memory_is_refused(vulkan: &Vulkan, options: &Options<'_>) {
     let device = &mut open(vulkan, options);
     let device_bytes = vulkan.device(options.device).unwrap().memory_bytes;
-    // The driver is not asked.
     let code = vk::Result::ERROR_OUT_OF_DEVICE_MEMORY;
     for bytes in [u64::MAX, 1 << 62] {
         let call = "vkCreateBuffer";
