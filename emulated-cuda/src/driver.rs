@@ -15,6 +15,7 @@ use crate::task::Task;
 use cudarc::driver::sys::CUresult::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 /// The primary context. It lives while it is retained.
 #[derive(Debug, Default)]
@@ -38,6 +39,8 @@ pub(crate) struct Driver {
     pub(crate) graphs: Registry<Graph>,
     pub(crate) executables: Registry<ExecutableGraph>,
     handles: Arc<Handles>,
+    /// The threads of streams that were destroyed: they may still work.
+    ending: Mutex<Vec<JoinHandle<()>>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -64,6 +67,7 @@ impl Driver {
             graphs: Registry::new(&handles),
             executables: Registry::new(&handles),
             handles,
+            ending: Mutex::default(),
         }
     }
 
@@ -93,8 +97,12 @@ impl Driver {
         is_used
     }
 
-    /// Forgets an error of work, and frees all memory.
+    /// Forgets an error of work, and frees all memory, once the work of destroyed streams has ended.
     pub(crate) fn restart(&self) {
+        for thread in locked(&self.ending).drain(..) {
+            // A thread that has panicked has ended as well.
+            let _ = thread.join();
+        }
         self.device.recover();
         self.device.pinned.clear();
     }
@@ -183,6 +191,15 @@ impl Driver {
     pub(crate) fn create_stream(&self, caller: &Caller) -> usize {
         let (device, faults) = (Arc::clone(&self.device), self.faults(caller));
         self.streams.add(|handle| Stream::new(handle, device, faults))
+    }
+
+    /// Destroys a stream, and does not wait for its work.
+    pub(crate) fn end_stream(&self, caller: &Caller, stream: usize) -> Outcome {
+        let thread = self.streams.remove(stream)?.end(&caller.clock);
+        let mut ending = locked(&self.ending);
+        ending.retain(|thread| !thread.is_finished());
+        ending.extend(thread);
+        Ok(())
     }
 
     /// Enqueues a task.
@@ -303,7 +320,7 @@ mod tests {
         let stream = driver.create_stream(caller);
         driver.enqueue(caller, stream, Task::Fill { device, byte: 1, bytes: 8 })?;
         let filled = driver.synchronize(caller, stream);
-        driver.streams.remove(stream)?.end(&caller.clock);
+        driver.end_stream(caller, stream)?;
         filled
     }
 

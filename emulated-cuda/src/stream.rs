@@ -104,14 +104,11 @@ impl Stream {
         Ok(())
     }
 
-    /// Waits for all work and ends the thread.
-    pub(crate) fn end(&self, caller: &CallerClock) {
-        self.queue.push(Work::End, caller);
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
-            // A thread that has panicked has ended as well.
-            let _ = thread.join();
-        }
+    /// Lets the thread end after all work that is enqueued, and returns it. As on a device, nobody
+    /// waits for that work (CUDA Driver API, `cuStreamDestroy`).
+    pub(crate) fn end(&self, caller: &CallerClock) -> Option<JoinHandle<()>> {
+        self.queue.push_last(Work::End, caller);
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 

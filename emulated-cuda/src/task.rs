@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::device::Device;
 use crate::outcome::Outcome;
 use crate::ptx::Launch;
-use crate::space::SharedSpace;
+use crate::space::{AddressSpace, SharedSpace};
 use crate::usage::InUse;
 use cudarc::driver::sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
 use std::ops::Range;
@@ -51,18 +51,20 @@ impl Task {
         }
         match *self {
             Self::CopyH2D { host, device, bytes } => on.h2d.transfer(&on.d2h, bytes, clock, || {
-                in_pieces(&on.space, device, bytes, |at, len| {
+                in_pieces(&on.space, device, bytes, |space, at, len| {
                     let host = host + (at - device) as usize;
+                    let are_zero = [on.pinned.is_unwritten(host, len), space.is_unwritten(at, len)];
                     // SAFETY: the device's bytes may be written, and the host's are pinned and
-                    // not freed while they are in use. C's function does not mind races.
-                    unsafe { libc::memcpy(at as *mut _, host as *const _, len as usize) };
+                    // not freed while they are in use.
+                    unsafe { copy(host as u64, at, len, are_zero) };
                 })
             }),
             Self::CopyD2H { device, host, bytes } => on.d2h.transfer(&on.h2d, bytes, clock, || {
-                in_pieces(&on.space, device, bytes, |at, len| {
+                in_pieces(&on.space, device, bytes, |space, at, len| {
                     let host = host + (at - device) as usize;
+                    let are_zero = [space.is_unwritten(at, len), on.pinned.is_unwritten(host, len)];
                     // SAFETY: as above.
-                    unsafe { libc::memcpy(host as *mut _, at as *const _, len as usize) };
+                    unsafe { copy(at, host as u64, len, are_zero) };
                 })
             }),
             Self::Fill { device, byte, bytes } => {
@@ -83,19 +85,34 @@ impl Task {
     }
 }
 
+/// Copies bytes. Those of either range may be known to be zero: then they take no memory.
+///
+/// # Safety
+/// The bytes at `from` may be read, and those at `to` written.
+unsafe fn copy(from: u64, to: u64, bytes: u64, are_zero: [bool; 2]) {
+    let bytes = bytes as usize;
+    match are_zero {
+        [true, true] => {}
+        // SAFETY: by the promise above.
+        [true, false] => drop(unsafe { libc::memset(to as *mut _, 0, bytes) }),
+        // SAFETY: by the promise above. C's function does not mind races.
+        [false, _] => drop(unsafe { libc::memcpy(to as *mut _, from as *const _, bytes) }),
+    }
+}
+
 /// Uses a range of the device piece by piece. Others may map and unmap between the pieces.
 fn in_pieces(
     space: &SharedSpace,
     start: u64,
     bytes: u64,
-    mut each: impl FnMut(u64, u64),
+    mut each: impl FnMut(&AddressSpace, u64, u64),
 ) -> Outcome {
     let end = start + bytes;
     for at in (start..end).step_by(PIECE_BYTES as usize) {
         let len = PIECE_BYTES.min(end - at);
         let space = space.read();
         space.check_access(at, len)?;
-        each(at, len);
+        each(&space, at, len);
     }
     Ok(())
 }

@@ -266,6 +266,18 @@ fn a_stream_holds_a_thousand_launches_and_then_blocks() {
     unsafe { sys::cuMemFree_v2(at) }.result().unwrap();
 }
 
+#[test]
+fn to_destroy_a_stream_does_not_wait_for_its_work() {
+    let device = device();
+    let late = device.context.new_stream().unwrap();
+    occupy(&device, &late, 300_000_000);
+    let (ended, start) = (late.record_event(None).unwrap(), Instant::now());
+    drop(late);
+    assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
+    ended.synchronize().unwrap();
+    assert!(start.elapsed() > Duration::from_millis(250), "its work goes on");
+}
+
 /// Keeps a stream busy.
 fn occupy(device: &Device, stream: &CudaStream, duration_ns: u64) {
     let ptx = c"
@@ -317,6 +329,47 @@ fn copies_take_pinned_memory_only() {
         device.stream.synchronize().unwrap();
         sys::cuMemFreeHost(pinned).result().unwrap();
         sys::cuMemFree_v2(at).result().unwrap();
+    }
+}
+
+/// Memory of this process, files in memory included.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn what_is_not_written_takes_no_memory() {
+    const BYTES: usize = (4 << 30) + (4 << 20);
+    const MARK: usize = (4 << 30) + 5;
+    let device = device();
+    device.emulated.resize(8 << 30, 2 << 20);
+    let (mut at, mut pinned) = (0, ptr::null_mut());
+    let stream = device.stream.cu_stream();
+    let before = resident_bytes();
+    // SAFETY: both ranges are as long as is copied, and freed after that.
+    unsafe {
+        sys::cuMemAlloc_v2(&raw mut at, BYTES).result().unwrap();
+        sys::cuMemHostAlloc(&raw mut pinned, BYTES, 0).result().unwrap();
+        let mark = pinned.cast::<u8>().add(MARK);
+        let first = pinned.cast::<u8>();
+        mark.write(7);
+        sys::cuMemcpyHtoDAsync_v2(at, pinned, BYTES, stream).result().unwrap();
+        device.stream.synchronize().unwrap();
+        // What the device has as zeros becomes zeros on the host.
+        mark.write(1);
+        first.write(1);
+        sys::cuMemcpyDtoHAsync_v2(pinned, at, BYTES, stream).result().unwrap();
+        device.stream.synchronize().unwrap();
+        assert_eq!((first.read(), mark.read()), (0, 7));
+    }
+    let growth = resident_bytes().saturating_sub(before);
+    assert!(growth < 64 << 20, "{growth} bytes");
+    // SAFETY: nothing uses them.
+    unsafe {
+        sys::cuMemFree_v2(at).result().unwrap();
+        sys::cuMemFreeHost(pinned).result().unwrap();
     }
 }
 

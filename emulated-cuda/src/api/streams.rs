@@ -36,7 +36,7 @@ driver_functions! {
 
     fn cuStreamDestroy_v2(stream: CUstream) {
         driver.check_initialized()?;
-        driver.streams.remove(stream as usize)?.end(&caller.clock);
+        driver.end_stream(caller, stream as usize)?;
     }
 
     fn cuStreamSynchronize(stream: CUstream) {
