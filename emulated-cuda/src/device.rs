@@ -72,6 +72,16 @@ impl Device {
         let _ = self.error.compare_exchange(0, error as u32, Ordering::SeqCst, Ordering::SeqCst);
     }
 
+    /// Fails, as a device would, if work uses any of a range that is unmapped or freed.
+    pub(crate) fn check_unused(&self, at: u64, bytes: u64) -> Outcome {
+        if !self.space.usage.overlaps(&(at..at.saturating_add(bytes))) {
+            return Ok(());
+        }
+        self.explain(format!("{bytes} bytes at {at:#x} are freed while work uses them"));
+        self.fail(CUDA_ERROR_ILLEGAL_ADDRESS);
+        Err(CUDA_ERROR_ILLEGAL_ADDRESS)
+    }
+
     /// Forgets a failure, and frees the memory that nobody could free since.
     pub(crate) fn recover(&self) {
         if self.error.swap(0, Ordering::SeqCst) != 0 {

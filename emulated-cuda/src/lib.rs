@@ -47,6 +47,7 @@ mod link;
 mod outcome;
 mod physical;
 mod pinned;
+mod pool;
 mod ptx;
 mod queue;
 mod registry;

@@ -25,6 +25,8 @@ pub(crate) enum Task {
     Fill { device: u64, byte: u8, bytes: u64 },
     /// Runs a kernel.
     Launch(Arc<Launch>),
+    /// Frees memory.
+    Free { at: u64, bytes: u64 },
 }
 
 impl Task {
@@ -36,12 +38,13 @@ impl Task {
                 vec![range(host as u64, bytes), range(device, bytes)]
             }
             Self::Fill { device, bytes, .. } => vec![range(device, bytes)],
-            Self::Launch(_) => Vec::new(),
+            Self::Launch(_) | Self::Free { .. } => Vec::new(),
         }
     }
 
-    /// Does it. Returns what it uses until it has ended. While it accesses memory, nothing is mapped or unmapped: this happens between the
-    /// pieces of a copy, and between the blocks and the loops of a kernel.
+    /// Does it. Returns what it uses until it has ended. While it accesses memory, nothing is mapped
+    /// or unmapped: this happens between the pieces of a copy, and between the blocks and the loops
+    /// of a kernel.
     pub(crate) fn run<'d>(&self, on: &'d Device, clock: &mut Clock) -> Outcome<Vec<InUse<'d>>> {
         let ranges = self.ranges().into_iter();
         let used = ranges.map(|range| on.space.usage.begin(range)).collect();
@@ -73,6 +76,12 @@ impl Task {
                 // SAFETY: the bytes may be written.
                 unsafe { libc::memset(device as *mut _, byte.into(), bytes as usize) };
                 Ok(())
+            }
+            Self::Free { at, bytes } => {
+                let mut space = on.space.write();
+                on.check_unused(at, bytes)?;
+                // It may have been freed since.
+                space.free(at).map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)
             }
             Self::Launch(ref launch) => {
                 return launch.run(&on.space, clock).map_err(|fault| {

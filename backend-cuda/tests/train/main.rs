@@ -198,7 +198,7 @@ fn the_library_is_found_inside_of_pythons_packages() {
     let device = Cuda::load(Some(&driver)).unwrap().open(&backend_cuda::Options::default());
     let mut device = device.unwrap();
     let stream = device.compute().unwrap().stream.clone();
-    let found = |folders: &[std::path::PathBuf]| cublas::Blas::new(&stream, folders).unwrap();
+    let found = |folders: &[PathBuf]| cublas::Blas::new(&stream, folders).unwrap();
     let newest = found(&[old.clone(), new.clone()]).name().to_owned();
     let path = new.join("libcublas.so.13");
     assert_eq!(newest, format!("cuBLAS 0.1.0 ({})", path.display()));
