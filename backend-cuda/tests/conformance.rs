@@ -14,8 +14,10 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let is_system = std::env::var("SPILLWAY_CUDA_DRIVER").is_ok_and(|driver| driver == "system");
     match Integrity::from_environment() {
-        Ok(chosen) if is_system => main_with_graphs(Integrity { driver: None, ..chosen }),
-        Ok(chosen) => on_emulated(chosen),
+        Ok(Integrity { ordinal, .. }) if is_system => {
+            main_with_graphs(Integrity { driver: None, ordinal })
+        }
+        Ok(Integrity { ordinal, .. }) => on_emulated(ordinal),
         Err(reason) => {
             eprintln!("{reason}");
             ExitCode::FAILURE
@@ -24,10 +26,10 @@ fn main() -> ExitCode {
 }
 
 #[cfg(target_os = "linux")]
-fn on_emulated(chosen: Integrity) -> ExitCode {
+fn on_emulated(ordinal: usize) -> ExitCode {
     use emulated_cuda::Emulated;
     let path = Emulated::built_path();
-    let integrity = Integrity { driver: Some(path.clone()), ..chosen };
+    let integrity = Integrity { driver: Some(path.clone()), ordinal };
     match Emulated::open(&path) {
         Ok(emulated) => {
             emulated.delay_all();
@@ -42,6 +44,6 @@ fn on_emulated(chosen: Integrity) -> ExitCode {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn on_emulated(chosen: Integrity) -> ExitCode {
-    main_with_graphs(chosen)
+fn on_emulated(ordinal: usize) -> ExitCode {
+    main_with_graphs(Integrity { driver: None, ordinal })
 }

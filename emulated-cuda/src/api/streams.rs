@@ -26,7 +26,7 @@ driver_functions! {
     |driver, caller|
 
     fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) {
-        driver.check_uncaptured(caller)?;
+        driver.check_context(caller)?;
         if flags != NON_BLOCKING {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
