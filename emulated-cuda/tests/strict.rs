@@ -21,7 +21,8 @@ const PAGE: usize = 4096;
 
 fn location() -> sys::CUmemLocation {
     let type_ = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
-    sys::CUmemLocation { type_, id: 0 }
+    let __bindgen_anon_1 = sys::CUmemLocation_st__bindgen_ty_1 { id: 0 };
+    sys::CUmemLocation { type_, __bindgen_anon_1 }
 }
 
 fn create(bytes: usize) -> Result<u64, CUresult> {

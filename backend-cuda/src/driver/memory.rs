@@ -14,7 +14,8 @@ use std::ops::Range;
 const MINIMUM: u32 = 0;
 
 fn location(context: Context) -> sys::CUmemLocation {
-    sys::CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: context.device }
+    let __bindgen_anon_1 = sys::CUmemLocation_st__bindgen_ty_1 { id: context.device };
+    sys::CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, __bindgen_anon_1 }
 }
 
 fn properties(context: Context) -> sys::CUmemAllocationProp {
