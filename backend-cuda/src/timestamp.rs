@@ -19,11 +19,13 @@ impl Timestamp {
     }
 
     /// The time from here to another point of the same device, in nanoseconds, to half a
-    /// microsecond.
+    /// microsecond. Blocks until both are reached.
     ///
     /// # Errors
-    /// A point that is not reached, and others of the driver.
+    /// Those of the driver.
     pub fn ns_until(&self, end: &Self) -> Result<f64, CudaError> {
+        self.0.synchronize()?;
+        end.0.synchronize()?;
         self.0.ns_until(&end.0)
     }
 }

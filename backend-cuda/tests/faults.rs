@@ -193,9 +193,10 @@ fn only_what_is_lent_goes_through_cudarc() {
     let mut kernels = backend.kernels(&mut device, graph).unwrap();
     let start = device.timestamp(Stream::Compute).unwrap();
     planning::execute(&verified, &mut device, &mut kernels, ITERATIONS).unwrap();
+    device.occupy(Stream::Compute, 50_000_000).unwrap();
     let end = device.timestamp(Stream::Compute).unwrap();
-    device.wait_idle().unwrap();
-    assert!(start.ns_until(&end).unwrap() > 0.0);
+    assert_eq!(end.is_reached(), Ok(false));
+    assert!(start.ns_until(&end).unwrap() > 40e6, "it waits for both");
     drop(device);
     assert_eq!(lent.synchronize(), Err(DriverError(CUDA_ERROR_UNKNOWN)), "nobody else called it");
 }
