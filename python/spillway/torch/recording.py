@@ -162,15 +162,15 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if function.namespace in ("prim", "profiler"):
             return function(*args, **kwargs)
-        args, kwargs = tree_map(self._known, (args, kwargs))
+        args, kwargs = tree_map(self.known, (args, kwargs))
         if function is aten._local_scalar_dense.default:
             return self._item(args[0])
         if function._schema.name.startswith(("aten::_foreach_", "aten::_fused_")):
             return self._each(function, args, kwargs)
         return self._record(function, args, kwargs)
 
-    def _known(self, arg):
-        """Makes a state of a tensor that the step uses but that belongs to no module."""
+    def known(self, arg):
+        """Returns the fake tensor of what a step uses; a real tensor of no module becomes a state."""
         if not isinstance(arg, torch.Tensor):
             return arg
         if arg.layout is not torch.strided or arg.is_conj() or arg.is_neg():
