@@ -35,7 +35,7 @@ class Measurements:
         self._measured = {}
 
     def layouts(self, call, storages):
-        """Returns the shape and the strides of each result of the real op."""
+        """Returns the shape and the strides of each result of the real op; None for no tensor."""
         key = _key(call)
         if key not in self._layouts:
             memory = _Operands(storages)

@@ -222,7 +222,7 @@ class Recorder(TorchDispatchMode):
             layouts = self.measure.layouts(call, self.storages)
             for k, fake in enumerate(fakes):
                 if k in fresh or is_empty(fake):
-                    fakes[k] = self._with_layout(fake, *layouts[k])
+                    fakes[k] = self._with_layout(fake, layouts[k])
             fresh = [k for k, f in enumerate(fakes) if self._is_new(f)]
         for k in fresh:
             self.adopt(fakes[k], "temporary", call.name if k == 0 else f"{call.name}.{k}")
@@ -274,8 +274,12 @@ class Recorder(TorchDispatchMode):
         storage = result.untyped_storage()
         return storage.nbytes() > 0 and storage._cdata not in self._ids
 
-    def _with_layout(self, fake, shape, stride):
-        """Replaces a result whose fake shape or strides are not those of the real op."""
+    def _with_layout(self, fake, layout):
+        """Replaces a result whose shape or strides are not those of the real op, whose `layout` is
+        None where it returns no tensor."""
+        if layout is None:
+            return None
+        shape, stride = layout
         if tuple(fake.shape) == shape and tuple(fake.stride()) == stride:
             return fake
         with self.fake_mode:

@@ -3,7 +3,7 @@
 import models
 import pytest
 import torch
-from eager import compare
+from eager import compare, compare_inference
 from models import adamw, classify, tokens
 from torch import nn
 from torch.nn import functional as F
@@ -104,6 +104,25 @@ def test_autocast(budget):
 
 
 @pytest.mark.parametrize("name", models.TEN)
-def test_ten_models(name, budget):
+def test_ten_models_are_trained(name, budget):
     make, loss_fn, optimizer, batches = models.model(name)
     compare(make, loss_fn, optimizer, batches, budget=budget)
+
+
+def predict(model, batch):
+    x = batch[0] if isinstance(batch, tuple) else batch
+    if not hasattr(model, "config"):
+        return model(x)
+    labels = dict(labels=x) if model.config.is_encoder_decoder else {}
+    return model(**{model.main_input_name: x}, **labels).logits
+
+
+@pytest.mark.parametrize("name", models.TEN)
+def test_ten_models_infer(name, budget):
+    make, _, _, batches = models.model(name)
+    torch.manual_seed(7)
+    model = make().eval()
+    step, _ = compare_inference(model, batches, predict, budget)
+    states = [s for s in step.storages if s.kind == "state"]
+    assert not any(s.writes for s in states)
+    assert {id(p) for p in model.parameters()} <= {id(s.value) for s in states}
