@@ -1,6 +1,8 @@
 """The examples, in a short form."""
 
+import functools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -80,3 +82,15 @@ def test_train_resnet50(tmp_path):
     weights = torch.load(tmp_path / "resnet50.pt")
     assert weights["fc.weight"].shape == (2, 2048)
     assert weights["bn1.num_batches_tracked"] == 2
+
+
+def test_the_lines_of_the_readme(tmp_path, monkeypatch, capsys):
+    transformers = pytest.importorskip("transformers")
+    (lines,) = re.findall(r"```python\n(.*?)```", (PYTHON.parent / "README.md").read_text(), re.S)
+    size = dict(vocab_size=64, n_layer=2, n_embd=64, n_head=2)
+    small = functools.partial(transformers.GPT2Config, **size)
+    monkeypatch.setattr(transformers, "GPT2Config", small)
+    monkeypatch.chdir(tmp_path)
+    exec(lines.replace("50257", "64"), {})
+    assert capsys.readouterr().out.count("tensor(") == 3
+    assert "<html" in (tmp_path / "report.html").read_text()
