@@ -38,7 +38,7 @@ class Recurrent(nn.Module):
     def __init__(self):
         super().__init__()
         self.embedding = nn.Embedding(50, 16)
-        self.lstm = nn.LSTM(16, 24, num_layers=2, dropout=0.2, batch_first=True)
+        self.lstm = nn.LSTM(16, 24, num_layers=5, dropout=0.2, batch_first=True)
         self.head = nn.Linear(24, 50)
 
     def forward(self, x):
@@ -52,8 +52,11 @@ class UNet(nn.Module):
         super().__init__()
 
         def block(before, after):
-            convolution = nn.Conv2d(before, after, 3, padding=1)
-            return nn.Sequential(convolution, nn.GroupNorm(4, after), nn.SiLU())
+            def layer(before):
+                convolution = nn.Conv2d(before, after, 3, padding=1)
+                return nn.Sequential(convolution, nn.GroupNorm(4, after), nn.SiLU())
+
+            return nn.Sequential(layer(before), layer(after), layer(after))
 
         self.down = nn.ModuleList([block(3, 8), block(8, 16)])
         self.middle = block(16, 32)
