@@ -11,6 +11,9 @@ from .launching import bind, leaves_states_alone
 from .measuring import Measured
 from .recording import Storage, View, unique
 
+# Some bytes of their results are undefined; they may be the same by chance when they are measured.
+PARTLY_UNDEFINED = {"aten::mkldnn_rnn_layer"}
+
 GENERATOR_BYTES = torch.get_rng_state().numel()
 GENERATOR_COSTS = Measured(1000, 2 * GENERATOR_BYTES, draws=False, repeats=False)
 
@@ -96,6 +99,7 @@ def _is_repeatable(call, storages):
         return False
     return (
         call.function.namespace == "aten"
+        and call.function._schema.name not in PARTLY_UNDEFINED
         and torch.Tag.nondeterministic_bitwise not in call.function.tags
     )
 
