@@ -58,8 +58,9 @@ class _Planned:
         self._versions = self._state_versions()
 
     def _state_versions(self):
-        """Returns numbers that grow where PyTorch writes into a state."""
-        return [s.value._version for s in self._step.storages if s.kind == "state"]
+        """Returns what differs from before where PyTorch may have written into a state."""
+        states = [s.value for s in self._step.storages if s.kind == "state"]
+        return [object() if t.is_inference() else t._version for t in states]
 
 
 class _WithStates(torch.nn.Module):

@@ -108,6 +108,29 @@ def test_inference_mode():
         same(planned(x + 1), model(x + 1), "result")
 
 
+def test_weights_that_are_made_in_inference_mode():
+    with torch.inference_mode():
+        model, x = nn.Linear(8, 8), torch.randn(3, 8)
+        planned = compiled(model)
+        for _ in range(2):
+            same(planned(x), model(x), "result")
+            model.weight.mul_(2)
+
+
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_constants(without):
+    lasting = torch.rand(8)
+
+    def scaled(x):
+        return x * torch.tensor([1.0, 2.0] * 4) + lasting
+
+    planned, x = compiled(scaled), torch.randn(3, 8)
+    with without():
+        for _ in range(2):
+            same(planned(x), scaled(x), "result")
+            lasting.mul_(2)
+
+
 def test_autocast():
     model, x = perceptron(), torch.randn(3, 8)
     planned = compiled(model)

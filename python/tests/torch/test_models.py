@@ -8,6 +8,8 @@ from models import adamw, classify, tokens
 from torch import nn
 from torch.nn import functional as F
 
+import spillway.torch
+
 
 @pytest.fixture(params=[None, "50%", "35%", "25%"])
 def budget(request):
@@ -126,3 +128,11 @@ def test_ten_models_infer(name, budget):
     states = [s for s in step.storages if s.kind == "state"]
     assert not any(s.writes for s in states)
     assert {id(p) for p in model.parameters()} <= {id(s.value) for s in states}
+
+
+def test_an_op_with_undefined_bytes_is_not_repeated():
+    make, loss_fn, optimizer, batches = models.model("lstm")
+    model = make()
+    step = spillway.torch.capture(model, loss_fn, optimizer(model), batches(0))
+    layers = [op for op in step.operations if op.name.startswith("mkldnn_rnn_layer")]
+    assert len(layers) == 10 and not any(op.repeatable for op in layers[:5])
