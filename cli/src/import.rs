@@ -6,16 +6,29 @@ use crate::output;
 use clap::{Args, Subcommand, ValueEnum};
 use spillway::units::{count, percent};
 use std::path::{Path, PathBuf};
-use workloads::pytorch::{self, ImportError, Report, Source};
+use workloads::pytorch::{self, ImportError, Nodes, Report, Source};
 use workloads::{Shown, format};
 
 const EXAMPLES: &str = "\
 Examples:
   spillway import pytorch trace.json.gz -o step.graph.json.gz
+  spillway import pytorch trace.json --device cpu -o step.graph.json.gz
   spillway import pytorch trace.json --kineto kineto.json | spillway plan - --budget 50%
 
-The trace is what PyTorch's ExecutionTraceObserver writes. Times are those of the Kineto
-trace (torch.profiler's export) where one is given, else a roofline's estimates.";
+To record both traces in PyTorch, with two active steps:
+  from torch.profiler import ExecutionTraceObserver, profile, schedule
+
+  observer = ExecutionTraceObserver().register_callback(\"trace.json\")
+  with profile(
+      schedule=schedule(wait=1, warmup=1, active=2, repeat=1),
+      execution_trace_observer=observer,
+      on_trace_ready=lambda profiler: profiler.export_chrome_trace(\"kineto.json\"),
+  ) as profiler:
+      for _ in range(4):
+          train_step()
+          profiler.step()
+
+Times are those of the Kineto trace where one is given, else a roofline's estimates.";
 
 /// Make a graph from another program's recording.
 #[derive(Args, Debug)]
@@ -46,7 +59,7 @@ struct Chain {
 struct Pytorch {
     /// The execution trace (.json, .json.gz), or - for standard input
     trace: PathBuf,
-    /// The Kineto trace of the same run, for measured times
+    /// The Kineto trace of the same run, for the times of kernels, or of operators on a CPU
     #[arg(long, value_name = "FILE")]
     kineto: Option<PathBuf>,
     /// The device whose memory is planned
@@ -100,7 +113,9 @@ fn import_trace(arguments: &Pytorch) -> Result<(), Failure> {
     };
     let (graph, report) = pytorch::import_with_report(&trace, kineto.as_deref(), device, &name)
         .map_err(|error| failure(&error, arguments))?;
-    graph_file::write(&graph, &found(&report), arguments.output.as_deref())
+    graph_file::write(&graph, &found(&report, arguments.device), arguments.output.as_deref())?;
+    warnings(&report).iter().for_each(|warning| output::note(&format!("warning: {warning}")));
+    Ok(())
 }
 
 /// A file's name without its endings.
@@ -122,12 +137,15 @@ fn failure(error: &ImportError, arguments: &Pytorch) -> Failure {
         ImportError::NoStepMatches | ImportError::NoKernelMatches => {
             Failure::cannot(format!("{trace} and {kineto}: {error}"))
         }
+        ImportError::OnlyCpu => {
+            Failure::bad_input(format!("{trace}: {error}: import it with --device cpu"))
+        }
         _ => Failure::bad_input(format!("{trace}: {error}")),
     }
 }
 
 /// What the import found beside the graph.
-fn found(report: &Report) -> Vec<(&'static str, String)> {
+fn found(report: &Report, device: Device) -> Vec<(&'static str, String)> {
     let step = report.step.as_deref().unwrap_or("the whole trace");
     let mut rows = vec![("iteration", Shown::name(step).to_string())];
     rows.push(match report.kineto {
@@ -136,8 +154,29 @@ fn found(report: &Report) -> Vec<(&'static str, String)> {
             let (kernels, with_op) = (kineto.kernels as u64, kineto.kernels_with_op as u64);
             let (share, with_op) = (percent(with_op, kernels), count(with_op));
             let (kernels, ops) = (count(kernels), count(kineto.ops_with_kernel as u64));
-            ("times", format!("{with_op} of {kernels} kernels ({share}) belong to {ops} ops"))
+            let what = match device {
+                Device::Cuda => "kernels",
+                Device::Cpu => "operators",
+            };
+            ("times", format!("{with_op} of {kernels} {what} ({share}) belong to {ops} ops"))
         }
     });
     rows
+}
+
+/// What a graph does not tell of the recorded program.
+fn warnings(report: &Report) -> Vec<String> {
+    let found = |nodes: &Nodes| {
+        let (number, first) = (count(nodes.count as u64), Shown::name(&nodes.first));
+        format!("{number}, the first is {first}")
+    };
+    let compiled = report.compiled_regions.as_ref().map(|regions| {
+        let found = found(regions);
+        format!("compiled regions: {found}; the trace, and so the graph, lacks their kernels")
+    });
+    let waits = report.synchronisations.as_ref().map(|waits| {
+        let found = found(waits);
+        format!("synchronisations: {found}; a plan runs these ops, whatever the host reads")
+    });
+    compiled.into_iter().chain(waits).collect()
 }

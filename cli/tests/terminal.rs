@@ -237,7 +237,7 @@ fn arguments_and_paths_are_escaped() {
     }
 }
 
-/// A trace of three steps, each an operator and a note of the given name.
+/// A trace of three steps, each an operator and notes of the given name.
 fn trace(name: &str) -> Value {
     let tensor = |storage: u64| json!([storage + 100, storage, 0, 4, 4, "cuda:0"]);
     let mut nodes = vec![];
@@ -257,6 +257,7 @@ fn trace(name: &str) -> Value {
     node(root, 1, String::new(), [vec![], vec![]]);
     for step in 1..4 {
         let parent = node(format!("ProfilerStep#{step}{name}"), 1, String::new(), [vec![], vec![]]);
+        node(format!("Torch-Compiled Region{name}"), parent, String::new(), [vec![], vec![]]);
         let schema = format!("aten::relu{name}(Tensor self) -> Tensor");
         node(format!("aten::relu{name}"), parent, schema, [vec![tensor(1)], vec![tensor(2)]]);
     }
@@ -272,10 +273,11 @@ fn an_import_prints_no_name_as_it_is() {
     let imported = clean(&folder, &[&import[..], &["-o", "g.json", "--name", &name]].concat(), 0);
     assert!(imported.stdout.starts_with(ESCAPED), "{}", imported.stdout);
     assert!(read_json(&folder, "g.json").to_string().contains("FAKE"));
-    clean(&folder, &import, 0);
+    let warned = clean(&folder, &import, 0).stderr;
+    assert!(warned.contains("the first is Torch-Compiled Region"), "{warned}");
     for field in ["id", "inputs", "parent"] {
         let mut wrong = trace(&bad(""));
-        wrong["nodes"][4][field] = bad(field).into();
+        wrong["nodes"][6][field] = bad(field).into();
         write_json(&folder, "wrong.json", &wrong);
         clean(&folder, &["import", "pytorch", "wrong.json"], 2);
     }

@@ -133,7 +133,6 @@ pub fn measure(
     if host_layout_bytes.0 > machine.host_bytes {
         return Err(Violation::of_plan("the machine has too little pinned host memory"));
     }
-    check_host_block(graph, plan)?;
     Ok(Judgement {
         prediction,
         accepted_host_bytes: accepted_host_bytes(&layout, &records),
@@ -276,19 +275,6 @@ fn moved_bytes(graph: &Graph<'_>, plan: &Plan<'_>, counts: impl Fn(Kind) -> bool
 /// Bytes of the states and inputs that are moved.
 fn moved_lasting_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> u64 {
     moved_bytes(graph, plan, |kind| kind != Kind::Temporary)
-}
-
-/// The host block holds each state, each input twice, and the temporaries that move: its size
-/// is a number of 64 bits.
-fn check_host_block(graph: &Graph<'_>, plan: &Plan<'_>) -> Result<(), Violation> {
-    let (load_bytes, _) = host::load_bytes(&host::temporaries(graph, plan));
-    let lasting_bytes = graph.tensors().iter().map(|tensor| match tensor.kind {
-        Kind::State => u128::from(tensor.bytes),
-        Kind::Input => 2 * u128::from(tensor.bytes),
-        Kind::Temporary => 0,
-    });
-    let block_bytes = lasting_bytes.sum::<u128>() + u128::from(load_bytes);
-    u64::try_from(block_bytes).map(drop).map_err(|_| Violation::overflow())
 }
 
 /// Bytes of the states and inputs that are moved, with the temporaries that are moved: at least

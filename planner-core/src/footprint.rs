@@ -146,7 +146,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     fn find_last_reads(&mut self) {
         for (at, step) in (0..).zip(self.plan.steps) {
             let Step::Launch(launched) = *step else { continue };
-            for tensor in self.graph.read_by(launched) {
+            for tensor in self.pieces.read_by(launched) {
                 self.last_read[tensor.index()] = at;
             }
         }
@@ -308,7 +308,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             self.requested_bytes -= self.graph.op(op).workspace_bytes;
             self.allocations -= 1;
         }
-        for tensor in self.graph.read_by(launched) {
+        for tensor in self.pieces.read_by(launched) {
             let dies = self.graph.tensor(tensor).kind == Kind::Input
                 && self.last_read[tensor.index()] == at
                 && self.flags[tensor.index()] & LIVE != 0;
@@ -328,7 +328,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         begin.fill(u32::MAX);
         for (at, step) in (0..).zip(self.plan.steps) {
             let Step::Launch(launched) = *step else { continue };
-            for tensor in self.graph.read_by(launched) {
+            for tensor in self.pieces.read_by(launched) {
                 self.flags[tensor.index()] |= READ;
             }
             for tensor in self.graph.written_by(launched) {
@@ -336,7 +336,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                     begin[tensor.index()] = at;
                 }
             }
-            for tensor in self.graph.operands_by(launched) {
+            for tensor in self.pieces.operands_by(launched) {
                 self.flags[tensor.index()] &= !READ;
                 let is_counted = self.flags[tensor.index()] & LIVE != 0;
                 let is_temporary = self.graph.tensor(tensor).kind == Kind::Temporary;

@@ -8,11 +8,13 @@
 use crate::graph::{Graph, Kind, Launched, OpId, TensorId};
 use crate::machine::Machine;
 use crate::plan::{Location, Part, Plan, PlanError, Step};
-use crate::scratch::{Limits, Scratch, total, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use core::ops::Range;
 
 /// No position in the arena.
 const NOT_IN_ARENA: u32 = u32::MAX;
+/// Operands in a word of flags.
+const BITS: usize = u64::BITS as usize;
 
 /// The pieces of all tensors under one plan.
 ///
@@ -32,6 +34,8 @@ pub struct Pieces<'a> {
     first_object: &'a [u64],
     /// The objects of each tensor; an arena tensor counts as one.
     objects: &'a [u64],
+    /// A bit for each operand: whether repeats leave it alone.
+    left_alone: &'a [u64],
 }
 
 impl<'a> Pieces<'a> {
@@ -43,10 +47,12 @@ impl<'a> Pieces<'a> {
             words::<u32>(limits.tensors.saturating_add(1)),
             words::<u64>(limits.pieces),
             words::<u64>(limits.tensors),
+            limits.operands.div_ceil(BITS),
+            words::<u32>(limits.tensors),
         ])
     }
 
-    /// Checks the plan's structure and cuts the tensors. O(steps log steps).
+    /// Checks the plan's structure and cuts the tensors. O(steps log steps + operands).
     ///
     /// # Errors
     /// The first defect found.
@@ -80,7 +86,17 @@ impl<'a> Pieces<'a> {
         );
         let first_piece = scratch.take(tensors + 1, 0u32)?;
         let first_object = cut(graph, plan, arena_position, objects, first_piece, scratch)?;
-        Ok(Self { graph: *graph, plan: *plan, arena_position, first_piece, first_object, objects })
+        let left_alone = scratch.take(graph.operands().len().div_ceil(BITS), 0u64)?;
+        find_left_alone(graph, left_alone, &mut scratch.reborrow())?;
+        Ok(Self {
+            graph: *graph,
+            plan: *plan,
+            arena_position,
+            first_piece,
+            first_object,
+            objects,
+            left_alone,
+        })
     }
 
     /// The graph.
@@ -93,6 +109,29 @@ impl<'a> Pieces<'a> {
     #[must_use]
     pub const fn plan(&self) -> &Plan<'a> {
         &self.plan
+    }
+
+    /// What [`Graph::read_by`] gives, each with its position in [`Graph::operands`]; O(1) each.
+    pub(crate) fn reads_at(
+        &self,
+        launched: Launched,
+    ) -> impl Iterator<Item = (usize, TensorId)> + use<'a> {
+        let (reads, left_alone) = (self.graph.reads(launched.op), self.left_alone);
+        let first = self.graph.op(launched.op).first_operand as usize;
+        let is_left_alone = move |at: usize| left_alone[at / BITS] >> (at % BITS) & 1 != 0;
+        (first..)
+            .zip(reads.iter().copied())
+            .filter(move |&(at, _)| !(launched.is_repeat && is_left_alone(at)))
+    }
+
+    /// What [`Graph::read_by`] gives, in O(1) each.
+    pub fn read_by(&self, launched: Launched) -> impl Iterator<Item = TensorId> + use<'a> {
+        self.reads_at(launched).map(|(_, tensor)| tensor)
+    }
+
+    /// What [`Graph::operands_by`] gives, in O(1) each.
+    pub fn operands_by(&self, launched: Launched) -> impl Iterator<Item = TensorId> + use<'a> {
+        self.read_by(launched).chain(self.graph.written_by(launched))
     }
 
     /// Number of pieces of all tensors together.
@@ -250,6 +289,27 @@ fn check_budget(machine: &Machine, plan: &Plan<'_>) -> Result<(), PlanError> {
             .ok_or(too_much(u64::MAX))?;
     }
     if needed_bytes > budget_bytes { Err(too_much(needed_bytes)) } else { Ok(()) }
+}
+
+/// Marks what repeatable ops read of the states and inputs that they write.
+fn find_left_alone(
+    graph: &Graph<'_>,
+    left_alone: &mut [u64],
+    scratch: &mut Scratch<'_>,
+) -> Result<(), OutOfScratch> {
+    let written_by = scratch.take(graph.tensors().len(), u32::MAX)?;
+    for id in graph.op_ids().filter(|&id| graph.op(id).repeatable) {
+        for &tensor in graph.writes(id) {
+            let is_kept = graph.tensor(tensor).kind != Kind::Temporary;
+            written_by[tensor.index()] = if is_kept { id.0 } else { u32::MAX };
+        }
+        let first = graph.op(id).first_operand as usize;
+        for (at, tensor) in (first..).zip(graph.reads(id)) {
+            let is_left_alone = written_by[tensor.index()] == id.0;
+            left_alone[at / BITS] |= u64::from(is_left_alone) << (at % BITS);
+        }
+    }
+    Ok(())
 }
 
 fn read_arena(

@@ -204,3 +204,41 @@ fn a_foreach_is_split_by_bytes() {
     assert_eq!(times_ns(&graph), [1001 * 3 / 4, 1001 / 4]);
     assert_eq!(report, KinetoReport { kernels: 2, kernels_with_op: 2, ops_with_kernel: 2 });
 }
+
+#[test]
+fn on_a_cpu_operators_take_the_time() {
+    let of = |storage| t(storage, [10]).on("cpu");
+    let mut trace = Trace::new();
+    let addmm = "aten::addmm(Tensor self, Tensor mat1) -> Tensor";
+    trace.calling(addmm, args![of(1), of(2)], args![of(3)], |trace| {
+        trace.call("aten::expand(Tensor(a) self) -> Tensor(a)", args![of(1)], args![of(1)]);
+        let copy = "aten::copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)";
+        trace.call(copy, args![of(3), of(1)], args![of(3)]);
+    });
+    trace.on_thread(2, |trace| trace.call(RELU, args![of(3)], args![of(4)]));
+    let kineto = |record: u64, launches: bool| {
+        let mut events = Events::default();
+        let number = |id| if record == 0 { 0 } else { record + id };
+        events.recorded("aten::addmm", 1, (10.0, 20.0), number(2));
+        events.recorded("aten::expand", 1, (11.0, 13.0), number(3));
+        events.recorded("aten::copy_", 1, (13.0, 17.5), number(4));
+        // On another thread, at the same time.
+        events.recorded("aten::relu", 2, (12.0, 40.25), number(5));
+        if launches {
+            events.kernel("kernel", 1, 14.0, 100.0);
+        }
+        events.json()
+    };
+    let import = |kineto: &[u8]| {
+        let trace = trace.json(Layout::Nested);
+        import_with_report(&trace, Some(kineto), Device::Cpu, "measured")
+    };
+    for (record, launches) in [(500, false), (500, true), (0, false)] {
+        let (graph, report) = import(&kineto(record, launches)).unwrap();
+        // The copy; the product with the view inside it; the rest.
+        assert_eq!(times_ns(&graph), [4500, 5500, 28250]);
+        let fit = KinetoReport { kernels: 4, kernels_with_op: 4, ops_with_kernel: 3 };
+        assert_eq!(report.kineto, Some(fit));
+    }
+    assert!(matches!(import(&kineto(900, true)), Err(ImportError::NoStepMatches)));
+}

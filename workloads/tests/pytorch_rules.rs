@@ -2,37 +2,9 @@
 
 mod recording;
 
+use recording::operators::*;
 use recording::{Trace, ops, t, tensors, times_ns};
 use serde_json::json;
-
-const ADD_: &str =
-    "aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)";
-const COPY_: &str =
-    "aten::copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)";
-const EMPTY: &str = "aten::empty.memory_format(SymInt[] size, *, Device? device=None) -> Tensor";
-const FILL_: &str = "aten::fill_.Scalar(Tensor(a!) self, Scalar value) -> Tensor(a!)";
-const MUL: &str = "aten::mul.Tensor(Tensor self, Tensor other) -> Tensor";
-const MUL_OUT: &str = "aten::mul.out(Tensor self, Tensor other, *, Tensor(a!) out) -> Tensor(a!)";
-const RELU: &str = "aten::relu(Tensor self) -> Tensor";
-const RELU_: &str = "aten::relu_(Tensor(a!) self) -> Tensor(a!)";
-const VIEW: &str = "aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)";
-const ZERO_: &str = "aten::zero_(Tensor(a!) self) -> Tensor(a!)";
-
-/// `relu` of one tensor into another.
-fn relu(trace: &mut Trace, from: u64, to: u64) {
-    trace.call(RELU, args![t(from, [10])], args![t(to, [10])]);
-}
-
-fn add_(trace: &mut Trace, to: u64, other: u64) {
-    trace.call(ADD_, args![t(to, [10]), t(other, [10]), json!(1)], args![t(to, [10])]);
-}
-
-fn zero_(trace: &mut Trace, tensor: u64) {
-    let of = || args![t(tensor, [10])];
-    trace.calling(ZERO_, of(), of(), |trace| {
-        trace.call(FILL_, args![t(tensor, [10]), json!(0)], of());
-    });
-}
 
 #[test]
 fn wrappers_views_and_annotations_give_nothing() {
@@ -163,14 +135,87 @@ fn an_op_writes_what_no_op_inside_has_written() {
         trace.call(out, args![t(1, [10]), t(2, [1])], args![t(2, [1])]);
     });
     // Only one of two results comes from inside.
-    let backward = "aten::two(Tensor self) -> (Tensor, Tensor)";
-    trace.calling(backward, args![t(1, [10])], args![t(3, [10]), t(4, [1])], |trace| {
+    let backward = "aten::two(Tensor self, Tensor other) -> (Tensor, Tensor)";
+    let inputs = args![t(1, [10]), t(5, [10])];
+    trace.calling(backward, inputs, args![t(3, [10]), t(4, [1])], |trace| {
         trace.call(EMPTY, args![json!([1])], args![t(4, [1])]);
         trace.call(sum, args![t(1, [10])], args![t(4, [1])]);
     });
-    let expected = ["sum: s1 -> s2", "sum: s1 -> s4", "two: s1 -> s3"];
+    let expected = ["sum: s1 -> s2", "sum: s1 -> s4", "two: s1 s5 -> s3"];
     assert_eq!(ops(&trace.import()), expected);
     assert_eq!(trace.import().op_names[0], "sum@3");
+}
+
+#[test]
+fn an_op_reads_what_nothing_inside_has_read() {
+    let mut trace = Trace::new();
+    // On a CPU, the bias is copied into the result, to which the product is added.
+    let addmm = "aten::addmm(Tensor self, Tensor mat1, Tensor mat2) -> Tensor";
+    let inputs = args![t(1, [6]), t(2, [5, 8]), t(3, [8, 6])];
+    trace.calling(addmm, inputs, args![t(4, [5, 6])], |trace| {
+        trace.call(EMPTY, args![json!([5, 6])], args![t(4, [5, 6])]);
+        let expand = "aten::expand(Tensor(a) self, SymInt[] size) -> Tensor(a)";
+        trace.call(expand, args![t(1, [6])], args![t(1, [5, 6]).object(9)]);
+        let copied = args![t(4, [5, 6]), t(1, [5, 6]).object(9)];
+        trace.call(COPY_, copied, args![t(4, [5, 6])]);
+        let resolve_conj = "aten::resolve_conj(Tensor(a) self) -> Tensor(a)";
+        trace.call(resolve_conj, args![t(2, [5, 8])], args![t(2, [5, 8])]);
+    });
+    // The same into memory that is given.
+    let addmm_out = "aten::addmm.out(Tensor self, Tensor mat1, Tensor mat2, *, Tensor(a!) out) \
+        -> Tensor(a!)";
+    let inputs = args![t(1, [6]), t(2, [5, 8]), t(3, [8, 6]), t(4, [5, 6])];
+    trace.calling(addmm_out, inputs, args![t(4, [5, 6])], |trace| {
+        trace.call(COPY_, args![t(4, [5, 6]), t(1, [5, 6])], args![t(4, [5, 6])]);
+    });
+    // The mean of what the operator itself has made.
+    let mse_loss = "aten::mse_loss(Tensor self, Tensor target) -> Tensor";
+    trace.calling(mse_loss, args![t(4, [5, 6]), t(5, [5, 6])], args![t(6, [1])], |trace| {
+        trace.call(EMPTY, args![json!([5, 6])], args![t(7, [5, 6])]);
+        let mean = "aten::mean.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)";
+        trace.call(mean, args![t(7, [5, 6]), t(6, [1])], args![t(6, [1])]);
+    });
+    let expected = [
+        "copy_: s1 -> s4",
+        "addmm: s1 s2 s3 s4 -> s4",
+        "copy_: s1 -> s4",
+        "addmm: s1 s2 s3 s4 -> s4",
+        "mean: -> s6",
+        "mse_loss: s4 s5 s6 -> s6",
+    ];
+    assert_eq!(ops(&trace.import()), expected);
+}
+
+#[test]
+fn shapes_and_numbers_are_read_by_no_op() {
+    let mut trace = Trace::new();
+    let one = |storage| args![t(storage, [10])];
+    let inside = |trace: &mut Trace, to| {
+        trace.call(EMPTY, args![json!([10])], one(to));
+        trace.call(COPY_, args![t(to, [10]), t(1, [10])], one(to));
+    };
+    let rand_like = "aten::rand_like(Tensor self) -> Tensor";
+    trace.calling(rand_like, one(2), one(3), |trace| inside(trace, 3));
+    let type_as = "aten::type_as(Tensor self, Tensor other) -> Tensor";
+    trace.calling(type_as, args![t(1, [10]), t(2, [10])], one(4), |trace| inside(trace, 4));
+    // What `item` reads is a number for the operators beside it.
+    let fill = "aten::masked_fill(Tensor self, Tensor value) -> Tensor";
+    trace.calling(fill, args![t(1, [10]), t(6, [1])], one(5), |trace| {
+        let item = "aten::item(Tensor self) -> Scalar";
+        trace.call(item, args![t(6, [1])], args![json!(0.5)]);
+        inside(trace, 5);
+    });
+    let expected = ["copy_: s1 -> s3", "copy_: s1 -> s4", "copy_: s1 -> s5"];
+    assert_eq!(ops(&trace.import()), expected);
+}
+
+#[test]
+fn the_object_of_an_expanded_tensor_is_used_again() {
+    let mut trace = Trace::new();
+    let expand = "aten::expand(Tensor(a) self, SymInt[] size) -> Tensor(a)";
+    trace.call(expand, args![t(1, [10])], args![t(1, [50, 10]).object(9)]);
+    trace.call(RELU, args![t(2, [10]).object(9)], args![t(3, [10])]);
+    assert_eq!(tensors(&trace.import()), ["s2 state 40", "s3 temporary 40"]);
 }
 
 #[test]
@@ -341,6 +386,29 @@ fn foreach_is_an_op_per_position() {
 }
 
 #[test]
+fn a_fused_optimizer_is_an_op_per_parameter() {
+    let adamw = "aten::_fused_adamw_(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] exp_avgs, \
+        Tensor(d!)[] max_exp_avg_sqs, Tensor[] state_steps, *, float lr, Tensor? found_inf) -> ()";
+    let list = |at| [t(at, [2000]), t(at + 1, [10])];
+    let steps = [t(7, [1]), t(8, [1])];
+    let mut trace = Trace::new();
+    let inputs = args![list(1), list(3), list(5), [], steps, json!(0.1), t(9, [1])];
+    trace.call(adamw, inputs, args![]);
+    // Not on lists of tensors.
+    let norm = "aten::_fused_rms_norm(Tensor input, int[] normalized_shape, Tensor weight) \
+        -> (Tensor, Tensor)";
+    let inputs = args![t(1, [20, 100]), json!([20, 100]), t(2, [10])];
+    trace.call(norm, inputs, args![t(10, [2000]), t(11, [20])]);
+    let graph = trace.import();
+    let expected = [
+        "_fused_adamw_.0: s1 s3 s5 s7 s9 -> s1 s3 s5",
+        "_fused_adamw_.1: s2 s4 s6 s8 s9 -> s2 s4 s6",
+        "_fused_rms_norm: s1 s2 -> s10 s11",
+    ];
+    assert_eq!(ops(&graph), expected);
+}
+
+#[test]
 fn collectives_are_one_op() {
     let reduce = "c10d::allreduce_(Tensor[] tensors, int timeout) -> (Tensor[], Work)";
     let exchange = "c10d::alltoall_base_(Tensor output, Tensor input, int timeout) -> Work";
@@ -364,74 +432,6 @@ fn collectives_are_one_op() {
         "alltoall_base_: s4 s2 -> s4",
     ];
     assert_eq!(ops(&graph), expected);
-}
-
-#[test]
-fn kinds_of_what_was_there_before() {
-    let mut trace = Trace::new();
-    // Zeroed gradient: overwritten before it is read.
-    zero_(&mut trace, 1);
-    add_(&mut trace, 1, 2);
-    // A bucket: filled piece by piece, then read.
-    trace.call(MUL_OUT, args![t(2, [6]), t(2, [6]), t(3, [6])], args![t(3, [6])]);
-    trace.call(MUL_OUT, args![t(2, [4]), t(2, [4]), t(3, [4]).at(6)], args![t(3, [4]).at(6)]);
-    relu(&mut trace, 3, 4);
-    // Read before it is full.
-    trace.call(COPY_, args![t(5, [6]), t(2, [6])], args![t(5, [6])]);
-    trace.call(RELU, args![t(5, [6])], args![t(6, [6])]);
-    trace.call(COPY_, args![t(5, [4]).at(6), t(2, [4])], args![t(5, [4]).at(6)]);
-    // Masks are no inputs.
-    trace.call(MUL, args![t(2, [10]), t(7, [10]).elements_of(1)], args![t(8, [10])]);
-    add_(&mut trace, 9, 8);
-    // One-byte elements once, but not always.
-    trace.call(VIEW, args![t(10, [40]).elements_of(1)], args![t(10, [40]).elements_of(1)]);
-    relu(&mut trace, 10, 11);
-    let graph = trace.import();
-    let expected = [
-        "s1 temporary 40",
-        "s2 input 40",
-        "s3 temporary 40",
-        "s4 temporary 40",
-        "s5 state 40",
-        "s6 temporary 24",
-        "s7 state 10",
-        "s8 temporary 40",
-        "s9 state 40",
-        "s10 input 40",
-        "s11 temporary 40",
-    ];
-    assert_eq!(tensors(&graph), expected);
-    let of_bucket = ["mul: s2 -> s3", "mul: s2 s3 -> s3", "relu: s3 -> s4"];
-    assert_eq!(ops(&graph)[2..5], of_bucket);
-}
-
-#[test]
-fn without_training_everything_from_before_is_state() {
-    let mut trace = Trace::new();
-    trace.call(MUL, args![t(1, [10]), t(2, [10])], args![t(3, [10])]);
-    let expected = ["s1 state 40", "s2 state 40", "s3 temporary 40"];
-    assert_eq!(tensors(&trace.import()), expected);
-}
-
-#[test]
-fn optimizer_state_is_born_as_state() {
-    let zeros_like = "aten::zeros_like(Tensor self) -> Tensor";
-    let birth = |trace: &mut Trace, storage| {
-        trace.calling(zeros_like, args![t(1, [10])], args![t(storage, [10])], |trace| {
-            trace.call(EMPTY, args![json!([10])], args![t(storage, [10])]);
-            zero_(trace, storage);
-        });
-    };
-    let mut trace = Trace::new();
-    birth(&mut trace, 2);
-    add_(&mut trace, 1, 2);
-    trace.note("Optimizer.step#Adam.step", |trace| {
-        birth(trace, 3);
-        add_(trace, 3, 1);
-    });
-    let graph = trace.import();
-    assert_eq!(ops(&graph), ["fill_: -> s2", "add_: s1 s2 -> s1", "add_: s3 s1 -> s3"]);
-    assert_eq!(tensors(&graph), ["s2 temporary 40", "s1 state 40", "s3 state 40"]);
 }
 
 #[test]

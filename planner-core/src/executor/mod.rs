@@ -94,10 +94,11 @@ impl<'a> Executor<'a> {
         let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
         let host = HostLayout::new(graph, machine, plan, scratch)?;
         let most_operands = graph.ops().iter().map(|op| op.reads as usize + op.writes as usize);
+        let memory = Memory::new(verified, scratch)?;
         let mut executor = Self {
-            inputs: Inputs::new(verified, scratch)?,
+            inputs: Inputs::new(verified, memory.pieces(), scratch)?,
             operands: scratch.take(most_operands.max().unwrap_or(0), 0)?,
-            memory: Memory::new(verified, scratch)?,
+            memory,
             host,
             points: Points {
                 base: PerStream::all(0),
@@ -369,11 +370,16 @@ fn operands<'o>(
     graph: &Graph<'_>,
     launched: Launched,
 ) -> (Addresses<'o>, Addresses<'o>) {
-    let (reads, writes) = (graph.reads(launched.op), graph.writes(launched.op));
-    for (out, &tensor) in out.iter_mut().zip(reads.iter().chain(writes)) {
-        let is_left_alone = graph.leaves_alone(launched, tensor);
-        *out = if is_left_alone { 0 } else { memory.address(tensor, 0).0 };
+    let (op, writes) = (graph.op(launched.op), graph.writes(launched.op));
+    let (out_reads, rest) = out.split_at_mut(op.reads as usize);
+    let out_writes = &mut rest[..writes.len()];
+    out_reads.fill(0);
+    for (at, tensor) in memory.pieces().reads_at(launched) {
+        out_reads[at - op.first_operand as usize] = memory.address(tensor, 0).0;
     }
-    let (out_reads, rest) = out.split_at(reads.len());
-    (Addresses::new(out_reads), Addresses::new(&rest[..writes.len()]))
+    for (out, &tensor) in out_writes.iter_mut().zip(writes) {
+        let is_written = graph.is_written_by(launched, tensor);
+        *out = if is_written { memory.address(tensor, 0).0 } else { 0 };
+    }
+    (Addresses::new(out_reads), Addresses::new(out_writes))
 }

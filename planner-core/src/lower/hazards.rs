@@ -70,7 +70,7 @@ impl<'a> Hazards<'a> {
         match *step {
             Step::Launch(launched) => {
                 let (mut upload, mut download) = (NEVER, NEVER);
-                for tensor in graph.operands_by(launched) {
+                for tensor in pieces.operands_by(launched) {
                     upload = upload.max(last(&self.prefetched, pieces, Part::whole(tensor)));
                     self.touched[tensor.index()] = now;
                 }

@@ -4,9 +4,10 @@
 //! A temporary has the bytes from a launch that writes it without reading it until another tensor
 //! takes them in the same way; a launch that touches it after that finds them gone.
 
-use crate::graph::{Graph, Kind, Launched, TensorId};
+use crate::graph::{Kind, Launched, TensorId};
 use crate::index_set::IndexSet;
-use crate::plan::{ArenaPlacement, Plan, PlanError, Step};
+use crate::pieces::Pieces;
+use crate::plan::{ArenaPlacement, PlanError, Step};
 use crate::scratch::{Limits, Scratch, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
@@ -19,11 +20,8 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
 const NONE: u32 = u32::MAX;
 
 /// Follows the list with the set of tensors that have their bytes. O(steps + operands + n log n).
-pub(super) fn check(
-    graph: &Graph<'_>,
-    plan: &Plan<'_>,
-    scratch: &mut Scratch<'_>,
-) -> Result<(), PlanError> {
+pub(super) fn check(pieces: &Pieces<'_>, scratch: &mut Scratch<'_>) -> Result<(), PlanError> {
+    let (graph, plan) = (pieces.graph(), pieces.plan());
     let tensors = graph.tensors().len();
     let by_offset = scratch.take(plan.arena.len(), 0u32)?;
     for (position, slot) in (0..).zip(&mut *by_offset) {
@@ -35,7 +33,7 @@ pub(super) fn check(
         rank[plan.arena[position as usize].tensor.index()] = at;
     }
     let mut owners = Owners {
-        graph,
+        pieces,
         arena: plan.arena,
         by_offset,
         rank,
@@ -66,7 +64,7 @@ pub(super) fn check(
 
 /// The tensors that have their bytes, no two of which overlap.
 struct Owners<'w> {
-    graph: &'w Graph<'w>,
+    pieces: &'w Pieces<'w>,
     arena: &'w [ArenaPlacement],
     /// Positions in the arena's list, and the rank of each tensor among them.
     by_offset: &'w [u32],
@@ -85,13 +83,13 @@ impl Owners<'_> {
 
     fn end_bytes(&self, placement: ArenaPlacement) -> u64 {
         // The table of pieces has checked that every tensor ends inside the arena.
-        placement.offset_bytes.saturating_add(self.graph.tensor(placement.tensor).bytes)
+        placement.offset_bytes.saturating_add(self.pieces.graph().tensor(placement.tensor).bytes)
     }
 
     /// What a launch only writes takes its bytes; all else that it touches has to have them.
     fn launch(&mut self, launched: Launched, at: u32) -> Result<(), PlanError> {
-        let graph = self.graph;
-        for tensor in graph.read_by(launched) {
+        let graph = self.pieces.graph();
+        for tensor in self.pieces.read_by(launched) {
             if self.rank[tensor.index()] != NONE {
                 self.find(tensor, at)?;
             }
@@ -127,7 +125,7 @@ impl Owners<'_> {
         while let Some(other) = self.overlapping(rank, end) {
             let placement = self.placement(other);
             let index = placement.tensor.index();
-            let is_fixed = self.graph.tensor(placement.tensor).kind != Kind::Temporary;
+            let is_fixed = self.pieces.graph().tensor(placement.tensor).kind != Kind::Temporary;
             if is_fixed || self.touched[index] == at {
                 return Err(PlanError::ArenaOverlap(placement.tensor, tensor));
             }

@@ -199,7 +199,7 @@ pub fn verify<'a>(
     let mut scratch = scratch.reborrow();
     let pieces = Pieces::new(graph, machine, plan, &mut scratch)?;
     order::check(graph, plan, &mut scratch.reborrow())?;
-    arena::check(graph, plan, &mut scratch.reborrow())?;
+    arena::check(&pieces, &mut scratch.reborrow())?;
     values::check(graph, plan, &pieces, &mut scratch.reborrow())?;
     HostLayout::of_pieces(graph, machine, plan, &pieces, &mut scratch.reborrow())?;
     let clocks = Clocks::new(plan, schedule, &mut scratch)?;

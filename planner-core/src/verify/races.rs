@@ -144,7 +144,7 @@ impl<'a> Uses<'a> {
             raise(Stream::Download, last(&self.downloaded, pieces, Part::whole(tensor)), tensor);
             self.written[tensor.index()] = now;
         }
-        for tensor in graph.operands_by(launched) {
+        for tensor in pieces.operands_by(launched) {
             raise(Stream::Upload, last(&self.uploaded, pieces, Part::whole(tensor)), tensor);
             self.launched[tensor.index()] = now;
         }

@@ -34,9 +34,9 @@ pub(super) fn check(
     pieces: &Pieces<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanError> {
-    let versions = Versions::new(graph, plan, scratch)?;
+    let versions = Versions::new(pieces, scratch)?;
     let needed = scratch.take(plan.steps.len(), Held::NONE.version)?;
-    versions.find_needed(plan, needed, scratch)?;
+    versions.find_needed(needed, scratch)?;
     let mut walk = Walk {
         graph,
         plan,
@@ -172,7 +172,7 @@ impl Walk<'_> {
         for (tensor, version) in self.versions.writes(launched) {
             self.write(location, at, tensor, version)?;
         }
-        for tensor in self.graph.read_by(launched) {
+        for tensor in self.pieces.read_by(launched) {
             if self.kind(tensor) == Kind::Input && self.versions.is_last_read(tensor, at) {
                 self.forget_input(tensor);
             }

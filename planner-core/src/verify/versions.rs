@@ -5,11 +5,12 @@
 
 use super::copies::Held;
 use crate::graph::{Graph, Launched, TensorId};
+use crate::pieces::Pieces;
 use crate::plan::{Plan, Step};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 pub(super) struct Versions<'g, 'a> {
-    graph: Graph<'g>,
+    pieces: &'g Pieces<'g>,
     /// The version of each operand that the first launch reads or makes.
     of_operand: &'a [u32],
     /// Where the versions of each tensor begin in `valid_until`, and the number of all.
@@ -38,10 +39,10 @@ impl<'g, 'a> Versions<'g, 'a> {
 
     /// Walks the list once, which launches every op for the first time once. O(steps + operands).
     pub(super) fn new(
-        graph: &Graph<'g>,
-        plan: &Plan<'_>,
+        pieces: &'g Pieces<'g>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
+        let (graph, plan) = (pieces.graph(), pieces.plan());
         let of_operand = scratch.take(graph.operands().len(), 0u32)?;
         let first = scratch.take(graph.tensors().len() + 1, 0u32)?;
         for &tensor in graph.op_ids().flat_map(|op| graph.writes(op)) {
@@ -56,27 +57,27 @@ impl<'g, 'a> Versions<'g, 'a> {
         let valid_until = scratch.take(end as usize, 0u32)?;
         let last_read = scratch.take(graph.tensors().len(), UNREAD)?;
         number(graph, plan, of_operand, &mut scratch.reborrow())?;
-        let mut versions = Self { graph: *graph, of_operand, first, valid_until, last_read };
-        versions.find_ends(plan);
+        let mut versions = Self { pieces, of_operand, first, valid_until, last_read };
+        versions.find_ends();
         Ok(versions)
     }
 
-    fn find_ends(&mut self, plan: &Plan<'_>) {
-        let (graph, of_operand) = (self.graph, self.of_operand);
-        for (at, step) in (0..).zip(plan.steps) {
+    fn find_ends(&mut self) {
+        let (pieces, of_operand) = (self.pieces, self.of_operand);
+        for (at, step) in (0..).zip(pieces.plan().steps) {
             let Step::Launch(launched) = *step else { continue };
-            for (tensor, version) in reads(graph, of_operand, launched) {
+            for (tensor, version) in reads(pieces, of_operand, launched) {
                 self.last_read[tensor.index()] = at;
                 self.extend(tensor, version, at);
             }
             if !launched.is_repeat {
-                for (tensor, version) in writes(graph, of_operand, launched) {
+                for (tensor, version) in writes(pieces.graph(), of_operand, launched) {
                     debug_assert!(version > 0, "a first launch makes a version after the start's");
                     self.extend(tensor, version - 1, at);
                 }
             }
         }
-        for tensor in graph.tensor_ids() {
+        for tensor in pieces.graph().tensor_ids() {
             self.extend(tensor, self.last(tensor), u32::MAX);
         }
     }
@@ -114,25 +115,24 @@ impl<'g, 'a> Versions<'g, 'a> {
 
     /// What a launch reads, and in which version.
     pub(super) fn reads(&self, launched: Launched) -> impl Iterator<Item = (TensorId, u32)> {
-        reads(self.graph, self.of_operand, launched)
+        reads(self.pieces, self.of_operand, launched)
     }
 
     /// What a launch writes, and which version that makes.
     pub(super) fn writes(&self, launched: Launched) -> impl Iterator<Item = (TensorId, u32)> {
-        writes(self.graph, self.of_operand, launched)
+        writes(self.pieces.graph(), self.of_operand, launched)
     }
 
     /// For each evict, the version that the launch which next touches the tensor reads; that of
     /// [`Held::NONE`] where it reads none.
     pub(super) fn find_needed(
         &self,
-        plan: &Plan<'_>,
         needed: &mut [u32],
         scratch: &mut Scratch<'_>,
     ) -> Result<(), OutOfScratch> {
         let mut scratch = scratch.reborrow();
-        let next = scratch.take(self.graph.tensors().len(), Held::NONE.version)?;
-        for (step, needed) in plan.steps.iter().zip(needed).rev() {
+        let next = scratch.take(self.pieces.graph().tensors().len(), Held::NONE.version)?;
+        for (step, needed) in self.pieces.plan().steps.iter().zip(needed).rev() {
             match *step {
                 Step::Evict(part) => *needed = next[part.tensor.index()],
                 Step::Launch(launched) => {
@@ -174,18 +174,15 @@ fn number(
 }
 
 fn reads(
-    graph: Graph<'_>,
+    pieces: &Pieces<'_>,
     of_operand: &[u32],
     launched: Launched,
 ) -> impl Iterator<Item = (TensorId, u32)> {
-    let first = graph.op(launched.op).first_operand as usize;
-    let reads = graph.reads(launched.op);
-    let versions = reads.iter().copied().zip(of_operand[first..].iter().copied());
-    versions.filter(move |&(tensor, _)| !graph.leaves_alone(launched, tensor))
+    pieces.reads_at(launched).map(|(at, tensor)| (tensor, of_operand[at]))
 }
 
 fn writes(
-    graph: Graph<'_>,
+    graph: &Graph<'_>,
     of_operand: &[u32],
     launched: Launched,
 ) -> impl Iterator<Item = (TensorId, u32)> {

@@ -72,15 +72,18 @@ pub(super) fn parse<T: DeserializeOwned>(
 }
 
 fn document_of(text: &str) -> Result<Document, FormatError> {
-    let mut found = None;
+    let mut found = FindFormat { format: None, has_nodes: false };
     let mut json = serde_json::Deserializer::from_str(text);
     let mut track = Track::new();
-    let looked = serde_path_to_error::Deserializer::new(&mut json, &mut track)
-        .deserialize_map(FindFormat(&mut found));
+    let looked =
+        serde_path_to_error::Deserializer::new(&mut json, &mut track).deserialize_map(&mut found);
     // The search stops at the field, which serde_json takes for an unfinished object.
-    let Some(name) = found else {
+    let Some(name) = found.format else {
         return Err(match looked {
             Err(error) => locate(&error, &track.path()),
+            Ok(()) if found.has_nodes => FormatError::malformed(
+                "an execution trace: import it first with `spillway import pytorch`",
+            ),
             Ok(()) => FormatError::malformed("the field `format` is missing"),
         });
     };
@@ -91,9 +94,13 @@ fn document_of(text: &str) -> Result<Document, FormatError> {
     })
 }
 
-struct FindFormat<'a>(&'a mut Option<String>);
+struct FindFormat {
+    format: Option<String>,
+    /// Whether there are `nodes`, as in an execution trace of PyTorch.
+    has_nodes: bool,
+}
 
-impl<'de> Visitor<'de> for FindFormat<'_> {
+impl<'de> Visitor<'de> for &mut FindFormat {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -103,9 +110,10 @@ impl<'de> Visitor<'de> for FindFormat<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<String>()? {
             if key == "format" {
-                *self.0 = Some(map.next_value()?);
+                self.format = Some(map.next_value()?);
                 return Ok(());
             }
+            self.has_nodes |= key == "nodes";
             map.next_value::<IgnoredAny>()?;
         }
         Ok(())

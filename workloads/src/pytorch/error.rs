@@ -68,6 +68,10 @@ pub enum ImportError {
         /// The most that are searched for.
         most: usize,
     },
+    /// The trace has no tensor on a CUDA device, but some on the CPU.
+    OnlyCpu,
+    /// All that could be ops was compiled, in this region first: the trace has no kernels of it.
+    Compiled(String),
     /// No kernel of the Kineto trace was launched by an op of the execution trace.
     NoKernelMatches,
     /// The trace was read, but what it holds is no graph: most often there is no op at all.
@@ -92,6 +96,12 @@ impl fmt::Display for ImportError {
                 f,
                 "the execution trace has operators on {threads} threads, and without record ids \
                  in the Kineto trace at most {most} can be matched"
+            ),
+            Self::OnlyCpu => write!(f, "the trace has tensors on the CPU alone"),
+            Self::Compiled(region) => write!(
+                f,
+                "the trace has no ops: {} is compiled, and its kernels are not in the trace",
+                Shown::name(region)
             ),
             Self::NoKernelMatches => write!(
                 f,

@@ -1,7 +1,9 @@
 //! Which tensors outlive an iteration, and which come from outside.
 
+use super::Device;
 use super::ops::{Access, Touch, TracedOp};
 use super::storage::{Origin, Tensor};
+use hashbrown::HashSet;
 use planner_core::Kind;
 use std::collections::BTreeMap;
 
@@ -46,8 +48,13 @@ impl History {
     }
 }
 
-/// The kind of every tensor.
-pub(super) fn kinds(tensors: &[Tensor], ops: &[TracedOp]) -> Vec<Kind> {
+/// The kind of every tensor. The `constants` are storages that hold the same in all steps.
+pub(super) fn kinds(
+    tensors: &[Tensor],
+    ops: &[TracedOp],
+    constants: &HashSet<i64>,
+    device: Device,
+) -> Vec<Kind> {
     let mut histories: Vec<History> = tensors.iter().map(|_| History::default()).collect();
     for touch in ops.iter().flat_map(|op| &op.touches) {
         histories[touch.tensor].note(touch, tensors[touch.tensor].bytes);
@@ -55,13 +62,23 @@ pub(super) fn kinds(tensors: &[Tensor], ops: &[TracedOp]) -> Vec<Kind> {
     let before = |tensor: &Tensor| tensor.origin == Origin::Before;
     // If nothing from before the iteration is written, parameters look like inputs.
     let trains = tensors.iter().zip(&histories).any(|(t, history)| before(t) && history.written);
+    let allocated: HashSet<i64> =
+        tensors.iter().filter(|tensor| !before(tensor)).map(|tensor| tensor.storage).collect();
+    let stays = |tensor: &Tensor| {
+        // Numbers in Python code are tensors of one element on a CPU.
+        let is_number = device == Device::Cpu && tensor.bytes <= tensor.element_bytes;
+        let is_constant =
+            constants.contains(&tensor.storage) && !allocated.contains(&tensor.storage);
+        // Masks have elements of one byte.
+        is_number || is_constant || tensor.element_bytes == 1
+    };
     let kind = |(tensor, history): (&Tensor, &History)| match tensor.origin {
         Origin::Allocated | Origin::Returned => Kind::Temporary,
         Origin::Born => Kind::State,
         Origin::Before => {
             if !history.inherited && history.covered.holds(tensor.bytes) {
                 Kind::Temporary
-            } else if history.written || !trains || tensor.element_bytes == 1 {
+            } else if history.written || !trains || stays(tensor) {
                 Kind::State
             } else {
                 Kind::Input

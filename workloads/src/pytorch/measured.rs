@@ -1,10 +1,10 @@
 //! The measured time of each op: from kernels to launches, to operators, to nodes, to ops.
 
-use super::ImportError;
 use super::kineto::{Kineto, Operator, Thread};
 use super::ops::TracedOp;
 use super::steps;
 use super::window::Window;
+use super::{Device, ImportError};
 use core::cmp::Reverse;
 use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
@@ -20,7 +20,8 @@ pub(super) struct Measured {
 /// The operators of each host thread in the order of their starts, the outer one first.
 pub(super) type Threads = BTreeMap<Thread, Vec<usize>>;
 
-/// Gives every op the time of the kernels that it launched; an op without any takes none.
+/// Gives every op the time of the kernels that it launched, or on a CPU that of its operators; an
+/// op without any takes none.
 ///
 /// # Errors
 /// The two traces are not of the same work.
@@ -28,6 +29,7 @@ pub(super) fn measure(
     window: &Window,
     ops: &[TracedOp],
     kineto: &Kineto<'_>,
+    device: Device,
 ) -> Result<Measured, ImportError> {
     let threads = by_thread(&kineto.operators);
     let nodes = if kineto.operators.iter().any(|operator| operator.record_id != 0) {
@@ -40,7 +42,11 @@ pub(super) fn measure(
         Measured { op_ns: vec![0; ops.len()], kernels: 0, kernels_with_op: 0, ops_with_kernel: 0 };
     let has_op: HashSet<usize> = ops.iter().map(|op| op.node).collect();
     let around = window.innermost(|node| has_op.contains(&node));
-    for (operator, duration_ns) in launched(kineto, &threads) {
+    let times_ns = match device {
+        Device::Cuda => launched(kineto, &threads),
+        Device::Cpu => own_times(&kineto.operators, &threads),
+    };
+    for (operator, duration_ns) in times_ns {
         let Some(node) = nodes[operator] else { continue };
         measured.kernels += 1;
         let of_op = if has_op.contains(&node) { Some(node) } else { around[node] };
@@ -51,7 +57,10 @@ pub(super) fn measure(
         }
     }
     if measured.kernels_with_op == 0 {
-        return Err(ImportError::NoKernelMatches);
+        return Err(match device {
+            Device::Cuda => ImportError::NoKernelMatches,
+            Device::Cpu => ImportError::NoStepMatches,
+        });
     }
     let mut first = 0;
     for of_node in ops.chunk_by(|a, b| a.node == b.node) {
@@ -124,4 +133,22 @@ fn launched(kineto: &Kineto<'_>, threads: &Threads) -> Vec<(usize, u64)> {
         }
     }
     found
+}
+
+/// Every operator with its time, less that of the operators inside it.
+fn own_times(operators: &[Operator<'_>], threads: &Threads) -> Vec<(usize, u64)> {
+    let duration_ns = |at: usize| operators[at].end_ns.abs_diff(operators[at].start_ns);
+    let mut own_ns: Vec<u64> = (0..operators.len()).map(duration_ns).collect();
+    for thread in threads.values() {
+        let mut running: Vec<usize> = Vec::new();
+        for &at in thread {
+            let start_ns = operators[at].start_ns;
+            while running.pop_if(|&mut outer| operators[outer].end_ns <= start_ns).is_some() {}
+            if let Some(&outer) = running.last() {
+                own_ns[outer] = own_ns[outer].saturating_sub(duration_ns(at));
+            }
+            running.push(at);
+        }
+    }
+    own_ns.into_iter().enumerate().collect()
 }

@@ -17,6 +17,7 @@
 //! Sources: <https://github.com/pytorch/pytorch>, `torch/csrc/profiler/standalone/`;
 //! <https://github.com/mlcommons/chakra>; <https://github.com/pytorch/kineto>.
 
+mod constants;
 mod durations;
 mod emit;
 mod error;
@@ -32,10 +33,13 @@ mod steps;
 mod storage;
 mod trace;
 mod value;
+mod warnings;
 mod window;
 
 use crate::OwnedGraph;
 pub use error::{ImportError, Source};
+use planner_core::GraphError;
+pub use warnings::Nodes;
 
 /// The device whose memory is planned. Tensors elsewhere do not exist for an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,16 +68,20 @@ pub struct Report {
     pub step: Option<String>,
     /// How the Kineto trace fits; nothing without one.
     pub kineto: Option<KinetoReport>,
+    /// Compiled regions: their kernels are not in the trace, and so not in the graph.
+    pub compiled_regions: Option<Nodes>,
+    /// Operators whose value the recorded program waited for: `item` and the like.
+    pub synchronisations: Option<Nodes>,
 }
 
 /// How well a Kineto trace fits the execution trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KinetoReport {
-    /// Kernels, fills and copies that the iteration launched.
+    /// Kernels, fills and copies that the iteration launched; on a CPU, its operators.
     pub kernels: usize,
-    /// Those that an op launched.
+    /// Those that belong to an op.
     pub kernels_with_op: usize,
-    /// Ops that launched something. The others take no time.
+    /// Ops that any of them belongs to. The others take no time.
     pub ops_with_kernel: usize,
 }
 
@@ -104,11 +112,19 @@ pub fn import_with_report(
 ) -> Result<(OwnedGraph, Report), ImportError> {
     let window = window::Window::cut(trace::read(trace, device)?)?;
     let (ops, storages) = ops::find(&window);
-    let mut report = Report { step: window.step.clone(), kineto: None };
+    let mut report = Report {
+        step: window.step.clone(),
+        kineto: None,
+        compiled_regions: warnings::compiled_regions(&window),
+        synchronisations: warnings::synchronisations(&window),
+    };
+    if ops.is_empty() {
+        return Err(without_ops(trace, device, &window, report.compiled_regions));
+    }
     let op_ns = match kineto {
         None => durations::estimate_ns(&window, &ops),
         Some(kineto) => {
-            let measured = measured::measure(&window, &ops, &kineto::read(kineto)?)?;
+            let measured = measured::measure(&window, &ops, &kineto::read(kineto)?, device)?;
             report.kineto = Some(KinetoReport {
                 kernels: measured.kernels,
                 kernels_with_op: measured.kernels_with_op,
@@ -117,7 +133,30 @@ pub fn import_with_report(
             measured.op_ns
         }
     };
-    let kinds = kinds::kinds(&storages.tensors, &ops);
+    let constants = constants::constants(&window);
+    let kinds = kinds::kinds(&storages.tensors, &ops, &constants, device);
     let graph = emit::emit(name, &window, &ops, &op_ns, &storages.tensors, &kinds)?;
     Ok((graph, report))
+}
+
+/// Why a trace gives no ops on a device.
+fn without_ops(
+    trace: &[u8],
+    device: Device,
+    window: &window::Window,
+    compiled: Option<Nodes>,
+) -> ImportError {
+    let has_tensors =
+        |nodes: &[trace::Node]| nodes.iter().any(|node| !value::views(&node.inputs).is_empty());
+    let cpu = || trace::read(trace, Device::Cpu);
+    if device == Device::Cuda
+        && !has_tensors(&window.nodes)
+        && cpu().is_ok_and(|nodes| has_tensors(&nodes))
+    {
+        return ImportError::OnlyCpu;
+    }
+    match compiled {
+        Some(region) => ImportError::Compiled(region.first),
+        None => ImportError::Graph(GraphError::NoOps),
+    }
 }

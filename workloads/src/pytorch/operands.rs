@@ -1,7 +1,7 @@
 //! What an op reads and writes.
 
 use super::ops::{Access, Progress, Touch, TracedOp};
-use super::role::{only_fills, overwrites};
+use super::role::{only_fills, overwrites, takes_shapes};
 use super::schema::{self, Argument};
 use super::storage::{Storages, TensorIndex};
 use super::trace::Node;
@@ -15,6 +15,10 @@ pub(super) struct Draft<'a> {
     storages: &'a Storages,
     progress: &'a Progress,
     op: TracedOp,
+    /// What it writes and ops inside have written.
+    done: Vec<TensorIndex>,
+    /// Whether it reads something that nothing inside has read.
+    reads_alone: bool,
 }
 
 impl<'a> Draft<'a> {
@@ -27,7 +31,7 @@ impl<'a> Draft<'a> {
         position: Option<usize>,
     ) -> Self {
         let op = TracedOp { node, position, touches: Vec::new(), traffic_bytes: 0 };
-        Self { window, storages, progress, op }
+        Self { window, storages, progress, op, done: Vec::new(), reads_alone: false }
     }
 
     fn node(&self) -> &'a Node {
@@ -35,7 +39,7 @@ impl<'a> Draft<'a> {
     }
 
     /// An operator with its [`inputs`] and [`outputs`]; nothing if ops inside it have written all
-    /// it must write.
+    /// it must write, and read all it must read.
     pub(super) fn operator(
         mut self,
         inputs: &[(&Value, Access)],
@@ -58,8 +62,12 @@ impl<'a> Draft<'a> {
             }
             self.op.traffic_bytes = self.op.traffic_bytes.saturating_mul(2);
         }
-        let writes = self.op.touches.iter().any(|touch| touch.access != Access::Read);
-        writes.then_some(self.op)
+        let writes = |op: &TracedOp| op.touches.iter().any(|touch| touch.access != Access::Read);
+        if !writes(&self.op) && self.reads_alone && !takes_shapes(self.node().base_name()) {
+            let update = |tensor| Touch { tensor, access: Access::Update, bytes: None };
+            self.op.touches.extend(self.done.drain(..).map(update));
+        }
+        writes(&self.op).then_some(self.op)
     }
 
     /// A collective: lists in place; the `_base_` form writes its first argument.
@@ -98,10 +106,17 @@ impl<'a> Draft<'a> {
         let copies = if access == Access::Update && self.has_value(tensor) { 2 } else { 1 };
         self.add_traffic(view.bytes.saturating_mul(copies));
         let bytes = view.dense.then_some((view.first_byte, view.end_byte));
+        let done = access != Access::Read && self.is_done(tensor);
+        if done {
+            self.done.push(tensor);
+        }
         let access = match access {
-            Access::Read => Access::Read,
-            Access::Update if self.is_done(tensor) => Access::Read,
-            Access::Overwrite if self.is_done(tensor) => return,
+            Access::Read => {
+                self.reads_alone |= !self.is_read(tensor);
+                Access::Read
+            }
+            Access::Update if done => Access::Read,
+            Access::Overwrite if done => return,
             Access::Overwrite if self.is_filled(tensor) => Access::Update,
             _ => access,
         };
@@ -115,7 +130,9 @@ impl<'a> Draft<'a> {
         }
         self.add_traffic(view.bytes);
         let Some(tensor) = self.storages.current(view.storage) else { return };
-        if !self.is_done(tensor) {
+        if self.is_done(tensor) {
+            self.done.push(tensor);
+        } else {
             let filled = self.is_filled(tensor);
             let access = if filled { Access::Update } else { Access::Overwrite };
             self.op.touches.push(Touch { tensor, access, bytes: Some((0, u64::MAX)) });
@@ -145,6 +162,11 @@ impl<'a> Draft<'a> {
         let wrapper = only_fills(self.node().base_name());
         let inside = self.progress.inside.get(tensor);
         inside.is_some_and(|inside| inside.written || (inside.filled && wrapper))
+    }
+
+    /// Returns whether something inside has read the tensor.
+    fn is_read(&self, tensor: TensorIndex) -> bool {
+        self.progress.inside.get(tensor).is_some_and(|inside| inside.read)
     }
 
     fn is_filled(&self, tensor: TensorIndex) -> bool {

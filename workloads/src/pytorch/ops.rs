@@ -1,7 +1,8 @@
 //! Which nodes are ops, and what each of them reads and writes.
 //!
 //! A trace nests: `linear` calls `t` and `addmm`, and `addmm` asks for a workspace. An op is a
-//! node that must have written what no op inside it has written.
+//! node that must have written what no op inside it has written, or that must have read what nothing
+//! inside it has read: `addmm` on a CPU copies its bias into its result first.
 
 use super::operands::{Draft, inputs, outputs};
 use super::role::{Role, fills, role};
@@ -36,7 +37,7 @@ pub(super) struct Touch {
 #[derive(Debug)]
 pub(super) struct TracedOp {
     pub(super) node: usize,
-    /// Position in the lists of a `_foreach_*`.
+    /// Position in the lists of a `_foreach_*` or `_fused_*`.
     pub(super) position: Option<usize>,
     pub(super) touches: Vec<Touch>,
     /// Bytes read and written, as recorded.
@@ -49,10 +50,17 @@ pub(super) struct Inside {
     pub(super) written: bool,
     /// Written by a plain fill, which prepares a tensor for the node around it.
     pub(super) filled: bool,
+    pub(super) read: bool,
     /// Holds something that no op inside the node has read.
     unread: bool,
     /// When it was touched last.
     touched: usize,
+}
+
+impl Inside {
+    /// Read by a node that is no op, as `item` is.
+    const READ: Self =
+        Self { written: false, filled: false, read: true, unread: false, touched: 0 };
 }
 
 /// What ops inside a node have done.
@@ -86,6 +94,7 @@ impl AllInside {
         let noted = self.tensors.entry(tensor).or_insert(new);
         noted.written |= new.written;
         noted.filled |= new.filled;
+        noted.read |= new.read;
         if noted.touched <= new.touched {
             (noted.unread, noted.touched) = (new.unread, new.touched);
         }
@@ -127,16 +136,18 @@ pub(super) fn find(window: &Window) -> (Vec<TracedOp>, Storages) {
     (walk.ops, walk.storages)
 }
 
-/// A `_foreach_*` with more tensors outside its lists than this is one op: each position would
-/// have all of them as operands.
+/// An operator on lists with more tensors outside its lists than this is one op: each position
+/// would have all of them as operands.
 const MOST_SHARED: usize = 4;
 
-/// The positions in the lists of a `_foreach_*` of which each is an op.
+/// The positions in the lists of a `_foreach_*` or `_fused_*` of which each is an op.
 fn positions(node: &Node) -> Option<Range<usize>> {
     let values = || node.inputs.iter().chain(&node.outputs);
     let shared = values().filter(|value| value.view().is_some()).count();
-    let splits = node.base_name().starts_with("_foreach_") && shared <= MOST_SHARED;
-    splits.then(|| 0..node.inputs.iter().map(Value::list_length).max().unwrap_or(0))
+    let longest = node.inputs.iter().map(Value::list_length).max().unwrap_or(0);
+    let name = node.base_name();
+    let on_lists = name.starts_with("_foreach_") || name.starts_with("_fused_") && longest > 0;
+    (on_lists && shared <= MOST_SHARED).then_some(0..longest)
 }
 
 struct Walk<'a> {
@@ -208,7 +219,12 @@ impl<'a> Walk<'a> {
             }
             _ => Vec::new(),
         };
-        ops.into_iter().flatten().for_each(|op| self.push(op));
+        let ops: Vec<TracedOp> = ops.into_iter().flatten().collect();
+        if ops.is_empty() && views(&traced.outputs).is_empty() {
+            let Progress { given, inside, .. } = &mut self.progress[node];
+            given.values().for_each(|&tensor| inside.note(tensor, None, Inside::READ));
+        }
+        ops.into_iter().for_each(|op| self.push(op));
     }
 
     /// Learns from returned views of what the node was given.
@@ -257,6 +273,7 @@ impl<'a> Walk<'a> {
             let inside = Inside {
                 written: writes && !fills,
                 filled: writes && fills,
+                read: touch.access != Access::Overwrite,
                 unread: writes,
                 touched: self.touches,
             };

@@ -96,3 +96,13 @@ const FILL_WRAPPERS: &[&str] = &[
 pub(super) fn only_fills(name: &str) -> bool {
     FILL_WRAPPERS.contains(&name)
 }
+
+/// Whether an operator takes tensors only for their shape or type, or hands all others to what is
+/// inside it.
+pub(super) fn takes_shapes(name: &str) -> bool {
+    only_fills(name)
+        || name.starts_with("new_")
+        || name.ends_with("_like")
+        || name.ends_with("_as")
+        || matches!(name, "to" | "bernoulli" | "gather_backward")
+}

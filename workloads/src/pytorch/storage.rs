@@ -53,7 +53,11 @@ impl Storages {
     pub(super) fn see(&mut self, view: &View, node: usize) -> TensorIndex {
         let tensor = match self.current(view.storage) {
             Some(tensor) => tensor,
-            None => self.begin(view, 0, Origin::Before, node),
+            None => {
+                // No `expand` made it: an object number is used again.
+                self.expanded.remove(&view.tensor);
+                self.begin(view, 0, Origin::Before, node)
+            }
         };
         let seen = &mut self.tensors[tensor];
         if seen.origin == Origin::Before && !self.expanded.contains(&view.tensor) {

@@ -161,10 +161,10 @@ impl Value {
         }
     }
 
-    /// Length of the value, where it is a list.
+    /// Length of the value, where it is a list of tensors.
     pub(super) fn list_length(&self) -> usize {
         match self {
-            Self::List(values) => values.len(),
+            Self::List(values) if values.iter().any(|value| value.view().is_some()) => values.len(),
             _ => 0,
         }
     }

@@ -10,6 +10,8 @@ pub(super) struct Window {
     pub(super) nodes: Vec<Node>,
     /// The `ProfilerStep#` annotation that it begins with.
     pub(super) step: Option<String>,
+    /// The nodes of the other steps.
+    pub(super) other_steps: Vec<Node>,
     parents: Vec<Option<usize>>,
     /// The last node inside each node, or the node itself.
     last_inside: Vec<usize>,
@@ -33,11 +35,12 @@ impl Window {
         check_parents(&nodes)?;
         let starts_step = |node: &Node| node.name.starts_with("ProfilerStep#");
         let mut steps = (0..nodes.len()).rev().filter(|&at| starts_step(&nodes[at]));
-        let mut step = None;
+        let (mut step, mut other_steps) = (None, Vec::new());
         if let (Some(end), Some(start)) = (steps.next(), steps.next()) {
+            let first = steps.next_back().unwrap_or(start);
             step = Some(nodes[start].name.clone());
-            nodes.truncate(end);
-            nodes.drain(..start);
+            other_steps = nodes.split_off(end);
+            other_steps.extend(nodes.drain(..start).skip(first));
         }
         let position: HashMap<u64, usize> =
             nodes.iter().enumerate().map(|(at, node)| (node.id, at)).collect();
@@ -53,7 +56,7 @@ impl Window {
             }
         }
         let nested = nested(&parents);
-        Ok(Self { nodes, step, parents, last_inside, nested })
+        Ok(Self { nodes, step, other_steps, parents, last_inside, nested })
     }
 
     /// The node around a node.

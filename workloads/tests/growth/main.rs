@@ -155,6 +155,29 @@ fn ops_of_many_operands() {
     });
 }
 
+/// A repeat of an op that updates `size` states in place and makes a temporary.
+fn in_place(size: usize) -> Files {
+    let mut tensors = vec![state(1 << 10); size];
+    tensors.push(json!({ "name": "t", "bytes": 1 << 10, "kind": "temporary" }));
+    let states: Vec<_> = (0..size).collect();
+    let writes: Vec<_> = (0..=size).rev().collect();
+    let op = json!({
+        "name": "o", "time_ns": 1, "reads": states, "writes": writes, "repeatable": true
+    });
+    let last = json!({ "name": "p", "time_ns": 1, "reads": [size], "writes": [] });
+    let resident = |tensor: &usize| json!({ "tensor": tensor, "host_copy": false });
+    let resident = states.iter().map(resident).collect();
+    let pools = json!([{ "object_bytes": 1 << 10, "count": size + 1 }]);
+    let steps =
+        json!([["launch", 0], ["evict", size], ["launch", 0], ["launch", 1], ["evict", size]]);
+    files(json!(tensors), json!([op, last]), [pools, resident, steps])
+}
+
+#[test]
+fn repeats_of_ops_that_update_many_states() {
+    grows("repeats", in_place, check);
+}
+
 /// A pool for each of `size` tensors.
 fn pools(size: usize) -> Files {
     let tensors: Vec<Value> = (1..=size).map(state).collect();

@@ -3,6 +3,8 @@
 // The lint knows test functions, not what they call; and no test file uses everything here.
 #![allow(clippy::unwrap_used, dead_code)]
 
+pub(crate) mod operators;
+
 use planner_core::Kind;
 use serde_json::{Value, json};
 use workloads::OwnedGraph;

@@ -18,7 +18,7 @@ use super::request::POOLS;
 use super::tree::MinTree;
 use crate::graph::{Kind, TensorId};
 use crate::machine::{Direction, Machine, MachineParameters};
-use crate::schedule::Stream;
+use crate::schedule::{PerStream, Stream};
 use crate::scratch::{Limits, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
@@ -80,7 +80,7 @@ struct Paced<'b, 's, 'p> {
     downloads: Heap<'s>,
     copying: heapless::Deque<Copying, UNDER_WAY>,
     /// When each stream has done all that is listed.
-    free_ns: [u64; 3],
+    free_ns: PerStream<u64>,
     arrived_ns: &'s mut [u64],
     copied_ns: &'s mut [u64],
     /// Objects that stay in the gap that has begun; all where none has.
@@ -123,7 +123,7 @@ pub(super) fn write(
         started_ns: scratch.take(sequence.len(), 0)?,
         downloads: Heap::new(3 * tensors, &mut scratch)?,
         copying: heapless::Deque::new(),
-        free_ns: [0; 3],
+        free_ns: PerStream::all(0),
         arrived_ns: scratch.take(tensors, 0)?,
         copied_ns: scratch.take(tensors, 0)?,
         kept: scratch.take(tensors, u64::MAX)?,
@@ -168,7 +168,7 @@ impl<'b> Paced<'b, '_, '_> {
 
     fn op(&mut self, op: LaunchId) -> Result<(), Stuck> {
         let time_ns = self.sequence().time_ns(op);
-        let now_ns = self.free_ns[Stream::Compute as usize];
+        let now_ns = self.free_ns[Stream::Compute];
         let until_ns = now_ns.saturating_add(time_ns.max(1));
         self.forced_ns = now_ns;
         self.settle(now_ns)?;
@@ -188,7 +188,7 @@ impl<'b> Paced<'b, '_, '_> {
         self.look(op, now_ns, start_ns);
         self.started_ns[op.index()] = start_ns;
         self.builder.launch(op)?;
-        self.free_ns[Stream::Compute as usize] = start_ns.saturating_add(time_ns);
+        self.free_ns[Stream::Compute] = start_ns.saturating_add(time_ns);
         // The next time around, nothing has come early yet.
         for pool in 0..self.builder.memory.pools() {
             let at = pool * self.sequence().len() + op.index();
@@ -215,8 +215,8 @@ impl<'b> Paced<'b, '_, '_> {
             (true, false) => FULL / 2,
             (false, _) => 0,
         };
-        self.seen.up[op.index()] = pressure(self.free_ns[Stream::Upload as usize]);
-        self.seen.down[op.index()] = pressure(self.free_ns[Stream::Download as usize]);
+        self.seen.up[op.index()] = pressure(self.free_ns[Stream::Upload]);
+        self.seen.down[op.index()] = pressure(self.free_ns[Stream::Download]);
     }
 
     /// Evicts what has been copied by now.
@@ -263,7 +263,7 @@ impl<'b> Paced<'b, '_, '_> {
     /// Copies to the host while that link would be idle.
     fn download(&mut self, now_ns: u64, until_ns: u64) -> Result<(), Stuck> {
         let segment = self.segment(self.machine().d2h_bytes_per_s);
-        while self.free_ns[Stream::Download as usize] < until_ns && !self.copying.is_full() {
+        while self.free_ns[Stream::Download] < until_ns && !self.copying.is_full() {
             let Some((key, id)) = self.downloads.pop() else { return Ok(()) };
             let tensor = TensorId(id);
             let from = self.objects(tensor) - self.wanted(tensor);
@@ -292,7 +292,7 @@ impl<'b> Paced<'b, '_, '_> {
         let to = self.objects(tensor) - self.builder.copied(tensor);
         let duration_ns = self.transfer_ns(Direction::DeviceToHost, tensor, from, to);
         self.builder.offload_from(tensor, from);
-        let free_ns = &mut self.free_ns[Stream::Download as usize];
+        let free_ns = &mut self.free_ns[Stream::Download];
         *free_ns = now_ns.max(*free_ns).saturating_add(duration_ns);
         self.copied_ns[tensor.index()] = *free_ns;
         let end_ns = *free_ns;
@@ -387,7 +387,7 @@ impl<'b> Paced<'b, '_, '_> {
             }
             if moved > 0 && self.builder.copied(tensor) >= moved {
                 // The host may hold it as far as copies go that are still under way.
-                if self.copied_ns[index] <= self.free_ns[Stream::Compute as usize] {
+                if self.copied_ns[index] <= self.free_ns[Stream::Compute] {
                     self.evict(tensor, self.kept[index])?;
                 }
             } else if moved > 0 {

@@ -25,7 +25,7 @@ struct Due {
 impl Paced<'_, '_, '_> {
     /// Prefetches ahead of need while that link would be idle and memory allows.
     pub(super) fn upload(&mut self, op: LaunchId, now_ns: u64, until_ns: u64) -> Result<(), Stuck> {
-        while self.free_ns[Stream::Upload as usize] < until_ns {
+        while self.free_ns[Stream::Upload] < until_ns {
             let tail = Self::next(&mut self.tails, &self.builder, self.gap_end);
             let tail_is_due = tail.is_some_and(|tail| self.is_near(op, tail.end));
             let found = match Self::next(&mut self.uploads, &self.builder, self.gap_end) {
@@ -139,7 +139,7 @@ impl Paced<'_, '_, '_> {
         let held = self.builder.held(tensor);
         let duration_ns = self.transfer_ns(Direction::HostToDevice, tensor, held, held + objects);
         self.builder.prefetch_to(tensor, held + objects)?;
-        let free_ns = &mut self.free_ns[Stream::Upload as usize];
+        let free_ns = &mut self.free_ns[Stream::Upload];
         *free_ns = now_ns.max(*free_ns).saturating_add(duration_ns);
         self.arrived_ns[tensor.index()] = *free_ns;
         Ok(())

@@ -17,7 +17,7 @@ use crate::planner::heap::Heap;
 use crate::planner::list::{Lengths, List, Stuck};
 use crate::planner::request::Task;
 use crate::planner::uses::Uses;
-use crate::schedule::Stream;
+use crate::schedule::{PerStream, Stream};
 use crate::scratch::{Limits, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
 
@@ -71,7 +71,7 @@ struct Timing<'s> {
     leaving_front: usize,
     leaving_len: usize,
     arrived_ns: &'s mut [u64],
-    free_ns: [u64; 3],
+    free_ns: PerStream<u64>,
 }
 
 /// Writes the list; also returns how long its iteration took.
@@ -108,7 +108,7 @@ pub(super) fn write<'s>(
         leaving_front: 0,
         leaving_len: 0,
         arrived_ns: scratch.take(tensors, 0u64)?,
-        free_ns: [0; 3],
+        free_ns: PerStream::all(0),
     };
     for tensor in sequence.tensor_ids() {
         let is_old = choice.is_at_start(tensor) && uses.is_written(tensor);
@@ -128,7 +128,7 @@ impl<'s> Timing<'s> {
         self.iteration()?;
         let first_ns = self.free_ns;
         self.iteration()?;
-        let iterations = self.free_ns.into_iter().zip(first_ns);
+        let iterations = self.free_ns.0.into_iter().zip(first_ns.0);
         Ok(iterations.map(|(second_ns, first_ns)| second_ns - first_ns).max().unwrap_or(0))
     }
 
@@ -191,7 +191,7 @@ impl<'s> Timing<'s> {
 
     fn op(&mut self, op: LaunchId) -> Result<(), Stuck> {
         let time_ns = self.sequence().time_ns(op);
-        let now_ns = self.free_ns[Stream::Compute as usize];
+        let now_ns = self.free_ns[Stream::Compute];
         self.settle(now_ns)?;
         self.upload(now_ns.saturating_add(time_ns.max(1)))?;
         let mut start_ns = now_ns.max(self.bring(op)?);
@@ -202,7 +202,7 @@ impl<'s> Timing<'s> {
             self.upload(start_ns.saturating_add(time_ns.max(1)))?;
         }
         self.list.push(Step::Launch(self.sequence().launched(op)));
-        self.free_ns[Stream::Compute as usize] = start_ns.saturating_add(time_ns);
+        self.free_ns[Stream::Compute] = start_ns.saturating_add(time_ns);
         self.end(op)
     }
 
@@ -236,7 +236,7 @@ impl<'s> Timing<'s> {
 
     /// Brings in what has memory while the link would be idle.
     fn upload(&mut self, until_ns: u64) -> Result<(), Stuck> {
-        while self.free_ns[Stream::Upload as usize] < until_ns && self.upload_one()? {}
+        while self.free_ns[Stream::Upload] < until_ns && self.upload_one()? {}
         Ok(())
     }
 
@@ -253,9 +253,9 @@ impl<'s> Timing<'s> {
         while self.presence[tensor.index()] == LEAVING && self.settle_one()? {
             granted_ns = granted_ns.max(self.freed_ns[self.classes.of_tensor(tensor)]);
         }
-        let free_ns = self.free_ns[Stream::Upload as usize].max(granted_ns);
+        let free_ns = self.free_ns[Stream::Upload].max(granted_ns);
         let end_ns = free_ns.saturating_add(self.transfer_ns(Direction::HostToDevice, tensor));
-        self.free_ns[Stream::Upload as usize] = end_ns;
+        self.free_ns[Stream::Upload] = end_ns;
         self.arrived_ns[tensor.index()] = end_ns;
         self.presence[tensor.index()] = PRESENT;
         self.list.push(Step::Prefetch(Part::whole(tensor)));
@@ -326,7 +326,7 @@ impl<'s> Timing<'s> {
                 self.copied[tensor.index()] = 1;
             }
         }
-        let now_ns = self.free_ns[Stream::Compute as usize];
+        let now_ns = self.free_ns[Stream::Compute];
         if let Some(class) = self.classes.of_workspace(sequence.graph(), sequence.op(op)) {
             self.free(class, now_ns);
         }
@@ -347,10 +347,10 @@ impl<'s> Timing<'s> {
 
     /// Copies a tensor out, which leaves when that is done.
     fn copy(&mut self, tensor: TensorId) -> Result<(), Stuck> {
-        let [compute_ns, _, download_ns] = self.free_ns;
+        let PerStream([compute_ns, _, download_ns]) = self.free_ns;
         let duration_ns = self.transfer_ns(Direction::DeviceToHost, tensor);
         let end_ns = compute_ns.max(download_ns).saturating_add(duration_ns);
-        self.free_ns[Stream::Download as usize] = end_ns;
+        self.free_ns[Stream::Download] = end_ns;
         self.copied[tensor.index()] = 1;
         self.presence[tensor.index()] = LEAVING;
         let back = (self.leaving_front + self.leaving_len) % self.leaving.len();

@@ -1,0 +1,252 @@
+// Fits a line through points, one layer with its own optimizer, in less memory than it needs, on a
+// device of host memory. All work is done when it is enqueued, so streams are three counters.
+#include "spillway.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK = 4096, NUMBERS = 4096, LAYERS = 6, STEPS = 20 };
+
+static SpillwayError error;
+
+static void check(SpillwayCode code) {
+    if (code != SPILLWAY_CODE_OK) {
+        fprintf(stderr, "%s\n", error.message);
+        exit(1);
+    }
+}
+
+// ---- the device ----
+
+typedef struct {
+    unsigned char *memory; // chunks
+    uint64_t *mapped;      // the chunk at each chunk of addresses
+    uint64_t addresses;    // chunks of addresses that are reserved
+    unsigned char *host;
+    uint64_t signals[3];
+} Device;
+
+// Address 0 stands for none, so addresses begin with the second chunk.
+static unsigned char *at(Device *device, uint64_t address) {
+    const uint64_t chunk = device->mapped[address / CHUNK - 1];
+    return device->memory + chunk * CHUNK + address % CHUNK;
+}
+
+static int32_t create(void *context, uint64_t chunks) {
+    Device *device = context;
+    device->memory = malloc(chunks * CHUNK);
+    return device->memory ? 0 : SPILLWAY_CODE_OUT_OF_DEVICE_MEMORY;
+}
+
+static int32_t reserve(void *context, uint64_t chunks, uint64_t *address) {
+    Device *device = context;
+    const uint64_t all = device->addresses + chunks;
+    uint64_t *mapped = realloc(device->mapped, all * sizeof *mapped);
+    if (!mapped) {
+        return SPILLWAY_CODE_OUT_OF_HOST_MEMORY;
+    }
+    device->mapped = mapped;
+    *address = (device->addresses + 1) * CHUNK;
+    device->addresses = all;
+    return 0;
+}
+
+static int32_t map(void *context, uint64_t address, uint64_t first, uint64_t chunks) {
+    Device *device = context;
+    for (uint64_t i = 0; i < chunks; i++) {
+        device->mapped[address / CHUNK - 1 + i] = first + i;
+    }
+    return 0;
+}
+
+static int32_t unmap(void *context, uint64_t address, uint64_t chunks) {
+    (void)context, (void)address, (void)chunks;
+    return 0;
+}
+
+static int32_t create_host(void *context, uint64_t bytes) {
+    Device *device = context;
+    device->host = malloc(bytes);
+    return device->host ? 0 : SPILLWAY_CODE_OUT_OF_HOST_MEMORY;
+}
+
+static int32_t write_host(void *context, uint64_t offset, const uint8_t *from, size_t bytes) {
+    memcpy(((Device *)context)->host + offset, from, bytes);
+    return 0;
+}
+
+static int32_t read_host(void *context, uint64_t offset, uint8_t *into, size_t bytes) {
+    memcpy(into, ((Device *)context)->host + offset, bytes);
+    return 0;
+}
+
+// The part of a range that lies in one chunk.
+static uint64_t piece(uint64_t address, uint64_t bytes) {
+    const uint64_t rest = CHUNK - address % CHUNK;
+    return bytes < rest ? bytes : rest;
+}
+
+static int32_t upload(void *context, uint64_t offset, uint64_t bytes, uint64_t address) {
+    Device *device = context;
+    for (uint64_t part; bytes > 0; bytes -= part, offset += part, address += part) {
+        part = piece(address, bytes);
+        memcpy(at(device, address), device->host + offset, part);
+    }
+    return 0;
+}
+
+static int32_t download(void *context, uint64_t address, uint64_t offset, uint64_t bytes) {
+    Device *device = context;
+    for (uint64_t part; bytes > 0; bytes -= part, offset += part, address += part) {
+        part = piece(address, bytes);
+        memcpy(device->host + offset, at(device, address), part);
+    }
+    return 0;
+}
+
+static int32_t wait_for(void *context, uint32_t stream, uint32_t of, uint64_t signal) {
+    (void)stream;
+    return signal <= ((Device *)context)->signals[of] ? 0 : SPILLWAY_CODE_DEVICE;
+}
+
+static int32_t signal_on(void *context, uint32_t stream, uint64_t *signal) {
+    *signal = ++((Device *)context)->signals[stream];
+    return 0;
+}
+
+static int32_t reached(void *context, uint32_t stream, uint64_t signal, uint8_t *is_reached) {
+    *is_reached = 1;
+    return wait_for(context, stream, stream, signal);
+}
+
+static int32_t block_until(void *context, uint32_t stream, uint64_t signal) {
+    return wait_for(context, stream, stream, signal);
+}
+
+// ---- the kernels ----
+
+// Tensors: the input, then a weight and an activation for each layer.
+enum { X = 0, TENSORS = 1 + 2 * LAYERS };
+static uint32_t weight(uint32_t layer) { return 1 + layer; }
+static uint32_t activation(uint32_t layer) { return 1 + LAYERS + layer; }
+
+static double *number(Device *device, uint64_t address, uint32_t position) {
+    return (double *)at(device, address + position * sizeof(double));
+}
+
+static double input(uint64_t iteration, uint32_t position) {
+    return (double)((position + iteration) % 7) - 3.0;
+}
+
+// What the ops compute: a layer forward, and the step of its weight.
+static double forward(double x, double w) { return 0.9 * x + w; }
+static double update(double w, double y) { return w - 0.01 * y; }
+
+static int32_t launch(void *context, const SpillwayLaunch *launch) {
+    Device *device = context;
+    for (uint32_t i = 0; i < NUMBERS; i++) {
+        const double first = *number(device, launch->reads[0], i);
+        const double second = *number(device, launch->reads[1], i);
+        *number(device, launch->writes[0], i) =
+            launch->op < LAYERS ? forward(first, second) : update(first, second);
+    }
+    return 0;
+}
+
+static int32_t fill_states(void *context, const SpillwaySlot *slots, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        memset(((Device *)context)->host + slots[i].offset_bytes, 0, slots[i].bytes);
+    }
+    return 0;
+}
+
+static int32_t fill_inputs(void *context, uint64_t iteration, const SpillwaySlot *slots,
+                           size_t count) {
+    (void)count; // There is one input.
+    double *into = (double *)(((Device *)context)->host + slots[0].offset_bytes);
+    for (uint32_t i = 0; i < NUMBERS; i++) {
+        into[i] = input(iteration, i);
+    }
+    return 0;
+}
+
+// ---- the program ----
+
+static SpillwayPlan *make_plan(void) {
+    SpillwayTensor tensors[TENSORS] = {{"x", NUMBERS * sizeof(double), SPILLWAY_INPUT}};
+    SpillwayOp ops[2 * LAYERS] = {{0}};
+    uint32_t operands[2 * LAYERS][3];
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        const uint32_t w = weight(layer), y = activation(layer);
+        tensors[w] = (SpillwayTensor){"weight", NUMBERS * sizeof(double), SPILLWAY_STATE};
+        tensors[y] = (SpillwayTensor){"activation", NUMBERS * sizeof(double), SPILLWAY_TEMPORARY};
+        uint32_t *const forward = operands[layer];
+        forward[0] = layer == 0 ? X : activation(layer - 1), forward[1] = w, forward[2] = y;
+        ops[layer] = (SpillwayOp){"forward", 20000, 0, forward, 2, forward + 2, 1, 1};
+        // Backward, the last layer first.
+        const uint32_t op = 2 * LAYERS - 1 - layer;
+        operands[op][0] = w, operands[op][1] = y;
+        ops[op] = (SpillwayOp){"update", 20000, 0, operands[op], 2, operands[op], 1, 0};
+    }
+    SpillwayGraph *graph;
+    check(spillway_graph_new("layers", tensors, TENSORS, ops, 2 * LAYERS, &graph, &error));
+    const SpillwayMachineDescription description = {
+        .device_bytes = 1 << 30, .host_bytes = 1 << 30, .chunk_bytes = CHUNK,
+        .h2d_bytes_per_s = 10000000000, .d2h_bytes_per_s = 10000000000,
+    };
+    SpillwayMachine *machine;
+    check(spillway_machine_new("host", &description, &machine, &error));
+    SpillwayPlan *plan;
+    const SpillwayPlanOptions options = {.budget = "50%"};
+    check(spillway_plan_new(graph, machine, &options, &plan, &error));
+    spillway_machine_free(machine);
+    spillway_graph_free(graph);
+    return plan;
+}
+
+// The weights after all steps, worked out with all of them in memory.
+static void expect(double weights[LAYERS][NUMBERS]) {
+    memset(weights, 0, LAYERS * sizeof *weights);
+    for (uint64_t iteration = 1; iteration <= STEPS; iteration++) {
+        for (uint32_t i = 0; i < NUMBERS; i++) {
+            double y[LAYERS], x = input(iteration, i);
+            for (uint32_t layer = 0; layer < LAYERS; layer++) {
+                x = y[layer] = forward(x, weights[layer][i]);
+            }
+            for (uint32_t layer = 0; layer < LAYERS; layer++) {
+                weights[layer][i] = update(weights[layer][i], y[layer]);
+            }
+        }
+    }
+}
+
+int main(void) {
+    SpillwayPlan *plan = make_plan();
+    SpillwayFigures figures;
+    check(spillway_plan_figures(plan, &figures, &error));
+    Device memory = {0};
+    const SpillwayDevice device = {
+        &memory,   CHUNK,  create,   reserve,  map,       unmap,   create_host,
+        write_host, read_host, upload, download, wait_for, signal_on, reached, block_until,
+    };
+    const SpillwayKernels kernels = {&memory, launch, fill_states, fill_inputs};
+    SpillwaySession *session;
+    check(spillway_session_new(plan, &device, &kernels, &session, &error));
+    spillway_plan_free(plan);
+    check(spillway_session_run(session, STEPS, &error));
+
+    static double expected[LAYERS][NUMBERS], trained[NUMBERS];
+    expect(expected);
+    int is_same = 1;
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        check(spillway_session_read_state(session, weight(layer), (uint8_t *)trained,
+                                          sizeof trained, &error));
+        is_same &= memcmp(trained, expected[layer], sizeof trained) == 0;
+    }
+    spillway_session_free(session);
+    free(memory.memory), free(memory.mapped), free(memory.host);
+    printf("%d steps in %llu bytes of device memory, with %llu bytes uploaded in each: %s\n", STEPS,
+           (unsigned long long)figures.peak_bytes, (unsigned long long)figures.upload_bytes,
+           is_same ? "the weights are right" : "the weights are wrong");
+    return !is_same;
+}

@@ -1,0 +1,497 @@
+// Spillway plans every transfer between host and device memory before the first one starts, proves
+// the plan safe, and runs it. This header is made from the sources of the library; docs/c.md is
+// the guide.
+//
+// Pointers. Each is null, or points to as many values of its type as the function says; input must
+// be initialised, and nobody may change it during the call. Texts are UTF-8 and end with a zero.
+//
+// Handles. Each is made by one function and freed by another. Graphs, machines and plans never
+// change, so threads may share them; a session belongs to one thread at a time. What a handle was
+// made from may be freed before it.
+//
+// Errors. A function that can fail returns a code. Where it is not SPILLWAY_CODE_OK, the function has
+// written the code and a sentence into *error, unless error is null, and has left all other output
+// as it was. Pointers apart, any input is safe: what is wrong is an error.
+//
+// There is no global state.
+
+#ifndef SPILLWAY_H
+#define SPILLWAY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// Bytes of a message, with the zero at its end.
+#define SPILLWAY_MESSAGE_BYTES 512
+
+// A tensor that keeps its value from one iteration to the next.
+#define SPILLWAY_STATE 0
+
+// A tensor that has a new value on the host in each iteration.
+#define SPILLWAY_INPUT 1
+
+// A tensor that an op writes before any op reads it.
+#define SPILLWAY_TEMPORARY 2
+
+// Allocates device memory for a range of a tensor, and copies its value in.
+#define SPILLWAY_PREFETCH 0
+
+// Runs an op. What it writes is allocated where it is not on the device, and so is its workspace.
+#define SPILLWAY_LAUNCH 1
+
+// Copies a range of a tensor to the host; it stays on the device.
+#define SPILLWAY_OFFLOAD 2
+
+// Gives back the device memory of a range of a tensor.
+#define SPILLWAY_EVICT 3
+
+// Ops run on this stream.
+#define SPILLWAY_COMPUTE 0
+
+// Prefetches run on this stream.
+#define SPILLWAY_UPLOAD 1
+
+// Offloads run on this stream.
+#define SPILLWAY_DOWNLOAD 2
+
+// No step: there is nothing to wait for.
+#define SPILLWAY_NONE UINT32_MAX
+
+// All objects of a tensor.
+#define SPILLWAY_ALL UINT64_MAX
+
+// What became of a call.
+typedef enum {
+  // It did what was asked.
+  SPILLWAY_CODE_OK = 0,
+  // A pointer is null, a text is not UTF-8, or a number is none that the function knows.
+  SPILLWAY_CODE_ARGUMENT = 1,
+  // The graph or the machine is malformed.
+  SPILLWAY_CODE_GRAPH = 2,
+  // The bytes of a file are malformed.
+  SPILLWAY_CODE_FILE = 3,
+  // The budget is too small; the sentence names the least that will do.
+  SPILLWAY_CODE_INFEASIBLE = 4,
+  // There is no plan for another reason.
+  SPILLWAY_CODE_NO_PLAN = 5,
+  // The plan is not safe, or is for another graph or machine.
+  SPILLWAY_CODE_INVALID_PLAN = 6,
+  // The buffer is too short; the needed size has been written.
+  SPILLWAY_CODE_BUFFER_TOO_SHORT = 7,
+  // The process has too little memory.
+  SPILLWAY_CODE_OUT_OF_MEMORY = 8,
+  // A callback says that the device has no memory left.
+  SPILLWAY_CODE_OUT_OF_DEVICE_MEMORY = 9,
+  // A callback says that the host has no memory left that can be pinned.
+  SPILLWAY_CODE_OUT_OF_HOST_MEMORY = 10,
+  // A callback says that the device is gone.
+  SPILLWAY_CODE_DEVICE_LOST = 11,
+  // A callback failed for another reason.
+  SPILLWAY_CODE_DEVICE = 12,
+  // A bug of this library.
+  SPILLWAY_CODE_INTERNAL = 13,
+} SpillwayCode;
+
+// One iteration of a computation that repeats for ever.
+typedef struct SpillwayGraph SpillwayGraph;
+
+// A device, its host, and the links between them.
+typedef struct SpillwayMachine SpillwayMachine;
+
+// A plan that was proved: it is safe in every order that its waits allow, and its prediction is
+// exact.
+typedef struct SpillwayPlan SpillwayPlan;
+
+// A plan, the device that runs it, and the kernels that compute its ops.
+typedef struct SpillwaySession SpillwaySession;
+
+// A tensor of a graph; its id is its position.
+typedef struct {
+  // Its name in messages; null for its number.
+  const char *name;
+  // Its size, not zero.
+  uint64_t bytes;
+  // `SPILLWAY_STATE`, `SPILLWAY_INPUT` or `SPILLWAY_TEMPORARY`.
+  uint32_t kind;
+} SpillwayTensor;
+
+// An op of a graph; its id is its position, and ops stand in one legal order.
+typedef struct {
+  // Its name in messages; null for its number.
+  const char *name;
+  // How long it runs.
+  uint64_t time_ns;
+  // Device memory that it needs only while it runs.
+  uint64_t workspace_bytes;
+  // The tensors that it reads.
+  const uint32_t *reads;
+  // How many it reads.
+  size_t read_count;
+  // The tensors that it writes. One that it also reads is updated in place.
+  const uint32_t *writes;
+  // How many it writes.
+  size_t write_count;
+  // Whether plans may launch it again in the same iteration, on the values that it read the
+  // first time: 1, or 0. It then writes the same bytes into its temporaries, and neither reads
+  // nor writes the states and inputs that it writes.
+  uint8_t is_repeatable;
+} SpillwayOp;
+
+// Why a call failed. A function that succeeds leaves it as it was.
+typedef struct {
+  // The code that the function returned.
+  SpillwayCode code;
+  // A sentence in UTF-8 that names tensors and ops, ended by a zero; cut where it is longer.
+  char message[SPILLWAY_MESSAGE_BYTES];
+} SpillwayError;
+
+// What is known of a machine.
+typedef struct {
+  // Device memory.
+  uint64_t device_bytes;
+  // Host memory that may be pinned.
+  uint64_t host_bytes;
+  // The unit of mapping device memory, not zero.
+  uint64_t chunk_bytes;
+  // Speed of the link to the device while both are in use, not zero.
+  uint64_t h2d_bytes_per_s;
+  // Speed of the link to the host while both are in use, not zero.
+  uint64_t d2h_bytes_per_s;
+  // What a transfer takes besides its bytes.
+  uint64_t transfer_latency_ns;
+  // What it takes to map a chunk.
+  uint64_t map_ns_per_chunk;
+  // What it takes to unmap one.
+  uint64_t unmap_ns_per_chunk;
+} SpillwayMachineDescription;
+
+// How to plan. All zero, or no options at all, stands for the defaults.
+typedef struct {
+  // Device memory for the plan: a size (`"4GiB"`), a percentage of what the work needs in-core
+  // (`"35%"`), or `"min"`. Null for all of the device's memory.
+  const char *budget;
+  // The name of a strategy. Null for `"auto"`.
+  const char *strategy;
+  // Whether the plan may map memory while it runs, instead of before: 1, or 0.
+  uint8_t maps_as_it_runs;
+} SpillwayPlanOptions;
+
+// What a plan takes, exactly, for the given times of ops and links.
+typedef struct {
+  // The budget that the plan keeps.
+  uint64_t budget_bytes;
+  // Time from one iteration to the next, once under way.
+  uint64_t period_ns;
+  // The sum of all op times, each op once.
+  uint64_t compute_ns;
+  // Time of the ops that run again.
+  uint64_t repeat_ns;
+  // Time of a period in which no op runs.
+  uint64_t stall_ns;
+  // A period that no plan can beat; the report says among which plans.
+  uint64_t bound_ns;
+  // The most device memory that is held.
+  uint64_t peak_bytes;
+  // Bytes copied to the device in one iteration.
+  uint64_t upload_bytes;
+  // Bytes copied to the host in one iteration.
+  uint64_t download_bytes;
+  // Pinned host memory.
+  uint64_t host_bytes;
+} SpillwayFigures;
+
+// What must have ended on a stream before a step starts.
+typedef struct {
+  // The position of the awaited step among those of its stream, or `SPILLWAY_NONE`.
+  uint32_t index;
+  // How many iterations back that step lies. Where that is before the first, there is nothing to
+  // wait for.
+  uint32_t iterations_back;
+} SpillwayWait;
+
+// One step. Steps are enqueued in the order of the list, each on the stream of its kind.
+typedef struct {
+  // `SPILLWAY_PREFETCH`, `SPILLWAY_LAUNCH`, `SPILLWAY_OFFLOAD` or `SPILLWAY_EVICT`.
+  uint32_t kind;
+  // The op of a launch, else the tensor.
+  uint32_t id;
+  // The first object of the range; 0 of a launch.
+  uint64_t first_object;
+  // How many objects, or `SPILLWAY_ALL`; 0 of a launch.
+  uint64_t object_count;
+  // Whether the op has been launched before in this iteration: 1, or 0.
+  uint8_t is_repeat;
+  // The position among the steps of its stream. An evict is on no stream: `SPILLWAY_NONE`.
+  uint32_t index;
+  // What it waits for on each stream, by number. For an evict: what must have ended before its
+  // memory is free.
+  SpillwayWait waits[3];
+} SpillwayStep;
+
+// A device: three streams of work, a block of host memory, and device memory that consists of
+// chunks which are mapped at addresses. A session calls these functions from the thread that calls
+// the session. Each gets `context` first.
+//
+// Functions that return `int32_t` return 0, or a `SpillwayCode` that says why they failed:
+// `SPILLWAY_CODE_OUT_OF_DEVICE_MEMORY`, `SPILLWAY_CODE_OUT_OF_HOST_MEMORY`, `SPILLWAY_CODE_DEVICE_LOST`, or any
+// other number. A function that fails changes nothing. None may be null, and none may unwind.
+//
+// The promises of each are those of `docs/backends.md`.
+typedef struct {
+  // What the functions get first. It must live as long as the session.
+  void *context;
+  // The size of a chunk. It must be that of the machine for which was planned.
+  uint64_t chunk_bytes;
+  // Creates this many chunks of device memory. Called once.
+  int32_t (*create)(void *context, uint64_t chunks);
+  // Reserves addresses for this many chunks.
+  int32_t (*reserve)(void *context, uint64_t chunks, uint64_t *address);
+  // Maps chunks, by number, at an address.
+  int32_t (*map)(void *context, uint64_t address, uint64_t first_chunk, uint64_t chunks);
+  // Unmaps chunks from an address. No work under way uses them.
+  int32_t (*unmap)(void *context, uint64_t address, uint64_t chunks);
+  // Creates the host block. Called once.
+  int32_t (*create_host)(void *context, uint64_t bytes);
+  // Copies bytes into the host block, at once.
+  int32_t (*write_host)(void *context, uint64_t offset_bytes, const uint8_t *from, size_t bytes);
+  // Copies bytes out of the host block, at once.
+  int32_t (*read_host)(void *context, uint64_t offset_bytes, uint8_t *into, size_t bytes);
+  // Enqueues a copy from the host block to an address, on the stream for uploads.
+  int32_t (*upload)(void *context, uint64_t offset_bytes, uint64_t bytes, uint64_t address);
+  // Enqueues a copy from an address to the host block, on the stream for downloads.
+  int32_t (*download)(void *context, uint64_t address, uint64_t offset_bytes, uint64_t bytes);
+  // Makes all later work on a stream wait for a signal of a stream.
+  int32_t (*wait)(void *context, uint32_t stream, uint32_t signal_stream, uint64_t signal);
+  // Enqueues a signal on a stream, and gives its number: 1, 2, 3 and so on, by stream.
+  int32_t (*signal)(void *context, uint32_t stream, uint64_t *signal);
+  // Says whether a signal has been reached: 1, or 0.
+  int32_t (*reached)(void *context, uint32_t stream, uint64_t signal, uint8_t *is_reached);
+  // Blocks the calling thread until a signal is reached.
+  int32_t (*block_until)(void *context, uint32_t stream, uint64_t signal);
+} SpillwayDevice;
+
+// One launch of an op.
+typedef struct {
+  // The op.
+  uint32_t op;
+  // Whether the op has been launched before in this iteration: 1, or 0. A repeat writes the same
+  // bytes into its temporaries; the states and inputs that the op writes have the address 0.
+  uint8_t is_repeat;
+  // The iteration, counted from 1.
+  uint64_t iteration;
+  // Addresses of what it reads, in the op's order, each a whole tensor.
+  const uint64_t *reads;
+  // How many it reads.
+  size_t read_count;
+  // Addresses of what it writes, in the op's order, each a whole tensor.
+  const uint64_t *writes;
+  // How many it writes.
+  size_t write_count;
+  // The address of its workspace; 0 where it has none.
+  uint64_t workspace;
+} SpillwayLaunch;
+
+// Where the value of a tensor lies in the host block.
+typedef struct {
+  // The tensor.
+  uint32_t tensor;
+  // Its first byte.
+  uint64_t offset_bytes;
+  // Its size.
+  uint64_t bytes;
+} SpillwaySlot;
+
+// What ops compute, and the values of states and inputs. Each function gets `context` first, and
+// returns 0, or a number as the functions of a device do. None may be null, and none may unwind.
+typedef struct {
+  // What the functions get first. It must live as long as the session.
+  void *context;
+  // Enqueues an op on the stream for compute. It may touch exactly what the launch names.
+  int32_t (*launch)(void *context, const SpillwayLaunch *launch);
+  // Writes the first value of every state into its slot of the host block. Called once.
+  int32_t (*fill_states)(void *context, const SpillwaySlot *slots, size_t slot_count);
+  // Writes the value of every input in an iteration into its slot of the host block.
+  int32_t (*fill_inputs)(void *context,
+                         uint64_t iteration,
+                         const SpillwaySlot *slots,
+                         size_t slot_count);
+} SpillwayKernels;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// The version of this library, such as `"0.1.0"`: the header of the same version describes it.
+const char *spillway_version(void);
+
+// Makes a graph of `tensor_count` tensors and `op_count` ops. `name` may be null.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_graph_new(const char *name,
+                                const SpillwayTensor *tensors,
+                                size_t tensor_count,
+                                const SpillwayOp *ops,
+                                size_t op_count,
+                                SpillwayGraph **graph,
+                                SpillwayError *error);
+
+// Reads a graph from the bytes of a graph file (`spillway.graph.v1`), plain or compressed by gzip.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_graph_from_json(const uint8_t *json,
+                                      size_t json_bytes,
+                                      SpillwayGraph **graph,
+                                      SpillwayError *error);
+
+// Frees a graph. Null does nothing.
+//
+// # Safety
+// The pointer is as `spillway.h` says.
+void spillway_graph_free(SpillwayGraph *graph);
+
+// Makes a machine. `name` may be null.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_machine_new(const char *name,
+                                  const SpillwayMachineDescription *description,
+                                  SpillwayMachine **machine,
+                                  SpillwayError *error);
+
+// Makes one of the machines that `spillway plan --machine list` prints.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_machine_builtin(const char *name,
+                                      SpillwayMachine **machine,
+                                      SpillwayError *error);
+
+// Reads a machine from the bytes of a machine file (`spillway.machine.v1`).
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_machine_from_json(const uint8_t *json,
+                                        size_t json_bytes,
+                                        SpillwayMachine **machine,
+                                        SpillwayError *error);
+
+// Frees a machine. Null does nothing.
+//
+// # Safety
+// The pointer is as `spillway.h` says.
+void spillway_machine_free(SpillwayMachine *machine);
+
+// Plans a graph for a machine, and proves the plan. `options` may be null.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_plan_new(const SpillwayGraph *graph,
+                               const SpillwayMachine *machine,
+                               const SpillwayPlanOptions *options,
+                               SpillwayPlan **plan,
+                               SpillwayError *error);
+
+// Reads a plan from the bytes of a plan file (`spillway.plan.v1`), and proves it.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_plan_from_json(const SpillwayGraph *graph,
+                                     const SpillwayMachine *machine,
+                                     const uint8_t *json,
+                                     size_t json_bytes,
+                                     SpillwayPlan **plan,
+                                     SpillwayError *error);
+
+// Writes the bytes of a plan file into a buffer, and their number into `needed`. Where the buffer
+// is too short, only the number is written.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_plan_to_json(const SpillwayPlan *plan,
+                                   uint8_t *into,
+                                   size_t capacity,
+                                   size_t *needed,
+                                   SpillwayError *error);
+
+// Writes a report, one self-contained page of HTML, into a buffer, and its size into `needed`.
+// Where the buffer is too short, only the size is written.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_plan_report(const SpillwayPlan *plan,
+                                  uint8_t *into,
+                                  size_t capacity,
+                                  size_t *needed,
+                                  SpillwayError *error);
+
+// Gives the figures of a plan.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_plan_figures(const SpillwayPlan *plan,
+                                   SpillwayFigures *figures,
+                                   SpillwayError *error);
+
+// Frees a plan. Null does nothing.
+//
+// # Safety
+// The pointer is as `spillway.h` says.
+void spillway_plan_free(SpillwayPlan *plan);
+
+// Writes the steps of a plan into a buffer, and their number into `needed`. Where the buffer is
+// too short, only the number is written. The list repeats for ever: it has the steps of one
+// iteration, or of `iterations`, which differ only in their waits.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_plan_steps(const SpillwayPlan *plan,
+                                 SpillwayStep *into,
+                                 size_t capacity,
+                                 size_t *needed,
+                                 uint32_t *iterations,
+                                 SpillwayError *error);
+
+// Sets up device and host memory for a plan, fills states and the first inputs, and uploads what is
+// resident at the start of an iteration. The tables of callbacks are copied.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_session_new(const SpillwayPlan *plan,
+                                  const SpillwayDevice *device,
+                                  const SpillwayKernels *kernels,
+                                  SpillwaySession **session,
+                                  SpillwayError *error);
+
+// Enqueues iterations. Returns when the last is enqueued, not when it has ended. After an error of
+// the device, no further iteration runs.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_session_run(SpillwaySession *session,
+                                  uint64_t iterations,
+                                  SpillwayError *error);
+
+// Waits for all iterations, and reads the value that a state then has. `bytes` is its size.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_session_read_state(SpillwaySession *session,
+                                         uint32_t tensor,
+                                         uint8_t *into,
+                                         size_t bytes,
+                                         SpillwayError *error);
+
+// Frees a session. Null does nothing. The device must have ended all work before its own memory
+// goes.
+//
+// # Safety
+// The pointer is as `spillway.h` says.
+void spillway_session_free(SpillwaySession *session);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* SPILLWAY_H */

@@ -1,0 +1,151 @@
+//! Where pointers from C become Rust's values, and back.
+//!
+//! All functions here share one condition, which `spillway.h` states for callers: a pointer is
+//! null, or it points to as many values of its type as the function says, which nobody changes
+//! during the call; and a handle comes from this library and has not been freed.
+
+use crate::error::{Code, Error, Failure};
+use std::ffi::{CStr, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{ptr, slice};
+
+/// Runs the body of a function: what fails in it becomes a code and a sentence.
+///
+/// # Safety
+/// That of the module.
+pub(crate) unsafe fn call(error: *mut Error, body: impl FnOnce() -> Result<(), Failure>) -> Code {
+    // What a panic leaves half done is a session, which runs no further iteration.
+    let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        let what = text.unwrap_or_else(|| "a panic".to_owned());
+        Err(Failure::new(Code::Internal, format!("a bug in Spillway: {what}")))
+    });
+    let Err(failure) = result else { return Code::Ok };
+    if !error.is_null() {
+        // SAFETY: not null, so it points to one value. It may be uninitialised, so it is written,
+        // not assigned.
+        unsafe { error.write(failure.to_c()) };
+    }
+    failure.code
+}
+
+/// A value that the caller must pass.
+///
+/// # Safety
+/// That of the module; the caller keeps the value alive as long as the result is used.
+pub(crate) unsafe fn given<'a, T>(value: *const T, name: &str) -> Result<&'a T, Failure> {
+    // SAFETY: null, or one value.
+    unsafe { value.as_ref() }.ok_or_else(|| Failure::argument(format!("{name} is null")))
+}
+
+/// The same, to be changed.
+///
+/// # Safety
+/// That of [`given`]; nobody else uses the value.
+pub(crate) unsafe fn given_mut<'a, T>(value: *mut T, name: &str) -> Result<&'a mut T, Failure> {
+    // SAFETY: null, or one value that nobody else uses.
+    unsafe { value.as_mut() }.ok_or_else(|| Failure::argument(format!("{name} is null")))
+}
+
+/// An array, which may be null if it is empty.
+///
+/// # Safety
+/// That of [`given`].
+pub(crate) unsafe fn array<'a, T>(
+    values: *const T,
+    count: usize,
+    name: &str,
+) -> Result<&'a [T], Failure> {
+    check_size::<T>(count, name)?;
+    match (count, values.is_null()) {
+        (0, _) => Ok(&[]),
+        (_, true) => Err(Failure::argument(format!("{name} is null, but has {count} entries"))),
+        // SAFETY: it points to `count` values, which fit into the address space.
+        _ => Ok(unsafe { slice::from_raw_parts(values, count) }),
+    }
+}
+
+fn check_size<T>(count: usize, name: &str) -> Result<(), Failure> {
+    match count.checked_mul(size_of::<T>()) {
+        Some(bytes) if isize::try_from(bytes).is_ok() => Ok(()),
+        _ => Err(Failure::argument(format!("{name} has {count} entries, more than memory can"))),
+    }
+}
+
+/// A text, or none where the pointer is null.
+///
+/// # Safety
+/// That of [`given`]; the text ends with a zero.
+pub(crate) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<Option<&'a str>, Failure> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: not null, so it points to a text that ends with a zero.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map(Some).map_err(|_| Failure::argument(format!("{name} is not UTF-8")))
+}
+
+/// A place for one value of output, which may be uninitialised.
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// # Safety
+    /// That of the module.
+    pub(crate) unsafe fn new(at: *mut T, name: &str) -> Result<Self, Failure> {
+        if at.is_null() {
+            return Err(Failure::argument(format!("{name} is null")));
+        }
+        Ok(Self(at))
+    }
+
+    pub(crate) fn put(self, value: T) {
+        // SAFETY: not null, so it points to one value, and it is used once.
+        unsafe { self.0.write(value) };
+    }
+}
+
+/// Hands a handle to the caller, who frees it by [`free`].
+pub(crate) fn hand_out<T>(out: Out<*mut T>, value: T) {
+    out.put(Box::into_raw(Box::new(value)));
+}
+
+/// Frees a handle; null is none.
+///
+/// # Safety
+/// That of the module; the handle is not used afterwards.
+pub(crate) unsafe fn free<T>(handle: *mut T) {
+    if !handle.is_null() {
+        // SAFETY: a handle comes from `hand_out`, and is freed once.
+        let owned = unsafe { Box::from_raw(handle) };
+        // A device's callbacks may have been called when something panics; C cannot be unwound.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(owned)));
+    }
+}
+
+/// Writes values into the caller's buffer, and how many there are in any case.
+///
+/// # Safety
+/// That of the module: `into` points to `capacity` values, which may be uninitialised.
+pub(crate) unsafe fn fill<T: Copy>(
+    into: *mut T,
+    capacity: usize,
+    needed: *mut usize,
+    values: &[T],
+) -> Result<(), Failure> {
+    // SAFETY: the caller's promise.
+    unsafe { Out::new(needed, "needed") }?.put(values.len());
+    if capacity < values.len() {
+        let message = format!("the buffer holds {capacity}, but {} are needed", values.len());
+        return Err(Failure::new(Code::BufferTooShort, message));
+    }
+    if into.is_null() && !values.is_empty() {
+        return Err(Failure::argument("the buffer is null"));
+    }
+    if !values.is_empty() {
+        // SAFETY: `into` has room for `capacity` values, which are no fewer, and a buffer of the
+        // caller's does not overlap with ours.
+        unsafe { ptr::copy_nonoverlapping(values.as_ptr(), into, values.len()) };
+    }
+    Ok(())
+}

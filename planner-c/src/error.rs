@@ -1,0 +1,107 @@
+//! Codes and sentences.
+
+use std::ffi::c_char;
+use std::{fmt, ptr};
+
+/// What became of a call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// It did what was asked.
+    Ok = 0,
+    /// A pointer is null, a text is not UTF-8, or a number is none that the function knows.
+    Argument = 1,
+    /// The graph or the machine is malformed.
+    Graph = 2,
+    /// The bytes of a file are malformed.
+    File = 3,
+    /// The budget is too small; the sentence names the least that will do.
+    Infeasible = 4,
+    /// There is no plan for another reason.
+    NoPlan = 5,
+    /// The plan is not safe, or is for another graph or machine.
+    InvalidPlan = 6,
+    /// The buffer is too short; the needed size has been written.
+    BufferTooShort = 7,
+    /// The process has too little memory.
+    OutOfMemory = 8,
+    /// A callback says that the device has no memory left.
+    OutOfDeviceMemory = 9,
+    /// A callback says that the host has no memory left that can be pinned.
+    OutOfHostMemory = 10,
+    /// A callback says that the device is gone.
+    DeviceLost = 11,
+    /// A callback failed for another reason.
+    Device = 12,
+    /// A bug of this library.
+    Internal = 13,
+}
+
+/// Bytes of a message, with the zero at its end.
+pub const SPILLWAY_MESSAGE_BYTES: usize = 512;
+
+/// Why a call failed. A function that succeeds leaves it as it was.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Error {
+    /// The code that the function returned.
+    pub code: Code,
+    /// A sentence in UTF-8 that names tensors and ops, ended by a zero; cut where it is longer.
+    pub message: [c_char; SPILLWAY_MESSAGE_BYTES],
+}
+
+/// A code and its sentence, inside this library.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: Code,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, message: impl fmt::Display) -> Self {
+        Self { code, message: message.to_string() }
+    }
+
+    pub(crate) fn argument(message: impl fmt::Display) -> Self {
+        Self::new(Code::Argument, message)
+    }
+
+    /// The same in the form that C reads.
+    pub(crate) fn to_c(&self) -> Error {
+        let mut end = self.message.len().min(SPILLWAY_MESSAGE_BYTES - 1);
+        while !self.message.is_char_boundary(end) {
+            end -= 1;
+        }
+        let mut message = [0; SPILLWAY_MESSAGE_BYTES];
+        for (to, &from) in message.iter_mut().zip(&self.message.as_bytes()[..end]) {
+            // Names may hold zeros.
+            *to = if from == 0 { b' ' as c_char } else { from as c_char };
+        }
+        Error { code: self.code, message }
+    }
+}
+
+impl From<spillway::Error> for Failure {
+    fn from(error: spillway::Error) -> Self {
+        use spillway::Error as Of;
+        let code = match error {
+            Of::Graph { .. } => Code::Graph,
+            Of::Budget(_) => Code::Argument,
+            Of::Infeasible { .. } => Code::Infeasible,
+            Of::Invalid { .. } | Of::OtherGraph { .. } | Of::OtherMachine { .. } => {
+                Code::InvalidPlan
+            }
+            Of::File(_) => Code::File,
+            Of::OutOfMemory(_) => Code::OutOfMemory,
+            _ => Code::NoPlan,
+        };
+        Self::new(code, error)
+    }
+}
+
+/// The version of this library, such as `"0.1.0"`: the header of the same version describes it.
+#[unsafe(no_mangle)]
+pub extern "C" fn spillway_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    ptr::from_ref(VERSION).cast()
+}

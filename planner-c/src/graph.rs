@@ -1,0 +1,166 @@
+//! Graphs.
+
+use crate::boundary::{self, Out, array, call, hand_out, text};
+use crate::error::{Code, Error, Failure};
+use planner_core::{Kind, TensorId};
+use std::ffi::c_char;
+use workloads::{OwnedGraph, format};
+
+/// A tensor that keeps its value from one iteration to the next.
+pub const SPILLWAY_STATE: u32 = 0;
+/// A tensor that has a new value on the host in each iteration.
+pub const SPILLWAY_INPUT: u32 = 1;
+/// A tensor that an op writes before any op reads it.
+pub const SPILLWAY_TEMPORARY: u32 = 2;
+
+/// One iteration of a computation that repeats for ever.
+pub struct Graph(pub(crate) spillway::Graph);
+
+/// A tensor of a graph; its id is its position.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TensorDescription {
+    /// Its name in messages; null for its number.
+    pub name: *const c_char,
+    /// Its size, not zero.
+    pub bytes: u64,
+    /// `SPILLWAY_STATE`, `SPILLWAY_INPUT` or `SPILLWAY_TEMPORARY`.
+    pub kind: u32,
+}
+
+/// An op of a graph; its id is its position, and ops stand in one legal order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct OpDescription {
+    /// Its name in messages; null for its number.
+    pub name: *const c_char,
+    /// How long it runs.
+    pub time_ns: u64,
+    /// Device memory that it needs only while it runs.
+    pub workspace_bytes: u64,
+    /// The tensors that it reads.
+    pub reads: *const u32,
+    /// How many it reads.
+    pub read_count: usize,
+    /// The tensors that it writes. One that it also reads is updated in place.
+    pub writes: *const u32,
+    /// How many it writes.
+    pub write_count: usize,
+    /// Whether plans may launch it again in the same iteration, on the values that it read the
+    /// first time: 1, or 0. It then writes the same bytes into its temporaries, and neither reads
+    /// nor writes the states and inputs that it writes.
+    pub is_repeatable: u8,
+}
+
+/// Makes a graph of `tensor_count` tensors and `op_count` ops. `name` may be null.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_graph_new(
+    name: *const c_char,
+    tensors: *const TensorDescription,
+    tensor_count: usize,
+    ops: *const OpDescription,
+    op_count: usize,
+    graph: *mut *mut Graph,
+    error: *mut Error,
+) -> Code {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let (name, tensors, ops, out) = unsafe {
+            (
+                text(name, "name")?,
+                array(tensors, tensor_count, "tensors")?,
+                array(ops, op_count, "ops")?,
+                Out::new(graph, "graph")?,
+            )
+        };
+        let mut owned = OwnedGraph::new(name.unwrap_or("graph"));
+        for (at, tensor) in tensors.iter().enumerate() {
+            // SAFETY: the same.
+            unsafe { push_tensor(&mut owned, at, tensor) }?;
+        }
+        for (at, op) in ops.iter().enumerate() {
+            // SAFETY: the same.
+            unsafe { push_op(&mut owned, at, op) }?;
+        }
+        hand_out(out, Graph(spillway::Graph::new(owned)?));
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, body) }
+}
+
+/// # Safety
+/// That of [`boundary`].
+unsafe fn push_tensor(
+    owned: &mut OwnedGraph,
+    at: usize,
+    tensor: &TensorDescription,
+) -> Result<(), Failure> {
+    let kind = match tensor.kind {
+        SPILLWAY_STATE => Kind::State,
+        SPILLWAY_INPUT => Kind::Input,
+        SPILLWAY_TEMPORARY => Kind::Temporary,
+        kind => {
+            return Err(Failure::argument(format!("tensor {at} has kind {kind}: no such kind")));
+        }
+    };
+    // SAFETY: the caller's promise.
+    let name = unsafe { text(tensor.name, "the name of a tensor") }?;
+    owned.push_tensor(name.map_or_else(|| at.to_string(), str::to_owned), tensor.bytes, kind);
+    Ok(())
+}
+
+/// # Safety
+/// That of [`boundary`].
+unsafe fn push_op(owned: &mut OwnedGraph, at: usize, op: &OpDescription) -> Result<(), Failure> {
+    // SAFETY: the caller's promise.
+    let (name, reads, writes) = unsafe {
+        (
+            text(op.name, "the name of an op")?,
+            array(op.reads, op.read_count, "reads")?,
+            array(op.writes, op.write_count, "writes")?,
+        )
+    };
+    let ids = |ids: &[u32]| ids.iter().copied().map(TensorId).collect::<Vec<_>>();
+    let name = name.map_or_else(|| at.to_string(), str::to_owned);
+    let id = owned.push_op(name, op.time_ns, op.workspace_bytes, &ids(reads), &ids(writes));
+    if op.is_repeatable != 0 {
+        owned.set_repeatable(id);
+    }
+    Ok(())
+}
+
+/// Reads a graph from the bytes of a graph file (`spillway.graph.v1`), plain or compressed by gzip.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_graph_from_json(
+    json: *const u8,
+    json_bytes: usize,
+    graph: *mut *mut Graph,
+    error: *mut Error,
+) -> Code {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let (json, out) = unsafe { (array(json, json_bytes, "json")?, Out::new(graph, "graph")?) };
+        let owned = format::read_graph(json).map_err(spillway::Error::from)?;
+        hand_out(out, Graph(spillway::Graph::new(owned)?));
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, body) }
+}
+
+/// Frees a graph. Null does nothing.
+///
+/// # Safety
+/// The pointer is as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_graph_free(graph: *mut Graph) {
+    // SAFETY: the caller's promise.
+    unsafe { boundary::free(graph) };
+}

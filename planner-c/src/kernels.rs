@@ -1,0 +1,164 @@
+//! The caller's kernels, as callbacks.
+
+use crate::device::{Callbacks, Failed, check};
+use crate::error::Failure;
+use planner_core::backend::{Kernels as CoreKernels, Launch};
+use planner_core::{HostLayout, Kind, TensorId};
+use std::ffi::c_void;
+
+/// One launch of an op.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchDescription {
+    /// The op.
+    pub op: u32,
+    /// Whether the op has been launched before in this iteration: 1, or 0. A repeat writes the same
+    /// bytes into its temporaries; the states and inputs that the op writes have the address 0.
+    pub is_repeat: u8,
+    /// The iteration, counted from 1.
+    pub iteration: u64,
+    /// Addresses of what it reads, in the op's order, each a whole tensor.
+    pub reads: *const u64,
+    /// How many it reads.
+    pub read_count: usize,
+    /// Addresses of what it writes, in the op's order, each a whole tensor.
+    pub writes: *const u64,
+    /// How many it writes.
+    pub write_count: usize,
+    /// The address of its workspace; 0 where it has none.
+    pub workspace: u64,
+}
+
+/// Where the value of a tensor lies in the host block.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Slot {
+    /// The tensor.
+    pub tensor: u32,
+    /// Its first byte.
+    pub offset_bytes: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// What ops compute, and the values of states and inputs. Each function gets `context` first, and
+/// returns 0, or a number as the functions of a device do. None may be null, and none may unwind.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Kernels {
+    /// What the functions get first. It must live as long as the session.
+    pub context: *mut c_void,
+    /// Enqueues an op on the stream for compute. It may touch exactly what the launch names.
+    pub launch:
+        Option<extern "C" fn(context: *mut c_void, launch: *const LaunchDescription) -> i32>,
+    /// Writes the first value of every state into its slot of the host block. Called once.
+    pub fill_states:
+        Option<extern "C" fn(context: *mut c_void, slots: *const Slot, slot_count: usize) -> i32>,
+    /// Writes the value of every input in an iteration into its slot of the host block.
+    pub fill_inputs: Option<
+        extern "C" fn(
+            context: *mut c_void,
+            iteration: u64,
+            slots: *const Slot,
+            slot_count: usize,
+        ) -> i32,
+    >,
+}
+
+/// Kernels of which all callbacks are there.
+pub(crate) struct Launcher {
+    kernels: Kernels,
+    /// States, and inputs, with their sizes.
+    states: Vec<(TensorId, u64)>,
+    inputs: Vec<(TensorId, u64)>,
+    /// Buffers for callbacks, which are used again.
+    slots: Vec<Slot>,
+    addresses: Vec<u64>,
+}
+
+// SAFETY: as for the callbacks of a device.
+unsafe impl Send for Launcher {}
+
+impl Launcher {
+    pub(crate) fn new(kernels: &Kernels, graph: &spillway::Graph) -> Result<Self, Failure> {
+        let all = [
+            ("launch", kernels.launch.is_some()),
+            ("fill_states", kernels.fill_states.is_some()),
+            ("fill_inputs", kernels.fill_inputs.is_some()),
+        ];
+        if let Some((name, _)) = all.into_iter().find(|(_, is_there)| !is_there) {
+            return Err(Failure::argument(format!("{name} of the kernels is null")));
+        }
+        let tensors = || (0..).map(TensorId).zip(&graph.owned().tensors);
+        let of = |kind| {
+            let of_kind = tensors().filter(move |(_, tensor)| tensor.kind == kind);
+            of_kind.map(|(id, tensor)| (id, tensor.bytes)).collect()
+        };
+        Ok(Self {
+            kernels: *kernels,
+            states: of(Kind::State),
+            inputs: of(Kind::Input),
+            slots: Vec::new(),
+            addresses: Vec::new(),
+        })
+    }
+}
+
+/// Where tensors lie in the host block.
+fn find_slots(
+    slots: &mut Vec<Slot>,
+    tensors: &[(TensorId, u64)],
+    layout: &HostLayout<'_>,
+    slot: u32,
+) {
+    slots.clear();
+    slots.extend(tensors.iter().map(|&(tensor, bytes)| Slot {
+        tensor: tensor.0,
+        offset_bytes: layout.offset_bytes(tensor, slot, 0),
+        bytes,
+    }));
+}
+
+impl CoreKernels<Callbacks> for Launcher {
+    fn launch(&mut self, _: &mut Callbacks, launch: &Launch<'_>) -> Result<(), Failed> {
+        let operands = launch.reads.iter().chain(launch.writes.iter());
+        self.addresses.clear();
+        self.addresses.extend(operands.map(|address| address.0));
+        let (reads, writes) = self.addresses.split_at(launch.reads.len());
+        let description = LaunchDescription {
+            op: launch.op.0,
+            is_repeat: u8::from(launch.is_repeat),
+            iteration: launch.iteration,
+            reads: reads.as_ptr(),
+            read_count: reads.len(),
+            writes: writes.as_ptr(),
+            write_count: writes.len(),
+            workspace: launch.workspace.map_or(0, |address| address.0),
+        };
+        let Kernels { context, launch, .. } = self.kernels;
+        check("launch", launch.map_or(-1, |launch| launch(context, &raw const description)))
+    }
+
+    fn fill_states(&mut self, _: &mut Callbacks, layout: &HostLayout<'_>) -> Result<(), Failed> {
+        let Self { kernels: Kernels { context, fill_states, .. }, states, slots, .. } = self;
+        find_slots(slots, states, layout, 0);
+        let fill = |fill: extern "C" fn(*mut c_void, *const Slot, usize) -> i32| {
+            fill(*context, slots.as_ptr(), slots.len())
+        };
+        check("fill_states", fill_states.map_or(-1, fill))
+    }
+
+    fn fill_inputs(
+        &mut self,
+        _: &mut Callbacks,
+        iteration: u64,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), Failed> {
+        let Self { kernels: Kernels { context, fill_inputs, .. }, inputs, slots, .. } = self;
+        find_slots(slots, inputs, layout, HostLayout::slot(iteration));
+        let fill = |fill: extern "C" fn(*mut c_void, u64, *const Slot, usize) -> i32| {
+            fill(*context, iteration, slots.as_ptr(), slots.len())
+        };
+        check("fill_inputs", fill_inputs.map_or(-1, fill))
+    }
+}

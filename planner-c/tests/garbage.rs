@@ -1,0 +1,344 @@
+//! Bad input of any kind is a code and a sentence, and changes nothing else.
+
+#![allow(clippy::unwrap_used)]
+// SAFETY: throughout, arrays are passed with their lengths, texts end with a zero, and handles are
+// those that the library gave.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use spillway_c::device::Device;
+use spillway_c::error::{Code, Error, SPILLWAY_MESSAGE_BYTES};
+use spillway_c::graph::*;
+use spillway_c::kernels::{Kernels, LaunchDescription, Slot};
+use spillway_c::machine::*;
+use spillway_c::plan::*;
+use spillway_c::session::*;
+use spillway_c::steps::*;
+use std::ffi::{CStr, CString, c_void};
+use std::ptr;
+
+const fn no_error() -> Error {
+    Error { code: Code::Ok, message: [0; SPILLWAY_MESSAGE_BYTES] }
+}
+
+/// Makes a handle by a call: there is one and no error, or else an error with a sentence.
+fn made<T>(call: impl FnOnce(*mut *mut T, *mut Error) -> Code) -> Result<*mut T, Code> {
+    let (mut handle, mut error) = (ptr::null_mut(), no_error());
+    let code = call(&raw mut handle, &raw mut error);
+    assert_eq!(error.code, code);
+    let message = unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().expect("UTF-8");
+    assert_eq!(code == Code::Ok, message.is_empty(), "{code:?}: {message}");
+    assert_eq!(code == Code::Ok, !handle.is_null());
+    assert_ne!(code, Code::Internal, "{message}");
+    if code == Code::Ok { Ok(handle) } else { Err(code) }
+}
+
+/// Sizes and times, the odd ones among them.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![50 => 1..10_000u64, 1 => Just(0), 1 => Just(u64::MAX), 1 => any::<u64>()]
+}
+
+/// The ids of an op, few of them wrong.
+fn ids() -> impl Strategy<Value = Vec<u32>> {
+    let right = prop::sample::subsequence(vec![2, 0, 1], 0..=3);
+    prop_oneof![20 => right, 1 => vec(any::<u32>(), 0..4)]
+}
+
+#[derive(Clone, Debug)]
+struct OddOp {
+    times_and_bytes: [u64; 2],
+    operands: [Vec<u32>; 2],
+    is_repeatable: u8,
+}
+
+#[derive(Clone, Debug)]
+struct Garbage {
+    tensors: Vec<(u64, u32)>,
+    ops: Vec<OddOp>,
+    machine: [u64; 8],
+    budget: Option<CString>,
+    strategy: Option<CString>,
+}
+
+fn garbage() -> impl Strategy<Value = Garbage> {
+    let tensor = (number(), prop_oneof![9 => Just(0), 9 => 0..3u32, 1 => any::<u32>()]);
+    let workspace = prop_oneof![3 => Just(0), 1 => number()];
+    let op = (number(), workspace, ids(), ids(), any::<u8>());
+    let op = op.prop_map(|(time_ns, workspace_bytes, reads, writes, is_repeatable)| OddOp {
+        times_and_bytes: [time_ns, workspace_bytes],
+        operands: [reads, writes],
+        is_repeatable,
+    });
+    let text = |texts: &'static [&'static str]| {
+        let known = prop::sample::select(texts).prop_map(|text| CString::new(text).unwrap());
+        let odd = vec(1..=255u8, 0..9).prop_map(|bytes| CString::new(bytes).unwrap());
+        prop::option::of(prop_oneof![8 => known, 1 => odd])
+    };
+    let budget = text(&["min", "35%", "1MiB", "0", "100%", "1e9"]);
+    let strategy = text(&["auto", "on-demand", "window", "swap", "joint"]);
+    let machine = prop::array::uniform8(number()).prop_map(|[device, host, chunk, rest @ ..]| {
+        let [h2d, d2h, latency, map, unmap] = rest;
+        [device.saturating_mul(64), host.saturating_mul(64), chunk, h2d, d2h, latency, map, unmap]
+    });
+    let parts = (vec(tensor, 2..6), vec(op, 0..6), machine, budget, strategy);
+    parts.prop_map(|(tensors, ops, machine, budget, strategy)| Garbage {
+        tensors,
+        ops,
+        machine,
+        budget,
+        strategy,
+    })
+}
+
+fn graph_of(garbage: &Garbage) -> Result<*mut Graph, Code> {
+    let name = ptr::null();
+    let tensors: Vec<_> = garbage
+        .tensors
+        .iter()
+        .map(|&(bytes, kind)| TensorDescription { name, bytes, kind })
+        .collect();
+    let op = |op: &OddOp| {
+        let ([time_ns, workspace_bytes], [reads, writes]) = (op.times_and_bytes, &op.operands);
+        OpDescription {
+            name,
+            time_ns,
+            workspace_bytes,
+            reads: reads.as_ptr(),
+            read_count: reads.len(),
+            writes: writes.as_ptr(),
+            write_count: writes.len(),
+            is_repeatable: op.is_repeatable,
+        }
+    };
+    let ops: Vec<_> = garbage.ops.iter().map(op).collect();
+    made(|graph, error| unsafe {
+        spillway_graph_new(
+            name,
+            tensors.as_ptr(),
+            tensors.len(),
+            ops.as_ptr(),
+            ops.len(),
+            graph,
+            error,
+        )
+    })
+}
+
+fn machine_of(numbers: [u64; 8]) -> Result<*mut Machine, Code> {
+    let [
+        device_bytes,
+        host_bytes,
+        chunk_bytes,
+        h2d_bytes_per_s,
+        d2h_bytes_per_s,
+        transfer_latency_ns,
+        map_ns_per_chunk,
+        unmap_ns_per_chunk,
+    ] = numbers;
+    let description = MachineDescription {
+        device_bytes,
+        host_bytes,
+        chunk_bytes,
+        h2d_bytes_per_s,
+        d2h_bytes_per_s,
+        transfer_latency_ns,
+        map_ns_per_chunk,
+        unmap_ns_per_chunk,
+    };
+    made(|machine, error| unsafe {
+        spillway_machine_new(ptr::null(), &raw const description, machine, error)
+    })
+}
+
+/// Reads what a plan says, with buffers that are too short and long enough.
+fn read(plan: *const Plan) {
+    let (mut needed, mut iterations, mut error) = (0, 0, no_error());
+    let steps = |into, capacity, needed, iterations, error| unsafe {
+        spillway_plan_steps(plan, into, capacity, needed, iterations, error)
+    };
+    let code = steps(ptr::null_mut(), 0, &raw mut needed, ptr::null_mut(), &raw mut error);
+    assert_eq!(code, Code::BufferTooShort);
+    let mut list = Vec::<StepDescription>::with_capacity(needed);
+    let code =
+        steps(list.as_mut_ptr(), needed, &raw mut needed, &raw mut iterations, ptr::null_mut());
+    assert_eq!(code, Code::Ok);
+    assert!(iterations > 0 && needed.is_multiple_of(iterations as usize));
+    let json = |into, capacity, needed| unsafe {
+        spillway_plan_to_json(plan, into, capacity, needed, ptr::null_mut())
+    };
+    assert_eq!(json(ptr::null_mut(), 0, &raw mut needed), Code::BufferTooShort);
+    let mut bytes = vec![0; needed];
+    assert_eq!(json(bytes.as_mut_ptr(), bytes.len(), &raw mut needed), Code::Ok);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn garbage_is_an_error(garbage in garbage()) {
+        let (graph, machine) = (graph_of(&garbage), machine_of(garbage.machine));
+        if let (Ok(graph), Ok(machine)) = (graph, machine) {
+            let text = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
+            let options = PlanOptions {
+                budget: text(&garbage.budget),
+                strategy: text(&garbage.strategy),
+                maps_as_it_runs: 0,
+            };
+            let plan = made(|plan, error| unsafe {
+                spillway_plan_new(graph, machine, &raw const options, plan, error)
+            });
+            if let Ok(plan) = plan {
+                read(plan);
+                unsafe { spillway_plan_free(plan) };
+            }
+        }
+        unsafe {
+            spillway_graph_free(graph.unwrap_or(ptr::null_mut()));
+            spillway_machine_free(machine.unwrap_or(ptr::null_mut()));
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_file_are_an_error(json in vec(any::<u8>(), 0..99)) {
+        let (at, len) = (json.as_ptr(), json.len());
+        let graph = made(|to, error| unsafe { spillway_graph_from_json(at, len, to, error) });
+        prop_assert_eq!(graph, Err(Code::File));
+        let machine = made(|to, error| unsafe { spillway_machine_from_json(at, len, to, error) });
+        prop_assert_eq!(machine, Err(Code::File));
+    }
+}
+
+#[test]
+fn null_is_an_error() {
+    let graph = |count, to, error| unsafe {
+        spillway_graph_new(ptr::null(), ptr::null(), count, ptr::null(), 0, to, error)
+    };
+    assert_eq!(made(|to, error| graph(1, to, error)), Err(Code::Argument));
+    assert_eq!(made(|to, error| graph(usize::MAX, to, error)), Err(Code::Argument));
+    assert_eq!(made(|to, error| graph(0, to, error)), Err(Code::Graph), "a graph has ops");
+    assert_eq!(graph(0, ptr::null_mut(), ptr::null_mut()), Code::Argument);
+    let machine = |to, error| unsafe { spillway_machine_builtin(ptr::null(), to, error) };
+    assert_eq!(made(machine), Err(Code::Argument));
+    let plan =
+        |to, error| unsafe { spillway_plan_new(ptr::null(), ptr::null(), ptr::null(), to, error) };
+    assert_eq!(made(plan), Err(Code::Argument));
+    unsafe {
+        assert_eq!(
+            spillway_plan_figures(ptr::null(), ptr::null_mut(), ptr::null_mut()),
+            Code::Argument
+        );
+        assert_eq!(spillway_session_run(ptr::null_mut(), 1, ptr::null_mut()), Code::Argument);
+        spillway_graph_free(ptr::null_mut());
+        spillway_machine_free(ptr::null_mut());
+        spillway_plan_free(ptr::null_mut());
+        spillway_session_free(ptr::null_mut());
+    }
+}
+
+extern "C" fn refuse_count(context: *mut c_void, _: u64) -> i32 {
+    context as usize as i32
+}
+extern "C" fn refuse_reserve(_: *mut c_void, _: u64, _: *mut u64) -> i32 {
+    1
+}
+extern "C" fn refuse_map(_: *mut c_void, _: u64, _: u64, _: u64) -> i32 {
+    1
+}
+extern "C" fn refuse_two(_: *mut c_void, _: u64, _: u64) -> i32 {
+    1
+}
+extern "C" fn refuse_write(_: *mut c_void, _: u64, _: *const u8, _: usize) -> i32 {
+    1
+}
+extern "C" fn refuse_read(_: *mut c_void, _: u64, _: *mut u8, _: usize) -> i32 {
+    1
+}
+extern "C" fn refuse_wait(_: *mut c_void, _: u32, _: u32, _: u64) -> i32 {
+    1
+}
+extern "C" fn refuse_signal(_: *mut c_void, _: u32, _: *mut u64) -> i32 {
+    1
+}
+extern "C" fn refuse_reached(_: *mut c_void, _: u32, _: u64, _: *mut u8) -> i32 {
+    1
+}
+extern "C" fn refuse_block(_: *mut c_void, _: u32, _: u64) -> i32 {
+    1
+}
+extern "C" fn refuse_launch(_: *mut c_void, _: *const LaunchDescription) -> i32 {
+    1
+}
+extern "C" fn refuse_states(_: *mut c_void, _: *const Slot, _: usize) -> i32 {
+    1
+}
+extern "C" fn refuse_inputs(_: *mut c_void, _: u64, _: *const Slot, _: usize) -> i32 {
+    1
+}
+
+/// A device whose `create` and `create_host` return this.
+fn refusing(status: i32) -> (Device, Kernels) {
+    let context = ptr::without_provenance_mut(status as usize);
+    let device = Device {
+        context,
+        chunk_bytes: 4096,
+        create: Some(refuse_count),
+        reserve: Some(refuse_reserve),
+        map: Some(refuse_map),
+        unmap: Some(refuse_two),
+        create_host: Some(refuse_count),
+        write_host: Some(refuse_write),
+        read_host: Some(refuse_read),
+        upload: Some(refuse_map),
+        download: Some(refuse_map),
+        wait: Some(refuse_wait),
+        signal: Some(refuse_signal),
+        reached: Some(refuse_reached),
+        block_until: Some(refuse_block),
+    };
+    let kernels = Kernels {
+        context,
+        launch: Some(refuse_launch),
+        fill_states: Some(refuse_states),
+        fill_inputs: Some(refuse_inputs),
+    };
+    (device, kernels)
+}
+
+#[test]
+fn what_a_device_says_is_the_code() {
+    let garbage = Garbage {
+        tensors: vec![(4096, SPILLWAY_STATE)],
+        ops: vec![OddOp {
+            times_and_bytes: [1000, 0],
+            operands: [vec![0], vec![0]],
+            is_repeatable: 0,
+        }],
+        machine: [1 << 30, 1 << 30, 4096, 1 << 30, 1 << 30, 0, 0, 0],
+        budget: None,
+        strategy: None,
+    };
+    let (graph, machine) = (graph_of(&garbage).unwrap(), machine_of(garbage.machine).unwrap());
+    let plan =
+        made(|to, error| unsafe { spillway_plan_new(graph, machine, ptr::null(), to, error) });
+    let plan = plan.unwrap();
+    let start = |(device, kernels): (Device, Kernels)| {
+        made(|to, error| unsafe {
+            spillway_session_new(plan, &raw const device, &raw const kernels, to, error)
+        })
+    };
+    for code in [Code::OutOfDeviceMemory, Code::OutOfHostMemory, Code::DeviceLost, Code::Device] {
+        assert_eq!(start(refusing(code as i32)), Err(code));
+    }
+    assert_eq!(start(refusing(0)), Err(Code::Device), "the next callback refuses");
+    let (device, kernels) = refusing(0);
+    let of_chunks = |chunk_bytes| (Device { chunk_bytes, ..device }, kernels);
+    assert_eq!(start(of_chunks(8192)), Err(Code::Argument));
+    assert_eq!(start((Device { map: None, ..device }, kernels)), Err(Code::Argument));
+    assert_eq!(start((device, Kernels { launch: None, ..kernels })), Err(Code::Argument));
+    unsafe {
+        spillway_plan_free(plan);
+        spillway_machine_free(machine);
+        spillway_graph_free(graph);
+    }
+}
