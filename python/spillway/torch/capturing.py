@@ -23,9 +23,9 @@ def capture(model, loss_fn, optimizer, example_batch):
     """
     recorder = _recorder()
     fakes = Fakes(recorder)
-    batch = _given_batch(recorder, example_batch)
+    batch, structure = _given_batch(recorder, example_batch)
     with swapped_module(model, fakes), recorder.fake_mode, recorder:
-        loss = loss_fn(model, batch)
+        loss = loss_fn(model, tree_unflatten(batch, structure))
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise CaptureError("loss_fn must return a tensor with one element")
         loss.backward()
@@ -53,9 +53,9 @@ def capture_inference(model, example_batch, forward=call):
     Raises `CaptureError` where the inference depends on the values of tensors.
     """
     recorder = _recorder()
-    batch = _given_batch(recorder, example_batch)
+    batch, structure = _given_batch(recorder, example_batch)
     with torch.no_grad(), swapped_module(model, Fakes(recorder)), recorder.fake_mode, recorder:
-        results = forward(model, batch)
+        results = forward(model, tree_unflatten(batch, structure))
     return _step(model, recorder, batch, [], "result", results, example_batch)
 
 
@@ -64,10 +64,9 @@ def _recorder():
 
 
 def _given_batch(recorder, example_batch):
-    """Returns the batch of fake tensors for an example."""
+    """Returns the fake tensors for those of an example, and how they are nested."""
     values, structure = tree_flatten(example_batch)
-    batch = [_given(recorder, f"batch.{k}", v) for k, v in enumerate(values)]
-    return tree_unflatten(batch, structure)
+    return [_given(recorder, f"batch.{k}", v) for k, v in enumerate(values)], structure
 
 
 def _given(recorder, name, value):
@@ -84,11 +83,11 @@ def _step(model, recorder, batch, rates, name, returned, example_batch, optimize
     values, structure = tree_flatten(returned)
     results = [_result(recorder, value) for value in values]
     constants = [None if view else value for value, view in zip(values, results)]
-    batch = [recorder.view(fake) for fake in tree_flatten(batch)[0]]
-    ops = operations(recorder, batch, [recorder.view(r) for r in rates], name, results)
-    return Step(
-        type(model).__name__, recorder.storages, ops, example_batch, (constants, structure), optimizer
-    )
+    batch, rates = [[recorder.view(fake) for fake in given] for given in (batch, rates)]
+    ops = operations(recorder, batch, rates, name, results)
+    returned = constants, structure
+    name = type(model).__name__
+    return Step(name, recorder.storages, ops, example_batch, returned, optimizer)
 
 
 def _result(recorder, value):

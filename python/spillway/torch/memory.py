@@ -28,7 +28,7 @@ def _tensor(address, nbytes, view):
 
 
 class Memory:
-    """Memory that is handed out again and again: to touch fresh pages takes longer than most ops."""
+    """Memory that is handed out again and again, since touching fresh pages takes long."""
 
     def __init__(self):
         self._pages, self._taken = mmap.mmap(-1, 1 << 20), 0

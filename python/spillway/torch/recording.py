@@ -170,7 +170,7 @@ class Recorder(TorchDispatchMode):
         return self._record(function, args, kwargs)
 
     def known(self, arg):
-        """Returns the fake tensor of what a step uses; a real tensor of no module becomes a state."""
+        """Returns the fake tensor of an argument; a real tensor of no module becomes a state."""
         if not isinstance(arg, torch.Tensor):
             return arg
         if arg.layout is not torch.strided or arg.is_conj() or arg.is_neg():
