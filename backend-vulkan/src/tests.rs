@@ -1,5 +1,5 @@
 //! What has to be tried from inside: queues that the driver at hand lacks, and a driver that fails.
-//! Where there is no device, these tests say so and do nothing.
+//! These tests need a device: `cargo test … -- --include-ignored` runs them.
 #![allow(unsafe_code, reason = "the functions that stand in for the driver's are C")]
 
 use crate::adapter::Opened;
@@ -18,18 +18,14 @@ use workloads::{machines, models};
 const CHUNK_BYTES: u64 = 64 << 10;
 
 /// A device, before anything is made of it.
-fn opened() -> Option<Opened> {
+fn opened() -> Opened {
     let name = std::env::var("SPILLWAY_VULKAN_DEVICE").ok();
     let open = || {
         let vulkan = Vulkan::load(false)?;
         let physical = vulkan.choose(name.as_deref())?;
         Ok::<_, Unavailable>(vulkan.open_raw(&physical, Also::default())?)
     };
-    let opened = open().inspect_err(|reason| {
-        assert!(!test_harness::devices_are_required(), "no device: {reason}");
-        eprintln!("ignored, no device: {reason}");
-    });
-    opened.ok()
+    open().unwrap_or_else(|reason| panic!("no device: {reason}"))
 }
 
 fn device(opened: Opened) -> VulkanDevice {
@@ -37,8 +33,8 @@ fn device(opened: Opened) -> VulkanDevice {
 }
 
 /// All streams on one queue, or each on one of its own as far as this crate can tell.
-fn with_queues(separate: bool) -> Option<Opened> {
-    let mut opened = opened()?;
+fn with_queues(separate: bool) -> Opened {
+    let mut opened = opened();
     let [compute, ..] = opened.streams;
     opened.streams = [compute; 3];
     if separate {
@@ -46,7 +42,7 @@ fn with_queues(separate: bool) -> Option<Opened> {
             queue.index = index;
         }
     }
-    Some(opened)
+    opened
 }
 
 /// Runs a plan that swaps, whose states must be right. Returns how many steps were enqueued, and how
@@ -82,9 +78,10 @@ fn run(device: &mut VulkanDevice) -> [u64; 2] {
 }
 
 #[test]
+#[ignore = "it needs a Vulkan device"]
 fn a_plan_is_submitted_in_batches() {
     for (separate, most_percent) in [(false, 15), (true, 40)] {
-        let Some(opened) = with_queues(separate) else { return };
+        let opened = with_queues(separate);
         let [steps, submits] = run(&mut device(opened));
         assert!(steps > 500, "{steps} steps");
         assert!(submits * 100 <= steps * most_percent, "{submits} submissions of {steps} steps");
@@ -92,8 +89,9 @@ fn a_plan_is_submitted_in_batches() {
 }
 
 #[test]
+#[ignore = "it needs a Vulkan device"]
 fn work_is_submitted_when_it_is_waited_for() {
-    let Some(opened) = with_queues(true) else { return };
+    let opened = with_queues(true);
     let device = &mut device(opened);
     let submits = |device: &VulkanDevice| device.counters().submits;
     let early = device.signal(Stream::Upload).unwrap();
@@ -126,8 +124,9 @@ fn work_is_submitted_when_it_is_waited_for() {
 }
 
 #[test]
+#[ignore = "it needs a Vulkan device"]
 fn streams_of_one_queue_wait_without_a_submission() {
-    let Some(opened) = with_queues(false) else { return };
+    let opened = with_queues(false);
     let device = &mut device(opened);
     let point = device.signal(Stream::Upload).unwrap();
     device.wait(Stream::Compute, point).unwrap();
@@ -140,8 +139,9 @@ fn streams_of_one_queue_wait_without_a_submission() {
 /// Also for steps of the same stream, of which wgpu does not know.
 #[cfg(feature = "wgpu")]
 #[test]
+#[ignore = "it needs a Vulkan device"]
 fn what_wgpu_submits_waits_for_all_before_it() {
-    let Some(opened) = with_queues(true) else { return };
+    let opened = with_queues(true);
     let device = &mut device(opened);
     assert_eq!(device.compute_waits().count(), 0);
     let point = device.signal(Stream::Upload).unwrap();
@@ -157,8 +157,9 @@ fn what_wgpu_submits_waits_for_all_before_it() {
 
 /// Each queue waits once for what is mapped.
 #[test]
+#[ignore = "it needs a Vulkan device"]
 fn binds_are_waited_for_once() {
-    let Some(opened) = with_queues(true) else { return };
+    let opened = with_queues(true);
     let device = &mut device(opened);
     device.create(2).unwrap();
     let at = device.reserve(2).unwrap();
@@ -185,13 +186,15 @@ fn binds_are_waited_for_once() {
 
 /// The driver is not asked: it need not refuse.
 #[test]
+#[ignore = "it needs a Vulkan device"]
 fn memory_beyond_the_limits_is_refused() {
-    let limits: [(fn(&mut Physical), &str); 2] = [
+    type Limit = fn(&mut Physical);
+    let limits: [(Limit, &str); 2] = [
         (|physical| physical.max_buffer_bytes = 1024, "vkCreateBuffer"),
         (|physical| physical.max_allocation_bytes = 1024, "vkAllocateMemory"),
     ];
     for (limit, call) in limits {
-        let Some(mut opened) = opened() else { return };
+        let mut opened = opened();
         limit(&mut Arc::get_mut(&mut opened.device).unwrap().physical);
         let mut device = device(opened);
         device.working_memory(1024).unwrap();
@@ -214,8 +217,9 @@ unsafe extern "system" fn refuse_submit(
 
 /// Nobody waits for ever for what the driver has refused.
 #[test]
+#[ignore = "it needs a Vulkan device"]
 fn refused_submissions_are_errors() {
-    let Some(mut opened) = with_queues(true) else { return };
+    let mut opened = with_queues(true);
     let owned = Arc::get_mut(&mut opened.device).unwrap();
     owned.change(|_, v1_3| v1_3.queue_submit2 = refuse_submit);
     let device = &mut device(opened);
@@ -254,10 +258,11 @@ unsafe extern "system" fn count_free(
 
 /// A lost device uses nothing any more, so its memory is freed.
 #[test]
+#[ignore = "it needs a Vulkan device"]
 fn all_queues_are_waited_for_and_what_may_be_in_use_is_leaked() {
     let waits: [(vk::PFN_vkQueueWaitIdle, usize); 2] = [(refuse_wait, 0), (lose_device, 3)];
     for (wait, freed) in waits {
-        let Some(mut opened) = opened() else { return };
+        let mut opened = opened();
         let others = opened.streams;
         let owned = Arc::get_mut(&mut opened.device).unwrap();
         owned.add_queues(&others);
