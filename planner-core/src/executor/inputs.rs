@@ -3,7 +3,6 @@
 use super::points::Points;
 use crate::backend::Point;
 use crate::graph::{Kind, TensorId};
-use crate::pieces::Pieces;
 use crate::plan::{Part, Step};
 use crate::schedule::Stream;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
@@ -31,7 +30,6 @@ impl<'a> Inputs<'a> {
 
     pub(super) fn new(
         verified: &Verified<'_>,
-        pieces: &Pieces<'_>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, OutOfScratch> {
         let graph = verified.graph();
@@ -46,7 +44,7 @@ impl<'a> Inputs<'a> {
         };
         for (position, step) in (1..).zip(steps) {
             if let Step::Launch(launched) = *step {
-                for tensor in pieces.read_by(launched) {
+                for tensor in graph.read_by(launched) {
                     inputs.last_read[tensor.index()] = position;
                 }
             }

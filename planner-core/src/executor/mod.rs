@@ -94,11 +94,11 @@ impl<'a> Executor<'a> {
         let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
         let host = HostLayout::new(graph, machine, plan, scratch)?;
         let most_operands = graph.ops().iter().map(|op| op.reads as usize + op.writes as usize);
-        let memory = Memory::new(verified, scratch)?;
         let mut executor = Self {
-            inputs: Inputs::new(verified, memory.pieces(), scratch)?,
+            inputs: Inputs::new(verified, scratch)?,
             operands: scratch.take(most_operands.max().unwrap_or(0), 0)?,
-            memory,
+            // The last: it takes what is left.
+            memory: Memory::new(verified, scratch)?,
             host,
             points: Points {
                 base: PerStream::all(0),
