@@ -24,8 +24,9 @@ pub(crate) struct Span {
     pub(crate) end_ns: u64,
     /// How long its stream was idle before it.
     pub(crate) idle_ns: u64,
-    /// The step of another stream that its stream was idle for.
-    pub(crate) awaited: Option<usize>,
+    /// The iteration and the list position of the step of another stream that its stream was
+    /// idle for.
+    pub(crate) awaited: Option<(usize, usize)>,
 }
 
 /// Eight iterations, as predicted.
@@ -80,6 +81,18 @@ impl Course {
         self.spans.iter().filter(move |span| span.end_ns > from && span.start_ns < to)
     }
 
+    /// The launches within a window that compute stalls before.
+    pub(crate) fn stalled_within(&self, window: &Range<u64>) -> impl Iterator<Item = &Span> {
+        self.within(window).filter(|span| span.stream == Stream::Compute && span.idle_ns > 0)
+    }
+
+    /// The step that a span's stream was idle for. O(log spans).
+    pub(crate) fn awaited(&self, span: &Span) -> Option<&Span> {
+        let key = |span: &Span| (span.iteration, span.step);
+        let at = self.spans.binary_search_by_key(&span.awaited?, key).ok()?;
+        self.spans.get(at)
+    }
+
     /// The memory held within a window, the level at its start included.
     pub(crate) fn held_within(&self, window: &Range<u64>) -> Vec<(u64, u64)> {
         let before = self.held_bytes.partition_point(|&(ns, _)| ns <= window.start);
@@ -114,17 +127,18 @@ impl<'c> Clock<'c> {
         self.timeline.end_ns(iteration, Stream::Compute, launches.saturating_sub(1))
     }
 
-    /// The awaited steps: list position, and end.
+    /// The awaited steps: iteration and list position, and end.
     fn awaited(
         &self,
         iteration: usize,
         waits: PerStream<Option<Wait>>,
-    ) -> impl Iterator<Item = (usize, u64)> {
+    ) -> impl Iterator<Item = ((usize, usize), u64)> {
         waits.into_iter().filter_map(move |(stream, wait)| {
             let wait = wait?;
             let awaited_iteration = iteration.checked_sub(wait.iterations_back as usize)?;
             let &position = self.positions[stream].get(wait.index as usize)?;
-            Some((position, self.timeline.end_ns(awaited_iteration, stream, wait.index)))
+            let end_ns = self.timeline.end_ns(awaited_iteration, stream, wait.index);
+            Some(((awaited_iteration, position), end_ns))
         })
     }
 
@@ -145,7 +159,7 @@ impl<'c> Clock<'c> {
             let idle_ns = start_ns.saturating_sub(previous_end_ns);
             let last =
                 self.awaited(iteration, entry.waits()).find(|&(_, end_ns)| end_ns == start_ns);
-            let awaited = last.filter(|_| idle_ns > 0).map(|(position, _)| position);
+            let awaited = last.filter(|_| idle_ns > 0).map(|(awaited, _)| awaited);
             Some(Span { iteration, step, stream, start_ns, end_ns, idle_ns, awaited })
         })
     }
@@ -328,9 +342,11 @@ mod tests {
         let (plan, course) = course(&work, &machine);
         let stall_ns = plan.predicted.period_ns - plan.predicted.compute_ns;
         let window = course.steady_iteration();
-        let launches = course.within(&window).filter(|span| span.stream == Stream::Compute);
-        let stalled: Vec<_> = launches.filter(|span| span.idle_ns > 0).collect();
+        let stalled: Vec<_> = course.stalled_within(&window).collect();
         assert_eq!(stalled.iter().map(|span| span.idle_ns).sum::<u64>(), stall_ns);
-        assert!(stalled.len() > 10 && stalled.iter().all(|span| span.awaited.is_some()));
+        let ends_in_time = |span: &&Span| {
+            course.awaited(span).is_some_and(|awaited| awaited.end_ns == span.start_ns)
+        };
+        assert!(stalled.len() > 10 && stalled.iter().all(ends_in_time));
     }
 }

@@ -183,12 +183,11 @@ impl Canvas<'_> {
         let steps = self.proved.verified.plan().steps;
         let names = Names::new(self.proved.work, steps);
         let window = self.window.clone();
-        let launches = course.within(&window).filter(|span| span.stream == Stream::Compute);
-        for span in launches.filter(|span| span.idle_ns > 0) {
+        for span in course.stalled_within(&window) {
             let (from, to) = (self.x(span.start_ns - span.idle_ns), self.x(span.start_ns));
             let width = to - from;
-            let reason = span.awaited.map_or_else(String::new, |awaited| {
-                format!(", waiting for the {}", names.step(&steps[awaited]))
+            let reason = course.awaited(span).map_or_else(String::new, |awaited| {
+                format!(", waiting for the {}", names.step(&steps[awaited.step]))
             });
             let title = escape(&format!("stall of {}{reason}", time(span.idle_ns)));
             self.draw(format_args!(

@@ -5,7 +5,7 @@ use crate::course::{Course, Span};
 use crate::names::Names;
 use crate::proof::Proved;
 use crate::units::{bytes, percent, time};
-use planner_core::{Kind, Launched, OpId, Step, Stream, TensorId};
+use planner_core::{Kind, Launched, OpId, Step, TensorId};
 use workloads::Shown;
 
 /// Rows of a table.
@@ -78,10 +78,7 @@ fn moved_row(proved: &Proved<'_>, id: TensorId, traffic: Traffic) -> String {
 /// The ops before which the device waits longest, and for what.
 pub(super) fn stalls(proved: &Proved<'_>, course: &Course) -> String {
     let window = course.steady_iteration();
-    let mut stalled: Vec<&Span> = course
-        .within(&window)
-        .filter(|span| span.stream == Stream::Compute && span.idle_ns > 0)
-        .collect();
+    let mut stalled: Vec<&Span> = course.stalled_within(&window).collect();
     if stalled.is_empty() {
         return "<p class=\"note\">Compute never waits.</p>".to_owned();
     }
@@ -90,7 +87,7 @@ pub(super) fn stalls(proved: &Proved<'_>, course: &Course) -> String {
     let steps = proved.verified.plan().steps;
     let names = Names::new(proved.work, steps);
     let row = |span: &&Span| {
-        let awaited = span.awaited.map(|awaited| names.brief(&steps[awaited]));
+        let awaited = course.awaited(span).map(|awaited| names.brief(&steps[awaited.step]));
         format!(
             "<tr><td class=\"name\">{}</td><td class=\"n\">{}</td><td class=\"name\">{}</td></tr>\n",
             escape(&names.brief(&steps[span.step])),
