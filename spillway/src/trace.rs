@@ -88,8 +88,8 @@ pub(crate) fn render(proved: &Proved<'_>, course: &Course) -> Vec<u8> {
             events.extend(arrow_ends(arrow, awaited, span, window.start));
         }
     }
-    for (ns, bytes) in course.held_within(&window) {
-        let held = Some(bytes as f64 / f64::from(1 << 20));
+    for (ns, held) in course.held_within(&window) {
+        let held = Some(held.sum_bytes() as f64 / f64::from(1 << 20));
         events.push(Event {
             phase: 'C',
             start_us: Some(micros(ns - window.start)),

@@ -69,3 +69,128 @@ fn the_trace_shows_stalls_and_what_they_wait_for() {
         assert_eq!(stall["args"]["what"], *before);
     }
 }
+
+/// What stands between two texts, wherever both do.
+fn between<'p>(page: &'p str, from: &'p str, to: &'p str) -> impl Iterator<Item = &'p str> {
+    page.split(from).skip(1).map(move |rest| rest.split(to).next().unwrap())
+}
+
+/// The value of an attribute in the text of a tag.
+fn attribute<'t>(tag: &'t str, name: &str) -> &'t str {
+    let (_, rest) = tag.split_once(&format!(" {name}=\"")).unwrap();
+    rest.split('"').next().unwrap()
+}
+
+fn number(tag: &str, name: &str) -> f64 {
+    attribute(tag, name).parse().unwrap()
+}
+
+/// The page is read as XML, which browsers read alike: each element is closed, in order.
+#[test]
+fn every_element_of_the_report_is_closed() {
+    let page = planned().report().unwrap();
+    let mut open = Vec::new();
+    for tag in between(page.strip_prefix("<!DOCTYPE html>").unwrap(), "<", ">") {
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name));
+        } else if !tag.ends_with('/') {
+            open.push(tag.split_whitespace().next().unwrap());
+        }
+        assert!(tag.matches('"').count() % 2 == 0, "{tag}");
+    }
+    assert!(open.is_empty(), "{open:?}");
+}
+
+#[test]
+fn the_report_stacks_memory_by_what_it_holds() {
+    let page = planned().report().unwrap();
+    let legend = between(&page, "<ul class=\"legend\">", "</ul>").next().unwrap();
+    let entries: Vec<_> = between(legend, "</svg>", "</li>").collect();
+    assert_eq!(
+        entries,
+        [
+            "waste, 1.00 MiB at most",
+            "workspaces, 1.00 MiB at most",
+            "temporaries, 12.0 MiB at most",
+            "inputs, 6.00 MiB at most",
+            "states, 16.0 MiB at most",
+        ]
+    );
+    // From the top down: no area reaches above the one that is drawn before it.
+    let areas: Vec<_> = between(&page, "<path class=\"m ", "</path>").collect();
+    let tops = areas.iter().map(|area| {
+        let heights = between(attribute(area, "d"), "V", "H");
+        let heights = heights.map(|y| y.trim_end_matches('Z').parse::<f64>().unwrap());
+        heights.fold(f64::MAX, f64::min)
+    });
+    let tops: Vec<_> = tops.collect();
+    assert_eq!(areas.len(), entries.len());
+    assert!(tops.is_sorted() && tops[0] < tops[tops.len() - 1], "{tops:?}");
+    let budget = between(&page, "<line class=\"budget\"", ">").next().unwrap();
+    assert!((number(budget, "y1") - tops[0]).abs() < 0.15, "this plan uses its budget up");
+}
+
+#[test]
+fn arrows_of_the_report_lead_from_the_cause_to_the_stall() {
+    let page = planned().report().unwrap();
+    let stalls: Vec<_> = between(&page, "<rect class=\"b stall\"", "</rect>").collect();
+    let arrows: Vec<_> = between(&page, "<path class=\"wait\"", "</path>").collect();
+    assert!(arrows.len() > 2 && arrows.len() == stalls.len(), "{arrows:?}");
+    let uploads: Vec<_> = between(&page, "<rect class=\"b upload", "</rect>").collect();
+    for (stall, arrow) in stalls.iter().zip(arrows) {
+        let cause = stall.split("waiting for the ").nth(1).unwrap();
+        assert!(arrow.contains(&format!(" for the {cause}")), "{arrow} {cause}");
+        let point = |letter| -> (f64, f64) {
+            let path = attribute(arrow, "d").split_once(letter).unwrap().1;
+            let mut numbers = path.split(' ').map(|number| number.parse().unwrap());
+            (numbers.next().unwrap(), numbers.next().unwrap())
+        };
+        let is_within = |bar: &str, (x, y): (f64, f64)| {
+            let inside = |at, from: &str, size: &str| {
+                (number(bar, from)..=number(bar, from) + number(bar, size)).contains(&at)
+            };
+            inside(x, "x", "width") && inside(y, "y", "height")
+        };
+        assert!(is_within(stall, point('L')), "{arrow}");
+        let from = uploads.iter().find(|bar| is_within(bar, point('M'))).unwrap();
+        let (cause, _) = cause.split_once('<').unwrap();
+        assert!(from.contains(&format!("<title>{cause}, ")), "{from} {cause}");
+    }
+}
+
+#[test]
+fn the_search_knows_what_every_bar_is_about() {
+    let page = planned().report().unwrap();
+    let names = between(&page, "<script id=\"names\" type=\"application/json\">", "</script>");
+    let names: Vec<String> = serde_json::from_str(names.last().unwrap()).unwrap();
+    let graph = work();
+    let (ops, tensors) = (&graph.owned().op_names, &graph.owned().tensor_names);
+    assert_eq!(names, [&ops[..], tensors].concat());
+    let of = |bar: &str| -> Vec<&str> {
+        let numbers = attribute(bar, "data-n").split(' ');
+        numbers.map(|number| &*names[number.parse::<usize>().unwrap()]).collect()
+    };
+    let titles = ["launch of op 2 (&quot;op 10&quot;)", "prefetch of tensor 1 (&quot;w1&quot;)"];
+    let about = [&["op 10", "w0", "y01", "y10"][..], &["w1"]];
+    for (title, about) in titles.into_iter().zip(about) {
+        let mut bars = between(&page, "<rect ", "</rect>").filter(|bar| bar.contains(title));
+        let bar = bars.find(|bar| !bar.contains("stall")).unwrap();
+        assert_eq!(of(bar), about);
+    }
+    // Rows of tables, too.
+    let row = between(&page, "<tr data-n=\"", "</tr>").next().unwrap();
+    assert!(row.contains(">w0<") || row.contains(">w1<"), "{row}");
+}
+
+/// What ends an element or a text in one of the places where names stand.
+#[test]
+fn a_name_cannot_end_the_script() {
+    let mut graph = GraphBuilder::new("</script><b>");
+    let weight = graph.state("</script><i>&\"\\\u{2028}", 16 * MIB);
+    graph.op("<!--", 1_000_000).reads([weight]);
+    let machine = machines::builtin("v100-pcie3").unwrap();
+    let plan = graph.build().unwrap().plan(&machine).strategy(Strategy::OnDemand).run().unwrap();
+    let page = plan.report().unwrap();
+    assert_eq!((page.matches("<script").count(), page.matches("</script>").count()), (2, 2));
+    assert!(!page.contains("<!--") && !page.contains("<i>") && !page.contains("<b>&"));
+}
