@@ -63,8 +63,8 @@ impl std::fmt::Display for Tally {
         let Self { cells, placed, mapping_calls } = self;
         write!(
             f,
-            "Fixed in {placed} of {cells} cells; map and unmap calls after the set-up, in \
-             {ITERATIONS} iterations of each of these: {mapping_calls}."
+            "Objects are fixed in {placed} of {cells} cells. Map and unmap calls after the set-up, in \
+             {ITERATIONS} iterations of each of\nthese cells: {mapping_calls}."
         )
     }
 }

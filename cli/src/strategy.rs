@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use planner_core::plan::Pool;
 use planner_core::planner::swap::Threshold;
-use planner_core::planner::{Auto, Lms, Order, Repeats, Strategy, Weights, Window};
+use planner_core::planner::{Auto, Groups, Lms, Order, Repeats, Strategy, Weights, Window};
 use search::{Limit, genetic, joint};
 use settings::Settings;
 use spillway::swapping::Swap;
@@ -50,6 +50,7 @@ pub(crate) static ALL: &[&Entry] = &[
     &IN_CORE,
     &ON_DEMAND,
     &FIT,
+    &GROUPS,
     &VDNN,
     &LMS,
     &WINDOW,
@@ -82,6 +83,20 @@ const FIT: Entry = Entry {
     help: "Keep as many states on the device as fit, prefetch the rest one op ahead",
     compared: Compared::Always,
     method: |_| Ok(Method::Strategy(Strategy::Fit)),
+};
+
+const GROUPS: Entry = Entry {
+    name: "groups",
+    help: "Stream the last layers of each group of layers, as inference servers do (parameters: size=LAYERS, \
+           leaving=LAYERS, ahead=OPS)",
+    compared: Compared::Always,
+    method: |set| {
+        let count = |value: &str| value.parse().ok().filter(|&count| count > 0);
+        let size = set.get("size", "must be a number of layers, 1 or more", count)?;
+        let leaving = set.get("leaving", "must be a number of layers, 1 or more", count)?;
+        let ahead = set.get("ahead", "must be a number of ops, 1 or more", count)?;
+        Ok(Method::Strategy(Strategy::Groups(Groups { size, leaving, ahead })))
+    },
 };
 
 const VDNN: Entry = Entry {

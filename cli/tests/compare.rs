@@ -7,10 +7,11 @@ use common::{Folder, SMALL};
 use serde_json::{Value, json};
 use std::fs;
 
-const STRATEGIES: [&str; 10] = [
+const STRATEGIES: [&str; 11] = [
     "in-core",
     "on-demand",
     "fit",
+    "groups",
     "vdnn",
     "lms",
     "window",
@@ -184,8 +185,8 @@ fn the_plot_is_one_well_formed_image() {
     }
     // Two plans a strategy, but none in-core, and one of plain checkpointing; and a mark in the
     // legend for each.
-    assert_eq!(svg.matches("<title>").count(), 1 + 17);
-    assert_eq!(svg.matches("class=\"marker\"").count(), 17 + 10);
+    assert_eq!(svg.matches("<title>").count(), 1 + 19);
+    assert_eq!(svg.matches("class=\"marker\"").count(), 19 + 11);
     assert!(svg.contains("in-core (from "));
     assert!(!svg.contains("NaN") && !svg.contains("inf"));
 }

@@ -5,7 +5,7 @@
 mod chain;
 
 use planner_core::Kind;
-use planner_core::planner::{Lms, Strategy};
+use planner_core::planner::{Groups, Lms, Strategy};
 use workloads::OwnedGraph;
 
 fn plan(budget_chunks: u64, strategy: Strategy) -> String {
@@ -109,6 +109,18 @@ fn lms_swaps_out_beyond_the_threshold_and_in_ahead() {
 #[test]
 fn lms_looks_ahead_no_farther_than_the_threshold() {
     assert_eq!(plan(7, lms(2, 5)), plan(7, lms(2, 2)));
+}
+
+/// Of each two weights, the second is streamed, one op or two ahead; with less memory, what was used
+/// least recently leaves as well.
+#[test]
+fn groups_stream_their_last_layers() {
+    let groups =
+        |ahead| Strategy::Groups(Groups { size: Some(2), leaving: Some(1), ahead: Some(ahead) });
+    let plan = |chunks, ahead| chain::plan(&readers(&["a", "b", "c", "d"]), chunks, groups(ahead));
+    assert_eq!(plan(3, 1), "a c +b [0] [1] -b +d [2] [3] -d");
+    assert_eq!(plan(4, 2), "a b c [0] +d [1] -b [2] +b [3] -d");
+    assert_eq!(plan(2, 1), "a +b [0] -a +c [1] -b +d [2] -c +a [3] -d");
 }
 
 /// `a` would have to come back at once after op 0, but not after op 2.

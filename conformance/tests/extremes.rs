@@ -5,7 +5,7 @@
 use planner_core::plan::{Location, PlanError, Pool};
 use planner_core::planner::swap::{Classes, Threshold};
 use planner_core::planner::{
-    Auto, Lms, Order, PlanningError, Repeats, Request, Strategy, Weights, Window,
+    Auto, Groups, Lms, Order, PlanningError, Repeats, Request, Strategy, Weights, Window,
 };
 use planner_core::{Graph, Kind, Machine, MachineParameters, Scratch, TensorId};
 use spillway::planning;
@@ -14,10 +14,11 @@ use workloads::OwnedGraph;
 
 const MOST: u64 = u64::MAX;
 
-const STRATEGIES: [Strategy; 10] = [
+const STRATEGIES: [Strategy; 11] = [
     Strategy::InCore,
     Strategy::OnDemand,
     Strategy::Fit,
+    Strategy::Groups(Groups { size: None, leaving: None, ahead: None }),
     Strategy::Vdnn,
     Strategy::Lms(Lms { threshold: None, ahead: None }),
     Strategy::Window(Window { bytes: Some(MOST), published: false }),

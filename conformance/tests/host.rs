@@ -20,6 +20,7 @@ use planner_core::{
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use spillway::planning;
+use std::collections::BTreeSet;
 use std::vec::IntoIter;
 use workloads::{OwnedGraph, OwnedPlan};
 
@@ -307,7 +308,7 @@ proptest! {
 
 /// The host memory of a plan in which two temporaries of two chunks, `a` and `b`, are made
 /// (by ops 0 and 2) and read (by ops 1 and 3). A step is `*a` for an offload, `+a`, `-a`, or
-/// an op; in capitals the names mean the second half.
+/// an op, again where it has been launched; in capitals the names mean the second half.
 fn moved_bytes(steps: &str) -> u64 {
     let mut graph = OwnedGraph::default();
     let [kept, sum] = [(); 2].map(|()| graph.push_tensor("state", 256, Kind::State));
@@ -316,16 +317,19 @@ fn moved_bytes(steps: &str) -> u64 {
         graph.push_op("op", 100, 0, &[kept], &[value]);
         graph.push_op("op", 100, 0, &[value, sum], &[sum]);
     }
+    graph.ops.iter_mut().for_each(|op| op.repeatable = true);
+    let mut launched = BTreeSet::new();
     let part = |name: &str| {
         let tensor = if name.eq_ignore_ascii_case("a") { a } else { b };
         let is_half = name.chars().all(char::is_uppercase);
         if is_half { Part { tensor, first: 1, count: 1 } } else { Part::whole(tensor) }
     };
+    let mut launch = |op| if launched.insert(op) { Step::launch(op) } else { Step::repeat(op) };
     let step = |step: &str| match step.split_at(1) {
         ("*", name) => Step::Offload(part(name)),
         ("+", name) => Step::Prefetch(part(name)),
         ("-", name) => Step::Evict(part(name)),
-        _ => Step::launch(OpId(step.parse().unwrap())),
+        _ => launch(OpId(step.parse().unwrap())),
     };
     let resident = |tensor, host_copy| Resident { part: Part::whole(tensor), host_copy };
     let plan = OwnedPlan {
@@ -369,7 +373,14 @@ fn what_no_launch_touches_after_it_was_copied_has_its_own_bytes() {
     for before in ["0 *a 1 -a", "0 *a -a +a 1 *a -a", "0 *a -a +a 1 -a +a -a"] {
         assert_eq!(moved_bytes(&format!("{before} {later}")), 1024, "{before}");
     }
-    assert_eq!(moved_bytes(&format!("0 *a -A +A -A +A 1 -a {later}")), 1024, "it comes twice");
+}
+
+/// Each launch has waited for all copies of what it touches.
+#[test]
+fn what_is_evicted_while_it_arrives_shares_bytes() {
+    for before in ["0 *a -A +A -A +A 1 -a", "0 *a -a +a 1 -a +a -a 0 -a"] {
+        assert_eq!(moved_bytes(&format!("{before} 2 *b -b +b 3 -b")), 512, "{before}");
+    }
 }
 
 const MACHINE: Machine = {

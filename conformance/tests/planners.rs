@@ -7,7 +7,7 @@ use conformance::graphs::{graphs, machines};
 use conformance::planners;
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{
-    Auto, Lms, Order, PlanningError, Repeats, Request, Strategy as Planner, Weights, Window,
+    Auto, Groups, Lms, Order, PlanningError, Repeats, Request, Strategy as Planner, Weights, Window,
 };
 use planner_core::{Graph, Machine};
 use proptest::prelude::*;
@@ -15,10 +15,18 @@ use spillway::planning;
 use spillway::swapping::{self, Swap};
 use workloads::OwnedPlan;
 
-const STRATEGIES: [(&str, Planner); 16] = [
+const STRATEGIES: [(&str, Planner); 18] = [
     ("in-core", Planner::InCore),
     ("on-demand", Planner::OnDemand),
     ("fit", Planner::Fit),
+    (
+        "groups, the last of three",
+        Planner::Groups(Groups { size: Some(3), leaving: Some(1), ahead: None }),
+    ),
+    (
+        "groups, all and far ahead",
+        Planner::Groups(Groups { size: Some(0), leaving: Some(u32::MAX), ahead: Some(u32::MAX) }),
+    ),
     ("vdnn", Planner::Vdnn),
     ("lms", Planner::Lms(Lms { threshold: None, ahead: None })),
     ("lms, nothing stays", Planner::Lms(Lms { threshold: Some(0), ahead: Some(0) })),

@@ -8,8 +8,13 @@
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use core::ops::Range;
 
-/// The nodes that make up some positions of a tensor.
+/// The nodes that make up some positions of a tensor: of all of them, the root.
+#[inline]
 pub(crate) fn cover(all: &Range<usize>, range: &Range<usize>, mut visit: impl FnMut(usize)) {
+    debug_assert!(!all.is_empty(), "a tensor has pieces");
+    if range == all {
+        return visit(1);
+    }
     let pieces = all.len();
     let mut left = range.start - all.start + pieces;
     let mut right = range.end - all.start + pieces;
@@ -26,10 +31,12 @@ pub(crate) fn cover(all: &Range<usize>, range: &Range<usize>, mut visit: impl Fn
     }
 }
 
-/// The first and the last node of some positions; none where there are no positions.
+/// The first and the last node of some positions, where there are nodes above those that make up
+/// the positions: of all positions or none, no node.
+#[inline]
 pub(crate) fn ends(all: &Range<usize>, range: &Range<usize>) -> Option<[usize; 2]> {
     let node = |position: usize| position - all.start + all.len();
-    (!range.is_empty()).then(|| [node(range.start), node(range.end - 1)])
+    (!range.is_empty() && range != all).then(|| [node(range.start), node(range.end - 1)])
 }
 
 /// The nodes above a node, from the bottom up.

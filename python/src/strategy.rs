@@ -3,7 +3,7 @@
 use crate::error::PlanningError;
 use pyo3::prelude::*;
 use spillway::Strategy;
-use spillway::strategy::{Auto, Lms, Order, Repeats, Weights, Window};
+use spillway::strategy::{Auto, Groups, Lms, Order, Repeats, Weights, Window};
 use spillway::units::parse_bytes;
 use std::collections::BTreeMap;
 
@@ -76,6 +76,12 @@ pub(crate) fn named(name: &str, settings: BTreeMap<String, Setting>) -> PyResult
             let never = set.is("repeats", "no", "yes")?;
             let repeats = if never { Repeats::Never } else { Repeats::Allowed };
             Auto { effort, order, repeats }.into()
+        }
+        "groups" => {
+            let size = set.get("size", ops, "a number of layers, 1 or more")?;
+            let leaving = set.get("leaving", ops, "a number of layers, 1 or more")?;
+            let ahead = set.get("ahead", ops, "a number of ops, 1 or more")?;
+            Groups { size, leaving, ahead }.into()
         }
         "lms" => {
             let threshold = set.get("threshold", ops, "a number of ops, 1 or more")?;

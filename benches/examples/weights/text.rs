@@ -13,17 +13,23 @@ Zhao), reconstructed on its fifteen chains. This page is written by
 
     cargo run --release -p spillway-benches --example weights -- CHAINS docs
 
-where CHAINS is a folder with the chains. *Greedy*, *Greedy\\** (without the discount) and *L2L*
-are the published cycles, with a barrier at their end. *Whole* (`weights`) and *parts* (`auto`,
-`repeats=no`) are periods of plans in our timeline, which also upload the input in every
-iteration; so are those *with repeats* (`auto`), which launch forward ops again. In the paper's model, and in the column *no input*, the input is on the device for free.
+where CHAINS is a folder with the chains.
+
+- *Greedy*, *Greedy\\** (without the discount) and *L2L* are the published cycles, with a barrier at
+  the end of each.
+- *Whole* (`weights`), *parts* (`auto`, `repeats=no`) and *with repeats* (`auto`) are periods of plans
+  in our timeline. These plans also upload the input in every iteration. Those with repeats launch
+  forward ops again.
+- In the paper's model, and in the column *no input*, the input is already on the device and costs
+  nothing.
 
 ![Period over compute by bandwidth and by memory](weights.svg)
 
 ## Table 1
 
-Milliseconds, and planning times on shared cores. Each published figure equals the printed one,
-except L2L on bert-96-b32 (printed 14230) and Greedy\\* on bert-96-b16 (printed 6085).
+Figures are milliseconds; *Σ u* is compute. The last two columns are planning times, on shared cores.
+The figures of the published cycles equal those printed in the paper, except L2L on bert-96-b32
+(printed 14230) and Greedy\\* on bert-96-b16 (printed 6085).
 
 | chain | Σ u | Greedy | L2L | Greedy\\* | whole | parts | planned as published | whole |
 |---|--:|--:|--:|--:|--:|--:|--:|--:|
@@ -32,11 +38,11 @@ except L2L on bert-96-b32 (printed 14230) and Greedy\\* on bert-96-b16 (printed 
 const BANDWIDTH: &str = "
 ## Bandwidth (figure 4)
 
-Milliseconds. *Idle* is the idle time without the discount over that with it. *Bound, whole* is
-the paper's integer program for whole weights, solved to 0.1 % in the seconds beside it (two
-shared cores). *Bound, parts* is its relaxation for parts. Both have the input on the device for
-free, as the column *no input* does. If *parts* is below the bound for whole weights, no schedule
-that moves whole weights is as fast. The bounds need a solver:
+Figures are milliseconds. *Idle* is the idle time without the discount, divided by the idle time with
+it. *Bound, whole* is the paper's integer program for whole weights, solved to 0.1 % on two shared
+cores; *solved in* gives the seconds. *Bound, parts* is its relaxation for parts. Both bounds assume
+that the input is on the device, as the column *no input* does. If *parts* is below the bound for
+whole weights, no schedule that moves whole weights is as fast. The bounds need a solver:
 
     lp-bound/with-highs cargo run --release -p spillway-benches --features highs \\
         --example weights -- CHAINS docs
@@ -46,7 +52,8 @@ that moves whole weights is as fast. The bounds need a solver:
 const MEMORY: &str = "
 ## Memory
 
-Period over compute at 12 GB/s, from the smallest memory to the memory in which everything fits.
+Figures are periods divided by compute at 12 GB/s, from the smallest memory to the memory in which
+everything fits.
 
 | GB | Greedy | Greedy\\* | L2L | whole | parts |
 |--:|--:|--:|--:|--:|--:|
@@ -55,25 +62,25 @@ Period over compute at 12 GB/s, from the smallest memory to the memory in which 
 const EXTRAS: &str = "
 ## Optimizer states and activations
 
-Period over compute of `gpt-2-38-b32` with an optimizer that keeps once (momentum) or twice (Adam)
-the size of each weight. In all columns, the same selection offloads these states between
-backward ops. *With activations* (`activations=yes`) and *parts* may also offload the output of a
-layer until the backward op of the next layer. A dash means that memory is too small
-for all activations and the states of one op.
+Figures are periods divided by compute of `gpt-2-38-b32`. The optimizer keeps states of once (momentum)
+or twice (Adam) the size of each weight. In all columns, the same selection offloads these states
+between backward ops. *With activations* (`activations=yes`) and *parts* may also offload the output of
+a layer until the backward op of the next layer. A dash means that memory is too small for all
+activations and the states of one op.
 
 | optimizer | GB/s | GB | whole | with activations | parts | with repeats |
 |---|--:|--:|--:|--:|--:|--:|
 ";
 
 const REPEATED: &str = "
-Repeats gain nothing on this chain: a layer takes 83 ms to run again, and its activation 4 ms to move
+Repeats gain nothing on this chain. To run a layer again takes 83 ms. To move its activation takes 4 ms
 at 12 GB/s and 12 ms at 4 GB/s.
 
 ## Activations made again
 
-Period over compute of all chains with 15 % of the memory that they take in-core. *With activations*
-is `weights` with `activations=yes`. `checkpoint` moves nothing but inputs, and so needs memory for
-all weights. No chain gains by repeats.
+Figures are periods divided by compute, for all chains, with 15 % of the memory that they need in-core.
+*With activations* is `weights` with `activations=yes`. `checkpoint` moves only inputs, so it needs
+memory for all weights. No chain gains from repeats.
 
 | chain | GB/s | GB | with activations | checkpoint | checkpoint-offload | parts | with repeats |
 |---|--:|--:|--:|--:|--:|--:|--:|
@@ -82,10 +89,10 @@ all weights. No chain gains by repeats.
 const PARTITION: &str = "
 ## 3-partition
 
-The chains of theorem 1: they can run without idle time exactly if the numbers form triples of the
-same sum, here 20. Figures are idle time in percent of compute. *Parts* keeps the given order of
-the ops and never has idle time, with or without triples: only indivisible weights make the problem
-hard.
+These are the chains of theorem 1. With whole weights, they can run without idle time if and only if
+the numbers form triples of the same sum, here 20. Figures are idle time in percent of compute. *Parts*
+keeps the given order of the ops and never has idle time, with or without triples: the problem is hard
+only if weights cannot be divided.
 
 | numbers | triples | Greedy | whole | parts |
 |---|---|--:|--:|--:|
@@ -168,9 +175,9 @@ fn compare_with_claims(studies: &[(&str, Vec<Study>)]) -> String {
         outcomes().map(|(_, o, _)| undiscounted_idle(o)).fold(0.0, f64::max),
     );
     format!(
-        "The paper finds almost no idle time from 4 GB/s on. Here the integer program has none, and \
-         the\npublished greedy up to {:.1} % of compute. The paper finds up to five times the idle \
-         time without the\ndiscount. Here it is up to {ratio:.2} times.\n",
+        "From 4 GB/s on, the paper finds almost no idle time. Here the integer program has none, and \
+         the\npublished greedy has up to {:.1} % of compute. Without the discount, the paper finds up \
+         to five times\nthe idle time. Here it is up to {ratio:.2} times.\n",
         100.0 * idle
     )
 }

@@ -121,19 +121,19 @@ writes this file and the image. The work is the calibrated ResNet-50 of [table1.
 
 ![Budgets and memory](budgets.svg)
 
-Each cell gives the largest budget with which a run fits 16 GiB, and the device memory that it
-then takes, in GiB. *Best fit* is the caching allocator; budgets are tried in steps of 128 MiB. The
-last two columns give what it takes for budgets of 8 and 16 GiB on a larger device. `auto`
+Each cell gives the largest budget with which a run fits 16 GiB, and the device memory that this
+run takes, in GiB. *Best fit* is the caching allocator; its budgets are tried in steps of 128 MiB. The
+last two columns give the memory that it takes for budgets of 8 and 16 GiB on a larger device. `auto`
 launches each op once (`--set repeats=no`).
 
 {table}
-- With chunks, the budget can be the whole device at every batch, and no plan takes more.
-  `window` uses less than its budget if a smaller window is faster. `auto` uses all of it
-  from batch 256 on.
+- With chunks, the budget can be the whole device at every batch, and no plan takes more than its
+  budget. `window` takes less if a smaller window is faster. `auto` takes all of its budget from
+  batch 256 on.
 - With contiguous blocks, budgets must be smaller from batch 1120 on, by up to 7 %.
-- The paper says that at batch 928 a budget of 8 GB fills 16 GB. Here it fills 9.1, because this
-  network has few sizes and their blocks are reused unchanged. The simulated allocator
-  does not see workspaces of convolutions, which the published schedule does not count, or
-  memory that is held until a copy ends. Networks with more sizes lose half of the device,
-  as published: see [fragmentation.md](../fragmentation.md).
+- The paper says that at batch 928 a budget of 8 GB fills 16 GB. Here such a budget fills 9.1. This
+  network has few sizes, so blocks are reused unchanged. The simulation also leaves out two kinds of
+  memory: the workspaces of convolutions, which the published schedule does not count either, and
+  memory that is held until a copy ends. Networks with more sizes lose half of the device, as
+  published: see [fragmentation.md](../fragmentation.md).
 ";

@@ -100,21 +100,23 @@ fn mapping_cost(machine: &Machine) -> Result<(u64, String)> {
 const TEXT: &str = "\
 ## What is calibrated
 
-- *Op times.* The three published points in-core lie on 120.8 ms + 1.089 ms per image. The times
-  of the generated `resnet50`, which come from a roofline, are scaled by one factor to that sum.
-- *Bytes per image.* Batch 190 must fit 16 GiB and 256 must not, which leaves between 66 and 89 MB
-  per image. Within that range, `window` on pages is fitted to the published speeds that the links
-  determine: schedule at 256, 512 and 928, with virtual addresses at 512, 928 and 1120. The graph
-  has the sizes of a batch that is smaller by a factor. The best factor is {percent} % of the
-  generated graph's sizes, {megabytes} MB per image. *Deviation* is the root mean square.
+- *Op times.* The three published points in-core lie on a line: 120.8 ms + 1.089 ms per image. The
+  op times of the generated `resnet50` come from a roofline. One factor scales them so that their sum
+  lies on this line.
+- *Bytes per image.* Batch 190 must fit 16 GiB and 256 must not, so an image needs between 66 and 89 MB.
+  Within that range, `window` on pages is fitted to those published speeds that the links determine:
+  those of *schedule* at 256, 512 and 928, and with virtual addresses at 512, 928 and 1120. The graph
+  gets the tensor sizes of a batch that is smaller by a factor. The best factor is {percent} % of the
+  generated graph's sizes, {megabytes} MB per image. *Deviation* is the root mean square over these
+  speeds.
 
 {bytes}
-- *Mapping.* Mapping and unmapping a chunk costs the same whatever its size. The published loss by
-  virtual addresses up to batch 256, divided by the chunks of 40 MiB that the simulator
-  maps per iteration, is {microseconds} µs for both calls, by least squares.
+- *Mapping.* Mapping and unmapping a chunk costs the same whatever its size. The cost of both calls
+  together is {microseconds} µs. It is the published loss from virtual addresses up to batch 256, divided
+  by the chunks of 40 MiB that the simulator maps per iteration, by least squares.
 
 {calls}
-- *The P100* has 34.7 ms + 3.683 ms per image, by least squares through its three points. Its link
+- *The P100* needs 34.7 ms + 3.683 ms per image, by least squares through its three points. Its link
   is assumed to have 40 GB/s each way, like two first-generation NVLinks. Bytes per image are those
   of the V100.
 ";

@@ -123,22 +123,22 @@ const TEXT: &str = "\
 
     cargo run --release -p spillway-benches --example window_paper -- chunks
 
-writes this file and the image. The work is the calibrated ResNet-50 of [table1.md](table1.md),
-which describes the ways to map. Mapping and unmapping a chunk takes 106 µs, whatever its
-size. Figures under the names of strategies are images per second. *Idle* is the mapped memory
-that holds nothing at the peak of mapped memory, with `window`. `auto` launches each op
-once (`--set repeats=no`).
+writes this file and the image. The work is the calibrated ResNet-50 of [table1.md](table1.md).
+That page also describes the ways to map. Mapping and unmapping a chunk takes 106 µs together,
+whatever its size. Figures under the names of strategies are images per second. *Idle* is the mapped
+memory that holds nothing, at the moment when `window` has the most memory mapped. `auto` launches
+each op once (`--set repeats=no`).
 
 ![Images per second over the size of chunks](chunks.svg)
 {tables}
-- *Mapped during the run*, chunks of 2 MiB make `window` four to seven times slower, because of tens
-  of thousands of calls per iteration. If mapping holds up compute, speed rises up to chunks of 40
-  to 80 MiB and then hardly any more, while larger chunks leave more memory idle: 3.1 GiB at
-  120 MiB and batch 256. That is why 40 MB is a good choice.
-- *With fixed objects* nothing is mapped once the plan runs. `auto` is as fast with chunks of 2 MiB
-  as with larger ones, and larger ones cost a little at large batches. `window` tries six sizes of
-  its window and is still affected by idle memory at batch 256.
-- A host that maps is the bottleneck up to chunks of 8 MiB: the period is the time of its calls.
-  With larger chunks it runs ahead of the device. From 40 MiB on the plan is at most 3 % slower than
-  with fixed objects.
+- *Mapped during the run*: chunks of 2 MiB make `window` four to seven times slower, because each
+  iteration needs tens of thousands of calls. If mapping holds up compute, speed rises up to chunks of
+  40 to 80 MiB and hardly rises beyond that. Larger chunks also leave more memory idle: 3.1 GiB with
+  chunks of 120 MiB at batch 256. That is why 40 MB is a good choice.
+- *With fixed objects*, nothing is mapped once the plan runs. `auto` is as fast with chunks of 2 MiB
+  as with larger ones. Larger chunks cost a little at large batches. `window` tries six sizes of its
+  window, but idle memory still slows it down at batch 256.
+- If the host maps, it is the bottleneck up to chunks of 8 MiB: the period is the time of its calls.
+  With larger chunks the host runs ahead of the device. From 40 MiB on, the plan is at most 3 % slower
+  than with fixed objects.
 ";

@@ -176,34 +176,33 @@ const TEXT: &str = "\
 
     cargo run --release -p spillway-benches --example window_paper -- networks
 
-writes this file and the image. The networks are the generated ones ([models.md](../models.md)), on
-16 GiB and 50 GB/s each way. The times of ops come from a roofline and are not calibrated.
-`auto` launches each op once (`--set repeats=no`).
+writes this file and the image. The networks are the generated ones ([models.md](../models.md)). The
+device has 16 GiB, and links have 50 GB/s each way. The times of ops come from a roofline and are not
+calibrated. `auto` launches each op once (`--set repeats=no`).
 
 ![Speed and memory over the batch](networks.svg)
 
 ## Largest batches
 
 {batches}
-- *In-core*: the paper does not say which DenseNet it used. 512 images in 16 GiB leave 34 MB each,
-  but a DenseNet-121 takes 90, so batches compare only as ratios. 9 images of DeepLabv3+ fit here,
-  6 in the paper; pix2pixHD fits as published.
-- *The caching allocator* lets batches grow more than published. Here any budget counts that fits,
-  in steps of 128 MiB down to the smallest, however slow the plan, and neither workspaces
-  nor transfers in flight take memory. Batches in between may not fit.
-- *Virtual addresses* allow batches 1.3 to 1.6 times as large as that; 1.5 to 2 times were
-  published. With them, only the operands of the largest op have to fit.
-- `auto` fits a few images more, since its chunks are smaller.
+- *In-core*: the paper does not say which DenseNet it used. 512 images in 16 GiB leave 34 MB for each
+  image, but a DenseNet-121 needs 90. So for this network only ratios of batches can be compared.
+  DeepLabv3+ fits 9 images here and 6 in the paper. pix2pixHD fits as many as published.
+- *The caching allocator* lets batches grow more than published. Here every budget that fits counts,
+  however slow its plan; budgets go down to the smallest in steps of 128 MiB. Neither workspaces
+  nor transfers in flight take memory. Some batches below the largest may not fit.
+- *Virtual addresses* allow batches 1.3 to 1.6 times as large as the caching allocator does. The paper
+  has 1.5 to 2 times. With virtual addresses, only the operands of the largest op have to fit.
+- `auto` fits a few more images, since its chunks are smaller.
 
 ## Speed and memory
 
-Images per second, and the memory taken in GiB. For *40 MiB mapped*, mapping holds up
-compute; it takes 106 µs per chunk.
+Each cell gives images per second, and the memory taken in GiB. For *40 MiB mapped*, mapping holds up
+compute for 106 µs per chunk.
 {tables}
-- `auto` is as fast as in-core if everything fits. Otherwise it is faster than all others, except
-  for pix2pixHD at batch 15, where `window` is ahead by less than 0.7 %.
-- As in figure 5, chunks keep memory within the device at every batch.
-- The compute of pix2pixHD hides its transfers up to about 20 images. The paper reports that
-  larger batches were faster than in-core. The cause lies in the kernels, which a roofline does
-  not model.
+- `auto` is as fast as in-core if everything fits. Otherwise it is the fastest, except for pix2pixHD
+  at batch 15, where `window` is faster by less than 0.7 %.
+- As in figure 5, plans with chunks stay within the device's memory at every batch.
+- Up to about 20 images of pix2pixHD, compute hides the transfers. The paper reports that larger
+  batches ran faster than in-core. The cause lies in the kernels, which a roofline does not model.
 ";

@@ -252,36 +252,36 @@ from table 1 of Hayakawa & Narihira, who took the figures of the P100 from Le et
 
 {speeds}
 - *`window`* is the published variant, which also copies tensors that the host already holds. With
-  the *caching allocator* it gets the largest budget with which the run fits; with chunks, the
-  whole device.
+  the *caching allocator*, its budget is the largest with which the run fits. With chunks, its budget
+  is the whole device.
 - *Mapped by the host*: the simulated host maps and unmaps before it submits a step. It runs up
-  to an iteration ahead of the device.
-- *Mapping holds up compute*: the same plan, but each launch takes longer by the time of the
-  mapping and unmapping calls since the previous launch.
+  to one iteration ahead of the device.
+- *Mapping holds up compute*: the same plan, but each launch also takes the time of all mapping and
+  unmapping calls since the previous launch.
 - *`auto`* has fixed objects and runs on the simulated device, which counts no mapping call. *Each
-  op once* is `--set repeats=no`; *with repeats* is the default, which also launches forward ops
+  op once* is `--set repeats=no`. *With repeats* is the default, which also launches forward ops
   again.
-- The *bounds* are the linear programs of [bounds.md](../bounds.md) for the given order of the ops:
-  for plans that launch each op once, on pages of 2 MiB, and for plans with repeats. `auto` may run
-  the ops in another order and be below them.
+- The *bounds* are the linear programs of [bounds.md](../bounds.md) for the given order of the ops.
+  One holds for plans that launch each op once, on pages of 2 MiB; the other for plans with repeats.
+  `auto` may run the ops in another order, so its period can be below them.
 
 {gaps}
 ## Differences from the published figures
 
-- With repeats, batch 1440 runs at 784 images/s, 1.8 times as fast as each op once and 2.4 times the
-  published speed. Compute alone would be 853.
+- With repeats, batch 1440 runs at 784 images/s. That is 1.8 times as fast as with each op once, and
+  2.4 times the published speed. Compute alone would reach 853.
 - *Schedule* agrees within 15 % in all six cells. If everything fits, the published run is 5
-  to 11 % slower than in-core; here no op waits for a transfer. At 1120 the published
+  to 11 % slower than in-core, while here no op waits for a transfer. At 1120 the published
   run is out of memory, and the simulated one is not: see [budgets.md](budgets.md).
 - *Virtual addresses, mapped by the host*, cost nothing here, since the host maps while the device
-  computes. The published run loses 5 to 11 % at batch 64 and 128, and a quarter at 190 and 256,
-  so compute must have waited for its mapping calls: CUDA may synchronise when it unmaps or sets
-  access rights. From 512 on the links are the bottleneck, and the published row agrees within 15 %
-  either way.
+  computes. The published run loses 5 to 11 % at batch 64 and 128, and a quarter at 190 and 256.
+  So its compute must have waited for the mapping calls: CUDA may synchronise when it unmaps or sets
+  access rights. From 512 on the links are the bottleneck, and the published row agrees within 15 %,
+  whether mapping holds up compute or not.
 - If *mapping holds up compute*, the published row agrees within 15 % in all nine cells. The
-  five from 512 on had no part in the fit. There the links are the bottleneck, so that the time
-  mapping takes from compute costs little, and the published loss vanishes.
-- *LMS on the P100* agrees within 15 % up to batch 256, and is faster here above that. Its authors
+  five cells from 512 on were not used to fit the cost of mapping. There the links are the bottleneck,
+  so it costs little that mapping takes time from compute, and the published loss vanishes.
+- *LMS on the P100* agrees within 15 % up to batch 256. Above that, it is faster here. Its authors
   tune two numbers, and so does `lms`, but on a timeline in which copies wait only for
   the link and for memory. At 928 the published iteration takes 6.8 s, twice as long as compute. In
   that time 270 GB can cross the assumed link each way, four times the bytes to be kept. So compute
@@ -290,7 +290,7 @@ from table 1 of Hayakawa & Narihira, who took the figures of the P100 from Le et
 ## The largest batch
 
 {largest}
-No plan runs an op whose operands do not fit together, so the last line is the largest batch that
-can run without splitting ops. The backward pass of a batch norm of the first stage needs three
+All operands of an op must fit together, so the last line is the largest batch that can run without
+splitting ops. The largest op is the backward pass of a batch norm in the first stage. It needs three
 tensors at once. The published run with virtual addresses ends at 1440.
 ";

@@ -47,7 +47,8 @@ enum Memory<'a> {
     Placed(&'a Changes, BTreeMap<Physical, (u64, u32)>),
 }
 
-/// Times all steps. Every wait is for something listed earlier, so list order will do.
+/// Times all steps, those of eight iterations. Every wait is for something listed earlier, so list
+/// order will do. All durations together fit into 64 bits.
 pub(super) fn run(
     layout: &Layout<'_>,
     machine: &Machine,
@@ -59,8 +60,11 @@ pub(super) fn run(
         Some(changes) => Memory::Placed(changes, BTreeMap::new()),
     };
     let mut clock = Clock { layout, machine, records, events: Vec::new(), memory };
+    let mut sum_ns = 0u64;
     for record in records {
         let event = clock.time(record)?;
+        let sum = sum_ns.checked_add(event.end_ns - event.start_ns);
+        sum_ns = sum.ok_or_else(Violation::overflow)?;
         clock.release(record, &event);
         clock.events.push(event);
     }

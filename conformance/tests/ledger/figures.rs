@@ -171,6 +171,17 @@ fn sums_over_eight_iterations_are_checked_for_overflow() {
     assert_refused(&slow, "exceeds 64 bits");
 }
 
+/// Work that runs at the same time counts in full.
+#[test]
+fn the_sum_is_that_of_all_streams() {
+    let long_ns = 3 << 59;
+    let op: OpData<'_> = (long_ns, &[], &[]);
+    let mut case = case(&[state(100)], &[op], 1, &[], &[prefetch(0), launch(0), evict(0)]);
+    assert_eq!(measured(&case).prediction.compute_ns, long_ns);
+    change_machine(&mut case, |machine| machine.transfer_latency_ns = long_ns);
+    assert_refused(&case, "exceeds 64 bits");
+}
+
 /// States and inputs that no step moves have their bytes on the host, too.
 #[test]
 fn the_host_block_may_come_to_64_bits() {

@@ -10,33 +10,33 @@ This page is written by
 
     cargo run --release -p spillway-lp-bound --example comparison -- -o docs/comparison.md
 
-which makes every plan below, proves it safe, and reads the bounds from
+This program makes every plan below, proves it safe, and reads the bounds from
 [bounds.json](bounds.json). Missing bounds are solved with HiGHS and added:
 `lp-bound/with-highs cargo run --release -p spillway-lp-bound --features highs --example comparison`.
-`--graphs`, `--machines` and `--budgets` select cells; graph files come from `--folder`.
+`--graphs`, `--machines` and `--budgets` select cells. Graph files come from `--folder`.
 
-- *Budgets* are relative to the in-core need; `min` is the smallest budget for which `auto` finds
+- *Budgets* are relative to the in-core need. `min` is the smallest budget for which `auto` finds
   a plan. † marks budgets of less than twice the need of the largest op. Budgets that no plan
   meets are left out. `in-core` has no column, since it fits none of these budgets.
-- All other figures are periods over compute.
-- Each op runs once: `auto` is `auto` with `--set repeats=no`. [repeats.md](repeats.md) has plans that
-  launch ops again.
+- All other figures are periods divided by compute.
+- Each op runs once: `auto` means `auto` with `--set repeats=no`. [repeats.md](repeats.md) has plans
+  that launch ops again.
 - *Bound* is the linear program of [bounds.md](bounds.md) for the given order of the ops, with
-  pages. No plan that keeps the order and runs each op once is shorter. Some bounds cannot be reached: the program
-  ignores latency and moves single bytes.
+  pages. No plan that keeps this order and runs each op once has a shorter period. Some bounds cannot be
+  reached, since the program ignores latency and moves single bytes.
 - *Gap* is how far the period to its left is above the bound.
-- `auto` may run the ops in another order, and can then be below the bound.
-- `auto` is never slower with more memory: it reuses the plan for a smaller budget if that is
+- `auto` may run the ops in another order. Its period can then be below the bound.
+- `auto` is never slower with more memory: it reuses the plan for a smaller budget if that plan is
   shorter.
 ";
 
 const TAIL: &str = "
 ## What holds `auto` back in the given order
 
-These figures come from the timelines of `plan --trace`, and from the linear program with the
-choice of gaps fixed to that of a plan, without and with latency. With latency, each byte is
-charged its share of one latency per tensor. Plans are made with `--set effort=128` if more lists
-are tried by default.
+These figures come from the timelines of `plan --trace` and from the linear program. *With latency*
+charges each byte its share of one latency per tensor. *Choice fixed* fixes the choice of gaps to the
+choice of a plan. *Both* does both. Plans are made with `--set effort=128` if more lists are tried by
+default.
 
 | work | GB/s | budget | bound | with latency | choice fixed | both | auto |
 |---|--:|--:|--:|--:|--:|--:|--:|
@@ -51,17 +51,17 @@ are tried by default.
 
 - *The choice of gaps* costs most when memory is short. The program moves more bytes than
   `auto` does, but pays less for them, since more bytes cross both links at once. At 50 % and
-  12 GB/s it keeps 65 MB of the weights of `resnet50_et` on the host from the turn between forward
-  and backward until their update; `auto` keeps 10 MB there. The downloads of these weights run
-  at the end of the iteration, beside uploads, and free memory for uploads at the turn. Both
-  links are busy together for 6 % of the program's period, and for less than 2 % of the period of
-  `auto`'s plan. `auto` estimates the cost of a link near the ends of a gap from one list, and
-  does not see that such a download may run long before.
-- *Latency.* Most transfers are last pages, which hold few bytes, and small tensors. At
-  75 % and 12 GB/s the latencies of the 330 transfers of `resnet50_et` take 3.2 % of the period.
-- *Pace* is the rest, between the last two columns. Around the turn, uploads wait for memory
-  while the downloads are done. An op that needs memory waits for a whole segment of the download
-  link.
+  12 GB/s it keeps 65 MB of the weights of `resnet50_et` on the host, from the change between the
+  forward and the backward pass until their update. `auto` keeps 10 MB there. The downloads of these
+  weights run at the end of the iteration, at the same time as uploads, and free memory for uploads at
+  the change between the passes. Both links are busy together for 6 % of the program's period, and for
+  less than 2 % of the period of `auto`'s plan. `auto` estimates the cost of a link near the ends of a gap
+  from one list. It does not see that such a download may run long before.
+- *Latency.* Most transfers are small tensors, or last pages, which hold few bytes. At 75 % and
+  12 GB/s, the latencies of the 330 transfers of `resnet50_et` take 3.2 % of the period.
+- *Pace* is the difference between the last two columns. Between the forward and the backward pass,
+  uploads wait for memory while the downloads run. An op that needs memory waits for a whole segment of
+  the download link.
 - *Few pages.* The tensors of `linear_et` have one or two pages. Amounts are rounded up to pages,
   and an op waits for all of the last page that it needs.
 - *At the minimum* one op takes the whole pool, so nothing can be prefetched ahead of it.

@@ -25,8 +25,8 @@ const UNCLEAR: u8 = 8;
 /// launch of the earlier span has waited for every prefetch of its tensor, the offloads of the
 /// later one wait for the first launch of theirs, and offloads keep the order of the list.
 ///
-/// Any other temporary needs its slot all the time: one that never comes back, is touched by
-/// no launch after a copy, or gives something back while it arrives.
+/// Any other temporary needs its slot all the time: one that never comes back, or is touched by
+/// no launch after a copy.
 #[derive(Debug)]
 pub(super) struct Spans<'a> {
     /// The first and the last launch of each span, by position in the list.
@@ -77,10 +77,8 @@ impl<'a> Spans<'a> {
                 }
                 Step::Offload(part) => spans.offload(graph, pieces, part),
                 Step::Prefetch(part) => spans.prefetch(graph, pieces, part),
-                Step::Evict(part) => {
-                    let flags = &mut spans.flags[part.tensor.index()];
-                    *flags |= if *flags & RETURNING == 0 { 0 } else { UNCLEAR };
-                }
+                // What arrives is waited for even where it has been given back.
+                Step::Evict(_) => {}
             }
         }
         Ok(spans)

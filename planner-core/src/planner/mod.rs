@@ -13,6 +13,7 @@ mod choice;
 mod error;
 mod fit;
 mod gaps;
+mod groups;
 mod heap;
 mod in_core;
 mod list;
@@ -56,6 +57,7 @@ use weights::Way;
 
 pub use auto::plan;
 pub use error::PlanningError;
+pub use groups::Groups;
 pub use lms::Lms;
 pub use order::{Join, list_schedule, list_schedule_words};
 pub use recipe::{Auto, Order, Repeats};

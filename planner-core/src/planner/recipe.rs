@@ -4,6 +4,7 @@ use super::builder::Builder;
 use super::chance::Chance;
 use super::choice::{Choosing, Weight};
 use super::fit::Fit;
+use super::groups::Groups;
 use super::in_core::InCore;
 use super::list::{Lengths, Stuck};
 use super::lms::Lms;
@@ -16,7 +17,7 @@ use super::trials::Search;
 use super::vdnn::Vdnn;
 use super::weights::EveryWay;
 use super::window::Window;
-use crate::graph::Graph;
+use crate::graph::{Graph, Kind};
 use crate::scratch::Scratch;
 
 /// Parameters of [`Strategy::Auto`].
@@ -85,6 +86,9 @@ const OTHERS: &[&dyn Rule] = &[
     &Lms { threshold: None, ahead: None },
     &Window { bytes: None, published: false },
 ];
+
+/// Those that it tries as well where no op writes a state, as in inference: weights are streamed.
+const STREAMING: &[&dyn Rule] = &[&Groups { size: None, leaving: None, ahead: None }];
 
 /// The first paced lists, best guesses first.
 const PACED: [Choosing; 7] = [
@@ -222,14 +226,19 @@ impl Strategy {
         let paced = auto.map_or(0, |auto| auto.paced_lists(task.sequence.len()));
         let paced = PACED.into_iter().take(paced);
         // Lists with repeats have been chosen for paced lists alone.
-        let others = match auto {
-            Some(_) if !task.sequence.has_repeats() => OTHERS,
-            _ => &[],
-        };
+        let is_auto = auto.is_some() && !task.sequence.has_repeats();
+        let others: &[&dyn Rule] = if is_auto { OTHERS } else { &[] };
+        let streaming: &[_] = if is_auto && writes_no_state(task) { STREAMING } else { &[] };
         lists(self.rule())
             .chain(paced.map(|choosing| Recipe::Paced(Paced { choosing, pace: PACES[0] })))
-            .chain(others.iter().flat_map(move |&rule| lists(rule)))
+            .chain(others.iter().chain(streaming).flat_map(move |&rule| lists(rule)))
     }
+}
+
+fn writes_no_state(task: &Task<'_>) -> bool {
+    let sequence = task.sequence;
+    let mut writes = sequence.launches().flat_map(|op| sequence.writes(op));
+    writes.all(|&tensor| sequence.tensor(tensor).kind != Kind::State)
 }
 
 /// Before the paced lists, `auto` keeps everything on the device.

@@ -8,6 +8,7 @@ use super::builder::Builder;
 use super::checkpoint::{Checkpoint, CheckpointOffload};
 use super::error::PlanningError;
 use super::fit::Fit;
+use super::groups::Groups;
 use super::in_core::InCore;
 use super::list::{Lengths, Stuck};
 use super::lms::Lms;
@@ -18,7 +19,7 @@ use super::trials::Search;
 use super::vdnn::Vdnn;
 use super::weights::{LAYER_TO_LAYER, UNDISCOUNTED, Weights};
 use super::window::Window;
-use super::{cache, fit, vdnn, weights, window};
+use super::{cache, fit, groups, vdnn, weights, window};
 use crate::scratch::{Limits, Scratch, larger};
 use crate::sequence::Sequence;
 use core::fmt::Debug;
@@ -35,6 +36,8 @@ pub enum Strategy {
     /// As many states on the device as fit, the rest streamed one op ahead: the rule of thumb
     /// of inference servers.
     Fit,
+    /// Of each group of layers, the last ones are streamed: the knobs of inference servers.
+    Groups(Groups),
     /// Every temporary is swapped out in the longest gap between two of its uses, from
     /// forward to backward, and fetched one op ahead (vDNN; Rhu et al., 2016).
     Vdnn,
@@ -62,11 +65,12 @@ pub enum Strategy {
 impl Strategy {
     /// Every strategy, with default parameters.
     #[must_use]
-    pub fn all() -> [Self; 12] {
+    pub fn all() -> [Self; 13] {
         [
             Self::InCore,
             Self::OnDemand,
             Self::Fit,
+            Self::Groups(Groups::default()),
             Self::Vdnn,
             Self::Lms(Lms::default()),
             Self::Window(Window::default()),
@@ -85,6 +89,7 @@ impl Strategy {
             Self::InCore => ("in-core", &InCore),
             Self::OnDemand => ("on-demand", &OnDemand),
             Self::Fit => ("fit", &Fit),
+            Self::Groups(groups) => ("groups", groups),
             Self::Vdnn => ("vdnn", &Vdnn),
             Self::Lms(lms) => ("lms", lms),
             Self::Window(window) => ("window", window),
@@ -112,6 +117,7 @@ impl Strategy {
 /// Words of scratch that any rule asks for to write a list, beside those for [`Auto`].
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     let words = larger(cache::scratch_words(limits), fit::scratch_words(limits));
+    let words = larger(words, groups::scratch_words(limits));
     let words = larger(words, vdnn::scratch_words(limits));
     let words = larger(words, window::scratch_words(limits));
     larger(words, weights::scratch_words(limits))

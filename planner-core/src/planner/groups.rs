@@ -1,0 +1,119 @@
+//! The knobs of inference servers that stream weights by groups of layers: of each group, so many
+//! layers are off the device, and come back so many layers ahead. (vLLM's prefetch offloading has
+//! them as `offload_group_size`, `offload_num_in_group` and `offload_prefetch_step`; of each group
+//! it offloads the last layers.)
+//!
+//! A layer is an op that is the first to touch some states, with these states. Such ops are
+//! numbered in the order in which they run.
+//!
+//! - States of the last layers of a group leave after each op, unless they are needed again before
+//!   they could be fetched. Where the host has their value, they leave without a copy.
+//! - Everything else stays while memory lasts; where it does not, what was used least recently
+//!   leaves.
+
+use super::builder::Builder;
+use super::cache::{self, Fate, distance};
+use super::list::{Lengths, Stuck};
+use super::request::Task;
+use super::strategy::{Rule, Strategy};
+use super::trials::Search;
+use crate::graph::Kind;
+use crate::scratch::{Limits, Scratch, words};
+
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    words::<u32>(limits.tensors).saturating_add(cache::scratch_words(limits))
+}
+
+/// Parameters of [`Strategy::Groups`]; of each that is not given, several are tried in the
+/// timeline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Groups {
+    /// Layers of a group; at least 1.
+    pub size: Option<u32>,
+    /// Layers of each group that leave, the last ones; at most the size counts.
+    pub leaving: Option<u32>,
+    /// Ops ahead of a layer at which it is fetched; at least 1.
+    pub ahead: Option<u32>,
+}
+
+impl From<Groups> for Strategy {
+    fn from(groups: Groups) -> Self {
+        Self::Groups(groups)
+    }
+}
+
+/// One setting of the three knobs.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    size: u32,
+    leaving: u32,
+    ahead: u32,
+}
+
+/// Sizes of groups that are tried.
+const SIZES: [u32; 7] = [1, 2, 3, 4, 8, 16, 32];
+
+/// Distances to fetch ahead that are tried.
+const AHEAD: [u32; 3] = [1, 2, 4];
+
+/// All settings to try: of each size, every number of layers that leave. No more layers than ops.
+fn grid(groups: Groups, ops: usize) -> impl Iterator<Item = Setting> {
+    let is_tried = move |&size: &u32| size as usize <= ops && groups.size.is_none();
+    let sizes = SIZES.into_iter().filter(is_tried);
+    groups.size.into_iter().chain(sizes).flat_map(move |size| {
+        let size = size.max(1);
+        let all = (1..=size.min(SIZES[SIZES.len() - 1])).filter(move |_| groups.leaving.is_none());
+        groups.leaving.into_iter().chain(all).flat_map(move |leaving| {
+            let tried = AHEAD.into_iter().filter(move |_| groups.ahead.is_none());
+            let ahead = groups.ahead.into_iter().chain(tried);
+            ahead.map(move |ahead| Setting { size, leaving, ahead: ahead.max(1) })
+        })
+    })
+}
+
+impl Rule for Groups {
+    fn lists(&self, task: &Task<'_>) -> usize {
+        grid(*self, task.sequence.len()).count()
+    }
+
+    fn write(
+        &self,
+        list: usize,
+        builder: Builder<'_>,
+        _: &mut Search<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Lengths, Stuck> {
+        let setting = grid(*self, builder.task.sequence.len()).nth(list);
+        let Setting { size, leaving, ahead } = setting.ok_or(Stuck::NoMemory)?;
+        let mut scratch = scratch.reborrow();
+        let layers = scratch.take(builder.task.sequence.tensors().len(), NO_LAYER)?;
+        number(&builder, layers);
+        cache::write(builder, ahead, &mut scratch, |builder, op, tensor| {
+            let layer = layers[tensor.index()];
+            let leaves = layer != NO_LAYER && layer % size >= size.saturating_sub(leaving);
+            match leaves && distance(builder, op, tensor) > ahead.saturating_add(1) {
+                true => Fate::Leaves,
+                false => Fate::Cached,
+            }
+        })
+    }
+}
+
+/// Not a state, or touched by no op.
+const NO_LAYER: u32 = u32::MAX;
+
+/// Finds the layer of each state.
+fn number(builder: &Builder<'_>, layers: &mut [u32]) {
+    let sequence = builder.task.sequence;
+    let mut next = 0;
+    for op in sequence.launches() {
+        let layer = next;
+        for &tensor in sequence.operands_of(op) {
+            let is_state = sequence.tensor(tensor).kind == Kind::State;
+            if is_state && layers[tensor.index()] == NO_LAYER {
+                layers[tensor.index()] = layer;
+                next = layer + 1;
+            }
+        }
+    }
+}
