@@ -31,6 +31,13 @@ pub(crate) struct Span {
     pub(crate) awaited: Option<(usize, usize)>,
 }
 
+impl Span {
+    /// Whether compute stalls before it.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.stream == Stream::Compute && self.idle_ns > 0
+    }
+}
+
 /// Eight iterations, as predicted.
 #[derive(Clone, Debug)]
 pub(crate) struct Course {
@@ -85,7 +92,7 @@ impl Course {
 
     /// The launches within a window that compute stalls before.
     pub(crate) fn stalled_within(&self, window: &Range<u64>) -> impl Iterator<Item = &Span> {
-        self.within(window).filter(|span| span.stream == Stream::Compute && span.idle_ns > 0)
+        self.within(window).filter(|span| span.is_stalled())
     }
 
     /// The step that a span's stream was idle for. O(log spans).

@@ -80,10 +80,13 @@ pub(crate) fn render(proved: &Proved<'_>, course: &Course) -> Vec<u8> {
         let args = Details { sort_index: Some(*track), ..Details::default() };
         events.push(Event { args, ..label("thread_sort_index", *track, stream) });
     }
-    let spans = course.within(&window);
-    events.extend(spans.map(|span| slice(proved, course, span, window.start)));
+    for span in course.within(&window) {
+        if span.is_stalled() {
+            events.push(stall(proved, course, span, window.start));
+        }
+        events.push(slice(proved, course, span, window.start));
+    }
     for (arrow, span) in course.stalled_within(&window).enumerate() {
-        events.push(stall(proved, course, span, window.start));
         if let Some(awaited) = course.awaited(span) {
             events.extend(arrow_ends(arrow, awaited, span, window.start));
         }
