@@ -1,13 +1,11 @@
 //! The driver, its devices, and how one is opened.
 
 use crate::CudaDevice;
-use crate::driver::{self, Pinned, granularity_bytes};
+use crate::driver::{self, Context, Pinned, granularity_bytes};
 use crate::error::{CudaError, Unavailable};
 use crate::host_memory::HostMemory;
-use cudarc::driver::CudaContext;
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The oldest version of CUDA that a driver must support, as the driver counts them.
@@ -48,8 +46,9 @@ pub struct Options {
 }
 
 /// A device that has been opened.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Opened {
-    pub(crate) context: Arc<CudaContext>,
+    pub(crate) context: Context,
     pub(crate) chunk_bytes: u64,
     pub(crate) memory_bytes: u64,
 }
@@ -81,7 +80,7 @@ impl Cuda {
     /// driver.
     pub fn device(&self, ordinal: usize) -> Result<DeviceInfo, Unavailable> {
         let context = self.context(ordinal)?;
-        let [free_bytes, memory_bytes] = driver::memory_bytes(&context)?;
+        let [free_bytes, memory_bytes] = driver::memory_bytes(context)?;
         Ok(DeviceInfo {
             ordinal,
             name: driver::device_name(ordinal)?,
@@ -89,7 +88,7 @@ impl Cuda {
             free_bytes,
             memory_bytes,
             host_bytes: HostMemory::read(Path::new("/")).free_bytes.unwrap_or(u64::MAX),
-            granularity_bytes: granularity_bytes(&context)?,
+            granularity_bytes: granularity_bytes(context)?,
         })
     }
 
@@ -101,7 +100,7 @@ impl Cuda {
     /// Those of [`Cuda::device`].
     pub fn pinnable_bytes(&self, ordinal: usize) -> Result<u64, Unavailable> {
         let context = self.context(ordinal)?;
-        let can_pin = |bytes| Pinned::new(&context, bytes).is_ok();
+        let can_pin = |bytes| Pinned::new(context, bytes).is_ok();
         Ok(pinnable_bytes(HostMemory::read(Path::new("/")), can_pin))
     }
 
@@ -123,14 +122,14 @@ impl Cuda {
         })
     }
 
-    fn context(self, ordinal: usize) -> Result<Arc<CudaContext>, Unavailable> {
+    fn context(self, ordinal: usize) -> Result<Context, Unavailable> {
         if ordinal >= self.count()? {
             let there_are = self.names()?;
             return Err(Unavailable(format!("there is no CUDA device {ordinal}; {there_are}")));
         }
         let context = driver::context(ordinal)?;
         let attribute = CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
-        match driver::attribute(&context, attribute)? {
+        match driver::attribute(context, attribute)? {
             0 => Err(Unavailable("the device has no virtual memory management".to_owned())),
             _ => Ok(context),
         }
@@ -142,7 +141,7 @@ impl Cuda {
     /// Those of [`Cuda::device`], and a size of chunks that the device does not have.
     pub fn open(&self, options: &Options) -> Result<CudaDevice, Unavailable> {
         let context = self.context(options.ordinal)?;
-        let granularity = granularity_bytes(&context)?;
+        let granularity = granularity_bytes(context)?;
         let chunk_bytes = options.chunk_bytes.unwrap_or(granularity);
         if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(granularity) {
             return Err(Unavailable(format!(
@@ -150,7 +149,7 @@ impl Cuda {
                  granularity of {granularity} bytes"
             )));
         }
-        let [_, memory_bytes] = driver::memory_bytes(&context)?;
+        let [_, memory_bytes] = driver::memory_bytes(context)?;
         let opened = Opened { context, chunk_bytes, memory_bytes };
         Ok(CudaDevice::new(opened)?)
     }

@@ -1,6 +1,6 @@
 //! The driver: its functions, and its objects, each freed when it is dropped.
 //!
-//! All unsafe code of this crate is here. Each object keeps its context alive. What the driver
+//! All unsafe code of this crate is here. Contexts live as long as the process. What the driver
 //! leaves to its callers, the rest of this crate sees to: ranges lie inside what is mapped or
 //! pinned, and nothing is dropped while enqueued work uses it.
 #![allow(unsafe_code, reason = "the driver's functions are C")]
@@ -8,13 +8,14 @@
 mod api;
 mod context;
 mod host;
+mod lent;
 mod library;
 mod memory;
 mod module;
 mod stream;
 
 pub(crate) use context::{
-    attribute, context, device_count, device_name, error_name, memory_bytes, new_stream, version,
+    Context, attribute, context, device_count, device_name, error_name, memory_bytes, version,
 };
 pub(crate) use host::{Pinned, download, upload};
 pub(crate) use library::load;
@@ -22,4 +23,4 @@ pub(crate) use memory::{
     Addresses, Physical, Working, fill, granularity_bytes, map, set_access, unmap,
 };
 pub(crate) use module::{Argument, Function, Module, launch};
-pub(crate) use stream::{Event, Executable, begin_capture, synchronize};
+pub(crate) use stream::{Event, Executable, Stream, begin_capture};

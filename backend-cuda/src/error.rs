@@ -4,7 +4,6 @@ pub use backend_checks::Unavailable;
 
 use crate::driver;
 use backend_checks::Refused;
-use cudarc::driver::DriverError;
 use planner_core::backend::{BackendError, ErrorKind, Point};
 use std::fmt;
 
@@ -77,8 +76,9 @@ const LOST: [i32; 21] = [
     220, // NVLINK_UNCORRECTABLE
     226, // CONTAINED
     304, // OPERATING_SYSTEM
-    402, // LOSSY_QUERY
-    700, // ILLEGAL_ADDRESS
+    // LOSSY_QUERY, of queries of graphs. None is made here, so a driver that returns it means
+    // something else, and what has become of the context is unknown.
+    402, 700, // ILLEGAL_ADDRESS
     702, // LAUNCH_TIMEOUT
     709, // CONTEXT_IS_DESTROYED
     710, // ASSERT
@@ -93,11 +93,6 @@ const LOST: [i32; 21] = [
     911, // EXTERNAL_DEVICE
     999, // UNKNOWN
 ];
-
-/// Names the call that failed.
-pub(crate) fn named<T>(call: &'static str, result: Result<T, DriverError>) -> Result<T, CudaError> {
-    result.map_err(|DriverError(code)| CudaError::Driver { call, code: code as i32 })
-}
 
 impl fmt::Display for CudaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

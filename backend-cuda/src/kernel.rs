@@ -41,8 +41,8 @@ impl CudaDevice {
     }
 
     fn loaded(&self) -> Result<Kernels, CudaError> {
-        let module = Module::new(&self.context, PTX)?;
-        let multiprocessors = driver::attribute(&self.context, MULTIPROCESSOR_COUNT)?;
+        let module = Module::new(self.context, PTX)?;
+        let multiprocessors = driver::attribute(self.context, MULTIPROCESSOR_COUNT)?;
         Ok(Kernels {
             most_blocks: multiprocessors.max(1) as u64 * BLOCKS_OF_MULTIPROCESSOR,
             read: module.function(c"integrity_read")?,
@@ -70,6 +70,7 @@ impl CudaDevice {
     /// # Errors
     /// Those of the driver.
     pub fn occupy(&mut self, stream: Stream, duration_ns: u64) -> Result<(), CudaError> {
+        self.allow_access()?;
         let occupy = self.load_kernels()?.occupy;
         let stream = self.queued[stream as usize].stream();
         driver::launch(stream, occupy, [1, 1], &[Argument::Long(duration_ns)])

@@ -23,6 +23,7 @@ mod measure;
 mod paging;
 mod replay;
 mod stream;
+mod timestamp;
 mod transfer;
 
 pub use adapter::{Cuda, DeviceInfo, Options};
@@ -32,10 +33,11 @@ pub use graph::Graph;
 pub use integrity_kernels::{Integrity, IntegrityKernels};
 pub use measure::{Copies, Link, Load, Mapping, Measured};
 pub use replay::{Cycle, Replay, cycle};
+pub use timestamp::Timestamp;
 
 use adapter::Opened;
-use cudarc::driver::CudaContext;
-use driver::Working;
+use cudarc::driver::{CudaContext, CudaStream};
+use driver::{Context, Working};
 use kernel::Kernels;
 use paging::Space;
 use planner_core::Stream;
@@ -98,20 +100,19 @@ pub struct CudaDevice {
     /// No other device of this process has this number.
     number: u64,
     counters: Counters,
-    context: Arc<CudaContext>,
+    context: Context,
 }
 
 /// How many devices were opened.
 static DEVICES: AtomicU64 = AtomicU64::new(0);
 
 impl CudaDevice {
-    fn new(opened: Opened) -> Result<Self, CudaError> {
-        let context = &opened.context;
+    fn new(Opened { context, chunk_bytes, memory_bytes }: Opened) -> Result<Self, CudaError> {
         let queued = || Queued::new(context);
         Ok(Self {
             queued: [queued()?, queued()?, queued()?],
             captured_from: None,
-            space: Space::new(context, opened.chunk_bytes, opened.memory_bytes),
+            space: Space::new(context, chunk_bytes, memory_bytes),
             host: None,
             kernels: None,
             working: Vec::new(),
@@ -119,7 +120,7 @@ impl CudaDevice {
             iteration_shown: None,
             number: DEVICES.fetch_add(1, Ordering::Relaxed),
             counters: Counters::default(),
-            context: opened.context,
+            context,
         })
     }
 
@@ -133,12 +134,15 @@ impl CudaDevice {
     /// what they enqueue there before [`signal`](planner_core::backend::Streams::signal) is
     /// part of the step.
     ///
+    /// cudarc's functions take the driver's codes as an enumeration, and a code that it lacks is
+    /// undefined behaviour. This crate makes none of their calls unless this is called.
+    ///
     /// # Errors
     /// Those of the driver, for what has been mapped since.
     pub fn compute(&mut self) -> Result<Compute<'_>, CudaError> {
         self.allow_access()?;
-        let stream = self.queued[Stream::Compute as usize].stream();
-        Ok(Compute { context: &self.context, stream })
+        let stream = self.queued[Stream::Compute as usize].stream_mut().lend()?;
+        Ok(Compute { context: stream.context(), stream })
     }
 
     /// Blocks until everything that is enqueued has ended, on all three streams even if one of
@@ -163,7 +167,7 @@ pub struct Compute<'d> {
     /// The context, the primary one of the device.
     pub context: &'d Arc<CudaContext>,
     /// The stream.
-    pub stream: &'d Arc<cudarc::driver::CudaStream>,
+    pub stream: &'d Arc<CudaStream>,
 }
 
 impl ErrorType for CudaDevice {

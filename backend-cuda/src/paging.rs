@@ -4,14 +4,12 @@
 //! Access is set for all that was mapped side by side at once, before the next work.
 
 use crate::CudaDevice;
-use crate::driver::{self, Addresses, Physical};
+use crate::driver::{self, Addresses, Context, Physical};
 use crate::error::CudaError;
 use backend_checks::AddressMap;
-use cudarc::driver::CudaContext;
 use planner_core::backend::{Chunks, DeviceAddress, Paging};
 use std::mem;
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// The least addresses that are reserved at once: a call for each range would come to tens of
@@ -22,7 +20,7 @@ const RESERVED_BYTES: u64 = 1 << 34;
 #[derive(Debug)]
 pub(crate) struct Space {
     memory_bytes: u64,
-    context: Arc<CudaContext>,
+    context: Context,
     /// What is mapped, and not yet accessible.
     closed: Option<Range<u64>>,
     pub(crate) addresses: AddressMap<()>,
@@ -34,10 +32,10 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    pub(crate) fn new(context: &Arc<CudaContext>, chunk_bytes: u64, memory_bytes: u64) -> Self {
+    pub(crate) fn new(context: Context, chunk_bytes: u64, memory_bytes: u64) -> Self {
         Self {
             memory_bytes,
-            context: Arc::clone(context),
+            context,
             closed: None,
             addresses: AddressMap::new(chunk_bytes),
             reserved: Vec::new(),
@@ -53,7 +51,7 @@ impl Space {
         let too_many = CudaError::OutOfDeviceMemory { chunks: count, device_bytes };
         let bytes = count.checked_mul(chunk_bytes).filter(|&bytes| bytes <= device_bytes);
         bytes.ok_or(too_many)?;
-        let chunks = (0..count).map(|_| Physical::new(&self.context, chunk_bytes));
+        let chunks = (0..count).map(|_| Physical::new(self.context, chunk_bytes));
         self.chunks = chunks.collect::<Result<_, _>>()?;
         self.addresses.create(count);
         Ok(())
@@ -66,7 +64,7 @@ impl Space {
         let bytes = bytes.ok_or(exhausted)?;
         if self.rest.end - self.rest.start < bytes {
             let least = RESERVED_BYTES.next_multiple_of(self.addresses.chunk_bytes());
-            let reserved = Addresses::new(&self.context, bytes.max(least))?;
+            let reserved = Addresses::new(self.context, bytes.max(least))?;
             self.rest = reserved.range();
             self.reserved.push(reserved);
         }
@@ -88,9 +86,9 @@ impl Space {
         let bytes = self.addresses.chunk_bytes();
         let physical = self.chunks.iter().skip(chunks.first as usize);
         for (place, chunk) in (0..chunks.count).zip(physical) {
-            if let Err(error) = driver::map(&self.context, at + place * bytes, bytes, chunk) {
+            if let Err(error) = driver::map(self.context, at + place * bytes, bytes, chunk) {
                 if place > 0 {
-                    driver::unmap(&self.context, at, place * bytes)?;
+                    driver::unmap(self.context, at, place * bytes)?;
                 }
                 return Err(error);
             }
@@ -105,7 +103,7 @@ impl Space {
 
     fn unmap(&mut self, at: DeviceAddress, chunks: u64) -> Result<(), CudaError> {
         self.addresses.check_unmap(at, chunks)?;
-        driver::unmap(&self.context, at.0, chunks * self.addresses.chunk_bytes())?;
+        driver::unmap(self.context, at.0, chunks * self.addresses.chunk_bytes())?;
         self.addresses.unmap(at, chunks);
         Ok(())
     }
@@ -123,7 +121,7 @@ impl Drop for Space {
     fn drop(&mut self) {
         for (at, bytes) in self.addresses.mappings() {
             // Where the device is lost, nothing is mapped any more.
-            let _ = driver::unmap(&self.context, at.0, bytes);
+            let _ = driver::unmap(self.context, at.0, bytes);
         }
     }
 }
@@ -132,7 +130,7 @@ impl CudaDevice {
     /// Lets the device read and write all that is mapped.
     pub(crate) fn allow_access(&mut self) -> Result<(), CudaError> {
         let Some(Range { start, end }) = self.space.closed.clone() else { return Ok(()) };
-        self.timed(|space| driver::set_access(&space.context, start, end - start))?;
+        self.timed(|space| driver::set_access(space.context, start, end - start))?;
         self.counters.access_calls += 1;
         self.space.closed = None;
         Ok(())

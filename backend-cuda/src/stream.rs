@@ -1,14 +1,12 @@
 //! The streams, each with an event for every signal that may still be asked for.
 
 use crate::CudaDevice;
-use crate::driver::{self, Event};
+use crate::driver::{self, Context, Event};
 use crate::error::CudaError;
 use backend_checks::Refused;
-use cudarc::driver::{CudaContext, CudaStream};
 use planner_core::Stream;
 use planner_core::backend::{Point, Streams};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Signals of one stream that are kept before the host blocks for the oldest.
@@ -24,7 +22,7 @@ struct Mark {
 /// One stream.
 #[derive(Debug)]
 pub(crate) struct Queued {
-    stream: Arc<CudaStream>,
+    stream: driver::Stream,
     /// Signals enqueued.
     signalled: u64,
     /// The last signal that is known to be reached.
@@ -37,9 +35,9 @@ pub(crate) struct Queued {
 }
 
 impl Queued {
-    pub(crate) fn new(context: &Arc<CudaContext>) -> Result<Self, CudaError> {
+    pub(crate) fn new(context: Context) -> Result<Self, CudaError> {
         Ok(Self {
-            stream: driver::new_stream(context)?,
+            stream: driver::Stream::new(context)?,
             signalled: 0,
             reached: 0,
             marks: VecDeque::new(),
@@ -48,8 +46,12 @@ impl Queued {
         })
     }
 
-    pub(crate) const fn stream(&self) -> &Arc<CudaStream> {
+    pub(crate) const fn stream(&self) -> &driver::Stream {
         &self.stream
+    }
+
+    pub(crate) const fn stream_mut(&mut self) -> &mut driver::Stream {
+        &mut self.stream
     }
 
     pub(crate) const fn signalled(&self) -> u64 {
@@ -57,7 +59,7 @@ impl Queued {
     }
 
     pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
-        driver::synchronize(&self.stream)
+        self.stream.synchronize()
     }
 
     /// An event after everything that is enqueued.

@@ -1,14 +1,12 @@
 //! The host block, and copies between it and the device.
 
 use crate::CudaDevice;
-use crate::driver::{self, Pinned};
+use crate::driver::{self, Context, Pinned};
 use crate::error::CudaError;
 use backend_checks::Refused;
-use cudarc::driver::CudaContext;
 use planner_core::Stream;
 use planner_core::backend::{BackendError, DeviceAddress, ErrorKind, HostRange, Transfers};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Pinned host memory, as one block.
 #[derive(Debug)]
@@ -19,7 +17,7 @@ pub(crate) struct HostBlock {
 }
 
 impl HostBlock {
-    pub(crate) fn new(context: &Arc<CudaContext>, bytes: u64) -> Result<Self, CudaError> {
+    pub(crate) fn new(context: Context, bytes: u64) -> Result<Self, CudaError> {
         let pinned = (bytes > 0).then(|| Pinned::new(context, bytes)).transpose();
         let pinned = pinned.map_err(|error| match error.kind() {
             ErrorKind::OutOfDeviceMemory => CudaError::OutOfHostMemory { bytes },
@@ -66,7 +64,7 @@ impl Transfers for CudaDevice {
         if self.host.is_some() {
             return Err(Refused::HostCreatedTwice.into());
         }
-        self.host = Some(HostBlock::new(&self.context, bytes)?);
+        self.host = Some(HostBlock::new(self.context, bytes)?);
         Ok(())
     }
 

@@ -3,14 +3,21 @@
 //! `EMULATED_CUDA_SEED` draws other delays, and `SPILLWAY_CUDA_DEVICE` picks another device than
 //! the first.
 
+#[cfg(target_os = "linux")]
+#[allow(dead_code, reason = "nothing is wrong here")]
+mod watched;
+
 use backend_cuda::Integrity;
+use conformance::suite::main_with_graphs;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let is_system = std::env::var("SPILLWAY_CUDA_DRIVER").is_ok_and(|driver| driver == "system");
-    let driver = if is_system { None } else { emulated() };
     match Integrity::from_environment() {
-        Ok(chosen) => conformance::suite::main_with_graphs(Integrity { driver, ..chosen }),
+        Ok(Integrity { ordinal, .. }) if is_system => {
+            main_with_graphs(Integrity { driver: None, ordinal })
+        }
+        Ok(Integrity { ordinal, .. }) => on_emulated(ordinal),
         Err(reason) => {
             eprintln!("{reason}");
             ExitCode::FAILURE
@@ -19,16 +26,24 @@ fn main() -> ExitCode {
 }
 
 #[cfg(target_os = "linux")]
-fn emulated() -> Option<std::path::PathBuf> {
-    let path = emulated_cuda::Emulated::built_path();
-    // Where it cannot be opened, the suite says why.
-    if let Ok(emulated) = emulated_cuda::Emulated::open(&path) {
-        emulated.delay_all();
+fn on_emulated(ordinal: usize) -> ExitCode {
+    use emulated_cuda::Emulated;
+    let path = Emulated::built_path();
+    let integrity = Integrity { driver: Some(path.clone()), ordinal };
+    match Emulated::open(&path) {
+        Ok(emulated) => {
+            emulated.delay_all();
+            // Small chunks, which are interpreted word by word, and memory for large tensors.
+            emulated.resize(8 << 30, 4096);
+            let bug = watched::Bug::None;
+            main_with_graphs(watched::Watched { integrity, emulated, bug })
+        }
+        // The suite says why.
+        Err(_) => main_with_graphs(integrity),
     }
-    Some(path)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn emulated() -> Option<std::path::PathBuf> {
-    None
+fn on_emulated(ordinal: usize) -> ExitCode {
+    main_with_graphs(Integrity { driver: None, ordinal })
 }

@@ -16,7 +16,7 @@ use planner_core::planner::Strategy;
 use planner_core::{ExecuteError, Kind, Stream};
 use spillway::planning;
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 const ITERATIONS: u64 = 8;
 
@@ -156,6 +156,13 @@ fn codes_of_newer_drivers_are_errors() {
     assert_eq!(error.kind(), ErrorKind::Other);
     let text = error.to_string();
     assert_eq!(text, "cuEventSynchronize: error 4242 of the driver, which has no name");
+    emulated.inject("cuStreamCreate", 4242);
+    let error = backend.open(machine, 0).unwrap_err();
+    assert_eq!(error, "cuStreamCreate: error 4242 of the driver, which has no name");
+    let start = device.timestamp(Stream::Compute).unwrap();
+    emulated.inject("cuEventElapsedTime", 4242);
+    let error = start.ns_until(&start).unwrap_err();
+    assert_eq!(error, CudaError::Driver { call: "cuEventElapsedTime", code: 4242 });
     emulated.inject("cuMemCreate", 2);
     let error = device.create(1).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfDeviceMemory);
@@ -163,4 +170,33 @@ fn codes_of_newer_drivers_are_errors() {
     for code in [4, 46, 214, 220, 226, 304, 402, 700, 702, 709, 710, 714, 719, 721, 911, 999] {
         assert_eq!(CudaError::Driver { call: "", code }.kind(), ErrorKind::Lost, "{code}");
     }
+}
+
+/// cudarc takes codes as an enumeration, so this crate does not call it unless an embedder does.
+#[test]
+fn only_what_is_lent_goes_through_cudarc() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (emulated, backend, machine) = common::emulated();
+    let mut first = backend.open(machine, 0).unwrap();
+    let lent = Arc::clone(first.compute().unwrap().stream);
+    drop(first);
+    lent.synchronize().unwrap();
+    // Each call of cudarc begins with this one.
+    emulated.inject("cuCtxGetCurrent", 999);
+    let work = common::training_step(machine.chunk_bytes, Kind::State);
+    let graph = work.graph().unwrap();
+    let placed = common::placed(&graph, &machine, Strategy::OnDemand, 0);
+    let plan = placed.plan();
+    let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
+    let verified = planning::prove(&graph, &machine, &plan, &schedule.schedule()).unwrap();
+    let mut device = backend.open(machine, 0).unwrap();
+    let mut kernels = backend.kernels(&mut device, graph).unwrap();
+    let start = device.timestamp(Stream::Compute).unwrap();
+    planning::execute(&verified, &mut device, &mut kernels, ITERATIONS).unwrap();
+    device.occupy(Stream::Compute, 50_000_000).unwrap();
+    let end = device.timestamp(Stream::Compute).unwrap();
+    assert_eq!(end.is_reached(), Ok(false));
+    assert!(start.ns_until(&end).unwrap() > 40e6, "it waits for both");
+    drop(device);
+    assert_eq!(lent.synchronize(), Err(DriverError(CUDA_ERROR_UNKNOWN)), "nobody else called it");
 }

@@ -41,6 +41,8 @@ fn go(script: &Path) -> (i32, String, String) {
 #[test]
 fn a_failure_is_explained_and_the_rest_is_run() {
     let (folder, script) = folder("fails");
+    // The results are there before the end: this script may be stopped.
+    program(&folder.join("bin/cuda-figures"), "grep -q '| suite | passed |' results/results.md");
     let (status, _, json) = go(&script);
     assert_eq!(status, 0, "{json}");
     assert!(json.contains("\"failed\":0,"), "{json}");
@@ -66,4 +68,24 @@ fn a_failure_is_explained_and_the_rest_is_run() {
     let closed = json.matches("{\"name\":").count() == json.matches("}").count() - 1;
     assert!(json.contains("\"failed\":2,") && closed, "{json}");
     fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn all_limits_together_leave_each_part_its_time() {
+    let script = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/go")).unwrap();
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/cuda.md")).unwrap();
+    let limits = script.lines().filter_map(|line| {
+        let words = line.strip_prefix("part ")?.split(' ');
+        Some(words.filter_map(|word| word.parse().ok()).next().unwrap())
+    });
+    let mut limits: Vec<u64> = limits.collect();
+    assert!(limits.iter().sum::<u64>() <= 535, "nine minutes, and the script's own work");
+    let table = page.split("| part | at most |").nth(1).unwrap();
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let cells = rows.flat_map(|row| row.split('|').nth(2).unwrap().split(','));
+    let mut documented: Vec<u64> =
+        cells.map(|cell| cell.trim().strip_suffix(" s").unwrap().parse().unwrap()).collect();
+    limits.sort_unstable();
+    documented.sort_unstable();
+    assert_eq!(documented, limits, "the page names the limits of the script");
 }

@@ -313,6 +313,25 @@ fn foreign_and_late_graphs_are_refused() {
 }
 
 #[test]
+fn a_ruined_capture_is_an_error_and_no_more() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (_, backend, machine) = common::emulated();
+    let mut device = backend.open(machine, 0).unwrap();
+    let before = captured(&mut device);
+    device.begin_capture().unwrap();
+    let context = Arc::clone(device.compute().unwrap().context);
+    assert!(context.synchronize().is_err(), "while a stream is captured");
+    let error = device.occupy(Stream::Compute, 1).unwrap_err();
+    assert!(matches!(error, CudaError::Driver { code: 901, .. }), "{error}");
+    assert!(device.end_capture().is_err());
+    let after = captured(&mut device);
+    for graph in [before, after] {
+        assert_eq!(device.launch_graph(&graph, 0), Ok(()));
+    }
+    assert_eq!(device.wait_idle(), Ok(()));
+}
+
+#[test]
 fn devices_open_beside_a_capture_and_move_between_threads() {
     const fn is_send<T: Send>() {}
     is_send::<(CudaDevice, CudaGraph, Replay, IntegrityKernels<'_>)>();

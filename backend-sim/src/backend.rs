@@ -4,7 +4,7 @@ use crate::{SimDevice, SimError, SimKernels};
 use integrity::{Backend, Found};
 use planner_core::{Graph, Machine, MachineParameters};
 
-/// Simulated devices with real bytes, for small work.
+/// Simulated devices with real bytes, which take as much memory as is written to them.
 #[derive(Clone, Copy, Debug)]
 pub struct Sim {
     /// What is simulated.
@@ -17,11 +17,11 @@ pub struct Sim {
 }
 
 impl Default for Sim {
-    /// A device of 1 MiB in chunks of 256 bytes, in twenty orders.
+    /// A device of 8 GiB in chunks of 256 bytes, in twenty orders.
     fn default() -> Self {
         let machine = Machine::new(MachineParameters {
-            device_bytes: 1 << 20,
-            host_bytes: 1 << 20,
+            device_bytes: 8 << 30,
+            host_bytes: 8 << 30,
             chunk_bytes: 256,
             h2d_bytes_per_s: 1_000_000,
             d2h_bytes_per_s: 1_000_000,

@@ -1,84 +1,101 @@
 //! Real bytes, on the device (by physical address) and on the host.
 
 use crate::contents::{Change, Effect, Memory, Segment};
+use crate::sparse::Sparse;
 use integrity::Value;
 use planner_core::backend::HostRange;
 
-/// What memory holds that nobody has written.
-const JUNK: u8 = 0xa5;
-
 /// Both memories.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Bytes {
-    chunk_bytes: u64,
-    device: Vec<u8>,
-    host: Vec<u8>,
+    device: Sparse,
+    host: Sparse,
 }
 
 impl Bytes {
-    pub(crate) const fn new(chunk_bytes: u64) -> Self {
-        Self { chunk_bytes, device: Vec::new(), host: Vec::new() }
+    fn memory(&self, memory: Memory) -> &Sparse {
+        match memory {
+            Memory::Device => &self.device,
+            Memory::Host => &self.host,
+        }
     }
 
-    pub(crate) fn create(&mut self, chunks: u64) {
-        self.device = vec![JUNK; (chunks * self.chunk_bytes) as usize];
-    }
-
-    pub(crate) fn create_host(&mut self, bytes: u64) {
-        self.host = vec![JUNK; bytes as usize];
-    }
-
-    /// Bytes of the host block, which must be there.
-    pub(crate) fn host(&self, range: HostRange) -> &[u8] {
-        &self.host[range.offset_bytes as usize..][..range.bytes as usize]
-    }
-
-    /// Bytes of the host block, which must be there.
-    pub(crate) fn host_mut(&mut self, range: HostRange) -> &mut [u8] {
-        &mut self.host[range.offset_bytes as usize..][..range.bytes as usize]
-    }
-
-    pub(crate) fn set(&mut self, to: Segment, bytes: &[u8]) {
-        let memory = match to.memory {
+    fn memory_mut(&mut self, memory: Memory) -> &mut Sparse {
+        match memory {
             Memory::Device => &mut self.device,
             Memory::Host => &mut self.host,
-        };
-        memory[to.start as usize..][..bytes.len()].copy_from_slice(bytes);
+        }
+    }
+
+    /// Reads bytes of the host block.
+    pub(crate) fn read_host(&self, offset_bytes: u64, into: &mut [u8]) {
+        self.host.read(offset_bytes, into);
+    }
+
+    /// Writes bytes of the host block.
+    pub(crate) fn write_host(&mut self, offset_bytes: u64, from: &[u8]) {
+        self.host.write(offset_bytes, from);
+    }
+
+    /// All bytes of a range of the host block.
+    pub(crate) fn host(&self, range: HostRange) -> Vec<u8> {
+        let mut bytes = vec![0; range.bytes as usize];
+        self.read_host(range.offset_bytes, &mut bytes);
+        bytes
+    }
+
+    /// Lets a segment hold the bytes at the start of another memory.
+    pub(crate) fn set(&mut self, to: Segment, new: &Sparse) {
+        let memory = self.memory_mut(to.memory);
+        memory.forget(to.start, to.bytes);
+        memory.copy(to.start, new, 0, to.bytes);
     }
 
     pub(crate) fn spoil(&mut self, to: Segment) {
-        self.set(to, &vec![JUNK; to.bytes as usize]);
+        self.memory_mut(to.memory).forget(to.start, to.bytes);
     }
 
     /// The bytes of some segments, one after the other.
-    pub(crate) fn gather(&self, from: &[Segment]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for &Segment { memory, start, bytes: length } in from {
-            let memory = match memory {
-                Memory::Device => &self.device,
-                Memory::Host => &self.host,
-            };
-            bytes.extend_from_slice(&memory[start as usize..][..length as usize]);
+    pub(crate) fn gather(&self, from: &[Segment]) -> Sparse {
+        let mut gathered = Sparse::default();
+        let mut position = 0;
+        for &Segment { memory, start, bytes } in from {
+            gathered.copy(position, self.memory(memory), start, bytes);
+            position += bytes;
         }
+        gathered
+    }
+
+    /// The same, all of them.
+    pub(crate) fn gather_all(&self, from: &[Segment]) -> Vec<u8> {
+        let mut bytes = vec![0; length(from) as usize];
+        self.gather(from).read(0, &mut bytes);
         bytes
     }
 
     /// What it does to write bytes to segments, one after the other.
-    pub(crate) fn write(to: &[Segment], mut bytes: &[u8]) -> Vec<Effect> {
+    pub(crate) fn write(to: &[Segment], bytes: &Sparse) -> Vec<Effect> {
         let mut effects = Vec::new();
+        let mut position = 0;
         for &to in to {
-            let (first, rest) = bytes.split_at(to.bytes as usize);
-            effects.push(Effect { to, change: Change::Bytes(first.to_vec()) });
-            bytes = rest;
+            let mut part = Sparse::default();
+            part.copy(0, bytes, position, to.bytes);
+            effects.push(Effect { to, change: Change::Bytes(part) });
+            position += to.bytes;
         }
         effects
     }
 
     /// What it does to fill segments with the bytes of a value.
     pub(crate) fn write_value(to: &[Segment], value: Value) -> Vec<Effect> {
-        let length: u64 = to.iter().map(|to| to.bytes).sum();
-        let mut bytes = vec![0; length as usize];
+        let mut bytes = vec![0; length(to) as usize];
         value.fill(0, &mut bytes);
-        Self::write(to, &bytes)
+        let mut sparse = Sparse::default();
+        sparse.write(0, &bytes);
+        Self::write(to, &sparse)
     }
+}
+
+fn length(segments: &[Segment]) -> u64 {
+    segments.iter().map(|segment| segment.bytes).sum()
 }

@@ -3,6 +3,7 @@
 use crate::bytes::Bytes;
 use crate::error::SimError;
 use crate::shadow::{Content, Shadow};
+use crate::sparse::Sparse;
 use integrity::{Reading, Value};
 use planner_core::backend::{HostRange, Point};
 use planner_core::{OpId, TensorId};
@@ -41,7 +42,7 @@ pub(crate) struct Effect {
 pub(crate) enum Change {
     /// In the shadow; no content is garbage.
     Content(Option<Content>),
-    Bytes(Vec<u8>),
+    Bytes(Sparse),
 }
 
 /// What an op is about to read.
@@ -71,20 +72,6 @@ impl Contents {
         match self {
             Self::Shadow(_) => None,
             Self::Bytes(bytes) => Some(bytes),
-        }
-    }
-
-    /// Allocates chunks.
-    pub(crate) fn create(&mut self, chunks: u64) {
-        if let Some(bytes) = self.bytes_mut() {
-            bytes.create(chunks);
-        }
-    }
-
-    /// Allocates the host block.
-    pub(crate) fn create_host(&mut self, bytes: u64) {
-        if let Some(memories) = self.bytes_mut() {
-            memories.create_host(bytes);
         }
     }
 
@@ -139,7 +126,7 @@ impl Contents {
     pub(crate) fn read(&self, from: &[Segment], read: Read) -> Result<Reading, SimError> {
         match self {
             Self::Shadow(shadow) => shadow.read(from, read).map(Reading::exact),
-            Self::Bytes(bytes) => Ok(Reading::of(&bytes.gather(from))),
+            Self::Bytes(bytes) => Ok(Reading::of(&bytes.gather_all(from))),
         }
     }
 
@@ -147,7 +134,7 @@ impl Contents {
     pub(crate) fn read_host(&self, from: HostRange, tensor: TensorId) -> Result<Reading, SimError> {
         match self {
             Self::Shadow(shadow) => shadow.read_host(from, tensor).map(Reading::exact),
-            Self::Bytes(bytes) => Ok(Reading::of(bytes.host(from))),
+            Self::Bytes(bytes) => Ok(Reading::of(&bytes.host(from))),
         }
     }
 }

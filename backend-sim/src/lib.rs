@@ -17,6 +17,7 @@ mod faults;
 mod kernel;
 mod paging;
 mod shadow;
+mod sparse;
 mod stream;
 mod transfer;
 mod work;
@@ -108,8 +109,7 @@ impl SimDevice {
     /// computes, also with wrong bytes, and does not say so.
     #[must_use]
     pub fn with_bytes(self) -> Self {
-        let bytes = Bytes::new(self.machine.chunk_bytes);
-        Self { contents: Contents::Bytes(bytes), ..self }
+        Self { contents: Contents::Bytes(Bytes::default()), ..self }
     }
 
     /// The same device, which lets pass what a real one does not notice: work that races, and

@@ -120,7 +120,6 @@ impl Paging for SimDevice {
             return Err(SimError::OutOfDeviceMemory { chunks: count, device_bytes });
         }
         self.space.addresses.create(count);
-        self.contents.create(count);
         Ok(())
     }
 

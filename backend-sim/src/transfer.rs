@@ -76,7 +76,6 @@ impl Transfers for SimDevice {
             return Err(Refused::HostCreatedTwice.into());
         }
         self.check_allocation(true)?;
-        self.contents.create_host(bytes);
         self.host_bytes = Some(bytes);
         Ok(())
     }
@@ -88,7 +87,7 @@ impl Transfers for SimDevice {
         let range = HostRange { offset_bytes, bytes: from.len() as u64 };
         self.check_host(range)?;
         self.check_unused(range)?;
-        self.contents.bytes_mut().ok_or(SimError::NoBytes)?.host_mut(range).copy_from_slice(from);
+        self.contents.bytes_mut().ok_or(SimError::NoBytes)?.write_host(offset_bytes, from);
         Ok(())
     }
 
@@ -97,7 +96,7 @@ impl Transfers for SimDevice {
     fn read_host(&mut self, offset_bytes: u64, into: &mut [u8]) -> Result<(), SimError> {
         let range = HostRange { offset_bytes, bytes: into.len() as u64 };
         self.check_host(range)?;
-        into.copy_from_slice(self.contents.bytes().ok_or(SimError::NoBytes)?.host(range));
+        self.contents.bytes().ok_or(SimError::NoBytes)?.read_host(offset_bytes, into);
         Ok(())
     }
 

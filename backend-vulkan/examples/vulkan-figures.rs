@@ -28,7 +28,7 @@ fn main() {
         binds(&mut open(*chunk_bytes));
     }
     let mut device = open(2 << 20);
-    println!("\nAn empty submission with its signal: {:?}", submits(&mut device));
+    println!("\nAn empty step with its signal: {:?}", submits(&mut device));
     println!("\n| copy of | up | down |\n|--:|--:|--:|");
     let at = set_up(&mut device);
     for bytes in [4 << 10, 256 << 10, 2 << 20, 16 << 20, BYTES] {

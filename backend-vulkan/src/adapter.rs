@@ -43,13 +43,22 @@ pub struct DeviceInfo {
 pub struct Options<'a> {
     /// A part of its name, in any case; else the fastest kind there is.
     pub device: Option<&'a str>,
-    /// Size of a chunk, a multiple of its pages; else one page.
+    /// Size of a chunk, a multiple of its pages; else [`default_chunk_bytes`].
     pub chunk_bytes: Option<u64>,
+}
+
+/// Size of a chunk unless another is wanted: 2 MiB, or else whole pages of a size of their own.
+#[must_use]
+pub const fn default_chunk_bytes(page_bytes: u64) -> u64 {
+    (2_u64 << 20).next_multiple_of(page_bytes)
 }
 
 impl Vulkan {
     /// Loads the driver. With `validation`, Khronos' layer checks every call, and whether all
     /// accesses are synchronised; [`Vulkan::messages`] has its complaints.
+    ///
+    /// This runs code that is not of this crate: the system's loader, and the drivers and layers that
+    /// it finds, by the environment too.
     ///
     /// # Errors
     /// Where there is no Vulkan, or no such layer.
@@ -130,7 +139,7 @@ impl Vulkan {
         if features.sparse_residency_aliased == 0 {
             return lacks("aliasing of sparse memory");
         }
-        if !physical.has_push_descriptors {
+        if physical.max_push_descriptors.is_none() {
             return lacks("VK_KHR_push_descriptor");
         }
         if queues::choose(&self.instance.queue_families(physical)).is_none() {

@@ -45,8 +45,24 @@ pub enum VulkanError {
     },
     /// The arguments of the call are wrong.
     Refused(Refused),
-    /// A kernel is given other bindings than it has, or more than the device allows in one.
+    /// A kernel or a range of another device is used, or of one that is gone.
+    Foreign,
+    /// A kernel is given another number of bindings or immediates than it has.
     Bindings,
+    /// This binding of a kernel does not start where the device can bind, or has fewer bytes than
+    /// the kernel needs, or more than the device allows, or not a whole number of words.
+    Binding(u32),
+    /// More groups of a kernel are launched than the device allows.
+    Groups([u32; 3]),
+    /// A range to fill is empty, or does not start and end at a multiple of 4 bytes.
+    Fill {
+        /// The first byte, from the start of the buffer.
+        offset_bytes: u64,
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// The device was not opened for wgpu.
+    WithoutWgpu,
 }
 
 impl VulkanError {
@@ -75,7 +91,28 @@ impl fmt::Display for VulkanError {
                  sparse addresses in all"
             ),
             Self::Refused(refused) => refused.fmt(f),
-            Self::Bindings => write!(f, "the bindings do not match the kernel"),
+            Self::Foreign => {
+                write!(
+                    f,
+                    "the kernel or the range belongs to another device, and cannot be used on this"
+                )
+            }
+            Self::Bindings => {
+                write!(f, "the kernel has another number of bindings or immediates than are given")
+            }
+            Self::Binding(binding) => write!(
+                f,
+                "binding {binding} is not aligned for the device, or has fewer bytes than the \
+                 kernel needs, or more than the device allows"
+            ),
+            Self::Groups([x, y, z]) => {
+                write!(f, "{x} x {y} x {z} groups are more than the device launches at once")
+            }
+            Self::Fill { offset_bytes, bytes } => write!(
+                f,
+                "a fill of {bytes} bytes at offset {offset_bytes} is empty or not of whole words"
+            ),
+            Self::WithoutWgpu => write!(f, "the device was not opened for wgpu"),
         }
     }
 }

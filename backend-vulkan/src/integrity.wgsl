@@ -45,7 +45,7 @@ struct Reading {
     deviation: atomic<u32>,
 }
 
-const GROUP: u32 = 256u;
+const GROUP: u32 = 128u;
 
 @group(0) @binding(0) var<storage, read> start: array<u32>;
 @group(0) @binding(1) var<storage, read> piece: array<u32>;

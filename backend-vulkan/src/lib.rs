@@ -15,12 +15,15 @@ mod integrity_kernels;
 mod kernel;
 mod paging;
 mod queues;
+mod shader;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod transfer;
 #[cfg(feature = "wgpu")]
 mod wgpu;
 
-pub use adapter::{DeviceInfo, Options, Vulkan};
+pub use adapter::{DeviceInfo, Options, Vulkan, default_chunk_bytes};
 pub use ash;
 pub use driver::BufferRange;
 pub use error::{Unavailable, VulkanError};
@@ -32,10 +35,12 @@ use adapter::Opened;
 use driver::{Buffer, Device, Memory};
 use kernel::Compiled;
 use paging::Space;
-use planner_core::backend::ErrorType;
+use planner_core::backend::{BackendError, ErrorKind, ErrorType};
 use std::fmt;
+#[cfg(feature = "wgpu")]
+use std::mem;
 use std::sync::Arc;
-use stream::Queued;
+use stream::{Queued, Shared};
 use transfer::HostBlock;
 
 /// What a device has done so far, set-up included.
@@ -64,12 +69,18 @@ pub struct Counters {
 }
 
 /// An open device, with the host block that it copies from and to.
+///
+/// When it is dropped, it waits for its work. If that fails on any of its queues, unless because the
+/// device is lost, nobody knows what still uses its memory: then all of it is leaked, and a line on
+/// the standard error says so.
 pub struct VulkanDevice {
     /// The same device as wgpu sees it, where it was opened for that.
     #[cfg(feature = "wgpu")]
     wgpu_device: Option<wgpu::WgpuDevice>,
     /// The three streams.
     queued: [Queued; 3],
+    /// Their queues.
+    shared: Vec<Shared>,
     space: Space,
     /// The host block, once it is created.
     host: Option<HostBlock>,
@@ -83,7 +94,7 @@ pub struct VulkanDevice {
 impl VulkanDevice {
     fn new(opened: Opened, options: &Options<'_>) -> Result<Self, Unavailable> {
         let page_bytes = opened.page_bytes;
-        let chunk_bytes = options.chunk_bytes.unwrap_or(page_bytes);
+        let chunk_bytes = options.chunk_bytes.unwrap_or(default_chunk_bytes(page_bytes));
         if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(page_bytes) {
             return Err(Unavailable(format!(
                 "the device maps pages of {page_bytes} bytes, of which a chunk of {chunk_bytes} \
@@ -91,12 +102,12 @@ impl VulkanDevice {
             )));
         }
         let device = &opened.device;
-        let [compute, upload, download] = opened.streams;
-        let queued = |queue| Queued::new(device, queue);
+        let (queued, shared) = stream::streams(device, opened.streams)?;
         Ok(Self {
             #[cfg(feature = "wgpu")]
             wgpu_device: None,
-            queued: [queued(compute)?, queued(upload)?, queued(download)?],
+            queued,
+            shared,
             space: Space::new(&opened, chunk_bytes)?,
             host: None,
             kernels: Vec::new(),
@@ -113,12 +124,15 @@ impl VulkanDevice {
     }
 
     /// Blocks until everything has ended that was enqueued before the last signal of its
-    /// stream.
+    /// stream, on all queues even if one of them reports an error.
     ///
     /// # Errors
-    /// Those of the driver.
+    /// The first of the driver.
     pub fn wait_idle(&mut self) -> Result<(), VulkanError> {
-        self.device.wait_idle()
+        let submitted = self.submit_all();
+        let errors = self.device.wait_idle();
+        submitted?;
+        errors.first().map_or(Ok(()), |&error| Err(error))
     }
 }
 
@@ -137,8 +151,19 @@ impl fmt::Debug for VulkanDevice {
 
 impl Drop for VulkanDevice {
     fn drop(&mut self) {
-        // What is enqueued uses what is dropped next. Where the device is lost, nothing is in
-        // use any more.
-        let _ = self.device.wait_idle();
+        // What is submitted uses what is dropped next. A queue of a lost device uses nothing any
+        // more once it has said so (Vulkan, "Lost Device").
+        let errors = self.device.wait_idle();
+        if let Some(error) = errors.iter().find(|error| error.kind() != ErrorKind::Lost) {
+            let host_bytes = self.host.as_ref().map_or(0, HostBlock::bytes);
+            eprintln!(
+                "a Vulkan device is dropped, but its work cannot be waited for ({error}); its memory \
+                 is not freed, nor are the {host_bytes} bytes of its host block"
+            );
+            self.device.leak();
+            // It would wait as well.
+            #[cfg(feature = "wgpu")]
+            mem::forget(self.wgpu_device.take());
+        }
     }
 }

@@ -70,7 +70,8 @@ impl Space {
     /// A range that is not in one reservation, or not all mapped.
     pub(crate) fn range(&self, at: DeviceAddress, bytes: u64) -> Result<BufferRange, VulkanError> {
         let block = &self.blocks[*self.addresses.check_mapped(at, bytes)?];
-        Ok(BufferRange { buffer: block.buffer.raw, offset_bytes: at.0 - block.address, bytes })
+        let (device, buffer) = (self.device.number, block.buffer.raw);
+        Ok(BufferRange { device, buffer, offset_bytes: at.0 - block.address, bytes })
     }
 
     /// The sparse buffer at an address, by number, and the memory behind it.
@@ -190,6 +191,11 @@ impl Space {
         self.bound += 1;
         self.pending.clear();
         Ok(true)
+    }
+
+    /// How many binds were handed over.
+    pub(crate) const fn bound(&self) -> u64 {
+        self.bound
     }
 
     /// What a submission waits for so that all pages are bound; none where none ever was.

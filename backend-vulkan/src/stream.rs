@@ -1,4 +1,10 @@
 //! The streams: each a timeline semaphore, and a queue that it may share with the others.
+//!
+//! A call of the driver's costs the host as much with many steps as with one. So the steps of a queue
+//! are gathered, each with its own waits and its own signal, and submitted together: when the host is
+//! about to wait or asks for one of them, when a stream on another queue has to wait for one of them,
+//! or when they are many. What a queue is given therefore waits only for what some queue has been
+//! given before.
 
 use crate::VulkanDevice;
 use crate::driver::{Commands, Device, Queue, Semaphore, Submit};
@@ -7,37 +13,73 @@ use backend_checks::Refused;
 use planner_core::Stream;
 use planner_core::backend::{Point, Streams};
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::Arc;
 
-/// Submissions of one stream under way before the host blocks for the oldest.
+/// Lists of commands of one stream under way before the host blocks for the oldest.
 const MOST_IN_FLIGHT: usize = 64;
 
-/// One stream. Work is recorded, and submitted with the next signal.
+/// Steps that are gathered before they are submitted.
+const MOST_GATHERED: usize = 16;
+
+/// One stream. Work is recorded, and gathered with the next signal.
 #[derive(Debug)]
 pub(crate) struct Queued {
-    queue: Queue,
+    /// Its queue among the device's.
+    queue: usize,
+    /// Of the queue.
+    family: u32,
     semaphore: Semaphore,
-    /// Signals submitted.
+    /// Signals enqueued.
     signalled: u64,
+    /// The last signal that is submitted.
+    submitted: u64,
     /// The last signal that is known to be reached.
     reached: u64,
-    /// What the next submission waits for, by stream; 0 for nothing.
+    /// What the next work waits for, by stream; 0 for nothing.
     waits: [u64; 3],
     recording: Option<Commands>,
     /// Commands that have been submitted, each with the signal after it.
     in_flight: VecDeque<(u64, Commands)>,
+    /// Commands that have run.
+    spare: Vec<Commands>,
+}
+
+/// A queue of one or more streams.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    queue: Queue,
+    /// What it is given next, in order.
+    gathered: Vec<Work>,
+    /// The last bind of pages that it has waited for.
+    bound: u64,
+}
+
+/// Work of a stream, to be submitted.
+#[derive(Debug)]
+struct Work {
+    stream: Stream,
+    /// What it waits for, by stream; 0 for nothing.
+    waits: [u64; 3],
+    commands: Option<Commands>,
+    /// The first signal after it, which comes at once if `signals`.
+    next: u64,
+    signals: bool,
 }
 
 impl Queued {
-    pub(crate) fn new(device: &Arc<Device>, queue: Queue) -> Result<Self, VulkanError> {
+    fn new(device: &Arc<Device>, queue: usize, family: u32) -> Result<Self, VulkanError> {
         Ok(Self {
             queue,
+            family,
             semaphore: Semaphore::new(device)?,
             signalled: 0,
+            submitted: 0,
             reached: 0,
             waits: [0; 3],
             recording: None,
             in_flight: VecDeque::new(),
+            spare: Vec::new(),
         })
     }
 
@@ -54,6 +96,7 @@ impl Queued {
         Ok(value <= self.reached)
     }
 
+    /// Blocks until a signal is reached that has been submitted.
     fn block_until(&mut self, value: u64) -> Result<(), VulkanError> {
         if value > self.reached {
             self.semaphore.block_until(value)?;
@@ -62,82 +105,145 @@ impl Queued {
         Ok(())
     }
 
-    /// Commands that have run, if there are any. Blocks where too many have not.
-    fn used_commands(&mut self) -> Result<Option<Commands>, VulkanError> {
-        let Some(&(oldest, _)) = self.in_flight.front() else { return Ok(None) };
-        if self.in_flight.len() >= MOST_IN_FLIGHT && oldest <= self.signalled {
-            self.block_until(oldest)?;
-        }
-        if !self.has_reached(oldest)? {
-            return Ok(None);
-        }
-        Ok(self.in_flight.pop_front().map(|(_, commands)| commands))
+    /// The signal to block for before more work is recorded, where too much is in flight. Then as
+    /// many steps can follow as are submitted at once.
+    fn awaited(&self) -> Option<u64> {
+        let is_full = self.spare.is_empty() && self.in_flight.len() >= MOST_IN_FLIGHT;
+        let (awaited, _) = self.in_flight.get(MOST_GATHERED - 1).filter(|_| is_full)?;
+        Some(*awaited.min(&self.submitted))
     }
+
+    /// Commands that have run, if there are any.
+    fn used_commands(&mut self) -> Result<Option<Commands>, VulkanError> {
+        if self.spare.is_empty()
+            && let Some(&(oldest, _)) = self.in_flight.front()
+            && self.has_reached(oldest)?
+        {
+            let used = self.in_flight.partition_point(|&(value, _)| value <= self.reached);
+            self.spare.extend(self.in_flight.drain(..used).map(|(_, commands)| commands));
+        }
+        Ok(self.spare.pop())
+    }
+}
+
+/// The three streams, each on its queue, and these queues, each once.
+pub(crate) fn streams(
+    device: &Arc<Device>,
+    queues: [Queue; 3],
+) -> Result<([Queued; 3], Vec<Shared>), VulkanError> {
+    let mut shared: Vec<Shared> = Vec::new();
+    let mut queued = |queue: Queue| {
+        let known = shared.iter().position(|shared| shared.queue == queue);
+        let index = known.unwrap_or(shared.len());
+        if known.is_none() {
+            shared.push(Shared { queue, gathered: Vec::new(), bound: 0 });
+        }
+        Queued::new(device, index, queue.family)
+    };
+    let [compute, upload, download] = queues;
+    Ok(([queued(compute)?, queued(upload)?, queued(download)?], shared))
 }
 
 impl VulkanDevice {
     /// Starts work on a stream, after all that is enqueued there.
     pub(crate) fn record(&mut self, stream: Stream) -> Result<&mut Commands, VulkanError> {
-        let queued = &mut self.queued[stream as usize];
-        if queued.recording.is_none() {
+        if self.queued[stream as usize].recording.is_none() {
+            if let Some(value) = self.queued[stream as usize].awaited() {
+                self.block_until(Point { stream, value })?;
+            }
+            let queued = &mut self.queued[stream as usize];
             let mut commands = match queued.used_commands()? {
                 Some(commands) => commands,
                 None => {
                     self.counters.command_lists += 1;
-                    Commands::new(&self.device, queued.queue.family)?
+                    Commands::new(&self.device, queued.family)?
                 }
             };
             commands.begin()?;
             queued.recording = Some(commands);
         }
-        let commands = queued.recording();
+        let commands = self.queued[stream as usize].recording();
         commands.barrier();
         Ok(commands)
     }
 
-    /// Submits what is recorded, with a signal if there is to be one.
-    pub(crate) fn submit(&mut self, stream: Stream, signal: bool) -> Result<(), VulkanError> {
-        self.flush_binds()?;
-        let commands = self.queued[stream as usize].recording.take();
-        let commands = commands.map(|mut commands| {
+    /// Gathers what is recorded on a stream, with a signal if there is to be one.
+    fn gather(&mut self, stream: Stream, signals: bool) -> Result<(), VulkanError> {
+        let queue = self.queued[stream as usize].queue;
+        // Where that fails, nothing has been gathered.
+        if self.shared[queue].gathered.len() >= MOST_GATHERED {
+            self.submit(queue)?;
+        }
+        let queued = &mut self.queued[stream as usize];
+        let mut commands = queued.recording.take();
+        if let Some(commands) = &mut commands {
             if stream == Stream::Download {
                 commands.barrier_to_host();
             }
-            commands.end().map(|()| commands)
+            commands.end()?;
+        }
+        let (waits, next) = (mem::take(&mut queued.waits), queued.signalled + 1);
+        queued.signalled += u64::from(signals);
+        self.shared[queue].gathered.push(Work { stream, waits, commands, next, signals });
+        Ok(())
+    }
+
+    /// Submits what is gathered for a queue, after all that was mapped. Where that fails, it stays
+    /// gathered.
+    fn submit(&mut self, queue: usize) -> Result<(), VulkanError> {
+        if self.shared[queue].gathered.is_empty() {
+            return Ok(());
+        }
+        self.flush_binds()?;
+        self.device.submit(self.shared[queue].queue, &self.gathered(queue))?;
+        self.has_submitted(queue);
+        for work in mem::take(&mut self.shared[queue].gathered) {
+            let queued = &mut self.queued[work.stream as usize];
+            queued.submitted += u64::from(work.signals);
+            queued.in_flight.extend(work.commands.map(|commands| (work.next, commands)));
+        }
+        Ok(())
+    }
+
+    /// What a queue is given next. The first of it waits for all binds.
+    pub(crate) fn gathered(&self, queue: usize) -> Vec<Submit<'_>> {
+        let mut binds = self.binds(queue);
+        let work = self.shared[queue].gathered.iter();
+        let submits = work.map(|work| Submit {
+            waits: self.points(work.waits).chain(binds.take()).collect(),
+            commands: work.commands.as_ref(),
+            signal: work
+                .signals
+                .then_some((&self.queued[work.stream as usize].semaphore, work.next)),
         });
-        let commands = commands.transpose()?;
-        let waits = self.waits(stream);
-        let Queued { queue, ref semaphore, signalled, .. } = self.queued[stream as usize];
-        let next = signalled + 1;
-        let signal = signal.then_some((semaphore, next));
-        let submit = Submit { waits: &waits, commands: commands.as_ref(), signal };
-        let submitted = self.device.submit(queue, submit);
+        submits.collect()
+    }
+
+    /// Submits all that is gathered, on each queue even if another one fails.
+    ///
+    /// # Errors
+    /// The first of the driver.
+    pub(crate) fn submit_all(&mut self) -> Result<(), VulkanError> {
+        let queues = 0..self.shared.len();
+        queues.map(|queue| self.submit(queue)).fold(Ok(()), Result::and)
+    }
+
+    /// Signals of the streams.
+    fn points(&self, values: [u64; 3]) -> impl Iterator<Item = (&Semaphore, u64)> {
+        let streams = self.queued.iter().zip(values).filter(|&(_, value)| value > 0);
+        streams.map(|(queued, value)| (&queued.semaphore, value))
+    }
+
+    /// The last bind of pages, if the queue has not waited for it.
+    fn binds(&self, queue: usize) -> Option<(&Semaphore, u64)> {
+        let waited = self.shared[queue].bound;
+        self.space.binds().filter(|&(_, bound)| bound > waited)
+    }
+
+    /// Notes a submission that has waited for all binds.
+    fn has_submitted(&mut self, queue: usize) {
         self.counters.submits += 1;
-        let queued = &mut self.queued[stream as usize];
-        queued.in_flight.extend(commands.map(|commands| (next, commands)));
-        queued.waits = [0; 3];
-        submitted
-    }
-
-    /// What the next submission of a stream waits for, all pages that are mapped included.
-    pub(crate) fn waits(&self, stream: Stream) -> Vec<(&Semaphore, u64)> {
-        let waits = self.queued[stream as usize].waits;
-        let streams = self.queued.iter().zip(waits).filter(|&(_, value)| value > 0);
-        let waits = streams.map(|(queued, value)| (&queued.semaphore, value));
-        waits.chain(self.space.binds()).collect()
-    }
-
-    /// Whether a stream has work that is recorded and not submitted.
-    #[cfg(feature = "wgpu")]
-    pub(crate) const fn is_recording(&self, stream: Stream) -> bool {
-        self.queued[stream as usize].recording.is_some()
-    }
-
-    /// Someone else's submission on a stream's queue has waited for all that it had to.
-    #[cfg(feature = "wgpu")]
-    pub(crate) const fn has_waited(&mut self, stream: Stream) {
-        self.queued[stream as usize].waits = [0; 3];
-        self.counters.submits += 1;
+        self.shared[queue].bound = self.space.bound();
     }
 
     fn check_signalled(&self, point: Point) -> Result<(), VulkanError> {
@@ -145,6 +251,38 @@ impl VulkanDevice {
             return Err(Refused::Unsignalled(point).into());
         }
         Ok(())
+    }
+}
+
+/// Someone else's submissions on the queue of the compute stream.
+#[cfg(feature = "wgpu")]
+impl VulkanDevice {
+    /// Submits everything that comes before.
+    pub(crate) fn submit_compute(&mut self) -> Result<(), VulkanError> {
+        let stream = Stream::Compute;
+        if self.queued[stream as usize].recording.is_some() {
+            // A barrier, between what is recorded and what follows on the queue.
+            self.record(stream)?;
+            self.gather(stream, false)?;
+        }
+        self.submit(self.queued[stream as usize].queue)?;
+        self.flush_binds()
+    }
+
+    /// What the next submission has to wait for: also for the steps before it, since whoever submits
+    /// it knows nothing of them.
+    pub(crate) fn compute_waits(&self) -> impl Iterator<Item = (&Semaphore, u64)> {
+        let Queued { queue, mut waits, submitted, .. } = self.queued[Stream::Compute as usize];
+        waits[Stream::Compute as usize] = submitted;
+        self.points(waits).chain(self.binds(queue))
+    }
+
+    /// It has been submitted.
+    pub(crate) fn compute_has_waited(&mut self) {
+        let queued = &mut self.queued[Stream::Compute as usize];
+        queued.waits = [0; 3];
+        let queue = queued.queue;
+        self.has_submitted(queue);
     }
 }
 
@@ -156,7 +294,11 @@ impl Streams for VulkanDevice {
             return Ok(());
         }
         if self.queued[stream as usize].recording.is_some() {
-            self.submit(stream, false)?;
+            self.gather(stream, false)?;
+        }
+        let [waiting, of] = [stream, point.stream].map(|stream| &self.queued[stream as usize]);
+        if of.queue != waiting.queue && point.value > of.submitted {
+            self.submit(of.queue)?;
         }
         let wait = &mut self.queued[stream as usize].waits[point.stream as usize];
         *wait = point.value.max(*wait);
@@ -164,19 +306,23 @@ impl Streams for VulkanDevice {
     }
 
     fn signal(&mut self, stream: Stream) -> Result<Point, VulkanError> {
-        self.submit(stream, true)?;
-        let queued = &mut self.queued[stream as usize];
-        queued.signalled += 1;
-        Ok(Point { stream, value: queued.signalled })
+        self.gather(stream, true)?;
+        Ok(Point { stream, value: self.queued[stream as usize].signalled })
     }
 
     fn reached(&mut self, point: Point) -> Result<bool, VulkanError> {
         self.check_signalled(point)?;
+        let Queued { queue, submitted, .. } = self.queued[point.stream as usize];
+        if point.value > submitted {
+            self.submit(queue)?;
+        }
         self.queued[point.stream as usize].has_reached(point.value)
     }
 
     fn block_until(&mut self, point: Point) -> Result<(), VulkanError> {
         self.check_signalled(point)?;
+        // The device is not to wait for the host.
+        self.submit_all()?;
         self.queued[point.stream as usize].block_until(point.value)
     }
 }

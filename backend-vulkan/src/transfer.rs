@@ -39,6 +39,10 @@ impl HostBlock {
         Ok(block)
     }
 
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// The parts of a range: the segment, the offset in it, and how many bytes.
     fn parts(
         &self,
@@ -92,7 +96,8 @@ impl VulkanDevice {
         }
         let mut device = self.space.range(at, bytes)?;
         let parts = block.parts(offset_bytes, bytes).map(|(segment, offset_bytes, bytes)| {
-            let here = BufferRange { buffer: block.segments[segment].0.raw, offset_bytes, bytes };
+            let buffer = block.segments[segment].0.raw;
+            let here = BufferRange { buffer, offset_bytes, bytes, ..device };
             let there = BufferRange { bytes, ..device };
             device.offset_bytes += bytes;
             [here, there]

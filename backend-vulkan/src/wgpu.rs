@@ -47,9 +47,17 @@ fn refused(error: impl fmt::Display) -> Unavailable {
 impl Vulkan {
     /// Opens a device like [`Vulkan::open`], for wgpu as well.
     ///
+    /// # Safety
+    /// No method of the device, its drop included, may run at the same time as one of wgpu's objects
+    /// of it on another thread: some of them use its queue, such as `Buffer::map_async`, which
+    /// submits what was written to the buffer, and Vulkan wants one thread at a time to do so.
+    ///
     /// # Errors
     /// If no such device is available; the error says why.
-    pub fn open_with_wgpu(&self, options: &Options<'_>) -> Result<VulkanDevice, Unavailable> {
+    pub unsafe fn open_with_wgpu(
+        &self,
+        options: &Options<'_>,
+    ) -> Result<VulkanDevice, Unavailable> {
         let physical = self.choose(options.device)?;
         let (instance, exposed) = self.expose(&physical)?;
         let extensions = exposed.adapter.required_device_extensions(FEATURES);
@@ -142,8 +150,7 @@ impl WgpuDevice {
 
 impl VulkanDevice {
     /// The device as wgpu sees it; none unless it was opened with [`Vulkan::open_with_wgpu`].
-    /// Its queue is that of the compute stream, and only [`VulkanDevice::submit_wgpu`] submits
-    /// there.
+    /// Its queue is that of the compute stream, where [`VulkanDevice::submit_wgpu`] submits.
     #[must_use]
     pub fn wgpu(&self) -> Option<&wgpu::Device> {
         self.wgpu_device.as_ref().map(|wgpu_device| &wgpu_device.device)
@@ -154,7 +161,7 @@ impl VulkanDevice {
     /// not look at parts. What is not mapped any more when a shader runs is undefined.
     ///
     /// # Errors
-    /// A range that is not mapped, and [`VulkanError::Bindings`] on a device that was not
+    /// A range that is not mapped, and [`VulkanError::WithoutWgpu`] on a device that was not
     /// opened for wgpu.
     pub fn lend(
         &mut self,
@@ -163,7 +170,7 @@ impl VulkanDevice {
     ) -> Result<(wgpu::Buffer, u64), VulkanError> {
         let range = self.range(at, bytes)?;
         let (number, block, slabs) = self.space.block(at).ok_or(Refused::NotMapped(at))?;
-        let wgpu_device = self.wgpu_device.as_mut().ok_or(VulkanError::Bindings)?;
+        let wgpu_device = self.wgpu_device.as_mut().ok_or(VulkanError::WithoutWgpu)?;
         let buffer = wgpu_device.buffers.entry(number).or_insert_with(|| {
             let usage = wgpu::BufferUsages::STORAGE
                 | wgpu::BufferUsages::COPY_SRC
@@ -190,23 +197,18 @@ impl VulkanDevice {
     /// Enqueues what wgpu has recorded on the compute stream.
     ///
     /// # Errors
-    /// Those of the driver, and [`VulkanError::Bindings`] on a device that was not opened for
+    /// Those of the driver, and [`VulkanError::WithoutWgpu`] on a device that was not opened for
     /// wgpu.
     pub fn submit_wgpu(
         &mut self,
         commands: impl IntoIterator<Item = wgpu::CommandBuffer>,
     ) -> Result<(), VulkanError> {
-        let stream = Stream::Compute;
-        if self.is_recording(stream) {
-            // A barrier, between what is recorded and what follows on the queue.
-            self.record(stream)?;
-            self.submit(stream, false)?;
-        }
-        self.flush_binds()?;
-        let wgpu_device = self.wgpu_device.as_ref().ok_or(VulkanError::Bindings)?;
-        // SAFETY: nothing of the queue is destroyed through this.
-        let queue = unsafe { wgpu_device.queue.as_hal::<Api>() }.ok_or(VulkanError::Bindings)?;
-        for (semaphore, value) in self.waits(stream) {
+        self.submit_compute()?;
+        let wgpu_device = self.wgpu_device.as_ref().ok_or(VulkanError::WithoutWgpu)?;
+        // SAFETY: nothing of the queue is destroyed through this, and the semaphores live until all
+        // work has ended.
+        let queue = unsafe { wgpu_device.queue.as_hal::<Api>() }.ok_or(VulkanError::WithoutWgpu)?;
+        for (semaphore, value) in self.compute_waits() {
             let stage = vk::PipelineStageFlags::ALL_COMMANDS;
             queue.add_wait_semaphore(semaphore.raw(), Some(value), stage);
         }
@@ -215,7 +217,7 @@ impl VulkanDevice {
         let code = vk::Result::ERROR_DEVICE_LOST;
         let polled = wgpu_device.device.poll(wgpu::PollType::Poll);
         polled.map_err(|_| VulkanError::Driver { call: "wgpu::Device::poll", code })?;
-        self.has_waited(stream);
+        self.compute_has_waited();
         Ok(())
     }
 }

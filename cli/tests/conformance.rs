@@ -8,12 +8,13 @@ use common::Folder;
 #[test]
 fn all_backends_that_are_built_pass() {
     let folder = Folder::new();
-    for (backend, device) in [("sim", "simulated"), ("host", "host memory")] {
+    // Neither lets a wait fail, and the second is small.
+    for (backend, device, ignored) in [("sim", "simulated", 1), ("host", "host memory", 2)] {
         let report = folder.run(&["conformance", "--backend", backend, "--json"]).done().json();
         assert_eq!(report["backend"], backend);
         assert!(report["device"].as_str().unwrap().contains(device));
         let names = |list: &str| report[list].as_array().unwrap().len();
-        assert_eq!((names("failed"), names("ignored")), (0, 0));
+        assert_eq!((names("failed"), names("ignored")), (0, ignored));
         assert!(report["passed"].as_array().unwrap().contains(&"plans::on_demand".into()));
         assert!(names("passed") > 50);
     }
@@ -24,5 +25,5 @@ fn a_person_sees_a_table() {
     let table = Folder::new().run(&["conformance", "--backend", "host"]).done().stdout;
     assert!(table.starts_with("host: host memory\n"), "{table}");
     assert!(table.contains("\n  streams\n    passed   points are counted from one\n"), "{table}");
-    assert!(table.ends_with(" passed, 0 failed, 0 ignored\n"), "{table}");
+    assert!(table.ends_with(" passed, 0 failed, 2 ignored\n"), "{table}");
 }

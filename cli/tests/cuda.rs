@@ -7,13 +7,15 @@ mod common;
 use common::{Folder, Ran, SMALL};
 use emulated_cuda::Emulated;
 
+/// Small chunks, for small work.
+const SMALL_CHUNKS: (&str, &str) = ("EMULATED_CUDA_GRANULARITY", "4096");
 const RUN: [&str; 7] = ["run", SMALL, "--backend", "cuda", "--json", "-b", "35%"];
 
 /// Runs the program with the emulated driver, which delays work at random.
 fn run(arguments: &[&str]) -> Ran {
     let driver = Emulated::built_path();
     let driver = ("SPILLWAY_CUDA_DRIVER", driver.to_str().unwrap());
-    let variables = [driver, ("EMULATED_CUDA_SEED", "1")];
+    let variables = [driver, SMALL_CHUNKS, ("EMULATED_CUDA_SEED", "1")];
     Folder::new().run_in(&variables, &[&RUN[..], arguments].concat())
 }
 
@@ -58,6 +60,7 @@ fn devices_are_listed() {
     let driver = [("SPILLWAY_CUDA_DRIVER", driver.to_str().unwrap())];
     let devices = Folder::new().run_in(&driver, &["devices"]).done().stdout;
     assert!(devices.contains("cuda: emulated CUDA device, no GPU\n"), "{devices}");
+    assert!(devices.contains("pages of 2.00 MiB"), "{devices}");
 }
 
 #[test]
@@ -65,6 +68,7 @@ fn a_device_is_measured_for_plans_to_be_made_for_it() {
     let driver = Emulated::built_path();
     let variables = [
         ("SPILLWAY_CUDA_DRIVER", driver.to_str().unwrap()),
+        SMALL_CHUNKS,
         ("EMULATED_CUDA_MEMORY", "134217728"),
         ("EMULATED_CUDA_H2D_BYTES_PER_S", "2000000000"),
         ("EMULATED_CUDA_D2H_BYTES_PER_S", "1000000000"),

@@ -56,6 +56,10 @@ where
         self.backend.close(device.device)
     }
 
+    fn fail_next_wait(&self, device: &mut Self::Device) -> Result<(), String> {
+        self.backend.fail_next_wait(&mut device.device)
+    }
+
     fn orders(&self) -> u64 {
         self.backend.orders()
     }

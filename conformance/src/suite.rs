@@ -28,6 +28,7 @@ mod failure;
 pub mod graphs;
 mod harness;
 pub mod kernels;
+pub mod large;
 pub mod paging;
 pub mod plans;
 pub mod repeats;
@@ -159,6 +160,7 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
         OnBench devices: [
             a_device_may_be_dropped_at_any_time,
             two_devices_do_not_disturb_each_other,
+            a_failed_wait_frees_nothing_in_use,
         ],
         OnBench plans: [
             in_core,
@@ -174,6 +176,7 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
             with_placements,
         ],
         OnBench repeats: [plans_with_repeats],
+        OnBench large: [offsets_and_sizes_exceed_32_bits],
         Alone plans: [ten_thousand_iterations],
     }
 }
@@ -186,7 +189,10 @@ pub fn graph_checks<T: Graphs>() -> Vec<Check<T>> {
             kernels_find_their_iteration,
             graphs_copy_over_mappings_and_aliases,
         ],
-        OnBench graphs: [foreign_and_late_graphs_are_refused],
+        OnBench graphs: [
+            foreign_and_late_graphs_are_refused,
+            another_device_works_beside_a_capture,
+        ],
     }
 }
 

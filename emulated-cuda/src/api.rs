@@ -11,6 +11,7 @@
 mod control;
 mod graphs;
 mod memory;
+mod pools;
 mod queries;
 mod streams;
 

@@ -4,7 +4,8 @@ use crate::graph::{Graph, Node};
 use crate::outcome::Outcome;
 use crate::task::Task;
 use cudarc::driver::sys::CUresult::{
-    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
+    self, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,9 +38,18 @@ impl Capture {
         self.is_open.load(Ordering::SeqCst)
     }
 
-    /// Notes a call that is not allowed during a capture: no graph comes of it.
-    pub(crate) fn invalidate(&self) {
-        self.is_valid.store(false, Ordering::SeqCst);
+    /// Notes a call that is not allowed during a capture: no graph comes of it, and until the
+    /// capture ends, every use of its streams and events fails (CUDA C++ Programming Guide,
+    /// "Invalidation"). Returns the error of the call.
+    pub(crate) fn refuse(&self, error: CUresult) -> CUresult {
+        let was_valid = self.is_valid.swap(false, Ordering::SeqCst);
+        if was_valid { error } else { CUDA_ERROR_STREAM_CAPTURE_INVALIDATED }
+    }
+
+    /// Fails once a call was not allowed.
+    pub(crate) fn check(&self) -> Outcome {
+        let is_valid = self.is_valid.load(Ordering::SeqCst);
+        if is_valid { Ok(()) } else { Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) }
     }
 
     fn nodes(&self) -> MutexGuard<'_, Vec<Node>> {
@@ -57,9 +67,7 @@ impl Capture {
     /// `ends`, depend on all others.
     pub(crate) fn finish(&self, ends: &[usize]) -> Outcome<Graph> {
         self.is_open.store(false, Ordering::SeqCst);
-        if !self.is_valid.load(Ordering::SeqCst) {
-            return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-        }
+        self.check()?;
         let nodes = self.nodes().clone();
         let mut joined = vec![false; nodes.len()];
         let mut next = ends.to_vec();
@@ -86,10 +94,15 @@ impl CapturePoint {
         Arc::ptr_eq(&self.capture, capture)
     }
 
-    /// Records a task of a stream, and moves after it.
-    pub(crate) fn record(&mut self, task: Task, stream: usize) {
+    /// Records a task of a stream, and moves after it. Fails for tasks that no graph can hold here.
+    pub(crate) fn record(&mut self, task: Task, stream: usize) -> Outcome {
+        self.capture.check()?;
+        if matches!(task, Task::Free { .. }) {
+            return Err(self.capture.refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
+        }
         let dependencies = std::mem::take(&mut self.nodes);
         self.nodes = vec![self.capture.add(task, stream, dependencies)];
+        Ok(())
     }
 
     /// Moves after another point of the same capture as well.

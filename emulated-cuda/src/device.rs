@@ -32,15 +32,8 @@ impl Device {
     /// # Panics
     /// Where the granularity is no power of two or less than a page.
     pub(crate) fn new(settings: &Settings) -> Self {
-        let granularity_bytes = settings.granularity_bytes;
-        assert!(
-            granularity_bytes.is_power_of_two() && granularity_bytes >= 4096,
-            "EMULATED_CUDA_GRANULARITY has to be a power of two and at least 4096"
-        );
-        let memory_bytes = settings.memory_bytes - settings.memory_bytes % granularity_bytes;
-        let memory = PhysicalMemory::new(memory_bytes);
         Self {
-            space: SharedSpace::new(AddressSpace::new(memory, granularity_bytes)),
+            space: SharedSpace::new(space(settings.memory_bytes, settings.granularity_bytes)),
             pinned: PinnedMemory::new(settings.pinned_bytes),
             h2d: Link::new(settings.h2d),
             d2h: Link::new(settings.d2h),
@@ -49,6 +42,16 @@ impl Device {
             error: AtomicU32::new(0),
             explanation: Mutex::default(),
         }
+    }
+
+    /// Changes the size of the memory and of its mappings. Returns false where it is in use.
+    pub(crate) fn resize(&self, memory_bytes: u64, granularity_bytes: u64) -> bool {
+        let mut space_now = self.space.write();
+        let is_unused = space_now.live() == 0;
+        if is_unused {
+            *space_now = space(memory_bytes, granularity_bytes);
+        }
+        is_unused
     }
 
     /// Fails once work has failed, with the error of that work.
@@ -69,6 +72,16 @@ impl Device {
         let _ = self.error.compare_exchange(0, error as u32, Ordering::SeqCst, Ordering::SeqCst);
     }
 
+    /// Fails, as a device would, if work uses any of a range that is unmapped or freed.
+    pub(crate) fn check_unused(&self, at: u64, bytes: u64) -> Outcome {
+        if !self.space.usage.overlaps(&(at..at.saturating_add(bytes))) {
+            return Ok(());
+        }
+        self.explain(format!("{bytes} bytes at {at:#x} are freed while work uses them"));
+        self.fail(CUDA_ERROR_ILLEGAL_ADDRESS);
+        Err(CUDA_ERROR_ILLEGAL_ADDRESS)
+    }
+
     /// Forgets a failure, and frees the memory that nobody could free since.
     pub(crate) fn recover(&self) {
         if self.error.swap(0, Ordering::SeqCst) != 0 {
@@ -86,4 +99,14 @@ impl Device {
     pub(crate) fn explanation(&self) -> String {
         self.explanation.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// An address space with nothing in it.
+fn space(memory_bytes: u64, granularity_bytes: u64) -> AddressSpace {
+    assert!(
+        granularity_bytes.is_power_of_two() && granularity_bytes >= 4096,
+        "EMULATED_CUDA_GRANULARITY has to be a power of two and at least 4096"
+    );
+    let memory = PhysicalMemory::new(memory_bytes - memory_bytes % granularity_bytes);
+    AddressSpace::new(memory, granularity_bytes)
 }

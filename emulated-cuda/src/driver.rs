@@ -1,12 +1,14 @@
 //! The driver: its context, its objects by their handles, and what calls do with them.
 
 use crate::caller::Caller;
+use crate::capture::Capture;
 use crate::counters::Counters;
 use crate::device::Device;
 use crate::event::Event;
 use crate::faults::Faults;
 use crate::graph::{ExecutableGraph, Graph};
 use crate::outcome::Outcome;
+use crate::pool::Pool;
 use crate::ptx::{Kernel, Module};
 use crate::registry::{Handles, Registry};
 use crate::settings::Settings;
@@ -15,6 +17,7 @@ use crate::task::Task;
 use cudarc::driver::sys::CUresult::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 /// The primary context. It lives while it is retained.
 #[derive(Debug, Default)]
@@ -37,7 +40,11 @@ pub(crate) struct Driver {
     pub(crate) functions: Registry<Arc<Kernel>>,
     pub(crate) graphs: Registry<Graph>,
     pub(crate) executables: Registry<ExecutableGraph>,
+    pub(crate) pools: Registry<Pool>,
+    pub(crate) default_pool: usize,
     handles: Arc<Handles>,
+    /// The threads of streams that were destroyed: they may still work.
+    ending: Mutex<Vec<JoinHandle<()>>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -51,7 +58,10 @@ impl Driver {
     /// As [`Device::new`].
     pub(crate) fn new(settings: &Settings) -> Self {
         let handles = Arc::default();
+        let pools = Registry::new(&handles);
         Self {
+            default_pool: pools.add(|_| Pool::default()),
+            pools,
             is_initialized: AtomicBool::new(false),
             context: Mutex::default(),
             counters: Mutex::default(),
@@ -64,6 +74,7 @@ impl Driver {
             graphs: Registry::new(&handles),
             executables: Registry::new(&handles),
             handles,
+            ending: Mutex::default(),
         }
     }
 
@@ -84,17 +95,19 @@ impl Driver {
     /// Notes that a range is unmapped or freed. If work uses any of it, that fails, as it would on
     /// a device. Returns whether work uses it.
     pub(crate) fn note_freed(&self, at: u64, bytes: u64) -> bool {
-        let is_used = self.device.space.usage.overlaps(&(at..at.saturating_add(bytes)));
+        let is_used = self.device.check_unused(at, bytes).is_err();
         if is_used {
             self.counters().freed_in_use += 1;
-            self.device.explain(format!("{bytes} bytes at {at:#x} are freed while work uses them"));
-            self.device.fail(CUDA_ERROR_ILLEGAL_ADDRESS);
         }
         is_used
     }
 
-    /// Forgets an error of work, and frees all memory.
+    /// Forgets an error of work, and frees all memory, once the work of destroyed streams has ended.
     pub(crate) fn restart(&self) {
+        for thread in locked(&self.ending).drain(..) {
+            // A thread that has panicked has ended as well.
+            let _ = thread.join();
+        }
         self.device.recover();
         self.device.pinned.clear();
     }
@@ -133,11 +146,13 @@ impl Driver {
     /// The same, for calls that must not happen while the caller captures a stream.
     pub(crate) fn check_uncaptured(&self, caller: &Caller) -> Outcome {
         self.check_context(caller)?;
-        let is_capturing = self.streams.all().iter().any(|stream| {
+        for stream in self.streams.all() {
             // Captures of other threads do not matter.
-            stream.capture().as_ref().is_some_and(|point| point.capture.is_by_this_thread())
-        });
-        if is_capturing { Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
+            if stream.capture().as_ref().is_some_and(|point| point.capture.is_by_this_thread()) {
+                stream.check_uncaptured()?;
+            }
+        }
+        Ok(())
     }
 
     /// Retains the context. Returns its handle.
@@ -185,16 +200,38 @@ impl Driver {
         self.streams.add(|handle| Stream::new(handle, device, faults))
     }
 
+    /// Destroys a stream, and does not wait for its work.
+    pub(crate) fn end_stream(&self, caller: &Caller, stream: usize) -> Outcome {
+        let thread = self.streams.remove(stream)?.end(&caller.clock);
+        let mut ending = locked(&self.ending);
+        ending.retain(|thread| !thread.is_finished());
+        ending.extend(thread);
+        Ok(())
+    }
+
+    /// Allocates memory of a pool for what a stream does from now on.
+    pub(crate) fn allocate_async(&self, stream: usize, pool: usize, bytes: u64) -> Outcome<u64> {
+        self.pools.get(pool)?;
+        // A graph would have to allocate it anew in each launch.
+        self.streams.get(stream)?.check_uncaptured()?;
+        self.device.space.write().allocate(bytes)
+    }
+
+    /// Frees memory once a stream has done all that it has.
+    pub(crate) fn free_async(&self, caller: &Caller, stream: usize, at: u64) -> Outcome {
+        let bytes = self.device.space.read().reserved_bytes(at)?;
+        self.enqueue(caller, stream, Task::Free { at, bytes })
+    }
+
     /// Enqueues a task.
     pub(crate) fn enqueue(&self, caller: &Caller, stream: usize, task: Task) -> Outcome {
-        self.streams.get(stream)?.push(task, &caller.clock);
-        Ok(())
+        self.streams.get(stream)?.push(task, &caller.clock)
     }
 
     /// Records an event after all that a stream has.
     pub(crate) fn record(&self, caller: &Caller, event: usize, stream: usize) -> Outcome {
         let (event, stream) = (self.events.get(event)?, self.streams.get(stream)?);
-        event.record(stream.record(&caller.clock));
+        event.record(stream.record(&caller.clock)?);
         Ok(())
     }
 
@@ -218,9 +255,11 @@ impl Driver {
             .iter()
             .filter_map(|stream| Some(Arc::clone(&stream.capture().as_ref()?.capture)))
             .collect();
-        captures.iter().for_each(|capture| capture.invalidate());
-        if !captures.is_empty() {
-            return Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        let refuse = |capture: &Arc<Capture>| capture.refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        // Streams of one capture are refused once.
+        let refusals: Vec<_> = captures.iter().map(refuse).collect();
+        if let Some(&first) = refusals.first() {
+            return Err(first);
         }
         streams.iter().try_for_each(|stream| stream.synchronize(&caller.clock))?;
         self.device.check()
@@ -251,7 +290,8 @@ impl Driver {
         Ok(self.functions.add(|_| Arc::clone(kernel)))
     }
 
-    /// Ends a capture on the stream on which it began. Returns the handle of the graph.
+    /// Ends a capture on the stream on which it began. Returns the handle of the graph. If the
+    /// capture was ruined, its streams are free again, and there is no graph.
     pub(crate) fn end_capture(&self, stream: usize) -> Outcome<usize> {
         let captured = self.streams.get(stream)?.capture().clone();
         let point = captured.filter(|point| point.capture.origin == stream);
@@ -303,7 +343,7 @@ mod tests {
         let stream = driver.create_stream(caller);
         driver.enqueue(caller, stream, Task::Fill { device, byte: 1, bytes: 8 })?;
         let filled = driver.synchronize(caller, stream);
-        driver.streams.remove(stream)?.end(&caller.clock);
+        driver.end_stream(caller, stream)?;
         filled
     }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 type GetCounters = extern "C" fn(&mut Counters);
 type SetFaults = extern "C" fn(bool, u64, u64, u64);
 type DelayAll = extern "C" fn();
+type Resize = extern "C" fn(u64, u64) -> bool;
 type Inject = unsafe extern "C" fn(*const u8, usize, u32);
 type GetExplanation = unsafe extern "C" fn(*mut u8, usize) -> usize;
 
@@ -18,6 +19,7 @@ pub struct Emulated {
     set_faults: SetFaults,
     delay_all: DelayAll,
     restart: DelayAll,
+    resize: Resize,
     inject: Inject,
     explanation: GetExplanation,
 }
@@ -53,6 +55,7 @@ impl Emulated {
                 let set_faults = library.get::<SetFaults>(b"emulated_cuda_set_faults")?;
                 let delay_all = library.get::<DelayAll>(b"emulated_cuda_delay_all")?;
                 let restart = library.get::<DelayAll>(b"emulated_cuda_restart")?;
+                let resize = library.get::<Resize>(b"emulated_cuda_resize")?;
                 let inject = library.get::<Inject>(b"emulated_cuda_inject")?;
                 let explanation = library.get::<GetExplanation>(b"emulated_cuda_explanation")?;
                 Ok(Self {
@@ -60,6 +63,7 @@ impl Emulated {
                     set_faults: *set_faults,
                     delay_all: *delay_all,
                     restart: *restart,
+                    resize: *resize,
                     inject: *inject,
                     explanation: *explanation,
                 })
@@ -99,6 +103,14 @@ impl Emulated {
     /// frees the memory of the device and of the host. Nothing may use it any more.
     pub fn restart(&self) {
         (self.restart)();
+    }
+
+    /// Gives the device other memory, with mappings of other sizes: small ones for small work.
+    ///
+    /// # Panics
+    /// Where addresses are reserved or memory is allocated.
+    pub fn resize(&self, memory_bytes: u64, granularity_bytes: u64) {
+        assert!((self.resize)(memory_bytes, granularity_bytes), "the device's memory is in use");
     }
 
     /// Delays the work of all streams that are created from now on, at random, by the seed of the

@@ -51,7 +51,7 @@ impl Event {
             Recorded::InQueue(marker) => {
                 Ok(marker.is_reached() && marker.time().is_none_or(|time| time <= now))
             }
-            Recorded::InCapture(_) => Err(CUDA_ERROR_CAPTURED_EVENT),
+            Recorded::InCapture(point) => Err(point.capture.refuse(CUDA_ERROR_CAPTURED_EVENT)),
         }
     }
 
@@ -60,7 +60,9 @@ impl Event {
         match self.recorded() {
             Recorded::Never => {}
             Recorded::InQueue(marker) => caller.wait(|| marker.wait()),
-            Recorded::InCapture(_) => return Err(CUDA_ERROR_CAPTURED_EVENT),
+            Recorded::InCapture(point) => {
+                return Err(point.capture.refuse(CUDA_ERROR_CAPTURED_EVENT));
+            }
         }
         Ok(())
     }

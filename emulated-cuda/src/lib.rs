@@ -22,8 +22,8 @@
 //! | variable | what it sets for the whole process; its default |
 //! |---|---|
 //! | `EMULATED_CUDA_MEMORY` | bytes of device memory; 1 GiB |
-//! | `EMULATED_CUDA_HOST_MEMORY` | bytes of host memory that can be pinned; 4 GiB |
-//! | `EMULATED_CUDA_GRANULARITY` | bytes of the smallest mapping; 4 KiB |
+//! | `EMULATED_CUDA_HOST_MEMORY` | bytes of host memory that can be pinned; 8 GiB |
+//! | `EMULATED_CUDA_GRANULARITY` | bytes of the smallest mapping; 2 MiB, as devices have. Tests of small work set 4 KiB |
 //! | `EMULATED_CUDA_H2D_BYTES_PER_S`, `EMULATED_CUDA_D2H_BYTES_PER_S` | speed of copies to and from the device; as fast as the host copies |
 //! | `EMULATED_CUDA_H2D_BOTH_BYTES_PER_S`, `EMULATED_CUDA_D2H_BOTH_BYTES_PER_S` | their speed while both directions are in use; the same |
 //! | `EMULATED_CUDA_COPY_LATENCY_NS` | what each copy takes besides; nothing |
@@ -41,11 +41,13 @@ mod driver;
 mod emulated;
 mod event;
 mod faults;
+mod file;
 mod graph;
 mod link;
 mod outcome;
 mod physical;
 mod pinned;
+mod pool;
 mod ptx;
 mod queue;
 mod registry;

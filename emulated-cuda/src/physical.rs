@@ -1,15 +1,15 @@
 //! The memory of the device: a file in memory, and the allocations in it.
-#![allow(unsafe_code, reason = "memory comes from the system")]
 
+use crate::file::MemoryFile;
 use crate::outcome::Outcome;
 use cudarc::driver::sys::CUresult::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
-use std::os::unix::fs::FileExt;
+use std::os::fd::RawFd;
 
-/// What fresh memory holds. It is not zero, so that no test relies on zeros.
+/// What fresh memory holds at its start. It is not zero, so that no test relies on zeros.
 const GARBAGE: u8 = 0xa5;
+/// So many bytes of each allocation, at most: what is not written takes no memory.
+const GARBAGE_BYTES: u64 = 16 << 10;
 
 /// A range of the file that a handle owns.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ struct Allocation {
 /// Memory by its handles.
 #[derive(Debug)]
 pub(crate) struct PhysicalMemory {
-    file: File,
+    file: MemoryFile,
     limit_bytes: u64,
     used_bytes: u64,
     next_handle: u64,
@@ -34,14 +34,8 @@ pub(crate) struct PhysicalMemory {
 
 impl PhysicalMemory {
     pub(crate) fn new(limit_bytes: u64) -> Self {
-        // SAFETY: the name is a string of C; the result is checked.
-        let file = unsafe { libc::memfd_create(c"emulated-cuda".as_ptr(), libc::MFD_CLOEXEC) };
-        assert!(file >= 0, "the system has no memfd");
-        // SAFETY: it is open, and nobody else's.
-        let file = unsafe { File::from_raw_fd(file) };
-        file.set_len(limit_bytes).expect("a file in memory takes any length");
         Self {
-            file,
+            file: MemoryFile::new(limit_bytes),
             limit_bytes,
             used_bytes: 0,
             next_handle: 1,
@@ -60,7 +54,7 @@ impl PhysicalMemory {
 
     /// The file, to map it.
     pub(crate) fn file(&self) -> RawFd {
-        self.file.as_raw_fd()
+        self.file.descriptor()
     }
 
     /// How many handles are alive, or still mapped.
@@ -76,7 +70,9 @@ impl PhysicalMemory {
         self.used_bytes += bytes;
         let allocation = Allocation { offset, bytes, mappings: 0, is_released: false };
         self.allocations.insert(handle, allocation);
-        self.fill_with_garbage(offset, bytes);
+        let garbage = [GARBAGE; GARBAGE_BYTES as usize];
+        // Where this fails, zeros remain, which no test may rely on either.
+        let _ = self.file.write(offset, &garbage[..bytes.min(GARBAGE_BYTES) as usize]);
         Ok(handle)
     }
 
@@ -102,17 +98,6 @@ impl PhysicalMemory {
         self.free.insert(offset, bytes);
     }
 
-    fn fill_with_garbage(&self, offset: u64, bytes: u64) {
-        let garbage = vec![GARBAGE; 1 << 16];
-        let mut at = offset;
-        while at < offset + bytes {
-            let len = garbage.len().min((offset + bytes - at) as usize);
-            // Where this fails, zeros remain, which no test may rely on either.
-            let _ = self.file.write_all_at(&garbage[..len], at);
-            at += len as u64;
-        }
-    }
-
     /// Releases a handle. Its memory is free once nothing maps it.
     pub(crate) fn release(&mut self, handle: u64) -> Outcome {
         let allocation = self.allocations.get_mut(&handle).filter(|one| !one.is_released);
@@ -125,6 +110,12 @@ impl PhysicalMemory {
     pub(crate) fn offset(&self, handle: u64, bytes: u64) -> Option<u64> {
         let allocation = self.allocations.get(&handle)?;
         (!allocation.is_released && allocation.bytes == bytes).then_some(allocation.offset)
+    }
+
+    /// Whether nobody has written some bytes of a handle, from an offset in it on.
+    pub(crate) fn is_unwritten(&self, handle: u64, offset: u64, bytes: u64) -> bool {
+        let allocation = self.allocations.get(&handle);
+        allocation.is_some_and(|one| self.file.is_unwritten(one.offset + offset, bytes))
     }
 
     pub(crate) fn add_mapping(&mut self, handle: u64) {
@@ -145,10 +136,7 @@ impl PhysicalMemory {
         if let Some(&Allocation { offset, bytes, .. }) =
             self.allocations.get(&handle).filter(unused)
         {
-            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            let (start, length) = (offset as libc::off_t, bytes as libc::off_t);
-            // SAFETY: the file is open. It only gives memory back to the system.
-            unsafe { libc::fallocate(self.file(), mode, start, length) };
+            self.file.forget(offset, bytes);
             self.allocations.remove(&handle);
             self.used_bytes -= bytes;
             self.add_free(offset, bytes);

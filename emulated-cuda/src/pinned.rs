@@ -1,21 +1,26 @@
 //! Pinned memory of the host.
-#![allow(unsafe_code, reason = "memory is allocated and freed by its address")]
+#![allow(unsafe_code, reason = "memory is mapped and unmapped by its address")]
 
+use crate::file::MemoryFile;
 use crate::outcome::Outcome;
 use cudarc::driver::sys::CUresult::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
-use std::alloc::Layout;
 use std::collections::BTreeMap;
+use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The driver pins whole pages.
-const PAGE_BYTES: usize = 4096;
+/// A block, mapped from a file of its own, so that what nobody has written takes no memory.
+#[derive(Debug)]
+struct Block {
+    bytes: usize,
+    file: MemoryFile,
+}
 
 /// Blocks of the host that copies may use.
 #[derive(Debug)]
 pub(crate) struct PinnedMemory {
     limit_bytes: u64,
-    /// Their lengths by their addresses.
-    blocks: Mutex<BTreeMap<usize, usize>>,
+    /// By their addresses.
+    blocks: Mutex<BTreeMap<usize, Block>>,
 }
 
 impl PinnedMemory {
@@ -23,7 +28,7 @@ impl PinnedMemory {
         Self { limit_bytes, blocks: Mutex::default() }
     }
 
-    fn blocks(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
+    fn blocks(&self) -> MutexGuard<'_, BTreeMap<usize, Block>> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -32,20 +37,23 @@ impl PinnedMemory {
         if bytes == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let layout = layout(bytes)?;
         let mut blocks = self.blocks();
-        let used: usize = blocks.values().sum();
+        let used: usize = blocks.values().map(|block| block.bytes).sum();
         let fits = used.checked_add(bytes).is_some_and(|all| all as u64 <= self.limit_bytes);
         if !fits {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
-        // SAFETY: the size is not zero.
-        let block = unsafe { std::alloc::alloc_zeroed(layout) };
-        if block.is_null() {
+        let file = MemoryFile::new(bytes as u64);
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping of the whole file, where the system wants it.
+        let at = unsafe {
+            libc::mmap(ptr::null_mut(), bytes, access, libc::MAP_SHARED, file.descriptor(), 0)
+        };
+        if at == libc::MAP_FAILED {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
-        blocks.insert(block as usize, bytes);
-        Ok(block as usize)
+        blocks.insert(at as usize, Block { bytes, file });
+        Ok(at as usize)
     }
 
     /// Frees all blocks. No work uses them any more.
@@ -61,13 +69,13 @@ impl PinnedMemory {
     /// Between the question and the end, no work passes [`Self::check`].
     pub(crate) fn free_unless(&self, at: usize, is_used: impl FnOnce(usize) -> bool) -> Outcome {
         let mut blocks = self.blocks();
-        let bytes = *blocks.get(&at).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let bytes = blocks.get(&at).ok_or(CUDA_ERROR_INVALID_VALUE)?.bytes;
         if is_used(bytes) {
             return Ok(());
         }
         blocks.remove(&at);
-        // SAFETY: it was allocated with this layout, and is no longer among the blocks.
-        unsafe { std::alloc::dealloc(at as *mut u8, layout(bytes)?) };
+        // SAFETY: it was mapped with this length, and is no longer among the blocks.
+        unsafe { libc::munmap(at as *mut _, bytes) };
         Ok(())
     }
 
@@ -75,16 +83,20 @@ impl PinnedMemory {
     pub(crate) fn check(&self, at: usize, bytes: u64) -> Outcome {
         let blocks = self.blocks();
         let block = blocks.range(..=at).next_back();
-        let fits = block.is_some_and(|(start, len)| at as u64 + bytes <= (start + len) as u64);
+        let end = at as u64 + bytes;
+        let fits = block.is_some_and(|(start, block)| end <= (start + block.bytes) as u64);
         if fits { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+    }
+
+    /// Whether nobody has written a range, which lies in one block: then it holds zeros.
+    pub(crate) fn is_unwritten(&self, at: usize, bytes: u64) -> bool {
+        let blocks = self.blocks();
+        let block = blocks.range(..=at).next_back();
+        block.is_some_and(|(start, block)| block.file.is_unwritten((at - start) as u64, bytes))
     }
 
     /// Counts the blocks.
     pub(crate) fn live(&self) -> usize {
         self.blocks().len()
     }
-}
-
-fn layout(bytes: usize) -> Outcome<Layout> {
-    Layout::from_size_align(bytes, PAGE_BYTES).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
 }

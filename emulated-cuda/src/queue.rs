@@ -68,6 +68,11 @@ impl Queue {
         if number > 0 {
             caller.wait(|| self.wait_while(|state| state.done < number).end(number));
         }
+        self.push_last(work, caller)
+    }
+
+    /// Enqueues work even if the queue is full: nothing may follow.
+    pub(crate) fn push_last(&self, work: Work, caller: &CallerClock) -> u64 {
         let mut state = self.lock();
         state.work.push_back((caller.now(), work));
         state.enqueued += 1;

@@ -28,8 +28,8 @@ impl Settings {
         };
         Self {
             memory_bytes: variable("EMULATED_CUDA_MEMORY", 1 << 30),
-            pinned_bytes: variable("EMULATED_CUDA_HOST_MEMORY", 4 << 30),
-            granularity_bytes: variable("EMULATED_CUDA_GRANULARITY", 4 << 10),
+            pinned_bytes: variable("EMULATED_CUDA_HOST_MEMORY", 8 << 30),
+            granularity_bytes: variable("EMULATED_CUDA_GRANULARITY", 2 << 20),
             h2d: speed("EMULATED_CUDA_H2D_BYTES_PER_S", "EMULATED_CUDA_H2D_BOTH_BYTES_PER_S"),
             d2h: speed("EMULATED_CUDA_D2H_BYTES_PER_S", "EMULATED_CUDA_D2H_BOTH_BYTES_PER_S"),
             queue_depth: variable("EMULATED_CUDA_QUEUE_DEPTH", 1024),
@@ -41,4 +41,17 @@ impl Settings {
 /// The number that a variable holds. Falls back to the default if it holds none.
 fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_are_as_large_as_on_devices_unless_a_variable_is_set() {
+        assert_eq!(variable("EMULATED_CUDA_NO_SUCH_VARIABLE", 3), 3);
+        if std::env::var_os("EMULATED_CUDA_GRANULARITY").is_none() {
+            assert_eq!(Settings::from_environment().granularity_bytes, 2 << 20);
+        }
+    }
 }

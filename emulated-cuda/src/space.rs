@@ -244,6 +244,16 @@ impl AddressSpace {
         Ok(())
     }
 
+    /// Whether nobody has written a mapped range: then it holds zeros.
+    pub(crate) fn is_unwritten(&self, at: u64, bytes: u64) -> bool {
+        let end = at + bytes;
+        let first = self.mapped.range(..=at).next_back().map_or(at, |(&start, _)| start);
+        self.mapped.range(first..end).all(|(&start, mapping)| {
+            let (from, to) = (at.max(start), end.min(start + mapping.bytes));
+            self.memory.is_unwritten(mapping.handle, from - start, to - from)
+        })
+    }
+
     /// Returns the start and the end of the accessible mapping around an address.
     pub(crate) fn accessible(&self, at: u64) -> Option<[u64; 2]> {
         let (&start, mapping) = self.mapped.range(..=at).next_back()?;

@@ -37,20 +37,21 @@ impl Stream {
         self.capture.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn is_captured(&self) -> bool {
-        self.capture().is_some()
-    }
-
-    fn check_uncaptured(&self) -> Outcome {
-        if self.is_captured() { Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
+    /// Fails if it is captured, which ruins the capture.
+    pub(crate) fn check_uncaptured(&self) -> Outcome {
+        match &*self.capture() {
+            Some(point) => Err(point.capture.refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)),
+            None => Ok(()),
+        }
     }
 
     /// Enqueues a task, or records it in the capture.
-    pub(crate) fn push(&self, task: Task, caller: &CallerClock) {
+    pub(crate) fn push(&self, task: Task, caller: &CallerClock) -> Outcome {
         match &mut *self.capture() {
-            Some(point) => point.record(task, self.handle),
+            Some(point) => point.record(task, self.handle)?,
             None => drop(self.queue.push(Work::Task(task), caller)),
         }
+        Ok(())
     }
 
     pub(crate) fn push_graph(&self, graph: Arc<ExecutableGraph>, caller: &CallerClock) -> Outcome {
@@ -60,11 +61,14 @@ impl Stream {
     }
 
     /// Marks the point after all that it has, for an event.
-    pub(crate) fn record(&self, caller: &CallerClock) -> Recorded {
-        match &*self.capture() {
-            Some(point) => Recorded::InCapture(point.clone()),
+    pub(crate) fn record(&self, caller: &CallerClock) -> Outcome<Recorded> {
+        Ok(match &*self.capture() {
+            Some(point) => {
+                point.capture.check()?;
+                Recorded::InCapture(point.clone())
+            }
             None => Recorded::InQueue(self.queue.mark(caller)),
-        }
+        })
     }
 
     /// Lets its next work wait for an event. One that was recorded in a capture takes this stream
@@ -73,14 +77,22 @@ impl Stream {
         let mut captured = self.capture();
         match (event, &mut *captured) {
             (Recorded::InCapture(other), Some(point)) if other.is_in(&point.capture) => {
+                point.capture.check()?;
                 point.join(&other);
             }
-            (Recorded::InCapture(_), Some(_)) => return Err(CUDA_ERROR_STREAM_CAPTURE_MERGE),
+            (Recorded::InCapture(other), Some(point)) => {
+                let refusals = [&other, point]
+                    .map(|point| point.capture.refuse(CUDA_ERROR_STREAM_CAPTURE_MERGE));
+                return Err(refusals[1]);
+            }
             (Recorded::InCapture(other), None) if other.capture.is_open() => {
+                other.capture.check()?;
                 *captured = Some(other);
             }
             (Recorded::InCapture(_), None) => return Err(CUDA_ERROR_INVALID_VALUE),
-            (_, Some(_)) => return Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION),
+            (_, Some(point)) => {
+                return Err(point.capture.refuse(CUDA_ERROR_STREAM_CAPTURE_ISOLATION));
+            }
             (Recorded::InQueue(marker), None) => drop(self.queue.push(Work::Wait(marker), caller)),
             (Recorded::Never, None) => {}
         }
@@ -104,14 +116,11 @@ impl Stream {
         Ok(())
     }
 
-    /// Waits for all work and ends the thread.
-    pub(crate) fn end(&self, caller: &CallerClock) {
-        self.queue.push(Work::End, caller);
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
-            // A thread that has panicked has ended as well.
-            let _ = thread.join();
-        }
+    /// Lets the thread end after all work that is enqueued, and returns it. As on a device, nobody
+    /// waits for that work (CUDA Driver API, `cuStreamDestroy`).
+    pub(crate) fn end(&self, caller: &CallerClock) -> Option<JoinHandle<()>> {
+        self.queue.push_last(Work::End, caller);
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 

@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::device::Device;
 use crate::outcome::Outcome;
 use crate::ptx::Launch;
-use crate::space::SharedSpace;
+use crate::space::{AddressSpace, SharedSpace};
 use crate::usage::InUse;
 use cudarc::driver::sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
 use std::ops::Range;
@@ -25,6 +25,8 @@ pub(crate) enum Task {
     Fill { device: u64, byte: u8, bytes: u64 },
     /// Runs a kernel.
     Launch(Arc<Launch>),
+    /// Frees memory.
+    Free { at: u64, bytes: u64 },
 }
 
 impl Task {
@@ -36,12 +38,13 @@ impl Task {
                 vec![range(host as u64, bytes), range(device, bytes)]
             }
             Self::Fill { device, bytes, .. } => vec![range(device, bytes)],
-            Self::Launch(_) => Vec::new(),
+            Self::Launch(_) | Self::Free { .. } => Vec::new(),
         }
     }
 
-    /// Does it. Returns what it uses until it has ended. While it accesses memory, nothing is mapped or unmapped: this happens between the
-    /// pieces of a copy, and between the blocks and the loops of a kernel.
+    /// Does it. Returns what it uses until it has ended. While it accesses memory, nothing is mapped
+    /// or unmapped: this happens between the pieces of a copy, and between the blocks and the loops
+    /// of a kernel.
     pub(crate) fn run<'d>(&self, on: &'d Device, clock: &mut Clock) -> Outcome<Vec<InUse<'d>>> {
         let ranges = self.ranges().into_iter();
         let used = ranges.map(|range| on.space.usage.begin(range)).collect();
@@ -51,18 +54,20 @@ impl Task {
         }
         match *self {
             Self::CopyH2D { host, device, bytes } => on.h2d.transfer(&on.d2h, bytes, clock, || {
-                in_pieces(&on.space, device, bytes, |at, len| {
+                in_pieces(&on.space, device, bytes, |space, at, len| {
                     let host = host + (at - device) as usize;
+                    let are_zero = [on.pinned.is_unwritten(host, len), space.is_unwritten(at, len)];
                     // SAFETY: the device's bytes may be written, and the host's are pinned and
-                    // not freed while they are in use. C's function does not mind races.
-                    unsafe { libc::memcpy(at as *mut _, host as *const _, len as usize) };
+                    // not freed while they are in use.
+                    unsafe { copy(host as u64, at, len, are_zero) };
                 })
             }),
             Self::CopyD2H { device, host, bytes } => on.d2h.transfer(&on.h2d, bytes, clock, || {
-                in_pieces(&on.space, device, bytes, |at, len| {
+                in_pieces(&on.space, device, bytes, |space, at, len| {
                     let host = host + (at - device) as usize;
+                    let are_zero = [space.is_unwritten(at, len), on.pinned.is_unwritten(host, len)];
                     // SAFETY: as above.
-                    unsafe { libc::memcpy(host as *mut _, at as *const _, len as usize) };
+                    unsafe { copy(at, host as u64, len, are_zero) };
                 })
             }),
             Self::Fill { device, byte, bytes } => {
@@ -71,6 +76,12 @@ impl Task {
                 // SAFETY: the bytes may be written.
                 unsafe { libc::memset(device as *mut _, byte.into(), bytes as usize) };
                 Ok(())
+            }
+            Self::Free { at, bytes } => {
+                let mut space = on.space.write();
+                on.check_unused(at, bytes)?;
+                // It may have been freed since.
+                space.free(at).map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)
             }
             Self::Launch(ref launch) => {
                 return launch.run(&on.space, clock).map_err(|fault| {
@@ -83,19 +94,34 @@ impl Task {
     }
 }
 
+/// Copies bytes. Those of either range may be known to be zero: then they take no memory.
+///
+/// # Safety
+/// The bytes at `from` may be read, and those at `to` written.
+unsafe fn copy(from: u64, to: u64, bytes: u64, are_zero: [bool; 2]) {
+    let bytes = bytes as usize;
+    match are_zero {
+        [true, true] => {}
+        // SAFETY: by the promise above.
+        [true, false] => drop(unsafe { libc::memset(to as *mut _, 0, bytes) }),
+        // SAFETY: by the promise above. C's function does not mind races.
+        [false, _] => drop(unsafe { libc::memcpy(to as *mut _, from as *const _, bytes) }),
+    }
+}
+
 /// Uses a range of the device piece by piece. Others may map and unmap between the pieces.
 fn in_pieces(
     space: &SharedSpace,
     start: u64,
     bytes: u64,
-    mut each: impl FnMut(u64, u64),
+    mut each: impl FnMut(&AddressSpace, u64, u64),
 ) -> Outcome {
     let end = start + bytes;
     for at in (start..end).step_by(PIECE_BYTES as usize) {
         let len = PIECE_BYTES.min(end - at);
         let space = space.read();
         space.check_access(at, len)?;
-        each(at, len);
+        each(&space, at, len);
     }
     Ok(())
 }

@@ -7,8 +7,12 @@ mod common;
 
 use common::{Device, device};
 use cudarc::driver::sys::CUresult::{self, *};
+use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED;
+use cudarc::driver::sys::CUstreamCaptureStatus_enum as Status;
 use cudarc::driver::sys::{self, CUdeviceptr};
-use cudarc::driver::{CudaContext, CudaStream, DriverError, LaunchConfig, PushKernelArg};
+use cudarc::driver::{
+    CudaContext, CudaEvent, CudaStream, DriverError, LaunchConfig, PushKernelArg,
+};
 use emulated_cuda::Emulated;
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -17,7 +21,8 @@ const PAGE: usize = 4096;
 
 fn location() -> sys::CUmemLocation {
     let type_ = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
-    sys::CUmemLocation { type_, id: 0 }
+    let __bindgen_anon_1 = sys::CUmemLocation_st__bindgen_ty_1 { id: 0 };
+    sys::CUmemLocation { type_, __bindgen_anon_1 }
 }
 
 fn create(bytes: usize) -> Result<u64, CUresult> {
@@ -224,7 +229,6 @@ fn events_have_the_flags_that_they_were_created_with() {
 
 #[test]
 fn a_context_that_captures_is_not_synchronized() {
-    use sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED;
     let device = device();
     assert!(device.context.synchronize().is_ok());
     device.stream.begin_capture(RELAXED).unwrap();
@@ -264,6 +268,18 @@ fn a_stream_holds_a_thousand_launches_and_then_blocks() {
     assert!(!row(1100), "the caller waits for the gate");
     // SAFETY: it is not in use any more.
     unsafe { sys::cuMemFree_v2(at) }.result().unwrap();
+}
+
+#[test]
+fn to_destroy_a_stream_does_not_wait_for_its_work() {
+    let device = device();
+    let late = device.context.new_stream().unwrap();
+    occupy(&device, &late, 300_000_000);
+    let (ended, start) = (late.record_event(None).unwrap(), Instant::now());
+    drop(late);
+    assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
+    ended.synchronize().unwrap();
+    assert!(start.elapsed() > Duration::from_millis(250), "its work goes on");
 }
 
 /// Keeps a stream busy.
@@ -320,34 +336,174 @@ fn copies_take_pinned_memory_only() {
     }
 }
 
+/// Memory of this process, files in memory included.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+}
+
 #[test]
-fn captures_hold_no_mappings_and_no_strangers() {
-    use sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED;
+fn what_is_not_written_takes_no_memory() {
+    const BYTES: usize = (4 << 30) + (4 << 20);
+    const MARK: usize = (4 << 30) + 5;
+    let device = device();
+    device.emulated.resize(8 << 30, 2 << 20);
+    let (mut at, mut pinned) = (0, ptr::null_mut());
+    let stream = device.stream.cu_stream();
+    let before = resident_bytes();
+    // SAFETY: both ranges are as long as is copied, and freed after that.
+    unsafe {
+        sys::cuMemAlloc_v2(&raw mut at, BYTES).result().unwrap();
+        sys::cuMemHostAlloc(&raw mut pinned, BYTES, 0).result().unwrap();
+        let mark = pinned.cast::<u8>().add(MARK);
+        let first = pinned.cast::<u8>();
+        mark.write(7);
+        sys::cuMemcpyHtoDAsync_v2(at, pinned, BYTES, stream).result().unwrap();
+        device.stream.synchronize().unwrap();
+        // What the device has as zeros becomes zeros on the host.
+        mark.write(1);
+        first.write(1);
+        sys::cuMemcpyDtoHAsync_v2(pinned, at, BYTES, stream).result().unwrap();
+        device.stream.synchronize().unwrap();
+        assert_eq!((first.read(), mark.read()), (0, 7));
+    }
+    let growth = resident_bytes().saturating_sub(before);
+    assert!(growth < 64 << 20, "{growth} bytes");
+    // SAFETY: nothing uses them.
+    unsafe {
+        sys::cuMemFree_v2(at).result().unwrap();
+        sys::cuMemFreeHost(pinned).result().unwrap();
+    }
+}
+
+fn status(stream: &CudaStream) -> Status {
+    let mut status = Status::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: the status may be written.
+    unsafe { sys::cuStreamIsCapturing(stream.cu_stream(), &raw mut status) }.result().unwrap();
+    status
+}
+
+/// Captures two streams, with a call that is not allowed: of the second, with an event from before.
+/// Returns its error.
+fn ruined(call: impl FnOnce(&CudaStream, &CudaEvent) -> CUresult) -> CUresult {
     let device = device();
     let mut at = 0;
     // SAFETY: the address may be written.
     unsafe { sys::cuMemAlloc_v2(&raw mut at, PAGE) }.result().unwrap();
     let other = device.context.new_stream().unwrap();
     let before = other.record_event(None).unwrap();
-    let flags = sys::CUgraphInstantiate_flags(0);
     device.stream.begin_capture(RELAXED).unwrap();
-    assert_eq!(create(PAGE), Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
-    let refused = device.stream.wait(&before).unwrap_err();
-    assert_eq!(refused.0, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
     let captured = device.stream.record_event(None).unwrap();
-    assert_eq!(captured.synchronize().unwrap_err().0, CUDA_ERROR_CAPTURED_EVENT);
     other.wait(&captured).unwrap();
+    assert_eq!(status(&other), Status::CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    let refusal = call(&other, &before);
+    // Whatever uses the capture from now on fails, until it ends.
+    for stream in [&device.stream, &other] {
+        assert_eq!(status(stream), Status::CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+        // SAFETY: the range is allocated.
+        let filled = unsafe { sys::cuMemsetD8Async(at, 0, 1, stream.cu_stream()) };
+        assert_eq!(filled, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        let recorded = stream.record_event(None).unwrap_err();
+        assert_eq!(recorded.0, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        let waited = stream.wait(&captured).unwrap_err();
+        assert_eq!(waited.0, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    }
+    let mut graph = ptr::without_provenance_mut(1);
+    // SAFETY: the graph may be written.
+    let ended = unsafe { sys::cuStreamEndCapture(device.stream.cu_stream(), &raw mut graph) };
+    assert_eq!((ended, graph), (CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, ptr::null_mut()));
+    for stream in [&device.stream, &other] {
+        assert_eq!(status(stream), Status::CU_STREAM_CAPTURE_STATUS_NONE);
+        stream.synchronize().unwrap();
+    }
+    // SAFETY: nothing uses it.
+    unsafe { sys::cuMemFree_v2(at) }.result().unwrap();
+    refusal
+}
+
+#[test]
+fn a_call_that_is_not_allowed_ruins_the_capture() {
+    let error = |result: Result<(), DriverError>| result.unwrap_err().0;
+    assert_eq!(ruined(|_, _| create(PAGE).unwrap_err()), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    let synchronized = ruined(|stream, _| error(stream.synchronize()));
+    assert_eq!(synchronized, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    let asked = ruined(|stream, _| error(stream.record_event(None).unwrap().synchronize()));
+    assert_eq!(asked, CUDA_ERROR_CAPTURED_EVENT);
+    let stranger = ruined(|stream, before| error(stream.wait(before)));
+    assert_eq!(stranger, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+    let mut at = 0;
+    let allocated = ruined(|stream, _| {
+        // SAFETY: the address may be written.
+        unsafe { sys::cuMemAllocAsync(&raw mut at, PAGE, stream.cu_stream()) }
+    });
+    assert_eq!(allocated, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+}
+
+#[test]
+fn a_capture_is_joined_and_ended_once() {
+    let device = device();
+    let other = device.context.new_stream().unwrap();
+    let flags = sys::CUgraphInstantiate_flags(0);
+    let mut at = 0;
+    // SAFETY: the address may be written.
+    unsafe { sys::cuMemAlloc_v2(&raw mut at, PAGE) }.result().unwrap();
+    device.stream.begin_capture(RELAXED).unwrap();
+    other.wait(&device.stream.record_event(None).unwrap()).unwrap();
     assert_eq!(fill(&device, PAGE as u64, 1), CUDA_ERROR_INVALID_VALUE, "nothing is mapped");
     // SAFETY: the range is allocated, and the graph is never made.
     unsafe { sys::cuMemsetD8Async(at, 0, 1, other.cu_stream()) }.result().unwrap();
-    assert_eq!(
-        device.stream.end_capture(flags).err().unwrap().0,
-        CUDA_ERROR_STREAM_CAPTURE_UNJOINED
-    );
-    // SAFETY: nothing uses it.
-    unsafe { sys::cuMemFree_v2(at) }.result().unwrap();
+    let ended = device.stream.end_capture(flags).err().unwrap();
+    assert_eq!(ended.0, CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
     let empty = device.stream.end_capture(flags).err().unwrap();
     assert_eq!(empty.0, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+    // SAFETY: nothing uses it.
+    unsafe { sys::cuMemFree_v2(at) }.result().unwrap();
+}
+
+#[test]
+fn memory_of_a_pool_is_freed_in_the_order_of_the_stream() {
+    let device = device();
+    let (mut pool, mut at, mut threshold) = (ptr::null_mut(), 0, 12u64);
+    let kept = sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    let free_bytes = || device.context.mem_get_info().unwrap().0;
+    let (stream, before) = (device.stream.cu_stream(), free_bytes());
+    assert!(device.context.has_async_alloc());
+    // SAFETY: what is asked for may be written.
+    unsafe {
+        sys::cuDeviceGetDefaultMemPool(&raw mut pool, 0).result().unwrap();
+        let value = (&raw mut threshold).cast();
+        sys::cuMemPoolSetAttribute(pool, kept, value).result().unwrap();
+        threshold = 0;
+        sys::cuMemPoolGetAttribute(pool, kept, (&raw mut threshold).cast()).result().unwrap();
+        sys::cuMemAllocFromPoolAsync(&raw mut at, PAGE, pool, stream).result().unwrap();
+    }
+    assert_eq!((threshold, free_bytes()), (12, before - PAGE));
+    occupy(&device, &device.stream, 100_000_000);
+    assert_eq!(fill(&device, at, PAGE), CUDA_SUCCESS);
+    // SAFETY: the stream uses it before, and nothing after.
+    unsafe { sys::cuMemFreeAsync(at, stream) }.result().unwrap();
+    assert_eq!(free_bytes(), before - PAGE, "the work before has not ended");
+    device.stream.synchronize().unwrap();
+    assert_eq!(free_bytes(), before);
+    // SAFETY: it is refused.
+    assert_eq!(unsafe { sys::cuMemFreeAsync(at, stream) }, CUDA_ERROR_INVALID_VALUE, "twice");
+}
+
+#[test]
+fn memory_of_a_pool_that_another_stream_uses_ends_the_context() {
+    let device = device();
+    let (other, mut at) = (device.context.new_stream().unwrap(), 0);
+    // SAFETY: the address may be written; what comes too late is what is tested.
+    unsafe {
+        sys::cuMemAllocAsync(&raw mut at, PAGE, device.stream.cu_stream()).result().unwrap();
+        occupy(&device, &other, 50_000_000);
+        sys::cuMemsetD8Async(at, 0, PAGE, other.cu_stream()).result().unwrap();
+        sys::cuMemFreeAsync(at, device.stream.cu_stream()).result().unwrap();
+    }
+    device.stream.synchronize().unwrap();
+    assert_eq!(other.synchronize().unwrap_err().0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    device.emulated.restart();
 }
 
 #[test]

@@ -62,6 +62,15 @@ pub trait Backend: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Lets the next wait of a device for all work of one of its streams fail, such as one that its
+    /// drop makes.
+    ///
+    /// # Errors
+    /// Why that cannot be done here, for a person. Then the suite ignores the check that needs it.
+    fn fail_next_wait(&self, _device: &mut Self::Device) -> Result<(), String> {
+        Err("no wait of this backend can be made to fail".to_owned())
+    }
+
     /// In how many orders each check of the suite runs; more than one only on devices that can
     /// choose.
     fn orders(&self) -> u64 {

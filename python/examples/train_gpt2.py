@@ -24,6 +24,7 @@ def arguments():
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--report", help="where to write the plan's report, as HTML")
+    parser.add_argument("--out", default="gpt2", help="the folder for the trained model")
     return parser.parse_args()
 
 
@@ -57,7 +58,7 @@ def main():
     for number in range(args.steps):
         print(f"step {number}: loss {train(batch()).item():.4f}")
     train.sync()
-    torch.save(model.state_dict(), "gpt2.pt")
+    model.save_pretrained(args.out)
 
 
 if __name__ == "__main__":

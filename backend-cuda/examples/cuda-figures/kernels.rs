@@ -1,7 +1,5 @@
 //! Kernels that last as long as was recorded of the ops.
 
-use backend_cuda::cudarc::driver::CudaEvent;
-use backend_cuda::cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 use backend_cuda::{Cuda, CudaDevice, CudaError, Options};
 use planner_core::backend::{Kernels, Launch, Streams};
 use planner_core::{Graph, HostLayout, Stream};
@@ -60,27 +58,14 @@ fn row_ns(device: &mut CudaDevice, as_graph: bool) -> Result<u64, CudaError> {
         None
     };
     device.occupy(Stream::Compute, GATE_NS)?;
-    let start = time(device)?;
+    let start = device.timestamp(Stream::Compute)?;
     match &captured {
         Some(graph) => device.launch_graph(graph, 0)?,
         None => row(device)?,
     }
-    let end = time(device)?;
+    let end = device.timestamp(Stream::Compute)?;
     device.wait_idle()?;
-    Ok((elapsed_ns(&start, &end)? as u64 / u64::from(ROW)).saturating_sub(ROW_NS))
-}
-
-/// A point of time of the compute stream.
-pub(crate) fn time(device: &mut CudaDevice) -> Result<CudaEvent, CudaError> {
-    let event = device.compute()?.stream.record_event(Some(CU_EVENT_DEFAULT));
-    event.map_err(|error| CudaError::Driver { call: "cuEventRecord", code: error.0 as i32 })
-}
-
-pub(crate) fn elapsed_ns(start: &CudaEvent, end: &CudaEvent) -> Result<f64, CudaError> {
-    let elapsed = start.elapsed_ms(end);
-    let elapsed = elapsed
-        .map_err(|error| CudaError::Driver { call: "cuEventElapsedTime", code: error.0 as i32 });
-    Ok(f64::from(elapsed?) * 1e6)
+    Ok((start.ns_until(&end)? as u64 / u64::from(ROW)).saturating_sub(ROW_NS))
 }
 
 /// Kernels that last as long as the ops, launch included, whatever tensors hold.
@@ -92,8 +77,6 @@ pub(crate) struct Recorded<'g> {
 
 impl Kernels<CudaDevice> for Recorded<'_> {
     fn launch(&mut self, device: &mut CudaDevice, launch: &Launch<'_>) -> Result<(), CudaError> {
-        // Only this makes what is mapped accessible before the op.
-        device.compute()?;
         let time_ns = self.graph.op(launch.op).time_ns;
         device.occupy(Stream::Compute, time_ns.saturating_sub(self.launch_ns))
     }

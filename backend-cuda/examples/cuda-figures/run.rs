@@ -2,7 +2,7 @@
 
 use crate::Bench;
 use crate::judge::Timed;
-use crate::kernels::{Recorded, elapsed_ns, time};
+use crate::kernels::Recorded;
 use backend_cuda::{Counters, CudaDevice, CudaError, Cycle, Options, Replay, cycle};
 use planner_core::executor::Moment;
 use planner_core::{ExecuteError, Graph, Plan, Stream, Verified};
@@ -66,7 +66,7 @@ fn period_ns(
     let occupying = bench.occupying;
     let launch_ns = if as_graph.is_some() { occupying.graph_ns } else { occupying.eager_ns };
     let mut kernels = Recorded { graph, launch_ns };
-    let now = |device: &mut CudaDevice| time(device).map_err(at_end);
+    let now = |device: &mut CudaDevice| device.timestamp(Stream::Compute).map_err(at_end);
     let ran = planning::with_executor(
         verified,
         &mut device,
@@ -98,7 +98,7 @@ fn period_ns(
             let after_ns = host(device);
             let a_period = |ns: f64| ns / iterations as f64;
             let host_ns = [0, 1].map(|of: usize| a_period((after_ns[of] - before_ns[of]) as f64));
-            let period_ns = a_period(elapsed_ns(&start, &end).map_err(at_end)?);
+            let period_ns = a_period(start.ns_until(&end).map_err(at_end)?);
             executor.save_states(device)?;
             Ok((period_ns, host_ns))
         },

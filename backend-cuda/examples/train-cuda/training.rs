@@ -1,16 +1,14 @@
 //! Training under a plan.
 
-use crate::launcher::{Launcher, Products, named};
+use crate::launcher::{Launcher, Products};
 use crate::model::{LOSSES, Model};
 use crate::text::Text;
 use crate::work::Location;
-use backend_cuda::cudarc::driver::CudaEvent;
-use backend_cuda::cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
-use backend_cuda::{Compute, Cuda, CudaDevice, CudaError, Options, Replay, cycle};
+use backend_cuda::{Cuda, CudaDevice, CudaError, Options, Replay, Timestamp, cycle};
 use integrity::slots;
 use planner_core::backend::{Kernels, Launch, Transfers};
 use planner_core::executor::Moment;
-use planner_core::{ExecuteError, Graph, HostLayout, Kind, Machine, Verified};
+use planner_core::{ExecuteError, Graph, HostLayout, Kind, Machine, Stream, Verified};
 use spillway::planning;
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -68,8 +66,8 @@ impl Trained {
     }
 }
 
-/// Events before and after an op.
-type Span = [CudaEvent; 2];
+/// Times before and after an op.
+type Span = [Timestamp; 2];
 
 /// The kernels as an executor takes them.
 struct Training<'b> {
@@ -204,24 +202,18 @@ impl Training<'_> {
     /// The median times of ops; empty where none were taken.
     fn times_ns(&self) -> Result<Vec<u64>, CudaError> {
         let median = |spans: &Vec<Span>| {
-            let mut times_ms = Vec::new();
+            let mut times_ns = Vec::new();
             for [start, end] in spans.iter().skip(1) {
-                times_ms.push(named("cuEventElapsedTime", start.elapsed_ms(end))?);
+                times_ns.push(start.ns_until(end)? as u64);
             }
-            times_ms.sort_unstable_by(f32::total_cmp);
-            let median_ms = times_ms.get(times_ms.len() / 2).copied().unwrap_or(0.0);
-            Ok((f64::from(median_ms) * 1e6) as u64)
+            times_ns.sort_unstable();
+            Ok(times_ns.get(times_ns.len() / 2).copied().unwrap_or(0))
         };
         self.spans.iter().flatten().map(median).collect()
     }
 
-    fn event(&self, compute: &Compute<'_>) -> Result<Option<CudaEvent>, CudaError> {
-        if self.spans.is_none() {
-            return Ok(None);
-        }
-        let event = named("cuEventCreate", compute.context.new_event(Some(CU_EVENT_DEFAULT)))?;
-        named("cuEventRecord", event.record(compute.stream))?;
-        Ok(Some(event))
+    fn timestamp(&self, device: &CudaDevice) -> Result<Option<Timestamp>, CudaError> {
+        self.spans.as_ref().map(|_| device.timestamp(Stream::Compute)).transpose()
     }
 }
 
@@ -241,12 +233,12 @@ impl Kernels<CudaDevice> for Training<'_> {
             };
             at.expect("an op launches what works on its operands").0 + 4 * location.first
         };
+        let start = self.timestamp(device)?;
         let compute = device.compute()?;
-        let start = self.event(&compute)?;
         for work in &self.bench.model.ops[op.index()] {
             self.launcher.launch(compute.stream, work, address)?;
         }
-        let end = self.event(&compute)?;
+        let end = self.timestamp(device)?;
         if let (Some(spans), Some(start), Some(end)) = (&mut self.spans, start, end) {
             spans[op.index()].push([start, end]);
         }

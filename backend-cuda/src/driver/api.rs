@@ -50,6 +50,7 @@ functions! {
     fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
     fn cuDeviceGetName(name: *mut c_char, bytes: c_int, device: CUdevice);
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device: CUdevice);
+    fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
     fn cuCtxSetCurrent(context: CUcontext);
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
 
@@ -112,12 +113,15 @@ functions! {
         extra: *mut *mut c_void,
     );
 
+    fn cuStreamCreate(stream: *mut CUstream, flags: c_uint);
+    fn cuStreamDestroy_v2(stream: CUstream);
     fn cuStreamSynchronize(stream: CUstream);
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
     fn cuEventCreate(event: *mut CUevent, flags: c_uint);
     fn cuEventDestroy_v2(event: CUevent);
     fn cuEventRecord(event: CUevent, stream: CUstream);
     fn cuEventQuery(event: CUevent);
+    fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
     fn cuEventSynchronize(event: CUevent);
     fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_uint);
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);

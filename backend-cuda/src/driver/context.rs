@@ -3,10 +3,23 @@
 use super::api;
 use crate::error::CudaError;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
-use cudarc::driver::{CudaContext, CudaStream, DriverError};
+use cudarc::driver::sys::{CUcontext, CUdevice};
 use std::ffi::CStr;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
+
+/// The primary context of a device. It is kept for as long as the process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Context {
+    pub(super) ordinal: usize,
+    pub(super) device: CUdevice,
+    raw: CUcontext,
+}
+
+// SAFETY: a context is used from any thread that makes it current, as every function here does.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
 
 /// Starts the driver.
 pub(crate) fn initialize() -> Result<(), CudaError> {
@@ -55,24 +68,21 @@ pub(crate) fn error_name(code: i32) -> Option<&'static str> {
 }
 
 /// Makes a context current on this thread.
-///
-/// Unlike cudarc's `bind_to_thread`, it neither reports nor clears an error that an object left
-/// behind when it was dropped.
-pub(crate) fn make_current(context: &CudaContext) -> Result<(), CudaError> {
-    // SAFETY: the context lives.
-    unsafe { api::cuCtxSetCurrent(context.cu_ctx()) }
+pub(crate) fn make_current(context: Context) -> Result<(), CudaError> {
+    // SAFETY: the context is never released.
+    unsafe { api::cuCtxSetCurrent(context.raw) }
 }
 
 /// What a device has of an attribute.
-pub(crate) fn attribute(context: &CudaContext, attribute: Attribute) -> Result<i32, CudaError> {
+pub(crate) fn attribute(context: Context, attribute: Attribute) -> Result<i32, CudaError> {
     let mut value = 0;
     // SAFETY: the number may be written.
-    unsafe { api::cuDeviceGetAttribute(&raw mut value, attribute as u32, context.cu_device()) }?;
+    unsafe { api::cuDeviceGetAttribute(&raw mut value, attribute as u32, context.device) }?;
     Ok(value)
 }
 
 /// Free memory and all memory, in bytes.
-pub(crate) fn memory_bytes(context: &CudaContext) -> Result<[u64; 2], CudaError> {
+pub(crate) fn memory_bytes(context: Context) -> Result<[u64; 2], CudaError> {
     make_current(context)?;
     let (mut free, mut total) = (0, 0);
     // SAFETY: the numbers may be written.
@@ -80,49 +90,22 @@ pub(crate) fn memory_bytes(context: &CudaContext) -> Result<[u64; 2], CudaError>
     Ok([free as u64, total as u64])
 }
 
-/// Contexts of this process, with a stream each.
-static CONTEXTS: Mutex<Vec<(Arc<CudaContext>, Arc<CudaStream>)>> = Mutex::new(Vec::new());
+/// The contexts of this process.
+static CONTEXTS: Mutex<Vec<Context>> = Mutex::new(Vec::new());
 
-/// The primary context of a device. It is kept for as long as the process, since making one takes
-/// seconds.
-pub(crate) fn context(ordinal: usize) -> Result<Arc<CudaContext>, CudaError> {
+/// Retains the primary context of a device, once: making one takes seconds.
+pub(crate) fn context(ordinal: usize) -> Result<Context, CudaError> {
     let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let kept = contexts.iter().find(|(context, _)| context.ordinal() == ordinal);
-    let context = match kept {
-        Some((context, _)) => Arc::clone(context),
-        None => {
-            let made = CudaContext::new(ordinal);
-            let context = made.map_err(|error| failed("cuDevicePrimaryCtxRetain", error))?;
-            let first = first_stream(&context)?;
-            contexts.push((Arc::clone(&context), first));
-            context
-        }
-    };
-    // What a former device left behind is no error of the next.
-    let _ = context.check_err();
+    if let Some(&kept) = contexts.iter().find(|context| context.ordinal == ordinal) {
+        return Ok(kept);
+    }
+    let (mut device, mut raw) = (0, ptr::null_mut());
+    // SAFETY: both may be written.
+    unsafe {
+        api::cuDeviceGet(&raw mut device, ordinal as i32)?;
+        api::cuDevicePrimaryCtxRetain(&raw mut raw, device)?;
+    }
+    let context = Context { ordinal, device, raw };
+    contexts.push(context);
     Ok(context)
-}
-
-/// Creates the first stream of a context without waiting for the device.
-///
-/// cudarc synchronizes the context for its first stream if it tracks events of slices, and that is
-/// illegal while another stream of the context is captured, by whomever (CUDA C++ Programming
-/// Guide, "Prohibited and Unhandled Operations"). While this stream lives, no other is the first.
-fn first_stream(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>, CudaError> {
-    // SAFETY: nobody else has this context yet, so it has no slices that would have to be tracked.
-    unsafe { context.disable_event_tracking() };
-    let stream = new_stream(context);
-    // SAFETY: for the same reason, there are no slices that were not tracked.
-    unsafe { context.enable_event_tracking() };
-    stream
-}
-
-/// Creates a stream that does not wait for the default stream.
-pub(crate) fn new_stream(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>, CudaError> {
-    context.new_stream().map_err(|error| failed("cuStreamCreate", error))
-}
-
-/// Names the call that failed inside of cudarc.
-fn failed(call: &'static str, DriverError(code): DriverError) -> CudaError {
-    CudaError::Driver { call, code: code as i32 }
 }

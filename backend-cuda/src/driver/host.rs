@@ -1,30 +1,31 @@
+//! Pinned host memory, and the copies between it and the device.
+
 use super::api;
-use super::context::make_current;
+use super::context::{Context, make_current};
+use super::stream::Stream;
 use crate::error::CudaError;
-use cudarc::driver::{CudaContext, CudaStream};
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 /// Host memory that does not move, so that the device copies from and to it.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     start: NonNull<u8>,
     bytes: u64,
-    context: Arc<CudaContext>,
+    context: Context,
 }
 
 // SAFETY: the memory is the process's, and whichever thread has this object may use it.
 unsafe impl Send for Pinned {}
 
 impl Pinned {
-    pub(crate) fn new(context: &Arc<CudaContext>, bytes: u64) -> Result<Self, CudaError> {
+    pub(crate) fn new(context: Context, bytes: u64) -> Result<Self, CudaError> {
         make_current(context)?;
         let mut start = std::ptr::null_mut();
         // SAFETY: the address may be written.
         unsafe { api::cuMemHostAlloc(&raw mut start, bytes as usize, 0) }?;
         let start = NonNull::new(start.cast()).ok_or(CudaError::OutOfHostMemory { bytes })?;
-        Ok(Self { start, bytes, context: Arc::clone(context) })
+        Ok(Self { start, bytes, context })
     }
 
     /// Where a range lies.
@@ -55,7 +56,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        let _ = make_current(&self.context);
+        let _ = make_current(self.context);
         // SAFETY: it is this object's, and no enqueued work uses it: a device that cannot wait for
         // its work leaks this.
         let _ = unsafe { api::cuMemFreeHost(self.start.as_ptr().cast()) };
@@ -64,28 +65,28 @@ impl Drop for Pinned {
 
 /// Enqueues a copy to mapped addresses.
 pub(crate) fn upload(
-    stream: &CudaStream,
+    stream: &Stream,
     from: (&Pinned, Range<u64>),
     to: u64,
 ) -> Result<(), CudaError> {
     make_current(stream.context())?;
     let (host, range) = from;
     let (place, bytes) = (host.place(&range), (range.end - range.start) as usize);
-    let stream = stream.cu_stream();
+    let stream = stream.raw();
     // SAFETY: both ranges lie inside what they are parts of, and stay until the work has ended.
     unsafe { api::cuMemcpyHtoDAsync_v2(to, place.cast(), bytes, stream) }
 }
 
 /// Enqueues a copy from mapped addresses.
 pub(crate) fn download(
-    stream: &CudaStream,
+    stream: &Stream,
     from: u64,
     to: (&Pinned, Range<u64>),
 ) -> Result<(), CudaError> {
     make_current(stream.context())?;
     let (host, range) = to;
     let (place, bytes) = (host.place(&range), (range.end - range.start) as usize);
-    let stream = stream.cu_stream();
+    let stream = stream.raw();
     // SAFETY: the same.
     unsafe { api::cuMemcpyDtoHAsync_v2(place.cast(), from, bytes, stream) }
 }

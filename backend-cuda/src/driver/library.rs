@@ -1,3 +1,5 @@
+//! The driver's library: the system's, or one at a path.
+
 use super::context::initialize;
 use crate::error::Unavailable;
 use cudarc::driver::sys;

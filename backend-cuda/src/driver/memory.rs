@@ -1,21 +1,24 @@
+//! Memory of the device: addresses, chunks, and what is mapped where.
+
 use super::api;
-use super::context::make_current;
+use super::context::{Context, make_current};
+use super::stream::Stream;
 use crate::error::CudaError;
+use cudarc::driver::sys;
 use cudarc::driver::sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 use cudarc::driver::sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED;
 use cudarc::driver::sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
-use cudarc::driver::{CudaContext, CudaStream, sys};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`.
 const MINIMUM: u32 = 0;
 
-fn location(context: &CudaContext) -> sys::CUmemLocation {
-    sys::CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: context.cu_device() }
+fn location(context: Context) -> sys::CUmemLocation {
+    let __bindgen_anon_1 = sys::CUmemLocation_st__bindgen_ty_1 { id: context.device };
+    sys::CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, __bindgen_anon_1 }
 }
 
-fn properties(context: &CudaContext) -> sys::CUmemAllocationProp {
+fn properties(context: Context) -> sys::CUmemAllocationProp {
     sys::CUmemAllocationProp {
         type_: CU_MEM_ALLOCATION_TYPE_PINNED,
         requestedHandleTypes: sys::CUmemAllocationHandleType_enum(0),
@@ -31,7 +34,7 @@ fn properties(context: &CudaContext) -> sys::CUmemAllocationProp {
 }
 
 /// What sizes and addresses of mappings must be multiples of.
-pub(crate) fn granularity_bytes(context: &CudaContext) -> Result<u64, CudaError> {
+pub(crate) fn granularity_bytes(context: Context) -> Result<u64, CudaError> {
     let (mut bytes, properties) = (0, properties(context));
     // SAFETY: the number may be written, and the properties read.
     unsafe { api::cuMemGetAllocationGranularity(&raw mut bytes, &raw const properties, MINIMUM) }?;
@@ -42,23 +45,23 @@ pub(crate) fn granularity_bytes(context: &CudaContext) -> Result<u64, CudaError>
 #[derive(Debug)]
 pub(crate) struct Physical {
     handle: sys::CUmemGenericAllocationHandle,
-    context: Arc<CudaContext>,
+    context: Context,
 }
 
 impl Physical {
-    pub(crate) fn new(context: &Arc<CudaContext>, bytes: u64) -> Result<Self, CudaError> {
+    pub(crate) fn new(context: Context, bytes: u64) -> Result<Self, CudaError> {
         make_current(context)?;
         let (mut handle, properties) = (0, properties(context));
         let (handle_at, properties) = (&raw mut handle, &raw const properties);
         // SAFETY: the handle may be written, and the properties read.
         unsafe { api::cuMemCreate(handle_at, bytes as usize, properties, 0) }?;
-        Ok(Self { handle, context: Arc::clone(context) })
+        Ok(Self { handle, context })
     }
 }
 
 impl Drop for Physical {
     fn drop(&mut self) {
-        let _ = make_current(&self.context);
+        let _ = make_current(self.context);
         // SAFETY: the handle is this object's. Where the device is lost, nothing is left to
         // release.
         let _ = unsafe { api::cuMemRelease(self.handle) };
@@ -70,16 +73,16 @@ impl Drop for Physical {
 pub(crate) struct Addresses {
     start: u64,
     bytes: u64,
-    context: Arc<CudaContext>,
+    context: Context,
 }
 
 impl Addresses {
-    pub(crate) fn new(context: &Arc<CudaContext>, bytes: u64) -> Result<Self, CudaError> {
+    pub(crate) fn new(context: Context, bytes: u64) -> Result<Self, CudaError> {
         make_current(context)?;
         let mut start = 0;
         // SAFETY: the address may be written.
         unsafe { api::cuMemAddressReserve(&raw mut start, bytes as usize, 0, 0, 0) }?;
-        Ok(Self { start, bytes, context: Arc::clone(context) })
+        Ok(Self { start, bytes, context })
     }
 
     pub(crate) fn range(&self) -> Range<u64> {
@@ -89,7 +92,7 @@ impl Addresses {
 
 impl Drop for Addresses {
     fn drop(&mut self) {
-        let _ = make_current(&self.context);
+        let _ = make_current(self.context);
         // SAFETY: the range is this object's, and nothing is mapped in it.
         let _ = unsafe { api::cuMemAddressFree(self.start, self.bytes as usize) };
     }
@@ -97,7 +100,7 @@ impl Drop for Addresses {
 
 /// Maps a whole chunk at reserved addresses where nothing is mapped.
 pub(crate) fn map(
-    context: &CudaContext,
+    context: Context,
     at: u64,
     bytes: u64,
     chunk: &Physical,
@@ -108,7 +111,7 @@ pub(crate) fn map(
 }
 
 /// Lets the device read and write mapped addresses of one reservation.
-pub(crate) fn set_access(context: &CudaContext, at: u64, bytes: u64) -> Result<(), CudaError> {
+pub(crate) fn set_access(context: Context, at: u64, bytes: u64) -> Result<(), CudaError> {
     make_current(context)?;
     let access = sys::CUmemAccessDesc {
         location: location(context),
@@ -119,35 +122,35 @@ pub(crate) fn set_access(context: &CudaContext, at: u64, bytes: u64) -> Result<(
 }
 
 /// Unmaps whole mappings that no enqueued work uses.
-pub(crate) fn unmap(context: &CudaContext, at: u64, bytes: u64) -> Result<(), CudaError> {
+pub(crate) fn unmap(context: Context, at: u64, bytes: u64) -> Result<(), CudaError> {
     make_current(context)?;
     // SAFETY: the mappings are whole, and nothing uses them.
     unsafe { api::cuMemUnmap(at, bytes as usize) }
 }
 
 /// Enqueues that mapped addresses are set to zero.
-pub(crate) fn fill(stream: &CudaStream, at: u64, bytes: u64) -> Result<(), CudaError> {
+pub(crate) fn fill(stream: &Stream, at: u64, bytes: u64) -> Result<(), CudaError> {
     make_current(stream.context())?;
     // SAFETY: the range is mapped, and stays so until the work has ended.
-    unsafe { api::cuMemsetD8Async(at, 0, bytes as usize, stream.cu_stream()) }
+    unsafe { api::cuMemsetD8Async(at, 0, bytes as usize, stream.raw()) }
 }
 
 /// Memory of the device beside the chunks, zero at first.
 #[derive(Debug)]
 pub(crate) struct Working {
     pub(crate) at: u64,
-    context: Arc<CudaContext>,
+    context: Context,
 }
 
 impl Working {
     /// The zeros are there for what is enqueued on the stream from now on.
-    pub(crate) fn zeroed(stream: &CudaStream, bytes: u64) -> Result<Self, CudaError> {
+    pub(crate) fn zeroed(stream: &Stream, bytes: u64) -> Result<Self, CudaError> {
         let context = stream.context();
         make_current(context)?;
         let mut at = 0;
         // SAFETY: the address may be written.
         unsafe { api::cuMemAlloc_v2(&raw mut at, bytes as usize) }?;
-        let working = Self { at, context: Arc::clone(context) };
+        let working = Self { at, context };
         fill(stream, at, bytes)?;
         Ok(working)
     }
@@ -155,7 +158,7 @@ impl Working {
 
 impl Drop for Working {
     fn drop(&mut self) {
-        let _ = make_current(&self.context);
+        let _ = make_current(self.context);
         // SAFETY: it is this object's, and no enqueued work uses it.
         let _ = unsafe { api::cuMemFree_v2(self.at) };
     }

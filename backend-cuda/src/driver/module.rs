@@ -1,15 +1,17 @@
+//! Kernels: loaded from their text, and launched.
+
 use super::api;
-use super::context::make_current;
+use super::context::{Context, make_current};
+use super::stream::Stream;
 use crate::error::CudaError;
-use cudarc::driver::{CudaContext, CudaStream, sys};
+use cudarc::driver::sys;
 use std::ffi::{CStr, c_void};
-use std::sync::Arc;
 
 /// Code that the driver has loaded.
 #[derive(Debug)]
 pub(crate) struct Module {
     raw: sys::CUmodule,
-    context: Arc<CudaContext>,
+    context: Context,
 }
 
 /// A kernel, which lives as long as its module.
@@ -23,12 +25,12 @@ unsafe impl Send for Module {}
 unsafe impl Send for Function {}
 
 impl Module {
-    pub(crate) fn new(context: &Arc<CudaContext>, ptx: &CStr) -> Result<Self, CudaError> {
+    pub(crate) fn new(context: Context, ptx: &CStr) -> Result<Self, CudaError> {
         make_current(context)?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: the text ends with a zero, and the module may be written.
         unsafe { api::cuModuleLoadData(&raw mut raw, ptx.as_ptr().cast()) }?;
-        Ok(Self { raw, context: Arc::clone(context) })
+        Ok(Self { raw, context })
     }
 
     pub(crate) fn function(&self, name: &CStr) -> Result<Function, CudaError> {
@@ -42,7 +44,7 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        let _ = make_current(&self.context);
+        let _ = make_current(self.context);
         // SAFETY: it is this object's, and no enqueued work uses it.
         let _ = unsafe { api::cuModuleUnload(self.raw) };
     }
@@ -57,7 +59,7 @@ pub(crate) enum Argument {
 
 /// Enqueues a kernel with as many arguments as it has, each of its kind.
 pub(crate) fn launch(
-    stream: &CudaStream,
+    stream: &Stream,
     function: Function,
     [blocks, threads]: [u32; 2],
     arguments: &[Argument],
@@ -68,8 +70,7 @@ pub(crate) fn launch(
         Argument::Long(long) => std::ptr::from_ref(long) as *mut c_void,
     };
     let mut pointers: Vec<_> = arguments.iter().map(pointer).collect();
-    let (stream, pointers, extra) =
-        (stream.cu_stream(), pointers.as_mut_ptr(), std::ptr::null_mut());
+    let (stream, pointers, extra) = (stream.raw(), pointers.as_mut_ptr(), std::ptr::null_mut());
     // SAFETY: the arguments are those of the kernel, which the driver copies before it returns, and
     // what the kernel uses is mapped.
     unsafe {

@@ -1,33 +1,93 @@
-//! Events, captures and graphs of streams.
+//! Streams, their events, captures and graphs.
 
 use super::api;
-use super::context::make_current;
+use super::context::{Context, make_current};
+use super::lent;
 use crate::error::CudaError;
-use cudarc::driver::sys::{CUevent, CUgraph, CUgraphExec};
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::CudaStream;
+use cudarc::driver::sys::{CUevent, CUgraph, CUgraphExec, CUstream};
 use std::ffi::c_uint;
 use std::ptr;
 use std::sync::Arc;
 
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`: any thread may end the capture.
 const RELAXED: c_uint = 2;
-/// `CU_EVENT_DISABLE_TIMING`.
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: c_uint = 1;
+/// `CU_EVENT_DISABLE_TIMING` and `CU_EVENT_DEFAULT`.
 const UNTIMED: c_uint = 2;
+const TIMED: c_uint = 0;
 /// The codes of work that has not ended and of an event in a capture.
 const NOT_READY: i32 = 600;
 
-/// Blocks until all work of a stream has ended.
-pub(crate) fn synchronize(stream: &CudaStream) -> Result<(), CudaError> {
-    make_current(stream.context())?;
-    // SAFETY: the stream lives.
-    unsafe { api::cuStreamSynchronize(stream.cu_stream()) }
+/// A stream that does not wait for the default stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    raw: CUstream,
+    context: Context,
+    /// The same for an embedder, once one asks.
+    lent: Option<Arc<CudaStream>>,
+}
+
+// SAFETY: a stream is used from any thread that makes its context current, as every function here
+// does.
+unsafe impl Send for Stream {}
+// SAFETY: the driver locks a stream itself ("thread safety" of the driver's manual: only graphs are
+// not synchronized).
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    pub(crate) fn new(context: Context) -> Result<Self, CudaError> {
+        make_current(context)?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the stream may be written.
+        unsafe { api::cuStreamCreate(&raw mut raw, NON_BLOCKING) }?;
+        Ok(Self { raw, context, lent: None })
+    }
+
+    pub(crate) const fn context(&self) -> Context {
+        self.context
+    }
+
+    pub(super) const fn raw(&self) -> CUstream {
+        self.raw
+    }
+
+    /// The stream as cudarc has it.
+    pub(crate) fn lend(&mut self) -> Result<&Arc<CudaStream>, CudaError> {
+        let lent = match self.lent.take() {
+            Some(lent) => lent,
+            // SAFETY: the stream is not destroyed while anybody else has this.
+            None => unsafe { lent::stream(self.context, self.raw) }?,
+        };
+        Ok(self.lent.insert(lent))
+    }
+
+    /// Blocks until all work has ended.
+    pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
+        make_current(self.context)?;
+        // SAFETY: the stream lives.
+        unsafe { api::cuStreamSynchronize(self.raw) }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // An embedder who has kept it may still use it.
+        let is_ours = self.lent.take().is_none_or(|lent| Arc::into_inner(lent).is_some());
+        if is_ours {
+            let _ = make_current(self.context);
+            // SAFETY: it is this object's, and nobody else has it.
+            let _ = unsafe { api::cuStreamDestroy_v2(self.raw) };
+        }
+    }
 }
 
 /// A point of a stream.
 #[derive(Debug)]
 pub(crate) struct Event {
     raw: CUevent,
-    context: Arc<CudaContext>,
+    context: Context,
 }
 
 // SAFETY: an event is used from any thread that makes its context current, as every method does.
@@ -38,30 +98,39 @@ unsafe impl Sync for Event {}
 
 impl Event {
     /// Creates an event whose time is not taken.
-    pub(crate) fn new(context: &Arc<CudaContext>) -> Result<Self, CudaError> {
+    pub(crate) fn new(context: Context) -> Result<Self, CudaError> {
+        Self::with_flags(context, UNTIMED)
+    }
+
+    /// Creates an event whose time is taken.
+    pub(crate) fn timed(context: Context) -> Result<Self, CudaError> {
+        Self::with_flags(context, TIMED)
+    }
+
+    fn with_flags(context: Context, flags: c_uint) -> Result<Self, CudaError> {
         make_current(context)?;
         let mut raw = ptr::null_mut();
         // SAFETY: the event may be written.
-        unsafe { api::cuEventCreate(&raw mut raw, UNTIMED) }?;
-        Ok(Self { raw, context: Arc::clone(context) })
+        unsafe { api::cuEventCreate(&raw mut raw, flags) }?;
+        Ok(Self { raw, context })
     }
 
     /// Moves after everything that a stream of the same context has.
-    pub(crate) fn record(&self, stream: &CudaStream) -> Result<(), CudaError> {
-        make_current(&self.context)?;
+    pub(crate) fn record(&self, stream: &Stream) -> Result<(), CudaError> {
+        make_current(self.context)?;
         // SAFETY: both live, and the driver refuses a stream of another context.
-        unsafe { api::cuEventRecord(self.raw, stream.cu_stream()) }
+        unsafe { api::cuEventRecord(self.raw, stream.raw) }
     }
 
     /// What the stream does from now on waits for this.
-    pub(crate) fn hold(&self, stream: &CudaStream) -> Result<(), CudaError> {
-        make_current(&self.context)?;
+    pub(crate) fn hold(&self, stream: &Stream) -> Result<(), CudaError> {
+        make_current(self.context)?;
         // SAFETY: both live.
-        unsafe { api::cuStreamWaitEvent(stream.cu_stream(), self.raw, 0) }
+        unsafe { api::cuStreamWaitEvent(stream.raw, self.raw, 0) }
     }
 
     pub(crate) fn is_reached(&self) -> Result<bool, CudaError> {
-        make_current(&self.context)?;
+        make_current(self.context)?;
         // SAFETY: the event lives.
         match unsafe { api::cuEventQuery(self.raw) } {
             Err(CudaError::Driver { code: NOT_READY, .. }) => Ok(false),
@@ -69,9 +138,18 @@ impl Event {
         }
     }
 
+    /// Time from this event to another, both of them timed and reached.
+    pub(crate) fn ns_until(&self, end: &Self) -> Result<f64, CudaError> {
+        make_current(self.context)?;
+        let mut milliseconds = 0.0;
+        // SAFETY: the number may be written, and both events live.
+        unsafe { api::cuEventElapsedTime(&raw mut milliseconds, self.raw, end.raw) }?;
+        Ok(f64::from(milliseconds) * 1e6)
+    }
+
     /// Blocks until it is reached.
     pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
-        make_current(&self.context)?;
+        make_current(self.context)?;
         // SAFETY: the event lives.
         unsafe { api::cuEventSynchronize(self.raw) }
     }
@@ -79,7 +157,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        let _ = make_current(&self.context);
+        let _ = make_current(self.context);
         // SAFETY: the event is this object's. The driver keeps what waits still need (manual,
         // cuEventDestroy).
         let _ = unsafe { api::cuEventDestroy_v2(self.raw) };
@@ -87,16 +165,16 @@ impl Drop for Event {
 }
 
 /// Captures what is enqueued on a stream from now on.
-pub(crate) fn begin_capture(stream: &CudaStream) -> Result<(), CudaError> {
-    make_current(stream.context())?;
+pub(crate) fn begin_capture(stream: &Stream) -> Result<(), CudaError> {
+    make_current(stream.context)?;
     // SAFETY: the stream lives.
-    unsafe { api::cuStreamBeginCapture_v2(stream.cu_stream(), RELAXED) }
+    unsafe { api::cuStreamBeginCapture_v2(stream.raw, RELAXED) }
 }
 
 /// Captured work.
 pub(crate) struct Executable {
     raw: CUgraphExec,
-    context: Arc<CudaContext>,
+    context: Context,
 }
 
 // SAFETY: one thread at a time uses it, which is what the driver asks of graphs ("Graph object
@@ -106,12 +184,12 @@ unsafe impl Send for Executable {}
 
 impl Executable {
     /// Ends the capture of a stream.
-    pub(crate) fn end_capture(stream: &CudaStream) -> Result<Self, CudaError> {
-        let context = stream.context();
+    pub(crate) fn end_capture(stream: &Stream) -> Result<Self, CudaError> {
+        let context = stream.context;
         make_current(context)?;
         let mut graph: CUgraph = ptr::null_mut();
         // SAFETY: the stream lives, and the graph may be written.
-        unsafe { api::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) }?;
+        unsafe { api::cuStreamEndCapture(stream.raw, &raw mut graph) }?;
         if graph.is_null() {
             return Err(CudaError::NotCaptured);
         }
@@ -123,21 +201,21 @@ impl Executable {
             let _ = api::cuGraphDestroy(graph);
             made
         };
-        made.map(|()| Self { raw, context: Arc::clone(context) })
+        made.map(|()| Self { raw, context })
     }
 
     /// Enqueues all of it on a stream.
-    pub(crate) fn launch(&self, stream: &CudaStream) -> Result<(), CudaError> {
-        make_current(&self.context)?;
+    pub(crate) fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
+        make_current(self.context)?;
         // SAFETY: both live, and what the work uses is still mapped and pinned, which
         // `CudaDevice::check_graph` has seen to.
-        unsafe { api::cuGraphLaunch(self.raw, stream.cu_stream()) }
+        unsafe { api::cuGraphLaunch(self.raw, stream.raw) }
     }
 }
 
 impl Drop for Executable {
     fn drop(&mut self) {
-        let _ = make_current(&self.context);
+        let _ = make_current(self.context);
         // SAFETY: it is this object's. A launch that is under way ends first (manual,
         // cuGraphExecDestroy).
         let _ = unsafe { api::cuGraphExecDestroy(self.raw) };

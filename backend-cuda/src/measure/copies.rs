@@ -3,10 +3,8 @@
 
 use super::fit::median;
 use crate::driver;
-use crate::error::{CudaError, named};
+use crate::error::CudaError;
 use crate::{Cuda, CudaDevice, Options, Unavailable};
-use cudarc::driver::CudaEvent;
-use cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 use planner_core::Stream;
 use planner_core::backend::{Chunks, DeviceAddress, HostRange, Paging, Streams, Transfers};
 
@@ -133,18 +131,12 @@ impl Ends {
         let mut ends = Self { device, at, most_bytes, fill_bytes, fill_ns_per_byte: 0.0 };
         // The first call is slower.
         ends.fill(1, fill_bytes)?;
-        let start = ends.event(Stream::Compute)?;
+        let start = ends.device.timestamp(Stream::Compute)?;
         ends.fill(FEWEST, fill_bytes)?;
-        let end = ends.event(Stream::Compute)?;
+        let end = ends.device.timestamp(Stream::Compute)?;
         ends.device.wait_idle()?;
-        ends.fill_ns_per_byte = elapsed_ns(&start, &end)? / (FEWEST * fill_bytes) as f64;
+        ends.fill_ns_per_byte = start.ns_until(&end)? / (FEWEST * fill_bytes) as f64;
         Ok(ends)
-    }
-
-    /// A point of time of a stream.
-    fn event(&self, stream: Stream) -> Result<CudaEvent, CudaError> {
-        let stream = self.device.queued[stream as usize].stream();
-        named("cuEventRecord", stream.record_event(Some(CU_EVENT_DEFAULT)))
     }
 
     /// Fills the range after those that are copied.
@@ -212,21 +204,18 @@ impl Ends {
             let beside = lasting_ns / alone_ns[1 - way].max(1.0);
             self.copy(1 - way, bytes, (beside as u64).clamp(1, MOST_BESIDE))?;
         }
-        let beside = (load != Load::Alone).then(|| self.event(WAYS[1 - way])).transpose()?;
-        let start = self.event(WAYS[way])?;
+        let beside =
+            (load != Load::Alone).then(|| self.device.timestamp(WAYS[1 - way])).transpose()?;
+        let start = self.device.timestamp(WAYS[way])?;
         self.copy(way, bytes, count)?;
-        let end = self.event(WAYS[way])?;
-        let was_ahead = !named("cuEventQuery", start.try_is_complete())?;
+        let end = self.device.timestamp(WAYS[way])?;
+        let was_ahead = !start.is_reached()?;
         self.device.wait_idle()?;
         let lasted = match beside {
-            Some(beside) => elapsed_ns(&end, &beside)? > 0.0,
+            Some(beside) => end.ns_until(&beside)? > 0.0,
             None => true,
         };
-        let ns = elapsed_ns(&start, &end)?;
+        let ns = start.ns_until(&end)?;
         Ok((was_ahead && lasted).then_some(ns / count as f64))
     }
-}
-
-fn elapsed_ns(start: &CudaEvent, end: &CudaEvent) -> Result<f64, CudaError> {
-    Ok(f64::from(named("cuEventElapsedTime", start.elapsed_ms(end))?) * 1e6)
 }

@@ -7,13 +7,18 @@ use integrity::Backend;
 use planner_core::planner::{Request, Strategy};
 use planner_core::{Graph, Kind, Machine, MachineParameters};
 use spillway::{placing, planning};
+use std::sync::Once;
 use workloads::{OwnedGraph, OwnedPlan};
+
+static SMALL_CHUNKS: Once = Once::new();
 
 /// The backend on the emulated driver, and a machine whose links take as long for a tensor as
 /// an op for its work.
 pub(crate) fn emulated() -> (Emulated, Integrity, Machine) {
     let driver = Emulated::built_path();
     let emulated = Emulated::open(&driver).unwrap();
+    // Tensors of whole chunks are interpreted word by word, so these are small.
+    SMALL_CHUNKS.call_once(|| emulated.resize(1 << 30, 4096));
     let backend = Integrity { driver: Some(driver), ordinal: 0 };
     let found = backend.find().unwrap().machine;
     let bytes_per_s = found.chunk_bytes * 4_000_000;

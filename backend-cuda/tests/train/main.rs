@@ -31,6 +31,8 @@ use emulated_cuda::Emulated;
 use model::Model;
 use planner_core::{Kind, TensorId};
 use settings::Settings;
+use std::path::PathBuf;
+use std::sync::Once;
 use text::{Text, scramble};
 use trainer::Trainer;
 use training::{Trained, Way};
@@ -40,10 +42,18 @@ const SAMPLED: u64 = 8;
 /// Adam's constants, as in the source.
 const BETAS: [f64; 2] = [0.9, 0.999];
 
-/// The emulated driver, what trains on it, and what is trained.
-fn set_up(settings: &[&str]) -> (Emulated, Trainer, Model) {
+/// The emulated driver, with small chunks for small models, and its path.
+fn opened() -> (Emulated, PathBuf) {
+    static SMALL_CHUNKS: Once = Once::new();
     let driver = Emulated::built_path();
     let emulated = Emulated::open(&driver).unwrap();
+    SMALL_CHUNKS.call_once(|| emulated.resize(1 << 30, 4096));
+    (emulated, driver)
+}
+
+/// The emulated driver, what trains on it, and what is trained.
+fn set_up(settings: &[&str]) -> (Emulated, Trainer, Model) {
+    let (emulated, driver) = opened();
     let text = Text::new();
     let settings = settings.iter().chain(&["machine=v100-pcie3"]).map(ToString::to_string);
     let settings = Settings::new(text.characters, settings).unwrap();
@@ -177,8 +187,7 @@ fn so_it_does_with_products_by_a_library() {
 
 #[test]
 fn the_library_is_found_inside_of_pythons_packages() {
-    let driver = Emulated::built_path();
-    Emulated::open(&driver).unwrap();
+    let (_, driver) = opened();
     let stand_in = driver.with_file_name("libemulated_cublas.so");
     let folder = std::env::temp_dir().join(format!("spillway-wheels-{}", std::process::id()));
     let [old, new] = ["cublas/lib", "cu13/lib"].map(|wheel| folder.join("nvidia").join(wheel));
@@ -189,7 +198,7 @@ fn the_library_is_found_inside_of_pythons_packages() {
     let device = Cuda::load(Some(&driver)).unwrap().open(&backend_cuda::Options::default());
     let mut device = device.unwrap();
     let stream = device.compute().unwrap().stream.clone();
-    let found = |folders: &[std::path::PathBuf]| cublas::Blas::new(&stream, folders).unwrap();
+    let found = |folders: &[PathBuf]| cublas::Blas::new(&stream, folders).unwrap();
     let newest = found(&[old.clone(), new.clone()]).name().to_owned();
     let path = new.join("libcublas.so.13");
     assert_eq!(newest, format!("cuBLAS 0.1.0 ({})", path.display()));
@@ -209,8 +218,7 @@ fn a_machine_from_a_file_is_taken_as_it_is() {
     let mut machine = workloads::machines::builtin("v100-pcie3").unwrap();
     machine.machine = machine.machine.with_host_bytes(12_345_678).with_device_bytes(1 << 24);
     std::fs::write(&file, workloads::format::write_machine(&machine)).unwrap();
-    let driver = Emulated::built_path();
-    Emulated::open(&driver).unwrap();
+    let (_, driver) = opened();
     let text = Text::new();
     let settings = [format!("machine={}", file.display())].into_iter();
     let settings = Settings::new(text.characters, settings).unwrap();

@@ -48,7 +48,9 @@ pub(crate) fn train(
     let schedule = planning::schedule(&graph, machine, &plan)?;
     let schedule = schedule.schedule();
     let verified = planning::prove(&graph, machine, &plan, &schedule)?;
-    let mut device = vulkan.open_with_wgpu(options)?;
+    #[allow(unsafe_code, reason = "wgpu uses the queue of the device")]
+    // SAFETY: all that follows runs on this thread.
+    let mut device = unsafe { vulkan.open_with_wgpu(options) }?;
     let pipelines = pipelines(&device, network);
     let mut training = Training { network, text, graph, pipelines, bound: HashMap::new() };
     let run = planning::with_executor(

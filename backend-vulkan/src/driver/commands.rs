@@ -13,9 +13,11 @@ pub(crate) struct Commands {
     device: Arc<Device>,
 }
 
-/// Bytes of a buffer of the device's.
+/// Bytes of a buffer of one device's. Only that device takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferRange {
+    /// The device's number.
+    pub(crate) device: u64,
     pub(crate) buffer: vk::Buffer,
     pub(crate) offset_bytes: u64,
     pub(crate) bytes: u64,
@@ -66,7 +68,7 @@ impl Commands {
     pub(crate) fn begin(&mut self) -> Result<(), VulkanError> {
         let info = vk::CommandBufferBeginInfo::default()
             .flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
-        // SAFETY: no queue has the commands any more.
+        // SAFETY: no queue has the commands any more, and nobody else has the pool.
         unsafe {
             let reset =
                 self.device.raw.reset_command_pool(self.pool, vk::CommandPoolResetFlags::empty());
@@ -119,15 +121,16 @@ impl Commands {
         unsafe { self.device.raw.cmd_copy_buffer(self.raw, from.buffer, to.buffer, &[region]) };
     }
 
-    /// Fills a range, a whole number of words, with a word.
+    /// Fills a range of this device's, one or more whole words, with a word.
     pub(crate) fn fill(&mut self, range: BufferRange, word: u32) {
-        let BufferRange { buffer, offset_bytes, bytes } = range;
+        let BufferRange { buffer, offset_bytes, bytes, .. } = range;
         // SAFETY: the commands are being recorded, and the caller has checked the range.
         unsafe { self.device.raw.cmd_fill_buffer(self.raw, buffer, offset_bytes, bytes, word) };
     }
 
-    /// Runs a kernel. There is a range for each binding, inside its buffer, aligned and no
-    /// longer than the device's limits, and as many immediates as the kernel has.
+    /// Runs a kernel of this device's. There is a range of this device's for each binding, inside its
+    /// buffer, aligned, no shorter than the kernel needs and no longer than the device's limits, and
+    /// as many immediates as the kernel has.
     pub(crate) fn dispatch(
         &mut self,
         pipeline: &Pipeline,
@@ -155,9 +158,10 @@ impl Commands {
             .collect();
         let point = vk::PipelineBindPoint::COMPUTE;
         let (raw, device) = (self.raw, &self.device.raw);
-        // SAFETY: the commands are being recorded on a queue that computes; the pipeline's
-        // layout has these bindings and immediates. A kernel cannot leave its bindings, since
-        // accesses out of their bounds have been compiled to do nothing.
+        // SAFETY: the commands are being recorded, for a queue that computes; the pipeline's
+        // layout has these bindings and immediates. A kernel cannot leave its bindings: each has
+        // the bytes that are accessed at fixed offsets, and all other indices have been compiled to
+        // stay in bounds. Pages that are unmapped by then read as anything and take no writes.
         unsafe {
             device.cmd_bind_pipeline(raw, point, pipeline.raw);
             let push = &self.device.push_descriptors;
@@ -175,7 +179,8 @@ impl Commands {
 
 impl Drop for Commands {
     fn drop(&mut self) {
-        // SAFETY: whoever enqueued the commands has waited for their end.
-        unsafe { self.device.raw.destroy_command_pool(self.pool, None) };
+        let Some(device) = self.device.to_free() else { return };
+        // SAFETY: whoever submitted the commands has waited for their end.
+        unsafe { device.destroy_command_pool(self.pool, None) };
     }
 }

@@ -6,7 +6,9 @@ use crate::error::VulkanError;
 use ash::{khr, vk};
 use std::ffi::CStr;
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// One queue of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,14 +20,26 @@ pub(crate) struct Queue {
 }
 
 /// An open device.
+///
+/// Vulkan wants one thread at a time to use a queue. The only methods here that do are called by a
+/// `VulkanDevice` that is borrowed exclusively, and each device has one. Where wgpu uses the queue of
+/// compute as well, whoever opened the device for it keeps it to the same thread.
 pub(crate) struct Device {
     pub(super) raw: ash::Device,
     pub(super) push_descriptors: khr::push_descriptor::Device,
     /// The families of the queues it was opened with, each once.
     pub(super) families: Vec<u32>,
+    /// The queues it was opened with, each once.
+    queues: Vec<Queue>,
+    is_leaked: AtomicBool,
+    /// No other device of this process has this number.
+    pub(crate) number: u64,
     pub(crate) physical: Physical,
     pub(crate) instance: Arc<Instance>,
 }
+
+/// How many devices were opened.
+static DEVICES: AtomicU64 = AtomicU64::new(0);
 
 /// What another user of a device wants of it.
 #[derive(Clone, Debug, Default)]
@@ -49,9 +63,9 @@ fn chain(info: &vk::DeviceCreateInfo<'_>) -> Vec<vk::StructureType> {
 }
 
 /// Work for a queue: what it waits for, what it does, and what it signals.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Submit<'a> {
-    pub(crate) waits: &'a [(&'a Semaphore, u64)],
+    pub(crate) waits: Vec<(&'a Semaphore, u64)>,
     pub(crate) commands: Option<&'a Commands>,
     pub(crate) signal: Option<(&'a Semaphore, u64)>,
 }
@@ -114,10 +128,13 @@ impl Device {
         // call returns, and the features and queues are ones that the device says it has.
         let raw = unsafe { instance.raw.create_device(physical.raw, &info, None) };
         let raw = named("vkCreateDevice", raw)?;
-        let device = Self {
+        let mut device = Self {
             push_descriptors: khr::push_descriptor::Device::new(&instance.raw, &raw),
             raw,
             families,
+            queues: Vec::new(),
+            is_leaked: AtomicBool::new(false),
+            number: DEVICES.fetch_add(1, Ordering::Relaxed),
             physical: *physical,
             instance: Arc::clone(instance),
         };
@@ -126,7 +143,12 @@ impl Device {
             let raw = unsafe { device.raw.get_device_queue(family, index) };
             Queue { raw, family, index }
         });
-        let queues = queues.collect();
+        let queues: Vec<Queue> = queues.collect();
+        for queue in &queues {
+            if !device.queues.contains(queue) {
+                device.queues.push(*queue);
+            }
+        }
         Ok((Arc::new(device), queues))
     }
 
@@ -134,31 +156,51 @@ impl Device {
         &self.physical.properties.limits
     }
 
+    /// What offsets of bindings must be multiples of.
+    pub(crate) fn binding_alignment_bytes(&self) -> u64 {
+        self.limits().min_storage_buffer_offset_alignment.max(4)
+    }
+
+    /// The most that one binding may hold.
+    pub(crate) fn most_binding_bytes(&self) -> u64 {
+        self.limits().max_storage_buffer_range.into()
+    }
+
     /// The functions of the driver.
     pub(crate) const fn raw(&self) -> &ash::Device {
         &self.raw
     }
 
-    /// Hands work to a queue.
-    pub(crate) fn submit(&self, queue: Queue, submit: Submit<'_>) -> Result<(), VulkanError> {
+    /// Hands work to a queue, all of it or, where the driver refuses it, none.
+    pub(crate) fn submit(&self, queue: Queue, work: &[Submit<'_>]) -> Result<(), VulkanError> {
         let stage = vk::PipelineStageFlags2::ALL_COMMANDS;
         let point = |&(semaphore, value): &(&Semaphore, u64)| {
             let info = vk::SemaphoreSubmitInfo::default().semaphore(semaphore.raw);
             info.value(value).stage_mask(stage)
         };
-        let waits: Vec<_> = submit.waits.iter().map(point).collect();
-        let signals: Vec<_> = submit.signal.iter().map(point).collect();
-        let commands = submit
-            .commands
-            .map(|commands| vk::CommandBufferSubmitInfo::default().command_buffer(commands.raw()));
-        let info = vk::SubmitInfo2::default()
-            .wait_semaphore_infos(&waits)
-            .command_buffer_infos(commands.as_slice())
-            .signal_semaphore_infos(&signals);
-        // SAFETY: the queue is used from this thread only, since submitting borrows the owner
-        // of all queues; the commands have been ended and are not reset before they are done.
+        let parts: Vec<_> = work
+            .iter()
+            .map(|submit| {
+                let waits: Vec<_> = submit.waits.iter().map(point).collect();
+                let commands = submit.commands.map(|commands| {
+                    vk::CommandBufferSubmitInfo::default().command_buffer(commands.raw())
+                });
+                (waits, commands, submit.signal.as_ref().map(point))
+            })
+            .collect();
+        let infos: Vec<_> = parts
+            .iter()
+            .map(|(waits, commands, signal)| {
+                vk::SubmitInfo2::default()
+                    .wait_semaphore_infos(waits)
+                    .command_buffer_infos(commands.as_slice())
+                    .signal_semaphore_infos(signal.as_slice())
+            })
+            .collect();
+        // SAFETY: one thread at a time uses the queues: see `Device`. The commands have been ended
+        // and are not reset before they are done; commands and semaphores live until then.
         named("vkQueueSubmit2", unsafe {
-            self.raw.queue_submit2(queue.raw, &[info], vk::Fence::null())
+            self.raw.queue_submit2(queue.raw, &infos, vk::Fence::null())
         })
     }
 
@@ -189,22 +231,59 @@ impl Device {
             .buffer_binds(&buffers)
             .signal_semaphores(&semaphores)
             .push_next(&mut timeline);
-        // SAFETY: the queue can bind and is used from this thread only; buffers and memory are
-        // alive, and no enqueued work uses the pages.
+        // SAFETY: the queue can bind, and one thread at a time uses the queues: see `Device`. Buffers
+        // and memory live until all work has ended. Work that uses the pages meanwhile reads
+        // anything and changes nothing else, since the buffers are made for residency (Vulkan,
+        // "Sparse Resource Features").
         named("vkQueueBindSparse", unsafe {
             self.raw.queue_bind_sparse(queue.raw, &[info], vk::Fence::null())
         })
     }
 
-    /// Blocks until the device has nothing to do. Afterwards nothing that it was given is in
-    /// use, a lost device included.
-    pub(crate) fn wait_idle(&self) -> Result<(), VulkanError> {
-        // SAFETY: queues are used from this thread only.
-        named("vkDeviceWaitIdle", unsafe { self.raw.device_wait_idle() })
+    /// Blocks until no queue has anything to do, each of them even if another one fails. Returns
+    /// what failed.
+    pub(crate) fn wait_idle(&self) -> Vec<VulkanError> {
+        let wait = |queue: &Queue| {
+            // SAFETY: one thread at a time uses the queues: see `Device`.
+            named("vkQueueWaitIdle", unsafe { self.raw.queue_wait_idle(queue.raw) })
+        };
+        self.queues.iter().map(wait).filter_map(Result::err).collect()
+    }
+
+    /// From now on, nothing that was made from the device is freed, and neither is the device:
+    /// its work may still use all of it.
+    pub(crate) fn leak(&self) {
+        self.is_leaked.store(true, Ordering::Relaxed);
+        mem::forget(Arc::clone(&self.instance));
+    }
+
+    /// The functions of the driver, for whoever frees something; none where it is leaked.
+    pub(super) fn to_free(&self) -> Option<&ash::Device> {
+        (!self.is_leaked.load(Ordering::Relaxed)).then_some(&self.raw)
     }
 
     pub(crate) fn messages(&self) -> super::Messages {
         self.instance.messages()
+    }
+}
+
+#[cfg(test)]
+impl Device {
+    /// Changes functions of the driver.
+    pub(crate) fn change(
+        &mut self,
+        change: impl FnOnce(&mut ash::DeviceFnV1_0, &mut ash::DeviceFnV1_3),
+    ) {
+        let (raw, v1_1, v1_2) = (&self.raw, self.raw.fp_v1_1(), self.raw.fp_v1_2());
+        let (mut v1_0, mut v1_3) = (raw.fp_v1_0().clone(), raw.fp_v1_3().clone());
+        change(&mut v1_0, &mut v1_3);
+        let (v1_1, v1_2) = (v1_1.clone(), v1_2.clone());
+        self.raw = ash::Device::from_parts_1_3(raw.handle(), v1_0, v1_1, v1_2, v1_3);
+    }
+
+    /// Adds queues to those that are waited for.
+    pub(crate) fn add_queues(&mut self, queues: &[Queue]) {
+        self.queues.extend(queues);
     }
 }
 
@@ -216,9 +295,10 @@ impl fmt::Debug for Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        let Some(raw) = self.to_free() else { return };
         // SAFETY: whatever was made from the device keeps it alive, so all of it is gone, and
         // with it all work.
-        unsafe { self.raw.destroy_device(None) };
+        unsafe { raw.destroy_device(None) };
     }
 }
 
@@ -262,7 +342,8 @@ impl Semaphore {
 
 impl Drop for Semaphore {
     fn drop(&mut self) {
-        // SAFETY: whoever enqueued work that uses the semaphore has waited for its end.
-        unsafe { self.device.raw.destroy_semaphore(self.raw, None) };
+        let Some(device) = self.device.to_free() else { return };
+        // SAFETY: whoever submitted work that uses the semaphore has waited for its end.
+        unsafe { device.destroy_semaphore(self.raw, None) };
     }
 }

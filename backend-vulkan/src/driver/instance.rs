@@ -1,6 +1,6 @@
 //! The loader, the layers, and the physical devices they show.
 
-use crate::error::Unavailable;
+use crate::error::{Unavailable, VulkanError};
 use ash::{ext, vk};
 use std::ffi::{CStr, c_void};
 use std::fmt;
@@ -14,7 +14,8 @@ static LOADER: OnceLock<Result<ash::Entry, String>> = OnceLock::new();
 /// The loader, or why there is none.
 pub(crate) fn loader() -> Result<ash::Entry, String> {
     let load = || {
-        // SAFETY: the loader is the system's own library; to load it runs its initialisers.
+        // SAFETY: the loader is the system's own library. To load it runs its initialisers, and to use
+        // it runs the drivers and layers that it finds; `Vulkan::load` says so.
         unsafe { ash::Entry::load() }.map_err(|error| error.to_string())
     };
     LOADER.get_or_init(load).clone()
@@ -49,7 +50,8 @@ pub(crate) struct Physical {
     pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
     pub(crate) max_allocation_bytes: u64,
     pub(crate) max_buffer_bytes: u64,
-    pub(crate) has_push_descriptors: bool,
+    /// How many bindings are pushed at once; none without `VK_KHR_push_descriptor`.
+    pub(crate) max_push_descriptors: Option<u32>,
 }
 
 impl Physical {
@@ -80,6 +82,21 @@ impl Physical {
             types.find(fits).map(|(index, _)| index)
         };
         first(wanted).or_else(|| first(flags))
+    }
+
+    /// Fails for more memory of a type than is allocated at once.
+    pub(super) fn check_allocation(&self, bytes: u64, kind: u32) -> Result<(), VulkanError> {
+        let heap = self.memory.memory_types[kind as usize].heap_index;
+        let most = self.memory.memory_heaps[heap as usize].size.min(self.max_allocation_bytes);
+        if bytes > most { Err(out_of_memory("vkAllocateMemory")) } else { Ok(()) }
+    }
+
+    /// Fails for buffers without bytes, or with more than the device allows.
+    pub(super) fn check_buffer(&self, bytes: u64) -> Result<(), VulkanError> {
+        if (1..=self.max_buffer_bytes).contains(&bytes) {
+            return Ok(());
+        }
+        Err(out_of_memory("vkCreateBuffer"))
     }
 
     /// Size of the memory that the host block lies in.
@@ -159,8 +176,10 @@ impl Instance {
         let mut driver = vk::PhysicalDeviceDriverProperties::default();
         let mut v11 = vk::PhysicalDeviceVulkan11Properties::default();
         let mut v13 = vk::PhysicalDeviceVulkan13Properties::default();
+        let mut push = vk::PhysicalDevicePushDescriptorPropertiesKHR::default();
         // SAFETY: the device is one of this instance; structures of Vulkan 1.2 and 1.3 are
-        // only handed to devices that know them.
+        // only handed to devices that know them. One of an extension is left as it is by devices
+        // without it.
         unsafe {
             if self.raw.get_physical_device_properties(raw).api_version < vk::API_VERSION_1_3 {
                 return None;
@@ -168,7 +187,8 @@ impl Instance {
             let mut all = vk::PhysicalDeviceProperties2::default()
                 .push_next(&mut driver)
                 .push_next(&mut v11)
-                .push_next(&mut v13);
+                .push_next(&mut v13)
+                .push_next(&mut push);
             self.raw.get_physical_device_properties2(raw, &mut all);
             let properties = all.properties;
             let extensions = self.raw.enumerate_device_extension_properties(raw);
@@ -186,7 +206,7 @@ impl Instance {
                 memory: self.raw.get_physical_device_memory_properties(raw),
                 max_allocation_bytes: v11.max_memory_allocation_size,
                 max_buffer_bytes: v13.max_buffer_size,
-                has_push_descriptors,
+                max_push_descriptors: has_push_descriptors.then_some(push.max_push_descriptors),
             })
         }
     }
@@ -198,6 +218,11 @@ impl Instance {
             unsafe { self.raw.get_physical_device_queue_family_properties(physical.raw) };
         families.iter().map(|family| (family.queue_flags, family.queue_count)).collect()
     }
+}
+
+/// As the driver says it.
+const fn out_of_memory(call: &'static str) -> VulkanError {
+    VulkanError::Driver { call, code: vk::Result::ERROR_OUT_OF_DEVICE_MEMORY }
 }
 
 /// What wgpu takes for granted of an instance.
@@ -243,7 +268,8 @@ unsafe extern "system" fn heard(
     messages: *mut c_void,
 ) -> vk::Bool32 {
     // SAFETY: the layer hands a message that is valid until this returns, and the pointer that
-    // it was given, to messages that live as long as the instance.
+    // it was given, to messages that live as long as the instance. Any thread may be the caller:
+    // they are locked.
     unsafe {
         let text = (*data).message_as_c_str().unwrap_or(c"(no text)").to_string_lossy();
         let messages = &*messages.cast::<Mutex<Vec<String>>>();

@@ -37,17 +37,18 @@ impl Memory {
         memory_type: u32,
         mapped: bool,
     ) -> Result<Self, VulkanError> {
+        device.physical.check_allocation(bytes, memory_type)?;
         let mut flags =
             vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
         let info = vk::MemoryAllocateInfo::default()
             .allocation_size(bytes)
             .memory_type_index(memory_type)
             .push_next(&mut flags);
-        // SAFETY: the device is alive and has the memory type.
+        // SAFETY: the device is alive, has the memory type and can allocate as much of it at once.
         let raw = named("vkAllocateMemory", unsafe { device.raw.allocate_memory(&info, None) })?;
         let mut memory = Self { raw, bytes, mapped: None, device: Arc::clone(device) };
         if mapped {
-            // SAFETY: the memory is the host's to see, and not mapped yet.
+            // SAFETY: the caller chose a type that the host sees, and the memory is not mapped yet.
             let pointer = unsafe {
                 device.raw.map_memory(raw, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty())
             };
@@ -85,9 +86,10 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: whoever enqueued work that uses the memory has waited for its end. To free
+        let Some(device) = self.device.to_free() else { return };
+        // SAFETY: whoever submitted work that uses the memory has waited for its end. To free
         // it unmaps it.
-        unsafe { self.device.raw.free_memory(self.raw, None) };
+        unsafe { device.free_memory(self.raw, None) };
     }
 }
 
@@ -133,12 +135,13 @@ impl Buffer {
         bytes: u64,
         flags: vk::BufferCreateFlags,
     ) -> Result<Self, VulkanError> {
+        device.physical.check_buffer(bytes)?;
         let mut info = vk::BufferCreateInfo::default().size(bytes).usage(USAGE).flags(flags);
         if device.families.len() > 1 {
             info = info.sharing_mode(vk::SharingMode::CONCURRENT);
             info = info.queue_family_indices(&device.families);
         }
-        // SAFETY: the device is alive and has the features that the flags want.
+        // SAFETY: the device is alive, has the features that the flags want and allows the size.
         let raw = named("vkCreateBuffer", unsafe { device.raw.create_buffer(&info, None) })?;
         Ok(Self { raw, bytes, device: Arc::clone(device) })
     }
@@ -158,8 +161,9 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: whoever enqueued work that uses the buffer has waited for its end.
-        unsafe { self.device.raw.destroy_buffer(self.raw, None) };
+        let Some(device) = self.device.to_free() else { return };
+        // SAFETY: whoever submitted work that uses the buffer has waited for its end.
+        unsafe { device.destroy_buffer(self.raw, None) };
     }
 }
 

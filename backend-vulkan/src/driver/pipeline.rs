@@ -17,7 +17,7 @@ pub(crate) struct Pipeline {
 
 impl Pipeline {
     /// Compiles SPIR-V that a validated module was written as, with storage buffers
-    /// `0..bindings` in group 0 and this many words of immediates.
+    /// `0..bindings` in group 0 and this many words of immediates, all within the device's limits.
     pub(crate) fn new(
         device: &Arc<Device>,
         spirv: &[u32],
@@ -44,7 +44,7 @@ impl Pipeline {
         let info = vk::DescriptorSetLayoutCreateInfo::default()
             .bindings(&buffers)
             .flags(vk::DescriptorSetLayoutCreateFlags::PUSH_DESCRIPTOR_KHR);
-        // SAFETY: the device is alive and has push descriptors.
+        // SAFETY: the device is alive and has push descriptors, as many as the caller has checked.
         let layout = unsafe { device.raw.create_descriptor_set_layout(&info, None) };
         pipeline.bindings = named("vkCreateDescriptorSetLayout", layout)?;
         let (layouts, range) = (
@@ -55,18 +55,19 @@ impl Pipeline {
         if immediates > 0 {
             info = info.push_constant_ranges(&range);
         }
-        // SAFETY: the layout of bindings is alive.
+        // SAFETY: the layout of bindings is alive, and the caller has checked the size of immediates.
         let layout = unsafe { device.raw.create_pipeline_layout(&info, None) };
         pipeline.layout = named("vkCreatePipelineLayout", layout)?;
         let info = vk::ShaderModuleCreateInfo::default().code(spirv);
-        // SAFETY: the code has been written from a validated module.
+        // SAFETY: the code has been written from a validated module, and wants no feature that the
+        // device was not opened with.
         let module = unsafe { device.raw.create_shader_module(&info, None) };
         let module = named("vkCreateShaderModule", module)?;
         let stage =
             vk::PipelineShaderStageCreateInfo::default().stage(stage).module(module).name(entry);
         let info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(pipeline.layout);
-        // SAFETY: module and layout are alive and fit each other; the module is not needed
-        // once the pipeline is made.
+        // SAFETY: module and layout are alive and fit each other, and the caller has checked what a
+        // group needs; the module is not needed once the pipeline is made.
         let raw = unsafe {
             let raw = device.raw.create_compute_pipelines(vk::PipelineCache::null(), &[info], None);
             device.raw.destroy_shader_module(module, None);
@@ -79,11 +80,12 @@ impl Pipeline {
 
 impl Drop for Pipeline {
     fn drop(&mut self) {
+        let Some(device) = self.device.to_free() else { return };
         // SAFETY: whoever enqueued the kernel has waited for its end; null handles are let be.
         unsafe {
-            self.device.raw.destroy_pipeline(self.raw, None);
-            self.device.raw.destroy_pipeline_layout(self.layout, None);
-            self.device.raw.destroy_descriptor_set_layout(self.bindings, None);
+            device.destroy_pipeline(self.raw, None);
+            device.destroy_pipeline_layout(self.layout, None);
+            device.destroy_descriptor_set_layout(self.bindings, None);
         }
     }
 }

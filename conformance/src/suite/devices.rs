@@ -46,6 +46,23 @@ pub fn a_device_may_be_dropped_at_any_time<T: Backend>(bench: &Bench<'_, T>) -> 
     rig.close()
 }
 
+/// Where a device is dropped and cannot wait for one of its streams, what its work may still use is
+/// not freed, which [`Backend::close`] would report; and the next device works.
+pub fn a_failed_wait_frees_nothing_in_use<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
+    let work = rig::work(&bench.machine);
+    let mut rig = Rig::open(bench, &work)?;
+    rig.set_up()?;
+    rig.fail_next_wait()?;
+    for stream in Stream::ALL {
+        rig.keep_busy(stream)?;
+    }
+    rig.close()?;
+    let mut rig = Rig::open(bench, &work)?;
+    rig.set_up()?;
+    rig.works()?;
+    rig.close()
+}
+
 /// Two devices at a time know nothing of each other; either may go first.
 pub fn two_devices_do_not_disturb_each_other<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     let work = rig::work(&bench.machine);

@@ -1,11 +1,12 @@
 //! Graphs: what is captured once runs in every launch as if it had been enqueued.
 
-use super::failure::{Outcome, ensure};
+use super::failure::{Failure, Outcome, ensure};
 use super::rig::{A, B, C, COPY};
 use super::{Bench, Rig, rig};
 use integrity::Graphs;
 use planner_core::Stream;
 use planner_core::backend::{Chunks, DeviceAddress, Paging, Transfers};
+use std::thread;
 
 /// Captures some work.
 fn captured<T: Graphs>(
@@ -98,6 +99,37 @@ pub fn graphs_copy_over_mappings_and_aliases<T: Graphs>(rig: &mut Rig<'_, T>) ->
         rig.expect(fetched, &rig.computed(COPY, &[&sent]), "what a graph computed")?;
     }
     Ok(())
+}
+
+/// While a device captures, another is opened by another thread, works and goes, and the graph holds
+/// what was captured and nothing else.
+pub fn another_device_works_beside_a_capture<T: Graphs>(bench: &Bench<'_, T>) -> Outcome {
+    let work = rig::work(&bench.machine);
+    let mut one = Rig::open(bench, &work)?;
+    one.set_up()?;
+    let [from, to] = [one.range(3)?, one.range(3)?];
+    let [sent, fetched] = [one.slot(A), one.slot(C)];
+    let beside = || {
+        let mut other = Rig::open(bench, &work)?;
+        other.set_up()?;
+        other.works()?;
+        other.close()
+    };
+    let graph = captured(&mut one, |rig| {
+        rig.device().upload(sent, from)?;
+        rig.order(Stream::Upload, Stream::Compute)?;
+        let worked = thread::scope(|scope| scope.spawn(beside).join());
+        worked.map_err(|_| Failure::new("the other device panics"))??;
+        rig.launch(COPY, &[from], &[to])?;
+        rig.order(Stream::Compute, Stream::Download)?;
+        rig.device().download(to, fetched)?;
+        rig.signal(Stream::Download).map(drop)
+    })?;
+    let sent = one.fill(sent, 1)?;
+    launch(&mut one, &graph, 0)?;
+    one.finish(Stream::Download)?;
+    one.expect(fetched, &one.computed(COPY, &[&sent]), "what a graph computed")?;
+    one.close()
 }
 
 /// A graph is refused on another device, after memory was unmapped, and once its device is gone.

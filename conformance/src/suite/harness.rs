@@ -32,12 +32,14 @@ pub fn judge<B: Backend>(check: &Check<B>, backend: &B, found: &Result<Found, St
     match exempt {
         Some(Exemption::Unsupported { reason, .. }) => Verdict::Ignored((*reason).to_owned()),
         Some(Exemption::ExpectedFailure { reason, .. }) => match run(check, backend, found) {
+            Err(failure) if failure.is_unsupported() => Verdict::Ignored(failure.to_string()),
             Err(_) => Verdict::Passed,
             Ok(()) => Verdict::Failed(Failure::new(format_args!(
                 "this passes, and was expected to fail: {reason}"
             ))),
         },
         None => match (run(check, backend, found), check.blind_spot()) {
+            (Err(failure), _) if failure.is_unsupported() => Verdict::Ignored(failure.to_string()),
             (Err(failure), _) => Verdict::Failed(failure),
             (Ok(()), None) => Verdict::Passed,
             (Ok(()), Some(reason)) => Verdict::Ignored(format!("it ran, but {reason}")),

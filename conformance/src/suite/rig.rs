@@ -129,6 +129,11 @@ impl<'g, T: Backend> Rig<'g, T> {
         self.backend.close(self.device).map_err(Failure::new)
     }
 
+    /// Lets the next wait of the device for all work of a stream fail.
+    pub(super) fn fail_next_wait(&mut self) -> Outcome {
+        self.backend.fail_next_wait(&mut self.device).map_err(Failure::unsupported)
+    }
+
     /// The device itself.
     pub fn device(&mut self) -> &mut T::Device {
         &mut self.device
@@ -394,15 +399,7 @@ impl<'g, T: Backend> Rig<'g, T> {
 
     /// The same of the tensor at a position, or, after the last, of the workspace.
     pub(super) fn written(&self, op: OpId, position: usize, reads: &[&[u8]]) -> Vec<u8> {
-        let FoldOrder { reads: order, repeated } = FoldOrder::new(&self.graph, op);
-        let readings = order.iter().map(|&position| Reading::of(reads[position]));
-        let results = value::op_results(op, repeated, readings);
-        let tensor = self.graph.writes(op).get(position).map(|&tensor| self.graph.tensor(tensor));
-        let (kind, bytes) = tensor.map_or_else(
-            || (Kind::Temporary, self.graph.op(op).workspace_bytes),
-            |tensor| (tensor.kind, tensor.bytes),
-        );
-        filled(value::written(results.of(kind), position as u32, bytes), bytes)
+        written(&self.graph, op, position, reads)
     }
 
     /// Enqueues work on a stream that takes a real device a while, on memory of its own, so
@@ -441,6 +438,20 @@ impl<'g, T: Backend> Rig<'g, T> {
     }
 }
 
+/// What an op makes of the bytes that it reads: of the tensor that it writes at a position, or,
+/// after the last, of its workspace.
+pub(super) fn written(graph: &Graph<'_>, op: OpId, position: usize, reads: &[&[u8]]) -> Vec<u8> {
+    let FoldOrder { reads: order, repeated } = FoldOrder::new(graph, op);
+    let readings = order.iter().map(|&position| Reading::of(reads[position]));
+    let results = value::op_results(op, repeated, readings);
+    let tensor = graph.writes(op).get(position).map(|&tensor| graph.tensor(tensor));
+    let (kind, bytes) = tensor.map_or_else(
+        || (Kind::Temporary, graph.op(op).workspace_bytes),
+        |tensor| (tensor.kind, tensor.bytes),
+    );
+    filled(value::written(results.of(kind), position as u32, bytes), bytes)
+}
+
 /// Hands on the layout of a plan that keeps everything on the device.
 fn with_layout(
     graph: &Graph<'_>,
@@ -456,7 +467,8 @@ fn with_layout(
     then(&HostLayout::new(graph, &machine, &plan, &mut Scratch::new(&mut memory))?)
 }
 
-fn filled(value: Value, bytes: u64) -> Vec<u8> {
+/// The first bytes of a tensor of a value.
+pub(super) fn filled(value: Value, bytes: u64) -> Vec<u8> {
     let mut filled = vec![0; bytes as usize];
     value.fill(0, &mut filled);
     filled

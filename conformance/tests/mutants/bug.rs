@@ -37,6 +37,12 @@ pub(crate) enum Bug {
     DownloadsTooLittle,
     /// Copies end where a chunk ends.
     CopiesOneChunk,
+    /// Copies have their sizes in 32 bits.
+    CutsSizes,
+    /// Copies have their offsets on the host in 32 bits.
+    CutsHostOffsets,
+    /// Launches have the addresses of their operands in 32 bits.
+    CutsOperands,
     /// An upload is swapped with the next.
     UploadsOutOfOrder,
     /// A download is swapped with the next.

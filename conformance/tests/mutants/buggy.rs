@@ -118,12 +118,17 @@ impl Buggy {
         Ok(())
     }
 
-    /// As many bytes as the bug lets through.
+    /// The bytes that the bug lets through.
     fn cut(&self, device: &SimDevice, at: DeviceAddress, range: HostRange) -> HostRange {
         let to_border = device.chunk_bytes() - at.0 % device.chunk_bytes();
-        let bytes =
-            if self.bug == Bug::CopiesOneChunk { range.bytes.min(to_border) } else { range.bytes };
-        HostRange { bytes, ..range }
+        match self.bug {
+            Bug::CopiesOneChunk => HostRange { bytes: range.bytes.min(to_border), ..range },
+            Bug::CutsSizes => HostRange { bytes: range.bytes % (1 << 32), ..range },
+            Bug::CutsHostOffsets => {
+                HostRange { offset_bytes: range.offset_bytes % (1 << 32), ..range }
+            }
+            _ => range,
+        }
     }
 
     /// What happens to an error of a copy.
@@ -535,6 +540,14 @@ impl Layer<SimDevice> for Buggy {
                 let after = after.map(|at| DeviceAddress(at + device.chunk_bytes() / 2 + 4));
                 // Where that is not mapped nothing is hit.
                 after.map_or(Ok(()), |after| device.upload(host, after)).or(Ok(()))
+            }
+            Bug::CutsOperands => {
+                let cut = |addresses: Addresses<'_>| -> Vec<u64> {
+                    addresses.iter().map(|at| at.0 % (1 << 32)).collect()
+                };
+                let (reads, writes) = (cut(launch.reads), cut(launch.writes));
+                let (reads, writes) = (Addresses::new(&reads), Addresses::new(&writes));
+                run(device, &Launch { reads, writes, ..*launch })
             }
             Bug::SharesTheWorkspace => {
                 let workspace = launch.workspace.and(launch.reads.get(0));

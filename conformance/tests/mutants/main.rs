@@ -61,6 +61,9 @@ const MUTANTS: &[(Bug, &[&str])] = &[
             "paging::what_is_mapped_can_be_read_and_written",
         ],
     ),
+    (Bug::CutsSizes, &["large::offsets_and_sizes_exceed_32_bits"]),
+    (Bug::CutsHostOffsets, &["large::offsets_and_sizes_exceed_32_bits"]),
+    (Bug::CutsOperands, &["large::offsets_and_sizes_exceed_32_bits"]),
     (Bug::UploadsOutOfOrder, &["streams::uploads_run_in_order"]),
     (Bug::DownloadsOutOfOrder, &["streams::downloads_run_in_order"]),
     (Bug::UploadsLate, &["transfers::uploaded_bytes_are_free_after_the_point"]),
@@ -127,10 +130,16 @@ const MUTANTS: &[(Bug, &[&str])] = &[
 ];
 
 /// Checks that no bug here fails, and why.
-const WITHOUT_MUTANT: &[(&str, &str)] = &[(
-    "paging::chunks_have_the_size_of_the_machine",
-    "a layer cannot change the size of chunks, and an executor refuses such a device by itself",
-)];
+const WITHOUT_MUTANT: &[(&str, &str)] = &[
+    (
+        "paging::chunks_have_the_size_of_the_machine",
+        "a layer cannot change the size of chunks, and an executor refuses such a device by itself",
+    ),
+    (
+        "devices::a_failed_wait_frees_nothing_in_use",
+        "a simulated device frees nothing; the backend for CUDA has a mutant of its own",
+    ),
+];
 
 type Mutant = LayeredBackend<Sim, Box<dyn Fn(u64) -> Buggy + Send + Sync>>;
 
@@ -149,7 +158,11 @@ fn finds(check: &Check<Mutant>, bug: Bug) -> bool {
     let backend = mutant(bug);
     (1..=ORDERS).any(|order| {
         let outcome = catch_unwind(AssertUnwindSafe(|| run(check, &backend, order)));
-        !matches!(outcome, Ok(Ok(())))
+        match outcome {
+            Ok(Ok(())) => false,
+            Ok(Err(failure)) => !failure.is_unsupported(),
+            Err(_) => true,
+        }
     })
 }
 
@@ -165,12 +178,18 @@ fn is_found(bug: Bug, meant: &[&str]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Without a bug, the device under all these layers passes everything.
+/// Without a bug, the device under all these layers passes everything that it has a mutant for.
 fn no_bug_is_found_where_none_is() -> Result<(), Failed> {
     let backend = mutant(Bug::None);
     for check in checks::<Mutant>() {
+        let has_mutant = MUTANTS.iter().any(|(_, meant)| meant.contains(&check.name));
         for order in 1..=3 {
-            run(&check, &backend, order).map_err(|failure| format!("{}: {failure}", check.name))?;
+            match run(&check, &backend, order) {
+                Err(failure) if has_mutant || !failure.is_unsupported() => {
+                    return Err(format!("{}: {failure}", check.name).into());
+                }
+                _ => {}
+            }
         }
     }
     Ok(())

@@ -37,6 +37,12 @@ extern "C" fn emulated_cuda_restart() {
     call(|driver, _| driver.restart());
 }
 
+/// Returns false where something is reserved or allocated.
+#[unsafe(no_mangle)]
+extern "C" fn emulated_cuda_resize(memory_bytes: u64, granularity_bytes: u64) -> bool {
+    call(|driver, _| driver.device.resize(memory_bytes, granularity_bytes))
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn emulated_cuda_delay_all() {
     call(|driver, _| driver.delay_all());

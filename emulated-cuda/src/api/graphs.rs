@@ -3,7 +3,8 @@
 use super::{driver_functions, store};
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::CUstreamCaptureStatus_enum::{
-    self as Status, CU_STREAM_CAPTURE_STATUS_ACTIVE, CU_STREAM_CAPTURE_STATUS_NONE,
+    self as Status, CU_STREAM_CAPTURE_STATUS_ACTIVE, CU_STREAM_CAPTURE_STATUS_INVALIDATED,
+    CU_STREAM_CAPTURE_STATUS_NONE,
 };
 use cudarc::driver::sys::{CUgraph, CUgraphExec, CUstream, CUstreamCaptureMode};
 use std::ffi::c_ulonglong;
@@ -18,16 +19,18 @@ driver_functions! {
 
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) {
         driver.check_context(caller)?;
+        let ended = driver.end_capture(stream as usize);
         // SAFETY: the caller's.
-        unsafe { store(graph, driver.end_capture(stream as usize)? as CUgraph) }?;
+        unsafe { store(graph, ended.unwrap_or(0) as CUgraph) }?;
+        ended?;
     }
 
     fn cuStreamIsCapturing(stream: CUstream, status: *mut Status) {
         driver.check_context(caller)?;
-        let is = if driver.streams.get(stream as usize)?.is_captured() {
-            CU_STREAM_CAPTURE_STATUS_ACTIVE
-        } else {
-            CU_STREAM_CAPTURE_STATUS_NONE
+        let is = match &*driver.streams.get(stream as usize)?.capture() {
+            Some(point) if point.capture.check().is_ok() => CU_STREAM_CAPTURE_STATUS_ACTIVE,
+            Some(_) => CU_STREAM_CAPTURE_STATUS_INVALIDATED,
+            None => CU_STREAM_CAPTURE_STATUS_NONE,
         };
         // SAFETY: the caller's.
         unsafe { store(status, is) }?;

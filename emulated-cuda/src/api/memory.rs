@@ -16,7 +16,9 @@ use cudarc::driver::sys::{
 use std::ffi::{c_uchar, c_uint, c_ulonglong, c_void};
 
 fn check_location(location: CUmemLocation) -> Outcome {
-    let is_device = location.type_ == CU_MEM_LOCATION_TYPE_DEVICE && location.id == 0;
+    // SAFETY: a location of a device has its number.
+    let is_device = location.type_ == CU_MEM_LOCATION_TYPE_DEVICE
+        && unsafe { location.__bindgen_anon_1.id } == 0;
     if is_device { Ok(()) } else { Err(CUDA_ERROR_INVALID_DEVICE) }
 }
 

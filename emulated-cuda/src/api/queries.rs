@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 
 const NAME: &CStr = c"emulated CUDA device, no GPU";
 
-fn check_device(driver: &Driver, device: CUdevice) -> Outcome {
+pub(super) fn check_device(driver: &Driver, device: CUdevice) -> Outcome {
     driver.check_initialized()?;
     if device == 0 { Ok(()) } else { Err(CUDA_ERROR_INVALID_DEVICE) }
 }
@@ -60,7 +60,8 @@ driver_functions! {
         check_device(driver, device)?;
         let is = match attribute {
             CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED
-            | CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING => 1,
+            | CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING
+            | CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED => 1,
             CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT => 2,
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 7,
             // Blocks run one after the other, as if there were one multiprocessor.

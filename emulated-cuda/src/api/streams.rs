@@ -1,6 +1,7 @@
 //! Streams, events, and kernels.
 
 use super::{driver_functions, load, store};
+use crate::driver::Driver;
 use crate::event::Event;
 use crate::outcome::Outcome;
 use crate::ptx::{Kernel, Launch};
@@ -26,7 +27,7 @@ driver_functions! {
     |driver, caller|
 
     fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) {
-        driver.check_uncaptured(caller)?;
+        driver.check_context(caller)?;
         if flags != NON_BLOCKING {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -36,7 +37,7 @@ driver_functions! {
 
     fn cuStreamDestroy_v2(stream: CUstream) {
         driver.check_initialized()?;
-        driver.streams.remove(stream as usize)?.end(&caller.clock);
+        driver.end_stream(caller, stream as usize)?;
     }
 
     fn cuStreamSynchronize(stream: CUstream) {
@@ -87,10 +88,17 @@ driver_functions! {
 
     fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent) {
         driver.check_context(caller)?;
-        let [start, end] = [start, end].map(|event| driver.events.get(event as usize)?.time());
-        let elapsed = end?.saturating_duration_since(start?);
+        let elapsed = elapsed(driver, start, end)?;
         // SAFETY: the caller's.
-        unsafe { store(milliseconds, elapsed.as_secs_f32() * 1e3) }?;
+        unsafe { store(milliseconds, elapsed) }?;
+    }
+
+    // What bindings of CUDA 13 call instead.
+    fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: CUevent, end: CUevent) {
+        driver.check_context(caller)?;
+        let elapsed = elapsed(driver, start, end)?;
+        // SAFETY: the caller's.
+        unsafe { store(milliseconds, elapsed) }?;
     }
 
     fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) {
@@ -159,6 +167,12 @@ driver_functions! {
         let launch = Launch { kernel, parameters: arguments, blocks, threads, dynamic_bytes };
         driver.enqueue(caller, stream as usize, Task::Launch(Arc::new(launch)))?;
     }
+}
+
+/// Milliseconds between two events.
+fn elapsed(driver: &Driver, start: CUevent, end: CUevent) -> Outcome<f32> {
+    let [start, end] = [start, end].map(|event| driver.events.get(event as usize)?.time());
+    Ok(end?.saturating_duration_since(start?).as_secs_f32() * 1e3)
 }
 
 /// Fails unless the blocks and their number are within a device's limits.

@@ -26,6 +26,7 @@ pub(crate) fn device() -> Device {
     // A test that has failed may have left an error.
     emulated.restart();
     let context = CudaContext::new(0).unwrap();
+    emulated.resize(1 << 30, 4096);
     assert!(context.name().unwrap().contains("no GPU"), "a test of the emulated driver");
     let stream = context.new_stream().unwrap();
     Device { context, stream, emulated, lock }

@@ -1,4 +1,4 @@
-"""Training of PyTorch models within a budget of device memory.
+"""Training and inference of PyTorch models within a budget of device memory.
 
     step = spillway.torch.capture(model, loss_fn, optimizer, example_batch)
     plan = step.plan(budget="8GiB")
@@ -6,9 +6,19 @@
     for batch in data:
         loss = train(batch)
     train.sync()
+
+`capture_inference(model, example_batch)` returns such a step of a model without gradients.
 """
 
+from .capturing import capture, capture_inference
 from .errors import AllocationError, CaptureError
-from .step import Step, Training, capture
+from .step import Compiled, Step
 
-__all__ = ["AllocationError", "CaptureError", "Step", "Training", "capture"]
+__all__ = [
+    "AllocationError",
+    "CaptureError",
+    "Compiled",
+    "Step",
+    "capture",
+    "capture_inference",
+]

@@ -5,15 +5,17 @@ import sys
 
 import torch
 
+from spillway import Error
+
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
 
 
-class CaptureError(Exception):
+class CaptureError(Error):
     """The step cannot be captured; the message names the line that prevents it."""
 
 
-class AllocationError(Exception):
+class AllocationError(Error):
     """An op allocated more memory than its planned workspace; the message names the op."""
 
 

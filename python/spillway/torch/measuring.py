@@ -9,10 +9,9 @@ from torch.utils._pytree import tree_flatten
 
 from .allocations import Allocations
 from .launching import bind, forget_out_variant, out_variant, plain_mode
-from .memory import new_memory
+from .memory import Memory
 from .recording import View
 from .scalars import Scalar
-
 
 GARBAGE = 0x33
 
@@ -33,12 +32,13 @@ class Measurements:
     def __init__(self):
         self._layouts = {}
         self._measured = {}
+        self._memory = Memory()
 
     def layouts(self, call, storages):
-        """Returns the shape and the strides of each result of the real op."""
+        """Returns the shape and the strides of each result of the real op; None for no tensor."""
         key = _key(call)
         if key not in self._layouts:
-            memory = _Operands(storages)
+            memory = _Operands(storages, self._memory)
             with plain_mode(), _generator_kept():
                 out = _plain(call, memory)
             outs = out if isinstance(out, (tuple, list)) else [out]
@@ -52,22 +52,24 @@ class Measurements:
         """Returns the costs of a launch."""
         key = _key(call)
         if key not in self._measured:
-            self._measured[key] = _measure(call, _Operands(storages))
+            self._measured[key] = _measure(call, _Operands(storages, self._memory))
         return self._measured[key]
 
 
 class _Operands:
     """Memory for the tensors of one call; calling it gives the tensor of a view."""
 
-    def __init__(self, storages):
+    def __init__(self, storages, memory):
         self._storages = storages
+        self._memory = memory
         self._tensors = {}
+        memory.take_back()
 
     def __call__(self, view):
         if view.tensor is None:
             return torch.empty_strided(view.shape, view.stride, dtype=view.dtype)
         if view.tensor not in self._tensors:
-            memory = new_memory(self._storages[view.tensor].nbytes)
+            memory = self._memory.take(self._storages[view.tensor].nbytes)
             memory.view(view.dtype).fill_(0.5 if view.dtype.is_floating_point else 0)
             self._tensors[view.tensor] = memory
         flat = self._tensors[view.tensor].view(view.dtype)
@@ -77,6 +79,10 @@ class _Operands:
         """Returns the bytes of the tensors that a call makes."""
         views = [v for v in call.results if v is not None and v.tensor is not None]
         return [self._tensors[v.tensor] for v in views]
+
+    def copy(self, tensor):
+        """Returns a copy of bytes."""
+        return self._memory.take(tensor.numel()).copy_(tensor)
 
 
 class _generator_kept:
@@ -103,7 +109,7 @@ def _measure(call, memory):
         launch = _warmed_up(call, memory)
         draws = generator.has_moved()
         made = memory.results(call)
-        first = [result.clone() for result in made]
+        first = [memory.copy(result) for result in made]
         for result in made:
             result.fill_(GARBAGE)
         generator.restore()

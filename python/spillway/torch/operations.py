@@ -1,7 +1,8 @@
 """Turns recorded calls into the ops of a graph, and adds those around them: the batch comes in,
-the loss goes out, and the generator's state is a tensor."""
+results go out, and the generator's state is a tensor."""
 
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Callable
 
 import torch
@@ -9,6 +10,9 @@ import torch
 from .launching import bind, leaves_states_alone
 from .measuring import Measured
 from .recording import Storage, View, unique
+
+# Some bytes of their results are undefined; they may be the same by chance when they are measured.
+PARTLY_UNDEFINED = {"aten::mkldnn_rnn_layer"}
 
 GENERATOR_BYTES = torch.get_rng_state().numel()
 GENERATOR_COSTS = Measured(1000, 2 * GENERATOR_BYTES, draws=False, repeats=False)
@@ -30,19 +34,20 @@ class Operation:
 
 @dataclass
 class Outside:
-    """What an iteration exchanges with its caller: batch and learning rates, loss and
+    """What an iteration exchanges with its caller: batch and learning rates, results and
     generator state."""
 
     batch: list
     rates: list
-    loss: torch.Tensor | None = None
+    results: list
     generator: torch.Tensor | None = None
 
 
-def operations(recorder, batch, rates, loss):
+def operations(recorder, batch, rates, name, results):
     """Returns the ops of one iteration, in order. May add tensors to the recorder's storages.
 
-    `batch` and `rates` are the views of what the caller supplies, `loss` of what it gets.
+    `batch` and `rates` are the views of what the caller supplies, `results` of what it gets, where
+    that is a tensor; `name` is for the ops that hand these out.
     """
     calls = [c for k, c in enumerate(recorder.calls) if not _is_useless(k, recorder.calls)]
     ops = [_supply("batch", batch, lambda outside: outside.batch)]
@@ -57,7 +62,8 @@ def operations(recorder, batch, rates, loss):
             body += random.operations(call, measured, repeatable)
         else:
             body.append(_plain(call, measured, repeatable))
-    return ops + random.first() + body + [_loss(loss)] + random.last()
+    handed = [_result(name, k, view) for k, view in enumerate(results) if view]
+    return ops + random.first() + body + handed + random.last()
 
 
 def _is_useless(k, calls):
@@ -93,6 +99,7 @@ def _is_repeatable(call, storages):
         return False
     return (
         call.function.namespace == "aten"
+        and call.function._schema.name not in PARTLY_UNDEFINED
         and torch.Tag.nondeterministic_bitwise not in call.function.tags
     )
 
@@ -187,10 +194,18 @@ def _supply(name, views, values):
     return Operation(name, [], [view.tensor for _, view in pairs], copy, repeatable=True)
 
 
-def _loss(view):
-    def hand_out(tensor_of, is_repeat):
-        loss = tensor_of(view)
-        return lambda outside: setattr(outside, "loss", loss.clone())
+def _result(name, k, view):
+    """Returns the op that gives the caller a copy of a result."""
 
-    costs = Measured(1000, view.dtype.itemsize, draws=False, repeats=False)
-    return Operation("loss", [view.tensor], [], hand_out, costs)
+    def hand_out(tensor_of, is_repeat):
+        result = tensor_of(view)
+
+        def run(outside):
+            outside.results[k] = result.clone()
+
+        return run
+
+    nbytes = prod(view.shape) * view.dtype.itemsize
+    costs = Measured(max(nbytes, 1000), nbytes, draws=False, repeats=False)
+    reads = [] if view.tensor is None else [view.tensor]
+    return Operation(f"{name}.{k}" if k else name, reads, [], hand_out, costs)

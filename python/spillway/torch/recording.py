@@ -162,15 +162,15 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if function.namespace in ("prim", "profiler"):
             return function(*args, **kwargs)
-        args, kwargs = tree_map(self._known, (args, kwargs))
+        args, kwargs = tree_map(self.known, (args, kwargs))
         if function is aten._local_scalar_dense.default:
             return self._item(args[0])
         if function._schema.name.startswith(("aten::_foreach_", "aten::_fused_")):
             return self._each(function, args, kwargs)
         return self._record(function, args, kwargs)
 
-    def _known(self, arg):
-        """Makes a state of a tensor that the step uses but that belongs to no module."""
+    def known(self, arg):
+        """Returns the fake tensor of an argument; a real tensor of no module becomes a state."""
         if not isinstance(arg, torch.Tensor):
             return arg
         if arg.layout is not torch.strided or arg.is_conj() or arg.is_neg():
@@ -222,7 +222,7 @@ class Recorder(TorchDispatchMode):
             layouts = self.measure.layouts(call, self.storages)
             for k, fake in enumerate(fakes):
                 if k in fresh or is_empty(fake):
-                    fakes[k] = self._with_layout(fake, *layouts[k])
+                    fakes[k] = self._with_layout(fake, layouts[k])
             fresh = [k for k, f in enumerate(fakes) if self._is_new(f)]
         for k in fresh:
             self.adopt(fakes[k], "temporary", call.name if k == 0 else f"{call.name}.{k}")
@@ -274,8 +274,12 @@ class Recorder(TorchDispatchMode):
         storage = result.untyped_storage()
         return storage.nbytes() > 0 and storage._cdata not in self._ids
 
-    def _with_layout(self, fake, shape, stride):
-        """Replaces a result whose fake shape or strides are not those of the real op."""
+    def _with_layout(self, fake, layout):
+        """Replaces a result whose shape or strides are not those of the real op, whose `layout` is
+        None where it returns no tensor."""
+        if layout is None:
+            return None
+        shape, stride = layout
         if tuple(fake.shape) == shape and tuple(fake.stride()) == stride:
             return fake
         with self.fake_mode:

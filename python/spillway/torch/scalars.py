@@ -6,8 +6,6 @@ recorded and done again, in the same order and in double precision, before each 
 
 import operator
 
-import torch
-
 from .errors import CaptureError, user_line
 
 

@@ -1,84 +1,30 @@
-"""A training step: captured, planned, and run within its plan."""
+"""What is captured: a training step or an inference, planned, and run within its plan."""
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from spillway import Graph, Session
 
 from .allocations import Allocations
-from .errors import AllocationError, CaptureError
+from .errors import AllocationError
 from .launching import plain_mode
 from .machine import this_machine
-from .measuring import Measurements
 from .memory import bytes_of, tensors_at
-from .operations import Outside, operations
-from .recording import Recorder
-from .swapping import Fakes, initialise, swapped_module, swapped_optimizer
-
-
-def capture(model, loss_fn, optimizer, example_batch):
-    """Captures one training step: forward, backward and the optimizer's update.
-
-    `loss_fn(model, batch)` returns the loss, a tensor with one element. A batch is any nesting
-    of tensors in tuples, lists and dicts. The model is not run on real values, and keeps its
-    values; the optimizer gets the states that its first step would make.
-
-    Raises `CaptureError` where the step depends on the values of tensors.
-    """
-    recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), Measurements())
-    fakes = Fakes(recorder)
-    values, structure = tree_flatten(example_batch)
-    batch = [_given(recorder, f"batch.{k}", v) for k, v in enumerate(values)]
-    with swapped_module(model, fakes), recorder.fake_mode, recorder:
-        loss = loss_fn(model, tree_unflatten(batch, structure))
-        _check_loss(loss)
-        loss.backward()
-    initialise(optimizer, lambda p: fakes.has_gradient(p))
-    rates = [_given(recorder, f"lr.{k}", _rate(g)) for k, g in enumerate(optimizer.param_groups)]
-    with recorder.fake_mode, recorder:
-        numbers = [
-            rate if group.get("fused") else rate.item()
-            for rate, group in zip(rates, optimizer.param_groups)
-        ]
-    with swapped_module(model, fakes), swapped_optimizer(optimizer, fakes, numbers):
-        with recorder.fake_mode, recorder:
-            optimizer.step()
-    batch, rates, loss = map(recorder.view, batch), map(recorder.view, rates), recorder.view(loss)
-    ops = operations(recorder, list(batch), list(rates), loss)
-    return Step(type(model).__name__, optimizer, recorder.storages, ops, (values, structure))
-
-
-def _given(recorder, name, value):
-    """Returns the fake tensor of what the caller supplies in each iteration."""
-    if not isinstance(value, torch.Tensor):
-        raise CaptureError(f"{name} is no tensor but {value!r}: a batch holds tensors alone")
-    with recorder.fake_mode:
-        fake = torch.empty_like(value, device=value.device)
-    recorder.adopt(fake, "given", name)
-    return fake
-
-
-def _rate(group):
-    rate = group["lr"]
-    return rate if isinstance(rate, torch.Tensor) else torch.tensor(rate, dtype=torch.float64)
-
-
-def _check_loss(loss):
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise CaptureError("loss_fn must return a tensor with one element")
+from .operations import Outside
 
 
 class Step:
-    """A captured training step. `graph` is what is planned."""
+    """A captured training step, or an inference, which has no optimizer. `graph` is what is
+    planned."""
 
-    def __init__(self, name, optimizer, storages, ops, example):
+    def __init__(self, name, storages, ops, example_batch, returned, optimizer):
         self.name = name
         self.storages = storages
         self.operations = ops
         self.optimizer = optimizer
-        self._example = example
-        self._groups = [_constants(g) for g in optimizer.param_groups]
+        self._example = tree_flatten(example_batch)
+        self._returned = returned
+        self._settings = [_constants(g) for g in self._groups()]
         self.graph = Graph(name)
         for s in storages:
             add = self.graph.state if s.kind == "state" else self.graph.temporary
@@ -101,12 +47,12 @@ class Step:
         return this_machine(sum(s.nbytes for s in self.storages))
 
     def compile(self, plan, strict=False):
-        """Returns the function that trains within a plan: `loss = train(batch)`.
+        """Returns the function that runs the step within a plan: `loss = train(batch)`.
 
         With `strict`, each iteration counts what its ops allocate, and raises `AllocationError`
         where an op has taken more than its workspace.
         """
-        return Training(self, plan, strict)
+        return Compiled(self, plan, strict)
 
     def supplied(self, batch):
         """Returns what an iteration gets: the tensors of a batch and the learning rates."""
@@ -120,22 +66,39 @@ class Step:
                     f"batch.{k} is {tuple(value.shape)} of {value.dtype}, but"
                     f" {tuple(example.shape)} of {example.dtype} was captured"
                 )
-        for k, group in enumerate(self.optimizer.param_groups):
-            for name, constant in self._groups[k].items():
+        return Outside(values, self._rates(), list(self._returned[0]))
+
+    def returned(self, results):
+        """Returns what the captured function would: the loss, or the results of an inference."""
+        return tree_unflatten(results, self._returned[1])
+
+    def _rates(self):
+        """Returns the learning rates. Raises `ValueError` where another setting has changed."""
+        for k, (group, settings) in enumerate(zip(self._groups(), self._settings)):
+            for name, constant in settings.items():
                 if group[name] != constant:
                     raise ValueError(
                         f"{name} of the optimizer's group {k} is {group[name]}, but {constant}"
                         " was captured; only learning rates may change"
                     )
-        return Outside(values, [_rate(g) for g in self.optimizer.param_groups])
+        return [rate_of(group) for group in self._groups()]
+
+    def _groups(self):
+        return self.optimizer.param_groups if self.optimizer else []
+
+
+def rate_of(group):
+    """Returns the learning rate of a group of an optimizer as a tensor."""
+    rate = group["lr"]
+    return rate if isinstance(rate, torch.Tensor) else torch.tensor(rate, dtype=torch.float64)
 
 
 def _constants(group):
     return {n: v for n, v in group.items() if n not in ("params", "lr", "initial_lr")}
 
 
-class Training:
-    """Trains within a plan. Calling it runs one iteration and returns the loss."""
+class Compiled:
+    """Runs a step within a plan. Calling it runs one iteration and returns what the step does."""
 
     def __init__(self, step, plan, strict):
         self._step = step
@@ -149,10 +112,11 @@ class Training:
             self._step_counted()
         else:
             self._step_once()
-        self._step.optimizer._opt_called = True  # schedulers of learning rates look at it
+        if self._step.optimizer:
+            self._step.optimizer._opt_called = True  # schedulers of learning rates look at it
         if outside.generator is not None:
             torch.set_rng_state(outside.generator)
-        return outside.loss
+        return self._step.returned(outside.results)
 
     def _step_once(self):
         with plain_mode():
@@ -178,7 +142,7 @@ class Training:
             self._session.write_state(tensor, bytes_of(storage.value))
 
     def sync(self):
-        """Gives the model and the optimizer the values that training has reached."""
+        """Gives the model and the optimizer the values that the iterations have reached."""
         for tensor, storage in self._states():
             if storage.writes:
                 self._session.read_state(tensor, bytes_of(storage.value))

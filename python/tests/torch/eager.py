@@ -1,11 +1,13 @@
-"""Trains a model twice, eagerly and within a plan, and compares all bits."""
+"""Trains or runs a model twice, eagerly and within a plan, and compares all bits."""
 
 import copy
 
 import in_core
 import torch
+from torch.utils._pytree import tree_flatten
 
 import spillway.torch
+from spillway.torch.capturing import call
 
 STEPS = 5
 
@@ -41,12 +43,7 @@ def compare(
     torch.set_rng_state(state)
     step = spillway.torch.capture(planned_model, loss_fn, planned, data[0])
     assert torch.equal(torch.get_rng_state(), state), "capture draws random numbers"
-    if budget is None:
-        with in_core.sessions():
-            train = step.compile(step, strict=True)
-    else:
-        plan = planned_within(step, budget)
-        train = step.compile(plan, strict=True)
+    train = compiled_within(step, budget)
     after = between(planned) if between else lambda: None
     losses = []
     for batch in data:
@@ -54,14 +51,43 @@ def compare(
             losses.append(train(batch))
         after()
     train.sync()
-    if budget is not None:
-        assert train._session.device_bytes <= plan.budget_bytes
+    assert budget is None or train._session.device_bytes <= train._plan.budget_bytes
     for k, (a, b) in enumerate(zip(losses, eager_losses)):
         same(a, b, f"loss {k}")
     same_dicts(planned_model.state_dict(), eager_model.state_dict(), "model")
     same_dicts(planned.state_dict(), eager.state_dict(), "optimizer")
     assert torch.equal(torch.get_rng_state(), eager_state), "the generators differ"
     return step, train
+
+
+def compare_inference(model, batches, forward=call, budget="35%"):
+    """Runs the model on three batches, eagerly and within a plan. Without a budget, each tensor
+    has memory of its own. Returns the captured step and the last results."""
+    step = spillway.torch.capture_inference(model, batches(0), forward)
+    data = [batches(k) for k in range(3)]
+    infer = compiled_within(step, budget)
+    state = torch.get_rng_state()
+    results = [infer(batch) for batch in data]
+    torch.set_rng_state(state)
+    for k, (batch, result) in enumerate(zip(data, results)):
+        with torch.no_grad():
+            expected, structure = tree_flatten(forward(model, batch))
+        leaves, its_structure = tree_flatten(result)
+        assert its_structure == structure and len(leaves) == len(expected)
+        for a, b in zip(leaves, expected):
+            if isinstance(b, torch.Tensor):
+                same(a, b, f"result {k}")
+                assert not a.requires_grad
+            else:
+                assert a == b
+    return step, results[-1]
+
+
+def compiled_within(step, budget):
+    if budget is not None:
+        return step.compile(planned_within(step, budget), strict=True)
+    with in_core.sessions():
+        return step.compile(step, strict=True)
 
 
 def planned_within(step, budget):

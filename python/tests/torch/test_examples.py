@@ -1,26 +1,96 @@
 """The examples, in a short form."""
 
+import functools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 PYTHON = Path(__file__).parents[2]
+TEXT = "abcdefgh" * 200
+
+pytestmark = pytest.mark.short
 
 
-def test_train_gpt2(tmp_path):
-    pytest.importorskip("transformers")
-    text = tmp_path / "text"
-    text.write_text("abcdefgh" * 200)
-    report = tmp_path / "report.html"
-    options = "--layers 2 --width 64 --length 32 --steps 12 --budget 50% --report".split()
-    program = [sys.executable, PYTHON / "examples" / "train_gpt2.py", text, *options, report]
+def run(folder, name, *options):
+    """Runs an example. Returns what it prints."""
+    program = [sys.executable, PYTHON / "examples" / name, *map(str, options)]
     environment = os.environ | {"PYTHONPATH": str(PYTHON), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    losses = [float(l.split("loss ")[1]) for l in done.stdout.splitlines() if l.startswith("step")]
-    assert len(losses) == 12 and losses[-1] < losses[0]
-    assert "<html" in report.read_text()
-    assert (tmp_path / "gpt2.pt").exists()
+    return done.stdout
+
+
+def losses(printed):
+    return [float(l.split("loss ")[1]) for l in printed.splitlines() if l.startswith("step")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Holds a text, and a GPT-2 that train_gpt2.py has trained on it."""
+    pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("gpt2")
+    (folder / "text").write_text(TEXT)
+    options = "text --layers 2 --width 64 --length 32 --steps 24 --budget 50% --report r.html"
+    (folder / "printed").write_text(run(folder, "train_gpt2.py", *options.split()))
+    return folder
+
+
+def gpt2(folder):
+    import transformers
+
+    return transformers.GPT2LMHeadModel.from_pretrained(folder).eval()
+
+
+def test_train_gpt2(folder):
+    trained = losses((folder / "printed").read_text())
+    assert len(trained) == 24 and trained[-1] < trained[0]
+    assert "<html" in (folder / "r.html").read_text()
+
+
+def test_fine_tune_gpt2(folder):
+    options = "gpt2 text --layers 1 --length 32 --steps 2 --budget 50%"
+    assert len(losses(run(folder, "fine_tune_gpt2.py", *options.split()))) == 2
+    before, after = gpt2(folder / "gpt2").state_dict(), gpt2(folder / "fine-tuned").state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed and all(name.startswith("transformer.h.1.") for name in changed)
+
+
+def test_complete_text(folder):
+    printed = run(folder, "complete_text.py", "gpt2", "abcdefgh", "--length", 16)
+    model, tokens = gpt2(folder / "gpt2"), list(b"abcdefgh")
+    while len(tokens) < 16:
+        padded = torch.tensor([tokens + [0] * (16 - len(tokens))])
+        with torch.no_grad():
+            tokens.append(model(padded).logits[0, len(tokens) - 1].argmax().item())
+    assert printed.splitlines()[-1] == bytes(tokens).decode(errors="replace")
+
+
+def test_train_resnet50(tmp_path):
+    transforms = pytest.importorskip("torchvision.transforms.v2").functional
+    for name in ("light", "dark"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for k in range(4):
+            picture = torch.rand(3, 32, 32) / 2 + (0.5 if name == "light" else 0.0)
+            transforms.to_pil_image(picture).save(tmp_path / "pictures" / name / f"{k}.png")
+    options = "pictures --batch 4 --pixels 32 --steps 2"
+    assert len(losses(run(tmp_path, "train_resnet50.py", *options.split()))) == 2
+    weights = torch.load(tmp_path / "resnet50.pt")
+    assert weights["fc.weight"].shape == (2, 2048)
+    assert weights["bn1.num_batches_tracked"] == 2
+
+
+def test_the_lines_of_the_readme(tmp_path, monkeypatch, capsys):
+    transformers = pytest.importorskip("transformers")
+    (lines,) = re.findall(r"```python\n(.*?)```", (PYTHON.parent / "README.md").read_text(), re.S)
+    size = dict(vocab_size=64, n_layer=2, n_embd=64, n_head=2)
+    small = functools.partial(transformers.GPT2Config, **size)
+    monkeypatch.setattr(transformers, "GPT2Config", small)
+    monkeypatch.chdir(tmp_path)
+    exec(lines.replace("50257", "64"), {})
+    assert capsys.readouterr().out.count("tensor(") == 3
+    assert "<html" in (tmp_path / "report.html").read_text()

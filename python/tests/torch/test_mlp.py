@@ -102,6 +102,18 @@ def test_gradients_are_accumulated_in_the_loss():
     compare(mlp, accumulated, lambda m: torch.optim.SGD(m.parameters(), lr=0.1), batches)
 
 
+def test_a_loss_may_take_the_batch_apart():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def popped(model, batch):
+        return F.cross_entropy(model(batch.pop("x")), batch.pop("y"))
+
+    step = spillway.torch.capture(model, popped, optimizer, batches(0))
+    assert len(step.operations[0].writes) == 2
+    step.compile(step.plan("min"), strict=True)(batches(1))
+
+
 def test_groups_keep_their_own_settings():
     def make(model):
         groups = [

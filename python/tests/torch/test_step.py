@@ -12,6 +12,8 @@ from torch.nn import functional as F
 
 import spillway.torch
 
+pytestmark = pytest.mark.short
+
 
 def model():
     torch.manual_seed(3)

@@ -1,0 +1,283 @@
+//! What has to be tried from inside: queues that the driver at hand lacks, and a driver that fails.
+//! These tests need a device: `cargo test … -- --include-ignored` runs them.
+#![allow(unsafe_code, reason = "the functions that stand in for the driver's are C")]
+
+use crate::adapter::Opened;
+use crate::driver::{Also, Physical};
+use crate::{IntegrityKernels, Options, Unavailable, Vulkan, VulkanDevice, VulkanError};
+use ash::vk;
+use integrity::{reference_digest, states_digest};
+use planner_core::backend::{Chunks, DeviceAddress, Paging, Streams, Transfers};
+use planner_core::planner::{Auto, Request, Strategy};
+use planner_core::{Machine, MachineParameters, Step, Stream};
+use spillway::{placing, planning};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use workloads::{machines, models};
+
+const CHUNK_BYTES: u64 = 64 << 10;
+
+/// A device, before anything is made of it.
+fn opened() -> Opened {
+    let name = std::env::var("SPILLWAY_VULKAN_DEVICE").ok();
+    let open = || {
+        let vulkan = Vulkan::load(false)?;
+        let physical = vulkan.choose(name.as_deref())?;
+        Ok::<_, Unavailable>(vulkan.open_raw(&physical, Also::default())?)
+    };
+    open().unwrap_or_else(|reason| panic!("no device: {reason}"))
+}
+
+fn device(opened: Opened) -> VulkanDevice {
+    VulkanDevice::new(opened, &Options { device: None, chunk_bytes: Some(CHUNK_BYTES) }).unwrap()
+}
+
+/// All streams on one queue, or each on one of its own as far as this crate can tell.
+fn with_queues(separate: bool) -> Opened {
+    let mut opened = opened();
+    let [compute, ..] = opened.streams;
+    opened.streams = [compute; 3];
+    if separate {
+        for (index, queue) in (0..).zip(&mut opened.streams) {
+            queue.index = index;
+        }
+    }
+    opened
+}
+
+/// Runs a plan that swaps, whose states must be right. Returns how many steps were enqueued, and how
+/// many submissions they took.
+fn run(device: &mut VulkanDevice) -> [u64; 2] {
+    const ITERATIONS: u64 = 4;
+    let work = "gpt:batch=1,layers=4,width=256,sequence=64,vocabulary=1000";
+    let graph = models::generate(work).unwrap();
+    let graph = graph.graph().unwrap();
+    let machine = machines::builtin("v100-pcie3").unwrap().machine;
+    let parameters = MachineParameters { chunk_bytes: CHUNK_BYTES, ..*machine };
+    let machine = Machine::new(parameters).unwrap();
+    let need_bytes = planning::in_core_peak_bytes(&graph, &machine).unwrap();
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: need_bytes * 35 / 100 };
+    let (plan, unplaced) = placing::plan(&request, Strategy::Auto(Auto::default())).unwrap();
+    assert_eq!(unplaced, None);
+    let plan = plan.plan();
+    let steps = plan.steps.iter().filter(|step| !matches!(step, Step::Evict(_))).count() as u64;
+    let schedule = planning::schedule(&graph, &machine, &plan).unwrap();
+    let schedule = schedule.schedule();
+    let verified = planning::prove(&graph, &machine, &plan, &schedule).unwrap();
+    let mut kernels = IntegrityKernels::new(device, graph).unwrap();
+    planning::with_executor(&verified, device, &mut kernels, |mut executor, device, kernels| {
+        let before = device.counters().submits;
+        executor.run(device, kernels, ITERATIONS)?;
+        let submits = device.counters().submits - before;
+        executor.save_states(device)?;
+        let digest = states_digest(&graph, device, executor.host_layout()).unwrap();
+        assert_eq!(digest, reference_digest(&graph, ITERATIONS));
+        Ok([ITERATIONS * steps, submits])
+    })
+    .unwrap()
+}
+
+#[test]
+#[ignore = "it needs a Vulkan device"]
+fn a_plan_is_submitted_in_batches() {
+    for (separate, most_percent) in [(false, 15), (true, 40)] {
+        let opened = with_queues(separate);
+        let [steps, submits] = run(&mut device(opened));
+        assert!(steps > 500, "{steps} steps");
+        assert!(submits * 100 <= steps * most_percent, "{submits} submissions of {steps} steps");
+    }
+}
+
+#[test]
+#[ignore = "it needs a Vulkan device"]
+fn work_is_submitted_when_it_is_waited_for() {
+    let opened = with_queues(true);
+    let device = &mut device(opened);
+    let submits = |device: &VulkanDevice| device.counters().submits;
+    let early = device.signal(Stream::Upload).unwrap();
+    let late = device.signal(Stream::Upload).unwrap();
+    assert_eq!(submits(device), 0);
+    // By a stream on another queue, once.
+    device.wait(Stream::Compute, early).unwrap();
+    assert_eq!(submits(device), 1);
+    device.wait(Stream::Compute, late).unwrap();
+    assert_eq!(submits(device), 1);
+    let point = device.signal(Stream::Compute).unwrap();
+    // By who asks.
+    let _ = device.reached(point).unwrap();
+    assert_eq!(submits(device), 2);
+    let _ = device.reached(late).unwrap();
+    assert_eq!(submits(device), 2);
+    // By who blocks, all of it.
+    let point = device.signal(Stream::Compute).unwrap();
+    device.signal(Stream::Download).unwrap();
+    device.block_until(point).unwrap();
+    assert_eq!(submits(device), 4);
+    device.signal(Stream::Download).unwrap();
+    device.wait_idle().unwrap();
+    assert_eq!(submits(device), 5);
+    // Because it is much.
+    for _ in 0..33 {
+        device.signal(Stream::Compute).unwrap();
+    }
+    assert_eq!(submits(device), 7);
+}
+
+#[test]
+#[ignore = "it needs a Vulkan device"]
+fn streams_of_one_queue_wait_without_a_submission() {
+    let opened = with_queues(false);
+    let device = &mut device(opened);
+    let point = device.signal(Stream::Upload).unwrap();
+    device.wait(Stream::Compute, point).unwrap();
+    let point = device.signal(Stream::Compute).unwrap();
+    assert_eq!(device.counters().submits, 0);
+    device.block_until(point).unwrap();
+    assert_eq!(device.counters().submits, 1);
+}
+
+/// Also for steps of the same stream, of which wgpu does not know.
+#[cfg(feature = "wgpu")]
+#[test]
+#[ignore = "it needs a Vulkan device"]
+fn what_wgpu_submits_waits_for_all_before_it() {
+    let opened = with_queues(true);
+    let device = &mut device(opened);
+    assert_eq!(device.compute_waits().count(), 0);
+    let point = device.signal(Stream::Upload).unwrap();
+    device.wait(Stream::Compute, point).unwrap();
+    device.submit_compute().unwrap();
+    assert_eq!(device.compute_waits().count(), 1);
+    device.compute_has_waited();
+    assert_eq!(device.compute_waits().count(), 0);
+    device.signal(Stream::Compute).unwrap();
+    device.submit_compute().unwrap();
+    assert_eq!(device.compute_waits().count(), 1);
+}
+
+/// Each queue waits once for what is mapped.
+#[test]
+#[ignore = "it needs a Vulkan device"]
+fn binds_are_waited_for_once() {
+    let opened = with_queues(true);
+    let device = &mut device(opened);
+    device.create(2).unwrap();
+    let at = device.reserve(2).unwrap();
+    let waits = |device: &mut VulkanDevice, stream| {
+        for _ in 0..2 {
+            device.signal(stream).unwrap();
+        }
+        device.flush_binds().unwrap();
+        let gathered = device.gathered(stream as usize);
+        let waits = gathered.iter().map(|work| work.waits.len()).collect::<Vec<_>>();
+        device.wait_idle().unwrap();
+        waits
+    };
+    assert_eq!(waits(device, Stream::Upload), [0, 0]);
+    for chunk in 0..2 {
+        let at = DeviceAddress(at.0 + chunk * CHUNK_BYTES);
+        device.map(at, Chunks { first: chunk, count: 1 }).unwrap();
+        for stream in [Stream::Upload, Stream::Compute] {
+            assert_eq!(waits(device, stream), [1, 0]);
+            assert_eq!(waits(device, stream), [0, 0]);
+        }
+    }
+}
+
+/// The driver is not asked: it need not refuse.
+#[test]
+#[ignore = "it needs a Vulkan device"]
+fn memory_beyond_the_limits_is_refused() {
+    type Limit = fn(&mut Physical);
+    let limits: [(Limit, &str); 2] = [
+        (|physical| physical.max_buffer_bytes = 1024, "vkCreateBuffer"),
+        (|physical| physical.max_allocation_bytes = 1024, "vkAllocateMemory"),
+    ];
+    for (limit, call) in limits {
+        let mut opened = opened();
+        limit(&mut Arc::get_mut(&mut opened.device).unwrap().physical);
+        let mut device = device(opened);
+        device.working_memory(1024).unwrap();
+        let code = vk::Result::ERROR_OUT_OF_DEVICE_MEMORY;
+        assert_eq!(device.working_memory(1028), Err(VulkanError::Driver { call, code }));
+    }
+}
+
+static SUBMITS: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "system" fn refuse_submit(
+    _: vk::Queue,
+    _: u32,
+    _: *const vk::SubmitInfo2<'_>,
+    _: vk::Fence,
+) -> vk::Result {
+    SUBMITS.fetch_add(1, Ordering::Relaxed);
+    vk::Result::ERROR_OUT_OF_HOST_MEMORY
+}
+
+/// Nobody waits for ever for what the driver has refused.
+#[test]
+#[ignore = "it needs a Vulkan device"]
+fn refused_submissions_are_errors() {
+    let mut opened = with_queues(true);
+    let owned = Arc::get_mut(&mut opened.device).unwrap();
+    owned.change(|_, v1_3| v1_3.queue_submit2 = refuse_submit);
+    let device = &mut device(opened);
+    let point = device.signal(Stream::Upload).unwrap();
+    device.signal(Stream::Download).unwrap();
+    for refused in 1..3 {
+        // Both queues.
+        assert!(device.block_until(point).is_err());
+        assert_eq!(SUBMITS.load(Ordering::Relaxed), 2 * refused);
+    }
+    assert!(device.reached(point).is_err());
+    assert!(device.wait(Stream::Compute, point).is_err());
+    assert!(device.wait_idle().is_err());
+}
+
+static WAITS: AtomicUsize = AtomicUsize::new(0);
+static FREED: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "system" fn refuse_wait(_: vk::Queue) -> vk::Result {
+    WAITS.fetch_add(1, Ordering::Relaxed);
+    vk::Result::ERROR_OUT_OF_HOST_MEMORY
+}
+
+unsafe extern "system" fn lose_device(_: vk::Queue) -> vk::Result {
+    WAITS.fetch_add(1, Ordering::Relaxed);
+    vk::Result::ERROR_DEVICE_LOST
+}
+
+unsafe extern "system" fn count_free(
+    _: vk::Device,
+    _: vk::DeviceMemory,
+    _: *const vk::AllocationCallbacks<'_>,
+) {
+    FREED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A lost device uses nothing any more, so its memory is freed.
+#[test]
+#[ignore = "it needs a Vulkan device"]
+fn all_queues_are_waited_for_and_what_may_be_in_use_is_leaked() {
+    let waits: [(vk::PFN_vkQueueWaitIdle, usize); 2] = [(refuse_wait, 0), (lose_device, 3)];
+    for (wait, freed) in waits {
+        let mut opened = opened();
+        let others = opened.streams;
+        let owned = Arc::get_mut(&mut opened.device).unwrap();
+        owned.add_queues(&others);
+        owned.change(|v1_0, _| (v1_0.queue_wait_idle, v1_0.free_memory) = (wait, count_free));
+        let kept = Arc::clone(&opened.device.instance);
+        let mut device = device(opened);
+        device.create(1).unwrap();
+        device.create_host(4096).unwrap();
+        device.working_memory(4).unwrap();
+        let before = WAITS.load(Ordering::Relaxed);
+        assert!(device.wait_idle().is_err());
+        assert!(WAITS.load(Ordering::Relaxed) - before > others.len());
+        drop(device);
+        assert_eq!(FREED.load(Ordering::Relaxed), freed);
+        // A device that is leaked keeps its instance.
+        assert_eq!(Arc::strong_count(&kept), if freed == 0 { 2 } else { 1 });
+    }
+}

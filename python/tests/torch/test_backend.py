@@ -1,0 +1,178 @@
+"""`torch.compile(model, backend="spillway")`."""
+
+import models
+import pytest
+import torch
+from eager import MACHINE, same, same_dicts
+from torch import nn
+from torch.nn import functional as F
+
+import spillway.torch
+from spillway.torch import backend
+
+pytestmark = pytest.mark.short
+
+
+@pytest.fixture(autouse=True)
+def compiled_anew():
+    torch.compiler.reset()
+
+
+def compiled(model, budget="min", **settings):
+    options = dict(budget=budget, machine=MACHINE, settings=dict(effort=1))
+    return torch.compile(model, backend="spillway", options=options, **settings)
+
+
+def perceptron():
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 64), nn.Linear(64, 4))
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """The steps that the backend captures while a test runs."""
+    steps = []
+
+    def capture(*args):
+        steps.append(spillway.torch.capture_inference(*args))
+        return steps[-1]
+
+    monkeypatch.setattr(backend, "capture_inference", capture)
+    return steps
+
+
+@pytest.mark.parametrize("name", ["gpt2", "unet", "mobilenet_v3_small", "experts"])
+def test_models(name, captured):
+    make, _, _, batches = models.model(name)
+    torch.manual_seed(7)
+    model = make().eval()
+    planned = compiled(model, fullgraph=True)
+    for k in range(3):
+        x = batches(k)
+        x = x[0] if isinstance(x, tuple) else x
+        with torch.no_grad():
+            a, b = planned(x), model(x)
+        same(*(getattr(y, "logits", y) for y in (a, b)), f"result {k}")
+    (step,) = captured
+    states = {id(s.value) for s in step.storages if s.kind == "state"}
+    assert {id(p) for p in model.parameters()} <= states
+
+
+def test_each_shape_has_a_plan(captured):
+    model = perceptron()
+    planned = compiled(model, dynamic=False)
+    for rows in (3, 5, 3):
+        x = torch.randn(rows, 8)
+        with torch.no_grad():
+            same(planned(x), model(x), "result")
+    assert len(captured) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(budget=4096), "InfeasibleError: the budget of 4.00 KiB .* is too small: op"),
+        (dict(bugdet="8GiB"), "unexpected keyword argument 'bugdet'"),
+    ],
+)
+def test_options_are_those_of_a_plan(options, message):
+    planned = torch.compile(perceptron(), backend="spillway", options=options)
+    with torch.no_grad(), pytest.raises(Exception, match=message):
+        planned(torch.randn(3, 8))
+
+
+def test_shapes_that_vary_are_refused():
+    planned = compiled(perceptron())
+    with torch.no_grad(), pytest.raises(Exception, match="pass dynamic=False"):
+        planned(torch.randn(3, 8))
+        planned(torch.randn(5, 8))
+
+
+def test_training_is_refused_with_the_way_to_train():
+    planned = compiled(perceptron())
+    with pytest.raises(Exception, match="CaptureError: .* use spillway.torch.capture"):
+        planned(torch.randn(3, 8))
+
+
+def test_frozen_models_need_no_gradients():
+    model = perceptron().requires_grad_(False)
+    x = torch.randn(3, 8)
+    same(compiled(model)(x), model(x), "result")
+
+
+def test_inference_mode():
+    model, x = perceptron(), torch.randn(3, 8)
+    planned = compiled(model)
+    with torch.inference_mode():
+        same(planned(x), model(x), "result")
+        same(planned(x + 1), model(x + 1), "result")
+
+
+def test_weights_that_are_made_in_inference_mode():
+    with torch.inference_mode():
+        model, x = nn.Linear(8, 8), torch.randn(3, 8)
+        planned = compiled(model)
+        for _ in range(2):
+            same(planned(x), model(x), "result")
+            model.weight.mul_(2)
+
+
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_constants(without):
+    lasting = torch.rand(8)
+
+    def scaled(x):
+        return x * torch.tensor([1.0, 2.0] * 4) + lasting
+
+    planned, x = compiled(scaled), torch.randn(3, 8)
+    with without():
+        for _ in range(2):
+            same(planned(x), scaled(x), "result")
+            lasting.mul_(2)
+
+
+def test_autocast():
+    model, x = perceptron(), torch.randn(3, 8)
+    planned = compiled(model)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        y = planned(x)
+        assert y.dtype == torch.bfloat16
+        same(y, model(x), "result")
+
+
+def test_weights_that_are_trained_between_calls_are_taken_over(captured):
+    model = perceptron()
+    planned = compiled(model)
+    x = torch.randn(3, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        with torch.no_grad():
+            same(planned(x), model(x), "result")
+        F.mse_loss(model(x), torch.ones(3, 4)).backward()
+        optimizer.step()
+    assert len(captured) == 1
+    model[2].weight = nn.Parameter(torch.randn(64, 64))
+    with torch.no_grad():
+        same(planned(x), model(x), "result")
+        same(planned(x), model(x), "result")
+
+
+def test_statistics_are_updated_in_the_model():
+    make = lambda: nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16))
+    model, expected = make(), make()
+    expected.load_state_dict(model.state_dict())
+    planned = compiled(model)
+    for _ in range(3):
+        x = torch.randn(6, 8)
+        with torch.no_grad():
+            same(planned(x), expected(x), "result")
+        same_dicts(model.state_dict(), expected.state_dict(), "model")
+
+
+def test_a_model_that_writes_into_its_batch_is_refused():
+    def adds(x):
+        x.add_(1)
+        return x * 2
+
+    with torch.no_grad(), pytest.raises(Exception, match="writes into a tensor that it is given"):
+        compiled(adds)(torch.randn(3))
