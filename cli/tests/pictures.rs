@@ -50,7 +50,7 @@ fn the_report_needs_nothing_from_elsewhere() {
     folder.run(&["plan", SMALL, "-b", "30%", "--report", "r.html"]).done();
     let page = fs::read_to_string(folder.path("r.html")).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
-    for foreign in ["http", "src=", "@import", "url(", "<script", "<link", "NaN"] {
+    for foreign in ["http", "src=", "url(", "import", "fetch(", "<link", "NaN"] {
         assert!(!page.contains(foreign), "{foreign}");
     }
     for part in ["<svg", "class=\"budget\"", "Largest traffic", "Stalls", "upload of "] {
@@ -97,7 +97,7 @@ fn names_are_escaped() {
     folder.run(&["plan", "g.json", "-s", "on-demand", "--report", "r.html"]).done();
     let page = fs::read_to_string(folder.path("r.html")).unwrap();
     assert!(page.contains("&lt;script&gt;g") && page.contains("&lt;u&gt;"));
-    for tag in ["<script", "<u>", "<i>"] {
+    for tag in ["<script>g", "<u>", "<i>"] {
         assert!(!page.contains(tag), "{tag}");
     }
 }

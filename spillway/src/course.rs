@@ -1,12 +1,14 @@
 //! A plan's predicted timeline: when each step starts and ends, why it starts no earlier, and
 //! how much device memory is held meanwhile.
 
+mod memory;
+
+pub(crate) use memory::{Content, Held};
+
 use crate::growth::buffer;
 use planner_core::pieces::Pieces;
 use planner_core::timeline::{self, PREDICTED_ITERATIONS, Timeline};
-use planner_core::{
-    Limits, Part, PerStream, PlanError, Scratch, Step, Stream, TensorId, Verified, Wait,
-};
+use planner_core::{Limits, PerStream, PlanError, Scratch, Stream, Verified, Wait};
 use std::ops::Range;
 
 /// One step of one iteration.
@@ -24,8 +26,16 @@ pub(crate) struct Span {
     pub(crate) end_ns: u64,
     /// How long its stream was idle before it.
     pub(crate) idle_ns: u64,
-    /// The step of another stream that its stream was idle for.
-    pub(crate) awaited: Option<usize>,
+    /// The iteration and the list position of the step of another stream that its stream was
+    /// idle for.
+    pub(crate) awaited: Option<(usize, usize)>,
+}
+
+impl Span {
+    /// Whether compute stalls before it.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.stream == Stream::Compute && self.idle_ns > 0
+    }
 }
 
 /// Eight iterations, as predicted.
@@ -34,7 +44,7 @@ pub(crate) struct Course {
     /// All steps that take time, iteration by iteration in list order.
     pub(crate) spans: Vec<Span>,
     /// Device memory held, the arena included: from each time to the next.
-    pub(crate) held_bytes: Vec<(u64, u64)>,
+    pub(crate) held: Vec<(u64, Held)>,
     /// The end of each iteration's last launch.
     pub(crate) iteration_ends_ns: Vec<u64>,
 }
@@ -56,7 +66,7 @@ impl Course {
         let iterations = 0..PREDICTED_ITERATIONS as usize;
         Ok(Self {
             spans: iterations.clone().flat_map(|iteration| clock.spans(iteration)).collect(),
-            held_bytes: held(verified, &pieces, &clock),
+            held: memory::held(verified, &pieces, &clock),
             iteration_ends_ns: iterations
                 .map(|iteration| clock.iteration_end_ns(iteration))
                 .collect(),
@@ -80,11 +90,23 @@ impl Course {
         self.spans.iter().filter(move |span| span.end_ns > from && span.start_ns < to)
     }
 
+    /// The launches within a window that compute stalls before.
+    pub(crate) fn stalled_within(&self, window: &Range<u64>) -> impl Iterator<Item = &Span> {
+        self.within(window).filter(|span| span.is_stalled())
+    }
+
+    /// The step that a span's stream was idle for. O(log spans).
+    pub(crate) fn awaited(&self, span: &Span) -> Option<&Span> {
+        let key = |span: &Span| (span.iteration, span.step);
+        let at = self.spans.binary_search_by_key(&span.awaited?, key).ok()?;
+        self.spans.get(at)
+    }
+
     /// The memory held within a window, the level at its start included.
-    pub(crate) fn held_within(&self, window: &Range<u64>) -> Vec<(u64, u64)> {
-        let before = self.held_bytes.partition_point(|&(ns, _)| ns <= window.start);
-        let level = before.checked_sub(1).map_or(0, |at| self.held_bytes[at].1);
-        let rest = self.held_bytes[before..].iter().copied().take_while(|&(ns, _)| ns < window.end);
+    pub(crate) fn held_within(&self, window: &Range<u64>) -> Vec<(u64, Held)> {
+        let before = self.held.partition_point(|&(ns, _)| ns <= window.start);
+        let level = before.checked_sub(1).map_or(Held::default(), |at| self.held[at].1);
+        let rest = self.held[before..].iter().copied().take_while(|&(ns, _)| ns < window.end);
         std::iter::once((window.start, level)).chain(rest).collect()
     }
 }
@@ -114,17 +136,18 @@ impl<'c> Clock<'c> {
         self.timeline.end_ns(iteration, Stream::Compute, launches.saturating_sub(1))
     }
 
-    /// The awaited steps: list position, and end.
+    /// The awaited steps: iteration and list position, and end.
     fn awaited(
         &self,
         iteration: usize,
         waits: PerStream<Option<Wait>>,
-    ) -> impl Iterator<Item = (usize, u64)> {
+    ) -> impl Iterator<Item = ((usize, usize), u64)> {
         waits.into_iter().filter_map(move |(stream, wait)| {
             let wait = wait?;
             let awaited_iteration = iteration.checked_sub(wait.iterations_back as usize)?;
             let &position = self.positions[stream].get(wait.index as usize)?;
-            Some((position, self.timeline.end_ns(awaited_iteration, stream, wait.index)))
+            let end_ns = self.timeline.end_ns(awaited_iteration, stream, wait.index);
+            Some(((awaited_iteration, position), end_ns))
         })
     }
 
@@ -145,123 +168,10 @@ impl<'c> Clock<'c> {
             let idle_ns = start_ns.saturating_sub(previous_end_ns);
             let last =
                 self.awaited(iteration, entry.waits()).find(|&(_, end_ns)| end_ns == start_ns);
-            let awaited = last.filter(|_| idle_ns > 0).map(|(position, _)| position);
+            let awaited = last.filter(|_| idle_ns > 0).map(|(awaited, _)| awaited);
             Some(Span { iteration, step, stream, start_ns, end_ns, idle_ns, awaited })
         })
     }
-}
-
-/// Device memory that a step takes and gives back.
-#[derive(Clone, Copy, Debug, Default)]
-struct Demand {
-    takes_bytes: u64,
-    workspace_bytes: u64,
-    frees_bytes: u64,
-}
-
-/// Follows the list to see what each step takes. It has been proved, so nothing is checked,
-/// and no sum of what is held can overflow.
-struct Walk<'w> {
-    verified: &'w Verified<'w>,
-    pieces: &'w Pieces<'w>,
-    resident: Vec<bool>,
-}
-
-impl<'w> Walk<'w> {
-    fn new(verified: &'w Verified<'w>, pieces: &'w Pieces<'w>) -> Self {
-        Self { verified, pieces, resident: vec![false; pieces.len()] }
-    }
-
-    /// What is resident at start.
-    fn start_bytes(&mut self) -> u64 {
-        let entries = self.verified.plan().resident_at_start;
-        entries
-            .iter()
-            .map(|entry| self.take(entry.part.tensor, self.pieces.of_part(entry.part)))
-            .sum()
-    }
-
-    fn bytes(&self, tensor: TensorId, piece: usize) -> u64 {
-        let pool = self.verified.plan().pools.get(self.pieces.pool(tensor));
-        self.pieces.pool_objects(tensor, piece) * pool.map_or(0, |pool| pool.object_bytes)
-    }
-
-    /// Makes pieces resident; the bytes of those that were not.
-    fn take(&mut self, tensor: TensorId, pieces: Range<usize>) -> u64 {
-        let mut taken_bytes = 0;
-        for piece in pieces {
-            if !std::mem::replace(&mut self.resident[piece], true) {
-                taken_bytes += self.bytes(tensor, piece);
-            }
-        }
-        taken_bytes
-    }
-
-    fn free(&mut self, part: Part) -> u64 {
-        let pieces = self.pieces.of_part(part);
-        self.resident[pieces.clone()].fill(false);
-        pieces.map(|piece| self.bytes(part.tensor, piece)).sum()
-    }
-
-    fn step(&mut self, step: &Step) -> Demand {
-        let mut demand = Demand::default();
-        match *step {
-            Step::Prefetch(part) => {
-                demand.takes_bytes = self.take(part.tensor, self.pieces.of_part(part));
-            }
-            Step::Evict(part) => demand.frees_bytes = self.free(part),
-            Step::Launch(launched) => {
-                let graph = self.verified.graph();
-                for tensor in graph.written_by(launched) {
-                    demand.takes_bytes += self.take(tensor, self.pieces.of(tensor));
-                }
-                if let Some((pool, objects)) = self.pieces.workspace(graph, launched.op) {
-                    demand.workspace_bytes =
-                        objects * self.verified.plan().pools[pool].object_bytes;
-                }
-            }
-            Step::Offload(_) => {}
-        }
-        demand
-    }
-}
-
-/// Memory over time: taken when a step starts, free when what an evict waits for has ended.
-fn held(verified: &Verified<'_>, pieces: &Pieces<'_>, clock: &Clock<'_>) -> Vec<(u64, u64)> {
-    let plan = verified.plan();
-    let mut walk = Walk::new(verified, pieces);
-    let mut held_bytes = i128::from(plan.arena_bytes) + i128::from(walk.start_bytes());
-    let demands: Vec<_> = plan.steps.iter().map(|step| walk.step(step)).collect();
-    let mut changes: Vec<(u64, i128)> = Vec::new();
-    for iteration in 0..PREDICTED_ITERATIONS as usize {
-        let entries = verified.schedule().of_iteration(iteration as u64);
-        for (entry, demand) in entries.iter().zip(&demands) {
-            let ends = clock.awaited(iteration, entry.waits()).map(|(_, end_ns)| end_ns);
-            let freed_ns = ends.max().unwrap_or(0);
-            changes.push((freed_ns, -i128::from(demand.frees_bytes)));
-        }
-        for span in clock.spans(iteration) {
-            let Demand { takes_bytes, workspace_bytes, .. } = demands[span.step];
-            changes.push((span.start_ns, i128::from(takes_bytes) + i128::from(workspace_bytes)));
-            changes.push((span.end_ns, -i128::from(workspace_bytes)));
-        }
-    }
-    // At the same time, what is given back comes before what is taken.
-    changes.retain(|&(_, bytes)| bytes != 0);
-    changes.sort_unstable();
-    let mut levels: Vec<(u64, u64)> = vec![(0, level(held_bytes))];
-    for (ns, bytes) in changes {
-        held_bytes += bytes;
-        match levels.last_mut() {
-            Some(last) if last.0 == ns => last.1 = level(held_bytes),
-            _ => levels.push((ns, level(held_bytes))),
-        }
-    }
-    levels
-}
-
-fn level(bytes: i128) -> u64 {
-    u64::try_from(bytes).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -286,7 +196,7 @@ mod tests {
         let course = Course::of(&proved.verified).unwrap();
         let pools = plan.pools.iter().map(|pool| pool.object_bytes * pool.count);
         let most_bytes = plan.arena_bytes + pools.sum::<u64>();
-        let held_bytes = course.held_bytes.iter().map(|&(_, bytes)| bytes);
+        let held_bytes = course.held.iter().map(|(_, held)| held.sum_bytes());
         assert!(held_bytes.max().is_some_and(|bytes| bytes > 0 && bytes <= most_bytes));
         (plan, course)
     }
@@ -316,8 +226,37 @@ mod tests {
             let start_bytes = pooled
                 .map(|id| work.tensors[id.index()].bytes.div_ceil(object_bytes) * object_bytes)
                 .sum::<u64>();
-            let last = course.held_bytes.last().map(|&(_, bytes)| bytes);
+            let last = course.held.last().map(|(_, held)| held.sum_bytes());
             assert_eq!(last, Some(plan.arena_bytes + start_bytes));
+        }
+    }
+
+    #[test]
+    fn memory_is_told_apart_by_what_it_holds() {
+        let mut graph = OwnedGraph::new("g");
+        let x = graph.push_tensor("x", 7 << 20, Kind::Input);
+        let w = graph.push_tensor("w", 9 << 20, Kind::State);
+        let y = graph.push_tensor("y", 11 << 20, Kind::Temporary);
+        graph.push_op("a", 1_000_000, 0, &[x, w], &[y]);
+        graph.push_op("b", 1_000_000, 13 << 20, &[y], &[]);
+        let machine = machines::builtin("v100-pcie3").unwrap();
+        let (_, course) = course(&graph, &machine);
+        let contents = [
+            (Content::State, 9 << 20),
+            (Content::Input, 7 << 20),
+            (Content::Temporary, 11 << 20),
+            (Content::Workspace, 13 << 20),
+        ];
+        // Each leaves half a chunk of 2 MiB empty; the next input may arrive beside the last.
+        for (_, held) in &course.held {
+            let of_content = contents.map(|(content, bytes)| held[content] / bytes);
+            assert_eq!(held[Content::Waste], of_content.iter().sum::<u64>() << 20, "{held:?}");
+            assert_eq!(held[Content::Arena], 0);
+        }
+        for (content, bytes) in contents {
+            let held_bytes = course.held.iter().map(|(_, held)| held[content]);
+            assert!(held_bytes.clone().all(|held_bytes| held_bytes % bytes == 0), "{content:?}");
+            assert!(held_bytes.clone().any(|bytes| bytes > 0), "{content:?}");
         }
     }
 
@@ -328,9 +267,11 @@ mod tests {
         let (plan, course) = course(&work, &machine);
         let stall_ns = plan.predicted.period_ns - plan.predicted.compute_ns;
         let window = course.steady_iteration();
-        let launches = course.within(&window).filter(|span| span.stream == Stream::Compute);
-        let stalled: Vec<_> = launches.filter(|span| span.idle_ns > 0).collect();
+        let stalled: Vec<_> = course.stalled_within(&window).collect();
         assert_eq!(stalled.iter().map(|span| span.idle_ns).sum::<u64>(), stall_ns);
-        assert!(stalled.len() > 10 && stalled.iter().all(|span| span.awaited.is_some()));
+        let ends_in_time = |span: &&Span| {
+            course.awaited(span).is_some_and(|awaited| awaited.end_ns == span.start_ns)
+        };
+        assert!(stalled.len() > 10 && stalled.iter().all(ends_in_time));
     }
 }

@@ -1,6 +1,7 @@
 //! A plan as one self-contained page of HTML.
 
 mod chart;
+mod search;
 mod tables;
 
 use crate::course::Course;
@@ -26,15 +27,16 @@ pub(crate) fn render(proved: &Proved<'_>, course: &Course, context: &Context) ->
     let moved = tables::moved(proved);
     let stalls = tables::stalls(proved, course);
     let repeats = tables::repeats(proved);
+    let (field, script) = (search::FIELD, search::script(proved));
     format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
          <title>{name} – Spillway</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
          <header><h1>{name}</h1>\n<p>{}</p></header>\n{}\
-         <section><h2>One iteration, once under way</h2>\n{chart}</section>\n\
+         <section><h2>One iteration, once under way</h2>\n{field}{chart}</section>\n\
          <section><h2>The plan</h2>\n<table class=\"facts\">{facts}</table></section>\n\
          <div class=\"columns\">\n<section><h2>Largest traffic</h2>\n{moved}</section>\n\
-         <section><h2>Stalls</h2>\n{stalls}</section>\n{repeats}</div>\n</body>\n</html>\n",
+         <section><h2>Stalls</h2>\n{stalls}</section>\n{repeats}</div>\n{script}</body>\n</html>\n",
         escape(&subtitle(context)),
         tiles(context, &figures),
     )

@@ -1,6 +1,10 @@
 //! The three streams and the memory of one iteration, as an SVG image.
 
+mod memory;
+mod waits;
+
 use super::escape;
+use super::search::Numbers;
 use crate::course::{Course, Span};
 use crate::names::Names;
 use crate::proof::Proved;
@@ -15,14 +19,12 @@ const LEFT: f64 = 86.0;
 const RIGHT: f64 = WIDTH - 10.0;
 const LANE_TOP: f64 = 8.0;
 const LANE_HEIGHT: f64 = 30.0;
-const LANE_STEP: f64 = 40.0;
-const MEMORY_TOP: f64 = 152.0;
-const MEMORY_BOTTOM: f64 = 330.0;
-const HEIGHT: f64 = 356.0;
+const LANE_STEP: f64 = 46.0;
+const MEMORY_TOP: f64 = 170.0;
+const MEMORY_BOTTOM: f64 = 348.0;
+const HEIGHT: f64 = 374.0;
 /// Steps narrower than this are drawn together with their neighbours.
 const NARROW: f64 = 1.0;
-/// The memory curve has one level for each piece of this width.
-const CURVE_STEP: f64 = 0.5;
 
 /// What is drawn, and where.
 struct Canvas<'c> {
@@ -40,6 +42,7 @@ struct Block<'b> {
     busy_ns: u64,
     /// Of that, repeats.
     repeat_ns: u64,
+    numbers: Numbers,
 }
 
 /// The image.
@@ -53,13 +56,15 @@ pub(super) fn render(proved: &Proved<'_>, course: &Course) -> String {
     for stream in Stream::ALL {
         canvas.lane(course, stream);
     }
-    canvas.stalls(course);
-    canvas.memory(course);
+    canvas.waits(course);
+    let legend = canvas.memory(course);
     format!(
         "<div class=\"scroll\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
-         aria-label=\"Timeline of one iteration\">\n{}</svg></div>\n\
-         <p class=\"note\">Compute runs the ops, in purple those that run again; red is where it stalls. Below, the device memory \
-         held, against the budget (dashed). Hold the pointer over a bar to see what it is.</p>\n",
+         aria-label=\"Timeline of one iteration\">\n{}</svg></div>\n{legend}\
+         <p class=\"note\">Compute runs the ops, in purple those that run again; red is where it stalls. \
+         An arrow leads to a stall from the step that compute waits for; the shortest stalls have none. \
+         Below, the device memory held, against the budget (dashed). Hold the pointer over anything to \
+         see what it is.</p>\n",
         canvas.svg
     )
 }
@@ -108,14 +113,14 @@ impl Canvas<'_> {
             // A bar of no width would not be seen at all.
             let width = (to - from).max(0.3);
             let odd = if at % 2 == 1 { " odd" } else { "" };
-            let title = escape(&self.title(block));
+            let (title, numbers) = (escape(&self.title(block)), &block.numbers);
             let class = match block.repeat_ns > block.busy_ns / 2 {
                 true => "repeat".to_owned(),
                 false => stream.to_string(),
             };
             self.draw(format_args!(
-                "<rect class=\"b {class}{odd}\" x=\"{from:.2}\" y=\"{y}\" width=\"{width:.2}\" \
-                 height=\"{LANE_HEIGHT}\"><title>{title}</title></rect>"
+                "<rect class=\"b {class}{odd}\" data-n=\"{numbers}\" x=\"{from:.2}\" y=\"{y}\" \
+                 width=\"{width:.2}\" height=\"{LANE_HEIGHT}\"><title>{title}</title></rect>"
             ));
             let characters = ((to - from) / 6.0) as usize;
             if block.count == 1 && characters >= 6 {
@@ -134,6 +139,7 @@ impl Canvas<'_> {
             let (from, to) = (self.x(span.start_ns), self.x(span.end_ns));
             let busy_ns = span.end_ns - span.start_ns;
             let repeat_ns = if self.is_repeat(span) { busy_ns } else { 0 };
+            let numbers = Numbers::of_step(self.proved, span.step);
             match blocks.last_mut() {
                 Some(last)
                     if last.to - last.from < NARROW
@@ -144,8 +150,12 @@ impl Canvas<'_> {
                     last.count += 1;
                     last.busy_ns += busy_ns;
                     last.repeat_ns += repeat_ns;
+                    last.numbers.extend(numbers);
                 }
-                _ => blocks.push(Block { from, to, first: span, count: 1, busy_ns, repeat_ns }),
+                _ => {
+                    let (first, count) = (span, 1);
+                    blocks.push(Block { from, to, first, count, busy_ns, repeat_ns, numbers });
+                }
             }
         }
         blocks
@@ -177,78 +187,6 @@ impl Canvas<'_> {
             0 => format!("{step}, {busy}"),
             moved_bytes => format!("{step}, {busy}, {}", bytes(moved_bytes)),
         }
-    }
-
-    fn stalls(&mut self, course: &Course) {
-        let steps = self.proved.verified.plan().steps;
-        let names = Names::new(self.proved.work, steps);
-        let window = self.window.clone();
-        let launches = course.within(&window).filter(|span| span.stream == Stream::Compute);
-        for span in launches.filter(|span| span.idle_ns > 0) {
-            let (from, to) = (self.x(span.start_ns - span.idle_ns), self.x(span.start_ns));
-            let width = to - from;
-            let reason = span.awaited.map_or_else(String::new, |awaited| {
-                format!(", waiting for the {}", names.step(&steps[awaited]))
-            });
-            let title = escape(&format!("stall of {}{reason}", time(span.idle_ns)));
-            self.draw(format_args!(
-                "<rect class=\"b stall\" x=\"{from:.2}\" y=\"{LANE_TOP}\" width=\"{width:.2}\" \
-                 height=\"{LANE_HEIGHT}\"><title>{title}</title></rect>"
-            ));
-        }
-    }
-
-    fn memory(&mut self, course: &Course) {
-        let budget_bytes = self.proved.verified.plan().budget_bytes;
-        let y = |held_bytes: u64| {
-            let share = held_bytes as f64 / (budget_bytes.max(1) as f64 * 1.06);
-            MEMORY_BOTTOM - (MEMORY_BOTTOM - MEMORY_TOP) * share
-        };
-        let top = MEMORY_TOP - 6.0;
-        self.draw(format_args!("<text class=\"label\" x=\"0\" y=\"{top}\">memory</text>"));
-        for quarter in 0..=4 {
-            let tick_bytes = budget_bytes / 4 * quarter;
-            let (at, text_at, text_x) = (y(tick_bytes), y(tick_bytes) + 4.0, LEFT - 6.0);
-            let class = if quarter == 4 { "budget" } else { "grid" };
-            self.draw(format_args!(
-                "<line class=\"{class}\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>"
-            ));
-            let value = bytes(tick_bytes);
-            self.draw(format_args!(
-                "<text class=\"right\" x=\"{text_x}\" y=\"{text_at:.1}\">{value}</text>"
-            ));
-        }
-        let edge = self.curve(course, y);
-        self.draw(format_args!(
-            "<path class=\"held\" d=\"M{LEFT} {MEMORY_BOTTOM} L{edge} L{RIGHT} {MEMORY_BOTTOM} Z\"/>\n\
-             <path class=\"edge\" d=\"M{edge}\"/>"
-        ));
-    }
-
-    /// The corners of the memory curve. What changes within a piece too narrow to be seen is
-    /// drawn as the most that is held there, so that no peak is lost.
-    fn curve(&self, course: &Course, y: impl Fn(u64) -> f64) -> String {
-        let mut pieces: Vec<(f64, u64, u64)> = Vec::new();
-        for (ns, held_bytes) in course.held_within(&self.window) {
-            let x = self.x(ns);
-            match pieces.last_mut() {
-                Some((from, most, last)) if x - *from < CURVE_STEP => {
-                    *most = (*most).max(held_bytes);
-                    *last = held_bytes;
-                }
-                _ => pieces.push((x, held_bytes, held_bytes)),
-            }
-        }
-        let mut corners = String::new();
-        for (at, &(from, most, last)) in pieces.iter().enumerate() {
-            let end = pieces.get(at + 1).map_or(RIGHT, |next| next.0);
-            let narrow = if most == last { end } else { (from + CURVE_STEP).min(end) };
-            for (from, to, y) in [(from, narrow, y(most)), (narrow, end, y(last))] {
-                // A string takes every write.
-                let _ = write!(corners, "{from:.1} {y:.1} {to:.1} {y:.1} ");
-            }
-        }
-        corners
     }
 }
 

@@ -1,11 +1,12 @@
 //! What moves most, what the device waits for, and what runs again.
 
 use super::escape;
+use super::search::Numbers;
 use crate::course::{Course, Span};
 use crate::names::Names;
 use crate::proof::Proved;
 use crate::units::{bytes, percent, time};
-use planner_core::{Kind, Launched, OpId, Step, Stream, TensorId};
+use planner_core::{Kind, Launched, OpId, Step, TensorId};
 use workloads::Shown;
 
 /// Rows of a table.
@@ -66,8 +67,9 @@ fn moved_row(proved: &Proved<'_>, id: TensorId, traffic: Traffic) -> String {
         Kind::Temporary => "temporary",
     };
     format!(
-        "<tr><td class=\"name\">{}</td><td>{kind}</td><td class=\"n\">{}</td>\
+        "<tr data-n=\"{}\"><td class=\"name\">{}</td><td>{kind}</td><td class=\"n\">{}</td>\
          <td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
+        Numbers::of_tensor(proved, id),
         escape(&Shown::name(&proved.work.tensor_names[id.index()]).to_string()),
         bytes(tensor.bytes),
         bytes(traffic.upload_bytes),
@@ -78,10 +80,7 @@ fn moved_row(proved: &Proved<'_>, id: TensorId, traffic: Traffic) -> String {
 /// The ops before which the device waits longest, and for what.
 pub(super) fn stalls(proved: &Proved<'_>, course: &Course) -> String {
     let window = course.steady_iteration();
-    let mut stalled: Vec<&Span> = course
-        .within(&window)
-        .filter(|span| span.stream == Stream::Compute && span.idle_ns > 0)
-        .collect();
+    let mut stalled: Vec<&Span> = course.stalled_within(&window).collect();
     if stalled.is_empty() {
         return "<p class=\"note\">Compute never waits.</p>".to_owned();
     }
@@ -90,9 +89,11 @@ pub(super) fn stalls(proved: &Proved<'_>, course: &Course) -> String {
     let steps = proved.verified.plan().steps;
     let names = Names::new(proved.work, steps);
     let row = |span: &&Span| {
-        let awaited = span.awaited.map(|awaited| names.brief(&steps[awaited]));
+        let numbers = Numbers::of_step(proved, span.step);
+        let awaited = course.awaited(span).map(|awaited| names.brief(&steps[awaited.step]));
         format!(
-            "<tr><td class=\"name\">{}</td><td class=\"n\">{}</td><td class=\"name\">{}</td></tr>\n",
+            "<tr data-n=\"{numbers}\"><td class=\"name\">{}</td><td class=\"n\">{}</td>\
+             <td class=\"name\">{}</td></tr>\n",
             escape(&names.brief(&steps[span.step])),
             time(span.idle_ns),
             escape(&awaited.unwrap_or_default())
@@ -127,7 +128,9 @@ pub(super) fn repeats(proved: &Proved<'_>) -> String {
     repeated.sort_by_key(|&op| std::cmp::Reverse(repeat_ns(op)));
     let row = |&op: &OpId| {
         format!(
-            "<tr><td class=\"name\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
+            "<tr data-n=\"{}\"><td class=\"name\">{}</td><td class=\"n\">{}</td>\
+             <td class=\"n\">{}</td></tr>\n",
+            Numbers::of_op(op),
             escape(&Shown::name(&proved.work.op_names[op.index()]).to_string()),
             times[op.index()],
             time(repeat_ns(op))

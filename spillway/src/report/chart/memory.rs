@@ -1,0 +1,121 @@
+//! Device memory over time, stacked by what it is held for.
+
+use super::{Canvas, LEFT, MEMORY_BOTTOM, MEMORY_TOP, RIGHT};
+use crate::course::{Content, Course, Held};
+use crate::units::bytes;
+use std::fmt::Write;
+
+/// The curves have one level for each piece of this width.
+const CURVE_STEP: f64 = 0.5;
+
+const fn class(content: Content) -> &'static str {
+    match content {
+        Content::Arena => "arena",
+        Content::State => "state",
+        Content::Input => "input",
+        Content::Temporary => "temporary",
+        Content::Workspace => "workspace",
+        Content::Waste => "waste",
+    }
+}
+
+const fn label(content: Content) -> &'static str {
+    match content {
+        Content::Arena => "arena",
+        Content::State => "states",
+        Content::Input => "inputs",
+        Content::Temporary => "temporaries",
+        Content::Workspace => "workspaces",
+        Content::Waste => "waste",
+    }
+}
+
+impl Canvas<'_> {
+    /// Draws the memory; the legend.
+    pub(super) fn memory(&mut self, course: &Course) -> String {
+        let budget_bytes = self.proved.verified.plan().budget_bytes;
+        let y = |held_bytes: u64| {
+            let share = held_bytes as f64 / (budget_bytes.max(1) as f64 * 1.06);
+            MEMORY_BOTTOM - (MEMORY_BOTTOM - MEMORY_TOP) * share
+        };
+        let top = MEMORY_TOP - 6.0;
+        self.draw(format_args!("<text class=\"label\" x=\"0\" y=\"{top}\">memory</text>"));
+        let legend = self.areas(course, y);
+        for quarter in 0..=4 {
+            let tick_bytes = budget_bytes / 4 * quarter;
+            let (at, text_at, text_x) = (y(tick_bytes), y(tick_bytes) + 4.0, LEFT - 6.0);
+            let class = if quarter == 4 { "budget" } else { "grid" };
+            self.draw(format_args!(
+                "<line class=\"{class}\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>"
+            ));
+            let value = bytes(tick_bytes);
+            self.draw(format_args!(
+                "<text class=\"right\" x=\"{text_x}\" y=\"{text_at:.1}\">{value}</text>"
+            ));
+        }
+        legend
+    }
+
+    /// Draws each area down to the bottom, the highest first, so that the next covers the rest
+    /// of it.
+    fn areas(&mut self, course: &Course, y: impl Fn(u64) -> f64) -> String {
+        let levels = self.levels(course);
+        let held = course.held_within(&self.window);
+        let mut legend = String::new();
+        for (at, content) in Content::ALL.into_iter().enumerate().rev() {
+            let most_bytes = held.iter().map(|(_, held)| held[content]).max().unwrap_or(0);
+            if most_bytes == 0 {
+                continue;
+            }
+            let below = &Content::ALL[..=at];
+            let top = |held: &Held| y(below.iter().map(|&content| held[content]).sum());
+            let (class, label, most) = (class(content), label(content), bytes(most_bytes));
+            self.draw(format_args!(
+                "<path class=\"m {class}\" d=\"{}\"><title>{label}, {most} at most</title></path>",
+                outline(&levels, top)
+            ));
+            // A string takes every write.
+            let _ = writeln!(
+                legend,
+                "<li><svg viewBox=\"0 0 10 10\"><rect class=\"{class}\" width=\"10\" \
+                 height=\"10\"/></svg>{label}, {most} at most</li>"
+            );
+        }
+        format!("<ul class=\"legend\">\n{legend}</ul>\n")
+    }
+
+    /// Where each level begins, and what is held from there on. What changes within a piece too
+    /// narrow to be seen is drawn as the most that is held there, so that no peak is lost.
+    fn levels(&self, course: &Course) -> Vec<(f64, Held)> {
+        let mut pieces: Vec<(f64, Held, Held)> = Vec::new();
+        for (ns, held) in course.held_within(&self.window) {
+            let x = self.x(ns);
+            match pieces.last_mut() {
+                Some((from, most, last)) if x - *from < CURVE_STEP => {
+                    if held.sum_bytes() > most.sum_bytes() {
+                        *most = held;
+                    }
+                    *last = held;
+                }
+                _ => pieces.push((x, held, held)),
+            }
+        }
+        let both = |(from, most, last)| [(from, most), (from + CURVE_STEP, last)];
+        pieces.into_iter().flat_map(both).collect()
+    }
+}
+
+/// The outline of the area under a curve of steps.
+fn outline(levels: &[(f64, Held)], top: impl Fn(&Held) -> f64) -> String {
+    let mut path = format!("M{LEFT} {MEMORY_BOTTOM}");
+    let mut last = String::new();
+    for (from, held) in levels {
+        let y = format!("{:.1}", top(held));
+        if y != last {
+            // A string takes every write.
+            let _ = write!(path, "H{:.1}V{y}", from.min(RIGHT));
+            last = y;
+        }
+    }
+    path + &format!("H{RIGHT}V{MEMORY_BOTTOM}Z")
+}

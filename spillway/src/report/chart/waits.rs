@@ -1,0 +1,62 @@
+//! Stalls, and arrows to them from what compute waits for.
+
+use super::{Canvas, LANE_HEIGHT, LANE_STEP, LANE_TOP};
+use crate::course::{Course, Span};
+use crate::report::escape;
+use crate::units::time;
+
+/// An arrow to a stall narrower than this would hide it.
+const NARROW: f64 = 3.0;
+/// How far an arrow reaches into the bars at its ends.
+const INSIDE: f64 = 6.0;
+
+impl Canvas<'_> {
+    /// Draws all stalls, then all arrows over them.
+    pub(super) fn waits(&mut self, course: &Course) {
+        let window = self.window.clone();
+        for span in course.stalled_within(&window) {
+            self.stall(course, span);
+        }
+        for span in course.stalled_within(&window) {
+            if let Some(awaited) = course.awaited(span) {
+                self.arrow(awaited, span);
+            }
+        }
+    }
+
+    fn stall(&mut self, course: &Course, span: &Span) {
+        let (from, to) = (self.x(span.start_ns - span.idle_ns), self.x(span.start_ns));
+        let width = to - from;
+        let reason = course.awaited(span).map_or_else(String::new, |awaited| {
+            format!(", waiting for the {}", self.names().step(self.step(awaited)))
+        });
+        let title = escape(&format!("stall of {}{reason}", time(span.idle_ns)));
+        self.draw(format_args!(
+            "<rect class=\"b stall\" x=\"{from:.2}\" y=\"{LANE_TOP}\" width=\"{width:.2}\" \
+             height=\"{LANE_HEIGHT}\"><title>{title}</title></rect>"
+        ));
+    }
+
+    /// Both bars end at the same time; the arrow runs just before it, from one into the other.
+    fn arrow(&mut self, awaited: &Span, span: &Span) {
+        let x = |ns| self.x(ns);
+        let stalled = x(span.start_ns) - x(span.start_ns - span.idle_ns);
+        if stalled < NARROW {
+            return;
+        }
+        let before = |width: f64| x(span.start_ns) - width.min(2.0 * INSIDE) / 2.0;
+        let (tail, head) = (before(x(awaited.end_ns) - x(awaited.start_ns)), before(stalled));
+        let lane = f64::from(awaited.stream as u32);
+        let (from, to) = (LANE_TOP + LANE_STEP * lane + INSIDE, LANE_TOP + LANE_HEIGHT - INSIDE);
+        let title = escape(&format!(
+            "the {} waits {} for the {}",
+            self.names().step(self.step(span)),
+            time(span.idle_ns),
+            self.names().step(self.step(awaited))
+        ));
+        self.draw(format_args!(
+            "<path class=\"wait\" d=\"M{tail:.1} {from} L{head:.1} {to} m-3 5 l3 -5 l3 5\">\
+             <title>{title}</title></path>"
+        ));
+    }
+}
