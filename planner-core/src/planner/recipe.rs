@@ -87,8 +87,12 @@ const OTHERS: &[&dyn Rule] = &[
     &Window { bytes: None, published: false },
 ];
 
-/// Those that it tries as well where no op writes a state, as in inference: weights are streamed.
-const STREAMING: &[&dyn Rule] = &[&Groups { size: None, leaving: None, ahead: None }];
+/// It tries these lists as well where no op writes a state, as in inference: weights are streamed.
+const STREAMING: &Groups = &Groups { size: None, leaving: None, ahead: None };
+
+/// Ops that streaming lists may have together: a fraction of a second's worth. Up to 2,000 ops, all
+/// are tried.
+const STREAMED_OPS: usize = 400_000;
 
 /// The first paced lists, best guesses first.
 const PACED: [Choosing; 7] = [
@@ -228,10 +232,12 @@ impl Strategy {
         // Lists with repeats have been chosen for paced lists alone.
         let is_auto = auto.is_some() && !task.sequence.has_repeats();
         let others: &[&dyn Rule] = if is_auto { OTHERS } else { &[] };
-        let streaming: &[_] = if is_auto && writes_no_state(task) { STREAMING } else { &[] };
+        let streams = is_auto && writes_no_state(task);
+        let streamed = if streams { STREAMED_OPS / task.sequence.len().max(1) } else { 0 };
         lists(self.rule())
             .chain(paced.map(|choosing| Recipe::Paced(Paced { choosing, pace: PACES[0] })))
-            .chain(others.iter().chain(streaming).flat_map(move |&rule| lists(rule)))
+            .chain(others.iter().flat_map(move |&rule| lists(rule)))
+            .chain(lists(STREAMING).take(streamed))
     }
 }
 
