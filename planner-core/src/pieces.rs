@@ -34,7 +34,7 @@ pub struct Pieces<'a> {
     first_object: &'a [u64],
     /// The objects of each tensor; an arena tensor counts as one.
     objects: &'a [u64],
-    /// A bit for each operand: whether repeats leave it alone.
+    /// A bit for each operand: whether repeats leave it alone. None is set in a plan without repeats.
     left_alone: &'a [u64],
 }
 
@@ -87,7 +87,10 @@ impl<'a> Pieces<'a> {
         let first_piece = scratch.take(tensors + 1, 0u32)?;
         let first_object = cut(graph, plan, arena_position, objects, first_piece, scratch)?;
         let left_alone = scratch.take(graph.operands().len().div_ceil(BITS), 0u64)?;
-        find_left_alone(graph, left_alone, &mut scratch.reborrow())?;
+        let is_repeat = |step: &Step| matches!(step, Step::Launch(launched) if launched.is_repeat);
+        if plan.steps.iter().any(is_repeat) {
+            find_left_alone(graph, left_alone, &mut scratch.reborrow())?;
+        }
         Ok(Self {
             graph: *graph,
             plan: *plan,

@@ -11,10 +11,9 @@ const NEVER: u32 = u32::MAX;
 /// A value comes back.
 const RETURNS: u8 = 1;
 /// It comes back, or leaves, and no launch has touched the tensor since.
-const RETURNING: u8 = 2;
-const LEAVING: u8 = 4;
+const MOVING: u8 = 2;
 /// The copies are not of the kind that a span is known for.
-const UNCLEAR: u8 = 8;
+const UNCLEAR: u8 = 4;
 
 /// What moves of each tensor, and when.
 ///
@@ -69,7 +68,7 @@ impl<'a> Spans<'a> {
                 Step::Launch(Launched { op, .. }) => {
                     for &tensor in graph.operands_of(op) {
                         spans.ends[tensor.index()][1] = at;
-                        spans.flags[tensor.index()] &= !(RETURNING | LEAVING);
+                        spans.flags[tensor.index()] &= !MOVING;
                     }
                     for &tensor in graph.writes(op) {
                         spans.written[tensor.index()] = at;
@@ -90,14 +89,14 @@ impl<'a> Spans<'a> {
         if *first == NEVER {
             *first = self.written[index];
         }
-        self.flags[index] |= LEAVING;
+        self.flags[index] |= MOVING;
         self.note(graph, pieces, part);
     }
 
     fn prefetch(&mut self, graph: &Graph<'_>, pieces: &Pieces<'_>, part: Part) {
         let index = part.tensor.index();
         let is_known = self.ends[index][0] != NEVER;
-        self.flags[index] |= RETURNS | RETURNING | if is_known { 0 } else { UNCLEAR };
+        self.flags[index] |= RETURNS | MOVING | if is_known { 0 } else { UNCLEAR };
         self.note(graph, pieces, part);
     }
 
