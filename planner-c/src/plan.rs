@@ -119,6 +119,28 @@ pub unsafe extern "C" fn spillway_plan_from_json(
     unsafe { call(error, body) }
 }
 
+/// Writes what is made of a plan into a buffer.
+///
+/// # Safety
+/// That of [`boundary`].
+unsafe fn write(
+    plan: *const Plan,
+    into: *mut u8,
+    capacity: usize,
+    needed: *mut usize,
+    error: *mut Error,
+    made: impl FnOnce(&spillway::Plan) -> Result<Vec<u8>, Failure>,
+) -> Code {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let Plan(plan) = unsafe { given(plan, "plan") }?;
+        // SAFETY: the same.
+        unsafe { fill(into, capacity, needed, &made(plan)?) }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, body) }
+}
+
 /// Writes the bytes of a plan file into a buffer, and their number into `needed`. Where the buffer
 /// is too short, only the number is written.
 ///
@@ -132,14 +154,8 @@ pub unsafe extern "C" fn spillway_plan_to_json(
     needed: *mut usize,
     error: *mut Error,
 ) -> Code {
-    let body = || {
-        // SAFETY: the caller's promise.
-        let Plan(plan) = unsafe { given(plan, "plan") }?;
-        // SAFETY: the same.
-        unsafe { fill(into, capacity, needed, &plan.to_json()) }
-    };
     // SAFETY: the caller's promise.
-    unsafe { call(error, body) }
+    unsafe { write(plan, into, capacity, needed, error, |plan| Ok(plan.to_json())) }
 }
 
 /// Writes a report, one self-contained page of HTML, into a buffer, and its size into `needed`.
@@ -155,14 +171,8 @@ pub unsafe extern "C" fn spillway_plan_report(
     needed: *mut usize,
     error: *mut Error,
 ) -> Code {
-    let body = || {
-        // SAFETY: the caller's promise.
-        let Plan(plan) = unsafe { given(plan, "plan") }?;
-        // SAFETY: the same.
-        unsafe { fill(into, capacity, needed, plan.report()?.as_bytes()) }
-    };
     // SAFETY: the caller's promise.
-    unsafe { call(error, body) }
+    unsafe { write(plan, into, capacity, needed, error, |plan| Ok(plan.report()?.into_bytes())) }
 }
 
 /// Gives the figures of a plan.
