@@ -110,7 +110,7 @@ driver_functions! {
         let text = unsafe { CStr::from_ptr(image.cast()) };
         let text = text.to_str().map_err(|_| CUDA_ERROR_INVALID_IMAGE)?;
         // SAFETY: the caller's.
-        unsafe { store(module, driver.load_module(text)? as CUmodule) }?;
+        unsafe { store(module, driver.load_module(caller.loaded(text))? as CUmodule) }?;
     }
 
     fn cuModuleUnload(module: CUmodule) {
