@@ -59,6 +59,7 @@ driver_functions! {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let is_timed = flags & DISABLE_TIMING == 0;
+        driver.counters().events += 1;
         // SAFETY: the caller's.
         unsafe { store(event, driver.events.add(|_| Event::new(is_timed)) as CUevent) }?;
     }
