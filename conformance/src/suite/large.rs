@@ -42,7 +42,7 @@ pub fn offsets_and_sizes_exceed_32_bits<T: Backend>(bench: &Bench<'_, T>) -> Out
     let [from, to] = ["from", "to"].map(|name| graph.push_tensor(name, MARK_BYTES, Kind::State));
     graph.push_op("copy", 1, 0, &[from], &[to]);
     let graph = graph.graph()?;
-    let mut large = Large::open(bench, BOUNDARY)?;
+    let mut large = Large::open(bench, BOUNDARY, None)?;
     let chunk = large.chunk_bytes;
     let marks = [0, BOUNDARY - MARK_BYTES / 2, BOUNDARY + chunk, large.bytes - MARK_BYTES];
     // All at once.
@@ -80,14 +80,14 @@ pub fn kernels_take_offsets_beyond_32_bits<T: Backend>(bench: &Bench<'_, T>) -> 
     let [make, read] = [("make", seed, tensor), ("read", tensor, sum)]
         .map(|(name, from, to)| graph.push_op(name, 1, 0, &[from], &[to]));
     let graph = graph.graph()?;
+    let mut large = Large::open(bench, TENSOR_BYTES, Some(MARK_BYTES))?;
     // The small states have a chunk after the tensor.
-    let mut large = Large::open(bench, TENSOR_BYTES)?;
     let small = large.bytes - large.chunk_bytes;
     let (seed, sum) = (small, small + MARK_BYTES);
     let kernels = bench.backend.sparse_kernels(&mut large.device, graph, SPREAD_WORDS);
     let mut kernels = kernels.map_err(Failure::unsupported)?;
-    let seeds = large.fill(&[seed], 1)?;
-    large.upload(seed, MARK_BYTES)?;
+    let seeds = large.fill(&[0], 1)?;
+    large.upload(HostRange { offset_bytes: 0, bytes: MARK_BYTES }, seed)?;
     for (op, from, to) in [(make, seed, 0), (read, 0, sum)] {
         let [reads, writes] = [from, to].map(|offset_bytes| [large.at.0 + offset_bytes]);
         let [reads, writes] = [&reads, &writes].map(|address| Addresses::new(address));
@@ -100,29 +100,27 @@ pub fn kernels_take_offsets_beyond_32_bits<T: Backend>(bench: &Bench<'_, T>) -> 
     for mark in [0, BOUNDARY - MARK_BYTES / 2, TENSOR_BYTES - MARK_BYTES] {
         let mut expected = vec![0; MARK_BYTES as usize];
         made.fill(mark, &mut expected);
-        large.download(mark, MARK_BYTES)?;
-        large.expect(
-            &[mark],
-            &[expected],
-            "what a kernel writes to a tensor of more than 4 GiB",
-        )?;
+        large.expect_on_device(mark, expected, "what a kernel writes to more than 4 GiB")?;
     }
     let result = value::op_results(read, 1, [Reading::exact(made)].into_iter()).all;
     let expected = filled(value::written(result, 0, MARK_BYTES), MARK_BYTES);
-    large.download(sum, MARK_BYTES)?;
-    large.expect(&[sum], &[expected], "what a kernel makes of a tensor of more than 4 GiB")?;
+    large.expect_on_device(sum, expected, "what a kernel makes of more than 4 GiB")?;
     drop(kernels);
     bench.backend.close(large.device).map_err(Failure::new)
 }
 
 impl<T: Backend> Large<T> {
-    /// Opens a device with so many bytes and some chunks more, if it holds as much.
-    fn open(bench: &Bench<'_, T>, least_bytes: u64) -> Outcome<Self> {
+    /// Opens a device with so many bytes and some chunks more, if it holds as much. The host block
+    /// has as many bytes, unless it needs fewer.
+    fn open(bench: &Bench<'_, T>, least_bytes: u64, host_bytes: Option<u64>) -> Outcome<Self> {
         let machine = bench.machine;
         let chunk_bytes = LEAST_CHUNK_BYTES.next_multiple_of(machine.chunk_bytes);
         let chunks = least_bytes.div_ceil(chunk_bytes) + 3;
         let bytes = chunks * chunk_bytes;
-        for (what, has_bytes) in [("device", machine.device_bytes), ("host", machine.host_bytes)] {
+        let host_bytes = host_bytes.unwrap_or(bytes);
+        let needs =
+            [("device", machine.device_bytes, bytes), ("host", machine.host_bytes, host_bytes)];
+        for (what, has_bytes, bytes) in needs {
             if has_bytes < bytes {
                 return Err(Failure::unsupported(format_args!(
                     "the {what} has {has_bytes} bytes, and {bytes} are needed"
@@ -131,16 +129,20 @@ impl<T: Backend> Large<T> {
         }
         let machine = Machine::new(MachineParameters { chunk_bytes, ..*machine })?;
         let mut device = bench.backend.open(machine, bench.order).map_err(Failure::new)?;
-        let at = Self::set_up(&mut device, chunks, bytes).map_err(|error| {
+        let at = Self::set_up(&mut device, chunks, host_bytes).map_err(|error| {
             Failure::unsupported(format_args!("{bytes} bytes are too much for it: {error}"))
         })?;
         device.map(at, Chunks { first: 0, count: chunks })?;
         Ok(Self { device, at, bytes, chunk_bytes })
     }
 
-    fn set_up(device: &mut T::Device, chunks: u64, bytes: u64) -> Result<DeviceAddress, T::Error> {
+    fn set_up(
+        device: &mut T::Device,
+        chunks: u64,
+        host_bytes: u64,
+    ) -> Result<DeviceAddress, T::Error> {
         device.create(chunks)?;
-        device.create_host(bytes)?;
+        device.create_host(host_bytes)?;
         device.reserve(chunks)
     }
 
@@ -170,9 +172,16 @@ impl<T: Backend> Large<T> {
         Ok(())
     }
 
-    fn upload(&mut self, offset_bytes: u64, bytes: u64) -> Outcome {
-        let to = DeviceAddress(self.at.0 + offset_bytes);
-        self.device.upload(HostRange { offset_bytes, bytes }, to)?;
+    /// Fails unless the range holds these bytes, which go to the start of the host block.
+    fn expect_on_device(&mut self, offset_bytes: u64, expected: Vec<u8>, what: &str) -> Outcome {
+        let host = HostRange { offset_bytes: 0, bytes: expected.len() as u64 };
+        self.device.download(DeviceAddress(self.at.0 + offset_bytes), host)?;
+        self.finish(Stream::Download)?;
+        self.expect(&[0], &[expected], &format!("{what}, from offset {offset_bytes} on"))
+    }
+
+    fn upload(&mut self, host: HostRange, offset_bytes: u64) -> Outcome {
+        self.device.upload(host, DeviceAddress(self.at.0 + offset_bytes))?;
         self.finish(Stream::Upload)
     }
 
@@ -185,7 +194,7 @@ impl<T: Backend> Large<T> {
     /// Copies to the same offset of the range and back, with other bytes at some offsets of the host
     /// block meanwhile.
     fn copy(&mut self, offset_bytes: u64, bytes: u64, marks: &[u64]) -> Outcome {
-        self.upload(offset_bytes, bytes)?;
+        self.upload(HostRange { offset_bytes, bytes }, offset_bytes)?;
         for &mark in marks {
             self.device.write_host(mark, &[0; MARK_BYTES as usize])?;
         }
