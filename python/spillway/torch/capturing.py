@@ -21,23 +21,7 @@ def capture(model, loss_fn, optimizer, example_batch):
 
     Raises `CaptureError` where the step depends on the values of tensors.
     """
-    recorder = _recorder()
-    fakes = Fakes(recorder)
-    batch, structure = _given_batch(recorder, example_batch)
-    with swapped_module(model, fakes), recorder.fake_mode, recorder:
-        loss = loss_fn(model, tree_unflatten(batch, structure))
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise CaptureError("loss_fn must return a tensor with one element")
-        loss.backward()
-    initialise(optimizer, lambda p: fakes.has_gradient(p))
-    groups = optimizer.param_groups
-    rates = [_given(recorder, f"lr.{k}", rate_of(g)) for k, g in enumerate(groups)]
-    with recorder.fake_mode, recorder:
-        numbers = [r if g.get("fused") else r.item() for r, g in zip(rates, groups)]
-    with swapped_module(model, fakes), swapped_optimizer(optimizer, fakes, numbers):
-        with recorder.fake_mode, recorder:
-            optimizer.step()
-    return _step(model, recorder, batch, rates, "loss", loss, example_batch, optimizer)
+    return _Training(model, loss_fn, optimizer).capture(example_batch)
 
 
 def call(model, batch):
@@ -52,15 +36,57 @@ def capture_inference(model, example_batch, forward=call):
 
     Raises `CaptureError` where the inference depends on the values of tensors.
     """
-    recorder = _recorder()
-    batch, structure = _given_batch(recorder, example_batch)
-    with torch.no_grad(), swapped_module(model, Fakes(recorder)), recorder.fake_mode, recorder:
-        results = forward(model, tree_unflatten(batch, structure))
-    return _step(model, recorder, batch, [], "result", results, example_batch)
+    return _Inference(model, forward).capture(example_batch)
 
 
-def _recorder():
-    return Recorder(FakeTensorMode(allow_non_fake_inputs=True), Measurements())
+class _Training:
+    """A training step, captured once for each shape of its batches."""
+
+    def __init__(self, model, loss_fn, optimizer):
+        self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
+        self.measurements = Measurements()
+
+    def capture(self, example_batch):
+        model, optimizer = self.model, self.optimizer
+        recorder = _recorder(self.measurements)
+        fakes = Fakes(recorder)
+        batch, structure = _given_batch(recorder, example_batch)
+        with torch.enable_grad(), swapped_module(model, fakes), recorder.fake_mode, recorder:
+            loss = self.loss_fn(model, tree_unflatten(batch, structure))
+            if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+                raise CaptureError("loss_fn must return a tensor with one element")
+            loss.backward()
+        initialise(optimizer, lambda p: fakes.has_gradient(p))
+        groups = optimizer.param_groups
+        rates = [_given(recorder, f"lr.{k}", rate_of(g)) for k, g in enumerate(groups)]
+        with recorder.fake_mode, recorder:
+            numbers = [r if g.get("fused") else r.item() for r, g in zip(rates, groups)]
+        with swapped_module(model, fakes), swapped_optimizer(optimizer, fakes, numbers):
+            with recorder.fake_mode, recorder:
+                optimizer.step()
+        return _step(self, recorder, batch, rates, "loss", loss, example_batch)
+
+
+class _Inference:
+    """An inference, captured once for each shape of its batches."""
+
+    optimizer = None
+
+    def __init__(self, model, forward):
+        self.model, self.forward = model, forward
+        self.measurements = Measurements()
+
+    def capture(self, example_batch):
+        recorder = _recorder(self.measurements)
+        fakes = Fakes(recorder)
+        batch, structure = _given_batch(recorder, example_batch)
+        with torch.no_grad(), swapped_module(self.model, fakes), recorder.fake_mode, recorder:
+            results = self.forward(self.model, tree_unflatten(batch, structure))
+        return _step(self, recorder, batch, [], "result", results, example_batch)
+
+
+def _recorder(measurements):
+    return Recorder(FakeTensorMode(allow_non_fake_inputs=True), measurements)
 
 
 def _given_batch(recorder, example_batch):
@@ -79,15 +105,17 @@ def _given(recorder, name, value):
     return fake
 
 
-def _step(model, recorder, batch, rates, name, returned, example_batch, optimizer=None):
+def _step(source, recorder, batch, rates, name, returned, example_batch):
     values, structure = tree_flatten(returned)
     results = [_result(recorder, value) for value in values]
     constants = [None if view else value for value, view in zip(values, results)]
     batch, rates = [[recorder.view(fake) for fake in given] for given in (batch, rates)]
     ops = operations(recorder, batch, rates, name, results)
+    source.measurements.give_back()
     returned = constants, structure
-    name = type(model).__name__
-    return Step(name, recorder.storages, ops, example_batch, returned, optimizer)
+    name = type(source.model).__name__
+    storages = recorder.storages
+    return Step(name, storages, ops, example_batch, returned, source.optimizer, source.capture)
 
 
 def _result(recorder, value):

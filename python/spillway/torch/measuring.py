@@ -55,6 +55,10 @@ class Measurements:
             self._measured[key] = _measure(call, _Operands(storages, self._memory))
         return self._measured[key]
 
+    def give_back(self):
+        """Gives back the memory in which ops were measured."""
+        self._memory = Memory()
+
 
 class _Operands:
     """Memory for the tensors of one call; calling it gives the tensor of a view."""
