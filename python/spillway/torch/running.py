@@ -64,7 +64,7 @@ class Compiled:
         self._end()
         if shapes not in self._planned:
             self._example.rates()  # refuses changed settings
-            step = self._example.capture(batch)
+            step = self._example.source.capture(batch)
             self._planned[shapes] = step, step.plan(self._plan.budget_bytes, **self._how)
         self._start(shapes)
 

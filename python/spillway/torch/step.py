@@ -12,19 +12,18 @@ from .running import Compiled
 
 class Step:
     """A captured training step, or an inference, which has no optimizer. `graph` is what is
-    planned, `capture` the function that captures it for another batch."""
+    planned, `source.capture` captures it for another batch."""
 
-    def __init__(self, name, storages, ops, example_batch, returned, optimizer, capture):
-        self.name = name
-        self.capture = capture
+    def __init__(self, source, storages, ops, example_batch, returned):
+        self.source = source
         self.storages = storages
         self.operations = ops
-        self.optimizer = optimizer
+        self.optimizer = source.optimizer
         self._example = tree_flatten(example_batch)
         self.shapes = self.shapes_of(example_batch)
         self._returned = returned
         self._settings = [_constants(g) for g in self._groups()]
-        self.graph = Graph(name)
+        self.graph = Graph(type(source.model).__name__)
         for s in storages:
             add = self.graph.state if s.kind == "state" else self.graph.temporary
             add(s.name, s.nbytes)
@@ -43,7 +42,8 @@ class Step:
         return self.graph.least(machine or self._this_machine(), strategy)
 
     def _this_machine(self):
-        return this_machine(sum(s.nbytes for s in self.storages))
+        tensor_bytes = sum(s.nbytes for s in self.storages)
+        return this_machine(tensor_bytes, self.source.copied_bytes_per_s)
 
     def compile(
         self, plan, strict=False, max_shapes=8, machine=None, strategy="auto", settings={}
