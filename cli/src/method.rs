@@ -28,6 +28,15 @@ pub(crate) enum Method {
 /// A plan, and why its objects are not fixed though that was wanted.
 pub(crate) type Planned = (OwnedPlan, Option<Unplaced>);
 
+impl From<spillway::Strategy> for Method {
+    fn from(strategy: spillway::Strategy) -> Self {
+        match strategy {
+            spillway::Strategy::Core(strategy) => Self::Strategy(strategy),
+            spillway::Strategy::Swap(swap) => Self::Swap(swap),
+        }
+    }
+}
+
 impl Method {
     /// The strategy whose least memory is this one's, and what takes it.
     pub(crate) fn of_core(&self) -> Option<Strategy> {
