@@ -40,6 +40,9 @@ pub(crate) struct Arguments {
     /// Write a report of the plan to this file: one self-contained page of HTML
     #[arg(long, value_name = "F.html")]
     report: Option<PathBuf>,
+    /// Draw one iteration of the plan to this file: an SVG image
+    #[arg(long, value_name = "F.svg")]
+    picture: Option<PathBuf>,
     /// Write the predicted timeline to this file, for Perfetto or Chrome's tracing page
     #[arg(long, value_name = "F.json")]
     trace: Option<PathBuf>,
@@ -93,7 +96,8 @@ pub(crate) struct MemoryOptions<'d> {
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let machine_file = arguments.choices.machine.as_deref().and_then(machine::file);
-    let outputs = [&arguments.output, &arguments.report, &arguments.trace];
+    let Arguments { output, report, picture, trace, .. } = arguments;
+    let outputs = [output, report, picture, trace];
     let inputs = [work::file(&arguments.work), machine_file];
     let stdout_is_taken = output::check(&inputs, &outputs, arguments.json)?;
     let Work { graph: work, machine } = work::load(&arguments.work)?;
@@ -120,6 +124,9 @@ fn save(arguments: &Arguments, plan: &Plan) -> Result<(), Failure> {
     }
     if let Some(path) = &arguments.trace {
         output::save(path, &plan.trace().map_err(cannot)?)?;
+    }
+    if let Some(path) = &arguments.picture {
+        output::save(path, plan.picture().map_err(cannot)?.as_bytes())?;
     }
     if let Some(path) = &arguments.report {
         output::save(path, plan.report().map_err(cannot)?.as_bytes())?;

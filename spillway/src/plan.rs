@@ -187,6 +187,16 @@ impl Plan {
         Ok(report::render(&proved, &self.course(&proved)?, &self.context))
     }
 
+    /// One iteration as an SVG image of its own: the three streams, and device memory by what it
+    /// holds.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn picture(&self) -> Result<String, Error> {
+        let proved = self.proved()?;
+        Ok(report::picture::render(&proved, &self.course(&proved)?, &self.context))
+    }
+
     /// The predicted timeline of four iterations as JSON, for Perfetto or Chrome's tracing page.
     ///
     /// # Errors

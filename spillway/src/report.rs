@@ -1,6 +1,7 @@
 //! A plan as one self-contained page of HTML.
 
 mod chart;
+pub(crate) mod picture;
 mod search;
 mod tables;
 
@@ -14,6 +15,8 @@ use workloads::Shown;
 use workloads::shown::is_hidden;
 
 const STYLE: &str = include_str!("report/style.css");
+/// The colours, and what is drawn with them.
+const CHART_STYLE: &str = include_str!("report/chart.css");
 
 /// The page.
 pub(crate) fn render(proved: &Proved<'_>, course: &Course, context: &Context) -> String {
@@ -31,7 +34,7 @@ pub(crate) fn render(proved: &Proved<'_>, course: &Course, context: &Context) ->
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
-         <title>{name} – Spillway</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <title>{name} – Spillway</title>\n<style>\n{CHART_STYLE}{STYLE}</style>\n</head>\n<body>\n\
          <header><h1>{name}</h1>\n<p>{}</p></header>\n{}\
          <section><h2>One iteration, once under way</h2>\n{field}{chart}</section>\n\
          <section><h2>The plan</h2>\n<table class=\"facts\">{facts}</table></section>\n\

@@ -250,3 +250,23 @@ fn a_name_cannot_end_the_script() {
     assert_eq!((page.matches("<script").count(), page.matches("</script>").count()), (2, 2));
     assert!(!page.contains("<!--") && !page.contains("<i>") && !page.contains("<b>&"));
 }
+
+#[test]
+fn the_picture_is_an_image_of_its_own() {
+    let picture = planned().picture().unwrap();
+    assert!(picture.starts_with("<svg xmlns=") && picture.ends_with("</svg>\n"));
+    assert_eq!(picture.matches("http").count(), 1, "only the name space");
+    for class in ["compute", "upload", "stall", "state", "workspace", "budget"] {
+        assert!(picture.contains(&format!("class=\"{class}")), "{class}");
+        assert!(picture.contains(&format!("svg .{class} {{")), "{class} has no colour");
+    }
+    for label in [">upload</text>", ">stall</text>", "workspaces ≤ 1.00 MiB</text>"] {
+        assert!(picture.contains(label), "{label}");
+    }
+    assert!(!picture.contains(">repeat</text>"), "nothing repeats");
+    for element in ["<g", "<text", "<rect", "<path", "<title"] {
+        let end = format!("</{}>", &element[1..]);
+        let closed = picture.matches(&end).count() + picture.matches("/>").count();
+        assert!(picture.matches(element).count() <= closed, "{element}");
+    }
+}

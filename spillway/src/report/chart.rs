@@ -1,11 +1,11 @@
 //! The three streams and the memory of one iteration, as an SVG image.
 
-mod memory;
+pub(super) mod memory;
 mod waits;
 
 use super::escape;
 use super::search::Numbers;
-use crate::course::{Course, Span};
+use crate::course::{Content, Course, Span};
 use crate::names::Names;
 use crate::proof::Proved;
 use crate::units::{bytes, count, time};
@@ -13,16 +13,16 @@ use planner_core::{Launched, Step, Stream};
 use std::fmt::Write;
 use std::ops::Range;
 
-const WIDTH: f64 = 1180.0;
+pub(super) const WIDTH: f64 = 1180.0;
 /// Where the plot begins; left of it stand the labels.
-const LEFT: f64 = 86.0;
+pub(super) const LEFT: f64 = 86.0;
 const RIGHT: f64 = WIDTH - 10.0;
 const LANE_TOP: f64 = 8.0;
 const LANE_HEIGHT: f64 = 30.0;
 const LANE_STEP: f64 = 46.0;
 const MEMORY_TOP: f64 = 170.0;
 const MEMORY_BOTTOM: f64 = 348.0;
-const HEIGHT: f64 = 374.0;
+pub(super) const HEIGHT: f64 = 374.0;
 /// Steps narrower than this are drawn together with their neighbours.
 const NARROW: f64 = 1.0;
 
@@ -45,27 +45,54 @@ struct Block<'b> {
     numbers: Numbers,
 }
 
-/// The image.
+/// What is drawn of a plan, before it has a size and colours.
+pub(super) struct Drawing {
+    /// The elements of an image, [`WIDTH`] by [`HEIGHT`].
+    pub(super) svg: String,
+    /// The most that device memory holds of each content, what is stacked highest first.
+    pub(super) most_held: Vec<(Content, u64)>,
+}
+
+impl Drawing {
+    /// Draws one iteration, once under way; nothing where it takes no time.
+    pub(super) fn of(proved: &Proved<'_>, course: &Course) -> Option<Self> {
+        let window = course.steady_iteration();
+        if window.is_empty() {
+            return None;
+        }
+        let mut canvas = Canvas { proved, window, svg: String::new() };
+        canvas.time_axis();
+        for stream in Stream::ALL {
+            canvas.lane(course, stream);
+        }
+        canvas.waits(course);
+        let most_held = canvas.memory(course);
+        Some(Self { svg: canvas.svg, most_held })
+    }
+}
+
+/// The image as a part of the page.
 pub(super) fn render(proved: &Proved<'_>, course: &Course) -> String {
-    let window = course.steady_iteration();
-    if window.is_empty() {
+    let Some(Drawing { svg, most_held }) = Drawing::of(proved, course) else {
         return "<p class=\"note\">The iteration takes no time.</p>".to_owned();
-    }
-    let mut canvas = Canvas { proved, window, svg: String::new() };
-    canvas.time_axis();
-    for stream in Stream::ALL {
-        canvas.lane(course, stream);
-    }
-    canvas.waits(course);
-    let legend = canvas.memory(course);
+    };
+    let legend = |&(content, most_bytes): &(Content, u64)| {
+        let (class, label) = (memory::class(content), memory::label(content));
+        let most = bytes(most_bytes);
+        format!(
+            "<li><svg viewBox=\"0 0 10 10\"><rect class=\"{class}\" width=\"10\" \
+             height=\"10\"/></svg>{label}, {most} at most</li>\n"
+        )
+    };
+    let legend: String = most_held.iter().map(legend).collect();
     format!(
         "<div class=\"scroll\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
-         aria-label=\"Timeline of one iteration\">\n{}</svg></div>\n{legend}\
+         aria-label=\"Timeline of one iteration\">\n{svg}</svg></div>\n\
+         <ul class=\"legend\">\n{legend}</ul>\n\
          <p class=\"note\">Compute runs the ops, in purple those that run again; red is where it stalls. \
          An arrow leads to a stall from the step that compute waits for; the shortest stalls have none. \
          Below, the device memory held, against the budget (dashed). Hold the pointer over anything to \
-         see what it is.</p>\n",
-        canvas.svg
+         see what it is.</p>\n"
     )
 }
 
