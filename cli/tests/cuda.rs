@@ -6,6 +6,8 @@ mod common;
 
 use common::{Folder, Ran, SMALL};
 use emulated_cuda::Emulated;
+use serde_json::Value;
+use std::fs;
 
 /// Small chunks, for small work.
 const SMALL_CHUNKS: (&str, &str) = ("EMULATED_CUDA_GRANULARITY", "4096");
@@ -52,6 +54,23 @@ fn what_no_graph_can_hold_is_refused() {
     run(&["--graph", "--no-placements"]).fails_with_output(1, &["maps memory as it runs"]);
     run(&["--graph", "--iterations", "1"]).fails_with_output(1, &["run at least that many"]);
     run(&["--seed", "1"]).fails(2, &["--seed"]);
+}
+
+#[test]
+fn steps_are_timed_by_the_device() {
+    let folder = Folder::new();
+    let path = folder.path("t.json");
+    let ran = run(&["--iterations", "2", "--trace", path.to_str().unwrap()]).done().json();
+    assert_eq!(ran["digests_match"], true);
+    let trace: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    for stream in [1, 2, 3] {
+        let on_track = |event: &&Value| event["ph"] == "X" && event["tid"] == stream;
+        let slices = |pid| events.iter().filter(on_track).filter(move |event| event["pid"] == pid);
+        let steps = slices(2).filter(|event| !event["args"]["planned_ns"].is_null());
+        assert!(steps.count() > 10 && slices(1).count() > 10, "stream {stream}");
+        assert!(slices(2).any(|event| event["dur"].as_f64() > Some(0.0)), "stream {stream}");
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ const CHARACTER: f64 = 5.9;
 /// The image.
 pub(crate) fn render(proved: &Proved<'_>, course: &Course, context: &Context) -> String {
     let figures = Figures::of(proved);
-    let drawing = Drawing::of(proved, course);
+    let drawing = Drawing::of(proved, course, None);
     let (svg, most_held) = drawing.map_or_else(Default::default, |d| (d.svg, d.most_held));
     let streams = ["compute", "repeat", "stall", "upload", "download"];
     let is_absent = |class| match class {

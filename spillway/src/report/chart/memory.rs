@@ -62,6 +62,7 @@ impl Canvas<'_> {
     fn areas(&mut self, course: &Course, y: impl Fn(u64) -> f64) -> Vec<(Content, u64)> {
         let levels = self.levels(course);
         let held = course.held_within(&self.window);
+        let right = self.x(self.window.end);
         let mut most_held = Vec::new();
         for (at, content) in Content::ALL.into_iter().enumerate().rev() {
             let most_bytes = held.iter().map(|(_, held)| held[content]).max().unwrap_or(0);
@@ -73,7 +74,7 @@ impl Canvas<'_> {
             let (class, label, most) = (class(content), label(content), bytes(most_bytes));
             self.draw(format_args!(
                 "<path class=\"m {class}\" d=\"{}\"><title>{label}, {most} at most</title></path>",
-                outline(&levels, top)
+                outline(&levels, top, right)
             ));
             most_held.push((content, most_bytes));
         }
@@ -102,16 +103,16 @@ impl Canvas<'_> {
 }
 
 /// The outline of the area under a curve of steps.
-fn outline(levels: &[(f64, Held)], top: impl Fn(&Held) -> f64) -> String {
+fn outline(levels: &[(f64, Held)], top: impl Fn(&Held) -> f64, right: f64) -> String {
     let mut path = format!("M{LEFT} {MEMORY_BOTTOM}");
     let mut last = String::new();
     for (from, held) in levels {
         let y = format!("{:.1}", top(held));
         if y != last {
             // A string takes every write.
-            let _ = write!(path, "H{:.1}V{y}", from.min(RIGHT));
+            let _ = write!(path, "H{:.1}V{y}", from.min(right));
             last = y;
         }
     }
-    path + &format!("H{RIGHT}V{MEMORY_BOTTOM}Z")
+    path + &format!("H{right:.1}V{MEMORY_BOTTOM}Z")
 }
