@@ -123,8 +123,8 @@ fn links_that_contend_are_measured_alone_and_together() {
     let folder = Folder::new();
     let measured = folder.run_in(&variables, &["measure", "-o", "machine.json", "--json"]);
     let measured = measured.done().json();
-    let file: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(folder.path("machine.json")).unwrap()).unwrap();
+    let file: Value =
+        serde_json::from_slice(&fs::read(folder.path("machine.json")).unwrap()).unwrap();
     let speed = |name: &str| file[name].as_f64().unwrap();
     let [alone, both] = [speed("one_way_d2h_bytes_per_s"), speed("d2h_bytes_per_s")];
     assert!(alone > 2.0 * both, "{file}");

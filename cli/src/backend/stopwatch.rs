@@ -1,5 +1,6 @@
 //! A layer over a real device that takes the device's time around each step.
 
+use super::entry::StepTimes;
 use super::real::Real;
 use middleware::Layer;
 use planner_core::backend::{DeviceAddress, HostRange, Launch, Point, Streams, Transfers};
@@ -26,9 +27,9 @@ impl<B: Real> Stopwatch<B> {
     }
 
     /// The start and the end of each step, in nanoseconds. Blocks until all are over.
-    pub(super) fn steps_ns(&self) -> Result<Option<PerStream<Vec<[u64; 2]>>>, B::Error> {
+    pub(super) fn steps_ns(&self) -> Result<Option<StepTimes>, B::Error> {
         let Some(start) = &self.start else { return Ok(None) };
-        let mut steps_ns: PerStream<Vec<[u64; 2]>> = Default::default();
+        let mut steps_ns = StepTimes::default();
         for stream in Stream::ALL {
             for [begin, end] in &self.steps[stream] {
                 let ns = [B::ns_between(start, begin)?, B::ns_between(start, end)?];
