@@ -4,6 +4,7 @@ mod backend;
 mod check;
 mod compare;
 mod conformance;
+mod curve;
 mod devices;
 mod export;
 mod failure;

@@ -8,8 +8,8 @@ use search::{Progress, Watch, genetic, joint};
 use spillway::placing::{self, Unplaced};
 use spillway::planning;
 use spillway::swapping::{self, Swap};
+use spillway::units::time;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use workloads::{OwnedPlan, format};
 
 /// How to plan.
@@ -148,8 +148,7 @@ fn watched<T>(seconds: Option<f64>, search: impl FnOnce(&mut Watch<'_>) -> T) ->
     let mut show = |progress: &Progress| {
         let Progress { seconds, rounds, evaluations, best_ns } = *progress;
         bar.set_position((seconds * 1000.0) as u64);
-        let best =
-            best_ns.map_or("none".to_owned(), |ns| format!("{:?}", Duration::from_nanos(ns)));
+        let best = best_ns.map_or_else(|| "none".to_owned(), time);
         let rate = evaluations as f64 / seconds.max(1e-9);
         bar.set_message(format!(
             "best {best}, round {rounds}, {evaluations} judged ({rate:.0} a second)"
