@@ -49,6 +49,12 @@ pub enum Buffer {
     Objects,
     /// The ends of placements.
     Ends,
+    /// What a plan holds between two iterations.
+    Held,
+    /// The chunks of a switch.
+    Chunks,
+    /// The steps of a switch.
+    SwitchSteps,
 }
 
 impl Buffer {
@@ -74,6 +80,9 @@ impl fmt::Display for Buffer {
             Self::Schedule => "the schedule",
             Self::Objects => "object numbers",
             Self::Ends => "the ends of placements",
+            Self::Held => "what is held",
+            Self::Chunks => "the chunks of a switch",
+            Self::SwitchSteps => "the steps of a switch",
         })
     }
 }

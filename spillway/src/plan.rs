@@ -8,9 +8,10 @@ use crate::names::Names;
 use crate::planning::{self, OwnedSchedule};
 use crate::proof::{self, Proved};
 use crate::strategy::Strategy;
-use crate::{report, trace};
+use crate::{report, switching, trace};
 use planner_core::Verified;
 use planner_core::planner::Request;
+use planner_core::switch::{Capacity, SwitchPrediction};
 use std::path::Path;
 use workloads::{OwnedMachine, OwnedPlan, format};
 
@@ -172,6 +173,33 @@ impl Plan {
     /// [`Error::OutOfMemory`].
     pub fn verified(&self) -> Result<Verified<'_>, Error> {
         Ok(self.proved()?.verified)
+    }
+
+    /// The memory that it needs on the device and on the host, for sessions that switch between
+    /// plans.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn capacity(&self) -> Result<Capacity, Error> {
+        switching::capacity(&self.verified()?)
+            .map_err(|error| Error::invalid(&self.names(), error.into()))
+    }
+
+    /// What a [switch](crate::Session::switch) from this plan to `next` costs between two iterations,
+    /// ahead of a run. Where tensors have objects smaller than a chunk, a running session
+    /// may keep other bytes.
+    ///
+    /// # Errors
+    /// [`Error::States`], [`Error::Switch`], [`Error::OutOfMemory`].
+    pub fn switch_to(&self, next: &Self) -> Result<SwitchPrediction, Error> {
+        let states = switching::shared_states(&self.graph, &next.graph)?;
+        let capacity = self.capacity()?.max(next.capacity()?);
+        let (from, to) = (self.verified()?, next.verified()?);
+        let mut held = Vec::new();
+        let holding = switching::holding_of(&from, capacity, &mut held)?;
+        let planned = switching::plan(&holding, &to, &states)?;
+        switching::prove(&holding, &to, &states, &planned.switch())?;
+        Ok(planned.predicted)
     }
 
     fn proved(&self) -> Result<Proved<'_>, Error> {
