@@ -71,15 +71,16 @@ struct Fate {
 /// No step.
 const NEVER: u32 = u32::MAX;
 
-/// Bytes that the second plan holds at its start: a row, or what a step makes of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Pod, Zeroable)]
+/// A row of bytes that a plan holds, or what a step makes of it.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-struct Wanted {
+struct Row {
     tensor: u32,
     host_copy: u32,
     first_byte: u64,
     bytes: u64,
-    /// In the second plan's own chunks; of what a step makes, the step.
+    /// Of the first plan in the device's chunks, of the second in its own; of what a step makes, the
+    /// step.
     at: u64,
 }
 
@@ -108,11 +109,11 @@ pub const fn verify_scratch_words(
         Pieces::scratch_words(to),
         words::<u64>(to.pools).saturating_mul(2),
         states::scratch_words(from, to),
-        words::<Wanted>(most_rows(to).saturating_add(steps)),
+        words::<Row>(most_rows(to).saturating_add(steps)),
         words::<Fate>(steps.saturating_add(entries)),
         words::<u32>(steps),
         words::<[u64; 2]>(chunks),
-        words::<Wanted>(entries),
+        words::<Row>(entries),
     ])
 }
 
@@ -205,12 +206,12 @@ fn held_rows<'s>(
     holding: &Holding<'_>,
     to_ids: &[u32],
     scratch: &mut Scratch<'s>,
-) -> Result<&'s [Wanted], OutOfScratch> {
-    let rows = scratch.take(holding.entries.len(), Wanted::zeroed())?;
+) -> Result<&'s [Row], OutOfScratch> {
+    let rows = scratch.take(holding.entries.len(), Row::zeroed())?;
     for (row, held) in rows.iter_mut().zip(holding.entries) {
-        *row = Wanted::new(to_ids[held.tensor.index()], held);
+        *row = Row::new(to_ids[held.tensor.index()], held);
     }
-    rows.sort_unstable();
+    rows.sort_unstable_by_key(|row| (row.tensor, row.first_byte));
     Ok(rows)
 }
 
@@ -218,21 +219,21 @@ fn held_rows<'s>(
 fn wanted_rows<'s>(
     to: &Verified<'_>,
     scratch: &mut Scratch<'s>,
-) -> Result<&'s [Wanted], SwitchError> {
+) -> Result<&'s [Row], SwitchError> {
     let mut count = 0;
     held::at_start(to, scratch, |_| count += 1)?;
-    let rows = scratch.take(count, Wanted::zeroed())?;
+    let rows = scratch.take(count, Row::zeroed())?;
     let mut slots = rows.iter_mut();
     held::at_start(to, scratch, |held| {
         if let Some(slot) = slots.next() {
-            *slot = Wanted::new(held.tensor.0, &held);
+            *slot = Row::new(held.tensor.0, &held);
         }
     })?;
-    rows.sort_unstable();
+    rows.sort_unstable_by_key(|row| (row.tensor, row.first_byte));
     Ok(rows)
 }
 
-impl Wanted {
+impl Row {
     fn new(tensor: u32, held: &Held) -> Self {
         let Held { first_byte, bytes, at, host_copy, .. } = *held;
         Self { tensor, host_copy: host_copy.into(), first_byte, bytes, at }
@@ -257,9 +258,9 @@ struct Proof<'p> {
     map: ChunkMap<'p>,
     chunk_bytes: u64,
     /// What the first plan holds, where on the device; sorted.
-    held: &'p [Wanted],
+    held: &'p [Row],
     /// What the second plan holds at its start, where in its own chunks; sorted.
-    wanted: &'p [Wanted],
+    wanted: &'p [Row],
 }
 
 impl Proof<'_> {
@@ -274,7 +275,7 @@ impl Proof<'_> {
         for (step, action) in self.numbered() {
             let (SwitchStep::Keep(bytes) | SwitchStep::Evict(bytes)) = *action else { continue };
             let (row, skipped) =
-                Wanted::find(self.held, bytes).ok_or(SwitchError::NotHeld { step })?;
+                Row::find(self.held, bytes).ok_or(SwitchError::NotHeld { step })?;
             let row = &self.held[row];
             let evicts = matches!(action, SwitchStep::Evict(_));
             fates[len] = Fate {
@@ -334,7 +335,7 @@ impl Proof<'_> {
             }
             let named = TensorBytes { tensor, first_byte, bytes };
             let (row, skipped) =
-                Wanted::find(self.wanted, named).ok_or(SwitchError::NotWanted { step })?;
+                Row::find(self.wanted, named).ok_or(SwitchError::NotWanted { step })?;
             let row = &self.wanted[row];
             let mut at = fate.at;
             for (there, bytes) in self.on_device(row.at.saturating_add(skipped), bytes) {
@@ -366,7 +367,7 @@ impl Proof<'_> {
             *slot = number;
         }
         by_address.sort_unstable_by_key(|&number| fates[number as usize].at);
-        let tiles = scratch.take(self.steps.len(), Wanted::zeroed())?;
+        let tiles = scratch.take(self.steps.len(), Row::zeroed())?;
         let mut len = 0;
         for (step, action) in self.numbered() {
             let bytes = match *action {
@@ -378,11 +379,11 @@ impl Proof<'_> {
                 SwitchStep::Offload(_) | SwitchStep::Evict(_) => continue,
             };
             let TensorBytes { tensor: TensorId(tensor), first_byte, bytes } = bytes;
-            tiles[len] = Wanted { tensor, host_copy: 0, first_byte, bytes, at: step.into() };
+            tiles[len] = Row { tensor, host_copy: 0, first_byte, bytes, at: step.into() };
             len += 1;
         }
         let tiles = &mut tiles[..len];
-        tiles.sort_unstable();
+        tiles.sort_unstable_by_key(|tile| (tile.tensor, tile.first_byte));
         check_tiles(
             self.wanted,
             tiles.iter().map(|tile| {
@@ -401,7 +402,7 @@ impl Proof<'_> {
         by_address: &[u32],
     ) -> Result<(), SwitchError> {
         let (row, skipped) =
-            Wanted::find(self.wanted, bytes).ok_or(SwitchError::NotWanted { step })?;
+            Row::find(self.wanted, bytes).ok_or(SwitchError::NotWanted { step })?;
         let end_byte = bytes.first_byte.saturating_add(bytes.bytes);
         let tensor = bytes.tensor.0;
         let first = fates
@@ -434,7 +435,7 @@ impl Proof<'_> {
 /// Checks that sorted tiles (tensor, first byte, end, step) cover sorted rows, once each byte. A
 /// tile lies in one row.
 fn check_tiles(
-    rows: &[Wanted],
+    rows: &[Row],
     tiles: impl Iterator<Item = (u32, u64, u64, u32)>,
     missing: fn(TensorId) -> SwitchError,
 ) -> Result<(), SwitchError> {
