@@ -58,7 +58,7 @@ fn with_first<T>(
 
 fn memory(verified: &Verified<'_>) -> Vec<u64> {
     let limits = Limits::of_plan(verified.graph(), verified.plan());
-    vec![0; switch_scratch_words(&limits, 5000, 500)]
+    vec![0; switch_scratch_words(&limits, 5000, 500, 1000)]
 }
 
 /// Plans a switch from what the first plan holds now.
@@ -109,15 +109,20 @@ fn switch<'b, K: Kernels<SimDevice>>(
 fn there_and_back(pair: &Pair, mut device: SimDevice) -> Result<(), TestCaseError> {
     with_both(pair, |plans| {
         let [from, to] = plans;
-        let mut memories = [memory(&to), memory(&from)];
-        let [there, back] = &mut memories;
+        let mut memories = [memory(&to), memory(&from), memory(&to)];
+        let [there, back, again] = &mut memories;
         with_first(&plans, &mut device, 3, |executor, device, kernels| {
             let mut executor = switch(executor, &to, pair, device, &mut *kernels, there);
             executor.run(device, kernels, 2).unwrap();
             let mut executor = switch(&mut executor, &from, pair, device, &mut *kernels, back);
             executor.run(device, kernels, 4).unwrap();
+            let ranges = device.counters().ranges;
+            let mut executor = switch(&mut executor, &to, pair, device, &mut *kernels, again);
+            prop_assert_eq!(device.counters().ranges, ranges, "all addresses are used again");
+            executor.run(device, kernels, 1).unwrap();
             executor.save_states(device).unwrap();
-            prop_assert_eq!(kernels.digest(device), Ok(reference_digest(from.graph(), 3 + 2 + 4)));
+            let reference = reference_digest(from.graph(), 3 + 2 + 4 + 1);
+            prop_assert_eq!(kernels.digest(device), Ok(reference));
             Ok(())
         })
     })

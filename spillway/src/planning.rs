@@ -293,10 +293,10 @@ pub(crate) fn executor_words(verified: &Verified<'_>) -> usize {
     executor::scratch_words(&limits, runs)
 }
 
-/// The same for an executor that is switched to, with chunks in so many runs.
-pub(crate) fn switch_words(verified: &Verified<'_>, chunks: usize) -> usize {
-    let (limits, runs) = limits_and_runs(verified);
-    executor::switch_scratch_words(&limits, runs, chunks)
+/// The same for an executor that is switched to from another, with chunks in so many runs.
+pub(crate) fn switch_words(from: &Executor<'_>, to: &Verified<'_>, chunks: usize) -> usize {
+    let (limits, runs) = limits_and_runs(to);
+    executor::switch_scratch_words(&limits, runs, chunks, from.address_ranges())
 }
 
 fn limits_and_runs(verified: &Verified<'_>) -> (Limits, usize) {

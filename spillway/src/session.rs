@@ -150,9 +150,10 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         let states = switching::shared_states(running.borrow_owner().plan.graph(), plan.graph())?;
         let (planned, words) = {
             let (to, mut held) = (plan.verified()?, Vec::new());
-            let holding = switching::holding(running.borrow_dependent(), &mut held)?;
+            let executor = running.borrow_dependent();
+            let holding = switching::holding(executor, &mut held)?;
             let planned = switching::plan(&holding, &to, &states)?;
-            let words = switch_words(&to, planned.chunks.len());
+            let words = switch_words(executor, &to, planned.chunks.len());
             (planned, words)
         };
         let mut change = Some(change);

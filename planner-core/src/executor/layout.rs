@@ -113,15 +113,18 @@ impl<'a> Layout<'a> {
 
     /// Unmaps the arena and the pools that are mapped as a whole.
     pub(super) fn take_down<B: Paging>(&self, device: &mut B) -> Result<(), Fault<B::Error>> {
+        for (address, chunks) in self.ranges() {
+            device.unmap(DeviceAddress(address), chunks)?;
+        }
+        Ok(())
+    }
+
+    /// The address ranges of the arena and of those pools: their addresses and chunks.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
         let arena = (self.arena_address, self.arena_chunks());
         let pools = (0..self.pools.len()).filter(|&pool| !self.has_ranges(pool));
         let pools = pools.map(|pool| (self.pools[pool].address, self.chunks(pool)));
-        for (address, chunks) in iter::once(arena).chain(pools) {
-            if chunks > 0 {
-                device.unmap(DeviceAddress(address), chunks)?;
-            }
-        }
-        Ok(())
+        iter::once(arena).chain(pools).filter(|&(_, chunks)| chunks > 0)
     }
 
     /// Where objects of a pool lie in the plan's chunks, in bytes.

@@ -82,6 +82,18 @@ impl<'a> Memory<'a> {
         self.layout.take_down(device)
     }
 
+    /// All address ranges: their addresses and chunks.
+    pub(super) fn each_range(&self, mut see: impl FnMut(u64, u64)) {
+        let mut see_all = |ranges: &mut dyn Iterator<Item = (u64, u64)>| {
+            ranges.for_each(|(address, chunks)| see(address, chunks));
+        };
+        see_all(&mut self.layout.ranges());
+        match &self.objects {
+            Objects::Queued(queued) => see_all(&mut queued.ranges(&self.layout)),
+            Objects::Placed(placed) => see_all(&mut placed.ranges(&self.layout)),
+        }
+    }
+
     /// Walks the rows of bytes in which a part lies on the device, which is resident. Host copies
     /// are left open.
     pub(super) fn each_row(&self, part: Part, mut see: impl FnMut(Held)) {

@@ -24,6 +24,7 @@ mod placed;
 mod points;
 mod queued;
 mod ranges;
+mod spares;
 mod switch;
 mod unmaps;
 
@@ -42,6 +43,7 @@ pub use error::{ExecuteError, Moment};
 use inputs::Inputs;
 use memory::Memory;
 use points::Points;
+use spares::Spares;
 pub use switch::switch_scratch_words;
 
 /// Words of scratch that an executor asks for, by [`Limits::of_plan`]. `runs` bounds into how many runs of
@@ -79,6 +81,8 @@ pub struct Executor<'a> {
     before: u64,
     /// What was created on the device and on the host.
     capacity: Capacity,
+    /// Addresses of the plans that ran before.
+    spares: Spares<'a>,
     /// Whether the host block holds the last value of every state.
     is_saved: bool,
     failed: bool,
@@ -156,6 +160,7 @@ impl<'a> Executor<'a> {
             iterations: 0,
             before: 0,
             capacity: Capacity::default(),
+            spares: Spares::none(),
             is_saved: true,
             failed: false,
         })

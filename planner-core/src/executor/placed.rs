@@ -179,6 +179,15 @@ impl<'a> Placed<'a> {
         Ok(())
     }
 
+    /// The address ranges: their addresses and chunks.
+    pub(super) fn ranges(&self, layout: &Layout<'_>) -> impl Iterator<Item = (u64, u64)> {
+        let Ranges { address, mapped, len, runs, .. } = &self.ranges;
+        address.iter().zip(&mapped[..*len]).map(move |(&address, mapped)| {
+            let count: u64 = runs[mapped.runs()].iter().map(|run| u64::from(run.count)).sum();
+            (address, count * layout.chunks_per_object(mapped.pool as usize))
+        })
+    }
+
     /// Walks the runs of objects, each a first one and how many, that a piece has now.
     pub(super) fn each_run(
         &self,

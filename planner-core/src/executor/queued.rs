@@ -110,6 +110,11 @@ impl<'a> Queued<'a> {
         Ok(())
     }
 
+    /// The address ranges: their addresses and chunks.
+    pub(super) fn ranges(&self, layout: &Layout<'_>) -> impl Iterator<Item = (u64, u64)> {
+        self.ranges.all(layout)
+    }
+
     /// Walks the runs of objects, each a first one and how many, that a piece has now.
     pub(super) fn each_run(&self, piece: usize, mut see: impl FnMut(u64, u64)) {
         for (first, count) in self.objects.runs(self.held[piece]) {

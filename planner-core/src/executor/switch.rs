@@ -2,6 +2,7 @@
 
 use super::Executor;
 use super::error::{ExecuteError, Fault, Moment};
+use super::spares::{Recycling, Spares};
 use crate::backend::{HostRange, Kernels, Paging, Streams, Transfers};
 use crate::graph::{Kind, TensorId};
 use crate::scratch::{BufferTooShort, Limits, Scratch, total, words};
@@ -13,11 +14,18 @@ use crate::switch::{
 use bytemuck::Zeroable;
 
 /// Words of scratch that [`Executor::switch`] asks for, by [`Limits::of_plan`] of the second plan,
-/// `runs` as in [`scratch_words`](super::scratch_words), and the chunk runs of the switch.
+/// `runs` as in [`scratch_words`](super::scratch_words), the chunk runs of the switch, and the
+/// [address ranges](Executor::address_ranges) so far.
 #[must_use]
-pub const fn switch_scratch_words(limits: &Limits, runs: usize, chunks: usize) -> usize {
+pub const fn switch_scratch_words(
+    limits: &Limits,
+    runs: usize,
+    chunks: usize,
+    address_ranges: usize,
+) -> usize {
     total([
         super::scratch_words(limits, runs),
+        Spares::scratch_words(address_ranges),
         words::<ChunkRun>(chunks),
         words::<u32>(limits.tensors),
     ])
@@ -36,6 +44,14 @@ impl<'a> Executor<'a> {
         let mut rows = Rows::new(out);
         self.each_held(|held| rows.push(held));
         Ok(Holding { verified: self.verified, entries: rows.finish()?, capacity: self.capacity })
+    }
+
+    /// Address ranges that have been reserved for this plan and those before it.
+    #[must_use]
+    pub fn address_ranges(&self) -> usize {
+        let mut ranges = self.spares.len();
+        self.memory.each_range(|_, _| ranges += 1);
+        ranges
     }
 
     fn each_held(&self, mut see: impl FnMut(Held)) {
@@ -75,6 +91,8 @@ impl<'a> Executor<'a> {
         }
         let chunks = scratch.take(switch.switch.chunks.len(), ChunkRun::zeroed())?;
         chunks.copy_from_slice(switch.switch.chunks);
+        let more = self.address_ranges() - self.spares.len();
+        let mut spares = self.spares.with_more(more, scratch)?;
         let mut next = Executor::lay_out(&switch.to, ChunkMap(chunks), scratch)?;
         next.host.take_states(&self.host, switch.states);
         let (needed_bytes, created_bytes) = (next.host.bytes(), self.capacity.host_bytes);
@@ -87,12 +105,15 @@ impl<'a> Executor<'a> {
         self.failed = true;
         let at = |moment| move |error| ExecuteError::Device { at: moment, error };
         self.finish(device).map_err(at(Moment::Save))?;
-        next.memory.set_up(device).map_err(|fault| fault.at(Moment::SetUp))?;
+        let recycling = &mut Recycling { device: &mut *device, spares: &mut spares };
+        next.memory.set_up(recycling).map_err(|fault| fault.at(Moment::SetUp))?;
         next.allocate_residents(device)?;
         next.fill_first(device, &mut kernels())?;
         self.carry_out(switch.switch.steps, from_ids, &next, device)?;
         next.points.start(device).map_err(at(Moment::SetUp))?;
         self.memory.take_down(device).map_err(|fault| fault.at(Moment::TakeDown))?;
+        self.memory.each_range(|address, chunks| spares.push(address, chunks));
+        next.spares = spares;
         Ok(next)
     }
 
