@@ -4,10 +4,12 @@
 
 use backend_sim::{SimDevice, SimError, SimKernels, reference_digest};
 use conformance::choices::{Choices, choices};
+use conformance::ledger;
 use conformance::ledger::switch::{Between, judge};
 use conformance::plans::{Pair, pairs, pairs_of_one_graph};
 use planner_core::backend::{Kernels, Launch, Transfers};
 use planner_core::executor::switch_scratch_words;
+use planner_core::plan::ArenaPlacement;
 use planner_core::switch::{
     Capacity, Holding, SwitchError, SwitchPrediction, SwitchStep, TensorBytes,
 };
@@ -27,8 +29,7 @@ fn with_both<T>(pair: &Pair, then: impl FnOnce([Verified<'_>; 2]) -> T) -> T {
     let machine = pair.machine;
     let graphs = [&pair.from.0, &pair.to.0].map(|graph| graph.graph().unwrap());
     let plans = [&pair.from.1, &pair.to.1].map(OwnedPlan::plan);
-    let schedules =
-        [0, 1].map(|at| planning::schedule(&graphs[at], &machine, &plans[at]).unwrap());
+    let schedules = [0, 1].map(|at| planning::schedule(&graphs[at], &machine, &plans[at]).unwrap());
     let lowered = [0, 1].map(|at| schedules[at].schedule());
     let proved =
         [0, 1].map(|at| planning::prove(&graphs[at], &machine, &plans[at], &lowered[at]).unwrap());
@@ -211,11 +212,12 @@ fn through_the_host(pair: &Pair) -> Vec<Vec<u8>> {
         let mut device = SimDevice::new(pair.machine).with_bytes();
         let kernels = SimKernels::new(*to.graph());
         let mut kernels = Resumed { kernels, states: states_to, before: 3 };
-        let run = |mut executor: Executor<'_>, device: &mut SimDevice, kernels: &mut Resumed<'_>| {
-            executor.run(device, kernels, 2)?;
-            executor.save_states(device)?;
-            Ok::<_, ExecuteError<SimError>>(states(to.graph(), device, executor.host_layout()))
-        };
+        let run =
+            |mut executor: Executor<'_>, device: &mut SimDevice, kernels: &mut Resumed<'_>| {
+                executor.run(device, kernels, 2)?;
+                executor.save_states(device)?;
+                Ok::<_, ExecuteError<SimError>>(states(to.graph(), device, executor.host_layout()))
+            };
         planning::with_executor(&to, &mut device, &mut kernels, run).unwrap()
     })
 }
@@ -332,6 +334,30 @@ proptest! {
     }
 }
 
+/// Lays the second plan's arena out after the first's.
+fn arrange(pair: &Pair) -> Result<(), TestCaseError> {
+    with_both(pair, |[from, to]| {
+        let (graph, machine) = (to.graph(), to.machine());
+        let plan = &pair.to.1;
+        let Some(arranged) = switching::keep_offsets(&from, &to, plan, &pair.states).unwrap()
+        else {
+            return Ok(());
+        };
+        prop_assert!(ledger::judge(graph, machine, &arranged.plan()).is_ok());
+        let schedule = planning::schedule(graph, machine, &arranged.plan()).unwrap();
+        planning::prove(graph, machine, &arranged.plan(), &schedule.schedule()).unwrap();
+        let offset = |arena: &[ArenaPlacement], tensor| {
+            arena.iter().find(|placement| placement.tensor == tensor).map(|it| it.offset_bytes)
+        };
+        for state in &pair.states {
+            let (one, other) =
+                (offset(from.plan().arena, state.from), offset(&arranged.arena, state.to));
+            prop_assert!(one.is_none() || other.is_none() || one == other);
+        }
+        Ok(())
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
@@ -343,6 +369,11 @@ proptest! {
         mut choices in choices(8),
     ) {
         verdicts(&pair, iterations, saved, &mut choices)?;
+    }
+
+    #[test]
+    fn arranged_plans_are_valid(pair in pairs()) {
+        arrange(&pair)?;
     }
 }
 

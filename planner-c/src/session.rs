@@ -125,9 +125,8 @@ pub unsafe extern "C" fn spillway_switch_figures(
 ) -> Code {
     let body = || {
         // SAFETY: the caller's promise.
-        let (Plan(from), Plan(to), out) = unsafe {
-            (given(from, "from")?, given(to, "to")?, Out::new(figures, "figures")?)
-        };
+        let (Plan(from), Plan(to), out) =
+            unsafe { (given(from, "from")?, given(to, "to")?, Out::new(figures, "figures")?) };
         out.put(from.switch_to(to)?.into());
         Ok(())
     };

@@ -239,8 +239,7 @@ fn null_is_an_error() {
         );
         assert_eq!(spillway_session_run(ptr::null_mut(), 1, ptr::null_mut()), Code::Argument);
         let (none, figures, error) = (ptr::null(), ptr::null_mut(), ptr::null_mut());
-        let code =
-            spillway_session_switch(ptr::null_mut(), none, ptr::null(), figures, error);
+        let code = spillway_session_switch(ptr::null_mut(), none, ptr::null(), figures, error);
         assert_eq!(code, Code::Argument);
         assert_eq!(spillway_switch_figures(none, none, figures, error), Code::Argument);
         spillway_graph_free(ptr::null_mut());

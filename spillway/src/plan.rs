@@ -202,6 +202,22 @@ impl Plan {
         Ok(planned.predicted)
     }
 
+    /// The same plan with its arena laid out after that of `earlier`: states in both arenas have the same
+    /// offsets, so that a [switch](crate::Session::switch) leaves them where they are. The plan as it is
+    /// if the budget is too small for that.
+    ///
+    /// # Errors
+    /// [`Error::States`], [`Error::OutOfMemory`].
+    pub fn arranged_after(&self, earlier: &Self) -> Result<Self, Error> {
+        let states = switching::shared_states(&earlier.graph, &self.graph)?;
+        let arranged = {
+            let (from, to) = (earlier.verified()?, self.verified()?);
+            switching::keep_offsets(&from, &to, &self.plan, &states)?
+        };
+        let Some(plan) = arranged else { return Ok(self.clone()) };
+        Self::in_context(self.graph.clone(), self.machine.clone(), plan, self.context.clone())
+    }
+
     fn proved(&self) -> Result<Proved<'_>, Error> {
         proof::prove(self.graph.owned(), &self.machine, &self.plan, &self.schedule)
     }

@@ -4,16 +4,16 @@ use crate::error::Error;
 use crate::graph::Graph;
 use crate::growth::{buffer, lengthen};
 use crate::names::Names;
+use crate::planning;
+use planner_core::plan::Prediction;
 use planner_core::scratch::Buffer;
 use planner_core::switch::{
     self, Capacity, ChunkRun, Held, Holding, Output, SharedState, Switch, SwitchError,
     SwitchPrediction, SwitchStep, TensorBytes, VerifiedSwitch,
 };
-use planner_core::{
-    Executor, HostLayout, Kind, Limits, PlanError, Scratch, TensorId, Verified,
-};
+use planner_core::{Executor, HostLayout, Kind, Limits, PlanError, Scratch, TensorId, Verified};
 use std::collections::HashMap;
-use workloads::{OwnedGraph, Shown};
+use workloads::{OwnedGraph, OwnedPlan, Shown};
 
 /// A switch that owns its lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,6 +135,35 @@ pub fn holding_of<'h>(
 pub fn capacity(verified: &Verified<'_>) -> Result<Capacity, PlanError> {
     let mut memory = buffer(HostLayout::scratch_words(&limits(verified)), 0)?;
     Capacity::of(verified, &mut Scratch::new(&mut memory))
+}
+
+/// The plan with its arena laid out after that of another; see [`switch::keep_offsets`]. None where
+/// the arena then exceeds the budget.
+///
+/// # Errors
+/// Those of [`switch::keep_offsets`], except those for buffers that are too short.
+pub fn keep_offsets(
+    from: &Verified<'_>,
+    to: &Verified<'_>,
+    plan: &OwnedPlan,
+    states: &[SharedState],
+) -> Result<Option<OwnedPlan>, SwitchError> {
+    let (graph, machine) = (to.graph(), to.machine());
+    let words = switch::keep_offsets_scratch_words(&limits(from), &limits(to));
+    let mut memory = buffer(words, 0)?;
+    let mut plan = plan.clone();
+    let scratch = &mut Scratch::new(&mut memory);
+    plan.arena_bytes = switch::keep_offsets(from, to, states, &mut plan.arena, scratch)?;
+    match planning::schedule(graph, machine, &plan.plan()) {
+        Err(PlanError::PoolsAboveBudget { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+        Ok(schedule) => {
+            let schedule = schedule.schedule();
+            let (exact, _) = planning::predict(graph, machine, &plan.plan(), &schedule)?;
+            plan.predicted = Prediction { host_bytes: plan.predicted.host_bytes, ..exact };
+            Ok(Some(plan))
+        }
+    }
 }
 
 /// Plans a switch; see [`switch::plan`].

@@ -4,9 +4,7 @@
 //! `planner_core::switch` defines it, and refused where that cannot be.
 
 use planner_core::machine::Direction;
-use planner_core::switch::{
-    Held, SharedState, Switch, SwitchPrediction, SwitchStep, TensorBytes,
-};
+use planner_core::switch::{Held, SharedState, Switch, SwitchPrediction, SwitchStep, TensorBytes};
 use planner_core::{Graph, Kind, Machine, Part, Plan, TensorId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -138,8 +136,7 @@ fn check_states(between: &Between<'_>) -> Result<(), String> {
         return Err("the states are not in pairs".into());
     }
     let bytes = |graph: &Graph<'_>, id| graph.tensor(id).bytes;
-    let is_same =
-        |it: &SharedState| bytes(between.from, it.from) == bytes(between.to.0, it.to);
+    let is_same = |it: &SharedState| bytes(between.from, it.from) == bytes(between.to.0, it.to);
     if between.states.iter().all(is_same) { Ok(()) } else { Err("states differ in size".into()) }
 }
 
@@ -155,7 +152,11 @@ impl<'b> Ledger<'b> {
             chunks.extend((0..run.count).map(|at| run.device_first.saturating_add(at)));
         }
         let of_plan = plan.arena_bytes.div_ceil(chunk_bytes)
-            + plan.pools.iter().map(|it| (it.object_bytes * it.count).div_ceil(chunk_bytes)).sum::<u64>();
+            + plan
+                .pools
+                .iter()
+                .map(|it| (it.object_bytes * it.count).div_ceil(chunk_bytes))
+                .sum::<u64>();
         let distinct: BTreeSet<u64> = chunks.iter().copied().collect();
         if chunks.len() as u64 != of_plan
             || distinct.len() != chunks.len()
@@ -213,7 +214,8 @@ impl<'b> Ledger<'b> {
         let end = end.ok_or("an empty or endless range")?;
         let all: Vec<Byte> = (first_byte..end).map(|byte| (tensor, byte)).collect();
         let held: BTreeSet<_> = all.iter().map(|of| self.held.get(of).map(|it| it.1)).collect();
-        let wanted: BTreeSet<_> = all.iter().map(|of| self.wanted.get(of).map(|it| it.row)).collect();
+        let wanted: BTreeSet<_> =
+            all.iter().map(|of| self.wanted.get(of).map(|it| it.row)).collect();
         let is_row = |rows: &BTreeSet<Option<usize>>| rows.len() == 1 && !rows.contains(&None);
         if !matches!(step, SwitchStep::Prefetch(_)) && !is_row(&held) {
             return Err("not a row of the first plan".into());
@@ -222,8 +224,7 @@ impl<'b> Ledger<'b> {
             return Err("not a row of the second plan".into());
         }
         let ns = |direction| self.between.machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX);
-        let [upload_ns, download_ns] =
-            [Direction::HostToDevice, Direction::DeviceToHost].map(ns);
+        let [upload_ns, download_ns] = [Direction::HostToDevice, Direction::DeviceToHost].map(ns);
         match step {
             SwitchStep::Keep(_) => self.predicted.kept_bytes += bytes,
             SwitchStep::Evict(_) => {}

@@ -419,7 +419,8 @@ impl<'a> Executor<'a> {
 
     /// Blocks until all iterations have ended.
     fn finish<B: Streams>(&self, device: &mut B) -> Result<(), B::Error> {
-        let mut ends = Stream::ALL.map(|stream| self.points.end(stream, self.iterations)).into_iter();
+        let mut ends =
+            Stream::ALL.map(|stream| self.points.end(stream, self.iterations)).into_iter();
         ends.try_for_each(|point| device.block_until(point))
     }
 

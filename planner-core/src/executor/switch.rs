@@ -5,8 +5,8 @@ use super::error::{ExecuteError, Fault, Moment};
 use super::spares::{Recycling, Spares};
 use crate::backend::{HostRange, Kernels, Paging, Streams, Transfers};
 use crate::graph::{Kind, TensorId};
-use crate::scratch::{BufferTooShort, Limits, Scratch, total, words};
 use crate::schedule::Stream;
+use crate::scratch::{BufferTooShort, Limits, Scratch, total, words};
 use crate::switch::{
     ChunkMap, ChunkRun, Held, Holding, Rows, SharedState, SwitchError, SwitchStep, TensorBytes,
     VerifiedSwitch,
@@ -119,8 +119,7 @@ impl<'a> Executor<'a> {
 
     /// Whether this is what the plan holds now.
     fn is_held(&self, holding: &Holding<'_>) -> bool {
-        let is_plan =
-            core::ptr::eq(holding.verified.plan().steps, self.verified.plan().steps);
+        let is_plan = core::ptr::eq(holding.verified.plan().steps, self.verified.plan().steps);
         let mut entries = holding.entries.iter();
         let mut is_same = is_plan && holding.capacity == self.capacity;
         self.each_held(|held| is_same &= entries.next() == Some(&held));

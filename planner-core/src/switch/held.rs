@@ -63,7 +63,8 @@ impl Capacity {
 /// The chunks of a plan: of its arena, and of each pool.
 pub(crate) fn chunks(verified: &Verified<'_>) -> u64 {
     let (plan, chunk_bytes) = (verified.plan(), verified.machine().chunk_bytes);
-    let pools = plan.pools.iter().map(|pool| (pool.object_bytes * pool.count).div_ceil(chunk_bytes));
+    let pools =
+        plan.pools.iter().map(|pool| (pool.object_bytes * pool.count).div_ceil(chunk_bytes));
     // The plan is verified: all of them are within its budget.
     plan.arena_bytes.div_ceil(chunk_bytes) + pools.sum::<u64>()
 }

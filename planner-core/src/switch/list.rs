@@ -185,8 +185,7 @@ fn number_offloads(rows: &Rows<'_>, fragments: &mut [Fragment]) {
     let mut offloads = 0;
     for goes in [true, false] {
         for fragment in fragments.iter_mut().filter(|fragment| fragment.goes() == goes) {
-            let is_wanted =
-                goes || rows.to[fragment.stays_in as usize].has_host_copy();
+            let is_wanted = goes || rows.to[fragment.stays_in as usize].has_host_copy();
             if is_wanted && !rows.from[fragment.row as usize].has_host_copy() {
                 offloads += 1;
                 fragment.offload = offloads;

@@ -65,11 +65,7 @@ pub(super) fn number<'a>(
 }
 
 /// Finds all chunks that hold the same bytes in both plans, whole runs of them as one match.
-fn find(
-    rows: &Rows<'_>,
-    chunk_bytes: u64,
-    matches: &mut [Match],
-) -> Result<usize, OutOfScratch> {
+fn find(rows: &Rows<'_>, chunk_bytes: u64, matches: &mut [Match]) -> Result<usize, OutOfScratch> {
     let mut len = 0;
     for overlap in overlaps(rows.from, rows.to) {
         let [from, to] = overlap.rows;
@@ -207,8 +203,10 @@ impl<'s> Runs<'s> {
         by_device.copy_from_slice(by_plan);
         by_device.sort_unstable_by_key(|run| run.device_first);
         let first: [fn(&ChunkRun) -> u64; 2] = [|run| run.first, |run| run.device_first];
-        let gaps =
-            [between(by_plan, first[0], *plan_chunks), between(by_device, first[1], *device_chunks)];
+        let gaps = [
+            between(by_plan, first[0], *plan_chunks),
+            between(by_device, first[1], *device_chunks),
+        ];
         (list, gaps)
     }
 

@@ -23,6 +23,7 @@
 //!   these were created for the two plans ([`Capacity`]), they are the larger of what the two plans
 //!   need, and so within the larger of the two budgets.
 
+mod arena;
 mod chunks;
 mod error;
 mod held;
@@ -32,11 +33,12 @@ mod planner;
 mod states;
 mod verify;
 
+pub use arena::{keep_offsets, keep_offsets_scratch_words};
 pub(crate) use chunks::ChunkMap;
-pub(crate) use held::{Rows, chunks};
 pub use chunks::ChunkRun;
 pub use error::{Side, SwitchError};
 pub use held::{Capacity, Held, Holding};
+pub(crate) use held::{Rows, chunks};
 pub use planner::{Output, plan, scratch_words};
 pub use states::SharedState;
 pub use verify::{VerifiedSwitch, verify, verify_scratch_words};

@@ -77,7 +77,11 @@ pub(super) fn overlaps<'r>(
         while let (Some(one), Some(other)) = (from.get(left), to.get(right)) {
             let rows = [left, right];
             let one_is_first = (one.tensor, one.end_byte()) <= (other.tensor, other.end_byte());
-            if one_is_first { left += 1 } else { right += 1 }
+            if one_is_first {
+                left += 1
+            } else {
+                right += 1
+            }
             let first_byte = one.first_byte.max(other.first_byte);
             let end_byte = one.end_byte().min(other.end_byte());
             if one.tensor == other.tensor && first_byte < end_byte {
@@ -174,16 +178,14 @@ pub fn plan<'a>(
     let Output { chunks, steps } = output;
     let chunks =
         matching::number(&rows, machine.chunk_bytes, counts, chunks, &mut scratch.reborrow())?;
-    let steps =
-        list::write(&rows, ChunkMap(chunks), machine.chunk_bytes, steps, &mut scratch)?;
+    let steps = list::write(&rows, ChunkMap(chunks), machine.chunk_bytes, steps, &mut scratch)?;
     let predicted = SwitchPrediction::of(steps, machine).ok_or(SwitchError::Overflow)?;
     Ok(Switch { chunks, steps, predicted })
 }
 
 /// Checks that the second plan's chunks are among the device's.
 pub(super) fn check_memory(holding: &Holding<'_>, to: &Verified<'_>) -> Result<(), SwitchError> {
-    let (from_bytes, to_bytes) =
-        (holding.verified.machine().chunk_bytes, to.machine().chunk_bytes);
+    let (from_bytes, to_bytes) = (holding.verified.machine().chunk_bytes, to.machine().chunk_bytes);
     if from_bytes != to_bytes {
         return Err(SwitchError::ChunkBytes { from_bytes, to_bytes });
     }

@@ -133,8 +133,7 @@ pub fn verify<'a, 'b>(
     if switch.steps.len() >= NEVER as usize {
         return Err(SwitchError::Overflow);
     }
-    let to_ids =
-        states::pair_up(holding.verified.graph(), to.graph(), states, &mut scratch)?;
+    let to_ids = states::pair_up(holding.verified.graph(), to.graph(), states, &mut scratch)?;
     check_chunks(switch.chunks, held::chunks(to), holding.capacity.chunks, &mut scratch)?;
     let proof = Proof {
         steps: switch.steps,
@@ -216,10 +215,7 @@ fn held_rows<'s>(
 }
 
 /// What the second plan holds at its start, sorted by tensors.
-fn wanted_rows<'s>(
-    to: &Verified<'_>,
-    scratch: &mut Scratch<'s>,
-) -> Result<&'s [Row], SwitchError> {
+fn wanted_rows<'s>(to: &Verified<'_>, scratch: &mut Scratch<'s>) -> Result<&'s [Row], SwitchError> {
     let mut count = 0;
     held::at_start(to, scratch, |_| count += 1)?;
     let rows = scratch.take(count, Row::zeroed())?;
@@ -242,9 +238,8 @@ impl Row {
     /// The row that some bytes lie in as a whole, and where in it they begin.
     fn find(rows: &[Self], bytes: TensorBytes) -> Option<(usize, u64)> {
         let TensorBytes { tensor, first_byte, bytes } = bytes;
-        let after = rows.partition_point(|row| {
-            (row.tensor, row.first_byte) <= (tensor.0, first_byte)
-        });
+        let after =
+            rows.partition_point(|row| (row.tensor, row.first_byte) <= (tensor.0, first_byte));
         let number = after.checked_sub(1)?;
         let row = &rows[number];
         let skipped = first_byte.checked_sub(row.first_byte)?;
@@ -357,11 +352,7 @@ impl Proof<'_> {
 
     /// What the second plan holds is there in the end, and comes from a valid host copy to memory
     /// that is free.
-    fn check_arrivals(
-        &self,
-        fates: &[Fate],
-        scratch: &mut Scratch<'_>,
-    ) -> Result<(), SwitchError> {
+    fn check_arrivals(&self, fates: &[Fate], scratch: &mut Scratch<'_>) -> Result<(), SwitchError> {
         let by_address = scratch.take(fates.len(), 0u32)?;
         for (slot, number) in by_address.iter_mut().zip(0..) {
             *slot = number;
