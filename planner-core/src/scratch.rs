@@ -226,7 +226,8 @@ impl Limits {
 mod tests {
     use super::*;
     use crate::planner::{self, swap};
-    use crate::{bounds, executor, footprint, host, lower, packing, placement, timeline, verify};
+    use crate::{bounds, executor, footprint, host, lower, packing, placement, switch};
+    use crate::{timeline, verify};
 
     #[test]
     fn no_memory_is_enough_for_limits_beyond_all() {
@@ -256,6 +257,11 @@ mod tests {
             planner::scratch_words(&limits),
             swap::scratch_words(&limits),
             swap::Classes::needs_scratch_words(&limits),
+            executor::switch_scratch_words(&limits, MOST, MOST, MOST),
+            switch::Holding::scratch_words(&limits),
+            switch::keep_offsets_scratch_words(&limits, &limits),
+            switch::scratch_words(&limits, &limits, MOST),
+            switch::verify_scratch_words(&limits, &limits, MOST, MOST, MOST),
             timeline::scratch_words(&limits),
             verify::scratch_words(&limits),
         ] {
