@@ -14,7 +14,7 @@ use planner_core::switch::{
     Capacity, Holding, SwitchError, SwitchPrediction, SwitchStep, TensorBytes,
 };
 use planner_core::{
-    ExecuteError, Executor, Graph, HostLayout, Kind, Limits, Scratch, TensorId, Verified,
+    ExecuteError, Executor, Graph, HostLayout, Kind, Limits, Part, Scratch, TensorId, Verified,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -290,7 +290,35 @@ fn bytes_of(step: &mut SwitchStep) -> &mut TensorBytes {
     }
 }
 
-/// The verdicts of the verifier on a planned switch and on a corrupted one, after as many iterations.
+/// Bytes of states that both plans hold in objects of whole chunks: all of these can stay.
+fn in_chunks_of_both(holding: &Holding<'_>, to: &Verified<'_>, pair: &Pair) -> u64 {
+    let object_bytes = |verified: &Verified<'_>, tensor: TensorId| {
+        let plan = verified.plan();
+        let pool = plan.tensor_pool.get(tensor.index()).map_or(0, |&pool| pool as usize);
+        let in_arena = plan.arena.iter().any(|placement| placement.tensor == tensor);
+        let bytes = plan.pools.get(pool).map_or(0, |pool| pool.object_bytes);
+        (!in_arena && bytes.is_multiple_of(pair.machine.chunk_bytes)).then_some(bytes)
+    };
+    let mut wanted = BTreeSet::new();
+    for resident in to.plan().resident_at_start {
+        let Part { tensor, first, count } = resident.part;
+        let Some(state) = pair.states.iter().find(|state| state.to == tensor) else { continue };
+        let Some(object_bytes) = object_bytes(to, tensor) else { continue };
+        let end = first.saturating_add(count).saturating_mul(object_bytes);
+        let bytes = to.graph().tensor(tensor).bytes;
+        wanted.extend((first * object_bytes..end.min(bytes)).map(|byte| (state.from, byte)));
+    }
+    let held = holding.entries().iter().filter(|held| {
+        object_bytes(holding.verified(), held.tensor).is_some()
+    });
+    let bytes = held.flat_map(|held| {
+        (held.first_byte..held.first_byte + held.bytes).map(|byte| (held.tensor, byte))
+    });
+    bytes.filter(|byte| wanted.contains(byte)).count() as u64
+}
+
+/// The verdicts of the verifier on a planned switch and on a corrupted one, after as many
+/// iterations.
 fn verdicts(
     pair: &Pair,
     iterations: u64,
@@ -305,6 +333,8 @@ fn verdicts(
             }
             with_planned(executor, &plans[1], pair, |holding, between, planned| {
                 prop_assert_eq!(judge(between, &planned.switch()), Ok(planned.predicted));
+                let least_bytes = in_chunks_of_both(holding, &plans[1], pair);
+                prop_assert!(planned.predicted.kept_bytes >= least_bytes);
                 let prove = |switch: &OwnedSwitch| {
                     let switch = switch.switch();
                     switching::prove(holding, &plans[1], &pair.states, &switch).map(|_| ()).err()

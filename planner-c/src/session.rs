@@ -50,8 +50,8 @@ pub unsafe extern "C" fn spillway_session_new(
     unsafe { spillway_session_new_for(plan, ptr::null(), 0, device, kernels, session, error) }
 }
 
-/// The same, with enough memory on the device and on the host for each of some other plans, so that the
-/// session can be switched to them.
+/// The same, with enough memory on the device and on the host for each of some other plans, so that
+/// the session can be switched to them.
 ///
 /// # Safety
 /// The pointers are as `spillway.h` says.
@@ -134,14 +134,14 @@ pub unsafe extern "C" fn spillway_switch_figures(
     unsafe { call(error, body) }
 }
 
-/// Ends the plan of a session and starts another between two iterations. States that both plans hold
-/// on the device stay there where that can be. The plans may be for two graphs whose states have the
-/// same names and sizes.
+/// Ends the plan of a session and starts another between two iterations. States that both plans
+/// hold on the device stay there where that can be. The plans may be for two graphs whose states
+/// have the same names and sizes.
 ///
 /// `kernels` are those of the other graph; null keeps the callbacks. `fill_states` is not called;
 /// `fill_inputs` is called for the next iteration, also if it has been called for that with the old
-/// plan. `figures` may be null. If the code is `SPILLWAY_CODE_NO_SWITCH`, the session goes on with the old plan; after an
-/// error of the device, no further iteration runs.
+/// plan. `figures` may be null. If the code is `SPILLWAY_CODE_NO_SWITCH`, the session goes on with
+/// the old plan; after an error of the device, no further iteration runs.
 ///
 /// # Safety
 /// The pointers are as `spillway.h` says.

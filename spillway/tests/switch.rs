@@ -11,8 +11,8 @@ use spillway::{Error, Graph, GraphBuilder, OwnedMachine, Plan, Session, SessionE
 const BYTES: u64 = 3000;
 const LAYERS: usize = 6;
 
-/// Each op adds up the first bytes of what it reads, and writes the sum to the first byte of what it
-/// writes.
+/// Each op adds up the first bytes of what it reads, and writes the sum to the first byte of what
+/// it writes.
 struct Sums {
     x: TensorId,
     states: Vec<TensorId>,
@@ -193,7 +193,8 @@ fn a_small_host_block_is_an_error() {
     session.run(1).unwrap();
 }
 
-/// The same layers stay in two plans, and small states have the same offsets: only inputs are copied.
+/// The same layers stay in two plans, and small states have the same offsets: only inputs are
+/// copied.
 #[test]
 fn between_plans_that_hold_the_same_nothing_is_copied() {
     let graph = |name: &str, time_ns: u64, handed_bytes: u64| {

@@ -46,11 +46,10 @@ use points::Points;
 use spares::Spares;
 pub use switch::switch_scratch_words;
 
-/// Words of scratch that an executor asks for, by [`Limits::of_plan`]. `runs` bounds into how many runs of
-/// consecutive objects memory may be broken; at most one an object is ever used, and what
-/// the scratch holds beyond this is used for more. With placements, it bounds of how many
-/// pieces all virtual ranges together consist; [`Executor::start`] calls no device where it
-/// is too small.
+/// Words of scratch that an executor asks for, by [`Limits::of_plan`]. `runs` bounds into how many
+/// runs of consecutive objects memory may be broken; at most one an object is ever used, and what
+/// the scratch holds beyond this is used for more. With placements, it bounds of how many pieces
+/// all virtual ranges together consist; [`Executor::start`] calls no device where it is too small.
 #[must_use]
 pub const fn scratch_words(limits: &Limits, runs: usize) -> usize {
     total([

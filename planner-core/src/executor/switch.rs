@@ -70,8 +70,8 @@ impl<'a> Executor<'a> {
     /// `fill_states` is not called.
     ///
     /// # Errors
-    /// [`ExecuteError::OtherHolding`], [`ExecuteError::Switch`] and scratch that is too small leave this
-    /// plan as it is. After errors of the device, neither plan can be run.
+    /// [`ExecuteError::OtherHolding`], [`ExecuteError::Switch`] and scratch that is too small leave
+    /// this plan as it is. After errors of the device, neither plan can be run.
     pub fn switch<'b, B: Transfers + Paging, K: Kernels<B>>(
         &mut self,
         switch: &VerifiedSwitch<'_, 'b>,

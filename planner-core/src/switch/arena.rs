@@ -31,10 +31,11 @@ pub const fn keep_offsets_scratch_words(from: &Limits, to: &Limits) -> usize {
     ])
 }
 
-/// Gives the states in a plan's arena the offsets that they have in the arena of the plan before, so that
-/// they stay where they are in a switch. Writes the whole arena to `out` and returns its size, which
-/// may be larger than before. Temporaries keep their distances, since those share bytes. All
-/// others go where they fit, the largest first. O(tensors log tensors + others * states).
+/// Gives the states in a plan's arena the offsets that they have in the arena of the plan before,
+/// so that they stay where they are in a switch. Writes the whole arena to `out` and returns its
+/// size, which may be larger than before. Temporaries keep their distances, since those share
+/// bytes. All others go where they fit, the largest first. O(tensors log tensors + others *
+/// states).
 ///
 /// # Errors
 /// States that do not correspond, and buffers that are too short.

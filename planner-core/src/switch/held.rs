@@ -87,9 +87,9 @@ impl<'h> Holding<'h> {
     }
 
     /// What a plan holds after an iteration, for a prediction ahead of a run; `out` has an entry
-    /// for each row of objects. Where each object lies is only known of a running plan; here it lies
-    /// where it does at the start. So the figures of a switch may differ for what has
-    /// objects smaller than a chunk.
+    /// for each row of objects. Where each object lies is only known of a running plan; here it
+    /// lies where it does at the start. So the figures of a switch may differ for what has objects
+    /// smaller than a chunk.
     ///
     /// # Errors
     /// Scratch or output that is too small.

@@ -3,14 +3,14 @@
 //!
 //! The two plans may be for the same graph or for two, which have the same states. Temporaries and
 //! inputs end with an iteration, so only states go from one plan to the other. Each byte of a state
-//! that the first plan holds at the end of an iteration stays where it is if the second plan holds it
-//! at its start, and can have its chunk there: the second plan's chunks are numbered anew, so
+//! that the first plan holds at the end of an iteration stays where it is if the second plan holds
+//! it at its start, and can have its chunk there: the second plan's chunks are numbered anew, so
 //! that a chunk with what stays is one and the same in both. All else goes to the host if the host
 //! lacks it, and comes from there if the second plan needs it.
 //!
 //! ```text
 //! Holding of the first plan ─┐
-//! Verified second plan ──────┼─► plan ──► Switch ──► verify ──► VerifiedSwitch ──► Executor::switch
+//! Verified second plan ──────┼─► plan ──► Switch ──► verify ──► VerifiedSwitch ──► Executor
 //! states of both ────────────┘            untrusted
 //! ```
 //!
@@ -19,9 +19,9 @@
 //! - Every byte of every state keeps its value: it stays, or it is copied from what holds it.
 //! - A copy reads what is valid, and overwrites nothing that is still needed.
 //! - In the end the second plan finds what it expects at its start, on the device and on the host.
-//! - At each step, all that is held lies in the chunks that the device has, without an overlap. Where
-//!   these were created for the two plans ([`Capacity`]), they are the larger of what the two plans
-//!   need, and so within the larger of the two budgets.
+//! - At each step, all that is held lies in the chunks that the device has, without an overlap.
+//!   If these were created for the two plans ([`Capacity`]), they are the larger of what the two
+//!   plans need, and so within the larger of the two budgets.
 
 mod arena;
 mod chunks;
@@ -58,7 +58,8 @@ pub struct TensorBytes {
 }
 
 /// A step of a switch. Offloads run on the download stream and prefetches on the upload stream, in
-/// the order of the list, at the same time; a prefetch waits for every offload that is listed before it.
+/// the order of the list, at the same time; a prefetch waits for every offload that is listed
+/// before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SwitchStep {
     /// These bytes of a state stay where they are on the device.
@@ -87,7 +88,8 @@ pub struct Switch<'a> {
 pub struct SwitchPrediction {
     /// Bytes of states that stay on the device.
     pub kept_bytes: u64,
-    /// Bytes copied to the device, those of inputs included that the second plan holds at its start.
+    /// Bytes copied to the device, those of inputs included that the second plan holds at its
+    /// start.
     pub h2d_bytes: u64,
     /// Bytes copied to the host.
     pub d2h_bytes: u64,

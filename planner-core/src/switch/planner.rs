@@ -140,8 +140,8 @@ pub(super) const fn most_rows(limits: &Limits) -> usize {
 }
 
 /// Words of scratch that [`plan`] asks for, by [`Limits::of_plan`] of the first and the second plan
-/// and the number of [entries](Holding::entries) that the first plan holds: about 250 for each entry
-/// and each row of the second plan.
+/// and the number of [entries](Holding::entries) that the first plan holds: about 250 for each
+/// entry and each row of the second plan.
 #[must_use]
 pub const fn scratch_words(from: &Limits, to: &Limits, entries: usize) -> usize {
     let rows = entries.saturating_add(most_rows(to));
@@ -157,8 +157,8 @@ pub const fn scratch_words(from: &Limits, to: &Limits, entries: usize) -> usize 
 /// Plans the switch from what one plan holds between two iterations to the start of another.
 /// O(rows log rows), where a row is a run of objects that follow one another.
 ///
-/// Chunks of which the second plan holds most bytes where the first does come first. If two want the same
-/// chunk of the device, the one with more bytes gets it.
+/// Chunks of which the second plan holds most bytes where the first does come first. If two want
+/// the same chunk of the device, the one with more bytes gets it.
 ///
 /// # Errors
 /// States that do not correspond, machines of different chunks, a device with too few chunks, and

@@ -1,10 +1,11 @@
 //! The proof that a switch is safe.
 //!
-//! The steps that keep and evict must tile what the first plan holds, and those that keep and prefetch what
-//! the second plan holds at its start. So each byte has one fate. All else is a matter of order: a step
-//! may rely on what steps listed before it have done, since a prefetch waits for all offloads that are
-//! listed before it, and nothing else could come too early: an offload reads what is evicted after it at
-//! the earliest, and only the host bytes that it writes itself become valid.
+//! The steps that keep and evict must tile what the first plan holds, and those that keep and
+//! prefetch what the second plan holds at its start. So each byte has one fate. All else is a
+//! matter of order: a step may rely on what steps listed before it have done, since a prefetch
+//! waits for all offloads that are listed before it, and nothing else could come too early: an
+//! offload reads what is evicted after it at the earliest, and only the host bytes that it writes
+//! itself become valid.
 
 use super::chunks::{ChunkMap, ChunkRun};
 use super::error::SwitchError;
@@ -79,8 +80,8 @@ struct Row {
     host_copy: u32,
     first_byte: u64,
     bytes: u64,
-    /// Of the first plan in the device's chunks, of the second in its own; of what a step makes, the
-    /// step.
+    /// Of the first plan in the device's chunks, of the second in its own; of what a step makes,
+    /// the step.
     at: u64,
 }
 
@@ -95,8 +96,8 @@ impl Fate {
 }
 
 /// Words of scratch that [`verify`] asks for, by [`Limits::of_plan`] of the first and the second
-/// plan, the number of [entries](Holding::entries) that the first plan holds, and that of the chunk runs and steps of
-/// the switch.
+/// plan, the number of [entries](Holding::entries) that the first plan holds, and that of the chunk
+/// runs and steps of the switch.
 #[must_use]
 pub const fn verify_scratch_words(
     from: &Limits,
@@ -316,8 +317,8 @@ impl Proof<'_> {
         Ok(())
     }
 
-    /// What goes has reached the host before; what stays does so where the second plan says that the
-    /// host has it.
+    /// What goes has reached the host before; what stays does so where the second plan says that
+    /// the host has it.
     fn check_host(&self, fates: &[Fate]) -> Result<(), SwitchError> {
         for fate in fates {
             let Fate { tensor, first_byte, bytes, step, offload, evict, .. } = *fate;
