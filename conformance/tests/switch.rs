@@ -308,9 +308,10 @@ fn in_chunks_of_both(holding: &Holding<'_>, to: &Verified<'_>, pair: &Pair) -> u
         let bytes = to.graph().tensor(tensor).bytes;
         wanted.extend((first * object_bytes..end.min(bytes)).map(|byte| (state.from, byte)));
     }
-    let held = holding.entries().iter().filter(|held| {
-        object_bytes(holding.verified(), held.tensor).is_some()
-    });
+    let held = holding
+        .entries()
+        .iter()
+        .filter(|held| object_bytes(holding.verified(), held.tensor).is_some());
     let bytes = held.flat_map(|held| {
         (held.first_byte..held.first_byte + held.bytes).map(|byte| (held.tensor, byte))
     });
