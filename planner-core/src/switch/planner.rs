@@ -78,9 +78,9 @@ pub(super) fn overlaps<'r>(
             let rows = [left, right];
             let one_is_first = (one.tensor, one.end_byte()) <= (other.tensor, other.end_byte());
             if one_is_first {
-                left += 1
+                left += 1;
             } else {
-                right += 1
+                right += 1;
             }
             let first_byte = one.first_byte.max(other.first_byte);
             let end_byte = one.end_byte().min(other.end_byte());
