@@ -479,8 +479,8 @@ SpillwayCode spillway_session_new(const SpillwayPlan *plan,
                                   SpillwaySession **session,
                                   SpillwayError *error);
 
-// The same, with enough memory on the device and on the host for each of some other plans, so that the
-// session can be switched to them.
+// The same, with enough memory on the device and on the host for each of some other plans, so that
+// the session can be switched to them.
 //
 // # Safety
 // The pointers are as `spillway.h` says.
@@ -501,14 +501,14 @@ SpillwayCode spillway_switch_figures(const SpillwayPlan *from,
                                      SpillwaySwitchFigures *figures,
                                      SpillwayError *error);
 
-// Ends the plan of a session and starts another between two iterations. States that both plans hold
-// on the device stay there where that can be. The plans may be for two graphs whose states have the
-// same names and sizes.
+// Ends the plan of a session and starts another between two iterations. States that both plans
+// hold on the device stay there where that can be. The plans may be for two graphs whose states
+// have the same names and sizes.
 //
 // `kernels` are those of the other graph; null keeps the callbacks. `fill_states` is not called;
 // `fill_inputs` is called for the next iteration, also if it has been called for that with the old
-// plan. `figures` may be null. If the code is `SPILLWAY_CODE_NO_SWITCH`, the session goes on with the old plan; after an
-// error of the device, no further iteration runs.
+// plan. `figures` may be null. If the code is `SPILLWAY_CODE_NO_SWITCH`, the session goes on with
+// the old plan; after an error of the device, no further iteration runs.
 //
 // # Safety
 // The pointers are as `spillway.h` says.
