@@ -28,6 +28,15 @@ pub(crate) enum Method {
 /// A plan, and why its objects are not fixed though that was wanted.
 pub(crate) type Planned = (OwnedPlan, Option<Unplaced>);
 
+impl From<spillway::Strategy> for Method {
+    fn from(strategy: spillway::Strategy) -> Self {
+        match strategy {
+            spillway::Strategy::Core(strategy) => Self::Strategy(strategy),
+            spillway::Strategy::Swap(swap) => Self::Swap(swap),
+        }
+    }
+}
+
 impl Method {
     /// The strategy whose least memory is this one's, and what takes it.
     pub(crate) fn of_core(&self) -> Option<Strategy> {
@@ -120,17 +129,13 @@ fn bound_ns(request: &Request<'_>) -> u64 {
 static SEARCHING: AtomicBool = AtomicBool::new(false);
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on, an interrupt or a request to terminate ends a search, which then returns the
-/// best plan so far. Without a search, or the second time, it ends the program and leaves no
-/// partial file.
-pub(crate) fn catch_interrupts() {
-    // If they are ignored (`nohup`) or cannot be caught, nothing changes.
-    let _ = ctrlc::try_set_handler(|| {
-        if !SEARCHING.load(Ordering::Relaxed) || INTERRUPTED.swap(true, Ordering::Relaxed) {
-            format::stop_saving();
-            std::process::exit(130);
-        }
-    });
+/// Ends a search, which then returns the best plan so far. Without a search, or the second time,
+/// ends the program with this status and leaves no partial file.
+pub(crate) fn interrupt(status: i32) {
+    if !SEARCHING.load(Ordering::Relaxed) || INTERRUPTED.swap(true, Ordering::Relaxed) {
+        format::stop_saving();
+        std::process::exit(status);
+    }
 }
 
 /// Searches with a progress bar if standard error is a terminal.

@@ -86,6 +86,7 @@ pub mod planning;
 pub mod proof;
 pub mod report;
 mod session;
+pub mod settings;
 pub mod strategy;
 pub mod summary;
 pub mod swapping;
