@@ -24,6 +24,12 @@ impl<'g> SimKernels<'g> {
         Self { graph, states: Vec::new() }
     }
 
+    /// The graph.
+    #[must_use]
+    pub const fn graph(&self) -> &Graph<'g> {
+        &self.graph
+    }
+
     /// One number for the values of all states, from their host copies on the device that they
     /// were filled on. Two runs that computed the same have the same digest.
     ///

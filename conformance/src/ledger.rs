@@ -9,6 +9,7 @@ pub mod host;
 mod layout;
 mod order;
 mod placements;
+pub mod switch;
 mod times;
 mod values;
 

@@ -2,6 +2,7 @@
 
 mod homes;
 mod mutate;
+mod pairs;
 mod placements;
 mod sequence;
 mod walk;
@@ -16,6 +17,7 @@ use sequence::Sequence;
 use workloads::{OwnedGraph, OwnedPlan};
 
 pub use mutate::mutate;
+pub use pairs::{Pair, pairs, pairs_of_one_graph};
 
 /// The same plan with the predictions that the ledger finds exact, and no more host memory
 /// than the machine has; unchanged where the ledger refuses it.

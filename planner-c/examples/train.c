@@ -172,7 +172,7 @@ static int32_t fill_inputs(void *context, uint64_t iteration, const SpillwaySlot
 
 // ---- the program ----
 
-static SpillwayPlan *make_plan(void) {
+static SpillwayPlan *make_plan(const char *budget) {
     SpillwayTensor tensors[TENSORS] = {{"x", NUMBERS * sizeof(double), SPILLWAY_INPUT}};
     SpillwayOp ops[2 * LAYERS] = {{0}};
     uint32_t operands[2 * LAYERS][3];
@@ -197,7 +197,7 @@ static SpillwayPlan *make_plan(void) {
     SpillwayMachine *machine;
     check(spillway_machine_new("host", &description, &machine, &error));
     SpillwayPlan *plan;
-    const SpillwayPlanOptions options = {.budget = "50%"};
+    const SpillwayPlanOptions options = {.budget = budget};
     check(spillway_plan_new(graph, machine, &options, &plan, &error));
     spillway_machine_free(machine);
     spillway_graph_free(graph);
@@ -221,7 +221,7 @@ static void expect(double weights[LAYERS][NUMBERS]) {
 }
 
 int main(void) {
-    SpillwayPlan *plan = make_plan();
+    SpillwayPlan *plan = make_plan("50%"), *more = make_plan("80%");
     SpillwayFigures figures;
     check(spillway_plan_figures(plan, &figures, &error));
     Device memory = {0};
@@ -231,9 +231,14 @@ int main(void) {
     };
     const SpillwayKernels kernels = {&memory, launch, fill_states, fill_inputs};
     SpillwaySession *session;
-    check(spillway_session_new(plan, &device, &kernels, &session, &error));
-    spillway_plan_free(plan);
-    check(spillway_session_run(session, STEPS, &error));
+    const SpillwayPlan *others[] = {more};
+    check(spillway_session_new_for(plan, others, 1, &device, &kernels, &session, &error));
+    check(spillway_session_run(session, STEPS / 2, &error));
+    // Half of the steps in more memory: what both plans hold on the device stays there.
+    SpillwaySwitchFigures moved;
+    check(spillway_session_switch(session, more, NULL, &moved, &error));
+    spillway_plan_free(plan), spillway_plan_free(more);
+    check(spillway_session_run(session, STEPS - STEPS / 2, &error));
 
     static double expected[LAYERS][NUMBERS], trained[NUMBERS];
     expect(expected);
@@ -248,5 +253,8 @@ int main(void) {
     printf("%d steps in %llu bytes of device memory, with %llu bytes uploaded in each: %s\n", STEPS,
            (unsigned long long)figures.peak_bytes, (unsigned long long)figures.upload_bytes,
            is_same ? "the weights are right" : "the weights are wrong");
+    printf("a switch to more memory kept %llu bytes, uploaded %llu and downloaded %llu\n",
+           (unsigned long long)moved.kept_bytes, (unsigned long long)moved.upload_bytes,
+           (unsigned long long)moved.download_bytes);
     return !is_same;
 }

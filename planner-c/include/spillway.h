@@ -90,6 +90,9 @@ typedef enum {
   SPILLWAY_CODE_DEVICE = 12,
   // A bug of this library.
   SPILLWAY_CODE_INTERNAL = 13,
+  // There is no switch from one plan to the other: their states differ, or the session has too
+  // little memory for the other plan.
+  SPILLWAY_CODE_NO_SWITCH = 14,
 } SpillwayCode;
 
 // One iteration of a computation that repeats for ever.
@@ -317,6 +320,18 @@ typedef struct {
                          size_t slot_count);
 } SpillwayKernels;
 
+// What a switch from one plan to another takes.
+typedef struct {
+  // Bytes of states that stay on the device.
+  uint64_t kept_bytes;
+  // Bytes copied to the device.
+  uint64_t upload_bytes;
+  // Bytes copied to the host.
+  uint64_t download_bytes;
+  // Time of all copies.
+  uint64_t time_ns;
+} SpillwaySwitchFigures;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -463,6 +478,45 @@ SpillwayCode spillway_session_new(const SpillwayPlan *plan,
                                   const SpillwayKernels *kernels,
                                   SpillwaySession **session,
                                   SpillwayError *error);
+
+// The same, with enough memory on the device and on the host for each of some other plans, so that
+// the session can be switched to them.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_session_new_for(const SpillwayPlan *plan,
+                                      const SpillwayPlan *const *others,
+                                      size_t other_count,
+                                      const SpillwayDevice *device,
+                                      const SpillwayKernels *kernels,
+                                      SpillwaySession **session,
+                                      SpillwayError *error);
+
+// Says what a switch between two plans takes, ahead of a session.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_switch_figures(const SpillwayPlan *from,
+                                     const SpillwayPlan *to,
+                                     SpillwaySwitchFigures *figures,
+                                     SpillwayError *error);
+
+// Ends the plan of a session and starts another between two iterations. States that both plans
+// hold on the device stay there where that can be. The plans may be for two graphs whose states
+// have the same names and sizes.
+//
+// `kernels` are those of the other graph; null keeps the callbacks. `fill_states` is not called;
+// `fill_inputs` is called for the next iteration, also if it has been called for that with the old
+// plan. `figures` may be null. If the code is `SPILLWAY_CODE_NO_SWITCH`, the session goes on with
+// the old plan; after an error of the device, no further iteration runs.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_session_switch(SpillwaySession *session,
+                                     const SpillwayPlan *plan,
+                                     const SpillwayKernels *kernels,
+                                     SpillwaySwitchFigures *figures,
+                                     SpillwayError *error);
 
 // Enqueues iterations. Returns when the last is enqueued, not when it has ended. After an error of
 // the device, no further iteration runs.

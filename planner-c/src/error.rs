@@ -35,6 +35,9 @@ pub enum Code {
     Device = 12,
     /// A bug of this library.
     Internal = 13,
+    /// There is no switch from one plan to the other: their states differ, or the session has too
+    /// little memory for the other plan.
+    NoSwitch = 14,
 }
 
 /// Bytes of a message, with the zero at its end.
@@ -91,6 +94,7 @@ impl From<spillway::Error> for Failure {
             Of::Invalid { .. } | Of::OtherGraph { .. } | Of::OtherMachine { .. } => {
                 Code::InvalidPlan
             }
+            Of::States(_) | Of::Switch(_) => Code::NoSwitch,
             Of::File(_) => Code::File,
             Of::OutOfMemory(_) => Code::OutOfMemory,
             _ => Code::NoPlan,

@@ -104,6 +104,13 @@ impl Launcher {
     }
 }
 
+impl Launcher {
+    /// The caller's table.
+    pub(crate) const fn callbacks(&self) -> Kernels {
+        self.kernels
+    }
+}
+
 /// Where tensors lie in the host block.
 fn find_slots(
     slots: &mut Vec<Slot>,

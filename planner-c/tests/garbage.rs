@@ -172,6 +172,14 @@ fn read(plan: *const Plan) {
     assert_eq!(json(bytes.as_mut_ptr(), bytes.len(), &raw mut needed), Code::Ok);
 }
 
+/// All that a plan holds of states stays where it is.
+fn switch_to_itself(plan: *const Plan) {
+    let mut figures =
+        SwitchFigures { kept_bytes: 0, upload_bytes: 0, download_bytes: 1, time_ns: 0 };
+    let code = unsafe { spillway_switch_figures(plan, plan, &raw mut figures, ptr::null_mut()) };
+    assert_eq!((code, figures.download_bytes), (Code::Ok, 0));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
@@ -190,6 +198,7 @@ proptest! {
             });
             if let Ok(plan) = plan {
                 read(plan);
+                switch_to_itself(plan);
                 unsafe { spillway_plan_free(plan) };
             }
         }
@@ -229,6 +238,10 @@ fn null_is_an_error() {
             Code::Argument
         );
         assert_eq!(spillway_session_run(ptr::null_mut(), 1, ptr::null_mut()), Code::Argument);
+        let (none, figures, error) = (ptr::null(), ptr::null_mut(), ptr::null_mut());
+        let code = spillway_session_switch(ptr::null_mut(), none, ptr::null(), figures, error);
+        assert_eq!(code, Code::Argument);
+        assert_eq!(spillway_switch_figures(none, none, figures, error), Code::Argument);
         spillway_graph_free(ptr::null_mut());
         spillway_machine_free(ptr::null_mut());
         spillway_plan_free(ptr::null_mut());
@@ -336,7 +349,24 @@ fn what_a_device_says_is_the_code() {
     assert_eq!(start(of_chunks(8192)), Err(Code::Argument));
     assert_eq!(start((Device { map: None, ..device }, kernels)), Err(Code::Argument));
     assert_eq!(start((device, Kernels { launch: None, ..kernels })), Err(Code::Argument));
+    // The states of another graph are others.
+    let other = Garbage { tensors: vec![(8192, SPILLWAY_STATE)], ..garbage };
+    let other_graph = graph_of(&other).unwrap();
+    let other_plan = made(|to, error| unsafe {
+        spillway_plan_new(other_graph, machine, ptr::null(), to, error)
+    });
+    let other_plan = other_plan.unwrap();
+    let figures = ptr::null_mut();
+    let code = unsafe { spillway_switch_figures(plan, other_plan, figures, ptr::null_mut()) };
+    assert_eq!(code, Code::Argument, "figures are null");
+    let mut figures =
+        SwitchFigures { kept_bytes: 0, upload_bytes: 0, download_bytes: 0, time_ns: 0 };
+    let code =
+        unsafe { spillway_switch_figures(plan, other_plan, &raw mut figures, ptr::null_mut()) };
+    assert_eq!(code, Code::NoSwitch);
     unsafe {
+        spillway_plan_free(other_plan);
+        spillway_graph_free(other_graph);
         spillway_plan_free(plan);
         spillway_machine_free(machine);
         spillway_graph_free(graph);

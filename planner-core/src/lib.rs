@@ -225,6 +225,7 @@ mod residency;
 pub mod schedule;
 pub mod scratch;
 mod sequence;
+pub mod switch;
 pub mod timeline;
 pub mod verify;
 

@@ -49,6 +49,12 @@ pub enum Buffer {
     Objects,
     /// The ends of placements.
     Ends,
+    /// What a plan holds between two iterations.
+    Held,
+    /// The chunks of a switch.
+    Chunks,
+    /// The steps of a switch.
+    SwitchSteps,
 }
 
 impl Buffer {
@@ -74,6 +80,9 @@ impl fmt::Display for Buffer {
             Self::Schedule => "the schedule",
             Self::Objects => "object numbers",
             Self::Ends => "the ends of placements",
+            Self::Held => "what is held",
+            Self::Chunks => "the chunks of a switch",
+            Self::SwitchSteps => "the steps of a switch",
         })
     }
 }
@@ -217,7 +226,8 @@ impl Limits {
 mod tests {
     use super::*;
     use crate::planner::{self, swap};
-    use crate::{bounds, executor, footprint, host, lower, packing, placement, timeline, verify};
+    use crate::{bounds, executor, footprint, host, lower, packing, placement, switch};
+    use crate::{timeline, verify};
 
     #[test]
     fn no_memory_is_enough_for_limits_beyond_all() {
@@ -247,6 +257,11 @@ mod tests {
             planner::scratch_words(&limits),
             swap::scratch_words(&limits),
             swap::Classes::needs_scratch_words(&limits),
+            executor::switch_scratch_words(&limits, MOST, MOST, MOST),
+            switch::Holding::scratch_words(&limits),
+            switch::keep_offsets_scratch_words(&limits, &limits),
+            switch::scratch_words(&limits, &limits, MOST),
+            switch::verify_scratch_words(&limits, &limits, MOST, MOST, MOST),
             timeline::scratch_words(&limits),
             verify::scratch_words(&limits),
         ] {

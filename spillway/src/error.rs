@@ -3,6 +3,7 @@
 use crate::budget::BadBudget;
 use crate::names::Names;
 use planner_core::planner::PlanningError;
+use planner_core::switch::SwitchError;
 use planner_core::{GraphError, OpId, OutOfScratch, PlanError, VerifyError};
 use std::convert::Infallible;
 use std::fmt;
@@ -61,6 +62,11 @@ pub enum Error {
         /// The name of the machine that was given.
         given: String,
     },
+    /// The states of two graphs are not the same, so that there is no switch from one to the
+    /// other.
+    States(String),
+    /// There is no switch from one plan to another for another reason.
+    Switch(SwitchError),
     /// A file cannot be read or written, or is malformed.
     File(FormatError),
     /// The process has too little memory.
@@ -100,7 +106,9 @@ impl fmt::Display for Error {
             Self::Graph { message, .. }
             | Self::Infeasible { message, .. }
             | Self::Planning { message, .. }
-            | Self::Invalid { message, .. } => f.write_str(message),
+            | Self::Invalid { message, .. }
+            | Self::States(message) => f.write_str(message),
+            Self::Switch(error) => error.fmt(f),
             Self::Budget(error) => error.fmt(f),
             Self::OtherGraph { planned, given } => {
                 let (planned, given) = (Shown::name(planned), Shown::name(given));
@@ -133,6 +141,15 @@ impl From<FormatError> for Error {
 impl From<OutOfScratch> for Error {
     fn from(error: OutOfScratch) -> Self {
         Self::OutOfMemory(error)
+    }
+}
+
+impl From<SwitchError> for Error {
+    fn from(error: SwitchError) -> Self {
+        match error {
+            SwitchError::Scratch(error) => Self::OutOfMemory(error),
+            error => Self::Switch(error),
+        }
     }
 }
 

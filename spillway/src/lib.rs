@@ -64,7 +64,7 @@
 //!   network so. What a backend and kernels provide is in [`core::backend`].
 //! - [`Plan::verified`] is what an [`Executor`](core::Executor) of the core runs, for runtimes
 //!   with a loop of their own.
-//! - [`planning`], [`placing`] and [`swapping`] are the core's functions with memory of their
+//! - [`planning`], [`placing`], [`swapping`] and [`switching`] are the core's functions with memory of their
 //!   own, and [`proof`] adds names to their errors: for planners and tools of your own.
 //! - [`core`] is the library beneath, which neither allocates nor needs an operating system.
 //! - [`OwnedGraph`], [`OwnedMachine`] and [`OwnedPlan`] come from the crate
@@ -90,6 +90,7 @@ pub mod settings;
 pub mod strategy;
 pub mod summary;
 pub mod swapping;
+pub mod switching;
 mod trace;
 pub mod units;
 
@@ -100,6 +101,7 @@ pub use graph::{Graph, GraphBuilder, OpBuilder};
 pub use plan::{Parts, Plan};
 pub use plan_builder::PlanBuilder;
 pub use planner_core as core;
+pub use planner_core::switch::{Capacity, SwitchPrediction};
 pub use planner_core::{OpId, TensorId};
 pub use session::{Session, SessionError};
 pub use strategy::Strategy;

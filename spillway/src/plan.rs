@@ -9,9 +9,10 @@ use crate::planning::{self, OwnedSchedule};
 use crate::proof::{self, Proved};
 use crate::report::{Actual, Beside, Measured};
 use crate::strategy::Strategy;
-use crate::{report, trace};
+use crate::{report, switching, trace};
 use planner_core::Verified;
 use planner_core::planner::Request;
+use planner_core::switch::{Capacity, SwitchPrediction};
 use std::path::Path;
 use workloads::{OwnedMachine, OwnedPlan, format};
 
@@ -173,6 +174,49 @@ impl Plan {
     /// [`Error::OutOfMemory`].
     pub fn verified(&self) -> Result<Verified<'_>, Error> {
         Ok(self.proved()?.verified)
+    }
+
+    /// The memory that it needs on the device and on the host, for sessions that switch between
+    /// plans.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn capacity(&self) -> Result<Capacity, Error> {
+        switching::capacity(&self.verified()?)
+            .map_err(|error| Error::invalid(&self.names(), error.into()))
+    }
+
+    /// What a [switch](crate::Session::switch) from this plan to `next` costs between two iterations,
+    /// ahead of a run. Where tensors have objects smaller than a chunk, a running session
+    /// may keep other bytes.
+    ///
+    /// # Errors
+    /// [`Error::States`], [`Error::Switch`], [`Error::OutOfMemory`].
+    pub fn switch_to(&self, next: &Self) -> Result<SwitchPrediction, Error> {
+        let states = switching::shared_states(&self.graph, &next.graph)?;
+        let capacity = self.capacity()?.max(next.capacity()?);
+        let (from, to) = (self.verified()?, next.verified()?);
+        let mut held = Vec::new();
+        let holding = switching::holding_of(&from, capacity, &mut held)?;
+        let planned = switching::plan(&holding, &to, &states)?;
+        switching::prove(&holding, &to, &states, &planned.switch())?;
+        Ok(planned.predicted)
+    }
+
+    /// The same plan with its arena laid out after that of `earlier`: states in both arenas have the same
+    /// offsets, so that a [switch](crate::Session::switch) leaves them where they are. The plan as it is
+    /// if the budget is too small for that.
+    ///
+    /// # Errors
+    /// [`Error::States`], [`Error::OutOfMemory`].
+    pub fn arranged_after(&self, earlier: &Self) -> Result<Self, Error> {
+        let states = switching::shared_states(&earlier.graph, &self.graph)?;
+        let arranged = {
+            let (from, to) = (earlier.verified()?, self.verified()?);
+            switching::keep_offsets(&from, &to, &self.plan, &states)?
+        };
+        let Some(plan) = arranged else { return Ok(self.clone()) };
+        Self::in_context(self.graph.clone(), self.machine.clone(), plan, self.context.clone())
     }
 
     fn proved(&self) -> Result<Proved<'_>, Error> {

@@ -289,12 +289,23 @@ pub fn with_executor<B: Transfers + Paging, K: Kernels<B>, T>(
 /// Words of scratch with which an [`Executor`] seldom runs out: for a plan that is mapped as
 /// it goes one run an object, up to some millions; else one an object number.
 pub(crate) fn executor_words(verified: &Verified<'_>) -> usize {
+    let (limits, runs) = limits_and_runs(verified);
+    executor::scratch_words(&limits, runs)
+}
+
+/// The same for an executor that is switched to from another, with chunks in so many runs.
+pub(crate) fn switch_words(from: &Executor<'_>, to: &Verified<'_>, chunks: usize) -> usize {
+    let (limits, runs) = limits_and_runs(to);
+    executor::switch_scratch_words(&limits, runs, chunks, from.address_ranges())
+}
+
+fn limits_and_runs(verified: &Verified<'_>) -> (Limits, usize) {
     const MOST_RUNS: u64 = 1 << 21;
     let plan = verified.plan();
     let limits = Limits::of_plan(verified.graph(), plan);
     let objects = plan.pools.iter().fold(0u64, |sum, pool| sum.saturating_add(pool.count));
     let runs = objects.min(MOST_RUNS) as usize;
-    executor::scratch_words(&limits, runs.max(limits.objects))
+    (limits, runs.max(limits.objects))
 }
 
 fn with_bounds_scratch<T>(

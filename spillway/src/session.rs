@@ -3,9 +3,11 @@
 use crate::error::Error;
 use crate::growth::grow;
 use crate::plan::Plan;
-use crate::planning::executor_words;
+use crate::planning::{executor_words, switch_words};
+use crate::switching;
 use planner_core::backend::{ErrorType, Kernels, Paging, Transfers};
-use planner_core::{ExecuteError, Executor, Kind, Scratch, TensorId};
+use planner_core::switch::{Capacity, SwitchError, SwitchPrediction};
+use planner_core::{ExecuteError, Executor, Kind, Scratch, TensorId, Verified};
 use self_cell::{MutBorrow, self_cell};
 use std::fmt;
 use std::ops::ControlFlow::{Break, Continue};
@@ -41,7 +43,7 @@ self_cell!(
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SessionError<E> {
-    /// The process has too little memory.
+    /// The process has too little memory, or there is no switch to the plan.
     Plan(Error),
     /// The device or the kernels failed, or the plan is for a device of other chunks.
     Execute(ExecuteError<E>),
@@ -77,9 +79,18 @@ impl<E> From<Error> for SessionError<E> {
     }
 }
 
+impl<E> From<SwitchError> for SessionError<E> {
+    fn from(error: SwitchError) -> Self {
+        Self::Plan(error.into())
+    }
+}
+
 impl<E> From<ExecuteError<E>> for SessionError<E> {
     fn from(error: ExecuteError<E>) -> Self {
-        Self::Execute(error)
+        match error {
+            ExecuteError::Switch(error) => error.into(),
+            error => Self::Execute(error),
+        }
     }
 }
 
@@ -91,28 +102,80 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
     /// Those of [`Executor::start`].
     pub fn new(
         plan: Plan,
+        device: D,
+        kernels: K,
+    ) -> Result<Self, SessionError<<D as ErrorType>::Error>> {
+        Self::with_capacity(plan, Capacity::default(), device, kernels)
+    }
+
+    /// The same, with at least so much memory on the device and on the host, for plans to
+    /// [switch](Self::switch) to. [`Plan::capacity`] says what each needs.
+    ///
+    /// # Errors
+    /// Those of [`Session::new`].
+    pub fn with_capacity(
+        plan: Plan,
+        capacity: Capacity,
         mut device: D,
         mut kernels: K,
-    ) -> Result<Self, SessionError<<D as ErrorType>::Error>> {
+    ) -> Result<Self, SessionError<D::Error>> {
         let words = executor_words(&plan.verified()?);
-        let owner = Owner { plan, memory: MutBorrow::new(Vec::new()) };
-        let running = grow(words, owner, |mut owner, words| {
-            owner.memory = MutBorrow::new(vec![0; words]);
-            let started = Running::try_new_or_recover(owner, |owner| {
-                let verified = owner.plan.verified()?;
-                let scratch = &mut Scratch::new(owner.memory.borrow_mut());
-                Ok(Executor::start(&verified, &mut device, &mut kernels, scratch)?)
-            });
-            match started {
-                // Memory is split into more runs than usual. The device has not been called.
-                Err((owner, SessionError::Execute(ExecuteError::Scratch(_)))) => {
-                    Continue((owner, 0))
-                }
-                Err((_, error)) => Break(Err(error)),
-                Ok(running) => Break(Ok(running)),
-            }
+        let running = start(plan, words, |verified, scratch| {
+            let (device, kernels) = (&mut device, &mut kernels);
+            Ok(Executor::start_with(verified, capacity, device, kernels, scratch)?)
         })?;
         Ok(Self { device, kernels, running, iterations: 0, saved: true })
+    }
+
+    /// Ends the plan and starts another between two iterations. States that both hold on the
+    /// device stay there where the new plan can have their memory; the others go to the host if it
+    /// lacks them, and come from there if the new plan wants them. The switch is planned and proved
+    /// first; its figures are returned.
+    ///
+    /// The graphs may differ in all but their states: names and sizes of these must be the same.
+    /// `change` is called once all iterations have ended, to make the kernels those of the new graph.
+    /// Then they fill the inputs of the next iteration, which may have been filled before for the
+    /// old plan. Iterations are counted on.
+    ///
+    /// # Errors
+    /// [`Error::States`] and [`Error::Switch`], where the session goes on with the old plan: the
+    /// states differ, or the device or the host block is too small ([`Session::with_capacity`]).
+    /// After an error of the device, no further iteration runs.
+    pub fn switch(
+        &mut self,
+        plan: Plan,
+        change: impl FnOnce(&mut K),
+    ) -> Result<SwitchPrediction, SessionError<D::Error>> {
+        let Self { device, kernels, running, .. } = self;
+        let states = switching::shared_states(running.borrow_owner().plan.graph(), plan.graph())?;
+        let (planned, words) = {
+            let (to, mut held) = (plan.verified()?, Vec::new());
+            let executor = running.borrow_dependent();
+            let holding = switching::holding(executor, &mut held)?;
+            let planned = switching::plan(&holding, &to, &states)?;
+            let words = switch_words(executor, &to, planned.chunks.len());
+            (planned, words)
+        };
+        let mut change = Some(change);
+        let next = running.with_dependent_mut(|_, executor| {
+            start(plan, words, |to, scratch| {
+                let mut held = Vec::new();
+                let holding = switching::holding(executor, &mut held)?;
+                let switch = planned.switch();
+                let proved = switching::prove(&holding, to, &states, &switch)?;
+                let (kernels, change) = (&mut *kernels, &mut change);
+                let changed = move || {
+                    if let Some(change) = change.take() {
+                        change(kernels);
+                    }
+                    kernels
+                };
+                Ok(executor.switch(&proved, device, changed, scratch)?)
+            })
+        })?;
+        *running = next;
+        self.saved = false;
+        Ok(planned.predicted)
     }
 
     /// Enqueues one iteration.
@@ -169,6 +232,31 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
         }
         Ok(())
     }
+}
+
+/// Makes an executor in memory of its own, of so many words or of more.
+fn start<E>(
+    plan: Plan,
+    words: usize,
+    mut executor: impl for<'a> FnMut(
+        &Verified<'a>,
+        &mut Scratch<'a>,
+    ) -> Result<Executor<'a>, SessionError<E>>,
+) -> Result<Running, SessionError<E>> {
+    let owner = Owner { plan, memory: MutBorrow::new(Vec::new()) };
+    grow(words, owner, |mut owner, words| {
+        owner.memory = MutBorrow::new(vec![0; words]);
+        let started = Running::try_new_or_recover(owner, |owner| {
+            let verified = owner.plan.verified()?;
+            executor(&verified, &mut Scratch::new(owner.memory.borrow_mut()))
+        });
+        match started {
+            // Memory is split into more runs than usual. The device has not been called.
+            Err((owner, SessionError::Execute(ExecuteError::Scratch(_)))) => Continue((owner, 0)),
+            Err((_, error)) => Break(Err(error)),
+            Ok(running) => Break(Ok(running)),
+        }
+    })
 }
 
 impl<D, K> Session<D, K> {

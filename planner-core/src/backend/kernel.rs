@@ -14,7 +14,7 @@ pub struct Launch<'a> {
     /// states and inputs that the op writes have the address 0; the kernel neither reads nor
     /// writes them.
     pub is_repeat: bool,
-    /// The iteration, counted from 1. Where a backend captures launches and runs them again, this is
+    /// The iteration, counted from 1 over all plans that an executor has switched to. Where a backend captures launches and runs them again, this is
     /// the captured one; such a backend offers the number in device memory.
     pub iteration: u64,
     /// Addresses of what it reads, in the op's order, each a whole tensor.
@@ -46,7 +46,7 @@ pub trait Kernels<B: ErrorType> {
 
     /// Writes the initial value of every state into its slot of the host block, by
     /// [`Transfers::write_host`](super::Transfers::write_host). Called once, after the block is
-    /// created and before any copy.
+    /// created and before any copy; not after a switch.
     ///
     /// # Errors
     /// Those of the backend.
@@ -54,7 +54,8 @@ pub trait Kernels<B: ErrorType> {
 
     /// Writes the value of every input in an iteration (counted from 1) into its
     /// [slot](HostLayout::slot) of that iteration. Called when nothing uses those slots any
-    /// more, during the iteration before: no later than the first copy of the values.
+    /// more, during the iteration before: no later than the first copy of the values. After a
+    /// [switch](crate::Executor::switch) it is called for the next iteration once more.
     ///
     /// # Errors
     /// Those of the backend.

@@ -3,6 +3,7 @@
 use crate::plan::PlanError;
 use crate::schedule::Stream;
 use crate::scratch::OutOfScratch;
+use crate::switch::SwitchError;
 use core::fmt;
 
 /// When something went wrong.
@@ -26,6 +27,10 @@ pub enum Moment {
     },
     /// While all work was waited for and states were saved.
     Save,
+    /// While this step of a switch was enqueued.
+    Switch(u32),
+    /// While the memory of the plan before was unmapped.
+    TakeDown,
 }
 
 impl fmt::Display for Moment {
@@ -37,6 +42,8 @@ impl fmt::Display for Moment {
             Self::Inputs(iteration) => write!(f, "filling the inputs of iteration {iteration}"),
             Self::Step { iteration, step } => write!(f, "step {step} of iteration {iteration}"),
             Self::Save => write!(f, "waiting for all work and saving the states"),
+            Self::Switch(step) => write!(f, "step {step} of a switch"),
+            Self::TakeDown => write!(f, "unmapping the memory of the plan before"),
         }
     }
 }
@@ -80,6 +87,10 @@ pub enum ExecuteError<E> {
         /// The stream.
         stream: Stream,
     },
+    /// A switch was planned for another plan, or for another time of this one.
+    OtherHolding,
+    /// The plan cannot be switched to.
+    Switch(SwitchError),
     /// An earlier call failed.
     Failed,
 }
@@ -87,6 +98,12 @@ pub enum ExecuteError<E> {
 impl<E> From<OutOfScratch> for ExecuteError<E> {
     fn from(error: OutOfScratch) -> Self {
         Self::Scratch(error)
+    }
+}
+
+impl<E> From<SwitchError> for ExecuteError<E> {
+    fn from(error: SwitchError) -> Self {
+        Self::Switch(error)
     }
 }
 
@@ -121,6 +138,12 @@ impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
                 f,
                 "{at}: the {stream:?} stream was signalled by others: signal it nowhere else"
             ),
+            Self::OtherHolding => write!(
+                f,
+                "the switch was planned for other contents of the device: plan it after the last \
+                 iteration"
+            ),
+            Self::Switch(error) => error.fmt(f),
             Self::Failed => write!(f, "an earlier call failed: start again from the host copies"),
         }
     }

@@ -6,8 +6,10 @@ use crate::graph::TensorId;
 use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError, Pool};
 use crate::scratch::{Limits, Scratch, total, words};
+use crate::switch::ChunkMap;
 use crate::verify::Verified;
 use bytemuck::{Pod, Zeroable};
+use core::iter;
 
 /// The address of a pool whose objects are mapped into ranges of their tensors.
 const IN_RANGES: u64 = u64::MAX;
@@ -29,6 +31,9 @@ struct PoolMemory {
 pub(super) struct Layout<'a> {
     pub(super) verified: Verified<'a>,
     pub(super) pieces: Pieces<'a>,
+    /// Which chunks of the device the plan has.
+    chunk_map: ChunkMap<'a>,
+    arena_address: u64,
     pools: &'a mut [PoolMemory],
     /// The address of each tensor, now.
     pub(super) address: &'a mut [u64],
@@ -46,10 +51,11 @@ impl<'a> Layout<'a> {
         ])
     }
 
-    /// Lays the plan out, without calling the device. Chunks are numbered in the order of
+    /// Lays the plan out, without calling the device. Its chunks are numbered in the order of
     /// the arena, pool 0, pool 1, ….
     pub(super) fn new(
         verified: &Verified<'a>,
+        chunk_map: ChunkMap<'a>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, PlanError> {
         let (graph, plan) = (verified.graph(), verified.plan());
@@ -57,6 +63,8 @@ impl<'a> Layout<'a> {
         let layout = Self {
             verified: *verified,
             pieces: Pieces::new(graph, verified.machine(), plan, scratch)?,
+            chunk_map,
+            arena_address: 0,
             pools: scratch.take(plan.pools.len(), PoolMemory::zeroed())?,
             address: scratch.take(tensors, 0)?,
             resident: scratch.take(tensors, 0)?,
@@ -87,20 +95,82 @@ impl<'a> Layout<'a> {
         (object_bytes * count).div_ceil(self.chunk_bytes())
     }
 
-    /// Creates the chunks, and maps the arena and the pools that are mapped as a whole.
+    /// Maps the arena and the pools that are mapped as a whole.
     pub(super) fn set_up<B: Paging>(&mut self, device: &mut B) -> Result<(), Fault<B::Error>> {
-        let (arena, pools) = (self.arena_chunks(), self.plan().pools.len());
-        device.create(arena + (0..pools).map(|pool| self.chunks(pool)).sum::<u64>())?;
-        let base = map_whole(device, Chunks { first: 0, count: arena })?;
+        self.arena_address = self.map_whole(device, 0, self.arena_chunks())?;
         for placement in self.plan().arena {
-            self.address[placement.tensor.index()] = base.saturating_add(placement.offset_bytes);
+            self.address[placement.tensor.index()] =
+                self.arena_address.saturating_add(placement.offset_bytes);
         }
-        for pool in 0..pools {
+        for pool in 0..self.pools.len() {
             if !self.has_ranges(pool) {
-                let chunks =
-                    Chunks { first: self.pools[pool].first_chunk, count: self.chunks(pool) };
-                self.pools[pool].address = map_whole(device, chunks)?;
+                let first = self.pools[pool].first_chunk;
+                self.pools[pool].address = self.map_whole(device, first, self.chunks(pool))?;
             }
+        }
+        Ok(())
+    }
+
+    /// Unmaps the arena and the pools that are mapped as a whole.
+    pub(super) fn take_down<B: Paging>(&self, device: &mut B) -> Result<(), Fault<B::Error>> {
+        for (address, chunks) in self.ranges() {
+            device.unmap(DeviceAddress(address), chunks)?;
+        }
+        Ok(())
+    }
+
+    /// The address ranges of the arena and of those pools: their addresses and chunks.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
+        let arena = (self.arena_address, self.arena_chunks());
+        let pools = (0..self.pools.len()).filter(|&pool| !self.has_ranges(pool));
+        let pools = pools.map(|pool| (self.pools[pool].address, self.chunks(pool)));
+        iter::once(arena).chain(pools).filter(|&(_, chunks)| chunks > 0)
+    }
+
+    /// Where objects of a pool lie in the plan's chunks, in bytes.
+    pub(super) fn object_at(&self, pool: usize, object: u64) -> u64 {
+        self.pools[pool].first_chunk * self.chunk_bytes() + object * self.object_bytes(pool)
+    }
+
+    /// The object at an address of a pool that is mapped as a whole.
+    pub(super) fn object_of_address(&self, pool: usize, address: u64) -> u64 {
+        address.saturating_sub(self.pools[pool].address) / self.object_bytes(pool)
+    }
+
+    /// The rows of the device's chunks that some bytes of the plan's are.
+    pub(super) fn on_device(
+        &self,
+        at: u64,
+        bytes: u64,
+    ) -> impl Iterator<Item = (u64, u64)> + use<'a> {
+        self.chunk_map.bytes_on_device(at, bytes, self.chunk_bytes())
+    }
+
+    /// Maps chunks at a range of their own and returns its address.
+    fn map_whole<B: Paging>(
+        &self,
+        device: &mut B,
+        first: u64,
+        count: u64,
+    ) -> Result<u64, Fault<B::Error>> {
+        if count == 0 {
+            return Ok(0);
+        }
+        let at = device.reserve(count)?;
+        self.map_chunks(device, at, Chunks { first, count })?;
+        Ok(at.0)
+    }
+
+    /// Maps chunks of the plan.
+    fn map_chunks<B: Paging>(
+        &self,
+        device: &mut B,
+        mut at: DeviceAddress,
+        Chunks { first, count }: Chunks,
+    ) -> Result<(), Fault<B::Error>> {
+        for chunks in self.chunk_map.on_device(first, count) {
+            device.map(at, chunks)?;
+            at.0 = at.0.saturating_add(chunks.count * self.chunk_bytes());
         }
         Ok(())
     }
@@ -152,19 +222,9 @@ impl<'a> Layout<'a> {
         for (first, count) in runs {
             let first = self.pools[pool].first_chunk + first * chunks_per_object;
             let chunks = Chunks { first, count: count * chunks_per_object };
-            device.map(at, chunks)?;
+            self.map_chunks(device, at, chunks)?;
             at.0 = at.0.saturating_add(chunks.count * self.chunk_bytes());
         }
         Ok(())
     }
-}
-
-/// Maps chunks at a range of their own and returns its address.
-fn map_whole<B: Paging>(device: &mut B, chunks: Chunks) -> Result<u64, Fault<B::Error>> {
-    if chunks.count == 0 {
-        return Ok(0);
-    }
-    let at = device.reserve(chunks.count)?;
-    device.map(at, chunks)?;
-    Ok(at.0)
 }

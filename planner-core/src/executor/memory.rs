@@ -10,6 +10,7 @@ use crate::pieces::Pieces;
 use crate::plan::{Part, PlanError};
 use crate::schedule::PerStream;
 use crate::scratch::{Limits, Scratch, larger};
+use crate::switch::{ChunkMap, Held};
 use crate::verify::Verified;
 use core::ops::Range;
 
@@ -49,9 +50,10 @@ impl<'a> Memory<'a> {
     /// up to what can be of use.
     pub(super) fn new(
         verified: &Verified<'a>,
+        chunk_map: ChunkMap<'a>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, PlanError> {
-        let layout = Layout::new(verified, scratch)?;
+        let layout = Layout::new(verified, chunk_map, scratch)?;
         let objects = match verified.plan().placements {
             None => Objects::Queued(Queued::new(&layout, scratch)?),
             Some(placements) => Objects::Placed(Placed::new(&layout, placements, scratch)?),
@@ -59,12 +61,66 @@ impl<'a> Memory<'a> {
         Ok(Self { layout, objects })
     }
 
-    /// Creates the chunks, maps what is mapped for good, and reserves the ranges of the rest.
+    /// Maps what is mapped for good, and reserves the ranges of the rest.
     pub(super) fn set_up<B: Paging>(&mut self, device: &mut B) -> Result<(), Fault<B::Error>> {
         self.layout.set_up(device)?;
         match &mut self.objects {
             Objects::Queued(queued) => queued.set_up(&mut self.layout, device),
             Objects::Placed(placed) => placed.set_up(&self.layout, device),
+        }
+    }
+
+    /// Unmaps everything, once all work has ended.
+    pub(super) fn take_down<B: Streams + Paging>(
+        &mut self,
+        device: &mut B,
+    ) -> Result<(), Fault<B::Error>> {
+        match &mut self.objects {
+            Objects::Queued(queued) => queued.take_down(&self.layout, device)?,
+            Objects::Placed(placed) => placed.take_down(&self.layout, device)?,
+        }
+        self.layout.take_down(device)
+    }
+
+    /// All address ranges: their addresses and chunks.
+    pub(super) fn each_range(&self, mut see: impl FnMut(u64, u64)) {
+        let mut see_all = |ranges: &mut dyn Iterator<Item = (u64, u64)>| {
+            ranges.for_each(|(address, chunks)| see(address, chunks));
+        };
+        see_all(&mut self.layout.ranges());
+        match &self.objects {
+            Objects::Queued(queued) => see_all(&mut queued.ranges(&self.layout)),
+            Objects::Placed(placed) => see_all(&mut placed.ranges(&self.layout)),
+        }
+    }
+
+    /// Walks the rows of bytes in which a part lies on the device, which is resident. Host copies
+    /// are left open.
+    pub(super) fn each_row(&self, part: Part, mut see: impl FnMut(Held)) {
+        let (layout, pieces, tensor) = (&self.layout, self.pieces(), part.tensor);
+        let mut first_byte = pieces.offset_bytes(part);
+        let mut missing = pieces.part_bytes(pieces.graph(), part);
+        let mut row = |at: u64, bytes: u64| {
+            let bytes = bytes.min(missing);
+            missing -= bytes;
+            for (at, bytes) in layout.on_device(at, bytes) {
+                see(Held { tensor, first_byte, bytes, at, host_copy: false });
+                first_byte += bytes;
+            }
+        };
+        if let Some(offset_bytes) = pieces.arena_offset_bytes(tensor) {
+            row(offset_bytes, u64::MAX);
+            return;
+        }
+        let pool = pieces.pool(tensor);
+        for piece in pieces.of_part(part) {
+            let see = |first: u64, count: u64| {
+                row(layout.object_at(pool, first), count * layout.object_bytes(pool));
+            };
+            match &self.objects {
+                Objects::Queued(queued) => queued.each_run(piece, see),
+                Objects::Placed(placed) => placed.each_run(layout, tensor, piece, see),
+            }
         }
     }
 

@@ -24,34 +24,39 @@ mod placed;
 mod points;
 mod queued;
 mod ranges;
+mod spares;
+mod switch;
 mod unmaps;
 
 use crate::backend::{
     Addresses, DeviceAddress, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers,
 };
-use crate::graph::{Graph, Kind, Launched};
+use crate::graph::{Graph, Kind, Launched, TensorId};
 use crate::host::HostLayout;
-use crate::plan::{Part, Step};
+use crate::plan::{Part, PlanError, Step};
 use crate::schedule::{PerStream, Scheduled, Stream};
 use crate::scratch::{Limits, Scratch, total, words};
+use crate::switch::{Capacity, ChunkMap, ChunkRun};
 use crate::verify::Verified;
 use error::Fault;
 pub use error::{ExecuteError, Moment};
 use inputs::Inputs;
 use memory::Memory;
 use points::Points;
+use spares::Spares;
+pub use switch::switch_scratch_words;
 
-/// Words of scratch that an executor asks for, by [`Limits::of_plan`]. `runs` bounds into how many runs of
-/// consecutive objects memory may be broken; at most one an object is ever used, and what
-/// the scratch holds beyond this is used for more. With placements, it bounds of how many
-/// pieces all virtual ranges together consist; [`Executor::start`] calls no device where it
-/// is too small.
+/// Words of scratch that an executor asks for, by [`Limits::of_plan`]. `runs` bounds into how many
+/// runs of consecutive objects memory may be broken; at most one an object is ever used, and what
+/// the scratch holds beyond this is used for more. With placements, it bounds of how many pieces
+/// all virtual ranges together consist; [`Executor::start`] calls no device where it is too small.
 #[must_use]
 pub const fn scratch_words(limits: &Limits, runs: usize) -> usize {
     total([
         HostLayout::scratch_words(limits),
         Inputs::scratch_words(limits),
         words::<u64>(limits.operands),
+        words::<ChunkRun>(1),
         Memory::scratch_words(limits, runs),
     ])
 }
@@ -71,6 +76,14 @@ pub struct Executor<'a> {
     operands: &'a mut [u64],
     /// Iterations enqueued.
     iterations: u64,
+    /// Iterations of the plans that ran before.
+    before: u64,
+    /// What was created on the device and on the host.
+    capacity: Capacity,
+    /// Addresses of the plans that ran before.
+    spares: Spares<'a>,
+    /// Whether the host block holds the last value of every state.
+    is_saved: bool,
     failed: bool,
 }
 
@@ -86,19 +99,56 @@ impl<'a> Executor<'a> {
         kernels: &mut K,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, ExecuteError<B::Error>> {
+        Self::start_with(verified, Capacity::default(), device, kernels, scratch)
+    }
+
+    /// The same, with at least so much memory on the device and on the host, for plans to
+    /// [switch](Self::switch) to.
+    ///
+    /// # Errors
+    /// Those of [`Executor::start`].
+    pub fn start_with<B: Transfers + Paging, K: Kernels<B>>(
+        verified: &Verified<'a>,
+        capacity: Capacity,
+        device: &mut B,
+        kernels: &mut K,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, ExecuteError<B::Error>> {
         let planned_bytes = verified.machine().chunk_bytes;
         let device_bytes = device.chunk_bytes();
         if planned_bytes != device_bytes {
             return Err(ExecuteError::ChunkBytes { planned_bytes, device_bytes });
         }
+        let chunks = crate::switch::chunks(verified);
+        let all = scratch.take(1, ChunkRun { first: 0, device_first: 0, count: chunks })?;
+        let mut executor = Self::lay_out(verified, ChunkMap(all), scratch)?;
+        executor.capacity = capacity.max(Capacity { chunks, host_bytes: executor.host.bytes() });
+        let set_up = |error| Fault::Device(error).at(Moment::SetUp);
+        device.create(executor.capacity.chunks).map_err(set_up)?;
+        executor.memory.set_up(device).map_err(|fault| fault.at(Moment::SetUp))?;
+        device.create_host(executor.capacity.host_bytes).map_err(set_up)?;
+        kernels
+            .fill_states(device, &executor.host)
+            .map_err(|error| Fault::Device(error).at(Moment::States))?;
+        executor.fill_first(device, kernels)?;
+        executor.upload_residents(device)?;
+        Ok(executor)
+    }
+
+    /// Lays all memory out, without calling the device.
+    fn lay_out(
+        verified: &Verified<'a>,
+        chunk_map: ChunkMap<'a>,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, PlanError> {
         let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
         let host = HostLayout::new(graph, machine, plan, scratch)?;
         let most_operands = graph.ops().iter().map(|op| op.reads as usize + op.writes as usize);
-        let mut executor = Self {
+        Ok(Self {
             inputs: Inputs::new(verified, scratch)?,
             operands: scratch.take(most_operands.max().unwrap_or(0), 0)?,
             // The last: it takes what is left.
-            memory: Memory::new(verified, scratch)?,
+            memory: Memory::new(verified, chunk_map, scratch)?,
             host,
             points: Points {
                 base: PerStream::all(0),
@@ -107,20 +157,29 @@ impl<'a> Executor<'a> {
             enqueued: PerStream::all(0),
             verified: *verified,
             iterations: 0,
+            before: 0,
+            capacity: Capacity::default(),
+            spares: Spares::none(),
+            is_saved: true,
             failed: false,
-        };
-        executor.memory.set_up(device).map_err(|fault| fault.at(Moment::SetUp))?;
-        device
-            .create_host(executor.host.bytes())
-            .map_err(|error| Fault::Device(error).at(Moment::SetUp))?;
+        })
+    }
+
+    /// Fills the inputs of the first iteration.
+    fn fill_first<B: Transfers + Paging, K: Kernels<B>>(
+        &self,
+        device: &mut B,
+        kernels: &mut K,
+    ) -> Result<(), ExecuteError<B::Error>> {
+        let iteration = self.number(1);
         kernels
-            .fill_states(device, &executor.host)
-            .map_err(|error| Fault::Device(error).at(Moment::States))?;
-        kernels
-            .fill_inputs(device, 1, &executor.host)
-            .map_err(|error| Fault::Device(error).at(Moment::Inputs(1)))?;
-        executor.upload_residents(device)?;
-        Ok(executor)
+            .fill_inputs(device, iteration, &self.host)
+            .map_err(|error| Fault::Device(error).at(Moment::Inputs(iteration)))
+    }
+
+    /// The number of an iteration of this plan among those of all plans.
+    const fn number(&self, iteration: u64) -> u64 {
+        self.before.saturating_add(iteration)
     }
 
     /// The prologue.
@@ -134,6 +193,18 @@ impl<'a> Executor<'a> {
             self.upload(device, part, 1).map_err(|fault| fault.at(Moment::Start(entry)))?;
         }
         self.points.start(device).map_err(|error| Fault::Device(error).at(Moment::SetUp))
+    }
+
+    /// The plan.
+    #[must_use]
+    pub const fn verified(&self) -> &Verified<'a> {
+        &self.verified
+    }
+
+    /// What was created on the device and on the host.
+    #[must_use]
+    pub const fn capacity(&self) -> Capacity {
+        self.capacity
     }
 
     /// Whether each iteration copies from or to the slots of its own inputs, and from those of the
@@ -170,8 +241,9 @@ impl<'a> Executor<'a> {
         kernels: &mut K,
     ) -> Result<(), ExecuteError<B::Error>> {
         self.iterations += 1;
-        let iteration = self.iterations;
-        let entries = self.verified.schedule().of_iteration(iteration - 1);
+        self.is_saved = false;
+        let iteration = self.number(self.iterations);
+        let entries = self.verified.schedule().of_iteration(self.iterations - 1);
         for (step, entry) in (0..).zip(entries) {
             // As late as may be: it blocks for the last copy of the iteration before.
             if self.inputs.needs_next(step) {
@@ -193,12 +265,12 @@ impl<'a> Executor<'a> {
         device: &mut B,
         kernels: &mut K,
     ) -> Result<(), ExecuteError<B::Error>> {
-        let iteration = self.iterations;
+        let next = self.number(self.iterations + 1);
         self.inputs
-            .free_slots(&self.points, iteration)
+            .free_slots(&self.points, self.iterations)
             .try_for_each(|point| device.block_until(point))
-            .and_then(|()| kernels.fill_inputs(device, iteration + 1, &self.host))
-            .map_err(|error| Fault::Device(error).at(Moment::Inputs(iteration + 1)))
+            .and_then(|()| kernels.fill_inputs(device, next, &self.host))
+            .map_err(|error| Fault::Device(error).at(Moment::Inputs(next)))
     }
 
     /// Enqueues the step at a position of the plan's list.
@@ -273,8 +345,8 @@ impl<'a> Executor<'a> {
         let Launched { op, is_repeat } = launched;
         let workspace = self.memory.allocate_workspace(device, op)?;
         self.wait(device, Stream::Compute, waits)?;
+        let iteration = self.number(self.iterations);
         let (reads, writes) = operands(self.operands, &self.memory, &graph, launched);
-        let iteration = self.iterations;
         kernels.launch(device, &Launch { op, is_repeat, iteration, reads, writes, workspace })?;
         let end = self.signal(device, Stream::Compute, entry)?;
         self.memory.release_workspace(device, op, end)
@@ -307,10 +379,15 @@ impl<'a> Executor<'a> {
     fn host_range(&self, part: Part, value: u64) -> HostRange {
         let graph = self.verified.graph();
         let (tensor, pieces) = (part.tensor, self.memory.pieces());
-        let is_input = graph.tensor(tensor).kind == Kind::Input;
-        let slot = if is_input { HostLayout::slot(value) } else { 0 };
+        let slot = self.slot(tensor, value);
         let offset_bytes = self.host.offset_bytes(tensor, slot, pieces.offset_bytes(part));
         HostRange { offset_bytes, bytes: pieces.part_bytes(graph, part) }
+    }
+
+    /// The slot of a tensor's value of an iteration of this plan.
+    fn slot(&self, tensor: TensorId, value: u64) -> u32 {
+        let is_input = self.verified.graph().tensor(tensor).kind == Kind::Input;
+        if is_input { HostLayout::slot(self.number(value)) } else { 0 }
     }
 
     /// Where the host copy of each tensor lies in the host block.
@@ -333,21 +410,25 @@ impl<'a> Executor<'a> {
         if core::mem::replace(&mut self.failed, true) {
             return Err(ExecuteError::Failed);
         }
-        // Before the first iteration the host has them all.
-        if self.iterations > 0 {
+        if !self.is_saved {
             self.download_states(device).map_err(|fault| fault.at(Moment::Save))?;
         }
-        self.failed = false;
+        (self.is_saved, self.failed) = (true, false);
         Ok(())
+    }
+
+    /// Blocks until all iterations have ended.
+    fn finish<B: Streams>(&self, device: &mut B) -> Result<(), B::Error> {
+        let mut ends =
+            Stream::ALL.map(|stream| self.points.end(stream, self.iterations)).into_iter();
+        ends.try_for_each(|point| device.block_until(point))
     }
 
     fn download_states<B: Transfers + Paging>(
         &mut self,
         device: &mut B,
     ) -> Result<(), Fault<B::Error>> {
-        for stream in Stream::ALL {
-            device.block_until(self.points.end(stream, self.iterations))?;
-        }
+        self.finish(device)?;
         self.memory.reclaim(device)?;
         for resident in self.verified.plan().resident_at_start {
             let kind = self.verified.graph().tensor(resident.part.tensor).kind;

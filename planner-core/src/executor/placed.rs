@@ -159,6 +159,62 @@ impl<'a> Placed<'a> {
         Ok(())
     }
 
+    /// Unmaps all ranges.
+    pub(super) fn take_down<B: Paging>(
+        &self,
+        layout: &Layout<'_>,
+        device: &mut B,
+    ) -> Result<(), Fault<B::Error>> {
+        let Ranges { address, mapped, len, runs, .. } = &self.ranges;
+        for (&address, mapped) in address.iter().zip(&mapped[..*len]) {
+            let (runs, pool) = (runs[mapped.runs()].iter().copied(), mapped.pool as usize);
+            let mut at = DeviceAddress(address);
+            for (first, count) in in_a_row(objects(self.placements, runs)) {
+                if first.is_some() {
+                    device.unmap(at, count * layout.chunks_per_object(pool))?;
+                }
+                at.0 = at.0.saturating_add(count * layout.object_bytes(pool));
+            }
+        }
+        Ok(())
+    }
+
+    /// The address ranges: their addresses and chunks.
+    pub(super) fn ranges(&self, layout: &Layout<'_>) -> impl Iterator<Item = (u64, u64)> {
+        let Ranges { address, mapped, len, runs, .. } = &self.ranges;
+        address.iter().zip(&mapped[..*len]).map(move |(&address, mapped)| {
+            let count: u64 = runs[mapped.runs()].iter().map(|run| u64::from(run.count)).sum();
+            (address, count * layout.chunks_per_object(mapped.pool as usize))
+        })
+    }
+
+    /// Walks the runs of objects, each a first one and how many, that a piece has now.
+    pub(super) fn each_run(
+        &self,
+        layout: &Layout<'_>,
+        tensor: TensorId,
+        piece: usize,
+        mut see: impl FnMut(u64, u64),
+    ) {
+        let Ranges { address, mapped, runs, last, .. } = &self.ranges;
+        let (pool, now) = (layout.pieces.pool(tensor), layout.address[tensor.index()]);
+        if !layout.has_ranges(pool) {
+            return see(layout.object_of_address(pool, now), 1);
+        }
+        let mut range = last[tensor.index()] as usize;
+        while let Some(known) = mapped.get(range).filter(|_| address[range] != now) {
+            range = known.next as usize;
+        }
+        if let Some(known) = mapped.get(range) {
+            let run = runs[known.runs()][piece - layout.pieces.of(tensor).start];
+            for (first, count) in in_a_row(objects(self.placements, iter::once(run))) {
+                if let Some(first) = first {
+                    see(first, count);
+                }
+            }
+        }
+    }
+
     /// Gives objects to those of some pieces of a tensor that have none.
     pub(super) fn allocate(
         &mut self,

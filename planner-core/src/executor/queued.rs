@@ -84,6 +84,53 @@ impl<'a> Queued<'a> {
         self.ranges.set_up(layout, device)
     }
 
+    /// Unmaps all ranges, once all work has ended.
+    pub(super) fn take_down<B: Streams + Paging>(
+        &mut self,
+        layout: &Layout<'_>,
+        device: &mut B,
+    ) -> Result<(), Fault<B::Error>> {
+        self.unmaps.finish(device, self.unmaps.put_off_so_far())?;
+        for tensor in layout.verified.graph().tensor_ids() {
+            let pool = layout.pieces.pool(tensor);
+            if layout.pieces.in_arena(tensor) || !layout.has_ranges(pool) {
+                continue;
+            }
+            for piece in layout.pieces.of(tensor) {
+                if self.held[piece] != EMPTY {
+                    let (first, count) = layout.pieces.range(tensor, piece);
+                    let chunks = count * layout.chunks_per_object(pool);
+                    for range in self.mapped_in(tensor, piece) {
+                        let at = range.0 + first * layout.object_bytes(pool);
+                        device.unmap(DeviceAddress(at), chunks)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The address ranges: their addresses and chunks.
+    pub(super) fn ranges(&self, layout: &Layout<'_>) -> impl Iterator<Item = (u64, u64)> {
+        self.ranges.all(layout)
+    }
+
+    /// Walks the runs of objects, each a first one and how many, that a piece has now.
+    pub(super) fn each_run(&self, piece: usize, mut see: impl FnMut(u64, u64)) {
+        for (first, count) in self.objects.runs(self.held[piece]) {
+            see(first, count);
+        }
+    }
+
+    /// The ranges of a tensor in which a piece is mapped while it is held: that in use, and all
+    /// where the piece stays.
+    fn mapped_in(&self, tensor: TensorId, piece: usize) -> impl Iterator<Item = DeviceAddress> {
+        let owner = Owner::Tensor(tensor);
+        let current = self.ranges.current(owner);
+        let stays = self.leaves[piece] == 0;
+        self.ranges.addresses(owner).filter(move |&range| stays || range == current)
+    }
+
     /// Gives objects to those of some pieces of a tensor that have none; there are some.
     /// `enqueued` is the last point of each stream so far.
     pub(super) fn allocate<B: Streams + Paging>(
@@ -155,10 +202,7 @@ impl<'a> Queued<'a> {
     ) -> Result<(), Fault<B::Error>> {
         let pool = layout.pieces.pool(tensor);
         let offset_bytes = layout.pieces.range(tensor, piece).0 * layout.object_bytes(pool);
-        let owner = Owner::Tensor(tensor);
-        let current = self.ranges.current(owner);
-        let stays = self.leaves[piece] == 0;
-        for range in self.ranges.addresses(owner).filter(|&range| stays || range == current) {
+        for range in self.mapped_in(tensor, piece) {
             let at = DeviceAddress(range.0 + offset_bytes);
             layout.map(device, pool, self.objects.runs(self.held[piece]), at)?;
         }

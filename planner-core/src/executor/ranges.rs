@@ -3,7 +3,7 @@
 use super::Fault;
 use super::layout::Layout;
 use crate::backend::{DeviceAddress, Paging};
-use crate::graph::{OpId, TensorId};
+use crate::graph::{Graph, OpId, TensorId};
 use crate::plan::Step;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use bytemuck::{Pod, Zeroable};
@@ -94,25 +94,23 @@ impl<'a> Ranges<'a> {
         device: &mut B,
     ) -> Result<(), Fault<B::Error>> {
         let graph = *layout.verified.graph();
-        for tensor in graph.tensor_ids() {
-            let pool = layout.pieces.pool(tensor);
-            for range in self.of(Owner::Tensor(tensor)) {
-                // Of a tensor that never comes, the chunks may exceed all numbers.
-                let chunks_per_object = layout.chunks_per_object(pool);
-                let chunks = layout.pieces.objects(tensor).saturating_mul(chunks_per_object);
-                self.ranges[range].address = device.reserve(chunks)?.0;
-                layout.address[tensor.index()] = self.current(Owner::Tensor(tensor)).0;
-            }
-        }
-        for op in graph.op_ids() {
-            if let Some((pool, objects)) = layout.pieces.workspace(&graph, op) {
-                for range in self.of(Owner::Workspace(op)) {
-                    let chunks = objects * layout.chunks_per_object(pool);
-                    self.ranges[range].address = device.reserve(chunks)?.0;
+        for owner in owners(&graph) {
+            for range in self.of(owner) {
+                self.ranges[range].address = device.reserve(chunks(layout, owner))?.0;
+                if let Owner::Tensor(tensor) = owner {
+                    layout.address[tensor.index()] = self.current(owner).0;
                 }
             }
         }
         Ok(())
+    }
+
+    /// The address and the chunks of each range.
+    pub(super) fn all(&self, layout: &Layout<'_>) -> impl Iterator<Item = (u64, u64)> {
+        owners(layout.verified.graph()).flat_map(move |owner| {
+            let ranges = self.ranges[self.of(owner)].iter();
+            ranges.map(move |range| (range.address, chunks(layout, owner)))
+        })
     }
 
     const fn index(&self, owner: Owner) -> usize {
@@ -155,6 +153,23 @@ impl<'a> Ranges<'a> {
         let next = self.current[index] + 1;
         self.current[index] = if next == range.end as u64 { range.start as u64 } else { next };
     }
+}
+
+fn owners(graph: &Graph<'_>) -> impl Iterator<Item = Owner> + use<> {
+    let (tensors, ops) = (graph.tensor_ids(), graph.op_ids());
+    tensors.map(Owner::Tensor).chain(ops.map(Owner::Workspace))
+}
+
+/// The chunks of each range of an owner.
+fn chunks(layout: &Layout<'_>, owner: Owner) -> u64 {
+    let (pool, objects) = match owner {
+        Owner::Tensor(tensor) => (layout.pieces.pool(tensor), layout.pieces.objects(tensor)),
+        Owner::Workspace(op) => {
+            layout.pieces.workspace(layout.verified.graph(), op).unwrap_or_default()
+        }
+    };
+    // Of a tensor that never comes, the chunks may exceed all numbers.
+    objects.saturating_mul(layout.chunks_per_object(pool))
 }
 
 /// Counts the ranges of each owner. `left` is set to zero for the tensors.

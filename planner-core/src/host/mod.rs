@@ -11,13 +11,14 @@ use crate::packing::{self, Packing};
 use crate::pieces::Pieces;
 use crate::plan::{Plan, PlanError};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::switch::SharedState;
 use spans::Spans;
 
 /// Where the host copy of each tensor lies.
 #[derive(Debug)]
 pub struct HostLayout<'a> {
     /// Where the slots of each tensor begin; both are the same but for inputs.
-    slots: &'a [[u64; 2]],
+    slots: &'a mut [[u64; 2]],
     /// The first byte of each tensor that moves, for temporaries.
     from_bytes: &'a [u64],
     moved_bytes: u64,
@@ -73,15 +74,14 @@ impl<'a> HostLayout<'a> {
         Unfilled::new(graph, scratch)?.fill(graph, machine, plan, pieces, scratch)
     }
 
-    /// Bytes for what an iteration moves, which comes first: every state and every input once,
-    /// and temporaries.
+    /// Bytes for what an iteration moves: every state and every input once, and temporaries.
     #[must_use]
     pub const fn moved_bytes(&self) -> u64 {
         self.moved_bytes
     }
 
-    /// The whole block: after that come the second slots of inputs, and the states and inputs that
-    /// no iteration moves.
+    /// The whole block. States come first, in the order of the graph; then inputs and temporaries
+    /// that an iteration moves; then other inputs, and the second slots of all.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
@@ -103,6 +103,13 @@ impl<'a> HostLayout<'a> {
         let index = tensor.index();
         let start = self.slots[index][slot as usize % 2];
         start.saturating_add(byte.saturating_sub(self.from_bytes[index]))
+    }
+
+    /// Leaves all states where another layout has them. Both have all states in front.
+    pub(crate) fn take_states(&mut self, other: &HostLayout<'_>, states: &[SharedState]) {
+        for state in states {
+            self.slots[state.to.index()] = other.slots[state.from.index()];
+        }
     }
 }
 
@@ -136,36 +143,38 @@ impl<'a> Unfilled<'a> {
             bytes += count;
             start
         };
-        let lasting = || {
+        let of_kind = |kind| {
             let tensors = graph.tensor_ids().zip(graph.tensors());
-            tensors.filter(|(_, tensor)| tensor.kind != Kind::Temporary)
+            tensors.filter(move |(_, tensor)| tensor.kind == kind)
         };
-        for (id, tensor) in lasting().filter(|&(id, _)| spans.moves(id)) {
+        let mut moved_bytes = 0;
+        for (id, tensor) in of_kind(Kind::State) {
             slots[id.index()] = [append(tensor.bytes); 2];
+            moved_bytes += if spans.moves(id) { tensor.bytes } else { 0 };
         }
-        let least_bytes = append(0);
+        for (id, tensor) in of_kind(Kind::Input).filter(|&(id, _)| spans.moves(id)) {
+            slots[id.index()] = [append(tensor.bytes); 2];
+            moved_bytes += tensor.bytes;
+        }
         let offsets = scratch.take(spans.items(graph).count(), 0u64)?;
-        let fits_bytes = machine.host_bytes.saturating_sub(least_bytes);
+        let fits_bytes = machine.host_bytes.saturating_sub(moved_bytes);
         let height_bytes = pack(&spans, graph, fits_bytes, offsets, &mut scratch)?;
         let first = append(height_bytes);
         for ((id, _), &offset_bytes) in spans.items(graph).zip(&*offsets) {
             slots[id.index()] = [first.saturating_add(offset_bytes); 2];
             from_bytes[id.index()] = spans.first_byte(id);
         }
-        let moved_bytes = append(0);
+        moved_bytes += height_bytes;
         if moved_bytes > machine.host_bytes {
             let host_bytes = machine.host_bytes;
             return Err(PlanError::HostMemory { needed_bytes: moved_bytes, host_bytes });
         }
-        for (id, tensor) in lasting() {
+        for (id, tensor) in of_kind(Kind::Input) {
             let [one, other] = &mut slots[id.index()];
             if !spans.moves(id) {
                 *one = append(tensor.bytes);
-                *other = *one;
             }
-            if tensor.kind == Kind::Input {
-                *other = append(tensor.bytes);
-            }
+            *other = append(tensor.bytes);
         }
         Ok(HostLayout { slots, from_bytes, moved_bytes, bytes })
     }

@@ -1,0 +1,186 @@
+//! From one plan to the next, between two iterations.
+
+use super::Executor;
+use super::error::{ExecuteError, Fault, Moment};
+use super::spares::{Recycling, Spares};
+use crate::backend::{HostRange, Kernels, Paging, Streams, Transfers};
+use crate::graph::{Kind, TensorId};
+use crate::schedule::Stream;
+use crate::scratch::{BufferTooShort, Limits, Scratch, total, words};
+use crate::switch::{
+    ChunkMap, ChunkRun, Held, Holding, Rows, SharedState, SwitchError, SwitchStep, TensorBytes,
+    VerifiedSwitch,
+};
+use bytemuck::Zeroable;
+
+/// Words of scratch that [`Executor::switch`] asks for, by [`Limits::of_plan`] of the second plan,
+/// `runs` as in [`scratch_words`](super::scratch_words), the chunk runs of the switch, and the
+/// [address ranges](Executor::address_ranges) so far.
+#[must_use]
+pub const fn switch_scratch_words(
+    limits: &Limits,
+    runs: usize,
+    chunks: usize,
+    address_ranges: usize,
+) -> usize {
+    total([
+        super::scratch_words(limits, runs),
+        Spares::scratch_words(address_ranges),
+        words::<ChunkRun>(chunks),
+        words::<u32>(limits.tensors),
+    ])
+}
+
+impl<'a> Executor<'a> {
+    /// What the plan holds of states after the iterations enqueued so far, and where. `out` takes
+    /// one entry for each row of objects.
+    ///
+    /// # Errors
+    /// Output that is too short.
+    pub fn holding<'h>(&self, out: &'h mut [Held]) -> Result<Holding<'h>, BufferTooShort>
+    where
+        'a: 'h,
+    {
+        let mut rows = Rows::new(out);
+        self.each_held(|held| rows.push(held));
+        Ok(Holding { verified: self.verified, entries: rows.finish()?, capacity: self.capacity })
+    }
+
+    /// Address ranges that have been reserved for this plan and those before it.
+    #[must_use]
+    pub fn address_ranges(&self) -> usize {
+        let mut ranges = self.spares.len();
+        self.memory.each_range(|_, _| ranges += 1);
+        ranges
+    }
+
+    fn each_held(&self, mut see: impl FnMut(Held)) {
+        let graph = self.verified.graph();
+        for resident in self.verified.plan().resident_at_start {
+            if graph.tensor(resident.part.tensor).kind == Kind::State {
+                let host_copy = resident.host_copy || self.is_saved;
+                self.memory.each_row(resident.part, |held| see(Held { host_copy, ..held }));
+            }
+        }
+    }
+
+    /// Ends this plan and starts another, as a switch says: what stays on the device is not copied.
+    /// Waits for all iterations first; then calls `kernels`, which returns those of the second
+    /// plan, and lets them fill the inputs of its first iteration. Iterations are counted on.
+    /// `fill_states` is not called.
+    ///
+    /// # Errors
+    /// [`ExecuteError::OtherHolding`], [`ExecuteError::Switch`] and scratch that is too small leave
+    /// this plan as it is. After errors of the device, neither plan can be run.
+    pub fn switch<'b, B: Transfers + Paging, K: Kernels<B>>(
+        &mut self,
+        switch: &VerifiedSwitch<'_, 'b>,
+        device: &mut B,
+        kernels: impl FnOnce() -> K,
+        scratch: &mut Scratch<'b>,
+    ) -> Result<Executor<'b>, ExecuteError<B::Error>> {
+        if self.failed {
+            return Err(ExecuteError::Failed);
+        }
+        if !self.is_held(&switch.holding) {
+            return Err(ExecuteError::OtherHolding);
+        }
+        let from_ids = scratch.take(switch.to.graph().tensors().len(), TensorId(0))?;
+        for &SharedState { from, to } in switch.states {
+            from_ids[to.index()] = from;
+        }
+        let chunks = scratch.take(switch.switch.chunks.len(), ChunkRun::zeroed())?;
+        chunks.copy_from_slice(switch.switch.chunks);
+        let more = self.address_ranges() - self.spares.len();
+        let mut spares = self.spares.with_more(more, scratch)?;
+        let mut next = Executor::lay_out(&switch.to, ChunkMap(chunks), scratch)?;
+        next.host.take_states(&self.host, switch.states);
+        let (needed_bytes, created_bytes) = (next.host.bytes(), self.capacity.host_bytes);
+        if needed_bytes > created_bytes {
+            return Err(SwitchError::HostMemory { needed_bytes, created_bytes }.into());
+        }
+        next.before = self.number(self.iterations);
+        next.capacity = self.capacity;
+        next.is_saved = switch.is_saved;
+        self.failed = true;
+        let at = |moment| move |error| ExecuteError::Device { at: moment, error };
+        self.finish(device).map_err(at(Moment::Save))?;
+        let recycling = &mut Recycling { device: &mut *device, spares: &mut spares };
+        next.memory.set_up(recycling).map_err(|fault| fault.at(Moment::SetUp))?;
+        next.allocate_residents(device)?;
+        next.fill_first(device, &mut kernels())?;
+        self.carry_out(switch.switch.steps, from_ids, &next, device)?;
+        next.points.start(device).map_err(at(Moment::SetUp))?;
+        self.memory.take_down(device).map_err(|fault| fault.at(Moment::TakeDown))?;
+        self.memory.each_range(|address, chunks| spares.push(address, chunks));
+        next.spares = spares;
+        Ok(next)
+    }
+
+    /// Whether this is what the plan holds now.
+    fn is_held(&self, holding: &Holding<'_>) -> bool {
+        let is_plan = core::ptr::eq(holding.verified.plan().steps, self.verified.plan().steps);
+        let mut entries = holding.entries.iter();
+        let mut is_same = is_plan && holding.capacity == self.capacity;
+        self.each_held(|held| is_same &= entries.next() == Some(&held));
+        is_same && entries.next().is_none()
+    }
+
+    /// Gives what is resident at start its objects.
+    fn allocate_residents<B: Streams + Paging>(
+        &mut self,
+        device: &mut B,
+    ) -> Result<(), ExecuteError<B::Error>> {
+        for (entry, resident) in (0..).zip(self.verified.plan().resident_at_start) {
+            let part = resident.part;
+            self.inputs.value[part.tensor.index()] = 1;
+            let pieces = self.memory.pieces().of_part(part);
+            self.memory
+                .allocate(device, part.tensor, pieces, self.enqueued)
+                .map_err(|fault| fault.at(Moment::Start(entry)))?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues the copies of a switch.
+    fn carry_out<B: Transfers>(
+        &self,
+        steps: &[SwitchStep],
+        from_ids: &[TensorId],
+        next: &Executor<'_>,
+        device: &mut B,
+    ) -> Result<(), ExecuteError<B::Error>> {
+        let mut is_behind = false;
+        for (step, action) in (0..).zip(steps) {
+            let copied = match *action {
+                SwitchStep::Keep(_) | SwitchStep::Evict(_) => Ok(()),
+                SwitchStep::Offload(TensorBytes { tensor, first_byte, bytes }) => {
+                    is_behind = true;
+                    let from = self.memory.address(from_ids[tensor.index()], first_byte);
+                    device.download(from, next.host_bytes(tensor, first_byte, bytes))
+                }
+                SwitchStep::Prefetch(TensorBytes { tensor, first_byte, bytes }) => {
+                    let to = next.memory.address(tensor, first_byte);
+                    let from = next.host_bytes(tensor, first_byte, bytes);
+                    let is_late = core::mem::replace(&mut is_behind, false);
+                    let waited = if is_late { wait_for_downloads(device) } else { Ok(()) };
+                    waited.and_then(|()| device.upload(from, to))
+                }
+            };
+            copied.map_err(|error| Fault::Device(error).at(Moment::Switch(step)))?;
+        }
+        Ok(())
+    }
+
+    /// The host copy of some bytes; of an input, for the first iteration.
+    fn host_bytes(&self, tensor: TensorId, first_byte: u64, bytes: u64) -> HostRange {
+        let slot = self.slot(tensor, 1);
+        HostRange { offset_bytes: self.host.offset_bytes(tensor, slot, first_byte), bytes }
+    }
+}
+
+/// Lets uploads wait for all downloads so far.
+fn wait_for_downloads<B: Streams>(device: &mut B) -> Result<(), B::Error> {
+    let point = device.signal(Stream::Download)?;
+    device.wait(Stream::Upload, point)
+}

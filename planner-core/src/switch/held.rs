@@ -1,0 +1,208 @@
+//! What a plan holds on the device between two iterations, and where.
+
+use super::error::SwitchError;
+use crate::graph::{Kind, TensorId};
+use crate::host::HostLayout;
+use crate::pieces::Pieces;
+use crate::plan::{Part, PlanError};
+use crate::scratch::{Buffer, BufferTooShort, Limits, Scratch, total, words};
+use crate::verify::Verified;
+
+/// Consecutive bytes of a tensor that lie in device memory one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The tensor.
+    pub tensor: TensorId,
+    /// The first of the bytes.
+    pub first_byte: u64,
+    /// How many, not zero.
+    pub bytes: u64,
+    /// Where the first lies, from the first byte of the device's chunk 0 on.
+    pub at: u64,
+    /// Whether the host holds the same value.
+    pub host_copy: bool,
+}
+
+impl Held {
+    /// An entry to fill buffers with.
+    pub const EMPTY: Self =
+        Self { tensor: TensorId(0), first_byte: 0, bytes: 0, at: 0, host_copy: false };
+}
+
+/// What is created once on a device and in the host block, for all plans that an executor runs one
+/// after the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capacity {
+    /// Chunks of device memory.
+    pub chunks: u64,
+    /// Bytes of the host block.
+    pub host_bytes: u64,
+}
+
+impl Capacity {
+    /// What a plan needs. Takes scratch as [`HostLayout::new`] does.
+    ///
+    /// # Errors
+    /// Scratch that is too small.
+    pub fn of(verified: &Verified<'_>, scratch: &mut Scratch<'_>) -> Result<Self, PlanError> {
+        let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
+        let host = HostLayout::new(graph, machine, plan, &mut scratch.reborrow())?;
+        Ok(Self { chunks: chunks(verified), host_bytes: host.bytes() })
+    }
+
+    /// What is enough for both.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            chunks: self.chunks.max(other.chunks),
+            host_bytes: self.host_bytes.max(other.host_bytes),
+        }
+    }
+}
+
+/// The chunks of a plan: of its arena, and of each pool.
+pub(crate) fn chunks(verified: &Verified<'_>) -> u64 {
+    let (plan, chunk_bytes) = (verified.plan(), verified.machine().chunk_bytes);
+    let pools =
+        plan.pools.iter().map(|pool| (pool.object_bytes * pool.count).div_ceil(chunk_bytes));
+    // The plan is verified: all of them are within its budget.
+    plan.arena_bytes.div_ceil(chunk_bytes) + pools.sum::<u64>()
+}
+
+/// The states that a plan holds on the device between two iterations. Made by
+/// [`Executor::holding`](crate::Executor::holding), or ahead of a run by
+/// [`Holding::between_iterations`].
+#[derive(Clone, Copy, Debug)]
+pub struct Holding<'h> {
+    pub(crate) verified: Verified<'h>,
+    pub(crate) entries: &'h [Held],
+    pub(crate) capacity: Capacity,
+}
+
+impl<'h> Holding<'h> {
+    /// Words of scratch that [`Holding::between_iterations`] asks for, by [`Limits::of_plan`].
+    #[must_use]
+    pub const fn scratch_words(limits: &Limits) -> usize {
+        total([Pieces::scratch_words(limits), words::<u64>(limits.pools).saturating_mul(2)])
+    }
+
+    /// What a plan holds after an iteration, for a prediction ahead of a run; `out` has an entry
+    /// for each row of objects. Where each object lies is only known of a running plan; here it
+    /// lies where it does at the start. So the figures of a switch may differ for what has objects
+    /// smaller than a chunk.
+    ///
+    /// # Errors
+    /// Scratch or output that is too small.
+    pub fn between_iterations(
+        verified: &Verified<'h>,
+        capacity: Capacity,
+        out: &'h mut [Held],
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Self, SwitchError> {
+        let mut rows = Rows::new(out);
+        at_start(verified, scratch, |held| {
+            if verified.graph().tensor(held.tensor).kind == Kind::State {
+                rows.push(held);
+            }
+        })?;
+        Ok(Self { verified: *verified, entries: rows.finish()?, capacity })
+    }
+
+    /// The plan.
+    #[must_use]
+    pub const fn verified(&self) -> &Verified<'h> {
+        &self.verified
+    }
+
+    /// What it holds of states.
+    #[must_use]
+    pub const fn entries(&self) -> &'h [Held] {
+        self.entries
+    }
+
+    /// What the device and the host block have.
+    #[must_use]
+    pub const fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+}
+
+/// Output that goes on counting where it is full.
+pub(crate) struct Rows<'h> {
+    out: &'h mut [Held],
+    len: usize,
+}
+
+impl<'h> Rows<'h> {
+    pub(crate) const fn new(out: &'h mut [Held]) -> Self {
+        Self { out, len: 0 }
+    }
+
+    pub(crate) fn push(&mut self, held: Held) {
+        if let Some(slot) = self.out.get_mut(self.len) {
+            *slot = held;
+        }
+        self.len += 1;
+    }
+
+    pub(crate) fn finish(self) -> Result<&'h [Held], BufferTooShort> {
+        let Self { out, len } = self;
+        Buffer::Held.first(out, len).map(|entries| &*entries)
+    }
+}
+
+/// Walks what a plan holds at the start of its first iteration, inputs included, in the order of
+/// `resident_at_start`. Offsets are those of the plan's own chunks; `host_copy` is what the plan
+/// claims. O(entries + their object numbers).
+pub(super) fn at_start(
+    verified: &Verified<'_>,
+    scratch: &mut Scratch<'_>,
+    mut see: impl FnMut(Held),
+) -> Result<(), PlanError> {
+    let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
+    let mut scratch = scratch.reborrow();
+    let pieces = Pieces::new(graph, machine, plan, &mut scratch)?;
+    let pool_at = scratch.take(plan.pools.len(), 0u64)?;
+    let next_free = scratch.take(plan.pools.len(), 0u64)?;
+    let whole = |bytes: u64| bytes.next_multiple_of(machine.chunk_bytes);
+    let mut at = whole(plan.arena_bytes);
+    for (pool_at, pool) in pool_at.iter_mut().zip(plan.pools) {
+        *pool_at = at;
+        at += whole(pool.object_bytes * pool.count);
+    }
+    let mut allocation = 0;
+    for resident in plan.resident_at_start {
+        let Part { tensor, .. } = resident.part;
+        let (mut first_byte, mut bytes) =
+            (pieces.offset_bytes(resident.part), pieces.part_bytes(graph, resident.part));
+        let host_copy = resident.host_copy;
+        if let Some(at) = pieces.arena_offset_bytes(tensor) {
+            see(Held { tensor, first_byte, bytes, at, host_copy });
+            continue;
+        }
+        let (pool, objects) = (pieces.pool(tensor), pieces.part_objects(resident.part));
+        let object_bytes = plan.pools[pool].object_bytes;
+        let mut row = |first: u64, count: u64| {
+            let at = pool_at[pool] + first * object_bytes;
+            let row_bytes = (count * object_bytes).min(bytes);
+            see(Held { tensor, first_byte, bytes: row_bytes, at, host_copy });
+            first_byte += row_bytes;
+            bytes -= row_bytes;
+        };
+        match plan.placements {
+            // The queue of free objects begins in the order of their numbers.
+            None => {
+                row(next_free[pool], objects);
+                next_free[pool] += objects;
+            }
+            Some(placements) => {
+                let in_a_row = |one: &u64, next: &u64| one.checked_add(1) == Some(*next);
+                for run in placements.of(allocation).chunk_by(in_a_row) {
+                    row(run[0], run.len() as u64);
+                }
+                allocation += 1;
+            }
+        }
+    }
+    Ok(())
+}

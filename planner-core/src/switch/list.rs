@@ -1,0 +1,320 @@
+//! The list of a switch: what stays, and what moves in which order.
+//!
+//! What no prefetch has to wait for comes first: what stays, what the host has already, and
+//! prefetches into free memory of what the host has. Then the offloads follow, each with its
+//! evict and with the prefetches that it was the last to keep waiting.
+
+use super::chunks::ChunkMap;
+use super::error::SwitchError;
+use super::planner::{Row, Rows, out_of_scratch, overlaps};
+use super::{SwitchStep, TensorBytes};
+use crate::scratch::{Buffer, BufferTooShort, OutOfScratch, Scratch, total, words};
+use bytemuck::{Pod, Zeroable};
+
+/// Bytes that the first plan holds, and that stay or go.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Fragment {
+    /// The row of the first plan.
+    row: u64,
+    /// The row of the second plan where the bytes stay, or [`GOES`].
+    stays_in: u64,
+    first_byte: u64,
+    bytes: u64,
+    /// Which offload it is, counted from 1; 0 where the bytes are not offloaded.
+    offload: u64,
+}
+
+const GOES: u64 = u64::MAX;
+
+/// Bytes that come, and how many offloads are before.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Arrival {
+    after: u64,
+    row: u64,
+    first_byte: u64,
+    bytes: u64,
+}
+
+/// Bytes that stay and bytes that go take turns at most where rows or chunks begin.
+const fn most_fragments(rows: usize) -> usize {
+    rows.saturating_mul(8)
+}
+
+/// Words of scratch that [`write`] asks for.
+pub(super) const fn scratch_words(rows: usize) -> usize {
+    let fragments = most_fragments(rows);
+    total([
+        words::<Fragment>(fragments),
+        words::<u32>(fragments),
+        words::<Arrival>(fragments.saturating_add(rows)),
+    ])
+}
+
+/// Writes the list.
+pub(super) fn write<'a>(
+    rows: &Rows<'_>,
+    map: ChunkMap<'_>,
+    chunk_bytes: u64,
+    out: &'a mut [SwitchStep],
+    scratch: &mut Scratch<'_>,
+) -> Result<&'a [SwitchStep], SwitchError> {
+    let most = most_fragments(rows.from.len().saturating_add(rows.to.len()));
+    let mut fragments = List { entries: scratch.take(most, Fragment::zeroed())?, len: 0 };
+    cut(rows, map, chunk_bytes, &mut fragments)?;
+    let fragments = &mut fragments.entries[..fragments.len];
+    number_offloads(rows, fragments);
+    let most = most.saturating_add(rows.to.len());
+    let mut arrivals = List { entries: scratch.take(most, Arrival::zeroed())?, len: 0 };
+    find_arrivals(rows, fragments, &mut arrivals)?;
+    let arrivals = &mut arrivals.entries[..arrivals.len];
+    let by_address = scratch.take(fragments.len(), 0u32)?;
+    let delays = Delays::new(rows, fragments, by_address);
+    for arrival in &mut *arrivals {
+        arrival.after = delays.offloads_before(arrival, map, chunk_bytes);
+    }
+    arrivals.sort_unstable_by_key(|arrival| (arrival.after, arrival.row, arrival.first_byte));
+    Ok(emit(rows, fragments, arrivals, out)?)
+}
+
+struct List<'s, T> {
+    entries: &'s mut [T],
+    len: usize,
+}
+
+impl<T> List<'_, T> {
+    fn push(&mut self, entry: T) -> Result<(), OutOfScratch> {
+        let slot = self.entries.get_mut(self.len).ok_or(out_of_scratch::<T>(self.len + 1))?;
+        *slot = entry;
+        self.len += 1;
+        Ok(())
+    }
+}
+
+/// Cuts what the first plan holds into what stays and what goes.
+fn cut(
+    rows: &Rows<'_>,
+    map: ChunkMap<'_>,
+    chunk_bytes: u64,
+    fragments: &mut List<'_, Fragment>,
+) -> Result<(), OutOfScratch> {
+    let mut shared = overlaps(rows.from, rows.to).peekable();
+    for (row, held) in (0..).zip(rows.from) {
+        let mut next_byte = held.first_byte;
+        while let Some(overlap) = shared.next_if(|overlap| overlap.rows[0] == row) {
+            let stays_in = overlap.rows[1];
+            let mut byte = overlap.first_byte;
+            let to_at = rows.to[stays_in].at_byte(byte);
+            let mut since = None;
+            for (at, bytes) in map.bytes_on_device(to_at, overlap.bytes, chunk_bytes) {
+                let stays = held.at_byte(byte) == at;
+                match (stays, since) {
+                    (true, None) => since = Some(byte),
+                    (false, Some(first)) => {
+                        keep(fragments, row, stays_in, &mut next_byte, first..byte)?;
+                        since = None;
+                    }
+                    _ => {}
+                }
+                byte += bytes;
+            }
+            if let Some(first) = since {
+                keep(fragments, row, stays_in, &mut next_byte, first..byte)?;
+            }
+        }
+        leave(fragments, row, next_byte..held.end_byte())?;
+    }
+    Ok(())
+}
+
+/// Notes bytes of a row that stay, after those before them that go.
+fn keep(
+    fragments: &mut List<'_, Fragment>,
+    row: usize,
+    stays_in: usize,
+    next_byte: &mut u64,
+    bytes: core::ops::Range<u64>,
+) -> Result<(), OutOfScratch> {
+    leave(fragments, row, *next_byte..bytes.start)?;
+    *next_byte = bytes.end;
+    let (first_byte, bytes) = (bytes.start, bytes.end - bytes.start);
+    let (row, stays_in) = (row as u64, stays_in as u64);
+    fragments.push(Fragment { row, stays_in, first_byte, bytes, offload: 0 })
+}
+
+/// Notes bytes of a row that go, if there are any.
+fn leave(
+    fragments: &mut List<'_, Fragment>,
+    row: usize,
+    bytes: core::ops::Range<u64>,
+) -> Result<(), OutOfScratch> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let (first_byte, bytes) = (bytes.start, bytes.end - bytes.start);
+    fragments.push(Fragment { row: row as u64, stays_in: GOES, first_byte, bytes, offload: 0 })
+}
+
+impl Fragment {
+    const fn goes(&self) -> bool {
+        self.stays_in == GOES
+    }
+
+    const fn end_byte(&self) -> u64 {
+        self.first_byte.saturating_add(self.bytes)
+    }
+
+    /// Where it lies in the device's chunks.
+    const fn at(&self, rows: &Rows<'_>) -> u64 {
+        rows.from[self.row as usize].at_byte(self.first_byte)
+    }
+
+    const fn named(&self, rows: &Rows<'_>) -> TensorBytes {
+        named(&rows.from[self.row as usize], self.first_byte, self.bytes)
+    }
+}
+
+const fn named(row: &Row, first_byte: u64, bytes: u64) -> TensorBytes {
+    TensorBytes { tensor: row.tensor(), first_byte, bytes }
+}
+
+/// What goes and is not on the host is offloaded; then what stays, and that the second plan wants
+/// on the host too.
+fn number_offloads(rows: &Rows<'_>, fragments: &mut [Fragment]) {
+    let mut offloads = 0;
+    for goes in [true, false] {
+        for fragment in fragments.iter_mut().filter(|fragment| fragment.goes() == goes) {
+            let is_wanted = goes || rows.to[fragment.stays_in as usize].has_host_copy();
+            if is_wanted && !rows.from[fragment.row as usize].has_host_copy() {
+                offloads += 1;
+                fragment.offload = offloads;
+            }
+        }
+    }
+}
+
+/// Finds what the second plan holds and does not find in its chunks.
+fn find_arrivals(
+    rows: &Rows<'_>,
+    fragments: &[Fragment],
+    arrivals: &mut List<'_, Arrival>,
+) -> Result<(), OutOfScratch> {
+    // Both lists are in the order of tensors and bytes.
+    let mut kept = fragments.iter().filter(|fragment| !fragment.goes()).peekable();
+    for (row, wanted) in (0u64..).zip(rows.to) {
+        let mut first_byte = wanted.first_byte;
+        let mut push = |first_byte: u64, end_byte: u64| match end_byte.saturating_sub(first_byte) {
+            0 => Ok(()),
+            bytes => arrivals.push(Arrival { after: 0, row, first_byte, bytes }),
+        };
+        while let Some(fragment) = kept.next_if(|fragment| fragment.stays_in == row) {
+            push(first_byte, fragment.first_byte)?;
+            first_byte = fragment.end_byte();
+        }
+        push(first_byte, wanted.end_byte())?;
+    }
+    Ok(())
+}
+
+/// What offloads keep waiting.
+struct Delays<'f> {
+    rows: &'f Rows<'f>,
+    fragments: &'f [Fragment],
+    /// The fragments in the order of their memory.
+    by_address: &'f [u32],
+}
+
+impl<'f> Delays<'f> {
+    fn new(rows: &'f Rows<'f>, fragments: &'f [Fragment], by_address: &'f mut [u32]) -> Self {
+        for (slot, number) in by_address.iter_mut().zip(0..) {
+            *slot = number;
+        }
+        by_address.sort_unstable_by_key(|&number| fragments[number as usize].at(rows));
+        Self { rows, fragments, by_address }
+    }
+
+    /// How many offloads must have ended before bytes arrive: of the same bytes, and of what lies
+    /// where they arrive.
+    fn offloads_before(&self, arrival: &Arrival, map: ChunkMap<'_>, chunk_bytes: u64) -> u64 {
+        let row = &self.rows.to[arrival.row as usize];
+        let end_byte = arrival.first_byte.saturating_add(arrival.bytes);
+        let key = |fragment: &Fragment| {
+            (self.rows.from[fragment.row as usize].tensor(), fragment.end_byte())
+        };
+        let first =
+            self.fragments.partition_point(|it| key(it) <= (row.tensor(), arrival.first_byte));
+        let same = self.fragments[first..].iter().take_while(|fragment| {
+            key(fragment).0 == row.tensor() && fragment.first_byte < end_byte
+        });
+        let to_at = row.at_byte(arrival.first_byte);
+        let there = map.bytes_on_device(to_at, arrival.bytes, chunk_bytes);
+        let there = there.flat_map(|(at, bytes)| self.lies_in(at, bytes));
+        // What stays is in nobody's way, even if it is offloaded too.
+        let delays = same.chain(there).filter(|fragment| fragment.goes());
+        delays.map(|fragment| fragment.offload).max().unwrap_or(0)
+    }
+
+    /// The fragments that lie in some bytes of the device.
+    fn lies_in(&self, at: u64, bytes: u64) -> impl Iterator<Item = &'f Fragment> + use<'f> {
+        let Self { rows, fragments, by_address } = *self;
+        let fragment = move |&number: &u32| &fragments[number as usize];
+        let first = by_address.partition_point(|number| {
+            let fragment = fragment(number);
+            fragment.at(rows).saturating_add(fragment.bytes) <= at
+        });
+        let end = at.saturating_add(bytes);
+        by_address[first..].iter().map(fragment).take_while(move |it| it.at(rows) < end)
+    }
+}
+
+/// Puts the steps in order.
+fn emit<'a>(
+    rows: &Rows<'_>,
+    fragments: &[Fragment],
+    arrivals: &[Arrival],
+    out: &'a mut [SwitchStep],
+) -> Result<&'a [SwitchStep], BufferTooShort> {
+    let mut steps = Steps { out, len: 0 };
+    for fragment in fragments.iter().filter(|fragment| !fragment.goes()) {
+        steps.push(SwitchStep::Keep(fragment.named(rows)));
+    }
+    for fragment in fragments.iter().filter(|fragment| fragment.goes() && fragment.offload == 0) {
+        steps.push(SwitchStep::Evict(fragment.named(rows)));
+    }
+    let mut arrivals = arrivals.iter().peekable();
+    let mut arrive = |steps: &mut Steps<'_>, offloads| {
+        while let Some(arrival) = arrivals.next_if(|arrival| arrival.after <= offloads) {
+            let row = &rows.to[arrival.row as usize];
+            steps.push(SwitchStep::Prefetch(named(row, arrival.first_byte, arrival.bytes)));
+        }
+    };
+    arrive(&mut steps, 0);
+    for goes in [true, false] {
+        let of_this = fragments.iter().filter(|fragment| fragment.goes() == goes);
+        for fragment in of_this.filter(|fragment| fragment.offload > 0) {
+            steps.push(SwitchStep::Offload(fragment.named(rows)));
+            if goes {
+                steps.push(SwitchStep::Evict(fragment.named(rows)));
+            }
+            arrive(&mut steps, fragment.offload);
+        }
+    }
+    let Steps { out, len } = steps;
+    Buffer::SwitchSteps.first(out, len).map(|steps| &*steps)
+}
+
+/// Output that goes on counting where it is full.
+struct Steps<'a> {
+    out: &'a mut [SwitchStep],
+    len: usize,
+}
+
+impl Steps<'_> {
+    fn push(&mut self, step: SwitchStep) {
+        if let Some(slot) = self.out.get_mut(self.len) {
+            *slot = step;
+        }
+        self.len += 1;
+    }
+}

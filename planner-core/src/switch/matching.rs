@@ -1,0 +1,279 @@
+//! Which chunk of the device each chunk of the second plan is.
+
+use super::chunks::ChunkRun;
+use super::error::SwitchError;
+use super::planner::{Rows, out_of_scratch, overlaps};
+use crate::scratch::{Buffer, OutOfScratch, Scratch, total, words};
+use bytemuck::{Pod, Zeroable};
+use core::iter;
+
+/// Chunks that hold the same bytes at the same offsets in both plans.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Match {
+    run: ChunkRun,
+    /// How many bytes of each chunk are the same.
+    chunk_bytes: u64,
+}
+
+/// A row gives at most a chunk that it fills in part at either end, and whole ones between.
+const fn most_matches(rows: usize) -> usize {
+    rows.saturating_mul(3)
+}
+
+/// Matches, runs that keep their numbers, and runs that get any number: between sorted runs there
+/// is one gap more than runs.
+const fn most_runs(rows: usize) -> usize {
+    most_matches(rows).saturating_mul(9).saturating_add(16)
+}
+
+/// Words of scratch that [`number`] asks for.
+pub(super) const fn scratch_words(rows: usize) -> usize {
+    let matches = most_matches(rows);
+    total([
+        words::<Match>(matches),
+        words::<u64>(matches).saturating_mul(2),
+        words::<u8>(matches).saturating_mul(2),
+        words::<ChunkRun>(most_runs(rows)).saturating_mul(3),
+    ])
+}
+
+/// Numbers the second plan's chunks: `counts` are its chunks and those of the device.
+pub(super) fn number<'a>(
+    rows: &Rows<'_>,
+    chunk_bytes: u64,
+    counts: [u64; 2],
+    out: &'a mut [ChunkRun],
+    scratch: &mut Scratch<'_>,
+) -> Result<&'a [ChunkRun], SwitchError> {
+    let count = rows.from.len().saturating_add(rows.to.len());
+    let matches = scratch.take(most_matches(count), Match::zeroed())?;
+    let found = find(rows, chunk_bytes, matches)?;
+    let matches = join(&mut matches[..found]);
+    let most = most_runs(count);
+    let mut runs = Runs {
+        list: List { runs: scratch.take(most, ChunkRun::zeroed())?, len: 0 },
+        by_plan: scratch.take(most, ChunkRun::zeroed())?,
+        by_device: scratch.take(most, ChunkRun::zeroed())?,
+        counts,
+    };
+    take_best(matches, &mut runs.list, scratch)?;
+    // Memory that is mapped as a whole is then in few runs.
+    runs.keep_numbers()?;
+    runs.fill_up()?;
+    runs.write(out)
+}
+
+/// Finds all chunks that hold the same bytes in both plans, whole runs of them as one match.
+fn find(rows: &Rows<'_>, chunk_bytes: u64, matches: &mut [Match]) -> Result<usize, OutOfScratch> {
+    let mut len = 0;
+    for overlap in overlaps(rows.from, rows.to) {
+        let [from, to] = overlap.rows;
+        let mut from_at = rows.from[from].at_byte(overlap.first_byte);
+        let mut to_at = rows.to[to].at_byte(overlap.first_byte);
+        if from_at % chunk_bytes != to_at % chunk_bytes {
+            continue;
+        }
+        let mut missing = overlap.bytes;
+        while missing > 0 {
+            let whole = missing / chunk_bytes;
+            let (count, bytes) = if from_at.is_multiple_of(chunk_bytes) && whole > 0 {
+                (whole, chunk_bytes)
+            } else {
+                (1, missing.min(chunk_bytes - from_at % chunk_bytes))
+            };
+            let (first, device_first) = (to_at / chunk_bytes, from_at / chunk_bytes);
+            let slot = matches.get_mut(len).ok_or(out_of_scratch::<Match>(len + 1))?;
+            *slot = Match { run: ChunkRun { first, device_first, count }, chunk_bytes: bytes };
+            len += 1;
+            from_at += count * bytes;
+            to_at += count * bytes;
+            missing -= count * bytes;
+        }
+    }
+    Ok(len)
+}
+
+/// Adds up what several tensors have in the same two chunks, and sorts by bytes.
+fn join(matches: &mut [Match]) -> &[Match] {
+    matches.sort_unstable_by_key(|found| (found.run.first, found.run.device_first));
+    let mut len = 0usize;
+    for at in 0..matches.len() {
+        let found = matches[at];
+        let is_same = |last: &Match| {
+            let key = |run: ChunkRun| (run.first, run.device_first, run.count);
+            key(last.run) == key(found.run)
+        };
+        match len.checked_sub(1).map(|last| &mut matches[last]).filter(|last| is_same(last)) {
+            Some(last) => last.chunk_bytes += found.chunk_bytes,
+            None => {
+                matches[len] = found;
+                len += 1;
+            }
+        }
+    }
+    let matches = &mut matches[..len];
+    matches.sort_unstable_by(|one, other| {
+        other.chunk_bytes.cmp(&one.chunk_bytes).then(one.run.first.cmp(&other.run.first))
+    });
+    matches
+}
+
+/// Takes matches, those with the most bytes first, of which neither chunk is taken.
+///
+/// A chunk that is whole in one match is in no other, since its bytes lie nowhere else. So only
+/// chunks that are the same in part are looked up.
+fn take_best(
+    matches: &[Match],
+    list: &mut List<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<(), OutOfScratch> {
+    let keys = [|run: &ChunkRun| run.first, |run: &ChunkRun| run.device_first];
+    let mut sorted = [scratch.take(matches.len(), 0u64)?, scratch.take(matches.len(), 0u64)?];
+    let taken = [scratch.take(matches.len(), 0u8)?, scratch.take(matches.len(), 0u8)?];
+    for (sorted, key) in sorted.iter_mut().zip(keys) {
+        for (slot, found) in sorted.iter_mut().zip(matches) {
+            *slot = key(&found.run);
+        }
+        sorted.sort_unstable();
+    }
+    for found in matches {
+        let slots = [0, 1].map(|side| {
+            let chunk = keys[side](&found.run);
+            sorted[side].partition_point(|&other| other < chunk)
+        });
+        if taken[0][slots[0]] == 0 && taken[1][slots[1]] == 0 {
+            (taken[0][slots[0]], taken[1][slots[1]]) = (1, 1);
+            list.push(found.run)?;
+        }
+    }
+    Ok(())
+}
+
+/// Consecutive chunks of the second plan without a number, or of the device without an owner.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    first: u64,
+    count: u64,
+}
+
+impl Gap {
+    const fn end(self) -> u64 {
+        self.first + self.count
+    }
+
+    /// What is left after the first chunks, if anything.
+    fn after(self, count: u64) -> Option<Self> {
+        let rest = Self { first: self.first + count, count: self.count - count };
+        (rest.count > 0).then_some(rest)
+    }
+}
+
+/// The runs so far, in any order.
+struct Runs<'s> {
+    list: List<'s>,
+    /// The same, sorted by the plan's chunks, and by the device's.
+    by_plan: &'s mut [ChunkRun],
+    by_device: &'s mut [ChunkRun],
+    /// The chunks of the second plan, and of the device.
+    counts: [u64; 2],
+}
+
+struct List<'s> {
+    runs: &'s mut [ChunkRun],
+    len: usize,
+}
+
+impl List<'_> {
+    fn push(&mut self, run: ChunkRun) -> Result<(), OutOfScratch> {
+        let slot = self.runs.get_mut(self.len).ok_or(out_of_scratch::<ChunkRun>(self.len + 1))?;
+        *slot = run;
+        self.len += 1;
+        Ok(())
+    }
+}
+
+impl<'s> Runs<'s> {
+    /// The list, with the chunks that have no number and those that have no owner.
+    fn gaps(&mut self) -> (&mut List<'s>, [impl Iterator<Item = Gap>; 2]) {
+        let Self { list, by_plan, by_device, counts: [plan_chunks, device_chunks] } = self;
+        let (by_plan, by_device) = (&mut by_plan[..list.len], &mut by_device[..list.len]);
+        by_plan.copy_from_slice(&list.runs[..list.len]);
+        by_plan.sort_unstable_by_key(|run| run.first);
+        by_device.copy_from_slice(by_plan);
+        by_device.sort_unstable_by_key(|run| run.device_first);
+        let first: [fn(&ChunkRun) -> u64; 2] = [|run| run.first, |run| run.device_first];
+        let gaps = [
+            between(by_plan, first[0], *plan_chunks),
+            between(by_device, first[1], *device_chunks),
+        ];
+        (list, gaps)
+    }
+
+    /// Chunks without a number keep their own where it is free.
+    fn keep_numbers(&mut self) -> Result<(), OutOfScratch> {
+        let (list, [mut gaps, mut frees]) = self.gaps();
+        let (mut gap, mut free) = (gaps.next(), frees.next());
+        while let (Some(this), Some(that)) = (gap, free) {
+            let (first, end) = (this.first.max(that.first), this.end().min(that.end()));
+            if first < end {
+                list.push(ChunkRun { first, device_first: first, count: end - first })?;
+            }
+            if this.end() <= that.end() { gap = gaps.next() } else { free = frees.next() }
+        }
+        Ok(())
+    }
+
+    /// All others get the free chunks in order.
+    fn fill_up(&mut self) -> Result<(), OutOfScratch> {
+        let (list, [mut gaps, mut frees]) = self.gaps();
+        let (mut gap, mut free) = (gaps.next(), frees.next());
+        while let (Some(this), Some(that)) = (gap, free) {
+            let count = this.count.min(that.count);
+            list.push(ChunkRun { first: this.first, device_first: that.first, count })?;
+            gap = this.after(count).or_else(|| gaps.next());
+            free = that.after(count).or_else(|| frees.next());
+        }
+        Ok(())
+    }
+
+    /// Sorts the runs, and joins those that follow one another.
+    fn write<'a>(&mut self, out: &'a mut [ChunkRun]) -> Result<&'a [ChunkRun], SwitchError> {
+        let runs = &mut self.list.runs[..self.list.len];
+        runs.sort_unstable_by_key(|run| run.first);
+        let mut len = 0usize;
+        for at in 0..runs.len() {
+            let run = runs[at];
+            let continues = |last: &&mut ChunkRun| {
+                last.first + last.count == run.first
+                    && last.device_first + last.count == run.device_first
+            };
+            let last = len.checked_sub(1).map(|last| &mut runs[last]);
+            match last.filter(continues) {
+                Some(last) => last.count += run.count,
+                None => {
+                    runs[len] = run;
+                    len += 1;
+                }
+            }
+        }
+        let out = Buffer::Chunks.first(out, len)?;
+        out.copy_from_slice(&runs[..len]);
+        Ok(out)
+    }
+}
+
+/// What lies between sorted runs, up to a limit.
+fn between(
+    runs: &[ChunkRun],
+    first: fn(&ChunkRun) -> u64,
+    limit: u64,
+) -> impl Iterator<Item = Gap> + '_ {
+    let mut next = 0;
+    let begins = runs.iter().map(move |run| (first(run), run.count)).chain(iter::once((limit, 0)));
+    begins.filter_map(move |(first, count)| {
+        let gap = Gap { first: next, count: first.saturating_sub(next) };
+        next = first.saturating_add(count);
+        (gap.count > 0).then_some(gap)
+    })
+}

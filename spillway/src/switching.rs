@@ -1,0 +1,227 @@
+//! Switches between plans, with memory of their own: the core's [`switch`](planner_core::switch).
+
+use crate::error::Error;
+use crate::graph::Graph;
+use crate::growth::{buffer, lengthen};
+use crate::names::Names;
+use crate::planning;
+use planner_core::plan::Prediction;
+use planner_core::scratch::Buffer;
+use planner_core::switch::{
+    self, Capacity, ChunkRun, Held, Holding, Output, SharedState, Switch, SwitchError,
+    SwitchPrediction, SwitchStep, TensorBytes, VerifiedSwitch,
+};
+use planner_core::{Executor, HostLayout, Kind, Limits, PlanError, Scratch, TensorId, Verified};
+use std::collections::HashMap;
+use workloads::{OwnedGraph, OwnedPlan, Shown};
+
+/// A switch that owns its lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedSwitch {
+    /// Which chunks of the device the second plan has.
+    pub chunks: Vec<ChunkRun>,
+    /// What stays, and what moves.
+    pub steps: Vec<SwitchStep>,
+    /// What it costs.
+    pub predicted: SwitchPrediction,
+}
+
+impl OwnedSwitch {
+    /// The switch as the core takes it.
+    #[must_use]
+    pub fn switch(&self) -> Switch<'_> {
+        let Self { chunks, steps, predicted } = self;
+        Switch { chunks, steps, predicted: *predicted }
+    }
+}
+
+/// Pairs the states of two graphs: of one graph each with itself, else by name.
+///
+/// # Errors
+/// [`Error::States`], which names a state that only one graph has, that differs in size, or
+/// whose name another state has too.
+pub fn shared_states(from: &Graph, to: &Graph) -> Result<Vec<SharedState>, Error> {
+    let (one, other) = (from.owned(), to.owned());
+    if one.tensors == other.tensors && one.tensor_names == other.tensor_names {
+        let same = |id| SharedState { from: id, to: id };
+        return Ok(states(one).map(|(id, _)| same(id)).collect());
+    }
+    let mut missing = by_name(one)?;
+    let mut shared = Vec::with_capacity(missing.len());
+    let alone = |graph: &Graph, id| {
+        Error::States(format!(
+            "{} is a state of the graph {:?} alone: declare it in both, even where no op uses it",
+            Names::new(graph.owned(), &[]).tensor(id),
+            Shown::name(graph.name()),
+        ))
+    };
+    by_name(other)?;
+    for (to_id, name) in states(other) {
+        let from_id = missing.remove(name).ok_or_else(|| alone(to, to_id))?;
+        let bytes = [one.tensors[from_id.index()].bytes, other.tensors[to_id.index()].bytes];
+        if bytes[0] != bytes[1] {
+            let name = Shown::name(name);
+            let [from, to] = bytes;
+            return Err(Error::States(format!(
+                "the state {name:?} has {from} bytes in one graph and {to} in the other"
+            )));
+        }
+        shared.push(SharedState { from: from_id, to: to_id });
+    }
+    match missing.into_values().min() {
+        Some(id) => Err(alone(from, id)),
+        None => Ok(shared),
+    }
+}
+
+fn states(graph: &OwnedGraph) -> impl Iterator<Item = (TensorId, &str)> {
+    let tensors = (0..).map(TensorId).zip(graph.tensors.iter().zip(&graph.tensor_names));
+    let states = tensors.filter(|(_, (tensor, _))| tensor.kind == Kind::State);
+    states.map(|(id, (_, name))| (id, name.as_str()))
+}
+
+fn by_name(graph: &OwnedGraph) -> Result<HashMap<&str, TensorId>, Error> {
+    let mut ids = HashMap::new();
+    for (id, name) in states(graph) {
+        if ids.insert(name, id).is_some() {
+            return Err(Error::States(format!(
+                "two states of the graph {:?} have the name {:?}",
+                Shown::name(&graph.name),
+                Shown::name(name),
+            )));
+        }
+    }
+    Ok(ids)
+}
+
+/// What a running plan holds between two iterations, in `out`; see [`Executor::holding`].
+///
+/// # Errors
+/// No memory.
+pub fn holding<'h>(
+    executor: &Executor<'h>,
+    out: &'h mut Vec<Held>,
+) -> Result<Holding<'h>, SwitchError> {
+    if let Err(short) = executor.holding(out) {
+        lengthen(out, short.needed, Held::EMPTY)?;
+    }
+    Ok(executor.holding(out)?)
+}
+
+/// What a plan holds between two iterations, ahead of a run, in `out`; see
+/// [`Holding::between_iterations`].
+///
+/// # Errors
+/// No memory.
+pub fn holding_of<'h>(
+    verified: &Verified<'h>,
+    capacity: Capacity,
+    out: &'h mut Vec<Held>,
+) -> Result<Holding<'h>, SwitchError> {
+    let mut memory = buffer(Holding::scratch_words(&limits(verified)), 0)?;
+    let scratch = &mut Scratch::new(&mut memory);
+    match Holding::between_iterations(verified, capacity, out, scratch) {
+        Err(SwitchError::BufferTooShort(short)) => lengthen(out, short.needed, Held::EMPTY)?,
+        Err(error) => return Err(error),
+        Ok(_) => {}
+    }
+    Holding::between_iterations(verified, capacity, out, scratch)
+}
+
+/// The memory that a plan needs on the device and on the host; see [`Capacity::of`].
+///
+/// # Errors
+/// No memory.
+pub fn capacity(verified: &Verified<'_>) -> Result<Capacity, PlanError> {
+    let mut memory = buffer(HostLayout::scratch_words(&limits(verified)), 0)?;
+    Capacity::of(verified, &mut Scratch::new(&mut memory))
+}
+
+/// The plan with its arena laid out after that of another; see [`switch::keep_offsets`]. None where
+/// the arena then exceeds the budget.
+///
+/// # Errors
+/// Those of [`switch::keep_offsets`], except those for buffers that are too short.
+pub fn keep_offsets(
+    from: &Verified<'_>,
+    to: &Verified<'_>,
+    plan: &OwnedPlan,
+    states: &[SharedState],
+) -> Result<Option<OwnedPlan>, SwitchError> {
+    let (graph, machine) = (to.graph(), to.machine());
+    let words = switch::keep_offsets_scratch_words(&limits(from), &limits(to));
+    let mut memory = buffer(words, 0)?;
+    let mut plan = plan.clone();
+    let scratch = &mut Scratch::new(&mut memory);
+    plan.arena_bytes = switch::keep_offsets(from, to, states, &mut plan.arena, scratch)?;
+    match planning::schedule(graph, machine, &plan.plan()) {
+        Err(PlanError::PoolsAboveBudget { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+        Ok(schedule) => {
+            let schedule = schedule.schedule();
+            let (exact, _) = planning::predict(graph, machine, &plan.plan(), &schedule)?;
+            plan.predicted = Prediction { host_bytes: plan.predicted.host_bytes, ..exact };
+            Ok(Some(plan))
+        }
+    }
+}
+
+/// Plans a switch; see [`switch::plan`].
+///
+/// # Errors
+/// Those of [`switch::plan`], except those for buffers that are too short.
+pub fn plan(
+    holding: &Holding<'_>,
+    to: &Verified<'_>,
+    states: &[SharedState],
+) -> Result<OwnedSwitch, SwitchError> {
+    const CHUNK: ChunkRun = ChunkRun { first: 0, device_first: 0, count: 0 };
+    const STEP: SwitchStep =
+        SwitchStep::Keep(TensorBytes { tensor: TensorId(0), first_byte: 0, bytes: 0 });
+    let [from_limits, to_limits] = [holding.verified(), to].map(limits);
+    let entries = holding.entries().len();
+    let mut memory = buffer(switch::scratch_words(&from_limits, &to_limits, entries), 0)?;
+    let (mut chunks, mut steps) = (Vec::new(), Vec::new());
+    loop {
+        let output = Output { chunks: &mut chunks, steps: &mut steps };
+        let planned = switch::plan(holding, to, states, output, &mut Scratch::new(&mut memory));
+        match planned.map(|it| (it.chunks.len(), it.steps.len(), it.predicted)) {
+            Err(SwitchError::BufferTooShort(short)) => match short.buffer {
+                Buffer::Chunks => lengthen(&mut chunks, short.needed, CHUNK)?,
+                _ => lengthen(&mut steps, short.needed, STEP)?,
+            },
+            Err(error) => return Err(error),
+            Ok((chunk_runs, step_count, predicted)) => {
+                chunks.truncate(chunk_runs);
+                steps.truncate(step_count);
+                return Ok(OwnedSwitch { chunks, steps, predicted });
+            }
+        }
+    }
+}
+
+/// Proves a switch safe; see [`switch::verify`].
+///
+/// # Errors
+/// Those of [`switch::verify`], except those for buffers that are too short.
+pub fn prove<'a, 'b>(
+    holding: &Holding<'a>,
+    to: &Verified<'b>,
+    states: &'a [SharedState],
+    switch: &Switch<'a>,
+) -> Result<VerifiedSwitch<'a, 'b>, SwitchError> {
+    let [from_limits, to_limits] = [holding.verified(), to].map(limits);
+    let words = switch::verify_scratch_words(
+        &from_limits,
+        &to_limits,
+        holding.entries().len(),
+        switch.chunks.len(),
+        switch.steps.len(),
+    );
+    let mut memory = buffer(words, 0)?;
+    switch::verify(holding, to, states, switch, &mut Scratch::new(&mut memory))
+}
+
+fn limits(verified: &Verified<'_>) -> Limits {
+    Limits::of_plan(verified.graph(), verified.plan())
+}

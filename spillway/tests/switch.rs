@@ -1,0 +1,227 @@
+//! Switches of a session between two graphs: by name, with other kernels, and what is refused.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use backend_host::{HostDevice, HostError};
+use spillway::core::backend::{DeviceAddress, Kernels, Launch, Transfers};
+use spillway::core::switch::SwitchError;
+use spillway::core::{HostLayout, Machine, MachineParameters};
+use spillway::strategy::Groups;
+use spillway::{Error, Graph, GraphBuilder, OwnedMachine, Plan, Session, SessionError, TensorId};
+
+const BYTES: u64 = 3000;
+const LAYERS: usize = 6;
+
+/// Each op adds up the first bytes of what it reads, and writes the sum to the first byte of what
+/// it writes.
+struct Sums {
+    x: TensorId,
+    states: Vec<TensorId>,
+    /// The number that all inputs of an iteration have, by iteration.
+    inputs: fn(u64) -> u8,
+    filled: Vec<u64>,
+}
+
+impl Kernels<HostDevice> for Sums {
+    fn launch(&mut self, device: &mut HostDevice, launch: &Launch<'_>) -> Result<(), HostError> {
+        let first = |address: DeviceAddress, device: &HostDevice| {
+            let mut byte = [0];
+            device.read(address, &mut byte).map(|()| byte[0])
+        };
+        let mut sum = 0u8;
+        for address in launch.reads.iter() {
+            sum = sum.wrapping_add(first(address, device)?);
+        }
+        launch.writes.iter().try_for_each(|address| device.write(address, &[sum]))
+    }
+
+    fn fill_states(
+        &mut self,
+        device: &mut HostDevice,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), HostError> {
+        self.states.iter().try_for_each(|&state| {
+            device.write_host(layout.offset_bytes(state, 0, 0), &[0; BYTES as usize])
+        })
+    }
+
+    fn fill_inputs(
+        &mut self,
+        device: &mut HostDevice,
+        iteration: u64,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), HostError> {
+        self.filled.push(iteration);
+        let at = layout.offset_bytes(self.x, HostLayout::slot(iteration), 0);
+        device.write_host(at, &[(self.inputs)(iteration)])
+    }
+}
+
+fn machine() -> OwnedMachine {
+    let machine = Machine::new(MachineParameters {
+        device_bytes: 1 << 16,
+        host_bytes: 1 << 20,
+        chunk_bytes: 1024,
+        h2d_bytes_per_s: 1_000_000_000,
+        d2h_bytes_per_s: 1_000_000_000,
+        transfer_latency_ns: 100,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    });
+    OwnedMachine { name: "host".to_owned(), machine: machine.unwrap(), one_way_bytes_per_s: None }
+}
+
+/// Each layer adds the input to its own sum. With `backward`, the layers run and are listed the
+/// other way round, and they take longer.
+fn graph(backward: bool) -> (Graph, Sums) {
+    let mut graph = GraphBuilder::new(if backward { "backward" } else { "forward" });
+    let mut order: Vec<usize> = (0..LAYERS).collect();
+    if backward {
+        order.reverse();
+    }
+    let scale = graph.state("scale", BYTES);
+    let states: Vec<TensorId> =
+        order.iter().map(|layer| graph.state(format!("sum {layer}"), BYTES)).collect();
+    let x = graph.input("x", 8);
+    for (layer, &state) in order.iter().zip(&states) {
+        let time_ns = if backward { 9000 } else { 2000 };
+        graph.op(format!("layer {layer}"), time_ns).reads([state, x]).writes([state]);
+    }
+    let inputs: fn(u64) -> u8 = if backward { |_| 1 } else { |iteration| iteration as u8 };
+    let states = states.into_iter().chain([scale]).collect();
+    (graph.build().unwrap(), Sums { x, states, inputs, filled: Vec::new() })
+}
+
+fn plan(graph: &Graph, budget: &str) -> Plan {
+    graph.plan(&machine()).budget(budget).run().unwrap()
+}
+
+fn first(session: &mut Session<HostDevice, Sums>, name: &str) -> u8 {
+    let names = &session.plan().graph().owned().tensor_names;
+    let id = names.iter().position(|other| other == name).unwrap();
+    let mut bytes = [0; BYTES as usize];
+    session.read_state(TensorId(id as u32), &mut bytes).unwrap();
+    bytes[0]
+}
+
+#[test]
+fn states_keep_their_names_and_iterations_go_on() {
+    let ((forward, sums), (backward, other)) = (graph(false), graph(true));
+    let (one, two) = (plan(&forward, "60%"), plan(&backward, "80%"));
+    let capacity = one.capacity().unwrap().max(two.capacity().unwrap());
+    let device = HostDevice::new(1024, 1 << 16);
+    let mut session = Session::with_capacity(one, capacity, device, sums).unwrap();
+    session.run(3).unwrap();
+    assert_eq!(session.kernels().filled, [1, 2, 3, 4]);
+    session.switch(two, |kernels| *kernels = other).unwrap();
+    assert_eq!(session.plan().graph().name(), "backward");
+    assert_eq!(first(&mut session, "sum 2"), 1 + 2 + 3);
+    session.run(2).unwrap();
+    assert_eq!(session.iterations(), 5);
+    assert_eq!(session.kernels().filled, [4, 5, 6]);
+    for layer in 0..LAYERS {
+        assert_eq!(first(&mut session, &format!("sum {layer}")), 1 + 2 + 3 + 1 + 1);
+    }
+    assert_eq!(first(&mut session, "scale"), 0);
+}
+
+/// A plan that is refused leaves the session as it is.
+#[test]
+fn what_cannot_be_switched_to_is_named() {
+    let (forward, sums) = graph(false);
+    let least = plan(&forward, "min");
+    let device = HostDevice::new(1024, 1 << 16);
+    let mut session = Session::new(least, device, sums).unwrap();
+    session.run(3).unwrap();
+    let mut refused = |plan: Plan| match session.switch(plan, |_| panic!("nothing changes")) {
+        Err(SessionError::Plan(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    let error = refused(plan(&forward, "100%"));
+    assert!(matches!(error, Error::Switch(SwitchError::DeviceMemory { .. })), "{error}");
+    let with = |states: &[(&str, u64)]| {
+        let mut graph = GraphBuilder::new("other");
+        let states: Vec<_> = states.iter().map(|&(name, bytes)| graph.state(name, bytes)).collect();
+        graph.op("op", 1000).reads(states.clone());
+        plan(&graph.build().unwrap(), "64KiB")
+    };
+    let all = ["scale", "sum 0", "sum 1", "sum 2", "sum 3", "sum 4", "sum 5"].map(|it| (it, 1));
+    let alone =
+        "is a state of the graph \"other\" alone: declare it in both, even where no op uses it";
+    for (states, message) in [
+        (&[("more", 8)][..], format!("tensor 0 (\"more\") {alone}")),
+        (&all, "the state \"scale\" has 3000 bytes in one graph and 1 in the other".to_owned()),
+        (
+            &[("scale", 1), ("scale", 2)],
+            "two states of the graph \"other\" have the name \"scale\"".to_owned(),
+        ),
+        (
+            &[("scale", BYTES)],
+            format!("tensor 1 (\"sum 0\") {}", alone.replace("other", "forward")),
+        ),
+    ] {
+        assert_eq!(refused(with(states)).to_string(), message);
+    }
+    session.run(1).unwrap();
+    assert_eq!(first(&mut session, "sum 5"), 1 + 2 + 3 + 4);
+}
+
+/// A plan in a smaller host block than it needs.
+#[test]
+fn a_small_host_block_is_an_error() {
+    let (forward, sums) = graph(false);
+    let one = plan(&forward, "80%");
+    let mut larger = GraphBuilder::new("larger");
+    for name in &forward.owned().tensor_names {
+        if name != "x" {
+            larger.state(name, BYTES);
+        }
+    }
+    let x = larger.input("x", 4000);
+    larger.op("read", 1000).reads([x]);
+    let two = larger.build().unwrap().plan(&machine()).budget("100%").run().unwrap();
+    let mut capacity = one.capacity().unwrap().max(two.capacity().unwrap());
+    capacity.host_bytes -= 1;
+    let device = HostDevice::new(1024, 1 << 16);
+    let mut session = Session::with_capacity(one, capacity, device, sums).unwrap();
+    let error = session.switch(two, |_| panic!("nothing changes")).unwrap_err();
+    let is_host = matches!(
+        error,
+        SessionError::Plan(Error::Switch(SwitchError::HostMemory { needed_bytes, created_bytes }))
+            if needed_bytes == created_bytes + 1
+    );
+    assert!(is_host, "{error}");
+    session.run(1).unwrap();
+}
+
+/// The same layers stay in two plans, and small states have the same offsets: only inputs are
+/// copied.
+#[test]
+fn between_plans_that_hold_the_same_nothing_is_copied() {
+    let graph = |name: &str, time_ns: u64, handed_bytes: u64| {
+        let mut graph = GraphBuilder::new(name);
+        let bias = |graph: &mut GraphBuilder, layer| graph.state(format!("bias {layer}"), 200);
+        let mut before = graph.input("x", handed_bytes);
+        for layer in 0..8 {
+            let weight = graph.state(format!("weight {layer}"), 4096);
+            let bias = bias(&mut graph, layer);
+            let after = graph.temporary(format!("y {layer}"), handed_bytes);
+            graph
+                .op(format!("layer {layer}"), time_ns)
+                .reads([before, weight, bias])
+                .writes([after]);
+            before = after;
+        }
+        graph.build().unwrap()
+    };
+    let (prompt, token) = (graph("prompt", 9000, 900), graph("token", 1000, 20));
+    let strategy = Groups { size: Some(4), leaving: Some(1), ahead: Some(1) };
+    let plan = |graph: &Graph| {
+        graph.plan(&machine()).budget(44 * 1024u64).strategy(strategy).run().unwrap()
+    };
+    let (one, two) = (plan(&prompt), plan(&token));
+    let arranged = two.arranged_after(&one).unwrap();
+    let [plain, kept] = [&two, &arranged].map(|to| one.switch_to(to).unwrap());
+    assert!(plain.h2d_bytes > kept.h2d_bytes, "{plain:?} {kept:?}");
+    assert_eq!((kept.h2d_bytes, kept.d2h_bytes, kept.time_ns), (20, 0, 100 + 20));
+    assert!(kept.kept_bytes >= 6 * 4096, "{kept:?}");
+}
