@@ -63,6 +63,8 @@ pub enum Error {
     },
     /// A file cannot be read or written, or is malformed.
     File(FormatError),
+    /// The plan does not fix its objects, so it has no addresses.
+    NotPlaced,
     /// The process has too little memory.
     OutOfMemory(OutOfScratch),
 }
@@ -111,6 +113,9 @@ impl fmt::Display for Error {
                 write!(f, "the plan is for the machine {planned:?}, but the machine is {given:?}")
             }
             Self::File(error) => error.fmt(f),
+            Self::NotPlaced => {
+                f.write_str("the plan does not fix its objects, so it has no addresses")
+            }
             Self::OutOfMemory(error) => error.fmt(f),
         }
     }

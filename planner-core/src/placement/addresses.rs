@@ -26,8 +26,8 @@ pub enum Holder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The position of the step in [`Schedule::steps`](crate::Schedule): of all iterations that the
-    /// placements cover, one after the other.
-    pub entry: u32,
+    /// placements cover, one after the other. None for what is resident at the start.
+    pub entry: Option<u32>,
     /// What lies there.
     pub holder: Holder,
     /// Where the bytes begin in the tensor or the workspace.
@@ -90,7 +90,7 @@ pub const fn addresses_scratch_words(limits: &Limits) -> usize {
     ])
 }
 
-/// Hands `see` the offsets of what each step touches: of a copy, the part; of a launch, each tensor
+/// Hands `see` the offsets of what is resident at the start, then of what each step touches: of a copy, the part; of a launch, each tensor
 /// once, then the workspace. Steps come in order, and so do the bytes of a tensor. Returns the size
 /// of the slab, which is within the budget: the arena, then each pool, each rounded up to chunks.
 /// O(pieces + object numbers) for each step.
@@ -120,6 +120,7 @@ pub fn addresses(
     };
     for resident in plan.resident_at_start {
         walk.take(resident.part);
+        walk.see_part(None, resident.part);
     }
     let steps = (0..placements.iterations).flat_map(|_| plan.steps);
     for (entry, step) in (0..).zip(steps) {
@@ -161,9 +162,9 @@ impl<S: FnMut(Run)> Walk<'_, S> {
         match *step {
             Step::Prefetch(part) => {
                 self.take(part);
-                self.see_part(entry, part);
+                self.see_part(Some(entry), part);
             }
-            Step::Offload(part) => self.see_part(entry, part),
+            Step::Offload(part) => self.see_part(Some(entry), part),
             Step::Evict(part) => self.number[self.pieces.of_part(part)].fill(NONE),
             Step::Launch(launched) => self.launch(entry, launched),
         }
@@ -175,14 +176,14 @@ impl<S: FnMut(Run)> Walk<'_, S> {
         }
         for tensor in self.pieces.operands_by(launched) {
             if core::mem::replace(&mut self.seen_at[tensor.index()], entry) != entry {
-                self.see_part(entry, Part::whole(tensor));
+                self.see_part(Some(entry), Part::whole(tensor));
             }
         }
         if let Some((pool, count)) = self.pieces.workspace(self.graph, launched.op) {
             let bytes = self.graph.op(launched.op).workspace_bytes;
             let first = self.next;
             self.next += count as u32;
-            let mut runs = Joined::new(entry, Holder::Workspace(launched.op), bytes);
+            let mut runs = Joined::new(Some(entry), Holder::Workspace(launched.op), bytes);
             self.see_objects(&mut runs, pool, 0, first, count);
             runs.end(&mut self.see);
         }
@@ -202,7 +203,7 @@ impl<S: FnMut(Run)> Walk<'_, S> {
         }
     }
 
-    fn see_part(&mut self, entry: u32, part: Part) {
+    fn see_part(&mut self, entry: Option<u32>, part: Part) {
         let tensor = part.tensor;
         let (holder, bytes) = (Holder::Tensor(tensor), self.graph.tensor(tensor).bytes);
         if let Some(offset_bytes) = self.pieces.arena_offset_bytes(tensor) {
@@ -236,7 +237,7 @@ struct Joined {
 }
 
 impl Joined {
-    const fn new(entry: u32, holder: Holder, whole_bytes: u64) -> Self {
+    const fn new(entry: Option<u32>, holder: Holder, whole_bytes: u64) -> Self {
         let run = Run { entry, holder, first_byte: 0, offset_bytes: 0, bytes: 0 };
         Self { run, whole_bytes }
     }

@@ -15,10 +15,6 @@ use crate::scratch::{Limits, Scratch, larger, total, words};
 use bytemuck::{Pod, Zeroable};
 use core::ops::Range;
 
-/// Steps of the search for a lower packing: about a millisecond. Tensors that are streamed are
-/// packed tightly by far fewer, or not at all.
-const MOST_STEPS: u64 = 1 << 20;
-
 /// Until the end.
 const NEVER: u32 = u32::MAX;
 /// No allocation.
@@ -58,7 +54,7 @@ pub(super) fn fill(
     graph: &Graph<'_>,
     plan: &Plan<'_>,
     pieces: &Pieces<'_>,
-    iterations: u32,
+    (iterations, most_steps): (u32, u64),
     (objects, ends): (&mut [u64], &[u32]),
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, PlacementError> {
@@ -96,7 +92,7 @@ pub(super) fn fill(
     }
     let mut lacking = 0u64;
     for (pool, data) in (0..).zip(plan.pools) {
-        let height = pack(all, pool, objects, &mut scratch)?;
+        let height = pack(all, pool, most_steps, objects, &mut scratch)?;
         lacking = lacking.saturating_add(height.saturating_sub(data.count));
     }
     for allocation in all.iter().filter(|allocation| allocation.same_as != NONE) {
@@ -111,6 +107,7 @@ pub(super) fn fill(
 fn pack(
     all: &[Allocation],
     pool: u32,
+    most_steps: u64,
     objects: &mut [u64],
     scratch: &mut Scratch<'_>,
 ) -> Result<u64, PlacementError> {
@@ -124,7 +121,7 @@ fn pack(
         last: allocation.given,
         bytes: allocation.count.into(),
     };
-    let packing = packing::pack(items().map(item), MOST_STEPS, offsets, &mut scratch)?;
+    let packing = packing::pack(items().map(item), most_steps, offsets, &mut scratch)?;
     for (allocation, &offset) in items().zip(&*offsets) {
         let slots = allocation.first_slot as usize..;
         let slots = objects[slots].iter_mut().take(allocation.count as usize);

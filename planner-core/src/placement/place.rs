@@ -161,8 +161,8 @@ pub fn place<'o>(
 }
 
 /// The same with consecutive objects for each allocation, so that each tensor and each workspace
-/// lies at consecutive addresses of a slab ([`addresses`](super::addresses)). This mostly takes more
-/// objects than [`place`] does.
+/// lies at consecutive addresses of a slab ([`addresses`](super::addresses())). This mostly takes more
+/// objects than [`place`] does; more steps of [packing](crate::packing::pack) make it fewer.
 ///
 /// As [`place`], but O(allocations squared) at most.
 ///
@@ -173,12 +173,14 @@ pub fn place_contiguously<'o>(
     machine: &Machine,
     plan: &Plan<'o>,
     iterations: u32,
+    most_steps: u64,
     output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Plan<'o>, PlacementError> {
+    let effort = (iterations, most_steps);
     place_by(graph, machine, plan, iterations, output, scratch, |plan, pieces, table, scratch| {
         let Output { objects, ends } = table;
-        contiguous::fill(graph, plan, pieces, iterations, (objects, ends), scratch)
+        contiguous::fill(graph, plan, pieces, effort, (objects, ends), scratch)
     })
 }
 
