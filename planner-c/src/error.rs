@@ -35,6 +35,8 @@ pub enum Code {
     Device = 12,
     /// A bug of this library.
     Internal = 13,
+    /// The plan does not fix its objects, so it has no addresses.
+    NotPlaced = 14,
 }
 
 /// Bytes of a message, with the zero at its end.
@@ -93,6 +95,7 @@ impl From<spillway::Error> for Failure {
             }
             Of::File(_) => Code::File,
             Of::OutOfMemory(_) => Code::OutOfMemory,
+            Of::NotPlaced => Code::NotPlaced,
             _ => Code::NoPlan,
         };
         Self::new(code, error)

@@ -95,7 +95,10 @@ fn a_budget_that_is_too_small_names_the_layers_that_need_more() {
     let error = streaming::plan(&layers, &machine(1), 1023).unwrap_err();
     assert!(matches!(error, Error::Infeasible { least_bytes: 1024, .. }));
     let message = error.to_string();
-    assert!(message.contains("\"large\", \"as large\" need 1.00 KiB (1024 bytes) each"), "{message}");
+    assert!(
+        message.contains("\"large\", \"as large\" need 1.00 KiB (1024 bytes) each"),
+        "{message}"
+    );
     assert!(streaming::plan(&layers, &machine(1), 1024).is_ok());
     let error = streaming::plan(&layers[..2], &machine(1), 0).unwrap_err().to_string();
     assert!(error.contains("\"large\" needs 1.00 KiB (1024 bytes)"), "{error}");

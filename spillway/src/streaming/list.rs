@@ -19,8 +19,9 @@ const PACKED: usize = 10_000;
 /// Steps of a search for a tighter packing: a fraction of a millisecond.
 const STEPS: u64 = 1 << 14;
 
-/// Ops ahead of a layer at which it comes at most. A layer that comes later is packed more easily.
-const AHEAD: [usize; 3] = [usize::MAX, 2, 1];
+/// Ops ahead of a layer at which it comes at most: as soon as there is memory, or later, which packed
+/// layers may need.
+const AHEAD: [usize; 3] = [1024, 2, 1];
 
 /// The best plan: choices are carried out by their estimates, which no plan of theirs beats, until
 /// the next estimate is no better than the best plan.

@@ -98,15 +98,21 @@ impl Layers {
     /// What is left for streamed layers, if that is enough for the largest of them.
     pub(super) fn slots(&self, is_streamed: &[bool], shape: Shape) -> Option<Slots> {
         let resident_bytes = self.sum(&self.bytes, is_streamed, false);
+        // Sums of whole chunks may exceed 64 bits.
         let left_bytes = self.budget_bytes.checked_sub(resident_bytes)?;
+        if resident_bytes == u64::MAX {
+            return None;
+        }
         let streamed = || self.bytes.iter().zip(is_streamed).filter(|&(_, &is)| is);
         let largest = streamed().map(|(&bytes, _)| bytes).max().unwrap_or(0);
         let object_bytes = match shape {
             Shape::Slots => largest.max(1),
             Shape::Ring | Shape::Packed => self.unit_bytes,
         };
-        let count = left_bytes / object_bytes;
         let objects = streamed().map(|(&bytes, _)| bytes.div_ceil(object_bytes));
+        let all = objects.clone().fold(0, u64::saturating_add);
+        // More than all of them take is of no use.
+        let count = all.min(left_bytes / object_bytes);
         if largest.div_ceil(object_bytes) > count {
             return None;
         }
@@ -179,9 +185,10 @@ fn ring(objects: Vec<u64>, count: u64) -> Option<(Vec<u64>, Vec<u64>)> {
 
 /// Objects are left unused between two layers: the next takes them, unless it is too large.
 fn leave(taken: &mut [u64], next: usize, last: usize, objects: u64, count: u64) -> Option<()> {
-    let by = if taken[next] + objects <= count { next } else { last };
-    taken[by] += objects;
-    (taken[by] <= count).then_some(())
+    let with = |layer: usize| taken[layer].checked_add(objects).filter(|&taken| taken <= count);
+    let by = if with(next).is_some() { next } else { last };
+    taken[by] = with(by)?;
+    Some(())
 }
 
 const fn gcd(mut one: u64, mut other: u64) -> u64 {
