@@ -145,6 +145,8 @@ fn check_sizes(limits: &Limits) -> Result<(), Fault> {
         ("packing::default_steps", |it| packing::default_steps(it.tensors) as usize),
         ("Pieces::scratch_words", Pieces::scratch_words),
         ("placement::scratch_words", placement::scratch_words),
+        ("placement::contiguous_scratch_words", placement::contiguous_scratch_words),
+        ("placement::addresses_scratch_words", placement::addresses_scratch_words),
         ("planner::scratch_words", planner::scratch_words),
         ("Limits::max_steps", Limits::max_steps),
         ("list_schedule_words", list_schedule_words),

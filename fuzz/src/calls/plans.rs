@@ -254,6 +254,17 @@ fn check_placing(
             let output = placement::Output { objects: &mut objects, ends: &mut ends };
             placement::place(graph, machine, plan, input.over, output, scratch).map(|_| ())
         },
+    )?;
+    call_with_scratch(
+        "placement::place_contiguously",
+        placement::contiguous_scratch_words(&limits),
+        input.permille,
+        |scratch| {
+            let output = placement::Output { objects: &mut objects, ends: &mut ends };
+            let steps = input.numbers[1] % (1 << 16);
+            placement::place_contiguously(graph, machine, plan, iterations, steps, output, scratch)
+                .map(|_| ())
+        },
     )
 }
 

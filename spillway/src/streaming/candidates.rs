@@ -12,22 +12,21 @@ const QUANTILES: usize = 6;
 const FREE: [u64; 5] = [1, 2, 3, 4, 6];
 
 /// Layers that estimates of changed choices look at together: a millisecond's worth.
-const LOOKS: usize = 400_000;
+const LOOKS: usize = 60_000;
 
 /// A layer changes places with one of the next ones, up to this many less one.
 const NEAR: usize = 4;
 
 /// Choices that are changed, layer by layer.
-const CHANGED: usize = 3;
+const CHANGED: usize = 2;
 
-/// All choices, by their estimates.
-pub(super) fn all(layers: &Layers) -> Vec<Streamed> {
+/// All choices of some shapes, by their estimates.
+pub(super) fn all(layers: &Layers, shapes: &[Shape]) -> Vec<Streamed> {
     let mut chosen: Vec<_> = spread(layers).chain(groups(layers)).collect();
     chosen.sort_unstable();
     chosen.dedup();
-    let shapes = [Shape::Slots, Shape::Ring, Shape::Packed];
     let judge = |is_streamed: Vec<bool>| {
-        shapes.into_iter().filter_map(move |shape| layers.judge(is_streamed.clone(), shape))
+        shapes.iter().filter_map(move |&shape| layers.judge(is_streamed.clone(), shape))
     };
     let mut all: Vec<_> = chosen.into_iter().flat_map(judge).collect();
     all.sort_by_key(Streamed::cost);

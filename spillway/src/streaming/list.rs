@@ -14,7 +14,7 @@ use workloads::{OwnedGraph, OwnedPlacements, OwnedPlan};
 const MOST_ITERATIONS: u32 = 6;
 
 /// Packed choices that are tried, times the square of the layers: a few milliseconds' worth.
-const PACKED: usize = 10_000;
+const PACKED: usize = 9_000;
 
 /// Steps of a search for a tighter packing: a fraction of a millisecond.
 const STEPS: u64 = 1 << 14;
@@ -32,7 +32,9 @@ pub(super) fn best(
 ) -> Result<OwnedPlan, PlanningError> {
     let mut best: Option<OwnedPlan> = None;
     let mut packed = PACKED / layers.len().saturating_pow(2).max(1);
-    for streamed in candidates::all(layers) {
+    let shapes = [Shape::Slots, Shape::Ring, Shape::Packed];
+    let shapes = if packed > 0 { &shapes[..] } else { &shapes[..2] };
+    for streamed in candidates::all(layers, shapes) {
         let period_ns = best.as_ref().map_or(u64::MAX, |best| best.predicted.period_ns);
         if streamed.period_ns >= period_ns {
             break;

@@ -140,7 +140,7 @@ impl Layers {
         let mut held = VecDeque::with_capacity(self.len());
         let (mut free, mut uploaded_ns, mut now_ns, mut period_ns) = (slots.count, 0u64, 0u64, 0);
         for _ in 0..ITERATIONS {
-            let began_ns = now_ns;
+            let (began_ns, last_ns) = (now_ns, period_ns);
             let mut taken = slots.taken.iter();
             for (layer, &is_streamed) in is_streamed.iter().enumerate() {
                 let Some(&objects) = is_streamed.then(|| taken.next()).flatten() else {
@@ -159,6 +159,9 @@ impl Layers {
                 held.push_back((objects, now_ns));
             }
             period_ns = now_ns - began_ns;
+            if period_ns == last_ns {
+                break;
+            }
         }
         period_ns
     }
