@@ -134,7 +134,7 @@ fn check_graph(input: &Input) -> Result<(), Fault> {
 type Size = fn(&Limits) -> usize;
 
 fn check_sizes(limits: &Limits) -> Result<(), Fault> {
-    let sizes: [(&str, Size); 19] = [
+    let sizes: [(&str, Size); 21] = [
         ("Graph::scratch_words", |it| Graph::scratch_words(it.tensors)),
         ("bounds::scratch_words", bounds::scratch_words),
         ("executor::scratch_words", |it| executor::scratch_words(it, it.objects)),
