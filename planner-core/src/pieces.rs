@@ -8,6 +8,7 @@
 use crate::graph::{Graph, Kind, Launched, OpId, TensorId};
 use crate::machine::Machine;
 use crate::plan::{Location, Part, Plan, PlanError, Step};
+use crate::ranges::Span;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use core::ops::Range;
 
@@ -205,6 +206,26 @@ impl<'a> Pieces<'a> {
         all.start + from..all.start + to
     }
 
+    /// The pieces of a part, among those of its tensor.
+    #[inline]
+    pub(crate) fn span(&self, part: Part) -> Span {
+        match part.is_whole() {
+            true => self.whole(part.tensor),
+            false => Span::new(&self.of(part.tensor), &self.of_part(part)),
+        }
+    }
+
+    /// All pieces of a tensor.
+    #[inline]
+    pub(crate) fn whole(&self, tensor: TensorId) -> Span {
+        Span::whole(&self.of(tensor))
+    }
+
+    /// One piece, among those of its tensor.
+    pub(crate) fn span_of(&self, tensor: TensorId, piece: usize) -> Span {
+        Span::new(&self.of(tensor), &(piece..piece + 1))
+    }
+
     /// The objects of one piece of a tensor: the first, and how many.
     #[must_use]
     pub fn range(&self, tensor: TensorId, piece: usize) -> (u64, u64) {
@@ -397,14 +418,9 @@ fn count_objects(
 fn parts<'p>(plan: &Plan<'p>) -> impl Iterator<Item = (Location, Part)> + use<'p> {
     let starts = plan.resident_at_start.iter().enumerate();
     let steps = plan.steps.iter().enumerate();
-    starts.map(|(at, entry)| (location_of(at, Location::Start), entry.part)).chain(
-        steps.filter_map(|(at, step)| match *step {
-            Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
-                Some((location_of(at, Location::Step), part))
-            }
-            Step::Launch(_) => None,
-        }),
-    )
+    starts
+        .map(|(at, entry)| (location_of(at, Location::Start), entry.part))
+        .chain(steps.filter_map(|(at, step)| Some((location_of(at, Location::Step), step.part()?))))
 }
 
 /// Checks every range, then sorts and counts the cuts, and returns the first object of

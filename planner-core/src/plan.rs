@@ -60,6 +60,15 @@ impl Step {
     pub const fn repeat(op: OpId) -> Self {
         Self::Launch(Launched::repeat(op))
     }
+
+    /// What a step moves or gives back; none for a launch.
+    #[must_use]
+    pub const fn part(&self) -> Option<Part> {
+        match *self {
+            Self::Prefetch(part) | Self::Offload(part) | Self::Evict(part) => Some(part),
+            Self::Launch(_) => None,
+        }
+    }
 }
 
 /// What is on the device when an iteration starts.
@@ -224,10 +233,12 @@ impl<'a> Placements<'a> {
 
 impl Limits {
     /// The sizes of a plan, for all that is done with it: lowering, predicting, verifying,
-    /// placing and running it.
+    /// placing and running it. O(steps).
     #[must_use]
     pub fn of_plan(graph: &Graph<'_>, plan: &Plan<'_>) -> Self {
-        let ranges = plan.resident_at_start.len().saturating_add(plan.steps.len());
+        let at_start = plan.resident_at_start.iter().map(|entry| entry.part);
+        let parts = at_start.chain(plan.steps.iter().filter_map(Step::part));
+        let ranges = parts.filter(|part| !part.is_whole()).count();
         let graph = Self::of_graph(graph);
         Self {
             steps: plan.steps.len(),

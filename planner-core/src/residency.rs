@@ -34,8 +34,7 @@ impl<'a> Residency<'a> {
         for (at, entry) in plan.resident_at_start.iter().enumerate() {
             let objects = residency.allocate(pieces, entry.part, Location::Start(at as u32))?;
             if objects > 0 {
-                let (of, range) = (pieces.of(entry.part.tensor), pieces.of_part(entry.part));
-                residency.state.change(&of, &range, 0, AT_START);
+                residency.state.change(pieces.span(entry.part), 0, AT_START);
             }
         }
         Ok(residency)
@@ -51,12 +50,12 @@ impl<'a> Residency<'a> {
         if pieces.in_arena(part.tensor) {
             return Ok(0);
         }
-        let (of, range) = (pieces.of(part.tensor), pieces.of_part(part));
-        let [_, any] = self.state.look(&of, &range);
+        let span = pieces.span(part);
+        let [_, any] = self.state.look(span);
         if any & NOW != 0 {
             return Err(PlanError::AlreadyResident(location, part.tensor));
         }
-        self.state.change(&of, &range, 0, NOW);
+        self.state.change(span, 0, NOW);
         let objects = pieces.part_objects(part);
         self.objects[part.tensor.index()] += objects;
         Ok(objects)
@@ -68,8 +67,7 @@ impl<'a> Residency<'a> {
         if pieces.in_arena(tensor) || *resident == pieces.objects(tensor) {
             return 0;
         }
-        let of = pieces.of(tensor);
-        self.state.change(&of, &of, 0, NOW);
+        self.state.change(pieces.whole(tensor), 0, NOW);
         pieces.objects(tensor) - core::mem::replace(resident, pieces.objects(tensor))
     }
 
@@ -83,12 +81,12 @@ impl<'a> Residency<'a> {
         if pieces.in_arena(part.tensor) {
             return Err(PlanError::ArenaStep(location, part.tensor));
         }
-        let (of, range) = (pieces.of(part.tensor), pieces.of_part(part));
-        let [all, _] = self.state.look(&of, &range);
+        let span = pieces.span(part);
+        let [all, _] = self.state.look(span);
         if all & NOW == 0 {
             return Err(PlanError::NotResident(location, part.tensor));
         }
-        self.state.change(&of, &range, NOW, 0);
+        self.state.change(span, NOW, 0);
         let objects = pieces.part_objects(part);
         self.objects[part.tensor.index()] -= objects;
         Ok(objects)
@@ -101,9 +99,8 @@ impl<'a> Residency<'a> {
         tensors: impl Iterator<Item = TensorId>,
     ) -> Result<(), PlanError> {
         for tensor in tensors {
-            let of = pieces.of(tensor);
-            for piece in of.clone() {
-                match self.state.look(&of, &(piece..piece + 1)) {
+            for piece in pieces.of(tensor) {
+                match self.state.look(pieces.span_of(tensor, piece)) {
                     [NOW, _] => return Err(PlanError::AlreadyResident(Location::End, tensor)),
                     [AT_START, _] => return Err(PlanError::NotResident(Location::End, tensor)),
                     _ => {}

@@ -108,6 +108,13 @@ pub struct Wait {
     pub iterations_back: u32,
 }
 
+impl Wait {
+    #[inline]
+    const fn there(self) -> Option<Self> {
+        if self.index == NO_WAIT.index { None } else { Some(self) }
+    }
+}
+
 /// When one step of a plan runs.
 #[derive(Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
@@ -115,7 +122,7 @@ pub struct Scheduled {
     /// The number of a stream; `NO_STREAM` for an evict.
     stream: u32,
     index: u32,
-    /// `NO_WAIT` where there is none.
+    /// `NO_WAIT` where there is none; its index alone says so.
     waits: PerStream<Wait>,
 }
 
@@ -139,6 +146,7 @@ impl Scheduled {
 
     /// The stream that takes the step; none for an evict.
     #[must_use]
+    #[inline]
     pub const fn stream(&self) -> Option<Stream> {
         match self.stream {
             0 => Some(Stream::Compute),
@@ -150,6 +158,7 @@ impl Scheduled {
 
     /// The step's position within its stream and iteration; for an evict, without meaning.
     #[must_use]
+    #[inline]
     pub const fn index(&self) -> u32 {
         self.index
     }
@@ -157,16 +166,16 @@ impl Scheduled {
     /// What must have ended on a stream before the step starts. For an evict, which is on no
     /// stream: before its memory is free.
     #[must_use]
+    #[inline]
     pub fn wait(&self, stream: Stream) -> Option<Wait> {
-        let wait = self.waits[stream];
-        (wait != NO_WAIT).then_some(wait)
+        self.waits[stream].there()
     }
 
     /// The waits for all streams.
     #[must_use]
     #[inline]
     pub fn waits(&self) -> PerStream<Option<Wait>> {
-        self.waits.map(|wait| (wait != NO_WAIT).then_some(wait))
+        self.waits.map(Wait::there)
     }
 
     /// Makes the step wait on a stream, or not. No stream has a step `u32::MAX`.

@@ -6,7 +6,7 @@ use crate::graph::{Graph, Kind, Launched};
 use crate::machine::{Direction, Machine};
 use crate::pieces::Pieces;
 use crate::plan::{Location, Plan, PlanError, Prediction, Step};
-use crate::schedule::{PerStream, Schedule, Stream};
+use crate::schedule::{PerStream, Schedule, Scheduled, Stream};
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 /// Iterations that a prediction looks at.
@@ -197,33 +197,21 @@ impl<'a> Timeline<'a> {
         let slots = Slots::new(schedule.stream_steps);
         let ends_ns = scratch
             .take(slots.per_iteration.saturating_mul(PREDICTED_ITERATIONS as usize), 0u64)?;
-        let mut busy_ns = PerStream::all(0u64);
-        let mut free_ns = PerStream::all(0u64);
+        let mut run = Run { ends_ns, slots, free_ns: PerStream::all(0) };
+        let looks_back_once = schedule.iterations == 1 && looks_back_once(schedule.steps);
         for iteration in 0..PREDICTED_ITERATIONS as usize {
-            let entries = schedule.of_iteration(iteration as u64);
-            for (entry, &duration_ns) in entries.iter().zip(durations_ns) {
-                let Some(stream) = entry.stream() else { continue };
-                let mut start_ns = free_ns[stream];
-                for awaited_stream in Stream::ALL {
-                    if let Some(wait) = entry.wait(awaited_stream)
-                        && let Some(awaited) = iteration.checked_sub(wait.iterations_back as usize)
-                    {
-                        let slot = slots.of(awaited, awaited_stream, wait.index);
-                        start_ns = start_ns.max(ends_ns.get(slot).copied().unwrap_or(0));
-                    }
-                }
-                let end_ns = start_ns.saturating_add(duration_ns);
-                let slot = slots.of(iteration, stream, entry.index());
-                if let Some(slot) = ends_ns.get_mut(slot) {
-                    *slot = end_ns;
-                }
-                free_ns[stream] = end_ns;
-                if iteration == 0 {
-                    let busy = &mut busy_ns[stream];
-                    *busy = busy.saturating_add(duration_ns);
-                }
+            let before_ns = run.free_ns;
+            run.iteration(iteration, schedule, durations_ns);
+            if iteration > 0
+                && looks_back_once
+                && let Some(period_ns) = run.steady_period_ns(iteration, before_ns)
+            {
+                run.repeat(iteration, period_ns);
+                break;
             }
         }
+        let ends_ns = run.ends_ns;
+        let busy_ns = busy_ns(schedule, durations_ns);
         Ok(Self { ends_ns, slots, stream_steps: schedule.stream_steps, busy_ns })
     }
 
@@ -244,9 +232,90 @@ impl<'a> Timeline<'a> {
     }
 }
 
+/// The steps of the iterations so far.
+struct Run<'a> {
+    ends_ns: &'a mut [u64],
+    slots: Slots,
+    /// The end of the last step on each stream.
+    free_ns: PerStream<u64>,
+}
+
+impl Run<'_> {
+    fn iteration(&mut self, iteration: usize, schedule: &Schedule<'_>, durations_ns: &[u64]) {
+        let entries = schedule.of_iteration(iteration as u64);
+        for (entry, &duration_ns) in entries.iter().zip(durations_ns) {
+            let Some(stream) = entry.stream() else { continue };
+            let mut start_ns = self.free_ns[stream];
+            for awaited_stream in Stream::ALL {
+                if let Some(wait) = entry.wait(awaited_stream)
+                    && let Some(awaited) = iteration.checked_sub(wait.iterations_back as usize)
+                {
+                    let slot = self.slots.of(awaited, awaited_stream, wait.index);
+                    start_ns = start_ns.max(self.ends_ns.get(slot).copied().unwrap_or(0));
+                }
+            }
+            let end_ns = start_ns.saturating_add(duration_ns);
+            let slot = self.slots.of(iteration, stream, entry.index());
+            if let Some(slot) = self.ends_ns.get_mut(slot) {
+                *slot = end_ns;
+            }
+            self.free_ns[stream] = end_ns;
+        }
+    }
+
+    /// The time by which each step of an iteration ends after the same step of the one before, if
+    /// that is the same for all of them. Where waits look back one iteration at most, each further
+    /// iteration takes as long: its steps start when steps of the last two end, and these all
+    /// end that much later than one iteration before.
+    fn steady_period_ns(&self, iteration: usize, before_ns: PerStream<u64>) -> Option<u64> {
+        let steps = self.slots.per_iteration;
+        let (earlier, last) =
+            self.ends_ns.get((iteration - 1) * steps..)?.split_at_checked(steps)?;
+        let period_ns = last.first()?.checked_sub(*earlier.first()?)?;
+        let after = |before_ns: u64| before_ns.checked_add(period_ns);
+        let is_steady = earlier.iter().zip(last).all(|(&before, &end)| after(before) == Some(end))
+            && Stream::ALL.into_iter().all(|stream| {
+                let (before, free) = (before_ns[stream], self.free_ns[stream]);
+                free == 0 || after(before) == Some(free)
+            });
+        is_steady.then_some(period_ns)
+    }
+
+    /// Fills in the iterations after one, each `period_ns` after the one before.
+    fn repeat(&mut self, iteration: usize, period_ns: u64) {
+        let steps = self.slots.per_iteration;
+        for first in ((iteration + 1) * steps..self.ends_ns.len()).step_by(steps.max(1)) {
+            let (done, rest) = self.ends_ns.split_at_mut(first);
+            for (end, before) in rest.iter_mut().zip(&done[first - steps..]) {
+                *end = before.saturating_add(period_ns);
+            }
+        }
+    }
+}
+
+/// Whether no step waits for one that is more than an iteration back.
+fn looks_back_once(entries: &[Scheduled]) -> bool {
+    entries.iter().all(|entry| {
+        let mut waits = Stream::ALL.into_iter().filter_map(|stream| entry.wait(stream));
+        waits.all(|wait| wait.iterations_back <= 1)
+    })
+}
+
+/// The sum of the durations of each stream's steps in one iteration.
+fn busy_ns(schedule: &Schedule<'_>, durations_ns: &[u64]) -> PerStream<u64> {
+    let mut busy_ns = PerStream::all(0u64);
+    for (entry, &duration_ns) in schedule.of_iteration(0).iter().zip(durations_ns) {
+        if let Some(stream) = entry.stream() {
+            busy_ns[stream] = busy_ns[stream].saturating_add(duration_ns);
+        }
+    }
+    busy_ns
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schedule::Wait;
 
     #[test]
     fn a_step_that_does_not_exist_ends_at_0() {
@@ -254,5 +323,20 @@ mod tests {
         let mut memory = [0; 6 * PREDICTED_ITERATIONS as usize];
         let timeline = Timeline::new(&schedule, &[], &mut Scratch::new(&mut memory)).unwrap();
         assert_eq!(timeline.end_ns(usize::MAX, Stream::Download, u32::MAX), 0);
+    }
+
+    #[test]
+    fn an_iteration_may_be_like_the_one_before_and_the_next_one_later() {
+        let mut steps = [Stream::Compute, Stream::Upload, Stream::Download]
+            .map(|stream| Scheduled::new(Some(stream), 0));
+        let wait = |iterations_back| Some(Wait { index: 0, iterations_back });
+        steps[0].set_wait(Stream::Download, wait(2));
+        steps[1].set_wait(Stream::Compute, wait(0));
+        steps[2].set_wait(Stream::Upload, wait(0));
+        let schedule = Schedule { steps: &steps, stream_steps: PerStream::all(1), iterations: 1 };
+        let mut memory = [0; 3 * PREDICTED_ITERATIONS as usize];
+        let timeline = Timeline::new(&schedule, &[5; 3], &mut Scratch::new(&mut memory)).unwrap();
+        let ends_ns = [0, 1, 2, 3, 4].map(|at| timeline.end_ns(at, Stream::Compute, 0));
+        assert_eq!(ends_ns, [5, 10, 20, 25, 35]);
     }
 }

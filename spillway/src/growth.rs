@@ -52,16 +52,16 @@ pub(crate) fn buffer<T: Clone>(len: usize, fill: T) -> Result<Vec<T>, OutOfScrat
     Ok(vec![fill; len])
 }
 
-/// Makes a buffer this long at least, if there is memory for it.
+/// Makes a buffer this long at least, if there is memory for it. What it held is lost if it grows.
 pub(crate) fn lengthen<T: Clone>(
     buffer: &mut Vec<T>,
     len: usize,
     fill: T,
 ) -> Result<(), OutOfScratch> {
-    if let Some(more) = len.checked_sub(buffer.len()) {
-        let needed_words = words::<T>(len);
-        buffer.try_reserve_exact(more).map_err(|_| OutOfScratch { needed_words, free_words: 0 })?;
-        buffer.resize(len, fill);
+    if buffer.len() < len {
+        // Zeros of a new buffer cost nothing until they are used.
+        *buffer = Vec::new();
+        *buffer = self::buffer(len, fill)?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::{NEVER, Points};
 use crate::graph::Graph;
 use crate::pieces::Pieces;
-use crate::plan::{Part, Step};
+use crate::plan::Step;
 use crate::ranges::LastUses;
 use crate::schedule::PerStream;
 use crate::scratch::{OutOfScratch, Scratch};
@@ -71,11 +71,11 @@ impl<'a> Hazards<'a> {
             Step::Launch(launched) => {
                 let (mut upload, mut download) = (NEVER, NEVER);
                 for tensor in pieces.operands_by(launched) {
-                    upload = upload.max(last(&self.prefetched, pieces, Part::whole(tensor)));
+                    upload = upload.max(self.prefetched.last(pieces.whole(tensor)));
                     self.touched[tensor.index()] = now;
                 }
                 for tensor in graph.written_by(launched) {
-                    download = download.max(last(&self.offloaded, pieces, Part::whole(tensor)));
+                    download = download.max(self.offloaded.last(pieces.whole(tensor)));
                     self.written[tensor.index()] = now;
                 }
                 PerStream([NEVER, upload, download])
@@ -88,24 +88,22 @@ impl<'a> Hazards<'a> {
                     self.touched[tensor]
                 };
                 self.touched_before_prefetch[tensor] = self.touched[tensor];
-                let download = last(&self.offloaded, pieces, part);
-                self.prefetched.note(&pieces.of(part.tensor), &pieces.of_part(part), now);
+                let span = pieces.span(part);
+                let download = self.offloaded.last(span);
+                self.prefetched.note(span, now);
                 PerStream([launch, NEVER, download])
             }
             Step::Offload(part) => {
-                let upload = last(&self.prefetched, pieces, part);
-                self.offloaded.note(&pieces.of(part.tensor), &pieces.of_part(part), now);
+                let span = pieces.span(part);
+                let upload = self.prefetched.last(span);
+                self.offloaded.note(span, now);
                 PerStream([self.written[part.tensor.index()], upload, NEVER])
             }
             Step::Evict(part) => {
-                let upload = last(&self.prefetched, pieces, part);
-                let download = last(&self.offloaded, pieces, part);
+                let span = pieces.span(part);
+                let (upload, download) = (self.prefetched.last(span), self.offloaded.last(span));
                 PerStream([self.touched[part.tensor.index()], upload, download])
             }
         }
     }
-}
-
-fn last(uses: &LastUses<'_>, pieces: &Pieces<'_>, part: Part) -> i64 {
-    uses.last(&pieces.of(part.tensor), &pieces.of_part(part))
 }

@@ -272,7 +272,7 @@ fn plan_task<'o>(
     let mut trials = Trials::new(task, steps, resident, PoolTables { pools, tensor_pool });
     let memory = Memory::new(task, strategy.rule().need(task.sequence), arena, &mut scratch)?;
     let uses = Uses::new(task.sequence, &mut scratch)?;
-    let mut search = Search::new(task.sequence, &mut scratch)?;
+    let mut search = Search::of_rule(strategy.rule(), task.sequence, &mut scratch)?;
     let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
     let Some(best) = trials.best(&strategy, &basis, &mut search, &mut scratch)? else {
         if let Some(needed) = trials.steps_needed {

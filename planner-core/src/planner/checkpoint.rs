@@ -72,6 +72,10 @@ impl Rule for CheckpointOffload {
         true
     }
 
+    fn moves_in_gaps(&self) -> bool {
+        true
+    }
+
     fn lists(&self, task: &Task<'_>) -> usize {
         if task.sequence.has_repeats() { PACES.len() } else { InCore.lists(task) }
     }

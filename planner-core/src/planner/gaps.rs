@@ -118,6 +118,13 @@ impl<'a> Gaps<'a> {
         Ok(gaps)
     }
 
+    /// None, for rules that do not look at them.
+    pub(super) fn none() -> Self {
+        let [next, op, version] = [(); 3].map(|()| <&mut [u32]>::default());
+        let [moved, offloaded] = [(); 2].map(|()| <&mut [u64]>::default());
+        Self { next, op, version, moved, offloaded }
+    }
+
     /// How many gaps there are at most: one after each operand.
     pub(super) fn len(&self) -> usize {
         self.moved.len()

@@ -249,6 +249,10 @@ fn writes_no_state(task: &Task<'_>) -> bool {
 
 /// Before the paced lists, `auto` keeps everything on the device.
 impl Rule for Auto {
+    fn moves_in_gaps(&self) -> bool {
+        true
+    }
+
     fn lists(&self, task: &Task<'_>) -> usize {
         InCore.lists(task)
     }

@@ -144,6 +144,11 @@ pub(super) trait Rule: Debug {
         false
     }
 
+    /// Whether lists are written from gaps and pressures; else the search has none.
+    fn moves_in_gaps(&self) -> bool {
+        false
+    }
+
     /// How many lists there are.
     fn lists(&self, _task: &Task<'_>) -> usize {
         1

@@ -7,8 +7,9 @@ use super::request::Task;
 use super::strategy::Need;
 use crate::arena::{Lifetimes, admits, size_bytes};
 use crate::graph::{Kind, TensorId};
-use crate::scratch::{Limits, OutOfScratch, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::{LaunchId, Sequence};
+use bytemuck::{Pod, Zeroable};
 
 /// The sizes that are considered, as fractions of a chunk; the last one is no arena at all.
 const FRACTIONS: [u64; COUNT] = [1, 2, 4, 8, 16, 32, 128, u64::MAX];
@@ -78,9 +79,12 @@ pub(super) fn choose(thresholds: &[Threshold; COUNT], need: Need, budget_chunks:
 }
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    words::<u32>(limits.tensors)
-        .saturating_add(words::<u8>(limits.tensors).saturating_mul(2))
-        .saturating_add(words::<u8>(limits.operands))
+    total([
+        words::<Size>(limits.tensors),
+        words::<u32>(limits.tensors),
+        words::<u8>(limits.tensors).saturating_mul(2),
+        words::<u8>(limits.operands),
+    ])
 }
 
 /// All thresholds, from the largest. Where all that is alive is needed at once and some of it is
@@ -94,8 +98,12 @@ pub(super) fn thresholds(
 ) -> Result<[Threshold; COUNT], OutOfScratch> {
     let sequence = task.sequence;
     let below_bytes = FRACTIONS.map(|fraction| task.machine.chunk_bytes / fraction);
-    let size = |tensor| Size::new(task, lifetimes, &below_bytes, tensor);
     let mut scratch = scratch.reborrow();
+    let sizes = scratch.take(sequence.tensors().len(), Size::default())?;
+    for (tensor, size) in sequence.tensor_ids().zip(&mut *sizes) {
+        *size = Size::new(task, lifetimes, &below_bytes, tensor);
+    }
+    let size = |tensor: TensorId| sizes[tensor.index()];
     let seen_by = scratch.take(sequence.tensors().len(), u32::MAX)?;
     let by_value = need == Need::Everything && sequence.has_repeats();
     let dies = find_deaths(sequence, by_value, &mut scratch)?;
@@ -205,10 +213,11 @@ fn raise(
 }
 
 /// What a tensor takes.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
 struct Size {
     /// How many of the thresholds let it into the arena.
-    admitting: usize,
+    admitting: u64,
     /// In the pool.
     chunks: u64,
     /// In the arena.
@@ -227,7 +236,11 @@ impl Size {
         let chunks = bytes.div_ceil(machine.chunk_bytes);
         let admitting = below_bytes.partition_point(|&below_bytes| bytes < below_bytes);
         if admitting > 0 && admits(sequence.graph(), lifetimes, u64::MAX, tensor) {
-            Self { admitting, chunks, bytes: size_bytes(sequence.graph(), machine, tensor) }
+            Self {
+                admitting: admitting as u64,
+                chunks,
+                bytes: size_bytes(sequence.graph(), machine, tensor),
+            }
         } else {
             Self { admitting: 0, chunks, bytes: 0 }
         }
@@ -257,7 +270,8 @@ struct Tally {
 
 impl Tally {
     const fn add(&mut self, size: Size) {
-        let (chunks, bytes) = (&mut self.chunks[size.admitting], &mut self.bytes[size.admitting]);
+        let admitting = size.admitting as usize;
+        let (chunks, bytes) = (&mut self.chunks[admitting], &mut self.bytes[admitting]);
         *chunks = chunks.wrapping_add(size.chunks);
         *bytes = bytes.wrapping_add(size.bytes);
     }

@@ -11,7 +11,7 @@ use super::paced;
 use super::pressure::Pressures;
 use super::recipe::{FIRST_PACED, LARGE_OPS, PACES, Paced, Recipe, Rounds, SAMPLE};
 use super::request::{Lists, PoolTables, Task};
-use super::strategy::Strategy;
+use super::strategy::{Rule, Strategy};
 use super::uses::Uses;
 use crate::host::HostLayout;
 use crate::lower::lower_pieces;
@@ -77,6 +77,18 @@ impl<'s> Search<'s> {
     ) -> Result<Self, OutOfScratch> {
         let gaps = Gaps::new(sequence, scratch)?;
         Ok(Self { gaps, pressures: Pressures::new(sequence.len(), scratch)? })
+    }
+
+    /// The same for a rule, which may not look at gaps.
+    pub(super) fn of_rule(
+        rule: &dyn Rule,
+        sequence: &Sequence<'_>,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<Self, OutOfScratch> {
+        if rule.moves_in_gaps() {
+            return Self::new(sequence, scratch);
+        }
+        Ok(Self { gaps: Gaps::none(), pressures: Pressures::new(0, scratch)? })
     }
 
     /// The next of the lists that are chosen anew, by the best paced one so far; none after

@@ -3,10 +3,12 @@
 //! The trees are those of [`ranges`](crate::ranges). A prefetch of pieces with different versions
 //! still costs O(log pieces): what a node has to pass on to its children may be "as the host".
 
-use crate::ranges::{above, cover, ends};
+use crate::ranges::Span;
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use bytemuck::{Pod, Zeroable};
-use core::ops::Range;
+
+const AS_DEVICE: u32 = u32::MAX - 3;
+const AS_HOST: u32 = u32::MAX - 4;
 
 /// What one copy of a piece holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
@@ -25,15 +27,16 @@ impl Held {
     /// The version of pieces that hold different ones.
     const MIXED: u32 = u32::MAX - 2;
     /// As the device copy, and as the host copy: for changes only.
-    const AS_DEVICE: Self = Self { version: u32::MAX - 3, valid_until: 0 };
-    const AS_HOST: Self = Self { version: u32::MAX - 4, valid_until: 0 };
+    const AS_DEVICE: Self = Self { version: AS_DEVICE, valid_until: 0 };
+    const AS_HOST: Self = Self { version: AS_HOST, valid_until: 0 };
 
     /// What a change leaves of a device copy and a host copy.
     const fn after(change: Self, device: Self, host: Self) -> Self {
-        match change {
-            Self::AS_DEVICE => device,
-            Self::AS_HOST => host,
-            held => held,
+        // No copy has these versions, and comparing one number is enough.
+        match change.version {
+            AS_DEVICE => device,
+            AS_HOST => host,
+            _ => change,
         }
     }
 
@@ -74,8 +77,8 @@ impl Pair {
         let changed = Self::new(after(change.device), after(change.host));
         // Where pieces hold different versions, some differ from whatever all of the others hold;
         // only two copies of the same pieces are known otherwise.
-        let differ = match (change.device, change.host) {
-            (Held::AS_DEVICE, Held::AS_HOST) => self.differ,
+        let differ = match (change.device.version, change.host.version) {
+            (AS_DEVICE, AS_HOST) => self.differ,
             (device, host) if device == host => 0,
             _ => changed.differ,
         };
@@ -128,9 +131,12 @@ struct Node {
 }
 
 impl Node {
-    fn change(&mut self, change: Change) {
+    #[inline]
+    fn change(&mut self, change: Change, is_leaf: bool) {
         self.pair = self.pair.after(change);
-        self.pending = self.pending.then(change);
+        if !is_leaf {
+            self.pending = self.pending.then(change);
+        }
     }
 }
 
@@ -151,42 +157,40 @@ impl<'a> Copies<'a> {
         Ok(Self { nodes: scratch.take(2 * pieces, empty)? })
     }
 
-    /// What the pieces of a range hold, of the tensor that has the pieces `of`.
-    pub(super) fn look(&mut self, of: &Range<usize>, range: &Range<usize>) -> Pair {
-        self.push_down(of, range);
+    /// What the pieces of a span hold.
+    pub(super) fn look(&mut self, span: Span) -> Pair {
+        self.push_down(span);
         let mut seen = None;
-        cover(of, range, |node| {
-            let pair = self.nodes[2 * of.start + node].pair;
+        span.cover(|node| {
+            let pair = self.nodes[span.slot(node)].pair;
             seen = Some(seen.map_or(pair, |seen: Pair| seen.join(pair)));
         });
         seen.unwrap_or(Pair::new(Held::NONE, Held::NONE))
     }
 
-    /// Changes all pieces of a range.
-    pub(super) fn change(&mut self, of: &Range<usize>, range: &Range<usize>, change: Change) {
-        self.push_down(of, range);
-        cover(of, range, |node| self.nodes[2 * of.start + node].change(change));
-        for node in ends(of, range).into_iter().flatten().flat_map(above) {
-            let [one, other] = [2 * node, 2 * node + 1].map(|child| 2 * of.start + child);
+    /// Changes all pieces of a span.
+    pub(super) fn change(&mut self, span: Span, change: Change) {
+        self.push_down(span);
+        span.cover(|node| self.nodes[span.slot(node)].change(change, span.is_leaf(node)));
+        span.bottom_up(|node| {
+            let [one, other] = [2 * node, 2 * node + 1].map(|child| span.slot(child));
             let joined = self.nodes[one].pair.join(self.nodes[other].pair);
-            let node = &mut self.nodes[2 * of.start + node];
+            let node = &mut self.nodes[span.slot(node)];
             node.pair = joined.after(node.pending);
-        }
+        });
     }
 
-    /// Does to the children what is still to be done, above the ends of a range.
-    fn push_down(&mut self, of: &Range<usize>, range: &Range<usize>) {
-        for leaf in ends(of, range).into_iter().flatten() {
-            for height in (1..=leaf.checked_ilog2().unwrap_or(0)).rev() {
-                let node = leaf >> height;
-                let parent = &mut self.nodes[2 * of.start + node];
-                let pending = core::mem::replace(&mut parent.pending, Change::NONE);
-                if pending != Change::NONE {
-                    self.nodes[2 * of.start + 2 * node].change(pending);
-                    self.nodes[2 * of.start + 2 * node + 1].change(pending);
+    /// Does to the children what is still to be done, above a span.
+    fn push_down(&mut self, span: Span) {
+        span.top_down(|node| {
+            let parent = &mut self.nodes[span.slot(node)];
+            let pending = core::mem::replace(&mut parent.pending, Change::NONE);
+            if pending != Change::NONE {
+                for child in [2 * node, 2 * node + 1] {
+                    self.nodes[span.slot(child)].change(pending, span.is_leaf(child));
                 }
             }
-        }
+        });
     }
 }
 
@@ -196,26 +200,26 @@ mod tests {
 
     #[test]
     fn copies_agree_with_an_array() {
-        let mut memory = [0; 2 * 21 * size_of::<Node>() / 8];
-        let mut copies = Copies::new(21, &mut Scratch::new(&mut memory)).unwrap();
-        let mut plain = [Pair::new(Held::NONE, Held::NONE); 21];
+        let mut memory = [0; 2 * 39 * size_of::<Node>() / 8];
+        let mut copies = Copies::new(39, &mut Scratch::new(&mut memory)).unwrap();
+        let mut plain = [Pair::new(Held::NONE, Held::NONE); 39];
         let mut seed = 1u64;
         let mut draw = |below: usize| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (seed >> 33) as usize % below
         };
         for _ in 0..5000 {
-            let of = [0..1, 1..6, 6..13, 13..21][draw(4)].clone();
+            let of = [0..1, 1..9, 9..18, 18..39][draw(4)].clone();
             let start = of.start + draw(of.len());
             let range = start..start + 1 + draw(of.end - start);
             let seen = plain[range.clone()].iter().copied().reduce(Pair::join).unwrap();
-            assert_eq!(copies.look(&of, &range), seen);
+            assert_eq!(copies.look(Span::new(&of, &range)), seen);
             let version = draw(3) as u32;
             let held = Held { version, valid_until: 9 - version };
             let changes =
                 [Change::PREFETCH, Change::OFFLOAD, Change::device(held), Change::host(held)];
             let change = changes[draw(4)];
-            copies.change(&of, &range, change);
+            copies.change(Span::new(&of, &range), change);
             for pair in &mut plain[range] {
                 let after = |change| Held::after(change, pair.device, pair.host);
                 *pair = Pair::new(after(change.device), after(change.host));

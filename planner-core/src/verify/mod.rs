@@ -158,6 +158,9 @@ fn later(one: Points, other: Points) -> Points {
 
 /// The same points, seen from so many iterations later.
 fn seen_later(points: Points, iterations: i64, stream_steps: PerStream<u32>) -> Points {
+    if iterations == 0 {
+        return points;
+    }
     PerStream::from_fn(|stream| {
         let steps = i64::from(stream_steps[stream]);
         points[stream].saturating_sub(iterations.saturating_mul(steps))

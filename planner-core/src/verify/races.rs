@@ -60,10 +60,6 @@ pub(super) fn check<'a>(
     Ok(freed)
 }
 
-fn last(uses: &LastUses<'_>, pieces: &Pieces<'_>, part: Part) -> i64 {
-    uses.last(&pieces.of(part.tensor), &pieces.of_part(part))
-}
-
 impl<'a> Uses<'a> {
     fn new(
         graph: &Graph<'_>,
@@ -113,14 +109,16 @@ impl<'a> Uses<'a> {
             Step::Launch(launched) => self.launch(graph, pieces, launched, now),
             Step::Prefetch(part) => (self.prefetch(graph, pieces, part, now), part.tensor),
             Step::Offload(part) => {
-                let uploaded = last(&self.uploaded, pieces, part);
-                self.downloaded.note(&pieces.of(part.tensor), &pieces.of_part(part), now);
+                let span = pieces.span(part);
+                let uploaded = self.uploaded.last(span);
+                self.downloaded.note(span, now);
                 (PerStream([self.written[part.tensor.index()], uploaded, NEVER]), part.tensor)
             }
             Step::Evict(part) => {
                 let launched = self.launched[part.tensor.index()];
-                let uploaded = last(&self.uploaded, pieces, part);
-                (PerStream([launched, uploaded, last(&self.downloaded, pieces, part)]), part.tensor)
+                let span = pieces.span(part);
+                let (uploaded, downloaded) = (self.uploaded.last(span), self.downloaded.last(span));
+                (PerStream([launched, uploaded, downloaded]), part.tensor)
             }
         }
     }
@@ -141,11 +139,11 @@ impl<'a> Uses<'a> {
             }
         };
         for tensor in graph.written_by(launched) {
-            raise(Stream::Download, last(&self.downloaded, pieces, Part::whole(tensor)), tensor);
+            raise(Stream::Download, self.downloaded.last(pieces.whole(tensor)), tensor);
             self.written[tensor.index()] = now;
         }
         for tensor in pieces.operands_by(launched) {
-            raise(Stream::Upload, last(&self.uploaded, pieces, Part::whole(tensor)), tensor);
+            raise(Stream::Upload, self.uploaded.last(pieces.whole(tensor)), tensor);
             self.launched[tensor.index()] = now;
         }
         (must, cause)
@@ -159,8 +157,9 @@ impl<'a> Uses<'a> {
             self.launched[tensor]
         };
         self.launched_before_arrival[tensor] = self.launched[tensor];
-        let downloaded = last(&self.downloaded, pieces, part);
-        self.uploaded.note(&pieces.of(part.tensor), &pieces.of_part(part), now);
+        let span = pieces.span(part);
+        let downloaded = self.downloaded.last(span);
+        self.uploaded.note(span, now);
         PerStream([launched, NEVER, downloaded])
     }
 }

@@ -1,7 +1,7 @@
 //! Every launch finds the values that it reads, nothing that is still needed is lost, and an
 //! iteration ends as it began (`docs/format.md`, rules 2 to 6).
 
-use super::copies::{Change, Copies, Held, Pair};
+use super::copies::{Change, Copies, Held};
 use super::versions::Versions;
 use crate::graph::{Graph, Kind, Launched, TensorId};
 use crate::pieces::Pieces;
@@ -78,22 +78,6 @@ struct Walk<'w> {
 }
 
 impl Walk<'_> {
-    /// The flags that all pieces of a part have, and those that any has.
-    fn look(&mut self, part: Part) -> [u8; 2] {
-        self.flags.look(&self.pieces.of(part.tensor), &self.pieces.of_part(part))
-    }
-
-    /// Takes flags from all pieces of a part, then gives them others.
-    fn flag(&mut self, part: Part, taken: u8, given: u8) {
-        let (of, range) = (self.pieces.of(part.tensor), self.pieces.of_part(part));
-        self.flags.change(&of, &range, taken, given);
-    }
-
-    fn change(&mut self, part: Part, change: Change) {
-        let (of, range) = (self.pieces.of(part.tensor), self.pieces.of_part(part));
-        self.copies.change(&of, &range, change);
-    }
-
     fn kind(&self, tensor: TensorId) -> Kind {
         self.graph.tensor(tensor).kind
     }
@@ -101,7 +85,7 @@ impl Walk<'_> {
     fn start(&mut self) -> Result<(), PlanError> {
         for (id, tensor) in self.graph.tensor_ids().zip(self.graph.tensors()) {
             if tensor.kind != Kind::Temporary {
-                self.change(Part::whole(id), Change::host(self.versions.held(id, 0)));
+                self.copies.change(self.pieces.whole(id), Change::host(self.versions.held(id, 0)));
             }
             if tensor.kind == Kind::State {
                 self.on_device_only[id.index()] = 0;
@@ -112,17 +96,18 @@ impl Walk<'_> {
             if self.kind(tensor) == Kind::Temporary {
                 return Err(PlanError::TemporaryAtStart(location, tensor));
             }
-            let [_, any] = self.look(entry.part);
+            let span = self.pieces.span(entry.part);
+            let [_, any] = self.flags.look(span);
             if any & AT_START != 0 {
                 return Err(PlanError::AlreadyResident(location, tensor));
             }
             let claimed = if entry.host_copy { CLAIMED } else { 0 };
-            self.flag(entry.part, 0, RESIDENT | AT_START | claimed);
+            self.flags.change(span, 0, RESIDENT | AT_START | claimed);
             // An input's fresh value lies on the host whatever the plan claims.
             let is_stale = !entry.host_copy && self.kind(tensor) == Kind::State;
             let held = self.versions.held(tensor, 0);
             let on_host = if is_stale { Held::NONE } else { held };
-            self.change(entry.part, Change::both(held, on_host));
+            self.copies.change(span, Change::both(held, on_host));
         }
         Ok(())
     }
@@ -131,7 +116,7 @@ impl Walk<'_> {
         for placement in self.plan.arena {
             let tensor = placement.tensor;
             match self.kind(tensor) {
-                Kind::State if self.look(Part::whole(tensor))[0] & AT_START == 0 => {
+                Kind::State if self.flags.look(self.pieces.whole(tensor))[0] & AT_START == 0 => {
                     return Err(PlanError::ArenaStateNotResident(tensor));
                 }
                 Kind::Input if self.versions.is_unread(tensor) => {
@@ -148,21 +133,17 @@ impl Walk<'_> {
         if self.pieces.in_arena(tensor) && self.kind(tensor) == Kind::Temporary {
             return Err(PlanError::ArenaStep(location, tensor));
         }
-        let [_, any] = self.look(part);
+        let span = self.pieces.span(part);
+        let [_, any] = self.flags.look(span);
         if any & RESIDENT != 0 {
             return Err(PlanError::AlreadyResident(location, tensor));
         }
-        if self.held(part).host.valid_until <= at {
+        if self.copies.look(span).host.valid_until <= at {
             return Err(PlanError::NoHostCopy(location, tensor));
         }
-        self.flag(part, 0, RESIDENT);
-        self.change(part, Change::PREFETCH);
+        self.flags.change(span, 0, RESIDENT);
+        self.copies.change(span, Change::PREFETCH);
         Ok(())
-    }
-
-    /// What all pieces of a part hold.
-    fn held(&mut self, part: Part) -> Pair {
-        self.copies.look(&self.pieces.of(part.tensor), &self.pieces.of_part(part))
     }
 
     fn launch(&mut self, location: Location, at: u32, launched: Launched) -> Result<(), PlanError> {
@@ -189,10 +170,11 @@ impl Walk<'_> {
         tensor: TensorId,
         version: u32,
     ) -> Result<(), PlanError> {
-        let [all, _] = self.look(Part::whole(tensor));
+        let span = self.pieces.whole(tensor);
+        let [all, _] = self.flags.look(span);
         let is_resident = all & RESIDENT != 0;
         let op = launched.op;
-        match is_resident && self.held(Part::whole(tensor)).device.version == version {
+        match is_resident && self.copies.look(span).device.version == version {
             true => Ok(()),
             false if launched.is_repeat => Err(PlanError::RepeatReads { location, op, tensor }),
             false if is_resident => Err(PlanError::NoValue(location, tensor)),
@@ -215,8 +197,9 @@ impl Walk<'_> {
         // What the host holds after the last read is the next value, which this write does
         // not touch; on the device it leaves no value.
         let held = if is_after_reads { Held::NONE } else { self.versions.held(tensor, version) };
-        self.flag(Part::whole(tensor), 0, RESIDENT);
-        self.change(Part::whole(tensor), Change::device(held));
+        let span = self.pieces.whole(tensor);
+        self.flags.change(span, 0, RESIDENT);
+        self.copies.change(span, Change::device(held));
         self.on_device_only[tensor.index()] = held.version;
         Ok(())
     }
@@ -232,7 +215,7 @@ impl Walk<'_> {
         if is_after_reads {
             return Err(PlanError::ArenaInput(tensor));
         }
-        let [all, _] = self.look(Part::whole(tensor));
+        let [all, _] = self.flags.look(self.pieces.whole(tensor));
         if all & RESIDENT == 0 {
             return Err(PlanError::ArenaInputAbsent(location, tensor));
         }
@@ -241,11 +224,11 @@ impl Walk<'_> {
 
     /// After an input's last read the host has the next iteration's value.
     fn forget_input(&mut self, tensor: TensorId) {
-        let part = Part::whole(tensor);
+        let span = self.pieces.whole(tensor);
         if self.pieces.in_arena(tensor) {
-            self.flag(part, RESIDENT, 0);
+            self.flags.change(span, RESIDENT, 0);
         }
-        self.change(part, Change::both(Held::NONE, Held::NEXT));
+        self.copies.change(span, Change::both(Held::NONE, Held::NEXT));
         self.on_device_only[tensor.index()] = Held::NONE.version;
     }
 
@@ -260,14 +243,15 @@ impl Walk<'_> {
         if self.kind(tensor) == Kind::Input && holds_next {
             return Err(PlanError::NextInput(location, tensor));
         }
-        let [all, _] = self.look(part);
+        let span = self.pieces.span(part);
+        let [all, _] = self.flags.look(span);
         if all & RESIDENT == 0 {
             return Err(PlanError::NotResident(location, tensor));
         }
-        if self.held(part).device.valid_until <= at {
+        if self.copies.look(span).device.valid_until <= at {
             return Err(PlanError::NoValue(location, tensor));
         }
-        self.change(part, Change::OFFLOAD);
+        self.copies.change(span, Change::OFFLOAD);
         Ok(())
     }
 
@@ -276,11 +260,12 @@ impl Walk<'_> {
         if self.pieces.in_arena(tensor) {
             return Err(PlanError::ArenaStep(location, tensor));
         }
-        let [all, _] = self.look(part);
+        let span = self.pieces.span(part);
+        let [all, _] = self.flags.look(span);
         if all & RESIDENT == 0 {
             return Err(PlanError::NotResident(location, tensor));
         }
-        if self.held(part).differ == 1 {
+        if self.copies.look(span).differ == 1 {
             let version = self.on_device_only[tensor.index()];
             let is_result =
                 self.kind(tensor) == Kind::State && version == self.versions.last(tensor);
@@ -288,8 +273,8 @@ impl Walk<'_> {
                 return Err(PlanError::ValueLost(location, tensor));
             }
         }
-        self.flag(part, RESIDENT, 0);
-        self.change(part, Change::device(Held::NONE));
+        self.flags.change(span, RESIDENT, 0);
+        self.copies.change(span, Change::device(Held::NONE));
         Ok(())
     }
 
@@ -302,9 +287,9 @@ impl Walk<'_> {
             }
             let is_next = kind == Kind::Input && !self.versions.is_unread(tensor);
             let last = if is_next { Held::NEXT.version } else { self.versions.last(tensor) };
-            let of = self.pieces.of(tensor);
-            for piece in of.clone() {
-                let [flags, _] = self.flags.look(&of, &(piece..piece + 1));
+            for piece in self.pieces.of(tensor) {
+                let span = self.pieces.span_of(tensor, piece);
+                let [flags, _] = self.flags.look(span);
                 let has = |flag| flags & flag != 0;
                 if has(RESIDENT) && !has(AT_START) {
                     return Err(PlanError::AlreadyResident(Location::End, tensor));
@@ -312,7 +297,7 @@ impl Walk<'_> {
                 if has(AT_START) && !has(RESIDENT) {
                     return Err(PlanError::NotResident(Location::End, tensor));
                 }
-                let held = self.copies.look(&of, &(piece..piece + 1));
+                let held = self.copies.look(span);
                 if has(CLAIMED) && held.host.version != last {
                     return Err(PlanError::NoHostCopy(Location::End, tensor));
                 }
@@ -321,12 +306,13 @@ impl Walk<'_> {
                     if is_last { self.versions.held(tensor, 0) } else { Held::NONE }
                 };
                 let change = Change::both(next(held.device), next(held.host));
-                self.copies.change(&of, &(piece..piece + 1), change);
+                self.copies.change(span, change);
             }
             match kind {
                 Kind::State => self.on_device_only[tensor.index()] = 0,
                 Kind::Input => {
-                    self.change(Part::whole(tensor), Change::host(self.versions.held(tensor, 0)));
+                    let held = self.versions.held(tensor, 0);
+                    self.copies.change(self.pieces.whole(tensor), Change::host(held));
                     self.on_device_only[tensor.index()] = Held::NONE.version;
                 }
                 Kind::Temporary => {}
