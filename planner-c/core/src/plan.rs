@@ -188,8 +188,11 @@ pub unsafe extern "C" fn spillway_core_plan(
     plan: *mut PlanDescription,
     error: *mut Error,
 ) -> Code {
-    // SAFETY: the caller's promise.
-    let made = unsafe { given(plan, "plan").and_then(|_| make(work, memory, memory_bytes)) };
+    let made = match plan.is_null() {
+        true => Err(Error::new(Code::Argument, "plan is null")),
+        // SAFETY: the caller's promise.
+        false => unsafe { make(work, memory, memory_bytes) },
+    };
     match made {
         Ok(made) => {
             // SAFETY: not null, so it points to one value, which may be uninitialised.

@@ -119,7 +119,7 @@ impl Layers {
         let (taken, first) = match shape {
             Shape::Slots | Shape::Packed => (objects.collect(), None),
             Shape::Ring => {
-                let (taken, first) = ring(objects.collect(), count)?;
+                let (taken, first) = ring(&objects.collect::<Vec<_>>(), count)?;
                 (taken, Some(first))
             }
         };
@@ -169,8 +169,8 @@ impl Layers {
 
 /// Lays out layers of so many objects around a ring: what each takes, with what is left unused before
 /// or after it, and where it begins. None where a layer would take more than all.
-fn ring(objects: Vec<u64>, count: u64) -> Option<(Vec<u64>, Vec<u64>)> {
-    let (mut taken, mut first) = (objects.clone(), Vec::with_capacity(objects.len()));
+fn ring(objects: &[u64], count: u64) -> Option<(Vec<u64>, Vec<u64>)> {
+    let (mut taken, mut first) = (objects.to_owned(), Vec::with_capacity(objects.len()));
     let mut end = 0;
     for (at, &size) in objects.iter().enumerate() {
         if end + size > count {
