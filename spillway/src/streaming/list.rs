@@ -23,8 +23,8 @@ const STEPS: u64 = 1 << 14;
 /// layers may need.
 const AHEAD: [usize; 3] = [1024, 2, 1];
 
-/// The best plan: choices are carried out by their estimates, which no plan of theirs beats, until
-/// the next estimate is no better than the best plan.
+/// The best plan: choices are carried out in the order of their estimates, which their plans hardly
+/// ever beat, until the next estimate is no better than the best plan.
 pub(super) fn best(
     layers: &Layers,
     graph: &Graph<'_>,
