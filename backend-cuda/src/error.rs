@@ -66,6 +66,8 @@ pub enum CudaError {
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: i32 = 2;
+/// `CUDA_ERROR_NOT_FOUND`.
+const NOT_FOUND: i32 = 500;
 
 /// The codes after which a context takes no more work, so that the process has to start again
 /// (CUDA Driver API, `CUresult`).
@@ -93,6 +95,21 @@ const LOST: [i32; 21] = [
     911, // EXTERNAL_DEVICE
     999, // UNKNOWN
 ];
+
+impl CudaError {
+    /// What a code of the driver says; none is of a function that it does not have.
+    ///
+    /// # Errors
+    /// Every code but 0.
+    pub fn check(call: &'static str, code: Option<i32>) -> Result<(), Self> {
+        // Names of later versions of a function differ by a suffix.
+        let call = call.strip_suffix("_v2").unwrap_or(call);
+        match code.unwrap_or(NOT_FOUND) {
+            0 => Ok(()),
+            code => Err(Self::Driver { call, code }),
+        }
+    }
+}
 
 impl fmt::Display for CudaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

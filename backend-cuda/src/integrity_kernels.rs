@@ -4,17 +4,17 @@ use crate::driver::{self, Argument::Long, Argument::Word};
 use crate::error::{CudaError, Unavailable};
 use crate::{Cuda, CudaDevice, Options};
 use backend_checks::{Refused, check_launch};
-use integrity::{Backend, Found, Graphs, Passes, Read, Write, fill_inputs, fill_states};
+use integrity::{Backend, Found, Graphs, Passes, RUN_WORDS, Read, Write, fill_inputs, fill_states};
 use planner_core::backend::{DeviceAddress, Kernels, Launch};
 use planner_core::{Graph, HostLayout, Kind, Machine, MachineParameters, Stream};
 use std::path::PathBuf;
 
 /// Threads of a block.
-const THREADS: u32 = 256;
+const THREADS: u32 = RUN_WORDS as u32;
 
 /// Blocks and threads for a tensor. Beyond the most blocks, threads take many words.
-fn grid(bytes: u64, most_blocks: u64) -> [u32; 2] {
-    let blocks = bytes.div_ceil(4).div_ceil(THREADS.into()).clamp(1, most_blocks);
+fn grid(bytes: u64, spread_words: u64, most_blocks: u64) -> [u32; 2] {
+    let blocks = bytes.div_ceil(4).div_ceil(spread_words).clamp(1, most_blocks);
     [blocks as u32, THREADS]
 }
 
@@ -31,6 +31,8 @@ pub struct IntegrityKernels<'g> {
     readings: u64,
     /// The two results of an op.
     results: u64,
+    /// Words between the starts of the runs that are touched.
+    spread_words: u64,
 }
 
 impl<'g> IntegrityKernels<'g> {
@@ -43,7 +45,8 @@ impl<'g> IntegrityKernels<'g> {
         let most_reads = graph.op_ids().map(|op| graph.reads(op).len()).max();
         let bytes = most_reads.unwrap_or(0) as u64 * READING_BYTES;
         let readings = device.working_memory(bytes + 2 * RESULT_BYTES)?;
-        Ok(Self { graph, readings, results: readings + bytes })
+        let spread_words = RUN_WORDS;
+        Ok(Self { graph, readings, results: readings + bytes, spread_words })
     }
 }
 
@@ -57,20 +60,23 @@ impl Kernels<CudaDevice> for IntegrityKernels<'_> {
         device.check_mapped(operands.chain(writes.iter().map(|write| (write.at, write.bytes))))?;
         let Some(kernels) = &device.kernels else { return Ok(()) };
         let stream = device.queued[Stream::Compute as usize].stream();
-        let Self { readings, results, .. } = *self;
+        let Self { readings, results, spread_words, .. } = *self;
         let most_blocks = kernels.most_blocks;
         for (number, &Read { at, bytes, .. }) in (0..).zip(&reads) {
             let reading = readings + number * READING_BYTES;
-            let arguments = [Long(at.0), Long(bytes), Long(reading)];
-            driver::launch(stream, kernels.read, grid(bytes, most_blocks), &arguments)?;
+            let arguments = [Long(at.0), Long(bytes), Long(reading), Long(spread_words)];
+            let grid = grid(bytes, spread_words, most_blocks);
+            driver::launch(stream, kernels.read, grid, &arguments)?;
         }
         let [repeated, count] = [repeated, reads.len()].map(|count| Word(count as u32));
         let arguments = [Long(readings), Long(results), Word(launch.op.0), repeated, count];
         driver::launch(stream, kernels.combine, [1, 1], &arguments)?;
         for &Write { kind, position, at, bytes, .. } in &writes {
             let result = if kind == Kind::Temporary { results } else { results + RESULT_BYTES };
-            let arguments = [Long(at.0), Long(bytes), Long(result), Word(position)];
-            driver::launch(stream, kernels.write, grid(bytes, most_blocks), &arguments)?;
+            let arguments =
+                [Long(at.0), Long(bytes), Long(result), Word(position), Long(spread_words)];
+            let grid = grid(bytes, spread_words, most_blocks);
+            driver::launch(stream, kernels.write, grid, &arguments)?;
         }
         Ok(())
     }
@@ -181,6 +187,16 @@ impl Backend for Integrity {
         graph: Graph<'g>,
     ) -> Result<IntegrityKernels<'g>, CudaError> {
         IntegrityKernels::new(device, graph)
+    }
+
+    fn sparse_kernels<'g>(
+        &self,
+        device: &mut CudaDevice,
+        graph: Graph<'g>,
+        spread_words: u64,
+    ) -> Result<IntegrityKernels<'g>, String> {
+        let kernels = IntegrityKernels::new(device, graph).map_err(|error| error.to_string())?;
+        Ok(IntegrityKernels { spread_words: spread_words.max(RUN_WORDS), ..kernels })
     }
 }
 

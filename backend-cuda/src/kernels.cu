@@ -40,19 +40,23 @@ static __device__ u32 mask(u64 bytes, u64 index) {
 
 static __device__ u64 words(u64 bytes) { return (bytes + 3) / 4; }
 
-static __device__ u64 first() { return u64(blockIdx.x) * blockDim.x + threadIdx.x; }
+// Each block takes runs of as many words as it has threads. Runs begin `spread` words apart: side by
+// side if that is as many, or else with words between them that are left alone.
+static __device__ u64 first(u64 spread) { return blockIdx.x * spread + threadIdx.x; }
 
-static __device__ u64 stride() { return u64(gridDim.x) * blockDim.x; }
+static __device__ u64 stride(u64 spread) { return gridDim.x * spread; }
 
 // Adds to the deviation, which is zero before the first pass.
-extern "C" __global__ void integrity_read(const u32 *tensor, u64 bytes, Reading *reading) {
+extern "C" __global__ void integrity_read(
+    const u32 *tensor, u64 bytes, Reading *reading, u64 spread
+) {
     __shared__ u32 of_block;
     if (threadIdx.x == 0) of_block = 0;
     __syncthreads();
     Value value = {tensor[0] & mask(bytes, 0), 0};
     if (bytes > 4) value.high = tensor[1] & mask(bytes, 1);
     u32 deviation = 0;
-    for (u64 at = first(); at < words(bytes); at += stride())
+    for (u64 at = first(spread); at < words(bytes); at += stride(spread))
         deviation += scramble((tensor[at] ^ word_of(value, u32(at))) & mask(bytes, at));
     atomicAdd(&of_block, deviation);
     __syncthreads();
@@ -79,11 +83,14 @@ extern "C" __global__ void integrity_combine(
 }
 
 // Writes whole words; what it puts after the tensor's end does not matter.
-extern "C" __global__ void integrity_write(u32 *tensor, u64 bytes, const Value *result, u32 position) {
+extern "C" __global__ void integrity_write(
+    u32 *tensor, u64 bytes, const Value *result, u32 position, u64 spread
+) {
     Value value = fold(*result, position);
     value.low &= mask(bytes, 0);
     value.high &= mask(bytes, 1);
-    for (u64 at = first(); at < words(bytes); at += stride()) tensor[at] = word_of(value, u32(at));
+    for (u64 at = first(spread); at < words(bytes); at += stride(spread))
+        tensor[at] = word_of(value, u32(at));
 }
 
 // One thread. Sets a number to the sum of another, if there is one, and a constant.

@@ -36,6 +36,7 @@ pub use replay::{Cycle, Replay, cycle};
 pub use timestamp::Timestamp;
 
 use adapter::Opened;
+use cudarc::driver::sys::CUstream;
 use cudarc::driver::{CudaContext, CudaStream};
 use driver::{Context, Working};
 use kernel::Kernels;
@@ -135,7 +136,8 @@ impl CudaDevice {
     /// part of the step.
     ///
     /// cudarc's functions take the driver's codes as an enumeration, and a code that it lacks is
-    /// undefined behaviour. This crate makes none of their calls unless this is called.
+    /// undefined behaviour. This crate makes none of their calls unless this is called;
+    /// [`raw_stream`](Self::raw_stream) does without.
     ///
     /// # Errors
     /// Those of the driver, for what has been mapped since.
@@ -143,6 +145,17 @@ impl CudaDevice {
         self.allow_access()?;
         let stream = self.queued[Stream::Compute as usize].stream_mut().lend()?;
         Ok(Compute { context: stream.context(), stream })
+    }
+
+    /// The stream of [`compute`](Self::compute) as the driver knows it, with its context current on
+    /// this thread: for an embedder who calls the driver by [`driver_functions`], without cudarc. It
+    /// lives as long as the device.
+    ///
+    /// # Errors
+    /// Those of the driver, for what has been mapped since.
+    pub fn raw_stream(&mut self) -> Result<CUstream, CudaError> {
+        self.allow_access()?;
+        self.queued[Stream::Compute as usize].stream().current()
     }
 
     /// Blocks until everything that is enqueued has ended, on all three streams even if one of

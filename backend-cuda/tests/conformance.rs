@@ -33,8 +33,9 @@ fn on_emulated(ordinal: usize) -> ExitCode {
     match Emulated::open(&path) {
         Ok(emulated) => {
             emulated.delay_all();
-            // Small chunks, which are interpreted word by word, and memory for large tensors.
-            emulated.resize(8 << 30, 4096);
+            // Small chunks, which are interpreted word by word, and memory for large tensors in
+            // several checks at a time.
+            emulated.resize(16 << 30, 4096);
             let bug = watched::Bug::None;
             main_with_graphs(watched::Watched { integrity, emulated, bug })
         }

@@ -14,7 +14,7 @@ use backend_cuda::{
 };
 use emulated_cuda::Emulated;
 use integrity::{Backend, reference_digest, states_digest};
-use planner_core::backend::{Chunks, Kernels, Launch, Paging};
+use planner_core::backend::{Chunks, Kernels, Launch, Paging, Streams};
 use planner_core::planner::{Auto, Order, Repeats, Strategy};
 use planner_core::{Graph, HostLayout, Kind, Machine, Stream};
 use spillway::planning;
@@ -310,6 +310,22 @@ fn foreign_and_late_graphs_are_refused() {
     drop(one);
     let mut next = backend.open(machine, 0).unwrap();
     assert_eq!(next.launch_graph(&graph, 0), Err(CudaError::ForeignGraph), "its own is gone");
+}
+
+#[test]
+fn launches_use_events_again() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (emulated, backend, machine) = common::emulated();
+    let mut device = backend.open(machine, 0).unwrap();
+    let graph = captured(&mut device);
+    let mut launch = || {
+        device.launch_graph(&graph, 0).unwrap();
+        let point = device.signal(Stream::Compute).unwrap();
+        device.block_until(point).unwrap();
+        emulated.counters().events
+    };
+    let (first, last) = (launch(), (0..20).map(|_| launch()).last());
+    assert!(last <= Some(first + 3), "{first} events after a launch, {last:?} after 20 more");
 }
 
 #[test]

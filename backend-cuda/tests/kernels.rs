@@ -11,8 +11,11 @@ use integrity::{Reading, Value, value};
 use planner_core::OpId;
 use std::sync::Arc;
 
-/// Blocks and threads, so that some threads take several words and some none.
-const GRIDS: [(u32, u32); 3] = [(1, 1), (3, 33), (8, 256)];
+/// Blocks and threads, and the words between the starts of their runs.
+type Grid = (u32, u32, u64);
+
+/// Some threads take several words and some none.
+const GRIDS: [Grid; 3] = [(1, 1, 1), (3, 33, 33), (8, 256, 256)];
 
 struct Device {
     context: Arc<CudaContext>,
@@ -49,18 +52,18 @@ impl Device {
     }
 
     /// What a kernel is launched with.
-    fn grid((blocks, threads): (u32, u32)) -> LaunchConfig {
+    fn grid((blocks, threads, _): Grid) -> LaunchConfig {
         LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 }
     }
 
     /// Two readings of a tensor, one after the other.
-    fn read(&self, grid: (u32, u32), tensor: &CudaSlice<u8>, len: u64) -> CudaSlice<u8> {
+    fn read(&self, grid: Grid, tensor: &CudaSlice<u8>, len: u64) -> CudaSlice<u8> {
         let readings = self.stream.alloc_zeros(24).unwrap();
         let kernel = self.module.load_function("integrity_read").unwrap();
         for place in 0..2 {
             let reading = readings.slice(12 * place..);
             let mut launch = self.stream.launch_builder(&kernel);
-            launch.arg(tensor).arg(&len).arg(&reading);
+            launch.arg(tensor).arg(&len).arg(&reading).arg(&grid.2);
             // SAFETY: the kernel has these parameters.
             unsafe { launch.launch(Self::grid(grid)) }.unwrap();
         }
@@ -75,14 +78,14 @@ impl Device {
         let mut launch = self.stream.launch_builder(&kernel);
         launch.arg(readings).arg(&results).arg(&7u32).arg(&repeated).arg(&2u32);
         // SAFETY: the kernel has these parameters.
-        unsafe { launch.launch(Self::grid((1, 1))) }.unwrap();
+        unsafe { launch.launch(Self::grid((1, 1, 1))) }.unwrap();
         results
     }
 
-    fn write(&self, grid: (u32, u32), tensor: &mut CudaSlice<u8>, len: u64, of: &CudaSlice<u8>) {
+    fn write(&self, grid: Grid, tensor: &mut CudaSlice<u8>, len: u64, of: &CudaSlice<u8>) {
         let kernel = self.module.load_function("integrity_write").unwrap();
         let mut launch = self.stream.launch_builder(&kernel);
-        launch.arg(tensor).arg(&len).arg(of).arg(&3u32);
+        launch.arg(tensor).arg(&len).arg(of).arg(&3u32).arg(&grid.2);
         // SAFETY: the kernel has these parameters.
         unsafe { launch.launch(Self::grid(grid)) }.unwrap();
     }
@@ -109,7 +112,7 @@ fn the_ptx_computes_as_defined() {
     }
 }
 
-fn agree(device: &Device, grid: (u32, u32), bytes: &[u8]) {
+fn agree(device: &Device, grid: Grid, bytes: &[u8]) {
     let len = bytes.len();
     let expected = Reading::of(bytes);
     // What is after the end is not to matter.
@@ -133,4 +136,32 @@ fn agree(device: &Device, grid: (u32, u32), bytes: &[u8]) {
     let mut expected = vec![0; len];
     value::written(results.repeated, 3, len as u64).fill(0, &mut expected);
     assert_eq!(device.download(&tensor)[..len], expected, "{len} {grid:?}");
+}
+
+/// Runs of four words, of which the last is cut short.
+#[test]
+fn words_between_runs_are_left_alone() {
+    let device = Device::new();
+    let (grid, len) = ((2, 4, 10), 4 * 993 - 1);
+    let is_touched = |index: usize| index % 10 < 4;
+    let value = Value { low: 5, high: 6 };
+    let mut readings = device.upload(
+        &[[5u32, 6, 0], [5, 6, 0]]
+            .concat()
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect::<Vec<_>>(),
+    );
+    let results = device.combine(&mut readings, 2);
+    let mut tensor = device.upload(&vec![0xee; len + 1]);
+    device.write(grid, &mut tensor, len as u64, &results);
+    let exact = [Reading::exact(value); 2].into_iter();
+    let written = value::written(value::op_results(OpId(7), 2, exact).all, 3, len as u64);
+    let found = words(&device.download(&tensor));
+    for (index, &word) in found.iter().enumerate().take(992) {
+        let expected = if is_touched(index) { written.word(index as u32) } else { 0xeeee_eeee };
+        assert_eq!(word, expected, "word {index}");
+    }
+    let readings = words(&device.download(&device.read(grid, &tensor, len as u64)));
+    assert_eq!(readings, [[written.low, written.high, 0]; 2].concat());
 }

@@ -12,8 +12,10 @@ struct Lane {
     step_bytes: u64,
     /// Time spent in work so far.
     busy_ns: u64,
-    /// When each signal is reached.
-    signals_ns: Vec<u64>,
+    /// When the work since the last signal starts, where there is any.
+    work_start_ns: Option<u64>,
+    /// When the work before each signal starts, and when the signal is reached.
+    steps_ns: Vec<[u64; 2]>,
 }
 
 /// The time of the host and of the three streams. All sums saturate.
@@ -52,7 +54,13 @@ impl Clock {
 
     /// When a signal is reached, counted from 1.
     pub(crate) fn signal_ns(&self, stream: Stream, value: u64) -> Option<u64> {
-        self.lanes[stream].signals_ns.get(value.checked_sub(1)? as usize).copied()
+        let [_, end_ns] = self.lanes[stream].steps_ns.get(value.checked_sub(1)? as usize)?;
+        Some(*end_ns)
+    }
+
+    /// When the work before each signal of a stream starts, and when the signal is reached.
+    pub(crate) fn steps_ns(&self, stream: Stream) -> &[[u64; 2]] {
+        &self.lanes[stream].steps_ns
     }
 
     /// What is submitted next starts no earlier.
@@ -92,11 +100,13 @@ impl Clock {
             self.work(stream, self.machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX));
         }
         let lane = &mut self.lanes[stream];
-        lane.signals_ns.push(lane.free_ns);
+        let start_ns = lane.work_start_ns.take().unwrap_or(lane.free_ns);
+        lane.steps_ns.push([start_ns, lane.free_ns]);
     }
 
     fn work(&mut self, stream: Stream, ns: u64) {
         let lane = &mut self.lanes[stream];
+        lane.work_start_ns.get_or_insert(lane.free_ns);
         lane.free_ns = lane.free_ns.saturating_add(ns);
         lane.busy_ns = lane.busy_ns.saturating_add(ns);
     }
@@ -135,5 +145,9 @@ mod tests {
         assert_eq!(clock.signal_ns(Stream::Download, 1), Some(223));
         assert_eq!(clock.signal_ns(Stream::Download, 2), None);
         assert_eq!(clock.busy_ns(Stream::Compute), 110);
+        clock.signal(Stream::Compute);
+        clock.signal(Stream::Compute);
+        assert_eq!(clock.steps_ns(Stream::Compute), [[13, 210], [210, 210]]);
+        assert_eq!(clock.steps_ns(Stream::Download), [[200, 223]]);
     }
 }

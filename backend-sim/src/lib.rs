@@ -143,6 +143,12 @@ impl SimDevice {
         Some(end_ns(to)?.saturating_sub(end_ns(from)?) / iterations)
     }
 
+    /// When the work before each signal of a stream started, and when the signal was reached.
+    #[must_use]
+    pub fn steps_ns(&self, stream: Stream) -> &[[u64; 2]] {
+        self.clock.steps_ns(stream)
+    }
+
     /// Time that a stream has spent working.
     #[must_use]
     pub fn busy_ns(&self, stream: Stream) -> u64 {

@@ -36,6 +36,11 @@ pub enum VulkanError {
         /// Bytes wanted.
         bytes: u64,
     },
+    /// The device allows this many allocations of memory at a time, and all are taken.
+    Allocations {
+        /// `maxMemoryAllocationCount`.
+        most: u32,
+    },
     /// No virtual addresses are left for this many chunks.
     AddressSpace {
         /// Chunks wanted.
@@ -85,6 +90,12 @@ impl fmt::Display for VulkanError {
             Self::OutOfHostMemory { bytes } => {
                 write!(f, "the host has no {bytes} free bytes that the device can copy from")
             }
+            Self::Allocations { most } => write!(
+                f,
+                "the device allows {most} allocations of memory at a time \
+                 (maxMemoryAllocationCount), and all are taken: use larger chunks, or fewer \
+                 pieces of working memory"
+            ),
             Self::AddressSpace { chunks, space_bytes } => write!(
                 f,
                 "no addresses are left for {chunks} chunks; the device has {space_bytes} bytes of \

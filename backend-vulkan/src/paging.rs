@@ -13,7 +13,8 @@ use planner_core::backend::{Chunks, DeviceAddress, Paging};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Size of an allocation that chunks are parts of. Drivers allow as few as 4,096 allocations.
+/// Size of an allocation that chunks are parts of. Drivers allow as few as 4,096 allocations, so that
+/// chunks larger than this are the way to more memory.
 const SLAB_BYTES: u64 = 1 << 30;
 
 /// Size of a sparse buffer, unless one range is larger.

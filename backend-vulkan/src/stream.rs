@@ -1,10 +1,10 @@
 //! The streams: each a timeline semaphore, and a queue that it may share with the others.
 //!
 //! A call of the driver's costs the host as much with many steps as with one. So the steps of a queue
-//! are gathered, each with its own waits and its own signal, and submitted together: when the host is
-//! about to wait or asks for one of them, when a stream on another queue has to wait for one of them,
-//! or when they are many. What a queue is given therefore waits only for what some queue has been
-//! given before.
+//! are gathered, each with its own waits and its own signal, and submitted together: at the end of an
+//! iteration, when the host is about to wait or asks for one of them, when a stream on another queue
+//! has to wait for one of them, or when they are many. What a queue is given therefore waits only for
+//! what some queue has been given before.
 
 use crate::VulkanDevice;
 use crate::driver::{Commands, Device, Queue, Semaphore, Submit};
@@ -65,6 +65,13 @@ struct Work {
     /// The first signal after it, which comes at once if `signals`.
     next: u64,
     signals: bool,
+}
+
+#[cfg(test)]
+impl Shared {
+    pub(crate) const fn is_submitted(&self) -> bool {
+        self.gathered.is_empty()
+    }
 }
 
 impl Queued {
@@ -172,7 +179,7 @@ impl VulkanDevice {
         let queue = self.queued[stream as usize].queue;
         // Where that fails, nothing has been gathered.
         if self.shared[queue].gathered.len() >= MOST_GATHERED {
-            self.submit(queue)?;
+            self.submit_queue(queue)?;
         }
         let queued = &mut self.queued[stream as usize];
         let mut commands = queued.recording.take();
@@ -190,7 +197,7 @@ impl VulkanDevice {
 
     /// Submits what is gathered for a queue, after all that was mapped. Where that fails, it stays
     /// gathered.
-    fn submit(&mut self, queue: usize) -> Result<(), VulkanError> {
+    fn submit_queue(&mut self, queue: usize) -> Result<(), VulkanError> {
         if self.shared[queue].gathered.is_empty() {
             return Ok(());
         }
@@ -225,7 +232,7 @@ impl VulkanDevice {
     /// The first of the driver.
     pub(crate) fn submit_all(&mut self) -> Result<(), VulkanError> {
         let queues = 0..self.shared.len();
-        queues.map(|queue| self.submit(queue)).fold(Ok(()), Result::and)
+        queues.map(|queue| self.submit_queue(queue)).fold(Ok(()), Result::and)
     }
 
     /// Signals of the streams.
@@ -265,7 +272,7 @@ impl VulkanDevice {
             self.record(stream)?;
             self.gather(stream, false)?;
         }
-        self.submit(self.queued[stream as usize].queue)?;
+        self.submit_queue(self.queued[stream as usize].queue)?;
         self.flush_binds()
     }
 
@@ -298,7 +305,7 @@ impl Streams for VulkanDevice {
         }
         let [waiting, of] = [stream, point.stream].map(|stream| &self.queued[stream as usize]);
         if of.queue != waiting.queue && point.value > of.submitted {
-            self.submit(of.queue)?;
+            self.submit_queue(of.queue)?;
         }
         let wait = &mut self.queued[stream as usize].waits[point.stream as usize];
         *wait = point.value.max(*wait);
@@ -314,7 +321,7 @@ impl Streams for VulkanDevice {
         self.check_signalled(point)?;
         let Queued { queue, submitted, .. } = self.queued[point.stream as usize];
         if point.value > submitted {
-            self.submit(queue)?;
+            self.submit_queue(queue)?;
         }
         self.queued[point.stream as usize].has_reached(point.value)
     }
@@ -324,5 +331,9 @@ impl Streams for VulkanDevice {
         // The device is not to wait for the host.
         self.submit_all()?;
         self.queued[point.stream as usize].block_until(point.value)
+    }
+
+    fn submit(&mut self) -> Result<(), VulkanError> {
+        self.submit_all()
     }
 }

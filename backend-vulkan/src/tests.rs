@@ -4,15 +4,17 @@
 
 use crate::adapter::Opened;
 use crate::driver::{Also, Physical};
+use crate::stream::Shared;
 use crate::{IntegrityKernels, Options, Unavailable, Vulkan, VulkanDevice, VulkanError};
 use ash::vk;
 use integrity::{reference_digest, states_digest};
-use planner_core::backend::{Chunks, DeviceAddress, Paging, Streams, Transfers};
+use planner_core::backend::{Chunks, DeviceAddress, HostRange, Paging, Streams, Transfers};
 use planner_core::planner::{Auto, Request, Strategy};
 use planner_core::{Machine, MachineParameters, Step, Stream};
 use spillway::{placing, planning};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use workloads::{machines, models};
 
 const CHUNK_BYTES: u64 = 64 << 10;
@@ -69,6 +71,8 @@ fn run(device: &mut VulkanDevice) -> [u64; 2] {
         let before = device.counters().submits;
         executor.run(device, kernels, ITERATIONS)?;
         let submits = device.counters().submits - before;
+        let is_submitted = device.shared.iter().all(Shared::is_submitted);
+        assert!(is_submitted, "the end of an iteration waits for another call");
         executor.save_states(device)?;
         let digest = states_digest(&graph, device, executor.host_layout()).unwrap();
         assert_eq!(digest, reference_digest(&graph, ITERATIONS));
@@ -83,6 +87,7 @@ fn a_plan_is_submitted_in_batches() {
     for (separate, most_percent) in [(false, 15), (true, 40)] {
         let opened = with_queues(separate);
         let [steps, submits] = run(&mut device(opened));
+        println!("{submits} submissions of {steps} steps, queues of their own: {separate}");
         assert!(steps > 500, "{steps} steps");
         assert!(submits * 100 <= steps * most_percent, "{submits} submissions of {steps} steps");
     }
@@ -116,11 +121,42 @@ fn work_is_submitted_when_it_is_waited_for() {
     device.signal(Stream::Download).unwrap();
     device.wait_idle().unwrap();
     assert_eq!(submits(device), 5);
+    // At the end of an iteration.
+    device.signal(Stream::Download).unwrap();
+    device.submit().unwrap();
+    assert_eq!(submits(device), 6);
+    device.submit().unwrap();
+    assert_eq!(submits(device), 6);
     // Because it is much.
     for _ in 0..33 {
         device.signal(Stream::Compute).unwrap();
     }
-    assert_eq!(submits(device), 7);
+    assert_eq!(submits(device), 8);
+}
+
+/// Nobody asks for the points.
+#[test]
+#[ignore = "it needs a Vulkan device"]
+fn what_is_submitted_runs_by_itself() {
+    let device = &mut device(opened());
+    device.create_host(CHUNK_BYTES).unwrap();
+    device.write_host(0, &[0; 4]).unwrap();
+    device.create(1).unwrap();
+    let at = device.reserve(1).unwrap();
+    device.map(at, Chunks { first: 0, count: 1 }).unwrap();
+    let range = device.range(at, 4).unwrap();
+    device.compute().unwrap().fill(range, 7).unwrap();
+    let point = device.signal(Stream::Compute).unwrap();
+    device.wait(Stream::Download, point).unwrap();
+    device.download(at, HostRange { offset_bytes: 0, bytes: 4 }).unwrap();
+    device.signal(Stream::Download).unwrap();
+    device.submit().unwrap();
+    let (start, mut found) = (Instant::now(), [0; 4]);
+    while found != [7, 0, 0, 0] {
+        assert!(start.elapsed() < Duration::from_secs(60), "{found:?}");
+        device.read_host(0, &mut found).unwrap();
+    }
+    device.wait_idle().unwrap();
 }
 
 #[test]
@@ -201,6 +237,27 @@ fn memory_beyond_the_limits_is_refused() {
         let code = vk::Result::ERROR_OUT_OF_DEVICE_MEMORY;
         assert_eq!(device.working_memory(1028), Err(VulkanError::Driver { call, code }));
     }
+}
+
+/// However much memory there is.
+#[test]
+#[ignore = "it needs a Vulkan device"]
+fn allocations_beyond_the_limit_are_refused() {
+    const MOST: u32 = 3;
+    let mut opened = opened();
+    let physical = &mut Arc::get_mut(&mut opened.device).unwrap().physical;
+    physical.max_allocation_bytes = 2 * CHUNK_BYTES;
+    physical.properties.limits.max_memory_allocation_count = MOST;
+    let device = &mut device(opened);
+    let error = device.create(2 * u64::from(MOST) + 1).unwrap_err();
+    assert_eq!(error, VulkanError::Allocations { most: MOST });
+    let text = error.to_string();
+    assert!(text.contains("3 allocations") && text.contains("use larger chunks"), "{text}");
+    // What was allocated until then is free again.
+    device.create(2 * u64::from(MOST) - 2).unwrap();
+    device.working_memory(4).unwrap();
+    assert_eq!(device.working_memory(4), Err(VulkanError::Allocations { most: MOST }));
+    assert_eq!(device.create_host(4), Err(VulkanError::Allocations { most: MOST }));
 }
 
 static SUBMITS: AtomicUsize = AtomicUsize::new(0);

@@ -5,10 +5,11 @@ mod entry;
 mod host;
 mod real;
 mod sim;
+mod stopwatch;
 mod suite;
 mod vulkan;
 
-pub(crate) use entry::{Entry, Options, Outcome, Runner, Stopped};
+pub(crate) use entry::{Entry, Job, Options, Outcome, Runner, Stopped};
 pub(crate) use suite::{Ignored, Report};
 
 use crate::failure::Failure;
@@ -56,6 +57,9 @@ impl Entry {
             return Err(Failure::bad_input(
                 "--seed is for simulated devices; a real device chooses its own order",
             ));
+        }
+        if options.delays.is_some() && !runs.seeds {
+            return Err(Failure::bad_input("--delays is for simulated devices"));
         }
         (runs.open)(options)
     }

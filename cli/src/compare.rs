@@ -10,6 +10,7 @@ use crate::strategy;
 use crate::work::{self, Setting, Work};
 use crate::{machine, output, proof};
 use clap::{Args, ValueEnum};
+pub(crate) use grid::progress;
 use grid::{Grid, Wanted};
 use planner_core::planner::{Request, Strategy};
 use spillway::Budget;

@@ -7,13 +7,14 @@ use clap::{Args, Subcommand, ValueEnum};
 use spillway::units::{count, percent};
 use std::path::{Path, PathBuf};
 use workloads::pytorch::{self, ImportError, Nodes, Report, Source};
-use workloads::{Shown, format};
+use workloads::{OwnedGraph, Shown, format, renaming};
 
 const EXAMPLES: &str = "\
 Examples:
   spillway import pytorch trace.json.gz -o step.graph.json.gz
   spillway import pytorch trace.json --device cpu -o step.graph.json.gz
   spillway import pytorch trace.json --kineto kineto.json | spillway plan - --budget 50%
+  spillway import pytorch trace.json --names names.tsv -o step.graph.json.gz
 
 To record both traces in PyTorch, with two active steps:
   from torch.profiler import ExecutionTraceObserver, profile, schedule
@@ -48,6 +49,8 @@ enum From {
 struct Chain {
     /// The chain (.json, .json.gz), or - for standard input
     chain: PathBuf,
+    #[command(flatten)]
+    renamed: Renamed,
     /// Write the graph to this file [default: standard output]
     #[arg(short, long, value_name = "GRAPH")]
     output: Option<PathBuf>,
@@ -65,12 +68,31 @@ struct Pytorch {
     /// The device whose memory is planned
     #[arg(long, value_enum, default_value = "cuda")]
     device: Device,
+    #[command(flatten)]
+    renamed: Renamed,
     /// The graph's name [default: the trace's file name]
     #[arg(long)]
     name: Option<String>,
     /// Write the graph to this file [default: standard output]
     #[arg(short, long, value_name = "GRAPH")]
     output: Option<PathBuf>,
+}
+
+/// Names that the importer does not know.
+#[derive(Args, Debug)]
+struct Renamed {
+    /// Rename tensors and ops by this file, which has a line for each: the name, a tab, the new
+    /// name
+    #[arg(long, value_name = "FILE")]
+    names: Option<PathBuf>,
+}
+
+impl Renamed {
+    fn apply(&self, graph: &mut OwnedGraph) -> Result<(), Failure> {
+        let Some(path) = &self.names else { return Ok(()) };
+        renaming::rename(graph, &load(path)?)
+            .map_err(|error| Failure::bad_input(format!("{}: {error}", Shown::path(path))))
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -93,16 +115,19 @@ fn load(path: &Path) -> Result<Vec<u8>, Failure> {
     format::load(path).map_err(|error| Failure::reading(&error))
 }
 
-fn import_chain(Chain { chain: path, output }: &Chain) -> Result<(), Failure> {
-    output::check(&[Some(path)], &[output], false)?;
+fn import_chain(Chain { chain: path, renamed, output }: &Chain) -> Result<(), Failure> {
+    output::check(&[Some(path), renamed.names.as_deref()], &[output], false)?;
     let chain = format::read_chain(&load(path)?);
     let chain = chain.map_err(|error| Failure::reading(&error.in_file(path)))?;
     let layers = [("layers", count(chain.layers.len() as u64))];
-    graph_file::write(&chain.graph(), &layers, output.as_deref())
+    let mut graph = chain.graph();
+    renamed.apply(&mut graph)?;
+    graph_file::write(&graph, &layers, output.as_deref())
 }
 
 fn import_trace(arguments: &Pytorch) -> Result<(), Failure> {
-    let inputs = [Some(arguments.trace.as_path()), arguments.kineto.as_deref()];
+    let names = arguments.renamed.names.as_deref();
+    let inputs = [Some(arguments.trace.as_path()), arguments.kineto.as_deref(), names];
     output::check(&inputs, &[&arguments.output], false)?;
     let trace = load(&arguments.trace)?;
     let kineto = arguments.kineto.as_deref().map(load).transpose()?;
@@ -111,8 +136,9 @@ fn import_trace(arguments: &Pytorch) -> Result<(), Failure> {
         Device::Cuda => pytorch::Device::Cuda,
         Device::Cpu => pytorch::Device::Cpu,
     };
-    let (graph, report) = pytorch::import_with_report(&trace, kineto.as_deref(), device, &name)
+    let (mut graph, report) = pytorch::import_with_report(&trace, kineto.as_deref(), device, &name)
         .map_err(|error| failure(&error, arguments))?;
+    arguments.renamed.apply(&mut graph)?;
     graph_file::write(&graph, &found(&report, arguments.device), arguments.output.as_deref())?;
     warnings(&report).iter().for_each(|warning| output::note(&format!("warning: {warning}")));
     Ok(())

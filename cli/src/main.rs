@@ -4,6 +4,7 @@ mod backend;
 mod check;
 mod compare;
 mod conformance;
+mod curve;
 mod devices;
 mod export;
 mod failure;
@@ -21,6 +22,7 @@ mod plan_file;
 mod proof;
 mod run;
 mod shortage;
+mod signals;
 mod strategy;
 mod summary;
 mod usage;
@@ -44,7 +46,8 @@ Examples:
   spillway conformance --backend sim
 
 Exit status: 0 done; 1 understood, but it cannot be done (the budget is too small, the
-plan is invalid, results differ); 2 bad usage or a malformed file.";
+plan is invalid, results differ); 2 bad usage or a malformed file; 128 and the number of the
+signal that ended it.";
 
 /// Run computations that need more memory than the device has. Every transfer is planned and
 /// proved safe before the first one starts.
@@ -70,7 +73,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    method::catch_interrupts();
+    signals::catch(method::interrupt);
     let done = output::check_stdout();
     if done.is_err() || machine::list_is_asked_for(std::env::args_os().skip(1)) {
         return exit(done.and_then(|()| machine::print_list()), false);

@@ -8,7 +8,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use planner_core::MachineParameters;
 use serde::Serialize;
-use spillway::units::{bytes, parse_bytes};
+use spillway::units::{bytes, parse_bytes, time};
 use std::path::PathBuf;
 use workloads::{OwnedMachine, Shown, format};
 
@@ -135,11 +135,10 @@ fn shown(machine: &OwnedMachine, measured: &Measured) -> String {
         let [up, down] = links.map(|link| link.bytes_per_s / 1e9);
         format!("{up:.2} GB/s up and {down:.2} GB/s down")
     };
-    let micros = |ns: u64| ns as f64 / 1e3;
     let mut text = format!(
         "{}: {}\n    device {}, host {}, chunks of {}\n    copies both ways at once {}, one way \
-         {}; {:.1} µs each besides\n    \
-         {:.1} µs to map a chunk, {:.1} µs to unmap it\n",
+         {}; {} each besides\n    \
+         {} to map a chunk, {} to unmap it\n",
         Shown::name(name),
         Shown::name(&measured.info.name),
         bytes(machine.device_bytes),
@@ -147,9 +146,9 @@ fn shown(machine: &OwnedMachine, measured: &Measured) -> String {
         bytes(machine.chunk_bytes),
         measured.together.map_or_else(|| "not measured".to_owned(), gbs),
         gbs(measured.alone),
-        micros(machine.transfer_latency_ns),
-        micros(machine.map_ns_per_chunk),
-        micros(machine.unmap_ns_per_chunk),
+        time(machine.transfer_latency_ns),
+        time(machine.map_ns_per_chunk),
+        time(machine.unmap_ns_per_chunk),
     );
     if measured.mapping.waits_for_work() {
         text += "    mapping waits for the device's work: prefer plans with placements\n";

@@ -8,8 +8,8 @@ use search::{Progress, Watch, genetic, joint};
 use spillway::placing::{self, Unplaced};
 use spillway::planning;
 use spillway::swapping::{self, Swap};
+use spillway::units::time;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use workloads::{OwnedPlan, format};
 
 /// How to plan.
@@ -27,6 +27,15 @@ pub(crate) enum Method {
 
 /// A plan, and why its objects are not fixed though that was wanted.
 pub(crate) type Planned = (OwnedPlan, Option<Unplaced>);
+
+impl From<spillway::Strategy> for Method {
+    fn from(strategy: spillway::Strategy) -> Self {
+        match strategy {
+            spillway::Strategy::Core(strategy) => Self::Strategy(strategy),
+            spillway::Strategy::Swap(swap) => Self::Swap(swap),
+        }
+    }
+}
 
 impl Method {
     /// The strategy whose least memory is this one's, and what takes it.
@@ -120,17 +129,13 @@ fn bound_ns(request: &Request<'_>) -> u64 {
 static SEARCHING: AtomicBool = AtomicBool::new(false);
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on, an interrupt or a request to terminate ends a search, which then returns the
-/// best plan so far. Without a search, or the second time, it ends the program and leaves no
-/// partial file.
-pub(crate) fn catch_interrupts() {
-    // If they are ignored (`nohup`) or cannot be caught, nothing changes.
-    let _ = ctrlc::try_set_handler(|| {
-        if !SEARCHING.load(Ordering::Relaxed) || INTERRUPTED.swap(true, Ordering::Relaxed) {
-            format::stop_saving();
-            std::process::exit(130);
-        }
-    });
+/// Ends a search, which then returns the best plan so far. Without a search, or the second time,
+/// ends the program with this status and leaves no partial file.
+pub(crate) fn interrupt(status: i32) {
+    if !SEARCHING.load(Ordering::Relaxed) || INTERRUPTED.swap(true, Ordering::Relaxed) {
+        format::stop_saving();
+        std::process::exit(status);
+    }
 }
 
 /// Searches with a progress bar if standard error is a terminal.
@@ -143,8 +148,7 @@ fn watched<T>(seconds: Option<f64>, search: impl FnOnce(&mut Watch<'_>) -> T) ->
     let mut show = |progress: &Progress| {
         let Progress { seconds, rounds, evaluations, best_ns } = *progress;
         bar.set_position((seconds * 1000.0) as u64);
-        let best =
-            best_ns.map_or("none".to_owned(), |ns| format!("{:?}", Duration::from_nanos(ns)));
+        let best = best_ns.map_or_else(|| "none".to_owned(), time);
         let rate = evaluations as f64 / seconds.max(1e-9);
         bar.set_message(format!(
             "best {best}, round {rounds}, {evaluations} judged ({rate:.0} a second)"

@@ -5,11 +5,12 @@ use crate::figures::{self, Figures};
 use crate::names::Names;
 use crate::strategy::{self, Chosen};
 use crate::work::{self, Setting, Work};
-use crate::{machine, output, proof, shortage, summary};
+use crate::{curve, machine, output, proof, shortage, summary};
 use clap::Args;
 use planner_core::planner::{PlanningError, Request};
 use spillway::figures::Needs;
 use spillway::planning::{self, OwnedSchedule};
+use spillway::report::Beside;
 use spillway::{Budget, Error, Graph, Plan};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -40,6 +41,13 @@ pub(crate) struct Arguments {
     /// Write a report of the plan to this file: one self-contained page of HTML
     #[arg(long, value_name = "F.html")]
     report: Option<PathBuf>,
+    /// Plan for these budgets too, and draw the curve of period over budget in the report
+    /// [default: 100%,75%,50%,35%,25%,min, if the plan took at most five seconds]
+    #[arg(long, value_name = "B,B,…", requires = "report", value_delimiter = ',')]
+    curve: Option<Vec<Budget>>,
+    /// Draw one iteration of the plan to this file: an SVG image
+    #[arg(long, value_name = "F.svg")]
+    picture: Option<PathBuf>,
     /// Write the predicted timeline to this file, for Perfetto or Chrome's tracing page
     #[arg(long, value_name = "F.json")]
     trace: Option<PathBuf>,
@@ -93,7 +101,8 @@ pub(crate) struct MemoryOptions<'d> {
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let machine_file = arguments.choices.machine.as_deref().and_then(machine::file);
-    let outputs = [&arguments.output, &arguments.report, &arguments.trace];
+    let Arguments { output, report, picture, trace, .. } = arguments;
+    let outputs = [output, report, picture, trace];
     let inputs = [work::file(&arguments.work), machine_file];
     let stdout_is_taken = output::check(&inputs, &outputs, arguments.json)?;
     let Work { graph: work, machine } = work::load(&arguments.work)?;
@@ -121,8 +130,15 @@ fn save(arguments: &Arguments, plan: &Plan) -> Result<(), Failure> {
     if let Some(path) = &arguments.trace {
         output::save(path, &plan.trace().map_err(cannot)?)?;
     }
+    if let Some(path) = &arguments.picture {
+        output::save(path, plan.picture().map_err(cannot)?.as_bytes())?;
+    }
     if let Some(path) = &arguments.report {
-        output::save(path, plan.report().map_err(cannot)?.as_bytes())?;
+        let setting = Setting { work: plan.graph().owned(), machine: plan.machine() };
+        let budgets = curve::budgets(arguments.curve.as_deref(), plan);
+        let curve = curve::points(setting, &arguments.choices, &budgets)?;
+        let beside = Beside { curve, ..Beside::default() };
+        output::save(path, plan.report_beside(&beside).map_err(cannot)?.as_bytes())?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `spillway run`.
 
-use crate::backend::{self, Entry, Options, Outcome, Runner, Stopped};
+use crate::backend::{self, Entry, Job, Options, Outcome, Runner, Stopped};
 use crate::failure::Failure;
 use crate::figures::Figures;
 use crate::names::Names;
@@ -14,7 +14,9 @@ use integrity::reference_digest;
 use planner_core::planner::{Request, Strategy};
 use serde::Serialize;
 use spillway::planning::{self, OwnedSchedule};
+use spillway::report::{Actual, Beside};
 use spillway::units::{bytes, count, time};
+use spillway::{Error, Graph, Plan};
 use std::path::{Path, PathBuf};
 use workloads::{OwnedGraph, OwnedMachine, OwnedPlan, Shown};
 
@@ -25,6 +27,7 @@ Examples:
   spillway run step.graph.json.gz --budget min --strategy window --seed 7 --json
   spillway run resnet50:batch=2 --budget 35% --backend vulkan
   spillway run resnet50:batch=2 --budget 35% --backend cuda --graph --iterations 32
+  spillway run resnet50:batch=2 --budget 35% --delays 1 --report report.html --trace trace.json
 
 On a Vulkan or CUDA device, each op is a kernel that mixes every word it reads into every word it
 writes: it moves and checks all bytes of the work, and computes nothing else. Periods are
@@ -63,6 +66,18 @@ pub(crate) struct Arguments {
     /// [default: the order of submission]
     #[arg(long)]
     seed: Option<u64>,
+    /// Make one copy in four take up to sixteen times as long, drawn from this seed, on the
+    /// simulated device
+    #[arg(long, value_name = "SEED")]
+    delays: Option<u64>,
+    /// Write a report to this file, as `plan` does, that shows predicted and measured iterations
+    /// side by side, and where they differ most
+    #[arg(long, value_name = "F.html")]
+    report: Option<PathBuf>,
+    /// Write the predicted and the measured timeline to this file, for Perfetto or Chrome's
+    /// tracing page
+    #[arg(long, value_name = "F.json")]
+    trace: Option<PathBuf>,
     /// Print one JSON object and nothing else
     #[arg(long)]
     pub(crate) json: bool,
@@ -93,8 +108,12 @@ struct Report {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let options = Options { seed: arguments.seed, graph: arguments.graph };
-    let runner = arguments.backend.open(options)?;
+    let Arguments { seed, delays, graph, .. } = *arguments;
+    let runner = arguments.backend.open(Options { seed, delays, graph })?;
+    let machine_file = arguments.choices.machine.as_deref().and_then(machine::file);
+    let inputs = [work::file(&arguments.work), arguments.plan.as_deref(), machine_file];
+    let outputs = [&arguments.report, &arguments.trace];
+    let stdout_is_taken = output::check(&inputs, &outputs, arguments.json)?;
     if let Some(path) = &arguments.plan {
         plan_file::check_inputs(&arguments.work, path)?;
     }
@@ -117,10 +136,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => plan::defect(&plan.strategy, &reason).with(&figures),
     })?;
     let figures = figures.with_plan(&proved);
-    let report = carry_out(setting, &figures, &proved, arguments, runner.as_ref());
-    let report = report.map_err(|failure| failure.with(&figures))?;
+    let (report, actual) = carry_out(setting, &figures, &proved, arguments, runner.as_ref())
+        .map_err(|failure| failure.with(&figures))?;
+    if arguments.draws() {
+        draw(setting, &plan, &figures, actual, arguments)
+            .map_err(|failure| failure.with(&report))?;
+    }
     if !arguments.json {
-        output::print(summary::of(&report.figures, &machine) + &shown(&report))?;
+        let text = summary::of(&report.figures, &machine) + &shown(&report);
+        output::summarize(&text, stdout_is_taken)?;
     }
     if report.digests_match {
         return if arguments.json { output::print_json(&report) } else { Ok(()) };
@@ -132,6 +156,40 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         report.reference_digest
     ));
     Err(failure.with(&report))
+}
+
+impl Arguments {
+    /// Whether the timeline goes to a file.
+    const fn draws(&self) -> bool {
+        self.report.is_some() || self.trace.is_some()
+    }
+}
+
+/// Writes the report and the trace that are wanted.
+fn draw(
+    setting: Setting<'_>,
+    plan: &OwnedPlan,
+    figures: &Figures,
+    actual: Option<Actual>,
+    arguments: &Arguments,
+) -> Result<(), Failure> {
+    let cannot = |error: Error| Failure::cannot(error.to_string());
+    if actual.is_none() {
+        output::note("note: steps have no times here; what is drawn is the prediction alone");
+    }
+    let graph = Graph::new(setting.work.clone()).map_err(cannot)?;
+    let (machine, context) = (setting.machine.clone(), figures.context.clone());
+    let plan = Plan::in_context(graph, machine, plan.clone(), context).map_err(cannot)?;
+    if let Some(path) = &arguments.trace {
+        let trace =
+            actual.as_ref().map_or_else(|| plan.trace(), |actual| plan.trace_beside(actual));
+        output::save(path, &trace.map_err(cannot)?)?;
+    }
+    if let Some(path) = &arguments.report {
+        let beside = Beside { actual, ..Beside::default() };
+        output::save(path, plan.report_beside(&beside).map_err(cannot)?.as_bytes())?;
+    }
+    Ok(())
 }
 
 /// A plan file whose plan is not valid.
@@ -162,20 +220,26 @@ fn carry_out(
     setting: Setting<'_>,
     figures: &Figures,
     proved: &Proved<'_>,
-    &Arguments { backend, iterations, .. }: &Arguments,
+    arguments: &Arguments,
     runner: &dyn Runner,
-) -> Result<Report, Failure> {
+) -> Result<(Report, Option<Actual>), Failure> {
+    let &Arguments { backend, iterations, .. } = arguments;
     let device = runner.device(&setting.machine.name)?;
     let names = Names::new(setting.work, proved.verified.plan().steps);
     let progress = progress(iterations);
-    let outcome = runner.run(&proved.verified, &names, iterations, &progress);
+    let job = Job { iterations, progress: &progress, timed: arguments.draws() };
+    let outcome = runner.run(&proved.verified, &names, job);
     let outcome = outcome.map_err(|stopped| Failure::cannot(stopped.reason))?;
     let in_order = backend.open(Options::default())?;
-    let in_core = in_core_digest(setting, in_order.as_ref(), iterations, &progress)?;
+    let in_core = in_core_digest(setting, in_order.as_ref(), Job { timed: false, ..job })?;
     progress.finish_and_clear();
     let reference = reference_digest(proved.verified.graph(), iterations);
-    let Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest } = outcome;
-    Ok(Report {
+    let Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest, steps_ns } =
+        outcome;
+    let first_iteration = job.first_timed() - 1;
+    let named = |steps_ns| Actual { device: device.clone(), first_iteration, steps_ns };
+    let actual = steps_ns.map(named);
+    let report = Report {
         figures: figures.clone(),
         backend: backend.name,
         device,
@@ -190,7 +254,8 @@ fn carry_out(
         in_core_digest: in_core.map(hex),
         reference_digest: hex(reference),
         digests_match: agree(digest, in_core, reference),
-    })
+    };
+    Ok((report, actual))
 }
 
 /// The digest of the same work with everything resident, on a device that is large enough.
@@ -198,8 +263,7 @@ fn carry_out(
 fn in_core_digest(
     setting: Setting<'_>,
     runner: &dyn Runner,
-    iterations: u64,
-    progress: &ProgressBar,
+    job: Job<'_>,
 ) -> Result<Option<u64>, Failure> {
     let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
     let unlimited = setting.machine.machine.with_host_bytes(u64::MAX);
@@ -216,7 +280,7 @@ fn in_core_digest(
         let schedule = proof::lower(setting, &plan)?;
         let proved = proof::prove(setting, &plan, &schedule)?;
         let names = Names::new(setting.work, &plan.steps);
-        runner.run(&proved.verified, &names, iterations, progress)
+        runner.run(&proved.verified, &names, job)
     };
     match run() {
         Ok(outcome) => Ok(Some(outcome.digest)),

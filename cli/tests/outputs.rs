@@ -6,9 +6,11 @@ mod common;
 
 use common::{Folder, SMALL};
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const MACHINE: &str = r#"{"format":"spillway.machine.v1","name":"m","device_bytes":17179869184,"host_bytes":61000000000,"chunk_bytes":2097152,"h2d_bytes_per_s":12000000000,"d2h_bytes_per_s":12000000000,"transfer_latency_ns":10000,"map_ns_per_chunk":0,"unmap_ns_per_chunk":0}"#;
@@ -201,14 +203,30 @@ fn what_a_killed_program_left_goes_with_the_next() {
     assert_eq!(folder.files(), ["p.json"]);
 }
 
+const SPILLWAY: &str = env!("CARGO_BIN_EXE_spillway");
+
+/// A program for which signals do what they do by default, whatever they do here (`nohup`).
+#[allow(unsafe_code, reason = "what is called between fork and exec must be safe there")]
+fn program(folder: &Folder, path: &str, arguments: &[&str]) -> Command {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    let mut program = Command::new(path);
+    program.args(arguments).current_dir(folder.path(""));
+    let to_default = || {
+        for of in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
+            // SAFETY: no handler is set.
+            unsafe { signal(of, SigHandler::SigDfl) }?;
+        }
+        Ok(())
+    };
+    // SAFETY: `signal` may be called there (POSIX, "async-signal-safe").
+    unsafe { program.pre_exec(to_default) };
+    program
+}
+
 /// Ends the program as soon as its temporary is there; how it ended, if it was in time.
 fn interrupted(folder: &Folder, signal: &str) -> Option<i32> {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_spillway"))
-        .args(["model", "gpt:batch=1,layers=150,width=64", "-o", "g.json"])
-        .current_dir(folder.path(""))
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let model = ["model", "gpt:batch=1,layers=150,width=64", "-o", "g.json"];
+    let mut child = program(folder, SPILLWAY, &model).stdout(Stdio::null()).spawn().unwrap();
     let start = Instant::now();
     // The first one only tries whether there can be one, and is empty.
     let is_written = || fs::metadata(temporary(folder, "g.json")).is_ok_and(|file| file.len() > 0);
@@ -227,9 +245,10 @@ fn an_interrupt_leaves_no_half_a_file() {
     let folder = Folder::new();
     let mut in_time = 0;
     for attempt in 0..10 {
-        let status = interrupted(&folder, ["-INT", "-TERM"][attempt % 2]);
-        assert!([Some(0), Some(130)].contains(&status), "{status:?}");
-        in_time += u32::from(status == Some(130));
+        let (signal, ended) = [("-INT", 130), ("-TERM", 143)][attempt % 2];
+        let status = interrupted(&folder, signal);
+        assert!([Some(0), Some(ended)].contains(&status), "{status:?}");
+        in_time += u32::from(status == Some(ended));
         let files = folder.files();
         assert!(files.is_empty() || files == ["g.json"], "{files:?}");
         if let Ok(bytes) = fs::read(folder.path("g.json")) {
@@ -244,27 +263,53 @@ fn an_interrupt_leaves_no_half_a_file() {
 #[test]
 fn a_program_that_waits_for_its_input_can_be_ended() {
     let folder = Folder::new();
-    for signal in ["-INT", "-TERM", "-HUP"] {
-        let left = temporary(&folder, "p.json");
-        fs::write(&left, "half a plan").unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_spillway"))
-            .args(["plan", "-", "-o", "p.json"])
-            .current_dir(folder.path(""))
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // Waiting for the program would close its standard input.
-        let input = child.stdin.take();
-        let start = Instant::now();
-        while left.exists() {
-            assert!(start.elapsed() < Duration::from_secs(60), "{signal}");
-        }
-        let killed = Command::new("kill").args([signal, &child.id().to_string()]).status();
-        assert!(killed.unwrap().success());
-        assert_eq!(child.wait().unwrap().code(), Some(130), "{signal}");
+    for (signal, status) in [("-HUP", 129), ("-INT", 130), ("-TERM", 143)] {
+        let mut waits = program(&folder, SPILLWAY, &["plan", "-", "-o", "p.json"]);
+        let (mut child, input) = reading(&folder, &mut waits);
+        kill(&child, signal);
+        assert_eq!(child.wait().unwrap().code(), Some(status), "{signal}");
         assert!(folder.files().is_empty());
         drop(input);
     }
+}
+
+/// Starts a program that plans `p.json` from its standard input, which is returned too, since waiting
+/// for the program would close it. Returns once it reads.
+fn reading(folder: &Folder, program: &mut Command) -> (Child, Option<ChildStdin>) {
+    let left = temporary(folder, "p.json");
+    fs::write(&left, "half a plan").unwrap();
+    let mut child = program.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let input = child.stdin.take();
+    let start = Instant::now();
+    while left.exists() {
+        assert!(start.elapsed() < Duration::from_secs(60), "it does not begin");
+    }
+    (child, input)
+}
+
+fn kill(child: &Child, signal: &str) {
+    let killed = Command::new("kill").args([signal, &child.id().to_string()]).status();
+    assert!(killed.unwrap().success());
+}
+
+/// As a shell starts `nohup spillway … &`.
+#[test]
+fn what_is_ignored_at_first_stays_ignored() {
+    let folder = Folder::new();
+    let graph = folder.run(&["model", SMALL, "-o", "-"]).done().stdout;
+    let line = "trap '' INT HUP; exec \"$0\" plan - -o p.json";
+    let mut ignores = program(&folder, "sh", &["-c", line, SPILLWAY]);
+    let (mut child, input) = reading(&folder, &mut ignores);
+    kill(&child, "-INT");
+    kill(&child, "-HUP");
+    input.unwrap().write_all(graph.as_bytes()).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(folder.files(), ["p.json"]);
+    // The others are caught all the same.
+    let (mut child, input) = reading(&folder, &mut ignores);
+    kill(&child, "-TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    drop(input);
 }
 
 /// A kill cannot be caught. Whatever it leaves, the next one removes.

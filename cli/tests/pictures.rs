@@ -117,3 +117,40 @@ fn empty_timelines_are_drawn() {
         assert!(!page.contains("NaN") && !page.contains("inf "));
     }
 }
+
+#[test]
+fn the_report_draws_other_budgets() {
+    let folder = Folder::new();
+    let plan = ["plan", SMALL, "-b", "50%", "-s", "on-demand", "--report", "r.html"];
+    folder.run(&plan).done();
+    let points = || {
+        let page = fs::read_to_string(folder.path("r.html")).unwrap();
+        page.matches("<circle class=\"point").count()
+    };
+    assert_eq!(points(), 6);
+    folder.run(&[&plan[..], &["--curve", "1MiB,80%,50%,80%"]].concat()).done();
+    assert_eq!(points(), 2, "one has no plan, one is there twice");
+    folder.run(&["plan", SMALL, "--curve", "80%"]).fails(2, &["--report"]);
+}
+
+#[test]
+fn a_run_is_drawn_beside_its_plan() {
+    let folder = Folder::new();
+    let run = ["run", SMALL, "-b", "35%", "--report", "r.html", "--trace", "t.json"];
+    folder.run(&run).done();
+    let page = fs::read_to_string(folder.path("r.html")).unwrap();
+    assert!(page.contains("Every step took as long as predicted"), "nothing disturbs it");
+    let ran = folder.run(&[&run[..], &["--delays", "3"]].concat()).done();
+    assert!(ran.stdout.contains("more than predicted"), "{}", ran.stdout);
+    let page = fs::read_to_string(folder.path("r.html")).unwrap();
+    assert!(page.contains("<td class=\"n\">+"), "copies take longer");
+    let trace: Value = serde_json::from_slice(&fs::read(folder.path("t.json")).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let slower = |event: &&Value| {
+        let (took, planned) = (event["dur"].as_f64(), event["args"]["planned_ns"].as_f64());
+        took.zip(planned).is_some_and(|(took, planned)| took > 1.5 * planned / 1e3)
+    };
+    let slow: Vec<_> = events.iter().filter(slower).collect();
+    assert!(slow.len() > 4 && slow.iter().all(|event| event["pid"] == 2 && event["tid"] != 1));
+    folder.run(&["run", SMALL, "--backend", "cuda", "--delays", "1"]).fails(2, &["simulated"]);
+}

@@ -75,6 +75,31 @@ fn a_chain_is_planned_on_its_own_machine() {
 }
 
 #[test]
+fn an_imported_graph_gets_other_names() {
+    let folder = Folder::new();
+    folder.write("four.chain.json", CHAIN);
+    folder.run(&["import", "chain", "four.chain.json", "-o", "graph.json"]).done();
+    let names = |file: &str| {
+        let graph: Value = serde_json::from_slice(&fs::read(folder.path(file)).unwrap()).unwrap();
+        let of = |field: &str| graph[field].as_array().unwrap().iter().map(|t| t["name"].clone());
+        of("tensors").chain(of("ops")).collect::<Vec<_>>()
+    };
+    let before = names("graph.json");
+    let (first, last) = (before[0].as_str().unwrap(), before[before.len() - 1].as_str().unwrap());
+    folder.write("names.tsv", format!("{first}\tdecoder.0.weight\n{last}\tthe last op\n"));
+    let import = ["import", "chain", "four.chain.json", "--names", "names.tsv", "-o", "named.json"];
+    folder.run(&import).done();
+    let after = names("named.json");
+    assert_eq!(
+        (&after[0], &after[after.len() - 1]),
+        (&json!("decoder.0.weight"), &json!("the last op"))
+    );
+    assert_eq!(after[1..after.len() - 1], before[1..before.len() - 1]);
+    folder.write("names.tsv", "nobody\tx\n");
+    folder.run(&import).fails(2, &["names.tsv: line 1: no tensor or op is named \"nobody\""]);
+}
+
+#[test]
 fn a_training_step_is_planned_as_a_chain() {
     let folder = Folder::new();
     let model = "gpt:batch=1,layers=2,sequence=16,width=64,vocabulary=99";

@@ -52,6 +52,16 @@ where
         Ok(LayeredKernels(self.backend.kernels(&mut device.device, graph)?))
     }
 
+    fn sparse_kernels<'g>(
+        &self,
+        device: &mut Self::Device,
+        graph: Graph<'g>,
+        spread_words: u64,
+    ) -> Result<Self::Kernels<'g>, String> {
+        let kernels = self.backend.sparse_kernels(&mut device.device, graph, spread_words)?;
+        Ok(LayeredKernels(kernels))
+    }
+
     fn close(&self, device: Self::Device) -> Result<(), String> {
         self.backend.close(device.device)
     }

@@ -176,7 +176,7 @@ pub fn checks<T: Backend>() -> Vec<Check<T>> {
             with_placements,
         ],
         OnBench repeats: [plans_with_repeats],
-        OnBench large: [offsets_and_sizes_exceed_32_bits],
+        OnBench large: [offsets_and_sizes_exceed_32_bits, kernels_take_offsets_beyond_32_bits],
         Alone plans: [ten_thousand_iterations],
     }
 }

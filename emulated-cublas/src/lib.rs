@@ -9,7 +9,9 @@
 #![allow(unsafe_code, reason = "these are functions of C")]
 #![allow(non_snake_case, reason = "the library's names")]
 
-use cudarc::driver::{result, sys};
+mod driver;
+
+use cudarc::driver::sys;
 use libloading::Library;
 use std::ffi::{CString, c_int, c_longlong, c_void};
 use std::path::Path;
@@ -63,11 +65,9 @@ pub unsafe extern "C" fn cublasCreate_v2(handle: *mut *mut Handle) -> Status {
         return INVALID_VALUE;
     }
     let Ok(ptx) = CString::new(include_str!("kernels.ptx")) else { return EXECUTION_FAILED };
-    // SAFETY: the text ends with a zero.
-    let module = unsafe { result::module::load_data(ptx.as_ptr().cast()) };
-    let Ok(module) = module else { return EXECUTION_FAILED };
+    let Ok(module) = driver::load(&ptx) else { return EXECUTION_FAILED };
     // SAFETY: the module is loaded.
-    let sgemm = unsafe { result::module::get_function(module, c"sgemm".to_owned()) };
+    let sgemm = unsafe { driver::kernel(module, c"sgemm") };
     let Ok(sgemm) = sgemm else { return EXECUTION_FAILED };
     let created = Handle { module, sgemm, stream: None, has_workspace: false, is_pedantic: false };
     // SAFETY: the caller's.
@@ -87,10 +87,8 @@ pub unsafe extern "C" fn cublasDestroy_v2(handle: *mut Handle) -> Status {
     // SAFETY: the caller's.
     let handle = unsafe { Box::from_raw(handle) };
     // SAFETY: the module is the handle's.
-    match unsafe { result::module::unload(handle.module) } {
-        Ok(()) => SUCCESS,
-        Err(_) => EXECUTION_FAILED,
-    }
+    let unloaded = unsafe { driver::unload(handle.module) };
+    if unloaded.is_ok() { SUCCESS } else { EXECUTION_FAILED }
 }
 
 /// Calls a function with a handle. Fails if it is null.
@@ -225,12 +223,11 @@ pub unsafe extern "C" fn cublasSgemmStridedBatched(
         ]
         .map(<*const c_void>::cast_mut);
         let blocks = (m as u32 * n as u32).div_ceil(THREADS);
-        let (grid, threads) = ((blocks, count as u32, 1), (THREADS, 1, 1));
+        let grid = [blocks, count as u32];
         // SAFETY: the arguments are those of the kernel; that its matrices lie in the device's
         // memory is the caller's.
-        let launched = unsafe {
-            result::launch_kernel(handle.sgemm, grid, threads, 0, stream, &mut arguments)
-        };
+        let launched =
+            unsafe { driver::launch(handle.sgemm, grid, THREADS, stream, &mut arguments) };
         if launched.is_ok() { SUCCESS } else { EXECUTION_FAILED }
     };
     // SAFETY: the caller's.

@@ -16,6 +16,8 @@ pub(crate) struct Caller {
     refusals: Cell<Random>,
     /// The next call of this name does nothing and returns this code.
     next: Cell<Option<(&'static str, u32)>>,
+    /// The next module that is loaded is this text.
+    next_module: Cell<Option<&'static str>>,
 }
 
 impl Caller {
@@ -26,6 +28,7 @@ impl Caller {
             faults: Cell::new(None),
             refusals: Cell::new(Random::new(0)),
             next: Cell::new(None),
+            next_module: Cell::new(None),
         }
     }
 
@@ -50,6 +53,16 @@ impl Caller {
         let (_, code) = self.next.get().filter(|(name, _)| *name == function)?;
         self.next.set(None);
         Some(code)
+    }
+
+    /// Lets the next module be another text than the one that is loaded.
+    pub(crate) fn load_instead(&self, text: &'static str) {
+        self.next_module.set(Some(text));
+    }
+
+    /// Returns the text to load instead of one, once; or that one.
+    pub(crate) fn loaded<'t>(&self, text: &'t str) -> &'t str {
+        self.next_module.take().unwrap_or(text)
     }
 
     /// Fails with the error, if faults say that this call is refused.

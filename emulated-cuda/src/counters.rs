@@ -13,6 +13,8 @@ pub struct Counters {
     pub set_accesses: u64,
     /// Calls of `cuMemUnmap` among them.
     pub unmaps: u64,
+    /// Events created.
+    pub events: u64,
     /// Launches of graphs.
     pub graph_launches: u64,
     /// Kernels, copies and fills that were enqueued or captured.

@@ -10,6 +10,7 @@ type SetFaults = extern "C" fn(bool, u64, u64, u64);
 type DelayAll = extern "C" fn();
 type Resize = extern "C" fn(u64, u64) -> bool;
 type Inject = unsafe extern "C" fn(*const u8, usize, u32);
+type LoadInstead = unsafe extern "C" fn(*const u8, usize);
 type GetExplanation = unsafe extern "C" fn(*mut u8, usize) -> usize;
 
 /// The library, opened in place of a driver for the rest of the process.
@@ -21,6 +22,7 @@ pub struct Emulated {
     restart: DelayAll,
     resize: Resize,
     inject: Inject,
+    load_instead: LoadInstead,
     explanation: GetExplanation,
 }
 
@@ -57,6 +59,7 @@ impl Emulated {
                 let restart = library.get::<DelayAll>(b"emulated_cuda_restart")?;
                 let resize = library.get::<Resize>(b"emulated_cuda_resize")?;
                 let inject = library.get::<Inject>(b"emulated_cuda_inject")?;
+                let load_instead = library.get::<LoadInstead>(b"emulated_cuda_load_instead")?;
                 let explanation = library.get::<GetExplanation>(b"emulated_cuda_explanation")?;
                 Ok(Self {
                     counters: *counters,
@@ -65,6 +68,7 @@ impl Emulated {
                     restart: *restart,
                     resize: *resize,
                     inject: *inject,
+                    load_instead: *load_instead,
                     explanation: *explanation,
                 })
             })
@@ -97,6 +101,12 @@ impl Emulated {
     pub fn inject(&self, function: &'static str, code: u32) {
         // SAFETY: the name lives as long as the process.
         unsafe { (self.inject)(function.as_ptr(), function.len(), code) };
+    }
+
+    /// Lets the next module that this thread loads be another text: kernels with a bug.
+    pub fn load_instead(&self, ptx: &'static str) {
+        // SAFETY: the text lives as long as the process.
+        unsafe { (self.load_instead)(ptx.as_ptr(), ptx.len()) };
     }
 
     /// Does for the driver what a new process would, once work has failed: forgets the error, and

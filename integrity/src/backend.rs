@@ -5,6 +5,9 @@ use planner_core::backend::{
 };
 use planner_core::{Graph, Machine};
 
+/// Words of a run that [`Backend::sparse_kernels`] touch.
+pub const RUN_WORDS: u64 = 256;
+
 /// A backend with kernels that compute as [`value`](crate::value) says.
 ///
 /// A value of this type is a way to open devices, not a device. It has what the traits of
@@ -52,6 +55,21 @@ pub trait Backend: Send + Sync + 'static {
         device: &mut Self::Device,
         graph: Graph<'g>,
     ) -> Result<Self::Kernels<'g>, Self::Error>;
+
+    /// Makes kernels like [`kernels`](Self::kernels) that touch only a part of each tensor: runs of
+    /// [`RUN_WORDS`] words, which begin `spread_words` apart, the first at the start. So a tensor that
+    /// is too large to be filled takes little time and memory.
+    ///
+    /// # Errors
+    /// Why there are none, for a person. Then the suite ignores the check that needs them.
+    fn sparse_kernels<'g>(
+        &self,
+        _device: &mut Self::Device,
+        _graph: Graph<'g>,
+        _spread_words: u64,
+    ) -> Result<Self::Kernels<'g>, String> {
+        Err("the integrity kernels of this backend touch all words of a tensor".to_owned())
+    }
 
     /// Closes a device, whatever state it is in.
     ///

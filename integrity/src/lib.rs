@@ -18,7 +18,7 @@ mod passes;
 mod reference;
 pub mod value;
 
-pub use backend::{Backend, Exemption, Found, Graphs};
+pub use backend::{Backend, Exemption, Found, Graphs, RUN_WORDS};
 pub use kernels::{fill_inputs, fill_states, slots, states_digest};
 pub use passes::{FoldOrder, Passes, Read, Write};
 pub use reference::{reference_digest, reference_values};

@@ -44,6 +44,14 @@ pub trait Layer<D: Transfers + Paging> {
         Ok(device.block_until(point)?)
     }
 
+    /// See [`Streams::submit`].
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn submit(&mut self, device: &mut D) -> Result<(), Self::Error> {
+        Ok(device.submit()?)
+    }
+
     /// See [`Transfers::create_host`].
     ///
     /// # Errors
@@ -218,6 +226,10 @@ impl<D: Transfers + Paging, L: Layer<D>> Streams for Layered<D, L> {
 
     fn block_until(&mut self, point: Point) -> Result<(), L::Error> {
         self.layer.block_until(&mut self.device, point)
+    }
+
+    fn submit(&mut self) -> Result<(), L::Error> {
+        self.layer.submit(&mut self.device)
     }
 }
 

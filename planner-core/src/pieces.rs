@@ -192,6 +192,13 @@ impl<'a> Pieces<'a> {
         self.first_piece[index] as usize..self.first_piece[index + 1] as usize
     }
 
+    /// Whether a tensor has more than one piece.
+    #[inline]
+    pub(crate) fn is_cut(&self, tensor: TensorId) -> bool {
+        let index = tensor.index();
+        self.first_piece[index + 1] - self.first_piece[index] > 1
+    }
+
     /// The pieces of a part that the plan names.
     #[must_use]
     pub fn of_part(&self, part: Part) -> Range<usize> {

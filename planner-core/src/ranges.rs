@@ -173,9 +173,11 @@ impl<'a> LastUses<'a> {
     /// The last use of any piece of a span.
     #[inline]
     pub(crate) fn last(&self, span: Span) -> i64 {
-        if span.is_whole() {
-            return self.any[span.slot(ROOT)];
-        }
+        if span.is_whole() { self.any[span.slot(ROOT)] } else { self.last_in_part(span) }
+    }
+
+    #[cold]
+    fn last_in_part(&self, span: Span) -> i64 {
         let mut last = i64::MIN;
         span.cover(|node| last = last.max(self.any[span.slot(node)]));
         span.bottom_up(|node| last = last.max(self.all[span.inner_slot(node)]));

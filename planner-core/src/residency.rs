@@ -12,6 +12,7 @@ const AT_START: u8 = 2;
 /// The residency of every piece outside the arena.
 #[derive(Debug)]
 pub(crate) struct Residency<'a> {
+    /// Of tensors in one piece, only what is resident at start: the count says what is now.
     state: Flags<'a>,
     /// Objects that are resident, by tensor.
     objects: &'a mut [u64],
@@ -50,14 +51,19 @@ impl<'a> Residency<'a> {
         if pieces.in_arena(part.tensor) {
             return Ok(0);
         }
-        let span = pieces.span(part);
-        let [_, any] = self.state.look(span);
-        if any & NOW != 0 {
+        let resident = &mut self.objects[part.tensor.index()];
+        let is_resident = if *resident == 0 || !pieces.is_cut(part.tensor) {
+            *resident > 0
+        } else {
+            let [_, any] = self.state.look(pieces.span(part));
+            any & NOW != 0
+        };
+        if is_resident {
             return Err(PlanError::AlreadyResident(location, part.tensor));
         }
-        self.state.change(span, 0, NOW);
         let objects = pieces.part_objects(part);
-        self.objects[part.tensor.index()] += objects;
+        *resident += objects;
+        self.mark(pieces, part, 0, NOW);
         Ok(objects)
     }
 
@@ -67,8 +73,15 @@ impl<'a> Residency<'a> {
         if pieces.in_arena(tensor) || *resident == pieces.objects(tensor) {
             return 0;
         }
-        self.state.change(pieces.whole(tensor), 0, NOW);
-        pieces.objects(tensor) - core::mem::replace(resident, pieces.objects(tensor))
+        let before = core::mem::replace(resident, pieces.objects(tensor));
+        self.mark(pieces, Part::whole(tensor), 0, NOW);
+        pieces.objects(tensor) - before
+    }
+
+    fn mark(&mut self, pieces: &Pieces<'_>, part: Part, taken: u8, given: u8) {
+        if pieces.is_cut(part.tensor) {
+            self.state.change(pieces.span(part), taken, given);
+        }
     }
 
     /// Gives back a part that must be resident; the objects that frees.
@@ -81,14 +94,19 @@ impl<'a> Residency<'a> {
         if pieces.in_arena(part.tensor) {
             return Err(PlanError::ArenaStep(location, part.tensor));
         }
-        let span = pieces.span(part);
-        let [all, _] = self.state.look(span);
-        if all & NOW == 0 {
+        let resident = &mut self.objects[part.tensor.index()];
+        let is_resident = if pieces.is_cut(part.tensor) {
+            let [all, _] = self.state.look(pieces.span(part));
+            all & NOW != 0
+        } else {
+            *resident > 0
+        };
+        if !is_resident {
             return Err(PlanError::NotResident(location, part.tensor));
         }
-        self.state.change(span, NOW, 0);
         let objects = pieces.part_objects(part);
-        self.objects[part.tensor.index()] -= objects;
+        *resident -= objects;
+        self.mark(pieces, part, NOW, 0);
         Ok(objects)
     }
 
@@ -99,10 +117,12 @@ impl<'a> Residency<'a> {
         tensors: impl Iterator<Item = TensorId>,
     ) -> Result<(), PlanError> {
         for tensor in tensors {
+            let is_whole = !pieces.is_cut(tensor) && self.objects[tensor.index()] > 0;
             for piece in pieces.of(tensor) {
-                match self.state.look(pieces.span_of(tensor, piece)) {
-                    [NOW, _] => return Err(PlanError::AlreadyResident(Location::End, tensor)),
-                    [AT_START, _] => return Err(PlanError::NotResident(Location::End, tensor)),
+                let [state, _] = self.state.look(pieces.span_of(tensor, piece));
+                match state | if is_whole { NOW } else { 0 } {
+                    NOW => return Err(PlanError::AlreadyResident(Location::End, tensor)),
+                    AT_START => return Err(PlanError::NotResident(Location::End, tensor)),
                     _ => {}
                 }
             }

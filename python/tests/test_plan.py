@@ -88,6 +88,7 @@ def test_strategies_have_settings(graph):
 
     assert period_ns(effort=20) <= period_ns(effort=0)
     assert period_ns(effort=2, order="given", repeats=False) > 0
+    assert graph.plan(machine(), "90%", "swap", {"threshold": 5}).strategy == "swap"
     for settings, named in [({"efort": 2}, "efort"), ({"order": "best"}, "order")]:
         with pytest.raises(spillway.PlanningError, match=named):
             graph.plan(machine(), settings=settings)

@@ -1,6 +1,7 @@
 //! A plan's predicted timeline: when each step starts and ends, why it starts no earlier, and
-//! how much device memory is held meanwhile.
+//! how much device memory is held meanwhile. And the same steps as they ran.
 
+mod measured;
 mod memory;
 
 pub(crate) use memory::{Content, Held};
@@ -38,7 +39,7 @@ impl Span {
     }
 }
 
-/// Eight iterations, as predicted.
+/// Some iterations: eight as predicted, or those that were measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Course {
     /// All steps that take time, iteration by iteration in list order.
@@ -76,12 +77,31 @@ impl Course {
     /// One iteration, once under way. The one after it is known too, so that what is fetched
     /// ahead for it is seen.
     pub(crate) fn steady_iteration(&self) -> Range<u64> {
-        self.iteration_ends_ns[5]..self.iteration_ends_ns[6]
+        self.last_iterations(1)
     }
 
-    /// Four iterations, once under way.
+    /// Four iterations, once under way; fewer where fewer are known.
     pub(crate) fn steady_iterations(&self) -> Range<u64> {
-        self.iteration_ends_ns[2]..self.iteration_ends_ns[6]
+        self.last_iterations(4)
+    }
+
+    /// The last iterations but one, as far as there are.
+    fn last_iterations(&self, count: usize) -> Range<u64> {
+        let ends_ns = &self.iteration_ends_ns;
+        let last = ends_ns.len().saturating_sub(2);
+        let end_ns = |at: usize| ends_ns.get(at).copied().unwrap_or(0);
+        // How long streams were idle before the first iteration is not known.
+        let start_ns = match last {
+            0 => self.start_ns(),
+            _ => end_ns(last.saturating_sub(count)),
+        };
+        start_ns..end_ns(last)
+    }
+
+    /// When the first launch starts.
+    fn start_ns(&self) -> u64 {
+        let mut launches = self.spans.iter().filter(|span| span.stream == Stream::Compute);
+        launches.next().map_or(0, |span| span.start_ns)
     }
 
     /// The steps that run within a window, at least in part.
@@ -111,6 +131,17 @@ impl Course {
     }
 }
 
+/// The list positions of each stream's steps.
+fn positions(verified: &Verified<'_>) -> PerStream<Vec<usize>> {
+    let mut positions: PerStream<Vec<usize>> = Default::default();
+    for (at, step) in verified.plan().steps.iter().enumerate() {
+        if let Some(stream) = Stream::of(step) {
+            positions[stream].push(at);
+        }
+    }
+    positions
+}
+
 /// The times of all steps.
 struct Clock<'c> {
     verified: &'c Verified<'c>,
@@ -122,13 +153,7 @@ struct Clock<'c> {
 
 impl<'c> Clock<'c> {
     fn new(verified: &'c Verified<'c>, durations_ns: Vec<u64>, timeline: &'c Timeline<'c>) -> Self {
-        let mut positions: PerStream<Vec<usize>> = Default::default();
-        for (at, step) in verified.plan().steps.iter().enumerate() {
-            if let Some(stream) = Stream::of(step) {
-                positions[stream].push(at);
-            }
-        }
-        Self { verified, timeline, durations_ns, positions }
+        Self { verified, timeline, durations_ns, positions: positions(verified) }
     }
 
     fn iteration_end_ns(&self, iteration: usize) -> u64 {

@@ -89,6 +89,7 @@ pub mod planning;
 pub mod proof;
 pub mod report;
 mod session;
+pub mod settings;
 pub mod strategy;
 pub mod streaming;
 pub mod summary;

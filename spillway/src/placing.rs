@@ -2,6 +2,7 @@
 
 use crate::growth::buffer;
 use crate::planning;
+use crate::units::time;
 use planner_core::placement::{self, Over, PlacementError};
 use planner_core::planner::{PlanningError, Request, Strategy};
 use planner_core::{Graph, Limits, Machine, Plan, Scratch};
@@ -42,7 +43,7 @@ impl fmt::Display for Unplaced {
                 write!(f, "fixed placements need {objects} more objects")
             }
             Self::Slow(period_ns) => {
-                write!(f, "with fixed placements, the period is {period_ns} ns")
+                write!(f, "with fixed placements, the period is {}", time(*period_ns))
             }
             Self::Large => write!(f, "there are too many objects for fixed placements"),
         }

@@ -8,6 +8,7 @@ use crate::graph::Graph;
 use crate::names::Names;
 use crate::planning::{self, OwnedSchedule};
 use crate::proof::{self, Proved};
+use crate::report::{Actual, Beside, Measured};
 use crate::strategy::Strategy;
 use crate::{report, trace};
 use planner_core::Verified;
@@ -193,8 +194,26 @@ impl Plan {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn report(&self) -> Result<String, Error> {
+        self.report_beside(&Beside::default())
+    }
+
+    /// A report that also shows plans for other budgets, or how this plan ran.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn report_beside(&self, beside: &Beside) -> Result<String, Error> {
         let proved = self.proved()?;
-        Ok(report::render(&proved, &self.course(&proved)?, &self.context))
+        Ok(report::render(&proved, &self.course(&proved)?, &self.context, beside))
+    }
+
+    /// One iteration as an SVG image of its own: the three streams, and device memory by what it
+    /// holds.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn picture(&self) -> Result<String, Error> {
+        let proved = self.proved()?;
+        Ok(report::picture::render(&proved, &self.course(&proved)?, &self.context))
     }
 
     /// The predicted timeline of four iterations as JSON, for Perfetto or Chrome's tracing page.
@@ -203,7 +222,17 @@ impl Plan {
     /// [`Error::OutOfMemory`].
     pub fn trace(&self) -> Result<Vec<u8>, Error> {
         let proved = self.proved()?;
-        Ok(trace::render(&proved, &self.course(&proved)?))
+        Ok(trace::render(&proved, &self.course(&proved)?, None))
+    }
+
+    /// The same with tracks of how the plan ran.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn trace_beside(&self, actual: &Actual) -> Result<Vec<u8>, Error> {
+        let proved = self.proved()?;
+        let measured = Measured::of(&proved.verified, actual);
+        Ok(trace::render(&proved, &self.course(&proved)?, measured.as_ref()))
     }
 
     fn course(&self, proved: &Proved<'_>) -> Result<Course, Error> {

@@ -1,6 +1,9 @@
 //! A plan as one self-contained page of HTML.
 
 mod chart;
+mod curve;
+mod differences;
+pub(crate) mod picture;
 mod search;
 mod tables;
 
@@ -10,16 +13,74 @@ use crate::proof::Proved;
 use crate::summary;
 use crate::units::{bytes, percent, ratio, time};
 use planner_core::bounds::Order;
+use planner_core::{PerStream, Verified};
 use workloads::Shown;
 use workloads::shown::is_hidden;
 
 const STYLE: &str = include_str!("report/style.css");
+/// The colours, and what is drawn with them.
+const CHART_STYLE: &str = include_str!("report/chart.css");
+
+/// What a report shows beside the plan.
+#[derive(Clone, Debug, Default)]
+pub struct Beside {
+    /// Plans of the same work for the same machine by the same strategy, in any order: the curve on
+    /// which the plan is drawn. None where there are fewer than two.
+    pub curve: Vec<Budgeted>,
+    /// How the plan ran.
+    pub actual: Option<Actual>,
+}
+
+/// A budget, and the period of a plan for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budgeted {
+    /// The budget.
+    pub budget_bytes: u64,
+    /// The period.
+    pub period_ns: u64,
+}
+
+/// When the steps of a plan ran on a device, by the device's own clock.
+#[derive(Clone, Debug, Default)]
+pub struct Actual {
+    /// The name of the device.
+    pub device: String,
+    /// How many iterations ran before the first one here.
+    pub first_iteration: u64,
+    /// The start and the end of each step of each stream, one iteration after the other.
+    pub steps_ns: PerStream<Vec<[u64; 2]>>,
+}
+
+/// Actual iterations, beside the predicted ones.
+pub(crate) struct Measured<'m> {
+    pub(crate) device: &'m str,
+    pub(crate) course: Course,
+}
+
+impl<'m> Measured<'m> {
+    /// None where no iteration was measured as a whole.
+    pub(crate) fn of(verified: &Verified<'_>, actual: &'m Actual) -> Option<Self> {
+        let course = Course::measured(verified, actual);
+        let is_any = !course.iteration_ends_ns.is_empty();
+        is_any.then_some(Self { device: &actual.device, course })
+    }
+}
 
 /// The page.
-pub(crate) fn render(proved: &Proved<'_>, course: &Course, context: &Context) -> String {
+pub(crate) fn render(
+    proved: &Proved<'_>,
+    course: &Course,
+    context: &Context,
+    beside: &Beside,
+) -> String {
+    let actual = beside.actual.as_ref();
+    let measured = actual.and_then(|actual| Measured::of(&proved.verified, actual));
     let figures = Figures::of(proved);
     let name = escape(&Shown::name(&context.graph).to_string());
-    let chart = chart::render(proved, course);
+    let chart = chart::render(proved, course, measured.as_ref());
+    let curve = curve::render(&beside.curve, context, &figures);
+    let differences = measured.map(|measured| differences::render(proved, course, &measured));
+    let differences = differences.unwrap_or_default();
     let facts: String = summary::rows(context, &figures, proved.machine)
         .iter()
         .map(|(name, value)| format!("<tr><th>{name}</th><td>{}</td></tr>\n", escape(value)))
@@ -31,10 +92,10 @@ pub(crate) fn render(proved: &Proved<'_>, course: &Course, context: &Context) ->
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
-         <title>{name} – Spillway</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <title>{name} – Spillway</title>\n<style>\n{CHART_STYLE}{STYLE}</style>\n</head>\n<body>\n\
          <header><h1>{name}</h1>\n<p>{}</p></header>\n{}\
-         <section><h2>One iteration, once under way</h2>\n{field}{chart}</section>\n\
-         <section><h2>The plan</h2>\n<table class=\"facts\">{facts}</table></section>\n\
+         <section><h2>One iteration, once under way</h2>\n{field}{chart}</section>\n{differences}\
+         <section><h2>The plan</h2>\n<table class=\"facts\">{facts}</table></section>\n{curve}\
          <div class=\"columns\">\n<section><h2>Largest traffic</h2>\n{moved}</section>\n\
          <section><h2>Stalls</h2>\n{stalls}</section>\n{repeats}</div>\n{script}</body>\n</html>\n",
         escape(&subtitle(context)),

@@ -13,7 +13,6 @@ pub use planner_core::planner::{Auto, Groups, Lms, Order, Repeats, Weights, Wind
 /// How to plan. Made from the core's [`Strategy`](CoreStrategy), from the parameters of one of
 /// these such as [`Auto`], or from [`Swap`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Strategy {
     /// A strategy of the core.
     Core(CoreStrategy),

@@ -1,14 +1,13 @@
-//! The predicted timeline in the format that Perfetto and Chrome's tracing page open.
+//! The predicted timeline, and the measured one, in the format that Perfetto and Chrome's tracing page open.
 
 use crate::course::{Course, Span};
 use crate::names::Names;
 use crate::proof::Proved;
+use crate::report::Measured;
 use planner_core::{Launched, Step, Stream};
 use serde::Serialize;
 use std::borrow::Cow;
 use workloads::{Shown, format};
-
-const PROCESS: u32 = 1;
 
 #[derive(Serialize)]
 struct Trace<'t> {
@@ -58,6 +57,8 @@ struct Details<'t> {
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    planned_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     what: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
@@ -68,37 +69,37 @@ struct Details<'t> {
 }
 
 /// Four iterations in the steady state: a track for each stream, and one for memory. Stalls are
-/// slices of the compute track; an arrow leads from what was waited for to the launch.
-pub(crate) fn render(proved: &Proved<'_>, course: &Course) -> Vec<u8> {
+/// slices of the compute track; an arrow leads from what was waited for to the launch. Measured
+/// iterations have tracks of their own below.
+pub(crate) fn render(
+    proved: &Proved<'_>,
+    course: &Course,
+    measured: Option<&Measured<'_>>,
+) -> Vec<u8> {
+    let work = Shown::name(&proved.work.name);
+    let title = format!("{work} on {}", Shown::name(&proved.machine.name));
     let window = course.steady_iterations();
-    let title =
-        format!("{} on {}", Shown::name(&proved.work.name), Shown::name(&proved.machine.name));
-    let streams = Stream::ALL.map(|stream| (track(stream), stream.to_string()));
-    let mut events = vec![label("process_name", 0, &title)];
-    for (track, stream) in &streams {
-        events.push(label("thread_name", *track, stream));
-        let args = Details { sort_index: Some(*track), ..Details::default() };
-        events.push(Event { args, ..label("thread_sort_index", *track, stream) });
-    }
-    for span in course.within(&window) {
-        if span.is_stalled() {
-            events.push(stall(proved, course, span, window.start));
-        }
-        events.push(slice(proved, course, span, window.start));
-    }
-    for (arrow, span) in course.stalled_within(&window).enumerate() {
-        if let Some(awaited) = course.awaited(span) {
-            events.extend(arrow_ends(arrow, awaited, span, window.start));
-        }
-    }
+    let mut events = Vec::new();
+    let predicted =
+        Process { pid: 1, proved, course, from_ns: window.start, planned_ns: Vec::new() };
+    predicted.tracks(title, &mut events);
     for (ns, held) in course.held_within(&window) {
         let held = Some(held.sum_bytes() as f64 / f64::from(1 << 20));
         events.push(Event {
             phase: 'C',
             start_us: Some(micros(ns - window.start)),
             args: Details { held, ..Details::default() },
-            ..label("device memory (MiB)", 0, "")
+            ..predicted.label("device memory (MiB)", 0, "".into())
         });
+    }
+    if let Some(Measured { device, course }) = measured {
+        let from_ns = course.steady_iterations().start;
+        let mut planned_ns = vec![0; proved.verified.plan().steps.len()];
+        for span in &predicted.course.spans {
+            planned_ns[span.step] = span.end_ns - span.start_ns;
+        }
+        let process = Process { pid: 2, proved, course, from_ns, planned_ns };
+        process.tracks(format!("{work}, measured on the {}", Shown::name(*device)), &mut events);
     }
     format::render(&Trace { display_time_unit: "ms", events })
 }
@@ -108,101 +109,157 @@ fn micros(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-fn label<'t>(what: &'static str, track: u32, name: &'t str) -> Event<'t> {
-    Event {
-        phase: 'M',
-        name: what.into(),
-        pid: PROCESS,
-        tid: track,
-        args: Details { name: Some(name.into()), ..Details::default() },
-        ..Event::default()
-    }
-}
-
 const fn track(stream: Stream) -> u32 {
     stream as u32 + 1
 }
 
-/// The time before a launch in which compute waits.
-fn stall<'t>(proved: &Proved<'t>, course: &Course, span: &Span, from_ns: u64) -> Event<'t> {
-    let steps = proved.verified.plan().steps;
-    let names = Names::new(proved.work, steps);
-    let start_ns = (span.start_ns - span.idle_ns).max(from_ns);
-    Event {
-        phase: 'X',
-        name: "stall".into(),
-        category: Some("stall"),
-        colour: Some("terrible"),
-        pid: PROCESS,
-        tid: track(Stream::Compute),
-        start_us: Some(micros(start_ns - from_ns)),
-        duration_us: Some(micros(span.start_ns - start_ns)),
-        args: Details {
-            iteration: Some(span.iteration + 1),
-            what: Some(format!("stall before the {}", names.step(&steps[span.step]))),
-            waited_ns: Some(span.idle_ns),
-            waited_for: course.awaited(span).map(|awaited| names.step(&steps[awaited.step])),
-            ..Details::default()
-        },
-        ..Event::default()
+/// The tracks of a plan as predicted, or as measured.
+struct Process<'p> {
+    pid: u32,
+    proved: &'p Proved<'p>,
+    course: &'p Course,
+    /// What is 0 in the trace.
+    from_ns: u64,
+    /// Of measured steps, the predicted times by list position.
+    planned_ns: Vec<u64>,
+}
+
+impl<'p> Process<'p> {
+    fn tracks(&self, title: String, events: &mut Vec<Event<'p>>) {
+        let window = self.course.steady_iterations();
+        let sorted = |position| Details { sort_index: Some(position), ..Details::default() };
+        events.push(self.label("process_name", 0, title.into()));
+        let args = sorted(self.pid);
+        events.push(Event { args, ..self.label("process_sort_index", 0, "".into()) });
+        for stream in Stream::ALL {
+            let (track, name) = (track(stream), stream.to_string());
+            events.push(self.label("thread_name", track, name.into()));
+            let args = sorted(track);
+            events.push(Event { args, ..self.label("thread_sort_index", track, "".into()) });
+        }
+        for span in self.course.within(&window) {
+            if span.is_stalled() {
+                events.push(self.stall(span));
+            }
+            events.push(self.slice(span));
+        }
+        for (arrow, span) in self.course.stalled_within(&window).enumerate() {
+            if let Some(awaited) = self.course.awaited(span) {
+                events.extend(self.arrow_ends(arrow, awaited, span));
+            }
+        }
     }
-}
 
-/// An arrow from the end of one slice to the start of another. Its tail is put just before that
-/// end, since viewers bind it to the slice that runs at its time.
-fn arrow_ends<'t>(arrow: usize, from: &Span, to: &Span, from_ns: u64) -> [Event<'t>; 2] {
-    let tail_ns = from.end_ns.saturating_sub(1).max(from.start_ns).max(from_ns);
-    [('s', None, from.stream, tail_ns), ('f', Some("e"), to.stream, to.start_ns)].map(
-        |(phase, binds_to, stream, ns)| Event {
-            phase,
-            name: "wait".into(),
-            category: Some("wait"),
-            pid: PROCESS,
-            tid: track(stream),
-            start_us: Some(micros(ns - from_ns)),
-            arrow: Some(arrow),
-            binds_to,
+    fn label(&self, what: &'static str, track: u32, name: Cow<'p, str>) -> Event<'p> {
+        Event {
+            phase: 'M',
+            name: what.into(),
+            pid: self.pid,
+            tid: track,
+            args: Details { name: Some(name), ..Details::default() },
             ..Event::default()
-        },
-    )
-}
+        }
+    }
 
-fn slice<'t>(proved: &Proved<'t>, course: &Course, span: &Span, from_ns: u64) -> Event<'t> {
-    let steps = proved.verified.plan().steps;
-    let names = Names::new(proved.work, steps);
-    let step = &steps[span.step];
-    let moved_bytes = proved.step_bytes[span.step];
-    // What began before the window is cut off at its start.
-    let start_ns = span.start_ns.max(from_ns);
-    let is_repeat = matches!(step, Step::Launch(Launched { is_repeat: true, .. }));
-    let category = match span.stream {
-        Stream::Compute if is_repeat => "repeat",
-        Stream::Compute => "compute",
-        Stream::Upload => "upload",
-        Stream::Download => "download",
-    };
-    let name = match step {
-        Step::Launch(_) => names.brief(step),
-        _ => names.of_step(step).to_string(),
-    };
-    Event {
-        phase: 'X',
-        name: name.into(),
-        category: Some(category),
-        colour: is_repeat.then_some("olive"),
-        pid: PROCESS,
-        tid: track(span.stream),
-        start_us: Some(micros(start_ns - from_ns)),
-        duration_us: Some(micros(span.end_ns - start_ns)),
-        args: Details {
-            iteration: Some(span.iteration + 1),
-            step: Some(span.step),
-            what: Some(names.step(step)),
-            bytes: (span.stream != Stream::Compute).then_some(moved_bytes),
-            waited_ns: span.awaited.map(|_| span.idle_ns),
-            waited_for: course.awaited(span).map(|awaited| names.step(&steps[awaited.step])),
-            ..Details::default()
-        },
-        ..Event::default()
+    /// A time in the trace.
+    fn at_us(&self, ns: u64) -> f64 {
+        micros(ns.saturating_sub(self.from_ns))
+    }
+
+    fn names(&self) -> Names<'p> {
+        Names::new(self.proved.work, self.steps())
+    }
+
+    fn steps(&self) -> &'p [Step] {
+        self.proved.verified.plan().steps
+    }
+
+    /// The time before a launch in which compute waits.
+    fn stall(&self, span: &Span) -> Event<'p> {
+        let (names, steps) = (self.names(), self.steps());
+        let start_ns = (span.start_ns - span.idle_ns).max(self.from_ns);
+        Event {
+            phase: 'X',
+            name: "stall".into(),
+            category: Some("stall"),
+            colour: Some("terrible"),
+            pid: self.pid,
+            tid: track(Stream::Compute),
+            start_us: Some(self.at_us(start_ns)),
+            duration_us: Some(micros(span.start_ns - start_ns)),
+            args: Details {
+                iteration: Some(span.iteration + 1),
+                what: Some(format!("stall before the {}", names.step(&steps[span.step]))),
+                waited_ns: Some(span.idle_ns),
+                waited_for: self
+                    .course
+                    .awaited(span)
+                    .map(|awaited| names.step(&steps[awaited.step])),
+                ..Details::default()
+            },
+            ..Event::default()
+        }
+    }
+
+    /// An arrow from the end of one slice to the start of another. Its tail is put just before that
+    /// end, since viewers bind it to the slice that runs at its time.
+    fn arrow_ends(&self, arrow: usize, from: &Span, to: &Span) -> [Event<'p>; 2] {
+        let tail_ns = from.end_ns.saturating_sub(1).max(from.start_ns).max(self.from_ns);
+        [('s', None, from.stream, tail_ns), ('f', Some("e"), to.stream, to.start_ns)].map(
+            |(phase, binds_to, stream, ns)| Event {
+                phase,
+                name: "wait".into(),
+                category: Some("wait"),
+                pid: self.pid,
+                tid: track(stream),
+                start_us: Some(self.at_us(ns)),
+                arrow: Some(arrow * 2 + self.pid as usize - 1),
+                binds_to,
+                ..Event::default()
+            },
+        )
+    }
+
+    fn slice(&self, span: &Span) -> Event<'p> {
+        let (names, steps) = (self.names(), self.steps());
+        let step = &steps[span.step];
+        let moved_bytes = self.proved.step_bytes[span.step];
+        // What began before the window is cut off at its start.
+        let start_ns = span.start_ns.max(self.from_ns);
+        let is_repeat = matches!(step, Step::Launch(Launched { is_repeat: true, .. }));
+        let category = match span.stream {
+            Stream::Compute if is_repeat => "repeat",
+            Stream::Compute => "compute",
+            Stream::Upload => "upload",
+            Stream::Download => "download",
+        };
+        let name = match step {
+            Step::Launch(_) => names.brief(step),
+            _ => names.of_step(step).to_string(),
+        };
+        Event {
+            phase: 'X',
+            name: name.into(),
+            category: Some(category),
+            colour: is_repeat.then_some("olive"),
+            pid: self.pid,
+            tid: track(span.stream),
+            start_us: Some(self.at_us(start_ns)),
+            duration_us: Some(micros(span.end_ns - start_ns)),
+            args: Details {
+                iteration: Some(span.iteration + 1),
+                planned_ns: self.planned_ns.get(span.step).copied(),
+                step: Some(span.step),
+                what: Some(names.step(step)),
+                bytes: (span.stream != Stream::Compute).then_some(moved_bytes),
+                waited_ns: span.awaited.map(|_| span.idle_ns),
+                waited_for: self
+                    .course
+                    .awaited(span)
+                    .map(|awaited| names.step(&steps[awaited.step])),
+                ..Details::default()
+            },
+            ..Event::default()
+        }
     }
 }

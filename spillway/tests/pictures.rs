@@ -5,7 +5,8 @@ use serde_json::Value;
 use spillway::core::machine::Direction;
 use spillway::core::plan::{Part, Pool, Prediction};
 use spillway::core::planner::Strategy;
-use spillway::core::{OpId, Step};
+use spillway::core::{OpId, PerStream, Step};
+use spillway::report::{Actual, Beside, Budgeted};
 use spillway::{Graph, GraphBuilder, OwnedPlan, Plan, machines};
 
 const MIB: u64 = 1 << 20;
@@ -249,4 +250,108 @@ fn a_name_cannot_end_the_script() {
     let page = plan.report().unwrap();
     assert_eq!((page.matches("<script").count(), page.matches("</script>").count()), (2, 2));
     assert!(!page.contains("<!--") && !page.contains("<i>") && !page.contains("<b>&"));
+}
+
+#[test]
+fn the_picture_is_an_image_of_its_own() {
+    let picture = planned().picture().unwrap();
+    assert!(picture.starts_with("<svg xmlns=") && picture.ends_with("</svg>\n"));
+    assert_eq!(picture.matches("http").count(), 1, "only the name space");
+    for class in ["compute", "upload", "stall", "state", "workspace", "budget"] {
+        assert!(picture.contains(&format!("class=\"{class}")), "{class}");
+        assert!(picture.contains(&format!("svg .{class} {{")), "{class} has no colour");
+    }
+    for label in [">upload</text>", ">stall</text>", "workspaces ≤ 1.00 MiB</text>"] {
+        assert!(picture.contains(label), "{label}");
+    }
+    assert!(!picture.contains(">repeat</text>"), "nothing repeats");
+    for element in ["<g", "<text", "<rect", "<path", "<title"] {
+        let end = format!("</{}>", &element[1..]);
+        let closed = picture.matches(&end).count() + picture.matches("/>").count();
+        assert!(picture.matches(element).count() <= closed, "{element}");
+    }
+}
+
+#[test]
+fn the_curve_has_the_plan_on_it() {
+    let plan = planned();
+    let report =
+        |curve: Vec<Budgeted>| plan.report_beside(&Beside { curve, ..Beside::default() }).unwrap();
+    let point = |budget_bytes, period_ns| Budgeted { budget_bytes, period_ns };
+    let this = point(plan.owned().budget_bytes, plan.figures().period_ns);
+    let more = point(2 * this.budget_bytes, this.period_ns / 2);
+    assert!(!report(vec![this]).contains("Other budgets"));
+    let page = report(vec![more, this, point(4 * this.budget_bytes, this.period_ns / 2)]);
+    assert_eq!(page.matches("<circle class=\"point").count(), 3);
+    assert_eq!(page.matches("<circle class=\"point this\"").count(), 1);
+    let corners = between(&page, "<path class=\"curve\" d=\"M", "\"").next().unwrap();
+    let x =
+        corners.split('L').map(|corner| corner.split(' ').next().unwrap().parse::<f64>().unwrap());
+    assert!(x.is_sorted(), "{corners}");
+    // All as long as compute: there is no height to divide by.
+    let flat = point(this.budget_bytes, plan.figures().compute_ns);
+    assert!(!report(vec![flat, flat]).contains("NaN"));
+}
+
+/// Three iterations of [`one_at_a_time`] on a device whose uploads take longer.
+fn slow_uploads(plan: &Plan, by_ns: u64) -> Actual {
+    let transfer_ns = (plan.figures().period_ns - 2_000_000) / 2;
+    let period_ns = plan.figures().period_ns + by_ns;
+    let mut steps_ns: PerStream<Vec<[u64; 2]>> = PerStream::default();
+    let [compute, upload, download] = &mut steps_ns.0;
+    for iteration in 0..3 {
+        let start_ns = 500 + iteration * period_ns;
+        let uploaded_ns = start_ns + 1_000_000 + transfer_ns + by_ns;
+        compute.extend([[start_ns, start_ns + 1_000_000], [uploaded_ns, uploaded_ns + 1_000_000]]);
+        upload.push([start_ns + 1_000_000, uploaded_ns]);
+        download.push([uploaded_ns + 1_000_000, start_ns + period_ns]);
+    }
+    Actual { device: "slow <device>".to_owned(), first_iteration: 7, steps_ns }
+}
+
+#[test]
+fn differences_are_named_the_largest_first() {
+    let plan = one_at_a_time();
+    let report = |by_ns| {
+        let beside = Beside { actual: Some(slow_uploads(&plan, by_ns)), ..Beside::default() };
+        plan.report_beside(&beside).unwrap()
+    };
+    let page = report(3_000_000);
+    let section = between(&page, "<h2>Predicted and measured</h2>", "</section>").next().unwrap();
+    assert!(section.contains("slow &lt;device&gt;"), "{section}");
+    let cells: Vec<_> =
+        between(section, "<td", "</td>").map(|cell| cell.split('>').nth(1).unwrap()).collect();
+    assert_eq!(cells.len(), 8, "{section}");
+    assert_eq!([cells[0], cells[3]], ["upload of w", "+3.00 ms"]);
+    assert_eq!([cells[4], cells[7]], ["stall before update", "+3.00 ms"]);
+    assert!(report(0).contains("Every step took as long as predicted"));
+    // The same bars once more, for the iteration as it ran.
+    let bars = |page: &str| page.matches("<rect class=\"b upload").count();
+    assert_eq!(bars(&page), 2 * bars(&plan.report().unwrap()));
+    let none = Beside { actual: Some(Actual::default()), ..Beside::default() };
+    assert!(!plan.report_beside(&none).unwrap().contains("Predicted and measured"));
+}
+
+#[test]
+fn the_trace_has_measured_tracks_beside_the_predicted_ones() {
+    let plan = one_at_a_time();
+    let trace = plan.trace_beside(&slow_uploads(&plan, 3_000_000)).unwrap();
+    let trace: Value = serde_json::from_slice(&trace).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let measured: Vec<_> = events.iter().filter(|event| event["pid"] == 2).collect();
+    let uploads: Vec<_> = measured.iter().filter(|event| event["cat"] == "upload").collect();
+    assert!(!uploads.is_empty());
+    for upload in uploads {
+        let (from_ns, to_ns) = span_ns(upload);
+        assert_eq!(upload["args"]["planned_ns"], to_ns - from_ns - 3_000_000);
+    }
+    let stalls = measured.iter().filter(|event| event["cat"] == "stall");
+    let awaited: Vec<_> =
+        stalls.map(|stall| stall["args"]["waited_for"].as_str().unwrap()).collect();
+    assert!(awaited.contains(&"prefetch of tensor 1 (\"w\")"), "{awaited:?}");
+    assert!(awaited.contains(&"offload of tensor 1 (\"w\")"), "{awaited:?}");
+    let arrows =
+        |pid: u64| events.iter().filter(move |event| event["ph"] == "s" && event["pid"] == pid);
+    let ids = |pid| arrows(pid).map(|arrow| arrow["id"].as_u64().unwrap()).collect::<Vec<_>>();
+    assert!(!ids(1).is_empty() && ids(1).iter().all(|id| !ids(2).contains(id)));
 }

@@ -8,6 +8,7 @@ pub mod machines;
 pub mod models;
 pub mod plan;
 pub mod pytorch;
+pub mod renaming;
 pub mod shown;
 
 pub use chain::OwnedChain;

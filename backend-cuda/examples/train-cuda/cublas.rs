@@ -2,12 +2,11 @@
 #![allow(unsafe_code, reason = "the library's functions take addresses")]
 
 use crate::cublas_library::{Opened, open};
-use crate::launcher::named;
+use crate::driver::Memory;
 use crate::work::{Location, Matmul, Matrix};
 use backend_cuda::CudaError;
-use backend_cuda::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use backend_cuda::cudarc::driver::sys::CUstream;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 /// What NVIDIA recommends for its newest devices; beside the budget.
 const WORKSPACE_BYTES: usize = 32 << 20;
@@ -18,10 +17,10 @@ const PEDANTIC_MATH: i32 = 2;
 /// and can be captured.
 #[derive(Debug)]
 pub(crate) struct Blas {
+    /// It goes first, once the work on its stream has ended.
     opened: Opened,
-    /// The work on the handle's stream, which is waited for before the handle goes.
-    stream: Arc<CudaStream>,
-    workspace: CudaSlice<u8>,
+    stream: CUstream,
+    workspace: Memory,
 }
 
 fn checked(call: &'static str, status: u32) -> Result<(), CudaError> {
@@ -30,13 +29,12 @@ fn checked(call: &'static str, status: u32) -> Result<(), CudaError> {
 
 impl Blas {
     /// Opens the library, one that the loader finds or one in these folders, for 32 bits as they
-    /// are and no faster ones.
-    pub(crate) fn new(stream: &Arc<CudaStream>, folders: &[PathBuf]) -> Result<Self, String> {
+    /// are and no faster ones. The stream's context is current on this thread, and the stream lives
+    /// longer than this.
+    pub(crate) fn new(stream: CUstream, folders: &[PathBuf]) -> Result<Self, String> {
         let words = |error: CudaError| error.to_string();
-        named("cuCtxSetCurrent", stream.context().bind_to_thread()).map_err(words)?;
         let opened = open(folders)?;
-        let workspace = named("cuMemAlloc", stream.alloc_zeros(WORKSPACE_BYTES)).map_err(words)?;
-        let blas = Self { opened, stream: Arc::clone(stream), workspace };
+        let blas = Self { opened, stream, workspace: Memory::new(WORKSPACE_BYTES).map_err(words)? };
         blas.set_up().map_err(words)?;
         Ok(blas)
     }
@@ -44,14 +42,13 @@ impl Blas {
     fn set_up(&self) -> Result<(), CudaError> {
         let Opened { handle, functions, .. } = &self.opened;
         // SAFETY: the handle and the stream are open.
-        let set = unsafe { (functions.set_stream)(*handle, self.stream.cu_stream()) };
+        let set = unsafe { (functions.set_stream)(*handle, self.stream) };
         checked("cublasSetStream", set)?;
         // SAFETY: the handle is open.
         let set = unsafe { (functions.set_math_mode)(*handle, PEDANTIC_MATH) };
         checked("cublasSetMathMode", set)?;
-        let (at, _) = self.workspace.device_ptr(&self.stream);
         // SAFETY: the memory has this size, and lives as long as the handle.
-        let set = unsafe { (functions.set_workspace)(*handle, at, WORKSPACE_BYTES) };
+        let set = unsafe { (functions.set_workspace)(*handle, self.workspace.0, WORKSPACE_BYTES) };
         checked("cublasSetWorkspace", set)
     }
 

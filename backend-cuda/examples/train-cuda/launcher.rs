@@ -1,18 +1,16 @@
-//! Work on the compute stream: kernels of `kernels.ptx` by cudarc, and products by them or by
-//! cuBLAS.
+//! Work on the compute stream: kernels of `kernels.ptx`, and products by them or by cuBLAS.
 #![allow(unsafe_code, reason = "the driver cannot check what a kernel does with its arguments")]
 
 use crate::cublas::Blas;
 use crate::cublas_library;
+use crate::driver::{self, Module, Value};
 use crate::work::{Argument, Call, Location, Work};
-use backend_cuda::cudarc::driver::{CudaFunction, CudaModule, LaunchConfig, PushKernelArg};
-use backend_cuda::cudarc::driver::{CudaStream, DriverError};
-use backend_cuda::cudarc::nvrtc::Ptx;
-use backend_cuda::{Compute, CudaError};
+use backend_cuda::CudaError;
+use backend_cuda::cudarc::driver::sys::{CUfunction, CUstream};
 use std::collections::HashMap;
 use std::error::Error;
+use std::ffi::CString;
 use std::fmt;
-use std::sync::Arc;
 
 /// Which library multiplies matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,17 +22,10 @@ pub(crate) enum Products {
     Either,
 }
 
-/// An argument with its address.
-enum Value {
-    Word(u32),
-    Long(u64),
-    Number(f32),
-}
-
 /// The kernels, loaded.
 pub(crate) struct Launcher {
-    module: Arc<CudaModule>,
-    functions: HashMap<&'static str, CudaFunction>,
+    module: Module,
+    kernels: HashMap<&'static str, CUfunction>,
     blas: Option<Blas>,
     /// What multiplies matrices, in words.
     products: String,
@@ -46,20 +37,16 @@ impl fmt::Debug for Launcher {
     }
 }
 
-/// Names the call that failed.
-pub(crate) fn named<T>(call: &'static str, result: Result<T, DriverError>) -> Result<T, CudaError> {
-    result.map_err(|DriverError(code)| CudaError::Driver { call, code: code as i32 })
-}
-
 impl Launcher {
-    /// Loads the kernels that some ops launch, since a capture cannot.
+    /// Loads the kernels that some ops launch, since a capture cannot. The stream's context is
+    /// current on this thread.
     pub(crate) fn new<'w>(
-        compute: Compute<'_>,
+        stream: CUstream,
         products: Products,
         works: impl Iterator<Item = &'w Work>,
     ) -> Result<Self, Box<dyn Error>> {
         let own = "the kernel of this example";
-        let open = || Blas::new(compute.stream, &cublas_library::folders());
+        let open = || Blas::new(stream, &cublas_library::folders());
         let (blas, products) = match products {
             Products::Own => (None, own.to_owned()),
             Products::Cublas => {
@@ -72,9 +59,8 @@ impl Launcher {
             },
         };
         let products = blas.as_ref().map_or(products, |blas| blas.name().to_owned());
-        let module = compute.context.load_module(Ptx::from_src(include_str!("kernels.ptx")));
-        let module = named("cuModuleLoadData", module)?;
-        let mut launcher = Self { module, functions: HashMap::new(), blas, products };
+        let module = Module::new(&CString::new(include_str!("kernels.ptx"))?)?;
+        let mut launcher = Self { module, kernels: HashMap::new(), blas, products };
         for work in works {
             match work {
                 Work::Call(call) => launcher.load(call.kernel)?,
@@ -84,10 +70,9 @@ impl Launcher {
         Ok(launcher)
     }
 
-    fn load(&mut self, kernel: &'static str) -> Result<(), CudaError> {
-        if !self.functions.contains_key(kernel) {
-            let function = named("cuModuleGetFunction", self.module.load_function(kernel))?;
-            self.functions.insert(kernel, function);
+    fn load(&mut self, kernel: &'static str) -> Result<(), Box<dyn Error>> {
+        if !self.kernels.contains_key(kernel) {
+            self.kernels.insert(kernel, self.module.kernel(&CString::new(kernel)?)?);
         }
         Ok(())
     }
@@ -100,7 +85,7 @@ impl Launcher {
     /// Enqueues work whose locations have these addresses.
     pub(crate) fn launch(
         &self,
-        stream: &Arc<CudaStream>,
+        stream: CUstream,
         work: &Work,
         address: impl Fn(Location) -> u64,
     ) -> Result<(), CudaError> {
@@ -113,7 +98,7 @@ impl Launcher {
 
     fn call(
         &self,
-        stream: &Arc<CudaStream>,
+        stream: CUstream,
         call: &Call,
         address: impl Fn(Location) -> u64,
     ) -> Result<(), CudaError> {
@@ -124,24 +109,10 @@ impl Launcher {
             Argument::Number(number) => Value::Number(number),
         };
         let values: Vec<_> = call.arguments.iter().map(value).collect();
-        let mut builder = stream.launch_builder(&self.functions[call.kernel]);
-        for value in &values {
-            match value {
-                Value::Word(word) => builder.arg(word),
-                Value::Long(long) => builder.arg(long),
-                Value::Number(number) => builder.arg(number),
-            };
-        }
-        let [across, down, deep] = call.blocks;
-        let config = LaunchConfig {
-            grid_dim: (across, down, deep),
-            block_dim: (call.threads, 1, 1),
-            shared_mem_bytes: 0,
-        };
+        let kernel = self.kernels[call.kernel];
         // SAFETY: the arguments are those of the kernel in `kernels.cu`, which touches only the
         // op's tensors and its workspace: these are mapped until the step's signal, and the
         // plan is proved to let nothing else touch them meanwhile.
-        let launched = unsafe { builder.launch(config) };
-        named("cuLaunchKernel", launched).map(drop)
+        unsafe { driver::launch(kernel, call.blocks, call.threads, stream, &values) }
     }
 }

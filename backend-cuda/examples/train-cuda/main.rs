@@ -4,6 +4,7 @@
 
 mod cublas;
 mod cublas_library;
+mod driver;
 mod launcher;
 mod layers;
 mod model;

@@ -93,7 +93,7 @@ pub(crate) fn train(
     let verified = planning::prove(&graph, machine, &plan, &schedule)?;
     let mut device = bench.cuda.open(&bench.options)?;
     let works = model.ops.iter().flatten();
-    let launcher = Launcher::new(device.compute()?, bench.products, works)?;
+    let launcher = Launcher::new(device.raw_stream()?, bench.products, works)?;
     let spans = (way == Way::Timed).then(|| model.ops.iter().map(|_| Vec::new()).collect());
     let mut training = Training { bench, graph, launcher, spans };
     let ran = run(&verified, &mut device, &mut training, (way, iterations));
@@ -234,9 +234,9 @@ impl Kernels<CudaDevice> for Training<'_> {
             at.expect("an op launches what works on its operands").0 + 4 * location.first
         };
         let start = self.timestamp(device)?;
-        let compute = device.compute()?;
+        let stream = device.raw_stream()?;
         for work in &self.bench.model.ops[op.index()] {
-            self.launcher.launch(compute.stream, work, address)?;
+            self.launcher.launch(stream, work, address)?;
         }
         let end = self.timestamp(device)?;
         if let (Some(spans), Some(start), Some(end)) = (&mut self.spans, start, end) {

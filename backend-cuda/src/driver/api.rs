@@ -3,46 +3,45 @@
 //! Their codes are integers: a newer driver returns codes that no enumeration of today has, and
 //! a value outside of a Rust enumeration is undefined behaviour.
 
-use crate::error::CudaError;
-use cudarc::driver::sys;
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmemAccessDesc,
     CUmemAllocationProp, CUmemGenericAllocationHandle, CUmodule, CUstream,
 };
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
-use std::sync::OnceLock;
 
-/// The code of a function that the driver does not have.
-const NOT_FOUND: c_int = 500;
-
-/// Returns what a code of the driver says.
-pub(super) fn outcome(call: &'static str, code: c_int) -> Result<(), CudaError> {
-    // Names of later versions of a function differ by a suffix.
-    let call = call.strip_suffix("_v2").unwrap_or(call);
-    if code == 0 { Ok(()) } else { Err(CudaError::Driver { call, code }) }
-}
-
-macro_rules! functions {
+/// Declares functions of the driver, by their names and arguments, for the module above: for
+/// embedders who call the driver by themselves, such as to launch kernels on
+/// [`CudaDevice::raw_stream`](crate::CudaDevice::raw_stream).
+///
+/// Each is looked up when it is called first, after [`Cuda::load`](crate::Cuda::load), and is an
+/// error (500) where the driver does not have it. Codes become a [`CudaError`](crate::CudaError) as
+/// they are, also those of newer drivers. The functions are unsafe.
+#[macro_export]
+macro_rules! driver_functions {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {$(
         #[allow(non_snake_case, reason = "the driver's names")]
         #[allow(clippy::too_many_arguments, reason = "as many as the driver's have")]
-        pub(super) unsafe fn $name($($argument: $type),*) -> Result<(), CudaError> {
-            type Function = unsafe extern "C" fn($($type),*) -> c_int;
-            static FOUND: OnceLock<Option<Function>> = OnceLock::new();
+        pub(super) unsafe fn $name($($argument: $type),*) -> Result<(), $crate::CudaError> {
+            type Function = unsafe extern "C" fn($($type),*) -> i32;
+            static FOUND: ::std::sync::OnceLock<Option<Function>> = ::std::sync::OnceLock::new();
             let found = FOUND.get_or_init(|| {
                 let name = concat!(stringify!($name), "\0");
-                // SAFETY: the library is the driver, which `load` has found, and its functions of
-                // these names have had these types since CUDA 12.0 at the latest.
-                unsafe { sys::culib().get::<Function>(name.as_bytes()) }.ok().map(|found| *found)
+                // SAFETY: the library is the driver, which `load` has found. Whoever declares a
+                // function vouches for its type.
+                let found = unsafe {
+                    $crate::cudarc::driver::sys::culib().get::<Function>(name.as_bytes())
+                };
+                found.ok().map(|found| *found)
             });
             // SAFETY: the caller keeps to the driver's manual.
-            let code = found.map_or(NOT_FOUND, |function| unsafe { function($($argument),*) });
-            outcome(stringify!($name), code)
+            let code = found.map(|function| unsafe { function($($argument),*) });
+            $crate::CudaError::check(stringify!($name), code)
         }
     )*};
 }
 
-functions! {
+// They have had these types since CUDA 12.0 at the latest.
+driver_functions! {
     fn cuInit(flags: c_uint);
     fn cuDriverGetVersion(version: *mut c_int);
     fn cuGetErrorName(code: c_int, name: *mut *const c_char);

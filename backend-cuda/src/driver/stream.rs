@@ -53,6 +53,12 @@ impl Stream {
         self.raw
     }
 
+    /// The stream, with its context current on this thread.
+    pub(crate) fn current(&self) -> Result<CUstream, CudaError> {
+        make_current(self.context)?;
+        Ok(self.raw)
+    }
+
     /// The stream as cudarc has it.
     pub(crate) fn lend(&mut self) -> Result<&Arc<CudaStream>, CudaError> {
         let lent = match self.lent.take() {

@@ -1,5 +1,5 @@
 //! Copies as a plan makes them: many, enqueued ahead, each with its signal. A driver blocks the
-//! caller at some thousand launches of a stream that have not ended, so rows are shorter than that.
+//! caller at about a thousand launches of a stream that have not ended, so rows are shorter than that.
 
 use super::fit::median;
 use crate::driver;
@@ -38,6 +38,11 @@ const MOST_BESIDE: u64 = 200;
 /// Fills of the device's memory besides a row, and the most and fewest bytes of each.
 const FILLS: u64 = 16;
 const FILL_BYTES: [u64; 2] = [1 << 20, 1 << 30];
+
+/// Calls on one stream that every driver takes before it blocks the caller.
+const AHEAD: u64 = 1000;
+// Beside a gate and the events of a row; each copy has a signal.
+const _: () = assert!(2 * MOST + 3 <= AHEAD && 2 * MOST_BESIDE + 3 <= AHEAD && FILLS < AHEAD);
 
 /// What goes on besides a row of copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

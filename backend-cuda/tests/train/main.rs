@@ -8,6 +8,8 @@
 mod cublas;
 #[path = "../../examples/train-cuda/cublas_library.rs"]
 mod cublas_library;
+#[path = "../../examples/train-cuda/driver.rs"]
+mod driver;
 #[path = "../../examples/train-cuda/launcher.rs"]
 mod launcher;
 #[path = "../../examples/train-cuda/layers.rs"]
@@ -197,8 +199,8 @@ fn the_library_is_found_inside_of_pythons_packages() {
     }
     let device = Cuda::load(Some(&driver)).unwrap().open(&backend_cuda::Options::default());
     let mut device = device.unwrap();
-    let stream = device.compute().unwrap().stream.clone();
-    let found = |folders: &[PathBuf]| cublas::Blas::new(&stream, folders).unwrap();
+    let stream = device.raw_stream().unwrap();
+    let found = |folders: &[PathBuf]| cublas::Blas::new(stream, folders).unwrap();
     let newest = found(&[old.clone(), new.clone()]).name().to_owned();
     let path = new.join("libcublas.so.13");
     assert_eq!(newest, format!("cuBLAS 0.1.0 ({})", path.display()));
@@ -210,6 +212,53 @@ fn the_library_is_found_inside_of_pythons_packages() {
     let other = found(&[broken, old]).name().to_owned();
     assert!(other.ends_with("libcublas.so.12)"), "one that cannot be opened: {other}");
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// The example takes no code as an enumeration, in which it might not be.
+#[test]
+fn codes_of_newer_drivers_are_errors_here_too() {
+    let (emulated, driver) = opened();
+    let device = Cuda::load(Some(&driver)).unwrap().open(&backend_cuda::Options::default());
+    let mut device = device.unwrap();
+    let stream = device.raw_stream().unwrap();
+    let load = |products| {
+        let (words, works) =
+            (|error: Box<dyn std::error::Error>| error.to_string(), [].into_iter());
+        launcher::Launcher::new(stream, products, works).map_err(words)
+    };
+    emulated.inject("cuModuleLoadData", 4242);
+    let error = load(launcher::Products::Own).unwrap_err();
+    assert_eq!(error, "cuModuleLoadData: error 4242 of the driver, which has no name");
+    load(launcher::Products::Own).unwrap();
+    let stand_in = driver.with_file_name("libemulated_cublas.so");
+    let folder = std::env::temp_dir().join(format!("spillway-codes-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::copy(stand_in, folder.join("libcublas.so.13")).unwrap();
+    let open = || cublas::Blas::new(stream, std::slice::from_ref(&folder));
+    emulated.inject("cuMemAlloc_v2", 4242);
+    let error = open().unwrap_err();
+    assert_eq!(error, "cuMemAlloc: error 4242 of the driver, which has no name");
+    open().unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn products_say_why_there_is_no_library() {
+    let (emulated, driver) = opened();
+    let device = Cuda::load(Some(&driver)).unwrap().open(&backend_cuda::Options::default());
+    let mut device = device.unwrap();
+    let stream = device.raw_stream().unwrap();
+    let load = |products| {
+        // The library's workspace, if there is a library.
+        emulated.inject("cuMemAlloc_v2", 2);
+        launcher::Launcher::new(stream, products, std::iter::empty())
+    };
+    let either = load(launcher::Products::Either).unwrap();
+    let products = either.products();
+    assert!(products.starts_with("the kernel of this example, since there is no cuBLAS: "));
+    let wanted = load(launcher::Products::Cublas).unwrap_err().to_string();
+    assert!(wanted.starts_with("there is no cuBLAS: "), "{wanted}");
+    assert!(wanted.len() > 30 && products.len() > 60, "{wanted}, {products}");
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub(crate) enum Bug {
     TakesAnyGraph,
     /// A device is opened once the work of all others has ended.
     WaitsBeforeOpening,
+    /// Kernels have the offsets of words in 32 bits.
+    CutsOffsets,
     /// A device that is dropped unmaps what an upload is to write.
     UnmapsBeforeTheEnd,
 }
@@ -63,6 +65,18 @@ impl Backend for Watched {
         self.integrity.kernels(device, graph)
     }
 
+    fn sparse_kernels<'g>(
+        &self,
+        device: &mut CudaDevice,
+        graph: Graph<'g>,
+        spread_words: u64,
+    ) -> Result<IntegrityKernels<'g>, String> {
+        if self.bug == Bug::CutsOffsets {
+            self.emulated.load_instead(cut_offsets().leak());
+        }
+        self.integrity.sparse_kernels(device, graph, spread_words)
+    }
+
     fn close(&self, mut device: CudaDevice) -> Result<(), String> {
         let before = self.emulated.counters().freed_in_use;
         if self.bug == Bug::UnmapsBeforeTheEnd {
@@ -78,6 +92,20 @@ impl Backend for Watched {
         self.emulated.inject("cuStreamSynchronize", TIMEOUT);
         Ok(())
     }
+}
+
+/// The kernels, with what makes an offset of an index cut to 32 bits.
+fn cut_offsets() -> String {
+    let mut cut = String::new();
+    for line in include_str!("../../src/kernels.ptx").lines() {
+        cut += line;
+        cut += "\n";
+        if let Some(shift) = line.trim().strip_prefix("shl.b64") {
+            let offset = shift.split(',').next().unwrap_or_default().trim();
+            cut += &format!("and.b64 {offset}, {offset}, {};\n", u32::MAX);
+        }
+    }
+    cut
 }
 
 fn upload_and_unmap(device: &mut CudaDevice) -> Result<(), CudaError> {

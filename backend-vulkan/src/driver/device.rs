@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// One queue of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub(crate) struct Device {
     /// The queues it was opened with, each once.
     queues: Vec<Queue>,
     is_leaked: AtomicBool,
+    /// Allocations of memory that there are.
+    pub(super) allocations: AtomicU32,
     /// No other device of this process has this number.
     pub(crate) number: u64,
     pub(crate) physical: Physical,
@@ -134,6 +136,7 @@ impl Device {
             families,
             queues: Vec::new(),
             is_leaked: AtomicBool::new(false),
+            allocations: AtomicU32::new(0),
             number: DEVICES.fetch_add(1, Ordering::Relaxed),
             physical: *physical,
             instance: Arc::clone(instance),

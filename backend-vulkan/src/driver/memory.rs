@@ -5,6 +5,7 @@ use crate::error::VulkanError;
 use ash::vk;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// How the buffers of this crate are used.
 const USAGE: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
@@ -38,14 +39,20 @@ impl Memory {
         mapped: bool,
     ) -> Result<Self, VulkanError> {
         device.physical.check_allocation(bytes, memory_type)?;
+        let most = device.limits().max_memory_allocation_count;
+        if device.allocations.load(Ordering::Relaxed) >= most {
+            return Err(VulkanError::Allocations { most });
+        }
         let mut flags =
             vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
         let info = vk::MemoryAllocateInfo::default()
             .allocation_size(bytes)
             .memory_type_index(memory_type)
             .push_next(&mut flags);
-        // SAFETY: the device is alive, has the memory type and can allocate as much of it at once.
+        // SAFETY: the device is alive, has the memory type, can allocate as much of it at once, and
+        // allows one more allocation.
         let raw = named("vkAllocateMemory", unsafe { device.raw.allocate_memory(&info, None) })?;
+        device.allocations.fetch_add(1, Ordering::Relaxed);
         let mut memory = Self { raw, bytes, mapped: None, device: Arc::clone(device) };
         if mapped {
             // SAFETY: the caller chose a type that the host sees, and the memory is not mapped yet.
@@ -90,6 +97,7 @@ impl Drop for Memory {
         // SAFETY: whoever submitted work that uses the memory has waited for its end. To free
         // it unmaps it.
         unsafe { device.free_memory(self.raw, None) };
+        self.device.allocations.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,16 +1,15 @@
 //! CUDA devices as real ones, and plans as CUDA graphs.
 
-use super::entry::{Device, Entry, Outcome, Runner, Runs, Stopped};
+use super::entry::{Device, Entry, Job, Outcome, Runner, Runs, Stopped};
 use super::real::{self, Mapping, Measured, Real};
 use super::suite;
 use crate::failure::Failure;
 use crate::names::{self, Names};
 use backend_checks::Unavailable;
 use backend_cuda::{
-    Counters, Cuda, CudaDevice, CudaError, Cycle, Integrity, IntegrityKernels, Replay,
+    Counters, Cuda, CudaDevice, CudaError, Cycle, Integrity, IntegrityKernels, Replay, Timestamp,
 };
-use indicatif::ProgressBar;
-use planner_core::{ExecuteError, Verified};
+use planner_core::{ExecuteError, Stream, Verified};
 use serde_json::json;
 use spillway::names::Mentions;
 use spillway::planning;
@@ -82,12 +81,11 @@ impl Runner for Graphs {
         &self,
         verified: &Verified<'_>,
         names: &Names<'_>,
-        iterations: u64,
-        progress: &ProgressBar,
+        job: Job<'_>,
     ) -> Result<Outcome, Stopped> {
-        let cycle = cycle(verified, iterations)?;
-        real::run(verified, names, &self.0, |device, kernels| {
-            iterate(verified, device, kernels, cycle, iterations, progress)
+        let cycle = cycle(verified, job.iterations)?;
+        real::run(verified, names, &self.0, |mut device, mut kernels| {
+            iterate(verified, &mut device, &mut kernels, cycle, job)
         })
     }
 
@@ -97,6 +95,16 @@ impl Runner for Graphs {
 }
 
 impl Real for Integrity {
+    type Timestamp = Timestamp;
+
+    fn timestamp(device: &CudaDevice, stream: Stream) -> Result<Option<Timestamp>, CudaError> {
+        device.timestamp(stream).map(Some)
+    }
+
+    fn ns_between(start: &Timestamp, end: &Timestamp) -> Result<f64, CudaError> {
+        start.ns_until(end)
+    }
+
     fn mapping(device: &CudaDevice) -> Mapping {
         let Counters { ranges, map_calls: calls, mapping_ns: ns, .. } = device.counters();
         Mapping { ranges, calls, ns }
@@ -125,8 +133,7 @@ fn iterate(
     device: &mut CudaDevice,
     kernels: &mut IntegrityKernels<'_>,
     cycle: Cycle,
-    iterations: u64,
-    progress: &ProgressBar,
+    Job { iterations, progress, .. }: Job<'_>,
 ) -> Result<Measured, ExecuteError<CudaError>> {
     planning::with_executor(verified, device, kernels, |mut executor, device, kernels| {
         let set_up = Integrity::mapping(device);
@@ -150,8 +157,10 @@ fn iterate(
         real::idle::<Integrity>(device)?;
         let period = start.elapsed().div_f64(timed as f64);
         let maps = Integrity::mapping(device).calls - first_maps;
-        let digest = real::digest::<Integrity>(verified, &mut executor, device)?;
-        Ok(Measured { set_up, period, map_calls: maps as f64 / iterations as f64, digest })
+        let digest = real::digest(verified, &mut executor, device)?;
+        let map_calls = maps as f64 / iterations as f64;
+        // The steps of a graph have no times of their own.
+        Ok(Measured { set_up, period, map_calls, digest, steps_ns: None })
     })
 }
 

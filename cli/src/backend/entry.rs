@@ -5,7 +5,8 @@ use crate::failure::Failure;
 use crate::names::Names;
 use backend_checks::Unavailable;
 use indicatif::ProgressBar;
-use planner_core::Verified;
+use planner_core::timeline::PREDICTED_ITERATIONS;
+use planner_core::{PerStream, Verified};
 
 /// A backend.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ pub(crate) struct Device {
 /// How a backend runs plans.
 #[derive(Debug)]
 pub(crate) struct Runs {
-    /// Whether it takes a seed.
+    /// Whether it takes seeds.
     pub(crate) seeds: bool,
     /// Whether it runs iterations as graphs.
     pub(crate) graphs: bool,
@@ -50,6 +51,8 @@ pub(crate) struct Runs {
 pub(crate) struct Options {
     /// What the order of work is drawn from; else it is the order of submission.
     pub(crate) seed: Option<u64>,
+    /// What delays of copies are drawn from; else there are none.
+    pub(crate) delays: Option<u64>,
     /// Whether iterations run as graphs.
     pub(crate) graph: bool,
 }
@@ -64,8 +67,7 @@ pub(crate) trait Runner {
         &self,
         verified: &Verified<'_>,
         names: &Names<'_>,
-        iterations: u64,
-        progress: &ProgressBar,
+        job: Job<'_>,
     ) -> Result<Outcome, Stopped>;
 
     /// The period that a plan is to have, where it is another than the plan's own.
@@ -74,8 +76,25 @@ pub(crate) trait Runner {
     }
 }
 
-/// What a run showed.
+/// What to run of a plan.
 #[derive(Clone, Copy, Debug)]
+pub(crate) struct Job<'j> {
+    pub(crate) iterations: u64,
+    /// It moves on by 1 for each.
+    pub(crate) progress: &'j ProgressBar,
+    /// Whether to time the steps of the last iterations.
+    pub(crate) timed: bool,
+}
+
+impl Job<'_> {
+    /// The first iteration, counted from 1, of those of which steps are timed.
+    pub(crate) const fn first_timed(&self) -> u64 {
+        self.iterations.saturating_sub(PREDICTED_ITERATIONS) + 1
+    }
+}
+
+/// What a run showed.
+#[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     /// Virtual ranges reserved before the first iteration.
     pub(crate) ranges: u64,
@@ -89,7 +108,12 @@ pub(crate) struct Outcome {
     pub(crate) map_calls: f64,
     /// One number for all states after the last iteration.
     pub(crate) digest: u64,
+    /// The start and the end of each step of the last iterations, where they were timed.
+    pub(crate) steps_ns: Option<StepTimes>,
 }
+
+/// The start and the end of each step of each stream, one iteration after the other.
+pub(crate) type StepTimes = PerStream<Vec<[u64; 2]>>;
 
 /// Why a plan did not run to its end.
 #[derive(Clone, Debug)]

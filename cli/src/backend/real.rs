@@ -1,13 +1,14 @@
 //! A proved plan on a real device, with integrity kernels and by the wall clock.
 
-use super::entry::{Outcome, Runner, Stopped};
+use super::entry::{Job, Outcome, Runner, StepTimes, Stopped};
+use super::stopwatch::Stopwatch;
 use crate::failure::Failure;
 use crate::names::Names;
-use indicatif::ProgressBar;
 use integrity::{Backend, states_digest};
-use planner_core::backend::{BackendError, ErrorKind};
+use middleware::{Layered, LayeredKernels};
+use planner_core::backend::{BackendError, ErrorKind, ErrorType, Paging, Transfers};
 use planner_core::executor::Moment;
-use planner_core::{ExecuteError, Executor, Verified};
+use planner_core::{ExecuteError, Executor, Stream, Verified};
 use spillway::names::Mentions;
 use spillway::planning;
 use std::time::{Duration, Instant};
@@ -26,6 +27,19 @@ pub(super) struct Mapping {
 
 /// A backend with real devices.
 pub(super) trait Real: Backend {
+    /// A point of a stream, with the device's time there.
+    type Timestamp;
+
+    /// Takes the time once a stream has done all that is enqueued there now; none on devices that
+    /// cannot.
+    fn timestamp(
+        device: &Self::Device,
+        stream: Stream,
+    ) -> Result<Option<Self::Timestamp>, Self::Error>;
+
+    /// The time from one point to another. Blocks until both are reached.
+    fn ns_between(start: &Self::Timestamp, end: &Self::Timestamp) -> Result<f64, Self::Error>;
+
     /// The device's memory counters so far.
     fn mapping(device: &Self::Device) -> Mapping;
 
@@ -40,7 +54,7 @@ pub(super) trait Real: Backend {
 }
 
 /// What was measured of all iterations.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Measured {
     /// Before the first.
     pub(super) set_up: Mapping,
@@ -49,6 +63,8 @@ pub(super) struct Measured {
     pub(super) map_calls: f64,
     /// One number for all states after the last iteration.
     pub(super) digest: u64,
+    /// Of the last, where they were timed.
+    pub(super) steps_ns: Option<StepTimes>,
 }
 
 impl<B: Real> Runner for B {
@@ -60,12 +76,9 @@ impl<B: Real> Runner for B {
         &self,
         verified: &Verified<'_>,
         names: &Names<'_>,
-        iterations: u64,
-        progress: &ProgressBar,
+        job: Job<'_>,
     ) -> Result<Outcome, Stopped> {
-        run(verified, names, self, |device, kernels| {
-            iterate::<B>(verified, device, kernels, iterations, progress)
-        })
+        run(verified, names, self, |device, kernels| iterate::<B>(verified, device, kernels, job))
     }
 }
 
@@ -82,21 +95,18 @@ pub(super) fn run<'g, B: Real>(
     verified: &Verified<'g>,
     names: &Names<'_>,
     backend: &B,
-    iterate: impl FnOnce(
-        &mut B::Device,
-        &mut B::Kernels<'g>,
-    ) -> Result<Measured, ExecuteError<B::Error>>,
+    iterate: impl FnOnce(B::Device, B::Kernels<'g>) -> Result<Measured, ExecuteError<B::Error>>,
 ) -> Result<Outcome, Stopped> {
     let device = backend.open(*verified.machine(), 0);
     let mut device = device.map_err(|reason| Shown::message(reason).to_string())?;
     let kernels = backend.kernels(&mut device, *verified.graph());
     let kernels = kernels.map_err(|error| ExecuteError::Device { at: Moment::SetUp, error });
-    let ran = kernels.and_then(|mut kernels| iterate(&mut device, &mut kernels));
-    let Measured { set_up, period, map_calls, digest } =
+    let ran = kernels.and_then(|kernels| iterate(device, kernels));
+    let Measured { set_up, period, map_calls, digest, steps_ns } =
         ran.map_err(|error| stopped::<B>(names, &error))?;
     let Mapping { ranges, calls: set_up_maps, ns: mapping_ns } = set_up;
     let period_ns = period.as_nanos() as u64;
-    Ok(Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest })
+    Ok(Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest, steps_ns })
 }
 
 fn stopped<B: Real>(names: &Names<'_>, error: &ExecuteError<B::Error>) -> Stopped {
@@ -112,11 +122,11 @@ fn stopped<B: Real>(names: &Names<'_>, error: &ExecuteError<B::Error>) -> Stoppe
 }
 
 /// One number for all states, which it saves.
-pub(super) fn digest<B: Real>(
+pub(super) fn digest<D: Transfers + Paging>(
     verified: &Verified<'_>,
     executor: &mut Executor<'_>,
-    device: &mut B::Device,
-) -> Result<u64, ExecuteError<B::Error>> {
+    device: &mut D,
+) -> Result<u64, ExecuteError<<D as ErrorType>::Error>> {
     executor.save_states(device)?;
     states_digest(verified.graph(), device, executor.host_layout())
         .map_err(|error| ExecuteError::Device { at: Moment::Save, error })
@@ -130,29 +140,37 @@ pub(super) fn idle<B: Real>(device: &mut B::Device) -> Result<(), ExecuteError<B
 /// Runs all iterations. The period is that of all but the first.
 fn iterate<B: Real>(
     verified: &Verified<'_>,
-    device: &mut B::Device,
-    kernels: &mut B::Kernels<'_>,
-    iterations: u64,
-    progress: &ProgressBar,
+    device: B::Device,
+    kernels: B::Kernels<'_>,
+    job: Job<'_>,
 ) -> Result<Measured, ExecuteError<B::Error>> {
+    let iterations = job.iterations;
+    let mut device = Layered::new(device, Stopwatch::<B>::new());
+    let mut kernels = LayeredKernels(kernels);
+    let at_save = |error| ExecuteError::Device { at: Moment::Save, error };
+    let (device, kernels) = (&mut device, &mut kernels);
     planning::with_executor(verified, device, kernels, |mut executor, device, kernels| {
-        let set_up = B::mapping(device);
+        let set_up = B::mapping(&device.device);
         let mut start = Instant::now();
         let mut first_maps = set_up.calls;
         for iteration in 1..=iterations {
+            if job.timed && iteration == job.first_timed() {
+                device.layer.start(&device.device).map_err(at_save)?;
+            }
             executor.run(device, kernels, 1)?;
             if iteration == 1 && iterations > 1 {
-                idle::<B>(device)?;
+                idle::<B>(&mut device.device)?;
                 start = Instant::now();
-                first_maps = B::mapping(device).calls;
+                first_maps = B::mapping(&device.device).calls;
             }
-            progress.inc(1);
+            job.progress.inc(1);
         }
-        idle::<B>(device)?;
+        idle::<B>(&mut device.device)?;
         let steady = iterations.saturating_sub(1).max(1);
         let period = start.elapsed().div_f64(steady as f64);
-        let map_calls = (B::mapping(device).calls - first_maps) as f64 / steady as f64;
-        let digest = digest::<B>(verified, &mut executor, device)?;
-        Ok(Measured { set_up, period, map_calls, digest })
+        let map_calls = (B::mapping(&device.device).calls - first_maps) as f64 / steady as f64;
+        let steps_ns = device.layer.steps_ns().map_err(at_save)?;
+        let digest = digest(verified, &mut executor, device)?;
+        Ok(Measured { set_up, period, map_calls, digest, steps_ns })
     })
 }

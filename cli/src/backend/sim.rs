@@ -1,13 +1,12 @@
 //! The simulated device, and proved plans on it.
 
-use super::entry::{Entry, Outcome, Runner, Runs, Stopped};
+use super::entry::{Entry, Job, Outcome, Runner, Runs, StepTimes, Stopped};
 use super::suite;
 use crate::failure::Failure;
 use crate::names::{self, Names};
-use backend_sim::{Counters, Sim, SimDevice, SimError, SimKernels};
-use indicatif::ProgressBar;
+use backend_sim::{Counters, Fault, Sim, SimDevice, SimError, SimKernels};
 use planner_core::timeline::PREDICTED_ITERATIONS;
-use planner_core::{ExecuteError, Stream, Verified};
+use planner_core::{ExecuteError, PerStream, Stream, Verified};
 use spillway::names::Mentions;
 use spillway::planning;
 
@@ -18,14 +17,17 @@ pub(super) const ENTRY: Entry = Entry {
     runs: Some(Runs {
         seeds: true,
         graphs: false,
-        open: |options| Ok(Box::new(Simulated { seed: options.seed })),
+        open: |options| Ok(Box::new(Simulated { seed: options.seed, delays: options.delays })),
     }),
     conformance: || Ok(suite::report(&Sim::default())),
 };
 
-/// A simulated device, in an order drawn from a seed if there is one.
+/// A simulated device.
 struct Simulated {
+    /// What the order of work is drawn from.
     seed: Option<u64>,
+    /// What delays of copies are drawn from.
+    delays: Option<u64>,
 }
 
 impl Runner for Simulated {
@@ -37,10 +39,9 @@ impl Runner for Simulated {
         &self,
         verified: &Verified<'_>,
         names: &Names<'_>,
-        iterations: u64,
-        progress: &ProgressBar,
+        job: Job<'_>,
     ) -> Result<Outcome, Stopped> {
-        Ok(run(verified, names, iterations, self.seed, progress)?)
+        Ok(run(verified, names, job, self)?)
     }
 }
 
@@ -48,38 +49,53 @@ impl Runner for Simulated {
 fn run(
     verified: &Verified<'_>,
     names: &Names<'_>,
-    iterations: u64,
-    seed: Option<u64>,
-    progress: &ProgressBar,
+    job: Job<'_>,
+    &Simulated { seed, delays }: &Simulated,
 ) -> Result<Outcome, String> {
     let machine = verified.machine().with_device_bytes(verified.plan().budget_bytes);
     let mut device = match seed {
         Some(seed) => SimDevice::adversarial(machine, seed),
         None => SimDevice::new(machine),
     };
+    if let Some(seed) = delays {
+        device = device.failing(Fault::Delays, seed);
+    }
     let mut kernels = SimKernels::new(*verified.graph());
-    let ran = iterate(verified, &mut device, &mut kernels, iterations, progress);
-    let (set_up, period_ns, map_calls) =
+    let ran = iterate(verified, &mut device, &mut kernels, job);
+    let Measured { set_up, period_ns, map_calls, steps_ns } =
         ran.map_err(|error| names.execute_error(&error, mentioned))?;
     let digest = kernels.digest(&device).map_err(|error| names.device_error(&error, mentioned))?;
     let Counters { ranges, map_calls: set_up_maps, mapping_ns, .. } = set_up;
-    Ok(Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest })
+    Ok(Outcome { ranges, set_up_maps, mapping_ns, period_ns, map_calls, digest, steps_ns })
 }
 
-/// Runs all iterations; what it took before them, the period, and the map calls in one
-/// iteration.
+/// What was measured of all iterations.
+struct Measured {
+    /// Before the first.
+    set_up: Counters,
+    period_ns: u64,
+    /// Calls of `map` in one iteration.
+    map_calls: f64,
+    steps_ns: Option<StepTimes>,
+}
+
+/// Runs all iterations.
 fn iterate(
     verified: &Verified<'_>,
     device: &mut SimDevice,
     kernels: &mut SimKernels<'_>,
-    iterations: u64,
-    progress: &ProgressBar,
-) -> Result<(Counters, u64, f64), ExecuteError<SimError>> {
+    job: Job<'_>,
+) -> Result<Measured, ExecuteError<SimError>> {
+    let iterations = job.iterations;
     planning::with_executor(verified, device, kernels, |mut executor, device, kernels| {
         let set_up = device.counters();
         let mut first_maps = set_up.map_calls;
         let mut busy_ns = 0;
+        let mut signals = PerStream::all(0);
         for iteration in 1..=iterations {
+            if iteration == job.first_timed() {
+                signals = PerStream::from_fn(|stream| device.steps_ns(stream).len());
+            }
             let before_ns = transfers_ns(device);
             executor.run(device, kernels, 1)?;
             let after_ns = transfers_ns(device);
@@ -87,12 +103,16 @@ fn iterate(
             if iteration == 1 && iterations > 1 {
                 first_maps = device.counters().map_calls;
             }
-            progress.inc(1);
+            job.progress.inc(1);
         }
         let maps = device.counters().map_calls - first_maps;
         let map_calls = maps as f64 / iterations.saturating_sub(1).max(1) as f64;
+        let steps_ns =
+            PerStream::from_fn(|stream| device.steps_ns(stream)[signals[stream]..].to_vec());
+        let steps_ns = job.timed.then_some(steps_ns);
         executor.save_states(device)?;
-        Ok((set_up, period_ns(device, iterations).max(busy_ns), map_calls))
+        let period_ns = period_ns(device, iterations).max(busy_ns);
+        Ok(Measured { set_up, period_ns, map_calls, steps_ns })
     })
 }
 

@@ -8,9 +8,11 @@ use backend_checks::Unavailable;
 use backend_vulkan::{
     DeviceInfo, Integrity, QueueIndex, Queues, Vulkan, VulkanDevice, VulkanError,
 };
+use planner_core::Stream;
 use serde_json::json;
 use spillway::names::Mentions;
 use spillway::units::bytes;
+use std::convert::Infallible;
 use workloads::Shown;
 
 pub(super) const ENTRY: Entry = Entry {
@@ -106,6 +108,16 @@ fn queues_text(queues: &Queues) -> String {
 }
 
 impl Real for Integrity {
+    type Timestamp = Infallible;
+
+    fn timestamp(_: &VulkanDevice, _: Stream) -> Result<Option<Infallible>, VulkanError> {
+        Ok(None)
+    }
+
+    fn ns_between(&start: &Infallible, _: &Infallible) -> Result<f64, VulkanError> {
+        match start {}
+    }
+
     fn mapping(device: &VulkanDevice) -> Mapping {
         let counters = device.counters();
         Mapping { ranges: counters.ranges, calls: counters.map_calls, ns: counters.mapping_ns }

@@ -192,7 +192,7 @@ fn cell(
 }
 
 /// A progress bar for pieces of work.
-pub(super) fn progress(verb: &str, pieces: usize) -> ProgressBar {
+pub(crate) fn progress(verb: &str, pieces: usize) -> ProgressBar {
     let bar = ProgressBar::new(pieces as u64);
     let style = format!("{verb} {{bar:40}} {{pos}}/{{len}} {{elapsed}} {{msg}}");
     // The template is a constant. Without it the bar only looks different.

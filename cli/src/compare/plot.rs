@@ -3,6 +3,7 @@
 use super::grid::{Bound, Cell, Column, Grid};
 use spillway::report::escape;
 use spillway::units::{bytes, percent, ratio, time};
+use std::collections::HashSet;
 use std::fmt::Write;
 use workloads::Shown;
 
@@ -17,10 +18,14 @@ const LEGEND_STEP: f64 = 25.0;
 /// Ticks of the period are no nearer to each other.
 const TICK_DISTANCE: f64 = 26.0;
 
-/// The palette of Okabe and Ito, which colour-blind people can tell apart, but for its
-/// yellow, which is too pale for lines; markers tell lines apart without any colour.
-const COLOURS: [&str; 7] =
-    ["#767676", "#e69f00", "#56b4e9", "#cc79a7", "#d55e00", "#009e73", "#0072b2"];
+/// A colour for each strategy. First the palette of Okabe and Ito, which colour-blind people can
+/// tell apart, but for its yellow, which is too pale for lines; markers tell lines apart without any
+/// colour.
+const COLOURS: [&str; 18] = [
+    "#767676", "#e69f00", "#56b4e9", "#cc79a7", "#d55e00", "#009e73", "#0072b2", "#8c6d31",
+    "#5254a3", "#ad494a", "#6b9a1f", "#17becf", "#7b4173", "#e377c2", "#393b79", "#3d3d3d",
+    "#bd9e39", "#a6761d",
+];
 
 /// Markers in a square from -1 to 1.
 const MARKERS: [&str; 7] = [
@@ -43,6 +48,7 @@ text { fill: #4a5463; }
 .grid { stroke: #e6e9ee; }
 .one { stroke: #9aa3b0; }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
+.over { stroke-dasharray: 7 7; }
 .auto { stroke-width: 3.5; }
 .bound { fill: none; stroke: #1c2430; stroke-width: 2; stroke-dasharray: 7 5; }
 .marker { stroke: #fff; stroke-width: .25; }";
@@ -54,6 +60,15 @@ struct Scale {
     most_ratio: f64,
     base_ns: u64,
     in_core_peak_bytes: u64,
+}
+
+/// How a strategy is drawn.
+#[derive(Clone, Copy)]
+struct Style {
+    /// Its position among the strategies.
+    at: usize,
+    /// Whether it lies on the line of another one in part; then that one shows between its dashes.
+    covers: bool,
 }
 
 /// A budget and the period under it.
@@ -74,8 +89,10 @@ pub(super) fn render(grid: &Grid) -> String {
         legend += LEGEND_STEP;
     }
     let mut lines = String::new();
+    let mut drawn = HashSet::new();
     for (at, (name, cells)) in grid.strategies().enumerate() {
-        lines += &scale.strategy(name, cells, at, legend);
+        let covers = scale.segments(cells).fold(false, |any, new| !drawn.insert(new) | any);
+        lines += &scale.strategy(name, cells, Style { at, covers }, legend);
         legend += LEGEND_STEP;
     }
     let height = HEIGHT.max(legend);
@@ -214,6 +231,13 @@ impl Scale {
         ticks
     }
 
+    /// The straight parts of a strategy's line, as they are drawn.
+    fn segments(&self, cells: &[Cell]) -> impl Iterator<Item = String> {
+        let points = points(cells);
+        let parts: Vec<_> = points.windows(2).map(|part| self.path(part)).collect();
+        parts.into_iter()
+    }
+
     /// The corners of a line.
     fn path(&self, points: &[Point]) -> String {
         let mut path = String::new();
@@ -235,14 +259,16 @@ impl Scale {
         )
     }
 
-    fn strategy(&self, name: &str, cells: &[Cell], at: usize, legend: f64) -> String {
+    fn strategy(&self, name: &str, cells: &[Cell], style: Style, legend: f64) -> String {
+        let Style { at, covers } = style;
         let (colour, marker) = (COLOURS[at % COLOURS.len()], MARKERS[at % MARKERS.len()]);
         let points = points(cells);
-        let class = if name == "auto" { "line auto" } else { "line" };
+        let width = if name == "auto" { "line auto" } else { "line" };
+        let class = if covers { format!("{width} over") } else { width.to_owned() };
         let (to, middle, text) = (LEGEND + 28.0, LEGEND + 14.0, LEGEND + 38.0);
         let mut svg = format!(
             "<g stroke=\"{colour}\" fill=\"{colour}\"><path class=\"{class}\" d=\"{}\"/>\
-             <path class=\"{class}\" d=\"M{LEGEND} {legend}H{to}\"/>\
+             <path class=\"{width}\" d=\"M{LEGEND} {legend}H{to}\"/>\
              <path class=\"marker\" transform=\"translate({middle} {legend})scale(5)\" \
              d=\"{marker}\"/>",
             self.path(&points)

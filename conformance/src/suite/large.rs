@@ -3,7 +3,7 @@
 use super::Bench;
 use super::failure::{Failure, Outcome, ensure};
 use super::rig::{filled, written};
-use integrity::{Backend, value};
+use integrity::{Backend, RUN_WORDS, Reading, value};
 use planner_core::backend::{
     Addresses, Chunks, DeviceAddress, HostRange, Kernels, Launch, Paging, Streams, Transfers,
 };
@@ -21,6 +21,12 @@ const MARK_BYTES: u64 = 64;
 /// An op reads and writes a state of these bytes each.
 const OP: OpId = OpId(0);
 
+/// Runs of words that begin so far apart. One lies across 4 GiB: half of it before, half after.
+const SPREAD_WORDS: u64 = (BOUNDARY / 4 - RUN_WORDS / 2) / RUNS_BEFORE;
+const RUNS_BEFORE: u64 = 47;
+/// A tensor that ends with the run after that.
+const TENSOR_BYTES: u64 = 4 * ((RUNS_BEFORE + 1) * SPREAD_WORDS + RUN_WORDS);
+
 /// A device with a range and a host block of this many bytes.
 struct Large<T: Backend> {
     device: T::Device,
@@ -36,7 +42,7 @@ pub fn offsets_and_sizes_exceed_32_bits<T: Backend>(bench: &Bench<'_, T>) -> Out
     let [from, to] = ["from", "to"].map(|name| graph.push_tensor(name, MARK_BYTES, Kind::State));
     graph.push_op("copy", 1, 0, &[from], &[to]);
     let graph = graph.graph()?;
-    let mut large = Large::open(bench)?;
+    let mut large = Large::open(bench, BOUNDARY, None)?;
     let chunk = large.chunk_bytes;
     let marks = [0, BOUNDARY - MARK_BYTES / 2, BOUNDARY + chunk, large.bytes - MARK_BYTES];
     // All at once.
@@ -66,14 +72,55 @@ pub fn offsets_and_sizes_exceed_32_bits<T: Backend>(bench: &Bench<'_, T>) -> Out
     bench.backend.close(large.device).map_err(Failure::new)
 }
 
+/// A kernel reads and writes a tensor of more than 4 GiB: at its start, across 4 GiB, and at its end.
+pub fn kernels_take_offsets_beyond_32_bits<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
+    let mut graph = OwnedGraph::new("large");
+    let [seed, sum] = ["seed", "sum"].map(|name| graph.push_tensor(name, MARK_BYTES, Kind::State));
+    let tensor = graph.push_tensor("tensor", TENSOR_BYTES, Kind::State);
+    let [make, read] = [("make", seed, tensor), ("read", tensor, sum)]
+        .map(|(name, from, to)| graph.push_op(name, 1, 0, &[from], &[to]));
+    let graph = graph.graph()?;
+    let mut large = Large::open(bench, TENSOR_BYTES, Some(MARK_BYTES))?;
+    // The small states have a chunk after the tensor.
+    let small = large.bytes - large.chunk_bytes;
+    let (seed, sum) = (small, small + MARK_BYTES);
+    let kernels = bench.backend.sparse_kernels(&mut large.device, graph, SPREAD_WORDS);
+    let mut kernels = kernels.map_err(Failure::unsupported)?;
+    let seeds = large.fill(&[0], 1)?;
+    large.upload(HostRange { offset_bytes: 0, bytes: MARK_BYTES }, seed)?;
+    for (op, from, to) in [(make, seed, 0), (read, 0, sum)] {
+        let [reads, writes] = [from, to].map(|offset_bytes| [large.at.0 + offset_bytes]);
+        let [reads, writes] = [&reads, &writes].map(|address| Addresses::new(address));
+        let launch = Launch { op, is_repeat: false, iteration: 1, reads, writes, workspace: None };
+        kernels.launch(&mut large.device, &launch)?;
+    }
+    large.finish(Stream::Compute)?;
+    let result = value::op_results(make, 1, [Reading::of(&seeds[0])].into_iter()).all;
+    let made = value::written(result, 0, TENSOR_BYTES);
+    for mark in [0, BOUNDARY - MARK_BYTES / 2, TENSOR_BYTES - MARK_BYTES] {
+        let mut expected = vec![0; MARK_BYTES as usize];
+        made.fill(mark, &mut expected);
+        large.expect_on_device(mark, expected, "what a kernel writes to more than 4 GiB")?;
+    }
+    let result = value::op_results(read, 1, [Reading::exact(made)].into_iter()).all;
+    let expected = filled(value::written(result, 0, MARK_BYTES), MARK_BYTES);
+    large.expect_on_device(sum, expected, "what a kernel makes of more than 4 GiB")?;
+    drop(kernels);
+    bench.backend.close(large.device).map_err(Failure::new)
+}
+
 impl<T: Backend> Large<T> {
-    /// Opens a device, if it holds as much.
-    fn open(bench: &Bench<'_, T>) -> Outcome<Self> {
+    /// Opens a device with so many bytes and some chunks more, if it holds as much. The host block
+    /// has as many bytes, unless it needs fewer.
+    fn open(bench: &Bench<'_, T>, least_bytes: u64, host_bytes: Option<u64>) -> Outcome<Self> {
         let machine = bench.machine;
         let chunk_bytes = LEAST_CHUNK_BYTES.next_multiple_of(machine.chunk_bytes);
-        let chunks = BOUNDARY.div_ceil(chunk_bytes) + 3;
+        let chunks = least_bytes.div_ceil(chunk_bytes) + 3;
         let bytes = chunks * chunk_bytes;
-        for (what, has_bytes) in [("device", machine.device_bytes), ("host", machine.host_bytes)] {
+        let host_bytes = host_bytes.unwrap_or(bytes);
+        let needs =
+            [("device", machine.device_bytes, bytes), ("host", machine.host_bytes, host_bytes)];
+        for (what, has_bytes, bytes) in needs {
             if has_bytes < bytes {
                 return Err(Failure::unsupported(format_args!(
                     "the {what} has {has_bytes} bytes, and {bytes} are needed"
@@ -82,16 +129,20 @@ impl<T: Backend> Large<T> {
         }
         let machine = Machine::new(MachineParameters { chunk_bytes, ..*machine })?;
         let mut device = bench.backend.open(machine, bench.order).map_err(Failure::new)?;
-        let at = Self::set_up(&mut device, chunks, bytes).map_err(|error| {
+        let at = Self::set_up(&mut device, chunks, host_bytes).map_err(|error| {
             Failure::unsupported(format_args!("{bytes} bytes are too much for it: {error}"))
         })?;
         device.map(at, Chunks { first: 0, count: chunks })?;
         Ok(Self { device, at, bytes, chunk_bytes })
     }
 
-    fn set_up(device: &mut T::Device, chunks: u64, bytes: u64) -> Result<DeviceAddress, T::Error> {
+    fn set_up(
+        device: &mut T::Device,
+        chunks: u64,
+        host_bytes: u64,
+    ) -> Result<DeviceAddress, T::Error> {
         device.create(chunks)?;
-        device.create_host(bytes)?;
+        device.create_host(host_bytes)?;
         device.reserve(chunks)
     }
 
@@ -121,6 +172,19 @@ impl<T: Backend> Large<T> {
         Ok(())
     }
 
+    /// Fails unless the range holds these bytes, which go to the start of the host block.
+    fn expect_on_device(&mut self, offset_bytes: u64, expected: Vec<u8>, what: &str) -> Outcome {
+        let host = HostRange { offset_bytes: 0, bytes: expected.len() as u64 };
+        self.device.download(DeviceAddress(self.at.0 + offset_bytes), host)?;
+        self.finish(Stream::Download)?;
+        self.expect(&[0], &[expected], &format!("{what}, from offset {offset_bytes} on"))
+    }
+
+    fn upload(&mut self, host: HostRange, offset_bytes: u64) -> Outcome {
+        self.device.upload(host, DeviceAddress(self.at.0 + offset_bytes))?;
+        self.finish(Stream::Upload)
+    }
+
     fn download(&mut self, offset_bytes: u64, bytes: u64) -> Outcome {
         let from = DeviceAddress(self.at.0 + offset_bytes);
         self.device.download(from, HostRange { offset_bytes, bytes })?;
@@ -130,9 +194,7 @@ impl<T: Backend> Large<T> {
     /// Copies to the same offset of the range and back, with other bytes at some offsets of the host
     /// block meanwhile.
     fn copy(&mut self, offset_bytes: u64, bytes: u64, marks: &[u64]) -> Outcome {
-        let to = DeviceAddress(self.at.0 + offset_bytes);
-        self.device.upload(HostRange { offset_bytes, bytes }, to)?;
-        self.finish(Stream::Upload)?;
+        self.upload(HostRange { offset_bytes, bytes }, offset_bytes)?;
         for &mark in marks {
             self.device.write_host(mark, &[0; MARK_BYTES as usize])?;
         }

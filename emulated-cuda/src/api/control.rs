@@ -32,6 +32,18 @@ unsafe extern "C" fn emulated_cuda_inject(function: *const u8, bytes: usize, cod
     call(|_, caller| caller.inject(function, code));
 }
 
+/// Lets the next module that this thread loads be another text.
+///
+/// # Safety
+/// The text may be read for as long as the process.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn emulated_cuda_load_instead(text: *const u8, bytes: usize) {
+    // SAFETY: by the promise above.
+    let text = unsafe { std::slice::from_raw_parts(text, bytes) };
+    let text = std::str::from_utf8(text).unwrap_or_default();
+    call(|_, caller| caller.load_instead(text));
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn emulated_cuda_restart() {
     call(|driver, _| driver.restart());

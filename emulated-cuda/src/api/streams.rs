@@ -59,6 +59,7 @@ driver_functions! {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let is_timed = flags & DISABLE_TIMING == 0;
+        driver.counters().events += 1;
         // SAFETY: the caller's.
         unsafe { store(event, driver.events.add(|_| Event::new(is_timed)) as CUevent) }?;
     }
@@ -110,7 +111,7 @@ driver_functions! {
         let text = unsafe { CStr::from_ptr(image.cast()) };
         let text = text.to_str().map_err(|_| CUDA_ERROR_INVALID_IMAGE)?;
         // SAFETY: the caller's.
-        unsafe { store(module, driver.load_module(text)? as CUmodule) }?;
+        unsafe { store(module, driver.load_module(caller.loaded(text))? as CUmodule) }?;
     }
 
     fn cuModuleUnload(module: CUmodule) {

@@ -46,6 +46,16 @@ pub trait Streams: ErrorType {
     /// A point that has not been signalled yet, and those of the driver: work that failed
     /// on the device is reported here at the latest.
     fn block_until(&mut self, point: Point) -> Result<(), Self::Error>;
+
+    /// Lets everything that is enqueued run without a further call. Does not block. The executor
+    /// calls it at the end of each iteration. Does nothing unless a device that gathers work before
+    /// it hands it over says otherwise.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    fn submit(&mut self) -> Result<(), Self::Error> {
+        Ok(())
+    }
 }
 
 impl<T: Streams + ?Sized> Streams for &mut T {
@@ -63,5 +73,9 @@ impl<T: Streams + ?Sized> Streams for &mut T {
 
     fn block_until(&mut self, point: Point) -> Result<(), Self::Error> {
         T::block_until(self, point)
+    }
+
+    fn submit(&mut self) -> Result<(), Self::Error> {
+        T::submit(self)
     }
 }

@@ -183,7 +183,8 @@ impl<'a> Executor<'a> {
         if self.inputs.needs_no_next() {
             self.fill_next(device, kernels)?;
         }
-        Ok(())
+        let step = self.verified.plan().steps.len().saturating_sub(1) as u32;
+        device.submit().map_err(|error| Fault::Device(error).at(Moment::Step { iteration, step }))
     }
 
     /// Fills the inputs of the next iteration, once their slots are free.

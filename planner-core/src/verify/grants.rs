@@ -122,7 +122,7 @@ impl<'a> Releases<'a> {
         for pool in 0..plan.pools.len() {
             first[pool + 1] += first[pool];
         }
-        let count = plan.steps.len();
+        let count = first[plan.pools.len()] as usize;
         let step = scratch.take(count, 0u32)?;
         let sum = scratch.take(count, 0u64)?;
         let done = scratch.take(count, PerStream::all(NEVER))?;
@@ -163,11 +163,18 @@ impl<'a> Releases<'a> {
         // The object released as number `wanted`, from 0 in this iteration; before that
         // iteration numbers are negative.
         let wanted = i128::from(allocated) - i128::from(count) - 1;
-        let iteration = wanted.div_euclid(i128::from(per_iteration));
+        let per_iteration = i128::from(per_iteration);
+        // Nearly all objects were released in this iteration or the last, and division is slow.
+        let (iteration, within) = if (0..per_iteration).contains(&wanted) {
+            (0, wanted)
+        } else if (-per_iteration..0).contains(&wanted) {
+            (-1, wanted + per_iteration)
+        } else {
+            (wanted.div_euclid(per_iteration), wanted.rem_euclid(per_iteration))
+        };
         if iteration > 0 {
             return None;
         }
-        let within = wanted.rem_euclid(i128::from(per_iteration));
         let sums = &self.sum[range.clone()];
         let slot = range.start + sums.partition_point(|&sum| i128::from(sum) <= within);
         if iteration == 0 && self.step[slot] >= at {

@@ -158,6 +158,7 @@ fn later(one: Points, other: Points) -> Points {
 
 /// The same points, seen from so many iterations later.
 fn seen_later(points: Points, iterations: i64, stream_steps: PerStream<u32>) -> Points {
+    // Nearly all waits are for this iteration.
     if iterations == 0 {
         return points;
     }

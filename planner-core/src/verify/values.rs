@@ -49,7 +49,8 @@ pub(super) fn check(
     walk.start()?;
     walk.check_arena()?;
     // The second iteration finds what the first one left: an input that nobody brought in
-    // again is on the device without a value.
+    // again is on the device without a value. Where it finds every value that the first one found,
+    // it can break no rule that the first one keeps.
     for _iteration in 0..2 {
         for ((at, step), &needed) in (0..).zip(plan.steps).zip(&*needed) {
             let location = Location::Step(at);
@@ -60,7 +61,10 @@ pub(super) fn check(
                 Step::Evict(part) => walk.evict(location, part, needed)?,
             }
         }
-        walk.end()?;
+        if walk.end()? {
+            break;
+        }
+        walk.start_again();
     }
     Ok(())
 }
@@ -278,15 +282,16 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The end of the list is its start; then fresh inputs lie on the host.
-    fn end(&mut self) -> Result<(), PlanError> {
+    /// The end of the list is its start. Whether all values are where the first iteration began
+    /// with them.
+    fn end(&mut self) -> Result<bool, PlanError> {
+        let mut all_there = true;
         for tensor in self.graph.tensor_ids() {
             let kind = self.kind(tensor);
             if kind == Kind::Temporary && self.pieces.in_arena(tensor) {
                 continue;
             }
-            let is_next = kind == Kind::Input && !self.versions.is_unread(tensor);
-            let last = if is_next { Held::NEXT.version } else { self.versions.last(tensor) };
+            let last = self.last(tensor);
             for piece in self.pieces.of(tensor) {
                 let span = self.pieces.span_of(tensor, piece);
                 let [flags, _] = self.flags.look(span);
@@ -301,23 +306,47 @@ impl Walk<'_> {
                 if has(CLAIMED) && held.host.version != last {
                     return Err(PlanError::NoHostCopy(Location::End, tensor));
                 }
-                let next = |held: Held| {
-                    let is_last = kind != Kind::Temporary && held.version == last;
-                    if is_last { self.versions.held(tensor, 0) } else { Held::NONE }
+                all_there &= match (has(AT_START), kind) {
+                    (true, _) => held.device.version == last,
+                    (false, Kind::State) => held.host.version == last,
+                    (false, _) => true,
                 };
-                let change = Change::both(next(held.device), next(held.host));
-                self.copies.change(span, change);
+            }
+        }
+        Ok(all_there)
+    }
+
+    /// The version that the next iteration begins with.
+    fn last(&self, tensor: TensorId) -> u32 {
+        let is_input = self.kind(tensor) == Kind::Input;
+        let is_next = is_input && !self.versions.is_unread(tensor);
+        if is_next { Held::NEXT.version } else { self.versions.last(tensor) }
+    }
+
+    /// What the last iteration has left becomes what the next one begins with. Fresh inputs lie
+    /// on the host.
+    fn start_again(&mut self) {
+        for tensor in self.graph.tensor_ids() {
+            let kind = self.kind(tensor);
+            if kind == Kind::Temporary && self.pieces.in_arena(tensor) {
+                continue;
+            }
+            let (last, first) = (self.last(tensor), self.versions.held(tensor, 0));
+            let next = |held: Held| {
+                let is_last = kind != Kind::Temporary && held.version == last;
+                if is_last { first } else { Held::NONE }
+            };
+            for piece in self.pieces.of(tensor) {
+                let span = self.pieces.span_of(tensor, piece);
+                let held = self.copies.look(span);
+                let host = if kind == Kind::Input { first } else { next(held.host) };
+                self.copies.change(span, Change::both(next(held.device), host));
             }
             match kind {
                 Kind::State => self.on_device_only[tensor.index()] = 0,
-                Kind::Input => {
-                    let held = self.versions.held(tensor, 0);
-                    self.copies.change(self.pieces.whole(tensor), Change::host(held));
-                    self.on_device_only[tensor.index()] = Held::NONE.version;
-                }
+                Kind::Input => self.on_device_only[tensor.index()] = Held::NONE.version,
                 Kind::Temporary => {}
             }
         }
-        Ok(())
     }
 }

@@ -4,40 +4,32 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .collectives import is_collective
 from .errors import CaptureError
+from .machine import measure_copies
 from .measuring import Measurements
 from .operations import operations
 from .recording import Recorder
+from .processes import Processes
 from .step import Step, rate_of
 from .swapping import Fakes, initialise, swapped_module, swapped_optimizer
 
 
-def capture(model, loss_fn, optimizer, example_batch):
+def capture(model, loss_fn, optimizer, example_batch, process_group=None):
     """Captures one training step: forward, backward and the optimizer's update.
 
     `loss_fn(model, batch)` returns the loss, a tensor with one element. A batch is any nesting
     of tensors in tuples, lists and dicts. The model is not run on real values, and keeps its
     values; the optimizer gets the states that its first step would make.
 
-    Raises `CaptureError` where the step depends on the values of tensors.
+    With a `process_group` of `torch.distributed`, all its processes capture the same step at the
+    same time, each for a batch of its own. Parameters and buffers become those of process 0, and
+    gradients are averaged in each iteration.
+
+    Raises `CaptureError` where the step depends on the values of tensors, and where processes
+    would run different collectives.
     """
-    recorder = _recorder()
-    fakes = Fakes(recorder)
-    batch, structure = _given_batch(recorder, example_batch)
-    with swapped_module(model, fakes), recorder.fake_mode, recorder:
-        loss = loss_fn(model, tree_unflatten(batch, structure))
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise CaptureError("loss_fn must return a tensor with one element")
-        loss.backward()
-    initialise(optimizer, lambda p: fakes.has_gradient(p))
-    groups = optimizer.param_groups
-    rates = [_given(recorder, f"lr.{k}", rate_of(g)) for k, g in enumerate(groups)]
-    with recorder.fake_mode, recorder:
-        numbers = [r if g.get("fused") else r.item() for r, g in zip(rates, groups)]
-    with swapped_module(model, fakes), swapped_optimizer(optimizer, fakes, numbers):
-        with recorder.fake_mode, recorder:
-            optimizer.step()
-    return _step(model, recorder, batch, rates, "loss", loss, example_batch, optimizer)
+    return _Training(model, loss_fn, optimizer, process_group).capture(example_batch)
 
 
 def call(model, batch):
@@ -52,15 +44,75 @@ def capture_inference(model, example_batch, forward=call):
 
     Raises `CaptureError` where the inference depends on the values of tensors.
     """
-    recorder = _recorder()
-    batch, structure = _given_batch(recorder, example_batch)
-    with torch.no_grad(), swapped_module(model, Fakes(recorder)), recorder.fake_mode, recorder:
-        results = forward(model, tree_unflatten(batch, structure))
-    return _step(model, recorder, batch, [], "result", results, example_batch)
+    return _Inference(model, forward).capture(example_batch)
 
 
-def _recorder():
-    return Recorder(FakeTensorMode(allow_non_fake_inputs=True), Measurements())
+class _Training:
+    """A training step, captured once for each shape of its batches."""
+
+    def __init__(self, model, loss_fn, optimizer, process_group):
+        self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
+        self.measurements = Measurements()
+        self.processes = Processes(process_group, model) if process_group is not None else None
+        measure = self.processes.measure_copies if self.processes else measure_copies
+        self.copied_bytes_per_s = measure()
+
+    def capture(self, example_batch):
+        model, optimizer, average = self.model, self.optimizer, None
+        if self.processes:
+            self.processes.find_buckets(lambda ready: self._backward(example_batch, ready))
+            average = self.processes.averaging()
+        recorder, fakes, batch, loss = self._backward(example_batch, average)
+        initialise(optimizer, lambda p: fakes.has_gradient(p))
+        groups = optimizer.param_groups
+        rates = [_given(recorder, f"lr.{k}", rate_of(g)) for k, g in enumerate(groups)]
+        with recorder.fake_mode, recorder:
+            numbers = [r if g.get("fused") else r.item() for r, g in zip(rates, groups)]
+        with swapped_module(model, fakes), swapped_optimizer(optimizer, fakes, numbers):
+            with recorder.fake_mode, recorder:
+                optimizer.step()
+        if self.processes:
+            self.processes.agree(recorder.calls, fakes.name)
+        return _step(self, recorder, batch, rates, "loss", loss, example_batch)
+
+    def _backward(self, example_batch, on_gradient):
+        """Records forward and backward pass. `on_gradient`, if there is one, is called with each
+        parameter whose gradient is ready, and its fake tensor."""
+        model = self.model
+        recorder = _recorder(self.measurements)
+        fakes = Fakes(recorder)
+        batch, structure = _given_batch(recorder, example_batch)
+        with torch.enable_grad(), swapped_module(model, fakes), recorder.fake_mode, recorder:
+            if on_gradient:
+                fakes.on_gradients(on_gradient)
+            loss = self.loss_fn(model, tree_unflatten(batch, structure))
+            if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+                raise CaptureError("loss_fn must return a tensor with one element")
+            loss.backward()
+        return recorder, fakes, batch, loss
+
+
+class _Inference:
+    """An inference, captured once for each shape of its batches."""
+
+    optimizer = processes = None
+
+    def __init__(self, model, forward):
+        self.model, self.forward = model, forward
+        self.measurements = Measurements()
+        self.copied_bytes_per_s = measure_copies()
+
+    def capture(self, example_batch):
+        recorder = _recorder(self.measurements)
+        fakes = Fakes(recorder)
+        batch, structure = _given_batch(recorder, example_batch)
+        with torch.no_grad(), swapped_module(self.model, fakes), recorder.fake_mode, recorder:
+            results = self.forward(self.model, tree_unflatten(batch, structure))
+        return _step(self, recorder, batch, [], "result", results, example_batch)
+
+
+def _recorder(measurements):
+    return Recorder(FakeTensorMode(allow_non_fake_inputs=True), measurements)
 
 
 def _given_batch(recorder, example_batch):
@@ -79,15 +131,21 @@ def _given(recorder, name, value):
     return fake
 
 
-def _step(model, recorder, batch, rates, name, returned, example_batch, optimizer=None):
+def _step(source, recorder, batch, rates, name, returned, example_batch):
+    if not source.processes:
+        _refuse_collectives(recorder.calls)
     values, structure = tree_flatten(returned)
     results = [_result(recorder, value) for value in values]
     constants = [None if view else value for value, view in zip(values, results)]
     batch, rates = [[recorder.view(fake) for fake in given] for given in (batch, rates)]
     ops = operations(recorder, batch, rates, name, results)
-    returned = constants, structure
-    name = type(model).__name__
-    return Step(name, recorder.storages, ops, example_batch, returned, optimizer)
+    source.measurements.give_back()
+    return Step(source, recorder.storages, ops, example_batch, (constants, structure))
+
+
+def _refuse_collectives(calls):
+    for call in filter(is_collective, calls):
+        raise CaptureError(f"{call.line}: a collective needs capture(..., process_group=...)")
 
 
 def _result(recorder, value):

@@ -10,9 +10,10 @@ from spillway import Machine
 LEAST_CHUNK_BYTES = 64 << 10
 # Linux allows a process 65530 mappings; each chunk of each tensor may take one.
 MOST_CHUNKS = 8192
+COPIES, COPY_BYTES = 4, 64 << 20
 
 
-def this_machine(tensor_bytes):
+def this_machine(tensor_bytes, copied_bytes_per_s):
     """Returns this machine's processor as a device: its memory, and its speed of copying.
 
     `tensor_bytes` is the sum of the bytes of all tensors, which decides how large chunks are.
@@ -21,12 +22,16 @@ def this_machine(tensor_bytes):
     while chunk_bytes * MOST_CHUNKS < tensor_bytes:
         chunk_bytes *= 2
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    speed = _copied_bytes_per_s(64 << 20)
+    speed = copied_bytes_per_s
     return Machine("cpu", memory, memory, chunk_bytes, speed, speed)
 
 
-def _copied_bytes_per_s(nbytes):
-    source, target = torch.ones(nbytes, dtype=torch.uint8), torch.ones(nbytes, dtype=torch.uint8)
+def measure_copies(begin=lambda: None):
+    """Returns the bytes that are copied in a second. `begin` is called just before, and may wait
+    for other processes, which then copy at the same time."""
+    source, target = (torch.ones(COPY_BYTES, dtype=torch.uint8) for _ in range(2))
+    begin()
     start = time.perf_counter_ns()
-    target.copy_(source)
-    return nbytes * 10**9 // (time.perf_counter_ns() - start)
+    for _ in range(COPIES):
+        target.copy_(source)
+    return COPIES * COPY_BYTES * 10**9 // (time.perf_counter_ns() - start)

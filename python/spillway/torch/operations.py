@@ -7,6 +7,7 @@ from typing import Callable
 
 import torch
 
+from .collectives import is_collective
 from .launching import bind, leaves_states_alone
 from .measuring import Measured
 from .recording import Storage, View, unique
@@ -53,13 +54,15 @@ def operations(recorder, batch, rates, name, results):
     ops = [_supply("batch", batch, lambda outside: outside.batch)]
     if rates:
         ops.append(_supply("learning rates", rates, lambda outside: outside.rates))
-    random = _Randomness(recorder.storages)
+    random, order = _Randomness(recorder.storages), _Order(recorder.storages)
     body = []
     for call in calls:
         measured = recorder.measure.measure(call, recorder.storages)
         repeatable = measured.repeats and _is_repeatable(call, recorder.storages)
         if measured.draws:
             body += random.operations(call, measured, repeatable)
+        elif is_collective(call):
+            body.append(order.operation(call, measured))
         else:
             body.append(_plain(call, measured, repeatable))
     handed = [_result(name, k, view) for k, view in enumerate(results) if view]
@@ -102,6 +105,23 @@ def _is_repeatable(call, storages):
         and call.function._schema.name not in PARTLY_UNDEFINED
         and torch.Tag.nondeterministic_bitwise not in call.function.tags
     )
+
+
+class _Order:
+    """A token that each collective reads and writes, so that no plan changes their order."""
+
+    def __init__(self, storages):
+        self.storages = storages
+        self.token = None
+
+    def operation(self, call, measured):
+        reads = [] if self.token is None else [self.token]
+        if self.token is None:
+            self.storages.append(Storage("order of collectives", 1, "temporary"))
+            self.token = len(self.storages) - 1
+        operation = _plain(call, measured, repeatable=False)
+        operation.reads, operation.writes = call.reads + reads, [*call.writes, self.token]
+        return operation
 
 
 class _Randomness:

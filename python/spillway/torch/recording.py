@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from . import collectives
 from .errors import CaptureError, user_line
 from .scalars import Scalar, read_tensor
 
@@ -167,6 +168,8 @@ class Recorder(TorchDispatchMode):
             return self._item(args[0])
         if function._schema.name.startswith(("aten::_foreach_", "aten::_fused_")):
             return self._each(function, args, kwargs)
+        if function.namespace in collectives.NAMESPACES:
+            return collectives.record(function, args, lambda f, a: self._record(f, a, {}))
         return self._record(function, args, kwargs)
 
     def known(self, arg):

@@ -1,31 +1,29 @@
-"""What is captured: a training step or an inference, planned, and run within its plan."""
+"""What is captured: a training step or an inference, which can be planned."""
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from spillway import Graph, Session
+from spillway import Graph
 
-from .allocations import Allocations
-from .errors import AllocationError
-from .launching import plain_mode
 from .machine import this_machine
-from .memory import bytes_of, tensors_at
 from .operations import Outside
+from .running import Compiled
 
 
 class Step:
     """A captured training step, or an inference, which has no optimizer. `graph` is what is
-    planned."""
+    planned, `source.capture` captures it for another batch."""
 
-    def __init__(self, name, storages, ops, example_batch, returned, optimizer):
-        self.name = name
+    def __init__(self, source, storages, ops, example_batch, returned):
+        self.source = source
         self.storages = storages
         self.operations = ops
-        self.optimizer = optimizer
+        self.optimizer = source.optimizer
         self._example = tree_flatten(example_batch)
+        self.shapes = self.shapes_of(example_batch)
         self._returned = returned
         self._settings = [_constants(g) for g in self._groups()]
-        self.graph = Graph(name)
+        self.graph = Graph(type(source.model).__name__)
         for s in storages:
             add = self.graph.state if s.kind == "state" else self.graph.temporary
             add(s.name, s.nbytes)
@@ -44,35 +42,45 @@ class Step:
         return self.graph.least(machine or self._this_machine(), strategy)
 
     def _this_machine(self):
-        return this_machine(sum(s.nbytes for s in self.storages))
+        tensor_bytes = sum(s.nbytes for s in self.storages)
+        return this_machine(tensor_bytes, self.source.copied_bytes_per_s)
 
-    def compile(self, plan, strict=False):
+    def compile(
+        self, plan, strict=False, max_shapes=8, machine=None, strategy="auto", settings={}
+    ):
         """Returns the function that runs the step within a plan: `loss = train(batch)`.
+
+        A batch of another shape is captured when it first comes, and planned for the bytes of the
+        plan's budget; `machine`, `strategy` and `settings` are for these plans. More than
+        `max_shapes` shapes, that of the example included, are refused.
 
         With `strict`, each iteration counts what its ops allocate, and raises `AllocationError`
         where an op has taken more than its workspace.
         """
-        return Compiled(self, plan, strict)
+        how = dict(machine=machine, strategy=strategy, settings=settings)
+        return Compiled(self, plan, strict, max_shapes, how)
 
-    def supplied(self, batch):
-        """Returns what an iteration gets: the tensors of a batch and the learning rates."""
+    def shapes_of(self, batch):
+        """Returns the shapes of a batch. Raises `ValueError` where more than these differs from
+        the example."""
         values, structure = tree_flatten(batch)
         expected, expected_structure = self._example
         if structure != expected_structure:
             raise ValueError(f"the batch is {structure}, but {expected_structure} was captured")
         for k, (value, example) in enumerate(zip(values, expected)):
-            if value.shape != example.shape or value.dtype != example.dtype:
-                raise ValueError(
-                    f"batch.{k} is {tuple(value.shape)} of {value.dtype}, but"
-                    f" {tuple(example.shape)} of {example.dtype} was captured"
-                )
-        return Outside(values, self._rates(), list(self._returned[0]))
+            if value.dtype != example.dtype:
+                raise ValueError(f"batch.{k} is {value.dtype}, but {example.dtype} was captured")
+        return tuple(tuple(value.shape) for value in values)
+
+    def supplied(self, batch):
+        """Returns what an iteration gets: the tensors of a batch and the learning rates."""
+        return Outside(tree_flatten(batch)[0], self.rates(), list(self._returned[0]))
 
     def returned(self, results):
         """Returns what the captured function would: the loss, or the results of an inference."""
         return tree_unflatten(results, self._returned[1])
 
-    def _rates(self):
+    def rates(self):
         """Returns the learning rates. Raises `ValueError` where another setting has changed."""
         for k, (group, settings) in enumerate(zip(self._groups(), self._settings)):
             for name, constant in settings.items():
@@ -95,83 +103,3 @@ def rate_of(group):
 
 def _constants(group):
     return {n: v for n, v in group.items() if n not in ("params", "lr", "initial_lr")}
-
-
-class Compiled:
-    """Runs a step within a plan. Calling it runs one iteration and returns what the step does."""
-
-    def __init__(self, step, plan, strict):
-        self._step = step
-        self._plan = plan
-        self._strict = strict
-        self.load()
-
-    def __call__(self, batch):
-        outside = self._kernels.outside = self._step.supplied(batch)
-        if self._strict:
-            self._step_counted()
-        else:
-            self._step_once()
-        if self._step.optimizer:
-            self._step.optimizer._opt_called = True  # schedulers of learning rates look at it
-        if outside.generator is not None:
-            torch.set_rng_state(outside.generator)
-        return self._step.returned(outside.results)
-
-    def _step_once(self):
-        with plain_mode():
-            self._session.step()
-
-    def _step_counted(self):
-        with Allocations() as allocations:
-            self._kernels.allocations = allocations
-            self._step_once()
-        for number, peak_bytes in allocations.peaks():
-            op = self._step.operations[number]
-            if peak_bytes > op.measured.workspace_bytes:
-                raise AllocationError(
-                    f"{op.name} (line {op.line}) allocated {peak_bytes} bytes, but its workspace"
-                    f" has {op.measured.workspace_bytes}"
-                )
-
-    def load(self):
-        """Begins again with the values that the model and the optimizer hold now."""
-        self._kernels = _Kernels(self._step)
-        self._session = Session(self._plan, self._kernels)
-        for tensor, storage in self._states():
-            self._session.write_state(tensor, bytes_of(storage.value))
-
-    def sync(self):
-        """Gives the model and the optimizer the values that the iterations have reached."""
-        for tensor, storage in self._states():
-            if storage.writes:
-                self._session.read_state(tensor, bytes_of(storage.value))
-
-    def _states(self):
-        return [(t, s) for t, s in enumerate(self._step.storages) if s.kind == "state"]
-
-
-class _Kernels:
-    """What a session calls. Each op is bound once to the addresses at which it is launched."""
-
-    def __init__(self, step):
-        self._step = step
-        self._bound = {}
-        self.outside = None
-        self.allocations = None
-
-    def launch(self, op, iteration, is_repeat, reads, writes, workspace):
-        key = op, is_repeat, *reads, *writes
-        run = self._bound.get(key)
-        if run is None:
-            run = self._bound[key] = self._bind(op, is_repeat, reads, writes)
-        if self.allocations is None:
-            run(self.outside)
-            return
-        with self.allocations.of(op):
-            run(self.outside)
-
-    def _bind(self, op, is_repeat, reads, writes):
-        operation = self._step.operations[op]
-        addresses = dict(zip(operation.reads, reads)) | dict(zip(operation.writes, writes))
-        return operation.bind(tensors_at(addresses, self._step.storages), is_repeat)

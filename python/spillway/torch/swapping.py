@@ -2,6 +2,7 @@
 
 import inspect
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
@@ -28,6 +29,13 @@ class Fakes:
         """Returns the name in the graph of a state that has a fake tensor."""
         number = self.recorder.view(self._fakes[id(tensor)]).tensor
         return "empty" if number is None else self.recorder.storages[number].name
+
+    def on_gradients(self, function):
+        """Has a function called with each parameter whose gradient is ready, and its fake."""
+        for real in self._real:
+            if real.requires_grad:
+                hook = partial(function, real)
+                self._fakes[id(real)].register_post_accumulate_grad_hook(hook)
 
     def has_gradient(self, parameter):
         """Returns whether the captured backward pass gave a parameter a gradient."""

@@ -85,7 +85,8 @@ def compare_inference(model, batches, forward=call, budget="35%"):
 
 def compiled_within(step, budget):
     if budget is not None:
-        return step.compile(planned_within(step, budget), strict=True)
+        plan = planned_within(step, budget)
+        return step.compile(plan, strict=True, machine=MACHINE, settings=dict(effort=1))
     with in_core.sessions():
         return step.compile(step, strict=True)
 

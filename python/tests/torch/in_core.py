@@ -15,7 +15,7 @@ GARBAGE = 0xA5
 @contextmanager
 def sessions():
     """Within it, captured steps run in such sessions; a step takes the place of its plan."""
-    with mock.patch("spillway.torch.step.Session", Session):
+    with mock.patch("spillway.torch.running.Session", Session):
         yield
 
 
@@ -30,6 +30,10 @@ class Session:
         self._memory = ctypes.create_string_buffer(end + ALIGNMENT)
         start = -(-ctypes.addressof(self._memory) // ALIGNMENT) * ALIGNMENT
         self.addresses = [start + at for at in starts]
+
+    def close(self):
+        pass
+
     def write_state(self, tensor, buffer):
         nbytes = self.tensors[tensor].nbytes
         assert memoryview(buffer).nbytes == nbytes and not self.iteration

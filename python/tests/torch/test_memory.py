@@ -10,7 +10,7 @@ import pytest
 from eager import MACHINE, planned_within
 
 import spillway.torch
-from spillway.torch.step import _Kernels
+from spillway.torch.running import _Kernels
 
 
 def memory_files():

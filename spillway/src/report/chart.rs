@@ -1,11 +1,11 @@
 //! The three streams and the memory of one iteration, as an SVG image.
 
-mod memory;
+pub(super) mod memory;
 mod waits;
 
-use super::escape;
 use super::search::Numbers;
-use crate::course::{Course, Span};
+use super::{Measured, escape};
+use crate::course::{Content, Course, Span};
 use crate::names::Names;
 use crate::proof::Proved;
 use crate::units::{bytes, count, time};
@@ -13,16 +13,19 @@ use planner_core::{Launched, Step, Stream};
 use std::fmt::Write;
 use std::ops::Range;
 
-const WIDTH: f64 = 1180.0;
+pub(super) const WIDTH: f64 = 1180.0;
 /// Where the plot begins; left of it stand the labels.
-const LEFT: f64 = 86.0;
+pub(super) const LEFT: f64 = 86.0;
 const RIGHT: f64 = WIDTH - 10.0;
 const LANE_TOP: f64 = 8.0;
 const LANE_HEIGHT: f64 = 30.0;
 const LANE_STEP: f64 = 46.0;
 const MEMORY_TOP: f64 = 170.0;
 const MEMORY_BOTTOM: f64 = 348.0;
-const HEIGHT: f64 = 374.0;
+pub(super) const HEIGHT: f64 = 374.0;
+/// Measured steps are drawn below the predicted ones.
+const ACTUAL_TOP: f64 = LANE_HEIGHT + 2.0;
+const ACTUAL_HEIGHT: f64 = 9.0;
 /// Steps narrower than this are drawn together with their neighbours.
 const NARROW: f64 = 1.0;
 
@@ -30,6 +33,8 @@ const NARROW: f64 = 1.0;
 struct Canvas<'c> {
     proved: &'c Proved<'c>,
     window: Range<u64>,
+    /// The time from left to right, at least that of the window.
+    length_ns: u64,
     svg: String,
 }
 
@@ -45,27 +50,77 @@ struct Block<'b> {
     numbers: Numbers,
 }
 
-/// The image.
-pub(super) fn render(proved: &Proved<'_>, course: &Course) -> String {
-    let window = course.steady_iteration();
-    if window.is_empty() {
+/// What is drawn of a plan, before it has a size and colours.
+pub(super) struct Drawing {
+    /// The elements of an image, [`WIDTH`] by [`HEIGHT`].
+    pub(super) svg: String,
+    /// The most that device memory holds of each content, what is stacked highest first.
+    pub(super) most_held: Vec<(Content, u64)>,
+}
+
+impl Drawing {
+    /// Draws one iteration, once under way; nothing where it takes no time.
+    pub(super) fn of(
+        proved: &Proved<'_>,
+        course: &Course,
+        measured: Option<&Measured<'_>>,
+    ) -> Option<Self> {
+        let window = course.steady_iteration();
+        if window.is_empty() {
+            return None;
+        }
+        let actual = measured.map_or(0..0, |measured| measured.course.steady_iteration());
+        let length_ns = (window.end - window.start).max(actual.end - actual.start);
+        let mut canvas = Canvas { proved, window, length_ns, svg: String::new() };
+        canvas.time_axis();
+        for stream in Stream::ALL {
+            canvas.lane(course, stream);
+        }
+        canvas.waits(course);
+        let most_held = canvas.memory(course);
+        if let Some(measured) = measured {
+            canvas.window = actual;
+            for stream in Stream::ALL {
+                let y = lane_top(stream) + ACTUAL_TOP;
+                canvas.bars(&measured.course, stream, y, ACTUAL_HEIGHT);
+            }
+        }
+        Some(Self { svg: canvas.svg, most_held })
+    }
+}
+
+/// The image as a part of the page.
+pub(super) fn render(
+    proved: &Proved<'_>,
+    course: &Course,
+    measured: Option<&Measured<'_>>,
+) -> String {
+    let Some(Drawing { svg, most_held }) = Drawing::of(proved, course, measured) else {
         return "<p class=\"note\">The iteration takes no time.</p>".to_owned();
-    }
-    let mut canvas = Canvas { proved, window, svg: String::new() };
-    canvas.time_axis();
-    for stream in Stream::ALL {
-        canvas.lane(course, stream);
-    }
-    canvas.waits(course);
-    let legend = canvas.memory(course);
+    };
+    let legend = |&(content, most_bytes): &(Content, u64)| {
+        let (class, label) = (memory::class(content), memory::label(content));
+        let most = bytes(most_bytes);
+        format!(
+            "<li><svg viewBox=\"0 0 10 10\"><rect class=\"{class}\" width=\"10\" \
+             height=\"10\"/></svg>{label}, {most} at most</li>\n"
+        )
+    };
+    let legend: String = most_held.iter().map(legend).collect();
+    let actual = match measured {
+        Some(_) => {
+            " The narrow bars below each stream are an iteration as it ran, on the same scale."
+        }
+        None => "",
+    };
     format!(
         "<div class=\"scroll\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
-         aria-label=\"Timeline of one iteration\">\n{}</svg></div>\n{legend}\
+         aria-label=\"Timeline of one iteration\">\n{svg}</svg></div>\n\
+         <ul class=\"legend\">\n{legend}</ul>\n\
          <p class=\"note\">Compute runs the ops, in purple those that run again; red is where it stalls. \
-         An arrow leads to a stall from the step that compute waits for; the shortest stalls have none. \
+         An arrow leads to a stall from the step that compute waits for; the shortest stalls have none.{actual} \
          Below, the device memory held, against the budget (dashed). Hold the pointer over anything to \
-         see what it is.</p>\n",
-        canvas.svg
+         see what it is.</p>\n"
     )
 }
 
@@ -77,16 +132,15 @@ impl Canvas<'_> {
     }
 
     fn x(&self, ns: u64) -> f64 {
-        let length_ns = (self.window.end - self.window.start) as f64;
         let inside_ns = ns.clamp(self.window.start, self.window.end) - self.window.start;
-        LEFT + (RIGHT - LEFT) * inside_ns as f64 / length_ns
+        LEFT + (RIGHT - LEFT) * inside_ns as f64 / self.length_ns as f64
     }
 
     fn time_axis(&mut self) {
-        let length_ns = self.window.end - self.window.start;
-        let step_ns = round_step(length_ns / 8);
-        for tick in 0..=length_ns / step_ns {
-            let x = self.x(self.window.start + tick * step_ns);
+        let step_ns = round_step(self.length_ns / 8);
+        for tick in 0..=self.length_ns / step_ns {
+            let share = (tick * step_ns) as f64 / self.length_ns as f64;
+            let x = LEFT + (RIGHT - LEFT) * share;
             self.draw(format_args!(
                 "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{LANE_TOP}\" \
                  y2=\"{MEMORY_BOTTOM}\"/>"
@@ -102,12 +156,17 @@ impl Canvas<'_> {
     }
 
     fn lane(&mut self, course: &Course, stream: Stream) {
-        let y = LANE_TOP + LANE_STEP * f64::from(stream as u32);
+        let y = lane_top(stream);
         let (width, middle) = (RIGHT - LEFT, y + LANE_HEIGHT / 2.0 + 4.0);
         self.draw(format_args!(
             "<rect class=\"lane\" x=\"{LEFT}\" y=\"{y}\" width=\"{width}\" \
              height=\"{LANE_HEIGHT}\"/>\n<text class=\"label\" x=\"0\" y=\"{middle}\">{stream}</text>"
         ));
+        self.bars(course, stream, y, LANE_HEIGHT);
+    }
+
+    /// Draws the steps of a stream, with their names where they are high enough.
+    fn bars(&mut self, course: &Course, stream: Stream, y: f64, height: f64) {
         for (at, block) in self.blocks(course, stream).iter().enumerate() {
             let Block { from, to, .. } = *block;
             // A bar of no width would not be seen at all.
@@ -120,10 +179,11 @@ impl Canvas<'_> {
             };
             self.draw(format_args!(
                 "<rect class=\"b {class}{odd}\" data-n=\"{numbers}\" x=\"{from:.2}\" y=\"{y}\" \
-                 width=\"{width:.2}\" height=\"{LANE_HEIGHT}\"><title>{title}</title></rect>"
+                 width=\"{width:.2}\" height=\"{height}\"><title>{title}</title></rect>"
             ));
             let characters = ((to - from) / 6.0) as usize;
-            if block.count == 1 && characters >= 6 {
+            if block.count == 1 && characters >= 6 && height >= LANE_HEIGHT {
+                let middle = y + LANE_HEIGHT / 2.0 + 4.0;
                 let (x, name) = ((from + to) / 2.0, self.names().of_step(self.step(block.first)));
                 let name = escape(&shortened(&name.to_string(), characters));
                 self.draw(format_args!(
@@ -188,6 +248,10 @@ impl Canvas<'_> {
             moved_bytes => format!("{step}, {busy}, {}", bytes(moved_bytes)),
         }
     }
+}
+
+fn lane_top(stream: Stream) -> f64 {
+    LANE_TOP + LANE_STEP * f64::from(stream as u32)
 }
 
 /// 1, 2 or 5 times a power of ten, at least as large.

@@ -8,7 +8,8 @@ use std::fmt::Write;
 /// The curves have one level for each piece of this width.
 const CURVE_STEP: f64 = 0.5;
 
-const fn class(content: Content) -> &'static str {
+/// The class of its colour.
+pub(in crate::report) const fn class(content: Content) -> &'static str {
     match content {
         Content::Arena => "arena",
         Content::State => "state",
@@ -19,7 +20,7 @@ const fn class(content: Content) -> &'static str {
     }
 }
 
-const fn label(content: Content) -> &'static str {
+pub(in crate::report) const fn label(content: Content) -> &'static str {
     match content {
         Content::Arena => "arena",
         Content::State => "states",
@@ -31,8 +32,8 @@ const fn label(content: Content) -> &'static str {
 }
 
 impl Canvas<'_> {
-    /// Draws the memory; the legend.
-    pub(super) fn memory(&mut self, course: &Course) -> String {
+    /// Draws the memory; the most that it holds of each content.
+    pub(super) fn memory(&mut self, course: &Course) -> Vec<(Content, u64)> {
         let budget_bytes = self.proved.verified.plan().budget_bytes;
         let y = |held_bytes: u64| {
             let share = held_bytes as f64 / (budget_bytes.max(1) as f64 * 1.06);
@@ -40,7 +41,7 @@ impl Canvas<'_> {
         };
         let top = MEMORY_TOP - 6.0;
         self.draw(format_args!("<text class=\"label\" x=\"0\" y=\"{top}\">memory</text>"));
-        let legend = self.areas(course, y);
+        let most_held = self.areas(course, y);
         for quarter in 0..=4 {
             let tick_bytes = budget_bytes / 4 * quarter;
             let (at, text_at, text_x) = (y(tick_bytes), y(tick_bytes) + 4.0, LEFT - 6.0);
@@ -53,15 +54,16 @@ impl Canvas<'_> {
                 "<text class=\"right\" x=\"{text_x}\" y=\"{text_at:.1}\">{value}</text>"
             ));
         }
-        legend
+        most_held
     }
 
     /// Draws each area down to the bottom, the highest first, so that the next covers the rest
     /// of it.
-    fn areas(&mut self, course: &Course, y: impl Fn(u64) -> f64) -> String {
+    fn areas(&mut self, course: &Course, y: impl Fn(u64) -> f64) -> Vec<(Content, u64)> {
         let levels = self.levels(course);
         let held = course.held_within(&self.window);
-        let mut legend = String::new();
+        let right = self.x(self.window.end);
+        let mut most_held = Vec::new();
         for (at, content) in Content::ALL.into_iter().enumerate().rev() {
             let most_bytes = held.iter().map(|(_, held)| held[content]).max().unwrap_or(0);
             if most_bytes == 0 {
@@ -72,16 +74,11 @@ impl Canvas<'_> {
             let (class, label, most) = (class(content), label(content), bytes(most_bytes));
             self.draw(format_args!(
                 "<path class=\"m {class}\" d=\"{}\"><title>{label}, {most} at most</title></path>",
-                outline(&levels, top)
+                outline(&levels, top, right)
             ));
-            // A string takes every write.
-            let _ = writeln!(
-                legend,
-                "<li><svg viewBox=\"0 0 10 10\"><rect class=\"{class}\" width=\"10\" \
-                 height=\"10\"/></svg>{label}, {most} at most</li>"
-            );
+            most_held.push((content, most_bytes));
         }
-        format!("<ul class=\"legend\">\n{legend}</ul>\n")
+        most_held
     }
 
     /// Where each level begins, and what is held from there on. What changes within a piece too
@@ -106,16 +103,16 @@ impl Canvas<'_> {
 }
 
 /// The outline of the area under a curve of steps.
-fn outline(levels: &[(f64, Held)], top: impl Fn(&Held) -> f64) -> String {
+fn outline(levels: &[(f64, Held)], top: impl Fn(&Held) -> f64, right: f64) -> String {
     let mut path = format!("M{LEFT} {MEMORY_BOTTOM}");
     let mut last = String::new();
     for (from, held) in levels {
         let y = format!("{:.1}", top(held));
         if y != last {
             // A string takes every write.
-            let _ = write!(path, "H{:.1}V{y}", from.min(RIGHT));
+            let _ = write!(path, "H{:.1}V{y}", from.min(right));
             last = y;
         }
     }
-    path + &format!("H{RIGHT}V{MEMORY_BOTTOM}Z")
+    path + &format!("H{right:.1}V{MEMORY_BOTTOM}Z")
 }

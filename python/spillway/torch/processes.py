@@ -1,0 +1,134 @@
+"""Training by several processes: gradients are averaged as `DistributedDataParallel` does it."""
+
+from itertools import zip_longest
+from math import prod
+
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from .collectives import ALL_REDUCE, is_collective
+from .errors import CaptureError
+from .machine import measure_copies
+
+FIRST_BUCKET_BYTES = distributed._DEFAULT_FIRST_BUCKET_BYTES
+BUCKET_BYTES = 25 << 20
+
+
+class Processes:
+    """The processes of a group, each of which captures the same step.
+
+    What is exchanged while a step is captured is exchanged for its first shape alone, since only
+    that comes to all processes at the same time.
+    """
+
+    def __init__(self, group, model):
+        if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+            raise CaptureError(
+                "give capture the module that DistributedDataParallel wraps, and its process_group"
+            )
+        self.group = group
+        self._buckets = None
+        self._agreed = None
+        for tensor in (*model.parameters(), *model.buffers()):
+            distributed.broadcast(tensor.detach(), group=group, group_src=0)
+
+    def measure_copies(self):
+        """Returns the bytes that each process copies in a second while all do."""
+        return measure_copies(lambda: distributed.barrier(self.group))
+
+    def find_buckets(self, backward):
+        """Puts the parameters into buckets in the order in which their gradients are ready.
+
+        `backward` runs a backward pass, and calls a function with each parameter whose gradient
+        is ready. It is not run for further shapes, whose buckets are the same.
+        """
+        if self._buckets is None:
+            ready = []
+            backward(lambda parameter, fake: ready.append(parameter))
+            limits, numbers = [FIRST_BUCKET_BYTES, BUCKET_BYTES], list(range(len(ready)))
+            are_sparse = [False for _ in ready]
+            assign = distributed._compute_bucket_assignment_by_size
+            buckets, _ = assign(ready, limits, are_sparse, numbers)
+            self._buckets = [[ready[k] for k in bucket] for bucket in buckets]
+
+    def averaging(self):
+        """Returns the function that averages a gradient when it is ready."""
+        scale = 1 / distributed.get_world_size(self.group)
+        return _Averaging(self._buckets, self._sum, scale)
+
+    def _sum(self, bucket):
+        ALL_REDUCE(bucket, "sum", self.group.group_name)
+
+    def agree(self, calls, name_of):
+        """Checks that all processes run the same collectives, in the same order.
+
+        `name_of` returns the name of a parameter. Raises `CaptureError` in all processes where
+        two differ.
+        """
+        sequence = [f"averages {', '.join(map(name_of, bucket))}" for bucket in self._buckets]
+        sequence += [self._described(call) for call in calls if is_collective(call)]
+        if self._agreed is not None:
+            _compare(sequence, self._agreed, "with this batch", "with the first one")
+            return
+        everyone = [None] * distributed.get_world_size(self.group)
+        distributed.all_gather_object(everyone, sequence, self.group)
+        for process, other in enumerate(everyone):
+            _compare(other, everyone[0], f"process {process}", "process 0")
+        self._agreed = sequence
+
+    def _described(self, call):
+        view, reduction, group_name = call.args
+        if group_name != self.group.group_name:
+            raise CaptureError(f"{call.line}: a collective of another group than process_group")
+        return f"all_reduce ({reduction}) of {prod(view.shape)} values of {view.dtype}"
+
+
+def _compare(sequence, agreed, who, whom):
+    for k, (one, other) in enumerate(zip_longest(sequence, agreed, fillvalue="nothing more")):
+        if one != other:
+            raise CaptureError(
+                f"the processes would wait for each other for ever: collective {k} {who} is"
+                f" {one!r}, but {other!r} {whom}"
+            )
+
+
+class _Averaging:
+    """Copies each gradient into its bucket, divided by the number of processes, and sums a bucket
+    over the processes once it and those before it are full."""
+
+    def __init__(self, buckets, sum_bucket, scale):
+        self._slots = {p: (k, start) for k, b in enumerate(buckets) for p, start in _starts(b)}
+        self._sizes = [sum(p.numel() for p in bucket) for bucket in buckets]
+        self._missing = [len(bucket) for bucket in buckets]
+        self._flat = [None for _ in buckets]
+        self._summed = 0
+        self._sum_bucket = sum_bucket
+        self._scale = scale
+
+    @torch.no_grad()
+    def __call__(self, parameter, fake):
+        if parameter not in self._slots:
+            raise CaptureError(
+                f"a parameter of shape {tuple(parameter.shape)} has a gradient that it did not"
+                " have with the first batch"
+            )
+        k, start = self._slots[parameter]
+        if self._flat[k] is None:
+            self._flat[k] = fake.grad.new_empty(self._sizes[k])
+        strides = torch.empty_like(parameter, device="meta").stride()
+        average = self._flat[k].as_strided(parameter.shape, strides, start)
+        torch.mul(fake.grad, self._scale, out=average)
+        fake.grad = average
+        self._missing[k] -= 1
+        while self._summed < len(self._missing) and not self._missing[self._summed]:
+            self._sum_bucket(self._flat[self._summed])
+            self._summed += 1
+
+
+def _starts(bucket):
+    """Yields the parameters of a bucket with their positions in it."""
+    start = 0
+    for parameter in bucket:
+        yield parameter, start
+        start += parameter.numel()

@@ -1,0 +1,49 @@
+//! The same steps as they ran on a device.
+
+use super::{Course, Span, positions};
+use crate::report::Actual;
+use planner_core::{Scheduled, Stream, Verified};
+
+impl Course {
+    /// The iterations of which all steps were measured. Memory is not measured.
+    pub(crate) fn measured(verified: &Verified<'_>, actual: &Actual) -> Self {
+        let schedule = verified.schedule();
+        let counts = schedule.stream_steps.map(|count| count as usize);
+        let whole = |stream: Stream| actual.steps_ns[stream].len().checked_div(counts[stream]);
+        let iterations = Stream::ALL.into_iter().filter_map(whole).min().unwrap_or(0);
+        let positions = positions(verified);
+        let entries = |iteration| schedule.of_iteration(actual.first_iteration + iteration as u64);
+        let times = |iteration: usize, stream: Stream, index: usize| {
+            actual.steps_ns[stream][iteration * counts[stream] + index]
+        };
+        let span = |iteration: usize, step: usize, entry: &Scheduled| {
+            let (stream, index) = (entry.stream()?, entry.index() as usize);
+            let [start_ns, end_ns] = times(iteration, stream, index);
+            let at = iteration * counts[stream] + index;
+            let idle_from_ns =
+                at.checked_sub(1).map_or(start_ns, |at| actual.steps_ns[stream][at][1]);
+            let waits = entry.waits().into_iter().filter_map(|(of, wait)| {
+                let wait = wait?;
+                let iteration = iteration.checked_sub(wait.iterations_back as usize)?;
+                let [_, end_ns] = times(iteration, of, wait.index as usize);
+                Some((end_ns, (iteration, positions[of][wait.index as usize])))
+            });
+            // What the stream was idle for has ended last, and while it was idle.
+            let last = waits.max().filter(|&(end_ns, _)| end_ns > idle_from_ns);
+            let idle_ns = start_ns.saturating_sub(idle_from_ns);
+            let awaited = last.filter(|_| idle_ns > 0).map(|(_, awaited)| awaited);
+            Some(Span { iteration, step, stream, start_ns, end_ns, idle_ns, awaited })
+        };
+        let spans = (0..iterations).flat_map(|iteration| {
+            let steps = entries(iteration).iter().enumerate();
+            steps.filter_map(move |(step, entry)| span(iteration, step, entry)).collect::<Vec<_>>()
+        });
+        let last = counts[Stream::Compute].checked_sub(1);
+        let end_ns = |iteration| last.map_or(0, |last| times(iteration, Stream::Compute, last)[1]);
+        Self {
+            spans: spans.collect(),
+            held: Vec::new(),
+            iteration_ends_ns: (0..iterations).map(end_ns).collect(),
+        }
+    }
+}
