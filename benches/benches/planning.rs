@@ -3,6 +3,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use planner_core::placement::Over;
 use planner_core::planner::{Auto, Lms, Request, Strategy, Window};
+use spillway::streaming::{self, Layer};
 use spillway::{placing, planning};
 use spillway_benches::training_step;
 use std::hint::black_box;
@@ -69,5 +70,29 @@ fn planning_by_ops(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, planning_by_ops);
+/// Layers of one size, and of many.
+fn streaming_by_layers(criterion: &mut Criterion) {
+    let mut machine = machines::builtin("a100-pcie4").expect("a built-in machine");
+    machine.machine = machine.machine.with_device_bytes(u64::MAX).with_host_bytes(u64::MAX);
+    let mib = 1 << 20;
+    let alike = |_: u64| Layer::new(400 * mib, 10_000_000);
+    let mixed = |layer: u64| {
+        Layer::new((1 + layer * 37 % 50) * 16 * mib, 1_000_000 * (1 + layer * 11 % 19))
+    };
+    let mut group = criterion.benchmark_group("streaming");
+    for (name, layer) in [("alike", &alike as &dyn Fn(u64) -> Layer), ("mixed", &mixed)] {
+        for count in [30, 100, 300] {
+            let layers: Vec<_> = (0..count).map(layer).collect();
+            for budget in ["75%", "50%", "25%"] {
+                let id = BenchmarkId::new(format!("{name}, {budget}"), count);
+                group.bench_function(id, |bencher| {
+                    bencher.iter(|| streaming::plan(&layers, &machine, budget).expect("a plan"));
+                });
+            }
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, planning_by_ops, streaming_by_layers);
 criterion_main!(benches);

@@ -93,6 +93,8 @@ typedef enum {
   // There is no switch from one plan to the other: their states differ, or the session has too
   // little memory for the other plan.
   SPILLWAY_CODE_NO_SWITCH = 14,
+  // The plan does not fix its objects, so it has no addresses.
+  SPILLWAY_CODE_NOT_PLACED = 15,
 } SpillwayCode;
 
 // One iteration of a computation that repeats for ever.
@@ -203,6 +205,16 @@ typedef struct {
   uint64_t host_bytes;
 } SpillwayFigures;
 
+// A layer, whose weights only it reads.
+typedef struct {
+  // Its name in messages; null for its number.
+  const char *name;
+  // The size of its weights, not zero. They lie at consecutive addresses.
+  uint64_t bytes;
+  // How long it computes.
+  uint64_t time_ns;
+} SpillwayLayer;
+
 // What must have ended on a stream before a step starts.
 typedef struct {
   // The position of the awaited step among those of its stream, or `SPILLWAY_NONE`.
@@ -230,6 +242,24 @@ typedef struct {
   // memory is free.
   SpillwayWait waits[3];
 } SpillwayStep;
+
+// Bytes that a step touches and that lie at consecutive offsets.
+typedef struct {
+  // The position of the step among all that `spillway_plan_steps` writes, or `SPILLWAY_NONE` for
+  // what is on the device when the first iteration starts.
+  uint32_t step;
+  // The tensor; for a workspace, the op.
+  uint32_t id;
+  // Whether it is the workspace of an op: 1, or 0.
+  uint8_t is_workspace;
+  // Where the bytes begin in the tensor or the workspace.
+  uint64_t first_byte;
+  // Where they begin in the slab.
+  uint64_t offset_bytes;
+  // How many there are. Where it is less than the tensor has, the tensor does not lie in one piece:
+  // a launch has further runs of it.
+  uint64_t bytes;
+} SpillwayRun;
 
 // A device: three streams of work, a block of host memory, and device memory that consists of
 // chunks which are mapped at addresses. A session calls these functions from the thread that calls
@@ -455,6 +485,32 @@ SpillwayCode spillway_plan_figures(const SpillwayPlan *plan,
 // The pointer is as `spillway.h` says.
 void spillway_plan_free(SpillwayPlan *plan);
 
+// Plans which layers stay on the device, and when and where the others come. The result is a plan
+// like any other, in which a layer, its op and its tensor have the same number; it has addresses, and
+// each layer lies in one piece. `budget` is as in `SpillwayPlanOptions`, for weights alone;
+// percentages are of all weights, and `"min"` is the size of the largest layer. Addresses are multiples
+// of the machine's `chunk_bytes`, which may be as small as the device's alignment.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_plan_layers(const SpillwayLayer *layers,
+                                  size_t layer_count,
+                                  const SpillwayMachine *machine,
+                                  const char *budget,
+                                  SpillwayPlan **plan,
+                                  SpillwayError *error);
+
+// Gives the least budget with which layers can be streamed, and the first layer that needs it.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_layers_least(const SpillwayLayer *layers,
+                                   size_t layer_count,
+                                   const SpillwayMachine *machine,
+                                   uint64_t *budget_bytes,
+                                   size_t *layer,
+                                   SpillwayError *error);
+
 // Writes the steps of a plan into a buffer, and their number into `needed`. Where the buffer is
 // too short, only the number is written. The list repeats for ever: it has the steps of one
 // iteration, or of `iterations`, which differ only in their waits.
@@ -467,6 +523,23 @@ SpillwayCode spillway_plan_steps(const SpillwayPlan *plan,
                                  size_t *needed,
                                  uint32_t *iterations,
                                  SpillwayError *error);
+
+// Writes the offsets of all that the plan touches into a buffer, and their number into `needed`;
+// where the buffer is too short, only the number. They are offsets in one slab, which the runtime
+// allocates once, of `slab_bytes`. First comes what is on the device at the start, then what each step
+// touches, in the order of the steps: of a copy, a part of a tensor; of a launch, each of its tensors
+// once, then its workspace.
+//
+// A plan that does not fix its objects has no offsets: `SPILLWAY_CODE_NOT_PLACED`.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_plan_addresses(const SpillwayPlan *plan,
+                                     SpillwayRun *into,
+                                     size_t capacity,
+                                     size_t *needed,
+                                     uint64_t *slab_bytes,
+                                     SpillwayError *error);
 
 // Sets up device and host memory for a plan, fills states and the first inputs, and uploads what is
 // resident at the start of an iteration. The tables of callbacks are copied.

@@ -38,6 +38,8 @@ pub enum Code {
     /// There is no switch from one plan to the other: their states differ, or the session has too
     /// little memory for the other plan.
     NoSwitch = 14,
+    /// The plan does not fix its objects, so it has no addresses.
+    NotPlaced = 15,
 }
 
 /// Bytes of a message, with the zero at its end.
@@ -97,6 +99,7 @@ impl From<spillway::Error> for Failure {
             Of::States(_) | Of::Switch(_) => Code::NoSwitch,
             Of::File(_) => Code::File,
             Of::OutOfMemory(_) => Code::OutOfMemory,
+            Of::NotPlaced => Code::NotPlaced,
             _ => Code::NoPlan,
         };
         Self::new(code, error)

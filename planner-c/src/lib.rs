@@ -10,6 +10,7 @@
 //!   would be a bug here, is the code `SPILLWAY_CODE_INTERNAL`.
 //! - There is no global state.
 
+pub mod addresses;
 mod boundary;
 pub mod device;
 pub mod error;
@@ -19,3 +20,4 @@ pub mod machine;
 pub mod plan;
 pub mod session;
 pub mod steps;
+pub mod streaming;

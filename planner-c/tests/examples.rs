@@ -6,7 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::{env, fs};
 
-const EXAMPLES: [(&str, &str); 2] = [("plan", "launch   op 3"), ("train", "the weights are right")];
+const EXAMPLES: [(&str, &str); 3] = [
+    ("plan", "launch   op 3"),
+    ("stream", "the weights are right"),
+    ("train", "the weights are right"),
+];
 const WATCHED: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 fn main() -> ExitCode {

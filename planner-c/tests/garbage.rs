@@ -7,6 +7,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use spillway_c::addresses::{Run, spillway_plan_addresses};
 use spillway_c::device::Device;
 use spillway_c::error::{Code, Error, SPILLWAY_MESSAGE_BYTES};
 use spillway_c::graph::*;
@@ -15,6 +16,7 @@ use spillway_c::machine::*;
 use spillway_c::plan::*;
 use spillway_c::session::*;
 use spillway_c::steps::*;
+use spillway_c::streaming::*;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr;
 
@@ -164,6 +166,20 @@ fn read(plan: *const Plan) {
         steps(list.as_mut_ptr(), needed, &raw mut needed, &raw mut iterations, ptr::null_mut());
     assert_eq!(code, Code::Ok);
     assert!(iterations > 0 && needed.is_multiple_of(iterations as usize));
+    let addresses = |into, capacity, needed, slab_bytes| unsafe {
+        spillway_plan_addresses(plan, into, capacity, needed, slab_bytes, ptr::null_mut())
+    };
+    let mut slab_bytes = 0;
+    match addresses(ptr::null_mut(), 0, &raw mut needed, ptr::null_mut()) {
+        Code::BufferTooShort => {
+            let mut runs = Vec::<Run>::with_capacity(needed);
+            let code = addresses(runs.as_mut_ptr(), needed, &raw mut needed, &raw mut slab_bytes);
+            assert_eq!(code, Code::Ok);
+            unsafe { runs.set_len(needed) };
+            assert!(runs.iter().all(|run| run.offset_bytes + run.bytes <= slab_bytes));
+        }
+        code => assert!(code == Code::NotPlaced || (code, needed) == (Code::Ok, 0), "{code:?}"),
+    }
     let json = |into, capacity, needed| unsafe {
         spillway_plan_to_json(plan, into, capacity, needed, ptr::null_mut())
     };
@@ -209,6 +225,33 @@ proptest! {
     }
 
     #[test]
+    fn garbage_layers_are_an_error(garbage in garbage(), times_ns in vec(number(), 6)) {
+        let tensors = garbage.tensors.iter().zip(times_ns);
+        let layers: Vec<_> = tensors
+            .map(|(&(bytes, _), time_ns)| Layer { name: ptr::null(), bytes, time_ns })
+            .collect();
+        if let Ok(machine) = machine_of(garbage.machine) {
+            let budget = garbage.budget.as_ref().map_or(ptr::null(), |text| text.as_ptr());
+            let plan = made(|plan, error| unsafe {
+                spillway_plan_layers(layers.as_ptr(), layers.len(), machine, budget, plan, error)
+            });
+            let (mut least, mut layer) = (0, 0);
+            let code = unsafe {
+                let (least, layer) = (&raw mut least, &raw mut layer);
+                let layers = (layers.as_ptr(), layers.len());
+                spillway_layers_least(layers.0, layers.1, machine, least, layer, ptr::null_mut())
+            };
+            prop_assert_eq!(code, Code::Ok);
+            prop_assert!(layers[layer].bytes <= least);
+            if let Ok(plan) = plan {
+                read(plan);
+                unsafe { spillway_plan_free(plan) };
+            }
+            unsafe { spillway_machine_free(machine) };
+        }
+    }
+
+    #[test]
     fn bytes_that_are_no_file_are_an_error(json in vec(any::<u8>(), 0..99)) {
         let (at, len) = (json.as_ptr(), json.len());
         let graph = made(|to, error| unsafe { spillway_graph_from_json(at, len, to, error) });
@@ -232,6 +275,11 @@ fn null_is_an_error() {
     let plan =
         |to, error| unsafe { spillway_plan_new(ptr::null(), ptr::null(), ptr::null(), to, error) };
     assert_eq!(made(plan), Err(Code::Argument));
+    let layers = |count, to, error| unsafe {
+        spillway_plan_layers(ptr::null(), count, ptr::null(), ptr::null(), to, error)
+    };
+    assert_eq!(made(|to, error| layers(1, to, error)), Err(Code::Argument));
+    assert_eq!(made(|to, error| layers(0, to, error)), Err(Code::Argument), "no machine");
     unsafe {
         assert_eq!(
             spillway_plan_figures(ptr::null(), ptr::null_mut(), ptr::null_mut()),

@@ -10,7 +10,18 @@ fn the_header_describes_the_sources() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(folder.join("cbindgen.toml")).unwrap();
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for name in ["error", "graph", "machine", "plan", "steps", "device", "kernels", "session"] {
+    for name in [
+        "error",
+        "graph",
+        "machine",
+        "plan",
+        "streaming",
+        "steps",
+        "addresses",
+        "device",
+        "kernels",
+        "session",
+    ] {
         builder = builder.with_src(folder.join("src").join(name).with_extension("rs"));
     }
     let mut made = Vec::new();

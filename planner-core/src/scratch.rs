@@ -253,6 +253,8 @@ mod tests {
             packing::scratch_words(MOST),
             crate::pieces::Pieces::scratch_words(&limits),
             placement::scratch_words(&limits),
+            placement::contiguous_scratch_words(&limits),
+            placement::addresses_scratch_words(&limits),
             limits.max_steps(),
             planner::scratch_words(&limits),
             swap::scratch_words(&limits),

@@ -69,6 +69,8 @@ pub enum Error {
     Switch(SwitchError),
     /// A file cannot be read or written, or is malformed.
     File(FormatError),
+    /// The plan does not fix its objects, so it has no addresses.
+    NotPlaced,
     /// The process has too little memory.
     OutOfMemory(OutOfScratch),
 }
@@ -119,6 +121,9 @@ impl fmt::Display for Error {
                 write!(f, "the plan is for the machine {planned:?}, but the machine is {given:?}")
             }
             Self::File(error) => error.fmt(f),
+            Self::NotPlaced => {
+                f.write_str("the plan does not fix its objects, so it has no addresses")
+            }
             Self::OutOfMemory(error) => error.fmt(f),
         }
     }

@@ -62,6 +62,8 @@
 //!   and writes as well. What is read is proved again.
 //! - A [`Session`] runs a plan on a device, with your kernels. The example `train` trains a
 //!   network so. What a backend and kernels provide is in [`core::backend`].
+//! - [`streaming::plan`] takes a list of layers whose weights do not fit, and [`Plan::addresses`]
+//!   says where in one plain allocation everything lies.
 //! - [`Plan::verified`] is what an [`Executor`](core::Executor) of the core runs, for runtimes
 //!   with a loop of their own.
 //! - [`planning`], [`placing`], [`swapping`] and [`switching`] are the core's functions with memory of their
@@ -72,6 +74,7 @@
 //!   graphs of well-known models; [`Graph::new`] takes what it makes.
 #![forbid(unsafe_code)]
 
+pub mod addresses;
 pub mod budget;
 mod course;
 pub mod error;
@@ -88,12 +91,14 @@ pub mod report;
 mod session;
 pub mod settings;
 pub mod strategy;
+pub mod streaming;
 pub mod summary;
 pub mod swapping;
 pub mod switching;
 mod trace;
 pub mod units;
 
+pub use addresses::Addresses;
 pub use budget::Budget;
 pub use error::Error;
 pub use figures::Figures;

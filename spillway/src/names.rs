@@ -185,7 +185,7 @@ impl<'n> Names<'n> {
 }
 
 /// A size in units and in bytes, so that it can be used as the next budget.
-fn exactly(bytes: u64) -> String {
+pub(crate) fn exactly(bytes: u64) -> String {
     format!("{} ({bytes} bytes)", units::bytes(bytes))
 }
 

@@ -226,22 +226,57 @@ pub fn place_over(
     place_in(size, graph, machine, plan, over)
 }
 
-/// The same if the [`slots`] are known.
+/// Fixes consecutive objects for each allocation; see [`placement::place_contiguously`].
+///
+/// # Errors
+/// Those of [`placement::place_contiguously`].
+pub fn place_contiguously(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &OwnedPlan,
+    iterations: u32,
+    most_steps: u64,
+) -> Result<OwnedPlan, PlacementError> {
+    let size = slots(graph, machine, plan, iterations)?;
+    let words = placement::contiguous_scratch_words;
+    place_by(size, graph, plan, iterations, words, |plan, output, scratch| {
+        placement::place_contiguously(graph, machine, plan, iterations, most_steps, output, scratch)
+    })
+}
+
+/// [`place_over`] if the [`slots`] are known.
 fn place_in(
-    (allocations, slots): (usize, usize),
+    size: (usize, usize),
     graph: &Graph<'_>,
     machine: &Machine,
     plan: &OwnedPlan,
     over: Over,
 ) -> Result<OwnedPlan, PlacementError> {
+    let words = placement::scratch_words;
+    place_by(size, graph, plan, over.iterations, words, |plan, output, scratch| {
+        placement::place(graph, machine, plan, over, output, scratch)
+    })
+}
+
+/// Calls a function of the core with memory of its own.
+fn place_by(
+    (allocations, slots): (usize, usize),
+    graph: &Graph<'_>,
+    plan: &OwnedPlan,
+    iterations: u32,
+    words: fn(&Limits) -> usize,
+    place: impl for<'o> FnOnce(
+        &Plan<'o>,
+        placement::Output<'o>,
+        &mut Scratch<'_>,
+    ) -> Result<Plan<'o>, PlacementError>,
+) -> Result<OwnedPlan, PlacementError> {
     let bare = Plan { placements: None, ..plan.plan() };
-    let iterations = over.iterations as usize;
+    let iterations = iterations as usize;
     let limits = Limits { iterations, objects: slots, ..Limits::of_plan(graph, &bare) };
-    let mut memory = buffer(placement::scratch_words(&limits), 0)?;
+    let mut memory = buffer(words(&limits), 0)?;
     let (objects, ends) = (&mut buffer(slots, 0)?, &mut buffer(allocations, 0)?);
-    let buffers = placement::Output { objects, ends };
-    let scratch = &mut Scratch::new(&mut memory);
-    let placed = placement::place(graph, machine, &bare, over, buffers, scratch)?;
+    let placed = place(&bare, placement::Output { objects, ends }, &mut Scratch::new(&mut memory))?;
     Ok(OwnedPlan {
         placements: placed.placements.map(OwnedPlacements::from),
         predicted: placed.predicted,

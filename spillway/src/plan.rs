@@ -1,5 +1,6 @@
 //! A plan that owns its data and is proved.
 
+use crate::addresses::Addresses;
 use crate::course::Course;
 use crate::error::Error;
 use crate::figures::{Bound, Context, Figures, Needs};
@@ -221,6 +222,15 @@ impl Plan {
 
     fn proved(&self) -> Result<Proved<'_>, Error> {
         proof::prove(self.graph.owned(), &self.machine, &self.plan, &self.schedule)
+    }
+
+    /// Where everything lies in one allocation of device memory, for runtimes that map nothing.
+    /// O((steps + operands) × objects of a tensor).
+    ///
+    /// # Errors
+    /// [`Error::NotPlaced`] where the plan does not fix its objects; [`Error::OutOfMemory`].
+    pub fn addresses(&self) -> Result<Addresses, Error> {
+        Addresses::of(&self.verified()?)
     }
 
     /// A report: one self-contained page of HTML.

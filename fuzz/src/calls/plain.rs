@@ -134,7 +134,7 @@ fn check_graph(input: &Input) -> Result<(), Fault> {
 type Size = fn(&Limits) -> usize;
 
 fn check_sizes(limits: &Limits) -> Result<(), Fault> {
-    let sizes: [(&str, Size); 19] = [
+    let sizes: [(&str, Size); 21] = [
         ("Graph::scratch_words", |it| Graph::scratch_words(it.tensors)),
         ("bounds::scratch_words", bounds::scratch_words),
         ("executor::scratch_words", |it| executor::scratch_words(it, it.objects)),
@@ -145,6 +145,8 @@ fn check_sizes(limits: &Limits) -> Result<(), Fault> {
         ("packing::default_steps", |it| packing::default_steps(it.tensors) as usize),
         ("Pieces::scratch_words", Pieces::scratch_words),
         ("placement::scratch_words", placement::scratch_words),
+        ("placement::contiguous_scratch_words", placement::contiguous_scratch_words),
+        ("placement::addresses_scratch_words", placement::addresses_scratch_words),
         ("planner::scratch_words", planner::scratch_words),
         ("Limits::max_steps", Limits::max_steps),
         ("list_schedule_words", list_schedule_words),

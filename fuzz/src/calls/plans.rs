@@ -254,6 +254,17 @@ fn check_placing(
             let output = placement::Output { objects: &mut objects, ends: &mut ends };
             placement::place(graph, machine, plan, input.over, output, scratch).map(|_| ())
         },
+    )?;
+    call_with_scratch(
+        "placement::place_contiguously",
+        placement::contiguous_scratch_words(&limits),
+        input.permille,
+        |scratch| {
+            let output = placement::Output { objects: &mut objects, ends: &mut ends };
+            let steps = input.numbers[1] % (1 << 16);
+            placement::place_contiguously(graph, machine, plan, iterations, steps, output, scratch)
+                .map(|_| ())
+        },
     )
 }
 
@@ -280,18 +291,36 @@ fn check_schedule(
         let _ = timeline.end_ns(input.numbers[0] as usize, Stream::Upload, input.numbers[1] as u32);
         Ok::<_, planner_core::OutOfScratch>(timeline.period_ns())
     })?;
-    let mut unsafe_run = None;
+    let (mut unsafe_run, mut unplaced) = (None, None);
     call_with_scratch("verify", verify::scratch_words(limits), permille, |scratch| {
         let verified = verify(graph, machine, plan, schedule, scratch)?;
+        unplaced = locate(&verified, scratch).err();
         if is_small(&verified) && fits_host(&verified) {
             unsafe_run = run_verified(&verified).err();
             run_somehow(&verified, input);
         }
         Ok::<_, VerifyError>(())
     })?;
+    if let Some(error) = unplaced {
+        return Err(Fault::new("addresses of a verified plan", error));
+    }
     match unsafe_run {
         Some(error) => Err(Fault::new("unsafe schedule verified", error)),
         None => Ok(()),
+    }
+}
+
+/// All that a plan touches lies in the slab.
+fn locate(verified: &Verified<'_>, scratch: &mut Scratch<'_>) -> Result<(), String> {
+    let mut end_bytes = 0;
+    let see =
+        |run: placement::Run| end_bytes = run.offset_bytes.saturating_add(run.bytes).max(end_bytes);
+    match placement::addresses(verified, scratch, see) {
+        Ok(slab_bytes) if end_bytes > slab_bytes => {
+            Err(format!("{end_bytes} of {slab_bytes} bytes"))
+        }
+        Err(placement::AddressError::Plan(error)) => Err(error.to_string()),
+        _ => Ok(()),
     }
 }
 

@@ -1,8 +1,14 @@
 //! Fixes physical objects for everything that a plan allocates, so that nothing is mapped or
 //! unmapped once it runs.
 
+mod addresses;
+mod contiguous;
 mod free;
 mod place;
 mod sweep;
 
-pub use place::{Output, Over, PlacementError, place, scratch_words, slots};
+pub use addresses::{AddressError, Holder, Run, addresses, addresses_scratch_words};
+pub use place::{
+    Output, Over, PlacementError, contiguous_scratch_words, place, place_contiguously,
+    scratch_words, slots,
+};

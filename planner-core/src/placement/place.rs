@@ -1,8 +1,9 @@
 //! From a plan to the same plan with its objects fixed.
 
+use super::contiguous;
 use super::sweep::{self, sweep};
 use crate::allocations::{Event, Totals, walk};
-use crate::graph::Graph;
+use crate::graph::{Graph, TensorId};
 use crate::lower::{self, lower_pieces};
 use crate::machine::Machine;
 use crate::pieces::Pieces;
@@ -46,6 +47,8 @@ pub enum PlacementError {
         /// How many more would do.
         objects: u64,
     },
+    /// A tensor moves in parts, so that its objects are not taken together.
+    InParts(TensorId),
     /// A buffer for output is too short.
     BufferTooShort(BufferTooShort),
     /// The working memory is too small.
@@ -80,6 +83,9 @@ impl fmt::Display for PlacementError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Short { objects } => write!(f, "the pools are short of {objects} objects"),
+            Self::InParts(tensor) => {
+                write!(f, "{tensor} moves in parts, so it cannot lie at consecutive addresses")
+            }
             Self::BufferTooShort(error) => error.fmt(f),
             Self::Scratch(error) => error.fmt(f),
             Self::Plan(error) => error.fmt(f),
@@ -94,9 +100,20 @@ impl core::error::Error for PlacementError {}
 /// what a schedule and lowering or predicting take.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
+    beside(limits, sweep::scratch_words(limits))
+}
+
+/// The same for [`place_contiguously`].
+#[must_use]
+pub const fn contiguous_scratch_words(limits: &Limits) -> usize {
+    beside(limits, contiguous::scratch_words(limits))
+}
+
+/// What finding objects and judging them takes.
+const fn beside(limits: &Limits, finding: usize) -> usize {
     let judge = larger(lower::scratch_words(limits), timeline::scratch_words(limits));
     let judge = judge.saturating_add(words::<Scheduled>(limits.entries()));
-    Pieces::scratch_words(limits).saturating_add(larger(sweep::scratch_words(limits), judge))
+    Pieces::scratch_words(limits).saturating_add(larger(finding, judge))
 }
 
 /// How many allocations and object numbers the placements of a plan have over so many
@@ -137,9 +154,52 @@ pub fn place<'o>(
     output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Plan<'o>, PlacementError> {
-    let mut scratch = scratch.reborrow();
-    let Output { objects, ends } = output;
     let iterations = over.iterations;
+    place_by(graph, machine, plan, iterations, output, scratch, |plan, pieces, table, scratch| {
+        Ok(sweep(graph, plan, pieces, over, table.objects, scratch)?)
+    })
+}
+
+/// The same with consecutive objects for each allocation, so that each tensor and each workspace
+/// lies at consecutive addresses of a slab ([`addresses`](super::addresses())). This mostly takes more
+/// objects than [`place`] does; more steps of [packing](crate::packing::pack) make it fewer.
+///
+/// As [`place`], but O(allocations squared) at most.
+///
+/// # Errors
+/// Those of [`place`]; [`PlacementError::InParts`].
+pub fn place_contiguously<'o>(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'o>,
+    iterations: u32,
+    most_steps: u64,
+    output: Output<'o>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Plan<'o>, PlacementError> {
+    let effort = (iterations, most_steps);
+    place_by(graph, machine, plan, iterations, output, scratch, |plan, pieces, table, scratch| {
+        let Output { objects, ends } = table;
+        contiguous::fill(graph, plan, pieces, effort, (objects, ends), scratch)
+    })
+}
+
+/// Fixes the objects that `fill` finds; it returns how many are lacking.
+fn place_by<'o>(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    plan: &Plan<'o>,
+    iterations: u32,
+    Output { objects, ends }: Output<'o>,
+    scratch: &mut Scratch<'_>,
+    fill: impl FnOnce(
+        &Plan<'_>,
+        &Pieces<'_>,
+        Output<'_>,
+        &mut Scratch<'_>,
+    ) -> Result<u64, PlacementError>,
+) -> Result<Plan<'o>, PlacementError> {
+    let mut scratch = scratch.reborrow();
     Placements::check_iterations(iterations)?;
     let plan = Plan { placements: None, ..*plan };
     let totals = {
@@ -153,9 +213,9 @@ pub fn place<'o>(
             }
             Ok(())
         })?;
-        Buffer::Ends.first(ends, totals.allocations as usize)?;
+        let ends = Buffer::Ends.first(ends, totals.allocations as usize)?;
         let objects = Buffer::Objects.first(objects, totals.slots as usize)?;
-        let lacking = sweep(graph, &plan, &pieces, over, objects, &mut scratch)?;
+        let lacking = fill(&plan, &pieces, Output { objects, ends }, &mut scratch)?;
         if lacking > 0 {
             return Err(PlacementError::Short { objects: lacking });
         }

@@ -1,0 +1,96 @@
+//! Writes the table of `docs/streaming.md` about lists of layers: streaming against the knobs of
+//! inference servers.
+
+use planner_core::planner::{Groups, PlanningError, Request, Strategy};
+use planner_core::{Machine, MachineParameters};
+use spillway::streaming::{self, Layer};
+use spillway::{Error, OwnedMachine, planning};
+use std::time::{Duration, Instant};
+
+/// A decoder: its name, its layers, their width, that of the inner layer of a block, the width of keys
+/// and values, and the vocabulary. Published sizes of Llama 2.
+const MODELS: [(&str, u64, u64, u64, u64, u64); 2] =
+    [("7B", 32, 4096, 11008, 4096, 32000), ("70B", 80, 8192, 28672, 1024, 32000)];
+const FLOPS: u128 = 60_000_000_000_000;
+const DEVICE_BYTES_PER_S: u128 = 2_000_000_000_000;
+const PLANNINGS: usize = 20;
+
+/// The blocks of a decoder and its output layer, in 16-bit weights.
+fn layers(
+    (_, count, width, inner, keys, vocabulary): (&str, u64, u64, u64, u64, u64),
+    tokens: u64,
+) -> Vec<Layer> {
+    let layer = |weights: u64| {
+        let bytes = 2 * weights;
+        let compute_ns = u128::from(2 * weights) * u128::from(tokens) * 1_000_000_000 / FLOPS;
+        let read_ns = u128::from(bytes) * 1_000_000_000 / DEVICE_BYTES_PER_S;
+        let time_ns = compute_ns.max(read_ns);
+        Layer::new(bytes, u64::try_from(time_ns).expect("a time below centuries"))
+    };
+    let block = layer(2 * width * width + 2 * width * keys + 3 * width * inner);
+    (0..count).map(|_| block.clone()).chain([layer(width * vocabulary)]).collect()
+}
+
+fn machine(gigabytes_per_s: u64) -> OwnedMachine {
+    let bytes_per_s = gigabytes_per_s * 1_000_000_000;
+    let parameters = MachineParameters {
+        device_bytes: 1 << 40,
+        host_bytes: 1 << 40,
+        chunk_bytes: 2 << 20,
+        h2d_bytes_per_s: bytes_per_s,
+        d2h_bytes_per_s: bytes_per_s,
+        transfer_latency_ns: 10_000,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    };
+    let machine = Machine::new(parameters).expect("a chunk has bytes, and links have a speed");
+    OwnedMachine { name: "link".to_owned(), machine, one_way_bytes_per_s: None }
+}
+
+fn main() -> Result<(), Error> {
+    println!("| model | step | link | budget | groups | fit | **streaming** | bound | planning |");
+    println!("|---|---|--:|--:|--:|--:|--:|--:|--:|");
+    for model in MODELS {
+        for (step, tokens) in [("prompt", 2048), ("token", 1)] {
+            for gigabytes_per_s in [12, 25, 50] {
+                for percent in [50, 25, 10] {
+                    let label =
+                        format!("{} | {step} | {gigabytes_per_s} GB/s | {percent} %", model.0);
+                    row(&label, &layers(model, tokens), &machine(gigabytes_per_s), percent)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn row(label: &str, layers: &[Layer], machine: &OwnedMachine, percent: u64) -> Result<(), Error> {
+    let all_bytes: u64 = layers.iter().map(|layer| layer.bytes).sum();
+    let budget_bytes = all_bytes * percent / 100;
+    let mut least = Duration::MAX;
+    for _ in 1..PLANNINGS {
+        let started = Instant::now();
+        streaming::plan(layers, machine, budget_bytes)?;
+        least = least.min(started.elapsed());
+    }
+    let plan = streaming::plan(layers, machine, budget_bytes)?;
+    let graph = streaming::graph(layers)?;
+    let graph = graph.graph();
+    let request = Request { graph: &graph, machine: &machine.machine, budget_bytes };
+    let period_ns =
+        |strategy| Ok::<_, PlanningError>(planning::plan(&request, strategy)?.predicted.period_ns);
+    let of = |period: Result<u64, PlanningError>| period.map_or("—".to_owned(), milliseconds);
+    println!(
+        "| {label} | {} | {} | **{}** | {} | {:.1} ms |",
+        of(period_ns(Strategy::Groups(Groups::default()))),
+        of(period_ns(Strategy::Fit)),
+        milliseconds(plan.figures().period_ns),
+        milliseconds(plan.bound().period_ns),
+        least.as_secs_f64() * 1e3,
+    );
+    Ok(())
+}
+
+fn milliseconds(ns: u64) -> String {
+    format!("{:.2}", ns as f64 / 1e6)
+}

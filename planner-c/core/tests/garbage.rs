@@ -1,0 +1,160 @@
+//! Bad input of any kind is a code and a sentence.
+
+#![allow(clippy::unwrap_used)]
+// SAFETY: throughout, arrays are passed with their lengths, and texts end with a zero.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use spillway_c_core::error::{Code, Error, SPILLWAY_CORE_MESSAGE_BYTES};
+use spillway_c_core::plan::*;
+use spillway_c_core::work::*;
+use std::ffi::{CStr, CString};
+use std::mem::MaybeUninit;
+use std::{ptr, slice};
+
+/// Plans in a buffer of so many bytes from so many bytes into it.
+fn plan(work: &Work, bytes: usize, offset: usize) -> Result<(PlanDescription, Vec<u8>), Code> {
+    let mut memory = vec![0xa5u8; bytes + offset];
+    let mut error = Error { code: Code::Ok, message: [0; SPILLWAY_CORE_MESSAGE_BYTES] };
+    let mut plan = MaybeUninit::uninit();
+    let code = unsafe {
+        let at = memory.as_mut_ptr().add(offset);
+        spillway_core_plan(work, at, bytes, plan.as_mut_ptr(), &raw mut error)
+    };
+    assert_eq!(error.code, code);
+    let message = unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().expect("ASCII");
+    assert_eq!(code == Code::Ok, message.is_empty(), "{code:?}: {message}");
+    if code == Code::Ok { Ok((unsafe { plan.assume_init() }, memory)) } else { Err(code) }
+}
+
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![50 => 1..10_000u64, 1 => Just(0), 1 => Just(u64::MAX), 1 => any::<u64>()]
+}
+
+fn tensor() -> impl Strategy<Value = TensorDescription> {
+    let kind = prop_oneof![9 => Just(SPILLWAY_CORE_STATE), 9 => 0..3u32, 1 => any::<u32>()];
+    (number(), kind).prop_map(|(bytes, kind)| TensorDescription { bytes, kind })
+}
+
+fn op() -> impl Strategy<Value = OpDescription> {
+    let few = || prop_oneof![20 => 0..3u32, 1 => any::<u32>()];
+    (number(), prop_oneof![3 => Just(0), 1 => number()], few(), few(), any::<u8>()).prop_map(
+        |(time_ns, workspace_bytes, reads, writes, is_repeatable)| OpDescription {
+            time_ns,
+            workspace_bytes,
+            reads,
+            writes,
+            is_repeatable,
+        },
+    )
+}
+
+fn machine() -> impl Strategy<Value = MachineDescription> {
+    prop::array::uniform8(number()).prop_map(|[device, host, chunk_bytes, rest @ ..]| {
+        let [h2d_bytes_per_s, d2h_bytes_per_s, transfer_latency_ns, map, unmap] = rest;
+        MachineDescription {
+            device_bytes: device.saturating_mul(64),
+            host_bytes: host.saturating_mul(64),
+            chunk_bytes,
+            h2d_bytes_per_s,
+            d2h_bytes_per_s,
+            transfer_latency_ns,
+            map_ns_per_chunk: map,
+            unmap_ns_per_chunk: unmap,
+        }
+    })
+}
+
+fn work<'w>(
+    tensors: &'w [TensorDescription],
+    ops: &'w [OpDescription],
+    operands: &'w [u32],
+    machine: MachineDescription,
+) -> Work {
+    Work {
+        tensors: tensors.as_ptr(),
+        tensor_count: tensors.len(),
+        ops: ops.as_ptr(),
+        op_count: ops.len(),
+        operands: operands.as_ptr(),
+        operand_count: operands.len(),
+        machine,
+        budget_bytes: machine.device_bytes,
+        strategy: ptr::null(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn garbage_is_an_error(
+        tensors in vec(tensor(), 0..6),
+        ops in vec(op(), 0..6),
+        operands in vec(prop_oneof![20 => 0..6u32, 1 => any::<u32>()], 0..12),
+        machine in machine(),
+        budget in prop::option::of(number()),
+        strategy in prop::option::of(prop::sample::select(vec!["auto", "on-demand", "window", "none"])),
+        offset in 0..9usize,
+    ) {
+        let name = strategy.map(|name| CString::new(name).unwrap());
+        let mut work = work(&tensors, &ops, &operands, machine);
+        work.budget_bytes = budget.unwrap_or(work.budget_bytes);
+        work.strategy = name.as_ref().map_or(ptr::null(), |name| name.as_ptr());
+        let bytes = spillway_core_memory_bytes(tensors.len(), ops.len(), operands.len());
+        if let Ok((made, memory)) = plan(&work, bytes, offset) {
+            prop_assert!(memory.as_ptr_range().contains(&made.steps.cast()));
+            let steps = unsafe { slice::from_raw_parts(made.steps, made.step_count) };
+            let launches = steps.iter().filter(|step| step.kind == SPILLWAY_CORE_LAUNCH);
+            prop_assert!(launches.count() >= ops.len());
+            prop_assert!(made.period_ns >= made.compute_ns);
+        }
+        let short = plan(&work, bytes - 1, 0);
+        prop_assert!(short.is_err());
+    }
+}
+
+const MACHINE: MachineDescription = MachineDescription {
+    device_bytes: 1 << 30,
+    host_bytes: 1 << 30,
+    chunk_bytes: 4096,
+    h2d_bytes_per_s: 1 << 30,
+    d2h_bytes_per_s: 1 << 30,
+    transfer_latency_ns: 0,
+    map_ns_per_chunk: 0,
+    unmap_ns_per_chunk: 0,
+};
+
+#[test]
+fn null_is_an_error() {
+    let of = |count| Work { tensor_count: count, ..work(&[], &[], &[], MACHINE) };
+    let null = Work { tensors: ptr::null(), ..of(1) };
+    assert_eq!(plan(&null, 1 << 20, 0).err(), Some(Code::Argument));
+    let many = Work { tensors: ptr::null(), ..of(usize::MAX) };
+    assert_eq!(plan(&many, 1 << 20, 0).err(), Some(Code::Argument));
+    assert_eq!(plan(&of(0), 1 << 20, 0).err(), Some(Code::Graph), "a graph has ops");
+    assert_eq!(spillway_core_memory_bytes(usize::MAX, 1, 1), usize::MAX);
+    let none = || (ptr::null_mut(), ptr::null_mut());
+    let code = unsafe { spillway_core_plan(ptr::null(), ptr::null_mut(), 0, none().0, none().1) };
+    assert_eq!(code, Code::Argument);
+}
+
+#[test]
+fn layers_that_do_not_fit_come_and_go() {
+    let tensors = [TensorDescription { bytes: 8192, kind: SPILLWAY_CORE_STATE }; 3];
+    let op =
+        OpDescription { time_ns: 9000, workspace_bytes: 0, reads: 1, writes: 0, is_repeatable: 0 };
+    let (ops, operands) = ([op; 3], [0, 1, 2]);
+    let work = Work { budget_bytes: 16384, ..work(&tensors, &ops, &operands, MACHINE) };
+    let (made, _memory) = plan(&work, spillway_core_memory_bytes(3, 3, 3), 3).unwrap();
+    let steps = unsafe { slice::from_raw_parts(made.steps, made.step_count) };
+    let kinds = |kind| steps.iter().filter(|step| step.kind == kind).count();
+    assert_eq!((kinds(SPILLWAY_CORE_LAUNCH), kinds(SPILLWAY_CORE_OFFLOAD)), (3, 0));
+    assert!(kinds(SPILLWAY_CORE_PREFETCH) >= 1);
+    assert!(
+        steps.iter().any(|step| step.waits.iter().any(|wait| wait.index != SPILLWAY_CORE_NONE))
+    );
+    let short = Work { budget_bytes: 4096, ..work };
+    assert_eq!(plan(&short, spillway_core_memory_bytes(3, 3, 3), 0).err(), Some(Code::Infeasible));
+}

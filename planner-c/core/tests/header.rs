@@ -1,0 +1,25 @@
+//! The committed header is that of the sources. `SPILLWAY_WRITE_HEADER=1` writes it anew.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::{env, fs};
+
+#[test]
+fn the_header_describes_the_sources() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let config = cbindgen::Config::from_file(folder.join("cbindgen.toml")).unwrap();
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for name in ["error", "work", "plan"] {
+        builder = builder.with_src(folder.join("src").join(name).with_extension("rs"));
+    }
+    let mut made = Vec::new();
+    builder.generate().unwrap().write(&mut made);
+    let made = String::from_utf8(made).unwrap();
+    let path = folder.join("include/spillway_core.h");
+    if env::var_os("SPILLWAY_WRITE_HEADER").is_some() {
+        fs::write(&path, &made).unwrap();
+    }
+    let committed = fs::read_to_string(&path).unwrap();
+    assert!(committed == made, "{} is out of date: write it anew", path.display());
+}

@@ -1,0 +1,106 @@
+//! Layers whose weights do not fit.
+
+use crate::boundary::{Out, array, call, given, hand_out, text};
+use crate::error::{Code, Error, Failure};
+use crate::machine::Machine;
+use crate::plan::Plan;
+use spillway::streaming;
+use std::ffi::c_char;
+
+/// A layer, whose weights only it reads.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Layer {
+    /// Its name in messages; null for its number.
+    pub name: *const c_char,
+    /// The size of its weights, not zero. They lie at consecutive addresses.
+    pub bytes: u64,
+    /// How long it computes.
+    pub time_ns: u64,
+}
+
+/// Plans which layers stay on the device, and when and where the others come. The result is a plan
+/// like any other, in which a layer, its op and its tensor have the same number; it has addresses, and
+/// each layer lies in one piece. `budget` is as in `SpillwayPlanOptions`, for weights alone;
+/// percentages are of all weights, and `"min"` is the size of the largest layer. Addresses are multiples
+/// of the machine's `chunk_bytes`, which may be as small as the device's alignment.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_plan_layers(
+    layers: *const Layer,
+    layer_count: usize,
+    machine: *const Machine,
+    budget: *const c_char,
+    plan: *mut *mut Plan,
+    error: *mut Error,
+) -> Code {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let (layers, Machine(machine), budget, out) = unsafe {
+            (
+                owned(layers, layer_count)?,
+                given(machine, "machine")?,
+                text(budget, "budget")?,
+                Out::new(plan, "plan")?,
+            )
+        };
+        let plan = match budget {
+            Some(budget) => streaming::plan(&layers, machine, budget),
+            None => streaming::plan(&layers, machine, machine.machine.device_bytes),
+        };
+        hand_out(out, Plan(plan?));
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, body) }
+}
+
+/// Gives the least budget with which layers can be streamed, and the first layer that needs it.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_layers_least(
+    layers: *const Layer,
+    layer_count: usize,
+    machine: *const Machine,
+    budget_bytes: *mut u64,
+    layer: *mut usize,
+    error: *mut Error,
+) -> Code {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let (layers, Machine(machine), bytes, largest) = unsafe {
+            (
+                owned(layers, layer_count)?,
+                given(machine, "machine")?,
+                Out::new(budget_bytes, "budget_bytes")?,
+                Out::new(layer, "layer")?,
+            )
+        };
+        let least = streaming::least(&layers, machine);
+        let first = least.layers.first().ok_or_else(|| Failure::argument("there is no layer"))?;
+        bytes.put(least.bytes);
+        largest.put(*first);
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, body) }
+}
+
+/// The layers with their names.
+///
+/// # Safety
+/// That of [`crate::boundary`].
+unsafe fn owned(layers: *const Layer, count: usize) -> Result<Vec<streaming::Layer>, Failure> {
+    // SAFETY: the caller's promise.
+    let layers = unsafe { array(layers, count, "layers") }?;
+    let owned = layers.iter().map(|layer| {
+        // SAFETY: the same.
+        let name = unsafe { text(layer.name, "the name of a layer") }?.unwrap_or_default();
+        Ok(streaming::Layer { name: name.to_owned(), bytes: layer.bytes, time_ns: layer.time_ns })
+    });
+    owned.collect()
+}

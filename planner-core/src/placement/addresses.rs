@@ -1,0 +1,270 @@
+//! Device offsets of all that a plan with fixed objects touches, for runtimes that allocate once and
+//! map nothing: the arena and the pools lie one after the other in one slab.
+
+use crate::graph::{Graph, Launched, OpId, TensorId};
+use crate::machine::Machine;
+use crate::pieces::Pieces;
+use crate::plan::{Part, Placements, Plan, PlanError, Step};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::verify::Verified;
+use core::fmt;
+
+/// No number of the placements; no step.
+const NONE: u32 = u32::MAX;
+
+/// What lies at an offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Holder {
+    /// A tensor.
+    Tensor(TensorId),
+    /// The workspace of an op.
+    Workspace(OpId),
+}
+
+/// Bytes that a step touches and that lie at consecutive offsets. What a tensor has in one piece
+/// is one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The position of the step in [`Schedule::steps`](crate::Schedule): of all iterations that the
+    /// placements cover, one after the other. None for what is resident at the start.
+    pub entry: Option<u32>,
+    /// What lies there.
+    pub holder: Holder,
+    /// Where the bytes begin in the tensor or the workspace.
+    pub first_byte: u64,
+    /// Where they begin in the slab.
+    pub offset_bytes: u64,
+    /// How many there are.
+    pub bytes: u64,
+}
+
+/// Why there are no offsets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// The plan does not fix its objects.
+    NotPlaced,
+    /// The working memory is too small.
+    Scratch(OutOfScratch),
+    /// The plan breaks a rule; no verified plan does.
+    Plan(PlanError),
+}
+
+impl fmt::Display for AddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotPlaced => {
+                write!(f, "the plan does not fix its objects, so it has no addresses")
+            }
+            Self::Scratch(error) => error.fmt(f),
+            Self::Plan(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for AddressError {}
+
+impl From<OutOfScratch> for AddressError {
+    fn from(error: OutOfScratch) -> Self {
+        Self::Scratch(error)
+    }
+}
+
+impl From<PlanError> for AddressError {
+    fn from(error: PlanError) -> Self {
+        match error {
+            PlanError::Scratch(error) => Self::Scratch(error),
+            other => Self::Plan(other),
+        }
+    }
+}
+
+/// Words of scratch that [`addresses`] asks for, by [`Limits::of_plan`].
+#[must_use]
+pub const fn addresses_scratch_words(limits: &Limits) -> usize {
+    total([
+        Pieces::scratch_words(limits),
+        words::<u32>(limits.pieces),
+        words::<u32>(limits.tensors),
+        words::<u64>(limits.pools),
+    ])
+}
+
+/// Hands `see` the offsets of what is resident at the start, then of what each step touches: of a copy, the part; of a launch, each tensor
+/// once, then the workspace. Steps come in order, and so do the bytes of a tensor. Returns the size
+/// of the slab, which is within the budget: the arena, then each pool, each rounded up to chunks.
+/// O(pieces + object numbers) for each step.
+///
+/// # Errors
+/// A plan without placements; scratch that is too small.
+pub fn addresses(
+    verified: &Verified<'_>,
+    scratch: &mut Scratch<'_>,
+    see: impl FnMut(Run),
+) -> Result<u64, AddressError> {
+    let mut scratch = scratch.reborrow();
+    let (graph, machine, plan) = (verified.graph(), verified.machine(), verified.plan());
+    let placements = plan.placements.ok_or(AddressError::NotPlaced)?;
+    let pieces = Pieces::new(graph, machine, plan, &mut scratch)?;
+    let base_bytes = scratch.take(plan.pools.len(), 0u64)?;
+    let slab_bytes = lay_out(machine, plan, base_bytes);
+    let mut walk = Walk {
+        graph,
+        pieces: &pieces,
+        placements,
+        base_bytes,
+        number: scratch.take(pieces.len(), NONE)?,
+        seen_at: scratch.take(graph.tensors().len(), NONE)?,
+        next: 0,
+        see,
+    };
+    for resident in plan.resident_at_start {
+        walk.take(resident.part);
+        walk.see_part(None, resident.part);
+    }
+    let steps = (0..placements.iterations).flat_map(|_| plan.steps);
+    for (entry, step) in (0..).zip(steps) {
+        walk.step(entry, step);
+    }
+    Ok(slab_bytes)
+}
+
+/// Finds where each pool begins in the slab, and the size of the slab. The plan is within its budget,
+/// so nothing overflows.
+fn lay_out(machine: &Machine, plan: &Plan<'_>, base_bytes: &mut [u64]) -> u64 {
+    let rounded = |bytes| machine.round_up_to_chunks(bytes).unwrap_or(u64::MAX);
+    let mut end_bytes = rounded(plan.arena_bytes);
+    for (base, pool) in base_bytes.iter_mut().zip(plan.pools) {
+        *base = end_bytes;
+        let pool_bytes = rounded(pool.object_bytes.saturating_mul(pool.count));
+        end_bytes = end_bytes.saturating_add(pool_bytes);
+    }
+    end_bytes
+}
+
+struct Walk<'w, S> {
+    graph: &'w Graph<'w>,
+    pieces: &'w Pieces<'w>,
+    placements: Placements<'w>,
+    /// Where each pool begins.
+    base_bytes: &'w [u64],
+    /// The first number of each piece that is resident.
+    number: &'w mut [u32],
+    /// The launch at which each tensor was seen last.
+    seen_at: &'w mut [u32],
+    /// The number of the next object that is taken.
+    next: u32,
+    see: S,
+}
+
+impl<S: FnMut(Run)> Walk<'_, S> {
+    fn step(&mut self, entry: u32, step: &Step) {
+        match *step {
+            Step::Prefetch(part) => {
+                self.take(part);
+                self.see_part(Some(entry), part);
+            }
+            Step::Offload(part) => self.see_part(Some(entry), part),
+            Step::Evict(part) => self.number[self.pieces.of_part(part)].fill(NONE),
+            Step::Launch(launched) => self.launch(entry, launched),
+        }
+    }
+
+    fn launch(&mut self, entry: u32, launched: Launched) {
+        for tensor in self.graph.written_by(launched) {
+            self.take(Part::whole(tensor));
+        }
+        for tensor in self.pieces.operands_by(launched) {
+            if core::mem::replace(&mut self.seen_at[tensor.index()], entry) != entry {
+                self.see_part(Some(entry), Part::whole(tensor));
+            }
+        }
+        if let Some((pool, count)) = self.pieces.workspace(self.graph, launched.op) {
+            let bytes = self.graph.op(launched.op).workspace_bytes;
+            let first = self.next;
+            self.next += count as u32;
+            let mut runs = Joined::new(Some(entry), Holder::Workspace(launched.op), bytes);
+            self.see_objects(&mut runs, pool, 0, first, count);
+            runs.end(&mut self.see);
+        }
+    }
+
+    /// Takes objects for those pieces of a part that have none.
+    fn take(&mut self, part: Part) {
+        if self.pieces.in_arena(part.tensor) {
+            return;
+        }
+        for piece in self.pieces.of_part(part) {
+            if self.number[piece] == NONE {
+                self.number[piece] = self.next;
+                // The placements have been counted in 32 bits.
+                self.next += self.pieces.range(part.tensor, piece).1 as u32;
+            }
+        }
+    }
+
+    fn see_part(&mut self, entry: Option<u32>, part: Part) {
+        let tensor = part.tensor;
+        let (holder, bytes) = (Holder::Tensor(tensor), self.graph.tensor(tensor).bytes);
+        if let Some(offset_bytes) = self.pieces.arena_offset_bytes(tensor) {
+            return (self.see)(Run { entry, holder, first_byte: 0, offset_bytes, bytes });
+        }
+        let mut runs = Joined::new(entry, holder, bytes);
+        for piece in self.pieces.of_part(part) {
+            let (first_object, count) = self.pieces.range(tensor, piece);
+            let number = self.number[piece];
+            self.see_objects(&mut runs, self.pieces.pool(tensor), first_object, number, count);
+        }
+        runs.end(&mut self.see);
+    }
+
+    /// Adds the objects of some numbers of the placements, which hold a tensor from an object on.
+    fn see_objects(&mut self, runs: &mut Joined, pool: usize, held: u64, number: u32, count: u64) {
+        let object_bytes = self.pieces.plan().pools[pool].object_bytes;
+        let objects = self.placements.objects.get(number as usize..).unwrap_or_default();
+        for (held, &object) in (held..held + count).zip(objects) {
+            let offset_bytes = self.base_bytes[pool] + object * object_bytes;
+            runs.add(held * object_bytes, offset_bytes, object_bytes, &mut self.see);
+        }
+    }
+}
+
+/// Joins objects at consecutive offsets.
+struct Joined {
+    run: Run,
+    /// The size of the tensor or the workspace.
+    whole_bytes: u64,
+}
+
+impl Joined {
+    const fn new(entry: Option<u32>, holder: Holder, whole_bytes: u64) -> Self {
+        let run = Run { entry, holder, first_byte: 0, offset_bytes: 0, bytes: 0 };
+        Self { run, whole_bytes }
+    }
+
+    fn add(
+        &mut self,
+        first_byte: u64,
+        offset_bytes: u64,
+        object_bytes: u64,
+        see: &mut impl FnMut(Run),
+    ) {
+        let bytes = object_bytes.min(self.whole_bytes.saturating_sub(first_byte));
+        let run = &mut self.run;
+        if run.bytes > 0
+            && run.first_byte + run.bytes == first_byte
+            && run.offset_bytes + run.bytes == offset_bytes
+        {
+            run.bytes += bytes;
+            return;
+        }
+        self.end(see);
+        self.run = Run { first_byte, offset_bytes, bytes, ..self.run };
+    }
+
+    fn end(&self, see: &mut impl FnMut(Run)) {
+        if self.run.bytes > 0 {
+            see(self.run);
+        }
+    }
+}
