@@ -1,4 +1,4 @@
-//! Switches between plans, with memory of their own: the core's [`switch`](planner_core::switch).
+//! Switches between plans, with memory of their own for the functions of [`planner_core::switch`].
 
 use crate::error::Error;
 use crate::graph::Graph;
