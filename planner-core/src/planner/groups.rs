@@ -36,6 +36,17 @@ pub struct Groups {
     pub ahead: Option<u32>,
 }
 
+impl Groups {
+    /// Every setting that is tried for work of so many ops if none is given.
+    pub fn settings(ops: usize) -> impl Iterator<Item = Self> {
+        grid(Self::default(), ops).map(|Setting { size, leaving, ahead }| Self {
+            size: Some(size),
+            leaving: Some(leaving),
+            ahead: Some(ahead),
+        })
+    }
+}
+
 impl From<Groups> for Strategy {
     fn from(groups: Groups) -> Self {
         Self::Groups(groups)
