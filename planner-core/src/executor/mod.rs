@@ -82,7 +82,7 @@ pub struct Executor<'a> {
     capacity: Capacity,
     /// Addresses of the plans that ran before.
     spares: Spares<'a>,
-    /// Whether the host block holds the last value of every state.
+    /// Whether the host block holds the last value of every state because nothing has run.
     is_saved: bool,
     failed: bool,
 }
@@ -413,7 +413,8 @@ impl<'a> Executor<'a> {
         if !self.is_saved {
             self.download_states(device).map_err(|fault| fault.at(Moment::Save))?;
         }
-        (self.is_saved, self.failed) = (true, false);
+        // Nothing remembers that they are: graphs of a device run iterations unseen.
+        self.failed = false;
         Ok(())
     }
 
