@@ -113,8 +113,9 @@ fn open_one(path: &Path) -> Result<Opened, String> {
     // SAFETY: the handle has been created, and the number may be written.
     let _ = unsafe { version(handle, &raw mut number) };
     let (major, minor, patch) = (number / 10_000, number / 100 % 100, number % 100);
-    let at = mapped(path).unwrap_or_else(|| path.to_owned());
-    let name = format!("cuBLAS {major}.{minor}.{patch} ({})", at.display());
+    let at = if path.is_absolute() { None } else { mapped(path) };
+    let at = at.as_deref().unwrap_or(path).display();
+    let name = format!("cuBLAS {major}.{minor}.{patch} ({at})");
     Ok(Opened { handle, functions, name })
 }
 

@@ -204,6 +204,14 @@ fn the_library_is_found_inside_of_pythons_packages() {
     let newest = found(&[old.clone(), new.clone()]).name().to_owned();
     let path = new.join("libcublas.so.13");
     assert_eq!(newest, format!("cuBLAS 0.1.0 ({})", path.display()));
+    let beside = folder.join("beside");
+    std::fs::create_dir(&beside).unwrap();
+    std::fs::copy(&stand_in, beside.join("libcublas.so.13")).unwrap();
+    for folder in [&beside, &new] {
+        let name = found(std::slice::from_ref(folder)).name().to_owned();
+        let path = folder.join("libcublas.so.13");
+        assert_eq!(name, format!("cuBLAS 0.1.0 ({})", path.display()), "two of one name are open");
+    }
     let other = found(std::slice::from_ref(&old)).name().to_owned();
     assert!(other.ends_with("libcublas.so.12)"), "{other}");
     let broken = folder.join("broken");
