@@ -119,10 +119,7 @@ fn at_start(case: &Case, tensor: TensorId) -> bool {
 }
 
 fn parts(case: &Case) -> impl Iterator<Item = Part> {
-    case.plan.steps.iter().filter_map(|step| match *step {
-        Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => Some(part),
-        Step::Launch(_) => None,
-    })
+    case.plan.steps.iter().filter_map(Step::part)
 }
 
 fn prefetches(case: &Case, tensor: TensorId) -> Vec<usize> {

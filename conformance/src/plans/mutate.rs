@@ -104,10 +104,7 @@ fn offload_an_input(graph: &Graph<'_>, plan: &mut OwnedPlan, at: usize, choices:
 
 /// Whether a step copies or evicts some of the tensor.
 fn moves(step: &Step, tensor: TensorId) -> bool {
-    match step {
-        Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => part.tensor == tensor,
-        Step::Launch(_) => false,
-    }
+    step.part().is_some_and(|part| part.tensor == tensor)
 }
 
 /// The step with another tensor, range or op.

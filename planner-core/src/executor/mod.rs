@@ -82,8 +82,8 @@ pub struct Executor<'a> {
     capacity: Capacity,
     /// Addresses of the plans that ran before.
     spares: Spares<'a>,
-    /// Whether the host block holds the last value of every state because nothing has run.
-    is_saved: bool,
+    /// Whether the host block held the last value of every state when this plan started.
+    starts_saved: bool,
     failed: bool,
 }
 
@@ -160,7 +160,7 @@ impl<'a> Executor<'a> {
             before: 0,
             capacity: Capacity::default(),
             spares: Spares::none(),
-            is_saved: true,
+            starts_saved: true,
             failed: false,
         })
     }
@@ -241,7 +241,6 @@ impl<'a> Executor<'a> {
         kernels: &mut K,
     ) -> Result<(), ExecuteError<B::Error>> {
         self.iterations += 1;
-        self.is_saved = false;
         let iteration = self.number(self.iterations);
         let entries = self.verified.schedule().of_iteration(self.iterations - 1);
         for (step, entry) in (0..).zip(entries) {
@@ -410,12 +409,17 @@ impl<'a> Executor<'a> {
         if core::mem::replace(&mut self.failed, true) {
             return Err(ExecuteError::Failed);
         }
-        if !self.is_saved {
+        if !self.is_saved() {
             self.download_states(device).map_err(|fault| fault.at(Moment::Save))?;
         }
-        // Nothing remembers that they are: graphs of a device run iterations unseen.
         self.failed = false;
         Ok(())
+    }
+
+    /// Whether the host block holds the last value of every state because nothing has run. What
+    /// was saved later is not remembered: graphs of a device run iterations unseen.
+    const fn is_saved(&self) -> bool {
+        self.starts_saved && self.iterations == 0
     }
 
     /// Blocks until all iterations have ended.

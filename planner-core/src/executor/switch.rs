@@ -58,7 +58,7 @@ impl<'a> Executor<'a> {
         let graph = self.verified.graph();
         for resident in self.verified.plan().resident_at_start {
             if graph.tensor(resident.part.tensor).kind == Kind::State {
-                let host_copy = resident.host_copy || self.is_saved;
+                let host_copy = resident.host_copy || self.is_saved();
                 self.memory.each_row(resident.part, |held| see(Held { host_copy, ..held }));
             }
         }
@@ -101,7 +101,7 @@ impl<'a> Executor<'a> {
         }
         next.before = self.number(self.iterations);
         next.capacity = self.capacity;
-        next.is_saved = switch.is_saved;
+        next.starts_saved = switch.is_saved;
         self.failed = true;
         let at = |moment| move |error| ExecuteError::Device { at: moment, error };
         self.finish(device).map_err(at(Moment::Save))?;

@@ -7,7 +7,7 @@ use super::strategy::Need;
 use super::threshold::{self, COUNT, Threshold, choose, thresholds};
 use crate::arena::{self, Lifetimes, admits, size_bytes};
 use crate::graph::{Kind, TensorId};
-use crate::plan::{ArenaPlacement, Location, Plan, PlanError, Pool, Prediction, Resident, Step};
+use crate::plan::{ArenaPlacement, Location, Plan, PlanError, Pool, Prediction, Resident};
 use crate::scratch::{Buffer, Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::LaunchId;
 
@@ -214,7 +214,7 @@ impl<'m> Memory<'m> {
             staying[part.tensor.index()] += part.count.min(self.objects(part.tensor));
         }
         for step in steps {
-            if let Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) = step {
+            if let Some(part) = step.part() {
                 staying[part.tensor.index()] = 0;
             }
         }

@@ -4,6 +4,7 @@ use super::candidates;
 use super::streamed::{Layers, Shape, Slots, Streamed};
 use crate::placing;
 use crate::planning;
+use planner_core::bounds::Order;
 use planner_core::placement::Over;
 use planner_core::plan::{ArenaPlacement, Part, PlanError, Pool, Prediction, Resident, Step};
 use planner_core::planner::{Groups, PlanningError, Request, Strategy};
@@ -76,8 +77,9 @@ fn with_knobs(
     let request = Request { graph, machine, budget_bytes: layers.budget_bytes };
     let mut near = if layers.len() <= FEW { NEAR } else { 0 };
     let mut buffers = planning::Buffers::default();
+    let least_ns = planning::lower_bound_ns(graph, machine, layers.budget_bytes, Order::Given)?;
     for strategy in strategies {
-        if best.predicted.period_ns <= layers.least_ns(machine) {
+        if best.predicted.period_ns <= least_ns {
             break;
         }
         let paged = match buffers.plan(&request, strategy) {

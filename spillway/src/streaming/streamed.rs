@@ -89,18 +89,6 @@ impl Layers {
         self.bytes.len()
     }
 
-    /// No plan takes less time: all layers compute, and what the device cannot hold is uploaded.
-    pub(super) fn least_ns(&self, machine: &Machine) -> u64 {
-        let compute_ns = self.time_ns.iter().fold(0u64, |sum, &ns| sum.saturating_add(ns));
-        let all_bytes = self.bytes.iter().fold(0u64, |sum, &bytes| sum.saturating_add(bytes));
-        let missing_bytes = all_bytes.saturating_sub(self.budget_bytes);
-        let upload_ns = match missing_bytes {
-            0 => 0,
-            bytes => machine.transfer_ns(Direction::HostToDevice, bytes).unwrap_or(u64::MAX),
-        };
-        compute_ns.max(upload_ns)
-    }
-
     /// The sum of some quantity over the layers that are streamed, or over the others.
     pub(super) fn sum(&self, of: &[u64], is_streamed: &[bool], streamed: bool) -> u64 {
         let of = of.iter().zip(is_streamed).filter(|&(_, &is)| is == streamed);
