@@ -136,11 +136,13 @@ impl<'n> Names<'n> {
                 "no plan was found, although each op alone fits the budget".to_owned()
             }
             PlanningError::BudgetAboveDevice { budget_bytes, device_bytes }
-            | PlanningError::Plan(PlanError::BudgetAboveDevice { budget_bytes, device_bytes }) => format!(
-                "the budget of {} is larger than the device's {}",
-                exactly(budget_bytes),
-                exactly(device_bytes)
-            ),
+            | PlanningError::Plan(PlanError::BudgetAboveDevice { budget_bytes, device_bytes }) => {
+                format!(
+                    "the budget of {} is larger than the device's {}",
+                    exactly(budget_bytes),
+                    exactly(device_bytes)
+                )
+            }
             PlanningError::Plan(error) => self.plan_error(&error),
             PlanningError::NoChain { op } => {
                 let mentions = Mentions { op: Some(op), ..Mentions::default() };

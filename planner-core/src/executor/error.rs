@@ -38,7 +38,9 @@ impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SetUp => write!(f, "setting up memory"),
-            Self::Start(tensor) => write!(f, "bringing {tensor} to the device before the first step"),
+            Self::Start(tensor) => {
+                write!(f, "bringing {tensor} to the device before the first step")
+            }
             Self::States => write!(f, "filling the states"),
             Self::Inputs(iteration) => write!(f, "filling the inputs of iteration {iteration}"),
             Self::Step { iteration, step } => write!(f, "step {step} of iteration {iteration}"),
