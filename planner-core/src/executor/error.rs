@@ -147,7 +147,7 @@ impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
                  iteration"
             ),
             Self::Switch(error) => error.fmt(f),
-            Self::Failed => write!(f, "an earlier call failed: start again from the host copies"),
+            Self::Failed => write!(f, "an earlier call failed: start again from saved states"),
         }
     }
 }
