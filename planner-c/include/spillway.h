@@ -280,7 +280,8 @@ typedef struct {
   uint64_t chunk_bytes;
   // Creates this many chunks of device memory. Called once.
   int32_t (*create)(void *context, uint64_t chunks);
-  // Reserves addresses for this many chunks, none of them 0: in a launch, 0 stands for no address.
+  // Reserves addresses for this many chunks. They do not begin at 0, which in a launch stands for
+  // no address.
   int32_t (*reserve)(void *context, uint64_t chunks, uint64_t *address);
   // Maps chunks, by number, at an address.
   int32_t (*map)(void *context, uint64_t address, uint64_t first_chunk, uint64_t chunks);

@@ -27,7 +27,8 @@ pub struct Device {
     pub chunk_bytes: u64,
     /// Creates this many chunks of device memory. Called once.
     pub create: Option<extern "C" fn(context: *mut c_void, chunks: u64) -> i32>,
-    /// Reserves addresses for this many chunks, none of them 0: in a launch, 0 stands for no address.
+    /// Reserves addresses for this many chunks. They do not begin at 0, which in a launch stands for
+    /// no address.
     pub reserve: Option<extern "C" fn(context: *mut c_void, chunks: u64, address: *mut u64) -> i32>,
     /// Maps chunks, by number, at an address.
     pub map: Option<
