@@ -133,7 +133,7 @@ def _given(recorder, name, value):
 
 def _step(source, recorder, batch, rates, name, returned, example_batch):
     if not source.processes:
-        _refuse_collectives(recorder.calls)
+        refuse_collectives(recorder.calls)
     values, structure = tree_flatten(returned)
     results = [_result(recorder, value) for value in values]
     constants = [None if view else value for value, view in zip(values, results)]
@@ -143,7 +143,7 @@ def _step(source, recorder, batch, rates, name, returned, example_batch):
     return Step(source, recorder.storages, ops, example_batch, (constants, structure))
 
 
-def _refuse_collectives(calls):
+def refuse_collectives(calls):
     for call in filter(is_collective, calls):
         raise CaptureError(f"{call.line}: a collective needs capture(..., process_group=...)")
 
