@@ -88,8 +88,8 @@ class _Graph:
             (x.shape, plain_strides(x)) if isinstance(x, torch.Tensor) else x for x in inputs
         )
         if shapes not in by_shapes and len(by_shapes) == MAX_SHAPES:
-            own = self._own
-            batch = [tuple(s[0]) for k, s in enumerate(shapes) if k not in own and s is tuple]
+            tensors = (x for k, x in enumerate(inputs) if k not in self._own)
+            batch = tuple(tuple(x.shape) for x in tensors if isinstance(x, torch.Tensor))
             raise ValueError(
                 f"{batch} would be one shape more than the {MAX_SHAPES} that a graph may have: pad"
                 " batches to fewer shapes"

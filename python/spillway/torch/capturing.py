@@ -4,6 +4,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .checkpoints import without_checkpoints
 from .collectives import is_collective
 from .errors import CaptureError
 from .machine import measure_copies
@@ -82,7 +83,13 @@ class _Training:
         recorder = _recorder(self.measurements)
         fakes = Fakes(recorder)
         batch, structure = _given_batch(recorder, example_batch)
-        with torch.enable_grad(), swapped_module(model, fakes), recorder.fake_mode, recorder:
+        with (
+            torch.enable_grad(),
+            without_checkpoints(),
+            swapped_module(model, fakes),
+            recorder.fake_mode,
+            recorder,
+        ):
             if on_gradient:
                 fakes.on_gradients(on_gradient)
             loss = self.loss_fn(model, tree_unflatten(batch, structure))

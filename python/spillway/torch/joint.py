@@ -4,7 +4,7 @@ Between the two an op waits: it has handed out the results, and gets their gradi
 buffers and other inputs are copied from the caller's tensors, as often as the plan needs them.
 """
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
 
@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .capturing import refuse_collectives
+from .checkpoints import without_checkpoints
 from .errors import CaptureError
 from .machine import measure_copies
 from .measuring import Measured, Measurements
@@ -47,22 +48,18 @@ class Passes:
         """
         recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), self.measurements)
         given = [self._given(recorder, k, value) for k, value in enumerate(inputs)]
-        with ExitStack() as within:
-            within.enter_context(torch.enable_grad())
-            within.enter_context(swapped_module(self.model, Fakes(recorder)))
-            within.enter_context(recorder.fake_mode)
-            with recorder, self._autocasting(True):
-                returned, structure = tree_flatten(self.model(*given))
-                returned = [recorder.known(value) for value in returned]
-            boundary = len(recorder.calls)
-            results = _Results(recorder, inputs, given, returned)
-            pattern = results.likely_pattern() if pattern is None else pattern
-            tangents = [
-                None if strides is None else _fake(recorder, f"gradient.{k}", returned[k], strides)
-                for k, strides in enumerate(pattern)
-            ]
-            with recorder, self._autocasting(False):
-                gradients = _gradients(returned, tangents, given)
+        with self._recording(recorder, forward=True):
+            returned, structure = tree_flatten(self.model(*given))
+            returned = [recorder.known(value) for value in returned]
+        boundary = len(recorder.calls)
+        results = _Results(recorder, inputs, given, returned)
+        pattern = results.likely_pattern() if pattern is None else pattern
+        tangents = [
+            None if strides is None else _fake(recorder, f"gradient.{k}", returned[k], strides)
+            for k, strides in enumerate(pattern)
+        ]
+        with self._recording(recorder, forward=False):
+            gradients = _gradients(returned, tangents, given)
         refuse_collectives(recorder.calls)
         updated = self._updated(recorder, given, boundary)
         ops = _Ops(recorder, boundary, self.copied_bytes_per_s)
@@ -81,13 +78,16 @@ class Passes:
         fake = _fake(recorder, self._names[k], value, plain_strides(value))
         return fake.requires_grad_(value.requires_grad)
 
-    def _autocasting(self, forward):
-        """Returns the context of a pass: the forward pass has the autocast of its caller."""
-        within = ExitStack()
-        for device, dtype, enabled in self._autocast:
-            if enabled:
-                within.enter_context(torch.autocast(device, dtype, enabled=forward))
-        return within
+    @contextmanager
+    def _recording(self, recorder, forward):
+        """Within it, a pass is recorded. The forward pass has the autocast of its caller."""
+        with ExitStack() as within:
+            for device, dtype, enabled in self._autocast:
+                if enabled:
+                    within.enter_context(torch.autocast(device, dtype, enabled=forward))
+            within.enter_context(swapped_module(self.model, Fakes(recorder)))
+            with torch.enable_grad(), without_checkpoints(), recorder.fake_mode, recorder:
+                yield
 
     def _updated(self, recorder, given, boundary):
         """Returns the view of each input that the forward pass writes, and None for the others.

@@ -21,11 +21,14 @@ class Iteration:
 
     def __init__(self, step, compiled, inputs, versions):
         self._inputs, self._versions = inputs, versions
-        self.results, self.updates, self.gradients = step.memory("results"), step.memory("updates"), None
         self._step = step
+        self.results, self.updates = step.memory("results"), step.memory("updates")
+        self.gradients = None
         self._reports, self._orders = SimpleQueue(), SimpleQueue()
         self.is_paused = False
-        self._thread = threading.Thread(target=self._run, args=(compiled,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(compiled,), name="spillway iteration", daemon=True
+        )
 
     def forward(self):
         """Runs the forward pass. Returns the results, and the new values of written inputs."""
