@@ -4,15 +4,15 @@ from contextlib import contextmanager
 
 from torch.utils import checkpoint as module
 
-# Some versions of PyTorch have both.
-GENERATORS = "_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator"
+# What runs before and after the function; some versions of PyTorch have both.
+NAMES = "_checkpoint_without_reentrant_generator", "_checkpoint_without_reentrant_generator_impl"
 
 
 @contextmanager
 def without_checkpoints():
     """Within it, `torch.utils.checkpoint` only calls its function: what it does with the
     generator's state cannot be captured."""
-    kept = {name: getattr(module, name) for name in GENERATORS if hasattr(module, name)}
+    kept = {name: getattr(module, name) for name in NAMES if hasattr(module, name)}
     try:
         for name in kept:
             setattr(module, name, _around)

@@ -4,9 +4,8 @@ Between the two an op waits: it has handed out the results, and gets their gradi
 buffers and other inputs are copied from the caller's tensors, as often as the plan needs them.
 """
 
+from collections import defaultdict
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from math import prod
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -18,7 +17,8 @@ from .errors import CaptureError
 from .machine import measure_copies
 from .measuring import Measured, Measurements
 from .operations import Operation, Order, recorded
-from .recording import Recorder, View
+from .recording import Recorder
+from .results import Results
 from .step import Step
 from .swapping import Fakes, swapped_module
 
@@ -44,7 +44,7 @@ class Passes:
         """Returns the joint step for inputs like these.
 
         A pattern has the strides of each result's gradient, or None where it gets none. Without
-        one, the first loss among the results gets a gradient: those with one element, or all.
+        one, a likely one is taken.
         """
         recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), self.measurements)
         given = [self._given(recorder, k, value) for k, value in enumerate(inputs)]
@@ -52,7 +52,7 @@ class Passes:
             returned, structure = tree_flatten(self.model(*given))
             returned = [recorder.known(value) for value in returned]
         boundary = len(recorder.calls)
-        results = _Results(recorder, inputs, given, returned)
+        results = Results(recorder, inputs, given, returned)
         pattern = results.likely_pattern() if pattern is None else pattern
         tangents = [
             None if strides is None else _fake(recorder, f"gradient.{k}", returned[k], strides)
@@ -135,7 +135,7 @@ class Joint(Step):
         ]
 
     def differentiable(self):
-        """Returns, for each result that is handed out, whether it may get a gradient."""
+        """Returns, for each result, whether it is handed out and may get a gradient."""
         return self._results.differentiable()
 
     def assembled(self, handed, inputs):
@@ -143,104 +143,29 @@ class Joint(Step):
         return tree_unflatten(self._results.assembled(handed, inputs), self._structure)
 
 
-@dataclass(frozen=True)
-class _Alias:
-    """A result that is a view of an input, or of another result."""
-
-    of: str  # "input" or "result"
-    number: int
-    view: View
-    requires_grad: bool
-
-    def made(self, results, inputs):
-        source = (inputs if self.of == "input" else results)[self.number]
-        source = source if self.requires_grad else source.detach()
-        offset = source.storage_offset() + self.view.offset
-        return source.as_strided(self.view.shape, self.view.stride, offset)
-
-
-class _Results:
-    """What a graph returns: tensors that are handed out, aliases of tensors, and constants."""
-
-    def __init__(self, recorder, inputs, given, returned):
-        self._constants = [None if _is_tensor(x) else x for x in returned]
-        self._strides = [x.stride() if _is_tensor(x) else None for x in returned]
-        self._requires_grad = [_is_tensor(x) and x.requires_grad for x in returned]
-        self._views = [recorder.view(x) if _is_tensor(x) else None for x in returned]
-        self._aliases = {}
-        self._find_aliases(recorder, inputs, given, returned)
-
-    def _find_aliases(self, recorder, inputs, given, returned):
-        sizes = [s.nbytes for s in recorder.storages]
-        owners = {recorder.view(x).tensor: k for k, x in enumerate(given) if _is_tensor(x)}
-        owners.pop(None, None)
-        whole = {}  # results that are a whole storage
-        for k, view in enumerate(self._views):
-            if view and view.tensor is not None and view.fills(sizes[view.tensor]):
-                whole.setdefault(view.tensor, k)
-        for k, view in enumerate(self._views):
-            if view and view.tensor in owners:
-                of = owners[view.tensor]
-                same_layout = given[of].stride() == inputs[of].stride()
-                self._alias(k, "input", of, given[of], returned[k], same_layout)
-            elif view and whole.get(view.tensor, k) != k:
-                of = whole[view.tensor]
-                self._alias(k, "result", of, returned[of], returned[k])
-        handed = [v for v in self.views() if v and v.tensor is not None]
-        for k, view in enumerate(handed):
-            if any(_overlap(view, other, sizes[view.tensor]) for other in handed[:k]):
-                raise CaptureError(
-                    "two results are views that share memory: return a copy of one, or use"
-                    " spillway.torch.capture"
-                )
-
-    def _alias(self, k, of, number, source, result, same_layout=True):
-        more = result.requires_grad and not source.requires_grad
-        if source.dtype != result.dtype or more or not same_layout:
-            raise CaptureError(
-                f"result {k} shares the memory of {of} {number}: return a copy, or use"
-                " spillway.torch.capture"
-            )
-        self._aliases[k] = _Alias(of, number, self._views[k], result.requires_grad)
-
-    def views(self):
-        """Returns the view of each result that is handed out, and None for the others."""
-        return [None if k in self._aliases else v for k, v in enumerate(self._views)]
-
-    def differentiable(self):
-        return [v is not None and g for v, g in zip(self.views(), self._requires_grad)]
-
-    def likely_pattern(self):
-        candidates = [k for k, yes in enumerate(self.differentiable()) if yes]
-        losses = [k for k in candidates if prod(self._views[k].shape) == 1]
-        chosen = losses or candidates
-        return tuple(s if k in chosen else None for k, s in enumerate(self._strides))
-
-    def assembled(self, handed, inputs):
-        results = [c if v is None else x for x, v, c in zip(handed, self._views, self._constants)]
-        for k, alias in self._aliases.items():
-            results[k] = alias.made(handed, inputs)
-        return results
-
-
 class _Ops:
-    """The recorded ops, and among them those that exchange tensors with the caller."""
+    """The recorded ops, and among them those that exchange tensors with the caller.
+
+    Recorded ops have whole numbers as positions, the others come between them.
+    """
 
     def __init__(self, recorder, boundary, copied_bytes_per_s):
         self._recorder, self._copied_bytes_per_s = recorder, copied_bytes_per_s
+        self._placed, self._handed = [], {}
+        self._writes, self._uses = defaultdict(list), defaultdict(list)  # positions by tensor
         first, body, last = recorded(recorder, slice(boundary))
-        forward, self._in_order = first + body + last, [*last]
-        self._boundary = len(forward) - 0.5
+        self._append(first + body)
+        self._append(last, in_order=True)
+        self._boundary = len(self._placed) - 0.5
         first, body, last = recorded(recorder, slice(boundary, None))
-        self._in_order += first
-        self._placed = list(enumerate(forward + first + body + last))
-        self._handed = {}
+        self._append(first, in_order=True)
+        self._append(body + last)
 
     def ordered(self):
-        """Returns all ops, in order. No plan moves what hands out results behind the pause."""
+        """Returns all ops, in order. No plan moves those with `in_order` past each other."""
         order = Order(self._recorder.storages)
-        ops = [op for _, op in sorted(self._placed, key=lambda placed: placed[0])]
-        return [order.next(op) if op in self._in_order else op for op in ops]
+        placed = sorted(self._placed, key=lambda placed: placed[0])
+        return [order.next(op) if in_order else op for _, op, in_order in placed]
 
     def handed(self, name):
         """Returns the views that are handed out as "results", "updates" or "gradients"."""
@@ -266,40 +191,43 @@ class _Ops:
 
         writes = [view.tensor for _, view in views]
         op = self._operation("backward", [], writes, bound, repeatable=True)
-        self._placed.append((self._boundary, op))
-        self._in_order.append(op)
+        self._place(self._boundary, op, in_order=True)
 
     def hand_out(self, name, to, views, before_pause=False):
         """Adds an op for each view, just after its last write: in the forward pass, or at all."""
         self._handed[to] = views
         for k, view in enumerate(views):
-            writes = self._positions(view, lambda op: op.writes)
+            if view is None or view.tensor is None:
+                continue
+            writes = self._writes[view.tensor]
             if before_pause:
-                last = max((w for w in writes if w < self._boundary), default=self._boundary - 0.35)
+                last = max((w for w in writes if w < self._boundary), default=self._boundary - 0.4)
             else:
                 last = max([self._boundary, *writes])
-            if view is not None and view.tensor is not None:
-                op = self._copy(f"{name}.{k}", view, lambda i, k=k: getattr(i, to)[k])
-                self._placed.append((last + 0.25, op))
-                if before_pause:
-                    self._in_order.append(op)
+            op = self._copy(f"{name}.{k}", view, lambda i, k=k: getattr(i, to)[k])
+            self._place(last + 0.25, op, in_order=before_pause)
 
     def take(self, given, updated):
         """Adds an op for each input, just before its first use."""
         for k, fake in enumerate(given):
             view = self._recorder.view(fake) if _is_tensor(fake) else None
-            uses = self._positions(view, lambda op: op.reads + op.writes)
-            if uses:
+            uses = self._uses[view.tensor] if view is not None else []
+            if uses and view.tensor is not None:
                 name = f"take {self._recorder.storages[view.tensor].name}"
                 op = self._copy(name, view, lambda i, k=k: i.input(k), into=True)
                 op.repeatable = not updated[k]
-                self._placed.append((min(uses) - 0.25, op))
+                self._place(min(uses) - 0.25, op)
 
-    def _positions(self, view, tensors):
-        """Returns the positions of the ops with a view's storage among `tensors` of the op."""
-        if view is None or view.tensor is None:
-            return []
-        return [position for position, op in self._placed if view.tensor in tensors(op)]
+    def _append(self, ops, in_order=False):
+        for op in ops:
+            self._place(len(self._placed), op, in_order)
+
+    def _place(self, position, op, in_order=False):
+        self._placed.append((position, op, in_order))
+        for tensor in op.writes:
+            self._writes[tensor].append(position)
+        for tensor in (*op.reads, *op.writes):
+            self._uses[tensor].append(position)
 
     def _copy(self, name, view, outside, into=False):
         """Returns the op that copies a view into a tensor of the caller, or that into the view."""
@@ -358,17 +286,6 @@ def _copy(source, target):
     """Copies each element that is in memory once."""
     once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in target.stride())
     target[once].copy_(source[once])
-
-
-def _overlap(a, b, nbytes):
-    """Returns whether two views of storages of `nbytes` bytes share an element."""
-    if a.tensor != b.tensor:
-        return False
-    if a.dtype != b.dtype:
-        return True
-    covered = torch.zeros(nbytes // a.dtype.itemsize, dtype=torch.bool)
-    covered.as_strided(a.shape, a.stride, a.offset).fill_(True)
-    return bool(covered.as_strided(b.shape, b.stride, b.offset).any())
 
 
 def _is_tensor(value):
