@@ -9,7 +9,6 @@ import torch
 from .capturing import capture_inference
 from .errors import CaptureError
 from .joint import Passes, plain_strides
-from .pausing import state_versions
 from .training import Training
 
 MAX_SHAPES = 8
@@ -112,13 +111,13 @@ class _Inference:
                     " spillway.torch.capture_inference"
                 )
         self._compiled = device.compiled(self._step)
-        self._versions = state_versions(self._step)
+        self._versions = _state_versions(self._step)
 
     def has(self, inputs):
         return self._module.has(inputs)
 
     def __call__(self, inputs):
-        versions = state_versions(self._step)
+        versions = _state_versions(self._step)
         if versions != self._versions:
             self._compiled.load()
         results = self._compiled(self._module.batch(inputs))
@@ -163,3 +162,9 @@ class _WithStates(torch.nn.Module):
         if k not in self._fixed:
             return next(given)
         return getattr(self, self._names[k], self._fixed[k])
+
+
+def _state_versions(step):
+    """Returns what differs from before where PyTorch may have written into a state of a step."""
+    states = [s.value for s in step.storages if s.kind == "state"]
+    return [object() if t.is_inference() else t._version for t in states]

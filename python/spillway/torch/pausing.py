@@ -108,9 +108,3 @@ def version(value):
     """Returns what changes when a tensor is written."""
     tracked = isinstance(value, torch.Tensor) and not value.is_inference()
     return value._version if tracked else None
-
-
-def state_versions(step):
-    """Returns what differs from before where PyTorch may have written into a state of a step."""
-    states = [s.value for s in step.storages if s.kind == "state"]
-    return [object() if t.is_inference() else t._version for t in states]

@@ -6,7 +6,7 @@ import torch
 
 from .errors import CaptureError
 from .joint import plain_strides
-from .pausing import Iteration, state_versions, version
+from .pausing import Iteration, version
 
 
 class Training:
@@ -41,16 +41,11 @@ class _Joined:
     def __init__(self, step, device):
         self.step = step
         self._compiled = device.compiled(step)
-        self._versions = state_versions(step)
         self._iteration = None
 
     def iteration(self, inputs, versions):
         """Returns a new iteration. One that is under way ends."""
         self._end()
-        constants = state_versions(self.step)
-        if constants != self._versions:
-            self._compiled.load()
-        self._versions = constants
         self._iteration = Iteration(self.step, self._compiled, inputs, versions)
         return self._iteration
 

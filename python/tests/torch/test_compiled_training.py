@@ -99,7 +99,9 @@ def compare(make, use, times=2, **settings):
         torch.manual_seed(k)
         expected, state = use(eager), torch.get_rng_state()
         torch.manual_seed(k)
-        same(use(planned), expected, f"result {k}")
+        result = use(planned)
+        same(result, expected, f"result {k}")
+        assert result.stride() == expected.stride()
         assert torch.equal(torch.get_rng_state(), state), "the generators differ"
         same_gradients(model, eager)
         same_dicts(model.state_dict(), eager.state_dict(), "model")
@@ -231,6 +233,24 @@ def test_other_results_get_gradients_than_before():
     compare(Several, use)
 
 
+def test_the_generator_is_handed_back_wherever_ops_leave_it(monkeypatch):
+    x, launch = rows(), _Kernels.launch
+
+    def disturbed(self, *args):
+        launch(self, *args)
+        torch.rand(3)
+
+    monkeypatch.setattr(_Kernels, "launch", disturbed)
+
+    def use(model):
+        loss = squares(model(x))
+        noise = torch.rand(3)
+        loss.backward()
+        return loss + noise.sum()
+
+    compare(perceptron, use)
+
+
 def test_two_forward_passes_before_a_backward_pass():
     x, y = rows(), rows()
 
@@ -282,6 +302,22 @@ class Broken(nn.Module):
         h = self.norm(self.dropout(self.first(x)))
         torch._dynamo.graph_break()
         return self.second(self.dropout(h))
+
+
+def test_no_plan_moves_results_behind_the_pause(monkeypatch):
+    """What the caller has when the forward pass ends, and the pause, depend on each other."""
+    steps, plan = [], Step.plan
+    monkeypatch.setattr(Step, "plan", lambda step, **how: steps.append(step) or plan(step, **how))
+    torch.manual_seed(7)
+    compiled(nn.Sequential(Scaled(), nn.BatchNorm1d(8), nn.Dropout()))(rows())
+    before = True
+    for op in steps[0].operations:
+        if op.name == "backward":
+            (order,) = op.reads
+            before = False
+        if op.name.startswith(("result", "update", "generator's end")):
+            assert before and steps[0].storages[op.writes[0]].name == "order"
+    assert not before and steps[0].storages[order].name == "order"
 
 
 def test_graphs_share_the_budget(plans, monkeypatch):
@@ -338,10 +374,25 @@ def test_inputs_get_gradients():
     compare(perceptron, use)
 
 
-@pytest.mark.parametrize("shape", [lambda x: x.expand(5, 6, 8), lambda x: x.t().contiguous().t()])
-def test_inputs_keep_their_layout(shape):
-    x = rows()
-    compare(perceptron, lambda model: model(shape(x)))
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(8))
+
+    def forward(self, x):
+        return x * self.scale
+
+
+@pytest.mark.parametrize("layout", [lambda x: x.expand(5, 6, 8), lambda x: x.t().contiguous().t()])
+def test_inputs_keep_their_layout(layout):
+    x = layout(rows())
+
+    def use(model):
+        y = model(x)
+        squares(y).backward()
+        return y
+
+    compare(Scaled, use)
 
 
 def test_shapes_have_plans_of_their_own(plans):
