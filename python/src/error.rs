@@ -21,6 +21,7 @@ exceptions! {
     InvalidPlanError: "A plan is not safe, promises what it does not keep, or is for another graph \
         or machine.",
     FormatError: "The bytes are no file of the expected format, or the values of a machine are wrong.",
+    DeviceError: "There is no such device, or its driver refuses.",
     SessionError: "A session cannot start or go on, or is asked for what it does not have.",
 }
 

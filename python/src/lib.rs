@@ -1,10 +1,12 @@
-//! The module `spillway._core`: graphs, machines, plans, and sessions over host memory.
+//! The module `spillway._core`: graphs, machines, plans, sessions, and the devices that they run on.
 //!
 //! `spillway/__init__.py` exports what is here, and `spillway/_core.pyi` has its types.
 
 // pyo3 extracts arguments by value.
 #![allow(clippy::needless_pass_by_value)]
 
+mod cuda;
+mod device;
 mod error;
 mod graph;
 mod kernels;
@@ -17,9 +19,11 @@ mod strategy;
 #[pyo3::pymodule]
 mod _core {
     #[pymodule_export]
+    use crate::cuda::Cuda;
+    #[pymodule_export]
     use crate::error::{
-        BudgetError, Error, FormatError, GraphError, InfeasibleError, InvalidPlanError,
-        PlanningError, SessionError,
+        BudgetError, DeviceError, Error, FormatError, GraphError, InfeasibleError,
+        InvalidPlanError, PlanningError, SessionError,
     };
     #[pymodule_export]
     use crate::graph::Graph;

@@ -1,9 +1,11 @@
-//! Plans that run on mapped host memory.
+//! Plans that run on a device.
 
+use crate::cuda::Cuda;
+use crate::device::{Device, DeviceError};
 use crate::error::SessionError;
 use crate::kernels::{PyKernels, copied};
 use crate::plan::Plan;
-use backend_host::{HostError, MappedDevice};
+use backend_host::MappedDevice;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
@@ -13,8 +15,9 @@ use spillway::names::Mentions;
 use std::mem;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-/// A plan that runs on host memory: one file of pages as large as the plan's memory, mapped at the
-/// addresses that kernels get. Copies run in threads of their own. For Linux.
+/// A plan that runs on a device. Without one, it runs on host memory: one file of pages as large as
+/// the plan's memory, mapped at the addresses that kernels get. Copies run in threads of their own.
+/// For Linux.
 ///
 /// `kernels` is an object with these methods, which are called by `step`, in its thread:
 ///
@@ -26,18 +29,23 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 ///   iteration, counted from 1; needed if the graph has inputs. The first step asks for the values
 ///   of iteration 1, and each step for those of the next iteration.
 ///
-/// Addresses hold until the call returns. States are zeros until they are written.
+/// On host memory, addresses hold until the call returns. On CUDA, those of a launch are the device's;
+/// `launch` enqueues the op on `stream`, and the addresses hold for what is enqueued there before it
+/// returns. The address of an input is the host's on both.
+///
+/// States are zeros until they are written.
 #[pyclass(frozen, module = "spillway")]
 pub(crate) struct Session {
     state: Mutex<State>,
+    stream: Option<u64>,
     graph: spillway::Graph,
 }
 
-type Running = spillway::Session<MappedDevice, PyKernels>;
+type Running = spillway::Session<Device, PyKernels>;
 
 enum State {
     /// Before the first step.
-    Ready(Box<(spillway::Plan, MappedDevice, PyKernels)>),
+    Ready(Box<(spillway::Plan, Device, PyKernels)>),
     Running(Box<Running>),
     Closed,
 }
@@ -76,7 +84,7 @@ fn closed() -> PyErr {
 }
 
 /// The exception for an error of a session.
-fn of_session(plan: &spillway::Plan, error: &spillway::SessionError<HostError>) -> PyErr {
+fn of_session(plan: &spillway::Plan, error: &spillway::SessionError<DeviceError>) -> PyErr {
     let message = match error {
         spillway::SessionError::Execute(error) => {
             plan.names().execute_error(error, |_| Mentions::default())
@@ -130,15 +138,22 @@ impl Session {
 #[pymethods]
 impl Session {
     #[new]
-    fn new(plan: &Plan, kernels: &Bound<'_, PyAny>) -> PyResult<Self> {
+    #[pyo3(signature = (plan, kernels, device=None))]
+    fn new(plan: &Plan, kernels: &Bound<'_, PyAny>, device: Option<&Cuda>) -> PyResult<Self> {
         let plan = plan.plan();
         let chunk_bytes = plan.machine().machine.chunk_bytes;
-        let device = MappedDevice::new(chunk_bytes, plan.owned().budget_bytes)
-            .map_err(|error| SessionError::new_err(error.to_string()))?;
+        let refused = |error: DeviceError| SessionError::new_err(error.to_string());
+        let mut device = match device {
+            Some(cuda) => Device::Cuda(Box::new(cuda.open(chunk_bytes)?)),
+            None => MappedDevice::new(chunk_bytes, plan.owned().budget_bytes)
+                .map(|device| Device::Mapped(Box::new(device)))
+                .map_err(|error| refused(error.into()))?,
+        };
+        let stream = device.stream().map_err(refused)?;
         let graph = plan.graph().clone();
         let kernels = PyKernels::new(kernels, &graph)?;
         let ready = State::Ready(Box::new((plan.clone(), device, kernels)));
-        Ok(Self { state: Mutex::new(ready), graph })
+        Ok(Self { state: Mutex::new(ready), stream, graph })
     }
 
     /// Sets the first value of a state, from a buffer of its size, which is copied. Only before the
@@ -186,7 +201,8 @@ impl Session {
         view.set_item(pyo3::types::PySlice::full(py), value)
     }
 
-    /// Runs one iteration. Its ops have run when it returns; copies may still be under way.
+    /// Runs one iteration. On host memory its ops have run when it returns, and copies may still be
+    /// under way. On CUDA both are enqueued, and may not have begun.
     ///
     /// What a method of the kernels raises comes out unchanged. Then, and after any other error,
     /// the session cannot go on.
@@ -211,7 +227,14 @@ impl Session {
         }
     }
 
-    /// Size of the file that is the device's memory; 0 before the first step.
+    /// The stream for ops, as the driver knows it (`CUstream`), in the device's primary context. It
+    /// lives until the session is closed. None on host memory.
+    #[getter]
+    const fn stream(&self) -> Option<u64> {
+        self.stream
+    }
+
+    /// The device's memory that the session takes for the plan; 0 before the first step.
     #[getter]
     fn device_bytes(&self) -> PyResult<u64> {
         match &*self.state()? {
@@ -224,7 +247,7 @@ impl Session {
     /// Gives all memory back. Nothing else works afterwards, and closing again does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let state = mem::replace(&mut *self.state()?, State::Closed);
-        // The copying threads end first.
+        // What is under way ends first.
         py.detach(|| drop(state));
         Ok(())
     }
