@@ -5,6 +5,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .collectives import is_collective
+from .devices import device_of
 from .errors import CaptureError
 from .machine import measure_copies
 from .measuring import Measurements
@@ -52,7 +53,7 @@ class _Training:
 
     def __init__(self, model, loss_fn, optimizer, process_group):
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
-        self.measurements = Measurements()
+        self.measurements = Measurements(device_of(model))
         self.processes = Processes(process_group, model) if process_group is not None else None
         measure = self.processes.measure_copies if self.processes else measure_copies
         self.copied_bytes_per_s = measure()
@@ -99,7 +100,7 @@ class _Inference:
 
     def __init__(self, model, forward):
         self.model, self.forward = model, forward
-        self.measurements = Measurements()
+        self.measurements = Measurements(device_of(model))
         self.copied_bytes_per_s = measure_copies()
 
     def capture(self, example_batch):
@@ -136,16 +137,21 @@ def _step(source, recorder, batch, rates, name, returned, example_batch):
         _refuse_collectives(recorder.calls)
     values, structure = tree_flatten(returned)
     results = [_result(recorder, value) for value in values]
-    constants = [None if view else value for value, view in zip(values, results)]
+    returns = [_form(view) if view else value for value, view in zip(values, results)]
     batch, rates = [[recorder.view(fake) for fake in given] for given in (batch, rates)]
     ops = operations(recorder, batch, rates, name, results)
     source.measurements.give_back()
-    return Step(source, recorder.storages, ops, example_batch, (constants, structure))
+    return Step(source, recorder.storages, ops, example_batch, (returns, structure))
 
 
 def _refuse_collectives(calls):
     for call in filter(is_collective, calls):
         raise CaptureError(f"{call.line}: a collective needs capture(..., process_group=...)")
+
+
+def _form(view):
+    """Returns a tensor without memory of the shape and strides of a result."""
+    return torch.empty_strided(view.shape, view.stride, dtype=view.dtype, device="meta")
 
 
 def _result(recorder, value):

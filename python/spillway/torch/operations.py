@@ -15,9 +15,6 @@ from .recording import Storage, View, unique
 # Some bytes of their results are undefined; they may be the same by chance when they are measured.
 PARTLY_UNDEFINED = {"aten::mkldnn_rnn_layer"}
 
-GENERATOR_BYTES = torch.get_rng_state().numel()
-GENERATOR_COSTS = Measured(1000, 2 * GENERATOR_BYTES, draws=False, repeats=False)
-
 
 @dataclass
 class Operation:
@@ -54,7 +51,8 @@ def operations(recorder, batch, rates, name, results):
     ops = [_supply("batch", batch, lambda outside: outside.batch)]
     if rates:
         ops.append(_supply("learning rates", rates, lambda outside: outside.rates))
-    random, order = _Randomness(recorder.storages), _Order(recorder.storages)
+    random = _Randomness(recorder.storages, recorder.measure.device)
+    order = _Order(recorder.storages)
     body = []
     for call in calls:
         measured = recorder.measure.measure(call, recorder.storages)
@@ -131,15 +129,19 @@ class _Randomness:
     the same numbers when it is launched again.
     """
 
-    def __init__(self, storages):
+    def __init__(self, storages, device):
         self.storages = storages
+        self.device = device
+        self.nbytes = device.random_state().numel()
+        self.costs = Measured(1000, 2 * self.nbytes, draws=False, repeats=False)
         self.state = None
 
     def operations(self, call, measured, repeatable):
         if self.state is None:
             self.state = self._tensor("generator", "state")
         seed = self._tensor(f"generator before {call.name}", "temporary")
-        state, before = _bytes_of(self.state), _bytes_of(seed)
+        state, before = self._view(self.state), self._view(seed)
+        device = self.device
 
         def copy(tensor_of, is_repeat):
             source, target = tensor_of(state), tensor_of(before)
@@ -150,16 +152,16 @@ class _Randomness:
             run = bind(call, tensor_of)
 
             def drawn(outside):
-                torch.set_rng_state(source)
+                device.set_random_state(source)
                 run()
                 if not is_repeat:
-                    target.copy_(torch.get_rng_state())
+                    target.copy_(device.random_state())
 
             return drawn
 
         measured = replace(
             measured,
-            workspace_bytes=max(measured.workspace_bytes, GENERATOR_COSTS.workspace_bytes),
+            workspace_bytes=max(measured.workspace_bytes, self.costs.workspace_bytes),
         )
         reads, writes = unique([seed, *call.reads]), unique([*call.writes, self.state])
         return [
@@ -173,10 +175,10 @@ class _Randomness:
             return []
 
         def take(tensor_of, is_repeat):
-            target = tensor_of(_bytes_of(self.state))
-            return lambda outside: target.copy_(torch.get_rng_state())
+            target = tensor_of(self._view(self.state))
+            return lambda outside: target.copy_(self.device.random_state())
 
-        return [Operation("generator", [], [self.state], take, GENERATOR_COSTS)]
+        return [Operation("generator", [], [self.state], take, self.costs)]
 
     def last(self):
         """Returns the op that hands the state back."""
@@ -184,18 +186,17 @@ class _Randomness:
             return []
 
         def give(tensor_of, is_repeat):
-            source = tensor_of(_bytes_of(self.state))
-            return lambda outside: setattr(outside, "generator", source.clone())
+            source = tensor_of(self._view(self.state))
+            return lambda outside: setattr(outside, "generator", source.to("cpu", copy=True))
 
-        return [Operation("generator's end", [self.state], [], give, GENERATOR_COSTS)]
+        return [Operation("generator's end", [self.state], [], give, self.costs)]
 
     def _tensor(self, name, kind):
-        self.storages.append(Storage(name, GENERATOR_BYTES, kind, torch.get_rng_state()))
+        self.storages.append(Storage(name, self.nbytes, kind, self.device.random_state()))
         return len(self.storages) - 1
 
-
-def _bytes_of(tensor):
-    return View(tensor, (GENERATOR_BYTES,), (1,), 0, torch.uint8)
+    def _view(self, tensor):
+        return View(tensor, (self.nbytes,), (1,), 0, torch.uint8)
 
 
 def _supply(name, views, values):
@@ -215,17 +216,14 @@ def _supply(name, views, values):
 
 
 def _result(name, k, view):
-    """Returns the op that gives the caller a copy of a result."""
+    """Returns the op that copies a result to the caller's tensor."""
 
     def hand_out(tensor_of, is_repeat):
         result = tensor_of(view)
 
-        def run(outside):
-            outside.results[k] = result.clone()
-
-        return run
+        return lambda outside: outside.results[k].copy_(result)
 
     nbytes = prod(view.shape) * view.dtype.itemsize
-    costs = Measured(max(nbytes, 1000), nbytes, draws=False, repeats=False)
+    costs = Measured(max(nbytes, 1000), 0, draws=False, repeats=False)
     reads = [] if view.tensor is None else [view.tensor]
     return Operation(f"{name}.{k}" if k else name, reads, [], hand_out, costs)

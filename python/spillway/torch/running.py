@@ -7,7 +7,7 @@ from spillway import Session
 from .allocations import Allocations
 from .errors import AllocationError
 from .launching import plain_mode
-from .memory import bytes_of, tensors_at
+from .memory import bytes_of, set_bytes_of, tensors_at
 
 
 class Compiled:
@@ -19,6 +19,7 @@ class Compiled:
 
     def __init__(self, step, plan, strict, max_shapes, how):
         self._example, self._plan = step, plan
+        self._device = step.device
         self._strict = strict
         self._max_shapes = max_shapes
         self._how = how
@@ -31,14 +32,14 @@ class Compiled:
         if self._session is None or shapes != self._step.shapes:
             self._switch(shapes, batch)
         outside = self._kernels.outside = self._step.supplied(batch)
-        if self._strict:
+        if self._strict and not self._device.limits_workspaces:
             self._step_counted()
         else:
             self._step_once()
         if self._step.optimizer:
             self._step.optimizer._opt_called = True  # schedulers of learning rates look at it
         if outside.generator is not None:
-            torch.set_rng_state(outside.generator)
+            self._device.set_random_state(outside.generator)
         return self._step.returned(outside.results)
 
     def load(self):
@@ -51,7 +52,9 @@ class Compiled:
             return  # they have them
         for tensor, storage in self._states():
             if storage.writes:
-                self._session.read_state(tensor, bytes_of(storage.value))
+                buffer = bytes_of(storage.value)
+                self._session.read_state(tensor, buffer)
+                set_bytes_of(storage.value, buffer)
 
     def _switch(self, shapes, batch):
         """Goes on with the plan for other shapes. After an error the states are the model's."""
@@ -72,7 +75,7 @@ class Compiled:
         self._end()
         self._step, plan = self._planned[shapes]
         self._kernels = _Kernels(self._step)
-        self._session = Session(plan, self._kernels)
+        self._session = Session(plan, self._kernels, device=self._device.session_device)
         for tensor, storage in self._states():
             self._session.write_state(tensor, bytes_of(storage.value))
 
@@ -82,7 +85,7 @@ class Compiled:
         self._session = self._kernels = None
 
     def _step_once(self):
-        with plain_mode():
+        with plain_mode(), self._device.stepping(self._session.stream):
             self._session.step()
 
     def _step_counted(self):
@@ -111,17 +114,19 @@ class _Kernels:
         self.allocations = None
 
     def launch(self, op, iteration, is_repeat, reads, writes, workspace):
-        key = op, is_repeat, *reads, *writes
+        key = op, is_repeat, workspace, *reads, *writes
         run = self._bound.get(key)
         if run is None:
-            run = self._bound[key] = self._bind(op, is_repeat, reads, writes)
+            run = self._bound[key] = self._bind(op, is_repeat, reads, writes, workspace)
         if self.allocations is None:
             run(self.outside)
             return
         with self.allocations.of(op):
             run(self.outside)
 
-    def _bind(self, op, is_repeat, reads, writes):
+    def _bind(self, op, is_repeat, reads, writes, workspace):
         operation = self._step.operations[op]
         addresses = dict(zip(operation.reads, reads)) | dict(zip(operation.writes, writes))
-        return operation.bind(tensors_at(addresses, self._step.storages), is_repeat)
+        device = self._step.device
+        tensor_of = tensors_at(addresses, self._step.storages, device)
+        return device.bound(operation.bind(tensor_of, is_repeat), operation, workspace)
