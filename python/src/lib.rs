@@ -14,6 +14,7 @@ mod machine;
 mod plan;
 mod session;
 mod strategy;
+mod workspace;
 
 /// Plans memory transfers for computations larger than the device.
 #[pyo3::pymodule]

@@ -53,7 +53,10 @@ class _Training:
 
     def __init__(self, model, loss_fn, optimizer, process_group):
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
-        self.measurements = Measurements(device_of(model))
+        device = device_of(model)
+        if process_group is not None and device.torch_device.type != "cpu":
+            raise CaptureError("a step of several processes needs the model on the processor")
+        self.measurements = Measurements(device)
         self.processes = Processes(process_group, model) if process_group is not None else None
         measure = self.processes.measure_copies if self.processes else measure_copies
         self.copied_bytes_per_s = measure()

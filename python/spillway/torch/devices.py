@@ -1,5 +1,6 @@
 """Which device a model is on."""
 
+from .cuda import Cuda
 from .errors import CaptureError
 from .processor import Processor
 
@@ -10,5 +11,10 @@ def device_of(model):
     found = {t.device for t in (*model.parameters(), *model.buffers())}
     if all(device.type == "cpu" for device in found):
         return Processor()
+    first, *others = found
+    if not others and first.type == "cuda":
+        return Cuda(first)
     names = ", ".join(sorted(map(str, found)))
-    raise CaptureError(f"the model is on {names}: move all of it to the processor")
+    raise CaptureError(
+        f"the model is on {names}: move all of it to the processor or to one CUDA device"
+    )

@@ -1,6 +1,7 @@
 """Runs a recorded op on given memory."""
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -60,9 +61,15 @@ def bind(call, tensor_of):
     """
     if call.function is None:
         return lambda: None
-    args, kwargs = tree_map(
-        lambda a: tensor_of(a) if isinstance(a, View) else a, (call.args, call.kwargs)
-    )
+
+    def argument(arg):
+        if not isinstance(arg, View):
+            return arg
+        tensor = tensor_of(arg)
+        is_read = arg.is_host_number and arg.tensor not in call.writes
+        return _HostNumber(tensor) if is_read else tensor
+
+    args, kwargs = tree_map(argument, (call.args, call.kwargs))
     function = launched if is_collective(call) else call.function
     results = [None if view is None else tensor_of(view) for view in call.results]
     if any(call.results):
@@ -74,7 +81,7 @@ def bind(call, tensor_of):
             kwargs = kwargs | dict(zip(names, results))
         else:
             function = _copying(function, results)
-    if any(isinstance(leaf, Scalar) for leaf in tree_leaves((call.args, call.kwargs))):
+    if any(isinstance(leaf, (Scalar, _HostNumber)) for leaf in tree_leaves((args, kwargs))):
         function = _reading(function, tensor_of)
 
     def run():
@@ -96,13 +103,20 @@ def _copying(function, results):
     return run
 
 
+@dataclass
+class _HostNumber:
+    """A number in device memory that an op reads on the processor, as it does in eager mode."""
+
+    tensor: torch.Tensor
+
+
 def _reading(function, tensor_of):
     """Returns a function that computes the numbers among its arguments before it runs another."""
 
     def number(arg):
         if isinstance(arg, Scalar):
             return arg.value(lambda view, _: tensor_of(view).item())
-        return arg
+        return arg.tensor.cpu() if isinstance(arg, _HostNumber) else arg
 
     def run(*args, **kwargs):
         args, kwargs = tree_map(number, (args, kwargs))

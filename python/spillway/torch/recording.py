@@ -81,13 +81,17 @@ FACTORIES = {
 
 @dataclass(frozen=True)
 class View:
-    """A tensor as an op sees it: a part of a storage. `tensor` is None where it has no bytes."""
+    """A tensor as an op sees it: a part of a storage. `tensor` is None where it has no bytes.
+
+    `is_host_number` is true for a number on the processor in a step on another device.
+    """
 
     tensor: int | None
     shape: tuple
     stride: tuple
     offset: int
     dtype: torch.dtype
+    is_host_number: bool = False
 
     def fills(self, nbytes):
         """Returns whether the view covers all bytes of a storage of `nbytes` bytes."""
@@ -156,7 +160,12 @@ class Recorder(TorchDispatchMode):
         storage = fake.untyped_storage()
         tensor = self._ids[storage._cdata] if storage.nbytes() else None
         return View(
-            tensor, tuple(fake.shape), tuple(fake.stride()), fake.storage_offset(), fake.dtype
+            tensor,
+            tuple(fake.shape),
+            tuple(fake.stride()),
+            fake.storage_offset(),
+            fake.dtype,
+            fake.dim() == 0 and self._is_elsewhere(fake),
         )
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -214,6 +223,8 @@ class Recorder(TorchDispatchMode):
         out = self._run(function, args, kwargs)
         fakes = list(out) if isinstance(out, (tuple, list)) else [out]
         fresh = [k for k, f in enumerate(fakes) if self._is_new(f)]
+        if any(self._is_elsewhere(fakes[k]) for k in fresh):
+            self._check_number(function, [fakes[k] for k in fresh])
         written = self._written(function, args, kwargs)
         if not fresh and not written:
             return out  # a view
@@ -270,6 +281,18 @@ class Recorder(TorchDispatchMode):
         if isinstance(arg, torch.Generator):
             raise CaptureError(f"{user_line()}: draws from a generator that is not the default one")
         return self.view(arg) if isinstance(arg, FakeTensor) else arg
+
+    def _is_elsewhere(self, fake):
+        """Returns whether a tensor is on the processor, but the step on another device."""
+        return fake.device.type == "cpu" != self.measure.device.torch_device.type
+
+    def _check_number(self, function, results):
+        """Refuses what another device would not compute as the processor does."""
+        if any(r.dim() for r in results) or torch.Tag.nondeterministic_seeded in function.tags:
+            raise CaptureError(
+                f"{user_line()}: `{function}` makes a tensor on the processor, but the model is on"
+                f" {self.measure.device.torch_device}"
+            )
 
     def _is_new(self, result):
         if not isinstance(result, FakeTensor):
