@@ -61,13 +61,15 @@ def bind(call, tensor_of):
     """
     if call.function is None:
         return lambda: None
+    views = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, View)]
+    is_on_device = any(not view.is_host_number for view in views)
 
     def argument(arg):
         if not isinstance(arg, View):
             return arg
         tensor = tensor_of(arg)
-        is_read = arg.is_host_number and arg.tensor not in call.writes
-        return _HostNumber(tensor) if is_read else tensor
+        # Among numbers alone, an op may as well run on the device.
+        return _HostNumber(tensor) if is_on_device and arg.is_host_number else tensor
 
     args, kwargs = tree_map(argument, (call.args, call.kwargs))
     function = launched if is_collective(call) else call.function
@@ -105,7 +107,7 @@ def _copying(function, results):
 
 @dataclass
 class _HostNumber:
-    """A number in device memory that an op reads on the processor, as it does in eager mode."""
+    """A number in device memory that an op reads on the processor, as eager mode has it."""
 
     tensor: torch.Tensor
 

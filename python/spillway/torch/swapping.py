@@ -77,7 +77,7 @@ def swapped_optimizer(optimizer, fakes, rates):
 
     try:
         optimizer.param_groups = [
-            dict(group, params=[fake(p) for p in group["params"]], lr=rate)
+            dict(group, params=[fake(p) for p in group["params"]], lr=rate, **_chosen(group))
             for group, rate in zip(groups, rates)
         ]
         optimizer.state = type(state)(
@@ -90,6 +90,15 @@ def swapped_optimizer(optimizer, fakes, rates):
         yield
     finally:
         optimizer.param_groups, optimizer.state = groups, state
+
+
+def _chosen(group):
+    """Returns what an optimizer chooses where its user has not, which depends on the device and
+    on the tensors being real."""
+    if group.get("foreach", False) is not None or group.get("fused") is not None:
+        return {}
+    is_on_cuda = all(p.device.type == "cuda" for p in group["params"])
+    return {"foreach": is_on_cuda and not group.get("differentiable")}
 
 
 def initialise(optimizer, has_gradient):
