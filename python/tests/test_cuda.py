@@ -1,5 +1,7 @@
 """Sessions on a CUDA device, emulated: training within a budget, and what is refused."""
 
+import ctypes
+
 import emulated
 import pytest
 from perceptron import Perceptron, machine, train_plainly
@@ -83,3 +85,22 @@ def test_a_device_is_measured_for_plans():
     assert measured.chunk_bytes == 1 << 20
     assert 0 < measured.device_bytes <= 1 << 30
     Chain().graph.plan(measured, budget=1 << 25)
+
+
+def test_memory_that_is_mapped_last_is_there_for_an_op():
+    graph = spillway.Graph("temporary")
+    value = graph.temporary("value", 4096)
+    graph.op("make", 1000, [], [value])
+    graph.op("use", 1000, [value], [])
+    seen = []
+
+    class Kernels:
+        def launch(self, op, iteration, is_repeat, reads, writes, workspace):
+            for address in writes:
+                ctypes.memset(address, iteration, 4096)
+            seen.extend(ctypes.string_at(address, 4096) for address in reads)
+
+    with emulated.session(graph.plan(machine(), budget=1 << 20), Kernels()) as session:
+        session.step()
+        session.step()
+    assert seen == [bytes([1]) * 4096, bytes([2]) * 4096]

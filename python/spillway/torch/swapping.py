@@ -77,7 +77,7 @@ def swapped_optimizer(optimizer, fakes, rates):
 
     try:
         optimizer.param_groups = [
-            dict(group, params=[fake(p) for p in group["params"]], lr=rate, **_chosen(group))
+            dict(group, params=[fake(p) for p in group["params"]], lr=rate, **choices(group))
             for group, rate in zip(groups, rates)
         ]
         optimizer.state = type(state)(
@@ -92,7 +92,7 @@ def swapped_optimizer(optimizer, fakes, rates):
         optimizer.param_groups, optimizer.state = groups, state
 
 
-def _chosen(group):
+def choices(group):
     """Returns what an optimizer chooses where its user has not, which depends on the device and
     on the tensors being real."""
     if group.get("foreach", False) is not None or group.get("fused") is not None:

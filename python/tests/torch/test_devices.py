@@ -13,6 +13,7 @@ from spillway.torch.cuda import Cuda
 from spillway.torch.devices import device_of
 from spillway.torch.launching import bind, plain_mode
 from spillway.torch.recording import Recorder
+from spillway.torch.swapping import choices
 
 
 class Layouts:
@@ -72,6 +73,18 @@ def test_work_on_the_processor_is_refused_with_its_line(recorder, make):
             make()
 
 
+def test_an_optimizer_chooses_as_for_real_tensors(recorder):
+    def chosen(p, **settings):
+        return choices(dict(params=[p], **settings))
+
+    unset = dict(foreach=None, fused=None, differentiable=False)
+    assert chosen(recorder.x, **unset) == {"foreach": True}
+    assert chosen(torch.empty(3), **unset) == {"foreach": False}
+    for given in dict(foreach=False), dict(fused=True), dict(fused=False):
+        assert chosen(recorder.x, **(unset | given)) == {}
+    assert chosen(recorder.x) == {}, "an optimizer without that choice"
+
+
 def test_a_model_on_several_devices_is_refused():
     model = torch.nn.Linear(2, 2)
     model.register_buffer("elsewhere", torch.empty(1, device="meta"))
@@ -94,7 +107,7 @@ def test_an_op_that_needs_more_than_its_workspace_is_named(monkeypatch):
     device._allocator, device.torch_device = "allocator", torch.device("cuda", 0)
 
     def fail(outside):
-        assert allocate(2 << 20) == 1 << 30 and allocate(1) is None
+        assert allocate(1 << 20) == 1 << 30 and allocate(2 << 20) is None
         raise torch.OutOfMemoryError
 
     operation = SimpleNamespace(
