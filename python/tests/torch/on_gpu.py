@@ -1,5 +1,7 @@
 """Trains models on the first CUDA device, eagerly and within a plan, and compares all bits."""
 
+import copy
+
 import eager
 import test_mlp
 import torch
@@ -31,10 +33,30 @@ def main():
     def sgd(model):
         return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
-    for make in perceptron, with_dropout:
-        for optimizer in sgd, adam(), adam(foreach=True), adam(fused=True):
+    for optimizer in sgd, adam(), adam(foreach=False), adam(fused=True):
+        for make in perceptron, with_dropout:
             eager.compare(make, test_mlp.loss_fn, optimizer, batches, budget="50%")
+        compare_from_processor(optimizer)
     print("losses, parameters and optimizers are the same")
+
+
+def compare_from_processor(make_optimizer):
+    """The same for a model that stays on the processor."""
+    planned_model = test_mlp.mlp()
+    model = copy.deepcopy(planned_model).cuda()
+    optimizer, planned = make_optimizer(model), make_optimizer(planned_model)
+    data = [test_mlp.batches(k) for k in range(eager.STEPS)]
+    loss_fn = test_mlp.loss_fn
+    step = spillway.torch.capture(planned_model, loss_fn, planned, data[0], device="cuda")
+    train = eager.compiled_within(step, "50%")
+    for k, batch in enumerate(data):
+        optimizer.zero_grad()
+        loss = loss_fn(model, {name: tensor.cuda() for name, tensor in batch.items()})
+        loss.backward()
+        optimizer.step()
+        eager.same(train(batch), loss.detach(), f"loss {k}")
+    train.sync()
+    eager.same_dicts(planned_model.state_dict(), model.cpu().state_dict(), "model")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class Emulated(Processor):
 @pytest.fixture
 def device():
     device = Emulated()
-    with mock.patch("spillway.torch.capturing.device_of", lambda model: device):
+    with mock.patch("spillway.torch.capturing.device_of", lambda model, _: device):
         yield device
 
 
