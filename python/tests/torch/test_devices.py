@@ -18,7 +18,7 @@ from spillway.torch.devices import device_of
 from spillway.torch.launching import bind, plain_mode
 from spillway.torch.measuring import Measured
 from spillway.torch.recording import Recorder, View
-from spillway.torch.swapping import choices
+from spillway.torch.swapping import Fakes, choices
 
 
 class Layouts:
@@ -76,6 +76,17 @@ def test_work_on_the_processor_is_refused_with_its_line(recorder, make):
         torch.zeros(())
         with pytest.raises(CaptureError, match=r"test_devices.py:.* on the processor.* cuda:0"):
             make()
+
+
+def test_states_that_share_memory_are_not_copied_to_a_device(recorder):
+    fakes = Fakes(recorder)
+    whole = torch.empty(4)
+    assert fakes.of(whole, "whole").device == torch.device("cuda", 0)
+    assert fakes.of(torch.zeros(()), "step", stays=True).device == torch.device("cpu")
+    with pytest.raises(CaptureError, match="turned shares memory"):
+        fakes.of(whole.view(2, 2), "turned")
+    with pytest.raises(CaptureError, match="half is part of a larger tensor"):
+        fakes.of(torch.empty(4)[:2], "half")
 
 
 def test_an_optimizer_chooses_as_for_real_tensors(recorder):
