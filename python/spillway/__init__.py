@@ -30,8 +30,10 @@ from ._core import (
     Plan,
     PlanningError,
     Predicted,
+    PredictedSwitch,
     Session,
     SessionError,
+    SwitchError,
 )
 
 __all__ = [
@@ -46,6 +48,8 @@ __all__ = [
     "Plan",
     "PlanningError",
     "Predicted",
+    "PredictedSwitch",
     "Session",
     "SessionError",
+    "SwitchError",
 ]

@@ -22,6 +22,8 @@ exceptions! {
         or machine.",
     FormatError: "The bytes are no file of the expected format, or the values of a machine are wrong.",
     SessionError: "A session cannot start or go on, or is asked for what it does not have.",
+    SwitchError: "There is no switch from one plan to another: the states of their graphs differ, or \
+        the session has too little memory.",
 }
 
 /// The exception for an error of the planner.
@@ -43,6 +45,7 @@ pub(crate) fn of_planner(py: Python<'_>, graph: &OwnedGraph, error: &spillway::E
         spillway::Error::Invalid { .. }
         | spillway::Error::OtherGraph { .. }
         | spillway::Error::OtherMachine { .. } => InvalidPlanError::new_err(message),
+        spillway::Error::States(_) | spillway::Error::Switch(_) => SwitchError::new_err(message),
         spillway::Error::File(_) => FormatError::new_err(message),
         spillway::Error::OutOfMemory(_) => PyMemoryError::new_err(message),
         _ => PlanningError::new_err(message),

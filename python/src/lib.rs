@@ -12,6 +12,7 @@ mod machine;
 mod plan;
 mod session;
 mod strategy;
+mod switch;
 
 /// Plans memory transfers for computations larger than the device.
 #[pyo3::pymodule]
@@ -19,7 +20,7 @@ mod _core {
     #[pymodule_export]
     use crate::error::{
         BudgetError, Error, FormatError, GraphError, InfeasibleError, InvalidPlanError,
-        PlanningError, SessionError,
+        PlanningError, SessionError, SwitchError,
     };
     #[pymodule_export]
     use crate::graph::Graph;
@@ -29,4 +30,6 @@ mod _core {
     use crate::plan::{Plan, Predicted};
     #[pymodule_export]
     use crate::session::Session;
+    #[pymodule_export]
+    use crate::switch::PredictedSwitch;
 }

@@ -1,14 +1,16 @@
 //! Plans that run on mapped host memory.
 
-use crate::error::SessionError;
+use crate::error::{self, SessionError, SwitchError};
 use crate::kernels::{PyKernels, copied};
 use crate::plan::Plan;
+use crate::switch::PredictedSwitch;
 use backend_host::{HostError, MappedDevice};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 use spillway::TensorId;
 use spillway::core::Kind;
+use spillway::core::switch::Capacity;
 use spillway::names::Mentions;
 use std::mem;
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -27,17 +29,18 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 ///   of iteration 1, and each step for those of the next iteration.
 ///
 /// Addresses hold until the call returns. States are zeros until they are written.
+///
+/// The memory is enough for `plan` and for each of `others`, so that `switch` can go on with these.
 #[pyclass(frozen, module = "spillway")]
 pub(crate) struct Session {
     state: Mutex<State>,
-    graph: spillway::Graph,
 }
 
 type Running = spillway::Session<MappedDevice, PyKernels>;
 
 enum State {
     /// Before the first step.
-    Ready(Box<(spillway::Plan, MappedDevice, PyKernels)>),
+    Ready(Box<(spillway::Plan, MappedDevice, PyKernels, Capacity)>),
     Running(Box<Running>),
     Closed,
 }
@@ -48,9 +51,10 @@ impl State {
         if matches!(self, Self::Ready(_)) {
             // A session that cannot start stays closed.
             if let Self::Ready(parts) = mem::replace(self, Self::Closed) {
-                let (plan, device, kernels) = *parts;
+                let (plan, device, kernels, capacity) = *parts;
                 let raised = kernels.raised.clone();
-                let session = spillway::Session::new(plan.clone(), device, kernels);
+                let session =
+                    spillway::Session::with_capacity(plan.clone(), capacity, device, kernels);
                 let session = session
                     .map_err(|error| raised.take().unwrap_or_else(|| of_session(&plan, &error)))?;
                 *self = Self::Running(Box::new(session));
@@ -69,6 +73,33 @@ impl State {
             Self::Closed => None,
         }
     }
+
+    fn graph(&self) -> PyResult<&spillway::Graph> {
+        match self {
+            Self::Ready(parts) => Ok(parts.0.graph()),
+            Self::Running(session) => Ok(session.plan().graph()),
+            Self::Closed => Err(closed()),
+        }
+    }
+
+    /// Checks that a tensor is a state, and that a buffer for it has its size.
+    fn check_buffer(&self, tensor: u32, buffer_bytes: usize) -> PyResult<()> {
+        let graph = self.graph()?.owned();
+        let found = graph.tensors.get(TensorId(tensor).index());
+        let found = found.ok_or_else(|| {
+            SessionError::new_err(format!("the graph {:?} has no tensor {tensor}", graph.name))
+        })?;
+        let name = || spillway::names::Names::new(graph, &[]).tensor(TensorId(tensor));
+        match found.kind {
+            Kind::State if found.bytes == buffer_bytes as u64 => Ok(()),
+            Kind::State => Err(SessionError::new_err(format!(
+                "the buffer for {} has {buffer_bytes} bytes, not {}",
+                name(),
+                found.bytes
+            ))),
+            _ => Err(SessionError::new_err(format!("{} is no state", name()))),
+        }
+    }
 }
 
 fn closed() -> PyErr {
@@ -83,7 +114,12 @@ fn of_session(plan: &spillway::Plan, error: &spillway::SessionError<HostError>) 
         }
         error => error.to_string(),
     };
-    SessionError::new_err(message)
+    match error {
+        spillway::SessionError::Plan(spillway::Error::States(_) | spillway::Error::Switch(_)) => {
+            SwitchError::new_err(message)
+        }
+        _ => SessionError::new_err(message),
+    }
 }
 
 impl Session {
@@ -97,56 +133,41 @@ impl Session {
             }
         }
     }
-
-    /// Checks that a tensor is a state, and returns its size.
-    fn state_bytes(&self, tensor: u32) -> PyResult<u64> {
-        let graph = self.graph.owned();
-        let found = graph.tensors.get(TensorId(tensor).index());
-        let found = found.ok_or_else(|| {
-            SessionError::new_err(format!("the graph {:?} has no tensor {tensor}", graph.name))
-        })?;
-        match found.kind {
-            Kind::State => Ok(found.bytes),
-            _ => Err(SessionError::new_err(format!("{} is no state", self.name(tensor)))),
-        }
-    }
-
-    /// Checks the size of a buffer for a state.
-    fn check_bytes(&self, tensor: u32, buffer_bytes: usize) -> PyResult<()> {
-        let bytes = self.state_bytes(tensor)?;
-        if bytes == buffer_bytes as u64 {
-            return Ok(());
-        }
-        let name = self.name(tensor);
-        let message = format!("the buffer for {name} has {buffer_bytes} bytes, not {bytes}");
-        Err(SessionError::new_err(message))
-    }
-
-    fn name(&self, tensor: u32) -> String {
-        spillway::names::Names::new(self.graph.owned(), &[]).tensor(TensorId(tensor))
-    }
 }
 
 #[pymethods]
 impl Session {
     #[new]
-    fn new(plan: &Plan, kernels: &Bound<'_, PyAny>) -> PyResult<Self> {
+    #[pyo3(signature = (plan, kernels, others=Vec::new()), text_signature = "(plan, kernels, others=())")]
+    fn new(
+        py: Python<'_>,
+        plan: &Plan,
+        kernels: &Bound<'_, PyAny>,
+        others: Vec<PyRef<'_, Plan>>,
+    ) -> PyResult<Self> {
         let plan = plan.plan();
+        let (mut budget_bytes, mut capacity) = (plan.owned().budget_bytes, Capacity::default());
+        for other in others.iter().map(|other| other.plan()) {
+            let graph = other.graph().owned();
+            let needed = other.capacity().map_err(|error| error::of_planner(py, graph, &error))?;
+            capacity = capacity.max(needed);
+            budget_bytes = budget_bytes.max(other.owned().budget_bytes);
+        }
         let chunk_bytes = plan.machine().machine.chunk_bytes;
-        let device = MappedDevice::new(chunk_bytes, plan.owned().budget_bytes)
+        let device = MappedDevice::new(chunk_bytes, budget_bytes)
             .map_err(|error| SessionError::new_err(error.to_string()))?;
-        let graph = plan.graph().clone();
-        let kernels = PyKernels::new(kernels, &graph)?;
-        let ready = State::Ready(Box::new((plan.clone(), device, kernels)));
-        Ok(Self { state: Mutex::new(ready), graph })
+        let kernels = PyKernels::new(kernels, plan.graph())?;
+        let ready = State::Ready(Box::new((plan.clone(), device, kernels, capacity)));
+        Ok(Self { state: Mutex::new(ready) })
     }
 
     /// Sets the first value of a state, from a buffer of its size, which is copied. Only before the
     /// first step.
     fn write_state(&self, tensor: u32, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
         let value = copied(buffer)?;
-        self.check_bytes(tensor, value.len())?;
-        match &mut *self.state()? {
+        let mut state = self.state()?;
+        state.check_buffer(tensor, value.len())?;
+        match &mut *state {
             State::Ready(parts) => {
                 parts.2.states.insert(TensorId(tensor), value);
                 Ok(())
@@ -161,8 +182,8 @@ impl Session {
     /// Reads the value that a state has after all steps so far into a buffer of its size.
     fn read_state(&self, py: Python<'_>, tensor: u32, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
         let view = PyMemoryView::from(buffer)?.call_method1("cast", ("B",))?;
-        self.check_bytes(tensor, view.len()?)?;
         let mut state = self.state()?;
+        state.check_buffer(tensor, view.len()?)?;
         let session = match &mut *state {
             // The start would ask for inputs, so what is not started yet is not started here.
             State::Ready(parts) => {
@@ -201,6 +222,42 @@ impl Session {
         })
     }
 
+    /// Goes on with another plan from the next iteration on, and starts the session if need be.
+    /// States that both plans hold on the device stay there; the others are copied where they must
+    /// be. Returns what that is predicted to cost.
+    ///
+    /// The graphs may differ in all but their states, which are paired by name. From now on tensors and
+    /// ops have the numbers of the new graph. `kernels` are for it; without them, the same object goes
+    /// on. They are asked for the inputs of the next iteration, although these may have been asked
+    /// for before. Iterations are counted on.
+    ///
+    /// Raises `SwitchError` where the states differ or the memory is too small, and what reading the
+    /// methods of the kernels raises; then the old plan goes on. After any other error, the session
+    /// cannot go on.
+    #[pyo3(signature = (plan, kernels=None))]
+    fn switch(
+        &self,
+        py: Python<'_>,
+        plan: &Plan,
+        kernels: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PredictedSwitch> {
+        let plan = plan.plan();
+        let object = match kernels {
+            Some(object) => object.clone(),
+            None => self.state()?.kernels().ok_or_else(closed)?.object.bind(py).clone(),
+        };
+        let next = PyKernels::new(&object, plan.graph())?;
+        py.detach(|| {
+            let mut state = self.state()?;
+            let session = state.running()?;
+            let switched = session.switch(plan.clone(), |kernels| *kernels = next);
+            switched.map(PredictedSwitch::from).map_err(|error| {
+                let raised = session.kernels().raised.take();
+                raised.unwrap_or_else(|| of_session(plan, &error))
+            })
+        })
+    }
+
     /// Iterations so far.
     #[getter]
     fn iterations(&self) -> PyResult<u64> {
@@ -211,7 +268,7 @@ impl Session {
         }
     }
 
-    /// Size of the file that is the device's memory; 0 before the first step.
+    /// Size of the file that is the device's memory; 0 before the start.
     #[getter]
     fn device_bytes(&self) -> PyResult<u64> {
         match &*self.state()? {
@@ -247,6 +304,7 @@ impl Session {
         // A session in a step is in use, and so are its kernels.
         let Ok(state) = self.state.try_lock() else { return Ok(()) };
         let Some(kernels) = state.kernels() else { return Ok(()) };
+        visit.call(&kernels.object)?;
         visit.call(&kernels.launch)?;
         kernels.fill_input.as_ref().map_or(Ok(()), |fill_input| visit.call(fill_input))
     }
