@@ -30,7 +30,8 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 ///
 /// Addresses hold until the call returns. States are zeros until they are written.
 ///
-/// The memory is enough for `plan` and for each of `others`, so that `switch` can go on with these.
+/// The device's memory is enough for `plan` and for each of `others`, so that `switch` can go on with
+/// these. The host block is also enough for all other plans of the same graph.
 #[pyclass(frozen, module = "spillway")]
 pub(crate) struct Session {
     state: Mutex<State>,
@@ -135,6 +136,14 @@ impl Session {
     }
 }
 
+/// The size of a host block that is enough for every plan of a graph.
+fn all_bytes(graph: &spillway::Graph) -> u64 {
+    let slots = |kind| if kind == Kind::Input { 2 } else { 1 };
+    let tensors = graph.owned().tensors.iter();
+    let bytes = tensors.map(|tensor| tensor.bytes.saturating_mul(slots(tensor.kind)));
+    bytes.fold(0, u64::saturating_add)
+}
+
 #[pymethods]
 impl Session {
     #[new]
@@ -153,6 +162,9 @@ impl Session {
             capacity = capacity.max(needed);
             budget_bytes = budget_bytes.max(other.owned().budget_bytes);
         }
+        // Pages of the host block that nothing touches take no memory.
+        let on_host = plan.machine().machine.host_bytes;
+        capacity.host_bytes = capacity.host_bytes.max(on_host.min(all_bytes(plan.graph())));
         let chunk_bytes = plan.machine().machine.chunk_bytes;
         let device = MappedDevice::new(chunk_bytes, budget_bytes)
             .map_err(|error| SessionError::new_err(error.to_string()))?;

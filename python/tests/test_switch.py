@@ -107,6 +107,22 @@ def test_a_session_that_has_not_begun_is_started_by_a_switch():
         assert other.sums(session) == [17] + [10] * 5 and layers.launched == 0
 
 
+def test_the_host_block_is_enough_for_what_other_plans_of_the_graph_offload():
+    graph = spillway.Graph("chain")
+    state = graph.state("state", BYTES)
+    values = [graph.temporary(f"value {n}", BYTES) for n in range(8)]
+    for n, value in enumerate(values):
+        graph.op(f"make {n}", 1000, [values[n - 1]] if n else [state], [value])
+    for n, value in reversed(list(enumerate(values))):
+        graph.op(f"use {n}", 1000, [value, state], [state])
+    on_device, moving = graph.plan(machine(), "100%"), graph.plan(machine(), "min", "swap")
+    assert moving.predicted.host_bytes > on_device.predicted.host_bytes
+    with spillway.Session(on_device, Launcher()) as session:
+        session.step()
+        session.switch(moving)
+        session.step()
+
+
 def refused(session, plan, message, kernels=None, error=spillway.SwitchError):
     with pytest.raises(error, match=message):
         session.switch(plan, kernels)

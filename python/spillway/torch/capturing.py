@@ -5,6 +5,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .collectives import is_collective
+from .constants import Constants
 from .errors import CaptureError
 from .machine import measure_copies
 from .measuring import Measurements
@@ -52,7 +53,7 @@ class _Training:
 
     def __init__(self, model, loss_fn, optimizer, process_group):
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
-        self.measurements = Measurements()
+        self.measurements, self.constants = Measurements(), Constants()
         self.processes = Processes(process_group, model) if process_group is not None else None
         measure = self.processes.measure_copies if self.processes else measure_copies
         self.copied_bytes_per_s = measure()
@@ -99,7 +100,7 @@ class _Inference:
 
     def __init__(self, model, forward):
         self.model, self.forward = model, forward
-        self.measurements = Measurements()
+        self.measurements, self.constants = Measurements(), Constants()
         self.copied_bytes_per_s = measure_copies()
 
     def capture(self, example_batch):
@@ -134,6 +135,7 @@ def _given(recorder, name, value):
 def _step(source, recorder, batch, rates, name, returned, example_batch):
     if not source.processes:
         _refuse_collectives(recorder.calls)
+    source.constants.name([recorder.storages[t] for t in recorder.constants])
     values, structure = tree_flatten(returned)
     results = [_result(recorder, value) for value in values]
     constants = [None if view else value for value, view in zip(values, results)]

@@ -20,7 +20,7 @@ def sessions():
 
 
 class Session:
-    def __init__(self, step, kernels):
+    def __init__(self, step, kernels, others=()):
         self.tensors, self.ops, self.kernels = step.storages, step.operations, kernels
         self.iteration = self.repeats = 0
         starts, end = [], 0
