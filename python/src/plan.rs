@@ -6,7 +6,8 @@ use crate::machine::Machine;
 use crate::switch::PredictedSwitch;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use spillway::summary;
+use spillway::core::Step;
+use spillway::{OpId, TensorId, summary};
 
 /// A plan that is proved: safe in every order that its waits allow, with an exact prediction.
 #[pyclass(frozen, module = "spillway")]
@@ -84,6 +85,17 @@ impl Plan {
     fn arranged_after(&self, py: Python<'_>, earlier: &Self) -> PyResult<Self> {
         let arranged = py.detach(|| self.plan.arranged_after(&earlier.plan));
         arranged.map(Self::new).map_err(|error| self.error(py, &error))
+    }
+
+    /// Whether a tensor stays where it is between two ops: no step between their first launches
+    /// copies it or gives its memory back. False where they are not launched in this order.
+    fn leaves_alone(&self, tensor: u32, after: u32, before: u32) -> bool {
+        let mut steps = self.plan.owned().steps.iter();
+        let launch = |op| move |step: &Step| *step == Step::launch(OpId(op));
+        let is_moved =
+            |step: &Step| step.part().is_some_and(|part| part.tensor == TensorId(tensor));
+        steps.any(|step| launch(after)(step))
+            && steps.find(|step| launch(before)(step) || is_moved(step)).is_some_and(launch(before))
     }
 
     /// The machine that it is for.

@@ -172,7 +172,8 @@ class Recorder(TorchDispatchMode):
         if function._schema.name.startswith(("aten::_foreach_", "aten::_fused_")):
             return self._each(function, args, kwargs)
         if function.namespace in collectives.NAMESPACES:
-            return collectives.record(function, args, lambda f, a: self._record(f, a, {}))
+            record = lambda function, args, kwargs={}: self._record(function, args, kwargs)
+            return collectives.record(function, args, kwargs, record)
         return self._record(function, args, kwargs)
 
     def known(self, arg):

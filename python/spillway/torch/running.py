@@ -1,5 +1,7 @@
 """Runs a step within its plans, one for each shape of its batches."""
 
+from contextlib import nullcontext
+
 import torch
 
 from spillway import Session, SwitchError
@@ -91,7 +93,7 @@ class Compiled:
         memory for it or more than its budget, they go through the model to a new session."""
         self.switched = None
         if self._session is not None and self._started.budget_bytes <= plan.budget_bytes:
-            kernels = _Kernels(step)
+            kernels = _Kernels(step, plan)
             try:
                 self.switched = self._session.switch(plan, kernels)
             except SwitchError:
@@ -107,7 +109,7 @@ class Compiled:
         model's."""
         if self._session is not None:
             self._session.close()
-        self._session, self._kernels = None, _Kernels(step)
+        self._session, self._kernels = None, _Kernels(step, plan)
         self._step, self._running, self._started = step, plan, plan
         session = Session(plan, self._kernels, list(self._plans.values()))
         for tensor, storage in self._states():
@@ -115,8 +117,11 @@ class Compiled:
         self._session = session
 
     def _step_once(self):
-        with plain_mode():
-            self._session.step()
+        try:
+            with plain_mode():
+                self._session.step()
+        finally:
+            self._kernels.outside.under_way.wait_for_all()
 
     def _step_counted(self):
         with Allocations() as allocations:
@@ -137,8 +142,9 @@ class Compiled:
 class _Kernels:
     """What a session calls. Each op is bound once to the addresses at which it is launched."""
 
-    def __init__(self, step):
+    def __init__(self, step, plan):
         self._step = step
+        self._waits_at_once = set(_moving_collectives(step, plan))
         self._bound = {}
         self.outside = None
         self.allocations = None
@@ -148,13 +154,22 @@ class _Kernels:
         run = self._bound.get(key)
         if run is None:
             run = self._bound[key] = self._bind(op, is_repeat, reads, writes)
-        if self.allocations is None:
+        with nullcontext() if self.allocations is None else self.allocations.of(op):
             run(self.outside)
-            return
-        with self.allocations.of(op):
-            run(self.outside)
+        if op in self._waits_at_once:
+            self.outside.under_way.wait_for_all()
 
     def _bind(self, op, is_repeat, reads, writes):
         operation = self._step.operations[op]
         addresses = dict(zip(operation.reads, reads)) | dict(zip(operation.writes, writes))
         return operation.bind(tensors_at(addresses, self._step.storages), is_repeat)
+
+
+def _moving_collectives(step, plan):
+    """Yields the ops that start collectives whose tensors the plan moves before their end."""
+    numbers = {id(op): number for number, op in enumerate(step.operations)}
+    for wait, op in enumerate(step.operations):
+        if op.start is not None:
+            start = numbers[id(op.start)]
+            if not all(plan.leaves_alone(tensor, start, wait) for tensor in op.reads):
+                yield start
