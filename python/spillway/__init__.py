@@ -33,8 +33,10 @@ from ._core import (
     Plan,
     PlanningError,
     Predicted,
+    PredictedSwitch,
     Session,
     SessionError,
+    SwitchError,
 )
 
 __all__ = [
@@ -51,6 +53,8 @@ __all__ = [
     "Plan",
     "PlanningError",
     "Predicted",
+    "PredictedSwitch",
     "Session",
     "SessionError",
+    "SwitchError",
 ]

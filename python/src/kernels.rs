@@ -29,6 +29,7 @@ impl Raised {
 
 /// An object with the methods `launch` and, where the graph has inputs, `fill_input`.
 pub(crate) struct PyKernels {
+    pub(crate) object: Py<PyAny>,
     pub(crate) launch: Py<PyAny>,
     pub(crate) fill_input: Option<Py<PyAny>>,
     /// The inputs of the graph, with their sizes.
@@ -48,6 +49,7 @@ impl PyKernels {
             false => Some(object.getattr("fill_input")?.unbind()),
         };
         Ok(Self {
+            object: object.clone().unbind(),
             launch: object.getattr("launch")?.unbind(),
             fill_input,
             inputs,

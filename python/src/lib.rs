@@ -14,6 +14,7 @@ mod machine;
 mod plan;
 mod session;
 mod strategy;
+mod switch;
 mod workspace;
 
 /// Plans memory transfers for computations larger than the device.
@@ -24,7 +25,7 @@ mod _core {
     #[pymodule_export]
     use crate::error::{
         BudgetError, DeviceError, Error, FormatError, GraphError, InfeasibleError,
-        InvalidPlanError, PlanningError, SessionError,
+        InvalidPlanError, PlanningError, SessionError, SwitchError,
     };
     #[pymodule_export]
     use crate::graph::Graph;
@@ -34,4 +35,6 @@ mod _core {
     use crate::plan::{Plan, Predicted};
     #[pymodule_export]
     use crate::session::Session;
+    #[pymodule_export]
+    use crate::switch::PredictedSwitch;
 }

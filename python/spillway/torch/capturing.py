@@ -5,6 +5,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .collectives import is_collective
+from .constants import Constants
 from .devices import device_of
 from .errors import CaptureError
 from .machine import measure_copies
@@ -59,6 +60,7 @@ class _Training:
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
         self.moves_batch = device is not None
         self.measurements = Measurements(device_of(model, device))
+        self.constants = Constants()
         is_on_processor = self.measurements.device.torch_device.type == "cpu"
         if process_group is not None and not is_on_processor:
             raise CaptureError("a step of several processes runs on the processor")
@@ -112,6 +114,7 @@ class _Inference:
         self.model, self.forward = model, forward
         self.moves_batch = device is not None
         self.measurements = Measurements(device_of(model, device))
+        self.constants = Constants()
         self.copied_bytes_per_s = measure_copies()
 
     def capture(self, example_batch):
@@ -148,6 +151,7 @@ def _given(recorder, name, value, device=None):
 def _step(source, recorder, batch, rates, name, returned, example_batch):
     if not source.processes:
         _refuse_collectives(recorder.calls)
+    source.constants.name([recorder.storages[t] for t in recorder.constants])
     values, structure = tree_flatten(returned)
     results = [_result(recorder, value) for value in values]
     returns = [_form(view) if view else value for value, view in zip(values, results)]

@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .collectives import is_collective, launched
+from .collectives import is_collective, to_its_end
 from .recording import HIDDEN_WRITES, View
 from .scalars import Scalar
 
@@ -72,7 +72,7 @@ def bind(call, tensor_of):
         return _HostNumber(tensor) if is_on_device and arg.is_host_number else tensor
 
     args, kwargs = tree_map(argument, (call.args, call.kwargs))
-    function = launched if is_collective(call) else call.function
+    function = to_its_end(call.function) if is_collective(call) else call.function
     results = [None if view is None else tensor_of(view) for view in call.results]
     if any(call.results):
         variant, names = out_variant(function)

@@ -1,19 +1,24 @@
 """Turns recorded calls into the ops of a graph, and adds those around them: the batch comes in,
 results go out, and the generator's state is a tensor."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Callable
 
 import torch
+from torch.utils._pytree import tree_map
 
-from .collectives import is_collective
+from .collectives import UnderWay, is_collective
 from .launching import bind, leaves_states_alone
 from .measuring import Measured
 from .recording import Storage, View, unique
 
 # Some bytes of their results are undefined; they may be the same by chance when they are measured.
 PARTLY_UNDEFINED = {"aten::mkldnn_rnn_layer"}
+
+START_NS = 50_000  # to start a collective
 
 
 @dataclass
@@ -28,17 +33,19 @@ class Operation:
     measured: Measured = field(default=Measured(1000, 0, draws=False, repeats=True))
     repeatable: bool = False
     line: str = ""
+    start: Operation | None = None  # that of the collective that this op waits for
 
 
 @dataclass
 class Outside:
     """What an iteration exchanges with its caller: batch and learning rates, results and
-    generator state."""
+    generator state; and its collectives."""
 
     batch: list
     rates: list
     results: list
     generator: torch.Tensor | None = None
+    under_way: UnderWay = field(default_factory=UnderWay)
 
 
 def operations(recorder, batch, rates, name, results):
@@ -52,17 +59,19 @@ def operations(recorder, batch, rates, name, results):
     if rates:
         ops.append(_supply("learning rates", rates, lambda outside: outside.rates))
     random = _Randomness(recorder.storages, recorder.measure.device)
-    order = _Order(recorder.storages)
+    collectives = _Collectives(recorder.storages)
     body = []
     for call in calls:
+        body += collectives.waits(body, {*call.reads, *call.writes})
         measured = recorder.measure.measure(call, recorder.storages)
         repeatable = measured.repeats and _is_repeatable(call, recorder.storages)
         if measured.draws:
             body += random.operations(call, measured, repeatable)
         elif is_collective(call):
-            body.append(order.operation(call, measured))
+            body.append(collectives.start(call, measured))
         else:
             body.append(_plain(call, measured, repeatable))
+    body += collectives.waits(body)
     handed = [_result(name, k, view) for k, view in enumerate(results) if view]
     return ops + random.first() + body + handed + random.last()
 
@@ -105,21 +114,60 @@ def _is_repeatable(call, storages):
     )
 
 
-class _Order:
-    """A token that each collective reads and writes, so that no plan changes their order."""
+class _Collectives:
+    """Collectives as two ops each: one starts it, and one waits for it before its tensors are used.
+
+    All starts read and write a token, so that no plan changes their order.
+    """
 
     def __init__(self, storages):
         self.storages = storages
         self.token = None
+        self.count = 0
+        self.under_way = {}  # by number: start, call, and its costs until its end
 
-    def operation(self, call, measured):
+    def start(self, call, measured):
+        """Returns the op that starts a collective."""
         reads = [] if self.token is None else [self.token]
         if self.token is None:
             self.storages.append(Storage("order of collectives", 1, "temporary"))
             self.token = len(self.storages) - 1
-        operation = _plain(call, measured, repeatable=False)
-        operation.reads, operation.writes = call.reads + reads, [*call.writes, self.token]
-        return operation
+        number = self.count = self.count + 1
+
+        def started(tensor_of, is_repeat):
+            args, kwargs = tree_map(
+                lambda a: tensor_of(a) if isinstance(a, View) else a, (call.args, call.kwargs)
+            )
+            return lambda outside: outside.under_way.start(number, call.function(*args, **kwargs))
+
+        costs = replace(measured, time_ns=min(measured.time_ns, START_NS))
+        reads, writes = unique([*call.reads, *reads]), [*call.writes, self.token]
+        start = Operation(call.name, reads, writes, started, costs, line=call.line)
+        self.under_way[number] = start, call, measured
+        return start
+
+    def waits(self, body, tensors=None):
+        """Returns the ops that wait for those collectives under way that use one of the tensors, or for
+        all. `body` is what runs before."""
+        ending = [
+            number
+            for number, (_, call, _) in self.under_way.items()
+            if tensors is None or tensors & {*call.reads, *call.writes}
+        ]
+        return [_wait(number, *self.under_way.pop(number), body) for number in ending]
+
+
+def _wait(number, start, call, measured, body):
+    """Returns the op that waits for a collective. Ops that run meanwhile take no more time."""
+    since = next(k for k, op in enumerate(body) if op is start)
+    left_ns = measured.time_ns - sum(op.measured.time_ns for op in body[since:])
+    costs = replace(measured, time_ns=max(left_ns, 1000))
+
+    def waited(tensor_of, is_repeat):
+        return lambda outside: outside.under_way.wait(number)
+
+    reads, name = unique([*call.reads, *call.writes]), f"wait for {call.name}"
+    return Operation(name, reads, call.writes, waited, costs, line=call.line, start=start)
 
 
 class _Randomness:

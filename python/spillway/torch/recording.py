@@ -142,7 +142,8 @@ class Recorder(TorchDispatchMode):
         self.measure = measure
         self.storages = []
         self.calls = []
-        self.scalars = {}
+        self.constants = []  # the storages of tensors of no module
+        self._made = set()  # those that the step makes of numbers, anew in each iteration
         self._ids = {}
         self._alive = []  # keeps storages alive, so that their identities stay unique
         self._names = {}
@@ -175,10 +176,13 @@ class Recorder(TorchDispatchMode):
         args, kwargs = tree_map(self.known, (args, kwargs))
         if function is aten._local_scalar_dense.default:
             return self._item(args[0])
+        if function is aten.lift_fresh.default:
+            self._made.add(self.view(args[0]).tensor)
         if function._schema.name.startswith(("aten::_foreach_", "aten::_fused_")):
             return self._each(function, args, kwargs)
         if function.namespace in collectives.NAMESPACES:
-            return collectives.record(function, args, lambda f, a: self._record(f, a, {}))
+            record = lambda function, args, kwargs={}: self._record(function, args, kwargs)
+            return collectives.record(function, args, kwargs, record)
         return self._record(function, args, kwargs)
 
     def known(self, arg):
@@ -190,7 +194,9 @@ class Recorder(TorchDispatchMode):
         if isinstance(arg, FakeTensor):
             return arg
         fake = self.fake_mode.from_tensor(arg)
+        count = len(self.storages)
         self.adopt(fake, "state", "constant", arg)
+        self.constants += range(count, len(self.storages))
         return fake
 
     def _item(self, fake):
@@ -336,6 +342,8 @@ class Recorder(TorchDispatchMode):
             view = self.view(fake)
             if view.tensor is None:
                 continue
+            if view.tensor in self._made:
+                self._copy_first(view.tensor)
             uses = sum(v.tensor == view.tensor for v in views)
             if overwrites and uses == 1 and view.fills(self.storages[view.tensor].nbytes):
                 overwritten.add(view.tensor)
@@ -348,6 +356,18 @@ class Recorder(TorchDispatchMode):
         call.writes = unique(t for t in call.writes + fresh if t is not None)
         for tensor in call.writes:
             self.storages[tensor].writes += 1
+
+    def _copy_first(self, tensor):
+        """Has each iteration begin with a copy of a constant, which the step writes."""
+        copy, original = self.storages[tensor], len(self.storages)
+        self.storages.append(Storage(copy.name, copy.nbytes, "state", copy.value))
+        self.constants[self.constants.index(tensor)] = original
+        self._made.remove(tensor)
+        copy.name, copy.kind, copy.value = self._unique("copy"), "temporary", None
+        views = [View(t, (copy.nbytes,), (1,), 0, torch.uint8) for t in (tensor, original)]
+        call = Call(self._unique("copy_"), aten.copy_.default, tuple(views), {}, False, [None])
+        call.reads, call.writes, call.line = [original], [tensor], user_line()
+        self.calls.insert(0, call)
 
     def _unique(self, name):
         """Returns the name, with a number where it is taken."""

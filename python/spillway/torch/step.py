@@ -51,8 +51,9 @@ class Step:
         """Returns the function that runs the step within a plan: `loss = train(batch)`.
 
         A batch of another shape is captured when it first comes, and planned for the bytes of the
-        plan's budget; `machine`, `strategy` and `settings` are for these plans. More than
-        `max_shapes` shapes, that of the example included, are refused.
+        plan's budget; `machine`, which is the plan's where none is given, `strategy` and
+        `settings` are for these plans. More than `max_shapes` shapes, that of the example
+        included, are refused.
 
         With `strict`, each iteration counts what its ops allocate, and raises `AllocationError`
         where an op has taken more than its workspace.

@@ -22,7 +22,7 @@ def sessions():
 class Session:
     stream = None
 
-    def __init__(self, step, kernels, device=None):
+    def __init__(self, step, kernels, others=(), device=None):
         assert device is None
         self.tensors, self.ops, self.kernels = step.storages, step.operations, kernels
         self.iteration = self.repeats = 0
