@@ -127,6 +127,12 @@ impl Drop for Space {
 }
 
 impl CudaDevice {
+    /// The bytes of all chunks that were created.
+    #[must_use]
+    pub const fn created_bytes(&self) -> u64 {
+        self.space.chunks.len() as u64 * self.space.addresses.chunk_bytes()
+    }
+
     /// Lets the device read and write all that is mapped.
     pub(crate) fn allow_access(&mut self) -> Result<(), CudaError> {
         let Some(Range { start, end }) = self.space.closed.clone() else { return Ok(()) };

@@ -45,6 +45,16 @@ impl CudaDevice {
         self.host.as_ref().ok_or(Refused::NoHostRange(range))?.check(range)
     }
 
+    /// The address of bytes of the host block, for kernels that fill inputs.
+    ///
+    /// # Errors
+    /// Bytes outside the block.
+    pub fn host_address(&self, range: HostRange) -> Result<u64, CudaError> {
+        let HostRange { offset_bytes, bytes } = range;
+        let pinned = self.pinned(range)?.ok_or(Refused::NoHostRange(range))?;
+        Ok(pinned.address(&(offset_bytes..offset_bytes + bytes)))
+    }
+
     /// The host's end of a copy whose device's end is mapped.
     fn checked_copy(
         &self,

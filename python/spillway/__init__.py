@@ -15,11 +15,14 @@ within a budget.
     print(plan.predicted.period_ns, plan.lower_bound_ns)
 
 A plan is proved safe, or it raises an exception: a subclass of `Error`, whose message names the
-tensors and ops that it is about. `Session` runs a plan on host memory, with kernels of your own.
+tensors and ops that it is about. `Session` runs a plan on host memory or on a CUDA device (`Cuda`),
+with kernels of your own.
 """
 
 from ._core import (
     BudgetError,
+    Cuda,
+    DeviceError,
     Error,
     FormatError,
     Graph,
@@ -30,12 +33,16 @@ from ._core import (
     Plan,
     PlanningError,
     Predicted,
+    PredictedSwitch,
     Session,
     SessionError,
+    SwitchError,
 )
 
 __all__ = [
     "BudgetError",
+    "Cuda",
+    "DeviceError",
     "Error",
     "FormatError",
     "Graph",
@@ -46,6 +53,8 @@ __all__ = [
     "Plan",
     "PlanningError",
     "Predicted",
+    "PredictedSwitch",
     "Session",
     "SessionError",
+    "SwitchError",
 ]

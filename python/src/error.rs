@@ -21,7 +21,10 @@ exceptions! {
     InvalidPlanError: "A plan is not safe, promises what it does not keep, or is for another graph \
         or machine.",
     FormatError: "The bytes are no file of the expected format, or the values of a machine are wrong.",
+    DeviceError: "There is no such device, or its driver refuses.",
     SessionError: "A session cannot start or go on, or is asked for what it does not have.",
+    SwitchError: "There is no switch from one plan to another: the states of their graphs differ, or \
+        the session has too little memory.",
 }
 
 /// The exception for an error of the planner.
@@ -43,6 +46,7 @@ pub(crate) fn of_planner(py: Python<'_>, graph: &OwnedGraph, error: &spillway::E
         spillway::Error::Invalid { .. }
         | spillway::Error::OtherGraph { .. }
         | spillway::Error::OtherMachine { .. } => InvalidPlanError::new_err(message),
+        spillway::Error::States(_) | spillway::Error::Switch(_) => SwitchError::new_err(message),
         spillway::Error::File(_) => FormatError::new_err(message),
         spillway::Error::OutOfMemory(_) => PyMemoryError::new_err(message),
         _ => PlanningError::new_err(message),

@@ -1,10 +1,10 @@
 //! The embedder's kernels, as a Python object has them.
 
-use backend_host::{HostError, MappedDevice};
+use crate::device::{Device, DeviceError};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use spillway::TensorId;
-use spillway::core::backend::{HostRange, Kernels, Launch, Transfers};
+use spillway::core::backend::{HostRange, Kernels, Launch, Transfers as _};
 use spillway::core::{HostLayout, Kind};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,16 +19,17 @@ impl Raised {
     }
 
     /// Keeps the exception of a call.
-    fn keep<T>(&self, called: PyResult<T>) -> Result<T, HostError> {
+    fn keep<T>(&self, called: PyResult<T>) -> Result<T, DeviceError> {
         called.map_err(|error| {
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-            HostError::Kernels
+            DeviceError::Raised
         })
     }
 }
 
 /// An object with the methods `launch` and, where the graph has inputs, `fill_input`.
 pub(crate) struct PyKernels {
+    pub(crate) object: Py<PyAny>,
     pub(crate) launch: Py<PyAny>,
     pub(crate) fill_input: Option<Py<PyAny>>,
     /// The inputs of the graph, with their sizes.
@@ -48,6 +49,7 @@ impl PyKernels {
             false => Some(object.getattr("fill_input")?.unbind()),
         };
         Ok(Self {
+            object: object.clone().unbind(),
             launch: object.getattr("launch")?.unbind(),
             fill_input,
             inputs,
@@ -57,8 +59,10 @@ impl PyKernels {
     }
 }
 
-impl Kernels<MappedDevice> for PyKernels {
-    fn launch(&mut self, _: &mut MappedDevice, launch: &Launch<'_>) -> Result<(), HostError> {
+impl Kernels<Device> for PyKernels {
+    fn launch(&mut self, device: &mut Device, launch: &Launch<'_>) -> Result<(), DeviceError> {
+        // A stream that is asked for may use all that is mapped by now.
+        device.stream()?;
         let reads: Vec<u64> = launch.reads.iter().map(|address| address.0).collect();
         let writes: Vec<u64> = launch.writes.iter().map(|address| address.0).collect();
         let workspace = launch.workspace.map_or(0, |address| address.0);
@@ -68,9 +72,9 @@ impl Kernels<MappedDevice> for PyKernels {
 
     fn fill_states(
         &mut self,
-        device: &mut MappedDevice,
+        device: &mut Device,
         layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
+    ) -> Result<(), DeviceError> {
         // One by one, so that no more than one state is held twice.
         for (state, value) in self.states.drain() {
             device.write_host(layout.offset_bytes(state, 0, 0), &value)?;
@@ -80,10 +84,10 @@ impl Kernels<MappedDevice> for PyKernels {
 
     fn fill_inputs(
         &mut self,
-        device: &mut MappedDevice,
+        device: &mut Device,
         iteration: u64,
         layout: &HostLayout<'_>,
-    ) -> Result<(), HostError> {
+    ) -> Result<(), DeviceError> {
         let Some(fill_input) = &self.fill_input else { return Ok(()) };
         let slot = HostLayout::slot(iteration);
         for &(input, bytes) in &self.inputs {

@@ -1,10 +1,12 @@
-//! The module `spillway._core`: graphs, machines, plans, and sessions over host memory.
+//! The module `spillway._core`: graphs, machines, plans, sessions, and the devices that they run on.
 //!
 //! `spillway/__init__.py` exports what is here, and `spillway/_core.pyi` has its types.
 
 // pyo3 extracts arguments by value.
 #![allow(clippy::needless_pass_by_value)]
 
+mod cuda;
+mod device;
 mod error;
 mod graph;
 mod kernels;
@@ -12,14 +14,18 @@ mod machine;
 mod plan;
 mod session;
 mod strategy;
+mod switch;
+mod workspace;
 
 /// Plans memory transfers for computations larger than the device.
 #[pyo3::pymodule]
 mod _core {
     #[pymodule_export]
+    use crate::cuda::Cuda;
+    #[pymodule_export]
     use crate::error::{
-        BudgetError, Error, FormatError, GraphError, InfeasibleError, InvalidPlanError,
-        PlanningError, SessionError,
+        BudgetError, DeviceError, Error, FormatError, GraphError, InfeasibleError,
+        InvalidPlanError, PlanningError, SessionError, SwitchError,
     };
     #[pymodule_export]
     use crate::graph::Graph;
@@ -29,4 +35,6 @@ mod _core {
     use crate::plan::{Plan, Predicted};
     #[pymodule_export]
     use crate::session::Session;
+    #[pymodule_export]
+    use crate::switch::PredictedSwitch;
 }

@@ -13,6 +13,12 @@ pub(crate) struct Machine {
     owned: OwnedMachine,
 }
 
+impl From<OwnedMachine> for Machine {
+    fn from(owned: OwnedMachine) -> Self {
+        Self { owned }
+    }
+}
+
 impl Machine {
     pub(crate) const fn owned(&self) -> &OwnedMachine {
         &self.owned

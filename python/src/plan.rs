@@ -3,9 +3,11 @@
 use crate::error;
 use crate::graph::Graph;
 use crate::machine::Machine;
+use crate::switch::PredictedSwitch;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use spillway::summary;
+use spillway::core::Step;
+use spillway::{OpId, TensorId, summary};
 
 /// A plan that is proved: safe in every order that its waits allow, with an exact prediction.
 #[pyclass(frozen, module = "spillway")]
@@ -65,6 +67,41 @@ impl Plan {
     #[getter]
     fn lower_bound_ns(&self) -> u64 {
         self.plan.bound().period_ns
+    }
+
+    /// What a switch of a session from this plan to the next costs between two iterations, ahead of a
+    /// run. Where tensors have objects smaller than a chunk, a session may keep other bytes.
+    ///
+    /// Raises `SwitchError` where the states of the graphs differ.
+    fn switch_to(&self, py: Python<'_>, next: &Self) -> PyResult<PredictedSwitch> {
+        let predicted = py.detach(|| self.plan.switch_to(&next.plan));
+        predicted.map(PredictedSwitch::from).map_err(|error| self.error(py, &error))
+    }
+
+    /// The same plan with its memory laid out after that of an earlier one, so that a switch from that
+    /// one copies less. The plan as it is where the budget is too small for that.
+    ///
+    /// Raises `SwitchError` where the states of the graphs differ.
+    fn arranged_after(&self, py: Python<'_>, earlier: &Self) -> PyResult<Self> {
+        let arranged = py.detach(|| self.plan.arranged_after(&earlier.plan));
+        arranged.map(Self::new).map_err(|error| self.error(py, &error))
+    }
+
+    /// Whether a tensor stays where it is between two ops: no step between their first launches
+    /// copies it or gives its memory back. False where they are not launched in this order.
+    fn leaves_alone(&self, tensor: u32, after: u32, before: u32) -> bool {
+        let mut steps = self.plan.owned().steps.iter();
+        let launch = |op| move |step: &Step| *step == Step::launch(OpId(op));
+        let is_moved =
+            |step: &Step| step.part().is_some_and(|part| part.tensor == TensorId(tensor));
+        steps.any(|step| launch(after)(step))
+            && steps.find(|step| launch(before)(step) || is_moved(step)).is_some_and(launch(before))
+    }
+
+    /// The machine that it is for.
+    #[getter]
+    fn machine(&self) -> Machine {
+        Machine::from(self.plan.machine().clone())
     }
 
     /// The device memory that the plan may use.

@@ -1,20 +1,25 @@
-//! Plans that run on mapped host memory.
+//! Plans that run on a device.
 
-use crate::error::SessionError;
+use crate::cuda::Cuda;
+use crate::device::{Device, DeviceError};
+use crate::error::{self, SessionError, SwitchError};
 use crate::kernels::{PyKernels, copied};
 use crate::plan::Plan;
-use backend_host::{HostError, MappedDevice};
+use crate::switch::PredictedSwitch;
+use backend_host::MappedDevice;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 use spillway::TensorId;
 use spillway::core::Kind;
+use spillway::core::switch::Capacity;
 use spillway::names::Mentions;
 use std::mem;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-/// A plan that runs on host memory: one file of pages as large as the plan's memory, mapped at the
-/// addresses that kernels get. Copies run in threads of their own. For Linux.
+/// A plan that runs on a device. Without one, it runs on host memory: one file of pages as large as
+/// the plan's memory, mapped at the addresses that kernels get. Copies run in threads of their own.
+/// For Linux.
 ///
 /// `kernels` is an object with these methods, which are called by `step`, in its thread:
 ///
@@ -26,18 +31,25 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 ///   iteration, counted from 1; needed if the graph has inputs. The first step asks for the values
 ///   of iteration 1, and each step for those of the next iteration.
 ///
-/// Addresses hold until the call returns. States are zeros until they are written.
+/// On host memory, addresses hold until the call returns. On CUDA, those of a launch are the device's;
+/// `launch` enqueues the op on `stream`, and the addresses hold for what is enqueued there before it
+/// returns. The address of an input is the host's on both.
+///
+/// States are zeros until they are written.
+///
+/// The device's memory is enough for `plan` and for each of `others`, so that `switch` can go on with
+/// these. The host block is also enough for all other plans of the same graph, except on CUDA.
 #[pyclass(frozen, module = "spillway")]
 pub(crate) struct Session {
     state: Mutex<State>,
-    graph: spillway::Graph,
+    stream: Option<u64>,
 }
 
-type Running = spillway::Session<MappedDevice, PyKernels>;
+type Running = spillway::Session<Device, PyKernels>;
 
 enum State {
     /// Before the first step.
-    Ready(Box<(spillway::Plan, MappedDevice, PyKernels)>),
+    Ready(Box<(spillway::Plan, Device, PyKernels, Capacity)>),
     Running(Box<Running>),
     Closed,
 }
@@ -48,9 +60,10 @@ impl State {
         if matches!(self, Self::Ready(_)) {
             // A session that cannot start stays closed.
             if let Self::Ready(parts) = mem::replace(self, Self::Closed) {
-                let (plan, device, kernels) = *parts;
+                let (plan, device, kernels, capacity) = *parts;
                 let raised = kernels.raised.clone();
-                let session = spillway::Session::new(plan.clone(), device, kernels);
+                let session =
+                    spillway::Session::with_capacity(plan.clone(), capacity, device, kernels);
                 let session = session
                     .map_err(|error| raised.take().unwrap_or_else(|| of_session(&plan, &error)))?;
                 *self = Self::Running(Box::new(session));
@@ -69,6 +82,33 @@ impl State {
             Self::Closed => None,
         }
     }
+
+    fn graph(&self) -> PyResult<&spillway::Graph> {
+        match self {
+            Self::Ready(parts) => Ok(parts.0.graph()),
+            Self::Running(session) => Ok(session.plan().graph()),
+            Self::Closed => Err(closed()),
+        }
+    }
+
+    /// Checks that a tensor is a state, and that a buffer for it has its size.
+    fn check_buffer(&self, tensor: u32, buffer_bytes: usize) -> PyResult<()> {
+        let graph = self.graph()?.owned();
+        let found = graph.tensors.get(TensorId(tensor).index());
+        let found = found.ok_or_else(|| {
+            SessionError::new_err(format!("the graph {:?} has no tensor {tensor}", graph.name))
+        })?;
+        let name = || spillway::names::Names::new(graph, &[]).tensor(TensorId(tensor));
+        match found.kind {
+            Kind::State if found.bytes == buffer_bytes as u64 => Ok(()),
+            Kind::State => Err(SessionError::new_err(format!(
+                "the buffer for {} has {buffer_bytes} bytes, not {}",
+                name(),
+                found.bytes
+            ))),
+            _ => Err(SessionError::new_err(format!("{} is no state", name()))),
+        }
+    }
 }
 
 fn closed() -> PyErr {
@@ -76,14 +116,19 @@ fn closed() -> PyErr {
 }
 
 /// The exception for an error of a session.
-fn of_session(plan: &spillway::Plan, error: &spillway::SessionError<HostError>) -> PyErr {
+fn of_session(plan: &spillway::Plan, error: &spillway::SessionError<DeviceError>) -> PyErr {
     let message = match error {
         spillway::SessionError::Execute(error) => {
             plan.names().execute_error(error, |_| Mentions::default())
         }
         error => error.to_string(),
     };
-    SessionError::new_err(message)
+    match error {
+        spillway::SessionError::Plan(spillway::Error::States(_) | spillway::Error::Switch(_)) => {
+            SwitchError::new_err(message)
+        }
+        _ => SessionError::new_err(message),
+    }
 }
 
 impl Session {
@@ -97,56 +142,64 @@ impl Session {
             }
         }
     }
+}
 
-    /// Checks that a tensor is a state, and returns its size.
-    fn state_bytes(&self, tensor: u32) -> PyResult<u64> {
-        let graph = self.graph.owned();
-        let found = graph.tensors.get(TensorId(tensor).index());
-        let found = found.ok_or_else(|| {
-            SessionError::new_err(format!("the graph {:?} has no tensor {tensor}", graph.name))
-        })?;
-        match found.kind {
-            Kind::State => Ok(found.bytes),
-            _ => Err(SessionError::new_err(format!("{} is no state", self.name(tensor)))),
-        }
-    }
-
-    /// Checks the size of a buffer for a state.
-    fn check_bytes(&self, tensor: u32, buffer_bytes: usize) -> PyResult<()> {
-        let bytes = self.state_bytes(tensor)?;
-        if bytes == buffer_bytes as u64 {
-            return Ok(());
-        }
-        let name = self.name(tensor);
-        let message = format!("the buffer for {name} has {buffer_bytes} bytes, not {bytes}");
-        Err(SessionError::new_err(message))
-    }
-
-    fn name(&self, tensor: u32) -> String {
-        spillway::names::Names::new(self.graph.owned(), &[]).tensor(TensorId(tensor))
-    }
+/// The size of a host block that is enough for every plan of a graph.
+fn all_bytes(graph: &spillway::Graph) -> u64 {
+    let slots = |kind| if kind == Kind::Input { 2 } else { 1 };
+    let tensors = graph.owned().tensors.iter();
+    let bytes = tensors.map(|tensor| tensor.bytes.saturating_mul(slots(tensor.kind)));
+    bytes.fold(0, u64::saturating_add)
 }
 
 #[pymethods]
 impl Session {
     #[new]
-    fn new(plan: &Plan, kernels: &Bound<'_, PyAny>) -> PyResult<Self> {
+    #[pyo3(
+        signature = (plan, kernels, others=Vec::new(), device=None),
+        text_signature = "(plan, kernels, others=(), device=None)"
+    )]
+    fn new(
+        py: Python<'_>,
+        plan: &Plan,
+        kernels: &Bound<'_, PyAny>,
+        others: Vec<PyRef<'_, Plan>>,
+        device: Option<&Cuda>,
+    ) -> PyResult<Self> {
         let plan = plan.plan();
+        let (mut budget_bytes, mut capacity) = (plan.owned().budget_bytes, Capacity::default());
+        for other in others.iter().map(|other| other.plan()) {
+            let graph = other.graph().owned();
+            let needed = other.capacity().map_err(|error| error::of_planner(py, graph, &error))?;
+            capacity = capacity.max(needed);
+            budget_bytes = budget_bytes.max(other.owned().budget_bytes);
+        }
+        if device.is_none() {
+            // Pages of the host block that nothing touches take no memory, unless they are pinned.
+            let on_host = plan.machine().machine.host_bytes;
+            capacity.host_bytes = capacity.host_bytes.max(on_host.min(all_bytes(plan.graph())));
+        }
         let chunk_bytes = plan.machine().machine.chunk_bytes;
-        let device = MappedDevice::new(chunk_bytes, plan.owned().budget_bytes)
-            .map_err(|error| SessionError::new_err(error.to_string()))?;
-        let graph = plan.graph().clone();
-        let kernels = PyKernels::new(kernels, &graph)?;
-        let ready = State::Ready(Box::new((plan.clone(), device, kernels)));
-        Ok(Self { state: Mutex::new(ready), graph })
+        let refused = |error: DeviceError| SessionError::new_err(error.to_string());
+        let mut device = match device {
+            Some(cuda) => Device::Cuda(Box::new(cuda.open(chunk_bytes)?)),
+            None => MappedDevice::new(chunk_bytes, budget_bytes)
+                .map(|device| Device::Mapped(Box::new(device)))
+                .map_err(|error| refused(error.into()))?,
+        };
+        let stream = device.stream().map_err(refused)?;
+        let kernels = PyKernels::new(kernels, plan.graph())?;
+        let ready = State::Ready(Box::new((plan.clone(), device, kernels, capacity)));
+        Ok(Self { state: Mutex::new(ready), stream })
     }
 
     /// Sets the first value of a state, from a buffer of its size, which is copied. Only before the
     /// first step.
     fn write_state(&self, tensor: u32, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
         let value = copied(buffer)?;
-        self.check_bytes(tensor, value.len())?;
-        match &mut *self.state()? {
+        let mut state = self.state()?;
+        state.check_buffer(tensor, value.len())?;
+        match &mut *state {
             State::Ready(parts) => {
                 parts.2.states.insert(TensorId(tensor), value);
                 Ok(())
@@ -161,8 +214,8 @@ impl Session {
     /// Reads the value that a state has after all steps so far into a buffer of its size.
     fn read_state(&self, py: Python<'_>, tensor: u32, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
         let view = PyMemoryView::from(buffer)?.call_method1("cast", ("B",))?;
-        self.check_bytes(tensor, view.len()?)?;
         let mut state = self.state()?;
+        state.check_buffer(tensor, view.len()?)?;
         let session = match &mut *state {
             // The start would ask for inputs, so what is not started yet is not started here.
             State::Ready(parts) => {
@@ -186,7 +239,8 @@ impl Session {
         view.set_item(pyo3::types::PySlice::full(py), value)
     }
 
-    /// Runs one iteration. Its ops have run when it returns; copies may still be under way.
+    /// Runs one iteration. On host memory its ops have run when it returns, and copies may still be
+    /// under way. On CUDA both are enqueued, and may not have begun.
     ///
     /// What a method of the kernels raises comes out unchanged. Then, and after any other error,
     /// the session cannot go on.
@@ -201,6 +255,42 @@ impl Session {
         })
     }
 
+    /// Goes on with another plan from the next iteration on, and starts the session if need be.
+    /// States that both plans hold on the device stay there; the others are copied where they must
+    /// be. Returns what that is predicted to cost.
+    ///
+    /// The graphs may differ in all but their states, which are paired by name. From now on tensors and
+    /// ops have the numbers of the new graph. `kernels` are for it; without them, the same object goes
+    /// on. They are asked for the inputs of the next iteration, although these may have been asked
+    /// for before. Iterations are counted on.
+    ///
+    /// Raises `SwitchError` where the states differ or the memory is too small, and what reading the
+    /// methods of the kernels raises; then the old plan goes on. After any other error, the session
+    /// cannot go on.
+    #[pyo3(signature = (plan, kernels=None))]
+    fn switch(
+        &self,
+        py: Python<'_>,
+        plan: &Plan,
+        kernels: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PredictedSwitch> {
+        let plan = plan.plan();
+        let object = match kernels {
+            Some(object) => object.clone(),
+            None => self.state()?.kernels().ok_or_else(closed)?.object.bind(py).clone(),
+        };
+        let next = PyKernels::new(&object, plan.graph())?;
+        py.detach(|| {
+            let mut state = self.state()?;
+            let session = state.running()?;
+            let switched = session.switch(plan.clone(), |kernels| *kernels = next);
+            switched.map(PredictedSwitch::from).map_err(|error| {
+                let raised = session.kernels().raised.take();
+                raised.unwrap_or_else(|| of_session(plan, &error))
+            })
+        })
+    }
+
     /// Iterations so far.
     #[getter]
     fn iterations(&self) -> PyResult<u64> {
@@ -211,7 +301,14 @@ impl Session {
         }
     }
 
-    /// Size of the file that is the device's memory; 0 before the first step.
+    /// The stream for ops, as the driver knows it (`CUstream`), in the device's primary context. It
+    /// lives until the session is closed. None on host memory.
+    #[getter]
+    const fn stream(&self) -> Option<u64> {
+        self.stream
+    }
+
+    /// The device's memory that the session takes for its plans; 0 before the start.
     #[getter]
     fn device_bytes(&self) -> PyResult<u64> {
         match &*self.state()? {
@@ -224,7 +321,7 @@ impl Session {
     /// Gives all memory back. Nothing else works afterwards, and closing again does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let state = mem::replace(&mut *self.state()?, State::Closed);
-        // The copying threads end first.
+        // What is under way ends first.
         py.detach(|| drop(state));
         Ok(())
     }
@@ -247,6 +344,7 @@ impl Session {
         // A session in a step is in use, and so are its kernels.
         let Ok(state) = self.state.try_lock() else { return Ok(()) };
         let Some(kernels) = state.kernels() else { return Ok(()) };
+        visit.call(&kernels.object)?;
         visit.call(&kernels.launch)?;
         kernels.fill_input.as_ref().map_or(Ok(()), |fill_input| visit.call(fill_input))
     }

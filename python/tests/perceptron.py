@@ -96,9 +96,9 @@ class Perceptron:
         assert tensor == self.x and bytes == WIDTH * FLOAT_BYTES
         ctypes.memmove(address, batch(iteration).tobytes(), bytes)
 
-    def train(self, plan, iterations):
+    def train(self, plan, iterations, session=spillway.Session):
         """Returns the weights after training within a plan, and the size of the device."""
-        with spillway.Session(plan, self) as session:
+        with session(plan, self) as session:
             for layer, tensor in enumerate(self.weights):
                 session.write_state(tensor, first_weights(layer))
             for _ in range(iterations):

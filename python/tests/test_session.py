@@ -39,6 +39,7 @@ class Chain:
     """Forward ops whose results the backward ops read in reverse, one page each."""
 
     LAYERS, BYTES = 6, 4096
+    session = spillway.Session
 
     def __init__(self):
         graph = self.graph = spillway.Graph("chain")
@@ -61,7 +62,7 @@ class Chain:
         ctypes.memmove(writes[0], bytes((3 * s + op) % 256 for s in sums), self.BYTES)
 
     def run(self, **how):
-        with spillway.Session(self.graph.plan(machine(), **how), self) as session:
+        with self.session(self.graph.plan(machine(), **how), self) as session:
             session.write_state(self.state, bytes(range(256)) * 16)
             for _ in range(ITERATIONS):
                 session.step()

@@ -137,8 +137,8 @@ pub fn capacity(verified: &Verified<'_>) -> Result<Capacity, PlanError> {
     Capacity::of(verified, &mut Scratch::new(&mut memory))
 }
 
-/// The plan with its arena laid out after that of another; see [`switch::keep_offsets`]. None where
-/// the arena then exceeds the budget.
+/// The plan with its arena laid out after that of another; see [`switch::keep_offsets`]. A larger
+/// arena takes objects of the pool that no allocation has. None where these do not suffice.
 ///
 /// # Errors
 /// Those of [`switch::keep_offsets`], except those for buffers that are too short.
@@ -154,7 +154,14 @@ pub fn keep_offsets(
     let mut plan = plan.clone();
     let scratch = &mut Scratch::new(&mut memory);
     plan.arena_bytes = switch::keep_offsets(from, to, states, &mut plan.arena, scratch)?;
-    match planning::schedule(graph, machine, &plan.plan()) {
+    let mut scheduled = planning::schedule(graph, machine, &plan.plan());
+    if let Err(PlanError::PoolsAboveBudget { needed_bytes, budget_bytes }) = scheduled {
+        if !take_unused(&mut plan, needed_bytes - budget_bytes) {
+            return Ok(None);
+        }
+        scheduled = planning::schedule(graph, machine, &plan.plan());
+    }
+    match scheduled {
         Err(PlanError::PoolsAboveBudget { .. }) => Ok(None),
         Err(error) => Err(error.into()),
         Ok(schedule) => {
@@ -163,6 +170,21 @@ pub fn keep_offsets(
             plan.predicted = Prediction { host_bytes: plan.predicted.host_bytes, ..exact };
             Ok(Some(plan))
         }
+    }
+}
+
+/// Makes the only pool smaller by so many bytes, if no allocation has its last objects.
+fn take_unused(plan: &mut OwnedPlan, bytes: u64) -> bool {
+    let ([pool], Some(placements)) = (plan.pools.as_mut_slice(), &plan.placements) else {
+        return false;
+    };
+    let used = placements.objects.iter().max().map_or(0, |last| last + 1);
+    match pool.count.checked_sub(bytes.div_ceil(pool.object_bytes)) {
+        Some(count) if count >= used => {
+            pool.count = count;
+            true
+        }
+        _ => false,
     }
 }
 

@@ -225,3 +225,29 @@ fn between_plans_that_hold_the_same_nothing_is_copied() {
     assert_eq!((kept.h2d_bytes, kept.d2h_bytes, kept.time_ns), (20, 0, 100 + 20));
     assert!(kept.kept_bytes >= 6 * 4096, "{kept:?}");
 }
+
+/// The pool of each plan takes all that its arena leaves of the budget, though few objects are used.
+#[test]
+fn a_larger_arena_takes_objects_that_no_allocation_has() {
+    let plan = |name: &str, handed_bytes: u64| {
+        let mut graph = GraphBuilder::new(name);
+        let bytes = [700, 1400];
+        let states: Vec<_> = (0..LAYERS)
+            .map(|layer| graph.state(format!("state {layer}"), bytes[layer % 2]))
+            .collect();
+        for (layer, state) in states.into_iter().enumerate() {
+            let handed = graph.temporary(format!("handed {layer}"), handed_bytes);
+            graph.op(format!("read {layer}"), 1000).reads([state]).writes([handed]);
+            graph.op(format!("update {layer}"), 1000).reads([state, handed]).writes([state]);
+        }
+        plan(&graph.build().unwrap(), "64KiB")
+    };
+    let (one, two) = (plan("one", 900), plan("two", 100));
+    let arranged = two.arranged_after(&one).unwrap();
+    let arena = |plan: &Plan| plan.owned().arena_bytes.div_ceil(1024);
+    let [plain, kept] = [&two, &arranged].map(|to| one.switch_to(to).unwrap());
+    assert!(arena(&arranged) > arena(&two));
+    assert!(arranged.owned().pools[0].count < two.owned().pools[0].count);
+    assert_eq!(arranged.owned().predicted.period_ns, two.owned().predicted.period_ns);
+    assert!(plain.h2d_bytes > 0 && kept.h2d_bytes == 0, "{plain:?} {kept:?}");
+}

@@ -38,6 +38,11 @@ impl Pinned {
         unsafe { self.start.as_ptr().add(range.start as usize) }
     }
 
+    /// The address of a range.
+    pub(crate) fn address(&self, range: &Range<u64>) -> u64 {
+        self.place(range) as u64
+    }
+
     /// Writes, at once.
     pub(crate) fn write(&self, offset_bytes: u64, from: &[u8]) {
         let to = self.place(&(offset_bytes..offset_bytes + from.len() as u64));

@@ -6,6 +6,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .checkpoints import without_checkpoints
 from .collectives import is_collective
+from .constants import Constants
+from .devices import device_of
 from .errors import CaptureError
 from .machine import measure_copies
 from .measuring import Measurements
@@ -16,12 +18,15 @@ from .step import Step, rate_of
 from .swapping import Fakes, initialise, swapped_module, swapped_optimizer
 
 
-def capture(model, loss_fn, optimizer, example_batch, process_group=None):
+def capture(model, loss_fn, optimizer, example_batch, process_group=None, device=None):
     """Captures one training step: forward, backward and the optimizer's update.
 
     `loss_fn(model, batch)` returns the loss, a tensor with one element. A batch is any nesting
     of tensors in tuples, lists and dicts. The model is not run on real values, and keeps its
     values; the optimizer gets the states that its first step would make.
+
+    The step runs on the device of the model. With a `device`, such as "cuda", it runs there, for
+    batches that are copied there, and the model and the optimizer stay where they are.
 
     With a `process_group` of `torch.distributed`, all its processes capture the same step at the
     same time, each for a batch of its own. Parameters and buffers become those of process 0, and
@@ -30,7 +35,7 @@ def capture(model, loss_fn, optimizer, example_batch, process_group=None):
     Raises `CaptureError` where the step depends on the values of tensors, and where processes
     would run different collectives.
     """
-    return _Training(model, loss_fn, optimizer, process_group).capture(example_batch)
+    return _Training(model, loss_fn, optimizer, process_group, device).capture(example_batch)
 
 
 def call(model, batch):
@@ -38,22 +43,28 @@ def call(model, batch):
     return model(batch)
 
 
-def capture_inference(model, example_batch, forward=call):
+def capture_inference(model, example_batch, forward=call, device=None):
     """Captures one inference: `forward(model, batch)`, without gradients.
 
     It returns any nesting of tensors. The model is not run on real values, and keeps its values.
+    `device` is as for `capture`.
 
     Raises `CaptureError` where the inference depends on the values of tensors.
     """
-    return _Inference(model, forward).capture(example_batch)
+    return _Inference(model, forward, device).capture(example_batch)
 
 
 class _Training:
     """A training step, captured once for each shape of its batches."""
 
-    def __init__(self, model, loss_fn, optimizer, process_group):
+    def __init__(self, model, loss_fn, optimizer, process_group, device):
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
-        self.measurements = Measurements()
+        self.moves_batch = device is not None
+        self.measurements = Measurements(device_of(model, device))
+        self.constants = Constants()
+        is_on_processor = self.measurements.device.torch_device.type == "cpu"
+        if process_group is not None and not is_on_processor:
+            raise CaptureError("a step of several processes runs on the processor")
         self.processes = Processes(process_group, model) if process_group is not None else None
         measure = self.processes.measure_copies if self.processes else measure_copies
         self.copied_bytes_per_s = measure()
@@ -82,7 +93,7 @@ class _Training:
         model = self.model
         recorder = _recorder(self.measurements)
         fakes = Fakes(recorder)
-        batch, structure = _given_batch(recorder, example_batch)
+        batch, structure = _given_batch(recorder, example_batch, self.moves_batch)
         with (
             torch.enable_grad(),
             without_checkpoints(),
@@ -95,7 +106,9 @@ class _Training:
             loss = self.loss_fn(model, tree_unflatten(batch, structure))
             if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
                 raise CaptureError("loss_fn must return a tensor with one element")
-            loss.backward()
+            # Backward passes of CUDA run in another thread otherwise, without the user's line.
+            with torch.autograd.set_multithreading_enabled(False):
+                loss.backward()
         return recorder, fakes, batch, loss
 
 
@@ -104,15 +117,17 @@ class _Inference:
 
     optimizer = processes = None
 
-    def __init__(self, model, forward):
+    def __init__(self, model, forward, device):
         self.model, self.forward = model, forward
-        self.measurements = Measurements()
+        self.moves_batch = device is not None
+        self.measurements = Measurements(device_of(model, device))
+        self.constants = Constants()
         self.copied_bytes_per_s = measure_copies()
 
     def capture(self, example_batch):
         recorder = _recorder(self.measurements)
         fakes = Fakes(recorder)
-        batch, structure = _given_batch(recorder, example_batch)
+        batch, structure = _given_batch(recorder, example_batch, self.moves_batch)
         with torch.no_grad(), swapped_module(self.model, fakes), recorder.fake_mode, recorder:
             results = self.forward(self.model, tree_unflatten(batch, structure))
         return _step(self, recorder, batch, [], "result", results, example_batch)
@@ -122,18 +137,20 @@ def _recorder(measurements):
     return Recorder(FakeTensorMode(allow_non_fake_inputs=True), measurements)
 
 
-def _given_batch(recorder, example_batch):
+def _given_batch(recorder, example_batch, moves):
     """Returns the fake tensors for those of an example, and how they are nested."""
     values, structure = tree_flatten(example_batch)
-    return [_given(recorder, f"batch.{k}", v) for k, v in enumerate(values)], structure
+    device = recorder.measure.device.torch_device if moves else None
+    return [_given(recorder, f"batch.{k}", v, device) for k, v in enumerate(values)], structure
 
 
-def _given(recorder, name, value):
-    """Returns the fake tensor of what the caller supplies in each iteration."""
+def _given(recorder, name, value, device=None):
+    """Returns the fake tensor of what the caller supplies in each iteration, on a device if it is
+    copied there."""
     if not isinstance(value, torch.Tensor):
         raise CaptureError(f"{name} is no tensor but {value!r}: a batch holds tensors alone")
     with recorder.fake_mode:
-        fake = torch.empty_like(value, device=value.device)
+        fake = torch.empty_like(value, device=device or value.device)
     recorder.adopt(fake, "given", name)
     return fake
 
@@ -141,18 +158,24 @@ def _given(recorder, name, value):
 def _step(source, recorder, batch, rates, name, returned, example_batch):
     if not source.processes:
         refuse_collectives(recorder.calls)
+    source.constants.name([recorder.storages[t] for t in recorder.constants])
     values, structure = tree_flatten(returned)
     results = [_result(recorder, value) for value in values]
-    constants = [None if view else value for value, view in zip(values, results)]
+    returns = [_form(view) if view else value for value, view in zip(values, results)]
     batch, rates = [[recorder.view(fake) for fake in given] for given in (batch, rates)]
     ops = operations(recorder, batch, rates, name, results)
     source.measurements.give_back()
-    return Step(source, recorder.storages, ops, example_batch, (constants, structure))
+    return Step(source, recorder.storages, ops, example_batch, (returns, structure))
 
 
 def refuse_collectives(calls):
     for call in filter(is_collective, calls):
         raise CaptureError(f"{call.line}: a collective needs capture(..., process_group=...)")
+
+
+def _form(view):
+    """Returns a tensor without memory of the shape and strides of a result."""
+    return torch.empty_strided(view.shape, view.stride, dtype=view.dtype, device="meta")
 
 
 def _result(recorder, value):

@@ -13,10 +13,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .capturing import refuse_collectives
 from .checkpoints import without_checkpoints
+from .constants import Constants
 from .errors import CaptureError
 from .machine import measure_copies
 from .measuring import Measured, Measurements
 from .operations import Operation, Order, recorded
+from .processor import Processor
 from .recording import Recorder
 from .results import Results
 from .step import Step
@@ -33,7 +35,8 @@ class Passes:
 
     def __init__(self, graph, names, own):
         self.model, self._names, self._own = graph, names, own
-        self.measurements = Measurements()
+        self.measurements = Measurements(Processor())
+        self.constants = Constants()
         self.copied_bytes_per_s = measure_copies()
         devices = ("cpu", "cuda")
         self._autocast = [
@@ -51,7 +54,7 @@ class Passes:
         with self._recording(recorder, forward=True):
             returned, structure = tree_flatten(self.model(*given))
             returned = [recorder.known(value) for value in returned]
-        boundary = len(recorder.calls)
+        last = recorder.calls[-1:]
         results = Results(recorder, inputs, given, returned)
         pattern = results.likely_pattern() if pattern is None else pattern
         tangents = [
@@ -61,6 +64,9 @@ class Passes:
         with self._recording(recorder, forward=False):
             gradients = _gradients(returned, tangents, given)
         refuse_collectives(recorder.calls)
+        # The backward pass may have put copies of constants before all other calls.
+        boundary = next((k for k, c in enumerate(recorder.calls, 1) if [c] == last), 0)
+        self.constants.name([recorder.storages[t] for t in recorder.constants])
         updated = self._updated(recorder, given, boundary)
         ops = _Ops(recorder, boundary, self.copied_bytes_per_s)
         ops.pause(tangents)
@@ -75,6 +81,11 @@ class Passes:
     def _given(self, recorder, k, value):
         if not isinstance(value, torch.Tensor):
             return value
+        if value.device.type != "cpu":
+            raise CaptureError(
+                f"torch.compile trains on the processor, but {self._names[k]} is on {value.device}:"
+                " use spillway.torch.capture"
+            )
         fake = _fake(recorder, self._names[k], value, plain_strides(value))
         return fake.requires_grad_(value.requires_grad)
 

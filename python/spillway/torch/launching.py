@@ -1,12 +1,13 @@
 """Runs a recorded op on given memory."""
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .collectives import is_collective, launched
+from .collectives import is_collective, to_its_end
 from .recording import HIDDEN_WRITES, View
 from .scalars import Scalar
 
@@ -60,10 +61,18 @@ def bind(call, tensor_of):
     """
     if call.function is None:
         return lambda: None
-    args, kwargs = tree_map(
-        lambda a: tensor_of(a) if isinstance(a, View) else a, (call.args, call.kwargs)
-    )
-    function = launched if is_collective(call) else call.function
+    views = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, View)]
+    is_on_device = any(not view.is_host_number for view in views)
+
+    def argument(arg):
+        if not isinstance(arg, View):
+            return arg
+        tensor = tensor_of(arg)
+        # Among numbers alone, an op may as well run on the device.
+        return _HostNumber(tensor) if is_on_device and arg.is_host_number else tensor
+
+    args, kwargs = tree_map(argument, (call.args, call.kwargs))
+    function = to_its_end(call.function) if is_collective(call) else call.function
     results = [None if view is None else tensor_of(view) for view in call.results]
     if any(call.results):
         variant, names = out_variant(function)
@@ -74,7 +83,7 @@ def bind(call, tensor_of):
             kwargs = kwargs | dict(zip(names, results))
         else:
             function = _copying(function, results)
-    if any(isinstance(leaf, Scalar) for leaf in tree_leaves((call.args, call.kwargs))):
+    if any(isinstance(leaf, (Scalar, _HostNumber)) for leaf in tree_leaves((args, kwargs))):
         function = _reading(function, tensor_of)
 
     def run():
@@ -96,13 +105,20 @@ def _copying(function, results):
     return run
 
 
+@dataclass
+class _HostNumber:
+    """A number in device memory that an op reads on the processor, as eager mode has it."""
+
+    tensor: torch.Tensor
+
+
 def _reading(function, tensor_of):
     """Returns a function that computes the numbers among its arguments before it runs another."""
 
     def number(arg):
         if isinstance(arg, Scalar):
             return arg.value(lambda view, _: tensor_of(view).item())
-        return arg
+        return arg.tensor.cpu() if isinstance(arg, _HostNumber) else arg
 
     def run(*args, **kwargs):
         args, kwargs = tree_map(number, (args, kwargs))

@@ -1,16 +1,14 @@
 """Runs each kind of op once on real memory: its results' layouts, time, workspace, randomness."""
 
-import time
 import warnings
 from dataclasses import dataclass, replace
 
 import torch
 from torch.utils._pytree import tree_flatten
 
-from .allocations import Allocations
 from .collectives import is_collective
 from .launching import bind, forget_out_variant, out_variant, plain_mode
-from .memory import Memory
+from .memory import Memory, viewed, without_bytes
 from .recording import View
 from .scalars import Scalar
 
@@ -28,19 +26,20 @@ class Measured:
 
 
 class Measurements:
-    """Measures ops. Ops with the same function, shapes and strides are measured once."""
+    """Measures ops on a device. Ops with the same function, shapes and strides are measured once."""
 
-    def __init__(self):
+    def __init__(self, device):
+        self.device = device
         self._layouts = {}
         self._measured = {}
-        self._memory = Memory()
+        self._memory = Memory(device)
 
     def layouts(self, call, storages):
         """Returns the shape and the strides of each result of the real op; None for no tensor."""
         key = _key(call)
         if key not in self._layouts:
-            memory = _Operands(storages, self._memory)
-            with plain_mode(), _generator_kept():
+            memory = _Operands(storages, self._memory, self.device)
+            with plain_mode(), _generator_kept(self.device):
                 out = _plain(call, memory)
             outs = out if isinstance(out, (tuple, list)) else [out]
             self._layouts[key] = [
@@ -53,32 +52,33 @@ class Measurements:
         """Returns the costs of a launch."""
         key = _key(call)
         if key not in self._measured:
-            self._measured[key] = _measure(call, _Operands(storages, self._memory))
+            memory = _Operands(storages, self._memory, self.device)
+            self._measured[key] = _measure(call, memory, self.device)
         return self._measured[key]
 
     def give_back(self):
         """Gives back the memory in which ops were measured."""
-        self._memory = Memory()
+        self._memory = Memory(self.device)
 
 
 class _Operands:
     """Memory for the tensors of one call; calling it gives the tensor of a view."""
 
-    def __init__(self, storages, memory):
+    def __init__(self, storages, memory, device):
         self._storages = storages
         self._memory = memory
+        self._device = device
         self._tensors = {}
         memory.take_back()
 
     def __call__(self, view):
         if view.tensor is None:
-            return torch.empty_strided(view.shape, view.stride, dtype=view.dtype)
+            return without_bytes(view, self._device)
         if view.tensor not in self._tensors:
             memory = self._memory.take(self._storages[view.tensor].nbytes)
             memory.view(view.dtype).fill_(0.5 if view.dtype.is_floating_point else 0)
             self._tensors[view.tensor] = memory
-        flat = self._tensors[view.tensor].view(view.dtype)
-        return flat.as_strided(view.shape, view.stride, view.offset)
+        return viewed(self._tensors[view.tensor], view)
 
     def results(self, call):
         """Returns the bytes of the tensors that a call makes."""
@@ -93,24 +93,27 @@ class _Operands:
 class _generator_kept:
     """Gives the generator its state back at the end."""
 
+    def __init__(self, device):
+        self.device = device
+
     def __enter__(self):
-        self.state = torch.get_rng_state()
+        self.state = self.device.random_state()
         return self
 
     def __exit__(self, *_):
         self.restore()
 
     def restore(self):
-        torch.set_rng_state(self.state)
+        self.device.set_random_state(self.state)
 
     def has_moved(self):
-        return not torch.equal(torch.get_rng_state(), self.state)
+        return not torch.equal(self.device.random_state(), self.state)
 
 
-def _measure(call, memory):
+def _measure(call, memory, device):
     if call.function is None:
         return Measured(1, 0, draws=False, repeats=True)
-    with plain_mode(), _generator_kept() as generator:
+    with plain_mode(), _generator_kept(device) as generator:
         launch = _warmed_up(call, memory)
         draws = generator.has_moved()
         made = memory.results(call)
@@ -118,15 +121,9 @@ def _measure(call, memory):
         for result in made:
             result.fill_(GARBAGE)
         generator.restore()
-        with Allocations() as allocations, allocations.of(0):
-            launch()
+        workspace_bytes = device.workspace_bytes(launch)
         repeats = all(map(torch.equal, first, made))
-        # Other threads run a collective, and other processes take part in it.
-        clock_ns = time.perf_counter_ns if is_collective(call) else time.thread_time_ns
-        start = clock_ns()
-        launch()
-        time_ns = clock_ns() - start
-    ((_, workspace_bytes),) = allocations.peaks()
+        time_ns = device.time_ns(launch, is_collective(call))
     return Measured(max(time_ns, 1), workspace_bytes, draws, repeats)
 
 

@@ -1,46 +1,53 @@
 """Tensors over planned addresses."""
 
-import ctypes
-import mmap
-
 import torch
 
 ALIGNMENT = 64
+LEAST_BYTES = 1 << 20
 
 
-def tensors_at(addresses, storages):
+def tensors_at(addresses, storages, device):
     """Returns the function from views to tensors over the addresses of their storages; it gives
     None where the address is 0."""
 
     def tensor_of(view):
         if view.tensor is None:
-            return torch.empty_strided(view.shape, view.stride, dtype=view.dtype)
+            return without_bytes(view, device)
         address = addresses[view.tensor]
-        return _tensor(address, storages[view.tensor].nbytes, view) if address else None
+        return viewed(device.at(address, storages[view.tensor].nbytes), view) if address else None
 
     return tensor_of
 
 
-def _tensor(address, nbytes, view):
-    memory = (ctypes.c_char * nbytes).from_address(address)
-    flat = torch.frombuffer(memory, dtype=view.dtype, count=nbytes // view.dtype.itemsize)
-    return flat.as_strided(view.shape, view.stride, view.offset)
+def viewed(memory, view):
+    """Returns a view of a storage, given the storage's bytes."""
+    whole_bytes = len(memory) // view.dtype.itemsize * view.dtype.itemsize
+    return memory[:whole_bytes].view(view.dtype).as_strided(view.shape, view.stride, view.offset)
+
+
+def without_bytes(view, device):
+    """Returns the tensor of a view that has no bytes."""
+    return torch.empty_strided(
+        view.shape, view.stride, dtype=view.dtype, device=device.torch_device
+    )
 
 
 class Memory:
     """Memory that is handed out again and again, since touching fresh pages takes long."""
 
-    def __init__(self):
-        self._pages, self._taken = mmap.mmap(-1, 1 << 20), 0
+    def __init__(self, device):
+        self._device = device
+        self._pages, self._size, self._taken = None, 0, 0
 
     def take(self, nbytes):
         """Returns bytes aligned as PyTorch's own are, and which PyTorch cannot resize either."""
         start = -(-self._taken // ALIGNMENT) * ALIGNMENT
-        if start + nbytes > len(self._pages):
+        if start + nbytes > self._size:
             # What was handed out keeps the pages before.
-            self._pages, start = mmap.mmap(-1, max(nbytes, 2 * len(self._pages))), 0
+            self._size = max(nbytes, 2 * self._size, LEAST_BYTES)
+            self._pages, start = self._device.pages(self._size), 0
         self._taken = start + nbytes
-        return torch.frombuffer(self._pages, dtype=torch.uint8, count=nbytes, offset=start)
+        return self._device.part(self._pages, start, nbytes)
 
     def take_back(self):
         """Takes back all that was handed out."""
@@ -48,6 +55,14 @@ class Memory:
 
 
 def bytes_of(tensor):
-    """Returns the bytes of a tensor's storage as a writable buffer."""
-    storage = tensor.detach().untyped_storage()
+    """Returns the bytes of a tensor's storage as a writable buffer; a copy of a CUDA tensor's."""
+    storage = tensor.detach().untyped_storage().cpu()
     return torch.tensor([], dtype=torch.uint8).set_(storage).numpy()
+
+
+def set_bytes_of(tensor, buffer):
+    """Gives a tensor's storage the bytes of a buffer that `bytes_of` has returned."""
+    if tensor.device.type != "cpu":  # otherwise they are the same
+        storage = tensor.detach().untyped_storage()
+        whole = torch.tensor([], dtype=torch.uint8, device=tensor.device).set_(storage)
+        whole.copy_(torch.from_numpy(buffer))

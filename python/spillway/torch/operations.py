@@ -1,13 +1,16 @@
 """Turns recorded calls into the ops of a graph, and adds those around them: the batch comes in,
 results go out, and the generator's state is a tensor."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Callable
 
 import torch
+from torch.utils._pytree import tree_map
 
-from .collectives import is_collective
+from .collectives import UnderWay, is_collective
 from .launching import bind, leaves_states_alone
 from .measuring import Measured
 from .recording import Storage, View, unique
@@ -15,8 +18,7 @@ from .recording import Storage, View, unique
 # Some bytes of their results are undefined; they may be the same by chance when they are measured.
 PARTLY_UNDEFINED = {"aten::mkldnn_rnn_layer"}
 
-GENERATOR_BYTES = torch.get_rng_state().numel()
-GENERATOR_COSTS = Measured(1000, 2 * GENERATOR_BYTES, draws=False, repeats=False)
+START_NS = 50_000  # to start a collective
 
 
 @dataclass
@@ -31,17 +33,19 @@ class Operation:
     measured: Measured = field(default=Measured(1000, 0, draws=False, repeats=True))
     repeatable: bool = False
     line: str = ""
+    start: Operation | None = None  # that of the collective that this op waits for
 
 
 @dataclass
 class Outside:
     """What an iteration exchanges with its caller: batch and learning rates, results and
-    generator state."""
+    generator state; and its collectives."""
 
     batch: list
     rates: list
     results: list
     generator: torch.Tensor | None = None
+    under_way: UnderWay = field(default_factory=UnderWay)
 
 
 def operations(recorder, batch, rates, name, results):
@@ -55,24 +59,27 @@ def operations(recorder, batch, rates, name, results):
         ops.append(_supply("learning rates", rates, lambda outside: outside.rates))
     handed = [_result(name, k, view) for k, view in enumerate(results) if view]
     first, body, last = recorded(recorder)
-    return ops + first + body + last + handed
+    return ops + first + body + handed + last
 
 
 def recorded(recorder, part=slice(None)):
     """Returns the ops of a part of the recorded calls, in order: those that take the state of
     PyTorch's generator, those of the calls, and those that hand the state back. May add tensors to
     the recorder's storages."""
-    random, order = _Randomness(recorder.storages), Order(recorder.storages)
+    random = _Randomness(recorder.storages, recorder.measure.device)
+    collectives = _Collectives(recorder.storages)
     calls, body = recorder.calls, []
     for call in (calls[k] for k in range(len(calls))[part] if not _is_useless(k, calls)):
+        body += collectives.waits(body, {*call.reads, *call.writes})
         measured = recorder.measure.measure(call, recorder.storages)
         repeatable = measured.repeats and _is_repeatable(call, recorder.storages)
         if measured.draws:
             body += random.operations(call, measured, repeatable)
         elif is_collective(call):
-            body.append(order.next(_plain(call, measured, repeatable=False)))
+            body.append(collectives.start(call, measured))
         else:
             body.append(_plain(call, measured, repeatable))
+    body += collectives.waits(body)
     return random.first(), body, random.last()
 
 
@@ -132,6 +139,55 @@ class Order:
         )
 
 
+class _Collectives:
+    """Collectives as two ops each: one starts it, and one waits for it before its tensors are used.
+    All start in one order."""
+
+    def __init__(self, storages):
+        self.order = Order(storages)
+        self.count = 0
+        self.under_way = {}  # by number: start, call, and its costs until its end
+
+    def start(self, call, measured):
+        """Returns the op that starts a collective."""
+        number = self.count = self.count + 1
+
+        def started(tensor_of, is_repeat):
+            args, kwargs = tree_map(
+                lambda a: tensor_of(a) if isinstance(a, View) else a, (call.args, call.kwargs)
+            )
+            return lambda outside: outside.under_way.start(number, call.function(*args, **kwargs))
+
+        costs = replace(measured, time_ns=min(measured.time_ns, START_NS))
+        start = Operation(call.name, call.reads, call.writes, started, costs, line=call.line)
+        start = self.order.next(start)
+        self.under_way[number] = start, call, measured
+        return start
+
+    def waits(self, body, tensors=None):
+        """Returns the ops that wait for those collectives under way that use one of the tensors, or for
+        all. `body` is what runs before."""
+        ending = [
+            number
+            for number, (_, call, _) in self.under_way.items()
+            if tensors is None or tensors & {*call.reads, *call.writes}
+        ]
+        return [_wait(number, *self.under_way.pop(number), body) for number in ending]
+
+
+def _wait(number, start, call, measured, body):
+    """Returns the op that waits for a collective. Ops that run meanwhile take no more time."""
+    since = next(k for k, op in enumerate(body) if op is start)
+    left_ns = measured.time_ns - sum(op.measured.time_ns for op in body[since:])
+    costs = replace(measured, time_ns=max(left_ns, 1000))
+
+    def waited(tensor_of, is_repeat):
+        return lambda outside: outside.under_way.wait(number)
+
+    reads, name = unique([*call.reads, *call.writes]), f"wait for {call.name}"
+    return Operation(name, reads, call.writes, waited, costs, line=call.line, start=start)
+
+
 class _Randomness:
     """The generator's state as a tensor that each random op reads and writes in turn.
 
@@ -139,15 +195,19 @@ class _Randomness:
     the same numbers when it is launched again.
     """
 
-    def __init__(self, storages):
+    def __init__(self, storages, device):
         self.storages = storages
+        self.device = device
+        self.nbytes = device.random_state().numel()
+        self.costs = Measured(1000, 2 * self.nbytes, draws=False, repeats=False)
         self.state = None
 
     def operations(self, call, measured, repeatable):
         if self.state is None:
             self.state = self._tensor("generator", "state")
         seed = self._tensor(f"generator before {call.name}", "temporary")
-        state, before = _bytes_of(self.state), _bytes_of(seed)
+        state, before = self._view(self.state), self._view(seed)
+        device = self.device
 
         def copy(tensor_of, is_repeat):
             source, target = tensor_of(state), tensor_of(before)
@@ -158,16 +218,16 @@ class _Randomness:
             run = bind(call, tensor_of)
 
             def drawn(outside):
-                torch.set_rng_state(source)
+                device.set_random_state(source)
                 run()
                 if not is_repeat:
-                    target.copy_(torch.get_rng_state())
+                    target.copy_(device.random_state())
 
             return drawn
 
         measured = replace(
             measured,
-            workspace_bytes=max(measured.workspace_bytes, GENERATOR_COSTS.workspace_bytes),
+            workspace_bytes=max(measured.workspace_bytes, self.costs.workspace_bytes),
         )
         reads, writes = unique([seed, *call.reads]), unique([*call.writes, self.state])
         return [
@@ -181,10 +241,10 @@ class _Randomness:
             return []
 
         def take(tensor_of, is_repeat):
-            target = tensor_of(_bytes_of(self.state))
-            return lambda outside: target.copy_(torch.get_rng_state())
+            target = tensor_of(self._view(self.state))
+            return lambda outside: target.copy_(self.device.random_state())
 
-        return [Operation("generator", [], [self.state], take, GENERATOR_COSTS)]
+        return [Operation("generator", [], [self.state], take, self.costs)]
 
     def last(self):
         """Returns the op that hands the state back."""
@@ -192,18 +252,17 @@ class _Randomness:
             return []
 
         def give(tensor_of, is_repeat):
-            source = tensor_of(_bytes_of(self.state))
-            return lambda outside: setattr(outside, "generator", source.clone())
+            source = tensor_of(self._view(self.state))
+            return lambda outside: setattr(outside, "generator", source.to("cpu", copy=True))
 
-        return [Operation("generator's end", [self.state], [], give, GENERATOR_COSTS)]
+        return [Operation("generator's end", [self.state], [], give, self.costs)]
 
     def _tensor(self, name, kind):
-        self.storages.append(Storage(name, GENERATOR_BYTES, kind, torch.get_rng_state()))
+        self.storages.append(Storage(name, self.nbytes, kind, self.device.random_state()))
         return len(self.storages) - 1
 
-
-def _bytes_of(tensor):
-    return View(tensor, (GENERATOR_BYTES,), (1,), 0, torch.uint8)
+    def _view(self, tensor):
+        return View(tensor, (self.nbytes,), (1,), 0, torch.uint8)
 
 
 def _supply(name, views, values):
@@ -223,17 +282,14 @@ def _supply(name, views, values):
 
 
 def _result(name, k, view):
-    """Returns the op that gives the caller a copy of a result."""
+    """Returns the op that copies a result to the caller's tensor."""
 
     def hand_out(tensor_of, is_repeat):
         result = tensor_of(view)
 
-        def run(outside):
-            outside.results[k] = result.clone()
-
-        return run
+        return lambda outside: outside.results[k].copy_(result)
 
     nbytes = prod(view.shape) * view.dtype.itemsize
-    costs = Measured(max(nbytes, 1000), nbytes, draws=False, repeats=False)
+    costs = Measured(max(nbytes, 1000), 0, draws=False, repeats=False)
     reads = [] if view.tensor is None else [view.tensor]
     return Operation(f"{name}.{k}" if k else name, reads, [], hand_out, costs)

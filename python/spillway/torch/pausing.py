@@ -5,6 +5,7 @@ from queue import SimpleQueue
 
 import torch
 
+from .collectives import UnderWay
 from .errors import CaptureError
 
 
@@ -24,6 +25,7 @@ class Iteration:
         self._step = step
         self.results, self.updates = step.memory("results"), step.memory("updates")
         self.gradients = None
+        self.under_way = UnderWay()
         self._reports, self._orders = SimpleQueue(), SimpleQueue()
         self.is_paused = False
         self._thread = threading.Thread(

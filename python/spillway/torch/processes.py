@@ -78,10 +78,12 @@ class Processes:
         self._agreed = sequence
 
     def _described(self, call):
-        view, reduction, group_name = call.args
+        view, *how, group_name = call.args
         if group_name != self.group.group_name:
             raise CaptureError(f"{call.line}: a collective of another group than process_group")
-        return f"all_reduce ({reduction}) of {prod(view.shape)} values of {view.dtype}"
+        name = call.function._schema.name.split("::")[1].removesuffix("_out").rstrip("_")
+        how = ", ".join(map(str, how))
+        return f"{name} ({how}) of {prod(view.shape)} values of {view.dtype}"
 
 
 def _compare(sequence, agreed, who, whom):

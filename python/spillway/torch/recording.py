@@ -81,13 +81,17 @@ FACTORIES = {
 
 @dataclass(frozen=True)
 class View:
-    """A tensor as an op sees it: a part of a storage. `tensor` is None where it has no bytes."""
+    """A tensor as an op sees it: a part of a storage. `tensor` is None where it has no bytes.
+
+    `is_host_number` is true for a number on the processor in a step on another device.
+    """
 
     tensor: int | None
     shape: tuple
     stride: tuple
     offset: int
     dtype: torch.dtype
+    is_host_number: bool = False
 
     def fills(self, nbytes):
         """Returns whether the view covers all bytes of a storage of `nbytes` bytes."""
@@ -138,7 +142,8 @@ class Recorder(TorchDispatchMode):
         self.measure = measure
         self.storages = []
         self.calls = []
-        self.scalars = {}
+        self.constants = []  # the storages of tensors of no module
+        self._made = set()  # those that the step makes of numbers, anew in each iteration
         self._ids = {}
         self._alive = []  # keeps storages alive, so that their identities stay unique
         self._names = {}
@@ -156,7 +161,12 @@ class Recorder(TorchDispatchMode):
         storage = fake.untyped_storage()
         tensor = self._ids[storage._cdata] if storage.nbytes() else None
         return View(
-            tensor, tuple(fake.shape), tuple(fake.stride()), fake.storage_offset(), fake.dtype
+            tensor,
+            tuple(fake.shape),
+            tuple(fake.stride()),
+            fake.storage_offset(),
+            fake.dtype,
+            fake.dim() == 0 and self._is_elsewhere(fake),
         )
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -166,10 +176,13 @@ class Recorder(TorchDispatchMode):
         args, kwargs = tree_map(self.known, (args, kwargs))
         if function is aten._local_scalar_dense.default:
             return self._item(args[0])
+        if function is aten.lift_fresh.default:
+            self._made.add(self.view(args[0]).tensor)
         if function._schema.name.startswith(("aten::_foreach_", "aten::_fused_")):
             return self._each(function, args, kwargs)
         if function.namespace in collectives.NAMESPACES:
-            return collectives.record(function, args, lambda f, a: self._record(f, a, {}))
+            record = lambda function, args, kwargs={}: self._record(function, args, kwargs)
+            return collectives.record(function, args, kwargs, record)
         return self._record(function, args, kwargs)
 
     def known(self, arg):
@@ -181,7 +194,9 @@ class Recorder(TorchDispatchMode):
         if isinstance(arg, FakeTensor):
             return arg
         fake = self.fake_mode.from_tensor(arg)
+        count = len(self.storages)
         self.adopt(fake, "state", "constant", arg)
+        self.constants += range(count, len(self.storages))
         return fake
 
     def _item(self, fake):
@@ -214,6 +229,8 @@ class Recorder(TorchDispatchMode):
         out = self._run(function, args, kwargs)
         fakes = list(out) if isinstance(out, (tuple, list)) else [out]
         fresh = [k for k, f in enumerate(fakes) if self._is_new(f)]
+        if any(self._is_elsewhere(fakes[k]) for k in fresh):
+            self._check_number(function, [fakes[k] for k in fresh])
         written = self._written(function, args, kwargs)
         if not fresh and not written:
             return out  # a view
@@ -271,6 +288,18 @@ class Recorder(TorchDispatchMode):
             raise CaptureError(f"{user_line()}: draws from a generator that is not the default one")
         return self.view(arg) if isinstance(arg, FakeTensor) else arg
 
+    def _is_elsewhere(self, fake):
+        """Returns whether a tensor is on the processor, but the step on another device."""
+        return fake.device.type == "cpu" != self.measure.device.torch_device.type
+
+    def _check_number(self, function, results):
+        """Refuses what another device would not compute as the processor does."""
+        if any(r.dim() for r in results) or torch.Tag.nondeterministic_seeded in function.tags:
+            raise CaptureError(
+                f"{user_line()}: `{function}` makes a tensor on the processor, but the model is on"
+                f" {self.measure.device.torch_device}"
+            )
+
     def _is_new(self, result):
         if not isinstance(result, FakeTensor):
             return False
@@ -313,6 +342,8 @@ class Recorder(TorchDispatchMode):
             view = self.view(fake)
             if view.tensor is None:
                 continue
+            if view.tensor in self._made:
+                self._copy_first(view.tensor)
             uses = sum(v.tensor == view.tensor for v in views)
             if overwrites and uses == 1 and view.fills(self.storages[view.tensor].nbytes):
                 overwritten.add(view.tensor)
@@ -325,6 +356,18 @@ class Recorder(TorchDispatchMode):
         call.writes = unique(t for t in call.writes + fresh if t is not None)
         for tensor in call.writes:
             self.storages[tensor].writes += 1
+
+    def _copy_first(self, tensor):
+        """Has each iteration begin with a copy of a constant, which the step writes."""
+        copy, original = self.storages[tensor], len(self.storages)
+        self.storages.append(Storage(copy.name, copy.nbytes, "state", copy.value))
+        self.constants[self.constants.index(tensor)] = original
+        self._made.remove(tensor)
+        copy.name, copy.kind, copy.value = self._unique("copy"), "temporary", None
+        views = [View(t, (copy.nbytes,), (1,), 0, torch.uint8) for t in (tensor, original)]
+        call = Call(self._unique("copy_"), aten.copy_.default, tuple(views), {}, False, [None])
+        call.reads, call.writes, call.line = [original], [tensor], user_line()
+        self.calls.insert(0, call)
 
     def _unique(self, name):
         """Returns the name, with a number where it is taken."""

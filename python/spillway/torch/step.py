@@ -5,7 +5,6 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from spillway import Graph
 
-from .machine import this_machine
 from .operations import Outside
 from .running import Compiled
 
@@ -21,6 +20,7 @@ class Step:
         self.optimizer = source.optimizer
         self._example = tree_flatten(example_batch)
         self.shapes = self.shapes_of(example_batch)
+        self.device = source.measurements.device
         self._returned = returned
         self._settings = [_constants(g) for g in self._groups()]
         self.graph = Graph(type(source.model).__name__)
@@ -43,7 +43,7 @@ class Step:
 
     def _this_machine(self):
         tensor_bytes = sum(s.nbytes for s in self.storages)
-        return this_machine(tensor_bytes, self.source.copied_bytes_per_s)
+        return self.device.machine(tensor_bytes, self.source.copied_bytes_per_s)
 
     def compile(
         self, plan, strict=False, max_shapes=8, machine=None, strategy="auto", settings={}
@@ -51,8 +51,9 @@ class Step:
         """Returns the function that runs the step within a plan: `loss = train(batch)`.
 
         A batch of another shape is captured when it first comes, and planned for the bytes of the
-        plan's budget; `machine`, `strategy` and `settings` are for these plans. More than
-        `max_shapes` shapes, that of the example included, are refused.
+        plan's budget; `machine`, which is the plan's where none is given, `strategy` and
+        `settings` are for these plans. More than `max_shapes` shapes, that of the example
+        included, are refused.
 
         With `strict`, each iteration counts what its ops allocate, and raises `AllocationError`
         where an op has taken more than its workspace.
@@ -74,7 +75,11 @@ class Step:
 
     def supplied(self, batch):
         """Returns what an iteration gets: the tensors of a batch and the learning rates."""
-        return Outside(tree_flatten(batch)[0], self.rates(), list(self._returned[0]))
+        results = [
+            torch.empty_like(r, device=self.device.torch_device) if torch.is_tensor(r) else r
+            for r in self._returned[0]
+        ]
+        return Outside(tree_flatten(batch)[0], self.rates(), results)
 
     def returned(self, results):
         """Returns what the captured function would: the loss, or the results of an inference."""

@@ -6,6 +6,8 @@ from functools import partial
 
 import torch
 
+from .errors import CaptureError
+
 
 class Fakes:
     """Fake tensors for the parameters, buffers and optimizer states of a step."""
@@ -15,15 +17,33 @@ class Fakes:
         self._fakes = {}  # by identity of the real tensor
         self._real = []
 
-    def of(self, tensor, name):
-        """Returns the fake tensor of a state."""
+    def of(self, tensor, name, stays=False):
+        """Returns the fake tensor of a state: on the device of the step, unless it `stays`."""
         if id(tensor) not in self._fakes:
             fake = self.recorder.fake_mode.from_tensor(tensor)
             fake.grad = None
+            if not stays and fake.device != self.recorder.measure.device.torch_device:
+                fake = self._moved(tensor, name)
             self.recorder.adopt(fake, "state", name, tensor)
             self._fakes[id(tensor)] = fake
             self._real.append(tensor)
         return self._fakes[id(tensor)]
+
+    def _moved(self, tensor, name):
+        """Returns a fake tensor on the device of the step for one that is elsewhere."""
+        storage = tensor.untyped_storage()
+        if any(storage._cdata == real.untyped_storage()._cdata for real in self._real):
+            raise CaptureError(f"{name} shares memory with another state: copy it, or move the model")
+        device = self.recorder.measure.device.torch_device
+        with self.recorder.fake_mode:
+            fake = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device
+            )
+        if fake.untyped_storage().nbytes() != storage.nbytes():
+            raise CaptureError(f"{name} is part of a larger tensor: copy it, or move the model")
+        if isinstance(tensor, torch.nn.Parameter):
+            return torch.nn.Parameter(fake, tensor.requires_grad)
+        return fake.requires_grad_(tensor.requires_grad)
 
     def name(self, tensor):
         """Returns the name in the graph of a state that has a fake tensor."""
@@ -66,6 +86,9 @@ def swapped_module(model, fakes):
 def swapped_optimizer(optimizer, fakes, rates):
     """Within it, the optimizer updates fake parameters, with `rates` as its learning rates."""
     groups, state = optimizer.param_groups, optimizer.state
+    # These have their step counts on the device; the others compute with them on the processor.
+    on_device = [g for g in groups if g.get("fused") or g.get("capturable")]
+    with_counts = {id(p) for group in on_device for p in group["params"]}
 
     def fake(parameter):
         return fakes.of(parameter, "parameter")
@@ -73,11 +96,12 @@ def swapped_optimizer(optimizer, fakes, rates):
     def fake_state(parameter, key, value):
         if not isinstance(value, torch.Tensor):
             return value
-        return fakes.of(value, f"{fakes.name(parameter)}.{key}")
+        stays = value.dim() == 0 and id(parameter) not in with_counts
+        return fakes.of(value, f"{fakes.name(parameter)}.{key}", stays)
 
     try:
         optimizer.param_groups = [
-            dict(group, params=[fake(p) for p in group["params"]], lr=rate)
+            choices(dict(group, params=[fake(p) for p in group["params"]], lr=rate))
             for group, rate in zip(groups, rates)
         ]
         optimizer.state = type(state)(
@@ -90,6 +114,15 @@ def swapped_optimizer(optimizer, fakes, rates):
         yield
     finally:
         optimizer.param_groups, optimizer.state = groups, state
+
+
+def choices(group):
+    """Returns a group with what an optimizer would choose for real tensors on this device, where
+    its user has not."""
+    if group.get("foreach", False) is not None or group.get("fused") is not None:
+        return group
+    is_on_cuda = all(p.device.type == "cuda" for p in group["params"])
+    return dict(group, foreach=is_on_cuda and not group.get("differentiable"))
 
 
 def initialise(optimizer, has_gradient):

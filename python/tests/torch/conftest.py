@@ -9,7 +9,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
 
 
 @pytest.fixture(autouse=True)

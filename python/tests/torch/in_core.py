@@ -20,7 +20,10 @@ def sessions():
 
 
 class Session:
-    def __init__(self, step, kernels):
+    stream = None
+
+    def __init__(self, step, kernels, others=(), device=None):
+        assert device is None
         self.tensors, self.ops, self.kernels = step.storages, step.operations, kernels
         self.iteration = self.repeats = 0
         starts, end = [], 0

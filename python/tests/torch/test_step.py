@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 import torch
-from eager import planned_within, same_dicts
+from eager import compare, planned_within, same_dicts
 from torch import nn
 from torch.nn import functional as F
 
@@ -184,3 +184,14 @@ def test_large_work_has_a_longer_time_and_a_larger_workspace():
     small, large = step(1), step(256)
     assert large.time_ns > small.time_ns
     assert large.workspace_bytes > small.workspace_bytes
+
+
+def test_a_number_that_the_step_makes_a_tensor_of_begins_anew_in_each_iteration():
+    def accumulated(model, batch):
+        loss = torch.tensor(0.5)
+        for k in range(2):
+            loss += loss_fn(model, {name: value[3 * k : 3 * k + 3] for name, value in batch.items()})
+        return loss
+
+    compare(model, accumulated, adam, lambda k: batch())
+    compare(model, accumulated, adam, lambda k: batch(), budget="90%")

@@ -1,0 +1,68 @@
+"""The processor as the device of a model."""
+
+import ctypes
+import mmap
+import time
+from contextlib import nullcontext
+
+import torch
+
+from .allocations import Allocations
+from .machine import this_machine
+
+
+class Processor:
+    """Tensors are in the memory of the process, and an op has run when it returns."""
+
+    torch_device = torch.device("cpu")
+    session_device = None
+    # Whether PyTorch cannot allocate more than an op's workspace while the op runs.
+    limits_workspaces = False
+
+    def machine(self, tensor_bytes, copied_bytes_per_s):
+        """Returns the machine that plans are for, where none is given."""
+        return this_machine(tensor_bytes, copied_bytes_per_s)
+
+    def pages(self, nbytes):
+        """Returns memory for `part`."""
+        return mmap.mmap(-1, nbytes)
+
+    def part(self, pages, start, nbytes):
+        """Returns bytes of pages as a tensor that PyTorch cannot resize, and that keeps the pages."""
+        return torch.frombuffer(pages, dtype=torch.uint8, count=nbytes, offset=start)
+
+    def at(self, address, nbytes):
+        """Returns the bytes at a planned address as a tensor that PyTorch cannot resize."""
+        memory = (ctypes.c_char * nbytes).from_address(address)
+        return torch.frombuffer(memory, dtype=torch.uint8)
+
+    def time_ns(self, launch, is_collective):
+        """Returns the time of a launch."""
+        # Other threads run a collective, and other processes take part in it.
+        clock_ns = time.perf_counter_ns if is_collective else time.thread_time_ns
+        start = clock_ns()
+        launch()
+        return clock_ns() - start
+
+    def workspace_bytes(self, launch):
+        """Runs a launch and returns the most bytes that it allocates at once."""
+        with Allocations() as allocations, allocations.of(0):
+            launch()
+        ((_, workspace_bytes),) = allocations.peaks()
+        return workspace_bytes
+
+    def random_state(self):
+        """Returns the state of PyTorch's generator, a tensor on the processor."""
+        return torch.get_rng_state()
+
+    def set_random_state(self, state):
+        """Sets the state of PyTorch's generator."""
+        torch.set_rng_state(state)
+
+    def stepping(self, stream):
+        """Returns a context for a step of a session. `stream` is the session's."""
+        return nullcontext()
+
+    def bound(self, run, operation, workspace):
+        """Returns the function that runs a bound op within its workspace, given its address."""
+        return run

@@ -1,0 +1,68 @@
+//! CUDA devices.
+
+use crate::error::DeviceError;
+use crate::machine::Machine;
+use backend_cuda::{CudaDevice, Options, Unavailable};
+use pyo3::prelude::*;
+use spillway::OwnedMachine;
+use std::path::PathBuf;
+
+/// A CUDA device, by its number, for sessions. `driver` is the path of a library to take for the
+/// driver, for the whole process; it is opened and called, so name only a file that you trust.
+/// Raises `DeviceError` where there is no driver or no such device.
+#[pyclass(frozen, module = "spillway")]
+pub(crate) struct Cuda {
+    cuda: backend_cuda::Cuda,
+    ordinal: usize,
+    name: String,
+}
+
+fn unavailable(error: Unavailable) -> PyErr {
+    DeviceError::new_err(error.to_string())
+}
+
+impl Cuda {
+    /// Opens the device, with chunks of a size.
+    pub(crate) fn open(&self, chunk_bytes: u64) -> PyResult<CudaDevice> {
+        let options = Options { ordinal: self.ordinal, chunk_bytes: Some(chunk_bytes) };
+        self.cuda.open(&options).map_err(unavailable)
+    }
+}
+
+#[pymethods]
+impl Cuda {
+    #[new]
+    #[pyo3(signature = (ordinal=0, driver=None))]
+    fn new(py: Python<'_>, ordinal: usize, driver: Option<PathBuf>) -> PyResult<Self> {
+        let found = py.detach(|| {
+            let cuda = backend_cuda::Cuda::load(driver.as_deref())?;
+            let name = cuda.device(ordinal)?.name;
+            Ok(Self { cuda, ordinal, name })
+        });
+        found.map_err(unavailable)
+    }
+
+    /// The device's own name.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Measures the device for plans, in some seconds. It should have nothing else to do. Chunks are
+    /// of 2 MiB, or of the device's pages where these are larger, if no size is given.
+    #[pyo3(signature = (chunk_bytes=None))]
+    fn measure(&self, py: Python<'_>, chunk_bytes: Option<u64>) -> PyResult<Machine> {
+        let options = Options { ordinal: self.ordinal, chunk_bytes };
+        let measured = py.detach(|| self.cuda.measure(&options, |_, _| ()));
+        let measured = measured.map_err(unavailable)?;
+        Ok(Machine::from(OwnedMachine {
+            name: measured.name(),
+            machine: measured.machine,
+            one_way_bytes_per_s: measured.one_way_bytes_per_s(),
+        }))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Cuda({}, {:?})", self.ordinal, self.name)
+    }
+}

@@ -1,0 +1,71 @@
+"""Training on a CUDA device, emulated: the same bits as eager PyTorch."""
+
+from unittest import mock
+
+import emulated
+import models
+import pytest
+import test_mlp
+import torch
+from eager import MACHINE, compare, same
+
+import spillway.torch
+from spillway.torch.processor import Processor
+
+
+class Emulated(Processor):
+    """A device whose memory is this process's, where ops run once the stream has come so far."""
+
+    def __init__(self):
+        self.session_device = emulated.device()
+        self.launches = 0
+
+    def stepping(self, stream):
+        self.stream = stream
+        return super().stepping(stream)
+
+    def bound(self, run, operation, workspace):
+        assert (workspace == 0) == (operation.measured.workspace_bytes == 0)
+
+        def launch(outside):
+            emulated.synchronize(self.stream)
+            self.launches += 1
+            run(outside)
+
+        return launch
+
+
+@pytest.fixture
+def device():
+    device = Emulated()
+    with mock.patch("spillway.torch.capturing.device_of", lambda model, _: device):
+        yield device
+
+
+@pytest.mark.short
+def test_a_perceptron_trains_bit_identically(device):
+    def make(model):
+        return torch.optim.Adam(model.parameters(), lr=0.01)
+
+    step, train = compare(test_mlp.mlp, test_mlp.loss_fn, make, test_mlp.batches, budget="50%")
+    assert device.launches >= 5 * len(step.operations)
+    assert train._session.stream and train._plan.predicted.h2d_bytes > 0
+
+
+@pytest.mark.parametrize("name", ["lstm", "unet", "gpt2"])
+def test_a_model_trains_bit_identically(device, name):
+    make, loss_fn, make_optimizer, batches = models.model(name)
+    step, _ = compare(make, loss_fn, make_optimizer, batches, budget="35%", steps=3)
+    assert device.launches >= 3 * len(step.operations)
+
+
+def test_results_of_an_inference_are_the_callers(device):
+    model = test_mlp.mlp()
+    batches = [test_mlp.batches(k)["x"] for k in range(3)]
+    step = spillway.torch.capture_inference(model, batches[0], lambda m, x: (m(x), m(x).T))
+    infer = step.compile(step.plan("min", MACHINE), strict=True)
+    results = [infer(x) for x in batches]
+    for x, (y, turned) in zip(batches, results):
+        same(y, model(x).detach(), "result")
+        assert turned.stride() == (1, 5)
+        same(turned, y.T, "transposed result")

@@ -1,0 +1,211 @@
+"""What a step on another device than the processor computes where. The device is not there: tensors
+on it are fake."""
+
+from types import SimpleNamespace
+
+import models
+import pytest
+import test_mlp
+import torch
+from eager import MACHINE
+from test_workspace import allocate
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import spillway.torch
+from spillway.torch import AllocationError, CaptureError, capturing
+from spillway.torch.cuda import Cuda
+from spillway.torch.devices import device_of
+from spillway.torch.launching import bind, plain_mode
+from spillway.torch.measuring import Measured
+from spillway.torch.recording import Recorder, View
+from spillway.torch.swapping import Fakes, choices
+
+
+class Layouts:
+    """Says that real ops have the layouts of fake ones."""
+
+    device = SimpleNamespace(torch_device=torch.device("cuda", 0))
+
+    def layouts(self, call, storages):
+        with FakeTensorMode():
+            made = [torch.empty(3, device="cuda")]
+        return [(tuple(t.shape), t.stride()) for t in made]
+
+
+@pytest.fixture
+def recorder():
+    recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), Layouts())
+    with recorder.fake_mode:
+        recorder.x = torch.empty(3, device="cuda")
+        recorder.rate = torch.empty((), dtype=torch.float64)
+        recorder.count = torch.empty(())
+    for name in ("x", "rate", "count"):
+        recorder.adopt(getattr(recorder, name), "state", name)
+    return recorder
+
+
+def run(call, tensors):
+    """Runs a call on tensors of the device, and returns what its function got."""
+    got = []
+    call.function, call.results = lambda *args: got.extend(args), []
+    with plain_mode():
+        bind(call, lambda view: tensors[view.tensor])()
+    return got
+
+
+class OnDevice:
+    """A tensor of the device, which says when it is copied to the processor."""
+
+    def cpu(self):
+        return "on the processor"
+
+
+def test_a_number_on_the_processor_is_read_there_by_ops_on_the_device(recorder):
+    with recorder.fake_mode, recorder:
+        recorder.x * recorder.rate
+        recorder.count.add_(recorder.rate)
+    multiply, add = recorder.calls
+    x, rate, count = (OnDevice() for _ in range(3))
+    assert run(multiply, [x, rate, count]) == [x, "on the processor"]
+    assert run(add, [x, rate, count]) == [count, rate]
+
+
+@pytest.mark.parametrize("make", [lambda: torch.zeros(2), lambda: torch.rand(())])
+def test_work_on_the_processor_is_refused_with_its_line(recorder, make):
+    with recorder.fake_mode, recorder:
+        torch.zeros(())
+        with pytest.raises(CaptureError, match=r"test_devices.py:.* on the processor.* cuda:0"):
+            make()
+
+
+def test_states_that_share_memory_are_not_copied_to_a_device(recorder):
+    fakes = Fakes(recorder)
+    whole = torch.empty(4)
+    assert fakes.of(whole, "whole").device == torch.device("cuda", 0)
+    assert fakes.of(torch.zeros(()), "step", stays=True).device == torch.device("cpu")
+    with pytest.raises(CaptureError, match="turned shares memory"):
+        fakes.of(whole.view(2, 2), "turned")
+    with pytest.raises(CaptureError, match="half is part of a larger tensor"):
+        fakes.of(torch.empty(4)[:2], "half")
+
+
+def test_an_optimizer_chooses_as_for_real_tensors(recorder):
+    unset = dict(params=[recorder.x], foreach=None, fused=None, differentiable=False)
+    assert choices(unset)["foreach"] is True
+    assert choices(unset | dict(params=[torch.empty(3)]))["foreach"] is False
+    for given in dict(foreach=False), dict(fused=True), dict(fused=False):
+        group = unset | given
+        assert choices(group) is group
+    without_choice = dict(params=[recorder.x])
+    assert choices(without_choice) is without_choice
+
+
+def test_a_model_on_several_devices_is_refused():
+    model = torch.nn.Linear(2, 2)
+    model.register_buffer("elsewhere", torch.empty(1, device="meta"))
+    with pytest.raises(CaptureError, match="no steps on cpu, meta"):
+        device_of(model)
+
+
+def test_an_op_that_needs_more_than_its_workspace_is_named(monkeypatch):
+    entered = []
+
+    class Pool:
+        def __init__(self, *arguments):
+            entered.append(arguments)
+
+        __enter__ = __exit__ = lambda *_: None
+
+    monkeypatch.setattr(torch.cuda, "MemPool", lambda allocator: allocator)
+    monkeypatch.setattr(torch.cuda, "use_mem_pool", Pool)
+    device = Cuda.__new__(Cuda)
+    device._allocator, device.torch_device = "allocator", torch.device("cuda", 0)
+
+    def fail(outside):
+        assert allocate(1 << 20) == 1 << 30 and allocate(2 << 20) is None
+        raise torch.OutOfMemoryError
+
+    operation = SimpleNamespace(
+        name="mm", line="model.py:7", measured=SimpleNamespace(workspace_bytes=2 << 20)
+    )
+    with pytest.raises(AllocationError, match="mm .line model.py:7.* 2097152 bytes"):
+        device.bound(fail, operation, 1 << 30)(None)
+    assert entered == [("allocator", torch.device("cuda", 0))]
+    assert allocate(1) is None
+
+
+class Unmeasured:
+    """Measures nothing, since the device is not there."""
+
+    def __init__(self, device):
+        self.device = device
+
+    def layouts(self, call, storages):
+        return [None] * 9
+
+    def measure(self, call, storages):
+        return Measured(1000, 0, draws=False, repeats=True)
+
+    def give_back(self):
+        pass
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """Lets steps be captured for a CUDA device."""
+    device = SimpleNamespace(
+        torch_device=torch.device("cuda", 0), random_state=lambda: torch.zeros(16)
+    )
+    monkeypatch.setattr("spillway.torch.capturing.device_of", lambda model, given: device)
+    monkeypatch.setattr("spillway.torch.capturing.Measurements", Unmeasured)
+    monkeypatch.setattr(Recorder, "_with_layout", lambda self, fake, layout: fake)
+
+
+def captured_calls(monkeypatch, *step):
+    """Captures a step for a CUDA device and returns the recorded calls."""
+    recorders = []
+    made = capturing.operations
+    monkeypatch.setattr(
+        capturing, "operations", lambda r, *more: recorders.append(r) or made(r, *more)
+    )
+    spillway.torch.capture(*step, device="cuda")
+    return recorders[-1].calls
+
+
+def host_numbers(call):
+    leaves = torch.utils._pytree.tree_leaves((call.args, call.kwargs))
+    return [leaf.is_host_number for leaf in leaves if isinstance(leaf, View)]
+
+
+@pytest.mark.parametrize("settings", [dict(), dict(foreach=False), dict(fused=True)], ids=str)
+def test_a_step_of_a_model_on_the_processor_is_captured_for_cuda(cuda, monkeypatch, settings):
+    model = test_mlp.mlp()
+
+    def backward(loss):  # PyTorch's own needs the device
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+
+    monkeypatch.setattr(torch.Tensor, "backward", backward)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, **settings)
+    calls = captured_calls(monkeypatch, model, test_mlp.loss_fn, optimizer, test_mlp.batches(0))
+    foreach = any(call.name.startswith("_foreach_mul") for call in calls)
+    assert foreach == (not settings), "on CUDA it is the default"
+    counts = [c for c in calls if c.name.startswith(("_foreach_add_", "add_"))]
+    counts = [c for c in counts if c.args[0] and host_numbers(c)[0]]
+    assert len(counts) == (0 if settings.get("fused") else 6)
+    if settings.get("fused"):
+        updates = [c for c in calls if c.name.startswith("_fused_adam_")]
+        assert len(updates) == 6
+        # Parameter, gradient, two moments and the step count; then the learning rate.
+        assert all(host_numbers(c) == [False] * 5 + [True] for c in updates)
+    assert all(p.device.type == "cpu" for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "unet", "experts"])
+def test_an_inference_of_a_model_on_the_processor_is_captured_for_cuda(cuda, name):
+    make, _, _, batches = models.model(name)
+    model, batch = make(), batches(0)
+    forward = (lambda m, x: m(x, use_cache=False).logits) if name in ("gpt2", "llama") else capturing.call
+    step = spillway.torch.capture_inference(model, batch, forward, device="cuda")
+    assert {s.kind for s in step.storages} == {"state", "given", "temporary"}
+    step.plan("min", MACHINE)
