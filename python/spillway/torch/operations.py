@@ -148,8 +148,8 @@ class _Collectives:
         return start
 
     def waits(self, tensors=None):
-        """Returns the ops that wait for those collectives under way that use one of the tensors, or for
-        all."""
+        """Returns the ops that wait for those collectives under way that use one of the tensors,
+        or for all."""
         ending = [
             number
             for number, (_, call, _) in self.under_way.items()
@@ -159,8 +159,8 @@ class _Collectives:
 
 
 def _wait(number, start, call, measured):
-    """Returns the op that waits for a collective. It has all of its time: a plan in another order may
-    run nothing between start and wait."""
+    """Returns the op that waits for a collective. It has all of its time: a plan in another order
+    may run nothing between start and wait."""
 
     def waited(tensor_of, is_repeat):
         return lambda outside: outside.under_way.wait(number)
