@@ -104,3 +104,16 @@ def test_built_in_machines_are_found_by_name():
         spillway.Machine.builtin("v1000")
     with pytest.raises(spillway.FormatError):
         machine(chunk_bytes=0)
+
+
+def test_a_plan_says_whether_it_leaves_a_tensor_alone():
+    graph = spillway.Graph("chain")
+    state = graph.state("state", 8192)
+    values = [graph.temporary(f"value {n}", 8192) for n in range(4)]
+    makes = [graph.op(f"make {n}", 10**6, [state], [v]) for n, v in enumerate(values)]
+    uses = [graph.op(f"use {n}", 10**6, [v], []) for n, v in enumerate(values)]
+    plan = graph.plan(machine(), "100%")
+    assert all(map(plan.leaves_alone, values, makes, uses))
+    assert not plan.leaves_alone(values[0], makes[0], uses[1])  # it is gone by then
+    assert not plan.leaves_alone(values[0], uses[0], makes[0])
+    assert not all(map(graph.plan(machine(), "min", "swap").leaves_alone, values, makes, uses))

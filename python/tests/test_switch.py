@@ -135,10 +135,12 @@ def test_what_is_refused_is_named_and_leaves_the_plan_as_it_was():
         refused(session, layers.plan("100%"), "bytes of device memory")
         graph = spillway.Graph("other")
         graph.op("op", 1000, [graph.state("more", 8)], [])
-        refused(session, graph.plan(machine(), "min"), '"more".* is a state of the graph "other" alone')
+        message = '"more".* is a state of the graph "other" alone'
+        refused(session, graph.plan(machine(), "min"), message)
         graph = spillway.Graph("smaller")
         graph.op("op", 1000, [graph.state(f"sum {n}", 4096) for n in range(LAYERS)], [])
-        refused(session, graph.plan(machine(), "64KiB"), '"sum 0" has 8192 bytes in one graph and 4096')
+        message = '"sum 0" has 8192 bytes in one graph and 4096'
+        refused(session, graph.plan(machine(), "64KiB"), message)
         coarse = layers.graph.plan(machine(chunk_bytes=16384), "100%")
         refused(session, coarse, "chunks of 4096 bytes and the second of 16384")
         refused(session, layers.plan("min"), "fill_input", Launcher(), AttributeError)

@@ -70,7 +70,7 @@ def recorded(recorder, part=slice(None)):
     collectives = _Collectives(recorder.storages)
     calls, body = recorder.calls, []
     for call in (calls[k] for k in range(len(calls))[part] if not _is_useless(k, calls)):
-        body += collectives.waits(body, {*call.reads, *call.writes})
+        body += collectives.waits({*call.reads, *call.writes})
         measured = recorder.measure.measure(call, recorder.storages)
         repeatable = measured.repeats and _is_repeatable(call, recorder.storages)
         if measured.draws:
@@ -79,7 +79,7 @@ def recorded(recorder, part=slice(None)):
             body.append(collectives.start(call, measured))
         else:
             body.append(_plain(call, measured, repeatable))
-    body += collectives.waits(body)
+    body += collectives.waits()
     return random.first(), body, random.last()
 
 
@@ -146,7 +146,7 @@ class _Collectives:
     def __init__(self, storages):
         self.order = Order(storages)
         self.count = 0
-        self.under_way = {}  # by number: start, call, and its costs until its end
+        self.under_way = {}  # by number: start, call, and costs
 
     def start(self, call, measured):
         """Returns the op that starts a collective."""
@@ -164,28 +164,26 @@ class _Collectives:
         self.under_way[number] = start, call, measured
         return start
 
-    def waits(self, body, tensors=None):
-        """Returns the ops that wait for those collectives under way that use one of the tensors, or for
-        all. `body` is what runs before."""
+    def waits(self, tensors=None):
+        """Returns the ops that wait for those collectives under way that use one of the tensors,
+        or for all."""
         ending = [
             number
             for number, (_, call, _) in self.under_way.items()
             if tensors is None or tensors & {*call.reads, *call.writes}
         ]
-        return [_wait(number, *self.under_way.pop(number), body) for number in ending]
+        return [_wait(number, *self.under_way.pop(number)) for number in ending]
 
 
-def _wait(number, start, call, measured, body):
-    """Returns the op that waits for a collective. Ops that run meanwhile take no more time."""
-    since = next(k for k, op in enumerate(body) if op is start)
-    left_ns = measured.time_ns - sum(op.measured.time_ns for op in body[since:])
-    costs = replace(measured, time_ns=max(left_ns, 1000))
+def _wait(number, start, call, measured):
+    """Returns the op that waits for a collective. It has all of its time: a plan in another order
+    may run nothing between start and wait."""
 
     def waited(tensor_of, is_repeat):
         return lambda outside: outside.under_way.wait(number)
 
     reads, name = unique([*call.reads, *call.writes]), f"wait for {call.name}"
-    return Operation(name, reads, call.writes, waited, costs, line=call.line, start=start)
+    return Operation(name, reads, call.writes, waited, measured, line=call.line, start=start)
 
 
 class _Randomness:

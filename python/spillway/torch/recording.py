@@ -264,6 +264,8 @@ class Recorder(TorchDispatchMode):
             raise CaptureError(f"{user_line()}: `{function}` changes a tensor's storage")
         if not function._schema.returns:
             return None  # in-place, on lists
+        if function in collectives.COLLECTIVES:
+            return kwargs.get("out", args[0])  # nobody takes part
         args, kwargs = tree_map(
             lambda a: 1.0 if isinstance(a, torch.SymFloat) else a, (args, kwargs)
         )

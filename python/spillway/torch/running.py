@@ -15,8 +15,9 @@ from .memory import bytes_of, set_bytes_of, tensors_at
 class Compiled:
     """Runs a step within a plan. Calling it runs one iteration and returns what the step does.
 
-    There is one session, which switches to the plan for each batch's shape. `switched` is what the
-    last switch was predicted to cost, and None if there was none or the states went through the model.
+    There is one session, which switches to the plan for each batch's shape. `switched` is what
+    the last switch was predicted to cost, and None if there was none or the states went through
+    the model.
     """
 
     def __init__(self, step, plan, strict, max_shapes, how):

@@ -155,6 +155,87 @@ def test_collectives_of_the_users(tmp_path):
     run(collectives_of_the_users, 2, tmp_path)
 
 
+def all_kinds(model, batch):
+    """Has each collective that can be captured, in the functions of both of PyTorch's modules."""
+    x, y = batch
+    functional, group = distributed._functional_collectives, distributed.group.WORLD
+    scale, rows = x.mean(), x.new_empty(2 * len(x), *x.shape[1:])
+    distributed.broadcast(scale, 1)
+    distributed.all_gather_into_tensor(rows, x)
+    half = torch.empty_like(x)
+    distributed.reduce_scatter_tensor(half, rows)
+    shift = functional.broadcast(x.std(), 0, group)
+    gathered = functional.all_gather_tensor(half, 0, group)
+    part = functional.reduce_scatter_tensor(gathered, "sum", 0, group)
+    return classify(model, (part * scale + shift, y))
+
+
+def other_kinds(process):
+    step = compare(process, wide, all_kinds, adamw, even, "50%")
+    kinds = "broadcast_", "all_gather_into_tensor_out", "reduce_scatter_tensor_out", "all_reduce_"
+    starts = [wait.start for wait in step.operations if wait.start]
+    names = [op.name for op in starts]
+    assert len(names) == 8 and all(sum(n.startswith(k) for n in names) == 2 for k in kinds)
+    assert not any(op.repeatable for op in starts)
+
+
+def test_other_kinds_of_collectives(tmp_path):
+    run(other_kinds, 2, tmp_path)
+
+
+def all_starts(step, plan):
+    return [n for n, op in enumerate(step.operations) if any(w.start is op for w in step.operations)]
+
+
+def order_of_launches(process):
+    """Copies of gradients run while the first bucket is summed, unless the plan would move it."""
+    launch, launched = _Kernels.launch, []
+
+    def watched(self, op, *arguments):
+        launched.append((self._step.operations[op].name, len(self.outside.under_way._started)))
+        launch(self, op, *arguments)
+
+    with mock.patch.object(_Kernels, "launch", watched):
+        compare(process, wide, classify, adamw, even, "64MiB", steps=1)
+        names = [name for name, _ in launched]
+        between = launched[names.index("all_reduce_") + 1 : names.index("wait for all_reduce_")]
+        assert len(between) > 10 and all(under_way for _, under_way in between)
+        launched.clear()
+        with mock.patch.object(spillway.torch.running, "_moving_collectives", all_starts):
+            compare(process, wide, classify, adamw, even, "64MiB", steps=1)
+        assert launched and not any(under_way for _, under_way in launched)
+
+
+def a_failure_meanwhile(process):
+    """Nothing is under way any more when the memory is given back."""
+    launch, outsides = _Kernels.launch, []
+
+    def failing(self, op, *arguments):
+        outsides.append(self.outside)
+        if self.outside.under_way._started:
+            raise LookupError("of an op")
+        launch(self, op, *arguments)
+
+    model = wide()
+    step = captured(model, classify, adamw(model), rows(24))
+    with mock.patch.object(_Kernels, "launch", failing):
+        train = step.compile(planned_within(step, "64MiB"))
+        with pytest.raises(LookupError, match="of an op"):
+            train(rows(24))
+    assert not outsides[-1].under_way._started
+    train.load()
+    train(rows(24))
+
+
+def while_collectives_are_under_way(process):
+    order_of_launches(process)
+    a_failure_meanwhile(process)
+
+
+def test_while_collectives_are_under_way(tmp_path):
+    run(while_collectives_are_under_way, 2, tmp_path)
+
+
 def perceptron(width=8):
     return nn.Sequential(nn.Linear(20, width), nn.ReLU(), nn.Linear(width, 5))
 
