@@ -119,6 +119,16 @@ fn check(layers: &[Layer], ns_per_chunk: u64, share: u64) -> Result<(), TestCase
     Ok(())
 }
 
+/// In the order of launches, small layers would wait for memory behind large ones.
+#[test]
+fn layers_come_in_the_order_that_is_shortest() {
+    let of = |of: [(u64, u64); 5]| of.map(|(chunks, ns)| Layer::new(chunks * CHUNK, ns));
+    let small = of([(2, 1447), (5, 1066), (3, 320), (9, 538), (3, 649)]);
+    check(&small, 95, 47).unwrap();
+    let large = of([(6, 89), (26, 1798), (32, 596), (32, 1210), (15, 280)]);
+    check(&large, 33, 59).unwrap();
+}
+
 fn link() -> impl Strategy<Value = u64> {
     prop_oneof![1..100u64, 1..1000u64, 1..3000u64]
 }
