@@ -122,6 +122,9 @@ fn odd_lists_of_layers_are_errors() {
     for layers in [&[][..], &[Layer::new(0, 1)], &too_many, &too_long] {
         assert!(streaming::plan(layers, &machine(1), "min").is_err(), "{layers:?}");
     }
+    // Eight iterations exceed 64 bits.
+    let slow = [Layer::new(1000, u64::MAX / 2), Layer::new(1000, 1)];
+    assert!(streaming::plan(&slow, &machine(1), "min").is_err());
     let layers = [Layer::new(1000, 10)];
     assert!(streaming::plan(&layers, &machine(1), u64::MAX).is_err());
     assert!(streaming::plan(&layers, &machine(1), "most").is_err());

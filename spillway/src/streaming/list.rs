@@ -223,7 +223,11 @@ fn list(
     for (number, upload) in times.uploads.iter().enumerate() {
         if rounds[upload.layer] == KEPT {
             let launch = KEPT * all + upload.layer;
-            let ahead = launch - position(upload, launch);
+            // Times that exceed 64 bits order nothing.
+            let ahead = launch.checked_sub(position(upload, launch))?;
+            if ahead >= count {
+                return None;
+            }
             let comes = &mut comes[upload.layer % count];
             *comes =
                 Some(comes.map_or((ahead, number), |(least, first)| (least.min(ahead), first)));
