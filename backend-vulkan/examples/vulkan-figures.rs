@@ -1,6 +1,7 @@
 //! Measures what mapping, submitting and copying cost on a device, as the tables of
 //! `docs/vulkan.md`:
-//! `backend-vulkan/with-lavapipe cargo run --release -p backend-vulkan --example vulkan-figures`.
+//!
+//!     backend-vulkan/with-lavapipe cargo run --release -p spillway-backend-vulkan --example vulkan-figures
 #![allow(clippy::unwrap_used, reason = "what fails here ends the measurement")]
 
 use backend_vulkan::{Options, Vulkan, VulkanDevice};

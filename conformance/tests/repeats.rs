@@ -8,6 +8,8 @@ use planner_core::{Graph, Kind, Machine, MachineParameters};
 use proptest::prelude::*;
 use spillway::planning;
 use workloads::OwnedGraph;
+use workloads::machines::builtin;
+use workloads::models::generate;
 
 const fn auto(repeats: Repeats) -> Planner {
     Planner::Auto(Auto { effort: Some(9), order: Order::Given, repeats })
@@ -45,6 +47,19 @@ proptest! {
             }
         }
     }
+}
+
+/// Neither prices nor segments alone lead to such a plan.
+#[test]
+fn where_memory_is_very_short_auto_adds_to_segments() {
+    let graph = spillway::Graph::new(generate("resnet50:batch=64").unwrap()).unwrap();
+    let machine = builtin("v100-pcie3").unwrap();
+    let auto = Planner::Auto(Auto { effort: Some(24), ..Auto::default() });
+    let [auto_ns, segments_ns] = [auto, Planner::CheckpointOffload].map(|strategy| {
+        let plan = graph.plan(&machine).budget("15%").strategy(strategy).placed(false).run();
+        plan.unwrap().owned().predicted.period_ns
+    });
+    assert!(auto_ns < segments_ns * 3 / 4, "{auto_ns} beside {segments_ns}");
 }
 
 /// A row of layers, each with a value that is slow to make and one that follows from it at once;

@@ -33,7 +33,8 @@
 // A tensor that an op writes before any op reads it.
 #define SPILLWAY_TEMPORARY 2
 
-// Allocates device memory for a range of a tensor, and copies its value in.
+// Allocates device memory for a range of a tensor, and copies its value in. Of an input, after the
+// last launch of the list that reads it: the value of the next iteration.
 #define SPILLWAY_PREFETCH 0
 
 // Runs an op. What it writes is allocated where it is not on the device, and so is its workspace.
@@ -175,7 +176,7 @@ typedef struct {
   // Device memory for the plan: a size (`"4GiB"`), a percentage of what the work needs in-core
   // (`"35%"`), or `"min"`. Null for all of the device's memory.
   const char *budget;
-  // The name of a strategy. Null for `"auto"`.
+  // The name of a strategy (`docs/strategies.md`). Null for `"auto"`.
   const char *strategy;
   // Whether the plan may map memory while it runs, instead of before: 1, or 0.
   uint8_t maps_as_it_runs;
@@ -217,7 +218,8 @@ typedef struct {
 
 // What must have ended on a stream before a step starts.
 typedef struct {
-  // The position of the awaited step among those of its stream, or `SPILLWAY_NONE`.
+  // The position of the awaited step among those of its stream in one iteration, or
+  // `SPILLWAY_NONE`.
   uint32_t index;
   // How many iterations back that step lies. Where that is before the first, there is nothing to
   // wait for.
@@ -232,11 +234,12 @@ typedef struct {
   uint32_t id;
   // The first object of the range; 0 of a launch.
   uint64_t first_object;
-  // How many objects, or `SPILLWAY_ALL`; 0 of a launch.
+  // How many objects, or `SPILLWAY_ALL`; 0 of a launch. `spillway_plan_addresses` has the bytes.
   uint64_t object_count;
   // Whether the op has been launched before in this iteration: 1, or 0.
   uint8_t is_repeat;
-  // The position among the steps of its stream. An evict is on no stream: `SPILLWAY_NONE`.
+  // The position among the steps of its stream in one iteration. An evict is on no stream:
+  // `SPILLWAY_NONE`.
   uint32_t index;
   // What it waits for on each stream, by number. For an evict: what must have ended before its
   // memory is free.
@@ -267,7 +270,7 @@ typedef struct {
 //
 // Functions that return `int32_t` return 0, or a `SpillwayCode` that says why they failed:
 // `SPILLWAY_CODE_OUT_OF_DEVICE_MEMORY`, `SPILLWAY_CODE_OUT_OF_HOST_MEMORY`, `SPILLWAY_CODE_DEVICE_LOST`, or any
-// other number. A function that fails changes nothing. None may be null, and none may unwind.
+// other number, which becomes `SPILLWAY_CODE_DEVICE`. A function that fails changes nothing. None may be null, and none may unwind.
 //
 // The promises of each are those of `docs/backends.md`.
 typedef struct {
@@ -277,11 +280,13 @@ typedef struct {
   uint64_t chunk_bytes;
   // Creates this many chunks of device memory. Called once.
   int32_t (*create)(void *context, uint64_t chunks);
-  // Reserves addresses for this many chunks.
+  // Reserves addresses for this many chunks. They do not begin at 0, which in a launch stands for
+  // no address.
   int32_t (*reserve)(void *context, uint64_t chunks, uint64_t *address);
   // Maps chunks, by number, at an address.
   int32_t (*map)(void *context, uint64_t address, uint64_t first_chunk, uint64_t chunks);
-  // Unmaps chunks from an address. No work under way uses them.
+  // Unmaps chunks from an address: one mapping, or several that follow one another. No work under
+  // way uses them.
   int32_t (*unmap)(void *context, uint64_t address, uint64_t chunks);
   // Creates the host block. Called once.
   int32_t (*create_host)(void *context, uint64_t bytes);
@@ -293,7 +298,8 @@ typedef struct {
   int32_t (*upload)(void *context, uint64_t offset_bytes, uint64_t bytes, uint64_t address);
   // Enqueues a copy from an address to the host block, on the stream for downloads.
   int32_t (*download)(void *context, uint64_t address, uint64_t offset_bytes, uint64_t bytes);
-  // Makes all later work on a stream wait for a signal of a stream.
+  // Makes all later work on a stream, and its later signals, wait for a signal of a stream. One
+  // that has not been enqueued is an error.
   int32_t (*wait)(void *context, uint32_t stream, uint32_t signal_stream, uint64_t signal);
   // Enqueues a signal on a stream, and gives its number: 1, 2, 3 and so on, by stream.
   int32_t (*signal)(void *context, uint32_t stream, uint64_t *signal);
@@ -328,7 +334,8 @@ typedef struct {
 typedef struct {
   // The tensor.
   uint32_t tensor;
-  // Its first byte.
+  // Its first byte. Slots follow one another without gaps, so they are aligned as the sizes of
+  // tensors are.
   uint64_t offset_bytes;
   // Its size.
   uint64_t bytes;
@@ -524,7 +531,7 @@ SpillwayCode spillway_layers_least(const SpillwayLayer *layers,
 
 // Writes the steps of a plan into a buffer, and their number into `needed`. Where the buffer is
 // too short, only the number is written. The list repeats for ever: it has the steps of one
-// iteration, or of `iterations`, which differ only in their waits.
+// iteration, or of `iterations`, one after the other, which differ only in their waits.
 //
 // # Safety
 // The pointers are as `spillway.h` says.

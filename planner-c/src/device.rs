@@ -15,7 +15,7 @@ use std::fmt;
 ///
 /// Functions that return `int32_t` return 0, or a `SpillwayCode` that says why they failed:
 /// `SPILLWAY_CODE_OUT_OF_DEVICE_MEMORY`, `SPILLWAY_CODE_OUT_OF_HOST_MEMORY`, `SPILLWAY_CODE_DEVICE_LOST`, or any
-/// other number. A function that fails changes nothing. None may be null, and none may unwind.
+/// other number, which becomes `SPILLWAY_CODE_DEVICE`. A function that fails changes nothing. None may be null, and none may unwind.
 ///
 /// The promises of each are those of `docs/backends.md`.
 #[repr(C)]
@@ -27,13 +27,15 @@ pub struct Device {
     pub chunk_bytes: u64,
     /// Creates this many chunks of device memory. Called once.
     pub create: Option<extern "C" fn(context: *mut c_void, chunks: u64) -> i32>,
-    /// Reserves addresses for this many chunks.
+    /// Reserves addresses for this many chunks. They do not begin at 0, which in a launch stands for
+    /// no address.
     pub reserve: Option<extern "C" fn(context: *mut c_void, chunks: u64, address: *mut u64) -> i32>,
     /// Maps chunks, by number, at an address.
     pub map: Option<
         extern "C" fn(context: *mut c_void, address: u64, first_chunk: u64, chunks: u64) -> i32,
     >,
-    /// Unmaps chunks from an address. No work under way uses them.
+    /// Unmaps chunks from an address: one mapping, or several that follow one another. No work under
+    /// way uses them.
     pub unmap: Option<extern "C" fn(context: *mut c_void, address: u64, chunks: u64) -> i32>,
     /// Creates the host block. Called once.
     pub create_host: Option<extern "C" fn(context: *mut c_void, bytes: u64) -> i32>,
@@ -58,7 +60,8 @@ pub struct Device {
     pub download: Option<
         extern "C" fn(context: *mut c_void, address: u64, offset_bytes: u64, bytes: u64) -> i32,
     >,
-    /// Makes all later work on a stream wait for a signal of a stream.
+    /// Makes all later work on a stream, and its later signals, wait for a signal of a stream. One
+    /// that has not been enqueued is an error.
     pub wait: Option<
         extern "C" fn(context: *mut c_void, stream: u32, signal_stream: u32, signal: u64) -> i32,
     >,

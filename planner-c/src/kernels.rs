@@ -35,7 +35,8 @@ pub struct LaunchDescription {
 pub struct Slot {
     /// The tensor.
     pub tensor: u32,
-    /// Its first byte.
+    /// Its first byte. Slots follow one another without gaps, so they are aligned as the sizes of
+    /// tensors are.
     pub offset_bytes: u64,
     /// Its size.
     pub bytes: u64,

@@ -81,8 +81,13 @@ pub unsafe extern "C" fn spillway_machine_builtin(
         // SAFETY: the caller's promise.
         let (name, out) = unsafe { (text(name, "name")?, Out::new(machine, "machine")?) };
         let name = name.ok_or_else(|| Failure::argument("name is null"))?;
-        let builtin = machines::builtin(name)
-            .ok_or_else(|| Failure::argument(format!("there is no built-in machine {name:?}")))?;
+        let builtin = machines::builtin(name).ok_or_else(|| {
+            let names: Vec<_> = machines::all().map(|(machine, _)| machine.name).collect();
+            let names = names.join(", ");
+            Failure::argument(format!(
+                "there is no machine {name:?}; the built-in ones are {names}"
+            ))
+        })?;
         hand_out(out, Machine(builtin));
         Ok(())
     };

@@ -18,7 +18,7 @@ pub struct PlanOptions {
     /// Device memory for the plan: a size (`"4GiB"`), a percentage of what the work needs in-core
     /// (`"35%"`), or `"min"`. Null for all of the device's memory.
     pub budget: *const c_char,
-    /// The name of a strategy. Null for `"auto"`.
+    /// The name of a strategy (`docs/strategies.md`). Null for `"auto"`.
     pub strategy: *const c_char,
     /// Whether the plan may map memory while it runs, instead of before: 1, or 0.
     pub maps_as_it_runs: u8,
@@ -77,7 +77,11 @@ pub unsafe extern "C" fn spillway_plan_new(
                 builder = builder.budget(budget);
             }
             if let Some(name) = strategy {
-                let unknown = || Failure::argument(format!("there is no strategy {name:?}"));
+                let unknown = || {
+                    Failure::argument(format!(
+                        "there is no strategy {name:?}: docs/strategies.md lists them"
+                    ))
+                };
                 builder = builder.strategy(Strategy::named(name).ok_or_else(unknown)?);
             }
             builder = builder.placed(options.maps_as_it_runs == 0);

@@ -6,6 +6,7 @@ use crate::error::{Code, Error, Failure};
 use crate::kernels::{Kernels, Launcher};
 use crate::plan::Plan;
 use planner_core::{ExecuteError, TensorId};
+use spillway::names::Mentions;
 use spillway::{Error as SpillwayError, SessionError, SwitchPrediction};
 use std::{ptr, slice};
 
@@ -31,6 +32,18 @@ impl From<SessionError<Failed>> for Failure {
         };
         Self::new(code, error)
     }
+}
+
+/// The same with the names of what was under way in a plan.
+fn named(plan: &spillway::Plan, error: SessionError<Failed>) -> Failure {
+    let message = match &error {
+        SessionError::Execute(error) => {
+            Some(plan.names().execute_error(error, |_| Mentions::default()))
+        }
+        _ => None,
+    };
+    let failure = Failure::from(error);
+    Failure { message: message.unwrap_or(failure.message), ..failure }
 }
 
 /// Sets up device and host memory for a plan, fills states and the first inputs, and uploads what is
@@ -83,7 +96,8 @@ pub unsafe extern "C" fn spillway_session_new_for(
             capacity = capacity.max(other.capacity()?);
         }
         let (device, kernels) = (Callbacks::new(device)?, Launcher::new(kernels, plan.graph())?);
-        let session = spillway::Session::with_capacity(plan.clone(), capacity, device, kernels)?;
+        let session = spillway::Session::with_capacity(plan.clone(), capacity, device, kernels)
+            .map_err(|error| named(plan, error))?;
         hand_out(out, Session(session));
         Ok(())
     };
@@ -184,7 +198,7 @@ pub unsafe extern "C" fn spillway_session_run(
     let body = || {
         // SAFETY: the caller's promise.
         let Session(session) = unsafe { given_mut(session, "session") }?;
-        Ok(session.run(iterations)?)
+        session.run(iterations).map_err(|error| named(session.plan(), error))
     };
     // SAFETY: the caller's promise.
     unsafe { call(error, body) }
@@ -210,7 +224,7 @@ pub unsafe extern "C" fn spillway_session_read_state(
         }
         // SAFETY: it points to so many bytes, which `spillway.h` asks to be initialised.
         let into = unsafe { slice::from_raw_parts_mut(into, bytes) };
-        Ok(session.read_state(TensorId(tensor), into)?)
+        session.read_state(TensorId(tensor), into).map_err(|error| named(session.plan(), error))
     };
     // SAFETY: the caller's promise.
     unsafe { call(error, body) }

@@ -6,7 +6,8 @@ use crate::plan::Plan;
 use planner_core::schedule::Scheduled;
 use planner_core::{Launched, Part, PerStream, Step};
 
-/// Allocates device memory for a range of a tensor, and copies its value in.
+/// Allocates device memory for a range of a tensor, and copies its value in. Of an input, after the
+/// last launch of the list that reads it: the value of the next iteration.
 pub const SPILLWAY_PREFETCH: u32 = 0;
 /// Runs an op. What it writes is allocated where it is not on the device, and so is its workspace.
 pub const SPILLWAY_LAUNCH: u32 = 1;
@@ -31,7 +32,8 @@ pub const SPILLWAY_ALL: u64 = u64::MAX;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// The position of the awaited step among those of its stream, or `SPILLWAY_NONE`.
+    /// The position of the awaited step among those of its stream in one iteration, or
+    /// `SPILLWAY_NONE`.
     pub index: u32,
     /// How many iterations back that step lies. Where that is before the first, there is nothing to
     /// wait for.
@@ -48,11 +50,12 @@ pub struct StepDescription {
     pub id: u32,
     /// The first object of the range; 0 of a launch.
     pub first_object: u64,
-    /// How many objects, or `SPILLWAY_ALL`; 0 of a launch.
+    /// How many objects, or `SPILLWAY_ALL`; 0 of a launch. `spillway_plan_addresses` has the bytes.
     pub object_count: u64,
     /// Whether the op has been launched before in this iteration: 1, or 0.
     pub is_repeat: u8,
-    /// The position among the steps of its stream. An evict is on no stream: `SPILLWAY_NONE`.
+    /// The position among the steps of its stream in one iteration. An evict is on no stream:
+    /// `SPILLWAY_NONE`.
     pub index: u32,
     /// What it waits for on each stream, by number. For an evict: what must have ended before its
     /// memory is free.
@@ -61,7 +64,7 @@ pub struct StepDescription {
 
 /// Writes the steps of a plan into a buffer, and their number into `needed`. Where the buffer is
 /// too short, only the number is written. The list repeats for ever: it has the steps of one
-/// iteration, or of `iterations`, which differ only in their waits.
+/// iteration, or of `iterations`, one after the other, which differ only in their waits.
 ///
 /// # Safety
 /// The pointers are as `spillway.h` says.

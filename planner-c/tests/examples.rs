@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::{env, fs};
 
-const EXAMPLES: [(&str, &str); 3] = [
+const EXAMPLES: [(&str, &str); 4] = [
+    ("execute", "the weights are right"),
     ("plan", "launch   op 3"),
     ("stream", "the weights are right"),
     ("train", "the weights are right"),

@@ -370,6 +370,20 @@ extern "C" fn refuse_inputs(_: *mut c_void, _: u64, _: *const Slot, _: usize) ->
     1
 }
 
+extern "C" fn accept_reserve(_: *mut c_void, _: u64, address: *mut u64) -> i32 {
+    unsafe { address.write(4096) };
+    0
+}
+extern "C" fn accept_map(_: *mut c_void, _: u64, _: u64, _: u64) -> i32 {
+    0
+}
+extern "C" fn accept_states(_: *mut c_void, _: *const Slot, _: usize) -> i32 {
+    0
+}
+extern "C" fn accept_inputs(_: *mut c_void, _: u64, _: *const Slot, _: usize) -> i32 {
+    0
+}
+
 /// A device whose `create` and `create_host` return this.
 fn refusing(status: i32) -> (Device, Kernels) {
     let context = ptr::without_provenance_mut(status as usize);
@@ -430,6 +444,17 @@ fn what_a_device_says_is_the_code() {
     assert_eq!(start(of_chunks(8192)), Err(Code::Argument));
     assert_eq!(start((Device { map: None, ..device }, kernels)), Err(Code::Argument));
     assert_eq!(start((device, Kernels { launch: None, ..kernels })), Err(Code::Argument));
+    let (reserve, map) = (Some(accept_reserve as _), Some(accept_map as _));
+    let (states, inputs) = (Some(accept_states as _), Some(accept_inputs as _));
+    let device = Device { reserve, map, ..device };
+    let kernels = Kernels { fill_states: states, fill_inputs: inputs, ..kernels };
+    let (mut session, mut error) = (ptr::null_mut(), no_error());
+    let (to, says) = (&raw mut session, &raw mut error);
+    let code =
+        unsafe { spillway_session_new(plan, &raw const device, &raw const kernels, to, says) };
+    assert_eq!(code, Code::Device);
+    let message = unsafe { CStr::from_ptr(error.message.as_ptr()) }.to_str().unwrap();
+    assert!(message.contains("tensor 0 (\"0\")"), "{message}");
     // The states of another graph are others.
     let other = Garbage { tensors: vec![(8192, SPILLWAY_STATE)], ..garbage };
     let other_graph = graph_of(&other).unwrap();

@@ -151,9 +151,9 @@
 //!         Ok(self.memory.resize((count * CHUNK) as usize, 0))
 //!     }
 //!     fn reserve(&mut self, chunks: u64) -> Result<DeviceAddress, Never> {
-//!         let at = DeviceAddress(self.mapped.len() as u64 * CHUNK);
-//!         self.mapped.resize(self.mapped.len() + chunks as usize, u64::MAX);
-//!         Ok(at)
+//!         let first = self.mapped.len().max(1); // Nothing lies at address 0.
+//!         self.mapped.resize(first + chunks as usize, u64::MAX);
+//!         Ok(DeviceAddress(first as u64 * CHUNK))
 //!     }
 //!     fn map(&mut self, at: DeviceAddress, chunks: Chunks) -> Result<(), Never> {
 //!         let slots = &mut self.mapped[(at.0 / CHUNK) as usize..];

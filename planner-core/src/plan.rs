@@ -37,7 +37,8 @@ impl Part {
 /// One step of the list that repeats for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Allocate device memory, then copy the host value in.
+    /// Allocate device memory, then copy the host value in. Of an input, after the last launch of the
+    /// list that reads it: the next iteration's value.
     Prefetch(Part),
     /// Run an op, for the first time in an iteration or again; allocates what is not resident of
     /// what the launch writes, and the op's workspace.

@@ -135,11 +135,14 @@ impl<'n> Names<'n> {
             PlanningError::Infeasible { .. } => {
                 "no plan was found, although each op alone fits the budget".to_owned()
             }
-            PlanningError::BudgetAboveDevice { budget_bytes, device_bytes } => format!(
-                "the budget of {} is larger than the device's {}",
-                exactly(budget_bytes),
-                exactly(device_bytes)
-            ),
+            PlanningError::BudgetAboveDevice { budget_bytes, device_bytes }
+            | PlanningError::Plan(PlanError::BudgetAboveDevice { budget_bytes, device_bytes }) => {
+                format!(
+                    "the budget of {} is larger than the device's {}",
+                    exactly(budget_bytes),
+                    exactly(device_bytes)
+                )
+            }
             PlanningError::Plan(error) => self.plan_error(&error),
             PlanningError::NoChain { op } => {
                 let mentions = Mentions { op: Some(op), ..Mentions::default() };
@@ -164,10 +167,11 @@ impl<'n> Names<'n> {
             | ExecuteError::ForeignSignal { at, .. } => (at, Mentions::default()),
             _ => return error.to_string(),
         };
-        mentions.location = match *at {
-            Moment::Step { step, .. } => Some(Location::Step(step)),
-            _ => None,
-        };
+        match *at {
+            Moment::Step { step, .. } => mentions.location = Some(Location::Step(step)),
+            Moment::Start(tensor) => mentions.tensors[1] = Some(tensor),
+            _ => {}
+        }
         self.translate(&error.to_string(), &mentions)
     }
 
@@ -342,6 +346,24 @@ mod tests {
             let expected = format!("step 1, the repeat of op 0 (\"conv1\"): {expected}");
             assert_eq!(names.plan_error(&error), expected);
         }
+    }
+
+    #[test]
+    fn errors_of_a_run_name_what_was_under_way() {
+        let graph = graph();
+        let steps = [Step::launch(OpId(0))];
+        let names = Names::new(&graph, &steps);
+        let message = |at| {
+            let error = ExecuteError::Device { at, error: PlanError::TooManySteps };
+            names.execute_error(&error, |_| Mentions::default())
+        };
+        let step = message(Moment::Step { iteration: 3, step: 0 });
+        assert!(
+            step.starts_with("step 0, the launch of op 0 (\"conv1\") of iteration 3: "),
+            "{step}"
+        );
+        let start = message(Moment::Start(TensorId(0)));
+        assert!(start.starts_with("bringing tensor 0 (\"w\") to the device "), "{start}");
     }
 
     #[test]

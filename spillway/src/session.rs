@@ -191,10 +191,11 @@ impl<D: Transfers + Paging, K: Kernels<D>> Session<D, K> {
     /// # Errors
     /// Those of [`Executor::run`].
     pub fn run(&mut self, iterations: u64) -> Result<(), SessionError<D::Error>> {
+        // Also if it fails: the host copies may then belong to different iterations.
+        self.saved = false;
         let Self { device, kernels, running, .. } = self;
         running.with_dependent_mut(|_, executor| executor.run(device, kernels, iterations))?;
         self.iterations = self.iterations.saturating_add(iterations);
-        self.saved = false;
         Ok(())
     }
 

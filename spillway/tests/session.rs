@@ -146,3 +146,50 @@ fn misuse_is_an_error() {
     let error = session.read_state(sum, &mut [0; 9]).unwrap_err().to_string();
     assert_eq!(error, "the buffer has 9 bytes, but the tensor has 8");
 }
+
+/// Kernels whose launches fail once `left` is used up.
+struct Failing {
+    adder: Adder,
+    left: u32,
+}
+
+impl Kernels<HostDevice> for Failing {
+    fn launch(&mut self, device: &mut HostDevice, launch: &Launch<'_>) -> Result<(), HostError> {
+        self.left = self.left.checked_sub(1).ok_or(HostError::Kernels)?;
+        self.adder.launch(device, launch)
+    }
+
+    fn fill_states(
+        &mut self,
+        device: &mut HostDevice,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), HostError> {
+        self.adder.fill_states(device, layout)
+    }
+
+    fn fill_inputs(
+        &mut self,
+        device: &mut HostDevice,
+        iteration: u64,
+        layout: &HostLayout<'_>,
+    ) -> Result<(), HostError> {
+        self.adder.fill_inputs(device, iteration, layout)
+    }
+}
+
+/// The host copies may then belong to different iterations.
+#[test]
+fn no_state_is_read_after_a_run_has_failed() {
+    for left in 0..9 {
+        let (plan, adder, other) = planned();
+        let large = adder.large;
+        let mut session = Session::new(plan, device(), Failing { adder, left }).unwrap();
+        for iteration in 1..=left / 3 {
+            session.step().unwrap();
+            assert_eq!(first(&mut session, other, LARGE_BYTES), u64::from(iteration));
+        }
+        session.step().unwrap_err();
+        let error = session.read_state(large, &mut [0; LARGE_BYTES]).unwrap_err();
+        assert!(matches!(error, SessionError::Execute(ExecuteError::Failed)), "{left}: {error}");
+    }
+}

@@ -14,11 +14,15 @@ use std::collections::HashMap;
 const CHUNK: u64 = 256;
 
 fn machine(ns_per_chunk: u64) -> OwnedMachine {
-    let bytes_per_s = CHUNK * 1_000_000_000 / ns_per_chunk;
+    machine_of(CHUNK, ns_per_chunk)
+}
+
+fn machine_of(chunk_bytes: u64, ns_per_chunk: u64) -> OwnedMachine {
+    let bytes_per_s = chunk_bytes * 1_000_000_000 / ns_per_chunk;
     let parameters = MachineParameters {
         device_bytes: 1 << 40,
         host_bytes: 1 << 40,
-        chunk_bytes: CHUNK,
+        chunk_bytes,
         h2d_bytes_per_s: bytes_per_s,
         d2h_bytes_per_s: bytes_per_s,
         transfer_latency_ns: 10,
@@ -177,6 +181,30 @@ fn a_training_step_runs_in_one_allocation() {
     }
     let unplaced = graph.plan(&machine(50)).budget("50%").placed(false).run().unwrap();
     assert_eq!(unplaced.addresses(), Err(Error::NotPlaced));
+}
+
+/// Small tensors share chunks, and each lies in one piece, aligned.
+#[test]
+fn with_chunks_of_the_largest_tensor_each_lies_in_one_piece() {
+    for (chunk_bytes, budget) in [(8192, "100%"), (8192, "min"), (1 << 16, "min")] {
+        let mut graph = GraphBuilder::new("sizes");
+        let mut value = graph.input("x", 8192);
+        for layer in 0..40 {
+            let weight = graph.state(format!("w{layer}"), 1 + layer * 2999 % 1900);
+            let next = graph.temporary(format!("h{layer}"), 1 + layer * 307 % 1000);
+            let op = graph.op(format!("op {layer}"), 5000).workspace_bytes(layer % 3 * 1001);
+            op.reads([value, weight]).writes([next]);
+            value = next;
+        }
+        let graph = graph.build().unwrap();
+        let plan = graph.plan(&machine_of(chunk_bytes, 2000)).budget(budget).run().unwrap();
+        let addresses = plan.addresses().unwrap();
+        assert!(graph.graph().tensor_ids().all(|tensor| addresses.is_contiguous(tensor)));
+        let pieces = addresses.all().iter().filter(|run| run.first_byte == 0);
+        assert_eq!(pieces.count(), addresses.all().len(), "workspaces too");
+        assert!(addresses.all().iter().all(|run| run.offset_bytes % 256 == 0));
+        assert!(addresses.all().iter().any(|run| run.offset_bytes % chunk_bytes != 0));
+    }
 }
 
 fn layers() -> impl Strategy<Value = Vec<Layer>> {

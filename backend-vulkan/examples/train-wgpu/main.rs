@@ -1,7 +1,7 @@
 //! Trains a network that guesses the next character of a text, once with all memory that it
 //! needs and once with a third of it, and compares loss and weights bit by bit.
 //!
-//! `backend-vulkan/with-lavapipe cargo run --release -p backend-vulkan --features wgpu \
+//! `backend-vulkan/with-lavapipe cargo run --release -p spillway-backend-vulkan --features wgpu \
 //!  --example train-wgpu [ITERATIONS]`
 
 mod network;

@@ -30,7 +30,7 @@ pub fn too_many_chunks_are_out_of_memory<T: Backend>(rig: &mut Rig<'_, T>) -> Ou
     rig.works()
 }
 
-/// Ranges do not overlap, and begin where chunks can be mapped.
+/// Ranges do not overlap, and none begins at 0.
 pub fn ranges_lie_apart<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
     let chunk = rig.chunk_bytes();
@@ -40,6 +40,7 @@ pub fn ranges_lie_apart<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
         ranges.push(at.0..at.0 + chunks * chunk);
     }
     ranges.sort_by_key(|range| range.start);
+    ensure!(ranges[0].start > 0, "a range begins at 0, which stands for an operand to leave alone");
     for pair in ranges.windows(2) {
         ensure!(pair[0].end <= pair[1].start, "{:x?} and {:x?} overlap", pair[0], pair[1]);
     }

@@ -74,6 +74,8 @@ pub(crate) enum Bug {
     NeverRecovers,
     /// Ranges lie over each other.
     RangesOverlap,
+    /// The first range begins at 0.
+    RangesFromZero,
     /// There are addresses for a thousand ranges, which are then used again.
     RangesComeAgain,
     /// Uploads beyond the thousandth are lost.

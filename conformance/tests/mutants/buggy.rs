@@ -422,6 +422,9 @@ impl Layer<SimDevice> for Buggy {
         let last = self.last_range;
         let at = match (self.bug, device.reserve(chunks)) {
             (Bug::RangesWithoutEnd, Err(_)) => DeviceAddress(device.chunk_bytes()),
+            (Bug::RangesFromZero, reserved) => {
+                last.map_or(reserved.map(|_| DeviceAddress(0)), |_| device.reserve(chunks))?
+            }
             (Bug::RangesComeAgain, reserved) => {
                 self.calls += 1;
                 last.filter(|_| self.calls > 1000).map_or(reserved, Ok)?

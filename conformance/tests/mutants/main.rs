@@ -85,6 +85,7 @@ const MUTANTS: &[(Bug, &[&str])] = &[
     (Bug::RunsOutOfSomething, &["paging::too_many_chunks_are_out_of_memory"]),
     (Bug::NeverRecovers, &["paging::too_many_chunks_are_out_of_memory"]),
     (Bug::RangesOverlap, &["paging::ranges_lie_apart"]),
+    (Bug::RangesFromZero, &["paging::ranges_lie_apart"]),
     (Bug::RangesComeAgain, &["paging::ten_thousand_ranges"]),
     (Bug::LosesLateUploads, &["streams::a_thousand_steps_may_be_pending"]),
     (Bug::RangesWithoutEnd, &["paging::too_long_ranges_are_refused"]),

@@ -65,7 +65,8 @@ pub trait Paging: ErrorType {
     /// then it may be called again for fewer.
     fn create(&mut self, count: u64) -> Result<(), Self::Error>;
 
-    /// Reserves virtual addresses for `chunks` chunks, none of them mapped yet.
+    /// Reserves virtual addresses for `chunks` chunks, none of them mapped yet. They do not begin at
+    /// 0, which stands for an operand that a repeat leaves alone.
     ///
     /// # Errors
     /// When address space runs out.

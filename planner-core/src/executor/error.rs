@@ -1,5 +1,6 @@
 //! What can go wrong while a plan is carried out.
 
+use crate::graph::TensorId;
 use crate::plan::PlanError;
 use crate::schedule::Stream;
 use crate::scratch::OutOfScratch;
@@ -12,8 +13,8 @@ use core::fmt;
 pub enum Moment {
     /// While memory was set up.
     SetUp,
-    /// While this entry of `resident_at_start` was uploaded.
-    Start(u32),
+    /// While memory was set up for this tensor, which is on the device when an iteration starts.
+    Start(TensorId),
     /// While the states were put into their slots.
     States,
     /// While the inputs of this iteration were put into their slots.
@@ -37,7 +38,9 @@ impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SetUp => write!(f, "setting up memory"),
-            Self::Start(entry) => write!(f, "uploading resident_at_start[{entry}]"),
+            Self::Start(tensor) => {
+                write!(f, "bringing {tensor} to the device before the first step")
+            }
             Self::States => write!(f, "filling the states"),
             Self::Inputs(iteration) => write!(f, "filling the inputs of iteration {iteration}"),
             Self::Step { iteration, step } => write!(f, "step {step} of iteration {iteration}"),
@@ -136,7 +139,7 @@ impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
             }
             Self::ForeignSignal { at, stream } => write!(
                 f,
-                "{at}: the {stream:?} stream was signalled by others: signal it nowhere else"
+                "{at}: the {stream} stream was signalled by others: signal it nowhere else"
             ),
             Self::OtherHolding => write!(
                 f,
@@ -144,7 +147,7 @@ impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
                  iteration"
             ),
             Self::Switch(error) => error.fmt(f),
-            Self::Failed => write!(f, "an earlier call failed: start again from the host copies"),
+            Self::Failed => write!(f, "an earlier call failed: start again from saved states"),
         }
     }
 }

@@ -33,7 +33,7 @@ use crate::backend::{
 };
 use crate::graph::{Graph, Kind, Launched, TensorId};
 use crate::host::HostLayout;
-use crate::plan::{Part, PlanError, Step};
+use crate::plan::{Part, PlanError, Resident, Step};
 use crate::schedule::{PerStream, Scheduled, Stream};
 use crate::scratch::{Limits, Scratch, total, words};
 use crate::switch::{Capacity, ChunkMap, ChunkRun};
@@ -187,10 +187,9 @@ impl<'a> Executor<'a> {
         &mut self,
         device: &mut B,
     ) -> Result<(), ExecuteError<B::Error>> {
-        for (entry, resident) in (0..).zip(self.verified.plan().resident_at_start) {
-            let part = resident.part;
+        for &Resident { part, .. } in self.verified.plan().resident_at_start {
             self.inputs.value[part.tensor.index()] = 1;
-            self.upload(device, part, 1).map_err(|fault| fault.at(Moment::Start(entry)))?;
+            self.upload(device, part, 1).map_err(|fault| fault.at(Moment::Start(part.tensor)))?;
         }
         self.points.start(device).map_err(|error| Fault::Device(error).at(Moment::SetUp))
     }

@@ -5,6 +5,7 @@ use super::error::{ExecuteError, Fault, Moment};
 use super::spares::{Recycling, Spares};
 use crate::backend::{HostRange, Kernels, Paging, Streams, Transfers};
 use crate::graph::{Kind, TensorId};
+use crate::plan::Resident;
 use crate::schedule::Stream;
 use crate::scratch::{BufferTooShort, Limits, Scratch, total, words};
 use crate::switch::{
@@ -131,13 +132,12 @@ impl<'a> Executor<'a> {
         &mut self,
         device: &mut B,
     ) -> Result<(), ExecuteError<B::Error>> {
-        for (entry, resident) in (0..).zip(self.verified.plan().resident_at_start) {
-            let part = resident.part;
+        for &Resident { part, .. } in self.verified.plan().resident_at_start {
             self.inputs.value[part.tensor.index()] = 1;
             let pieces = self.memory.pieces().of_part(part);
             self.memory
                 .allocate(device, part.tensor, pieces, self.enqueued)
-                .map_err(|fault| fault.at(Moment::Start(entry)))?;
+                .map_err(|fault| fault.at(Moment::Start(part.tensor)))?;
         }
         Ok(())
     }

@@ -94,7 +94,8 @@ impl<'a> HostLayout<'a> {
     }
 
     /// Where a byte of a tensor lies in the block. An input has two slots, used in turn; all
-    /// others have slot 0 only. Of a temporary, only bytes that move lie in the block.
+    /// others have slot 0 only. Of a temporary, only bytes that move lie in the block. Slots follow
+    /// one another without gaps, so they are aligned as the sizes of tensors are.
     ///
     /// # Panics
     /// The graph has no such tensor.

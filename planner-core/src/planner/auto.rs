@@ -50,7 +50,7 @@ pub fn plan<'o>(
     let lists = strategy.lists_with_repeats(request.graph);
     let repeated = match lists {
         0 => None,
-        _ => repeats::search::best(&task(best), lists, &mut output, &mut scratch)?,
+        _ => repeats::search::best(&task(best), &task(&given), lists, &mut output, &mut scratch)?,
     };
     let segments_ns = match lists {
         0 | 1 => u64::MAX,

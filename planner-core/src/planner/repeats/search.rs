@@ -2,11 +2,14 @@
 //!
 //! One price of compute leads to one list of launches. Prices are tried from a coarse grid, then
 //! near the best one, then with the pressures that the lists so far showed. In the next round the
-//! best list replaces the sequence, so that what was made again may be dropped again.
+//! best list replaces the sequence, so that what was made again may be dropped again. Where memory is
+//! so short that much has to be made again, no price leads to lists as good as the segments of
+//! [checkpointing](checkpoint): after the first round, the best list may be one of those.
 
 use super::Unrolled;
 use crate::graph::OpId;
 use crate::plan::Prediction;
+use crate::planner::checkpoint;
 use crate::planner::error::PlanningError;
 use crate::planner::gaps::Gaps;
 use crate::planner::memory::{self, Memory};
@@ -37,104 +40,155 @@ pub(in crate::planner) const MOST_LISTS: usize =
 
 /// Words of scratch that [`best`] keeps.
 pub(in crate::planner) const fn kept_words(limits: &Limits) -> usize {
-    words::<OpId>(limits.ops).saturating_mul(2).saturating_add(Sequence::scratch_words(limits))
+    words::<OpId>(limits.ops).saturating_add(Sequence::scratch_words(limits))
 }
 
 /// Words of scratch that [`best`] asks for, by limits [with repeats](Limits::with_repeats).
 pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
+    let judge = total([
+        memory::scratch_words(limits),
+        Uses::scratch_words(limits),
+        Search::scratch_words(limits),
+    ]);
     let probe = total([
         words::<OpId>(limits.ops),
         words::<u32>(limits.ops),
-        larger(
-            super::scratch_words(limits),
-            total([
-                Sequence::scratch_words(limits),
-                memory::scratch_words(limits),
-                Uses::scratch_words(limits),
-                Search::scratch_words(limits),
-            ]),
-        ),
+        larger(super::scratch_words(limits), Sequence::scratch_words(limits).saturating_add(judge)),
     ]);
-    total([
-        kept_words(limits),
+    let round = total([
         Sequence::scratch_words(limits),
         memory::scratch_words(limits),
         Gaps::scratch_words(limits),
         Pressure::scratch_words(limits),
         probe,
-    ])
+    ]);
+    let segments = total([memory::scratch_words(limits), checkpoint::scratch_words(limits), judge]);
+    kept_words(limits).saturating_add(larger(round, segments))
 }
 
-/// A list of launches, and what a plan of it comes to.
-#[derive(Clone, Copy)]
-struct Found {
-    predicted: Prediction,
-    launches: usize,
+/// The best list of launches so far, and what a plan of it comes to.
+struct Leader<'l> {
+    predicted: Option<Prediction>,
+    launches: &'l mut [OpId],
+    len: usize,
+}
+
+impl Leader<'_> {
+    fn cost(&self) -> Option<(u64, u64)> {
+        self.predicted.map(|predicted| predicted.cost())
+    }
+
+    fn launches(&self) -> impl Iterator<Item = OpId> + Clone {
+        self.launches[..self.len].iter().copied()
+    }
+
+    /// Keeps a list if it is better, and returns whether it is.
+    fn offer(&mut self, sequence: &Sequence<'_>, predicted: Prediction) -> bool {
+        if self.cost().is_some_and(|least| least <= predicted.cost()) {
+            return false;
+        }
+        self.predicted = Some(predicted);
+        self.len = sequence.len();
+        for (kept, launch) in self.launches.iter_mut().zip(sequence.launches()) {
+            *kept = sequence.op(launch);
+        }
+        true
+    }
 }
 
 /// The best sequence with repeats of `lists` that are tried, and what a plan of it comes to; none
-/// where none is found.
+/// where none is found. Segments are those of the `given` order.
 pub(in crate::planner) fn best<'s>(
     task: &Task<'s>,
+    given: &Task<'_>,
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'s>,
 ) -> Result<Option<(Sequence<'s>, Prediction)>, PlanningError> {
     let graph = task.sequence.graph();
     let most = graph.ops().len().saturating_mul(2);
-    let kept = scratch.take(most, OpId(0))?;
-    let better = scratch.take(most, OpId(0))?;
-    let mut best: Option<Found> = None;
+    let launches = scratch.take(most, OpId(0))?;
+    let mut leader = Leader { predicted: None, launches, len: 0 };
     let mut left = lists;
-    for _round in 0..ROUNDS {
-        let before = best.map(|best| best.predicted.cost());
+    for round in 0..ROUNDS {
+        let before = leader.cost();
         let mut scratch = scratch.reborrow();
-        let extended = match best {
-            Some(Found { launches, .. }) => {
-                Some(Sequence::new(graph, kept[..launches].iter().copied(), &mut scratch)?)
-            }
-            None => None,
-        };
-        let base = Task { sequence: extended.as_ref().unwrap_or(task.sequence), ..*task };
-        let mut round = Round::new(&base, better, output.reborrow(), best, &mut scratch)?;
-        round.run(&mut left, &mut scratch)?;
-        best = round.best;
-        if let Some(Found { launches, .. }) = best {
-            kept[..launches].copy_from_slice(&better[..launches]);
+        add_repeats(task, &mut leader, &mut left, output, &mut scratch)?;
+        if round == 0 && lists > 1 && try_segments(given, &mut leader, output, &mut scratch)? {
+            left = lists;
         }
-        if left == 0 || best.map(|best| best.predicted.cost()) == before {
+        if left == 0 || leader.cost() == before {
             break;
         }
     }
-    let Some(Found { predicted, launches }) = best else { return Ok(None) };
-    let sequence = Sequence::new(graph, kept[..launches].iter().copied(), scratch)?;
+    let Some(predicted) = leader.predicted else { return Ok(None) };
+    let sequence = Sequence::new(graph, leader.launches(), scratch)?;
     Ok(Some((sequence, predicted)))
 }
 
+/// Tries lists that add repeats to the best one so far, or to the first.
+fn add_repeats(
+    first: &Task<'_>,
+    leader: &mut Leader<'_>,
+    left: &mut usize,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<(), PlanningError> {
+    let mut scratch = scratch.reborrow();
+    let extended = match leader.predicted {
+        Some(_) => Some(Sequence::new(first.sequence.graph(), leader.launches(), &mut scratch)?),
+        None => None,
+    };
+    let base = Task { sequence: extended.as_ref().unwrap_or(first.sequence), ..*first };
+    Round::new(&base, leader, output.reborrow(), &mut scratch)?.run(left, &mut scratch)
+}
+
+/// Tries the lists that each number of segments leads to, and returns whether one is the best so
+/// far. No plan takes less than its launches.
+fn try_segments(
+    given: &Task<'_>,
+    leader: &mut Leader<'_>,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<bool, PlanningError> {
+    let mut scratch = scratch.reborrow();
+    let mut is_better = false;
+    let memory = checkpoint::memory(given, output.arena, &mut scratch)?;
+    checkpoint::each(given, &memory, &mut scratch, |sequence, scratch| {
+        let least_ns = leader.predicted.map_or(u64::MAX, |predicted| predicted.period_ns);
+        if sequence.compute_ns() < least_ns {
+            let task = Task { sequence, ..*given };
+            if let Some(predicted) = judge(&task, output.reborrow(), None, scratch)? {
+                is_better |= leader.offer(sequence, predicted);
+            }
+        }
+        Ok(())
+    })?;
+    Ok(is_better)
+}
+
 /// Lists that add repeats to one sequence.
-struct Round<'r, 'o> {
+struct Round<'r, 'l, 'o> {
     base: &'r Task<'r>,
     memory: Memory<'r>,
     gaps: Gaps<'r>,
     used: Pressure<'r>,
     output: Output<'o>,
-    /// The best list of all rounds, and its launches.
-    best: Option<Found>,
-    launches: &'r mut [OpId],
+    /// The best list of all rounds.
+    leader: &'r mut Leader<'l>,
 }
 
-impl<'r, 'o> Round<'r, 'o> {
+impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
     fn new(
         base: &'r Task<'r>,
-        launches: &'r mut [OpId],
+        leader: &'r mut Leader<'l>,
         mut output: Output<'o>,
-        best: Option<Found>,
         scratch: &mut Scratch<'r>,
     ) -> Result<Self, PlanningError> {
         let memory = Memory::new(base, Need::LargestOp, output.reborrow().arena, scratch)?;
         let gaps = Gaps::new(base.sequence, scratch)?;
         let used = Pressure::new(base.sequence.len(), scratch)?;
-        Ok(Self { base, memory, gaps, used, output, best, launches })
+        Ok(Self { base, memory, gaps, used, output, leader })
     }
 
     /// Tries one price after the other, as long as there are lists left.
@@ -152,8 +206,8 @@ impl<'r, 'o> Round<'r, 'o> {
             // Where links are pressed less, a nanosecond of theirs costs less.
             let scale = self.used.mean_of_links();
             let price = price.saturating_mul(percent) / 100;
-            let found = self.probe(price.saturating_mul(scale) / at_rest, learns, scratch)?;
-            if let Some(Found { predicted, .. }) = found
+            let predicted = self.probe(price.saturating_mul(scale) / at_rest, learns, scratch)?;
+            if let Some(predicted) = predicted
                 && top.is_none_or(|(least, _)| predicted.cost() < least)
             {
                 top = Some((predicted.cost(), price));
@@ -162,16 +216,16 @@ impl<'r, 'o> Round<'r, 'o> {
         Ok(())
     }
 
-    /// The list that a price leads to, which is kept if it is the best so far.
+    /// What the list that a price leads to comes to. It is kept if it is the best so far.
     fn probe(
         &mut self,
         price: u64,
         learns: bool,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Option<Found>, PlanningError> {
+    ) -> Result<Option<Prediction>, PlanningError> {
         let mut scratch = scratch.reborrow();
         let base = self.base.sequence;
-        let list = scratch.take(self.launches.len(), OpId(0))?;
+        let list = scratch.take(self.leader.launches.len(), OpId(0))?;
         let positions = scratch.take(base.len(), 0u32)?;
         let lists = Unrolled { launches: &mut *list, positions: &mut *positions };
         let (memory, gaps, used) = (&self.memory, &mut self.gaps, &self.used);
@@ -182,15 +236,10 @@ impl<'r, 'o> Round<'r, 'o> {
         let task = Task { sequence: &sequence, ..*self.base };
         let learner = learns.then_some((&mut self.used, &*positions));
         let predicted = judge(&task, self.output.reborrow(), learner, &mut scratch)?;
-        let found = predicted.map(|predicted| Found { predicted, launches });
-        let is_better = |found: &Found| {
-            self.best.is_none_or(|best| found.predicted.cost() < best.predicted.cost())
-        };
-        if let Some(found) = found.filter(is_better) {
-            self.best = Some(found);
-            self.launches[..launches].copy_from_slice(&list[..launches]);
+        if let Some(predicted) = predicted {
+            let _ = self.leader.offer(&sequence, predicted);
         }
-        Ok(found)
+        Ok(predicted)
     }
 }
 
