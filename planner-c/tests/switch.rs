@@ -97,8 +97,8 @@ fn a_switch_to_an_arranged_plan_copies_less() {
     assert!(kept.upload_bytes < plain.upload_bytes, "{kept:?} {plain:?}");
     assert!(kept.kept_bytes > plain.kept_bytes, "{kept:?} {plain:?}");
     unsafe {
-        [prompt, token, arranged].map(|plan| spillway_plan_free(plan));
-        graphs.map(|graph| spillway_graph_free(graph));
+        [prompt, token, arranged].into_iter().for_each(|plan| spillway_plan_free(plan));
+        graphs.into_iter().for_each(|graph| spillway_graph_free(graph));
         spillway_machine_free(machine);
     }
 }

@@ -22,7 +22,7 @@ impl Fit {
     /// What it is for the layer at a position.
     const fn of(self, position: usize) -> Self {
         match self {
-            Self::Ends if position % 2 == 0 => Self::First,
+            Self::Ends if position.is_multiple_of(2) => Self::First,
             Self::Ends => Self::Last,
             fit => fit,
         }
