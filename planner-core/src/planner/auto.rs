@@ -50,11 +50,22 @@ pub fn plan<'o>(
     let lists = strategy.lists_with_repeats(request.graph);
     let repeated = match lists {
         0 => None,
-        _ => repeats::search::best(&task(best), &task(&given), lists, &mut output, &mut scratch)?,
+        _ => repeats::search::best(&task(best), lists, &mut output, &mut scratch)?,
     };
-    let segments_ns = match lists {
-        0 | 1 => u64::MAX,
-        _ => least_launches_ns(&task(&given), &mut output, &mut scratch)?,
+    let repeated_ns = repeated.as_ref().map_or(u64::MAX, |(_, sampled)| sampled.period_ns);
+    let (segments, segments_ns) = match lists {
+        0 | 1 => (None, u64::MAX),
+        _ => {
+            let (given, output) = (task(&given), &mut output);
+            let segments = repeats::search::best_of_segments(
+                &given,
+                repeated_ns,
+                lists,
+                output,
+                &mut scratch,
+            )?;
+            (segments, least_launches_ns(&given, output, &mut scratch)?)
+        }
     };
     let mut contest = Contest { output, best: None, written: None, shortage: None };
     let half = strategy.shared(request.graph.ops().len());
@@ -63,10 +74,10 @@ pub fn plan<'o>(
     }
     let strategy = order.as_ref().and(half).unwrap_or(strategy);
     contest.enter(&task(best), strategy, &mut scratch)?;
-    if let Some((repeated, sampled)) = &repeated
-        && contest.may_lose_to(sampled)
-    {
-        contest.enter(&task(repeated), half.unwrap_or(strategy), &mut scratch)?;
+    for (repeated, sampled) in [&segments, &repeated].into_iter().flatten() {
+        if contest.may_lose_to(sampled) {
+            contest.enter(&task(repeated), half.unwrap_or(strategy), &mut scratch)?;
+        }
     }
     let given = task(&given);
     let better = contest.beaten_by_segments(&given, segments_ns, &mut scratch)?;

@@ -8,6 +8,9 @@
     train.sync()
 
 `capture_inference(model, example_batch)` returns such a step of a model without gradients.
+
+`torch.compile(model, backend="spillway", options={"budget": "8GiB"})` keeps the training loop: it
+plans the forward and the backward pass, and leaves the optimizer outside.
 """
 
 from .capturing import capture, capture_inference

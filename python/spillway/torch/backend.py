@@ -1,42 +1,123 @@
-"""The backend "spillway" of `torch.compile`: runs graphs without gradients within a budget."""
+"""The backend "spillway" of `torch.compile`: runs graphs within a budget, with and without
+gradients."""
+
+import threading
+import weakref
 
 import torch
 
 from .capturing import capture_inference
 from .errors import CaptureError
+from .joint import Passes, plain_strides
+from .training import Training
+
+MAX_SHAPES = 8
+
+_DEVICES = weakref.WeakValueDictionary()  # by identity of the options
 
 
 def compile_graph(graph, inputs, *, options=None):
     """Returns the function that runs a graph within a plan. `options` are those of `Step.plan`.
 
-    Raises `CaptureError` for a graph that needs gradients, that takes sizes besides tensors, or
+    The function captures and plans when a shape first comes. It raises `CaptureError` for a graph
     that writes into a tensor of its caller.
     """
-    if torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in inputs):
-        raise CaptureError(
-            "torch.compile hands over forward, backward and optimizer separately, but a plan is"
-            " for a whole training step: use spillway.torch.capture(model, loss_fn, optimizer,"
-            " example_batch). For inference, call the model under torch.no_grad()"
-        )
-    if not all(isinstance(x, torch.Tensor) for x in inputs):
-        raise CaptureError(
-            "a plan is for one shape: pass dynamic=False to torch.compile, so that it compiles"
-            " the model for each shape"
-        )
-    return _Planned(graph, inputs, options or {})
+    device = _DEVICES.get(id(options))
+    if device is None:
+        device = _DEVICES[id(options)] = _Device(options)
+    return _Graph(graph, inputs, device)
 
 
-class _Planned:
-    """A graph within a plan. It follows what others do to the states between calls."""
+class _Device:
+    """What the graphs of one `torch.compile` share: one session at a time has memory."""
 
-    def __init__(self, graph, inputs, options):
-        self._graph, self._options = graph, options
-        self._capture(inputs)
+    def __init__(self, options):
+        self._options = options  # which keeps its identity
+        self.lock = threading.RLock()
+        self._user = None
+
+    def compiled(self, step):
+        """Returns a step that is compiled within the budget. No session has memory meanwhile."""
+        self.use(None)
+        return step.compile(step.plan(**self._options or {}))
+
+    def use(self, user):
+        """Has all but one of the plans give their memory back."""
+        if self._user not in (None, user):
+            self._user.release()
+        self._user = user
+
+
+class _Graph:
+    """A graph of `torch.compile`, with the plans for each of its shapes."""
+
+    def __init__(self, graph, inputs, device):
+        self._graph, self._device = graph, device
+        self._names = [node.name for node in graph.graph.find_nodes(op="placeholder")]
+        self._own = {k for k, x in enumerate(inputs) if hasattr(x, "_dynamo_static_input_type")}
+        self._passes = None
+        self._inferences, self._trainings = {}, {}
 
     def __call__(self, *inputs):
-        if not self._module.has(inputs):
-            self._capture(inputs)
-        versions = self._state_versions()
+        if torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in inputs):
+            return self._train(inputs)
+        with self._device.lock:
+            return self._infer(inputs)
+
+    def _infer(self, inputs):
+        inference, shapes = self._planned(self._inferences, inputs)
+        if inference is None or not inference.has(inputs):
+            module = _WithStates(self._graph, self._names, self._own, inputs)
+            inference = self._inferences[shapes] = _Inference(module, inputs, self._device)
+        self._device.use(inference)
+        return inference(inputs)
+
+    def _train(self, inputs):
+        with self._device.lock:
+            training, shapes = self._planned(self._trainings, inputs)
+            if training is None:
+                self._passes = self._passes or Passes(self._graph, self._names, self._own)
+                training = self._trainings[shapes] = Training(self._passes, self._device)
+        return training(inputs)
+
+    def _planned(self, by_shapes, inputs):
+        """Returns what there is for the shapes of inputs, or None, and the shapes."""
+        shapes = tuple(
+            (x.shape, plain_strides(x)) if isinstance(x, torch.Tensor) else x for x in inputs
+        )
+        if shapes not in by_shapes and len(by_shapes) == MAX_SHAPES:
+            tensors = (x for k, x in enumerate(inputs) if k not in self._own)
+            batch = tuple(tuple(x.shape) for x in tensors if isinstance(x, torch.Tensor))
+            raise ValueError(
+                f"{batch} would be one shape more than the {MAX_SHAPES} that a graph may have: pad"
+                " batches to fewer shapes"
+            )
+        return by_shapes.get(shapes), shapes
+
+
+class _Inference:
+    """A graph without gradients within a plan. It follows what others do to the states between
+    calls."""
+
+    def __init__(self, module, inputs, device):
+        device.use(None)
+        self._module = module
+        batch = module.batch(inputs)
+        self._step = capture_inference(module, batch, lambda module, batch: module(*batch))
+        for storage in self._step.storages:
+            if storage.kind == "given" and storage.writes:
+                raise CaptureError(
+                    "the model writes into a tensor that it is given: copy it first, or use"
+                    " spillway.torch.capture_inference"
+                )
+        self._compiled = device.compiled(self._step)
+        self._versions = _state_versions(self._step)
+
+    def has(self, inputs):
+        return self._module.has(inputs)
+
+    def __call__(self, inputs):
+        versions = _state_versions(self._step)
         if versions != self._versions:
             self._compiled.load()
         results = self._compiled(self._module.batch(inputs))
@@ -44,52 +125,46 @@ class _Planned:
         self._versions = versions
         return results
 
-    def _capture(self, inputs):
-        self._module = _WithStates(self._graph, inputs)
-        batch = self._module.batch(inputs)
-        self._step = capture_inference(self._module, batch, lambda module, batch: module(*batch))
-        for storage in self._step.storages:
-            if storage.kind == "given" and storage.writes:
-                raise CaptureError(
-                    "the model writes into a tensor that it is given: copy it first, or use"
-                    " spillway.torch.capture_inference"
-                )
-        self._compiled = self._step.compile(self._step.plan(**self._options))
-        self._versions = self._state_versions()
-
-    def _state_versions(self):
-        """Returns what differs from before where PyTorch may have written into a state."""
-        states = [s.value for s in self._step.storages if s.kind == "state"]
-        return [object() if t.is_inference() else t._version for t in states]
+    def release(self):
+        self._compiled.close()
 
 
 class _WithStates(torch.nn.Module):
-    """A graph as a module, with the parameters and buffers among its inputs as its own."""
+    """A graph as a module, with the parameters and buffers among its inputs as its own, and its
+    sizes as constants."""
 
-    def __init__(self, graph, inputs):
+    def __init__(self, graph, names, own, inputs):
         super().__init__()
         self.graph = graph
-        self._own = {}  # states by the positions of inputs
-        for k, (node, value) in enumerate(zip(graph.graph.find_nodes(op="placeholder"), inputs)):
-            if hasattr(value, "_dynamo_static_input_type"):
-                self._own[k] = value
+        self._names = names
+        self._fixed = {}  # states and sizes by the positions of inputs
+        for k, value in enumerate(inputs):
+            if k in own:
                 is_parameter = isinstance(value, torch.nn.Parameter)
                 register = self.register_parameter if is_parameter else self.register_buffer
-                register(node.name, value)
-        self._inputs = [n.name for n in graph.graph.find_nodes(op="placeholder")]
+                register(names[k], value)
+            if k in own or not isinstance(value, torch.Tensor):
+                self._fixed[k] = value
 
     def has(self, inputs):
         """Returns whether the states among a graph's inputs are those of this module."""
-        return all(inputs[k] is value for k, value in self._own.items())
+        return all(inputs[k] is v for k, v in self._fixed.items() if isinstance(v, torch.Tensor))
 
     def batch(self, inputs):
-        """Returns the inputs that are no states."""
-        return [value for k, value in enumerate(inputs) if k not in self._own]
+        """Returns the inputs that are neither states nor sizes."""
+        return [value for k, value in enumerate(inputs) if k not in self._fixed]
 
     def forward(self, *batch):
         given = iter(batch)
-        inputs = [
-            getattr(self, name) if k in self._own else next(given)
-            for k, name in enumerate(self._inputs)
-        ]
-        return self.graph(*inputs)
+        return self.graph(*(self._input(k, given) for k in range(len(self._names))))
+
+    def _input(self, k, given):
+        if k not in self._fixed:
+            return next(given)
+        return getattr(self, self._names[k], self._fixed[k])
+
+
+def _state_versions(step):
+    """Returns what differs from before where PyTorch may have written into a state of a step."""
+    states = [s.value for s in step.storages if s.kind == "state"]
+    return [object() if t.is_inference() else t._version for t in states]

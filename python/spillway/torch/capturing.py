@@ -4,6 +4,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .checkpoints import without_checkpoints
 from .collectives import is_collective
 from .errors import CaptureError
 from .machine import measure_copies
@@ -82,7 +83,13 @@ class _Training:
         recorder = _recorder(self.measurements)
         fakes = Fakes(recorder)
         batch, structure = _given_batch(recorder, example_batch)
-        with torch.enable_grad(), swapped_module(model, fakes), recorder.fake_mode, recorder:
+        with (
+            torch.enable_grad(),
+            without_checkpoints(),
+            swapped_module(model, fakes),
+            recorder.fake_mode,
+            recorder,
+        ):
             if on_gradient:
                 fakes.on_gradients(on_gradient)
             loss = self.loss_fn(model, tree_unflatten(batch, structure))
@@ -133,7 +140,7 @@ def _given(recorder, name, value):
 
 def _step(source, recorder, batch, rates, name, returned, example_batch):
     if not source.processes:
-        _refuse_collectives(recorder.calls)
+        refuse_collectives(recorder.calls)
     values, structure = tree_flatten(returned)
     results = [_result(recorder, value) for value in values]
     constants = [None if view else value for value, view in zip(values, results)]
@@ -143,7 +150,7 @@ def _step(source, recorder, batch, rates, name, returned, example_batch):
     return Step(source, recorder.storages, ops, example_batch, (constants, structure))
 
 
-def _refuse_collectives(calls):
+def refuse_collectives(calls):
     for call in filter(is_collective, calls):
         raise CaptureError(f"{call.line}: a collective needs capture(..., process_group=...)")
 

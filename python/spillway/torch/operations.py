@@ -50,23 +50,30 @@ def operations(recorder, batch, rates, name, results):
     `batch` and `rates` are the views of what the caller supplies, `results` of what it gets, where
     that is a tensor; `name` is for the ops that hand these out.
     """
-    calls = [c for k, c in enumerate(recorder.calls) if not _is_useless(k, recorder.calls)]
     ops = [_supply("batch", batch, lambda outside: outside.batch)]
     if rates:
         ops.append(_supply("learning rates", rates, lambda outside: outside.rates))
-    random, order = _Randomness(recorder.storages), _Order(recorder.storages)
-    body = []
-    for call in calls:
+    handed = [_result(name, k, view) for k, view in enumerate(results) if view]
+    first, body, last = recorded(recorder)
+    return ops + first + body + last + handed
+
+
+def recorded(recorder, part=slice(None)):
+    """Returns the ops of a part of the recorded calls, in order: those that take the state of
+    PyTorch's generator, those of the calls, and those that hand the state back. May add tensors to
+    the recorder's storages."""
+    random, order = _Randomness(recorder.storages), Order(recorder.storages)
+    calls, body = recorder.calls, []
+    for call in (calls[k] for k in range(len(calls))[part] if not _is_useless(k, calls)):
         measured = recorder.measure.measure(call, recorder.storages)
         repeatable = measured.repeats and _is_repeatable(call, recorder.storages)
         if measured.draws:
             body += random.operations(call, measured, repeatable)
         elif is_collective(call):
-            body.append(order.operation(call, measured))
+            body.append(order.next(_plain(call, measured, repeatable=False)))
         else:
             body.append(_plain(call, measured, repeatable))
-    handed = [_result(name, k, view) for k, view in enumerate(results) if view]
-    return ops + random.first() + body + handed + random.last()
+    return random.first(), body, random.last()
 
 
 def _is_useless(k, calls):
@@ -107,21 +114,22 @@ def _is_repeatable(call, storages):
     )
 
 
-class _Order:
-    """A token that each collective reads and writes, so that no plan changes their order."""
+class Order:
+    """A token that some ops read and write, so that no plan changes their order."""
 
     def __init__(self, storages):
         self.storages = storages
         self.token = None
 
-    def operation(self, call, measured):
-        reads = [] if self.token is None else [self.token]
+    def next(self, operation):
+        """Returns an op, which comes after those before."""
+        before = [] if self.token is None else [self.token]
         if self.token is None:
-            self.storages.append(Storage("order of collectives", 1, "temporary"))
+            self.storages.append(Storage("order", 1, "temporary"))
             self.token = len(self.storages) - 1
-        operation = _plain(call, measured, repeatable=False)
-        operation.reads, operation.writes = call.reads + reads, [*call.writes, self.token]
-        return operation
+        return replace(
+            operation, reads=operation.reads + before, writes=[*operation.writes, self.token]
+        )
 
 
 class _Randomness:

@@ -53,6 +53,10 @@ class Compiled:
             if storage.writes:
                 self._session.read_state(tensor, bytes_of(storage.value))
 
+    def close(self):
+        """Gives the memory back, without `sync`. The next call begins again, as `load` does."""
+        self._end()
+
     def _switch(self, shapes, batch):
         """Goes on with the plan for other shapes. After an error the states are the model's."""
         if shapes not in self._planned and len(self._planned) == self._max_shapes:

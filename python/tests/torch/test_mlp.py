@@ -5,6 +5,7 @@ import torch
 from eager import compare
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import spillway.torch
 
@@ -167,3 +168,20 @@ def test_a_copy_within_a_tensor_reads_it():
     step = spillway.torch.capture(model, shifted, make(model), batches(0))
     (copy,) = [op for op in step.operations if op.name == "copy_"]
     assert set(copy.writes) <= set(copy.reads)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, use_reentrant):
+        super().__init__()
+        layers = nn.Linear(20, 64), nn.Dropout(), nn.ReLU(), nn.Linear(64, 64), nn.Dropout()
+        self.first, self.rest = nn.Linear(20, 20), nn.Sequential(*layers, nn.Linear(64, 5))
+        self.use_reentrant = use_reentrant
+
+    def forward(self, x):
+        return checkpoint(self.rest, self.first(x), use_reentrant=self.use_reentrant)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoints_are_left_to_the_plan(use_reentrant):
+    sgd = lambda m: torch.optim.SGD(m.parameters(), lr=0.1)
+    compare(lambda: Checkpointed(use_reentrant), loss_fn, sgd, batches, budget="50%")

@@ -4,7 +4,7 @@
 //! near the best one, then with the pressures that the lists so far showed. In the next round the
 //! best list replaces the sequence, so that what was made again may be dropped again. Where memory is
 //! so short that much has to be made again, no price leads to lists as good as the segments of
-//! [checkpointing](checkpoint): after the first round, the best list may be one of those.
+//! [checkpointing](checkpoint), so that there is a search from these too.
 
 use super::Unrolled;
 use crate::graph::OpId;
@@ -38,12 +38,12 @@ const ROUNDS: usize = 3;
 pub(in crate::planner) const MOST_LISTS: usize =
     ROUNDS * (COARSE.len() + FINE.len() + LEARNING.len());
 
-/// Words of scratch that [`best`] keeps.
+/// Words of scratch that [`best`] and [`best_of_segments`] keep, each.
 pub(in crate::planner) const fn kept_words(limits: &Limits) -> usize {
     words::<OpId>(limits.ops).saturating_add(Sequence::scratch_words(limits))
 }
 
-/// Words of scratch that [`best`] asks for, by limits [with repeats](Limits::with_repeats).
+/// Words of scratch that [`best`] and [`best_of_segments`] ask for, by limits [with repeats](Limits::with_repeats).
 pub(in crate::planner) const fn scratch_words(limits: &Limits) -> usize {
     let judge = total([
         memory::scratch_words(limits),
@@ -73,7 +73,22 @@ struct Leader<'l> {
     len: usize,
 }
 
-impl Leader<'_> {
+impl<'l> Leader<'l> {
+    fn new(task: &Task<'_>, scratch: &mut Scratch<'l>) -> Result<Self, PlanningError> {
+        let most = task.sequence.graph().ops().len().saturating_mul(2);
+        Ok(Self { predicted: None, launches: scratch.take(most, OpId(0))?, len: 0 })
+    }
+
+    /// The list as a sequence, and what a plan of it comes to.
+    fn sequence<'s>(
+        &self,
+        task: &Task<'s>,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<Option<(Sequence<'s>, Prediction)>, PlanningError> {
+        let Some(predicted) = self.predicted else { return Ok(None) };
+        Ok(Some((Sequence::new(task.sequence.graph(), self.launches(), scratch)?, predicted)))
+    }
+
     fn cost(&self) -> Option<(u64, u64)> {
         self.predicted.map(|predicted| predicted.cost())
     }
@@ -82,48 +97,65 @@ impl Leader<'_> {
         self.launches[..self.len].iter().copied()
     }
 
-    /// Keeps a list if it is better, and returns whether it is.
-    fn offer(&mut self, sequence: &Sequence<'_>, predicted: Prediction) -> bool {
+    /// Keeps a list if it is better.
+    fn offer(&mut self, sequence: &Sequence<'_>, predicted: Prediction) {
         if self.cost().is_some_and(|least| least <= predicted.cost()) {
-            return false;
+            return;
         }
         self.predicted = Some(predicted);
         self.len = sequence.len();
         for (kept, launch) in self.launches.iter_mut().zip(sequence.launches()) {
             *kept = sequence.op(launch);
         }
-        true
     }
 }
 
 /// The best sequence with repeats of `lists` that are tried, and what a plan of it comes to; none
-/// where none is found. Segments are those of the `given` order.
+/// where none is found.
 pub(in crate::planner) fn best<'s>(
     task: &Task<'s>,
-    given: &Task<'_>,
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'s>,
 ) -> Result<Option<(Sequence<'s>, Prediction)>, PlanningError> {
-    let graph = task.sequence.graph();
-    let most = graph.ops().len().saturating_mul(2);
-    let launches = scratch.take(most, OpId(0))?;
-    let mut leader = Leader { predicted: None, launches, len: 0 };
+    let mut leader = Leader::new(task, scratch)?;
+    extend(task, &mut leader, lists, output, scratch)?;
+    leader.sequence(task, scratch)
+}
+
+/// The same from the segments of checkpointing, as far as a plan of these is shorter than `than_ns`.
+pub(in crate::planner) fn best_of_segments<'s>(
+    task: &Task<'s>,
+    than_ns: u64,
+    lists: usize,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'s>,
+) -> Result<Option<(Sequence<'s>, Prediction)>, PlanningError> {
+    let mut leader = Leader::new(task, scratch)?;
+    try_segments(task, than_ns, &mut leader, output, scratch)?;
+    if leader.predicted.is_some() {
+        extend(task, &mut leader, lists, output, scratch)?;
+    }
+    leader.sequence(task, scratch)
+}
+
+/// Adds repeats in rounds, as long as that gains anything and there are lists left.
+fn extend(
+    task: &Task<'_>,
+    leader: &mut Leader<'_>,
+    lists: usize,
+    output: &mut Output<'_>,
+    scratch: &mut Scratch<'_>,
+) -> Result<(), PlanningError> {
     let mut left = lists;
-    for round in 0..ROUNDS {
+    for _round in 0..ROUNDS {
         let before = leader.cost();
-        let mut scratch = scratch.reborrow();
-        add_repeats(task, &mut leader, &mut left, output, &mut scratch)?;
-        if round == 0 && lists > 1 && try_segments(given, &mut leader, output, &mut scratch)? {
-            left = lists;
-        }
+        add_repeats(task, leader, &mut left, output, scratch)?;
         if left == 0 || leader.cost() == before {
             break;
         }
     }
-    let Some(predicted) = leader.predicted else { return Ok(None) };
-    let sequence = Sequence::new(graph, leader.launches(), scratch)?;
-    Ok(Some((sequence, predicted)))
+    Ok(())
 }
 
 /// Tries lists that add repeats to the best one so far, or to the first.
@@ -143,28 +175,27 @@ fn add_repeats(
     Round::new(&base, leader, output.reborrow(), &mut scratch)?.run(left, &mut scratch)
 }
 
-/// Tries the lists that each number of segments leads to, and returns whether one is the best so
-/// far. No plan takes less than its launches.
+/// Tries the lists that each number of segments leads to. No plan takes less than its launches.
 fn try_segments(
-    given: &Task<'_>,
+    task: &Task<'_>,
+    than_ns: u64,
     leader: &mut Leader<'_>,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
-) -> Result<bool, PlanningError> {
+) -> Result<(), PlanningError> {
     let mut scratch = scratch.reborrow();
-    let mut is_better = false;
-    let memory = checkpoint::memory(given, output.arena, &mut scratch)?;
-    checkpoint::each(given, &memory, &mut scratch, |sequence, scratch| {
-        let least_ns = leader.predicted.map_or(u64::MAX, |predicted| predicted.period_ns);
+    let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
+    checkpoint::each(task, &memory, &mut scratch, |sequence, scratch| {
+        let least_ns = leader.predicted.map_or(than_ns, |predicted| predicted.period_ns);
         if sequence.compute_ns() < least_ns {
-            let task = Task { sequence, ..*given };
-            if let Some(predicted) = judge(&task, output.reborrow(), None, scratch)? {
-                is_better |= leader.offer(sequence, predicted);
+            let task = Task { sequence, ..*task };
+            let predicted = judge(&task, output.reborrow(), None, scratch)?;
+            if let Some(predicted) = predicted.filter(|found| found.period_ns < least_ns) {
+                leader.offer(sequence, predicted);
             }
         }
         Ok(())
-    })?;
-    Ok(is_better)
+    })
 }
 
 /// Lists that add repeats to one sequence.
@@ -237,7 +268,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         let learner = learns.then_some((&mut self.used, &*positions));
         let predicted = judge(&task, self.output.reborrow(), learner, &mut scratch)?;
         if let Some(predicted) = predicted {
-            let _ = self.leader.offer(&sequence, predicted);
+            self.leader.offer(&sequence, predicted);
         }
         Ok(predicted)
     }

@@ -1,0 +1,292 @@
+"""Captures the forward and the backward pass of a graph as one step.
+
+Between the two an op waits: it has handed out the results, and gets their gradients. Parameters,
+buffers and other inputs are copied from the caller's tensors, as often as the plan needs them.
+"""
+
+from collections import defaultdict
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from .capturing import refuse_collectives
+from .checkpoints import without_checkpoints
+from .errors import CaptureError
+from .machine import measure_copies
+from .measuring import Measured, Measurements
+from .operations import Operation, Order, recorded
+from .recording import Recorder
+from .results import Results
+from .step import Step
+from .swapping import Fakes, swapped_module
+
+
+class Passes:
+    """The two passes of a graph, captured for each shape and each pattern of gradients.
+
+    `names` are those of the graph's inputs; `own` has the positions of parameters and buffers.
+    """
+
+    optimizer = processes = None
+
+    def __init__(self, graph, names, own):
+        self.model, self._names, self._own = graph, names, own
+        self.measurements = Measurements()
+        self.copied_bytes_per_s = measure_copies()
+        devices = ("cpu", "cuda")
+        self._autocast = [
+            (d, torch.get_autocast_dtype(d), torch.is_autocast_enabled(d)) for d in devices
+        ]
+
+    def capture(self, inputs, pattern=None):
+        """Returns the joint step for inputs like these.
+
+        A pattern has the strides of each result's gradient, or None where it gets none. Without
+        one, a likely one is taken.
+        """
+        recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), self.measurements)
+        given = [self._given(recorder, k, value) for k, value in enumerate(inputs)]
+        with self._recording(recorder, forward=True):
+            returned, structure = tree_flatten(self.model(*given))
+            returned = [recorder.known(value) for value in returned]
+        boundary = len(recorder.calls)
+        results = Results(recorder, inputs, given, returned)
+        pattern = results.likely_pattern() if pattern is None else pattern
+        tangents = [
+            None if strides is None else _fake(recorder, f"gradient.{k}", returned[k], strides)
+            for k, strides in enumerate(pattern)
+        ]
+        with self._recording(recorder, forward=False):
+            gradients = _gradients(returned, tangents, given)
+        refuse_collectives(recorder.calls)
+        updated = self._updated(recorder, given, boundary)
+        ops = _Ops(recorder, boundary, self.copied_bytes_per_s)
+        ops.pause(tangents)
+        ops.hand_out("result", "results", results.views(), before_pause=True)
+        ops.hand_out("update", "updates", updated, before_pause=True)
+        views = [None if g is None else recorder.view(g) for g in gradients]
+        ops.hand_out("gradient", "gradients", views)
+        ops.take(given, updated)
+        self.measurements.give_back()
+        return Joint(self, recorder.storages, ops, pattern, results, structure)
+
+    def _given(self, recorder, k, value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        fake = _fake(recorder, self._names[k], value, plain_strides(value))
+        return fake.requires_grad_(value.requires_grad)
+
+    @contextmanager
+    def _recording(self, recorder, forward):
+        """Within it, a pass is recorded. The forward pass has the autocast of its caller."""
+        with ExitStack() as within:
+            for device, dtype, enabled in self._autocast:
+                if enabled:
+                    within.enter_context(torch.autocast(device, dtype, enabled=forward))
+            within.enter_context(swapped_module(self.model, Fakes(recorder)))
+            with torch.enable_grad(), without_checkpoints(), recorder.fake_mode, recorder:
+                yield
+
+    def _updated(self, recorder, given, boundary):
+        """Returns the view of each input that the forward pass writes, and None for the others.
+        Their storages become states. Refuses those that are not the module's own."""
+        late = {tensor for call in recorder.calls[boundary:] for tensor in call.writes}
+        views = [recorder.view(x) if isinstance(x, torch.Tensor) else None for x in given]
+        for k, view in enumerate(views):
+            storage = recorder.storages[view.tensor] if view and view.tensor is not None else None
+            if storage is None or not storage.writes:
+                views[k] = None
+            elif k not in self._own or view.tensor in late:
+                raise CaptureError(
+                    f"the model writes into {storage.name}, which it is given: copy it first, or"
+                    " use spillway.torch.capture"
+                )
+            else:
+                storage.kind = "state"
+                storage.value = torch.zeros(storage.nbytes, dtype=torch.uint8)
+        return views
+
+
+class Joint(Step):
+    """The forward and the backward pass of a graph. An iteration takes the place of a batch."""
+
+    def __init__(self, source, storages, ops, pattern, results, structure):
+        self.pattern = pattern
+        self.updated = [k for k, view in enumerate(ops.handed("updates")) if view]
+        self._handed = {name: ops.handed(name) for name in ("results", "updates", "gradients")}
+        self._results, self._structure = results, structure
+        super().__init__(source, storages, ops.ordered(), (), ((), None))
+
+    def shapes_of(self, batch):
+        return ()
+
+    def supplied(self, batch):
+        return batch
+
+    def returned(self, results):
+        return None
+
+    def memory(self, name):
+        """Returns new tensors for "results", "updates" or "gradients", in the caller's memory."""
+        return [
+            v and torch.empty_strided(v.shape, v.stride, dtype=v.dtype) for v in self._handed[name]
+        ]
+
+    def differentiable(self):
+        """Returns, for each result, whether it is handed out and may get a gradient."""
+        return self._results.differentiable()
+
+    def assembled(self, handed, inputs):
+        """Returns what the graph returns, given the results that were handed out."""
+        return tree_unflatten(self._results.assembled(handed, inputs), self._structure)
+
+
+class _Ops:
+    """The recorded ops, and among them those that exchange tensors with the caller.
+
+    Recorded ops have whole numbers as positions, the others come between them.
+    """
+
+    def __init__(self, recorder, boundary, copied_bytes_per_s):
+        self._recorder, self._copied_bytes_per_s = recorder, copied_bytes_per_s
+        self._placed, self._handed = [], {}
+        self._writes, self._uses = defaultdict(list), defaultdict(list)  # positions by tensor
+        first, body, last = recorded(recorder, slice(boundary))
+        self._append(first + body)
+        self._append(last, in_order=True)
+        self._boundary = len(self._placed) - 0.5
+        first, body, last = recorded(recorder, slice(boundary, None))
+        self._append(first, in_order=True)
+        self._append(body + last)
+
+    def ordered(self):
+        """Returns all ops, in order. No plan moves those with `in_order` past each other."""
+        order = Order(self._recorder.storages)
+        placed = sorted(self._placed, key=lambda placed: placed[0])
+        return [order.next(op) if in_order else op for _, op, in_order in placed]
+
+    def handed(self, name):
+        """Returns the views that are handed out as "results", "updates" or "gradients"."""
+        return self._handed[name]
+
+    def pause(self, tangents):
+        """Adds the op that waits between the passes, where any result gets a gradient."""
+        views = [(k, self._recorder.view(x)) for k, x in enumerate(tangents) if x is not None]
+        views = [(k, view) for k, view in views if view.tensor is not None]
+        if not views:
+            return
+
+        def bound(tensor_of, is_repeat):
+            targets = [(k, tensor_of(view)) for k, view in views]
+
+            def run(iteration):
+                if not is_repeat:
+                    iteration.pause()
+                for k, target in targets:
+                    _copy(iteration.tangents[k], target)
+
+            return run
+
+        writes = [view.tensor for _, view in views]
+        op = self._operation("backward", [], writes, bound, repeatable=True)
+        self._place(self._boundary, op, in_order=True)
+
+    def hand_out(self, name, to, views, before_pause=False):
+        """Adds an op for each view, just after its last write: in the forward pass, or at all."""
+        self._handed[to] = views
+        for k, view in enumerate(views):
+            if view is None or view.tensor is None:
+                continue
+            writes = self._writes[view.tensor]
+            if before_pause:
+                last = max((w for w in writes if w < self._boundary), default=self._boundary - 0.4)
+            else:
+                last = max([self._boundary, *writes])
+            op = self._copy(f"{name}.{k}", view, lambda i, k=k: getattr(i, to)[k])
+            self._place(last + 0.25, op, in_order=before_pause)
+
+    def take(self, given, updated):
+        """Adds an op for each input, just before its first use."""
+        for k, fake in enumerate(given):
+            view = self._recorder.view(fake) if _is_tensor(fake) else None
+            uses = self._uses[view.tensor] if view is not None else []
+            if uses and view.tensor is not None:
+                name = f"take {self._recorder.storages[view.tensor].name}"
+                op = self._copy(name, view, lambda i, k=k: i.input(k), into=True)
+                op.repeatable = not updated[k]
+                self._place(min(uses) - 0.25, op)
+
+    def _append(self, ops, in_order=False):
+        for op in ops:
+            self._place(len(self._placed), op, in_order)
+
+    def _place(self, position, op, in_order=False):
+        self._placed.append((position, op, in_order))
+        for tensor in op.writes:
+            self._writes[tensor].append(position)
+        for tensor in (*op.reads, *op.writes):
+            self._uses[tensor].append(position)
+
+    def _copy(self, name, view, outside, into=False):
+        """Returns the op that copies a view into a tensor of the caller, or that into the view."""
+
+        def bound(tensor_of, is_repeat):
+            inside = tensor_of(view)
+            if into:
+                return lambda iteration: _copy(outside(iteration), inside)
+            return lambda iteration: _copy(inside, outside(iteration))
+
+        reads, writes = ([], [view.tensor]) if into else ([view.tensor], [])
+        return self._operation(name, reads, writes, bound)
+
+    def _operation(self, name, reads, writes, bound, repeatable=False):
+        nbytes = sum(self._recorder.storages[t].nbytes for t in (*reads, *writes))
+        time_ns = max(1000, nbytes * 10**9 // self._copied_bytes_per_s)
+        costs = Measured(time_ns, 0, draws=False, repeats=repeatable)
+        return Operation(name, reads, writes, bound, costs, repeatable)
+
+
+def _gradients(results, tangents, given):
+    """Returns the gradient of each input, None where it has none."""
+    pairs = [(r, t) for r, t in zip(results, tangents) if t is not None]
+    wanted = [k for k, x in enumerate(given) if _is_tensor(x) and x.requires_grad]
+    gradients = [None] * len(given)
+    if pairs and wanted:
+        results, tangents = zip(*pairs)
+        inputs = [given[k] for k in wanted]
+        found = torch.autograd.grad(results, inputs, tangents, allow_unused=True)
+        for k, gradient in zip(wanted, found):
+            gradients[k] = gradient
+    return gradients
+
+
+def plain_strides(tensor):
+    """Returns a tensor's strides, or those of a contiguous one where elements share memory other
+    than by `expand`."""
+    extent = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size > 1 and stride > 0:
+            if stride < extent:
+                return torch.empty(tensor.shape, device="meta").stride()
+            extent = stride * size
+    return tensor.stride()
+
+
+def _fake(recorder, name, like, strides):
+    """Returns a fake tensor that the caller supplies."""
+    with recorder.fake_mode, torch.no_grad():
+        fake = torch.empty_strided(like.shape, strides, dtype=like.dtype, device=like.device)
+    recorder.adopt(fake, "given", name)
+    return fake
+
+
+def _copy(source, target):
+    """Copies each element that is in memory once."""
+    once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in target.stride())
+    target[once].copy_(source[once])
+
+
+def _is_tensor(value):
+    return isinstance(value, torch.Tensor)

@@ -1,0 +1,104 @@
+"""What a graph returns: tensors that are handed out, views of other tensors, and constants."""
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from .errors import CaptureError
+from .recording import View
+
+
+@dataclass(frozen=True)
+class _Alias:
+    """A result that is a view of an input, or of another result."""
+
+    of: str  # "input" or "result"
+    number: int
+    view: View
+    requires_grad: bool
+
+    def made(self, results, inputs):
+        source = (inputs if self.of == "input" else results)[self.number]
+        source = source if self.requires_grad else source.detach()
+        offset = source.storage_offset() + self.view.offset
+        return source.as_strided(self.view.shape, self.view.stride, offset)
+
+
+class Results:
+    """What a graph returns: tensors that are handed out, aliases of tensors, and constants."""
+
+    def __init__(self, recorder, inputs, given, returned):
+        self._constants = [None if isinstance(x, torch.Tensor) else x for x in returned]
+        self._strides = [x.stride() if isinstance(x, torch.Tensor) else None for x in returned]
+        self._requires_grad = [isinstance(x, torch.Tensor) and x.requires_grad for x in returned]
+        self._views = [recorder.view(x) if isinstance(x, torch.Tensor) else None for x in returned]
+        self._aliases = {}
+        self._find_aliases(recorder, inputs, given, returned)
+
+    def _find_aliases(self, recorder, inputs, given, returned):
+        sizes = [s.nbytes for s in recorder.storages]
+        views = [recorder.view(x) if isinstance(x, torch.Tensor) else None for x in given]
+        owners = {v.tensor: k for k, v in enumerate(views) if v and v.tensor is not None}
+        whole = {}  # results that are a whole storage
+        for k, view in enumerate(self._views):
+            if view and view.tensor is not None and view.fills(sizes[view.tensor]):
+                whole.setdefault(view.tensor, k)
+        for k, view in enumerate(self._views):
+            if view and view.tensor in owners:
+                of = owners[view.tensor]
+                same_layout = given[of].stride() == inputs[of].stride()
+                self._alias(k, "input", of, given[of], returned[k], same_layout)
+            elif view and whole.get(view.tensor, k) != k:
+                of = whole[view.tensor]
+                self._alias(k, "result", of, returned[of], returned[k])
+        handed = [v for v in self.views() if v and v.tensor is not None]
+        for k, view in enumerate(handed):
+            if any(_overlap(view, other, sizes[view.tensor]) for other in handed[:k]):
+                raise CaptureError(
+                    "two results are views that share memory: return a copy of one, or use"
+                    " spillway.torch.capture"
+                )
+
+    def _alias(self, k, of, number, source, result, same_layout=True):
+        more = result.requires_grad and not source.requires_grad
+        if source.dtype != result.dtype or more or not same_layout:
+            raise CaptureError(
+                f"result {k} shares the memory of {of} {number}: return a copy, or use"
+                " spillway.torch.capture"
+            )
+        self._aliases[k] = _Alias(of, number, self._views[k], result.requires_grad)
+
+    def views(self):
+        """Returns the view of each result that is handed out, and None for the others."""
+        return [None if k in self._aliases else v for k, v in enumerate(self._views)]
+
+    def differentiable(self):
+        """Returns, for each result, whether it is handed out and may get a gradient."""
+        has_bytes = [v is not None and v.tensor is not None for v in self.views()]
+        return [a and b for a, b in zip(has_bytes, self._requires_grad)]
+
+    def likely_pattern(self):
+        """Returns the pattern where the losses get gradients: results with one element, or all."""
+        candidates = [k for k, yes in enumerate(self.differentiable()) if yes]
+        losses = [k for k in candidates if prod(self._views[k].shape) == 1]
+        chosen = losses or candidates
+        return tuple(s if k in chosen else None for k, s in enumerate(self._strides))
+
+    def assembled(self, handed, inputs):
+        """Returns all results, given those that were handed out."""
+        results = [c if v is None else x for x, v, c in zip(handed, self._views, self._constants)]
+        for k, alias in self._aliases.items():
+            results[k] = alias.made(handed, inputs)
+        return results
+
+
+def _overlap(a, b, nbytes):
+    """Returns whether two views of storages of `nbytes` bytes share an element."""
+    if a.tensor != b.tensor:
+        return False
+    if a.dtype != b.dtype:
+        return True
+    covered = torch.zeros(nbytes // a.dtype.itemsize, dtype=torch.bool)
+    covered.as_strided(a.shape, a.stride, a.offset).fill_(True)
+    return bool(covered.as_strided(b.shape, b.stride, b.offset).any())

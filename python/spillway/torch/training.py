@@ -1,0 +1,152 @@
+"""Trains a graph: its two passes, which one plan has, as a function of autograd."""
+
+import weakref
+
+import torch
+
+from .errors import CaptureError
+from .joint import plain_strides
+from .pausing import Iteration, version
+
+
+class Training:
+    """A graph with gradients, for one shape: a plan for each pattern of gradients."""
+
+    def __init__(self, passes, device):
+        self._passes, self.device = passes, device
+        self._joined = {}
+        self.pattern = None  # of the last backward pass
+
+    def joined(self, pattern, inputs):
+        """Returns the passes for a pattern, which have the device's memory from now on."""
+        joined = self._joined.get(pattern)
+        if joined is None:
+            self.device.use(None)
+            joined = _Joined(self._passes.capture(inputs, pattern), self.device)
+            self._joined[joined.step.pattern] = joined
+        self.pattern = joined.step.pattern
+        self.device.use(joined)
+        return joined
+
+    def __call__(self, inputs):
+        """Returns what the graph does."""
+        call = _Call(self, inputs)
+        handed = _Run.apply(call, *inputs)
+        return call.step.assembled(handed, inputs)
+
+
+class _Joined:
+    """Forward and backward pass in one plan. At most one iteration is under way."""
+
+    def __init__(self, step, device):
+        self.step = step
+        self._compiled = device.compiled(step)
+        self._iteration = None
+
+    def iteration(self, inputs, versions):
+        """Returns a new iteration. One that is under way ends."""
+        self._end()
+        self._iteration = Iteration(self.step, self._compiled, inputs, versions)
+        return self._iteration
+
+    def release(self):
+        self._end()
+        self._compiled.close()
+
+    def _end(self):
+        if self._iteration is not None:
+            self._iteration.end()
+        self._iteration = None
+
+
+class _Call:
+    """One call of a graph that needs gradients, with what its backward pass needs.
+
+    The forward pass runs again where its iteration has been abandoned or is used up, and where
+    other results get gradients than the plan expected.
+    """
+
+    def __init__(self, training, inputs):
+        self._training, self._inputs = training, list(inputs)
+        self._iteration = None
+        self.step = None
+
+    def forward(self):
+        """Returns the results that are handed out."""
+        with self._training.device.lock:
+            joined = self._training.joined(self._training.pattern, self._inputs)
+            self.step = joined.step
+            updated = [self._inputs[k] for k in self.step.updated]
+            for k, value in zip(self.step.updated, updated):
+                self._inputs[k] = value.clone()
+            self._versions = [version(x) for x in self._inputs]
+            self._generator = torch.get_rng_state()
+            results, updates = self._begin(joined)
+            if self._iteration.generator is not None:
+                torch.set_rng_state(self._iteration.generator)
+        for k, value in zip(self.step.updated, updated):
+            value.copy_(updates[k])
+        return results
+
+    def backward(self, gradients):
+        """Returns the gradients of the inputs."""
+        with self._training.device.lock:
+            state = torch.get_rng_state()
+            try:
+                iteration = self._paused(gradients)
+                iteration.generator = None
+                inputs = iteration.backward(gradients)
+                state = state if iteration.generator is None else iteration.generator
+            finally:
+                torch.set_rng_state(state)
+        return inputs
+
+    def _paused(self, gradients):
+        """Returns an iteration that waits for such gradients."""
+        pattern = tuple(None if g is None else g.stride() for g in gradients)
+        if not self._iteration.is_paused or pattern != self.step.pattern:
+            joined = self._training.joined(pattern, self._inputs)
+            self.step = joined.step
+            now = torch.get_rng_state()
+            torch.set_rng_state(self._generator)
+            self._begin(joined)
+            torch.set_rng_state(now)
+        return self._iteration
+
+    def _begin(self, joined):
+        self._iteration = joined.iteration(self._inputs, self._versions)
+        abandons = weakref.finalize(self, self._iteration.abandon)
+        abandons.atexit = False  # its thread must not run while Python ends
+        return self._iteration.forward()
+
+
+class _Run(torch.autograd.Function):
+    """Connects a call's two passes for autograd."""
+
+    @staticmethod
+    def forward(ctx, call, *inputs):
+        ctx.call = call
+        ctx.set_materialize_grads(False)
+        results = call.forward()
+        fixed = [r for r, yes in zip(results, call.step.differentiable()) if not yes]
+        ctx.mark_non_differentiable(*(r for r in fixed if r is not None))
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        if torch.is_grad_enabled():
+            raise CaptureError(
+                "gradients of gradients (create_graph=True) have no plan in torch.compile: use"
+                " spillway.torch.capture for the whole step"
+            )
+        if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+            raise CaptureError(
+                "the backward pass is planned without autocast: call backward() outside of it, or"
+                " use spillway.torch.capture for the whole step"
+            )
+        return (None, *ctx.call.backward([g if g is None else _plain(g) for g in gradients]))
+
+
+def _plain(gradient):
+    """Returns a gradient whose elements share memory at most by `expand`."""
+    return gradient if gradient.stride() == plain_strides(gradient) else gradient.contiguous()
