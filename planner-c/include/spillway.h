@@ -478,6 +478,17 @@ SpillwayCode spillway_plan_report(const SpillwayPlan *plan,
                                   size_t *needed,
                                   SpillwayError *error);
 
+// Makes the same plan with its arena laid out after that of `earlier`, so that a switch from that plan
+// to the new one copies less: states in both arenas have the same offsets. The plan is as it was if its
+// budget is too small for that.
+//
+// # Safety
+// The pointers are as `spillway.h` says.
+SpillwayCode spillway_plan_arranged_after(const SpillwayPlan *plan,
+                                          const SpillwayPlan *earlier,
+                                          SpillwayPlan **arranged,
+                                          SpillwayError *error);
+
 // Gives the figures of a plan.
 //
 // # Safety

@@ -179,6 +179,31 @@ pub unsafe extern "C" fn spillway_plan_report(
     unsafe { write(plan, into, capacity, needed, error, |plan| Ok(plan.report()?.into_bytes())) }
 }
 
+/// Makes the same plan with its arena laid out after that of `earlier`, so that a switch from that plan
+/// to the new one copies less: states in both arenas have the same offsets. The plan is as it was if its
+/// budget is too small for that.
+///
+/// # Safety
+/// The pointers are as `spillway.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spillway_plan_arranged_after(
+    plan: *const Plan,
+    earlier: *const Plan,
+    arranged: *mut *mut Plan,
+    error: *mut Error,
+) -> Code {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let (Plan(plan), Plan(earlier), out) = unsafe {
+            (given(plan, "plan")?, given(earlier, "earlier")?, Out::new(arranged, "arranged")?)
+        };
+        hand_out(out, Plan(plan.arranged_after(earlier)?));
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, body) }
+}
+
 /// Gives the figures of a plan.
 ///
 /// # Safety

@@ -188,12 +188,25 @@ fn read(plan: *const Plan) {
     assert_eq!(json(bytes.as_mut_ptr(), bytes.len(), &raw mut needed), Code::Ok);
 }
 
-/// All that a plan holds of states stays where it is.
-fn switch_to_itself(plan: *const Plan) {
+fn switch(from: *const Plan, to: *const Plan) -> SwitchFigures {
     let mut figures =
         SwitchFigures { kept_bytes: 0, upload_bytes: 0, download_bytes: 1, time_ns: 0 };
-    let code = unsafe { spillway_switch_figures(plan, plan, &raw mut figures, ptr::null_mut()) };
-    assert_eq!((code, figures.download_bytes), (Code::Ok, 0));
+    let code = unsafe { spillway_switch_figures(from, to, &raw mut figures, ptr::null_mut()) };
+    assert_eq!(code, Code::Ok);
+    figures
+}
+
+/// A plan can be laid out after another for the same graph, and switched to.
+fn switch_between(from: *const Plan, to: *const Plan) {
+    // All that a plan holds of states stays where it is.
+    assert_eq!(switch(to, to).download_bytes, 0);
+    let plain = switch(from, to);
+    let arranged =
+        made(|plan, error| unsafe { spillway_plan_arranged_after(to, from, plan, error) }).unwrap();
+    read(arranged);
+    let arranged_figures = switch(from, arranged);
+    assert!(arranged_figures.upload_bytes <= plain.upload_bytes, "{arranged_figures:?} {plain:?}");
+    unsafe { spillway_plan_free(arranged) };
 }
 
 proptest! {
@@ -214,7 +227,16 @@ proptest! {
             });
             if let Ok(plan) = plan {
                 read(plan);
-                switch_to_itself(plan);
+                // With all of the memory, if that is another plan.
+                let all = PlanOptions { budget: ptr::null(), ..options };
+                let other = made(|plan, error| unsafe {
+                    spillway_plan_new(graph, machine, &raw const all, plan, error)
+                });
+                for other in other.iter().copied() {
+                    switch_between(plan, other);
+                    switch_between(other, plan);
+                    unsafe { spillway_plan_free(other) };
+                }
                 unsafe { spillway_plan_free(plan) };
             }
         }
@@ -245,6 +267,15 @@ proptest! {
             prop_assert!(layers[layer].bytes <= least);
             if let Ok(plan) = plan {
                 read(plan);
+                let all = made(|plan, error| unsafe {
+                    let layers = (layers.as_ptr(), layers.len());
+                    spillway_plan_layers(layers.0, layers.1, machine, ptr::null(), plan, error)
+                });
+                for all in all.iter().copied() {
+                    switch_between(plan, all);
+                    switch_between(all, plan);
+                    unsafe { spillway_plan_free(all) };
+                }
                 unsafe { spillway_plan_free(plan) };
             }
             unsafe { spillway_machine_free(machine) };
@@ -290,6 +321,8 @@ fn null_is_an_error() {
         let code = spillway_session_switch(ptr::null_mut(), none, ptr::null(), figures, error);
         assert_eq!(code, Code::Argument);
         assert_eq!(spillway_switch_figures(none, none, figures, error), Code::Argument);
+        let arranged = |to, error| spillway_plan_arranged_after(none, none, to, error);
+        assert_eq!(made(arranged), Err(Code::Argument));
         spillway_graph_free(ptr::null_mut());
         spillway_machine_free(ptr::null_mut());
         spillway_plan_free(ptr::null_mut());

@@ -1,9 +1,9 @@
 //! Which layers might be streamed, best guesses first.
 
-use super::streamed::{Layers, Shape, Streamed};
+use super::streamed::{Layers, Streamed};
 
 /// Sizes of groups, as [`Groups`](planner_core::planner::Groups) tries them.
-const GROUPS: [u32; 7] = [1, 2, 3, 4, 8, 16, 32];
+const GROUPS: [usize; 7] = [1, 2, 3, 4, 8, 16, 32];
 
 /// Sizes below which layers may be streamed: quantiles of all sizes.
 const QUANTILES: usize = 6;
@@ -11,45 +11,83 @@ const QUANTILES: usize = 6;
 /// Slots of the largest layer that are kept free, where layers are spread.
 const FREE: [u64; 5] = [1, 2, 3, 4, 6];
 
-/// Layers that estimates of changed choices look at together: a millisecond's worth.
-const LOOKS: usize = 60_000;
+/// Choices of all layers but the first ones, as `fit` has, and of all but one; for up to so many layers
+/// every such choice.
+const MOST: usize = 128;
 
-/// A layer changes places with one of the next ones, up to this many less one.
-const NEAR: usize = 4;
+/// Of so many layers, every choice is tried.
+const FEW: usize = 9;
 
-/// Choices that are changed, layer by layer.
-const CHANGED: usize = 2;
+/// Layers that estimates of changed choices look at together: some milliseconds' worth.
+const LOOKS: usize = 50_000;
 
-/// All choices of some shapes, by their estimates.
-pub(super) fn all(layers: &Layers, shapes: &[Shape]) -> Vec<Streamed> {
-    let mut chosen: Vec<_> = spread(layers).chain(groups(layers)).collect();
+/// Choices of each shape that are changed layer by layer, by half of these looks.
+const CHANGED: usize = 6;
+
+/// Choices of each shape of which only the order is changed, by the other half.
+const REORDERED: usize = 32;
+
+/// A layer comes after this many others at most that were behind it.
+const NEAR: usize = 3;
+
+/// Choices, by their estimates.
+pub(super) fn guessed(layers: &Layers) -> Vec<Streamed> {
+    let count = layers.len();
+    let mut chosen: Vec<_> = match count {
+        ..=FEW => (0..1 << count).map(|set| order(count, |layer| set >> layer & 1 == 1)).collect(),
+        _ => {
+            let some = || (0..count).step_by(count.div_ceil(MOST));
+            let but_first = some().map(|first| (first..count).collect());
+            let but_one = some().map(|stays| order(count, |layer| layer != stays));
+            spread(layers).chain(groups(count)).chain(but_first).chain(but_one).collect()
+        }
+    };
     chosen.sort_unstable();
     chosen.dedup();
-    let judge = |is_streamed: Vec<bool>| {
-        shapes.iter().filter_map(move |&shape| layers.judge(is_streamed.clone(), shape))
+    let judge = |order: Vec<usize>| {
+        layers.shapes().iter().filter_map(move |&shape| layers.judge(order.clone(), shape))
     };
-    let mut all: Vec<_> = chosen.into_iter().flat_map(judge).collect();
-    all.sort_by_key(Streamed::cost);
-    let looks = LOOKS / layers.len().max(1) / CHANGED;
-    let changed: Vec<_> =
-        all.iter().take(CHANGED).filter_map(|best| improve(layers, best, looks)).collect();
-    all.extend(changed);
+    by_cost(chosen.into_iter().flat_map(judge))
+}
+
+/// The choices that were guessed, with better ones than the best of them.
+pub(super) fn improved(layers: &Layers, guessed: Vec<Streamed>) -> Vec<Streamed> {
+    let shapes = layers.shapes();
+    let looks = LOOKS / 2 / shapes.len() / layers.len().max(1);
+    let mut better = Vec::new();
+    for &shape in shapes {
+        let of_shape = guessed.iter().filter(|streamed| streamed.shape == shape);
+        for (rank, from) in of_shape.take(REORDERED).enumerate() {
+            if rank < CHANGED {
+                better.extend(improve(layers, from, &[exchanged, moved], looks / CHANGED));
+            }
+            better.extend(improve(layers, from, &[moved], looks / REORDERED));
+        }
+    }
+    by_cost(guessed.into_iter().chain(better))
+}
+
+fn by_cost(choices: impl Iterator<Item = Streamed>) -> Vec<Streamed> {
+    let mut all: Vec<_> = choices.collect();
     all.sort_by_key(Streamed::cost);
     all.dedup();
     all
 }
 
+/// Some of so many layers, in their order.
+fn order(layers: usize, is_streamed: impl Fn(usize) -> bool) -> Vec<usize> {
+    (0..layers).filter(|&layer| is_streamed(layer)).collect()
+}
+
 /// Of each group of layers, the last ones.
-fn groups(layers: &Layers) -> impl Iterator<Item = Vec<bool>> {
+fn groups(layers: usize) -> impl Iterator<Item = Vec<usize>> {
     let patterns = GROUPS.into_iter().flat_map(|size| (1..=size).map(move |last| (size, last)));
-    patterns.map(|(size, last)| {
-        (0..layers.len() as u32).map(|layer| layer % size >= size - last).collect()
-    })
+    patterns.map(move |(size, last)| order(layers, |layer| layer % size >= size - last))
 }
 
 /// As few bytes as leave some slots free, spread evenly over the time of all layers or over their
 /// number, of layers up to some sizes.
-fn spread(layers: &Layers) -> impl Iterator<Item = Vec<bool>> {
+fn spread(layers: &Layers) -> impl Iterator<Item = Vec<usize>> {
     let mut sizes = layers.bytes.clone();
     sizes.sort_unstable();
     let quantiles = (1..=QUANTILES).map(|at| (sizes.len() * at).div_ceil(QUANTILES));
@@ -67,7 +105,7 @@ fn spread(layers: &Layers) -> impl Iterator<Item = Vec<bool>> {
 }
 
 /// Layers of at least so many bytes together, if there are as many, at even distances.
-fn evenly(layers: &Layers, most_bytes: u64, bytes: u64, by_time: bool) -> Vec<bool> {
+fn evenly(layers: &Layers, most_bytes: u64, bytes: u64, by_time: bool) -> Vec<usize> {
     let weight = |layer: usize| match by_time {
         true => u128::from(layers.time_ns[layer]),
         false => 1,
@@ -88,31 +126,59 @@ fn evenly(layers: &Layers, most_bytes: u64, bytes: u64, by_time: bool) -> Vec<bo
             taken = taken.saturating_add(layers.bytes[layer]);
         }
     }
-    is_streamed
+    order(layers.len(), |layer| is_streamed[layer])
 }
 
-/// A better choice that differs in a few layers, if one is found by so many estimates.
-fn improve(layers: &Layers, from: &Streamed, mut looks: usize) -> Option<Streamed> {
-    let mut best = from.clone();
-    let mut unchanged = 0;
-    for at in (0..layers.len()).cycle() {
-        for partner in (at..layers.len()).take(NEAR) {
-            let mut is_streamed = best.is_streamed.clone();
-            if partner > at && is_streamed[at] == is_streamed[partner] {
-                continue;
-            }
-            is_streamed[at] ^= true;
-            is_streamed[partner] ^= partner > at;
-            looks = looks.saturating_sub(1);
-            let changed = layers.judge(is_streamed, best.shape);
-            if let Some(changed) = changed.filter(|changed| changed.cost() < best.cost()) {
-                (best, unchanged) = (changed, 0);
-            }
+/// A better choice that differs by some changes, if one is found by so many estimates.
+fn improve(layers: &Layers, from: &Streamed, changes: &[Change], looks: usize) -> Option<Streamed> {
+    let (count, mut best) = (layers.len(), from.clone());
+    let (mut looks, mut unchanged) = (looks, 0);
+    let near_first = (0..count).flat_map(|distance| (0..count).map(move |at| (at, distance)));
+    let all = near_first
+        .flat_map(|(at, distance)| changes.iter().map(move |change| (change, at, distance)));
+    for (change, at, distance) in all.cycle() {
+        if unchanged >= changes.len() * count * count || looks == 0 {
+            break;
         }
         unchanged += 1;
-        if unchanged > layers.len() || looks == 0 {
-            break;
+        let Some(order) = change(count, &best.order, at, distance) else { continue };
+        looks -= 1;
+        let changed = layers.judge_below(order, best.shape, best.period_ns);
+        if let Some(changed) = changed.filter(|changed| changed.cost() < best.cost()) {
+            (best, unchanged) = (changed, 0);
         }
     }
     (best != *from).then_some(best)
+}
+
+/// Another order of some of so many layers: what is changed about a layer, and how far away. None where
+/// there is no such change.
+type Change = fn(usize, &[usize], usize, usize) -> Option<Vec<usize>>;
+
+/// A layer is streamed where it was not, or the other way round; or it changes places with another,
+/// so many layers after it.
+fn exchanged(layers: usize, from: &[usize], at: usize, distance: usize) -> Option<Vec<usize>> {
+    let (other, is_streamed) = (at + distance, |layer| from.contains(&layer));
+    if other >= layers || distance > 0 && is_streamed(at) == is_streamed(other) {
+        return None;
+    }
+    let mut order: Vec<_> =
+        from.iter().copied().filter(|&layer| layer != at && layer != other).collect();
+    for changed in [at, other] {
+        if !is_streamed(changed) && !order.contains(&changed) {
+            let behind = order.iter().position(|&layer| layer > changed);
+            order.insert(behind.unwrap_or(order.len()), changed);
+        }
+    }
+    Some(order)
+}
+
+/// A layer comes later, after one or a few others.
+fn moved(_: usize, from: &[usize], at: usize, distance: usize) -> Option<Vec<usize>> {
+    let to = at + distance + 1;
+    (distance < NEAR && to < from.len()).then(|| {
+        let mut order = from.to_vec();
+        order[at..=to].rotate_left(1);
+        order
+    })
 }

@@ -1,264 +1,321 @@
-//! From the layers to stream to a plan: the core plans the list, places it and times it.
+//! From the layers to stream to a plan: its list, which the core places and times.
 
-use super::candidates;
+use super::course::Upload;
 use super::streamed::{Layers, Shape, Slots, Streamed};
+use super::{candidates, knobs, layout};
 use crate::placing;
 use crate::planning;
 use planner_core::bounds::Order;
 use planner_core::placement::Over;
 use planner_core::plan::{ArenaPlacement, Part, PlanError, Pool, Prediction, Resident, Step};
-use planner_core::planner::{Groups, PlanningError, Request, Strategy};
-use planner_core::{Graph, Kind, Machine, MachineParameters, TensorId};
-use std::iter;
-use workloads::{OwnedGraph, OwnedPlacements, OwnedPlan};
+use planner_core::planner::PlanningError;
+use planner_core::{Graph, Machine, OpId, TensorId};
+use workloads::{OwnedPlacements, OwnedPlan};
 
 /// Most iterations over which slots are given. More of them let slots take turns.
-const MOST_ITERATIONS: u32 = 6;
+pub(super) const MOST_ITERATIONS: u32 = 6;
 
-/// Packed choices that are tried, times the square of the layers: a few milliseconds' worth.
-const PACKED: usize = 9_000;
+/// Choices as short as the bound that are carried out before better ones are looked for.
+const IDEAL: usize = 4;
 
-/// Settings of the knobs that are tried, times the layers: a few milliseconds' worth. All of them for
-/// up to 20 layers.
-const SETTINGS: usize = 4_000;
+/// Layers of all iterations over which slots are given, in all attempts: a few milliseconds' worth.
+const PLACED: usize = 2_500;
 
-/// Settings that are laid out although they are a little longer than the best plan.
-const NEAR: usize = 16;
+/// Layers that estimates of other offsets look at, in all attempts: a few milliseconds' worth.
+const LOOKS: usize = 20_000;
 
-/// So many layers are laid out in a fraction of a millisecond.
-const FEW: usize = 24;
+/// A choice uses at most one part in so many of the effort that is left.
+const SHARE: usize = 2;
+
+/// Most iterations over which each layer has offsets of its own.
+const MOST_FIXED: usize = 2;
+
+/// Layers of all iterations over which offsets are fixed, in all attempts: a few milliseconds' worth.
+const FIXED: usize = 1_000;
 
 /// Steps of a search for a tighter packing: a fraction of a millisecond.
-const STEPS: u64 = 1 << 14;
+pub(super) const STEPS: u64 = 1 << 14;
 
-/// Ops ahead of a layer at which it comes at most: as soon as there is memory, or later, which packed
-/// layers may need.
-const AHEAD: [usize; 3] = [1024, 2, 1];
+/// The iteration of those whose times are known that becomes the list: times have settled, and later
+/// launches are known.
+const KEPT: usize = 5;
+
+/// When a layer comes, in the list.
+#[derive(Clone, Copy, Debug)]
+enum When {
+    /// When its upload starts, which is as soon as there is memory and the link is free.
+    InTime,
+    /// As late as its launch allows: it takes memory for the shortest time.
+    Late,
+    /// As soon as there is memory, though the link may be busy, but at most so many launches ahead.
+    Ahead(usize),
+}
+
+/// The better ones first. The others need less memory.
+const WHEN: [When; 6] = [
+    When::InTime,
+    When::Late,
+    When::Ahead(usize::MAX),
+    When::Ahead(4),
+    When::Ahead(2),
+    When::Ahead(1),
+];
 
 /// The best plan: choices are carried out in the order of their estimates, which their plans hardly
-/// ever beat, until the next estimate is no better than the best plan.
+/// ever beat. If those without an estimate above the bound do not reach it, better ones are looked for,
+/// and the knobs of servers are tried.
 pub(super) fn best(
     layers: &Layers,
     graph: &Graph<'_>,
     machine: &Machine,
 ) -> Result<OwnedPlan, PlanningError> {
-    let mut best: Option<OwnedPlan> = None;
-    let mut packed = PACKED / layers.len().saturating_pow(2).max(1);
-    let shapes = [Shape::Slots, Shape::Ring, Shape::Packed];
-    let shapes = if packed > 0 { &shapes[..] } else { &shapes[..2] };
-    for streamed in candidates::all(layers, shapes) {
-        let period_ns = best.as_ref().map_or(u64::MAX, |best| best.predicted.period_ns);
-        if streamed.period_ns >= period_ns {
-            break;
-        }
-        if streamed.shape == Shape::Packed {
-            let Some(left) = packed.checked_sub(1) else { continue };
-            packed = left;
-        }
-        let plan = carry_out(layers, graph, machine, &streamed)?;
-        best = match (best, plan) {
-            (Some(best), Some(plan)) if plan.predicted.period_ns >= period_ns => Some(best),
-            (best, plan) => plan.or(best),
-        };
-    }
-    with_knobs(best.ok_or(PlanningError::Stuck)?, layers, graph, machine)
-}
-
-/// A plan, or a shorter one by a setting of the knobs of servers, where layers of different sizes lie
-/// better by that. If the plan is as short as the bound, there is none.
-fn with_knobs(
-    mut best: OwnedPlan,
-    layers: &Layers,
-    graph: &Graph<'_>,
-    machine: &Machine,
-) -> Result<OwnedPlan, PlanningError> {
-    let settings = Groups::settings(layers.len()).take(SETTINGS / layers.len().max(1));
-    let strategies = iter::once(Strategy::Fit).chain(settings.map(Strategy::Groups));
-    let request = Request { graph, machine, budget_bytes: layers.budget_bytes };
-    let mut near = if layers.len() <= FEW { NEAR } else { 0 };
-    let mut buffers = planning::Buffers::default();
     let least_ns = planning::lower_bound_ns(graph, machine, layers.budget_bytes, Order::Given)?;
-    for strategy in strategies {
-        if best.predicted.period_ns <= least_ns {
-            break;
-        }
-        let paged = match buffers.plan(&request, strategy) {
-            Err(PlanningError::Infeasible { .. }) => continue,
-            paged => paged?,
-        };
-        let (paged_ns, best_ns) = (paged.predicted.period_ns, period_ns(&best));
-        // Laid out in one piece, lists have become up to 3 % shorter.
-        let is_near = paged_ns >= best_ns && near > 0 && paged_ns - paged_ns / 16 < best_ns;
-        near -= usize::from(is_near);
-        if (paged_ns < best_ns || is_near)
-            && let Some(placed) = lay_out(graph, machine, &OwnedPlan::from(&paged), Shape::Packed)
-        {
-            best = if period_ns(&placed) < best_ns { placed } else { best };
-        }
+    let mut attempt =
+        Attempt { layers, graph, machine, looks: LOOKS, fixed: FIXED, placed: PLACED };
+    let guessed = candidates::guessed(layers);
+    let ideal = guessed.iter().take_while(|streamed| streamed.period_ns <= least_ns);
+    let mut best = attempt.best_of(ideal.take(IDEAL), None, least_ns)?;
+    if best.as_ref().is_none_or(|best| period_ns(best) > least_ns) {
+        let all = candidates::improved(layers, guessed);
+        best = attempt.best_of(all.iter(), best, least_ns)?;
     }
-    Ok(best)
+    knobs::shorter(best.ok_or(PlanningError::Stuck)?, layers, graph, machine, least_ns)
 }
 
-/// Plans for a choice; none where its layers cannot be laid out.
-fn carry_out(
-    layers: &Layers,
-    graph: &Graph<'_>,
-    machine: &Machine,
-    streamed: &Streamed,
-) -> Result<Option<OwnedPlan>, PlanningError> {
-    let Streamed { is_streamed, shape, .. } = streamed;
-    let Some(slots) = layers.slots(is_streamed, *shape) else { return Ok(None) };
-    let all: &[usize] = if *shape == Shape::Packed { &AHEAD } else { &AHEAD[..1] };
-    let mut best: Option<OwnedPlan> = None;
-    for &ahead in all {
-        let Some(mut plan) = list(layers, machine, is_streamed, &slots, ahead)? else { break };
-        plan.placements = slots.first.as_ref().map(|first| ring(layers, is_streamed, &plan, first));
-        plan.predicted = predict(graph, machine, &plan)?;
-        let placed = match plan.placements {
-            Some(_) => Some(plan),
-            None => lay_out(graph, machine, &plan, *shape),
-        };
-        best = best.into_iter().chain(placed).min_by_key(period_ns);
-        if best.as_ref().is_some_and(|best| best.predicted.period_ns <= streamed.period_ns) {
-            break;
-        }
-    }
-    Ok(best)
+/// What choices are carried out for, and the effort that is left.
+struct Attempt<'a, 'g> {
+    layers: &'a Layers,
+    graph: &'a Graph<'g>,
+    machine: &'a Machine,
+    looks: usize,
+    fixed: usize,
+    placed: usize,
 }
 
-/// The list for streamed layers, with the others in the arena. Layers leave as soon as they have been
-/// used, and come as soon as there is memory. None where there is no such list.
+impl Attempt<'_, '_> {
+    /// Carries out choices while their estimates are better than the best plan.
+    fn best_of<'s>(
+        &mut self,
+        choices: impl Iterator<Item = &'s Streamed>,
+        mut best: Option<OwnedPlan>,
+        least_ns: u64,
+    ) -> Result<Option<OwnedPlan>, PlanningError> {
+        for streamed in choices {
+            let estimate_ns = streamed.period_ns.max(least_ns);
+            if best.as_ref().is_some_and(|best| estimate_ns >= period_ns(best)) {
+                break;
+            }
+            let plan = self.carry_out(streamed)?;
+            best = best.into_iter().chain(plan).min_by_key(period_ns);
+        }
+        Ok(best)
+    }
+
+    /// Plans for a choice; none where its layers cannot be laid out.
+    fn carry_out(&mut self, streamed: &Streamed) -> Result<Option<OwnedPlan>, PlanningError> {
+        let Streamed { order, shape, period_ns: estimate_ns, .. } = streamed;
+        let Some(slots) = self.layers.slots(order, *shape) else { return Ok(None) };
+        let mut best = None;
+        let keep = self.placed - self.placed / SHARE;
+        let is_good = |best: &Option<OwnedPlan>| {
+            best.as_ref().is_some_and(|best| period_ns(best) <= *estimate_ns)
+        };
+        for iterations in 1..=MOST_FIXED {
+            if *shape == Shape::Slots || is_good(&best) {
+                break;
+            }
+            let Some(left) = self.fixed.checked_sub(self.layers.len() * iterations) else { break };
+            self.fixed = left;
+            let fixed = self.fix(order, &slots, *estimate_ns, iterations)?;
+            best = best.into_iter().chain(fixed).min_by_key(period_ns);
+        }
+        for when in WHEN {
+            let is_spent = *shape == Shape::Packed && self.placed < keep + self.layers.len();
+            if is_good(&best) || is_spent {
+                break;
+            }
+            let Some(mut plan) = list(self.layers, order, &slots, when, 1) else { continue };
+            plan.predicted = predict(self.graph, self.machine, &plan)?;
+            best = best.into_iter().chain(self.lay_out(&plan, *shape, keep)).min_by_key(period_ns);
+        }
+        Ok(best)
+    }
+
+    /// Gives each layer its own offset in each of some iterations.
+    fn fix(
+        &mut self,
+        order: &[usize],
+        slots: &Slots,
+        least_ns: u64,
+        iterations: usize,
+    ) -> Result<Option<OwnedPlan>, PlanningError> {
+        let (count, layers) = (self.layers.len(), self.layers.repeated(iterations));
+        let numbers =
+            (0..iterations).flat_map(|at| order.iter().map(move |layer| layer + at * count));
+        let numbers: Vec<_> = numbers.collect();
+        let slots = Slots { taken: slots.taken.repeat(iterations), ..slots.clone() };
+        let least_ns = least_ns.saturating_mul(iterations as u64);
+        let mut looks = self.looks / SHARE;
+        self.looks -= looks;
+        let slots = layout::fixed(&layers, &numbers, &slots, least_ns, &mut looks);
+        self.looks += looks;
+        let Some(slots) = slots else { return Ok(None) };
+        let Some(mut plan) = list(&layers, &numbers, &slots, When::InTime, iterations) else {
+            return Ok(None);
+        };
+        plan.placements = Some(objects(order, &plan, &slots, iterations));
+        plan.predicted = predict(self.graph, self.machine, &plan)?;
+        Ok(Some(plan))
+    }
+
+    /// Gives each layer a slot: over the fewest iterations that make the period no longer, or else
+    /// over those that make it shortest.
+    fn lay_out(&mut self, plan: &OwnedPlan, shape: Shape, keep: usize) -> Option<OwnedPlan> {
+        let Self { layers, graph, machine, .. } = *self;
+        let mut best: Option<OwnedPlan> = None;
+        for iterations in 1..=MOST_ITERATIONS {
+            let over = Over { iterations, settled: false, spares_due: true };
+            let placed = match shape {
+                Shape::Packed => {
+                    let placed = layers.len() * iterations as usize;
+                    if self.placed < keep + placed {
+                        break;
+                    }
+                    self.placed -= placed;
+                    placing::place_contiguously(graph, machine, plan, iterations, STEPS)
+                }
+                Shape::Slots => placing::place_over(graph, machine, plan, over),
+            };
+            let Ok(placed) = placed else { continue };
+            if period_ns(&placed) <= period_ns(plan) {
+                return Some(placed);
+            }
+            best = best.into_iter().chain([placed]).min_by_key(period_ns);
+        }
+        best
+    }
+}
+
+/// The list of one iteration, from the times of so many, with the layers that stay in the arena.
+/// Layers leave as soon as they have been used, and come when they can in all iterations. None where
+/// one does not come.
 fn list(
     layers: &Layers,
-    machine: &Machine,
-    is_streamed: &[bool],
+    order: &[usize],
     slots: &Slots,
-    ahead: usize,
-) -> Result<Option<OwnedPlan>, PlanningError> {
-    let (mut graph, mut layer_of) = (OwnedGraph::new(""), Vec::new());
-    let mut taken = slots.taken.iter();
-    for (layer, &is_streamed) in (0..).zip(is_streamed) {
-        let objects = is_streamed.then(|| taken.next()).flatten();
-        let weights = objects.map(|&objects| {
-            layer_of.push(TensorId(layer));
-            graph.push_tensor("", objects * slots.object_bytes, Kind::State)
-        });
-        graph.push_op("", 1, 0, weights.as_slice(), &[]);
+    when: When,
+    iterations: usize,
+) -> Option<OwnedPlan> {
+    let (all, count) = (layers.len(), layers.len() / iterations);
+    let mut times = layers.times(order, slots)?;
+    if matches!(when, When::Late) {
+        times.delay(layers);
     }
-    let Ok(work) = graph.graph() else { return Ok(None) };
-    let pool = Pool { object_bytes: slots.object_bytes, count: slots.count };
-    let budget_bytes = pool.object_bytes * pool.count;
-    let machine = with_chunks(machine, pool.object_bytes, budget_bytes)?;
-    // A layer that is needed again within as many ops would not leave.
-    let ahead = is_streamed.len().saturating_sub(2).clamp(1, ahead) as u32;
-    let groups = Groups { size: Some(1), leaving: Some(1), ahead: Some(ahead) };
-    let request = Request { graph: &work, machine: &machine, budget_bytes };
-    let planned = match planning::plan(&request, Strategy::Groups(groups)) {
-        Err(PlanningError::Infeasible { .. }) => return Ok(None),
-        planned => whole(planned?),
+    let position = |upload: &Upload, launch: usize| match when {
+        When::Ahead(most) => upload.launches.max(launch.saturating_sub(most)),
+        When::InTime | When::Late => {
+            times.launch_ends_ns.partition_point(|&end_ns| end_ns <= upload.start_ns)
+        }
     };
-    let part = |part: Part| Part::whole(layer_of[part.tensor.index()]);
-    let steps = planned.steps.iter().map(|step| match *step {
-        Step::Prefetch(of) => Step::Prefetch(part(of)),
-        Step::Offload(of) => Step::Offload(part(of)),
-        Step::Evict(of) => Step::Evict(part(of)),
-        Step::Launch(launched) => Step::Launch(launched),
-    });
-    let streamed = planned.resident_at_start.iter().map(|resident| part(resident.part));
-    let (arena, arena_bytes) = arena(layers, is_streamed);
-    let staying = arena.iter().map(|placement| Part::whole(placement.tensor));
-    let resident = staying.chain(streamed).map(|part| Resident { part, host_copy: true });
-    Ok(Some(OwnedPlan {
+    // Of each layer that is streamed: how many launches ahead it comes, and its place in the order.
+    let mut comes: Vec<Option<(usize, usize)>> = vec![None; count];
+    let mut rounds = vec![0; all];
+    for (number, upload) in times.uploads.iter().enumerate() {
+        if rounds[upload.layer] == KEPT {
+            let launch = KEPT * all + upload.layer;
+            // Times that exceed 64 bits order nothing.
+            let ahead = launch.checked_sub(position(upload, launch))?;
+            if ahead >= count {
+                return None;
+            }
+            let comes = &mut comes[upload.layer % count];
+            *comes =
+                Some(comes.map_or((ahead, number), |(least, first)| (least.min(ahead), first)));
+        }
+        rounds[upload.layer] += 1;
+    }
+    let is_streamed: Vec<_> = comes.iter().map(Option::is_some).collect();
+    let streamed = order.len() / iterations;
+    if comes.iter().flatten().count() < streamed {
+        return None;
+    }
+    // Those that come after their own launch are for the next iteration.
+    let ahead_of = comes.iter().enumerate().filter_map(|(layer, comes)| Some((layer, (*comes)?)));
+    let mut uploads: Vec<_> = ahead_of
+        .map(|(layer, (ahead, number))| match layer.checked_sub(ahead) {
+            Some(before) => (before, number, layer),
+            None => (layer + count - ahead, number + streamed, layer),
+        })
+        .collect();
+    uploads.sort_unstable();
+    let mut uploads = uploads.into_iter().peekable();
+    let part = |layer: usize| Part::whole(TensorId(layer as u32));
+    let (mut steps, mut is_there) = (Vec::new(), vec![false; count]);
+    let (arena, arena_bytes) = arena(layers, &is_streamed);
+    let mut resident: Vec<_> =
+        arena.iter().map(|placement| Part::whole(placement.tensor)).collect();
+    for launched in 0..count {
+        while let Some((.., layer)) = uploads.next_if(|&(before, ..)| before == launched) {
+            steps.push(Step::Prefetch(part(layer)));
+            is_there[layer] = true;
+        }
+        steps.push(Step::launch(OpId(launched as u32)));
+        if is_streamed[launched] {
+            steps.push(Step::Evict(part(launched)));
+            resident.extend((!is_there[launched]).then(|| part(launched)));
+        }
+    }
+    let resident = resident.into_iter().map(|part| Resident { part, host_copy: true });
+    Some(OwnedPlan {
         resident_at_start: resident.collect(),
-        steps: steps.collect(),
-        pools: vec![pool],
+        steps,
+        pools: vec![Pool { object_bytes: slots.object_bytes, count: slots.count }],
         budget_bytes: layers.budget_bytes,
         arena,
         arena_bytes,
         ..OwnedPlan::default()
-    }))
+    })
 }
 
-/// The list with each tensor whole: where it came in parts, it comes when the last of them did. Each
-/// is read by one op.
-fn whole(mut plan: OwnedPlan) -> OwnedPlan {
-    let tensors = plan.steps.iter().filter_map(|step| match step {
-        Step::Prefetch(part) => Some(part.tensor.index() + 1),
-        _ => None,
-    });
-    // Where its last prefetch is: one after its evict is for the next iteration.
-    let tensors = tensors.max().unwrap_or(0);
-    let (mut last, mut before_evict) = (vec![None; tensors], vec![None; tensors]);
-    for (at, step) in plan.steps.iter().enumerate() {
-        match step {
-            Step::Prefetch(part) => last[part.tensor.index()] = Some(at),
-            Step::Evict(part) if part.tensor.index() < tensors => {
-                before_evict[part.tensor.index()] = last[part.tensor.index()];
-            }
-            _ => {}
-        }
-    }
-    let is_at = |tensor: TensorId| match before_evict.get(tensor.index()) {
-        Some(&Some(at)) => Some(at),
-        _ => last.get(tensor.index()).copied().flatten(),
+/// The objects of layers of which the first one is fixed in each iteration.
+fn objects(order: &[usize], plan: &OwnedPlan, slots: &Slots, iterations: usize) -> OwnedPlacements {
+    let (objects, ends) = (Vec::new(), Vec::new());
+    let mut placements = OwnedPlacements { iterations: iterations as u32, objects, ends };
+    let mut place = |tensor: TensorId, iteration: usize| {
+        let position = order.iter().position(|&layer| layer == tensor.index());
+        let Some(position) = position.map(|at| at + iteration % iterations * order.len()) else {
+            return;
+        };
+        let first = slots.first.as_ref().map_or(0, |first| first[position]);
+        placements.objects.extend(first..first + slots.taken[position]);
+        placements.ends.push(placements.objects.len() as u32);
     };
-    let comes_in_time =
-        |tensor: TensorId| matches!(before_evict.get(tensor.index()), Some(Some(_)));
-    plan.resident_at_start.retain(|resident| !comes_in_time(resident.part.tensor));
-    plan.resident_at_start.dedup_by_key(|resident| resident.part.tensor);
-    let mut at = 0..;
-    plan.steps.retain(|step| match (step, at.next()) {
-        (Step::Prefetch(part), at) => is_at(part.tensor) == at,
-        _ => true,
-    });
-    plan
-}
-
-/// The objects of a ring, from the first one of each layer.
-fn ring(layers: &Layers, is_streamed: &[bool], plan: &OwnedPlan, first: &[u64]) -> OwnedPlacements {
-    let streamed = (0..).zip(is_streamed).filter(|&(_, &is_streamed)| is_streamed);
-    let mut first_of = vec![None; is_streamed.len()];
-    streamed
-        .zip(first)
-        .for_each(|((layer, _), &first): ((usize, _), _)| first_of[layer] = Some(first));
-    let object_bytes = plan.pools.first().map_or(1, |pool| pool.object_bytes);
     let at_start = plan.resident_at_start.iter().map(|resident| resident.part.tensor);
-    let prefetched = plan.steps.iter().filter_map(|step| match step {
-        Step::Prefetch(part) => Some(part.tensor),
-        _ => None,
-    });
-    let (mut objects, mut ends) = (Vec::new(), Vec::new());
-    for tensor in at_start.chain(prefetched) {
-        if let Some(first) = first_of[tensor.index()] {
-            objects.extend(first..first + layers.bytes[tensor.index()].div_ceil(object_bytes));
-            ends.push(objects.len() as u32);
+    at_start.clone().for_each(|tensor| place(tensor, 0));
+    for iteration in 0..iterations {
+        for step in &plan.steps {
+            if let Step::Prefetch(part) = step {
+                let is_for_next = at_start.clone().any(|tensor| tensor == part.tensor);
+                place(part.tensor, iteration + usize::from(is_for_next));
+            }
         }
     }
-    OwnedPlacements { iterations: 1, objects, ends }
+    placements
 }
 
 /// The layers that stay, one after the other, and the bytes that they take.
 fn arena(layers: &Layers, is_streamed: &[bool]) -> (Vec<ArenaPlacement>, u64) {
     let mut end_bytes = 0;
-    let staying = (0..).zip(is_streamed).filter(|&(_, &is_streamed)| !is_streamed);
-    let placements = staying.map(|(layer, _)| {
-        let offset_bytes = end_bytes;
-        // They fit in the budget.
-        end_bytes += layers.bytes[layer as usize];
-        ArenaPlacement { tensor: TensorId(layer), offset_bytes }
-    });
-    (placements.collect(), end_bytes)
-}
-
-/// A machine as large as the memory for streamed layers, mapped in their objects.
-fn with_chunks(
-    machine: &Machine,
-    chunk_bytes: u64,
-    device_bytes: u64,
-) -> Result<Machine, PlanningError> {
-    let host_bytes = u64::MAX;
-    let parameters = MachineParameters { chunk_bytes, device_bytes, host_bytes, ..**machine };
-    Machine::new(parameters).map_err(|_| PlanningError::Stuck)
+    let mut placements = Vec::new();
+    for ((layer, &bytes), &is_streamed) in layers.bytes.iter().enumerate().zip(is_streamed) {
+        if !is_streamed {
+            let tensor = TensorId(layer as u32);
+            placements.push(ArenaPlacement { tensor, offset_bytes: end_bytes });
+            // They fit in the budget.
+            end_bytes += bytes;
+        }
+    }
+    (placements, end_bytes)
 }
 
 fn predict(
@@ -271,30 +328,6 @@ fn predict(
     Ok(planning::predict(graph, machine, &plan, &schedule.schedule())?.0)
 }
 
-/// Gives each layer a slot: over the fewest iterations that make the period no longer, or else over
-/// those that make it shortest.
-fn lay_out(
-    graph: &Graph<'_>,
-    machine: &Machine,
-    plan: &OwnedPlan,
-    shape: Shape,
-) -> Option<OwnedPlan> {
-    let mut best: Option<OwnedPlan> = None;
-    for iterations in 1..=MOST_ITERATIONS {
-        let over = Over { iterations, settled: false, spares_due: true };
-        let placed = match shape {
-            Shape::Packed => placing::place_contiguously(graph, machine, plan, iterations, STEPS),
-            _ => placing::place_over(graph, machine, plan, over),
-        };
-        let Ok(placed) = placed else { continue };
-        if placed.predicted.period_ns <= plan.predicted.period_ns {
-            return Some(placed);
-        }
-        best = best.into_iter().chain([placed]).min_by_key(period_ns);
-    }
-    best
-}
-
-fn period_ns(plan: &OwnedPlan) -> u64 {
+pub(super) fn period_ns(plan: &OwnedPlan) -> u64 {
     plan.predicted.period_ns
 }

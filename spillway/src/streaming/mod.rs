@@ -32,6 +32,9 @@
 //! ```
 
 mod candidates;
+mod course;
+mod knobs;
+mod layout;
 mod list;
 mod streamed;
 

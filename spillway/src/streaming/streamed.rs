@@ -2,14 +2,10 @@
 
 use planner_core::machine::Direction;
 use planner_core::{Graph, Machine};
-use std::collections::VecDeque;
 
 /// Objects that all layers together take at most, unless chunks are larger: a balance. More of them
 /// waste less memory where sizes differ, and planning takes longer.
 const MOST_OBJECTS: u64 = 4096;
-
-/// Iterations that an estimate follows. The last one is like all that come after it, as a rule.
-const ITERATIONS: usize = 4;
 
 /// The layers, as numbers.
 #[derive(Debug)]
@@ -20,6 +16,8 @@ pub(super) struct Layers {
     /// How long the upload of each takes.
     pub(super) upload_ns: Vec<u64>,
     pub(super) budget_bytes: u64,
+    /// The sum of the sizes, which may exceed 64 bits.
+    total_bytes: u128,
     /// What divides all sizes, or nearly.
     unit_bytes: u64,
 }
@@ -29,9 +27,9 @@ pub(super) struct Layers {
 pub(super) struct Slots {
     pub(super) object_bytes: u64,
     pub(super) count: u64,
-    /// For each layer that is streamed, how many objects it takes with what it leaves unused.
+    /// How many objects each layer that is streamed takes, in the order in which they come.
     pub(super) taken: Vec<u64>,
-    /// Its first object, if that is fixed.
+    /// The first of them, if it is fixed.
     pub(super) first: Option<Vec<u64>>,
 }
 
@@ -40,10 +38,6 @@ pub(super) struct Slots {
 pub(super) enum Shape {
     /// Into slots as large as the largest of them.
     Slots,
-    /// One layer after the other, from the beginning again where the next does not fit, and in each
-    /// iteration. What is left at the end counts as the next layer's, so that the layers take and
-    /// release the memory in turn as if it were in one piece.
-    Ring,
     /// As each layer needs it, if they can be laid out so: the estimate does not know.
     Packed,
 }
@@ -51,8 +45,8 @@ pub(super) enum Shape {
 /// Some layers to stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Streamed {
-    /// Whether each layer is streamed.
-    pub(super) is_streamed: Vec<bool>,
+    /// The layers that are streamed, in the order in which they come.
+    pub(super) order: Vec<usize>,
     pub(super) shape: Shape,
     /// At least the period.
     pub(super) period_ns: u64,
@@ -74,14 +68,26 @@ impl Layers {
         let tensors = graph.tensors().iter();
         let bytes: Vec<_> = tensors.clone().map(|tensor| rounded(tensor.bytes)).collect();
         let whole = bytes.iter().copied().fold(0, gcd).max(1);
-        let total = bytes.iter().copied().fold(0, u64::saturating_add);
+        let total_bytes = bytes.iter().map(|&bytes| u128::from(bytes)).sum();
+        let total = u64::try_from(total_bytes).unwrap_or(u64::MAX);
         let coarse = rounded(total / MOST_OBJECTS);
         Self {
             time_ns: graph.ops().iter().map(|op| op.time_ns).collect(),
             upload_ns: tensors.map(|tensor| upload_ns(tensor.bytes).unwrap_or(u64::MAX)).collect(),
             budget_bytes,
+            total_bytes,
             unit_bytes: if total / whole > MOST_OBJECTS { coarse } else { whole },
             bytes,
+        }
+    }
+
+    /// The same layers over so many iterations, as if these were one.
+    pub(super) fn repeated(&self, iterations: usize) -> Self {
+        Self {
+            bytes: self.bytes.repeat(iterations),
+            time_ns: self.time_ns.repeat(iterations),
+            upload_ns: self.upload_ns.repeat(iterations),
+            ..*self
         }
     }
 
@@ -89,109 +95,58 @@ impl Layers {
         self.bytes.len()
     }
 
-    /// The sum of some quantity over the layers that are streamed, or over the others.
-    pub(super) fn sum(&self, of: &[u64], is_streamed: &[bool], streamed: bool) -> u64 {
-        let of = of.iter().zip(is_streamed).filter(|&(_, &is)| is == streamed);
-        of.fold(0, |sum, (&value, _)| sum.saturating_add(value))
+    /// The sum of some quantity over some layers.
+    pub(super) fn sum(of: &[u64], layers: &[usize]) -> u64 {
+        layers.iter().fold(0, |sum, &layer| sum.saturating_add(of[layer]))
     }
 
-    /// What is left for streamed layers, if that is enough for the largest of them.
-    pub(super) fn slots(&self, is_streamed: &[bool], shape: Shape) -> Option<Slots> {
-        let resident_bytes = self.sum(&self.bytes, is_streamed, false);
-        // Sums of whole chunks may exceed 64 bits.
+    /// What is left for the layers that are streamed, if that is enough for the largest of them.
+    pub(super) fn slots(&self, order: &[usize], shape: Shape) -> Option<Slots> {
+        let streamed = || order.iter().map(|&layer| self.bytes[layer]);
+        let streamed_bytes: u128 = streamed().map(u128::from).sum();
+        let resident_bytes = u64::try_from(self.total_bytes - streamed_bytes).ok()?;
         let left_bytes = self.budget_bytes.checked_sub(resident_bytes)?;
-        if resident_bytes == u64::MAX {
-            return None;
-        }
-        let streamed = || self.bytes.iter().zip(is_streamed).filter(|&(_, &is)| is);
-        let largest = streamed().map(|(&bytes, _)| bytes).max().unwrap_or(0);
+        let largest = streamed().max().unwrap_or(0);
         let object_bytes = match shape {
             Shape::Slots => largest.max(1),
-            Shape::Ring | Shape::Packed => self.unit_bytes,
+            Shape::Packed => self.unit_bytes,
         };
-        let objects = streamed().map(|(&bytes, _)| bytes.div_ceil(object_bytes));
-        let all = objects.clone().fold(0, u64::saturating_add);
+        let taken: Vec<_> = streamed().map(|bytes| bytes.div_ceil(object_bytes)).collect();
+        let all = taken.iter().copied().fold(0, u64::saturating_add);
         // More than all of them take is of no use.
         let count = all.min(left_bytes / object_bytes);
         if largest.div_ceil(object_bytes) > count {
             return None;
         }
-        let (taken, first) = match shape {
-            Shape::Slots | Shape::Packed => (objects.collect(), None),
-            Shape::Ring => {
-                let (taken, first) = ring(&objects.collect::<Vec<_>>(), count)?;
-                (taken, Some(first))
-            }
-        };
-        Some(Slots { object_bytes, count, taken, first })
+        Some(Slots { object_bytes, count, taken, first: None })
     }
 
     /// The choice with an estimate of its period: what it takes if every upload starts as soon as it
     /// has memory. None where it does not fit.
-    pub(super) fn judge(&self, is_streamed: Vec<bool>, shape: Shape) -> Option<Streamed> {
-        let slots = self.slots(&is_streamed, shape)?;
-        let upload_ns = self.sum(&self.upload_ns, &is_streamed, true);
-        let period_ns = self.period_ns(&is_streamed, &slots);
-        Some(Streamed { is_streamed, shape, period_ns, upload_ns })
+    pub(super) fn judge(&self, order: Vec<usize>, shape: Shape) -> Option<Streamed> {
+        self.judge_below(order, shape, u64::MAX)
     }
 
-    fn period_ns(&self, is_streamed: &[bool], slots: &Slots) -> u64 {
-        // What is on the device: objects, and when they are free.
-        let mut held = VecDeque::with_capacity(self.len());
-        let (mut free, mut uploaded_ns, mut now_ns, mut period_ns) = (slots.count, 0u64, 0u64, 0);
-        for _ in 0..ITERATIONS {
-            let (began_ns, last_ns) = (now_ns, period_ns);
-            let mut taken = slots.taken.iter();
-            for (layer, &is_streamed) in is_streamed.iter().enumerate() {
-                let Some(&objects) = is_streamed.then(|| taken.next()).flatten() else {
-                    now_ns = now_ns.saturating_add(self.time_ns[layer]);
-                    continue;
-                };
-                while free < objects
-                    && let Some((released, free_ns)) = held.pop_front()
-                {
-                    free += released;
-                    uploaded_ns = uploaded_ns.max(free_ns);
-                }
-                free = free.saturating_sub(objects);
-                uploaded_ns = uploaded_ns.saturating_add(self.upload_ns[layer]);
-                now_ns = now_ns.max(uploaded_ns).saturating_add(self.time_ns[layer]);
-                held.push_back((objects, now_ns));
-            }
-            period_ns = now_ns - began_ns;
-            if period_ns == last_ns {
-                break;
-            }
+    /// The same, and none where the period is certainly longer than that.
+    pub(super) fn judge_below(
+        &self,
+        order: Vec<usize>,
+        shape: Shape,
+        most_ns: u64,
+    ) -> Option<Streamed> {
+        let upload_ns = Self::sum(&self.upload_ns, &order);
+        let slots = (upload_ns <= most_ns).then(|| self.slots(&order, shape)).flatten()?;
+        let period_ns = self.period_ns(&order, &slots)?;
+        Some(Streamed { order, shape, period_ns, upload_ns })
+    }
+
+    /// The shapes that differ.
+    pub(super) fn shapes(&self) -> &'static [Shape] {
+        match self.bytes.iter().all(|&bytes| bytes == self.unit_bytes) {
+            true => &[Shape::Slots],
+            false => &[Shape::Slots, Shape::Packed],
         }
-        period_ns
     }
-}
-
-/// Lays out layers of so many objects around a ring: what each takes, with what is left unused before
-/// or after it, and where it begins. None where a layer would take more than all.
-fn ring(objects: &[u64], count: u64) -> Option<(Vec<u64>, Vec<u64>)> {
-    let (mut taken, mut first) = (objects.to_owned(), Vec::with_capacity(objects.len()));
-    let mut end = 0;
-    for (at, &size) in objects.iter().enumerate() {
-        if end + size > count {
-            leave(&mut taken, at, at - 1, count - end, count)?;
-            end = 0;
-        }
-        first.push(end);
-        end += size;
-    }
-    if let Some(last) = objects.len().checked_sub(1) {
-        leave(&mut taken, 0, last, count - end, count)?;
-    }
-    Some((taken, first))
-}
-
-/// Objects are left unused between two layers: the next takes them, unless it is too large.
-fn leave(taken: &mut [u64], next: usize, last: usize, objects: u64, count: u64) -> Option<()> {
-    let with = |layer: usize| taken[layer].checked_add(objects).filter(|&taken| taken <= count);
-    let by = if with(next).is_some() { next } else { last };
-    taken[by] = with(by)?;
-    Some(())
 }
 
 const fn gcd(mut one: u64, mut other: u64) -> u64 {

@@ -1,0 +1,104 @@
+//! Switches between plans for the same weights.
+
+#![allow(clippy::unwrap_used)]
+// SAFETY: throughout, arrays are passed with their lengths, texts end with a zero, and handles are
+// those that the library gave.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use spillway_c::error::{Code, Error};
+use spillway_c::graph::*;
+use spillway_c::machine::*;
+use spillway_c::plan::*;
+use spillway_c::session::*;
+use std::ffi::CString;
+use std::ptr;
+
+const LAYERS: usize = 8;
+
+fn made<T>(call: impl FnOnce(*mut *mut T, *mut Error) -> Code) -> *mut T {
+    let mut handle = ptr::null_mut();
+    assert_eq!(call(&raw mut handle, ptr::null_mut()), Code::Ok);
+    handle
+}
+
+/// Layers with a large state and a small one; between them, values of so many bytes.
+fn graph(time_ns: u64, value_bytes: u64) -> *mut Graph {
+    let name = |name: String| CString::new(name).unwrap();
+    let names = (0..LAYERS)
+        .flat_map(|at| ["weight", "bias", "value"].map(|kind| name(format!("{kind} {at}"))));
+    let names: Vec<_> = [name("x".to_owned())].into_iter().chain(names).collect();
+    let of_layer =
+        [(4096, SPILLWAY_STATE), (200, SPILLWAY_STATE), (value_bytes, SPILLWAY_TEMPORARY)];
+    let sizes = [(value_bytes, SPILLWAY_INPUT)].into_iter().chain([of_layer; LAYERS].concat());
+    let tensors: Vec<_> = names
+        .iter()
+        .zip(sizes)
+        .map(|(name, (bytes, kind))| TensorDescription { name: name.as_ptr(), bytes, kind })
+        .collect();
+    let operands: Vec<_> =
+        (0..LAYERS as u32).map(|at| ([3 * at, 3 * at + 1, 3 * at + 2], [3 * at + 3])).collect();
+    let op = |(reads, writes): &([u32; 3], [u32; 1])| OpDescription {
+        name: ptr::null(),
+        time_ns,
+        workspace_bytes: 0,
+        reads: reads.as_ptr(),
+        read_count: reads.len(),
+        writes: writes.as_ptr(),
+        write_count: writes.len(),
+        is_repeatable: 0,
+    };
+    let ops: Vec<_> = operands.iter().map(op).collect();
+    let (tensors, ops) = ((tensors.as_ptr(), tensors.len()), (ops.as_ptr(), ops.len()));
+    made(|to, error| unsafe {
+        spillway_graph_new(ptr::null(), tensors.0, tensors.1, ops.0, ops.1, to, error)
+    })
+}
+
+fn switch(from: *const Plan, to: *const Plan) -> SwitchFigures {
+    let mut figures =
+        SwitchFigures { kept_bytes: 0, upload_bytes: 0, download_bytes: 0, time_ns: 0 };
+    let code = unsafe { spillway_switch_figures(from, to, &raw mut figures, ptr::null_mut()) };
+    assert_eq!(code, Code::Ok);
+    figures
+}
+
+/// The values of a prompt take more of the arena than those of a token, so that small states have other
+/// offsets.
+#[test]
+fn a_switch_to_an_arranged_plan_copies_less() {
+    let description = MachineDescription {
+        device_bytes: 1 << 20,
+        host_bytes: 1 << 20,
+        chunk_bytes: 1024,
+        h2d_bytes_per_s: 1_000_000_000,
+        d2h_bytes_per_s: 1_000_000_000,
+        transfer_latency_ns: 100,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    };
+    let machine = made(|to, error| unsafe {
+        spillway_machine_new(ptr::null(), &raw const description, to, error)
+    });
+    let plan = |graph: *const Graph| {
+        let options = PlanOptions {
+            budget: c"44KiB".as_ptr(),
+            strategy: c"groups".as_ptr(),
+            maps_as_it_runs: 0,
+        };
+        made(|to, error| unsafe {
+            spillway_plan_new(graph, machine, &raw const options, to, error)
+        })
+    };
+    let graphs = [graph(9000, 900), graph(1000, 20)];
+    let [prompt, token] = graphs.map(|graph| plan(graph));
+    let arranged =
+        made(|to, error| unsafe { spillway_plan_arranged_after(token, prompt, to, error) });
+    let (plain, kept) = (switch(prompt, token), switch(prompt, arranged));
+    assert!(kept.upload_bytes < plain.upload_bytes, "{kept:?} {plain:?}");
+    assert!(kept.kept_bytes > plain.kept_bytes, "{kept:?} {plain:?}");
+    unsafe {
+        [prompt, token, arranged].into_iter().for_each(|plan| spillway_plan_free(plan));
+        graphs.into_iter().for_each(|graph| spillway_graph_free(graph));
+        spillway_machine_free(machine);
+    }
+}
