@@ -23,6 +23,8 @@ pub enum HostError {
         /// The size of a page.
         page_bytes: u64,
     },
+    /// The system allows the process no more mappings.
+    Mappings,
     /// The system refuses a call.
     System {
         /// What was asked for.
@@ -47,6 +49,10 @@ impl fmt::Display for HostError {
             Self::ChunkBytes { chunk_bytes, page_bytes } => {
                 write!(f, "a chunk of {chunk_bytes} bytes is not whole pages of {page_bytes} bytes")
             }
+            Self::Mappings => f.write_str(
+                "the process has as many mappings as the system allows (vm.max_map_count): each run of \
+                 chunks of a tensor takes one, so larger chunks take fewer",
+            ),
             Self::System { call, code } => {
                 write!(f, "{call}: {}", std::io::Error::from_raw_os_error(*code))
             }
@@ -71,6 +77,7 @@ impl BackendError for HostError {
             Self::OutOfHostMemory { .. } => ErrorKind::OutOfHostMemory,
             Self::AddressSpace
             | Self::ChunkBytes { .. }
+            | Self::Mappings
             | Self::System { .. }
             | Self::Kernels
             | Self::Refused(_) => ErrorKind::Other,

@@ -113,7 +113,14 @@ unsafe fn place(
     let mapped = unsafe {
         libc::mmap(at as *mut _, bytes as usize, access, flags, file, offset as libc::off_t)
     };
-    if mapped == libc::MAP_FAILED { Err(last_error("mmap")) } else { Ok(()) }
+    if mapped != libc::MAP_FAILED {
+        return Ok(());
+    }
+    // The addresses are reserved and a file's pages exist: only mappings can be missing.
+    match last_error("mmap") {
+        HostError::System { code: libc::ENOMEM, .. } => Err(HostError::Mappings),
+        error => Err(error),
+    }
 }
 
 /// Copies bytes between addresses.

@@ -93,7 +93,8 @@ def compiled_within(step, budget):
 
 def planned_within(step, budget):
     """Returns a plan for a percentage, or for the least that will do where that is more."""
-    small = sum(s.nbytes for s in step.storages) < 64 << 20
+    # Each page of each tensor may take several of the 65530 mappings of a process.
+    small = sum(s.nbytes for s in step.storages) < 16 << 20
     machine = MACHINE if small else None
     try:
         return step.plan(budget, machine, settings=dict(effort=1))
