@@ -55,17 +55,13 @@ pub fn plan<'o>(
     let repeated_ns = repeated.as_ref().map_or(u64::MAX, |(_, sampled)| sampled.period_ns);
     let (segments, segments_ns) = match lists {
         0 | 1 => (None, u64::MAX),
-        _ => {
-            let (given, output) = (task(&given), &mut output);
-            let segments = repeats::search::best_of_segments(
-                &given,
-                repeated_ns,
-                lists,
-                output,
-                &mut scratch,
-            )?;
-            (segments, least_launches_ns(&given, output, &mut scratch)?)
-        }
+        _ => repeats::search::best_of_segments(
+            &task(&given),
+            repeated_ns,
+            lists,
+            &mut output,
+            &mut scratch,
+        )?,
     };
     let mut contest = Contest { output, best: None, written: None, shortage: None };
     let half = strategy.shared(request.graph.ops().len());
@@ -130,22 +126,6 @@ fn plan_segments<'o>(
     write(task.sequence, &mut scratch)?;
     checkpoint::each(task, &memory, &mut scratch, write)?;
     written.map(|written| output.written(written)).ok_or(PlanningError::Stuck)
-}
-
-/// The time of the launches of the shortest list with segments.
-fn least_launches_ns(
-    task: &Task<'_>,
-    output: &mut Output<'_>,
-    scratch: &mut Scratch<'_>,
-) -> Result<u64, PlanningError> {
-    let mut scratch = scratch.reborrow();
-    let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
-    let mut least_ns = u64::MAX;
-    checkpoint::each(task, &memory, &mut scratch, |sequence, _| {
-        least_ns = least_ns.min(sequence.compute_ns());
-        Ok(())
-    })?;
-    Ok(least_ns)
 }
 
 /// The smallest budget that any number of segments allows; its tensors are left in the arena.

@@ -123,20 +123,21 @@ pub(in crate::planner) fn best<'s>(
     leader.sequence(task, scratch)
 }
 
-/// The same from the segments of checkpointing, as far as a plan of these is shorter than `than_ns`.
+/// The same from the segments of checkpointing, as far as a plan of these is shorter than `than_ns`;
+/// and the least time of the launches of any segments.
 pub(in crate::planner) fn best_of_segments<'s>(
     task: &Task<'s>,
     than_ns: u64,
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'s>,
-) -> Result<Option<(Sequence<'s>, Prediction)>, PlanningError> {
+) -> Result<(Option<(Sequence<'s>, Prediction)>, u64), PlanningError> {
     let mut leader = Leader::new(task, scratch)?;
-    try_segments(task, than_ns, &mut leader, output, scratch)?;
+    let launches_ns = try_segments(task, than_ns, &mut leader, output, scratch)?;
     if leader.predicted.is_some() {
         extend(task, &mut leader, lists, output, scratch)?;
     }
-    leader.sequence(task, scratch)
+    Ok((leader.sequence(task, scratch)?, launches_ns))
 }
 
 /// Adds repeats in rounds, as long as that gains anything and there are lists left.
@@ -175,19 +176,22 @@ fn add_repeats(
     Round::new(&base, leader, output.reborrow(), &mut scratch)?.run(left, &mut scratch)
 }
 
-/// Tries the lists that each number of segments leads to. No plan takes less than its launches.
+/// Tries the lists that each number of segments leads to, and returns the least time of the launches
+/// of one. No plan takes less than its launches.
 fn try_segments(
     task: &Task<'_>,
     than_ns: u64,
     leader: &mut Leader<'_>,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
-) -> Result<(), PlanningError> {
-    let mut scratch = scratch.reborrow();
+) -> Result<u64, PlanningError> {
+    let (mut scratch, mut least_launches_ns) = (scratch.reborrow(), u64::MAX);
     let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
     checkpoint::each(task, &memory, &mut scratch, |sequence, scratch| {
         let least_ns = leader.predicted.map_or(than_ns, |predicted| predicted.period_ns);
-        if sequence.compute_ns() < least_ns {
+        let launches_ns = sequence.compute_ns();
+        least_launches_ns = least_launches_ns.min(launches_ns);
+        if launches_ns < least_ns {
             let task = Task { sequence, ..*task };
             let predicted = judge(&task, output.reborrow(), None, scratch)?;
             if let Some(predicted) = predicted.filter(|found| found.period_ns < least_ns) {
@@ -195,7 +199,8 @@ fn try_segments(
             }
         }
         Ok(())
-    })
+    })?;
+    Ok(least_launches_ns)
 }
 
 /// Lists that add repeats to one sequence.
