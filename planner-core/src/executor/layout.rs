@@ -11,16 +11,15 @@ use crate::verify::Verified;
 use bytemuck::{Pod, Zeroable};
 use core::iter;
 
-/// The address of a pool whose objects are mapped into ranges of their tensors.
-const IN_RANGES: u64 = u64::MAX;
-
 /// Where a pool lies.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct PoolMemory {
     first_chunk: u64,
-    /// The address at which all of it is mapped, or [`IN_RANGES`].
+    /// The address at which all of it is mapped, unless tensors have ranges of their own.
     address: u64,
+    /// 1 where tensors have ranges of their own. A device may return any address.
+    has_ranges: u64,
 }
 
 /// Device memory under one plan.
@@ -71,8 +70,8 @@ impl<'a> Layout<'a> {
         };
         let mut first_chunk = layout.arena_chunks();
         for pool in 0..plan.pools.len() {
-            let address = if layout.takes_one_object(pool) { 0 } else { IN_RANGES };
-            layout.pools[pool] = PoolMemory { first_chunk, address };
+            let has_ranges = u64::from(!layout.takes_one_object(pool));
+            layout.pools[pool] = PoolMemory { first_chunk, address: 0, has_ranges };
             first_chunk += layout.chunks(pool);
         }
         Ok(layout)
@@ -188,7 +187,7 @@ impl<'a> Layout<'a> {
 
     /// Whether what lies in a pool has ranges of its own.
     pub(super) fn has_ranges(&self, pool: usize) -> bool {
-        self.pools[pool].address == IN_RANGES
+        self.pools[pool].has_ranges != 0
     }
 
     pub(super) fn object_bytes(&self, pool: usize) -> u64 {
