@@ -51,8 +51,7 @@ fn host_use(graph: &Graph<'_>, plan: &Plan<'_>, tensor: TensorId) -> Option<Host
     let written = |offload: usize| writes.iter().copied().rfind(|&write| write < offload);
     let first = offloads.first().and_then(|&offload| written(offload));
     let last_copy = offloads.last().max(prefetches.last());
-    let last =
-        last_copy.and_then(|&copy| touches.last().copied().filter(|&touch| touch > copy));
+    let last = last_copy.and_then(|&copy| touches.last().copied().filter(|&touch| touch > copy));
     let pool = plan.tensor_pool.get(tensor.index()).map_or(0, |&pool| pool as usize);
     let moved = offloads.iter().chain(&prefetches).map(|&at| match plan.steps[at] {
         Step::Offload(part) | Step::Prefetch(part) if !part.is_whole() => {

@@ -145,6 +145,18 @@ impl<'a> Layout<'a> {
         self.chunk_map.bytes_on_device(at, bytes, self.chunk_bytes())
     }
 
+    /// Reserves addresses, the last of which must fit into 64 bits.
+    pub(super) fn reserve<B: Paging>(
+        &self,
+        device: &mut B,
+        chunks: u64,
+    ) -> Result<DeviceAddress, Fault<B::Error>> {
+        let at = device.reserve(chunks)?;
+        let bytes = chunks.checked_mul(self.chunk_bytes());
+        let last = bytes.and_then(|bytes| at.0.checked_add(bytes.saturating_sub(1)));
+        last.map(|_| at).ok_or(Fault::Addresses)
+    }
+
     /// Maps chunks at a range of their own and returns its address.
     fn map_whole<B: Paging>(
         &self,
@@ -155,7 +167,7 @@ impl<'a> Layout<'a> {
         if count == 0 {
             return Ok(0);
         }
-        let at = device.reserve(count)?;
+        let at = self.reserve(device, count)?;
         self.map_chunks(device, at, Chunks { first, count })?;
         Ok(at.0)
     }
