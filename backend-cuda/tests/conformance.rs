@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     let is_system = std::env::var("SPILLWAY_CUDA_DRIVER").is_ok_and(|driver| driver == "system");
     match Integrity::from_environment() {
         Ok(Integrity { ordinal, .. }) if is_system => {
-            main_with_graphs(Integrity { driver: None, ordinal })
+            main_with_graphs(Integrity { driver: None, ordinal }, &[])
         }
         Ok(Integrity { ordinal, .. }) => on_emulated(ordinal),
         Err(reason) => {
@@ -37,14 +37,14 @@ fn on_emulated(ordinal: usize) -> ExitCode {
             // several checks at a time.
             emulated.resize(16 << 30, 4096);
             let bug = watched::Bug::None;
-            main_with_graphs(watched::Watched { integrity, emulated, bug })
+            main_with_graphs(watched::Watched { integrity, emulated, bug }, &[64 << 10, 2 << 20])
         }
         // The suite says why.
-        Err(_) => main_with_graphs(integrity),
+        Err(_) => main_with_graphs(integrity, &[]),
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 fn on_emulated(ordinal: usize) -> ExitCode {
-    main_with_graphs(Integrity { driver: None, ordinal })
+    main_with_graphs(Integrity { driver: None, ordinal }, &[])
 }

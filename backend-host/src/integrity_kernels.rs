@@ -64,10 +64,10 @@ kernels!(HostDevice);
 #[cfg(target_os = "linux")]
 kernels!(MappedDevice);
 
-/// A machine of 16 MiB in chunks of 4 KiB.
+/// A machine of 1 GiB in chunks of 4 KiB.
 fn machine() -> Result<Machine, String> {
     let parameters = MachineParameters {
-        device_bytes: 16 << 20,
+        device_bytes: 1 << 30,
         host_bytes: 1 << 30,
         chunk_bytes: 4096,
         h2d_bytes_per_s: 1_000_000_000,
@@ -79,7 +79,7 @@ fn machine() -> Result<Machine, String> {
     Machine::new(parameters).map_err(|error| error.to_string())
 }
 
-/// Opens devices of 16 MiB in chunks of 4 KiB.
+/// Opens devices of 1 GiB in chunks of 4 KiB.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Host;
 
@@ -109,7 +109,7 @@ impl Backend for Host {
     }
 }
 
-/// Opens [`MappedDevice`]s of 16 MiB in chunks of 4 KiB.
+/// Opens [`MappedDevice`]s of 1 GiB in chunks of 4 KiB.
 #[cfg(target_os = "linux")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mapped;

@@ -4,5 +4,5 @@ use backend_host::Host;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    conformance::suite::main(Host)
+    conformance::suite::main_in_chunks(Host, &[64 << 10, 2 << 20])
 }

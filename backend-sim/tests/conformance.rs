@@ -1,8 +1,9 @@
-//! The simulated device is held to the suite like any other, in many orders.
+//! The simulated device is held to the suite like any other, in many orders; and with chunks as
+//! large as those of real devices.
 
 use backend_sim::Sim;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    conformance::suite::main(Sim::default())
+    conformance::suite::main_in_chunks(Sim::default(), &[4 << 10, 64 << 10, 2 << 20])
 }

@@ -4,6 +4,7 @@ use crate::backend::{self, Entry, Ignored, Report};
 use crate::failure::Failure;
 use crate::output;
 use clap::Args;
+use spillway::units::parse_bytes;
 use std::fmt::Write;
 use workloads::Shown;
 
@@ -11,10 +12,11 @@ const EXAMPLES: &str = "\
 Examples:
   spillway conformance --backend sim
   spillway conformance --backend host --json
+  spillway conformance --backend host --chunk-bytes 2MiB
   spillway conformance --backend vulkan
 
 Each check holds the backend to one promise of its traits. The simulated device is checked in
-twenty orders; the host's memory is an example of a backend. On Vulkan, Khronos' validation
+twenty orders, or in two with larger chunks; the host's memory is an example of a backend. On Vulkan, Khronos' validation
 layer listens where it is installed, and each of its messages is a failure.";
 
 /// Check a backend with the conformance suite
@@ -24,14 +26,23 @@ pub(crate) struct Arguments {
     /// The backend to check
     #[arg(long, value_name = "BACKEND", value_parser = backend::parser(backend::all()))]
     backend: &'static Entry,
+    /// Give the device chunks of this size, a multiple of its own (bytes, or 64KiB, 2MiB) [default:
+    /// its own]
+    #[arg(long, value_name = "SIZE", value_parser = chunk_bytes)]
+    chunk_bytes: Option<u64>,
     /// Print one JSON object and nothing else
     #[arg(long)]
     pub(crate) json: bool,
 }
 
+fn chunk_bytes(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text).filter(|&bytes| bytes > 0);
+    bytes.ok_or_else(|| "a size such as 65536 or 2MiB is expected".to_owned())
+}
+
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let report = (arguments.backend.conformance)()?;
+    let report = (arguments.backend.conformance)(arguments.chunk_bytes)?;
     if !arguments.json {
         output::print(shown(&report))?;
     }

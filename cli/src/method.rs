@@ -1,5 +1,6 @@
 //! How to plan: a strategy of the core, swaps in size classes, or a search.
 
+use crate::signals;
 use indicatif::{ProgressBar, ProgressStyle};
 use planner_core::OpId;
 use planner_core::bounds::Order;
@@ -129,10 +130,12 @@ fn bound_ns(request: &Request<'_>) -> u64 {
 static SEARCHING: AtomicBool = AtomicBool::new(false);
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Ends a search, which then returns the best plan so far. Without a search, or the second time,
-/// ends the program with this status and leaves no partial file.
+/// An interrupt by the user ends a search, which then returns the best plan so far. Another signal,
+/// or one without a search, or the second one, ends the program with this status and leaves no
+/// partial file.
 pub(crate) fn interrupt(status: i32) {
-    if !SEARCHING.load(Ordering::Relaxed) || INTERRUPTED.swap(true, Ordering::Relaxed) {
+    let keeps_best = status == signals::INTERRUPTED && SEARCHING.load(Ordering::Relaxed);
+    if !keeps_best || INTERRUPTED.swap(true, Ordering::Relaxed) {
         format::stop_saving();
         std::process::exit(status);
     }

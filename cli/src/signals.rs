@@ -1,10 +1,14 @@
-//! Signals that ask the program to end.
+//! Signals that ask the program to end, and one that would end it.
+
+/// The exit status that an interrupt by the user (`SIGINT`) asks for.
+pub(crate) const INTERRUPTED: i32 = 130;
 
 /// From now on, calls `end` with an exit status for each signal that asks the program to end: 128 and
 /// the signal's number. A signal that is ignored when the program starts (`nohup`) stays so.
 #[cfg(unix)]
 pub(crate) fn catch(end: impl Fn(i32) + Send + 'static) {
     use nix::sys::signal::{SigSet, Signal};
+    outlive_file_limits();
     let wanted = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM];
     let wanted: SigSet = wanted.into_iter().filter(|&signal| !is_ignored(signal)).collect();
     // Threads that are started later block them as well, so that one thread waits for them.
@@ -20,6 +24,16 @@ pub(crate) fn catch(end: impl Fn(i32) + Send + 'static) {
     if started.is_err() {
         let _ = wanted.thread_unblock();
     }
+}
+
+/// A file that exceeds the limit of the process (`ulimit -f`) is an error of the write, which cleans
+/// up, and not the end of the program.
+#[cfg(unix)]
+#[allow(unsafe_code, reason = "only C's function sets what a signal does")]
+fn outlive_file_limits() {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    // SAFETY: no handler is set, so no code runs that could be interrupted.
+    let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
 }
 
 #[cfg(unix)]
@@ -38,5 +52,5 @@ fn is_ignored(signal: nix::sys::signal::Signal) -> bool {
 #[cfg(not(unix))]
 pub(crate) fn catch(end: impl Fn(i32) + Send + 'static) {
     // Where it cannot be caught, it ends the program.
-    let _ = ctrlc::try_set_handler(move || end(130));
+    let _ = ctrlc::try_set_handler(move || end(INTERRUPTED));
 }

@@ -21,6 +21,8 @@ fn main() -> ExitCode {
             ("hang", hang),
             ("longer", longer),
             ("terminal", terminal),
+            ("host_trailing_offload", host_trailing_offload),
+            ("never_read_input", never_read_input),
         ],
     )
 }
@@ -94,6 +96,17 @@ fn strategy_name() {
         assert_eq!(case.check(plan).done().json()["valid"], true);
         case.run("run", &["--plan", &case.path(plan)]).done();
     }
+}
+
+fn host_trailing_offload() {
+    let case = Case::find("host-trailing-offload");
+    case.is_refused("plan", &["16 bytes of pinned host memory, the machine has 8"]);
+}
+
+fn never_read_input() {
+    let case = Case::find("never-read-input");
+    assert_eq!(case.check("plan").done().json()["valid"], true);
+    case.run("run", &["--plan", &case.path("plan"), "--seed", "3"]).done();
 }
 
 fn swap_min() {

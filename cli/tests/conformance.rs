@@ -20,6 +20,23 @@ fn all_backends_that_are_built_pass() {
     }
 }
 
+/// Whoever sees a crash knows what ran.
+#[test]
+fn checks_are_named_before_they_run() {
+    let arguments = ["conformance", "--backend", "host", "--chunk-bytes", "64KiB", "--json"];
+    let ran = Folder::new().run(&arguments);
+    let stderr = ran.stderr.clone();
+    let named: Vec<_> = stderr.lines().filter_map(|line| line.strip_prefix("checking ")).collect();
+    let report = ran.done().json();
+    assert!(report["device"].as_str().unwrap().ends_with("in chunks of 65536 bytes"), "{report}");
+    let passed = report["passed"].as_array().unwrap();
+    let ignored = report["ignored"].as_array().unwrap();
+    assert_eq!(named.len(), passed.len() + ignored.len());
+    assert!(passed.iter().all(|name| named.contains(&name.as_str().unwrap())));
+    let odd = ["conformance", "--backend", "host", "--chunk-bytes", "300"];
+    Folder::new().run(&odd).fails(1, &["host has no device"]);
+}
+
 #[test]
 fn a_person_sees_a_table() {
     let table = Folder::new().run(&["conformance", "--backend", "host"]).done().stdout;

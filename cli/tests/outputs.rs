@@ -11,6 +11,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 const MACHINE: &str = r#"{"format":"spillway.machine.v1","name":"m","device_bytes":17179869184,"host_bytes":61000000000,"chunk_bytes":2097152,"h2d_bytes_per_s":12000000000,"d2h_bytes_per_s":12000000000,"transfer_latency_ns":10000,"map_ns_per_chunk":0,"unmap_ns_per_chunk":0}"#;
@@ -212,7 +213,7 @@ fn program(folder: &Folder, path: &str, arguments: &[&str]) -> Command {
     let mut program = Command::new(path);
     program.args(arguments).current_dir(folder.path(""));
     let to_default = || {
-        for of in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
+        for of in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGXFSZ] {
             // SAFETY: no handler is set.
             unsafe { signal(of, SigHandler::SigDfl) }?;
         }
@@ -257,6 +258,57 @@ fn an_interrupt_leaves_no_half_a_file() {
         }
     }
     println!("{in_time} of 10 were in time");
+}
+
+/// A search that would take ten minutes.
+fn searching(folder: &Folder) -> Child {
+    let search = ["-s", "joint", "--set", "seconds=600", "-b", "60%", "-o", "p.json"];
+    let arguments = [&["plan", "resnet50:batch=2"], &search[..]].concat();
+    program(folder, SPILLWAY, &arguments).stdout(Stdio::null()).spawn().unwrap()
+}
+
+/// An interrupt by the user ends the search with its best plan; other signals end the program.
+#[test]
+fn signals_end_a_search() {
+    let folder = Folder::new();
+    for (signal, status) in [("-HUP", 129), ("-TERM", 143)] {
+        let mut child = searching(&folder);
+        thread::sleep(Duration::from_secs(2));
+        let start = Instant::now();
+        kill(&child, signal);
+        assert_eq!(child.wait().unwrap().code(), Some(status), "{signal}");
+        assert!(start.elapsed() < Duration::from_secs(60), "{signal}");
+        assert!(folder.files().is_empty(), "{signal} leaves {:?}", folder.files());
+    }
+    // Before the search begins, it ends the program.
+    let searched = (1..8).any(|doublings| {
+        let mut child = searching(&folder);
+        thread::sleep(Duration::from_millis(500 << doublings));
+        kill(&child, "-INT");
+        let status = child.wait().unwrap().code();
+        assert!([Some(0), Some(130)].contains(&status), "{status:?}");
+        status == Some(0)
+    });
+    assert!(searched);
+    assert_eq!(folder.files(), ["p.json"]);
+    folder.run(&["check", "resnet50:batch=2", "p.json"]).done();
+}
+
+#[test]
+fn a_file_beyond_the_limit_leaves_nothing() {
+    let folder = Folder::new();
+    let line = "ulimit -f 1; exec \"$0\" model gpt:batch=1,layers=20,width=64 -o g.json";
+    let ran = program(&folder, "sh", &["-c", line, SPILLWAY]).output().unwrap();
+    let message = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!(ran.status.code(), Some(1), "{message}");
+    assert!(message.contains("g.json: cannot be written: File too large"), "{message}");
+    assert!(folder.files().is_empty(), "{:?}", folder.files());
+}
+
+#[test]
+fn what_never_ends_is_not_read() {
+    let refused = Folder::new().run(&["plan", "/dev/urandom"]);
+    refused.fails(2, &["/dev/urandom: cannot be read: it begins with neither text nor gzip data"]);
 }
 
 /// The work never arrives. Once the program has removed what an earlier one left, it reads.

@@ -2,7 +2,7 @@
 //!
 //! [`suite`] is what backends are held to, one test a promise of their traits.
 //!
-//! [`layered`] holds them to it with middleware in between.
+//! [`layered`] holds them to it with middleware in between, [`chunked`] with larger chunks.
 //!
 //! [`ledger`] judges a plan slowly and straight from the text of the plan format, so that
 //! the fast code of `planner-core` has something independent to be compared with.
@@ -13,6 +13,7 @@
 
 pub mod chains;
 pub mod choices;
+pub mod chunked;
 pub mod graphs;
 pub mod layered;
 pub mod ledger;

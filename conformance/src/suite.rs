@@ -37,7 +37,7 @@ pub mod streams;
 pub mod transfers;
 
 pub use failure::{Failure, Outcome};
-pub use harness::{Verdict, judge, main, main_with_graphs};
+pub use harness::{Verdict, judge, main, main_in_chunks, main_with_graphs};
 pub use rig::Rig;
 
 use integrity::{Backend, Found, Graphs};

@@ -305,6 +305,46 @@ fn injected_faults_are_reported_and_delays_change_no_result() {
     assert!(fills[0] > 20 && fills[1] > 20, "{fills:?}");
 }
 
+/// Reserves wherever it is told, from one of its calls on.
+struct Misplaced {
+    address: u64,
+    calls_before: u32,
+}
+
+impl<D: Transfers + Paging> Layer<D> for Misplaced {
+    type Error = D::Error;
+
+    fn reserve(&mut self, device: &mut D, chunks: u64) -> Result<DeviceAddress, D::Error> {
+        let at = device.reserve(chunks)?;
+        let is_before = self.calls_before > 0;
+        self.calls_before = self.calls_before.saturating_sub(1);
+        Ok(if is_before { at } else { DeviceAddress(self.address) })
+    }
+}
+
+/// No address means anything to the executor, not even the last one.
+#[test]
+fn a_device_may_reserve_any_address() {
+    with_plans(|verified| {
+        let machine = *verified.machine();
+        for (address, ends) in
+            [(u64::MAX, false), (u64::MAX - 1, false), (u64::MAX - (machine.chunk_bytes - 1), true)]
+        {
+            for calls_before in 0..3 {
+                let layer = Misplaced { address, calls_before };
+                let mut device = Layered::new(SimDevice::new(machine), layer);
+                let mut kernels = LayeredKernels(SimKernels::new(*verified.graph()));
+                match planning::execute(verified, &mut device, &mut kernels, 1).unwrap_err() {
+                    ExecuteError::Addresses(Moment::SetUp) => {}
+                    // That of the simulated device, which has reserved other addresses.
+                    ExecuteError::Device { at: Moment::SetUp, .. } if ends => {}
+                    error => panic!("{error}"),
+                }
+            }
+        }
+    });
+}
+
 /// What the tests rest on: a byte that is lost is seen.
 #[test]
 fn a_lost_byte_is_seen() {

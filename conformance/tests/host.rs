@@ -370,9 +370,19 @@ fn halves_take_half_the_bytes() {
 #[test]
 fn what_no_launch_touches_after_it_was_copied_has_its_own_bytes() {
     let later = "2 *b -b +b 3 -b";
-    for before in ["0 *a 1 -a", "0 *a -a +a 1 *a -a", "0 *a -a +a 1 -a +a -a"] {
+    for before in ["0 *a -a +a 1 *a -a", "0 *a -a +a 1 -a +a -a", "0 1 *a -a"] {
         assert_eq!(moved_bytes(&format!("{before} {later}")), 1024, "{before}");
     }
+    // The last copy counts, though it comes after the last launch that touches the value.
+    assert_eq!(moved_bytes("0 *a -a +a 1 2 *b -b *a +b 3 -a -b"), 1024);
+}
+
+/// Downloads keep the order of the list.
+#[test]
+fn what_never_comes_back_shares_bytes() {
+    assert_eq!(moved_bytes("0 *a 1 -a 2 *b -b +b 3 -b"), 512);
+    assert_eq!(moved_bytes("0 *a 1 -a 2 *b 3 -b"), 512);
+    assert_eq!(moved_bytes("0 *a 2 1 -a *b -b +b 3 -b"), 1024);
 }
 
 /// Each launch has waited for all copies of what it touches.

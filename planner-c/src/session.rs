@@ -22,9 +22,11 @@ impl From<SessionError<Failed>> for Failure {
             SessionError::Plan(_) => Code::OutOfMemory,
             SessionError::Execute(ExecuteError::Device { error, .. }) => error.code(),
             SessionError::Execute(ExecuteError::Scratch(_)) => Code::OutOfMemory,
-            SessionError::Execute(ExecuteError::ForeignSignal { .. } | ExecuteError::Failed) => {
-                Code::Device
-            }
+            SessionError::Execute(
+                ExecuteError::ForeignSignal { .. }
+                | ExecuteError::Addresses(_)
+                | ExecuteError::Failed,
+            ) => Code::Device,
             SessionError::NotAState(_)
             | SessionError::BufferSize { .. }
             | SessionError::Execute(ExecuteError::ChunkBytes { .. }) => Code::Argument,

@@ -163,6 +163,7 @@ impl<'n> Names<'n> {
             ExecuteError::Plan(error) => return self.plan_error(error),
             ExecuteError::Device { at, error } => (at, mentioned(error)),
             ExecuteError::Fragmented(at)
+            | ExecuteError::Addresses(at)
             | ExecuteError::PoolEmpty { at, .. }
             | ExecuteError::ForeignSignal { at, .. } => (at, Mentions::default()),
             _ => return error.to_string(),

@@ -19,8 +19,8 @@ pub(crate) struct Entry {
     pub(crate) devices: Option<FindDevices>,
     /// How it runs plans; none where it does not.
     pub(crate) runs: Option<Runs>,
-    /// Holds it to the conformance suite.
-    pub(crate) conformance: fn() -> Result<suite::Report, Failure>,
+    /// Holds it to the conformance suite, with its own chunks or with chunks of so many bytes.
+    pub(crate) conformance: fn(Option<u64>) -> Result<suite::Report, Failure>,
 }
 
 /// Finds the devices of a backend, or says why there is none.

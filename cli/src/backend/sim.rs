@@ -19,7 +19,7 @@ pub(super) const ENTRY: Entry = Entry {
         graphs: false,
         open: |options| Ok(Box::new(Simulated { seed: options.seed, delays: options.delays })),
     }),
-    conformance: || Ok(suite::report(&Sim::default())),
+    conformance: |chunk_bytes| Ok(suite::report(Sim::default(), chunk_bytes)),
 };
 
 /// A simulated device.

@@ -1,10 +1,13 @@
 //! A backend held to the conformance suite.
 
+use crate::output;
+use conformance::chunked::Chunked;
 use conformance::suite::{Verdict, checks, judge};
 use indicatif::{ProgressBar, ProgressStyle};
 use integrity::Backend;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The results of all checks.
 #[derive(Debug, Serialize)]
@@ -26,8 +29,9 @@ pub(crate) struct Ignored {
     pub(crate) reason: String,
 }
 
-/// Runs all checks.
-pub(super) fn report<B: Backend>(backend: &B) -> Report {
+/// Runs all checks, with the backend's own chunks or with chunks of this many bytes.
+pub(super) fn report<B: Backend>(backend: B, chunk_bytes: Option<u64>) -> Report {
+    let backend = &Chunked::new(Arc::new(backend), chunk_bytes);
     let found = backend.find();
     let mut report = Report {
         backend: backend.name(),
@@ -37,9 +41,14 @@ pub(super) fn report<B: Backend>(backend: &B) -> Report {
         ignored: Vec::new(),
         failures: BTreeMap::new(),
     };
-    let checks = checks::<B>();
+    let checks = checks::<Chunked<B>>();
     let progress = progress(checks.len() as u64);
     for check in &checks {
+        // Before it runs, so that whoever sees a crash knows what ran.
+        progress.set_message(check.name);
+        if progress.is_hidden() {
+            output::note(&format!("checking {}", check.name));
+        }
         match judge(check, backend, &found) {
             Verdict::Passed => report.passed.push(check.name),
             Verdict::Ignored(reason) => report.ignored.push(Ignored { name: check.name, reason }),
@@ -54,10 +63,10 @@ pub(super) fn report<B: Backend>(backend: &B) -> Report {
     report
 }
 
-/// Shows nothing unless standard error is a terminal.
+/// Hidden unless standard error is a terminal.
 fn progress(checks: u64) -> ProgressBar {
     let bar = ProgressBar::new(checks);
-    let style = ProgressStyle::with_template("checking {bar:40} {pos}/{len}");
+    let style = ProgressStyle::with_template("checking {bar:40} {pos}/{len} {msg}");
     // The template is a constant. Without it the bar only looks different.
     style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
 }

@@ -10,8 +10,8 @@ pub struct HostUse {
     /// The temporary.
     pub tensor: TensorId,
     /// From the launch that writes the offloaded value, first or again, to the last launch that
-    /// touches the tensor after its last prefetch, by position in the list; the whole list where
-    /// there are no such launches.
+    /// touches the tensor after its last prefetch or offload, by position in the list; the whole
+    /// list where there are no such launches.
     pub span: (usize, usize),
     /// From the first byte that moves to after the last.
     pub bytes: Range<u64>,
@@ -50,9 +50,8 @@ fn host_use(graph: &Graph<'_>, plan: &Plan<'_>, tensor: TensorId) -> Option<Host
         positions(&|step| matches!(step, Step::Prefetch(part) if part.tensor == tensor));
     let written = |offload: usize| writes.iter().copied().rfind(|&write| write < offload);
     let first = offloads.first().and_then(|&offload| written(offload));
-    let last = prefetches
-        .last()
-        .and_then(|&prefetch| touches.last().copied().filter(|&touch| touch > prefetch));
+    let last_copy = offloads.last().max(prefetches.last());
+    let last = last_copy.and_then(|&copy| touches.last().copied().filter(|&touch| touch > copy));
     let pool = plan.tensor_pool.get(tensor.index()).map_or(0, |&pool| pool as usize);
     let moved = offloads.iter().chain(&prefetches).map(|&at| match plan.steps[at] {
         Step::Offload(part) | Step::Prefetch(part) if !part.is_whole() => {

@@ -374,11 +374,12 @@ impl<'a> Walk<'a> {
         Ok(taken)
     }
 
-    /// After an input's last read its value is the next iteration's: a write there is seen
-    /// by nobody, leaves the host copy alone and only spoils what the device holds.
+    /// After an input's last read its value is the next iteration's, and always where no launch
+    /// reads it: a write there is seen by nobody, leaves the host copy alone and only spoils what
+    /// the device holds.
     fn belongs_to_next(&self, step: usize, tensor: TensorId) -> bool {
         let last_read = self.order.last_read(tensor);
-        self.kind(tensor) == Kind::Input && last_read.is_some_and(|last_read| last_read < step)
+        self.kind(tensor) == Kind::Input && last_read.is_none_or(|last_read| last_read < step)
     }
 
     /// After its last read an input's host copy is the next iteration's, and the device copy

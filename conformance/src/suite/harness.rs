@@ -1,8 +1,10 @@
 //! Each check as a test of its own.
 
 use super::{Check, Failure, Outcome, checks, graph_checks};
+use crate::chunked::Chunked;
 use integrity::{Backend, Exemption, Found, Graphs};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use std::io::{Write, stderr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -72,30 +74,48 @@ fn misnamed<B: Backend>(backend: &B, names: &[&str]) -> Outcome {
 /// The `main` of a test program that holds a backend to the suite. It takes the arguments of
 /// `cargo test`.
 pub fn main<B: Backend>(backend: B) -> ExitCode {
-    run_all(backend, checks())
+    main_in_chunks(backend, &[])
+}
+
+/// The same, with the backend's own chunks, and again with larger ones: multiples of them.
+pub fn main_in_chunks<B: Backend>(backend: B, chunk_bytes: &[u64]) -> ExitCode {
+    run_all(backend, chunk_bytes, checks)
 }
 
 /// The same for a backend that captures work as graphs.
-pub fn main_with_graphs<B: Graphs>(backend: B) -> ExitCode {
-    run_all(backend, checks().into_iter().chain(graph_checks()).collect())
+pub fn main_with_graphs<B: Graphs>(backend: B, chunk_bytes: &[u64]) -> ExitCode {
+    run_all(backend, chunk_bytes, || checks().into_iter().chain(graph_checks()).collect())
 }
 
-fn run_all<B: Backend>(backend: B, checks: Vec<Check<B>>) -> ExitCode {
-    let names: Vec<_> = checks.iter().map(|check| check.name).collect();
-    let found = Arc::new(backend.find());
+fn run_all<B: Backend>(
+    backend: B,
+    chunk_bytes: &[u64],
+    checks: impl Fn() -> Vec<Check<Chunked<B>>>,
+) -> ExitCode {
     let backend = Arc::new(backend);
-    let trials = checks.into_iter().map(|check| {
-        let (backend, found) = (Arc::clone(&backend), Arc::clone(&found));
-        Trial::ignorable_test(check.name, move || match judge(&check, &*backend, &found) {
+    let names: Vec<_> = checks().iter().map(|check| check.name).collect();
+    let mut trials = Vec::new();
+    for chunk_bytes in [None].into_iter().chain(chunk_bytes.iter().copied().map(Some)) {
+        let chunked = Arc::new(Chunked::new(Arc::clone(&backend), chunk_bytes));
+        let kind = chunk_bytes.map_or_else(String::new, |bytes| format!("chunks of {bytes} bytes"));
+        trials.extend(checks().into_iter().map(|check| trial(check, &chunked, &kind)));
+    }
+    trials.push(Trial::test("exemptions_name_checks", move || Ok(misnamed(&*backend, &names)?)));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// A check as a test. It is named before it runs, so that whoever sees a crash knows what ran.
+fn trial<B: Backend>(check: Check<B>, backend: &Arc<B>, kind: &str) -> Trial {
+    let (backend, kind) = (Arc::clone(backend), kind.to_owned());
+    let of = if kind.is_empty() { String::new() } else { format!(" in {kind}") };
+    let test = Trial::ignorable_test(check.name, move || {
+        // Nobody may be listening.
+        let _ = writeln!(stderr(), "running {}{of}", check.name);
+        match judge(&check, &*backend, &backend.find()) {
             Verdict::Passed => Ok(Completion::Completed),
             Verdict::Ignored(reason) => Ok(Completion::ignored_with(reason)),
             Verdict::Failed(failure) => Err(Failed::from(failure)),
-        })
+        }
     });
-    let exemptions = {
-        let backend = Arc::clone(&backend);
-        Trial::test("exemptions_name_checks", move || Ok(misnamed(&*backend, &names)?))
-    };
-    let trials = trials.chain([exemptions]).collect();
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    test.with_kind(kind)
 }

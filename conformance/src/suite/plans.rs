@@ -4,8 +4,8 @@
 use super::Bench;
 use super::failure::{Failure, Outcome, ensure};
 use crate::chains::chains;
-use crate::graphs::{Layer, graphs, training_graph, training_graphs};
-use integrity::{Backend, reference_values, slots};
+use crate::graphs::{graphs, training_graphs};
+use integrity::{Backend, RUN_WORDS, reference_values, slots};
 use planner_core::backend::Transfers;
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{
@@ -28,6 +28,13 @@ const ITERATIONS: [u64; 2] = [5, 7];
 const MANY_ITERATIONS: [u64; 2] = [1000, 10_000];
 /// What generated graphs are made for; they are stretched to the device's chunks.
 const GENERATED_CHUNK_BYTES: u64 = 256;
+/// Larger chunks take long to fill. With them, tensors have no more than [`MOST_CHUNKS`], and
+/// kernels touch [`RUNS`] runs of words in each chunk, where the backend has such kernels.
+const FILLED_CHUNK_BYTES: u64 = 64 << 10;
+const MOST_CHUNKS: u64 = 3;
+const RUNS: u64 = 8;
+/// Bytes of the tensors of a long run, unless a chunk has less.
+const LONG_BYTES: u64 = 1024;
 
 /// Everything on the device.
 pub fn in_core<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
@@ -105,27 +112,46 @@ const AUTO: Strategy =
 /// nine thousand take no more handles, and hardly more memory, than the first thousand.
 pub fn ten_thousand_iterations<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     let machine = machine(bench);
-    // Just too large for the arena, so that it moves.
-    let bytes = (machine.chunk_bytes / 2 + 1).next_multiple_of(4);
-    let layer = Layer {
-        weight_bytes: bytes,
-        activation_bytes: bytes,
-        forward_ns: 1000,
-        workspace_bytes: bytes,
-        has_momentum: true,
-    };
-    let graph = training_graph(bytes, &[layer; 2]);
-    let graph = graph.graph()?;
+    // What fills a chunk does not go to the arena, so it moves. In the run it fills less: as many
+    // chunks are mapped and unmapped, and a chunk may be so large that its bytes take hours.
+    let [whole, light] =
+        [u64::MAX, LONG_BYTES].map(|most| long_work(machine.chunk_bytes.min(most)));
+    let (whole, light) = (whole.graph()?, light.graph()?);
     let planners: [&dyn Planner; 2] = [&Strategy::OnDemand, &Aliased::new(Strategy::OnDemand)];
     for planner in planners {
-        let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
-        let budget_bytes = planner.min_bytes(&request)?;
-        let plan = planner.plan(&Request { budget_bytes, ..request })?;
-        let moves = |step: &Step| matches!(step, Step::Offload(_));
-        ensure!(plan.steps.iter().any(moves), "nothing moves");
-        run(bench, &graph, &plan.plan(), Length::Long)?;
+        let plan = moving(planner, &whole, &machine)?;
+        run(bench, &light, &plan.plan(), Length::Long)?;
     }
     Ok(())
+}
+
+/// Two ops, as an iteration is run so often: an input, a temporary, a workspace, and two states, of
+/// which one is updated while the other is not needed.
+fn long_work(bytes: u64) -> OwnedGraph {
+    let mut graph = OwnedGraph::new("long");
+    let input = graph.push_tensor("input", bytes, Kind::Input);
+    let [weight, sum] = ["weight", "sum"].map(|name| graph.push_tensor(name, bytes, Kind::State));
+    let made = graph.push_tensor("made", bytes, Kind::Temporary);
+    graph.push_op("make", 1000, bytes, &[input, weight], &[made]);
+    graph.push_op("add", 1000, 0, &[made, sum], &[sum]);
+    graph
+}
+
+/// A plan in which something leaves and comes back, for the least memory.
+fn moving(planner: &dyn Planner, graph: &Graph<'_>, machine: &Machine) -> Outcome<OwnedPlan> {
+    let request = Request { graph, machine, budget_bytes: 0 };
+    let budget_bytes = planner.min_bytes(&request)?;
+    let plan = planner.plan(&Request { budget_bytes, ..request })?;
+    let has = |wanted: fn(&Step) -> bool| plan.steps.iter().any(wanted);
+    let moves = has(|step| matches!(step, Step::Offload(_)))
+        && has(|step| matches!(step, Step::Prefetch(_)))
+        && has(|step| matches!(step, Step::Evict(_)));
+    ensure!(
+        moves,
+        "nothing moves in the plan for {budget_bytes} bytes in chunks of {}",
+        machine.chunk_bytes
+    );
+    Ok(plan)
 }
 
 /// How long a plan runs.
@@ -212,7 +238,13 @@ fn generated(
     count: usize,
 ) -> Outcome<Vec<OwnedGraph>> {
     let factor = (machine.chunk_bytes / GENERATED_CHUNK_BYTES).max(1);
-    let stretched = |bytes: u64| if bytes <= 64 { bytes } else { bytes * factor - factor / 2 };
+    let is_filled = machine.chunk_bytes <= FILLED_CHUNK_BYTES;
+    let most_chunks = if is_filled { u64::MAX } else { MOST_CHUNKS - 1 };
+    let stretched = |bytes: u64| {
+        let chunks = (bytes / GENERATED_CHUNK_BYTES).min(most_chunks);
+        let bytes = chunks * GENERATED_CHUNK_BYTES + bytes % GENERATED_CHUNK_BYTES;
+        if bytes <= 64 { bytes } else { bytes * factor - factor / 2 }
+    };
     let mut runner = TestRunner::deterministic();
     let mut graph = || {
         let tree = graphs.new_tree(&mut runner).map_err(Failure::new)?;
@@ -265,7 +297,15 @@ pub(super) fn run<T: Backend>(
     let schedule = schedule.schedule();
     let verified = planning::prove(graph, &machine, plan, &schedule)?;
     let mut device = bench.backend.open(bench.machine, bench.order).map_err(Failure::new)?;
-    let mut kernels = bench.backend.kernels(&mut device, *graph)?;
+    let spread_words = machine.chunk_bytes / 4 / RUNS;
+    let sparse = (machine.chunk_bytes > FILLED_CHUNK_BYTES)
+        .then(|| bench.backend.sparse_kernels(&mut device, *graph, spread_words).ok())
+        .flatten();
+    let runs = sparse.as_ref().map(|_| spread_words);
+    let mut kernels = match sparse {
+        Some(kernels) => kernels,
+        None => bench.backend.kernels(&mut device, *graph)?,
+    };
     let is_long = length == Length::Long;
     planning::with_executor(
         &verified,
@@ -280,7 +320,7 @@ pub(super) fn run<T: Backend>(
                     .zip(now)
                     .map_or(Ok(()), |(before, now): (Usage, Usage)| before.check_growth(&now));
                 executor.save_states(device)?;
-                let compared = compare(graph, device, executor.host_layout(), iterations);
+                let compared = compare(graph, device, executor.host_layout(), iterations, runs);
                 outcome = outcome.and(growth).and(compared);
                 (before, done) = (Usage::now().filter(|_| is_long), iterations);
             }
@@ -290,20 +330,27 @@ pub(super) fn run<T: Backend>(
     bench.backend.close(device).map_err(Failure::new)
 }
 
-/// Fails unless the host block holds all states as they are after some iterations.
+/// Fails unless the host block holds all states as they are after some iterations; or what kernels
+/// touch of them, runs of words that begin so far apart.
 fn compare<D: Transfers>(
     graph: &Graph<'_>,
     device: &mut D,
     layout: &HostLayout<'_>,
     iterations: u64,
+    spread_words: Option<u64>,
 ) -> Outcome {
+    let is_touched = |byte: usize| {
+        spread_words.is_none_or(|spread_words| byte as u64 / 4 % spread_words < RUN_WORDS)
+    };
     let values = reference_values(graph, iterations);
     for (state, slot) in slots(graph, layout, Kind::State, 0) {
         let mut expected = vec![0; slot.bytes as usize];
         values[state.index()].fill(0, &mut expected);
         let mut found = vec![0; expected.len()];
         device.read_host(slot.offset_bytes, &mut found)?;
-        let wrong = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+        let bytes = found.iter().zip(&expected).enumerate();
+        let wrong = bytes.filter(|(_, (found, expected))| found != expected);
+        let wrong = wrong.map(|(byte, _)| byte).find(|&byte| is_touched(byte));
         ensure!(
             wrong.is_none(),
             "after {iterations} iterations {state} is wrong from byte {} on",

@@ -152,6 +152,30 @@ fn the_host_holds_all_that_moves_whatever_the_plan_states() {
 }
 
 #[test]
+fn what_leaves_after_its_last_launch_shares_no_host_memory() {
+    let ops: [OpData<'_>; 4] = [(9, &[], &[0]), (9, &[0], &[]), (9, &[], &[1]), (9, &[1], &[])];
+    let away = |tensor| [offload(tensor), evict(tensor), prefetch(tensor)];
+    let with = |after: &[Step]| {
+        let [first, second] = [away(0), away(1)];
+        let steps = [&[launch(0)][..], &first, &[launch(1), launch(2)], &second[..2], after];
+        let steps = [&steps.concat(), &second[2..], &[launch(3), evict(0), evict(1)]].concat();
+        case(&[temporary(8); 2], &ops, 9, &[], &steps)
+    };
+    let with_host = |mut case: Case, host_bytes| {
+        case.machine = case.machine.with_host_bytes(host_bytes);
+        case
+    };
+    let measured_bytes = |case: &Case| measured(case).host_layout_bytes;
+    assert_eq!(measured_bytes(&with(&[])), (8, 16));
+    assert_eq!(measured_bytes(&with_host(with(&[]), 8)), (8, 16));
+    assert_refused(&with_host(with(&[]), 7), "too little pinned host memory");
+    // Once more, while the other value is away.
+    let trailing = [offload(0)];
+    assert_eq!(measured_bytes(&with_host(with(&trailing), 16)), (16, 16));
+    assert_refused(&with_host(with(&trailing), 15), "too little pinned host memory");
+}
+
+#[test]
 fn sums_over_eight_iterations_are_checked_for_overflow() {
     let with_time = |time_ns| case(&[], &[(time_ns, &[], &[])], 0, &[], &[launch(0)]);
     let most_ns = u64::MAX / 8;

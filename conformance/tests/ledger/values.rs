@@ -75,12 +75,16 @@ fn rule_2_an_input_has_that_host_copy_whatever_the_plan_claims() {
 }
 
 #[test]
-fn rule_2_an_input_that_no_op_reads_has_a_host_copy_again_in_the_next_iteration() {
-    let steps = [prefetch(0), launch(0), evict(0)];
-    assert!(accepted(&case(&[input(9)], &[(1, &[], &[0])], 9, &[], &steps)));
-    let steps = [prefetch(0), launch(0), evict(0), prefetch(0), evict(0)];
-    let too_soon = case(&[input(9)], &[(1, &[], &[0])], 9, &[], &steps);
-    assert_refused(&too_soon, "step 3: the host has no valid copy of tensor 0");
+fn rule_2_an_input_that_no_op_reads_has_a_host_copy_though_an_op_has_written_it() {
+    for steps in [
+        &[prefetch(0), launch(0), evict(0)][..],
+        &[prefetch(0), launch(0), evict(0), prefetch(0), evict(0)],
+        &[launch(0), evict(0), prefetch(0), evict(0)],
+    ] {
+        assert!(accepted(&case(&[input(9)], &[(1, &[], &[0])], 9, &[], steps)));
+    }
+    let kept = [launch(0), evict(0), prefetch(0)];
+    assert!(accepted(&case(&[input(9)], &[(1, &[], &[0])], 9, &[stale(0)], &kept)));
 }
 
 #[test]
@@ -120,7 +124,7 @@ fn an_input_that_no_op_reads_may_stay() {
     let written = case(&[input(9)], &[(1, &[], &[0])], 9, &[stale(0)], &[launch(0)]);
     assert!(accepted(&written));
     let claimed = case(&[input(9)], &[(1, &[], &[0])], 9, &[copied(0)], &[launch(0)]);
-    assert_refused(&claimed, "the end of the list: tensor 0 has no host copy and claims one");
+    assert!(accepted(&claimed));
 }
 
 #[test]
@@ -178,6 +182,7 @@ fn rule_4_offloads_no_input_that_no_op_reads() {
     let brought = [prefetch(0), offload(0), launch(0), evict(0)];
     assert_refused(&case(&[input(9)], &[untouched], 9, &[], &brought), refused);
     let written = [launch(0), offload(0), evict(0)];
+    let refused = "the device has no valid copy of tensor 0";
     assert_refused(&case(&[input(9)], &[(1, &[], &[0])], 9, &[], &written), refused);
 }
 

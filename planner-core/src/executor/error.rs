@@ -83,6 +83,8 @@ pub enum ExecuteError<E> {
         /// The pool.
         pool: u32,
     },
+    /// The device reserved addresses that do not end within 64 bits.
+    Addresses(Moment),
     /// The stream was signalled by someone else, so its values no longer name steps.
     ForeignSignal {
         /// When it was noticed.
@@ -137,6 +139,10 @@ impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
             Self::PoolEmpty { at, pool } => {
                 write!(f, "{at}: pool {pool} has too few free objects; verify the plan again")
             }
+            Self::Addresses(at) => write!(
+                f,
+                "{at}: the device reserved addresses that end beyond 64 bits: mend its `reserve`"
+            ),
             Self::ForeignSignal { at, stream } => write!(
                 f,
                 "{at}: the {stream} stream was signalled by others: signal it nowhere else"
@@ -160,6 +166,7 @@ pub(super) enum Fault<E> {
     Device(E),
     Fragmented,
     PoolEmpty(u32),
+    Addresses,
     ForeignSignal(Stream),
 }
 
@@ -175,6 +182,7 @@ impl<E> Fault<E> {
             Self::Device(error) => ExecuteError::Device { at, error },
             Self::Fragmented => ExecuteError::Fragmented(at),
             Self::PoolEmpty(pool) => ExecuteError::PoolEmpty { at, pool },
+            Self::Addresses => ExecuteError::Addresses(at),
             Self::ForeignSignal(stream) => ExecuteError::ForeignSignal { at, stream },
         }
     }

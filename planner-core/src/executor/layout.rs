@@ -11,16 +11,15 @@ use crate::verify::Verified;
 use bytemuck::{Pod, Zeroable};
 use core::iter;
 
-/// The address of a pool whose objects are mapped into ranges of their tensors.
-const IN_RANGES: u64 = u64::MAX;
-
 /// Where a pool lies.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct PoolMemory {
     first_chunk: u64,
-    /// The address at which all of it is mapped, or [`IN_RANGES`].
+    /// The address at which all of it is mapped, unless tensors have ranges of their own.
     address: u64,
+    /// 1 where tensors have ranges of their own. A device may return any address.
+    has_ranges: u64,
 }
 
 /// Device memory under one plan.
@@ -71,8 +70,8 @@ impl<'a> Layout<'a> {
         };
         let mut first_chunk = layout.arena_chunks();
         for pool in 0..plan.pools.len() {
-            let address = if layout.takes_one_object(pool) { 0 } else { IN_RANGES };
-            layout.pools[pool] = PoolMemory { first_chunk, address };
+            let has_ranges = u64::from(!layout.takes_one_object(pool));
+            layout.pools[pool] = PoolMemory { first_chunk, address: 0, has_ranges };
             first_chunk += layout.chunks(pool);
         }
         Ok(layout)
@@ -146,6 +145,18 @@ impl<'a> Layout<'a> {
         self.chunk_map.bytes_on_device(at, bytes, self.chunk_bytes())
     }
 
+    /// Reserves addresses, the last of which must fit into 64 bits.
+    pub(super) fn reserve<B: Paging>(
+        &self,
+        device: &mut B,
+        chunks: u64,
+    ) -> Result<DeviceAddress, Fault<B::Error>> {
+        let at = device.reserve(chunks)?;
+        let bytes = chunks.checked_mul(self.chunk_bytes());
+        let last = bytes.and_then(|bytes| at.0.checked_add(bytes.saturating_sub(1)));
+        last.map(|_| at).ok_or(Fault::Addresses)
+    }
+
     /// Maps chunks at a range of their own and returns its address.
     fn map_whole<B: Paging>(
         &self,
@@ -156,7 +167,7 @@ impl<'a> Layout<'a> {
         if count == 0 {
             return Ok(0);
         }
-        let at = device.reserve(count)?;
+        let at = self.reserve(device, count)?;
         self.map_chunks(device, at, Chunks { first, count })?;
         Ok(at.0)
     }
@@ -188,7 +199,7 @@ impl<'a> Layout<'a> {
 
     /// Whether what lies in a pool has ranges of its own.
     pub(super) fn has_ranges(&self, pool: usize) -> bool {
-        self.pools[pool].address == IN_RANGES
+        self.pools[pool].has_ranges != 0
     }
 
     pub(super) fn object_bytes(&self, pool: usize) -> u64 {

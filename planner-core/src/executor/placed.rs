@@ -147,7 +147,7 @@ impl<'a> Placed<'a> {
         for (address, mapped) in address.iter_mut().zip(&mapped[..*len]) {
             let (runs, pool) = (runs[mapped.runs()].iter().copied(), mapped.pool as usize);
             let count: u64 = runs.clone().map(|run| u64::from(run.count)).sum();
-            let mut at = device.reserve(count * layout.chunks_per_object(pool))?;
+            let mut at = layout.reserve(device, count * layout.chunks_per_object(pool))?;
             *address = at.0;
             for (first, count) in in_a_row(objects(self.placements, runs)) {
                 if let Some(first) = first {

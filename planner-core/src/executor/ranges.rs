@@ -96,7 +96,7 @@ impl<'a> Ranges<'a> {
         let graph = *layout.verified.graph();
         for owner in owners(&graph) {
             for range in self.of(owner) {
-                self.ranges[range].address = device.reserve(chunks(layout, owner))?.0;
+                self.ranges[range].address = layout.reserve(device, chunks(layout, owner))?.0;
                 if let Owner::Tensor(tensor) = owner {
                     layout.address[tensor.index()] = self.current(owner).0;
                 }

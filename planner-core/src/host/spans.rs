@@ -8,12 +8,10 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 const NEVER: u32 = u32::MAX;
 
-/// A value comes back.
-const RETURNS: u8 = 1;
-/// It comes back, or leaves, and no launch has touched the tensor since.
-const MOVING: u8 = 2;
-/// The copies are not of the kind that a span is known for.
-const UNCLEAR: u8 = 4;
+/// A value leaves or comes back, and no launch has touched the tensor since.
+const MOVING: u8 = 1;
+/// No launch has written what is copied.
+const UNCLEAR: u8 = 2;
 
 /// What moves of each tensor, and when.
 ///
@@ -24,8 +22,8 @@ const UNCLEAR: u8 = 4;
 /// launch of the earlier span has waited for every prefetch of its tensor, the offloads of the
 /// later one wait for the first launch of theirs, and offloads keep the order of the list.
 ///
-/// Any other temporary needs its slot all the time: one that never comes back, or is touched by
-/// no launch after a copy.
+/// Any other temporary needs its slot all the time: one that no launch touches after its last
+/// copy.
 #[derive(Debug)]
 pub(super) struct Spans<'a> {
     /// The first and the last launch of each span, by position in the list.
@@ -75,7 +73,7 @@ impl<'a> Spans<'a> {
                     }
                 }
                 Step::Offload(part) => spans.offload(graph, pieces, part),
-                Step::Prefetch(part) => spans.prefetch(graph, pieces, part),
+                Step::Prefetch(part) => spans.copy(graph, pieces, part),
                 // What arrives is waited for even where it has been given back.
                 Step::Evict(_) => {}
             }
@@ -89,20 +87,15 @@ impl<'a> Spans<'a> {
         if *first == NEVER {
             *first = self.written[index];
         }
-        self.flags[index] |= MOVING;
-        self.note(graph, pieces, part);
+        self.copy(graph, pieces, part);
     }
 
-    fn prefetch(&mut self, graph: &Graph<'_>, pieces: &Pieces<'_>, part: Part) {
+    fn copy(&mut self, graph: &Graph<'_>, pieces: &Pieces<'_>, part: Part) {
         let index = part.tensor.index();
         let is_known = self.ends[index][0] != NEVER;
-        self.flags[index] |= RETURNS | MOVING | if is_known { 0 } else { UNCLEAR };
-        self.note(graph, pieces, part);
-    }
-
-    fn note(&mut self, graph: &Graph<'_>, pieces: &Pieces<'_>, part: Part) {
+        self.flags[index] |= MOVING | if is_known { 0 } else { UNCLEAR };
         let start = pieces.offset_bytes(part);
-        let [from, to] = &mut self.moved_bytes[part.tensor.index()];
+        let [from, to] = &mut self.moved_bytes[index];
         *from = start.min(*from);
         *to = start.saturating_add(pieces.part_bytes(graph, part)).max(*to);
     }
@@ -127,7 +120,7 @@ impl<'a> Spans<'a> {
             |(id, _)| {
                 let [from, to] = self.moved_bytes[id.index()];
                 let [first, last] = match self.flags[id.index()] {
-                    RETURNS => self.ends[id.index()],
+                    0 => self.ends[id.index()],
                     _ => [0, self.steps.saturating_sub(1)],
                 };
                 (id, Item { first, last, bytes: to - from })

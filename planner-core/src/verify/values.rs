@@ -89,7 +89,7 @@ impl Walk<'_> {
     fn start(&mut self) -> Result<(), PlanError> {
         for (id, tensor) in self.graph.tensor_ids().zip(self.graph.tensors()) {
             if tensor.kind != Kind::Temporary {
-                self.copies.change(self.pieces.whole(id), Change::host(self.versions.held(id, 0)));
+                self.copies.change(self.pieces.whole(id), Change::host(self.first(id)));
             }
             if tensor.kind == Kind::State {
                 self.on_device_only[id.index()] = 0;
@@ -109,7 +109,7 @@ impl Walk<'_> {
             self.flags.change(span, 0, RESIDENT | AT_START | claimed);
             // An input's fresh value lies on the host whatever the plan claims.
             let is_stale = !entry.host_copy && self.kind(tensor) == Kind::State;
-            let held = self.versions.held(tensor, 0);
+            let held = self.first(tensor);
             let on_host = if is_stale { Held::NONE } else { held };
             self.copies.change(span, Change::both(held, on_host));
         }
@@ -241,10 +241,7 @@ impl Walk<'_> {
         if self.pieces.in_arena(tensor) && self.kind(tensor) == Kind::Temporary {
             return Err(PlanError::ArenaStep(location, tensor));
         }
-        // The next value is the only one of an input that no op reads.
-        let holds_next =
-            self.versions.is_unread(tensor) || self.versions.is_after_reads(tensor, at);
-        if self.kind(tensor) == Kind::Input && holds_next {
+        if self.kind(tensor) == Kind::Input && self.versions.is_after_reads(tensor, at) {
             return Err(PlanError::NextInput(location, tensor));
         }
         let span = self.pieces.span(part);
@@ -316,11 +313,16 @@ impl Walk<'_> {
         Ok(all_there)
     }
 
+    /// What an iteration begins with.
+    fn first(&self, tensor: TensorId) -> Held {
+        let is_next = self.kind(tensor) == Kind::Input && self.versions.is_unread(tensor);
+        if is_next { Held::NEXT } else { self.versions.held(tensor, 0) }
+    }
+
     /// The version that the next iteration begins with.
     fn last(&self, tensor: TensorId) -> u32 {
         let is_input = self.kind(tensor) == Kind::Input;
-        let is_next = is_input && !self.versions.is_unread(tensor);
-        if is_next { Held::NEXT.version } else { self.versions.last(tensor) }
+        if is_input { Held::NEXT.version } else { self.versions.last(tensor) }
     }
 
     /// What the last iteration has left becomes what the next one begins with. Fresh inputs lie
@@ -331,7 +333,7 @@ impl Walk<'_> {
             if kind == Kind::Temporary && self.pieces.in_arena(tensor) {
                 continue;
             }
-            let (last, first) = (self.last(tensor), self.versions.held(tensor, 0));
+            let (last, first) = (self.last(tensor), self.first(tensor));
             let next = |held: Held| {
                 let is_last = kind != Kind::Temporary && held.version == last;
                 if is_last { first } else { Held::NONE }

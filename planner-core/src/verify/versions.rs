@@ -108,9 +108,9 @@ impl<'g, 'a> Versions<'g, 'a> {
         !self.is_unread(tensor) && self.last_read[tensor.index()] == at
     }
 
-    /// Whether the step is listed after the last one that reads the tensor.
+    /// Whether neither the step nor a later one reads the tensor.
     pub(super) fn is_after_reads(&self, tensor: TensorId, at: u32) -> bool {
-        !self.is_unread(tensor) && self.last_read[tensor.index()] < at
+        self.is_unread(tensor) || self.last_read[tensor.index()] < at
     }
 
     /// What a launch reads, and in which version.

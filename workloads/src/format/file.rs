@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// Most bytes of a file, and of what it inflates to.
+/// Most bytes of a file, and of what it inflates to: 1 GiB.
 pub const MAX_BYTES: u64 = 1 << 30;
 
 /// Bytes that any compressed file may inflate to.
@@ -63,13 +63,27 @@ pub fn load_graphs(folder: &Path) -> Result<Option<Vec<OwnedGraph>>, FormatError
     Ok(Some(graphs))
 }
 
-fn read_bounded(source: impl Read) -> io::Result<Vec<u8>> {
+/// Bytes that are looked at before more is read.
+const START_BYTES: u64 = 4096;
+
+fn read_bounded(mut source: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    source.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    source.by_ref().take(START_BYTES).read_to_end(&mut bytes)?;
+    if !bytes.starts_with(&GZIP_MAGIC) && !is_text(&bytes) {
+        return Err(io::Error::other("it begins with neither text nor gzip data"));
+    }
+    source.take(MAX_BYTES + 1 - bytes.len() as u64).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_BYTES {
-        return Err(io::Error::other(format!("it has more than {MAX_BYTES} bytes")));
+        let limit = "it has more than 1 GiB, the most that is read";
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, limit));
     }
     Ok(bytes)
+}
+
+/// Whether bytes are text, the last character of which may be cut. JSON has no zeros.
+fn is_text(bytes: &[u8]) -> bool {
+    let is_cut = |error: std::str::Utf8Error| error.error_len().is_none();
+    !bytes.contains(&0) && std::str::from_utf8(bytes).map_or_else(is_cut, |_| true)
 }
 
 /// Inflates bytes that start like a gzip file. Returns other bytes unchanged.
@@ -132,6 +146,43 @@ mod tests {
         }
         let error = decompress(&bomb.finish().unwrap()).unwrap_err().to_string();
         assert!(error.contains("inflate to more than 67108864"), "{error}");
+    }
+
+    #[test]
+    fn what_never_ends_is_not_read_to_its_end() {
+        let error = |start: &[u8], rest: u8| {
+            let mut count = 0;
+            let source = start.chain(io::repeat(rest)).take(u64::MAX);
+            let counted = Counted(source, &mut count);
+            let error = read_bounded(counted).unwrap_err().to_string();
+            (error, count)
+        };
+        for (start, rest) in [(&b"{}"[..], 0), (b"", 0), (b"\x80", b' '), (b"{\"", 0xff)] {
+            let (error, read) = error(start, rest);
+            assert!(error.contains("neither text nor gzip"), "{error}");
+            assert_eq!(read, START_BYTES);
+        }
+        let (error, read) = error(b"", b' ');
+        assert!(error.contains("more than 1 GiB"), "{error}");
+        assert_eq!(read, MAX_BYTES + 1);
+    }
+
+    /// Counts what is read.
+    struct Counted<'c, R>(R, &'c mut u64);
+
+    impl<R: Read> Read for Counted<'_, R> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            let read = self.0.read(into)?;
+            *self.1 += read as u64;
+            Ok(read)
+        }
+    }
+
+    #[test]
+    fn text_may_be_cut_within_a_character() {
+        let text = "{\"name\": \"数据\"}".as_bytes();
+        assert!((0..=text.len()).all(|end| is_text(&text[..end])));
+        assert!(!is_text(&text[12..]));
     }
 
     #[test]
