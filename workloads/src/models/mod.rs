@@ -5,7 +5,7 @@
 //! op, and the graph is named after it with all parameters written out. All arithmetic is
 //! on integers, so every machine generates the same graph.
 //!
-//! Ops follow what PyTorch runs in single precision: what it updates in place is updated in
+//! Ops follow what PyTorch runs, in single precision where the model does not say otherwise: what it updates in place is updated in
 //! place, and what its autograd saves is read by the backward pass. Convolutions are given
 //! no workspace, since what cuDNN asks for depends on its version and the device.
 
@@ -15,6 +15,7 @@ mod densenet;
 mod gpt;
 mod inception;
 mod layers;
+mod llama;
 mod lstm;
 mod nasnet;
 mod optimizer;
@@ -44,6 +45,8 @@ pub struct Model {
     /// Its parameters, in the order of the graph's name.
     pub parameters: &'static [Parameter],
     optimizer: Optimizer,
+    /// What is wrong with values that each parameter takes for itself.
+    check: fn(&Arguments) -> Result<(), String>,
     build: fn(&Arguments, &mut Tape),
 }
 
@@ -53,7 +56,7 @@ pub const fn list() -> &'static [Model] {
     &MODELS
 }
 
-static MODELS: [Model; 15] = [
+static MODELS: [Model; 16] = [
     resnet::RESNET50,
     resnet::RESNET152,
     densenet::DENSENET121,
@@ -69,6 +72,7 @@ static MODELS: [Model; 15] = [
     nasnet::NASNET,
     rnn::RNN,
     rnn::BRNN,
+    llama::LLAMA,
 ];
 
 /// Generates the graph of one iteration.
