@@ -2,8 +2,8 @@
 //!
 //! A spec such as `resnet50:batch=512,mode=training` names a model and sets some of its
 //! parameters; the rest have defaults. It alone determines the graph, including the time of each
-//! op, and the graph is named after it with all parameters written out. All arithmetic is
-//! on integers, so every machine generates the same graph.
+//! op, and the graph is named after it with all parameters written out but those that are 0
+//! or of a preset. All arithmetic is on integers, so every machine generates the same graph.
 //!
 //! Ops follow what PyTorch runs, in single precision where the model does not say otherwise: what it updates in place is updated in
 //! place, and what its autograd saves is read by the backward pass. Convolutions are given
@@ -56,7 +56,7 @@ pub const fn list() -> &'static [Model] {
     &MODELS
 }
 
-static MODELS: [Model; 16] = [
+static MODELS: [Model; 17] = [
     resnet::RESNET50,
     resnet::RESNET152,
     densenet::DENSENET121,
@@ -73,6 +73,7 @@ static MODELS: [Model; 16] = [
     rnn::RNN,
     rnn::BRNN,
     llama::LLAMA,
+    llama::MIXTRAL,
 ];
 
 /// Generates the graph of one iteration.

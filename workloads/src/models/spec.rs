@@ -206,7 +206,8 @@ fn thousandths(text: &str) -> Option<u64> {
     digits(whole)?.checked_mul(1_000)?.checked_add(digits(fraction)? * scale)
 }
 
-/// The value of each parameter of a model. Displays as the canonical spec.
+/// The value of each parameter of a model. Displays as the canonical spec, without what is 0 or
+/// of the preset.
 pub(super) struct Arguments {
     model: &'static Model,
     values: Vec<u64>,
@@ -268,8 +269,13 @@ impl Arguments {
 impl fmt::Display for Arguments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.model.name)?;
-        for (at, (parameter, &value)) in self.model.parameters.iter().zip(&self.values).enumerate()
-        {
+        let pairs = self.model.parameters.iter().zip(&self.values);
+        let shown = pairs.filter(|&(parameter, &value)| match parameter.domain {
+            Domain::OrZero(_) => value > 0,
+            Domain::Preset { values, .. } => value != values[self.values[0] as usize],
+            _ => true,
+        });
+        for (at, (parameter, &value)) in shown.enumerate() {
             let separator = if at == 0 { ':' } else { ',' };
             write!(f, "{separator}{}={}", parameter.name, parameter.domain.show(value))?;
         }

@@ -27,9 +27,12 @@ fn presets_have_the_published_parameters() {
         (14, 14_659_507_200),
         (32, 32_763_876_352),
         (70, 70_553_706_496),
+        (47, 46_702_792_704),
+        (141, 140_620_634_112),
     ] {
+        let model = if [47, 141].contains(&billions) { "mixtral" } else { "llama" };
         for spec in ["mode=prompt,sequence=2", "sequence=2,slices=7,micro=2"] {
-            let graph = make(&format!("llama:billions={billions},{spec}"));
+            let graph = make(&format!("{model}:billions={billions},{spec}"));
             assert_eq!(weights_bytes(&graph), 2 * count, "{billions}: {spec}");
         }
     }
@@ -118,6 +121,33 @@ fn every_weight_is_multiplied_by_and_half_of_the_pairs_attend() {
     assert!((-0.04..0.0).contains(&error), "{error}");
 }
 
+/// Of the matrices of experts, each token multiplies by those of the active ones.
+#[test]
+fn experts_have_a_fraction_of_the_tokens_each() {
+    let (width, hidden, rows) = (256, 512, 1024);
+    let spec = |experts, active| {
+        format!(
+            "mixtral:layers=1,width={width},heads=8,kv_heads=2,hidden={hidden},vocabulary=100,\
+             sequence={rows},experts={experts},active={active}"
+        )
+    };
+    let perceptron = 2.0 * (rows * 3 * width * hidden) as f64;
+    let router = 2.0 * (rows * width * 4) as f64;
+    for (mode, passes) in [("prompt", 1.0), ("training", 3.0)] {
+        let [two, eight] = [[4, 2], [8, 8]]
+            .map(|[experts, active]| flops(&format!("{},mode={mode}", spec(experts, active))));
+        let error = (eight - two) / (passes * (6.0 * perceptron + router)) - 1.0;
+        assert!(error.abs() < 1e-2, "{mode}: {error}");
+    }
+    let graph = make(&format!(
+        "{},experts=8,active=3",
+        spec(1, 1).replace("experts=1,active=1", "micro=2")
+    ));
+    let inputs =
+        bytes_where(&graph, |name, _| name.starts_with("micro1.") && name.ends_with(".in"));
+    assert_eq!(inputs, rows * 3 * width * 2);
+}
+
 #[test]
 fn memory_grows_with_the_tokens_and_not_with_their_square() {
     let temporaries = |tokens: u64| {
@@ -193,11 +223,11 @@ fn presets_give_way_to_what_is_set() {
     let graph = make("llama:billions=1,layers=2,sequence=8");
     assert_eq!(
         graph.name,
-        "llama:billions=1,layers=2,width=2048,heads=32,kv_heads=8,hidden=8192,vocabulary=128256,\
-         head=tied,bias=none,slices=4,batch=1,sequence=8,micro=1,mode=training,optimizer=adamw,\
-         rank=0,bits=16,tflops=165,memory_gb_s=900"
+        "llama:billions=1,layers=2,slices=4,batch=1,sequence=8,micro=1,mode=training,\
+         optimizer=adamw,bits=16,tflops=165,memory_gb_s=900"
     );
     assert_eq!(make(&graph.name), graph);
+    assert_eq!(make("llama:billions=1,width=2048,layers=2,rank=0,sequence=8"), graph);
     assert_eq!(make("llama:layers=preset,sequence=8"), make("llama:sequence=8"));
 }
 
@@ -226,4 +256,6 @@ fn contradictions_are_named() {
         let error = generate(&format!("llama:{spec}")).map_err(|error| error.to_string());
         assert_eq!(error.map(|_| ()), Err(expected.to_owned()), "{spec}");
     }
+    let error = generate("mixtral:active=9").map_err(|error| error.to_string());
+    assert_eq!(error, Err("active=9 is more than experts=8".to_owned()));
 }

@@ -14,7 +14,7 @@ use workloads::format::{read_graph, write_graph};
 use workloads::models::{SpecError, generate, list};
 
 /// Every model, small.
-const SMALL: [&str; 16] = [
+const SMALL: [&str; 17] = [
     "resnet50:batch=3",
     "resnet152:batch=3,image=65",
     "densenet121:batch=2,image=64",
@@ -31,6 +31,7 @@ const SMALL: [&str; 16] = [
     "rnn:batch=4,layers=3,steps=5,width=32",
     "brnn:batch=4,layers=2,steps=5,width=32",
     "llama:layers=3,width=64,heads=4,kv_heads=2,hidden=96,vocabulary=100,sequence=32",
+    "mixtral:layers=2,width=64,heads=4,kv_heads=2,hidden=96,experts=4,vocabulary=100,sequence=32",
 ];
 
 fn make(spec: &str) -> OwnedGraph {
@@ -176,7 +177,7 @@ fn wrong_specs_say_what_is_right() {
             "",
             "there is no model \"\"; known are resnet50, resnet152, densenet121, densenet169, \
              densenet201, deeplabv3plus, pix2pixhd, gpt, bert, lstm, wresnet152, inception4, \
-             nasnet, rnn, brnn, llama",
+             nasnet, rnn, brnn, llama, mixtral",
         ),
         ("resnet50:", "\"\" does not have the form name=value"),
         ("resnet50:batch", "\"batch\" does not have the form name=value"),

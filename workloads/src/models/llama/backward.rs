@@ -2,7 +2,7 @@
 
 use super::Dimensions;
 use super::forward::{Decoder, Norm, Pass, Product, Saved};
-use super::weights::{BFLOAT_BYTES, Layer, Matrix, Network, Sum, Weight};
+use super::weights::{BFLOAT_BYTES, Layer, Matrix, Network, Perceptron, Sum, Weight};
 use crate::models::layers::product_flops;
 use crate::models::tape::{FLOAT_BYTES, Work};
 use planner_core::TensorId;
@@ -12,6 +12,12 @@ use planner_core::TensorId;
 struct Sums {
     reads: Vec<TensorId>,
     writes: Vec<TensorId>,
+}
+
+/// Gradients of what each expert makes, and of its shares, where there are several.
+struct OfOuts {
+    experts: Vec<TensorId>,
+    routes: Option<TensorId>,
 }
 
 impl Decoder<'_> {
@@ -91,25 +97,90 @@ impl Decoder<'_> {
 
     /// Updates `gradient` from that of the layer's output to that of its input, if that is wanted.
     fn undo_layer(&mut self, layer: &mut Layer, saved: &Saved, gradient: TensorId, wanted: bool) {
-        let at = |part: &str| format!("{}.{part}", layer.name);
-        let (rows, hidden) = (self.rows, self.dimensions.hidden);
-        let all = "only the first layer's input has no gradient";
-        let of_gated = self.undo_product(&mut layer.down, saved.down, gradient, true).expect(all);
-        let name = at("mlp.swiglu.backward");
-        let of_gate_up = self.bfloats(&at("mlp.swiglu.grad_input"), rows, 2 * hidden);
-        self.op(&name, 0, &[of_gated, saved.gate_up.out], &[of_gate_up]);
-        let of_norm =
-            self.undo_product(&mut layer.gate_up, saved.gate_up, of_gate_up, true).expect(all);
+        let name = layer.name.clone();
+        let at = |part: &str| format!("{name}.{part}");
+        let of_outs = self.undo_combine(layer, saved, gradient);
+        let mut of_inputs = Vec::new();
+        for (number, expert) in layer.experts.iter_mut().enumerate() {
+            let products = [saved.gate_up[number], saved.down[number]];
+            of_inputs.push(self.undo_perceptron(expert, products, of_outs.experts[number]));
+        }
+        let of_norm = self.undo_route(layer, saved, &of_outs, of_inputs);
         let (norm, weight) = (saved.perceptron_norm, &mut layer.perceptron_norm);
         self.undo_norm(&at("mlp_norm"), weight, norm, of_norm, Some(gradient));
 
         let out = &mut layer.attention_out;
-        let of_context = self.undo_product(out, saved.attention_out, gradient, true).expect(all);
+        let of_context = self.undo_inner_product(out, saved.attention_out, gradient);
         let of_qkv = self.undo_attention(&at("attn"), saved, of_context);
         if let Some(of_norm) = self.undo_product(&mut layer.qkv, saved.qkv, of_qkv, wanted) {
             let (norm, weight) = (saved.attention_norm, &mut layer.attention_norm);
             self.undo_norm(&at("attn_norm"), weight, norm, of_norm, Some(gradient));
         }
+    }
+
+    /// The gradients of what the experts make, and of their shares.
+    fn undo_combine(&mut self, layer: &Layer, saved: &Saved, gradient: TensorId) -> OfOuts {
+        let Some(routes) = saved.routes else {
+            return OfOuts { experts: vec![gradient], routes: None };
+        };
+        let Dimensions { width, experts, .. } = self.dimensions;
+        let (rows, expert_rows) = (self.rows, self.expert_rows());
+        let name = format!("{}.combine.backward", layer.name);
+        let of_outs: Vec<_> = layer
+            .experts
+            .iter()
+            .map(|expert| self.bfloats(&format!("{}.grad", expert.name), expert_rows, width))
+            .collect();
+        let of_routes = self.floats(&format!("{}.router.grad", layer.name), rows, experts);
+        let mut reads = vec![gradient, routes];
+        reads.extend(saved.down.iter().map(|product| product.out));
+        let writes: Vec<_> = of_outs.iter().copied().chain([of_routes]).collect();
+        self.op(&name, 0, &reads, &writes);
+        OfOuts { experts: of_outs, routes: Some(of_routes) }
+    }
+
+    fn undo_perceptron(
+        &mut self,
+        perceptron: &mut Perceptron,
+        [gate_up, down]: [Product; 2],
+        gradient: TensorId,
+    ) -> TensorId {
+        let of_gated = self.undo_inner_product(&mut perceptron.down, down, gradient);
+        let name = format!("{}.swiglu", perceptron.name);
+        let columns = 2 * self.dimensions.hidden;
+        let of_gate_up = self.bfloats(&format!("{name}.grad_input"), gate_up.rows, columns);
+        self.op(&format!("{name}.backward"), 0, &[of_gated, gate_up.out], &[of_gate_up]);
+        self.undo_inner_product(&mut perceptron.gate_up, gate_up, of_gate_up)
+    }
+
+    /// The gradient of what the experts' rows are taken from.
+    fn undo_route(
+        &mut self,
+        layer: &mut Layer,
+        saved: &Saved,
+        of_outs: &OfOuts,
+        of_inputs: Vec<TensorId>,
+    ) -> TensorId {
+        let (Some(routes), Some(of_routes)) = (saved.routes, of_outs.routes) else {
+            return of_inputs[0];
+        };
+        let router = layer.router.as_mut().expect("it has made the routes");
+        let Dimensions { width, experts, .. } = self.dimensions;
+        let rows = self.rows;
+        let name = &layer.name;
+        let of_norm = self.bfloats(&format!("{name}.dispatch.grad_input"), rows, width);
+        let mut reads = of_inputs;
+        reads.push(routes);
+        self.op(&format!("{name}.dispatch.backward"), 0, &reads, &[of_norm]);
+        let products = 1 + u128::from(router.trained);
+        let flops = product_flops(rows, width, experts).saturating_mul(products);
+        let mut reads = vec![of_routes, routes, router.tensor, of_norm];
+        reads.extend(router.trained.then_some(saved.perceptron_norm.out));
+        let sums = self.sums([router]);
+        reads.extend(sums.reads);
+        let writes: Vec<_> = [of_norm].into_iter().chain(sums.writes).collect();
+        self.op(&format!("{name}.router.backward"), flops, &reads, &writes);
+        of_norm
     }
 
     /// Five products where there were two: the scores are computed again. Gradients of queries
@@ -131,6 +202,17 @@ impl Decoder<'_> {
         of_qkv
     }
 
+    /// Returns the gradient of the input.
+    fn undo_inner_product(
+        &mut self,
+        matrix: &mut Matrix,
+        product: Product,
+        gradient: TensorId,
+    ) -> TensorId {
+        let of_input = self.undo_product(matrix, product, gradient, true);
+        of_input.expect("a gradient that is wanted is made")
+    }
+
     /// Returns the gradient of the input, if it is wanted.
     fn undo_product(
         &mut self,
@@ -139,7 +221,7 @@ impl Decoder<'_> {
         gradient: TensorId,
         wanted: bool,
     ) -> Option<TensorId> {
-        let (rows, inputs) = (self.rows, matrix.inputs);
+        let (rows, inputs) = (product.rows, matrix.inputs);
         let flops = product_flops(rows, inputs, matrix.columns);
         let name = matrix.name.clone();
         let of_input = wanted.then(|| {
@@ -165,7 +247,7 @@ impl Decoder<'_> {
         gradient: TensorId,
         of_input: Option<TensorId>,
     ) {
-        let (rows, inputs) = (self.rows, matrix.inputs);
+        let (rows, inputs) = (product.rows, matrix.inputs);
         let forward = matrix.adapter_flops(rows);
         let (Some(adapter), Some(inner)) = (&mut matrix.adapter, product.inner) else { return };
         let unwanted =

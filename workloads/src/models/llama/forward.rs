@@ -1,6 +1,6 @@
 //! From tokens to scores.
 
-use super::weights::{BFLOAT_BYTES, Layer, Matrix, Network, Weight};
+use super::weights::{BFLOAT_BYTES, Layer, Matrix, Network, Perceptron, Weight};
 use super::{Dimensions, Mode};
 use crate::models::layers::product_flops;
 use crate::models::tape::{FLOAT_BYTES, INDEX_BYTES, Tape, Work};
@@ -32,6 +32,7 @@ pub(super) struct Norm {
 /// A product with a matrix.
 #[derive(Clone, Copy)]
 pub(super) struct Product {
+    pub(super) rows: u64,
     pub(super) input: TensorId,
     pub(super) out: TensorId,
     /// Between the two halves of an adapter; in training.
@@ -47,8 +48,12 @@ pub(super) struct Saved {
     pub(super) log_sums: Option<TensorId>,
     pub(super) attention_out: Product,
     pub(super) perceptron_norm: Norm,
-    pub(super) gate_up: Product,
-    pub(super) down: Product,
+    /// Which rows each expert has, with their shares in the sum; where there are several.
+    pub(super) routes: Option<TensorId>,
+    /// Of each expert.
+    pub(super) gate_up: Vec<Product>,
+    pub(super) down: Vec<Product>,
+    pub(super) out: TensorId,
 }
 
 /// What undoes a pass.
@@ -117,7 +122,7 @@ impl<'t> Decoder<'t> {
         let mut layers = Vec::new();
         for layer in &network.layers {
             let saved = self.layer(layer, x);
-            x = saved.down.out;
+            x = saved.out;
             layers.push(saved);
         }
         // Scores follow from the last token of each text alone.
@@ -139,20 +144,27 @@ impl<'t> Decoder<'t> {
 
     /// Of a layer, `x` stays as it is: the norm's backward op reads it.
     fn layer(&mut self, layer: &Layer, x: TensorId) -> Saved {
-        let (rows, hidden) = (self.rows, self.dimensions.hidden);
+        let rows = self.rows;
         let at = |part: &str| format!("{}.{part}", layer.name);
         let attention_norm = self.normalize(&at("attn_norm"), x, &layer.attention_norm, rows);
-        let qkv = self.multiply(&layer.qkv, attention_norm.out);
+        let qkv = self.multiply(&layer.qkv, attention_norm.out, rows);
         let (context, log_sums) = self.attend(&at("attn"), qkv.out);
-        let attention_out = self.multiply(&layer.attention_out, context);
+        let attention_out = self.multiply(&layer.attention_out, context, rows);
         let middle = attention_out.out;
         self.op(&at("attn.add"), 0, &[middle, x], &[middle]);
         let perceptron_norm = self.normalize(&at("mlp_norm"), middle, &layer.perceptron_norm, rows);
-        let gate_up = self.multiply(&layer.gate_up, perceptron_norm.out);
-        let gated = self.bfloats(&at("mlp.swiglu.out"), rows, hidden);
-        self.op(&at("mlp.swiglu"), 0, &[gate_up.out], &[gated]);
-        let down = self.multiply(&layer.down, gated);
-        self.op(&at("mlp.add"), 0, &[down.out, middle], &[down.out]);
+        let (routes, inputs) = self.route(layer, perceptron_norm.out);
+        let (mut gate_up, mut down) = (Vec::new(), Vec::new());
+        for (expert, input) in layer.experts.iter().zip(inputs) {
+            let [first, second] = self.perceptron(expert, input);
+            gate_up.push(first);
+            down.push(second);
+        }
+        let out = match routes {
+            None => down[0].out,
+            Some(routes) => self.combine(layer, routes, &down),
+        };
+        self.op(&at("mlp.add"), 0, &[out, middle], &[out]);
         Saved {
             attention_norm,
             qkv,
@@ -160,9 +172,54 @@ impl<'t> Decoder<'t> {
             log_sums,
             attention_out,
             perceptron_norm,
+            routes,
             gate_up,
             down,
+            out,
         }
+    }
+
+    /// Rows of an expert, where each has the same part of the tokens: at least one.
+    pub(super) fn expert_rows(&self) -> u64 {
+        let Dimensions { experts, active, .. } = self.dimensions;
+        (self.rows * active).div_ceil(experts)
+    }
+
+    /// Gives each token to some experts, which get copies of their rows.
+    fn route(&mut self, layer: &Layer, x: TensorId) -> (Option<TensorId>, Vec<TensorId>) {
+        let Some(router) = &layer.router else { return (None, vec![x]) };
+        let Dimensions { width, experts, .. } = self.dimensions;
+        let (rows, expert_rows) = (self.rows, self.expert_rows());
+        let routes = self.floats(&format!("{}.router.out", layer.name), rows, experts);
+        let flops = product_flops(rows, width, experts);
+        self.op(&format!("{}.router", layer.name), flops, &[x, router.tensor], &[routes]);
+        let part = |expert: &Perceptron| format!("{}.in", expert.name);
+        let inputs: Vec<_> = layer
+            .experts
+            .iter()
+            .map(|expert| self.bfloats(&part(expert), expert_rows, width))
+            .collect();
+        let copied = 2 * self.tape.bytes(&inputs) + self.tape.bytes(&[routes]);
+        self.sparse_op(&format!("{}.dispatch", layer.name), copied, &[x, routes], &inputs);
+        (Some(routes), inputs)
+    }
+
+    fn perceptron(&mut self, perceptron: &Perceptron, input: TensorId) -> [Product; 2] {
+        let rows = self.expert_rows();
+        let gate_up = self.multiply(&perceptron.gate_up, input, rows);
+        let name = format!("{}.swiglu", perceptron.name);
+        let gated = self.bfloats(&format!("{name}.out"), rows, self.dimensions.hidden);
+        self.op(&name, 0, &[gate_up.out], &[gated]);
+        [gate_up, self.multiply(&perceptron.down, gated, rows)]
+    }
+
+    /// The sum of what experts make of a token.
+    fn combine(&mut self, layer: &Layer, routes: TensorId, down: &[Product]) -> TensorId {
+        let name = format!("{}.combine", layer.name);
+        let out = self.bfloats(&format!("{name}.out"), self.rows, self.dimensions.width);
+        let reads: Vec<_> = [routes].into_iter().chain(down.iter().map(|part| part.out)).collect();
+        self.op(&name, 0, &reads, &[out]);
+        out
     }
 
     /// Normalizes rows of `x`, the last ones of texts where these are fewer than it has.
@@ -179,21 +236,20 @@ impl<'t> Decoder<'t> {
         Norm { input: x, out, scale }
     }
 
-    fn multiply(&mut self, matrix: &Matrix, x: TensorId) -> Product {
+    fn multiply(&mut self, matrix: &Matrix, x: TensorId, rows: u64) -> Product {
         let Matrix { name, inputs, columns, .. } = matrix;
-        let rows = self.rows;
         let out = self.bfloats(&format!("{name}.out"), rows, *columns);
         let bias = matrix.bias.as_ref().map(|bias| bias.tensor);
         let reads: Vec<_> = [x, matrix.weight.tensor].into_iter().chain(bias).collect();
         self.op(name, product_flops(rows, *inputs, *columns), &reads, &[out]);
         let Some(adapter) = &matrix.adapter else {
-            return Product { input: x, out, inner: None };
+            return Product { rows, input: x, out, inner: None };
         };
         let name = format!("{name}.lora");
         let inner = self.bfloats(&format!("{name}.inner"), rows, adapter.inner);
         let reads = [x, adapter.down.tensor, adapter.up.tensor, out];
         self.op(&name, matrix.adapter_flops(rows), &reads, &[out, inner]);
-        Product { input: x, out, inner: Some(inner) }
+        Product { rows, input: x, out, inner: Some(inner) }
     }
 
     /// Turns queries and keys in place, caches keys and values if they are needed later, and

@@ -11,7 +11,10 @@
 
 mod backward;
 mod forward;
+mod mixtral;
 mod weights;
+
+pub(super) use mixtral::MIXTRAL;
 
 use super::Model;
 use super::optimizer::Optimizer;
@@ -48,7 +51,7 @@ pub(super) const LLAMA: Model = Model {
     ],
     optimizer: Optimizer::Plain,
     check,
-    build: llama,
+    build: |arguments, tape| decode(arguments, tape, [1, 1]),
 };
 
 /// Llama 3.2 1B and 3B, Llama 3.1 8B, Phi-4 (14B), Qwen2.5 32B, Llama 3.1 70B, by the
@@ -65,7 +68,7 @@ const BILLIONS: Parameter = Parameter {
 const fn dimension(
     name: &'static str,
     of: &'static Domain,
-    values: &'static [u64; 6],
+    values: &'static [u64],
     about: &'static str,
 ) -> Parameter {
     Parameter { name, default: super::spec::PRESET, domain: Domain::Preset { of, values }, about }
@@ -177,6 +180,9 @@ struct Dimensions {
     heads: u64,
     hidden: u64,
     vocabulary: u64,
+    /// Perceptrons of a layer, and how many of them a token passes through.
+    experts: u64,
+    active: u64,
 }
 
 fn mode(arguments: &Arguments) -> Mode {
@@ -204,12 +210,14 @@ fn check(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-fn llama(arguments: &Arguments, tape: &mut Tape) {
+/// A decoder with so many experts, of which so many see each token.
+fn decode(arguments: &Arguments, tape: &mut Tape, [experts, active]: [u64; 2]) {
     let [layers, width, heads, kv_heads, hidden, vocabulary] =
         [OF_LAYERS, OF_WIDTH, HEADS, KV_HEADS, HIDDEN, OF_VOCABULARY]
             .map(|parameter| arguments.get(&parameter));
     let kv_width = width / heads * kv_heads;
-    let dimensions = Dimensions { layers, width, kv_width, heads, hidden, vocabulary };
+    let dimensions =
+        Dimensions { layers, width, kv_width, heads, hidden, vocabulary, experts, active };
     let (mode, rank) = (mode(arguments), arguments.get(&RANK));
     let precision = Precision {
         milli_bits: arguments.get(&BITS),

@@ -79,6 +79,13 @@ pub(super) struct Layer {
     pub(super) qkv: Matrix,
     pub(super) attention_out: Matrix,
     pub(super) perceptron_norm: Weight,
+    /// Chooses experts, where there are several.
+    pub(super) router: Option<Weight>,
+    pub(super) experts: Vec<Perceptron>,
+}
+
+pub(super) struct Perceptron {
+    pub(super) name: String,
     /// The gate, and what it gates.
     pub(super) gate_up: Matrix,
     pub(super) down: Matrix,
@@ -146,7 +153,7 @@ impl Maker<'_> {
     }
 
     fn layer(&mut self, number: u64, dimensions: Dimensions, has_bias: bool) -> Layer {
-        let Dimensions { width, kv_width, hidden, .. } = dimensions;
+        let Dimensions { width, kv_width, experts, .. } = dimensions;
         let name = format!("layers.{number}");
         let attention_norm = self.small(format!("{name}.attn_norm.weight"), width);
         let mut qkv = self.matrix(format!("{name}.attn.qkv"), width, [width, kv_width, kv_width]);
@@ -156,8 +163,24 @@ impl Maker<'_> {
             qkv,
             attention_out: self.matrix(format!("{name}.attn.o"), width, [width]),
             perceptron_norm: self.small(format!("{name}.mlp_norm.weight"), width),
-            gate_up: self.matrix(format!("{name}.mlp.gate_up"), width, [hidden, hidden]),
-            down: self.matrix(format!("{name}.mlp.down"), hidden, [width]),
+            router: (experts > 1)
+                .then(|| self.small(format!("{name}.router.weight"), experts * width)),
+            experts: (0..experts)
+                .map(|expert| self.perceptron(&name, expert, dimensions))
+                .collect(),
+            name,
+        }
+    }
+
+    fn perceptron(&mut self, layer: &str, expert: u64, dimensions: Dimensions) -> Perceptron {
+        let Dimensions { width, hidden, experts, .. } = dimensions;
+        let name = match experts {
+            1 => format!("{layer}.mlp"),
+            _ => format!("{layer}.experts.{expert}"),
+        };
+        Perceptron {
+            gate_up: self.matrix(format!("{name}.gate_up"), width, [hidden, hidden]),
+            down: self.matrix(format!("{name}.down"), hidden, [width]),
             name,
         }
     }
@@ -191,22 +214,24 @@ impl Network {
         if self.own_head.is_empty() { &mut self.table } else { &mut self.own_head }
     }
 
-    /// Updates what is trained: a matrix with the norm before it or its bias in one op, all
-    /// adapters of a layer in one op.
+    /// Updates what is trained: a matrix with what is small beside it in one op, all adapters of a
+    /// layer in one op.
     pub(super) fn update(self, tape: &mut Tape, rule: Rule) {
         for slice in self.table {
             rule.update(tape, &slice.name.clone(), &[slice]);
         }
         for layer in self.layers {
-            let matrices = [
-                (Some(layer.attention_norm), layer.qkv),
-                (None, layer.attention_out),
-                (Some(layer.perceptron_norm), layer.gate_up),
-                (None, layer.down),
-            ];
+            let mut matrices =
+                vec![(vec![layer.attention_norm], layer.qkv), (Vec::new(), layer.attention_out)];
+            let mut small = vec![layer.perceptron_norm];
+            small.extend(layer.router);
+            for Perceptron { gate_up, down, .. } in layer.experts {
+                matrices.push((std::mem::take(&mut small), gate_up));
+                matrices.push((Vec::new(), down));
+            }
             let mut adapters = Vec::new();
-            for (norm, matrix) in matrices {
-                let group = norm.into_iter().chain([matrix.weight]).chain(matrix.bias);
+            for (small, matrix) in matrices {
+                let group = small.into_iter().chain([matrix.weight]).chain(matrix.bias);
                 rule.update(tape, &matrix.name, &group.collect::<Vec<_>>());
                 adapters.extend(matrix.adapter.into_iter().flat_map(|both| [both.down, both.up]));
             }
