@@ -65,6 +65,46 @@ const V100_PCIE3_DUPLEX: MachineParameters = MachineParameters {
     ..V100_PCIE3_244GB
 };
 
+/// NVIDIA's specification: 24 GB, PCIe 4.0 x16, which is 31.5 GB/s each way before overheads;
+/// copies attain about 25. Its host is assumed: a workstation in which the states of 14 billion
+/// parameters in training fit.
+const RTX_4090: MachineParameters = MachineParameters {
+    device_bytes: 24 << 30,
+    host_bytes: 256_000_000_000,
+    h2d_bytes_per_s: 25_000_000_000,
+    d2h_bytes_per_s: 25_000_000_000,
+    ..V100_PCIE3
+};
+
+/// NVIDIA's specification: 32 GB, PCIe 5.0 x16, 63 GB/s each way before overheads; 50 are assumed,
+/// with the same host.
+const RTX_5090: MachineParameters = MachineParameters {
+    device_bytes: 32 << 30,
+    h2d_bytes_per_s: 50_000_000_000,
+    d2h_bytes_per_s: 50_000_000_000,
+    ..RTX_4090
+};
+
+/// NVIDIA's data sheet: 96 GB of HBM3, 480 GB of LPDDR5X, 450 GB/s each way between the two; 400 are
+/// assumed.
+const GH200: MachineParameters = MachineParameters {
+    device_bytes: 96_000_000_000,
+    host_bytes: 480_000_000_000,
+    h2d_bytes_per_s: 400_000_000_000,
+    d2h_bytes_per_s: 400_000_000_000,
+    ..V100_PCIE3
+};
+
+/// NVIDIA's specification of the RTX 4060 and 4070 for laptops: 8 GB, PCIe 4.0 x8, 15.8 GB/s each way
+/// before overheads; 12 and a host of 64 GB are assumed.
+const LAPTOP_8GB: MachineParameters = MachineParameters {
+    device_bytes: 8 << 30,
+    host_bytes: 64_000_000_000,
+    h2d_bytes_per_s: 12_000_000_000,
+    d2h_bytes_per_s: 12_000_000_000,
+    ..V100_PCIE3
+};
+
 const fn sound(parameters: MachineParameters) -> Machine {
     match Machine::new(parameters) {
         Ok(machine) => machine,
@@ -72,7 +112,7 @@ const fn sound(parameters: MachineParameters) -> Machine {
     }
 }
 
-const BUILTIN: [(&str, Machine, &str); 6] = [
+const BUILTIN: [(&str, Machine, &str); 10] = [
     (
         "v100-pcie3",
         sound(V100_PCIE3),
@@ -102,6 +142,26 @@ const BUILTIN: [(&str, Machine, &str); 6] = [
         "h200-pcie5",
         sound(H200_PCIE5),
         "H200, 141 GB; PCIe 5.0 x16, 55 GB/s and 1 TB of host assumed",
+    ),
+    (
+        "rtx4090",
+        sound(RTX_4090),
+        "GeForce RTX 4090, 24 GB; PCIe 4.0 x16, 25 GB/s and 256 GB of host assumed",
+    ),
+    (
+        "rtx5090",
+        sound(RTX_5090),
+        "GeForce RTX 5090, 32 GB; PCIe 5.0 x16, 50 GB/s and 256 GB of host assumed",
+    ),
+    (
+        "gh200",
+        sound(GH200),
+        "GH200, 96 GB; NVLink-C2C to a Grace of 480 GB, 400 of nominal 450 GB/s assumed",
+    ),
+    (
+        "laptop-8gb",
+        sound(LAPTOP_8GB),
+        "GeForce RTX 4060 or 4070 for laptops, 8 GB; PCIe 4.0 x8, 12 GB/s and 64 GB of host assumed",
     ),
 ];
 
@@ -137,5 +197,18 @@ mod tests {
         assert_eq!(pcie.host_bytes, 61_000_000_000);
         let nvlink = builtin("v100-nvlink").unwrap().machine;
         assert_eq!((nvlink.device_bytes, nvlink.d2h_bytes_per_s), (17_179_869_184, 50_000_000_000));
+        for (name, device_bytes, link_gb_s, host_gb) in [
+            ("rtx4090", 24 << 30, 25, 256),
+            ("rtx5090", 32 << 30, 50, 256),
+            ("gh200", 96_000_000_000, 400, 480),
+            ("laptop-8gb", 8 << 30, 12, 64),
+        ] {
+            let machine = builtin(name).unwrap().machine;
+            assert_eq!(machine.device_bytes, device_bytes, "{name}");
+            assert_eq!(machine.host_bytes, host_gb * 1_000_000_000, "{name}");
+            let links = [machine.h2d_bytes_per_s, machine.d2h_bytes_per_s];
+            assert_eq!(links, [link_gb_s * 1_000_000_000; 2], "{name}");
+            assert_eq!(machine.chunk_bytes, 2 << 20, "{name}");
+        }
     }
 }

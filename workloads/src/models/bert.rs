@@ -21,6 +21,7 @@ pub(super) const BERT: Model = Model {
     about: "BERT with both heads, 110,106,428 parameters where nothing is set, Adam",
     parameters: &[TEXTS, LAYERS, WIDTH, SHORTER, PIECES, MODE, TFLOPS, MEMORY_GB_S],
     optimizer: Optimizer::Adam,
+    check: |_| Ok(()),
     build: bert,
 };
 

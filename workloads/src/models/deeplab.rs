@@ -23,6 +23,7 @@ pub(super) const DEEPLABV3PLUS: Model = Model {
     about: "DeepLabv3+ on Xception-65, 41,055,413 parameters, SGD with momentum",
     parameters: &[CROPS, CROP, MODE, TFLOPS, MEMORY_GB_S],
     optimizer: Optimizer::Momentum,
+    check: |_| Ok(()),
     build: deeplab,
 };
 

@@ -18,6 +18,7 @@ pub(super) const DENSENET121: Model = Model {
     about: "DenseNet-121, 7,978,856 parameters, SGD with momentum",
     parameters: &[BATCH, IMAGE, MODE, TFLOPS, MEMORY_GB_S],
     optimizer: Optimizer::Momentum,
+    check: |_| Ok(()),
     build: |arguments, tape| densenet(arguments, tape, [6, 12, 24, 16]),
 };
 

@@ -16,6 +16,7 @@ pub(super) const GPT: Model = Model {
     about: "GPT-2, 124,439,808 parameters where nothing is set, Adam",
     parameters: &[TEXTS, LAYERS, WIDTH, SEQUENCE, VOCABULARY, MODE, TFLOPS, MEMORY_GB_S],
     optimizer: Optimizer::Adam,
+    check: |_| Ok(()),
     build: gpt,
 };
 

@@ -35,6 +35,7 @@ pub(super) const LSTM: Model = Model {
     about: "LSTM, 69,190,632 parameters where nothing is set, SGD with momentum",
     parameters: &[SEQUENCES, LAYERS, STEPS, WIDTH, MODE, TFLOPS, MEMORY_GB_S],
     optimizer: Optimizer::Momentum,
+    check: |_| Ok(()),
     build: lstm,
 };
 

@@ -2,10 +2,10 @@
 //!
 //! A spec such as `resnet50:batch=512,mode=training` names a model and sets some of its
 //! parameters; the rest have defaults. It alone determines the graph, including the time of each
-//! op, and the graph is named after it with all parameters written out. All arithmetic is
-//! on integers, so every machine generates the same graph.
+//! op, and the graph is named after it with all parameters written out but those that are 0
+//! or of a preset. All arithmetic is on integers, so every machine generates the same graph.
 //!
-//! Ops follow what PyTorch runs in single precision: what it updates in place is updated in
+//! Ops follow what PyTorch runs, in single precision where the model does not say otherwise: what it updates in place is updated in
 //! place, and what its autograd saves is read by the backward pass. Convolutions are given
 //! no workspace, since what cuDNN asks for depends on its version and the device.
 
@@ -15,6 +15,7 @@ mod densenet;
 mod gpt;
 mod inception;
 mod layers;
+mod llama;
 mod lstm;
 mod nasnet;
 mod optimizer;
@@ -44,6 +45,8 @@ pub struct Model {
     /// Its parameters, in the order of the graph's name.
     pub parameters: &'static [Parameter],
     optimizer: Optimizer,
+    /// What is wrong with values that each parameter takes for itself.
+    check: fn(&Arguments) -> Result<(), String>,
     build: fn(&Arguments, &mut Tape),
 }
 
@@ -53,7 +56,7 @@ pub const fn list() -> &'static [Model] {
     &MODELS
 }
 
-static MODELS: [Model; 15] = [
+static MODELS: [Model; 17] = [
     resnet::RESNET50,
     resnet::RESNET152,
     densenet::DENSENET121,
@@ -69,6 +72,8 @@ static MODELS: [Model; 15] = [
     nasnet::NASNET,
     rnn::RNN,
     rnn::BRNN,
+    llama::LLAMA,
+    llama::MIXTRAL,
 ];
 
 /// Generates the graph of one iteration.

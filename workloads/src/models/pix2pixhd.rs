@@ -30,6 +30,7 @@ pub(super) const PIX2PIXHD: Model = Model {
             5,603,202, Adam",
     parameters: &[IMAGES, MODE, TFLOPS, MEMORY_GB_S],
     optimizer: Optimizer::Adam,
+    check: |_| Ok(()),
     build: pix2pixhd,
 };
 

@@ -15,6 +15,7 @@ pub(super) const RESNET50: Model = Model {
     about: "ResNet-50 (v1.5), 25,557,032 parameters, SGD with momentum",
     parameters: &[BATCH, IMAGE, MODE, TFLOPS, MEMORY_GB_S],
     optimizer: Optimizer::Momentum,
+    check: |_| Ok(()),
     build: |arguments, tape| resnet(arguments, tape, [3, 4, 6, 3]),
 };
 

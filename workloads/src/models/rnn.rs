@@ -39,6 +39,7 @@ pub(super) const RNN: Model = Model {
     about: "LSTM with a class a step, gradients summed in place, plain SGD",
     parameters: &[SEQUENCES, LAYERS, STEPS, WIDTH, MODE, TFLOPS, MEMORY_GB_S],
     optimizer: Optimizer::Plain,
+    check: |_| Ok(()),
     build: |arguments, tape| recurrent(arguments, tape, &[false]),
 };
 

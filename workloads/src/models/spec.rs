@@ -25,10 +25,20 @@ pub struct Parameter {
 pub enum Domain {
     /// An integer from 1 to this one.
     Count(u64),
-    /// A number above zero and up to 1,000,000, with at most three decimals.
-    Decimal,
+    /// A number above zero and up to this one, with at most three decimals.
+    Decimal(u64),
     /// One of these words.
     OneOf(&'static [&'static str]),
+    /// 0, for nothing of the kind, or a value of this domain.
+    OrZero(&'static Self),
+    /// A value of a domain, or `preset`: the one of `values` that belongs to the value of the
+    /// model's first parameter.
+    Preset {
+        /// The domain.
+        of: &'static Self,
+        /// As numbers, one for each word of the first parameter.
+        values: &'static [u64],
+    },
 }
 
 /// How many images there are.
@@ -55,7 +65,7 @@ pub(super) const MODE: Parameter = Parameter {
 pub(super) const TFLOPS: Parameter = Parameter {
     name: "tflops",
     default: "14",
-    domain: Domain::Decimal,
+    domain: Domain::Decimal(1_000_000),
     about: "arithmetic speed in TFLOP/s",
 };
 
@@ -63,11 +73,15 @@ pub(super) const TFLOPS: Parameter = Parameter {
 pub(super) const MEMORY_GB_S: Parameter = Parameter {
     name: "memory_gb_s",
     default: "800",
-    domain: Domain::Decimal,
+    domain: Domain::Decimal(1_000_000),
     about: "memory speed in GB/s",
 };
 
-const MOST_MILLI: u64 = 1_000_000_000;
+/// How a value is written that the preset decides.
+pub(super) const PRESET: &str = "preset";
+
+/// Stands for it until the preset is known.
+const OF_PRESET: u64 = u64::MAX;
 
 /// Why a spec gives no graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +109,8 @@ pub enum SpecError {
         /// What it was given.
         value: String,
     },
+    /// The values contradict each other, in words.
+    Together(String),
     /// The sizes of the work exceed 64 bits.
     Graph(GraphError),
 }
@@ -103,14 +119,12 @@ impl fmt::Display for Domain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Count(most) => write!(f, "an integer from 1 to {most}"),
-            Self::Decimal => {
-                write!(
-                    f,
-                    "a number above 0 and up to {}, with at most 3 decimals",
-                    MOST_MILLI / 1_000
-                )
+            Self::Decimal(most) => {
+                write!(f, "a number above 0 and up to {most}, with at most 3 decimals")
             }
             Self::OneOf(words) => f.write_str(&words.join(" or ")),
+            Self::OrZero(of) => write!(f, "0 or {of}"),
+            Self::Preset { of, .. } => write!(f, "{PRESET} or {of}"),
         }
     }
 }
@@ -140,6 +154,7 @@ impl fmt::Display for SpecError {
             Self::Value { parameter, domain, value } => {
                 write!(f, "{parameter} must be {domain}, not {:?}", Shown::name(value))
             }
+            Self::Together(contradiction) => f.write_str(contradiction),
             Self::Graph(error) => write!(f, "the work is too large: {error}"),
         }
     }
@@ -152,10 +167,16 @@ impl Domain {
     fn read(self, text: &str) -> Option<u64> {
         match self {
             Self::Count(most) => digits(text).filter(|count| (1..=most).contains(count)),
-            Self::Decimal => thousandths(text).filter(|milli| (1..=MOST_MILLI).contains(milli)),
+            Self::Decimal(most) => {
+                thousandths(text).filter(|milli| (1..=1_000 * most).contains(milli))
+            }
             Self::OneOf(words) => {
                 words.iter().position(|word| *word == text).map(|position| position as u64)
             }
+            Self::OrZero(_) if text == "0" => Some(0),
+            Self::OrZero(of) => of.read(text),
+            Self::Preset { .. } if text == PRESET => Some(OF_PRESET),
+            Self::Preset { of, .. } => of.read(text),
         }
     }
 
@@ -163,7 +184,9 @@ impl Domain {
     fn show(self, value: u64) -> String {
         match self {
             Self::Count(_) => value.to_string(),
-            Self::Decimal => {
+            Self::OrZero(_) if value == 0 => "0".to_owned(),
+            Self::OrZero(of) | Self::Preset { of, .. } => of.show(value),
+            Self::Decimal(_) => {
                 let text = format!("{}.{:03}", value / 1_000, value % 1_000);
                 text.trim_end_matches('0').trim_end_matches('.').to_owned()
             }
@@ -183,7 +206,8 @@ fn thousandths(text: &str) -> Option<u64> {
     digits(whole)?.checked_mul(1_000)?.checked_add(digits(fraction)? * scale)
 }
 
-/// The value of each parameter of a model. Displays as the canonical spec.
+/// The value of each parameter of a model. Displays as the canonical spec, without what is 0 or
+/// of the preset.
 pub(super) struct Arguments {
     model: &'static Model,
     values: Vec<u64>,
@@ -213,7 +237,16 @@ impl Arguments {
                 value: value.to_owned(),
             })
         });
-        Ok(Self { model, values: values.collect::<Result<_, _>>()? })
+        let mut values = values.collect::<Result<Vec<_>, _>>()?;
+        let preset = values[0];
+        for (parameter, value) in model.parameters.iter().zip(&mut values) {
+            if let (Domain::Preset { values, .. }, OF_PRESET) = (parameter.domain, *value) {
+                *value = values[preset as usize];
+            }
+        }
+        let arguments = Self { model, values };
+        (model.check)(&arguments).map_err(SpecError::Together)?;
+        Ok(arguments)
     }
 
     /// The number that stands for the value of a parameter which the model lists.
@@ -236,8 +269,13 @@ impl Arguments {
 impl fmt::Display for Arguments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.model.name)?;
-        for (at, (parameter, &value)) in self.model.parameters.iter().zip(&self.values).enumerate()
-        {
+        let pairs = self.model.parameters.iter().zip(&self.values);
+        let shown = pairs.filter(|&(parameter, &value)| match parameter.domain {
+            Domain::OrZero(_) => value > 0,
+            Domain::Preset { values, .. } => value != values[self.values[0] as usize],
+            _ => true,
+        });
+        for (at, (parameter, &value)) in shown.enumerate() {
             let separator = if at == 0 { ':' } else { ',' };
             write!(f, "{separator}{}={}", parameter.name, parameter.domain.show(value))?;
         }
@@ -249,6 +287,8 @@ impl fmt::Display for Arguments {
 mod tests {
     use super::*;
 
+    const DECIMAL: Domain = Domain::Decimal(1_000_000);
+
     #[test]
     fn decimals_are_exact() {
         for (text, milli) in [
@@ -256,7 +296,7 @@ mod tests {
             ("14.5", Some(14_500)),
             ("0.125", Some(125)),
             ("007.010", Some(7_010)),
-            ("1000000", Some(MOST_MILLI)),
+            ("1000000", Some(1_000_000_000)),
             ("1000000.001", None),
             ("0", None),
             ("0.000", None),
@@ -269,11 +309,29 @@ mod tests {
             ("", None),
             ("99999999999999999999", None),
         ] {
-            assert_eq!(Domain::Decimal.read(text), milli, "{text}");
+            assert_eq!(DECIMAL.read(text), milli, "{text}");
         }
-        assert_eq!(Domain::Decimal.show(14_000), "14");
-        assert_eq!(Domain::Decimal.show(7_010), "7.01");
-        assert_eq!(Domain::Decimal.show(125), "0.125");
+        assert_eq!(DECIMAL.show(14_000), "14");
+        assert_eq!(DECIMAL.show(7_010), "7.01");
+        assert_eq!(DECIMAL.show(125), "0.125");
+    }
+
+    #[test]
+    fn zero_and_presets_stand_beside_a_domain() {
+        let of = &Domain::Count(512);
+        let or_zero = Domain::OrZero(of);
+        assert_eq!(
+            ["0", "1", "513", PRESET].map(|text| or_zero.read(text)),
+            [Some(0), Some(1), None, None]
+        );
+        assert_eq!([or_zero.show(0), or_zero.show(7)], ["0", "7"]);
+        let preset = Domain::Preset { of, values: &[3] };
+        assert_eq!(
+            ["0", "1", PRESET].map(|text| preset.read(text)),
+            [None, Some(1), Some(OF_PRESET)]
+        );
+        assert_eq!(preset.to_string(), "preset or an integer from 1 to 512");
+        assert_eq!(or_zero.to_string(), "0 or an integer from 1 to 512");
     }
 
     #[test]

@@ -42,6 +42,15 @@ impl Value {
     }
 }
 
+/// What an op does.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work {
+    pub(super) flops: u128,
+    /// What it reads and writes.
+    pub(super) bytes: u128,
+    pub(super) workspace_bytes: u64,
+}
+
 type Backward = Box<dyn FnOnce(&mut Tape)>;
 
 /// The recorded layers whose backward pass has not been emitted yet.
@@ -177,10 +186,25 @@ impl Tape {
         reads: &[TensorId],
         writes: &[TensorId],
     ) {
-        let bytes = reads.iter().chain(writes);
-        let bytes = bytes.map(|tensor| u128::from(self.graph.tensors[tensor.index()].bytes)).sum();
-        let time_ns = self.roofline.time_ns(flops, bytes);
-        let op = self.graph.push_op(name, time_ns, 0, reads, writes);
+        let bytes = self.bytes(reads) + self.bytes(writes);
+        self.op_of(name, Work { flops, bytes, workspace_bytes: 0 }, reads, writes);
+    }
+
+    /// The bytes of these tensors.
+    pub(super) fn bytes(&self, tensors: &[TensorId]) -> u128 {
+        tensors.iter().map(|tensor| u128::from(self.graph.tensors[tensor.index()].bytes)).sum()
+    }
+
+    /// The same for an op whose traffic is not that of whole tensors, or that has a workspace.
+    pub(super) fn op_of(
+        &mut self,
+        name: String,
+        work: Work,
+        reads: &[TensorId],
+        writes: &[TensorId],
+    ) {
+        let time_ns = self.roofline.time_ns(work.flops, work.bytes);
+        let op = self.graph.push_op(name, time_ns, work.workspace_bytes, reads, writes);
         self.graph.promise_repeats(op);
     }
 

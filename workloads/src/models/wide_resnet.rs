@@ -23,6 +23,7 @@ pub(super) const WRESNET152: Model = Model {
     about: "wide ResNet-152, convolutions fused with normalizations, plain SGD",
     parameters: &[BATCH, WIDEN, IMAGE, MODE, TFLOPS, MEMORY_GB_S],
     optimizer: Optimizer::Plain,
+    check: |_| Ok(()),
     build: wide_resnet,
 };
 

@@ -2,6 +2,7 @@
 
 mod arithmetic;
 mod gan;
+mod llama;
 mod resnet;
 mod shapes;
 mod sizes;
@@ -13,7 +14,7 @@ use workloads::format::{read_graph, write_graph};
 use workloads::models::{SpecError, generate, list};
 
 /// Every model, small.
-const SMALL: [&str; 15] = [
+const SMALL: [&str; 17] = [
     "resnet50:batch=3",
     "resnet152:batch=3,image=65",
     "densenet121:batch=2,image=64",
@@ -29,6 +30,8 @@ const SMALL: [&str; 15] = [
     "nasnet:batch=2,image=65,repeats=1,filters=8",
     "rnn:batch=4,layers=3,steps=5,width=32",
     "brnn:batch=4,layers=2,steps=5,width=32",
+    "llama:layers=3,width=64,heads=4,kv_heads=2,hidden=96,vocabulary=100,sequence=32",
+    "mixtral:layers=2,width=64,heads=4,kv_heads=2,hidden=96,experts=4,vocabulary=100,sequence=32",
 ];
 
 fn make(spec: &str) -> OwnedGraph {
@@ -102,6 +105,9 @@ fn inference_keeps_nothing_for_training() {
             &["lstm0.0.gates", "lstm0.1.cell", "lstm0.1.gates", "fc.out"],
         ),
         ("wresnet152:mode=inference,image=1,widen=1", &["maxpool.indices", "fc.out"]),
+        ("llama:mode=token,layers=1,sequence=8", &["logits"]),
+        // The next token reads it.
+        ("llama:mode=prompt,layers=1,sequence=8", &["layers.0.attn.cache", "logits"]),
     ] {
         let graph = make(spec);
         assert_eq!(unread(&graph), expected, "{spec}");
@@ -118,7 +124,7 @@ fn parts(graph: &OwnedGraph, keep: impl Fn(OpId) -> bool) -> BTreeSet<&str> {
 
 #[test]
 fn all_ops_are_repeatable_but_those_that_write_states_alone() {
-    let once = ["add_", "adam", "sgd"];
+    let once = ["add_", "adam", "adamw", "sgd"];
     for spec in SMALL {
         let graph = make(spec);
         let is_repeatable = |op: OpId| graph.ops[op.index()].repeatable;
@@ -171,7 +177,7 @@ fn wrong_specs_say_what_is_right() {
             "",
             "there is no model \"\"; known are resnet50, resnet152, densenet121, densenet169, \
              densenet201, deeplabv3plus, pix2pixhd, gpt, bert, lstm, wresnet152, inception4, \
-             nasnet, rnn, brnn",
+             nasnet, rnn, brnn, llama, mixtral",
         ),
         ("resnet50:", "\"\" does not have the form name=value"),
         ("resnet50:batch", "\"batch\" does not have the form name=value"),

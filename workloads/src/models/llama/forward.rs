@@ -1,0 +1,315 @@
+//! From tokens to scores.
+
+use super::weights::{BFLOAT_BYTES, Layer, Matrix, Network, Perceptron, Weight};
+use super::{Dimensions, Mode};
+use crate::models::layers::product_flops;
+use crate::models::tape::{FLOAT_BYTES, INDEX_BYTES, Tape, Work};
+use planner_core::{Kind, TensorId};
+
+/// A pass over some texts.
+pub(super) struct Decoder<'t> {
+    pub(super) tape: &'t mut Tape,
+    pub(super) dimensions: Dimensions,
+    pub(super) mode: Mode,
+    pub(super) batch: u64,
+    /// Tokens of a text, with those that the cache holds.
+    sequence: u64,
+    /// Rows that pass through the layers.
+    pub(super) rows: u64,
+    /// Begins the names of ops and temporaries.
+    prefix: String,
+}
+
+/// A norm, and what undoes it.
+#[derive(Clone, Copy)]
+pub(super) struct Norm {
+    pub(super) input: TensorId,
+    pub(super) out: TensorId,
+    /// What each row was multiplied by; in training.
+    pub(super) scale: Option<TensorId>,
+}
+
+/// A product with a matrix.
+#[derive(Clone, Copy)]
+pub(super) struct Product {
+    pub(super) rows: u64,
+    pub(super) input: TensorId,
+    pub(super) out: TensorId,
+    /// Between the two halves of an adapter; in training.
+    pub(super) inner: Option<TensorId>,
+}
+
+/// What undoes a layer.
+pub(super) struct Saved {
+    pub(super) attention_norm: Norm,
+    pub(super) qkv: Product,
+    pub(super) context: TensorId,
+    /// The logarithm of the sum of each row of scores; in training.
+    pub(super) log_sums: Option<TensorId>,
+    pub(super) attention_out: Product,
+    pub(super) perceptron_norm: Norm,
+    /// Which rows each expert has, with their shares in the sum; where there are several.
+    pub(super) routes: Option<TensorId>,
+    /// Of each expert.
+    pub(super) gate_up: Vec<Product>,
+    pub(super) down: Vec<Product>,
+    pub(super) out: TensorId,
+}
+
+/// What undoes a pass.
+pub(super) struct Pass {
+    pub(super) tokens: TensorId,
+    pub(super) layers: Vec<Saved>,
+    pub(super) norm: Norm,
+}
+
+impl<'t> Decoder<'t> {
+    pub(super) fn new(
+        tape: &'t mut Tape,
+        dimensions: Dimensions,
+        mode: Mode,
+        [batch, sequence]: [u64; 2],
+        prefix: String,
+    ) -> Self {
+        let rows = if mode == Mode::Token { batch } else { batch * sequence };
+        Self { tape, dimensions, mode, batch, sequence, rows, prefix }
+    }
+
+    pub(super) fn name(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    pub(super) fn bfloats(&mut self, name: &str, rows: u64, columns: u64) -> TensorId {
+        let bytes = rows.saturating_mul(columns).saturating_mul(BFLOAT_BYTES);
+        self.tape.tensor(self.name(name), bytes, Kind::Temporary)
+    }
+
+    pub(super) fn floats(&mut self, name: &str, rows: u64, columns: u64) -> TensorId {
+        let bytes = rows.saturating_mul(columns).saturating_mul(FLOAT_BYTES);
+        self.tape.tensor(self.name(name), bytes, Kind::Temporary)
+    }
+
+    pub(super) fn indices(&mut self, name: &str) -> TensorId {
+        let bytes = self.rows.saturating_mul(INDEX_BYTES);
+        self.tape.tensor(self.name(name), bytes, Kind::Input)
+    }
+
+    pub(super) fn op(&mut self, name: &str, flops: u128, reads: &[TensorId], writes: &[TensorId]) {
+        self.tape.op(self.name(name), flops, reads, writes);
+    }
+
+    /// An op without arithmetic to speak of that moves fewer bytes than its tensors have.
+    pub(super) fn sparse_op(
+        &mut self,
+        name: &str,
+        bytes: u128,
+        reads: &[TensorId],
+        writes: &[TensorId],
+    ) {
+        let work = Work { flops: 0, bytes, workspace_bytes: 0 };
+        self.tape.op_of(self.name(name), work, reads, writes);
+    }
+
+    /// Bytes of rows of bfloat16.
+    pub(super) fn row_bytes(rows: u64, columns: u64) -> u128 {
+        u128::from(rows) * u128::from(columns) * u128::from(BFLOAT_BYTES)
+    }
+
+    /// Up to the last norm.
+    pub(super) fn forward(&mut self, network: &Network) -> Pass {
+        let tokens = self.indices("tokens");
+        let mut x = self.embed(network, tokens);
+        let mut layers = Vec::new();
+        for layer in &network.layers {
+            let saved = self.layer(layer, x);
+            x = saved.out;
+            layers.push(saved);
+        }
+        // Scores follow from the last token of each text alone.
+        let rows = if self.mode == Mode::Training { self.rows } else { self.batch };
+        let norm = self.normalize("norm", x, &network.norm, rows);
+        Pass { tokens, layers, norm }
+    }
+
+    /// Reads a row of the table for each token.
+    fn embed(&mut self, network: &Network, tokens: TensorId) -> TensorId {
+        let (rows, width) = (self.rows, self.dimensions.width);
+        let x = self.bfloats("embed.out", rows, width);
+        let reads: Vec<_> =
+            [tokens].into_iter().chain(network.table.iter().map(|part| part.tensor)).collect();
+        let bytes = 2 * Self::row_bytes(rows, width) + u128::from(rows * INDEX_BYTES);
+        self.sparse_op("embed", bytes, &reads, &[x]);
+        x
+    }
+
+    /// Of a layer, `x` stays as it is: the norm's backward op reads it.
+    fn layer(&mut self, layer: &Layer, x: TensorId) -> Saved {
+        let rows = self.rows;
+        let at = |part: &str| format!("{}.{part}", layer.name);
+        let attention_norm = self.normalize(&at("attn_norm"), x, &layer.attention_norm, rows);
+        let qkv = self.multiply(&layer.qkv, attention_norm.out, rows);
+        let (context, log_sums) = self.attend(&at("attn"), qkv.out);
+        let attention_out = self.multiply(&layer.attention_out, context, rows);
+        let middle = attention_out.out;
+        self.op(&at("attn.add"), 0, &[middle, x], &[middle]);
+        let perceptron_norm = self.normalize(&at("mlp_norm"), middle, &layer.perceptron_norm, rows);
+        let (routes, inputs) = self.route(layer, perceptron_norm.out);
+        let (mut gate_up, mut down) = (Vec::new(), Vec::new());
+        for (expert, input) in layer.experts.iter().zip(inputs) {
+            let [first, second] = self.perceptron(expert, input);
+            gate_up.push(first);
+            down.push(second);
+        }
+        let out = match routes {
+            None => down[0].out,
+            Some(routes) => self.combine(layer, routes, &down),
+        };
+        self.op(&at("mlp.add"), 0, &[out, middle], &[out]);
+        Saved {
+            attention_norm,
+            qkv,
+            context,
+            log_sums,
+            attention_out,
+            perceptron_norm,
+            routes,
+            gate_up,
+            down,
+            out,
+        }
+    }
+
+    /// Rows of an expert, where each has the same part of the tokens: at least one.
+    pub(super) fn expert_rows(&self) -> u64 {
+        let Dimensions { experts, active, .. } = self.dimensions;
+        (self.rows * active).div_ceil(experts)
+    }
+
+    /// Gives each token to some experts, which get copies of their rows.
+    fn route(&mut self, layer: &Layer, x: TensorId) -> (Option<TensorId>, Vec<TensorId>) {
+        let Some(router) = &layer.router else { return (None, vec![x]) };
+        let Dimensions { width, experts, .. } = self.dimensions;
+        let (rows, expert_rows) = (self.rows, self.expert_rows());
+        let routes = self.floats(&format!("{}.router.out", layer.name), rows, experts);
+        let flops = product_flops(rows, width, experts);
+        self.op(&format!("{}.router", layer.name), flops, &[x, router.tensor], &[routes]);
+        let part = |expert: &Perceptron| format!("{}.in", expert.name);
+        let inputs: Vec<_> = layer
+            .experts
+            .iter()
+            .map(|expert| self.bfloats(&part(expert), expert_rows, width))
+            .collect();
+        let copied = 2 * self.tape.bytes(&inputs) + self.tape.bytes(&[routes]);
+        self.sparse_op(&format!("{}.dispatch", layer.name), copied, &[x, routes], &inputs);
+        (Some(routes), inputs)
+    }
+
+    fn perceptron(&mut self, perceptron: &Perceptron, input: TensorId) -> [Product; 2] {
+        let rows = self.expert_rows();
+        let gate_up = self.multiply(&perceptron.gate_up, input, rows);
+        let name = format!("{}.swiglu", perceptron.name);
+        let gated = self.bfloats(&format!("{name}.out"), rows, self.dimensions.hidden);
+        self.op(&name, 0, &[gate_up.out], &[gated]);
+        [gate_up, self.multiply(&perceptron.down, gated, rows)]
+    }
+
+    /// The sum of what experts make of a token.
+    fn combine(&mut self, layer: &Layer, routes: TensorId, down: &[Product]) -> TensorId {
+        let name = format!("{}.combine", layer.name);
+        let out = self.bfloats(&format!("{name}.out"), self.rows, self.dimensions.width);
+        let reads: Vec<_> = [routes].into_iter().chain(down.iter().map(|part| part.out)).collect();
+        self.op(&name, 0, &reads, &[out]);
+        out
+    }
+
+    /// Normalizes rows of `x`, the last ones of texts where these are fewer than it has.
+    fn normalize(&mut self, name: &str, x: TensorId, weight: &Weight, rows: u64) -> Norm {
+        let width = self.dimensions.width;
+        let out = self.bfloats(&format!("{name}.out"), rows, width);
+        let trains = self.mode == Mode::Training;
+        let scale = trains.then(|| self.floats(&format!("{name}.scale"), rows, 1));
+        let writes: Vec<_> = [out].into_iter().chain(scale).collect();
+        let moved = 2 * Self::row_bytes(rows, width)
+            + Self::row_bytes(1, width)
+            + scale.map_or(0, |_| u128::from(rows * FLOAT_BYTES));
+        self.sparse_op(name, moved, &[x, weight.tensor], &writes);
+        Norm { input: x, out, scale }
+    }
+
+    fn multiply(&mut self, matrix: &Matrix, x: TensorId, rows: u64) -> Product {
+        let Matrix { name, inputs, columns, .. } = matrix;
+        let out = self.bfloats(&format!("{name}.out"), rows, *columns);
+        let bias = matrix.bias.as_ref().map(|bias| bias.tensor);
+        let reads: Vec<_> = [x, matrix.weight.tensor].into_iter().chain(bias).collect();
+        self.op(name, product_flops(rows, *inputs, *columns), &reads, &[out]);
+        let Some(adapter) = &matrix.adapter else {
+            return Product { rows, input: x, out, inner: None };
+        };
+        let name = format!("{name}.lora");
+        let inner = self.bfloats(&format!("{name}.inner"), rows, adapter.inner);
+        let reads = [x, adapter.down.tensor, adapter.up.tensor, out];
+        self.op(&name, matrix.adapter_flops(rows), &reads, &[out, inner]);
+        Product { rows, input: x, out, inner: Some(inner) }
+    }
+
+    /// Turns queries and keys in place, caches keys and values if they are needed later, and
+    /// attends to all tokens up to each one.
+    fn attend(&mut self, name: &str, qkv: TensorId) -> (TensorId, Option<TensorId>) {
+        let Dimensions { width, kv_width, heads, .. } = self.dimensions;
+        let rows = self.rows;
+        let is_training = self.mode == Mode::Training;
+        let cache = (!is_training).then(|| {
+            let rows = self.batch.saturating_mul(self.sequence);
+            let bytes = rows.saturating_mul(2 * kv_width).saturating_mul(BFLOAT_BYTES);
+            self.tape.tensor(self.name(&format!("{name}.cache")), bytes, Kind::State)
+        });
+        // A token is added to a cache, of which the rest stays.
+        let before = cache.filter(|_| self.mode == Mode::Token);
+        let turned = 2 * Self::row_bytes(rows, width + kv_width);
+        let cached = cache.map_or(0, |_| Self::row_bytes(rows, 3 * kv_width));
+        let reads: Vec<_> = [qkv].into_iter().chain(before).collect();
+        let writes: Vec<_> = [qkv].into_iter().chain(cache).collect();
+        self.sparse_op(&format!("{name}.rotary"), turned + cached, &reads, &writes);
+
+        let context = self.bfloats(&format!("{name}.out"), rows, width);
+        let log_sums = is_training.then(|| self.floats(&format!("{name}.log_sums"), rows, heads));
+        let reads: Vec<_> = [qkv].into_iter().chain(before).collect();
+        let writes: Vec<_> = [context].into_iter().chain(log_sums).collect();
+        self.op(name, self.attention_flops(), &reads, &writes);
+        (context, log_sums)
+    }
+
+    /// Two products for each column and pair of tokens of which one sees the other.
+    pub(super) fn attention_flops(&self) -> u128 {
+        let sequence = u128::from(self.sequence);
+        let pairs = match self.mode {
+            Mode::Training | Mode::Prompt => sequence * (sequence + 1) / 2,
+            Mode::Token => sequence,
+        };
+        4 * u128::from(self.batch) * pairs * u128::from(self.dimensions.width)
+    }
+
+    /// The scores of each next token.
+    pub(super) fn scores(&mut self, network: &Network, pass: &Pass) {
+        let Dimensions { width, vocabulary, .. } = self.dimensions;
+        let scores = self.floats("logits", self.batch, vocabulary);
+        let reads: Vec<_> = [pass.norm.out]
+            .into_iter()
+            .chain(network.head().iter().map(|part| part.tensor))
+            .collect();
+        self.op("head", product_flops(self.batch, width, vocabulary), &reads, &[scores]);
+    }
+}
+
+impl Matrix {
+    /// Arithmetic of both halves of its adapter, if it has one.
+    pub(super) fn adapter_flops(&self, rows: u64) -> u128 {
+        self.adapter.as_ref().map_or(0, |adapter| {
+            product_flops(rows, self.inputs, adapter.inner).saturating_add(product_flops(
+                rows,
+                adapter.rank,
+                self.columns,
+            ))
+        })
+    }
+}

@@ -1,0 +1,269 @@
+//! The weights, with the gradients that passes add up, and their update.
+
+use super::{BIAS, Dimensions, HEAD, SLICES};
+use crate::models::spec::Arguments;
+use crate::models::tape::{FLOAT_BYTES, Tape};
+use planner_core::{Kind, TensorId};
+
+/// Size of a bfloat16 number.
+pub(super) const BFLOAT_BYTES: u64 = 2;
+
+/// What is trained, and how large the numbers of other matrices are.
+#[derive(Clone, Copy)]
+pub(super) struct Precision {
+    pub(super) milli_bits: u64,
+    pub(super) trains_all: bool,
+    pub(super) trains_adapters: bool,
+}
+
+/// How weights are updated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// I. Loshchilov, F. Hutter: Decoupled weight decay regularization, 2019; with a float32 copy
+    /// of the weights, from which it writes the others.
+    AdamW,
+    /// Stochastic gradient descent on the bfloat16 weights.
+    Sgd,
+}
+
+pub(super) struct Weight {
+    name: String,
+    elements: u64,
+    pub(super) tensor: TensorId,
+    pub(super) trained: bool,
+    gradient: Option<TensorId>,
+}
+
+/// What a pass reads of a gradient so far, and what it writes.
+pub(super) struct Sum {
+    pub(super) before: Option<TensorId>,
+    pub(super) after: TensorId,
+}
+
+impl Weight {
+    /// The gradient, which the first pass makes and others add to; none where it is not trained.
+    pub(super) fn sum(&mut self, tape: &mut Tape) -> Option<Sum> {
+        let before = self.gradient;
+        self.trained.then(|| {
+            let bytes = self.elements.saturating_mul(BFLOAT_BYTES);
+            let new = || tape.tensor(format!("{}.grad", self.name), bytes, Kind::Temporary);
+            Sum { before, after: *self.gradient.get_or_insert_with(new) }
+        })
+    }
+}
+
+/// Two thin matrices whose product is added to a matrix (E. Hu et al.: LoRA: low-rank adaptation
+/// of large language models, 2022), one pair for each matrix that is stored in it.
+pub(super) struct Adapter {
+    /// Columns between the two.
+    pub(super) inner: u64,
+    pub(super) rank: u64,
+    pub(super) down: Weight,
+    pub(super) up: Weight,
+}
+
+/// A matrix of as many rows as its input has columns.
+pub(super) struct Matrix {
+    pub(super) name: String,
+    pub(super) inputs: u64,
+    pub(super) columns: u64,
+    pub(super) weight: Weight,
+    pub(super) bias: Option<Weight>,
+    pub(super) adapter: Option<Adapter>,
+}
+
+pub(super) struct Layer {
+    pub(super) name: String,
+    pub(super) attention_norm: Weight,
+    /// Queries, keys and values.
+    pub(super) qkv: Matrix,
+    pub(super) attention_out: Matrix,
+    pub(super) perceptron_norm: Weight,
+    /// Chooses experts, where there are several.
+    pub(super) router: Option<Weight>,
+    pub(super) experts: Vec<Perceptron>,
+}
+
+pub(super) struct Perceptron {
+    pub(super) name: String,
+    /// The gate, and what it gates.
+    pub(super) gate_up: Matrix,
+    pub(super) down: Matrix,
+}
+
+pub(super) struct Network {
+    pub(super) table: Vec<Weight>,
+    pub(super) layers: Vec<Layer>,
+    pub(super) norm: Weight,
+    /// Empty where the table is used.
+    own_head: Vec<Weight>,
+}
+
+/// Creates weights.
+struct Maker<'t> {
+    tape: &'t mut Tape,
+    precision: Precision,
+    rank: u64,
+}
+
+impl Maker<'_> {
+    fn weight(&mut self, name: String, elements: u64, milli_bits: u64, trained: bool) -> Weight {
+        let bits = u128::from(elements) * u128::from(milli_bits);
+        let bytes = u64::try_from(bits.div_ceil(8_000)).unwrap_or(u64::MAX);
+        let tensor = self.tape.tensor(name.clone(), bytes, Kind::State);
+        Weight { name, elements, tensor, trained, gradient: None }
+    }
+
+    /// A norm's weight or a bias, which are never quantized.
+    fn small(&mut self, name: String, elements: u64) -> Weight {
+        self.weight(name, elements, 16_000, self.precision.trains_all)
+    }
+
+    fn large(&mut self, name: String, elements: u64) -> Weight {
+        self.weight(name, elements, self.precision.milli_bits, self.precision.trains_all)
+    }
+
+    /// The rows of a table or of the head, in parts.
+    fn sliced(&mut self, name: &str, dimensions: Dimensions, slices: u64) -> Vec<Weight> {
+        let Dimensions { vocabulary, width, .. } = dimensions;
+        let rows = vocabulary.div_ceil(slices);
+        let mut parts = Vec::new();
+        for first in (0..vocabulary).step_by(rows as usize) {
+            let suffix = if slices == 1 { String::new() } else { format!(".{}", parts.len()) };
+            let elements = rows.min(vocabulary - first) * width;
+            parts.push(self.large(format!("{name}.weight{suffix}"), elements));
+        }
+        parts
+    }
+
+    /// Matrices of the same input, stored as one; each has an adapter of its own.
+    fn matrix<const N: usize>(&mut self, name: String, inputs: u64, parts: [u64; N]) -> Matrix {
+        let columns = parts.iter().sum();
+        let weight = self.large(format!("{name}.weight"), inputs * columns);
+        let (rank, trained) = (self.rank, self.precision.trains_adapters);
+        let adapter = (rank > 0).then(|| {
+            let inner = rank * N as u64;
+            let mut part = |end, elements| {
+                self.weight(format!("{name}.lora_{end}"), elements, 16_000, trained)
+            };
+            let (down, up) = (part("a", inputs * inner), part("b", rank * columns));
+            Adapter { inner, rank, down, up }
+        });
+        Matrix { name, inputs, columns, weight, bias: None, adapter }
+    }
+
+    fn layer(&mut self, number: u64, dimensions: Dimensions, has_bias: bool) -> Layer {
+        let Dimensions { width, kv_width, experts, .. } = dimensions;
+        let name = format!("layers.{number}");
+        let attention_norm = self.small(format!("{name}.attn_norm.weight"), width);
+        let mut qkv = self.matrix(format!("{name}.attn.qkv"), width, [width, kv_width, kv_width]);
+        qkv.bias = has_bias.then(|| self.small(format!("{}.bias", qkv.name), qkv.columns));
+        Layer {
+            attention_norm,
+            qkv,
+            attention_out: self.matrix(format!("{name}.attn.o"), width, [width]),
+            perceptron_norm: self.small(format!("{name}.mlp_norm.weight"), width),
+            router: (experts > 1)
+                .then(|| self.small(format!("{name}.router.weight"), experts * width)),
+            experts: (0..experts)
+                .map(|expert| self.perceptron(&name, expert, dimensions))
+                .collect(),
+            name,
+        }
+    }
+
+    fn perceptron(&mut self, layer: &str, expert: u64, dimensions: Dimensions) -> Perceptron {
+        let Dimensions { width, hidden, experts, .. } = dimensions;
+        let name = match experts {
+            1 => format!("{layer}.mlp"),
+            _ => format!("{layer}.experts.{expert}"),
+        };
+        Perceptron {
+            gate_up: self.matrix(format!("{name}.gate_up"), width, [hidden, hidden]),
+            down: self.matrix(format!("{name}.down"), hidden, [width]),
+            name,
+        }
+    }
+}
+
+impl Network {
+    pub(super) fn new(
+        tape: &mut Tape,
+        dimensions: Dimensions,
+        precision: Precision,
+        rank: u64,
+        arguments: &Arguments,
+    ) -> Self {
+        let mut maker = Maker { tape, precision, rank };
+        let slices = arguments.get(&SLICES);
+        let (is_tied, has_bias) = (arguments.get(&HEAD) == 1, arguments.get(&BIAS) == 1);
+        let table = maker.sliced("embed", dimensions, slices);
+        let layers = (0..dimensions.layers)
+            .map(|number| maker.layer(number, dimensions, has_bias))
+            .collect();
+        let norm = maker.small("norm.weight".to_owned(), dimensions.width);
+        let own_head = if is_tied { Vec::new() } else { maker.sliced("head", dimensions, slices) };
+        Self { table, layers, norm, own_head }
+    }
+
+    pub(super) fn head(&self) -> &[Weight] {
+        if self.own_head.is_empty() { &self.table } else { &self.own_head }
+    }
+
+    pub(super) fn head_mut(&mut self) -> &mut [Weight] {
+        if self.own_head.is_empty() { &mut self.table } else { &mut self.own_head }
+    }
+
+    /// Updates what is trained: a matrix with what is small beside it in one op, all adapters of a
+    /// layer in one op.
+    pub(super) fn update(self, tape: &mut Tape, rule: Rule) {
+        for slice in self.table {
+            rule.update(tape, &slice.name.clone(), &[slice]);
+        }
+        for layer in self.layers {
+            let mut matrices =
+                vec![(vec![layer.attention_norm], layer.qkv), (Vec::new(), layer.attention_out)];
+            let mut small = vec![layer.perceptron_norm];
+            small.extend(layer.router);
+            for Perceptron { gate_up, down, .. } in layer.experts {
+                matrices.push((std::mem::take(&mut small), gate_up));
+                matrices.push((Vec::new(), down));
+            }
+            let mut adapters = Vec::new();
+            for (small, matrix) in matrices {
+                let group = small.into_iter().chain([matrix.weight]).chain(matrix.bias);
+                rule.update(tape, &matrix.name, &group.collect::<Vec<_>>());
+                adapters.extend(matrix.adapter.into_iter().flat_map(|both| [both.down, both.up]));
+            }
+            rule.update(tape, &format!("{}.lora", layer.name), &adapters);
+        }
+        for rest in [self.norm].into_iter().chain(self.own_head) {
+            rule.update(tape, &rest.name.clone(), &[rest]);
+        }
+    }
+}
+
+impl Rule {
+    /// One op for those of the weights that are trained, if any is.
+    fn update(self, tape: &mut Tape, name: &str, weights: &[Weight]) {
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        for weight in weights.iter().filter(|weight| weight.trained) {
+            reads.push(weight.gradient.expect("the backward pass has made all gradients"));
+            writes.push(weight.tensor);
+            if self == Self::AdamW {
+                let bytes = weight.elements.saturating_mul(FLOAT_BYTES);
+                let states = ["master", "exp_avg", "exp_avg_sq"].map(|state| {
+                    tape.tensor(format!("{}.{state}", weight.name), bytes, Kind::State)
+                });
+                reads.extend(states);
+                writes.extend(states);
+            } else {
+                reads.push(weight.tensor);
+            }
+        }
+        let rule = if self == Self::AdamW { "adamw" } else { "sgd" };
+        if !writes.is_empty() {
+            tape.op(format!("{name}.{rule}"), 0, &reads, &writes);
+        }
+    }
+}
