@@ -9,6 +9,8 @@ from .collectives import is_collective
 from .constants import Constants
 from .devices import device_of
 from .errors import CaptureError
+from .guards import Surroundings
+from .indices import checks
 from .machine import measure_copies
 from .measuring import Measurements
 from .operations import operations
@@ -18,7 +20,9 @@ from .step import Step, rate_of
 from .swapping import Fakes, initialise, swapped_module, swapped_optimizer
 
 
-def capture(model, loss_fn, optimizer, example_batch, process_group=None, device=None):
+def capture(
+    model, loss_fn, optimizer, example_batch, process_group=None, device=None, verify=False
+):
     """Captures one training step: forward, backward and the optimizer's update.
 
     `loss_fn(model, batch)` returns the loss, a tensor with one element. A batch is any nesting
@@ -32,10 +36,15 @@ def capture(model, loss_fn, optimizer, example_batch, process_group=None, device
     same time, each for a batch of its own. Parameters and buffers become those of process 0, and
     gradients are averaged in each iteration.
 
+    With `verify`, a few steps run beside eager mode first, as `Step.verify` has them.
+
     Raises `CaptureError` where the step depends on the values of tensors, and where processes
     would run different collectives.
     """
-    return _Training(model, loss_fn, optimizer, process_group, device).capture(example_batch)
+    step = _Training(model, loss_fn, optimizer, process_group, device).capture(example_batch)
+    if verify:
+        step.verify()
+    return step
 
 
 def call(model, batch):
@@ -87,6 +96,10 @@ class _Training:
             self.processes.agree(recorder.calls, fakes.name)
         return _step(self, recorder, batch, rates, "loss", loss, example_batch)
 
+    def functions(self):
+        """Returns the functions of the step, by name."""
+        return dict(loss_fn=self.loss_fn)
+
     def _backward(self, example_batch, on_gradient):
         """Records forward and backward pass. `on_gradient`, if there is one, is called with each
         parameter whose gradient is ready, and its fake tensor."""
@@ -123,6 +136,10 @@ class _Inference:
         self.measurements = Measurements(device_of(model, device))
         self.constants = Constants()
         self.copied_bytes_per_s = measure_copies()
+
+    def functions(self):
+        """Returns the functions of the step, by name."""
+        return dict(forward=self.forward)
 
     def capture(self, example_batch):
         recorder = _recorder(self.measurements)
@@ -165,7 +182,12 @@ def _step(source, recorder, batch, rates, name, returned, example_batch):
     batch, rates = [[recorder.view(fake) for fake in given] for given in (batch, rates)]
     ops = operations(recorder, batch, rates, name, results)
     source.measurements.give_back()
-    return Step(source, recorder.storages, ops, example_batch, (returns, structure))
+    states = {s.name: s.value for s in recorder.storages if s.kind == "state" and s.name != "generator"}
+    around = Surroundings(source.model, source.functions(), source.optimizer, states)
+    found = checks(recorder, batch)
+    return Step(
+        source, recorder.storages, ops, example_batch, (returns, structure), around, found
+    )
 
 
 def refuse_collectives(calls):
