@@ -208,9 +208,12 @@ impl Cuts {
                 is_shared[tensor.index()] |= before.is_some_and(|before| before != layer);
             }
         }
-        // The last op that takes a value which this layer or a later one does not hand on.
+        // The last op that takes a value which this layer or a later one does not hand on. Updates
+        // do not count: they take gradients, which the op that makes the loss may make as well.
+        let is_state = |tensor: &TensorId| graph.tensor(*tensor).kind == Kind::State;
+        let updates = |op: &OpId| graph.writes(*op).iter().all(is_state);
         let mut last_use = vec![0; self.layers + 1];
-        for op in graph.op_ids().skip(self.turn) {
+        for op in graph.op_ids().skip(self.turn).filter(|op| !updates(op)) {
             for tensor in
                 graph.operands_of(op).iter().filter(|tensor| !self.is_handed_on[tensor.index()])
             {

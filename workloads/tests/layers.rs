@@ -72,6 +72,29 @@ fn a_transformer_falls_into_halves_of_blocks() {
     assert_eq!(seen.layers[0].optimizer_bytes, 2 * table_bytes);
 }
 
+/// The same of a decoder whose loss and head's gradients are one op: all its states leave.
+#[test]
+fn a_decoder_falls_into_halves_of_blocks() {
+    let (width, hidden) = (64, 96);
+    let spec = format!(
+        "llama:layers=3,width={width},heads=4,kv_heads=2,hidden={hidden},vocabulary=100,sequence=32"
+    );
+    let seen = view(&spec, true);
+    // The embedding, the last norm, and the head.
+    assert_eq!(seen.layers.len(), 1 + 2 * 3 + 2);
+    let halves = [3 * width * width + width, 3 * width * hidden + width];
+    for (at, layer) in seen.layers[1..7].iter().enumerate() {
+        assert_eq!(layer.weight_bytes, 2 * halves[at % 2], "layer {at}");
+        assert_eq!(layer.activation_bytes, 2 * 32 * width);
+    }
+    for layer in &seen.layers {
+        assert_eq!(layer.optimizer_bytes, 6 * layer.weight_bytes);
+    }
+    for (layer, elements) in [(0, 100 * width), (7, width), (8, 100 * width)] {
+        assert_eq!(seen.layers[layer].weight_bytes, 2 * elements, "layer {layer}");
+    }
+}
+
 /// All time is somewhere; that of the forward pass twice where layers run again.
 #[test]
 fn layers_take_the_time_of_their_ops() {
