@@ -6,6 +6,9 @@ mod differences;
 pub(crate) mod picture;
 mod search;
 mod tables;
+mod text;
+
+pub use text::{fitted, width_px};
 
 use crate::course::Course;
 use crate::figures::{Context, Figures};
@@ -18,7 +21,7 @@ use workloads::Shown;
 use workloads::shown::is_hidden;
 
 const STYLE: &str = include_str!("report/style.css");
-/// The colours, and what is drawn with them.
+/// The colours of both themes as variables, and what is drawn with them: a rule a line.
 const CHART_STYLE: &str = include_str!("report/chart.css");
 
 /// What a report shows beside the plan.

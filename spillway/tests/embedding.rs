@@ -1,16 +1,36 @@
-//! The code in `docs/embedding.md` is that of programs that tests run, and what it says of threads
-//! holds.
+//! The code in `docs/embedding.md` and `docs/backends.md` is that of programs that tests run, and
+//! what the first says of threads holds.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use std::fs;
 use std::path::Path;
 
-const RUST: [&str; 3] = [
-    "spillway/examples/runtime/main.rs",
-    "spillway/examples/runtime/device.rs",
-    "bare-metal/src/lib.rs",
+/// A page, a language, the files that its blocks quote, and how many blocks there are at least.
+const QUOTES: [(&str, &str, &[&str], usize); 3] = [
+    (
+        "docs/embedding.md",
+        "rust",
+        &[
+            "spillway/examples/runtime/main.rs",
+            "spillway/examples/runtime/device.rs",
+            "bare-metal/src/lib.rs",
+        ],
+        11,
+    ),
+    ("docs/embedding.md", "c", &["planner-c/examples/train.c"], 5),
+    ("docs/backends.md", "rust", &["outside/src/lib.rs", "outside/tests/conformance.rs"], 2),
 ];
-const C: [&str; 1] = ["planner-c/examples/train.c"];
+
+fn read(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    fs::read_to_string(root.join(path)).unwrap()
+}
+
+/// The blocks of a page in a language.
+fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
+    let start = format!("```{language}\n");
+    page.split(&start).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
+}
 
 /// The lines of a text, without the space around them.
 fn lines(text: &str) -> Vec<&str> {
@@ -18,22 +38,34 @@ fn lines(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_guide_quotes_the_programs() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap();
-    let guide = read("docs/embedding.md");
-    for (language, paths, least) in [("rust", &RUST[..], 10), ("c", &C[..], 5)] {
+fn the_guides_quote_the_programs() {
+    for (page, language, paths, least) in QUOTES {
         let programs: Vec<String> = paths.iter().map(|path| read(path)).collect();
         let programs: Vec<Vec<&str>> = programs.iter().map(|program| lines(program)).collect();
-        let start = format!("```{language}\n");
-        let blocks = guide.split(&start).skip(1).map(|rest| rest.split("```").next().unwrap());
-        let blocks: Vec<_> = blocks.collect();
-        assert!(blocks.len() >= least, "{language}: {} blocks", blocks.len());
+        let page_text = read(page);
+        let blocks = blocks(&page_text, language);
+        assert!(blocks.len() >= least, "{page}, {language}: {} blocks", blocks.len());
         for quote in blocks.iter().flat_map(|block| block.split("// …\n")) {
             let quote = lines(quote.trim());
             let holds =
                 |program: &Vec<&str>| program.windows(quote.len()).any(|part| part == quote);
             assert!(programs.iter().any(holds), "none of {paths:?} has\n{}", quote.join("\n"));
+        }
+    }
+}
+
+/// The project outside of the workspace depends on the crates as the pages say.
+#[test]
+fn the_guides_quote_the_manifest() {
+    let manifest = read("outside/Cargo.toml").replace("\"../", "\"…/spillway/");
+    let manifest = lines(&manifest);
+    for page in ["docs/embedding.md", "docs/backends.md"] {
+        let page = read(page);
+        let blocks = blocks(&page, "toml");
+        let quoted: Vec<_> = blocks.iter().flat_map(|block| lines(block)).collect();
+        assert!(quoted.len() >= 2);
+        for line in quoted {
+            assert!(manifest.contains(&line), "outside/Cargo.toml has no line {line:?}");
         }
     }
 }

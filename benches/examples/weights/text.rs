@@ -11,6 +11,8 @@ const HEAD: &str = "\
 *Weight Offloading Strategies for Training Large DNN Models* (Beaumont, Eyraud-Dubois, Shilova &
 Zhao), reconstructed on its fifteen chains. This page is written by
 
+<!-- not run: it measures the whole page -->
+
     cargo run --release -p spillway-benches --example weights -- CHAINS docs
 
 where CHAINS is a folder with the chains.
@@ -43,6 +45,8 @@ it. *Bound, whole* is the paper's integer program for whole weights, solved to 0
 cores; *solved in* gives the seconds. *Bound, parts* is its relaxation for parts. Both bounds assume
 that the input is on the device, as the column *no input* does. If *parts* is below the bound for
 whole weights, no schedule that moves whole weights is as fast. The bounds need a solver:
+
+<!-- not run: it measures the whole page -->
 
     lp-bound/with-highs cargo run --release -p spillway-benches --features highs \\
         --example weights -- CHAINS docs

@@ -115,6 +115,8 @@ fn panels(cells: &[Cell]) -> Vec<Panel> {
 const TEXT: &str = "\
 # Figure 3: budgets and the memory used
 
+<!-- not run: it measures the whole page -->
+
     cargo run --release -p spillway-benches --example window_paper -- budgets
 
 writes this file and the image. The work is the calibrated ResNet-50 of [table1.md](table1.md).

@@ -121,6 +121,8 @@ fn panel(batch: u64, cells: &[Cell]) -> Panel {
 const TEXT: &str = "\
 # The size of chunks
 
+<!-- not run: it measures the whole page -->
+
     cargo run --release -p spillway-benches --example window_paper -- chunks
 
 writes this file and the image. The work is the calibrated ResNet-50 of [table1.md](table1.md).

@@ -174,6 +174,8 @@ fn panel(
 const TEXT: &str = "\
 # Figures 4 and 5: other networks
 
+<!-- not run: it measures the whole page -->
+
     cargo run --release -p spillway-benches --example window_paper -- networks
 
 writes this file and the image. The networks are the generated ones ([models.md](../models.md)). The

@@ -239,6 +239,8 @@ fn picture(path: &Path, rows: &[Row]) -> Result<()> {
 const TEXT: &str = "\
 # Table 1: ResNet-50 with 16 GiB
 
+<!-- not run: it measures the whole page -->
+
     lp-bound/with-highs cargo run --release -p spillway-benches --features highs \\
         --example window_paper -- table1
 

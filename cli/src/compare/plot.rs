@@ -1,12 +1,13 @@
 //! A comparison as an SVG image: the period over the budget, both relative to in-core.
 
 use super::grid::{Bound, Cell, Column, Grid};
-use spillway::report::escape;
+use spillway::report::{escape, fitted, width_px};
 use spillway::units::{bytes, percent, ratio, time};
 use std::collections::HashSet;
 use std::fmt::Write;
 use workloads::Shown;
 
+/// At least: the legend may need more.
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 560.0;
 const LEFT: f64 = 76.0;
@@ -15,6 +16,12 @@ const TOP: f64 = 84.0;
 const BOTTOM: f64 = 488.0;
 const LEGEND: f64 = 766.0;
 const LEGEND_STEP: f64 = 25.0;
+/// Between what the legend shows and its text.
+const LEGEND_TEXT: f64 = LEGEND + 38.0;
+const MARGIN: f64 = 14.0;
+/// The sizes of text: of the title, and of all other.
+const TITLE: f64 = 18.0;
+const TEXT: f64 = 13.0;
 /// Ticks of the period are no nearer to each other.
 const TICK_DISTANCE: f64 = 26.0;
 
@@ -95,6 +102,7 @@ pub(super) fn render(grid: &Grid) -> String {
         lines += &scale.strategy(name, cells, Style { at, covers }, legend);
         legend += LEGEND_STEP;
     }
+    let width = width(grid);
     let height = HEIGHT.max(legend);
     let title = Shown::name(&grid.graph).to_string();
     let in_core =
@@ -104,15 +112,25 @@ pub(super) fn render(grid: &Grid) -> String {
         Shown::name(&grid.machine),
         bytes(grid.in_core_peak_bytes)
     );
+    let most_px = width - LEFT - MARGIN;
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-         width=\"{WIDTH}\" height=\"{height}\" role=\"img\">\n<title>{0} – Spillway</title>\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
+         width=\"{width}\" height=\"{height}\" role=\"img\">\n<title>{} – Spillway</title>\n\
          <style>\n{STYLE}\n</style>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
-         <text class=\"title\" x=\"{LEFT}\" y=\"34\">{0}</text>\n\
-         <text x=\"{LEFT}\" y=\"56\">{1}</text>\n{body}{lines}</svg>\n",
+         <text class=\"title\" x=\"{LEFT}\" y=\"34\">{}</text>\n\
+         <text x=\"{LEFT}\" y=\"56\">{}</text>\n{body}{lines}</svg>\n",
         escape(&title),
-        escape(&subtitle),
+        escape(&fitted(&title, TITLE, true, most_px)),
+        escape(&fitted(&subtitle, TEXT, false, most_px)),
     )
+}
+
+/// What the text of the legend needs, and no less than usual.
+fn width(grid: &Grid) -> f64 {
+    let strategies = grid.strategies().map(|(name, cells)| name.to_owned() + &note(cells));
+    let bound = grid.bounds.last().map(|bound| bound.name.to_owned());
+    let widths = strategies.chain(bound).map(|text| width_px(&text, TEXT, false));
+    widths.map(|text_px| (LEGEND_TEXT + text_px + MARGIN).ceil()).fold(WIDTH, f64::max)
 }
 
 /// What a strategy reaches, from the smallest budget to the largest.
@@ -250,7 +268,7 @@ impl Scale {
 
     fn bound(&self, grid: &Grid, bound: &Bound, legend: f64) -> String {
         let path = self.path(&bound_points(grid, bound));
-        let (to, text, baseline) = (LEGEND + 28.0, LEGEND + 38.0, legend + 4.5);
+        let (to, text, baseline) = (LEGEND + 28.0, LEGEND_TEXT, legend + 4.5);
         format!(
             "<path class=\"bound\" d=\"{path}\"/>\
              <path class=\"bound\" d=\"M{LEGEND} {legend}H{to}\"/>\
@@ -265,7 +283,7 @@ impl Scale {
         let points = points(cells);
         let width = if name == "auto" { "line auto" } else { "line" };
         let class = if covers { format!("{width} over") } else { width.to_owned() };
-        let (to, middle, text) = (LEGEND + 28.0, LEGEND + 14.0, LEGEND + 38.0);
+        let (to, middle, text) = (LEGEND + 28.0, LEGEND + 14.0, LEGEND_TEXT);
         let mut svg = format!(
             "<g stroke=\"{colour}\" fill=\"{colour}\"><path class=\"{class}\" d=\"{}\"/>\
              <path class=\"{width}\" d=\"M{LEGEND} {legend}H{to}\"/>\

@@ -8,6 +8,8 @@ const HEAD: &str = "\
 
 This page is written by
 
+<!-- not run: it measures the whole page -->
+
     cargo run --release -p spillway-lp-bound --example comparison -- -o docs/comparison.md
 
 This program makes every plan below, proves it safe, and reads the bounds from

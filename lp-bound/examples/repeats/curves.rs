@@ -50,6 +50,8 @@ fn panel(area: &Area<'_>, budgets: &[u64], work: &Measured) -> Result<(), Box<dy
     let mut chart = ChartBuilder::on(area)
         .caption(&work.work, ("sans-serif", 14))
         .margin(8)
+        // For half of the last label.
+        .margin_right(20)
         .x_label_area_size(34)
         .y_label_area_size(48)
         .build_cartesian_2d(least - 3.0..100.0, LEAST.log10()..height(most) + 0.1)?;
@@ -58,6 +60,7 @@ fn panel(area: &Area<'_>, budgets: &[u64], work: &Measured) -> Result<(), Box<dy
         .disable_x_mesh()
         .light_line_style(TRANSPARENT)
         .x_desc("budget, % of in-core")
+        .x_label_formatter(&|percent| format!("{percent:.0}"))
         .y_labels(8)
         .y_label_formatter(&|height| {
             let over = 10f64.powf(*height);

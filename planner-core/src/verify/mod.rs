@@ -1,7 +1,7 @@
 //! The proof that a schedule is safe.
 //!
-//! `verify` believes neither the plan nor the schedule, and shares only the table of pieces
-//! with [`lower`](crate::lower()). It proves, from the waits alone, that in no execution
+//! `verify` believes neither the plan nor the schedule. With [`lower`](crate::lower()) it shares the
+//! table of pieces and the trees of `ranges`. It proves, from the waits alone, that in no execution
 //! that respects them
 //!
 //! - an op reads anything but the current value of a tensor, or a repeat anything but what the
@@ -11,7 +11,8 @@
 //!   where the plan fixes who has which),
 //! - a value is lost, or an iteration ends otherwise than it began (`values`).
 //!
-//! The machine has host memory for what moves: host offsets are chosen here as the executor chooses them.
+//! The machine has host memory for what moves. Host offsets are not part of a plan: they are chosen here
+//! by the same code as in the executor, which lets only temporaries share bytes whose spans are apart.
 
 mod arena;
 mod clocks;

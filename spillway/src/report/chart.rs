@@ -4,7 +4,7 @@ pub(super) mod memory;
 mod waits;
 
 use super::search::Numbers;
-use super::{Measured, escape};
+use super::{Measured, escape, width_px};
 use crate::course::{Content, Course, Span};
 use crate::names::Names;
 use crate::proof::Proved;
@@ -26,6 +26,9 @@ pub(super) const HEIGHT: f64 = 374.0;
 /// Measured steps are drawn below the predicted ones.
 const ACTUAL_TOP: f64 = LANE_HEIGHT + 2.0;
 const ACTUAL_HEIGHT: f64 = 9.0;
+/// The size of names in bars, and how wide a bar is that has one.
+const NAME: f64 = 10.0;
+const NAMED: f64 = 36.0;
 /// Steps narrower than this are drawn together with their neighbours.
 const NARROW: f64 = 1.0;
 
@@ -181,11 +184,10 @@ impl Canvas<'_> {
                 "<rect class=\"b {class}{odd}\" data-n=\"{numbers}\" x=\"{from:.2}\" y=\"{y}\" \
                  width=\"{width:.2}\" height=\"{height}\"><title>{title}</title></rect>"
             ));
-            let characters = ((to - from) / 6.0) as usize;
-            if block.count == 1 && characters >= 6 && height >= LANE_HEIGHT {
+            if block.count == 1 && width >= NAMED && height >= LANE_HEIGHT {
                 let middle = y + LANE_HEIGHT / 2.0 + 4.0;
                 let (x, name) = ((from + to) / 2.0, self.names().of_step(self.step(block.first)));
-                let name = escape(&shortened(&name.to_string(), characters));
+                let name = escape(&shortened(&name.to_string(), width));
                 self.draw(format_args!(
                     "<text class=\"in\" x=\"{x:.1}\" y=\"{middle}\">{name}</text>"
                 ));
@@ -269,11 +271,11 @@ fn round_step(ns: u64) -> u64 {
 }
 
 /// The end of a long name says more than its start.
-fn shortened(name: &str, characters: usize) -> String {
-    let length = name.chars().count();
-    if length <= characters {
+fn shortened(name: &str, most_px: f64) -> String {
+    let fits = |text: &str| width_px(text, NAME, false) <= most_px;
+    if fits(name) {
         return name.to_owned();
     }
-    let tail: String = name.chars().skip(length - characters.saturating_sub(1)).collect();
-    format!("…{tail}")
+    let ends = name.char_indices().map(|(at, _)| format!("…{}", &name[at..]));
+    ends.skip(1).find(|end| fits(end)).unwrap_or_default()
 }

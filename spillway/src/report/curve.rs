@@ -8,7 +8,7 @@ use std::fmt::Write;
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 250.0;
 const LEFT: f64 = 66.0;
-const RIGHT: f64 = WIDTH - 24.0;
+const RIGHT: f64 = WIDTH - 34.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = HEIGHT - 40.0;
 /// The gaps between lines of the grid.

@@ -1,7 +1,7 @@
 //! One iteration as an SVG image of its own.
 
 use super::chart::{Drawing, HEIGHT, LEFT, WIDTH, memory};
-use super::{CHART_STYLE, escape, subtitle};
+use super::{CHART_STYLE, escape, fitted, subtitle, width_px};
 use crate::course::Course;
 use crate::figures::{Context, Figures};
 use crate::proof::Proved;
@@ -10,11 +10,14 @@ use workloads::Shown;
 
 /// What stands above the drawing.
 const HEADER: f64 = 56.0;
-/// The legend below it.
-const FOOTER: f64 = 34.0;
+/// What stands below it, besides the rows of the legend.
+const FOOTER: f64 = 16.0;
+const LEGEND_ROW: f64 = 18.0;
 const MARGIN: f64 = 14.0;
-/// The width of a character of the legend, about.
-const CHARACTER: f64 = 5.9;
+/// The sizes of text: of the title, of the line below it, and of all other.
+const TITLE: f64 = 16.0;
+const SUBTITLE: f64 = 13.0;
+const TEXT: f64 = 11.0;
 
 /// The image.
 pub(crate) fn render(proved: &Proved<'_>, course: &Course, context: &Context) -> String {
@@ -33,23 +36,45 @@ pub(crate) fn render(proved: &Proved<'_>, course: &Course, context: &Context) ->
         let label = format!("{} ≤ {}", memory::label(content), bytes(most_bytes));
         entries.push((memory::class(content), label));
     }
-    let (width, height) = (WIDTH + 2.0 * MARGIN, HEADER + HEIGHT + FOOTER);
-    let title = escape(&Shown::name(&context.graph).to_string());
+    let (legend, rows) = legend(&entries);
+    let (width, height) = (WIDTH + 2.0 * MARGIN, HEADER + HEIGHT + FOOTER + rows * LEGEND_ROW);
+    let title = Shown::name(&context.graph).to_string();
+    let subtitle = format!("{}; {}", subtitle(context), outcome(context, &figures));
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
          width=\"{width}\" height=\"{height}\" role=\"img\" font-family=\"system-ui, sans-serif\" \
-         font-size=\"11\">\n<title>{title} – Spillway</title>\n<style>\n{CHART_STYLE}\
-         svg .card {{ fill: var(--card); }}\nsvg .title {{ fill: var(--text); font-size: 16px; \
-         font-weight: 600; }}\nsvg .subtitle {{ font-size: 13px; }}\n</style>\n\
+         font-size=\"{TEXT}\">\n<title>{title} – Spillway</title>\n<style>\n{style}</style>\n\
          <rect class=\"card\" width=\"100%\" height=\"100%\" rx=\"8\"/>\n\
-         <g transform=\"translate({MARGIN} 0)\">\n<text class=\"title\" x=\"0\" y=\"26\">{title}</text>\n\
-         <text class=\"subtitle\" x=\"0\" y=\"45\">{}</text>\n\
+         <g transform=\"translate({MARGIN} 0)\">\n<text class=\"title\" x=\"0\" y=\"26\">{shown}</text>\n\
+         <text class=\"subtitle\" x=\"0\" y=\"45\">{below}</text>\n\
          <g transform=\"translate(0 {HEADER})\">\n{svg}</g>\n\
-         <g transform=\"translate(0 {})\">\n{}</g>\n</g>\n</svg>\n",
-        escape(&format!("{}; {}", subtitle(context), outcome(context, &figures))),
+         <g transform=\"translate(0 {})\">\n{legend}</g>\n</g>\n</svg>\n",
         HEADER + HEIGHT + 4.0,
-        legend(&entries),
+        title = escape(&title),
+        style = style(),
+        shown = escape(&fitted(&title, TITLE, true, WIDTH)),
+        below = escape(&fitted(&subtitle, SUBTITLE, false, WIDTH)),
     )
+}
+
+/// The rules of the chart and those of a picture alone, with the colours of the light theme in
+/// them: outside of browsers, nothing knows variables.
+fn style() -> String {
+    let rules: String = CHART_STYLE
+        .lines()
+        .filter(|line| line.starts_with("svg "))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let own = format!(
+        "svg .card {{ fill: var(--card); }}\nsvg .title {{ fill: var(--text); font-size: {TITLE}px; \
+         font-weight: 600; }}\nsvg .subtitle {{ font-size: {SUBTITLE}px; }}\n"
+    );
+    let light = CHART_STYLE.split('}').next().unwrap_or_default();
+    let colours = light.split(['{', ';']).filter_map(|declared| {
+        let (name, colour) = declared.trim().split_once(": ")?;
+        Some((format!("var({name})"), colour))
+    });
+    colours.fold(rules + &own, |rules, (variable, colour)| rules.replace(&variable, colour))
 }
 
 /// What the plan comes to.
@@ -60,16 +85,22 @@ fn outcome(context: &Context, figures: &Figures) -> String {
     format!("{needed} needed in-core; {} an iteration{slower}", time(figures.period_ns))
 }
 
-/// Coloured squares in a row, with what they stand for.
-fn legend(entries: &[(&str, String)]) -> String {
-    let mut x = LEFT;
+/// Coloured squares with what they stand for, and in how many rows.
+fn legend(entries: &[(&str, String)]) -> (String, f64) {
+    let (mut x, mut row) = (LEFT, 0.0);
     let entry = |(class, label): &(&str, String)| {
-        let (at, text_at) = (x, x + 15.0);
-        x = text_at + CHARACTER * label.chars().count() as f64 + 14.0;
+        let width = 15.0 + width_px(label, TEXT, false);
+        if x + width > WIDTH && x > LEFT {
+            (x, row) = (LEFT, row + 1.0);
+        }
+        let (at, top, text_at) = (x, 2.0 + row * LEGEND_ROW, x + 15.0);
+        let baseline = top + 9.0;
+        x += width + 14.0;
         format!(
-            "<rect class=\"{class}\" x=\"{at:.0}\" y=\"2\" width=\"10\" height=\"10\"/>\
-             <text x=\"{text_at:.0}\" y=\"11\">{label}</text>\n"
+            "<rect class=\"{class}\" x=\"{at:.0}\" y=\"{top}\" width=\"10\" height=\"10\"/>\
+             <text x=\"{text_at:.0}\" y=\"{baseline}\">{label}</text>\n"
         )
     };
-    entries.iter().map(entry).collect()
+    let svg = entries.iter().map(entry).collect();
+    (svg, row + 1.0)
 }
