@@ -7,8 +7,9 @@ use super::request::{LeastMemory, Lists, Output, PoolTables, Request, Task, Writ
 use super::strategy::{Need, Strategy};
 use super::trials::{Basis, Candidate, Search, Trials};
 use super::uses::Uses;
-use super::{checkpoint, order, repeats, slabs};
+use super::{checkpoint, hosting, order, repeats, slabs};
 use crate::host::HostLayout;
+use crate::hosted::Hosted;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Prediction};
 use crate::scratch::{Buffer, BufferTooShort, Scratch};
 use crate::sequence::Sequence;
@@ -23,6 +24,17 @@ const GAIN: u64 = 10;
 pub fn plan<'o>(
     request: &Request<'_>,
     strategy: Strategy,
+    output: Output<'o>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Plan<'o>, PlanningError> {
+    hosting::plan(request, strategy, output, scratch)
+}
+
+/// Plans with some of the ops on the host.
+pub(super) fn plan_ops<'o>(
+    request: &Request<'_>,
+    hosted: Option<&Hosted<'_>>,
+    strategy: Strategy,
     mut output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Plan<'o>, PlanningError> {
@@ -32,9 +44,13 @@ pub fn plan<'o>(
     }
     output.check(request.graph)?;
     let mut scratch = scratch.reborrow();
-    let given = Sequence::as_given(request.graph, &mut scratch)?;
+    let given = Sequence::as_given(request.graph, hosted, &mut scratch)?;
     strategy.rule().check(&given, &mut scratch)?;
     let task = |sequence| Task::new(request, sequence);
+    if given.len() == 0 {
+        // The host runs everything.
+        return plan_task(&task(&given), Strategy::InCore, output, &mut scratch);
+    }
     let order = match strategy {
         Strategy::Auto(Auto { order: Order::Free, .. }) if !strategy.takes_first() => {
             order::best(&given, &mut scratch, |sequence, scratch| {
@@ -237,7 +253,7 @@ impl<'o, 't> Contest<'o, 't> {
 }
 
 /// What the best of a sample of lists comes to; none where none of them fits.
-fn sample(
+pub(super) fn sample(
     task: &Task<'_>,
     output: Output<'_>,
     scratch: &mut Scratch<'_>,
@@ -316,7 +332,7 @@ fn with_slabs<'m, 's>(
     search: &mut Search<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Divided<'s, 'm>, PlanningError> {
-    if !best.is_ideal() {
+    if !best.is_ideal {
         return Ok(Divided { best, memory });
     }
     let Some(divided) = slabs::divide(trials.task, &memory, trials.lists(best.lengths), scratch)?

@@ -15,6 +15,7 @@ mod fit;
 mod gaps;
 mod groups;
 mod heap;
+mod hosting;
 mod in_core;
 mod list;
 mod lms;
@@ -58,6 +59,7 @@ use weights::Way;
 pub use auto::plan;
 pub use error::PlanningError;
 pub use groups::Groups;
+pub use hosting::Host;
 pub use lms::Lms;
 pub use order::{Join, list_schedule, list_schedule_words};
 pub use recipe::{Auto, Order, Repeats};
@@ -94,7 +96,8 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let found = repeats::search::kept_words(limits);
     let repeats = found.saturating_add(repeats);
     let list = found.saturating_mul(2).saturating_add(list);
-    sequences.saturating_add(larger(list_schedule_words(limits), larger(list, repeats)))
+    let work = larger(list_schedule_words(limits), larger(list, repeats));
+    total([hosting::scratch_words(limits), sequences, work])
 }
 
 /// The smallest budget with which a strategy can plan at all, and the op that needs it:
@@ -110,13 +113,13 @@ pub fn least_memory(
     scratch: &mut Scratch<'_>,
 ) -> Result<LeastMemory, PlanningError> {
     let mut scratch = scratch.reborrow();
-    let given = Sequence::as_given(request.graph, &mut scratch)?;
-    let task = Task::new(request, &given);
+    let given = Sequence::as_given(request.graph, None, &mut scratch)?;
     strategy.rule().check(&given, &mut scratch)?;
     if strategy.rule().has_segments() {
+        let task = Task::new(request, &given);
         return auto::least_with_segments(&task, strategy, arena, &mut scratch);
     }
-    memory::smallest(&task, strategy.rule().need(&given), arena, &mut scratch)
+    hosting::least_memory(request, strategy, arena, &mut scratch)
 }
 
 /// The figures of [`least_memory`] that an error names.
@@ -146,7 +149,7 @@ pub fn cycle_ns(
 ) -> Result<Option<u64>, PlanningError> {
     let Some(way) = Way::of_cycle(strategy) else { return Ok(None) };
     let mut scratch = scratch.reborrow();
-    let given = Sequence::as_given(request.graph, &mut scratch)?;
+    let given = Sequence::as_given(request.graph, None, &mut scratch)?;
     let task = Task::new(request, &given);
     strategy.rule().check(&given, &mut scratch)?;
     let memory = Memory::new(&task, strategy.rule().need(&given), arena, &mut scratch)?;

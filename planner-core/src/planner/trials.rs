@@ -37,16 +37,13 @@ pub(super) struct Candidate<'r> {
     recipe: Recipe<'r>,
     pub(super) lengths: Lengths,
     pub(super) predicted: Prediction,
+    /// Whether no list can be faster.
+    pub(super) is_ideal: bool,
 }
 
 impl Candidate<'_> {
     fn is_paced(&self) -> bool {
         matches!(self.recipe, Recipe::Paced(_))
-    }
-
-    /// Whether no list can be faster.
-    pub(super) fn is_ideal(&self) -> bool {
-        self.predicted.period_ns == self.predicted.compute_ns
     }
 }
 
@@ -153,7 +150,8 @@ impl<'d, 'r> Trials<'d, 'r> {
             {
                 best = Some(predicted);
             }
-            if best.is_some() && self.task.sequence.len() >= LARGE_OPS {
+            let ops = self.task.sequence.len();
+            if best.is_some() && (ops >= LARGE_OPS || ops == 0) {
                 break;
             }
         }
@@ -212,7 +210,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
         let [_, rounds] = strategy.rounds(self.task.sequence.len());
-        let rounds = if than.is_ideal() { Rounds::default() } else { rounds };
+        let rounds = if than.is_ideal { Rounds::default() } else { rounds };
         let choices = Choices { recipes: iter::once(than.recipe), rounds, to_beat: Some(than) };
         search.pressures.recall();
         self.best_of(choices, false, basis, search, scratch)
@@ -230,7 +228,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         // The best paced list, whose pressures are kept.
         let mut guide = choices.to_beat.filter(Candidate::is_paced);
         let mut written_last = false;
-        while !best.is_some_and(|best| takes_first || best.is_ideal()) {
+        while !best.is_some_and(|best| takes_first || best.is_ideal) {
             let recipe =
                 choices.recipes.next().or_else(|| search.anew(guide?.recipe, &mut choices.rounds));
             let Some(recipe) = recipe else { break };
@@ -312,7 +310,8 @@ impl<'d, 'r> Trials<'d, 'r> {
                 layout => layout.map(|_| ())?,
             }
         }
-        Ok(Some(Candidate { recipe, lengths, predicted }))
+        let is_ideal = sequence.is_ideal(predicted.period_ns);
+        Ok(Some(Candidate { recipe, lengths, predicted, is_ideal }))
     }
 
     fn write(
