@@ -196,7 +196,7 @@ fn run(block: &Block) -> Result<(), Failed> {
 fn shims(folder: &Folder, program: &Path) {
     fs::create_dir(folder.path("bin")).unwrap();
     let program = program.display();
-    let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let cargo = env!("CARGO");
     let manifest = root().join("Cargo.toml");
     let manifest = manifest.display();
     let shims = [
