@@ -39,9 +39,7 @@ pub(crate) fn points(
 ) -> Result<Vec<Budgeted>, Failure> {
     let chosen = choices.strategy.with(&choices.settings)?;
     let needs = figures::needs(setting, Some(&chosen.method))?;
-    let least_bytes = needs.min_feasible_bytes.unwrap_or(0);
-    let bytes = |budget: &Budget| budget.bytes(needs.in_core_peak_bytes, least_bytes);
-    let mut budgets: Vec<_> = budgets.iter().map(bytes).collect();
+    let mut budgets: Vec<_> = budgets.iter().map(|budget| budget.bytes(&needs)).collect();
     budgets.sort_unstable();
     budgets.dedup();
     let bar = compare::progress("planning the curve", budgets.len());

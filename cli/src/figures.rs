@@ -10,7 +10,6 @@ use planner_core::bounds::Order;
 use planner_core::planner::Request;
 use serde::{Serialize, Serializer};
 use spillway::figures::{Bound, ByKind, Context, Needs};
-use spillway::planning;
 use workloads::OwnedPlan;
 
 /// The figures of a plan, or of the lack of one.
@@ -28,16 +27,14 @@ pub(crate) struct Figures {
 pub(crate) fn needs(setting: Setting<'_>, method: Option<&Method>) -> Result<Needs, Failure> {
     let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
     let machine = &setting.machine.machine;
-    let in_core_peak_bytes = planning::in_core_peak_bytes(&graph, machine)
-        .map_err(|error| Failure::cannot(error.to_string()))?;
     // The budget has no influence on the smallest one.
     let budget_bytes = machine.device_bytes;
     let request = Request { graph: &graph, machine, budget_bytes };
-    let least =
-        method.map(|method| method.min_feasible(&request)).transpose().map_err(|error| {
-            Failure::cannot(Names::new(setting.work, &[]).planning_error(&error, budget_bytes))
-        })?;
-    Ok(Needs { in_core_peak_bytes, min_feasible_bytes: least.map(|(bytes, _)| bytes) })
+    let least = method.map(|method| method.min_feasible(&request)).transpose();
+    let needs = least.and_then(|least| Needs::of(&graph, machine, least.map(|(bytes, _)| bytes)));
+    needs.map_err(|error| {
+        Failure::cannot(Names::new(setting.work, &[]).planning_error(&error, budget_bytes))
+    })
 }
 
 impl Figures {
@@ -105,6 +102,7 @@ impl Figures {
 struct Record<'f> {
     graph: &'f str,
     strategy: &'f str,
+    method: Option<&'f str>,
     machine: &'f str,
     budget_bytes: u64,
     feasible: bool,
@@ -149,6 +147,7 @@ impl Serialize for Figures {
         let record = Record {
             graph: &context.graph,
             strategy: &context.strategy,
+            method: context.method.as_deref(),
             machine: &context.machine,
             budget_bytes: context.budget_bytes,
             feasible: planned.is_some(),

@@ -64,7 +64,8 @@ pub(crate) struct Choices {
     #[arg(short, long, value_name = "M")]
     pub(crate) machine: Option<String>,
     /// Device memory for the plan: a size (4GiB, 512MiB, 1000000), a percentage of what the
-    /// work needs in-core (35%), or min for the smallest possible [default: all of it]
+    /// work needs in-core (35%; from 100% on, enough for an in-core plan in whole chunks), or min
+    /// for the smallest possible [default: all of it]
     #[arg(short, long, value_name = "B", allow_hyphen_values = true)]
     pub(crate) budget: Option<Budget>,
     /// How to plan
@@ -168,10 +169,8 @@ pub(crate) fn plan_for(
 fn choose(setting: Setting<'_>, choices: &Choices) -> Result<(Figures, OwnedPlan), Failure> {
     let chosen = choices.strategy.with(&choices.settings)?;
     let needs = figures::needs(setting, Some(&chosen.method))?;
-    let least_bytes = needs.min_feasible_bytes.unwrap_or(0);
-    let budget_bytes = choices.budget.map_or(setting.machine.machine.device_bytes, |budget| {
-        budget.bytes(needs.in_core_peak_bytes, least_bytes)
-    });
+    let device_bytes = setting.machine.machine.device_bytes;
+    let budget_bytes = choices.budget.map_or(device_bytes, |budget| budget.bytes(&needs));
     let memory = MemoryOptions { budget_bytes, placed: !choices.no_placements, less: None };
     let Draft { figures, plan } = draft(setting, &chosen, needs, memory)?;
     match plan {
@@ -217,6 +216,7 @@ pub(crate) fn draft(
                 let of_less = less.and_then(|less| less.figures.context.unplaced);
                 figures.context.unplaced = unplaced.or(of_less);
             }
+            figures.context.method = spillway::figures::method(&plan, chosen.name);
             Ok(OwnedPlan {
                 graph: setting.work.name.clone(),
                 machine: setting.machine.name.clone(),

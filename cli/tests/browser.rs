@@ -81,7 +81,7 @@ fn wrong() {
 
 fn report() {
     let folder = Folder::new();
-    folder.run(&["plan", SMALL, "-b", "35%", "--report", "r.html"]).done();
+    folder.run(&["plan", SMALL, "-b", "35%", "--curve", "80%,50%", "--report", "r.html"]).done();
     let Shown { elements, .. } = drawn(&folder, "r.html");
     assert!(elements.contains("<p id=\"search\">"), "the script shows the field");
     assert!(elements.contains("class=\"point this\""), "the curve is there");

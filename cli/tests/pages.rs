@@ -11,7 +11,8 @@ use std::process::{Command, ExitCode};
 use std::{env, fs};
 
 /// Stands for what a page leaves open, and for work that takes long. The first that fits is taken.
-const SMALLER: [(&str, &str); 6] = [
+const SMALLER: [(&str, &str); 7] = [
+    ("--backend cuda --graph", "--backend cuda --graph --iterations 2"),
     ("resnet50:batch=64", SMALL),
     ("layers=32,width=4096,sequence=2048", "layers=4,width=256,sequence=128"),
     ("WORK PLAN", "resnet50:batch=2,image=64 plan.json"),
@@ -195,7 +196,7 @@ fn run(block: &Block) -> Result<(), Failed> {
 fn shims(folder: &Folder, program: &Path) {
     fs::create_dir(folder.path("bin")).unwrap();
     let program = program.display();
-    let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let cargo = env!("CARGO");
     let manifest = root().join("Cargo.toml");
     let manifest = manifest.display();
     let shims = [

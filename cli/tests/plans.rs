@@ -375,6 +375,31 @@ fn an_infeasible_budget_names_the_op_and_the_least_that_will_do() {
     }
 }
 
+/// A graph far smaller than a chunk.
+#[test]
+fn all_of_the_memory_is_enough_for_small_work() {
+    let folder = Folder::new();
+    folder.write(
+        "g.json",
+        r#"{"format":"spillway.graph.v1","name":"g","tensors":[{"name":"w","bytes":1,"kind":"state"}],"ops":[{"name":"o","time_ns":1,"reads":[0],"writes":[0]}]}"#,
+    );
+    for strategy in ["in-core", "auto", "lms", "checkpoint"] {
+        let plan = |budget| folder.run(&["plan", "g.json", "-b", budget, "-s", strategy, "--json"]);
+        let figures = plan("100%").done().json();
+        assert_eq!(figures["in_core_peak_bytes"], 1);
+        assert_eq!(figures["budget_bytes"], 2 << 20);
+        let method = if strategy == "auto" { "in-core" } else { strategy };
+        assert_eq!(figures["method"], method);
+        plan("99%").fails_with_output(1, &["the budget of 0 B"]);
+    }
+}
+
+#[test]
+fn a_share_without_its_sign_is_explained() {
+    let folder = Folder::new();
+    folder.run(&["plan", SMALL, "-b", "35"]).fails(1, &["the budget of 35 B", "35% is that share"]);
+}
+
 #[test]
 fn a_budget_above_the_device_is_refused() {
     let folder = Folder::new();

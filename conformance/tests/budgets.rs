@@ -1,4 +1,4 @@
-//! More memory never makes `auto` slower.
+//! More memory never makes `auto` slower, and all that an in-core plan needs is enough for one.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use conformance::graphs::{graphs, machines};
@@ -6,7 +6,8 @@ use conformance::planners;
 use planner_core::Machine;
 use planner_core::planner::{Auto, Host, Order, Repeats, Request, Strategy as Planner};
 use proptest::prelude::*;
-use spillway::planning;
+use spillway::figures::Needs;
+use spillway::{Budget, planning};
 use workloads::{OwnedGraph, OwnedPlan};
 
 const AUTO: Planner = Planner::Auto(Auto {
@@ -46,5 +47,22 @@ proptest! {
         step_bytes in 1..1024u64,
     ) {
         climb(&graph, machine, step_bytes)?;
+    }
+
+    #[test]
+    fn all_of_the_memory_is_enough_in_core(
+        graph in graphs(),
+        machine in machines(),
+        percent in 100..150u128,
+    ) {
+        let graph = graph.graph().unwrap();
+        let machine = machine.with_device_bytes(u64::MAX);
+        let needs = Needs::of(&graph, &machine, None).unwrap();
+        let bytes = |milli| Budget::MilliPercent(milli).bytes(&needs);
+        let budget_bytes = bytes(1000 * percent);
+        let request = Request { graph: &graph, machine: &machine, budget_bytes };
+        let plan = planning::plan(&request, Planner::InCore);
+        prop_assert!(plan.is_ok(), "{:?} in {} bytes", plan.err(), budget_bytes);
+        prop_assert!(bytes(99_999) <= needs.in_core_peak_bytes);
     }
 }

@@ -4,7 +4,7 @@ use crate::pool::{Division, Sizes};
 use planner_core::graph::{Op, OpId, TensorId};
 use planner_core::plan::Step;
 use planner_core::planner::swap::{Classes, Threshold};
-use planner_core::planner::{PlanningError, Request, Strategy};
+use planner_core::planner::{Made, PlanningError, Request, Strategy};
 use planner_core::scratch::Scratch;
 use planner_core::{Graph, Launched, Plan};
 use spillway::planning;
@@ -119,7 +119,7 @@ impl Judge {
         order: &[u32],
         strategy: Strategy,
     ) -> Cost {
-        self.with_order(request, order, strategy, cost)
+        self.with_order(request, order, strategy, |made| cost(made.map(|made| made.plan)))
     }
 
     /// The plan itself.
@@ -129,7 +129,11 @@ impl Judge {
         order: &[u32],
         strategy: Strategy,
     ) -> Result<OwnedPlan, PlanningError> {
-        self.with_order(request, order, strategy, |plan| named(plan, order))
+        self.with_order(request, order, strategy, |made| {
+            let made = made?;
+            let plan = named(Ok(made.plan), order)?;
+            Ok(OwnedPlan { strategy: made.by.to_owned(), ..plan })
+        })
     }
 
     fn with_order<T>(
@@ -137,11 +141,11 @@ impl Judge {
         request: &Request<'_>,
         order: &[u32],
         strategy: Strategy,
-        then: impl FnOnce(Result<Plan<'_>, PlanningError>) -> T,
+        then: impl FnOnce(Result<Made<'_>, PlanningError>) -> T,
     ) -> T {
         let Self { ops, operands, memory, plans, .. } = self;
         match arrange(request.graph, order, ops, operands, memory) {
-            Ok(graph) => then(plans.plan(&Request { graph: &graph, ..*request }, strategy)),
+            Ok(graph) => then(plans.make(&Request { graph: &graph, ..*request }, strategy)),
             Err(error) => then(Err(error)),
         }
     }

@@ -1,5 +1,6 @@
 //! How much device memory a plan may take.
 
+use crate::figures::Needs;
 use crate::units::{self, parse_bytes, thousandths};
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +11,8 @@ use std::str::FromStr;
 pub enum Budget {
     /// This many bytes.
     Bytes(u64),
-    /// A share, in thousandths of a percent, of the memory that the work needs in-core.
+    /// A share, in thousandths of a percent, of the memory that the work needs in-core. From 100 %
+    /// on, it is at least what an in-core plan needs in whole chunks.
     MilliPercent(u128),
     /// The smallest budget with which the strategy can plan.
     Min,
@@ -68,17 +70,21 @@ impl fmt::Display for Budget {
     }
 }
 
+/// Everything, in thousandths of a percent.
+const ALL: u128 = 100_000;
+
 impl Budget {
-    /// The budget in bytes, rounded down, for work that needs this much in-core and a strategy
-    /// that needs this much at least.
+    /// The budget in bytes, rounded down, for work and a strategy that need this much; where the
+    /// least for the strategy is not known, [`Budget::Min`] is 0.
     #[must_use]
-    pub fn bytes(self, in_core_peak_bytes: u64, min_feasible_bytes: u64) -> u64 {
+    pub fn bytes(self, needs: &Needs) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
-            Self::Min => min_feasible_bytes,
+            Self::Min => needs.min_feasible_bytes.unwrap_or(0),
             Self::MilliPercent(milli) => {
-                let bytes = milli.saturating_mul(in_core_peak_bytes.into()) / 100_000;
-                u64::try_from(bytes).unwrap_or(u64::MAX)
+                let bytes = milli.saturating_mul(needs.in_core_peak_bytes.into()) / ALL;
+                let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+                if milli < ALL { bytes } else { bytes.max(needs.in_core_least_bytes) }
             }
         }
     }
@@ -90,13 +96,22 @@ mod tests {
 
     #[test]
     fn percentages_round_down() {
-        let bytes = |text: &str| text.parse::<Budget>().unwrap().bytes(1001, 7);
+        let needs = Needs {
+            in_core_peak_bytes: 1001,
+            in_core_least_bytes: 1024,
+            min_feasible_bytes: Some(7),
+        };
+        let bytes = |text: &str| text.parse::<Budget>().unwrap().bytes(&needs);
         assert_eq!(bytes("35%"), 350);
         assert_eq!(bytes("12.5 %"), 125);
-        assert_eq!(bytes("100%"), 1001);
+        assert_eq!(bytes("99.999%"), 1000);
+        // A plan that keeps everything has whole chunks.
+        assert_eq!(bytes("100%"), 1024);
+        assert_eq!(bytes("150%"), 1501);
         assert_eq!(bytes("min"), 7);
         assert_eq!(bytes("1KiB"), 1024);
-        assert_eq!("99999999%".parse::<Budget>().unwrap().bytes(u64::MAX, 0), u64::MAX);
+        let all = Needs { in_core_peak_bytes: u64::MAX, ..needs };
+        assert_eq!("99999999%".parse::<Budget>().unwrap().bytes(&all), u64::MAX);
     }
 
     #[test]

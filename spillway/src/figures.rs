@@ -6,9 +6,10 @@ use crate::planning;
 use crate::proof::Proved;
 use crate::units::ratio;
 use planner_core::bounds::Order;
-use planner_core::{Graph, Kind, Launched, Part, Plan, Step};
+use planner_core::planner::{PlanningError, Request, Strategy};
+use planner_core::{Graph, Kind, Launched, Machine, Part, Plan, Step};
 use serde::Serialize;
-use workloads::{OwnedGraph, OwnedMachine};
+use workloads::{OwnedGraph, OwnedMachine, OwnedPlan};
 
 /// Bytes by kind of tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -191,6 +192,9 @@ pub struct Context {
     pub machine: String,
     /// The name of the strategy.
     pub strategy: String,
+    /// What wrote the list: the strategy, or of the lists that `auto` chooses from, which. `None`
+    /// where that is not known, as for a plan that was read.
+    pub method: Option<String>,
     /// Device memory for the plan.
     pub budget_bytes: u64,
     /// Device memory with everything resident.
@@ -237,6 +241,7 @@ impl Context {
             graph: work.name.clone(),
             machine: machine.name.clone(),
             strategy: strategy.to_owned(),
+            method: None,
             budget_bytes,
             in_core_peak_bytes: needs.in_core_peak_bytes,
             min_feasible_bytes: needs.min_feasible_bytes,
@@ -267,11 +272,38 @@ impl Context {
     }
 }
 
+/// What wrote the list of a plan that a planner has just made, by a strategy of this name.
+#[must_use]
+pub fn method(plan: &OwnedPlan, strategy: &str) -> Option<String> {
+    let by = if plan.strategy.is_empty() { strategy } else { &plan.strategy };
+    Some(by.to_owned())
+}
+
 /// Device memory that some work needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
     /// With everything resident.
     pub in_core_peak_bytes: u64,
+    /// The smallest budget of a plan that keeps everything resident: in whole chunks, so more than
+    /// the above where the work is small.
+    pub in_core_least_bytes: u64,
     /// For a strategy, at least; `None` where that is not known.
     pub min_feasible_bytes: Option<u64>,
+}
+
+impl Needs {
+    /// What some work needs, for a strategy that needs this much at least. O(operands).
+    ///
+    /// # Errors
+    /// There is too little memory.
+    pub fn of(
+        graph: &Graph<'_>,
+        machine: &Machine,
+        min_feasible_bytes: Option<u64>,
+    ) -> Result<Self, PlanningError> {
+        let request = Request { graph, machine, budget_bytes: machine.device_bytes };
+        let (in_core_least_bytes, _) = planning::min_feasible(&request, Strategy::InCore)?;
+        let in_core_peak_bytes = planning::in_core_peak_bytes(graph, machine)?;
+        Ok(Self { in_core_peak_bytes, in_core_least_bytes, min_feasible_bytes })
+    }
 }

@@ -128,10 +128,11 @@ impl<'n> Names<'n> {
                 if min_feasible_bytes > budget_bytes =>
             {
                 format!(
-                    "the budget of {} is too small: {} needs at least {}",
+                    "the budget of {} is too small: {} needs at least {}{}",
                     exactly(budget_bytes),
                     self.op(op),
-                    exactly(min_feasible_bytes)
+                    exactly(min_feasible_bytes),
+                    share_hint(budget_bytes)
                 )
             }
             PlanningError::Infeasible { .. } => {
@@ -188,6 +189,16 @@ impl<'n> Names<'n> {
         let tensors = tensors.map(|tensor| (tensor.to_string(), self.tensor(tensor)));
         let known: Vec<_> = location.into_iter().chain(op).chain(tensors).collect();
         replace(message, &known)
+    }
+}
+
+/// What may have been meant by so few bytes.
+fn share_hint(budget_bytes: u64) -> String {
+    match budget_bytes {
+        1..=100 => format!(
+            " (a number is bytes: {budget_bytes}% is that share of what the work needs in-core)"
+        ),
+        _ => String::new(),
     }
 }
 

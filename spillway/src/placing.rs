@@ -1,10 +1,10 @@
 //! Plans with fixed physical objects. If a pool has too few objects, a plan for less is tried.
 
 use crate::growth::buffer;
-use crate::planning;
+use crate::planning::{self, Buffers};
 use crate::units::time;
 use planner_core::placement::{self, Over, PlacementError};
-use planner_core::planner::{PlanningError, Request, Strategy};
+use planner_core::planner::{Auto, Host, PlanningError, Repeats, Request, Strategy};
 use planner_core::{Graph, Limits, Machine, Plan, Scratch};
 use std::fmt;
 use workloads::{OwnedPlacements, OwnedPlan};
@@ -20,6 +20,9 @@ const MOST_SLOTS: usize = 1 << 22;
 /// Placements may lengthen the period by at most one part in this many; a choice, which
 /// `docs/placements.md` states.
 const LONGER: u64 = 100;
+/// Fixed objects shorten the plan of another strategy by one part in this many at most: seldom at all, and
+/// then by some waits that they save.
+const SHORTER: u64 = 32;
 /// Plans that are tried, each for a smaller budget than the one before: planning takes longer than
 /// all that follows, and `docs/placements.md` needs no more.
 const ATTEMPTS: usize = 4;
@@ -53,7 +56,8 @@ impl fmt::Display for Unplaced {
 /// Plans with fixed physical objects if that lengthens the period by at most a hundredth, or if
 /// the period is no longer than the host's mapping time without. If there are too few objects,
 /// or waiting for them takes longer, tries smaller budgets, whose plans leave more objects free.
-/// Otherwise returns the plan without fixed objects, and the reason.
+/// Otherwise returns the plan without fixed objects, and the reason. If another strategy's plan is
+/// shorter in the end, that is the plan of `auto`.
 ///
 /// # Errors
 /// Those of [`planning::plan`].
@@ -61,7 +65,63 @@ pub fn plan(
     request: &Request<'_>,
     strategy: Strategy,
 ) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
-    plan_by(request, |request| planning::plan(request, strategy))
+    let (mut buffers, mut others_ns) = (Buffers::default(), None);
+    let planned = plan_by(request, |request| {
+        let made = buffers.make(request, strategy)?;
+        others_ns.get_or_insert(made.others_ns);
+        Ok(planning::owned(&made))
+    })?;
+    match strategy {
+        Strategy::Auto(auto) if auto.effort != Some(0) => {
+            best_of_all(request, auto, planned, others_ns.unwrap_or(0), &mut buffers)
+        }
+        _ => Ok(planned),
+    }
+}
+
+/// The shorter of a finished plan and those of all other strategies, none of which beats
+/// `others_ns` before its objects are fixed.
+fn best_of_all(
+    request: &Request<'_>,
+    auto: Auto,
+    mut best: (OwnedPlan, Option<Unplaced>),
+    others_ns: u64,
+    buffers: &mut Buffers,
+) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
+    for strategy in Strategy::all() {
+        let least_ns = best.0.predicted.period_ns;
+        let below_ns = least_ns.saturating_add(least_ns / SHORTER);
+        if others_ns >= below_ns {
+            break;
+        }
+        let repeats = matches!(strategy, Strategy::Checkpoint | Strategy::CheckpointOffload);
+        let on_host = strategy.runs_on_host();
+        let is_other = !matches!(strategy, Strategy::Auto(_))
+            && (!repeats || auto.repeats == Repeats::Allowed)
+            && match auto.host {
+                Host::Never => !on_host,
+                Host::Allowed => true,
+                Host::All => strategy == Strategy::OptimizerOffload,
+            };
+        if !is_other {
+            continue;
+        }
+        let Some(first) = buffers.make_below(request, strategy, below_ns)? else { continue };
+        let mut first = Some(planning::owned(&first));
+        if first.as_ref().is_some_and(|plan| plan.predicted.period_ns >= below_ns) {
+            continue;
+        }
+        let other = plan_by(request, |request| match first.take() {
+            Some(plan) => Ok(plan),
+            None => buffers.make(request, strategy).map(|made| planning::owned(&made)),
+        });
+        match other {
+            Ok(other) if other.0.predicted.period_ns < least_ns => best = other,
+            Err(PlanningError::Scratch(error)) => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(best)
 }
 
 /// The same for any planner, which is asked again for smaller budgets.

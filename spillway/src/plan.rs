@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::figures::{Bound, Context, Figures, Needs};
 use crate::graph::Graph;
 use crate::names::Names;
-use crate::planning::{self, OwnedSchedule};
+use crate::planning::OwnedSchedule;
 use crate::proof::{self, Proved};
 use crate::report::{Actual, Beside, Measured};
 use crate::strategy::Strategy;
@@ -56,11 +56,10 @@ impl Plan {
         let (core, on) = (graph.graph(), &machine.machine);
         let request = Request { graph: &core, machine: on, budget_bytes: on.device_bytes };
         let least = |strategy: Strategy| strategy.min_feasible(&request).ok();
-        let needs = Needs {
-            in_core_peak_bytes: planning::in_core_peak_bytes(&core, on)?,
-            min_feasible_bytes: Strategy::named(&plan.strategy).and_then(least).map(|(b, _)| b),
-        };
+        let least = Strategy::named(&plan.strategy).and_then(least).map(|(bytes, _)| bytes);
         let work = graph.owned();
+        let needs = Needs::of(&core, on, least)
+            .map_err(|error| Error::planning(&Names::new(work, &[]), error, on.device_bytes))?;
         let context = Context::new(work, machine, &plan.strategy, plan.budget_bytes, needs)?;
         Self::in_context(graph.clone(), machine.clone(), plan, context)
     }

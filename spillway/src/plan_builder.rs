@@ -2,11 +2,10 @@
 
 use crate::budget::Budget;
 use crate::error::Error;
-use crate::figures::{Context, Needs};
+use crate::figures::{Context, Needs, method};
 use crate::graph::Graph;
 use crate::names::Names;
 use crate::plan::Plan;
-use crate::planning;
 use crate::strategy::Strategy;
 use planner_core::planner::{PlanningError, Request};
 use std::time::Instant;
@@ -30,8 +29,9 @@ impl PlanBuilder {
     }
 
     /// Sets the device memory for the plan: bytes, a [`Budget`], or a text: a size (`"4GiB"`), a
-    /// percentage of what the work needs in-core (`"35%"`), or `"min"` for the least with which
-    /// the strategy can plan. The default is the device memory of the machine.
+    /// percentage of what the work needs in-core (`"35%"`; from 100 % on, enough for an in-core plan
+    /// in whole chunks), or `"min"` for the least with which the strategy can plan. The default is
+    /// the device memory of the machine.
     ///
     /// A text that is no budget is an error of [`run`](Self::run).
     pub fn budget<B: TryInto<Budget>>(self, budget: B) -> Self
@@ -72,10 +72,10 @@ impl PlanBuilder {
         let request = Request { graph: &core, machine: on, budget_bytes: on.device_bytes };
         let (least_bytes, _) =
             strategy.min_feasible(&request).map_err(|error| fail(error, on.device_bytes))?;
-        let in_core_peak_bytes = planning::in_core_peak_bytes(&core, on)?;
-        let budget_bytes = budget.bytes(in_core_peak_bytes, least_bytes);
+        let needs = Needs::of(&core, on, Some(least_bytes))
+            .map_err(|error| fail(error, on.device_bytes))?;
+        let budget_bytes = budget.bytes(&needs);
         let request = Request { budget_bytes, ..request };
-        let needs = Needs { in_core_peak_bytes, min_feasible_bytes: Some(least_bytes) };
         let context = Context::new(work, &machine, strategy.name(), budget_bytes, needs)?;
         let started = Instant::now();
         let (plan, unplaced) =
@@ -84,6 +84,7 @@ impl PlanBuilder {
             planning_ns: u64::try_from(started.elapsed().as_nanos()).ok(),
             cycle_ns: strategy.cycle_ns(&request),
             unplaced,
+            method: method(&plan, strategy.name()),
             ..context
         };
         let plan = OwnedPlan {

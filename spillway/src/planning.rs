@@ -7,7 +7,7 @@ use planner_core::bounds::Order;
 use planner_core::footprint::Footprint;
 use planner_core::graph::{OpId, TensorId};
 use planner_core::plan::{ArenaPlacement, Part, Plan, PlanError, Pool, Prediction, Resident, Step};
-use planner_core::planner::{self, LeastMemory, Output, PlanningError, Request, Strategy};
+use planner_core::planner::{self, LeastMemory, Made, Output, PlanningError, Request, Strategy};
 use planner_core::schedule::{PerStream, Schedule, Scheduled};
 use planner_core::scratch::{Limits, OutOfScratch, Scratch};
 use planner_core::verify::VerifyError;
@@ -65,10 +65,52 @@ impl Buffers {
         request: &Request<'_>,
         strategy: Strategy,
     ) -> Result<Plan<'_>, PlanningError> {
-        let limits = Limits::of_graph(request.graph);
+        self.make(request, strategy).map(|made| made.plan)
+    }
+
+    /// Plans, and says what made the plan.
+    ///
+    /// # Errors
+    /// Those of [`planner::make`], except those for buffers that are too short.
+    pub fn make(
+        &mut self,
+        request: &Request<'_>,
+        strategy: Strategy,
+    ) -> Result<Made<'_>, PlanningError> {
+        let made = self.write(request.graph, |output, scratch| {
+            planner::make(request, strategy, output, scratch).map(Some)
+        });
+        made?.ok_or(PlanningError::Stuck)
+    }
+
+    /// [`Buffers::make`] where only a plan that takes less than `below_ns` is of use; see
+    /// [`planner::make_below`].
+    ///
+    /// # Errors
+    /// Those of [`planner::make_below`], except those for buffers that are too short.
+    pub fn make_below(
+        &mut self,
+        request: &Request<'_>,
+        strategy: Strategy,
+        below_ns: u64,
+    ) -> Result<Option<Made<'_>>, PlanningError> {
+        self.write(request.graph, |output, scratch| {
+            planner::make_below(request, strategy, below_ns, output, scratch)
+        })
+    }
+
+    fn write(
+        &mut self,
+        graph: &Graph<'_>,
+        mut make: impl for<'o> FnMut(
+            Output<'o>,
+            &mut Scratch<'_>,
+        ) -> Result<Option<Made<'o>>, PlanningError>,
+    ) -> Result<Option<Made<'_>>, PlanningError> {
+        let limits = Limits::of_graph(graph);
         let whole = limits.ops + limits.operands + limits.tensors;
         let steps = self.steps.len().max(whole).max(LEAST_STEPS);
-        let (bare, lengths) = grow_steps(&limits, steps, |limits| {
+        let made = grow_steps(&limits, steps, |limits| {
             self.grow(limits)?;
             let output = Output {
                 steps: &mut self.steps,
@@ -77,21 +119,24 @@ impl Buffers {
                 pools: &mut self.pools,
                 tensor_pool: &mut self.tensor_pool,
             };
-            let plan =
-                planner::plan(request, strategy, output, &mut Scratch::new(&mut self.memory))?;
-            let lists = (plan.steps.len(), plan.resident_at_start.len(), plan.arena.len());
-            let pools = (plan.pools.len(), plan.tensor_pool.len());
-            Ok((plan.without_lists(), (lists, pools)))
+            let made = make(output, &mut Scratch::new(&mut self.memory))?;
+            Ok(made.map(|made| {
+                let plan = made.plan;
+                let lists = (plan.steps.len(), plan.resident_at_start.len(), plan.arena.len());
+                let pools = (plan.pools.len(), plan.tensor_pool.len());
+                (Made { plan: plan.without_lists(), ..made }, lists, pools)
+            }))
         })?;
-        let ((steps, resident, arena), (pools, named)) = lengths;
-        Ok(Plan {
+        let Some((bare, (steps, resident, arena), (pools, named))) = made else { return Ok(None) };
+        let plan = Plan {
             arena: &self.arena[..arena],
             pools: &self.pools[..pools],
             tensor_pool: &self.tensor_pool[..named],
             resident_at_start: &self.resident[..resident],
             steps: &self.steps[..steps],
-            ..bare
-        })
+            ..bare.plan
+        };
+        Ok(Some(Made { plan, ..bare }))
     }
 
     fn grow(&mut self, limits: &Limits) -> Result<(), OutOfScratch> {
@@ -104,12 +149,18 @@ impl Buffers {
     }
 }
 
-/// Plans once; see [`Buffers::plan`]. Names and strategy of the result are empty.
+/// Plans once; see [`Buffers::plan`]. The strategy of the result is [what made it](Made::by); names
+/// are empty.
 ///
 /// # Errors
-/// Those of [`planner::plan`], except those for buffers that are too short.
+/// Those of [`planner::make`], except those for buffers that are too short.
 pub fn plan(request: &Request<'_>, strategy: Strategy) -> Result<OwnedPlan, PlanningError> {
-    Buffers::default().plan(request, strategy).map(|plan| OwnedPlan::from(&plan))
+    Buffers::default().make(request, strategy).map(|made| owned(&made))
+}
+
+/// A plan that owns its lists, whose strategy is what made it.
+pub(crate) fn owned(made: &Made<'_>) -> OwnedPlan {
+    OwnedPlan { strategy: made.by.to_owned(), ..OwnedPlan::from(&made.plan) }
 }
 
 /// Plans under a larger budget than `less` was planned for by the same strategy: more memory

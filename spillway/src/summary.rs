@@ -30,8 +30,12 @@ pub fn rows(
         context.planning_ns.map_or_else(String::new, |ns| format!(", planned in {}", time(ns)));
     let order = if figures.reordered { ", ops in another order than given" } else { "" };
     let steps = count(figures.steps);
+    let method = match &context.method {
+        Some(method) if *method != context.strategy => format!(" ({method})"),
+        _ => String::new(),
+    };
     rows.push(("objects", objects(context, figures)));
-    rows.push(("plan", format!("{steps} steps{order}{planning}; proved safe")));
+    rows.push(("plan", format!("{steps} steps{method}{order}{planning}; proved safe")));
     rows
 }
 

@@ -78,12 +78,11 @@ impl Grid {
             strategies.push((chosen, needs));
         }
         let graph = proof::graph(setting.work).map_err(Failure::cannot)?;
-        let in_core_peak_bytes = figures::needs(setting, None)?.in_core_peak_bytes;
         let least = strategies.iter().filter_map(|(_, needs)| needs.min_feasible_bytes);
-        let least_bytes = least.min().unwrap_or(0);
+        let needs = Needs { min_feasible_bytes: least.min(), ..figures::needs(setting, None)? };
         let column = |budget: &Budget| Column {
             budget: budget.to_string(),
-            budget_bytes: budget.bytes(in_core_peak_bytes, least_bytes),
+            budget_bytes: budget.bytes(&needs),
         };
         let budgets: Vec<_> = budgets.iter().map(column).collect();
         let mut bounds = vec![cheap_bound(setting, &budgets)?];
@@ -96,7 +95,7 @@ impl Grid {
         Ok(Self {
             graph: setting.work.name.clone(),
             machine: setting.machine.name.clone(),
-            in_core_peak_bytes,
+            in_core_peak_bytes: needs.in_core_peak_bytes,
             compute_ns: graph.compute_ns(),
             in_core_period_ns: in_core_period_ns(setting),
             bounds,

@@ -2,12 +2,13 @@
 
 use super::error::PlanningError;
 use super::memory::{self, Memory};
-use super::recipe::{Auto, Order};
+use super::recipe::{Auto, Entrant, Order};
 use super::request::{LeastMemory, Lists, Output, PoolTables, Request, Task, Written};
 use super::strategy::{Need, Strategy};
 use super::trials::{Basis, Candidate, Search, Trials};
 use super::uses::Uses;
 use super::{checkpoint, hosting, order, repeats, slabs};
+use crate::bounds;
 use crate::host::HostLayout;
 use crate::hosted::Hosted;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Prediction};
@@ -17,27 +18,85 @@ use crate::sequence::Sequence;
 /// What more lists gain over a sample of them, as a fraction of the period, at most as a rule.
 const GAIN: u64 = 10;
 
-/// Plans. The same input gives the same plan.
+/// A plan, and what made it.
+#[derive(Clone, Copy, Debug)]
+pub struct Made<'o> {
+    /// The plan.
+    pub plan: Plan<'o>,
+    /// What wrote the list: the name of a strategy, or for lists that [`Strategy::Auto`] alone
+    /// writes, `paced` or `weights in parts`.
+    pub by: &'static str,
+    /// For [`Strategy::Auto`], the period of the best of its own lists; none where none fits.
+    pub own_ns: Option<u64>,
+    /// For [`Strategy::Auto`], a period that no plan of another strategy beats in the given order, unless
+    /// fixed objects make it shorter.
+    pub others_ns: u64,
+}
+
+impl Made<'_> {
+    /// How far the buffers hold the plan, and what made it.
+    const fn written(&self) -> (Written, &'static str) {
+        (Written::of(&self.plan), self.by)
+    }
+
+    /// The same without the plan, which the buffers hold.
+    pub(super) const fn kept(&self) -> Kept {
+        let Self { ref plan, by, own_ns, others_ns } = *self;
+        Kept { written: Written::of(plan), by, own_ns, others_ns }
+    }
+}
+
+/// A [`Made`] plan that the buffers hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    written: Written,
+    by: &'static str,
+    own_ns: Option<u64>,
+    others_ns: u64,
+}
+
+impl Kept {
+    /// The plan in the buffers.
+    pub(super) fn made(self, output: Output<'_>) -> Made<'_> {
+        let Self { written, by, own_ns, others_ns } = self;
+        Made { plan: output.written(written), by, own_ns, others_ns }
+    }
+}
+
+/// Plans; see [`make`].
 ///
 /// # Errors
-/// An infeasible budget, with the smallest feasible one; buffers or scratch that are too small.
+/// Those of [`make`].
 pub fn plan<'o>(
     request: &Request<'_>,
     strategy: Strategy,
     output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Plan<'o>, PlanningError> {
-    hosting::plan(request, strategy, output, scratch)
+    make(request, strategy, output, scratch).map(|made| made.plan)
+}
+
+/// Plans, and says what made the plan. The same input gives the same plan.
+///
+/// # Errors
+/// An infeasible budget, with the smallest feasible one; buffers or scratch that are too small.
+pub fn make<'o>(
+    request: &Request<'_>,
+    strategy: Strategy,
+    output: Output<'o>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Made<'o>, PlanningError> {
+    hosting::make(request, strategy, output, scratch)
 }
 
 /// Plans with some of the ops on the host.
-pub(super) fn plan_ops<'o>(
+pub(super) fn make_with<'o>(
     request: &Request<'_>,
     hosted: Option<&Hosted<'_>>,
     strategy: Strategy,
     mut output: Output<'o>,
     scratch: &mut Scratch<'_>,
-) -> Result<Plan<'o>, PlanningError> {
+) -> Result<Made<'o>, PlanningError> {
     let (budget_bytes, device_bytes) = (request.budget_bytes, request.machine.device_bytes);
     if budget_bytes > device_bytes {
         return Err(PlanningError::BudgetAboveDevice { budget_bytes, device_bytes });
@@ -49,18 +108,18 @@ pub(super) fn plan_ops<'o>(
     let task = |sequence| Task::new(request, sequence);
     if given.len() == 0 {
         // The host runs everything.
-        return plan_task(&task(&given), Strategy::InCore, output, &mut scratch);
+        return plan_task(&task(&given), Entrant::Of(Strategy::InCore), output, &mut scratch);
     }
-    let order = match strategy {
+    let (order, sampled_ns) = match strategy {
         Strategy::Auto(Auto { order: Order::Free, .. }) if !strategy.takes_first() => {
             order::best(&given, &mut scratch, |sequence, scratch| {
                 sample(&Task::new(request, sequence), output.reborrow(), scratch)
             })?
         }
-        _ => None,
+        _ => (None, u64::MAX),
     };
     if strategy.rule().has_segments() {
-        return plan_segments(&task(&given), strategy, output, &mut scratch);
+        return plan_segments(&task(&given), (strategy, u64::MAX), output, &mut scratch);
     }
     let best = order.as_ref().unwrap_or(&given);
     let lists = strategy.lists_with_repeats(request.graph);
@@ -70,52 +129,116 @@ pub(super) fn plan_ops<'o>(
     };
     let repeated_ns = repeated.as_ref().map_or(u64::MAX, |(_, sampled)| sampled.period_ns);
     let (segments, segments_ns) = match lists {
-        0 | 1 => (None, u64::MAX),
+        0 => (None, u64::MAX),
+        _ if strategy.takes_first() => (None, u64::MAX),
         _ => repeats::search::best_of_segments(
             &task(&given),
-            repeated_ns,
+            if lists > 1 { repeated_ns } else { 0 },
             lists,
             &mut output,
             &mut scratch,
         )?,
     };
-    let mut contest = Contest { output, best: None, written: None, shortage: None };
+    let found = [&segments, &repeated];
+    let mut contest = Contest::new(output);
     let half = strategy.shared(request.graph.ops().len());
+    let (given, best) = (task(&given), task(best));
+    let orders = [Some(&given), order.is_some().then_some(&best)];
+    let compares = matches!(strategy, Strategy::Auto(_)) && !strategy.takes_first();
+    // What was sampled will be planned, as a rule, so that longer plans need not be.
+    let found_ns = found.into_iter().flatten().map(|(_, sampled)| sampled.period_ns);
+    let below_ns = found_ns.fold(sampled_ns, u64::min);
+    if compares {
+        contest.enter_others(orders, below_ns, &mut scratch)?;
+    }
     if let (Some(_), Some(half)) = (&order, half) {
-        contest.enter(&task(&given), half, &mut scratch)?;
+        contest.enter(&given, Entrant::Of(half), &mut scratch)?;
     }
     let strategy = order.as_ref().and(half).unwrap_or(strategy);
-    contest.enter(&task(best), strategy, &mut scratch)?;
-    for (repeated, sampled) in [&segments, &repeated].into_iter().flatten() {
+    contest.enter(&best, Entrant::Of(strategy), &mut scratch)?;
+    if strategy.takes_first() && contest.best.is_none() {
+        contest.enter(&best, Entrant::Of(Strategy::OnDemand), &mut scratch)?;
+    }
+    for (repeated, sampled) in found.into_iter().flatten() {
         if contest.may_lose_to(sampled) {
-            contest.enter(&task(repeated), half.unwrap_or(strategy), &mut scratch)?;
+            let entrant = Entrant::Of(half.unwrap_or(strategy));
+            contest.enter(&task(repeated), entrant, &mut scratch)?;
         }
     }
-    let given = task(&given);
-    let better = contest.beaten_by_segments(&given, segments_ns, &mut scratch)?;
-    if let Some(segments) = better {
-        return plan_segments(&given, segments, contest.output, &mut scratch);
+    if compares && contest.best.is_some_and(|best| best.period_ns > below_ns) {
+        contest.enter_others(orders, u64::MAX, &mut scratch)?;
     }
-    contest.winner(&mut scratch)
+    let Contest { own_ns, others_ns, .. } = contest;
+    let better = contest.beaten_by_segments(&given, segments_ns, &mut scratch)?;
+    let made = match better {
+        Some(segments) => {
+            plan_segments(&given, (segments, u64::MAX), contest.output, &mut scratch)?
+        }
+        None => contest.winner(&mut scratch)?,
+    };
+    Ok(Made { own_ns, others_ns: others_ns.min(segments_ns), ..made })
 }
 
-/// Plans with each number of segments, and keeps the best plan.
-fn plan_segments<'o>(
-    task: &Task<'_>,
+/// Plans by a strategy other than [`Strategy::Auto`] where only plans that take less than `below_ns`
+/// are of use; none where it has none. Lists that are seen to take longer are not judged.
+///
+/// # Errors
+/// Those of [`make`], but for an infeasible budget.
+pub fn make_below<'o>(
+    request: &Request<'_>,
     strategy: Strategy,
+    below_ns: u64,
     mut output: Output<'o>,
     scratch: &mut Scratch<'_>,
-) -> Result<Plan<'o>, PlanningError> {
+) -> Result<Option<Made<'o>>, PlanningError> {
+    output.check(request.graph)?;
     let mut scratch = scratch.reborrow();
+    let given = Sequence::as_given(request.graph, None, &mut scratch)?;
+    let task = Task::new(request, &given);
+    let entrant = Entrant::Of(strategy);
+    let planned = match entrant.check(&given, &mut scratch) {
+        Err(error) => Err(error),
+        Ok(()) if strategy.runs_on_host() => {
+            hosting::make(request, strategy, output, &mut scratch).map(Some)
+        }
+        Ok(()) if strategy.rule().has_segments() => {
+            plan_segments(&task, (strategy, below_ns), output, &mut scratch).map(Some)
+        }
+        Ok(()) => plan_below(&task, entrant, below_ns, output, &mut scratch),
+    };
+    match planned {
+        Err(error) if error.is_of_one_list() => Ok(None),
+        Err(
+            PlanningError::NoChain { .. } | PlanningError::NothingOnHost | PlanningError::Stuck,
+        ) => Ok(None),
+        planned => planned,
+    }
+}
+
+/// Plans with each number of segments whose launches take less than `below_ns`, and keeps the best
+/// plan.
+fn plan_segments<'o>(
+    task: &Task<'_>,
+    (strategy, below_ns): (Strategy, u64),
+    mut output: Output<'o>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Made<'o>, PlanningError> {
+    let mut scratch = scratch.reborrow();
+    let entrant = Entrant::Of(strategy);
     let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
     let mut best: Option<((u64, u64), usize)> = None;
     let mut shortage: Option<PlanningError> = None;
     let mut tried = 0;
     let mut look = |sequence: &Sequence<'_>, scratch: &mut Scratch<'_>| {
         let task = Task { sequence, ..*task };
-        match plan_task(&task, strategy, output.reborrow(), scratch) {
-            Ok(plan) => {
-                let cost = plan.predicted.cost();
+        let planned = match sequence.compute_ns() < below_ns {
+            true => plan_task(&task, entrant, output.reborrow(), scratch),
+            false => Err(PlanningError::Stuck),
+        };
+        match planned {
+            Err(PlanningError::Stuck) => {}
+            Ok(made) => {
+                let cost = made.plan.predicted.cost();
                 best = best.filter(|&(least, _)| least <= cost).or(Some((cost, tried)));
             }
             Err(error) if error.is_of_one_list() => shortage = Some(error.less(shortage)),
@@ -133,15 +256,16 @@ fn plan_segments<'o>(
     let mut write = |sequence: &Sequence<'_>, scratch: &mut Scratch<'_>| {
         if tried == best {
             let task = Task { sequence, ..*task };
-            let plan = plan_task(&task, strategy, output.reborrow(), scratch)?;
-            written = Some(Written::of(&plan));
+            let made = plan_task(&task, entrant, output.reborrow(), scratch)?;
+            written = Some(Written::of(&made.plan));
         }
         tried += 1;
         Ok(())
     };
     write(task.sequence, &mut scratch)?;
     checkpoint::each(task, &memory, &mut scratch, write)?;
-    written.map(|written| output.written(written)).ok_or(PlanningError::Stuck)
+    let plan = written.map(|written| output.written(written)).ok_or(PlanningError::Stuck)?;
+    Ok(Made { plan, by: strategy.name(), own_ns: None, others_ns: 0 })
 }
 
 /// The smallest budget that any number of segments allows; its tensors are left in the arena.
@@ -170,47 +294,125 @@ pub(super) fn least_with_segments(
 /// Plans of the same work, of which the best is kept.
 struct Contest<'o, 't> {
     output: Output<'o>,
-    /// The period of the best plan, and what it is a plan of.
-    best: Option<(u64, Task<'t>, Strategy)>,
+    /// The best plan.
+    best: Option<Leading<'t>>,
     /// The plan that was written last, if that is the best.
     written: Option<Written>,
     /// What the first one that there is no plan of needs more of.
     shortage: Option<PlanningError>,
+    /// The least period of the lists of `auto` itself.
+    own_ns: Option<u64>,
+    /// A period that no other strategy beats in the given order.
+    others_ns: u64,
+}
+
+/// The best plan so far: its period, what made it, and what it is a plan of.
+#[derive(Clone, Copy)]
+struct Leading<'t> {
+    period_ns: u64,
+    by: &'static str,
+    task: Task<'t>,
+    entrant: Entrant,
 }
 
 impl<'o, 't> Contest<'o, 't> {
+    const fn new(output: Output<'o>) -> Self {
+        Self { output, best: None, written: None, shortage: None, own_ns: None, others_ns: 0 }
+    }
+
+    /// Enters all other strategies, as far as they may take less than `below_ns`, in the given order
+    /// and in another one.
+    fn enter_others(
+        &mut self,
+        [given, other]: [Option<&Task<'t>>; 2],
+        below_ns: u64,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        if let Some(given) = given {
+            self.others_ns = self.enter_others_in(given, below_ns, scratch)?;
+        }
+        if let Some(other) = other {
+            self.enter_others_in(other, below_ns, scratch)?;
+        }
+        Ok(())
+    }
+
+    /// The same in one order; returns a period that none of them beats.
+    fn enter_others_in(
+        &mut self,
+        task: &Task<'t>,
+        below_ns: u64,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<u64, PlanningError> {
+        let Task { sequence, machine, budget_bytes } = *task;
+        let graph = sequence.graph();
+        // The others launch each op once.
+        let bound_ns =
+            bounds::period_ns(graph, machine, budget_bytes, bounds::Order::Any, scratch)?;
+        let least_ns = bound_ns.max(sequence.compute_ns());
+        let mut others_ns = u64::MAX;
+        for entrant in Entrant::others() {
+            let below_ns = self.best.map_or(below_ns, |best| best.period_ns.min(below_ns));
+            if least_ns >= below_ns {
+                return Ok(least_ns.min(others_ns));
+            }
+            match entrant.check(task.sequence, scratch) {
+                Err(PlanningError::NoChain { .. }) => continue,
+                checked => checked?,
+            }
+            let (output, seen_ns) = (self.output.reborrow(), &mut others_ns);
+            let plan = plan_seen(task, entrant, (below_ns, seen_ns), output, scratch);
+            self.written = None;
+            match plan.map(|made| made.map(|made| made.written())) {
+                Ok(Some(written)) => self.offer(written, task, entrant),
+                Err(error) if !error.is_of_one_list() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(others_ns)
+    }
+
     /// Plans, and keeps the plan if it is better than those before, or as good where it runs each
     /// op once.
     fn enter(
         &mut self,
         task: &Task<'t>,
-        strategy: Strategy,
+        entrant: Entrant,
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
         self.written = None;
-        let plan = match plan_task(task, strategy, self.output.reborrow(), scratch) {
+        let (written, by) = match plan_task(task, entrant, self.output.reborrow(), scratch) {
             Err(error) if error.is_of_one_list() => {
                 self.shortage = self.shortage.or(Some(error));
                 return Ok(());
             }
-            plan => plan?,
+            made => made?.written(),
         };
-        let Prediction { period_ns, repeat_ns, .. } = plan.predicted;
-        let is_better = self.best.is_none_or(|(least_ns, ..)| {
-            period_ns < least_ns || (period_ns == least_ns && repeat_ns == 0)
+        if entrant.is_auto() {
+            let period_ns = written.predicted().period_ns;
+            self.own_ns = Some(self.own_ns.map_or(period_ns, |own_ns| own_ns.min(period_ns)));
+        }
+        self.offer((written, by), task, entrant);
+        Ok(())
+    }
+
+    /// Keeps a plan that was written last, if it is better.
+    fn offer(&mut self, (written, by): (Written, &'static str), task: &Task<'t>, entrant: Entrant) {
+        let Prediction { period_ns, repeat_ns, .. } = written.predicted();
+        let is_better = self.best.is_none_or(|best| {
+            period_ns < best.period_ns || (period_ns == best.period_ns && repeat_ns == 0)
         });
         if is_better {
-            self.best = Some((period_ns, *task, strategy));
-            self.written = Some(Written::of(&plan));
+            self.best = Some(Leading { period_ns, by, task: *task, entrant });
+            self.written = Some(written);
         }
-        Ok(())
     }
 
     /// Whether a plan that a sample of is known could be better than the best so far: more lists
     /// may gain a little.
     fn may_lose_to(&self, sampled: &Prediction) -> bool {
         let least_ns = sampled.period_ns - sampled.period_ns / GAIN;
-        self.best.is_none_or(|(best_ns, ..)| least_ns < best_ns)
+        self.best.is_none_or(|best| least_ns < best.period_ns)
     }
 
     /// The strategy of checkpointing that has a better plan, if one has. Few works come so far
@@ -221,17 +423,18 @@ impl<'o, 't> Contest<'o, 't> {
         launches_ns: u64,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Strategy>, PlanningError> {
-        let mut least_ns = self.best.map_or(u64::MAX, |(period_ns, ..)| period_ns);
+        let mut least_ns = self.best.map_or(u64::MAX, |best| best.period_ns);
         let mut better = None;
         for strategy in [Strategy::Checkpoint, Strategy::CheckpointOffload] {
             if launches_ns >= least_ns {
                 break;
             }
             self.written = None;
-            match plan_segments(task, strategy, self.output.reborrow(), scratch) {
-                Ok(plan) if plan.predicted.period_ns < least_ns => {
-                    (least_ns, better) = (plan.predicted.period_ns, Some(strategy));
+            match plan_segments(task, (strategy, least_ns), self.output.reborrow(), scratch) {
+                Ok(made) if made.plan.predicted.period_ns < least_ns => {
+                    (least_ns, better) = (made.plan.predicted.period_ns, Some(strategy));
                 }
+                Err(PlanningError::Stuck) => {}
                 Err(error) if !error.is_of_one_list() => return Err(error),
                 _ => {}
             }
@@ -240,14 +443,16 @@ impl<'o, 't> Contest<'o, 't> {
     }
 
     /// The best plan, written once more where another came after it.
-    fn winner(self, scratch: &mut Scratch<'_>) -> Result<Plan<'o>, PlanningError> {
+    fn winner(self, scratch: &mut Scratch<'_>) -> Result<Made<'o>, PlanningError> {
         match (self.written, self.best, self.shortage) {
-            (Some(written), ..) => Ok(self.output.written(written)),
-            (None, Some((_, task, strategy)), _) => {
-                plan_task(&task, strategy, self.output, scratch)
+            (Some(written), Some(Leading { by, .. }), _) => {
+                Ok(Made { plan: self.output.written(written), by, own_ns: None, others_ns: 0 })
             }
-            (None, None, Some(error)) => Err(error),
-            (None, None, None) => Err(PlanError::TooManySteps.into()),
+            (_, Some(Leading { task, entrant, .. }), _) => {
+                plan_task(&task, entrant, self.output, scratch)
+            }
+            (_, None, Some(error)) => Err(error),
+            (_, None, None) => Err(PlanError::TooManySteps.into()),
         }
     }
 }
@@ -270,18 +475,51 @@ pub(super) fn sample(
 /// Plans with the ops in one order.
 fn plan_task<'o>(
     task: &Task<'_>,
-    strategy: Strategy,
+    entrant: Entrant,
+    mut output: Output<'o>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Made<'o>, PlanningError> {
+    let made = plan_below(task, entrant, u64::MAX, output.reborrow(), scratch)?;
+    if let Some((written, by)) = made.map(|made| made.written()) {
+        return Ok(Made { plan: output.written(written), by, own_ns: None, others_ns: 0 });
+    }
+    let need = entrant.need(task.sequence);
+    let least = memory::smallest(task, need, output.arena, scratch)?;
+    let LeastMemory { bytes: min_feasible_bytes, op, .. } = least;
+    Err(PlanningError::Infeasible { min_feasible_bytes, op })
+}
+
+/// The same where only plans that take less than `below_ns` are of use; none where no list fits
+/// the budget or takes less.
+fn plan_below<'o>(
+    task: &Task<'_>,
+    entrant: Entrant,
+    below_ns: u64,
     output: Output<'o>,
     scratch: &mut Scratch<'_>,
-) -> Result<Plan<'o>, PlanningError> {
+) -> Result<Option<Made<'o>>, PlanningError> {
+    plan_seen(task, entrant, (below_ns, &mut 0), output, scratch)
+}
+
+/// The same; also lowers a period to what no list of the rules beats.
+fn plan_seen<'o>(
+    task: &Task<'_>,
+    entrant: Entrant,
+    (below_ns, seen_ns): (u64, &mut u64),
+    output: Output<'o>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Option<Made<'o>>, PlanningError> {
     let mut scratch = scratch.reborrow();
     let Output { steps, resident, arena, pools, tensor_pool } = output;
     let mut trials = Trials::new(task, steps, resident, PoolTables { pools, tensor_pool });
-    let memory = Memory::new(task, strategy.rule().need(task.sequence), arena, &mut scratch)?;
+    trials.below_ns = below_ns;
+    let memory = Memory::new(task, entrant.need(task.sequence), arena, &mut scratch)?;
     let uses = Uses::new(task.sequence, &mut scratch)?;
-    let mut search = Search::of_rule(strategy.rule(), task.sequence, &mut scratch)?;
+    let mut search = Search::of_entrant(&entrant, task.sequence, &mut scratch)?;
     let basis = Basis { memory: &memory, uses: &uses, arena: &arena[..memory.placed] };
-    let Some(best) = trials.best(&strategy, &basis, &mut search, &mut scratch)? else {
+    let best = trials.best(&entrant, &basis, &mut search, &mut scratch)?;
+    *seen_ns = trials.least_ns.min(*seen_ns);
+    let Some(best) = best else {
         if let Some(needed) = trials.steps_needed {
             let len = trials.steps.len();
             return Err(BufferTooShort { buffer: Buffer::Steps, needed, len }.into());
@@ -290,27 +528,29 @@ fn plan_task<'o>(
             let host_bytes = task.machine.host_bytes;
             return Err(PlanError::HostMemory { needed_bytes, host_bytes }.into());
         }
-        let need = strategy.rule().need(task.sequence);
-        let least = memory::smallest(task, need, arena, &mut scratch)?;
-        let LeastMemory { bytes: min_feasible_bytes, op, .. } = least;
-        return Err(PlanningError::Infeasible { min_feasible_bytes, op });
+        return Ok(None);
     };
-    let Divided { best, memory } = match strategy {
-        Strategy::Auto(_) if !strategy.takes_first() => {
-            let whole = Divided { best, memory };
-            let unsettled =
-                with_slabs(&mut trials, &strategy, whole, &uses, arena, &mut search, &mut scratch)?;
-            settle(&mut trials, &strategy, unsettled, &uses, arena, &mut search, &mut scratch)?
-        }
-        _ => Divided { best, memory },
-    };
+    let mut divided = Divided { best, memory };
+    if entrant.is_auto() && !entrant.takes_first() {
+        divided =
+            with_slabs(&mut trials, &entrant, divided, &uses, arena, &mut search, &mut scratch)?;
+    }
+    if entrant.is_of_auto() && !entrant.takes_first() {
+        divided = settle(&mut trials, &entrant, divided, &uses, arena, &mut search, &mut scratch)?;
+    }
+    let Divided { best, memory } = divided;
     let Trials { steps, resident, tables, .. } = trials;
     let Candidate { lengths, predicted, .. } = best;
     let lists = Lists { steps: &steps[..lengths.steps], resident: &resident[..lengths.resident] };
     let plan = memory.plan(task, &arena[..memory.placed], lists, tables)?;
     let host = HostLayout::new(task.sequence.graph(), task.machine, &plan, &mut scratch)?;
     let predicted = Prediction { host_bytes: host.moved_bytes(), ..predicted };
-    Ok(Plan { predicted, ..plan })
+    Ok(Some(Made {
+        plan: Plan { predicted, ..plan },
+        by: best.made_by(),
+        own_ns: None,
+        others_ns: 0,
+    }))
 }
 
 /// The best list so far, and the memory that it is for.
@@ -325,7 +565,7 @@ struct Divided<'s, 'm> {
 /// their half-empty chunks do (0.5 to 3 % on recorded training steps).
 fn with_slabs<'m, 's>(
     trials: &mut Trials<'_, '_>,
-    strategy: &'s Strategy,
+    entrant: &'s Entrant,
     Divided { best, memory }: Divided<'s, 'm>,
     uses: &Uses<'_>,
     arena: &[ArenaPlacement],
@@ -341,7 +581,7 @@ fn with_slabs<'m, 's>(
     };
     let bases =
         [&memory, &divided].map(|memory| Basis { memory, uses, arena: &arena[..memory.placed] });
-    let (best, is_other) = trials.keep_better(strategy, best, bases, search, scratch)?;
+    let (best, is_other) = trials.keep_better(entrant, best, bases, search, scratch)?;
     Ok(Divided { best, memory: if is_other { divided } else { memory } })
 }
 
@@ -349,7 +589,7 @@ fn with_slabs<'m, 's>(
 /// again, written, where that is no better.
 fn settle<'m, 's>(
     trials: &mut Trials<'_, '_>,
-    strategy: &'s Strategy,
+    entrant: &'s Entrant,
     Divided { best, memory }: Divided<'s, 'm>,
     uses: &Uses<'_>,
     arena: &mut [ArenaPlacement],
@@ -362,6 +602,6 @@ fn settle<'m, 's>(
     };
     let bases =
         [&memory, &settled].map(|memory| Basis { memory, uses, arena: &arena[..memory.placed] });
-    let (best, is_other) = trials.keep_better(strategy, best, bases, search, scratch)?;
+    let (best, is_other) = trials.keep_better(entrant, best, bases, search, scratch)?;
     Ok(Divided { best, memory: if is_other { settled } else { memory } })
 }

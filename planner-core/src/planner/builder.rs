@@ -72,6 +72,11 @@ impl<'b> Builder<'b> {
         Ok(builder)
     }
 
+    /// Steps that the list has room for.
+    pub(super) const fn room(&self) -> usize {
+        self.list.room()
+    }
+
     /// Starts the list anew where a launch begins an iteration: so the last of the iterations that
     /// are followed is kept, and begins with what the one before left on the device.
     pub(super) fn reach(&mut self, launch: LaunchId) {

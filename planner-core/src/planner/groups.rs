@@ -14,14 +14,17 @@
 use super::builder::Builder;
 use super::cache::{self, Fate, distance};
 use super::list::{Lengths, Stuck};
+use super::memory::Memory;
 use super::request::Task;
 use super::strategy::{Rule, Strategy};
 use super::trials::Search;
 use crate::graph::Kind;
-use crate::scratch::{Limits, Scratch, words};
+use crate::machine::Direction;
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
-    words::<u32>(limits.tensors).saturating_add(cache::scratch_words(limits))
+    let least = words::<u64>(limits.tensors);
+    words::<u32>(limits.tensors).saturating_add(larger(least, cache::scratch_words(limits)))
 }
 
 /// Parameters of [`Strategy::Groups`]; of each that is not given, several are tried in the
@@ -61,6 +64,23 @@ struct Setting {
     ahead: u32,
 }
 
+impl Setting {
+    /// Whether another of all settings moves the same of so many layers.
+    fn is_same_as_another(self, layers: u32) -> bool {
+        let Self { size, leaving, .. } = self;
+        let staying = size.saturating_sub(leaving);
+        let enough = SIZES.into_iter().find(|&size| size >= layers);
+        (staying == 0 && size > 1)
+            || (staying >= layers && leaving > 1)
+            || (staying < layers && enough.is_some_and(|enough| size > enough))
+    }
+
+    /// Whether the states of a layer leave.
+    const fn leaves(self, layer: u32) -> bool {
+        layer != NO_LAYER && layer % self.size >= self.size.saturating_sub(self.leaving)
+    }
+}
+
 /// Sizes of groups that are tried.
 const SIZES: [u32; 7] = [1, 2, 3, 4, 8, 16, 32];
 
@@ -87,6 +107,40 @@ impl Rule for Groups {
         grid(*self, task.sequence.len()).count()
     }
 
+    /// What leaves comes back, if an op reads it; of settings that are the same, one counts.
+    fn least_ns(
+        &self,
+        list: usize,
+        (task, memory): (&Task<'_>, &Memory<'_>),
+        scratch: &mut Scratch<'_>,
+    ) -> Result<u64, OutOfScratch> {
+        let sequence = task.sequence;
+        let Some(setting) = grid(*self, sequence.len()).nth(list) else { return Ok(0) };
+        let mut scratch = scratch.reborrow();
+        let layers = scratch.take(sequence.tensors().len(), NO_LAYER)?;
+        let last = scratch.take(sequence.tensors().len(), u64::MAX)?;
+        let count = number(task, layers);
+        if self.size.is_none() && self.leaving.is_none() && setting.is_same_as_another(count) {
+            return Ok(u64::MAX);
+        }
+        let (mut sum_ns, mut launch) = (0u64, 0u64);
+        for (iteration, op) in sequence.iterations(2) {
+            for (at, &tensor) in sequence.operands_of(op).iter().enumerate() {
+                let before = core::mem::replace(&mut last[tensor.index()], launch);
+                let is_read = at < sequence.reads(op).len();
+                let is_away = launch.saturating_sub(before) > u64::from(setting.ahead) + 1;
+                let leaves = setting.leaves(layers[tensor.index()]) && is_away && is_read;
+                if iteration == 1 && leaves && !memory.in_arena(tensor) {
+                    let bytes = sequence.tensor(tensor).bytes;
+                    let upload_ns = task.machine.transfer_ns(Direction::HostToDevice, bytes);
+                    sum_ns = sum_ns.saturating_add(upload_ns.unwrap_or(0));
+                }
+            }
+            launch += 1;
+        }
+        Ok(sum_ns)
+    }
+
     fn write(
         &self,
         list: usize,
@@ -95,14 +149,14 @@ impl Rule for Groups {
         scratch: &mut Scratch<'_>,
     ) -> Result<Lengths, Stuck> {
         let setting = grid(*self, builder.task.sequence.len()).nth(list);
-        let Setting { size, leaving, ahead } = setting.ok_or(Stuck::NoMemory)?;
+        let setting @ Setting { ahead, .. } = setting.ok_or(Stuck::NoMemory)?;
         let mut scratch = scratch.reborrow();
         let layers = scratch.take(builder.task.sequence.tensors().len(), NO_LAYER)?;
-        number(&builder, layers);
+        number(builder.task, layers);
         cache::write(builder, ahead, &mut scratch, |builder, op, tensor| {
-            let layer = layers[tensor.index()];
-            let leaves = layer != NO_LAYER && layer % size >= size.saturating_sub(leaving);
-            match leaves && distance(builder, op, tensor) > ahead.saturating_add(1) {
+            match setting.leaves(layers[tensor.index()])
+                && distance(builder, op, tensor) > ahead.saturating_add(1)
+            {
                 true => Fate::Leaves,
                 false => Fate::Cached,
             }
@@ -113,9 +167,9 @@ impl Rule for Groups {
 /// Not a state, or touched by no op.
 const NO_LAYER: u32 = u32::MAX;
 
-/// Finds the layer of each state.
-fn number(builder: &Builder<'_>, layers: &mut [u32]) {
-    let sequence = builder.task.sequence;
+/// Finds the layer of each state, and returns how many layers there are.
+fn number(task: &Task<'_>, layers: &mut [u32]) -> u32 {
+    let sequence = task.sequence;
     let mut next = 0;
     for op in sequence.launches() {
         let layer = next;
@@ -127,4 +181,5 @@ fn number(builder: &Builder<'_>, layers: &mut [u32]) {
             }
         }
     }
+    next
 }

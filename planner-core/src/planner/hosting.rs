@@ -5,18 +5,19 @@
 //! computes while a link brings in what the next launches need. A sample of lists tells choices
 //! apart, and the best of them is planned like any other work.
 
+use super::auto::Made;
 use super::error::PlanningError;
 use super::groups::Groups;
 use super::lms::Lms;
 use super::memory::Memory;
 use super::recipe::Auto;
-use super::request::{LeastMemory, Output, Request, Task, Written};
+use super::request::{LeastMemory, Output, Request, Task};
 use super::strategy::{Need, Strategy};
 use super::window::Window;
 use super::{auto, memory};
 use crate::graph::{Graph, OpId};
 use crate::hosted::Hosted;
-use crate::plan::{ArenaPlacement, Plan};
+use crate::plan::ArenaPlacement;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use crate::sequence::Sequence;
 
@@ -144,7 +145,7 @@ impl<'a> Middles<'a> {
 fn host(graph: &Graph<'_>, strategy: Strategy) -> Result<Host, PlanningError> {
     let host = match strategy {
         Strategy::Auto(Auto { host, .. }) => host,
-        Strategy::Split | Strategy::OptimizerOffload => Host::All,
+        _ if strategy.runs_on_host() => Host::All,
         _ => Host::Never,
     };
     let is_idle = graph.ops().iter().all(|op| op.host_ns.is_none());
@@ -156,27 +157,28 @@ fn host(graph: &Graph<'_>, strategy: Strategy) -> Result<Host, PlanningError> {
 }
 
 /// Plans with the best choice.
-pub(super) fn plan<'o>(
+pub(super) fn make<'o>(
     request: &Request<'_>,
     strategy: Strategy,
     mut output: Output<'o>,
     scratch: &mut Scratch<'_>,
-) -> Result<Plan<'o>, PlanningError> {
+) -> Result<Made<'o>, PlanningError> {
     let host = host(request.graph, strategy)?;
     if host == Host::Never {
-        return auto::plan_ops(request, None, strategy, output, scratch);
+        return auto::make_with(request, None, strategy, output, scratch);
     }
     let mut scratch = scratch.reborrow();
     let middles = Middles::new(request.graph, &mut scratch)?;
     let mut search = Search { request, middles, best: (u64::MAX, Choice::NONE) };
+    let made_by_it = |made| Made { by: strategy.name(), ..made };
     match strategy {
-        Strategy::Split => return search.split(output, &mut scratch),
-        Strategy::OptimizerOffload => return search.offload(output, &mut scratch),
+        Strategy::Split => return search.split(output, &mut scratch).map(made_by_it),
+        Strategy::OptimizerOffload => return search.offload(output, &mut scratch).map(made_by_it),
         _ => {}
     }
     if host == Host::All || search.middles.is_none() || strategy.takes_first() {
         let choice = if host == Host::All { Choice::ALL } else { Choice::NONE };
-        return search.plan(choice, strategy, output, &mut scratch);
+        return search.make(choice, strategy, output, &mut scratch);
     }
     let [none, all] = search.run(&mut output, &mut scratch)?;
     let (best_ns, best) = search.best;
@@ -189,23 +191,25 @@ pub(super) fn plan<'o>(
     // The best comes last, so that it need not be written again.
     for (_, choice) in [none, all].into_iter().filter(may_win).chain([search.best]) {
         written = None;
-        match search.plan(choice, strategy, output.reborrow(), &mut scratch) {
-            Ok(plan) => {
-                let period_ns = plan.predicted.period_ns;
+        match search.make(choice, strategy, output.reborrow(), &mut scratch) {
+            Ok(made) => {
+                let period_ns = made.plan.predicted.period_ns;
                 if winner.is_none_or(|(least_ns, _)| period_ns <= least_ns) {
                     winner = Some((period_ns, choice));
-                    written = Some(Written::of(&plan));
+                    written = Some(made.kept());
                 }
             }
             Err(error) if error.is_of_one_list() => shortage = Some(error.less(shortage)),
             Err(error) => return Err(error),
         }
     }
-    match (winner, written, shortage) {
-        (Some(_), Some(written), _) => Ok(output.written(written)),
-        (Some((_, choice)), None, _) => search.plan(choice, strategy, output, &mut scratch),
-        (None, _, shortage) => Err(shortage.unwrap_or(PlanningError::Stuck)),
-    }
+    let made = match (winner, written, shortage) {
+        (Some(_), Some(kept), _) => kept.made(output),
+        (Some((_, choice)), None, _) => search.make(choice, strategy, output, &mut scratch)?,
+        (None, _, shortage) => return Err(shortage.unwrap_or(PlanningError::Stuck)),
+    };
+    // Other strategies run other ops on the device.
+    Ok(Made { others_ns: 0, ..made })
 }
 
 /// The smallest budget that some choice allows; its tensors are left in the arena.
@@ -308,13 +312,13 @@ impl Search<'_> {
         &self,
         mut output: Output<'o>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Plan<'o>, PlanningError> {
+    ) -> Result<Made<'o>, PlanningError> {
         let mut best: Option<(u64, Choice)> = None;
         for from in [From::First, From::Last] {
             let choice = self.fewest(from, output.arena, scratch)?;
-            match self.plan(choice, Strategy::InCore, output.reborrow(), scratch) {
-                Ok(plan) => {
-                    let period_ns = plan.predicted.period_ns;
+            match self.make(choice, Strategy::InCore, output.reborrow(), scratch) {
+                Ok(made) => {
+                    let period_ns = made.plan.predicted.period_ns;
                     if best.is_none_or(|(least_ns, _)| period_ns < least_ns) {
                         best = Some((period_ns, choice));
                     }
@@ -324,7 +328,7 @@ impl Search<'_> {
             }
         }
         let choice = best.map_or(Choice::ALL, |(_, choice)| choice);
-        self.plan(choice, Strategy::InCore, output, scratch)
+        self.make(choice, Strategy::InCore, output, scratch)
     }
 
     /// As few of the first or the last ops as leave room for everything else on the device; all
@@ -372,13 +376,13 @@ impl Search<'_> {
         &self,
         mut output: Output<'o>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Plan<'o>, PlanningError> {
+    ) -> Result<Made<'o>, PlanningError> {
         let mut best: Option<(u64, Strategy)> = None;
         let mut shortage = None;
         for strategy in BASELINES {
-            match self.plan(Choice::ALL, strategy, output.reborrow(), scratch) {
-                Ok(plan) => {
-                    let period_ns = plan.predicted.period_ns;
+            match self.make(Choice::ALL, strategy, output.reborrow(), scratch) {
+                Ok(made) => {
+                    let period_ns = made.plan.predicted.period_ns;
                     if best.is_none_or(|(least_ns, _)| period_ns < least_ns) {
                         best = Some((period_ns, strategy));
                     }
@@ -388,20 +392,20 @@ impl Search<'_> {
             }
         }
         match (best, shortage) {
-            (Some((_, strategy)), _) => self.plan(Choice::ALL, strategy, output, scratch),
+            (Some((_, strategy)), _) => self.make(Choice::ALL, strategy, output, scratch),
             (None, shortage) => Err(shortage.unwrap_or(PlanningError::Stuck)),
         }
     }
 
-    fn plan<'o>(
+    fn make<'o>(
         &self,
         choice: Choice,
         strategy: Strategy,
         output: Output<'o>,
         scratch: &mut Scratch<'_>,
-    ) -> Result<Plan<'o>, PlanningError> {
+    ) -> Result<Made<'o>, PlanningError> {
         let mut scratch = scratch.reborrow();
         let hosted = self.middles.take(self.request.graph, choice, &mut scratch)?;
-        auto::plan_ops(self.request, hosted.as_ref(), strategy, output, &mut scratch)
+        auto::make_with(self.request, hosted.as_ref(), strategy, output, &mut scratch)
     }
 }

@@ -44,6 +44,11 @@ impl<'l> List<'l> {
         Self { steps, resident, lengths: Lengths::default() }
     }
 
+    /// Steps that there is room for.
+    pub(super) const fn room(&self) -> usize {
+        self.steps.len()
+    }
+
     /// Forgets all steps.
     pub(super) fn clear(&mut self) {
         self.lengths = Lengths::default();

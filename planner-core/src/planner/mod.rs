@@ -40,6 +40,7 @@ mod vdnn;
 mod weights;
 mod window;
 
+use crate::bounds;
 use crate::graph::OpId;
 use crate::host::HostLayout;
 use crate::lower;
@@ -56,7 +57,7 @@ use trials::Search;
 use uses::Uses;
 use weights::Way;
 
-pub use auto::plan;
+pub use auto::{Made, make, make_below, plan};
 pub use error::PlanningError;
 pub use groups::Groups;
 pub use hosting::Host;
@@ -95,7 +96,7 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let repeats = larger(repeats, checkpoint::scratch_words(limits).saturating_add(list));
     let found = repeats::search::kept_words(limits);
     let repeats = found.saturating_add(repeats);
-    let list = found.saturating_mul(2).saturating_add(list);
+    let list = found.saturating_mul(2).saturating_add(larger(list, bounds::scratch_words(limits)));
     let work = larger(list_schedule_words(limits), larger(list, repeats));
     total([hosting::scratch_words(limits), sequences, work])
 }

@@ -3,6 +3,7 @@
 use super::builder::Builder;
 use super::chance::Chance;
 use super::choice::{Choosing, Weight};
+use super::error::PlanningError;
 use super::fit::Fit;
 use super::groups::Groups;
 use super::hosting::Host;
@@ -10,16 +11,18 @@ use super::in_core::InCore;
 use super::list::{Lengths, Stuck};
 use super::lms::Lms;
 use super::on_demand::OnDemand;
-use super::paced::Pace;
+use super::paced::{MOST_COARSER, Pace};
 use super::repeats::search::MOST_LISTS as MOST_REPEATED;
 use super::request::Task;
-use super::strategy::{Rule, Strategy};
+use super::strategy::{Named, Need, Rule, Strategy};
 use super::trials::Search;
 use super::vdnn::Vdnn;
-use super::weights::EveryWay;
+use super::weights::{EveryWay, Weights};
 use super::window::Window;
-use crate::graph::{Graph, Kind};
+use crate::graph::Graph;
 use crate::scratch::Scratch;
+use crate::sequence::Sequence;
+use core::iter;
 
 /// Parameters of [`Strategy::Auto`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,7 +71,7 @@ impl From<Auto> for Strategy {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Recipe<'r> {
     /// A list of a rule, by its number.
-    Of(&'r dyn Rule, usize),
+    Of(Named<'r>, usize),
     /// A list for `auto` alone.
     Paced(Paced),
 }
@@ -80,22 +83,115 @@ pub(super) struct Paced {
     pub(super) pace: Pace,
 }
 
-/// The rules that `auto` tries after its paced lists.
-const OTHERS: &[&dyn Rule] = &[
-    &OnDemand,
-    &Fit,
-    &Vdnn,
-    &EveryWay,
-    &Lms { threshold: None, ahead: None },
-    &Window { bytes: None, published: false },
+/// What a paced list is said to be made by.
+pub(super) const PACED_NAME: &str = "paced";
+
+/// The rules that `auto` compares its own lists with: those that need no more than the largest op.
+const OTHERS: &[Named<'_>] = &[
+    ("on-demand", &OnDemand),
+    ("fit", &Fit),
+    ("groups", &Groups { size: None, leaving: None, ahead: None }),
+    ("vdnn", &Vdnn),
+    ("lms", &Lms { threshold: None, ahead: None }),
+    ("window", &Window { bytes: None, published: false }),
 ];
 
-/// It tries these lists as well where no op writes a state, as in inference: weights are streamed.
-const STREAMING: &Groups = &Groups { size: None, leaving: None, ahead: None };
+/// Those that divide memory by a need of their own, and of which some plan chains alone.
+const OTHER_NEEDS: [Strategy; 4] = [
+    Strategy::InCore,
+    Strategy::Weights(Weights { published: false, activations: false }),
+    Strategy::WeightsUndiscounted,
+    Strategy::LayerToLayer,
+];
 
-/// Ops that streaming lists may have together: a fraction of a second's worth. Up to 2,000 ops, all
-/// are tried.
-const STREAMED_OPS: usize = 400_000;
+/// On chains, `auto` also moves weights in parts.
+const IN_PARTS: Named<'_> = ("weights in parts", &EveryWay);
+
+/// What one plan is made with.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Entrant {
+    /// A strategy; of `auto`, its own lists.
+    Of(Strategy),
+    /// All of the [`OTHERS`].
+    Others,
+}
+
+impl Entrant {
+    /// What `auto` compares with.
+    pub(super) fn others() -> impl Iterator<Item = Self> {
+        iter::once(Self::Others).chain(OTHER_NEEDS.map(Self::Of))
+    }
+
+    pub(super) fn need(&self, sequence: &Sequence<'_>) -> Need {
+        match self {
+            Self::Of(strategy) => strategy.rule().need(sequence),
+            Self::Others => Need::LargestOp,
+        }
+    }
+
+    /// Refuses work that it does not plan.
+    pub(super) fn check(
+        &self,
+        sequence: &Sequence<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        match self {
+            Self::Of(strategy) => strategy.rule().check(sequence, scratch),
+            Self::Others => Ok(()),
+        }
+    }
+
+    /// Whether lists are written from gaps and pressures.
+    pub(super) fn moves_in_gaps(&self) -> bool {
+        matches!(self, Self::Of(strategy) if strategy.rule().moves_in_gaps())
+    }
+
+    /// Whether this is `auto` with its own lists.
+    pub(super) const fn is_auto(&self) -> bool {
+        matches!(self, Self::Of(Strategy::Auto(_)))
+    }
+
+    /// Whether only `auto` plans with this.
+    pub(super) const fn is_of_auto(&self) -> bool {
+        self.is_auto() || matches!(self, Self::Others)
+    }
+
+    /// Whether the first list that fits will do.
+    pub(super) const fn takes_first(&self) -> bool {
+        matches!(self, Self::Of(strategy) if strategy.takes_first())
+    }
+
+    /// How many lists are chosen anew; and how many more once memory is divided anew.
+    pub(super) fn rounds(&self, ops: usize) -> [Rounds; 2] {
+        match self {
+            Self::Of(strategy) => strategy.rounds(ops),
+            Self::Others => [Rounds::default(); 2],
+        }
+    }
+
+    /// The recipes of which the best is kept, best guesses first.
+    pub(super) fn recipes<'r>(&'r self, task: &Task<'_>) -> impl Iterator<Item = Recipe<'r>> {
+        let lists =
+            |named: Named<'r>| (0..named.1.lists(task)).map(move |list| Recipe::Of(named, list));
+        let (first, paced) = match self {
+            Self::Of(Strategy::Auto(auto)) => {
+                (Some(Strategy::InCore.entry()), auto.paced_lists(task.sequence.len()))
+            }
+            Self::Of(strategy) => (Some(strategy.entry()), 0),
+            Self::Others => (None, 0),
+        };
+        // Lists with repeats have been chosen for paced lists alone.
+        let in_parts = self.is_auto() && !task.sequence.has_repeats();
+        let others = if let Self::Others = self { OTHERS } else { &[] };
+        let paced = PACED.into_iter().take(paced);
+        first
+            .into_iter()
+            .flat_map(lists)
+            .chain(paced.map(|choosing| Recipe::Paced(Paced { choosing, pace: PACES[0] })))
+            .chain(in_parts.then_some(IN_PARTS).into_iter().flat_map(lists))
+            .chain(others.iter().copied().flat_map(lists))
+    }
+}
 
 /// The first paced lists, best guesses first.
 const PACED: [Choosing; 7] = [
@@ -108,13 +204,13 @@ const PACED: [Choosing; 7] = [
     Choosing { spare_permille: 0, weight: Weight::Length },
 ];
 
+const fn pace(segment_latencies: u64, tails_in_time: bool) -> Pace {
+    Pace { segment_latencies, tails_in_time, coarser: 0 }
+}
+
 /// The paces that are tried in turn while gaps are chosen anew. Which is best differs by work.
-pub(super) const PACES: [Pace; 4] = [
-    Pace { segment_latencies: 100, tails_in_time: true },
-    Pace { segment_latencies: 100, tails_in_time: false },
-    Pace { segment_latencies: 300, tails_in_time: false },
-    Pace { segment_latencies: 300, tails_in_time: true },
-];
+pub(super) const PACES: [Pace; 4] =
+    [pace(100, true), pace(100, false), pace(300, false), pace(300, true)];
 
 /// The lengths of segments, in latencies, that shaken lists are given now and then.
 const SEGMENTS: [u64; 6] = [30, 50, 100, 200, 300, 1000];
@@ -125,9 +221,9 @@ const CHANGED_PERCENT: u64 = 30;
 /// Lists that tell one order of the ops from another: what is best as a rule, and what
 /// always fits.
 pub(super) const SAMPLE: [Recipe<'static>; 4] = [
-    Recipe::Of(&InCore, 0),
+    Recipe::Of(("in-core", &InCore), 0),
     FIRST_PACED,
-    Recipe::Of(&OnDemand, 0),
+    Recipe::Of(("on-demand", &OnDemand), 0),
     Recipe::Paced(Paced { choosing: PACED[1], pace: PACES[0] }),
 ];
 
@@ -158,6 +254,18 @@ pub(super) struct Rounds {
     pub(super) shakes: usize,
 }
 
+impl Recipe<'_> {
+    /// The same in larger segments, so that a list of `needed` steps fits into the room for them;
+    /// none where segments are as large as can be, or the list has none.
+    pub(super) fn coarser(self, needed: usize, room: usize) -> Option<Self> {
+        let Self::Paced(Paced { choosing, pace }) = self else { return None };
+        let more = (needed / room.max(1)).max(2).ilog2();
+        let coarser = pace.coarser.saturating_add(more).min(MOST_COARSER);
+        let is_coarser = coarser > pace.coarser;
+        is_coarser.then_some(Self::Paced(Paced { choosing, pace: Pace { coarser, ..pace } }))
+    }
+}
+
 impl Paced {
     /// A list to be made by shaken pressures, with much the same parameters.
     pub(super) fn nearby(self, chance: &mut Chance) -> Self {
@@ -170,7 +278,7 @@ impl Paced {
         };
         let pace = if chance.percent(CHANGED_PERCENT) {
             let segment_latencies = chance.one_of(&SEGMENTS);
-            Pace { segment_latencies, tails_in_time: chance.percent(50) }
+            Pace { segment_latencies, tails_in_time: chance.percent(50), ..pace }
         } else {
             pace
         };
@@ -224,30 +332,6 @@ impl Strategy {
             _ => 0,
         }
     }
-
-    /// The recipes of which the best is kept, best guesses first.
-    pub(super) fn recipes<'r>(&'r self, task: &Task<'_>) -> impl Iterator<Item = Recipe<'r>> {
-        let lists =
-            |rule: &'r dyn Rule| (0..rule.lists(task)).map(move |list| Recipe::Of(rule, list));
-        let auto = if let Self::Auto(auto) = self { Some(auto) } else { None };
-        let paced = auto.map_or(0, |auto| auto.paced_lists(task.sequence.len()));
-        let paced = PACED.into_iter().take(paced);
-        // Lists with repeats have been chosen for paced lists alone.
-        let is_auto = auto.is_some() && !task.sequence.has_repeats();
-        let others: &[&dyn Rule] = if is_auto { OTHERS } else { &[] };
-        let streams = is_auto && writes_no_state(task);
-        let streamed = if streams { STREAMED_OPS / task.sequence.len().max(1) } else { 0 };
-        lists(self.rule())
-            .chain(paced.map(|choosing| Recipe::Paced(Paced { choosing, pace: PACES[0] })))
-            .chain(others.iter().flat_map(move |&rule| lists(rule)))
-            .chain(lists(STREAMING).take(streamed))
-    }
-}
-
-fn writes_no_state(task: &Task<'_>) -> bool {
-    let sequence = task.sequence;
-    let mut writes = sequence.launches().flat_map(|op| sequence.writes(op));
-    writes.all(|&tensor| sequence.tensor(tensor).kind != Kind::State)
 }
 
 /// Before the paced lists, `auto` keeps everything on the device.

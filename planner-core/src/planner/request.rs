@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, OpId};
 use crate::machine::Machine;
-use crate::plan::{ArenaPlacement, Plan, Pool, Resident, Step};
+use crate::plan::{ArenaPlacement, Plan, Pool, Prediction, Resident, Step};
 use crate::scratch::{Buffer, BufferTooShort};
 use crate::sequence::Sequence;
 
@@ -110,6 +110,11 @@ impl Written {
             pools: plan.pools.len(),
             tensor_pool: plan.tensor_pool.len(),
         }
+    }
+
+    /// What the plan predicts.
+    pub(super) const fn predicted(&self) -> Prediction {
+        self.bare.predicted
     }
 }
 

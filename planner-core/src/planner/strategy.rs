@@ -12,6 +12,7 @@ use super::groups::Groups;
 use super::in_core::InCore;
 use super::list::{Lengths, Stuck};
 use super::lms::Lms;
+use super::memory::Memory;
 use super::on_demand::OnDemand;
 use super::recipe::Auto;
 use super::request::Task;
@@ -20,7 +21,7 @@ use super::vdnn::Vdnn;
 use super::weights::{LAYER_TO_LAYER, UNDISCOUNTED, Weights};
 use super::window::Window;
 use super::{cache, fit, groups, vdnn, weights, window};
-use crate::scratch::{Limits, Scratch, larger};
+use crate::scratch::{Limits, OutOfScratch, Scratch, larger};
 use crate::sequence::Sequence;
 use core::fmt::Debug;
 
@@ -92,7 +93,7 @@ impl Strategy {
     }
 
     /// The name of each strategy, and its rule.
-    const fn entry(&self) -> (&'static str, &dyn Rule) {
+    pub(super) const fn entry(&self) -> Named<'_> {
         match self {
             Self::InCore => ("in-core", &InCore),
             Self::OnDemand => ("on-demand", &OnDemand),
@@ -110,6 +111,12 @@ impl Strategy {
             Self::OptimizerOffload => ("optimizer-offload", &OnDemand),
             Self::Auto(auto) => ("auto", auto),
         }
+    }
+
+    /// Whether it is a strategy that runs ops on the host wherever they may.
+    #[must_use]
+    pub const fn runs_on_host(self) -> bool {
+        matches!(self, Self::Split | Self::OptimizerOffload)
     }
 
     /// The name, without parameters.
@@ -132,6 +139,9 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     let words = larger(words, window::scratch_words(limits));
     larger(words, weights::scratch_words(limits))
 }
+
+/// A rule, and what plans that it makes are said to be made by.
+pub(super) type Named<'r> = (&'static str, &'r dyn Rule);
 
 /// A strategy as the planner sees it: numbered lists of steps, of which the best is the plan.
 pub(super) trait Rule: Debug {
@@ -162,6 +172,16 @@ pub(super) trait Rule: Debug {
     /// How many lists there are.
     fn lists(&self, _task: &Task<'_>) -> usize {
         1
+    }
+
+    /// A time that no plan of a list beats, as far as that is known before it is written.
+    fn least_ns(
+        &self,
+        _list: usize,
+        _basis: (&Task<'_>, &Memory<'_>),
+        _scratch: &mut Scratch<'_>,
+    ) -> Result<u64, OutOfScratch> {
+        Ok(0)
     }
 
     /// Writes a list, given by its number; best guesses come first.

@@ -7,16 +7,18 @@ use super::error::PlanningError;
 use super::gaps::Gaps;
 use super::list::{Lengths, List, Stuck};
 use super::memory::Memory;
-use super::paced;
+use super::paced::{self, Pace};
 use super::pressure::Pressures;
-use super::recipe::{FIRST_PACED, LARGE_OPS, PACES, Paced, Recipe, Rounds, SAMPLE};
+use super::recipe::{
+    Entrant, FIRST_PACED, LARGE_OPS, PACED_NAME, PACES, Paced, Recipe, Rounds, SAMPLE,
+};
 use super::request::{Lists, PoolTables, Task};
-use super::strategy::{Rule, Strategy};
 use super::uses::Uses;
 use crate::host::HostLayout;
 use crate::lower::lower_pieces;
+use crate::machine::Direction;
 use crate::pieces::Pieces;
-use crate::plan::{ArenaPlacement, PlanError, Prediction, Resident, Step};
+use crate::plan::{ArenaPlacement, Part, PlanError, Prediction, Resident, Step};
 use crate::schedule::Scheduled;
 use crate::scratch::{Limits, OutOfScratch, Scratch};
 use crate::sequence::Sequence;
@@ -42,6 +44,14 @@ pub(super) struct Candidate<'r> {
 }
 
 impl Candidate<'_> {
+    /// What wrote the list.
+    pub(super) const fn made_by(&self) -> &'static str {
+        match self.recipe {
+            Recipe::Of((name, _), _) => name,
+            Recipe::Paced(_) => PACED_NAME,
+        }
+    }
+
     fn is_paced(&self) -> bool {
         matches!(self.recipe, Recipe::Paced(_))
     }
@@ -76,13 +86,13 @@ impl<'s> Search<'s> {
         Ok(Self { gaps, pressures: Pressures::new(sequence.len(), scratch)? })
     }
 
-    /// The same for a rule, which may not look at gaps.
-    pub(super) fn of_rule(
-        rule: &dyn Rule,
+    /// The same for what may not look at gaps.
+    pub(super) fn of_entrant(
+        entrant: &Entrant,
         sequence: &Sequence<'_>,
         scratch: &mut Scratch<'s>,
     ) -> Result<Self, OutOfScratch> {
-        if rule.moves_in_gaps() {
+        if entrant.moves_in_gaps() {
             return Self::new(sequence, scratch);
         }
         Ok(Self { gaps: Gaps::none(), pressures: Pressures::new(0, scratch)? })
@@ -95,7 +105,7 @@ impl<'s> Search<'s> {
         if let Some(turns) = rounds.turns.checked_sub(1) {
             rounds.turns = turns;
             self.pressures.turn();
-            let pace = PACES[turns % PACES.len()];
+            let pace = Pace { coarser: guide.pace.coarser, ..PACES[turns % PACES.len()] };
             let choosing = Choosing { weight: Weight::Density, ..guide.choosing };
             return Some(Recipe::Paced(Paced { choosing, pace }));
         }
@@ -116,6 +126,11 @@ pub(super) struct Trials<'d, 'r> {
     pub(super) host_shortage_bytes: Option<u64>,
     /// Of the lists for which there are too few steps, what the shortest needs.
     pub(super) steps_needed: Option<usize>,
+    /// Lists of rules whose links alone take this long need not be judged.
+    pub(super) below_ns: u64,
+    /// The least period of the lists of rules; of those that are not judged, what their links and
+    /// launches take.
+    pub(super) least_ns: u64,
 }
 
 impl<'d, 'r> Trials<'d, 'r> {
@@ -125,7 +140,16 @@ impl<'d, 'r> Trials<'d, 'r> {
         resident: &'d mut [Resident],
         tables: PoolTables<'d>,
     ) -> Self {
-        Self { task, steps, resident, tables, host_shortage_bytes: None, steps_needed: None }
+        Self {
+            task,
+            steps,
+            resident,
+            tables,
+            host_shortage_bytes: None,
+            steps_needed: None,
+            below_ns: u64::MAX,
+            least_ns: u64::MAX,
+        }
     }
 
     /// A list that was written last.
@@ -144,7 +168,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         let mut search = Search::new(self.task.sequence, &mut scratch)?;
         let mut best: Option<Prediction> = None;
         for recipe in SAMPLE {
-            let candidate = self.try_out(recipe, basis, &mut search, &mut scratch)?;
+            let candidate = self.try_out(recipe, u64::MAX, basis, &mut search, &mut scratch)?;
             if let Some(Candidate { predicted, .. }) = candidate
                 && best.is_none_or(|best| predicted.period_ns < best.period_ns)
             {
@@ -165,34 +189,34 @@ impl<'d, 'r> Trials<'d, 'r> {
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Prediction>, PlanningError> {
-        let first = self.try_out(FIRST_PACED, basis, search, scratch)?;
+        let first = self.try_out(FIRST_PACED, u64::MAX, basis, search, scratch)?;
         Ok(first.map(|candidate| candidate.predicted))
     }
 
-    /// The best list of a strategy, written; none where no recipe fits the budget.
+    /// The best list of an entrant, written; none where no recipe fits the budget.
     pub(super) fn best<'s>(
         &mut self,
-        strategy: &'s Strategy,
+        entrant: &'s Entrant,
         basis: &Basis<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
-        let [rounds, _] = strategy.rounds(self.task.sequence.len());
-        let choices = Choices { recipes: strategy.recipes(self.task), rounds, to_beat: None };
-        self.best_of(choices, strategy.takes_first(), basis, search, scratch)
+        let [rounds, _] = entrant.rounds(self.task.sequence.len());
+        let choices = Choices { recipes: entrant.recipes(self.task), rounds, to_beat: None };
+        self.best_of(choices, entrant.takes_first(), basis, search, scratch)
     }
 
     /// A list that is no worse than the best on another basis, written, and that it is on that;
     /// or the best on its own basis, written once more.
     pub(super) fn keep_better<'s>(
         &mut self,
-        strategy: &'s Strategy,
+        entrant: &'s Entrant,
         best: Candidate<'s>,
         [own, other]: [Basis<'_>; 2],
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<(Candidate<'s>, bool), PlanningError> {
-        if let Some(better) = self.better(strategy, best, &other, search, scratch)? {
+        if let Some(better) = self.better(entrant, best, &other, search, scratch)? {
             return Ok((better, true));
         }
         let again = self.again(best, &own, search, scratch)?;
@@ -203,13 +227,13 @@ impl<'d, 'r> Trials<'d, 'r> {
     /// where none is found.
     fn better<'s>(
         &mut self,
-        strategy: &'s Strategy,
+        entrant: &'s Entrant,
         than: Candidate<'s>,
         basis: &Basis<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
-        let [_, rounds] = strategy.rounds(self.task.sequence.len());
+        let [_, rounds] = entrant.rounds(self.task.sequence.len());
         let rounds = if than.is_ideal { Rounds::default() } else { rounds };
         let choices = Choices { recipes: iter::once(than.recipe), rounds, to_beat: Some(than) };
         search.pressures.recall();
@@ -232,7 +256,9 @@ impl<'d, 'r> Trials<'d, 'r> {
             let recipe =
                 choices.recipes.next().or_else(|| search.anew(guide?.recipe, &mut choices.rounds));
             let Some(recipe) = recipe else { break };
-            let candidate = self.try_out(recipe, basis, search, scratch)?;
+            let least_ns = best.map_or(u64::MAX, |best| best.predicted.period_ns.saturating_add(1));
+            let below_ns = least_ns.min(self.below_ns);
+            let candidate = self.try_out(recipe, below_ns, basis, search, scratch)?;
             let is_better = |candidate: &Candidate| match (best, choices.to_beat) {
                 (Some(best), _) => candidate.predicted.cost() < best.predicted.cost(),
                 (None, Some(other)) => candidate.predicted.cost() <= other.predicted.cost(),
@@ -266,28 +292,49 @@ impl<'d, 'r> Trials<'d, 'r> {
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
         search.pressures.recall();
-        self.try_out(best.recipe, basis, search, scratch)
+        self.try_out(best.recipe, u64::MAX, basis, search, scratch)
     }
 
     /// Writes a list and judges it; none where it does not fit the budget, the
-    /// host, or the output.
+    /// host, or the output, or where a rule's list is seen to take `below_ns` or longer.
     fn try_out<'s>(
         &mut self,
-        recipe: Recipe<'s>,
+        mut recipe: Recipe<'s>,
+        below_ns: u64,
         basis: &Basis<'_>,
         search: &mut Search<'_>,
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
-        let lengths = match self.write(recipe, basis, search, &mut scratch.reborrow()) {
-            Ok(lengths) => lengths,
-            Err(Stuck::Scratch(error)) => return Err(error.into()),
-            Err(Stuck::NoMemory) => return Ok(None),
-            Err(Stuck::ManySteps { needed }) => {
-                let least = self.steps_needed.get_or_insert(needed);
-                *least = needed.min(*least);
+        let is_of_rule = matches!(recipe, Recipe::Of(..));
+        if is_of_rule {
+            let least_ns = self.before_written_ns(recipe, basis, scratch)?;
+            if least_ns >= below_ns {
+                self.least_ns = self.least_ns.min(least_ns);
                 return Ok(None);
             }
+        }
+        let lengths = loop {
+            match self.write(recipe, basis, search, &mut scratch.reborrow()) {
+                Ok(lengths) => break lengths,
+                Err(Stuck::Scratch(error)) => return Err(error.into()),
+                Err(Stuck::NoMemory) => return Ok(None),
+                Err(Stuck::ManySteps { needed }) => {
+                    let Some(coarser) = recipe.coarser(needed, self.steps.len()) else {
+                        let least = self.steps_needed.get_or_insert(needed);
+                        *least = needed.min(*least);
+                        return Ok(None);
+                    };
+                    recipe = coarser;
+                }
+            }
         };
+        if is_of_rule {
+            let least_ns = self.written_ns(lengths, basis.memory);
+            if least_ns >= below_ns {
+                self.least_ns = self.least_ns.min(least_ns);
+                return Ok(None);
+            }
+        }
         let Task { sequence, machine, .. } = *self.task;
         let graph = sequence.graph();
         let (steps, resident) = (&self.steps[..lengths.steps], &self.resident[..lengths.resident]);
@@ -310,8 +357,50 @@ impl<'d, 'r> Trials<'d, 'r> {
                 layout => layout.map(|_| ())?,
             }
         }
+        if is_of_rule {
+            self.least_ns = self.least_ns.min(predicted.period_ns);
+        }
         let is_ideal = sequence.is_ideal(predicted.period_ns);
         Ok(Some(Candidate { recipe, lengths, predicted, is_ideal }))
+    }
+
+    /// A time that no plan of a list beats, before it is written.
+    fn before_written_ns(
+        &self,
+        recipe: Recipe<'_>,
+        basis: &Basis<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<u64, OutOfScratch> {
+        let launches_ns = self.task.sequence.compute_ns();
+        match recipe {
+            Recipe::Of((_, rule), list) => {
+                Ok(rule.least_ns(list, (self.task, basis.memory), scratch)?.max(launches_ns))
+            }
+            Recipe::Paced(_) => Ok(launches_ns),
+        }
+    }
+
+    /// The time of the launches of a list that was written, or of its transfers on the busier
+    /// link. No plan takes less. O(steps).
+    fn written_ns(&self, Lengths { steps, .. }: Lengths, memory: &Memory<'_>) -> u64 {
+        let time_ns = |direction, part: Part| {
+            let to = part.first.saturating_add(part.count);
+            let bytes = memory.bytes(self.task, part.tensor, part.first, to);
+            self.task.machine.transfer_ns(direction, bytes).unwrap_or(u64::MAX)
+        };
+        let (mut up_ns, mut down_ns) = (0u64, 0u64);
+        for step in &self.steps[..steps] {
+            match *step {
+                Step::Prefetch(part) => {
+                    up_ns = up_ns.saturating_add(time_ns(Direction::HostToDevice, part));
+                }
+                Step::Offload(part) => {
+                    down_ns = down_ns.saturating_add(time_ns(Direction::DeviceToHost, part));
+                }
+                Step::Launch(_) | Step::Host(_) | Step::Evict(_) => {}
+            }
+        }
+        self.task.sequence.compute_ns().max(up_ns).max(down_ns)
     }
 
     fn write(
@@ -328,7 +417,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         match recipe {
             // Only paced lists know slabs.
             Recipe::Of(..) if memory.pools() > 1 => Err(Stuck::NoMemory),
-            Recipe::Of(rule, list) => rule.write(list, builder, search, &mut scratch),
+            Recipe::Of((_, rule), list) => rule.write(list, builder, search, &mut scratch),
             Recipe::Paced(Paced { choosing, pace }) => {
                 let Search { gaps, pressures } = search;
                 choice::choose(task, memory, gaps, choosing, pressures, &mut scratch)?;

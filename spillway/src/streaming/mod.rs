@@ -44,7 +44,6 @@ use crate::figures::{Context, Needs};
 use crate::graph::Graph;
 use crate::names::{Names, exactly};
 use crate::plan::Plan;
-use crate::planning;
 use planner_core::{Kind, OpId};
 use std::time::Instant;
 use streamed::Layers;
@@ -132,12 +131,12 @@ where
     let graph = graph(layers)?;
     let (core, on) = (graph.graph(), &machine.machine);
     let least = least(layers, machine);
-    let in_core_peak_bytes = planning::in_core_peak_bytes(&core, on)?;
-    let budget_bytes = budget.bytes(in_core_peak_bytes, least.bytes);
+    let needs = Needs::of(&core, on, Some(least.bytes))
+        .map_err(|error| Error::planning(&Names::new(graph.owned(), &[]), error, 0))?;
+    let budget_bytes = budget.bytes(&needs);
     if budget_bytes < least.bytes {
         return Err(too_small(&graph, budget_bytes, &least));
     }
-    let needs = Needs { in_core_peak_bytes, min_feasible_bytes: Some(least.bytes) };
     let context = Context::new(graph.owned(), machine, STRATEGY, budget_bytes, needs)?;
     let plan = list::best(&Layers::new(&core, on, budget_bytes), &core, on)
         .map_err(|error| Error::planning(&Names::new(graph.owned(), &[]), error, budget_bytes))?;

@@ -62,13 +62,13 @@ pub(super) fn arrange<'s>(
     given.in_order(order.iter().copied(), scratch).map(Some)
 }
 
-/// The best order to be had, by what a sample of lists comes to in each; none unless another
-/// is better than the given one.
+/// The best order to be had, by what a sample of lists comes to in each, none unless another
+/// is better than the given one; and what the sample comes to in it.
 pub(super) fn best<'s>(
     given: &Sequence<'s>,
     scratch: &mut Scratch<'s>,
     mut sample: impl FnMut(&Sequence<'_>, &mut Scratch<'_>) -> Result<Option<Prediction>, PlanningError>,
-) -> Result<Option<Sequence<'s>>, PlanningError> {
+) -> Result<(Option<Sequence<'s>>, u64), PlanningError> {
     let mut least = sample(given, scratch)?;
     let mut best = None;
     for join in [Join::Light, Join::All] {
@@ -88,10 +88,12 @@ pub(super) fn best<'s>(
             (least, best) = (predicted, Some(join));
         }
     }
-    match best {
-        Some(join) => Ok(arrange(given, join, scratch)?),
-        None => Ok(None),
-    }
+    let least_ns = least.map_or(u64::MAX, |least| least.period_ns);
+    let best = match best {
+        Some(join) => arrange(given, join, scratch)?,
+        None => None,
+    };
+    Ok((best, least_ns))
 }
 
 #[cfg(test)]

@@ -30,6 +30,21 @@ const ITERATIONS: u32 = 4;
 /// are tiny.
 const LEAST_SEGMENT: u64 = 4096;
 
+/// The least latency that segments are cut for, as a fraction of an iteration: a link without latency is
+/// no reason for more segments than a plan gains by.
+const LEAST_LATENCY: u64 = 1_600_000;
+
+/// Steps that each segment of a gap takes: an offload, an evict and a prefetch.
+const SEGMENT_STEPS: u64 = 3;
+
+/// Steps of a gap beside those of its whole segments: the same once more for what is left, and for a
+/// half-empty chunk.
+const GAP_STEPS: u64 = 2 * SEGMENT_STEPS;
+
+/// How many times as large segments can be made where a list is too long, as a power of two: then
+/// each is all of the pool.
+pub(super) const MOST_COARSER: u32 = LEAST_SEGMENT.ilog2();
+
 /// How transfers are cut and ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pace {
@@ -39,6 +54,8 @@ pub(super) struct Pace {
     /// Whether half-empty last chunks come back just in time, and not with their tensor:
     /// they are memory for few bytes.
     pub(super) tails_in_time: bool,
+    /// How many times segments are doubled, since there is no room for as many.
+    pub(super) coarser: u32,
 }
 
 /// Copies to the host that may be under way at the same time. A balance: more may start early, and the
@@ -99,6 +116,10 @@ struct Paced<'b, 's, 'p> {
     /// How hard pressed the links were in the last iteration.
     seen: &'s mut Pressure<'p>,
     pace: Pace,
+    /// The least objects of a segment.
+    least_segment: u64,
+    /// The least latency that segments are cut for.
+    least_latency_ns: u64,
 }
 
 /// Carries the gaps out.
@@ -118,6 +139,7 @@ pub(super) fn write(
     for (at, planned) in planned.iter_mut().enumerate() {
         *planned = slack.min(at, at + 1);
     }
+    let least_segment = least_segment(&builder, gaps).saturating_mul(1 << pace.coarser);
     let mut paced = Paced {
         builder,
         gaps,
@@ -140,9 +162,27 @@ pub(super) fn write(
         iteration: 0,
         seen,
         pace,
+        least_segment,
+        least_latency_ns: sequence.compute_ns() / LEAST_LATENCY,
     };
     paced.iterations()?;
     paced.builder.finish()
+}
+
+/// The least objects of a segment with which a list fits the room for its steps, as far as can be
+/// told. O(operands).
+fn least_segment(builder: &Builder<'_>, gaps: &Gaps<'_>) -> u64 {
+    let (room, sequence) = (builder.room() as u64, builder.task.sequence);
+    let moved = (0..gaps.len()).map(|slot| gaps.moved(slot)).filter(|&moved| moved > 0);
+    let (count, objects) = moved
+        .fold((0u64, 0u64), |(count, objects), moved| (count + 1, objects.saturating_add(moved)));
+    let others = (sequence.len() + sequence.tensors().len()) as u64 + GAP_STEPS * count;
+    let left = room.saturating_sub(others).max(room / 4).max(1);
+    objects
+        .saturating_mul(SEGMENT_STEPS)
+        .div_ceil(left)
+        .max(builder.memory.pool_objects(CHUNKS) / LEAST_SEGMENT)
+        .max(1)
 }
 
 impl<'b> Paced<'b, '_, '_> {
@@ -343,12 +383,10 @@ impl<'b> Paced<'b, '_, '_> {
     /// without latency, are no reason for a list without end.
     fn segment(&self, bytes_per_s: u64) -> u64 {
         let MachineParameters { transfer_latency_ns, chunk_bytes, .. } = **self.machine();
-        let span_ns = u128::from(transfer_latency_ns) * u128::from(self.pace.segment_latencies);
+        let latency_ns = transfer_latency_ns.max(self.least_latency_ns);
+        let span_ns = u128::from(latency_ns) * u128::from(self.pace.segment_latencies);
         let bytes = span_ns.saturating_mul(bytes_per_s.into()) / 1_000_000_000;
-        u64::try_from(bytes / u128::from(chunk_bytes))
-            .unwrap_or(u64::MAX)
-            .max(self.builder.memory.pool_objects(CHUNKS) / LEAST_SEGMENT)
-            .max(1)
+        u64::try_from(bytes / u128::from(chunk_bytes)).unwrap_or(u64::MAX).max(self.least_segment)
     }
 
     /// Copies to the host while that link would be idle.

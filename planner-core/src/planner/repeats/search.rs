@@ -1,6 +1,7 @@
 //! The search for the repeats that make the shortest plan.
 //!
-//! One price of compute leads to one list of launches. Prices are tried from a coarse grid, then
+//! One price of compute leads to one list of launches. Prices are tried from a coarse grid; where
+//! links limit and compute idles, far lower ones, by bisection on what limits; then
 //! near the best one, then with the pressures that the lists so far showed. In the next round the
 //! best list replaces the sequence, so that what was made again may be dropped again. Where memory is
 //! so short that much has to be made again, no price leads to lists as good as the segments of
@@ -8,6 +9,7 @@
 
 use super::Unrolled;
 use crate::graph::OpId;
+use crate::machine::transmission_ns;
 use crate::plan::Prediction;
 use crate::planner::checkpoint;
 use crate::planner::error::PlanningError;
@@ -24,6 +26,20 @@ use crate::sequence::Sequence;
 /// What a nanosecond of compute costs where one of a link that is fully pressed costs 255, best
 /// guess first. Most works have their best price between 3000 and 7000.
 const COARSE: [u64; 7] = [4700, 3300, 6600, 2300, 9300, 1200, 16_000];
+
+/// Where links limit and compute idles, compute is cheap, and the grid above is far off. How far down
+/// the next price is then, until compute limits.
+const DESCENT: u64 = 4;
+
+/// Below this, all that can run again does.
+const LEAST_PRICE: u64 = 16;
+
+/// Prices this close, in percent, are the same.
+const SAME: u64 = 130;
+
+/// Of a period, in percent, what a link takes that limits, and what launches take at most then.
+const BUSY: u64 = 90;
+const IDLE: u64 = 85;
 
 /// Factors, in percent, of the best price so far.
 const FINE: [u64; 6] = [119, 84, 109, 92, 104, 96];
@@ -203,6 +219,52 @@ fn try_segments(
     Ok(least_launches_ns)
 }
 
+/// The tries of a round.
+struct Tries<'t> {
+    left: &'t mut usize,
+    /// The mean pressure of the links before any was learned.
+    at_rest: u64,
+    /// The best price so far.
+    top: Option<((u64, u64), u64)>,
+}
+
+/// Between which prices the best one is, by what limits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Scale {
+    /// The highest at which compute limits, as far as it is below the other.
+    low: Option<u64>,
+    /// The least at which compute idles.
+    high: Option<u64>,
+    /// Whether the coarse prices are left for lower ones.
+    has_descended: bool,
+}
+
+impl Scale {
+    /// The next price: of the coarse ones; where the first is too high, a lower one, then one between
+    /// those on both sides.
+    fn next(&mut self, coarse: &mut impl Iterator<Item = u64>) -> Option<u64> {
+        let next = match (self.low, self.high) {
+            (None, Some(high)) => high / DESCENT,
+            (Some(low), Some(high)) if self.has_descended => {
+                let is_same = high.saturating_mul(100) <= low.saturating_mul(SAME);
+                if is_same { 0 } else { low.saturating_mul(high).isqrt() }
+            }
+            _ => return coarse.next(),
+        };
+        self.has_descended = true;
+        (next >= LEAST_PRICE).then_some(next)
+    }
+
+    fn see(&mut self, price: u64, is_idle: bool) {
+        if is_idle {
+            self.high = Some(self.high.map_or(price, |high| high.min(price)));
+            self.low = self.low.filter(|&low| Some(low) < self.high);
+        } else if self.high.is_none_or(|high| price < high) {
+            self.low = Some(self.low.map_or(price, |low| low.max(price)));
+        }
+    }
+}
+
 /// Lists that add repeats to one sequence.
 struct Round<'r, 'l, 'o> {
     base: &'r Task<'r>,
@@ -229,27 +291,57 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
 
     /// Tries one price after the other, as long as there are lists left.
     fn run(&mut self, left: &mut usize, scratch: &mut Scratch<'_>) -> Result<(), PlanningError> {
-        let at_rest = self.used.mean_of_links();
-        // The best price of this round.
-        let mut top: Option<((u64, u64), u64)> = None;
+        let mut tries = Tries { left, at_rest: self.used.mean_of_links(), top: None };
+        let (mut scale, mut coarse) = (Scale::default(), COARSE.iter().copied());
+        while let Some(price) = scale.next(&mut coarse) {
+            let Some(predicted) = self.try_price(price, 100, false, &mut tries, scratch)? else {
+                return Ok(());
+            };
+            scale.see(price, predicted.is_some_and(|found| self.is_idle(&found)));
+        }
         let fine = FINE.iter().map(|&percent| (percent, false));
-        let near = fine.chain(LEARNING.iter().map(|&percent| (percent, true)));
-        let coarse = COARSE.iter().map(|&price| (Some(price), 100, false));
-        for (price, percent, learns) in coarse.chain(near.map(|(by, learns)| (None, by, learns))) {
-            let Some(price) = price.or(top.map(|(_, price)| price)) else { return Ok(()) };
-            let Some(fewer) = left.checked_sub(1) else { return Ok(()) };
-            *left = fewer;
-            // Where links are pressed less, a nanosecond of theirs costs less.
-            let scale = self.used.mean_of_links();
-            let price = price.saturating_mul(percent) / 100;
-            let predicted = self.probe(price.saturating_mul(scale) / at_rest, learns, scratch)?;
-            if let Some(predicted) = predicted
-                && top.is_none_or(|(least, _)| predicted.cost() < least)
-            {
-                top = Some((predicted.cost(), price));
+        for (percent, learns) in fine.chain(LEARNING.iter().map(|&percent| (percent, true))) {
+            let Some((_, price)) = tries.top else { return Ok(()) };
+            if self.try_price(price, percent, learns, &mut tries, scratch)?.is_none() {
+                return Ok(());
             }
         }
         Ok(())
+    }
+
+    /// Tries a price, of which so many percent are taken; none where no list is left to be tried.
+    #[expect(clippy::option_option, reason = "no list left, and a list that does not fit")]
+    fn try_price(
+        &mut self,
+        price: u64,
+        percent: u64,
+        learns: bool,
+        tries: &mut Tries<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Option<Option<Prediction>>, PlanningError> {
+        let Some(fewer) = tries.left.checked_sub(1) else { return Ok(None) };
+        *tries.left = fewer;
+        // Where links are pressed less, a nanosecond of theirs costs less.
+        let scale = self.used.mean_of_links();
+        let price = price.saturating_mul(percent) / 100;
+        let predicted = self.probe(price.saturating_mul(scale) / tries.at_rest, learns, scratch)?;
+        if let Some(predicted) = predicted
+            && tries.top.is_none_or(|(least, _)| predicted.cost() < least)
+        {
+            tries.top = Some((predicted.cost(), price));
+        }
+        Ok(Some(predicted))
+    }
+
+    /// Whether a link limits, and compute idles.
+    fn is_idle(&self, found: &Prediction) -> bool {
+        let machine = self.base.machine;
+        let link_ns = |bytes, bytes_per_s| transmission_ns(bytes, bytes_per_s).unwrap_or(u64::MAX);
+        let up_ns = link_ns(found.h2d_bytes, machine.h2d_bytes_per_s);
+        let down_ns = link_ns(found.d2h_bytes, machine.d2h_bytes_per_s);
+        let launches_ns = found.compute_ns.saturating_add(found.repeat_ns);
+        let share = |percent| found.period_ns / 100 * percent;
+        up_ns.max(down_ns) >= share(BUSY) && launches_ns <= share(IDLE)
     }
 
     /// What the list that a price leads to comes to. It is kept if it is the best so far.
@@ -303,4 +395,28 @@ fn judge(
         used.learn(&search.pressures.seen, positions);
     }
     Ok(predicted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The prices that are tried where compute idles from one on.
+    fn tried(idle_from: u64) -> heapless::Vec<u64, 16> {
+        let (mut scale, mut coarse) = (Scale::default(), COARSE.iter().copied());
+        let next = || {
+            let price = scale.next(&mut coarse)?;
+            scale.see(price, price >= idle_from);
+            Some(price)
+        };
+        core::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn prices_find_their_scale() {
+        assert_eq!(tried(u64::MAX), COARSE);
+        assert_eq!(tried(4800), COARSE);
+        assert_eq!(tried(100), [4700, 1175, 293, 73, 146, 103, 86]);
+        assert_eq!(tried(0), [4700, 1175, 293, 73, 18]);
+    }
 }
