@@ -15,7 +15,7 @@ use backend_cuda::{
 use emulated_cuda::Emulated;
 use integrity::{Backend, reference_digest, states_digest};
 use planner_core::backend::{Chunks, Kernels, Launch, Paging, Streams};
-use planner_core::planner::{Auto, Order, Repeats, Strategy};
+use planner_core::planner::{Auto, Host, Order, Repeats, Strategy};
 use planner_core::{Graph, HostLayout, Kind, Machine, Stream};
 use spillway::planning;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -130,8 +130,12 @@ fn repeats_are_captured_as_launches_are() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let bench = common::emulated();
     bench.0.delay_all();
-    let auto =
-        Strategy::Auto(Auto { effort: Some(8), order: Order::Free, repeats: Repeats::Allowed });
+    let auto = Strategy::Auto(Auto {
+        effort: Some(8),
+        order: Order::Free,
+        repeats: Repeats::Allowed,
+        host: Host::Allowed,
+    });
     for reads in [Kind::Input, Kind::State] {
         let work = repeatable_step(bench.2.chunk_bytes, reads);
         let graph = work.graph().unwrap();

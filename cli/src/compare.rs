@@ -93,11 +93,11 @@ impl FromStr for Choice {
 }
 
 /// Each strategy once, in the order asked for; all are those that can plan the work.
-fn chosen(choices: &[Choice], is_chain: bool) -> Vec<&'static strategy::Entry> {
+fn chosen(choices: &[Choice], is_chain: bool, has_host_ops: bool) -> Vec<&'static strategy::Entry> {
     let mut chosen: Vec<&strategy::Entry> = Vec::new();
     for choice in choices {
         let meant = strategy::ALL.iter().filter(|strategy| match choice {
-            Choice::All => strategy.compared.holds(is_chain),
+            Choice::All => strategy.compared.holds(is_chain, has_host_ops),
             Choice::One(one) => strategy.name == one.name,
         });
         for &strategy in meant {
@@ -127,7 +127,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let setting = Setting { work: &work, machine: &machine };
     let Arguments { strategies, budgets, bound, no_placements, .. } = arguments;
     let wanted = Wanted { bound: *bound, placed: !no_placements };
-    let grid = Grid::plan(setting, &chosen(strategies, is_chain(setting)?), budgets, wanted)?;
+    let has_host_ops = work.ops.iter().any(|op| op.host_ns.is_some());
+    let strategies = chosen(strategies, is_chain(setting)?, has_host_ops);
+    let grid = Grid::plan(setting, &strategies, budgets, wanted)?;
     if let Some(path) = &arguments.plot {
         let saved = output::save(path, plot::render(&grid).as_bytes());
         saved.map_err(|failure| failure.with(&grid))?;

@@ -28,14 +28,21 @@ pub(crate) enum Compared {
     Always,
     /// Where the work is a chain of layers; it plans nothing else.
     OnChains,
+    /// Where some op may run on the host; it refuses all other work.
+    WithHost,
     /// Only where it is named.
     Never,
 }
 
 impl Compared {
     /// Whether it is among them for some work.
-    pub(crate) fn holds(self, is_chain: bool) -> bool {
-        self == Self::Always || self == Self::OnChains && is_chain
+    pub(crate) fn holds(self, is_chain: bool, has_host_ops: bool) -> bool {
+        match self {
+            Self::Always => true,
+            Self::OnChains => is_chain,
+            Self::WithHost => has_host_ops,
+            Self::Never => false,
+        }
     }
 }
 
@@ -53,6 +60,8 @@ pub(crate) static ALL: &[&Entry] = &[
     &LAYER_TO_LAYER,
     &CHECKPOINT,
     &CHECKPOINT_OFFLOAD,
+    &SPLIT,
+    &OPTIMIZER_OFFLOAD,
     &AUTO,
     &SWAP,
     &JOINT,
@@ -135,11 +144,26 @@ const CHECKPOINT_OFFLOAD: Entry = Entry {
     compared: Compared::Always,
 };
 
+const SPLIT: Entry = Entry {
+    name: "split",
+    help: "Keep everything on the device but the first or the last layers, as few as will do, which \
+           the host computes, as llama.cpp does",
+    compared: Compared::WithHost,
+};
+
+const OPTIMIZER_OFFLOAD: Entry = Entry {
+    name: "optimizer-offload",
+    help: "Run all ops on the host that may run there, as ZeRO-Offload does with the optimizer, and plan \
+           the rest by the best of the strategies above",
+    compared: Compared::WithHost,
+};
+
 const AUTO: Entry = Entry {
     name: "auto",
     help: "Move parts of tensors, paced by the clock, and launch ops again where that takes less \
-           time than a transfer, with the ops in the given or a better order; the best of many \
-           plans (parameters: effort=PLANS, order=given, repeats=no)",
+           time than a transfer, or on the host if they may run there, with the ops in the given or \
+           a better order; the best of many plans (parameters: effort=PLANS, order=given, repeats=no, \
+           host=no or host=all)",
     compared: Compared::Always,
 };
 

@@ -10,7 +10,7 @@ use conformance::plans::cases;
 use middleware::{Layer, Layered, LayeredKernels};
 use planner_core::backend::{Point, Streams};
 use planner_core::planner::{
-    Auto, Lms, Order, Repeats, Request, Strategy as Planner, Weights, Window,
+    Auto, Host, Lms, Order, Repeats, Request, Strategy as Planner, Weights, Window,
 };
 use planner_core::timeline::PREDICTED_ITERATIONS;
 use planner_core::{Graph, Kind, Machine, MachineParameters, Part, Step, Stream, Verified};
@@ -27,7 +27,12 @@ const STRATEGIES: [Planner; 9] = [
     Planner::Lms(Lms { threshold: Some(0), ahead: Some(0) }),
     Planner::Window(Window { bytes: None, published: false }),
     Planner::Window(Window { bytes: None, published: true }),
-    Planner::Auto(Auto { effort: Some(9), order: Order::Free, repeats: Repeats::Allowed }),
+    Planner::Auto(Auto {
+        effort: Some(9),
+        order: Order::Free,
+        repeats: Repeats::Allowed,
+        host: Host::Allowed,
+    }),
 ];
 const CHAIN_STRATEGIES: [Planner; 3] = [
     Planner::Weights(Weights { published: false, activations: false }),

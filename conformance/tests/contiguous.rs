@@ -3,7 +3,9 @@
 
 use backend_sim::contiguous::{CachingAllocator, ReplayError, replay};
 use conformance::graphs::{graphs, machines};
-use planner_core::planner::{Auto, Lms, Order, Repeats, Request, Strategy as Planner, Window};
+use planner_core::planner::{
+    Auto, Host, Lms, Order, Repeats, Request, Strategy as Planner, Window,
+};
 use planner_core::{Machine, MachineParameters};
 use proptest::prelude::*;
 use spillway::planning;
@@ -16,8 +18,12 @@ const WHOLE: [Planner; 6] = [
     Planner::Lms(Lms { threshold: None, ahead: None }),
     Planner::Window(Window { bytes: None, published: true }),
 ];
-const PARTS: Planner =
-    Planner::Auto(Auto { effort: Some(3), order: Order::Given, repeats: Repeats::Allowed });
+const PARTS: Planner = Planner::Auto(Auto {
+    effort: Some(3),
+    order: Order::Given,
+    repeats: Repeats::Allowed,
+    host: Host::Allowed,
+});
 
 proptest! {
     #[test]

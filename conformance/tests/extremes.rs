@@ -5,7 +5,7 @@
 use planner_core::plan::{Location, PlanError, Pool};
 use planner_core::planner::swap::{Classes, Threshold};
 use planner_core::planner::{
-    Auto, Groups, Lms, Order, PlanningError, Repeats, Request, Strategy, Weights, Window,
+    Auto, Groups, Host, Lms, Order, PlanningError, Repeats, Request, Strategy, Weights, Window,
 };
 use planner_core::{Graph, Kind, Machine, MachineParameters, Scratch, TensorId};
 use spillway::planning;
@@ -25,7 +25,12 @@ const STRATEGIES: [Strategy; 11] = [
     Strategy::Weights(Weights { published: false, activations: true }),
     Strategy::WeightsUndiscounted,
     Strategy::LayerToLayer,
-    Strategy::Auto(Auto { effort: Some(40), order: Order::Free, repeats: Repeats::Allowed }),
+    Strategy::Auto(Auto {
+        effort: Some(40),
+        order: Order::Free,
+        repeats: Repeats::Allowed,
+        host: Host::Allowed,
+    }),
 ];
 
 fn machine(parameters: MachineParameters) -> Machine {
@@ -135,8 +140,12 @@ fn an_object_for_each_of_so_many_bytes_is_refused_too() {
     let machine = machine(MachineParameters { transfer_latency_ns: 0, ..HUGE });
     let budget_bytes = 1 << 63;
     let request = Request { graph: &graph, machine: &machine, budget_bytes };
-    let auto =
-        Strategy::Auto(Auto { effort: Some(9), order: Order::Given, repeats: Repeats::Allowed });
+    let auto = Strategy::Auto(Auto {
+        effort: Some(9),
+        order: Order::Given,
+        repeats: Repeats::Allowed,
+        host: Host::Allowed,
+    });
     let refused = PlanningError::Plan(PlanError::Overflow(Location::End));
     assert_eq!(planning::plan(&request, auto).unwrap_err(), refused);
 }

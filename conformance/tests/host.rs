@@ -11,7 +11,7 @@ use middleware::{Layer, Layered, LayeredKernels};
 use planner_core::backend::{DeviceAddress, HostRange, Kernels, Paging, Transfers};
 use planner_core::plan::{Pool, Resident};
 use planner_core::planner::{
-    Auto, Lms, Order, PlanningError, Repeats, Request, Strategy as Planner,
+    Auto, Host, Lms, Order, PlanningError, Repeats, Request, Strategy as Planner,
 };
 use planner_core::{
     ExecuteError, Graph, HostLayout, Kind, Limits, Machine, MachineParameters, OpId, Part, Plan,
@@ -301,7 +301,7 @@ proptest! {
 
     #[test]
     fn plans_of_auto_fit_the_hosts_memory(graph in graphs(), machine in machines(), share in 0..=64u64) {
-        let strategy = Planner::Auto(Auto { effort: Some(3), order: Order::Free, repeats: Repeats::Allowed });
+        let strategy = Planner::Auto(Auto { effort: Some(3), order: Order::Free, repeats: Repeats::Allowed, host: Host::Allowed });
         with_little_memory(&graph, machine, strategy, share)?;
     }
 }

@@ -7,7 +7,8 @@ use conformance::graphs::{graphs, machines};
 use conformance::planners;
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{
-    Auto, Groups, Lms, Order, PlanningError, Repeats, Request, Strategy as Planner, Weights, Window,
+    Auto, Groups, Host, Lms, Order, PlanningError, Repeats, Request, Strategy as Planner, Weights,
+    Window,
 };
 use planner_core::{Graph, Machine};
 use proptest::prelude::*;
@@ -37,22 +38,42 @@ const STRATEGIES: [(&str, Planner); 18] = [
     ("window of 700 bytes", Planner::Window(Window { bytes: Some(700), published: false })),
     (
         "auto",
-        Planner::Auto(Auto { effort: Some(9), order: Order::Free, repeats: Repeats::Allowed }),
+        Planner::Auto(Auto {
+            effort: Some(9),
+            order: Order::Free,
+            repeats: Repeats::Allowed,
+            host: Host::Allowed,
+        }),
     ),
     (
         "auto, in the given order",
-        Planner::Auto(Auto { effort: Some(9), order: Order::Given, repeats: Repeats::Allowed }),
+        Planner::Auto(Auto {
+            effort: Some(9),
+            order: Order::Given,
+            repeats: Repeats::Allowed,
+            host: Host::Allowed,
+        }),
     ),
     (
         "auto, first list",
-        Planner::Auto(Auto { effort: Some(0), order: Order::Free, repeats: Repeats::Allowed }),
+        Planner::Auto(Auto {
+            effort: Some(0),
+            order: Order::Free,
+            repeats: Repeats::Allowed,
+            host: Host::Allowed,
+        }),
     ),
     ("checkpoint", Planner::Checkpoint),
     ("checkpoint-offload", Planner::CheckpointOffload),
 ];
 const PERTURBED: [(&str, Planner); 1] = [(
     "auto, perturbed",
-    Planner::Auto(Auto { effort: Some(40), order: Order::Given, repeats: Repeats::Allowed }),
+    Planner::Auto(Auto {
+        effort: Some(40),
+        order: Order::Given,
+        repeats: Repeats::Allowed,
+        host: Host::Allowed,
+    }),
 )];
 const THRESHOLDS: [(&str, Threshold); 3] = [
     ("swap", Threshold::RoundTrip),
@@ -66,7 +87,12 @@ const CHAIN_STRATEGIES: [(&str, Planner); 5] = [
     ("layer-to-layer", Planner::LayerToLayer),
     (
         "auto",
-        Planner::Auto(Auto { effort: Some(9), order: Order::Free, repeats: Repeats::Allowed }),
+        Planner::Auto(Auto {
+            effort: Some(9),
+            order: Order::Free,
+            repeats: Repeats::Allowed,
+            host: Host::Allowed,
+        }),
     ),
 ];
 const ITERATIONS: u64 = 8;

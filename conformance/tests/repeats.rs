@@ -3,7 +3,9 @@
 
 use conformance::graphs::{graphs, machines};
 use conformance::planners;
-use planner_core::planner::{Auto, Order, PlanningError, Repeats, Request, Strategy as Planner};
+use planner_core::planner::{
+    Auto, Host, Order, PlanningError, Repeats, Request, Strategy as Planner,
+};
 use planner_core::{Graph, Kind, Machine, MachineParameters};
 use proptest::prelude::*;
 use spillway::planning;
@@ -12,7 +14,7 @@ use workloads::machines::builtin;
 use workloads::models::generate;
 
 const fn auto(repeats: Repeats) -> Planner {
-    Planner::Auto(Auto { effort: Some(9), order: Order::Given, repeats })
+    Planner::Auto(Auto { effort: Some(9), order: Order::Given, repeats, host: Host::Allowed })
 }
 
 /// The period of a plan that keeps every rule; none where the budget is too small.

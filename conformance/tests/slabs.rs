@@ -3,14 +3,18 @@
 
 use backend_sim::{SimDevice, SimKernels, reference_digest};
 use conformance::planners;
-use planner_core::planner::{Auto, Order, Repeats, Request, Strategy as Planner};
+use planner_core::planner::{Auto, Host, Order, Repeats, Request, Strategy as Planner};
 use planner_core::{Kind, Machine, MachineParameters};
 use proptest::prelude::*;
 use spillway::planning;
 use workloads::{OwnedGraph, OwnedPlan};
 
-const AUTO: Planner =
-    Planner::Auto(Auto { effort: None, order: Order::Given, repeats: Repeats::Allowed });
+const AUTO: Planner = Planner::Auto(Auto {
+    effort: None,
+    order: Order::Given,
+    repeats: Repeats::Allowed,
+    host: Host::Allowed,
+});
 const CHUNK_BYTES: u64 = 1024;
 const ITERATIONS: u64 = 4;
 

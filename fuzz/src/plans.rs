@@ -9,7 +9,7 @@ use conformance::plans::{Case, cases, mutate};
 use planner_core::plan::{ArenaPlacement, Part, Pool, Prediction, Resident};
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{
-    Auto, Lms, Order, PlanningError, Repeats, Request, Strategy as Planner, Weights, Window,
+    Auto, Host, Lms, Order, PlanningError, Repeats, Request, Strategy as Planner, Weights, Window,
 };
 use planner_core::{Graph, Kind, Launched, Machine, OpId, Step, TensorId};
 use proptest::collection::vec;
@@ -84,7 +84,7 @@ pub fn strategies() -> impl Strategy<Value = How> {
     let order = select(vec![Order::Given, Order::Free]);
     let repeats = select(vec![Repeats::Never, Repeats::Allowed]);
     let auto = (0..=6u32, order, repeats).prop_map(|(effort, order, repeats)| {
-        Planner::Auto(Auto { effort: Some(effort), order, repeats })
+        Planner::Auto(Auto { effort: Some(effort), order, repeats, host: Host::Allowed })
     });
     let plain = select(vec![
         Planner::InCore,

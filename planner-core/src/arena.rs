@@ -78,21 +78,22 @@ impl<'a> Lifetimes<'a> {
     }
 }
 
-/// Whether a tensor may lie in the arena, and deserves it: it is touched, smaller than
-/// `below_bytes`, and no input that is unread or written after its last read.
+/// Whether a tensor may lie in the arena, and deserves it: it is touched, but not by an op on the
+/// host, smaller than `below_bytes`, and no input that is unread or written after its last read.
 ///
 /// # Panics
 /// The graph has no such tensor, or `lifetimes` are of another graph.
 #[must_use]
 pub(crate) fn admits(
-    graph: &Graph<'_>,
+    sequence: &Sequence<'_>,
     lifetimes: &Lifetimes<'_>,
     below_bytes: u64,
     tensor: TensorId,
 ) -> bool {
-    let data = graph.tensor(tensor);
+    let data = sequence.tensor(tensor);
     let Some((_, last)) = lifetimes.touches(tensor) else { return false };
     data.bytes < below_bytes
+        && !sequence.is_touched_by_host(tensor)
         && (data.kind != Kind::Input || lifetimes.last_read(tensor) == Some(last))
 }
 
@@ -119,7 +120,7 @@ pub(crate) const fn scratch_words(limits: &Limits) -> usize {
 /// # Panics
 /// `lifetimes` are of another graph.
 pub(crate) fn pack(
-    graph: &Graph<'_>,
+    sequence: &Sequence<'_>,
     machine: &Machine,
     lifetimes: &Lifetimes<'_>,
     below_bytes: u64,
@@ -127,11 +128,12 @@ pub(crate) fn pack(
     scratch: &mut Scratch<'_>,
 ) -> Result<(usize, u64), PlanError> {
     let mut scratch = scratch.reborrow();
+    let graph = sequence.graph();
     let admitted = lifetimes
         .by_first
         .iter()
         .map(|&id| TensorId(id))
-        .filter(|&tensor| admits(graph, lifetimes, below_bytes, tensor));
+        .filter(|&tensor| admits(sequence, lifetimes, below_bytes, tensor));
     let of_kind = |is_temporary| {
         let kind = move |tensor: &TensorId| graph.tensor(*tensor).kind;
         admitted.clone().filter(move |tensor| (kind(tensor) == Kind::Temporary) == is_temporary)

@@ -2,8 +2,9 @@
 //! second launch of an op and every later one is a repeat.
 
 use crate::graph::{Graph, Launched, OpId, Tensor, TensorId};
+use crate::hosted::Hosted;
 use crate::plan::PlanError;
-use crate::scratch::{Limits, Scratch, words};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 use bytemuck::{Pod, Zeroable};
 
 /// A position in a [`Sequence`]: one launch of an op.
@@ -31,6 +32,15 @@ struct Launch {
     first_write: u32,
 }
 
+/// An op on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct HostStep {
+    /// How many launches of the iteration come before it in the list.
+    pub(crate) after: u32,
+    pub(crate) op: OpId,
+}
+
 /// Launches, and the operands of all of them. A last entry of `launches` is none: the operands of
 /// the one before it end where its own begin.
 #[derive(Clone, Copy, Debug)]
@@ -38,24 +48,36 @@ pub(crate) struct Sequence<'a> {
     graph: &'a Graph<'a>,
     launches: &'a [Launch],
     operands: &'a [TensorId],
+    hosted: Option<&'a Hosted<'a>>,
+    host_steps: &'a [HostStep],
+    /// The time of all launches but repeats.
+    once_ns: u64,
 }
 
 impl<'a> Sequence<'a> {
     pub(crate) const fn scratch_words(limits: &Limits) -> usize {
-        words::<Launch>(limits.ops.saturating_add(1))
-            .saturating_add(words::<TensorId>(limits.operands))
-            .saturating_add(words::<u8>(limits.ops))
+        total([
+            words::<Launch>(limits.ops.saturating_add(1)),
+            words::<TensorId>(limits.operands),
+            words::<u8>(limits.ops),
+            words::<HostStep>(limits.ops),
+            words::<Ready>(limits.tensors),
+        ])
     }
 
-    /// Launches ops of a graph in some order that keeps its dependencies. O(operands).
+    /// Launches ops of a graph in some order that keeps its dependencies, except for the ops that
+    /// run on the host. O(operands), and sorting the ops on the host.
     ///
     /// # Errors
     /// More launches or operands than 31 bits count; scratch that is too small.
     pub(crate) fn new(
         graph: &'a Graph<'a>,
+        hosted: Option<&'a Hosted<'a>>,
         order: impl Iterator<Item = OpId> + Clone,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, PlanError> {
+        let on_host = |op| hosted.is_some_and(|hosted| hosted.contains(op));
+        let order = order.filter(|&op| !on_host(op));
         let (mut len, mut slots) = (0, 0usize);
         for op in order.clone() {
             len += 1;
@@ -89,7 +111,15 @@ impl<'a> Sequence<'a> {
             };
         }
         launches[len].first_slot = slot as u32;
-        Ok(Self { graph, launches, operands: &operands[..slot] })
+        let operands = &operands[..slot];
+        let mut sequence = Self { graph, launches, operands, hosted, host_steps: &[], once_ns: 0 };
+        let firsts = sequence.launches().filter(|&launch| !sequence.launched(launch).is_repeat);
+        let times_ns = firsts.map(|launch| sequence.time_ns(launch));
+        sequence.once_ns = times_ns.fold(0, u64::saturating_add);
+        if let Some(hosted) = hosted {
+            sequence.host_steps = host_steps(&sequence, hosted, scratch)?;
+        }
+        Ok(sequence)
     }
 
     /// Launches the ops of a graph in the given order.
@@ -98,10 +128,44 @@ impl<'a> Sequence<'a> {
     /// Those of [`Sequence::new`].
     pub(crate) fn as_given(
         graph: &'a Graph<'a>,
+        hosted: Option<&'a Hosted<'a>>,
         scratch: &mut Scratch<'a>,
     ) -> Result<Self, PlanError> {
         let ops = 0..graph.ops().len() as u32;
-        Self::new(graph, ops.map(OpId), scratch)
+        Self::new(graph, hosted, ops.map(OpId), scratch)
+    }
+
+    /// The same work with other launches: those of the ops in some order, in which ops may come
+    /// again.
+    ///
+    /// # Errors
+    /// Those of [`Sequence::new`].
+    pub(crate) fn in_order(
+        &self,
+        order: impl Iterator<Item = OpId> + Clone,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Self, PlanError> {
+        Self::new(self.graph, self.hosted, order, scratch)
+    }
+
+    /// The ops that run on the host, in the order in which they do.
+    pub(crate) const fn host_steps(&self) -> &'a [HostStep] {
+        self.host_steps
+    }
+
+    /// Whether an op on the host touches a tensor.
+    pub(crate) fn is_touched_by_host(&self, tensor: TensorId) -> bool {
+        self.hosted.is_some_and(|hosted| hosted.touches(tensor))
+    }
+
+    /// Whether launches read what an op on the host writes.
+    pub(crate) fn is_made_by_host(&self, tensor: TensorId) -> bool {
+        self.hosted.is_some_and(|hosted| hosted.makes(tensor))
+    }
+
+    /// Whether launches read what an op on the host has written in the same iteration.
+    pub(crate) fn is_made_first(&self, tensor: TensorId) -> bool {
+        self.hosted.is_some_and(|hosted| hosted.makes_first(tensor))
     }
 
     /// The graph whose ops are launched.
@@ -111,7 +175,7 @@ impl<'a> Sequence<'a> {
 
     /// Whether any op is launched again.
     pub(crate) const fn has_repeats(&self) -> bool {
-        self.len() > self.graph.ops().len()
+        self.len() + self.host_steps.len() > self.graph.ops().len()
     }
 
     /// How many launches there are.
@@ -159,6 +223,11 @@ impl<'a> Sequence<'a> {
     #[inline]
     pub(crate) fn time_ns(&self, launch: LaunchId) -> u64 {
         self.graph.op(self.op(launch)).time_ns
+    }
+
+    /// Whether no plan of these ops is shorter: it takes no longer than each launch once.
+    pub(crate) const fn is_ideal(&self, period_ns: u64) -> bool {
+        period_ns <= self.once_ns
     }
 
     /// How long all launches take together.
@@ -213,9 +282,9 @@ impl<'a> Sequence<'a> {
         self.operands
     }
 
-    /// All tensors.
-    pub(crate) const fn tensors(&self) -> &'a [Tensor] {
-        self.graph.tensors()
+    /// All tensors, as the device sees them.
+    pub(crate) fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor> {
+        self.tensor_ids().map(|id| self.tensor(id))
     }
 
     /// The ids of all tensors, in order.
@@ -225,11 +294,66 @@ impl<'a> Sequence<'a> {
         self.graph.tensor_ids()
     }
 
-    /// One tensor.
+    /// One tensor, as the device sees it: what the host makes is an input, and what it reads an
+    /// output.
     #[inline]
     pub(crate) fn tensor(&self, id: TensorId) -> Tensor {
-        self.graph.tensor(id)
+        let tensor = self.graph.tensor(id);
+        self.hosted.map_or(tensor, |hosted| hosted.tensor(id, tensor))
     }
+}
+
+/// The launches that come before the next op on the host which touches a tensor.
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
+struct Ready {
+    /// If it reads the tensor,
+    to_read: u32,
+    /// and if it writes it.
+    to_write: u32,
+}
+
+/// The ops on the host, each as soon as the launches before it are listed, and the ops on the host
+/// that it depends on.
+fn host_steps<'a>(
+    sequence: &Sequence<'_>,
+    hosted: &Hosted<'_>,
+    scratch: &mut Scratch<'a>,
+) -> Result<&'a [HostStep], OutOfScratch> {
+    let graph = sequence.graph;
+    let ops = || graph.op_ids().filter(|&op| hosted.contains(op));
+    let steps = scratch.take(ops().count(), HostStep::zeroed())?;
+    let ready = scratch.reborrow().take(graph.tensors().len(), Ready::default())?;
+    for launch in sequence.launches() {
+        let listed = launch.0 + 1;
+        if !sequence.launched(launch).is_repeat {
+            for tensor in sequence.writes(launch) {
+                if hosted.copies(*tensor) {
+                    ready[tensor.index()].to_read = listed;
+                }
+            }
+        }
+        for tensor in sequence.operands_of(launch) {
+            if hosted.makes(*tensor) && !hosted.makes_first(*tensor) {
+                ready[tensor.index()].to_write = listed;
+            }
+        }
+    }
+    for (step, op) in steps.iter_mut().zip(ops()) {
+        let reads = graph.reads(op).iter().map(|tensor| ready[tensor.index()].to_read);
+        let writes = graph.writes(op).iter().map(|tensor| ready[tensor.index()].to_write);
+        let after = reads.chain(writes).fold(0, u32::max);
+        *step = HostStep { after, op };
+        for tensor in graph.reads(op) {
+            let to_write = &mut ready[tensor.index()].to_write;
+            *to_write = after.max(*to_write);
+        }
+        for tensor in graph.writes(op) {
+            ready[tensor.index()] = Ready { to_read: after, to_write: after };
+        }
+    }
+    steps.sort_unstable_by_key(|step| (step.after, step.op));
+    Ok(steps)
 }
 
 #[cfg(test)]
@@ -254,7 +378,7 @@ mod tests {
         let mut scratch = Scratch::new(&mut memory);
         let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
         let order = [0, 0, 1].map(OpId);
-        let sequence = Sequence::new(&graph, order.into_iter(), &mut scratch).unwrap();
+        let sequence = Sequence::new(&graph, None, order.into_iter(), &mut scratch).unwrap();
         assert_eq!((sequence.len(), sequence.compute_ns()), (3, 17));
         let of = |launch| {
             let launch = LaunchId(launch);

@@ -12,7 +12,7 @@ use crate::limit::{Limit, Progress, Watch};
 use crate::order::Dependencies;
 use crate::starts::starts;
 use crate::team::Team;
-use planner_core::planner::{Auto, Order, PlanningError, Repeats, Request, Strategy};
+use planner_core::planner::{Auto, Host, Order, PlanningError, Repeats, Request, Strategy};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::time::Instant;
@@ -33,13 +33,13 @@ impl Settings {
     /// Takes the first list that fits, in the current order.
     const fn quick(&self) -> Strategy {
         let Self { repeats, .. } = *self;
-        Strategy::Auto(Auto { effort: Some(0), order: Order::Given, repeats })
+        Strategy::Auto(Auto { effort: Some(0), order: Order::Given, repeats, host: Host::Allowed })
     }
 
     /// Plans with full effort, in the current order.
     const fn thorough(&self) -> Strategy {
         let Self { repeats, .. } = *self;
-        Strategy::Auto(Auto { effort: None, order: Order::Given, repeats })
+        Strategy::Auto(Auto { effort: None, order: Order::Given, repeats, host: Host::Allowed })
     }
 }
 

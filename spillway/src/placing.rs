@@ -4,7 +4,7 @@ use crate::growth::buffer;
 use crate::planning::{self, Buffers};
 use crate::units::time;
 use planner_core::placement::{self, Over, PlacementError};
-use planner_core::planner::{Auto, PlanningError, Repeats, Request, Strategy};
+use planner_core::planner::{Auto, Host, PlanningError, Repeats, Request, Strategy};
 use planner_core::{Graph, Limits, Machine, Plan, Scratch};
 use std::fmt;
 use workloads::{OwnedPlacements, OwnedPlan};
@@ -95,8 +95,14 @@ fn best_of_all(
             break;
         }
         let repeats = matches!(strategy, Strategy::Checkpoint | Strategy::CheckpointOffload);
+        let on_host = strategy.runs_on_host();
         let is_other = !matches!(strategy, Strategy::Auto(_))
-            && (!repeats || auto.repeats == Repeats::Allowed);
+            && (!repeats || auto.repeats == Repeats::Allowed)
+            && match auto.host {
+                Host::Never => !on_host,
+                Host::Allowed => true,
+                Host::All => strategy == Strategy::OptimizerOffload,
+            };
         if !is_other {
             continue;
         }

@@ -1,6 +1,6 @@
 //! Settings of strategies, by name.
 
-use crate::strategy::{Auto, Groups, Lms, Order, Repeats, Strategy, Swap, Weights, Window};
+use crate::strategy::{Auto, Groups, Host, Lms, Order, Repeats, Strategy, Swap, Weights, Window};
 use crate::units::parse_bytes;
 use planner_core::plan::Pool;
 use planner_core::planner::Strategy as CoreStrategy;
@@ -101,6 +101,20 @@ impl<'s> Settings<'s> {
         Ok(if self.is("repeats", "no", "yes")? { Repeats::Never } else { Repeats::Allowed })
     }
 
+    /// Which ops run on the host: the setting `host`.
+    ///
+    /// # Errors
+    /// A value other than `no`, `yes` and `all`.
+    pub fn host(&mut self) -> Result<Host, SettingError> {
+        let host = |value: &str| match value {
+            "no" => Some(Host::Never),
+            "yes" => Some(Host::Allowed),
+            "all" => Some(Host::All),
+            _ => None,
+        };
+        Ok(self.get("host", "no, yes or all", host)?.unwrap_or_default())
+    }
+
     /// The names of the settings that have been read.
     #[must_use]
     pub fn known(&self) -> &[&'static str] {
@@ -167,7 +181,7 @@ fn auto(set: &mut Settings<'_>) -> Result<Auto, SettingError> {
     let plans = |value: &str| value.parse().ok().filter(|&plans| plans <= 10_000);
     let effort = set.get("effort", rule, plans)?;
     let order = if set.is("order", "given", "free")? { Order::Given } else { Order::Free };
-    Ok(Auto { effort, order, repeats: set.repeats()? })
+    Ok(Auto { effort, order, repeats: set.repeats()?, host: set.host()? })
 }
 
 fn swap(set: &mut Settings<'_>) -> Result<Swap, SettingError> {
@@ -234,7 +248,12 @@ mod tests {
 
     #[test]
     fn auto_takes_its_parameters() {
-        let auto = Auto { effort: Some(9), order: Order::Given, repeats: Repeats::Never };
+        let auto = Auto {
+            effort: Some(9),
+            order: Order::Given,
+            repeats: Repeats::Never,
+            host: Host::Allowed,
+        };
         let given = [("effort", "9"), ("order", "given"), ("repeats", "no")];
         assert_eq!(read("auto", &given), Ok(auto.into()));
         let refused = read("auto", &[("order", "random")]).unwrap_err();

@@ -8,7 +8,7 @@ use planner_core::planner::{PlanningError, Request, Strategy as CoreStrategy};
 use workloads::OwnedPlan;
 
 pub use crate::swapping::Swap;
-pub use planner_core::planner::{Auto, Groups, Lms, Order, Repeats, Weights, Window};
+pub use planner_core::planner::{Auto, Groups, Host, Lms, Order, Repeats, Weights, Window};
 
 /// How to plan. Made from the core's [`Strategy`](CoreStrategy), from the parameters of one of
 /// these such as [`Auto`], or from [`Swap`].

@@ -8,7 +8,9 @@ mod partition;
 mod plot;
 mod text;
 
-use planner_core::planner::{Auto, Order, PlanningError, Repeats, Request, Strategy, Weights};
+use planner_core::planner::{
+    Auto, Host, Order, PlanningError, Repeats, Request, Strategy, Weights,
+};
 use spillway::planning::{self, Buffers};
 use std::error::Error;
 use std::path::Path;
@@ -51,7 +53,7 @@ const PARTS: Strategy = auto(Repeats::Never);
 const WITH_REPEATS: Strategy = auto(Repeats::Allowed);
 
 const fn auto(repeats: Repeats) -> Strategy {
-    Strategy::Auto(Auto { effort: None, order: Order::Free, repeats })
+    Strategy::Auto(Auto { effort: None, order: Order::Free, repeats, host: Host::Allowed })
 }
 
 /// What is known of a chain; all in nanoseconds.

@@ -3,7 +3,9 @@
 use crate::Result;
 use backend_sim::contiguous::{CachingAllocator, replay};
 use backend_sim::{SimDevice, SimKernels};
-use planner_core::planner::{Auto, Lms, Order, PlanningError, Repeats, Request, Strategy, Window};
+use planner_core::planner::{
+    Auto, Host, Lms, Order, PlanningError, Repeats, Request, Strategy, Window,
+};
 use planner_core::{Graph, Launched, Machine, MachineParameters, Part, Step, TensorId};
 use spillway::{placing, planning};
 use spillway_benches::fragmentation::{Largest, Manager, largest_budget};
@@ -17,7 +19,7 @@ pub(crate) const ONCE: Strategy = auto(Repeats::Never);
 pub(crate) const AUTO: Strategy = auto(Repeats::Allowed);
 
 const fn auto(repeats: Repeats) -> Strategy {
-    Strategy::Auto(Auto { effort: None, order: Order::Free, repeats })
+    Strategy::Auto(Auto { effort: None, order: Order::Free, repeats, host: Host::Allowed })
 }
 
 /// The chunks of the paper.

@@ -9,7 +9,7 @@ use integrity::{Backend, RUN_WORDS, reference_values, slots};
 use planner_core::backend::Transfers;
 use planner_core::planner::swap::Threshold;
 use planner_core::planner::{
-    Auto, Lms, Order, PlanningError, Repeats, Request, Strategy, Weights, Window,
+    Auto, Host, Lms, Order, PlanningError, Repeats, Request, Strategy, Weights, Window,
 };
 use planner_core::{Graph, HostLayout, Kind, Machine, MachineParameters, Plan, Step};
 use proptest::strategy::{Strategy as Generator, ValueTree};
@@ -105,8 +105,12 @@ pub fn with_placements<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     Ok(())
 }
 
-const AUTO: Strategy =
-    Strategy::Auto(Auto { effort: Some(3), order: Order::Free, repeats: Repeats::Allowed });
+const AUTO: Strategy = Strategy::Auto(Auto {
+    effort: Some(3),
+    order: Order::Free,
+    repeats: Repeats::Allowed,
+    host: Host::Allowed,
+});
 
 /// Ten thousand iterations of a small plan, mapped as it runs and then mapped once: the last
 /// nine thousand take no more handles, and hardly more memory, than the first thousand.

@@ -7,7 +7,7 @@ use super::rig::{A, B, C, D, FLAGS, GROW, NORM};
 use super::{Bench, Rig};
 use integrity::Backend;
 use planner_core::backend::{DeviceAddress, HostRange};
-use planner_core::planner::{Auto, Order, Repeats, Request, Strategy};
+use planner_core::planner::{Auto, Host, Order, Repeats, Request, Strategy};
 use planner_core::{Kind, Launched, Step, Stream};
 use spillway::{placing, planning};
 use workloads::OwnedGraph;
@@ -160,8 +160,12 @@ pub fn earlier_values_come_back<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
 pub fn plans_with_repeats<T: Backend>(bench: &Bench<'_, T>) -> Outcome {
     let (machine, graph) = (machine(bench), work(bench.machine.chunk_bytes));
     let graph = graph.graph()?;
-    let strategy =
-        Strategy::Auto(Auto { effort: Some(8), order: Order::Free, repeats: Repeats::Allowed });
+    let strategy = Strategy::Auto(Auto {
+        effort: Some(8),
+        order: Order::Free,
+        repeats: Repeats::Allowed,
+        host: Host::Allowed,
+    });
     let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
     let min_bytes = Planner::min_bytes(&strategy, &request)?;
     let (mut repeats_with_states, mut placed_once) = (0, 0);

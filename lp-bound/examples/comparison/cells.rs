@@ -2,7 +2,9 @@
 
 use crate::Budget;
 use crate::record::Record;
-use planner_core::planner::{Auto, Lms, Order, PlanningError, Repeats, Request, Strategy, Window};
+use planner_core::planner::{
+    Auto, Host, Lms, Order, PlanningError, Repeats, Request, Strategy, Window,
+};
 use planner_core::{Graph, Machine};
 use serde::Serialize;
 use spillway::planning;
@@ -29,8 +31,10 @@ pub(crate) const COLUMNS: [Column; 7] = [
 ];
 const LMS: Lms = Lms { threshold: None, ahead: None };
 const WINDOW: Window = Window { bytes: None, published: false };
-const IN_ORDER: Auto = Auto { effort: None, order: Order::Given, repeats: Repeats::Never };
-const AUTO: Auto = Auto { effort: None, order: Order::Free, repeats: Repeats::Never };
+const IN_ORDER: Auto =
+    Auto { effort: None, order: Order::Given, repeats: Repeats::Never, host: Host::Allowed };
+const AUTO: Auto =
+    Auto { effort: None, order: Order::Free, repeats: Repeats::Never, host: Host::Allowed };
 
 /// One work under one budget.
 #[derive(Clone, Debug, Serialize)]

@@ -7,9 +7,10 @@ use super::request::{LeastMemory, Lists, Output, PoolTables, Request, Task, Writ
 use super::strategy::{Need, Strategy};
 use super::trials::{Basis, Candidate, Search, Trials};
 use super::uses::Uses;
-use super::{checkpoint, order, repeats, slabs};
+use super::{checkpoint, hosting, order, repeats, slabs};
 use crate::bounds;
 use crate::host::HostLayout;
+use crate::hosted::Hosted;
 use crate::plan::{ArenaPlacement, Plan, PlanError, Prediction};
 use crate::scratch::{Buffer, BufferTooShort, Scratch};
 use crate::sequence::Sequence;
@@ -37,6 +38,29 @@ impl Made<'_> {
     const fn written(&self) -> (Written, &'static str) {
         (Written::of(&self.plan), self.by)
     }
+
+    /// The same without the plan, which the buffers hold.
+    pub(super) const fn kept(&self) -> Kept {
+        let Self { ref plan, by, own_ns, others_ns } = *self;
+        Kept { written: Written::of(plan), by, own_ns, others_ns }
+    }
+}
+
+/// A [`Made`] plan that the buffers hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    written: Written,
+    by: &'static str,
+    own_ns: Option<u64>,
+    others_ns: u64,
+}
+
+impl Kept {
+    /// The plan in the buffers.
+    pub(super) fn made(self, output: Output<'_>) -> Made<'_> {
+        let Self { written, by, own_ns, others_ns } = self;
+        Made { plan: output.written(written), by, own_ns, others_ns }
+    }
 }
 
 /// Plans; see [`make`].
@@ -59,6 +83,17 @@ pub fn plan<'o>(
 pub fn make<'o>(
     request: &Request<'_>,
     strategy: Strategy,
+    output: Output<'o>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Made<'o>, PlanningError> {
+    hosting::make(request, strategy, output, scratch)
+}
+
+/// Plans with some of the ops on the host.
+pub(super) fn make_with<'o>(
+    request: &Request<'_>,
+    hosted: Option<&Hosted<'_>>,
+    strategy: Strategy,
     mut output: Output<'o>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Made<'o>, PlanningError> {
@@ -68,9 +103,13 @@ pub fn make<'o>(
     }
     output.check(request.graph)?;
     let mut scratch = scratch.reborrow();
-    let given = Sequence::as_given(request.graph, &mut scratch)?;
+    let given = Sequence::as_given(request.graph, hosted, &mut scratch)?;
     strategy.rule().check(&given, &mut scratch)?;
     let task = |sequence| Task::new(request, sequence);
+    if given.len() == 0 {
+        // The host runs everything.
+        return plan_task(&task(&given), Entrant::Of(Strategy::InCore), output, &mut scratch);
+    }
     let (order, sampled_ns) = match strategy {
         Strategy::Auto(Auto { order: Order::Free, .. }) if !strategy.takes_first() => {
             order::best(&given, &mut scratch, |sequence, scratch| {
@@ -154,11 +193,14 @@ pub fn make_below<'o>(
 ) -> Result<Option<Made<'o>>, PlanningError> {
     output.check(request.graph)?;
     let mut scratch = scratch.reborrow();
-    let given = Sequence::as_given(request.graph, &mut scratch)?;
+    let given = Sequence::as_given(request.graph, None, &mut scratch)?;
     let task = Task::new(request, &given);
     let entrant = Entrant::Of(strategy);
     let planned = match entrant.check(&given, &mut scratch) {
         Err(error) => Err(error),
+        Ok(()) if strategy.runs_on_host() => {
+            hosting::make(request, strategy, output, &mut scratch).map(Some)
+        }
         Ok(()) if strategy.rule().has_segments() => {
             plan_segments(&task, (strategy, below_ns), output, &mut scratch).map(Some)
         }
@@ -166,7 +208,9 @@ pub fn make_below<'o>(
     };
     match planned {
         Err(error) if error.is_of_one_list() => Ok(None),
-        Err(PlanningError::NoChain { .. } | PlanningError::Stuck) => Ok(None),
+        Err(
+            PlanningError::NoChain { .. } | PlanningError::NothingOnHost | PlanningError::Stuck,
+        ) => Ok(None),
         planned => planned,
     }
 }
@@ -414,7 +458,7 @@ impl<'o, 't> Contest<'o, 't> {
 }
 
 /// What the best of a sample of lists comes to; none where none of them fits.
-fn sample(
+pub(super) fn sample(
     task: &Task<'_>,
     output: Output<'_>,
     scratch: &mut Scratch<'_>,
@@ -528,7 +572,7 @@ fn with_slabs<'m, 's>(
     search: &mut Search<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<Divided<'s, 'm>, PlanningError> {
-    if !best.is_ideal() {
+    if !best.is_ideal {
         return Ok(Divided { best, memory });
     }
     let Some(divided) = slabs::divide(trials.task, &memory, trials.lists(best.lengths), scratch)?

@@ -5,7 +5,7 @@ use super::list::{Lengths, List, Stuck};
 use super::memory::{CHUNKS, Memory};
 use super::request::{POOLS, Task};
 use super::uses::{Use, Uses};
-use crate::graph::{Kind, TensorId};
+use crate::graph::{Kind, OpId, TensorId};
 use crate::plan::{Part, Resident, Step};
 use crate::scratch::{Limits, OutOfScratch, Scratch, words};
 use crate::sequence::LaunchId;
@@ -31,6 +31,10 @@ pub(super) struct Builder<'b> {
     /// The next [`Use`] of each tensor.
     upcoming: &'b mut [u32],
     free_objects: [u64; POOLS],
+    /// How many launches of the iteration are listed,
+    launched: usize,
+    /// and how many ops on the host.
+    host_steps: usize,
 }
 
 impl<'b> Builder<'b> {
@@ -58,6 +62,8 @@ impl<'b> Builder<'b> {
             copied_at_start: scratch.take(tensors, 0)?,
             upcoming: scratch.take(tensors, Use::NONE.0)?,
             free_objects: [0, 1].map(|pool| memory.pool_objects(pool)),
+            launched: 0,
+            host_steps: 0,
         };
         for tensor in task.sequence.tensor_ids() {
             builder.copied[tensor.index()] = memory.objects(tensor);
@@ -82,8 +88,11 @@ impl<'b> Builder<'b> {
     fn restart(&mut self) {
         debug_assert!(self.is_balanced(), "every object is held once or free");
         self.list.clear();
-        for (id, tensor) in self.task.sequence.tensor_ids().zip(self.task.sequence.tensors()) {
+        (self.launched, self.host_steps) = (0, 0);
+        let sequence = self.task.sequence;
+        for (id, tensor) in sequence.tensor_ids().zip(sequence.tensors()) {
             match tensor.kind {
+                Kind::Input if sequence.is_made_first(id) => self.copied[id.index()] = 0,
                 Kind::Input => self.copied[id.index()] = self.memory.objects(id),
                 Kind::Temporary | Kind::Output => self.copied[id.index()] = 0,
                 Kind::State => {}
@@ -199,10 +208,16 @@ impl<'b> Builder<'b> {
         self.prefetch_to(tensor, self.memory.objects(tensor))
     }
 
-    /// Brings in what is missing of the first `to` objects of a tensor.
+    /// Whether an op on the host that is not listed yet makes the value that launches read next.
+    pub(super) fn awaits_host(&self, tensor: TensorId) -> bool {
+        self.copied(tensor) == 0 && self.task.sequence.is_made_by_host(tensor)
+    }
+
+    /// Brings in what is missing of the first `to` objects of a tensor, unless the host has yet to
+    /// make it.
     pub(super) fn prefetch_to(&mut self, tensor: TensorId, to: u64) -> Result<(), Stuck> {
         let from = self.held(tensor);
-        if from < to {
+        if from < to && !self.awaits_host(tensor) {
             let is_on_host = from + self.copied(tensor) >= self.memory.objects(tensor);
             debug_assert!(is_on_host, "the host holds what is fetched");
             self.take(tensor, to)?;
@@ -251,8 +266,51 @@ impl<'b> Builder<'b> {
         self.list.push(Step::Evict(self.part(tensor, from, to)));
     }
 
-    /// Runs an op, and gives back what nobody needs after it.
+    /// Runs an op, gives back what nobody needs after it, and runs what may follow on the host. What
+    /// the host made since its last prefetch comes first.
     pub(super) fn launch(&mut self, op: LaunchId) -> Result<(), Stuck> {
+        self.run_on_host();
+        for &tensor in self.task.sequence.reads(op) {
+            if self.task.sequence.is_made_by_host(tensor) {
+                self.prefetch(tensor)?;
+            }
+        }
+        self.launch_alone(op)?;
+        for &tensor in self.task.sequence.operands_of(op) {
+            if !self.is_needed(tensor) {
+                self.evict(tensor);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next op for the host, if all launches before it are listed.
+    pub(super) fn next_on_host(&self) -> Option<OpId> {
+        let step = self.task.sequence.host_steps().get(self.host_steps)?;
+        (step.after as usize <= self.launched).then_some(step.op)
+    }
+
+    /// Lists the next op on the host.
+    pub(super) fn list_on_host(&mut self, op: OpId) {
+        let sequence = self.task.sequence;
+        self.list.push(Step::Host(op));
+        self.host_steps += 1;
+        for &tensor in sequence.graph().writes(op) {
+            if sequence.is_made_by_host(tensor) {
+                self.copied[tensor.index()] = self.memory.objects(tensor);
+            }
+        }
+    }
+
+    /// Lists all ops on the host that may follow what is listed.
+    fn run_on_host(&mut self) {
+        while let Some(op) = self.next_on_host() {
+            self.list_on_host(op);
+        }
+    }
+
+    /// Runs an op. Outputs have been copied to the host after it, and nothing has been given back.
+    pub(super) fn launch_alone(&mut self, op: LaunchId) -> Result<(), Stuck> {
         let sequence = self.task.sequence;
         let fits = |pool| self.launch_objects(op, pool) <= self.free_objects(pool);
         if !(0..self.memory.pools()).all(fits) {
@@ -273,7 +331,8 @@ impl<'b> Builder<'b> {
             self.upcoming[tensor.index()] = self.uses.next(slot).0;
             let is_input = sequence.tensor(tensor).kind == Kind::Input;
             if is_input && self.uses.is_read_out(tensor, op) {
-                self.copied[tensor.index()] = self.memory.objects(tensor);
+                let is_made = sequence.is_made_by_host(tensor);
+                self.copied[tensor.index()] = if is_made { 0 } else { self.memory.objects(tensor) };
             }
         }
         for &tensor in sequence.writes(op) {
@@ -281,11 +340,7 @@ impl<'b> Builder<'b> {
                 self.leave_on_host(tensor);
             }
         }
-        for &tensor in operands {
-            if !self.is_needed(tensor) {
-                self.evict(tensor);
-            }
-        }
+        self.launched = op.index() + 1;
         Ok(())
     }
 
@@ -307,6 +362,7 @@ impl<'b> Builder<'b> {
     /// Closes the cycle: the iteration ends with what it began with.
     pub(super) fn finish(mut self) -> Result<Lengths, Stuck> {
         let sequence = self.task.sequence;
+        self.run_on_host();
         for tensor in sequence.tensor_ids() {
             self.evict_from(tensor, self.held_at_start[tensor.index()]);
         }

@@ -154,7 +154,7 @@ pub(super) fn each(
         };
         if let Some(len) = made.filter(|&len| len > sequence.len()) {
             let order = launches[..len].iter().copied();
-            let repeated = Sequence::new(sequence.graph(), order, &mut scratch)?;
+            let repeated = sequence.in_order(order, &mut scratch)?;
             see(&repeated, &mut scratch)?;
         }
     }

@@ -30,6 +30,8 @@ pub enum PlanningError {
     },
     /// What is on the device cannot leave in time for the next op.
     Stuck,
+    /// The strategy runs ops on the host, and no op has a time there.
+    NothingOnHost,
     /// An order of the ops that is asked for makes no graph.
     Order(GraphError),
     /// A buffer for output is too short. For steps: of the lists that do not fit, what the
@@ -102,6 +104,9 @@ impl fmt::Display for PlanningError {
                 "the budget of {budget_bytes} bytes is more than the device's {device_bytes}"
             ),
             Self::Stuck => write!(f, "what is on the device cannot leave in time for the next op"),
+            Self::NothingOnHost => {
+                write!(f, "the strategy runs ops on the host, and no op has a time there (host_ns)")
+            }
             Self::Order(error) => write!(f, "the order of the ops makes no graph: {error}"),
             Self::BufferTooShort(error) => error.fmt(f),
             Self::Scratch(error) => error.fmt(f),

@@ -63,7 +63,7 @@ fn divide(
     Buffer::Arena.first(arena, sequence.tensors().len())?;
     let below_bytes = threshold.below_bytes;
     let (placed, arena_bytes) =
-        arena::pack(sequence.graph(), machine, lifetimes, below_bytes, arena, scratch)?;
+        arena::pack(sequence, machine, lifetimes, below_bytes, arena, scratch)?;
     let needed_bytes = objects_of(task, arena_bytes)
         .checked_add(threshold.pool(need).0)
         .and_then(|chunks| chunks.checked_mul(machine.chunk_bytes))
@@ -154,7 +154,7 @@ impl<'m> Memory<'m> {
         }
         let below_bytes = division.threshold.below_bytes;
         for tensor in sequence.tensor_ids() {
-            if !admits(sequence.graph(), &lifetimes, below_bytes, tensor) {
+            if !admits(sequence, &lifetimes, below_bytes, tensor) {
                 objects[tensor.index()] = objects_of(task, sequence.tensor(tensor).bytes);
             }
         }
@@ -223,7 +223,9 @@ impl<'m> Memory<'m> {
         for tensor in sequence.tensor_ids() {
             let its_chunks = objects[tensor.index()];
             let is_state = sequence.tensor(tensor).kind == Kind::State;
-            let is_idle = its_chunks == 0 || self.pool(task, tensor) == SLABS;
+            let is_idle = its_chunks == 0
+                || self.pool(task, tensor) == SLABS
+                || sequence.is_touched_by_host(tensor);
             if !is_state || is_idle || staying[tensor.index()] != its_chunks {
                 continue;
             }

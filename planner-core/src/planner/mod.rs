@@ -15,6 +15,7 @@ mod fit;
 mod gaps;
 mod groups;
 mod heap;
+mod hosting;
 mod in_core;
 mod list;
 mod lms;
@@ -59,6 +60,7 @@ use weights::Way;
 pub use auto::{Made, make, make_below, plan};
 pub use error::PlanningError;
 pub use groups::Groups;
+pub use hosting::Host;
 pub use lms::Lms;
 pub use order::{Join, list_schedule, list_schedule_words};
 pub use recipe::{Auto, Order, Repeats};
@@ -95,7 +97,8 @@ pub const fn scratch_words(limits: &Limits) -> usize {
     let found = repeats::search::kept_words(limits);
     let repeats = found.saturating_add(repeats);
     let list = found.saturating_mul(2).saturating_add(larger(list, bounds::scratch_words(limits)));
-    sequences.saturating_add(larger(list_schedule_words(limits), larger(list, repeats)))
+    let work = larger(list_schedule_words(limits), larger(list, repeats));
+    total([hosting::scratch_words(limits), sequences, work])
 }
 
 /// The smallest budget with which a strategy can plan at all, and the op that needs it:
@@ -111,13 +114,13 @@ pub fn least_memory(
     scratch: &mut Scratch<'_>,
 ) -> Result<LeastMemory, PlanningError> {
     let mut scratch = scratch.reborrow();
-    let given = Sequence::as_given(request.graph, &mut scratch)?;
-    let task = Task::new(request, &given);
+    let given = Sequence::as_given(request.graph, None, &mut scratch)?;
     strategy.rule().check(&given, &mut scratch)?;
     if strategy.rule().has_segments() {
+        let task = Task::new(request, &given);
         return auto::least_with_segments(&task, strategy, arena, &mut scratch);
     }
-    memory::smallest(&task, strategy.rule().need(&given), arena, &mut scratch)
+    hosting::least_memory(request, strategy, arena, &mut scratch)
 }
 
 /// The figures of [`least_memory`] that an error names.
@@ -147,7 +150,7 @@ pub fn cycle_ns(
 ) -> Result<Option<u64>, PlanningError> {
     let Some(way) = Way::of_cycle(strategy) else { return Ok(None) };
     let mut scratch = scratch.reborrow();
-    let given = Sequence::as_given(request.graph, &mut scratch)?;
+    let given = Sequence::as_given(request.graph, None, &mut scratch)?;
     let task = Task::new(request, &given);
     strategy.rule().check(&given, &mut scratch)?;
     let memory = Memory::new(&task, strategy.rule().need(&given), arena, &mut scratch)?;

@@ -6,6 +6,7 @@ use super::choice::{Choosing, Weight};
 use super::error::PlanningError;
 use super::fit::Fit;
 use super::groups::Groups;
+use super::hosting::Host;
 use super::in_core::InCore;
 use super::list::{Lengths, Stuck};
 use super::lms::Lms;
@@ -34,6 +35,8 @@ pub struct Auto {
     pub order: Order,
     /// Whether ops may run again.
     pub repeats: Repeats,
+    /// Which ops run on the host.
+    pub host: Host,
 }
 
 /// Whether [repeatable](crate::Op::repeatable) ops are launched again, so that what they make

@@ -58,6 +58,12 @@ pub enum Strategy {
     Checkpoint,
     /// The same, with what segments begin with on the host between the passes.
     CheckpointOffload,
+    /// Everything on the device, and as few ops as will do on the host: the first or the last of
+    /// them, as inference programs split layers between the two processors.
+    Split,
+    /// All ops that may run on the host do, and the best of the other baselines plans the rest:
+    /// the optimizer on the host (ZeRO-Offload; Ren et al., 2021).
+    OptimizerOffload,
     /// Gaps chosen by density and paced by the clock, in several variants and rounds, and all
     /// other strategies: the best of them by the timeline. Ops may run in another order.
     Auto(Auto),
@@ -66,7 +72,7 @@ pub enum Strategy {
 impl Strategy {
     /// Every strategy, with default parameters.
     #[must_use]
-    pub fn all() -> [Self; 13] {
+    pub fn all() -> [Self; 15] {
         [
             Self::InCore,
             Self::OnDemand,
@@ -80,6 +86,8 @@ impl Strategy {
             Self::LayerToLayer,
             Self::Checkpoint,
             Self::CheckpointOffload,
+            Self::Split,
+            Self::OptimizerOffload,
             Self::Auto(Auto::default()),
         ]
     }
@@ -99,8 +107,16 @@ impl Strategy {
             Self::LayerToLayer => ("layer-to-layer", &LAYER_TO_LAYER),
             Self::Checkpoint => ("checkpoint", &Checkpoint),
             Self::CheckpointOffload => ("checkpoint-offload", &CheckpointOffload),
+            Self::Split => ("split", &InCore),
+            Self::OptimizerOffload => ("optimizer-offload", &OnDemand),
             Self::Auto(auto) => ("auto", auto),
         }
+    }
+
+    /// Whether it is a strategy that runs ops on the host wherever they may.
+    #[must_use]
+    pub const fn runs_on_host(self) -> bool {
+        matches!(self, Self::Split | Self::OptimizerOffload)
     }
 
     /// The name, without parameters.

@@ -235,7 +235,7 @@ impl Size {
         let bytes = sequence.tensor(tensor).bytes;
         let chunks = bytes.div_ceil(machine.chunk_bytes);
         let admitting = below_bytes.partition_point(|&below_bytes| bytes < below_bytes);
-        if admitting > 0 && admits(sequence.graph(), lifetimes, u64::MAX, tensor) {
+        if admitting > 0 && admits(sequence, lifetimes, u64::MAX, tensor) {
             Self {
                 admitting: admitting as u64,
                 chunks,
@@ -346,7 +346,7 @@ mod tests {
             unmap_ns_per_chunk: 0,
         })
         .unwrap();
-        let sequence = &Sequence::as_given(&graph, &mut scratch).unwrap();
+        let sequence = &Sequence::as_given(&graph, None, &mut scratch).unwrap();
         let lifetimes = Lifetimes::new(sequence, &mut scratch).unwrap();
         let task = Task { sequence, machine: &machine, budget_bytes: 0 };
         thresholds(&task, Need::LargestOp, &lifetimes, &mut scratch).unwrap()

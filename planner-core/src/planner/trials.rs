@@ -39,6 +39,8 @@ pub(super) struct Candidate<'r> {
     recipe: Recipe<'r>,
     pub(super) lengths: Lengths,
     pub(super) predicted: Prediction,
+    /// Whether no list can be faster.
+    pub(super) is_ideal: bool,
 }
 
 impl Candidate<'_> {
@@ -52,11 +54,6 @@ impl Candidate<'_> {
 
     fn is_paced(&self) -> bool {
         matches!(self.recipe, Recipe::Paced(_))
-    }
-
-    /// Whether no list can be faster.
-    pub(super) fn is_ideal(&self) -> bool {
-        self.predicted.period_ns == self.predicted.compute_ns
     }
 }
 
@@ -177,7 +174,8 @@ impl<'d, 'r> Trials<'d, 'r> {
             {
                 best = Some(predicted);
             }
-            if best.is_some() && self.task.sequence.len() >= LARGE_OPS {
+            let ops = self.task.sequence.len();
+            if best.is_some() && (ops >= LARGE_OPS || ops == 0) {
                 break;
             }
         }
@@ -236,7 +234,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         scratch: &mut Scratch<'_>,
     ) -> Result<Option<Candidate<'s>>, PlanningError> {
         let [_, rounds] = entrant.rounds(self.task.sequence.len());
-        let rounds = if than.is_ideal() { Rounds::default() } else { rounds };
+        let rounds = if than.is_ideal { Rounds::default() } else { rounds };
         let choices = Choices { recipes: iter::once(than.recipe), rounds, to_beat: Some(than) };
         search.pressures.recall();
         self.best_of(choices, false, basis, search, scratch)
@@ -254,7 +252,7 @@ impl<'d, 'r> Trials<'d, 'r> {
         // The best paced list, whose pressures are kept.
         let mut guide = choices.to_beat.filter(Candidate::is_paced);
         let mut written_last = false;
-        while !best.is_some_and(|best| takes_first || best.is_ideal()) {
+        while !best.is_some_and(|best| takes_first || best.is_ideal) {
             let recipe =
                 choices.recipes.next().or_else(|| search.anew(guide?.recipe, &mut choices.rounds));
             let Some(recipe) = recipe else { break };
@@ -362,7 +360,8 @@ impl<'d, 'r> Trials<'d, 'r> {
         if is_of_rule {
             self.least_ns = self.least_ns.min(predicted.period_ns);
         }
-        Ok(Some(Candidate { recipe, lengths, predicted }))
+        let is_ideal = sequence.is_ideal(predicted.period_ns);
+        Ok(Some(Candidate { recipe, lengths, predicted, is_ideal }))
     }
 
     /// A time that no plan of a list beats, before it is written.
@@ -398,7 +397,7 @@ impl<'d, 'r> Trials<'d, 'r> {
                 Step::Offload(part) => {
                     down_ns = down_ns.saturating_add(time_ns(Direction::DeviceToHost, part));
                 }
-                Step::Launch(_) | Step::Evict(_) => {}
+                Step::Launch(_) | Step::Host(_) | Step::Evict(_) => {}
             }
         }
         self.task.sequence.compute_ns().max(up_ns).max(down_ns)

@@ -49,16 +49,17 @@ pub fn list_schedule(
 /// The launches of a graph in the order that a way to join ops leads to; none where that is
 /// the given one. O(ops × log + operands).
 pub(super) fn arrange<'s>(
-    graph: &'s Graph<'s>,
+    given: &Sequence<'s>,
     join: Join,
     scratch: &mut Scratch<'s>,
 ) -> Result<Option<Sequence<'s>>, PlanError> {
+    let graph = given.graph();
     let order = scratch.take(graph.ops().len(), OpId(0))?;
     list_schedule(graph, join, order, scratch)?;
     if order.is_sorted() {
         return Ok(None);
     }
-    Sequence::new(graph, order.iter().copied(), scratch).map(Some)
+    given.in_order(order.iter().copied(), scratch).map(Some)
 }
 
 /// The best order to be had, by what a sample of lists comes to in each, none unless another
@@ -71,11 +72,11 @@ pub(super) fn best<'s>(
     let mut least = sample(given, scratch)?;
     let mut best = None;
     for join in [Join::Light, Join::All] {
-        if least.is_some_and(|least| least.period_ns == least.compute_ns) {
+        if least.is_some_and(|least| given.is_ideal(least.period_ns)) {
             break;
         }
         let mut scratch = scratch.reborrow();
-        let Some(sequence) = arrange(given.graph(), join, &mut scratch)? else { continue };
+        let Some(sequence) = arrange(given, join, &mut scratch)? else { continue };
         let predicted = match sample(&sequence, &mut scratch) {
             Err(PlanningError::Infeasible { .. }) => None,
             other => other?,
@@ -89,7 +90,7 @@ pub(super) fn best<'s>(
     }
     let least_ns = least.map_or(u64::MAX, |least| least.period_ns);
     let best = match best {
-        Some(join) => arrange(given.graph(), join, scratch)?,
+        Some(join) => arrange(given, join, scratch)?,
         None => None,
     };
     Ok((best, least_ns))
@@ -130,7 +131,8 @@ mod tests {
         let mut memory = [0; 4096];
         let mut scratch = Scratch::new(&mut memory);
         let graph = Graph::new(tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
-        let sequence = arrange(&graph, join, &mut scratch).unwrap()?;
+        let given = Sequence::as_given(&graph, None, &mut scratch).unwrap();
+        let sequence = arrange(&given, join, &mut scratch).unwrap()?;
         let mut order = [u32::MAX; OPS];
         for (slot, launch) in order.iter_mut().zip(sequence.launches()) {
             let op = sequence.op(launch);

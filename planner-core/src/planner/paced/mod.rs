@@ -68,7 +68,8 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
         words::<i64>(limits.ops.saturating_mul(POOLS)),
         words::<u64>(limits.ops),
         Heap::scratch_words(limits.tensors.saturating_mul(3)).saturating_mul(3),
-        words::<u64>(limits.tensors).saturating_mul(5),
+        Heap::scratch_words(limits.tensors),
+        words::<u64>(limits.tensors).saturating_mul(6),
     ])
 }
 
@@ -100,6 +101,9 @@ struct Paced<'b, 's, 'p> {
     free_ns: PerStream<u64>,
     arrived_ns: &'s mut [u64],
     copied_ns: &'s mut [u64],
+    /// What the host has made, or will have, by when.
+    made: Heap<'s>,
+    made_ns: &'s mut [u64],
     /// Objects that stay in the gap that has begun; all where none has.
     kept: &'s mut [u64],
     /// The op that ends the gap, counted over all iterations.
@@ -128,6 +132,7 @@ pub(super) fn write(
 ) -> Result<Lengths, Stuck> {
     let mut scratch = scratch.reborrow();
     let (sequence, tensors) = (builder.task.sequence, builder.task.sequence.tensors().len());
+    let hosted = if sequence.host_steps().is_empty() { 0 } else { tensors };
     let positions = builder.memory.pools() * sequence.len();
     let planned = scratch.take(positions, 0i64)?;
     let slack = gaps.planned_slack(builder.task, builder.memory, &mut scratch)?;
@@ -148,6 +153,8 @@ pub(super) fn write(
         free_ns: PerStream::all(0),
         arrived_ns: scratch.take(tensors, 0)?,
         copied_ns: scratch.take(tensors, 0)?,
+        made: Heap::new(hosted, &mut scratch)?,
+        made_ns: scratch.take(hosted, 0)?,
         kept: scratch.take(tensors, u64::MAX)?,
         gap_end: scratch.take(tensors, u64::MAX)?,
         wanted: scratch.take(tensors, 0)?,
@@ -200,10 +207,23 @@ impl<'b> Paced<'b, '_, '_> {
     fn iterations(&mut self) -> Result<(), Stuck> {
         for (iteration, op) in self.sequence().iterations(ITERATIONS) {
             self.iteration = iteration;
+            if op == LaunchId(0) {
+                self.end_iteration();
+            }
             self.builder.reach(op);
+            self.run_on_host();
             self.op(op)?;
         }
         Ok(())
+    }
+
+    /// Outputs are never on the device at the start of an iteration.
+    fn end_iteration(&mut self) {
+        for &Copying { tensor, .. } in &self.copying {
+            if self.builder.task.sequence.tensor(tensor).kind == Kind::Output {
+                self.builder.evict(tensor);
+            }
+        }
     }
 
     fn op(&mut self, op: LaunchId) -> Result<(), Stuck> {
@@ -227,9 +247,11 @@ impl<'b> Paced<'b, '_, '_> {
         }
         self.look(op, now_ns, start_ns);
         self.started_ns[op.index()] = start_ns;
-        self.builder.launch(op)?;
+        self.builder.launch_alone(op)?;
         self.free_ns[Stream::Compute] = start_ns.saturating_add(time_ns);
         self.leave_outputs(op);
+        self.give_back(op);
+        self.run_on_host();
         // The next time around, nothing has come early yet.
         for pool in 0..self.builder.memory.pools() {
             let at = pool * self.sequence().len() + op.index();
@@ -249,8 +271,54 @@ impl<'b> Paced<'b, '_, '_> {
                 let end_ns = free_ns.saturating_add(copy_ns.unwrap_or(u64::MAX / 16));
                 self.free_ns[Stream::Download] = end_ns;
                 self.copied_ns[tensor.index()] = end_ns;
+                if !self.builder.is_needed(tensor) && !self.builder.memory.in_arena(tensor) {
+                    let _ = self.copying.push_back(Copying { end_ns, tensor, from: 0 });
+                }
             }
         }
+    }
+
+    /// Gives back what nobody needs after an op, except for outputs that are still being copied.
+    fn give_back(&mut self, op: LaunchId) {
+        for &tensor in self.sequence().operands_of(op) {
+            if !self.builder.is_needed(tensor) && !self.is_leaving(tensor) {
+                self.builder.evict(tensor);
+            }
+        }
+    }
+
+    /// Whether a tensor is an output that leaves once it has been copied.
+    fn is_leaving(&self, tensor: TensorId) -> bool {
+        self.sequence().tensor(tensor).kind == Kind::Output
+            && self.copying.iter().any(|copying| copying.tensor == tensor)
+    }
+
+    /// Runs ops on the host that may follow what is listed, and follows them in time.
+    fn run_on_host(&mut self) {
+        while let Some(op) = self.builder.next_on_host() {
+            self.builder.list_on_host(op);
+            let sequence = self.sequence();
+            let graph = sequence.graph();
+            let copied = graph.reads(op).iter().map(|tensor| self.copied_ns[tensor.index()]);
+            let arrived = graph.writes(op).iter().map(|tensor| self.arrived_ns[tensor.index()]);
+            let start_ns = copied.chain(arrived).fold(self.free_ns[Stream::Host], u64::max);
+            let end_ns = start_ns.saturating_add(graph.op(op).host_ns.unwrap_or(0));
+            self.free_ns[Stream::Host] = end_ns;
+            for &tensor in graph.writes(op) {
+                if sequence.is_made_by_host(tensor) {
+                    let later = !sequence.is_made_first(tensor);
+                    let next = self.builder.first_op(tensor);
+                    self.gap_end[tensor.index()] = self.position(next, later);
+                    self.made_ns[tensor.index()] = end_ns;
+                    self.made.push(end_ns, tensor.0);
+                }
+            }
+        }
+    }
+
+    /// When the host has made the value of a tensor.
+    fn made_ns(&self, tensor: TensorId) -> u64 {
+        self.made_ns.get(tensor.index()).copied().unwrap_or(0)
     }
 
     /// When an op can start.
@@ -282,11 +350,19 @@ impl<'b> Paced<'b, '_, '_> {
             self.copying.pop_front();
             self.evict(tensor, from)?;
         }
+        while let Some((_, id)) = self.made.top().filter(|&(made_ns, _)| made_ns <= now_ns) {
+            self.made.pop();
+            self.uploads.push(self.gap_end[id as usize], id);
+        }
         Ok(())
     }
 
-    /// Evicts from an object on what the gap does not keep.
+    /// Evicts from an object on what the gap does not keep; all of a value that nobody needs.
     fn evict(&mut self, tensor: TensorId, from: u64) -> Result<(), Stuck> {
+        if !self.builder.is_needed(tensor) {
+            self.builder.evict(tensor);
+            return Ok(());
+        }
         let kept = self.kept[tensor.index()];
         if kept < self.builder.held(tensor) {
             self.builder.evict_from(tensor, from.max(kept));
@@ -360,6 +436,12 @@ impl<'b> Paced<'b, '_, '_> {
             self.kept[tensor.index()] = u64::MAX;
         }
         for &tensor in self.sequence().reads(op) {
+            let made_ns = self.made_ns(tensor);
+            if made_ns > now_ns && !self.builder.is_resident(tensor) {
+                // While the host makes it, the link need not wait.
+                self.settle(made_ns.saturating_sub(1))?;
+                self.upload(op, now_ns, made_ns)?;
+            }
             let missing = self.objects(tensor) - self.builder.held(tensor);
             if missing > 0 {
                 self.free(op, self.builder.pool(tensor), missing)?;
@@ -425,7 +507,9 @@ impl<'b> Paced<'b, '_, '_> {
             }
             self.gap_end[index] = self.position(next, later);
             if !self.builder.is_needed(tensor) {
-                let comes_anew = sequence.tensor(tensor).kind == Kind::Input && later;
+                let comes_anew = sequence.tensor(tensor).kind == Kind::Input
+                    && later
+                    && !sequence.is_made_by_host(tensor);
                 if comes_anew && self.builder.reads_first(tensor) {
                     self.uploads.push(self.gap_end[index], tensor.0);
                 }

@@ -75,7 +75,7 @@ impl Paced<'_, '_, '_> {
         let Due { tensor, end } = due;
         let data = self.sequence().tensor(tensor);
         let missing = self.objects(tensor) - self.builder.held(tensor);
-        if data.kind == Kind::Input {
+        if data.kind == Kind::Input && !self.sequence().is_made_by_host(tensor) {
             return self.upload_some(op, now_ns, due, missing, missing);
         }
         let segment = self.segment(self.machine().h2d_bytes_per_s);
@@ -136,11 +136,12 @@ impl Paced<'_, '_, '_> {
         objects: u64,
         now_ns: u64,
     ) -> Result<(), Stuck> {
+        let made_ns = self.made_ns(tensor);
         let held = self.builder.held(tensor);
         let duration_ns = self.transfer_ns(Direction::HostToDevice, tensor, held, held + objects);
         self.builder.prefetch_to(tensor, held + objects)?;
         let free_ns = &mut self.free_ns[Stream::Upload];
-        *free_ns = now_ns.max(*free_ns).saturating_add(duration_ns);
+        *free_ns = now_ns.max(made_ns).max(*free_ns).saturating_add(duration_ns);
         self.arrived_ns[tensor.index()] = *free_ns;
         Ok(())
     }

@@ -102,7 +102,7 @@ impl<'l> Leader<'l> {
         scratch: &mut Scratch<'s>,
     ) -> Result<Option<(Sequence<'s>, Prediction)>, PlanningError> {
         let Some(predicted) = self.predicted else { return Ok(None) };
-        Ok(Some((Sequence::new(task.sequence.graph(), self.launches(), scratch)?, predicted)))
+        Ok(Some((task.sequence.in_order(self.launches(), scratch)?, predicted)))
     }
 
     fn cost(&self) -> Option<(u64, u64)> {
@@ -185,7 +185,7 @@ fn add_repeats(
 ) -> Result<(), PlanningError> {
     let mut scratch = scratch.reborrow();
     let extended = match leader.predicted {
-        Some(_) => Some(Sequence::new(first.sequence.graph(), leader.launches(), &mut scratch)?),
+        Some(_) => Some(first.sequence.in_order(leader.launches(), &mut scratch)?),
         None => None,
     };
     let base = Task { sequence: extended.as_ref().unwrap_or(first.sequence), ..*first };
@@ -360,7 +360,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         let launches = super::launches(self.base, memory, gaps, used, price, lists, &mut scratch)?;
         let Some(launches) = launches else { return Ok(None) };
         let order = list[..launches].iter().copied();
-        let sequence = Sequence::new(base.graph(), order, &mut scratch)?;
+        let sequence = base.in_order(order, &mut scratch)?;
         let task = Task { sequence: &sequence, ..*self.base };
         let learner = learns.then_some((&mut self.used, &*positions));
         let predicted = judge(&task, self.output.reborrow(), learner, &mut scratch)?;

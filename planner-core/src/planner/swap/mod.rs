@@ -157,7 +157,7 @@ fn write(
     let len = steps.len();
     let resident = Buffer::Resident.first(resident, request.graph.tensors().len())?;
     let mut scratch = scratch.reborrow();
-    let sequence = Sequence::as_given(request.graph, &mut scratch)?;
+    let sequence = Sequence::as_given(request.graph, None, &mut scratch)?;
     let task = Task::new(request, &sequence);
     let uses = Uses::new(&sequence, &mut scratch)?;
     let mut choice = Choice::new(&sequence, &mut scratch)?;

@@ -1,0 +1,319 @@
+//! Ops that run on the host, and their tensors as the device sees them.
+//!
+//! To the device, a tensor that the host makes is an input, and a tensor that the host reads is an
+//! output: so whatever plans launches and transfers need not know why. A tensor may cross once in
+//! each direction an iteration; an op that would make it cross more often stays on the device.
+
+use crate::graph::{Graph, Kind, OpId, Tensor, TensorId};
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use bytemuck::{Pod, Zeroable};
+
+/// Rounds in which ops are sent back to the device. Each takes the time of a pass over the
+/// operands, and what one round sends back may be why another op cannot run on the host either.
+const ROUNDS: usize = 16;
+
+/// No op.
+const NEVER: u32 = u32::MAX;
+
+/// Which ops run on the host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hosted<'a> {
+    on_host: &'a [u8],
+    /// All tensors, with the kinds that the device sees.
+    tensors: &'a [Seen],
+}
+
+/// How the device sees a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(transparent)]
+struct Seen(u8);
+
+impl Seen {
+    /// No host op touches it.
+    const DEVICE: Self = Self(0);
+    /// No launch touches it.
+    const HOST: Self = Self(1);
+    /// Host ops and launches read it, and nothing writes it.
+    const SHARED: Self = Self(2);
+    /// Launches write it before host ops read it.
+    const COPIED: Self = Self(3);
+    /// Host ops write it after the launches that read it: launches see the value of the iteration
+    /// before.
+    const RENEWED: Self = Self(4);
+    /// Host ops write it before the launches that read it.
+    const MADE: Self = Self(5);
+    /// It crosses more often: the host ops that touch it cannot run there.
+    const TORN: Self = Self(6);
+}
+
+/// When a tensor is touched: the first and the last op of each sort.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Touched {
+    device: Span,
+    device_reads: Span,
+    device_writes: Span,
+    host: Span,
+    host_reads: Span,
+    host_writes: Span,
+}
+
+/// The first and the last of some ops.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Span {
+    first: u32,
+    last: u32,
+}
+
+impl Span {
+    const NONE: Self = Self { first: NEVER, last: NEVER };
+
+    const fn is_none(self) -> bool {
+        self.first == NEVER
+    }
+
+    const fn add(&mut self, op: OpId) {
+        if self.is_none() {
+            self.first = op.0;
+        }
+        self.last = op.0;
+    }
+}
+
+impl Touched {
+    const NONE: Self = Self {
+        device: Span::NONE,
+        device_reads: Span::NONE,
+        device_writes: Span::NONE,
+        host: Span::NONE,
+        host_reads: Span::NONE,
+        host_writes: Span::NONE,
+    };
+
+    fn add(&mut self, op: OpId, on_host: bool, writes: bool) {
+        let (all, some) = match (on_host, writes) {
+            (false, false) => (&mut self.device, &mut self.device_reads),
+            (false, true) => (&mut self.device, &mut self.device_writes),
+            (true, false) => (&mut self.host, &mut self.host_reads),
+            (true, true) => (&mut self.host, &mut self.host_writes),
+        };
+        all.add(op);
+        some.add(op);
+    }
+
+    fn seen(self, kind: Kind) -> Seen {
+        let Self { device, device_reads, device_writes, host, host_reads, host_writes } = self;
+        if host.is_none() {
+            return Seen::DEVICE;
+        }
+        if device.is_none() {
+            return Seen::HOST;
+        }
+        match (device_writes.is_none(), host_writes.is_none()) {
+            (true, true) => Seen::SHARED,
+            (false, false) => Seen::TORN,
+            (true, false) if kind == Kind::State && device.last < host_writes.first => {
+                Seen::RENEWED
+            }
+            (true, false) if host_writes.last < device_reads.first => Seen::MADE,
+            // The host's copies of states and inputs are older than what a launch writes.
+            (false, true) if kind.is_made() && device_writes.last < host_reads.first => {
+                Seen::COPIED
+            }
+            _ => Seen::TORN,
+        }
+    }
+}
+
+impl<'a> Hosted<'a> {
+    pub(crate) const fn scratch_words(limits: &Limits) -> usize {
+        total([
+            words::<u8>(limits.ops),
+            words::<Seen>(limits.tensors),
+            words::<Touched>(limits.tensors),
+        ])
+    }
+
+    /// Runs the wanted ops on the host, as far as they may and their tensors allow it; none where
+    /// no op is left. O(operands).
+    pub(crate) fn new(
+        graph: &Graph<'_>,
+        wanted: impl Fn(OpId) -> bool,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Option<Self>, OutOfScratch> {
+        let on_host = scratch.take(graph.ops().len(), 0u8)?;
+        let tensors = scratch.take(graph.tensors().len(), Seen::DEVICE)?;
+        let mut scratch = scratch.reborrow();
+        let touched = scratch.take(tensors.len(), Touched::NONE)?;
+        for op in graph.op_ids() {
+            let may = graph.op(op).host_ns.is_some();
+            on_host[op.index()] = u8::from(may && wanted(op));
+        }
+        for _round in 0..ROUNDS {
+            look(graph, on_host, touched, tensors);
+            if !send_back(graph, on_host, tensors) {
+                let any = on_host.contains(&1);
+                return Ok(any.then_some(Self { on_host, tensors }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether an op runs on the host.
+    pub(crate) fn contains(&self, op: OpId) -> bool {
+        self.on_host[op.index()] == 1
+    }
+
+    /// A tensor as the device sees it.
+    pub(crate) fn tensor(&self, id: TensorId, tensor: Tensor) -> Tensor {
+        let kind = match self.tensors[id.index()] {
+            Seen::HOST => Kind::Temporary,
+            Seen::COPIED => Kind::Output,
+            Seen::RENEWED | Seen::MADE => Kind::Input,
+            _ => tensor.kind,
+        };
+        Tensor { kind, ..tensor }
+    }
+
+    /// Whether an op on the host touches a tensor.
+    pub(crate) fn touches(&self, tensor: TensorId) -> bool {
+        self.tensors[tensor.index()] != Seen::DEVICE
+    }
+
+    /// Whether launches read what an op on the host writes.
+    pub(crate) fn makes(&self, tensor: TensorId) -> bool {
+        matches!(self.tensors[tensor.index()], Seen::RENEWED | Seen::MADE)
+    }
+
+    /// Whether launches read what an op on the host has written in the same iteration.
+    pub(crate) fn makes_first(&self, tensor: TensorId) -> bool {
+        self.tensors[tensor.index()] == Seen::MADE
+    }
+
+    /// Whether ops on the host read what launches write.
+    pub(crate) fn copies(&self, tensor: TensorId) -> bool {
+        self.tensors[tensor.index()] == Seen::COPIED
+    }
+}
+
+/// Sees how each tensor is touched.
+fn look(graph: &Graph<'_>, on_host: &[u8], touched: &mut [Touched], tensors: &mut [Seen]) {
+    touched.fill(Touched::NONE);
+    for op in graph.op_ids() {
+        let is_on_host = on_host[op.index()] == 1;
+        for &tensor in graph.reads(op) {
+            touched[tensor.index()].add(op, is_on_host, false);
+        }
+        for &tensor in graph.writes(op) {
+            touched[tensor.index()].add(op, is_on_host, true);
+        }
+    }
+    for ((seen, touched), tensor) in tensors.iter_mut().zip(touched).zip(graph.tensors()) {
+        *seen = touched.seen(tensor.kind);
+    }
+}
+
+/// Sends the ops back to the device that make a tensor cross too often; whether there were any.
+fn send_back(graph: &Graph<'_>, on_host: &mut [u8], tensors: &[Seen]) -> bool {
+    let mut any = false;
+    for op in graph.op_ids() {
+        let is_torn = |tensor: &TensorId| tensors[tensor.index()] == Seen::TORN;
+        if on_host[op.index()] == 1 && graph.operands_of(op).iter().any(is_torn) {
+            on_host[op.index()] = 0;
+            any = true;
+        }
+    }
+    any
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use crate::graph::Op;
+    use crate::sequence::Sequence;
+    use std::vec::Vec;
+
+    const STATE: Kind = Kind::State;
+    const TEMPORARY: Kind = Kind::Temporary;
+
+    /// The ops that run on the host, each with the launches before it, and the kinds of all tensors
+    /// as the device sees them. An op may run on the host or not, and has what it reads and writes.
+    fn hosted<const OPS: usize>(
+        kinds: &[Kind],
+        ops: [(bool, &[u32], &[u32]); OPS],
+    ) -> Option<(Vec<(u32, u32)>, Vec<Kind>)> {
+        let tensors: Vec<_> = kinds.iter().map(|&kind| Tensor { bytes: 8, kind }).collect();
+        let mut operands = Vec::new();
+        let ops = ops.map(|(may, reads, writes)| {
+            let first_operand = operands.len() as u32;
+            operands.extend(reads.iter().chain(writes).map(|&id| TensorId(id)));
+            let (reads, writes) = (reads.len() as u32, writes.len() as u32);
+            let host_ns = may.then_some(5);
+            Op { time_ns: 1, host_ns, first_operand, reads, writes, ..Op::default() }
+        });
+        let mut memory = [0; 4096];
+        let mut scratch = Scratch::new(&mut memory);
+        let graph = Graph::new(&tensors, &ops, &operands, &mut scratch.reborrow()).unwrap();
+        let hosted = Hosted::new(&graph, |_| true, &mut scratch).unwrap()?;
+        let sequence = Sequence::as_given(&graph, Some(&hosted), &mut scratch).unwrap();
+        let steps = sequence.host_steps().iter().map(|step| (step.after, step.op.0));
+        Some((steps.collect(), sequence.tensors().map(|tensor| tensor.kind).collect()))
+    }
+
+    #[test]
+    fn an_update_reads_an_output_and_makes_an_input() {
+        let ops: [(bool, &[u32], &[u32]); 3] =
+            [(false, &[0], &[1]), (true, &[1, 0, 2], &[0, 2]), (false, &[], &[3])];
+        let (steps, kinds) = hosted(&[STATE, TEMPORARY, STATE, STATE], ops).unwrap();
+        assert_eq!(steps, [(1, 1)]);
+        assert_eq!(kinds, [Kind::Input, Kind::Output, TEMPORARY, STATE]);
+    }
+
+    #[test]
+    fn ops_run_as_their_gradients_come() {
+        let ops: [(bool, &[u32], &[u32]); 4] = [
+            (false, &[0, 1], &[2]),
+            (false, &[0, 1, 2], &[3]),
+            (true, &[3, 0], &[0]),
+            (true, &[2, 1], &[1]),
+        ];
+        let (steps, _) = hosted(&[STATE, STATE, TEMPORARY, TEMPORARY], ops).unwrap();
+        assert_eq!(steps, [(2, 2), (2, 3)]);
+        let ops: [(bool, &[u32], &[u32]); 4] = [
+            (false, &[1], &[2]),
+            (false, &[0, 2], &[3]),
+            (true, &[3, 0], &[0]),
+            (true, &[2, 1], &[1]),
+        ];
+        let (steps, _) = hosted(&[STATE, STATE, TEMPORARY, TEMPORARY], ops).unwrap();
+        assert_eq!(steps, [(1, 3), (2, 2)]);
+    }
+
+    #[test]
+    fn a_chain_takes_turns() {
+        let ops: [(bool, &[u32], &[u32]); 3] =
+            [(false, &[], &[0]), (true, &[0], &[1]), (false, &[1], &[2])];
+        let (steps, kinds) = hosted(&[TEMPORARY; 3], ops).unwrap();
+        assert_eq!(steps, [(1, 1)]);
+        assert_eq!(kinds, [Kind::Output, Kind::Input, TEMPORARY]);
+    }
+
+    #[test]
+    fn a_tensor_crosses_once_in_each_direction() {
+        // The host updates what launches write before and after it.
+        let torn: [(bool, &[u32], &[u32]); 3] =
+            [(false, &[], &[0]), (true, &[0], &[0]), (false, &[0], &[0])];
+        assert_eq!(hosted(&[TEMPORARY], torn), None);
+        // The host reads a state that launches write.
+        let torn: [(bool, &[u32], &[u32]); 2] = [(false, &[0], &[0]), (true, &[0], &[1])];
+        assert_eq!(hosted(&[STATE, TEMPORARY], torn), None);
+        // The second op on the host alone is the reason; then the first may stay.
+        let ops: [(bool, &[u32], &[u32]); 3] =
+            [(true, &[], &[1]), (false, &[0, 1], &[0]), (true, &[0], &[2])];
+        let (steps, _) = hosted(&[STATE, TEMPORARY, TEMPORARY], ops).unwrap();
+        assert_eq!(steps, [(0, 0)]);
+    }
+}

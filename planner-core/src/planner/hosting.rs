@@ -1,0 +1,411 @@
+//! Which ops run on the host.
+//!
+//! The ops that may run there are taken in the order in which they would be ready. A choice takes a
+//! share of their time: the first of them, the last, or some at even distances, so that the host
+//! computes while a link brings in what the next launches need. A sample of lists tells choices
+//! apart, and the best of them is planned like any other work.
+
+use super::auto::Made;
+use super::error::PlanningError;
+use super::groups::Groups;
+use super::lms::Lms;
+use super::memory::Memory;
+use super::recipe::Auto;
+use super::request::{LeastMemory, Output, Request, Task};
+use super::strategy::{Need, Strategy};
+use super::window::Window;
+use super::{auto, memory};
+use crate::graph::{Graph, OpId};
+use crate::hosted::Hosted;
+use crate::plan::ArenaPlacement;
+use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
+use crate::sequence::Sequence;
+
+/// Which ops that [may](crate::Op::host_ns) run on the host do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Host {
+    /// None.
+    Never,
+    /// The ops with which the plan is shortest.
+    #[default]
+    Allowed,
+    /// All.
+    All,
+}
+
+/// The time of all ops that may run on the host, which shares are fractions of.
+const WHOLE: u32 = 1 << 16;
+
+/// At how many distances ops are taken. A balance: between more of them, transfers are spread more
+/// evenly; each pays its latency.
+const SPREADS: [u32; 3] = [4, 16, 64];
+
+/// Rounds in which a share is refined, each with half the step of the one before.
+const ROUNDS: u32 = 5;
+
+/// What a plan may gain over its sample, as a fraction of the period: a choice whose sample is longer
+/// by more is not planned.
+const GAIN: u64 = 10;
+
+/// What plans the rest where the optimizer is on the host.
+const BASELINES: [Strategy; 9] = [
+    Strategy::InCore,
+    Strategy::OnDemand,
+    Strategy::Fit,
+    Strategy::Groups(Groups { size: None, leaving: None, ahead: None }),
+    Strategy::Vdnn,
+    Strategy::Lms(Lms { threshold: None, ahead: None }),
+    Strategy::Window(Window { bytes: None, published: false }),
+    Strategy::Checkpoint,
+    Strategy::CheckpointOffload,
+];
+
+/// Ops that are taken for the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Choice {
+    /// Of the time of all of them.
+    share: u32,
+    from: From,
+}
+
+/// Where the ops are that are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum From {
+    First,
+    Last,
+    /// At so many even distances.
+    Spread(u32),
+}
+
+impl Choice {
+    const NONE: Self = Self { share: 0, from: From::First };
+    const ALL: Self = Self { share: WHOLE, from: From::First };
+
+    /// Whether an op is taken, by the middle of its time.
+    const fn takes(self, middle: u32) -> bool {
+        match self.from {
+            From::First => middle < self.share,
+            From::Last => middle >= WHOLE - self.share,
+            From::Spread(count) => (middle * count) % WHOLE < self.share,
+        }
+    }
+}
+
+/// Words of scratch beside those for a plan.
+pub(super) const fn scratch_words(limits: &Limits) -> usize {
+    total([
+        Hosted::scratch_words(limits).saturating_mul(2),
+        Sequence::scratch_words(limits),
+        words::<u32>(limits.ops),
+    ])
+}
+
+/// When each op that may run on the host has done half of its time there, if all run one after the
+/// other as they are ready; more than the [`WHOLE`] for every other op.
+struct Middles<'a>(&'a [u32]);
+
+impl<'a> Middles<'a> {
+    fn new(graph: &Graph<'_>, scratch: &mut Scratch<'a>) -> Result<Self, PlanningError> {
+        let middles = scratch.take(graph.ops().len(), u32::MAX)?;
+        let mut scratch = scratch.reborrow();
+        if let Some(all) = Hosted::new(graph, |_| true, &mut scratch)? {
+            let sequence = Sequence::as_given(graph, Some(&all), &mut scratch)?;
+            let time_ns = |op: OpId| u128::from(graph.op(op).host_ns.unwrap_or(0).max(1));
+            let steps = sequence.host_steps();
+            let sum_ns: u128 = steps.iter().map(|step| time_ns(step.op)).sum();
+            let mut before_ns = 0;
+            for step in steps {
+                let middle_ns = before_ns + time_ns(step.op) / 2;
+                middles[step.op.index()] = (middle_ns * u128::from(WHOLE) / sum_ns.max(1)) as u32;
+                before_ns += time_ns(step.op);
+            }
+        }
+        Ok(Self(middles))
+    }
+
+    fn is_none(&self) -> bool {
+        self.0.iter().all(|&middle| middle > WHOLE)
+    }
+
+    fn take<'s>(
+        &self,
+        graph: &Graph<'_>,
+        choice: Choice,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<Option<Hosted<'s>>, OutOfScratch> {
+        let takes = |op: OpId| {
+            let middle = self.0[op.index()];
+            middle <= WHOLE && choice.takes(middle)
+        };
+        Hosted::new(graph, takes, scratch)
+    }
+}
+
+/// What a strategy may run on the host, in a graph in which some op may; else nothing.
+fn host(graph: &Graph<'_>, strategy: Strategy) -> Result<Host, PlanningError> {
+    let host = match strategy {
+        Strategy::Auto(Auto { host, .. }) => host,
+        _ if strategy.runs_on_host() => Host::All,
+        _ => Host::Never,
+    };
+    let is_idle = graph.ops().iter().all(|op| op.host_ns.is_none());
+    match strategy {
+        Strategy::Auto(_) if is_idle => Ok(Host::Never),
+        _ if is_idle && host == Host::All => Err(PlanningError::NothingOnHost),
+        _ => Ok(host),
+    }
+}
+
+/// Plans with the best choice.
+pub(super) fn make<'o>(
+    request: &Request<'_>,
+    strategy: Strategy,
+    mut output: Output<'o>,
+    scratch: &mut Scratch<'_>,
+) -> Result<Made<'o>, PlanningError> {
+    let host = host(request.graph, strategy)?;
+    if host == Host::Never {
+        return auto::make_with(request, None, strategy, output, scratch);
+    }
+    let mut scratch = scratch.reborrow();
+    let middles = Middles::new(request.graph, &mut scratch)?;
+    let mut search = Search { request, middles, best: (u64::MAX, Choice::NONE) };
+    let made_by_it = |made| Made { by: strategy.name(), ..made };
+    match strategy {
+        Strategy::Split => return search.split(output, &mut scratch).map(made_by_it),
+        Strategy::OptimizerOffload => return search.offload(output, &mut scratch).map(made_by_it),
+        _ => {}
+    }
+    if host == Host::All || search.middles.is_none() || strategy.takes_first() {
+        let choice = if host == Host::All { Choice::ALL } else { Choice::NONE };
+        return search.make(choice, strategy, output, &mut scratch);
+    }
+    let [none, all] = search.run(&mut output, &mut scratch)?;
+    let (best_ns, best) = search.best;
+    let may_win = |&(sampled_ns, choice): &(u64, Choice)| {
+        choice != best && sampled_ns - sampled_ns / GAIN <= best_ns
+    };
+    let mut winner: Option<(u64, Choice)> = None;
+    let mut shortage = None;
+    let mut written = None;
+    // The best comes last, so that it need not be written again.
+    for (_, choice) in [none, all].into_iter().filter(may_win).chain([search.best]) {
+        written = None;
+        match search.make(choice, strategy, output.reborrow(), &mut scratch) {
+            Ok(made) => {
+                let period_ns = made.plan.predicted.period_ns;
+                if winner.is_none_or(|(least_ns, _)| period_ns <= least_ns) {
+                    winner = Some((period_ns, choice));
+                    written = Some(made.kept());
+                }
+            }
+            Err(error) if error.is_of_one_list() => shortage = Some(error.less(shortage)),
+            Err(error) => return Err(error),
+        }
+    }
+    let made = match (winner, written, shortage) {
+        (Some(_), Some(kept), _) => kept.made(output),
+        (Some((_, choice)), None, _) => search.make(choice, strategy, output, &mut scratch)?,
+        (None, _, shortage) => return Err(shortage.unwrap_or(PlanningError::Stuck)),
+    };
+    // Other strategies run other ops on the device.
+    Ok(Made { others_ns: 0, ..made })
+}
+
+/// The smallest budget that some choice allows; its tensors are left in the arena.
+pub(super) fn least_memory(
+    request: &Request<'_>,
+    strategy: Strategy,
+    arena: &mut [ArenaPlacement],
+    scratch: &mut Scratch<'_>,
+) -> Result<LeastMemory, PlanningError> {
+    let mut scratch = scratch.reborrow();
+    let host = host(request.graph, strategy)?;
+    let all = match host {
+        Host::Never => None,
+        _ => Hosted::new(request.graph, |_| true, &mut scratch)?,
+    };
+    let mut least = |hosted: Option<&Hosted<'_>>| {
+        let mut scratch = scratch.reborrow();
+        let sequence = Sequence::as_given(request.graph, hosted, &mut scratch)?;
+        let task = Task::new(request, &sequence);
+        memory::smallest(&task, strategy.rule().need(&sequence), arena, &mut scratch)
+    };
+    let none = if host == Host::All { None } else { Some(least(None)?) };
+    let all = all.as_ref().map(|all| least(Some(all))).transpose()?;
+    match (none, all) {
+        (Some(none), Some(all)) if none.bytes <= all.bytes => least(None),
+        (_, Some(all)) => Ok(all),
+        (Some(none), None) => Ok(none),
+        (None, None) => least(None),
+    }
+}
+
+/// A search for the choice of which a sample of lists takes least.
+struct Search<'r> {
+    request: &'r Request<'r>,
+    middles: Middles<'r>,
+    /// The period, and the choice.
+    best: (u64, Choice),
+}
+
+impl Search<'_> {
+    /// Tries shares of the ops; returns what none and all of them come to.
+    fn run(
+        &mut self,
+        output: &mut Output<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<[(u64, Choice); 2], PlanningError> {
+        let mut ends = [(u64::MAX, Choice::NONE), (u64::MAX, Choice::ALL)];
+        for (sampled_ns, choice) in &mut ends {
+            *sampled_ns = self.sample(*choice, output, scratch)?;
+        }
+        let spreads = SPREADS.map(From::Spread);
+        for from in [From::First, From::Last].into_iter().chain(spreads) {
+            self.sample(Choice { share: WHOLE / 2, from }, output, scratch)?;
+        }
+        let mut step = WHOLE / 4;
+        for _round in 0..ROUNDS {
+            let (_, Choice { share, from }) = self.best;
+            for share in [share.saturating_sub(step), (share + step).min(WHOLE)] {
+                self.sample(Choice { share, from }, output, scratch)?;
+            }
+            step /= 2;
+        }
+        let (_, Choice { share, .. }) = self.best;
+        for from in [From::First, From::Last].into_iter().chain(spreads) {
+            self.sample(Choice { share, from }, output, scratch)?;
+        }
+        // No plan may be longer than a split.
+        for from in [From::First, From::Last] {
+            let choice = self.fewest(from, output.arena, scratch)?;
+            self.sample(choice, output, scratch)?;
+        }
+        Ok(ends)
+    }
+
+    /// The period of the best of a sample of lists; the most there is where none fits.
+    fn sample(
+        &mut self,
+        choice: Choice,
+        output: &mut Output<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<u64, PlanningError> {
+        let mut scratch = scratch.reborrow();
+        let graph = self.request.graph;
+        let hosted = self.middles.take(graph, choice, &mut scratch)?;
+        let sequence = Sequence::as_given(graph, hosted.as_ref(), &mut scratch)?;
+        let task = Task::new(self.request, &sequence);
+        let sampled = match auto::sample(&task, output.reborrow(), &mut scratch) {
+            Err(error) if error.is_of_one_list() => None,
+            sampled => sampled?,
+        };
+        let period_ns = sampled.map_or(u64::MAX, |sampled| sampled.period_ns);
+        if period_ns < self.best.0 {
+            self.best = (period_ns, choice);
+        }
+        Ok(period_ns)
+    }
+
+    /// The best plan with everything on the device but the first or the last ops.
+    fn split<'o>(
+        &self,
+        mut output: Output<'o>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Made<'o>, PlanningError> {
+        let mut best: Option<(u64, Choice)> = None;
+        for from in [From::First, From::Last] {
+            let choice = self.fewest(from, output.arena, scratch)?;
+            match self.make(choice, Strategy::InCore, output.reborrow(), scratch) {
+                Ok(made) => {
+                    let period_ns = made.plan.predicted.period_ns;
+                    if best.is_none_or(|(least_ns, _)| period_ns < least_ns) {
+                        best = Some((period_ns, choice));
+                    }
+                }
+                Err(error) if error.is_of_one_list() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let choice = best.map_or(Choice::ALL, |(_, choice)| choice);
+        self.make(choice, Strategy::InCore, output, scratch)
+    }
+
+    /// As few of the first or the last ops as leave room for everything else on the device; all
+    /// if even that is not enough. More of them on the host need less of the device.
+    fn fewest(
+        &self,
+        from: From,
+        arena: &mut [ArenaPlacement],
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Choice, PlanningError> {
+        if self.has_room(Choice { share: 0, from }, arena, scratch)? {
+            return Ok(Choice { share: 0, from });
+        }
+        let (mut too_few, mut enough) = (0, WHOLE);
+        while too_few + 1 < enough {
+            let share = u32::midpoint(too_few, enough);
+            match self.has_room(Choice { share, from }, arena, scratch)? {
+                true => enough = share,
+                false => too_few = share,
+            }
+        }
+        Ok(Choice { share: enough, from })
+    }
+
+    /// Whether everything fits the device that a choice leaves there.
+    fn has_room(
+        &self,
+        choice: Choice,
+        arena: &mut [ArenaPlacement],
+        scratch: &mut Scratch<'_>,
+    ) -> Result<bool, PlanningError> {
+        let mut scratch = scratch.reborrow();
+        let graph = self.request.graph;
+        let hosted = self.middles.take(graph, choice, &mut scratch)?;
+        let sequence = Sequence::as_given(graph, hosted.as_ref(), &mut scratch)?;
+        let task = Task::new(self.request, &sequence);
+        match Memory::new(&task, Need::Everything, arena, &mut scratch) {
+            Err(PlanningError::Infeasible { .. }) => Ok(false),
+            memory => memory.map(|_| true),
+        }
+    }
+
+    /// The best plan of a baseline with all ops on the host that may run there.
+    fn offload<'o>(
+        &self,
+        mut output: Output<'o>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Made<'o>, PlanningError> {
+        let mut best: Option<(u64, Strategy)> = None;
+        let mut shortage = None;
+        for strategy in BASELINES {
+            match self.make(Choice::ALL, strategy, output.reborrow(), scratch) {
+                Ok(made) => {
+                    let period_ns = made.plan.predicted.period_ns;
+                    if best.is_none_or(|(least_ns, _)| period_ns < least_ns) {
+                        best = Some((period_ns, strategy));
+                    }
+                }
+                Err(error) if error.is_of_one_list() => shortage = Some(error.less(shortage)),
+                Err(error) => return Err(error),
+            }
+        }
+        match (best, shortage) {
+            (Some((_, strategy)), _) => self.make(Choice::ALL, strategy, output, scratch),
+            (None, shortage) => Err(shortage.unwrap_or(PlanningError::Stuck)),
+        }
+    }
+
+    fn make<'o>(
+        &self,
+        choice: Choice,
+        strategy: Strategy,
+        output: Output<'o>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<Made<'o>, PlanningError> {
+        let mut scratch = scratch.reborrow();
+        let hosted = self.middles.take(self.request.graph, choice, &mut scratch)?;
+        auto::make_with(self.request, hosted.as_ref(), strategy, output, &mut scratch)
+    }
+}

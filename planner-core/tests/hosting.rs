@@ -1,0 +1,253 @@
+//! Plans in which `auto` runs ops on the host.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use planner_core::plan::{ArenaPlacement, Pool, Resident};
+use planner_core::planner::{self, Auto, Host, Output, PlanningError, Request, Strategy};
+use planner_core::{
+    Graph, Kind, Limits, Machine, MachineParameters, Op, Part, Scheduled, Scratch, Step, Tensor,
+    TensorId, lower, verify,
+};
+
+/// A graph in the making.
+#[derive(Default)]
+struct Work {
+    tensors: Vec<Tensor>,
+    ops: Vec<Op>,
+    operands: Vec<TensorId>,
+}
+
+impl Work {
+    fn tensor(&mut self, kind: Kind, bytes: u64) -> u32 {
+        self.tensors.push(Tensor { bytes, kind });
+        self.tensors.len() as u32 - 1
+    }
+
+    fn op(&mut self, time_ns: u64, host_ns: Option<u64>, reads: &[u32], writes: &[u32]) {
+        self.ops.push(Op {
+            time_ns,
+            host_ns,
+            first_operand: self.operands.len() as u32,
+            reads: reads.len() as u32,
+            writes: writes.len() as u32,
+            repeatable: host_ns.is_none(),
+            ..Op::default()
+        });
+        self.operands.extend(reads.iter().chain(writes).map(|&id| TensorId(id)));
+    }
+}
+
+/// A training step: layers of a weight, whose update reads and writes six times as many bytes.
+fn training(layers: usize, mib: u64, host_gb_s: u64) -> Work {
+    let mut work = Work::default();
+    let bytes = mib << 20;
+    let weights: Vec<_> = (0..layers).map(|_| work.tensor(Kind::State, bytes)).collect();
+    let moments: Vec<_> = (0..layers).map(|_| work.tensor(Kind::State, 6 * bytes)).collect();
+    let mut x = work.tensor(Kind::Input, 64 << 20);
+    let mut saved = Vec::new();
+    for &weight in &weights {
+        let (keep, next) =
+            (work.tensor(Kind::Temporary, 1 << 30), work.tensor(Kind::Temporary, 64 << 20));
+        work.op(30_000_000, None, &[x, weight], &[keep, next]);
+        saved.push((x, keep));
+        x = next;
+    }
+    let mut gradient = work.tensor(Kind::Temporary, 64 << 20);
+    work.op(1_000_000, None, &[x], &[gradient]);
+    let mut updates = Vec::new();
+    for (layer, (x, keep)) in saved.into_iter().enumerate().rev() {
+        let (next, of_weight) =
+            (work.tensor(Kind::Temporary, 64 << 20), work.tensor(Kind::Temporary, bytes));
+        work.op(60_000_000, None, &[gradient, x, keep, weights[layer]], &[next, of_weight]);
+        gradient = next;
+        updates.push((layer, of_weight));
+    }
+    for (layer, of_weight) in updates {
+        let touched = bytes / 2 * 28;
+        let host_ns = touched / host_gb_s;
+        work.op(
+            touched / 800,
+            Some(host_ns),
+            &[of_weight, weights[layer], moments[layer]],
+            &[weights[layer], moments[layer]],
+        );
+    }
+    work
+}
+
+/// One token: layers of a weight, each of which may run on the host.
+fn token(layers: usize, mib: u64, host_gb_s: u64) -> Work {
+    let mut work = Work::default();
+    let bytes = mib << 20;
+    let mut x = work.tensor(Kind::Input, 16 << 10);
+    for layer in 0..layers {
+        let [weight, other] = [(); 2].map(|()| work.tensor(Kind::State, bytes / 2));
+        let cache = work.tensor(Kind::State, 8 << 20);
+        for (weight, cache) in [(weight, Some(cache)), (other, None)] {
+            let is_last = layer + 1 == layers && cache.is_none();
+            let next = work.tensor(if is_last { Kind::Output } else { Kind::Temporary }, 16 << 10);
+            let reads: Vec<_> = [x, weight].into_iter().chain(cache).collect();
+            let writes: Vec<_> = [next].into_iter().chain(cache).collect();
+            work.op(bytes / 2 / 1000, Some(bytes / 2 / host_gb_s), &reads, &writes);
+            x = next;
+        }
+    }
+    work
+}
+
+fn machine(gb_s: u64) -> Machine {
+    Machine::new(MachineParameters {
+        device_bytes: 24 << 30,
+        host_bytes: 512 << 30,
+        chunk_bytes: 2 << 20,
+        h2d_bytes_per_s: gb_s * 1_000_000_000,
+        d2h_bytes_per_s: gb_s * 1_000_000_000,
+        transfer_latency_ns: 10_000,
+        map_ns_per_chunk: 0,
+        unmap_ns_per_chunk: 0,
+    })
+    .unwrap()
+}
+
+/// A proved plan.
+struct Planned {
+    period_ns: u64,
+    compute_ns: u64,
+    /// Ops on the host.
+    hosted: usize,
+}
+
+impl Planned {
+    fn ratio(&self) -> f64 {
+        self.period_ns as f64 / self.compute_ns as f64
+    }
+}
+
+/// Plans and proves; none where the budget is too small.
+fn plan(
+    work: &Work,
+    machine: &Machine,
+    budget_bytes: u64,
+    strategy: impl Into<Strategy>,
+) -> Option<Planned> {
+    let tensors = work.tensors.len();
+    let mut memory = vec![0; Graph::scratch_words(tensors)];
+    let graph =
+        Graph::new(&work.tensors, &work.ops, &work.operands, &mut Scratch::new(&mut memory));
+    let graph = graph.unwrap();
+    let limits = Limits::of_graph(&graph);
+    let limits = limits.with_steps(limits.max_steps());
+    let whole = Part::whole(TensorId(0));
+    let mut steps = vec![Step::Evict(whole); limits.steps];
+    let mut resident = vec![Resident { part: whole, host_copy: false }; 2 * tensors];
+    let mut arena = vec![ArenaPlacement { tensor: TensorId(0), offset_bytes: 0 }; tensors];
+    let mut pools = [Pool { object_bytes: 0, count: 0 }; 2];
+    let mut tensor_pool = vec![0; tensors];
+    let output = Output {
+        steps: &mut steps,
+        resident: &mut resident,
+        arena: &mut arena,
+        pools: &mut pools,
+        tensor_pool: &mut tensor_pool,
+    };
+    let mut memory = vec![0; planner::scratch_words(&limits)];
+    let request = Request { graph: &graph, machine, budget_bytes };
+    let plan = planner::plan(&request, strategy.into(), output, &mut Scratch::new(&mut memory));
+    let plan = match plan {
+        Err(PlanningError::Infeasible { .. }) => return None,
+        plan => plan.unwrap(),
+    };
+    let limits = Limits::of_plan(&graph, &plan);
+    let mut entries = vec![Scheduled::EMPTY; limits.entries()];
+    let words = lower::scratch_words(&limits).max(verify::scratch_words(&limits));
+    let mut memory = vec![0; words];
+    let schedule = lower(&graph, machine, &plan, &mut entries, &mut Scratch::new(&mut memory));
+    let schedule = schedule.unwrap();
+    verify(&graph, machine, &plan, &schedule, &mut Scratch::new(&mut memory)).unwrap();
+    Some(Planned {
+        period_ns: plan.predicted.period_ns,
+        compute_ns: graph.compute_ns(),
+        hosted: plan.steps.iter().filter(|step| matches!(step, Step::Host(_))).count(),
+    })
+}
+
+fn auto(host: Host) -> Auto {
+    Auto { host, ..Auto::default() }
+}
+
+/// The figures that a training step of this shape must reach: budget in GiB, speed of the host and of
+/// each link in GB/s, and the period over the time of all ops on the device.
+#[test]
+fn an_optimizer_on_the_host_leaves_the_device_to_the_passes() {
+    for (budget_gib, host_gb_s, link_gb_s, most) in
+        [(22, 200, 25, 1.00), (8, 200, 25, 1.05), (22, 60, 25, 1.20), (22, 200, 12, 1.10)]
+    {
+        let work = training(32, 416, host_gb_s);
+        let planned =
+            plan(&work, &machine(link_gb_s), budget_gib << 30, auto(Host::Allowed)).unwrap();
+        println!("{budget_gib} GiB, {host_gb_s} and {link_gb_s} GB/s: {:.3}", planned.ratio());
+        assert!(planned.ratio() <= most, "{} is more than {most}", planned.ratio());
+        assert!(planned.hosted > 0);
+    }
+}
+
+/// While the host computes layers, the link brings others.
+#[test]
+fn a_token_takes_both_processors_and_the_link() {
+    for budget_gib in [10, 22] {
+        let (link_gb_s, host_gb_s) = (25, 80);
+        let work = token(80, 480, host_gb_s);
+        let planned =
+            plan(&work, &machine(link_gb_s), budget_gib << 30, auto(Host::Allowed)).unwrap();
+        let all_bytes: u64 = work.tensors.iter().map(|tensor| tensor.bytes).sum();
+        let away_bytes = (all_bytes - (budget_gib << 30)) as f64;
+        // With h bytes on the host, the period is that of the launches and of the host, and no less
+        // than that of the uploads.
+        let best_ns = |hosted_bytes: f64| {
+            let hosted = hosted_bytes / all_bytes as f64;
+            let computed_ns =
+                planned.compute_ns as f64 * (1.0 - hosted) + hosted_bytes / host_gb_s as f64;
+            computed_ns.max((away_bytes - hosted_bytes) / link_gb_s as f64)
+        };
+        let shares = (0..=1000).map(|share| best_ns(away_bytes * f64::from(share) / 1000.0));
+        let best_ns = shares.fold(f64::INFINITY, f64::min);
+        let ratio = planned.period_ns as f64 / best_ns;
+        println!("{budget_gib} GiB: {ratio:.3} of the best split");
+        assert!(ratio < 1.08, "{} ns, and {best_ns} ns would do", planned.period_ns);
+    }
+}
+
+#[test]
+fn no_choice_is_better_than_the_one_that_is_made() {
+    let mut seed = 0x5eed_u64;
+    let mut draw = |from: u64, to: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        from + (seed >> 33) % (to - from + 1)
+    };
+    for case in 0..24 {
+        let (layers, mib) = (draw(2, 12) as usize, draw(8, 400));
+        let (host_gb_s, link_gb_s) = (draw(20, 300), draw(6, 60));
+        let work = match case % 2 {
+            0 => training(layers, mib, host_gb_s),
+            _ => token(layers, mib, host_gb_s),
+        };
+        let all_bytes: u64 = work.tensors.iter().map(|tensor| tensor.bytes).sum();
+        let budget_bytes = (all_bytes * draw(10, 90) / 100).min(24 << 30);
+        let machine = machine(link_gb_s);
+        let about = format!(
+            "case {case}: {layers} layers of {mib} MiB, {host_gb_s} and {link_gb_s} GB/s, {budget_bytes} bytes"
+        );
+        let own = plan(&work, &machine, budget_bytes, auto(Host::Allowed));
+        for other in [
+            auto(Host::Never).into(),
+            auto(Host::All).into(),
+            Strategy::Split,
+            Strategy::OptimizerOffload,
+        ] {
+            let Some(other_plan) = plan(&work, &machine, budget_bytes, other) else { continue };
+            let own = own.as_ref().unwrap_or_else(|| panic!("{about}: no plan, unlike {other:?}"));
+            let (own_ns, other_ns) = (own.period_ns, other_plan.period_ns);
+            println!("{about}: {own_ns}, and {other_ns} by {other:?}");
+            assert!(own_ns <= other_ns, "{about}: {own_ns} ns, and {other_ns} by {other:?}");
+        }
+    }
+}
