@@ -4,8 +4,10 @@
 mod common;
 
 use common::{Folder, Ran};
+use spillway::{Graph, Plan};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use workloads::format;
 
 fn main() -> ExitCode {
     test_harness::with_shared(
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
             ("terminal", terminal),
             ("host_trailing_offload", host_trailing_offload),
             ("never_read_input", never_read_input),
+            ("arranged_copies_more", arranged_copies_more),
         ],
     )
 }
@@ -107,6 +110,23 @@ fn never_read_input() {
     let case = Case::find("never-read-input");
     assert_eq!(case.check("plan").done().json()["valid"], true);
     case.run("run", &["--plan", &case.path("plan"), "--seed", "3"]).done();
+}
+
+/// A plan that is arranged after another is as it is where a switch would copy more.
+fn arranged_copies_more() {
+    let case = Case::find("arranged-copies-more");
+    let read = |name: &str| format::load(case.path(name)).unwrap();
+    let machine = format::read_machine(&read("machine")).unwrap();
+    let [one, other] = [["graph", "plan"], ["graph2", "plan2"]].map(|[graph, plan]| {
+        let graph = Graph::new(format::read_graph(&read(graph)).unwrap()).unwrap();
+        Plan::read(case.path(plan), &graph, &machine).unwrap()
+    });
+    let copied_bytes = |to: &Plan| {
+        let switch = one.switch_to(to).unwrap();
+        switch.h2d_bytes + switch.d2h_bytes
+    };
+    let arranged = other.arranged_after(&one).unwrap();
+    assert!(copied_bytes(&arranged) <= copied_bytes(&other));
 }
 
 fn swap_min() {

@@ -1,6 +1,6 @@
 //! Graphs, and how to plan them.
 
-use crate::error::{self, FormatError, PlanningError};
+use crate::error::{self, FormatError, GraphError, PlanningError};
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::strategy::{self, Setting};
@@ -37,8 +37,17 @@ impl Graph {
         error::of_planner(py, &self.owned, error)
     }
 
-    fn tensor(&mut self, name: String, bytes: u64, kind: Kind) -> u32 {
-        self.owned.push_tensor(name, bytes, kind).0
+    fn tensor(graph: &Bound<'_, Self>, name: String, bytes: u64, kind: Kind) -> PyResult<u32> {
+        Ok(Self::changed(graph)?.owned.push_tensor(name, bytes, kind).0)
+    }
+
+    /// The graph, to be changed.
+    fn changed<'py>(graph: &Bound<'py, Self>) -> PyResult<PyRefMut<'py, Self>> {
+        graph.try_borrow_mut().map_err(|_| {
+            GraphError::new_err(
+                "the graph is being planned in another thread: change it afterwards",
+            )
+        })
     }
 }
 
@@ -56,18 +65,18 @@ impl Graph {
     }
 
     /// Adds a tensor that keeps its value from one iteration to the next. Returns its number.
-    fn state(&mut self, name: String, bytes: u64) -> u32 {
-        self.tensor(name, bytes, Kind::State)
+    fn state(graph: &Bound<'_, Self>, name: String, bytes: u64) -> PyResult<u32> {
+        Self::tensor(graph, name, bytes, Kind::State)
     }
 
     /// Adds a tensor that has a new value on the host in each iteration. Returns its number.
-    fn input(&mut self, name: String, bytes: u64) -> u32 {
-        self.tensor(name, bytes, Kind::Input)
+    fn input(graph: &Bound<'_, Self>, name: String, bytes: u64) -> PyResult<u32> {
+        Self::tensor(graph, name, bytes, Kind::Input)
     }
 
     /// Adds a tensor that an op writes before any op reads it. Returns its number.
-    fn temporary(&mut self, name: String, bytes: u64) -> u32 {
-        self.tensor(name, bytes, Kind::Temporary)
+    fn temporary(graph: &Bound<'_, Self>, name: String, bytes: u64) -> PyResult<u32> {
+        Self::tensor(graph, name, bytes, Kind::Temporary)
     }
 
     /// Adds an op after all others. Returns its number.
@@ -77,21 +86,22 @@ impl Graph {
     /// iteration, on the values that it read the first time, and then writes the same bytes.
     #[pyo3(signature = (name, time_ns, reads, writes, workspace_bytes=0, repeatable=false))]
     fn op(
-        &mut self,
+        graph: &Bound<'_, Self>,
         name: String,
         time_ns: u64,
         reads: Vec<u32>,
         writes: Vec<u32>,
         workspace_bytes: u64,
         repeatable: bool,
-    ) -> u32 {
+    ) -> PyResult<u32> {
         let [reads, writes] =
             [reads, writes].map(|ids| ids.into_iter().map(TensorId).collect::<Vec<_>>());
-        let op = self.owned.push_op(name, time_ns, workspace_bytes, &reads, &writes);
+        let graph = &mut Self::changed(graph)?.owned;
+        let op = graph.push_op(name, time_ns, workspace_bytes, &reads, &writes);
         if repeatable {
-            self.owned.set_repeatable(op);
+            graph.set_repeatable(op);
         }
-        op.0
+        Ok(op.0)
     }
 
     /// Checks the graph. Raises `GraphError`, which names the first defect.

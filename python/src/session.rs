@@ -15,7 +15,7 @@ use spillway::core::Kind;
 use spillway::core::switch::Capacity;
 use spillway::names::Mentions;
 use std::mem;
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A plan that runs on a device. Without one, it runs on host memory: one file of pages as large as
 /// the plan's memory, mapped at the addresses that kernels get. Copies run in threads of their own.
@@ -43,6 +43,18 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 pub(crate) struct Session {
     state: Mutex<State>,
     stream: Option<u64>,
+    /// The process that made it. Its threads, and its driver, are not there in a forked child.
+    process: u32,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.is_foreign() {
+            // Even where a step was under way in another thread when the process forked.
+            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            mem::forget(mem::replace(state, State::Closed));
+        }
+    }
 }
 
 type Running = spillway::Session<Device, PyKernels>;
@@ -132,8 +144,30 @@ fn of_session(plan: &spillway::Plan, error: &spillway::SessionError<DeviceError>
 }
 
 impl Session {
+    /// Whether this process is a forked child of the one that made the session.
+    fn is_foreign(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    /// Leaves everything to the process that made it.
+    fn forget(&self) {
+        match self.state.try_lock() {
+            Ok(mut state) => mem::forget(mem::replace(&mut *state, State::Closed)),
+            // A step was under way in another thread when the process forked, and never ends here.
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Poisoned(state)) => {
+                mem::forget(mem::replace(&mut *state.into_inner(), State::Closed));
+            }
+        }
+    }
+
     /// The state, unless a step is under way.
     fn state(&self) -> PyResult<MutexGuard<'_, State>> {
+        if self.is_foreign() {
+            return Err(SessionError::new_err(
+                "the session belongs to the process that made it: make one in this process",
+            ));
+        }
         match self.state.try_lock() {
             Ok(state) => Ok(state),
             Err(TryLockError::Poisoned(state)) => Ok(state.into_inner()),
@@ -190,7 +224,7 @@ impl Session {
         let stream = device.stream().map_err(refused)?;
         let kernels = PyKernels::new(kernels, plan.graph())?;
         let ready = State::Ready(Box::new((plan.clone(), device, kernels, capacity)));
-        Ok(Self { state: Mutex::new(ready), stream })
+        Ok(Self { state: Mutex::new(ready), stream, process: std::process::id() })
     }
 
     /// Sets the value of a state, with which the next step begins, from a buffer of its size, which
@@ -319,8 +353,13 @@ impl Session {
         }
     }
 
-    /// Gives all memory back. Nothing else works afterwards, and closing again does nothing.
+    /// Gives all memory back. Nothing else works afterwards, and closing again does nothing. In a forked
+    /// child, only forgets the session, which belongs to the process that made it.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if self.is_foreign() {
+            self.forget();
+            return Ok(());
+        }
         let state = mem::replace(&mut *self.state()?, State::Closed);
         // What is under way ends first.
         py.detach(|| drop(state));
@@ -351,7 +390,9 @@ impl Session {
     }
 
     fn __clear__(&self) {
-        if let Ok(mut state) = self.state.try_lock() {
+        if self.is_foreign() {
+            self.forget();
+        } else if let Ok(mut state) = self.state.try_lock() {
             *state = State::Closed;
         }
     }

@@ -2,6 +2,8 @@
 
 import ctypes
 import gc
+import os
+import threading
 import weakref
 
 import pytest
@@ -210,3 +212,54 @@ def test_a_session_that_its_kernels_hold_is_collected():
     del adder
     gc.collect()
     assert gone() is None
+
+
+def in_child(action):
+    """Runs an action in a forked child; its exit status, or the signal that ended it, below 0."""
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_forked_child_forgets_a_session():
+    adder = Adder()
+    held = [adder.session()]
+    held[0].step()
+    assert in_child(held.clear) == 0
+    assert in_child(lambda: held[0].close()) == 0
+
+    def step():
+        with pytest.raises(spillway.SessionError, match="the process that made it"):
+            held[0].step()
+        held[0].close()
+        held.clear()
+
+    assert in_child(step) == 0
+    # The parent still has it.
+    held[0].step()
+    held[0].close()
+    with pytest.raises(spillway.SessionError, match="closed"):
+        held[0].step()
+
+
+def test_a_graph_that_is_planned_in_another_thread_is_not_changed():
+    graph = spillway.Graph("chain")
+    last = graph.input("x", 4096)
+    for number in range(3000):
+        made = graph.temporary(f"y{number}", 16384)
+        graph.op(f"f{number}", 20000, [last], [made], repeatable=True)
+        last = made
+    plans = []
+    thread = threading.Thread(target=lambda: plans.append(graph.plan(machine(), "min")))
+    thread.start()
+    with pytest.raises(spillway.GraphError, match="planned in another thread"):
+        while thread.is_alive():
+            graph.state("late", 4096)
+    thread.join()
+    assert plans
+    graph.state("later", 4096)

@@ -205,7 +205,7 @@ impl Plan {
 
     /// The same plan with its arena laid out after that of `earlier`: states in both arenas have the same
     /// offsets, so that a [switch](crate::Session::switch) leaves them where they are. The plan as it is
-    /// if the budget is too small for that.
+    /// if the budget is too small for that, or if a switch from `earlier` would copy more bytes.
     ///
     /// # Errors
     /// [`Error::States`], [`Error::OutOfMemory`].
@@ -216,7 +216,16 @@ impl Plan {
             switching::keep_offsets(&from, &to, &self.plan, &states)?
         };
         let Some(plan) = arranged else { return Ok(self.clone()) };
-        Self::in_context(self.graph.clone(), self.machine.clone(), plan, self.context.clone())
+        let arranged =
+            Self::in_context(self.graph.clone(), self.machine.clone(), plan, self.context.clone())?;
+        let copied_bytes = |to: &Self| match earlier.switch_to(to) {
+            Ok(switch) => Ok(u128::from(switch.h2d_bytes) + u128::from(switch.d2h_bytes)),
+            Err(error @ Error::OutOfMemory(_)) => Err(error),
+            // There is no such switch.
+            Err(_) => Ok(u128::MAX),
+        };
+        let copies_more = copied_bytes(&arranged)? > copied_bytes(self)?;
+        Ok(if copies_more { self.clone() } else { arranged })
     }
 
     fn proved(&self) -> Result<Proved<'_>, Error> {

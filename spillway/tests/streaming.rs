@@ -135,6 +135,35 @@ fn odd_lists_of_layers_are_errors() {
     assert!(streaming::plan(&layers, &machine(1), "most").is_err());
 }
 
+/// Offsets in the arena are multiples of 256, and chunks need not be.
+#[test]
+fn chunks_may_have_any_size() {
+    let equal = vec![Layer::new(5000, 100); 4];
+    let mixed = [5000, 300, 12_345, 1, 7000].map(|bytes| Layer::new(bytes, 100));
+    for chunk_bytes in [1, 100, 128, 256, 300, 384, 512, 1000, 4000, 4096, 10_000] {
+        let machine = machine_of(chunk_bytes, 100);
+        for layers in [&equal, &mixed[..]] {
+            let least_bytes = streaming::least(layers, &machine).bytes;
+            let budgets = [0, chunk_bytes, 5 * chunk_bytes].map(|more| least_bytes + more);
+            let budgets = budgets.map(|bytes| bytes.to_string());
+            for budget in budgets.iter().map(String::as_str).chain(["80%", "100%"]) {
+                let plan = streaming::plan(layers, &machine, budget);
+                let plan = plan.unwrap_or_else(|error| panic!("{chunk_bytes} {budget}: {error}"));
+                run_in_a_slab(&plan, 8);
+                let addresses = plan.addresses().unwrap();
+                for run in addresses.at_start() {
+                    assert_eq!(run.offset_bytes % chunk_bytes, 0, "{chunk_bytes} {budget}");
+                }
+                let all_bytes =
+                    layers.iter().map(|layer| layer.bytes.next_multiple_of(chunk_bytes));
+                if all_bytes.sum::<u64>() <= plan.owned().budget_bytes {
+                    assert_eq!(plan.owned().predicted.h2d_bytes, 0, "{chunk_bytes} {budget}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_layer_at_a_time_needs_only_the_largest() {
     let layers: Vec<_> = (1..=5).map(|layer| Layer::new(layer * 700, 100)).collect();

@@ -46,7 +46,7 @@ pub(super) fn report<B: Backend>(backend: B, chunk_bytes: Option<u64>) -> Report
     for check in &checks {
         // Before it runs, so that whoever sees a crash knows what ran.
         progress.set_message(check.name);
-        if progress.is_hidden() {
+        if found.is_ok() && progress.is_hidden() {
             output::note(&format!("checking {}", check.name));
         }
         match judge(check, backend, &found) {

@@ -28,10 +28,11 @@ const ITERATIONS: [u64; 2] = [5, 7];
 const MANY_ITERATIONS: [u64; 2] = [1000, 10_000];
 /// What generated graphs are made for; they are stretched to the device's chunks.
 const GENERATED_CHUNK_BYTES: u64 = 256;
-/// Larger chunks take long to fill. With them, tensors have no more than [`MOST_CHUNKS`], and
-/// kernels touch [`RUNS`] runs of words in each chunk, where the backend has such kernels.
+/// Larger chunks take long to fill. With them, each planner has [`FEW_GRAPHS`], tensors have no more
+/// than [`MOST_CHUNKS`], and kernels touch [`RUNS`] runs of words in each chunk, where the backend has such kernels.
 const FILLED_CHUNK_BYTES: u64 = 64 << 10;
-const MOST_CHUNKS: u64 = 3;
+const FEW_GRAPHS: usize = 2;
+const MOST_CHUNKS: u64 = 2;
 const RUNS: u64 = 8;
 /// Bytes of the tensors of a long run, unless a chunk has less.
 const LONG_BYTES: u64 = 1024;
@@ -270,7 +271,8 @@ fn hold<T: Backend>(
     planner: &dyn Planner,
 ) -> Outcome {
     let machine = machine(bench);
-    for (number, graph) in generated(graphs, &machine, GRAPHS)?.iter().enumerate() {
+    let count = if machine.chunk_bytes > FILLED_CHUNK_BYTES { FEW_GRAPHS } else { GRAPHS };
+    for (number, graph) in generated(graphs, &machine, count)?.iter().enumerate() {
         let graph = graph.graph()?;
         let request = Request { graph: &graph, machine: &machine, budget_bytes: 0 };
         let min_bytes = planner.min_bytes(&request)?;

@@ -163,7 +163,7 @@ impl Attempt<'_, '_> {
         let Some(mut plan) = list(&layers, &numbers, &slots, When::InTime, iterations) else {
             return Ok(None);
         };
-        plan.placements = Some(objects(order, &plan, &slots, iterations));
+        plan.placements = Some(objects(self.layers, order, &plan, &slots, iterations));
         plan.predicted = predict(self.graph, self.machine, &plan)?;
         Ok(Some(plan))
     }
@@ -251,9 +251,17 @@ fn list(
     let mut uploads = uploads.into_iter().peekable();
     let part = |layer: usize| Part::whole(TensorId(layer as u32));
     let (mut steps, mut is_there) = (Vec::new(), vec![false; count]);
-    let (arena, arena_bytes) = arena(layers, &is_streamed);
-    let mut resident: Vec<_> =
-        arena.iter().map(|placement| Part::whole(placement.tensor)).collect();
+    let mut resident: Vec<_> = (0..count).filter(|&layer| !is_streamed[layer]).map(part).collect();
+    let mut pools = vec![Pool { object_bytes: slots.object_bytes, count: slots.count }];
+    let (mut arena, mut arena_bytes, mut tensor_pool) = (Vec::new(), 0, Vec::new());
+    if layers.stay_in_arena() {
+        (arena, arena_bytes) = arena_of(layers, &is_streamed);
+    } else {
+        let object_bytes = layers.chunk_bytes;
+        let staying = resident.iter().map(|part| layers.bytes[part.tensor.index()] / object_bytes);
+        pools.push(Pool { object_bytes, count: staying.sum() });
+        tensor_pool = is_streamed.iter().map(|&is_streamed| u32::from(!is_streamed)).collect();
+    }
     for launched in 0..count {
         while let Some((.., layer)) = uploads.next_if(|&(before, ..)| before == launched) {
             steps.push(Step::Prefetch(part(layer)));
@@ -269,7 +277,8 @@ fn list(
     Some(OwnedPlan {
         resident_at_start: resident.collect(),
         steps,
-        pools: vec![Pool { object_bytes: slots.object_bytes, count: slots.count }],
+        pools,
+        tensor_pool,
         budget_bytes: layers.budget_bytes,
         arena,
         arena_bytes,
@@ -277,17 +286,33 @@ fn list(
     })
 }
 
-/// The objects of layers of which the first one is fixed in each iteration.
-fn objects(order: &[usize], plan: &OwnedPlan, slots: &Slots, iterations: usize) -> OwnedPlacements {
+/// The objects of layers of which the first one is fixed in each iteration, and of those that stay in
+/// a pool, one after the other.
+fn objects(
+    layers: &Layers,
+    order: &[usize],
+    plan: &OwnedPlan,
+    slots: &Slots,
+    iterations: usize,
+) -> OwnedPlacements {
     let (objects, ends) = (Vec::new(), Vec::new());
+    let mut stays = 0;
     let mut placements = OwnedPlacements { iterations: iterations as u32, objects, ends };
     let mut place = |tensor: TensorId, iteration: usize| {
         let position = order.iter().position(|&layer| layer == tensor.index());
-        let Some(position) = position.map(|at| at + iteration % iterations * order.len()) else {
-            return;
+        let (first, count) = match position {
+            Some(at) => {
+                let at = at + iteration % iterations * order.len();
+                (slots.first.as_ref().map_or(0, |first| first[at]), slots.taken[at])
+            }
+            None if layers.stay_in_arena() => return,
+            None => {
+                let count = layers.bytes[tensor.index()] / layers.chunk_bytes;
+                stays += count;
+                (stays - count, count)
+            }
         };
-        let first = slots.first.as_ref().map_or(0, |first| first[position]);
-        placements.objects.extend(first..first + slots.taken[position]);
+        placements.objects.extend(first..first + count);
         placements.ends.push(placements.objects.len() as u32);
     };
     let at_start = plan.resident_at_start.iter().map(|resident| resident.part.tensor);
@@ -304,7 +329,7 @@ fn objects(order: &[usize], plan: &OwnedPlan, slots: &Slots, iterations: usize) 
 }
 
 /// The layers that stay, one after the other, and the bytes that they take.
-fn arena(layers: &Layers, is_streamed: &[bool]) -> (Vec<ArenaPlacement>, u64) {
+fn arena_of(layers: &Layers, is_streamed: &[bool]) -> (Vec<ArenaPlacement>, u64) {
     let mut end_bytes = 0;
     let mut placements = Vec::new();
     for ((layer, &bytes), &is_streamed) in layers.bytes.iter().enumerate().zip(is_streamed) {

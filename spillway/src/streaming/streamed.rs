@@ -20,6 +20,7 @@ pub(super) struct Layers {
     total_bytes: u128,
     /// What divides all sizes, or nearly.
     unit_bytes: u64,
+    pub(super) chunk_bytes: u64,
 }
 
 /// Memory for the layers that are streamed: objects of one size, numbered from 0.
@@ -77,6 +78,7 @@ impl Layers {
             budget_bytes,
             total_bytes,
             unit_bytes: if total / whole > MOST_OBJECTS { coarse } else { whole },
+            chunk_bytes: machine.chunk_bytes,
             bytes,
         }
     }
@@ -89,6 +91,12 @@ impl Layers {
             upload_ns: self.upload_ns.repeat(iterations),
             ..*self
         }
+    }
+
+    /// Whether layers that stay lie in the arena: its offsets are multiples of 256, or of a smaller
+    /// chunk. Otherwise they have a pool of chunks.
+    pub(super) const fn stay_in_arena(&self) -> bool {
+        self.chunk_bytes.is_multiple_of(if self.chunk_bytes < 256 { self.chunk_bytes } else { 256 })
     }
 
     pub(super) fn len(&self) -> usize {
