@@ -2,7 +2,7 @@
 
 use crate::Refused;
 use planner_core::Graph;
-use planner_core::backend::{DeviceAddress, Launch};
+use planner_core::backend::{DeviceAddress, HostLaunch, Launch};
 
 /// Checks that a launch has an address for each operand, a workspace where the op wants one,
 /// and, where it is a repeat, a repeatable op and the address 0 for what the repeat leaves alone.
@@ -26,4 +26,25 @@ pub fn check_launch(graph: &Graph<'_>, launch: &Launch<'_>) -> Result<(), Refuse
         at == DeviceAddress(0) || !graph.leaves_alone(launch.launched(), tensor)
     });
     if has_all && leaves_alone { Ok(()) } else { Err(wrong) }
+}
+
+/// Checks that an op on the host may run there, and has a range of the right size for each operand,
+/// the same one for both ends of an update in place. Returns its time there. Whether the ranges are
+/// in the block is for the backend to check. O(reads times writes).
+///
+/// # Errors
+/// [`Refused::NotOnHost`] and [`Refused::Operands`].
+pub fn check_host_launch(graph: &Graph<'_>, launch: &HostLaunch<'_>) -> Result<u64, Refused> {
+    let wrong = Refused::Operands(launch.op);
+    let op = graph.ops().get(launch.op.index()).ok_or(wrong)?;
+    let host_ns = op.host_ns.ok_or(Refused::NotOnHost(launch.op))?;
+    let (reads, writes) = (graph.reads(launch.op), graph.writes(launch.op));
+    let has_all = launch.reads.len() == reads.len() && launch.writes.len() == writes.len();
+    let of_reads = || reads.iter().zip(launch.reads.iter());
+    let mut operands = of_reads().chain(writes.iter().zip(launch.writes.iter()));
+    let fits = operands.all(|(&tensor, range)| {
+        let mut in_place = of_reads().filter(|&(&read, _)| read == tensor);
+        graph.tensor(tensor).bytes == range.bytes && in_place.all(|(_, read)| read == range)
+    });
+    if has_all && fits { Ok(host_ns) } else { Err(wrong) }
 }

@@ -1,5 +1,6 @@
 //! What backends over a driver do alike. Before they turn to it, [`AddressMap`] knows what is
-//! reserved and mapped, [`check_launch`] checks what a launch brings, and [`Refused`] says what
+//! reserved and mapped, [`check_launch`] and [`check_host_launch`] check what
+//! a launch brings, and [`Refused`] says what
 //! is wrong with a call.
 #![forbid(unsafe_code)]
 
@@ -9,6 +10,6 @@ mod refused;
 mod unavailable;
 
 pub use address_map::AddressMap;
-pub use launch::check_launch;
+pub use launch::{check_host_launch, check_launch};
 pub use refused::Refused;
 pub use unavailable::Unavailable;

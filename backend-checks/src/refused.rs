@@ -32,11 +32,15 @@ pub enum Refused {
     /// An address is not a multiple of 4 bytes, and kernels work on words.
     Misaligned(DeviceAddress),
     /// The launch names an op that the graph does not have, has more or fewer addresses than the
-    /// op has operands, lacks the op's workspace, or, as a repeat, has the address of a state or
-    /// an input that the op writes.
+    /// op has operands, lacks the op's workspace, or, as a repeat, has the address of a state,
+    /// input or output that the op writes; or, on the host, ranges that do not fit them.
     Operands(OpId),
     /// The launch repeats an op that is not repeatable.
     NotRepeatable(OpId),
+    /// The device has no stream for ops on the host.
+    NoHostStream,
+    /// The op has no time on the host, and is launched there.
+    NotOnHost(OpId),
 }
 
 impl fmt::Display for Refused {
@@ -68,6 +72,8 @@ impl fmt::Display for Refused {
             Self::NotRepeatable(op) => {
                 write!(f, "{op} is launched as a repeat, but it is not repeatable")
             }
+            Self::NoHostStream => write!(f, "this device has no stream for ops on the host"),
+            Self::NotOnHost(op) => write!(f, "{op} is launched on the host, but has no time there"),
         }
     }
 }

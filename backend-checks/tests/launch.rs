@@ -12,9 +12,18 @@ const UPDATE: OpId = OpId(1);
 
 const TENSORS: [Tensor; 2] =
     [Tensor { bytes: 8, kind: Kind::State }, Tensor { bytes: 8, kind: Kind::Temporary }];
+const OP: Op = Op {
+    time_ns: 1,
+    workspace_bytes: 0,
+    first_operand: 0,
+    reads: 0,
+    writes: 0,
+    repeatable: false,
+    host_ns: None,
+};
 const OPS: [Op; 2] = [
-    Op { time_ns: 1, workspace_bytes: 8, first_operand: 0, reads: 1, writes: 2, repeatable: true },
-    Op { time_ns: 1, workspace_bytes: 0, first_operand: 3, reads: 2, writes: 1, repeatable: false },
+    Op { workspace_bytes: 8, reads: 1, writes: 2, repeatable: true, ..OP },
+    Op { first_operand: 3, reads: 2, writes: 1, ..OP },
 ];
 const OPERANDS: [TensorId; 6] =
     [TensorId(0), TensorId(0), TensorId(1), TensorId(1), TensorId(0), TensorId(0)];

@@ -190,6 +190,7 @@ impl CudaDevice {
 
     /// Fails for points that nothing has signalled.
     fn check_signalled(&self, point: Point) -> Result<(), CudaError> {
+        check_stream(point.stream)?;
         if point.value > self.queued[point.stream as usize].signalled {
             return Err(Refused::Unsignalled(point).into());
         }
@@ -206,8 +207,14 @@ impl CudaDevice {
     }
 }
 
+/// Refuses the stream for ops on the host, which the device does not have.
+fn check_stream(stream: Stream) -> Result<(), Refused> {
+    if stream == Stream::Host { Err(Refused::NoHostStream) } else { Ok(()) }
+}
+
 impl Streams for CudaDevice {
     fn wait(&mut self, stream: Stream, point: Point) -> Result<(), CudaError> {
+        check_stream(stream)?;
         self.check_signalled(point)?;
         let of = &self.queued[point.stream as usize];
         // A stream runs in its own order, and a graph after all that came before it.
@@ -223,6 +230,7 @@ impl Streams for CudaDevice {
     }
 
     fn signal(&mut self, stream: Stream) -> Result<Point, CudaError> {
+        check_stream(stream)?;
         let is_captured = self.captured_from.is_some();
         let value = self.queued[stream as usize].signal(is_captured)?;
         Ok(Point { stream, value })

@@ -3,9 +3,9 @@
 #[cfg(target_os = "linux")]
 use crate::MappedDevice;
 use crate::{HostDevice, HostError};
-use backend_checks::check_launch;
+use backend_checks::{check_host_launch, check_launch};
 use integrity::{Backend, Found, Passes, Read, Reading, Write, fill_inputs, fill_states, value};
-use planner_core::backend::{Kernels, Launch};
+use planner_core::backend::{HostKernels, HostLaunch, Kernels, Launch, Transfers};
 use planner_core::{Graph, HostLayout, Machine, MachineParameters};
 
 /// Kernels for every op of a graph, with the arithmetic of the crate `integrity`.
@@ -40,6 +40,10 @@ macro_rules! kernels {
                 Ok(())
             }
 
+            fn on_host(&mut self) -> Option<&mut dyn HostKernels<$device>> {
+                Some(self)
+            }
+
             fn fill_states(
                 &mut self,
                 device: &mut $device,
@@ -55,6 +59,30 @@ macro_rules! kernels {
                 layout: &HostLayout<'_>,
             ) -> Result<(), HostError> {
                 fill_inputs(&self.graph, device, iteration, layout)
+            }
+        }
+
+        impl HostKernels<$device> for IntegrityKernels<'_> {
+            fn launch_on_host(
+                &mut self,
+                device: &mut $device,
+                launch: &HostLaunch<'_>,
+            ) -> Result<(), HostError> {
+                check_host_launch(&self.graph, launch)?;
+                let Passes { reads, repeated, writes } = Passes::on_host(&self.graph, launch);
+                let mut readings = Vec::new();
+                for Read { at, bytes, .. } in reads {
+                    let mut read = vec![0; bytes as usize];
+                    device.read_host(at.0, &mut read)?;
+                    readings.push(Reading::of(&read));
+                }
+                let results = value::op_results(launch.op, repeated, readings.into_iter());
+                for Write { kind, position, at, bytes, .. } in writes {
+                    let mut written = vec![0; bytes as usize];
+                    value::written(results.of(kind), position, bytes).fill(0, &mut written);
+                    device.write_host(at.0, &written)?;
+                }
+                Ok(())
             }
         }
     };

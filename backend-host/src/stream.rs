@@ -6,6 +6,10 @@ use planner_core::Stream;
 use planner_core::backend::{Point, Streams};
 
 impl Streams for HostDevice {
+    fn has_host_stream(&self) -> bool {
+        true
+    }
+
     fn wait(&mut self, _stream: Stream, point: Point) -> Result<(), HostError> {
         self.reached(point).map(drop)
     }

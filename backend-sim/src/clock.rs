@@ -18,13 +18,13 @@ struct Lane {
     steps_ns: Vec<[u64; 2]>,
 }
 
-/// The time of the host and of the three streams. All sums saturate.
+/// The time of the host's calling thread and of the streams. All sums saturate.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     machine: Machine,
     host_ns: u64,
     lanes: PerStream<Lane>,
-    /// The end of the last launch of each iteration.
+    /// The end of the last op of each iteration.
     pub(crate) iteration_ends_ns: Vec<u64>,
 }
 
@@ -76,16 +76,16 @@ impl Clock {
         lane.step_bytes = lane.step_bytes.saturating_add(bytes);
     }
 
-    /// Submits a launch of an iteration, counted from 1.
-    pub(crate) fn launch(&mut self, time_ns: u64, iteration: u64) {
-        self.wait_until_ns(Stream::Compute, self.host_ns);
-        self.work(Stream::Compute, time_ns);
+    /// Submits an op of an iteration, counted from 1, on the device or on the host.
+    pub(crate) fn op(&mut self, stream: Stream, time_ns: u64, iteration: u64) {
+        self.wait_until_ns(stream, self.host_ns);
+        self.work(stream, time_ns);
         let ends_ns = &mut self.iteration_ends_ns;
         let index = iteration.saturating_sub(1) as usize;
         if ends_ns.len() <= index {
             ends_ns.resize(index + 1, 0);
         }
-        ends_ns[index] = self.lanes[Stream::Compute].free_ns;
+        ends_ns[index] = ends_ns[index].max(self.lanes[stream].free_ns);
     }
 
     /// Submits a signal.
@@ -136,9 +136,9 @@ mod tests {
         clock.signal(Stream::Upload);
         assert_eq!(clock.signal_ns(Stream::Upload, 1), Some(13));
         clock.wait_until_ns(Stream::Compute, 13);
-        clock.launch(100, 1);
+        clock.op(Stream::Compute, 100, 1);
         clock.spend_ns(200);
-        clock.launch(10, 2);
+        clock.op(Stream::Compute, 10, 2);
         assert_eq!(clock.iteration_ends_ns, [113, 210]);
         clock.copy(Stream::Download, 10);
         clock.signal(Stream::Download);

@@ -105,6 +105,7 @@ impl fmt::Display for Work {
             Stream::Compute => "launch",
             Stream::Upload => "upload",
             Stream::Download => "download",
+            Stream::Host => "op on the host",
         };
         write!(f, "{name} number {}", self.0.value)
     }

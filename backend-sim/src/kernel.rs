@@ -5,7 +5,7 @@ use crate::error::SimError;
 use crate::work::Work;
 use backend_checks::{Refused, check_launch};
 use integrity::{Passes, slots, value};
-use planner_core::backend::{HostRange, Kernels, Launch};
+use planner_core::backend::{HostKernels, HostLaunch, HostRange, Kernels, Launch};
 use planner_core::{Graph, HostLayout, Kind, Stream, TensorId};
 
 /// Kernels for every op of a graph: an op reads all bytes of what it reads, and the values
@@ -47,6 +47,10 @@ impl Kernels<SimDevice> for SimKernels<'_> {
         device.launch(&self.graph, launch)
     }
 
+    fn on_host(&mut self) -> Option<&mut dyn HostKernels<SimDevice>> {
+        Some(self)
+    }
+
     fn fill_states(
         &mut self,
         device: &mut SimDevice,
@@ -71,7 +75,41 @@ impl Kernels<SimDevice> for SimKernels<'_> {
     }
 }
 
+impl HostKernels<SimDevice> for SimKernels<'_> {
+    fn launch_on_host(
+        &mut self,
+        device: &mut SimDevice,
+        launch: &HostLaunch<'_>,
+    ) -> Result<(), SimError> {
+        device.launch_on_host(&self.graph, launch)
+    }
+}
+
 impl SimDevice {
+    /// Enqueues an op of a graph on the stream of the host. What it reads in the host block must hold
+    /// the right bytes of the right tensors, each of one version, when it begins.
+    ///
+    /// # Errors
+    /// Ranges that are not in the block or do not fit the op, an op without a time on the host, and
+    /// failures of earlier work.
+    pub fn launch_on_host(
+        &mut self,
+        graph: &Graph<'_>,
+        launch: &HostLaunch<'_>,
+    ) -> Result<(), SimError> {
+        self.check_failure()?;
+        let op = launch.op;
+        let time_ns = backend_checks::check_host_launch(graph, launch)?;
+        launch
+            .reads
+            .iter()
+            .chain(launch.writes.iter())
+            .try_for_each(|range| self.check_copy(range))?;
+        let work = Work::Host { op, passes: Passes::on_host(graph, launch) };
+        self.clock.op(Stream::Host, time_ns, launch.iteration);
+        self.submit(Stream::Host, work)
+    }
+
     /// Enqueues an op of a graph on the compute stream. Its reads must hold the right bytes of
     /// the right tensors, each of one version, when it begins; its workspace holds garbage
     /// after it.
@@ -86,7 +124,7 @@ impl SimDevice {
             return Err(Refused::Operands(op).into());
         }
         let work = Work::Launch { op, passes: Passes::new(graph, launch) };
-        self.clock.launch(graph.op(op).time_ns, launch.iteration);
+        self.clock.op(Stream::Compute, graph.op(op).time_ns, launch.iteration);
         self.submit(Stream::Compute, work)
     }
 }

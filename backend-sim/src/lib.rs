@@ -63,7 +63,7 @@ pub struct Counters {
 pub struct SimDevice {
     machine: Machine,
     clock: Clock,
-    /// The three streams.
+    /// The streams.
     queues: PerStream<Queue>,
     /// Where the order of effects is drawn from; none for the order of submission.
     chance: Option<Chance>,
@@ -125,7 +125,7 @@ impl SimDevice {
         Self { faults: Some(Faults::new(fault, seed)), ..self }
     }
 
-    /// When the last launch of each iteration ends.
+    /// When the last op of each iteration ends, on the device or on the host.
     #[must_use]
     pub fn iteration_ends_ns(&self) -> &[u64] {
         &self.clock.iteration_ends_ns

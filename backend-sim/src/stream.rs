@@ -177,8 +177,8 @@ impl SimDevice {
     /// needs, sometimes whatever comes.
     fn run_until(&mut self, point: Point, chance: &mut Chance) -> Result<(), SimError> {
         while !self.is_reached(point) {
-            let stream = match chance.below(6) {
-                any @ 0..3 => Stream::ALL[any as usize],
+            let stream = match chance.below(8) {
+                any @ 0..4 => Stream::ALL[any as usize],
                 _ => self.blocker(point),
             };
             self.run_some(stream, chance)?;
@@ -190,7 +190,7 @@ impl SimDevice {
     fn drift(&mut self) -> Result<(), SimError> {
         let Some(mut chance) = self.chance else { return Ok(()) };
         if chance.below(4) == 0 {
-            let stream = Stream::ALL[chance.below(3) as usize];
+            let stream = Stream::ALL[chance.below(4) as usize];
             self.run_some(stream, &mut chance)?;
         }
         self.chance = Some(chance);
@@ -199,6 +199,10 @@ impl SimDevice {
 }
 
 impl Streams for SimDevice {
+    fn has_host_stream(&self) -> bool {
+        true
+    }
+
     fn wait(&mut self, stream: Stream, point: Point) -> Result<(), SimError> {
         self.check_signalled(point)?;
         if let Some(ns) = self.clock.signal_ns(point.stream, point.value) {

@@ -46,8 +46,8 @@ impl SimDevice {
         if is_inside { Ok(()) } else { Err(Refused::NoHostRange(range).into()) }
     }
 
-    /// Whether a copy can have this end on the host.
-    fn check_copy(&self, range: HostRange) -> Result<(), SimError> {
+    /// Whether a copy, or an op on the host, can use this range.
+    pub(crate) fn check_copy(&self, range: HostRange) -> Result<(), SimError> {
         if range.bytes == 0 {
             return Err(Refused::NoHostRange(range).into());
         }
@@ -61,7 +61,7 @@ impl SimDevice {
             start < range.offset_bytes + range.bytes && range.offset_bytes < end
         };
         for (work, pending) in self.queues.0.iter().flat_map(Queue::pending) {
-            if !self.is_forgiving && pending.host().is_some_and(|(host, _)| used(host)) {
+            if !self.is_forgiving && pending.host().iter().any(|span| used(span.range)) {
                 return Err(SimError::HostInUse { range, work });
             }
         }

@@ -17,9 +17,25 @@ const COPIED: u32 = 0;
 /// One piece of enqueued work.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
-    Upload { host: HostRange, device: DeviceAddress, delay: u64 },
-    Download { host: HostRange, device: DeviceAddress, delay: u64 },
-    Launch { op: OpId, passes: Passes },
+    Upload {
+        host: HostRange,
+        device: DeviceAddress,
+        delay: u64,
+    },
+    Download {
+        host: HostRange,
+        device: DeviceAddress,
+        delay: u64,
+    },
+    Launch {
+        op: OpId,
+        passes: Passes,
+    },
+    /// An op on the host; its addresses are offsets in the host block.
+    Host {
+        op: OpId,
+        passes: Passes,
+    },
 }
 
 /// A device range that work touches.
@@ -29,6 +45,15 @@ pub(crate) struct Span {
     operand: u32,
     pub(crate) at: DeviceAddress,
     pub(crate) bytes: u64,
+    writes: bool,
+}
+
+/// A host range that work touches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostSpan {
+    /// The tensor, or [`COPIED`].
+    operand: u32,
+    pub(crate) range: HostRange,
     writes: bool,
 }
 
@@ -66,6 +91,7 @@ impl Work {
         match *self {
             Self::Upload { host, device, .. } => vec![copy_span(host, device, true)],
             Self::Download { host, device, .. } => vec![copy_span(host, device, false)],
+            Self::Host { .. } => Vec::new(),
             Self::Launch { ref passes, .. } => {
                 let reads = passes.reads.iter().map(|&Read { tensor, at, bytes }| Span {
                     operand: tensor.0,
@@ -87,17 +113,36 @@ impl Work {
     fn delay(&self) -> u64 {
         match *self {
             Self::Upload { delay, .. } | Self::Download { delay, .. } => delay,
-            Self::Launch { .. } => 0,
+            Self::Launch { .. } | Self::Host { .. } => 0,
         }
     }
 
-    /// The host range it touches, and whether it writes there.
-    pub(crate) fn host(&self) -> Option<(HostRange, bool)> {
+    /// The host ranges it touches, each as an operand.
+    pub(crate) fn host(&self) -> Vec<HostSpan> {
+        let copied = |range, writes| vec![HostSpan { operand: COPIED, range, writes }];
         match *self {
-            Self::Upload { host, .. } => Some((host, false)),
-            Self::Download { host, .. } => Some((host, true)),
-            Self::Launch { .. } => None,
+            Self::Upload { host, .. } => copied(host, false),
+            Self::Download { host, .. } => copied(host, true),
+            Self::Launch { .. } => Vec::new(),
+            Self::Host { ref passes, .. } => {
+                let reads = passes.reads.iter().map(|&Read { tensor, at, bytes }| HostSpan {
+                    operand: tensor.0,
+                    range: HostRange { offset_bytes: at.0, bytes },
+                    writes: false,
+                });
+                let writes =
+                    passes.writes.iter().map(|&Write { tensor, at, bytes, .. }| HostSpan {
+                        operand: tensor.map_or(WORKSPACE, |tensor| tensor.0),
+                        range: HostRange { offset_bytes: at.0, bytes },
+                        writes: true,
+                    });
+                reads.chain(writes).collect()
+            }
         }
+    }
+
+    const fn is_copy(&self) -> bool {
+        matches!(self, Self::Upload { .. } | Self::Download { .. })
     }
 }
 
@@ -149,8 +194,11 @@ impl SimDevice {
             }
             segments.push(found);
         }
-        if let Some((host, writes)) = running.work.host() {
-            running.note(Segment::of_host(host), Use { operand: COPIED, writes });
+        for HostSpan { operand, range, writes } in running.work.host() {
+            let is_alone = running.note(Segment::of_host(range), Use { operand, writes });
+            if !is_alone && !self.is_forgiving {
+                return Err(SimError::Race { work: point, other: point });
+            }
         }
         let mut others = self.queues.0.iter().filter_map(|queue| queue.running.as_ref());
         if let Some(other) = others.find(|other| !self.is_forgiving && running.races(other)) {
@@ -162,7 +210,7 @@ impl SimDevice {
 
     /// Ends work: its writes become visible.
     pub(crate) fn end(&mut self, running: Running) -> Result<(), SimError> {
-        let fails = running.work.host().is_some() && self.copy_fails();
+        let fails = running.work.is_copy() && self.copy_fails();
         for effect in running.effects {
             if fails {
                 self.contents.spoil(effect.to);
@@ -185,25 +233,40 @@ impl SimDevice {
             &Work::Download { host, .. } => {
                 Ok(self.contents.copy(device, &[Segment::of_host(host)]))
             }
-            Work::Launch { op, passes } => {
-                let mut segments = segments.iter();
-                let mut readings = Vec::new();
-                for (&Read { tensor, .. }, from) in passes.reads.iter().zip(segments.by_ref()) {
-                    let read = contents::Read { work: running.point, op: *op, tensor };
-                    readings.push(self.contents.read(from, read)?);
-                }
-                let results = value::op_results(*op, passes.repeated, readings.into_iter());
-                let mut effects = Vec::new();
-                for (write, to) in passes.writes.iter().zip(segments) {
-                    let result = results.of(write.kind);
-                    let value = value::written(result, write.position, write.bytes);
-                    effects.extend(match write.tensor {
-                        Some(tensor) => self.contents.write(to, tensor, value),
-                        None => self.contents.waste(to, value),
-                    });
-                }
-                Ok(effects)
+            Work::Host { op, passes } => {
+                let on_host = running.work.host().into_iter();
+                let segments: Vec<_> =
+                    on_host.map(|span| vec![Segment::of_host(span.range)]).collect();
+                self.computed(running.point, *op, passes, &segments)
             }
+            Work::Launch { op, passes } => self.computed(running.point, *op, passes, segments),
         }
+    }
+
+    /// What an op will write, from what it reads now. `segments` are those of its operands.
+    fn computed(
+        &self,
+        work: Point,
+        op: OpId,
+        passes: &Passes,
+        segments: &[Vec<Segment>],
+    ) -> Result<Vec<Effect>, SimError> {
+        let mut segments = segments.iter();
+        let mut readings = Vec::new();
+        for (&Read { tensor, .. }, from) in passes.reads.iter().zip(segments.by_ref()) {
+            let read = contents::Read { work, op, tensor };
+            readings.push(self.contents.read(from, read)?);
+        }
+        let results = value::op_results(op, passes.repeated, readings.into_iter());
+        let mut effects = Vec::new();
+        for (write, to) in passes.writes.iter().zip(segments) {
+            let result = results.of(write.kind);
+            let value = value::written(result, write.position, write.bytes);
+            effects.extend(match write.tensor {
+                Some(tensor) => self.contents.write(to, tensor, value),
+                None => self.contents.waste(to, value),
+            });
+        }
+        Ok(effects)
     }
 }

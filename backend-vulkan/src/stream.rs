@@ -254,6 +254,7 @@ impl VulkanDevice {
     }
 
     fn check_signalled(&self, point: Point) -> Result<(), VulkanError> {
+        check_stream(point.stream)?;
         if point.value > self.queued[point.stream as usize].signalled {
             return Err(Refused::Unsignalled(point).into());
         }
@@ -293,8 +294,14 @@ impl VulkanDevice {
     }
 }
 
+/// Refuses the stream for ops on the host, which the device does not have.
+fn check_stream(stream: Stream) -> Result<(), Refused> {
+    if stream == Stream::Host { Err(Refused::NoHostStream) } else { Ok(()) }
+}
+
 impl Streams for VulkanDevice {
     fn wait(&mut self, stream: Stream, point: Point) -> Result<(), VulkanError> {
+        check_stream(stream)?;
         self.check_signalled(point)?;
         // A stream runs in its own order.
         if point.stream == stream || point.value == 0 {
@@ -313,6 +320,7 @@ impl Streams for VulkanDevice {
     }
 
     fn signal(&mut self, stream: Stream) -> Result<Point, VulkanError> {
+        check_stream(stream)?;
         self.gather(stream, true)?;
         Ok(Point { stream, value: self.queued[stream as usize].signalled })
     }

@@ -75,6 +75,7 @@ impl Network {
                 reads: reads.len() as u32,
                 writes: writes.len() as u32,
                 repeatable: false,
+                host_ns: None,
             };
             ops += 1;
             for &id in reads.iter().chain(writes) {
@@ -174,6 +175,7 @@ fn mix(plan: &Plan<'_>) -> u64 {
             Step::Prefetch(part) => (1, part.tensor.0),
             Step::Offload(part) => (2, part.tensor.0),
             Step::Evict(part) => (3, part.tensor.0),
+            Step::Host(op) => (4, op.0),
         };
         add(kind << 32 | u64::from(id));
     }

@@ -2,6 +2,7 @@
 
 use planner_core::{Graph, Kind, Machine, MachineParameters, OpId, TensorId};
 use proptest::collection::vec;
+use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::ops::RangeInclusive;
@@ -30,16 +31,23 @@ enum Access {
 type OpSeed = (u64, u64, Vec<(usize, Access)>);
 
 /// Random graphs of every shape: those of [`small_graphs`], and training steps, tidy or not. Any
-/// op may be repeatable.
+/// op may be repeatable, and any that writes no input may have a time on the host.
 pub fn graphs() -> impl Strategy<Value = OwnedGraph> {
     let graphs = prop_oneof![
         6 => small_graphs().boxed(),
         1 => training_graphs(1..=4).boxed(),
         1 => untidy_graphs(1..=4).boxed(),
     ];
-    (graphs, vec(proptest::bool::weighted(0.7), 12)).prop_map(|(mut graph, repeatable)| {
+    let promises =
+        (vec(proptest::bool::weighted(0.7), 12), vec(option::weighted(0.4, op_ns()), 12));
+    (graphs, promises).prop_map(|(mut graph, (repeatable, host_ns))| {
         for (op, repeatable) in graph.ops.iter_mut().zip(repeatable) {
             op.repeatable = repeatable;
+        }
+        for (op, host_ns) in host_ns.into_iter().enumerate().take(graph.ops.len()) {
+            let written = checked(&graph).writes(OpId(op as u32));
+            let is_input = |&tensor: &TensorId| graph.tensors[tensor.index()].kind == Kind::Input;
+            graph.ops[op].host_ns = host_ns.filter(|_| !written.iter().any(is_input));
         }
         graph
     })
@@ -49,7 +57,7 @@ pub fn graphs() -> impl Strategy<Value = OwnedGraph> {
 /// with updates in place, overwrites, tensors that no op touches, inputs that are never read
 /// or written after their last read, and ops that take no time.
 pub fn small_graphs() -> impl Strategy<Value = OwnedGraph> {
-    let kind = select(vec![Kind::State, Kind::Input, Kind::Temporary]);
+    let kind = select(vec![Kind::State, Kind::Input, Kind::Temporary, Kind::Output]);
     let access = select(vec![Access::Read, Access::Overwrite, Access::Update]);
     let workspace_bytes = prop_oneof![3 => Just(0), 1 => 1..=1500u64];
     let op = (op_ns(), workspace_bytes, vec((any::<u8>().prop_map(usize::from), access), 0..=4));
@@ -71,14 +79,14 @@ fn tensor_bytes() -> impl Strategy<Value = u64> {
 }
 
 /// Makes a graph of whatever numbers: ids wrap around, an op names no tensor twice, and it
-/// overwrites a temporary that it would read before any op has written it.
+/// overwrites a temporary or an output that it would read before any op has written it. An output
+/// that no op writes is a temporary.
 fn build(tensors: &[(u64, Kind)], ops: &[OpSeed]) -> OwnedGraph {
     let mut graph = OwnedGraph::default();
     for &(bytes, kind) in tensors {
         graph.push_tensor("tensor", bytes, kind);
     }
-    let mut has_value: Vec<bool> =
-        tensors.iter().map(|&(_, kind)| kind != Kind::Temporary).collect();
+    let mut has_value: Vec<bool> = tensors.iter().map(|&(_, kind)| !kind.is_made()).collect();
     for (time_ns, workspace_bytes, accesses) in ops {
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         for &(pick, access) in accesses {
@@ -98,6 +106,11 @@ fn build(tensors: &[(u64, Kind)], ops: &[OpSeed]) -> OwnedGraph {
             has_value[tensor.index()] = true;
         }
         graph.push_op("op", *time_ns, *workspace_bytes, &reads, &writes);
+    }
+    for (tensor, has_value) in graph.tensors.iter_mut().zip(has_value) {
+        if !has_value && tensor.kind == Kind::Output {
+            tensor.kind = Kind::Temporary;
+        }
     }
     graph
 }

@@ -33,7 +33,8 @@ pub struct Judgement {
     /// own, which is one of several figures that the format accepts.
     pub prediction: Prediction,
     /// The least and the most that a plan may state as `host_bytes`: what is moved of states
-    /// and inputs, and all states and inputs with the temporaries that are moved.
+    /// and inputs, and all states, inputs and outputs with the temporaries that are moved or that ops
+    /// on the host touch.
     pub accepted_host_bytes: (u64, u64),
     /// The least and the most bytes that the host layout can take. Between them this judge
     /// cannot tell whether the layout fits the host, and accepts.
@@ -179,10 +180,12 @@ fn check_ids(graph: &Graph<'_>, plan: &Plan<'_>) -> Result<(), Violation> {
             Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
                 known(location, part.tensor)?;
             }
-            Step::Launch(Launched { op, .. }) if op.index() >= graph.ops().len() => {
+            Step::Launch(Launched { op, .. }) | Step::Host(op)
+                if op.index() >= graph.ops().len() =>
+            {
                 return Err(Violation::at(location, format!("there is no {op}")));
             }
-            Step::Launch(_) => {}
+            Step::Launch(_) | Step::Host(_) => {}
         }
     }
     Ok(())
@@ -204,11 +207,15 @@ fn predict(
     let (graph, plan) = (layout.graph, layout.plan);
     let mut transferred_bytes = [0u64; 2];
     let mut transfers_ns = [0u64; 2];
+    let mut host_ns = 0;
     let (mut peak_bytes, mut first_peak_step) = (0, 0);
     for (record, event) in records.iter().zip(timeline).take(plan.steps.len()) {
         if let Some(direction) = record.direction() {
             add(&mut transferred_bytes[direction], record.bytes)?;
             add(&mut transfers_ns[direction], event.end_ns - event.start_ns)?;
+        }
+        if matches!(record.action, Step::Host(_)) {
+            add(&mut host_ns, event.end_ns - event.start_ns)?;
         }
         if record.held_bytes > peak_bytes {
             (peak_bytes, first_peak_step) = (record.held_bytes, record.step);
@@ -216,11 +223,14 @@ fn predict(
     }
     peak_bytes += u128::from(plan.arena_bytes);
     let [h2d_bytes, d2h_bytes] = transferred_bytes;
-    let host_bytes = moved_bytes(graph, plan, |_| true);
+    let host_bytes = on_host_bytes(graph, plan, |_| true);
+    let [upload_ns, download_ns] = transfers_ns;
+    let longest_ns = upload_ns.max(download_ns).max(host_ns);
     let prediction = Prediction {
-        period_ns: transfers_ns.into_iter().fold(iteration_ns(plan, timeline), u64::max),
+        period_ns: longest_ns.max(iteration_ns(plan, timeline)),
         compute_ns: graph.compute_ns(),
         repeat_ns: repeat_ns(graph, plan)?,
+        host_ns,
         peak_bytes: u64::try_from(peak_bytes).map_err(|_| Violation::overflow())?,
         h2d_bytes,
         d2h_bytes,
@@ -245,43 +255,36 @@ fn add(sum: &mut u64, term: u64) -> Result<(), Violation> {
     Ok(())
 }
 
-/// A quarter of the time from the end of the last launch of the fourth iteration to that of
-/// the eighth, rounded down.
+/// A quarter of the time from the end of all launches and steps on the host of the fourth iteration
+/// to that of the eighth, rounded down.
 fn iteration_ns(plan: &Plan<'_>, timeline: &[Event]) -> u64 {
-    let last_launch_ends_ns = |iteration: u32| {
-        let mut launches = timeline.iter().rev().filter(|event| event.iteration == iteration);
-        launches
-            .find(|event| matches!(plan.steps[event.step], Step::Launch(_)))
-            .map_or(0, |event| event.end_ns)
+    let ops_end_ns = |iteration: u32| {
+        let runs_op = |event: &&Event| {
+            event.iteration == iteration
+                && matches!(plan.steps[event.step], Step::Launch(_) | Step::Host(_))
+        };
+        timeline.iter().filter(runs_op).map(|event| event.end_ns).max().unwrap_or(0)
     };
-    (last_launch_ends_ns(8) - last_launch_ends_ns(4)) / 4
+    (ops_end_ns(8) - ops_end_ns(4)) / 4
 }
 
-/// Bytes of the tensors of certain kinds of which the list moves something, each once.
-fn moved_bytes(graph: &Graph<'_>, plan: &Plan<'_>, counts: impl Fn(Kind) -> bool) -> u64 {
-    let moved: BTreeSet<TensorId> = plan
-        .steps
-        .iter()
-        .filter_map(|step| match *step {
-            Step::Prefetch(Part { tensor, .. }) | Step::Offload(Part { tensor, .. }) => {
-                Some(tensor)
-            }
-            Step::Launch(_) | Step::Evict(_) => None,
-        })
-        .collect();
-    let moved = moved.into_iter().map(|tensor| graph.tensor(tensor));
-    moved.filter(|tensor| counts(tensor.kind)).map(|tensor| tensor.bytes).sum()
+/// Bytes of the tensors of certain kinds of which the list moves something or that an op on the host
+/// touches, each once.
+fn on_host_bytes(graph: &Graph<'_>, plan: &Plan<'_>, counts: impl Fn(Kind) -> bool) -> u64 {
+    let tensors = |step: &Step| match *step {
+        Step::Prefetch(Part { tensor, .. }) | Step::Offload(Part { tensor, .. }) => vec![tensor],
+        Step::Host(op) => graph.touches(op).collect(),
+        Step::Launch(_) | Step::Evict(_) => Vec::new(),
+    };
+    let on_host: BTreeSet<TensorId> = plan.steps.iter().flat_map(tensors).collect();
+    let on_host = on_host.into_iter().map(|tensor| graph.tensor(tensor));
+    on_host.filter(|tensor| counts(tensor.kind)).map(|tensor| tensor.bytes).sum()
 }
 
-/// Bytes of the states and inputs that are moved.
-fn moved_lasting_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> u64 {
-    moved_bytes(graph, plan, |kind| kind != Kind::Temporary)
-}
-
-/// Bytes of the states and inputs that are moved, with the temporaries that are moved: at least
-/// those in use at the same time, at most all of them.
+/// Bytes of the states, inputs and outputs that are moved or touched on the host, with such
+/// temporaries: at least those in use at the same time, at most all of them.
 fn host_layout_bytes(graph: &Graph<'_>, plan: &Plan<'_>) -> (u64, u64) {
-    let lasting_bytes = moved_lasting_bytes(graph, plan);
+    let lasting_bytes = on_host_bytes(graph, plan, |kind| kind != Kind::Temporary);
     let (load_bytes, sum_bytes) = host::load_bytes(&host::temporaries(graph, plan));
     (lasting_bytes + load_bytes, lasting_bytes + sum_bytes)
 }
@@ -294,16 +297,16 @@ fn accepted_host_bytes(layout: &Layout<'_>, records: &[values::StepRecord]) -> (
             let objects = record.objects.clone();
             Some(objects.map(move |object| (part.tensor, object)))
         }
-        Step::Launch(_) | Step::Evict(_) => None,
+        Step::Launch(_) | Step::Host(_) | Step::Evict(_) => None,
     });
     let moved: BTreeSet<(TensorId, u64)> = moved.flatten().collect();
-    let lasting_objects =
-        moved.into_iter().filter(|&(tensor, _)| graph.tensor(tensor).kind != Kind::Temporary);
+    let is_kept = |tensor| matches!(graph.tensor(tensor).kind, Kind::State | Kind::Input);
+    let lasting_objects = moved.into_iter().filter(|&(tensor, _)| is_kept(tensor));
     let least_bytes = lasting_objects
         .map(|(tensor, object)| layout.copied_bytes(tensor, &(object..object + 1)))
         .sum();
     let lasting = graph.tensors().iter().filter(|tensor| tensor.kind != Kind::Temporary);
-    let temporaries_bytes = moved_bytes(graph, plan, |kind| kind == Kind::Temporary);
+    let temporaries_bytes = on_host_bytes(graph, plan, |kind| kind == Kind::Temporary);
     let most_bytes = lasting.map(|tensor| tensor.bytes).sum::<u64>() + temporaries_bytes;
     (least_bytes, most_bytes)
 }

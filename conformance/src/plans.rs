@@ -98,7 +98,7 @@ pub fn cases_on_small_hosts() -> impl Strategy<Value = Case> {
 }
 
 /// A valid plan for the graph with its ops in this order, some of those that are repeatable more
-/// than once: a walk of random legal steps that ends where it began. Pools have from just enough
+/// than once, some of those that may on the host: a walk of random legal steps that ends where it began. Pools have from just enough
 /// objects to so many that memory that is given back is not needed for several iterations.
 #[must_use]
 pub fn random_plan(
@@ -108,22 +108,44 @@ pub fn random_plan(
     choices: &mut Choices,
 ) -> OwnedPlan {
     let mut spares = choices.fork(10);
-    let sequence = Sequence::random(graph, order, &mut choices.fork(40));
-    let homes = homes::Homes::choose(graph, machine, &sequence, &mut choices.fork(80));
-    let walked = walk::walk(graph, &sequence, &homes, choices);
+    let mut places = choices.fork(12);
+    let repeats = choices.fork(40);
+    let launches = || Sequence::random(graph, order, &mut repeats.clone());
+    let any = launches().with_some_on_host(false, &mut places.clone());
+    let plan = walked_plan(graph, machine, &any, &mut spares.clone(), &mut choices.clone());
+    if measure(graph, machine, &plan.plan()).is_ok() {
+        return predicted_by_ledger(plan, graph, machine);
+    }
+    let safe = launches().with_some_on_host(true, &mut places);
+    let plan = walked_plan(graph, machine, &safe, &mut spares, choices);
+    // A plan that the ledger refuses is handed out with predictions of zero, so that a
+    // property test sees it refused and shrinks it.
+    predicted_by_ledger(plan, graph, machine)
+}
+
+/// The plan of a walk over the launches of a sequence.
+fn walked_plan(
+    graph: &Graph<'_>,
+    machine: &Machine,
+    sequence: &Sequence<'_>,
+    spares: &mut Choices,
+    choices: &mut Choices,
+) -> OwnedPlan {
+    let homes = homes::Homes::choose(graph, machine, sequence, &mut choices.fork(80));
+    let walked = walk::walk(graph, sequence, &homes, choices);
     let pools: Vec<Pool> = homes
         .pools_object_bytes
         .iter()
         .zip(&walked.use_of_pools)
         .map(|(&object_bytes, used)| Pool {
             object_bytes,
-            count: used.peak + spare(used.allocated, &mut spares),
+            count: used.peak + spare(used.allocated, spares),
         })
         .collect();
     let rounded = |bytes: u64| bytes.next_multiple_of(machine.chunk_bytes);
     let pools_bytes: u64 = pools.iter().map(|pool| rounded(pool.object_bytes * pool.count)).sum();
     let slack_bytes = spares.below(3) as u64 * machine.chunk_bytes / 2;
-    let plan = OwnedPlan {
+    OwnedPlan {
         budget_bytes: rounded(homes.arena_bytes) + pools_bytes + slack_bytes,
         arena_bytes: homes.arena_bytes,
         arena: homes.arena,
@@ -133,10 +155,7 @@ pub fn random_plan(
         resident_at_start: walked.resident_at_start,
         steps: walked.steps,
         ..OwnedPlan::default()
-    };
-    // A plan that the ledger refuses is handed out with predictions of zero, so that a
-    // property test sees it refused and shrinks it.
-    predicted_by_ledger(plan, graph, machine)
+    }
 }
 
 /// Objects beyond the peak: none, a few, or what several iterations allocate.

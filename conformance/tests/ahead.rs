@@ -131,14 +131,17 @@ fn is_as_predicted(
     Ok(())
 }
 
-/// Whether the host may block for the slot of an input: one that is copied back to it, or
-/// that is brought in though no op reads it.
+/// Whether the host may block for the slot of an input: one that is copied back to it, that is
+/// brought in though no op reads it, or that an op on the host reads.
 fn waits_for_slots(graph: &Graph<'_>, plan: &OwnedPlan) -> bool {
     let is_input = |part: &Part| graph.tensor(part.tensor).kind == Kind::Input;
     let is_read = |part: &Part| graph.op_ids().any(|op| graph.reads(op).contains(&part.tensor));
     plan.steps.iter().any(|step| match step {
         Step::Offload(part) => is_input(part),
         Step::Prefetch(part) => is_input(part) && !is_read(part),
+        Step::Host(op) => {
+            graph.reads(*op).iter().any(|&tensor| graph.tensor(tensor).kind == Kind::Input)
+        }
         Step::Launch(_) | Step::Evict(_) => false,
     })
 }

@@ -20,12 +20,7 @@ fn samples(strategy: impl Strategy<Value = Case>, count: usize) -> Vec<Case> {
 
 fn launches(case: &Case) -> Vec<(usize, Launched)> {
     let steps = case.plan.steps.iter().enumerate();
-    steps
-        .filter_map(|(at, step)| match *step {
-            Step::Launch(launched) => Some((at, launched)),
-            _ => None,
-        })
-        .collect()
+    steps.filter_map(|(at, step)| step.launched().map(|launched| (at, launched))).collect()
 }
 
 fn repeats(case: &Case) -> Vec<(usize, OpId)> {
@@ -172,6 +167,31 @@ fn longest_lag(judgement: &Judgement) -> u32 {
     judgement.timeline.iter().filter_map(|event| event.memory_lag).max().unwrap_or(0)
 }
 
+/// The ops that run on the host.
+fn on_host(case: &Case) -> impl Iterator<Item = OpId> {
+    case.plan.steps.iter().filter_map(|step| match *step {
+        Step::Host(op) => Some(op),
+        _ => None,
+    })
+}
+
+/// Whether some tensor is written on the host and read on the device, or the reverse.
+fn hands_over(case: &Case, to_host: bool) -> bool {
+    let graph = case.graph.graph().unwrap();
+    let runs_on_host = |op: OpId| on_host(case).any(|it| it == op);
+    let reads = |op: OpId, tensor| graph.reads(op).contains(&tensor);
+    launches(case).iter().any(|&(at, writer)| {
+        graph.writes(writer.op).iter().any(|&tensor| {
+            launches(case).iter().any(|&(later, reader)| {
+                at < later
+                    && reads(reader.op, tensor)
+                    && runs_on_host(reader.op) == to_host
+                    && runs_on_host(writer.op) != to_host
+            })
+        })
+    })
+}
+
 type Class = (&'static str, fn(&Case, &Judgement) -> bool);
 
 const CLASSES: &[Class] = &[
@@ -198,6 +218,35 @@ const CLASSES: &[Class] = &[
         repeats(case).is_empty() && case.graph.ops.iter().any(|op| op.repeatable)
     }),
     ("repeat", |case, _| !repeats(case).is_empty()),
+    ("op on the host", |case, _| on_host(case).next().is_some()),
+    ("op on the device that may run on the host", |case, _| {
+        let launched = launches(case).into_iter().map(|(_, launched)| launched.op);
+        launched
+            .filter(|&op| on_host(case).all(|it| it != op))
+            .any(|op| case.graph.ops[op.index()].host_ns.is_some())
+    }),
+    ("value made on the device and read on the host", |case, _| hands_over(case, true)),
+    ("value made on the host and read on the device", |case, _| hands_over(case, false)),
+    ("op on the host beside a repeat", |case, _| {
+        on_host(case).next().is_some() && !repeats(case).is_empty()
+    }),
+    ("state written on the host", |case, _| {
+        on_host(case).any(|op| writes_a(case, op, Kind::State))
+    }),
+    ("output written on the host", |case, _| {
+        on_host(case).any(|op| writes_a(case, op, Kind::Output))
+    }),
+    ("output written on the device", |case, _| {
+        let launched = launches(case).into_iter().map(|(_, launched)| launched.op);
+        launched
+            .filter(|&op| on_host(case).all(|it| it != op))
+            .any(|op| writes_a(case, op, Kind::Output))
+    }),
+    ("output in the arena", |case, _| !in_arena(case, Kind::Output).is_empty()),
+    ("input read on the host", |case, _| {
+        let graph = case.graph.graph().unwrap();
+        on_host(case).any(|op| graph.reads(op).iter().any(|&it| kind(case, it) == Kind::Input))
+    }),
     ("many repeats", |case, _| repeats(case).len() > 5),
     ("op repeated twice", |case, _| {
         let mut ops: Vec<OpId> = repeats(case).into_iter().map(|(_, op)| op).collect();
@@ -355,7 +404,12 @@ const REFUSALS: &[&str] = &[
     "shares bytes",
     "has no host copy and claims one",
     "has two offsets",
-    "is a temporary",
+    "has no value at start",
+    "has no time on the host",
+    "and there once",
+    "runs on the host, and tensor",
+    "the host does not hold the current value",
+    "the last value of",
     "is listed twice",
     "is not resident",
     "is resident already",
@@ -384,7 +438,7 @@ const REFUSALS: &[&str] = &[
 fn mutated_plans_break_every_rule() {
     let mut messages = Vec::new();
     let mut valid = 0;
-    for case in samples(mutated_cases(), 6 * PLANS) {
+    for case in samples(mutated_cases(), 8 * PLANS) {
         match judge(&case.graph.graph().unwrap(), &case.machine, &case.plan.plan()) {
             Ok(_) => valid += 1,
             Err(violation) => messages.push(violation.to_string()),

@@ -3,6 +3,7 @@
 use crate::numbers::{numbers, numbers_u32};
 use planner_core::{Kind, Op, Tensor, TensorId};
 use proptest::collection::vec;
+use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 use workloads::OwnedGraph;
@@ -109,17 +110,19 @@ pub struct Arrays {
 
 /// Any arrays.
 pub fn arrays() -> impl Strategy<Value = Arrays> {
-    let kind = select(vec![Kind::State, Kind::Input, Kind::Temporary]);
+    let kind = select(vec![Kind::State, Kind::Input, Kind::Temporary, Kind::Output]);
     let tensor = (numbers(), kind).prop_map(|(bytes, kind)| Tensor { bytes, kind });
     let run = (numbers_u32(), numbers_u32(), numbers_u32());
-    let op = (numbers(), numbers(), run, any::<bool>()).prop_map(
-        |(time_ns, workspace_bytes, (first_operand, reads, writes), repeatable)| Op {
+    let host_ns = option::weighted(0.3, numbers());
+    let op = (numbers(), numbers(), run, any::<bool>(), host_ns).prop_map(
+        |(time_ns, workspace_bytes, (first_operand, reads, writes), repeatable, host_ns)| Op {
             time_ns,
             workspace_bytes,
             first_operand,
             reads,
             writes,
             repeatable,
+            host_ns,
         },
     );
     let operands = vec(numbers_u32().prop_map(TensorId), 0..=12);

@@ -163,6 +163,9 @@ enum Mutation {
     },
     /// One of the launches as a repeat where it was none, and the reverse.
     OtherLaunch(usize),
+    /// One of the first launches on the host where it was on the device, and the reverse; the op may
+    /// then run there, where it says so.
+    OtherPlace(usize, bool),
     /// One of the ops repeatable where it was not, and the reverse.
     OtherOp(usize),
     /// This many sixty-fourths of the host memory that the plan wants.
@@ -193,6 +196,7 @@ fn mutations() -> impl Strategy<Value = Mutation> {
         2 => (0..64usize, 0..64usize)
             .prop_map(|(launch, at)| Mutation::LaunchAgain { launch, at }),
         1 => (0..64usize).prop_map(Mutation::OtherLaunch),
+        2 => (0..64usize, any::<bool>()).prop_map(|(at, may)| Mutation::OtherPlace(at, may)),
         1 => (0..64usize).prop_map(Mutation::OtherOp),
         2 => (0..=64u64).prop_map(Mutation::LittleHost),
         2 => machines::changes().prop_map(Mutation::Machine),
@@ -227,6 +231,18 @@ fn mutated(mut case: Case, mutation: Mutation) -> Case {
         Mutation::OtherLaunch(launch) => {
             if let Some(launched) = nth_launch(plan, launch) {
                 launched.is_repeat = !launched.is_repeat;
+            }
+        }
+        Mutation::OtherPlace(at, may) => {
+            let mut firsts: Vec<&mut Step> = plan.steps.iter_mut().collect();
+            firsts.retain(|step| step.launched().is_some_and(|launched| !launched.is_repeat));
+            let count = firsts.len().max(1);
+            let Some(step) = firsts.into_iter().nth(at % count) else { return case };
+            let Some(Launched { op, .. }) = step.launched() else { return case };
+            let is_on_host = matches!(step, Step::Host(_));
+            *step = if is_on_host { Step::launch(op) } else { Step::Host(op) };
+            if let Some(op) = case.graph.ops.get_mut(op.index()).filter(|_| may) {
+                op.host_ns.get_or_insert(op.time_ns / 2);
             }
         }
         Mutation::OtherOp(op) => {
@@ -301,13 +317,14 @@ fn each_number(plan: &mut OwnedPlan, change: &mut impl FnMut(u64) -> u64) {
         period_ns,
         compute_ns,
         repeat_ns,
+        host_ns,
         peak_bytes,
         h2d_bytes,
         d2h_bytes,
         host_bytes,
     } = &mut plan.predicted;
     let bytes = [peak_bytes, h2d_bytes, d2h_bytes, host_bytes];
-    for figure in [period_ns, compute_ns, repeat_ns].into_iter().chain(bytes) {
+    for figure in [period_ns, compute_ns, repeat_ns, host_ns].into_iter().chain(bytes) {
         *figure = change(*figure);
     }
     for ArenaPlacement { tensor: TensorId(tensor), offset_bytes } in &mut plan.arena {
@@ -318,7 +335,9 @@ fn each_number(plan: &mut OwnedPlan, change: &mut impl FnMut(u64) -> u64) {
     plan.resident_at_start.iter_mut().for_each(|Resident { part: it, .. }| part(it, change));
     for step in &mut plan.steps {
         match step {
-            Step::Launch(Launched { op: OpId(op), .. }) => narrow(op, change),
+            Step::Launch(Launched { op: OpId(op), .. }) | Step::Host(OpId(op)) => {
+                narrow(op, change)
+            }
             Step::Prefetch(it) | Step::Offload(it) | Step::Evict(it) => part(it, change),
         }
     }
@@ -359,7 +378,7 @@ fn each_part(plan: &mut OwnedPlan, change: impl Fn(&mut Part)) {
     let residents = plan.resident_at_start.iter_mut().map(|resident| &mut resident.part);
     let moved = plan.steps.iter_mut().filter_map(|step| match step {
         Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => Some(part),
-        Step::Launch(_) => None,
+        Step::Launch(_) | Step::Host(_) => None,
     });
     residents.chain(moved).filter(|part| !part.is_whole()).for_each(change);
 }

@@ -1,13 +1,13 @@
 //! How an op or a repeat is computed: the order of its readings, and passes over what it writes.
 
-use planner_core::backend::{DeviceAddress, Launch};
+use planner_core::backend::{Addresses, DeviceAddress, HostLaunch, Launch};
 use planner_core::{Graph, Kind, Launched, OpId, TensorId};
 
 /// What an op reads, in the order in which readings are folded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoldOrder {
     /// Positions in [`Graph::reads`]: in the op's order, but for what its repeats leave alone,
-    /// which comes last. That is the states and inputs that a repeatable op updates in place.
+    /// which comes last. That is the states, inputs and outputs that a repeatable op updates in place.
     pub reads: Vec<usize>,
     /// How many of them repeats read as well.
     pub repeated: usize,
@@ -46,7 +46,7 @@ pub struct Passes {
 pub struct Read {
     /// The tensor.
     pub tensor: TensorId,
-    /// Where it begins.
+    /// Where it begins; of an op on the host, the offset in the host block.
     pub at: DeviceAddress,
     /// Its size.
     pub bytes: u64,
@@ -68,6 +68,21 @@ pub struct Write {
 }
 
 impl Passes {
+    /// The passes of an op on the host, which computes there what a launch computes on the device. All
+    /// addresses are offsets in the host block.
+    ///
+    /// # Panics
+    /// There is no such op.
+    #[must_use]
+    pub fn on_host(graph: &Graph<'_>, launch: &HostLaunch<'_>) -> Self {
+        let HostLaunch { op, iteration, .. } = *launch;
+        let reads: Vec<u64> = launch.reads.iter().map(|range| range.offset_bytes).collect();
+        let writes: Vec<u64> = launch.writes.iter().map(|range| range.offset_bytes).collect();
+        let (reads, writes) = (Addresses::new(&reads), Addresses::new(&writes));
+        let is_repeat = false;
+        Self::new(graph, &Launch { op, is_repeat, iteration, reads, writes, workspace: None })
+    }
+
     /// The passes of a launch that has the operands of its op: of a repeat, without what it
     /// leaves alone. O(reads times writes).
     ///

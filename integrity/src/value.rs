@@ -12,7 +12,7 @@
 //!    the op read as well, from which what they write follows, and one of everything.
 //! 3. For each tensor that it writes, by position, all words of the value [`written`]; the
 //!    workspace is filled like one more tensor after them. Temporaries and the workspace get
-//!    the first result, states and inputs the second.
+//!    the first result, states, inputs and outputs the second.
 //!
 //! Nothing depends on the iteration or on how often an op is launched, so a repeat writes the
 //! bytes that the first launch wrote.
@@ -155,7 +155,7 @@ pub const fn input(tensor: TensorId, iteration: u64, bytes: u64) -> Value {
 pub struct Results {
     /// For temporaries and the workspace: from what repeats of the op read as well.
     pub repeated: Value,
-    /// For states and inputs: from all that the op reads.
+    /// For states, inputs and outputs: from all that the op reads.
     pub all: Value,
 }
 
@@ -165,7 +165,7 @@ impl Results {
     pub const fn of(self, kind: Kind) -> Value {
         match kind {
             Kind::Temporary => self.repeated,
-            Kind::State | Kind::Input => self.all,
+            Kind::State | Kind::Input | Kind::Output => self.all,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! A layer between an executor and a device, and the device with a layer around it.
 
 use planner_core::backend::{
-    BackendError, Chunks, DeviceAddress, ErrorType, HostRange, Kernels, Launch, Paging, Point,
-    Streams, Transfers,
+    BackendError, Chunks, DeviceAddress, ErrorType, HostKernels, HostLaunch, HostRange, Kernels,
+    Launch, Paging, Point, Streams, Transfers,
 };
 use planner_core::{HostLayout, Stream};
 
@@ -162,6 +162,19 @@ pub trait Layer<D: Transfers + Paging> {
         Ok(run(device, launch)?)
     }
 
+    /// See [`HostKernels::launch_on_host`], which is `run`.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn launch_on_host(
+        &mut self,
+        device: &mut D,
+        launch: &HostLaunch<'_>,
+        run: impl FnOnce(&mut D, &HostLaunch<'_>) -> Result<(), D::Error>,
+    ) -> Result<(), Self::Error> {
+        Ok(run(device, launch)?)
+    }
+
     /// See [`Kernels::fill_states`], which is `fill`.
     ///
     /// # Errors
@@ -226,6 +239,10 @@ impl<D: Transfers + Paging, L: Layer<D>> Streams for Layered<D, L> {
 
     fn block_until(&mut self, point: Point) -> Result<(), L::Error> {
         self.layer.block_until(&mut self.device, point)
+    }
+
+    fn has_host_stream(&self) -> bool {
+        self.device.has_host_stream()
     }
 
     fn submit(&mut self) -> Result<(), L::Error> {
@@ -293,6 +310,11 @@ where
         layer.launch(device, launch, |device, launch| self.0.launch(device, launch))
     }
 
+    fn on_host(&mut self) -> Option<&mut dyn HostKernels<Layered<D, L>>> {
+        let has_some = self.0.on_host().is_some();
+        has_some.then_some(self as &mut dyn HostKernels<Layered<D, L>>)
+    }
+
     fn fill_states(
         &mut self,
         device: &mut Layered<D, L>,
@@ -312,5 +334,23 @@ where
         layer.fill_inputs(device, iteration, layout, |device, iteration, layout| {
             self.0.fill_inputs(device, iteration, layout)
         })
+    }
+}
+
+impl<D, L, K> HostKernels<Layered<D, L>> for LayeredKernels<K>
+where
+    D: Transfers + Paging,
+    L: Layer<D>,
+    K: Kernels<D>,
+{
+    fn launch_on_host(
+        &mut self,
+        device: &mut Layered<D, L>,
+        launch: &HostLaunch<'_>,
+    ) -> Result<(), L::Error> {
+        let Layered { device, layer } = device;
+        let kernels = self.0.on_host().expect("kernels that have some for the host keep them");
+        layer
+            .launch_on_host(device, launch, |device, launch| kernels.launch_on_host(device, launch))
     }
 }

@@ -33,6 +33,10 @@
 // A tensor that an op writes before any op reads it.
 #define SPILLWAY_TEMPORARY 2
 
+// A tensor that an op writes before any op reads it, and whose last value each iteration leaves on
+// the host.
+#define SPILLWAY_OUTPUT 3
+
 // Allocates device memory for a range of a tensor, and copies its value in. Of an input, after the
 // last launch of the list that reads it: the value of the next iteration.
 #define SPILLWAY_PREFETCH 0
@@ -117,7 +121,7 @@ typedef struct {
   const char *name;
   // Its size, not zero.
   uint64_t bytes;
-  // `SPILLWAY_STATE`, `SPILLWAY_INPUT` or `SPILLWAY_TEMPORARY`.
+  // `SPILLWAY_STATE`, `SPILLWAY_INPUT`, `SPILLWAY_TEMPORARY` or `SPILLWAY_OUTPUT`.
   uint32_t kind;
 } SpillwayTensor;
 

@@ -12,6 +12,9 @@ pub const SPILLWAY_STATE: u32 = 0;
 pub const SPILLWAY_INPUT: u32 = 1;
 /// A tensor that an op writes before any op reads it.
 pub const SPILLWAY_TEMPORARY: u32 = 2;
+/// A tensor that an op writes before any op reads it, and whose last value each iteration leaves on
+/// the host.
+pub const SPILLWAY_OUTPUT: u32 = 3;
 
 /// One iteration of a computation that repeats for ever.
 pub struct Graph(pub(crate) spillway::Graph);
@@ -24,7 +27,7 @@ pub struct TensorDescription {
     pub name: *const c_char,
     /// Its size, not zero.
     pub bytes: u64,
-    /// `SPILLWAY_STATE`, `SPILLWAY_INPUT` or `SPILLWAY_TEMPORARY`.
+    /// `SPILLWAY_STATE`, `SPILLWAY_INPUT`, `SPILLWAY_TEMPORARY` or `SPILLWAY_OUTPUT`.
     pub kind: u32,
 }
 
@@ -103,6 +106,7 @@ unsafe fn push_tensor(
         SPILLWAY_STATE => Kind::State,
         SPILLWAY_INPUT => Kind::Input,
         SPILLWAY_TEMPORARY => Kind::Temporary,
+        SPILLWAY_OUTPUT => Kind::Output,
         kind => {
             return Err(Failure::argument(format!("tensor {at} has kind {kind}: no such kind")));
         }

@@ -1,10 +1,10 @@
 //! The steps of a plan, for those who have an executor of their own.
 
 use crate::boundary::{call, fill, given};
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, Failure};
 use crate::plan::Plan;
 use planner_core::schedule::Scheduled;
-use planner_core::{Launched, Part, PerStream, Step};
+use planner_core::{Launched, Part, PerStream, Step, Stream};
 
 /// Allocates device memory for a range of a tensor, and copies its value in. Of an input, after the
 /// last launch of the list that reads it: the value of the next iteration.
@@ -81,6 +81,11 @@ pub unsafe extern "C" fn spillway_plan_steps(
         // SAFETY: the caller's promise.
         let Plan(plan) = unsafe { given(plan, "plan") }?;
         let schedule = plan.schedule().schedule();
+        if schedule.stream_steps[Stream::Host] > 0 {
+            let sentence = "the plan runs ops on the host, which steps in C do not describe: make one \
+                            that runs every op on the device";
+            return Err(Failure::new(Code::NoPlan, sentence));
+        }
         let steps = plan.owned().steps.iter().cycle().zip(schedule.steps);
         let steps: Vec<_> = steps.map(|(step, entry)| describe(step, entry)).collect();
         // SAFETY: the same. Null, or one value that may be uninitialised.
@@ -97,7 +102,8 @@ pub unsafe extern "C" fn spillway_plan_steps(
 }
 
 fn describe(step: &Step, entry: &Scheduled) -> StepDescription {
-    let PerStream(waits) = entry.waits().map(|wait| match wait {
+    // Nothing runs on the host.
+    let PerStream([waits @ .., _]) = entry.waits().map(|wait| match wait {
         Some(wait) => Wait { index: wait.index, iterations_back: wait.iterations_back },
         None => Wait { index: SPILLWAY_NONE, iterations_back: 0 },
     });
@@ -106,6 +112,7 @@ fn describe(step: &Step, entry: &Scheduled) -> StepDescription {
         Step::Prefetch(part) => of_part(SPILLWAY_PREFETCH, part),
         Step::Offload(part) => of_part(SPILLWAY_OFFLOAD, part),
         Step::Evict(part) => of_part(SPILLWAY_EVICT, part),
+        Step::Host(op) => (SPILLWAY_NONE, op.0, [0, 0], false),
         Step::Launch(Launched { op, is_repeat }) => (SPILLWAY_LAUNCH, op.0, [0, 0], is_repeat),
     };
     let is_repeat = u8::from(is_repeat);

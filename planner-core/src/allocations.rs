@@ -124,7 +124,7 @@ impl<S: FnMut(Event<'_>) -> Result<(), PlanError>> Walk<'_, S> {
             Step::Prefetch(part) => self.bring(part, location, at),
             Step::Launch(launched) => self.launch(launched, location, at),
             Step::Evict(part) => self.evict(part, location, at),
-            Step::Offload(_) => Ok(()),
+            Step::Offload(_) | Step::Host(_) => Ok(()),
         }
     }
 

@@ -27,11 +27,12 @@ pub struct Footprint {
     pub h2d_bytes: u64,
     /// Bytes copied to the host in one iteration.
     pub d2h_bytes: u64,
-    /// Host bytes for every state and input that moves.
+    /// Host bytes for every state, input and output that moves or that an op on the host touches.
     pub host_lasting_bytes: u64,
-    /// The parts of these that move.
+    /// The parts of states and inputs that move.
     pub host_parts_bytes: u64,
-    /// Host bytes for every temporary that moves, each with a slot of its own.
+    /// Host bytes for every temporary that moves or that an op on the host touches, each with a slot
+    /// of its own.
     pub host_temporary_bytes: u64,
 }
 
@@ -83,7 +84,8 @@ pub fn measure(pieces: &Pieces<'_>, scratch: &mut Scratch<'_>) -> Result<Footpri
     Ok(walk.footprint)
 }
 
-const MOVED: u8 = 1;
+/// It moves, or an op on the host touches it.
+const ON_HOST: u8 = 1;
 const LIVE: u8 = 2;
 /// The launch at hand reads the tensor.
 const READ: u8 = 4;
@@ -145,7 +147,7 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     fn find_last_reads(&mut self) {
         for (at, step) in (0..).zip(self.plan.steps) {
-            let Step::Launch(launched) = *step else { continue };
+            let Some(launched) = step.launched() else { continue };
             for tensor in self.pieces.read_by(launched) {
                 self.last_read[tensor.index()] = at;
             }
@@ -164,7 +166,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// A state or input in the arena comes to life, if it has not already.
+    /// A state, input or output in the arena comes to life, if it has not already.
     fn live(&mut self, tensor: TensorId) {
         let flags = &mut self.flags[tensor.index()];
         if *flags & LIVE == 0 {
@@ -217,22 +219,32 @@ impl<'w, 'a> Walk<'w, 'a> {
                 self.shrink(part.tensor, self.pieces.part_bytes(self.graph, part));
             }
             Step::Launch(launched) => self.launch(launched),
+            Step::Host(op) => {
+                for &tensor in self.graph.operands_of(op) {
+                    self.needs_host(tensor);
+                }
+            }
         }
         Ok(())
     }
 
-    fn moved(&mut self, part: Part, sum_bytes: u64, location: Location) -> Result<u64, PlanError> {
-        let flags = &mut self.flags[part.tensor.index()];
-        if *flags & MOVED == 0 {
-            *flags |= MOVED;
+    /// Counts the host bytes of a tensor that moves, or that an op on the host touches.
+    fn needs_host(&mut self, tensor: TensorId) {
+        let flags = &mut self.flags[tensor.index()];
+        if *flags & ON_HOST == 0 {
+            *flags |= ON_HOST;
             // Cannot overflow: each tensor is counted once.
-            let tensor = self.graph.tensor(part.tensor);
+            let tensor = self.graph.tensor(tensor);
             match tensor.kind {
                 Kind::Temporary => self.footprint.host_temporary_bytes += tensor.bytes,
                 _ => self.footprint.host_lasting_bytes += tensor.bytes,
             }
         }
-        if self.graph.tensor(part.tensor).kind != Kind::Temporary {
+    }
+
+    fn moved(&mut self, part: Part, sum_bytes: u64, location: Location) -> Result<u64, PlanError> {
+        self.needs_host(part.tensor);
+        if !self.graph.tensor(part.tensor).kind.is_made() {
             let pieces = self.pieces.of_part(part);
             let mut piece = self.uncopied_from(pieces.start);
             while piece < pieces.end {
@@ -262,6 +274,9 @@ impl<'w, 'a> Walk<'w, 'a> {
     fn launch(&mut self, launched: Launched) {
         for tensor in self.graph.written_by(launched) {
             if self.pieces.in_arena(tensor) {
+                if self.graph.tensor(tensor).kind == Kind::Output {
+                    self.live(tensor);
+                }
                 continue;
             }
             let objects = self.residency.write(self.pieces, tensor);

@@ -52,6 +52,24 @@ pub enum Kind {
     Input,
     /// Written before it is read, in each iteration, and forgotten after it.
     Temporary,
+    /// Written before it is read, in each iteration; its last value is left on the host.
+    Output,
+}
+
+impl Kind {
+    /// Whether a tensor has no value until an op of the iteration writes it: a temporary or an
+    /// output.
+    #[must_use]
+    pub const fn is_made(self) -> bool {
+        matches!(self, Self::Temporary | Self::Output)
+    }
+
+    /// Whether a tensor has two slots on the host, which iterations use in turn: an input or an
+    /// output.
+    #[must_use]
+    pub const fn has_two_slots(self) -> bool {
+        matches!(self, Self::Input | Self::Output)
+    }
 }
 
 /// One tensor.
@@ -80,10 +98,12 @@ pub struct Op {
     /// Whether it may be launched again: on the values that it read the first time, it writes the
     /// same bytes into its temporaries (`docs/format.md`, 1).
     pub repeatable: bool,
+    /// Time on the host, where the op may run there instead.
+    pub host_ns: Option<u64>,
 }
 
 /// A launch of an op: the first one of an iteration, or a repeat, which neither reads nor writes
-/// the states and inputs that the op writes.
+/// the states, inputs and outputs that the op writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Launched {
     /// The op.
@@ -142,16 +162,25 @@ pub enum GraphError {
         /// The tensor that it repeats.
         tensor: TensorId,
     },
-    /// The op reads a temporary that no earlier op writes.
+    /// The op reads a temporary or an output that no earlier op writes.
     ReadBeforeWrite {
         /// The op.
         op: OpId,
-        /// The temporary without a value.
+        /// The tensor without a value.
         tensor: TensorId,
     },
     /// The times, or the sizes of workspaces and tensors, of inputs twice, add up to more than 64
     /// bits.
     Overflow,
+    /// No op writes the output.
+    NeverWritten(TensorId),
+    /// The op may run on the host, but writes an input.
+    HostWritesInput {
+        /// The op.
+        op: OpId,
+        /// The input that it writes.
+        tensor: TensorId,
+    },
     /// The working memory is too small.
     Scratch(OutOfScratch),
 }
@@ -181,8 +210,14 @@ impl fmt::Display for GraphError {
                 write!(f, "{op} lists {tensor} twice in its reads or twice in its writes")
             }
             Self::ReadBeforeWrite { op, tensor } => {
-                write!(f, "{op} reads {tensor}, a temporary that no op has written before it")
+                write!(f, "{op} reads {tensor}, which has no value before an op writes it")
             }
+            Self::NeverWritten(tensor) => write!(f, "{tensor} is an output that no op writes"),
+            Self::HostWritesInput { op, tensor } => write!(
+                f,
+                "{op} has a time on the host (host_ns) and writes {tensor}, an input: such an op \
+                 runs on the device alone"
+            ),
             Self::Overflow => write!(f, "sizes or times add up to more than 64 bits"),
             Self::Scratch(error) => error.fmt(f),
         }
@@ -228,18 +263,20 @@ impl<'a> Graph<'a> {
             if tensor.bytes == 0 {
                 return Err(GraphError::EmptyTensor(id));
             }
-            // The host holds two values of an input.
-            let values = if tensor.kind == Kind::Input { 2 } else { 1 };
+            // The host holds two values of an input, and of an output.
+            let values = if tensor.kind.has_two_slots() { 2 } else { 1 };
             bytes = tensor
                 .bytes
                 .checked_mul(values)
                 .and_then(|more| bytes.checked_add(more))
                 .ok_or(GraphError::Overflow)?;
         }
-        let mut time_ns = 0u64;
+        let (mut time_ns, mut host_ns) = (0u64, 0u64);
         for op in self.ops {
             bytes = bytes.checked_add(op.workspace_bytes).ok_or(GraphError::Overflow)?;
             time_ns = time_ns.checked_add(op.time_ns).ok_or(GraphError::Overflow)?;
+            let op_host_ns = op.host_ns.unwrap_or(0);
+            host_ns = host_ns.checked_add(op_host_ns).ok_or(GraphError::Overflow)?;
         }
         Ok(())
     }
@@ -273,7 +310,7 @@ impl<'a> Graph<'a> {
                 if core::mem::replace(&mut read_by[tensor.index()], id.0) == id.0 {
                     return Err(GraphError::RepeatedOperand { op: id, tensor });
                 }
-                if data.kind == Kind::Temporary && written_by[tensor.index()] == NEVER {
+                if data.kind.is_made() && written_by[tensor.index()] == NEVER {
                     return Err(GraphError::ReadBeforeWrite { op: id, tensor });
                 }
             }
@@ -284,9 +321,15 @@ impl<'a> Graph<'a> {
                 if core::mem::replace(last, id.0) == id.0 {
                     return Err(GraphError::RepeatedOperand { op: id, tensor });
                 }
+                if op.host_ns.is_some() && self.tensors[tensor.index()].kind == Kind::Input {
+                    return Err(GraphError::HostWritesInput { op: id, tensor });
+                }
             }
         }
-        Ok(())
+        let is_missing = |id: &TensorId| {
+            self.tensors[id.index()].kind == Kind::Output && written_by[id.index()] == NEVER
+        };
+        self.tensor_ids().find(is_missing).map_or(Ok(()), |id| Err(GraphError::NeverWritten(id)))
     }
 
     /// All tensors.
@@ -380,8 +423,8 @@ impl<'a> Graph<'a> {
         reads.iter().chain(only_written).copied()
     }
 
-    /// Whether a launch leaves an operand of its op alone: a repeat does so with the states and
-    /// inputs that the op writes. O(writes).
+    /// Whether a launch leaves an operand of its op alone: a repeat does so with the states, inputs
+    /// and outputs that the op writes. O(writes).
     ///
     /// # Panics
     /// There is no such op or tensor.
@@ -392,7 +435,7 @@ impl<'a> Graph<'a> {
             && self.writes(launched.op).contains(&operand)
     }
 
-    /// What a launch reads: of a repeat, without the states and inputs that the op writes.
+    /// What a launch reads: of a repeat, without the states, inputs and outputs that the op writes.
     ///
     /// # Panics
     /// There is no such op.

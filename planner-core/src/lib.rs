@@ -8,7 +8,7 @@
 //!
 //! Data moves from left to right and never back. A [`Graph`] and a [`Machine`] are
 //! checked by their constructors. A [`Plan`] is untrusted, wherever it comes from. [`lower()`]
-//! turns it into three streams and the waits between them; [`verify()`] believes neither, and
+//! turns it into four streams and the waits between them; [`verify()`] believes neither, and
 //! makes the only thing that an [`Executor`] runs. What a backend must provide is in
 //! [`mod@backend`].
 //!

@@ -322,7 +322,7 @@ fn check_budget(machine: &Machine, plan: &Plan<'_>) -> Result<(), PlanError> {
     if needed_bytes > budget_bytes { Err(too_much(needed_bytes)) } else { Ok(()) }
 }
 
-/// Marks what repeatable ops read of the states and inputs that they write.
+/// Marks what repeatable ops read of the states, inputs and outputs that they write.
 fn find_left_alone(
     graph: &Graph<'_>,
     left_alone: &mut [u64],
@@ -421,6 +421,28 @@ fn count_objects(
     Ok(())
 }
 
+/// Every op exists, and those that run on the host may, which touches nothing of the arena.
+fn check_ops(graph: &Graph<'_>, plan: &Plan<'_>, arena_position: &[u32]) -> Result<(), PlanError> {
+    for (at, step) in plan.steps.iter().enumerate() {
+        let Some(Launched { op, .. }) = step.launched() else { continue };
+        let location = location_of(at, Location::Step);
+        if op.index() >= graph.ops().len() {
+            return Err(PlanError::UnknownOp(location, op));
+        }
+        if !matches!(step, Step::Host(_)) {
+            continue;
+        }
+        if graph.op(op).host_ns.is_none() {
+            return Err(PlanError::NotOnHost(location, op));
+        }
+        let in_arena = |tensor: &&TensorId| arena_position[tensor.index()] != NOT_IN_ARENA;
+        if let Some(&tensor) = graph.operands_of(op).iter().find(in_arena) {
+            return Err(PlanError::HostArena { location, op, tensor });
+        }
+    }
+    Ok(())
+}
+
 /// All parts that the plan names, with their locations.
 fn parts<'p>(plan: &Plan<'p>) -> impl Iterator<Item = (Location, Part)> + use<'p> {
     let starts = plan.resident_at_start.iter().enumerate();
@@ -440,13 +462,7 @@ fn cut<'a>(
     first_piece: &mut [u32],
     scratch: &mut Scratch<'a>,
 ) -> Result<&'a [u64], PlanError> {
-    for (at, step) in plan.steps.iter().enumerate() {
-        if let Step::Launch(Launched { op, .. }) = *step
-            && op.index() >= graph.ops().len()
-        {
-            return Err(PlanError::UnknownOp(location_of(at, Location::Step), op));
-        }
-    }
+    check_ops(graph, plan, arena_position)?;
     let mut pieces = graph.tensors().len();
     for (location, part) in parts(plan) {
         let Part { tensor, first, count } = part;

@@ -43,6 +43,9 @@ pub enum Step {
     /// Run an op, for the first time in an iteration or again; allocates what is not resident of
     /// what the launch writes, and the op's workspace.
     Launch(Launched),
+    /// Run an op on the host, for the first and only time in an iteration: it reads and writes the
+    /// host copies of its tensors, and takes no device memory.
+    Host(OpId),
     /// Copy to the host; the device copy stays.
     Offload(Part),
     /// Give back the device memory.
@@ -62,12 +65,23 @@ impl Step {
         Self::Launch(Launched::repeat(op))
     }
 
-    /// What a step moves or gives back; none for a launch.
+    /// What a step moves or gives back; none where it runs an op.
     #[must_use]
     pub const fn part(&self) -> Option<Part> {
         match *self {
             Self::Prefetch(part) | Self::Offload(part) | Self::Evict(part) => Some(part),
-            Self::Launch(_) => None,
+            Self::Launch(_) | Self::Host(_) => None,
+        }
+    }
+
+    /// What a step runs, on the device or on the host; none where it moves something. On the host
+    /// an op runs for the first time.
+    #[must_use]
+    pub const fn launched(&self) -> Option<Launched> {
+        match *self {
+            Self::Launch(launched) => Some(launched),
+            Self::Host(op) => Some(Launched::first(op)),
+            Self::Prefetch(_) | Self::Offload(_) | Self::Evict(_) => None,
         }
     }
 }
@@ -104,10 +118,12 @@ pub struct ArenaPlacement {
 pub struct Prediction {
     /// Time from one iteration to the next, once under way.
     pub period_ns: u64,
-    /// The sum of all op times, each op once.
+    /// The sum of all op times on the device, each op once, wherever it runs.
     pub compute_ns: u64,
     /// The time of all repeats.
     pub repeat_ns: u64,
+    /// The time of the ops that run on the host, there.
+    pub host_ns: u64,
     /// The arena, and the most bytes of objects held after any step.
     pub peak_bytes: u64,
     /// Bytes copied to the device in one iteration.
@@ -374,8 +390,28 @@ pub enum PlanError {
     ArenaStateNotResident(TensorId),
     /// The step does something that arena tensors do not allow.
     ArenaStep(Location, TensorId),
-    /// A temporary is listed in `resident_at_start`.
-    TemporaryAtStart(Location, TensorId),
+    /// A temporary or an output is listed in `resident_at_start`.
+    NoValueAtStart(Location, TensorId),
+    /// The op runs on the host, but has no time there.
+    NotOnHost(Location, OpId),
+    /// The op runs on the host, but the tensor, which it touches, lies in the arena.
+    HostArena {
+        /// Where it stands.
+        location: Location,
+        /// The op.
+        op: OpId,
+        /// The tensor.
+        tensor: TensorId,
+    },
+    /// The op runs on the host, which does not hold the current value of what it reads.
+    HostReads {
+        /// Where it stands.
+        location: Location,
+        /// The op.
+        op: OpId,
+        /// The tensor.
+        tensor: TensorId,
+    },
     /// The op is launched for the first time twice.
     LaunchedTwice(Location, OpId),
     /// The op is launched again, but it is not repeatable.
@@ -564,9 +600,21 @@ impl fmt::Display for PlanError {
             Self::ArenaStep(location, tensor) => {
                 write!(f, "{location}: {tensor} lies in the arena, where this step is not allowed")
             }
-            Self::TemporaryAtStart(location, tensor) => {
-                write!(f, "{location}: {tensor} is a temporary and has no value at the start")
+            Self::NoValueAtStart(location, tensor) => write!(
+                f,
+                "{location}: {tensor} is a temporary or an output and has no value at the start"
+            ),
+            Self::NotOnHost(location, op) => {
+                write!(f, "{location}: {op} has no time on the host (host_ns) and cannot run there")
             }
+            Self::HostArena { location, op, tensor } => write!(
+                f,
+                "{location}: {op} cannot run on the host, because {tensor} lies in the arena"
+            ),
+            Self::HostReads { location, op, tensor } => write!(
+                f,
+                "{location}: {op} runs on the host, which does not hold the current value of {tensor}"
+            ),
             Self::LaunchedTwice(location, op) => write!(f, "{location}: {op} has run already"),
             Self::NotRepeatable(location, op) => {
                 write!(f, "{location}: {op} is launched again, but it is not repeatable")

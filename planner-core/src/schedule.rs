@@ -1,11 +1,11 @@
-//! A plan lowered to three streams and the waits between them.
+//! A plan lowered to four streams and the waits between them.
 
 use crate::plan::Step;
 use bytemuck::{Pod, Zeroable};
 use core::fmt;
 use core::ops::{Index, IndexMut};
 
-/// The three streams. Each takes its steps in list order; all three run at the same time.
+/// The four streams. Each takes its steps in list order; all run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stream {
     /// Launches.
@@ -14,11 +14,15 @@ pub enum Stream {
     Upload = 1,
     /// Offloads, device to host.
     Download = 2,
+    /// Ops that run on the host.
+    Host = 3,
 }
 
 impl Stream {
+    /// The streams of a device, without the one for ops that run on the host.
+    pub const ON_DEVICE: [Self; 3] = [Self::Compute, Self::Upload, Self::Download];
     /// All streams, in the order of their numbers.
-    pub const ALL: [Self; 3] = [Self::Compute, Self::Upload, Self::Download];
+    pub const ALL: [Self; 4] = [Self::Compute, Self::Upload, Self::Download, Self::Host];
 
     /// The stream that takes a step; none for an evict.
     #[must_use]
@@ -27,6 +31,7 @@ impl Stream {
             Step::Launch(_) => Some(Self::Compute),
             Step::Prefetch(_) => Some(Self::Upload),
             Step::Offload(_) => Some(Self::Download),
+            Step::Host(_) => Some(Self::Host),
             Step::Evict(_) => None,
         }
     }
@@ -38,6 +43,7 @@ impl fmt::Display for Stream {
             Self::Compute => "compute",
             Self::Upload => "upload",
             Self::Download => "download",
+            Self::Host => "host",
         })
     }
 }
@@ -45,21 +51,26 @@ impl fmt::Display for Stream {
 /// A value for each stream, in the order of [`Stream::ALL`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(transparent)]
-pub struct PerStream<T>(pub [T; 3]);
+pub struct PerStream<T>(pub [T; 4]);
 
 impl<T> PerStream<T> {
     /// What `value` returns for each stream.
     #[inline]
     pub fn from_fn(mut value: impl FnMut(Stream) -> T) -> Self {
         // Compilers inline this, but not the map of an array.
-        Self([value(Stream::Compute), value(Stream::Upload), value(Stream::Download)])
+        Self([
+            value(Stream::Compute),
+            value(Stream::Upload),
+            value(Stream::Download),
+            value(Stream::Host),
+        ])
     }
 
     /// What `change` makes of each value.
     #[inline]
     pub fn map<U>(self, mut change: impl FnMut(T) -> U) -> PerStream<U> {
-        let [compute, upload, download] = self.0;
-        PerStream([change(compute), change(upload), change(download)])
+        let [compute, upload, download, host] = self.0;
+        PerStream([change(compute), change(upload), change(download), change(host)])
     }
 }
 
@@ -67,7 +78,21 @@ impl<T: Copy> PerStream<T> {
     /// The same value for all streams.
     #[must_use]
     pub const fn all(value: T) -> Self {
-        Self([value; 3])
+        Self([value; 4])
+    }
+}
+
+impl PerStream<u32> {
+    /// How many steps of an iteration are on streams before each, where the streams follow one
+    /// another; and how many there are on all.
+    pub(crate) fn firsts(self) -> (PerStream<usize>, usize) {
+        let mut sum = 0usize;
+        let firsts = PerStream::from_fn(|stream| {
+            let first = sum;
+            sum = sum.saturating_add(self[stream] as usize);
+            first
+        });
+        (firsts, sum)
     }
 }
 
@@ -89,7 +114,7 @@ impl<T> IndexMut<Stream> for PerStream<T> {
 
 impl<T> IntoIterator for PerStream<T> {
     type Item = (Stream, T);
-    type IntoIter = core::iter::Zip<core::array::IntoIter<Stream, 3>, core::array::IntoIter<T, 3>>;
+    type IntoIter = core::iter::Zip<core::array::IntoIter<Stream, 4>, core::array::IntoIter<T, 4>>;
 
     #[inline]
     fn into_iter(self) -> Self::IntoIter {
@@ -152,6 +177,7 @@ impl Scheduled {
             0 => Some(Stream::Compute),
             1 => Some(Stream::Upload),
             2 => Some(Stream::Download),
+            3 => Some(Stream::Host),
             _ => None,
         }
     }

@@ -60,6 +60,7 @@ pub(crate) fn predict_pieces(
         period_ns: timeline.period_ns(),
         compute_ns: graph.compute_ns(),
         repeat_ns: repeat_ns(graph, plan),
+        host_ns: host_ns(graph, plan),
         peak_bytes: footprint.peak_bytes,
         h2d_bytes: footprint.h2d_bytes,
         d2h_bytes: footprint.d2h_bytes,
@@ -87,6 +88,7 @@ pub fn check(
         ("period_ns", claimed.period_ns, exact.period_ns),
         ("compute_ns", claimed.compute_ns, exact.compute_ns),
         ("repeat_ns", claimed.repeat_ns, exact.repeat_ns),
+        ("host_ns", claimed.host_ns, exact.host_ns),
         ("peak_bytes", claimed.peak_bytes, exact.peak_bytes),
         ("h2d_bytes", claimed.h2d_bytes, exact.h2d_bytes),
         ("d2h_bytes", claimed.d2h_bytes, exact.d2h_bytes),
@@ -118,6 +120,15 @@ fn repeat_ns(graph: &Graph<'_>, plan: &Plan<'_>) -> u64 {
     plan.steps.iter().map(repeat_ns).fold(0, u64::saturating_add)
 }
 
+/// The time of all ops that run on the host, of a plan whose [durations] do not overflow.
+fn host_ns(graph: &Graph<'_>, plan: &Plan<'_>) -> u64 {
+    let host_ns = |step: &Step| match *step {
+        Step::Host(op) => graph.op(op).host_ns.unwrap_or(0),
+        _ => 0,
+    };
+    plan.steps.iter().map(host_ns).fold(0, u64::saturating_add)
+}
+
 /// How long each step of a plan takes; an evict takes no time.
 ///
 /// # Errors
@@ -132,6 +143,7 @@ pub fn durations(
     for (at, (step, out_ns)) in (0..).zip(plan.steps.iter().zip(out_ns)) {
         let duration_ns = match *step {
             Step::Launch(Launched { op, .. }) => Some(graph.op(op).time_ns),
+            Step::Host(op) => graph.op(op).host_ns,
             Step::Prefetch(part) => {
                 machine.transfer_ns(Direction::HostToDevice, pieces.part_bytes(graph, part))
             }
@@ -157,10 +169,8 @@ struct Slots {
 
 impl Slots {
     fn new(stream_steps: PerStream<u32>) -> Self {
-        let PerStream([launches, prefetches, offloads]) = stream_steps.map(|n| n as usize);
-        let before_offloads = launches.saturating_add(prefetches);
-        let first = PerStream([0, launches, before_offloads]);
-        Self { first, per_iteration: before_offloads.saturating_add(offloads) }
+        let (first, per_iteration) = stream_steps.firsts();
+        Self { first, per_iteration }
     }
 
     /// Beyond all others for numbers that no step has: schedules are not trusted.
@@ -221,14 +231,23 @@ impl<'a> Timeline<'a> {
         self.ends_ns.get(self.slots.of(iteration, stream, index)).copied().unwrap_or(0)
     }
 
+    /// When all ops of an iteration, counted from 0, have ended, on the device and on the host.
+    #[must_use]
+    pub fn ops_end_ns(&self, iteration: usize) -> u64 {
+        let end_ns = |stream: Stream| {
+            let last = self.stream_steps[stream].checked_sub(1);
+            last.map_or(0, |last| self.end_ns(iteration, stream, last))
+        };
+        end_ns(Stream::Compute).max(end_ns(Stream::Host))
+    }
+
     /// The largest of the time from iteration 4 to iteration 8, by four, and of what each
-    /// link is busy in one iteration.
+    /// stream but compute is busy in one iteration.
     #[must_use]
     pub fn period_ns(&self) -> u64 {
-        let last = self.stream_steps[Stream::Compute].saturating_sub(1);
-        let end_ns = |iteration| self.end_ns(iteration, Stream::Compute, last);
-        let PerStream([_, upload_ns, download_ns]) = self.busy_ns;
-        (end_ns(7).saturating_sub(end_ns(3)) / 4).max(upload_ns).max(download_ns)
+        let PerStream([_, busy_ns @ ..]) = self.busy_ns;
+        let four_ns = self.ops_end_ns(7).saturating_sub(self.ops_end_ns(3));
+        busy_ns.into_iter().fold(four_ns / 4, u64::max)
     }
 }
 
@@ -319,7 +338,8 @@ mod tests {
 
     #[test]
     fn a_step_that_does_not_exist_ends_at_0() {
-        let schedule = Schedule { steps: &[], stream_steps: PerStream([1, 2, 3]), iterations: 1 };
+        let schedule =
+            Schedule { steps: &[], stream_steps: PerStream([1, 2, 3, 0]), iterations: 1 };
         let mut memory = [0; 6 * PREDICTED_ITERATIONS as usize];
         let timeline = Timeline::new(&schedule, &[], &mut Scratch::new(&mut memory)).unwrap();
         assert_eq!(timeline.end_ns(usize::MAX, Stream::Download, u32::MAX), 0);
@@ -333,7 +353,8 @@ mod tests {
         steps[0].set_wait(Stream::Download, wait(2));
         steps[1].set_wait(Stream::Compute, wait(0));
         steps[2].set_wait(Stream::Upload, wait(0));
-        let schedule = Schedule { steps: &steps, stream_steps: PerStream::all(1), iterations: 1 };
+        let schedule =
+            Schedule { steps: &steps, stream_steps: PerStream([1, 1, 1, 0]), iterations: 1 };
         let mut memory = [0; 3 * PREDICTED_ITERATIONS as usize];
         let timeline = Timeline::new(&schedule, &[5; 3], &mut Scratch::new(&mut memory)).unwrap();
         let ends_ns = [0, 1, 2, 3, 4].map(|at| timeline.end_ns(at, Stream::Compute, 0));

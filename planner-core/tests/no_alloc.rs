@@ -57,6 +57,7 @@ fn chain(length: u32) -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
             reads: 2,
             writes: 2,
             repeatable: true,
+            host_ns: None,
         });
         let before = if at == 0 { 0 } else { value - 2 };
         operands.extend([before, weight, weight, value].map(TensorId));
@@ -86,6 +87,7 @@ fn layers(count: u32) -> (Vec<Tensor>, Vec<Op>, Vec<TensorId>) {
             reads: reads.len() as u32,
             writes: writes.len() as u32,
             repeatable: is_forward,
+            host_ns: None,
         });
         operands.extend(reads.into_iter().chain(writes));
     }

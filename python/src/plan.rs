@@ -55,6 +55,7 @@ impl Plan {
             period_ns: figures.period_ns,
             compute_ns: figures.compute_ns,
             repeat_ns: figures.repeat_ns,
+            host_ns: figures.host_ns,
             peak_bytes: figures.peak_bytes,
             h2d_bytes: figures.upload_bytes,
             d2h_bytes: figures.download_bytes,
@@ -157,6 +158,8 @@ pub(crate) struct Predicted {
     compute_ns: u64,
     /// Time of the ops that run again.
     repeat_ns: u64,
+    /// Time of the ops that run on the host, there.
+    host_ns: u64,
     /// The most device memory that is held.
     peak_bytes: u64,
     /// Bytes copied to the device.
@@ -170,12 +173,20 @@ pub(crate) struct Predicted {
 #[pymethods]
 impl Predicted {
     fn __repr__(&self) -> String {
-        let Self { period_ns, compute_ns, repeat_ns, peak_bytes, h2d_bytes, d2h_bytes, host_bytes } =
-            self;
+        let Self {
+            period_ns,
+            compute_ns,
+            repeat_ns,
+            host_ns,
+            peak_bytes,
+            h2d_bytes,
+            d2h_bytes,
+            host_bytes,
+        } = self;
         format!(
             "Predicted(period_ns={period_ns}, compute_ns={compute_ns}, repeat_ns={repeat_ns}, \
-             peak_bytes={peak_bytes}, h2d_bytes={h2d_bytes}, d2h_bytes={d2h_bytes}, \
-             host_bytes={host_bytes})"
+             host_ns={host_ns}, peak_bytes={peak_bytes}, h2d_bytes={h2d_bytes}, \
+             d2h_bytes={d2h_bytes}, host_bytes={host_bytes})"
         )
     }
 }

@@ -157,8 +157,7 @@ impl<'c> Clock<'c> {
     }
 
     fn iteration_end_ns(&self, iteration: usize) -> u64 {
-        let launches = self.verified.schedule().stream_steps[Stream::Compute];
-        self.timeline.end_ns(iteration, Stream::Compute, launches.saturating_sub(1))
+        self.timeline.ops_end_ns(iteration)
     }
 
     /// The awaited steps: iteration and list position, and end.

@@ -19,6 +19,8 @@ pub struct ByKind {
     pub input: u64,
     /// Of temporaries.
     pub temporary: u64,
+    /// Of outputs.
+    pub output: u64,
 }
 
 impl ByKind {
@@ -28,6 +30,7 @@ impl ByKind {
             Kind::State => &mut self.state,
             Kind::Input => &mut self.input,
             Kind::Temporary => &mut self.temporary,
+            Kind::Output => &mut self.output,
         };
         *sum = sum.saturating_add(bytes);
     }
@@ -48,7 +51,12 @@ pub struct Figures {
     /// Bytes of the values that repeats make for ops that run for the first time; without
     /// repeats, all of them would stay or move.
     pub repeated_bytes: u64,
-    /// Time of a period in which no op runs: the period less compute and repeats.
+    /// Time of the ops that run on the host, there.
+    pub host_ns: u64,
+    /// Ops that run on the host.
+    pub on_host: u64,
+    /// Time of a period in which no op runs on the device: the period less the launches there,
+    /// repeats included.
     pub stall_ns: u64,
     /// Device memory: the arena, and the most bytes of objects held after any step.
     pub peak_bytes: u64,
@@ -89,19 +97,25 @@ impl Figures {
             match step {
                 Step::Prefetch(part) => upload.add(kind(part), bytes),
                 Step::Offload(part) => download.add(kind(part), bytes),
-                Step::Launch(_) | Step::Evict(_) => {}
+                Step::Launch(_) | Step::Host(_) | Step::Evict(_) => {}
             }
         }
+        let graph = proved.verified.graph();
+        let on_device = plan.steps.iter().filter_map(|step| match *step {
+            Step::Launch(launched) => Some(graph.op(launched.op).time_ns),
+            _ => None,
+        });
+        let on_device_ns = on_device.fold(0, u64::saturating_add);
+        let is_on_host = |step: &&Step| matches!(step, Step::Host(_));
         Self {
             period_ns: predicted.period_ns,
             compute_ns: predicted.compute_ns,
             repeat_ns: predicted.repeat_ns,
             repeats: launches(plan).filter(|launched| launched.is_repeat).count() as u64,
-            repeated_bytes: repeated_bytes(proved.verified.graph(), plan),
-            stall_ns: predicted
-                .period_ns
-                .saturating_sub(predicted.compute_ns)
-                .saturating_sub(predicted.repeat_ns),
+            repeated_bytes: repeated_bytes(graph, plan),
+            host_ns: predicted.host_ns,
+            on_host: plan.steps.iter().filter(is_on_host).count() as u64,
+            stall_ns: predicted.period_ns.saturating_sub(on_device_ns),
             peak_bytes: predicted.peak_bytes,
             requested_peak_bytes: footprint.requested_bytes,
             waste_bytes: footprint.waste_bytes(),
@@ -118,12 +132,9 @@ impl Figures {
     }
 }
 
-/// The launches of a plan in list order.
+/// The launches of a plan in list order, on the device and on the host.
 fn launches(plan: &Plan<'_>) -> impl Iterator<Item = Launched> {
-    plan.steps.iter().filter_map(|step| match *step {
-        Step::Launch(launched) => Some(launched),
-        _ => None,
-    })
+    plan.steps.iter().filter_map(Step::launched)
 }
 
 fn is_reordered(plan: &Plan<'_>) -> bool {

@@ -91,6 +91,12 @@ impl GraphBuilder {
         self.owned.push_tensor(name, bytes, Kind::Temporary)
     }
 
+    /// Adds a tensor that an op writes before any op reads it, and whose last value each iteration
+    /// leaves on the host.
+    pub fn output(&mut self, name: impl Into<String>, bytes: u64) -> TensorId {
+        self.owned.push_tensor(name, bytes, Kind::Output)
+    }
+
     /// Adds an op that takes this long, after all others. Its operands follow by
     /// [`reads`](OpBuilder::reads) and [`writes`](OpBuilder::writes).
     pub fn op(&mut self, name: impl Into<String>, time_ns: u64) -> OpBuilder<'_> {
@@ -145,9 +151,16 @@ impl OpBuilder<'_> {
 
     /// Allows plans to launch the op again in the same iteration, on the values that it read the
     /// first time: it then writes the same bytes into the temporaries that it writes. The launch
-    /// neither reads nor writes the states and inputs that the op writes.
+    /// neither reads nor writes the states, inputs and outputs that the op writes.
     pub fn repeatable(self) -> Self {
         self.owned.set_repeatable(self.id);
+        self
+    }
+
+    /// Allows plans to run the op on the host instead, and says how long it then takes. An op that
+    /// writes an input may not.
+    pub fn host_ns(self, time_ns: u64) -> Self {
+        self.owned.set_host_ns(self.id, time_ns);
         self
     }
 

@@ -37,7 +37,7 @@ impl<'n> Names<'n> {
     /// The name alone of what a step is about. The plan has been proved, so that all ids exist.
     pub(crate) fn of_step(&self, step: &Step) -> Shown<'n> {
         Shown::name(match step {
-            Step::Launch(Launched { op, .. }) => &self.graph.op_names[op.index()],
+            Step::Launch(Launched { op, .. }) | Step::Host(op) => &self.graph.op_names[op.index()],
             Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
                 &self.graph.tensor_names[part.tensor.index()]
             }
@@ -49,6 +49,7 @@ impl<'n> Names<'n> {
         let what = match step {
             Step::Launch(Launched { is_repeat: false, .. }) => "",
             Step::Launch(Launched { is_repeat: true, .. }) => "repeat of ",
+            Step::Host(_) => "host run of ",
             Step::Prefetch(_) => "upload of ",
             Step::Offload(_) => "download of ",
             Step::Evict(_) => "evict of ",
@@ -64,6 +65,7 @@ impl<'n> Names<'n> {
                 format!("launch of {}", self.op(*op))
             }
             Step::Launch(Launched { op, is_repeat: true }) => format!("repeat of {}", self.op(*op)),
+            Step::Host(op) => format!("host run of {}", self.op(*op)),
             Step::Prefetch(part) => format!("prefetch of {}", self.part(part)),
             Step::Offload(part) => format!("offload of {}", self.part(part)),
             Step::Evict(part) => format!("evict of {}", self.part(part)),
@@ -239,7 +241,7 @@ fn mentions(error: &PlanError) -> Mentions {
         E::UnknownTensor(location, tensor)
         | E::TwiceInArena(location, tensor)
         | E::ArenaStep(location, tensor)
-        | E::TemporaryAtStart(location, tensor)
+        | E::NoValueAtStart(location, tensor)
         | E::AlreadyResident(location, tensor)
         | E::NotResident(location, tensor)
         | E::NoValue(location, tensor)
@@ -250,9 +252,13 @@ fn mentions(error: &PlanError) -> Mentions {
         | E::Range { location, tensor, .. } => Mentions { location: Some(location), ..of(tensor) },
         E::UnknownOp(location, op)
         | E::LaunchedTwice(location, op)
+        | E::NotOnHost(location, op)
         | E::NotRepeatable(location, op)
         | E::RepeatedTooEarly(location, op) => Mentions { op: Some(op), ..at(location) },
-        E::Dependency { location, op, tensor } | E::RepeatReads { location, op, tensor } => {
+        E::Dependency { location, op, tensor }
+        | E::RepeatReads { location, op, tensor }
+        | E::HostArena { location, op, tensor }
+        | E::HostReads { location, op, tensor } => {
             Mentions { location: Some(location), op: Some(op), ..of(tensor) }
         }
         E::Overflow(location)
@@ -280,11 +286,12 @@ fn mentions(error: &PlanError) -> Mentions {
 
 fn graph_mentions(error: &GraphError) -> Mentions {
     let (op, tensor) = match *error {
-        GraphError::EmptyTensor(tensor) => (None, Some(tensor)),
+        GraphError::EmptyTensor(tensor) | GraphError::NeverWritten(tensor) => (None, Some(tensor)),
         GraphError::OperandsOutOfRange(op) | GraphError::OperandsOutOfOrder(op) => (Some(op), None),
         GraphError::UnknownTensor { op, tensor }
         | GraphError::RepeatedOperand { op, tensor }
-        | GraphError::ReadBeforeWrite { op, tensor } => (Some(op), Some(tensor)),
+        | GraphError::ReadBeforeWrite { op, tensor }
+        | GraphError::HostWritesInput { op, tensor } => (Some(op), Some(tensor)),
         // The rest speak of sums and limits alone.
         _ => (None, None),
     };

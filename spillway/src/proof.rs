@@ -6,7 +6,7 @@ use crate::names::Names;
 use crate::planning::{self, OwnedSchedule};
 use planner_core::footprint::Footprint;
 use planner_core::pieces::Pieces;
-use planner_core::{Graph, Limits, PlanError, Scratch, Step, Verified};
+use planner_core::{Graph, Limits, PlanError, Scratch, Step, Stream, Verified};
 use workloads::{OwnedGraph, OwnedMachine, OwnedPlan};
 
 /// A plan that was proved, with what the proof measured.
@@ -22,6 +22,14 @@ pub struct Proved<'p> {
     pub footprint: Footprint,
     /// The bytes that each step copies.
     pub step_bytes: Vec<u64>,
+}
+
+impl Proved<'_> {
+    /// The streams that are shown: that of ops on the host only where there are such ops.
+    pub(crate) fn streams(&self) -> impl Iterator<Item = Stream> + use<> {
+        let runs_on_host = self.verified.schedule().stream_steps[Stream::Host] > 0;
+        Stream::ALL.into_iter().filter(move |&stream| stream != Stream::Host || runs_on_host)
+    }
 }
 
 fn graph(work: &OwnedGraph) -> Result<Graph<'_>, Error> {
@@ -69,7 +77,7 @@ fn step_bytes(verified: &Verified<'_>) -> Result<Vec<u64>, PlanError> {
     let pieces = Pieces::new(graph, verified.machine(), plan, &mut Scratch::new(&mut memory))?;
     let bytes = |step: &Step| match step {
         Step::Prefetch(part) | Step::Offload(part) => pieces.part_bytes(graph, *part),
-        Step::Launch(_) | Step::Evict(_) => 0,
+        Step::Launch(_) | Step::Host(_) | Step::Evict(_) => 0,
     };
     Ok(plan.steps.iter().map(bytes).collect())
 }

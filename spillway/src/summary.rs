@@ -17,6 +17,9 @@ pub fn rows(
     if figures.repeats > 0 {
         rows.push(("repeats", repeats(figures)));
     }
+    if figures.on_host > 0 {
+        rows.push(("on the host", on_host(figures)));
+    }
     if let Some(cycle_ns) = context.cycle_ns {
         rows.push(("cycle", format!("{} as published, with a barrier at its end", time(cycle_ns))));
     }
@@ -88,6 +91,17 @@ fn repeats(figures: &Figures) -> String {
     )
 }
 
+fn on_host(figures: &Figures) -> String {
+    let Figures { on_host, host_ns, period_ns, .. } = *figures;
+    let plural = if on_host == 1 { "" } else { "s" };
+    format!(
+        "{} op{plural}, {} ({} of the period)",
+        count(on_host),
+        time(host_ns),
+        percent(host_ns, period_ns)
+    )
+}
+
 fn traffic(figures: &Figures) -> [(&'static str, String); 2] {
     let Figures { upload_bytes, download_bytes, .. } = *figures;
     let link = |sum_bytes, kinds| format!("{} an iteration{}", bytes(sum_bytes), by_kind(kinds));
@@ -153,8 +167,12 @@ fn objects(context: &Context, figures: &Figures) -> String {
 }
 
 fn by_kind(kinds: &ByKind) -> String {
-    let named =
-        [("states", kinds.state), ("inputs", kinds.input), ("temporaries", kinds.temporary)];
+    let named = [
+        ("states", kinds.state),
+        ("inputs", kinds.input),
+        ("temporaries", kinds.temporary),
+        ("outputs", kinds.output),
+    ];
     let moved = named.iter().filter(|(_, sum_bytes)| *sum_bytes > 0);
     let parts: Vec<_> = moved.map(|(name, b)| format!("{name} {}", bytes(*b))).collect();
     if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) }

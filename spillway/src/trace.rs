@@ -131,7 +131,7 @@ impl<'p> Process<'p> {
         events.push(self.label("process_name", 0, title.into()));
         let args = sorted(self.pid);
         events.push(Event { args, ..self.label("process_sort_index", 0, "".into()) });
-        for stream in Stream::ALL {
+        for stream in self.proved.streams() {
             let (track, name) = (track(stream), stream.to_string());
             events.push(self.label("thread_name", track, name.into()));
             let args = sorted(track);
@@ -232,9 +232,10 @@ impl<'p> Process<'p> {
             Stream::Compute => "compute",
             Stream::Upload => "upload",
             Stream::Download => "download",
+            Stream::Host => "host",
         };
         let name = match step {
-            Step::Launch(_) => names.brief(step),
+            Step::Launch(_) | Step::Host(_) => names.brief(step),
             _ => names.of_step(step).to_string(),
         };
         Event {
@@ -251,7 +252,7 @@ impl<'p> Process<'p> {
                 planned_ns: self.planned_ns.get(span.step).copied(),
                 step: Some(span.step),
                 what: Some(names.step(step)),
-                bytes: (span.stream != Stream::Compute).then_some(moved_bytes),
+                bytes: step.part().is_some().then_some(moved_bytes),
                 waited_ns: span.awaited.map(|_| span.idle_ns),
                 waited_for: self
                     .course

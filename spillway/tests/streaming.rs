@@ -63,6 +63,7 @@ fn run_in_a_slab(plan: &Plan, iterations: u64) {
                     }
                     host.insert(part.tensor, value[part.tensor.index()]);
                 }
+                Step::Host(_) => panic!("layers run on the device"),
                 Step::Launch(Launched { op, .. }) => {
                     let of = |tensor: TensorId| {
                         runs.iter().filter(move |run| run.holder == Holder::Tensor(tensor))

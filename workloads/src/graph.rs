@@ -51,6 +51,7 @@ impl OwnedGraph {
             reads: reads.len() as u32,
             writes: writes.len() as u32,
             repeatable: false,
+            host_ns: None,
         });
         self.operands.extend(reads);
         self.operands.extend(writes);
@@ -65,6 +66,14 @@ impl OwnedGraph {
     /// The graph has no such op.
     pub fn set_repeatable(&mut self, op: OpId) {
         self.ops[op.index()].repeatable = true;
+    }
+
+    /// Says that an op may run on the host instead, and how long it then takes.
+    ///
+    /// # Panics
+    /// The graph has no such op.
+    pub fn set_host_ns(&mut self, op: OpId, host_ns: u64) {
+        self.ops[op.index()].host_ns = Some(host_ns);
     }
 
     /// Marks an op of which the same is known as repeatable if it writes a temporary: a repeat of
@@ -90,13 +99,14 @@ impl OwnedGraph {
         let (ops, op_names, operands) = (Vec::new(), Vec::new(), Vec::new());
         let mut ordered = Self { ops, op_names, operands, ..self.clone() };
         for op in order {
-            let Op { time_ns, workspace_bytes, first_operand, reads, writes, repeatable } =
+            let Op { time_ns, workspace_bytes, first_operand, reads, writes, repeatable, host_ns } =
                 self.ops[op.index()];
             let operands = &self.operands[first_operand as usize..];
             let (reads, rest) = operands.split_at(reads as usize);
             let (name, writes) = (&self.op_names[op.index()], &rest[..writes as usize]);
             let ordered_op = ordered.push_op(name, time_ns, workspace_bytes, reads, writes);
-            ordered.ops[ordered_op.index()].repeatable = repeatable;
+            let ordered_op = &mut ordered.ops[ordered_op.index()];
+            (ordered_op.repeatable, ordered_op.host_ns) = (repeatable, host_ns);
         }
         ordered
     }

@@ -197,7 +197,7 @@ impl Ends {
     fn gated_row_ns(&mut self, row: Row, gate_ns: u64) -> Result<Option<f64>, CudaError> {
         let Row { way, bytes, load, alone_ns } = row;
         let count = (ROW_BYTES / bytes).clamp(FEWEST, MOST);
-        for stream in Stream::ALL {
+        for stream in Stream::ON_DEVICE {
             self.device.occupy(stream, gate_ns)?;
         }
         // What goes on besides lasts longer than the row, also where it is slowed down.

@@ -102,10 +102,10 @@ impl MappedDevice {
         Ok(())
     }
 
-    /// The copying thread of a stream; kernels run on the calling one.
+    /// The copying thread of a stream; kernels run on the calling one, those on the host too.
     const fn copier(&self, stream: Stream) -> Option<&Copier> {
         match stream {
-            Stream::Compute => None,
+            Stream::Compute | Stream::Host => None,
             Stream::Upload => Some(&self.uploads),
             Stream::Download => Some(&self.downloads),
         }
@@ -124,6 +124,10 @@ impl ErrorType for MappedDevice {
 }
 
 impl Streams for MappedDevice {
+    fn has_host_stream(&self) -> bool {
+        true
+    }
+
     fn wait(&mut self, stream: Stream, point: Point) -> Result<(), HostError> {
         self.check_signalled(point)?;
         match self.copier(stream) {

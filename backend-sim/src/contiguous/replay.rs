@@ -144,6 +144,7 @@ impl<A: Allocator> Walk<'_, A> {
         match *step {
             Step::Prefetch(part) => self.bring(location, part),
             Step::Launch(launched) => self.launch(location, launched),
+            Step::Host(_) => Ok(()),
             Step::Offload(part) => self.whole(location, part).map(drop),
             Step::Evict(part) => {
                 let tensor = self.whole(location, part)?;

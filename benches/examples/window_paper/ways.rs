@@ -163,7 +163,7 @@ pub(crate) fn held_up_ns(work: &OwnedGraph, machine: &Machine, plan: &OwnedPlan)
                 slower.ops[op.index()].time_ns += std::mem::take(&mut pending_ns);
                 last = Some(op);
             }
-            Step::Offload(_) => {}
+            Step::Offload(_) | Step::Host(_) => {}
         }
     }
     if let Some(op) = last {

@@ -30,9 +30,23 @@ pub(super) fn check(
         match graph.tensor(placement.tensor).kind {
             Kind::State => check_state(plan, placement.tensor),
             Kind::Input => check_input(plan, order, placement.tensor),
-            Kind::Temporary => Ok(()),
+            Kind::Temporary | Kind::Output => Ok(()),
         }
         .map_err(|message| Violation::at(location, message))?;
+    }
+    check_host_steps(graph, plan)
+}
+
+/// No tensor that an op on the host touches lies in the arena.
+fn check_host_steps(graph: &Graph<'_>, plan: &Plan<'_>) -> Result<(), Violation> {
+    for (step, action) in plan.steps.iter().enumerate() {
+        let Step::Host(op) = *action else { continue };
+        for tensor in graph.touches(op) {
+            if plan.arena.iter().any(|placement| placement.tensor == tensor) {
+                let message = format!("{op} runs on the host, and {tensor} lies in the arena");
+                return Err(Violation::at(Location::Step(step as u32), message));
+            }
+        }
     }
     Ok(())
 }
@@ -62,7 +76,7 @@ fn overlap(graph: &Graph<'_>, one: &ArenaPlacement, other: &ArenaPlacement) -> b
     !ends_before(one, other) && !ends_before(other, one)
 }
 
-/// States and inputs own their bytes. Two temporaries may share theirs when no span of one
+/// States, inputs and outputs own their bytes. Two temporaries may share theirs when no span of one
 /// overlaps a span of the other.
 fn may_share(graph: &Graph<'_>, order: &Order<'_>, one: TensorId, other: TensorId) -> bool {
     let temporary = |tensor: TensorId| graph.tensor(tensor).kind == Kind::Temporary;

@@ -4,16 +4,16 @@ use super::order;
 use planner_core::{Graph, Kind, Plan, Step, TensorId};
 use std::ops::Range;
 
-/// A temporary that moves.
+/// A temporary that moves, or that an op on the host touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostUse {
     /// The temporary.
     pub tensor: TensorId,
     /// From the launch that writes the offloaded value, first or again, to the last launch that
     /// touches the tensor after its last prefetch, by position in the list; the whole list where
-    /// there are no such launches.
+    /// there are no such launches or an op on the host touches the tensor.
     pub span: (usize, usize),
-    /// From the first byte that moves to after the last.
+    /// From the first byte that moves to after the last; all where an op on the host touches it.
     pub bytes: Range<u64>,
 }
 
@@ -29,7 +29,7 @@ impl HostUse {
     }
 }
 
-/// The temporaries that a plan moves.
+/// The temporaries that a plan moves, or that its ops on the host touch.
 #[must_use]
 pub fn temporaries(graph: &Graph<'_>, plan: &Plan<'_>) -> Vec<HostUse> {
     let temporaries = graph.tensor_ids().filter(|&id| graph.tensor(id).kind == Kind::Temporary);
@@ -62,8 +62,15 @@ fn host_use(graph: &Graph<'_>, plan: &Plan<'_>, tensor: TensorId) -> Option<Host
         }
         _ => 0..graph.tensor(tensor).bytes,
     });
-    let bytes = moved.reduce(|one, other| one.start.min(other.start)..one.end.max(other.end))?;
-    let span = first.zip(last).unwrap_or((0, plan.steps.len() - 1));
+    let on_host =
+        |step: &Step| matches!(*step, Step::Host(op) if graph.touches(op).any(|it| it == tensor));
+    let is_on_host = plan.steps.iter().any(on_host);
+    let whole = is_on_host.then(|| 0..graph.tensor(tensor).bytes);
+    let bytes = moved
+        .chain(whole)
+        .reduce(|one, other| one.start.min(other.start)..one.end.max(other.end))?;
+    let known = first.zip(last).filter(|_| !is_on_host);
+    let span = known.unwrap_or((0, plan.steps.len() - 1));
     Some(HostUse { tensor, span, bytes })
 }
 
@@ -91,7 +98,7 @@ pub fn check(
     for tensor in graph.tensor_ids() {
         let count = match graph.tensor(tensor).kind {
             Kind::State => 1,
-            Kind::Input => 2,
+            Kind::Input | Kind::Output => 2,
             Kind::Temporary => 0,
         };
         for slot in 0..count {

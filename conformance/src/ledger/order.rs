@@ -1,4 +1,4 @@
-//! The order of the launches, and what follows from it for each tensor (`docs/format.md`, rule 1).
+//! The order of the launches, on the device and on the host, and what follows from it for each tensor (`docs/format.md`, rule 1).
 
 use super::Violation;
 use planner_core::plan::Location;
@@ -11,14 +11,29 @@ pub(super) struct Order<'a> {
 }
 
 impl<'a> Order<'a> {
-    /// Rule 1: every op is launched, none but repeatable ops again, and any two ops of which
-    /// one writes what the other touches are first launched in the order of the graph.
+    /// Rule 1: every op is launched, on the device or, where it has a time there, on the host; none
+    /// but repeatable ops that run on the device again; and any two ops of which one writes what the
+    /// other touches are first launched in the order of the graph.
     pub(super) fn check(graph: &'a Graph<'a>, plan: &Plan<'_>) -> Result<Self, Violation> {
         let mut launches: Vec<(usize, Launched)> = Vec::new();
+        let mut on_host = Vec::new();
         for (step, action) in plan.steps.iter().enumerate() {
-            let Step::Launch(launched) = *action else { continue };
-            check_launch(graph, &launches, launched)
-                .map_err(|message| Violation::at(Location::Step(step as u32), message))?;
+            let at = |message: String| Violation::at(Location::Step(step as u32), message);
+            let launched = match *action {
+                Step::Launch(launched) => launched,
+                Step::Host(op) if graph.op(op).host_ns.is_none() => {
+                    return Err(at(format!("{op} has no time on the host")));
+                }
+                Step::Host(op) => {
+                    on_host.push(op);
+                    Launched::first(op)
+                }
+                _ => continue,
+            };
+            if launched.is_repeat && on_host.contains(&launched.op) {
+                return Err(at(format!("{} runs on the host, and there once", launched.op)));
+            }
+            check_launch(graph, &launches, launched).map_err(at)?;
             launches.push((step, launched));
         }
         for op in graph.op_ids() {
@@ -96,7 +111,7 @@ fn check_launch(
     Ok(())
 }
 
-/// Whether a repeat leaves the tensor alone: a state or input that its op writes.
+/// Whether a repeat leaves the tensor alone: a state, input or output that its op writes.
 fn is_left_alone(graph: &Graph<'_>, launched: Launched, tensor: TensorId) -> bool {
     let is_written = graph.writes(launched.op).contains(&tensor);
     launched.is_repeat && is_written && graph.tensor(tensor).kind != Kind::Temporary

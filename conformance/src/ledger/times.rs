@@ -1,4 +1,4 @@
-//! When each step runs: three streams, the waits between them, and memory in list order
+//! When each step runs: four streams, the waits between them, and memory in list order
 //! (`docs/format.md`, 3.5 and 4).
 
 use super::layout::Layout;
@@ -6,7 +6,7 @@ use super::placements::{Changes, Physical};
 use super::values::StepRecord;
 use super::{Event, Violation, order};
 use planner_core::plan::Location;
-use planner_core::{Kind, Launched, Machine, Step, TensorId};
+use planner_core::{Kind, Launched, Machine, OpId, Step, TensorId};
 use std::collections::BTreeMap;
 
 /// Memory given back: one evict, or one workspace.
@@ -121,6 +121,7 @@ impl Clock<'_> {
                 let duration_ns = self.transfer_ns(record.bytes, self.machine.d2h_bytes_per_s);
                 (self.offload_ready_ns(record), duration_ns)
             }
+            Step::Host(op) => (self.host_ready_ns(op), self.layout.graph.op(op).host_ns),
             Step::Launch(launched) => {
                 let duration_ns = self.layout.graph.op(launched.op).time_ns;
                 (self.launch_ready_ns(launched), Some(duration_ns))
@@ -180,7 +181,7 @@ impl Clock<'_> {
                 .pool_of(part.tensor)
                 .map(|pool| (pool, record.objects.end - record.objects.start)),
             Step::Launch(Launched { op, .. }) => self.layout.workspace(op),
-            Step::Prefetch(_) | Step::Offload(_) => None,
+            Step::Prefetch(_) | Step::Offload(_) | Step::Host(_) => None,
         };
         let Some((pool, objects)) = released else { return };
         match &mut self.memory {
@@ -220,12 +221,29 @@ impl Clock<'_> {
             Step::Launch(_) => matches!(record.action, Step::Launch(_)),
             Step::Prefetch(_) => matches!(record.action, Step::Prefetch(_)),
             Step::Offload(_) => matches!(record.action, Step::Offload(_)),
+            Step::Host(_) => matches!(record.action, Step::Host(_)),
             Step::Evict(_) => false,
         })
     }
 
-    /// A prefetch waits for the last offload of the same objects and the last launch that
-    /// touches the tensor.
+    /// The end of the last step on the host of which the op does this.
+    fn last_on_host_ns(&self, matches: impl Fn(OpId) -> bool) -> u64 {
+        self.last_end_ns(|record| matches!(record.action, Step::Host(op) if matches(op)))
+    }
+
+    /// A step on the host waits for the last offload of every object of what it touches, and the
+    /// last prefetch of every object of what it writes.
+    fn host_ready_ns(&self, op: OpId) -> u64 {
+        let graph = self.layout.graph;
+        self.last_end_ns(|record| match record.action {
+            Step::Offload(part) => graph.touches(op).any(|tensor| tensor == part.tensor),
+            Step::Prefetch(part) => graph.writes(op).contains(&part.tensor),
+            Step::Launch(_) | Step::Host(_) | Step::Evict(_) => false,
+        })
+    }
+
+    /// A prefetch waits for the last offload of the same objects, the last launch that touches the
+    /// tensor, and the last step on the host that writes it.
     fn prefetch_ready_ns(&self, record: &StepRecord) -> u64 {
         let Step::Prefetch(part) = record.action else { return 0 };
         let offloaded_ns = self
@@ -237,7 +255,9 @@ impl Clock<'_> {
         } else {
             self.last_launch_ends_ns(|launched| self.touches(launched, part.tensor))
         };
-        offloaded_ns.max(unused_ns)
+        let graph = self.layout.graph;
+        let written_ns = self.last_on_host_ns(|op| graph.writes(op).contains(&part.tensor));
+        offloaded_ns.max(unused_ns).max(written_ns)
     }
 
     /// THE RULE OF TWO COPIES. A whole input may arrive beside the copy that is still in use,
@@ -263,12 +283,12 @@ impl Clock<'_> {
         self.last_end_ns(|record| match record.action {
             Step::Prefetch(part) => self.touches(launched, part.tensor),
             Step::Offload(part) => writes.contains(&part.tensor),
-            Step::Launch(_) | Step::Evict(_) => false,
+            Step::Launch(_) | Step::Host(_) | Step::Evict(_) => false,
         })
     }
 
-    /// An offload waits for the last write of the tensor and the last prefetch of the same
-    /// objects.
+    /// An offload waits for the last write of the tensor on the device, the last prefetch of the same
+    /// objects, and the last step on the host that touches the tensor.
     fn offload_ready_ns(&self, record: &StepRecord) -> u64 {
         let Step::Offload(part) = record.action else { return 0 };
         let written_ns = self.last_launch_ends_ns(|launched| {
@@ -276,7 +296,10 @@ impl Clock<'_> {
         });
         let arrived_ns = self
             .last_end_ns(|other| matches!(other.action, Step::Prefetch(_)) && share(record, other));
-        written_ns.max(arrived_ns)
+        let graph = self.layout.graph;
+        let used_ns =
+            self.last_on_host_ns(|op| graph.touches(op).any(|tensor| tensor == part.tensor));
+        written_ns.max(arrived_ns).max(used_ns)
     }
 
     /// An evict completes when the last launch that touches the tensor, and the last offload
@@ -294,7 +317,7 @@ impl Clock<'_> {
 fn share(one: &StepRecord, other: &StepRecord) -> bool {
     let tensor = |record: &StepRecord| match record.action {
         Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => Some(part.tensor),
-        Step::Launch(_) => None,
+        Step::Launch(_) | Step::Host(_) => None,
     };
     tensor(one).is_some()
         && tensor(one) == tensor(other)

@@ -60,7 +60,7 @@ impl StepRecord {
         match self.action {
             Step::Prefetch(_) => Some(0),
             Step::Offload(_) => Some(1),
-            Step::Launch(_) | Step::Evict(_) => None,
+            Step::Launch(_) | Step::Host(_) | Step::Evict(_) => None,
         }
     }
 }
@@ -160,10 +160,10 @@ impl<'a> Walk<'a> {
 
     /// The host has every state and input, but for the states that are resident and claim no
     /// host copy. (An input's host copy is valid until an op writes the input, whatever the
-    /// plan claims.) Temporaries are never resident at start.
+    /// plan claims.) Temporaries and outputs are never resident at start.
     fn start(&mut self) -> Result<(), Violation> {
         for tensor in self.layout.graph.tensor_ids() {
-            if self.kind(tensor) != Kind::Temporary {
+            if matches!(self.kind(tensor), Kind::State | Kind::Input) {
                 self.give_host(tensor);
             }
         }
@@ -171,8 +171,8 @@ impl<'a> Walk<'a> {
             (0..).map(Location::Start).zip(self.layout.plan.resident_at_start)
         {
             let tensor = resident.part.tensor;
-            if self.kind(tensor) == Kind::Temporary {
-                return Err(Violation::at(location, format!("{tensor} is a temporary")));
+            if !matches!(self.kind(tensor), Kind::State | Kind::Input) {
+                return Err(Violation::at(location, format!("{tensor} has no value at start")));
             }
             for object in self.layout.named(location, resident.part)? {
                 let value = self.current(tensor);
@@ -201,6 +201,10 @@ impl<'a> Walk<'a> {
                 let taken = self.launch(step, launched).map_err(|m| Violation::at(location, m))?;
                 (0..0, taken, self.layout.graph.op(launched.op).workspace_bytes)
             }
+            Step::Host(op) => {
+                self.run_on_host(step, op).map_err(|m| Violation::at(location, m))?;
+                (0..0, Vec::new(), 0)
+            }
             Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
                 let objects = self.layout.named(location, part)?;
                 let taken = self
@@ -213,7 +217,7 @@ impl<'a> Walk<'a> {
             Step::Prefetch(part) | Step::Offload(part) => {
                 self.layout.copied_bytes(part.tensor, &objects)
             }
-            Step::Launch(_) | Step::Evict(_) => 0,
+            Step::Launch(_) | Step::Host(_) | Step::Evict(_) => 0,
         };
         Ok(StepRecord {
             iteration: self.iteration,
@@ -264,7 +268,7 @@ impl<'a> Walk<'a> {
                 Step::Prefetch(_) => self.prefetch(step, tensor, object)?,
                 Step::Offload(_) => self.offload(step, tensor, object)?,
                 Step::Evict(_) => self.evict(step, tensor, object)?,
-                Step::Launch(_) => {}
+                Step::Launch(_) | Step::Host(_) => {}
             }
         }
         let allocating = matches!(action, Step::Prefetch(_));
@@ -308,7 +312,7 @@ impl<'a> Walk<'a> {
 
     /// Rule 5: only what is resident is evicted, and only where the host holds the same value,
     /// or the launch that next touches the tensor does not read the value. A state never loses
-    /// its last value, which the next iteration reads.
+    /// its last value, which the next iteration reads, nor an output its own.
     fn evict(&mut self, step: usize, tensor: TensorId, object: u64) -> Result<(), String> {
         let graph = self.layout.graph;
         let value = self.resident(tensor, object)?;
@@ -318,7 +322,7 @@ impl<'a> Walk<'a> {
         });
         let is_last = value == self.current(tensor)
             && self.order.last_write(tensor).is_none_or(|last_write| last_write < step);
-        let is_result = self.kind(tensor) == Kind::State && is_last;
+        let is_result = matches!(self.kind(tensor), Kind::State | Kind::Output) && is_last;
         let is_on_host = self.host.get(&(tensor, object)) == Some(&value);
         if (is_read_next || is_result) && !is_on_host {
             return Err(format!("the only copy of {tensor} would be lost"));
@@ -374,6 +378,25 @@ impl<'a> Walk<'a> {
         Ok(taken)
     }
 
+    /// Rule 3 on the host: the host copies of what an op reads hold their current values, and those of
+    /// what it writes then hold what it makes. Device copies keep the value they have.
+    fn run_on_host(&mut self, step: usize, op: OpId) -> Result<(), String> {
+        let graph = self.layout.graph;
+        for &tensor in graph.reads(op) {
+            if !self.objects(tensor).all(|object| self.host_is_current(tensor, object)) {
+                return Err(format!("the host does not hold the current value of {tensor}"));
+            }
+        }
+        for &tensor in graph.writes(op) {
+            self.current[tensor.index()] = Value { iteration: self.iteration, maker: Some(op) };
+            self.give_host(tensor);
+        }
+        for tensor in graph.touches(op) {
+            self.forget(step, tensor);
+        }
+        Ok(())
+    }
+
     /// After an input's last read its value is the next iteration's: a write there is seen
     /// by nobody, leaves the host copy alone and only spoils what the device holds.
     fn belongs_to_next(&self, step: usize, tensor: TensorId) -> bool {
@@ -386,7 +409,7 @@ impl<'a> Walk<'a> {
     /// value only within a span.
     fn forget(&mut self, step: usize, tensor: TensorId) {
         let ends = match self.kind(tensor) {
-            Kind::State => false,
+            Kind::State | Kind::Output => false,
             Kind::Input => self.order.last_read(tensor) == Some(step),
             Kind::Temporary => self.order.spans(tensor).iter().any(|&(_, last)| last == step),
         };
@@ -405,8 +428,8 @@ impl<'a> Walk<'a> {
     }
 
     /// Rule 6: what is resident at start is resident at the end and nothing else, with a
-    /// host copy where it claims one. Then temporaries are forgotten, and the inputs that no
-    /// op reads as well.
+    /// host copy where it claims one; states have their last values somewhere, and outputs on the
+    /// host. Then temporaries and outputs are forgotten, and the inputs that no op reads as well.
     fn end(&mut self) -> Result<(), Violation> {
         let mut others = self.device.clone();
         for resident in self.layout.plan.resident_at_start {
@@ -421,14 +444,32 @@ impl<'a> Walk<'a> {
                 }
             }
         }
+        // An output in the arena stays there.
+        others.retain(|&(tensor, _), _| {
+            !(self.layout.in_arena(tensor) && self.kind(tensor) == Kind::Output)
+        });
         if let Some((tensor, _)) = others.into_keys().next() {
             return Err(Violation::at(Location::End, format!("{tensor} is still resident")));
+        }
+        for tensor in self.layout.graph.tensor_ids() {
+            let is_kept = |object: u64| {
+                let on_device = self.device.get(&(tensor, object)) == Some(&self.current(tensor));
+                match self.kind(tensor) {
+                    Kind::State => on_device || self.host_is_current(tensor, object),
+                    Kind::Output => self.host_is_current(tensor, object),
+                    Kind::Input | Kind::Temporary => true,
+                }
+            };
+            if !self.objects(tensor).all(is_kept) {
+                let message = format!("the last value of {tensor} is lost");
+                return Err(Violation::at(Location::End, message));
+            }
         }
         for tensor in self.layout.graph.tensor_ids() {
             let unread = self.order.last_read(tensor).is_none();
             match self.kind(tensor) {
                 // No value, which no copy holds.
-                Kind::Temporary => {
+                Kind::Temporary | Kind::Output => {
                     let iteration = self.iteration + 1;
                     self.current[tensor.index()] = Value { iteration, maker: None };
                 }

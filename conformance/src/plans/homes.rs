@@ -142,10 +142,10 @@ fn live_apart(graph: &Graph<'_>, sequence: &Sequence<'_>, one: TensorId, other: 
 }
 
 /// Inputs that are never read, or written after their last read, may not, and nothing may whose
-/// values the host has to keep.
+/// values the host has to keep, or that an op on the host touches.
 fn may_lie_in_arena(graph: &Graph<'_>, sequence: &Sequence<'_>, tensor: TensorId) -> bool {
     let last_read = sequence.last_read(tensor);
     let is_lasting = last_read.is_some() && sequence.last_write(tensor) <= last_read;
     let is_input = graph.tensor(tensor).kind == Kind::Input;
-    (!is_input || is_lasting) && !sequence.needs_host(tensor)
+    (!is_input || is_lasting) && !sequence.needs_host(tensor) && !sequence.touches_on_host(tensor)
 }

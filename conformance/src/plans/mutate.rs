@@ -19,7 +19,8 @@ pub fn mutate(
     match choices.below(11) {
         // Where there are no placements, the steps are corrupted instead.
         0..=1 if corrupt_placements(&mut mutated, choices) => {}
-        0..=3 => corrupt_steps(graph, &mut mutated, choices),
+        0..=2 => corrupt_steps(graph, &mut mutated, choices),
+        3 => corrupt_places(graph, &mut mutated, choices),
         4 => corrupt_start(graph, &mut mutated, choices),
         5 => corrupt_pools(graph, &mut mutated, choices),
         6 => corrupt_arena(graph, machine, &mut mutated, choices),
@@ -54,6 +55,29 @@ fn corrupt_steps(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices)
         }
         7 => offload_an_input(graph, plan, other, choices),
         _ => plan.steps[at] = renamed(graph, plan.steps[at], choices),
+    }
+}
+
+/// Runs an op on the host instead of on the device, or the reverse, or moves a step on the host;
+/// any step where the plan runs no op that may run there.
+fn corrupt_places(graph: &Graph<'_>, plan: &mut OwnedPlan, choices: &mut Choices) {
+    let may = |step: &Step| match *step {
+        Step::Host(_) => true,
+        Step::Launch(Launched { op, is_repeat: false }) => graph.op(op).host_ns.is_some(),
+        _ => false,
+    };
+    let positions: Vec<usize> = (0..plan.steps.len()).filter(|&at| may(&plan.steps[at])).collect();
+    let other = choices.below(plan.steps.len());
+    match choices.pick(&positions) {
+        None => corrupt_steps(graph, plan, choices),
+        Some(at) if choices.one_in(3) => plan.steps.swap(at, other),
+        Some(at) => {
+            plan.steps[at] = match plan.steps[at] {
+                Step::Host(op) => Step::launch(op),
+                Step::Launch(Launched { op, .. }) => Step::Host(op),
+                step => step,
+            };
+        }
     }
 }
 
@@ -110,6 +134,7 @@ fn moves(step: &Step, tensor: TensorId) -> bool {
 /// The step with another tensor, range or op.
 fn renamed(graph: &Graph<'_>, step: Step, choices: &mut Choices) -> Step {
     match step {
+        Step::Host(_) => Step::Host(random_op(graph, choices)),
         Step::Launch(Launched { is_repeat, .. }) => {
             Step::Launch(Launched { op: random_op(graph, choices), is_repeat })
         }
@@ -130,7 +155,8 @@ fn random_tensor(graph: &Graph<'_>, choices: &mut Choices) -> TensorId {
 
 fn random_step(graph: &Graph<'_>, choices: &mut Choices) -> Step {
     let part = random_part(graph, choices);
-    match choices.below(5) {
+    match choices.below(6) {
+        5 => Step::Host(random_op(graph, choices)),
         0 => Step::Prefetch(part),
         1 => Step::Offload(part),
         2 => Step::Evict(part),

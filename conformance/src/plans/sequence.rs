@@ -1,7 +1,8 @@
-//! The launches of a random plan in their order, some ops more than once.
+//! The launches of a random plan in their order, some ops more than once, some on the host.
 
 use crate::choices::Choices;
 use planner_core::{Graph, Kind, Launched, OpId, TensorId};
+use std::collections::BTreeSet;
 
 /// A value of a tensor within one iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub(super) struct Sequence<'a> {
     /// For each op, what it reads at its first launch, and each repeat again.
     read_first: Vec<Vec<(TensorId, Value)>>,
     launches: Vec<Launched>,
+    /// The ops that run on the host.
+    on_host: BTreeSet<OpId>,
 }
 
 impl<'a> Sequence<'a> {
@@ -56,7 +59,38 @@ impl<'a> Sequence<'a> {
             }
         }
         let launches = order.iter().copied().map(Launched::first).collect();
-        Self { graph, read_first, launches }
+        Self { graph, read_first, launches, on_host: BTreeSet::new() }
+    }
+
+    /// The same launches, some of those that may on the host. Where it is to be `safe`, repeats have
+    /// nothing to do with the tensors of these; elsewhere there may be no plan.
+    pub(super) fn with_some_on_host(mut self, safe: bool, choices: &mut Choices) -> Self {
+        if !choices.one_in(2) {
+            return self;
+        }
+        let share = 1 + choices.below(3);
+        let is_repeated = |tensor: TensorId| {
+            let repeats = self.launches.iter().filter(|launched| launched.is_repeat);
+            repeats.into_iter().any(|&launched| self.touches(launched, tensor))
+        };
+        let may = |op: &OpId| {
+            let once = self.launches.iter().filter(|launched| launched.op == *op).count() == 1;
+            let is_clear = !safe || !self.graph.touches(*op).any(is_repeated);
+            self.graph.op(*op).host_ns.is_some() && once && is_clear
+        };
+        let on_host: BTreeSet<OpId> = self.graph.op_ids().filter(may).collect();
+        self.on_host = on_host.into_iter().filter(|_| choices.one_in(share)).collect();
+        self
+    }
+
+    /// Whether an op runs on the host.
+    pub(super) fn is_on_host(&self, op: OpId) -> bool {
+        self.on_host.contains(&op)
+    }
+
+    /// Whether an op on the host touches the tensor.
+    pub(super) fn touches_on_host(&self, tensor: TensorId) -> bool {
+        self.on_host.iter().any(|&op| self.graph.touches(op).any(|touched| touched == tensor))
     }
 
     /// The sequence with a repeat of an op before some position, and the repeats that this needs.
@@ -67,7 +101,8 @@ impl<'a> Sequence<'a> {
         let mut launches = self.launches.clone();
         launches.insert(at, Launched::repeat(op));
         let read_first = self.read_first.clone();
-        let mut repeated = Self { graph: self.graph, read_first, launches };
+        let on_host = BTreeSet::new();
+        let mut repeated = Self { graph: self.graph, read_first, launches, on_host };
         // Each round repeats one more op; a sequence that needs very many is not worth it.
         for _ in 0..8 {
             match repeated.missing(from_host) {
@@ -89,8 +124,8 @@ impl<'a> Sequence<'a> {
     }
 
     fn missing_of(&self, tensor: TensorId, from_host: bool) -> Option<(usize, Value)> {
-        let temporary = self.graph.tensor(tensor).kind == Kind::Temporary;
-        let (mut device, mut host) = (Value::Start, (!temporary).then_some(Value::Start));
+        let is_made = self.graph.tensor(tensor).kind.is_made();
+        let (mut device, mut host) = (Value::Start, (!is_made).then_some(Value::Start));
         for (at, &launched) in self.launches.iter().enumerate() {
             if let Some(value) = self.value_read(launched, tensor).filter(|&it| it != device) {
                 let is_kept = from_host && host == Some(value);
@@ -174,7 +209,7 @@ impl<'a> Sequence<'a> {
     }
 
     /// Whether a value has to be kept at a position: it is read from there on before a launch
-    /// makes it again, or it is what a state is left with.
+    /// makes it again, or it is what a state or an output is left with.
     pub(super) fn is_needed(&self, position: usize, tensor: TensorId, value: Value) -> bool {
         for &launched in &self.launches[position..] {
             if self.value_read(launched, tensor) == Some(value) {
@@ -185,7 +220,7 @@ impl<'a> Sequence<'a> {
             }
         }
         let is_result = value == self.current(self.launches.len(), tensor);
-        self.graph.tensor(tensor).kind == Kind::State && is_result
+        matches!(self.graph.tensor(tensor).kind, Kind::State | Kind::Output) && is_result
     }
 
     /// Whether a copy of a value at a position is of use: it is current or is read later.

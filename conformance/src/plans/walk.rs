@@ -4,7 +4,7 @@ use super::homes::Homes;
 use super::sequence::{Sequence, Value};
 use crate::choices::Choices;
 use planner_core::plan::Resident;
-use planner_core::{Graph, Kind, Launched, Part, Step, TensorId};
+use planner_core::{Graph, Kind, Launched, OpId, Part, Step, TensorId};
 use std::ops::Range;
 
 /// What a walk returns.
@@ -96,9 +96,14 @@ pub(super) fn walk(
     for &launched in sequence.launches() {
         walk.choices = choices.fork(40);
         walk.move_at_random(moves_per_op);
-        walk.repeat_until_done(|walk| walk.needed_by(launched));
-        walk.repeat_until_done(|walk| walk.lost_by(launched));
-        walk.launch(launched);
+        if sequence.is_on_host(launched.op) {
+            walk.repeat_until_done(|walk| walk.needed_on_host(launched));
+            walk.run_on_host(launched.op);
+        } else {
+            walk.repeat_until_done(|walk| walk.needed_by(launched));
+            walk.repeat_until_done(|walk| walk.lost_by(launched));
+            walk.launch(launched);
+        }
         if clears_out && walk.choices.one_in(2) {
             walk.repeat_until_done(Walk::evictions);
         }
@@ -115,7 +120,7 @@ impl Walk<'_> {
     fn start(&mut self, tensor: TensorId) {
         let kind = self.graph.tensor(tensor).kind;
         let objects = self.cells[tensor.index()].len();
-        let runs = if kind == Kind::Temporary || self.is_spoiled(tensor) {
+        let runs = if kind.is_made() || self.is_spoiled(tensor) {
             [0..0, 0..0]
         } else if self.homes.in_arena(tensor) && kind == Kind::State {
             [0..objects, 0..0]
@@ -123,7 +128,7 @@ impl Walk<'_> {
             self.runs_at_start(objects)
         };
         for cell in &mut self.cells[tensor.index()] {
-            cell.host = (kind != Kind::Temporary).then_some(Value::Start);
+            cell.host = (!kind.is_made()).then_some(Value::Start);
         }
         for run in runs.into_iter().filter(|run| !run.is_empty()) {
             let host_copy = !self.choices.one_in(2);
@@ -262,6 +267,16 @@ impl Walk<'_> {
         })
     }
 
+    /// What an op on the host reads and only the device holds.
+    fn needed_on_host(&self, launched: Launched) -> Vec<(Move, Run)> {
+        self.runs(|tensor, object| {
+            let Cell { device, host, .. } = self.cells[tensor.index()][object];
+            let value = self.sequence.value_read(launched, tensor)?;
+            let is_missing = host != Some(value) && device == Some(value);
+            (is_missing && self.can(Move::Offload, tensor, object)).then_some(Move::Offload)
+        })
+    }
+
     /// What a launch overwrites and the host has to keep.
     fn lost_by(&self, launched: Launched) -> Vec<(Move, Run)> {
         self.runs(|tensor, object| {
@@ -290,7 +305,12 @@ impl Walk<'_> {
         self.runs(|tensor, object| {
             let Cell { device, host, promise } = self.cells[tensor.index()][object];
             let current = Some(self.current(tensor));
+            let is_output = self.graph.tensor(tensor).kind == Kind::Output;
             match promise {
+                // What lies in the arena stays there.
+                None if is_output && self.homes.in_arena(tensor) => {
+                    (device == current && host != current).then_some(Move::Offload)
+                }
                 None => self.leaving(tensor, object),
                 Some(_) if device.is_none() => (host == current).then_some(Move::Prefetch),
                 Some(_) if device != current => (host == current).then_some(Move::Evict),
@@ -356,6 +376,18 @@ impl Walk<'_> {
         self.launched += 1;
     }
 
+    fn run_on_host(&mut self, op: OpId) {
+        for &tensor in self.graph.writes(op) {
+            let cells = &mut self.cells[tensor.index()];
+            cells.iter_mut().for_each(|cell| cell.host = Some(Value::Of(op)));
+        }
+        self.walked.steps.push(Step::Host(op));
+        for tensor in self.graph.touches(op) {
+            self.forget(tensor);
+        }
+        self.launched += 1;
+    }
+
     /// Ends the life of an input's value at its last read, and of a temporary in the arena at
     /// the end of a span.
     fn forget(&mut self, tensor: TensorId) {
@@ -375,7 +407,7 @@ impl Walk<'_> {
                     cells[0].device = None;
                 }
             }
-            Kind::Input | Kind::State | Kind::Temporary => {}
+            Kind::Input | Kind::State | Kind::Temporary | Kind::Output => {}
         }
     }
 }

@@ -420,6 +420,7 @@ impl<'g, T: Backend> Rig<'g, T> {
                 Stream::Compute => self.launch(WORK, &[load], &[load])?,
                 Stream::Upload => self.device.upload(slot, load)?,
                 Stream::Download => self.device.download(load, slot)?,
+                Stream::Host => return Ok(()),
             }
         }
         Ok(())

@@ -11,7 +11,7 @@ use planner_core::backend::{DeviceAddress, Paging, Point, Streams, Transfers};
 /// with all before it.
 pub fn points_are_counted_from_one<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
-    for stream in Stream::ALL {
+    for stream in Stream::ON_DEVICE {
         let mut points = Vec::new();
         for value in 1..=5 {
             let point = rig.signal(stream)?;
@@ -31,10 +31,10 @@ pub fn points_are_counted_from_one<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome 
 /// changes nothing.
 pub fn unsignalled_points_are_refused<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
-    for stream in Stream::ALL {
+    for stream in Stream::ON_DEVICE {
         let next = Point { stream, value: rig.signal(stream)?.value + 1 };
         let of = format_args!("signal {} of {stream}, which is not enqueued", next.value);
-        for waiting in Stream::ALL {
+        for waiting in Stream::ON_DEVICE {
             ensure!(rig.device().wait(waiting, next).is_err(), "{waiting} may wait for {of}");
         }
         ensure!(rig.device().reached(next).is_err(), "one may ask whether {of}, is reached");
@@ -263,7 +263,7 @@ pub fn a_thousand_steps_may_be_pending<T: Backend>(rig: &mut Rig<'_, T>) -> Outc
 /// A stream may wait for a point of its own: that is reached by then.
 pub fn a_stream_may_wait_for_itself<T: Backend>(rig: &mut Rig<'_, T>) -> Outcome {
     rig.set_up()?;
-    for stream in Stream::ALL {
+    for stream in Stream::ON_DEVICE {
         rig.keep_busy(stream)?;
         let point = rig.signal(stream)?;
         rig.device().wait(stream, point)?;
@@ -326,7 +326,7 @@ pub fn streams_do_not_disturb_each_other<T: Backend>(rig: &mut Rig<'_, T>) -> Ou
         let idle = rig.range(1)?;
         rig.device().unmap(idle, 1)?;
     }
-    Stream::ALL.into_iter().try_for_each(|stream| rig.finish(stream))?;
+    Stream::ON_DEVICE.into_iter().try_for_each(|stream| rig.finish(stream))?;
     rig.expect(rig.slot(C), &other, "what was fetched meanwhile")?;
     rig.get(sent, rig.slot(D))?;
     rig.expect(rig.slot(D), &expected, "what was sent meanwhile")?;

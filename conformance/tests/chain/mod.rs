@@ -58,6 +58,7 @@ pub(crate) fn list(
     let start = plan.resident_at_start.iter().map(|entry| name(entry.part.tensor).clone());
     let steps = plan.steps.iter().map(|step| match *step {
         Step::Launch(Launched { op, .. }) => format!("[{}]", owned.op_names[op.index()]),
+        Step::Host(op) => format!("h[{}]", owned.op_names[op.index()]),
         Step::Prefetch(part) => format!("+{}", name(part.tensor)),
         Step::Offload(part) => format!(">{}", name(part.tensor)),
         Step::Evict(part) => format!("-{}", name(part.tensor)),

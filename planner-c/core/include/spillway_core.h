@@ -32,6 +32,10 @@
 // A tensor that an op writes before any op reads it.
 #define SPILLWAY_CORE_TEMPORARY 2
 
+// A tensor that an op writes before any op reads it, and whose last value each iteration leaves on
+// the host.
+#define SPILLWAY_CORE_OUTPUT 3
+
 // Allocates device memory for a range of a tensor, and copies its value in.
 #define SPILLWAY_CORE_PREFETCH 0
 
@@ -70,7 +74,8 @@ typedef enum {
 typedef struct {
   // Its size, not zero.
   uint64_t bytes;
-  // `SPILLWAY_CORE_STATE`, `SPILLWAY_CORE_INPUT` or `SPILLWAY_CORE_TEMPORARY`.
+  // `SPILLWAY_CORE_STATE`, `SPILLWAY_CORE_INPUT`, `SPILLWAY_CORE_TEMPORARY` or
+  // `SPILLWAY_CORE_OUTPUT`.
   uint32_t kind;
 } SpillwayCoreTensor;
 

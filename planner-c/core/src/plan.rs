@@ -372,7 +372,8 @@ impl Described<'_> {
 }
 
 fn of_step(step: &Step, entry: &Scheduled) -> StepDescription {
-    let PerStream(waits) = entry.waits().map(|wait| match wait {
+    // No op has a time on the host here, so nothing runs there.
+    let PerStream([waits @ .., _]) = entry.waits().map(|wait| match wait {
         Some(wait) => WaitDescription { index: wait.index, iterations_back: wait.iterations_back },
         None => WaitDescription { index: SPILLWAY_CORE_NONE, iterations_back: 0 },
     });
@@ -382,6 +383,7 @@ fn of_step(step: &Step, entry: &Scheduled) -> StepDescription {
         Step::Prefetch(part) => of_part(SPILLWAY_CORE_PREFETCH, part),
         Step::Offload(part) => of_part(SPILLWAY_CORE_OFFLOAD, part),
         Step::Evict(part) => of_part(SPILLWAY_CORE_EVICT, part),
+        Step::Host(op) => (SPILLWAY_CORE_NONE, op.0, [0, 0], false),
         Step::Launch(Launched { op, is_repeat }) => (SPILLWAY_CORE_LAUNCH, op.0, [0, 0], is_repeat),
     };
     let is_repeat = u8::from(is_repeat);

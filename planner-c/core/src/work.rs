@@ -12,6 +12,9 @@ pub const SPILLWAY_CORE_STATE: u32 = 0;
 pub const SPILLWAY_CORE_INPUT: u32 = 1;
 /// A tensor that an op writes before any op reads it.
 pub const SPILLWAY_CORE_TEMPORARY: u32 = 2;
+/// A tensor that an op writes before any op reads it, and whose last value each iteration leaves on
+/// the host.
+pub const SPILLWAY_CORE_OUTPUT: u32 = 3;
 
 /// A tensor; its id is its position.
 #[repr(C)]
@@ -19,7 +22,8 @@ pub const SPILLWAY_CORE_TEMPORARY: u32 = 2;
 pub struct TensorDescription {
     /// Its size, not zero.
     pub bytes: u64,
-    /// `SPILLWAY_CORE_STATE`, `SPILLWAY_CORE_INPUT` or `SPILLWAY_CORE_TEMPORARY`.
+    /// `SPILLWAY_CORE_STATE`, `SPILLWAY_CORE_INPUT`, `SPILLWAY_CORE_TEMPORARY` or
+    /// `SPILLWAY_CORE_OUTPUT`.
     pub kind: u32,
 }
 
@@ -155,6 +159,7 @@ impl Arrays<'_> {
                 SPILLWAY_CORE_STATE => Kind::State,
                 SPILLWAY_CORE_INPUT => Kind::Input,
                 SPILLWAY_CORE_TEMPORARY => Kind::Temporary,
+                SPILLWAY_CORE_OUTPUT => Kind::Output,
                 kind => {
                     let sentence = format_args!("tensor {at} has kind {kind}: no such kind");
                     return Err(Error::new(Code::Argument, sentence));
@@ -171,6 +176,7 @@ impl Arrays<'_> {
                 reads: from.reads,
                 writes: from.writes,
                 repeatable: from.is_repeatable != 0,
+                host_ns: None,
             };
             let next = first_operand.checked_add(from.reads);
             first_operand =

@@ -1,6 +1,6 @@
 //! What computes: the ops of a graph on a device.
 
-use super::{Addresses, DeviceAddress, ErrorType};
+use super::{Addresses, DeviceAddress, ErrorType, HostRanges};
 use crate::graph::{Launched, OpId};
 use crate::host::HostLayout;
 
@@ -11,7 +11,7 @@ pub struct Launch<'a> {
     pub op: OpId,
     /// Whether the op has been launched before in this iteration. A repeat must write the same
     /// bytes into its temporaries as the first launch, so it draws the same random numbers. The
-    /// states and inputs that the op writes have the address 0; the kernel neither reads nor
+    /// states, inputs and outputs that the op writes have the address 0; the kernel neither reads nor
     /// writes them.
     pub is_repeat: bool,
     /// The iteration, counted from 1 over all plans that an executor has switched to. Where a backend captures launches and runs them again, this is
@@ -33,6 +33,30 @@ impl Launch<'_> {
     }
 }
 
+/// One run of an op on the host.
+#[derive(Clone, Copy, Debug)]
+pub struct HostLaunch<'a> {
+    /// The op.
+    pub op: OpId,
+    /// The iteration, counted as in [`Launch::iteration`].
+    pub iteration: u64,
+    /// Where in the host block lies what it reads, in the op's order, each a whole tensor.
+    pub reads: HostRanges<'a>,
+    /// Where lies what it writes, in the op's order; what it updates in place lies where it is read.
+    pub writes: HostRanges<'a>,
+}
+
+/// The embedder's kernels for ops that run on the host.
+pub trait HostKernels<B: ErrorType> {
+    /// Enqueues an op on [`Stream::Host`](crate::Stream::Host), by the means of the device. It may
+    /// touch exactly the bytes of the host block that the launch names, and nothing after the next
+    /// signal of that stream.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    fn launch_on_host(&mut self, device: &mut B, launch: &HostLaunch<'_>) -> Result<(), B::Error>;
+}
+
 /// The embedder's kernels, for one backend: what ops compute, and the values of states and
 /// inputs. Only kernels know what a tensor means.
 pub trait Kernels<B: ErrorType> {
@@ -43,6 +67,12 @@ pub trait Kernels<B: ErrorType> {
     /// # Errors
     /// Those of the backend.
     fn launch(&mut self, device: &mut B, launch: &Launch<'_>) -> Result<(), B::Error>;
+
+    /// The kernels of ops that run on the host. None unless the embedder says otherwise: then plans
+    /// with such ops are refused.
+    fn on_host(&mut self) -> Option<&mut dyn HostKernels<B>> {
+        None
+    }
 
     /// Writes the initial value of every state into its slot of the host block, by
     /// [`Transfers::write_host`](super::Transfers::write_host). Called once, after the block is
@@ -70,6 +100,10 @@ pub trait Kernels<B: ErrorType> {
 impl<B: ErrorType, K: Kernels<B> + ?Sized> Kernels<B> for &mut K {
     fn launch(&mut self, device: &mut B, launch: &Launch<'_>) -> Result<(), B::Error> {
         K::launch(self, device, launch)
+    }
+
+    fn on_host(&mut self) -> Option<&mut dyn HostKernels<B>> {
+        K::on_host(self)
     }
 
     fn fill_states(&mut self, device: &mut B, layout: &HostLayout<'_>) -> Result<(), B::Error> {

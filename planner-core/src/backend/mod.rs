@@ -106,10 +106,10 @@ mod paging;
 mod stream;
 mod transfer;
 
-pub use kernel::{Kernels, Launch};
+pub use kernel::{HostKernels, HostLaunch, Kernels, Launch};
 pub use paging::{Addresses, Chunks, DeviceAddress, Paging};
 pub use stream::{Point, Streams};
-pub use transfer::{HostRange, Transfers};
+pub use transfer::{HostRange, HostRanges, Transfers};
 
 /// What went wrong on a device, in the terms that an executor or an embedder acts on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -12,7 +12,7 @@ pub struct Point {
     pub value: u64,
 }
 
-/// Three streams of work. Work on one stream runs in the order in which it was enqueued;
+/// Four streams of work, of which a device may lack the one for ops on the host. Work on one stream runs in the order in which it was enqueued;
 /// work on different streams runs at the same time, unless a wait orders it.
 ///
 /// This is a timeline semaphore for each stream (Vulkan) or a sequence of events (CUDA).
@@ -47,6 +47,12 @@ pub trait Streams: ErrorType {
     /// on the device is reported here at the latest.
     fn block_until(&mut self, point: Point) -> Result<(), Self::Error>;
 
+    /// Whether there is a stream for ops that run on the host, [`Stream::Host`]. Unless a device says
+    /// so there is none: then plans with such ops are refused, and the stream is never named.
+    fn has_host_stream(&self) -> bool {
+        false
+    }
+
     /// Lets everything that is enqueued run without a further call. Does not block. The executor
     /// calls it at the end of each iteration. Does nothing unless a device that gathers work before
     /// it hands it over says otherwise.
@@ -73,6 +79,10 @@ impl<T: Streams + ?Sized> Streams for &mut T {
 
     fn block_until(&mut self, point: Point) -> Result<(), Self::Error> {
         T::block_until(self, point)
+    }
+
+    fn has_host_stream(&self) -> bool {
+        T::has_host_stream(self)
     }
 
     fn submit(&mut self) -> Result<(), Self::Error> {

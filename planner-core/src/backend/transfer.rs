@@ -11,6 +11,35 @@ pub struct HostRange {
     pub bytes: u64,
 }
 
+/// Ranges of the host block, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostRanges<'a>(&'a [[u64; 2]]);
+
+impl<'a> HostRanges<'a> {
+    /// Takes pairs of an offset and a size, as they lie in working memory, for ranges.
+    #[must_use]
+    pub const fn new(ranges: &'a [[u64; 2]]) -> Self {
+        Self(ranges)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = HostRange> + use<'a> {
+        self.0.iter().map(|&[offset_bytes, bytes]| HostRange { offset_bytes, bytes })
+    }
+}
+
 /// The host block, and copies between it and the device, each enqueued on its stream.
 ///
 /// A device range may span several mapped chunks.

@@ -31,7 +31,7 @@ pub(super) fn link_bytes(
     for op in graph.op_ids().rev() {
         walk.op(graph, op, |tensor, first, last| {
             let data = graph.tensor(tensor);
-            if data.kind == Kind::Temporary {
+            if data.kind.is_made() {
                 download.add(data.bytes, first, last);
                 upload.add(data.bytes, first, last);
             }

@@ -186,7 +186,7 @@ impl<'a> Absent<'a> {
             }
             let lives = match kind {
                 Kind::State => flags[at] & (READ | OVERWRITTEN) == READ || facts & TOUCHED != 0,
-                Kind::Input | Kind::Temporary => facts != 0,
+                Kind::Input | Kind::Temporary | Kind::Output => facts != 0,
             };
             if !lives {
                 continue;
@@ -198,7 +198,7 @@ impl<'a> Absent<'a> {
             match kind {
                 Kind::State => states += bytes,
                 Kind::Input if facts & FROM_HOST != 0 => inputs += bytes,
-                Kind::Input | Kind::Temporary => temporaries += bytes,
+                Kind::Input | Kind::Temporary | Kind::Output => temporaries += bytes,
             }
             if kind == Kind::Temporary && held.price[at] != u64::MAX {
                 offers[count] = [held.price[at], bytes];

@@ -90,6 +90,10 @@ pub enum ExecuteError<E> {
         /// The stream.
         stream: Stream,
     },
+    /// The plan runs ops on the host, for which the device has no stream.
+    NoHostStream,
+    /// The plan runs ops on the host, for which there are no kernels.
+    NoHostKernels,
     /// A switch was planned for another plan, or for another time of this one.
     OtherHolding,
     /// The plan cannot be switched to.
@@ -141,6 +145,16 @@ impl<E: fmt::Display> fmt::Display for ExecuteError<E> {
                 f,
                 "{at}: the {stream} stream was signalled by others: signal it nowhere else"
             ),
+            Self::NoHostStream => write!(
+                f,
+                "the plan runs ops on the host, and this device has no stream for them: make a plan \
+                 that runs every op on the device"
+            ),
+            Self::NoHostKernels => write!(
+                f,
+                "the plan runs ops on the host, and these kernels have none for it: bring kernels \
+                 for the host, or make a plan that runs every op on the device"
+            ),
             Self::OtherHolding => write!(
                 f,
                 "the switch was planned for other contents of the device: plan it after the last \
@@ -161,6 +175,7 @@ pub(super) enum Fault<E> {
     Fragmented,
     PoolEmpty(u32),
     ForeignSignal(Stream),
+    NoHostKernels,
 }
 
 impl<E> From<E> for Fault<E> {
@@ -176,6 +191,7 @@ impl<E> Fault<E> {
             Self::Fragmented => ExecuteError::Fragmented(at),
             Self::PoolEmpty(pool) => ExecuteError::PoolEmpty { at, pool },
             Self::ForeignSignal(stream) => ExecuteError::ForeignSignal { at, stream },
+            Self::NoHostKernels => ExecuteError::NoHostKernels,
         }
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Inputs<'a> {
     last_prefetch: [Option<u32>; 2],
     /// The last offload of an input.
     last_offload: Option<u32>,
+    /// The last op on the host that reads an input.
+    last_host: Option<u32>,
     /// The first step that brings the next iteration's value of an input.
     first_next: Option<u32>,
 }
@@ -40,10 +42,11 @@ impl<'a> Inputs<'a> {
             value: scratch.take(tensors, 0)?,
             last_prefetch: [None; 2],
             last_offload: None,
+            last_host: None,
             first_next: None,
         };
         for (position, step) in (1..).zip(steps) {
-            if let Step::Launch(launched) = *step {
+            if let Some(launched) = step.launched() {
                 for tensor in graph.read_by(launched) {
                     inputs.last_read[tensor.index()] = position;
                 }
@@ -60,6 +63,12 @@ impl<'a> Inputs<'a> {
                     }
                 }
                 Step::Offload(part) if is_input(part) => inputs.last_offload = Some(entry.index()),
+                Step::Host(op) => {
+                    let mut reads = graph.reads(op).iter();
+                    if reads.any(|&tensor| graph.tensor(tensor).kind == Kind::Input) {
+                        inputs.last_host = Some(entry.index());
+                    }
+                }
                 _ => {}
             }
         }
@@ -81,11 +90,12 @@ impl<'a> Inputs<'a> {
         self.first_next.is_none()
     }
 
-    /// Whether an iteration copies from or to the slots of its own inputs, and from those of the
-    /// next iteration's.
+    /// Whether an iteration uses the slots of its own inputs, by copies or on the host, and those of
+    /// the next iteration's.
     pub(super) const fn slots_used(&self) -> [bool; 2] {
         let [own, next] = self.last_prefetch;
-        [own.is_some() || self.last_offload.is_some(), next.is_some()]
+        let own = own.is_some() || self.last_offload.is_some() || self.last_host.is_some();
+        [own, next.is_some()]
     }
 
     /// Notes a prefetch; returns the iteration whose value it brings.
@@ -96,7 +106,7 @@ impl<'a> Inputs<'a> {
     }
 
     /// What must be reached before the values of iteration `iteration + 1` are put into
-    /// their slots: the last copies from and to them.
+    /// their slots: the last copies from and to them, and the last op on the host that reads them.
     pub(super) fn free_slots(
         &self,
         points: &Points,
@@ -109,6 +119,8 @@ impl<'a> Inputs<'a> {
         };
         let [own, next] = self.last_prefetch;
         let upload = point(Stream::Upload, own, 1).or(point(Stream::Upload, next, 2));
-        upload.into_iter().chain(point(Stream::Download, self.last_offload, 1))
+        let download = point(Stream::Download, self.last_offload, 1);
+        let host = point(Stream::Host, self.last_host, 1);
+        upload.into_iter().chain(download).chain(host)
     }
 }

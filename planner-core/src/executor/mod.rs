@@ -29,9 +29,10 @@ mod switch;
 mod unmaps;
 
 use crate::backend::{
-    Addresses, DeviceAddress, HostRange, Kernels, Launch, Paging, Point, Streams, Transfers,
+    Addresses, DeviceAddress, HostLaunch, HostRange, HostRanges, Kernels, Launch, Paging, Point,
+    Streams, Transfers,
 };
-use crate::graph::{Graph, Kind, Launched, TensorId};
+use crate::graph::{Graph, Kind, Launched, OpId, TensorId};
 use crate::host::HostLayout;
 use crate::plan::{Part, PlanError, Resident, Step};
 use crate::schedule::{PerStream, Scheduled, Stream};
@@ -56,6 +57,7 @@ pub const fn scratch_words(limits: &Limits, runs: usize) -> usize {
         HostLayout::scratch_words(limits),
         Inputs::scratch_words(limits),
         words::<u64>(limits.operands),
+        words::<[u64; 2]>(limits.operands),
         words::<ChunkRun>(1),
         Memory::scratch_words(limits, runs),
     ])
@@ -74,6 +76,8 @@ pub struct Executor<'a> {
     enqueued: PerStream<u64>,
     /// The addresses of one launch.
     operands: &'a mut [u64],
+    /// The host ranges of one op on the host.
+    host_operands: &'a mut [[u64; 2]],
     /// Iterations enqueued.
     iterations: u64,
     /// Iterations of the plans that ran before.
@@ -119,6 +123,8 @@ impl<'a> Executor<'a> {
         if planned_bytes != device_bytes {
             return Err(ExecuteError::ChunkBytes { planned_bytes, device_bytes });
         }
+        check_host_stream(verified, device)?;
+        check_host_kernels(verified, kernels)?;
         let chunks = crate::switch::chunks(verified);
         let all = scratch.take(1, ChunkRun { first: 0, device_first: 0, count: chunks })?;
         let mut executor = Self::lay_out(verified, ChunkMap(all), scratch)?;
@@ -146,7 +152,8 @@ impl<'a> Executor<'a> {
         let most_operands = graph.ops().iter().map(|op| op.reads as usize + op.writes as usize);
         Ok(Self {
             inputs: Inputs::new(verified, scratch)?,
-            operands: scratch.take(most_operands.max().unwrap_or(0), 0)?,
+            operands: scratch.take(most_operands.clone().max().unwrap_or(0), 0)?,
+            host_operands: scratch.take(most_operands.max().unwrap_or(0), [0; 2])?,
             // The last: it takes what is left.
             memory: Memory::new(verified, chunk_map, scratch)?,
             host,
@@ -294,6 +301,11 @@ impl<'a> Executor<'a> {
                 self.signal(device, Stream::Download, entry)?;
             }
             Step::Launch(launched) => self.launch(device, kernels, launched, entry, waits)?,
+            Step::Host(op) => {
+                self.wait(device, Stream::Host, waits)?;
+                self.launch_on_host(device, kernels, op)?;
+                self.signal(device, Stream::Host, entry)?;
+            }
             Step::Evict(part) => self.memory.evict(device, part, waits)?,
         }
         Ok(())
@@ -350,6 +362,27 @@ impl<'a> Executor<'a> {
         self.memory.release_workspace(device, op, end)
     }
 
+    /// Enqueues an op on the host, over the host copies of its tensors.
+    fn launch_on_host<B: Transfers, K: Kernels<B>>(
+        &mut self,
+        device: &mut B,
+        kernels: &mut K,
+        op: OpId,
+    ) -> Result<(), Fault<B::Error>> {
+        let graph = *self.verified.graph();
+        let operands = graph.operands_of(op);
+        for (at, &tensor) in operands.iter().enumerate() {
+            let slot = self.slot(tensor, self.iterations);
+            let offset_bytes = self.host.offset_bytes(tensor, slot, 0);
+            self.host_operands[at] = [offset_bytes, graph.tensor(tensor).bytes];
+        }
+        let (reads, writes) = self.host_operands[..operands.len()].split_at(graph.reads(op).len());
+        let (reads, writes) = (HostRanges::new(reads), HostRanges::new(writes));
+        let iteration = self.number(self.iterations);
+        let kernels = kernels.on_host().ok_or(Fault::NoHostKernels)?;
+        Ok(kernels.launch_on_host(device, &HostLaunch { op, iteration, reads, writes })?)
+    }
+
     /// Allocates a part and copies it in; of an input, the value of iteration `value`.
     fn upload<B: Transfers + Paging>(
         &mut self,
@@ -373,7 +406,8 @@ impl<'a> Executor<'a> {
         self.memory.address(part.tensor, self.memory.pieces().offset_bytes(part))
     }
 
-    /// The host copy of a part; of an input, in the slot of iteration `value`.
+    /// The host copy of a part; of an input, in the slot of iteration `value`; of an output, in that
+    /// of the iteration that is being enqueued.
     fn host_range(&self, part: Part, value: u64) -> HostRange {
         let graph = self.verified.graph();
         let (tensor, pieces) = (part.tensor, self.memory.pieces());
@@ -384,8 +418,11 @@ impl<'a> Executor<'a> {
 
     /// The slot of a tensor's value of an iteration of this plan.
     fn slot(&self, tensor: TensorId, value: u64) -> u32 {
-        let is_input = self.verified.graph().tensor(tensor).kind == Kind::Input;
-        if is_input { HostLayout::slot(self.number(value)) } else { 0 }
+        match self.verified.graph().tensor(tensor).kind {
+            Kind::Input => HostLayout::slot(self.number(value)),
+            Kind::Output => HostLayout::slot(self.number(self.iterations)),
+            Kind::State | Kind::Temporary => 0,
+        }
     }
 
     /// Where the host copy of each tensor lies in the host block.
@@ -421,11 +458,33 @@ impl<'a> Executor<'a> {
         self.starts_saved && self.iterations == 0
     }
 
+    /// Blocks until the outputs of all iterations so far are on the host. Those of the last
+    /// iteration lie at [`HostLayout::offset_bytes`] in the [slot](HostLayout::slot) of
+    /// [`Executor::last_iteration`], until the one after the next is enqueued.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn await_outputs<B: Streams>(&self, device: &mut B) -> Result<(), ExecuteError<B::Error>> {
+        let mut streams = self.points.streams();
+        // Before the first iteration there is nothing to wait for.
+        let is_done = |stream: &Stream| self.iterations > 0 && *stream != Stream::Upload;
+        streams
+            .by_ref()
+            .filter(is_done)
+            .try_for_each(|stream| device.block_until(self.points.end(stream, self.iterations)))
+            .map_err(|error| Fault::Device(error).at(Moment::Save))
+    }
+
+    /// The number of the last iteration that is enqueued, over all plans; 0 before the first.
+    #[must_use]
+    pub const fn last_iteration(&self) -> u64 {
+        self.number(self.iterations)
+    }
+
     /// Blocks until all iterations have ended.
     fn finish<B: Streams>(&self, device: &mut B) -> Result<(), B::Error> {
-        let mut ends =
-            Stream::ALL.map(|stream| self.points.end(stream, self.iterations)).into_iter();
-        ends.try_for_each(|point| device.block_until(point))
+        let mut streams = self.points.streams();
+        streams.try_for_each(|stream| device.block_until(self.points.end(stream, self.iterations)))
     }
 
     fn download_states<B: Transfers + Paging>(
@@ -435,8 +494,11 @@ impl<'a> Executor<'a> {
         self.finish(device)?;
         self.memory.reclaim(device)?;
         for resident in self.verified.plan().resident_at_start {
-            let kind = self.verified.graph().tensor(resident.part.tensor).kind;
-            if kind == Kind::State && !resident.host_copy {
+            let tensor = resident.part.tensor;
+            let kind = self.verified.graph().tensor(tensor).kind;
+            // What the host wrote last it still holds, and the device may hold an older value.
+            let is_on_host = resident.host_copy || self.verified.is_last_written_on_host(tensor);
+            if kind == Kind::State && !is_on_host {
                 self.download(device, resident.part)?;
             }
         }
@@ -446,6 +508,30 @@ impl<'a> Executor<'a> {
         self.enqueued[point.stream] = point.value;
         Ok(())
     }
+}
+
+/// A plan that runs ops on the host needs a device with a stream for them.
+fn check_host_stream<B: Streams>(
+    verified: &Verified<'_>,
+    device: &B,
+) -> Result<(), ExecuteError<B::Error>> {
+    let runs_on_host = verified.schedule().stream_steps[Stream::Host] > 0;
+    if runs_on_host && !device.has_host_stream() {
+        return Err(ExecuteError::NoHostStream);
+    }
+    Ok(())
+}
+
+/// It also needs kernels for the host.
+fn check_host_kernels<B: Streams, K: Kernels<B>>(
+    verified: &Verified<'_>,
+    kernels: &mut K,
+) -> Result<(), ExecuteError<B::Error>> {
+    let runs_on_host = verified.schedule().stream_steps[Stream::Host] > 0;
+    if runs_on_host && kernels.on_host().is_none() {
+        return Err(ExecuteError::NoHostKernels);
+    }
+    Ok(())
 }
 
 /// Writes the addresses of an op's operands into `out`: reads, and writes; 0 for those that a

@@ -13,9 +13,15 @@ pub(super) struct Points {
 }
 
 impl Points {
+    /// The streams that the plan uses: a device need not have one for ops on the host.
+    pub(super) fn streams(&self) -> impl Iterator<Item = Stream> + use<> {
+        let runs_on_host = self.stream_steps[Stream::Host] > 0;
+        Stream::ALL.into_iter().filter(move |&stream| stream != Stream::Host || runs_on_host)
+    }
+
     /// Learns how often each stream has been signalled, and blocks for the prologue.
     pub(super) fn start<B: Streams>(&mut self, device: &mut B) -> Result<(), B::Error> {
-        for stream in Stream::ALL {
+        for stream in self.streams() {
             let point = device.signal(stream)?;
             self.base[stream] = point.value;
             device.block_until(point)?;

@@ -281,7 +281,7 @@ impl<'a> Queued<'a> {
             let chunks = objects * layout.chunks_per_object(pool);
             self.unmaps.put_off(
                 device,
-                PerStream([end, 0, 0]),
+                PerStream([end, 0, 0, 0]),
                 self.ranges.current(owner),
                 chunks,
             )?;

@@ -195,7 +195,7 @@ fn count(layout: &Layout<'_>, counts: &mut [u64], left: &mut [u64]) {
                     of_ops[launched.op.index()] += ahead;
                 }
             }
-            Step::Offload(_) => {}
+            Step::Offload(_) | Step::Host(_) => {}
         }
     }
     for (tensor, count) in graph.tensor_ids().zip(of_tensors) {

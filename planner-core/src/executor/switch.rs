@@ -58,7 +58,9 @@ impl<'a> Executor<'a> {
     fn each_held(&self, mut see: impl FnMut(Held)) {
         let graph = self.verified.graph();
         for resident in self.verified.plan().resident_at_start {
-            if graph.tensor(resident.part.tensor).kind == Kind::State {
+            let tensor = resident.part.tensor;
+            let is_state = graph.tensor(tensor).kind == Kind::State;
+            if is_state && !self.verified.is_last_written_on_host(tensor) {
                 let host_copy = resident.host_copy || self.is_saved();
                 self.memory.each_row(resident.part, |held| see(Held { host_copy, ..held }));
             }
@@ -86,6 +88,7 @@ impl<'a> Executor<'a> {
         if !self.is_held(&switch.holding) {
             return Err(ExecuteError::OtherHolding);
         }
+        super::check_host_stream(&switch.to, device)?;
         let from_ids = scratch.take(switch.to.graph().tensors().len(), TensorId(0))?;
         for &SharedState { from, to } in switch.states {
             from_ids[to.index()] = from;
@@ -109,7 +112,9 @@ impl<'a> Executor<'a> {
         let recycling = &mut Recycling { device: &mut *device, spares: &mut spares };
         next.memory.set_up(recycling).map_err(|fault| fault.at(Moment::SetUp))?;
         next.allocate_residents(device)?;
-        next.fill_first(device, &mut kernels())?;
+        let mut kernels = kernels();
+        super::check_host_kernels(&switch.to, &mut kernels)?;
+        next.fill_first(device, &mut kernels)?;
         self.carry_out(switch.switch.steps, from_ids, &next, device)?;
         next.points.start(device).map_err(at(Moment::SetUp))?;
         self.memory.take_down(device).map_err(|fault| fault.at(Moment::TakeDown))?;

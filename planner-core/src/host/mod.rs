@@ -1,6 +1,7 @@
-//! Host memory: one pinned block, in which everything that moves has its slot, and inputs two.
+//! Host memory: one pinned block, in which everything that moves or that an op on the host touches has
+//! its slot, and inputs and outputs two.
 //!
-//! States and inputs keep their slots for ever. A temporary needs one only for a
+//! States, inputs and outputs keep their slots for ever. A temporary needs one only for a
 //! span of the list, and those whose spans do not overlap may share bytes.
 
 mod spans;
@@ -17,7 +18,7 @@ use spans::Spans;
 /// Where the host copy of each tensor lies.
 #[derive(Debug)]
 pub struct HostLayout<'a> {
-    /// Where the slots of each tensor begin; both are the same but for inputs.
+    /// Where the slots of each tensor begin; both are the same but for inputs and outputs.
     slots: &'a mut [[u64; 2]],
     /// The first byte of each tensor that moves, for temporaries.
     from_bytes: &'a [u64],
@@ -74,27 +75,29 @@ impl<'a> HostLayout<'a> {
         Unfilled::new(graph, scratch)?.fill(graph, machine, plan, pieces, scratch)
     }
 
-    /// Bytes for what an iteration moves: every state and every input once, and temporaries.
+    /// Bytes for what an iteration moves or its ops on the host touch: every state, input and output
+    /// once, and temporaries.
     #[must_use]
     pub const fn moved_bytes(&self) -> u64 {
         self.moved_bytes
     }
 
-    /// The whole block. States come first, in the order of the graph; then inputs and temporaries
-    /// that an iteration moves; then other inputs, and the second slots of all.
+    /// The whole block. States come first, in the order of the graph; then inputs, outputs and
+    /// temporaries that an iteration moves; then other inputs and outputs, and the second slots of
+    /// all.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The slot of an input's value in an iteration: 0 in even ones, 1 in odd ones.
+    /// The slot of an input's or output's value in an iteration: 0 in even ones, 1 in odd ones.
     #[must_use]
     pub const fn slot(iteration: u64) -> u32 {
         (iteration % 2) as u32
     }
 
-    /// Where a byte of a tensor lies in the block. An input has two slots, used in turn; all
-    /// others have slot 0 only. Of a temporary, only bytes that move lie in the block. Slots follow
+    /// Where a byte of a tensor lies in the block. Inputs and outputs have two slots, used in turn;
+    /// all others have slot 0 only. Of a temporary, only bytes that move lie in the block. Slots follow
     /// one another without gaps, so they are aligned as the sizes of tensors are.
     ///
     /// # Panics
@@ -140,20 +143,20 @@ impl<'a> Unfilled<'a> {
         let mut bytes = 0u64;
         let mut append = |count: u64| {
             let start = bytes;
-            // Cannot overflow: the graph's constructor has added up all tensors, inputs twice.
+            // Cannot overflow: the graph's constructor has added up all tensors, with both slots.
             bytes += count;
             start
         };
-        let of_kind = |kind| {
+        let of = |is_one: fn(Kind) -> bool| {
             let tensors = graph.tensor_ids().zip(graph.tensors());
-            tensors.filter(move |(_, tensor)| tensor.kind == kind)
+            tensors.filter(move |(_, tensor)| is_one(tensor.kind))
         };
         let mut moved_bytes = 0;
-        for (id, tensor) in of_kind(Kind::State) {
+        for (id, tensor) in of(|kind| kind == Kind::State) {
             slots[id.index()] = [append(tensor.bytes); 2];
             moved_bytes += if spans.moves(id) { tensor.bytes } else { 0 };
         }
-        for (id, tensor) in of_kind(Kind::Input).filter(|&(id, _)| spans.moves(id)) {
+        for (id, tensor) in of(Kind::has_two_slots).filter(|&(id, _)| spans.moves(id)) {
             slots[id.index()] = [append(tensor.bytes); 2];
             moved_bytes += tensor.bytes;
         }
@@ -170,7 +173,7 @@ impl<'a> Unfilled<'a> {
             let host_bytes = machine.host_bytes;
             return Err(PlanError::HostMemory { needed_bytes: moved_bytes, host_bytes });
         }
-        for (id, tensor) in of_kind(Kind::Input) {
+        for (id, tensor) in of(Kind::has_two_slots) {
             let [one, other] = &mut slots[id.index()];
             if !spans.moves(id) {
                 *one = append(tensor.bytes);

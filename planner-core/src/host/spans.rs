@@ -1,6 +1,6 @@
 //! When each temporary needs its slot on the host.
 
-use crate::graph::{Graph, Kind, Launched, TensorId};
+use crate::graph::{Graph, Kind, Launched, OpId, TensorId};
 use crate::packing::Item;
 use crate::pieces::Pieces;
 use crate::plan::{Part, Plan, Step};
@@ -24,8 +24,8 @@ const UNCLEAR: u8 = 4;
 /// launch of the earlier span has waited for every prefetch of its tensor, the offloads of the
 /// later one wait for the first launch of theirs, and offloads keep the order of the list.
 ///
-/// Any other temporary needs its slot all the time: one that never comes back, or is touched by
-/// no launch after a copy.
+/// Any other temporary needs its slot all the time: one that never comes back, is touched by
+/// no launch after a copy, or by an op on the host.
 #[derive(Debug)]
 pub(super) struct Spans<'a> {
     /// The first and the last launch of each span, by position in the list.
@@ -74,6 +74,7 @@ impl<'a> Spans<'a> {
                         spans.written[tensor.index()] = at;
                     }
                 }
+                Step::Host(op) => spans.run_on_host(graph, op),
                 Step::Offload(part) => spans.offload(graph, pieces, part),
                 Step::Prefetch(part) => spans.prefetch(graph, pieces, part),
                 // What arrives is waited for even where it has been given back.
@@ -100,6 +101,14 @@ impl<'a> Spans<'a> {
         self.note(graph, pieces, part);
     }
 
+    /// An op on the host may use all of a tensor at any time: nothing else takes its bytes.
+    fn run_on_host(&mut self, graph: &Graph<'_>, op: OpId) {
+        for &tensor in graph.operands_of(op) {
+            self.flags[tensor.index()] |= UNCLEAR;
+            self.moved_bytes[tensor.index()] = [0, graph.tensor(tensor).bytes];
+        }
+    }
+
     fn note(&mut self, graph: &Graph<'_>, pieces: &Pieces<'_>, part: Part) {
         let start = pieces.offset_bytes(part);
         let [from, to] = &mut self.moved_bytes[part.tensor.index()];
@@ -107,7 +116,7 @@ impl<'a> Spans<'a> {
         *to = start.saturating_add(pieces.part_bytes(graph, part)).max(*to);
     }
 
-    /// Whether anything of a tensor moves.
+    /// Whether anything of a tensor moves, or an op on the host touches it.
     pub(super) fn moves(&self, tensor: TensorId) -> bool {
         self.moved_bytes[tensor.index()][1] > 0
     }

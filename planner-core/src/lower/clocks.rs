@@ -11,6 +11,9 @@ pub(super) struct Clocks<'a> {
     /// Whether a later iteration looks at a step's clock.
     outlives: &'a mut [u8],
     stream_steps: PerStream<u32>,
+    /// Where the steps of each stream begin, and how many all streams have.
+    first: PerStream<usize>,
+    steps: usize,
     /// Iterations after which the needs repeat.
     iterations: u32,
 }
@@ -32,17 +35,15 @@ impl<'a> Clocks<'a> {
     ) -> Result<Self, OutOfScratch> {
         let ended = scratch.take(out.len(), PerStream::all(NEVER))?;
         let outlives = scratch.take(out.len(), 0u8)?;
-        let mut clocks = Self { ended, outlives, stream_steps, iterations };
+        let (first, steps) = stream_steps.firsts();
+        let mut clocks = Self { ended, outlives, stream_steps, first, steps, iterations };
         clocks.sweep(out, needs);
         while clocks.sweep(out, needs) {}
         Ok(clocks)
     }
 
     fn slot(&self, iteration: u32, stream: Stream, index: u32) -> usize {
-        let PerStream([launches, prefetches, offloads]) = self.stream_steps;
-        let first = PerStream([0, launches, launches + prefetches])[stream] as usize;
-        let steps = launches as usize + prefetches as usize + offloads as usize;
-        iteration as usize * steps + first + index as usize
+        iteration as usize * self.steps + self.first[stream] + index as usize
     }
 
     /// The iteration that lies so many before another.

@@ -16,6 +16,9 @@ pub(super) struct Hazards<'a> {
     touched_before_prefetch: &'a mut [i64],
     prefetched: LastUses<'a>,
     offloaded: LastUses<'a>,
+    /// The last `host` step that touched, and that wrote, each tensor.
+    host_touched: &'a mut [i64],
+    host_written: &'a mut [i64],
 }
 
 impl<'a> Hazards<'a> {
@@ -31,15 +34,19 @@ impl<'a> Hazards<'a> {
             touched_before_prefetch: scratch.take(tensors, NEVER)?,
             prefetched: LastUses::new(pieces.len(), NEVER, scratch)?,
             offloaded: LastUses::new(pieces.len(), NEVER, scratch)?,
+            host_touched: scratch.take(tensors, NEVER)?,
+            host_written: scratch.take(tensors, NEVER)?,
         })
     }
 
     pub(super) fn start_iteration(&mut self, stream_steps: PerStream<u32>) {
-        let PerStream([launches, prefetches, offloads]) = stream_steps.map(i64::from);
+        let PerStream([launches, prefetches, offloads, on_host]) = stream_steps.map(i64::from);
         for (points, steps) in [
             (&mut *self.touched, launches),
             (&mut *self.written, launches),
             (&mut *self.touched_before_prefetch, launches),
+            (&mut *self.host_touched, on_host),
+            (&mut *self.host_written, on_host),
         ] {
             for point in points {
                 *point = point.saturating_sub(steps);
@@ -78,7 +85,19 @@ impl<'a> Hazards<'a> {
                     download = download.max(self.offloaded.last(pieces.whole(tensor)));
                     self.written[tensor.index()] = now;
                 }
-                PerStream([NEVER, upload, download])
+                PerStream([NEVER, upload, download, NEVER])
+            }
+            Step::Host(op) => {
+                let (mut upload, mut download) = (NEVER, NEVER);
+                for &tensor in graph.operands_of(op) {
+                    download = download.max(self.offloaded.last(pieces.whole(tensor)));
+                    self.host_touched[tensor.index()] = now;
+                }
+                for &tensor in graph.writes(op) {
+                    upload = upload.max(self.prefetched.last(pieces.whole(tensor)));
+                    self.host_written[tensor.index()] = now;
+                }
+                PerStream([NEVER, upload, download, NEVER])
             }
             Step::Prefetch(part) => {
                 let tensor = part.tensor.index();
@@ -91,18 +110,19 @@ impl<'a> Hazards<'a> {
                 let span = pieces.span(part);
                 let download = self.offloaded.last(span);
                 self.prefetched.note(span, now);
-                PerStream([launch, NEVER, download])
+                PerStream([launch, NEVER, download, self.host_written[tensor]])
             }
             Step::Offload(part) => {
                 let span = pieces.span(part);
                 let upload = self.prefetched.last(span);
                 self.offloaded.note(span, now);
-                PerStream([self.written[part.tensor.index()], upload, NEVER])
+                let tensor = part.tensor.index();
+                PerStream([self.written[tensor], upload, NEVER, self.host_touched[tensor]])
             }
             Step::Evict(part) => {
                 let span = pieces.span(part);
                 let (upload, download) = (self.prefetched.last(span), self.offloaded.last(span));
-                PerStream([self.touched[part.tensor.index()], upload, download])
+                PerStream([self.touched[part.tensor.index()], upload, download, NEVER])
             }
         }
     }

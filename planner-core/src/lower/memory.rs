@@ -49,7 +49,7 @@ impl MemoryWalk<'_, '_> {
             match *step {
                 Step::Launch(Launched { op, .. }) => {
                     if let Some((pool, objects)) = self.pieces.workspace(self.graph, op) {
-                        let done = PerStream([i64::from(entry.index()), NEVER, NEVER]);
+                        let done = PerStream([i64::from(entry.index()), NEVER, NEVER, NEVER]);
                         queues.release(at as u32, pool, objects, done).ok_or(overflow)?;
                     }
                 }
@@ -105,7 +105,7 @@ impl MemoryWalk<'_, '_> {
                 Step::Evict(part) => {
                     residency.release(self.pieces, part, Self::location(at))?;
                 }
-                Step::Offload(_) => {}
+                Step::Offload(_) | Step::Host(_) => {}
             }
         }
         Ok(())
@@ -165,7 +165,7 @@ impl MemoryWalk<'_, '_> {
         }
         let count = self.plan.pools[pool].count;
         let release_done = |step: u32| match self.out[step as usize].stream() {
-            Some(_) => PerStream([i64::from(self.out[step as usize].index()), NEVER, NEVER]),
+            Some(_) => PerStream([i64::from(self.out[step as usize].index()), NEVER, NEVER, NEVER]),
             None => needs[step as usize],
         };
         let granted = queues.grant(at as u32, pool, count, self.stream_steps, release_done);

@@ -34,16 +34,16 @@ type Points = PerStream<i64>;
 /// Before everything.
 const NEVER: i64 = i64::MIN;
 
-/// Words of scratch that [`lower`] asks for, by [`Limits::of_plan`]: per step 7.7, per tensor 6,
+/// Words of scratch that [`lower`] asks for, by [`Limits::of_plan`]: per step 9.7, per tensor 8,
 /// per piece 8, per
-/// pool 12. With placements: per step 6.2 for each iteration that they cover, per object
+/// pool 14. With placements: per step 8.2 for each iteration that they cover, per object
 /// number 2.5, per piece 4.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
     let queued = Residency::scratch_words(limits).saturating_add(Queues::scratch_words(limits));
     total([
         Pieces::scratch_words(limits),
-        words::<i64>(limits.tensors).saturating_mul(3),
+        words::<i64>(limits.tensors).saturating_mul(5),
         LastUses::scratch_words(limits).saturating_mul(2),
         words::<Points>(limits.entries()),
         larger(queued, placements::scratch_words(limits)),

@@ -179,7 +179,7 @@ impl Waits<'_> {
         let iterations_back = iterations_back + (taken / steps) as i64 - (given / steps) as i64;
         let release = given % steps;
         let done = match self.out[release].stream() {
-            Some(_) => PerStream([i64::from(self.out[release].index()), NEVER, NEVER]),
+            Some(_) => PerStream([i64::from(self.out[release].index()), NEVER, NEVER, NEVER]),
             None => self.needs[release],
         };
         self.needs[taken] =

@@ -167,6 +167,7 @@ impl<S: FnMut(Run)> Walk<'_, S> {
             Step::Offload(part) => self.see_part(Some(entry), part),
             Step::Evict(part) => self.number[self.pieces.of_part(part)].fill(NONE),
             Step::Launch(launched) => self.launch(entry, launched),
+            Step::Host(_) => {}
         }
     }
 

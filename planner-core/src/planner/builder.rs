@@ -80,7 +80,7 @@ impl<'b> Builder<'b> {
         for (id, tensor) in self.task.sequence.tensor_ids().zip(self.task.sequence.tensors()) {
             match tensor.kind {
                 Kind::Input => self.copied[id.index()] = self.memory.objects(id),
-                Kind::Temporary => self.copied[id.index()] = 0,
+                Kind::Temporary | Kind::Output => self.copied[id.index()] = 0,
                 Kind::State => {}
             }
             self.upcoming[id.index()] = self.uses.first(id).0;
@@ -271,12 +271,32 @@ impl<'b> Builder<'b> {
                 self.copied[tensor.index()] = self.memory.objects(tensor);
             }
         }
+        for &tensor in sequence.writes(op) {
+            if self.is_final(tensor, op) {
+                self.leave_on_host(tensor);
+            }
+        }
         for &tensor in operands {
             if !self.is_needed(tensor) {
                 self.evict(tensor);
             }
         }
         Ok(())
+    }
+
+    /// Whether a tensor is an output, which an op gives its last value.
+    pub(super) fn is_final(&self, tensor: TensorId, op: LaunchId) -> bool {
+        let is_output = self.task.sequence.tensor(tensor).kind == Kind::Output;
+        is_output && self.uses.is_last_write(tensor, op)
+    }
+
+    /// Copies an output to the host, where it has its last value.
+    fn leave_on_host(&mut self, tensor: TensorId) {
+        if self.memory.in_arena(tensor) {
+            self.list.push(Step::Offload(Part::whole(tensor)));
+        } else {
+            self.offload(tensor);
+        }
     }
 
     /// Closes the cycle: the iteration ends with what it began with.
@@ -308,7 +328,7 @@ impl<'b> Builder<'b> {
     /// Arena states stay, and arena inputs come anew at the end of each iteration.
     fn finish_arena(&mut self, tensor: TensorId) {
         let host_copy = match self.task.sequence.tensor(tensor).kind {
-            Kind::Temporary => return,
+            Kind::Temporary | Kind::Output => return,
             Kind::State => !self.uses.is_written(tensor),
             Kind::Input => {
                 self.list.push(Step::Prefetch(Part::whole(tensor)));

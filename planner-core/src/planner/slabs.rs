@@ -83,7 +83,7 @@ impl Walk<'_> {
                 let bytes = graph.op(launched.op).workspace_bytes;
                 return self.look(objects_of(self.task, bytes));
             }
-            Step::Offload(_) => {}
+            Step::Offload(_) | Step::Host(_) => {}
         }
         self.look(0);
     }

@@ -246,12 +246,12 @@ impl Size {
         }
     }
 
-    /// What of it is taken even while the tensor is not alive: inputs own their bytes of the
-    /// arena, and states are always alive.
+    /// What of it is taken even while the tensor is not alive: inputs and outputs own their bytes of
+    /// the arena, and states are always alive.
     const fn when_idle(self, kind: Kind) -> Self {
         match kind {
             Kind::State => self,
-            Kind::Input => Self { chunks: 0, ..self },
+            Kind::Input | Kind::Output => Self { chunks: 0, ..self },
             Kind::Temporary => Self { chunks: 0, bytes: 0, ..self },
         }
     }

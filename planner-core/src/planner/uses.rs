@@ -42,17 +42,13 @@ pub(super) struct Uses<'a> {
     first: &'a mut [u32],
     /// The last op that reads each tensor.
     last_read: &'a mut [u32],
-    /// Whether any op writes the tensor.
-    written: &'a mut [u8],
+    /// The last op that writes each tensor.
+    last_write: &'a mut [u32],
 }
 
 impl<'a> Uses<'a> {
     pub(super) const fn scratch_words(limits: &Limits) -> usize {
-        total([
-            words::<u32>(limits.operands),
-            words::<u32>(limits.tensors).saturating_mul(2),
-            words::<u8>(limits.tensors),
-        ])
+        total([words::<u32>(limits.operands), words::<u32>(limits.tensors).saturating_mul(3)])
     }
 
     /// Walks the ops backwards. O(operands).
@@ -68,7 +64,7 @@ impl<'a> Uses<'a> {
         let next = scratch.take(sequence.operands().len(), none)?;
         let first = scratch.take(tensors, none)?;
         let last_read = scratch.take(tensors, none)?;
-        let written = scratch.take(tensors, 0u8)?;
+        let last_write = scratch.take(tensors, none)?;
         for op in sequence.launches().rev() {
             let operands = sequence.first_slot(op);
             for (slot, &tensor) in (operands..).zip(sequence.operands_of(op)) {
@@ -76,7 +72,8 @@ impl<'a> Uses<'a> {
             }
             for &tensor in sequence.writes(op) {
                 first[tensor.index()] = Use::new(op, false).0;
-                written[tensor.index()] = 1;
+                let last = &mut last_write[tensor.index()];
+                *last = if *last == none { op.0 } else { *last };
             }
             for &tensor in sequence.reads(op) {
                 first[tensor.index()] = Use::new(op, true).0;
@@ -84,7 +81,7 @@ impl<'a> Uses<'a> {
                 *last = if *last == none { op.0 } else { *last };
             }
         }
-        Ok(Self { next, first, last_read, written })
+        Ok(Self { next, first, last_read, last_write })
     }
 
     /// The first use of a tensor in an iteration.
@@ -105,6 +102,11 @@ impl<'a> Uses<'a> {
 
     /// Whether any op writes a tensor.
     pub(super) fn is_written(&self, tensor: TensorId) -> bool {
-        self.written[tensor.index()] == 1
+        self.last_write[tensor.index()] != Use::NONE.0
+    }
+
+    /// Whether an op gives a tensor its last value of the iteration.
+    pub(super) fn is_last_write(&self, tensor: TensorId, op: LaunchId) -> bool {
+        self.last_write[tensor.index()] == op.0
     }
 }

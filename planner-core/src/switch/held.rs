@@ -101,7 +101,9 @@ impl<'h> Holding<'h> {
     ) -> Result<Self, SwitchError> {
         let mut rows = Rows::new(out);
         at_start(verified, scratch, |held| {
-            if verified.graph().tensor(held.tensor).kind == Kind::State {
+            let is_state = verified.graph().tensor(held.tensor).kind == Kind::State;
+            // What the host wrote last comes from there: the device may hold an older value.
+            if is_state && !verified.is_last_written_on_host(held.tensor) {
                 rows.push(held);
             }
         })?;

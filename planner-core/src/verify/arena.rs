@@ -101,7 +101,7 @@ impl Owners<'_> {
             }
             match graph.tensor(tensor).kind {
                 Kind::Temporary => self.take(tensor, at)?,
-                Kind::State | Kind::Input => self.find(tensor, at)?,
+                Kind::State | Kind::Input | Kind::Output => self.find(tensor, at)?,
             }
         }
         Ok(())

@@ -14,6 +14,8 @@ pub(super) struct Clocks<'a> {
     ended: &'a mut [Points],
     /// List positions of each stream's steps, one stream after the other.
     position: &'a mut [u32],
+    /// Where those of each stream begin.
+    first: PerStream<usize>,
 }
 
 impl<'a> Clocks<'a> {
@@ -30,7 +32,8 @@ impl<'a> Clocks<'a> {
     ) -> Result<Self, VerifyError> {
         let ended = scratch.take(schedule.steps.len(), PerStream::all(NEVER))?;
         let position = scratch.take(plan.steps.len(), 0u32)?;
-        let mut clocks = Self { plan: *plan, schedule: *schedule, ended, position };
+        let (first, _) = schedule.stream_steps.firsts();
+        let mut clocks = Self { plan: *plan, schedule: *schedule, ended, position, first };
         let entries = plan.steps.len().checked_mul(plan.iterations() as usize);
         if schedule.iterations != plan.iterations() || Some(schedule.steps.len()) != entries {
             return Err(VerifyError::NotThisPlan { step: plan.steps.len() as u32 });
@@ -87,9 +90,7 @@ impl<'a> Clocks<'a> {
     }
 
     fn slot(&self, stream: Stream, index: u32) -> usize {
-        let PerStream([launches, prefetches, _]) = self.schedule.stream_steps;
-        let first = PerStream([0, launches, launches.saturating_add(prefetches)])[stream];
-        first as usize + index as usize
+        self.first[stream].saturating_add(index as usize)
     }
 
     /// Where the clock of a step is kept, `iterations_back` iterations before another one.

@@ -25,7 +25,7 @@ impl Held {
     /// An input's value for the next iteration.
     pub(super) const NEXT: Self = Self { version: u32::MAX - 1, valid_until: u32::MAX };
     /// The version of pieces that hold different ones.
-    const MIXED: u32 = u32::MAX - 2;
+    pub(super) const MIXED: u32 = u32::MAX - 2;
     /// As the device copy, and as the host copy: for changes only.
     const AS_DEVICE: Self = Self { version: AS_DEVICE, valid_until: 0 };
     const AS_HOST: Self = Self { version: AS_HOST, valid_until: 0 };

@@ -95,7 +95,7 @@ pub(super) fn check(
                 }
             }
             Step::Evict(part) => held.resident[part.tensor.index()] -= pieces.part_objects(part),
-            Step::Offload(_) => {}
+            Step::Offload(_) | Step::Host(_) => {}
         }
     }
     Ok(())
@@ -113,7 +113,7 @@ impl<'a> Releases<'a> {
         let release = |step: &Step| match *step {
             Step::Evict(part) => Some((pieces.pool(part.tensor), pieces.part_objects(part))),
             Step::Launch(launched) => pieces.workspace(graph, launched.op),
-            Step::Prefetch(_) | Step::Offload(_) => None,
+            Step::Prefetch(_) | Step::Offload(_) | Step::Host(_) => None,
         };
         let first = scratch.take(plan.pools.len() + 1, 0u32)?;
         for (pool, _) in plan.steps.iter().filter_map(release) {
@@ -135,7 +135,7 @@ impl<'a> Releases<'a> {
                 (before, points) = (sum[slot - 1], done[slot - 1]);
             }
             let free = match entry {
-                Step::Launch(_) => PerStream([now, NEVER, NEVER]),
+                Step::Launch(_) => PerStream([now, NEVER, NEVER, NEVER]),
                 _ => freed[at as usize],
             };
             step[slot] = at;

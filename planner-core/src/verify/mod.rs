@@ -27,7 +27,7 @@ use crate::graph::{Graph, TensorId};
 use crate::host::HostLayout;
 use crate::machine::Machine;
 use crate::pieces::Pieces;
-use crate::plan::{Plan, PlanError};
+use crate::plan::{Plan, PlanError, Step};
 use crate::schedule::{PerStream, Schedule, Stream};
 use crate::scratch::{Limits, OutOfScratch, Scratch, larger, total};
 use clocks::Clocks;
@@ -65,6 +65,18 @@ impl<'a> Verified<'a> {
     #[must_use]
     pub const fn schedule(&self) -> &Schedule<'a> {
         &self.schedule
+    }
+
+    /// Whether the op that writes a tensor last in an iteration runs on the host. Then the host holds
+    /// the last value, and the device may hold an older one. O(steps), or O(1) where no op runs on
+    /// the host.
+    pub(crate) fn is_last_written_on_host(&self, tensor: TensorId) -> bool {
+        let writes = |step: &&Step| {
+            let launched = step.launched();
+            launched.is_some_and(|launched| self.graph.written_by(launched).any(|it| it == tensor))
+        };
+        self.schedule.stream_steps[Stream::Host] > 0
+            && matches!(self.plan.steps.iter().rev().find(writes), Some(Step::Host(_)))
     }
 }
 
@@ -168,9 +180,9 @@ fn seen_later(points: Points, iterations: i64, stream_steps: PerStream<u32>) -> 
     })
 }
 
-/// Words of scratch that [`verify`] asks for, by [`Limits::of_plan`]: per step 12, per tensor 24
-/// (and 300), per operand 1, per piece 11, per op 0.2, per pool 2. With placements: per step 6.5,
-/// and 3 for each
+/// Words of scratch that [`verify`] asks for, by [`Limits::of_plan`]: per step 15, per tensor 24
+/// (and 300), per operand 1, per piece 11, per op 0.2, per pool 2. With placements: per step 7.5,
+/// and 4 for each
 /// iteration that they cover, per object number 2.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {

@@ -10,6 +10,11 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([words::<u8>(limits.ops), words::<u64>(limits.operands), words::<u64>(limits.tensors)])
 }
 
+/// Where an op has run for the first time.
+const NOT_YET: u8 = 0;
+const ON_DEVICE: u8 = 1;
+const ON_HOST: u8 = 2;
+
 /// How often a tensor has been written so far, and how often its current value was read:
 /// two orders keep the same dependencies exactly when every op finds the same history.
 struct Histories<'a> {
@@ -52,7 +57,7 @@ pub(super) fn check(
     plan: &Plan<'_>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanError> {
-    let launched = scratch.take(graph.ops().len(), 0u8)?;
+    let launched = scratch.take(graph.ops().len(), NOT_YET)?;
     let expected = scratch.take(graph.operands().len(), 0u64)?;
     let mut histories = Histories { of: scratch.take(graph.tensors().len(), 0u64)? };
     for op in graph.op_ids() {
@@ -60,16 +65,18 @@ pub(super) fn check(
     }
     histories.of.fill(0);
     for (at, step) in (0..).zip(plan.steps) {
-        let Step::Launch(Launched { op, is_repeat }) = *step else { continue };
+        let Some(Launched { op, is_repeat }) = step.launched() else { continue };
         let location = Location::Step(at);
         if is_repeat {
             match (graph.op(op).repeatable, launched[op.index()]) {
+                (_, ON_HOST) => return Err(PlanError::LaunchedTwice(location, op)),
                 (false, _) => return Err(PlanError::NotRepeatable(location, op)),
-                (true, 0) => return Err(PlanError::RepeatedTooEarly(location, op)),
+                (true, NOT_YET) => return Err(PlanError::RepeatedTooEarly(location, op)),
                 _ => continue,
             }
         }
-        if core::mem::replace(&mut launched[op.index()], 1) == 1 {
+        let place = if matches!(step, Step::Host(_)) { ON_HOST } else { ON_DEVICE };
+        if core::mem::replace(&mut launched[op.index()], place) != NOT_YET {
             return Err(PlanError::LaunchedTwice(location, op));
         }
         let mut wrong = None;
@@ -82,7 +89,7 @@ pub(super) fn check(
             return Err(PlanError::Dependency { location, op, tensor });
         }
     }
-    match launched.iter().position(|&launched| launched == 0) {
+    match launched.iter().position(|&launched| launched == NOT_YET) {
         Some(missing) => Err(PlanError::NeverLaunched(OpId(missing as u32))),
         None => Ok(()),
     }

@@ -177,7 +177,7 @@ impl Objects<'_> {
     /// What must have ended before what a step gave back so many iterations ago is free.
     fn released(&self, step: u32, iterations_back: i64) -> Points {
         let done = match self.plan.steps[step as usize] {
-            Step::Launch(_) => PerStream([self.clocks.index(step), NEVER, NEVER]),
+            Step::Launch(_) => PerStream([self.clocks.index(step), NEVER, NEVER, NEVER]),
             _ => self.freed[step as usize],
         };
         seen_later(done, iterations_back, self.clocks.stream_steps())
@@ -241,7 +241,7 @@ impl List<'_> {
                         see(Event::Give { step, numbers: first..first + count })?;
                     }
                 }
-                Step::Offload(_) => {}
+                Step::Offload(_) | Step::Host(_) => {}
             }
         }
         Ok(())

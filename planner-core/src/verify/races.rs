@@ -3,7 +3,7 @@
 
 use super::clocks::Clocks;
 use super::{NEVER, Points, VerifyError};
-use crate::graph::{Graph, Launched, TensorId};
+use crate::graph::{Graph, Launched, OpId, TensorId};
 use crate::pieces::Pieces;
 use crate::plan::{Part, Step};
 use crate::ranges::LastUses;
@@ -12,7 +12,7 @@ use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
 pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
-        words::<i64>(limits.tensors).saturating_mul(3),
+        words::<i64>(limits.tensors).saturating_mul(5),
         LastUses::scratch_words(limits).saturating_mul(2),
         words::<Points>(limits.steps),
     ])
@@ -31,6 +31,9 @@ struct Uses<'a> {
     uploaded: LastUses<'a>,
     /// The last offload: it reads the device copy and writes the host copy.
     downloaded: LastUses<'a>,
+    /// The last op on the host that used a tensor's host copy, and the last that wrote it.
+    used_on_host: &'a mut [i64],
+    written_on_host: &'a mut [i64],
 }
 
 /// Checks every step of iterations that follow another one. Returns, for each evict,
@@ -73,6 +76,8 @@ impl<'a> Uses<'a> {
             launched_before_arrival: scratch.take(tensors, NEVER)?,
             uploaded: LastUses::new(pieces.len(), NEVER, scratch)?,
             downloaded: LastUses::new(pieces.len(), NEVER, scratch)?,
+            used_on_host: scratch.take(tensors, NEVER)?,
+            written_on_host: scratch.take(tensors, NEVER)?,
         })
     }
 
@@ -82,12 +87,14 @@ impl<'a> Uses<'a> {
                 *point = point.saturating_sub(steps);
             }
         }
-        let PerStream([launches, uploads, downloads]) = stream_steps.map(i64::from);
+        let PerStream([launches, uploads, downloads, on_host]) = stream_steps.map(i64::from);
         age(&mut *self.launched, launches);
         age(&mut *self.written, launches);
         age(&mut *self.launched_before_arrival, launches);
         age(self.uploaded.points(), uploads);
         age(self.downloaded.points(), downloads);
+        age(&mut *self.used_on_host, on_host);
+        age(&mut *self.written_on_host, on_host);
         // Where no launch came before the last arrival, the one that did is another iteration
         // back.
         let launched = self.launched.iter().map(|point| point.saturating_sub(launches));
@@ -107,18 +114,21 @@ impl<'a> Uses<'a> {
     ) -> (Points, TensorId) {
         match *step {
             Step::Launch(launched) => self.launch(graph, pieces, launched, now),
+            Step::Host(op) => self.run_on_host(graph, pieces, op, now),
             Step::Prefetch(part) => (self.prefetch(graph, pieces, part, now), part.tensor),
             Step::Offload(part) => {
                 let span = pieces.span(part);
                 let uploaded = self.uploaded.last(span);
                 self.downloaded.note(span, now);
-                (PerStream([self.written[part.tensor.index()], uploaded, NEVER]), part.tensor)
+                let tensor = part.tensor.index();
+                let [written, on_host] = [self.written[tensor], self.used_on_host[tensor]];
+                (PerStream([written, uploaded, NEVER, on_host]), part.tensor)
             }
             Step::Evict(part) => {
                 let launched = self.launched[part.tensor.index()];
                 let span = pieces.span(part);
                 let (uploaded, downloaded) = (self.uploaded.last(span), self.downloaded.last(span));
-                (PerStream([launched, uploaded, downloaded]), part.tensor)
+                (PerStream([launched, uploaded, downloaded, NEVER]), part.tensor)
             }
         }
     }
@@ -149,6 +159,34 @@ impl<'a> Uses<'a> {
         (must, cause)
     }
 
+    /// An op on the host uses host copies alone: it comes after the downloads into them, and, where
+    /// it writes them, after the uploads from them.
+    fn run_on_host(
+        &mut self,
+        graph: &Graph<'_>,
+        pieces: &Pieces<'_>,
+        op: OpId,
+        now: i64,
+    ) -> (Points, TensorId) {
+        let mut must = PerStream::all(NEVER);
+        let mut cause = TensorId(0);
+        let mut raise = |stream: Stream, point: i64, tensor: TensorId| {
+            if point > must[stream] {
+                must[stream] = point;
+                cause = tensor;
+            }
+        };
+        for &tensor in graph.writes(op) {
+            raise(Stream::Upload, self.uploaded.last(pieces.whole(tensor)), tensor);
+            self.written_on_host[tensor.index()] = now;
+        }
+        for &tensor in graph.operands_of(op) {
+            raise(Stream::Download, self.downloaded.last(pieces.whole(tensor)), tensor);
+            self.used_on_host[tensor.index()] = now;
+        }
+        (must, cause)
+    }
+
     fn prefetch(&mut self, graph: &Graph<'_>, pieces: &Pieces<'_>, part: Part, now: i64) -> Points {
         let tensor = part.tensor.index();
         let launched = if pieces.arrives_beside(graph, part) {
@@ -160,6 +198,6 @@ impl<'a> Uses<'a> {
         let span = pieces.span(part);
         let downloaded = self.downloaded.last(span);
         self.uploaded.note(span, now);
-        PerStream([launched, NEVER, downloaded])
+        PerStream([launched, NEVER, downloaded, self.written_on_host[tensor]])
     }
 }

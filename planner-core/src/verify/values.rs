@@ -3,7 +3,7 @@
 
 use super::copies::{Change, Copies, Held};
 use super::versions::Versions;
-use crate::graph::{Graph, Kind, Launched, TensorId};
+use crate::graph::{Graph, Kind, Launched, OpId, TensorId};
 use crate::pieces::Pieces;
 use crate::plan::{Location, Part, Plan, PlanError, Step};
 use crate::ranges::Flags;
@@ -57,6 +57,7 @@ pub(super) fn check(
             match *step {
                 Step::Prefetch(part) => walk.prefetch(location, at, part)?,
                 Step::Launch(launched) => walk.launch(location, at, launched)?,
+                Step::Host(op) => walk.run_on_host(location, at, op)?,
                 Step::Offload(part) => walk.offload(location, at, part)?,
                 Step::Evict(part) => walk.evict(location, part, needed)?,
             }
@@ -76,8 +77,8 @@ struct Walk<'w> {
     versions: &'w Versions<'w, 'w>,
     flags: Flags<'w>,
     copies: Copies<'w>,
-    /// By tensor, the version of all resident pieces whose host copy holds another one: only a
-    /// launch makes such pieces, and it writes the whole tensor.
+    /// By tensor, the version of all resident pieces whose host copy holds another one, where a
+    /// launch made them such, which writes the whole tensor; none where an op on the host did.
     on_device_only: &'w mut [u32],
 }
 
@@ -88,7 +89,7 @@ impl Walk<'_> {
 
     fn start(&mut self) -> Result<(), PlanError> {
         for (id, tensor) in self.graph.tensor_ids().zip(self.graph.tensors()) {
-            if tensor.kind != Kind::Temporary {
+            if !tensor.kind.is_made() {
                 self.copies.change(self.pieces.whole(id), Change::host(self.versions.held(id, 0)));
             }
             if tensor.kind == Kind::State {
@@ -97,8 +98,8 @@ impl Walk<'_> {
         }
         for (at, entry) in (0..).zip(self.plan.resident_at_start) {
             let (location, tensor) = (Location::Start(at), entry.part.tensor);
-            if self.kind(tensor) == Kind::Temporary {
-                return Err(PlanError::TemporaryAtStart(location, tensor));
+            if self.kind(tensor).is_made() {
+                return Err(PlanError::NoValueAtStart(location, tensor));
             }
             let span = self.pieces.span(entry.part);
             let [_, any] = self.flags.look(span);
@@ -157,12 +158,17 @@ impl Walk<'_> {
         for (tensor, version) in self.versions.writes(launched) {
             self.write(location, at, tensor, version)?;
         }
+        self.forget_inputs(launched, at);
+        Ok(())
+    }
+
+    /// After an input's last read the host has the next iteration's value.
+    fn forget_inputs(&mut self, launched: Launched, at: u32) {
         for tensor in self.pieces.read_by(launched) {
             if self.kind(tensor) == Kind::Input && self.versions.is_last_read(tensor, at) {
                 self.forget_input(tensor);
             }
         }
-        Ok(())
     }
 
     /// A tensor is resident with the version that the launch reads: the current value, or, for a
@@ -184,6 +190,25 @@ impl Walk<'_> {
             false if is_resident => Err(PlanError::NoValue(location, tensor)),
             false => Err(PlanError::NotResident(location, tensor)),
         }
+    }
+
+    /// The host holds the current values of what the op reads, and then those that it makes. Device
+    /// copies keep what they hold.
+    fn run_on_host(&mut self, location: Location, at: u32, op: OpId) -> Result<(), PlanError> {
+        let launched = Launched::first(op);
+        for (tensor, version) in self.versions.reads(launched) {
+            if self.copies.look(self.pieces.whole(tensor)).host.version != version {
+                return Err(PlanError::HostReads { location, op, tensor });
+            }
+        }
+        for (tensor, version) in self.versions.writes(launched) {
+            let held = self.versions.held(tensor, version);
+            self.copies.change(self.pieces.whole(tensor), Change::host(held));
+            // No device copy has the current value.
+            self.on_device_only[tensor.index()] = Held::NONE.version;
+        }
+        self.forget_inputs(launched, at);
+        Ok(())
     }
 
     fn write(
@@ -226,7 +251,6 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// After an input's last read the host has the next iteration's value.
     fn forget_input(&mut self, tensor: TensorId) {
         let span = self.pieces.whole(tensor);
         if self.pieces.in_arena(tensor) {
@@ -269,10 +293,14 @@ impl Walk<'_> {
         if all & RESIDENT == 0 {
             return Err(PlanError::NotResident(location, tensor));
         }
-        if self.copies.look(span).differ == 1 {
-            let version = self.on_device_only[tensor.index()];
-            let is_result =
-                self.kind(tensor) == Kind::State && version == self.versions.last(tensor);
+        let pair = self.copies.look(span);
+        if pair.differ == 1 {
+            let version = match pair.device.version {
+                Held::MIXED => self.on_device_only[tensor.index()],
+                version => version,
+            };
+            let is_kept = matches!(self.kind(tensor), Kind::State | Kind::Output);
+            let is_result = is_kept && version == self.versions.last(tensor);
             if is_result || (version != Held::NONE.version && version == needed) {
                 return Err(PlanError::ValueLost(location, tensor));
             }
@@ -296,7 +324,9 @@ impl Walk<'_> {
                 let span = self.pieces.span_of(tensor, piece);
                 let [flags, _] = self.flags.look(span);
                 let has = |flag| flags & flag != 0;
-                if has(RESIDENT) && !has(AT_START) {
+                // What lies in the arena stays there.
+                let stays = kind == Kind::Output && self.pieces.in_arena(tensor);
+                if has(RESIDENT) && !has(AT_START) && !stays {
                     return Err(PlanError::AlreadyResident(Location::End, tensor));
                 }
                 if has(AT_START) && !has(RESIDENT) {
@@ -306,11 +336,16 @@ impl Walk<'_> {
                 if has(CLAIMED) && held.host.version != last {
                     return Err(PlanError::NoHostCopy(Location::End, tensor));
                 }
-                all_there &= match (has(AT_START), kind) {
-                    (true, _) => held.device.version == last,
-                    (false, Kind::State) => held.host.version == last,
-                    (false, _) => true,
+                let on_device = has(AT_START) && held.device.version == last;
+                let is_lost = match kind {
+                    Kind::State => !on_device && held.host.version != last,
+                    Kind::Output => held.host.version != last,
+                    Kind::Input | Kind::Temporary => false,
                 };
+                if is_lost {
+                    return Err(PlanError::ValueLost(Location::End, tensor));
+                }
+                all_there &= on_device || !has(AT_START);
             }
         }
         Ok(all_there)
@@ -333,7 +368,7 @@ impl Walk<'_> {
             }
             let (last, first) = (self.last(tensor), self.versions.held(tensor, 0));
             let next = |held: Held| {
-                let is_last = kind != Kind::Temporary && held.version == last;
+                let is_last = !kind.is_made() && held.version == last;
                 if is_last { first } else { Held::NONE }
             };
             for piece in self.pieces.of(tensor) {
@@ -343,9 +378,15 @@ impl Walk<'_> {
                 self.copies.change(span, Change::both(next(held.device), host));
             }
             match kind {
-                Kind::State => self.on_device_only[tensor.index()] = 0,
+                Kind::State => {
+                    // Where the host holds all of it, no value is on the device alone.
+                    let held = self.copies.look(self.pieces.whole(tensor)).host;
+                    let is_on_host = held.version == first.version;
+                    self.on_device_only[tensor.index()] =
+                        if is_on_host { Held::NONE.version } else { first.version };
+                }
                 Kind::Input => self.on_device_only[tensor.index()] = Held::NONE.version,
-                Kind::Temporary => {}
+                Kind::Temporary | Kind::Output => {}
             }
         }
     }

@@ -65,7 +65,7 @@ impl<'g, 'a> Versions<'g, 'a> {
     fn find_ends(&mut self) {
         let (pieces, of_operand) = (self.pieces, self.of_operand);
         for (at, step) in (0..).zip(pieces.plan().steps) {
-            let Step::Launch(launched) = *step else { continue };
+            let Some(launched) = step.launched() else { continue };
             for (tensor, version) in reads(pieces, of_operand, launched) {
                 self.last_read[tensor.index()] = at;
                 self.extend(tensor, version, at);
@@ -133,17 +133,15 @@ impl<'g, 'a> Versions<'g, 'a> {
         let mut scratch = scratch.reborrow();
         let next = scratch.take(self.pieces.graph().tensors().len(), Held::NONE.version)?;
         for (step, needed) in self.pieces.plan().steps.iter().zip(needed).rev() {
-            match *step {
-                Step::Evict(part) => *needed = next[part.tensor.index()],
-                Step::Launch(launched) => {
-                    for (tensor, _) in self.writes(launched) {
-                        next[tensor.index()] = Held::NONE.version;
-                    }
-                    for (tensor, version) in self.reads(launched) {
-                        next[tensor.index()] = version;
-                    }
-                }
-                Step::Prefetch(_) | Step::Offload(_) => {}
+            if let Step::Evict(part) = *step {
+                *needed = next[part.tensor.index()];
+            }
+            let Some(launched) = step.launched() else { continue };
+            for (tensor, _) in self.writes(launched) {
+                next[tensor.index()] = Held::NONE.version;
+            }
+            for (tensor, version) in self.reads(launched) {
+                next[tensor.index()] = version;
             }
         }
         Ok(())
@@ -159,7 +157,7 @@ fn number(
 ) -> Result<(), OutOfScratch> {
     let current = scratch.take(graph.tensors().len(), 0u32)?;
     for step in plan.steps {
-        let Step::Launch(Launched { op, is_repeat: false }) = *step else { continue };
+        let Some(Launched { op, is_repeat: false }) = step.launched() else { continue };
         let first_read = graph.op(op).first_operand as usize;
         let first_write = first_read + graph.reads(op).len();
         for (tensor, version) in graph.reads(op).iter().zip(&mut of_operand[first_read..]) {

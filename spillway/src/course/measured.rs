@@ -38,8 +38,13 @@ impl Course {
             let steps = entries(iteration).iter().enumerate();
             steps.filter_map(move |(step, entry)| span(iteration, step, entry)).collect::<Vec<_>>()
         });
-        let last = counts[Stream::Compute].checked_sub(1);
-        let end_ns = |iteration| last.map_or(0, |last| times(iteration, Stream::Compute, last)[1]);
+        // An iteration ends with its last op, on the device or on the host.
+        let last_ns = |iteration, stream: Stream| {
+            let last = counts[stream].checked_sub(1);
+            last.map_or(0, |last| times(iteration, stream, last)[1])
+        };
+        let end_ns =
+            |iteration| last_ns(iteration, Stream::Compute).max(last_ns(iteration, Stream::Host));
         Self {
             spans: spans.collect(),
             held: Vec::new(),

@@ -15,7 +15,7 @@ pub(crate) enum Content {
     State,
     /// Inputs in pools.
     Input,
-    /// Temporaries in pools.
+    /// Temporaries and outputs in pools.
     Temporary,
     /// Workspaces in pools.
     Workspace,
@@ -32,7 +32,7 @@ impl Content {
         match kind {
             Kind::State => Self::State,
             Kind::Input => Self::Input,
-            Kind::Temporary => Self::Temporary,
+            Kind::Temporary | Kind::Output => Self::Temporary,
         }
     }
 }
@@ -158,7 +158,7 @@ impl<'w> Walk<'w> {
                         Held::objects(Content::Workspace, filled_bytes, object_bytes);
                 }
             }
-            Step::Offload(_) => {}
+            Step::Offload(_) | Step::Host(_) => {}
         }
         demand
     }

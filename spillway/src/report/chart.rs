@@ -1,4 +1,4 @@
-//! The three streams and the memory of one iteration, as an SVG image.
+//! The streams and the memory of one iteration, as an SVG image.
 
 pub(super) mod memory;
 mod waits;
@@ -18,16 +18,35 @@ pub(super) const WIDTH: f64 = 1180.0;
 pub(super) const LEFT: f64 = 86.0;
 const RIGHT: f64 = WIDTH - 10.0;
 const LANE_TOP: f64 = 8.0;
-const LANE_HEIGHT: f64 = 30.0;
-const LANE_STEP: f64 = 46.0;
 const MEMORY_TOP: f64 = 170.0;
 const MEMORY_BOTTOM: f64 = 348.0;
 pub(super) const HEIGHT: f64 = 374.0;
-/// Measured steps are drawn below the predicted ones.
-const ACTUAL_TOP: f64 = LANE_HEIGHT + 2.0;
+/// Measured steps are drawn below the predicted ones, at this distance.
+const ACTUAL_GAP: f64 = 2.0;
 const ACTUAL_HEIGHT: f64 = 9.0;
 /// Steps narrower than this are drawn together with their neighbours.
 const NARROW: f64 = 1.0;
+
+/// Where the streams are drawn, one below the other.
+#[derive(Clone, Copy)]
+struct Lanes {
+    height: f64,
+    step: f64,
+}
+
+impl Lanes {
+    /// All lanes fit above the memory.
+    fn of(proved: &Proved<'_>) -> Self {
+        match proved.streams().count() {
+            ..=3 => Self { height: 30.0, step: 46.0 },
+            _ => Self { height: 26.0, step: 39.0 },
+        }
+    }
+
+    fn top(self, stream: Stream) -> f64 {
+        LANE_TOP + self.step * f64::from(stream as u32)
+    }
+}
 
 /// What is drawn, and where.
 struct Canvas<'c> {
@@ -35,6 +54,7 @@ struct Canvas<'c> {
     window: Range<u64>,
     /// The time from left to right, at least that of the window.
     length_ns: u64,
+    lanes: Lanes,
     svg: String,
 }
 
@@ -71,17 +91,18 @@ impl Drawing {
         }
         let actual = measured.map_or(0..0, |measured| measured.course.steady_iteration());
         let length_ns = (window.end - window.start).max(actual.end - actual.start);
-        let mut canvas = Canvas { proved, window, length_ns, svg: String::new() };
+        let lanes = Lanes::of(proved);
+        let mut canvas = Canvas { proved, window, length_ns, lanes, svg: String::new() };
         canvas.time_axis();
-        for stream in Stream::ALL {
+        for stream in proved.streams() {
             canvas.lane(course, stream);
         }
         canvas.waits(course);
         let most_held = canvas.memory(course);
         if let Some(measured) = measured {
             canvas.window = actual;
-            for stream in Stream::ALL {
-                let y = lane_top(stream) + ACTUAL_TOP;
+            for stream in proved.streams() {
+                let y = lanes.top(stream) + lanes.height + ACTUAL_GAP;
                 canvas.bars(&measured.course, stream, y, ACTUAL_HEIGHT);
             }
         }
@@ -156,13 +177,13 @@ impl Canvas<'_> {
     }
 
     fn lane(&mut self, course: &Course, stream: Stream) {
-        let y = lane_top(stream);
-        let (width, middle) = (RIGHT - LEFT, y + LANE_HEIGHT / 2.0 + 4.0);
+        let (y, lane_height) = (self.lanes.top(stream), self.lanes.height);
+        let (width, middle) = (RIGHT - LEFT, y + lane_height / 2.0 + 4.0);
         self.draw(format_args!(
             "<rect class=\"lane\" x=\"{LEFT}\" y=\"{y}\" width=\"{width}\" \
-             height=\"{LANE_HEIGHT}\"/>\n<text class=\"label\" x=\"0\" y=\"{middle}\">{stream}</text>"
+             height=\"{lane_height}\"/>\n<text class=\"label\" x=\"0\" y=\"{middle}\">{stream}</text>"
         ));
-        self.bars(course, stream, y, LANE_HEIGHT);
+        self.bars(course, stream, y, lane_height);
     }
 
     /// Draws the steps of a stream, with their names where they are high enough.
@@ -182,8 +203,8 @@ impl Canvas<'_> {
                  width=\"{width:.2}\" height=\"{height}\"><title>{title}</title></rect>"
             ));
             let characters = ((to - from) / 6.0) as usize;
-            if block.count == 1 && characters >= 6 && height >= LANE_HEIGHT {
-                let middle = y + LANE_HEIGHT / 2.0 + 4.0;
+            if block.count == 1 && characters >= 6 && height >= self.lanes.height {
+                let middle = y + height / 2.0 + 4.0;
                 let (x, name) = ((from + to) / 2.0, self.names().of_step(self.step(block.first)));
                 let name = escape(&shortened(&name.to_string(), characters));
                 self.draw(format_args!(
@@ -248,10 +269,6 @@ impl Canvas<'_> {
             moved_bytes => format!("{step}, {busy}, {}", bytes(moved_bytes)),
         }
     }
-}
-
-fn lane_top(stream: Stream) -> f64 {
-    LANE_TOP + LANE_STEP * f64::from(stream as u32)
 }
 
 /// 1, 2 or 5 times a power of ten, at least as large.

@@ -21,10 +21,11 @@ pub(crate) fn render(proved: &Proved<'_>, course: &Course, context: &Context) ->
     let figures = Figures::of(proved);
     let drawing = Drawing::of(proved, course, None);
     let (svg, most_held) = drawing.map_or_else(Default::default, |d| (d.svg, d.most_held));
-    let streams = ["compute", "repeat", "stall", "upload", "download"];
+    let streams = ["compute", "repeat", "stall", "upload", "download", "host"];
     let is_absent = |class| match class {
         "repeat" => figures.repeats == 0,
         "stall" => figures.stall_ns == 0,
+        "host" => figures.on_host == 0,
         _ => false,
     };
     let present = streams.into_iter().filter(|&class| !is_absent(class));

@@ -2,7 +2,7 @@
 //! them by number, ops first, then tensors.
 
 use crate::proof::Proved;
-use planner_core::{OpId, Step, TensorId};
+use planner_core::{Launched, OpId, Step, TensorId};
 use std::collections::BTreeSet;
 use std::fmt;
 use workloads::{Shown, format};
@@ -29,14 +29,17 @@ impl Numbers {
             Step::Prefetch(part) | Step::Offload(part) | Step::Evict(part) => {
                 Self::of_tensor(proved, part.tensor)
             }
-            Step::Launch(launched) => {
-                let mut numbers = Self::of_op(launched.op);
-                for tensor in proved.verified.graph().operands_by(launched) {
-                    numbers.extend(Self::of_tensor(proved, tensor));
-                }
-                numbers
-            }
+            Step::Host(op) => Self::of_launch(proved, Launched::first(op)),
+            Step::Launch(launched) => Self::of_launch(proved, launched),
         }
+    }
+
+    fn of_launch(proved: &Proved<'_>, launched: Launched) -> Self {
+        let mut numbers = Self::of_op(launched.op);
+        for tensor in proved.verified.graph().operands_by(launched) {
+            numbers.extend(Self::of_tensor(proved, tensor));
+        }
+        numbers
     }
 
     pub(super) fn extend(&mut self, others: Self) {

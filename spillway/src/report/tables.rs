@@ -32,7 +32,7 @@ pub(super) fn moved(proved: &Proved<'_>) -> String {
         match step {
             Step::Prefetch(part) => traffic[part.tensor.index()].upload_bytes += moved_bytes,
             Step::Offload(part) => traffic[part.tensor.index()].download_bytes += moved_bytes,
-            Step::Launch(_) | Step::Evict(_) => {}
+            Step::Launch(_) | Step::Host(_) | Step::Evict(_) => {}
         }
     }
     let mut moving: Vec<_> = traffic
@@ -65,6 +65,7 @@ fn moved_row(proved: &Proved<'_>, id: TensorId, traffic: Traffic) -> String {
         Kind::State => "state",
         Kind::Input => "input",
         Kind::Temporary => "temporary",
+        Kind::Output => "output",
     };
     format!(
         "<tr data-n=\"{}\"><td class=\"name\">{}</td><td>{kind}</td><td class=\"n\">{}</td>\

@@ -35,6 +35,8 @@ struct OpRecord<'a> {
     workspace_bytes: u64,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     repeatable: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    host_ns: Option<u64>,
 }
 
 /// Reads a graph, gzip or plain, and checks it.
@@ -52,6 +54,9 @@ pub fn read_graph(bytes: &[u8]) -> Result<OwnedGraph, FormatError> {
         let id = graph.push_op(op.name, op.time_ns, op.workspace_bytes, &reads, &writes);
         if op.repeatable {
             graph.set_repeatable(id);
+        }
+        if let Some(host_ns) = op.host_ns {
+            graph.set_host_ns(id, host_ns);
         }
     }
     if let Err(error) = graph.graph() {
@@ -79,6 +84,7 @@ pub fn write_graph(graph: &OwnedGraph) -> Vec<u8> {
             writes: rest[..op.writes as usize].iter().map(|tensor| tensor.0).collect(),
             workspace_bytes: op.workspace_bytes,
             repeatable: op.repeatable,
+            host_ns: op.host_ns,
         })
     });
     render(&GraphRecord {
@@ -109,8 +115,15 @@ fn with_names(graph: &OwnedGraph, error: GraphError) -> String {
             format!("{} lists {} twice in its reads or twice in its writes", op(at), tensor(id))
         }
         GraphError::ReadBeforeWrite { op: at, tensor: id } => {
-            format!("{} reads {}, a temporary that no op has written before it", op(at), tensor(id))
+            format!("{} reads {}, which has no value before an op writes it", op(at), tensor(id))
         }
+        GraphError::NeverWritten(id) => format!("{} is an output that no op writes", tensor(id)),
+        GraphError::HostWritesInput { op: at, tensor: id } => format!(
+            "{} has a time on the host (host_ns) and writes {}, an input: such an op runs on the \
+             device alone",
+            op(at),
+            tensor(id)
+        ),
         other => other.to_string(),
     }
 }
@@ -127,6 +140,7 @@ mod kind {
             Kind::State => "state",
             Kind::Input => "input",
             Kind::Temporary => "temporary",
+            Kind::Output => "output",
         })
     }
 
@@ -142,7 +156,7 @@ mod kind {
         type Value = Kind;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str(r#""state", "input" or "temporary""#)
+            f.write_str(r#""state", "input", "temporary" or "output""#)
         }
 
         fn visit_str<E: Error>(self, word: &str) -> Result<Kind, E> {
@@ -150,6 +164,7 @@ mod kind {
                 "state" => Ok(Kind::State),
                 "input" => Ok(Kind::Input),
                 "temporary" => Ok(Kind::Temporary),
+                "output" => Ok(Kind::Output),
                 _ => Err(E::invalid_value(Unexpected::Str(word), &self)),
             }
         }

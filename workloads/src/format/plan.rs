@@ -58,6 +58,8 @@ struct PredictionRecord {
     compute_ns: u64,
     #[serde(default, skip_serializing_if = "is_zero")]
     repeat_ns: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    host_ns: u64,
     peak_bytes: u64,
     h2d_bytes: u64,
     d2h_bytes: u64,
@@ -104,6 +106,7 @@ pub fn read_plan(bytes: &[u8]) -> Result<OwnedPlan, FormatError> {
             period_ns: predicted.period_ns,
             compute_ns: predicted.compute_ns,
             repeat_ns: predicted.repeat_ns,
+            host_ns: predicted.host_ns,
             peak_bytes: predicted.peak_bytes,
             h2d_bytes: predicted.h2d_bytes,
             d2h_bytes: predicted.d2h_bytes,
@@ -112,11 +115,16 @@ pub fn read_plan(bytes: &[u8]) -> Result<OwnedPlan, FormatError> {
     })
 }
 
-/// The steps, in which every launch of an op but its first is a repeat.
+/// The steps, in which every launch of an op but its first is a repeat. A step on the host is a
+/// first launch.
 fn with_repeats(records: Vec<StepRecord>) -> Vec<Step> {
     let mut launched = HashSet::new();
     let again = |step| match step {
         Step::Launch(Launched { op, .. }) if !launched.insert(op) => Step::repeat(op),
+        Step::Host(op) => {
+            launched.insert(op);
+            step
+        }
         step => step,
     };
     records.into_iter().map(|StepRecord(step)| step).map(again).collect()
@@ -158,6 +166,7 @@ pub fn write_plan(plan: &OwnedPlan) -> Vec<u8> {
         period_ns,
         compute_ns,
         repeat_ns,
+        host_ns,
         peak_bytes,
         h2d_bytes,
         d2h_bytes,
@@ -179,6 +188,7 @@ pub fn write_plan(plan: &OwnedPlan) -> Vec<u8> {
             period_ns,
             compute_ns,
             repeat_ns,
+            host_ns,
             peak_bytes,
             h2d_bytes,
             d2h_bytes,

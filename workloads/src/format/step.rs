@@ -53,7 +53,7 @@ impl From<ResidentRecord> for ResidentFields {
     }
 }
 
-/// A step: `["launch", op]`, or a verb with a tensor and perhaps a range.
+/// A step: `["launch", op]`, `["host", op]`, or a verb with a tensor and perhaps a range.
 #[derive(Clone, Copy)]
 pub(super) struct StepRecord(pub(super) Step);
 
@@ -61,6 +61,7 @@ impl Serialize for StepRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (verb, part) = match self.0 {
             Step::Launch(Launched { op, .. }) => return ("launch", op.0).serialize(serializer),
+            Step::Host(op) => return ("host", op.0).serialize(serializer),
             Step::Prefetch(part) => ("prefetch", part),
             Step::Offload(part) => ("offload", part),
             Step::Evict(part) => ("evict", part),
@@ -89,7 +90,7 @@ impl<'de> Visitor<'de> for StepVisitor {
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            r#"["launch", op], or "prefetch", "offload" or "evict" with a tensor and perhaps first and count"#,
+            r#"["launch", op], ["host", op], or "prefetch", "offload" or "evict" with a tensor and perhaps first and count"#,
         )
     }
 
@@ -98,7 +99,9 @@ impl<'de> Visitor<'de> for StepVisitor {
         let id: u32 = step.next_element()?.ok_or_else(|| Error::invalid_length(1, &self))?;
         let range = match step.next_element::<u64>()? {
             None => None,
-            Some(_) if verb == Verb::Launch => return Err(Error::invalid_length(3, &self)),
+            Some(_) if matches!(verb, Verb::Launch | Verb::Host) => {
+                return Err(Error::invalid_length(3, &self));
+            }
             Some(first) => {
                 let count = step.next_element()?.ok_or_else(|| Error::invalid_length(3, &self))?;
                 if step.next_element::<u64>()?.is_some() {
@@ -110,6 +113,7 @@ impl<'de> Visitor<'de> for StepVisitor {
         let part = part(id, range).map_err(Error::custom)?;
         Ok(match verb {
             Verb::Launch => Step::launch(OpId(id)),
+            Verb::Host => Step::Host(OpId(id)),
             Verb::Prefetch => Step::Prefetch(part),
             Verb::Offload => Step::Offload(part),
             Verb::Evict => Step::Evict(part),
@@ -120,6 +124,7 @@ impl<'de> Visitor<'de> for StepVisitor {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verb {
     Launch,
+    Host,
     Prefetch,
     Offload,
     Evict,
@@ -137,12 +142,13 @@ impl Visitor<'_> for VerbVisitor {
     type Value = Verb;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(r#""launch", "prefetch", "offload" or "evict""#)
+        f.write_str(r#""launch", "host", "prefetch", "offload" or "evict""#)
     }
 
     fn visit_str<E: Error>(self, word: &str) -> Result<Verb, E> {
         match word {
             "launch" => Ok(Verb::Launch),
+            "host" => Ok(Verb::Host),
             "prefetch" => Ok(Verb::Prefetch),
             "offload" => Ok(Verb::Offload),
             "evict" => Ok(Verb::Evict),

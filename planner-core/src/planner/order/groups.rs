@@ -145,7 +145,7 @@ impl<'a, 'g> LaterUses<'a, 'g> {
 
     fn weigh(&self, found: &mut Found, op: OpId, tensor: TensorId) {
         let data = self.graph.tensor(tensor);
-        if data.kind == Kind::Temporary {
+        if data.kind.is_made() {
             // All tensors together fit into 64 bits.
             if self.first[tensor.index()] == op.0 {
                 found.allocated_bytes += data.bytes;

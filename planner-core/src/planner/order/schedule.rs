@@ -8,7 +8,7 @@
 
 use super::groups::Groups;
 use super::touches::Touches;
-use crate::graph::{Graph, Kind, OpId, TensorId};
+use crate::graph::{Graph, OpId, TensorId};
 use crate::planner::heap::Heap;
 use crate::scratch::{Limits, OutOfScratch, Scratch, total, words};
 
@@ -132,7 +132,7 @@ impl Schedule<'_, '_> {
 
     fn gain(&mut self, group: u32, tensor: TensorId, sign: i64) {
         let data = self.graph.tensor(tensor);
-        if data.kind == Kind::Temporary {
+        if data.kind.is_made() {
             let bytes = i64::try_from(data.bytes).unwrap_or(i64::MAX);
             let gain_bytes = &mut self.gain_bytes[group as usize];
             *gain_bytes = gain_bytes.saturating_add(sign * bytes);

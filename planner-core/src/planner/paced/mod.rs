@@ -189,6 +189,7 @@ impl<'b> Paced<'b, '_, '_> {
         self.started_ns[op.index()] = start_ns;
         self.builder.launch(op)?;
         self.free_ns[Stream::Compute] = start_ns.saturating_add(time_ns);
+        self.leave_outputs(op);
         // The next time around, nothing has come early yet.
         for pool in 0..self.builder.memory.pools() {
             let at = pool * self.sequence().len() + op.index();
@@ -196,6 +197,20 @@ impl<'b> Paced<'b, '_, '_> {
             self.slack.add(at, at + 1, planned - self.slack.min(at, at + 1));
         }
         self.begin_gaps(op)
+    }
+
+    /// Follows the copies of outputs, which leave once they have their last value.
+    fn leave_outputs(&mut self, op: LaunchId) {
+        for &tensor in self.sequence().writes(op) {
+            if self.builder.is_final(tensor, op) {
+                let bytes = self.sequence().tensor(tensor).bytes;
+                let copy_ns = self.machine().transfer_ns(Direction::DeviceToHost, bytes);
+                let free_ns = self.free_ns[Stream::Compute].max(self.free_ns[Stream::Download]);
+                let end_ns = free_ns.saturating_add(copy_ns.unwrap_or(u64::MAX / 16));
+                self.free_ns[Stream::Download] = end_ns;
+                self.copied_ns[tensor.index()] = end_ns;
+            }
+        }
     }
 
     /// When an op can start.

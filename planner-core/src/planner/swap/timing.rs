@@ -158,7 +158,7 @@ impl<'s> Timing<'s> {
             }
             match tensor.kind {
                 Kind::Input => self.copied[id.index()] = 1,
-                Kind::Temporary => self.copied[id.index()] = 0,
+                Kind::Temporary | Kind::Output => self.copied[id.index()] = 0,
                 Kind::State => {}
             }
         }
@@ -319,6 +319,10 @@ impl<'s> Timing<'s> {
         for &tensor in sequence.writes(op) {
             let is_input = sequence.tensor(tensor).kind == Kind::Input;
             self.copied[tensor.index()] = u8::from(is_input && self.uses.is_read_out(tensor, op));
+            let is_output = sequence.tensor(tensor).kind == Kind::Output;
+            if is_output && self.uses.is_last_write(tensor, op) {
+                self.offload(tensor);
+            }
         }
         for &tensor in sequence.reads(op) {
             let is_input = sequence.tensor(tensor).kind == Kind::Input;
@@ -347,17 +351,23 @@ impl<'s> Timing<'s> {
 
     /// Copies a tensor out, which leaves when that is done.
     fn copy(&mut self, tensor: TensorId) -> Result<(), Stuck> {
-        let PerStream([compute_ns, _, download_ns]) = self.free_ns;
-        let duration_ns = self.transfer_ns(Direction::DeviceToHost, tensor);
-        let end_ns = compute_ns.max(download_ns).saturating_add(duration_ns);
-        self.free_ns[Stream::Download] = end_ns;
-        self.copied[tensor.index()] = 1;
+        let end_ns = self.offload(tensor);
         self.presence[tensor.index()] = LEAVING;
         let back = (self.leaving_front + self.leaving_len) % self.leaving.len();
         (self.leaving[back], self.leaving_ns[back]) = (tensor.0, end_ns);
         self.leaving_len += 1;
-        self.list.push(Step::Offload(Part::whole(tensor)));
         Ok(())
+    }
+
+    /// Copies a tensor to the host; returns when that ends.
+    fn offload(&mut self, tensor: TensorId) -> u64 {
+        let free_ns = self.free_ns[Stream::Compute].max(self.free_ns[Stream::Download]);
+        let duration_ns = self.transfer_ns(Direction::DeviceToHost, tensor);
+        let end_ns = free_ns.saturating_add(duration_ns);
+        self.free_ns[Stream::Download] = end_ns;
+        self.copied[tensor.index()] = 1;
+        self.list.push(Step::Offload(Part::whole(tensor)));
+        end_ns
     }
 
     /// Lists what is resident at the start: all else has left or died.

@@ -1,6 +1,6 @@
 //! Stalls, and arrows to them from what compute waits for.
 
-use super::{Canvas, LANE_HEIGHT, LANE_STEP, LANE_TOP};
+use super::{Canvas, LANE_TOP};
 use crate::course::{Course, Span};
 use crate::report::escape;
 use crate::units::time;
@@ -31,9 +31,10 @@ impl Canvas<'_> {
             format!(", waiting for the {}", self.names().step(self.step(awaited)))
         });
         let title = escape(&format!("stall of {}{reason}", time(span.idle_ns)));
+        let lane_height = self.lanes.height;
         self.draw(format_args!(
             "<rect class=\"b stall\" x=\"{from:.2}\" y=\"{LANE_TOP}\" width=\"{width:.2}\" \
-             height=\"{LANE_HEIGHT}\"><title>{title}</title></rect>"
+             height=\"{lane_height}\"><title>{title}</title></rect>"
         ));
     }
 
@@ -46,8 +47,8 @@ impl Canvas<'_> {
         }
         let before = |width: f64| x(span.start_ns) - width.min(2.0 * INSIDE) / 2.0;
         let (tail, head) = (before(x(awaited.end_ns) - x(awaited.start_ns)), before(stalled));
-        let lane = f64::from(awaited.stream as u32);
-        let (from, to) = (LANE_TOP + LANE_STEP * lane + INSIDE, LANE_TOP + LANE_HEIGHT - INSIDE);
+        let from = self.lanes.top(awaited.stream) + INSIDE;
+        let to = self.lanes.top(span.stream) + self.lanes.height - INSIDE;
         let title = escape(&format!(
             "the {} waits {} for the {}",
             self.names().step(self.step(span)),
