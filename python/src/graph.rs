@@ -79,12 +79,22 @@ impl Graph {
         Self::tensor(graph, name, bytes, Kind::Temporary)
     }
 
+    /// Adds a tensor that an op writes before any op reads it, and whose last value each iteration
+    /// leaves on the host. Returns its number.
+    fn output(graph: &Bound<'_, Self>, name: String, bytes: u64) -> PyResult<u32> {
+        Self::tensor(graph, name, bytes, Kind::Output)
+    }
+
     /// Adds an op after all others. Returns its number.
     ///
     /// A tensor that it reads and writes is updated in place. `workspace_bytes` is device memory
     /// that it holds only while it runs. A repeatable op may be launched again in the same
-    /// iteration, on the values that it read the first time, and then writes the same bytes.
-    #[pyo3(signature = (name, time_ns, reads, writes, workspace_bytes=0, repeatable=false))]
+    /// iteration, on the values that it read the first time, and then writes the same bytes. With
+    /// `host_ns`, plans may run it on the host instead, where it takes this long.
+    #[pyo3(signature = (
+        name, time_ns, reads, writes, workspace_bytes=0, repeatable=false, host_ns=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn op(
         graph: &Bound<'_, Self>,
         name: String,
@@ -93,6 +103,7 @@ impl Graph {
         writes: Vec<u32>,
         workspace_bytes: u64,
         repeatable: bool,
+        host_ns: Option<u64>,
     ) -> PyResult<u32> {
         let [reads, writes] =
             [reads, writes].map(|ids| ids.into_iter().map(TensorId).collect::<Vec<_>>());
@@ -100,6 +111,9 @@ impl Graph {
         let op = graph.push_op(name, time_ns, workspace_bytes, &reads, &writes);
         if repeatable {
             graph.set_repeatable(op);
+        }
+        if let Some(host_ns) = host_ns {
+            graph.set_host_ns(op, host_ns);
         }
         Ok(op.0)
     }

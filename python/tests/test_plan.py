@@ -1,5 +1,7 @@
 """Graphs, machines and plans: what they give, and what they refuse."""
 
+import json
+
 import pytest
 from perceptron import Perceptron, machine
 
@@ -62,6 +64,16 @@ def test_files_hold_the_same(graph):
     assert again.to_json() == graph.to_json() and there.to_json() == on.to_json()
     read = spillway.Plan.from_json(plan.to_json(), again, there)
     assert read.to_json() == plan.to_json() and read.predicted == plan.predicted
+
+
+def test_files_hold_times_on_the_host_and_outputs():
+    graph = spillway.Graph("step")
+    w, loss = graph.state("w", 4096), graph.output("loss", 4)
+    graph.op("loss", 10, [w], [loss])
+    graph.op("update", 20, [w], [w], host_ns=500)
+    held = json.loads(graph.to_json())
+    assert [op.get("host_ns") for op in held["ops"]] == [None, 500]
+    assert [tensor["kind"] for tensor in held["tensors"]] == ["state", "output"]
 
 
 def test_a_plan_is_proved_when_it_is_read(graph):

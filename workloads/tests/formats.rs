@@ -175,6 +175,7 @@ prop_compose! {
                 period_ns,
                 compute_ns,
                 repeat_ns,
+                host_ns: 0,
                 peak_bytes,
                 h2d_bytes,
                 d2h_bytes,

@@ -8,7 +8,7 @@
 use super::Model;
 use super::layers::Matrix;
 use super::optimizer::Optimizer;
-use super::spec::{Arguments, MEMORY_GB_S, MODE, Parameter, TFLOPS};
+use super::spec::{Arguments, HOST_GB_S, HOST_TFLOPS, MEMORY_GB_S, MODE, Parameter, TFLOPS};
 use super::tape::{INDEX_BYTES, Tape, Value};
 use super::transformer::{LAYERS, SEQUENCE, TEXTS, VOCABULARY, WIDTH, add_rows, attend, embed};
 
@@ -19,7 +19,18 @@ const PIECES: Parameter = Parameter { default: "30522", ..VOCABULARY };
 pub(super) const BERT: Model = Model {
     name: "bert",
     about: "BERT with both heads, 110,106,428 parameters where nothing is set, Adam",
-    parameters: &[TEXTS, LAYERS, WIDTH, SHORTER, PIECES, MODE, TFLOPS, MEMORY_GB_S],
+    parameters: &[
+        TEXTS,
+        LAYERS,
+        WIDTH,
+        SHORTER,
+        PIECES,
+        MODE,
+        TFLOPS,
+        MEMORY_GB_S,
+        HOST_GB_S,
+        HOST_TFLOPS,
+    ],
     optimizer: Optimizer::Adam,
     check: |_| Ok(()),
     build: bert,

@@ -8,7 +8,9 @@
 use super::Model;
 use super::layers::Window;
 use super::optimizer::Optimizer;
-use super::spec::{Arguments, BATCH, IMAGE, MEMORY_GB_S, MODE, Parameter, TFLOPS};
+use super::spec::{
+    Arguments, BATCH, HOST_GB_S, HOST_TFLOPS, IMAGE, MEMORY_GB_S, MODE, Parameter, TFLOPS,
+};
 use super::tape::{FLOAT_BYTES, Tape, Value};
 
 const CROP: Parameter = Parameter { default: "513", ..IMAGE };
@@ -21,7 +23,7 @@ const DEPTH: u64 = 256;
 pub(super) const DEEPLABV3PLUS: Model = Model {
     name: "deeplabv3plus",
     about: "DeepLabv3+ on Xception-65, 41,055,413 parameters, SGD with momentum",
-    parameters: &[CROPS, CROP, MODE, TFLOPS, MEMORY_GB_S],
+    parameters: &[CROPS, CROP, MODE, TFLOPS, MEMORY_GB_S, HOST_GB_S, HOST_TFLOPS],
     optimizer: Optimizer::Momentum,
     check: |_| Ok(()),
     build: deeplab,

@@ -7,7 +7,7 @@
 use super::Model;
 use super::layers::Window;
 use super::optimizer::Optimizer;
-use super::spec::{Arguments, BATCH, IMAGE, MEMORY_GB_S, MODE, TFLOPS};
+use super::spec::{Arguments, BATCH, HOST_GB_S, HOST_TFLOPS, IMAGE, MEMORY_GB_S, MODE, TFLOPS};
 use super::tape::{FLOAT_BYTES, Tape, Value};
 
 const GROWTH: u64 = 32;
@@ -16,7 +16,7 @@ const GROWTH: u64 = 32;
 pub(super) const DENSENET121: Model = Model {
     name: "densenet121",
     about: "DenseNet-121, 7,978,856 parameters, SGD with momentum",
-    parameters: &[BATCH, IMAGE, MODE, TFLOPS, MEMORY_GB_S],
+    parameters: &[BATCH, IMAGE, MODE, TFLOPS, MEMORY_GB_S, HOST_GB_S, HOST_TFLOPS],
     optimizer: Optimizer::Momentum,
     check: |_| Ok(()),
     build: |arguments, tape| densenet(arguments, tape, [6, 12, 24, 16]),

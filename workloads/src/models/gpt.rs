@@ -6,7 +6,7 @@
 use super::Model;
 use super::layers::Matrix;
 use super::optimizer::Optimizer;
-use super::spec::{Arguments, MEMORY_GB_S, MODE, TFLOPS};
+use super::spec::{Arguments, HOST_GB_S, HOST_TFLOPS, MEMORY_GB_S, MODE, TFLOPS};
 use super::tape::{INDEX_BYTES, Tape};
 use super::transformer::{LAYERS, SEQUENCE, TEXTS, VOCABULARY, WIDTH, add_rows, attend, embed};
 
@@ -14,7 +14,18 @@ use super::transformer::{LAYERS, SEQUENCE, TEXTS, VOCABULARY, WIDTH, add_rows, a
 pub(super) const GPT: Model = Model {
     name: "gpt",
     about: "GPT-2, 124,439,808 parameters where nothing is set, Adam",
-    parameters: &[TEXTS, LAYERS, WIDTH, SEQUENCE, VOCABULARY, MODE, TFLOPS, MEMORY_GB_S],
+    parameters: &[
+        TEXTS,
+        LAYERS,
+        WIDTH,
+        SEQUENCE,
+        VOCABULARY,
+        MODE,
+        TFLOPS,
+        MEMORY_GB_S,
+        HOST_GB_S,
+        HOST_TFLOPS,
+    ],
     optimizer: Optimizer::Adam,
     check: |_| Ok(()),
     build: gpt,

@@ -7,7 +7,9 @@
 use super::Model;
 use super::layers::{Kernel, Window};
 use super::optimizer::Optimizer;
-use super::spec::{Arguments, BATCH, IMAGE, MEMORY_GB_S, MODE, Parameter, TFLOPS};
+use super::spec::{
+    Arguments, BATCH, HOST_GB_S, HOST_TFLOPS, IMAGE, MEMORY_GB_S, MODE, Parameter, TFLOPS,
+};
 use super::tape::{FLOAT_BYTES, Tape, Value};
 use super::wide_resnet::WIDEN;
 
@@ -17,7 +19,7 @@ const SIDE: Parameter = Parameter { default: "299", ..IMAGE };
 pub(super) const INCEPTION4: Model = Model {
     name: "inception4",
     about: "Inception-v4, widened, convolutions fused with normalizations, plain SGD",
-    parameters: &[BATCH, WIDEN, SIDE, MODE, TFLOPS, MEMORY_GB_S],
+    parameters: &[BATCH, WIDEN, SIDE, MODE, TFLOPS, MEMORY_GB_S, HOST_GB_S, HOST_TFLOPS],
     optimizer: Optimizer::Plain,
     check: |_| Ok(()),
     build: inception,

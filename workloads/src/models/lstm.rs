@@ -6,7 +6,9 @@
 use super::Model;
 use super::layers::Matrix;
 use super::optimizer::Optimizer;
-use super::spec::{Arguments, BATCH, Domain, MEMORY_GB_S, MODE, Parameter, TFLOPS};
+use super::spec::{
+    Arguments, BATCH, Domain, HOST_GB_S, HOST_TFLOPS, MEMORY_GB_S, MODE, Parameter, TFLOPS,
+};
 use super::tape::{FLOAT_BYTES, Tape, Value};
 
 const SEQUENCES: Parameter = Parameter { default: "128", about: "sequences", ..BATCH };
@@ -33,7 +35,17 @@ const WIDTH: Parameter = Parameter {
 pub(super) const LSTM: Model = Model {
     name: "lstm",
     about: "LSTM, 69,190,632 parameters where nothing is set, SGD with momentum",
-    parameters: &[SEQUENCES, LAYERS, STEPS, WIDTH, MODE, TFLOPS, MEMORY_GB_S],
+    parameters: &[
+        SEQUENCES,
+        LAYERS,
+        STEPS,
+        WIDTH,
+        MODE,
+        TFLOPS,
+        MEMORY_GB_S,
+        HOST_GB_S,
+        HOST_TFLOPS,
+    ],
     optimizer: Optimizer::Momentum,
     check: |_| Ok(()),
     build: lstm,

@@ -91,8 +91,8 @@ pub fn generate(spec: &str) -> Result<OwnedGraph, SpecError> {
         .find(|model| model.name == name)
         .ok_or_else(|| SpecError::UnknownModel(name.to_owned()))?;
     let arguments = Arguments::parse(model, parameters)?;
-    let (training, roofline) = (arguments.training(), arguments.roofline());
-    let mut tape = Tape::new(arguments.to_string(), training, roofline, model.optimizer);
+    let (training, speeds) = (arguments.training(), arguments.speeds());
+    let mut tape = Tape::new(arguments.to_string(), training, speeds, model.optimizer);
     (model.build)(&arguments, &mut tape);
     let graph = tape.finish();
     graph.graph().map_err(SpecError::Graph)?;

@@ -8,7 +8,9 @@
 use super::Model;
 use super::layers::{Kernel, Window};
 use super::optimizer::Optimizer;
-use super::spec::{Arguments, BATCH, Domain, IMAGE, MEMORY_GB_S, MODE, Parameter, TFLOPS};
+use super::spec::{
+    Arguments, BATCH, Domain, HOST_GB_S, HOST_TFLOPS, IMAGE, MEMORY_GB_S, MODE, Parameter, TFLOPS,
+};
 use super::tape::{FLOAT_BYTES, Tape, Value};
 
 const REPEATS: Parameter = Parameter {
@@ -28,7 +30,17 @@ const FILTERS: Parameter = Parameter {
 pub(super) const NASNET: Model = Model {
     name: "nasnet",
     about: "NASNet-A, convolutions fused with normalizations, plain SGD",
-    parameters: &[BATCH, REPEATS, FILTERS, IMAGE, MODE, TFLOPS, MEMORY_GB_S],
+    parameters: &[
+        BATCH,
+        REPEATS,
+        FILTERS,
+        IMAGE,
+        MODE,
+        TFLOPS,
+        MEMORY_GB_S,
+        HOST_GB_S,
+        HOST_TFLOPS,
+    ],
     optimizer: Optimizer::Plain,
     check: |_| Ok(()),
     build: nasnet,

@@ -38,6 +38,6 @@ impl Optimizer {
             }
         }
         reads.extend_from_slice(&updated);
-        tape.op(format!("{name}.{op}"), 0, &reads, &updated);
+        tape.update(format!("{name}.{op}"), &reads, &updated);
     }
 }

@@ -10,7 +10,7 @@
 use super::Model;
 use super::layers::{Filter, Window};
 use super::optimizer::Optimizer;
-use super::spec::{Arguments, BATCH, MEMORY_GB_S, MODE, Parameter, TFLOPS};
+use super::spec::{Arguments, BATCH, HOST_GB_S, HOST_TFLOPS, MEMORY_GB_S, MODE, Parameter, TFLOPS};
 use super::tape::{FLOAT_BYTES, Tape, Value};
 
 const IMAGES: Parameter = Parameter { default: "1", about: "images of 512 x 1024", ..BATCH };
@@ -28,7 +28,7 @@ pub(super) const PIX2PIXHD: Model = Model {
     name: "pix2pixhd",
     about: "pix2pixHD, global generator of 182,546,755 parameters and discriminators of \
             5,603,202, Adam",
-    parameters: &[IMAGES, MODE, TFLOPS, MEMORY_GB_S],
+    parameters: &[IMAGES, MODE, TFLOPS, MEMORY_GB_S, HOST_GB_S, HOST_TFLOPS],
     optimizer: Optimizer::Adam,
     check: |_| Ok(()),
     build: pix2pixhd,

@@ -6,14 +6,14 @@
 use super::Model;
 use super::layers::Window;
 use super::optimizer::Optimizer;
-use super::spec::{Arguments, BATCH, IMAGE, MEMORY_GB_S, MODE, TFLOPS};
+use super::spec::{Arguments, BATCH, HOST_GB_S, HOST_TFLOPS, IMAGE, MEMORY_GB_S, MODE, TFLOPS};
 use super::tape::{FLOAT_BYTES, Tape, Value};
 
 /// 50 layers.
 pub(super) const RESNET50: Model = Model {
     name: "resnet50",
     about: "ResNet-50 (v1.5), 25,557,032 parameters, SGD with momentum",
-    parameters: &[BATCH, IMAGE, MODE, TFLOPS, MEMORY_GB_S],
+    parameters: &[BATCH, IMAGE, MODE, TFLOPS, MEMORY_GB_S, HOST_GB_S, HOST_TFLOPS],
     optimizer: Optimizer::Momentum,
     check: |_| Ok(()),
     build: |arguments, tape| resnet(arguments, tape, [3, 4, 6, 3]),

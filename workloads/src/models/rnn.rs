@@ -8,7 +8,9 @@
 use super::Model;
 use super::layers::product_flops;
 use super::optimizer::Optimizer;
-use super::spec::{Arguments, BATCH, Domain, MEMORY_GB_S, MODE, Parameter, TFLOPS};
+use super::spec::{
+    Arguments, BATCH, Domain, HOST_GB_S, HOST_TFLOPS, MEMORY_GB_S, MODE, Parameter, TFLOPS,
+};
 use super::tape::{FLOAT_BYTES, INDEX_BYTES, Tape};
 use planner_core::{Kind, TensorId};
 
@@ -37,7 +39,17 @@ const CLASSES: u64 = 1000;
 pub(super) const RNN: Model = Model {
     name: "rnn",
     about: "LSTM with a class a step, gradients summed in place, plain SGD",
-    parameters: &[SEQUENCES, LAYERS, STEPS, WIDTH, MODE, TFLOPS, MEMORY_GB_S],
+    parameters: &[
+        SEQUENCES,
+        LAYERS,
+        STEPS,
+        WIDTH,
+        MODE,
+        TFLOPS,
+        MEMORY_GB_S,
+        HOST_GB_S,
+        HOST_TFLOPS,
+    ],
     optimizer: Optimizer::Plain,
     check: |_| Ok(()),
     build: |arguments, tape| recurrent(arguments, tape, &[false]),
@@ -118,7 +130,7 @@ fn recurrent(arguments: &Arguments, tape: &mut Tape, directions: &[bool]) {
         for weight in weights {
             let gradient = weight.gradient.into_iter();
             let reads: Vec<_> = gradient.chain([weight.tensor]).collect();
-            network.tape.op(format!("{}.sgd", weight.name), 0, &reads, &[weight.tensor]);
+            network.tape.update(format!("{}.sgd", weight.name), &reads, &[weight.tensor]);
         }
     }
 }

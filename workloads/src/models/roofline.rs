@@ -3,7 +3,7 @@
 /// Time to launch an op, as in the published graphs used for comparison.
 const LAUNCH_NS: u128 = 5_000;
 
-/// An op is bound by arithmetic or by memory, whichever takes longer.
+/// An op is bound by arithmetic or by memory, whichever takes longer. A speed of 0 bounds nothing.
 ///
 /// The defaults, 14 TFLOP/s and 800 GB/s, are a V100's single-precision peak (PCIe version)
 /// and the part of its nominal 900 GB/s that a kernel reaches.
@@ -15,11 +15,19 @@ pub(super) struct Roofline {
     pub(super) milli_gb_s: u64,
 }
 
+/// The speeds of the device, and of the host where ops may run there. A host without arithmetic
+/// runs updates alone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Speeds {
+    pub(super) device: Roofline,
+    pub(super) host: Option<Roofline>,
+}
+
 impl Roofline {
     /// `5000 + max(flops / (1000 tflops), bytes / memory_gb_s)`, each division rounded down.
     /// At most 2^64 - 1.
     pub(super) fn time_ns(self, flops: u128, bytes: u128) -> u64 {
-        let compute_ns = flops / u128::from(self.milli_tflops);
+        let compute_ns = flops.checked_div(u128::from(self.milli_tflops)).unwrap_or(0);
         let memory_ns = bytes.saturating_mul(1_000) / u128::from(self.milli_gb_s);
         let time_ns = LAUNCH_NS.saturating_add(compute_ns.max(memory_ns));
         u64::try_from(time_ns).unwrap_or(u64::MAX)

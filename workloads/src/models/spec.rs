@@ -1,6 +1,6 @@
 //! Parameters of models, and the values that a spec sets.
 
-use super::roofline::Roofline;
+use super::roofline::{Roofline, Speeds};
 use super::{Model, list};
 use crate::shown::Shown;
 use planner_core::GraphError;
@@ -75,6 +75,22 @@ pub(super) const MEMORY_GB_S: Parameter = Parameter {
     default: "800",
     domain: Domain::Decimal(1_000_000),
     about: "memory speed in GB/s",
+};
+
+/// The memory side of the host's roofline.
+pub(super) const HOST_GB_S: Parameter = Parameter {
+    name: "host_gb_s",
+    default: "0",
+    domain: Domain::OrZero(&MEMORY_GB_S.domain),
+    about: "memory speed of the host in GB/s, for ops that may run there; at 0, none may",
+};
+
+/// The arithmetic side of the host's roofline.
+pub(super) const HOST_TFLOPS: Parameter = Parameter {
+    name: "host_tflops",
+    default: "0",
+    domain: Domain::OrZero(&TFLOPS.domain),
+    about: "arithmetic speed of the host in TFLOP/s; at 0, only updates may run there",
 };
 
 /// How a value is written that the preset decides.
@@ -245,6 +261,10 @@ impl Arguments {
             }
         }
         let arguments = Self { model, values };
+        if arguments.get(&HOST_GB_S) == 0 && arguments.get(&HOST_TFLOPS) > 0 {
+            let needed = "host_tflops needs host_gb_s, the memory speed of the host";
+            return Err(SpecError::Together(needed.to_owned()));
+        }
         (model.check)(&arguments).map_err(SpecError::Together)?;
         Ok(arguments)
     }
@@ -260,9 +280,15 @@ impl Arguments {
         self.get(&MODE) == 0
     }
 
-    /// The speeds of the device.
-    pub(super) fn roofline(&self) -> Roofline {
-        Roofline { milli_tflops: self.get(&TFLOPS), milli_gb_s: self.get(&MEMORY_GB_S) }
+    /// The speeds of the device, and those of the host.
+    pub(super) fn speeds(&self) -> Speeds {
+        let roofline = |tflops, gb_s| {
+            let (milli_tflops, milli_gb_s) = (self.get(&tflops), self.get(&gb_s));
+            Roofline { milli_tflops, milli_gb_s }
+        };
+        let host = roofline(HOST_TFLOPS, HOST_GB_S);
+        let device = roofline(TFLOPS, MEMORY_GB_S);
+        Speeds { device, host: (host.milli_gb_s > 0).then_some(host) }
     }
 }
 

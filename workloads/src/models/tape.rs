@@ -2,7 +2,7 @@
 //! pass in reverse and the optimizer, in the order in which PyTorch runs them.
 
 use super::optimizer::Optimizer;
-use super::roofline::Roofline;
+use super::roofline::Speeds;
 use crate::graph::OwnedGraph;
 use hashbrown::HashMap;
 use planner_core::{Kind, TensorId};
@@ -64,7 +64,7 @@ pub(super) struct Pass {
 /// A graph under construction.
 pub(super) struct Tape {
     graph: OwnedGraph,
-    roofline: Roofline,
+    speeds: Speeds,
     training: bool,
     optimizer: Optimizer,
     /// Number of values so far.
@@ -78,15 +78,10 @@ pub(super) struct Tape {
 }
 
 impl Tape {
-    pub(super) fn new(
-        name: String,
-        training: bool,
-        roofline: Roofline,
-        optimizer: Optimizer,
-    ) -> Self {
+    pub(super) fn new(name: String, training: bool, speeds: Speeds, optimizer: Optimizer) -> Self {
         Self {
             graph: OwnedGraph::new(name),
-            roofline,
+            speeds,
             training,
             optimizer,
             values: 0,
@@ -203,9 +198,22 @@ impl Tape {
         reads: &[TensorId],
         writes: &[TensorId],
     ) {
-        let time_ns = self.roofline.time_ns(work.flops, work.bytes);
+        let time_ns = self.speeds.device.time_ns(work.flops, work.bytes);
         let op = self.graph.push_op(name, time_ns, work.workspace_bytes, reads, writes);
         self.graph.promise_repeats(op);
+        if let Some(host) = self.speeds.host.filter(|host| host.milli_tflops > 0) {
+            self.graph.set_host_ns(op, host.time_ns(work.flops, work.bytes));
+        }
+    }
+
+    /// Records an op of the optimizer: arithmetic never bounds it, on the host neither.
+    pub(super) fn update(&mut self, name: String, reads: &[TensorId], writes: &[TensorId]) {
+        let bytes = self.bytes(reads) + self.bytes(writes);
+        let time_ns = self.speeds.device.time_ns(0, bytes);
+        let op = self.graph.push_op(name, time_ns, 0, reads, writes);
+        if let Some(host) = self.speeds.host {
+            self.graph.set_host_ns(op, host.time_ns(0, bytes));
+        }
     }
 
     /// Whether the layer that made `y` will be undone.
@@ -327,10 +335,11 @@ impl Tape {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::models::roofline::Roofline;
 
     fn tape() -> Tape {
-        let roofline = Roofline { milli_tflops: 14_000, milli_gb_s: 800_000 };
-        Tape::new("test".to_owned(), true, roofline, Optimizer::Momentum)
+        let device = Roofline { milli_tflops: 14_000, milli_gb_s: 800_000 };
+        Tape::new("test".to_owned(), true, Speeds { device, host: None }, Optimizer::Momentum)
     }
 
     #[test]

@@ -6,7 +6,9 @@
 use super::Model;
 use super::layers::{Kernel, Window};
 use super::optimizer::Optimizer;
-use super::spec::{Arguments, BATCH, Domain, IMAGE, MEMORY_GB_S, MODE, Parameter, TFLOPS};
+use super::spec::{
+    Arguments, BATCH, Domain, HOST_GB_S, HOST_TFLOPS, IMAGE, MEMORY_GB_S, MODE, Parameter, TFLOPS,
+};
 use super::tape::{FLOAT_BYTES, Tape, Value};
 
 /// How many times as many channels there are.
@@ -21,7 +23,7 @@ pub(super) const WIDEN: Parameter = Parameter {
 pub(super) const WRESNET152: Model = Model {
     name: "wresnet152",
     about: "wide ResNet-152, convolutions fused with normalizations, plain SGD",
-    parameters: &[BATCH, WIDEN, IMAGE, MODE, TFLOPS, MEMORY_GB_S],
+    parameters: &[BATCH, WIDEN, IMAGE, MODE, TFLOPS, MEMORY_GB_S, HOST_GB_S, HOST_TFLOPS],
     optimizer: Optimizer::Plain,
     check: |_| Ok(()),
     build: wide_resnet,

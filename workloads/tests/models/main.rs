@@ -2,6 +2,7 @@
 
 mod arithmetic;
 mod gan;
+mod host;
 mod llama;
 mod resnet;
 mod shapes;
@@ -183,7 +184,8 @@ fn wrong_specs_say_what_is_right() {
         ("resnet50:batch", "\"batch\" does not have the form name=value"),
         (
             "resnet50:size=1",
-            "resnet50 has no parameter \"size\"; it has batch, image, mode, tflops, memory_gb_s",
+            "resnet50 has no parameter \"size\"; it has batch, image, mode, tflops, memory_gb_s, \
+             host_gb_s, host_tflops",
         ),
         ("resnet50:batch=1,batch=1", "batch is set twice"),
         ("resnet50:batch=0", "batch must be an integer from 1 to 1048576, not \"0\""),
@@ -193,6 +195,7 @@ fn wrong_specs_say_what_is_right() {
             "resnet50:tflops=0",
             "tflops must be a number above 0 and up to 1000000, with at most 3 decimals, not \"0\"",
         ),
+        ("gpt:host_tflops=2", "host_tflops needs host_gb_s, the memory speed of the host"),
         (
             "resnet50:batch=1048576,image=65536",
             "the work is too large: sizes or times add up to more than 64 bits",

@@ -5,7 +5,7 @@ use super::forward::{Decoder, Norm, Pass, Product, Saved};
 use super::weights::{BFLOAT_BYTES, Layer, Matrix, Network, Perceptron, Sum, Weight};
 use crate::models::layers::product_flops;
 use crate::models::tape::{FLOAT_BYTES, Work};
-use planner_core::TensorId;
+use planner_core::{Kind, TensorId};
 
 /// What an op that adds to gradients reads and writes.
 #[derive(Default)]
@@ -54,7 +54,7 @@ impl Decoder<'_> {
         let Dimensions { width, vocabulary, .. } = self.dimensions;
         let rows = self.rows;
         let labels = self.indices("labels");
-        let loss = self.floats("loss", 1, 1);
+        let loss = self.tape.tensor(self.name("loss"), FLOAT_BYTES, Kind::Output);
         let gradient = self.bfloats("head.grad_input", rows, width);
         let products = 2 + u128::from(head[0].trained);
         let mut reads = vec![x, labels];

@@ -292,7 +292,8 @@ impl<'t> Decoder<'t> {
     /// The scores of each next token.
     pub(super) fn scores(&mut self, network: &Network, pass: &Pass) {
         let Dimensions { width, vocabulary, .. } = self.dimensions;
-        let scores = self.floats("logits", self.batch, vocabulary);
+        let bytes = self.batch.saturating_mul(vocabulary).saturating_mul(FLOAT_BYTES);
+        let scores = self.tape.tensor(self.name("logits"), bytes, Kind::Output);
         let reads: Vec<_> = [pass.norm.out]
             .into_iter()
             .chain(network.head().iter().map(|part| part.tensor))

@@ -10,7 +10,7 @@ use super::{
     decode,
 };
 use crate::models::Model;
-use crate::models::spec::{Arguments, Domain, Parameter};
+use crate::models::spec::{Arguments, Domain, HOST_GB_S, HOST_TFLOPS, Parameter};
 
 pub(in crate::models) const MIXTRAL: Model = Model {
     name: "mixtral",
@@ -37,6 +37,8 @@ pub(in crate::models) const MIXTRAL: Model = Model {
         BITS,
         DENSE_TFLOPS,
         GDDR_GB_S,
+        HOST_GB_S,
+        HOST_TFLOPS,
     ],
     check: check_experts,
     build: |arguments, tape| {

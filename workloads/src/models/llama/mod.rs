@@ -18,7 +18,9 @@ pub(super) use mixtral::MIXTRAL;
 
 use super::Model;
 use super::optimizer::Optimizer;
-use super::spec::{Arguments, BATCH, Domain, MEMORY_GB_S, MODE, Parameter, TFLOPS};
+use super::spec::{
+    Arguments, BATCH, Domain, HOST_GB_S, HOST_TFLOPS, MEMORY_GB_S, MODE, Parameter, TFLOPS,
+};
 use super::tape::Tape;
 use super::transformer::{LAYERS, SEQUENCE, VOCABULARY, WIDTH};
 use forward::Decoder;
@@ -48,6 +50,8 @@ pub(super) const LLAMA: Model = Model {
         BITS,
         DENSE_TFLOPS,
         GDDR_GB_S,
+        HOST_GB_S,
+        HOST_TFLOPS,
     ],
     optimizer: Optimizer::Plain,
     check,

@@ -263,7 +263,7 @@ impl Rule {
         }
         let rule = if self == Self::AdamW { "adamw" } else { "sgd" };
         if !writes.is_empty() {
-            tape.op(format!("{name}.{rule}"), 0, &reads, &writes);
+            tape.update(format!("{name}.{rule}"), &reads, &writes);
         }
     }
 }
