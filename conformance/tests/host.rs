@@ -54,11 +54,12 @@ fn hold(graph: &Graph<'_>, machine: &Machine, plan: &Plan<'_>) -> Result<u64, Te
             };
             prop_assert!(host::check(graph, &uses, layout.bytes(), moved).is_err());
         }
-        let lasting = |step: &Step| match step {
-            Step::Prefetch(part) | Step::Offload(part) => Some(part.tensor),
-            _ => None,
+        let lasting = |step: &Step| match *step {
+            Step::Prefetch(part) | Step::Offload(part) => vec![part.tensor],
+            Step::Host(op) => graph.touches(op).collect(),
+            _ => Vec::new(),
         };
-        let mut moved: Vec<TensorId> = plan.steps.iter().filter_map(lasting).collect();
+        let mut moved: Vec<TensorId> = plan.steps.iter().flat_map(lasting).collect();
         moved.retain(|&tensor| graph.tensor(tensor).kind != Kind::Temporary);
         moved.sort_unstable();
         moved.dedup();

@@ -2,12 +2,12 @@
 //! corrupted, and states are those of a run that goes through the host.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use backend_sim::{SimDevice, SimError, SimKernels, reference_digest};
+use backend_sim::{SimDevice, SimError, SimHostKernels, Kernels, reference_digest};
 use conformance::choices::{Choices, choices};
 use conformance::ledger;
 use conformance::ledger::switch::{Between, judge};
 use conformance::plans::{Pair, pairs, pairs_of_one_graph};
-use planner_core::backend::{Kernels, Launch, Transfers};
+use planner_core::backend::{HostKernels, Kernels, Launch, Transfers};
 use planner_core::executor::switch_scratch_words;
 use planner_core::plan::ArenaPlacement;
 use planner_core::switch::{
@@ -151,6 +151,10 @@ struct Resumed<'g> {
 impl Kernels<SimDevice> for Resumed<'_> {
     fn launch(&mut self, device: &mut SimDevice, launch: &Launch<'_>) -> Result<(), SimError> {
         self.kernels.launch(device, launch)
+    }
+
+    fn on_host(&mut self) -> Option<&mut dyn HostKernels<SimDevice>> {
+        self.kernels.on_host()
     }
 
     fn fill_states(
