@@ -310,7 +310,6 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
     }
 
     /// Tries a price, of which so many percent are taken; none where no list is left to be tried.
-    #[expect(clippy::option_option, reason = "no list left, and a list that does not fit")]
     fn try_price(
         &mut self,
         price: u64,
