@@ -90,7 +90,7 @@ impl<'a> Layout<'a> {
         self.plan().arena_bytes.div_ceil(self.chunk_bytes())
     }
 
-    fn chunks(&self, pool: usize) -> u64 {
+    pub(super) fn chunks(&self, pool: usize) -> u64 {
         let Pool { object_bytes, count } = self.plan().pools[pool];
         (object_bytes * count).div_ceil(self.chunk_bytes())
     }
@@ -104,8 +104,7 @@ impl<'a> Layout<'a> {
         }
         for pool in 0..self.pools.len() {
             if !self.has_ranges(pool) {
-                let first = self.pools[pool].first_chunk;
-                self.pools[pool].address = self.map_whole(device, first, self.chunks(pool))?;
+                self.pools[pool].address = self.map_pool(device, pool)?;
             }
         }
         Ok(())
@@ -144,6 +143,15 @@ impl<'a> Layout<'a> {
         bytes: u64,
     ) -> impl Iterator<Item = (u64, u64)> + use<'a> {
         self.chunk_map.bytes_on_device(at, bytes, self.chunk_bytes())
+    }
+
+    /// Maps all of a pool at a range of its own and returns its address.
+    pub(super) fn map_pool<B: Paging>(
+        &self,
+        device: &mut B,
+        pool: usize,
+    ) -> Result<u64, Fault<B::Error>> {
+        self.map_whole(device, self.pools[pool].first_chunk, self.chunks(pool))
     }
 
     /// Maps chunks at a range of their own and returns its address.

@@ -68,6 +68,7 @@ class _Training:
         self.processes = Processes(process_group, model) if process_group is not None else None
         measure = self.processes.measure_copies if self.processes else measure_copies
         self.copied_bytes_per_s = measure()
+        self.setup_costs = self.measurements.device.setup_costs()
 
     def capture(self, example_batch):
         model, optimizer, average = self.model, self.optimizer, None
@@ -123,6 +124,7 @@ class _Inference:
         self.measurements = Measurements(device_of(model, device))
         self.constants = Constants()
         self.copied_bytes_per_s = measure_copies()
+        self.setup_costs = self.measurements.device.setup_costs()
 
     def capture(self, example_batch):
         recorder = _recorder(self.measurements)

@@ -3,8 +3,9 @@
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from spillway import Graph
+from spillway import Graph, InfeasibleError
 
+from .machine import PAGE_BYTES
 from .operations import Outside
 from .running import Compiled
 
@@ -31,19 +32,47 @@ class Step:
             m = op.measured
             self.graph.op(op.name, m.time_ns, op.reads, op.writes, m.workspace_bytes, op.repeatable)
 
-    def plan(self, budget="35%", machine=None, strategy="auto", settings={}):
+    def plan(
+        self, budget="35%", machine=None, strategy="auto", settings={}, chunk_bytes=None
+    ):
         """Returns a plan for a budget: bytes, "8GiB", or a percentage of what the step needs
-        at most. `machine` is this one where none is given."""
-        machine = machine or self._this_machine()
-        return self.graph.plan(machine, budget=budget, strategy=strategy, settings=settings)
+        at most. `machine` is this one where none is given.
 
-    def least(self, machine=None, strategy="auto"):
+        `chunk_bytes` is the unit in which memory is mapped. Where neither it nor a machine is given,
+        chunks are so large that the plan needs few of the mappings that a process may have
+        (`plan.mappings`)."""
+        how = dict(budget=budget, strategy=strategy, settings=settings)
+        on = self._on(machine, chunk_bytes)
+        plan = self.graph.plan(on, **how)
+        if machine is None and chunk_bytes is None:
+            plan = self._plan_with_fewer_mappings(plan, how)
+        costs = self.source.setup_costs
+        return plan if costs is None else plan.with_setup_costs(costs)
+
+    def least(self, machine=None, strategy="auto", chunk_bytes=None):
         """Returns the smallest budget in bytes for which the strategy has a plan."""
-        return self.graph.least(machine or self._this_machine(), strategy)
+        return self.graph.least(self._on(machine, chunk_bytes), strategy)
 
-    def _this_machine(self):
-        tensor_bytes = sum(s.nbytes for s in self.storages)
-        return self.device.machine(tensor_bytes, self.source.copied_bytes_per_s)
+    def _on(self, machine, chunk_bytes):
+        """Returns a machine, or this one, with chunks of a size."""
+        if machine is None:
+            tensor_bytes = sum(s.nbytes for s in self.storages)
+            machine = self.device.machine(tensor_bytes, self.source.copied_bytes_per_s)
+        if chunk_bytes is None:
+            return machine
+        if chunk_bytes <= 0 or chunk_bytes % PAGE_BYTES:
+            raise ValueError(f"chunk_bytes is {chunk_bytes}: not whole pages of {PAGE_BYTES} bytes")
+        return machine.with_chunk_bytes(chunk_bytes)
+
+    def _plan_with_fewer_mappings(self, plan, how):
+        """Returns the plan, or one with larger chunks if it takes too many mappings."""
+        while plan.mappings > self.device.most_mappings:
+            larger = plan.machine.with_chunk_bytes(2 * plan.machine.chunk_bytes)
+            try:
+                plan = self.graph.plan(larger, **how)
+            except InfeasibleError:
+                break  # its first step says so if the process cannot have as many
+        return plan
 
     def compile(
         self, plan, strict=False, max_shapes=8, machine=None, strategy="auto", settings={}
