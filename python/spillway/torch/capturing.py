@@ -12,6 +12,12 @@ from .errors import CaptureError
 from .machine import measure_copies
 from .measuring import Measurements
 from .operations import operations
+from .ownership import (
+    Substitution,
+    refuse_gradients_elsewhere,
+    refuse_parameters_elsewhere,
+    refuse_wrapped,
+)
 from .recording import Recorder
 from .processes import Processes
 from .step import Step, rate_of
@@ -59,58 +65,86 @@ class _Training:
 
     def __init__(self, model, loss_fn, optimizer, process_group, device):
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
+        refuse_wrapped(model, process_group)
         self.moves_batch = device is not None
         self.measurements = Measurements(device_of(model, device))
         self.constants = Constants()
         is_on_processor = self.measurements.device.torch_device.type == "cpu"
         if process_group is not None and not is_on_processor:
             raise CaptureError("a step of several processes runs on the processor")
+        if process_group is not None:
+            refuse_parameters_elsewhere(model, optimizer)
         self.processes = Processes(process_group, model) if process_group is not None else None
         measure = self.processes.measure_copies if self.processes else measure_copies
         self.copied_bytes_per_s = measure()
         self.setup_costs = self.measurements.device.setup_costs()
 
     def capture(self, example_batch):
-        model, optimizer, average = self.model, self.optimizer, None
+        average = None
         if self.processes:
-            self.processes.find_buckets(lambda ready: self._backward(example_batch, ready))
+            self.processes.find_buckets(lambda ready: self._find_gradients(example_batch, ready))
             average = self.processes.averaging()
-        recorder, fakes, batch, loss = self._backward(example_batch, average)
-        initialise(optimizer, lambda p: fakes.has_gradient(p))
-        groups = optimizer.param_groups
-        rates = [_given(recorder, f"lr.{k}", rate_of(g)) for k, g in enumerate(groups)]
-        with recorder.fake_mode, recorder:
-            numbers = [r if g.get("fused") else r.item() for r, g in zip(rates, groups)]
-        with swapped_module(model, fakes), swapped_optimizer(optimizer, fakes, numbers):
-            with recorder.fake_mode, recorder:
-                optimizer.step()
+        recorded = self._record(example_batch, average)
         if self.processes:
-            self.processes.agree(recorder.calls, fakes.name)
-        return _step(self, recorder, batch, rates, "loss", loss, example_batch)
+            self.processes.agree(recorded.recorder.calls, recorded.fakes.name)
+        return _step(self, recorded, "loss", example_batch)
 
-    def _backward(self, example_batch, on_gradient):
-        """Records forward and backward pass. `on_gradient`, if there is one, is called with each
-        parameter whose gradient is ready, and its fake tensor."""
-        model = self.model
+    def _find_gradients(self, example_batch, on_gradient):
+        """Calls a function with each parameter whose gradient is ready, and its fake tensor."""
+        recorded = self._begin(example_batch)
+        with swapped_module(self.model, recorded.fakes):
+            self._backward(recorded, on_gradient)
+
+    def _record(self, example_batch, on_gradient):
+        """Records a step. `on_gradient` is as above, and may be None."""
+        optimizer, recorded = self.optimizer, self._begin(example_batch)
+        recorder, fakes = recorded.recorder, recorded.fakes
+        with swapped_module(self.model, fakes):
+            self._backward(recorded, on_gradient)
+            initialise(optimizer, fakes.has_gradient)
+            groups = optimizer.param_groups
+            recorded.rates = [_given(recorder, f"lr.{k}", rate_of(g)) for k, g in enumerate(groups)]
+            with recorder.fake_mode, recorder:
+                numbers = [_as_captured(r, g) for r, g in zip(recorded.rates, groups)]
+            with swapped_optimizer(optimizer, fakes, numbers):
+                with Substitution(fakes), recorder.fake_mode, recorder, recorder.reading_numbers():
+                    optimizer.step()
+        return recorded
+
+    def _begin(self, example_batch):
         recorder = _recorder(self.measurements)
-        fakes = Fakes(recorder)
-        batch, structure = _given_batch(recorder, example_batch, self.moves_batch)
+        recorded = Recorded(recorder, Fakes(recorder), example_batch, self.moves_batch)
+        recorded.fakes.of_module(self.model)
+        for k, group in enumerate(self.optimizer.param_groups):
+            for n, parameter in enumerate(group["params"]):
+                recorded.fakes.of(parameter, f"parameter {n} of group {k}")
+        return recorded
+
+    def _backward(self, recorded, on_gradient):
+        """Records forward and backward pass."""
+        recorder, fakes = recorded.recorder, recorded.fakes
         with (
             torch.enable_grad(),
             without_checkpoints(),
-            swapped_module(model, fakes),
+            Substitution(fakes),
             recorder.fake_mode,
             recorder,
         ):
             if on_gradient:
                 fakes.on_gradients(on_gradient)
-            loss = self.loss_fn(model, tree_unflatten(batch, structure))
+            loss = recorded.returned = self.loss_fn(self.model, recorded.batch_as_given())
             if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
                 raise CaptureError("loss_fn must return a tensor with one element")
             # Backward passes of CUDA run in another thread otherwise, without the user's line.
             with torch.autograd.set_multithreading_enabled(False):
                 loss.backward()
-        return recorder, fakes, batch, loss
+        refuse_gradients_elsewhere(fakes, recorder.storages)
+
+
+def _as_captured(rate, group):
+    """Returns a learning rate as the optimizer gets it: a tensor where it is one."""
+    is_tensor = group.get("fused") or isinstance(group["lr"], torch.Tensor)
+    return rate if is_tensor else rate.item()
 
 
 class _Inference:
@@ -120,6 +154,7 @@ class _Inference:
 
     def __init__(self, model, forward, device):
         self.model, self.forward = model, forward
+        refuse_wrapped(model, None)
         self.moves_batch = device is not None
         self.measurements = Measurements(device_of(model, device))
         self.constants = Constants()
@@ -127,12 +162,28 @@ class _Inference:
         self.setup_costs = self.measurements.device.setup_costs()
 
     def capture(self, example_batch):
+        return _step(self, self._record(example_batch), "result", example_batch)
+
+    def _record(self, example_batch):
         recorder = _recorder(self.measurements)
         fakes = Fakes(recorder)
-        batch, structure = _given_batch(recorder, example_batch, self.moves_batch)
+        recorded = Recorded(recorder, fakes, example_batch, self.moves_batch)
         with torch.no_grad(), swapped_module(self.model, fakes), recorder.fake_mode, recorder:
-            results = self.forward(self.model, tree_unflatten(batch, structure))
-        return _step(self, recorder, batch, [], "result", results, example_batch)
+            recorded.returned = self.forward(self.model, recorded.batch_as_given())
+        return recorded
+
+
+class Recorded:
+    """One run of a step on fake tensors."""
+
+    def __init__(self, recorder, fakes, example_batch, moves_batch):
+        self.recorder, self.fakes = recorder, fakes
+        self.batch, self._structure = _given_batch(recorder, example_batch, moves_batch)
+        self.rates, self.returned = [], None
+
+    def batch_as_given(self):
+        """Returns the fake tensors of the batch, nested as the example is."""
+        return tree_unflatten(self.batch, self._structure)
 
 
 def _recorder(measurements):
@@ -157,14 +208,16 @@ def _given(recorder, name, value, device=None):
     return fake
 
 
-def _step(source, recorder, batch, rates, name, returned, example_batch):
+def _step(source, recorded, name, example_batch):
+    recorder = recorded.recorder
     if not source.processes:
         refuse_collectives(recorder.calls)
     source.constants.name([recorder.storages[t] for t in recorder.constants])
-    values, structure = tree_flatten(returned)
+    values, structure = tree_flatten(recorded.returned)
     results = [_result(recorder, value) for value in values]
     returns = [_form(view) if view else value for value, view in zip(values, results)]
-    batch, rates = [[recorder.view(fake) for fake in given] for given in (batch, rates)]
+    given = recorded.batch, recorded.rates
+    batch, rates = [[recorder.view(fake) for fake in fakes] for fakes in given]
     ops = operations(recorder, batch, rates, name, results)
     source.measurements.give_back()
     return Step(source, recorder.storages, ops, example_batch, (returns, structure))

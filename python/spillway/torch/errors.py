@@ -1,5 +1,6 @@
 """Why a step cannot be captured or run, with the line of the user's code."""
 
+import linecache
 import os
 import sys
 
@@ -28,3 +29,15 @@ def user_line():
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return "an unknown line"
+
+
+def quoted_line():
+    """Returns `user_line`, and the text of that line."""
+    return quoted(user_line())
+
+
+def quoted(line):
+    """Returns "file:line" and the text of that line, if it can be read."""
+    file, _, number = line.rpartition(":")
+    text = linecache.getline(file, int(number)).strip() if number.isdecimal() else ""
+    return f"{line}: `{text}`" if text else line

@@ -3,6 +3,7 @@
 Storages become tensors of the graph, and views vanish.
 """
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -15,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from . import collectives
-from .errors import CaptureError, user_line
+from .errors import CaptureError, quoted_line, user_line
 from .scalars import Scalar, read_tensor
 
 aten = torch.ops.aten
@@ -143,6 +144,8 @@ class Recorder(TorchDispatchMode):
         self.storages = []
         self.calls = []
         self.constants = []  # the storages of tensors of no module
+        self.reads_numbers = False  # whether `.item()` may read what the step computes
+        self._owned = {}  # fake tensors of states, by the storages of the real ones
         self._made = set()  # those that the step makes of numbers, anew in each iteration
         self._ids = {}
         self._alive = []  # keeps storages alive, so that their identities stay unique
@@ -155,6 +158,21 @@ class Recorder(TorchDispatchMode):
             self._ids[storage._cdata] = len(self.storages)
             self._alive.append(storage)
             self.storages.append(Storage(self._unique(name), storage.nbytes(), kind, value))
+
+    @contextmanager
+    def reading_numbers(self):
+        """Within it, `.item()` may read what the step computes: Python may compute with it, but not
+        branch on it."""
+        self.reads_numbers = True
+        try:
+            yield
+        finally:
+            self.reads_numbers = False
+
+    def own(self, real, fake):
+        """Has all real tensors that share memory with a state stand for it."""
+        if real.layout is torch.strided and real.untyped_storage().nbytes():
+            self._owned.setdefault(real.untyped_storage()._cdata, fake)
 
     def view(self, fake):
         """Returns the view of a fake tensor whose storage is known."""
@@ -193,16 +211,36 @@ class Recorder(TorchDispatchMode):
             raise CaptureError(f"{user_line()}: only plain strided tensors can be captured")
         if isinstance(arg, FakeTensor):
             return arg
+        if arg.requires_grad and torch.is_grad_enabled():
+            raise CaptureError(
+                f"{quoted_line()}: computes gradients of a tensor of shape {tuple(arg.shape)} that"
+                " neither the model nor the optimizer has: add it to one of them, or use it under"
+                " torch.no_grad()"
+            )
+        owner = self._owned.get(arg.untyped_storage()._cdata)
+        if owner is not None:
+            return self._part(owner, arg)
         fake = self.fake_mode.from_tensor(arg)
         count = len(self.storages)
         self.adopt(fake, "state", "constant", arg)
         self.constants += range(count, len(self.storages))
         return fake
 
+    def _part(self, owner, arg):
+        """Returns the fake tensor of a real one that shares memory with a state."""
+        if arg.dtype != owner.dtype:
+            raise CaptureError(
+                f"{quoted_line()}: reads {self.storages[self.view(owner).tensor].name} as"
+                f" {arg.dtype}, but it is {owner.dtype}"
+            )
+        with torch.no_grad():
+            return owner.detach().as_strided(arg.shape, arg.stride(), arg.storage_offset())
+
     def _item(self, fake):
         view = self.view(fake)
         storage = self.storages[view.tensor]
-        if storage.kind == "temporary" or not fake.dtype.is_floating_point:
+        is_unknown = storage.kind == "temporary" and not self.reads_numbers
+        if is_unknown or not fake.dtype.is_floating_point:
             raise CaptureError(
                 f"{user_line()}: Python needs the value of a tensor (`.item()`, `if`, `print`),"
                 " which differs between iterations"

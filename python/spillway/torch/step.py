@@ -24,6 +24,7 @@ class Step:
         self.device = source.measurements.device
         self._returned = returned
         self._settings = [_constants(g) for g in self._groups()]
+        self._tensors = [_is_tensor(g) for g in self._groups()]
         self.graph = Graph(type(source.model).__name__)
         for s in storages:
             add = self.graph.state if s.kind == "state" else self.graph.temporary
@@ -123,6 +124,12 @@ class Step:
                         f"{name} of the optimizer's group {k} is {group[name]}, but {constant}"
                         " was captured; only learning rates may change"
                     )
+            kinds = ["a tensor" if x else "a number" for x in (_is_tensor(group), self._tensors[k])]
+            if kinds[0] != kinds[1]:
+                raise ValueError(
+                    f"lr of the optimizer's group {k} is {kinds[0]}, but {kinds[1]} was captured:"
+                    " change its value only"
+                )
         return [rate_of(group) for group in self._groups()]
 
     def _groups(self):
@@ -133,6 +140,10 @@ def rate_of(group):
     """Returns the learning rate of a group of an optimizer as a tensor."""
     rate = group["lr"]
     return rate if isinstance(rate, torch.Tensor) else torch.tensor(rate, dtype=torch.float64)
+
+
+def _is_tensor(group):
+    return isinstance(group["lr"], torch.Tensor)
 
 
 def _constants(group):

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from .errors import CaptureError
 
@@ -25,9 +26,31 @@ class Fakes:
             if not stays and fake.device != self.recorder.measure.device.torch_device:
                 fake = self._moved(tensor, name)
             self.recorder.adopt(fake, "state", name, tensor)
+            self.recorder.own(tensor, fake)
             self._fakes[id(tensor)] = fake
             self._real.append(tensor)
+            _copy_hooks(tensor, fake)
         return self._fakes[id(tensor)]
+
+    def of_module(self, model):
+        """Makes fake tensors of parameters and buffers, and returns where they are: a module, a
+        name and the real tensor."""
+        found = []
+        for path, module in model.named_modules():
+            for tensors in (module._parameters, module._buffers):
+                for name, tensor in tensors.items():
+                    if tensor is not None:
+                        self.of(tensor, f"{path}.{name}" if path else name)
+                        found.append((module, name, tensor))
+        return found
+
+    def known(self, value):
+        """Returns the fake tensor of a state, and any other value as it is."""
+        return self._fakes.get(id(value), value)
+
+    def with_gradient(self):
+        """Returns the real tensors that have gradients of the capture themselves."""
+        return [t for t in self._real if t.is_leaf and isinstance(t.grad, FakeTensor)]
 
     def _moved(self, tensor, name):
         """Returns a fake tensor on the device of the step for one that is elsewhere."""
@@ -63,16 +86,19 @@ class Fakes:
         return fake is not None and fake.grad is not None
 
 
+def _copy_hooks(tensor, fake):
+    """Gives a parameter's fake tensor the hooks of the parameter."""
+    if tensor.is_leaf and tensor.requires_grad:
+        for hook in (tensor._backward_hooks or {}).values():
+            fake.register_hook(hook)
+        for hook in (tensor._post_accumulate_grad_hooks or {}).values():
+            fake.register_post_accumulate_grad_hook(hook)
+
+
 @contextmanager
 def swapped_module(model, fakes):
     """Within it, the model's parameters and buffers are fake."""
-    real = []
-    for path, module in model.named_modules():
-        for tensors in (module._parameters, module._buffers):
-            for name, tensor in tensors.items():
-                if tensor is not None:
-                    real.append((module, name, tensor))
-                    fakes.of(tensor, f"{path}.{name}" if path else name)
+    real = fakes.of_module(model)
     try:
         for module, name, tensor in real:
             setattr(module, name, fakes.of(tensor, name))
@@ -122,7 +148,9 @@ def choices(group):
     if group.get("foreach", False) is not None or group.get("fused") is not None:
         return group
     is_on_cuda = all(p.device.type == "cuda" for p in group["params"])
-    return dict(group, foreach=is_on_cuda and not group.get("differentiable"))
+    needs_number = isinstance(group.get("lr"), torch.Tensor) and not group.get("capturable")
+    foreach = is_on_cuda and not group.get("differentiable") and not needs_number
+    return dict(group, foreach=foreach)
 
 
 def initialise(optimizer, has_gradient):
