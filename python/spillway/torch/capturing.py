@@ -4,6 +4,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .batches import refuse_gradients, refuse_writes
 from .checkpoints import without_checkpoints
 from .collectives import is_collective
 from .constants import Constants
@@ -112,6 +113,7 @@ class _Training:
         return recorded
 
     def _begin(self, example_batch):
+        refuse_gradients(example_batch)
         recorder = _recorder(self.measurements)
         recorded = Recorded(recorder, Fakes(recorder), example_batch, self.moves_batch)
         recorded.fakes.of_module(self.model)
@@ -210,6 +212,7 @@ def _given(recorder, name, value, device=None):
 
 def _step(source, recorded, name, example_batch):
     recorder = recorded.recorder
+    refuse_writes(recorder)
     if not source.processes:
         refuse_collectives(recorder.calls)
     source.constants.name([recorder.storages[t] for t in recorder.constants])

@@ -343,6 +343,11 @@ class Recorder(TorchDispatchMode):
     def _is_new(self, result):
         if not isinstance(result, FakeTensor):
             return False
+        if result.layout is not torch.strided:
+            raise CaptureError(
+                f"{quoted_line()}: makes a sparse tensor, but only plain strided tensors can be"
+                " captured: use dense ones (`sparse=False`, `to_dense()`)"
+            )
         storage = result.untyped_storage()
         return storage.nbytes() > 0 and storage._cdata not in self._ids
 

@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 import spillway.torch
 
 STEPS = 5
+LINE = r"(train_\w+|parts|sides)\.py:\d+"  # the call of `capture` is in this file
 ROOMY, TIGHT = "100%", "min"
 
 
@@ -110,6 +111,8 @@ class Side:
 class Eager(Side):
     """Trains by PyTorch alone."""
 
+    is_planned = False
+
     def _training(self, model, loss_fn, optimizer, example, settings):
         return _EagerStep(self, model, loss_fn, optimizer)
 
@@ -124,7 +127,8 @@ class _EagerStep:
         self._optimizer.zero_grad()
         loss = self._loss_fn(self._model, batch)
         loss.backward()
-        self._optimizer.step()
+        closure = [lambda: loss] if isinstance(self._optimizer, torch.optim.LBFGS) else []
+        self._optimizer.step(*closure)
         self._side.losses.append(loss.detach().clone())
         return self._side.losses[-1].clone()
 
@@ -136,6 +140,8 @@ class _EagerStep:
 
 class Planned(Side):
     """Trains within a plan."""
+
+    is_planned = True
 
     def __init__(self, budget):
         super().__init__()
@@ -207,7 +213,7 @@ def check(program, budget):
     assert found.kind == "refused", details
     assert all(word in found.text for word in program.words), details
     if program.names_line:
-        assert re.search(rf"{program.run.__module__}\.py:\d+", found.text), details
+        assert re.search(LINE, found.text), details
 
 
 def is_same(expected, found, name):
@@ -237,13 +243,17 @@ def leaves(name, value):
 
 
 def attributes(model):
-    """Returns what modules hold besides parameters and buffers: plain values and tensors."""
-    return {
-        f"{path}.{name}": value
-        for path, module in model.named_modules()
-        for name, value in vars(module).items()
-        if not name.startswith("_") or isinstance(value, torch.Tensor)
-    }
+    """Returns what modules hold besides parameters and buffers: plain values and tensors. Of a tensor
+    that the next forward pass makes anew, as that of a pruned weight, only whether it is real."""
+    found = {}
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            is_made_anew = {f"{name}_orig", f"{name}_v"} & {*module._parameters}
+            if is_made_anew:
+                value = isinstance(value, FakeTensor)
+            if not name.startswith("_") or isinstance(value, torch.Tensor):
+                found[f"{path}.{name}"] = value
+    return found
 
 
 @contextlib.contextmanager

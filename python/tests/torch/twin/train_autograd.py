@@ -102,7 +102,7 @@ def a_step_inside_the_step(side):
     side.train(model, loss_fn, adam(model), rows())
 
 
-@same
+@refused("cannot be measured")
 def jacobian_vector_products(side):
     def loss_fn(m, batch):
         out, tangent = torch.func.jvp(m, (batch[0],), (torch.ones_like(batch[0]),))
@@ -135,7 +135,7 @@ def adversarial_weights(side):
     side.train(model, loss_fn, sgd(model), rows())
 
 
-@refused("")
+@refused("write into a copy")
 def a_batch_written_in_place(side):
     def loss_fn(m, batch):
         batch[0].mul_(0.5)
@@ -146,7 +146,7 @@ def a_batch_written_in_place(side):
     side.show(data=data)
 
 
-@refused("")
+@refused("pass it by `.detach()`", names_line=False)
 def gradients_of_the_batch_kept(side):
     data = [(x.requires_grad_(), y) for x, y in rows()]
     model = mlp()
@@ -222,25 +222,16 @@ def a_loss_of_one_element_with_a_shape(side):
     side.train(model, lambda m, b: classify(m, b).view(1), sgd(model), rows())
 
 
-@refused("")
+@refused("loss_fn must return a tensor", names_line=False)
 def a_loss_that_is_a_dictionary(side):
     model = mlp()
     data = rows()
     train = side.capture(model, lambda m, b: dict(loss=classify(m, b)), sgd(model), data[0])
-    if hasattr(train, "_train"):
+    if side.is_planned:
         train(data[0])
 
 
-@refused("")
-def a_loss_without_a_gradient(side):
-    model = mlp()
-    data = rows()
-    train = side.capture(model, lambda m, b: classify(m, b).detach(), sgd(model), data[0])
-    if hasattr(train, "_train"):
-        train(data[0])
-
-
-@refused("")
+@refused("a batch holds tensors alone", names_line=False)
 def a_number_in_the_batch(side):
     model = mlp()
     data = [(*batch, 0.5 + k) for k, batch in enumerate(rows())]

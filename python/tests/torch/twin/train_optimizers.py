@@ -57,12 +57,9 @@ of_torch("SGD", same, lr=0.1)
 of_torch("SGD", same, "SGD_nesterov", lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1)
 of_torch("SGD", same, "SGD_fused", lr=0.1, momentum=0.9, fused=True)
 of_torch("SGD", refused(FIRST, names_line=False), "SGD_dampening", lr=0.1, momentum=0.9, dampening=0.5)
-of_torch("SparseAdam", refused(""))
 of_torch("Adam", same, "Adam_tensor_lr", lr=torch.tensor(0.01))
 of_torch("AdamW", same, "AdamW_tensor_lr", lr=torch.tensor(0.01))
 of_torch("SGD", same, "SGD_tensor_lr", lr=torch.tensor(0.01))
-of_torch("Adam", same, "Adam_capturable", capturable=True)
-of_torch("Adam", same, "Adam_differentiable", differentiable=True)
 
 
 def of_package(package, name, mark, label=None, **settings):
@@ -71,7 +68,10 @@ def of_package(package, name, mark, label=None, **settings):
             module = importlib.import_module(package)
         except ImportError as error:
             pytest.skip(f"ignored: {package} cannot be had: {error}")
-        return getattr(module, name)(model.parameters(), **settings)
+        optimizer = getattr(module, name)(model.parameters(), **settings)
+        if hasattr(optimizer, "train"):
+            optimizer.train()
+        return optimizer
 
     program = trains(make)
     program.__name__ = f"{package.replace('.', '_')}_{label or name}"
@@ -91,6 +91,14 @@ of_package("pytorch_optimizer", "Lamb", PYTHON, lr=1e-3)
 of_package("pytorch_optimizer", "Tiger", PYTHON, lr=1e-3)
 of_package("prodigyopt", "Prodigy", PYTHON)
 of_package("schedulefree", "AdamWScheduleFree", PYTHON)
+
+
+@refused("sparse")
+def torch_SparseAdam(side):
+    model = torch.nn.Sequential(torch.nn.Embedding(20, 8, sparse=True))
+    optimizer = torch.optim.SparseAdam(model.parameters())
+    data = [torch.randint(20, (3,)) for _ in range(3)]
+    side.train(model, lambda m, x: m(x).square().sum(), optimizer, data)
 
 
 class Handwritten(torch.optim.Optimizer):

@@ -365,7 +365,7 @@ def modules_that_take_turns(side):
 
 
 @refused("", names_line=False)
-def a_default_type_that_changes(side):
+def autocast_switched_on_around_the_call(side):
     def loss_fn(m, batch):
         return classify(m, (batch[0] * torch.ones(8).to(batch[0].dtype).sum(), batch[1]))
 

@@ -38,7 +38,7 @@ def steps_and_exponentials(side):
 def a_schedule_of_a_tensor_rate(side):
     schedules(
         lambda o: lr_scheduler.ExponentialLR(o, 0.9),
-        lambda m: torch.optim.Adam(m.parameters(), lr=torch.tensor(0.01), capturable=True),
+        lambda m: torch.optim.SGD(m.parameters(), lr=torch.tensor(0.01)),
     )(side)
 
 

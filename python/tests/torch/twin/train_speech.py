@@ -23,7 +23,7 @@ def spectrograms(side):
     side.train(model, loss_fn, adamw(model), waves())
 
 
-@same
+@refused("plain strided tensors")
 def filters_on_complex_spectra(side):
     class Filter(nn.Module):
         def __init__(self):
@@ -37,7 +37,7 @@ def filters_on_complex_spectra(side):
     side.train(model, lambda m, x: F.l1_loss(m(x), x.roll(1, 1)), adamw(model), waves())
 
 
-@same
+@refused("plain strided tensors")
 def complex_parameters(side):
     class Complex(nn.Module):
         def __init__(self):
